@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
-    from specdec_kernels.layout import InputPositions, Packing
-    from specdec_kernels.ops._form import Form
+    from specdec_kernels.layout import Form, InputPositions, Packing
     from specdec_kernels.ops.build_tree import build_tree
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
@@ -68,9 +67,9 @@ if not TYPE_CHECKING:
 
     _MODULES = ("backends", "headers", "layout", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {
-        "Draft": "sampling", "DraftTree": "trees", "Edits": "sampling", "InputPositions": "layout", "Packing": "layout",
-        "Sampling": "sampling", "Status": "status", "available_backends": "backends", "backend": "backends",
-        "build_info": "backends",
+        "Draft": "sampling", "DraftTree": "trees", "Edits": "sampling", "Form": "layout", "InputPositions": "layout",
+        "Packing": "layout", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
+        "backend": "backends", "build_info": "backends",
     }  # fmt: skip
 
     def __getattr__(name: str) -> Any:

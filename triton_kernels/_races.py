@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
+
 from specdec_kernels.triton_kernels._laws import (
     Law,
     clean,

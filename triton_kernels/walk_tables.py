@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels import backends
-from specdec_kernels.ops import OPS
+from specdec_kernels.calls.op import OPS
 
 
 def walk_tables(call):

@@ -257,7 +257,9 @@ specdec_cache_layer layer_of(const Tensor& t) {
           static_cast<int32_t>(t.shape[0])};
 }
 
-bool Field::is(const char* other) const { return std::strlen(other) == length && std::memcmp(name, other, length) == 0; }
+bool Field::is(const char* other) const {
+  return std::strlen(other) == length && std::memcmp(name, other, length) == 0;
+}
 
 const Field* Table::find(const char* name) const {
   for (const Field& field : fields)

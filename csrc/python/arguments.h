@@ -49,8 +49,8 @@ struct Params {
   T& at(size_t place) { return *reinterpret_cast<T*>(bytes + place); }
 };
 
-// Writes a tensor to a field of this kind. False if the field cannot have one of its type or dimensions. `rows`: so many
-// rows an output has, in any shape; -1: [rows, columns] or [rows].
+// Writes a tensor to a field of this kind. False if the field cannot have one of its type or dimensions. An output has
+// so many `rows`, in any shape; -1: [rows, columns] or [rows].
 bool put(Kind kind, const Tensor& t, void* field, int64_t rows);
 
 // A number of Python; false if the object is none. A seed may be unsigned: its bits count.

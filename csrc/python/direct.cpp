@@ -4,8 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <optional>
-#include <string>
+#include <mutex>
 
 #include "check_parents.h"
 #include "specdec/mass.h"
@@ -25,8 +24,10 @@ struct Types {
 PyObject* empty_strided = nullptr;
 PyObject* make_device = nullptr;  // (DLPack's type, index) -> torch.device
 std::vector<PyObject*> watchers;  // functions without arguments
-constexpr Element kDtypes[] = {Element::kInt64, Element::kInt32, Element::kFloat32, Element::kBFloat16, Element::kFloat16,
-                               Element::kBool,  Element::kUInt8, Element::kUInt16,  Element::kUInt32};
+constexpr Element kDtypes[] = {
+    Element::kInt64, Element::kInt32, Element::kFloat32, Element::kBFloat16, Element::kFloat16, Element::kBool,
+    Element::kUInt8, Element::kUInt16, Element::kUInt32,
+};
 PyObject* dtypes[std::size(kDtypes)] = {};
 
 PyObject* dtype_of(Element element) {
@@ -40,70 +41,15 @@ bool watched() {
 }
 
 PyObject* device_of(const dlpack::Device& device) {
-  static std::vector<std::pair<dlpack::Device, PyObject*>> known;  // under the interpreter's lock
+  static std::vector<std::pair<dlpack::Device, PyObject*>> known;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
   for (const auto& [one, object] : known)
     if (one.type == device.type && one.index == device.index) return object;
   PyObject* const made = Ref(PyObject_CallFunction(make_device, "ii", device.type, device.index)).release();
   known.emplace_back(device, made);
   return made;
 }
-
-// ---- plans ----------------------------------------------------------------------------------------------------------
-
-// Where an argument's sizes stand: a letter names a size of the op, a digit is one. The first tensor that has a size
-// sets it; E, the entries of numbers and draft rows, is set by the first that has not one of them. '*' are all leading
-// dimensions of an op on rows, '~' these with E in the place of the first.
-struct Shape {
-  struct Dim {
-    char size;
-    bool or_more, may_miss;
-  };
-  Dim dim[6] = {};
-  int count = 0;
-
-  bool leads() const { return count > 0 && std::strchr("*~=^", dim[0].size); }
-};
-
-enum class Role : uint8_t {
-  kTensor, kDraft, kPacking, kSize, kInt, kChoice, kFlag, kNumber, kLaw, kEdits, kNoise, kOut, kOutput, kStatus, kForm,
-  kParents, kWritten, kMask, kLayers, kPacks,
-};
-constexpr const char* kRoles[] = {"tensor", "draft", "packing", "size",   "int",  "choice",  "flag",    "number", "law",
-                                  "edits",  "noise", "out",     "output", "status", "form", "parents", "written", "mask", "layers", "packs"};
-
-// One field of an item, and what its tensor is like.
-struct Part {
-  const Field* field;
-  Shape shape, packed;  // `packed`: where requests lie one after the other
-  bool optional = false, by_rows = false, strided = false, contiguous = false, wide = false, unit = false, flat = false;
-};
-
-// One argument of an op, or several that go together.
-struct Item {
-  Role role;
-  size_t at;  // of the first, in the tuple of a call
-  std::vector<Part> parts;
-  std::vector<std::string> words;  // choices, by their number
-  double least, most;
-};
-
-}  // namespace
-
-struct Plan {
-  const Table* table;
-  std::vector<Item> items;
-  size_t count = 0;              // of a call's tuple
-  PyObject* out_type = nullptr;  // the NamedTuple of its outputs, if it has one
-  // Items that others look at.
-  const Item *index = nullptr, *draft_tokens = nullptr, *packing = nullptr, *out = nullptr, *form = nullptr,
-             *max_depth = nullptr, *target_tokens = nullptr, *edits = nullptr, *law = nullptr,
-             *packs = nullptr;  // whether requests lie one after the other
-  // Fields that exclude each other.
-  const Field *method = nullptr, *draft_prob = nullptr, *epsilon = nullptr, *num_passed = nullptr, *target = nullptr,
-              *coins = nullptr, *map_of_rows = nullptr;  // a draft_map beside its own rows alone
-};
-
-namespace {
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
@@ -205,7 +151,7 @@ class Direct {
     spans_.clear();
     layers_.clear();
     std::fill(std::begin(size_), std::end(size_), -1);
-    std::memset(params.bytes, 0, plan.table->bytes);
+    std::memset(params.bytes, 0, plan.table.bytes);
     indexed_ = plan.index && raw(*plan.index) != Py_None;
     packed_ = plan.packs && raw(*plan.packs) != Py_None;
   }
@@ -241,7 +187,8 @@ class Direct {
   PyObject* result() {
     if (!plan_.out_type) return owned_[0].release();
     const auto count = static_cast<Py_ssize_t>(plan_.out ? plan_.out->parts.size() : static_cast<size_t>(num_outputs_));
-    Ref made(reinterpret_cast<PyTypeObject*>(plan_.out_type)->tp_alloc(reinterpret_cast<PyTypeObject*>(plan_.out_type), count));
+    auto* const type = reinterpret_cast<PyTypeObject*>(plan_.out_type);
+    Ref made(type->tp_alloc(type, count));
     for (Py_ssize_t i = 0; i < count; ++i) PyTuple_SET_ITEM(made.get(), i, owned_[i].release());
     return made.release();
   }
@@ -261,7 +208,7 @@ class Direct {
   T& field(const Field* field) { return params.at<T>(field->at); }
   template <class T>
   T* found(const char* name) {
-    const Field* const field = plan_.table->find(name);
+    const Field* const field = plan_.table.find(name);
     return field ? &params.at<T>(field->at) : nullptr;
   }
 
@@ -331,7 +278,12 @@ class Direct {
     Tensor t = given;
     if (missing_ && shape.dim[shape.count - 1].may_miss && t.ndim < Tensor::kMaxDims)
       t.shape[t.ndim] = t.strides[t.ndim] = 1, t.ndim += 1;
-    if (part.flat) {
+    if (part.is(Mark::kLastMerged)) {
+      t.ndim -= 1;
+      t.shape[t.ndim - 1] *= t.shape[t.ndim], t.strides[t.ndim - 1] = 1;
+      return is_contiguous(given) && put_as_it_is(part.field, t);
+    }
+    if (part.is(Mark::kFlattened)) {
       Tensor flat = t;
       for (int32_t i = 1; i < t.ndim; ++i) flat.shape[0] *= t.shape[i];
       flat.ndim = 1, flat.strides[0] = 1;
@@ -341,11 +293,12 @@ class Direct {
     const int32_t own = shape.dim[0].size == '^' ? t.ndim - (shape.count - 1) : lead_;
     Tensor folded;
     if (!fold(t, own, &folded)) return false;
-    if (part.contiguous) {  // the leading dimensions as one
+    if (part.is(Mark::kContiguous)) {  // the leading dimensions as one
       folded.shape[0] *= folded.shape[1];
       folded.strides[0] = 1;
       for (int32_t i = --folded.ndim; i > 1; --i) folded.strides[0] *= folded.shape[i];
-      for (int32_t i = 1; i < folded.ndim; ++i) folded.shape[i] = folded.shape[i + 1], folded.strides[i] = folded.strides[i + 1];
+      for (int32_t i = 1; i < folded.ndim; ++i)
+        folded.shape[i] = folded.shape[i + 1], folded.strides[i] = folded.strides[i + 1];
     }
     return put_as_it_is(part.field, folded);
   }
@@ -388,13 +341,14 @@ class Direct {
   }
 
   bool read_tensor(const Part& part, PyObject* object) {
-    if (object == Py_None) return part.optional;
+    if (object == Py_None) return part.is(Mark::kOptional);
     if (part.field == plan_.map_of_rows) return read_map(part.field, object, size('V'), INT64_MAX);
     Tensor t;
     const Shape& shape = shape_of(part);
     if (!tensor(object, &t) || (shape.count > 0 && !match(t, shape))) return false;
-    if (part.unit && t.shape[t.ndim - 1] > 1 && t.strides[t.ndim - 1] != 1) return false;
-    if ((part.contiguous && !is_contiguous(t)) || (part.wide && t.element != Element::kInt64)) return false;
+    if (part.is(Mark::kUnitStride) && t.shape[t.ndim - 1] > 1 && t.strides[t.ndim - 1] != 1) return false;
+    if (part.is(Mark::kContiguous) && !is_contiguous(t)) return false;
+    if (part.is(Mark::kInt64) && t.element != Element::kInt64) return false;
     if (part.field->kind == Kind::kRows) {
       const int32_t last = t.ndim - 1;
       if (t.shape[last] == 0 || t.shape[last] > INT32_MAX || (t.strides[last] != 1 && t.shape[last] != 1)) return false;
@@ -442,9 +396,10 @@ class Direct {
 
   bool read_size(const Item& item) {
     int64_t value;
-    if (raw(item) == Py_None) return item.parts[0].optional;
+    if (raw(item) == Py_None) return item.parts[0].is(Mark::kOptional);
     const Shape::Dim named = item.parts[0].shape.dim[0];
-    const double most = item.parts[0].shape.count > 1 ? static_cast<double>(size(item.parts[0].shape.dim[1].size)) : item.most;
+    const Shape& shape = item.parts[0].shape;  // a second letter is the size that this one may be at most
+    const double most = shape.count > 1 ? static_cast<double>(size(shape.dim[1].size)) : item.most;
     return whole(raw(item), &value) && static_cast<double>(value) >= item.least && static_cast<double>(value) <= most &&
            bind(one(named.size), value);
   }
@@ -477,7 +432,8 @@ class Direct {
     for (int i = 0; i < shape.count; ++i) {
       const char letter = shape.dim[i].size;
       if (shape.leads() && i == 0) {
-        for (int32_t j = 0; j < lead_; ++j) name[dims] = j == 0 && letter == '~' ? 'E' : '*', wanted[dims++] = leading(letter, j);
+        for (int32_t j = 0; j < lead_; ++j, ++dims)
+          name[dims] = j == 0 && letter == '~' ? 'E' : '*', wanted[dims] = leading(letter, j);
       } else {
         name[dims] = letter;
         wanted[dims++] = letter <= '9' ? letter - '0' : letter == 'E' ? entries() : size(letter);
@@ -514,7 +470,8 @@ class Direct {
     const Shape& shape = shape_of(item.parts[0]);
     if (to->kind == Kind::kNumber) {
       auto& out = field<specdec_number>(to);
-      if (PyFloat_CheckExact(object) || PyLong_CheckExact(object)) return read_float(out, object, shape, item.least, item.most);
+      if (PyFloat_CheckExact(object) || PyLong_CheckExact(object))
+        return read_float(out, object, shape, item.least, item.most);
       // One dimension beside slots is one of requests, where they are padded.
       Tensor t;
       const bool each = shape.count == 2 && !packed_ && view(object, &t) && t.ndim == 1;
@@ -557,7 +514,8 @@ class Direct {
       temperature = item_of(tuple, 0);
     }
     law.temperature.value = 1.0f;
-    if ((temperature != Py_None || tuple) && !read_float(law.temperature, temperature, shape, 0.0, kInfinity)) return false;
+    if ((temperature != Py_None || tuple) && !read_float(law.temperature, temperature, shape, 0.0, kInfinity))
+      return false;
     // Probabilities are final. A double that is neither 0 nor 1 could become one of them as a float.
     double plain;
     if (probs && real(temperature, &plain) && plain != 0.0 && plain != 1.0) return false;
@@ -679,12 +637,12 @@ class Direct {
 
   // What is always given, and has room for more than is written.
   bool read_written(const Part& part, PyObject* object) {
-    if (object == Py_None) return part.optional;
+    if (object == Py_None) return part.is(Mark::kOptional);
     Tensor t;
     if (!tensor(object, &t, true) || !match(t, part.shape)) return false;
     if (part.field->kind == Kind::kRows && t.element != rows_element_) return false;
     if (t.strides[t.ndim - 1] != 1 && t.shape[t.ndim - 1] != 1) return false;
-    if (part.by_rows && t.shape[0] > 1 && t.strides[0] < t.shape[1]) return false;
+    if (part.is(Mark::kContiguousRows) && t.shape[0] > 1 && t.strides[0] < t.shape[1]) return false;
     outputs_[num_outputs_++] = {&part, object, t};
     return put_as_it_is(part.field, t);
   }
@@ -709,25 +667,27 @@ class Direct {
       t.element = size('N') > 16 ? Element::kUInt32 : size('N') > 8 ? Element::kUInt16 : Element::kUInt8;
       return true;
     }
-    if (given == Py_None) return !(part.strided && scattered_) && like(part, &output.tensor);
+    if (given == Py_None) return !(part.is(Mark::kAnyStrides) && scattered_) && like(part, &output.tensor);
     output.given = given;
     Tensor wanted, &t = output.tensor;
     if (!tensor(given, &t, true)) return false;
     if (part.field->kind == Kind::kByteOutput) return put_bytes(part, t);
-    if (part.strided && scattered_) {
+    if (part.is(Mark::kAnyStrides) && scattered_) {
       if (!is_ints(t) || t.ndim != 1 || !is_apart(t)) return false;
       return put_output(part, t);
     }
     if (!like(part, &wanted)) return false;
     if (t.ndim != wanted.ndim || !std::equal(t.shape, t.shape + t.ndim, wanted.shape)) return false;
-    if (part.strided) {
+    if (part.is(Mark::kAnyStrides)) {
       if (!is_ints(t) || !is_apart(t)) return false;
     } else if (t.element != wanted.element) {
       return false;
     } else if (part.field->kind == Kind::kRows) {
       if (t.strides[t.ndim - 1] != 1 && t.shape[t.ndim - 1] != 1) return false;
     } else if (!is_contiguous(t)) {
-      if (!part.by_rows || (t.strides[t.ndim - 1] != 1 && t.shape[t.ndim - 1] > 1) || t.strides[0] < t.shape[1]) return false;
+      const int32_t last = t.ndim - 1;
+      if (!part.is(Mark::kContiguousRows) || (t.strides[last] != 1 && t.shape[last] > 1)) return false;
+      if (t.strides[0] < t.shape[1]) return false;
     }
     return put_output(part, t);
   }
@@ -759,7 +719,8 @@ class Direct {
     if (out != Py_None && ((!PyTuple_Check(out) && !PyList_CheckExact(out)) || PySequence_Fast_GET_SIZE(out) != count))
       return false;
     for (Py_ssize_t i = 0; i < count; ++i)
-      if (!add_output(item.parts[static_cast<size_t>(i)], out == Py_None ? out : PySequence_Fast_ITEMS(out)[i])) return false;
+      if (!add_output(item.parts[static_cast<size_t>(i)], out == Py_None ? out : PySequence_Fast_ITEMS(out)[i]))
+        return false;
     return true;
   }
 
@@ -778,7 +739,8 @@ class Direct {
     const bool emitted = is_word(item_of(form, 4), "emitted");
     if (!emitted && !is_word(item_of(form, 4), "accepted")) return false;
     PyObject* const out = raw(*plan_.out);
-    if (add && (out == Py_None || PySequence_Fast_ITEMS(out)[PySequence_Fast_GET_SIZE(out) - 2] == Py_None)) return false;
+    if (add && (out == Py_None || PySequence_Fast_ITEMS(out)[PySequence_Fast_GET_SIZE(out) - 2] == Py_None))
+      return false;
     field<int64_t>(bits->field) = SPECDEC_EMITTED * emitted | SPECDEC_ADDED * add | SPECDEC_ZEROS * zeros;
     if (!chain) return true;
     if (path != Py_None && !add_output(item.parts[0], path)) return false;
@@ -803,7 +765,8 @@ class Direct {
   static PyObject* make(const Tensor& like_this, const dlpack::Device& device) {
     const auto tuple = [&](const int64_t* values) {
       Ref made(PyTuple_New(like_this.ndim));
-      for (int32_t i = 0; i < like_this.ndim; ++i) PyTuple_SET_ITEM(made.get(), i, Ref(PyLong_FromLongLong(values[i])).release());
+      for (int32_t i = 0; i < like_this.ndim; ++i)
+        PyTuple_SET_ITEM(made.get(), i, Ref(PyLong_FromLongLong(values[i])).release());
       return made;
     };
     static PyObject* const names = Ref(Py_BuildValue("(ss)", "dtype", "device")).release();
@@ -866,7 +829,8 @@ class Direct {
     }
     packed_ = true;
     Tensor t;
-    if (tokens.ndim != 1 || !tensor(ends, &t) || !put_as_it_is(plan_.packing->parts[0].field, t) || t.shape[0] == 0) return false;
+    if (tokens.ndim != 1 || !tensor(ends, &t) || !put_as_it_is(plan_.packing->parts[0].field, t)) return false;
+    if (t.shape[0] == 0) return false;
     field<bool>(plan_.packing->parts[1].field) = by_row;
     const int64_t batch = t.shape[0] - 1, drafts = tokens.shape[0] - (by_row ? batch : 0);
     if (drafts < 0 || (by_row && bonus)) return false;
@@ -1050,7 +1014,8 @@ class Direct {
   }
 
   // Which of the lists `of` a place has; then these are one for each of their own first dimension.
-  bool index_of_lists(PyObject* object, const Places& places, std::initializer_list<PyObject*> of, Lists& out, Places* lists) {
+  bool index_of_lists(PyObject* object, const Places& places, std::initializer_list<PyObject*> of, Lists& out,
+                      Places* lists) {
     if (object == Py_None) return *lists = places, true;
     int64_t slots = -1;
     Tensor t;
@@ -1067,9 +1032,9 @@ class Direct {
     if (bias == Py_None) return true;
     if (!PyTuple_Check(bias) || PyTuple_GET_SIZE(bias) != 3) return false;
     Tensor tokens, values, spans;
-    if (!tensor(item_of(bias, 0), &tokens) || !tensor(item_of(bias, 1), &values) || !tensor(item_of(bias, 2), &spans)) return false;
-    if (!python::put(Kind::kIndices, tokens, &edits.bias_tokens, -1) || !python::put(Kind::kValues, values, &edits.bias_values, -1))
-      return false;
+    if (!tensor(item_of(bias, 0), &tokens) || !python::put(Kind::kIndices, tokens, &edits.bias_tokens, -1)) return false;
+    if (!tensor(item_of(bias, 1), &values) || !python::put(Kind::kValues, values, &edits.bias_values, -1)) return false;
+    if (!tensor(item_of(bias, 2), &spans)) return false;
     if (tokens.shape[0] != values.shape[0] || spans.element != Element::kInt32 || spans.ndim < 1) return false;
     if (spans.shape[spans.ndim - 1] > 1 && spans.strides[spans.ndim - 1] != 1) return false;
     if (spans.ndim != 1) {
@@ -1093,7 +1058,8 @@ class Direct {
       numbers_ = pairs.shape[0];
     }
     if (tokens.shape[0] > 0) return true;
-    edits.bias_tokens = {}, edits.bias_values = {}, edits.bias_spans = {}, edits.by_row &= ~int64_t{SPECDEC_BIAS_BY_ROW};
+    edits.bias_tokens = {}, edits.bias_values = {}, edits.bias_spans = {};
+    edits.by_row &= ~int64_t{SPECDEC_BIAS_BY_ROW};
     return true;
   }
 
@@ -1125,8 +1091,8 @@ class Direct {
         !read_float(edits.frequency, part(kFrequency), shape, -kInfinity, kInfinity) ||
         !read_float(edits.presence, part(kPresence), shape, -kInfinity, kInfinity))
       return false;
-    if (!index_of_lists(part(kSeen), of_entries(), {part(kPrompt), part(kOutput), part(kCounts)}, edits.seen_index, &of_seen))
-      return false;
+    PyObject* const seen[] = {part(kPrompt), part(kOutput), part(kCounts)};
+    if (!index_of_lists(part(kSeen), of_entries(), {seen[0], seen[1], seen[2]}, edits.seen_index, &of_seen)) return false;
     if (part(kSeen) == Py_None) of_seen = of_entries();
     if (!lists(part(kPrompt), of_seen, words, INT64_MAX, false, edits.prompt_mask) ||
         !lists(part(kOutput), of_seen, words, INT64_MAX, false, edits.output_mask) ||
@@ -1165,7 +1131,8 @@ class Direct {
     const bool usual = drafted && plain(field<specdec_number>(plan_.epsilon), 0.0f);
     if ((!usual && field<int32_t>(plan_.method) != SPECDEC_REJECTION) || (!drafted && !has_draft_)) return false;
     if (!plan_.num_passed || !field<specdec_output_i32>(plan_.num_passed).data) return true;
-    const specdec_number &target = field<specdec_law>(plan_.law->parts[0].field).temperature, &draft = draft_law_->temperature;
+    const specdec_number& target = field<specdec_law>(plan_.law->parts[0].field).temperature;
+    const specdec_number& draft = draft_law_->temperature;
     return has_draft_ && usual && !target.data && !draft.data && target.value != 0.0f;
   }
 
@@ -1192,98 +1159,7 @@ class Direct {
   int num_outputs_ = 0;
 };
 
-// ---- declarations ---------------------------------------------------------------------------------------------------
-
-[[noreturn]] void bad(const char* what) {
-  PyErr_Format(PyExc_ValueError, "declaration: %s", what);
-  throw Raised();
-}
-
-const char* text(PyObject* object) {
-  const char* const found = PyUnicode_AsUTF8(object);
-  if (!found) throw Raised();
-  return found;
-}
-
-// "BK" or "BK|T", then perhaps ":" and letters: o optional, r only rows are contiguous, s any strides, c contiguous, u unit stride along the last dimension, w
-// int64.
-void read_shape(const char* c, Part* part) {
-  Shape* shape = &part->shape;
-  for (; *c && *c != ':'; ++c) {
-    if (*c == '|') {
-      shape = &part->packed;
-    } else if (*c == '+') {
-      shape->dim[shape->count - 1].or_more = true;
-    } else if (*c == '.') {
-      shape->dim[shape->count].may_miss = true;
-    } else {
-      if (shape->count == 6) bad("too many dimensions");
-      shape->dim[shape->count++].size = *c;
-    }
-  }
-  part->optional = std::strchr(c, 'o');
-  part->by_rows = std::strchr(c, 'r');
-  part->strided = std::strchr(c, 's');
-  part->contiguous = std::strchr(c, 'c');
-  part->wide = std::strchr(c, 'w');
-  part->unit = std::strchr(c, 'u');
-  part->flat = std::strchr(c, 'f');
-}
-
 }  // namespace
-
-const Plan* declare(const Table& table, PyObject* items, PyObject* out) {
-  auto* const plan = new Plan{&table, {}};
-  if (out != Py_None) plan->out_type = kept(out);
-  const auto find = [&](const char* name) { return table.find(name); };
-  if (!PyTuple_Check(items)) bad("expected a tuple");
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); ++i) {
-    const char* role = nullptr;
-    PyObject *fields = nullptr, *shapes = nullptr;
-    Py_ssize_t arguments = 0;
-    Item item = {};
-    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(items, i), "sO!nO!dd", &role, &PyTuple_Type, &fields, &arguments,
-                          &PyTuple_Type, &shapes, &item.least, &item.most))
-      throw Raised();
-    const auto* const known = std::find_if(std::begin(kRoles), std::end(kRoles), [&](const char* one) { return std::strcmp(one, role) == 0; });
-    if (known == std::end(kRoles)) bad(role);
-    item.role = static_cast<Role>(known - kRoles);
-    item.at = plan->count;
-    plan->count += static_cast<size_t>(arguments);
-    if (item.role == Role::kChoice)
-      for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(shapes); ++j) item.words.emplace_back(text(PyTuple_GET_ITEM(shapes, j)));
-    for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(fields); ++j) {
-      const Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(fields, j));
-      if (place >= static_cast<Py_ssize_t>(table.fields.size())) bad("no such argument");
-      Part part = {place < 0 ? nullptr : &table.fields[static_cast<size_t>(place)], {}, {}};
-      if (item.role != Role::kChoice && j < PyTuple_GET_SIZE(shapes)) read_shape(text(PyTuple_GET_ITEM(shapes, j)), &part);
-      item.parts.push_back(part);
-    }
-    plan->items.push_back(std::move(item));
-  }
-  for (const Item& item : plan->items) {
-    const auto is = [&](const char* name) { return !item.parts.empty() && item.parts[0].field && item.parts[0].field->is(name); };
-    if (item.role == Role::kPacking) plan->packing = &item;
-    if (item.role == Role::kOut) plan->out = &item;
-    if (item.role == Role::kForm) plan->form = &item;
-    if (item.role == Role::kEdits) plan->edits = &item;
-    if (item.role == Role::kLaw && !plan->law) plan->law = &item;
-    if (item.role == Role::kPacks) plan->packs = &item;
-    if (item.role == Role::kSize && item.parts[0].shape.dim[0].size == 'W') plan->max_depth = &item;
-    if (is("request_index")) plan->index = &item;
-    if (is("target_tokens")) plan->target_tokens = &item;
-  }
-  for (const Item& item : plan->items)
-    if (plan->form && item.parts[0].field && item.parts[0].field->is("draft_tokens")) plan->draft_tokens = &item;
-  plan->method = find("method");
-  plan->draft_prob = find("draft_prob");
-  plan->epsilon = find("draft_law") ? find("epsilon") : nullptr;
-  plan->map_of_rows = find("draft_law") ? nullptr : find("draft_map");
-  plan->num_passed = find("num_passed");
-  plan->target = find("target");
-  plan->coins = find("coins");
-  return plan;
-}
 
 PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, void* context) {
   if (!torch.tensor || watched()) Py_RETURN_NONE;
@@ -1313,9 +1189,11 @@ PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     watchers.clear();
     for (Py_ssize_t i = 0; i < PySequence_Size(arguments[1]); ++i)
       watchers.push_back(Ref(PySequence_GetItem(arguments[1], i)).release());
-    for (size_t i = 0; i < std::size(kDtypes); ++i) dtypes[i] = Ref(PySequence_GetItem(arguments[2], static_cast<Py_ssize_t>(i))).release();
+    for (size_t i = 0; i < std::size(kDtypes); ++i)
+      dtypes[i] = Ref(PySequence_GetItem(arguments[2], static_cast<Py_ssize_t>(i))).release();
     make_device = kept(arguments[3]);
-    PyObject** const known[] = {&types.sampling, &types.edits, &types.draft, &types.packing, &types.input_positions, &types.form};
+    PyObject** const known[] = {&types.sampling, &types.edits,           &types.draft,
+                                &types.packing,  &types.input_positions, &types.form};
     for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = Ref(PySequence_GetItem(arguments[4], i)).release();
     Py_RETURN_NONE;
   });

@@ -1,24 +1,18 @@
-// Direct calls: a public op's call, as its caller made it, is read into the op's struct without Python's checks. What is
-// read is compared with the op's declaration (Op.plan in Python). A call that does not keep to it in every point is not
-// run: Python's checks then say what is wrong, or take it after all. A call leaves no state behind.
+// Direct calls: a public op's call, as its caller made it, is read into the op's struct without Python's checks. It is
+// compared with the op's declaration (Op.plan in Python) while it is read. A call that does not keep to it in every
+// point is not run: Python's checks then say what is wrong, or take it after all. A call leaves no state behind.
 #pragma once
 
-#include "arguments.h"
+#include "plan.h"
 
 namespace specdec {
 namespace python {
 
-struct Plan;
-
-// The plan of an op from its declaration: a tuple of (role, fields, arguments, shapes, least, most) for each argument,
-// and the NamedTuple of its outputs or None.
-const Plan* declare(const Table& table, PyObject* items, PyObject* out);
-
 // Runs an op that was read. False: it could not run.
 using Run = bool (*)(void* context, const Params& params);
 
-// What the function returns for a call, a tuple of its arguments; None if it was not run. Its tensors must be on DLPack's
-// `device`.
+// What the function returns for a call, a tuple of its arguments; None if it was not run. Its tensors must be on
+// DLPack's `device`.
 PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, void* context);
 
 // What direct calls need of Python: use_functions(torch.empty_strided, functions that say whether a mode or a profiler

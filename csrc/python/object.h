@@ -1,4 +1,4 @@
-// What C++ needs of Python's C API. The functions that calls go through use this alone: pybind11 takes 4 s of each file.
+// What C++ needs of Python's C API. What calls go through uses this alone: pybind11 takes 4 s of each file.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN

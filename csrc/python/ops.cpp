@@ -1,5 +1,6 @@
 #include "ops.h"
 
+#include <atomic>
 #include <string>
 
 namespace specdec {
@@ -12,7 +13,7 @@ struct Op {
   const Table* table;
   void* function;
   const Ops* ops;
-  const Plan* plan;  // null until it is declared
+  std::atomic<const Plan*> plan = {nullptr};  // until it is declared
 };
 
 Op& op_of(PyObject* self) { return *static_cast<Op*>(PyCapsule_GetPointer(self, nullptr)); }
@@ -31,7 +32,8 @@ PyObject* direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     Op& op = op_of(self);
     wants(count, 1 + op.ops->more);
-    if (!op.plan) Py_RETURN_NONE;
+    const Plan* const plan = op.plan;
+    if (!plan) Py_RETURN_NONE;
     struct Context {
       const Op& op;
       PyObject* const* more;
@@ -44,7 +46,7 @@ PyObject* direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
       raise_for(error);
       return result.get() == Py_None;
     };
-    return python::direct(*op.plan, op.ops->device, arguments[0], run, &context);
+    return python::direct(*plan, op.ops->device, arguments[0], run, &context);
   });
 }
 
@@ -52,7 +54,7 @@ PyObject* direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
 PyObject* declared(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     wants(count, 2);
-    op_of(self).plan = declare(*op_of(self).table, arguments[0], arguments[1]);
+    op_of(self).plan = new Plan(*op_of(self).table, arguments[0], arguments[1]);  // for good: calls may be reading
     Py_RETURN_NONE;
   });
 }
@@ -64,7 +66,7 @@ void add_ops(PyObject* module, const Ops& ops) {
   Ref names(PyList_New(0));
   for (size_t i = 0; i < tables().size(); ++i) {
     const Table* const table = tables()[i];
-    const Ref op(PyCapsule_New(new Op{table, own->functions[i], own, nullptr}, nullptr, nullptr));
+    const Ref op(PyCapsule_New(new Op{table, own->functions[i], own}, nullptr, nullptr));
     const auto named = [&](const char* before) { return (new std::string(before + std::string(table->op)))->c_str(); };
     add(module, table->op, checked, op.get());
     add(module, named("direct_"), direct, op.get());

@@ -18,8 +18,8 @@ struct Ops {
 // Adds them, and what tells them of torch.
 void add_ops(PyObject* module, const Ops& ops);
 
-// Adds the ops of CUDA: op(call, stream, workspace, bytes), with the workspace's address. They return None if the kernel
-// was enqueued, else the number of bytes that the workspace must have.
+// Adds the ops of CUDA: op(call, stream, workspace, bytes), with the workspace's address. They return None if the
+// kernel was enqueued, else the number of bytes that the workspace must have.
 void add_cuda(PyObject* module, int32_t device);
 
 }  // namespace python

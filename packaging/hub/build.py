@@ -21,8 +21,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PACKAGE = "specdec_kernels"
 VARIANTS = ("cpu", "cuda", "rocm")
-FOLDERS = {"ops": ROOT / PACKAGE / "ops", "backends/reference": ROOT / PACKAGE / "backends/reference",
-           "triton_kernels": ROOT / "triton_kernels"}  # fmt: skip
+FOLDERS = {name: ROOT / PACKAGE / name for name in ("calls", "ops", "backends/reference")}
+FOLDERS["triton_kernels"] = ROOT / "triton_kernels"
 FILES = {
     "__init__.py": HERE / "package.py",
     "_constants.py": ROOT / PACKAGE / "_constants.py",
@@ -36,7 +36,7 @@ FILES = {
 # Beside imports: each text stands in its file once, or the build fails.
 CHANGES = {
     "ops/_trees.py": [("from specdec_kernels import _C\n", "from specdec_kernels import _parents as _C\n")],
-    "ops/_declaration.py": [
+    "calls/op.py": [
         ("from specdec_kernels import _C, backends\n", "from specdec_kernels import _parents as _C, backends\n"),
         ('torch.library.Library("specdec", "DEF")', 'torch.library.Library("{namespace}", "DEF")'),
         ("getattr(torch.ops.specdec, name)", "getattr(torch.ops.{namespace}, name)"),

@@ -1,6 +1,6 @@
 """The backends: which there are, which one a call uses, and how a call reaches it.
 
-A backend is a module with one function per op (``specdec_kernels.ops.OPS``). The function takes one argument, an
+A backend is a module with one function per op (``specdec_kernels.calls.op.OPS``). The function takes one argument, an
 ``Op.Call`` that ``specdec_kernels.ops`` has checked. It writes its results into the call's output tensors and returns
 nothing. Numbers are a float or a float32 tensor, counters an int or an int64 or int32 tensor; what was not given is
 None. Beside rows [A, R, V], tensors of numbers are [A, R]. For chains (rows [B, K+1, V], ragged [D+B, V]) they are [B],
@@ -34,7 +34,7 @@ _BACKENDS = {
 }
 _loaded: dict[str, Any] = {}
 # op -> name of a block -> functions for direct calls, of the backends that it may mean
-ran: dict[str, dict] = {}
+ran: dict[str, Any] = {}
 
 
 class _Block:

@@ -4,8 +4,7 @@ import torch
 from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch.autograd import _profiler_enabled
 
-from specdec_kernels.layout import InputPositions, Packing
-from specdec_kernels.ops import Form
+from specdec_kernels.layout import Form, InputPositions, Packing
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 _DEVICES = {1: "cpu", 2: "cuda", 10: "cuda"}  # DLPack's numbers; the last is ROCm

@@ -8,7 +8,7 @@ import torch
 
 from specdec_kernels import _C
 from specdec_kernels.backends import _native
-from specdec_kernels.ops import OPS
+from specdec_kernels.calls.op import OPS
 
 __all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable"]
 

@@ -1,14 +1,9 @@
-"""The public ops: one file each, with its declaration, docstring, checks and one call. ``OPS`` has them by name,
-and those of ``specdec_kernels.sharded.parts`` once these are imported.
+"""The public ops: one file each, with its declaration, docstring, checks and one call.
 
 The names are written out because type checkers and the documents read them from the text.
 """
 
-from specdec_kernels.ops._declaration import OPS as OPS
-from specdec_kernels.ops._declaration import Edit as Edit
-from specdec_kernels.ops._declaration import Law as Law
-from specdec_kernels.ops._declaration import Noise as Noise
-from specdec_kernels.ops._form import Form
+from specdec_kernels.layout import Form
 from specdec_kernels.ops.build_tree import BuiltTrees, build_tree
 from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv

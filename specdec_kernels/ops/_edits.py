@@ -2,8 +2,8 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, BIAS_BY_ROW, Edit
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.values import ALLOWED_BY_ROW, BIAS_BY_ROW, Edit
 from specdec_kernels.sampling import Edits
 
 NONE = Edit()

@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import one_hot, pad
 
 from specdec_kernels._constants import COLDEST, SMALLEST
-from specdec_kernels.ops._laws import DIVIDED
+from specdec_kernels.calls.values import DIVIDED
 
 
 class LawOf:

@@ -2,12 +2,18 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import Law, Noise
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.values import (
+    AFTER,
+    BEFORE_TEMPERATURE,
+    DIVIDED,
+    FILTERED,
+    TOGETHER,
+    Law,
+    Noise,
+    filters_of,
+)  # fmt: skip
 from specdec_kernels.sampling import Draft, Sampling
-
-AFTER = {"top_k": 1, "min_p": 2}  # bits of a Law's rules
-TOGETHER, BEFORE_TEMPERATURE, FILTERED, DIVIDED = 4, 8, 16, 32
 
 
 def target_law(space, temperature, sampling, shape, device, seen=None):
@@ -79,12 +85,6 @@ def _rules(name, top_p_after, ties, at_temperature):
     inputs.check_choice(f"{name}.ties", ties, ("first", "all"))
     at_temperature = inputs.flag(f"{name}.at_temperature", at_temperature)
     return rules | TOGETHER * (ties == "all") | BEFORE_TEMPERATURE * (not at_temperature)
-
-
-def filters_of(law):
-    """The names of a Law's filters that may be on: those that are tensors, or numbers that do not mean off."""
-    filters = (("top_k", law.top_k, 0), ("top_p", law.top_p, 1.0), ("min_p", law.min_p, 0.0))
-    return [name for name, value, off in filters if isinstance(value, torch.Tensor) or value != off]
 
 
 def noise_of(requests, seed, position, nonce, shape, device, seen=None):

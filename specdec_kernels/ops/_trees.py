@@ -3,8 +3,8 @@
 import torch
 
 from specdec_kernels import _C
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._inputs import host_sees
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.inputs import host_sees
 
 PARENT_DTYPES = (torch.int32, torch.int64)
 

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, choice, counter, size, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import BuiltLayout, Counter
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import Op, Output, choice, counter, size, tensor
-from specdec_kernels.ops._types import BuiltLayout, Counter
 
 
 class BuiltTrees(NamedTuple):

@@ -2,9 +2,11 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import Noise, Op, Output, counter, noise, size
-from specdec_kernels.ops._types import Counter
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, counter, noise, size
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Counter
+from specdec_kernels.calls.values import Noise
 
 COIN = Op(
     "coin",

@@ -2,10 +2,11 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import WRITTEN_TENSORS, Output, counter, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Counter, Tensors
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import WRITTEN_TENSORS, Op, Output, counter, tensor
-from specdec_kernels.ops._types import Counter, Tensors
 
 COMPACT_KV = Op(
     "compact_kv",
@@ -13,7 +14,7 @@ COMPACT_KV = Op(
     caches=WRITTEN_TENSORS,
     path=tensor("BD:u"),
     prefix_len=counter("E", least=0, most=2**62),
-    block_table=tensor("BG:u", optional=True),
+    block_table=tensor("BN:u", optional=True),
     status=Output(torch.int32, "status", "B"),
 )
 

@@ -2,9 +2,10 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import Kind, Op, number, tensor
-from specdec_kernels.ops._types import Number
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Kind, number, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Number
 from specdec_kernels.ops.cutoff import Cut
 
 MASK_LOGITS = Op(

@@ -5,12 +5,14 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import EDITS, Output, law, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Number, Space
+from specdec_kernels.calls.values import FILTERED
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _gradients as gradients
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, Op, Output, law, tensor
-from specdec_kernels.ops._types import Number, Space
 from specdec_kernels.ops.residual import check_pair
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
@@ -128,7 +130,7 @@ def overlap(
     target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
     draft_law = laws.draft_law(target_law, drafted, shape, device, seen)
     changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
-    if differentiable and (target_law.rules | draft_law.rules) & laws.FILTERED:
+    if differentiable and (target_law.rules | draft_law.rules) & FILTERED:
         raise ValueError("sampling: expected no filters where target or draft requires grad; got some that may be on")
     if differentiable and changes.on():
         raise ValueError("edits: expected None where target or draft requires grad; got an Edits")

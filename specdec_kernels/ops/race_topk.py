@@ -2,9 +2,10 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import EDITS, Op, Output, law, noise, size, tensor
-from specdec_kernels.ops._types import Counter, Number, Space
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import EDITS, Output, law, noise, size, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import arguments, flat
 from specdec_kernels.sampling import Edits, Sampling
 

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import torch
 
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import EDITS, Output, law, number, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Number, Space
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, Op, Output, law, number, tensor
-from specdec_kernels.ops._types import Number, Space
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 

@@ -2,10 +2,11 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, counter, size, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Counter, Layout
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import Op, Output, counter, size, tensor
-from specdec_kernels.ops._types import Counter, Layout
 
 LAYOUTS = ("bool", "additive", "bits")
 ADDITIVE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)

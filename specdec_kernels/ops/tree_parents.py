@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, tensor
+from specdec_kernels.calls.op import Op
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import Op, Output, tensor
 
 
 class TreeParents(NamedTuple):

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.layout import InputPositions, Packing
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import EDITS, Kind, Output, choice, law, noise, number, size, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import ChainMethod, Counter, Number, Space
+from specdec_kernels.layout import Form, InputPositions, Packing
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _form as forms
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, Kind, Op, Output, choice, law, noise, number, size, tensor
-from specdec_kernels.ops._form import Form
-from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 

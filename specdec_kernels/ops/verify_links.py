@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import torch
 
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, noise, number, size, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Counter, Number
+from specdec_kernels.layout import Form
 from specdec_kernels.ops import _form as forms
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import Op, Output, noise, number, size, tensor
-from specdec_kernels.ops._form import Form
-from specdec_kernels.ops._types import Counter, Number
 from specdec_kernels.ops.verify_tree import TreeVerdict
 
 VERIFY_LINKS = Op(

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.layout import InputPositions
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import EDITS, FLAG, Output, choice, law, noise, size, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Counter, Number, Space, TreeMethod
+from specdec_kernels.layout import Form, InputPositions
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _form as forms
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._declaration import EDITS, FLAG, Op, Output, choice, law, noise, size, tensor
-from specdec_kernels.ops._form import Form
-from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 

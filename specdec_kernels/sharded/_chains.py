@@ -3,12 +3,12 @@
 import torch
 
 from specdec_kernels._constants import SMALLEST
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.types import ChainMethod, Counter, Number, Space
 from specdec_kernels.layout import Packing
 from specdec_kernels.ops import Verdict
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._types import ChainMethod, Counter, Number, Space
 from specdec_kernels.ops.verify_chain import ends_of
 from specdec_kernels.sampling import Draft, Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written

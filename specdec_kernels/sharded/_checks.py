@@ -1,6 +1,6 @@
 """What the sharded ops have in common: what none of them does, and outputs that were given."""
 
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.calls import inputs
 
 
 def refuse(op, **arguments):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+from specdec_kernels.calls import inputs
 from specdec_kernels.ops import Cut
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows

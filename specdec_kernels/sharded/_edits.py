@@ -6,10 +6,10 @@ the slice's first. The local ops apply them as they read rows.
 
 import torch
 
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.values import Law
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import Law
 from specdec_kernels.sampling import Edits
 
 NUMBERS, SEEN = Edits._fields[2:5], Edits._fields[5:8]  # and whose tokens were seen

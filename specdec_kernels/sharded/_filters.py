@@ -12,8 +12,8 @@ import torch
 from specdec_kernels import ops
 from specdec_kernels._constants import LARGEST, NO_TOKEN, SMALLEST
 from specdec_kernels.backends.reference import filters, laws, mass
+from specdec_kernels.calls.values import AFTER, TOGETHER
 from specdec_kernels.ops import Cut
-from specdec_kernels.ops._laws import AFTER, TOGETHER
 from specdec_kernels.sampling import Sampling
 from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._wire import sent, tiles_of

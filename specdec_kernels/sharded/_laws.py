@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels._constants import SMALLEST
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.calls import inputs
 from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._cached_tensors import filled

@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.calls import inputs
 from specdec_kernels.ops.verify_chain import _check_ragged, ragged_width
 from specdec_kernels.sharded import _cached_tensors as cached
 

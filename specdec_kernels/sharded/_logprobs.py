@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from specdec_kernels._constants import SMALLEST
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.types import Number
 from specdec_kernels.ops import Logprobs
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._types import Number
 from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._checks import written

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels._constants import NO_TOKEN, PART_UNIT
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.types import Counter, Number, Space
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import RACE_SAMPLE, arguments
 from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import Edits, Sampling

@@ -5,7 +5,7 @@ import functools
 import torch
 
 from specdec_kernels._constants import SMALLEST
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.calls import inputs
 from specdec_kernels.sampling import Sampling
 
 NO_ENTRY = -2  # an index that no array has

@@ -2,8 +2,8 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._types import Counter, Number, Space
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.types import Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded._checks import refuse
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from specdec_kernels._constants import MASS_TILE, PART_UNIT
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.calls import inputs
 
 # Newer versions of torch have it under the first name, and warn of the second.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -4,12 +4,12 @@ import torch
 
 from specdec_kernels import ops
 from specdec_kernels._constants import SMALLEST
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.types import Counter, Number, Space, TreeMethod
 from specdec_kernels.ops import TreeVerdict
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops._types import Counter, Number, Space, TreeMethod
 from specdec_kernels.ops.verify_tree import _width
 from specdec_kernels.sampling import Draft, Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from setup import CSRC, NinjaBuild, NinjaFile
+from specdec_kernels.calls.op import OPS
 from specdec_kernels.headers import get_library_dir
-from specdec_kernels.ops import OPS
 from tests.backends.host_cuda.build import ROOT, run_ninja
 from tests.backends.test_c_api import CXX, EXAMPLE, MISUSE, C, run
 from tests.backends.test_headers import EXAMPLE as HEADERS_EXAMPLE

@@ -14,8 +14,8 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import race_sample, verify_chain
+from specdec_kernels.calls.op import OPS
 from specdec_kernels.headers import get_include, get_library_dir
-from specdec_kernels.ops import OPS
 from tests.backends.host_cuda import build as host_cuda
 
 HERE = Path(__file__).resolve().parent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec_kernels.ops import OPS
+from specdec_kernels.calls.op import OPS
 from tests.support.calls import reads_rows
 
 pytest.importorskip("triton")

@@ -13,7 +13,7 @@ if not INTERPRETED:
 
 import specdec_kernels
 from specdec_kernels import Form, Sampling, compact_kv, cutoff, logprobs, race_sample, race_topk
-from specdec_kernels.ops import OPS
+from specdec_kernels.calls.op import OPS
 from specdec_kernels.sharded.parts import count_at_least, mass_tiles, residual_race, residual_sums
 from specdec_kernels.triton_kernels import _launch
 from tests.support.calls import every_call, reads_rows

@@ -10,8 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import specdec_kernels
 from specdec_kernels import Sampling, backends, coin, race_sample, race_topk, tree_mask, tree_positions
-from specdec_kernels.ops import OPS
-from specdec_kernels.ops._declaration import Op
+from specdec_kernels.calls.op import OPS, Op
 from tests.ops.test_registration import Recorded
 from tests.support.calls import chain, every_call, rows, tree
 from tests.support.cases import UNTOUCHED, seeds

@@ -190,7 +190,7 @@ class TestWideRows:
 @pytest.fixture
 def unseen(monkeypatch):
     """As on a device: the host does not look into a tensor."""
-    monkeypatch.setattr("specdec_kernels.ops._inputs.host_sees", lambda tensor: False)
+    monkeypatch.setattr("specdec_kernels.calls.inputs.host_sees", lambda tensor: False)
 
 
 @pytest.mark.usefixtures("kernels", "unseen")

@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, race_sample, race_topk
+from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
-from specdec_kernels.ops import Law
 from specdec_kernels.ops._laws import target_law
 from tests.support import filters
 from tests.support.cases import chain_call, seeds

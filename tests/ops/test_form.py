@@ -6,7 +6,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import Form, Sampling
 from specdec_kernels.backends.reference import noise
-from specdec_kernels.ops import Noise
+from specdec_kernels.calls.values import Noise
 from tests.conftest import INTERPRETED
 from tests.support.cases import UNTOUCHED, chain_call, ragged
 from tests.support.ops import verify_chain, verify_tree

@@ -7,7 +7,7 @@ from scipy import stats
 from specdec_kernels._C import maths
 
 from specdec_kernels.backends.reference import noise
-from specdec_kernels.ops import Noise
+from specdec_kernels.calls.values import Noise
 from tests.support.laws import FALSE_ALARM, assert_rate
 
 KNOWN_ANSWERS = [  # key (low, high), counter, words: Random123's kat_vectors

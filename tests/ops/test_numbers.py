@@ -23,8 +23,8 @@ from specdec_kernels import (
     tree_positions,
     verify_links,
 )
+from specdec_kernels.calls.op import OPS
 from specdec_kernels.generate import NgramDrafter
-from specdec_kernels.ops import OPS
 from specdec_kernels.sharded import VocabShard
 from specdec_kernels.sharded import verify_chain as verify_parts
 from specdec_kernels.sharded.parts import token_logits

@@ -20,8 +20,9 @@ from specdec_kernels import (
     tree_positions,
     verify_links,
 )
-from specdec_kernels.ops import OPS, Overlap, Residual, Verdict
-from specdec_kernels.ops._memory import check_apart
+from specdec_kernels.calls.memory import check_apart
+from specdec_kernels.calls.op import OPS
+from specdec_kernels.ops import Overlap, Residual, Verdict
 from tests.support.cases import UNTOUCHED, chain_call, ragged, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call

@@ -22,7 +22,7 @@ from specdec_kernels import (
     tree_parents,
     tree_positions,
 )
-from specdec_kernels.ops import OPS
+from specdec_kernels.calls.op import OPS
 from tests.support.calls import cache, every_call, noise, rows, tree
 from tests.support.cases import DTYPES, chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
@@ -119,9 +119,11 @@ class TestWhatIsNotPlain:
             wrong = tree_map_only(torch.Tensor, spoilt, given)
             if all(one is other for one, other in zip(tree_leaves(wrong), tree_leaves(given), strict=True)):
                 continue
-            with contextlib.suppress(ValueError):  # so that a call with these strides would be recalled
+            with contextlib.suppress(ValueError):  # a call with these strides is read directly
                 function(**arguments | {name: tree_map_only(torch.Tensor, imaginary, given)})
-            with pytest.raises(ValueError, match=rf"^{name}(\.\w+)?: expected a tensor whose values {function.__name__} finds"):
+            with pytest.raises(
+                ValueError, match=rf"^{name}.*: expected a tensor whose values {function.__name__} finds"
+            ):
                 function(**arguments | {name: wrong})
 
     def test_vmap(self, function, arguments):

@@ -5,8 +5,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
+from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
-from specdec_kernels.ops import Law
 from specdec_kernels.sampling import undivided
 from tests.support.cases import chain_call, seeds
 from tests.support.enumeration import PROBS, Given, output_law

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import specdec_kernels
 from specdec_kernels import Status
-from specdec_kernels.ops import _inputs as inputs
+from specdec_kernels.calls import inputs
 
 
 def test_of_the_header():

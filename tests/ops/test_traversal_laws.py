@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from specdec_kernels import race_sample, race_topk
+from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
-from specdec_kernels.ops import Law
 from tests.ops.test_tree_laws import assert_lossless, is_lossless, named, one_law
 from tests.support import tree_enumeration
 from tests.support.cases import seeds

@@ -1,5 +1,5 @@
 """The folders of csrc/cpu and csrc/cuda: a file includes its own folder and those below it, so no two need each other;
-and an op has one file of its name in each place.
+so with ops, backends and calls in Python; and an op has one file of its name in each place.
 """
 
 import os
@@ -56,3 +56,24 @@ def test_an_op_has_a_file_of_its_name_in_each_folder():
     )
     assert ops <= public ^ parts
     assert all(ops <= names for names in others)
+
+
+def imports(folder):
+    """The modules of the package that the modules of a folder import."""
+    for path in (ROOT / folder).rglob("*.py"):
+        for module in re.findall(r"^ *from (specdec_kernels[\w.]*) import", path.read_text(), re.MULTILINE):
+            yield path.relative_to(ROOT), module
+
+
+@pytest.mark.parametrize(
+    "folder, other",
+    [
+        ("specdec_kernels/ops", "backends"), ("specdec_kernels/backends", "ops"), ("triton_kernels", "ops"),
+        ("specdec_kernels/calls", "ops"),
+    ],
+)  # fmt: skip
+def test_ops_and_backends_import_what_calls_are_and_not_each_other(folder, other):
+    found = list(imports(folder))
+    assert found
+    for path, module in found:
+        assert not module.startswith(f"specdec_kernels.{other}"), f"{path} imports {module}"

@@ -10,8 +10,8 @@ import importlib.util
 import torch
 
 import specdec_kernels.sharded  # noqa: F401  its ops are among OPS
-from specdec_kernels.ops import OPS
-from specdec_kernels.ops._declaration import WRITTEN_TENSORS
+from specdec_kernels.calls.kinds import WRITTEN_TENSORS
+from specdec_kernels.calls.op import OPS
 from tests.support.cases import chain_call
 
 PARENTS = torch.tensor([-1, 0, 0, 1])

@@ -4,7 +4,7 @@ import torch
 
 import specdec_kernels
 from specdec_kernels.backends.reference import laws, noise, requests
-from specdec_kernels.ops import Law, Noise
+from specdec_kernels.calls.values import Law, Noise
 
 SIZES = (1, 2, 7, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 4097)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -9,7 +9,7 @@ import importlib
 import torch
 
 import specdec_kernels
-from specdec_kernels.ops import OPS
+from specdec_kernels.calls.op import OPS
 
 
 def unavailable():

@@ -13,7 +13,8 @@ import torch
 
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.ops import OPS, Edit, Law, Noise
+from specdec_kernels.calls.op import OPS
+from specdec_kernels.calls.values import Edit, Law, Noise
 
 PROBS = Law("probs", 1.0)
 

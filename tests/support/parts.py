@@ -6,8 +6,8 @@ import torch
 
 from specdec_kernels.backends.reference.edits import Edits as Dense
 from specdec_kernels.backends.reference.requests import Requests
+from specdec_kernels.calls.values import Law
 from specdec_kernels.ops import _edits, cutoff
-from specdec_kernels.ops._declaration import Law
 from tests.support.edits import random_edits
 
 LARGEST = torch.finfo(torch.float32).max

@@ -12,7 +12,8 @@ import torch
 
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.ops import OPS, Edit, Noise
+from specdec_kernels.calls.op import OPS
+from specdec_kernels.calls.values import Edit, Noise
 from tests.support.enumeration import AS_PROBS
 from tests.support.trees import children, depths
 

@@ -24,9 +24,9 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from specdec_kernels import Edits, backend, backends, triton_kernels
-from specdec_kernels.ops import OPS, Edit, Law, Noise
-from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, Group
-from specdec_kernels.ops._laws import FILTERED
+from specdec_kernels.calls.kinds import Group
+from specdec_kernels.calls.op import OPS
+from specdec_kernels.calls.values import ALLOWED_BY_ROW, FILTERED, Edit, Law, Noise
 from specdec_kernels.ops.cutoff import Cut
 from specdec_kernels.triton_kernels import _launch
 from tests.support import triton_order

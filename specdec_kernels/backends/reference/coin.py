@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import noise
-from specdec_kernels.ops import Noise
+from specdec_kernels.calls.values import Noise
 
 
 def coin(call):

@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels._constants import LARGEST
-from specdec_kernels.ops._declaration import ALLOWED_BY_ROW, BIAS_BY_ROW
+from specdec_kernels.calls.values import ALLOWED_BY_ROW, BIAS_BY_ROW
 
 MOST = 2**31 - 1  # where counts end
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.backends.reference import mass
-from specdec_kernels.ops._laws import AFTER, TOGETHER
+from specdec_kernels.calls.values import AFTER, TOGETHER
 
 
 class Cut(NamedTuple):

@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.ops._form import ADDED, EMITTED, ZEROS
+from specdec_kernels.calls.values import ADDED, EMITTED, ZEROS
 from specdec_kernels.status import Status
 
 

@@ -11,8 +11,7 @@ import torch
 
 from specdec_kernels._constants import COLDEST, LARGEST, SMALLEST
 from specdec_kernels.backends.reference import filters
-from specdec_kernels.ops._declaration import Law
-from specdec_kernels.ops._laws import BEFORE_TEMPERATURE, DIVIDED, filters_of
+from specdec_kernels.calls.values import BEFORE_TEMPERATURE, DIVIDED, Law, filters_of
 
 
 def decoded(law, who):

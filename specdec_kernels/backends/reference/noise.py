@@ -6,7 +6,7 @@ bits of a product of two of them all fit.
 
 import torch
 
-from specdec_kernels.ops._declaration import Noise
+from specdec_kernels.calls.values import Noise
 
 RACE, RESIDUAL, COIN, POLICY = 0, 2, 4, 6
 WORD = 0xFFFFFFFF

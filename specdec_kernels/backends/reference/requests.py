@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.ops._declaration import Noise
+from specdec_kernels.calls.values import Noise
 
 ANY = 2**31
 

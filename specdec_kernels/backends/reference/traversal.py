@@ -11,7 +11,7 @@ import torch
 
 from specdec_kernels._constants import LEAF_COINS
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.ops._declaration import Law, Noise
+from specdec_kernels.calls.values import Law, Noise
 from specdec_kernels.status import Status
 
 

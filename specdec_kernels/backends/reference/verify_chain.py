@@ -6,8 +6,7 @@ import torch
 
 from specdec_kernels.backends.reference import form, laws, noise, requests, traversal
 from specdec_kernels.backends.reference.edits import Edits
-from specdec_kernels.ops._declaration import Law
-from specdec_kernels.ops._form import ADDED
+from specdec_kernels.calls.values import ADDED, Law
 from specdec_kernels.status import Status
 
 

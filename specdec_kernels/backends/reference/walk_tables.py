@@ -7,7 +7,7 @@ import torch
 
 from specdec_kernels import _constants
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.ops._declaration import Noise
+from specdec_kernels.calls.values import Noise
 from specdec_kernels.status import Status
 
 ONE, NOTHING, UNIT = np.float32(1), np.float32(0), np.float32(_constants.UNIT)

@@ -2,9 +2,9 @@
 
 import torch
 
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.values import Law
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import Law
 from specdec_kernels.ops._laws import target_law
 
 CUT_WORDS = 6

@@ -2,11 +2,12 @@
 
 import torch
 
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import EDITS, Output, law, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Number
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import EDITS, Op, Output, law, tensor
-from specdec_kernels.ops._types import Number
 from specdec_kernels.sampling import Edits
 
 COUNT_AT_LEAST = Op(

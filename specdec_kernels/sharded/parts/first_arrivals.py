@@ -2,8 +2,9 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import Op, Output, tensor
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, tensor
+from specdec_kernels.calls.op import Op
 
 FIRST_ARRIVALS = Op(
     "first_arrivals",

@@ -2,10 +2,12 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import Noise, Op, Output, edits, law, noise, number, size, tensor
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, edits, law, noise, number, size, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Counter, Number
+from specdec_kernels.calls.values import Noise
 from specdec_kernels.ops._laws import noise_of
-from specdec_kernels.ops._types import Counter, Number
 from specdec_kernels.sampling import Edits
 from specdec_kernels.sharded.parts._pairs import check_rows, edit_of, laws_of
 

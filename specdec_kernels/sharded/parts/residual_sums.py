@@ -2,9 +2,10 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import Op, Output, edits, law, number, tensor
-from specdec_kernels.ops._types import Number
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, edits, law, number, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Number
 from specdec_kernels.sampling import Edits
 from specdec_kernels.sharded.parts._pairs import check_rows, edit_of, laws_of
 

@@ -2,9 +2,10 @@
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import Op, Output, number, tensor
-from specdec_kernels.ops._types import Number
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, number, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Number
 
 TILE_LAWS = Op(
     "tile_laws",

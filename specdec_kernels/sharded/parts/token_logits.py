@@ -3,10 +3,11 @@
 import torch
 
 from specdec_kernels._constants import PART_UNIT
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, edits, size, tensor
+from specdec_kernels.calls.op import Op
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _inputs as inputs
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops._declaration import Op, Output, edits, size, tensor
 from specdec_kernels.sampling import Edits
 
 TOKEN_LOGITS = Op(

@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._declaration import FLAG, Noise, Op, Output, choice, noise, number, size, tensor
-from specdec_kernels.ops._types import Counter, Number, TreeMethod
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import FLAG, Output, choice, noise, number, size, tensor
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.types import Counter, Number, TreeMethod
+from specdec_kernels.calls.values import Noise
 
 NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
 
@@ -77,7 +79,7 @@ WALK_TABLES = Op(
     draft_row_status=tensor(":c", optional=True),
     draft_known=tensor(":f", optional=True),
     draft_places=tensor(optional=True),
-    answers=tensor(optional=True),
+    answers=tensor("BY2:m", optional=True),
     tokens=Output(torch.int64, "tokens", "BP", role="status"),
     path=Output(torch.int32, "path", "BP", optional=True),
     num_accepted=Output(torch.int32, "num_accepted", "B", role="status"),
@@ -183,7 +185,6 @@ def walk_tables(
     batch = len(cu_drafts) - 1 if packed else len(draft_tokens)
     nodes = places if parents is None else draft_tokens.shape[1]
     sizes = batch, places, 1 if parents is None else nodes, nodes, NODE_WORDS * places
-    answers = answers.flatten(1) if asks else None
     found = WALK_TABLES.direct(
         False, *sizes, draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature,
         draft_prob, epsilon, seed, position, nonce, row_status, winners, p_of_drafts, known, q_of_drafts,
@@ -214,7 +215,7 @@ def walk_tables(
     WALK_TABLES(
         draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob, epsilon,
         Noise(*(inputs.counter(name, x, (batch,), device) for name, x in counters)),
-        row_status, winners, p_of_drafts, known, q_of_drafts, draft_row_status, draft_known, draft_places, answers,
-        *made[:10], made[10].flatten(1) if asks else None, *made[11:],
+        row_status, winners, p_of_drafts, known, q_of_drafts, draft_row_status, draft_known, draft_places,
+        answers.flatten(1) if asks else None, *made[:10], made[10].flatten(1) if asks else None, *made[11:],
     )  # fmt: skip
     return Walked(*made[:12])

@@ -8,8 +8,8 @@ import torch
 
 from specdec_kernels.backends import _native
 from specdec_kernels.backends.cuda import HAS, Kernels
-from specdec_kernels.ops import OPS, Edit, Law, Noise
-from specdec_kernels.ops._laws import FILTERED
+from specdec_kernels.calls.op import OPS
+from specdec_kernels.calls.values import FILTERED, Edit, Law, Noise
 from tests.backends.host_cuda.build import MODULE, build
 
 __all__ = [
@@ -138,7 +138,7 @@ class HostCuda(Kernels):
             ),
         }  # fmt: skip
         return {
-            name: getattr(self._native, op)(OPS[op].Call(*call), 0, 1 << 20, -(1 << 20))
+            name: getattr(self._native, op)(OPS[op].Call(*call), 0, 1 << 20, -(1 << 20)) or 0
             for name, (op, *call) in calls.items()
         }
 

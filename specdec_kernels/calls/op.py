@@ -1,13 +1,12 @@
 """An op is declared once, as an ``Op``: named arguments, each of a kind.
 
 From that come the tuple that backends get (``Op.Call``), the op's schema in torch with its CPU, CUDA and meta
-implementations, and the making and checking of outputs. Every table of ops comes from ``OPS``.
+implementations, and the making and checking of outputs. ``OPS`` has all by name, those of
+``specdec_kernels.sharded.parts`` once these are imported.
 """
 
 import collections
-import math
 import string
-from typing import NamedTuple
 
 import torch
 from torch._C import _functorch, _len_torch_dispatch_stack, _len_torch_function_stack
@@ -16,245 +15,15 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 
 from specdec_kernels import _C, backends
 from specdec_kernels.backends import block
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.memory import check_apart
+from specdec_kernels.calls.values import Noise
 from specdec_kernels.layout import InputPositions, Packing
-from specdec_kernels.ops import _inputs as inputs
-from specdec_kernels.ops._memory import check_apart
 from specdec_kernels.sampling import Draft
 
 OPS = {}  # name -> Op
 _all_viewed = _C.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
 _library = torch.library.Library("specdec", "DEF")  # kept for as long as the module lives
-
-
-class Law(NamedTuple):
-    """From a raw value of a row to a weight.
-
-    ``rules`` is a sum of bits: 1 top_p after top_k, 2 top_p after min_p, 4 ties stay together, 8 filters before the
-    temperature, 16 filters may be on: none of them if every filter is a plain number that means off, 0, 1.0 and 0.0.
-    32: logits are divided by the temperature already.
-    """
-
-    space: str
-    temperature: "float | torch.Tensor"
-    top_k: "int | torch.Tensor" = 0
-    top_p: "float | torch.Tensor" = 1.0
-    min_p: "float | torch.Tensor" = 0.0
-    rules: int = 0
-
-
-class Edit(NamedTuple):
-    """What becomes of a target row's logits before its law sees them: ``specdec_kernels.Edits``, as backends get it.
-
-    Tensors but ``bias_tokens`` and ``bias_values`` are [S, R, items]: one list for each entry S and, in ops on rows,
-    each row R; elsewhere R is 1. Bits 1 and 2 of ``by_row`` say that ``allowed`` and ``bias_spans`` are like the
-    target's rows instead, ragged ones [1, rows, items]. A span is a begin and an end in ``bias_tokens``. Lists that an
-    index points to are [n, 1, items], and the index is what they would be, with one item.
-    """
-
-    allowed: "torch.Tensor | None" = None
-    bias_tokens: "torch.Tensor | None" = None
-    bias_values: "torch.Tensor | None" = None
-    bias_spans: "torch.Tensor | None" = None
-    repetition: "float | torch.Tensor" = 1.0
-    frequency: "float | torch.Tensor" = 0.0
-    presence: "float | torch.Tensor" = 0.0
-    prompt_mask: "torch.Tensor | None" = None
-    output_mask: "torch.Tensor | None" = None
-    output_counts: "torch.Tensor | None" = None
-    pending: "torch.Tensor | None" = None
-    by_row: int = 0
-    seen_index: "torch.Tensor | None" = None
-    allowed_index: "torch.Tensor | None" = None
-
-    def on(self):
-        """Whether it may change anything."""
-        return any(isinstance(x, torch.Tensor) or x != off for x, off in zip(self, Edit(), strict=True))
-
-    def by_entry(self):
-        """The tensors that have one list or number for each entry."""
-        allowed = self.allowed if self.allowed_index is None else self.allowed_index
-        seen = (self.prompt_mask, self.output_mask, self.output_counts)
-        lists = [self.pending, *(seen if self.seen_index is None else [self.seen_index])]
-        lists += [] if self.by_row & ALLOWED_BY_ROW else [allowed]
-        lists += [] if self.by_row & BIAS_BY_ROW else [self.bias_spans]
-        return [x for x in (*self[4:7], *lists) if isinstance(x, torch.Tensor)]
-
-
-ALLOWED_BY_ROW, BIAS_BY_ROW = 1, 2
-
-
-class Noise(NamedTuple):
-    """Which random numbers a call uses."""
-
-    seed: "int | torch.Tensor"
-    position: "int | torch.Tensor"
-    nonce: "int | torch.Tensor"
-
-
-class Kind:
-    """How an argument is written in a schema, how a value becomes the schema's arguments and comes back, and what a
-    call may have there.
-
-    ``shown`` is its public name, if that differs. ``(!)`` in a schema marks what the op writes. ``role`` and ``shape``
-    say what csrc/python/direct.cpp reads. A letter of a shape names a size of the op: the first tensor sets it, all
-    others must have it. E is how many entries numbers and draft rows have, * stands for all leading dimensions, ~ for
-    these with E in the place of the first. Behind a bar stands the shape where requests are packed, behind a colon: o
-    optional, c contiguous, u with unit stride along the last dimension, w int64, r with contiguous rows,
-    s of any strides.
-    """
-
-    def __init__(self, schema, shown=None, role="tensor", shape="", least=-math.inf, most=math.inf):
-        self._schema = schema
-        self.shown = shown
-        self.written = schema is not None and "(!)" in schema
-        self.role, self.shape, self.least, self.most = role, shape, least, most
-
-    @property
-    def is_tensor(self):
-        """Whether every call has a tensor here."""
-        return self._schema in ("Tensor {}", "Tensor(!) {}")
-
-    def schema(self, name):
-        return self._schema.format(name)
-
-    def flat(self, value):
-        return [value]
-
-    def whole(self, flat):
-        return next(flat)
-
-
-class Either(Kind):
-    """One number for all, or a tensor of them, of a shape that broadcasts to this one.
-
-    In a ``Group`` its number stands in a list with the group's others of its type: torch takes at most 64 arguments.
-    """
-
-    def __init__(self, type_, nothing, shape, least, most, role="number"):
-        super().__init__(f"Tensor? {{0}}s, {type_} {{0}}", None, role, shape, least, most)
-        self.type, self._nothing = type_, nothing
-
-    def flat(self, value):
-        return [value, self._nothing] if isinstance(value, torch.Tensor) else [None, value]
-
-    def whole(self, flat):
-        tensor, number = next(flat), next(flat)
-        return number if tensor is None else tensor
-
-
-class Group(Kind):
-    """A value of several parts, a NamedTuple."""
-
-    def __init__(self, type_, role, shape, shown=None, /, **kinds):
-        super().__init__(None, shown, role, shape)
-        self._type, self._kinds = type_, kinds
-        self._numbers = list(dict.fromkeys(kind.type for kind in kinds.values() if isinstance(kind, Either)))
-
-    def schema(self, name):
-        parts = [
-            f"Tensor? {name}_{part}s" if isinstance(kind, Either) else kind.schema(f"{name}_{part}")
-            for part, kind in self._kinds.items()
-        ]
-        return ", ".join(parts + [f"{type_}[] {name}_{type_.lower()}s" for type_ in self._numbers])
-
-    def flat(self, value):
-        flat, numbers = [], {type_: [] for type_ in self._numbers}
-        for kind, part in zip(self._kinds.values(), value, strict=True):
-            first, *number = kind.flat(part)
-            flat.append(first)
-            if number:
-                numbers[kind.type] += number
-        return flat + list(numbers.values())
-
-    def whole(self, flat):
-        parts = [next(flat) for _ in self._kinds]
-        numbers = {type_: iter(next(flat)) for type_ in self._numbers}
-        for i, kind in enumerate(self._kinds.values()):
-            if isinstance(kind, Either):
-                number = next(numbers[kind.type])
-                parts[i] = number if parts[i] is None else parts[i]
-        return self._type(*parts)
-
-
-class Output(Kind):
-    """A tensor that the op writes. It is contiguous; with ``by_rows`` only its rows are, and may lie apart.
-
-    With ``given_as`` the caller's may have one of these dtypes, and any strides.
-    """
-
-    def __init__(self, dtype, shown=None, shape="", optional=False, by_rows=False, given_as=(), role=None):
-        if role is None and shown is not None:
-            role = shown.split(".")[0] if "." in shown else "status" if optional else "output"
-        marks = "r" * by_rows + "s" * bool(given_as)
-        marks += "o" * optional
-        super().__init__("Tensor(!)? {}" if optional else "Tensor(!) {}", shown, role, f"{shape}:{marks}")
-        self.dtype, self._by_rows, self._given_as = dtype, by_rows, given_as
-
-    def made(self, given, shape, device, dtype=None):
-        """A new one, or the one ``given`` once it is found fit."""
-        dtype = self.dtype if dtype is None else dtype
-        if given is None:
-            return torch.empty(shape, dtype=dtype, device=device)
-        if self._given_as:
-            inputs.strided_output(self.shown, given, self._given_as, shape, device)
-        else:
-            inputs.output(self.shown, given, dtype, shape, device, self._by_rows)
-        return given
-
-
-def tensor(shape="", shown=None, optional=False, role="tensor"):
-    if optional:
-        shape += "o" if ":" in shape else ":o"
-    return Kind("Tensor? {}" if optional else "Tensor {}", shown, role, shape)
-
-
-def number(shape="", least=0.0, most=math.inf, role="number"):
-    """A float, or float32."""
-    return Either("float", 0.0, shape, least, most, role)
-
-
-def counter(shape="", least=-math.inf, most=math.inf):
-    """An int, or int64 or int32."""
-    return Either("SymInt", 0, shape, least, most)
-
-
-def choice(*words):
-    """One of these, in the order of their numbers in specdec.h."""
-    return Kind("str {}", None, "choice", words)
-
-
-def size(shape="", least=-math.inf, most=math.inf, role="int"):
-    """An int. As an argument that is only a size it has a letter, and perhaps that of the size it may be at most."""
-    return Kind("SymInt {}", None, role, shape, least, most)
-
-
-def law(shape="", role="law", shown=None):
-    """``shown`` stands before the names of its arguments."""
-    return Group(
-        Law, role, shape, shown, space=choice(), temperature=number(), top_k=counter(), top_p=number(), min_p=number(),
-        rules=size(),
-    )  # fmt: skip
-
-
-def noise(shape=""):
-    return Group(Noise, "noise", shape, seed=counter(), position=counter(), nonce=counter())
-
-
-FLAG = Kind("bool {}", None, "flag")
-_LISTS = Kind("Tensor? {}")
-
-
-def edits(shape=""):
-    """``shape`` is that of its numbers, where no law of the op has it."""
-    return Group(
-        Edit, "edits", shape, allowed=_LISTS, bias_tokens=_LISTS, bias_values=_LISTS, bias_spans=_LISTS,
-        repetition=number(), frequency=number(), presence=number(), prompt_mask=_LISTS, output_mask=_LISTS,
-        output_counts=_LISTS, pending=_LISTS, by_row=size(), seen_index=_LISTS, allowed_index=_LISTS,
-    )  # fmt: skip
-
-
-EDITS = edits()
-WRITTEN_TENSORS = Kind("Tensor(!)[] {}", shown="cache", role="layers")
 
 
 class Op:

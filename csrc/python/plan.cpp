@@ -1,0 +1,110 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace specdec {
+namespace python {
+
+namespace {
+
+constexpr const char* kRoles[] = {
+    "tensor", "draft", "packing", "size", "int", "choice", "flag", "number", "law", "edits", "noise", "out", "output",
+    "status", "form", "parents", "written", "mask", "layers", "packs",
+};
+
+[[noreturn]] void bad(const char* what) {
+  PyErr_Format(PyExc_ValueError, "declaration: %s", what);
+  throw Raised();
+}
+
+const char* text(PyObject* object) {
+  const char* const found = PyUnicode_AsUTF8(object);
+  if (!found) throw Raised();
+  return found;
+}
+
+Role role_of(const char* name) {
+  for (size_t i = 0; i < std::size(kRoles); ++i)
+    if (std::strcmp(kRoles[i], name) == 0) return static_cast<Role>(i);
+  bad(name);
+}
+
+// "BK" or "BK|T", then perhaps ":" and marks. '+' behind a letter: or more; '.' before it: the dimension may miss.
+void read_shape(const char* c, Part* part) {
+  Shape* shape = &part->shape;
+  for (; *c && *c != ':'; ++c) {
+    if (*c == '|') {
+      shape = &part->packed;
+    } else if (*c == '+') {
+      shape->dim[shape->count - 1].or_more = true;
+    } else if (*c == '.') {
+      shape->dim[shape->count].may_miss = true;
+    } else {
+      if (shape->count == 6) bad("too many dimensions");
+      shape->dim[shape->count++].size = *c;
+    }
+  }
+  while (*c && *++c) part->marks |= uint32_t{1} << (*c - 'a');
+}
+
+}  // namespace
+
+bool Shape::leads() const { return count > 0 && std::strchr("*~=^", dim[0].size); }
+
+Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
+  if (result != Py_None) out_type = kept(result);
+  if (!PyTuple_Check(declared)) bad("expected a tuple");
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(declared); ++i) {
+    const char* role = nullptr;
+    PyObject *fields = nullptr, *shapes = nullptr;
+    Py_ssize_t arguments = 0;
+    Item item = {};
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(declared, i), "sO!nO!dd", &role, &PyTuple_Type, &fields, &arguments,
+                          &PyTuple_Type, &shapes, &item.least, &item.most))
+      throw Raised();
+    item.role = role_of(role);
+    item.at = count;
+    count += static_cast<size_t>(arguments);
+    for (Py_ssize_t j = 0; item.role == Role::kChoice && j < PyTuple_GET_SIZE(shapes); ++j)
+      item.words.emplace_back(text(PyTuple_GET_ITEM(shapes, j)));
+    for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(fields); ++j) {
+      const Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(fields, j));  // -1: a size, which has no field
+      if (place >= static_cast<Py_ssize_t>(table.fields.size())) bad("no such argument");
+      Part part = {place < 0 ? nullptr : &table.fields[static_cast<size_t>(place)], {}, {}};
+      if (item.role != Role::kChoice && j < PyTuple_GET_SIZE(shapes))
+        read_shape(text(PyTuple_GET_ITEM(shapes, j)), &part);
+      item.parts.push_back(part);
+    }
+    items.push_back(std::move(item));
+  }
+  const auto take = [](const Item*& place, const Item& item, bool is) {
+    if (is && !place) place = &item;
+  };
+  for (const Item& item : items) {
+    const Part& first = item.parts[0];
+    const auto is = [&](const char* name) { return first.field && first.field->is(name); };
+    take(packing, item, item.role == Role::kPacking);
+    take(out, item, item.role == Role::kOut);
+    take(form, item, item.role == Role::kForm);
+    take(edits, item, item.role == Role::kEdits);
+    take(law, item, item.role == Role::kLaw);
+    take(packs, item, item.role == Role::kPacks);
+    take(max_depth, item, item.role == Role::kSize && first.shape.dim[0].size == 'W');
+    take(index, item, is("request_index"));
+    take(target_tokens, item, is("target_tokens"));
+    take(draft_tokens, item, is("draft_tokens"));
+  }
+  if (!form) draft_tokens = nullptr;  // only verdicts have sizes that these say alone
+  const bool pairs = table.find("draft_law");
+  method = table.find("method");
+  draft_prob = table.find("draft_prob");
+  epsilon = pairs ? table.find("epsilon") : nullptr;
+  map_of_rows = pairs ? nullptr : table.find("draft_map");
+  num_passed = table.find("num_passed");
+  target = table.find("target");
+  coins = table.find("coins");
+}
+
+}  // namespace python
+}  // namespace specdec

@@ -1,0 +1,76 @@
+// What a direct call of an op may be: the op's declaration in Python (Op.plan), read once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+
+namespace specdec {
+namespace python {
+
+// Where an argument's sizes stand: a letter names a size of the op, a digit is one. The first tensor that has a size
+// sets it; E, the entries of numbers and draft rows, is set by the first that has not one of them. N are nodes, at
+// least one, M those without the root, J the tiles of V tokens. '*' are all leading dimensions of an op on rows, '~'
+// these with E in the place of the first, '=' these as the rows of one request, '^' leading dimensions of the
+// argument's own.
+struct Shape {
+  struct Dim {
+    char size;
+    bool or_more, may_miss;
+  };
+  Dim dim[6] = {};
+  int count = 0;
+
+  bool leads() const;
+};
+
+// What is said of a tensor beside its shape.
+enum class Mark : char {
+  kOptional = 'o', kContiguous = 'c', kContiguousRows = 'r', kAnyStrides = 's', kUnitStride = 'u',  // of the last one
+  kInt64 = 'w', kFlattened = 'f', kLastMerged = 'm',  // the last two dimensions as one
+};
+
+// One field of an item.
+struct Part {
+  const Field* field;
+  Shape shape, packed;  // `packed`: where requests lie one after the other
+  uint32_t marks = 0;
+
+  bool is(Mark mark) const { return marks >> (static_cast<char>(mark) - 'a') & 1; }
+};
+
+// The order of the names in plan.cpp.
+enum class Role : uint8_t {
+  kTensor, kDraft, kPacking, kSize, kInt, kChoice, kFlag, kNumber, kLaw, kEdits, kNoise, kOut, kOutput, kStatus, kForm,
+  kParents, kWritten, kMask, kLayers, kPacks,
+};
+
+// One argument of an op, or several that go together.
+struct Item {
+  Role role;
+  size_t at;  // of the first, in the tuple of a call
+  std::vector<Part> parts;
+  std::vector<std::string> words;  // choices, by their number
+  double least, most;
+};
+
+struct Plan {
+  // `items`: a tuple of (role, fields, arguments, shapes, least, most). `out`: the NamedTuple of outputs, or None.
+  Plan(const Table& table, PyObject* items, PyObject* out);
+  Plan(const Plan&) = delete;  // members point into it
+
+  const Table& table;
+  std::vector<Item> items;
+  size_t count = 0;              // of a call's tuple
+  PyObject* out_type = nullptr;  // the NamedTuple of its outputs, if it has one
+  // Items that others look at. `packs`: whether requests lie one after the other.
+  const Item *index = nullptr, *draft_tokens = nullptr, *packing = nullptr, *out = nullptr, *form = nullptr,
+             *max_depth = nullptr, *target_tokens = nullptr, *edits = nullptr, *law = nullptr, *packs = nullptr;
+  // Fields that exclude each other, and a draft_map beside its own rows alone.
+  const Field *method = nullptr, *draft_prob = nullptr, *epsilon = nullptr, *num_passed = nullptr, *target = nullptr,
+              *coins = nullptr, *map_of_rows = nullptr;
+};
+
+}  // namespace python
+}  // namespace specdec

@@ -1,0 +1,175 @@
+"""What the arguments of an op are: how each is written in torch's schema, and what a call may have there."""
+
+import math
+
+import torch
+
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.values import Edit, Law, Noise
+
+
+class Kind:
+    """How an argument is written in a schema, how a value becomes the schema's arguments and comes back, and what a
+    call may have there.
+
+    ``shown`` is its public name, if that differs. ``(!)`` in a schema marks what the op writes. ``role`` and ``shape``
+    say what csrc/python/direct.cpp reads. A letter of a shape names a size of the op: the first tensor sets it, all
+    others must have it. E is how many entries numbers and draft rows have, * stands for all leading dimensions, ~ for
+    these with E in the place of the first. Behind a bar stands the shape where requests are packed, behind a colon: o
+    optional, c contiguous, u with unit stride along the last dimension, w int64, r with contiguous rows,
+    f flattened, m
+    with the last two dimensions as one, s of any strides.
+    """
+
+    def __init__(self, schema, shown=None, role="tensor", shape="", least=-math.inf, most=math.inf):
+        self._schema = schema
+        self.shown = shown
+        self.written = schema is not None and "(!)" in schema
+        self.role, self.shape, self.least, self.most = role, shape, least, most
+
+    @property
+    def is_tensor(self):
+        """Whether every call has a tensor here."""
+        return self._schema in ("Tensor {}", "Tensor(!) {}")
+
+    def schema(self, name):
+        return self._schema.format(name)
+
+    def flat(self, value):
+        return [value]
+
+    def whole(self, flat):
+        return next(flat)
+
+
+class Either(Kind):
+    """One number for all, or a tensor of them, of a shape that broadcasts to this one.
+
+    In a ``Group`` its number stands in a list with the group's others of its type: torch takes at most 64 arguments.
+    """
+
+    def __init__(self, type_, nothing, shape, least, most, role="number"):
+        super().__init__(f"Tensor? {{0}}s, {type_} {{0}}", None, role, shape, least, most)
+        self.type, self._nothing = type_, nothing
+
+    def flat(self, value):
+        return [value, self._nothing] if isinstance(value, torch.Tensor) else [None, value]
+
+    def whole(self, flat):
+        tensor, number = next(flat), next(flat)
+        return number if tensor is None else tensor
+
+
+class Group(Kind):
+    """A value of several parts, a NamedTuple."""
+
+    def __init__(self, type_, role, shape, shown=None, /, **kinds):
+        super().__init__(None, shown, role, shape)
+        self._type, self._kinds = type_, kinds
+        self._numbers = list(dict.fromkeys(kind.type for kind in kinds.values() if isinstance(kind, Either)))
+
+    def schema(self, name):
+        parts = [
+            f"Tensor? {name}_{part}s" if isinstance(kind, Either) else kind.schema(f"{name}_{part}")
+            for part, kind in self._kinds.items()
+        ]
+        return ", ".join(parts + [f"{type_}[] {name}_{type_.lower()}s" for type_ in self._numbers])
+
+    def flat(self, value):
+        flat, numbers = [], {type_: [] for type_ in self._numbers}
+        for kind, part in zip(self._kinds.values(), value, strict=True):
+            first, *number = kind.flat(part)
+            flat.append(first)
+            if number:
+                numbers[kind.type] += number
+        return flat + list(numbers.values())
+
+    def whole(self, flat):
+        parts = [next(flat) for _ in self._kinds]
+        numbers = {type_: iter(next(flat)) for type_ in self._numbers}
+        for i, kind in enumerate(self._kinds.values()):
+            if isinstance(kind, Either):
+                number = next(numbers[kind.type])
+                parts[i] = number if parts[i] is None else parts[i]
+        return self._type(*parts)
+
+
+class Output(Kind):
+    """A tensor that the op writes. It is contiguous; with ``by_rows`` only its rows are, and may lie apart.
+
+    With ``given_as`` the caller's may have one of these dtypes, and any strides.
+    """
+
+    def __init__(self, dtype, shown=None, shape="", optional=False, by_rows=False, given_as=(), role=None):
+        if role is None and shown is not None:
+            role = shown.split(".")[0] if "." in shown else "status" if optional else "output"
+        marks = "r" * by_rows + "s" * bool(given_as)
+        marks += "o" * optional
+        super().__init__("Tensor(!)? {}" if optional else "Tensor(!) {}", shown, role, f"{shape}:{marks}")
+        self.dtype, self._by_rows, self._given_as = dtype, by_rows, given_as
+
+    def made(self, given, shape, device, dtype=None):
+        """A new one, or the one ``given`` once it is found fit."""
+        dtype = self.dtype if dtype is None else dtype
+        if given is None:
+            return torch.empty(shape, dtype=dtype, device=device)
+        if self._given_as:
+            inputs.strided_output(self.shown, given, self._given_as, shape, device)
+        else:
+            inputs.output(self.shown, given, dtype, shape, device, self._by_rows)
+        return given
+
+
+def tensor(shape="", shown=None, optional=False, role="tensor"):
+    if optional:
+        shape += "o" if ":" in shape else ":o"
+    return Kind("Tensor? {}" if optional else "Tensor {}", shown, role, shape)
+
+
+def number(shape="", least=0.0, most=math.inf, role="number"):
+    """A float, or float32."""
+    return Either("float", 0.0, shape, least, most, role)
+
+
+def counter(shape="", least=-math.inf, most=math.inf):
+    """An int, or int64 or int32."""
+    return Either("SymInt", 0, shape, least, most)
+
+
+def choice(*words):
+    """One of these, in the order of their numbers in specdec.h."""
+    return Kind("str {}", None, "choice", words)
+
+
+def size(shape="", least=-math.inf, most=math.inf, role="int"):
+    """An int. As an argument that is only a size it has a letter, and perhaps that of the size it may be at most."""
+    return Kind("SymInt {}", None, role, shape, least, most)
+
+
+def law(shape="", role="law", shown=None):
+    """``shown`` stands before the names of its arguments."""
+    return Group(
+        Law, role, shape, shown, space=choice(), temperature=number(), top_k=counter(), top_p=number(), min_p=number(),
+        rules=size(),
+    )  # fmt: skip
+
+
+def noise(shape=""):
+    return Group(Noise, "noise", shape, seed=counter(), position=counter(), nonce=counter())
+
+
+FLAG = Kind("bool {}", None, "flag")
+_LISTS = Kind("Tensor? {}")
+
+
+def edits(shape=""):
+    """``shape`` is that of its numbers, where no law of the op has it."""
+    return Group(
+        Edit, "edits", shape, allowed=_LISTS, bias_tokens=_LISTS, bias_values=_LISTS, bias_spans=_LISTS,
+        repetition=number(), frequency=number(), presence=number(), prompt_mask=_LISTS, output_mask=_LISTS,
+        output_counts=_LISTS, pending=_LISTS, by_row=size(), seen_index=_LISTS, allowed_index=_LISTS,
+    )  # fmt: skip
+
+
+EDITS = edits()
+WRITTEN_TENSORS = Kind("Tensor(!)[] {}", shown="cache", role="layers")
