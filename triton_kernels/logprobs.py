@@ -42,7 +42,8 @@ def logprobs_kernel(
     target, target_outer: tl.int64, target_inner: tl.int64, inner: tl.int32, vocab: tl.int32,
     tokens, tokens_outer: tl.int64, tokens_inner: tl.int64, request_index, entries: tl.int64,
     temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
-    logprob, rank, top_tokens, top_logprobs, most: tl.int32, status, counters, cuts, known, counts, scratch, edits,
+    logprob, rank, top_tokens, top_logprobs, most: tl.int32, kept_bits, kept_count, words: tl.int32,
+    status, counters, cuts, known, counts, scratch, edits,
     ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -64,6 +65,16 @@ def logprobs_kernel(
     x, ids = clean(load_tile(own, law, start, TILE), law), tile_tokens(start, TILE)
     at_least = tl.where(mine > -INFINITY, tl.sum(tl.sum((x >= mine).to(tl.int32), axis=1), axis=0), 0)
     tl.store(counts + row * tiles + tile, at_least)
+    if kept_bits is not None:
+        only = tl.load(known + 2 * row).to(tl.int32, bitcast=True)
+        alone = ((ids == only) & (ids < vocab) & asked).to(tl.int32)
+        is_kept = tl.where(greedy, alone, (x > -INFINITY).to(tl.int32))
+        bit = tl.arange(0, 32)
+        in_words = tl.reshape(is_kept, [TILE // 32, 32]) << bit[None, :]
+        word = start // 32 + tl.arange(0, TILE // 32)
+        tl.store(kept_bits + row * words + word, tl.sum(in_words, axis=1), mask=word < words)
+        number = tl.sum(tl.sum(is_kept, axis=1), axis=0)
+        tl.store(counts + (tl.num_programs(0) + row) * tiles + tile, number)
     keys = key_at(scratch) + row * tiles * most
     store_best(keys + tile * most, x, ids, most)
     if is_last(record + DONE, tiles):
@@ -78,6 +89,11 @@ def logprobs_kernel(
             count = tl.where(in_range & (token == argmax), 1, count)
         tl.store(logprob + row, own_logprob)
         tl.store(rank + row, count)
+        if kept_bits is not None:
+            numbers = counts + (tl.num_programs(0) + row) * tiles + index
+            tl.store(
+                kept_count + row, tl.sum(tl.load(numbers, mask=index < tiles, other=0, cache_modifier=".cg"), axis=0)
+            )
         before = tl.full([], -1, tl.int64).to(tl.uint64, bitcast=True)
         for n in range(0, most):
             before = next_best(keys, tiles * most, before)
@@ -110,8 +126,9 @@ def logprobs(call):
     with _launch.on_device(rows), _launch.whole_calls:
         keys = 2 * count * tiles * most
         words = (CUT.value + 2) * count + _cuts.search_of(count, vocab, rows.device)
-        counters, scratch = _launch.workspace(rows, 4 * count, keys + tiles * count + words)
-        counts, known = scratch[keys:].view(torch.int32), scratch[keys + tiles * count :]
+        counted = (1 if call.kept_bits is None else 2) * tiles * count
+        counters, scratch = _launch.workspace(rows, 4 * count, keys + counted + words)
+        counts, known = scratch[keys:].view(torch.int32), scratch[keys + counted :]
         cuts = known[2 * count :]
         places = _cuts.Places(2, counters, 4, counters[FLAGS.value :], 4 * inner, 4)
         _cuts.launch_cuts(
@@ -123,7 +140,9 @@ def logprobs(call):
             tokens=call.tokens, tokens_outer=call.tokens.stride(0), tokens_inner=call.tokens.stride(1), **index,
             **_launch.divisor("temperature", law, "outer", "inner"),
             logprob=call.logprob, rank=call.rank, top_tokens=call.top_tokens, top_logprobs=call.top_logprobs,
-            most=most, status=call.status, counters=counters, cuts=cuts, known=known, counts=counts,
-            scratch=scratch, **edits, ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),
+            most=most, kept_bits=call.kept_bits, kept_count=call.kept_count,
+            words=0 if call.kept_bits is None else call.kept_bits.shape[-1],
+            status=call.status, counters=counters, cuts=cuts, known=known, counts=counts, scratch=scratch,
+            **edits, ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),
         )  # fmt: skip
         _launch.launch(logprobs_kernel, (count, tiles), warps, arguments)

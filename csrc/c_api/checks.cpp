@@ -535,6 +535,9 @@ void check_logprobs(const LogprobsParams& p) {
   contiguous(FIELD(rank), p.count());
   contiguous(FIELD(top_tokens), p.count(), p.top_tokens.columns);
   contiguous(FIELD(top_logprobs), p.count(), p.top_tokens.columns);
+  if (p.kept_bits.data) contiguous(FIELD(kept_bits), p.count(), (p.rows.vocab + int64_t{31}) / 32);
+  if (p.kept_bits.data || p.kept_count.data) contiguous(FIELD(kept_count), p.count());
+  if (p.kept_count.data && p.count() > 0) memory("kept_bits", p.kept_bits.data);
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 

@@ -600,10 +600,14 @@ typedef struct specdec_logprobs_params {
   specdec_output_i32 rank;         /* [A R]: how many are at least as probable; 0 if the token is not kept */
   specdec_output_i64 top_tokens;   /* [A R, top], top may be 0; -1 where there are not so many */
   specdec_output_f32 top_logprobs; /* [A R, top] */
+  specdec_output_i32 kept_bits;    /* [A R, ceil(V / 32)], optional: bit i % 32 of word i / 32 says that token i is kept */
+  specdec_output_i32 kept_count;   /* [A R], beside it: how many are */
   specdec_output_i32 status;       /* [A R], optional */
-  SPECDEC_FIELDS(rows, tokens, request_index, law, edits, logprob, rank, top_tokens, top_logprobs, status)
+  SPECDEC_FIELDS(rows, tokens, request_index, law, edits, logprob, rank, top_tokens, top_logprobs, kept_bits,
+                 kept_count, status)
   SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
   SPECDEC_MEMBER(int32_t top() const { return static_cast<int32_t>(top_tokens.columns); })
+  SPECDEC_MEMBER(int32_t words() const { return static_cast<int32_t>(kept_bits.columns); })
 } specdec_logprobs_params;
 SPECDEC_DECLARE(specdec_cpu_logprobs, specdec_cuda_logprobs, specdec_logprobs_params)
 

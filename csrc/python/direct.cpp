@@ -626,6 +626,7 @@ class Direct {
       }
       if (out->ndim == Tensor::kMaxDims) return false;
       int64_t known = letter <= '9' ? letter - '0' : size(letter);
+      if (letter == 'I') known = (size('V') + 31) / 32;
       if (letter == 'J') known = (size('V') + kMassTile - 1) / kMassTile;
       if (known < 0) return false;
       out->shape[out->ndim++] = known;

@@ -9,7 +9,7 @@ from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
 from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
-from specdec_kernels.ops.logprobs import Logprobs, logprobs
+from specdec_kernels.ops.logprobs import Kept, Logprobs, logprobs
 from specdec_kernels.ops.mask_logits import mask_logits
 from specdec_kernels.ops.overlap import Overlap, overlap
 from specdec_kernels.ops.race_sample import race_sample
@@ -27,6 +27,7 @@ __all__ = [
     "BuiltTrees",
     "Cut",
     "Form",
+    "Kept",
     "Logprobs",
     "Overlap",
     "Residual",

@@ -35,6 +35,21 @@ class Logprobs(NamedTuple):
     top_logprobs: torch.Tensor
 
 
+class Kept(NamedTuple):
+    """The set of tokens that the filters of each row [...] keep.
+
+    Attributes
+    ----------
+    bits : Tensor
+        int32 [..., ceil(V / 32)]: bit i % 32 of word i // 32 says that token i is kept, as in ``Edits.allowed``.
+    count : Tensor
+        int32 [...]: how many are.
+    """
+
+    bits: torch.Tensor
+    count: torch.Tensor  # type: ignore[assignment]  # a tuple has a method of this name
+
+
 LOGPROBS = Op(
     "logprobs",
     result=Logprobs,
@@ -49,6 +64,8 @@ LOGPROBS = Op(
     rank=Output(torch.int32, "out.rank", "*"),
     top_tokens=Output(torch.int64, "out.top_tokens", "*K"),
     top_logprobs=Output(torch.float32, "out.top_logprobs", "*K"),
+    kept_bits=Output(torch.int32, "kept.bits", "*I", optional=True, role="status"),
+    kept_count=Output(torch.int32, "kept.count", "*", optional=True, role="status"),
     status=Output(torch.int32, "status", "*", optional=True),
 )
 
@@ -62,6 +79,7 @@ def logprobs(
     edits: Edits | None = None,
     top: int = 0,
     request_index: torch.Tensor | None = None,
+    kept: Kept | None = None,
     out: Sequence[torch.Tensor] | None = None,
     status: torch.Tensor | None = None,
     check: bool = False,
@@ -87,6 +105,10 @@ def logprobs(
         What becomes of the logits before that: bias, penalties, a grammar.
     top : int
         How many of the likeliest tokens to name, in [0, V].
+    kept : Kept, optional
+        Preallocated: the set that the filters keep of each row is written here, after edits; without filters all tokens
+        that have weight. At temperature 0 it is the argmax alone. A row that is not read or has no weight has none.
+        As ``Edits(allowed=kept.bits)`` it makes any op, a trainer's too, look at the same set.
     request_index : Tensor, optional
         int32 or int64 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the
         place of B. -1 is an idle request: its row counts as one without weight, its token as -1. So do those of any
@@ -121,8 +143,9 @@ def logprobs(
     >>> round(found.logprob.item(), 4), found.rank.item(), found.top_tokens.tolist()
     (-1.4076, 2, [2, 0])
     """
+    bits, number = (None, None) if kept is None else _bits_and_count(kept)
     if (found := LOGPROBS.direct(
-        check, rows, tokens, request_index, "logits", temperature, sampling, edits, top, out, status,
+        check, rows, tokens, request_index, "logits", temperature, sampling, edits, top, out, bits, number, status,
     )) is not None:  # fmt: skip
         return found
     inputs.check_rows("rows", rows)
@@ -137,15 +160,27 @@ def logprobs(
     shape, seen = laws.number_shapes(rows, folded, request_index, None, *numbers)
     law = laws.target_law("logits", temperature, sampling, shape, device, seen)
     changes = edit.of_rows(edits, law, rows, folded, shape, seen)
-    given = out is not None or status is not None
+    given = out is not None or status is not None or kept is not None
+    if bits is not None and number is not None:
+        inputs.output("kept.bits", bits, torch.int32, (*lead, -(-rows.shape[-1] // edit.WORD)), device)
+        inputs.output("kept.count", number, torch.int32, lead, device)
+        bits, number = bits.view(count, -1), number.view(-1)
     results = LOGPROBS.outputs(out, device, lead, lead, (*lead, top), (*lead, top))
     if check or status is not None:
         status = LOGPROBS.output("status", status, lead, device)
     LOGPROBS(
         folded, tokens.reshape(folded.shape[:2]), request_index, law, changes, results.logprob.view(-1),
         results.rank.view(-1), results.top_tokens.view(count, top), results.top_logprobs.view(count, top),
-        None if status is None else status.view(-1), given=given,
+        bits, number, None if status is None else status.view(-1), given=given,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("logprobs", status)
     return results
+
+
+def _bits_and_count(kept):
+    if not isinstance(kept, (tuple, list)) or len(kept) != 2:
+        raise TypeError(f"kept: expected a Kept; got {inputs.shown(kept)}")
+    for name, x in zip(Kept._fields, kept, strict=True):
+        inputs.check_tensor(f"kept.{name}", x, (torch.int32,), None)
+    return kept

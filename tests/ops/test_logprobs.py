@@ -1,9 +1,13 @@
 """logprobs: log-probabilities and ranks of emitted tokens, raw or of the law they were drawn from."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 
-from specdec_kernels import Sampling, logprobs
+from specdec_kernels import Edits, Sampling, cutoff, logprobs
+from specdec_kernels.ops import Kept
 from tests.support import filters
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned
 from tests.support.ops import verify_chain
@@ -13,6 +17,7 @@ def rows_of(*lead, vocabulary=33, seed=0):
     return 2 * torch.randn(*lead, vocabulary, generator=torch.Generator().manual_seed(seed))
 
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TOKENS = torch.tensor([4, 0, 32])
 MIXED = Sampling(
     temperature=torch.tensor([1.0, 0.7, 0.0]),
@@ -20,8 +25,17 @@ MIXED = Sampling(
     top_p=torch.tensor([1.0, 0.9, 0.5]),
     min_p=torch.tensor([0.0, 0.05, 0.0]),
 )
+
+
+def kept_of(rows):
+    """Room for the sets that are kept, with something in it already."""
+    lead, words = rows.shape[:-1], -(-rows.shape[-1] // 32)
+    return Kept(*(torch.full(shape, UNTOUCHED, dtype=torch.int32) for shape in ((*lead, words), lead)))
+
+
 CALLS = {
     "logprobs": (logprobs, {"rows": rows_of(3), "tokens": TOKENS, "sampling": MIXED, "top": 3}),
+    "logprobs kept": (logprobs, {"rows": rows_of(3), "tokens": TOKENS, "sampling": MIXED, "kept": kept_of(rows_of(3))}),
     "logprobs raw": (logprobs, {"rows": rows_of(3), "tokens": TOKENS}),
 }
 SAMPLINGS = {
@@ -196,3 +210,82 @@ class TestCalls:
 def test_refused(changes, message):
     with pytest.raises((TypeError, ValueError), match=message):
         logprobs(**{"rows": rows_of(3), "tokens": TOKENS} | changes)
+
+
+def set_of(bits, vocabulary):
+    """bool [..., V] of words of bits; those behind the vocabulary must be clear."""
+    every = (bits.long().unsqueeze(-1) >> torch.arange(32)).flatten(-2) & 1
+    assert not every[..., vocabulary:].any()
+    return every[..., :vocabulary].bool()
+
+
+@pytest.mark.usefixtures("backend")
+class TestKept:
+    """The set that filters keep, in the format of Edits.allowed."""
+
+    @pytest.mark.parametrize("vocabulary", [1, 31, 33, 2049])
+    def test_is_that_of_top_and_of_cutoff(self, vocabulary):
+        rows = rows_of(4, vocabulary=vocabulary).mul(2).round().div(2)  # with ties
+        rows[0, vocabulary // 2 :] = -torch.inf
+        rows[0, 0] = 1.0
+        sampling = Sampling(
+            torch.tensor([1.0, 0.7, 0.0, 1.3]), torch.tensor([0, 5, 2, 0]), torch.tensor([1.0, 0.9, 0.5, 0.7]),
+            torch.tensor([0.0, 0.05, 0.0, 0.0]),
+        )  # fmt: skip
+        for ties in ("first", "all"):
+            rule = sampling._replace(ties=ties)
+            kept = kept_of(rows)
+            top = min(vocabulary, 64)
+            found = logprobs(rows, torch.zeros(4, dtype=torch.int64), sampling=rule, top=top, kept=kept)
+            sets = set_of(kept.bits, vocabulary)
+            assert torch.equal(kept.count.long(), sets.sum(-1))
+            for b, members in enumerate(sets):
+                listed = found.top_tokens[b][found.top_tokens[b] >= 0]
+                assert members[listed].all()
+                assert len(listed) == min(top, int(kept.count[b]))
+            counted = cutoff(rows, sampling=rule).count
+            assert torch.equal(kept.count[[1, 3]], counted[[1, 3]])
+            assert kept.count[2] == 1
+            assert torch.equal(sets[0], rows[0] > -torch.inf)
+
+    def test_after_edits(self):
+        rows = rows_of(3)
+        allowed = torch.tensor([[0x0F0F0F0F, 1], [-1, 1], [0, 0]], dtype=torch.int32)
+        kept = kept_of(rows)
+        logprobs(rows, TOKENS, edits=Edits(allowed=allowed), sampling=Sampling(top_k=12), kept=kept)
+        sets, may = set_of(kept.bits, 33), set_of(allowed, 33)
+        assert kept.count.tolist() == [12, 12, 0]
+        assert not (sets & ~may).any()
+        again = kept_of(rows)  # the set as a mask keeps what it kept
+        logprobs(rows[:2], TOKENS[:2], edits=Edits(allowed=kept.bits[:2]), kept=Kept(again.bits[:2], again.count[:2]))
+        assert torch.equal(again.bits[:2], kept.bits[:2])
+
+    def test_what_is_not_read_keeps_nothing(self):
+        rows = rows_of(4)
+        rows[0] = -torch.inf
+        kept = kept_of(rows)
+        index = torch.tensor([0, -1, 0, 7], dtype=torch.int32)
+        logprobs(rows, torch.tensor([1, 1, -1, 1]), sampling=Sampling(torch.ones(1)), request_index=index, kept=kept)
+        assert not kept.bits.any()
+        assert not kept.count.any()
+
+    def test_a_trainer_with_the_same_set_agrees_with_the_sampler(self):
+        same_set, whole = runpy.run_path(str(EXAMPLES / "kept_sets.py"))["main"]()
+        assert (same_set - 1).abs().max() < 1e-6
+        assert (whole - 1).abs().min() > 1e-2
+
+    def test_bad_input(self):
+        rows, kept = rows_of(3), kept_of(rows_of(3))
+        for bad, error, message in (
+            (kept.bits, TypeError, "kept: expected a Kept; got int32"),
+            (
+                kept._replace(bits=kept.bits[:, :1]),
+                ValueError,
+                r"kept.bits: expected shape \[3, 2\]; got int32 \[3, 1\]",
+            ),
+            (kept._replace(count=None), TypeError, "kept.count: expected a tensor of int32; got None"),
+            (kept._replace(count=kept.bits[:, 0]), ValueError, "kept.count: expected contiguous"),
+            (kept._replace(count=kept.bits.view(-1)[:3]), ValueError, "memory of its own; got some of kept"),
+        ):
+            with pytest.raises(error, match=message):
+                logprobs(rows, TOKENS, kept=bad)

@@ -1,4 +1,4 @@
-// logprobs on the CPU: the log-probability and the rank of a token, and the most probable ones.
+// logprobs on the CPU: the log-probability and the rank of a token, the most probable ones, and the set that is kept.
 #include <algorithm>
 #include <vector>
 
@@ -72,9 +72,35 @@ std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_
   return found;
 }
 
+// Writes bits of the tokens that a row's law keeps; how many these are.
+int32_t store_kept(const LawRow& r, const Logits& space, int32_t* bits) {
+  int32_t count = 0;
+  const F32x16 nothing(-kInfinity);
+  const auto sixteen = [&](int32_t at) -> uint32_t {
+    if (at >= r.row.vocab) return 0;
+    const F32x16 raw = elements(r.row, at, r.row.vocab - at, __builtin_nanf(""));
+    Mask found = greater(space.key(raw), nothing);
+    if (found && r.filter.on()) found &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
+    count += __builtin_popcount(found);
+    return found;
+  };
+  for (int32_t at = 0; at < r.row.vocab; at += 32)
+    bits[at / 32] = static_cast<int32_t>(sixteen(at) | sixteen(at + kLanes) << kLanes);
+  return count;
+}
+
 struct Report {
   const LogprobsParams& p;
   int64_t index;
+
+  int32_t* kept_bits() const { return p.kept_bits.data + index * p.words(); }
+  void kept(int32_t count) const { p.kept_count.data[index] = count; }
+  void kept_alone(int32_t column) const {
+    if (!p.kept_bits.data) return;
+    std::fill_n(kept_bits(), p.words(), 0);
+    kept(column != kNoToken);
+    if (column != kNoToken) kept_bits()[column / 32] = static_cast<int32_t>(uint32_t{1} << column % 32);
+  }
 
   void token(float logprob, int32_t rank) const {
     p.logprob.data[index] = logprob;
@@ -100,6 +126,7 @@ void logprobs_row(const LogprobsParams& p, int64_t index, const ThreadTeam& team
   const int64_t token = p.tokens.at(i * p.tokens.request_stride + j * p.tokens.slot_stride);
   if (!who.live() || (token == -1 && p.top() == 0)) {
     report.nothing_from(0);
+    report.kept_alone(kNoToken);
     return report.status(who.live() ? SPECDEC_STATUS_OK : who.status());
   }
   int32_t status = SPECDEC_STATUS_OK;
@@ -115,6 +142,7 @@ void logprobs_row(const LogprobsParams& p, int64_t index, const ThreadTeam& team
   const int32_t column = static_cast<int32_t>(token);
   if (r.stats.law.greedy) {
     const int32_t argmax = r.stats.argmax;
+    report.kept_alone(argmax);
     if (argmax == kNoToken) return report.nothing_from(0);
     if (in_range) report.token(column == argmax ? 0.0f : -kInfinity, greedy_rank(r, column));
     if (p.top() > 0) report.top(0, argmax, 0.0f);
@@ -122,6 +150,7 @@ void logprobs_row(const LogprobsParams& p, int64_t index, const ThreadTeam& team
   }
   const Logits space = r.stats.law.logits();
   const auto log_of = [&](float x) { return log_probability(x, r.stats.lse); };
+  if (p.kept_bits.data) report.kept(store_kept(r, space, report.kept_bits()));
   if (in_range) {
     const float raw = element(r.row, column), x = space.scaled(raw);
     if (x > -kInfinity && r.keeps(column, raw)) report.token(log_of(x), rank_of(r, space, x));

@@ -51,6 +51,32 @@ __device__ __forceinline__ void fill_topk(const Team& team, const LawRowOf<Kept>
   }
 }
 
+// Writes bits of the tokens that the row's law keeps, and how many these are.
+template <class Kept>
+__device__ __forceinline__ void store_kept(const LogprobsParams& p, Team& team, int64_t index,
+                                           const LawRowOf<Kept>& side) {
+  uint64_t count[1] = {0};
+  const int32_t warps = team.size() * warps_in_block();
+#pragma unroll 1
+  for (int32_t word = team.rank() * warps_in_block() + warp_id(); word < p.words(); word += warps) {
+    const int32_t column = 32 * word + lane_id();
+    const bool mine = column < side.row.vocab && kept_x(side, element(side.row, column), column) > -kInfinity;
+    const unsigned bits = __ballot_sync(kWarp, mine);
+    if (lane_id() == 0) p.kept_bits.data[index * p.words() + word] = static_cast<int32_t>(bits);
+    count[0] += mine;
+  }
+  team_sums(team, count);
+  if (team.rank() == 0 && threadIdx.x == 0) p.kept_count.data[index] = static_cast<int32_t>(count[0]);
+}
+
+// That of a row that keeps one token, or with kNoToken none.
+__device__ __forceinline__ void store_kept_alone(const LogprobsParams& p, int64_t index, int32_t token) {
+  for (int32_t word = static_cast<int32_t>(threadIdx.x); word < p.words(); word += static_cast<int32_t>(blockDim.x))
+    p.kept_bits.data[index * p.words() + word] =
+        token != kNoToken && word == token / 32 ? static_cast<int32_t>(1u << token % 32) : 0;
+  if (threadIdx.x == 0) p.kept_count.data[index] = token != kNoToken;
+}
+
 // The best keys of the whole team, for warp 0 of every member.
 __device__ __forceinline__ void merge_teams(Team& team, TopK* topk) {
   merge_topk(topk, false);
@@ -152,8 +178,10 @@ __device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const 
     }
     listed = !law.greedy;
     if (listed) store_top(p, team, index, side);
+    if (listed && p.kept_bits.data) store_kept(p, team, index, side);
   }
   if (team.rank() == 0) {
+    if (!listed && p.kept_bits.data) store_kept_alone(p, index, argmax);
     for (int place = static_cast<int>(threadIdx.x); !listed && place < p.top(); place += static_cast<int>(blockDim.x)) {
       const bool found = place == 0 && argmax != kNoToken;
       p.top_tokens.data[index * p.top() + place] = found ? argmax : -1;

@@ -35,8 +35,14 @@ def logprobs(call):
     found = normalised.gather(-1, order.clamp(min=0))
     who.write(call.top_tokens, order, idle=-1, outside=-1)
     who.write(call.top_logprobs, torch.where(order >= 0, found, -torch.inf), *[-torch.inf] * 2)
+    read = (token != -1) | (top > 0)
+    if call.kept_bits is not None:
+        kept = torch.where(greedy, best, logs > -torch.inf) & read.unsqueeze(-1)
+        padded = torch.nn.functional.pad(kept, (0, -vocabulary % 32)).unflatten(-1, (-1, 32))
+        words = (padded.long() << torch.arange(32)).sum(dim=-1)
+        who.write(call.kept_bits, words.to(torch.int32))
+        who.write(call.kept_count, kept.sum(dim=-1).to(torch.int32))
     if call.status is not None:
-        read = (token != -1) | (top > 0)
         bad |= edits.bad
         status = (laws.unfit(rows, law.space) & read).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
         status |= (~valid & (token != -1)).int() * Status.TOKEN_RANGE
