@@ -134,7 +134,8 @@ class HostCuda(Kernels):
             "overlap, edited": ("overlap", *pair(law, on), *figures, None),
             "cutoff": ("cutoff", head, None, cut, off, figures[0], ids[0], figures[0].int(), ids[1], figures[1], None),
             "logprobs": (
-                "logprobs", head, drafts[:, :1], None, cut, off, figures[0], figures[0].int(), top.long(), top, None,
+                "logprobs", head, drafts[:, :1], None, cut, off, figures[0], figures[0].int(), top.long(), top,
+                None, None, None,
             ),
         }  # fmt: skip
         return {
