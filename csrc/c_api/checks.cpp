@@ -479,6 +479,16 @@ void check_verify_links(const LinkedParams& p) {
   if (p.batch() == 0) return;
   const int32_t nodes = p.draft_tokens.slots;
   at_least(FIELD(draft_tokens.slots), 1);
+void check_merge_paths(const MergeParams& p) {
+  check_fields(p);
+  const int64_t batch = p.draft_tokens.rows;
+  contiguous(FIELD(leaves), batch, p.chains());
+  if (p.chains() > 0) equal("paths.slots % leaves.columns", p.paths.slots % p.chains(), 0);
+  contiguous(FIELD(draft_tokens), batch, p.chains() * p.length() + 1);
+  contiguous(FIELD(parents), batch, p.chains() * p.length() + 1);
+  holds(FIELD(paths), batch, p.chains() * p.length());
+}
+
   holds(FIELD(draft_tokens), p.batch(), nodes);
   holds(FIELD(first_child), p.batch(), nodes);
   holds(FIELD(next_sibling), p.batch(), nodes);

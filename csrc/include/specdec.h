@@ -503,7 +503,20 @@ typedef struct specdec_build_tree_params {
 } specdec_build_tree_params;
 SPECDEC_DECLARE(specdec_cpu_build_tree, specdec_cuda_build_tree, specdec_build_tree_params)
 
-/* A walk through such trees. One coin decides among a node's children: the m-th is accepted iff its probability is above
+/* Trees of chains: equal beginnings become one node. Node 0 is the root, the others follow chain by chain. A chain ends
+ * before its first -1. */
+typedef struct specdec_merge_paths_params {
+  specdec_tokens paths;            /* [B, n K]: K tokens of each of n chains */
+  specdec_output_i64 draft_tokens; /* [B, n K + 1], -1 for the root and behind the last node */
+  specdec_output_i32 parents;      /* [B, n K + 1], -1 there, too */
+  specdec_output_i32 leaves;       /* [B, n]: the nodes where chains end, -1 for one without tokens */
+  SPECDEC_FIELDS(paths, draft_tokens, parents, leaves)
+  SPECDEC_MEMBER(int32_t chains() const { return static_cast<int32_t>(leaves.columns); })
+  SPECDEC_MEMBER(int32_t length() const { return chains() > 0 ? paths.slots / chains() : 0; })
+} specdec_merge_paths_params;
+SPECDEC_DECLARE(specdec_cpu_merge_paths, specdec_cuda_merge_paths, specdec_merge_paths_params)
+
+/* A walk through trees of build_tree. One coin decides among a node's children: the m-th is accepted iff its probability is above
  * 0, and coin * threshold_total is below the sum of the first m or it is threshold_single itself. If none is, a token is
  * drawn from the row without theirs. With target_tokens a child is accepted iff it has its parent's, and that of the last
  * node follows. */

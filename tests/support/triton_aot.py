@@ -263,6 +263,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         yield "tree_mask", lambda: run("tree_mask", parents, seed, mask.shape[-1], mask, counts[0])
         yield "tree_positions", lambda: run("tree_positions", parents, seed, tokens, counts[0])
         yield "compact_kv", lambda: run("compact_kv", layers, path, seed, None, counts[0])
+        yield "merge_paths", lambda: run("merge_paths", draft_tokens, tokens, path, counts.T.contiguous())
         yield "compact_kv, pages", lambda: run("compact_kv", layers, path, seed, path, counts[0])
 
 
