@@ -6,6 +6,7 @@
 #include "specdec/bounds.h"
 #include "specdec/draft_map.h"
 #include "specdec/filter.h"
+#include "specdec/paths.h"
 #include "specdec/residual.h"
 
 namespace specdec {
@@ -60,6 +61,8 @@ struct WeightsOf {
   int32_t excluded;  // this token has no weight (a one-hot draft was rejected); kNoToken: none
   bool leaves_out;   // tokens marked in `tried`, one bit each, have no weight
   Shared<unsigned> tried;
+  bool has_shares;   // of q, by bucket: they are multiplied with it
+  Shared<float> shares;
 
   // At least the log weight of every token whose element is at most `largest`. A residual is at most p.
   __device__ float log_bound(float largest) const {
@@ -79,7 +82,8 @@ struct WeightsOf {
       if (!residual) return space.log_weight(raw);
       const float p = space.probability(raw, target.stats.lse);
       const int32_t column = draft.columns().column(token);
-      const float q = column == kNoColumn ? 0.0f : draft.probability(column, element(draft.row, column));
+      float q = column == kNoColumn ? 0.0f : draft.probability(column, element(draft.row, column));
+      if (has_shares) q = mul(shares[bucket_of(p, q)], q);
       return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
     });
   }
