@@ -181,6 +181,15 @@ class TestLikeTheOracle:
             assert torch.equal(mine, right), (part, (mine != right).nonzero().flatten().tolist())
 
 
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
+def test_twenty_chains():
+    call = path_call(4, chains=20, length=2, requests=3)
+    found = verify_tree(**call)
+    with specdec_kernels.backend("reference"):
+        assert all(map(torch.equal, found, verify_tree(**call)))
+
+
 @pytest.mark.usefixtures("backend")
 class TestOneChain:
     def test_is_block(self):
