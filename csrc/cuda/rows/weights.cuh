@@ -59,10 +59,10 @@ struct WeightsOf {
   bool residual;
   float draft_prob;
   int32_t excluded;  // this token has no weight (a one-hot draft was rejected); kNoToken: none
-  bool leaves_out;   // tokens marked in `tried`, one bit each, have no weight
+  // Of p: tokens marked in `tried`, one bit each, have no weight. Of a residual: q is multiplied with the share of its
+  // bucket, a float each. One place for both, as registers are few.
+  bool leaves_out;
   Shared<unsigned> tried;
-  bool has_shares;   // of q, by bucket: they are multiplied with it
-  Shared<float> shares;
 
   // At least the log weight of every token whose element is at most `largest`. A residual is at most p.
   __device__ float log_bound(float largest) const {
@@ -77,13 +77,13 @@ struct WeightsOf {
   __device__ float log_weight(float raw, int32_t token, float needed) const {
     if (token == excluded || !(log_bound(raw) >= needed)) return -kInfinity;
     if (!target.kept.keeps(raw, token)) return -kInfinity;
-    if (leaves_out && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
+    if (leaves_out && !residual && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
     return target.stats.law.in_space([&](auto space) {
       if (!residual) return space.log_weight(raw);
       const float p = space.probability(raw, target.stats.lse);
       const int32_t column = draft.columns().column(token);
       float q = column == kNoColumn ? 0.0f : draft.probability(column, element(draft.row, column));
-      if (has_shares) q = mul(shares[bucket_of(p, q)], q);
+      if (leaves_out) q = mul(from_bits(tried[bucket_of(p, q)]), q);
       return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
     });
   }

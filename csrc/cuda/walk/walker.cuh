@@ -122,13 +122,15 @@ __device__ __forceinline__ void take_shaped_sums(const ShapedWalkArguments<Param
 template <class Topology, class Shaping>
 __device__ __forceinline__ WeightsOf<typename Shaping::Kept> weights_of_work(
     const WalkArguments<typename Topology::Params>& a, int request, const RowWork& work,
-    const Shared<RowStats>& row_stats, const Shaping& shaping, const Shared<unsigned>& tried, const Shared<float>& chosen) {
+    const Shared<RowStats>& row_stats, const Shaping& shaping, const Shared<unsigned>& tried) {
   if (work.residual && !work.end) {
     auto residual = weights_of_residual(target_of_work(a, work, row_stats, shaping),
                                         draft_of_work(a, work, row_stats, shaping), work.subtracted);
     if constexpr (Topology::kSiblings) {
-      residual.has_shares = work.shares >= 0;
-      if (residual.has_shares) residual.shares = &chosen[work.shares * kSharesADepth];
+      residual.leaves_out = work.shares >= 0;
+      if (residual.leaves_out)
+        residual.tried =
+            dynamic_shared<unsigned>(a.paths_at + sizeof(float) * work.shares * kSharesADepth, kBuckets);
     }
     return residual;
   }
@@ -154,8 +156,7 @@ __device__ __forceinline__ WeightsOf<typename Shaping::Kept> weights_of_work(
 template <class Topology, class Shaping, class Arguments>
 __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const RowWork& work,
                                           const Shared<RowStats>& row_stats, const Shaping& shaping,
-                                          const Shared<unsigned>& tried, const Shared<float>& chosen,
-                                          const Shared<WalkState>& state) {
+                                          const Shared<unsigned>& tried, const Shared<WalkState>& state) {
   Part part = part_of(team);
   RowPartial found, scanned = kNoPart;
 #pragma unroll 1
@@ -170,7 +171,7 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
   }
   if (work.kind == RowWork::kArgmax) return;
 
-  auto weights = weights_of_work<Topology>(a, team.index(), work, row_stats, shaping, tried, chosen);
+  auto weights = weights_of_work<Topology>(a, team.index(), work, row_stats, shaping, tried);
   const int listed = shaping.count(work.node);
   bool writes = team.rank() == 0;
   int32_t status = scanned.status;
@@ -358,12 +359,10 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   SPECDEC_SHARED(RowWork, shared_work, 1);
   Shared<unsigned> tried = {};
   if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.paths_at - a.tried_at) / 4);
-  Shared<float> chosen = {};
+  const auto chosen = dynamic_shared<float>(a.paths_at, a.p.method == SPECDEC_PATHS ? a.nodes * kSharesADepth : 0);
   if constexpr (Topology::kSiblings) {
-    if (a.p.method == SPECDEC_PATHS) {
-      chosen = dynamic_shared<float>(a.paths_at, a.nodes * kSharesADepth);
+    if (a.p.method == SPECDEC_PATHS)
       for (int32_t i = threadIdx.x; i < a.nodes * kSharesADepth; i += blockDim.x) chosen[i] = 0.0f;
-    }
   }
   Team team(a.team);
   if (threadIdx.x == 0) state[0] = fresh_state(team.rank() == 0);
@@ -415,7 +414,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
       take_masses<Topology>(a, team, work, row_stats, shaping, tried, chosen, state);
       continue;
     }
-    take_draw<Topology>(a, team, work, row_stats, shaping, tried, chosen, state);
+    take_draw<Topology>(a, team, work, row_stats, shaping, tried, state);
   }
   team.leave();
 }
