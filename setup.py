@@ -50,8 +50,8 @@ ISA_FLAGS = {
 COMPILED_ONCE = {
     f"{name}.cpp"
     for name in (
-        "dispatch first_arrivals walk_tables store_rows tree_mask tree_positions tree_parents build_tree compact_kv "
-        "count_tokens coin"
+        "dispatch first_arrivals walk_tables store_rows tree_mask tree_positions tree_parents build_tree merge_paths "
+        "compact_kv count_tokens coin"
     ).split()
 }
 CPU_SOURCES = sorted((CSRC / "cpu").rglob("*.cpp"))

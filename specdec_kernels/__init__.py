@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.cutoff import cutoff
     from specdec_kernels.ops.logprobs import logprobs
     from specdec_kernels.ops.mask_logits import mask_logits
+    from specdec_kernels.ops.merge_paths import merge_paths
     from specdec_kernels.ops.overlap import overlap
     from specdec_kernels.ops.race_sample import race_sample
     from specdec_kernels.ops.race_topk import race_topk
@@ -47,6 +48,7 @@ __all__ = [
     "cutoff",
     "logprobs",
     "mask_logits",
+    "merge_paths",
     "overlap",
     "race_sample",
     "race_topk",

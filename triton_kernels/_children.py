@@ -17,7 +17,7 @@ from specdec_kernels.triton_kernels._math import (
     share_left,
     unit_sums,
 )
-from specdec_kernels.triton_kernels._races import without_children
+from specdec_kernels.triton_kernels._races import shared, without_children
 from specdec_kernels.triton_kernels._rows import (
     group_tops,
     load_tile,
@@ -46,11 +46,12 @@ def marks_of(children, columns, PART: tl.constexpr):
 
 @triton.jit
 def masses(
-    target, target_law, draft, draft_law, draft_map, p_known, q_known, subtracted, children, PART: tl.constexpr
+    target, target_law, draft, draft_law, draft_map, p_known, q_known, subtracted, children, PART: tl.constexpr,
+    shares=None, by_bucket=0.0,
 ):  # fmt: skip
     """(sum of (p - taken q)^+, sum of q but for the tokens of ``children``, status), by one program.
 
-    Without ``children`` q is not changed by those tried, and its sum is 1.
+    Without ``children`` q is not changed by those tried, and its sum is 1. ``shares``: of q, where it is ``by_bucket``.
     """
     GROUPS: tl.constexpr = PART // GROUP
     if children is not None:
@@ -71,6 +72,8 @@ def masses(
         if draft_law.inverse is None:
             bad = bad | unclean_groups(y, group_tops(y), draft_law)
             q_all += tl.sum(q, axis=1)
+        if shares is not None:
+            q = shared(p, q, shares, by_bucket)
         residual_mass += unit_sums(residual_weight(p, subtracted * q))
         if children is not None:
             if (marks >> (start // PART % 64).to(tl.uint64)) & 1 == 1:

@@ -372,7 +372,8 @@ def cut(call, draft, scanned, search, counters, known, scratch):
         draft_vocab=0 if draft is None else draft.shape[-1], draft_map=None if draft is None else call.draft_map,
         draft_rules=0 if draft is None else law.rules, **_launch.rows("draft", draft),
         **numbers(law if scanned[1] else None, "draft_"), counters=counters,
-        scratch=scratch[CUT.value * rows * sum(scanned) :], METHOD=call.method,
+        scratch=scratch[CUT.value * rows * sum(scanned) :],
+        METHOD="traversal" if call.method == "paths" else call.method,  # rows are learned alike
         REPLACEMENT=call.replacement and draft is not None, DRAFT=None if draft is None else law.space,
         ALIGNED=_launch.aligned(call.target, draft),
     )  # fmt: skip

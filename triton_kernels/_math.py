@@ -285,6 +285,15 @@ def residual_weight(p, drafted):
 
 
 @triton.jit
+def bucket_of(p, q):
+    """paths.h's: half octaves of p / q, from the exponent of its square."""
+    some = q >= SMALLEST
+    ratio = tl.div_rn(p, tl.where(some, q, 1.0))
+    square = tl.where(some, ratio * ratio, 256.0)
+    return (tl.minimum(tl.maximum(square, 2.0**-12), 256.0).to(tl.int32, bitcast=True) >> 23) - 115
+
+
+@triton.jit
 def entropy_term(p, q):
     """p log(p / q)."""
     ratio = tl.where(q > 0.0, p * (log(tl.maximum(p, SMALLEST)) - log(tl.maximum(q, SMALLEST))), INFINITY)

@@ -26,6 +26,7 @@ from specdec_kernels.triton_kernels._math import (
     SMALLEST,
     STREAM_RESIDUAL,
     any_of,
+    bucket_of,
     first_arrival,
     first_winner,
     group_words,
@@ -259,9 +260,17 @@ def race_mapped(row, law, draft_map, first, last, noise, STREAM: tl.constexpr, T
 
 
 @triton.jit
+def shared(p, q, shares, by_bucket):
+    """q times the share of its bucket (paths.h), where it counts ``by_bucket``; else q."""
+    if by_bucket > 0.0:
+        q = tl.load(shares + bucket_of(p, q), cache_modifier=".cg") * q
+    return q
+
+
+@triton.jit
 def residual_tiles(
     target, target_law, draft, draft_law, draft_map, p_known, q_known, first, last, key, h, noise,
-    STREAM: tl.constexpr, TILE: tl.constexpr,
+    STREAM: tl.constexpr, TILE: tl.constexpr, shares=None, by_bucket=0.0,
 ):  # fmt: skip
     """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last).
 
@@ -293,6 +302,8 @@ def residual_tiles(
                 p = probabilities(load_tile(target, target_law, part, PART), tokens, target_law, p_known)
                 raw = load_tokens(draft, draft_law, draft_map, part, PART)
                 q = probabilities(raw, tokens, draft_law, q_known)
+                if shares is not None:
+                    q = shared(p, q, shares, by_bucket)
                 best = race_part(residual_weight(p, h * q), part, best, noise, Law(None, None), STREAM)
         bad = bad | (found > 1)
     return best, bad, drafted
@@ -301,7 +312,7 @@ def residual_tiles(
 @triton.jit
 def draw_part(
     target, target_law, draft, draft_law, draft_map, h, from_residual, readable, excluded, children, own, request,
-    noise, split, splits, TILE: tl.constexpr,
+    noise, split, splits, TILE: tl.constexpr, shares=None, by_bucket=0.0,
 ):  # fmt: skip
     """A program's part of the draw that ends a verification: from (p - h q)^+ or, if not ``from_residual``, from p.
 
@@ -314,7 +325,8 @@ def draw_part(
     if (draft is not None) and from_residual:
         best, bad, drafted = residual_tiles(
             target, target_law, draft, draft_law, draft_map, known_at(own, target_law, readable),
-            known_at(own + 2, draft_law, readable), first, last, key, h, noise, STREAM_RESIDUAL, TILE,
+            known_at(own + 2, draft_law, readable), first, last, key, h, noise, STREAM_RESIDUAL, TILE, shares,
+            by_bucket,
         )  # fmt: skip
         if drafted:
             tl.atomic_or(request + FLAGS, DRAFTED, sem="relaxed")

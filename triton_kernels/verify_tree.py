@@ -19,6 +19,8 @@ from specdec_kernels.triton_kernels._children import try_children
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import CUT, Known, Law, known_at
 from specdec_kernels.triton_kernels._math import NON_FINITE, PARAMETER, STREAM_RACE, inverse_temperature, later
+from specdec_kernels.triton_kernels._paths import BY_BUCKET, SHARES, walk_paths
+from specdec_kernels.triton_kernels._paths import KEPT as PATH_KEPT
 from specdec_kernels.triton_kernels._races import draw_part, drawn, race_tiles
 from specdec_kernels.triton_kernels._rows import (
     DONE,
@@ -117,6 +119,7 @@ def verify_tree_kernel(
     draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
     seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
     nonce, nonce_request: tl.int64, nonce_value: tl.int64, input_positions, input_request: tl.int64,
+    leaves, leaves_request: tl.int64, leaves_node: tl.int64, chains: tl.int32,
     tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
     index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, status,
     form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
@@ -214,10 +217,17 @@ def verify_tree_kernel(
     elif STAGE == "walk":
         if greedy:  # the other launch did it all
             return
-        node, depth, subtracted, tried, reported = traverse(
-            tree, tl.where(live, nodes, 0), max_depth, target_rows, target_law, draft_rows, draft_law, draft_map, edits,
-            entry, b, 0, 0, records, figures, kept + KEPT * row, noise, ROW, REPLACEMENT, ALIGNED, TILE,
-        )  # fmt: skip
+        if leaves is None:
+            node, depth, subtracted, tried, reported = traverse(
+                tree, tl.where(live, nodes, 0), max_depth, target_rows, target_law, draft_rows, draft_law, draft_map,
+                edits, entry, b, 0, 0, records, figures, kept + KEPT * row, noise, ROW, REPLACEMENT, ALIGNED, TILE,
+            )  # fmt: skip
+        else:
+            node, depth, subtracted, tried, reported = walk_paths(
+                tree, (leaves + b * leaves_request, leaves_node, chains), tl.where(live, nodes, 0), max_depth,
+                target_rows, target_law, draft_rows, draft_law, draft_map, edits, entry, b, records, figures,
+                kept + PATH_KEPT * row, noise, ROW, ALIGNED, TILE,
+            )  # fmt: skip
         flags |= reported | status_of(tree[0], tree[1], nodes) | request_status(edits, entry, 0, live, vocab)
         tl.store(request + NODE, node)
         tl.store(request + NODE_SUBTRACTED, subtracted.to(tl.int32, bitcast=True))
@@ -242,9 +252,13 @@ def verify_tree_kernel(
         p_law = Law(target_law.inverse, None, target_cuts, row + node, *place, *edits)
         subtracted = tl.load(request + NODE_SUBTRACTED).to(tl.float32, bitcast=True)
         noise = later(noise, depth)
+        shares, by_bucket = None, 0.0
+        if leaves is not None:
+            own = kept + PATH_KEPT * (row + node)
+            shares, by_bucket = own + SHARES, tl.load(own + BY_BUCKET)
         if draw_part(
             target_node, p_law, draft_node, q_law, draft_map, subtracted, tried, live, None, children,
-            figures + 4 * node, request, noise, split, splits, TILE,
+            figures + 4 * node, request, noise, split, splits, TILE, shares, by_bucket,
         ):  # fmt: skip
             token, reported = drawn(target_node, p_law, draft_node, q_law, tried, live, request, noise, TILE)
             flags = tl.load(verdict.status) | reported | bad_bias
@@ -277,7 +291,8 @@ def verify_tree(call):
     race = call.method == "race" or _launch.is_greedy(call.target_law)
     if race and _launch.is_filtered(call.target_law) and _launch.TICKETS_ORDER_STORES:
         return _filtered_trees.race(call, requests, width)
-    traversal = call.method == "traversal" and not race
+    paths = call.method == "paths" and not race
+    traversal = paths or (call.method == "traversal" and not race)
     draft = None if race else call.draft
     own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
     scanned = [False, False] if race else _filtered_trees.scanned_sides(call, draft, own_law)
@@ -298,7 +313,7 @@ def verify_tree(call):
         figures = (4 * (learns or words > 0) + _launch.mass_items_of(vocab) * learns) * rows
         kept = figures + words
         counters, scratch = _launch.workspace(
-            target, 6 * rows + 8 * requests, kept + KEPT.value * rows * traversal
+            target, 6 * rows + 8 * requests, kept + (PATH_KEPT if paths else KEPT).value * rows * traversal
         )  # fmt: skip
         if together:
             cuts = _filtered_trees.cut(call, draft, scanned, search, counters, scratch[: 4 * rows], scratch[figures:])
@@ -311,9 +326,12 @@ def verify_tree(call):
             draft_map=None if race else call.draft_map, nodes=nodes, max_depth=width - 1,
             vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
             counters=counters, figures=scratch, items=scratch[4 * rows :], kept=scratch[kept:] if traversal else None,
-            METHOD="race" if race else call.method, REPLACEMENT=call.replacement and draft is not None,
+            METHOD="race" if race else "traversal" if paths else call.method,
+            REPLACEMENT=call.replacement and draft is not None,
             TARGET=call.target_law.space, DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law,
             LEARNS=learns, ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
+            leaves=call.leaves if paths else None, leaves_request=call.leaves.stride(0) if paths else 0,
+            leaves_node=call.leaves.stride(1) if paths else 0, chains=call.leaves.shape[1] if paths else 0,
         ) | {
             **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
             **_launch.rows("target", target), **_launch.rows("draft", draft),

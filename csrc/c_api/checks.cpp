@@ -318,9 +318,9 @@ void check_written(const Params& p) {
 
 // What chains and trees have in common.
 template <class Params>
-void check_verdict(const Params& p) {
+void check_verdict(const Params& p, int32_t last_method) {
   check_fields(p);
-  choice(FIELD(method), SPECDEC_TRAVERSAL);
+  choice(FIELD(method), last_method);
   check_written(p);
   if (p.method == SPECDEC_RACE && p.draft.data) refuse("draft", "none with the race", "one");
 }
@@ -368,7 +368,7 @@ void check_pairs(const Params& p) {
 // ---- ops -----------------------------------------------------------------------------------------------------------
 
 void check_verify_chain(const ChainParams& p) {
-  check_verdict(p);
+  check_verdict(p, SPECDEC_BLOCK);
   if (p.num_passed.data) {
     contiguous(FIELD(num_passed), p.batch());
     if (p.batch() > 0 && p.max_drafts() > 0) memory("draft", p.draft.data);
@@ -402,7 +402,7 @@ void check_verify_chain(const ChainParams& p) {
 }
 
 void check_verify_tree(const TreeParams& p) {
-  check_verdict(p);
+  check_verdict(p, SPECDEC_PATHS);
   rows_apart(FIELD(path), p.batch(), p.places());
   if (p.index.data) holds(FIELD(index), p.batch(), p.nodes());
   if (p.batch() == 0) return;
@@ -410,6 +410,13 @@ void check_verify_tree(const TreeParams& p) {
   holds(FIELD(draft_tokens), p.batch(), p.nodes());
   holds(FIELD(parents), p.batch(), p.nodes());
   if (p.input_positions.data) holds(FIELD(input_positions), p.batch(), 1);
+  if (p.method == SPECDEC_PATHS) {
+    memory("draft", p.draft.data);
+    memory("leaves", p.leaves.data);
+    holds(FIELD(leaves), p.batch(), p.leaves.slots);
+  } else if (p.leaves.data) {
+    refuse("leaves", "NULL but with paths", "memory");
+  }
   check_draft(p, entries(p, p.batch()), p.nodes());
   check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, p.batch(), p.nodes());
 }
@@ -470,6 +477,16 @@ void check_build_tree(const BuildParams& p) {
   contiguous(FIELD(mask), p.mask.rows);
   if (p.layout == SPECDEC_TREE_BITS) at_most(FIELD(index.columns), 32);
   if (p.layout != SPECDEC_TREE_FULL) at_least(FIELD(mask.rows), batch * nodes * p.row_bytes());
+}
+
+void check_merge_paths(const MergeParams& p) {
+  check_fields(p);
+  const int64_t batch = p.draft_tokens.rows;
+  contiguous(FIELD(leaves), batch, p.chains());
+  if (p.chains() > 0) equal("paths.slots % leaves.columns", p.paths.slots % p.chains(), 0);
+  contiguous(FIELD(draft_tokens), batch, p.chains() * p.length() + 1);
+  contiguous(FIELD(parents), batch, p.chains() * p.length() + 1);
+  holds(FIELD(paths), batch, p.chains() * p.length());
 }
 
 void check_verify_links(const LinkedParams& p) {

@@ -94,6 +94,7 @@ SPECDEC_HD F32x16 div(F32x16 a, F32x16 b) { return _mm512_div_ps(a.v, b.v); }
 SPECDEC_HD F32x16 unsigned_float(U32x16 a) { return _mm512_cvtepu32_ps(a.v); }
 SPECDEC_HD F32x16 magnitude(F32x16 a) { return _mm512_abs_ps(a.v); }
 // The elements p[0], p[2] ... p[30], and p[1] ... p[31].
+SPECDEC_HD F32x16 gather(const float* p, U32x16 i) { return _mm512_i32gather_ps(i.v, p, 4); }
 SPECDEC_HD void load_pairs(const float* p, F32x16* even, F32x16* odd) {
   const __m512i index = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512 low = _mm512_loadu_ps(p), high = _mm512_loadu_ps(p + 16);
@@ -225,6 +226,9 @@ SPECDEC_HD F32x16 magnitude(F32x16 x) {
   return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
 // The elements p[0], p[2] ... p[30], and p[1] ... p[31].
+SPECDEC_HD F32x16 gather(const float* p, U32x16 i) {
+  return {_mm256_i32gather_ps(p, i.a, 4), _mm256_i32gather_ps(p, i.b, 4)};
+}
 SPECDEC_HD void load_pairs(const float* p, F32x16* even, F32x16* odd) {
   const auto take = [](__m256 low, __m256 high, auto pick) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(pick(low, high)), 0xd8));
@@ -402,6 +406,10 @@ SPECDEC_HD F32x16 unsigned_float(U32x16 x) {
 SPECDEC_HD Floats magnitude(Floats x) { return from_bits(bits(x) & 0x7fffffff); }
 SPECDEC_HD F32x16 magnitude(F32x16 x) { return {magnitude(x.a), magnitude(x.b), magnitude(x.c), magnitude(x.d)}; }
 // The elements p[0], p[2] ... p[30], and p[1] ... p[31].
+SPECDEC_HD Floats gather(const float* p, Uints i) { return Floats{p[i[0]], p[i[1]], p[i[2]], p[i[3]]}; }
+SPECDEC_HD F32x16 gather(const float* p, U32x16 i) {
+  return {gather(p, i.a), gather(p, i.b), gather(p, i.c), gather(p, i.d)};
+}
 SPECDEC_HD void load_pairs(const float* p, F32x16* even, F32x16* odd) {
   const auto four = [](const float* q) { return Floats{q[0], q[2], q[4], q[6]}; };
   *even = {four(p), four(p + 8), four(p + 16), four(p + 24)};

@@ -102,7 +102,7 @@ enum {
 
 enum { SPECDEC_FLOAT32 = 0, SPECDEC_BFLOAT16 = 1, SPECDEC_FLOAT16 = 2 };
 enum { SPECDEC_LOGITS = 0, SPECDEC_PROBS = 1 };
-enum { SPECDEC_REJECTION = 0, SPECDEC_RACE = 1, SPECDEC_TRAVERSAL = 2, SPECDEC_BLOCK = SPECDEC_TRAVERSAL };
+enum { SPECDEC_REJECTION = 0, SPECDEC_RACE = 1, SPECDEC_TRAVERSAL = 2, SPECDEC_BLOCK = SPECDEC_TRAVERSAL, SPECDEC_PATHS = 3 };
 
 /* Rows of logits or probabilities [requests, rows, vocab], with unit stride along the vocabulary. */
 typedef struct specdec_rows {
@@ -355,12 +355,13 @@ typedef struct specdec_verify_tree_params {
   specdec_rows target, draft;           /* [B, N, V], [B, N, V'], the draft optional as for chains */
   specdec_indices draft_map;
   specdec_request_index request_index;
-  int32_t method; /* SPECDEC_REJECTION, SPECDEC_RACE or SPECDEC_TRAVERSAL */
+  int32_t method; /* SPECDEC_REJECTION, SPECDEC_RACE, SPECDEC_TRAVERSAL or SPECDEC_PATHS */
   bool replacement;
   specdec_law target_law, draft_law;
   specdec_edits edits; /* of the target's rows */
   specdec_noise noise;
   specdec_tokens input_positions;  /* [B, N], optional, as for chains: noise.position is one more than the root's */
+  specdec_tokens leaves;           /* [B, n] with SPECDEC_PATHS: the nodes where the chains end, -1 for none */
   specdec_output_tokens tokens;    /* [B, D+1]; deeper nodes count as absent */
   specdec_output_i32 path;         /* [B, D+1], any row stride: the accepted nodes from the root, then -1 */
   specdec_output_i32 num_accepted; /* [B] */
@@ -368,7 +369,7 @@ typedef struct specdec_verify_tree_params {
   specdec_tokens index;            /* [B, N], optional, as for chains */
   int64_t form;
   SPECDEC_FIELDS(draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law,
-                 draft_law, edits, noise, input_positions, tokens, path, num_accepted, status, index, form)
+                 draft_law, edits, noise, input_positions, leaves, tokens, path, num_accepted, status, index, form)
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
   SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
   SPECDEC_MEMBER(int32_t nodes() const { return static_cast<int32_t>(target.rows); })
@@ -503,7 +504,20 @@ typedef struct specdec_build_tree_params {
 } specdec_build_tree_params;
 SPECDEC_DECLARE(specdec_cpu_build_tree, specdec_cuda_build_tree, specdec_build_tree_params)
 
-/* A walk through such trees. One coin decides among a node's children: the m-th is accepted iff its probability is above
+/* Trees of chains: equal beginnings become one node. Node 0 is the root, the others follow chain by chain. A chain ends
+ * before its first -1. */
+typedef struct specdec_merge_paths_params {
+  specdec_tokens paths;            /* [B, n K]: K tokens of each of n chains */
+  specdec_output_i64 draft_tokens; /* [B, n K + 1], -1 for the root and behind the last node */
+  specdec_output_i32 parents;      /* [B, n K + 1], -1 there, too */
+  specdec_output_i32 leaves;       /* [B, n]: the nodes where chains end, -1 for one without tokens */
+  SPECDEC_FIELDS(paths, draft_tokens, parents, leaves)
+  SPECDEC_MEMBER(int32_t chains() const { return static_cast<int32_t>(leaves.columns); })
+  SPECDEC_MEMBER(int32_t length() const { return chains() > 0 ? paths.slots / chains() : 0; })
+} specdec_merge_paths_params;
+SPECDEC_DECLARE(specdec_cpu_merge_paths, specdec_cuda_merge_paths, specdec_merge_paths_params)
+
+/* A walk through trees of build_tree. One coin decides among a node's children: the m-th is accepted iff its probability is above
  * 0, and coin * threshold_total is below the sum of the first m or it is threshold_single itself. If none is, a token is
  * drawn from the row without theirs. With target_tokens a child is accepted iff it has its parent's, and that of the last
  * node follows. */

@@ -11,6 +11,7 @@ from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
 from specdec_kernels.ops.logprobs import Kept, Logprobs, logprobs
 from specdec_kernels.ops.mask_logits import mask_logits
+from specdec_kernels.ops.merge_paths import MergedPaths, merge_paths
 from specdec_kernels.ops.overlap import Overlap, overlap
 from specdec_kernels.ops.race_sample import race_sample
 from specdec_kernels.ops.race_topk import race_topk
@@ -29,6 +30,7 @@ __all__ = [
     "Form",
     "Kept",
     "Logprobs",
+    "MergedPaths",
     "Overlap",
     "Residual",
     "TreeParents",
@@ -41,6 +43,7 @@ __all__ = [
     "cutoff",
     "logprobs",
     "mask_logits",
+    "merge_paths",
     "overlap",
     "race_sample",
     "race_topk",

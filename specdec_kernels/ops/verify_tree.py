@@ -53,13 +53,14 @@ VERIFY_TREE = Op(
     draft=tensor("ENU", optional=True, role="draft"),
     draft_map=tensor("U", optional=True, role="draft"),
     request_index=tensor("B:c", optional=True),
-    method=choice("rejection", "race", "traversal"),
+    method=choice("rejection", "race", "traversal", "paths"),
     replacement=FLAG,
     target_law=law("E"),
     draft_law=law("E", role="draft"),
     edits=EDITS,
     noise=noise("E"),
     input_positions=tensor("BN", optional=True, role="noise"),
+    leaves=tensor("BQ", optional=True),
     tokens=Output(torch.int64, "out.tokens", "BW", given_as=inputs.TOKEN_DTYPES),
     path=Output(torch.int32, "out.path", "BW", by_rows=True),
     num_accepted=Output(torch.int32, "out.num_accepted", "B"),
@@ -75,6 +76,7 @@ def verify_tree(
     draft: torch.Tensor | Draft | None = None,
     *,
     parents: torch.Tensor,
+    leaves: torch.Tensor | None = None,
     method: TreeMethod = "rejection",
     replacement: bool = False,
     space: Space = "logits",
@@ -109,6 +111,11 @@ def verify_tree(
     again. If the root alone is left, one token of its p is emitted. As for ``block``, every round needs a fresh
     ``nonce``; and, since a walk may leave one branch for another, the children of each node must be drawn with a nonce
     of their own.
+    ``method="paths"`` is for chains that were drawn independently of each other, merged into a tree (``merge_paths``).
+    At each node it takes the best draft among some of the chains that are left, by p / q in half octaves, and goes on
+    with all chains that have it; q' is the law of that draft. The chain taken in the end is verified as by
+    ``method="block"`` of ``verify_chain``, with q' in the place of q. It accepts more than traversal of the same
+    chains. Every round needs a fresh ``nonce``, every chain one of its own.
 
     Parameters
     ----------
@@ -124,7 +131,12 @@ def verify_tree(
     parents : Tensor
         int32 or int64 [N], one tree for the batch, or [B, N]: ``parents[0] = -1``, ``parents[i] < i``. A smaller tree
         is padded with -1. ``DraftTree`` makes shapes.
-    method : {"rejection", "race", "traversal"}
+    leaves : Tensor, optional
+        int32 or int64 [B, n], with ``method="paths"``: the node at which each chain ends, -1 for none. Of chains that
+        have no node in common the tokens may be equal. Which length a chain has must not depend on its tokens, unless
+        an end of text ends all chains that begin so.
+    method : {"rejection", "race", "traversal", "paths"}
+        "paths" needs ``draft``.
     replacement : bool
         Whether siblings were drawn independently of each other; they may then repeat a token. Otherwise a sibling with
         the token of an elder one is skipped.
@@ -139,7 +151,8 @@ def verify_tree(
     seed, position, nonce : int or Tensor
         int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides, or an
         ``InputPositions``. A node at depth d decides ``position + d``; the coin of node i has index i - 1 (traversal:
-        2^30 + i - 1). So a chain gives what ``verify_chain`` gives.
+        2^30 + i - 1, and so paths, which at each depth have a coin of index 2^31, too). So a chain gives what
+        ``verify_chain`` gives.
     request_index : Tensor, optional
         int32 or int64 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft``
         then have S entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
@@ -186,13 +199,13 @@ def verify_tree(
     """
     if (found := VERIFY_TREE.direct(
         check, max_depth, draft_tokens, parents, target, draft, request_index, method, replacement, space, temperature,
-        sampling, edits, seed, position, nonce, out, form,
+        sampling, edits, seed, position, nonce, leaves, out, form,
     )) is not None:  # fmt: skip
         return found
     drafted, rows_name = laws.drafted(draft)
     inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
     inputs.check_rows("target", target, 3)
-    inputs.check_choice("method", method, ("rejection", "race", "traversal"))
+    inputs.check_choice("method", method, ("rejection", "race", "traversal", "paths"))
     device = target.device
     batch, nodes = draft_tokens.shape
     inputs.check_device("draft_tokens", draft_tokens, device)
@@ -211,6 +224,8 @@ def verify_tree(
         if method == "race":
             raise ValueError("draft: expected None with method='race', which needs no draft laws")
         laws.check_draft(rows_name, drafted, target, (requests, nodes))
+    if method == "paths" or leaves is not None:
+        _check_leaves(leaves, method, drafted.rows, batch, device)
     replacement = inputs.flag("replacement", replacement)
 
     target_law = laws.target_law(space, temperature, sampling, (requests,), device)
@@ -235,11 +250,21 @@ def verify_tree(
         return verdict
     VERIFY_TREE(
         draft_tokens, parents, target, drafted.rows, drafted.map, request_index, method, replacement, target_law,
-        draft_law, changes, noise, positions, *verdict, form.index, choices, given=out is not None,
+        draft_law, changes, noise, positions, leaves, *verdict, form.index, choices, given=out is not None,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_tree", verdict.status)
     return verdict
+
+
+def _check_leaves(leaves, method, draft, batch, device):
+    if method != "paths":
+        raise ValueError(f"leaves: expected None with method={method!r}; got {inputs.shown(leaves)}")
+    if draft is None:
+        raise ValueError("draft: expected the laws that the chains were drawn from, with method='paths'; got None")
+    inputs.check_tensor("leaves", leaves, trees.PARENT_DTYPES, 2)
+    inputs.check_shape("leaves", leaves, (batch, leaves.shape[1]))
+    inputs.check_device("leaves", leaves, device)
 
 
 def _width(max_depth, depth, nodes, out):

@@ -165,6 +165,19 @@ static specdec_tree_positions_params tree_positions(void) {
   return p;
 }
 
+/* One chain of three tokens a request. */
+static specdec_merge_paths_params merge_paths(void) {
+  static int32_t each[2][B * N];
+  specdec_merge_paths_params p;
+  memset(&p, 0, sizeof p);
+  p.paths = some_tokens(draft_tokens, B, N - 1);
+  p.draft_tokens = i64(B, N);
+  p.parents.data = each[0], p.leaves.data = each[1];
+  p.parents.rows = p.leaves.rows = B;
+  p.parents.row_stride = p.parents.columns = N, p.leaves.row_stride = p.leaves.columns = 1;
+  return p;
+}
+
 static specdec_build_tree_params build_tree(void) {
   static int64_t each[4][B * N];
   static uint8_t bytes[B * N * N];
@@ -329,6 +342,16 @@ static void trees(void) {
   INVALID(verify_tree, tree, p.path.columns = D, "path.columns: expected 3; got 2");
   INVALID(verify_tree, tree, (p.tokens = written(1, 9), p.index = some_tokens(draft_tokens, B, N - 1)),
           "index.slots: expected 4 or more; got 3");
+  INVALID(verify_tree, tree, p.method = 4, "method: expected at most 3; got 4");
+  INVALID(verify_tree, tree, p.method = SPECDEC_PATHS, "leaves.data: expected memory; got NULL");
+  INVALID(verify_tree, tree, p.leaves = some_tokens(parents, B, 1), "leaves: expected NULL but with paths; got memory");
+  INVALID(verify_tree, tree, (p.method = SPECDEC_PATHS, p.leaves = some_tokens(parents, B, 1), p.draft.data = NULL),
+          "draft.data: expected memory; got NULL");
+  FINE(verify_tree, tree, (p.method = SPECDEC_PATHS, p.leaves = some_tokens(parents, B, 1)));
+  FINE(merge_paths, merge_paths, (void)p);
+  INVALID(merge_paths, merge_paths, p.paths.slots = N, "draft_tokens.columns: expected 5; got 4");
+  INVALID(merge_paths, merge_paths, p.leaves.data = NULL, "leaves.data: expected memory; got NULL");
+  INVALID(merge_paths, merge_paths, p.paths.requests = 1, "paths.requests: expected 2 or more; got 1");
   INVALID(tree_mask, mask, p.mask.layout = 4, "mask.layout: expected at most 3; got 4");
   INVALID(tree_mask, mask, p.mask.data = NULL, "mask.data: expected memory; got NULL");
   INVALID(tree_mask, mask, p.columns = N - 1, "columns: expected 4 or more; got 3");

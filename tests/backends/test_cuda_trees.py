@@ -8,7 +8,7 @@ from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_tree
 from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_ops import MACHINES, assert_same, on_cpu
 from tests.support.cases import DTYPES, UNTOUCHED, seeds
-from tests.support.trees import random_parents, tree_call
+from tests.support.trees import leaves_of, random_parents, tree_call
 
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
 
@@ -20,6 +20,7 @@ OPTIONS = {
     "traversal": {"method": "traversal"},
     "traversal, independent": {"method": "traversal", "replacement": True},
     "traversal, certain": {"method": "traversal", "draft": None},
+    "paths": {"method": "paths", "replacement": True},
 }
 LAYOUTS = (
     {"layout": "bool"},
@@ -124,7 +125,10 @@ def test_no_number_of_layers_is_too_large():
 
 
 def made(seed, options, **changes):
-    return tree_call(seed, replacement=options.get("replacement", False), **changes) | options
+    call = tree_call(seed, replacement=options.get("replacement", False), **changes) | options
+    if call.get("method") == "paths":
+        call["leaves"] = leaves_of(call["parents"].expand(call["draft_tokens"].shape))
+    return call
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -239,3 +243,15 @@ class TestTheLaunch:
         for children in (2, 9):
             found = machine.counted(lambda children=children: verify(children))
             assert found["bytes_read"] == (2 + 2 + 1) * 512 * 4
+
+    def test_where_several_chains_go_on_rows_are_read_once_more(self, machine):
+        """For their log-sum-exps, then for the sums by bucket; where one goes on once. The last row is drawn from."""
+        rows, tokens = torch.zeros(1, 5, 512), torch.tensor([[-1, 1, 2, 3, 4]])
+        tree = {"parents": torch.tensor([-1, 0, 1, 1, 2]), "leaves": torch.tensor([[4, 3]]), "method": "paths"}
+        paths = []
+        found = machine.counted(
+            lambda: paths.append(verify_tree(tokens, rows, rows, **tree, seed=1, position=0).path.tolist())
+        )
+        assert paths == [[[0, 1, 2, 4]]]
+        assert found["launches"] == 1
+        assert found["bytes_read"] == (3 * 2 + 2 * 2 + 1) * 512 * 4

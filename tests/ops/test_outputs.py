@@ -13,6 +13,7 @@ import specdec_kernels
 from specdec_kernels import (
     build_tree,
     compact_kv,
+    merge_paths,
     race_sample,
     race_topk,
     tree_mask,
@@ -65,6 +66,7 @@ CALLS = {
         },
     ),
     "tree_parents": (tree_parents, {"first_child": CHILDREN, "next_sibling": CHILDREN - 2}),
+    "merge_paths": (merge_paths, {"paths": torch.arange(18).view(3, 2, 3) // 4}),
     "build_tree": (build_tree, {"parent_list": CHILDREN, "selected": CHILDREN[:, 1:], "topk": 2}),
 }
 EVERY_CALL = pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)
@@ -73,6 +75,9 @@ ON_ROWS = ("race_sample", "race_topk", "residual", "overlap")
 
 def poison(tensor):
     return torch.full_like(tensor, True if tensor.dtype == torch.bool else UNTOUCHED)
+
+
+STATELESS = ("coin", "mask_logits", "merge_paths", "store_rows")  # nothing can be wrong with their numbers
 
 
 def test_every_op_is_here():
@@ -85,7 +90,7 @@ def test_every_op_is_here():
     for name in set(OPS) - halves:
         options = inspect.signature(getattr(specdec_kernels, name)).parameters
         assert "out" in options or name in ("compact_kv", "count_tokens", "store_rows")  # they write in place
-        assert "status" in options or name.startswith("verify") or name in ("coin", "mask_logits", "store_rows")
+        assert "status" in options or name.startswith("verify") or name in STATELESS
 
 
 @pytest.mark.usefixtures("backend")

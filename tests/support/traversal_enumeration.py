@@ -136,7 +136,7 @@ def run(contexts, parents, cases, replacement, certain, given, op):
         else:
             reference.verify_tree(OPS[op].Call(
                 draft_tokens=drafted, parents=torch.tensor(parents), draft=None if certain else draft,
-                method="traversal", replacement=replacement, path=path, **shared,
+                method="traversal", replacement=replacement, leaves=None, path=path, **shared,
             ))  # fmt: skip
     law = {}
     for (_, _, chance), walked, emitted, last in zip(

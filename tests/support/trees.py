@@ -24,6 +24,13 @@ def depths(parents):
     return found
 
 
+def leaves_of(parents):
+    """[B, n]: the nodes of each tree without children, -1 behind the last."""
+    found = [[node for node, below in enumerate(children(row)) if node and not below] for row in parents.tolist()]
+    most = max(map(len, found))
+    return torch.tensor([nodes + [-1] * (most - len(nodes)) for nodes in found], dtype=torch.int32)
+
+
 def ranks(parents):
     """Each node's place among its siblings."""
     return [list(parents[:node]).count(parent) for node, parent in enumerate(parents)]

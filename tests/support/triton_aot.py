@@ -198,11 +198,11 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
             tokens, *counts, None, None, None, None, 0,
         )  # fmt: skip
 
-    def tree(method, draft, temperature, edit=Edit()):  # noqa: B008
+    def tree(method, draft, temperature, edit=Edit(), leaves=None):  # noqa: B008
         rows = tokens, parents, target, draft, None, None
         run(
-            "verify_tree", *rows, method, False, *laws(temperature), edit, Noise(seed, seed, seed), None, tokens, path,
-            *counts, None, 0,
+            "verify_tree", *rows, method, False, *laws(temperature), edit, Noise(seed, seed, seed), None, leaves,
+            tokens, path, *counts, None, 0,
         )  # fmt: skip
 
     def race(op, tokens):
@@ -239,11 +239,11 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         yield "race_topk, filtered", lambda: run("race_topk", *best)
         yield "verify_tree, race, filtered", lambda: run(
             "verify_tree", tokens, parents, target, None, None, None, "race", False, whole, whole, Edit(),
-            Noise(seed, seed, seed), None, tokens, path, *counts, None, 0,
+            Noise(seed, seed, seed), None, None, tokens, path, *counts, None, 0,
         )  # fmt: skip
         yield "verify_tree, rejection, filtered", lambda: run(
             "verify_tree", tokens, parents, target, whole_draft, None, None, "rejection", False, whole, whole, Edit(),
-            Noise(seed, seed, seed), None, tokens, path, *counts, None, 0,
+            Noise(seed, seed, seed), None, None, tokens, path, *counts, None, 0,
         )  # fmt: skip
         found = figures[0], counts.flatten(), row_tokens.flatten(0, 1), torch.zeros(requests * drafts, 4), None
         yield "logprobs", lambda: run("logprobs", head, draft_tokens, None, law, Edit(), *found)
@@ -252,6 +252,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
     yield "verify_tree, traversal", lambda: tree("traversal", whole_draft, temperature)
     yield "verify_tree, one-hot traversal", lambda: tree("traversal", None, 1.0)
+    yield "verify_tree, paths", lambda: tree("paths", whole_draft, temperature, leaves=parents.int())
     if dtype == torch.bfloat16 and space == "logits":
         edit, own = everything(requests), everything(requests, drafts)
         drawn = head, 0, None, None, Law(space, 1.0), own, row_noise, row_tokens[..., 0].flatten(), None, None
@@ -267,6 +268,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         layers = [torch.empty(requests, 2, 16, 128, dtype=dtype) for _ in range(4)]
         yield "tree_mask", lambda: run("tree_mask", parents, seed, mask.shape[-1], mask, counts[0])
         yield "tree_positions", lambda: run("tree_positions", parents, seed, tokens, counts[0])
+        yield "merge_paths", lambda: run("merge_paths", draft_tokens, tokens, path, counts.T.contiguous())
         yield "compact_kv", lambda: run("compact_kv", layers, path, seed, None, counts[0])
         yield "compact_kv, pages", lambda: run("compact_kv", layers, path, seed, path, counts[0])
 

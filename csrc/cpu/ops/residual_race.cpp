@@ -46,7 +46,7 @@ Candidate first_arrival(const ResidualRaceParams& p, int64_t b, const ThreadTeam
     LawRow draft = known_row(p.draft, p.draft_row.data[b], p.draft_law, b, known + 2, status);
     draft.stats.law.greedy = false;
     keep(&draft, part_cut_at(p.cuts, b, 1));
-    return residual_winner(target, draft, p.subtracted.at(b), noise, team, 0);
+    return residual_winner(target, draft, p.subtracted.at(b), nullptr, noise, team, 0);
   }
   return row_winner(target, excluded_at(p, b), noise, team, 0);
 }

@@ -26,6 +26,7 @@ struct ResidualWeights {
   const LawRow& draft;
   Space space;  // the target's
   float draft_prob;
+  const BucketShares* shares;    // of q, if not all of it counts
   const ResidualWeights* least;  // lower bounds, if these are upper ones: of rows at the ends of their ranges
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
@@ -34,7 +35,9 @@ struct ResidualWeights {
   float needed_key(float log_weight) const { return space.needed_key(log_weight, target.stats.lse); }
   float log_weight(float raw, int32_t column) const {
     const float p = space.probability(raw, target.stats.lse);
-    return specdec::log_weight(residual_weight(p, mul(draft_prob, draft.probability(column))));
+    float q = draft.probability(column);
+    if (shares) q = mul((*shares)(p, q), q);
+    return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
   }
   float least_log_weight(float raw, int32_t column) const {
     return least->target.keeps(column, raw) ? least->log_weight(raw, column) : -kInfinity;
@@ -143,10 +146,10 @@ Candidate row_winner(LawRow& r, const TokenList& excluded, const Noise& noise, c
   });
 }
 
-Candidate residual_winner(LawRow& target, const LawRow& draft, float subtracted, const Noise& noise,
-                          const ThreadTeam& team, int slot) {
+Candidate residual_winner(LawRow& target, const LawRow& draft, float subtracted, const BucketShares* shares,
+                          const Noise& noise, const ThreadTeam& team, int slot) {
   return target.stats.law.in_space([&](auto space) {
-    const ResidualWeights<decltype(space)> weights = {target, draft, space, subtracted, nullptr};
+    const ResidualWeights<decltype(space)> weights = {target, draft, space, subtracted, shares, nullptr};
     return winner_of_kept(weights, target, noise, team, slot);
   });
 }
@@ -157,8 +160,8 @@ int32_t residual_winner_by_bounds(const LawRow& target, const LawRow& draft, Ran
   const LawRow q_most = draft.at_most(), q_least = draft.at_least();
   return target.stats.law.in_space([&](auto space) {
     using Weights = ResidualWeights<decltype(space)>;
-    const Weights least = {p_least, q_most, space, subtracted.high, nullptr};
-    const Weights weights = {p_most, q_least, space, subtracted.low, &least};
+    const Weights least = {p_least, q_most, space, subtracted.high, nullptr, nullptr};
+    const Weights weights = {p_most, q_least, space, subtracted.low, nullptr, &least};
     ContestedWinner winner;
     race_kept(weights, p_most, noise, team, winner);
     return winner.decided() ? winner.sure.token : kNoToken;

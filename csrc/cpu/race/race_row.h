@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../rows/law_row.h"
+#include "specdec/paths.h"
 
 SPECDEC_BEGIN
 
@@ -25,9 +26,9 @@ void race_row(const LawRow& r, const Noise& noise, const ThreadTeam& team, RaceR
 // that was used for the row.
 Candidate row_winner(LawRow& r, const TokenList& excluded, const Noise& noise, const ThreadTeam& team, int slot);
 
-// Who wins the race with weights (p - subtracted q)^+.
-Candidate residual_winner(LawRow& target, const LawRow& draft, float subtracted, const Noise& noise,
-                          const ThreadTeam& team, int slot);
+// Who wins the race with weights (p - subtracted q)^+. With shares these times q stand in the place of q.
+Candidate residual_winner(LawRow& target, const LawRow& draft, float subtracted, const BucketShares* shares,
+                          const Noise& noise, const ThreadTeam& team, int slot);
 
 // That winner's token by bounds, of rows that are known roughly and of a multiple of q between two numbers; kNoToken if
 // they do not tell.

@@ -1,12 +1,19 @@
 // The sums over a pair of rows that a walk asks for among siblings, and when it goes back (specdec/traversal.h).
 #include "pair_sums.h"
 
+#include <cmath>
+
 #include "../rows/pair_tile.h"
 #include "../rows/unit_sum.h"
 
 SPECDEC_BEGIN
 
 namespace {
+
+// A weight as a whole number, to the nearest, as UnitSum takes it.
+SPECDEC_HD uint64_t whole_units(float weight) {
+  return static_cast<uint64_t>(std::llrint(mul(min(weight, 1.0f), 0x1p42f)));
+}
 
 // How plain logits are weighed nearly, in half of the operations.
 struct Nearly {
@@ -75,6 +82,35 @@ struct Pair {
     return {sum_of_units(all.residual_mass), sum_of_units(all.untried_mass), target.status | draft.status};
   }
 
+  // W alone.
+  Masses sums(float subtracted, const BucketShares& shares, const ThreadTeam& team) const {
+    const uint64_t all = added_up<uint64_t>(team, [&](int32_t tile) {
+      UnitSum<F32x16> residual_mass;
+      over_tile<ByLaw>(tile, [&](F32x16 p, F32x16 q, F32x16) __attribute__((always_inline)) {
+        const F32x16 drafted = mul(gather(shares.of, bucket_of(p, q)), q);
+        residual_mass.take(residual_weight(p, mul(F32x16(subtracted), drafted)));
+      });
+      return total(residual_mass);
+    });
+    return {sum_of_units(all), 0.0f, target.status | draft.status};
+  }
+
+  BucketSums buckets(const ThreadTeam& team) const {
+    return added_up<BucketSums>(team, [&](int32_t tile) {
+      BucketSums found = {};
+      over_tile<ByLaw>(tile, [&](F32x16 p, F32x16 q, F32x16) __attribute__((always_inline)) {
+        uint32_t bucket[kLanes];
+        float weight[kLanes], drafted[kLanes];
+        store(bucket, bucket_of(p, q)), store(weight, p), store(drafted, q);
+        for (int i = 0; i < kLanes; ++i) {
+          found.units[bucket[i]] += whole_units(weight[i]);
+          found.units[kBuckets + bucket[i]] += whole_units(drafted[i]);
+        }
+      });
+      return found;
+    });
+  }
+
   struct Bounds {
     double least, most, untried_mass;
     void operator+=(const Bounds& other) {
@@ -118,6 +154,16 @@ SumsOf<Subtracted> sums_of(const LawRow& target, const LawRow& draft, Subtracted
 Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, const TokenList* tried,
                  const ThreadTeam& team) {
   return sums_of(target, draft, subtracted, tried, team);
+}
+
+Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, const BucketShares& shares,
+                 const ThreadTeam& team) {
+  const Pair<false> pair = {target, draft, nullptr};
+  return shares.even ? pair.sums(subtracted, team) : pair.sums(subtracted, shares, team);
+}
+
+BucketSums bucket_sums(const LawRow& target, const LawRow& draft, const ThreadTeam& team) {
+  return Pair<false>{target, draft, nullptr}.buckets(team);
 }
 
 SumsOf<Range> pair_sums(const LawRow& target, const LawRow& draft, Range subtracted, const TokenList* tried,

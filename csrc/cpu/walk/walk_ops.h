@@ -18,6 +18,7 @@ template <class Topology, class Number_ = float>
 class WalkOps {
  public:
   using Number = Number_;
+  static constexpr bool kSumsBuckets = true;
 
   WalkOps(const Topology& topology, int64_t request, const VerdictWriter& verdict, const ThreadTeam& threads)
       : t(topology), b(request), out(verdict), team(threads) {
@@ -35,7 +36,7 @@ class WalkOps {
     const int64_t depths = t.max_depth() + int64_t{1};
     places = reinterpret_cast<Place*>(scratch(5, (kFloats + cells_of(t.p.target.vocab)) * depths));
     cells = reinterpret_cast<float*>(places + depths);
-    for (int32_t d = 0; d <= t.max_depth(); ++d) places[d].known = kNoNode;
+    for (int32_t d = 0; d <= t.max_depth(); ++d) places[d].known = kNoNode, places[d].shares.even = true;
     put(0, path_node<Number>(0));
   }
   const PathNode<Number>& path(int32_t at_depth) const { return places[at_depth].node; }
@@ -112,9 +113,25 @@ class WalkOps {
   bool masses(int32_t node, int32_t child, float subtracted, Masses* m) {
     go_to(node);
     scan_both_exact();
-    *m = sums(node, child, subtracted);
+    const BucketShares* const shares = shares_here();
+    *m = shares ? pair_sums(target, draft, subtracted, *shares, team) : sums(node, child, subtracted);
     return true;
   }
+
+  bool look(int32_t node, int32_t chains, float weight, Look* found, int32_t* status) {
+    go_to(node);
+    *status |= scan_both_exact();
+    const BucketSums sums = bucket_sums(target, draft, team);
+    float memory[kLookFloats];
+    const Looks<float*> looks(memory, chains);
+    for (int32_t b = 0; b < kBuckets; ++b) looks.fill(sums.units, weight, b);
+    *found = looks.best(OneWorker{});
+    BucketShares& shares = places[depth].shares;
+    for (int32_t b = 0; b < kBuckets; ++b) shares.of[b] = looks.share(*found, b);
+    shares.even = found->many == 1;
+    return true;
+  }
+  float share(float p, float q) const { return places[depth].shares(p, q); }
 
   bool masses(int32_t node, int32_t child, Range subtracted, SumsOf<Range>* m) {
     go_to(node);
@@ -128,6 +145,7 @@ class WalkOps {
  private:
   struct Place {
     PathNode<Number> node;
+    BucketShares shares;  // if paths are walked
     int32_t known;  // the node whose rows these are
     LawRow target, draft;
     bool has_cells;  // whether the target's are kept, too
@@ -147,6 +165,8 @@ class WalkOps {
     }
     at = kNoNode;
   }
+  // Of q at the node that the walk is at, null where q is as it came.
+  const BucketShares* shares_here() const { return t.p.method == SPECDEC_PATHS ? &places[depth].shares : nullptr; }
   float* cells_at(int32_t at_depth) { return cells + int64_t{cells_of(t.p.target.vocab)} * at_depth; }
   size_t cell_bytes() const { return sizeof(float) * cells_of(t.p.target.vocab); }
 
@@ -223,11 +243,12 @@ class WalkOps {
 
   // kNoToken if the residual is empty.
   Draw race_residual(const Noise& noise, float subtracted) {
-    const int32_t found = winner_by_bounds(noise, {subtracted, subtracted});
+    const BucketShares* const shares = shares_here();
+    const int32_t found = shares ? kNoToken : winner_by_bounds(noise, {subtracted, subtracted});
     if (found != kNoToken) return {found, target.status | draft.status};
     const int32_t status = scan_both_exact();
     scan_maxima_again(ScanFor::kLaw);
-    return {residual_winner(target, draft, subtracted, noise, team, 0).token, status};
+    return {residual_winner(target, draft, subtracted, shares, noise, team, 0).token, status};
   }
 
   // The winner of the residual's race if bounds of its weights tell, else kNoToken.
@@ -309,7 +330,7 @@ inline void verify_request(const typename Topology::Params& p, int64_t b, const 
   if (!traverse_by_bounds(t, b, verdict, team, &at, &status)) {
     at = walk_from(0, 0), status = t.status;
     WalkOps<Topology> ops(t, b, verdict, team);
-    if (p.method == SPECDEC_TRAVERSAL) ops.keep_path();
+    if (goes_back(p.method)) ops.keep_path();
     walk(t, p.method, ops, &at, &status, ByBounds{});
     status |= ops.status();
   }

@@ -42,6 +42,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   walk_request<WarpTree, RequestShape>(a);
 }
 
+// What is kept if paths are walked.
+size_t bytes_of_paths(const TreeParams& p, const TeamShape& shape) {
+  if (p.method != SPECDEC_PATHS) return 0;
+  return bytes_of_chosen(p.places()) + (bytes_of_buckets(shape.threads / 32) + 15) / 16 * 16;
+}
+
 cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
                         int64_t* needed) {
   const int sides = p.draft.data ? 2 : 1;
@@ -52,7 +58,8 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   const size_t room_of_block = device.dynamic_shared / kBlocksAMultiprocessor - 512;
   TeamShape shape =
       team_shape(device, p.batch(), shaped ? widened(p.target) : p.target, sides, Ends::kOneByOne);
-  const size_t drafts = shaped ? bytes_of_drafts(p) : 0, taken = keep_rows(a, 16) + drafts + marks;
+  const size_t drafts = shaped ? bytes_of_drafts(p) : 0;
+  const size_t taken = keep_rows(a, 16) + drafts + marks + bytes_of_paths(p, shape);
   CutPlan cut = cut_plan(shape, p.batch(), longest(p), taken, shape.grid ? room_of_block : device.dynamic_shared);
   // Blocks that wait for each other must run at the same time.
   if (shape.grid && taken + (shaped ? cut.shared_bytes() : 0) > room_of_block) {
@@ -69,7 +76,8 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   a.cut.at = plan.shared_bytes();
   a.drafted_at = keep_rows(a, plan.shared_bytes() + cuts);
   a.tried_at = a.drafted_at + drafts;
-  a.held_at = a.tried_at + marks;
+  a.paths_at = a.tried_at + marks;
+  a.held_at = a.paths_at + bytes_of_paths(p, shape);
   const int fours = own_slots(sum_tiles_of(p.target.vocab), shape.size, shape.threads / 32) * kSumTile / 4;
   const size_t held = 2 * sizeof(Four) * fours;
   if (sides == 2 && a.held_at + held <= room_of_block) a.held_fours = fours;

@@ -6,6 +6,7 @@
 #include "specdec/bounds.h"
 #include "specdec/draft_map.h"
 #include "specdec/filter.h"
+#include "specdec/paths.h"
 #include "specdec/residual.h"
 
 namespace specdec {
@@ -58,7 +59,9 @@ struct WeightsOf {
   bool residual;
   float draft_prob;
   int32_t excluded;  // this token has no weight (a one-hot draft was rejected); kNoToken: none
-  bool leaves_out;   // tokens marked in `tried`, one bit each, have no weight
+  // Of p: tokens marked in `tried`, one bit each, have no weight. Of a residual: q is multiplied with the share of its
+  // bucket, a float each. One place for both, as registers are few.
+  bool leaves_out;
   Shared<unsigned> tried;
 
   // At least the log weight of every token whose element is at most `largest`. A residual is at most p.
@@ -74,12 +77,13 @@ struct WeightsOf {
   __device__ float log_weight(float raw, int32_t token, float needed) const {
     if (token == excluded || !(log_bound(raw) >= needed)) return -kInfinity;
     if (!target.kept.keeps(raw, token)) return -kInfinity;
-    if (leaves_out && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
+    if (leaves_out && !residual && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
     return target.stats.law.in_space([&](auto space) {
       if (!residual) return space.log_weight(raw);
       const float p = space.probability(raw, target.stats.lse);
       const int32_t column = draft.columns().column(token);
-      const float q = column == kNoColumn ? 0.0f : draft.probability(column, element(draft.row, column));
+      float q = column == kNoColumn ? 0.0f : draft.probability(column, element(draft.row, column));
+      if (leaves_out) q = mul(from_bits(tried[bucket_of(p, q)]), q);
       return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
     });
   }

@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "../rows/bucket_sums.cuh"
 #include "../rows/edited_row.cuh"
 #include "../rows/mass_row.cuh"
 #include "../rows/weights.cuh"
@@ -20,7 +21,8 @@ constexpr unsigned kTarget = 1, kDraft = 2;
 
 // What a walk asks of its block and team.
 struct RowWork {
-  enum Kind : int32_t { kDone, kSums, kArgmax, kEdit, kMasses, kDraw };  // kEdit: the row's edits are decoded, no more
+  // kEdit: the row's edits are decoded, no more
+  enum Kind : int32_t { kDone, kSums, kArgmax, kEdit, kMasses, kBuckets, kDraw };
   Kind kind;
   int32_t node;
   int64_t target, draft;  // where the node's rows start, in elements
@@ -28,10 +30,12 @@ struct RowWork {
   unsigned sides;  // kSums, kArgmax: which rows; kDraw: which rows to look through before the draw
   int32_t rows;    // kSums: of how many nodes, from this one on
   bool by_bounds;  // kSums: bounds will do
-  int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this; 0: none
-  bool fresh;      // kMasses: the first work for this node
+  int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this; 0: none.
+                   // kBuckets: how many chains go on from the node
+  bool fresh;      // kMasses, kBuckets: the first work for this node
   bool residual;   // kDraw: from (p - subtracted q)^+, or from p without the tokens left out
-  float subtracted;  // the multiple of q that is subtracted
+  float subtracted;  // the multiple of q that is subtracted; kBuckets: the node's weight
+  int32_t shares;    // the depth whose shares q is multiplied with, -1: it counts as it came
   int32_t target_place, draft_place;  // the places of its rows in `row_stats`
   Noise noise;
 };
@@ -128,8 +132,10 @@ struct AskingOps {
   WalkState& state;
   RowWork& work;
   const Shaping& shaping;
+  const Shared<float>& chosen;  // by depth, for walk_paths: kSharesADepth each
 
   using Number = float;
+  static constexpr bool kSumsBuckets = true;
 
   __device__ bool argmax(int32_t node, Draw* draw) {
     if (!know(node, kTarget)) return false;
@@ -209,6 +215,27 @@ struct AskingOps {
     state.masses_node = node;
     state.masses_child = child;
     return false;
+  }
+
+  __device__ bool look(int32_t node, int32_t chains, float weight, Look* look, int32_t* status) {
+    if (!know(node, kTarget | kDraft)) return false;
+    *status |= row_status(kTarget | kDraft);
+    if (chosen_at(kShareFew) == 0.0f) {
+      place(RowWork::kBuckets, node);
+      work.end = chains;
+      work.subtracted = weight;
+      work.fresh = true;
+      work.shares = depth();
+      state.masses_node = node;
+      state.masses_child = kNoNode;
+      return false;
+    }
+    *look = {static_cast<int32_t>(chosen_at(kShareFew)), static_cast<int32_t>(chosen_at(kShareMany)),
+             chosen_at(kShareOfFew)};
+    return true;
+  }
+  __device__ float share(float p, float q) const {
+    return chosen_at(kShareMany) <= 1.0f ? 1.0f : chosen_at(static_cast<int>(bucket_of(p, q)));
   }
 
   __device__ bool residual(int32_t node, const Noise& noise, float subtracted, Draw* draw) {
@@ -350,9 +377,12 @@ struct AskingOps {
   // The rows of the node and of some after it will be known. Those right above stay so for walk_traversal, which comes
   // back to them.
   __device__ void add_rows(int32_t* from, int32_t* to, int32_t rows) const {
-    if (t.p.method != SPECDEC_TRAVERSAL || *to != depth()) *from = depth();
+    if (!goes_back(t.p.method) || *to != depth()) *from = depth();
     *to = depth() + rows;
   }
+
+  // Of the node where paths are walked.
+  __device__ float chosen_at(int what) const { return chosen[depth() * kSharesADepth + what]; }
 
   // Was the node's token drawn? If not, the draw is asked for.
   __device__ bool drawn(int32_t node, const Noise& noise) {
@@ -372,6 +402,9 @@ struct AskingOps {
     work.draft_law = t.draft_law;
     work.target_place = place_of(kTarget);
     work.draft_place = place_of(kDraft);
+    work.shares = -1;
+    if constexpr (Topology::kSiblings)
+      if (t.p.method == SPECDEC_PATHS && chosen_at(kShareMany) > 1.0f) work.shares = depth();
   }
 };
 
@@ -436,15 +469,15 @@ __device__ __forceinline__ void finish(const VerdictWriter& verdict, int32_t acc
 template <class Topology, class Shaping>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once, bool by_bounds,
                         const Shared<RowStats>& row_stats, const Shared<PathNode<float>>& nodes,
-                        const typename Shaping::Room& room, const Shared<WalkState>& shared_state,
-                        const Shared<RowWork>& shared_work) {
+                        const typename Shaping::Room& room, const Shared<float>& chosen,
+                        const Shared<WalkState>& shared_state, const Shared<RowWork>& shared_work) {
   const Topology t(p, request);
   const Shaping shaping(room);
   const VerdictWriter verdict = verdict_at(p, request);
   WalkState state = shared_state[0];
   RowWork work = {};
   int32_t status = state.status | t.status;  // each lane's own until the end
-  AskingOps<Topology, Shaping> ops{t, verdict, rows_at_once, by_bounds, row_stats, nodes, state, work, shaping};
+  AskingOps<Topology, Shaping> ops{t, verdict, rows_at_once, by_bounds, row_stats, nodes, state, work, shaping, chosen};
   const bool through = walk(t, p.method, ops, &state.walk, &status, TesterOf<Topology, Shaping>{});
   state.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && state.writes) {

@@ -23,7 +23,13 @@ struct WalkArguments {
   size_t tried_at;  // marks of the tokens tried, a bit each
   size_t held_at;   // p and q of a node
   int held_fours;   // vectors of each; 0 if they do not fit
+  size_t paths_at;  // what is kept if paths are walked, in bytes of shared memory
 };
+
+// What walk_paths chose, by depth.
+__host__ __device__ __forceinline__ size_t bytes_of_chosen(int depths) {
+  return (sizeof(float) * kSharesADepth * depths + 15) / 16 * 16;
+}
 
 // What a block keeps of rows at a place, and of a path's node at a depth.
 constexpr size_t kBytesAPlace = sizeof(RowStats) + sizeof(Cut), kBytesANode = sizeof(PathNode<float>);
@@ -117,9 +123,17 @@ template <class Topology, class Shaping>
 __device__ __forceinline__ WeightsOf<typename Shaping::Kept> weights_of_work(
     const WalkArguments<typename Topology::Params>& a, int request, const RowWork& work,
     const Shared<RowStats>& row_stats, const Shaping& shaping, const Shared<unsigned>& tried) {
-  if (work.residual && !work.end)
-    return weights_of_residual(target_of_work(a, work, row_stats, shaping),
-                               draft_of_work(a, work, row_stats, shaping), work.subtracted);
+  if (work.residual && !work.end) {
+    auto residual = weights_of_residual(target_of_work(a, work, row_stats, shaping),
+                                        draft_of_work(a, work, row_stats, shaping), work.subtracted);
+    if constexpr (Topology::kSiblings) {
+      residual.leaves_out = work.shares >= 0;
+      if (residual.leaves_out)
+        residual.tried =
+            dynamic_shared<unsigned>(a.paths_at + sizeof(float) * work.shares * kSharesADepth, kBuckets);
+    }
+    return residual;
+  }
   WeightsOf<typename Shaping::Kept> weights =
       weights_of_row(shaping.of(row_at(a.p.target, work.target), true), work.target_law,
                      shaping.kept(kTarget, work.target_place));
@@ -214,18 +228,12 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
   __syncthreads();
 }
 
-// A node's rows are read from memory once, for their log-sum-exps. From the second child on, or if a leaf is taken off,
-// sums over both rows are needed. They are taken from p and q in the team's shared memory or, if a member's part does
-// not fit, read again from the L2 cache.
-template <class Topology, class Params, class Shaping>
-__device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const RowWork& work,
-                                            const Shared<RowStats>& row_stats, const Shaping& shaping,
-                                            const Shared<unsigned>& tried, const Shared<WalkState>& state) {
-  const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
-  const auto target = target_of_work(a, work, row_stats, shaping);
-  const auto draft = draft_of_work(a, work, row_stats, shaping);
+// Calls f(token, p, q) for four tokens of this thread at a time, of the rows of a node, and end() after each tile.
+template <class Params, class Kept, class F, class End>
+__device__ __forceinline__ void over_pairs(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+                                           const LawRowOf<Kept>& target, const LawRowOf<Kept>& draft,
+                                           const Shared<Four>& held, F&& f, End&& end) {
   const int32_t vocab = a.p.target.vocab;
-  TwoUnitSums sums;  // W and R
   over_sum_tiles(
       part_of(team), vocab, [](int) {},  // the rows were looked through: they are in the L2 cache
       [&](int32_t token) {
@@ -237,22 +245,65 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
           law_p = probabilities(target, token, vocab), law_q = probabilities(draft, token, vocab);
           if (a.held_fours) held[place] = law_p, held[a.held_fours + place] = law_q;
         }
+        f(token, law_p, law_q);
+      },
+      [&](int) { end(); });
+}
+
+// A node's rows are read from memory once, for their log-sum-exps. From the second child on, or if a leaf is taken off,
+// sums over both rows are needed. They are taken from p and q in the team's shared memory or, if a member's part does
+// not fit, read again from the L2 cache.
+template <class Topology, class Params, class Shaping>
+__device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+                                            const Shared<RowStats>& row_stats, const Shaping& shaping,
+                                            const Shared<unsigned>& tried, const Shared<float>& chosen,
+                                            const Shared<WalkState>& state) {
+  const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
+  const auto target = target_of_work(a, work, row_stats, shaping);
+  const auto draft = draft_of_work(a, work, row_stats, shaping);
+  TwoUnitSums sums;  // W and R
+  over_pairs(
+      a, team, work, target, draft, held,
+      [&](int32_t token, const Four& law_p, const Four& law_q) {
         unsigned gone = 0u;
         if constexpr (Topology::kSiblings)
           if (work.end) gone = tried[token / 32] >> token % 32;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          sums.a.take(residual_weight(law_p.value[i], mul(work.subtracted, law_q.value[i])));
-          if constexpr (Topology::kSiblings) sums.b.take(gone >> i & 1u ? 0.0f : law_q.value[i]);
+          float q = law_q.value[i];
+          if constexpr (Topology::kSiblings) {
+            sums.b.take(gone >> i & 1u ? 0.0f : q);
+            if (work.shares >= 0) q = mul(chosen[work.shares * kSharesADepth + bucket_of(law_p.value[i], q)], q);
+          }
+          sums.a.take(residual_weight(law_p.value[i], mul(work.subtracted, q)));
         }
       },
-      [&](int) { sums.end_tile(); });
+      [&] { sums.end_tile(); });
   const TwoSums all = add_up(team, sums);
   if (threadIdx.x == 0) {
     WalkState own = state[0];
     own.masses = {all.a, all.b, SPECDEC_STATUS_OK};
     state[0] = own;
   }
+}
+
+// Sums of p and q by buckets, and what they say about the chains that go on.
+template <class Params, class Shaping>
+__device__ __forceinline__ void take_buckets(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+                                             const Shared<RowStats>& row_stats, const Shaping& shaping,
+                                             const Shared<float>& chosen) {
+  const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
+  const BucketRoom room = bucket_room(a.paths_at + bytes_of_chosen(a.nodes), warps_in_block());
+  BucketCounts counts(room);
+  over_pairs(
+      a, team, work, target_of_work(a, work, row_stats, shaping), draft_of_work(a, work, row_stats, shaping), held,
+      [&](int32_t, const Four& law_p, const Four& law_q) {
+#pragma unroll 1
+        for (int i = 0; i < 4; ++i) counts.take(law_p.value[i], law_q.value[i]);
+      },
+      [&] { counts.end_tile(); });
+  counts.add_up(team);
+  if (warp_id() == 0) choose_look(room, work.end, work.subtracted, &chosen[work.shares * kSharesADepth]);
 }
 
 // ---- edits ----------------------------------------------------------------------------------------------------------
@@ -307,7 +358,12 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   SPECDEC_SHARED(WalkState, state, 1);
   SPECDEC_SHARED(RowWork, shared_work, 1);
   Shared<unsigned> tried = {};
-  if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.held_at - a.tried_at) / 4);
+  if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.paths_at - a.tried_at) / 4);
+  const auto chosen = dynamic_shared<float>(a.paths_at, a.p.method == SPECDEC_PATHS ? a.nodes * kSharesADepth : 0);
+  if constexpr (Topology::kSiblings) {
+    if (a.p.method == SPECDEC_PATHS)
+      for (int32_t i = threadIdx.x; i < a.nodes * kSharesADepth; i += blockDim.x) chosen[i] = 0.0f;
+  }
   Team team(a.team);
   if (threadIdx.x == 0) state[0] = fresh_state(team.rank() == 0);
   if (threadIdx.x == 0 && a.nodes > 0) nodes[0] = path_node<float>(0);
@@ -333,8 +389,8 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Shaping>(a.p, team.index(), a.rows_at_once, a.by_bounds, row_stats, nodes, room, state,
-                                 shared_work);
+      walk_on<Topology, Shaping>(a.p, team.index(), a.rows_at_once, a.by_bounds, row_stats, nodes, room, chosen,
+                                 state, shared_work);
     __syncthreads();
     const RowWork work = shared_work[0];
     if (work.kind == RowWork::kDone) break;
@@ -346,10 +402,16 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
       continue;
     }
     if (work.kind == RowWork::kEdit) continue;
+    if constexpr (Topology::kSiblings) {
+      if (work.kind == RowWork::kBuckets) {
+        take_buckets(a, team, work, row_stats, shaping, chosen);
+        continue;
+      }
+    }
     if constexpr (Topology::kSiblings)
       if (work.end) mark_tried(Topology(a.p, team.index()), work.node, work.end, tried);
     if (work.kind == RowWork::kMasses) {
-      take_masses<Topology>(a, team, work, row_stats, shaping, tried, state);
+      take_masses<Topology>(a, team, work, row_stats, shaping, tried, chosen, state);
       continue;
     }
     take_draw<Topology>(a, team, work, row_stats, shaping, tried, state);
@@ -362,7 +424,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
 template <class Params>
 WalkArguments<Params> walk_arguments(const Params& p) {
   const int target = chunks_of(p.target), draft = chunks_of(p.draft);
-  return {p, {}, nullptr, nullptr, 1, false, target > draft ? target : draft, 0, 2, 0, 0, 0, 0};
+  return {p, {}, nullptr, nullptr, 1, false, target > draft ? target : draft, 0, 2, 0, 0, 0, 0, 0};
 }
 
 // Plans what the walk keeps, from this byte of shared memory on. Returns where that ends.
@@ -371,7 +433,7 @@ size_t keep_rows(WalkArguments<Params>& a, size_t at) {
   static_assert(kBytesANode == 32, "Nodes come first, then rows, then cuts: each at a multiple of its size");
   a.known_at = (at + 31) / 32 * 32;
   a.places = 2 * a.rows_at_once;
-  if (a.p.method == SPECDEC_TRAVERSAL) {
+  if (goes_back(a.p.method)) {
     a.nodes = a.p.places();
     a.places = 2 * a.nodes;
   }
@@ -381,7 +443,10 @@ size_t keep_rows(WalkArguments<Params>& a, size_t at) {
 // A team of more than one block also needs a ticket, and memory for what each of its blocks drew.
 template <class Params>
 TeamPlan walk_plan(const TeamShape& shape, const Params& p, int items) {
-  const int sums = p.method == SPECDEC_RACE ? 0 : items_of_sums(shape.size, shape.threads / 32);
+  const int warps = shape.threads / 32;
+  const int sums = p.method == SPECDEC_RACE    ? 0
+                   : p.method == SPECDEC_PATHS ? items_of_buckets(shape.size, warps)
+                                               : items_of_sums(shape.size, warps);
   const int64_t tickets = shape.size > 1 ? p.batch() : 0;
   return team_plan(shape, p.batch(), items > sums ? items : sums, tickets, tickets * shape.size * kWordsAPartial);
 }

@@ -55,6 +55,8 @@
      specdec_cpu_tree_parents, cpu::tree_parents, specdec_cuda_tree_parents, cuda::tree_parents)         \
   op(build_tree, BuildParams,                                                                            \
      specdec_cpu_build_tree, cpu::build_tree, specdec_cuda_build_tree, cuda::build_tree)                 \
+  op(merge_paths, MergeParams,                                                                           \
+     specdec_cpu_merge_paths, cpu::merge_paths, specdec_cuda_merge_paths, cuda::merge_paths)             \
   op(compact_kv, CompactParams,                                                                          \
      specdec_cpu_compact_kv, cpu::compact_kv, specdec_cuda_compact_kv, cuda::compact_kv)                 \
   op(count_tokens, CountParams,                                                                          \

@@ -19,6 +19,7 @@ struct TreeRequest : WalkRequest {
   static constexpr bool kSiblings = true;
   const Params& p;
   int64_t first_token = 0, first_parent = 0;  // offsets of node 0
+  int64_t first_leaf = 0;                     // offset of chain 0
   int64_t entry = 0;
 
   SPECDEC_HD TreeRequest(const Params& params, int64_t b) : WalkRequest{}, p(params) {
@@ -30,6 +31,7 @@ struct TreeRequest : WalkRequest {
     entry = who.index;
     first_token = b * p.draft_tokens.request_stride;
     first_parent = b * p.parents.request_stride;
+    first_leaf = b * p.leaves.request_stride;
     first_target = b * p.target.request_stride;
     first_draft = entry * p.draft.request_stride;
     target_row_stride = p.target.row_stride;
@@ -46,7 +48,7 @@ struct TreeRequest : WalkRequest {
   SPECDEC_HD int32_t vocab() const { return p.target.vocab; }
   SPECDEC_HD bool has_draft() const { return p.draft.data != nullptr; }
   SPECDEC_HD bool has_draft_row(int32_t) const { return has_draft(); }
-  SPECDEC_HD bool replacement() const { return p.replacement; }
+  SPECDEC_HD bool replacement() const { return p.replacement || p.method == SPECDEC_PATHS; }
   SPECDEC_HD int32_t max_depth() const { return p.max_depth(); }
   SPECDEC_HD int32_t drafts() const { return nodes() - 1; }
   SPECDEC_HD float epsilon() const { return 0.0f; }
@@ -70,6 +72,22 @@ struct TreeRequest : WalkRequest {
     for (int32_t elder = node + 1; elder < child; ++elder)
       if (parent(elder, bits) == node && draft_token(elder) == token) return true;
     return false;
+  }
+
+  SPECDEC_HD int32_t chains() const { return p.leaves.slots; }
+  SPECDEC_HD int32_t leaf(int32_t chain, int32_t* bits) const {
+    const int64_t node = p.leaves.at(first_leaf + chain * p.leaves.slot_stride);
+    if (node >= 0 && node < nodes()) return static_cast<int32_t>(node);
+    if (node != -1) *bits |= SPECDEC_STATUS_PARAMETER;
+    return kNoNode;
+  }
+  SPECDEC_HD int32_t child_toward(int32_t node, int32_t leaf, int32_t* bits) const {
+    for (int32_t child = leaf; child > node;) {
+      const int32_t above = parent(child, bits);
+      if (above == node) return child;
+      child = above;
+    }
+    return kNoNode;
   }
 };
 

@@ -1,7 +1,7 @@
 // Walks over the rows of one request. They have three parts, which do not depend on each other:
 //
 //   a topology        which drafts follow which: a chain (chain.h) or a tree (tree.h)
-//   a rule            what is decided at a row: walk_race, walk_rejection and walk_traversal below
+//   a rule            what is decided at a row: walk_race, walk_rejection, walk_traversal and walk_paths below
 //   row operations    `Ops`, as a backend does them: by one thread, a block, a cluster
 //
 // Rows are wide; a walk is short and sequential. Node 0 is the last committed token, every other node is a draft, and
@@ -33,11 +33,20 @@
 //                                              less the tokens of the node's children
 //   void emit(depth, node, token)              writes the token decided after `node`
 //   void enter(depth, node, token)             goes on to this draft, from its parent at `depth`
+//   kSumsBuckets                               whether it has what walk_paths needs
 // walk_traversal goes back, too. It needs
 //   Number                                     float; or Range, where p, q and the sums are known by bounds
 //   PathNode<Number> path(depth)               of the node at this depth of the path; the root's is root_of_path()
 //   void put(depth, PathNode<Number>)
 //   void leave(depth, node, token)             goes back from this draft to its parent at `depth`
+// walk_paths needs all that, and of the topology
+//   int32_t chains() const                     how many chains were drafted
+//   int32_t leaf(chain, status*)               the node where one ends, or kNoNode
+//   int32_t child_toward(node, leaf, status*)  the child of `node` on the way to a leaf, or kNoNode
+// and of Ops
+//   bool look(node, chains, weight, Look*, status*)   how many of these chains to look at. From now on share(p, q) q
+//                                              stands in the place of q of this node, in its sums and its residual
+//   float share(p, q)                          of the node that the walk is at; 1 if look was not called for it
 // An operation returns false while its answer is not known. The rule then returns false as well. The backend finds the
 // answer and calls the rule again with the same `Walk`: it asks the same question again. A rule returns true when the
 // walk has ended: then Walk::depth drafts were accepted.
@@ -47,6 +56,7 @@
 
 #include "accept.h"
 #include "law.h"
+#include "paths.h"
 #include "race.h"
 #include "request.h"
 #include "traversal.h"
@@ -384,8 +394,9 @@ SPECDEC_HD bool first_left(const Topology& t, Ops& ops, const Walk& at, Node* he
   return true;
 }
 
-template <class Topology, class Ops, class Node>
-SPECDEC_HD bool weigh_child(const Topology& t, Ops& ops, const Node& here, Node* child, int32_t* status) {
+// `share` says which multiple of q a token was drawn with, from its p and q.
+template <class Topology, class Ops, class Node, class Share>
+SPECDEC_HD bool weigh_child(const Topology& t, Ops& ops, const Node& here, Node* child, Share&& share, int32_t* status) {
   const int64_t token = t.draft_token(child->node);
   set(&child->weight, 0.0f);
   if (!in_vocab(t, token)) {
@@ -394,8 +405,7 @@ SPECDEC_HD bool weigh_child(const Topology& t, Ops& ops, const Node& here, Node*
   }
   typename Ops::Number q;
   if (!ops.laws(here.node, static_cast<int32_t>(token), &child->p, &q, status)) return false;
-  const auto share = t.has_draft() ? share_of(here.residual_mass, here.untried_mass) : here.residual_mass;
-  child->weight = child_weight(here.weight, child->p, q, here.subtracted, share);
+  child->weight = child_weight(here.weight, child->p, q, here.subtracted, share(child->p, q));
   return true;
 }
 
@@ -433,45 +443,148 @@ SPECDEC_HD bool accept_path(const Topology& t, Ops& ops, const Walk& at, const N
   return true;
 }
 
+// Whether the leaf that the walk stands at is accepted with its path. The root is.
+template <class Topology, class Ops, class Node>
+SPECDEC_HD bool try_leaf(const Topology& t, Ops& ops, const Walk& at, Node* here, bool* accepted, int32_t* status) {
+  *accepted = at.depth == 0;
+  if (*accepted) return true;
+  const float u = leaf_coin(t.noise_at_depth(at.depth - 1, 0), at.node);
+  if (!decide_above(here->weight, u, accepted)) return false;
+  bool stays = here->summed || !*accepted;
+  if (!stays && !decide_at_least(here->weight, 1.0f, &stays)) return false;
+  return stays || (sum_up(t, ops, at.depth, here, status) && decide_above(here->weight, u, accepted));
+}
+
+// Goes on to a child that weighs something, or takes it off.
+template <class Topology, class Ops, class Node>
+SPECDEC_HD bool go_down(const Topology& t, Ops& ops, Walk* at, const Node& here, const Node& child) {
+  bool weighs;
+  if (!decide_at_least(child.weight, kSmallest, &weighs)) return false;
+  if (!weighs) {
+    take_off(t, ops, at->depth, here, child);
+    return true;
+  }
+  ops.enter(at->depth, child.node, static_cast<int32_t>(t.draft_token(child.node)));
+  *at = walk_from(child.node, at->depth + 1);
+  ops.put(at->depth, child);
+  return true;
+}
+
+// Takes the leaf that the walk stands at off, and goes back to its parent.
+template <class Topology, class Ops, class Node>
+SPECDEC_HD void go_back(const Topology& t, Ops& ops, Walk* at, const Node& leaf) {
+  ops.leave(at->depth - 1, at->node, static_cast<int32_t>(t.draft_token(at->node)));
+  const Node parent = ops.path(at->depth - 1);
+  *at = walk_from(parent.node, at->depth - 1);
+  take_off(t, ops, at->depth, parent, leaf);
+}
+
 // Accepts a draft only together with drafts before it, as far down the tree as their probabilities allow.
 template <class Topology, class Ops>
 SPECDEC_HD bool walk_traversal(const Topology& t, Ops& ops, Walk* at, int32_t* status) {
-  using Node = PathNode<typename Ops::Number>;
+  using Number = typename Ops::Number;
   for (;;) {
-    Node here = ops.path(at->depth);
+    PathNode<Number> here = ops.path(at->depth);
     int32_t first;
     if (!first_left(t, ops, *at, &here, &first, status)) return false;
     if (first != kNoNode) {
-      Node child = path_node<typename Ops::Number>(first);
-      bool weighs;
-      if (!weigh_child(t, ops, here, &child, status) || !decide_at_least(child.weight, kSmallest, &weighs)) return false;
-      if (weighs) {
-        ops.enter(at->depth, first, static_cast<int32_t>(t.draft_token(first)));
-        *at = walk_from(first, at->depth + 1);
-        ops.put(at->depth, child);
-      } else {
-        take_off(t, ops, at->depth, here, child);
-      }
+      PathNode<Number> child = path_node<Number>(first);
+      const auto share = [&](const Number&, const Number&) {
+        return t.has_draft() ? share_of(here.residual_mass, here.untried_mass) : here.residual_mass;
+      };
+      if (!weigh_child(t, ops, here, &child, share, status) || !go_down(t, ops, at, here, child)) return false;
       continue;
     }
-    bool accepted = at->depth == 0;
-    if (!accepted) {
-      const float u = leaf_coin(t.noise_at_depth(at->depth - 1, 0), at->node);
-      if (!decide_above(here.weight, u, &accepted)) return false;
-      bool stays = here.summed || !accepted;
-      if (!stays && !decide_at_least(here.weight, 1.0f, &stays)) return false;
-      if (!stays && !(sum_up(t, ops, at->depth, &here, status) && decide_above(here.weight, u, &accepted)))
-        return false;
-    }
+    bool accepted;
+    if (!try_leaf(t, ops, *at, &here, &accepted, status)) return false;
     if (accepted) return accept_path(t, ops, *at, here, status);
-    ops.leave(at->depth - 1, at->node, static_cast<int32_t>(t.draft_token(at->node)));
-    const Node parent = ops.path(at->depth - 1);
-    *at = walk_from(parent.node, at->depth - 1);
-    take_off(t, ops, at->depth, parent, here);
+    go_back(t, ops, at, here);
+  }
+}
+
+// ---- paths ----------------------------------------------------------------------------------------------------------
+
+// Several chains were drawn from the draft, independently of each other. The walk goes down from the root with those
+// that begin alike. At a node that m of them go on from, it looks at the first j, and takes the token of the first that
+// lies in the best bucket of them (paths.h). The chains with that token go on, whichever they are: their next tokens are
+// still independent draws from q. So the taken token has the law q' = q G, where G depends on its bucket, and j's law
+// is chosen by what is known before the token. The chain taken in the end is verified as a block, with q' in the place
+// of q.
+
+// The coin by which j is drawn. One a depth.
+constexpr uint32_t kLookCoin = 1u << 31;
+
+// What a chain has after a node, kNoNode if it ends there or does not come by.
+template <class Topology>
+SPECDEC_HD int32_t next_of_chain(const Topology& t, int32_t node, int32_t chain, int32_t* status) {
+  const int32_t child = t.child_toward(node, t.leaf(chain, status), status);
+  return child != kNoNode && t.draft_token(child) != -1 ? child : kNoNode;
+}
+
+// How many chains go on from a node, 0 if there is no place for their drafts.
+template <class Topology>
+SPECDEC_HD int32_t chains_from(const Topology& t, const Walk& at, int32_t* status) {
+  int32_t count = 0;
+  for (int32_t chain = 0; chain < t.chains(); ++chain) count += next_of_chain(t, at.node, chain, status) != kNoNode;
+  if (count == 0 || at.depth < t.max_depth()) return count;
+  *status |= SPECDEC_STATUS_PARAMETER;
+  return 0;
+}
+
+// The first in the best bucket among the next drafts of the first chains. One that was not drawn from q is behind all.
+template <class Topology, class Ops>
+SPECDEC_HD bool best_of_chains(const Topology& t, Ops& ops, int32_t node, int32_t chains, int32_t* best,
+                               int32_t* status) {
+  int32_t best_bucket = -2;
+  for (int32_t chain = 0, looked = 0; looked < chains; ++chain) {
+    const int32_t child = next_of_chain(t, node, chain, status);
+    if (child == kNoNode) continue;
+    ++looked;
+    int32_t bucket = -1;
+    const int64_t token = t.draft_token(child);
+    if (!in_vocab(t, token)) {
+      *status |= SPECDEC_STATUS_TOKEN_RANGE;
+    } else if (chains > 1) {
+      float p, q;
+      if (!ops.laws(node, static_cast<int32_t>(token), &p, &q, status)) return false;
+      if (q > 0.0f) bucket = static_cast<int32_t>(bucket_of(max(p, 0.0f), q));
+    }
+    if (bucket > best_bucket) *best = child, best_bucket = bucket;
+  }
+  return true;
+}
+
+template <class Topology, class Ops>
+SPECDEC_HD bool walk_paths(const Topology& t, Ops& ops, Walk* at, int32_t* status) {
+  using Node = PathNode<float>;
+  for (;;) {
+    Node here = ops.path(at->depth);
+    const int32_t chains = here.after == here.node ? chains_from(t, *at, status) : 0;
+    if (chains > 0) {
+      int32_t looked = 1, best = kNoNode;
+      if (chains > 1) {
+        Look look;
+        if (!ops.look(at->node, chains, here.weight, &look, status)) return false;
+        looked = look.chains(accept_coin(t.noise_at_depth(at->depth, 0), kLookCoin));
+      }
+      if (!best_of_chains(t, ops, at->node, looked, &best, status)) return false;
+      Node child = path_node<float>(best);
+      const auto share = [&](float p, float q) { return ops.share(max(p, 0.0f), q); };
+      if (!weigh_child(t, ops, here, &child, share, status)) return false;
+      if (!go_down(t, ops, at, here, child)) return false;
+      continue;
+    }
+    bool accepted;
+    if (!try_leaf(t, ops, *at, &here, &accepted, status)) return false;
+    if (accepted) return accept_path(t, ops, *at, here, status);
+    go_back(t, ops, at, here);
   }
 }
 
 // ---- by method ------------------------------------------------------------------------------------------------------
+
+// Whether a method's walk goes back up, so that what is known of a path's rows is kept.
+SPECDEC_HD bool goes_back(int32_t method) { return method == SPECDEC_TRAVERSAL || method == SPECDEC_PATHS; }
 
 template <class Topology, class Ops, class Tester = ByLaws>
 SPECDEC_HD bool walk(const Topology& t, int32_t method, Ops& ops, Walk* at, int32_t* status,
@@ -482,6 +595,8 @@ SPECDEC_HD bool walk(const Topology& t, int32_t method, Ops& ops, Walk* at, int3
   }
   if (t.target_law.greedy || method == SPECDEC_RACE) return walk_race(t, ops, at, status);
   if (method == SPECDEC_TRAVERSAL) return walk_traversal(t, ops, at, status);
+  if constexpr (Topology::kSiblings && Ops::kSumsBuckets)
+    if (method == SPECDEC_PATHS) return walk_paths(t, ops, at, status);
   return walk_rejection(t, ops, at, status, tester);
 }
 

@@ -58,6 +58,7 @@ template <class Topology>
 class TableOps {
  public:
   using Number = float;
+  static constexpr bool kSumsBuckets = false;
 
   SPECDEC_HD TableOps(const WalkTablesParams& params, const Topology& topology, const VerdictWriter& verdict,
                       int64_t request)

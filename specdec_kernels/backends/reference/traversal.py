@@ -28,8 +28,11 @@ class Trees(NamedTuple):
     width: int  # deeper nodes than width - 1 count as absent
 
 
-def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise):
-    """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of every tree."""
+def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, walk=None):
+    """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of every tree.
+
+    ``walk(request, b)`` takes the place of ``Request.traverse``, for request b.
+    """
     count, nodes = drafts.tokens.shape
     device, vocabulary = drafts.target.device, drafts.target.shape[-1]
     everyone = torch.arange(count, device=device)
@@ -49,7 +52,7 @@ def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise):
             parents[b], drafted[b], [Rows(*(None if part is None else part[b] for part in row)) for row in rows],
             [0.0] + [coin[b] for coin in coins], drafts.draft is None, drafts.replacement, drafts.width - 1,
         )  # fmt: skip
-        accepted, law = request.traverse()
+        accepted, law = walk(request, b) if walk else request.traverse()
         path[b, : len(accepted)] = torch.tensor(accepted)
         tokens[b, : len(accepted) - 1] = drafts.tokens[b, accepted[1:]]
         num_accepted[b], status[b] = len(accepted) - 1, request.status

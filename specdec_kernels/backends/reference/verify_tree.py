@@ -1,8 +1,8 @@
-"""Verification of trees of draft tokens: node by node, all requests at once; ``traversal`` has a file of its own."""
+"""Verification of trees of draft tokens: node by node, all requests at once; ``traversal`` and ``paths`` have files."""
 
 import torch
 
-from specdec_kernels.backends.reference import form, laws, noise, requests, traversal
+from specdec_kernels.backends.reference import form, laws, noise, paths, requests, traversal
 from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.backends.reference.verify_chain import Pair, race_step
 from specdec_kernels.status import Status
@@ -32,14 +32,15 @@ def verify_tree(call):
     if call.draft is not None:
         bad |= bad_draft_temperature
     status = bad.int() * Status.PARAMETER
-    if call.method == "traversal":
+    if call.method in ("traversal", "paths"):
         places = who.live.unsqueeze(-1) * nodes + torch.arange(nodes, device=device)
         draft = None if call.draft is None else call.draft[who.entry]
         drafts = traversal.Trees(
             torch.where(stray, -1, parents), draft_tokens, call.target[who.live], places, draft, call.draft_map,
             call.replacement, width,
         )  # fmt: skip
-        tokens, path, num_accepted, found = traversal.decide(drafts, target_law, draft_law, edits, whose)
+        walk = None if call.leaves is None else paths.Walk(call.leaves[who.live].long(), whose, width)
+        tokens, path, num_accepted, found = traversal.decide(drafts, target_law, draft_law, edits, whose, walk)
         return form.write(call, who, tokens, path, num_accepted, status | found)
     node, depth, tries = torch.zeros(3, count, dtype=torch.int64, device=device)
     # The laws p^m and q^m at each request's node, and the tokens tried there.

@@ -103,7 +103,7 @@ class HostCuda(Kernels):
             parents = torch.arange(-1, rows - 1)
             return (
                 verdict[0], parents, target, target, None, None, "rejection", False, law, law, edits, noise,
-                None, *tree_verdict, None, 0,
+                None, None, *tree_verdict, None, 0,
             )  # fmt: skip
 
         def sample(law=law, edits=off):

@@ -1,0 +1,37 @@
+// merge_paths: a block for each request, a thread for each chain.
+#include "../team/launch.cuh"
+#include "specdec/merge.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+__global__ void __launch_bounds__(kThreads) merge_paths_kernel(const MergeParams p) {
+  const MergedPaths tree(p, blockIdx.x);
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
+  for (int32_t chain = thread; chain < p.chains(); chain += threads) tree.count(chain);
+  __syncthreads();
+  for (int32_t chain = thread; chain < p.chains(); chain += threads) tree.put_nodes(chain);
+  if (thread == 0) tree.clear(0);
+  for (int32_t node = tree.nodes() + thread; node < p.draft_tokens.columns; node += threads) tree.clear(node);
+  // A leaf takes the place of a number that the chains after it need.
+  for (int32_t last = p.chains(); last > 0; last -= threads) {
+    const int32_t chain = last - 1 - thread;
+    const int32_t leaf = chain >= 0 ? tree.leaf(chain) : -1;
+    __syncthreads();
+    if (chain >= 0) tree.leaves[chain] = leaf;
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+cudaError_t merge_paths(const MergeParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  const int threads = p.chains() < kThreads ? (p.chains() + 31) / 32 * 32 : kThreads;
+  return launch_alone<merge_paths_kernel>({p.draft_tokens.rows, threads > 0 ? threads : 32}, p, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

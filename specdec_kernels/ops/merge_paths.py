@@ -1,0 +1,84 @@
+"""merge_paths: trees of chains of draft tokens, in which those that begin alike share nodes."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output, size, tensor
+from specdec_kernels.calls.op import Op
+
+
+class MergedPaths(NamedTuple):
+    """Trees of n chains of at most K tokens, N = n K + 1.
+
+    Attributes
+    ----------
+    draft_tokens : Tensor
+        int64 [B, N]: the nodes' tokens; -1 for the root, and behind the last node.
+    parents : Tensor
+        int32 [B, N]: the parent of each node; -1 for the root, and behind the last node.
+    leaves : Tensor
+        int32 [B, n]: the node at which each chain ends, -1 for one without tokens.
+    """
+
+    draft_tokens: torch.Tensor
+    parents: torch.Tensor
+    leaves: torch.Tensor
+
+
+MERGE_PATHS = Op(
+    "merge_paths",
+    result=MergedPaths,
+    sizes={"nodes": size("N")},
+    paths=tensor("BQK:m"),
+    draft_tokens=Output(torch.int64, "out.draft_tokens", "BN"),
+    parents=Output(torch.int32, "out.parents", "BN"),
+    leaves=Output(torch.int32, "out.leaves", "BQ"),
+)
+
+
+def merge_paths(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | None = None) -> MergedPaths:
+    """A batch of trees from chains that were drawn independently of each other, for ``verify_tree(method="paths")``.
+
+    Node 0 is the root. The others come chain by chain: each chain adds, in order, those that no chain before it has.
+
+    Parameters
+    ----------
+    paths : Tensor
+        int32 or int64 [B, n, K]: K tokens of each of n chains. A chain ends before its first -1. The chains of a
+        request must lie K steps of one stride apart, as those of a contiguous tensor do.
+    out : MergedPaths, optional
+        Preallocated, contiguous; None among them is made anew.
+
+    Returns
+    -------
+    MergedPaths
+        ``(draft_tokens, parents, leaves)``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was expected and what came.
+
+    Examples
+    --------
+    >>> import torch, specdec_kernels
+    >>> tree = specdec_kernels.merge_paths(torch.tensor([[[5, 7], [5, 8], [6, -1]]]))
+    >>> tree.draft_tokens.tolist(), tree.parents.tolist(), tree.leaves.tolist()
+    ([[-1, 5, 7, 8, 6, -1, -1]], [[-1, 0, 1, 1, 0, -1, -1]], [[2, 3, 4]])
+    """
+    several = isinstance(paths, torch.Tensor) and paths.ndim == 3
+    nodes = paths.shape[1] * paths.shape[2] + 1 if several else 1
+    if (found := MERGE_PATHS.direct(False, nodes, paths, out)) is not None:
+        return found
+    inputs.check_tensor("paths", paths, inputs.TOKEN_DTYPES, 3)
+    batch, chains, length = paths.shape
+    if chains > 1 and length > 0 and paths.stride(1) != length * paths.stride(2):
+        raise ValueError(
+            f"paths: expected chains {length} steps apart; got strides {paths.stride()} of {inputs.shown(paths)}"
+        )
+    merged = MERGE_PATHS.outputs(out, paths.device, (batch, nodes), (batch, nodes), (batch, chains))
+    MERGE_PATHS(paths.view(batch, nodes - 1), *merged, given=out is not None)
+    return merged

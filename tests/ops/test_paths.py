@@ -1,0 +1,283 @@
+"""method="paths": lossless for every tuple of chains, the same on every backend, `block` for one chain."""
+
+import numpy as np
+import pytest
+import torch
+
+import specdec_kernels
+from specdec_kernels import Edits, InputPositions, Sampling, Status, merge_paths, race_sample
+from specdec_kernels.calls.values import Law
+from specdec_kernels.conformance import Contexts
+from tests.ops.test_traversal_laws import alike
+from tests.ops.test_tree_laws import one_law
+from tests.support import traversal_enumeration
+from tests.support.cases import seeds
+from tests.support.enumeration import PROBS, Given
+from tests.support.laws import P, Q, assert_law, counts_follow, follows_law, random_laws
+from tests.support.ops import verify_chain, verify_tree
+from tests.support.path_enumeration import oracle_law, path_law, two_rounds, two_rounds_of_one_noise
+
+
+def lossless(contexts, law, length, within=1e-12):
+    full = contexts.completed(law, length)
+    return full == pytest.approx({x: contexts.chance(contexts.p, x) for x in full}, abs=within)
+
+
+def accepted_by(law):
+    return sum(chance * (len(emitted) - 1) for emitted, chance in law.items())
+
+
+class TestExactly:
+    """Every tuple of chains, every number of them looked at, the two sides of every coin and every token drawn."""
+
+    @pytest.mark.parametrize("vocabulary", [2, 3, 4])
+    @pytest.mark.parametrize("length", [1, 2, 3])
+    @pytest.mark.parametrize("chains", [2, 3, 4])
+    def test_formulas(self, vocabulary, length, chains):
+        contexts = Contexts(vocabulary, length, seed=chains)
+        law = path_law(contexts, chains, length)
+        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+        assert lossless(contexts, law, length + 1)
+
+    @pytest.mark.parametrize(
+        "vocabulary, length, chains",
+        [(2, 2, 2), (4, 1, 4), (4, 2, 2), (3, 2, 3), (2, 3, 3), pytest.param(4, 3, 2, marks=pytest.mark.slow),
+         pytest.param(2, 2, 4, marks=pytest.mark.slow)],
+    )  # fmt: skip
+    def test_the_oracle_follows_them(self, vocabulary, length, chains):
+        contexts = Contexts(vocabulary, length, seed=chains)
+        law = oracle_law(contexts, chains, length)
+        assert lossless(contexts, law, length + 1)
+        assert alike(law, path_law(contexts, chains, length))
+
+    def test_over_two_rounds(self):
+        contexts = Contexts(2, 5, seed=9)
+        law = two_rounds(contexts, lambda left: oracle_law(left, 2, 2))
+        assert lossless(contexts, contexts.completed(law, 6), 6)
+
+    @pytest.mark.parametrize("given", [Given(Law("logits", 0.7), Law("logits", 1.3)), Given(Law("logits", 0.5), PROBS)])
+    def test_rows_of_logits(self, given):
+        contexts = Contexts(3, 2, seed=15)
+        assert alike(oracle_law(contexts, 2, 2, given), path_law(contexts, 2, 2), within=3e-7)
+
+    def test_laws_at_the_edge(self):
+        for p, q in (
+            (P, P),  # nothing is ever left
+            ([0.0, 0.0, 0.5, 0.5], [0.4, 0.3, 0.2, 0.1]),  # the target forbids what is drawn
+            ([0.0, 1.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]),  # the target is certain
+            ([0.0625, 0.0625, 0.375, 0.5], [0.25, 0.25, 0.25, 0.25]),  # ratios at the edges of buckets
+        ):
+            contexts = one_law(torch.as_tensor(p), torch.as_tensor(q), depth=2)
+            law = {x: chance for x, chance in oracle_law(contexts, 3, 2).items() if chance > 0}
+            first = [sum(chance for x, chance in law.items() if x[0] == token) for token in range(4)]
+            assert first == pytest.approx(contexts.p[()].tolist(), abs=3e-7)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_accepts_more_than_traversal_of_the_same_chains(self, seed):
+        contexts = Contexts(3, 2, seed=seed)
+        both = (-1, 0, 0, 1, 2)
+        traversal = traversal_enumeration.output_law(contexts, both, drawn_with_replacement=True)
+        found = accepted_by(path_law(contexts, 2, 2))
+        assert found > traversal_enumeration.expected_accepted(traversal) + 1e-3
+        assert accepted_by(path_law(contexts, 4, 2)) > found
+
+
+class TestBiasIsCaughtExactly:
+    """Rules that go wrong in one point fail the checks above."""
+
+    @pytest.mark.parametrize("wrong", ["residual of q", "peeks", "unclipped"])
+    def test_wrong_rules(self, wrong):
+        contexts = one_law(depth=2)
+        assert lossless(contexts, path_law(contexts, 2, 2), 3)
+        assert not lossless(contexts, path_law(contexts, 2, 2, wrong=wrong), 3, within=1e-3)
+
+    def test_the_same_nonce_in_every_round(self):
+        contexts = one_law(depth=5)
+        law = contexts.completed(two_rounds_of_one_noise(contexts, 2), 6)
+        assert sum(law.values()) == pytest.approx(1, abs=1e-9)
+        first = [sum(chance for x, chance in law.items() if x[1] == token) for token in range(4)]
+        assert first != pytest.approx(P.tolist(), abs=1e-3)
+
+    def test_dropping_chains_behind_those_looked_at_costs_tokens_but_no_law(self):
+        contexts = one_law(depth=2)
+        law = path_law(contexts, 4, 2, wrong="stay among those looked at")
+        assert lossless(contexts, law, 3)
+        assert accepted_by(law) <= accepted_by(path_law(contexts, 4, 2))
+
+
+def path_call(seed, requests=24, chains=3, length=3, vocabulary=65, draft_vocabulary=None, space="logits", odd=True,
+              dtype=torch.float32):  # fmt: skip
+    """Arguments of a call, with chains that begin alike now and then, some short, some with tokens nobody draws."""
+    generator = torch.Generator().manual_seed(seed)
+    known = draft_vocabulary or vocabulary
+    paths = torch.randint(0, known, (requests, 1, length), generator=generator).repeat(1, chains, 1)
+    other = torch.randint(0, known, paths.shape, generator=generator)
+    paths = torch.where(torch.rand(paths.shape, generator=generator) < 0.4, other, paths)
+    if odd:
+        unlikely = torch.rand(paths.shape, generator=generator)
+        paths = torch.where(unlikely < 0.03, -1, paths)
+        paths = torch.where((unlikely > 0.94) & (unlikely < 0.97), vocabulary + 3, paths)
+        paths = torch.where(unlikely > 0.97, vocabulary - 1, paths)
+    with specdec_kernels.backend("reference"):
+        tokens, parents, leaves = merge_paths(paths)
+    target = torch.randn(*tokens.shape, vocabulary, generator=generator)
+    draft = target + torch.randn(target.shape, generator=generator)
+    for child in range(1, tokens.shape[1]):  # drafts are likely
+        real = (parents[:, child] >= 0).nonzero().squeeze(-1)
+        place = real, parents[real, child].long(), tokens[real, child].clamp(0, vocabulary - 1)
+        draft[place] += 2.5
+        target[place] += 2.0
+    draft = draft[..., :draft_vocabulary]
+    if space == "probs":
+        target, draft = target.softmax(-1), draft.softmax(-1)
+    return {
+        "draft_tokens": tokens, "target": target.to(dtype), "draft": draft.to(dtype), "parents": parents,
+        "leaves": leaves, "method": "paths", "space": space, "seed": seeds(requests, 7 * seed), "position": 40,
+        "temperature": torch.tensor([1.0, 0.6, 0.0, 1.7])[torch.arange(requests) % 4],
+    }  # fmt: skip
+
+
+def with_nan(call):
+    call["target"][1, 0, 5] = torch.nan
+    call["draft"][2, 0, 6] = torch.nan
+    call["target"][3, 1] = -torch.inf
+    call["draft"][5, 0, call["draft_tokens"][5, 1].clamp(0, 64)] = -torch.inf
+    return call
+
+
+CALLS = {
+    "logits": lambda: path_call(1),
+    "probabilities": lambda: path_call(2, space="probs"),
+    "bfloat16": lambda: path_call(3, dtype=torch.bfloat16, vocabulary=2500, requests=8),
+    "many chains": lambda: path_call(4, chains=20, length=2, requests=8),
+    "a smaller draft vocabulary": lambda: path_call(5, draft_vocabulary=50),
+    "filters": lambda: path_call(6) | {
+        "temperature": None, "sampling": Sampling(temperature=0.8, top_p=0.9), "draft.sampling": Sampling(top_k=30),
+    },
+    "edits": lambda: path_call(7) | {
+        "edits": Edits(repetition=1.3, presence=0.4, pending=torch.tensor([[1, 2]] * 24)),
+    },
+    "odd values": lambda: with_nan(path_call(8)),
+    "an index": lambda: path_call(9) | {
+        "request_index": torch.arange(24).roll(5).index_fill(0, torch.tensor([4]), -1), "seed": seeds(24),
+    },
+    "no room": lambda: path_call(10) | {"max_depth": 1},
+    "positions": lambda: path_call(11) | {"position": InputPositions(torch.arange(24 * 10).view(24, 10))},
+    "leaves that are none": lambda: path_call(12) | {
+        "leaves": torch.tensor([[99, 1, -7]] * 24), "temperature": 1.0,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("other_backend")
+class TestLikeTheOracle:
+    @pytest.mark.parametrize("name", CALLS)
+    def test_same_verdict(self, name, other_backend):
+        call = CALLS[name]()
+        found = verify_tree(**call)
+        with specdec_kernels.backend("reference"):
+            expected = verify_tree(**call)
+        assert expected.num_accepted.max() > 0 or name == "leaves that are none"
+        for part, mine, right in zip(found._fields, found, expected, strict=True):
+            assert torch.equal(mine, right), (part, (mine != right).nonzero().flatten().tolist())
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
+def test_twenty_chains():
+    call = path_call(4, chains=20, length=2, requests=3)
+    found = verify_tree(**call)
+    with specdec_kernels.backend("reference"):
+        assert all(map(torch.equal, found, verify_tree(**call)))
+
+
+@pytest.mark.usefixtures("backend")
+class TestOneChain:
+    def test_is_block(self):
+        call = path_call(20, chains=1, length=4, odd=False)
+        tree, shape = verify_tree(**call), ("parents", "leaves", "method")
+        chain = {name: x for name, x in call.items() if name not in shape}
+        block = verify_chain(
+            **chain | {"draft_tokens": call["draft_tokens"][:, 1:], "draft": call["draft"][:, :-1]}, method="block"
+        )
+        assert block.num_accepted.float().mean() > 1
+        assert torch.equal(tree.tokens, block.tokens)
+        assert torch.equal(tree.num_accepted, block.num_accepted)
+        assert torch.equal(tree.status, block.status)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_request_is_decided_as_alone():
+    call = path_call(21, requests=12, vocabulary=3000)
+    whole = verify_tree(**call)
+    for b in (0, 5, 11):
+        own = {name: x[b : b + 1] if isinstance(x, torch.Tensor) else x for name, x in call.items()}
+        found = verify_tree(**own, max_depth=3)
+        assert all(torch.equal(mine[0], every[b]) for mine, every in zip(found, whole, strict=True))
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "change, error, text",
+        [
+            ({"leaves": None}, TypeError, "leaves: expected"),
+            ({"draft": None}, ValueError, "draft: expected the laws"),
+            ({"method": "traversal"}, ValueError, "leaves: expected None with method='traversal'"),
+            ({"leaves": torch.zeros(3, 3, dtype=torch.int32)}, ValueError, "leaves: expected"),
+            ({"leaves": torch.zeros(24, 3)}, TypeError, "leaves: expected"),
+            ({"method": "path"}, ValueError, "method: expected"),
+        ],
+    )
+    def test_named(self, change, error, text):
+        with pytest.raises(error, match=text):
+            specdec_kernels.verify_tree(**path_call(1) | change)
+
+    def test_a_leaf_out_of_range_shows(self):
+        status = verify_tree(**CALLS["leaves that are none"]()).status
+        assert (status & Status.PARAMETER > 0).all()
+
+
+def texts(p, q, count, length, chains=3, drafts=2, fresh=True, first_seed=0):
+    """Tokens [count, length] of texts whose every token has law p, cut into rounds; drafts of law q everywhere."""
+    seed, said = seeds(count, first_seed), torch.zeros(count, length + drafts + 1, dtype=torch.int64)
+    done = torch.zeros(count, dtype=torch.int64)
+    for number in range(length):
+        nonce = 64 * number * fresh
+        rows, places = q.expand(count, drafts, -1), done[:, None] + torch.arange(drafts)
+        noise = {"seed": seed[:, None], "position": places}
+        drawn = [race_sample(rows, space="probs", nonce=nonce + c, **noise) for c in range(1, chains + 1)]
+        paths = torch.stack(drawn, dim=1)
+        tokens, parents, leaves = merge_paths(paths)
+        verdict = specdec_kernels.verify_tree(
+            tokens, p.expand(*tokens.shape, -1), q.expand(*tokens.shape, -1), parents=parents, leaves=leaves,
+            method="paths", space="probs", seed=seed, position=done, nonce=nonce, max_depth=drafts,
+        )  # fmt: skip
+        for slot in range(drafts + 1):
+            emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
+            said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
+        done = (done + verdict.num_accepted + 1).clamp(max=length)
+    return said[:, :length]
+
+
+@pytest.mark.usefixtures("fast_backend")
+class TestByFrequency:
+    """Whole texts, round after round; a right law is called wrong once in 1e6 (``tests/support/laws.py``)."""
+
+    def test_pairs_of_tokens(self):
+        said = texts(P, Q, 40_000, 4)
+        for first in (0, 1, 2):
+            assert_law(4 * said[:, first] + said[:, first + 1], torch.outer(P, P).flatten())
+
+    def test_one_nonce_for_all_rounds_is_caught(self):
+        said = texts(P, Q, 200_000, 3, chains=2, fresh=False)
+        assert_law(said[:, 0], P)
+        assert not follows_law(said[:, 1], P)
+
+    @pytest.mark.slow
+    def test_ten_million_tokens_of_three_hundred(self):
+        p, q = random_laws(torch.Generator().manual_seed(30), 2, 300)
+        counts, batch, length = np.zeros(300, dtype=np.int64), 125_000, 8
+        for part in range(10):
+            counts += np.bincount(texts(p, q, batch, length, first_seed=part * batch).flatten(), minlength=300)
+        assert counts.sum() == 10_000_000
+        assert counts_follow(counts, p)

@@ -1,0 +1,251 @@
+"""Exact laws of ``method="paths"``: every tuple of chains, by formulas of their own, which the oracle is held to.
+
+What a walk decides depends on the chains that are left at a node alone, and on their next tokens. So their tokens are
+enumerated node by node, and chains that are left are counted, not named: that is every tuple of chains. The law of the
+token taken is counted over tuples, too, where the oracle has it in powers of sums.
+"""
+
+import math
+from functools import lru_cache
+from itertools import combinations, product
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from specdec_kernels.backends import reference
+from specdec_kernels.backends.reference import laws, noise
+from specdec_kernels.calls.op import OPS
+from specdec_kernels.calls.values import Edit, Noise
+from tests.support.enumeration import AS_PROBS
+from tests.support.traversal_enumeration import FIRST_COIN, after
+
+LOOK_COIN, NEAR, SHARES = 2**31, 2.0**-14, (0.2, 0.4, 0.6, 0.8)
+
+
+class End(NamedTuple):
+    """Where a walk comes to on its way down, and how."""
+
+    chance: float
+    said: tuple  # the tokens of the chain taken
+    chains: tuple  # all tokens of all chains that were enumerated on the way
+    looks: tuple  # a coin for each token: one by which so many chains are looked at
+    places: tuple  # (p, q', w) by depth, w after the token before
+
+
+def bucket(p, q):
+    return max(-12, min(8, math.floor(2 * math.log2(p / q)))) if p > 0 else -12
+
+
+def taken(tokens, buckets):
+    return max(tokens, key=lambda x: buckets[x])  # the first of the best
+
+
+def look_law(p, q, weight, chains):
+    """({number of chains looked at: probability}, q') at a node of this weight."""
+    buckets = [bucket(*pair) for pair in zip(p, q, strict=True)]
+    by_number = [[0.0] * len(q) for _ in range(chains)]
+    for number in range(1, chains + 1):
+        for tokens in product(range(len(q)), repeat=number):
+            by_number[number - 1][taken(tokens, buckets)] += math.prod(q[x] for x in tokens)
+    ways = [{j: 1.0} for j in range(1, chains + 1)]
+    ways += [{i: s, j: 1 - s} for i, j in combinations(range(1, chains + 1), 2) for s in SHARES]
+
+    def law(way):
+        return [sum(share * by_number[j - 1][x] for j, share in way.items()) for x in range(len(q))]
+
+    def reach(way):
+        mixed, groups = law(way), sorted(set(buckets))
+        sums = [[sum(row[x] for x in range(len(q)) if buckets[x] == b) for row in (p, mixed)] for b in groups]
+        return sum(min(weight * of_p, of_mixed) for of_p, of_mixed in sums)
+
+    reached = [reach(way) for way in ways]
+    way = next(way for way, x in zip(ways, reached, strict=True) if x >= max(reached) - NEAR)
+    return way, law(way), buckets
+
+
+def ends(contexts, chains, length, *, given=None, named=False, wrong=None):
+    """Every End. ``given``: the chains' tokens, in place of all. ``named``: chains that are left keep their names.
+
+    ``wrong``: "peeks" draws no number of chains, it looks on while tokens are bad; "unclipped" weights.
+    """
+    look = lru_cache(None)(look_law)
+
+    def down(chance, said, left, tokens, looks, places, weight):
+        p, q = (tuple(laws_[said].tolist()) for laws_ in (contexts.p, contexts.q))
+        if len(said) == length:
+            yield End(chance, said, tuple(map(tuple, tokens)), looks, (*places, (p, None, weight)))
+            return
+        way, law, buckets = look(p, q, weight, len(left)) if len(left) > 1 else ({1: 1.0}, list(q), [0] * len(q))
+        found = {}
+        everything = product(range(len(q)), repeat=len(left))
+        for drawn in everything if given is None else [[given[c][len(said)] for c in left]]:
+            share = math.prod(q[x] for x in drawn) if given is None else 1.0
+            coin = 0.0
+            for number, part in sorted(way.items()):
+                if wrong == "peeks" and len(left) > 1:
+                    number = next((i for i, x in enumerate(drawn, 1) if p[x] >= q[x]), len(left))
+                x = taken(drawn[:number], buckets)
+                stay = tuple(c for c, y in zip(left, drawn, strict=True) if y == x)
+                if wrong == "stay among those looked at":
+                    stay = stay[: list(drawn[:number]).count(x)]
+                longer = [[*row, drawn[left.index(c)]] if c in left else row for c, row in enumerate(tokens)]
+                key = (x, stay, coin + part / 2, tuple(map(tuple, longer))) if named else (x, len(stay))
+                found[key] = found.get(key, 0.0) + share * part
+                coin += part
+        for (x, stay, *more), share in found.items():
+            coin, longer = more if named else (0.0, tokens)
+            ratio = weight * p[x] / law[x]
+            yield from down(
+                chance * share, (*said, x), stay if named else tuple(range(stay)), list(map(list, longer)),
+                (*looks, coin), (*places, (p, law, weight)), ratio if wrong == "unclipped" else min(1.0, ratio),
+            )  # fmt: skip
+
+    yield from down(1.0, (), tuple(range(chains)), [[] for _ in range(chains)], (), (), 1.0)
+
+
+def thresholds(end):
+    """What the coin of each token has to be below."""
+    found = []
+    for p, law, weight in end.places[1:]:
+        if law is None:
+            found.append(min(1.0, weight))
+            continue
+        s = sum(max(0.0, weight * x - y) for x, y in zip(p, law, strict=True))
+        found.append(min(1.0, s / max(s + 1 - weight, 1e-300)))
+    return found
+
+
+def decided(contexts, end, wrong=None):
+    """{emitted tokens: probability} where a walk came to this end."""
+    law, h = {}, thresholds(end)
+    for accepted, (p, drafted, weight) in enumerate(end.places):
+        chance = end.chance * (h[accepted - 1] if accepted else 1.0) * math.prod(1 - x for x in h[accepted:])
+        if wrong == "residual of q" and drafted is not None:
+            drafted = contexts.q[end.said[:accepted]].tolist()
+        rest = p if drafted is None else [max(0.0, weight * x - y) for x, y in zip(p, drafted, strict=True)]
+        for token, share in enumerate(rest):
+            if chance > 0 and share > 0:
+                key = (*end.said[:accepted], token)
+                law[key] = law.get(key, 0.0) + chance * share / sum(rest)
+    return law
+
+
+def path_law(contexts, chains, length, *, wrong=None, given=None):
+    """{emitted tokens: probability} of a round."""
+    law = {}
+    for end in ends(contexts, chains, length, wrong=wrong, given=given, named=given is not None):
+        for emitted, chance in decided(contexts, end, wrong).items():
+            law[emitted] = law.get(emitted, 0.0) + chance
+    return law
+
+
+def two_rounds(contexts, round_law):
+    """{emitted tokens: probability} of a round and the one after it, whose noise is fresh."""
+    found = {}
+    for emitted, chance in round_law(contexts).items():
+        for more, again in round_law(after(contexts, emitted)).items():
+            found[emitted + more] = found.get(emitted + more, 0.0) + chance * again
+    return found
+
+
+def two_rounds_of_one_noise(contexts, chains):
+    """Two rounds of two drafts a chain, which do not depend on what was said before, under one nonce.
+
+    If one token was emitted, each chain drafts at its place what it had drafted there.
+    """
+    found, q = {}, contexts.q[()].tolist()
+    anything = list(product(product(range(len(q)), repeat=2), repeat=chains))
+
+    def chance_of(tokens):
+        return math.prod(q[x] for x in tokens)
+
+    whole = path_law(contexts, chains, 2)
+    second = {}
+    for tokens in anything:
+        for emitted, chance in path_law(contexts, chains, 2, given=tokens).items():
+            firsts = tuple(x for _, x in tokens)
+            if len(emitted) == 1 and firsts not in second:
+                second[firsts] = law = {}
+                for lasts in product(range(len(q)), repeat=chains):
+                    chains_again = tuple(zip(firsts, lasts, strict=True))
+                    for more, share in path_law(contexts, chains, 2, given=chains_again).items():
+                        law[more] = law.get(more, 0.0) + chance_of(lasts) * share
+            for more, share in (second[firsts] if len(emitted) == 1 else whole).items():
+                part = chance_of(sum(tokens, ())) * chance * share
+                found[emitted + more] = found.get(emitted + more, 0.0) + part
+    return found
+
+
+def merged(chains, nodes):
+    """(tokens, parents, leaves) of the tree in which chains that begin alike share nodes."""
+    known, tokens, parents, leaves = {(): 0}, [-1], [-1], []
+    for chain in chains:
+        for i in range(1, len(chain) + 1):
+            if chain[:i] not in known:
+                known[chain[:i]] = len(known)
+                tokens.append(chain[i - 1]), parents.append(known[chain[: i - 1]])
+        leaves.append(known[chain])
+    padding = [-1] * (nodes - len(tokens))
+    return tokens + padding, parents + padding, leaves, known
+
+
+def oracle_law(contexts, chains, length, given=AS_PROBS):
+    """`path_law` of the oracle: at each end its coins lie just below or just above the thresholds."""
+    near, cases = 1e-9 if given.target.space == "probs" else 1e-5, []
+    for end in ends(contexts, chains, length, named=True):
+        chance, h, known = end.chance, thresholds(end), merged(end.chains, 0)[3]
+        coins = {}
+        for accepted in range(length, -1, -1):
+            node, threshold = known[end.said[:accepted]], h[accepted - 1] if accepted else 1.0
+            if chance * threshold > 0:
+                cases.append((end, coins | {node: threshold * (1 - near)}, chance * threshold))
+            coins[node] = threshold * (1 + near)
+            chance *= 1 - threshold
+    return run(contexts, chains, length, cases, given)
+
+
+def run(contexts, chains, length, cases, given):
+    """The oracle on all cases at once, with their coins; what it draws is recorded."""
+    nodes, count = chains * length + 1, len(cases)
+    tokens, parents, leaves, known = zip(*(merged(end.chains, nodes) for end, _, _ in cases), strict=True)
+    coin_table = torch.full((count, nodes), torch.nan, dtype=torch.float64)
+    look_table = torch.tensor([(*end.looks, 0.0) for end, _, _ in cases], dtype=torch.float64)
+    p_rows, q_rows = torch.full((2, count, nodes, contexts.vocabulary), torch.nan, dtype=torch.float64)
+    for case, ((_, coins, _), said) in enumerate(zip(cases, known, strict=True)):
+        for node, coin in coins.items():
+            coin_table[case, node] = coin
+        for tokens_said, node in said.items():
+            p_rows[case, node], q_rows[case, node] = contexts.p[tokens_said], contexts.q[tokens_said]
+    drawn_from = torch.zeros(count, contexts.vocabulary, dtype=torch.float64)
+
+    def coins(whose, stream, index):
+        if index == LOOK_COIN:
+            return look_table[whose.seed, whose.position]
+        return coin_table[whose.seed, index - FIRST_COIN + 1]
+
+    def draw(weights, case):
+        drawn_from[case.squeeze(-1)] = weights / weights.sum(dim=-1, keepdim=True)
+        return torch.zeros(len(weights), dtype=torch.int64)
+
+    emitted, path = torch.empty(count, length + 1, dtype=torch.int64), torch.empty(count, length + 1, dtype=torch.int32)
+    num_accepted, status = torch.empty(2, count, dtype=torch.int32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(noise, "coins", coins)
+        patch.setattr(noise, "arrivals", lambda whose, stream, size: whose.seed.unsqueeze(-1))
+        patch.setattr(laws, "draw", draw)
+        target, draft = given.rows(p_rows, q_rows)
+        reference.verify_tree(OPS["verify_tree"].Call(
+            draft_tokens=torch.tensor(tokens), parents=torch.tensor(parents), target=target, draft=draft,
+            draft_map=given.draft_map, request_index=None, method="paths", replacement=False, target_law=given.target,
+            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0), input_positions=None,
+            leaves=torch.tensor(leaves), tokens=emitted, path=path, num_accepted=num_accepted, status=status,
+            index=None, form=0,
+        ))  # fmt: skip
+    law = {}
+    for (_, _, chance), said, last in zip(cases, emitted.tolist(), drawn_from.tolist(), strict=True):
+        said = tuple(x for x in said if x != -1)[:-1]
+        for token, share in enumerate(last):
+            if share > 0:
+                law[(*said, token)] = law.get((*said, token), 0.0) + chance * share
+    return law

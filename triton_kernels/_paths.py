@@ -1,0 +1,255 @@
+"""The walk of several chains (csrc/include/specdec/walk.h, paths.h): one of them is taken, then verified as a block.
+
+One program walks a request, once all rows are learned, as in ``_traversal``. A node's words in scratch memory are its
+weight, whether q counts by bucket there, and by how much.
+"""
+
+import triton
+import triton.language as tl
+
+from specdec_kernels.triton_kernels._children import masses
+from specdec_kernels.triton_kernels._cuts import DRAFT_MET
+from specdec_kernels.triton_kernels._edits import place_at
+from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities, unclean_groups
+from specdec_kernels.triton_kernels._math import (
+    GROUP,
+    NON_FINITE,
+    PARAMETER,
+    SMALLEST,
+    TOKEN_RANGE,
+    accept_coin,
+    any_of,
+    bucket_of,
+    child_weight,
+    later,
+    of_units,
+    share_left,
+    subtracted_after,
+    unit_sums,
+    weight_after,
+)
+from specdec_kernels.triton_kernels._rows import (
+    FLAGS,
+    group_tops,
+    load_tile,
+    load_tokens,
+    probability_at,
+    row_of,
+    tile_tokens,
+)
+from specdec_kernels.triton_kernels._traversal import FIRST_COIN, fetch
+from specdec_kernels.triton_kernels._trees import parents_of
+
+BUCKETS = tl.constexpr(21)
+PLACES = tl.constexpr(32)  # of a vector with a number for each bucket
+MOST_LOOKED = tl.constexpr(16)
+WAYS = tl.constexpr(512)  # to look, at most
+LOOK_COIN = tl.constexpr(1 << 31)
+BY_BUCKET, SHARES = tl.constexpr(1), tl.constexpr(2)  # of a node's words; its weight is the first
+KEPT = tl.constexpr(32)  # words of a node
+
+
+@triton.jit
+def put(at, number):
+    tl.atomic_xchg(at, number.to(tl.int32, bitcast=True), sem="relaxed")
+
+
+@triton.jit
+def bucket_sums(target, target_law, draft, draft_law, draft_map, p_known, q_known, PART: tl.constexpr):
+    """(units of p, of q, by bucket; status), by one program."""
+    GROUPS: tl.constexpr = PART // GROUP
+    place = tl.arange(0, PLACES)
+    p_sums, q_sums = tl.zeros([PLACES], tl.int64), tl.zeros([PLACES], tl.int64)
+    p_all, q_all = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
+    bad = tl.zeros([GROUPS], tl.int1)
+    for at in range(0, target.columns, PART):
+        start = tl.cast(at, tl.int32)
+        tokens = tile_tokens(start, PART)
+        x = load_tile(target, target_law, start, PART)
+        y = load_tokens(draft, draft_law, draft_map, start, PART)
+        p = probabilities(x, tokens, target_law, p_known)
+        q = probabilities(y, tokens, draft_law, q_known)
+        if target_law.inverse is None:
+            bad = bad | unclean_groups(x, group_tops(x), target_law)
+        if draft_law.inverse is None:
+            bad = bad | unclean_groups(y, group_tops(y), draft_law)
+        p_all += tl.sum(p, axis=1)
+        q_all += tl.sum(q, axis=1)
+        bucket = bucket_of(p, q)
+        for b in range(0, BUCKETS):
+            mine = bucket == b
+            p_sums += tl.where(place == b, tl.sum(unit_sums(tl.where(mine, p, 0.0)), axis=0), 0)
+            q_sums += tl.where(place == b, tl.sum(unit_sums(tl.where(mine, q, 0.0)), axis=0), 0)
+    unfit = any_of(bad) > 0
+    if target_law.inverse is None:
+        unfit = unfit | (any_of(p_all > 0.0) == 0)
+    if draft_law.inverse is None:
+        unfit = unfit | (any_of(q_all > 0.0) == 0)
+    return p_sums, q_sums, tl.where(unfit, NON_FINITE, 0)
+
+
+@triton.jit
+def number_at(numbers, places, place):
+    """One of a vector's numbers, and no rounding: all others are 0."""
+    return tl.sum(tl.where(places == place, numbers, 0.0), axis=0)
+
+
+@triton.jit
+def look_at(p_sums, q_sums, chains, weight):
+    """(i, j, s, shares of q by bucket): look at i chains with probability s, else at j."""
+    place = tl.arange(0, PLACES)
+    most = tl.minimum(chains, MOST_LOOKED)
+    through, total = tl.cumsum(q_sums, axis=0), tl.sum(q_sums, axis=0)
+    whole = tl.where(total > 0, total.to(tl.float32), 1.0) + tl.zeros([PLACES], tl.float32)
+    before, upto = tl.div_rn((through - q_sums).to(tl.float32), whole), tl.div_rn(through.to(tl.float32), whole)
+    weighed, drafted = weight * of_units(p_sums), of_units(q_sums)
+
+    way = tl.arange(0, WAYS)
+    pair, few = (way - most) // 4, tl.full([WAYS], 1, tl.int32)
+    for i in range(1, most):
+        beyond = (pair >= most - few) & (way >= most) & (few == i)
+        pair = tl.where(beyond, pair - (most - few), pair)
+        few += beyond.to(tl.int32)
+    many = few + 1 + pair
+    share = tl.div_rn(((way - most) % 4 + 1).to(tl.float32), tl.full([WAYS], 5.0, tl.float32))
+    few = tl.where(way < most, way + 1, few)
+    many = tl.where(way < most, few, many)
+    reach = tl.zeros([WAYS], tl.float32)
+    for b in range(0, BUCKETS):
+        first, last = number_at(before, place, b), number_at(upto, place, b)
+        gain, power = tl.full([], 1.0, tl.float32), tl.full([], 1.0, tl.float32)
+        of_few, of_many = tl.full([WAYS], 1.0, tl.float32), tl.full([WAYS], 1.0, tl.float32)
+        for j in range(2, most + 1):
+            power = power * first
+            gain = last * gain + power
+            of_few, of_many = tl.where(few == j, gain, of_few), tl.where(many == j, gain, of_many)
+        mixed = tl.where(few == many, of_few, share * of_few + (1.0 - share) * of_many)
+        reach += tl.minimum(number_at(weighed, place, b), number_at(drafted, place, b) * mixed)
+    ways = most + 2 * most * (most - 1)
+    reach = tl.where(way < ways, reach, -1.0)
+    best = tl.min(tl.where(reach >= tl.max(reach, axis=0) - 2.0**-14, way, WAYS), axis=0)
+    i, j = tl.sum(tl.where(way == best, few, 0), axis=0), tl.sum(tl.where(way == best, many, 0), axis=0)
+    s = tl.where(i == j, 1.0, number_at(share, way, best))
+
+    gain, power = tl.full([PLACES], 1.0, tl.float32), tl.full([PLACES], 1.0, tl.float32)
+    of_i, of_j = gain, gain
+    for number in range(2, most + 1):
+        power = power * before
+        gain = upto * gain + power
+        of_i, of_j = tl.where(i == number, gain, of_i), tl.where(j == number, gain, of_j)
+    return i, j, s, tl.where(i == j, of_i, s * of_i + (1.0 - s) * of_j)
+
+
+@triton.jit
+def next_of_chain(tree, leaf, node):
+    """The node of the chain that ends at ``leaf`` after ``node``, -1 if there is none."""
+    parents, parents_node, tokens, tokens_node = tree
+    child, found = leaf, leaf * 0 - 1
+    while child > node:
+        parent, _ = parents_of(parents, parents_node, child, child > node)
+        if parent == node:
+            found = child
+        child = tl.where(parent == node, node, parent)
+    token = tl.load(tokens + found * tokens_node, mask=found >= 0, other=-1)
+    return tl.where(token == -1, -1, found)
+
+
+@triton.jit
+def leaf_at(leaves, chain, nodes):
+    """(the node at which a chain ends, -1 for none; status)."""
+    leaf = tl.load(leaves[0] + tl.cast(chain, tl.int64) * leaves[1]).to(tl.int64)
+    inside = (leaf >= 0) & (leaf < nodes)
+    return tl.where(inside, leaf, -1).to(tl.int32), tl.where(inside | (leaf == -1), 0, PARAMETER)
+
+
+@triton.jit
+def walk_paths(
+    tree, leaves, nodes, max_depth, target, target_law, draft, draft_law, draft_map, edits, entry, request, records,
+    figures, kept, noise, ROW: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """walk.h's: (the last node accepted, its depth, T there, whether a draft after it was refused, status)."""
+    kept = kept.to(tl.pointer_type(tl.int32), bitcast=True)
+    node, depth, flags = nodes * 0, nodes * 0, nodes * 0
+    none, full = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
+    weight, subtracted = full, none
+    down, walking, removed = nodes > 0, nodes > 0, nodes < 0
+    while walking:
+        record, own, row = records + ROW * node, figures + 4 * node, target_law.row + node
+        place, bad_bias = place_at(edits, entry, 0, request, node, node, 0, walking, target.columns)
+        p_law = Law(target_law.inverse, None, target_law.cuts, row, *place, *edits)
+        p_row, p_known = row_of(target, node, ALIGNED), known_at(own, p_law, walking)
+        q_law = Law(draft_law.inverse, draft_law.greedy, draft_law.cuts, row)
+        q_row, q_known = row_of(draft, node, ALIGNED), known_at(own + 2, q_law, walking)
+        row_status = tl.load(record + FLAGS)
+        of_target = bad_bias | (row_status & (DRAFT_MET - 1))
+        of_both = of_target | tl.where(row_status & DRAFT_MET != 0, NON_FINITE, 0)
+        at = kept + KEPT * node
+        if down:
+            count = nodes * 0
+            for chain in range(0, leaves[2]):
+                leaf, bad_leaf = leaf_at(leaves, chain, nodes)
+                flags |= bad_leaf
+                count += (next_of_chain(tree, leaf, node) >= 0).to(tl.int32)
+            flags |= tl.where((count > 0) & (depth == max_depth), PARAMETER, 0)
+            down = (count > 0) & (depth < max_depth)
+            if down:
+                looked, by_bucket = nodes * 0 + 1, none
+                if count > 1:
+                    p_sums, q_sums, unfit = bucket_sums(
+                        p_row, p_law, q_row, q_law, draft_map, p_known, q_known, TILE
+                    )  # fmt: skip
+                    flags |= of_both | unfit
+                    i, j, s, shares = look_at(p_sums, q_sums, count, weight)
+                    looked = tl.where(accept_coin(later(noise, depth), tl.full([], LOOK_COIN, tl.uint32)) < s, i, j)
+                    by_bucket = full
+                    for b in range(0, BUCKETS):
+                        put(at + SHARES + b, number_at(shares, tl.arange(0, PLACES), b))
+                put(at, weight)
+                put(at + BY_BUCKET, by_bucket)
+                # The first in the best bucket, of so many chains. One that was not drawn from q is behind all.
+                best, best_bucket, seen = nodes * 0, nodes * 0 - 2, nodes * 0
+                own_p, own_q, own_in_range = none, none, nodes < 0
+                for chain in range(0, leaves[2]):
+                    leaf, _bad_leaf = leaf_at(leaves, chain, nodes)
+                    child = next_of_chain(tree, leaf, node)
+                    if (child >= 0) & (seen < looked):
+                        seen += 1
+                        token = tl.load(tree[2] + child * tree[3]).to(tl.int64)
+                        in_range = (token >= 0) & (token < target.columns)
+                        p, bad = probability_at(p_row, token, in_range, p_law, p_known, None)
+                        q, bad_draft = probability_at(q_row, token, in_range, q_law, q_known, draft_map)
+                        flags |= tl.where(in_range, of_both, TOKEN_RANGE)
+                        flags |= tl.where(bad | bad_draft, NON_FINITE, 0)
+                        bucket = tl.where(in_range & (q > 0.0), bucket_of(p, q), -1)
+                        if bucket > best_bucket:
+                            best, best_bucket, own_p, own_q, own_in_range = child, bucket, p, q, in_range
+                share = full
+                if by_bucket > 0.0:
+                    share = fetch(at + SHARES + tl.maximum(best_bucket, 0))
+                below = tl.where(own_in_range, child_weight(weight, own_p, own_q, none, share), 0.0)
+                down = below >= SMALLEST
+                removed = below < SMALLEST
+                if down:
+                    node, depth, weight = best, depth + 1, below
+        else:
+            if removed:
+                subtracted = subtracted_after(none, share_left(full, full), weight)
+            coin = accept_coin(later(noise, depth - 1), node - 1 + FIRST_COIN)
+            accepted = (node == 0) | (coin < weight)
+            if removed & (node > 0) & accepted & (weight < 1.0):
+                table = (at + SHARES).to(tl.pointer_type(tl.float32), bitcast=True)
+                rest, _other, unfit = masses(
+                    p_row, p_law, q_row, q_law, draft_map, p_known, q_known, subtracted, None, TILE, table,
+                    fetch(at + BY_BUCKET),
+                )  # fmt: skip
+                flags |= of_both | unfit
+                accepted = coin < weight_after(weight, full, rest)
+            if accepted:
+                flags |= tl.where(removed, of_both, of_target)
+                walking = nodes < 0
+            else:
+                node, _ = parents_of(tree[0], tree[1], node, walking)
+                depth -= 1
+                weight = fetch(kept + KEPT * node)
+                removed = nodes > 0
+    return node, depth, subtracted, removed & (nodes > 0), flags
