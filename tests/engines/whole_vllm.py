@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -354,14 +355,9 @@ def test_vllms_own_verification_on_a_cpu(laws, table):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """``vllm serve`` with a draft model and a race, which finds the plug-in by its entry point."""
+    """vLLM's server with a draft model and a race, which finds the plug-in by its entry point."""
     place = tmp_path_factory.mktemp("server")
-    line = (
-        (ROOT / "pyproject.toml")
-        .read_text()
-        .split('[project.entry-points."vllm.general_plugins"]\n')[1]
-        .splitlines()[0]
-    )
+    line = re.search(r'entry-points."vllm.general_plugins".*\n(.+)', (ROOT / "pyproject.toml").read_text())[1]
     installed = place / "specdec_kernels-0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: specdec-kernels\nVersion: 0\n")
@@ -375,14 +371,14 @@ def server(tmp_path_factory):
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
     }  # fmt: skip
     options = {
-        "--host": "127.0.0.1", "--port": port, "--served-model-name": "pair", "--max-model-len": 256,
+        "--model": TARGET, "--host": "127.0.0.1", "--port": port, "--served-model-name": "pair", "--max-model-len": 256,
         "--dtype": "float32", "--num-gpu-blocks-override": 600,
         "--speculative-config": json.dumps(SPECULATION["draft model"]),
     }  # fmt: skip
     arguments = ["--enforce-eager", *(str(word) for option in options.items() for word in option)]
     with log.open("w") as out:
         running = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", TARGET, *arguments],
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments],
             env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, cwd=place,
         )  # fmt: skip
     try:
@@ -394,7 +390,8 @@ def server(tmp_path_factory):
             time.sleep(0.3)
         yield types.SimpleNamespace(port=port, log=log)
     finally:
-        os.killpg(running.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGTERM)
         running.wait(timeout=60)
 
 
@@ -415,6 +412,4 @@ def test_a_text_does_not_depend_on_its_neighbours(server, table):
         assert list(pool.map(asked, range(12))) == alone
     assert len(set(alone)) == 12
     assert "specdec-kernels: method 'race', V1 model runner, drafts of draft_model" in server.log.read_text()
-    table(
-        TEXTS, {"texts": "vllm serve, race, draft model, 12 at once", "those of": "each alone", "the same": "12 of 12"}
-    )
+    table(TEXTS, {"texts": "server, race, draft model, 12 at once", "those of": "each alone", "the same": "12 of 12"})
