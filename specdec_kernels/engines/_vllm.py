@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -214,6 +215,7 @@ def _racing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     store the draft's logits, and verification by rejection needs them.
     """
 
+    @functools.wraps(original)  # of another engine of this process its arguments are asked again
     def sample_draft(
         self: Any, hidden_states: torch.Tensor, sample_src_positions: torch.Tensor, idx_mapping: torch.Tensor,
         temperature: torch.Tensor, seeds: torch.Tensor, draft_step: torch.Tensor, draft_logits: torch.Tensor | None,
