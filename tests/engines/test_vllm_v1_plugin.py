@@ -42,35 +42,35 @@ def plugin(monkeypatch):
     sys.modules.pop(name)
 
 
-def write(plugin, method, kinds, length, speculate=True):
+def write(plugin, method, kinds, length, draft=None, target=TARGET):
     """A text of each request by a toy runner, which takes other places in the batch when one has ended."""
     torch.manual_seed(1)  # of the seeds of requests without one
-    runner = stand_in.Runner(stand_in.Proposer(DRAFT) if speculate else None)
+    runner = stand_in.Runner(None if draft is None else stand_in.Proposer(draft))
     plugin.take_over(runner, method)
-    prompts = [(7 * i + 3) % VOCABULARY for i in range(len(kinds))]
+    prompts, vocabulary = [prompt_of(i) % len(target) for i in range(len(kinds))], len(target)
     outputs, drafts = [[] for _ in kinds], [[] for _ in kinds]
     alive, steps, accepted = None, 0, 0
     while min(map(len, outputs)) < length:
-        left = [i for i in reversed(range(len(kinds))) if len(outputs[i]) < length + i]
+        left = [i for i in reversed(range(len(kinds))) if len(outputs[i]) < length + i % 8]
         if left != alive:
             alive = left
             metadata = stand_in.metadata_of(
                 [kinds[i] for i in alive], [prompts[i] for i in alive], [outputs[i] for i in alive],
-                [drafts[i] for i in alive], VOCABULARY,
+                [drafts[i] for i in alive], vocabulary,
             )  # fmt: skip
         for i in alive:  # of some, the scheduler takes fewer
             del drafts[i][K - (steps + i) % 3 :]
         runner.batch([f"request {i}" for i in sorted(range(len(kinds))) if i in alive][::-1], metadata)
         rows = [[(outputs[i] or [prompts[i]])[-1], *drafts[i]] for i in alive]
         ends = [1 + len(outputs[i]) + len(drafts[i]) for i in alive]
-        found = runner.step(TARGET[list(itertools.chain(*rows))], [drafts[i] for i in alive], ends).sampled_token_ids
+        found = runner.step(target[list(itertools.chain(*rows))], [drafts[i] for i in alive], ends).sampled_token_ids
         emitted = (found >= 0).sum(1).tolist()
         rejected = torch.tensor([len(row) - n for row, n in zip(rows, emitted, strict=True)])
         for i, tokens, n in zip(alive, found.tolist(), emitted, strict=True):
             outputs[i] += tokens[:n]
             accepted += n - 1
-        if speculate:
-            new = runner.drafter.propose(
+        if draft is not None:
+            new = runner.propose(
                 num_speculative_tokens=K, next_token_ids=torch.tensor([outputs[i][-1] for i in alive]),
                 sampling_metadata=metadata, num_rejected_tokens_gpu=rejected,
                 common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor(ends, dtype=torch.int32)),
@@ -82,55 +82,76 @@ def write(plugin, method, kinds, length, speculate=True):
 
 
 def test_race_writes_what_plain_steps_write(plugin):
-    plain, none = write(plugin, "race", KINDS, 30, speculate=False)
-    raced, accepted = write(plugin, "race", KINDS, 30)
+    plain, none = write(plugin, "race", KINDS, 30)
+    raced, accepted = write(plugin, "race", KINDS, 30, DRAFT)
     assert raced == plain
     assert none == 0
     assert accepted > 0.6
 
 
+def prompt_of(number):
+    return 7 * number + 3
+
+
 @pytest.mark.parametrize("method", ["rejection", "block"])
 def test_greedy_texts_by_definition(plugin, method):
     """Bias, penalties that count prompt, output and drafts, what is allowed, bad words, a minimum of tokens."""
-    kinds = [kind | {"temperature": 0.0} for kind in KINDS]
-    texts, accepted = write(plugin, method, kinds, 30)
+    likely = [[token, int(TARGET[token].argmax())] for token in range(0, VOCABULARY, 2)]  # drafts run into these
+    shortest = [{"shortest": (least, {31}, False), "bias": {31: 9.0}} for least in range(6, 10)]
+    kinds = [kind | {"temperature": 0.0} for kind in (*KINDS, {"bad": likely}, *shortest)]
+    texts, accepted = write(plugin, method, kinds, 30, TARGET)
     for number, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
-        prompt = (7 * number + 3) % VOCABULARY
+        prompt = prompt_of(number) % VOCABULARY
         for place, token in enumerate(text):
-            before = text[:place]
-            row = TARGET[before[-1] if before else prompt].clone()
-            for biased, value in kind.get("bias", {}).items():
-                row[biased] += value
-            for seen in {prompt, *before}:
-                row[seen] = (
-                    row[seen] / kind.get("repetition", 1.0)
-                    if row[seen] > 0
-                    else (row[seen] * kind.get("repetition", 1.0))
-                )
-            for seen in set(before):
-                row[seen] -= kind.get("frequency", 0.0) * before.count(seen) + kind.get("presence", 0.0)
-            allowed = torch.zeros(VOCABULARY, dtype=torch.bool)
-            allowed[list(kind.get("allowed", range(VOCABULARY)))] = True
-            for word in kind.get("bad", ()):
-                if before[len(before) - len(word) + 1 :] == word[:-1]:
-                    allowed[word[-1]] = False
-            least, stops, _ = kind.get("shortest", (0, (), False))
-            if place < least:
-                allowed[list(stops)] = False
-            assert token == row.masked_fill(~allowed, -torch.inf).argmax(), (kind, place)
+            assert token == likeliest(kind, prompt, text[:place]), (kind, place)
     assert accepted > 0.3
+
+
+def likeliest(kind, prompt, before):
+    row = TARGET[before[-1] if before else prompt].clone()
+    for biased, value in kind.get("bias", {}).items():
+        row[biased] += value
+    for seen in {prompt, *before}:
+        row[seen] *= kind.get("repetition", 1.0) ** (-1 if row[seen] > 0 else 1)
+    for seen in set(before):
+        row[seen] -= kind.get("frequency", 0.0) * before.count(seen) + kind.get("presence", 0.0)
+    allowed = torch.zeros(VOCABULARY, dtype=torch.bool)
+    allowed[list(kind.get("allowed", range(VOCABULARY)))] = True
+    for word in kind.get("bad", ()):
+        if before[len(before) - len(word) + 1 :] == word[:-1]:
+            allowed[word[-1]] = False
+    least, stops, _ = kind.get("shortest", (0, (), False))
+    if len(before) < least:
+        allowed[list(stops)] = False
+    return row.masked_fill(~allowed, -torch.inf).argmax()
+
+
+@pytest.mark.parametrize("method", ["rejection", "block", "race"])
+def test_law_of_several_rounds(plugin, method):
+    """Four tokens after one another; drafts that are drawn again at a place are new draws."""
+    generator = torch.Generator().manual_seed(3)
+    target, draft = (1.5 * torch.randn(3, 3, generator=generator) for _ in range(2))
+    texts, accepted = write(plugin, method, [{}] * 6000, 4, draft, target)
+    law = target.softmax(-1)
+    for prompt in range(3):
+        joint = law[prompt]
+        for _ in range(3):
+            joint = (joint.view(-1, 3)[:, :, None] * law).flatten()
+        found = torch.tensor(texts[prompt::3])  # `prompt_of` them is 3 times something and that
+        assert_law(found @ torch.tensor([27, 9, 3, 1]), joint)
+    assert accepted > 0.5
 
 
 @pytest.mark.parametrize("given", ["drawn by us", "probabilities of others"])
 def test_law_of_drafts_with_filters(plugin, given):
-    count, sampling = 4000, Sampling.vllm(0.7, 8, 0.9)
+    count, sampling = 4000, Sampling.vllm(0.7, 8, 0.9, 0.1)
     proposer = stand_in.Proposer(DRAFT, probabilistic=given == "drawn by us")
     runner = stand_in.Runner(proposer)
     plugin.take_over(runner, "rejection")
-    kind = {"temperature": 0.7, "top_k": 8, "top_p": 0.9}
+    kind = {"temperature": 0.7, "top_k": 8, "top_p": 0.9, "min_p": 0.1}
     metadata = stand_in.metadata_of([kind] * count, [0] * count, [[] for _ in range(count)], [], VOCABULARY)
     runner.batch([str(i) for i in range(count)], metadata)
-    drafts = proposer.propose(
+    drafts = runner.propose(
         num_speculative_tokens=1, next_token_ids=torch.full((count,), 3), sampling_metadata=metadata,
         common_attn_metadata=types.SimpleNamespace(seq_lens=torch.full((count,), 9)), num_rejected_tokens_gpu=None,
     )  # fmt: skip

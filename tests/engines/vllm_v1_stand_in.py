@@ -133,10 +133,17 @@ class Runner:
         raise AssertionError("vLLM's own sampler was asked")
 
     def _get_spec_decode_draft_probs(self, chains):
-        """Rows of the drafts that are verified."""
+        """Rows of the drafts that are verified, for requests that may have other places since they were drawn."""
         if self.drafter.rows is None:
             return None
-        return torch.cat([rows[:n] for rows, n in zip(self.drafter.rows, chains.num_draft_tokens, strict=True)])
+        found = dict(zip(self.drafted_for, self.drafter.rows, strict=True))
+        counts = zip(self.input_batch.req_ids, chains.num_draft_tokens, strict=True)
+        return torch.cat([found[name][:count] for name, count in counts if count])
+
+    def propose(self, **given):
+        """Drafts of the batch."""
+        self.drafted_for = self.input_batch.req_ids
+        return self.drafter.propose(**given)
 
     def batch(self, names, metadata):
         """What is sampled next; a name of which nothing is known gets a state with no generator."""
