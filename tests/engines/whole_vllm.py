@@ -74,28 +74,28 @@ def request(**more):
 
 
 KINDS = {
-    "greedy": request(temperature=0.0),
-    "plain": request(),
-    "hot": request(temperature=1.5),
-    "top-k, top-p": request(top_k=20, top_p=0.9),
-    "repetition": request(repetition_penalty=1.3),
-    "frequency": request(frequency_penalty=0.7),
-    "presence": request(presence_penalty=0.7),
-    "allowed tokens": request(allowed_token_ids=[10, 32, *range(97, 123)]),
-    "bad words": request(bad_words=["e", "th", "you"]),
-    "minimum of tokens": request(min_tokens=30, stop_token_ids=[10, 32]),
-    "grammar": request(structured_outputs=StructuredOutputsParams(regex="[a-z ]{40}")),
-    "three of one": request(n=3),
-    "stop string": request(stop=["e "]),
-    "log-probabilities": request(logprobs=3),
+    "greedy": dict(temperature=0.0),
+    "plain": dict(),
+    "hot": dict(temperature=1.5),
+    "top-k, top-p": dict(top_k=20, top_p=0.9),
+    "repetition": dict(repetition_penalty=1.3),
+    "frequency": dict(frequency_penalty=0.7),
+    "presence": dict(presence_penalty=0.7),
+    "allowed tokens": dict(allowed_token_ids=[10, 32, *range(97, 123)]),
+    "bad words": dict(bad_words=["e", "th", "you"]),
+    "minimum of tokens": dict(min_tokens=30, stop_token_ids=[10, 32]),
+    "grammar": dict(structured_outputs=StructuredOutputsParams(regex="[a-z ]{40}")),
+    "three of one": dict(n=3),
+    "stop string": dict(stop=["e "]),
+    "log-probabilities": dict(logprobs=3),
 }
 PROMPTS = ("ROMEO:", "JULIET: my lord, my lord,", "First Citizen:")
 
 
-def written(llm, kinds, prompts=PROMPTS):
+def written(llm, kinds, prompts=PROMPTS, **more):
     """Of each kind of request, all in one batch: tokens, and log-probabilities with ranks to three places."""
     given = [prompts[i % len(prompts)] for i in range(len(kinds))]
-    outputs = llm.generate(given, list(kinds.values()), use_tqdm=False)
+    outputs = llm.generate(given, [request(**kind | more) for kind in kinds.values()], use_tqdm=False)
     return {name: [spoken(text) for text in output.outputs] for name, output in zip(kinds, outputs, strict=True)}
 
 
@@ -119,12 +119,20 @@ def test_race_writes_what_it_writes_without_drafts(drafts, table):
 TEXTS = "vLLM 0.32.0, V1 runner, whole: texts of all kinds of request in one batch"
 
 
-@pytest.mark.parametrize("drafts, method", [("n-grams", "rejection"), *(("draft model", each) for each in METHODS)])
-def test_greedy_text(drafts, method, table):
-    kinds = {str(i): request(temperature=0.0, presence_penalty=0.3 * (i == 2)) for i in range(3)}
-    plain = written(engine("no drafts", OWN), kinds)
-    assert written(engine(drafts, method), kinds) == plain
-    table(TEXTS, {"texts": f"{method}, {drafts}, greedy", "those of": f"{OWN}, no drafts", "the same": "3 of 3"})
+@pytest.mark.parametrize(
+    "drafts, method", [("no drafts", "race"), ("n-grams", "rejection"), *(("draft model", each) for each in METHODS)]
+)
+def test_greedy_texts(drafts, method, table):
+    """Penalties, bans and grammars do to them what vLLM's own processors do; without drafts a bias, too."""
+    kinds = KINDS | ({"bias": {"logit_bias": {101: 3.0, 32: -2.5}}} if drafts == "no drafts" else {})
+    ours, theirs = (written(each, kinds, temperature=0.0, n=1) for each in (engine(drafts, method), plain_vllm()))
+    assert ours == theirs
+    same = f"{len(kinds)} of {len(kinds)}"
+    table(TEXTS, {"texts": f"{method}, {drafts}, greedy", "those of": f"{OWN}, no drafts", "the same": same})
+
+
+def plain_vllm():
+    return engine("no drafts", OWN)
 
 
 def test_requests_that_join_wait_and_end(table):
@@ -132,7 +140,7 @@ def test_requests_that_join_wait_and_end(table):
     small = {"block_size": 32, "num_gpu_blocks_override": 14, "max_num_batched_tokens": 64, "max_num_seqs": 8}
     prefix = "What say you to my suit? " * 3  # two blocks and more
     prompts = [prefix + tail for tail in ("ROMEO:", "JULIET:", "Nurse: come,", "x" * 60)]
-    kinds = {str(i): request(seed=i, max_tokens=20 + 8 * i, presence_penalty=0.4 * (i % 2)) for i in range(8)}
+    kinds = {str(i): dict(seed=i, max_tokens=20 + 8 * i, presence_penalty=0.4 * (i % 2)) for i in range(8)}
     plain = written(engine("no drafts", "race"), kinds, prompts)
     llm = engine("draft model", "race", **small)
     assert written(llm, kinds, prompts) == plain
@@ -162,7 +170,7 @@ LAWS = {
 
 def law_of(shape):
     """Every text of `LENGTH` tokens and its probability, by the plain engine's logits in float64."""
-    llm, prompt = engine("no drafts", OWN), engine("no drafts", OWN).get_tokenizer().encode(OPEN)
+    llm, prompt = plain_vllm(), plain_vllm().get_tokenizer().encode(OPEN)
     texts = {(): 1.0}
     for _ in range(LENGTH):
         ends = llm.generate(
