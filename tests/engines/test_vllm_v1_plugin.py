@@ -142,6 +142,28 @@ def test_law_of_several_rounds(plugin, method):
     assert accepted > 0.5
 
 
+@pytest.mark.parametrize("method", ["race", "rejection"])
+def test_drafts_that_are_drawn_at_once(plugin, method):
+    """K rows of a request in one call, as in parallel drafting: what K calls draw from these rows."""
+    found = {}
+    for steps in (1, K):
+        torch.manual_seed(1)
+        runner = stand_in.Runner(stand_in.Proposer(DRAFT))
+        plugin.take_over(runner, method)
+        kinds = [{"temperature": 0.7, "top_k": 9}, {"temperature": 1.2, "top_k": 30}]
+        metadata, rows = stand_in.metadata_of(kinds, [0, 0], [], [], VOCABULARY), torch.arange(2 * K).view(2, K)
+        runner.batch("ab", metadata)
+        runner.drafter.table = None  # no drafts of its own
+        runner.propose(
+            num_speculative_tokens=0, next_token_ids=torch.zeros(2), sampling_metadata=metadata,
+            common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 14])), num_rejected_tokens_gpu=None,
+        )  # fmt: skip
+        calls = rows.T if steps == 1 else rows.view(1, -1)
+        tokens = [runner.drafter._sample_draft_tokens(DRAFT[call], metadata)[0].view(2, -1) for call in calls]
+        found[steps] = torch.cat(tokens, 1)
+    assert torch.equal(found[1], found[K])
+
+
 @pytest.mark.parametrize("given", ["drawn by us", "probabilities of others"])
 def test_law_of_drafts_with_filters(plugin, given):
     count, sampling = 4000, Sampling.vllm(0.7, 8, 0.9, 0.1)

@@ -110,8 +110,8 @@ class Proposer:
             last, row = self._sample_draft_tokens(self.table[last], sampling_metadata)
             drafts.append(last)
             rows.append(row)
-        self.rows = None if rows[0] is None else torch.stack(rows, 1)
-        return torch.stack(drafts, 1)
+        self.rows = torch.stack(rows, 1) if rows and rows[0] is not None else None
+        return torch.stack(drafts, 1) if drafts else None
 
 
 class Runner:
