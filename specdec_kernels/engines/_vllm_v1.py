@@ -137,35 +137,17 @@ class Sampler:
         else:
             edits = self._edits(metadata, laws, counts)
         tokens = torch.empty(size, most + 1, dtype=torch.int32, device=logits.device)
-        given: dict[str, Any] = {"sampling": laws.sampling, "seed": laws.seeds, "nonce": ours.TARGET}
         draft = self._draft(chains, laws) if most else None
-        ends = runner.seq_lens[:size]  # the place after the last token that entered
-        if min(counts) == most:
-            drafts = chains.draft_token_ids if most else tokens[:, :0]
-            drafts, rows = drafts.view(size, most), rows.view(size, most + 1, -1)
-            position = ends - most if most else ends
-            if draft is not None:
-                draft = draft._replace(rows=draft.rows.view(size, most, -1))
-            if edits is not None and edits.bias is not None:
-                edits = edits._replace(bias=(*edits.bias[:2], edits.bias[2].view(size, most + 1, 2)))
-        else:
-            table = np.zeros(2 * size + 1, dtype=np.int32)
-            np.cumsum(counts, out=table[1 : size + 1])
-            table[size + 1 :] = counts
-            device_table = torch.from_numpy(table).to(logits.device, non_blocking=True)
-            drafts, position = chains.draft_token_ids, ends - device_table[size + 1 :]
-            given["packing"] = Packing(device_table[: size + 1])
-            if edits is not None and edits.allowed is not None:
-                edits = edits._replace(allowed=edits.allowed.unsqueeze(1))
+        drafts = chains.draft_token_ids if most else tokens[:, :0]
+        given = even if min(counts) == most else uneven
         specdec.verify_chain(
-            drafts, rows, draft, method=self.method, position=position, edits=edits, out=(tokens, None, None), **given
-        )
-        if not scores:
-            return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=None)
-        rows, sampling = (rows.view(logits.shape), laws.sampling) if processed else (logits, None)
-        return SamplerOutput(
-            sampled_token_ids=tokens, logprobs_tensors=self._logprobs(rows, tokens, counts, sampling, metadata)
-        )
+            **given(drafts, rows, draft, edits, counts, runner.seq_lens[:size]), method=self.method,
+            sampling=laws.sampling, seed=laws.seeds, nonce=ours.TARGET, out=(tokens, None, None),
+        )  # fmt: skip
+        found = None
+        if scores:
+            found = self._logprobs(rows if processed else logits, tokens, counts, laws if processed else None, metadata)
+        return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=found)
 
     def laws(self, metadata: Any, vocabulary: int) -> Laws:
         """The laws of the batch that has this metadata."""
@@ -268,9 +250,10 @@ class Sampler:
         return Draft(rows, "logits", laws.sampling) if drew else Draft(rows, "probs")
 
     def _logprobs(
-        self, rows: torch.Tensor, tokens: torch.Tensor, counts: Sequence[int], sampling: Sampling | None, metadata: Any
+        self, rows: torch.Tensor, tokens: torch.Tensor, counts: Sequence[int], laws: Laws | None, metadata: Any
     ) -> Any:
         """vLLM's log-probabilities: a row for each place of ``tokens``, whatever is in those behind the last."""
+        sampling = None if laws is None else laws.sampling
         theirs, mode, most = self.runner.sampler, self.runner.sampler.logprobs_mode, max(counts)
         if metadata.logprob_token_ids and not most:  # of given tokens: vLLM's own work
             if mode in PROCESSED:
@@ -294,6 +277,40 @@ class Sampler:
         ids, scores, ranks = scored(rows, flat, metadata.max_num_logprobs, sampling, slots, mode)
         found = ids.int(), scores, ranks
         return LogprobsTensors(*(found if places is None else (x[places] for x in found)))
+
+
+def even(
+    drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, edits: Edits | None, counts: Sequence[int],
+    ends: torch.Tensor,
+) -> dict[str, Any]:  # fmt: skip
+    """What `verify_chain` gets where all have the same number of drafts. ``ends`` are places after all that entered."""
+    size, most = len(counts), counts[0]
+    if draft is not None:
+        draft = draft._replace(rows=draft.rows.view(size, most, -1))
+    if edits is not None and edits.bias is not None:
+        edits = edits._replace(bias=(*edits.bias[:2], edits.bias[2].view(size, most + 1, 2)))
+    return {
+        "draft_tokens": drafts.view(size, most), "target": rows.view(size, most + 1, -1), "draft": draft,
+        "edits": edits, "position": ends - most if most else ends,
+    }  # fmt: skip
+
+
+def uneven(
+    drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, edits: Edits | None, counts: Sequence[int],
+    ends: torch.Tensor,
+) -> dict[str, Any]:  # fmt: skip
+    """What it gets where numbers of drafts differ."""
+    size = len(counts)
+    table = np.zeros(2 * size + 1, dtype=np.int32)  # where the drafts of each begin, and how many there are
+    np.cumsum(counts, out=table[1 : size + 1])
+    table[size + 1 :] = counts
+    there = torch.from_numpy(table).to(rows.device, non_blocking=True)
+    if edits is not None and edits.allowed is not None:
+        edits = edits._replace(allowed=edits.allowed.unsqueeze(1))
+    return {
+        "draft_tokens": drafts, "target": rows, "draft": draft, "edits": edits,
+        "position": ends - there[size + 1 :], "packing": Packing(there[: size + 1]),
+    }  # fmt: skip
 
 
 class Drafter:
