@@ -160,7 +160,7 @@ def counters(llm):
 # Laws: the four first tokens of a text, of which the last three are verified. Few tokens are possible, so that each
 # sequence of them is a cell of the test.
 LENGTH, MANY = 4, 3000
-OPEN = "O, O, O, "  # a prompt that may go on in many ways, and that n-grams can go on
+OPEN = "the man that the man thought, and the man "  # may go on in many ways, also for n-grams
 LAWS = {
     "three tokens allowed": {"allowed_token_ids": [32, 97, 101]},
     "top-k 3": {"top_k": 3},
