@@ -212,9 +212,10 @@ def p_values(texts, law):
     return found
 
 
-def drawn(llm, shape, count=MANY):
+def drawn(llm, shape, count=MANY, seeds=True):
     """Texts of requests, of which every second has a seed."""
-    kinds = [request(max_tokens=LENGTH, ignore_eos=True, seed=i if i % 2 else None, **shape) for i in range(count)]
+    seeds = [i if seeds and i % 2 else None for i in range(count)]
+    kinds = [request(max_tokens=LENGTH, ignore_eos=True, seed=seed, **shape) for seed in seeds]
     outputs = llm.generate([OPEN] * count, kinds, use_tqdm=False)
     return [tuple(output.outputs[0].token_ids) for output in outputs]
 
@@ -354,8 +355,10 @@ class TestFaults:
 
 
 def test_vllms_own_verification_on_a_cpu(laws, table):
-    """Why this is worth having there: its stand-in for a kernel leaves the temperature of drafts' rows unwritten."""
-    texts = drawn(engine("draft model", OWN), LAWS["three tokens allowed"], 500)
+    """Why this is worth having there: its stand-in for a kernel leaves the temperature of drafts' rows unwritten. With
+    top-k it stops, and so it does with a seed where a prompt is read in pieces.
+    """
+    texts = drawn(engine("draft model", OWN), LAWS["three tokens allowed"], 500, seeds=False)
     found = p_values(texts, laws["three tokens allowed"])
     row = {"verification": f"{OWN}, draft model", "filter": "three tokens allowed"}
     table(LAWS_TITLE, row | {part: f"{p:.2g}" for part, p in zip(PARTS, found, strict=True)})
