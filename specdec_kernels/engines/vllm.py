@@ -1,8 +1,8 @@
-"""vLLM's samplers on our ops, for its V2 runner. Seen: vLLM 0.33.0.
+"""vLLM's samplers on our ops, for both of its runners. Seen: vLLM 0.33.0 and 0.32.0.
 
-The functions have the names and signatures of vLLM's and run on any device that a backend of ours has; vLLM need not be
-there. `register` is the plug-in: with ``SPECDEC_VLLM=rejection``, ``race`` or ``block`` in the environment, or
-``additional_config={"specdec": "race"}``, vLLM verifies by our ops. Without either it changes nothing.
+The functions have the names and signatures of the V2 runner's and run on any device that a backend of ours has; vLLM
+need not be there. `register` is the plug-in: with ``SPECDEC_VLLM=rejection``, ``race`` or ``block`` in the environment,
+or ``additional_config={"specdec": "race"}``, vLLM verifies by our ops. Without either it changes nothing.
 
 What all of them change:
 
@@ -332,7 +332,7 @@ def register() -> None:
 
 
 def install() -> None:
-    """Put our samplers where ``ModelState.custom_sampler`` is asked for them. Twice is once.
+    """Put our samplers into vLLM's runners: V2's ``ModelState.custom_sampler``, and V1's loaded ones. Twice is once.
 
     They are used where ``SPECDEC_VLLM`` or the engine's ``additional_config["specdec"]`` names a method. A model whose
     class has a ``custom_sampler`` of its own keeps it. The logger ``vllm.specdec_kernels`` says of each engine that
