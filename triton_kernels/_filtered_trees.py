@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch, _verdict
 from specdec_kernels.triton_kernels._children import try_children
 from specdec_kernels.triton_kernels._cuts import Side, cut_one

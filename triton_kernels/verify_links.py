@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch, _verdict
 from specdec_kernels.triton_kernels._laws import Known, Law
 from specdec_kernels.triton_kernels._math import NON_FINITE, PARAMETER, TOKEN_RANGE, accept_coin, later

@@ -13,7 +13,6 @@ one between them, ``walk``, follows the rule. Rows with filters have a first lau
 import torch
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _cuts, _edits, _filtered_trees, _launch, _verdict
 from specdec_kernels.triton_kernels._children import try_children
 from specdec_kernels.triton_kernels._edits import place_at, request_status

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 import triton
+from specdec_kernels.triton_kernels import _launch
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
@@ -28,7 +29,6 @@ from specdec_kernels.calls.kinds import Group
 from specdec_kernels.calls.op import OPS
 from specdec_kernels.calls.values import ALLOWED_BY_ROW, FILTERED, Edit, Law, Noise
 from specdec_kernels.ops.cutoff import Cut
-from specdec_kernels.triton_kernels import _launch
 from tests.support import triton_order
 from tests.support.calls import every_call
 

@@ -80,8 +80,8 @@ if __name__ == "__main__":
     library, path = sys.argv[1:]
     recorder = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)  # before _C, which finds the recorder's functions first
     from specdec_kernels import _C, Sampling, backend, backends, cutoff, logprobs, race_sample, race_topk, sharded
-    from specdec_kernels.headers import get_library_dir
     from specdec_kernels.calls.op import OPS
+    from specdec_kernels.headers import get_library_dir
     from specdec_kernels.ops import mask_logits
     from tests.ops.test_batch_invariance import every_op
     from tests.support.calls import every_call
