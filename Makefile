@@ -70,9 +70,10 @@ dist: $(DIST)/.ready
 build: $(INSTALLED)
 	$(PY) setup.py -q build_ext --inplace
 
-# The CUDA sources once more, for the machine that plays a GPU.
+# The CUDA sources once more, for the machine that plays a GPU; and what nvcc makes of them, for the same machine.
 build-tests: build
 	$(PY) -m tests.backends.host_cuda.build
+	$(PY) -m tests.backends.ptx.build
 
 clean:
 	rm -rf build dist site *.egg-info specdec_kernels/*.so specdec_kernels/lib

@@ -1,0 +1,48 @@
+"""The backend ``cuda-ptx``: the PTX that nvcc makes of csrc/cuda, for CPU tensors.
+
+Kernels may touch what a call has and the workspace, to the byte: the tensors' storages are told to the machine.
+"""
+
+import ctypes
+import os
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from specdec_kernels.backends.cuda import HAS
+from tests.backends.host_cuda.played import Played
+from tests.backends.ptx import build
+from tests.backends.ptx.memory import allow
+
+__all__ = [*HAS, "counted", "play", "unavailable"]
+
+unavailable = build.unavailable
+
+
+def extent(tensor):
+    """Where a tensor's elements lie: the address of the first, and the bytes to the end of the last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), (last + 1) * tensor.element_size()
+
+
+class Ptx(Played):
+    """The CUDA ops as nvcc compiles them, on one of the machines."""
+
+    def __init__(self, machine="small", **changes):
+        path = build.build()
+        super().__init__(build.MODULE, path, machine, **changes)
+        self._library = ctypes.CDLL(str(path))
+
+    def _launch(self, function, call):
+        tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, torch.Tensor) and leaf.numel()]
+
+        def bounded(call, stream, workspace, size):
+            allow(self._library, [*map(extent, tensors), (workspace, size)])
+            return function(call, stream, workspace, size)
+
+        super()._launch(bounded, call)
+
+
+_kernels = Ptx(os.environ.get("SPECDEC_HOST_CUDA", "small"))
+play, counted = _kernels.play, _kernels.counted
+globals().update({name: getattr(_kernels, name) for name in HAS})
