@@ -4,6 +4,9 @@ threads, and no access beyond what a call has.
 
 import contextlib
 import copy
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -52,6 +55,25 @@ def test_a_call_gives_the_bits_of_the_cpu(name):
         with played(machine):
             found = tensors(op(**found), found)
         (assert_same_figures if op is overlap else lambda _, *both: assert_same(*both))(op, found, expected)
+
+
+OVERLAPPING = """
+from specdec_kernels import backend
+from tests import conftest
+from tests.support.calls import every_call
+conftest.pytest_configure()
+with backend("cuda-ptx"):
+    from tests.backends.ptx.backend import counted, play
+    play("large")
+    print(counted(lambda: [op(**arguments) for op, arguments in every_call().values()])["overlapped"])
+"""
+
+
+def test_kernels_that_may_overlap_touch_no_memory_before_they_wait():
+    environment = {**os.environ, "SPECDEC_CUDA_OVERLAP": "1"}
+    run = subprocess.run([sys.executable, "-c", OVERLAPPING], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) > 20
 
 
 # Requests and multiprocessors that make clusters of so many blocks.

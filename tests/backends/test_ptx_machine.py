@@ -129,9 +129,10 @@ def texts():
         f"ld.u32 %r9, [%rd6]; fence.acq_rel.cluster; {MEET} cvt.u64.u32 %rd9, %r9; mul.wide.u32 %rd7, %r3, 256; "
         "add.s64 %rd2, %rd2, %rd7; st.global.u64 [%rd2], %rd9;"
     )
+    waits = entry("waits", "griddepcontrol.launch_dependents; griddepcontrol.wait; ld.global.u8 %r9, [%rd2];")
     poison = entry("poison", f"ld.shared.u32 %r9, [room]; {STORE}")
     bounded = entry("few_threads", "", launch=".maxntid 32")
-    return Texts(SHARED, ARENA, *works, *faults, entry("peer", peer), poison, bounded)
+    return Texts(SHARED, ARENA, *works, *faults, entry("peer", peer), poison, bounded, waits)
 
 
 @pytest.mark.parametrize("schedule", (1, 2))
@@ -162,6 +163,12 @@ def test_catches(texts, name, schedule):
     report, _ = texts.run(name, threads=32, blocks=cluster, cluster=cluster, schedule=schedule)
     assert report.startswith(f"kernel {name}: ")
     assert re.search(expected, report), report
+
+
+def test_a_kernel_that_overlaps_with_the_one_before_it_waits_before_it_touches_memory(texts):
+    assert texts.run("waits", overlaps=True)[0] == ""
+    assert "touches memory before it waited" in texts.run("narrow", overlaps=True)[0]
+    assert "never waited for the kernel before" in texts.run("few_threads", overlaps=True)[0]
 
 
 def test_a_launch_of_more_threads_than_the_kernel_was_compiled_for(texts):

@@ -124,11 +124,13 @@ void ptx_allow(const uint64_t* begins, const uint64_t* ends, size_t count) {
   for (size_t i = 0; i < count; ++i) ptx::memory().push_back({begins[i], ends[i]});
 }
 // Of a kernel by its name; `params` as the PTX declares them.
-int ptx_launch(const char* name, unsigned grid, unsigned block, unsigned cluster, size_t dynamic, const void* params) {
+int ptx_launch(const char* name, unsigned grid, unsigned block, unsigned cluster, size_t dynamic, int overlaps,
+               const void* params) {
   const auto kernel = translated().find(name);
   if (kernel == translated().end()) return cudaErrorInvalidValue;
   host_cuda::Launch shape;
   shape.grid = {grid}, shape.block = {block}, shape.cluster = {cluster}, shape.dynamic_shared = dynamic;
+  shape.overlaps = overlaps != 0;
   return launch(shape, name, kernel->second, params);
 }
 }

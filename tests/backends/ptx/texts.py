@@ -43,13 +43,13 @@ class Texts:
         self.library = ctypes.CDLL(str(build_text(HEAD + "\n".join(entries))))
         self.library.host_cuda_last_fault.restype = ctypes.c_char_p
 
-    def run(self, name, words=64, threads=1, blocks=1, cluster=1, dynamic=0, schedule=1):
+    def run(self, name, words=64, threads=1, blocks=1, cluster=1, dynamic=0, overlaps=False, schedule=1):
         self.library.host_cuda_configure(4, 2, 90, 4, ctypes.c_uint64(schedule))
         out = np.full(words, 0xA5A5A5A5A5A5A5A5, np.uint64)
         allow(self.library, [(out.ctypes.data, out.nbytes)])
         address = ctypes.c_uint64(out.ctypes.data)
         failed = self.library.ptx_launch(
-            name.encode(), blocks, threads, cluster, ctypes.c_size_t(dynamic), ctypes.byref(address)
+            name.encode(), blocks, threads, cluster, ctypes.c_size_t(dynamic), overlaps, ctypes.byref(address)
         )
         report = self.library.host_cuda_last_fault().decode()
         assert bool(failed) == bool(report)
