@@ -49,12 +49,20 @@ def array(text):
     return name, int(align or size), None if count == "" else size * int(count or 1)
 
 
+STATEMENT = re.compile(r"\s*(\{(?=\s)|\}|[$\w]+:|\.(?:loc|file)\b[^\n]*|[^;{}]*(?:\{[^}]*\}[^;{}]*)*;)")
+
+
 def statements(body):
     """(line, text) of each statement, label and brace of scope."""
-    line, seen = 0, 0
-    for match in re.finditer(r"\s*(\{(?=\s)|\}|[$\w]+:|\.(?:loc|file)\b[^\n]*|[^;{}]*(?:\{[^}]*\}[^;{}]*)*;)", body):
-        line, seen = line + body.count("\n", seen, match.start(1)), match.start(1)
+    line, seen, body = 0, 0, body.rstrip()
+    while seen < len(body):
+        match = STATEMENT.match(body, seen)
+        if not match:
+            raise Untranslatable(f"no statement: {body[seen : seen + 80]!r}")
+        line += body.count("\n", seen, match.start(1))
         yield line, match[1].rstrip(";").strip()
+        line += body.count("\n", match.start(1), match.end())
+        seen = match.end()
 
 
 def literal(value, kind):
@@ -69,14 +77,16 @@ def literal(value, kind):
 
 
 def short_lives(found):
-    """register -> the last statement that has it; None of one that lives in more than one stretch between labels."""
+    """register -> the last statement that has it; None of one that lives in more than one stretch between labels.
+
+    Where a stretch is a loop, what it hands from one round to the next has a value before it, too.
+    """
     lives, stretches, stretch = {}, {}, 0
     for index, (_, text) in enumerate(found):
         stretch += text.endswith(":")
         for name in () if text.startswith(".") else re.findall(r"%[A-Za-z_]\w*", text):
-            lives[name] = (
-                index if stretches.setdefault(name, stretch) == stretch and lives.get(name, 0) is not None else None
-            )
+            short = lives.get(name, 0) is not None and stretches.setdefault(name, stretch) == stretch
+            lives[name] = index if short else None
     return lives
 
 
@@ -103,9 +113,9 @@ class Kernel:
                 raise Untranslatable(f"line {self.line}: {text}: {error}") from error
             for register in [name for name in self.slots if self.lives[name] == index]:
                 self.free.setdefault(self.kind(register), []).append(self.slots.pop(register))
-        self.name = INTERNAL.sub("12_GLOBAL__N_1", name)
+        self.entry = INTERNAL.sub("12_GLOBAL__N_1", name)
 
-    def name(self, register):
+    def variable(self, register):
         """Its variable. Those of short lives take turns: a frame that held all would be 100 KB, for each thread."""
         if register in self.slots:
             return self.slots[register]
@@ -141,7 +151,7 @@ class Kernel:
         elif text and not text.startswith((".pragma", ".loc", ".file")):
             guard, form, operands = re.fullmatch(r"(?:@(!?%?\w+) )?([\w.:]+)(.*)", text).groups()
             code = self.instruction(form, split(operands))
-            condition = f"if ({'!' * (guard[0] == '!')}{self.name(guard.lstrip('!'))}) " if guard else ""
+            condition = f"if ({'!' * (guard[0] == '!')}{self.variable(guard.lstrip('!'))}) " if guard else ""
             self.lines.append(f"{condition}{{ {code}; }}" if ";" in code else f"{condition}{code};")
 
     def registers(self, text):
@@ -152,7 +162,7 @@ class Kernel:
             for one in [f"{many[1]}{i}" for i in range(int(many[2]))] if many else [name]:
                 self.scopes[-1][one] = kind
                 if self.lives.get(one, 0) is None or not one.startswith("%"):
-                    declared.append(self.name(one))
+                    declared.append(self.variable(one))
         if declared:
             self.lines.append(f"{self.ctype(kind)} {', '.join(declared)};")
 
@@ -193,14 +203,14 @@ class Kernel:
         if kind == "*":
             base, offset = re.fullmatch(r"\[\s*([%$\w]+)\s*(?:\+\s*(-?\d+))?\s*\]", operand).groups()
             register = self.kind(base)
-            address = f"{self.name(base)}.u{BITS[register]}" if register else self.symbol(base)
+            address = f"{self.variable(base)}.u{BITS[register]}" if register else self.symbol(base)
             # Arithmetic of a 32-bit address has 32 bits.
             return f"({address} + {int(offset or 0)})"
         ctype = C_TYPES[kind]
         if operand in SPECIAL:
             return f"(({ctype}){SPECIAL[operand]})"
         if register := self.kind(operand):
-            return self.name(operand) + ("" if register == "pred" else f".{kind}")
+            return self.variable(operand) + ("" if register == "pred" else f".{kind}")
         if match := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})", operand):
             if kind == "f32":
                 value = struct.unpack("<f", struct.pack("<I", int(match[1], 16)))[0]
@@ -220,7 +230,7 @@ class Kernel:
         register = self.kind(operand)
         if register is None:
             raise Untranslatable(f"no such register: {operand}")
-        name = self.name(operand)
+        name = self.variable(operand)
         if register == "pred" or BITS[register] == BITS[kind]:
             return f"{name}{'' if register == 'pred' else '.' + kind} = {value}"
         if BITS[kind] > BITS[register]:
@@ -319,7 +329,7 @@ class Kernel:
             f"static void kernel{number}(const char* param) {{\n"
             f"constexpr unsigned param_bytes = {self.parameter_bytes}, kDeclared = {declared};\n"
             f"const uint64_t window = shared_window();\n{local}\nbool arrived = false;\n{body}\n}}\n"
-            f'static Kernel known{number}("{self.name}", kernel{number}, {self.parameter_bytes}, {declared}, '
+            f'static Kernel known{number}("{self.entry}", kernel{number}, {self.parameter_bytes}, {declared}, '
             f"{most_threads});\n"
         )
 
