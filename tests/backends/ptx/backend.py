@@ -1,9 +1,10 @@
 """The backend ``cuda-ptx``: the PTX that nvcc makes of csrc/cuda, for CPU tensors.
 
-Kernels may touch what a call has and the workspace, to the byte: the tensors' storages are told to the machine.
+Kernels may touch the elements of a call's tensors and the workspace, to the byte: the machine is told where they lie.
 """
 
 import ctypes
+import functools
 import os
 
 import torch
@@ -14,7 +15,7 @@ from tests.backends.host_cuda.played import Played
 from tests.backends.ptx import build
 from tests.backends.ptx.memory import allow
 
-__all__ = [*HAS, "counted", "play", "unavailable"]
+__all__ = [*HAS, "counted", "play", "unavailable"]  # noqa: F822  see __getattr__
 
 unavailable = build.unavailable
 
@@ -43,6 +44,13 @@ class Ptx(Played):
         super()._launch(bounded, call)
 
 
-_kernels = Ptx(os.environ.get("SPECDEC_HOST_CUDA", "small"))
-play, counted = _kernels.play, _kernels.counted
-globals().update({name: getattr(_kernels, name) for name in HAS})
+@functools.cache
+def kernels():
+    return Ptx(os.environ.get("SPECDEC_HOST_CUDA", "small"))
+
+
+def __getattr__(name):
+    """Nothing is built before an op is called: whoever lists the backends imports this."""
+    if name not in __all__:
+        raise AttributeError(name)
+    return getattr(kernels(), name)
