@@ -13,13 +13,14 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import specdec_kernels
-from specdec_kernels import Sampling, overlap, race_sample, residual, verify_chain
+from specdec_kernels import Sampling, race_sample
 from tests.backends import test_cuda_edits
 from tests.backends.host_cuda.played import MACHINES
 from tests.backends.ptx.build import unavailable
 from tests.backends.test_cuda_ops import assert_same, assert_same_figures, on_cpu, rows_of
 from tests.support.calls import every_call
 from tests.support.cases import chain_call, poisoned, seeds
+from tests.support.ops import overlap, residual, verify_chain
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
@@ -92,7 +93,7 @@ def test_clusters(size):
         assert blocks == requests * size
         assert_same(found[0], on_cpu(verify_chain, **call))
         assert_same(verify_chain(**filtered), on_cpu(verify_chain, **filtered))
-        assert_same(residual(*pair, epsilon=0.01), on_cpu(residual, *pair, epsilon=0.01))
+        assert_same(residual(*pair), on_cpu(residual, *pair))
 
 
 class TestBounds:
