@@ -14,7 +14,7 @@ ENGINES := $(VENV)/engines
 VLLM := build/vllm
 # setup.py builds what this machine can use. The tests compile CUDA for one architecture (setup.py still needs nvcc for
 # it), and all instruction sets; a package has everything.
-test build-tests: export SPECDEC_CUDA_ARCHS ?= 90a
+test build-tests: export SPECDEC_CUDA_ARCHS ?= 90a+PTX
 test build-tests dist: export SPECDEC_ISAS ?= all
 dist: export SPECDEC_CUDA ?= 1
 # A test worker for each processor, up to eight, with one thread each: threads only get in each other's way.

@@ -178,7 +178,8 @@ def built(source, arch):
 
     binary = build_folder() / f"ops_{source.stem}.cuda.o"
     log = binary.with_suffix(".o.log")
-    if specdec_kernels.build_info()["cuda_archs"] != [arch.removeprefix("sm_")] or not log.exists():
+    archs = [arch.removesuffix("+PTX") for arch in specdec_kernels.build_info()["cuda_archs"]]
+    if archs != [arch.removeprefix("sm_")] or not log.exists():
         return None
     if max(path.stat().st_mtime for path in texts()) > log.stat().st_mtime:
         return None

@@ -13,17 +13,11 @@ from torch.utils._pytree import tree_leaves
 from specdec_kernels.backends.cuda import HAS
 from tests.backends.host_cuda.played import Played
 from tests.backends.ptx import build
-from tests.backends.ptx.memory import allow
+from tests.backends.ptx.memory import allow, extent
 
 __all__ = [*HAS, "counted", "play", "unavailable"]  # noqa: F822  see __getattr__
 
 unavailable = build.unavailable
-
-
-def extent(tensor):
-    """Where a tensor's elements lie: the address of the first, and the bytes to the end of the last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), (last + 1) * tensor.element_size()
 
 
 class Ptx(Played):

@@ -1,5 +1,5 @@
-"""Builds what runs nvcc's PTX, through ninja, under ``build/``: nvcc compiles each ``.cu`` to PTX, translate.py makes
-C++ of it, and that is linked with the objects of the project's own build, so their host code launches it.
+"""Builds what runs nvcc's PTX, through ninja, under ``build/``: the objects of the project's own build hold it,
+translate.py makes C++ of it, and that is linked with these objects, so their host code launches it.
 
     python -m tests.backends.ptx.build     ahead of the tests
 """
@@ -7,6 +7,7 @@ C++ of it, and that is linked with the objects of the project's own build, so th
 import fcntl
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,22 +15,16 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from setup import NVCC_FLAGS, NinjaFile, compiler_cache, find_nvcc, ninja_command, write_if_changed
+from setup import NinjaFile, build_folder, compiler_cache, ninja_command, write_if_changed
 from tests.backends.host_cuda.build import FLAGS as HOST_FLAGS
 from tests.backends.host_cuda.build import HERE as HOST
 from tests.backends.host_cuda.build import ROOT, include_flags
 from tests.backends.ptx.translate import translate
+from tests.support.cuda_aot import disassembler
 
 HERE = Path(__file__).resolve().parent
 MODULE = "specdec_ptx"
-PROJECT = ROOT / "build" / f"ninja-{sysconfig.get_platform()}-{sys.implementation.cache_tag}"  # as in setup.py
 FOLDER = ROOT / "build" / f"ptx-{sys.implementation.cache_tag}"
-ARCH = "compute_90"  # with clusters
-SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
-OBJECTS = [
-    *(PROJECT / f"c_api_{name}.o" for name in ("call", "checks", "cuda.cuda")),
-    *(PROJECT / f"cuda_{name}.cuda.o" for name in ("bindings", *(source.stem for source in SOURCES))),
-]
 MACHINE = [HERE / "instructions.cpp", HERE / "cudart.cpp", HOST / "machine.cpp", HOST / "control.cpp"]
 # Frames of translated kernels are up to 100 KB: without optimisation no variables share a place. To optimise them would
 # take four times as long as all their tests. Integers wrap around.
@@ -43,15 +38,20 @@ def no_compiler():
     return None if shutil.which(CXX[0]) else "no C++ compiler"
 
 
+def project():
+    """The build.ninja of the project's own build, "" if there is none."""
+    path = build_folder() / "build.ninja"
+    return path.read_text() if path.exists() else ""
+
+
 def unavailable():
-    """Why the kernels' PTX cannot be made and run here, or None."""
+    """Why the kernels' PTX cannot be run here, or None."""
     if reason := no_compiler():
         return reason
-    nvcc, reason = find_nvcc()
-    if nvcc is None:
-        return reason
-    missing = next((path.name for path in OBJECTS if not path.exists()), None)
-    return f"the project is built without CUDA: no {missing}" if missing else None
+    archs = set(re.findall(r"code=compute_(\d+)", project()))
+    if len(archs) != 1 or int(archs.pop()) < 90:  # clusters are in the code of 90 and above
+        return "no PTX of one architecture in the project's build: SPECDEC_CUDA_ARCHS=90a+PTX puts it there"
+    return None if disassembler() else "no cuobjdump"
 
 
 def machine_file(folder):
@@ -71,21 +71,23 @@ def machine_file(folder):
 
 def ninja_file():
     ninja, flags, objects = machine_file(FOLDER)
-    nvcc, _ = find_nvcc()
     python = shlex.join(["env", f"PYTHONPATH={ROOT}", sys.executable])
-    ninja.rule(
-        "ptx", f"{shlex.join([*compiler_cache(nvcc), nvcc])} -MMD -MF $out.d $flags -ptx $in -o $out", depfile=True
-    )
+    ninja.rule("ptx", f"{shlex.quote(disassembler())} -ptx $in >$out")
     ninja.rule("translate", f"{python} -m tests.backends.ptx.translate $in $out")
     tables = [ninja.seen(HERE / name) for name in ("translate.py", "forms.py")]
-    include = ["-I", ninja.seen(ROOT / "csrc" / "include")]
-    for source in sorted(SOURCES, key=lambda source: -source.stat().st_size):
-        ninja.build(f"{source.stem}.ptx", "ptx", [ninja.seen(source)], [*NVCC_FLAGS, f"-arch={ARCH}", *include])
-        ninja.build(f"{source.stem}.cpp", "translate", [f"{source.stem}.ptx", *tables])
-        ninja.build(f"{source.stem}.o", "cxx", [f"{source.stem}.cpp"], [*KERNEL_FLAGS, "-I", ninja.seen(HERE)])
-        objects.append(f"{source.stem}.o")
+    for name, source in re.findall(r"^build (\S+): \w+ \S*csrc/((?:cuda|c_api)/\S+)$", project(), re.MULTILINE):
+        if source == "c_api/cpu.cpp":
+            continue
+        compiled = ninja.seen(build_folder() / name)
+        objects.append(compiled)
+        if source.endswith(".cu"):
+            stem = name.partition(".")[0]
+            ninja.build(f"{stem}.ptx", "ptx", [compiled])
+            ninja.build(f"{stem}.cpp", "translate", [f"{stem}.ptx", *tables])
+            ninja.build(f"{stem}.o", "cxx", [f"{stem}.cpp"], [*KERNEL_FLAGS, "-I", ninja.seen(HERE)])
+            objects.append(f"{stem}.o")
     module = ninja.compile("cxx", HOST / "module.cpp", [*flags, f"-DHOST_CUDA_MODULE={MODULE}"])
-    ninja.build(path_of(MODULE).name, "library", [*objects, module, *map(ninja.seen, OBJECTS)])
+    ninja.build(path_of(MODULE).name, "library", [*objects, module])
     return str(ninja)
 
 

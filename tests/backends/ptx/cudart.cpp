@@ -1,7 +1,6 @@
 // The CUDA runtime that nvcc's host code calls, over translated PTX: what host_cuda plays, under the names in C.
 #include <cstdio>
 #include <map>
-#include <regex>
 #include <string>
 
 #include "../host_cuda/include/cuda_runtime.h"
@@ -107,9 +106,7 @@ void** __cudaRegisterFatBinary(void*) {
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 void __cudaRegisterFunction(void**, const char* stub, char*, const char* name, int, void*, void*, void*, void*, int*) {
-  // As translate.py names what is internal.
-  static const std::regex internal("\\d+_(?:GLOBAL__N_|INTERNAL)_[0-9a-f]{8}_\\d+_\\w+?_cu_[0-9a-f]{8}");
-  names()[stub] = std::regex_replace(name, internal, "12_GLOBAL__N_1");
+  names()[stub] = name;
 }
 cudaError_t __cudaGetKernel(const void** kernel, const void* stub) { return *kernel = stub, cudaSuccess; }
 // Launches in angle brackets: there are none.
@@ -124,12 +121,12 @@ void ptx_allow(const uint64_t* begins, const uint64_t* ends, size_t count) {
   for (size_t i = 0; i < count; ++i) ptx::memory().push_back({begins[i], ends[i]});
 }
 // Of a kernel by its name; `params` as the PTX declares them.
-int ptx_launch(const char* name, unsigned grid, unsigned block, unsigned cluster, size_t dynamic, int overlaps,
+int ptx_launch(const char* name, const unsigned* grid, unsigned block, unsigned cluster, size_t dynamic, int overlaps,
                const void* params) {
   const auto kernel = translated().find(name);
   if (kernel == translated().end()) return cudaErrorInvalidValue;
   host_cuda::Launch shape;
-  shape.grid = {grid}, shape.block = {block}, shape.cluster = {cluster}, shape.dynamic_shared = dynamic;
+  shape.grid = {grid[0], grid[1], grid[2]}, shape.block = {block}, shape.cluster = {cluster}, shape.dynamic_shared = dynamic;
   shape.overlaps = overlaps != 0;
   return launch(shape, name, kernel->second, params);
 }

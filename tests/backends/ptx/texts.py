@@ -48,8 +48,9 @@ class Texts:
         out = np.full(words, 0xA5A5A5A5A5A5A5A5, np.uint64)
         allow(self.library, [(out.ctypes.data, out.nbytes)])
         address = ctypes.c_uint64(out.ctypes.data)
+        grid = (ctypes.c_uint * 3)(blocks, 1, 1)
         failed = self.library.ptx_launch(
-            name.encode(), blocks, threads, cluster, ctypes.c_size_t(dynamic), overlaps, ctypes.byref(address)
+            name.encode(), grid, threads, cluster, ctypes.c_size_t(dynamic), overlaps, ctypes.byref(address)
         )
         report = self.library.host_cuda_last_fault().decode()
         assert bool(failed) == bool(report)

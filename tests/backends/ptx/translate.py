@@ -20,8 +20,6 @@ SPECIAL = {
     "%laneid": "lane()", "%cluster_ctarank": "rank_in_cluster()", "%cluster_nctarank": "blocks_in_cluster()",
     "%lanemask_lt": "((1u << lane()) - 1)", "WARP_SZ": "32",
 }  # fmt: skip
-# nvcc puts hashes into the names of what has internal linkage, and they differ between its outputs.
-INTERNAL = re.compile(r"\d+_(?:GLOBAL__N_|INTERNAL)_[0-9a-f]{8}_\d+_\w+?_cu_[0-9a-f]{8}")
 ARRAY = re.compile(r"(?:\.align (\d+) )?\.(\w+) ([$\w]+)(?:\[(\d*)\])?$")
 NAME = re.compile(r"[%$A-Za-z_][\w$]*")
 
@@ -37,6 +35,16 @@ def aligned(offset, align):
 def split(text):
     """Operands; a comma within braces or brackets is part of one."""
     return [part.strip() for part in re.findall(r"(?:\{[^}]*\}|\[[^]]*\]|[^,{\[])+", text) if part.strip()]
+
+
+def closing(text, start):
+    """Where the brace is closed within which ``start`` stands."""
+    depth = 1
+    for brace in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return start + brace.start()
+    raise Untranslatable("a kernel without an end")
 
 
 def array(text):
@@ -113,7 +121,7 @@ class Kernel:
                 raise Untranslatable(f"line {self.line}: {text}: {error}") from error
             for register in [name for name in self.slots if self.lives[name] == index]:
                 self.free.setdefault(self.kind(register), []).append(self.slots.pop(register))
-        self.entry = INTERNAL.sub("12_GLOBAL__N_1", name)
+        self.entry = name
 
     def variable(self, register):
         """Its variable. Those of short lives take turns: a frame that held all would be 100 KB, for each thread."""
@@ -345,7 +353,7 @@ def translate(text, file):
     parts = ['#include "thread.h"\nusing namespace ptx;\n', f'static const char kFile[] = "{file}";\n']
     for number, match in enumerate(re.finditer(r"\.entry\s+([$\w]+)\s*\(([^)]*)\)([^{]*)\{", text)):
         name, parameters, directives = match.groups()
-        end = re.compile(r"^\}", re.MULTILINE).search(text, match.end()).start()
+        end = closing(text, match.end())
         line = text.count("\n", 0, match.end()) + 1
         threads = re.search(r"\.maxntid (\d+)", directives)
         kernel = Kernel(name, parameters, text[match.end() : end], line, shared)
