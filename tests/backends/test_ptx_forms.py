@@ -27,6 +27,7 @@ CASES = {
     "mul.hi.u32": [(0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFE)],
     "mul.hi.s64": [(-2, 3, -1)], "mul.hi.u64": [(2**64 - 1, 2**64 - 1, 2**64 - 2)],
     "mul.wide.s32": [(-3, 5, -15)], "mul.wide.u32": [(0xFFFFFFFF, 2, 0x1FFFFFFFE)],
+    "mad.wide.s32": [(-3, 5, 1, -14)], "mad.wide.u32": [(0xFFFFFFFF, 2, 1 << 32, 0x2FFFFFFFE)],
     "mul.wide.u16": [(0xFFFF, 0xFFFF, 0xFFFE0001)],
     "div.s32": [(-7, 2, -3), (LEAST32, -1, LEAST32)], "div.u32": [(0xFFFFFFFF, 2, 0x7FFFFFFF)],
     "div.s64": [(LEAST64, -1, LEAST64)],
@@ -75,9 +76,14 @@ CASES = {
     "min.f32": [(NAN, 1.0, 1.0), (1.0, NAN, 1.0), (NAN, NAN, QUIET), (0.0, -0.0, -0.0), (-0.0, 0.0, -0.0)],
     "max.f32": [(NAN, 1.0, 1.0), (1.0, NAN, 1.0), (NAN, NAN, QUIET), (0.0, -0.0, 0.0), (-0.0, 0.0, 0.0)],
     "max.NaN.f32": [(NAN, 1.0, QUIET), (1.0, NAN, QUIET), (1.0, 2.0, 2.0), (-0.0, 0.0, 0.0)],
+    "max.NaN.bf16": [(0x7FC1, 0x3F80, 0x7FFF), (0x3F80, 0x4000, 0x4000), (0x8000, 0, 0)],
+    "setp.num.bf16": [(0x7FC1, 0x3F80, 0), (0x3F80, 0xFF81, 0), (0x3F80, 0x7F80, 1)],
+    "cvt.f32.bf16": [(0x3F80, 1.0), (0xFF80, -INF), (0x7FC1, NAN), (0x0001, 2.0**-133)],
     "max.NaN.f16x2": [(0x7E013C00, 0x3C004000, 0x7FFF4000), (0x80000000, 0x00008000, 0)],
     "max.NaN.bf16x2": [(0x7FC13F80, 0x3F804000, 0x7FFF4000), (0xFF800000, 0x00008000, 0)],
     "ex2.approx.ftz.f32": [(-0.0, 1.0), (2.0**-140, 1.0), (-INF, 0.0), (INF, INF), (NAN, NAN), (-127.0, 0.0)],
+    "ex2.approx.f32": [(2.0**-140, 1.0), (-INF, 0.0), (INF, INF), (NAN, NAN), (-127.0, 2.0**-127), (-160.0, 0.0)],
+    "div.full.f32": [(1.0, 0.0, INF), (INF, INF, NAN), (1.0, INF, 0.0), (-1.0, 2.0**127, -(2.0**-127))],
     "lg2.approx.ftz.f32": [(0.0, -INF), (-0.0, -INF), (-(2.0**-140), -INF), (-1.0, NAN), (INF, INF), (NAN, NAN)],
     "cvt.u16.u32": [(0x12345, 0x2345)], "cvt.s32.s8": [(0x80, -128), (0x17F, 127)], "cvt.s64.s32": [(-1, -1)],
     "cvt.u64.u32": [(0xFFFFFFFF, 0xFFFFFFFF)], "cvt.u32.u64": [((5 << 32) + 6, 6)], "cvt.u32.s16": [(0xFFFF, -1)],
@@ -150,14 +156,14 @@ def test_every_operation_has_a_case():
     """What moves memory or needs other threads is in test_ptx_machine.py."""
     elsewhere = {
         "ld", "st", "atom", "shfl", "vote", "redux", "bar", "barrier", "fence", "griddepcontrol", "prefetch", "trap",
-        "cvta", "mapa",
+        "cvta", "mapa", "stmatrix",
     }  # fmt: skip
     assert {form.partition(".")[0] for form in MEANINGS} - elsewhere == {form.partition(".")[0] for form in CASES}
 
 
 @pytest.mark.parametrize(
     "statement",
-    ["add.sat.s32 %r1, %r2, %r3;", "ex2.approx.f32 %f1, %f2;", "bar.sync 0, 64;", "ld.volatile.global.u32 %r1, [%rd1];",
+    ["add.sat.s32 %r1, %r2, %r3;", "lg2.approx.f32 %f1, %f2;", "bar.sync 0, 64;", "ld.volatile.global.u32 %r1, [%rd1];",
      "setp.lt.and.s32 %p1, %r1, %r2, %p2;", "min.ftz.f32 %f1, %f2, %f3;", "mov.b64 {%r1, %r2, %r3}, %rd1;"],
 )  # fmt: skip
 def test_a_form_that_is_not_known_is_named(statement):
@@ -165,30 +171,49 @@ def test_a_form_that_is_not_known_is_named(statement):
         translate(entry("unknown", statement), "unknown.ptx")
 
 
-@pytest.mark.parametrize("schedule", range(1, 4))
-def test_approximations_lie_anywhere_within_their_documented_error(schedule):
-    """Both errors are used up to more than half, in both directions, and another seed gives other values."""
-    values = [-30.0 + 0.37 * i for i in range(160)]
-    logs = [1e-30, 3.7, 0.51, 0.99, 1.01, 1.7, 1.99, 12345.678, 1e30] * 12
-    logs = [x * (1 + i / 1000) for i, x in enumerate(logs)]
-    body = "\n".join(
-        one(i, form, (x,))
-        for i, (form, x) in enumerate(
-            [("ex2.approx.ftz.f32", x) for x in values] + [("lg2.approx.ftz.f32", x) for x in logs]
-        )
+LOGS = [1e-30, 3.7, 0.51, 0.99, 1.01, 1.7, 1.99, 12345.678, 1e30]
+APPROXIMATIONS = {  # values, what is exact, and the documented error
+    "ex2.approx.ftz.f32": ([(-30.0 + 0.37 * i,) for i in range(160)], lambda x: 2.0**x, lambda x, y: y * 2.0**-22),
+    "lg2.approx.ftz.f32": (
+        [(x * (1 + i / 100),) for x in LOGS for i in range(12)],
+        math.log2,
+        lambda x, y: (1.0 if 0.5 < x < 2 else abs(y)) * 2.0**-22,
+    ),
+    "div.full.f32": (
+        [(3.0 + i, 7.0 - 0.3 * i) for i in range(100)],
+        lambda x, y: x / y,
+        lambda x, y, z: 2.0 ** (math.frexp(z)[1] - 23),
+    ),
+}
+APPROXIMATIONS["ex2.approx.f32"] = APPROXIMATIONS["ex2.approx.ftz.f32"]
+
+
+def to_floats(words):
+    return [struct.unpack("<f", struct.pack("<I", int(word) & 0xFFFFFFFF))[0] for word in words]
+
+
+@pytest.fixture(scope="module")
+def approximations():
+    return Texts(
+        *[
+            entry(form.replace(".", "_"), "\n".join(one(i, form, values) for i, values in enumerate(cases)))
+            for form, (cases, *_) in APPROXIMATIONS.items()
+        ]
     )
-    texts = Texts(entry("approximations", body))
-    count = len(values) + len(logs)
-    first, second = (texts.run("approximations", words=count, schedule=seed)[1] for seed in (schedule, schedule + 10))
-    assert (first != second).any()
-    found = [struct.unpack("<f", struct.pack("<I", int(word) & 0xFFFFFFFF))[0] for word in first]
-    as_float = [struct.unpack("<f", struct.pack("<f", x))[0] for x in values + logs]
-    exact = [2.0**x for x in as_float[: len(values)]] + [math.log2(x) for x in as_float[len(values) :]]
-    sizes = exact[: len(values)] + [
-        1.0 if 0.5 < x < 2 else abs(y) for x, y in zip(as_float[len(values) :], exact[len(values) :], strict=True)
-    ]
-    off = [(a - b) / (size * 2.0**-22) for a, b, size in zip(found, exact, sizes, strict=True)]
+
+
+@pytest.mark.parametrize("form", APPROXIMATIONS)
+def test_approximations_lie_anywhere_within_their_documented_error(approximations, form):
+    """It is used up to more than half, in both directions, and another seed gives other values."""
+    cases, exactly, error = APPROXIMATIONS[form]
+    name = form.replace(".", "_")
+    first, second = (to_floats(approximations.run(name, len(cases), schedule=seed)[1]) for seed in (1, 2))
+    assert first != second
+    off = []
+    for values, found in zip(cases, first, strict=True):
+        values = to_floats([bits(x, "f32") for x in values])
+        exact = exactly(*values)
+        off.append((found - exact) / error(*values, exact))
     assert max(map(abs, off)) <= 1
-    for part in (off[: len(values)], off[len(values) :]):
-        assert min(part) < -0.5
-        assert max(part) > 0.5
+    assert min(off) < -0.5
+    assert max(off) > 0.5

@@ -10,7 +10,7 @@ from tests.backends.ptx.texts import Texts, entry
 
 pytestmark = pytest.mark.skipif(no_compiler() is not None, reason=str(no_compiler()))
 
-SHARED = ".shared .align 16 .b8 room[256];"
+SHARED = ".shared .align 16 .b8 room[256];\n.shared .align 16 .b8 whole[512];"
 ARENA = ".extern .shared .align 16 .b8 arena[];"
 STORE = "cvt.u64.u32 %rd9, %r9; st.global.u64 [%rd2], %rd9;"
 MEET = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;"
@@ -37,6 +37,11 @@ WORKS = {
                  "bar.sync 0; xor.b32 %r4, %r4, 8; mov.u32 %r3, room; add.u32 %r3, %r3, %r4; ld.shared.u32 %r9, [%r3];",
     "dynamic": "mov.u32 %r3, arena; shl.b32 %r4, %r1, 2; add.u32 %r3, %r3, %r4; st.shared.u32 [%r3], %r1; "
                "ld.shared.u32 %r9, [%r3];",
+    # Lane 4 j + k has elements 2 k and 2 k + 1 of row j of each; lane 8 i + j has the address of row j of matrix i.
+    "matrices": "mov.u32 %r3, whole; shl.b32 %r4, %r1, 4; add.u32 %r3, %r3, %r4; add.u32 %r5, %r1, 100; "
+                "add.u32 %r6, %r1, 200; add.u32 %r7, %r1, 300; "
+                "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r3], {%r1, %r5, %r6, %r7}; bar.warp.sync -1; "
+                "ld.shared.u32 %r9, [%r3];",
     "atomics": "mov.u32 %r3, room; setp.eq.u32 %p1, %r1, 0; @%p1 st.shared.u32 [%r3], 5; bar.sync 0;"
                "atom.shared.add.u32 %r4, [%r3], 2; bar.sync 0; ld.shared.u32 %r9, [%r3];",
     "signed_max": "mov.u32 %r3, room; setp.eq.u32 %p1, %r1, 0; @%p1 st.shared.u32 [%r3], -9; bar.sync 0;"
@@ -59,6 +64,7 @@ EXPECTED = {
     "redux_min_s32": 2**32 - 3, "redux_max_s32": 28, "redux_min_u32": 0, "redux_max_u32": 2**32 - 1,
     "redux_add_s32": 400, "redux_and_b32": 0, "redux_or_b32": 2**32 - 1,
     "redux_xor_b32": np.bitwise_xor.reduce((LANES - 3) % 2**32), "bar_or": 1, "bar_and": 0, "bar_popc": 9,
+    "matrices": LANES % 8 * 4 + LANES // 8 * 100,
     "neighbour": LANES ^ 1, "dynamic": LANES, "atomics": 69, "signed_max": 0, "local": LANES, "parts": LANES << 16,
     "narrow": 0xA5, "narrow_signed": 0xFFFFFFA5, "generic": LANES, "places": LANES * 100 + 32,
 }  # fmt: skip
@@ -77,6 +83,8 @@ FAULTS = {
     "arena_bounds": ("st.shared.u32 [arena+128], %r1;", 1, r"shared memory\[32\]: out of bounds"),
     "below_shared": ("mov.u32 %r3, room; st.shared.u32 [%r3+-4], %r1;", 1, "no address of the block's shared memory"),
     "zero_shared": ("mov.u32 %r3, 0; st.shared.u32 [%r3], %r1;", 1, "no address of the block's shared memory"),
+    "misaligned_matrix": ("stmatrix.sync.aligned.m8n8.x4.shared.b16 [room+8], {%r1, %r1, %r1, %r1};", 1,
+                          "a misaligned 16-byte access"),
     "unwritten": ("atom.shared.add.u32 %r4, [room], 1;", 1, "read of unwritten shared memory"),
     "race": ("mov.u32 %r3, room; st.shared.u32 [%r3], %r1;", 1, "without a barrier between"),
     "no_such_rank": ("mov.u64 %rd5, room; cvta.shared.u64 %rd5, %rd5; mapa.u64 %rd6, %rd5, 2;", 2,

@@ -1,17 +1,28 @@
 """The ops' own tests, and the played machine's, under what nvcc makes of the kernels; wide rows, large batches."""
 
+import importlib
+import importlib.util
+
 import pytest
 import torch
 
-from specdec_kernels import Sampling, overlap, race_sample, residual, verify_chain, verify_tree
-from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_ops, test_cuda_trees
+from specdec_kernels import Sampling, race_sample
+from specdec_kernels.ops import OPS
+from tests.backends import (
+    test_cuda_edges,
+    test_cuda_edits,
+    test_cuda_filters,
+    test_cuda_ops,
+    test_cuda_queue,
+    test_cuda_trees,
+)
 from tests.backends.host_cuda.played import MACHINES
 from tests.backends.ptx.build import unavailable
 from tests.backends.test_cuda_ops import assert_same, assert_same_figures, on_cpu
 from tests.backends.test_ptx_calls import played
 from tests.conftest import running
-from tests.ops import test_race_sample, test_race_topk, test_residual, test_verify_chain, test_verify_tree
 from tests.support.cases import chain_call, seeds
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))]
@@ -19,6 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(unavailable() is not None, re
 PTX = ("cuda-ptx",)
 backend = pytest.fixture(running, name="backend", params=PTX)
 other_backend = pytest.fixture(running, name="other_backend", params=PTX)
+kernels = pytest.fixture(running, name="kernels", params=PTX)
 
 
 @pytest.fixture
@@ -35,6 +47,23 @@ def machine(request):
         yield backend
 
 
+@pytest.fixture
+def device():
+    with played("small") as backend:
+        yield backend
+
+
+@pytest.fixture
+def play():
+    with played("large") as backend:
+
+        def play(**changes):
+            backend.play("large", **changes)
+            return backend
+
+        yield play
+
+
 def borrowed(module, *names):
     """A module's tests, or those of these names, for this module."""
     short = module.__name__.rpartition("test_")[2]
@@ -44,8 +73,9 @@ def borrowed(module, *names):
             globals()[f"{kind}_{short}_{name.removeprefix(kind).lstrip('_')}"] = test
 
 
-for module in (test_verify_chain, test_verify_tree, test_race_sample, test_race_topk, test_residual):
-    borrowed(module)
+for op in OPS:
+    if importlib.util.find_spec(f"tests.ops.test_{op}"):
+        borrowed(importlib.import_module(f"tests.ops.test_{op}"))
 same = ("TestTheSameBits", "TestTheSameVerdict")
 pairs = ("test_figures_of_pairs", "test_figures_of_a_vocabulary_of_the_drafts_own")
 more = (
@@ -55,6 +85,8 @@ more = (
 )  # fmt: skip
 for module in (test_cuda_ops, test_cuda_edits, test_cuda_filters, test_cuda_trees):
     borrowed(module, *same, *pairs, *more)
+borrowed(test_cuda_edges)
+borrowed(test_cuda_queue, "test_the_same_verdict", "test_a_status_comes_along", "test_forms", "test_given_tokens")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

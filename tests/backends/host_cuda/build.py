@@ -38,8 +38,8 @@ SANITIZERS = os.environ.get("SPECDEC_HOST_CUDA_SANITIZE")  # as g++ names them: 
 # Unoptimised under sanitizers: to compile takes less than half of the time, and these tests are few.
 SANITIZE = f"-O0 -fsanitize={SANITIZERS} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1".split()
 MODE = SANITIZE if SANITIZERS else ["-O1"]
-# nvcc compiles the inline functions of each .cu with it. The linker would take the first object's for all: what differs in
-# another, by a macro or a fault, would not run. What such functions keep between calls stays one for all objects.
+# nvcc compiles the inline functions of each .cu with it. The linker would take the first object's for all: what differs
+# in another, by a macro or a fault, would not run. What such functions keep between calls stays one for all objects.
 OWN_FUNCTIONS = (
     'nm --defined-only $out | awk \'$$2 == "W" {print "--localize-symbol=" $$3} '
     '$$2 == "u" {print "--weaken-symbol=" $$3}\' >$out.symbols && objcopy -R .group @$out.symbols $out'

@@ -1,10 +1,10 @@
 """What each form of a PTX instruction means, in C++.
 
-A line is: forms, for which types T, what the result and the operands are, the meaning. In a meaning a, b, c and d are
-the operands, U is T without sign, W twice as wide, BITS the width of T, SIZE the bytes that a memory access touches, AT
-the place in the PTX and FORM the name of the form. The names in it are thread.h's. For a load or store (``*``) the
-meaning is the address of the first element; for an atomic it has that, a semicolon, and what is written there in the
-place of `old`.
+A line is: forms (ATOM stands for several), for which types T, what the result and the operands are, the meaning. In a
+meaning a, b, c and d are the operands, U is T without sign, W twice as wide, BITS the width of T, SIZE the bytes that a
+memory access touches, AT the place in the PTX and FORM the name of the form. The names in it are thread.h's. For a load
+or store (``*``) the meaning is the address of the first element; for an atomic it has that, a semicolon, and what is
+written there in the place of `old`.
 NaN, saturation and shifts are those of the PTX ISA 9.0, chapter 9.7.
 """
 
@@ -12,6 +12,8 @@ import itertools
 import re
 from typing import NamedTuple
 
+# Of any order: no store waits in this machine.
+ATOM = ("atom.global", "atom.global.gpu.relaxed", "atom.global.gpu.acq_rel")
 C_TYPES = {
     **{f"{kind}{bits}": f"{'' if kind == 's' else 'u'}int{bits}_t" for kind in "bus" for bits in (8, 16, 32, 64)},
     "f32": "float", "f64": "double", "pred": "bool", "s128": "__int128", "u128": "unsigned __int128",
@@ -33,6 +35,7 @@ mul.lo.T                       | INT           | T T T           | (U)a * (U)b
 mad.lo.T                       | INT           | T T T T         | (U)a * (U)b + c
 mul.hi.T                       | INT           | T T T           | (W)a * (W)b >> BITS
 mul.wide.T                     | u16 s16 u32 s32 | W T T         | (W)a * (W)b
+mad.wide.T                     | u16 s16 u32 s32 | W T T W       | (W)a * (W)b + c
 div.T                          | INT           | T T T           | quotient<T>(a, b, AT)
 rem.T                          | INT           | T T T           | remainder_of<T>(a, b, AT)
 min.T                          | INT           | T T T           | a < b ? a : b
@@ -74,10 +77,12 @@ setp.gtu.f32                   |               | pred f32 f32    | !(a <= b)
 setp.geu.f32                   |               | pred f32 f32    | !(a < b)
 setp.num.f32                   |               | pred f32 f32    | a == a && b == b
 setp.nan.f32                   |               | pred f32 f32    | a != a || b != b
+setp.num.bf16                  |               | pred b16 b16    | !is_nan_bfloat(a) && !is_nan_bfloat(b)
 add.f32 add.rn.f32             |               | f32 f32 f32     | a + b
 sub.f32 sub.rn.f32             |               | f32 f32 f32     | a - b
 mul.f32 mul.rn.f32             |               | f32 f32 f32     | a * b
 div.rn.f32                     |               | f32 f32 f32     | a / b
+div.full.f32                   |               | f32 f32 f32     | quotient_within(a, b)
 fma.rn.f32                     |               | f32 f32 f32 f32 | __builtin_fmaf(a, b, c)
 rcp.rn.f32                     |               | f32 f32         | 1.0f / a
 neg.f32                        |               | f32 f32         | -a
@@ -85,14 +90,17 @@ abs.f32                        |               | f32 f32         | __builtin_fab
 min.f32                        |               | f32 f32 f32     | smaller(a, b)
 max.f32                        |               | f32 f32 f32     | larger(a, b)
 max.NaN.f32                    |               | f32 f32 f32     | larger_or_nan(a, b)
+max.NaN.bf16                   |               | b16 b16 b16     | larger_or_nan_of_halves(a, b, from_bfloat)
 max.NaN.f16x2                  |               | b32 b32 b32     | larger_or_nan_of_halves(a, b, from_half)
 max.NaN.bf16x2                 |               | b32 b32 b32     | larger_or_nan_of_halves(a, b, from_bfloat)
-ex2.approx.ftz.f32             |               | f32 f32         | exp2_within(a)
+ex2.approx.ftz.f32             |               | f32 f32         | exp2_within(a, true)
+ex2.approx.f32                 |               | f32 f32         | exp2_within(a, false)
 lg2.approx.ftz.f32             |               | f32 f32         | log2_within(a)
 cvt.T.S                        | EACH_INT      | T S             | a
 cvt.rn.f32.T                   | INT           | f32 T           | a
 cvt.rzi.T.f32                  | u32 s32 u64 s64 | T f32         | toward_zero<T>(a)
 cvt.f32.f16                    |               | f32 b16         | from_half(a)
+cvt.f32.bf16                   |               | f32 b16         | from_bfloat(a)
 cvt.rn.f16.f32                 |               | b16 f32         | to_half(a)
 cvta.to.global.u64 cvta.to.local.u64 cvta.local.u64 cvta.global.u64 | | u64 u64 | a
 cvta.shared.u64                |               | u64 u64         | to_generic(a)
@@ -127,16 +135,18 @@ st.T                           | ANY           | - * T           | at_generic(a,
 st.global.T                    | ANY           | - * T           | at_global(a, SIZE, AT)
 st.shared.T                    | ANY           | - * T           | at_shared(a, SIZE, kWrite, AT)
 st.local.T                     | ANY           | - * T           | at_local(a, SIZE, local, local_bytes, AT)
-atom.global.add.T atom.add.acq_rel.gpu.global.T | u32 s32 u64 | T * T | at_atomic(a, SIZE, AT); old + b
-atom.global.max.T              | u32 s32 u64 s64 | T * T         | at_atomic(a, SIZE, AT); old > b ? old : b
-atom.global.min.T              | u32 s32 u64 s64 | T * T         | at_atomic(a, SIZE, AT); old < b ? old : b
-atom.global.or.T               | b32 b64       | T * T           | at_atomic(a, SIZE, AT); old | b
-atom.global.exch.T             | b32 b64       | T * T           | at_atomic(a, SIZE, AT); b
+ATOM.add.T                     | u32 s32 u64   | T * T           | at_atomic(a, SIZE, AT); old + b
+atom.add.acq_rel.gpu.global.T  | u32           | T * T           | at_atomic(a, SIZE, AT); old + b
+ATOM.max.T                     | u32 s32 u64 s64 | T * T         | at_atomic(a, SIZE, AT); old > b ? old : b
+ATOM.min.T                     | u32 s32 u64 s64 | T * T         | at_atomic(a, SIZE, AT); old < b ? old : b
+ATOM.or.T                      | b32 b64       | T * T           | at_atomic(a, SIZE, AT); old | b
+ATOM.exch.T                    | b32 b64       | T * T           | at_atomic(a, SIZE, AT); b
 atom.shared.add.T              | u32 s32 u64   | T * T           | at_shared(a, SIZE, kAtomic, AT); old + b
 atom.shared.max.T              | u32 s32 u64 s64 | T * T         | at_shared(a, SIZE, kAtomic, AT); old > b ? old : b
 atom.shared.min.T              | u32 s32 u64 s64 | T * T         | at_shared(a, SIZE, kAtomic, AT); old < b ? old : b
 atom.shared.or.T               | b32 b64       | T * T           | at_shared(a, SIZE, kAtomic, AT); old | b
 atom.shared.exch.T             | b32 b64       | T * T           | at_shared(a, SIZE, kAtomic, AT); b
+stmatrix.sync.aligned.m8n8.x4.shared.b16 |     | - * quad        | store_matrices(FORM, a, b, AT)
 """
 
 
@@ -156,7 +166,8 @@ def read_table():
     for line in TABLE.strip().splitlines():
         forms, types, signature, meaning = re.split(r"\s*\|\s*", f"{line}|", maxsplit=3)
         types = [name for word in types.split() for name in GROUPS.get(word, word).split()] or [""]
-        for form, type, source in itertools.product(forms.split(), types, types):
+        forms = forms.split() if not forms.startswith("ATOM") else [f"{head}{forms[4:]}" for head in ATOM]
+        for form, type, source in itertools.product(forms, types, types):
             if ".S" not in form and source != types[0]:
                 continue
             names = {"T": type, "S": source, "W": wider(type) if type[-1:] in ("6", "2", "4") else ""}

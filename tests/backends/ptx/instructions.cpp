@@ -151,17 +151,17 @@ constexpr R32 kNan = {0x7fffffff};  // what instructions give that make one
 bool is_negative(float a) { return std::signbit(a); }
 
 // Where in [-1, 1] an approximation is: one place for each value and seed, as an instruction always gives the same.
-double error_of(float a) {
-  R32 bits;
-  bits.f32 = a;
-  uint64_t x = bits.b32 ^ host_cuda::device().schedule * 0x9e3779b97f4a7c15u;
+double error_of(float a, float b) {
+  R32 bits, more;
+  bits.f32 = a, more.f32 = b;
+  uint64_t x = (uint64_t{more.b32} << 32 | bits.b32) ^ host_cuda::device().schedule * 0x9e3779b97f4a7c15u;
   x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
   x = (x ^ x >> 27) * 0x94d049bb133111ebu;
   return static_cast<double>(static_cast<int64_t>(x ^ x >> 31)) * 0x1p-63;
 }
 
-float rounded_within(double exact, double bound, float a) {
-  float value = static_cast<float>(exact + bound * error_of(a));
+float rounded_within(double exact, double bound, float a, float b = 0.0f) {
+  float value = static_cast<float>(exact + bound * error_of(a, b));
   while (std::fabs(value - exact) > bound) value = std::nextafter(value, static_cast<float>(exact));
   return value;
 }
@@ -218,13 +218,14 @@ uint16_t to_half(float a) {
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
-float exp2_within(float a) {
+float exp2_within(float a, bool flushes) {
   if (a != a) return kNan.f32;
   if (std::fabs(a) < 0x1p-126f) return 1.0f;
   const double exact = std::exp2(static_cast<double>(a));
   if (exact >= 0x1p128) return INFINITY;
-  const float value = rounded_within(exact, exact * 0x1p-22, a);
-  return value < 0x1p-126f ? 0.0f : value;
+  // Below, floats are further apart than the error.
+  const float value = exact < 0x1p-126 ? static_cast<float>(exact) : rounded_within(exact, exact * 0x1p-22, a);
+  return flushes && value < 0x1p-126f ? 0.0f : value;
 }
 float log2_within(float a) {
   if (a != a || a <= -0x1p-126f) return kNan.f32;
@@ -232,6 +233,13 @@ float log2_within(float a) {
   if (std::isinf(a)) return a;
   const double exact = std::log2(static_cast<double>(a));
   return rounded_within(exact, (a > 0.5f && a < 2.0f ? 1.0 : std::fabs(exact)) * 0x1p-22, a);
+}
+
+float quotient_within(float a, float b) {
+  const float nearest = a / b;
+  if (!std::isnormal(nearest) || std::isinf(b)) return nearest;
+  const double ulp = std::fabs(nearest) - std::nextafter(std::fabs(nearest), 0.0f);
+  return rounded_within(static_cast<double>(a) / b, 2 * ulp, a, b);
 }
 
 // ---- what others take part in ---------------------------------------------------------------------------------------
@@ -269,6 +277,15 @@ uint32_t reduced(const char* form, uint32_t a, uint32_t mask, At at) {
   for (int i = 0; i < 32; ++i)
     if (mask >> i & 1 && i != host_cuda::lane()) a = join(a, static_cast<uint32_t>(brought[i]));
   return a;
+}
+// Lane 8 i + j has the address of row j of matrix i; each lane brings two elements of each matrix.
+void store_matrices(const char* form, uint64_t row, Quad parts, At at) {
+  check_aligned(offset_of(row), 16, at);
+  const uint64_t* const rows = meet(form, row, 0xffffffffu, at);
+  const unsigned mine = lane();
+  uint64_t to[4];
+  for (unsigned i = 0; i < 4; ++i) to[i] = rows[8 * i + mine / 4] + 4 * (mine % 4);
+  for (unsigned i = 0; i < 4; ++i) *static_cast<uint32_t*>(at_shared(to[i], 4, kWrite, at)) = parts.b32[i];
 }
 void sync_warp(uint32_t mask, At at) { host_cuda::sync_warp(mask, site(at)); }
 uint32_t sync_block(const char* form, uint32_t barrier, bool a, At at) {

@@ -34,6 +34,10 @@ union R64 {
   int8_t s8;
 };
 
+struct Quad {
+  uint32_t b32[4];
+};
+
 struct At {  // a line of the PTX
   const char* file;
   int line;
@@ -117,16 +121,19 @@ float larger_or_nan(float a, float b);
 uint32_t larger_or_nan_of_halves(uint32_t a, uint32_t b, float (*to_float)(uint16_t));
 float from_half(uint16_t a);
 float from_bfloat(uint16_t a);
+inline bool is_nan_bfloat(uint16_t a) { return (a & 0x7fff) > 0x7f80; }
 uint16_t to_half(float a);
 // Anywhere within what the PTX ISA documents: the value and the seed say where.
-float exp2_within(float a);
+float exp2_within(float a, bool flushes);  // what is subnormal to 0
 float log2_within(float a);
+float quotient_within(float a, float b);
 
 // ---- what others take part in: `form` is the instruction's name -----------------------------------------------------
 
 uint32_t shuffled(const char* form, uint32_t a, uint32_t b, uint32_t c, uint32_t mask, bool* in_range, At at);
 uint32_t votes(const char* form, bool a, uint32_t mask, At at);
 uint32_t reduced(const char* form, uint32_t a, uint32_t mask, At at);
+void store_matrices(const char* form, uint64_t row, Quad parts, At at);
 void sync_warp(uint32_t mask, At at);
 uint32_t sync_block(const char* form, uint32_t barrier, bool a, At at);  // how many threads brought true
 void arrive_at_cluster(bool* arrived, At at);

@@ -214,6 +214,8 @@ class Kernel:
             address = f"{self.variable(base)}.u{BITS[register]}" if register else self.symbol(base)
             # Arithmetic of a 32-bit address has 32 bits.
             return f"({address} + {int(offset or 0)})"
+        if kind == "quad":
+            return f"Quad{{{', '.join(self.read(part, 'b32') for part in split(operand.strip('{}')))}}}"
         ctype = C_TYPES[kind]
         if operand in SPECIAL:
             return f"(({ctype}){SPECIAL[operand]})"
