@@ -61,12 +61,14 @@ def test_a_call_gives_the_bits_of_the_cpu(name):
 OVERLAPPING = """
 from specdec_kernels import backend
 from tests import conftest
+from tests.backends.test_cuda_edges import test_a_filtered_race_waits_for_the_kernel_before as filtered
 from tests.support.calls import every_call
 conftest.pytest_configure()
 with backend("cuda-ptx"):
-    from tests.backends.ptx.backend import counted, play
-    play("large")
-    print(counted(lambda: [op(**arguments) for op, arguments in every_call().values()])["overlapped"])
+    from tests.backends.ptx import backend as device
+    device.play("large")
+    print(device.counted(lambda: [op(**arguments) for op, arguments in every_call().values()])["overlapped"])
+    filtered(device)
 """
 
 

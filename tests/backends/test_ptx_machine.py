@@ -30,6 +30,10 @@ WORKS = {
     **{f"redux_{op}_{kind}": f"sub.s32 %r3, %r1, 3; redux.sync.{op}.{kind} %r9, %r3, -1;"
        for op, kind in (("min", "s32"), ("max", "s32"), ("min", "u32"), ("max", "u32"), ("add", "s32"),
                         ("and", "b32"), ("or", "b32"), ("xor", "b32"))},
+    **{f"redux_float_{name}": f"cvt.rn.f32.u32 %f1, %r1; neg.f32 %f1, %f1; setp.eq.u32 %p1, %r1, {lane}; "
+                              "mov.f32 %f2, 0f7fc12345; selp.f32 %f1, %f2, %f1, %p1; "
+                              "redux.sync.max.NaN.f32 %f1, %f1, -1; mov.b32 %r9, %f1;"
+       for name, lane in (("max", 99), ("nan", 7))},
     "bar_or": "setp.eq.u32 %p1, %r1, 31; bar.red.or.pred %p2, 0, %p1; selp.u32 %r9, 1, 0, %p2;",
     "bar_and": "setp.eq.u32 %p1, %r1, 31; bar.red.and.pred %p2, 0, %p1; selp.u32 %r9, 1, 0, %p2;",
     "bar_popc": "setp.lt.u32 %p1, %r1, 9; bar.red.popc.u32 %r9, 0, %p1;",
@@ -63,6 +67,7 @@ EXPECTED = {
     "ballot": 31, "any": 1, "all": 0, "half": np.where(LANES < 16, 120, 7),
     "redux_min_s32": 2**32 - 3, "redux_max_s32": 28, "redux_min_u32": 0, "redux_max_u32": 2**32 - 1,
     "redux_add_s32": 400, "redux_and_b32": 0, "redux_or_b32": 2**32 - 1,
+    "redux_float_max": 0x80000000, "redux_float_nan": 0x7FFFFFFF,
     "redux_xor_b32": np.bitwise_xor.reduce((LANES - 3) % 2**32), "bar_or": 1, "bar_and": 0, "bar_popc": 9,
     "matrices": LANES % 8 * 4 + LANES // 8 * 100,
     "neighbour": LANES ^ 1, "dynamic": LANES, "atomics": 69, "signed_max": 0, "local": LANES, "parts": LANES << 16,

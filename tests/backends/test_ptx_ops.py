@@ -65,11 +65,15 @@ def play():
 
 
 def borrowed(module, *names):
-    """A module's tests, or those of these names, for this module."""
+    """A module's tests, or those of these names, for this module; with the fixtures that all of its tests use."""
     short = module.__name__.rpartition("test_")[2]
+    marks = getattr(module, "pytestmark", [])
+    used = [mark for mark in (marks if isinstance(marks, list) else [marks]) if mark.name == "usefixtures"]
     for name, test in vars(module).items():
         if name in names or (not names and name.startswith(("test", "Test"))):
             kind = "Test" if name.startswith("Test") else "test"
+            for mark in used:
+                test = mark(test)
             globals()[f"{kind}_{short}_{name.removeprefix(kind).lstrip('_')}"] = test
 
 
@@ -85,7 +89,11 @@ more = (
 )  # fmt: skip
 for module in (test_cuda_ops, test_cuda_edits, test_cuda_filters, test_cuda_trees):
     borrowed(module, *same, *pairs, *more)
-borrowed(test_cuda_edges)
+borrowed(
+    test_cuda_edges,
+    "test_the_last_token_of_an_aligned_row_may_win", "test_clusters_of_any_size_have_the_bits_of_one_block",
+    "test_every_part_of_a_row_tells_what_it_met", "test_tiles_end_where_their_output_does",
+)  # fmt: skip
 borrowed(test_cuda_queue, "test_the_same_verdict", "test_a_status_comes_along", "test_forms", "test_given_tokens")
 
 

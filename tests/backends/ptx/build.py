@@ -71,7 +71,7 @@ def machine_file(folder):
 
 def ninja_file():
     ninja, flags, objects = machine_file(FOLDER)
-    python = shlex.join(["env", f"PYTHONPATH={ROOT}", sys.executable])
+    python = shlex.join(["env", f"PYTHONPATH={ninja.seen(ROOT)}", sys.executable])
     ninja.rule("ptx", f"{shlex.quote(disassembler())} -ptx $in >$out")
     ninja.rule("translate", f"{python} -m tests.backends.ptx.translate $in $out")
     tables = [ninja.seen(HERE / name) for name in ("translate.py", "forms.py")]

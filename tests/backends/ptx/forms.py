@@ -112,6 +112,7 @@ vote.sync.any.pred             |               | pred pred b32   | votes(FORM, a
 vote.sync.all.pred             |               | pred pred b32   | votes(FORM, a, b, AT) == b
 vote.sync.ballot.b32           |               | b32 pred b32    | votes(FORM, a, b, AT)
 redux.sync.add.T redux.sync.min.T redux.sync.max.T | u32 s32 | T T b32 | reduced(FORM, a, b, AT)
+redux.sync.max.NaN.f32         |               | f32 f32 b32     | largest_or_nan(FORM, a, b, AT)
 redux.sync.and.b32 redux.sync.or.b32 redux.sync.xor.b32 | | b32 b32 b32 | reduced(FORM, a, b, AT)
 bar.warp.sync                  |               | - b32           | sync_warp(a, AT)
 bar.sync                       |               | - u32           | sync_block(FORM, a, 0, AT)

@@ -278,6 +278,17 @@ uint32_t reduced(const char* form, uint32_t a, uint32_t mask, At at) {
     if (mask >> i & 1 && i != host_cuda::lane()) a = join(a, static_cast<uint32_t>(brought[i]));
   return a;
 }
+float largest_or_nan(const char* form, float a, uint32_t mask, At at) {
+  R32 value;
+  value.f32 = a;
+  const uint64_t* const brought = meet(form, value.b32, mask, at);
+  for (int i = 0; i < 32; ++i) {
+    if (!(mask >> i & 1)) continue;
+    value.b32 = static_cast<uint32_t>(brought[i]);
+    a = larger_or_nan(a, value.f32);
+  }
+  return a;
+}
 // Lane 8 i + j has the address of row j of matrix i; each lane brings two elements of each matrix.
 void store_matrices(const char* form, uint64_t row, Quad parts, At at) {
   check_aligned(offset_of(row), 16, at);

@@ -133,6 +133,7 @@ float quotient_within(float a, float b);
 uint32_t shuffled(const char* form, uint32_t a, uint32_t b, uint32_t c, uint32_t mask, bool* in_range, At at);
 uint32_t votes(const char* form, bool a, uint32_t mask, At at);
 uint32_t reduced(const char* form, uint32_t a, uint32_t mask, At at);
+float largest_or_nan(const char* form, float a, uint32_t mask, At at);
 void store_matrices(const char* form, uint64_t row, Quad parts, At at);
 void sync_warp(uint32_t mask, At at);
 uint32_t sync_block(const char* form, uint32_t barrier, bool a, At at);  // how many threads brought true
