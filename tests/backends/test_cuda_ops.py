@@ -312,8 +312,13 @@ def far(rows, axis):
     return room.as_strided(rows.shape, strides).copy_(rows)
 
 
+@pytest.fixture
+def played_name():
+    return "cuda-host"
+
+
 @pytest.mark.parametrize("axis", [0, 1], ids=["requests", "rows"])
-def test_every_offset_has_64_bits(axis):
+def test_every_offset_has_64_bits(played_name, axis):
     """By request and by row, of rows, chains and trees: in the last ones only a wrong offset finds another row."""
     tokens = torch.tensor([[3, 1, 4, 7], [2, 8, 5, 6]])
     target = torch.full((2, 4, 500), -20.0).scatter(-1, tokens[..., None], 20.0).bfloat16()
@@ -321,7 +326,7 @@ def test_every_offset_has_64_bits(axis):
     each = {"seed": seeds(2)[:, None], "position": 0}
     cut = {"sampling": Sampling(top_k=5)}
     parents = torch.tensor([-1, 0, 1, 2])
-    with specdec_kernels.backend("cuda-host"):
+    with specdec_kernels.backend(played_name):
         rows = far(target, axis)
         assert torch.equal(race_sample(rows, **each), tokens)
         assert torch.equal(race_sample(rows, **each, **cut), tokens)

@@ -48,6 +48,11 @@ def machine(request):
 
 
 @pytest.fixture
+def played_name():
+    return "cuda-ptx"
+
+
+@pytest.fixture
 def device():
     with played("small") as backend:
         yield backend
@@ -86,6 +91,7 @@ more = (
     "test_coins_at_the_threshold", "test_a_draft_row_whose_only_weight_one_block_sees", "test_rows_far_apart",
     "test_more_slots_than_a_warp_has_lanes", "test_by_index_and_in_a_vocabulary_of_the_drafts_own", "test_compact_kv",
     "test_compact_kv_in_pages", "test_coins_of_later_siblings_at_the_threshold",
+    "test_every_offset_has_64_bits",
 )  # fmt: skip
 for module in (test_cuda_ops, test_cuda_edits, test_cuda_filters, test_cuda_trees):
     borrowed(module, *same, *pairs, *more)

@@ -4,21 +4,19 @@ translate.py makes C++ of it, and that is linked with these objects, so their ho
     python -m tests.backends.ptx.build     ahead of the tests
 """
 
-import fcntl
 import hashlib
 import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
-from setup import NinjaFile, build_folder, compiler_cache, ninja_command, write_if_changed
+from setup import NinjaFile, build_folder, compiler_cache, write_if_changed
 from tests.backends.host_cuda.build import FLAGS as HOST_FLAGS
 from tests.backends.host_cuda.build import HERE as HOST
-from tests.backends.host_cuda.build import ROOT, include_flags
+from tests.backends.host_cuda.build import ROOT, include_flags, run_ninja
 from tests.backends.ptx.translate import translate
 from tests.support.cuda_aot import disassembler
 
@@ -75,8 +73,10 @@ def ninja_file():
     ninja.rule("ptx", f"{shlex.quote(disassembler())} -ptx $in >$out")
     ninja.rule("translate", f"{python} -m tests.backends.ptx.translate $in $out")
     tables = [ninja.seen(HERE / name) for name in ("translate.py", "forms.py")]
-    for name, source in re.findall(r"^build (\S+): \w+ \S*csrc/((?:cuda|c_api)/\S+)$", project(), re.MULTILINE):
-        if source == "c_api/cpu.cpp":
+    built = re.findall(r"^build (\S+): \w+ \S*csrc/((?:cuda|c_api|python)/\S+)$", project(), re.MULTILINE)
+    # Those that take longest to compile come first.
+    for name, source in sorted(built, key=lambda found: -(ROOT / "csrc" / found[1]).stat().st_size):
+        if source in ("c_api/cpu.cpp", "python/module.cpp"):  # module.cpp of the machine stands in for the second
             continue
         compiled = ninja.seen(build_folder() / name)
         objects.append(compiled)
@@ -95,22 +95,10 @@ def path_of(name):
     return FOLDER / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
-def run_ninja(folder, text, target):
-    """Processes take turns."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        write_if_changed(folder / "build.ninja", text)
-        command = [*ninja_command(), "-C", str(folder), target.name]
-        done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
-    return target
-
-
 def build():
     """The path of the module with all kernels, built if it is older than a source."""
-    return run_ninja(FOLDER, ninja_file(), path_of(MODULE))
+    run_ninja(FOLDER, ninja_file(), path_of(MODULE).name)
+    return path_of(MODULE)
 
 
 def build_text(text):
@@ -123,7 +111,8 @@ def build_text(text):
     ninja, _, objects = machine_file(folder)
     ninja.build(f"{name}.o", "cxx", [f"{name}.cpp"], [*KERNEL_FLAGS, "-I", ninja.seen(HERE)])
     ninja.build(f"{name}.so", "library", [*objects, f"{name}.o"])
-    return run_ninja(folder, str(ninja), folder / f"{name}.so")
+    run_ninja(folder, str(ninja), f"{name}.so")
+    return folder / f"{name}.so"
 
 
 if __name__ == "__main__":
