@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec_kernels import Sampling, race_sample
-from specdec_kernels.ops import OPS
+from specdec_kernels.calls.op import OPS
 from tests.backends import (
     test_cuda_edges,
     test_cuda_edits,
