@@ -207,7 +207,7 @@ def test_approximations_lie_anywhere_within_their_documented_error(approximation
     """It is used up to more than half, in both directions, and another seed gives other values."""
     cases, exactly, error = APPROXIMATIONS[form]
     name = form.replace(".", "_")
-    first, second = (to_floats(approximations.run(name, len(cases), schedule=seed)[1]) for seed in (1, 2))
+    first, second = (to_floats(approximations.run(name, words=len(cases), schedule=seed)[1]) for seed in (1, 2))
     assert first != second
     off = []
     for values, found in zip(cases, first, strict=True):

@@ -187,3 +187,10 @@ def test_a_kernel_that_overlaps_with_the_one_before_it_waits_before_it_touches_m
 def test_a_launch_of_more_threads_than_the_kernel_was_compiled_for(texts):
     assert texts.run("few_threads", threads=32)[0] == ""
     assert "invalid launch" in texts.run("few_threads", threads=33)[0]
+
+
+def test_a_fault_ends_launches_until_somebody_hears_of_it(texts):
+    """The host goes on with one block where blocks that wait cannot run; its result would hide the fault."""
+    assert [texts.launch(name, threads=32)[0] for name in ("places", "trap", "places")] == [False, True, True]
+    assert "trap" in texts.library.host_cuda_last_fault().decode()
+    assert texts.launch("places", threads=32)[0] is False

@@ -236,6 +236,7 @@ struct Machine {
   Device device;
   Counters counters{};
   std::string fault;
+  bool broken = false;  // a kernel ended by a fault that nobody has heard of
   std::map<const void*, size_t> allowed;  // bytes of dynamic shared memory, by kernel
   std::set<const void*> loaded;  // kernels
   std::vector<Store> before;
@@ -519,11 +520,8 @@ void end_kernel_before() {
   m.before_ended = true;
 }
 
-void schedule(const Launch& launch) {
+void schedule(const Launch& launch, unsigned clusters) {
   Machine& m = machine();
-  unsigned clusters = 0;
-  check_launch(launch, clusters);
-  if (!m.fault.empty()) return;
   // Clusters start in a shuffled order: i -> (i * step + start) mod n with a step prime to n.
   const unsigned start = m.random(clusters);
   unsigned step = m.random(clusters) | 1;
@@ -573,6 +571,8 @@ std::string kernel_name(const char* name) {
   char* plain = abi::__cxa_demangle(name, nullptr, nullptr, &status);
   std::string text = status == 0 && plain ? plain : name;
   std::free(plain);
+  const std::string internal = "(anonymous namespace)::";
+  if (const size_t at = text.find(internal); at != std::string::npos) text.erase(at, internal.size());
   return text.substr(0, text.find('('));
 }
 
@@ -584,7 +584,10 @@ uint64_t& capture() {
   static uint64_t number = 0;
   return number;
 }
-const std::string& last_fault() { return machine().fault; }
+const std::string& last_fault() {
+  machine().broken = false;
+  return machine().fault;
+}
 void load(const void* kernel) {
   const std::lock_guard<std::mutex> guard(machine().mutex);
   machine().loaded.insert(kernel);
@@ -593,6 +596,8 @@ void load(const void* kernel) {
 bool launch(const Launch& launch) {
   Machine& m = machine();
   std::lock_guard<std::mutex> guard(m.mutex);
+  // As on a GPU: else a launch of one block a request, by which the host goes on, would hide what happened.
+  if (m.broken) return false;
   m.fault.clear();
   m.launch = &launch;
   m.random_state = m.device.schedule * 0x9E3779B97F4A7C15ull + 0x1234567;
@@ -606,11 +611,15 @@ bool launch(const Launch& launch) {
   blockDim = launch.block;
   gridDim = launch.grid;
   ++m.counters.launches;
-  schedule(launch);
+  unsigned clusters = 0;
+  check_launch(launch, clusters);
+  const bool runs = m.fault.empty();
+  if (runs) schedule(launch, clusters);
   m.ready.clear();
   while (!m.clusters.empty()) retire(m.clusters.size() - 1);
   m.current = nullptr;
   if (!m.fault.empty()) m.fault = "kernel " + kernel_name(launch.name) + ": " + m.fault;
+  m.broken = runs && !m.fault.empty();
   return m.fault.empty();
 }
 

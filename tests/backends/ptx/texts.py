@@ -43,7 +43,8 @@ class Texts:
         self.library = ctypes.CDLL(str(build_text(HEAD + "\n".join(entries))))
         self.library.host_cuda_last_fault.restype = ctypes.c_char_p
 
-    def run(self, name, words=64, threads=1, blocks=1, cluster=1, dynamic=0, overlaps=False, schedule=1):
+    def launch(self, name, words=64, threads=1, blocks=1, cluster=1, dynamic=0, overlaps=False, schedule=1):
+        """Whether it failed, and what was written."""
         self.library.host_cuda_configure(4, 2, 90, 4, ctypes.c_uint64(schedule))
         out = np.full(words, 0xA5A5A5A5A5A5A5A5, np.uint64)
         allow(self.library, [(out.ctypes.data, out.nbytes)])
@@ -52,6 +53,10 @@ class Texts:
         failed = self.library.ptx_launch(
             name.encode(), grid, threads, cluster, ctypes.c_size_t(dynamic), overlaps, ctypes.byref(address)
         )
+        return bool(failed), out
+
+    def run(self, name, **options):
+        failed, out = self.launch(name, **options)
         report = self.library.host_cuda_last_fault().decode()
-        assert bool(failed) == bool(report)
+        assert failed == bool(report)
         return report, out
