@@ -67,8 +67,8 @@ FAULTS = {
     ),
     "engines, vLLM V1: filters of the draft alone": Fault(
         "specdec_kernels/engines/_vllm_v1.py",
-        'given: dict[str, Any] = {"sampling": laws.sampling,',
-        'given: dict[str, Any] = {"sampling": Sampling(laws.sampling.temperature),',
+        "sampling=laws.sampling, seed=laws.seeds, nonce=ours.TARGET, out",
+        "sampling=Sampling(laws.sampling.temperature), seed=laws.seeds, nonce=ours.TARGET, out",
         "tests/engines/test_vllm_v1_plugin.py",
     ),
     # The maths that the CPU and CUDA share.

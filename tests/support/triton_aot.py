@@ -245,7 +245,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
             "verify_tree", tokens, parents, target, whole_draft, None, None, "rejection", False, whole, whole, Edit(),
             Noise(seed, seed, seed), None, tokens, path, *counts, None, 0,
         )  # fmt: skip
-        found = figures[0], counts.flatten(), row_tokens.flatten(0, 1), torch.zeros(requests * drafts, 4), None
+        found = figures[0], counts.flatten(), row_tokens.flatten(0, 1), torch.zeros(requests * drafts, 4), *[None] * 3
         yield "logprobs", lambda: run("logprobs", head, draft_tokens, None, law, Edit(), *found)
     yield "verify_tree, race", lambda: tree("race", None, 1.0)
     yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
