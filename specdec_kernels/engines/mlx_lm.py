@@ -59,6 +59,7 @@ def generate_step(
     stream : Stream, optional
         What mlx computes on. Default: mlx-lm's.
     method : {"race", "rejection", "block"}
+        Of `verify_chain`. Greedy texts are the same with all.
     num_draft_tokens : int
         Drafts a round, K.
     max_tokens : int
