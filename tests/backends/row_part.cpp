@@ -124,6 +124,7 @@ __device__ uint32_t product_at(const Product& p, int32_t column) {
 
 __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
   SPECDEC_SHARED(unsigned, best, 1);
+  SPECDEC_SHARED(Element, list, kElements);
   if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
   __syncthreads();
   specdec_law law = {};
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
       logits.vector[step] = {product_at(p, column), product_at(p, column + 1), product_at(p, column + 2),
                              product_at(p, column + 3)};
     }
-    race_chunk(logits, weights, noise_at(noise, 0, 0, kStreamRace), first, kVectors, best, &mine, &bad,
+    race_chunk(logits, weights, noise_at(noise, 0, 0, kStreamRace), first, kVectors, best, list, &mine, &bad,
                [&](int step) { return logits.at(step); });
   }
   const RowPartial found = best_of_block(mine, bad);

@@ -557,14 +557,6 @@ def test_teams_fill_the_device(parts, work):
             assert size * min(requests, 264 // size) >= 240
 
 
-def test_the_bound_of_a_logarithm(parts):
-    """Near every power of two, by an instruction that is as bad as the device's may be, and not much too large."""
-    log_above = parts.log_above
-    log_above.restype, log_above.argtypes = ctypes.c_float, [ctypes.c_float]
-    for x in np.ldexp(np.linspace(1, 2, 37, endpoint=False)[:, None], np.arange(-126, 128)).astype(np.float32).flat:
-        assert 0 <= log_above(x) - np.log(np.float64(x)) <= 1e-4
-
-
 class TestTheLaunch:
     def test_one_kernel_a_call(self, machine):
         assert machine.counted(every_op)["launches"] == len(DTYPES) * (5 + len(OPTIONS)) + len([*indexed_calls()])
