@@ -16,7 +16,7 @@ struct WalkArguments {
   WideKey* partials;  // one a block
   int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
   bool by_bounds;     // drafts are tested by bounds of the normalisers first
-  int chunks;         // of the longest row of logits
+  int tiles;          // of the longest row of logits
   size_t known_at;    // what is known of a path and of rows, in bytes of shared memory
   int places, nodes;  // of so many rows; and the nodes of the path if it is walked back, else 0
   // If nodes have siblings, bytes of shared memory:
@@ -44,7 +44,7 @@ __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& 
   const int sides = work.sides == (kTarget | kDraft) ? 2 : 1;
   const auto is_target = [&](int row) { return (work.sides & kTarget) && row % sides == 0; };
   take_sums_of_rows<Mass>(
-      team, work.rows * sides, a.chunks,
+      team, work.rows * sides, a.tiles,
       [&](int row) -> LawRow {
         const int ahead = row / sides;
         if (is_target(row))
@@ -361,7 +361,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
 
 template <class Params>
 WalkArguments<Params> walk_arguments(const Params& p) {
-  const int target = chunks_of(p.target), draft = chunks_of(p.draft);
+  const int target = mass_tiles_of(p.target), draft = mass_tiles_of(p.draft);
   return {p, {}, nullptr, nullptr, 1, false, target > draft ? target : draft, 0, 2, 0, 0, 0, 0};
 }
 
