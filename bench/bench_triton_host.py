@@ -11,11 +11,12 @@ from harness import OURS, VOCABULARY
 import specdec_kernels as sd
 
 pytest.importorskip("triton")
+from specdec_kernels.triton_kernels import _launch
+
 from specdec_kernels import backends, triton_kernels
 from specdec_kernels.calls.op import OPS
 from specdec_kernels.calls.values import Edit, Law, Noise
 from specdec_kernels.ops import Verdict
-from specdec_kernels.triton_kernels import _launch
 from tests.support.triton_host import forget, mocked
 
 pytestmark = pytest.mark.skipif(_launch.INTERPRETED, reason="the interpreter launches otherwise")

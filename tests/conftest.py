@@ -32,6 +32,7 @@ def pytest_configure():
     # Two workers share two cores; ops that take more threads are tested for that by name.
     torch.set_num_threads(1)
     backends.register("cuda-host", "tests.backends.host_cuda.backend", ("cpu",))
+    backends.register("cuda-ptx", "tests.backends.ptx.backend", ("cpu",))
     backends.register("cuda-device", "tests.support.cuda_device", ("cpu",))
     backends.register("triton-device", "tests.support.triton_on_device", ("cpu",))
 

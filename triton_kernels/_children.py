@@ -2,7 +2,6 @@
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels._laws import probabilities, unclean_groups
 from specdec_kernels.triton_kernels._math import (
     GROUP,

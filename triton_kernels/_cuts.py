@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import Edits, place_at
 from specdec_kernels.triton_kernels._filters import (

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+from specdec_kernels.triton_kernels._math import INFINITY, LARGEST, PARAMETER, any_of, first_not_below
 
 from specdec_kernels.calls.values import ALLOWED_BY_ROW, BIAS_BY_ROW, Edit
-from specdec_kernels.triton_kernels._math import INFINITY, LARGEST, PARAMETER, any_of, first_not_below
 
 MOST = tl.constexpr(2**31 - 1)  # where counts end
 BLOCK = tl.constexpr(128)  # entries of a list looked at together

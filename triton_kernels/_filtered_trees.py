@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch, _verdict
 from specdec_kernels.triton_kernels._children import try_children
 from specdec_kernels.triton_kernels._cuts import Side, cut_one
@@ -32,7 +31,7 @@ from specdec_kernels.triton_kernels._rows import (
 )
 from specdec_kernels.triton_kernels._tree_walk import FRONT, PAIR, ROW, SUBTRACTED, decide, decide_winner, finish_walk
 from specdec_kernels.triton_kernels._trees import next_child, next_node
-from specdec_kernels.triton_kernels._verdict import verdict_at
+from specdec_kernels.triton_kernels._verdict import VerdictWriter
 
 
 @_launch.kernel
@@ -102,9 +101,10 @@ def filtered_tree_kernel(
         node, depth = next_node(tree, node + chunks, chunks, front, end)
     if is_last(request + DONE, splits * chunks):
         flags |= request_status(edits, entry, 0, live, vocab)
-        verdict = verdict_at(
-            b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-            num_accepted, status, form,
+        verdict = VerdictWriter(
+            tokens + (b * tokens_request if index is None else 0), tokens_slot,
+            None if path is None else path + b * path_request, None if index is None else index + b * index_request,
+            index_node, flat, num_accepted + b, status + b, form,
         )  # fmt: skip
         finish_walk(tree, nodes, flags, live, idle, records, request, vocab, b >= 0, verdict, max_depth)
 
@@ -286,9 +286,10 @@ def cut_tree_kernel(
     if decides:  # noqa: SIM102  `and` would take a ticket
         if is_last(request + DONE, splits * chunks):
             flags |= request_status(edits, entry, 0, live, vocab)
-            verdict = verdict_at(
-                b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-                num_accepted, status, form,
+            verdict = VerdictWriter(
+                tokens + (b * tokens_request if index is None else 0), tokens_slot,
+                None if path is None else path + b * path_request, None if index is None else index + b * index_request,
+                index_node, flat, num_accepted + b, status + b, form,
             )  # fmt: skip
             finish_walk(tree, nodes, flags, live, idle, records, request, vocab, greedy, verdict, max_depth)
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels._edits import edited
 from specdec_kernels.triton_kernels._laws import clean, kept, nothing
 from specdec_kernels.triton_kernels._math import (

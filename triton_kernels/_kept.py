@@ -6,7 +6,6 @@ then. If no list holds them it races the row alone. Rows whose filters are off a
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels._cuts import cut_row, is_on, room_of, scan_row
 from specdec_kernels.triton_kernels._filters import BEFORE_TEMPERATURE, LISTED, load_list
 from specdec_kernels.triton_kernels._laws import CUT, Law, clean, greedy_scores

@@ -9,12 +9,12 @@ import threading
 import torch
 import triton
 import triton.language as tl
+from specdec_kernels.triton_kernels import _versions
+from specdec_kernels.triton_kernels._math import MASS_TILE
 from triton.compiler import CompiledKernel, make_backend
 from triton.runtime import driver
 
 from specdec_kernels.calls.values import DIVIDED, FILTERED
-from specdec_kernels.triton_kernels import _versions
-from specdec_kernels.triton_kernels._math import MASS_TILE
 
 INTERPRETED = triton.knobs.runtime.interpret
 # Whether a ticket tells of what all threads of a program stored. On gfx942 a barrier waits for no stores of others.

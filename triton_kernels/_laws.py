@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels._edits import Edits, Place
 from specdec_kernels.triton_kernels._math import (
     INFINITY,

@@ -6,7 +6,6 @@ status, the key of the target's argmax (two words), which rows of probabilities 
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _cuts, _launch
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
 from specdec_kernels.triton_kernels._edits import place_at

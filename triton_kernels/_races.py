@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels._laws import (
     Law,
     clean,

@@ -7,7 +7,6 @@ atomics, which one thread does in order: on gfx942 a barrier does not wait for t
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels._children import masses
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
 from specdec_kernels.triton_kernels._edits import place_at

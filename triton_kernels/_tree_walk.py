@@ -9,7 +9,6 @@ the last token that is the path's depth.
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
 from specdec_kernels.triton_kernels._math import NOBODY, NON_FINITE, PARAMETER, TOKEN_RANGE, key_token
 from specdec_kernels.triton_kernels._rows import DONE, FLAGS, clear, key_at

@@ -6,7 +6,6 @@ each node is the child of the one before it.
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels._math import PARAMETER, any_of
 
 NODES = tl.constexpr(32)  # looked at together

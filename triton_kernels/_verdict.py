@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels._math import PARAMETER
 from specdec_kernels.triton_kernels._rows import barrier
 from specdec_kernels.triton_kernels._trees import NODES
@@ -13,7 +12,10 @@ EMITTED, ADDED, ZEROS = (tl.constexpr(bit) for bit in (1, 2, 4))
 
 
 class VerdictWriter(NamedTuple):
-    """Where the verdict of one request goes; ``flat`` is the length of the row that an index leads into."""
+    """Where the verdict of one request goes; ``flat`` is the length of the row that an index leads into.
+
+    Kernels make it themselves: before Triton 3.7 no function can return it (``_laws``).
+    """
 
     tokens: tl.tensor
     tokens_slot: tl.tensor
@@ -24,20 +26,6 @@ class VerdictWriter(NamedTuple):
     num_accepted: tl.tensor
     status: tl.tensor
     form: tl.tensor
-
-
-@triton.jit
-def verdict_at(
-    b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat, num_accepted,
-    status, form,
-):  # fmt: skip
-    if path is not None:
-        path += b * path_request
-    if index is None:
-        tokens += b * tokens_request
-    else:
-        index += b * index_request
-    return VerdictWriter(tokens, tokens_slot, path, index, index_node, flat, num_accepted + b, status + b, form)
 
 
 @triton.jit

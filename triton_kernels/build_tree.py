@@ -5,7 +5,6 @@ Until the end ``index`` holds each node's parent. A program is one warp, so that
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import PARAMETER, any_of
 from specdec_kernels.triton_kernels._rows import barrier, number

@@ -2,7 +2,6 @@
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import coin_of, words
 from specdec_kernels.triton_kernels._rows import noise_at, number

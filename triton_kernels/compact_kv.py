@@ -4,7 +4,6 @@ import math
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import NO_TOKEN, PARAMETER
 from specdec_kernels.triton_kernels._rows import barrier, number

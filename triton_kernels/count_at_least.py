@@ -1,7 +1,6 @@
 """How many tokens of rows are at least as large as a number: one launch, rows split over programs."""
 
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at
 from specdec_kernels.triton_kernels._laws import Law, clean

@@ -6,7 +6,6 @@ counts that went too far. It is one warp, so that what it wrote is there when it
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._edits import MOST
 from specdec_kernels.triton_kernels._math import PARAMETER

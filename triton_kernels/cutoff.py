@@ -1,7 +1,6 @@
 """Where sampling filters cut rows, and what they keep: programs share a row, and the last of them finds its cut."""
 
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._cuts import cut_row, scan_row
 from specdec_kernels.triton_kernels._edits import place_at, request_status

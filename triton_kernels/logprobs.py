@@ -6,7 +6,6 @@ ones; the last program of a row merges them.
 
 import torch
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import CUT, Law, clean

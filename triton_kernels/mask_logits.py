@@ -2,7 +2,6 @@
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import LARGEST, inverse_temperature
 from specdec_kernels.triton_kernels._rows import number, row_at

@@ -1,7 +1,6 @@
 """What the tiles of rows weigh: one launch, rows split over programs."""
 
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Law

@@ -1,7 +1,6 @@
 """How well a draft law covers a target law: sums over pairs of tiles, added up by the last program of a row."""
 
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities

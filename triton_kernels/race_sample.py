@@ -5,7 +5,6 @@ With filters that program also finds the row's cut, and races what is kept (``_k
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._filters import Filter, filter_of

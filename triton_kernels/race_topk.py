@@ -5,7 +5,6 @@ With filters a row's last program finds the row's cut, and races what is kept (`
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._cuts import is_on, room_of, scan_row
 from specdec_kernels.triton_kernels._edits import place_at, request_status

@@ -5,7 +5,6 @@ does not wait for the stores of other waves.
 """
 
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities

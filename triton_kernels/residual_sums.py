@@ -1,7 +1,6 @@
 """What a draft left of its law in parts of rows, and what the draft has there: one launch, rows split over programs."""
 
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import CUT_WORDS, Known, Law, probabilities

@@ -1,7 +1,6 @@
 """Normalisers of rows from their tiles, and probabilities: one launch, a program for each row."""
 
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import inverse_temperature, probability, scaled
 from specdec_kernels.triton_kernels._rows import finish_mass, number

@@ -1,7 +1,6 @@
 """The logits of some tokens in rows, after edits: one launch, a program for the tokens of a row."""
 
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import edited, place_at
 from specdec_kernels.triton_kernels._laws import Law

@@ -3,7 +3,6 @@
 import torch
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import INFINITY
 from specdec_kernels.triton_kernels._rows import number, row_at

@@ -6,7 +6,6 @@ is there when it goes on.
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch
 from specdec_kernels.triton_kernels._math import PARAMETER, any_of
 from specdec_kernels.triton_kernels._rows import barrier

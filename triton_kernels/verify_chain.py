@@ -16,7 +16,6 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch, _verdict
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._filters import Filter, filter_of
@@ -65,12 +64,12 @@ from specdec_kernels.triton_kernels._rows import (
 from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
 from specdec_kernels.triton_kernels._verdict import (
     ADDED,
+    VerdictWriter,
     clear_nodes,
     clear_places,
     put_count,
     put_node,
     put_token,
-    verdict_at,
 )
 
 CHUNK = tl.constexpr(32)  # slots handled at once
@@ -128,15 +127,12 @@ def given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab):
 
     The slot is that behind all drafts of a request. One that is cut off before has a row there.
     """
-    if bonus is None:
-        return None, None, None
-    else:
-        whole = readable
-        if cu_drafts is not None:
-            whole = readable & (tl.load(cu_drafts + b + 1) - tl.load(cu_drafts + b) == slots)
-        token = tl.load(bonus + b * bonus_request).to(tl.int64)
-        good = (token >= 0) & (token < vocab)
-        return tl.where(whole, slots, NO_TOKEN), tl.where(good, token, 0), tl.where(good, 0, PARAMETER)
+    whole = readable
+    if cu_drafts is not None:
+        whole = readable & (tl.load(cu_drafts + b + 1) - tl.load(cu_drafts + b) == slots)
+    token = tl.load(bonus + b * bonus_request).to(tl.int64)
+    good = (token >= 0) & (token < vocab)
+    return tl.where(whole, slots, NO_TOKEN), tl.where(good, token, 0), tl.where(good, 0, PARAMETER)
 
 
 @triton.jit
@@ -397,12 +393,14 @@ def verify_chain_kernel(
     if request_index is not None:
         flags = tl.where(idle, 0, flags)
     target_first = row if bonus is None else row - b  # `row` is where its records are, which have room for one more
+    given = None, None, None
+    if bonus is not None:
+        given = given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab)
     chain = Chain(
         slots, draft_tokens + (first_token * draft_tokens_slot if RAGGED else b * draft_tokens_request),
         draft_tokens_slot,
         entry * draft_prob_request + (draft_at * draft_prob_slot if RAGGED else 0), draft_prob_slot, b,
-        entry, live, target_first if RAGGED else 0, first_token if RAGGED else 0,
-        *given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab),
+        entry, live, target_first if RAGGED else 0, first_token if RAGGED else 0, *given,
     )  # fmt: skip
     target_law = Law(inverse if TARGET == "logits" else None, None, target_cuts, row)
     target_rows = Rows(
@@ -423,9 +421,10 @@ def verify_chain_kernel(
         if STAGE == "emit":  # one program answers for a request at temperature 0, and sets this back
             asks = (greedy == 0) | (tl.program_id(1) == 0)
         flags |= tl.load(request + FLAGS, mask=asks, other=0) & PARAMETER
-    verdict = verdict_at(
-        b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-        num_accepted, status, form,
+    verdict = VerdictWriter(
+        tokens + (b * tokens_request if index is None else 0), tokens_slot,
+        None if path is None else path + b * path_request, None if index is None else index + b * index_request,
+        index_node, flat, num_accepted + b, status + b, form,
     )  # fmt: skip
 
     if STAGE == "scan":
@@ -587,11 +586,13 @@ def filtered_chain_kernel(
     if request_index is not None:
         flags = tl.where(idle, 0, flags)
     target_first = first_row if bonus is None else first_row - b  # records have room for one row more
+    given = None, None, None
+    if bonus is not None:
+        given = given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab)
     chain = Chain(
         slots, draft_tokens + (first_token * draft_tokens_slot if RAGGED else b * draft_tokens_request),
         draft_tokens_slot,
-        0, 0, b, entry, live, target_first if RAGGED else 0, first_token if RAGGED else 0,
-        *given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab),
+        0, 0, b, entry, live, target_first if RAGGED else 0, first_token if RAGGED else 0, *given,
     )  # fmt: skip
     target_rows = Rows(
         row_at(target, target_first * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
@@ -625,9 +626,10 @@ def filtered_chain_kernel(
             walking = slot <= from_end(tl.atomic_max(request + END, 0, sem="relaxed"))
     if is_last(request + DONE, splits * chunks):
         flags |= request_status(edits, entry, 0, live, vocab)
-        verdict = verdict_at(
-            b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-            num_accepted, status, form,
+        verdict = VerdictWriter(
+            tokens + (b * tokens_request if index is None else 0), tokens_slot,
+            None if path is None else path + b * path_request, None if index is None else index + b * index_request,
+            index_node, flat, num_accepted + b, status + b, form,
         )  # fmt: skip
         finish_race(chain, readable, flags, vocab, records, None, request, verdict, max_drafts + 1)
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch, _verdict
 from specdec_kernels.triton_kernels._laws import Known, Law
 from specdec_kernels.triton_kernels._math import NON_FINITE, PARAMETER, TOKEN_RANGE, accept_coin, later
@@ -28,12 +27,12 @@ from specdec_kernels.triton_kernels._rows import (
 )
 from specdec_kernels.triton_kernels._trees import NODES
 from specdec_kernels.triton_kernels._verdict import (
+    VerdictWriter,
     clear_off_path,
     clear_places,
     put_count,
     put_node,
     put_token,
-    verdict_at,
 )
 
 
@@ -163,9 +162,10 @@ def verify_links_kernel(
         draft_tokens + b * draft_tokens_request, draft_tokens_node, first_child + b * first_child_request,
         first_child_node, next_sibling + b * next_sibling_request, next_sibling_node, nodes, live,
     )  # fmt: skip
-    verdict = verdict_at(
-        b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-        num_accepted, status, form,
+    verdict = VerdictWriter(
+        tokens + (b * tokens_request if index is None else 0), tokens_slot,
+        None if path is None else path + b * path_request, None if index is None else index + b * index_request,
+        index_node, flat, num_accepted + b, status + b, form,
     )  # fmt: skip
     split, splits = tl.program_id(1), tl.num_programs(1)
     writes = split == 0

@@ -13,7 +13,6 @@ one between them, ``walk``, follows the rule. Rows with filters have a first lau
 import torch
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _cuts, _edits, _filtered_trees, _launch, _verdict
 from specdec_kernels.triton_kernels._children import try_children
 from specdec_kernels.triton_kernels._edits import place_at, request_status
@@ -54,7 +53,7 @@ from specdec_kernels.triton_kernels._tree_walk import (
     finish_walk,
 )
 from specdec_kernels.triton_kernels._trees import next_child, next_node, status_of
-from specdec_kernels.triton_kernels._verdict import put_token, verdict_at
+from specdec_kernels.triton_kernels._verdict import VerdictWriter, put_token
 
 
 @triton.jit
@@ -158,9 +157,10 @@ def verify_tree_kernel(
     FILTERED: tl.constexpr = target_cuts is not None or draft_cuts is not None
     if FILTERED:
         flags |= tl.load(request + FLAGS) & PARAMETER
-    verdict = verdict_at(
-        b, tokens, tokens_request, tokens_slot, path, path_request, index, index_request, index_node, flat,
-        num_accepted, status, form,
+    verdict = VerdictWriter(
+        tokens + (b * tokens_request if index is None else 0), tokens_slot,
+        None if path is None else path + b * path_request, None if index is None else index + b * index_request,
+        index_node, flat, num_accepted + b, status + b, form,
     )  # fmt: skip
 
     if STAGE == "scan":

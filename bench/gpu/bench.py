@@ -20,6 +20,7 @@ bench can be done in pieces.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -369,17 +370,24 @@ def measured(op, case, scale, device, backends):
         if device != "cpu":
             entry["facts"].append(facts(op, name, call, inputs))
 
-    for name, backend in backends.items():
-        if same(op, backend, inputs):
-            with sd.backend(backend):
-                time_of(name, OURS[op])
-        else:
-            entry["differs"].append(name)
-    for name, call in peers.items():
+    @contextlib.contextmanager
+    def left_out(name):
+        """One that fails (another version's signature, a kernel that does not compile) is told, and left out."""
         try:
-            time_of(name, call)
-        except Exception as error:  # another version's signature, say: told, and left out
+            yield
+        except Exception as error:
             skipped[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+
+    for name, backend in backends.items():
+        with left_out(name):
+            if same(op, backend, inputs):
+                with sd.backend(backend):
+                    time_of(name, OURS[op])
+            else:
+                entry["differs"].append(name)
+    for name, call in peers.items():
+        with left_out(name):
+            time_of(name, call)
     return entry
 
 

@@ -9,7 +9,8 @@ cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-build/gpu}
 LIMIT=${SECONDS_A_STEP:-540}
-PYTEST="-m pytest -q -rs -p no:cacheprovider -o faulthandler_timeout=120"
+# Beside each other, as they wait for the CPU's results. More processes only wait longer for their first use of the GPU.
+PYTEST="-m pytest -q -rs -p no:cacheprovider -o faulthandler_timeout=120 -n ${TEST_JOBS:-8} --dist worksteal"
 SHARDS=4
 mkdir -p "$OUT/logs"
 failed=0
@@ -40,18 +41,14 @@ print(f"{major}{minor}{chr(97) if major in (9, 10) else str()}")') || return 1
 }
 
 run_test() {
-    status=0
     # shellcheck disable=SC2086
-    "$PYTHON" $PYTEST tests/backends/test_cuda_gpu.py || status=1
-    # shellcheck disable=SC2086
-    "$PYTHON" $PYTEST tests -k cuda-device || status=1
-    return $status
+    "$PYTHON" $PYTEST tests -k "cuda-device or (test_cuda_gpu and not triton)"
 }
 
 # Triton compiles some 600 kernels, 5 s each: every fourth test.
 run_triton() {
     # shellcheck disable=SC2086
-    PYTHONPATH=bench/gpu SHARD=$1/$SHARDS "$PYTHON" $PYTEST -p shard tests -k triton-device
+    PYTHONPATH=bench/gpu SHARD=$1/$SHARDS "$PYTHON" $PYTEST -p shard tests -k "triton-device or (test_cuda_gpu and triton)"
 }
 
 run_sanitize() {

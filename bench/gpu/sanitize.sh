@@ -8,17 +8,22 @@ PYTHON=${PYTHON:-python3}
 logs=${1:-build/sanitize}
 command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer"; exit 0; }
 mkdir -p "$logs"
+rm -f "$logs"/*.status
 failed=0
 for tool in memcheck racecheck synccheck initcheck; do
     options=
     # What a workspace holds before its first use is zero on purpose; what else is read must have been written.
     [ "$tool" = memcheck ] && options="--leak-check no --report-api-errors no"
-    echo "== $tool"
     # shellcheck disable=SC2086
-    if ! compute-sanitizer --tool "$tool" $options --error-exitcode 9 --print-limit 20 \
-        "$PYTHON" bench/gpu/every_op.py >"$logs/$tool.log" 2>&1; then
-        failed=1
-    fi
+    {
+        compute-sanitizer --tool "$tool" $options --error-exitcode 9 --print-limit 20 \
+            "$PYTHON" bench/gpu/every_op.py >"$logs/$tool.log" 2>&1 && echo clean >"$logs/$tool.status"
+    } &
+done
+wait
+for tool in memcheck racecheck synccheck initcheck; do
+    echo "== $tool"
     tail -n 3 "$logs/$tool.log"
+    [ -e "$logs/$tool.status" ] || failed=1
 done
 exit $failed

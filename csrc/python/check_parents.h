@@ -22,7 +22,8 @@ inline ParentsReport check_parents(const Tokens& parents) {
       if (status != SPECDEC_STATUS_OK) return {0, tree, node};
       // -1: not connected to the root, like all nodes below it.
       int32_t& depth = depths[static_cast<size_t>(node)];
-      depth = node == 0 ? 0 : parent < 0 || depths[static_cast<size_t>(parent)] < 0 ? -1 : depths[static_cast<size_t>(parent)] + 1;
+      const int32_t above = parent < 0 ? -1 : depths[static_cast<size_t>(parent)];
+      depth = node == 0 ? 0 : above < 0 ? -1 : above + 1;
       if (depth > report.depth) report.depth = depth;
     }
   }

@@ -1033,7 +1033,8 @@ class Direct {
     if (bias == Py_None) return true;
     if (!PyTuple_Check(bias) || PyTuple_GET_SIZE(bias) != 3) return false;
     Tensor tokens, values, spans;
-    if (!tensor(item_of(bias, 0), &tokens) || !python::put(Kind::kIndices, tokens, &edits.bias_tokens, -1)) return false;
+    if (!tensor(item_of(bias, 0), &tokens) || !python::put(Kind::kIndices, tokens, &edits.bias_tokens, -1))
+      return false;
     if (!tensor(item_of(bias, 1), &values) || !python::put(Kind::kValues, values, &edits.bias_values, -1)) return false;
     if (!tensor(item_of(bias, 2), &spans)) return false;
     if (tokens.shape[0] != values.shape[0] || spans.element != Element::kInt32 || spans.ndim < 1) return false;
@@ -1093,7 +1094,8 @@ class Direct {
         !read_float(edits.presence, part(kPresence), shape, -kInfinity, kInfinity))
       return false;
     PyObject* const seen[] = {part(kPrompt), part(kOutput), part(kCounts)};
-    if (!index_of_lists(part(kSeen), of_entries(), {seen[0], seen[1], seen[2]}, edits.seen_index, &of_seen)) return false;
+    if (!index_of_lists(part(kSeen), of_entries(), {seen[0], seen[1], seen[2]}, edits.seen_index, &of_seen))
+      return false;
     if (part(kSeen) == Py_None) of_seen = of_entries();
     if (!lists(part(kPrompt), of_seen, words, INT64_MAX, false, edits.prompt_mask) ||
         !lists(part(kOutput), of_seen, words, INT64_MAX, false, edits.output_mask) ||

@@ -11,9 +11,9 @@ namespace python {
 
 // Where an argument's sizes stand: a letter names a size of the op, a digit is one. The first tensor that has a size
 // sets it; E, the entries of numbers and draft rows, is set by the first that has not one of them. N are nodes, at
-// least one, M those without the root, I the words of bits and J the tiles of V tokens. '*' are all leading dimensions of an op on rows, '~'
-// these with E in the place of the first, '=' these as the rows of one request, '^' leading dimensions of the
-// argument's own.
+// least one, M those without the root, I the words of bits and J the tiles of V tokens. '*' are all leading dimensions
+// of an op on rows, '~' these with E in the place of the first, '=' these as the rows of one request, '^' leading
+// dimensions of the argument's own.
 struct Shape {
   struct Dim {
     char size;

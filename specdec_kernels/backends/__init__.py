@@ -67,6 +67,10 @@ def register(name: str, module: Any, devices: Sequence[str]) -> None:
     """Add a backend: ``module`` is a module or the name of one, ``devices`` the device types it takes."""
     _BACKENDS[name] = (module, tuple(devices))
     _loaded.pop(name, None)
+    _forget_direct()
+
+
+def _forget_direct():
     for known in ran.values():
         known.clear()
     _direct.cache_clear()
@@ -89,6 +93,7 @@ def _load(name):
         if reason := getattr(module, "unavailable", lambda: None)():
             raise BackendError(_not_available(name, reason))
         _loaded[name] = module
+        _forget_direct()  # of another module that had the name
     return module
 
 

@@ -14,7 +14,7 @@ __all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable"]
 
 HAS = _C.ops  # what the CPU does
 
-_BYTES = 1 << 20  # what a stream has to start with: enough for most calls
+_BYTES = 5 << 18  # what a stream has to start with: enough for most calls
 _ASIDE = 4 << 20  # put aside for captures
 _STEP = 4 << 10  # what captures get is a multiple of this
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,12 +19,9 @@ from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler as theirs
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 
-import specdec_kernels as specdec
 from specdec_kernels import Edits, Sampling
 from specdec_kernels.engines import vllm as ours
-
-PROCESSED = ("processed_logprobs", "processed_logits")
-GATHER_BITS = 0x0102040810204080  # times eight bytes of 0 or 1: their bits, lowest byte first, in the highest byte
+from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 
 
 def check_version() -> None:
@@ -49,8 +47,10 @@ def check_version() -> None:
         ),
     ):
         found = " ".join(inspect.signature(getattr(owner, name)).parameters)
-        if found != names:
-            raise RuntimeError(f"vllm: expected {owner.__name__}.{name}({names}), as in 0.33.0; got ({found})")
+        if found not in (names, names.removesuffix(" num_steps")):  # 0.32.0 has no such argument
+            raise RuntimeError(
+                f"vllm: expected {owner.__name__}.{name}({names}), as in 0.32.0 and 0.33.0; got ({found})"
+            )
 
 
 def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
@@ -78,7 +78,7 @@ class RejectionSampler(theirs.RejectionSampler):
     def __init__(self, sampler: Any, spec_config: Any, device: torch.device, method: str) -> None:
         super().__init__(sampler, spec_config, device)
         ours.refuse(
-            fly_window_size=self.fly_window_size > 0,
+            fly_window_size=getattr(self, "fly_window_size", 0) > 0,  # from 0.33.0 on
             synthetic_acceptance_rates=self.synthetic_conditional_rates is not None,
         )
         self.method = "block" if method == "rejection" and self.use_block_verification else method
@@ -176,43 +176,12 @@ def edits_of(penalties: Any, slots: torch.Tensor) -> Edits:
     """Penalties as edits by slot. vLLM counts output and has no mask of it, which is made of these requests' counts."""
     counts = penalties.output_bin_counts
     mask = torch.empty_like(penalties.prompt_bin_mask)
-    mask[slots] = bits(counts[slots])
+    mask[slots] = bits(counts[slots] > 0)
     return Edits(
         repetition=penalties.repetition_penalty.gpu, frequency=penalties.frequency_penalty.gpu,
         presence=penalties.presence_penalty.gpu, prompt_mask=penalties.prompt_bin_mask, output_mask=mask,
         output_counts=counts,
     )  # fmt: skip
-
-
-def bits(counts: torch.Tensor) -> torch.Tensor:
-    """int32 [B, ceil(V / 32)]: bit i of a row is 1 where counts [B, V] are more than 0."""
-    batch, vocabulary = counts.shape
-    words = -(-vocabulary // 32)
-    seen = torch.zeros(batch, 32 * words, dtype=torch.bool, device=counts.device)
-    torch.gt(counts, 0, out=seen[:, :vocabulary])
-    return ((seen.view(torch.int64) * GATHER_BITS) >> 56).to(torch.uint8).view(torch.int32)
-
-
-def scored(
-    rows: torch.Tensor, tokens: torch.Tensor, top: int, sampling: Sampling | None, slots: torch.Tensor, mode: str
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids, scores [N, 1 + top] and ranks [N] of vLLM's logprobs, by `logprobs`: of each row's token and the likeliest.
-
-    A request at temperature 0 has the scores of temperature 1, as in vLLM.
-    """
-    laws: dict[str, Any] = {}
-    if sampling is not None:
-        warm = sampling.temperature.masked_fill(sampling.temperature == 0, 1.0)
-        laws = {"sampling": sampling._replace(temperature=warm), "request_index": slots.int()}
-    found = specdec.logprobs(rows, tokens, top=top, **laws)
-    ids = torch.cat((tokens[:, None], found.top_tokens), dim=1).clamp_(min=0)
-    scores = torch.cat((found.logprob[:, None], found.top_logprobs), dim=1)
-    if mode.endswith("logits"):
-        values = rows.gather(1, ids).float()
-        if sampling is not None:
-            values /= warm[slots][:, None]
-        scores = values.masked_fill_(scores == -torch.inf, -torch.inf)
-    return ids, scores, found.rank.long()
 
 
 def _sample(
@@ -246,17 +215,18 @@ def _racing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     store the draft's logits, and verification by rejection needs them.
     """
 
+    @functools.wraps(original)  # of another engine of this process its arguments are asked again
     def sample_draft(
         self: Any, hidden_states: torch.Tensor, sample_src_positions: torch.Tensor, idx_mapping: torch.Tensor,
         temperature: torch.Tensor, seeds: torch.Tensor, draft_step: torch.Tensor, draft_logits: torch.Tensor | None,
-        spec_step_idx: int = 0, num_steps: int = 1,
+        spec_step_idx: int = 0, *more: Any, **named: Any,
     ) -> torch.Tensor:  # fmt: skip
         state = getattr(self, "model_state", None)  # a speculator knows it from `set_attn` on
         races = getattr(state, "specdec_method", None) == "race"
         if not races or (draft_logits is None and self.use_local_argmax_reduction):  # no whole rows to race in
             return original(
                 self, hidden_states, sample_src_positions, idx_mapping, temperature, seeds, draft_step, draft_logits,
-                spec_step_idx, num_steps,
+                spec_step_idx, *more, **named,
             )  # fmt: skip
         logits = self.compute_draft_logits(hidden_states, spec_step_idx)
         sampled = ours.drawn(logits, idx_mapping, Sampling(temperature), seeds, sample_src_positions)

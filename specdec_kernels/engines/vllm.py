@@ -1,8 +1,8 @@
-"""vLLM's samplers on our ops, for its V2 runner. Seen: vLLM 0.33.0.
+"""vLLM's samplers on our ops, for both of its runners. Seen: vLLM 0.33.0 and 0.32.0.
 
-The functions have the names and signatures of vLLM's and run on any device that a backend of ours has; vLLM need not be
-there. `register` is the plug-in: with ``SPECDEC_VLLM=rejection``, ``race`` or ``block`` in the environment, or
-``additional_config={"specdec": "race"}``, vLLM verifies by our ops. Without either it changes nothing.
+The functions have the names and signatures of the V2 runner's and run on any device that a backend of ours has; vLLM
+need not be there. `register` is the plug-in: with ``SPECDEC_VLLM=rejection``, ``race`` or ``block`` in the environment,
+or ``additional_config={"specdec": "race"}``, vLLM verifies by our ops. Without either it changes nothing.
 
 What all of them change:
 
@@ -332,7 +332,7 @@ def register() -> None:
 
 
 def install() -> None:
-    """Put our samplers where ``ModelState.custom_sampler`` is asked for them. Twice is once.
+    """Put our samplers into vLLM's runners: V2's ``ModelState.custom_sampler``, and V1's loaded ones. Twice is once.
 
     They are used where ``SPECDEC_VLLM`` or the engine's ``additional_config["specdec"]`` names a method. A model whose
     class has a ``custom_sampler`` of its own keeps it. The logger ``vllm.specdec_kernels`` says of each engine that
@@ -356,7 +356,7 @@ def install() -> None:
         return importlib.import_module("specdec_kernels.engines._vllm").samplers(state, sampler, method)
 
     def initialize_from_config(wrapper: Any, *given: Any, **named: Any) -> Any:  # a worker's model is loaded by then
-        report(wrapper.worker)
+        settle(wrapper.worker)
         return start(wrapper, *given, **named)
 
     if method_of(None) is not None:  # a version that does not fit is better found now than with a model in memory
@@ -365,27 +365,36 @@ def install() -> None:
     _replacements.put(wrapper_class, "initialize_from_config", initialize_from_config)
 
 
-def report(worker: Any) -> None:
-    """Log what became of the method that an engine asks for, if it does: once for all of its ranks."""
+def settle(worker: Any) -> None:
+    """Take a V1 runner over, if its engine asks for us, and log what became of the method: once for all of its ranks.
+
+    A V2 runner has our samplers since its models were loaded.
+    """
     method = method_of(worker.vllm_config.additional_config)
-    if method is None or not worker.is_driver_worker:
+    if method is None:
         return
-    runner = worker.model_runner
-    state = getattr(runner, "model_state", None)
-    if state is None:
-        why = "vLLM took its V1 model runner, and only V2 has a place for it"
-    elif getattr(state, "specdec_method", None) is not None:
-        LOGGER.info("specdec-kernels: method %r, V2 model runner", method)
-        return
-    elif runner.sampler is None:  # it pools, or another stage of a pipeline samples
-        if not runner.is_pooling_model:
+    runner, why, what = worker.model_runner, None, "V2 model runner"
+    state, drafts = getattr(runner, "model_state", None), worker.vllm_config.speculative_config is not None
+    if getattr(state, "specdec_method", None) is None:
+        if runner.is_pooling_model:
+            why = "a pooling model samples nothing"
+        elif runner.sampler is None:  # another stage of a pipeline samples
             return
-        why = "a pooling model samples nothing"
-    elif worker.vllm_config.speculative_config is None and method != "race":
-        why = "without speculative decoding there is nothing to verify"
-    else:
-        why = f"{type(state).__name__} has samplers of its own"
-    LOGGER.warning("specdec-kernels: method %r changes nothing: %s", method, why)
+        elif not drafts and method != "race":
+            why = "without speculative decoding there is nothing to verify"
+        elif state is not None:
+            why = f"{type(state).__name__} has samplers of its own"
+        else:
+            plugin = importlib.import_module("specdec_kernels.engines._vllm_v1")
+            if strangers := plugin.strangers(runner):
+                why = f"our ops have no rule for the logits processors {', '.join(strangers)}"
+            else:
+                what = f"V1 model runner, {plugin.take_over(runner, method)}"
+    if worker.is_driver_worker:
+        if why is None:
+            LOGGER.info("specdec-kernels: method %r, %s", method, what)
+        else:
+            LOGGER.warning("specdec-kernels: method %r changes nothing: %s", method, why)
 
 
 def uninstall() -> None:

@@ -1,6 +1,6 @@
 """The rejection sampler of vLLM's V1 runner on our ops. Seen: vLLM 0.33.0, whose default is the V2 runner (`vllm`).
 
-vLLM need not be there. Put the function in place of its own with
+`vllm` plugs in more: a whole step. vLLM need not be there. Put the function in place of its own with
 ``vllm.v1.sample.rejection_sampler.rejection_sample = specdec_kernels.engines.vllm_v1.rejection_sample``.
 """
 

@@ -124,6 +124,7 @@ __device__ uint32_t product_at(const Product& p, int32_t column) {
 
 __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
   SPECDEC_SHARED(unsigned, best, 1);
+  SPECDEC_SHARED(Element, list, kElements);
   if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
   __syncthreads();
   specdec_law law = {};
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
       logits.vector[step] = {product_at(p, column), product_at(p, column + 1), product_at(p, column + 2),
                              product_at(p, column + 3)};
     }
-    race_chunk(logits, weights, noise_at(noise, 0, 0, kStreamRace), first, kVectors, best, &mine, &bad,
+    race_chunk(logits, weights, noise_at(noise, 0, 0, kStreamRace), first, kVectors, best, list, &mine, &bad,
                [&](int step) { return logits.at(step); });
   }
   const RowPartial found = best_of_block(mine, bad);
@@ -155,18 +156,16 @@ struct TilesOfRow {
   Rows rows;
   float inverse;
   MassTile* tiles;
-  int32_t* status;  // one a chunk
+  int32_t* status;  // one a tile
 };
 
 __global__ void __launch_bounds__(kThreads) tiles_kernel(const TilesOfRow p) {
   const Row row = row_at(p.rows, 0);
-  const int tiles = row.dtype == SPECDEC_FLOAT32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
-  for (int32_t chunk = warp_id(); chunk < chunks_of(row); chunk += warps_in_block()) {
-    const ChunkMass mass = weigh(row, chunk, {p.inverse});
+  for (int32_t tile = warp_id(); tile < mass_tiles_of(row.vocab); tile += warps_in_block()) {
+    const TileMass mass = weigh(row, tile, {p.inverse});
     if (lane_id() != 0) continue;
-    p.status[chunk] = mass.status;
-    for (int t = 0; t < tiles && (chunk * tiles + t) * kMassTile < row.vocab; ++t)
-      p.tiles[chunk * tiles + t] = mass.tile[t];
+    p.status[tile] = mass.status;
+    p.tiles[tile] = mass.tile;
   }
 }
 

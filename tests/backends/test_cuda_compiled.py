@@ -84,17 +84,16 @@ def test_loads_that_were_moved_before_a_loop_are_seen():
     assert cuda_aot.before_loops(GUARDED.replace("MOVED", load)) == {"tree_kernel"}
 
 
-# Each of these compiles for seconds, all for minutes.
-STREAMING = [
-    path if path.stem == "residual_race" else pytest.param(path, marks=pytest.mark.slow)
-    for path in sorted((cuda_aot.CSRC / "cuda" / "ops").glob("*.cu"))
-    if streams(path.stem)
-]
-
-
-@pytest.mark.parametrize("source", STREAMING, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "source",
+    [path for path in sorted((cuda_aot.CSRC / "cuda" / "ops").glob("*.cu")) if streams(path.stem)],
+    ids=lambda path: path.stem,
+)
 def test_loads_stay_behind_their_guards(source):
-    assert cuda_aot.before_loops(cuda_aot.ptx_of(source)) == set()
+    text = cuda_aot.ptx_of(source)
+    if text is None:
+        pytest.skip("the build has no PTX of sm_90a: SPECDEC_CUDA_ARCHS=90a+PTX")
+    assert cuda_aot.before_loops(text) == set()
 
 
 def key(row):

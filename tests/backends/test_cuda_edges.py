@@ -15,11 +15,11 @@ pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is No
 
 
 @pytest.fixture
-def play():
+def device():
     with specdec_kernels.backend("cuda-host"):
         from tests.backends.host_cuda import backend
 
-        yield backend.play
+        yield backend
         backend.play("small")
 
 
@@ -30,14 +30,14 @@ def on_cpu(op, *arguments, **options):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocabulary", [2049, 2051])
-def test_the_last_token_of_an_aligned_row_may_win(play, dtype, vocabulary):
+def test_the_last_token_of_an_aligned_row_may_win(device, dtype, vocabulary):
     """One element behind the last whole vector, and three: in each op that reads rows, whoever shares the row."""
     last = vocabulary - 1
     row = torch.randn(1, 1, vocabulary, generator=torch.Generator().manual_seed(1)).to(dtype)
     row[..., last] = 30.0
     noise, first = {"seed": 1, "position": 0}, torch.zeros(1, 0).long()
     for machine in ("small", "large", "lone"):
-        play(machine)
+        device.play(machine)
         assert race_sample(row, temperature=0.0, **noise) == last
         assert race_sample(row, **noise) == last
         assert race_topk(row, 1, **noise) == last
@@ -51,11 +51,11 @@ def test_the_last_token_of_an_aligned_row_may_win(play, dtype, vocabulary):
 
 
 @pytest.mark.parametrize("team", [2, 3, 5, 7, 8])
-def test_clusters_of_any_size_have_the_bits_of_one_block(play, team):
+def test_clusters_of_any_size_have_the_bits_of_one_block(device, team):
     """Each tile of a row is one block's: of those before the cluster's size divides them, and of the rest."""
     generator = torch.Generator().manual_seed(team)
     target, draft = torch.randn(2, 2, 2, 19_001, generator=generator)
-    play("large", team=team)
+    device.play("large", team=team)
     for found, expected in zip(residual(target, draft), on_cpu(residual, target, draft), strict=True):
         assert torch.equal(found, expected)
     for found, expected in zip(overlap(target, draft), on_cpu(overlap, target, draft), strict=True):
@@ -66,17 +66,15 @@ def test_clusters_of_any_size_have_the_bits_of_one_block(play, team):
 
 
 @pytest.mark.parametrize("bad", [0, 69_631])
-def test_every_part_of_a_row_tells_what_it_met(play, bad):
+def test_every_part_of_a_row_tells_what_it_met(device, bad):
     """An H100 shares a lone row among more than a hundred blocks; here 34, or 68 of a filtered one."""
     row = torch.full((1, 1, 69_632), -1.0, dtype=torch.bfloat16)
     row[..., bad] = torch.nan
-    from tests.backends.host_cuda import backend
-
-    play("large", multiprocessors=132)
+    device.play("large", multiprocessors=132)
     call = {"draft_tokens": torch.zeros(1, 0).long(), "target": row, "seed": 1, "position": 0}
     for options in ({"method": "race"}, {"method": "race", "sampling": Sampling(top_k=3)}, {}):
         found = []
-        assert backend.counted(lambda: found.append(verify_chain(**call | options)))["blocks"] > 32  # noqa: B023
+        assert device.counted(lambda: found.append(verify_chain(**call | options)))["blocks"] > 32  # noqa: B023
         assert found[0].status == 1
     status = torch.zeros(1, 1, dtype=torch.int32)
     race_sample(row, seed=1, position=0, status=status)
@@ -84,11 +82,11 @@ def test_every_part_of_a_row_tells_what_it_met(play, bad):
 
 
 @pytest.mark.parametrize("vocabulary", [1023, 1024, 1025, 5121])
-def test_tiles_end_where_their_output_does(play, vocabulary):
+def test_tiles_end_where_their_output_does(device, vocabulary):
     tiles = -(-vocabulary // 1024)
     room = torch.full((3 * 3 * tiles + 64,), -77, dtype=torch.int32)
     for machine in ("small", "large"):
-        play(machine)
+        device.play(machine)
         for dtype in DTYPES:
             rows = torch.randn(3, vocabulary, generator=torch.Generator().manual_seed(2)).to(dtype)
             mass_tiles(rows, out=room[: 9 * tiles].view(3, 3, tiles))
@@ -96,14 +94,12 @@ def test_tiles_end_where_their_output_does(play, vocabulary):
             assert (room[9 * tiles :] == -77).all()
 
 
-def test_a_filtered_race_waits_for_the_kernel_before(play):
+def test_a_filtered_race_waits_for_the_kernel_before(device):
     rows = torch.randn(4, 9000, generator=torch.Generator().manual_seed(3))
     options = {"sampling": Sampling(top_k=40, top_p=0.9), "seed": seeds(4), "position": 0}
     expected = on_cpu(race_sample, rows, **options)
-    from tests.backends.host_cuda import backend
-
     for machine in ("large", "lone"):
-        play(machine, overlaps=True)
+        device.play(machine, overlaps=True)
         late = torch.full_like(rows, torch.nan)
-        backend.write_before(late, rows)
+        device.write_before(late, rows)
         assert torch.equal(race_sample(late, **options), expected)

@@ -59,7 +59,7 @@ class TestTheSameBits:
 
 
 class TestTheSameVerdict:
-    @pytest.mark.parametrize("by_row, options", enumerate(CHAINS.values()), ids=CHAINS)
+    @pytest.mark.parametrize("by_row, options", list(enumerate(CHAINS.values())), ids=CHAINS)
     def test_of_chains(self, machine, by_row, options):
         dtype = DTYPES[by_row % 3]
         call = without(chain_call(1, requests=7, slots=3, vocabulary=1100, dtype=dtype) | options, "temperature")

@@ -58,7 +58,7 @@ def assert_same_rows(rows, sampling, k=40, edits=None):
 
 
 class TestTheSameBits:
-    @pytest.mark.parametrize("size, rules", zip((6000, 2049, 65, 4100, 1, 1025), RULES.values(), strict=True))
+    @pytest.mark.parametrize("size, rules", list(zip((6000, 2049, 65, 4100, 1, 1025), RULES.values(), strict=True)))
     def test_of_odd_rows(self, machine, size, rules):
         rows = rows_of(size, DTYPES[size % 3])
         assert_same_rows(rows, sampling_of(len(rows), rules, first=size))
@@ -142,7 +142,7 @@ def pairs(call, rules):
 
 
 class TestTheSameVerdict:
-    @pytest.mark.parametrize("options, rules", zip(CHAINS.values(), RULES.values(), strict=False), ids=CHAINS)
+    @pytest.mark.parametrize("options, rules", list(zip(CHAINS.values(), RULES.values(), strict=False)), ids=CHAINS)
     def test_of_chains(self, machine, options, rules):
         dtype = DTYPES[len(rules)]
         for call in pairs(chain_call(1, requests=9, slots=3, vocabulary=2500, dtype=dtype) | options, rules):
@@ -154,7 +154,7 @@ class TestTheSameVerdict:
         call = without(call, "temperature") | {"sampling": sampling_of(4, {}, first=6)}
         assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
 
-    @pytest.mark.parametrize("options, rules", zip(TREES.values(), [*RULES.values()][1:], strict=True), ids=TREES)
+    @pytest.mark.parametrize("options, rules", list(zip(TREES.values(), [*RULES.values()][1:], strict=True)), ids=TREES)
     def test_of_trees(self, machine, options, rules):
         made = tree_call(1, replacement=options.get("replacement", False), requests=5, nodes=9, vocabulary=700)
         for call in pairs(made | options, rules):

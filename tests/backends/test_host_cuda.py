@@ -100,3 +100,8 @@ def test_a_lost_ticket_shows(machine):
 def test_one_schedule_is_one_order(machine):
     reports = {machine(1, 3)[0] for _ in range(3)}
     assert len(reports) == 1
+
+
+def test_each_object_runs_the_inline_functions_that_were_compiled_with_it():
+    library = ctypes.CDLL(str(build("twice")))
+    assert (library.which_of_1(), library.which_of_2()) == (1, 2)

@@ -6,9 +6,10 @@ from torch.utils._pytree import tree_map
 
 pytest.importorskip("triton")
 
+from specdec_kernels.triton_kernels import _launch
+
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
-from specdec_kernels.triton_kernels import _launch
 from tests.backends.test_triton_filters import assert_same_verdict, mixed, on_grid
 from tests.backends.test_triton_ops import both, on_device
 from tests.support.cases import chain_call, ragged

@@ -6,9 +6,10 @@ from torch.utils._pytree import tree_map
 
 pytest.importorskip("triton")
 
+from specdec_kernels.triton_kernels import _filters, _launch
+
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
-from specdec_kernels.triton_kernels import _filters, _launch
 from tests.backends.test_triton_ops import both, on_device
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree

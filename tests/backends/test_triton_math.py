@@ -17,7 +17,6 @@ from tests.support.triton_device import DEVICE
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
-
 from specdec_kernels.triton_kernels import _launch, _laws, _math, _races, _rows  # noqa: E402
 
 SEEDS = (0, 1, -1, 0x0123456789ABCDEF, -(2**63), 2**63 - 1)

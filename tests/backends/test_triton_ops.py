@@ -13,9 +13,10 @@ from tests.support.triton_device import DEVICE, INTERPRETED
 
 pytest.importorskip("triton")
 
+from specdec_kernels.triton_kernels import _launch
+
 import specdec_kernels
 from specdec_kernels import race_sample, race_topk
-from specdec_kernels.triton_kernels import _launch
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged, seeds
 from tests.support.ops import overlap, residual, verify_chain
 

@@ -8,9 +8,10 @@ import torch
 
 pytest.importorskip("triton")
 
+from specdec_kernels.triton_kernels import _launch
+
 import specdec_kernels
 from specdec_kernels import compact_kv, tree_mask, tree_parents, tree_positions, verify_chain, verify_tree
-from specdec_kernels.triton_kernels import _launch
 from tests.backends.test_triton_ops import assert_same, assert_thresholds_are_the_same, on_device
 from tests.ops.test_compact_kv import DTYPES as CACHE_DTYPES
 from tests.ops.test_compact_kv import path_of, random_cache, random_paths

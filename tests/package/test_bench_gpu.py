@@ -100,6 +100,21 @@ def test_a_backend_that_differs_is_written_down_and_not_timed(monkeypatch):
     assert len(entry["seconds"]["specdec"]) > 0
 
 
+def test_a_backend_that_fails_is_left_out_and_told(monkeypatch):
+    monkeypatch.syspath_prepend(str(GPU))
+    bench = importlib.import_module("bench")
+
+    def fails(call):
+        raise TypeError("a kernel\nthat does not compile")
+
+    monkeypatch.setitem(backends._BACKENDS, "fails", (SimpleNamespace(verify_chain=fails), ("cpu",)))
+    monkeypatch.delitem(backends._loaded, "fails", raising=False)
+    case = {"sweep": "B", "B": 3, "V": 512, "acceptance": 0.7, "cold": True}
+    entry = bench.measured("race", case, bench.DRY, "cpu", {"theirs": "fails", "specdec": "cpu"})
+    assert entry["skipped"]["theirs"] == "TypeError: a kernel"
+    assert (entry["differs"], list(entry["seconds"])[:1]) == ([], ["specdec"])
+
+
 def test_a_step_that_hangs_or_fails_stops_no_other(tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho begun\nsleep 60\n")

@@ -17,8 +17,10 @@ import specdec_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 # By the parts that import them.
-ENGINES = {"_gguf": "gguf", "_llamacpp": "llama_cpp", "_vllm": "vllm"} | dict.fromkeys(
-    ("_sglang", "_sglang_penalties"), "sglang"
+ENGINES = (
+    {"_gguf": "gguf", "_llamacpp": "llama_cpp", "_mlx_lm": "mlx_lm"}
+    | dict.fromkeys(("_vllm", "_vllm_v1"), "vllm")
+    | dict.fromkeys(("_sglang", "_sglang_penalties"), "sglang")
 )
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 

@@ -16,7 +16,7 @@ from tests.backends.host_cuda.build import include_flags
 from tests.package.conftest import ROOT, run
 
 # What a build may take: CUDA kernels for one architecture; bytes of the library, without CUDA and for one architecture.
-MOST_KERNELS, MOST_BYTES, MOST_BYTES_WITH_CUDA = 38, 6_000_000, 12_000_000
+MOST_KERNELS, MOST_BYTES, MOST_BYTES_WITH_CUDA, MOST_BYTES_WITH_PTX = 38, 6_000_000, 12_000_000, 15_000_000
 CMAKE = ("config", "config-version")
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs the source tree")
 
@@ -42,7 +42,8 @@ def test_a_build_takes_no_more_than_it_may():
     archs = specdec_kernels.build_info()["cuda_archs"]
     if len(archs) < 2:
         size = Path(get_library_dir(), "libspecdec.so").stat().st_size
-        assert size <= (MOST_BYTES_WITH_CUDA if archs else MOST_BYTES)
+        with_cuda = MOST_BYTES_WITH_PTX if archs and archs[0].endswith("+PTX") else MOST_BYTES_WITH_CUDA
+        assert size <= (with_cuda if archs else MOST_BYTES)
 
 
 def test_include_directory_holds_the_headers():

@@ -167,22 +167,29 @@ def compiled(source, arch):
         return rows_of(source, arch, run(find_nvcc()[0], *flags, source, "-o", cubin), cubin)
 
 
+def object_of(source):
+    """What the package's build made of a file; None if a source is newer."""
+    binary = build_folder() / f"ops_{source.stem}.cuda.o"
+    newest = max(path.stat().st_mtime for path in texts())
+    return binary if binary.exists() and binary.stat().st_mtime > newest else None
+
+
 def ptx_of(source):
-    flags = [*NVCC_FLAGS, "-I", CSRC / "include", f"-arch={ARCHS[1].replace('sm', 'compute')}", "-ptx", "-o", "-"]
-    return run(find_nvcc()[0], *flags, source)
+    """What the package's build holds for sm_90a, or None."""
+    binary = object_of(source)
+    text = run(disassembler(), "-ptx", binary) if binary else ""
+    return text if f"arch = {ARCHS[1]}" in text else None
 
 
 def built(source, arch):
-    """What `compiled` gives, of the package's build if that has this architecture alone and is as new as sources."""
+    """What `compiled` gives, of the package's build if that has this architecture alone."""
     import specdec_kernels
 
-    binary = build_folder() / f"ops_{source.stem}.cuda.o"
-    log = binary.with_suffix(".o.log")
-    if specdec_kernels.build_info()["cuda_archs"] != [arch.removeprefix("sm_")] or not log.exists():
+    binary = object_of(source)
+    archs = [arch.removesuffix("+PTX") for arch in specdec_kernels.build_info()["cuda_archs"]]
+    if archs != [arch.removeprefix("sm_")] or binary is None:
         return None
-    if max(path.stat().st_mtime for path in texts()) > log.stat().st_mtime:
-        return None
-    return rows_of(source, arch, log.read_text(), binary)
+    return rows_of(source, arch, binary.with_suffix(".o.log").read_text(), binary)
 
 
 def texts():

@@ -47,6 +47,30 @@ FAULTS = {
         "threshold_total=1.0",
         "tests/engines/test_sglang.py",
     ),
+    "engines, vLLM V1: drafts one place later": Fault(
+        "specdec_kernels/engines/_vllm_v1.py",
+        "else ends - rejected) + 1",
+        "else ends - rejected) + 2",
+        "tests/engines/test_vllm_v1_plugin.py",
+    ),
+    "engines, vLLM V1: noise that drafts do not share": Fault(
+        "specdec_kernels/engines/_vllm_v1.py",
+        "nonce=ours.TARGET if races else nonce",
+        "nonce=nonce",
+        "tests/engines/test_vllm_v1_plugin.py",
+    ),
+    "engines, vLLM V1: one seed for all": Fault(
+        "specdec_kernels/engines/_vllm_v1.py",
+        "seeds.append(state.specdec_seed)",
+        "seeds.append(0)",
+        "tests/engines/test_vllm_v1_plugin.py",
+    ),
+    "engines, vLLM V1: filters of the draft alone": Fault(
+        "specdec_kernels/engines/_vllm_v1.py",
+        "sampling=laws.sampling, seed=laws.seeds, nonce=ours.TARGET, out",
+        "sampling=Sampling(laws.sampling.temperature), seed=laws.seeds, nonce=ours.TARGET, out",
+        "tests/engines/test_vllm_v1_plugin.py",
+    ),
     # The maths that the CPU and CUDA share.
     "walk: a token drawn before counts again for the sibling": Fault(
         "csrc/include/specdec/walk.h",

@@ -12,10 +12,10 @@ import random
 
 import torch
 import triton
+from specdec_kernels.triton_kernels import _launch, _versions
 from triton.compiler import CompiledKernel
 from triton.runtime import driver, jit
 
-from specdec_kernels.triton_kernels import _launch, _versions
 from tests.support import triton_aot
 
 

@@ -30,12 +30,12 @@ import threading
 import numpy as np
 import torch
 import triton.language as tl
+from specdec_kernels.triton_kernels import _launch
 from triton._C.libtriton import ir
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
 
 from specdec_kernels import triton_kernels
-from specdec_kernels.triton_kernels import _launch
 from tests.support.triton_device import interpreted_language
 
 ROWS = ("target", "draft", "draft_map")

@@ -130,7 +130,7 @@ __device__ __forceinline__ void know(const LogprobsArguments&, Team& team, int64
     found = scan_argmax(team, *side);
   } else {
     take_sums_of_rows(
-        team, 1, chunks_of(side->row), [&](int) { return *side; },
+        team, 1, mass_tiles_of(side->row.vocab), [&](int) { return *side; },
         [&](int, const RowStats& whole) { stats[0] = whole; });
     __syncthreads();
     found = stats[0];
@@ -218,7 +218,7 @@ cudaError_t logprobs(const LogprobsParams& p, const Workspace& workspace, cudaSt
     ShapedPlan plan = shaped_plan(device, shaped_team(device, p.count(), p.rows), p.count(), p.rows.vocab);
     if (!shaped) {
       const TeamShape shape = team_shape(device, p.count(), p.rows, 1, Ends::kTogether);
-      const int masses = places_of(shape, chunks_of(p.rows), kWordsAChunk), sums = items_of_members(shape);
+      const int masses = places_of(shape, mass_tiles_of(p.rows), kWordsATile), sums = items_of_members(shape);
       plan.team = team_plan(shape, p.count(), masses > sums ? masses : sums, 0, 0);
       plan.shared_bytes = plan.team.shared_bytes();
     }

@@ -25,14 +25,10 @@ __device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Reader
   const bool weighs = who.live() && !law.greedy;
   bool bad = false;
 #pragma unroll 1
-  for (int32_t chunk = warp_id(); chunk < chunks_of(row); chunk += warps_in_block()) {
-    const ChunkMass mass = weighs ? weigh(row, chunk, law.logits()) : kNoChunk;
+  for (int32_t tile = warp_id(); tile < mass_tiles_of(row.vocab); tile += warps_in_block()) {
+    const TileMass mass = weighs ? weigh(row, tile, law.logits()) : kNoTileMass;
     bad |= mass.status != SPECDEC_STATUS_OK;
-    const int32_t tiles = loaded_type(row) == SPECDEC_FLOAT32 ? kMassTilesAChunk<Float32> : kMassTilesAChunk<BFloat16>;
-    if (lane_id() == 0) {
-      put_tile(words, count, chunk * tiles, mass.tile[0]);
-      if (tiles > 1 && chunk * tiles + 1 < count) put_tile(words, count, chunk * tiles + 1, mass.tile[1]);
-    }
+    if (lane_id() == 0) put_tile(words, count, tile, mass.tile);
   }
   if (__syncthreads_or(bad)) status |= SPECDEC_STATUS_NON_FINITE;
   if (threadIdx.x == 0) p.status.data[index] = status;

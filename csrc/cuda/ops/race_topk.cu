@@ -8,7 +8,7 @@ namespace cuda {
 
 namespace {
 
-// The key of one column, exactly; 0 if it cannot beat `to_beat`.
+// The key of one column, exactly; for a mapped row 0 if it cannot beat `to_beat`.
 template <class Kept>
 __device__ __forceinline__ WideKey key_of(const RaceRequestOf<typename Kept::RowType>& r,
                                           const WeightsOf<Kept>& weights, const Group& group, float raw, int32_t column,
@@ -17,27 +17,35 @@ __device__ __forceinline__ WideKey key_of(const RaceRequestOf<typename Kept::Row
     const float rank = r.law.rank(raw);
     return rank == -kInfinity ? 0 : key_of_candidate({rank, column});
   }
-  if (r.map.tokens) return key_of_candidate(mapped_candidate(r, weights, column, to_beat));
-  const float log_weight = weights.log_weight(raw, column, needed_log_weight(to_beat, group.first));
+  if (r.map.tokens) return key_of_candidate(mapped_candidate(r, weights, raw, column, to_beat));
+  const float log_weight = weights.log_weight(raw, column);
   if (log_weight == -kInfinity) return 0;
   const float arrives = arrival(opaque(r.noise), group, static_cast<uint32_t>(r.row.vocab_start + column));
   return key_of_candidate({race_score(log_weight, arrives), column});
 }
 
-// The lane's vectors that hold an element no smaller than `to_beat`, as bits: temperature 0.
-template <class T, class R>
-__device__ __forceinline__ unsigned vectors_as_large(const Batch<T>& batch, const RaceRequestOf<R>& r, int32_t first,
-                                                     int steps, float to_beat, bool* bad) {
-  unsigned open = 0;
-  float top = -kInfinity;
-#pragma unroll
-  for (int u = 0; u < kVectors; ++u) {
-    const float largest = T::largest(batch.vector[u]);
-    top = max_nan(top, largest);
-    if (u < steps && !(largest < to_beat)) open |= 1u << u;
-  }
-  *bad |= bad_elements(r.row, r.law, batch, top, first, steps);
-  return open;
+// The key of the token of the lane's group that arrives first, in a chunk of so many groups.
+template <class Kept>
+__device__ __forceinline__ WideKey key_of_first_arrival(const RaceRequestOf<typename Kept::RowType>& r,
+                                                        const WeightsOf<Kept>& weights, int32_t first, int groups) {
+  const LaneNoise words = lane_noise(r.noise, r.row, first);
+  const int32_t column = first + lane_id() * kGroup + first_winner(words.b);
+  if (lane_id() >= groups || column < 0 || column >= r.row.vocab) return 0;
+  const float log_weight = weights.log_weight(element(r.row, column), column);
+  return log_weight == -kInfinity
+             ? 0
+             : key_of_candidate({race_score(log_weight, first_arrival(words.a, words.b)), column});
+}
+
+// The words of the lane's group in a chunk, and the key (specdec/law.h) that its elements need to be among the first.
+template <class Kept>
+__device__ __forceinline__ LaneGroup group_of_lane(const RaceRequestOf<typename Kept::RowType>& r,
+                                                   const WeightsOf<Kept>& weights, int32_t first, float to_beat) {
+  const float least = weights.needed_key(-kInfinity);
+  if (r.law.greedy) return {{}, max(to_beat, least)};  // keys are elements there
+  if (r.map.tokens) return {{}, least};                // each token has a group of its own
+  const LaneNoise words = lane_noise(r.noise, r.row, first);
+  return {words, key_to_win(weights, words.a, to_beat)};
 }
 
 // The arrivals of this warp's chunks of a row. Returns whether this thread met a value that is impossible in a law.
@@ -53,35 +61,36 @@ __device__ __forceinline__ bool fill_topk(const RaceRequestOf<typename Kept::Row
         [&](int32_t first, int steps, bool any) {
           if (!any || r.law.greedy || r.map.tokens) return;
           // The first arrivals of the warp's groups are that many candidates, so a token must beat the worst of them.
-          Candidate mine = kNobody;
           prefetch<T>(r.row, first, steps);
-          offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(r.noise, r.row, first), &mine);
           TopK guess = {0, topk->size, topk->below};
-          guess.offer(key_of_candidate(mine));
+          guess.offer(key_of_first_arrival(r, weights, first, steps * Batch<T>::kGroupsAStep));
           const unsigned score = ordered(guess.to_beat());
           if (lane_id() == 0) atomicMax(&best[0], score);
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
           const float to_beat = max(topk->to_beat(), from_ordered(read_atomic(best)));
-          unsigned open = r.law.greedy   ? vectors_as_large(batch, r, first, steps, to_beat, &bad)
-                          : r.map.tokens ? vectors_with_weight(batch, weights, first, steps, &bad)
-                                         : vectors_to_open(batch, weights, first, steps,
-                                                           lane_noise(r.noise, r.row, first), to_beat, &bad);
+          const LaneGroup own = group_of_lane(r, weights, first, to_beat);
+          unsigned open = vectors_to_open<T>(largest_of(r.law, batch, steps), weights, first, steps, own.needed, &bad);
 #pragma unroll 1
           while (__any_sync(kWarp, open != 0)) {
-            const bool mine = open != 0;
-            const int32_t column = Batch<T>::token(first, mine ? __ffs(static_cast<int>(open)) - 1 : 0);
-            open &= open - 1;
+            const int step = open ? __ffs(static_cast<int>(open)) - 1 : 0;
+            const LaneGroup of = own.template of_vector<T>(step);
+            const int32_t column = Batch<T>::token(first, step);
+            uint4 values = {};
+            unsigned left = 0;
             Group group = {};
-            if (mine && !r.law.greedy && !r.map.tokens)
-              group = group_at(opaque(r.noise), static_cast<uint32_t>(r.row.vocab_start + column) / kGroup);
+            if (open) {
+              values = Batch<T>::load_again(r.row, column);
+              left = elements_to_open<T>(r.law, values, of.needed);
+              group = group_of(static_cast<uint32_t>(r.row.vocab_start + column) / kGroup, of.words.a, of.words.b);
+            }
+            open &= open - 1;
 #pragma unroll 1
-            for (int i = 0; i < T::kPerVector; ++i) {
+            while (__any_sync(kWarp, left != 0)) {
+              const int i = left ? __ffs(static_cast<int>(left)) - 1 : 0;
               WideKey key = 0;
-              const bool inside = column + i >= 0 && column + i < r.row.vocab;
-              // Read again from the cache: the batch would take 27 more registers in this loop.
-              if (mine && inside)
-                key = key_of(r, weights, group, element(r.row, column + i), column + i, to_beat);
+              if (left) key = key_of(r, weights, group, T::at(values, i), column + i, to_beat);
+              left &= left - 1;
               topk->offer(key);
             }
           }

@@ -72,7 +72,7 @@ __device__ __forceinline__ void find_residual(const ResidualArguments& a, const 
       law_row<Kept>(row_of_pair(p, reader, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
   status |= reader.decode(p.edits, p.target.vocab, {n, j}, {i, j});
   if constexpr (Kept::kFiltered) know_filtered_rows(team, p, reader, i, n, j, a.cut, sides, &status);
-  else know_rows(team, a.pair.chunks, sides, p.status.data != nullptr, &status);
+  else know_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
 
   TwoUnitSums weights;  // of which the second is 0
   over_sum_tiles(

@@ -131,7 +131,7 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   a.by_bounds = p.method == SPECDEC_REJECTION && sums > 0 && !shape.grid && p.target.dtype != SPECDEC_FLOAT32;
   if (shape.grid && sums > 0)
     a.rows_at_once = p.max_drafts() < 1 ? 1 : p.max_drafts() < kRowsAtOnce ? p.max_drafts() : kRowsAtOnce;
-  const TeamPlan plan = walk_plan(shape, p, places_of(shape, a.rows_at_once * sums * a.chunks, kWordsAChunk));
+  const TeamPlan plan = walk_plan(shape, p, places_of(shape, a.rows_at_once * sums * a.tiles, kWordsATile));
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   use_room(a, plan, room);
   const size_t shared = keep_rows(a, plan.shared_bytes());

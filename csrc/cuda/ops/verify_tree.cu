@@ -68,7 +68,7 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   }
   const size_t cuts = shaped ? cut.shared_bytes() : 0;
   const TeamPlan plan =
-      walk_plan(shape, p, shaped ? cut.items : places_of(shape, sides * a.chunks, kWordsAChunk));
+      walk_plan(shape, p, shaped ? cut.items : places_of(shape, sides * a.tiles, kWordsATile));
   const Room room = room_in(workspace);
   if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
   use_room(a, plan, room);

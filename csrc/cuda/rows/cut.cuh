@@ -159,10 +159,10 @@ struct TeamCutFinder {
     const int stride = word_stride(team, tiles);
     for (int i = team.rank() * warps_in_block() + warp_id(); i < tiles; i += team.size() * warps_in_block()) {
       CellsOfTile out = {team, i, stride, lanes, weigh};
-      const ChunkMass mass = weigh_chunk<Float32>(row, i, f.order, out);
+      const TileMass mass = weigh_tile<Float32>(row, i, f.order, out);
       const bool infinite = __any_sync(kWarp, out.infinite);
       const WideKey flags = (mass.status ? kOddTile : 0) | (infinite ? kInfiniteTile : 0);
-      if (lane_id() == 0) team.put((words - 1) * stride + i, mass.tile[0].units | flags);
+      if (lane_id() == 0) team.put((words - 1) * stride + i, mass.tile.units | flags);
     }
     team.sync();
     const auto word = [&](int tile, int w) { return team.get(w * stride + tile); };

@@ -100,11 +100,11 @@ template <class Params>
 void plan_pair(const Params& p, const Workspace& workspace, int64_t* needed, const Device& device, TeamPlan* plan,
                PairArguments* pair, CutPlan* cut) {
   const bool shaped = is_shaped(p);
-  pair->chunks = chunks_of(p.target) > chunks_of(p.draft) ? chunks_of(p.target) : chunks_of(p.draft);
+  pair->tiles = mass_tiles_of(p.target) > mass_tiles_of(p.draft) ? mass_tiles_of(p.target) : mass_tiles_of(p.draft);
   const TeamShape shape =
       team_shape(device, p.count(), shaped ? widened(p.target) : p.target, 2, Ends::kTogether);
   *cut = cut_plan(shape, p.count(), longest(p), 0, device.dynamic_shared);
-  const int masses = shaped ? cut->items : places_of(shape, 2 * pair->chunks, kWordsAChunk);
+  const int masses = shaped ? cut->items : places_of(shape, 2 * pair->tiles, kWordsATile);
   const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
   const Room room = room_in(workspace);
   *plan = team_plan(shape, p.count(), sums > masses ? sums : masses, 0, 0);

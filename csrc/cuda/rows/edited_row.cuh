@@ -233,32 +233,32 @@ __device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int co
   }
 }
 
-template <class T>
-__device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t first, int count) {
+template <class T, int kCount>
+__device__ __forceinline__ void Batch<T, kCount>::load(const EditedRow& row, int32_t first, int count) {
   const bool wide = row.dtype == SPECDEC_FLOAT32;
   const bool aligned = reinterpret_cast<uintptr_t>(row.data) % (wide ? 16 : 8) == 0;
   const int32_t left = row.vocab - token(first, 0);
   if (!aligned) {
-    uint4 staged[kVectors];  // as Batch::load of a row as it came
+    uint4 staged[kCount];  // as Batch::load of a row as it came
 #pragma unroll 1
-    for (int u = 0; u < kVectors; ++u) {
+    for (int u = 0; u < kCount; ++u) {
       const int32_t at = token(first, u);
       staged[u] = u < count && at < row.vocab ? raw_four(as_it_came(row), at) : kNoElements;
     }
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
+    for (int u = 0; u < kCount; ++u) vector[u] = staged[u];
   } else if (const char* mine = address_of(row, token(first, 0)); wide) {
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u)
+    for (int u = 0; u < kCount; ++u)
       vector[u] = u < count && left - u * kPerStep >= 4 ? load_stream(mine + u * kPerStep * 4) : kNoElements;
   } else {
-    uint2 half[kVectors] = {};
+    uint2 half[kCount] = {};
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u)
+    for (int u = 0; u < kCount; ++u)
       if (u < count && left - u * kPerStep >= 4) half[u] = load_stream_half(mine + u * kPerStep * 2);
     const bool brain = row.dtype == SPECDEC_BFLOAT16;
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u)
+    for (int u = 0; u < kCount; ++u)
       vector[u] = u >= count || left - u * kPerStep < 4 ? kNoElements
                   : brain ? widened<BFloat16>(half[u]) : widened<Float16>(half[u]);
   }
@@ -268,8 +268,8 @@ __device__ __forceinline__ void Batch<T>::load(const EditedRow& row, int32_t fir
   if (row.edited) edit(row, first, count, this);
 }
 
-template <class T>
-__device__ __forceinline__ uint4 Batch<T>::load_again(const EditedRow& row, int32_t at) {
+template <class T, int kCount>
+__device__ __forceinline__ uint4 Batch<T, kCount>::load_again(const EditedRow& row, int32_t at) {
   uint32_t raw[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) raw[i] = bits(at + i < row.vocab ? element(as_it_came(row), at + i) : -kInfinity);

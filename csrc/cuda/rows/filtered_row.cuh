@@ -55,11 +55,11 @@ __device__ __forceinline__ RowPartial race_listed(const RaceRequestOf<EditedRow>
   for (int i = static_cast<int>(threadIdx.x); i < listed; i += static_cast<int>(blockDim.x)) {
     const int32_t column = static_cast<int32_t>(~static_cast<uint32_t>(list[i]));
     if (r.map.tokens) {
-      mine = best_of(mapped_candidate(r, weights, column, mine.score), mine);
+      mine = best_of(mapped_candidate(r, weights, element(r.row, column), column, mine.score), mine);
       continue;
     }
     const uint32_t token = static_cast<uint32_t>(r.row.vocab_start + column);
-    const float log_weight = weights.log_weight(element(r.row, column), column, -kInfinity);
+    const float log_weight = weights.log_weight(element(r.row, column), column);
     if (log_weight == -kInfinity) continue;
     const Group group = group_at(opaque(r.noise), token / kGroup);
     mine = best_of({race_score(log_weight, arrival(opaque(r.noise), group, token)), column}, mine);

@@ -1,6 +1,6 @@
 // The mass of rows of logits, in tiles of 1,024 columns (specdec/mass.h): exact integers, so that no probability
-// depends on how many blocks shared a row. A warp takes a chunk at once and holds whole tiles of it: one of float32, two
-// of 16-bit types. A tile's weights are complete before anybody else sees them.
+// depends on how many blocks shared a row. A warp takes a tile at once. Its weights are complete before anybody else sees
+// them.
 #pragma once
 
 #include <type_traits>
@@ -31,59 +31,54 @@ __device__ __forceinline__ RowStats argmax_stats(const RowPartial& row) {
   return {kNoMass, row.best.token, draw_of(row).status};
 }
 
-// ---- chunks ---------------------------------------------------------------------------------------------------------
+// ---- tiles ----------------------------------------------------------------------------------------------------------
 
 template <class T>
-constexpr int kMassTilesAChunk = Batch<T>::kTokens / kMassTile;
-constexpr int kMostMassTiles = kMassTilesAChunk<BFloat16>;
+constexpr int kVectorsATile = kMassTile / Batch<T>::kPerStep;
 
-template <class R>
-__device__ __forceinline__ int32_t chunks_of(const R& row) {
-  const int32_t chunk = loaded_type(row) == SPECDEC_FLOAT32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
-  return (row.vocab + chunk - 1) / chunk;
-}
+__device__ __forceinline__ int32_t mass_tiles_of(int32_t vocab) { return (vocab + kMassTile - 1) / kMassTile; }
 
-// With AboutMass, `units` of a tile are the bits of a float, and the status says that the row has no bounds.
-struct ChunkMass {
-  MassTile tile[kMostMassTiles];
+// With AboutMass, `units` are the bits of a float, and the status says that the row has no bounds.
+struct TileMass {
+  MassTile tile;
   int32_t status;
 };
 
-constexpr ChunkMass kNoChunk = {{kNoTile, kNoTile}, SPECDEC_STATUS_OK};
+constexpr TileMass kNoTileMass = {kNoTile, SPECDEC_STATUS_OK};
 
-// A chunk as words: both maxima, then the units of each tile. Units need 41 bits, so there is room for the status in the
-// first ones' top bit.
-constexpr int kWordsAChunk = 1 + kMostMassTiles;
+// A tile as words: its maximum and whether its status is not OK, then its units.
+constexpr int kWordsATile = 2;
 
-__device__ __forceinline__ WideKey packed_maxima(const ChunkMass& chunk) {
-  return static_cast<WideKey>(bits(chunk.tile[0].max)) << 32 | bits(chunk.tile[1].max);
+__device__ __forceinline__ WideKey packed_max(const TileMass& mass) {
+  return static_cast<WideKey>(bits(mass.tile.max)) << 32 | (mass.status != SPECDEC_STATUS_OK);
 }
-__device__ __forceinline__ WideKey packed_units(const ChunkMass& chunk, int tile) {
-  return chunk.tile[tile].units | (tile == 0 && chunk.status ? WideKey{1} << 63 : 0);
-}
-__device__ __forceinline__ float max_of_packed(WideKey maxima, int tile) {
-  return from_bits(static_cast<uint32_t>(tile == 0 ? maxima >> 32 : maxima));
-}
-__device__ __forceinline__ uint64_t units_of_packed(WideKey units) { return units & ~(WideKey{1} << 63); }
-__device__ __forceinline__ int32_t status_of_packed(WideKey units) {
-  return units >> 63 ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK;
+__device__ __forceinline__ float max_of_packed(WideKey max) { return from_bits(static_cast<uint32_t>(max >> 32)); }
+__device__ __forceinline__ int32_t status_of_packed(WideKey max) {
+  return max & 1 ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK;
 }
 
-// How the tiles of a chunk are weighed, and put together to a row by a warp. `T` is the type of the elements, `kCount`
-// how many vectors of a tile a lane has.
+// How tiles are weighed, and put together to a row by a warp. `T` is the type of the elements, `kCount` how many vectors
+// of a tile a lane has.
 struct ExactMass {
   static constexpr bool kExact = true;
   uint64_t sum = 0;
 
+  // Eight weights at a time, in a loop: a block that has one tile waits longer for code than for sums.
   template <class T, int kCount>
-  __device__ __forceinline__ static uint64_t of_lane(const uint4* vectors, const Logits& space, float tile_top) {
+  __device__ __forceinline__ static uint64_t of_lane(const Batch<T, kCount>& batch, const Logits& space,
+                                                     float tile_top) {
+    constexpr int kTogether = 8 / T::kPerVector;
     uint64_t units = 0;
+#pragma unroll 1
+    for (int u = 0; u < kCount; u += kTogether)
 #pragma unroll
-    for (int u = 0; u < kCount; ++u)
+      for (int v = 0; v < kTogether; ++v) {
+        const uint4 values = batch.at(u + v);
 #pragma unroll
-      for (int i = 0; i < T::kPerVector; i += 2)  // two weights fit 32 bits
-        units += unit_weight(space.below(T::at(vectors[u], i), tile_top)) +
-                 unit_weight(space.below(T::at(vectors[u], i + 1), tile_top));
+        for (int i = 0; i < T::kPerVector; i += 2)  // two weights fit 32 bits
+          units += unit_weight(space.below(T::at(values, i), tile_top)) +
+                   unit_weight(space.below(T::at(values, i + 1), tile_top));
+      }
     return units;
   }
   __device__ static uint64_t of_warp(uint64_t units) { return warp_sum(units); }
@@ -103,7 +98,8 @@ struct AboutMass {
   float sum = 0.0f;
 
   template <class T, int kCount>
-  __device__ __forceinline__ static float of_lane(const uint4* vectors, const Logits& space, float tile_top) {
+  __device__ __forceinline__ static float of_lane(const Batch<T, kCount>& batch, const Logits& space,
+                                                  float tile_top) {
     if (tile_top == -kInfinity) return 0.0f;
     const float scale = mul(space.inverse, kLog2E), down = -mul(tile_top, kLog2E);
     float weights = 0.0f;
@@ -111,7 +107,7 @@ struct AboutMass {
     for (int u = 0; u < kCount; ++u)
 #pragma unroll
       for (int i = 0; i < T::kPerVector; ++i)
-        weights = add(weights, exp2_approx(fma(T::at(vectors[u], i), scale, down)));
+        weights = add(weights, exp2_approx(fma(T::at(batch.vector[u], i), scale, down)));
     return weights;
   }
   __device__ static uint64_t of_warp(float weights) { return bits(warp_sum(weights)); }
@@ -146,7 +142,7 @@ __device__ __forceinline__ MassTile weigh_odd_tile(const R& row, const Logits& s
   return {warp_sum(units), top};
 }
 
-// Of a chunk of one tile, weigh_chunk can also say the largest x of each lane's elements. Here nobody wants to know.
+// weigh_tile can also say the largest x of each lane's elements. Here nobody wants to know.
 struct NoTops {
   static constexpr bool kWanted = false;
 };
@@ -156,7 +152,7 @@ template <class T, class R>
 __device__ __forceinline__ float top_of_lane(const R& row, const Logits& space, int32_t begin, bool* infinite) {
   float top = -kInfinity;
 #pragma unroll 1
-  for (int u = 0; u < kVectors / kMassTilesAChunk<T>; ++u) {
+  for (int u = 0; u < kVectorsATile<T>; ++u) {
     const int32_t first = Batch<T>::token(begin, u);
 #pragma unroll 1
     for (int32_t token = first; token < first + T::kPerVector && token < row.vocab; ++token) {
@@ -169,93 +165,70 @@ __device__ __forceinline__ float top_of_lane(const R& row, const Logits& space, 
 }
 
 template <class T, class R, class Tops = NoTops, class Mass = ExactMass>
-__device__ __forceinline__ ChunkMass weigh_chunk(const R& row, int32_t chunk, const Logits& space,
-                                                 Tops&& tops = {}, Mass = {}) {
+__device__ __forceinline__ TileMass weigh_tile(const R& row, int32_t tile, const Logits& space, Tops&& tops = {},
+                                               Mass = {}) {
   constexpr bool kTops = std::remove_reference_t<Tops>::kWanted;
-  constexpr int kTiles = kMassTilesAChunk<T>, kSteps = kVectors / kTiles;
-  static_assert(!kTops || kTiles == 1, "a chunk is a tile");
-  const int32_t first = chunk * Batch<T>::kTokens;
-  Batch<T> batch;
-  batch.load(row, first, kVectors);
-  float top[kTiles];
-  bool plain = true;
+  constexpr int kCount = kVectorsATile<T>;
+  const int32_t first = tile * kMassTile;
+  Batch<T, kCount> batch;
+  batch.load(row, first, kCount);
+  float top = -kInfinity;
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    top[t] = -kInfinity;
-#pragma unroll
-    for (int u = 0; u < kSteps; ++u) top[t] = max_nan(top[t], T::largest(batch.vector[t * kSteps + u]));
-    top[t] = space.key(top[t]);
-    plain &= top[t] < kInfinity;
-  }
-  ChunkMass mass = kNoChunk;
-  if (!__all_sync(kWarp, plain)) {
-    if constexpr (!Mass::kExact) {
-      mass.status = SPECDEC_STATUS_NON_FINITE;
-      return mass;
-    }
+  for (int u = 0; u < kCount; ++u) top = max_nan(top, T::largest(batch.vector[u]));
+  top = space.key(top);
+  if (!__all_sync(kWarp, top < kInfinity)) {
+    if constexpr (!Mass::kExact) return {kNoTile, SPECDEC_STATUS_NON_FINITE};
     bool bad = false;
-#pragma unroll 1
-    for (int t = 0; t < kTiles; ++t) {
-      const MassTile tile = weigh_odd_tile(row, space, first + t * kMassTile, &bad);
-      if (t == 0) mass.tile[0] = tile;
-      else mass.tile[1] = tile;
-      if constexpr (kTops) tops.put(top_of_lane<T>(row, space, first, &tops.infinite));
-    }
-    mass.status = __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK;
-    return mass;
+    const MassTile odd = weigh_odd_tile(row, space, first, &bad);
+    if constexpr (kTops) tops.put(top_of_lane<T>(row, space, first, &tops.infinite));
+    return {odd, __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
   }
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    if constexpr (kTops) {
-      tops.put(top[t]);
-      if (!tops.weigh) continue;
-    }
-    const float tile_top = warp_max(top[t]);
-    const auto weights = Mass::template of_lane<T, kSteps>(batch.vector + t * kSteps, space, tile_top);
-    mass.tile[t] = {Mass::of_warp(weights), tile_top};
+  if constexpr (kTops) {
+    tops.put(top);
+    if (!tops.weigh) return {kNoTile, SPECDEC_STATUS_OK};
   }
-  return mass;
+  const float tile_top = warp_max(top);
+  const auto weights = Mass::template of_lane<T, kCount>(batch, space, tile_top);
+  return {{Mass::of_warp(weights), tile_top}, SPECDEC_STATUS_OK};
 }
 
 template <class R, class Mass = ExactMass>
-__device__ __forceinline__ ChunkMass weigh(const R& row, int32_t chunk, const Logits& space, Mass mass = {}) {
-  return with_type(row, [&](auto type) { return weigh_chunk<decltype(type)>(row, chunk, space, NoTops{}, mass); });
+__device__ __forceinline__ TileMass weigh(const R& row, int32_t tile, const Logits& space, Mass mass = {}) {
+  return with_type(row, [&](auto type) { return weigh_tile<decltype(type)>(row, tile, space, NoTops{}, mass); });
 }
 
-// By one warp: the whole row from its chunks' words. word(chunk, k) is word k of a chunk. The words of a lane's first
-// chunks stay in registers: rows of up to 128 Ki 16-bit tokens are read once, all words together.
+// Brings a tile into the L2 cache: a lane has a part of a line.
+__device__ __forceinline__ void prefetch_tile(const Row& row, int32_t tile) {
+  const int32_t size = row.dtype == SPECDEC_FLOAT32 ? 4 : 2, token = tile * kMassTile + lane_id() * (kMassTile / 32);
+  if (token < row.vocab) prefetch_line(static_cast<const char*>(row.data) + static_cast<int64_t>(token) * size);
+}
+
+// By one warp: the whole row from its tiles' words. word(tile, k) is word k of a tile. The words of a lane's first tiles
+// stay in registers: rows of up to 128 Ki tokens are read once, all words together.
 template <class Mass = ExactMass, class F>
-__device__ __forceinline__ RowStats row_of_chunks(int32_t chunks, F&& word) {
-  constexpr int kHeld = 2;
-  const ChunkMass none = kNoChunk;
-  WideKey held[kHeld][kWordsAChunk];
+__device__ __forceinline__ RowStats row_of_tiles(int32_t tiles, F&& word) {
+  constexpr int kHeld = 4;
+  WideKey maxima[kHeld], units[kHeld];
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
-    const int32_t c = lane_id() + 32 * h;
-#pragma unroll
-    for (int k = 0; k < kWordsAChunk; ++k) held[h][k] = c < chunks ? word(c, k) : k == 0 ? packed_maxima(none) : 0;
+    const int32_t t = lane_id() + 32 * h;
+    maxima[h] = t < tiles ? word(t, 0) : packed_max({kNoTile, SPECDEC_STATUS_OK});
+    units[h] = t < tiles ? word(t, 1) : 0;
   }
   float top = -kInfinity;
-  const auto see = [&](WideKey maxima) {
-    top = max(max(max_of_packed(maxima, 0), max_of_packed(maxima, 1)), top);
-  };
 #pragma unroll
-  for (int h = 0; h < kHeld; ++h) see(held[h][0]);
-  for (int32_t c = lane_id() + 32 * kHeld; c < chunks; c += 32) see(word(c, 0));
+  for (int h = 0; h < kHeld; ++h) top = max(max_of_packed(maxima[h]), top);
+  for (int32_t t = lane_id() + 32 * kHeld; t < tiles; t += 32) top = max(max_of_packed(word(t, 0)), top);
   top = warp_max(top);
   Mass mass = {};
   unsigned status = SPECDEC_STATUS_OK;
-  const auto weigh = [&](WideKey maxima, WideKey units, int tile) {
-    mass.add_tile(units_of_packed(units), max_of_packed(maxima, tile), top);
-    status |= static_cast<unsigned>(status_of_packed(units));
+  const auto weigh = [&](WideKey max, WideKey tile_units) {
+    mass.add_tile(tile_units, max_of_packed(max), top);
+    status |= static_cast<unsigned>(status_of_packed(max));
   };
 #pragma unroll
-  for (int h = 0; h < kHeld; ++h)
-#pragma unroll
-    for (int t = 0; t < kMostMassTiles; ++t) weigh(held[h][0], held[h][1 + t], t);
-  for (int32_t c = lane_id() + 32 * kHeld; c < chunks; c += 32)
-#pragma unroll
-    for (int t = 0; t < kMostMassTiles; ++t) weigh(word(c, 0), word(c, 1 + t), t);
+  for (int h = 0; h < kHeld; ++h) weigh(maxima[h], units[h]);
+  for (int32_t t = lane_id() + 32 * kHeld; t < tiles; t += 32) weigh(word(t, 0), word(t, 1));
   return mass.row(top, status);
 }
 

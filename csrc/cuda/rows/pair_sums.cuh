@@ -50,19 +50,19 @@ __device__ __forceinline__ LawRowOf<Kept> law_row(const typename Kept::RowType& 
 
 struct PairArguments {
   TeamRoom team;
-  int chunks;  // of the longer row of logits
+  int tiles;  // of the longer row of logits
 };
 
 // Finds out what the laws of both sides need to know of their rows, for every thread of the team. Rows of probabilities
 // need nothing. They are looked through only if their status is wanted.
-__device__ __forceinline__ void know_rows(Team& team, int chunks, LawRow (&sides)[2], bool wants_status,
+__device__ __forceinline__ void know_rows(Team& team, int tiles, LawRow (&sides)[2], bool wants_status,
                                           int32_t* status) {
   SPECDEC_SHARED(RowStats, stats, 2);
   const bool sums_target = sides[0].stats.law.needs_sum(), sums_draft = sides[1].stats.law.needs_sum();
   const auto side_of = [&](int row) { return row == 0 && sums_target ? 0 : 1; };
   if (sums_target || sums_draft) {
     take_sums_of_rows(
-        team, sums_target && sums_draft ? 2 : 1, chunks,
+        team, sums_target && sums_draft ? 2 : 1, tiles,
         [&](int row) { return side_of(row) == 0 ? sides[0] : sides[1]; },
         [&](int row, const RowStats& whole) { stats[side_of(row)] = whole; });
     __syncthreads();

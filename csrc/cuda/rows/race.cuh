@@ -39,10 +39,14 @@ __device__ __forceinline__ void over_chunks(const R& row, Part part, Start&& sta
   }
 }
 
-// over_chunks where a warp is as slow as its loads: f gets reduce(batch), what it needs of a chunk, in few registers.
-// So the next chunk is on its way before f looks at this one, and the first chunk before start().
-template <class T, class R, class Start, class Reduce, class F>
-__device__ __forceinline__ void stream_chunks(const R& row, Part part, Start&& start, Reduce&& reduce, F&& f) {
+// A race over a warp's chunks, by words(first column), start(first column, steps, any, the words of that chunk) and
+// f(reduce(batch, steps), first column, steps, its words). The words of a chunk are made at one place of the code, because
+// code that runs once costs as much as its fetch. What reduce gives is what f needs of a chunk, in few registers. So, if
+// `kAhead`, the next chunk is on its way before f looks at this one, and the first chunk before start(). Else it is on
+// its way to the L2 cache.
+template <bool kAhead, class T, class R, class Words, class Start, class Reduce, class F>
+__device__ __forceinline__ void race_chunks(const R& row, Part part, Words&& words, Start&& start, Reduce&& reduce,
+                                            F&& f) {
   const int warps = part.size * warps_in_block();
   const int steps = steps_a_chunk<T>(row.vocab, warps);
   const int64_t chunk = static_cast<int64_t>(steps) * Batch<T>::kPerStep, stride = warps * chunk;
@@ -50,15 +54,26 @@ __device__ __forceinline__ void stream_chunks(const R& row, Part part, Start&& s
   // What is loaded under a condition begins as zero. Else, in a kernel that calls this in a loop, the compiler keeps its
   // registers from the start of that loop on, for each type of elements.
   Batch<T> batch = {};
+  decltype(words(0)) now = {};
 #pragma unroll 1
   for (int64_t first = own - stride;; first += stride) {
     const bool starts = first < own, more = first + stride < row.vocab;
-    decltype(reduce(batch)) found = {};
-    if (!starts) found = reduce(batch);
-    if (more) batch.load(row, static_cast<int32_t>(first + stride), steps);
-    if (starts) start(static_cast<int32_t>(own), steps, more);
-    else f(found, static_cast<int32_t>(first), steps);
+    const int32_t here = static_cast<int32_t>(first), next = static_cast<int32_t>(first + stride);
+    decltype(reduce(batch, steps)) found = {};
+    if (!starts) {
+      if constexpr (!kAhead) batch.load(row, here, steps);
+      found = reduce(batch, steps);
+    }
+    if (more) {
+      if constexpr (kAhead) batch.load(row, next, steps);
+      else prefetch<T>(row, next, steps);
+    }
+    decltype(words(0)) then = {};
+    if (more) then = words(next);
+    if (starts) start(next, steps, more, then);
+    else f(found, here, steps, now);
     if (!more) return;
+    now = then;
   }
 }
 
@@ -104,10 +119,15 @@ struct Largest {
 };
 
 template <class T>
-__device__ __forceinline__ Largest largest_of(const Law& law, const Batch<T>& batch) {
+__device__ __forceinline__ Largest largest_of(const Law& law, const Batch<T>& batch, int steps) {
   Largest found;
 #pragma unroll
-  for (int u = 0; u < kVectors; ++u) found.of[u] = T::largest(batch.vector[u]);
+  for (int u = 0; u < kVectors; ++u) found.of[u] = -kInfinity;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    if (u >= steps) break;
+    found.of[u] = T::largest(batch.vector[u]);
+  }
   found.signs = signs_of(law, batch);
   return found;
 }
@@ -130,90 +150,145 @@ __device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, const R& r
   return group & 1 ? LaneNoise{w.word[1], w.word[3]} : LaneNoise{w.word[0], w.word[2]};
 }
 
-// A first guess at the best score: the token of the lane's group that arrives first.
+// A first guess at the best score: no more than the score of the token of the lane's group that arrives first. With
+// U = a 2^-32, rounded up, that is at U / 64 exp(U) or before, for U up to 1/2. Later ones are no good guess.
 template <class Kept>
-__device__ __forceinline__ void offer_first_arrival(const WeightsOf<Kept>& weights, int32_t first, int groups,
-                                                    const LaneNoise& words, Candidate* mine) {
+__device__ __forceinline__ float score_at_least(const WeightsOf<Kept>& weights, int32_t first, int groups,
+                                                const LaneNoise& words) {
   const auto& row = weights.target.row;
   const int32_t column = first + lane_id() * kGroup + first_winner(words.b);
-  if (lane_id() >= groups || column < 0 || column >= row.vocab) return;
-  const float log_weight = weights.log_weight(element(row, column), column, -kInfinity);
-  if (log_weight > -kInfinity) *mine = {race_score(log_weight, first_arrival(words.a, words.b)), column};
+  if (lane_id() >= groups || column < 0 || column >= row.vocab || words.a >= 0x80000000u) return -kInfinity;
+  const float log_weight = weights.log_weight(element(row, column), column);
+  const float u = (static_cast<float>(words.a) + 128.0f) * 0x1p-32f;  // a float of 2^31 is rounded by 64
+  const float late = log2_approx(u) * 0.69314718f - 4.1588831f + u;   // log(1/64)
+  return log_weight - late - kWordLogError - slack(log_weight, late);
 }
 
-// Evaluates those tokens of a lane's vector that could still win. The vector begins with `column`.
-template <class T, class Kept>
-__device__ __forceinline__ void open_vector(const WeightsOf<Kept>& weights, const Noise& visible, const uint4& values,
-                                            int32_t column, float to_beat, Candidate* mine) {
-  const auto& row = weights.target.row;
-  const Noise noise = opaque(visible);
-  const Group group = group_at(noise, static_cast<uint32_t>(row.vocab_start + column) / kGroup);
-#pragma unroll 1
-  for (int i = 0; i < T::kPerVector; ++i, ++column) {
-    if (column < 0 || column >= row.vocab) continue;
-    const float log_weight =
-        weights.log_weight(T::at(values, i), column, needed_log_weight(max(to_beat, mine->score), group.first));
-    if (log_weight == -kInfinity) continue;
-    const uint32_t token = static_cast<uint32_t>(row.vocab_start + column);
-    const Candidate c = {race_score(log_weight, arrival(opaque(noise), group, token)), column};
-    if (better(c, *mine)) *mine = c;
-  }
-}
-
-// Could a token of log weight `bound` win against `to_beat` in a group with the word `a`? largest_winning_word answers
-// the same question, but its result is for one bound. Here each vector has its own, so this is cheaper. It is looser by
-// kWordLogError.
-__device__ __forceinline__ bool may_win(float bound, uint32_t a, float to_beat) {
+// The key (specdec/law.h) that an element needs at least to win against `to_beat` in a group with the word `a`: the
+// group's first arrival is at least a * 2^-38.
+template <class Kept>
+__device__ __forceinline__ float key_to_win(const WeightsOf<Kept>& weights, uint32_t a, float to_beat) {
   const float needed = to_beat + (log2_approx(static_cast<float>(a)) - 38.0f) * 0.69314718f;
-  return bound > -kInfinity && !(bound < needed - kWordLogError - slack(to_beat, needed));
+  return weights.needed_key(needed - kWordLogError - slack(to_beat, needed));
 }
 
-// Which of the lane's vectors could hold a token that beats `to_beat`, as bits. All lanes of the warp call.
-template <class T, class Kept>
-__device__ __forceinline__ unsigned vectors_to_open(const Largest& largest, const WeightsOf<Kept>& weights,
-                                                    int32_t first, int steps, const LaneNoise& words, float to_beat,
-                                                    bool* bad) {
-  float top = -kInfinity;
-#pragma unroll
-  for (int u = 0; u < kVectors; ++u) top = max_nan(top, largest.of[u]);
-  *bad |= bad_elements<T>(weights.target.row, weights.target.stats.law, largest.signs, top, first, steps);
-  const float bound = top == top ? weights.log_bound(top) : kLargest;  // with a NaN every token is evaluated
-  const uint32_t least = __reduce_min_sync(kWarp, lane_id() < steps * Batch<T>::kGroupsAStep ? words.a : 0xffffffffu);
-  const bool open_tile = bound > -kInfinity && least <= largest_winning_word(bound, to_beat);
-  if (!__any_sync(kWarp, open_tile)) return 0;
+// What a lane knows of a group in a chunk: its words, and the key that its elements need.
+struct LaneGroup {
+  LaneNoise words;
+  float needed;
+
+  // That of the group that holds this lane's vector `step`. All lanes of the warp call.
+  template <class T>
+  __device__ __forceinline__ LaneGroup of_vector(int step) const {
+    const int lane = step * Batch<T>::kGroupsAStep + lane_id() * T::kPerVector / kGroup;
+    return {{__shfl_sync(kWarp, words.a, lane), __shfl_sync(kWarp, words.b, lane)}, __shfl_sync(kWarp, needed, lane)};
+  }
+};
+
+// Which elements of a vector have the key that they need, as bits.
+template <class T>
+__device__ __forceinline__ unsigned elements_to_open(const Law& law, const uint4& values, float needed) {
   unsigned open = 0;
 #pragma unroll
-  for (int u = 0; u < kVectors; ++u) {
-    const uint32_t a = __shfl_sync(kWarp, words.a, u * Batch<T>::kGroupsAStep + lane_id() * T::kPerVector / kGroup);
-    const float here = largest.of[u] == largest.of[u] ? weights.log_bound(largest.of[u]) : kLargest;
-    if (may_win(here, a, to_beat)) open |= 1u << u;
-  }
+  for (int i = 0; i < T::kPerVector; ++i) open |= static_cast<unsigned>(law.key(T::at(values, i)) >= needed) << i;
   return open;
 }
 
-template <class T, class Kept>
-__device__ __forceinline__ unsigned vectors_to_open(const Batch<T>& batch, const WeightsOf<Kept>& weights,
-                                                    int32_t first, int steps, const LaneNoise& words, float to_beat,
-                                                    bool* bad) {
-  return vectors_to_open<T>(largest_of(weights.target.stats.law, batch), weights, first, steps, words, to_beat, bad);
+// An element that could win. The warps of a block have room for 32 of them each.
+struct Element {
+  float raw;
+  int32_t column;
+};
+constexpr int kElements = 32 * kMaxWarps;
+
+// Lists what is `left` of a lane's elements, by their bits in a vector that begins with `column`, behind the `count` that
+// the warp has listed, as far as there is room. All lanes of the warp call.
+template <class T>
+__device__ __forceinline__ void list_elements(const Shared<Element>& list, const uint4& values, int32_t column,
+                                              unsigned* left, int* count) {
+  const int mine = __popc(*left);
+  int end = mine;
+#pragma unroll
+  for (int by = 1; by < 32; by *= 2) {
+    const int before = __shfl_up_sync(kWarp, end, by);
+    if (lane_id() >= by) end += before;
+  }
+#pragma unroll 1
+  for (int place = *count + end - mine; *left && place < 32; *left &= *left - 1, ++place) {
+    const int i = __ffs(static_cast<int>(*left)) - 1;
+    list[32 * warp_id() + place] = Element{T::at(values, i), column + i};
+  }
+  *count = min(*count + __shfl_sync(kWarp, end, 31), 32);
 }
 
-// The race of one chunk. `best` is the block's best score so far, shared by its warps. `again(step)` returns a vector
-// of the batch for the second time. race_part reads it from the cache, because eight vectors would take too many
-// registers until then. An epilogue has its logits in registers alone and returns batch.at(step).
+// Evaluates a listed element exactly. `words` are those of its group.
+template <class Kept>
+__device__ __forceinline__ Candidate candidate_of(const WeightsOf<Kept>& weights, const Noise& visible,
+                                                  const Element& element, const LaneNoise& words) {
+  const float log_weight = weights.log_weight(element.raw, element.column);
+  if (log_weight == -kInfinity) return kNobody;
+  const uint32_t token = static_cast<uint32_t>(weights.target.row.vocab_start + element.column);
+  return {race_score(log_weight, arrival(opaque(visible), group_of(token / kGroup, words.a, words.b), token)),
+          element.column};
+}
+
+// Which of the lane's vectors could hold a token that wins, as bits. All lanes of the warp call.
+template <class T, class Kept>
+__device__ __forceinline__ unsigned vectors_to_open(const Largest& largest, const WeightsOf<Kept>& weights,
+                                                    int32_t first, int steps, float needed, bool* bad) {
+  float top = -kInfinity;
+  unsigned open = 0;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    if (u >= steps) break;
+    top = max_nan(top, largest.of[u]);
+    const int lane = u * Batch<T>::kGroupsAStep + lane_id() * T::kPerVector / kGroup;
+    if (weights.reach(largest.of[u], __shfl_sync(kWarp, needed, lane))) open |= 1u << u;
+  }
+  *bad |= bad_elements<T>(weights.target.row, weights.target.stats.law, largest.signs, top, first, steps);
+  return open;
+}
+
+// The race of one chunk, whose words are `words`. `best` is the block's best score so far, shared by its warps.
+// `again(step)` returns a vector of the batch for the second time. race_part reads it from the cache, because eight
+// vectors would take too many registers until then. An epilogue has its logits in registers alone and returns
+// batch.at(step). A lane often has several elements that could win, and others have none. So the warp lists them, and
+// each lane evaluates one.
 template <class T, class Kept, class Again>
 __device__ __forceinline__ void race_chunk(const Largest& largest, const WeightsOf<Kept>& weights, const Noise& noise,
-                                           int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
+                                           int32_t first, int steps, const LaneNoise& words,
+                                           const Shared<unsigned>& best, const Shared<Element>& list, Candidate* mine,
                                            bool* bad, Again&& again) {
-  const float to_beat = from_ordered(read_atomic(best));
-  unsigned open = vectors_to_open<T>(largest, weights, first, steps, lane_noise(noise, weights.target.row, first),
-                                     to_beat, bad);
+  const LaneGroup own = {words, key_to_win(weights, words.a, from_ordered(read_atomic(best)))};
+  unsigned open = vectors_to_open<T>(largest, weights, first, steps, own.needed, bad), left = 0;
   if (!__any_sync(kWarp, open != 0)) return;
   const float before = mine->score;
+  uint4 values = {};
+  int32_t column = 0;
+  int count = 0;
 #pragma unroll 1
-  for (; open; open &= open - 1) {
-    const int step = __ffs(static_cast<int>(open)) - 1;
-    open_vector<T>(weights, noise, again(step), Batch<T>::token(first, step), to_beat, mine);
+  for (bool more = true; more;) {
+    if (!__any_sync(kWarp, left != 0)) {
+      const int step = open ? __ffs(static_cast<int>(open)) - 1 : 0;
+      const float needed = own.template of_vector<T>(step).needed;
+      if (open) {
+        column = Batch<T>::token(first, step);
+        values = again(step);
+        left = elements_to_open<T>(weights.target.stats.law, values, needed);
+      }
+      open &= open - 1;
+    }
+    list_elements<T>(list, values, column, &left, &count);
+    more = __any_sync(kWarp, (left | open) != 0);
+    if (more && count < 32) continue;
+    __syncwarp();
+    Element element = {0.0f, first};
+    if (lane_id() < count) element = list[32 * warp_id() + lane_id()];
+    const int lane = (element.column - first) / kGroup;
+    const LaneNoise group = {__shfl_sync(kWarp, words.a, lane), __shfl_sync(kWarp, words.b, lane)};
+    if (lane_id() < count) *mine = best_of(candidate_of(weights, noise, element, group), *mine);
+    __syncwarp();
+    count = 0;
   }
   if (__any_sync(kWarp, mine->score > before)) {
     const unsigned mine_ordered = __reduce_max_sync(kWarp, ordered(mine->score));
@@ -223,16 +298,18 @@ __device__ __forceinline__ void race_chunk(const Largest& largest, const Weights
 
 template <class T, class Kept, class Again>
 __device__ __forceinline__ void race_chunk(const Batch<T>& batch, const WeightsOf<Kept>& weights, const Noise& noise,
-                                           int32_t first, int steps, const Shared<unsigned>& best, Candidate* mine,
-                                           bool* bad, Again&& again) {
-  race_chunk<T>(largest_of(weights.target.stats.law, batch), weights, noise, first, steps, best, mine, bad, again);
+                                           int32_t first, int steps, const Shared<unsigned>& best,
+                                           const Shared<Element>& list, Candidate* mine, bool* bad, Again&& again) {
+  race_chunk<T>(largest_of(weights.target.stats.law, batch, steps), weights, noise, first, steps,
+                lane_noise(noise, weights.target.row, first), best, list, mine, bad, again);
 }
 
 // The winner of this block's part of a row under `weights`, as a column. Every thread gets it. `kAhead`: chunks are
-// loaded ahead (stream_chunks), for which kernels that walk have no registers left.
+// loaded ahead (race_chunks), for which kernels that walk have no registers left.
 template <bool kAhead = false, class Kept>
 __device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, const Noise& noise, Part part) {
   SPECDEC_SHARED(unsigned, best, 1);
+  SPECDEC_SHARED(Element, list, kElements);
   if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
   __syncthreads();
   Candidate mine = kNobody;
@@ -240,27 +317,21 @@ __device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, 
   with_type(weights.target.row, [&](auto type) {
     using T = decltype(type);
     const auto& row = weights.target.row;
-    const auto guess = [&](int32_t first, int steps, bool any) {
-      if (any) {
-        if constexpr (!kAhead) prefetch<T>(row, first, steps);  // it arrives while the first guess is made
-        offer_first_arrival(weights, first, steps * Batch<T>::kGroupsAStep, lane_noise(noise, row, first), &mine);
-        const unsigned score = __reduce_max_sync(kWarp, ordered(mine.score));
-        if (lane_id() == 0) atomicMax(&best[0], score);
-      }
-      __syncthreads();
-    };
-    const auto reduce = [&](const Batch<T>& batch) { return largest_of(weights.target.stats.law, batch); };
-    const auto look = [&](const Largest& largest, int32_t first, int steps) {
-      race_chunk<T>(largest, weights, noise, first, steps, best, &mine, &bad,
-                    [&](int step) { return Batch<T>::load_again(row, Batch<T>::token(first, step)); });
-    };
-    if constexpr (kAhead) {
-      stream_chunks<T>(row, part, guess, reduce, look);
-    } else {
-      over_chunks<T>(row, part, guess, [&](const Batch<T>& batch, int32_t first, int steps) {
-        look(reduce(batch), first, steps);
-      });
-    }
+    race_chunks<kAhead, T>(
+        row, part, [&](int32_t first) { return lane_noise(noise, row, first); },
+        [&](int32_t first, int steps, bool any, const LaneNoise& words) {
+          if (any) {
+            const float guess = score_at_least(weights, first, steps * Batch<T>::kGroupsAStep, words);
+            const unsigned score = __reduce_max_sync(kWarp, ordered(guess));
+            if (lane_id() == 0) atomicMax(&best[0], score);
+          }
+          __syncthreads();
+        },
+        [&](const Batch<T>& batch, int steps) { return largest_of(weights.target.stats.law, batch, steps); },
+        [&](const Largest& largest, int32_t first, int steps, const LaneNoise& words) {
+          race_chunk<T>(largest, weights, noise, first, steps, words, best, list, &mine, &bad,
+                        [&](int step) { return Batch<T>::load_again(row, Batch<T>::token(first, step)); });
+        });
   });
   return best_of_block(mine, bad);
 }

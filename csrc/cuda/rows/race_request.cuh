@@ -66,37 +66,20 @@ __device__ __forceinline__ Filter race_filter(const RaceParams& p, int64_t index
 
 // ---- rows of a draft's own vocabulary: candidates are columns, and each has the noise of its token -----------------
 
-// The lane's vectors that hold weight, as bits.
-template <class T, class Kept>
-__device__ __forceinline__ unsigned vectors_with_weight(const Batch<T>& batch, const WeightsOf<Kept>& weights,
-                                                        int32_t first, int steps, bool* bad) {
-  unsigned open = 0;
-  float top = -kInfinity;
-#pragma unroll
-  for (int u = 0; u < kVectors; ++u) {
-    const float largest = T::largest(batch.vector[u]);
-    top = max_nan(top, largest);
-    if (largest != largest || weights.log_bound(largest) > -kInfinity) open |= 1u << u;  // a NaN: maximum unknown
-  }
-  *bad |= bad_elements(weights.target.row, weights.target.stats.law, batch, top, first, steps);
-  return open;
-}
-
-// A column as a candidate; nobody if it cannot beat `to_beat`.
+// A column with the raw element `raw` as a candidate; nobody if it cannot beat `to_beat`.
 template <class Kept>
 __device__ __forceinline__ Candidate mapped_candidate(const RaceRequestOf<typename Kept::RowType>& r,
-                                                      const WeightsOf<Kept>& weights, int32_t column,
+                                                      const WeightsOf<Kept>& weights, float raw, int32_t column,
                                                       float to_beat) {
   const int32_t token = r.map.tokens[column];
   if (token < 0) return kNobody;  // not a valid map
   const uint32_t index = static_cast<uint32_t>(token) / kGroup;
   const Words<uint32_t> w = noise_words(opaque(r.noise), index >> 1);
   const uint32_t a = index & 1 ? w.word[1] : w.word[0], b = index & 1 ? w.word[3] : w.word[2];
-  const float raw = element(r.row, column);
-  if (!may_win(weights.log_bound(raw), a, to_beat)) return kNobody;
-  const Group group = group_of(index, a, b);
-  const float log_weight = weights.log_weight(raw, column, needed_log_weight(to_beat, group.first));
+  if (!weights.reach(raw, key_to_win(weights, a, to_beat))) return kNobody;
+  const float log_weight = weights.log_weight(raw, column);
   if (log_weight == -kInfinity) return kNobody;
+  const Group group = group_of(index, a, b);
   return {race_score(log_weight, arrival(opaque(r.noise), group, static_cast<uint32_t>(token))), column};
 }
 
@@ -111,13 +94,17 @@ __device__ __forceinline__ RowPartial mapped_race_part(const RaceRequestOf<typen
     using T = decltype(type);
     over_chunks<T>(r.row, part, [](int32_t, int, bool) {},
                    [&](const Batch<T>& batch, int32_t first, int steps) {
-                     unsigned open = vectors_with_weight(batch, weights, first, steps, &bad);
+                     const float needed = weights.needed_key(-kInfinity);
+                     unsigned open = vectors_to_open<T>(largest_of(r.law, batch, steps), weights, first, steps, needed, &bad);
 #pragma unroll 1
                      for (; open; open &= open - 1) {
                        const int32_t column = Batch<T>::token(first, __ffs(static_cast<int>(open)) - 1);
+                       const uint4 values = Batch<T>::load_again(r.row, column);
 #pragma unroll 1
-                       for (int i = 0; i < T::kPerVector && column + i < r.row.vocab; ++i)
-                         mine = best_of(mapped_candidate(r, weights, column + i, mine.score), mine);
+                       for (unsigned left = elements_to_open<T>(r.law, values, needed); left; left &= left - 1) {
+                         const int i = __ffs(static_cast<int>(left)) - 1;
+                         mine = best_of(mapped_candidate(r, weights, T::at(values, i), column + i, mine.score), mine);
+                       }
                      }
                    });
   });

@@ -139,13 +139,13 @@ __device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
 
 struct EditedRow;  // edited_row.cuh
 
-// What a warp holds of a row at once: `count` vectors a lane, from token `first` on.
-template <class T>
+// What a warp holds of a row at once: `kCount` vectors a lane, from token `first` on.
+template <class T, int kCount = kVectors>
 struct Batch {
   static constexpr int kPerStep = 32 * T::kPerVector;        // tokens of one vector over the warp
-  static constexpr int kTokens = kVectors * kPerStep;        // 2,048 for 16-bit types, 1,024 for float32
+  static constexpr int kTokens = kCount * kPerStep;          // of eight: 2,048 for 16-bit types, 1,024 for float32
   static constexpr int kGroupsAStep = kPerStep / kGroup;
-  uint4 vector[kVectors];
+  uint4 vector[kCount];
 
   __device__ static int32_t token(int32_t first, int step) {
     return first + step * kPerStep + lane_id() * T::kPerVector;
@@ -162,7 +162,7 @@ struct Batch {
   __device__ uint4 at(int step) const {
     uint4 v = vector[0];
 #pragma unroll
-    for (int u = 1; u < kVectors; ++u)
+    for (int u = 1; u < kCount; ++u)
       if (step == u) v = vector[u];
     return v;
   }
@@ -174,16 +174,16 @@ struct Batch {
     if (aligned(row) && first >= 0) {
       constexpr uint32_t kNothing = sizeof(Raw) == 4 ? T::kMinusInfinity : T::kMinusInfinity * 0x10001u;
       const Raw* mine = data + token(first, 0);  // one address register; instructions add the steps
-      if (count == kVectors && row.vocab - first >= kTokens) {
+      if (count == kCount && row.vocab - first >= kTokens) {
 #pragma unroll
-        for (int u = 0; u < kVectors; ++u) vector[u] = load_stream(mine + u * kPerStep);
+        for (int u = 0; u < kCount; ++u) vector[u] = load_stream(mine + u * kPerStep);
         return;
       }
       // The end of a row, or fewer steps. Whole vectors are on their way together, too. (With one condition more the
       // compiler branches around each load, and they come one after the other.)
       const int32_t left = row.vocab - token(first, 0);
 #pragma unroll
-      for (int u = 0; u < kVectors; ++u)
+      for (int u = 0; u < kCount; ++u)
         vector[u] = u < count && left - u * kPerStep >= T::kPerVector ? load_stream(mine + u * kPerStep)
                                                                       : uint4{kNothing, kNothing, kNothing, kNothing};
       const int32_t part = (row.vocab - first) % T::kPerVector;  // elements of the vector that the row ends in
@@ -192,11 +192,11 @@ struct Batch {
     }
     // A row that does not start on a 16-byte boundary, or the chunk that a part of a row begins in. This is a loop over
     // local memory to keep the code small, because every kernel contains it several times.
-    uint4 staged[kVectors];
+    uint4 staged[kCount];
 #pragma unroll 1
-    for (int u = 0; u < kVectors; ++u) staged[u] = load_elements(data, token(first, u), u < count ? row.vocab : 0);
+    for (int u = 0; u < kCount; ++u) staged[u] = load_elements(data, token(first, u), u < count ? row.vocab : 0);
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u) vector[u] = staged[u];
+    for (int u = 0; u < kCount; ++u) vector[u] = staged[u];
   }
 
   // Loads of rows with edits.
@@ -208,7 +208,7 @@ struct Batch {
     const int step = from / kPerStep;
     if (step >= count || from % kPerStep / T::kPerVector != lane_id()) return;
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u)
+    for (int u = 0; u < kCount; ++u)
       if (step == u) vector[u] = v;
   }
 

@@ -7,36 +7,41 @@
 namespace specdec {
 namespace cuda {
 
-// Chunks of a row of logits, on the host.
-inline int chunks_of(const Rows& rows) {
-  if (!rows.data) return 0;
-  const int chunk = rows.dtype == SPECDEC_FLOAT32 ? Batch<Float32>::kTokens : Batch<BFloat16>::kTokens;
-  return (rows.vocab + chunk - 1) / chunk;
-}
+// Of a row of logits, on the host.
+inline int mass_tiles_of(const Rows& rows) { return rows.data ? (rows.vocab + kMassTile - 1) / kMassTile : 0; }
 
 // What a member takes of a row.
 __device__ __forceinline__ Part part_of(const Team& team) { return {team.rank(), team.size()}; }
 
-// The log-sum-exps of rows 0 .. rows - 1, of at most `chunks` chunks each. One thread of this block calls store(row,
+// The log-sum-exps of rows 0 .. rows - 1, of at most `tiles` tiles each. One thread of this block calls store(row,
 // what is known of it). The block needs a barrier before other threads use that. row_at(i) is a row and its law.
 template <class Mass = ExactMass, class RowAt, class Store>
-__device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int chunks, RowAt&& row_at, Store&& store) {
-  const int items = rows * chunks, stride = word_stride(team, items);
-  for (int i = team.rank() * warps_in_block() + warp_id(); i < items; i += team.size() * warps_in_block()) {
-    const LawRow side = row_at(i / chunks);
-    const int chunk = i % chunks;
-    const ChunkMass mass =
-        chunk < chunks_of(side.row) ? weigh(side.row, chunk, side.stats.law.logits(), Mass{}) : kNoChunk;
+__device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tiles, RowAt&& row_at, Store&& store) {
+  const int stride = word_stride(team, rows * tiles), step = team.size() * warps_in_block();
+  // A tile of a row. The warps of the team take them in turn.
+  int row = 0, tile = team.rank() * warps_in_block() + warp_id();
+  const auto settle = [&] {
+    for (; tile >= tiles && row < rows; tile -= tiles) ++row;
+  };
+  settle();
+#pragma unroll 1
+  while (row < rows) {
+    const LawRow side = row_at(row);
+    const int item = row * tiles + tile, now = tile;
+    tile += step;
+    settle();
+    if (row < rows) prefetch_tile(row_at(row).row, tile);  // on its way to the L2 cache meanwhile
+    const TileMass mass =
+        now < mass_tiles_of(side.row.vocab) ? weigh(side.row, now, side.stats.law.logits(), Mass{}) : kNoTileMass;
     if (lane_id() != 0) continue;
-    team.put(i, packed_maxima(mass));
-#pragma unroll
-    for (int t = 0; t < kMostMassTiles; ++t) team.put((1 + t) * stride + i, packed_units(mass, t));
+    team.put(item, packed_max(mass));
+    team.put(stride + item, mass.tile.units);
   }
   team.sync();
-  for (int row = warp_id(); row < rows; row += warps_in_block()) {
-    const RowStats whole = row_of_chunks<Mass>(
-        chunks, [&](int chunk, int word) { return team.get(word * stride + row * chunks + chunk); });
-    if (lane_id() == 0) store(row, whole);
+  for (int whole_row = warp_id(); whole_row < rows; whole_row += warps_in_block()) {
+    const RowStats whole =
+        row_of_tiles<Mass>(tiles, [&](int t, int word) { return team.get(word * stride + whole_row * tiles + t); });
+    if (lane_id() == 0) store(whole_row, whole);
   }
 }
 

@@ -1,5 +1,5 @@
-// What the race needs to know of a row's weights: a bound for many tokens from their largest element, and the log
-// weight of one token.
+// What the race needs to know of a row's weights: whether many tokens can have a weight, by their largest element, and
+// the log weight of one token.
 #pragma once
 
 #include "rows.cuh"
@@ -11,11 +11,6 @@
 
 namespace specdec {
 namespace cuda {
-
-// At least log(x).
-struct LogAbove {
-  __device__ float operator()(float x) const { return log2_approx(x) * 0.69314718f + kLogAbove; }
-};
 
 // What is kept of a row in kernels without filters, which do not pay for them: everything.
 struct Unfiltered {
@@ -64,19 +59,24 @@ struct WeightsOf {
   bool leaves_out;
   Shared<unsigned> tried;
 
-  // At least the log weight of every token whose element is at most `largest`. A residual is at most p.
-  __device__ float log_bound(float largest) const {
-    if (!target.kept.reaches(largest)) return -kInfinity;
-    return target.stats.law.in_space([&](auto space) {
-      return residual ? space.log_bound(largest, target.stats.lse, LogAbove{}) : space.log_bound(largest, LogAbove{});
+  // A token of this log weight or more has a key (specdec/law.h) of this at least. A residual is at most p. What has no
+  // weight has a smaller key, whatever is asked for.
+  __device__ float needed_key(float log_weight) const {
+    const float key = target.stats.law.in_space([&](auto space) {
+      return residual ? space.needed_key(log_weight, target.stats.lse) : space.needed_key(log_weight);
     });
+    return max(key, -kLargest);
   }
 
-  // The log weight of a token with the raw element `raw`. If it is below `needed`, any smaller value will do, so this
-  // may stop early. Only this function reads the draft row. It does not read the target row.
-  __device__ float log_weight(float raw, int32_t token, float needed) const {
-    if (token == excluded || !(log_bound(raw) >= needed)) return -kInfinity;
-    if (!target.kept.keeps(raw, token)) return -kInfinity;
+  // Can one of several elements have this key, and be kept? `largest` is their maximum, or a NaN, which hides it.
+  __device__ bool reach(float largest, float key) const {
+    return !(target.stats.law.key(largest) < key) && (largest != largest || target.kept.reaches(largest));
+  }
+
+  // The log weight of a token with the raw element `raw`. Only this function reads the draft row. It does not read the
+  // target row.
+  __device__ float log_weight(float raw, int32_t token) const {
+    if (token == excluded || !target.kept.keeps(raw, token)) return -kInfinity;
     if (leaves_out && !residual && tried[token / 32] >> token % 32 & 1u) return -kInfinity;
     return target.stats.law.in_space([&](auto space) {
       if (!residual) return space.log_weight(raw);

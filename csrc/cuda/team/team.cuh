@@ -102,9 +102,10 @@ struct Team {
       fence_cluster();
       return sync_cluster();
     }
-    // The last member to leave sets the counter to zero. Nobody can be waiting then.
+    // The last member to leave sets the counter to zero. Nobody can be waiting then, and nobody reads what another one
+    // wrote: so this needs no fence, which would wait for all that the block has written.
     const unsigned last = (phase + 1) * static_cast<unsigned>(room.size) - 1;
-    if (threadIdx.x == 0 && add_acquire_release(counter(), 1u) == last) *counter() = 0;
+    if (threadIdx.x == 0 && atomicAdd(counter(), 1u) == last) atomicAdd(counter(), 0u - (last + 1));
   }
 
  private:

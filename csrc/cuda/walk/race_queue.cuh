@@ -167,9 +167,9 @@ static __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-// Chunks that a warp has in a part of a row, in large batches; in others it is one. With one a row has the shortest
-// latency. With two a block has more bytes on their way for each ticket, because the second is loaded ahead.
-constexpr unsigned kChunksAPart = 2;
+// Chunks that a warp has in a part of a row, at most. With one a row has the shortest latency. But each part costs a
+// block a guess, five barriers and a ticket. So where the first rows alone have more parts than blocks, parts are larger.
+constexpr int64_t kChunksAPart = 4;
 
 // Rows that are worth having in the queue together, as a multiple of those that fit the device at once in parts of one
 // chunk.
@@ -188,7 +188,9 @@ inline QueuePlan queue_plan(const Device& device, const ChainParams& p) {
   const int64_t chunk = int64_t{tokens_a_step(p.target.dtype)} * kVectors * (threads / 32);
   const int64_t slots = blocks_at_once(device), requests = p.batch(), rows = requests * p.places();
   const auto parts_of = [&](int64_t chunks) { return (p.target.vocab + chunks * chunk - 1) / (chunks * chunk); };
-  const int64_t parts = parts_of(2 * requests > slots ? kChunksAPart : 1);
+  int64_t chunks_a_part = 1;
+  while (chunks_a_part < kChunksAPart && requests * parts_of(chunks_a_part) > slots) chunks_a_part *= 2;
+  const int64_t parts = parts_of(chunks_a_part);
   QueuePlan plan = {};
   if (rows > kMostQueuedRows || rows * parts + slots > 0x7fffffff) return plan;
   plan.threads = threads;

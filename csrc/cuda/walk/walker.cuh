@@ -16,7 +16,7 @@ struct WalkArguments {
   WideKey* partials;  // one a block
   int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
   bool by_bounds;     // drafts are tested by bounds of the normalisers first
-  int chunks;         // of the longest row of logits
+  int tiles;          // of the longest row of logits
   size_t known_at;    // what is known of a path and of rows, in bytes of shared memory
   int places, nodes;  // of so many rows; and the nodes of the path if it is walked back, else 0
   // If nodes have siblings, bytes of shared memory:
@@ -50,7 +50,7 @@ __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& 
   const int sides = work.sides == (kTarget | kDraft) ? 2 : 1;
   const auto is_target = [&](int row) { return (work.sides & kTarget) && row % sides == 0; };
   take_sums_of_rows<Mass>(
-      team, work.rows * sides, a.chunks,
+      team, work.rows * sides, a.tiles,
       [&](int row) -> LawRow {
         const int ahead = row / sides;
         if (is_target(row))
@@ -157,14 +157,13 @@ template <class Topology, class Shaping, class Arguments>
 __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const RowWork& work,
                                           const Shared<RowStats>& row_stats, const Shaping& shaping,
                                           const Shared<unsigned>& tried, const Shared<WalkState>& state) {
-  Part part = part_of(team);
   RowPartial found, scanned = kNoPart;
 #pragma unroll 1
   for (int side = 1; side >= 0; --side) {
     if (!(work.sides >> side & 1u)) continue;
     scanned = argmax_part(side == 0 ? shaping.of(row_at(a.p.target, work.target), true)
                                    : shaping.of(row_at(a.p.draft, work.draft), false),
-                         side == 0 ? work.target_law : work.draft_law, part);
+                         side == 0 ? work.target_law : work.draft_law, part_of(team));
     if (work.kind != RowWork::kArgmax) continue;
     const RowStats whole = argmax_stats(best_of_team(team, scanned));
     if (threadIdx.x == 0) row_stats[side == 0 ? work.target_place : work.draft_place] = whole;
@@ -172,33 +171,35 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
   if (work.kind == RowWork::kArgmax) return;
 
   auto weights = weights_of_work<Topology>(a, team.index(), work, row_stats, shaping, tried);
-  const int listed = shaping.count(work.node);
-  bool writes = team.rank() == 0;
+  bool writes;
   int32_t status = scanned.status;
-  if (scanned.best.token != kNoToken) status |= kDraftWeighs;
+  if (!work.sides || scanned.best.token != kNoToken) status |= kDraftWeighs;
   for (;;) {
+    // What a race does not need is not kept over it.
+    const auto alone = [&] { return (status & SPECDEC_STATUS_EMPTY_RESIDUAL) != 0; };
+    const int listed = shaping.count(work.node);
     if (listed < 0)
-      found = race_part(weights, work.noise, part);
+      found = race_part(weights, work.noise, alone() ? Part{0, 1} : part_of(team));
     else if constexpr (Shaping::kShaped)
       found = race_listed(race_of(weights.target.row, work.target_law, work.noise), weights, listed, a.cut,
                           static_cast<RowStats>(row_stats[work.target_place]).status);
     found.status |= status;
+    writes = alone() || team.rank() == 0;
     if (a.p.method == SPECDEC_RACE) {  // the walk may go on
-      if (listed < 0) found = best_of_team(team, found);
-    } else if (part.size > 1) {
-      const int64_t first = static_cast<int64_t>(team.index()) * part.size;
-      if (threadIdx.x == 0) store_partial(a.partials, first + part.rank, found);
-      writes = last_to_come(a.tickets + team.index(), static_cast<unsigned>(part.size));
+      if (shaping.count(work.node) < 0) found = best_of_team(team, found);
+    } else if (!alone() && team.size() > 1) {
+      const int64_t first = static_cast<int64_t>(team.index()) * team.size();
+      if (threadIdx.x == 0) store_partial(a.partials, first + team.rank(), found);
+      writes = last_to_come(a.tickets + team.index(), static_cast<unsigned>(team.size()));
       if (!writes) break;
-      found = gather_partials(a.partials, first, part.size);
+      found = gather_partials(a.partials, first, team.size());
     }
-    if (found.best.token != kNoToken || !work.residual || (status & SPECDEC_STATUS_EMPTY_RESIDUAL)) break;
+    if (found.best.token != kNoToken || !work.residual || alone()) break;
     // p and q are equal up to rounding. The last member alone draws from p.
     status = found.status | SPECDEC_STATUS_EMPTY_RESIDUAL;
     weights = weights_of_row(weights.target.row, work.target_law, weights.target.kept);
-    part = {0, 1};
   }
-  if (work.sides && !(found.status & kDraftWeighs)) found.status |= SPECDEC_STATUS_NON_FINITE;
+  if (!(found.status & kDraftWeighs)) found.status |= SPECDEC_STATUS_NON_FINITE;
   found.status &= ~kDraftWeighs;
   if (threadIdx.x == 0) {
     WalkState own = state[0];
@@ -423,7 +424,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
 
 template <class Params>
 WalkArguments<Params> walk_arguments(const Params& p) {
-  const int target = chunks_of(p.target), draft = chunks_of(p.draft);
+  const int target = mass_tiles_of(p.target), draft = mass_tiles_of(p.draft);
   return {p, {}, nullptr, nullptr, 1, false, target > draft ? target : draft, 0, 2, 0, 0, 0, 0, 0};
 }
 

@@ -35,11 +35,8 @@ constexpr double kAddedError = 1e-3;
 // Of the logarithm of what top_p keeps: for its roundings.
 constexpr float kKeptError = 1e-4f;
 
-// What follows is about the logarithm to base 2 that a GPU has: it is off by 2^-22, or by that share of itself.
-// A logarithm made of it is never smaller with this added. It is 128 at most, so it may be off by 2.2e-5, and by 1e-5
-// more where it rounds. The rest is for the rounding of log itself.
-constexpr float kLogAbove = 5e-5f;
-// Of the logarithm of a word of noise, which is 32 at most: it is only within 6e-6, and roundings follow.
+// Of the logarithm of a word of noise, from the one to base 2 that a GPU has: it is 32 at most, and off by 2^-22 of
+// itself, so by 6e-6. Roundings follow.
 constexpr float kWordLogError = 1e-4f;
 
 constexpr float kLargestBounded = 1e6f;  // no bounds of rows whose largest x is above it, or below its negative

@@ -7,11 +7,6 @@
 
 SPECDEC_BEGIN
 
-// The exact logarithm, for the bounds below. A backend may bring a quicker one that is never smaller.
-struct Logarithm {
-  SPECDEC_HD float operator()(float x) const { return log(x); }
-};
-
 // What the roundings of log p may take from it where it bounds others.
 constexpr float kLogProbError = 1e-5f;
 
@@ -39,8 +34,7 @@ struct Logits {
     return x == x ? min(x, kLargest) : -kInfinity;
   }
   SPECDEC_HD float log_weight(float raw) const { return scaled(raw); }
-  template <class Log = Logarithm>
-  SPECDEC_HD float log_bound(float raw, Log = {}) const { return scaled(raw); }
+  SPECDEC_HD float log_bound(float raw) const { return scaled(raw); }
   template <class Float>
   SPECDEC_HD Float log_bounds(Float raw) const { return min(Float(kLargest), key(raw)); }
   SPECDEC_HD float needed_key(float log_weight) const { return log_weight; }
@@ -48,8 +42,7 @@ struct Logits {
   SPECDEC_HD Float probability(Float raw, const LogSumExp& lse) const {
     return exp_or_zero(log_probability(min(Float(kLargest), key(raw)), lse));  // in this order a NaN stays: p = 0
   }
-  template <class Log = Logarithm>
-  SPECDEC_HD float log_bound(float raw, const LogSumExp& lse, Log = {}) const {
+  SPECDEC_HD float log_bound(float raw, const LogSumExp& lse) const {
     return log_probability(scaled(raw), lse) + kLogProbError;
   }
   template <class Float>
@@ -75,8 +68,7 @@ struct Probs {
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return raw; }
   SPECDEC_HD float log_weight(float raw) const { return specdec::log_weight(probability(raw, {})); }
-  template <class Log = Logarithm>
-  SPECDEC_HD float log_bound(float raw, Log log = {}) const {
+  SPECDEC_HD float log_bound(float raw) const {
     return raw >= kSmallest ? log(min(raw, kLargest)) : -kInfinity;
   }
   template <class Float>
@@ -91,8 +83,7 @@ struct Probs {
   SPECDEC_HD Float probability(Float raw, const LogSumExp&) const {
     return where(at_least(raw, Float(kSmallest)), min(raw, Float(kLargest)), Float(0.0f));
   }
-  template <class Log = Logarithm>
-  SPECDEC_HD float log_bound(float raw, const LogSumExp&, Log log = {}) const { return log_bound(raw, log); }
+  SPECDEC_HD float log_bound(float raw, const LogSumExp&) const { return log_bound(raw); }
   template <class Float>
   SPECDEC_HD Float log_bounds(Float raw, const LogSumExp&) const { return log_bounds(raw); }
   SPECDEC_HD float needed_key(float log_weight, const LogSumExp&) const { return needed_key(log_weight); }
@@ -124,6 +115,8 @@ struct Law {
   SPECDEC_HD bool is_signed() const {
     return in_space([](auto s) { return s.kSigned; });
   }
+  // That of the space, without a branch.
+  SPECDEC_HD float key(float raw) const { return mul(raw, space == SPECDEC_LOGITS ? inverse : 1.0f); }
   SPECDEC_HD float rank(float raw) const {
     return in_space([=](auto s) { return s.rank(raw); });
   }

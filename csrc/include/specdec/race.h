@@ -70,10 +70,4 @@ SPECDEC_HD Float needed_at_least(float best_score, Float earliest) {
   return sub(needed, slack(best, needed));
 }
 
-// The log weight that a token needs to win against `best_score` if it arrives at `first` or later.
-SPECDEC_HD float needed_log_weight(float best_score, float first) {
-  const float needed = best_score + log(first);
-  return needed - slack(best_score, needed);
-}
-
 SPECDEC_END

@@ -1,16 +1,15 @@
 """The backend ``cuda-host``: csrc/cuda on the played machine, for CPU tensors."""
 
-import importlib.util
 import os
 import shutil
 
 import torch
 
-from specdec_kernels.backends import _native
-from specdec_kernels.backends.cuda import HAS, Kernels
+from specdec_kernels.backends.cuda import HAS
 from specdec_kernels.calls.op import OPS
 from specdec_kernels.calls.values import FILTERED, Edit, Law, Noise
 from tests.backends.host_cuda.build import MODULE, build
+from tests.backends.host_cuda.played import Played
 
 __all__ = [
     *HAS, "begin_capture", "bytes_needed", "counted", "direct", "pend", "play", "taken_error",
@@ -18,71 +17,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-def machine(multiprocessors, capability, blocks_in_flight, schedule):
-    """Which device is played, what runs beside what, and the seed of the order threads run in."""
-    return {
-        "multiprocessors": multiprocessors, "blocks_per_multiprocessor": 2, "capability": capability,
-        "blocks_in_flight": blocks_in_flight, "schedule": schedule,
-    }  # fmt: skip
-
-
-MACHINES = {
-    # Few multiprocessors, no clusters: most requests have one block, some a software cluster.
-    "small": machine(2, capability=80, blocks_in_flight=3, schedule=1),
-    # Many: one request is shared by a cluster or by many blocks, and all rows of some calls fit at once.
-    "large": machine(16, capability=90, blocks_in_flight=9, schedule=2),
-    # One block at a time, as far as the launch allows: whoever waits for a block that has not started never ends. It is
-    # of a desktop's kind, whose blocks have 99 KB of shared memory.
-    "lone": machine(1, capability=120, blocks_in_flight=1, schedule=3),
-}
-
-
 def unavailable():
     """Why the machine cannot be played here, or None."""
     return None if shutil.which(os.environ.get("CXX", "g++")) else "no C++ compiler"
 
 
-def load():
-    """The native module, built when it is not there yet."""
-    spec = importlib.util.spec_from_file_location(MODULE, build(MODULE))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    _native.use_torch(module)
-    return module
-
-
-class HostCuda(Kernels):
+class HostCuda(Played):
     """The CUDA ops on the played machine."""
 
     def __init__(self, machine="small", **changes):
-        super().__init__(load(), lambda device: 0)
-        self.play(machine, **changes)
-
-    def play(self, machine, **changes):
-        """Play another machine from here on."""
-        self._native.configure(**{**MACHINES[machine], **changes})
-        self._before = []  # what kernels before write: the machine knows addresses alone
-
-    def counted(self, call):
-        """Kernels and blocks that a call launches, and bytes it streams from rows."""
-        before = self._native.counters()
-        call()
-        return {name: count - before[name] for name, count in self._native.counters().items()}
-
-    def begin_capture(self, number):
-        """From here on calls are in this capture; 0 ends it."""
-        self._native.begin_capture(number)
-
-    def write_before(self, to, values):
-        """The kernel before the next launch writes these values; until it has ended `to` holds what it holds now."""
-        assert to.is_contiguous()
-        assert values.is_contiguous()
-        assert (to.dtype, to.shape) == (values.dtype, values.shape)
-        self._before.append(values)
-        self._native.kernel_before(to.data_ptr(), values.data_ptr(), to.numel() * to.element_size())
-
-    def workspaces(self):
-        return list(self._workspaces.held.values())
+        super().__init__(MODULE, build(MODULE), machine, **changes)
 
     def bytes_needed(self, target):
         """The workspace that each op asks for on rows of this shape, if it has none; one block a row needs none."""

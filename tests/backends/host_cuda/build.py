@@ -38,6 +38,12 @@ SANITIZERS = os.environ.get("SPECDEC_HOST_CUDA_SANITIZE")  # as g++ names them: 
 # Unoptimised under sanitizers: to compile takes less than half of the time, and these tests are few.
 SANITIZE = f"-O0 -fsanitize={SANITIZERS} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1".split()
 MODE = SANITIZE if SANITIZERS else ["-O1"]
+# nvcc compiles the inline functions of each .cu with it. The linker would take the first object's for all: what differs
+# in another, by a macro or a fault, would not run. What such functions keep between calls stays one for all objects.
+OWN_FUNCTIONS = (
+    'nm --defined-only $out | awk \'$$2 == "W" {print "--localize-symbol=" $$3} '
+    '$$2 == "u" {print "--weaken-symbol=" $$3}\' >$out.symbols && objcopy -R .group @$out.symbols $out'
+)
 FOLDER = ROOT / "build" / f"host_cuda-{sys.implementation.cache_tag}{'-sanitized' if SANITIZERS else ''}"
 
 
@@ -61,14 +67,18 @@ def ninja_file():
     cxx = shlex.join([os.environ.get("CXX", "g++")])
     ninja = NinjaFile(FOLDER)
     flags = [*FLAGS, *MODE, *(ninja.seen(flag) if flag.startswith(str(ROOT)) else flag for flag in include_flags())]
-    ninja.rule("cxx", f"{cxx} -MMD -MF $out.d $flags -x c++ -c $in -o $out", depfile=True)
+    compile = f"{cxx} -MMD -MF $out.d $flags -x c++ -c $in -o $out"
+    ninja.rule("cxx", compile, depfile=True)
+    ninja.rule("kernels", f"{compile} && {OWN_FUNCTIONS}", depfile=True)
     ninja.rule("library", f"{cxx} -shared $flags $in -ldl -o $out")
     compiled = {}
     for name, sources in SOURCES.items():
         for source in (*sources, *MACHINE):
             if source not in compiled:
-                compiled[source] = ninja.compile("cxx", source, flags)
+                compiled[source] = ninja.compile("kernels" if source.suffix == ".cu" else "cxx", source, flags)
         ninja.build(path_of(name).name, "library", [compiled[source] for source in (*sources, *MACHINE)], MODE)
+    twice = [ninja.compile("kernels", HERE / "twice.cu", [*flags, f"-DWHICH={i}"], variant=f".{i}") for i in (1, 2)]
+    ninja.build(path_of("twice").name, "library", twice, MODE)
     return str(ninja)
 
 

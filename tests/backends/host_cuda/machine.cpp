@@ -32,7 +32,9 @@ namespace {
 
 // ---- fibers ---------------------------------------------------------------------------------------------------------
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(HOST_CUDA_STACK)
+constexpr size_t kStack = HOST_CUDA_STACK;
+#elif defined(__SANITIZE_ADDRESS__)
 constexpr size_t kStack = 256 << 10;
 #else
 constexpr size_t kStack = 64 << 10;
@@ -234,6 +236,7 @@ struct Machine {
   Device device;
   Counters counters{};
   std::string fault;
+  bool broken = false;  // a kernel ended by a fault that nobody has heard of
   std::map<const void*, size_t> allowed;  // bytes of dynamic shared memory, by kernel
   std::set<const void*> loaded;  // kernels
   std::vector<Store> before;
@@ -418,9 +421,9 @@ std::unique_ptr<Block> make_block(const Launch& launch, uint3 index, Cluster& cl
   block->arrays.clear();
   block->barriers.clear();
   block->static_bytes = 0;
-  // Poison: as a float a NaN, as an integer far out of range.
-  block->shared.assign(launch.dynamic_shared, static_cast<char>(0xff));
-  block->words.assign(launch.dynamic_shared / 4 + 1, Word{});
+  const size_t shared = launch.declared_shared + launch.dynamic_shared;
+  block->shared.assign(shared, launch.poison);
+  block->words.assign(shared / 4 + 1, Word{});
   for (int t = 0; t < threads; ++t) {
     Fiber& f = block->fibers[t];
     f.block = block.get();
@@ -476,17 +479,31 @@ void run_warp(Warp& warp) {
   }
 }
 
+// A kernel may have 48 KiB, with what it declares itself; more dynamic memory must be allowed first. What is wrong.
+std::string refused_shared(const Launch& launch, size_t declared) {
+  const Machine& m = machine();
+  const size_t dynamic = launch.dynamic_shared;
+  const auto allowed = m.allowed.find(launch.kernel);
+  if (declared > 48 << 10) return "more than 48 KiB of static shared memory";
+  const size_t most = std::max((size_t{48} << 10) - declared, allowed == m.allowed.end() ? 0 : allowed->second);
+  if (dynamic > most)
+    return std::to_string(dynamic) + " bytes of dynamic shared memory beside " + std::to_string(declared) +
+           " declared ones were not allowed";
+  return dynamic + declared > shared_limit() ? "more shared memory than a block can have" : "";
+}
+
 void check_launch(const Launch& launch, unsigned& clusters) {
   Machine& m = machine();
   const dim3 g = launch.grid, c = launch.cluster;
   const uint64_t threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
-  if (!g.x || !g.y || !g.z || !threads || threads > 1024) m.fault = "invalid launch: grid or block size";
+  if (!g.x || !g.y || !g.z || !threads || threads > launch.most_threads) m.fault = "invalid launch: grid or block size";
   if (g.y > 65535 || g.z > 65535) m.fault = "invalid launch: grid.y and grid.z are at most 65535";
   if (!c.x || !c.y || !c.z || g.x % c.x || g.y % c.y || g.z % c.z) m.fault = "invalid launch: grid is no multiple of the cluster";
   if (c.x * c.y * c.z > 1 && m.device.code < 90) m.fault = "invalid launch: the code has no clusters";
   if (c.x * c.y * c.z > 1 && !m.device.has_clusters()) m.fault = "invalid launch: the device has no clusters";
   if (c.x * c.y * c.z > 16) m.fault = "invalid launch: a cluster has at most 16 blocks";
   if (launch.dynamic_shared > shared_limit()) m.fault = "invalid launch: dynamic shared memory";
+  if (m.fault.empty()) m.fault = refused_shared(launch, launch.declared_shared);
   const uint64_t blocks = uint64_t{g.x} * g.y * g.z;
   if (capture() && !m.loaded.count(launch.kernel)) m.fault = "launched inside a capture before it was loaded";
   if (launch.cooperative && blocks > uint64_t(m.device.usable()) * blocks_that_fit(launch.dynamic_shared))
@@ -503,11 +520,8 @@ void end_kernel_before() {
   m.before_ended = true;
 }
 
-void schedule(const Launch& launch) {
+void schedule(const Launch& launch, unsigned clusters) {
   Machine& m = machine();
-  unsigned clusters = 0;
-  check_launch(launch, clusters);
-  if (!m.fault.empty()) return;
   // Clusters start in a shuffled order: i -> (i * step + start) mod n with a step prime to n.
   const unsigned start = m.random(clusters);
   unsigned step = m.random(clusters) | 1;
@@ -557,6 +571,8 @@ std::string kernel_name(const char* name) {
   char* plain = abi::__cxa_demangle(name, nullptr, nullptr, &status);
   std::string text = status == 0 && plain ? plain : name;
   std::free(plain);
+  const std::string internal = "(anonymous namespace)::";
+  if (const size_t at = text.find(internal); at != std::string::npos) text.erase(at, internal.size());
   return text.substr(0, text.find('('));
 }
 
@@ -568,7 +584,10 @@ uint64_t& capture() {
   static uint64_t number = 0;
   return number;
 }
-const std::string& last_fault() { return machine().fault; }
+const std::string& last_fault() {
+  machine().broken = false;
+  return machine().fault;
+}
 void load(const void* kernel) {
   const std::lock_guard<std::mutex> guard(machine().mutex);
   machine().loaded.insert(kernel);
@@ -577,6 +596,8 @@ void load(const void* kernel) {
 bool launch(const Launch& launch) {
   Machine& m = machine();
   std::lock_guard<std::mutex> guard(m.mutex);
+  // As on a GPU: else a launch of one block a request, by which the host goes on, would hide what happened.
+  if (m.broken) return false;
   m.fault.clear();
   m.launch = &launch;
   m.random_state = m.device.schedule * 0x9E3779B97F4A7C15ull + 0x1234567;
@@ -590,11 +611,15 @@ bool launch(const Launch& launch) {
   blockDim = launch.block;
   gridDim = launch.grid;
   ++m.counters.launches;
-  schedule(launch);
+  unsigned clusters = 0;
+  check_launch(launch, clusters);
+  const bool runs = m.fault.empty();
+  if (runs) schedule(launch, clusters);
   m.ready.clear();
   while (!m.clusters.empty()) retire(m.clusters.size() - 1);
   m.current = nullptr;
   if (!m.fault.empty()) m.fault = "kernel " + kernel_name(launch.name) + ": " + m.fault;
+  m.broken = runs && !m.fault.empty();
   return m.fault.empty();
 }
 
@@ -621,6 +646,7 @@ void memory_touched(Site site) {
 int lane() { return machine().current->lane; }
 int warp() { return machine().current->linear / 32; }
 unsigned cluster_rank() { return machine().current->block->rank; }
+unsigned cluster_size() { return static_cast<unsigned>(machine().current->block->cluster->blocks.size()); }
 
 // ---- warps ----------------------------------------------------------------------------------------------------------
 
@@ -747,18 +773,6 @@ void allow_dynamic_shared(const void* kernel, size_t bytes) {
   machine().allowed[kernel] = bytes;
 }
 
-// A kernel may have 48 KiB, with what it declares itself; more dynamic memory must be allowed first.
-void check_shared(size_t declared) {
-  const Machine& m = machine();
-  const size_t dynamic = m.launch->dynamic_shared;
-  const auto allowed = m.allowed.find(m.launch->kernel);
-  const size_t most = std::max((size_t{48} << 10) - declared, allowed == m.allowed.end() ? 0 : allowed->second);
-  if (dynamic > most)
-    fault(std::to_string(dynamic) + " bytes of dynamic shared memory beside " + std::to_string(declared) +
-          " declared ones were not allowed", Site::here());
-  if (dynamic + declared > shared_limit()) fault("more shared memory than a block can have", Site::here());
-}
-
 Range static_shared(const void* tag, size_t element, size_t count, const char* name) {
   Block& block = *machine().current->block;
   const uint32_t bytes = static_cast<uint32_t>(element * count);
@@ -770,8 +784,8 @@ Range static_shared(const void* tag, size_t element, size_t count, const char* n
   block.words.resize(block.shared.size() / 4 + 1);
   block.arrays.push_back({tag, offset, bytes});
   block.static_bytes += bytes;
-  if (block.static_bytes > 48 << 10) fault("more than 48 KiB of static shared memory", Site::here());
-  check_shared(block.static_bytes);
+  const std::string refused = refused_shared(*machine().launch, block.static_bytes);
+  if (!refused.empty()) fault(refused, Site::here());
   return {&block, offset, static_cast<uint32_t>(count), name};
 }
 
@@ -796,6 +810,12 @@ Range peer_shared(const Range& mine, unsigned rank, Site site) {
     peer->static_bytes = mine.block->static_bytes;
   }
   return range;
+}
+
+Range all_shared(unsigned rank, const char* name, Site site) {
+  Block* mine = machine().current->block;
+  const Range range = {mine, 0, static_cast<uint32_t>(mine->shared.size()), name};
+  return rank == mine->rank ? range : peer_shared(range, rank, site);
 }
 
 namespace {
@@ -845,10 +865,12 @@ char* shared_at(const Range& range, ptrdiff_t index, size_t element, Access acce
   Block& block = *range.block;
   const uint32_t at = range.offset + static_cast<uint32_t>(index * element);
   const Touch now = touch_of(self);
+  const bool may_be_unwritten = access == Access::kWrite || access == Access::kSpeculated;
+  if (access == Access::kSpeculated) access = Access::kRead;
   for (uint32_t w = at / 4; w <= (at + element - 1) / 4; ++w) {
     Word& word = block.words[w];
     const bool whole = element >= 4;  // words shared by smaller elements are not told apart
-    if (access != Access::kWrite && !word.written)
+    if (!may_be_unwritten && !word.written)
       fault(std::string(range.name) + "[" + std::to_string(index) + "]: read of unwritten shared memory", site);
     if (whole && !(access == Access::kAtomic && word.atomic) && !ordered(word.write, now, *block.cluster))
       race(access == Access::kRead ? "read of what was written by" : "write over what was written by", word.write, range.name, index, site);

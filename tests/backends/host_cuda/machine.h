@@ -61,6 +61,9 @@ struct Device {
 struct Launch {
   dim3 grid, block, cluster;
   size_t dynamic_shared = 0;
+  size_t declared_shared = 0;  // in front of the dynamic bytes, where it is known before the kernel runs
+  unsigned most_threads = 1024;
+  char poison = static_cast<char>(0xff);  // of shared memory: as a float a NaN, as an integer far out of range
   bool cooperative = false, overlaps = false;
   const void* kernel = nullptr;
   const char* name = "";
@@ -93,6 +96,7 @@ void memory_touched(Site site);
 int lane();
 int warp();
 unsigned cluster_rank();
+unsigned cluster_size();
 
 // Waits until every lane of `mask` has called with the same mask and kind; gives back what each lane brought.
 const uint64_t* collective(const char* kind, uint32_t mask, uint64_t value, Site site);
@@ -111,11 +115,12 @@ struct Range {
   uint32_t offset, count;  // in elements
   const char* name;
 };
-enum class Access { kRead, kWrite, kAtomic };
+enum class Access { kRead, kWrite, kAtomic, kSpeculated };  // the last: a read whose value may not be used
 
 Range static_shared(const void* tag, size_t element, size_t count, const char* name);
 Range dynamic_shared(size_t byte_offset, size_t element, size_t count, const char* name, Site site);
 Range peer_shared(const Range& mine, unsigned rank, Site site);
+Range all_shared(unsigned rank, const char* name, Site site);  // of a block of the cluster, as bytes
 // The bytes of element `index`, after the checks.
 char* shared_at(const Range& range, ptrdiff_t index, size_t element, Access access, Site site);
 size_t shared_limit();

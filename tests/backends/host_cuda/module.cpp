@@ -4,7 +4,11 @@
 #include "../../../csrc/python/ops.h"
 #include "include/cuda_runtime.h"
 
-PYBIND11_MODULE(specdec_host_cuda, m) {
+#if !defined(HOST_CUDA_MODULE)
+#define HOST_CUDA_MODULE specdec_host_cuda
+#endif
+
+PYBIND11_MODULE(HOST_CUDA_MODULE, m) {
   specdec::python::add_cuda(m.ptr(), 1);
   namespace py = pybind11;
   m.def(

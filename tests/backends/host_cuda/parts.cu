@@ -47,10 +47,10 @@ __global__ void ahead_kernel(const AheadArguments a) {
     a.bytes[seen++] = host_cuda::counters().bytes_read - before;
     __syncwarp();
   };
-  stream_chunks<BFloat16>(
-      a.row, {0, 1}, [&](int32_t, int, bool) { note(); },
-      [](const Batch<BFloat16>& batch) { return largest_of(specdec::Law{}, batch); },
-      [&](const Largest&, int32_t, int) { note(); });
+  race_chunks<true, BFloat16>(
+      a.row, {0, 1}, [](int32_t) { return 0; }, [&](int32_t, int, bool, int) { note(); },
+      [](const Batch<BFloat16>& batch, int steps) { return largest_of(specdec::Law{}, batch, steps); },
+      [&](const Largest&, int32_t, int, int) { note(); });
 }
 
 }  // namespace
@@ -64,8 +64,6 @@ void loads_ahead(const void* row, int vocab, uint64_t* bytes) {
   const AheadArguments a = {{row, vocab, SPECDEC_BFLOAT16}, bytes};
   launch(ahead_kernel, Shape{1, 32}, a, nullptr);
 }
-
-float log_above(float x) { return LogAbove{}(x); }
 
 // The blocks of a team that walks, on a device with clusters; negative if it is a software cluster.
 int team_size(int multiprocessors, int64_t requests, int vocab, int work) {

@@ -1,5 +1,6 @@
 // The part of the CUDA runtime and language that csrc/cuda uses, played by host_cuda::machine. Nothing here is copied
-// from NVIDIA's headers; names and meanings follow the CUDA C++ Programming Guide.
+// from NVIDIA's headers; names and meanings follow the CUDA C++ Programming Guide. Numbers and places in structs are
+// CUDA's, too: objects that nvcc has compiled link with this (tests/backends/ptx).
 #pragma once
 
 #include <dlfcn.h>
@@ -64,11 +65,11 @@ inline cudaError_t cudaGetLastError() { return std::exchange(host_cuda_pending()
 using cudaStream_t = struct host_cuda_stream*;
 
 enum cudaDeviceAttr {
-  cudaDevAttrMultiProcessorCount,
-  cudaDevAttrComputeCapabilityMajor,
-  cudaDevAttrComputeCapabilityMinor,
-  cudaDevAttrMaxSharedMemoryPerBlockOptin,
-  cudaDevAttrClusterLaunch,
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+  cudaDevAttrClusterLaunch = 120,
 };
 
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
@@ -114,8 +115,8 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int)
 }
 
 enum cudaFuncAttribute {
-  cudaFuncAttributeMaxDynamicSharedMemorySize,
-  cudaFuncAttributeNonPortableClusterSizeAllowed,
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributeNonPortableClusterSizeAllowed = 14,
 };
 template <class T>
 cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute which, int value) {
@@ -126,8 +127,8 @@ cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute which, int value) 
 
 // What a kernel declares is known when it runs. It may be this much.
 struct cudaFuncAttributes {
-  size_t sharedSizeBytes = 4 << 10;
-  int ptxVersion = ::host_cuda::device().code;
+  size_t sharedSizeBytes = 4 << 10, constSizeBytes = 0, localSizeBytes = 0;
+  int maxThreadsPerBlock = 1024, numRegs = 0, ptxVersion = ::host_cuda::device().code;
 };
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
   if (::host_cuda::capture() && host_cuda_capture_mode() != cudaStreamCaptureModeRelaxed)
@@ -141,11 +142,12 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, T*, int, 
 }
 
 enum cudaLaunchAttributeID {
-  cudaLaunchAttributeClusterDimension,
-  cudaLaunchAttributeCooperative,
-  cudaLaunchAttributeProgrammaticStreamSerialization,
+  cudaLaunchAttributeCooperative = 2,
+  cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
 };
-struct cudaLaunchAttributeValue {
+union cudaLaunchAttributeValue {
+  char room[64];
   struct {
     unsigned x, y, z;
   } clusterDim;
@@ -153,7 +155,7 @@ struct cudaLaunchAttributeValue {
 };
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
-  cudaLaunchAttributeValue val;
+  alignas(8) cudaLaunchAttributeValue val;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -173,8 +175,7 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, T*, const cudaLaunchCo
   return *clusters = d.usable() * ::host_cuda::blocks_that_fit(config->dynamicSmemBytes) / static_cast<int>(size), cudaSuccess;
 }
 
-template <class... Expected, class... Given>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...), Given&&... given) {
+inline ::host_cuda::Launch host_cuda_launch_of(const cudaLaunchConfig_t* config) {
   ::host_cuda::Launch launch;
   launch.grid = config->gridDim;
   launch.block = config->blockDim;
@@ -186,13 +187,22 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization)
       launch.overlaps = a.val.programmaticStreamSerializationAllowed;
   }
+  return launch;
+}
+inline cudaError_t host_cuda_launch(const ::host_cuda::Launch& launch) {
   if (launch.cooperative && ::host_cuda::device().refuses) return host_cuda_failed(cudaErrorCooperativeLaunchTooLarge);
+  return ::host_cuda::launch(launch) ? cudaSuccess : host_cuda_failed(cudaErrorLaunchFailure);
+}
+
+template <class... Expected, class... Given>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...), Given&&... given) {
+  ::host_cuda::Launch launch = host_cuda_launch_of(config);
   launch.kernel = reinterpret_cast<const void*>(kernel);
   Dl_info info{};
   launch.name = dladdr(reinterpret_cast<void*>(kernel), &info) && info.dli_sname ? info.dli_sname : "?";
   const std::tuple<Expected...> arguments(static_cast<Expected>(given)...);  // every thread gets its own copy
   launch.body = [&] { std::apply(kernel, arguments); };
-  return ::host_cuda::launch(launch) ? cudaSuccess : host_cuda_failed(cudaErrorLaunchFailure);
+  return host_cuda_launch(launch);
 }
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,179 @@
+"""What `engines.mlx_lm` puts around mlx-lm's models: reading, rewinding, rounds. It imports mlx and mlx_lm."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import torch
+from mlx_lm.models.cache import make_prompt_cache
+
+import specdec_kernels as specdec
+from specdec_kernels import Draft, Sampling
+
+generation = importlib.import_module("mlx_lm.generate")  # the package has a function of that name
+
+
+def caches_of(model: Any, draft_model: Any, given: list[Any] | None) -> tuple[list[Any], list[Any]]:
+    """Those of the target and of the draft."""
+    if given is not None:
+        layers = len(model.layers)
+        return given[:layers], given[layers:]
+    return make_prompt_cache(model), [] if draft_model is None else make_prompt_cache(draft_model)
+
+
+def new_seed() -> int:
+    """64 bits from mlx's generator."""
+    low, high = mx.random.bits((2,)).tolist()
+    return low + (high << 32) - 2**63
+
+
+def to_torch(array: mx.array) -> torch.Tensor:
+    """The array where it lies, in memory that mlx shares with the CPU. NumPy has no bfloat16."""
+    if array.dtype == mx.bfloat16:
+        return torch.from_numpy(np.asarray(array.view(mx.uint16))).view(torch.bfloat16)
+    return torch.from_numpy(np.asarray(array))
+
+
+class Text:
+    """The tokens of this call, the first of which stands at `start` of the whole text, and processors of its logits."""
+
+    def __init__(self, prompt: mx.array | Sequence[int], start: int, processors: Sequence[Callable[..., Any]]) -> None:
+        self.tokens = prompt.tolist() if isinstance(prompt, mx.array) else list(prompt)
+        self.start, self.processors = start, processors
+
+    @property
+    def position(self) -> int:
+        """Where the next token stands."""
+        return self.start + len(self.tokens)
+
+    def processed(self, rows: mx.array, drafts: list[int]) -> mx.array:
+        """Logits [R, V] after the last R of text and drafts, processed, each with the tokens before it."""
+        if not self.processors:
+            return rows
+        tokens, found = mx.array(self.tokens + drafts, mx.uint32), []
+        for row, end in enumerate(range(tokens.size - len(rows) + 1, tokens.size + 1)):
+            logits = rows[row : row + 1]
+            for processor in self.processors:
+                logits = processor(tokens[:end], logits)
+            found.append(logits)
+        return mx.concatenate(found)
+
+
+class Reader:
+    """A model and its cache, which holds the first `length` tokens of a text, after what it held before."""
+
+    def __init__(
+        self, model: Any, cache: list[Any], name: str, stream: mx.Stream | None, step: int,
+        quantization: tuple[int, int, int | None],
+    ) -> None:  # fmt: skip
+        self.model, self.cache, self.name, self.step, self.quantization = model, cache, name, step, quantization
+        self.stream = generation.generation_stream if stream is None else stream
+        self.length, self.offset = 0, offset_of(cache)
+        self.vocabulary = model(mx.zeros((1, 1), mx.uint32)).shape[-1]  # mlx is lazy: nothing is computed
+
+    def read(self, tokens: list[int], rows: int) -> mx.array:
+        """Logits [rows, V] after each of the last `rows` tokens, of which the cache has none."""
+        with mx.stream(self.stream):
+            # One token more costs less than a call; rows of logits for all of a prompt would cost more.
+            while (more := len(tokens) - rows - self.length) > 1:
+                self._forward(tokens[self.length : self.length + min(more, self.step)])
+                mx.eval([each.state for each in self.cache])
+                mx.clear_cache()
+            return self._forward(tokens[self.length :])[0, -rows:]
+
+    def _forward(self, tokens: list[int]) -> mx.array:
+        known = [token if token < self.vocabulary else 0 for token in tokens]
+        logits = self.model(mx.array([known], mx.uint32), cache=self.cache)
+        generation.maybe_quantize_kv_cache(self.cache, *self.quantization)
+        self.length += len(tokens)
+        return logits
+
+    def rewind(self, length: int) -> None:
+        """Forget what stands at `length` and beyond."""
+        count = self.length - length
+        if count <= 0:
+            return
+        self.check_rewinds(0)
+        for each in self.cache:
+            if (found := each.trim(count)) != count:
+                raise RuntimeError(
+                    f"{self.name}: expected a cache that rewinds by {count}; {type(each).__name__} did by {found}"
+                )
+        self.length = length
+
+    def catch_up(self, tokens: list[int]) -> None:
+        """Hold all of these tokens, whatever was read so far."""
+        self.rewind(len(tokens))
+        if self.length < len(tokens):
+            self.read(tokens, 1)
+            mx.eval([each.state for each in self.cache])
+
+    def check_rewinds(self, length: int) -> None:
+        """Raise NotImplementedError unless the cache can take tokens back, and still can with a text so long."""
+        for each in flat(self.cache):
+            kind, window = type(each).__name__, getattr(each, "max_size", None)
+            if not each.is_trimmable():
+                full = "" if window is None else f", whose window of {window} tokens is full"
+                raise NotImplementedError(f"{self.name}: expected a cache that can rewind; got {kind}{full}")
+            if window is not None and self.offset + length > window:
+                raise NotImplementedError(
+                    f"max_tokens: expected a text of at most {window} tokens, for the {kind} of {self.name} cannot "
+                    f"rewind beyond; got {self.offset + length}"
+                )
+
+
+def flat(cache: list[Any]) -> list[Any]:
+    """The entries, with those that are in a CacheList."""
+    return [part for each in cache for part in (flat(each.caches) if hasattr(each, "caches") else [each])]
+
+
+def offset_of(cache: list[Any]) -> int:
+    """How many tokens a cache holds, or has held."""
+    return max((int(getattr(each, "offset", 0)) for each in flat(cache)), default=0)
+
+
+def rounds(
+    text: Text, readers: list[Reader], method: str, most: int, left: int, sampling: Sampling, seed: int, kept: bool
+) -> Iterator[tuple[int, mx.array, bool]]:
+    """Draft, read, verify, rewind. Caches that are `kept` hold all that was yielded, wherever the caller stops."""
+    target, count = readers[0], 0
+    try:
+        while left:
+            count += 1
+            # A block's refused draft decides about tokens before it: no noise of its rounds comes twice.
+            noise = dict(seed=seed, nonce=count if method == "block" else 0, sampling=sampling)
+            wanted = most if left < 0 else min(most, left - 1)
+            drafts, laws = draft(text, readers[-1], wanted, target.vocabulary, noise)
+            rows = text.processed(target.read(text.tokens + drafts, wanted + 1), drafts)
+            verdict = specdec.verify_chain(
+                torch.tensor([drafts], dtype=torch.int64), to_torch(rows)[None],
+                Draft(torch.stack(laws)[None], sampling=sampling) if laws and method != "race" else None,
+                method=method, position=text.position, check=True, **noise,
+            )  # fmt: skip
+            accepted, end = int(verdict.num_accepted), len(text.tokens)
+            for reader in readers:
+                reader.rewind(end + accepted)
+            for slot, token in enumerate(verdict.tokens[0, : accepted + 1].tolist()):
+                text.tokens.append(token)
+                yield token, rows[slot] - mx.logsumexp(rows[slot]), slot < accepted
+            left -= accepted + 1 if left > 0 else 0
+    finally:
+        for reader in readers if kept else ():
+            reader.catch_up(text.tokens)
+
+
+def draft(
+    text: Text, reader: Reader, count: int, vocabulary: int, noise: dict[str, Any]
+) -> tuple[list[int], list[torch.Tensor]]:
+    """Tokens drawn by the race with the noise of their places, and the logits [V'] that they were drawn from."""
+    drafts: list[int] = []
+    laws: list[torch.Tensor] = []
+    for _ in range(count):
+        rows = text.processed(reader.read(text.tokens + drafts, 1), drafts)
+        laws.append(to_torch(rows)[0, :vocabulary])
+        drafts.append(int(specdec.race_sample(laws[-1], position=text.position + len(drafts), **noise)))
+    return drafts, laws

@@ -1,0 +1,357 @@
+"""What `engines.vllm` puts into vLLM's V1 runner, once its models are loaded: our verification and our draws."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+
+import specdec_kernels as specdec
+from specdec_kernels import Draft, Edits, Packing, Sampling
+from specdec_kernels.engines import vllm as ours
+from specdec_kernels.engines._noise import WORD, seed_of
+from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
+
+FUSED = ("MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor")  # what our ops do
+HALF = WORD**2 // 2
+
+
+def strangers(runner: Any) -> list[str]:
+    """The logits processors of a runner that our ops have no rule for: vLLM has them where it does not speculate."""
+    names = [type(processor).__name__ for processor in runner.input_batch.logitsprocs.all]
+    return [name for name in names if name not in FUSED]
+
+
+def take_over(runner: Any, method: str) -> str:
+    """Let this runner sample by our ops from now on; the answer says what its drafts are drawn by.
+
+    Raises
+    ------
+    NotImplementedError
+        Synthetic rates, FLy.
+    RuntimeError
+        If what is replaced takes other arguments than in the versions seen.
+    """
+    config = runner.speculative_config
+    if config is not None:
+        theirs = runner.rejection_sampler
+        ours.refuse(synthetic_mode=theirs.synthetic_mode, fly_window_size=getattr(theirs, "use_fly", False))
+        if config.rejection_sample_method == "block" and method == "rejection":
+            method = "block"
+    _check(runner._sample, "logits spec_decode_metadata")
+    sampler = Sampler(runner, method)
+    runner._sample = sampler.sample
+    if config is None:
+        return "no drafts"
+    drafter = runner.drafter
+    draws = hasattr(drafter, "_sample_draft_tokens") and (method == "race" or drafter._enable_probabilistic_draft_probs)
+    # No whole rows of the target's tokens, or draws of its own at each layer of Step 3.5.
+    if draws and (drafter.use_heterogeneous_vocab or drafter.use_local_argmax_reduction):
+        draws = False
+    if not draws or hasattr(drafter, "_sample_draft_tokens_for_step"):
+        return f"drafts of {config.method} as vLLM makes them"
+    _check(drafter._sample_draft_tokens, "hidden_states sampling_metadata")
+    sampler.drafter = Drafter(drafter, sampler)
+    return f"drafts of {config.method} drawn by our noise"
+
+
+def _check(method: Callable[..., Any], names: str) -> None:
+    found = " ".join(inspect.signature(method).parameters)
+    if found != names:
+        name = method.__qualname__
+        raise RuntimeError(f"vllm: expected {name}(self {names}), as in 0.32.0 and 0.33.0; got (self {found})")
+
+
+class Laws(NamedTuple):
+    """What the requests of a batch ask for, each number one for each request."""
+
+    sampling: Sampling
+    seeds: torch.Tensor  # int64 [B]
+    allowed: torch.Tensor | None  # bits [B, ceil(V / 32)]
+    seen: Seen | None
+    bias: dict[int, dict[int, float]]
+    shortest: dict[int, Any]  # what vLLM keeps of requests with a minimum of tokens
+
+
+class Seen:
+    """Prompt and output of a batch's requests, for penalties: counted once, and then as the output grows."""
+
+    def __init__(self, metadata: Any, vocabulary: int) -> None:
+        prompts = metadata.prompt_token_ids
+        batch, words = len(prompts), -(-vocabulary // 32)
+        masks = torch.zeros(2, batch, words, dtype=torch.int32, device=prompts.device)
+        self.edits = Edits(
+            repetition=metadata.repetition_penalties, frequency=metadata.frequency_penalties,
+            presence=metadata.presence_penalties, prompt_mask=masks[0], output_mask=masks[1],
+            output_counts=torch.empty(batch, vocabulary, dtype=torch.int32, device=prompts.device),
+        )  # fmt: skip
+        specdec.count_tokens(self.edits, prompts, prompt=True)
+        self.known = [0] * batch
+
+    def counted(self, outputs: Sequence[list[int]]) -> Edits:
+        """The edits, once what is new in these texts is counted. -1 stands where a token is not known yet."""
+        new = [output[known:] for output, known in zip(outputs, self.known, strict=True)]
+        new = [tokens[: tokens.index(-1)] if -1 in tokens else tokens for tokens in new]
+        width = max(map(len, new))
+        if width:
+            rows = np.full((len(new), width), -1, dtype=np.int32)
+            for row, tokens in zip(rows, new, strict=True):
+                row[: len(tokens)] = tokens
+            counts = self.edits.output_counts
+            specdec.count_tokens(self.edits, torch.from_numpy(rows).to(counts.device, non_blocking=True))
+            self.known = [known + len(tokens) for known, tokens in zip(self.known, new, strict=True)]
+        return self.edits
+
+
+class Sampler:
+    """``GPUModelRunner._sample`` by one `verify_chain`, with drafts and without."""
+
+    def __init__(self, runner: Any, method: str) -> None:
+        self.runner, self.method = runner, method
+        self.drafter: Drafter | None = None
+        self._of: Any = None  # the metadata that `_laws` are of: vLLM makes others when the batch changes
+        self._laws: Laws | None = None
+        self._said: set[str] = set()
+
+    def sample(self, logits: torch.Tensor, spec_decode_metadata: Any) -> Any:
+        """Tokens int32 [B, K + 1] and log-probabilities, as vLLM's samplers give them."""
+        runner, chains = self.runner, spec_decode_metadata
+        batch = runner.input_batch
+        batch.update_async_output_token_ids()
+        if chains is not None and runner.use_async_scheduling and runner._draft_token_req_ids is not None:
+            batch.update_async_spec_token_ids(runner._get_draft_token_ids_cpu()[0])
+        batch.generators.clear()  # nothing is drawn from them, and vLLM winds them back where it throws a token away
+        metadata, size = batch.sampling_metadata, batch.num_reqs
+        counts = [0] * size if chains is None else chains.num_draft_tokens
+        most = max(counts)
+        laws = self.laws(metadata, logits.shape[-1])
+        scores = metadata.max_num_logprobs is not None or (metadata.logprob_token_ids and not most)
+        processed = scores and runner.sampler.logprobs_mode in PROCESSED
+        rows, edits = logits, None
+        if processed or not self._fuses(metadata, laws):
+            rows = self._processed(logits, chains if most else None, metadata)
+        else:
+            edits = self._edits(metadata, laws, counts)
+        tokens = torch.empty(size, most + 1, dtype=torch.int32, device=logits.device)
+        draft = self._draft(chains, laws) if most else None
+        drafts = chains.draft_token_ids if most else tokens[:, :0]
+        given = even if min(counts) == most else uneven
+        specdec.verify_chain(
+            **given(drafts, rows, draft, edits, counts, runner.seq_lens[:size]), method=self.method,
+            sampling=laws.sampling, seed=laws.seeds, nonce=ours.TARGET, out=(tokens, None, None),
+        )  # fmt: skip
+        found = None
+        if scores:
+            found = self._logprobs(rows if processed else logits, tokens, counts, laws if processed else None, metadata)
+        return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=found)
+
+    def laws(self, metadata: Any, vocabulary: int) -> Laws:
+        """The laws of the batch that has this metadata."""
+        if self._laws is None or self._of is not metadata:
+            self._of, self._laws = metadata, self._read(metadata, vocabulary)
+        return self._laws
+
+    def _read(self, metadata: Any, vocabulary: int) -> Laws:
+        processors = {type(processor).__name__: processor for processor in metadata.logitsprocs.all}
+        least, bias, shortest = (processors.get(name) for name in FUSED)
+        min_p = 0.0 if least is None or not least.min_p_count else least.min_p.view(-1)
+        sampling = Sampling(0.0)
+        if not metadata.all_greedy:
+            top_k, top_p = (off if x is None else x for off, x in ((0, metadata.top_k), (1.0, metadata.top_p)))
+            sampling = Sampling.vllm(metadata.temperature, top_k, top_p, min_p)
+        mask = metadata.allowed_token_ids_mask
+        return Laws(
+            sampling, self._seeds(), None if mask is None else bits(~mask[:, :vocabulary]),
+            None if metadata.no_penalties else Seen(metadata, vocabulary),
+            {} if bias is None else bias.biases, {} if shortest is None else shortest.min_toks,
+        )  # fmt: skip
+
+    def _seeds(self) -> torch.Tensor:
+        """A request's own seed, or one that is drawn when it is first seen; it stays with the request's state."""
+        device, seeds = self.runner.device, []
+        for name in self.runner.input_batch.req_ids:
+            state = self.runner.requests[name]
+            if not hasattr(state, "specdec_seed"):
+                own = state.generator
+                seed = seed_of(None, device) if own is None else own.initial_seed()
+                state.specdec_seed = (seed + HALF) % WORD**2 - HALF
+            seeds.append(state.specdec_seed)
+        return torch.tensor(seeds, dtype=torch.int64).to(device, non_blocking=True)
+
+    def _fuses(self, metadata: Any, laws: Laws) -> bool:
+        """Whether all that the requests ask for are edits of ours. What is not is named in the log, once."""
+        holder = metadata.thinking_budget_state_holder
+        for name, on in (
+            ("thinking_token_budget", holder is not None and holder.has_tracked_requests()),
+            ("min_tokens beside structured outputs", any(grammar for *_, grammar in laws.shortest.values())),
+        ):
+            if on:
+                if name not in self._said:
+                    ours.LOGGER.info("specdec-kernels: vLLM's own processors do %s, on a float32 copy", name)
+                    self._said.add(name)
+                return False
+        return True
+
+    def _processed(self, logits: torch.Tensor, chains: Any, metadata: Any) -> torch.Tensor:
+        """A float32 copy of the rows, edited by vLLM's processors."""
+        theirs, verifier = self.runner.sampler, getattr(self.runner, "rejection_sampler", None)
+        rows = torch.empty_like(logits, dtype=torch.float32)
+        if chains is None:
+            return theirs.apply_logits_processors(rows.copy_(logits), metadata, False)
+        last, drafted = chains.bonus_logits_indices, chains.target_logits_indices
+        rows[last] = theirs.apply_logits_processors(logits[last].float(), metadata, True)
+        rows[drafted] = verifier.apply_logits_processors(logits[drafted].float(), metadata, chains)
+        return rows
+
+    def _edits(self, metadata: Any, laws: Laws, counts: Sequence[int]) -> Edits | None:
+        edits = Edits() if laws.seen is None else laws.seen.counted(metadata.output_token_ids)
+        bias = None
+        if laws.bias or laws.shortest or metadata.bad_words_token_ids:
+            bias = self._bias(metadata, laws, counts)
+        if bias is None and laws.allowed is None:
+            return None if laws.seen is None else edits
+        return edits._replace(bias=bias, allowed=laws.allowed)
+
+    def _bias(
+        self, metadata: Any, laws: Laws, counts: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """What is added to tokens of each row: biases, and -inf where a bad word or a text too short would end."""
+        words, found, values, spans = metadata.bad_words_token_ids, [], [], []
+        for request, count in enumerate(counts):
+            own, bad, short = laws.bias.get(request), words.get(request), laws.shortest.get(request)
+            for row in range(count + 1):
+                entries = dict(own or {})
+                if bad is not None:
+                    text = metadata.output_token_ids[request] + metadata.spec_token_ids[request][:row]
+                    ends = (word[-1] for word in bad if text[len(text) - len(word) + 1 :] == word[:-1])
+                    entries.update(dict.fromkeys((end for end in ends), -torch.inf))
+                if short is not None and len(short[1]) + row < short[0]:
+                    entries.update(dict.fromkeys(short[2], -torch.inf))
+                spans.append((len(found), len(found) + len(entries)))
+                for token in sorted(entries):
+                    found.append(token)
+                    values.append(entries[token])
+        if not found:
+            return None
+        device = self.runner.device
+        tokens, spans = (torch.tensor(x, dtype=torch.int32).to(device, non_blocking=True) for x in (found, spans))
+        return tokens, torch.tensor(values).to(device, non_blocking=True), spans
+
+    def _draft(self, chains: Any, laws: Laws) -> Draft | None:
+        """The laws of drafts, if they were drawn: rows [D, V], logits where we drew. Others count as certain."""
+        rows = None if self.method == "race" else self.runner._get_spec_decode_draft_probs(chains)
+        if rows is None:
+            return None
+        drew = self.drafter is not None and self.drafter.drawn
+        return Draft(rows, "logits", laws.sampling) if drew else Draft(rows, "probs")
+
+    def _logprobs(
+        self, rows: torch.Tensor, tokens: torch.Tensor, counts: Sequence[int], laws: Laws | None, metadata: Any
+    ) -> Any:
+        """vLLM's log-probabilities: a row for each place of ``tokens``, whatever is in those behind the last."""
+        sampling = None if laws is None else laws.sampling
+        theirs, mode, most = self.runner.sampler, self.runner.sampler.logprobs_mode, max(counts)
+        if metadata.logprob_token_ids and not most:  # of given tokens: vLLM's own work
+            if mode in PROCESSED:
+                scores = theirs.sample(rows.clone(), metadata)[1]
+            else:
+                scores = rows.float() if mode == "raw_logits" else theirs.compute_logprobs(rows)
+            return theirs.gather_specific_token_logprobs(scores, metadata.logprob_token_ids, tokens[:, 0].long())
+        if min(counts) == most:
+            slots = None
+            if most and sampling is not None:
+                slots = torch.arange(len(tokens), device=tokens.device).repeat_interleave(most + 1)
+            places, flat = None, tokens.view(-1)
+        else:
+            many = np.asarray(counts) + 1
+            begins = np.cumsum(many) - many
+            request = np.repeat(np.arange(len(many)), many)
+            table = np.stack((request, np.arange(len(request)) - begins[request]))
+            places = begins[:, None] + np.minimum(np.arange(most + 1), many[:, None] - 1)
+            slots, local = torch.from_numpy(table).to(tokens.device)
+            places, flat = torch.from_numpy(places.ravel()).to(tokens.device), tokens[slots, local]
+        ids, scores, ranks = scored(rows, flat, metadata.max_num_logprobs, sampling, slots, mode)
+        found = ids.int(), scores, ranks
+        return LogprobsTensors(*(found if places is None else (x[places] for x in found)))
+
+
+def even(
+    drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, edits: Edits | None, counts: Sequence[int],
+    ends: torch.Tensor,
+) -> dict[str, Any]:  # fmt: skip
+    """What `verify_chain` gets where all have the same number of drafts. ``ends`` are places after all that entered."""
+    size, most = len(counts), counts[0]
+    if draft is not None:
+        draft = draft._replace(rows=draft.rows.view(size, most, -1))
+    if edits is not None and edits.bias is not None:
+        edits = edits._replace(bias=(*edits.bias[:2], edits.bias[2].view(size, most + 1, 2)))
+    return {
+        "draft_tokens": drafts.view(size, most), "target": rows.view(size, most + 1, -1), "draft": draft,
+        "edits": edits, "position": ends - most if most else ends,
+    }  # fmt: skip
+
+
+def uneven(
+    drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, edits: Edits | None, counts: Sequence[int],
+    ends: torch.Tensor,
+) -> dict[str, Any]:  # fmt: skip
+    """What it gets where numbers of drafts differ."""
+    size = len(counts)
+    table = np.zeros(2 * size + 1, dtype=np.int32)  # where the drafts of each begin, and how many there are
+    np.cumsum(counts, out=table[1 : size + 1])
+    table[size + 1 :] = counts
+    there = torch.from_numpy(table).to(rows.device, non_blocking=True)
+    if edits is not None and edits.allowed is not None:
+        edits = edits._replace(allowed=edits.allowed.unsqueeze(1))
+    return {
+        "draft_tokens": drafts, "target": rows, "draft": draft, "edits": edits,
+        "position": ends - there[size + 1 :], "packing": Packing(there[: size + 1]),
+    }  # fmt: skip
+
+
+class Drafter:
+    """The draws of ``SpecDecodeBaseProposer``, by `race_sample` at the places that its drafts decide.
+
+    In a race they have the noise of the verification. Otherwise each place in a chain has noise of its own, and the
+    rows they were drawn from are kept as they are: logits.
+    """
+
+    def __init__(self, proposer: Any, sampler: Sampler) -> None:
+        self.proposer, self.sampler = proposer, sampler
+        self._propose, self._draw = proposer.propose, proposer._sample_draft_tokens
+        self._positions: torch.Tensor | None = None
+        self.drawn = 0
+        proposer.propose, proposer._sample_draft_tokens = self.propose, self.draw
+
+    def propose(self, **given: Any) -> torch.Tensor:
+        """The proposer's own, once it is known where its first draft will stand: two places after what entered."""
+        attention, rejected = given["common_attn_metadata"], given["num_rejected_tokens_gpu"]
+        ends = attention.seq_lens[: len(given["next_token_ids"])]
+        self._positions = (ends if rejected is None else ends - rejected) + 1
+        self.drawn = 0
+        return self._propose(**given)
+
+    def draw(self, hidden_states: torch.Tensor, sampling_metadata: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A draft of each row, and the rows, where the verification needs them."""
+        if sampling_metadata.all_greedy:
+            return self._draw(hidden_states, sampling_metadata)
+        rows = self.proposer.model.compute_logits(hidden_states)
+        laws, races = self.sampler.laws(sampling_metadata, rows.shape[-1]), self.sampler.method == "race"
+        positions, steps = self._positions, len(rows) // len(self._positions)  # several where all are drawn at once
+        sampling, seeds, nonce = laws.sampling, laws.seeds, self.drawn
+        if steps > 1:
+            nonce = torch.arange(steps, device=rows.device)
+            positions, seeds = positions[:, None] + nonce, seeds[:, None]
+            sampling = Sampling(*(x[:, None] if isinstance(x, torch.Tensor) else x for x in sampling))
+        elif self.drawn:
+            positions = positions + self.drawn
+        tokens = specdec.race_sample(
+            rows.view(*positions.shape, rows.shape[-1]), seed=seeds, position=positions, sampling=sampling,
+            nonce=ours.TARGET if races else nonce,
+        )  # fmt: skip
+        self.drawn += steps
+        return tokens.view(-1), None if races else rows

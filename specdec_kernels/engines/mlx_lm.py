@@ -1,0 +1,145 @@
+"""Speculative generation in mlx-lm by our methods. Seen: mlx-lm 0.32.2 with mlx 0.32.4 on CPUs, on no GPU of Apple.
+
+`generate_step` takes the place of ``speculative_generate_step``, which verifies a draft by sampling afresh and
+comparing. `install` puts it there, for ``mlx_lm.generate`` and ``stream_generate`` with a ``draft_model``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specdec_kernels import Sampling
+from specdec_kernels.engines._replace import Replacements
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+    import mlx.nn as nn
+
+__all__ = ["generate_step", "install", "uninstall"]
+
+METHODS = ("race", "rejection", "block")
+GREEDY = Sampling(0.0)
+
+
+def generate_step(
+    prompt: mx.array | Sequence[int],
+    model: nn.Module,
+    draft_model: nn.Module | None = None,
+    stream: mx.Stream | None = None,
+    *,
+    method: str = "race",
+    num_draft_tokens: int = 2,
+    max_tokens: int = 256,
+    sampling: Sampling = GREEDY,
+    seed: int | None = None,
+    sampler: Callable[..., Any] | None = None,
+    logits_processors: Sequence[Callable[[mx.array, mx.array], mx.array]] | None = None,
+    prompt_cache: list[Any] | None = None,
+    prefill_step_size: int = 512,
+    kv_bits: int | None = None,
+    kv_group_size: int = 64,
+    quantized_kv_start: int = 5000,
+) -> Iterator[tuple[int, mx.array, bool]]:
+    """Write on by our methods: ``mlx_lm.generate.speculative_generate_step``, one `verify_chain` a round.
+
+    The target reads the drafts in one call. Its logits are looked at where mlx has them, in float32, float16 or
+    bfloat16; those of drafts are copied, and not for "race". The ops run on the CPU. Token n of the whole text, with
+    what `prompt_cache` holds already, has the noise of position n, so "race" writes the text that it writes without
+    drafts, if the model gives the same logits however many tokens it reads at once.
+
+    Parameters
+    ----------
+    prompt : array or list of int
+        [L], one token at least.
+    model, draft_model : Module
+        Of mlx-lm, with the same tokens; ids past the end of the draft's vocabulary it reads as 0. Without a draft
+        model there is a token a call.
+    stream : Stream, optional
+        What mlx computes on. Default: mlx-lm's.
+    method : {"race", "rejection", "block"}
+        Of `verify_chain`. Greedy texts are the same with all.
+    num_draft_tokens : int
+        Drafts a round, K.
+    max_tokens : int
+        -1 for no end.
+    sampling : Sampling
+        Temperature, top-k, top-p and min-p of target and draft. Default: greedy, as in mlx-lm.
+    seed : int, optional
+        One text each, whatever K is. Default: one from mlx's generator (``mx.random.seed``).
+    sampler : None
+        Refused: a function says nothing of its law.
+    logits_processors : list of callable, optional
+        ``processor(tokens [n], logits [1, V])``: run as they are for each row of target and draft, with the tokens
+        before it. They may not remember calls.
+    prompt_cache : list, optional
+        The target's entries, then the draft's. In the end they hold the prompt and all that was yielded, wherever the
+        caller stops; a next call's prompt is what follows.
+    prefill_step_size, kv_bits, kv_group_size, quantized_kv_start : optional
+        As in mlx-lm.
+
+    Yields
+    ------
+    tuple of int, array, bool
+        A token; the log-probabilities [V] of the target's row after its processors, before `sampling`; whether the
+        token was drafted.
+
+    Raises
+    ------
+    NotImplementedError
+        A sampler. By name, with drafts: caches that cannot rewind (recurrent states, or a window that is full). It
+        comes with the call if the window cannot hold `max_tokens`.
+    ValueError
+        An unknown method; a prompt without tokens; numbers that are out of range.
+    RuntimeError
+        Logits that are no law's; a cache that rewinds by less than it was asked to.
+
+    References
+    ----------
+    `verify_chain` has those of the methods.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}; got {method!r}")
+    if sampler is not None:
+        raise NotImplementedError(f"sampler: expected None, for sampling= has the rules; got {sampler!r}")
+    for name, number, least in (
+        ("num_draft_tokens", num_draft_tokens, 0), ("max_tokens", max_tokens, -1),
+        ("prefill_step_size", prefill_step_size, 1),
+    ):  # fmt: skip
+        if number < least:
+            raise ValueError(f"{name}: expected at least {least}; got {number}")
+    if not len(prompt):
+        raise ValueError("prompt: expected one token at least; got none")
+    parts = importlib.import_module("specdec_kernels.engines._mlx_lm")
+    caches = parts.caches_of(model, draft_model, prompt_cache)
+    readers = [
+        parts.Reader(each, cache, name, stream, prefill_step_size, (quantized_kv_start, kv_group_size, kv_bits))
+        for each, cache, name in zip((model, draft_model), caches, ("model", "draft_model"), strict=True)
+        if each is not None
+    ]
+    text = parts.Text(prompt, readers[0].offset, logits_processors or ())
+    if len(readers) > 1 and num_draft_tokens:
+        for reader in readers:
+            reader.check_rewinds(len(text.tokens) + max(max_tokens, 0))
+    else:
+        num_draft_tokens = 0
+    seed = parts.new_seed() if seed is None else seed
+    return parts.rounds(text, readers, method, num_draft_tokens, max_tokens, sampling, seed, prompt_cache is not None)
+
+
+_replaced = Replacements()
+
+
+def install() -> None:
+    """Put `generate_step` in the place of ``mlx_lm.generate.speculative_generate_step``.
+
+    ``mlx_lm.generate(model, tokenizer, prompt, draft_model=..., method="race", sampling=..., seed=...)`` then takes
+    these arguments, and so does ``stream_generate``.
+    """
+    _replaced.put(importlib.import_module("mlx_lm.generate"), "speculative_generate_step", generate_step)
+
+
+def uninstall() -> None:
+    """Put mlx-lm's own function back."""
+    _replaced.undo()

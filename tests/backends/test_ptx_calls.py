@@ -1,0 +1,127 @@
+"""What nvcc makes of the kernels, run on a CPU: the bits of the ``cpu`` backend, whatever the device and the order of
+threads, and no access beyond what a call has.
+"""
+
+import contextlib
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+import specdec_kernels
+from specdec_kernels import Sampling, race_sample
+from tests.backends import test_cuda_edits
+from tests.backends.host_cuda.played import MACHINES
+from tests.backends.ptx.build import unavailable
+from tests.backends.test_cuda_ops import assert_same, assert_same_figures, on_cpu, rows_of
+from tests.support.calls import every_call
+from tests.support.cases import chain_call, poisoned, seeds
+from tests.support.ops import overlap, residual, verify_chain
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+CALLS = every_call()
+
+
+@contextlib.contextmanager
+def played(machine, **changes):
+    with specdec_kernels.backend("cuda-ptx"):
+        from tests.backends.ptx import backend
+
+        backend.play(machine, **changes)
+        yield backend
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request):
+    with played(request.param) as backend:
+        yield backend
+
+
+def tensors(*values):
+    return tuple(leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_gives_the_bits_of_the_cpu(name):
+    op, arguments = CALLS[name]
+    expected = copy.deepcopy(arguments)
+    expected = tensors(on_cpu(op, **expected), expected)
+    for machine in MACHINES:
+        found = copy.deepcopy(arguments)
+        with played(machine):
+            found = tensors(op(**found), found)
+        (assert_same_figures if op is overlap else lambda _, *both: assert_same(*both))(op, found, expected)
+
+
+OVERLAPPING = """
+from specdec_kernels import backend
+from tests import conftest
+from tests.backends.test_cuda_edges import test_a_filtered_race_waits_for_the_kernel_before as filtered
+from tests.support.calls import every_call
+conftest.pytest_configure()
+with backend("cuda-ptx"):
+    from tests.backends.ptx import backend as device
+    device.play("large")
+    print(device.counted(lambda: [op(**arguments) for op, arguments in every_call().values()])["overlapped"])
+    filtered(device)
+"""
+
+
+def test_kernels_that_may_overlap_touch_no_memory_before_they_wait():
+    environment = {**os.environ, "SPECDEC_CUDA_OVERLAP": "1"}
+    run = subprocess.run([sys.executable, "-c", OVERLAPPING], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) > 20
+
+
+# Requests and multiprocessors that make clusters of so many blocks.
+CLUSTERS = {2: (1, 1), 3: (5, 8), 5: (3, 8), 7: (2, 7), 8: (8, 31)}
+
+
+@pytest.mark.parametrize("size", CLUSTERS)
+def test_clusters(size):
+    requests, multiprocessors = CLUSTERS[size]
+    call = chain_call(size, requests=requests, slots=1, vocabulary=33_001)
+    pair = call["target"][:, 0], call["draft"][:, 0]
+    filtered = {name: x for name, x in call.items() if name != "temperature"} | {"sampling": Sampling(top_k=40)}
+    with played("large", multiprocessors=multiprocessors) as backend:
+        found = []
+        blocks = backend.counted(lambda: found.append(verify_chain(**call)))["blocks"]
+        assert blocks == requests * size
+        assert_same(found[0], on_cpu(verify_chain, **call))
+        assert_same(verify_chain(**filtered), on_cpu(verify_chain, **filtered))
+        assert_same(residual(*pair), on_cpu(residual, *pair))
+
+
+class TestBounds:
+    """Each tensor ends, for the machine, where its last element does."""
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("size", [1, 7, 8, 9, 33, 256, 1024, 1025, 2049, 4100])
+    def test_rows_of_any_size_and_start(self, machine, size, dtype):
+        whole = torch.randn(5, size, generator=torch.Generator().manual_seed(size)).to(dtype)
+        for rows in (whole, poisoned(whole), whole[1:]):
+            for options in ({}, {"edits": test_cuda_edits.random_edits(len(rows), vocabulary=size, seed=1)}):
+                call = {"seed": seeds(len(rows)), "position": 3} | options
+                assert_same(race_sample(rows, **call), on_cpu(race_sample, rows, **call))
+                assert_same(residual(rows, rows.flip(0), **options), on_cpu(residual, rows, rows.flip(0), **options))
+
+    @pytest.mark.parametrize("short", [1, 16, 200])
+    def test_a_load_behind_an_input_is_caught(self, monkeypatch, short):
+        """The machine is told of fewer bytes than the kernel reads."""
+        rows = rows_of(333, torch.float32)
+        with played("small") as backend:
+            monkeypatch.setattr(
+                backend, "extent", lambda tensor: (tensor.data_ptr(), tensor.numel() * tensor.itemsize - short)
+            )
+            with pytest.raises(RuntimeError, match="bytes behind the end of"):
+                race_sample(rows.contiguous(), seed=seeds(len(rows)), position=3)
+
+
+class TestEdits(test_cuda_edits.TestTheSameVerdict):
+    """Those of the played machine, as compiled: their guards once were behind their loads."""

@@ -1,0 +1,233 @@
+"""mlx-lm's adapter against a stand-in of mlx and mlx-lm: `make test-engines` has the engine itself."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Sampling
+from specdec_kernels.engines import mlx_lm
+from specdec_kernels.engines.mlx_lm import generate_step
+from tests.engines import mlx_stand_in as lib
+from tests.support.laws import assert_law, assert_rate
+
+V, NEW = 6, 30
+PROMPT = [2, 1]
+FILTERS = Sampling(0.9, top_k=4, top_p=0.95, min_p=0.02)
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch):
+    found = lib.modules()
+    for name, module in found.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._mlx_lm", raising=False)
+    yield found
+    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._mlx_lm", raising=False)
+
+
+def pair(*make_cache):
+    """A target, and a draft that is near."""
+    generator = np.random.default_rng(5)
+    target = generator.normal(size=(V, V, V)) * 1.5
+    return lib.Model(target, *make_cache), lib.Model(target + generator.normal(size=(V, V, V)) * 0.7)
+
+
+def written(*models, prompt=PROMPT, **options):
+    options = dict(max_tokens=NEW, num_draft_tokens=3, sampling=FILTERS, seed=3) | options
+    return [token for token, _, _ in generate_step(prompt, *models, **options)]
+
+
+def by_hand(target, text, new, sampling=FILTERS, processor=lambda text, row: row):
+    """What a race writes, by `race_sample` alone."""
+    text = list(text)
+    for _ in range(new):
+        row = torch.from_numpy(processor(text, lib.logits_after(target.table, text)))
+        text.append(int(specdec.race_sample(row, seed=3, position=len(text), sampling=sampling)))
+    return text[-new:]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), FILTERS], ids=["unfiltered", "filtered"])
+@pytest.mark.parametrize("prompt", [[4], PROMPT, [1, 2, 3, 4, 5] * 5], ids=len)
+def test_a_race_writes_what_it_writes_without_drafts(prompt, sampling):
+    target, draft = pair()
+    expected = by_hand(target, prompt, NEW, sampling)
+    for k in (1, 3, 8):
+        assert written(target, draft, prompt=prompt, num_draft_tokens=k, sampling=sampling) == expected
+    target.pieces.clear()
+    assert written(target, prompt=prompt, sampling=sampling, prefill_step_size=4) == expected
+    assert max(target.pieces) == min(4, len(prompt))
+
+
+@pytest.mark.parametrize("method", ["race", "rejection", "block"])
+def test_greedy_texts_and_equal_models(method):
+    target, draft = pair()
+    assert written(target, draft, sampling=Sampling(0.0), method=method) == by_hand(target, PROMPT, NEW, Sampling(0.0))
+    drafted = [each[2] for each in generate_step(PROMPT, target, target, method=method, max_tokens=NEW,
+                                                 num_draft_tokens=3, sampling=FILTERS, seed=3)]  # fmt: skip
+    assert drafted == ([True] * 3 + [False]) * 7 + [True, False]  # the last token needs no draft
+
+
+@pytest.mark.parametrize("method", ["rejection", "block"])
+def test_law(method):
+    """Of two tokens, filtered; drafts are accepted as often as their laws say."""
+    target, draft = pair()
+    rows = torch.from_numpy(target.table)
+    p = specdec.residual(rows, rows, sampling=FILTERS, draft_prob=0.0).probs
+    texts = [
+        [each for each in generate_step(PROMPT, target, draft, method=method, num_draft_tokens=2, max_tokens=3,
+                                        sampling=FILTERS, seed=seed)]
+        for seed in range(3000)
+    ]  # fmt: skip
+    tokens = torch.tensor([[token for token, _, _ in text[:2]] for text in texts])
+    assert_law(tokens @ torch.tensor([V, 1]), (p[2, 1][:, None] * p[1]).flatten())
+    if method == "rejection":
+        rows = torch.from_numpy(draft.table[2, 1])
+        q = specdec.residual(rows, rows, sampling=FILTERS, draft_prob=0.0).probs
+        assert_rate([text[0][2] for text in texts], torch.minimum(p[2, 1], q).sum().item())
+
+
+@pytest.mark.parametrize("kind", [lib.KVCache, lambda: lib.CacheList(lib.KVCache(), lib.KVCache())])
+@pytest.mark.parametrize("stop", range(1, 7))
+def test_a_cache_goes_on_from_where_the_caller_stopped(stop, kind):
+    """It holds all that was yielded, and noise goes on, too."""
+    target, draft = pair(kind)
+    expected = by_hand(target, PROMPT, stop)
+    expected += [3, *by_hand(target, [*PROMPT, *expected, 3], NEW)]
+    for models in ((target, draft), (target,)):
+        cache = [kind(), lib.KVCache()][: len(models)]
+        options = dict(num_draft_tokens=3, sampling=FILTERS, seed=3, prompt_cache=cache)
+        rounds = generate_step(PROMPT, *models, **options)
+        found = [next(rounds)[0] for _ in range(stop)]
+        rounds.close()
+        assert written(*models, prompt=[3], **options) == expected[stop + 1 :]
+        assert found == expected[:stop]
+        assert len({len(part.state) for each in cache for part in getattr(each, "caches", [each])}) == 1
+
+
+def test_what_is_yielded():
+    target, draft = pair()
+    text = list(PROMPT)
+    for token, logprobs, drafted in generate_step(PROMPT, target, draft, max_tokens=NEW, sampling=FILTERS):
+        row = torch.from_numpy(lib.logits_after(target.table, text))
+        torch.testing.assert_close(torch.from_numpy(np.asarray(logprobs)), row.log_softmax(-1))
+        assert (type(token), type(drafted)) == (int, bool)
+        text.append(token)
+    endless = generate_step(PROMPT, target, draft, max_tokens=-1)
+    assert len([next(endless) for _ in range(400)]) == 400
+    assert len({tuple(written(target, draft, seed=None)) for _ in range(4)}) == 4
+
+
+def test_logits_are_read_where_they_lie(monkeypatch):
+    target, draft = pair()
+    given, seen, verify = [], [], specdec.verify_chain
+    call = lib.Model.__call__
+
+    def kept(self, *args, **options):
+        given.append(call(self, *args, **options))
+        return given[-1]
+
+    def watched(drafts, logits, laws, **options):
+        seen.append(np.shares_memory(logits.numpy(), given[-1]))
+        return verify(drafts, logits, laws, **options)
+
+    monkeypatch.setattr(lib.Model, "__call__", kept)
+    monkeypatch.setattr(specdec, "verify_chain", watched)
+    written(target, draft, method="rejection")
+    assert len(seen) > 2
+    assert all(seen)
+
+
+def test_processors_see_the_tokens_before_their_row():
+    target, draft = pair()
+
+    def edited(text, row):
+        return (row + np.sin(np.arange(V) * sum(text) + len(text))).astype(np.float32)
+
+    def processor(tokens, logits):
+        return edited(tokens.tolist(), logits)
+
+    expected = by_hand(target, PROMPT, NEW, processor=edited)
+    options = dict(logits_processors=[processor])
+    assert written(target, **options) == expected
+    assert written(target, draft, **options) == expected
+    drafted = sum(each[2] for each in generate_step(
+        PROMPT, target, target, method="rejection", max_tokens=NEW, num_draft_tokens=3, sampling=FILTERS, **options
+    ))  # fmt: skip
+    assert drafted == 22  # all of them
+
+
+def test_vocabularies_of_other_sizes():
+    target, draft = pair()
+    wide = np.full((V + 2,) * 3, 2.0)
+    wide[:V, :V, :V] = draft.table
+    for other in (lib.Model(draft.table[:4, :4, :4]), lib.Model(wide)):
+        assert written(target, other) == written(target)
+        assert len(written(target, other, method="rejection")) == NEW
+
+
+class TestRefusals:
+    def test_caches(self):
+        recurrent, draft = pair(lib.ArraysCache)
+        said = "model: expected a cache that can rewind; got ArraysCache"
+        with pytest.raises(NotImplementedError, match=said):
+            generate_step(PROMPT, recurrent, draft)
+        with pytest.raises(NotImplementedError, match=f"draft_{said}"):
+            generate_step(PROMPT, draft, recurrent)
+        mixed, _ = pair(lambda: lib.CacheList(lib.KVCache(), lib.ArraysCache()))
+        with pytest.raises(NotImplementedError, match=said):
+            generate_step(PROMPT, mixed, draft)
+        assert written(recurrent) == written(recurrent, draft, num_draft_tokens=0) == by_hand(recurrent, PROMPT, NEW)
+
+    def test_windows(self):
+        target, draft = pair(lambda: lib.RotatingKVCache(NEW + 2))
+        assert written(target, draft) == by_hand(target, PROMPT, NEW)
+        with pytest.raises(NotImplementedError, match=f"max_tokens: .*most {NEW + 2} tokens, for the Rot.*{NEW + 3}"):
+            generate_step(PROMPT, target, draft, max_tokens=NEW + 1)
+        found, endless = [], generate_step(PROMPT, target, draft, max_tokens=-1, sampling=FILTERS, seed=3)
+        with pytest.raises(NotImplementedError, match=f"RotatingKVCache, whose window of {NEW + 2} tokens is full"):
+            found.extend(token for token, _, _ in endless)
+
+    def test_a_cache_that_rewinds_by_less(self, monkeypatch):
+        monkeypatch.setattr(lib.KVCache, "trim", lambda self, n: n - 1)
+        with pytest.raises(RuntimeError, match=r"model: expected a cache that rewinds by (\d); KVCache did by \d"):
+            written(*pair())
+
+    def test_arguments(self):
+        target, draft = pair()
+        for error, options, said in (
+            (ValueError, dict(method="traversal"), "method: expected one of race, rejection, block; got 'traversal'"),
+            (NotImplementedError, dict(sampler=max), "sampler: expected None, for sampling= has the rules; got"),
+            (ValueError, dict(num_draft_tokens=-1), "num_draft_tokens: expected at least 0; got -1"),
+            (ValueError, dict(max_tokens=-2), "max_tokens: expected at least -1; got -2"),
+            (ValueError, dict(prefill_step_size=0), "prefill_step_size: expected at least 1; got 0"),
+            (ValueError, dict(prompt=[]), "prompt: expected one token at least; got none"),
+        ):
+            with pytest.raises(error, match=said):
+                written(target, draft, **options)
+        with pytest.raises(RuntimeError, match="verify_chain"):
+            written(lib.Model(np.full((V, V, V), np.nan)), draft)
+
+
+def test_install(engine):
+    generate = engine["mlx_lm.generate"]
+    before = generate.speculative_generate_step
+    mlx_lm.install()
+    assert generate.speculative_generate_step is generate_step
+    mlx_lm.uninstall()
+    assert generate.speculative_generate_step is before
+
+
+def test_imports():
+    """Without mlx."""
+    code = (
+        "import sys; sys.modules['mlx'] = sys.modules['mlx_lm'] = None\n"
+        "from specdec_kernels.engines import mlx_lm\n"
+        "try: mlx_lm.generate_step([1], None)\n"
+        "except ImportError: print('none')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "none\n", done.stderr

@@ -1,0 +1,351 @@
+"""What the plug-in does inside vLLM's V1 runner, with stand-ins of what it takes over."""
+
+import importlib
+import itertools
+import sys
+import types
+
+import pytest
+import torch
+
+from specdec_kernels import Sampling
+from specdec_kernels.engines import vllm
+from tests.engines import vllm_v1_stand_in as stand_in
+from tests.engines.launches import launches
+from tests.support.filters import kept
+from tests.support.laws import assert_law
+
+VOCABULARY, K = 40, 3
+GENERATOR = torch.Generator().manual_seed(0)
+TARGET = 2 * torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)  # logits after each token
+DRAFT = TARGET + torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)
+KINDS = (
+    {"temperature": 0.8},
+    {"temperature": 0.0, "frequency": 0.6},
+    {"top_k": 12, "top_p": 0.9},
+    {"repetition": 1.3, "presence": 0.4},
+    {"allowed": range(5, 30), "min_p": 0.05},
+    {"bad": [[7], [3, 4], [9, 9, 2]], "temperature": 1.5},
+    {"shortest": (20, {1, 11, 21, 31}, False), "bias": {5: 2.5, 31: 9.0}},
+)
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    """The module, where vLLM is the stand-in."""
+    for name in ("vllm", "vllm.v1"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "vllm.v1.outputs", stand_in.outputs())
+    name = "specdec_kernels.engines._vllm_v1"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module(name)
+    sys.modules.pop(name)
+
+
+def write(plugin, method, kinds, length, draft=None, target=TARGET):
+    """A text of each request by a toy runner, which takes other places in the batch when one has ended."""
+    torch.manual_seed(1)  # of the seeds of requests without one
+    runner = stand_in.Runner(None if draft is None else stand_in.Proposer(draft))
+    plugin.take_over(runner, method)
+    prompts, vocabulary = [prompt_of(i) % len(target) for i in range(len(kinds))], len(target)
+    outputs, drafts = [[] for _ in kinds], [[] for _ in kinds]
+    alive, steps, accepted = None, 0, 0
+    while min(map(len, outputs)) < length:
+        left = [i for i in reversed(range(len(kinds))) if len(outputs[i]) < length + i % 8]
+        if left != alive:
+            alive = left
+            metadata = stand_in.metadata_of(
+                [kinds[i] for i in alive], [prompts[i] for i in alive], [outputs[i] for i in alive],
+                [drafts[i] for i in alive], vocabulary,
+            )  # fmt: skip
+        for i in alive:  # of some, the scheduler takes fewer
+            del drafts[i][K - (steps + i) % 3 :]
+        runner.batch([f"request {i}" for i in sorted(range(len(kinds))) if i in alive][::-1], metadata)
+        rows = [[(outputs[i] or [prompts[i]])[-1], *drafts[i]] for i in alive]
+        ends = [1 + len(outputs[i]) + len(drafts[i]) for i in alive]
+        found = runner.step(target[list(itertools.chain(*rows))], [drafts[i] for i in alive], ends).sampled_token_ids
+        emitted = (found >= 0).sum(1).tolist()
+        rejected = torch.tensor([len(row) - n for row, n in zip(rows, emitted, strict=True)])
+        for i, tokens, n in zip(alive, found.tolist(), emitted, strict=True):
+            outputs[i] += tokens[:n]
+            accepted += n - 1
+        if draft is not None:
+            new = runner.propose(
+                num_speculative_tokens=K, next_token_ids=torch.tensor([outputs[i][-1] for i in alive]),
+                sampling_metadata=metadata, num_rejected_tokens_gpu=rejected,
+                common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor(ends, dtype=torch.int32)),
+            )  # fmt: skip
+            for i, row in zip(alive, new.tolist(), strict=True):
+                drafts[i][:] = row
+        steps += 1
+    return [text[:length] for text in outputs], accepted / steps / len(kinds)
+
+
+def test_race_writes_what_plain_steps_write(plugin):
+    plain, none = write(plugin, "race", KINDS, 30)
+    raced, accepted = write(plugin, "race", KINDS, 30, DRAFT)
+    assert raced == plain
+    assert none == 0
+    assert accepted > 0.6
+
+
+def prompt_of(number):
+    return 7 * number + 3
+
+
+@pytest.mark.parametrize("method", ["rejection", "block"])
+def test_greedy_texts_by_definition(plugin, method):
+    """Bias, penalties that count prompt, output and drafts, what is allowed, bad words, a minimum of tokens."""
+    likely = [[token, int(TARGET[token].argmax())] for token in range(0, VOCABULARY, 2)]  # drafts run into these
+    shortest = [{"shortest": (least, {31}, False), "bias": {31: 9.0}} for least in range(6, 10)]
+    kinds = [kind | {"temperature": 0.0} for kind in (*KINDS, {"bad": likely}, *shortest)]
+    texts, accepted = write(plugin, method, kinds, 30, TARGET)
+    for number, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
+        prompt = prompt_of(number) % VOCABULARY
+        for place, token in enumerate(text):
+            assert token == likeliest(kind, prompt, text[:place]), (kind, place)
+    assert accepted > 0.3
+
+
+def likeliest(kind, prompt, before):
+    row = TARGET[before[-1] if before else prompt].clone()
+    for biased, value in kind.get("bias", {}).items():
+        row[biased] += value
+    for seen in {prompt, *before}:
+        row[seen] *= kind.get("repetition", 1.0) ** (-1 if row[seen] > 0 else 1)
+    for seen in set(before):
+        row[seen] -= kind.get("frequency", 0.0) * before.count(seen) + kind.get("presence", 0.0)
+    allowed = torch.zeros(VOCABULARY, dtype=torch.bool)
+    allowed[list(kind.get("allowed", range(VOCABULARY)))] = True
+    for word in kind.get("bad", ()):
+        if before[len(before) - len(word) + 1 :] == word[:-1]:
+            allowed[word[-1]] = False
+    least, stops, _ = kind.get("shortest", (0, (), False))
+    if len(before) < least:
+        allowed[list(stops)] = False
+    return row.masked_fill(~allowed, -torch.inf).argmax()
+
+
+@pytest.mark.parametrize("method", ["rejection", "block", "race"])
+def test_law_of_several_rounds(plugin, method):
+    """Four tokens after one another; drafts that are drawn again at a place are new draws."""
+    generator = torch.Generator().manual_seed(3)
+    target, draft = (1.5 * torch.randn(3, 3, generator=generator) for _ in range(2))
+    texts, accepted = write(plugin, method, [{}] * 6000, 4, draft, target)
+    law = target.softmax(-1)
+    for prompt in range(3):
+        joint = law[prompt]
+        for _ in range(3):
+            joint = (joint.view(-1, 3)[:, :, None] * law).flatten()
+        found = torch.tensor(texts[prompt::3])  # `prompt_of` them is 3 times something and that
+        assert_law(found @ torch.tensor([27, 9, 3, 1]), joint)
+    assert accepted > 0.5
+
+
+@pytest.mark.parametrize("method", ["race", "rejection"])
+def test_drafts_that_are_drawn_at_once(plugin, method):
+    """K rows of a request in one call, as in parallel drafting: what K calls draw from these rows."""
+    found = {}
+    for steps in (1, K):
+        torch.manual_seed(1)
+        runner = stand_in.Runner(stand_in.Proposer(DRAFT))
+        plugin.take_over(runner, method)
+        kinds = [{"temperature": 0.7, "top_k": 9}, {"temperature": 1.2, "top_k": 30}]
+        metadata, rows = stand_in.metadata_of(kinds, [0, 0], [], [], VOCABULARY), torch.arange(2 * K).view(2, K)
+        runner.batch("ab", metadata)
+        runner.drafter.table = None  # no drafts of its own
+        runner.propose(
+            num_speculative_tokens=0, next_token_ids=torch.zeros(2), sampling_metadata=metadata,
+            common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 14])), num_rejected_tokens_gpu=None,
+        )  # fmt: skip
+        calls = rows.T if steps == 1 else rows.view(1, -1)
+        tokens = [runner.drafter._sample_draft_tokens(DRAFT[call], metadata)[0].view(2, -1) for call in calls]
+        found[steps] = torch.cat(tokens, 1)
+    assert torch.equal(found[1], found[K])
+
+
+@pytest.mark.parametrize("given", ["drawn by us", "probabilities of others"])
+def test_law_of_drafts_with_filters(plugin, given):
+    count, sampling = 4000, Sampling.vllm(0.7, 8, 0.9, 0.1)
+    proposer = stand_in.Proposer(DRAFT, probabilistic=given == "drawn by us")
+    runner = stand_in.Runner(proposer)
+    plugin.take_over(runner, "rejection")
+    kind = {"temperature": 0.7, "top_k": 8, "top_p": 0.9, "min_p": 0.1}
+    metadata = stand_in.metadata_of([kind] * count, [0] * count, [[] for _ in range(count)], [], VOCABULARY)
+    runner.batch([str(i) for i in range(count)], metadata)
+    drafts = runner.propose(
+        num_speculative_tokens=1, next_token_ids=torch.full((count,), 3), sampling_metadata=metadata,
+        common_attn_metadata=types.SimpleNamespace(seq_lens=torch.full((count,), 9)), num_rejected_tokens_gpu=None,
+    )  # fmt: skip
+    law = (DRAFT[3] / 0.7).softmax(0)
+    if given == "drawn by us":
+        assert_law(drafts[:, 0], law * kept(DRAFT[3], sampling))
+    else:
+        drafts = torch.multinomial(law, count, replacement=True, generator=torch.Generator().manual_seed(2))[:, None]
+        proposer.rows = law.expand(count, 1, -1)
+    rows = TARGET[3].expand(2 * count, -1)
+    found = runner.step(rows, drafts.tolist(), [10 + 1] * count).sampled_token_ids
+    assert_law(found[:, 0], (TARGET[3] / 0.7).softmax(0) * kept(TARGET[3], sampling))
+    assert 0.3 < (found[:, 1] >= 0).float().mean() < 1.0
+
+
+def test_seeds_stay_with_their_requests(plugin):
+    """Whatever place a request has in the batch; of equal seeds the tokens are equal, and generators draw nothing."""
+    runner = stand_in.Runner()
+    plugin.take_over(runner, "race")
+    for name, seed in (("a", 5), ("b", -1), ("d", 5)):
+        runner.requests[name] = types.SimpleNamespace(generator=torch.Generator().manual_seed(seed))
+
+    def tokens(names):
+        runner.batch(names, stand_in.metadata_of([{}] * len(names), [0] * len(names), [], [], VOCABULARY))
+        runner.input_batch.generators = {0: runner.requests["a"].generator}
+        found = runner.step(torch.zeros(len(names), VOCABULARY), [[]] * len(names), [9] * len(names))
+        assert not runner.input_batch.generators
+        return dict(zip(names, found.sampled_token_ids[:, 0].tolist(), strict=True))
+
+    first = tokens("abcde")
+    assert tokens("cdba") == {name: first[name] for name in "cdba"}
+    assert first["a"] == first["d"]
+    assert len(set(first.values())) > 2
+
+
+def test_tokens_that_are_not_known_yet_are_counted_later(plugin):
+    """With asynchronous scheduling -1 stands for them, until the tokens are on the host."""
+    outputs = [[4, 4, -1, -1], []]
+    metadata = stand_in.metadata_of([{"frequency": 1.0}] * 2, [7, 33], outputs, [], VOCABULARY)
+    seen = plugin.Seen(metadata, VOCABULARY)
+    for text, count in (([4, 4, -1, -1], 2), ([4, 4, 4], 3), ([4, 4, 4, 9, -1], 3)):
+        outputs[0][:] = text
+        edits = seen.counted(outputs)
+        assert edits.output_counts[0, 4] == count
+    assert edits.output_mask.tolist() == [[1 << 4 | 1 << 9, 0], [0, 0]]
+    assert edits.prompt_mask.tolist() == [[1 << 7, 0], [0, 1 << 1]]
+
+
+@pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
+@pytest.mark.parametrize("counts", [(2, 0, 1), (2, 2, 2), (0, 0, 0)], ids=["uneven", "even", "no drafts"])
+def test_logprobs(plugin, mode, counts):
+    """A row for each place of the tokens. vLLM's processors make what is processed: here they forbid a token."""
+    runner = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False), logprobs_mode=mode)
+    plugin.take_over(runner, "rejection")
+    kinds = [{"temperature": 0.0, "top_k": 6}, {"temperature": 0.7, "top_k": 6}, {"temperature": 0.7, "top_k": 6}]
+    runner.batch("abc", stand_in.metadata_of(kinds, [0] * 3, [[]] * 3, [[]] * 3, VOCABULARY, num_logprobs=2))
+    runner.drafter.rows = None
+    inputs = torch.randint(VOCABULARY, (sum(counts) + 3,), generator=torch.Generator().manual_seed(1))
+    logits = TARGET[inputs]
+    drafts, row = [], 0
+    for count in counts:  # the likeliest: many are accepted
+        drafts.append([int(logits[row + i].argmax()) for i in range(count)])
+        row += count + 1
+    given = logits.clone()
+    output = runner.step(logits, drafts, [9] * 3)
+    assert torch.equal(given, logits)
+    tokens, scores = output.sampled_token_ids, output.logprobs_tensors
+    width = max(counts) + 1
+    assert tokens.shape == (3, width)
+    assert scores.logprobs.shape == (3 * width, 3)
+    assert (scores.logprob_token_ids.dtype, scores.selected_token_ranks.dtype) == (torch.int32, torch.int64)
+    for request, begin in enumerate(torch.tensor([0, *counts]).cumsum(0)[:3] + torch.arange(3)):
+        for place in range(counts[request] + 1):
+            token, values = tokens[request, place], logits[begin + place].clone()
+            if token < 0:
+                continue
+            if mode.startswith("processed"):
+                values[3] = -torch.inf
+                values /= kinds[request]["temperature"] or 1.0
+                values[values < values.topk(6).values[-1]] = -torch.inf
+            wanted = values if mode.endswith("logits") else values.log_softmax(-1)
+            at = request * width + place
+            ids = scores.logprob_token_ids[at].long()
+            assert ids.tolist() == [token, *values.topk(2).indices]
+            torch.testing.assert_close(scores.logprobs[at], wanted[ids], rtol=1e-5, atol=1e-5)
+            assert scores.selected_token_ranks[at] == (values >= values[token]).sum()
+
+
+def test_what_is_not_fused_is_named_once(plugin, caplog):
+    runner = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False))
+    plugin.take_over(runner, "rejection")
+    row = torch.zeros(1, VOCABULARY)
+    row[0, 3] = 50.0  # what the stand-in of vLLM's processors forbids
+    for holder, counts in ((None, [1]), (types.SimpleNamespace(has_tracked_requests=lambda: True), [1, 0])):
+        metadata = stand_in.metadata_of([{}], [0], [[]], [[]], VOCABULARY)
+        metadata.thinking_budget_state_holder = holder
+        runner.batch(["a"], metadata)
+        with caplog.at_level("INFO", "vllm"):
+            for count in counts:
+                found = runner.step(row.expand(count + 1, -1), [[3] * count], [9]).sampled_token_ids
+                assert (found[0, 0] == 3) == (holder is None)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["specdec-kernels: vLLM's own processors do thinking_token_budget, on a float32 copy"]
+
+
+@pytest.mark.parametrize("counts, more", [((K, K), 1), ((K, 1), 2)], ids=["even", "uneven"])
+def test_launches(plugin, counts, more):
+    runner = stand_in.Runner(stand_in.Proposer(DRAFT))
+    plugin.take_over(runner, "race")
+    metadata = stand_in.metadata_of([{"top_k": 5}] * 2, [0] * 2, [[]] * 2, [[]] * 2, VOCABULARY)
+    runner.batch("ab", metadata)
+    runner.step(TARGET[: sum(counts) + 2], [[1] * count for count in counts], [9, 9])
+    chains = types.SimpleNamespace(
+        num_draft_tokens=list(counts), draft_token_ids=torch.ones(sum(counts), dtype=torch.int32)
+    )
+    found = launches(lambda: runner._sample(TARGET[: sum(counts) + 2], chains))
+    assert [name for name in found if name.startswith("specdec::")] == ["specdec::verify_chain"]
+    assert len(found) <= 1 + more
+    proposer = runner.drafter
+    proposer.propose(
+        num_speculative_tokens=1, next_token_ids=torch.tensor([1, 2]), sampling_metadata=metadata,
+        common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 9])), num_rejected_tokens_gpu=None,
+    )  # fmt: skip
+    found = launches(lambda: proposer._sample_draft_tokens(DRAFT[:2], metadata))
+    assert [name for name in found if name != "aten::clone"] == ["aten::add", "specdec::race_sample"]
+
+
+class TestSettled:
+    """What is said of an engine of the V1 runner."""
+
+    def line(self, caplog, runner, method="race", drafts=True):
+        caplog.clear()
+        worker = types.SimpleNamespace(
+            vllm_config=types.SimpleNamespace(
+                additional_config={"specdec": method}, speculative_config=runner.speculative_config if drafts else None
+            ),
+            is_driver_worker=True, model_runner=runner,
+        )  # fmt: skip
+        with caplog.at_level("INFO", "vllm"):
+            vllm.settle(worker)
+        (record,) = caplog.records
+        return record.getMessage().removeprefix(f"specdec-kernels: method {method!r}")
+
+    def test_what_it_does(self, plugin, caplog):
+        begins = ", V1 model runner, "
+        assert self.line(caplog, stand_in.Runner()) == begins + "no drafts"
+        drawn = begins + "drafts of draft_model drawn by our noise"
+        assert self.line(caplog, stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False))) == drawn
+        assert self.line(caplog, stand_in.Runner(stand_in.Proposer(DRAFT)), "rejection") == drawn
+        theirs = begins + "drafts of draft_model as vLLM makes them"
+        greedy = stand_in.Proposer(DRAFT, probabilistic=False)
+        assert self.line(caplog, stand_in.Runner(greedy), "rejection") == theirs
+        for name in ("use_heterogeneous_vocab", "use_local_argmax_reduction"):
+            proposer = stand_in.Proposer(DRAFT)
+            setattr(proposer, name, True)
+            assert self.line(caplog, stand_in.Runner(proposer)) == theirs
+        assert self.line(caplog, stand_in.Runner(types.SimpleNamespace())) == theirs  # n-grams
+
+    def test_why_it_does_nothing(self, plugin, caplog):
+        begins = " changes nothing: "
+        runner = stand_in.Runner()
+        assert self.line(caplog, runner, "block") == begins + "without speculative decoding there is nothing to verify"
+        runner.input_batch.logitsprocs.all = [stand_in.MinPLogitsProcessor([]), plugin]
+        assert self.line(caplog, runner) == begins + "our ops have no rule for the logits processors module"
+        with pytest.raises(AssertionError, match="vLLM's own"):
+            runner._sample(None, None)
+
+    def test_refused_by_name(self, plugin):
+        for method, name in (("synthetic", "synthetic_mode"), ("fly", "fly_window_size")):
+            with pytest.raises(NotImplementedError, match=name):
+                plugin.take_over(stand_in.Runner(stand_in.Proposer(DRAFT), method), "race")
+        runner = stand_in.Runner()
+        runner._sample = lambda logits, more, spec_decode_metadata: None
+        with pytest.raises(RuntimeError, match=r"expected .*\(self logits spec_decode_metadata\), as in 0.32.0"):
+            plugin.take_over(runner, "race")

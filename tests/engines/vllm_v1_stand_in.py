@@ -1,0 +1,165 @@
+"""What our plug-in uses of vLLM's V1 runner, in plain torch: a runner, its batch and its proposer of drafts.
+
+The "hidden states" of the proposer's model are logits already. `whole_vllm.py` runs the plug-in in vLLM itself.
+"""
+
+import itertools
+import types
+from typing import NamedTuple
+
+import torch
+
+
+class LogprobsTensors(NamedTuple):
+    logprob_token_ids: torch.Tensor
+    logprobs: torch.Tensor
+    selected_token_ranks: torch.Tensor
+
+
+class SamplerOutput(NamedTuple):
+    sampled_token_ids: torch.Tensor
+    logprobs_tensors: LogprobsTensors | None
+
+
+def outputs():
+    """The module ``vllm.v1.outputs``."""
+    module = types.ModuleType("vllm.v1.outputs")
+    module.LogprobsTensors, module.SamplerOutput = LogprobsTensors, SamplerOutput
+    return module
+
+
+class MinPLogitsProcessor:
+    def __init__(self, kinds):
+        self.min_p = torch.tensor([[kind.get("min_p", 0.0)] for kind in kinds])
+        self.min_p_count = int((self.min_p > 0).sum())
+
+
+class LogitBiasLogitsProcessor:
+    def __init__(self, kinds):
+        self.biases = {i: kind["bias"] for i, kind in enumerate(kinds) if "bias" in kind}
+
+
+class MinTokensLogitsProcessor:
+    def __init__(self, kinds, outputs):
+        given = [(i, kind["shortest"]) for i, kind in enumerate(kinds) if "shortest" in kind]
+        self.min_toks = {i: (least, outputs[i], stops, grammar) for i, (least, stops, grammar) in given}
+
+
+def metadata_of(kinds, prompts, outputs, drafts, vocabulary, num_logprobs=None):
+    """The SamplingMetadata of requests; ``drafts`` and ``outputs`` are lists that go on growing."""
+
+    def numbers(name, off):
+        return torch.tensor([kind.get(name, off) for kind in kinds])
+
+    def has(*names):
+        return any(name in kind for kind in kinds for name in names)
+
+    allowed = [kind.get("allowed", range(vocabulary)) for kind in kinds]
+    forbidden = torch.ones(len(kinds), vocabulary, dtype=torch.bool)
+    for row, tokens in zip(forbidden, allowed, strict=True):
+        row[list(tokens)] = False
+    temperature = numbers("temperature", 1.0)
+    processors = MinPLogitsProcessor(kinds), LogitBiasLogitsProcessor(kinds), MinTokensLogitsProcessor(kinds, outputs)
+    return types.SimpleNamespace(
+        temperature=temperature, all_greedy=bool((temperature == 0).all()),
+        top_k=numbers("top_k", vocabulary).int() if has("top_k") else None,
+        top_p=numbers("top_p", 1.0) if has("top_p") else None,
+        no_penalties=not has("repetition", "frequency", "presence"), prompt_token_ids=torch.tensor(prompts)[:, None],
+        repetition_penalties=numbers("repetition", 1.0), frequency_penalties=numbers("frequency", 0.0),
+        presence_penalties=numbers("presence", 0.0), output_token_ids=outputs, spec_token_ids=drafts,
+        allowed_token_ids_mask=forbidden if has("allowed") else None,
+        bad_words_token_ids={i: kind["bad"] for i, kind in enumerate(kinds) if "bad" in kind},
+        logitsprocs=types.SimpleNamespace(all=processors), max_num_logprobs=num_logprobs, logprob_token_ids=None,
+        thinking_budget_state_holder=None,
+    )  # fmt: skip
+
+
+class Sampler:
+    def __init__(self, logprobs_mode):
+        self.logprobs_mode = logprobs_mode
+
+    def apply_logits_processors(self, logits, metadata, predict_bonus_token):
+        logits[:, 3] = -torch.inf
+        return logits
+
+
+class RejectionSampler:
+    def __init__(self, method):
+        self.synthetic_mode, self.use_fly = method == "synthetic", method == "fly"
+
+    def apply_logits_processors(self, logits, metadata, chains):
+        logits[:, 3] = -torch.inf
+        return logits
+
+
+class Proposer:
+    """Chains of K drafts, each from the row of a table that belongs to the token before it."""
+
+    use_heterogeneous_vocab = use_local_argmax_reduction = False
+
+    def __init__(self, table, probabilistic=True):
+        self.table, self._enable_probabilistic_draft_probs, self.rows = table, probabilistic, None
+        self.model = types.SimpleNamespace(compute_logits=lambda hidden_states: hidden_states.clone())
+
+    def _sample_draft_tokens(self, hidden_states, sampling_metadata):
+        return hidden_states.argmax(-1), None
+
+    def propose(self, num_speculative_tokens, next_token_ids, sampling_metadata, **_):
+        last, drafts, rows = next_token_ids.long(), [], []
+        for _ in range(num_speculative_tokens):
+            last, row = self._sample_draft_tokens(self.table[last], sampling_metadata)
+            drafts.append(last)
+            rows.append(row)
+        self.rows = torch.stack(rows, 1) if rows and rows[0] is not None else None
+        return torch.stack(drafts, 1) if drafts else None
+
+
+class Runner:
+    """GPUModelRunner, for steps that a test makes."""
+
+    is_pooling_model = use_async_scheduling = False
+
+    def __init__(self, proposer=None, method="standard", logprobs_mode="raw_logprobs"):
+        self.device, self.sampler, self.requests = torch.device("cpu"), Sampler(logprobs_mode), {}
+        self.speculative_config = None
+        self.input_batch = types.SimpleNamespace(
+            generators={}, update_async_output_token_ids=lambda: None, logitsprocs=types.SimpleNamespace(all=[])
+        )
+        if proposer is not None:
+            self.speculative_config = types.SimpleNamespace(method="draft_model", rejection_sample_method=method)
+            self.drafter, self.rejection_sampler = proposer, RejectionSampler(method)
+
+    def _sample(self, logits, spec_decode_metadata):
+        raise AssertionError("vLLM's own sampler was asked")
+
+    def _get_spec_decode_draft_probs(self, chains):
+        """Rows of the drafts that are verified, for requests that may have other places since they were drawn."""
+        if self.drafter.rows is None:
+            return None
+        found = dict(zip(self.drafted_for, self.drafter.rows, strict=True))
+        counts = zip(self.input_batch.req_ids, chains.num_draft_tokens, strict=True)
+        return torch.cat([found[name][:count] for name, count in counts if count])
+
+    def propose(self, **given):
+        """Drafts of the batch."""
+        self.drafted_for = self.input_batch.req_ids
+        return self.drafter.propose(**given)
+
+    def batch(self, names, metadata):
+        """What is sampled next; a name of which nothing is known gets a state with no generator."""
+        batch = self.input_batch
+        batch.req_ids, batch.num_reqs, batch.sampling_metadata = list(names), len(names), metadata
+        for name in names:
+            self.requests.setdefault(name, types.SimpleNamespace(generator=None))
+
+    def step(self, logits, drafts, ends):
+        """`_sample` of rows whose last input token is followed by the place ``ends``; drafts are lists."""
+        counts = [len(row) for row in drafts]
+        begins = torch.tensor([0, *counts]).cumsum(0)[:-1] + torch.arange(len(counts))
+        chains = types.SimpleNamespace(
+            num_draft_tokens=counts, draft_token_ids=torch.tensor([*itertools.chain(*drafts)], dtype=torch.int32),
+            bonus_logits_indices=begins + torch.tensor(counts),
+            target_logits_indices=torch.cat([b + torch.arange(n) for b, n in zip(begins, counts, strict=True)]),
+        )  # fmt: skip
+        self.seq_lens = torch.tensor(ends, dtype=torch.int32)
+        return self._sample(logits, chains)

@@ -1,0 +1,426 @@
+"""Whole vLLM on a CPU, its V1 runner as it is, with the embedded pair: texts, laws and accepted drafts by our plug-in.
+
+Engines of this process, and a server. Each check of a law calls a right one wrong with probability `FALSE_ALARM`.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+os.environ.update(
+    HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR",
+)  # fmt: skip
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import specdec_kernels
+from specdec_kernels.engines import vllm as plugin
+from tests.support.laws import FALSE_ALARM, pooled
+
+vllm = pytest.importorskip("vllm")
+from llvmlite.binding import ffi  # noqa: E402
+from vllm.sampling_params import StructuredOutputsParams  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET, DRAFT = (str(ROOT / "specdec_kernels" / "models" / name) for name in ("target", "draft"))
+K = 4
+SPECULATION = {
+    "no drafts": None,
+    "draft model": {"model": DRAFT, "num_speculative_tokens": K, "draft_sample_method": "probabilistic"},
+    "n-grams": {"method": "ngram", "num_speculative_tokens": K, "prompt_lookup_max": 3, "prompt_lookup_min": 1},
+}
+ENGINES = {}
+# A second engine of a process asks what all modules hold for its __dict__, and what this one holds has a strange one
+# once n-grams were looked up.
+sys.modules[ffi.__name__] = types.ModuleType(ffi.__name__)
+sys.modules[ffi.__name__].__getattr__ = functools.partial(getattr, ffi)
+METHODS = ("race", "rejection", "block")
+OWN = "vLLM's own"
+
+
+def engine(drafts, method, **more):
+    """A vLLM of these drafts and this method, loaded once."""
+    name = drafts, method, str(more)
+    found = ENGINES.get(name)
+    if found is None:
+        plugin.install()
+        given = {"max_num_seqs": 128, "num_gpu_blocks_override": 160} | more
+        found = ENGINES[name] = vllm.LLM(
+            TARGET, speculative_config=SPECULATION[drafts] and dict(SPECULATION[drafts]), max_model_len=256,
+            enforce_eager=True, dtype="float32", max_logprobs=-1, seed=0, disable_log_stats=False,
+            distributed_executor_backend="uni", additional_config={} if method == OWN else {"specdec": method}, **given,
+        )  # fmt: skip
+    return found
+
+
+def request(**more):
+    return vllm.SamplingParams(**{"temperature": 0.8, "max_tokens": 48, "seed": 5} | more)
+
+
+KINDS = {
+    "greedy": dict(temperature=0.0),
+    "plain": dict(),
+    "hot": dict(temperature=1.5),
+    "top-k, top-p": dict(top_k=20, top_p=0.9),
+    "repetition": dict(repetition_penalty=1.3),
+    "frequency": dict(frequency_penalty=0.7),
+    "presence": dict(presence_penalty=0.7),
+    "allowed tokens": dict(allowed_token_ids=[10, 32, *range(97, 123)]),
+    "bad words": dict(bad_words=["e", "th", "you"]),
+    "minimum of tokens": dict(min_tokens=30, stop_token_ids=[10, 32]),
+    "grammar": dict(structured_outputs=StructuredOutputsParams(regex="[a-z ]{40}")),
+    "three of one": dict(n=3),
+    "stop string": dict(stop=["e "]),
+    "log-probabilities": dict(logprobs=3),
+}
+PROMPTS = ("ROMEO:", "JULIET: my lord, my lord,", "First Citizen:")
+
+
+def written(llm, kinds, prompts=PROMPTS, **more):
+    """Of each kind of request, all in one batch: tokens, and log-probabilities with ranks to three places."""
+    given = [prompts[i % len(prompts)] for i in range(len(kinds))]
+    outputs = llm.generate(given, [request(**kind | more) for kind in kinds.values()], use_tqdm=False)
+    return {name: [spoken(text) for text in output.outputs] for name, output in zip(kinds, outputs, strict=True)}
+
+
+def spoken(text):
+    scores = [{token: (round(x.logprob, 3), x.rank) for token, x in row.items()} for row in text.logprobs or ()]
+    return list(text.token_ids), scores
+
+
+@pytest.mark.parametrize("drafts", ["draft model", "n-grams"])
+def test_race_writes_what_it_writes_without_drafts(drafts, table):
+    plain, raced = (written(engine(each, "race"), KINDS) for each in ("no drafts", drafts))
+    assert raced == plain
+    lengths = {name: [len(tokens) for tokens, _ in texts] for name, texts in plain.items()}
+    assert lengths["minimum of tokens"][0] >= 30
+    assert lengths["stop string"][0] < 48
+    assert len({tuple(tokens) for tokens, _ in plain["three of one"]}) == 3
+    same = f"{len(KINDS)} of {len(KINDS)} kinds of request"
+    table(TEXTS, {"texts": f"race, {drafts}", "those of": "race, no drafts", "the same": same})
+
+
+TEXTS = "vLLM 0.32.0, V1 runner, whole: texts of all kinds of request in one batch"
+
+
+@pytest.mark.parametrize(
+    "drafts, method", [("no drafts", "race"), ("n-grams", "rejection"), *(("draft model", each) for each in METHODS)]
+)
+def test_greedy_texts(drafts, method, table):
+    """Penalties, bans and grammars do to them what vLLM's own processors do; without drafts a bias, too."""
+    kinds = KINDS | ({"bias": {"logit_bias": {101: 3.0, 32: -2.5}}} if drafts == "no drafts" else {})
+    ours, theirs = (written(each, kinds, temperature=0.0, n=1) for each in (engine(drafts, method), plain_vllm()))
+    assert ours == theirs
+    same = f"{len(kinds)} of {len(kinds)}"
+    table(TEXTS, {"texts": f"{method}, {drafts}, greedy", "those of": f"{OWN}, no drafts", "the same": same})
+
+
+def plain_vllm():
+    return engine("no drafts", OWN)
+
+
+def test_requests_that_join_wait_and_end(table):
+    """Prompts in pieces, a shared prefix from the cache, requests thrown out and read again, uneven lengths."""
+    small = {"block_size": 32, "num_gpu_blocks_override": 14, "max_num_batched_tokens": 64, "max_num_seqs": 8}
+    prefix = "What say you to my suit? " * 3  # two blocks and more
+    prompts = [prefix + tail for tail in ("ROMEO:", "JULIET:", "Nurse: come,", "x" * 60)]
+    kinds = {str(i): dict(seed=i, max_tokens=20 + 8 * i, presence_penalty=0.4 * (i % 2)) for i in range(8)}
+    plain = written(engine("no drafts", "race"), kinds, prompts)
+    llm = engine("draft model", "race", **small)
+    assert written(llm, kinds, prompts) == plain
+    seen = counters(llm)
+    assert seen["vllm:num_preemptions"] > 0
+    assert seen["vllm:prefix_cache_hits"] > 0
+    table(TEXTS, {
+        "texts": f"race, draft model, {seen['vllm:num_preemptions']} preemptions, prefix cache, prompts in pieces",
+        "those of": "race, no drafts, all at once", "the same": "8 of 8",
+    })  # fmt: skip
+
+
+def counters(llm):
+    return {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+
+
+# Laws: the four first tokens of a text, of which the last three are verified. Few tokens are possible, so that each
+# sequence of them is a cell of the test.
+LENGTH, MANY = 4, 3000
+OPEN = "the man that the man thought, and the man "  # may go on in many ways, also for n-grams
+LAWS = {
+    "three tokens allowed": {"allowed_token_ids": [32, 97, 101]},
+    "top-k 3": {"top_k": 3},
+    "top-p 0.6": {"top_p": 0.6},
+}
+
+
+def law_of(shape):
+    """Every text of `LENGTH` tokens and its probability, by the plain engine's logits in float64."""
+    llm, prompt = plain_vllm(), plain_vllm().get_tokenizer().encode(OPEN)
+    texts = {(): 1.0}
+    for _ in range(LENGTH):
+        ends = llm.generate(
+            [{"prompt_token_ids": [*prompt, *text]} for text in texts],
+            vllm.SamplingParams(temperature=0.0, max_tokens=1, logprobs=-1), use_tqdm=False,
+        )  # fmt: skip
+        longer = {}
+        for (text, before), end in zip(texts.items(), ends, strict=True):
+            row = end.outputs[0].logprobs[0]
+            tokens = np.array(list(row))
+            logits = np.array([row[token].logprob for token in tokens], dtype=np.float64)
+            if "allowed_token_ids" in shape:
+                logits[~np.isin(tokens, shape["allowed_token_ids"])] = -np.inf
+            weights = np.exp((logits - logits.max()) / 0.8)
+            order = np.argsort(-weights)
+            share = np.cumsum(weights[order]) / weights.sum()
+            keep = order[: shape.get("top_k", len(order))]
+            keep = keep[np.append(0.0, share)[: len(keep)] < shape.get("top_p", 1.0)]
+            for token, weight in zip(tokens[keep], weights[keep] / weights[keep].sum(), strict=True):
+                if weight > 0:
+                    longer[(*text, int(token))] = before * weight
+        texts = longer
+    return texts
+
+
+def p_values(texts, law):
+    """Of the first token, of the second and third, and of all: chi-squared. 0 where a text is impossible."""
+    found = []
+    for begin, end in ((0, 1), (1, 3), (0, LENGTH)):
+        cells = {}
+        for text, probability in law.items():
+            cells[text[begin:end]] = cells.get(text[begin:end], 0.0) + probability
+        places = {text: i for i, text in enumerate(cells)}
+        if any(text[begin:end] not in places for text in texts):
+            return [0.0] * 3
+        counts = np.bincount([places[text[begin:end]] for text in texts], minlength=len(cells))
+        counts, expected = pooled(counts, len(texts) * np.array(list(cells.values())))
+        found.append(stats.chisquare(counts, expected).pvalue if len(counts) > 1 else 1.0)
+    return found
+
+
+def drawn(llm, shape, count=MANY, seeds=True):
+    """Texts of requests, of which every second has a seed."""
+    seeds = [i if seeds and i % 2 else None for i in range(count)]
+    kinds = [request(max_tokens=LENGTH, ignore_eos=True, seed=seed, **shape) for seed in seeds]
+    outputs = llm.generate([OPEN] * count, kinds, use_tqdm=False)
+    return [tuple(output.outputs[0].token_ids) for output in outputs]
+
+
+@pytest.fixture(scope="module")
+def laws():
+    return {name: law_of(shape) for name, shape in LAWS.items()}
+
+
+CHECKED = {
+    ("draft model", "race"): ("three tokens allowed", "top-k 3"),
+    ("draft model", "rejection"): tuple(LAWS),
+    ("draft model", "block"): ("top-p 0.6",),
+    ("n-grams", "rejection"): ("top-k 3",),
+}
+
+
+@pytest.mark.parametrize("drafts, method, shape", [(*of, shape) for of, shapes in CHECKED.items() for shape in shapes])
+def test_law(drafts, method, shape, laws, table):
+    llm = engine(drafts, method)
+    with watched(llm) as seen:
+        found = p_values(drawn(llm, LAWS[shape]), laws[shape])
+    assert MANY / 10 < seen[1] < K * seen[0]
+    row = {"verification": f"{method}, {drafts}", "filter": shape}
+    table(LAWS_TITLE, row | {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)})
+    assert min(found) >= FALSE_ALARM
+
+
+LAWS_TITLE = f"vLLM 0.32.0, V1 runner, whole: laws of {MANY} texts, p by chi-squared"
+PARTS = ("first token", "second and third", "all four")
+
+
+@contextlib.contextmanager
+def watched(llm):
+    """[chains that had drafts, drafts accepted] of what a vLLM verifies meanwhile."""
+    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    sample, seen = runner._sample, [0, 0]
+
+    def counted(logits, chains):
+        output = sample(logits, chains)
+        if chains is not None:
+            drafted = torch.tensor(chains.num_draft_tokens) > 0
+            seen[0] += int(drafted.sum())
+            seen[1] += int((output.sampled_token_ids[drafted, 1:] >= 0).sum())
+        return output
+
+    runner._sample = counted
+    try:
+        yield seen
+    finally:
+        runner._sample = sample
+
+
+def accepted(llm, count=96):
+    """Drafts accepted a step, and tokens a second of the processor, of four texts."""
+    kinds = [request(max_tokens=count, seed=i, ignore_eos=True) for i in range(4)]
+    with watched(llm) as seen:
+        begin = time.process_time()
+        llm.generate([*PROMPTS, "O, "], kinds, use_tqdm=False)
+        seconds = time.process_time() - begin
+    return seen[1] / max(seen[0], 1), 4 * count / seconds
+
+
+COUPLED = 1.5  # of `K` drafts, a race's with its noise shared: more; all else stays below
+COMPARED = {
+    "no drafts": ("race", OWN),
+    "draft model": (*METHODS, OWN),
+    "n-grams": ("rejection", OWN),
+}
+
+
+@pytest.mark.parametrize("drafts, method", [(drafts, method) for drafts, some in COMPARED.items() for method in some])
+def test_accepted(drafts, method, table):
+    llm = engine(drafts, method)
+    accepted(llm, 4)
+    rate, speed = accepted(llm)
+    row = {"drafts": drafts, "verification": method, "accepted of 4": f"{rate:.2f}", "tokens/s": f"{speed:.0f}"}
+    table("vLLM 0.32.0, V1 runner, whole: four texts of 96 tokens, temperature 0.8", row)
+    if drafts == "draft model" and method == "race":
+        assert rate > COUPLED
+
+
+@contextlib.contextmanager
+def wrapped(name, change):
+    """An op of ours, which gets other arguments."""
+    op = getattr(specdec_kernels, name)
+    setattr(specdec_kernels, name, lambda *given, **named: op(*given, **change(*given, **named)))
+    try:
+        yield
+    finally:
+        setattr(specdec_kernels, name, op)
+
+
+def one_later(*_, **named):
+    return named | {"position": named["position"] + 1}
+
+
+def unfiltered(*_, **named):
+    return named | {"sampling": named["sampling"]._replace(top_k=0)}
+
+
+class TestFaults:
+    """Each is seen by one of the checks above, and by that alone it is found."""
+
+    def test_the_draft_one_place_later(self):
+        with wrapped("race_sample", one_later):
+            rate, _ = accepted(engine("draft model", "race"), 64)
+        assert rate < COUPLED
+
+    def test_noise_that_is_not_shared(self):
+        with wrapped("race_sample", lambda *_, **named: named | {"nonce": 3}):
+            rate, _ = accepted(engine("draft model", "race"), 64)
+        assert rate < COUPLED
+
+    def test_chains_one_place_later(self):
+        kinds = {"plain": KINDS["plain"]}
+        plain = written(engine("no drafts", "race"), kinds)
+
+        def later(*_, **named):
+            return one_later(**named) if named["draft_tokens"].shape[-1] else named
+
+        with wrapped("verify_chain", later):
+            assert written(engine("draft model", "race"), kinds) != plain
+
+    def test_filters_of_the_draft_alone(self, laws):
+        with wrapped("verify_chain", unfiltered):
+            texts = drawn(engine("draft model", "rejection"), LAWS["top-k 3"], 400)
+        assert min(p_values(texts, laws["top-k 3"])) < FALSE_ALARM
+
+    def test_one_seed_for_all(self, laws, monkeypatch):
+        from specdec_kernels.engines import _vllm_v1
+
+        seeds = _vllm_v1.Sampler._seeds
+        monkeypatch.setattr(_vllm_v1.Sampler, "_seeds", lambda self: torch.zeros_like(seeds(self)))
+        texts = drawn(engine("draft model", "rejection"), LAWS["top-k 3"], 400)
+        assert min(p_values(texts, laws["top-k 3"])) < FALSE_ALARM
+
+
+def test_vllms_own_verification_on_a_cpu(laws, table):
+    """Why this is worth having there: its stand-in for a kernel leaves the temperature of drafts' rows unwritten. With
+    top-k it stops, and so it does with a seed where a prompt is read in pieces.
+    """
+    texts = drawn(engine("draft model", OWN), LAWS["three tokens allowed"], 500, seeds=False)
+    found = p_values(texts, laws["three tokens allowed"])
+    row = {"verification": f"{OWN}, draft model", "filter": "three tokens allowed"}
+    table(LAWS_TITLE, row | {part: f"{p:.2g}" for part, p in zip(PARTS, found, strict=True)})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """vLLM's server with a draft model and a race, which finds the plug-in by its entry point."""
+    place = tmp_path_factory.mktemp("server")
+    line = re.search(r'entry-points."vllm.general_plugins".*\n(.+)', (ROOT / "pyproject.toml").read_text())[1]
+    installed = place / "specdec_kernels-0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: specdec-kernels\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text("[vllm.general_plugins]\n" + line.replace('"', "") + "\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = place / "log"
+    environment = os.environ | {
+        "SPECDEC_VLLM": "race", "PYTHONPATH": f"{place}:{ROOT}", "VLLM_LOGGING_LEVEL": "INFO",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+    }  # fmt: skip
+    options = {
+        "--model": TARGET, "--host": "127.0.0.1", "--port": port, "--served-model-name": "pair", "--max-model-len": 256,
+        "--dtype": "float32", "--num-gpu-blocks-override": 160,
+        "--speculative-config": json.dumps(SPECULATION["draft model"]),
+    }  # fmt: skip
+    arguments = ["--enforce-eager", *(str(word) for option in options.items() for word in option)]
+    with log.open("w") as out:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments],
+            env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, cwd=place,
+        )  # fmt: skip
+    try:
+        for _ in range(600):
+            assert running.poll() is None, log.read_text()[-3000:]
+            with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health")
+                break
+            time.sleep(0.3)
+        yield types.SimpleNamespace(port=port, log=log)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGTERM)
+        running.wait(timeout=60)
+
+
+def test_a_text_does_not_depend_on_its_neighbours(server, table):
+    def asked(i):
+        body = {
+            "model": "pair", "prompt": PROMPTS[i % 3], "max_tokens": 24 + i, "temperature": 0.8, "seed": i,
+            "top_k": 40 * (i % 2), "presence_penalty": 0.5 * (i % 4 == 3),
+        }  # fmt: skip
+        sent = urllib.request.Request(
+            f"http://127.0.0.1:{server.port}/v1/completions", json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )  # fmt: skip
+        return json.load(urllib.request.urlopen(sent, timeout=120))["choices"][0]["text"]
+
+    alone = [asked(i) for i in range(12)]
+    with ThreadPoolExecutor(12) as pool:
+        assert list(pool.map(asked, range(12))) == alone
+    assert len(set(alone)) == 12
+    assert "specdec-kernels: method 'race', V1 model runner, drafts of draft_model" in server.log.read_text()
+    table(TEXTS, {"texts": "server, race, draft model, 12 at once", "those of": "each alone", "the same": "12 of 12"})
