@@ -199,8 +199,9 @@ __device__ __forceinline__ TileMass weigh(const R& row, int32_t tile, const Logi
 
 // Brings a tile into the L2 cache: a lane has a part of a line.
 __device__ __forceinline__ void prefetch_tile(const Row& row, int32_t tile) {
-  const int32_t size = row.dtype == SPECDEC_FLOAT32 ? 4 : 2, token = tile * kMassTile + lane_id() * (kMassTile / 32);
-  if (token < row.vocab) prefetch_line(static_cast<const char*>(row.data) + static_cast<int64_t>(token) * size);
+  const int64_t size = row.dtype == SPECDEC_FLOAT32 ? 4 : 2;
+  const int64_t token = int64_t{tile} * kMassTile + lane_id() * (kMassTile / 32);
+  if (token < row.vocab) prefetch_line(static_cast<const char*>(row.data) + token * size);
 }
 
 // By one warp: the whole row from its tiles' words. word(tile, k) is word k of a tile. The words of a lane's first tiles
