@@ -1,4 +1,4 @@
-// mass_tiles: a block has a row, and its warps take chunks in turn.
+// mass_tiles: a block has a row, and its warps take tiles in turn.
 #include "../rows/edited_row.cuh"
 #include "../rows/mass_row.cuh"
 #include "../team/launch.cuh"

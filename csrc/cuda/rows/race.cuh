@@ -157,7 +157,7 @@ __device__ __forceinline__ float score_at_least(const WeightsOf<Kept>& weights, 
                                                 const LaneNoise& words) {
   const auto& row = weights.target.row;
   const int32_t column = first + lane_id() * kGroup + first_winner(words.b);
-  if (lane_id() >= groups || column < 0 || column >= row.vocab || words.a >= 0x80000000u) return -kInfinity;
+  if (lane_id() >= groups || column < 0 || column >= row.vocab || static_cast<int32_t>(words.a) < 0) return -kInfinity;
   const float log_weight = weights.log_weight(element(row, column), column);
   const float u = (static_cast<float>(words.a) + 128.0f) * 0x1p-32f;  // a float of 2^31 is rounded by 64
   const float late = log2_approx(u) * 0.69314718f - 4.1588831f + u;   // log(1/64)
