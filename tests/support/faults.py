@@ -236,6 +236,18 @@ FAULTS = {
         "if (part > 1) put(load_elements(",
         "tests/backends/test_cuda_edges.py -k aligned",
     ),
+    "CUDA: a race loses what its list has no room for": Fault(
+        "csrc/cuda/rows/race.cuh",
+        "more = __any_sync(kWarp, (left | open) != 0);",
+        "left = 0, more = __any_sync(kWarp, open != 0);",
+        "tests/backends/test_cuda_edges.py -k more_may_win",
+    ),
+    "CUDA: a race's guess is above the score": Fault(
+        "csrc/cuda/rows/race.cuh",
+        "log2_approx(u) * 0.69314718f - 4.1588831f + u;",
+        "log2_approx(u) * 0.69314718f - 4.1588831f;",
+        "tests/backends/test_cuda_edges.py -k first_guess",
+    ),
     "CUDA: nobody asks the parts behind the 32nd": Fault(
         "csrc/cuda/team/block_reduce.cuh",
         "status |= static_cast<unsigned>(word(i, 1));",
