@@ -1,5 +1,6 @@
 """The machine that runs PTX: what threads do together, and each planted fault is caught."""
 
+import ctypes
 import re
 
 import numpy as np
@@ -92,6 +93,7 @@ FAULTS = {
                           "a misaligned 16-byte access"),
     "unwritten": ("atom.shared.add.u32 %r4, [room], 1;", 1, "read of unwritten shared memory"),
     "race": ("mov.u32 %r3, room; st.shared.u32 [%r3], %r1;", 1, "without a barrier between"),
+    "copies": ("mov.u32 %r3, 7; st.shared.u32 [room], %r3;", 1, "without a barrier between"),
     "no_such_rank": ("mov.u64 %rd5, room; cvta.shared.u64 %rd5, %rd5; mapa.u64 %rd6, %rd5, 2;", 2,
                      "no block of rank 2"),
     "mapa_of_global": ("mapa.u64 %rd6, %rd1, 1;", 2, "no address of shared memory"),
@@ -167,6 +169,15 @@ def test_a_cluster_reads_its_peers(texts, schedule):
 def test_shared_memory_that_nobody_wrote_holds_something_else_for_each_seed(texts):
     """It may be read: where a source reads one word or another, the compiler may read both and take one."""
     assert len({texts.run("poison", schedule=schedule)[1][0] for schedule in (1, 2, 3)}) == 3
+
+
+def test_copies_of_a_value_may_be_written_where_the_compiler_does_so(texts):
+    texts.library.ptx_copies_are_written(ctypes.c_bool(True))
+    try:
+        assert texts.run("copies", threads=32)[0] == ""
+        assert re.search("without a barrier between", texts.run("race", threads=32)[0])
+    finally:
+        texts.library.ptx_copies_are_written(ctypes.c_bool(False))
 
 
 @pytest.mark.parametrize("schedule", (1, 2))

@@ -41,6 +41,8 @@ void* in_shared(uint64_t address, unsigned bytes, Access access, At at) {
   return host_cuda::shared_at(all, static_cast<ptrdiff_t>(offset / bytes), bytes, how, site(at));
 }
 
+bool copies_are_written = false;
+
 bool on_stack(uint64_t address) {  // of this thread, whose frame holds its local memory
   char here;
   const int64_t above = static_cast<int64_t>(address) - static_cast<int64_t>(reinterpret_cast<uintptr_t>(&here));
@@ -68,6 +70,13 @@ unsigned blocks_in_cluster() { return host_cuda::cluster_size(); }
 std::vector<Piece>& memory() {
   static std::vector<Piece> pieces;
   return pieces;
+}
+
+extern "C" void ptx_copies_are_written(bool on) { copies_are_written = on; }
+
+bool is_there(uint64_t address, const void* value, unsigned bytes) {
+  const bool own = address >> kWindow == host_cuda::cluster_rank() + 1u;
+  return copies_are_written && own && host_cuda::shared_holds(offset_of(address), value, bytes);
 }
 
 uint64_t shared_window() { return window_of(host_cuda::cluster_rank()); }

@@ -70,6 +70,9 @@ void* at_global(uint64_t address, unsigned bytes, At at);
 void* at_acquired(uint64_t address, unsigned bytes, At at);  // others may run before
 void* at_atomic(uint64_t address, unsigned bytes, At at);    // also here
 void* at_shared(uint64_t address, unsigned bytes, Access access, At at);
+// Does a store to shared memory change nothing, where machine code may do that? Triton's may: threads that hold copies of
+// one value all write it.
+bool is_there(uint64_t address, const void* value, unsigned bytes);
 void* at_local(uint64_t address, unsigned bytes, const char* local, unsigned local_bytes, At at);
 void* at_param(uint64_t address, unsigned bytes, const char* param, unsigned param_bytes, At at);
 

@@ -295,6 +295,10 @@ class Kernel:
         elif form.startswith("st"):
             names = split(operands[1].strip("{}"))
             steps = [f"p[{i}] = {self.read(name, kind)}" for i, name in enumerate(names)]
+            if form.startswith("st.shared"):
+                values = ", ".join(self.read(name, kind) for name in names)
+                there = f"is_there({self.read(place, '*')}, v, sizeof v)"
+                begin = f"{ctype} v[] = {{{values}}}; auto p = {there} ? v : ({ctype}*){pointer}"
         else:
             names = [None]
             steps = [
