@@ -51,13 +51,14 @@ def test_the_last_token_of_an_aligned_row_may_win(device, dtype, vocabulary):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_more_may_win_than_a_warp_lists(device, dtype):
-    """A quarter of each group has weight. Where no group's first arrival does, all of that may win: 64 tokens."""
-    rows = torch.full((40, 256), -torch.inf).view(40, 4, 64)
-    rows[:, :, :16] = torch.randn(40, 4, 16, generator=torch.Generator().manual_seed(1))
-    rows = rows.view(40, 256).to(dtype)
+def test_more_may_win_than_a_block_lists(device, dtype):
+    """Half of each group has weight. Where no group's first arrival does, all of that may win: 128 tokens of a block
+    that has 64 threads."""
+    rows = torch.full((100, 256), -torch.inf).view(100, 4, 64)
+    rows[:, :, :32] = torch.randn(100, 4, 32, generator=torch.Generator().manual_seed(1))
+    rows = rows.view(100, 256).to(dtype)
     assert torch.equal(
-        race_sample(rows, seed=seeds(40), position=1), on_cpu(race_sample, rows, seed=seeds(40), position=1)
+        race_sample(rows, seed=seeds(100), position=1), on_cpu(race_sample, rows, seed=seeds(100), position=1)
     )
 
 
