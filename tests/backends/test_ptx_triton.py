@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SOME = ("cutoff", "residual", "overlap", "race_sample", "tree_mask", "verify_chain rejection", "verify_tree race")
 
 
-@pytest.mark.parametrize("arch, calls", [("sm_90", ()), ("sm_80", SOME)], ids=lambda x: str(x)[:6])
+@pytest.mark.parametrize("arch, calls", [("sm_90", ()), ("sm_100", ()), ("sm_80", SOME)], ids=lambda x: str(x)[:6])
 def test_calls_give_the_bits_of_the_cpu(arch, calls, tmp_path):
     """In a process of its own: where kernels are compiled they cannot be interpreted."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}

@@ -118,6 +118,22 @@ T toward_zero(float a) {  // saturates
 }
 uint32_t reversed(uint32_t a);
 uint32_t permuted(uint32_t a, uint32_t b, uint32_t selectors);
+// Two floats in each word.
+inline float plus(float x, float y) { return x + y; }
+inline float minus(float x, float y) { return x - y; }
+inline float times(float x, float y) { return x * y; }
+inline float times_plus(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+template <class F, class... Words>
+uint64_t by_pairs(F&& f, Words... words) {
+  const auto half = [](uint64_t word, int shift) {
+    R32 part;
+    part.b32 = static_cast<uint32_t>(word >> shift);
+    return part.f32;
+  };
+  R32 low, high;
+  low.f32 = f(half(words, 0)...), high.f32 = f(half(words, 32)...);
+  return uint64_t{high.b32} << 32 | low.b32;
+}
 float smaller(float a, float b);
 float larger(float a, float b);
 float larger_or_nan(float a, float b);
@@ -136,8 +152,9 @@ float quotient_within(float a, float b);
 uint32_t shuffled(const char* form, uint32_t a, uint32_t b, uint32_t c, uint32_t mask, bool* in_range, At at);
 uint32_t votes(const char* form, bool a, uint32_t mask, At at);
 uint32_t reduced(const char* form, uint32_t a, uint32_t mask, At at);
-float largest_or_nan(const char* form, float a, uint32_t mask, At at);
+float reduced_by(float (*one_of)(float, float), const char* form, float a, uint32_t mask, At at);
 void store_matrices(const char* form, uint64_t row, Quad parts, At at);
+uint32_t load_matrix(const char* form, uint64_t row, At at);
 void sync_warp(uint32_t mask, At at);
 uint32_t sync_block(const char* form, uint32_t barrier, bool a, At at);  // how many threads brought true
 void arrive_at_cluster(bool* arrived, At at);
