@@ -116,7 +116,7 @@ def test_kernels_compile(arch):
     assert set(found) == set(committed), "make the table anew: python -m tests.support.cuda_aot table"
     for name, row in found.items():
         assert row["spill_bytes"] == 0, row
-        assert row["shared_bytes"] <= 4 << 10, row  # kDeclaredShared
+        assert row["shared_bytes"] <= 6 << 10, row  # kDeclaredShared
         assert row["registers"] <= 128, row  # two blocks a multiprocessor
         if streams(row["op"]):
             assert row["loads_together"] >= 8, row

@@ -341,9 +341,9 @@ struct AskingOps {
   // Of how many nodes the walk may read rows, from this one on. Each lane looks at the token of another one.
   __device__ int32_t rows_ahead(int32_t node) const {
     if (Topology::kSiblings || rows_at_once == 1) return 1;
-    const int32_t next = node + 1 + lane_id();
-    const bool read = next < t.drafts() && in_vocab(t, t.draft_token(next));
-    return min(rows_at_once, __ffs(static_cast<int>(~__ballot_sync(kWarp, read))));
+    const int32_t ahead = lane_id() + 1;  // fewer rows than a warp has lanes: the last lane has none
+    const bool read = ahead < rows_at_once && node + ahead < t.drafts() && in_vocab(t, t.draft_token(node + ahead));
+    return __ffs(static_cast<int>(~__ballot_sync(kWarp, read)));
   }
   __device__ unsigned known_sides() const { return (knows(kTarget) ? kTarget : 0u) | (knows(kDraft) ? kDraft : 0u); }
   __device__ void ask_rows(RowWork::Kind kind, int32_t node, unsigned sides, int32_t rows) {
