@@ -216,6 +216,20 @@ def of_units(units):
 
 
 @triton.jit
+def sum_in_any_order(x):
+    """The sum of all of a block of float32, in whole numbers of 2^-40 of the power of two below its largest.
+
+    A sum of floats has the order of the block's layout, and that is another one if the rows' addresses are.
+    """
+    flat = tl.reshape(x, [x.numel])
+    largest = tl.max(tl.abs(flat), axis=0)
+    power = tl.maximum(largest.to(tl.int32, bitcast=True) & 0x7F800000, 0x00800000)  # as float32
+    share = flat * (0x7F000000 - power).to(tl.float32, bitcast=True)  # within (-2, 2)
+    total = tl.sum((share * 2.0**40).to(tl.int64), axis=0).to(tl.float32) * 2.0**-40
+    return tl.where(largest < INFINITY, total * power.to(tl.float32, bitcast=True), INFINITY)
+
+
+@triton.jit
 def unit_sums(w):
     """Sums [rows], int64, of a block [rows, columns] of weights, each clipped at 1 and rounded to a multiple of 2^-42.
 

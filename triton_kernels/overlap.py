@@ -1,10 +1,11 @@
 """How well a draft law covers a target law: sums over pairs of tiles, added up by the last program of a row."""
 
+import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
 from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
-from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term
+from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term, sum_in_any_order
 from specdec_kernels.triton_kernels._pairs import (
     launch_laws,
     look,
@@ -24,6 +25,12 @@ from specdec_kernels.triton_kernels._rows import (
     row_at,
     tile_tokens,
 )
+
+
+@triton.jit
+def sum_of_tiles(sums, index, here):
+    """The sum of one of the four numbers of each tile, which other programs may have written."""
+    return sum_in_any_order(tl.load(sums + 4 * index, mask=here, other=0.0, cache_modifier=".cg"))
 
 
 @_launch.kernel
@@ -64,10 +71,10 @@ def overlap_kernel(
         y = load_tokens(draft_row, draft_law, draft_map, start, TILE)
         p = probabilities(x, tokens, target_law, p_known)
         q = probabilities(y, tokens, draft_law, q_known)
-        tl.store(sums + 4 * tile, tl.sum(tl.sum(tl.minimum(p, q), axis=1), axis=0))
-        tl.store(sums + 4 * tile + 1, tl.sum(tl.sum(tl.abs(p - q), axis=1), axis=0))
-        tl.store(sums + 4 * tile + 2, tl.sum(tl.sum(entropy_term(p, q), axis=1), axis=0))
-        tl.store(sums + 4 * tile + 3, tl.sum(tl.sum(harmonic_term(p, q), axis=1), axis=0))
+        tl.store(sums + 4 * tile, sum_in_any_order(tl.minimum(p, q)))
+        tl.store(sums + 4 * tile + 1, sum_in_any_order(tl.abs(p - q)))
+        tl.store(sums + 4 * tile + 2, sum_in_any_order(entropy_term(p, q)))
+        tl.store(sums + 4 * tile + 3, sum_in_any_order(harmonic_term(p, q)))
         if status is not None:
             row_status = look(y, draft_law, look(x, target_law, row_status, 1), 2)
     if status is not None:
@@ -76,12 +83,10 @@ def overlap_kernel(
     if is_last(record + DONE, splits):
         index = tl.arange(0, TILES)
         here = index < tiles
-        tl.store(accept + row, tl.sum(tl.load(sums + 4 * index, mask=here, other=0.0, cache_modifier=".cg"), axis=0))
-        twice = tl.sum(tl.load(sums + 4 * index + 1, mask=here, other=0.0, cache_modifier=".cg"), axis=0)
-        tl.store(tv + row, 0.5 * twice)
-        tl.store(kl + row, tl.sum(tl.load(sums + 4 * index + 2, mask=here, other=0.0, cache_modifier=".cg"), axis=0))
-        both = tl.sum(tl.load(sums + 4 * index + 3, mask=here, other=0.0, cache_modifier=".cg"), axis=0)
-        tl.store(harmonic + row, both)
+        tl.store(accept + row, sum_of_tiles(sums, index, here))
+        tl.store(tv + row, 0.5 * sum_of_tiles(sums + 1, index, here))
+        tl.store(kl + row, sum_of_tiles(sums + 2, index, here))
+        tl.store(harmonic + row, sum_of_tiles(sums + 3, index, here))
         if status is not None:
             flags |= bad_bias | request_status(edits, entry, j, live, vocab)
             tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))

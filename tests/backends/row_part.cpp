@@ -123,9 +123,10 @@ __device__ uint32_t product_at(const Product& p, int32_t column) {
 }
 
 __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
-  SPECDEC_SHARED(unsigned, best, 1);
+  SPECDEC_SHARED(unsigned, words, kRaceWords);
   SPECDEC_SHARED(Element, list, kElements);
-  if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
+  BlockRace race = {words, list};
+  race.begin();
   __syncthreads();
   specdec_law law = {};
   law.temperature.value = p.temperature;
@@ -134,21 +135,19 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
   int32_t status = SPECDEC_STATUS_OK;
   const Row row = {nullptr, p.vocab, SPECDEC_FLOAT32, p.vocab_start};
   const Weights weights = weights_of_row(row, law_at(law, 0, 0, &status));
-  Candidate mine = kNobody;
-  bool bad = false;
   using Chunk = Batch<Float32>;
-  for (int32_t first = warp_id() * Chunk::kTokens - row.skipped(); first < p.vocab;
-       first += warps_in_block() * Chunk::kTokens) {
+  for (int32_t turn = -row.skipped(); turn < p.vocab; turn += warps_in_block() * Chunk::kTokens) {
+    const int32_t first = turn + warp_id() * Chunk::kTokens;
     Chunk logits;
     for (int step = 0; step < kVectors; ++step) {
       const int32_t column = Chunk::token(first, step);
       logits.vector[step] = {product_at(p, column), product_at(p, column + 1), product_at(p, column + 2),
                              product_at(p, column + 3)};
     }
-    race_chunk(logits, weights, noise_at(noise, 0, 0, kStreamRace), first, kVectors, best, list, &mine, &bad,
-               [&](int step) { return logits.at(step); });
+    race_turn(logits, weights, noise_at(noise, 0, 0, kStreamRace), first, kVectors, &race,
+              [&](int step) { return logits.at(step); });
   }
-  const RowPartial found = best_of_block(mine, bad);
+  const RowPartial found = best_of_block(race.mine, race.bad);
   if (threadIdx.x == 0) *p.token = draw_of(found).token;
 }
 

@@ -161,9 +161,9 @@ class TestWorkspaces:
     def test_streams_have_one_each_and_keep_it(self, workspaces):
         first, second = (workspaces.get(self.DEVICE, stream, 1) for stream in (1, 2))
         assert self.apart(first, second)
-        assert first.numel() == second.numel() == 1 << 20
+        assert first.numel() == second.numel() == cuda._BYTES
         assert workspaces.get(self.DEVICE, 1, 1000) is first
-        larger = workspaces.get(self.DEVICE, 1, (1 << 20) + 1)
+        larger = workspaces.get(self.DEVICE, 1, cuda._BYTES + 1)
         assert not larger.any()
         assert workspaces.get(self.DEVICE, 1, 1) is larger
 
@@ -176,7 +176,7 @@ class TestWorkspaces:
             assert not memory.any()
             memory.fill_(255)
             captured.append(self.place(memory))
-            plain = workspaces.get(self.DEVICE, 1, (1 << 20) + number)
+            plain = workspaces.get(self.DEVICE, 1, cuda._BYTES + number)
             assert not plain.any()
         assert self.places_apart([*captured, self.place(plain)])
 

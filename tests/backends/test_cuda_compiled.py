@@ -102,8 +102,7 @@ def key(row):
 
 # These stream rows alone, in whole chunks and at a row's end.
 WHOLE_ROWS = (
-    "race_sample_kernel", "race_rows_kernel", "race_queue_kernel", "race_topk_kernel", "mass_tiles_kernel",
-    "residual_race_kernel",
+    "race_sample_kernel", "race_rows_kernel", "race_queue_kernel", "race_topk_kernel", "residual_race_kernel",
 )  # fmt: skip
 
 # Each compiles for minutes; sm_90a comes from the build.
@@ -117,11 +116,13 @@ def test_kernels_compile(arch):
     assert set(found) == set(committed), "make the table anew: python -m tests.support.cuda_aot table"
     for name, row in found.items():
         assert row["spill_bytes"] == 0, row
-        assert row["shared_bytes"] <= 4 << 10, row  # kDeclaredShared
+        assert row["shared_bytes"] <= 6 << 10, row  # kDeclaredShared
         assert row["registers"] <= 128, row  # two blocks a multiprocessor
         if streams(row["op"]):
             assert row["loads_together"] >= 8, row
         if row["kernel"].startswith(WHOLE_ROWS):
             assert row["fewest_together"] == 8, row
+        if row["kernel"] == "mass_tiles_kernel":  # a tile is four vectors of 16 bits
+            assert row["fewest_together"] == 4, row
         if row["compiler"] == committed[name]["compiler"]:
             assert row == committed[name], "make the table anew: python -m tests.support.cuda_aot table"

@@ -50,6 +50,25 @@ def test_the_last_token_of_an_aligned_row_may_win(device, dtype, vocabulary):
         assert torch.equal(mass_tiles(row)[0], on_cpu(mass_tiles, row)[0])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_more_may_win_than_a_block_lists(device, dtype):
+    """Half of each group has weight. Where no group's first arrival does, all of that may win: 128 tokens of a block
+    that has 64 threads."""
+    rows = torch.full((100, 256), -torch.inf).view(100, 4, 64)
+    rows[:, :, :32] = torch.randn(100, 4, 32, generator=torch.Generator().manual_seed(1))
+    rows = rows.view(100, 256).to(dtype)
+    assert torch.equal(
+        race_sample(rows, seed=seeds(100), position=1), on_cpu(race_sample, rows, seed=seeds(100), position=1)
+    )
+
+
+def test_a_first_guess_excludes_no_winner(device):
+    """Two groups, whose first arrivals come late: a guess that is too high for one excludes the other, which wins."""
+    rows = 2 * torch.randn(1000, 128, generator=torch.Generator().manual_seed(1))
+    found = race_sample(rows, seed=seeds(1000), position=1)
+    assert torch.equal(found, on_cpu(race_sample, rows, seed=seeds(1000), position=1))
+
+
 @pytest.mark.parametrize("team", [2, 3, 5, 7, 8])
 def test_clusters_of_any_size_have_the_bits_of_one_block(device, team):
     """Each tile of a row is one block's: of those before the cluster's size divides them, and of the rest."""

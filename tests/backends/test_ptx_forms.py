@@ -74,11 +74,22 @@ CASES = {
     "fma.rn.f32": [(1 + 2.0**-12, 1 + 2.0**-12, -(1 + 2.0**-11), 2.0**-24)],
     "rcp.rn.f32": [(4.0, 0.25), (-0.0, -INF)], "neg.f32": [(0.0, -0.0)], "abs.f32": [(-3.0, 3.0), (-0.0, 0.0)],
     "min.f32": [(NAN, 1.0, 1.0), (1.0, NAN, 1.0), (NAN, NAN, QUIET), (0.0, -0.0, -0.0), (-0.0, 0.0, -0.0)],
-    "max.f32": [(NAN, 1.0, 1.0), (1.0, NAN, 1.0), (NAN, NAN, QUIET), (0.0, -0.0, 0.0), (-0.0, 0.0, 0.0)],
-    "max.NaN.f32": [(NAN, 1.0, QUIET), (1.0, NAN, QUIET), (1.0, 2.0, 2.0), (-0.0, 0.0, 0.0)],
+    "max.f32": [
+        (NAN, 1.0, 1.0), (1.0, NAN, 1.0), (NAN, NAN, QUIET), (0.0, -0.0, 0.0), (-0.0, 0.0, 0.0),
+        (3.0, NAN, 1.0, 3.0), (1.0, 2.0, 3.0, 3.0),
+    ],
+    "max.NaN.f32": [
+        (NAN, 1.0, QUIET), (1.0, NAN, QUIET), (1.0, 2.0, 2.0), (-0.0, 0.0, 0.0), (1.0, 2.0, NAN, QUIET),
+        (1.0, 3.0, 2.0, 3.0),
+    ],
     "max.NaN.bf16": [(0x7FC1, 0x3F80, 0x7FFF), (0x3F80, 0x4000, 0x4000), (0x8000, 0, 0)],
     "setp.num.bf16": [(0x7FC1, 0x3F80, 0), (0x3F80, 0xFF81, 0), (0x3F80, 0x7F80, 1)],
     "cvt.f32.bf16": [(0x3F80, 1.0), (0xFF80, -INF), (0x7FC1, NAN), (0x0001, 2.0**-133)],
+    "add.rn.f32x2": [(0x3F80000040000000, 0x4000000080000000, 0x4040000040000000)],
+    "sub.rn.f32x2": [(0x3F80000040000000, 0x4000000040000000, 0xBF80000000000000)],
+    "mul.rn.f32x2": [(0x3F80000040000000, 0x40000000C0000000, 0x40000000C0800000)],
+    # As fma.rn.f32 in the upper half: rounded once.
+    "fma.rn.f32x2": [(0x3F80080040000000, 0x3F800800C0000000, 0xBF80100040000000, 0x33800000C0000000)],
     "max.NaN.f16x2": [(0x7E013C00, 0x3C004000, 0x7FFF4000), (0x80000000, 0x00008000, 0)],
     "max.NaN.bf16x2": [(0x7FC13F80, 0x3F804000, 0x7FFF4000), (0xFF800000, 0x00008000, 0)],
     "ex2.approx.ftz.f32": [(-0.0, 1.0), (2.0**-140, 1.0), (-INF, 0.0), (INF, INF), (NAN, NAN), (-127.0, 0.0)],
@@ -116,7 +127,8 @@ def one(index, form, operands):
     """PTX that puts a form's result into word `index`."""
     meaning = MEANINGS[form]
     lines, names = [], []
-    for i, (value, kind) in enumerate(zip(operands, meaning.operands, strict=True), 10):
+    kinds = (*meaning.operands, meaning.operands[-1])[: len(operands)]  # min and max take two or three
+    for i, (value, kind) in enumerate(zip(operands, kinds, strict=True), 10):
         move, register = ("pred", "%p") if kind == "pred" else (f"b{width(kind)}", REGISTER[width(kind)])
         names.append(f"{register}{i}")
         lines.append(f"mov.{move} {names[-1]}, {bits(value, kind)};")
@@ -156,7 +168,7 @@ def test_every_operation_has_a_case():
     """What moves memory or needs other threads is in test_ptx_machine.py."""
     elsewhere = {
         "ld", "st", "atom", "shfl", "vote", "redux", "bar", "barrier", "fence", "griddepcontrol", "prefetch", "trap",
-        "cvta", "mapa", "stmatrix",
+        "cvta", "mapa", "stmatrix", "ldmatrix",
     }  # fmt: skip
     assert {form.partition(".")[0] for form in MEANINGS} - elsewhere == {form.partition(".")[0] for form in CASES}
 

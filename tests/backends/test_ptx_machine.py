@@ -1,5 +1,6 @@
 """The machine that runs PTX: what threads do together, and each planted fault is caught."""
 
+import ctypes
 import re
 
 import numpy as np
@@ -32,8 +33,9 @@ WORKS = {
                         ("and", "b32"), ("or", "b32"), ("xor", "b32"))},
     **{f"redux_float_{name}": f"cvt.rn.f32.u32 %f1, %r1; neg.f32 %f1, %f1; setp.eq.u32 %p1, %r1, {lane}; "
                               "mov.f32 %f2, 0f7fc12345; selp.f32 %f1, %f2, %f1, %p1; "
-                              "redux.sync.max.NaN.f32 %f1, %f1, -1; mov.b32 %r9, %f1;"
-       for name, lane in (("max", 99), ("nan", 7))},
+                              f"redux.sync.{form}.f32 %f1, %f1, -1; mov.b32 %r9, %f1;"
+       for name, lane, form in (("max", 99, "max.NaN"), ("nan", 7, "max.NaN"), ("number", 0, "max"),
+                                ("min", 31, "min"))},
     "bar_or": "setp.eq.u32 %p1, %r1, 31; bar.red.or.pred %p2, 0, %p1; selp.u32 %r9, 1, 0, %p2;",
     "bar_and": "setp.eq.u32 %p1, %r1, 31; bar.red.and.pred %p2, 0, %p1; selp.u32 %r9, 1, 0, %p2;",
     "bar_popc": "setp.lt.u32 %p1, %r1, 9; bar.red.popc.u32 %r9, 0, %p1;",
@@ -46,6 +48,10 @@ WORKS = {
                 "add.u32 %r6, %r1, 200; add.u32 %r7, %r1, 300; "
                 "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r3], {%r1, %r5, %r6, %r7}; bar.warp.sync -1; "
                 "ld.shared.u32 %r9, [%r3];",
+    # Lane j < 8 has the address of row j; lane 4 j + k gets elements 2 k and 2 k + 1 of row j.
+    "matrix": "mov.u32 %r3, whole; shl.b32 %r4, %r1, 2; add.u32 %r3, %r3, %r4; mul.lo.u32 %r5, %r1, 3; "
+              "st.shared.u32 [%r3], %r5; bar.warp.sync -1; mov.u32 %r3, whole; shl.b32 %r4, %r1, 4; "
+              "add.u32 %r3, %r3, %r4; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r9}, [%r3];",
     "atomics": "mov.u32 %r3, room; setp.eq.u32 %p1, %r1, 0; @%p1 st.shared.u32 [%r3], 5; bar.sync 0;"
                "atom.shared.add.u32 %r4, [%r3], 2; bar.sync 0; ld.shared.u32 %r9, [%r3];",
     "signed_max": "mov.u32 %r3, room; setp.eq.u32 %p1, %r1, 0; @%p1 st.shared.u32 [%r3], -9; bar.sync 0;"
@@ -68,8 +74,10 @@ EXPECTED = {
     "redux_min_s32": 2**32 - 3, "redux_max_s32": 28, "redux_min_u32": 0, "redux_max_u32": 2**32 - 1,
     "redux_add_s32": 400, "redux_and_b32": 0, "redux_or_b32": 2**32 - 1,
     "redux_float_max": 0x80000000, "redux_float_nan": 0x7FFFFFFF,
+    "redux_float_number": 0xBF800000, "redux_float_min": 0xC1F00000,
     "redux_xor_b32": np.bitwise_xor.reduce((LANES - 3) % 2**32), "bar_or": 1, "bar_and": 0, "bar_popc": 9,
     "matrices": LANES % 8 * 4 + LANES // 8 * 100,
+    "matrix": LANES * 3,
     "neighbour": LANES ^ 1, "dynamic": LANES, "atomics": 69, "signed_max": 0, "local": LANES, "parts": LANES << 16,
     "narrow": 0xA5, "narrow_signed": 0xFFFFFFA5, "generic": LANES, "places": LANES * 100 + 32,
 }  # fmt: skip
@@ -92,6 +100,7 @@ FAULTS = {
                           "a misaligned 16-byte access"),
     "unwritten": ("atom.shared.add.u32 %r4, [room], 1;", 1, "read of unwritten shared memory"),
     "race": ("mov.u32 %r3, room; st.shared.u32 [%r3], %r1;", 1, "without a barrier between"),
+    "copies": ("mov.u32 %r3, 7; st.shared.u32 [room], %r3;", 1, "without a barrier between"),
     "no_such_rank": ("mov.u64 %rd5, room; cvta.shared.u64 %rd5, %rd5; mapa.u64 %rd6, %rd5, 2;", 2,
                      "no block of rank 2"),
     "mapa_of_global": ("mapa.u64 %rd6, %rd1, 1;", 2, "no address of shared memory"),
@@ -167,6 +176,15 @@ def test_a_cluster_reads_its_peers(texts, schedule):
 def test_shared_memory_that_nobody_wrote_holds_something_else_for_each_seed(texts):
     """It may be read: where a source reads one word or another, the compiler may read both and take one."""
     assert len({texts.run("poison", schedule=schedule)[1][0] for schedule in (1, 2, 3)}) == 3
+
+
+def test_copies_of_a_value_may_be_written_where_the_compiler_does_so(texts):
+    texts.library.ptx_copies_are_written(ctypes.c_bool(True))
+    try:
+        assert texts.run("copies", threads=32)[0] == ""
+        assert re.search("without a barrier between", texts.run("race", threads=32)[0])
+    finally:
+        texts.library.ptx_copies_are_written(ctypes.c_bool(False))
 
 
 @pytest.mark.parametrize("schedule", (1, 2))

@@ -47,6 +47,9 @@ def machine(request):
         yield backend
 
 
+unseen = test_cuda_trees.unseen
+
+
 @pytest.fixture
 def played_name():
     return "cuda-ptx"

@@ -236,6 +236,18 @@ FAULTS = {
         "if (part > 1) put(load_elements(",
         "tests/backends/test_cuda_edges.py -k aligned",
     ),
+    "CUDA: a race loses what its list has no room for": Fault(
+        "csrc/cuda/rows/race.cuh",
+        "any = (left | open) != 0;",
+        "left = 0, any = open != 0;",
+        "tests/backends/test_cuda_edges.py -k more_may_win",
+    ),
+    "CUDA: a race's guess is above the score": Fault(
+        "csrc/cuda/rows/race.cuh",
+        "log2_approx(u) * 0.69314718f - 4.1588831f + u;",
+        "log2_approx(u) * 0.69314718f - 4.1588831f;",
+        "tests/backends/test_cuda_edges.py -k first_guess",
+    ),
     "CUDA: nobody asks the parts behind the 32nd": Fault(
         "csrc/cuda/team/block_reduce.cuh",
         "status |= static_cast<unsigned>(word(i, 1));",
@@ -256,8 +268,8 @@ FAULTS = {
     ),
     "mass_tiles, CUDA: a tile behind the row": Fault(
         "csrc/cuda/ops/mass_tiles.cu",
-        "chunk * tiles + 1 < count",
-        "chunk * tiles + 1 <= count",
+        "tile < mass_tiles_of(row.vocab)",
+        "tile <= mass_tiles_of(row.vocab)",
         "tests/backends/test_cuda_edges.py -k tiles_end",
     ),
     "verify_chain, CUDA: rows ahead by 32 bits": Fault(

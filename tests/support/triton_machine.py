@@ -31,6 +31,7 @@ import numpy as np
 import torch
 import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
+from torch.utils._pytree import tree_leaves
 from triton._C.libtriton import ir
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
@@ -97,8 +98,8 @@ def alone(accesses, word, place):
 class Machine:
     """One launch."""
 
-    def __init__(self, order, grid, threads, rows, clocks=True):
-        self.order, self.threads, self.rows, self.clocks = order, threads, rows, clocks
+    def __init__(self, order, grid, threads, rows, written, clocks=True):
+        self.order, self.threads, self.rows, self.written, self.clocks = order, threads, rows, written, clocks
         places = [(x, y, z) for x in range(grid[0]) for y in range(grid[1]) for z in range(grid[2])]
         self.programs = [Program(number, place, len(places)) for number, place in enumerate(places)]
         self.waiting = list(self.programs)
@@ -162,8 +163,11 @@ class Machine:
 
     def check(self, sound, what, word):
         if not sound and self.clocks:
-            self.failure = Race(f"program {self.running.place}: {what}, word {word:#x}")
-            raise self.failure
+            self.fail(what, word)
+
+    def fail(self, what, word):
+        self.failure = Race(f"program {self.running.place}: {what}, word {word:#x}")
+        raise self.failure
 
     def watched(self, pointers, mask, size):
         """(place in the block, word) of what is accessed; None if these are rows."""
@@ -208,6 +212,8 @@ class Machine:
         flat = data.reshape(-1).view(f"u{unit}")
         for i, word in words:
             place = ANYWHERE if replicated else i
+            if self.written is not None and not any(a <= word and word + unit <= b for a, b in self.written):
+                self.fail("a store outside of the call's tensors", word)  # which would harm this process
             self.check(alone(program.loaded, word, place), "a thread may load after another has stored", word)
             for accesses, what in ((self.loads, "load"), (self.stores, "store"), (self.atomics, "atomic")):
                 self.check(program.follows(accesses.get(word, {})), f"a store beside a {what}", word)
@@ -277,18 +283,22 @@ def builder_of(machine):
             delattr(builder, name)
 
 
+def spans_of(values):
+    """(first address, end) of the memory of all tensors among some values."""
+    storages = [x.untyped_storage() for x in tree_leaves(values) if isinstance(x, torch.Tensor) and x.numel()]
+    return [(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for storage in storages]
+
+
 def launcher(seed, clocks):
     order = random.Random(seed)
 
     def launch(kernel, grid, num_warps, arguments):
         grid = (*grid, 1, 1)[:3]
         read = [arguments.get(name) for name in ROWS] + list(arguments.get(_launch.EDITS, ()))
-        rows = [x for x in read if isinstance(x, torch.Tensor) and x.numel()]
-        storages = [x.untyped_storage() for x in rows]
-        spans = [(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for storage in storages]
         fixed = {name for name, kind in kernel.fn.__annotations__.items() if kind is tl.constexpr}
         given = {name: x if name in fixed else interpreter._implicit_cvt(x) for name, x in arguments.items()}
-        machine = Machine(order, grid, 32 * num_warps, spans, clocks)
+        written = None if "caches" in arguments else spans_of(arguments)  # caches are addresses, of any size
+        machine = Machine(order, grid, 32 * num_warps, spans_of(read), written, clocks)
         with interpreted_language(kernel.fn), builder_of(machine) as builder:
             builder.set_grid_dim(*grid)
             machine.run(kernel.rewrite(), given)
@@ -306,6 +316,7 @@ def modules():
 def replaced(name, other, *where):
     """Another object in the place of all that have a name in these modules, or in any of the Triton backend's."""
     kept = [(module, getattr(module, name)) for module in where or modules() if hasattr(module, name)]
+    assert kept, f"nobody has {name}"
     try:
         for module, _ in kept:
             setattr(module, name, other)
@@ -346,7 +357,7 @@ def small_tiles():
         replaced("MASS_TILE", tl.constexpr(TILE)),
         replaced("tile_of", lambda vocab, edited=False: (TILE, -(-vocab // TILE), 4)),
         replaced("mass_items_of", lambda vocab: 6 * -(-vocab // TILE), _launch),
-        replaced("TILE", TILE, sys.modules["specdec_kernels.sharded.parts.mass_tiles"]),
+        replaced("MASS_TILE", TILE, sys.modules["specdec_kernels.sharded.parts.mass_tiles"]),
     ):
         yield
 

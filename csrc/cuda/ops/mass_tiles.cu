@@ -1,4 +1,4 @@
-// mass_tiles: a block has a row, and its warps take chunks in turn.
+// mass_tiles: a block has a row, and its warps take tiles in turn.
 #include "../rows/edited_row.cuh"
 #include "../rows/mass_row.cuh"
 #include "../team/launch.cuh"
@@ -26,6 +26,7 @@ __device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Reader
   bool bad = false;
 #pragma unroll 1
   for (int32_t tile = warp_id(); tile < mass_tiles_of(row.vocab); tile += warps_in_block()) {
+    prefetch_tile(as_it_came(row), tile + warps_in_block());
     const TileMass mass = weighs ? weigh(row, tile, law.logits()) : kNoTileMass;
     bad |= mass.status != SPECDEC_STATUS_OK;
     if (lane_id() == 0) put_tile(words, count, tile, mass.tile);

@@ -42,13 +42,6 @@ __device__ __forceinline__ void store_figures(const ResidualParams& p, int64_t i
   if (p.status.data) p.status.data[index] = status;
 }
 
-// Whether neither filters nor edits took a token out.
-__device__ __forceinline__ bool keeps(const LawRowOf<Filtered>& side, int32_t token) {
-  if (token >= side.row.vocab) return false;
-  const float logit = element(side.row, token);
-  return side.kept.keeps(logit, token) && !forbids(side.row, logit);
-}
-
 template <class Reader>
 __device__ __forceinline__ void find_residual(const ResidualArguments& a, const Reader& reader) {
   using Kept = typename Reader::Kept;

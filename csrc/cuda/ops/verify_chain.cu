@@ -125,6 +125,8 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device, const Room&
   const int target_sums = p.method != SPECDEC_RACE && may_need_sum(p.target_law) ? 1 : 0;
   const int draft_sums = p.draft.data && may_need_sum(p.draft_law) ? 1 : 0, sums = target_sums + draft_sums;
   ChainArguments a = walk_arguments(p);
+  // With more blocks, for all rows that it takes between two barriers, a team takes longer: two blocks on a
+  // multiprocessor wait for its instructions.
   const TeamShape shape = team_shape(device, p.batch(), p.target, sums > 1 ? sums : 1, Ends::kOneByOne);
   // Bounds cost another pass over the pair of the first rejection. Where many blocks share a request, a pass is mostly
   // latency; and an exact mass of a float32 row takes no longer than its bytes.

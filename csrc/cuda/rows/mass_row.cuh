@@ -199,25 +199,35 @@ __device__ __forceinline__ TileMass weigh(const R& row, int32_t tile, const Logi
 
 // Brings a tile into the L2 cache: a lane has a part of a line.
 __device__ __forceinline__ void prefetch_tile(const Row& row, int32_t tile) {
-  const int32_t size = row.dtype == SPECDEC_FLOAT32 ? 4 : 2, token = tile * kMassTile + lane_id() * (kMassTile / 32);
-  if (token < row.vocab) prefetch_line(static_cast<const char*>(row.data) + static_cast<int64_t>(token) * size);
+  const int64_t size = row.dtype == SPECDEC_FLOAT32 ? 4 : 2;
+  const int64_t token = int64_t{tile} * kMassTile + lane_id() * (kMassTile / 32);
+  if (token < row.vocab) prefetch_line(static_cast<const char*>(row.data) + token * size);
 }
 
-// By one warp: the whole row from its tiles' words. word(tile, k) is word k of a tile. The words of a lane's first tiles
-// stay in registers: rows of up to 128 Ki tokens are read once, all words together.
-template <class Mass = ExactMass, class F>
-__device__ __forceinline__ RowStats row_of_tiles(int32_t tiles, F&& word) {
-  constexpr int kHeld = 4;
+// The words of a lane's first tiles. word(tile, k) is word k of a tile. Rows of up to 128 Ki tokens have no others, and
+// all words are on their way together.
+struct TileWords {
+  static constexpr int kHeld = 4;
   WideKey maxima[kHeld], units[kHeld];
+
+  template <class F>
+  __device__ __forceinline__ void load(int32_t tiles, F&& word) {
 #pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
-    const int32_t t = lane_id() + 32 * h;
-    maxima[h] = t < tiles ? word(t, 0) : packed_max({kNoTile, SPECDEC_STATUS_OK});
-    units[h] = t < tiles ? word(t, 1) : 0;
+    for (int h = 0; h < kHeld; ++h) {
+      const int32_t t = lane_id() + 32 * h;
+      maxima[h] = t < tiles ? word(t, 0) : packed_max({kNoTile, SPECDEC_STATUS_OK});
+      units[h] = t < tiles ? word(t, 1) : 0;
+    }
   }
+};
+
+// By one warp: the whole row from its tiles' words.
+template <class Mass = ExactMass, class F>
+__device__ __forceinline__ RowStats row_of_tiles(int32_t tiles, const TileWords& held, F&& word) {
+  constexpr int kHeld = TileWords::kHeld;
   float top = -kInfinity;
 #pragma unroll
-  for (int h = 0; h < kHeld; ++h) top = max(max_of_packed(maxima[h]), top);
+  for (int h = 0; h < kHeld; ++h) top = max(max_of_packed(held.maxima[h]), top);
   for (int32_t t = lane_id() + 32 * kHeld; t < tiles; t += 32) top = max(max_of_packed(word(t, 0)), top);
   top = warp_max(top);
   Mass mass = {};
@@ -227,7 +237,7 @@ __device__ __forceinline__ RowStats row_of_tiles(int32_t tiles, F&& word) {
     status |= static_cast<unsigned>(status_of_packed(max));
   };
 #pragma unroll
-  for (int h = 0; h < kHeld; ++h) weigh(maxima[h], units[h]);
+  for (int h = 0; h < kHeld; ++h) weigh(held.maxima[h], held.units[h]);
   for (int32_t t = lane_id() + 32 * kHeld; t < tiles; t += 32) weigh(word(t, 0), word(t, 1));
   return mass.row(top, status);
 }

@@ -39,26 +39,29 @@ __device__ __forceinline__ void over_chunks(const R& row, Part part, Start&& sta
   }
 }
 
-// A race over a warp's chunks, by words(first column), start(first column, steps, any, the words of that chunk) and
-// f(reduce(batch, steps), first column, steps, its words). The words of a chunk are made at one place of the code, because
-// code that runs once costs as much as its fetch. What reduce gives is what f needs of a chunk, in few registers. So, if
-// `kAhead`, the next chunk is on its way before f looks at this one, and the first chunk before start(). Else it is on
-// its way to the L2 cache.
+// A race over a part's chunks, by words(first column), start(first column, steps, the words of that chunk) and
+// f(reduce(batch, steps), first column, steps, its words). All warps of a block take as many turns: a chunk behind the
+// row is -inf. The words of a chunk are made at one place of the code, because code that runs once costs as much as its
+// fetch. What reduce gives is what f needs of a chunk, in few registers. So, if `kAhead`, the next chunk is on its way
+// before f looks at this one, and the first chunk before start(). Else it is on its way to the L2 cache.
 template <bool kAhead, class T, class R, class Words, class Start, class Reduce, class F>
 __device__ __forceinline__ void race_chunks(const R& row, Part part, Words&& words, Start&& start, Reduce&& reduce,
                                             F&& f) {
   const int warps = part.size * warps_in_block();
   const int steps = steps_a_chunk<T>(row.vocab, warps);
-  const int64_t chunk = static_cast<int64_t>(steps) * Batch<T>::kPerStep, stride = warps * chunk;
-  const int64_t own = (part.rank * warps_in_block() + warp_id()) * chunk - row.skipped();
+  const int32_t chunk = steps * Batch<T>::kPerStep;
+  const int64_t stride = static_cast<int64_t>(warps) * chunk;
+  // The first warp's chunk of a turn; the others' come after it.
+  int64_t first = static_cast<int64_t>(part.rank) * warps_in_block() * chunk - row.skipped() - stride;
   // What is loaded under a condition begins as zero. Else, in a kernel that calls this in a loop, the compiler keeps its
   // registers from the start of that loop on, for each type of elements.
   Batch<T> batch = {};
   decltype(words(0)) now = {};
+  bool starts = true;
 #pragma unroll 1
-  for (int64_t first = own - stride;; first += stride) {
-    const bool starts = first < own, more = first + stride < row.vocab;
-    const int32_t here = static_cast<int32_t>(first), next = static_cast<int32_t>(first + stride);
+  for (;; first += stride) {
+    const bool more = first + stride < row.vocab;
+    const int32_t here = static_cast<int32_t>(first) + warp_id() * chunk, next = here + static_cast<int32_t>(stride);
     decltype(reduce(batch, steps)) found = {};
     if (!starts) {
       if constexpr (!kAhead) batch.load(row, here, steps);
@@ -70,10 +73,11 @@ __device__ __forceinline__ void race_chunks(const R& row, Part part, Words&& wor
     }
     decltype(words(0)) then = {};
     if (more) then = words(next);
-    if (starts) start(next, steps, more, then);
+    if (starts) start(next, steps, then);
     else f(found, here, steps, now);
     if (!more) return;
     now = then;
+    starts = false;
   }
 }
 
@@ -157,7 +161,7 @@ __device__ __forceinline__ float score_at_least(const WeightsOf<Kept>& weights, 
                                                 const LaneNoise& words) {
   const auto& row = weights.target.row;
   const int32_t column = first + lane_id() * kGroup + first_winner(words.b);
-  if (lane_id() >= groups || column < 0 || column >= row.vocab || words.a >= 0x80000000u) return -kInfinity;
+  if (lane_id() >= groups || column < 0 || column >= row.vocab || static_cast<int32_t>(words.a) < 0) return -kInfinity;
   const float log_weight = weights.log_weight(element(row, column), column);
   const float u = (static_cast<float>(words.a) + 128.0f) * 0x1p-32f;  // a float of 2^31 is rounded by 64
   const float late = log2_approx(u) * 0.69314718f - 4.1588831f + u;   // log(1/64)
@@ -194,41 +198,53 @@ __device__ __forceinline__ unsigned elements_to_open(const Law& law, const uint4
   return open;
 }
 
-// An element that could win. The warps of a block have room for 32 of them each.
-struct Element {
+// An element that could win, and the words of its group. A block lists as many as it has threads.
+struct alignas(16) Element {
   float raw;
   int32_t column;
+  LaneNoise words;
 };
 constexpr int kElements = 32 * kMaxWarps;
 
-// Lists what is `left` of a lane's elements, by their bits in a vector that begins with `column`, behind the `count` that
-// the warp has listed, as far as there is room. All lanes of the warp call.
+// A block's race. Its words in shared memory are the best score so far, as an ordered word, and how many elements were
+// listed; the rest is each thread's own.
+constexpr int kBestScore = 0, kInRace = 1, kRaceWords = 2;
+
+struct BlockRace {
+  Shared<unsigned> words;
+  Shared<Element> list;
+  unsigned listed = 0;  // how many elements were listed and evaluated
+  Candidate mine = kNobody;
+  bool bad = false;  // whether a value was met that is impossible in a law
+
+  // The block needs a barrier behind it.
+  __device__ __forceinline__ void begin() const {
+    if (threadIdx.x == 0) words[kBestScore] = ordered(-kInfinity), words[kInRace] = 0;
+  }
+};
+
+// Lists what is `left` of a lane's elements, by their bits in a vector that begins with `column`, as far as there is
+// room.
 template <class T>
-__device__ __forceinline__ void list_elements(const Shared<Element>& list, const uint4& values, int32_t column,
-                                              unsigned* left, int* count) {
-  const int mine = __popc(*left);
-  int end = mine;
-#pragma unroll
-  for (int by = 1; by < 32; by *= 2) {
-    const int before = __shfl_up_sync(kWarp, end, by);
-    if (lane_id() >= by) end += before;
-  }
+__device__ __forceinline__ void list_elements(const BlockRace& race, const uint4& values, int32_t column,
+                                              const LaneNoise& words, unsigned* left) {
+  if (!*left) return;
+  unsigned place = atomicAdd(&race.words[kInRace], static_cast<unsigned>(__popc(*left))) - race.listed;
 #pragma unroll 1
-  for (int place = *count + end - mine; *left && place < 32; *left &= *left - 1, ++place) {
+  for (; *left && place < blockDim.x; *left &= *left - 1, ++place) {
     const int i = __ffs(static_cast<int>(*left)) - 1;
-    list[32 * warp_id() + place] = Element{T::at(values, i), column + i};
+    race.list[place] = Element{T::at(values, i), column + i, words};
   }
-  *count = min(*count + __shfl_sync(kWarp, end, 31), 32);
 }
 
-// Evaluates a listed element exactly. `words` are those of its group.
+// Evaluates a listed element exactly.
 template <class Kept>
 __device__ __forceinline__ Candidate candidate_of(const WeightsOf<Kept>& weights, const Noise& visible,
-                                                  const Element& element, const LaneNoise& words) {
+                                                  const Element& element) {
   const float log_weight = weights.log_weight(element.raw, element.column);
   if (log_weight == -kInfinity) return kNobody;
   const uint32_t token = static_cast<uint32_t>(weights.target.row.vocab_start + element.column);
-  return {race_score(log_weight, arrival(opaque(visible), group_of(token / kGroup, words.a, words.b), token)),
+  return {race_score(log_weight, arrival(opaque(visible), group_of(token / kGroup, element.words.a, element.words.b), token)),
           element.column};
 }
 
@@ -249,91 +265,85 @@ __device__ __forceinline__ unsigned vectors_to_open(const Largest& largest, cons
   return open;
 }
 
-// The race of one chunk, whose words are `words`. `best` is the block's best score so far, shared by its warps.
-// `again(step)` returns a vector of the batch for the second time. race_part reads it from the cache, because eight
-// vectors would take too many registers until then. An epilogue has its logits in registers alone and returns
-// batch.at(step). A lane often has several elements that could win, and others have none. So the warp lists them, and
-// each lane evaluates one.
+// The race of a turn: each warp has a chunk, whose words are `words`. `again(step)` returns a vector of the batch for the
+// second time. race_part reads it from the cache, because eight vectors would take too many registers until then. An
+// epilogue has its logits in registers alone and returns batch.at(step). Some lanes have several elements that could
+// win, and most have none. So the block lists them, and each thread evaluates one. All threads of the block call.
 template <class T, class Kept, class Again>
-__device__ __forceinline__ void race_chunk(const Largest& largest, const WeightsOf<Kept>& weights, const Noise& noise,
-                                           int32_t first, int steps, const LaneNoise& words,
-                                           const Shared<unsigned>& best, const Shared<Element>& list, Candidate* mine,
-                                           bool* bad, Again&& again) {
-  const LaneGroup own = {words, key_to_win(weights, words.a, from_ordered(read_atomic(best)))};
-  unsigned open = vectors_to_open<T>(largest, weights, first, steps, own.needed, bad), left = 0;
-  if (!__any_sync(kWarp, open != 0)) return;
-  const float before = mine->score;
+__device__ __forceinline__ void race_turn(const Largest& largest, const WeightsOf<Kept>& weights, const Noise& noise,
+                                          int32_t first, int steps, const LaneNoise& words, BlockRace* race,
+                                          Again&& again) {
+  const LaneGroup own = {words, key_to_win(weights, words.a, from_ordered(race->words[kBestScore]))};
+  unsigned open = vectors_to_open<T>(largest, weights, first, steps, own.needed, &race->bad), left = 0;
+  LaneGroup group = {};
   uint4 values = {};
   int32_t column = 0;
-  int count = 0;
+  bool any = open != 0;
 #pragma unroll 1
-  for (bool more = true; more;) {
-    if (!__any_sync(kWarp, left != 0)) {
-      const int step = open ? __ffs(static_cast<int>(open)) - 1 : 0;
-      const float needed = own.template of_vector<T>(step).needed;
-      if (open) {
-        column = Batch<T>::token(first, step);
-        values = again(step);
-        left = elements_to_open<T>(weights.target.stats.law, values, needed);
+  for (;;) {
+#pragma unroll 1
+    while (__any_sync(kWarp, (left | open) != 0)) {
+      if (!__any_sync(kWarp, left != 0)) {
+        const int step = open ? __ffs(static_cast<int>(open)) - 1 : 0;
+        group = own.template of_vector<T>(step);
+        if (open) {
+          column = Batch<T>::token(first, step);
+          values = again(step);
+          left = elements_to_open<T>(weights.target.stats.law, values, group.needed);
+        }
+        open &= open - 1;
       }
-      open &= open - 1;
+      list_elements<T>(*race, values, column, group.words, &left);
+      if (__any_sync(kWarp, left != 0)) break;  // the list is full
     }
-    list_elements<T>(list, values, column, &left, &count);
-    more = __any_sync(kWarp, (left | open) != 0);
-    if (more && count < 32) continue;
-    __syncwarp();
-    Element element = {0.0f, first};
-    if (lane_id() < count) element = list[32 * warp_id() + lane_id()];
-    const int lane = (element.column - first) / kGroup;
-    const LaneNoise group = {__shfl_sync(kWarp, words.a, lane), __shfl_sync(kWarp, words.b, lane)};
-    if (lane_id() < count) *mine = best_of(candidate_of(weights, noise, element, group), *mine);
-    __syncwarp();
-    count = 0;
-  }
-  if (__any_sync(kWarp, mine->score > before)) {
-    const unsigned mine_ordered = __reduce_max_sync(kWarp, ordered(mine->score));
-    if (lane_id() == 0) atomicMax(&best[0], mine_ordered);
+    if (!__syncthreads_or(any)) return;
+    const unsigned all = race->words[kInRace], count = min(all - race->listed, blockDim.x);
+    race->listed = all;
+    const float before = race->mine.score;
+    if (threadIdx.x < count) race->mine = best_of(candidate_of(weights, noise, race->list[threadIdx.x]), race->mine);
+    if (__any_sync(kWarp, race->mine.score > before)) {
+      const unsigned score = __reduce_max_sync(kWarp, ordered(race->mine.score));
+      if (lane_id() == 0) atomicMax(&race->words[kBestScore], score);
+    }
+    any = (left | open) != 0;
+    if (!__syncthreads_or(any)) return;
   }
 }
 
 template <class T, class Kept, class Again>
-__device__ __forceinline__ void race_chunk(const Batch<T>& batch, const WeightsOf<Kept>& weights, const Noise& noise,
-                                           int32_t first, int steps, const Shared<unsigned>& best,
-                                           const Shared<Element>& list, Candidate* mine, bool* bad, Again&& again) {
-  race_chunk<T>(largest_of(weights.target.stats.law, batch, steps), weights, noise, first, steps,
-                lane_noise(noise, weights.target.row, first), best, list, mine, bad, again);
+__device__ __forceinline__ void race_turn(const Batch<T>& batch, const WeightsOf<Kept>& weights, const Noise& noise,
+                                          int32_t first, int steps, BlockRace* race, Again&& again) {
+  race_turn<T>(largest_of(weights.target.stats.law, batch, steps), weights, noise, first, steps,
+               lane_noise(noise, weights.target.row, first), race, again);
 }
 
 // The winner of this block's part of a row under `weights`, as a column. Every thread gets it. `kAhead`: chunks are
 // loaded ahead (race_chunks), for which kernels that walk have no registers left.
 template <bool kAhead = false, class Kept>
 __device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, const Noise& noise, Part part) {
-  SPECDEC_SHARED(unsigned, best, 1);
+  SPECDEC_SHARED(unsigned, race_words, kRaceWords);
   SPECDEC_SHARED(Element, list, kElements);
-  if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
+  BlockRace race = {race_words, list};
+  race.begin();
   __syncthreads();
-  Candidate mine = kNobody;
-  bool bad = false;
   with_type(weights.target.row, [&](auto type) {
     using T = decltype(type);
     const auto& row = weights.target.row;
     race_chunks<kAhead, T>(
         row, part, [&](int32_t first) { return lane_noise(noise, row, first); },
-        [&](int32_t first, int steps, bool any, const LaneNoise& words) {
-          if (any) {
-            const float guess = score_at_least(weights, first, steps * Batch<T>::kGroupsAStep, words);
-            const unsigned score = __reduce_max_sync(kWarp, ordered(guess));
-            if (lane_id() == 0) atomicMax(&best[0], score);
-          }
+        [&](int32_t first, int steps, const LaneNoise& words) {
+          const float guess = score_at_least(weights, first, steps * Batch<T>::kGroupsAStep, words);
+          const unsigned score = __reduce_max_sync(kWarp, ordered(guess));
+          if (lane_id() == 0) atomicMax(&race.words[kBestScore], score);
           __syncthreads();
         },
         [&](const Batch<T>& batch, int steps) { return largest_of(weights.target.stats.law, batch, steps); },
         [&](const Largest& largest, int32_t first, int steps, const LaneNoise& words) {
-          race_chunk<T>(largest, weights, noise, first, steps, words, best, list, &mine, &bad,
-                        [&](int step) { return Batch<T>::load_again(row, Batch<T>::token(first, step)); });
+          race_turn<T>(largest, weights, noise, first, steps, words, &race,
+                       [&](int step) { return Batch<T>::load_again(row, Batch<T>::token(first, step)); });
         });
   });
-  return best_of_block(mine, bad);
+  return best_of_block(race.mine, race.bad);
 }
 
 // The largest element of this block's part of a row, lowest token on ties: temperature 0.

@@ -38,10 +38,19 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tile
     team.put(stride + item, mass.tile.units);
   }
   team.sync();
-  for (int whole_row = warp_id(); whole_row < rows; whole_row += warps_in_block()) {
-    const RowStats whole =
-        row_of_tiles<Mass>(tiles, [&](int t, int word) { return team.get(word * stride + whole_row * tiles + t); });
-    if (lane_id() == 0) store(whole_row, whole);
+  // A row is weighed while the words of this warp's next row are on their way.
+  TileWords held = {};
+#pragma unroll 1
+  for (int now = -1, next = warp_id(); now < rows; now = next, next += warps_in_block()) {
+    const auto word_of = [&](int whole, int t, int word) { return team.get(word * stride + whole * tiles + t); };
+    TileWords words = {};
+    if (next < rows) words.load(tiles, [&](int t, int word) { return word_of(next, t, word); });
+    if (now >= 0) {
+      const RowStats whole =
+          row_of_tiles<Mass>(tiles, held, [&](int t, int word) { return word_of(now, t, word); });
+      if (lane_id() == 0) store(now, whole);
+    }
+    held = words;
   }
 }
 

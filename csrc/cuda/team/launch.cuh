@@ -13,7 +13,7 @@ namespace cuda {
 constexpr int kThreads = 256;  // at most
 constexpr int kBlocksAMultiprocessor = 2;  // a grid is made for so many, which leaves 128 registers a thread
 
-constexpr size_t kDeclaredShared = 4 << 10;  // bytes of shared memory that a kernel declares, at most
+constexpr size_t kDeclaredShared = 6 << 10;  // bytes of shared memory that a kernel declares, at most
 
 struct Device {
   int multiprocessors;    // that the stream may use

@@ -40,23 +40,26 @@ struct RowWork {
   Noise noise;
 };
 
-// What the walking warp keeps between two pieces of work, with the answers. kNoNode: no node, no child.
+// What the walking warp keeps between two pieces of work. kNoNode: no node, no child.
 struct WalkState {
   Walk walk;
   int32_t status;
   int32_t target_from, target_to, draft_from, draft_to;  // the depths whose rows were looked through
   int32_t masses_node, masses_child, drawn_node;         // the nodes of the latest answers
   int32_t exact_node;  // whose log-sum-exps are exact where drafts are tested by bounds first
+};
+
+// The latest answers to what the walk asked. It reads them only where it needs them.
+struct WalkAnswers {
   Masses masses;
   Draw drawn;
   bool writes;  // this member writes the verdict, for its team
 };
 
-__device__ __forceinline__ WalkState fresh_state(bool writes) {
+__device__ __forceinline__ WalkState fresh_state() {
   WalkState state = {};
   state.walk = walk_from(0, 0);
   state.masses_node = state.masses_child = state.drawn_node = state.exact_node = kNoNode;
-  state.writes = writes;
   return state;
 }
 
@@ -109,13 +112,6 @@ struct RequestShape : ShapeRoom {
   }
 };
 
-// The places of a verdict, found anew: they would take registers during the walk. (Where shaped kernels do so at each
-// token, they spill.)
-template <class Params>
-__device__ __forceinline__ VerdictWriter verdict_again(const Params& p, const VerdictWriter& verdict) {
-  return verdict_at(p, opaque(static_cast<uint32_t>(verdict.request)));
-}
-
 // Whether drafts may be tested by bounds of the normalisers: not where siblings ask for sums, or a cut for masses.
 template <class Topology, class Shaping>
 constexpr bool kByBounds = !Topology::kSiblings && !Shaping::kShaped;
@@ -124,11 +120,12 @@ constexpr bool kByBounds = !Topology::kSiblings && !Shaping::kShaped;
 template <class Topology, class Shaping>
 struct AskingOps {
   const Topology& t;
-  const VerdictWriter& verdict;
+  const Shared<VerdictWriter>& verdict;
   int rows_at_once;
   bool by_bounds;
   const Shared<RowStats>& row_stats;  // by place: see place_of
   const Shared<PathNode<float>>& nodes;    // of the path, by depth, for walk_traversal
+  const Shared<WalkAnswers>& answers;
   WalkState& state;
   RowWork& work;
   const Shaping& shaping;
@@ -145,7 +142,7 @@ struct AskingOps {
 
   __device__ bool race(int32_t node, const Noise& noise, Draw* draw) {
     if (!know(node, rows_cut())) return false;
-    *draw = state.drawn;
+    *draw = answer().drawn;
     return drawn(node, noise);
   }
 
@@ -205,7 +202,7 @@ struct AskingOps {
 
   __device__ bool masses(int32_t node, int32_t child, float subtracted, Masses* masses) {
     if (!know(node, kTarget | kDraft)) return false;
-    *masses = state.masses;
+    *masses = answer().masses;
     masses->status = row_status(kTarget | kDraft);
     if (state.masses_child == child) return true;
     place(RowWork::kMasses, node);
@@ -241,7 +238,7 @@ struct AskingOps {
   __device__ bool residual(int32_t node, const Noise& noise, float subtracted, Draw* draw) {
     const unsigned sides = t.has_draft() ? rows_needed() : rows_cut();
     if (!know_exactly(node, sides)) return false;
-    *draw = state.drawn;
+    *draw = answer().drawn;
     draw->status |= row_status(sides);
     if (drawn(node, noise)) return true;
     work.residual = true;
@@ -253,14 +250,13 @@ struct AskingOps {
   }
 
   __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
-    if (!state.writes || lane_id() != 0) return;
-    if constexpr (Shaping::kShaped) verdict.put(depth, node, token);
-    else verdict_again(t.p, verdict).put(depth, node, token);
+    if (lane_id() != 0 || !answer().writes) return;
+    static_cast<VerdictWriter>(verdict[0]).put(depth, node, token);
   }
 
   __device__ void enter(int32_t depth, int32_t, int32_t token) const {
     if constexpr (Shaping::kShaped)
-      if (lane_id() == 0) dynamic_shared<int32_t>(shaping.rows.drafted_at, verdict.places)[depth] = token;
+      if (lane_id() == 0) dynamic_shared<int32_t>(shaping.rows.drafted_at, t.p.places())[depth] = token;
   }
   __device__ void leave(int32_t depth, int32_t, int32_t) const {
     if (state.target_to > depth + 1) state.target_to = depth + 1;
@@ -275,6 +271,8 @@ struct AskingOps {
 
  private:
   using Kept = typename Shaping::Kept;
+
+  __device__ WalkAnswers answer() const { return answers[0]; }
 
   // The row that must be looked through before a race over it.
   __device__ unsigned rows_cut() const {
@@ -360,12 +358,19 @@ struct AskingOps {
     const unsigned missing = sides & ~known_sides(), sums = missing & rows_with_sums();
     if (!missing) return true;
     const unsigned wanted = sums ? sums : missing;
-    const int32_t rows = sums ? t.rows_ahead(node, rows_at_once) : 1;
+    const int32_t rows = sums ? rows_ahead(node) : 1;
     if (wanted & kTarget) add_rows(&state.target_from, &state.target_to, rows);
     if (wanted & kDraft) add_rows(&state.draft_from, &state.draft_to, rows);
     ask_rows(sums ? RowWork::kSums : RowWork::kArgmax, node, wanted, rows);
     work.by_bounds = by_bounds;
     return false;
+  }
+  // Of how many nodes the walk may read rows, from this one on. Each lane looks at the token of another one.
+  __device__ int32_t rows_ahead(int32_t node) const {
+    if (Topology::kSiblings || rows_at_once == 1) return 1;
+    const int32_t ahead = lane_id() + 1;  // fewer rows than a warp has lanes: the last lane has none
+    const bool read = ahead < rows_at_once && node + ahead < t.drafts() && in_vocab(t, t.draft_token(node + ahead));
+    return __ffs(static_cast<int>(~__ballot_sync(kWarp, read)));
   }
   __device__ unsigned known_sides() const { return (knows(kTarget) ? kTarget : 0u) | (knows(kDraft) ? kDraft : 0u); }
   __device__ void ask_rows(RowWork::Kind kind, int32_t node, unsigned sides, int32_t rows) {
@@ -468,20 +473,23 @@ __device__ __forceinline__ void finish(const VerdictWriter& verdict, int32_t acc
 // A warp walks request `request` as far as values are known. Then the next work, or kDone, is in shared memory.
 template <class Topology, class Shaping>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once, bool by_bounds,
+                        const Shared<typename Topology::State>& decoded, const Shared<VerdictWriter>& verdict,
                         const Shared<RowStats>& row_stats, const Shared<PathNode<float>>& nodes,
                         const typename Shaping::Room& room, const Shared<float>& chosen,
-                        const Shared<WalkState>& shared_state, const Shared<RowWork>& shared_work) {
-  const Topology t(p, request);
+                        const Shared<WalkAnswers>& answers, const Shared<WalkState>& shared_state,
+                        const Shared<RowWork>& shared_work) {
+  const typename Topology::State once = decoded[0];
+  const Topology t(p, once);
   const Shaping shaping(room);
-  const VerdictWriter verdict = verdict_at(p, request);
   WalkState state = shared_state[0];
   RowWork work = {};
   int32_t status = state.status | t.status;  // each lane's own until the end
-  AskingOps<Topology, Shaping> ops{t, verdict, rows_at_once, by_bounds, row_stats, nodes, state, work, shaping, chosen};
+  AskingOps<Topology, Shaping> ops{t,     verdict, rows_at_once, by_bounds, row_stats, nodes,
+                                   answers, state,   work,         shaping,   chosen};
   const bool through = walk(t, p.method, ops, &state.walk, &status, TesterOf<Topology, Shaping>{});
   state.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
-  if (through && state.writes) {
-    finish(verdict_again(p, verdict), accepted_by(t, state.walk), state.status);
+  if (through && static_cast<WalkAnswers>(answers[0]).writes) {
+    finish(verdict[0], accepted_by(t, state.walk), state.status);
     if constexpr (!Topology::kSiblings)
       if (lane_id() == 0)
         count_passing(t, request, state.walk.depth, [](const Rows& rows, int64_t offset, int32_t token) {

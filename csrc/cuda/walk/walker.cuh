@@ -121,8 +121,8 @@ __device__ __forceinline__ void take_shaped_sums(const ShapedWalkArguments<Param
 // The weights to draw by.
 template <class Topology, class Shaping>
 __device__ __forceinline__ WeightsOf<typename Shaping::Kept> weights_of_work(
-    const WalkArguments<typename Topology::Params>& a, int request, const RowWork& work,
-    const Shared<RowStats>& row_stats, const Shaping& shaping, const Shared<unsigned>& tried) {
+    const WalkArguments<typename Topology::Params>& a, const Shared<typename Topology::State>& decoded,
+    const RowWork& work, const Shared<RowStats>& row_stats, const Shaping& shaping, const Shared<unsigned>& tried) {
   if (work.residual && !work.end) {
     auto residual = weights_of_residual(target_of_work(a, work, row_stats, shaping),
                                         draft_of_work(a, work, row_stats, shaping), work.subtracted);
@@ -142,7 +142,8 @@ __device__ __forceinline__ WeightsOf<typename Shaping::Kept> weights_of_work(
     weights.tried = tried;
     weights.leaves_out = true;
   } else {
-    const Topology t(a.p, request);
+    const typename Topology::State once = decoded[0];
+    const Topology t(a.p, once);
     int32_t reported = SPECDEC_STATUS_OK;
     const int32_t child = t.next_child(work.node, work.node, &reported);
     const int64_t token = child == kNoNode ? -1 : t.draft_token(child);
@@ -155,8 +156,9 @@ __device__ __forceinline__ WeightsOf<typename Shaping::Kept> weights_of_work(
 // Then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
 template <class Topology, class Shaping, class Arguments>
 __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const RowWork& work,
+                                          const Shared<typename Topology::State>& decoded,
                                           const Shared<RowStats>& row_stats, const Shaping& shaping,
-                                          const Shared<unsigned>& tried, const Shared<WalkState>& state) {
+                                          const Shared<unsigned>& tried, const Shared<WalkAnswers>& answers) {
   RowPartial found, scanned = kNoPart;
 #pragma unroll 1
   for (int side = 1; side >= 0; --side) {
@@ -170,7 +172,7 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
   }
   if (work.kind == RowWork::kArgmax) return;
 
-  auto weights = weights_of_work<Topology>(a, team.index(), work, row_stats, shaping, tried);
+  auto weights = weights_of_work<Topology>(a, decoded, work, row_stats, shaping, tried);
   bool writes;
   int32_t status = scanned.status;
   if (!work.sides || scanned.best.token != kNoToken) status |= kDraftWeighs;
@@ -202,10 +204,10 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
   if (!(found.status & kDraftWeighs)) found.status |= SPECDEC_STATUS_NON_FINITE;
   found.status &= ~kDraftWeighs;
   if (threadIdx.x == 0) {
-    WalkState own = state[0];
-    own.drawn = draw_of(found);
-    own.writes = writes;
-    state[0] = own;
+    WalkAnswers answer = {};
+    answer.drawn = draw_of(found);
+    answer.writes = writes;
+    answers[0] = answer;
   }
 }
 
@@ -258,7 +260,7 @@ template <class Topology, class Params, class Shaping>
 __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const RowWork& work,
                                             const Shared<RowStats>& row_stats, const Shaping& shaping,
                                             const Shared<unsigned>& tried, const Shared<float>& chosen,
-                                            const Shared<WalkState>& state) {
+                                            const Shared<WalkAnswers>& answers) {
   const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
   const auto target = target_of_work(a, work, row_stats, shaping);
   const auto draft = draft_of_work(a, work, row_stats, shaping);
@@ -282,9 +284,9 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
       [&] { sums.end_tile(); });
   const TwoSums all = add_up(team, sums);
   if (threadIdx.x == 0) {
-    WalkState own = state[0];
-    own.masses = {all.a, all.b, SPECDEC_STATUS_OK};
-    state[0] = own;
+    WalkAnswers answer = answers[0];
+    answer.masses = {all.a, all.b, SPECDEC_STATUS_OK};
+    answers[0] = answer;
   }
 }
 
@@ -326,7 +328,8 @@ __device__ __forceinline__ void remember_status(const Shared<WalkState>& state, 
 
 // Decodes the edits of a node's row, if there are any, unless they are. What does not depend on the row is decoded once.
 template <class Topology>
-__device__ __forceinline__ void edit_row(const typename Topology::Params& p, int64_t request, int32_t node,
+__device__ __forceinline__ void edit_row(const typename Topology::Params& p,
+                                         const Shared<typename Topology::State>& decoded, int64_t request, int32_t node,
                                          const ShapedRows& rows, const Shared<WalkState>& state) {
   if (!rows.edited) return;
   const int32_t before = static_cast<DecodedEdits>(rows.edits[0]).node;
@@ -334,7 +337,8 @@ __device__ __forceinline__ void edit_row(const typename Topology::Params& p, int
   const int32_t drafts = static_cast<WalkState>(state[0]).walk.depth;
   __syncthreads();
   if (before == kNoNode || p.edits.by_row) {
-    const Topology t(p, request);
+    const typename Topology::State once = decoded[0];
+    const Topology t(p, once);
     const int32_t status =
         rows.decode(p.edits, p.target.vocab, {t.entry, 0}, t.target_place(request, node), drafts);
     if (threadIdx.x == 0) remember_status(state, status);
@@ -357,7 +361,10 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   const auto nodes = dynamic_shared<PathNode<float>>(a.known_at, a.nodes);
   const auto row_stats = dynamic_shared<RowStats>(places_at, a.places);
   SPECDEC_SHARED(WalkState, state, 1);
+  SPECDEC_SHARED(WalkAnswers, answers, 1);
   SPECDEC_SHARED(RowWork, shared_work, 1);
+  SPECDEC_SHARED(typename Topology::State, decoded, 1);
+  SPECDEC_SHARED(VerdictWriter, verdict, 1);
   Shared<unsigned> tried = {};
   if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.paths_at - a.tried_at) / 4);
   const auto chosen = dynamic_shared<float>(a.paths_at, a.p.method == SPECDEC_PATHS ? a.nodes * kSharesADepth : 0);
@@ -366,7 +373,14 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
       for (int32_t i = threadIdx.x; i < a.nodes * kSharesADepth; i += blockDim.x) chosen[i] = 0.0f;
   }
   Team team(a.team);
-  if (threadIdx.x == 0) state[0] = fresh_state(team.rank() == 0);
+  if (threadIdx.x == 0) {
+    state[0] = fresh_state();
+    WalkAnswers none = {};
+    none.writes = team.rank() == 0;
+    answers[0] = none;
+    decoded[0] = Topology(a.p, team.index());
+    verdict[0] = verdict_at(a.p, team.index());
+  }
   if (threadIdx.x == 0 && a.nodes > 0) nodes[0] = path_node<float>(0);
   typename Shaping::Room room = {};
   if constexpr (Shaping::kShaped) {
@@ -379,9 +393,10 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
             listed};
     if (threadIdx.x == 0) {
       listed[1] = kNoNode;
-      const RequestFilters decoded(Topology(a.p, team.index()));
-      filters[0] = decoded.target, filters[1] = decoded.draft;
-      remember_status(state, decoded.status);
+      const typename Topology::State once = decoded[0];
+      const RequestFilters found(Topology(a.p, once));
+      filters[0] = found.target, filters[1] = found.draft;
+      remember_status(state, found.status);
       DecodedEdits none = {};
       none.node = kNoNode;
       edits[0] = none;
@@ -390,12 +405,12 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Shaping>(a.p, team.index(), a.rows_at_once, a.by_bounds, row_stats, nodes, room, chosen,
-                                 state, shared_work);
+      walk_on<Topology, Shaping>(a.p, team.index(), a.rows_at_once, a.by_bounds, decoded, verdict, row_stats, nodes,
+                                 room, chosen, answers, state, shared_work);
     __syncthreads();
     const RowWork work = shared_work[0];
     if (work.kind == RowWork::kDone) break;
-    if constexpr (Shaping::kShaped) edit_row<Topology>(a.p, team.index(), work.node, room.rows, state);
+    if constexpr (Shaping::kShaped) edit_row<Topology>(a.p, decoded, team.index(), work.node, room.rows, state);
     const Shaping shaping(room);
     if (work.kind == RowWork::kSums) {
       if constexpr (Shaping::kShaped) take_shaped_sums(a, team, shared_work, shaping, row_stats);
@@ -410,12 +425,15 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
       }
     }
     if constexpr (Topology::kSiblings)
-      if (work.end) mark_tried(Topology(a.p, team.index()), work.node, work.end, tried);
+      if (work.end) {
+        const typename Topology::State once = decoded[0];
+        mark_tried(Topology(a.p, once), work.node, work.end, tried);
+      }
     if (work.kind == RowWork::kMasses) {
-      take_masses<Topology>(a, team, work, row_stats, shaping, tried, chosen, state);
+      take_masses<Topology>(a, team, work, row_stats, shaping, tried, chosen, answers);
       continue;
     }
-    take_draw<Topology>(a, team, work, row_stats, shaping, tried, state);
+    take_draw<Topology>(a, team, shared_work[0], decoded, row_stats, shaping, tried, answers);
   }
   team.leave();
 }

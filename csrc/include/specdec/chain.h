@@ -17,17 +17,24 @@ SPECDEC_HD float epsilon_of(float e, int32_t* status) {
   return 0.0f;
 }
 
-struct ChainRequest : WalkRequest {
-  using Params = ChainParams;
-  static constexpr bool kSiblings = false;
-  const Params& p;
-  int64_t request;
+// What is decoded of a request.
+struct ChainState : WalkRequest {
+  int64_t request = 0;
   int64_t first_token = 0;            // offset of slot 0
   int64_t entry = 0, first_prob = 0;  // draft_prob of a slot is that of (entry, first_prob + slot)
   int32_t slots = 0;                  // drafts at most
   float over_acceptance = 0.0f;
+};
 
-  SPECDEC_HD ChainRequest(const Params& params, int64_t b) : WalkRequest{}, p(params), request(b) {
+struct ChainRequest : ChainState {
+  using Params = ChainParams;
+  using State = ChainState;
+  static constexpr bool kSiblings = false;
+  const Params& p;
+
+  SPECDEC_HD ChainRequest(const Params& params, const State& decoded) : State(decoded), p(params) {}
+  SPECDEC_HD ChainRequest(const Params& params, int64_t b) : State{}, p(params) {
+    request = b;
     const Entry who = entry_of(p.request_index, b);
     status = who.status();
     readable = who.live();
@@ -38,8 +45,6 @@ struct ChainRequest : WalkRequest {
     first_token = b * p.draft_tokens.request_stride;
     first_target = b * p.target.request_stride;
     first_draft = entry * p.draft.request_stride;
-    target_row_stride = p.target.row_stride;
-    draft_row_stride = p.draft.row_stride;
     if (p.cu_drafts.data) read_ragged(b, p.cu_drafts.data[b], p.cu_drafts.data[b + 1]);
     noise = noise_at(p.noise, entry, 0, kStreamRace);
     if (p.input_positions.data && readable) noise.position = static_cast<uint32_t>(input_position(b)) + 1;
@@ -49,6 +54,8 @@ struct ChainRequest : WalkRequest {
     over_acceptance = epsilon_of(p.epsilon.at(entry), &status);
   }
 
+  SPECDEC_HD int64_t target_row(int32_t node) const { return first_target + node * p.target.row_stride; }
+  SPECDEC_HD int64_t draft_row(int32_t node) const { return first_draft + node * p.draft.row_stride; }
   SPECDEC_HD int32_t vocab() const { return p.target.vocab; }
   SPECDEC_HD bool has_draft() const { return p.draft.data != nullptr; }
   SPECDEC_HD bool has_draft_row(int32_t node) const { return has_draft() && node < slots; }
@@ -77,13 +84,6 @@ struct ChainRequest : WalkRequest {
     return !p.cu_drafts.data || p.cu_drafts.data[request + 1] - p.cu_drafts.data[request] == slots;
   }
   SPECDEC_HD int64_t given_token() const { return p.bonus.at(request * p.bonus.slot_stride); }
-
-  // How many rows the walk may still read, that of `node` included; counted up to `most`.
-  SPECDEC_HD int32_t rows_ahead(int32_t node, int32_t most) const {
-    int32_t count = 1;
-    while (count < most && node + count < slots && in_vocab(*this, draft_token(node + count))) ++count;
-    return count;
-  }
 
  private:
   // Target rows of the requests before, where they are packed.

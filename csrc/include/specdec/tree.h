@@ -14,15 +14,21 @@ SPECDEC_HD int32_t parent_of(const Tokens& parents, int64_t first_parent, int32_
   return -1;
 }
 
-struct TreeRequest : WalkRequest {
-  using Params = TreeParams;
-  static constexpr bool kSiblings = true;
-  const Params& p;
+// What is decoded of a request.
+struct TreeState : WalkRequest {
   int64_t first_token = 0, first_parent = 0;  // offsets of node 0
   int64_t first_leaf = 0;                     // offset of chain 0
   int64_t entry = 0;
+};
 
-  SPECDEC_HD TreeRequest(const Params& params, int64_t b) : WalkRequest{}, p(params) {
+struct TreeRequest : TreeState {
+  using Params = TreeParams;
+  using State = TreeState;
+  static constexpr bool kSiblings = true;
+  const Params& p;
+
+  SPECDEC_HD TreeRequest(const Params& params, const State& decoded) : State(decoded), p(params) {}
+  SPECDEC_HD TreeRequest(const Params& params, int64_t b) : State{}, p(params) {
     const Entry who = entry_of(p.request_index, b);
     status = who.status();
     readable = who.live();
@@ -34,8 +40,6 @@ struct TreeRequest : WalkRequest {
     first_leaf = b * p.leaves.request_stride;
     first_target = b * p.target.request_stride;
     first_draft = entry * p.draft.request_stride;
-    target_row_stride = p.target.row_stride;
-    draft_row_stride = p.draft.row_stride;
     noise = noise_at(p.noise, entry, 0, kStreamRace);
     const Tokens& x = p.input_positions;
     if (x.data) noise.position = static_cast<uint32_t>(x.at(b * x.request_stride)) + 1;
@@ -45,6 +49,8 @@ struct TreeRequest : WalkRequest {
   }
 
   SPECDEC_HD int32_t nodes() const { return p.nodes(); }
+  SPECDEC_HD int64_t target_row(int32_t node) const { return first_target + node * p.target.row_stride; }
+  SPECDEC_HD int64_t draft_row(int32_t node) const { return first_draft + node * p.draft.row_stride; }
   SPECDEC_HD int32_t vocab() const { return p.target.vocab; }
   SPECDEC_HD bool has_draft() const { return p.draft.data != nullptr; }
   SPECDEC_HD bool has_draft_row(int32_t) const { return has_draft(); }
@@ -53,7 +59,6 @@ struct TreeRequest : WalkRequest {
   SPECDEC_HD int32_t drafts() const { return nodes() - 1; }
   SPECDEC_HD float epsilon() const { return 0.0f; }
   SPECDEC_HD float draft_share(int32_t, int32_t*) const { return 1.0f; }
-  SPECDEC_HD int32_t rows_ahead(int32_t, int32_t) const { return 1; }
   SPECDEC_HD RowPlace target_place(int64_t b, int32_t node) const { return {b, node}; }
 
   SPECDEC_HD int32_t parent(int32_t node, int32_t* bits) const {

@@ -9,6 +9,7 @@
 //
 // A topology is a WalkRequest that also gives
 //   kSiblings                           whether a node may have more than one child
+//   int64_t target_row(node), draft_row(node)   where the node's rows start, in elements
 //   int32_t vocab() const
 //   bool has_draft() const              whether there are draft laws; without them a draft is certain (one-hot)
 //   bool replacement() const            whether siblings were drawn with replacement
@@ -73,15 +74,12 @@ struct RowPlace {
 // One request, decoded: the part that all topologies share.
 struct WalkRequest {
   int64_t first_target, first_draft;          // offsets of row 0, in elements
-  int64_t target_row_stride, draft_row_stride;
   Noise noise;                                // of the token after node 0
   Law target_law, draft_law;
   int32_t status;
   bool readable;  // false: the request is idle, or its arguments point outside of their arrays; nothing is read
   bool idle;      // -1 drafts are accepted, and no token is written
 
-  SPECDEC_HD int64_t target_row(int32_t node) const { return first_target + node * target_row_stride; }
-  SPECDEC_HD int64_t draft_row(int32_t node) const { return first_draft + node * draft_row_stride; }
   SPECDEC_HD Noise noise_at_depth(int32_t depth, uint32_t stream) const { return later(noise, depth, stream); }
 };
 

@@ -818,6 +818,11 @@ Range all_shared(unsigned rank, const char* name, Site site) {
   return rank == mine->rank ? range : peer_shared(range, rank, site);
 }
 
+bool shared_holds(size_t offset, const void* value, size_t bytes) {
+  const std::vector<char>& shared = machine().current->block->shared;
+  return offset + bytes <= shared.size() && std::memcmp(shared.data() + offset, value, bytes) == 0;
+}
+
 namespace {
 
 Touch touch_of(const Fiber& f) {

@@ -121,6 +121,8 @@ Range static_shared(const void* tag, size_t element, size_t count, const char* n
 Range dynamic_shared(size_t byte_offset, size_t element, size_t count, const char* name, Site site);
 Range peer_shared(const Range& mine, unsigned rank, Site site);
 Range all_shared(unsigned rank, const char* name, Site site);  // of a block of the cluster, as bytes
+// Do these bytes stand there in the shared memory of this block?
+bool shared_holds(size_t offset, const void* value, size_t bytes);
 // The bytes of element `index`, after the checks.
 char* shared_at(const Range& range, ptrdiff_t index, size_t element, Access access, Site site);
 size_t shared_limit();

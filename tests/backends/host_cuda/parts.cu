@@ -48,7 +48,7 @@ __global__ void ahead_kernel(const AheadArguments a) {
     __syncwarp();
   };
   race_chunks<true, BFloat16>(
-      a.row, {0, 1}, [](int32_t) { return 0; }, [&](int32_t, int, bool, int) { note(); },
+      a.row, {0, 1}, [](int32_t) { return 0; }, [&](int32_t, int, int) { note(); },
       [](const Batch<BFloat16>& batch, int steps) { return largest_of(specdec::Law{}, batch, steps); },
       [&](const Largest&, int32_t, int, int) { note(); });
 }

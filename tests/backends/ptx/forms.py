@@ -88,6 +88,10 @@ rcp.rn.f32                     |               | f32 f32         | 1.0f / a
 neg.f32                        |               | f32 f32         | -a
 abs.f32                        |               | f32 f32         | __builtin_fabsf(a)
 min.f32                        |               | f32 f32 f32     | smaller(a, b)
+add.rn.f32x2                   |               | b64 b64 b64     | by_pairs(plus, a, b)
+sub.rn.f32x2                   |               | b64 b64 b64     | by_pairs(minus, a, b)
+mul.rn.f32x2                   |               | b64 b64 b64     | by_pairs(times, a, b)
+fma.rn.f32x2                   |               | b64 b64 b64 b64 | by_pairs(times_plus, a, b, c)
 max.f32                        |               | f32 f32 f32     | larger(a, b)
 max.NaN.f32                    |               | f32 f32 f32     | larger_or_nan(a, b)
 max.NaN.bf16                   |               | b16 b16 b16     | larger_or_nan_of_halves(a, b, from_bfloat)
@@ -112,7 +116,9 @@ vote.sync.any.pred             |               | pred pred b32   | votes(FORM, a
 vote.sync.all.pred             |               | pred pred b32   | votes(FORM, a, b, AT) == b
 vote.sync.ballot.b32           |               | b32 pred b32    | votes(FORM, a, b, AT)
 redux.sync.add.T redux.sync.min.T redux.sync.max.T | u32 s32 | T T b32 | reduced(FORM, a, b, AT)
-redux.sync.max.NaN.f32         |               | f32 f32 b32     | largest_or_nan(FORM, a, b, AT)
+redux.sync.min.f32             |               | f32 f32 b32     | reduced_by(smaller, FORM, a, b, AT)
+redux.sync.max.f32             |               | f32 f32 b32     | reduced_by(larger, FORM, a, b, AT)
+redux.sync.max.NaN.f32         |               | f32 f32 b32     | reduced_by(larger_or_nan, FORM, a, b, AT)
 redux.sync.and.b32 redux.sync.or.b32 redux.sync.xor.b32 | | b32 b32 b32 | reduced(FORM, a, b, AT)
 bar.warp.sync                  |               | - b32           | sync_warp(a, AT)
 bar.sync                       |               | - u32           | sync_block(FORM, a, 0, AT)
@@ -148,6 +154,7 @@ atom.shared.min.T              | u32 s32 u64 s64 | T * T         | at_shared(a, 
 atom.shared.or.T               | b32 b64       | T * T           | at_shared(a, SIZE, kAtomic, AT); old | b
 atom.shared.exch.T             | b32 b64       | T * T           | at_shared(a, SIZE, kAtomic, AT); b
 stmatrix.sync.aligned.m8n8.x4.shared.b16 |     | - * quad        | store_matrices(FORM, a, b, AT)
+ldmatrix.sync.aligned.m8n8.x1.shared.b16 |     | b32 *           | load_matrix(FORM, a, AT)
 """
 
 

@@ -41,6 +41,8 @@ void* in_shared(uint64_t address, unsigned bytes, Access access, At at) {
   return host_cuda::shared_at(all, static_cast<ptrdiff_t>(offset / bytes), bytes, how, site(at));
 }
 
+bool copies_are_written = false;
+
 bool on_stack(uint64_t address) {  // of this thread, whose frame holds its local memory
   char here;
   const int64_t above = static_cast<int64_t>(address) - static_cast<int64_t>(reinterpret_cast<uintptr_t>(&here));
@@ -68,6 +70,13 @@ unsigned blocks_in_cluster() { return host_cuda::cluster_size(); }
 std::vector<Piece>& memory() {
   static std::vector<Piece> pieces;
   return pieces;
+}
+
+extern "C" void ptx_copies_are_written(bool on) { copies_are_written = on; }
+
+bool is_there(uint64_t address, const void* value, unsigned bytes) {
+  const bool own = address >> kWindow == host_cuda::cluster_rank() + 1u;
+  return copies_are_written && own && host_cuda::shared_holds(offset_of(address), value, bytes);
 }
 
 uint64_t shared_window() { return window_of(host_cuda::cluster_rank()); }
@@ -278,14 +287,14 @@ uint32_t reduced(const char* form, uint32_t a, uint32_t mask, At at) {
     if (mask >> i & 1 && i != host_cuda::lane()) a = join(a, static_cast<uint32_t>(brought[i]));
   return a;
 }
-float largest_or_nan(const char* form, float a, uint32_t mask, At at) {
+float reduced_by(float (*one_of)(float, float), const char* form, float a, uint32_t mask, At at) {
   R32 value;
   value.f32 = a;
   const uint64_t* const brought = meet(form, value.b32, mask, at);
   for (int i = 0; i < 32; ++i) {
     if (!(mask >> i & 1)) continue;
     value.b32 = static_cast<uint32_t>(brought[i]);
-    a = larger_or_nan(a, value.f32);
+    a = one_of(a, value.f32);
   }
   return a;
 }
@@ -297,6 +306,13 @@ void store_matrices(const char* form, uint64_t row, Quad parts, At at) {
   uint64_t to[4];
   for (unsigned i = 0; i < 4; ++i) to[i] = rows[8 * i + mine / 4] + 4 * (mine % 4);
   for (unsigned i = 0; i < 4; ++i) *static_cast<uint32_t*>(at_shared(to[i], 4, kWrite, at)) = parts.b32[i];
+}
+// Lane j < 8 has the address of row j; each lane gets two elements.
+uint32_t load_matrix(const char* form, uint64_t row, At at) {
+  const unsigned mine = lane();
+  if (mine < 8) check_aligned(offset_of(row), 16, at);
+  const uint64_t* const rows = meet(form, row, 0xffffffffu, at);
+  return *static_cast<uint32_t*>(at_shared(rows[mine / 4] + 4 * (mine % 4), 4, kRead, at));
 }
 void sync_warp(uint32_t mask, At at) { host_cuda::sync_warp(mask, site(at)); }
 uint32_t sync_block(const char* form, uint32_t barrier, bool a, At at) {

@@ -70,6 +70,9 @@ void* at_global(uint64_t address, unsigned bytes, At at);
 void* at_acquired(uint64_t address, unsigned bytes, At at);  // others may run before
 void* at_atomic(uint64_t address, unsigned bytes, At at);    // also here
 void* at_shared(uint64_t address, unsigned bytes, Access access, At at);
+// Does a store to shared memory change nothing, where machine code may do that? Triton's may: threads that hold copies of
+// one value all write it.
+bool is_there(uint64_t address, const void* value, unsigned bytes);
 void* at_local(uint64_t address, unsigned bytes, const char* local, unsigned local_bytes, At at);
 void* at_param(uint64_t address, unsigned bytes, const char* param, unsigned param_bytes, At at);
 
@@ -115,6 +118,22 @@ T toward_zero(float a) {  // saturates
 }
 uint32_t reversed(uint32_t a);
 uint32_t permuted(uint32_t a, uint32_t b, uint32_t selectors);
+// Two floats in each word.
+inline float plus(float x, float y) { return x + y; }
+inline float minus(float x, float y) { return x - y; }
+inline float times(float x, float y) { return x * y; }
+inline float times_plus(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+template <class F, class... Words>
+uint64_t by_pairs(F&& f, Words... words) {
+  const auto half = [](uint64_t word, int shift) {
+    R32 part;
+    part.b32 = static_cast<uint32_t>(word >> shift);
+    return part.f32;
+  };
+  R32 low, high;
+  low.f32 = f(half(words, 0)...), high.f32 = f(half(words, 32)...);
+  return uint64_t{high.b32} << 32 | low.b32;
+}
 float smaller(float a, float b);
 float larger(float a, float b);
 float larger_or_nan(float a, float b);
@@ -133,8 +152,9 @@ float quotient_within(float a, float b);
 uint32_t shuffled(const char* form, uint32_t a, uint32_t b, uint32_t c, uint32_t mask, bool* in_range, At at);
 uint32_t votes(const char* form, bool a, uint32_t mask, At at);
 uint32_t reduced(const char* form, uint32_t a, uint32_t mask, At at);
-float largest_or_nan(const char* form, float a, uint32_t mask, At at);
+float reduced_by(float (*one_of)(float, float), const char* form, float a, uint32_t mask, At at);
 void store_matrices(const char* form, uint64_t row, Quad parts, At at);
+uint32_t load_matrix(const char* form, uint64_t row, At at);
 void sync_warp(uint32_t mask, At at);
 uint32_t sync_block(const char* form, uint32_t barrier, bool a, At at);  // how many threads brought true
 void arrive_at_cluster(bool* arrived, At at);

@@ -261,9 +261,12 @@ class Kernel:
         if form not in MEANINGS:
             raise Untranslatable(f"no such form: {form}")
         meaning = MEANINGS[form]
+        if form.startswith(("max.", "min.")) and len(operands) == 4:  # sm_100: of three
+            nested = re.sub(r"\b[ab]\b", lambda match: meaning.text if match[0] == "a" else "c", meaning.text)
+            meaning = meaning._replace(operands=(*meaning.operands, meaning.operands[-1]), text=nested)
         destinations = []
         if meaning.result != "-":
-            destinations, operands = operands[0].split("|"), operands[1:]
+            destinations, operands = operands[0].strip("{}").split("|"), operands[1:]
         if len(operands) != len(meaning.operands) or len(destinations) > (2 if form.startswith("shfl") else 1):
             raise Untranslatable(f"{form} with {len(operands)} operands and {len(destinations)} results")
         if form.startswith(("ld.", "st.", "atom.")):
@@ -295,6 +298,10 @@ class Kernel:
         elif form.startswith("st"):
             names = split(operands[1].strip("{}"))
             steps = [f"p[{i}] = {self.read(name, kind)}" for i, name in enumerate(names)]
+            if form.startswith("st.shared"):
+                values = ", ".join(self.read(name, kind) for name in names)
+                there = f"is_there({self.read(place, '*')}, v, sizeof v)"
+                begin = f"{ctype} v[] = {{{values}}}; auto p = {there} ? v : ({ctype}*){pointer}"
         else:
             names = [None]
             steps = [

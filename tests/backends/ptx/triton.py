@@ -25,6 +25,8 @@ from specdec_kernels import backend, backends, triton_kernels
 from tests.backends.ptx.build import build_text
 from tests.backends.ptx.memory import allow, extent
 from tests.support.calls import every_call
+from tests.support.cases import adversarial_rows
+from tests.support.ops import overlap
 from tests.support.triton_aot import ARCHS, specialised
 
 triton.knobs.compilation.always_compile = False
@@ -43,6 +45,7 @@ class Program:
         self.kinds = re.findall(r"\.param \.(\w+)", parameters)
         self.library = ctypes.CDLL(str(build_text(text)))
         self.library.host_cuda_last_fault.restype = ctypes.c_char_p
+        self.library.ptx_copies_are_written(ctypes.c_bool(True))
 
     def run(self, grid, values, others, seed):
         """``values``: (type, value) of each argument that is not a constant. They may have the addresses of others."""
@@ -111,6 +114,23 @@ def difference(launches, op, arguments):
     return ""
 
 
+def rows_alone(launches):
+    """What is wrong with sums of rows by themselves, or "". Beside others their addresses are not multiples of 16."""
+    target = torch.stack(list(adversarial_rows(2049).values()))
+    draft = target.roll(1, dims=0)
+    launches.tensors = [target, draft]
+    with backend("triton-ptx"):
+        together = overlap(target, draft)
+        alone = [overlap(*rows) for rows in zip(target, draft, strict=True)]
+    try:
+        for name in together._fields:
+            rows = torch.stack([getattr(result, name) for result in alone])
+            torch.testing.assert_close(rows, getattr(together, name), equal_nan=True, rtol=0, atol=0)
+    except AssertionError as error:
+        return f"{name}: {error}"
+    return ""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("arch", choices=[name for name in ARCHS if name.startswith("sm")])
@@ -127,6 +147,7 @@ def main():
             except Exception as error:
                 wrong = f"{type(error).__name__}: {error}"
             print(json.dumps({"call": name, "wrong": wrong}), flush=True)
+    print(json.dumps({"call": "rows alone", "wrong": rows_alone(launches)}), flush=True)
 
 
 if __name__ == "__main__":
