@@ -102,6 +102,7 @@ borrowed(
     test_cuda_edges,
     "test_the_last_token_of_an_aligned_row_may_win", "test_clusters_of_any_size_have_the_bits_of_one_block",
     "test_every_part_of_a_row_tells_what_it_met", "test_tiles_end_where_their_output_does",
+    "test_more_may_win_than_a_block_lists", "test_a_first_guess_excludes_no_winner",
 )  # fmt: skip
 borrowed(test_cuda_queue, "test_the_same_verdict", "test_a_status_comes_along", "test_forms", "test_given_tokens")
 
