@@ -208,7 +208,7 @@ constexpr int kElements = 32 * kMaxWarps;
 
 // A block's race. Its words in shared memory are the best score so far, as an ordered word, and how many elements were
 // listed; the rest is each thread's own.
-constexpr int kBestScore = 0, kInRace = 1, kRaceWords = 2;
+constexpr int kBestScore = 0, kListedElements = 1, kRaceWords = 2;
 
 struct BlockRace {
   Shared<unsigned> words;
@@ -219,7 +219,7 @@ struct BlockRace {
 
   // The block needs a barrier behind it.
   __device__ __forceinline__ void begin() const {
-    if (threadIdx.x == 0) words[kBestScore] = ordered(-kInfinity), words[kInRace] = 0;
+    if (threadIdx.x == 0) words[kBestScore] = ordered(-kInfinity), words[kListedElements] = 0;
   }
 };
 
@@ -229,7 +229,7 @@ template <class T>
 __device__ __forceinline__ void list_elements(const BlockRace& race, const uint4& values, int32_t column,
                                               const LaneNoise& words, unsigned* left) {
   if (!*left) return;
-  unsigned place = atomicAdd(&race.words[kInRace], static_cast<unsigned>(__popc(*left))) - race.listed;
+  unsigned place = atomicAdd(&race.words[kListedElements], static_cast<unsigned>(__popc(*left))) - race.listed;
 #pragma unroll 1
   for (; *left && place < blockDim.x; *left &= *left - 1, ++place) {
     const int i = __ffs(static_cast<int>(*left)) - 1;
@@ -297,7 +297,7 @@ __device__ __forceinline__ void race_turn(const Largest& largest, const WeightsO
       if (__any_sync(kWarp, left != 0)) break;  // the list is full
     }
     if (!__syncthreads_or(any)) return;
-    const unsigned all = race->words[kInRace], count = min(all - race->listed, blockDim.x);
+    const unsigned all = race->words[kListedElements], count = min(all - race->listed, blockDim.x);
     race->listed = all;
     const float before = race->mine.score;
     if (threadIdx.x < count) race->mine = best_of(candidate_of(weights, noise, race->list[threadIdx.x]), race->mine);

@@ -470,6 +470,14 @@ __device__ __forceinline__ void finish(const VerdictWriter& verdict, int32_t acc
   if (lane_id() == 0) verdict.count(accepted, status);
 }
 
+// A request that was decoded before.
+template <class Topology>
+__device__ __forceinline__ Topology decoded_request(const typename Topology::Params& p,
+                                                    const Shared<typename Topology::State>& decoded) {
+  const typename Topology::State state = decoded[0];
+  return Topology(p, state);
+}
+
 // A warp walks request `request` as far as values are known. Then the next work, or kDone, is in shared memory.
 template <class Topology, class Shaping>
 __device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once, bool by_bounds,
@@ -478,8 +486,7 @@ __device__ void walk_on(const typename Topology::Params& p, int64_t request, int
                         const typename Shaping::Room& room, const Shared<float>& chosen,
                         const Shared<WalkAnswers>& answers, const Shared<WalkState>& shared_state,
                         const Shared<RowWork>& shared_work) {
-  const typename Topology::State once = decoded[0];
-  const Topology t(p, once);
+  const Topology t = decoded_request<Topology>(p, decoded);
   const Shaping shaping(room);
   WalkState state = shared_state[0];
   RowWork work = {};

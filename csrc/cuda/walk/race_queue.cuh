@@ -168,7 +168,8 @@ static __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 // ---- launching ------------------------------------------------------------------------------------------------------
 
 // Chunks that a warp has in a part of a row, at most. With one a row has the shortest latency. But each part costs a
-// block a guess, five barriers and a ticket. So where the first rows alone have more parts than blocks, parts are larger.
+// block a guess, six or seven barriers and a ticket. So where the first rows alone have more parts than blocks, parts
+// are larger.
 constexpr int64_t kChunksAPart = 4;
 
 // Rows that are worth having in the queue together, as a multiple of those that fit the device at once in parts of one

@@ -142,8 +142,7 @@ __device__ __forceinline__ WeightsOf<typename Shaping::Kept> weights_of_work(
     weights.tried = tried;
     weights.leaves_out = true;
   } else {
-    const typename Topology::State once = decoded[0];
-    const Topology t(a.p, once);
+    const Topology t = decoded_request<Topology>(a.p, decoded);
     int32_t reported = SPECDEC_STATUS_OK;
     const int32_t child = t.next_child(work.node, work.node, &reported);
     const int64_t token = child == kNoNode ? -1 : t.draft_token(child);
@@ -337,8 +336,7 @@ __device__ __forceinline__ void edit_row(const typename Topology::Params& p,
   const int32_t drafts = static_cast<WalkState>(state[0]).walk.depth;
   __syncthreads();
   if (before == kNoNode || p.edits.by_row) {
-    const typename Topology::State once = decoded[0];
-    const Topology t(p, once);
+    const Topology t = decoded_request<Topology>(p, decoded);
     const int32_t status =
         rows.decode(p.edits, p.target.vocab, {t.entry, 0}, t.target_place(request, node), drafts);
     if (threadIdx.x == 0) remember_status(state, status);
@@ -393,8 +391,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
             listed};
     if (threadIdx.x == 0) {
       listed[1] = kNoNode;
-      const typename Topology::State once = decoded[0];
-      const RequestFilters found(Topology(a.p, once));
+      const RequestFilters found(decoded_request<Topology>(a.p, decoded));
       filters[0] = found.target, filters[1] = found.draft;
       remember_status(state, found.status);
       DecodedEdits none = {};
@@ -425,10 +422,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
       }
     }
     if constexpr (Topology::kSiblings)
-      if (work.end) {
-        const typename Topology::State once = decoded[0];
-        mark_tried(Topology(a.p, once), work.node, work.end, tried);
-      }
+      if (work.end) mark_tried(decoded_request<Topology>(a.p, decoded), work.node, work.end, tried);
     if (work.kind == RowWork::kMasses) {
       take_masses<Topology>(a, team, work, row_stats, shaping, tried, chosen, answers);
       continue;
