@@ -243,7 +243,8 @@ int32_t choice(PyObject* name) {
     const char* name;
     int32_t number;
   } kChoices[] = {{"logits", SPECDEC_LOGITS}, {"probs", SPECDEC_PROBS}, {"rejection", SPECDEC_REJECTION},
-                  {"race", SPECDEC_RACE}, {"traversal", SPECDEC_TRAVERSAL}, {"block", SPECDEC_BLOCK}, {"paths", SPECDEC_PATHS},
+                  {"race", SPECDEC_RACE}, {"traversal", SPECDEC_TRAVERSAL}, {"block", SPECDEC_BLOCK},
+                  {"paths", SPECDEC_PATHS},
                   {"full", SPECDEC_TREE_FULL}, {"nodes", SPECDEC_TREE_NODES}, {"bits", SPECDEC_TREE_BITS}};
   for (const auto& choice : kChoices)
     if (PyUnicode_CompareWithASCIIString(name, choice.name) == 0) return choice.number;

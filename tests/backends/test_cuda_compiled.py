@@ -122,7 +122,5 @@ def test_kernels_compile(arch):
             assert row["loads_together"] >= 8, row
         if row["kernel"].startswith(WHOLE_ROWS):
             assert row["fewest_together"] == 8, row
-        if row["kernel"] == "mass_tiles_kernel":  # a tile is four vectors of 16 bits
-            assert row["fewest_together"] == 4, row
         if row["compiler"] == committed[name]["compiler"]:
             assert row == committed[name], "make the table anew: python -m tests.support.cuda_aot table"

@@ -77,7 +77,7 @@ def poison(tensor):
     return torch.full_like(tensor, True if tensor.dtype == torch.bool else UNTOUCHED)
 
 
-STATELESS = ("coin", "mask_logits", "merge_paths", "store_rows")  # nothing can be wrong with their numbers
+WITHOUT_STATUS = ("coin", "mask_logits", "merge_paths", "store_rows")  # nothing can be wrong with their numbers
 
 
 def test_every_op_is_here():
@@ -90,7 +90,7 @@ def test_every_op_is_here():
     for name in set(OPS) - halves:
         options = inspect.signature(getattr(specdec_kernels, name)).parameters
         assert "out" in options or name in ("compact_kv", "count_tokens", "store_rows")  # they write in place
-        assert "status" in options or name.startswith("verify") or name in STATELESS
+        assert "status" in options or name.startswith("verify") or name in WITHOUT_STATUS
 
 
 @pytest.mark.usefixtures("backend")

@@ -35,22 +35,18 @@ __device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Reader
   if (threadIdx.x == 0) p.status.data[index] = status;
 }
 
-}  // namespace
-
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) mass_tiles_kernel(const MassTilesParams p) {
+// Registers for three blocks a multiprocessor, as plain rows ask for, whichever rows these are.
+__global__ void __launch_bounds__(kThreads, 3) mass_tiles_kernel(const MassTilesParams p) {
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
+  if (p.edits.on()) return weigh_row(p, ShapedRows{edits, true});
   weigh_row(p, PlainRows{});
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_tiles_kernel(const MassTilesParams p) {
-  SPECDEC_SHARED(DecodedEdits, edits, 1);
-  weigh_row(p, ShapedRows{edits, true});
-}
+}  // namespace
 
 cudaError_t mass_tiles(const MassTilesParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  const Shape shape = {p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)};
-  if (p.edits.on()) return launch_alone<shaped_tiles_kernel>(shape, p, stream);
-  return launch_alone<mass_tiles_kernel>(shape, p, stream);
+  return launch_alone<mass_tiles_kernel>({p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)}, p, stream);
 }
 
 }  // namespace cuda

@@ -364,11 +364,12 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   SPECDEC_SHARED(typename Topology::State, decoded, 1);
   SPECDEC_SHARED(VerdictWriter, verdict, 1);
   Shared<unsigned> tried = {};
-  if constexpr (Topology::kSiblings) tried = dynamic_shared<unsigned>(a.tried_at, (a.paths_at - a.tried_at) / 4);
-  const auto chosen = dynamic_shared<float>(a.paths_at, a.p.method == SPECDEC_PATHS ? a.nodes * kSharesADepth : 0);
+  Shared<float> chosen = {};
   if constexpr (Topology::kSiblings) {
-    if (a.p.method == SPECDEC_PATHS)
-      for (int32_t i = threadIdx.x; i < a.nodes * kSharesADepth; i += blockDim.x) chosen[i] = 0.0f;
+    tried = dynamic_shared<unsigned>(a.tried_at, (a.paths_at - a.tried_at) / 4);
+    const int32_t choices = a.p.method == SPECDEC_PATHS ? a.nodes * kSharesADepth : 0;
+    chosen = dynamic_shared<float>(a.paths_at, choices);
+    for (int32_t i = threadIdx.x; i < choices; i += blockDim.x) chosen[i] = 0.0f;
   }
   Team team(a.team);
   if (threadIdx.x == 0) {
@@ -420,13 +421,13 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
         take_buckets(a, team, work, row_stats, shaping, chosen);
         continue;
       }
-    }
-    if constexpr (Topology::kSiblings)
       if (work.end) mark_tried(decoded_request<Topology>(a.p, decoded), work.node, work.end, tried);
+    }
     if (work.kind == RowWork::kMasses) {
       take_masses<Topology>(a, team, work, row_stats, shaping, tried, chosen, answers);
       continue;
     }
+    // Read again, not kept: registers are few.
     take_draw<Topology>(a, team, shared_work[0], decoded, row_stats, shaping, tried, answers);
   }
   team.leave();
