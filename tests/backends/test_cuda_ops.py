@@ -606,7 +606,7 @@ class TestTheLaunch:
         race_sample(row.to("meta"), seed=1, position=0)
         assert all(not workspace.is_meta for workspace in machine.workspaces())
 
-    @pytest.mark.costly
+    @pytest.mark.slow
     @pytest.mark.parametrize("vocabulary, most", [(128_256, 5 << 18), (262_144, 5 << 19)])
     def test_a_small_workspace(self, vocabulary, most):
         """At 256 requests and fewer, on a device of 132 multiprocessors: asked for, not launched."""

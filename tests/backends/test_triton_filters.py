@@ -274,6 +274,7 @@ def test_chains(kind, rules):
 TREES = ("race", "rejection", "replacement", "one-hot", "traversal", "mapped", "of the target", "of the draft", "probs")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("kind, rules", zip(TREES, 3 * RULES, strict=True))
 @pytest.mark.parametrize("tickets", [True, False], ids=["", "tickets order no stores"])
 def test_trees(kind, rules, tickets, monkeypatch):

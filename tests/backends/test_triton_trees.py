@@ -101,6 +101,7 @@ def test_siblings_of_several_tiles_have_their_mass_taken_away(space):
     assert set(verify_tree(**call).path[:, 1].tolist()) & {3, 4}
 
 
+@pytest.mark.slow
 def test_a_thousand_nodes():
     generator = torch.Generator().manual_seed(34)
     call = {

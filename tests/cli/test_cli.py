@@ -177,6 +177,7 @@ def test_options(run, options):
 FILTERS = ["--temperature", 1.3, "--top-k", 20, "--top-p", 0.8, "--min-p", 0.02]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("preset", [None, *PRESETS])
 def test_filters(run, preset):
     """`top_p` of 0.8 lies elsewhere by several of these rules, so texts tell them apart."""
@@ -415,6 +416,7 @@ def test_a_draft_with_another_vocabulary_is_named(run, tmp_path):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_as_a_program():
     """No traceback, and no noise of others, outside pytest."""
     command = [sys.executable, "-m", "specdec_kernels.cli", "generate"]

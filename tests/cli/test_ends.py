@@ -180,7 +180,7 @@ def test_interrupts_show_no_traceback():
     assert "Traceback" not in err
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [["generate"], ["generate", "--json"], ["info"]], ids=" ".join)
 def test_a_full_disk_is_said(arguments):

@@ -36,6 +36,7 @@ def test_plug_ins_are_found_by_their_engines(engine):
     assert callable(getattr(importlib.import_module(module), function))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("engine", ["flashinfer", "sglang", "transformers", "vllm"])
 def test_example_runs(engine):
     (example,) = ROOT.glob(f"examples/{engine}_*.py")

@@ -137,7 +137,7 @@ def drawn(small_pair, **options):
         pytest.param(dict(method="block", k=2), marks=pytest.mark.slow),
         dict(method="block", k=3, temperature=1.5),
         dict(method="block", drafter=NgramDrafter()),
-        dict(method="block", policy=Controller(3, block=True)),
+        pytest.param(dict(method="block", policy=Controller(3, block=True)), marks=pytest.mark.slow),
     ],
     ids=lambda options: " ".join(
         f"{key}={x if isinstance(x, (str, int, float)) else type(x).__name__}" for key, x in options.items()

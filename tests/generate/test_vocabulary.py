@@ -26,9 +26,9 @@ def test_race_equals_plain(pair, how, law):
     "options",
     [
         {"method": "rejection", "k": 2},
-        {"method": "rejection", "policy": Controller(3, randomised=True)},
+        pytest.param({"method": "rejection", "policy": Controller(3, randomised=True)}, marks=pytest.mark.slow),
         {"method": "block", "policy": Controller(3, block=True)},
-        {"method": "rejection", "tree": DraftTree.specinfer((2, 1))},
+        pytest.param({"method": "rejection", "tree": DraftTree.specinfer((2, 1))}, marks=pytest.mark.slow),
         {"method": "rejection", "tree": DraftTree.specinfer((2, 1)), "replacement": True},
     ],
     ids=["rejection", "learnt", "block", "tree", "independent siblings"],

@@ -105,10 +105,10 @@ class TestTogether:
     draft_map = MAPS["some"]
 
     def test_another_law(self):
-        call = chain_call(5, requests=64, slots=3, vocabulary=V)
+        call = chain_call(5, requests=24, slots=3, vocabulary=V)
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], self.draft_map)
-        rows = draft_rows(self.draft_map, 64, 3, space="probs")
-        own = {"draft.space": "probs", "draft.sampling": Sampling(torch.tensor([1.0, 0.0]).repeat(32))}
+        rows = draft_rows(self.draft_map, 24, 3, space="probs")
+        own = {"draft.space": "probs", "draft.sampling": Sampling(torch.tensor([1.0, 0.0]).repeat(12))}
         assert_same(
             verify_chain(**call | {"draft": rows}, **{"draft.map": self.draft_map}, **own),
             verify_chain(**call | {"draft": scattered(rows, self.draft_map, "probs")}, **own),
@@ -148,6 +148,7 @@ class TestTogether:
         assert tokens.tolist() == [[3, -1], [-1, -1]]
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("backend")
 @SPACES
 class TestWideRows:

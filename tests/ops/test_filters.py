@@ -453,6 +453,7 @@ class TestManyDraws:
 
     DRAWS, ROUND = 1_600_000, 200_000
 
+    @pytest.mark.costly
     @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
     def test_of_a_short_row(self, sampling):
         row = rows_of(seed=4)

@@ -269,6 +269,7 @@ class TestKept:
         assert not kept.bits.any()
         assert not kept.count.any()
 
+    @pytest.mark.slow
     def test_a_trainer_with_the_same_set_agrees_with_the_sampler(self):
         same_set, whole = runpy.run_path(str(EXAMPLES / "kept_sets.py"))["main"]()
         assert (same_set - 1).abs().max() < 1e-6

@@ -28,7 +28,7 @@ from tests.support.cases import DTYPES, chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
 CALLS = every_call()
-FIRST = {function.__name__: (function, arguments) for function, arguments in reversed(CALLS.values())}
+FIRST = {call[0].__name__: call for call in reversed(CALLS.values())}
 
 
 def test_every_op_is_called_here():
@@ -73,7 +73,13 @@ def apart(x, step=1):
     return x.new_zeros(len(x), 2 * step * x.shape[1])[:, : step * x.shape[1] : step]
 
 
-@pytest.mark.parametrize("function, arguments", CALLS.values(), ids=CALLS)
+EACH = [
+    pytest.param(*call, id=name, marks=() if any(call is first for first in FIRST.values()) else pytest.mark.slow)
+    for name, call in CALLS.items()
+]
+
+
+@pytest.mark.parametrize("function, arguments", EACH)
 class TestEveryCall:
     def test_opcheck(self, function, arguments):
         op, args, kwargs = recorded(function, arguments)

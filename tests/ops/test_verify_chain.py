@@ -113,6 +113,7 @@ class TestEqualsTheOracle:
         call["draft_tokens"] = race_sample(draft, seed=seed, position=4)[:, None]
         assert_same(verify_chain(**call), by_the_oracle(**call))
 
+    @pytest.mark.costly
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
     def test_a_vocabulary_of_many_tiles(self, options):
         call = chain_call(31, requests=6, slots=2, vocabulary=128_256) | options

@@ -541,6 +541,7 @@ class TestBatchInvariance:
             alone = {k: v[b : b + 1] if isinstance(v, torch.Tensor) else v for k, v in call.items()}
             assert_same(verify_tree(**alone, max_depth=8), tuple(x[b : b + 1] for x in together))
 
+    @pytest.mark.costly
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
     def test_threads(self, options):
         call = made(32, options, vocabulary=40_000, requests=1, nodes=4, parents=[-1, 0, 0, 0])
