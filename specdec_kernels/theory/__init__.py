@@ -17,6 +17,7 @@ from specdec_kernels.theory.chains import (
     speedup,
     total_variation,
 )
+from specdec_kernels.theory.paths import paths_expected_accepted
 from specdec_kernels.theory.races import race_acceptance, race_bounds, race_rank_law
 from specdec_kernels.theory.randomised import (
     best_draft_prob,
@@ -38,6 +39,7 @@ __all__ = [
     "expected_rejections",
     "expected_tokens",
     "over_acceptance",
+    "paths_expected_accepted",
     "race_acceptance",
     "race_bounds",
     "race_rank_law",

@@ -162,3 +162,8 @@ def test_a_biased_policy_is_caught_by_the_same_check():
     written = torch.where(written < 0, torch.from_numpy(rng.choice(4, (DRAWS, 2), p=P)), written)
     with pytest.raises(AssertionError):
         assert_law(written[:, 0] * 4 + written[:, 1], np.outer(P, P).ravel())
+
+
+def test_expected_tokens_of_paths():
+    accepted = simulate.chains(rows(P, DRAWS, 3), rows(Q, DRAWS, 3), n=3)
+    assert abs(accepted.mean() - theory.paths_expected_accepted(P, Q, 3, 3)) < 5 * accepted.std() / DRAWS**0.5

@@ -7,6 +7,7 @@ import torch
 from specdec_kernels import theory
 from specdec_kernels.theory.trees import entropy_bounds, optimal_nodes
 from tests.ops.test_traversal_laws import one_law
+from tests.support.path_enumeration import path_law
 from tests.support.traversal_enumeration import expected_accepted, output_law
 from tests.support.trees import shapes
 from tests.theory.enumeration import P, Q, random_laws, trees
@@ -98,6 +99,7 @@ def test_entropy_bounds_are_in_bits_and_ordered():
         (lambda: theory.tree_bound(R, 0), "k"),
         (lambda: theory.traversal_expected_accepted(P, Q, [-1, 1]), "parents"),
         (lambda: theory.traversal_expected_accepted(P, Q, [0]), "parents"),
+        (lambda: theory.paths_expected_accepted(P, Q, 0, 2), "n"),
     ],
 )
 def test_bad_arguments_are_named(call, name):
@@ -124,3 +126,18 @@ def test_traversal_of_trees_that_are_deeper_or_wider_than_a_stack():
     assert theory.traversal_expected_accepted([0.5, 0.5], [0.5, 0.5], range(-1, 1100)) == pytest.approx(1100)
     wide = [-1] + [0] * 1100  # every child is the same token
     assert theory.traversal_expected_accepted([0.5, 0.5], [1.0, 0.0], wide, replacement=True) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("chains, length", [(1, 3), (2, 3), (3, 2), (4, 1)])
+def test_paths_expected_accepted_against_every_draft(chains, length):
+    for p, q in ((P, Q), random_laws(np.random.default_rng(3), 3)):
+        law = path_law(one_law(*map(torch.tensor, (p, q)), depth=3), chains, length)
+        expected = sum(chance * (len(emitted) - 1) for emitted, chance in law.items())
+        assert theory.paths_expected_accepted(p, q, chains, length) == pytest.approx(expected, abs=1e-9)
+
+
+def test_paths_where_the_draft_knows_less():
+    p, q = random_laws(np.random.default_rng(4), 4, zeros=1)
+    one, three = (theory.paths_expected_accepted(p, q, n, 3) for n in (1, 3))
+    assert one == pytest.approx(theory.block_expected_accepted(p, q, 3), abs=1e-12)
+    assert one < three < 3
