@@ -94,6 +94,18 @@ class DraftTree:
         return cls(tuple(range(-1, _count("k", k))))
 
     @classmethod
+    def chains(cls, n: int, k: int) -> DraftTree:
+        """``n`` chains of ``k`` tokens, one after the other: what ``merge_paths`` makes smaller trees of.
+
+        Examples
+        --------
+        >>> DraftTree.chains(2, 3).parents
+        (-1, 0, 1, 2, 0, 4, 5)
+        """
+        n, k = _count("n", n), _count("k", k)
+        return cls((-1, *(node if node % k else 0 for node in range(n * k))))
+
+    @classmethod
     def alternatives(cls, k: int) -> DraftTree:
         """``k`` alternatives for the next token alone.
 

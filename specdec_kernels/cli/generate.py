@@ -25,7 +25,7 @@ from specdec_kernels.trees import USUAL_ACCEPTANCE
 if TYPE_CHECKING:
     from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, TextEdits, TreePolicy
 
-METHODS = ("plain", "rejection", "race", "block", "traversal")
+METHODS = ("plain", "rejection", "race", "block", "traversal", "paths")
 MOST_DRAFTED = 1023  # tokens a round
 DRAFTS = (
     "model directory, early-exit:N (the target's first N layers), ngram (what followed in this text), ngram-cache (in "
@@ -37,6 +37,11 @@ TREES = "chain:K, alternatives:K, specinfer:B1,B2,…, parents:-1,P1,…, optima
 
 def draft_length(word: str) -> int | str:
     return word if word == "auto" else int(word)
+
+
+path_count = options.checked(
+    draft_length, "a whole number >= 1 or 'auto'", lambda value: value == "auto" or value >= 1
+)  # fmt: skip
 
 
 def draft_source(word: str) -> str:
@@ -95,9 +100,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "(default: 4)")  # fmt: skip
     parser.add_argument("--ngram-min", type=options.whole(1), metavar="N",
                         help="the shortest (default: 1, in the cache 2)")  # fmt: skip
-    parser.add_argument("--method", choices=METHODS, default="race",
-                        help="how drafts are verified: block is for chains, traversal for trees "
-                        "(default: race)")  # fmt: skip
+    parser.add_argument("--method", choices=METHODS,
+                        help="how drafts are verified: block is for chains, traversal for trees, paths for several "
+                        "chains (default: race; with --paths paths)")  # fmt: skip
     length = options.checked(
         draft_length, f"a whole number from 0 to {MOST_DRAFTED} or 'auto'",
         lambda value: value == "auto" or 0 <= value <= MOST_DRAFTED,
@@ -111,6 +116,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="what --draft-prob is spent on: a coin a round, a coin a token, a length")  # fmt: skip
     parser.add_argument("--tree", type=draft_tree, metavar="SHAPE",
                         help=f"draft a tree a round: {TREES}, which learns size and shape while it runs")  # fmt: skip
+    parser.add_argument("--paths", type=path_count, metavar="N",
+                        help="draft N chains of --k tokens a round, of which one is taken; 'auto' learns how many, and "
+                        "how long, while it runs")  # fmt: skip
     parser.add_argument("--calibrate", action="store_true",
                         help="measure acceptance by child index on the prompts before --tree optimal:K is shaped "
                         "(default: 0.5, 0.2, 0.12, 0.08, 0.06, 0.04)")  # fmt: skip
@@ -174,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
                edits=edits_of(args), max_new_tokens=args.max_new_tokens)  # fmt: skip
     calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
     args.acceptance = acceptance_of(args, target, drafter, calibration, how)
-    how |= dict(policy=tree_policy_of(args) if args.tree else policy_of(args, drafter), stop=args.stop,
+    how |= dict(policy=tree_policy_of(args) if args.tree or args.paths else policy_of(args, drafter), stop=args.stop,
                logprobs=args.logprobs)  # fmt: skip
     writer = Writer(target, drafter, args, how)
     with contextlib.ExitStack() as ended:
@@ -282,11 +290,24 @@ class Writer:
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Name what does not go together; and give --k its default."""
+    """Name what does not go together; and give --method and --k their defaults."""
     if args.system is not None and not args.chat:
         raise ValueError("argument --system: expected --chat with it; got none")
     if args.logprobs is not None and not args.json:
         raise ValueError("argument --logprobs: expected --json with it; got none")
+    args.method = args.method or ("race" if args.paths is None else "paths")
+    if args.paths is not None:
+        if args.method != "paths" or args.tree is not None:
+            raise ValueError("argument --paths: expected --method paths and no --tree with it; got others")
+        if args.draft_policy is not None or args.draft_prob != 1:
+            raise ValueError("argument --paths: expected no --draft-prob or --draft-policy with it; got one")
+        args.k = args.k if args.k is not None else "auto" if args.paths == "auto" else 4
+        numbers = [x for x in (args.paths, args.k) if x != "auto"]
+        if len(numbers) == 2 and args.paths * args.k > MOST_DRAFTED:
+            drafted = f"at most {MOST_DRAFTED} tokens a round; got {args.paths * args.k}"
+            raise ValueError(f"argument --paths: expected {drafted}")
+    elif args.method == "paths":
+        raise ValueError("argument --method: expected --paths with paths; got none")
     if args.tree is None:
         for option in ("calibrate", "replacement"):
             if getattr(args, option):
@@ -338,8 +359,13 @@ def acceptance_of(
 def tree_policy_of(args: argparse.Namespace) -> TreePolicy:
     """The tree policy that the arguments name."""
     from specdec_kernels import DraftTree
-    from specdec_kernels.generate import FixedTree, TreeController
+    from specdec_kernels.generate import FixedTree, PathController, TreeController
 
+    if args.paths:
+        if "auto" not in (args.paths, args.k):
+            return FixedTree(DraftTree.chains(args.paths, args.k))
+        sizes = {} if args.k == "auto" else {"max_k": args.k}
+        return PathController(**sizes) if args.paths == "auto" else PathController(paths=[args.paths])
     _, kind, numbers = args.tree
     if kind == "auto":
         return TreeController()
@@ -372,7 +398,8 @@ def text_of_file(path: Path) -> str:
 
 def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     """The target and the drafter that the arguments name."""
-    from specdec_kernels.generate import ModelDrafter
+    from specdec_kernels.generate import ModelDrafter, ParallelDrafter
+    from specdec_kernels.generate.drafters import looks_ahead
     from specdec_kernels.generate.models import check_vocabularies, device_of, early_exit, load_model
 
     try:
@@ -410,7 +437,8 @@ def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
         check_vocabularies(target, draft)
     known = args.draft_vocabulary
     most = min(draft.config.vocab_size, target.config.vocab_size)
-    return target, ModelDrafter(draft, None if known is None or known >= most else range(known))
+    make = ParallelDrafter if looks_ahead(draft) else ModelDrafter
+    return target, make(draft, None if known is None or known >= most else range(known))
 
 
 def ngrams(source: str, sizes: dict[str, int]) -> Drafter:

@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measured.add_argument("--seed", type=options.seed, default=0)
     parser.add_argument("--max-k", type=options.whole(0, 10**6), default=16,
                         help="longest draft considered (default: 16)")  # fmt: skip
-    parser.add_argument("--nodes", type=options.whole(0, 10**6), default=12, help="nodes of the tree (default: 12)")
+    parser.add_argument("--nodes", type=options.whole(0, 10**6), default=12,
+                        help="nodes of the tree, and of all chains of paths together (default: 12)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -105,6 +106,10 @@ def table(plan: dict[str, Any]) -> str:
         at = plan["block"]["best"]
         block = f"k = {at['k']}: {at['tokens']:.3f} tokens a round, {at['speedup']:.3f} x plain decoding"
         rows += [(), ("block", block)]
+    if "paths" in plan:
+        at = plan["paths"]["best"]
+        paths = f"n = {at['n']}, k = {at['k']}: {at['tokens']:.3f} tokens a round, {at['speedup']:.3f} x plain decoding"
+        rows += [(), ("paths", paths)]
     if "race" in plan:
         race, lower = plan["race"], max(plan["race"]["lower"].values())
         rows += [

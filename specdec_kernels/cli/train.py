@@ -1,4 +1,4 @@
-"""`specdec-kernels train`: a byte-level target, and a draft distilled from it."""
+"""`specdec-kernels train`: a byte-level target, and drafts distilled from it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from specdec_kernels.cli import options
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `specdec-kernels train`."""
     parser.add_argument("textfile", type=Path, help="the text to learn, any encoding: it is read as bytes")
-    parser.add_argument("--out", type=options.folder, required=True, help="where target/ and draft/ are written")
-    parser.add_argument("--only", choices=["target", "draft"], help="train one of the two; the draft needs OUT/target")
+    parser.add_argument("--out", type=options.folder, required=True,
+                        help="where target/, draft/ and parallel/ are written")  # fmt: skip
+    parser.add_argument("--only", choices=["target", "draft", "parallel"],
+                        help="train one of the three; the draft needs OUT/target, the parallel draft both")  # fmt: skip
     parser.add_argument("--seed", type=options.seed, default=0)
     parser.add_argument("--target-steps", type=options.whole(1), default=2700)
     parser.add_argument("--draft-steps", type=options.whole(1), default=2000)
+    parser.add_argument("--parallel-steps", type=options.whole(1), default=1000)
     parser.add_argument("--batch", type=options.whole(1), default=6, help="windows a step")
     parser.add_argument("--context", type=options.whole(2), default=512,
                         help="bytes a window, and the models' longest text")  # fmt: skip

@@ -9,8 +9,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from specdec_kernels.generate.control import Controller, TreeController
-from specdec_kernels.generate.drafters import CachedNgramDrafter, ModelDrafter, NgramCache, NgramDrafter
+from specdec_kernels.generate.control import Controller, PathController, TreeController
+from specdec_kernels.generate.drafters import (
+    CachedNgramDrafter,
+    ModelDrafter,
+    NgramCache,
+    NgramDrafter,
+    ParallelDrafter,
+)
 from specdec_kernels.generate.edits import TextEdits
 from specdec_kernels.generate.loop import generate, stream
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
@@ -34,6 +40,8 @@ __all__ = [
     "ModelDrafter",
     "NgramCache",
     "NgramDrafter",
+    "ParallelDrafter",
+    "PathController",
     "RandomLength",
     "Round",
     "TextEdits",

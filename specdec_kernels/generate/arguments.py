@@ -19,8 +19,8 @@ from specdec_kernels.trees import DraftTree
 if TYPE_CHECKING:
     from specdec_kernels.generate.models import LanguageModel
 
-METHODS = ("plain", "rejection", "race", "block", "traversal")
-FROM_LAWS = ("rejection", "block", "traversal")  # methods that read the laws their drafts were drawn from
+METHODS = ("plain", "rejection", "race", "block", "traversal", "paths")
+FROM_LAWS = ("rejection", "block", "traversal", "paths")  # methods that read the laws their drafts were drawn from
 Number = TypeVar("Number", int, float)
 
 
@@ -50,22 +50,29 @@ def token_list(name: str, prompt: str | Sequence[int], target: LanguageModel) ->
 
 def policy_of(
     drafter: Drafter | None, k: int, draft_prob: float, policy: ChainPolicy | TreePolicy | None,
-    tree: DraftTree | Sequence[int] | None,
+    tree: DraftTree | Sequence[int] | None, paths: int | None = None,
 ) -> ChainPolicy | TreePolicy:  # fmt: skip
     """The policy that these arguments describe."""
     k, draft_prob = whole_number("k", k), real_number("draft_prob", draft_prob)
     if tree is not None:
         if policy is not None:
             raise ValueError("policy: expected None with a tree")
+        if paths is not None:
+            raise ValueError(f"paths: expected None with a tree; got {paths!r}")
         return FixedTree(tree if isinstance(tree, DraftTree) else DraftTree.from_parents(tree))
+    if paths is not None:
+        if policy is not None:
+            raise ValueError("policy: expected None with paths")
+        return FixedTree(DraftTree.chains(whole_number("paths", paths, 1), k))
     if policy is not None:
         return policy
     return FixedLength(0 if drafter is None else k) if draft_prob == 1 else RandomLength(k, draft_prob)
 
 
 def check_method(
-    method: str, drafter: Drafter | None, policy: ChainPolicy | TreePolicy, draft_prob: float, replacement: bool
-) -> None:
+    method: str, drafter: Drafter | None, policy: ChainPolicy | TreePolicy, draft_prob: float, replacement: bool,
+    paths: int | None = None,
+) -> None:  # fmt: skip
     """Raise unless method, drafter and policy go together."""
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}; got {method!r}")
@@ -75,10 +82,14 @@ def check_method(
         raise TypeError(f"policy: expected a ChainPolicy or a TreePolicy; got {type(policy).__name__}")
     if method == "plain" and drafter is not None:
         raise ValueError("drafter: expected None with method plain, which drafts nothing")
+    if paths is not None and method != "paths":
+        raise ValueError(f"paths: expected None with method {method}; got {paths!r}")
     if isinstance(policy, TreePolicy):
         check_tree_method(method, drafter, draft_prob, replacement)
     elif method == "traversal":
         raise ValueError("tree: expected one with method traversal (block is the same for chains); got None")
+    elif method == "paths":
+        raise ValueError("paths: expected a number of chains with method paths; got None")
     elif replacement:
         raise ValueError("replacement: expected False without a tree")
     elif policy.randomised and not (method == "rejection" and drafter is not None and drafter.laws):
@@ -93,7 +104,7 @@ def check_tree_method(method: str, drafter: Drafter | None, draft_prob: float, r
         raise ValueError("tree: expected a model as drafter")
     if draft_prob != 1:
         raise ValueError(f"draft_prob: expected 1 with a tree; got {draft_prob}")
-    if replacement and method == "race":
+    if replacement and method in ("race", "paths"):
         raise ValueError(f"replacement: expected method rejection or traversal; got {method}")
 
 

@@ -32,6 +32,7 @@ from specdec_kernels.generate.schemes import coin_per_chain
 from specdec_kernels.theory.chains import tokens_curve
 from specdec_kernels.theory.randomised import drafted_mass
 from specdec_kernels.theory.trees import optimal_nodes
+from specdec_kernels.trees import DraftTree
 
 # Before anything is known. The first round also reads the prompt, so its time is not counted.
 FIRST_LENGTHS = (4, 2, 4, 0, 2, 4, 0, 2, 4, 0)
@@ -255,3 +256,61 @@ class TreeController(Learner):
             if offered:
                 self.children.add(len(offered), None if following is None else offered.index(following))
         self.count_round(len(self.parents) - 1, seconds)
+
+
+class Chains(Learner):
+    """Learns how long so many chains are to be. `paths` accepts i tokens or more as often of longer chains."""
+
+    def __init__(self, n: int, max_k: int) -> None:
+        super().__init__(max_k)
+        self.n, self.weights = whole_number("paths", n, 1), PrefixWeights(self.max_k)
+
+    def tokens(self) -> np.ndarray:
+        return 1 + np.append(0.0, np.cumsum(self.weights.means()))
+
+
+class PathController:
+    """A `TreePolicy` for method "paths" that learns how many chains to draft, and how long.
+
+    Parameters
+    ----------
+    max_k : int
+        The longest chains considered; 0 … max_k tokens are.
+    paths : list of int
+        The numbers of chains considered.
+
+    Examples
+    --------
+    >>> controller = PathController(max_k=6, paths=(1, 2))
+    >>> for _ in range(80):  # a second chain brings a token more, and costs less
+    ...     tree = DraftTree.from_parents(controller.plan_tree())
+    ...     accepted = min(tree.depth, len(tree.children[0]))
+    ...     controller.observe_tree([0] * (accepted + 1), seconds=1 + 0.05 * tree.size)
+    >>> controller.choose()
+    (2, 2)
+    """
+
+    def __init__(self, max_k: int = 8, paths: Sequence[int] = (1, 2, 4)) -> None:
+        self.learners = [Chains(n, max_k) for n in paths]
+        self.max_k, self.rounds = max(learner.n * learner.max_k for learner in self.learners), 0
+
+    def best(self) -> Chains:
+        return max(self.learners, key=lambda learner: learner.choose().rate)
+
+    def choose(self) -> tuple[int, int]:
+        """The best number of chains and their length by the estimates of this moment."""
+        return self.best().n, self.best().choose().k
+
+    def plan_tree(self) -> tuple[int, ...]:
+        turn, phase = divmod(self.rounds, EXPLORE_EVERY)
+        new = [learner for learner in self.learners if not learner.informed]
+        self.now = new[0] if new else self.best() if phase else self.learners[turn % len(self.learners)]
+        self.k = self.now.next_choice().k
+        return DraftTree.chains(self.now.n, self.k).parents
+
+    def observe_tree(self, path: list[int], seconds: float) -> None:
+        """Learn how many tokens were accepted, and the time."""
+        self.now.weights.fade()
+        self.now.weights.add([float(i < len(path) - 1) for i in range(self.k)])
+        self.now.count_round(self.k, seconds)
+        self.rounds += 1

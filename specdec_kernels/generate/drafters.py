@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -68,7 +68,7 @@ class ModelDrafter:
         drafts, laws = torch.full((len(length), slots), -1, device=text.device), []
         wanted = torch.tensor(counts, device=text.device)
         for slot in range(slots):
-            logits = self.reader.read(self.known(text), [end + slot for end in length], rows=1)[:, 0, : self.vocabulary]
+            logits = self.row(text, length, slot)[:, : self.vocabulary]
             logits = self.edited(record, logits[:, None], drafts[:, None, :slot])[:, 0]
             laws.append(logits)
             if slot < max(counts):
@@ -90,11 +90,15 @@ class ModelDrafter:
         for depth in range(tree.depth):
             inner = [node for node, at in enumerate(tree.depths) if at == depth and tree.children[node]]
             places = torch.tensor(inner, device=device)
-            logits = self.reader.read_tree(self.known(text), length, parents, self.known(tokens), places)
-            logits = logits[..., : self.vocabulary]
-            if record is not None:
+            logits = self.node_rows(text, length, parents, tokens, places, depth)[..., : self.vocabulary]
+            if record is not None or replacement:
                 paths = torch.tensor([path_to(node, tree) for node in inner], dtype=torch.int64, device=device)
-                logits = self.edited(record, logits, tokens[:, paths])
+                said = tokens[:, paths]
+            if replacement:  # what begins alike has one row: as they were read, two might differ in rounding
+                alike = (said[:, :, None] == said[:, None]).all(-1)
+                logits = logits.take_along_dim(alike.int().argmax(-1)[..., None], 1)
+            if record is not None:
+                logits = self.edited(record, logits, said)
             if laws is None:
                 laws = logits.new_zeros(batch, nodes, logits.shape[-1])
             laws[:, inner] = logits
@@ -111,6 +115,17 @@ class ModelDrafter:
             tokens[:, children] = drawn[:, rows, indices].masked_fill(absent, -1)
         return Drafts(tokens, laws, self.map)
 
+    def row(self, text: torch.Tensor, length: list[int], slot: int) -> torch.Tensor:
+        """Logits [B, V] of slot `slot`; the slots before it are in `text`."""
+        return self.reader.read(self.known(text), [end + slot for end in length], rows=1)[:, 0]
+
+    def node_rows(
+        self, text: torch.Tensor, length: list[int], parents: torch.Tensor, tokens: torch.Tensor, nodes: torch.Tensor,
+        depth: int,
+    ) -> torch.Tensor:  # fmt: skip
+        """Logits [B, nodes, V] after nodes of a tree, all of one depth."""
+        return self.reader.read_tree(self.known(text), length, parents, self.known(tokens), nodes)
+
     def known(self, tokens: torch.Tensor) -> torch.Tensor:
         """The tokens with 0 in place of ids that the model cannot read."""
         most = self.language_model.tokens_read
@@ -124,6 +139,68 @@ class ModelDrafter:
 
     def keep(self, rows: list[int]) -> None:
         self.reader.keep(rows)
+
+
+class ParallelDrafter(ModelDrafter):
+    """Drafts by a model that says the laws of several tokens in one pass: behind the text it reads look-ahead tokens.
+
+    So its laws do not depend on what is drafted, and chains and trees cost no further pass. It has one law more than
+    look-ahead tokens. Drafts of a greater depth are drawn from the last.
+
+    Parameters
+    ----------
+    language_model : LanguageModel
+        What drafts. Its config has ``look_ahead_token_ids``, as that of "embedded:parallel".
+    vocabulary : iterable of int, optional
+        As for `ModelDrafter`.
+
+    References
+    ----------
+    Monea, Joulin, Grave (2023), "PaSS: Parallel Speculative Sampling".
+    """
+
+    def __init__(self, language_model: LanguageModel, vocabulary: Iterable[int] | None = None) -> None:
+        super().__init__(language_model, vocabulary)
+        if not looks_ahead(language_model):
+            raise ValueError(f"{language_model.name}: expected look_ahead_token_ids in its config; got none")
+
+    def propose(
+        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, *how: Any
+    ) -> Drafts:  # fmt: skip
+        self.look(text, length, slots)
+        return super().propose(text, length, counts, slots, *how)
+
+    def propose_tree(self, text: torch.Tensor, length: list[int], tree: DraftTree, *how: Any) -> Drafts:
+        self.look(text, length, tree.depth)
+        return super().propose_tree(text, length, tree, *how)
+
+    def look(self, text: torch.Tensor, length: list[int], count: int) -> None:
+        """Have the rows of the next `count` tokens."""
+        if not count:
+            return
+        ahead = self.language_model.config.look_ahead_token_ids[: count - 1]
+        ahead = torch.tensor(ahead, dtype=torch.int64, device=text.device)
+        places = torch.tensor(length, device=text.device)[:, None] + torch.arange(len(ahead), device=text.device)
+        read = self.known(text).scatter(1, places, ahead.expand_as(places))
+        self.rows = self.reader.read(read, [end + len(ahead) for end in length], rows=1 + len(ahead))
+        self.reader.roll_back(length)
+
+    def row(self, text: torch.Tensor, length: list[int], slot: int) -> torch.Tensor:
+        return self.rows[:, min(slot, self.rows.shape[1] - 1)]
+
+    def node_rows(
+        self, text: torch.Tensor, length: list[int], parents: torch.Tensor, tokens: torch.Tensor, nodes: torch.Tensor,
+        depth: int,
+    ) -> torch.Tensor:  # fmt: skip
+        return self.row(text, length, depth)[:, None].expand(-1, len(nodes), -1)
+
+    def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
+        """Does nothing: no draft was read."""
+
+
+def looks_ahead(language_model: LanguageModel) -> bool:
+    """Whether a model has look-ahead tokens, for a `ParallelDrafter`."""
+    return bool(getattr(language_model.config, "look_ahead_token_ids", None))
 
 
 def path_to(node: int, tree: DraftTree) -> list[int]:

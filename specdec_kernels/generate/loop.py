@@ -87,6 +87,7 @@ def stream(
     draft_prob: float = 1.0,
     policy: ChainPolicy | TreePolicy | None = None,
     tree: DraftTree | Sequence[int] | None = None,
+    paths: int | None = None,
     replacement: bool = False,
     temperature: float | Sequence[float] | None = None,
     sampling: Sampling | None = None,
@@ -100,9 +101,9 @@ def stream(
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Round]:
     """Generate, round by round: see `generate`, which collects these rounds."""
-    policy = arguments.policy_of(drafter, k, draft_prob, policy, tree)
-    arguments.check_method(method, drafter, policy, draft_prob, replacement)
-    check_split(target, policy, edits, logprobs)
+    policy = arguments.policy_of(drafter, k, draft_prob, policy, tree, paths)
+    arguments.check_method(method, drafter, policy, draft_prob, replacement, paths)
+    check_split(target, method, policy, edits, logprobs)
     texts, max_new_tokens = arguments.token_lists(prompts, target), whole_number("max_new_tokens", max_new_tokens, 1)
     stop, eos = arguments.stop_strings(stop, target), arguments.end_tokens(eos_token_ids, target)
     seeds = arguments.spread_seed(seed, len(texts)).to(target.device)
@@ -217,9 +218,9 @@ def generate(
         The model whose law the output has.
     drafter : Drafter, optional
         ModelDrafter, NgramDrafter, or None.
-    method : {"race", "rejection", "block", "traversal", "plain"}
+    method : {"race", "rejection", "block", "traversal", "paths", "plain"}
         "plain" (one token a call, drawn by its race), "rejection", "race" (its tokens are those of "plain" with the
-        same seed, whatever the drafter), "block" (chains) or "traversal" (trees).
+        same seed, whatever the drafter), "block" (chains), "traversal" (trees) or "paths" (several chains).
     k : int
         Draft tokens a round.
     draft_prob : float
@@ -228,6 +229,8 @@ def generate(
         How many to draft, in place of `k` and `draft_prob`, or which tree (see `ChainPolicy` and `TreePolicy`).
     tree : DraftTree or list of int, optional
         A tree to draft every round, in place of `k`: DraftTree, or its parents; needs a ModelDrafter.
+    paths : int, optional
+        With "paths", how many chains of `k` tokens to draft every round; needs a ModelDrafter.
     replacement : bool
         With a tree and "rejection" or "traversal", draw siblings independently of each other.
     temperature : float or list of float

@@ -30,7 +30,7 @@ class Noise(NamedTuple):
     nonce: int | torch.Tensor = 0
 
 
-LOOKS_AHEAD = ("block", "traversal")
+LOOKS_AHEAD = ("block", "traversal", "paths")
 """Methods in which a refused draft decides what comes next: no other draft may be drawn with its noise again."""
 NODES = 2**16  # nonces of a round, for nodes of one depth. Rounds that share them by overflow are far apart
 Value = TypeVar("Value", Noise, Sampling)

@@ -93,7 +93,7 @@ class Reader:
     ) -> torch.Tensor:
         """Read `nodes` of a draft tree rooted at the last of `length[b]` tokens: the logits [B, nodes, V] after each.
 
-        The tree has one shape, `parents` [N], for all texts, and `tokens` [B, N] by node, -1 where absent. Node i of
+        A tree is `parents`, [N] for all texts or [B, N], and `tokens` [B, N] by node, -1 where absent. Node i of
         text b goes to slot length[b] - 1 + i, at the position of its depth, and sees the tokens before the root, its
         ancestors and itself; those must have been read, or be among `nodes`. What was not read of the text before the
         root is read with them.
@@ -103,9 +103,11 @@ class Reader:
         root = torch.tensor(length, device=text.device) - 1
         unread = max(end - 1 - cached for end, cached in zip(length, self.cached, strict=True))
         before = (root[:, None] + torch.arange(-unread, 0, device=text.device)).clamp_(min=0)
-        used = max(length) - 1 + parents.shape[-1]
+        nodes_in_all = parents.shape[-1]
+        used = max(length) - 1 + nodes_in_all
         slots, places = torch.arange(used, device=text.device), specdec.tree_positions(parents, prefix_len=root)
-        keys = slots.repeat(len(length), 1).scatter_(1, root[:, None] + torch.arange(len(parents)).to(root), places)
+        own = root[:, None] + torch.arange(nodes_in_all, device=text.device)
+        keys = slots.repeat(len(length), 1).scatter_(1, own, places)
         inside = specdec.tree_mask(parents, prefix_len=root, columns=used)[:, nodes]
         seen = Visibility(
             torch.cat([slots > before[:, :, None], ~inside], dim=1), torch.cat([before, places[:, nodes]], dim=1), keys

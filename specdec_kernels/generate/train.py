@@ -1,14 +1,16 @@
-"""Train a byte-level target and distil a draft from it: how the embedded pair was made, and how to make another.
+"""Train a byte-level target and distil drafts from it: how the embedded models were made, and how to make others.
 
     specdec-kernels train TEXTFILE --out DIRECTORY
 
 The target learns the next byte of the text; the draft then learns the target's laws on the same text, by minimising a
-mixture of TV(p, q), which is one minus the acceptance probability of a draft token, and KL(p || q). Both are written
-as Hugging Face Llama directories, `DIRECTORY/target` and `DIRECTORY/draft`: float16 safetensors and a byte-level
+mixture of TV(p, q), which is one minus the acceptance probability of a draft token, and KL(p || q). A copy of the draft
+then learns to say several laws in one pass: after the text it reads look-ahead tokens, and what it says at the j-th is
+to be the target's law j tokens further on (Monea, Joulin, Grave 2023, "PaSS"). All are written as Hugging Face Llama
+directories, `DIRECTORY/target`, `DIRECTORY/draft` and `DIRECTORY/parallel`: float16 safetensors and a byte-level
 tokenizer that `AutoTokenizer` reads. The end of the text is held out; every figure but "train" is measured on it.
 
-With the defaults this takes half an hour on one core of a server with AVX-512 bfloat16. Runs with the same seed,
-machine and thread count repeat exactly.
+With the defaults this takes three quarters of an hour on one core of a server with AVX-512 bfloat16. Runs with the same
+seed, machine and thread count repeat exactly.
 """
 
 from __future__ import annotations
@@ -29,11 +31,16 @@ from specdec_kernels.generate.models import quiet
 
 BOS, EOS, VOCAB = 256, 257, 258
 """Token id = byte value; the two ids after the bytes begin and end a text."""
+ROWS = 6
+"""Laws that the parallel draft says in one pass: after the text's last token, and at each look-ahead token."""
 
 SHAPES = {
     "target": dict(hidden_size=192, intermediate_size=512, num_hidden_layers=6, num_attention_heads=6),
     "draft": dict(hidden_size=128, intermediate_size=384, num_hidden_layers=1, num_attention_heads=4),
 }
+SHAPES["parallel"] = SHAPES["draft"] | dict(
+    vocab_size=VOCAB + ROWS - 1, look_ahead_token_ids=list(range(VOCAB, VOCAB + ROWS - 1))
+)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -53,8 +60,8 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 def new_model(role: str, context: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=VOCAB, max_position_embeddings=context, bos_token_id=BOS, eos_token_id=EOS,
-            tie_word_embeddings=True, **SHAPES[role],
+            max_position_embeddings=context, bos_token_id=BOS, eos_token_id=EOS, tie_word_embeddings=True,
+            **{"vocab_size": VOCAB} | SHAPES[role],
         )
     )  # fmt: skip
 
@@ -116,6 +123,55 @@ def distillation_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens:
     return (apart.tv + apart.kl / 4).mean()
 
 
+def look_ahead_logits(model: LlamaForCausalLM, tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """What the parallel draft says at the look-ahead tokens after tokens[:, : place + 1] (float32 [B, P, ROWS - 1, V]).
+
+    All places are read in one pass: the look-ahead tokens of each see the text up to it, and those before them.
+    """
+    batch, length = tokens.shape
+    ahead = torch.tensor(model.config.look_ahead_token_ids, device=tokens.device)
+    steps = torch.arange(len(ahead), device=tokens.device)
+    text, last = torch.arange(length, device=tokens.device), places.repeat_interleave(len(ahead))
+    own, position = torch.cat([-1 - text, last]), torch.cat([text, (places[:, None] + 1 + steps).flatten()])
+    # A look-ahead token sees the text up to its place, and its own kind of that place.
+    of_text = text <= torch.cat([text, last])[:, None]
+    of_ahead = (last == own[:, None]) & (position[length:] <= position[:, None])
+    mask = torch.where(torch.cat([of_text, of_ahead], dim=1), 0.0, torch.finfo(torch.float32).min)
+    read = torch.cat([tokens, ahead.repeat(batch, len(places))], dim=1)
+    with torch.autocast(tokens.device.type, torch.bfloat16, enabled=model.training):
+        logits = model(read, attention_mask=mask[None, None], position_ids=position[None], use_cache=False).logits
+    return logits[:, length:, :VOCAB].float().unflatten(1, (len(places), -1))
+
+
+def look_ahead_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
+    """`distillation_loss` of every look-ahead token, at every eighth place, and of the text's own."""
+    with torch.no_grad():
+        p = logits_of(target, tokens)
+    first = int(torch.randint(8, ()))
+    places = torch.arange(first, tokens.shape[1] - ROWS, 8)
+    further = p[:, places[:, None] + torch.arange(1, ROWS)]
+    losses = [
+        specdec.overlap(*laws)
+        for laws in ((p, logits_of(draft, tokens)[..., :VOCAB]), (further, look_ahead_logits(draft, tokens, places)))
+    ]
+    return sum((apart.tv + apart.kl / 4).sum() for apart in losses) / sum(apart.tv.numel() for apart in losses)
+
+
+@torch.no_grad()
+def evaluate_rows(draft: LlamaForCausalLM, windows: torch.Tensor, target: LlamaForCausalLM) -> dict[str, list[float]]:
+    """Held-out means of sum min(p, q) at temperature 1, by row."""
+    draft.eval()
+    accepted = []
+    for tokens in windows.split(8):
+        places = torch.arange(0, tokens.shape[1] - ROWS, 8)
+        p = target(tokens, use_cache=False).logits[:, places[:, None] + torch.arange(ROWS)]
+        q = draft(tokens, use_cache=False).logits[:, places, None, :VOCAB]
+        q = torch.cat([q, look_ahead_logits(draft, tokens, places)], dim=2)
+        accepted.append(specdec.overlap(p, q).accept.mean(dim=1))
+    draft.train()
+    return {"acceptance": torch.cat(accepted).mean(dim=0).tolist()}
+
+
 @torch.no_grad()
 def evaluate(
     model: LlamaForCausalLM, windows: torch.Tensor, target: LlamaForCausalLM | None = None
@@ -142,10 +198,17 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
 
 def fit(
     role: str, loss_of: Callable[[LlamaForCausalLM, torch.Tensor], torch.Tensor], text: Text, out: Path, *, steps: int,
-    batch: int, peak: float, report: Callable[[LlamaForCausalLM], dict[str, float]],
+    batch: int, peak: float, report: Callable[[LlamaForCausalLM], dict], start: LlamaForCausalLM | None = None,
 ) -> LlamaForCausalLM:  # fmt: skip
-    """Minimise `loss_of(model, windows)` with AdamW; print progress and write the model ten times on the way."""
+    """Minimise `loss_of(model, windows)` with AdamW; print progress and write the model ten times on the way.
+
+    `start`: a model whose weights it begins with, as far as they go.
+    """
     model = new_model(role, text.context)
+    if start is not None:
+        with torch.no_grad():
+            for mine, given in zip(model.parameters(), start.parameters(), strict=True):
+                mine[: len(given)] = given
     matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -174,18 +237,24 @@ def load(directory: Path) -> LlamaForCausalLM:
 
 def train(
     textfile: Path, out: Path, *, only: str | None = None, seed: int = 0, target_steps: int = 2700,
-    draft_steps: int = 2000, batch: int = 6, context: int = 512, held_out: float = 0.05, threads: int = 1,
+    draft_steps: int = 2000, parallel_steps: int = 1000, batch: int = 6, context: int = 512, held_out: float = 0.05,
+    threads: int = 1,
 ) -> None:  # fmt: skip
-    """Train the pair on a text; `specdec-kernels train --help` has the meaning of each argument."""
+    """Train the models on a text; `specdec-kernels train --help` has the meaning of each argument."""
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     text = Text(textfile, held_out, context, seed)
     windows = text.held_out_windows()
-    if only != "draft":
+    if only in (None, "target"):
         fit("target", next_byte_loss, text, out, steps=target_steps, batch=batch, peak=2.5e-3,
             report=lambda model: evaluate(model, windows))  # fmt: skip
-    if only != "target":
+    if only in (None, "draft"):
         target = load(out / "target")
         fit("draft", lambda draft, tokens: distillation_loss(draft, target, tokens), text, out,
             steps=draft_steps, batch=batch, peak=4e-3,
             report=lambda draft: evaluate(draft, windows, target))  # fmt: skip
+    if only in (None, "parallel"):
+        target = load(out / "target")
+        fit("parallel", lambda draft, tokens: look_ahead_loss(draft, target, tokens), text, out,
+            steps=parallel_steps, batch=batch, peak=4e-3, start=load(out / "draft"),
+            report=lambda draft: evaluate_rows(draft, windows, target))  # fmt: skip

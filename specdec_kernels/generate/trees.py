@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.functional import pad
 
+import specdec_kernels as specdec
 from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
 from specdec_kernels.generate.parallel import verify
-from specdec_kernels.generate.protocols import Emitted, Law, Outcome, TreeDrafter, TreePolicy, Watch
+from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome, TreeDrafter, TreePolicy, Watch
 from specdec_kernels.generate.results import Round, VerifiedTree
 from specdec_kernels.trees import DraftTree
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 class TreeRounds:
     """Plays rounds with a tree of drafts, of one shape for the batch, as `policy` plans it.
+
+    With method "paths" that is several chains. Verified are the trees that they merge to, each text's own.
 
     The cache slot of node i is that of the root plus i; after the verdict the accepted path moves together.
     """
@@ -47,24 +52,33 @@ class TreeRounds:
     ) -> Outcome:  # fmt: skip
         planned = DraftTree.from_parents(self.policy.plan_tree())
         tree = cut(planned, max(limit))
-        proposed = self.drafter.propose_tree(text, length, tree, limit, noise, sampling, self.replacement, record)
+        chains = self.method == "paths"
+        independent = self.replacement or chains
+        proposed = self.drafter.propose_tree(text, length, tree, limit, noise, sampling, independent, record)
+        parents, how, self.drafted = tree.tensor(text.device, torch.int64), {}, None
+        if chains and tree.size:
+            proposed, parents, how["leaves"], self.drafted = merged(proposed, tree)
         drafts, laws = proposed.tokens, proposed.logits
         watch.lap("draft")
-        parents, nodes = tree.tensor(text.device, torch.int64), torch.arange(len(tree.parents), device=text.device)
+        nodes = torch.arange(drafts.shape[1], device=text.device)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
         drawn_from = proposed.laws(sampling) if self.method in FROM_LAWS else None
         verdict = verify(
-            "verify_tree", self.target, drafts, logits, drawn_from, parents=parents, method=self.method,
-            replacement=self.replacement, max_depth=tree.depth,
+            "verify_tree", self.target, drafts, logits, drawn_from, parents=parents,
+            method="traversal" if chains and not how else self.method, replacement=self.replacement,
+            max_depth=tree.depth, **how,
             edits=None if record is None else record.of_requests(), **keywords(noise, sampling),
         )  # fmt: skip
         tokens, paths, accepted = verdict.tokens.tolist(), verdict.path.tolist(), verdict.num_accepted.tolist()
         watch.lap("verify")
         self.length, self.path, self.tokens, self.seen = length, verdict.path, verdict.tokens, (logits, laws)
-        self.whole = [most >= planned.depth for most in limit]
-        rows = zip(drafts.tolist(), paths, accepted, strict=True)
-        self.trees = [VerifiedTree(tree, drawn, path[: count + 1]) for drawn, path, count in rows]
+        self.planned, self.whole = tree, [most >= planned.depth for most in limit]
+        shapes = shapes_of(parents, drafts) if how else [tree] * len(paths)
+        rows = zip(shapes, drafts.tolist(), paths, accepted, strict=True)
+        self.trees = [
+            VerifiedTree(shape, drawn[: len(shape.parents)], path[: count + 1]) for shape, drawn, path, count in rows
+        ]
         return Outcome(
             [row[: count + 1] for row, count in zip(tokens, accepted, strict=True)],
             [entry.drafted for entry in self.trees], accepted, [entry.offers()[-1][0] == 0 for entry in self.trees],
@@ -87,14 +101,41 @@ class TreeRounds:
             if whole:
                 self.policy.observe_tree(entry.tree.path, sum(entry.seconds.values()))
         self.reader.keep_path(self.path, self.length, [len(entry.path) for entry in self.trees])
-        if self.trees[0].shape.size:
+        if self.planned.size:
             # The draft has not read leaves.
             read = [sum(bool(entry.shape.children[node]) for node in entry.path) for entry in self.trees]
-            self.drafter.keep_path(self.path, self.length, read)
+            path = self.path
+            if self.drafted is not None:
+                path = self.drafted.take_along_dim(path.long().clamp(min=0), 1).masked_fill(path < 0, -1).int()
+            self.drafter.keep_path(path, self.length, read)
 
     def keep(self, rows: list[int]) -> None:
         self.reader.keep(rows)
         self.drafter.keep(rows)
+
+
+def merged(proposed: Drafts, tree: DraftTree) -> tuple[Drafts, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Trees of a batch of chains, as large as the largest: (drafts, parents, leaves, which draft each node was)."""
+    chains = len(tree.children[0])
+    if tree != DraftTree.chains(chains, tree.depth):
+        raise ValueError(f"tree: expected chains of one length with method paths; got parents {list(tree.parents)}")
+    paths = proposed.tokens[:, 1:].unflatten(1, (chains, -1))
+    tokens, parents, leaves = specdec.merge_paths(paths)
+    tokens[:, 0] = proposed.tokens[:, 0]
+    # The nodes are those drafts that no chain before has, in order.
+    first = (paths[:, :, None] == paths[:, None]).cumprod(-1).argmax(2)
+    own = ((first == torch.arange(chains, device=paths.device)[:, None]) & (paths >= 0)).flatten(1)
+    nodes = 1 + int(own.sum(1).max())
+    drafted = pad(1 + own.int().argsort(dim=1, descending=True, stable=True), (1, 0))[:, :nodes]
+    laws = proposed.logits.take_along_dim(drafted[..., None], 1)
+    return Drafts(tokens[:, :nodes], laws, proposed.map), parents[:, :nodes], leaves, drafted
+
+
+def shapes_of(parents: torch.Tensor, tokens: torch.Tensor) -> list[DraftTree]:
+    """The trees of a batch, without the absent nodes at their ends."""
+    sizes = 1 + (tokens[:, 1:] >= 0).sum(1)
+    shape = cache(DraftTree)
+    return [shape(tuple(row[:size])) for row, size in zip(parents.tolist(), sizes.tolist(), strict=True)]
 
 
 def cut(tree: DraftTree, depth: int) -> DraftTree:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from specdec_kernels import theory
+from specdec_kernels.studies import simulate
 from specdec_kernels.theory.chains import speedup_curve, tokens_curve
 from specdec_kernels.theory.trees import entropy_bounds, optimal_nodes
 
@@ -45,7 +46,8 @@ def make_plan(
     best = lengths[theory.best_draft_length(betas, cost, max_k)]
     plan = dict(source=source, acceptance=list(acceptance), cost_ratio=cost, best=best, lengths=lengths)
     if laws is not None:
-        plan |= dict(race=race(*laws), block=block(*laws, cost, max_k), randomised=randomised(*laws, cost))
+        plan |= dict(race=race(*laws), block=block(*laws, cost, max_k), randomised=randomised(*laws, cost),
+                     paths=paths(*laws, cost, max_k, nodes))  # fmt: skip
     return plan | dict(tree=tree([acceptance[0]] if children is None else children, nodes))
 
 
@@ -78,6 +80,29 @@ def block(p: np.ndarray, q: np.ndarray, cost: float, max_k: int, draws: int = 20
         weights = np.minimum(1, weights * rng.permutation(ratios))
         tokens.append(tokens[-1] + weights.mean())
     lengths = [dict(k=k, tokens=float(n), speedup=float(n / (1 + cost * k))) for k, n in enumerate(tokens)]
+    return dict(best=max(lengths, key=lambda at: at["speedup"]), lengths=lengths)
+
+
+def paths(
+    p: np.ndarray, q: np.ndarray, cost: float, max_k: int, nodes: int, draws: int = 20_000
+) -> dict[str, Any]:  # fmt: skip
+    """Tokens a round and speed-up of `paths` by number and length of chains of at most `nodes` tokens in all.
+
+    Chains are drafted side by side, so that a token of each costs what one token costs. As for `block`, each slot's
+    laws are those of a place of its own. Chains are drawn and verified by the kernels: how often i tokens or more are
+    accepted does not depend on how long chains are, so the longest of each number tell of all.
+    """
+    rng, lengths = np.random.default_rng(0), [dict(n=1, k=0, tokens=1.0, speedup=1.0)]
+    for n in (1, 2, 4, 8):
+        longest = min(max_k, 64, nodes // n)
+        if not longest:
+            continue
+        places = rng.integers(len(p), size=(-(-draws // (n * longest)), longest))
+        parts = np.array_split(places, -(-n * places.size * p.shape[1] // 2**24))  # memory for so much at once
+        rounds = [simulate.chains(p[at], q[at], n, seed=draws * part) for part, at in enumerate(parts)]
+        accepted = np.concatenate(rounds)
+        tokens = 1 + np.cumsum([(accepted >= i).mean() for i in range(1, longest + 1)])
+        lengths += [dict(n=n, k=k, tokens=float(x), speedup=float(x / (1 + cost * k))) for k, x in enumerate(tokens, 1)]
     return dict(best=max(lengths, key=lambda at: at["speedup"]), lengths=lengths)
 
 

@@ -7,7 +7,7 @@ import pytest
 from specdec_kernels import theory
 from specdec_kernels.cli import main
 from specdec_kernels.studies.measure import acceptance_by_child, cost_ratio
-from specdec_kernels.studies.plan import block, make_plan
+from specdec_kernels.studies.plan import block, make_plan, paths
 from tests.theory.enumeration import P, Q, random_laws
 
 GIVEN = ["--acceptance", "0.8", "--cost", "0.1"]
@@ -55,6 +55,17 @@ def test_block_of_one_place_is_the_theory():
     lengths = block(P[None], Q[None], 0.1, 4, draws=200_000)["lengths"]
     for at in lengths:
         assert at["tokens"] == pytest.approx(1 + theory.block_expected_accepted(P, Q, at["k"]), abs=0.02)
+
+
+def test_paths_of_one_place_are_the_theory():
+    plan = paths(P[None], Q[None], 0.1, 4, 8, draws=100_000)
+    for at in plan["lengths"]:
+        if at["n"] < 8:
+            expected = 1 + theory.paths_expected_accepted(P, Q, at["n"], at["k"])
+            assert at["tokens"] == pytest.approx(expected, abs=0.05)
+        assert at["speedup"] == pytest.approx(at["tokens"] / (1 + 0.1 * at["k"]))
+        assert at["n"] * at["k"] <= 8
+    assert (plan["best"]["n"], plan["best"]["k"]) == (2, 4)
 
 
 def test_table_says_what_json_says(capsys):

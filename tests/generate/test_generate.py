@@ -115,11 +115,11 @@ def text_law(target, temperature):
     return following.sum((1, 2)).exp()
 
 
-def drawn(small_pair, **options):
-    """TEXTS generations, each as the number of its text."""
+def drawn(small_pair, texts=TEXTS, **options):
+    """Generations, each as the number of its text."""
     drafter = options.pop("drafter", None) or ModelDrafter(small_pair[1])
-    texts = generate([PROMPT] * TEXTS, small_pair[0], drafter, seed=5, max_new_tokens=LENGTH, **options)
-    return (torch.tensor(tokens_of(texts)) * torch.tensor([VOCAB**2, VOCAB, 1])).sum(1)
+    written = generate([PROMPT] * texts, small_pair[0], drafter, seed=5, max_new_tokens=LENGTH, **options)
+    return (torch.tensor(tokens_of(written)) * torch.tensor([VOCAB**2, VOCAB, 1])).sum(1)
 
 
 @pytest.mark.parametrize(

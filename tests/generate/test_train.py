@@ -8,9 +8,13 @@ from safetensors.torch import load_file
 
 from specdec_kernels.cli import main
 from specdec_kernels.generate import load_model
-from specdec_kernels.generate.train import Text, learning_rate
+from specdec_kernels.generate.drafters import looks_ahead
+from specdec_kernels.generate.train import ROWS, Text, learning_rate, look_ahead_logits, new_model
 
-OPTIONS = ["--target-steps", "3", "--draft-steps", "3", "--batch", "2", "--context", "48", "--held-out", "0.2"]
+OPTIONS = [
+    "--target-steps", "3", "--draft-steps", "3", "--parallel-steps", "3", "--batch", "2", "--context", "48",
+    "--held-out", "0.2",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -20,19 +24,32 @@ def textfile(tmp_path_factory):
     return path
 
 
-def test_a_run_writes_a_pair_that_loads_and_repeats(textfile, tmp_path, capsys):
+def test_a_run_writes_models_that_loads_and_repeats(textfile, tmp_path, capsys):
     for out in ("first", "second"):
         assert main(["train", str(textfile), "--out", str(tmp_path / out), *OPTIONS]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["model"] for line in lines[:6]] == ["target"] * 3 + ["draft"] * 3
+    assert [line["model"] for line in lines[:9]] == ["target"] * 3 + ["draft"] * 3 + ["parallel"] * 3
     assert lines[2]["loss"] < lines[0]["loss"] < 6
     assert 0 < lines[5]["acceptance"] <= 1
-    for role in ("target", "draft"):
+    assert len(lines[8]["acceptance"]) == ROWS
+    assert all(0 < acceptance <= 1 for acceptance in lines[8]["acceptance"])
+    for role in ("target", "draft", "parallel"):
         first, second = (load_file(tmp_path / out / role / "model.safetensors") for out in ("first", "second"))
         assert all(torch.equal(first[name], second[name]) for name in first)
         model = load_model(tmp_path / "first" / role)
         assert model.max_length == 48
         assert model.encode("é") == [256, 0xC3, 0xA9]
+    assert looks_ahead(model)
+
+
+def test_look_ahead_tokens_read_at_many_places_say_what_they_say_at_each():
+    torch.manual_seed(0)
+    model, tokens = new_model("parallel", 32).eval(), torch.randint(256, (2, 20))
+    together = look_ahead_logits(model, tokens, torch.tensor([3, 9]))
+    for index, place in enumerate((3, 9)):
+        read = torch.cat([tokens[:, : place + 1], torch.arange(258, 257 + ROWS).repeat(2, 1)], dim=1)
+        alone = model(read).logits[:, place + 1 :, :258]
+        torch.testing.assert_close(together[:, index], alone, rtol=1e-5, atol=1e-6)
 
 
 def test_windows_begin_lines_and_leave_the_held_out_part_alone(textfile):

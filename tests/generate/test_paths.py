@@ -1,0 +1,161 @@
+"""Generation with several chains, and with drafts whose laws do not depend on each other."""
+
+import pytest
+import torch
+
+from specdec_kernels import DraftTree
+from specdec_kernels.generate import (
+    FixedTree,
+    ModelDrafter,
+    ParallelDrafter,
+    PathController,
+    drafters,
+    generate,
+    load_model,
+    stream,
+)
+from specdec_kernels.generate.protocols import Drafts
+from specdec_kernels.generate.trees import merged
+from tests.generate.small import llama
+from tests.generate.test_generate import NEW, PROMPT, PROMPTS, VOCAB, drawn, text_law, tokens_of
+from tests.support.laws import follows_law
+
+
+@pytest.fixture(scope="module")
+def small_parallel():
+    """A model that knows the tokens of the small pair, and two look-ahead tokens."""
+    return ParallelDrafter(llama(VOCAB + 2, seed=3, spread=0.25, look_ahead_token_ids=[VOCAB, VOCAB + 1]))
+
+
+def test_texts_have_the_target_law(small_pair):
+    texts = drawn(small_pair, texts=5000, method="paths", paths=3, k=2)
+    assert follows_law(texts, text_law(small_pair[0], 1.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [dict(paths=4, k=2, temperature=1.5), dict(policy=PathController(2, (1, 3)))])
+def test_texts_of_parallel_drafts_have_the_target_law(small_pair, small_parallel, how):
+    texts = drawn(small_pair, drafter=small_parallel, method="paths", **how)
+    assert follows_law(texts, text_law(small_pair[0], how.get("temperature", 1.0)))
+
+
+def test_chains_that_share_their_noise_are_caught(small_pair, monkeypatch):
+    draw = drafters.draw_independent
+    monkeypatch.setattr(drafters, "draw_independent", lambda logits, width, *how: draw(logits[:, :1], 1, *how).expand(
+        -1, logits.shape[1], width))  # fmt: skip
+    assert not follows_law(drawn(small_pair, texts=5000, method="paths", paths=3, k=2), text_law(small_pair[0], 1.0))
+
+
+def test_one_chain_writes_as_block(pair):
+    options = dict(k=4, seed=3, max_new_tokens=NEW)
+    one = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), method="paths", paths=1, **options)
+    assert tokens_of(one) == tokens_of(generate(PROMPTS, pair[0], ModelDrafter(pair[1]), method="block", **options))
+
+
+def test_a_text_of_a_batch_is_that_of_its_prompt_alone(pair):
+    options = dict(method="paths", paths=3, k=3, max_new_tokens=16)
+    batch = generate(PROMPTS[:3], pair[0], ModelDrafter(pair[1]), seed=3, **options)
+    for index, prompt in enumerate(PROMPTS[:3]):
+        (alone,) = generate([prompt], pair[0], ModelDrafter(pair[1]), seed=3 + index, **options)
+        assert alone.tokens == batch[index].tokens
+
+
+def test_rounds_are_trees_of_chains(pair):
+    """Greedy as plain; drawn, no node has two children of one token, and some are shared."""
+    options = dict(method="paths", paths=4, k=3, max_new_tokens=24)
+    rounds = list(stream(PROMPTS[:2], pair[0], ModelDrafter(pair[1]), **options))
+    for entry in rounds:
+        shape, tokens = entry.tree.shape, entry.tree.tokens
+        drafts = list(zip(shape.parents[1:], tokens[1:], strict=True))
+        assert len(set(drafts)) == len(drafts) == entry.drafted
+        assert [shape.parents[node] for node in entry.tree.path[1:]] == entry.tree.path[:-1]
+        assert [tokens[node] for node in entry.tree.path[1:]] == entry.tokens[: entry.accepted]
+        assert entry.status == 0
+    assert 3 < max(entry.drafted for entry in rounds) <= 12
+    assert len({entry.drafted for entry in rounds}) > 3  # some share more than others
+    greedy = generate(PROMPTS[:2], pair[0], ModelDrafter(pair[1]), temperature=0, **options)
+    assert tokens_of(greedy) == tokens_of(
+        generate(PROMPTS[:2], pair[0], method="plain", temperature=0, max_new_tokens=24)
+    )
+
+
+def test_merging_says_which_draft_a_node_was():
+    """The second chain ends early; of the first and the third one a node is shared."""
+    tokens, laws = torch.tensor([[9, 5, 7, 6, -1, 5, 8]]), torch.arange(7.0).view(1, 7, 1)
+    tree = DraftTree.chains(3, 2)
+    drafts, parents, leaves, drafted = merged(Drafts(tokens, laws), tree)
+    assert drafts.tokens.tolist() == [[9, 5, 7, 6, 8]]
+    assert parents.tolist() == [[-1, 0, 1, 0, 1]]
+    assert leaves.tolist() == [[2, 3, 4]]
+    assert drafted.tolist() == [[0, 1, 2, 3, 6]] == drafts.logits[..., 0].long().tolist()
+    with pytest.raises(ValueError, match=r"^tree: expected chains of one length with method paths; got parents"):
+        merged(Drafts(tokens, laws), DraftTree.specinfer((2, 2)))
+
+
+# Drafters whose laws do not depend on what is drafted.
+
+
+def test_look_ahead_rows_are_those_of_one_pass(small_parallel):
+    """Of texts of different lengths, each read alone; deeper rows repeat the last; nothing read ahead is kept."""
+    text = torch.randint(VOCAB, (2, 12), generator=torch.Generator().manual_seed(0))
+    small_parallel.start(2, 12, VOCAB)
+    for length in ([3, 7], [6, 8]):
+        small_parallel.look(text, length, 5)
+        for row, end in enumerate(length):
+            read = torch.cat([text[row, :end], torch.tensor([VOCAB, VOCAB + 1])])[None]
+            whole = small_parallel.language_model.model(input_ids=read).logits[0, end - 1 :].float()
+            torch.testing.assert_close(small_parallel.rows[row], whole, rtol=1e-5, atol=1e-5)
+        assert small_parallel.row(text, length, 4) is not None
+        assert small_parallel.reader.cached == length
+
+
+@pytest.mark.parametrize("how", [dict(k=4), dict(tree=DraftTree.specinfer((2, 2, 1)))], ids=["chain", "tree"])
+def test_a_race_with_parallel_drafts_equals_plain(pair, how):
+    drafter = ParallelDrafter(load_model("embedded:parallel", dtype="float64"))
+    race = generate(PROMPTS, pair[0], drafter, seed=3, max_new_tokens=24, **how)
+    assert tokens_of(race) == tokens_of(generate(PROMPTS, pair[0], method="plain", seed=3, max_new_tokens=24))
+    assert max(text.tokens_per_call for text in race) > 1.2
+    assert drafter.reader.calls <= max(text.target_calls for text in race)  # one pass a round
+
+
+# What is learnt, and what is refused.
+
+
+@pytest.mark.parametrize("rates, cost", [({1: 0.6, 2: 0.75, 4: 0.8}, 0.02), ({1: 0.3, 2: 0.35, 4: 0.4}, 0.1)])
+def test_the_controller_ends_near_the_best_chains(rates, cost):
+    rng, controller, charged = torch.Generator().manual_seed(0), PathController(8, (1, 2, 4)), []
+
+    def tokens(n, k):
+        return sum(rates[n] ** i for i in range(k + 1))
+
+    for _ in range(1000):
+        tree = DraftTree.from_parents(controller.plan_tree())
+        n, k = len(tree.children[0]) or 1, tree.depth
+        misses = torch.rand(k, generator=rng) >= rates[n]
+        accepted = int(misses.int().argmax()) if misses.any() else k
+        controller.observe_tree([0] * (accepted + 1), 1 + cost * n * k)
+        charged.append((tokens(n, k), 1 + cost * n * k))
+    written, seconds = map(sum, zip(*charged[500:], strict=True))
+    best = max(tokens(n, k) / (1 + cost * n * k) for n in rates for k in range(9))
+    assert written / seconds >= 0.95 * best
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(method="paths"), "paths: expected a number of chains with method paths; got None"),
+        (dict(method="paths", paths=0), "paths: expected .*; got 0"),
+        (dict(paths=2), "paths: expected None with method race; got 2"),
+        (dict(method="paths", paths=2, tree=DraftTree.chains(2, 2)), "paths: expected None with a tree; got 2"),
+        (dict(method="paths", paths=2, policy=FixedTree(DraftTree.chains(2, 2))), "policy: expected None with paths"),
+        (dict(method="paths", paths=2, replacement=True), "replacement: expected method rejection or traversal"),
+    ],
+)
+def test_bad_arguments_are_named(small_pair, options, message):
+    with pytest.raises(ValueError, match=message):
+        generate([PROMPT], small_pair[0], ModelDrafter(small_pair[1]), max_new_tokens=4, **options)
+
+
+def test_a_model_without_look_ahead_tokens_is_named(small_pair):
+    with pytest.raises(ValueError, match="expected look_ahead_token_ids in its config; got none"):
+        ParallelDrafter(small_pair[1])
