@@ -24,7 +24,7 @@ def textfile(tmp_path_factory):
     return path
 
 
-def test_a_run_writes_models_that_loads_and_repeats(textfile, tmp_path, capsys):
+def test_a_run_writes_models_that_load_and_repeat(textfile, tmp_path, capsys):
     for out in ("first", "second"):
         assert main(["train", str(textfile), "--out", str(tmp_path / out), *OPTIONS]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
