@@ -161,7 +161,8 @@ def load_model(
     Parameters
     ----------
     directory : str or Path
-        A Hugging Face model directory; "embedded:target" and "embedded:draft" are the pair in this package.
+        A Hugging Face model directory; "embedded:target" and "embedded:draft" are the pair in this package, and
+        "embedded:parallel" is a draft for a `ParallelDrafter`.
     dtype : str or torch.dtype, optional
         What the model computes in; with float64, forwards of any shape give the same float32 logits. Default: float32
         on a CPU, half precision (bfloat16, or float16 where a GPU has no bfloat16) elsewhere.
