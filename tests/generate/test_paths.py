@@ -79,6 +79,23 @@ def test_rounds_are_trees_of_chains(pair):
     )
 
 
+class Checked(ModelDrafter):
+    """Reads each text anew before it believes its cache."""
+
+    def propose_tree(self, text, length, *how):
+        drafts = super().propose_tree(text, length, *how)
+        for row, end in enumerate(length if drafts.logits is not None else []):
+            whole = self.language_model.model(input_ids=text[row : row + 1, :end]).logits[0, -1].float()
+            torch.testing.assert_close(drafts.logits[row, 0], whole, rtol=1e-5, atol=1e-5)
+        return drafts
+
+
+def test_the_draft_goes_on_from_the_path_taken_whichever_chain_it_was_of(small_pair):
+    options = dict(method="paths", paths=3, k=3, max_new_tokens=20)
+    texts = generate([PROMPT] * 4, small_pair[0], Checked(small_pair[1]), **options)
+    assert any(entry.tree.path[1:] > [3] for text in texts for entry in text.rounds)  # not of the first
+
+
 def test_merging_says_which_draft_a_node_was():
     """The second chain ends early; of the first and the third one a node is shared."""
     tokens, laws = torch.tensor([[9, 5, 7, 6, -1, 5, 8]]), torch.arange(7.0).view(1, 7, 1)
