@@ -14,6 +14,8 @@ from specdec_kernels.generate import (
     load_model,
     stream,
 )
+from specdec_kernels.generate.drafters import path_to
+from specdec_kernels.generate.noise import Noise, Sampling
 from specdec_kernels.generate.protocols import Drafts
 from specdec_kernels.generate.trees import merged
 from tests.generate.small import llama
@@ -94,6 +96,19 @@ def test_the_draft_goes_on_from_the_path_taken_whichever_chain_it_was_of(small_p
     options = dict(method="paths", paths=3, k=3, max_new_tokens=20)
     texts = generate([PROMPT] * 4, small_pair[0], Checked(small_pair[1]), **options)
     assert any(entry.tree.path[1:] > [3] for text in texts for entry in text.rounds)  # not of the first
+
+
+def test_what_begins_alike_has_one_row_to_the_bit():
+    """In bfloat16 a text rounds elsewhere when it is read among other entries of the cache."""
+    drafter, tree = ModelDrafter(llama(VOCAB, seed=2, dtype=torch.bfloat16)), DraftTree.chains(8, 4)
+    drafter.start(1, 64, VOCAB)
+    text, noise = torch.zeros(1, 64, dtype=torch.int64), Noise(torch.tensor([3]), torch.tensor([8]), 2**16)
+    drafts = drafter.propose_tree(text, [8], tree, [4], noise, Sampling(torch.ones(1)), True)
+    rows = {}
+    for node in filter(tree.children.__getitem__, range(1, 33)):
+        said = tuple(drafts.tokens[0, path_to(node, tree)].tolist())
+        assert torch.equal(rows.setdefault(said, drafts.logits[0, node]), drafts.logits[0, node])
+    assert len(rows) < 20
 
 
 def test_merging_says_which_draft_a_node_was():
