@@ -67,6 +67,7 @@ def figures(args: argparse.Namespace) -> dict[str, Any]:
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """What a plan is made of, from what the pair of models does."""
     from specdec_kernels.generate import ModelDrafter, check_vocabularies, generate, load_model
+    from specdec_kernels.generate.drafters import looks_ahead
     from specdec_kernels.studies.measure import acceptance_by_slot, cost_ratio, workload
 
     k = max(1, min(args.max_k, 8))
@@ -74,6 +75,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"argument --tokens: expected at least {k + 2}; got {args.tokens}")
     target, draft = load_model(args.target), load_model(args.draft)
     check_vocabularies(target, draft)
+    if looks_ahead(draft):  # its laws are others at every depth
+        raise ValueError(f"argument --draft: expected a model that drafts token by token; got {args.draft}")
     prompts = args.prompt or ["ROMEO:\n", "JULIET:\n"]
     written = dict(max_new_tokens=args.tokens, temperature=args.temperature, seed=args.seed)
     plain, drafted = [], []

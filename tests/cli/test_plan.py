@@ -95,6 +95,10 @@ def test_children_of_a_vocabulary_smaller_than_asked_for():
         ([*GIVEN, "--children", "0.2,0.5"], "argument --children: expected no child above the one before it; got 0.5"),
         ([*GIVEN, "--max-k", "-1"], "argument --max-k: expected a whole number from 0 to 1000000; got '-1'"),
         ([*GIVEN, "--nodes", "x"], "argument --nodes: expected a whole number from 0 to 1000000; got 'x'"),
+        (
+            ["--draft", "embedded:parallel"],
+            "argument --draft: expected a model that drafts token by token; got embedded",
+        ),
         (["--tokens", "1"], "argument --tokens: expected at least 10; got 1"),
         (["--tokens", "4", "--max-k", "3"], "argument --tokens: expected at least 5; got 4"),
         (["--temperature", "0"], "argument --temperature: expected a finite number above 0; got '0'"),
