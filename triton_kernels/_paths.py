@@ -6,7 +6,6 @@ weight, whether q counts by bucket there, and by how much.
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels._children import masses
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
 from specdec_kernels.triton_kernels._edits import place_at

@@ -2,7 +2,6 @@
 
 import triton
 import triton.language as tl
-
 from specdec_kernels.triton_kernels import _launch
 
 BLOCK = 128  # nodes at once

@@ -13,8 +13,9 @@ def paths_expected_accepted(p: ArrayLike, q: ArrayLike, n: int, k: int) -> float
     r"""Expected number of accepted tokens of ``n`` chains of ``k`` tokens, with the same p and q at every place.
 
     Of the chain taken at least i tokens are accepted with probability ``E[w_i]``, as by block verification, where
-    ``w_i = min(1, w_(i-1) p(x)/q'(x))`` and q' is the law of the token taken. q' depends on w and on how many chains are
-    left, so the joint law of both is carried along, exactly: meant for small vocabularies, for w may take V^k values.
+    ``w_i = min(1, w_(i-1) p(x)/q'(x))`` and q' is the law of the token taken. q' depends on w and on how many chains
+    are left, so the joint law of both is carried along, exactly: meant for small vocabularies, as w may take V^k
+    values.
 
     Parameters
     ----------
