@@ -242,7 +242,7 @@ def verify_links(call):
             target_tokens=None, target_tokens_request=0, target_tokens_node=0,
         ) | {
             **_launch.rows("target", target), **_launch.noise(call.noise, "request"), **_verdict.arguments(call),
-            **_launch.number("coins", call.coins, "request", "node"),
+            **_launch.number("coins", 0.0 if call.coins is None else call.coins, "request", "node"),
             **_launch.number("threshold_single", call.threshold_single, "request"),
             **_launch.number("threshold_total", call.threshold_total, "request"),
         }  # fmt: skip

@@ -57,11 +57,9 @@ def check_choice(name, x, choices):
         raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}; got {x!r}")
 
 
-def check_vocabulary(name, target, draft):
-    if draft.shape[-1] > target.shape[-1]:
-        raise ValueError(
-            f"{name}: expected a vocabulary no larger than the target's {target.shape[-1]}; got {draft.shape[-1]}"
-        )
+def beside(x):
+    """What ``Op.check`` knows of tensors that lie where this one lies."""
+    return {"device": x.device} if isinstance(x, torch.Tensor) else {}
 
 
 def check_final(name, temperature, space_name, space):
@@ -205,6 +203,15 @@ def output(name, x, dtype, shape, device, by_rows=False):
     check_tensor(name, x, (dtype,), None)
     check_shape(name, x, shape)
     check_device(name, x, device)
+
+
+def outputs(names, out):
+    """One for each of these names: None, or what the caller gave."""
+    if out is None:
+        return (None,) * len(names)
+    if not isinstance(out, (tuple, list)) or len(out) != len(names):
+        raise TypeError(f"out: expected ({', '.join(names)}); got {shown(out)}")
+    return out
 
 
 def strided_output(name, x, dtypes, shape, device):

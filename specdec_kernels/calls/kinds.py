@@ -1,5 +1,6 @@
 """What the arguments of an op are: how each is written in torch's schema, and what a call may have there."""
 
+import functools
 import math
 
 import torch
@@ -40,6 +41,46 @@ class Kind:
 
     def whole(self, flat):
         return next(flat)
+
+    def check(self, name, x, sizes):
+        """Raise if this is none of a choice's words."""
+        inputs.check_choice(name, x, self.shape)
+
+
+class Given(Kind):
+    """A tensor of the caller's, of one of these dtypes."""
+
+    def __init__(self, dtypes, shape="", shown=None, optional=False, role="tensor"):
+        dims, _, marks = shape.partition(":")
+        super().__init__("Tensor? {}" if optional else "Tensor {}", shown, role, f"{dims}:{marks}{'o' * optional}")
+        self._dtypes, self._optional, self._contiguous = dtypes, optional, "c" in marks
+        self._rows = dtypes is inputs.ROW_DTYPES  # whose last dimension is any vocabulary
+        self._dims = dims.split("|")
+        self._digits = {dim: int(dim) for dim in dims if dim.isdigit()}
+
+    def check(self, name, x, sizes):
+        """Raise if this is no such tensor."""
+        if x is None and self._optional:
+            return
+        dims = self._dims[-1 if "packed" in sizes else 0]
+        if self._rows:
+            inputs.check_rows(name, x, len(dims))
+        elif not (isinstance(x, torch.Tensor) and x.dtype in self._dtypes and (x.ndim == len(dims) or dims == "*")):
+            inputs.check_tensor(name, x, self._dtypes, len(dims))
+        shape = x.shape[:-1] if self._rows else x.shape
+        if self._digits:
+            sizes.update(self._digits)
+        wanted = sizes["*"] if dims == "*" else tuple(map(sizes.setdefault, dims, shape))
+        if wanted != shape:
+            wanted = ", ".join(map(str, (*wanted, "V") if self._rows else wanted))
+            raise ValueError(f"{name}: expected shape [{wanted}]; got {inputs.shown(x)}")
+        if dims[-1] == "N" and x.shape[-1] == 0:
+            raise ValueError(f"{name}: expected shape [{', '.join(dims)}], N at least 1; got {inputs.shown(x)}")
+        device = x.device
+        if device != sizes.setdefault("device", device):
+            inputs.check_device(name, x, sizes["device"])
+        if self._contiguous and not x.is_contiguous():
+            raise ValueError(f"{name}: expected a contiguous tensor; got strides {x.stride()}")
 
 
 class Either(Kind):
@@ -120,10 +161,10 @@ class Output(Kind):
         return given
 
 
-def tensor(shape="", shown=None, optional=False, role="tensor"):
-    if optional:
-        shape += "o" if ":" in shape else ":o"
-    return Kind("Tensor? {}" if optional else "Tensor {}", shown, role, shape)
+rows, tokens, counters, ints, floats = (
+    functools.partial(Given, dtypes)
+    for dtypes in (inputs.ROW_DTYPES, inputs.TOKEN_DTYPES, inputs.COUNTER_DTYPES, (torch.int32,), (torch.float32,))
+)
 
 
 def number(shape="", least=0.0, most=math.inf, role="number"):

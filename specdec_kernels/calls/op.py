@@ -103,6 +103,17 @@ class Op:
         """Where the tensors of a call are."""
         return call[self._place].device
 
+    def check(self, sizes, **given):
+        """Raise if arguments are not what the declaration says of them. Returns ``sizes``.
+
+        It has those that are known by their letters, "*" for leading dimensions, and the ``device``. Others are as the
+        first tensor has them. ``packed`` among them says that requests are.
+        """
+        for name, x in given.items():
+            kind = self.arguments[name]
+            kind.check(kind.shown or name, x, sizes)
+        return sizes
+
     def output(self, name, given, shape, device, dtype=None):
         """One output of this shape: new, or the one given."""
         return self.arguments[name].made(given, shape, device, dtype)
@@ -110,13 +121,9 @@ class Op:
     def outputs(self, out, device, *shapes):
         """Outputs of these shapes as the op's NamedTuple, whose fields name them: new, or those of ``out``."""
         names = self.result._fields
-        if out is None:
-            out = (None,) * len(names)
-        elif not isinstance(out, (tuple, list)) or len(out) != len(names):
-            raise TypeError(f"out: expected ({', '.join(names)}); got {inputs.shown(out)}")
         made = [
             self.arguments[name].made(given, shape, device)
-            for name, given, shape in zip(names, out, shapes, strict=True)
+            for name, given, shape in zip(names, inputs.outputs(names, out), shapes, strict=True)
         ]
         return self.result(*made)
 

@@ -28,19 +28,8 @@ def checked(form, out, shape):
     return form, bits, given[0].shape
 
 
-def check_index(form, shape, device):
-    """The index of these requests and nodes."""
-    if form.index is not None:
-        inputs.check_tensor("form.index", form.index, inputs.TOKEN_DTYPES, 2)
-        inputs.check_shape("form.index", form.index, shape)
-        inputs.check_device("form.index", form.index, device)
-
-
-def check_bonus(bonus, batch, device, by_rows, by_input):
-    """A token of each request, in a call without what has one item for each row."""
-    inputs.check_tensor("form.bonus", bonus, inputs.TOKEN_DTYPES, 1)
-    inputs.check_shape("form.bonus", bonus, (batch,))
-    inputs.check_device("form.bonus", bonus, device)
+def check_bonus(by_rows, by_input):
+    """A call with a bonus token has nothing with one item for each row."""
     if by_rows:
         raise ValueError("packing.cu_rows: expected None with form.bonus; got a tensor")
     if by_input:

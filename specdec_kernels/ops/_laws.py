@@ -13,17 +13,15 @@ from specdec_kernels.calls.values import (
     Noise,
     filters_of,
 )  # fmt: skip
+from specdec_kernels.ops import _edits as edit
 from specdec_kernels.sampling import Draft, Sampling
 
 
 def target_law(space, temperature, sampling, shape, device, seen=None):
     """``space`` and either ``temperature=`` or ``sampling=`` as a Law; tensors in it get this shape."""
     inputs.check_choice("space", space, inputs.SPACES)
+    check_one_temperature(temperature, sampling)
     if sampling is not None:
-        if temperature is not None:
-            raise ValueError(
-                f"temperature: expected None beside sampling=, which has one; got {inputs.shown(temperature)}"
-            )
         return _law("sampling", sampling, "space", space, shape, device, seen)
     temperature = inputs.number("temperature", 1.0 if temperature is None else temperature, shape, device, seen=seen)
     inputs.check_final("temperature", temperature, "space", space)
@@ -97,11 +95,21 @@ def noise_of(requests, seed, position, nonce, shape, device, seen=None):
     )
 
 
-def check_positions(positions, target):
-    """Positions of the tokens that enter the target's rows."""
-    inputs.check_tensor("position.positions", positions, inputs.COUNTER_DTYPES, target.ndim - 1)
-    inputs.check_shape("position.positions", positions, target.shape[:-1])
-    inputs.check_device("position.positions", positions, target.device)
+def check_method(method, draft, draft_prob=1.0, epsilon=0.0):
+    """What excludes what, of a method, draft rows or None, and numbers."""
+    if method == "race" and draft is not None:
+        raise ValueError("draft: expected None with method='race', which needs no draft laws")
+    plain = inputs.real(draft_prob) == 1
+    if method != "rejection" and not (plain and inputs.real(epsilon) == 0):
+        raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
+    if draft is None and not plain:
+        raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
+
+
+def check_one_temperature(temperature, sampling):
+    """A Sampling has one of its own."""
+    if sampling is not None and temperature is not None:
+        raise ValueError(f"temperature: expected None beside sampling=, which has one; got {inputs.shown(temperature)}")
 
 
 def check_draft(name, draft, target, rows, more=False):
@@ -116,9 +124,11 @@ def check_draft(name, draft, target, rows, more=False):
 
 def check_vocabularies(name, draft, target):
     """Of a Draft and a target."""
-    inputs.check_vocabulary(name, target, draft.rows)
+    own, most = draft.rows.shape[-1], target.shape[-1]
+    if own > most:
+        raise ValueError(f"{name}: expected a vocabulary no larger than the target's {most}; got {own}")
     if draft.map is not None:
-        check_draft_map("draft.map", draft.map, draft.rows.shape[-1], target.shape[-1], target.device)
+        check_draft_map("draft.map", draft.map, own, most, target.device)
 
 
 def check_draft_map(name, draft_map, draft_vocab, vocab, device):
@@ -175,3 +185,12 @@ def number_shapes(target, rows, request_index, draft, *numbers):
     check_index(request_index, lead[0], target.device)
     requests = entries(draft, len(lead), *numbers)
     return (requests, *lead[1:]), (requests, rows.shape[1])
+
+
+def of_rows(name, target, temperature, sampling, edits, request_index, space="logits", counters=()):
+    """Rows as backends see them, [A, R, V], with their Law and their Edit; and the shape of numbers, given and seen."""
+    rows = inputs.rows3(name, target)
+    numbers = (*numbers_in(temperature, sampling), *edit.lists(edits), *counters)
+    shape, seen = number_shapes(target, rows, request_index, None, *numbers)
+    law = target_law(space, temperature, sampling, shape, target.device, seen)
+    return rows, law, edit.of_rows(edits, law, target, rows, shape, seen), (shape, seen)

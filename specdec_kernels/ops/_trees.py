@@ -6,14 +6,17 @@ from specdec_kernels import _C
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.inputs import host_sees
 
-PARENT_DTYPES = (torch.int32, torch.int64)
 
+def check_parents(parents, shape=None):
+    """Check shape and type, and the entries if the host can read them. Returns the greatest depth, else None.
 
-def check_parents(parents):
-    """Check shape and type, and the entries if the host can read them. Returns the greatest depth, else None."""
-    inputs.check_tensor("parents", parents, PARENT_DTYPES, None)
+    ``shape`` is [B, N], where it is known.
+    """
+    inputs.check_tensor("parents", parents, inputs.TOKEN_DTYPES, None)
     if parents.ndim not in (1, 2) or parents.shape[-1] == 0:
         raise ValueError(f"parents: expected shape [N] or [B, N], N at least 1; got {inputs.shown(parents)}")
+    if shape is not None and parents.shape not in (shape, shape[1:]):
+        raise ValueError(f"parents: expected shape {[*shape[1:]]} or {[*shape]}; got {inputs.shown(parents)}")
     if not host_sees(parents):
         return None
     stride, each = parents.stride(), parents.ndim == 2

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, choice, counter, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import BuiltLayout, Counter
 from specdec_kernels.ops import _trees as trees
@@ -34,7 +33,6 @@ class BuiltTrees(NamedTuple):
     next_sibling: torch.Tensor
 
 
-LAYOUTS = ("full", "nodes", "bits")
 BYTE_DTYPES = (torch.bool, torch.uint8)
 WORD_DTYPES = (torch.uint8, torch.uint16, torch.uint32)  # of 1, 2 and 4 bytes a node
 MOST_BITS = 32
@@ -42,17 +40,17 @@ MOST_BITS = 32
 BUILD_TREE = Op(
     "build_tree",
     result=BuiltTrees,
-    parent_list=tensor("BQ"),
-    selected=tensor("BM"),
-    prefix_len=counter("E", least=0, most=2**62),
-    topk=size(least=1),
-    layout=choice("full", "nodes", "bits"),
-    mask=Output(torch.uint8, "out.mask", "BNN"),  # the bytes of one of any of these types
-    positions=Output(torch.int64, "out.positions", "BN"),
-    node_index=Output(torch.int64, "out.node_index", "BN"),
-    first_child=Output(torch.int64, "out.first_child", "BN"),
-    next_sibling=Output(torch.int64, "out.next_sibling", "BN"),
-    status=Output(torch.int32, "status", "B"),
+    parent_list=kinds.tokens("BQ"),
+    selected=kinds.tokens("BM"),
+    prefix_len=kinds.counter("E", least=0, most=2**62),
+    topk=kinds.size(least=1),
+    layout=kinds.choice("full", "nodes", "bits"),
+    mask=kinds.Output(torch.uint8, "out.mask", "BNN"),  # the bytes of one of any of these types
+    positions=kinds.Output(torch.int64, "out.positions", "BN"),
+    node_index=kinds.Output(torch.int64, "out.node_index", "BN"),
+    first_child=kinds.Output(torch.int64, "out.first_child", "BN"),
+    next_sibling=kinds.Output(torch.int64, "out.next_sibling", "BN"),
+    status=kinds.Output(torch.int32, "status", "B"),
 )
 
 
@@ -121,20 +119,14 @@ def build_tree(
     """
     if (found := BUILD_TREE.direct(False, parent_list, selected, prefix_len, topk, layout, out, status)) is not None:
         return found
-    inputs.check_tensor("parent_list", parent_list, trees.PARENT_DTYPES, 2)
-    inputs.check_tensor("selected", selected, trees.PARENT_DTYPES, 2)
+    BUILD_TREE.check({}, selected=selected, parent_list=parent_list, layout=layout)
     batch, nodes, device = selected.shape[0], selected.shape[1] + 1, selected.device
-    inputs.check_shape("parent_list", parent_list, (batch, parent_list.shape[1]))
-    inputs.check_device("parent_list", parent_list, device)
     topk = inputs.whole("topk", topk, "an int of 1 or more", 1)
-    inputs.check_choice("layout", layout, LAYOUTS)
     if layout == "bits" and nodes > MOST_BITS:
         raise ValueError(f"layout: expected 'full' or 'nodes' with more than {MOST_BITS} nodes; got 'bits'")
     prefix_len = trees.prefix_lens(prefix_len, batch, device, nodes)
     given = out is not None or status is not None
-    out = (None,) * len(BuiltTrees._fields) if out is None else out
-    if not isinstance(out, (tuple, list)) or len(out) != len(BuiltTrees._fields):
-        raise TypeError(f"out: expected ({', '.join(BuiltTrees._fields)}); got {inputs.shown(out)}")
+    out = inputs.outputs(BuiltTrees._fields, out)
     mask = _mask(out[0], layout, batch, nodes, device)
     made = [
         BUILD_TREE.output(name, x, (batch, nodes), device)

@@ -2,8 +2,7 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, counter, noise, size
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter
 from specdec_kernels.calls.values import Noise
@@ -12,10 +11,10 @@ COIN = Op(
     "coin",
     figures=True,
     names=("seed", "position", "nonce", "stream", "index", "out"),
-    noise=noise(),
-    index=counter(),
-    stream=size(),
-    coins=Output(torch.float32, "out"),
+    noise=kinds.noise(),
+    index=kinds.counter(),
+    stream=kinds.size(),
+    coins=kinds.Output(torch.float32, "out"),
 )
 
 

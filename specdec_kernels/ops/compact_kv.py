@@ -2,8 +2,7 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import WRITTEN_TENSORS, Output, counter, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Tensors
 from specdec_kernels.ops import _trees as trees
@@ -11,11 +10,11 @@ from specdec_kernels.ops import _trees as trees
 COMPACT_KV = Op(
     "compact_kv",
     figures=True,
-    caches=WRITTEN_TENSORS,
-    path=tensor("BD:u"),
-    prefix_len=counter("E", least=0, most=2**62),
-    block_table=tensor("BN:u", optional=True),
-    status=Output(torch.int32, "status", "B"),
+    caches=kinds.WRITTEN_TENSORS,
+    path=kinds.ints("BD:u"),
+    prefix_len=kinds.counter("E", least=0, most=2**62),
+    block_table=kinds.ints("BN:u", optional=True),
+    status=kinds.Output(torch.int32, "status", "B"),
 )
 
 
@@ -69,7 +68,7 @@ def compact_kv(
     """
     if COMPACT_KV.direct(False, cache, path, prefix_len, block_table, status) is not None:
         return
-    inputs.check_tensor("path", path, (torch.int32,), 2)
+    COMPACT_KV.check({}, path=path)
     if path.stride(1) != 1 and path.shape[1] > 1:
         raise ValueError(f"path: expected unit stride along the depth; got strides {tuple(path.stride())}")
     batch, device = path.shape[0], path.device

@@ -2,19 +2,18 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, counter, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter
 from specdec_kernels.sampling import Edits
 
 COUNT_TOKENS = Op(
     "count_tokens",
-    tokens=tensor("BS"),
-    num=counter("E", least=0),
-    mask=Output(torch.int32, "edits' mask", "BW", by_rows=True, role="written"),
-    counts=Output(torch.int32, "edits.output_counts", "BV", optional=True, by_rows=True, role="written"),
-    status=Output(torch.int32, "status", "B"),
+    tokens=kinds.tokens("BS"),
+    num=kinds.counter("E", least=0),
+    mask=kinds.Output(torch.int32, "edits' mask", "BW", by_rows=True, role="written"),
+    counts=kinds.Output(torch.int32, "edits.output_counts", "BV", optional=True, by_rows=True, role="written"),
+    status=kinds.Output(torch.int32, "status", "B"),
 )
 
 
@@ -69,7 +68,7 @@ def count_tokens(
     if not isinstance(edits, Edits):
         raise TypeError(f"edits: expected an Edits; got {inputs.shown(edits)}")
     prompt = inputs.flag("prompt", prompt)
-    inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, 2)
+    COUNT_TOKENS.check({}, tokens=tokens)
     (batch, slots), device = tokens.shape, tokens.device
     name = "edits.prompt_mask" if prompt else "edits.output_mask"
     mask = _rows(name, edits.prompt_mask if prompt else edits.output_mask, batch, device)

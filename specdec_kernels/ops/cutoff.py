@@ -5,10 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import EDITS, Output, law, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.sampling import Edits, Sampling
 
@@ -44,16 +42,16 @@ CUTOFF = Op(
     "cutoff",
     result=Cut,
     figures=True,
-    rows=tensor("*V"),
-    request_index=tensor("B:c", optional=True),
-    law=law("~"),
-    edits=EDITS,
-    value=Output(torch.float32, "out.value", "*"),
-    last=Output(torch.int64, "out.last", "*"),
-    count=Output(torch.int32, "out.count", "*"),
-    mass=Output(torch.int64, "out.mass", "*"),
-    max=Output(torch.float32, "out.max", "*"),
-    status=Output(torch.int32, "status", "*", optional=True),
+    rows=kinds.rows("*V"),
+    request_index=kinds.tokens("B:c", optional=True),
+    law=kinds.law("~"),
+    edits=kinds.EDITS,
+    value=kinds.Output(torch.float32, "out.value", "*"),
+    last=kinds.Output(torch.int64, "out.last", "*"),
+    count=kinds.Output(torch.int32, "out.count", "*"),
+    mass=kinds.Output(torch.int64, "out.mass", "*"),
+    max=kinds.Output(torch.float32, "out.max", "*"),
+    status=kinds.Output(torch.int32, "status", "*", optional=True),
 )
 
 
@@ -123,11 +121,7 @@ def cutoff(
         return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
-    folded = inputs.rows3("rows", rows)
-    numbers = (*laws.numbers_in(sampling), *edit.lists(edits))
-    shape, seen = laws.number_shapes(rows, folded, request_index, None, *numbers)
-    law = laws.target_law("logits", None, sampling, shape, device, seen)
-    changes = edit.of_rows(edits, law, rows, folded, shape, seen)
+    folded, law, changes, _ = laws.of_rows("rows", rows, None, sampling, edits, request_index)
     given = out is not None or status is not None
     cut = CUTOFF.outputs(out, device, lead, lead, lead, lead, lead)
     if check or status is not None:

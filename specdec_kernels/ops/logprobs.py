@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import EDITS, Output, law, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number
 from specdec_kernels.ops import _edits as edit
@@ -54,19 +53,19 @@ LOGPROBS = Op(
     "logprobs",
     result=Logprobs,
     figures=True,
-    sizes={"top": size("KV", least=0)},
-    rows=tensor("*V"),
-    tokens=tensor("*"),
-    request_index=tensor("B:c", optional=True),
-    law=law("~"),
-    edits=EDITS,
-    logprob=Output(torch.float32, "out.logprob", "*"),
-    rank=Output(torch.int32, "out.rank", "*"),
-    top_tokens=Output(torch.int64, "out.top_tokens", "*K"),
-    top_logprobs=Output(torch.float32, "out.top_logprobs", "*K"),
-    kept_bits=Output(torch.int32, "kept.bits", "*I", optional=True, role="status"),
-    kept_count=Output(torch.int32, "kept.count", "*", optional=True, role="status"),
-    status=Output(torch.int32, "status", "*", optional=True),
+    sizes={"top": kinds.size("KV", least=0)},
+    rows=kinds.rows("*V"),
+    tokens=kinds.tokens("*"),
+    request_index=kinds.tokens("B:c", optional=True),
+    law=kinds.law("~"),
+    edits=kinds.EDITS,
+    logprob=kinds.Output(torch.float32, "out.logprob", "*"),
+    rank=kinds.Output(torch.int32, "out.rank", "*"),
+    top_tokens=kinds.Output(torch.int64, "out.top_tokens", "*K"),
+    top_logprobs=kinds.Output(torch.float32, "out.top_logprobs", "*K"),
+    kept_bits=kinds.Output(torch.int32, "kept.bits", "*I", optional=True, role="status"),
+    kept_count=kinds.Output(torch.int32, "kept.count", "*", optional=True, role="status"),
+    status=kinds.Output(torch.int32, "status", "*", optional=True),
 )
 
 
@@ -150,16 +149,10 @@ def logprobs(
         return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
-    inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, None)
-    inputs.check_shape("tokens", tokens, lead)
-    inputs.check_device("tokens", tokens, device)
+    LOGPROBS.check({"*": lead, "device": device}, tokens=tokens)
     top = inputs.whole("top", top, "an int from 0 to the vocabulary's {most}", 0, rows.shape[-1])
-    folded = inputs.rows3("rows", rows)
-    count = folded.shape[0] * folded.shape[1]
-    numbers = (*laws.numbers_in(temperature, sampling), *edit.lists(edits))
-    shape, seen = laws.number_shapes(rows, folded, request_index, None, *numbers)
-    law = laws.target_law("logits", temperature, sampling, shape, device, seen)
-    changes = edit.of_rows(edits, law, rows, folded, shape, seen)
+    folded, law, changes, _ = laws.of_rows("rows", rows, temperature, sampling, edits, request_index)
+    count = lead.numel()
     given = out is not None or status is not None or kept is not None
     if bits is not None and number is not None:
         inputs.output("kept.bits", bits, torch.int32, (*lead, -(-rows.shape[-1] // edit.WORD)), device)

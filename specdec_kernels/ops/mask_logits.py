@@ -2,8 +2,7 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Kind, number, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number
 from specdec_kernels.ops.cutoff import Cut
@@ -11,11 +10,11 @@ from specdec_kernels.ops.cutoff import Cut
 MASK_LOGITS = Op(
     "mask_logits",
     figures=True,
-    rows=tensor("*V"),
-    temperature=number("*"),
-    value=tensor("*:c", shown="cut.value"),
-    last=tensor("*:cw", shown="cut.last"),
-    out=Kind("Tensor(!) {}", shown="out", role="output", shape="*V"),
+    rows=kinds.rows("*V"),
+    temperature=kinds.number("*"),
+    value=kinds.floats("*:c", shown="cut.value"),
+    last=kinds.Given((torch.int64,), "*:cw", shown="cut.last"),
+    out=kinds.Kind("Tensor(!) {}", shown="out", role="output", shape="*V"),
 )
 
 
@@ -64,8 +63,7 @@ def mask_logits(
         return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
-    inputs.output("cut.value", value, torch.float32, lead, device)
-    inputs.output("cut.last", last, torch.int64, lead, device)
+    MASK_LOGITS.check({"*": lead, "device": device}, value=value, last=last)
     temperature = inputs.number("temperature", temperature, lead, device)
     own = out is not None and out is not rows
     if out is None:

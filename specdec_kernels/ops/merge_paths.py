@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 
 
@@ -31,11 +30,11 @@ class MergedPaths(NamedTuple):
 MERGE_PATHS = Op(
     "merge_paths",
     result=MergedPaths,
-    sizes={"nodes": size("N")},
-    paths=tensor("BQK:m"),
-    draft_tokens=Output(torch.int64, "out.draft_tokens", "BN"),
-    parents=Output(torch.int32, "out.parents", "BN"),
-    leaves=Output(torch.int32, "out.leaves", "BQ"),
+    sizes={"nodes": kinds.size("N")},
+    paths=kinds.tokens("BQK:m"),
+    draft_tokens=kinds.Output(torch.int64, "out.draft_tokens", "BN"),
+    parents=kinds.Output(torch.int32, "out.parents", "BN"),
+    leaves=kinds.Output(torch.int32, "out.leaves", "BQ"),
 )
 
 
@@ -73,7 +72,7 @@ def merge_paths(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | Non
     nodes = paths.shape[1] * paths.shape[2] + 1 if several else 1
     if (found := MERGE_PATHS.direct(False, nodes, paths, out)) is not None:
         return found
-    inputs.check_tensor("paths", paths, inputs.TOKEN_DTYPES, 3)
+    MERGE_PATHS.check({}, paths=paths)
     batch, chains, length = paths.shape
     if chains > 1 and length > 0 and paths.stride(1) != length * paths.stride(2):
         raise ValueError(

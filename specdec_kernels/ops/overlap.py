@@ -5,15 +5,12 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import EDITS, Output, law, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number, Space
 from specdec_kernels.calls.values import FILTERED
-from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _gradients as gradients
-from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops.residual import check_pair
+from specdec_kernels.ops.residual import pair_of
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
@@ -43,18 +40,18 @@ OVERLAP = Op(
     result=Overlap,
     figures=True,
     backward=2,  # target and draft
-    target=tensor("*V"),
-    draft=tensor("~U", role="draft"),
-    draft_map=tensor("U", optional=True, role="draft"),
-    request_index=tensor("B:c", optional=True),
-    target_law=law("~"),
-    draft_law=law("~", role="draft"),
-    edits=EDITS,
-    accept=Output(torch.float32, "out.accept", "*"),
-    tv=Output(torch.float32, "out.tv", "*"),
-    kl=Output(torch.float32, "out.kl", "*"),
-    harmonic=Output(torch.float32, "out.harmonic", "*"),
-    status=Output(torch.int32, "status", "*", optional=True),
+    target=kinds.rows("*V"),
+    draft=kinds.rows("~U", role="draft"),
+    draft_map=kinds.ints("U", optional=True, role="draft"),
+    request_index=kinds.tokens("B:c", optional=True),
+    target_law=kinds.law("~"),
+    draft_law=kinds.law("~", role="draft"),
+    edits=kinds.EDITS,
+    accept=kinds.Output(torch.float32, "out.accept", "*"),
+    tv=kinds.Output(torch.float32, "out.tv", "*"),
+    kl=kinds.Output(torch.float32, "out.kl", "*"),
+    harmonic=kinds.Output(torch.float32, "out.harmonic", "*"),
+    status=kinds.Output(torch.int32, "status", "*", optional=True),
 )
 
 
@@ -124,13 +121,10 @@ def overlap(
         OVERLAP.refuse_unreadable(raw)
     elif (found := OVERLAP.direct(check, *raw)) is not None:
         return found
-    drafted, rows_name = laws.drafted(draft)
-    rows, draft_rows, (shape, seen) = check_pair(target, drafted, rows_name, request_index)
+    pair, _ = pair_of(target, draft, space, temperature, sampling, edits, request_index)
+    rows, draft_rows, *how, changes = pair  # how: map, index and laws
     lead, device = target.shape[:-1], target.device
-    target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
-    draft_law = laws.draft_law(target_law, drafted, shape, device, seen)
-    changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
-    if differentiable and (target_law.rules | draft_law.rules) & FILTERED:
+    if differentiable and any(law.rules & FILTERED for law in how[2:]):
         raise ValueError("sampling: expected no filters where target or draft requires grad; got some that may be on")
     if differentiable and changes.on():
         raise ValueError("edits: expected None where target or draft requires grad; got an Edits")
@@ -143,17 +137,14 @@ def overlap(
 
     def run():
         OVERLAP(
-            rows, draft_rows, drafted.map, request_index, target_law, draft_law, changes,
-            *(figure.view(-1) for figure in figures), None if status is None else status.view(-1), given=given,
+            *pair, *(figure.view(-1) for figure in figures), None if status is None else status.view(-1), given=given,
         )  # fmt: skip
         return figures
 
     if differentiable:
+        of_draft = draft.rows if isinstance(draft, Draft) else draft
         shapes = rows.shape, draft_rows.shape
-        figures = gradients.Overlap.apply(
-            target, drafted.rows, shapes, run, drafted.map, request_index, target_law, draft_law
-        )
-        figures = Overlap(*figures)
+        figures = Overlap(*gradients.Overlap.apply(target, of_draft, shapes, run, *how))
     else:
         run()
     if check:

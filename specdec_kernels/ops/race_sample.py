@@ -2,26 +2,24 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import EDITS, Output, law, noise, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space
-from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.sampling import Edits, Sampling
 
 RACE_SAMPLE = Op(
     "race_sample",
-    rows=tensor("*V", shown="target"),
-    vocab_start=size(least=0),
-    draft_map=tensor("V", optional=True),
-    request_index=tensor("B:c", optional=True),
-    law=law("~"),
-    edits=EDITS,
-    noise=noise("~"),
-    tokens=Output(torch.int64, "out", "*"),
-    status=Output(torch.int32, "status", "*", optional=True),
-    scores=Output(torch.float32, "scores", "*", optional=True),
+    rows=kinds.rows("*V", shown="target"),
+    vocab_start=kinds.size(least=0),
+    draft_map=kinds.ints("V", optional=True),
+    request_index=kinds.tokens("B:c", optional=True),
+    law=kinds.law("~"),
+    edits=kinds.EDITS,
+    noise=kinds.noise("~"),
+    tokens=kinds.Output(torch.int64, "out", "*"),
+    status=kinds.Output(torch.int32, "status", "*", optional=True),
+    scores=kinds.Output(torch.float32, "scores", "*", optional=True),
 )
 
 
@@ -107,13 +105,14 @@ def race_sample(
         return found
     inputs.check_rows("target", target)
     lead, device = target.shape[:-1], target.device
-    rows = inputs.rows3("target", target)
-    race = arguments(target, rows, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index)
+    race = arguments(
+        "target", target, 0, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index
+    )
     given = out is not None or status is not None
     out = RACE_SAMPLE.output("tokens", out, lead, device)
     if check or status is not None:
         status = RACE_SAMPLE.output("status", status, lead, device)
-    RACE_SAMPLE(rows, 0, *race, *flat(out.view(-1), status), None, given=given)
+    RACE_SAMPLE(*race, *flat(out.view(-1), status), None, given=given)
     if check:
         inputs.raise_for_status("race_sample", status)
     return out
@@ -124,18 +123,16 @@ def flat(out, status):
     return out, None if status is None else status.view(-1)
 
 
-def arguments(target, rows, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index):
-    """What race_sample and race_topk share, as a call has it: draft_map, request_index, law, edits, noise."""
-    device = target.device
-    numbers = laws.numbers_in(temperature, sampling)
-    shape, seen = laws.number_shapes(
-        target, rows, request_index, None, *numbers, *edit.lists(edits), seed, position, nonce
-    )
+def arguments(
+    name, target, vocab_start, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index
+):
+    """What race_sample and race_topk share, as a call has it, from the rows of this name to the noise."""
     if draft_map is not None:
-        laws.check_draft_map("draft_map", draft_map, target.shape[-1], None, device)
-    law = laws.target_law(space, temperature, sampling, shape, device, seen)
-    changes = edit.of_rows(edits, law, target, rows, shape, seen)
+        laws.check_draft_map("draft_map", draft_map, target.shape[-1], None, target.device)
+    rows, law, changes, (shape, seen) = laws.of_rows(
+        name, target, temperature, sampling, edits, request_index, space, (seed, position, nonce)
+    )
     if draft_map is not None and changes.on():
         raise ValueError("edits: expected None beside draft_map, for they are edits of a target's rows; got an Edits")
-    requests = rows.shape[0] * rows.shape[1]
-    return draft_map, request_index, law, changes, laws.noise_of(requests, seed, position, nonce, shape, device, seen)
+    noise = laws.noise_of(rows.shape[:2].numel(), seed, position, nonce, shape, target.device, seen)
+    return rows, vocab_start, draft_map, request_index, law, changes, noise

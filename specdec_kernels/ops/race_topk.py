@@ -2,8 +2,7 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import EDITS, Output, law, noise, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space
 from specdec_kernels.ops.race_sample import arguments, flat
@@ -11,17 +10,17 @@ from specdec_kernels.sampling import Edits, Sampling
 
 RACE_TOPK = Op(
     "race_topk",
-    sizes={"k": size("KV", least=1)},
-    rows=tensor("*V", shown="draft"),
-    vocab_start=size(least=0),
-    draft_map=tensor("V", optional=True),
-    request_index=tensor("B:c", optional=True),
-    law=law("~"),
-    edits=EDITS,
-    noise=noise("~"),
-    tokens=Output(torch.int64, "out", "*K"),
-    status=Output(torch.int32, "status", "*", optional=True),
-    scores=Output(torch.float32, "scores", "*K", optional=True),
+    sizes={"k": kinds.size("KV", least=1)},
+    rows=kinds.rows("*V", shown="draft"),
+    vocab_start=kinds.size(least=0),
+    draft_map=kinds.ints("V", optional=True),
+    request_index=kinds.tokens("B:c", optional=True),
+    law=kinds.law("~"),
+    edits=kinds.EDITS,
+    noise=kinds.noise("~"),
+    tokens=kinds.Output(torch.int64, "out", "*K"),
+    status=kinds.Output(torch.int32, "status", "*", optional=True),
+    scores=kinds.Output(torch.float32, "scores", "*K", optional=True),
 )
 
 
@@ -97,13 +96,14 @@ def race_topk(
     inputs.check_rows("draft", draft)
     k = inputs.whole("k", k, "an int from 1 to the vocabulary's {most}", 1, draft.shape[-1])
     lead, device = draft.shape[:-1], draft.device
-    rows = inputs.rows3("draft", draft)
-    race = arguments(draft, rows, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index)
+    race = arguments(
+        "draft", draft, 0, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index
+    )
     given = out is not None or status is not None
     out = RACE_TOPK.output("tokens", out, (*lead, k), device)
     if check or status is not None:
         status = RACE_TOPK.output("status", status, lead, device)
-    RACE_TOPK(rows, 0, *race, *flat(out.view(-1, k), status), None, given=given)
+    RACE_TOPK(*race, *flat(out.view(-1, k), status), None, given=given)
     if check:
         inputs.raise_for_status("race_topk", status)
     return out

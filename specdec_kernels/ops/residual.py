@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import EDITS, Output, law, number, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number, Space
 from specdec_kernels.ops import _edits as edit
@@ -33,17 +32,17 @@ RESIDUAL = Op(
     "residual",
     result=Residual,
     figures=True,
-    target=tensor("*V"),
-    draft=tensor("~U", role="draft"),
-    draft_map=tensor("U", optional=True, role="draft"),
-    request_index=tensor("B:c", optional=True),
-    target_law=law("~"),
-    draft_law=law("~", role="draft"),
-    edits=EDITS,
-    draft_prob=number("~", most=1.0),
-    probs=Output(torch.float32, "out.probs", "*V"),
-    mass=Output(torch.float32, "out.mass", "*"),
-    status=Output(torch.int32, "status", "*", optional=True),
+    target=kinds.rows("*V"),
+    draft=kinds.rows("~U", role="draft"),
+    draft_map=kinds.ints("U", optional=True, role="draft"),
+    request_index=kinds.tokens("B:c", optional=True),
+    target_law=kinds.law("~"),
+    draft_law=kinds.law("~", role="draft"),
+    edits=kinds.EDITS,
+    draft_prob=kinds.number("~", most=1.0),
+    probs=kinds.Output(torch.float32, "out.probs", "*V"),
+    mass=kinds.Output(torch.float32, "out.mass", "*"),
+    status=kinds.Output(torch.int32, "status", "*", optional=True),
 )
 
 
@@ -122,42 +121,39 @@ def residual(
         check, target, draft, request_index, space, temperature, sampling, edits, draft_prob, out, status,
     )) is not None:  # fmt: skip
         return found
-    drafted, rows_name = laws.drafted(draft)
-    rows, draft_rows, (shape, seen) = check_pair(target, drafted, rows_name, request_index)
+    pair, (shape, seen) = pair_of(target, draft, space, temperature, sampling, edits, request_index)
     lead, device = target.shape[:-1], target.device
-    target_law = laws.target_law(space, temperature, sampling, shape, device, seen)
-    draft_law = laws.draft_law(target_law, drafted, shape, device, seen)
-    changes = edit.of_rows(edits, target_law, target, rows, shape, seen)
     draft_prob = inputs.number("draft_prob", draft_prob, shape, device, most=1.0, seen=seen)
     given = out is not None or status is not None
     law = RESIDUAL.outputs(out, device, target.shape, lead)
     if check or status is not None:
         status = RESIDUAL.output("status", status, lead, device)
     RESIDUAL(
-        rows, draft_rows, drafted.map, request_index, target_law, draft_law, changes, draft_prob,
-        law.probs.view(-1, target.shape[-1]), law.mass.view(-1), None if status is None else status.view(-1),
-        given=given,
+        *pair, draft_prob, law.probs.view(-1, target.shape[-1]), law.mass.view(-1),
+        None if status is None else status.view(-1), given=given,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("residual", status)
     return law
 
 
-def check_pair(target, draft, name, request_index):
-    """Check pairs of target and draft rows, a Draft's of this ``name``.
-
-    Returns both as [A, R, V], and the shapes of the numbers beside them.
-    """
-    own = draft.rows
+def pair_of(target, draft, space, temperature, sampling, edits, request_index):
+    """What residual and overlap share, as a call has it, from the target to the edits; the shapes of the numbers."""
+    drafted, name = laws.drafted(draft)
+    own = drafted.rows
     inputs.check_rows("target", target)
     inputs.check_rows(name, own)
     inputs.check_device(name, own, target.device)
-    lead = target.shape[:-1]
+    lead, device = target.shape[:-1], target.device
     if request_index is None:
         if own.shape[:-1] != lead:
             raise ValueError(f"{name}: expected shape {[*lead, 'V']}; got {inputs.shown(own)}")
     elif own.ndim != target.ndim or own.shape[1:-1] != lead[1:]:
         raise ValueError(f"{name}: expected shape {['S', *lead[1:], 'V']}; got {inputs.shown(own)}")
-    laws.check_vocabularies(name, draft, target)
-    rows = inputs.rows3("target", target)
-    return rows, inputs.rows3(name, own), laws.number_shapes(target, rows, request_index, own)
+    laws.check_vocabularies(name, drafted, target)
+    rows, draft_rows = inputs.rows3("target", target), inputs.rows3(name, own)
+    shapes = laws.number_shapes(target, rows, request_index, own)
+    law = laws.target_law(space, temperature, sampling, shapes[0], device, shapes[1])
+    of_draft = laws.draft_law(law, drafted, shapes[0], device, shapes[1])
+    changes = edit.of_rows(edits, law, target, rows, *shapes)
+    return (rows, draft_rows, drafted.map, request_index, law, of_draft, changes), shapes

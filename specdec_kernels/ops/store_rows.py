@@ -2,18 +2,17 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Kind, counter, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter
 
 STORE_ROWS = Op(
     "store_rows",
     figures=True,
-    rows=tensor("*V"),
-    slots=tensor("B"),
-    column=counter("*"),
-    cache=Kind("Tensor(!) {}", shown="cache", role="written", shape="SCV+"),
+    rows=kinds.rows("*V"),
+    slots=kinds.tokens("B"),
+    column=kinds.counter("*"),
+    cache=kinds.Kind("Tensor(!) {}", shown="cache", role="written", shape="SCV+"),
 )
 
 
@@ -64,9 +63,7 @@ def store_rows(rows: torch.Tensor, cache: torch.Tensor, *, slots: torch.Tensor, 
     inputs.check_device("cache", cache, device)
     if cache.shape[-1] < rows.shape[-1]:
         raise ValueError(f"cache: expected {rows.shape[-1]} tokens or more, as rows has; got {inputs.shown(cache)}")
-    inputs.check_tensor("slots", slots, inputs.TOKEN_DTYPES, 1)
-    inputs.check_shape("slots", slots, (count,))
-    inputs.check_device("slots", slots, device)
+    STORE_ROWS.check({"B": count, "device": device}, slots=slots)
     column = inputs.counter("column", column, (count,), device, seen=(count, 1))
     STORE_ROWS(rows.unsqueeze(1), slots, column, cache, given=True)
     return cache

@@ -2,8 +2,7 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, counter, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Layout
 from specdec_kernels.ops import _trees as trees
@@ -13,11 +12,11 @@ ADDITIVE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 TREE_MASK = Op(
     "tree_mask",
-    parents=tensor(role="parents"),
-    prefix_len=counter("E", least=0, most=2**62),
-    columns=size(role="mask"),
-    mask=Output(torch.bool, "out", role="mask"),  # or the type of another layout
-    status=Output(torch.int32, "status", "B"),
+    parents=kinds.tokens(role="parents"),
+    prefix_len=kinds.counter("E", least=0, most=2**62),
+    columns=kinds.size(role="mask"),
+    mask=kinds.Output(torch.bool, "out", role="mask"),  # or the type of another layout
+    status=kinds.Output(torch.int32, "status", "B"),
 )
 
 

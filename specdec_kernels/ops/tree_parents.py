@@ -5,10 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, tensor
+from specdec_kernels.calls import kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.ops import _trees as trees
 
 
 class TreeParents(NamedTuple):
@@ -30,11 +28,11 @@ class TreeParents(NamedTuple):
 TREE_PARENTS = Op(
     "tree_parents",
     result=TreeParents,
-    first_child=tensor("BN"),
-    next_sibling=tensor("BN"),
-    parents=Output(torch.int32, "out.parents", "BN"),
-    ranks=Output(torch.int32, "out.ranks", "BN"),
-    status=Output(torch.int32, "status", "B"),
+    first_child=kinds.tokens("BN"),
+    next_sibling=kinds.tokens("BN"),
+    parents=kinds.Output(torch.int32, "out.parents", "BN"),
+    ranks=kinds.Output(torch.int32, "out.ranks", "BN"),
+    status=kinds.Output(torch.int32, "status", "B"),
 )
 
 
@@ -80,13 +78,8 @@ def tree_parents(
     """
     if (found := TREE_PARENTS.direct(False, first_child, next_sibling, out, status)) is not None:
         return found
-    inputs.check_tensor("first_child", first_child, trees.PARENT_DTYPES, 2)
-    inputs.check_tensor("next_sibling", next_sibling, trees.PARENT_DTYPES, 2)
+    TREE_PARENTS.check({}, first_child=first_child, next_sibling=next_sibling)
     shape, device = first_child.shape, first_child.device
-    if shape[1] == 0:
-        raise ValueError(f"first_child: expected shape [B, N], N at least 1; got {inputs.shown(first_child)}")
-    inputs.check_shape("next_sibling", next_sibling, shape)
-    inputs.check_device("next_sibling", next_sibling, device)
     given = out is not None or status is not None
     found = TREE_PARENTS.outputs(out, device, shape, shape)
     status = TREE_PARENTS.output("status", status, shape[:1], device)

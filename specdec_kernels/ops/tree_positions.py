@@ -2,17 +2,17 @@
 
 import torch
 
-from specdec_kernels.calls.kinds import Output, counter, tensor
+from specdec_kernels.calls import kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter
 from specdec_kernels.ops import _trees as trees
 
 TREE_POSITIONS = Op(
     "tree_positions",
-    parents=tensor(role="parents"),
-    prefix_len=counter("E", least=0, most=2**62),
-    positions=Output(torch.int64, "out", "BN"),
-    status=Output(torch.int32, "status", "B"),
+    parents=kinds.tokens(role="parents"),
+    prefix_len=kinds.counter("E", least=0, most=2**62),
+    positions=kinds.Output(torch.int64, "out", "BN"),
+    status=kinds.Output(torch.int32, "status", "B"),
 )
 
 

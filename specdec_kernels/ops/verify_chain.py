@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import EDITS, Kind, Output, choice, law, noise, number, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import ChainMethod, Counter, Number, Space
 from specdec_kernels.layout import Form, InputPositions, Packing
@@ -40,30 +39,30 @@ class Verdict(NamedTuple):
 VERIFY_CHAIN = Op(
     "verify_chain",
     result=Verdict,
-    draft_tokens=tensor("BK|T"),
-    target=tensor("BLV|LV"),
-    draft=tensor("EKU|DU", optional=True, role="draft"),
-    cu_drafts=tensor(optional=True, role="packing"),
-    tokens_by_row=Kind("bool {}", role="packing"),
-    draft_map=tensor("U", optional=True, role="draft"),
-    request_index=tensor("B:c", optional=True),
-    method=choice("rejection", "race", "block"),
-    target_law=law("E"),
-    draft_law=law("E", role="draft"),
-    edits=EDITS,
-    draft_prob=number("EK|ED", most=1.0),
-    epsilon=number("E"),
-    noise=noise("E"),
-    input_positions=tensor("BP|L", optional=True, role="noise"),
-    input_nonces=tensor("B", optional=True, role="noise"),
-    tokens=Output(torch.int64, "out.tokens", "BP", given_as=inputs.TOKEN_DTYPES),
-    num_accepted=Output(torch.int32, "out.num_accepted", "B"),
-    status=Output(torch.int32, "out.status", "B"),
-    path=Output(torch.int32, "form.path", "BP", optional=True, by_rows=True),
-    num_passed=Output(torch.int32, "form.num_passed", "B", optional=True),
-    index=tensor("BP", optional=True, role="form"),
-    bonus=tensor("B", optional=True, role="form"),
-    form=size(role="form"),
+    draft_tokens=kinds.tokens("BK|T"),
+    target=kinds.rows("BLV|LV"),
+    draft=kinds.rows("EKU|DU", optional=True, role="draft"),
+    cu_drafts=kinds.ints(optional=True, role="packing"),
+    tokens_by_row=kinds.Kind("bool {}", role="packing"),
+    draft_map=kinds.ints("U", optional=True, role="draft"),
+    request_index=kinds.tokens("B:c", optional=True),
+    method=kinds.choice("rejection", "race", "block"),
+    target_law=kinds.law("E"),
+    draft_law=kinds.law("E", role="draft"),
+    edits=kinds.EDITS,
+    draft_prob=kinds.number("EK|ED", most=1.0),
+    epsilon=kinds.number("E"),
+    noise=kinds.noise("E"),
+    input_positions=kinds.counters("BP|L", "position.positions", optional=True, role="noise"),
+    input_nonces=kinds.counters("B", "position.nonces", optional=True, role="noise"),
+    tokens=kinds.Output(torch.int64, "out.tokens", "BP", given_as=inputs.TOKEN_DTYPES),
+    num_accepted=kinds.Output(torch.int32, "out.num_accepted", "B"),
+    status=kinds.Output(torch.int32, "out.status", "B"),
+    path=kinds.Output(torch.int32, "form.path", "BP", optional=True, by_rows=True),
+    num_passed=kinds.Output(torch.int32, "form.num_passed", "B", optional=True),
+    index=kinds.tokens("BP", "form.index", optional=True, role="form"),
+    bonus=kinds.tokens("B", "form.bonus", optional=True, role="form"),
+    form=kinds.size(role="form"),
 )
 
 
@@ -192,31 +191,31 @@ def verify_chain(
     bonus = form.bonus if isinstance(form, Form) else None
     last_rows = 0 if bonus is not None else 1  # of a request, after its last draft
     ragged = ends is not None
-    inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 1 if ragged else 2)
-    inputs.check_rows("target", target, 2 if ragged else 3)
-    inputs.check_choice("method", method, ("rejection", "race", "block"))
-    device = target.device
-    inputs.check_device("draft_tokens", draft_tokens, device)
+    sizes = inputs.beside(target)
     if ragged:
-        batch, drafts = _check_ragged(ends, tokens_by_row, draft_tokens, target, last_rows)
+        sizes["packed"] = True
+    VERIFY_CHAIN.check(sizes, draft_tokens=draft_tokens, method=method)
+    device = draft_tokens.device
+    if ragged:
+        VERIFY_CHAIN.check(sizes, target=target)
+        batch, drafts = check_ragged(ends, tokens_by_row, draft_tokens, target, last_rows)
         given = out if form is None or form.path is None else form[1:2]
         width = ragged_width(ends, tokens_by_row, drafts, max_drafts, given)
     else:
         batch, width = draft_tokens.shape
-        if target.shape[:-1] != (batch, width + last_rows):
-            raise ValueError(f"target: expected shape [{batch}, {width + last_rows}, V]; got {inputs.shown(target)}")
-    requests = batch
+        sizes["L"] = width + last_rows
+        VERIFY_CHAIN.check(sizes, target=target)
+    places = (batch, width + 1)
+    requests, (sizes["B"], sizes["P"]) = batch, places
     if bonus is not None:
-        forms.check_bonus(bonus, batch, device, tokens_by_row, isinstance(position, InputPositions))
+        VERIFY_CHAIN.check(sizes, bonus=bonus)
+        forms.check_bonus(tokens_by_row, isinstance(position, InputPositions))
     if request_index is not None:
         laws.check_index(request_index, batch, device)
         numbers = (*laws.numbers_in(temperature, sampling, drafted.sampling), *edit.lists(edits, target))
         requests = laws.entries(drafted.rows, 1, *numbers, draft_prob, epsilon, seed, position, nonce)
     shape, slots = (requests,), (drafts,) if ragged else (requests, width)
-    certain = drafted.rows is None
-    if not certain:
-        if method == "race":
-            raise ValueError("draft: expected None with method='race', which needs no draft laws")
+    if drafted.rows is not None:
         rows = (requests, width) if request_index is not None else slots
         laws.check_draft(rows_name, drafted, target, rows, more=ragged)
 
@@ -225,28 +224,19 @@ def verify_chain(
     changes = edit.of_requests(edits, target_law, target, requests)
     epsilon = inputs.number("epsilon", epsilon, shape, device)
     draft_prob = inputs.slot_numbers(draft_prob, requests, slots, ragged, device)
-    plain = type(draft_prob) is float and draft_prob == 1.0
-    if method != "rejection" and not (plain and type(epsilon) is float and epsilon == 0.0):
-        raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
-    if certain and not plain:
-        raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
+    laws.check_method(method, drafted.rows, draft_prob, epsilon)
     positions = nonces = None
     if isinstance(position, InputPositions):
         positions, nonces = position
-        laws.check_positions(positions, target)
-        if nonces is not None:
-            if inputs.integer(nonce) != 0:
-                raise ValueError(f"nonce: expected 0 beside position.nonces; got {inputs.shown(nonce)}")
-            inputs.check_tensor("position.nonces", nonces, inputs.COUNTER_DTYPES, 1)
-            inputs.check_shape("position.nonces", nonces, (batch,))
-            inputs.check_device("position.nonces", nonces, device)
+        VERIFY_CHAIN.check(sizes, input_positions=positions, input_nonces=nonces)
+        if nonces is not None and inputs.integer(nonce) != 0:
+            raise ValueError(f"nonce: expected 0 beside position.nonces; got {inputs.shown(nonce)}")
         noise = laws.noise_of(1, seed, 0, nonce, shape, device)
     else:
         noise = laws.noise_of(batch, seed, position, nonce, shape, device)
 
-    places = (batch, width + 1)
     form, choices, room = forms.checked(form, out, places)
-    forms.check_index(form, places, device)
+    VERIFY_CHAIN.check(sizes, index=form.index)
     if form.index is not None and form.path is None:
         raise ValueError("form.path: expected int32 [B, K+1] with form.index; got None")
     verdict = VERIFY_CHAIN.outputs(out, device, room, (batch,), (batch,))
@@ -258,7 +248,8 @@ def verify_chain(
         )
     ]
     if form.num_passed is not None:
-        _check_passed(drafted, method, target_law, draft_law, plain and type(epsilon) is float and epsilon == 0.0)
+        plain = inputs.real(draft_prob) == 1 and inputs.real(epsilon) == 0
+        _check_passed(drafted, method, target_law, draft_law, plain)
     if forms.is_empty(form):
         return verdict
     VERIFY_CHAIN(
@@ -287,7 +278,7 @@ def ends_of(packing):
     return cu_rows, True, max_drafts
 
 
-def _check_ragged(ends, tokens_by_row, draft_tokens, target, last_rows):
+def check_ragged(ends, tokens_by_row, draft_tokens, target, last_rows):
     """(requests, drafts of all of them); each request has ``last_rows`` rows of the target after its last draft."""
     name = "packing.cu_rows" if tokens_by_row else "packing.cu_drafts"
     inputs.check_tensor(name, ends, (torch.int32,), 1)

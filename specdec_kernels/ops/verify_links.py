@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, noise, number, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number
 from specdec_kernels.layout import Form
@@ -16,22 +15,22 @@ from specdec_kernels.ops.verify_tree import TreeVerdict
 VERIFY_LINKS = Op(
     "verify_links",
     result=TreeVerdict,
-    draft_tokens=tensor("BN"),
-    first_child=tensor("BN"),
-    next_sibling=tensor("BN"),
-    tree_valid=tensor("B", optional=True),
-    target=tensor("BNV", optional=True),
-    target_tokens=tensor("BN", optional=True),
-    coins=number("BN:o", role="tensor"),
-    threshold_single=number("E", most=1.0),
-    threshold_total=number("E", most=1.0),
-    noise=noise("E"),
-    tokens=Output(torch.int64, "out.tokens", "BW", given_as=inputs.TOKEN_DTYPES),
-    path=Output(torch.int32, "out.path", "BW", by_rows=True),
-    num_accepted=Output(torch.int32, "out.num_accepted", "B"),
-    status=Output(torch.int32, "out.status", "B"),
-    index=tensor("BN", optional=True, role="form"),
-    form=size(role="form"),
+    draft_tokens=kinds.tokens("BN"),
+    first_child=kinds.tokens("BN"),
+    next_sibling=kinds.tokens("BN"),
+    tree_valid=kinds.Given((torch.bool,), "B", optional=True),
+    target=kinds.rows("BNV", optional=True),
+    target_tokens=kinds.tokens("BN", optional=True),
+    coins=kinds.floats("BN", optional=True),
+    threshold_single=kinds.number("E", most=1.0),
+    threshold_total=kinds.number("E", most=1.0),
+    noise=kinds.noise("E"),
+    tokens=kinds.Output(torch.int64, "out.tokens", "BW", given_as=inputs.TOKEN_DTYPES),
+    path=kinds.Output(torch.int32, "out.path", "BW", by_rows=True),
+    num_accepted=kinds.Output(torch.int32, "out.num_accepted", "B"),
+    status=kinds.Output(torch.int32, "out.status", "B"),
+    index=kinds.tokens("BN", "form.index", optional=True, role="form"),
+    form=kinds.size(role="form"),
 )
 
 
@@ -131,18 +130,15 @@ def verify_links(
         threshold_total, seed, position, nonce, out, form,
     )) is not None:  # fmt: skip
         return found
-    inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
+    sizes = VERIFY_LINKS.check(
+        {}, draft_tokens=draft_tokens, first_child=first_child, next_sibling=next_sibling,
+        tree_valid=tree_valid, target_tokens=target_tokens,
+    )  # fmt: skip
     (batch, nodes), device = draft_tokens.shape, draft_tokens.device
-    if nodes == 0:
-        raise ValueError(f"draft_tokens: expected shape [B, N], N at least 1; got {inputs.shown(draft_tokens)}")
-    for name, links in (("first_child", first_child), ("next_sibling", next_sibling)):
-        _check_nodes(name, links, inputs.TOKEN_DTYPES, draft_tokens)
-    if tree_valid is not None:
-        inputs.output("tree_valid", tree_valid, torch.bool, (batch,), device)
     if target_tokens is None:
-        _check_rows(target, coins, draft_tokens)
+        inputs.check_rows("target", target, 3)
+        VERIFY_LINKS.check(sizes, target=target, coins=coins)
     else:
-        _check_nodes("target_tokens", target_tokens, inputs.TOKEN_DTYPES, draft_tokens)
         for name, value in (("target", target), ("coins", coins)):
             if value is not None:
                 raise ValueError(f"{name}: expected None beside target_tokens; got {inputs.shown(value)}")
@@ -154,32 +150,15 @@ def verify_links(
     if out is not None and len(out) > 1 and isinstance(out[1], torch.Tensor) and out[1].ndim == 2:
         width = max(out[1].shape[1], 1)
     form, choices, room = forms.checked(form, out, (batch, width))
-    forms.check_index(form, (batch, nodes), device)
+    VERIFY_LINKS.check(sizes, index=form.index)
     forms.check_tree(form)
     verdict = VERIFY_LINKS.outputs(out, device, room, (batch, width), (batch,), (batch,))
     if forms.is_empty(form):
         return verdict
     VERIFY_LINKS(
-        draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, 0.0 if coins is None else coins,
-        single, total, noise, *verdict, form.index, choices, given=out is not None,
+        draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, single, total, noise,
+        *verdict, form.index, choices, given=out is not None,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_links", verdict.status)
     return verdict
-
-
-def _check_nodes(name, x, dtypes, draft_tokens):
-    """Something of each node."""
-    inputs.check_tensor(name, x, dtypes, 2)
-    inputs.check_shape(name, x, draft_tokens.shape)
-    inputs.check_device(name, x, draft_tokens.device)
-
-
-def _check_rows(target, coins, draft_tokens):
-    inputs.check_rows("target", target, 3)
-    batch, nodes = draft_tokens.shape
-    if target.shape[:2] != (batch, nodes):
-        raise ValueError(f"target: expected shape [{batch}, {nodes}, V]; got {inputs.shown(target)}")
-    inputs.check_device("target", target, draft_tokens.device)
-    if coins is not None:
-        _check_nodes("coins", coins, (torch.float32,), draft_tokens)

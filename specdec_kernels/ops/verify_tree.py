@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import EDITS, FLAG, Output, choice, law, noise, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space, TreeMethod
 from specdec_kernels.layout import Form, InputPositions
@@ -46,27 +45,27 @@ class TreeVerdict(NamedTuple):
 VERIFY_TREE = Op(
     "verify_tree",
     result=TreeVerdict,
-    sizes={"max_depth": size("W:o")},
-    draft_tokens=tensor("BN"),
-    parents=tensor(role="parents"),
-    target=tensor("BNV"),
-    draft=tensor("ENU", optional=True, role="draft"),
-    draft_map=tensor("U", optional=True, role="draft"),
-    request_index=tensor("B:c", optional=True),
-    method=choice("rejection", "race", "traversal", "paths"),
-    replacement=FLAG,
-    target_law=law("E"),
-    draft_law=law("E", role="draft"),
-    edits=EDITS,
-    noise=noise("E"),
-    input_positions=tensor("BN", optional=True, role="noise"),
-    leaves=tensor("BQ", optional=True),
-    tokens=Output(torch.int64, "out.tokens", "BW", given_as=inputs.TOKEN_DTYPES),
-    path=Output(torch.int32, "out.path", "BW", by_rows=True),
-    num_accepted=Output(torch.int32, "out.num_accepted", "B"),
-    status=Output(torch.int32, "out.status", "B"),
-    index=tensor("BN", optional=True, role="form"),
-    form=size(role="form"),
+    sizes={"max_depth": kinds.size("W:o")},
+    draft_tokens=kinds.tokens("BN"),
+    parents=kinds.tokens(role="parents"),
+    target=kinds.rows("BNV"),
+    draft=kinds.rows("ENU", optional=True, role="draft"),
+    draft_map=kinds.ints("U", optional=True, role="draft"),
+    request_index=kinds.tokens("B:c", optional=True),
+    method=kinds.choice("rejection", "race", "traversal", "paths"),
+    replacement=kinds.FLAG,
+    target_law=kinds.law("E"),
+    draft_law=kinds.law("E", role="draft"),
+    edits=kinds.EDITS,
+    noise=kinds.noise("E"),
+    input_positions=kinds.counters("BN", "position.positions", optional=True, role="noise"),
+    leaves=kinds.tokens("BQ", optional=True),
+    tokens=kinds.Output(torch.int64, "out.tokens", "BW", given_as=inputs.TOKEN_DTYPES),
+    path=kinds.Output(torch.int32, "out.path", "BW", by_rows=True),
+    num_accepted=kinds.Output(torch.int32, "out.num_accepted", "B"),
+    status=kinds.Output(torch.int32, "out.status", "B"),
+    index=kinds.tokens("BN", "form.index", optional=True, role="form"),
+    form=kinds.size(role="form"),
 )
 
 
@@ -203,29 +202,23 @@ def verify_tree(
     )) is not None:  # fmt: skip
         return found
     drafted, rows_name = laws.drafted(draft)
-    inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
-    inputs.check_rows("target", target, 3)
-    inputs.check_choice("method", method, ("rejection", "race", "traversal", "paths"))
-    device = target.device
-    batch, nodes = draft_tokens.shape
-    inputs.check_device("draft_tokens", draft_tokens, device)
-    depth = trees.check_parents(parents)
+    sizes = inputs.beside(target)
+    VERIFY_TREE.check(sizes, draft_tokens=draft_tokens, method=method)
+    (batch, nodes), device = draft_tokens.shape, draft_tokens.device
+    depth = trees.check_parents(parents, (batch, nodes))
     inputs.check_device("parents", parents, device)
-    if parents.shape != (nodes,) and parents.shape != (batch, nodes):
-        raise ValueError(f"parents: expected shape [{nodes}] or [{batch}, {nodes}]; got {inputs.shown(parents)}")
-    if target.shape[:2] != (batch, nodes):
-        raise ValueError(f"target: expected shape [{batch}, {nodes}, V]; got {inputs.shown(target)}")
+    VERIFY_TREE.check(sizes, target=target)
     requests = batch
     if request_index is not None:
         laws.check_index(request_index, batch, device)
         numbers = (*laws.numbers_in(temperature, sampling, drafted.sampling), *edit.lists(edits, target))
         requests = laws.entries(drafted.rows, 1, *numbers, seed, position, nonce)
+    laws.check_method(method, drafted.rows)
     if drafted.rows is not None:
-        if method == "race":
-            raise ValueError("draft: expected None with method='race', which needs no draft laws")
         laws.check_draft(rows_name, drafted, target, (requests, nodes))
     if method == "paths" or leaves is not None:
-        _check_leaves(leaves, method, drafted.rows, batch, device)
+        _check_leaves(leaves, method, drafted.rows)
+        VERIFY_TREE.check(sizes, leaves=leaves)
     replacement = inputs.flag("replacement", replacement)
 
     target_law = laws.target_law(space, temperature, sampling, (requests,), device)
@@ -234,16 +227,16 @@ def verify_tree(
     positions = None
     if isinstance(position, InputPositions):
         positions, nonces = position
-        laws.check_positions(positions, target)
+        VERIFY_TREE.check(sizes, input_positions=positions)
         if nonces is not None:
             raise ValueError(f"position.nonces: expected None for trees; got {inputs.shown(nonces)}")
         noise = laws.noise_of(1, seed, 0, nonce, (requests,), device)
     else:
         noise = laws.noise_of(batch, seed, position, nonce, (requests,), device)
 
-    width = _width(max_depth, depth, nodes, out)
+    width = width_of(max_depth, depth, nodes, out)
     form, choices, room = forms.checked(form, out, (batch, width))
-    forms.check_index(form, (batch, nodes), device)
+    VERIFY_TREE.check(sizes, index=form.index)
     forms.check_tree(form)
     verdict = VERIFY_TREE.outputs(out, device, room, (batch, width), (batch,), (batch,))
     if forms.is_empty(form):
@@ -257,17 +250,16 @@ def verify_tree(
     return verdict
 
 
-def _check_leaves(leaves, method, draft, batch, device):
+def _check_leaves(leaves, method, draft):
     if method != "paths":
         raise ValueError(f"leaves: expected None with method={method!r}; got {inputs.shown(leaves)}")
     if draft is None:
         raise ValueError("draft: expected the laws that the chains were drawn from, with method='paths'; got None")
-    inputs.check_tensor("leaves", leaves, trees.PARENT_DTYPES, 2)
-    inputs.check_shape("leaves", leaves, (batch, leaves.shape[1]))
-    inputs.check_device("leaves", leaves, device)
+    if leaves is None:
+        inputs.check_tensor("leaves", leaves, inputs.TOKEN_DTYPES, 2)
 
 
-def _width(max_depth, depth, nodes, out):
+def width_of(max_depth, depth, nodes, out):
     """Columns of the outputs."""
     if max_depth is not None:
         return inputs.whole("max_depth", max_depth, "an int of 0 or more", 0) + 1

@@ -67,21 +67,14 @@ def verify_chain(
     refuse("verify_chain", **refused, position=position if isinstance(position, tuple) else None)
     inputs.check_choice("method", method, ("rejection", "race", "block"))
     chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
-    plain = inputs.real(draft_prob) == 1
-    if method != "rejection" and not (plain and inputs.real(epsilon) == 0):
-        raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
-    if method == "race":
-        if rows is not None:
-            raise ValueError("draft: expected None with method='race', which needs no draft laws")
-    else:
+    laws.check_method(method, rows, draft_prob, epsilon)
+    if method != "race":
         shard.check_tiles(f"method={method!r}")
         if rows is not None:
             by_entries = cu_drafts is not None and request_index is not None
             check_draft(
                 rows_name, rows, target, (chains.most if by_entries else draft_tokens.shape[-1],), more=by_entries
             )
-        if rows is None and not plain:
-            raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
         p_law = law_of(space, temperature, sampling)
         q_law = draft_law_of(draft, p_law)
     shard.check("verify_chain", target)

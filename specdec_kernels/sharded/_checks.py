@@ -15,9 +15,7 @@ def refuse(op, **arguments):
 def written(op, results, out, check, status=None):
     """The results, in ``out`` if that was given; with ``check``, after a look at the status."""
     if out is not None:
-        if not isinstance(out, (tuple, list)) or len(out) != len(results):
-            raise TypeError(f"out: expected ({', '.join(results._fields)}); got {inputs.shown(out)}")
-        for name, place, result in zip(results._fields, out, results, strict=True):
+        for name, place, result in zip(results._fields, inputs.outputs(results._fields, out), results, strict=True):
             inputs.output(f"out.{name}", place, result.dtype, result.shape, result.device, by_rows=True)
             place.copy_(result)
         results = type(results)(*out)

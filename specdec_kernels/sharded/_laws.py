@@ -12,6 +12,7 @@ import torch
 
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
+from specdec_kernels.ops._laws import check_one_temperature
 from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._cached_tensors import filled
@@ -29,8 +30,7 @@ def law_of(space, temperature, sampling):
         raise ValueError(f"space: expected 'logits' on slices, whose sums are theirs; got {space!r}")
     if sampling is None:
         return Sampling(1.0 if temperature is None else temperature)
-    if temperature is not None:
-        raise ValueError(f"temperature: expected None beside sampling=, which has one; got {inputs.shown(temperature)}")
+    check_one_temperature(temperature, sampling)
     return undivided(sampling)
 
 

@@ -5,7 +5,7 @@ import functools
 import torch
 
 from specdec_kernels.calls import inputs
-from specdec_kernels.ops.verify_chain import _check_ragged, ragged_width
+from specdec_kernels.ops.verify_chain import check_ragged, ragged_width
 from specdec_kernels.sharded import _cached_tensors as cached
 
 
@@ -19,7 +19,7 @@ class Chains:
         self.draft_tokens, self.cu_drafts, self.max_drafts = draft_tokens, cu_drafts, max_drafts
         device = target.device
         if ragged:
-            self.batch, drafts = _check_ragged(cu_drafts, False, draft_tokens, target, last_rows=1)
+            self.batch, drafts = check_ragged(cu_drafts, False, draft_tokens, target, last_rows=1)
             own = torch.arange(self.batch, device=device)
             self.first_draft = cu_drafts[:-1].long()
             self.first = self.first_draft + own  # of each request's rows, among all

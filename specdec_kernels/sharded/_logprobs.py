@@ -8,12 +8,12 @@ from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.types import Number
 from specdec_kernels.ops import Logprobs
-from specdec_kernels.sampling import Edits, Sampling, undivided
+from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import lists_of, own_list, scaled
-from specdec_kernels.sharded._laws import Side, argmax_of, laws_of
+from specdec_kernels.sharded._laws import Side, argmax_of, law_of, laws_of
 from specdec_kernels.sharded._races import of_rows
 from specdec_kernels.sharded._shard import VocabShard
 from specdec_kernels.status import Status
@@ -63,11 +63,7 @@ def logprobs(
     top = inputs.whole("top", top, "an int from 0 to the vocabulary's {most}", 0, shard.vocab)
     shard.check_tiles("logprobs")
     shard.check("logprobs", rows)
-    if sampling is None:
-        sampling = Sampling(1.0 if temperature is None else temperature)
-    elif temperature is not None:
-        raise ValueError("temperature: expected None beside sampling=, which has one")
-    how = {"sampling": undivided(sampling), "request_index": request_index}
+    how = {"sampling": law_of("logits", temperature, sampling), "request_index": request_index}
     own = None if edits is None else edits_of_rows(edits, shard, rows, how)
     how = of_rows(how, lead, edits)
     found, row_status = _found(shard, rows, tokens, top, how["sampling"], how["request_index"], own)

@@ -109,9 +109,10 @@ def race_partial(
         False, rows, vocab_start, None, request_index, space, temperature, sampling, edits, seed, position, nonce,
         *places, tokens, status, scores,
     ) is None:  # fmt: skip
-        folded = inputs.rows3("rows", rows)
-        race = arguments(rows, folded, seed, position, nonce, space, temperature, sampling, edits, None, request_index)
-        op(folded, vocab_start, *race, tokens.view(-1, *places), status.view(-1), scores.view(-1, *places))
+        race = arguments(
+            "rows", rows, vocab_start, seed, position, nonce, space, temperature, sampling, edits, None, request_index
+        )
+        op(*race, tokens.view(-1, *places), status.view(-1), scores.view(-1, *places))
     if k is None:
         return RowPartial(tokens[..., None], scores[..., None], status)
     if k > size:
@@ -150,8 +151,7 @@ def race(shard, rows, k=None, edits=None, **how):
     """
     sampling, reported = how.get("sampling"), None
     if may_filter(sampling):
-        if how.get("temperature") is not None:
-            raise ValueError("temperature: expected None beside sampling=, which has one")
+        laws.check_one_temperature(how.get("temperature"), sampling)
         how = of_rows(how, rows.shape[:-1])
         kept = kept_of(shard, rows, how["sampling"], how["request_index"], edits)
         temperature, reported = how["sampling"].temperature, kept.status

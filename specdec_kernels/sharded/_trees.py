@@ -10,7 +10,7 @@ from specdec_kernels.ops import TreeVerdict
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops.verify_tree import _width
+from specdec_kernels.ops.verify_tree import width_of
 from specdec_kernels.sampling import Draft, Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._edits import of_trees
@@ -65,8 +65,7 @@ def verify_tree(
     rows = draft.rows
     refuse("verify_tree", **{"draft.map": draft.map, "position": position if isinstance(position, tuple) else None})
     inputs.check_choice("method", method, ("rejection", "race", "traversal"))
-    if rows is not None and method == "race":
-        raise ValueError("draft: expected None with method='race', which needs no draft laws")
+    laws.check_method(method, rows)
     if method != "race":
         shard.check_tiles(f"method={method!r}")
         p_law = law_of(space, temperature, sampling)
@@ -80,13 +79,10 @@ def verify_tree(
     if rows is not None:
         check_draft(rows_name, rows, target, (draft_tokens.shape[1],))
     replacement = inputs.flag("replacement", replacement)
-    deepest = trees.check_parents(parents)
-    if parents.shape not in (draft_tokens.shape, draft_tokens.shape[1:]):
-        batch, nodes = draft_tokens.shape
-        raise ValueError(f"parents: expected shape [{nodes}] or [{batch}, {nodes}]; got {inputs.shown(parents)}")
+    deepest = trees.check_parents(parents, draft_tokens.shape)
     shard.check("verify_tree", target)
     batch, nodes = draft_tokens.shape
-    how = {"places": _width(max_depth, deepest, nodes, out), "parents": parents, "replacement": replacement}
+    how = {"places": width_of(max_depth, deepest, nodes, out), "parents": parents, "replacement": replacement}
     depth = ops.tree_positions(parents, prefix_len=0)
     request = torch.arange(batch, device=target.device).unsqueeze(-1).expand(batch, nodes)
     noise = (seed, position, nonce)

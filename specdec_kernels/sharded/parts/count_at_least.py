@@ -2,23 +2,21 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import EDITS, Output, law, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number
-from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.sampling import Edits
 
 COUNT_AT_LEAST = Op(
     "count_at_least",
     figures=True,
-    rows=tensor("*V"),
-    request_index=tensor("B:c", optional=True),
-    law=law("~"),
-    edits=EDITS,
-    least=tensor("*:c"),
-    counts=Output(torch.int32, "out", "*"),
+    rows=kinds.rows("*V"),
+    request_index=kinds.tokens("B:c", optional=True),
+    law=kinds.law("~"),
+    edits=kinds.EDITS,
+    least=kinds.floats("*:c"),
+    counts=kinds.Output(torch.int32, "out", "*"),
 )
 
 
@@ -72,16 +70,8 @@ def count_at_least(
         return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
-    inputs.check_tensor("least", least, (torch.float32,), None)
-    inputs.check_shape("least", least, lead)
-    inputs.check_device("least", least, device)
-    if not least.is_contiguous():
-        raise ValueError(f"least: expected a contiguous tensor; got strides {tuple(least.stride())}")
-    folded = inputs.rows3("rows", rows)
-    numbers = (*laws.numbers_in(temperature), *edit.lists(edits))
-    shape, seen = laws.number_shapes(rows, folded, request_index, None, *numbers)
-    law = laws.target_law("logits", temperature, None, shape, device, seen)
-    changes = edit.of_rows(edits, law, rows, folded, shape, seen)
+    COUNT_AT_LEAST.check({"*": lead, "device": device}, least=least)
+    folded, law, changes, _ = laws.of_rows("rows", rows, temperature, None, edits, request_index)
     given = out is not None
     out = COUNT_AT_LEAST.output("counts", out, lead, device)
     COUNT_AT_LEAST(folded, request_index, law, changes, least.view(-1), out.view(-1), given=given,)  # fmt: skip

@@ -2,17 +2,16 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 
 FIRST_ARRIVALS = Op(
     "first_arrivals",
     result=tuple,
-    packed=tensor("P*3:c"),
-    tokens=Output(torch.int64, "tokens", "*"),
-    status=Output(torch.int32, "status", "*"),
-    empty=Output(torch.int32, "empty", "*"),
+    packed=kinds.ints("P*3:c"),
+    tokens=kinds.Output(torch.int64, "tokens", "*"),
+    status=kinds.Output(torch.int32, "status", "*"),
+    empty=kinds.Output(torch.int32, "empty", "*"),
 )
 
 

@@ -3,11 +3,9 @@
 import torch
 
 from specdec_kernels._constants import MASS_TILE
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import EDITS, Output, law, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number
-from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.sampling import Edits
 
@@ -15,12 +13,12 @@ MASS_TILES = Op(
     "mass_tiles",
     result=tuple,
     figures=True,
-    rows=tensor("*V"),
-    request_index=tensor("B:c", optional=True),
-    law=law("~"),
-    edits=EDITS,
-    tiles=Output(torch.int32, "out", "*3J"),
-    status=Output(torch.int32, "status", "*"),
+    rows=kinds.rows("*V"),
+    request_index=kinds.tokens("B:c", optional=True),
+    law=kinds.law("~"),
+    edits=kinds.EDITS,
+    tiles=kinds.Output(torch.int32, "out", "*3J"),
+    status=kinds.Output(torch.int32, "status", "*"),
 )
 
 
@@ -78,11 +76,7 @@ def mass_tiles(
         return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
-    folded = inputs.rows3("rows", rows)
-    numbers = (*laws.numbers_in(temperature), *edit.lists(edits))
-    shape, seen = laws.number_shapes(rows, folded, request_index, None, *numbers)
-    law = laws.target_law("logits", temperature, None, shape, device, seen)
-    changes = edit.of_rows(edits, law, rows, folded, shape, seen)
+    folded, law, changes, _ = laws.of_rows("rows", rows, temperature, None, edits, request_index)
     given = out is not None or status is not None
     out = MASS_TILES.output("tiles", out, (*lead, 3, -(-rows.shape[-1] // MASS_TILE)), device)
     status = MASS_TILES.output("status", status, lead, device)

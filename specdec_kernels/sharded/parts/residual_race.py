@@ -2,8 +2,7 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, edits, law, noise, number, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number
 from specdec_kernels.calls.values import Noise
@@ -14,22 +13,22 @@ from specdec_kernels.sharded.parts._pairs import check_rows, edit_of, laws_of
 RESIDUAL_RACE = Op(
     "residual_race",
     result=tuple,
-    target=tensor("*V"),
-    vocab_start=size(least=0),
-    draft=tensor("^V", optional=True),
-    row=tensor("R:c"),
-    draft_row=tensor("R:c", optional=True),
-    excluded=tensor("R.X:u", optional=True),
-    cuts=tensor("R6:c", optional=True),
-    known=tensor("R4"),
-    target_law=law("R"),
-    draft_law=law("R", shown="draft"),
-    edits=edits("~"),
-    subtracted=number("R"),
-    noise=noise("R"),
-    tokens=Output(torch.int64, "tokens", "R"),
-    status=Output(torch.int32, "status", "R"),
-    scores=Output(torch.float32, "scores", "R"),
+    target=kinds.rows("*V"),
+    vocab_start=kinds.size(least=0),
+    draft=kinds.rows("^V", optional=True),
+    row=kinds.ints("R:c"),
+    draft_row=kinds.ints("R:c", optional=True),
+    excluded=kinds.ints("R.X:u", optional=True),
+    cuts=kinds.ints("R6:c", optional=True),
+    known=kinds.floats("R4"),
+    target_law=kinds.law("R"),
+    draft_law=kinds.law("R", shown="draft"),
+    edits=kinds.edits("~"),
+    subtracted=kinds.number("R"),
+    noise=kinds.noise("R"),
+    tokens=kinds.Output(torch.int64, "tokens", "R"),
+    status=kinds.Output(torch.int32, "status", "R"),
+    scores=kinds.Output(torch.float32, "scores", "R"),
 )
 
 
@@ -108,7 +107,7 @@ def residual_race(
         of_draft, None, edits, subtracted, seed, position, nonce, None, None, None,
     )) is not None:  # fmt: skip
         return found[0], found[2], found[1]
-    check_rows(target, draft, row, draft_row, cuts, known)
+    check_rows(RESIDUAL_RACE, target, draft, row, draft_row, cuts, known)
     batch, device = len(row), target.device
     if (draft is None) != (draft_row is None):
         wanted = "None without a draft" if draft is None else "int32 [B] with a draft"

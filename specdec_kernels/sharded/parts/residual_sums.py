@@ -2,8 +2,7 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, edits, law, number, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number
 from specdec_kernels.sampling import Edits
@@ -13,18 +12,18 @@ RESIDUAL_SUMS = Op(
     "residual_sums",
     result=tuple,
     figures=True,
-    target=tensor("*V"),
-    draft=tensor("^V"),
-    row=tensor("R:c"),
-    draft_row=tensor("R:c"),
-    cuts=tensor("R6:c", optional=True),
-    known=tensor("R4"),
-    target_law=law("R"),
-    draft_law=law("R", shown="draft"),
-    edits=edits("~"),
-    subtracted=number("R"),
-    sums=Output(torch.int64, "sums", "R2"),
-    status=Output(torch.int32, "status", "R"),
+    target=kinds.rows("*V"),
+    draft=kinds.rows("^V"),
+    row=kinds.ints("R:c"),
+    draft_row=kinds.ints("R:c"),
+    cuts=kinds.ints("R6:c", optional=True),
+    known=kinds.floats("R4"),
+    target_law=kinds.law("R"),
+    draft_law=kinds.law("R", shown="draft"),
+    edits=kinds.edits("~"),
+    subtracted=kinds.number("R"),
+    sums=kinds.Output(torch.int64, "sums", "R2"),
+    status=kinds.Output(torch.int32, "status", "R"),
 )
 
 
@@ -91,10 +90,8 @@ def residual_sums(
         subtracted, None, None,
     )) is not None:  # fmt: skip
         return found
-    for name, x in (("draft", draft), ("draft_row", draft_row)):
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name}: expected a tensor; got {inputs.shown(x)}")
-    check_rows(target, draft, row, draft_row, cuts, known)
+    inputs.check_rows("draft", draft)
+    check_rows(RESIDUAL_SUMS, target, draft, row, draft_row, cuts, known)
     pairs, device = len(row), target.device
     law, q_law = laws_of(temperature, draft_temperature, pairs, device)
     folded = inputs.rows3("target", target)

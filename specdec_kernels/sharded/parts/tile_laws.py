@@ -2,8 +2,7 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, number, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number
 
@@ -11,11 +10,11 @@ TILE_LAWS = Op(
     "tile_laws",
     result=tuple,
     figures=True,
-    tiles=tensor("*3Q:c"),
-    raw=tensor("*U:c"),
-    temperature=number("="),
-    known=Output(torch.float32, "known", "*2"),
-    probs=Output(torch.float32, "out", "*U"),
+    tiles=kinds.ints("*3Q:c"),
+    raw=kinds.rows("*U:c"),
+    temperature=kinds.number("="),
+    known=kinds.Output(torch.float32, "known", "*2"),
+    probs=kinds.Output(torch.float32, "out", "*U"),
 )
 
 

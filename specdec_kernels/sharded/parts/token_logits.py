@@ -3,22 +3,20 @@
 import torch
 
 from specdec_kernels._constants import PART_UNIT
-from specdec_kernels.calls import inputs
-from specdec_kernels.calls.kinds import Output, edits, size, tensor
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.sampling import Edits
 
 TOKEN_LOGITS = Op(
     "token_logits",
     figures=True,
-    rows=tensor("*V"),
-    vocab_start=size(least=0),
-    places=tensor("P", optional=True, role="packs"),
-    tokens=tensor("*.M|P.M:c"),
-    edits=edits("~"),
-    logits=Output(torch.float32, "out", "*.M|P.M"),
+    rows=kinds.rows("*V"),
+    vocab_start=kinds.size(least=0),
+    places=kinds.tokens("P", optional=True, role="packs"),
+    tokens=kinds.tokens("*.M|P.M:c"),
+    edits=kinds.edits("~"),
+    logits=kinds.Output(torch.float32, "out", "*.M|P.M"),
 )
 
 
@@ -76,18 +74,13 @@ def token_logits(
         return found
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
-    if places is not None:
-        inputs.check_tensor("places", places, inputs.TOKEN_DTYPES, 1)
-        inputs.check_device("places", places, device)
+    TOKEN_LOGITS.check({"device": device}, places=places)
     inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, None)
     inputs.check_device("tokens", tokens, device)
     of_rows = lead if places is None else places.shape
     if tokens.shape[: len(of_rows)] != of_rows or tokens.ndim > len(of_rows) + 1:
         raise ValueError(f"tokens: expected shape {list(of_rows)}, or one dimension more; got {inputs.shown(tokens)}")
-    folded = inputs.rows3("rows", rows)
-    shape, seen = laws.number_shapes(rows, folded, None, None, *edit.lists(edits))
-    law = laws.target_law("logits", None, None, shape, device, seen)
-    changes = edit.of_rows(edits, law, rows, folded, shape, seen)
+    folded, _, changes, _ = laws.of_rows("rows", rows, None, None, edits, None)
     given = out is not None
     out = TOKEN_LOGITS.output("logits", out, tokens.shape, device)
     each = of_rows.numel()
