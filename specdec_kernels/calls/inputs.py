@@ -36,6 +36,11 @@ def check_tensor(name, x, dtypes, ndim):
 def check_rows(name, x, ndim=None):
     """A tensor of rows of a vocabulary."""
     check_tensor(name, x, ROW_DTYPES, ndim)
+    check_columns(name, x)
+
+
+def check_columns(name, x):
+    """The dimension of a vocabulary."""
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"{name}: expected rows of at least one token; got {shown(x)}")
     if x.stride()[-1] != 1 and x.shape[-1] != 1:
@@ -129,11 +134,11 @@ def int64(name, x):
 
 def counter(name, x, shape, device, seen=None):
     """``seed``, ``position`` or ``nonce``: an int, or an int64 or int32 tensor, one for each of ``shape``."""
-    if (plain := integer(x)) is not None:
-        return int64(name, plain)
-    if not isinstance(x, torch.Tensor):
+    if isinstance(x, torch.Tensor):
+        return _broadcast(name, x, COUNTER_DTYPES, shape, device, seen)
+    if (plain := integer(x)) is None:
         raise TypeError(f"{name}: expected an int or an int64 tensor; got {shown(x)}")
-    return _broadcast(name, x, COUNTER_DTYPES, shape, device, seen)
+    return int64(name, plain)
 
 
 def number(name, x, shape, device, least=0.0, most=float("inf"), seen=None):
@@ -141,14 +146,14 @@ def number(name, x, shape, device, least=0.0, most=float("inf"), seen=None):
 
     A tensor's values are the kernels' to check: they set status bit 8.
     """
-    if (plain := real(x)) is not None:
-        if not least <= plain <= most or abs(plain) == float("inf"):
-            span = f"[{least:g}, {most:g}]" if most != float("inf") else f"at least {least:g} and finite"
-            raise ValueError(f"{name}: expected a {'finite number' if least == -most else f'number {span}'}; got {x}")
-        return float(plain)
-    if not isinstance(x, torch.Tensor):
+    if isinstance(x, torch.Tensor):
+        return _broadcast(name, x, (torch.float32,), shape, device, seen)
+    if (plain := real(x)) is None:
         raise TypeError(f"{name}: expected a float or a float32 tensor; got {shown(x)}")
-    return _broadcast(name, x, (torch.float32,), shape, device, seen)
+    if not least <= plain <= most or abs(plain) == float("inf"):
+        span = f"[{least:g}, {most:g}]" if most != float("inf") else f"at least {least:g} and finite"
+        raise ValueError(f"{name}: expected a {'finite number' if least == -most else f'number {span}'}; got {x}")
+    return float(plain)
 
 
 def slot_numbers(draft_prob, requests, slots, ragged, device):
@@ -183,7 +188,7 @@ def _broadcast(name, x, dtypes, shape, device, seen):
 
 def check_noise(requests, seed, position, nonce):
     """Several requests must not have the same seed, position and nonce: they would share their noise."""
-    if requests > 1 and all(integer(x) is not None for x in (seed, position, nonce)):
+    if requests > 1 and None not in (integer(seed), integer(position), integer(nonce)):
         raise ValueError(
             f"seed: expected one seed per request (int64 [{requests}]), or positions or nonces that differ, "
             "or all requests would share their noise; got plain ints for all three"

@@ -54,33 +54,41 @@ class Given(Kind):
         dims, _, marks = shape.partition(":")
         super().__init__("Tensor? {}" if optional else "Tensor {}", shown, role, f"{dims}:{marks}{'o' * optional}")
         self._dtypes, self._optional, self._contiguous = dtypes, optional, "c" in marks
-        self._rows = dtypes is inputs.ROW_DTYPES  # whose last dimension is any vocabulary
-        self._dims = dims.split("|")
+        self._rows = dtypes is inputs.ROW_DTYPES
+        self._padded, self._packed = (dims.split("|") * 2)[:2]
         self._digits = {dim: int(dim) for dim in dims if dim.isdigit()}
 
     def check(self, name, x, sizes):
         """Raise if this is no such tensor."""
         if x is None and self._optional:
             return
-        dims = self._dims[-1 if "packed" in sizes else 0]
-        if self._rows:
-            inputs.check_rows(name, x, len(dims))
-        elif not (isinstance(x, torch.Tensor) and x.dtype in self._dtypes and (x.ndim == len(dims) or dims == "*")):
+        dims, name = self._packed if "packed" in sizes else self._padded, self.shown or name
+        if not isinstance(x, torch.Tensor) or x.dtype not in self._dtypes or (x.ndim != len(dims) and dims != "*"):
             inputs.check_tensor(name, x, self._dtypes, len(dims))
-        shape = x.shape[:-1] if self._rows else x.shape
+        if self._rows:
+            inputs.check_columns(name, x)
+        shape, device = x.shape, x.device
         if self._digits:
             sizes.update(self._digits)
-        wanted = sizes["*"] if dims == "*" else tuple(map(sizes.setdefault, dims, shape))
-        if wanted != shape:
-            wanted = ", ".join(map(str, (*wanted, "V") if self._rows else wanted))
-            raise ValueError(f"{name}: expected shape [{wanted}]; got {inputs.shown(x)}")
-        if dims[-1] == "N" and x.shape[-1] == 0:
-            raise ValueError(f"{name}: expected shape [{', '.join(dims)}], N at least 1; got {inputs.shown(x)}")
-        device = x.device
+        if dims == "*":
+            inputs.check_shape(name, x, sizes["*"])
+        else:
+            for i, size in enumerate(shape):
+                if sizes.setdefault(dims[i], size) != size or (size == 0 and dims[i] == "N"):
+                    self._refuse(name, x, dims, sizes)
         if device != sizes.setdefault("device", device):
             inputs.check_device(name, x, sizes["device"])
         if self._contiguous and not x.is_contiguous():
             raise ValueError(f"{name}: expected a contiguous tensor; got strides {x.stride()}")
+
+    def _refuse(self, name, x, dims, sizes):
+        """Raise for a shape."""
+        none = sizes.get("N") == 0
+        wanted = [*dims] if none else [sizes.get(dim, size) for dim, size in zip(dims, x.shape, strict=True)]
+        if self._rows:  # of any vocabulary
+            wanted[-1] = dims[-1]
+        shape = ", ".join(map(str, wanted))
+        raise ValueError(f"{name}: expected shape [{shape}]{', N at least 1' * none}; got {inputs.shown(x)}")
 
 
 class Either(Kind):
@@ -153,7 +161,7 @@ class Output(Kind):
         """A new one, or the one ``given`` once it is found fit."""
         dtype = self.dtype if dtype is None else dtype
         if given is None:
-            return torch.empty(shape, dtype=dtype, device=device)
+            return torch.empty(tuple(shape), dtype=dtype, device=device)  # of a torch.Size it takes 1 µs more
         if self._given_as:
             inputs.strided_output(self.shown, given, self._given_as, shape, device)
         else:

@@ -1,11 +1,11 @@
 """Checks that an output shares no byte with another output or an input of its call."""
 
-from itertools import pairwise, repeat
+from itertools import pairwise
 
 import numpy as np
 import torch
 
-_NO_TENSORS = (float, int, str, bool, type(None))
+SCALARS = frozenset((type(None), str, int, float, bool))
 
 
 def check_apart(arguments, call):
@@ -15,14 +15,14 @@ def check_apart(arguments, call):
     """
     read, written = [], []
     for (name, kind), value in zip(arguments.items(), call, strict=True):
-        if type(value) in _NO_TENSORS:
+        if type(value) in SCALARS:
             continue
         spans = written if kind.written else read
         if isinstance(value, torch.Tensor):
             spans.append(_span(value, kind.shown or name))
         else:  # a group, or a list of tensors
-            names = getattr(value, "_fields", None) or repeat(kind.shown)
-            spans += [_span(x, part) for x, part in zip(value, names, strict=False) if type(x) not in _NO_TENSORS]
+            names = getattr(value, "_fields", None) or [kind.shown] * len(value)
+            spans += [_span(x, names[i]) for i, x in enumerate(value) if type(x) not in SCALARS]
     written.sort(key=_first)
     for one, other in pairwise(written):
         if other[0] < one[1]:

@@ -16,7 +16,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from specdec_kernels import _C, backends
 from specdec_kernels.backends import block
 from specdec_kernels.calls import inputs
-from specdec_kernels.calls.memory import check_apart
+from specdec_kernels.calls.memory import SCALARS, check_apart
 from specdec_kernels.calls.values import Noise
 from specdec_kernels.layout import InputPositions, Packing
 from specdec_kernels.sampling import Draft
@@ -110,8 +110,7 @@ class Op:
         first tensor has them. ``packed`` among them says that requests are.
         """
         for name, x in given.items():
-            kind = self.arguments[name]
-            kind.check(kind.shown or name, x, sizes)
+            self.arguments[name].check(name, x, sizes)
         return sizes
 
     def output(self, name, given, shape, device, dtype=None):
@@ -268,12 +267,8 @@ def _watched(tensor):
 
 def _transformed(values):
     """Whether one of torch.func's transforms has to see a call, because it wrapped a tensor."""
-    if is_compiling() or _functorch.peek_interpreter_stack() is None:
-        return False
-    return any(map(_functorch.is_functorch_wrapped_tensor, _tensors_in(values)))
-
-
-_SCALARS = frozenset((type(None), str, int, float, bool))
+    watching = _functorch.peek_interpreter_stack() is not None
+    return watching and any(map(_functorch.is_functorch_wrapped_tensor, _tensors_in(values)))
 
 
 def _tensors_in(values):
@@ -281,7 +276,7 @@ def _tensors_in(values):
     found = []
     for given in values:
         kind = type(given)
-        if kind in _SCALARS:
+        if kind in SCALARS:
             continue
         if kind is torch.Tensor or isinstance(given, torch.Tensor):
             found.append(given)

@@ -99,10 +99,9 @@ def check_method(method, draft, draft_prob=1.0, epsilon=0.0):
     """What excludes what, of a method, draft rows or None, and numbers."""
     if method == "race" and draft is not None:
         raise ValueError("draft: expected None with method='race', which needs no draft laws")
-    plain = inputs.real(draft_prob) == 1
-    if method != "rejection" and not (plain and inputs.real(epsilon) == 0):
+    if method != "rejection" and not (inputs.real(draft_prob) == 1 and inputs.real(epsilon) == 0):
         raise ValueError(f"draft_prob, epsilon: expected 1 and 0 with method={method!r}, which has no use for them")
-    if draft is None and not plain:
+    if draft is None and inputs.real(draft_prob) != 1:
         raise ValueError("draft_prob: expected 1 without draft laws, which its residual needs")
 
 

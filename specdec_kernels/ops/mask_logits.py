@@ -67,7 +67,7 @@ def mask_logits(
     temperature = inputs.number("temperature", temperature, lead, device)
     own = out is not None and out is not rows
     if out is None:
-        out = torch.empty(rows.shape, dtype=rows.dtype, device=device)
+        out = torch.empty(tuple(rows.shape), dtype=rows.dtype, device=device)
     elif own:
         inputs.check_tensor("out", out, (rows.dtype,), rows.ndim)
         inputs.check_shape("out", out, rows.shape)

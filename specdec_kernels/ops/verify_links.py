@@ -131,17 +131,15 @@ def verify_links(
     )) is not None:  # fmt: skip
         return found
     sizes = VERIFY_LINKS.check(
-        {}, draft_tokens=draft_tokens, first_child=first_child, next_sibling=next_sibling,
-        tree_valid=tree_valid, target_tokens=target_tokens,
+        {}, draft_tokens=draft_tokens, first_child=first_child, next_sibling=next_sibling, tree_valid=tree_valid,
+        target=target, target_tokens=target_tokens, coins=coins,
     )  # fmt: skip
     (batch, nodes), device = draft_tokens.shape, draft_tokens.device
-    if target_tokens is None:
-        inputs.check_rows("target", target, 3)
-        VERIFY_LINKS.check(sizes, target=target, coins=coins)
-    else:
-        for name, value in (("target", target), ("coins", coins)):
-            if value is not None:
-                raise ValueError(f"{name}: expected None beside target_tokens; got {inputs.shown(value)}")
+    if target_tokens is None and target is None:
+        inputs.check_rows("target", target)
+    for name, value in (("target", target), ("coins", coins)):
+        if target_tokens is not None and value is not None:
+            raise ValueError(f"{name}: expected None beside target_tokens; got {inputs.shown(value)}")
     single = inputs.number("threshold_single", threshold_single, (batch,), device, most=1.0)
     total = inputs.number("threshold_total", threshold_total, (batch,), device, most=1.0)
     noise = laws.noise_of(1 if target is None else batch, seed, position, nonce, (batch,), device)
