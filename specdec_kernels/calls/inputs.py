@@ -43,8 +43,12 @@ def check_columns(name, x):
     """The dimension of a vocabulary."""
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"{name}: expected rows of at least one token; got {shown(x)}")
-    if x.stride()[-1] != 1 and x.shape[-1] != 1:
-        raise ValueError(f"{name}: expected unit stride along the vocabulary; got strides {tuple(x.stride())}")
+    check_step(name, x, "the vocabulary")
+
+
+def check_step(name, x, along):
+    if x.stride()[-1] != 1 and x.shape[-1] > 1:
+        raise ValueError(f"{name}: expected unit stride along {along}; got strides {tuple(x.stride())}")
 
 
 def check_shape(name, x, shape):

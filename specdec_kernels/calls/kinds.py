@@ -53,7 +53,7 @@ class Given(Kind):
     def __init__(self, dtypes, shape="", shown=None, optional=False, role="tensor"):
         dims, _, marks = shape.partition(":")
         super().__init__("Tensor? {}" if optional else "Tensor {}", shown, role, f"{dims}:{marks}{'o' * optional}")
-        self._dtypes, self._optional, self._contiguous = dtypes, optional, "c" in marks
+        self._dtypes, self._optional, self._contiguous = dtypes, optional, "c" in marks or "f" in marks
         self._rows = dtypes is inputs.ROW_DTYPES
         self._padded, self._packed = (dims.split("|") * 2)[:2]
         self._digits = {dim: int(dim) for dim in dims if dim.isdigit()}
@@ -63,7 +63,8 @@ class Given(Kind):
         if x is None and self._optional:
             return
         dims, name = self._packed if "packed" in sizes else self._padded, self.shown or name
-        if not isinstance(x, torch.Tensor) or x.dtype not in self._dtypes or (x.ndim != len(dims) and dims != "*"):
+        many = dims in "*"  # "" or "*": of any number of dimensions
+        if not isinstance(x, torch.Tensor) or x.dtype not in self._dtypes or not (many or x.ndim == len(dims)):
             inputs.check_tensor(name, x, self._dtypes, len(dims))
         if self._rows:
             inputs.check_columns(name, x)
@@ -72,7 +73,7 @@ class Given(Kind):
             sizes.update(self._digits)
         if dims == "*":
             inputs.check_shape(name, x, sizes["*"])
-        else:
+        elif not many:
             for i, size in enumerate(shape):
                 if sizes.setdefault(dims[i], size) != size or (size == 0 and dims[i] == "N"):
                     self._refuse(name, x, dims, sizes)
@@ -82,7 +83,6 @@ class Given(Kind):
             raise ValueError(f"{name}: expected a contiguous tensor; got strides {x.stride()}")
 
     def _refuse(self, name, x, dims, sizes):
-        """Raise for a shape."""
         none = sizes.get("N") == 0
         wanted = [*dims] if none else [sizes.get(dim, size) for dim, size in zip(dims, x.shape, strict=True)]
         if self._rows:  # of any vocabulary
@@ -155,7 +155,14 @@ class Output(Kind):
         marks = "r" * by_rows + "s" * bool(given_as)
         marks += "o" * optional
         super().__init__("Tensor(!)? {}" if optional else "Tensor(!) {}", shown, role, f"{shape}:{marks}")
-        self.dtype, self._by_rows, self._given_as = dtype, by_rows, given_as
+        self.dtype, self._by_rows, self._given_as, self._dims = dtype, by_rows, given_as, shape
+
+    def new(self, sizes):
+        """A new one of sizes by their letters, as ``Op.check`` has them."""
+        shape = []
+        for dim in self._dims:
+            shape += sizes["*"] if dim == "*" else [int(dim) if dim.isdigit() else sizes[dim]]
+        return self.made(None, shape, sizes["device"])
 
     def made(self, given, shape, device, dtype=None):
         """A new one, or the one ``given`` once it is found fit."""

@@ -16,6 +16,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from specdec_kernels import _C, backends
 from specdec_kernels.backends import block
 from specdec_kernels.calls import inputs
+from specdec_kernels.calls.kinds import Output
 from specdec_kernels.calls.memory import SCALARS, check_apart
 from specdec_kernels.calls.values import Noise
 from specdec_kernels.layout import InputPositions, Packing
@@ -116,6 +117,11 @@ class Op:
     def output(self, name, given, shape, device, dtype=None):
         """One output of this shape: new, or the one given."""
         return self.arguments[name].made(given, shape, device, dtype)
+
+    def new(self, sizes, wanted=None):
+        """New outputs; None in the place of one that is not ``wanted``."""
+        kinds = [kind for kind in self._kinds if isinstance(kind, Output)]
+        return [kind.new(sizes) if here else None for kind, here in zip(kinds, wanted or kinds, strict=True)]
 
     def outputs(self, out, device, *shapes):
         """Outputs of these shapes as the op's NamedTuple, whose fields name them: new, or those of ``out``."""

@@ -131,8 +131,7 @@ def _lists(name, x, dtypes, shape, seen, device, least, sizes, most=None):
     inputs.check_device(name, x, device)
     if x.ndim == 0 or x.shape[-1] < least or (most is not None and x.shape[-1] > most):
         raise ValueError(f"{name}: expected {sizes} in the last dimension; got {inputs.shown(x)}")
-    if x.stride(-1) != 1 and x.shape[-1] > 1:
-        raise ValueError(f"{name}: expected unit stride along the last dimension; got strides {tuple(x.stride())}")
+    inputs.check_step(name, x, "the last dimension")
     size = x.shape[-1]
     try:
         return x.expand(*shape, size).reshape(*seen, size)
@@ -153,8 +152,8 @@ def _bias(bias, shape, seen, lead, rows, device):
     inputs.check_shape("edits.bias[1]", values, tokens.shape)
     for i, x in enumerate(bias):
         inputs.check_device(f"edits.bias[{i}]", x, device)
-        if x.ndim and x.stride(-1) != 1 and x.shape[-1] > 1:
-            raise ValueError(f"edits.bias[{i}]: expected unit stride; got strides {tuple(x.stride())}")
+        if x.ndim:
+            inputs.check_step(f"edits.bias[{i}]", x, "the last dimension")
     by_row, count = spans.ndim != 1, torch.Size(shape).numel()
     if spans.shape != ((*lead, 2) if by_row else (count + 1,)):
         raise ValueError(f"edits.bias[2]: expected shape [{count + 1}] or {[*lead, 2]}; got {inputs.shown(spans)}")

@@ -69,8 +69,7 @@ def compact_kv(
     if COMPACT_KV.direct(False, cache, path, prefix_len, block_table, status) is not None:
         return
     COMPACT_KV.check({}, path=path)
-    if path.stride(1) != 1 and path.shape[1] > 1:
-        raise ValueError(f"path: expected unit stride along the depth; got strides {tuple(path.stride())}")
+    inputs.check_step("path", path, "the depth")
     batch, device = path.shape[0], path.device
     caches = list(_tensors(cache))
     for x in caches:
@@ -78,8 +77,7 @@ def compact_kv(
         if x.ndim != 4 or (block_table is None and x.shape[0] != batch):
             entries = batch if block_table is None else "P"
             raise ValueError(f"cache: expected shape [{entries}, H, S, E]; got {inputs.shown(x)}")
-        if x.stride(3) != 1 and x.shape[3] > 1:
-            raise ValueError(f"cache: expected unit stride along the last dimension; got strides {tuple(x.stride())}")
+        inputs.check_step("cache", x, "the last dimension")
         if 0 in x.stride() and any(x.stride(i) == 0 and x.shape[i] > 1 for i in range(4)):
             raise ValueError(f"cache: expected entries with memory of their own; got strides {tuple(x.stride())}")
     if block_table is not None:
@@ -95,8 +93,7 @@ def _check_pages(block_table, caches, batch, device):
     columns = block_table.shape[1]
     if block_table.shape[0] != batch or columns == 0:
         raise ValueError(f"block_table: expected shape [{batch}, M], M > 0; got {inputs.shown(block_table)}")
-    if block_table.stride(1) != 1 and columns > 1:
-        raise ValueError(f"block_table: expected unit stride along pages; got strides {tuple(block_table.stride())}")
+    inputs.check_step("block_table", block_table, "pages")
     sizes = {x.shape[2] for x in caches}
     if len(sizes) > 1:
         raise ValueError(f"cache: expected pages of one size; got pages of {sorted(sizes)} slots")

@@ -9,7 +9,7 @@ from specdec_kernels.layout import Packing
 from specdec_kernels.ops import Verdict
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops.verify_chain import ends_of
+from specdec_kernels.ops.verify_chain import VERIFY_CHAIN, ends_of
 from specdec_kernels.sampling import Draft, Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._edits import of_chains
@@ -65,7 +65,7 @@ def verify_chain(
     rows, (cu_drafts, by_rows, max_drafts) = draft.rows, ends_of(packing)
     refused = {"draft.map": draft.map, "packing.cu_rows": cu_drafts if by_rows else None}
     refuse("verify_chain", **refused, position=position if isinstance(position, tuple) else None)
-    inputs.check_choice("method", method, ("rejection", "race", "block"))
+    VERIFY_CHAIN.check({}, method=method)
     chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
     laws.check_method(method, rows, draft_prob, epsilon)
     if method != "race":

@@ -10,7 +10,7 @@ from specdec_kernels.ops import TreeVerdict
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.ops.verify_tree import width_of
+from specdec_kernels.ops.verify_tree import VERIFY_TREE, width_of
 from specdec_kernels.sampling import Draft, Edits, Sampling
 from specdec_kernels.sharded._checks import refuse, written
 from specdec_kernels.sharded._edits import of_trees
@@ -64,18 +64,12 @@ def verify_tree(
     draft, rows_name = laws.drafted(draft)
     rows = draft.rows
     refuse("verify_tree", **{"draft.map": draft.map, "position": position if isinstance(position, tuple) else None})
-    inputs.check_choice("method", method, ("rejection", "race", "traversal"))
+    VERIFY_TREE.check({}, draft_tokens=draft_tokens, target=target, method=method)
     laws.check_method(method, rows)
     if method != "race":
         shard.check_tiles(f"method={method!r}")
         p_law = law_of(space, temperature, sampling)
         q_law = draft_law_of(draft, p_law)
-    inputs.check_tensor("draft_tokens", draft_tokens, inputs.TOKEN_DTYPES, 2)
-    inputs.check_rows("target", target, 3)
-    if target.shape[:2] != draft_tokens.shape:
-        raise ValueError(
-            f"target: expected shape [{', '.join(map(str, draft_tokens.shape))}, n]; got {inputs.shown(target)}"
-        )
     if rows is not None:
         check_draft(rows_name, rows, target, (draft_tokens.shape[1],))
     replacement = inputs.flag("replacement", replacement)

@@ -7,14 +7,14 @@ from specdec_kernels.ops._laws import target_law
 
 
 def check_rows(op, target, draft, row, draft_row, cuts, known):
-    """What says which rows are meant, and what is known of them."""
+    """What says which rows are meant, and what is known of them; the sizes of the op."""
     inputs.check_rows("target", target)
-    op.check({"device": target.device}, row=row, draft_row=draft_row, cuts=cuts, known=known)
     if draft is not None:
         inputs.check_rows("draft", draft)
         inputs.check_device("draft", draft, target.device)
         if draft.shape[-1] != target.shape[-1]:
             raise ValueError(f"draft: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
+    return op.check({"device": target.device}, row=row, draft_row=draft_row, cuts=cuts, known=known)
 
 
 def laws_of(temperature, draft_temperature, count, device):

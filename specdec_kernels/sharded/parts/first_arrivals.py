@@ -50,9 +50,7 @@ def first_arrivals(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, to
     inputs.check_tensor("packed", packed, (torch.int32,), None)
     if packed.ndim < 2 or packed.shape[-1] != 3 or packed.shape[0] == 0 or not packed.is_contiguous():
         raise ValueError(f"packed: expected contiguous int32 [parts, ..., 3]; got {inputs.shown(packed)}")
-    lead, device = packed.shape[1:-1], packed.device
-    tokens = torch.empty(lead, dtype=torch.int64, device=device)
-    status, empty = (torch.empty(lead, dtype=torch.int32, device=device) for _ in range(2))
+    tokens, status, empty = FIRST_ARRIVALS.new({"*": packed.shape[1:-1], "device": packed.device})
     FIRST_ARRIVALS(
         packed.view(len(packed), -1), tokens.view(-1), status.view(-1), empty.view(-1),
     )  # fmt: skip

@@ -107,7 +107,7 @@ def residual_race(
         of_draft, None, edits, subtracted, seed, position, nonce, None, None, None,
     )) is not None:  # fmt: skip
         return found[0], found[2], found[1]
-    check_rows(RESIDUAL_RACE, target, draft, row, draft_row, cuts, known)
+    sizes = check_rows(RESIDUAL_RACE, target, draft, row, draft_row, cuts, known)
     batch, device = len(row), target.device
     if (draft is None) != (draft_row is None):
         wanted = "None without a draft" if draft is None else "int32 [B] with a draft"
@@ -119,9 +119,7 @@ def residual_race(
     changes = edit_of(edits, law, target, rows)
     subtracted = inputs.number("subtracted", subtracted, (batch,), device)
     noise = noise_of(1, seed, position, nonce, (batch,), device)
-    tokens = torch.empty(batch, dtype=torch.int64, device=device)
-    scores = torch.empty(batch, dtype=torch.float32, device=device)
-    status = torch.empty(batch, dtype=torch.int32, device=device)
+    tokens, status, scores = RESIDUAL_RACE.new(sizes)
     folded = None if draft is None else inputs.rows3("draft", draft)
     RESIDUAL_RACE(
         rows, vocab_start, folded, row, draft_row, excluded, cuts, known, law, q_law, changes, subtracted,
@@ -138,6 +136,5 @@ def _tokens(excluded, batch, device):
     inputs.check_tensor("excluded", excluded, (torch.int32,), 2)
     inputs.check_shape("excluded", excluded, (batch, excluded.shape[1]))
     inputs.check_device("excluded", excluded, device)
-    if excluded.shape[1] > 1 and excluded.stride(1) != 1:
-        raise ValueError(f"excluded: expected unit stride along the tokens; got strides {tuple(excluded.stride())}")
+    inputs.check_step("excluded", excluded, "the tokens")
     return excluded

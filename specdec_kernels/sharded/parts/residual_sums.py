@@ -91,14 +91,13 @@ def residual_sums(
     )) is not None:  # fmt: skip
         return found
     inputs.check_rows("draft", draft)
-    check_rows(RESIDUAL_SUMS, target, draft, row, draft_row, cuts, known)
+    sizes = check_rows(RESIDUAL_SUMS, target, draft, row, draft_row, cuts, known)
     pairs, device = len(row), target.device
     law, q_law = laws_of(temperature, draft_temperature, pairs, device)
     folded = inputs.rows3("target", target)
     changes = edit_of(edits, law, target, folded)
     subtracted = inputs.number("subtracted", subtracted, (pairs,), device)
-    sums = torch.empty((pairs, 2), dtype=torch.int64, device=device)
-    status = torch.empty(pairs, dtype=torch.int32, device=device)
+    sums, status = RESIDUAL_SUMS.new(sizes)
     RESIDUAL_SUMS(
         folded, inputs.rows3("draft", draft), row, draft_row, cuts, known, law, q_law, changes, subtracted, sums,
         status,

@@ -63,8 +63,7 @@ def tile_laws(
     temperature = inputs.number("temperature", temperature, lead, device)
     if isinstance(temperature, torch.Tensor):
         temperature = temperature.reshape(1, -1)
-    known = torch.empty((*lead, 2), dtype=torch.float32, device=device)
-    probs = torch.empty(raw.shape, dtype=torch.float32, device=device)
+    known, probs = TILE_LAWS.new({"*": lead, "U": raw.shape[-1], "device": device})
     count = known.numel() // 2
     TILE_LAWS(
         tiles.reshape(count, 3 * tiles.shape[-1]), raw.reshape(count, raw.shape[-1]), temperature, known.view(count, 2),

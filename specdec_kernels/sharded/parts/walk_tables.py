@@ -192,24 +192,15 @@ def walk_tables(
     if found is not None:
         found = iter(found)
         return Walked(*(next(found) if here else None for here in wanted[:-1]))
-    named = ("row_status", row_status), ("p_of_drafts", p_of_drafts), ("known", known), ("q_of_drafts", q_of_drafts)
-    named += ("draft_row_status", draft_row_status), ("draft_known", draft_known), ("cu_drafts", cu_drafts)
-    for name, x in named:
-        if x is not None and not x.is_contiguous():
-            raise ValueError(f"{name}: expected a contiguous tensor; got strides {x.stride()}")
+    WALK_TABLES.check(
+        {}, row_status=row_status, p_of_drafts=p_of_drafts, known=known, q_of_drafts=q_of_drafts,
+        draft_row_status=draft_row_status, draft_known=draft_known, cu_drafts=cu_drafts,
+    )  # fmt: skip
     temperature = inputs.number("temperature", temperature, (batch,), device)
     draft_prob = inputs.slot_numbers(draft_prob, batch, tuple(draft_tokens.shape), packed, device)
     epsilon = inputs.number("epsilon", epsilon, (batch,), device)
     counters = ("seed", seed), ("position", position), ("nonce", nonce)
-    ints, floats, longs = torch.int32, torch.float32, torch.int64
-    shapes = (
-        (longs, places), (ints, places), (ints,), (ints,), (ints,), (ints,), (floats,), (longs,), (floats, 4),
-        (ints, sizes[2]), (ints, nodes, 2), (floats, nodes), (ints, sizes[4]),
-    )  # fmt: skip
-    made = [
-        torch.empty((batch, *shape), dtype=dtype, device=device) if here else None
-        for (dtype, *shape), here in zip(shapes, wanted, strict=True)
-    ]
+    made = WALK_TABLES.new(dict(zip("BPXYZ", sizes, strict=True), device=device), wanted)
     known, draft_known = (None if x is None else x.view(-1) for x in (known, draft_known))
     WALK_TABLES(
         draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob, epsilon,
