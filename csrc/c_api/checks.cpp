@@ -215,6 +215,13 @@ void contiguous(const char* name, const Out& x, int64_t rows, int64_t columns = 
   if (rows > 1 && columns > 0) equal({name, ".row_stride"}, x.row_stride, columns);
 }
 
+// Several: so many rows, then names and outputs.
+template <class Out, class... More>
+void contiguous_each(int64_t rows, const char* name, const Out& x, const More&... more) {
+  contiguous(name, x, rows);
+  if constexpr (sizeof...(more) > 0) contiguous_each(rows, more...);
+}
+
 // Of any strides, if no two places are one.
 void rows_apart(const char* name, const specdec_output_tokens& x, int64_t rows, int64_t columns) {
   sized(name, x, rows, columns);
@@ -312,14 +319,12 @@ void check_written(const Params& p) {
     rows_apart(FIELD(tokens), p.batch(), p.places());
   }
   if (p.path.data) rows_apart(FIELD(path), p.batch(), p.places());
-  contiguous(FIELD(num_accepted), p.batch());
-  contiguous(FIELD(status), p.batch());
+  contiguous_each(p.batch(), FIELD(num_accepted), FIELD(status));
 }
 
 // What chains and trees have in common.
 template <class Params>
 void check_verdict(const Params& p, int32_t last_method) {
-  check_fields(p);
   choice(FIELD(method), last_method);
   check_written(p);
   if (p.method == SPECDEC_RACE && p.draft.data) refuse("draft", "none with the race", "one");
@@ -339,7 +344,6 @@ void check_ragged(const ChainParams& p) {
 }
 
 void check_race(const RaceParams& p, int64_t most) {
-  check_fields(p);
   if (p.count() > 0) at_least(FIELD(tokens.columns), 1);
   if (p.count() > 0) at_most(FIELD(tokens.columns), most);
   contiguous(FIELD(tokens), p.count(), p.tokens.columns);
@@ -355,7 +359,6 @@ void check_race(const RaceParams& p, int64_t most) {
 // What residual and overlap have in common: each row of the target beside one of the draft.
 template <class Params>
 void check_pairs(const Params& p) {
-  check_fields(p);
   if (p.status.data) contiguous(FIELD(status), p.count());
   const int64_t requests = entries(p, p.target.requests);
   if (p.count() > 0 && requests > 0) memory("draft", p.draft.data);
@@ -363,11 +366,9 @@ void check_pairs(const Params& p) {
   check_edits(p.edits, p.target_law, p.target, requests, p.target.rows, p.target.requests, p.target.rows);
 }
 
-}  // namespace
-
 // ---- ops -----------------------------------------------------------------------------------------------------------
 
-void check_verify_chain(const ChainParams& p) {
+void fit_verify_chain(const ChainParams& p) {
   check_verdict(p, SPECDEC_BLOCK);
   if (p.num_passed.data) {
     contiguous(FIELD(num_passed), p.batch());
@@ -401,7 +402,7 @@ void check_verify_chain(const ChainParams& p) {
   check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, p.batch(), rows);
 }
 
-void check_verify_tree(const TreeParams& p) {
+void fit_verify_tree(const TreeParams& p) {
   check_verdict(p, SPECDEC_PATHS);
   rows_apart(FIELD(path), p.batch(), p.places());
   if (p.index.data) holds(FIELD(index), p.batch(), p.nodes());
@@ -421,39 +422,33 @@ void check_verify_tree(const TreeParams& p) {
   check_edits(p.edits, p.target_law, p.target, entries(p, p.batch()), 1, p.batch(), p.nodes());
 }
 
-void check_race_sample(const RaceParams& p) { check_race(p, 1); }
-void check_race_topk(const RaceParams& p) { check_race(p, p.rows.vocab); }
+void fit_race_sample(const RaceParams& p) { check_race(p, 1); }
+void fit_race_topk(const RaceParams& p) { check_race(p, p.rows.vocab); }
 
-void check_residual(const ResidualParams& p) {
+void fit_residual(const ResidualParams& p) {
   check_pairs(p);
   contiguous(FIELD(probs), p.count(), p.target.vocab);
   contiguous(FIELD(mass), p.count());
 }
 
-void check_overlap(const OverlapParams& p) {
+void fit_overlap(const OverlapParams& p) {
   check_pairs(p);
-  contiguous(FIELD(accept), p.count());
-  contiguous(FIELD(tv), p.count());
-  contiguous(FIELD(kl), p.count());
-  contiguous(FIELD(harmonic), p.count());
+  contiguous_each(p.count(), FIELD(accept), FIELD(tv), FIELD(kl), FIELD(harmonic));
 }
 
-void check_tree_mask(const MaskParams& p) {
-  check_fields(p);
+void fit_tree_mask(const MaskParams& p) {
   at_least(FIELD(columns), p.mask.nodes);
   holds(FIELD(parents), p.mask.batch, p.mask.nodes);
   contiguous(FIELD(status), p.mask.batch);
 }
 
-void check_tree_positions(const PositionsParams& p) {
-  check_fields(p);
+void fit_tree_positions(const PositionsParams& p) {
   contiguous(FIELD(positions), p.positions.rows, p.positions.columns);
   holds(FIELD(parents), p.positions.rows, p.positions.columns);
   contiguous(FIELD(status), p.positions.rows);
 }
 
-void check_tree_parents(const LinksParams& p) {
-  check_fields(p);
+void fit_tree_parents(const LinksParams& p) {
   contiguous(FIELD(parents), p.parents.rows, p.parents.columns);
   contiguous(FIELD(ranks), p.parents.rows, p.parents.columns);
   holds(FIELD(first_child), p.parents.rows, p.parents.columns);
@@ -461,8 +456,7 @@ void check_tree_parents(const LinksParams& p) {
   contiguous(FIELD(status), p.parents.rows);
 }
 
-void check_build_tree(const BuildParams& p) {
-  check_fields(p);
+void fit_build_tree(const BuildParams& p) {
   const int64_t batch = p.index.rows, nodes = p.index.columns;
   at_least(FIELD(topk), 1);
   choice(FIELD(layout), SPECDEC_TREE_BITS);
@@ -479,8 +473,7 @@ void check_build_tree(const BuildParams& p) {
   if (p.layout != SPECDEC_TREE_FULL) at_least(FIELD(mask.rows), batch * nodes * p.row_bytes());
 }
 
-void check_merge_paths(const MergeParams& p) {
-  check_fields(p);
+void fit_merge_paths(const MergeParams& p) {
   const int64_t batch = p.draft_tokens.rows;
   contiguous(FIELD(leaves), batch, p.chains());
   if (p.chains() > 0) equal("paths.slots % leaves.columns", p.paths.slots % p.chains(), 0);
@@ -489,8 +482,7 @@ void check_merge_paths(const MergeParams& p) {
   holds(FIELD(paths), batch, p.chains() * p.length());
 }
 
-void check_verify_links(const LinkedParams& p) {
-  check_fields(p);
+void fit_verify_links(const LinkedParams& p) {
   check_written(p);
   rows_apart(FIELD(path), p.batch(), p.places());
   if (p.batch() == 0) return;
@@ -507,8 +499,7 @@ void check_verify_links(const LinkedParams& p) {
   if (p.target_tokens.data && p.target.data) refuse("target", "none beside target_tokens", "some");
 }
 
-void check_compact_kv(const CompactParams& p) {
-  check_fields(p);
+void fit_compact_kv(const CompactParams& p) {
   rows_apart(FIELD(path), p.path.rows, p.path.columns);
   contiguous(FIELD(status), p.path.rows);
   if (p.path.rows == 0) return;
@@ -531,25 +522,18 @@ void check_logits(const Params& p) {
   equal(FIELD(rows.vocab_start), 0);
 }
 
-void check_cutoff(const CutoffParams& p) {
-  check_fields(p);
+void fit_cutoff(const CutoffParams& p) {
   check_logits(p);
   check_edits(p);
-  contiguous(FIELD(value), p.count());
-  contiguous(FIELD(last), p.count());
-  contiguous(FIELD(kept), p.count());
-  contiguous(FIELD(mass), p.count());
-  contiguous(FIELD(max), p.count());
+  contiguous_each(p.count(), FIELD(value), FIELD(last), FIELD(kept), FIELD(mass), FIELD(max));
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 
-void check_logprobs(const LogprobsParams& p) {
-  check_fields(p);
+void fit_logprobs(const LogprobsParams& p) {
   check_logits(p);
   check_edits(p);
   holds(FIELD(tokens), p.rows.requests, static_cast<int64_t>(p.rows.rows));
-  contiguous(FIELD(logprob), p.count());
-  contiguous(FIELD(rank), p.count());
+  contiguous_each(p.count(), FIELD(logprob), FIELD(rank));
   contiguous(FIELD(top_tokens), p.count(), p.top_tokens.columns);
   contiguous(FIELD(top_logprobs), p.count(), p.top_tokens.columns);
   if (p.kept_bits.data) contiguous(FIELD(kept_bits), p.count(), (p.rows.vocab + int64_t{31}) / 32);
@@ -558,16 +542,14 @@ void check_logprobs(const LogprobsParams& p) {
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 
-void check_count_at_least(const CountAtLeastParams& p) {
-  check_fields(p);
+void fit_count_at_least(const CountAtLeastParams& p) {
   if (p.law.space != SPECDEC_LOGITS) refuse("law.space", "logits", "probabilities");
   check_edits(p);
   equal(FIELD(least.size), p.count());
   contiguous(FIELD(counts), p.count());
 }
 
-void check_token_logits(const TokenLogitsParams& p) {
-  check_fields(p);
+void fit_token_logits(const TokenLogitsParams& p) {
   const specdec_law of_logits = {};
   check_edits(p.edits, of_logits, p.rows, p.rows.requests, p.rows.rows, p.rows.requests, p.rows.rows);
   if (p.places.data) holds("places", p.places, 1, p.batch());
@@ -576,33 +558,27 @@ void check_token_logits(const TokenLogitsParams& p) {
   contiguous(FIELD(logits), p.batch(), p.logits.columns);
 }
 
-void check_mass_tiles(const MassTilesParams& p) {
-  check_fields(p);
+void fit_mass_tiles(const MassTilesParams& p) {
   if (p.law.space != SPECDEC_LOGITS) refuse("law.space", "logits", "probabilities");
   check_edits(p);
   contiguous(FIELD(tiles), p.count(), 3 * ((p.rows.vocab + int64_t{kMassTile} - 1) / kMassTile));
   contiguous(FIELD(status), p.count());
 }
 
-void check_tile_laws(const TileLawsParams& p) {
-  check_fields(p);
+void fit_tile_laws(const TileLawsParams& p) {
   contiguous(FIELD(tiles), p.batch(), p.tiles.columns);
   equal("tiles.columns % 3", p.tiles.columns % 3, 0);
   contiguous(FIELD(known), p.batch(), 2);
   contiguous(FIELD(probs), p.batch(), p.raw.vocab);
 }
 
-void check_residual_race(const ResidualRaceParams& p) {
-  check_fields(p);
+void fit_residual_race(const ResidualRaceParams& p) {
   check_pair_of_parts(p, p.batch());
   if (p.excluded.data) rows_apart(FIELD(excluded), p.batch(), p.excluded.columns);
-  contiguous(FIELD(tokens), p.batch());
-  contiguous(FIELD(status), p.batch());
-  contiguous(FIELD(scores), p.batch());
+  contiguous_each(p.batch(), FIELD(tokens), FIELD(status), FIELD(scores));
 }
 
-void check_residual_sums(const ResidualSumsParams& p) {
-  check_fields(p);
+void fit_residual_sums(const ResidualSumsParams& p) {
   check_pair_of_parts(p, p.pairs());
   equal(FIELD(draft.vocab), p.target.vocab);
   equal(FIELD(draft_row.size), p.pairs());
@@ -610,8 +586,7 @@ void check_residual_sums(const ResidualSumsParams& p) {
   contiguous(FIELD(status), p.pairs());
 }
 
-void check_mask_logits(const MaskLogitsParams& p) {
-  check_fields(p);
+void fit_mask_logits(const MaskLogitsParams& p) {
   equal(FIELD(value.size), p.count());
   equal(FIELD(last.slots), p.count());
   equal(FIELD(out.requests), p.rows.requests);
@@ -620,26 +595,21 @@ void check_mask_logits(const MaskLogitsParams& p) {
   equal(FIELD(out.dtype), p.rows.dtype);
 }
 
-void check_store_rows(const StoreRowsParams& p) {
-  check_fields(p);
+void fit_store_rows(const StoreRowsParams& p) {
   equal(FIELD(rows.rows), 1);
   equal(FIELD(slots.slots), p.count());
   at_least(FIELD(cache.vocab), p.rows.vocab);
   equal(FIELD(cache.dtype), p.rows.dtype);
 }
 
-void check_first_arrivals(const FirstArrivalsParams& p) {
-  check_fields(p);
+void fit_first_arrivals(const FirstArrivalsParams& p) {
   equal("packed.columns", p.packed.columns, 3 * p.tokens.rows);
   at_least("packed.rows", p.packed.rows, 1);
   contiguous(FIELD(packed), p.packed.rows, p.packed.columns);
-  contiguous(FIELD(tokens), p.tokens.rows);
-  contiguous(FIELD(status), p.tokens.rows);
-  contiguous(FIELD(empty), p.tokens.rows);
+  contiguous_each(p.tokens.rows, FIELD(tokens), FIELD(status), FIELD(empty));
 }
 
-void check_walk_tables(const WalkTablesParams& p) {
-  check_fields(p);
+void fit_walk_tables(const WalkTablesParams& p) {
   const int64_t batch = p.batch();
   at_least("tokens.columns", p.tokens.columns, 1);
   const bool packed = p.cu_drafts.data != nullptr, tree = p.parents.data != nullptr;
@@ -657,18 +627,14 @@ void check_walk_tables(const WalkTablesParams& p) {
   if (p.winners.data) equal(FIELD(winners.slots), rows);
   rows_apart(FIELD(tokens), batch, p.places());
   if (p.path.data) rows_apart(FIELD(path), batch, p.places());
-  contiguous(FIELD(num_accepted), batch);
-  contiguous(FIELD(status), batch);
+  contiguous_each(batch, FIELD(num_accepted), FIELD(status));
   if (p.method == SPECDEC_RACE) {
     if (batch > 0) memory("winners", p.winners.data);
     return equal(FIELD(row.rows), 0);
   }
   equal(FIELD(p_of_drafts.size), rows);
   equal(FIELD(known.size), 2 * rows);
-  contiguous(FIELD(row), batch);
-  contiguous(FIELD(draft_row), batch);
-  contiguous(FIELD(subtracted), batch);
-  contiguous(FIELD(slot), batch);
+  contiguous_each(batch, FIELD(row), FIELD(draft_row), FIELD(subtracted), FIELD(slot));
   contiguous(FIELD(laws), batch, 4);
   if (p.method == SPECDEC_TRAVERSAL) contiguous(FIELD(memory), batch, 8 * p.places());
   if (!p.q_of_drafts.data) return contiguous(FIELD(excluded), batch, tree ? nodes : 1);
@@ -681,8 +647,7 @@ void check_walk_tables(const WalkTablesParams& p) {
   contiguous(FIELD(asked_subtracted), batch, nodes);
 }
 
-void check_count_tokens(const CountParams& p) {
-  check_fields(p);
+void fit_count_tokens(const CountParams& p) {
   contiguous(FIELD(status), p.mask.rows);
   rows_apart(FIELD(mask), p.mask.rows, p.mask.columns);
   if (p.counts.data) {
@@ -692,12 +657,21 @@ void check_count_tokens(const CountParams& p) {
   holds(FIELD(tokens), p.mask.rows, p.tokens.slots);
 }
 
-void check_coin(const CoinParams& p) {
-  check_fields(p);
+void fit_coin(const CoinParams& p) {
   at_least(FIELD(stream), 0);
   at_most(FIELD(stream), UINT32_MAX);
   contiguous(FIELD(coins), p.coins.rows, p.coins.columns);
 }
+
+}  // namespace
+
+#define SPECDEC_CHECK_ALL(op, Params, ...)  \
+  void check_##op(const Params& params) {   \
+    check_fields(params);                   \
+    fit_##op(params);                       \
+  }
+SPECDEC_OPS(SPECDEC_CHECK_ALL)
+#undef SPECDEC_CHECK_ALL
 
 }  // namespace c_api
 }  // namespace specdec
