@@ -116,8 +116,7 @@ def _index(edits, name, places, device, *names):
     sizes = [len(y) for y in (getattr(edits, one) for one in names) if isinstance(y, torch.Tensor) and y.ndim]
     if not sizes:
         raise ValueError(f"edits.{names[0]}: expected masks beside {name}; got None")
-    if x.shape != torch.Size(shape):
-        raise ValueError(f"edits.{name}: expected shape {list(shape)}; got {inputs.shown(x)}")
+    inputs.check_shape(f"edits.{name}", x, torch.Size(shape))
     slots = max(sizes)
     return x.reshape(*seen, 1), ((slots,), (slots, 1))
 

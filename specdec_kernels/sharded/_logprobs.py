@@ -7,7 +7,7 @@ import torch
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.types import Number
-from specdec_kernels.ops import Logprobs
+from specdec_kernels.ops.logprobs import LOGPROBS, Logprobs
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded import parts
 from specdec_kernels.sharded._checks import written
@@ -58,8 +58,7 @@ def logprobs(
     """
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
-    inputs.check_tensor("tokens", tokens, inputs.TOKEN_DTYPES, None)
-    inputs.check_shape("tokens", tokens, lead)
+    LOGPROBS.check({"*": lead, "device": device}, tokens=tokens)
     top = inputs.whole("top", top, "an int from 0 to the vocabulary's {most}", 0, shard.vocab)
     shard.check_tiles("logprobs")
     shard.check("logprobs", rows)

@@ -6,6 +6,7 @@ import torch
 
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
+from specdec_kernels.ops import _laws as laws
 from specdec_kernels.sampling import Sampling
 
 NO_ENTRY = -2  # an index that no array has
@@ -36,11 +37,9 @@ class Requests:
         self.entries = batch
         if request_index is None:
             return
-        flat = [y for x in (*noise, *numbers) for y in (x[:4] if isinstance(x, Sampling) else (x,))]
-        sizes = [len(x) for x in flat if isinstance(x, torch.Tensor) and x.ndim and len(x) != 1]
-        inputs.check_tensor("request_index", request_index, (torch.int32,), 1)
-        inputs.check_shape("request_index", request_index, (batch,))
-        self.entries, entries = sizes[0] if sizes else 1, sizes[0] if sizes else 2**31
+        laws.check_index(request_index, batch, request.device)
+        self.entries = laws.entries(None, 1, *laws.numbers_in(*noise, *numbers))
+        entries = 2**31 if self.entries == 1 else self.entries
         inside = (request_index >= 0) & (request_index < entries)
         self.entry = request_index.long().clamp(0, entries - 1)
         own = torch.arange(batch, device=request.device, dtype=torch.int32)

@@ -189,7 +189,7 @@ def test_blocks_with_filters_and_faults(fast_backend):
     assert Status.NON_FINITE in set(check(call).status.tolist())
     check({**call, "draft": None})
     call = blocks(requests=8)
-    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
+    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1])
     check(call)
 
 

@@ -63,7 +63,7 @@ def test_laws_and_requests(fast_backend, method):
     check({**call, "temperature": 0.0})
     call["temperature"][5:7] = torch.tensor([torch.nan, -1.0])
     assert Status.PARAMETER in set(check(call).status.tolist())
-    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
+    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1])
     check(call)
     check({**call, "draft": None})
 
