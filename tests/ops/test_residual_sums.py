@@ -145,13 +145,11 @@ def test_bad_arguments():
         ({"draft": ROWS[1][..., :30]}, ValueError, "draft: expected the target's 33 columns"),
         ({"draft": None}, TypeError, "draft: expected a tensor"),
         ({"known": torch.ones(3, 2)}, ValueError, r"known: expected shape \[3, 4\]"),
-        ({"row": torch.zeros(3)}, TypeError, "row: expected a tensor of int32"),
         ({"draft_row": torch.zeros(2, dtype=torch.int32)}, ValueError, r"draft_row: expected shape \[3\]"),
         ({"row": torch.zeros(6, dtype=torch.int32)[::2]}, ValueError, "row: expected a contiguous tensor"),
         ({"draft_row": torch.zeros(6, dtype=torch.int32)[::2]}, ValueError, "draft_row: expected a contiguous tensor"),
         ({"subtracted": torch.ones(2)}, ValueError, r"subtracted: expected shape \[3\]"),
         ({"cuts": torch.zeros(3, 5, dtype=torch.int32)}, ValueError, r"cuts: expected shape \[3, 6\]"),
-        ({"cuts": torch.zeros(3, 6)}, TypeError, "cuts: expected a tensor of int32"),
         ({"edits": 3}, TypeError, "edits: expected an Edits"),
         ({"draft_temperature": -1.0}, ValueError, "draft_temperature: expected a number at least 0"),
     ):

@@ -572,14 +572,12 @@ def test_a_thousand_nodes(options):
 def test_bad_input():
     call = made(34, requests=3, nodes=4, vocabulary=10)
     for changes, error, message in (
-        ({"draft_tokens": torch.zeros(3, 4)}, TypeError, r"draft_tokens: expected .*int64.*; got float32"),
         ({"draft_tokens": torch.zeros(3, 5).int()}, ValueError, r"parents: expected shape \[5\] or \[3, 5\]"),
         ({"target": torch.zeros(3, 5, 10)}, ValueError, r"target: expected shape \[3, 4, V\]; got .*\[3, 5, 10\]"),
         ({"draft": torch.zeros(3, 3, 10)}, ValueError, r"draft: expected shape \[3, 4, 'V'\]"),
         ({"draft": torch.zeros(3, 4, 11)}, ValueError, "draft: expected a vocabulary no larger"),
         ({"method": "race"}, ValueError, "draft: expected None with method='race'"),
         ({"method": "greedy"}, ValueError, "method: expected one of"),
-        ({"parents": torch.zeros(3, 4)}, TypeError, r"parents: expected a tensor of int32 or int64; got float32"),
         ({"parents": torch.zeros(4, 4).int() - 1}, ValueError, r"parents: expected shape \[4\] or \[3, 4\]"),
         ({"parents": torch.zeros(1, 1, 4).int()}, ValueError, r"parents: expected shape \[N\] or \[B, N\]"),
         ({"parents": [-1, 0, 0, 1]}, TypeError, "parents: expected a tensor"),

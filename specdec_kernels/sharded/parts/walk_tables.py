@@ -192,15 +192,17 @@ def walk_tables(
     if found is not None:
         found = iter(found)
         return Walked(*(next(found) if here else None for here in wanted[:-1]))
+    by_letter = dict(zip("BPXYZ", sizes, strict=True), device=device, **({"packed": True} if packed else {}))
     WALK_TABLES.check(
-        {}, row_status=row_status, p_of_drafts=p_of_drafts, known=known, q_of_drafts=q_of_drafts,
-        draft_row_status=draft_row_status, draft_known=draft_known, cu_drafts=cu_drafts,
+        by_letter, draft_tokens=draft_tokens, cu_drafts=cu_drafts, parents=parents, request_index=request_index,
+        row_status=row_status, winners=winners, p_of_drafts=p_of_drafts, known=known, q_of_drafts=q_of_drafts,
+        draft_row_status=draft_row_status, draft_known=draft_known, draft_places=draft_places, answers=answers,
     )  # fmt: skip
     temperature = inputs.number("temperature", temperature, (batch,), device)
     draft_prob = inputs.slot_numbers(draft_prob, batch, tuple(draft_tokens.shape), packed, device)
     epsilon = inputs.number("epsilon", epsilon, (batch,), device)
     counters = ("seed", seed), ("position", position), ("nonce", nonce)
-    made = WALK_TABLES.new(dict(zip("BPXYZ", sizes, strict=True), device=device), wanted)
+    made = WALK_TABLES.new(by_letter, wanted)
     known, draft_known = (None if x is None else x.view(-1) for x in (known, draft_known))
     WALK_TABLES(
         draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob, epsilon,
