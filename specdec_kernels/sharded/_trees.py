@@ -64,7 +64,8 @@ def verify_tree(
     draft, rows_name = laws.drafted(draft)
     rows = draft.rows
     refuse("verify_tree", **{"draft.map": draft.map, "position": position if isinstance(position, tuple) else None})
-    VERIFY_TREE.check({}, draft_tokens=draft_tokens, target=target, method=method)
+    inputs.check_choice("method", method, ("rejection", "race", "traversal"))
+    VERIFY_TREE.check({}, draft_tokens=draft_tokens, target=target)
     laws.check_method(method, rows)
     if method != "race":
         shard.check_tiles(f"method={method!r}")
