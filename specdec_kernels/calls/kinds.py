@@ -63,17 +63,19 @@ class Given(Kind):
         if x is None and self._optional:
             return
         dims, name = self._packed if "packed" in sizes else self._padded, self.shown or name
-        many = dims in "*"  # "" or "*": of any number of dimensions
-        if not isinstance(x, torch.Tensor) or x.dtype not in self._dtypes or not (many or x.ndim == len(dims)):
-            inputs.check_tensor(name, x, self._dtypes, len(dims))
-        if self._rows:
-            inputs.check_columns(name, x)
+        if not isinstance(x, torch.Tensor) or x.dtype not in self._dtypes:
+            inputs.check_tensor(name, x, self._dtypes, None)
         shape, device = x.shape, x.device
-        if self._digits:
-            sizes.update(self._digits)
-        if dims == "*":
-            inputs.check_shape(name, x, sizes["*"])
-        elif not many:
+        if dims in "*":  # "" or "*": of any number of dimensions
+            if dims:
+                inputs.check_shape(name, x, sizes[dims])
+        else:
+            if len(shape) != len(dims):
+                inputs.check_tensor(name, x, self._dtypes, len(dims))
+            if self._digits:
+                sizes.update(self._digits)
+            if self._rows:
+                inputs.check_columns(name, x)
             for i, size in enumerate(shape):
                 if sizes.setdefault(dims[i], size) != size or (size == 0 and dims[i] == "N"):
                     self._refuse(name, x, dims, sizes)
