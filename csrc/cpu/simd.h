@@ -143,10 +143,11 @@ SPECDEC_HD F32x16 largest_of_each(const F32x16* v) {
 
 // Sums of 32-bit numbers, and of weights in their row, in 64 bits.
 struct Sum16 {
-  __m512i a = _mm512_setzero_si512(), b = _mm512_setzero_si512();
+  // Pairs are added as one number of 64 bits. `upper` is the sum of upper halves, which then counts 2^32 times.
+  __m512i a = _mm512_setzero_si512(), b = a, upper = a;
   SPECDEC_HD void add(U32x16 x) {
-    a = _mm512_add_epi64(a, _mm512_and_si512(x.v, _mm512_set1_epi64(0xffffffff)));
-    b = _mm512_add_epi64(b, _mm512_srli_epi64(x.v, 32));
+    a = _mm512_add_epi64(a, x.v);
+    upper = _mm512_add_epi64(upper, _mm512_srli_epi64(x.v, 32));
   }
   // (q << 11) >> n of the lanes chosen.
   SPECDEC_HD void add(U32x16 q, U32x16 n, Mask lanes) {
@@ -158,7 +159,8 @@ struct Sum16 {
     b = _mm512_add_epi64(b, half(_mm512_extracti64x4_epi64(q.v, 1), _mm512_extracti64x4_epi64(n.v, 1), lanes >> 8));
   }
   SPECDEC_HD uint64_t total() const {
-    return static_cast<uint64_t>(_mm512_reduce_add_epi64(_mm512_add_epi64(a, b)));
+    const __m512i excess = _mm512_sub_epi64(_mm512_slli_epi64(upper, 32), upper);
+    return static_cast<uint64_t>(_mm512_reduce_add_epi64(_mm512_sub_epi64(_mm512_add_epi64(a, b), excess)));
   }
 };
 
@@ -291,11 +293,10 @@ SPECDEC_HD F32x16 largest_of_each(const F32x16* v) {
 
 // Sums of 32-bit numbers, and of weights in their row, in 64 bits.
 struct Sum16 {
-  __m256i a = _mm256_setzero_si256(), b = _mm256_setzero_si256();
+  __m256i a = _mm256_setzero_si256(), b = a, upper = a;  // as above
   SPECDEC_HD void add(U32x16 x) {
-    const __m256i low = _mm256_set1_epi64x(0xffffffff);
-    a = _mm256_add_epi64(a, _mm256_add_epi64(_mm256_and_si256(x.a, low), _mm256_srli_epi64(x.a, 32)));
-    b = _mm256_add_epi64(b, _mm256_add_epi64(_mm256_and_si256(x.b, low), _mm256_srli_epi64(x.b, 32)));
+    a = _mm256_add_epi64(a, x.a), b = _mm256_add_epi64(b, x.b);
+    upper = _mm256_add_epi64(upper, _mm256_add_epi64(_mm256_srli_epi64(x.a, 32), _mm256_srli_epi64(x.b, 32)));
   }
   // (q << 11) >> n of the lanes chosen.
   SPECDEC_HD void add(U32x16 q, U32x16 n, Mask lanes) {
@@ -312,7 +313,8 @@ struct Sum16 {
   }
   SPECDEC_HD uint64_t total() const {
     uint64_t lane[4];
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lane), _mm256_add_epi64(a, b));
+    const __m256i excess = _mm256_sub_epi64(_mm256_slli_epi64(upper, 32), upper);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lane), _mm256_sub_epi64(_mm256_add_epi64(a, b), excess));
     return lane[0] + lane[1] + lane[2] + lane[3];
   }
 };
@@ -494,6 +496,58 @@ SPECDEC_HD void compress(float* p, Mask m, F32x16 a) {
 #endif
 
 SPECDEC_HD U32x16 where(Mask m, U32x16 a, U32x16 b) { return bits(where(m, from_bits(a), from_bits(b))); }
+
+// Two vectors, or Two of Two, as one. The operations of all take turns: so while one waits for its own result before, the
+// others work.
+template <class Each>
+struct Two {
+  Each a, b;
+  Two() = default;
+  SPECDEC_HD Two(Each x, Each y) : a(x), b(y) {}
+  template <class Number>
+  SPECDEC_HD explicit Two(Number x) : a(x), b(x) {}
+};
+template <class V>
+SPECDEC_HD Two<V> add(Two<V> x, Two<V> y) { return {add(x.a, y.a), add(x.b, y.b)}; }
+template <class V>
+SPECDEC_HD Two<V> sub(Two<V> x, Two<V> y) { return {sub(x.a, y.a), sub(x.b, y.b)}; }
+template <class V>
+SPECDEC_HD Two<V> mul(Two<V> x, Two<V> y) { return {mul(x.a, y.a), mul(x.b, y.b)}; }
+template <class V>
+SPECDEC_HD Two<V> div(Two<V> x, Two<V> y) { return {div(x.a, y.a), div(x.b, y.b)}; }
+template <class V>
+SPECDEC_HD Two<V> magnitude(Two<V> x) { return {magnitude(x.a), magnitude(x.b)}; }
+template <class V>
+SPECDEC_HD Two<V> fma(Two<V> x, Two<V> y, Two<V> z) { return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b)}; }
+template <class V>
+SPECDEC_HD Two<V> min(Two<V> x, Two<V> y) { return {min(x.a, y.a), min(x.b, y.b)}; }
+template <class V>
+SPECDEC_HD Two<V> max(Two<V> x, Two<V> y) { return {max(x.a, y.a), max(x.b, y.b)}; }
+template <class V>
+SPECDEC_HD auto bits(Two<V> x) { return Two<decltype(bits(x.a))>(bits(x.a), bits(x.b)); }
+template <class V>
+SPECDEC_HD auto from_bits(Two<V> x) { return Two<decltype(from_bits(x.a))>(from_bits(x.a), from_bits(x.b)); }
+template <class V>
+SPECDEC_HD Two<V> operator+(Two<V> x, Two<V> y) { return {x.a + y.a, x.b + y.b}; }
+template <class V>
+SPECDEC_HD Two<V> operator-(Two<V> x, Two<V> y) { return {x.a - y.a, x.b - y.b}; }
+template <class V>
+SPECDEC_HD Two<V> shift_left(Two<V> x, int n) { return {shift_left(x.a, n), shift_left(x.b, n)}; }
+template <class V>
+SPECDEC_HD Two<V> shift_right(Two<V> x, Two<V> n) { return {shift_right(x.a, n.a), shift_right(x.b, n.b)}; }
+template <class V>
+SPECDEC_HD auto at_least(Two<V> x, Two<V> y) {
+  return Two<decltype(at_least(x.a, y.a))>(at_least(x.a, y.a), at_least(x.b, y.b));
+}
+template <class M, class V>
+SPECDEC_HD Two<V> where(Two<M> m, Two<V> x, Two<V> y) { return {where(m.a, x.a, y.a), where(m.b, x.b, y.b)}; }
+template <class V>
+SPECDEC_HD auto in_one(Two<V> x) { return in_one(x.a) + in_one(x.b); }
+
+using Four = Two<Two<F32x16>>;
+
+template <class T>
+SPECDEC_HD Two<F32x16> load_two(const T* p) { return {load(p), load(p + kLanes)}; }
 
 // Lanes past `count` read as `fill`.
 template <class T>

@@ -5,43 +5,68 @@ The backward pass computes the laws from the rows again. So the forward pass kee
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
 from specdec_kernels._constants import COLDEST, SMALLEST
 from specdec_kernels.calls.values import DIVIDED
 
+FAR = 1e38  # in the place of infinite logarithms; two of them added are finite
+
 
 class LawOf:
-    """The law of rows [A, R, V], and how its gradients become those of the rows; an argmax (temperature 0) has none."""
+    """The law of rows [A, R, V], and how its gradients become those of the rows; an argmax (temperature 0) has none.
+
+    Nothing of the rows' size is chosen by ``where`` for logits: on a CPU that takes longer than a softmax.
+    """
 
     def __init__(self, rows, space, temperature):
+        rows, self.logits = rows.float(), space == "logits"
         if isinstance(temperature, torch.Tensor):
-            temperature = temperature.unsqueeze(-1)
+            sampled = (temperature >= SMALLEST).unsqueeze(-1)
+            inverse = torch.where(sampled, 1 / temperature.clamp(min=COLDEST).unsqueeze(-1), 1.0)
+            self.scale, self.some_greedy = inverse * sampled, True
         else:
-            temperature = torch.tensor(temperature, device=rows.device)
-        self.logits, self.sampled = space == "logits", temperature >= SMALLEST
-        self.inverse = torch.where(self.sampled, 1 / temperature.clamp(min=COLDEST), 0.0)
-        rows = rows.float()
-        if self.logits:
-            self.log = (rows * self.inverse).log_softmax(-1)
-            self.probs = self.log.exp()
-        else:
-            self.probs = torch.where(rows >= SMALLEST, rows, 0.0)
-            self.log = self.probs.log()
-        top = one_hot(rows.argmax(-1), rows.shape[-1]).float()
-        self.log = torch.where(self.sampled, self.log, top.log())
-        self.probs = torch.where(self.sampled, self.probs, top)
+            sampled = temperature >= SMALLEST
+            inverse = 1 / max(temperature, COLDEST) if sampled else 1.0
+            self.scale, self.some_greedy = inverse * sampled, not sampled
+            sampled = torch.tensor(sampled, device=rows.device)
+        self.sampled = sampled.expand(*rows.shape[:-1], 1)
+        self.scaled = scaled_by(rows, inverse) if self.logits else rows
+        if self.some_greedy:
+            self.top = rows.argmax(-1, keepdim=True)
+        self.probs = self.of_argmax(
+            self.scaled.softmax(-1) if self.logits else torch.where(rows >= SMALLEST, rows, 0.0), 0.0, 1.0
+        )
+
+    def log(self):
+        """The logarithms of the probabilities, but for one number of each row, and that number."""
+        if not self.logits:
+            return self.probs.log(), 0.0
+        if self.some_greedy:
+            return self.of_argmax(self.scaled.log_softmax(-1), -torch.inf, 0.0), 0.0
+        return self.scaled, self.scaled.amax(-1, keepdim=True) - self.probs.amax(-1, keepdim=True).log()
+
+    def of_argmax(self, values, others, top):
+        """Write ``others`` and ``top`` into rows of which the argmax is certain."""
+        if not self.some_greedy:
+            return values
+        values.masked_fill_(~self.sampled, others)
+        return values.scatter_(-1, self.top, torch.where(self.sampled, values.gather(-1, self.top), top))
 
     def of_rows(self, gradient):
-        """From the gradient of the probabilities to that of the rows."""
+        """From the gradient of the probabilities to that of the rows; logits are not yet scaled."""
         if not self.logits:
             return torch.where(self.sampled, gradient, 0.0)
-        centred = gradient - (self.probs * gradient).sum(-1, keepdim=True)
-        return self.of_scaled(self.probs * centred)
+        return torch.ops.aten._softmax_backward_data(gradient, self.probs, -1, torch.float32)
 
-    def of_scaled(self, gradient):
-        """From the gradient of the scaled logits to that of the rows."""
-        return gradient * self.inverse
+    def of_raw(self, gradient):
+        """From the gradient of what an inverse temperature multiplied to that of the rows."""
+        return scaled_by(gradient, self.scale) if self.logits else gradient
+
+
+def scaled_by(values, factor):
+    """values * factor."""
+    return values if isinstance(factor, float) and factor == 1.0 else values * factor
 
 
 class Overlap(torch.autograd.Function):
@@ -70,28 +95,30 @@ class Overlap(torch.autograd.Function):
             laws = [law._replace(temperature=by_entry(law.temperature, entry)) for law in laws]
         p, q = (LawOf(x, law.space, divisor(law)) for x, law in ((target, laws[0]), (rows, laws[1])))
         vocabulary, known = target.shape[-1], slice(draft.shape[-1]) if draft_map is None else draft_map.long()
-        wide, log_wide = widened(q.probs, vocabulary, known, 0.0), widened(q.log, vocabulary, known, -torch.inf)
+        wide = widened(q.probs, vocabulary, known, 0.0)
 
         def by_row(gradient):
             return gradient.reshape(target.shape[:-1]).unsqueeze(-1)
 
-        of_p, of_q = torch.zeros_like(p.probs), torch.zeros_like(p.probs)
-        if accept is not None:
-            smaller = torch.heaviside(wide - p.probs, torch.tensor(0.5, device=target.device))
-            of_p += by_row(accept) * smaller
-            of_q += by_row(accept) * (1 - smaller)
-        if tv is not None:
-            apart = by_row(tv) * torch.sign(p.probs - wide) / 2
-            of_p += apart
-            of_q -= apart
+        # The gradient of min(p, q) goes to the smaller one: half of it to each, and the other half by the sign. That of
+        # the total variation goes the other way.
+        zero = target.new_zeros((), dtype=torch.float32)
+        whole = zero if accept is None else by_row(accept)
+        more = (zero if tv is None else by_row(tv)) - whole
+        of_p = (p.probs - wide).sign_().mul_(more / 2).add_(whole / 2)
+        of_q = whole - of_p
         if harmonic is not None:
-            both = (p.probs + wide).clamp(min=SMALLEST)
-            of_p += by_row(harmonic) * (wide / both) ** 2
-            of_q += by_row(harmonic) * (p.probs / both) ** 2
+            both = (p.probs + wide).clamp_(min=SMALLEST)
+            of_p.addcmul_(torch.div(wide, both).square_(), by_row(harmonic))
+            of_q.addcmul_(torch.div(p.probs, both, out=both).square_(), by_row(harmonic))
+        if kl is not None and p.logits:
+            of_p.addcmul_(log_ratio(p, q, vocabulary, known), by_row(kl))
         of_target, of_draft = p.of_rows(of_p), q.of_rows(of_q[..., known])
         if kl is not None:
-            of_target += by_row(kl) * kl_of_target(p, log_wide)
-            of_draft += by_row(kl) * kl_of_draft(p.probs[..., known], q)
+            if not p.logits:
+                of_target += by_row(kl) * torch.where(p.probs > 0, log_ratio(p, q, vocabulary, known) + 1, 0.0)
+            add_kl_of_draft(of_draft, p.probs[..., known], q, by_row(kl))
+        of_target, of_draft = p.of_raw(of_target), q.of_raw(of_draft)
         if index is not None:
             of_target, of_draft = (torch.where(live[:, None, None], each, 0.0) for each in (of_target, of_draft))
             of_draft = torch.zeros_like(draft, dtype=of_draft.dtype).index_add_(0, entry, of_draft)
@@ -119,23 +146,26 @@ def by_entry(numbers, entry):
 def widened(values, vocabulary, known, nothing):
     """Over the target's vocabulary; ``nothing`` at tokens that the draft does not know."""
     if isinstance(known, slice):
-        return pad(values, (0, vocabulary - values.shape[-1]), value=nothing)
+        missing = vocabulary - values.shape[-1]
+        return pad(values, (0, missing), value=nothing) if missing else values
     wide = values.new_full((*values.shape[:-1], vocabulary), nothing)
     wide[..., known] = values
     return wide
 
 
-def kl_of_target(p, log_q):
-    """The gradient of KL(p || q) in the target's rows."""
-    there = p.probs > 0
-    ratio = torch.where(there, p.log - log_q, 0.0)
-    if not p.logits:
-        return torch.where(there & p.sampled, ratio + 1, 0.0)
-    return p.of_scaled(p.probs * (ratio - (p.probs * ratio).sum(-1, keepdim=True)))
+def log_ratio(p, q, vocabulary, known):
+    """log(p / q), where p = 0 anything that is finite."""
+    (log_p, more_p), (log_q, more_q) = p.log(), q.log()
+    ratio = (log_p - widened(log_q, vocabulary, known, -torch.inf)).sub_(more_p - more_q)
+    return ratio.nan_to_num_(0.0, FAR, -FAR)
 
 
-def kl_of_draft(p, q):
-    """The gradient of KL(p || q) in the draft's rows; p has its tokens. For logits nothing is divided by q."""
+def add_kl_of_draft(gradient, p, q, share):
+    """Add ``share`` of the gradient of KL(p || q) in the draft's rows, of logits before they are scaled.
+
+    p has the draft's tokens. For logits nothing is divided by q.
+    """
     if q.logits:
-        return q.of_scaled(q.probs * p.sum(-1, keepdim=True) - p)
-    return torch.where((p > 0) & q.sampled, -p / q.probs, 0.0)
+        gradient.addcmul_(q.probs, share * p.sum(-1, keepdim=True)).addcmul_(p, -share)
+    else:
+        gradient -= share * torch.where((p > 0) & q.sampled, p / q.probs, 0.0)

@@ -8,12 +8,42 @@ SPECDEC_BEGIN
 
 namespace {
 
+// The probabilities of plain logits, and the logarithms of their ratios, which are known before them.
+struct WithRatio : ByLaw {
+  using ByLaw::ByLaw;
+  struct Draft {
+    Two<F32x16> q, log_ratio;
+  };
+  struct Weighed {
+    Two<F32x16> a;
+    Draft b;
+  };
+  SPECDEC_HD Weighed operator()(Two<F32x16> p, Two<F32x16> q) const {
+    const Four log = log_probabilities(p, q);
+    Four weight = exp_in_range(log);
+    Two<F32x16> ratio = sub(log.a, log.b);
+    if (__builtin_expect(!all_count(log), false)) {
+      weight = exp_up_to_88(log);
+      ratio = log_ratio(weight.a, weight.b, ratio);
+    }
+    return {weight.a, {weight.b, ratio}};
+  }
+};
+
+struct TileSums {
+  OverlapSums<F32x16> sums;
+  SPECDEC_HD void operator()(int32_t, F32x16 p, F32x16 q) { sums = add(sums, overlap_terms(p, q)); }
+  SPECDEC_HD void operator()(int32_t, Two<F32x16> p, WithRatio::Draft of) {
+    sums = add(sums, overlap_terms(p.a, of.q.a, of.log_ratio.a));
+    sums = add(sums, overlap_terms(p.b, of.q.b, of.log_ratio.b));
+  }
+};
+
 OverlapSums<float> tile_overlap(const LawRow& target, const LawRow& draft, int32_t tile) {
   const F32x16 zero(0.0f);
-  OverlapSums<F32x16> sums = {zero, zero, zero, zero};
-  over_pair_tile(target, draft, tile, [&](int32_t, F32x16 p, F32x16 q) __attribute__((always_inline)) {
-    sums = add(sums, overlap_terms(p, q));
-  });
+  TileSums of_tile = {{zero, zero, zero, zero}};
+  over_pair_tile<WithRatio>(target, draft, tile, of_tile);
+  const OverlapSums<F32x16>& sums = of_tile.sums;
   return {total(sums.accept), total(sums.tv), total(sums.kl), total(sums.harmonic)};
 }
 

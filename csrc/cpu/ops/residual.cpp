@@ -19,14 +19,19 @@ void store_lanes(F32x16 values, int32_t token, int32_t end, float* out) {
   std::copy_n(lane, end - token, out + token);
 }
 
-// Writes the weights of one tile, not yet normalised. Returns their sum.
+// Two vectors always lie before the end.
+SPECDEC_HD void store_lanes(Two<F32x16> values, int32_t token, int32_t, float* out) {
+  store(out + token, values.a), store(out + token + kLanes, values.b);
+}
+
+// Writes the weights of one tile, not yet normalised, and not yet 0 where they are below kSmallest: those are nothing in
+// the sum, which it returns.
 uint64_t weigh_tile(const LawRow& target, const LawRow& draft, float h, int32_t tile, float* weights) {
   UnitSum<F32x16> weight;
   const int32_t end = tile * kTile + target.row.tile_size(tile);
-  over_pair_tile(target, draft, tile, [&](int32_t token, F32x16 p, F32x16 q) __attribute__((always_inline)) {
-    const F32x16 left = min(residual_weight(p, mul(F32x16(h), q)), F32x16(1.0f));
-    weight.take(left);
-    store_lanes(left, token, end, weights);
+  over_pair_tile(target, draft, tile, [&](int32_t token, auto p, auto q) __attribute__((always_inline)) {
+    using Float = decltype(p);
+    store_lanes(weight.take(max(sub(p, mul(Float(h), q)), Float(0.0f))), token, end, weights);
   });
   return total(weight);
 }
@@ -74,7 +79,7 @@ void residual_row(const ResidualParams& p, int64_t index, const ThreadTeam& team
       for (int32_t token = first; token < end; token += kLanes)
         store_lanes(target.probabilities(token, end), token, end, probs);
     } else {
-      for (int32_t token = first; token < end; ++token) probs[token] = probs[token] / weight;
+      for (int32_t token = first; token < end; ++token) probs[token] = residual_weight(probs[token], 0.0f) / weight;
     }
   });
   p.mass.data[index] = weight;

@@ -108,11 +108,13 @@ SPECDEC_HD Cell load_cell(const Edited<T>& p) {
   return {{a, b, c, d}};
 }
 
-// Fetches a cell. It may lie past the row's end.
-template <class T>
-SPECDEC_HD void prefetch_cell(const T* p) {
-  for (int line = 0; line < kCell; line += 64 / static_cast<int>(sizeof(T))) __builtin_prefetch(p + line);
+// Fetches some columns. They may lie past the row's end.
+template <int kColumns, class T>
+SPECDEC_HD void prefetch(const T* p) {
+  for (int line = 0; line < kColumns; line += 64 / static_cast<int>(sizeof(T))) __builtin_prefetch(p + line);
 }
+template <class T>
+SPECDEC_HD void prefetch_cell(const T* p) { prefetch<kCell>(p); }
 template <class T>
 SPECDEC_HD void prefetch_cell(const Edited<T>& p) { prefetch_cell(p.data + p.column); }
 

@@ -76,17 +76,22 @@ int32_t first_at_least(const Row& row, int32_t cell, float value) {
 // The sum of the unit_weights of `count` columns whose largest x is `top_x`. Prefetches `ahead` columns further on.
 template <class Elements>
 uint64_t units_of(const Logits& space, Elements p, int32_t count, float top_x, int32_t ahead) {
-  const F32x16 top(top_x), zero(0.0f);
   Sum16 sum;
-  // min(zero, NaN) is NaN, which has no weight. For +inf, the maximum is the largest finite number, and min gives 0.
-  const auto weight = [&](F32x16 raw) { return unit_weight(min(zero, space.below(raw, top))); };
   int32_t i = 0;
-  for (; i + kCell <= count; i += kCell) {
-    prefetch_cell(p + i + ahead);  // memory is idle while exponentials are computed
-    const Cell cell = load_cell(p + i);
-    sum.add(weight(cell.vector[0]) + weight(cell.vector[1]));
-    sum.add(weight(cell.vector[2]) + weight(cell.vector[3]));
+  if (top_x < kLargest) {  // no +inf
+    const bool divided = space.inverse == 1.0f;
+    for (; i + kCell <= count; i += kCell) {
+      prefetch_cell(p + i + ahead);  // memory is idle while exponentials are computed
+      const auto [a, b, c, d] = load_cell(p + i).vector;
+      const Four raw({a, b}, {c, d}), x = divided ? raw : space.key(raw);
+      const auto w = unit_weight(sub(x, Four(top_x)));
+      sum.add(w.a.a + w.a.b);
+      sum.add(w.b.a + w.b.b);
+    }
   }
+  // min(zero, NaN) is NaN, which has no weight. For +inf, the maximum is the largest finite number, and min gives 0.
+  const F32x16 top(top_x), zero(0.0f);
+  const auto weight = [&](F32x16 raw) { return unit_weight(min(zero, space.below(raw, top))); };
   for (; i < count; i += kLanes) sum.add(weight(load_first(p + i, count - i, -kInfinity)));
   return sum.total();
 }

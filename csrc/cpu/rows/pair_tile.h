@@ -5,34 +5,53 @@
 
 SPECDEC_BEGIN
 
-// How plain logits are weighed, as the law has it.
-struct ByLaw {
-  Logits space;
-  LogSumExp lse;
-  explicit ByLaw(const LawRow& side) : space(side.stats.law.logits()), lse(side.stats.lse) {}
-  SPECDEC_HD F32x16 operator()(F32x16 raw) const { return space.probability(raw, lse); }
+// How plain logits of both sides are weighed, as their laws have it: two vectors of each.
+class ByLaw {
+ public:
+  ByLaw(const LawRow& p, const LawRow& q)
+      : target_(p.stats), draft_(q.stats), divided_(p.stats.law.inverse == 1.0f && q.stats.law.inverse == 1.0f) {}
+  SPECDEC_HD Four operator()(Two<F32x16> p, Two<F32x16> q) const {
+    const Four log = log_probabilities(p, q);
+    return __builtin_expect(all_count(log), true) ? exp_in_range(log) : exp_up_to_88(log);
+  }
+  SPECDEC_HD Four log_probabilities(Two<F32x16> p, Two<F32x16> q) const {
+    if (!divided_) p = target_.law.logits().key(p), q = draft_.law.logits().key(q);
+    return {log_probability(p, target_.lse), log_probability(q, draft_.lse)};
+  }
+  // Few tokens are so far down that they count as zero: so all are asked at once.
+  static SPECDEC_HD bool all_count(Four log) {
+    const F32x16 least = min(min(log.a.a, log.a.b), min(log.b.a, log.b.b));
+    return at_least(least, F32x16(kExpUnderflow)) == first_lanes(kLanes);
+  }
+
+ private:
+  LawWithStats target_, draft_;
+  bool divided_;
 };
 
-// Whether a row holds logits that are taken as they came, one for each token.
+// Whether a row holds logits that are taken as they came, one for each token, and no NaN or +inf.
 inline bool is_plain(const LawRow& side) {
-  return side.stats.law.needs_sum() && !side.filter.on() && !side.row.edits && !side.map.tokens;
+  return side.stats.law.needs_sum() && !side.filter.on() && !side.row.edits && !side.map.tokens &&
+         side.status == SPECDEC_STATUS_OK && side.stats.lse.max < kLargest;
 }
 
-// Calls f(token, p, q) for every sixteenth token of a tile, with the probabilities of sixteen.
+// Calls f(token, p, q) for the tokens of a tile, with their probabilities in vectors of sixteen. Of plain logits it gets
+// two vectors of each side at once, as the a and b of what `Weigh` makes of them.
 template <class Weigh = ByLaw, class F>
 SPECDEC_HD void over_pair_tile(const LawRow& target, const LawRow& draft, int32_t tile, F&& f) {
   const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
   int32_t token = begin;
-  // Whole cells of logits of one type, as they came: nothing is asked of each of them.
+  // Logits of one type, as they came: nothing is asked of each of them.
   if (is_plain(target) && is_plain(draft) && target.row.dtype == draft.row.dtype) {
+    constexpr int32_t kStep = 2 * kLanes;
     const int32_t columns = end < draft.row.vocab ? end : draft.row.vocab;
-    const Weigh of_target(target), of_draft(draft);
+    const Weigh weigh(target, draft);
     with_data(target.row, [&](auto p) {
       const auto q = static_cast<decltype(p)>(draft.row.data);
-      for (; token + kCell <= columns; token += kCell) {
-        prefetch_cell(p + token + kTile), prefetch_cell(q + token + kTile);
-        for (int32_t at = token; at < token + kCell; at += kLanes)
-          f(at, of_target(load(p + at)), of_draft(load(q + at)));
+      for (; token + kStep <= columns; token += kStep) {
+        prefetch<kStep>(p + token + kTile), prefetch<kStep>(q + token + kTile);
+        const auto weighed = weigh(load_two(p + token), load_two(q + token));
+        f(token, weighed.a, weighed.b);
       }
     });
   }

@@ -17,11 +17,16 @@ SPECDEC_HD uint64_t whole_units(float weight) {
 
 // How plain logits are weighed nearly, in half of the operations.
 struct Nearly {
-  F32x16 scale, down;
-  explicit Nearly(const LawRow& side)
-      : scale(mul(side.stats.law.logits().inverse, 1.44269504f)),
-        down(mul(add(side.stats.lse.max, side.stats.lse.log_sum), -1.44269504f)) {}
-  SPECDEC_HD F32x16 operator()(F32x16 raw) const { return about_exp2(fma(raw, scale, down)); }
+  struct Side {
+    F32x16 scale, down;
+    explicit Side(const LawRow& side)
+        : scale(mul(side.stats.law.logits().inverse, 1.44269504f)),
+          down(mul(add(side.stats.lse.max, side.stats.lse.log_sum), -1.44269504f)) {}
+    SPECDEC_HD F32x16 weight(F32x16 raw) const { return about_exp2(fma(raw, scale, down)); }
+    SPECDEC_HD Two<F32x16> weight(Two<F32x16> raw) const { return {weight(raw.a), weight(raw.b)}; }
+  } target, draft;
+  Nearly(const LawRow& p, const LawRow& q) : target(p), draft(q) {}
+  SPECDEC_HD Four operator()(Two<F32x16> p, Two<F32x16> q) const { return {target.weight(p), draft.weight(q)}; }
 };
 
 // What figures by `Nearly` are multiplied by to get the least and the largest that they may be. Each of them is off by
@@ -47,9 +52,18 @@ struct Pair {
       if (token / kTile == tile) gone[token % kTile / kLanes] |= 1u << token % kLanes;
     }
     const F32x16 zero(0.0f);
-    over_pair_tile<Weigh>(target, draft, tile, [&](int32_t token, F32x16 p, F32x16 q) __attribute__((always_inline)) {
-      f(p, q, kSiblings ? where(gone[token % kTile / kLanes], zero, q) : zero);
-    });
+    const auto untried = [&](int32_t token, F32x16 q) __attribute__((always_inline)) {
+      return kSiblings ? where(gone[token % kTile / kLanes], zero, q) : zero;
+    };
+    struct Each {
+      decltype(untried)& of;
+      F& f;
+      SPECDEC_HD void operator()(int32_t token, F32x16 p, F32x16 q) const { f(p, q, of(token, q)); }
+      SPECDEC_HD void operator()(int32_t token, Two<F32x16> p, Two<F32x16> q) const {
+        (*this)(token, p.a, q.a), (*this)(token + kLanes, p.b, q.b);
+      }
+    };
+    over_pair_tile<Weigh>(target, draft, tile, Each{untried, f});
   }
 
   // The sums of all tiles, added up in order.

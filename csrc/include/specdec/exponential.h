@@ -24,13 +24,17 @@ SPECDEC_HD Float exp_in_range(Float x) {
   return from_bits(bits(r) + shift_left(bits(shifted), 23));
 }
 
-// A NaN gives 0.
+// exp(x) for x up to 88. A NaN gives 0, as it does below.
+template <class Float>
+SPECDEC_HD Float exp_up_to_88(Float x) {
+  return where(at_least(x, Float(kExpUnderflow)), exp_in_range(x), Float(0.0f));
+}
+
 SPECDEC_HD float exp_or_zero(float x) { return x >= kExpUnderflow ? exp_in_range(min(x, 88.0f)) : 0.0f; }
 
 template <class Float>
 SPECDEC_HD Float exp_or_zero(Float x) {
-  const Float low(kExpUnderflow);
-  return where(at_least(x, low), exp_in_range(min(max(x, low), Float(88.0f))), Float(0.0f));
+  return where(at_least(x, Float(kExpUnderflow)), exp_in_range(min(x, Float(88.0f))), Float(0.0f));
 }
 
 SPECDEC_END

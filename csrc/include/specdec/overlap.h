@@ -14,14 +14,21 @@ struct OverlapSums {
   Float harmonic;  // sum of p q / (p + q): what a race accepts at least
 };
 
-// p and q are 0 or at least kSmallest.
+// What p is multiplied by for its part of KL(p || q), of log p - log q; p and q are 0 or at least kSmallest.
+template <class Float>
+SPECDEC_HD Float log_ratio(Float p, Float q, Float difference) {
+  const Float smallest(kSmallest);
+  return where(at_least(p, smallest), where(at_least(q, smallest), difference, Float(kInfinity)), Float(0.0f));
+}
+template <class Float>
+SPECDEC_HD OverlapSums<Float> overlap_terms(Float p, Float q, Float log_ratio) {
+  const Float both = div(mul(p, q), max(add(p, q), Float(kSmallest)));
+  return {min(p, q), magnitude(sub(p, q)), mul(p, log_ratio), both};
+}
 template <class Float>
 SPECDEC_HD OverlapSums<Float> overlap_terms(Float p, Float q) {
-  const Float zero(0.0f), smallest(kSmallest);
-  const Float ratio = sub(log(max(p, smallest)), log(max(q, smallest)));
-  const Float kl = where(at_least(q, smallest), mul(p, ratio), Float(kInfinity));
-  const Float both = div(mul(p, q), max(add(p, q), smallest));
-  return {min(p, q), max(sub(p, q), sub(q, p)), where(at_least(p, smallest), kl, zero), both};
+  const Float smallest(kSmallest);
+  return overlap_terms(p, q, log_ratio(p, q, sub(log(max(p, smallest)), log(max(q, smallest)))));
 }
 
 template <class Float>

@@ -15,6 +15,10 @@ SPECDEC_HD Float residual_weight(Float p, Float drafted) {
 
 // ---- sums -----------------------------------------------------------------------------------------------------------
 
+// The sum of several numbers that are handled as one; csrc/cpu/simd.h has that of vectors.
+template <class Word>
+SPECDEC_HD Word in_one(Word x) { return x; }
+
 // Weights of at most 1 as whole numbers, in units of 2^-42, to the nearest, ties to even (docs/noise.md, section 5). A
 // sum of them does not depend on its order. `Float` is float or a vector of them.
 //
@@ -28,11 +32,14 @@ class UnitSum {
  public:
   Word high = Word(0u), low = Word(0u);  // low is signed
 
-  SPECDEC_HD void take(Float weight) {
-    const Float coarse(12.0f), fine(0x1.8p-19f);
-    const Float w = min(weight, Float(1.0f)), a = add(w, coarse), b = add(sub(w, sub(a, coarse)), fine);
-    high = high + (bits(a) - bits(coarse));
-    low = low + (bits(b) - bits(fine));
+  // Returns what was taken. `Weights` is Float, or several of them handled as one.
+  template <class Weights>
+  SPECDEC_HD Weights take(Weights weight) {
+    const Weights coarse(12.0f), fine(0x1.8p-19f);
+    const Weights w = min(weight, Weights(1.0f)), a = add(w, coarse), b = add(sub(w, sub(a, coarse)), fine);
+    high = high + in_one(bits(a) - bits(coarse));
+    low = low + in_one(bits(b) - bits(fine));
+    return w;
   }
 };
 
