@@ -36,7 +36,7 @@ RULES = {
     "greedy multi-path": "C2",
     "paths": "C3",
 }
-TURNS = 24  # texts a prompt, each with a seed of its own
+TURNS = 16  # texts a prompt, each with a seed of its own
 Case = tuple[str, int, int]  # a rule, a number of chains, their length
 
 

@@ -102,7 +102,7 @@ class WalkOps {
     return true;
   }
 
-  // Draws from the residual by bounds of p and q, or exactly where T is exact. An empty residual is left to the exact walk.
+  // Draws from the residual by bounds of p and q; exactly where T is exact. An empty one is left to the exact walk.
   bool residual(int32_t node, const Noise& noise, Range subtracted, Draw* draw) {
     if (!t.has_draft()) return residual(node, noise, 0.0f, draw);
     go_to(node);
