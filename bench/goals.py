@@ -31,6 +31,11 @@ def block_of_rejection(book):
     return max(block / rejection for block, rejection in times) if all(map(all, times)) else None
 
 
+def paths_of_traversal(book):
+    worst = book.worst("paths", "traversal")
+    return 1 / worst if worst else None
+
+
 def scaling(method):
     def value(book):
         one, two = (book.find("verify_chain", OURS, method=method, B=8, threads=n, sweep="threads") for n in (1, 2))
@@ -108,6 +113,13 @@ GOALS = [
     Goal("verify_chain(race), K = 5: times faster than transformers", 30, True, times_transformers("race")),
     Goal("verify_chain(block), K = 5: times faster than transformers", 12, True, times_transformers("block")),
     Goal("verify_chain(block), K = 5: share of rejection, every row read", 1.6, False, block_of_rejection),
+    Goal("verify_tree(paths), 4 chains of 5: share of traversal on that tree", 1.3, False, paths_of_traversal),
+    Goal(
+        "verify_tree(paths), 4 chains of 5: times faster than transformers for each chain",
+        15,
+        True,
+        lambda book: book.worst("paths", "transformers, each chain"),
+    ),
     Goal("verify_chain(rejection), B = 8: two threads over one", 1.8, True, scaling("rejection")),
     Goal("verify_chain(race), B = 8: two threads over one", 1.8, True, scaling("race")),
     Goal("host cost of a call, µs", 10, False, host_cost),

@@ -1,8 +1,6 @@
 // The sums over a pair of rows that a walk asks for among siblings, and when it goes back (specdec/traversal.h).
 #include "pair_sums.h"
 
-#include <cmath>
-
 #include "../rows/pair_tile.h"
 #include "../rows/unit_sum.h"
 
@@ -10,9 +8,21 @@ SPECDEC_BEGIN
 
 namespace {
 
-// A weight as a whole number, to the nearest, as UnitSum takes it.
-SPECDEC_HD uint64_t whole_units(float weight) {
-  return static_cast<uint64_t>(std::llrint(mul(min(weight, 1.0f), 0x1p42f)));
+// Lane i of four numbers each, as four words at out[4 * (i % 4) + i / 4].
+SPECDEC_HD void store_fours(Uints* out, const U32x16& a, const U32x16& b, const U32x16& c, const U32x16& d) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+  const __m512i ab = _mm512_unpacklo_epi32(a.v, b.v), cd = _mm512_unpacklo_epi32(c.v, d.v);
+  const __m512i ab_high = _mm512_unpackhi_epi32(a.v, b.v), cd_high = _mm512_unpackhi_epi32(c.v, d.v);
+  _mm512_storeu_si512(out, _mm512_unpacklo_epi64(ab, cd));
+  _mm512_storeu_si512(out + 4, _mm512_unpackhi_epi64(ab, cd));
+  _mm512_storeu_si512(out + 8, _mm512_unpacklo_epi64(ab_high, cd_high));
+  _mm512_storeu_si512(out + 12, _mm512_unpackhi_epi64(ab_high, cd_high));
+#else
+  uint32_t lanes[4][kLanes];
+  store(lanes[0], a), store(lanes[1], b), store(lanes[2], c), store(lanes[3], d);
+  for (int i = 0; i < kLanes; ++i)
+    out[4 * (i % 4) + i / 4] = Uints{lanes[0][i], lanes[1][i], lanes[2][i], lanes[3][i]};
+#endif
 }
 
 // How plain logits are weighed nearly, in half of the operations.
@@ -109,19 +119,35 @@ struct Pair {
     return {sum_of_units(all), 0.0f, target.status | draft.status};
   }
 
+  // A bucket's sums of a tile are UnitSums of p and q, four numbers that are added at once. There are as many of them as
+  // lanes of a quarter, so that no addition waits for the one before. What is added goes through memory: the lanes of a
+  // vector are slow to take out one by one.
   BucketSums buckets(const ThreadTeam& team) const {
     return added_up<BucketSums>(team, [&](int32_t tile) {
-      BucketSums found = {};
+      constexpr int kCopies = 4;
+      static_assert(kTile / kCopies <= 1023, "A copy's sums hold their share of a tile");
+      uint32_t bucket[kTile];
+      Uints units[kTile];
+      int32_t filled = 0;
       over_tile<ByLaw>(tile, [&](F32x16 p, F32x16 q, F32x16) __attribute__((always_inline)) {
-        uint32_t bucket[kLanes];
-        float weight[kLanes], drafted[kLanes];
-        store(bucket, bucket_of(p, q)), store(weight, p), store(drafted, q);
-        for (int i = 0; i < kLanes; ++i) {
-          found.units[bucket[i]] += whole_units(weight[i]);
-          found.units[kBuckets + bucket[i]] += whole_units(drafted[i]);
-        }
+        UnitSum<F32x16> of_p, of_q;
+        of_p.take(p), of_q.take(q);
+        store(bucket + filled, bucket_of(p, q));
+        store_fours(units + filled, of_p.high, of_p.low, of_q.high, of_q.low);
+        filled += kLanes;
       });
-      return found;
+      Uints found[kBuckets][kCopies] = {};
+      for (int32_t first = 0; first < filled; first += kLanes)
+        for (int i = 0; i < kLanes; ++i)
+          found[bucket[first + i]][i % kCopies] += units[first + 4 * (i % 4) + i / 4];
+      BucketSums sums = {};
+      for (int b = 0; b < kBuckets; ++b) {
+        for (const Uints& part : found[b]) {
+          sums.units[b] += units_of(part[0], part[1]);
+          sums.units[kBuckets + b] += units_of(part[2], part[3]);
+        }
+      }
+      return sums;
     });
   }
 

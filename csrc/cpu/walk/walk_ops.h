@@ -102,11 +102,12 @@ class WalkOps {
     return true;
   }
 
-  // Draws from the residual by bounds of p and q. An empty residual is not known by them.
+  // Draws from the residual by bounds of p and q; exactly where T is exact. An empty one is left to the exact walk.
   bool residual(int32_t node, const Noise& noise, Range subtracted, Draw* draw) {
     if (!t.has_draft()) return residual(node, noise, 0.0f, draw);
     go_to(node);
-    *draw = {winner_by_bounds(noise, subtracted), target.status | draft.status};
+    if (is_exact(subtracted)) *draw = race_residual(noise, subtracted.low);
+    else *draw = {even_here() ? winner_by_bounds(noise, subtracted) : kNoToken, target.status | draft.status};
     return draw->token != kNoToken;
   }
 
@@ -135,6 +136,7 @@ class WalkOps {
 
   bool masses(int32_t node, int32_t child, Range subtracted, SumsOf<Range>* m) {
     go_to(node);
+    if (!even_here()) return false;
     if (!scan_bounds(target, team, 0) || !scan_bounds(draft, team, 1) || !target.rough()) return false;
     *m = sums(node, child, subtracted);
     return true;
@@ -165,6 +167,8 @@ class WalkOps {
     }
     at = kNoNode;
   }
+  // Whether q at the node that the walk is at is as it came, whatever its bucket.
+  bool even_here() const { return places[depth].shares.even; }
   // Of q at the node that the walk is at, null where q is as it came.
   const BucketShares* shares_here() const { return t.p.method == SPECDEC_PATHS ? &places[depth].shares : nullptr; }
   float* cells_at(int32_t at_depth) { return cells + int64_t{cells_of(t.p.target.vocab)} * at_depth; }
@@ -244,7 +248,7 @@ class WalkOps {
   // kNoToken if the residual is empty.
   Draw race_residual(const Noise& noise, float subtracted) {
     const BucketShares* const shares = shares_here();
-    const int32_t found = shares ? kNoToken : winner_by_bounds(noise, {subtracted, subtracted});
+    const int32_t found = shares && !shares->even ? kNoToken : winner_by_bounds(noise, {subtracted, subtracted});
     if (found != kNoToken) return {found, target.status | draft.status};
     const int32_t status = scan_both_exact();
     scan_maxima_again(ScanFor::kLaw);
@@ -309,11 +313,11 @@ struct ByBounds {
 template <class Topology>
 inline bool traverse_by_bounds(const Topology& t, int64_t b, const VerdictWriter& verdict, const ThreadTeam& team,
                                Walk* at, int32_t* status) {
-  if (t.p.method != SPECDEC_TRAVERSAL || !t.readable || !t.target_law.needs_sum()) return false;
+  if (!goes_back(t.p.method) || !t.readable || !t.target_law.needs_sum()) return false;
   WalkOps<Topology, Range> ops(t, b, verdict, team);
   if (ops.filters_target()) return false;
   ops.keep_path();
-  const bool through = walk_traversal(t, ops, at, status);
+  const bool through = walk_back(t, t.p.method, ops, at, status);
   *status |= ops.status();
   return through;
 }

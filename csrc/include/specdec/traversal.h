@@ -92,6 +92,10 @@ SPECDEC_HD bool decide_above(Range x, float u, bool* yes) {
   return *yes == (u < x.high);
 }
 
+SPECDEC_HD bool is_exact(float) { return true; }
+SPECDEC_HD bool is_exact(Range x) { return x.low == x.high; }
+SPECDEC_HD float low(float x) { return x; }
+SPECDEC_HD float low(Range x) { return x.low; }
 SPECDEC_HD void set(float* number, float x) { *number = x; }
 SPECDEC_HD void set(Range* number, float x) { *number = {x, x}; }
 

@@ -52,6 +52,8 @@
 // answer and calls the rule again with the same `Walk`: it asks the same question again. A rule returns true when the
 // walk has ended: then Walk::depth drafts were accepted.
 //
+// Where p, q and weights are Ranges, walk_paths looks by what is exact alone, and share(p, q) is asked of exact rows.
+//
 // A new rule is one more function here; the others stay as they are.
 #pragma once
 
@@ -543,9 +545,9 @@ SPECDEC_HD bool best_of_chains(const Topology& t, Ops& ops, int32_t node, int32_
     if (!in_vocab(t, token)) {
       *status |= SPECDEC_STATUS_TOKEN_RANGE;
     } else if (chains > 1) {
-      float p, q;
-      if (!ops.laws(node, static_cast<int32_t>(token), &p, &q, status)) return false;
-      if (q > 0.0f) bucket = static_cast<int32_t>(bucket_of(max(p, 0.0f), q));
+      typename Ops::Number p, q;
+      if (!ops.laws(node, static_cast<int32_t>(token), &p, &q, status) || !is_exact(p) || !is_exact(q)) return false;
+      if (low(q) > 0.0f) bucket = static_cast<int32_t>(bucket_of(max(low(p), 0.0f), low(q)));
     }
     if (bucket > best_bucket) *best = child, best_bucket = bucket;
   }
@@ -554,7 +556,8 @@ SPECDEC_HD bool best_of_chains(const Topology& t, Ops& ops, int32_t node, int32_
 
 template <class Topology, class Ops>
 SPECDEC_HD bool walk_paths(const Topology& t, Ops& ops, Walk* at, int32_t* status) {
-  using Node = PathNode<float>;
+  using Number = typename Ops::Number;
+  using Node = PathNode<Number>;
   for (;;) {
     Node here = ops.path(at->depth);
     const int32_t chains = here.after == here.node ? chains_from(t, *at, status) : 0;
@@ -562,12 +565,16 @@ SPECDEC_HD bool walk_paths(const Topology& t, Ops& ops, Walk* at, int32_t* statu
       int32_t looked = 1, best = kNoNode;
       if (chains > 1) {
         Look look;
-        if (!ops.look(at->node, chains, here.weight, &look, status)) return false;
+        if (!is_exact(here.weight) || !ops.look(at->node, chains, low(here.weight), &look, status)) return false;
         looked = look.chains(accept_coin(t.noise_at_depth(at->depth, 0), kLookCoin));
       }
       if (!best_of_chains(t, ops, at->node, looked, &best, status)) return false;
-      Node child = path_node<float>(best);
-      const auto share = [&](float p, float q) { return ops.share(max(p, 0.0f), q); };
+      Node child = path_node<Number>(best);
+      const auto share = [&](const Number& p, const Number& q) {
+        Number found;
+        set(&found, ops.share(max(low(p), 0.0f), low(q)));
+        return found;
+      };
       if (!weigh_child(t, ops, here, &child, share, status)) return false;
       if (!go_down(t, ops, at, here, child)) return false;
       continue;
@@ -584,6 +591,14 @@ SPECDEC_HD bool walk_paths(const Topology& t, Ops& ops, Walk* at, int32_t* statu
 // Whether a method's walk goes back up, so that what is known of a path's rows is kept.
 SPECDEC_HD bool goes_back(int32_t method) { return method == SPECDEC_TRAVERSAL || method == SPECDEC_PATHS; }
 
+// Such a walk, of a method that does.
+template <class Topology, class Ops>
+SPECDEC_HD bool walk_back(const Topology& t, int32_t method, Ops& ops, Walk* at, int32_t* status) {
+  if constexpr (Topology::kSiblings && Ops::kSumsBuckets)
+    if (method == SPECDEC_PATHS) return walk_paths(t, ops, at, status);
+  return walk_traversal(t, ops, at, status);
+}
+
 template <class Topology, class Ops, class Tester = ByLaws>
 SPECDEC_HD bool walk(const Topology& t, int32_t method, Ops& ops, Walk* at, int32_t* status,
                      const Tester& tester = Tester{}) {
@@ -592,9 +607,7 @@ SPECDEC_HD bool walk(const Topology& t, int32_t method, Ops& ops, Walk* at, int3
     return true;
   }
   if (t.target_law.greedy || method == SPECDEC_RACE) return walk_race(t, ops, at, status);
-  if (method == SPECDEC_TRAVERSAL) return walk_traversal(t, ops, at, status);
-  if constexpr (Topology::kSiblings && Ops::kSumsBuckets)
-    if (method == SPECDEC_PATHS) return walk_paths(t, ops, at, status);
+  if (goes_back(method)) return walk_back(t, method, ops, at, status);
   return walk_rejection(t, ops, at, status, tester);
 }
 
