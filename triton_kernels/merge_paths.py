@@ -5,6 +5,7 @@ import triton.language as tl
 from specdec_kernels.triton_kernels import _launch
 
 BLOCK = 128  # nodes at once
+CHAINS, TOKENS = 32, 64  # a program is for so many at least: one for all calls whose chains are not long or many
 
 
 @triton.jit
@@ -69,6 +70,6 @@ def merge_paths(call):
         arguments = dict(
             **_launch.nodes("paths", call.paths), count=count, length=length, nodes=nodes,
             draft_tokens=call.draft_tokens, parents=call.parents, leaves=call.leaves,
-            CHAINS=_launch.power_of_2(max(count, 1)), TOKENS=_launch.power_of_2(max(length, 1)), BLOCK=BLOCK,
+            CHAINS=max(CHAINS, _launch.power_of_2(count)), TOKENS=max(TOKENS, _launch.power_of_2(length)), BLOCK=BLOCK,
         )  # fmt: skip
         _launch.launch(merge_paths_kernel, (requests,), 1, arguments)

@@ -136,6 +136,7 @@ def test_trees_and_sizes_of_drafters():
 
 def test_the_ops_with_numbers_are_here():
     named = {function.__name__ for function, _ in CALLS}
-    without = {"cutoff", "first_arrivals", "tree_parents"}  # or with those of a Sampling or an Edits alone
+    # Or with those of a Sampling or an Edits alone.
+    without = {"cutoff", "first_arrivals", "merge_paths", "tree_parents"}
     parts = {"count_at_least", "mass_tiles", "overlap", "residual_race", "residual_sums", "tile_laws", "walk_tables"}
     assert named | without | parts == set(OPS)
