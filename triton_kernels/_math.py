@@ -266,11 +266,6 @@ def log_weight(w):
 
 
 @triton.jit
-def race_score(log_weight, arrival):
-    return log_weight - log(arrival)
-
-
-@triton.jit
 def slack(a, b):
     """More than all roundings of a score near these two can add up to."""
     return 2e-5 + 4e-7 * (tl.abs(a) + tl.abs(b))
