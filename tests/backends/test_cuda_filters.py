@@ -189,6 +189,7 @@ def test_figures_of_pairs(machine, rules):
             assert_same_figures(op, found, expected)
 
 
+@pytest.mark.slow
 def test_no_result_depends_on_how_rows_are_shared():
     rows = 3 * torch.randn(2, 3, 9000, generator=torch.Generator().manual_seed(0))
     (law,) = list(sides(3, {"top_p_after": ()}))[2:]
@@ -250,7 +251,12 @@ class TestTheLaunch:
 
     @pytest.mark.parametrize(
         "rows, vocabulary",
-        [pytest.param(1, 262_144, marks=pytest.mark.slow), (5, 128_256), (100, 8192), (265, 4100)],
+        [
+            pytest.param(1, 262_144, marks=pytest.mark.slow),
+            pytest.param(5, 128_256, marks=pytest.mark.slow),
+            (100, 8192),
+            (265, 4100),
+        ],
     )
     def test_no_block_comes_late(self, rows, vocabulary):
         with specdec_kernels.backend("cuda-host"):

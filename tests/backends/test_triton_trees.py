@@ -139,7 +139,7 @@ def test_bad_parents_are_absent_where_the_host_does_not_look(options, monkeypatc
     assert_same(verify_tree, **call | {"parents": BAD}, max_depth=2)
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 @SPACES
 def test_rows_that_are_no_laws(space):
     generator = torch.Generator().manual_seed(37)

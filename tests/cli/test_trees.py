@@ -31,6 +31,7 @@ def test_shapes_have_the_size_asked_for():
     assert trees.SHAPES["SpecInfer"](5, acceptance) == DraftTree.from_parents([-1, 0, 1, 2, 2, 2])
 
 
+@pytest.mark.slow
 def test_lines_are_what_the_measured_acceptance_makes_of_each_shape(figure):
     by_child = curves(figure["panels"][2])
     for panel, method in zip(figure["panels"][:2], trees.METHODS, strict=True):
@@ -47,6 +48,7 @@ def test_lines_are_what_the_measured_acceptance_makes_of_each_shape(figure):
         assert (np.array(lines["bound on every tree"]["y"]) >= best).all()
 
 
+@pytest.mark.slow
 def test_played_rounds_lie_near_the_lines(figure):
     """At one drafted token all shapes are one; a few dozen rounds tell acceptance to a tenth or two."""
     for panel in figure["panels"][:2]:
@@ -59,6 +61,7 @@ def test_played_rounds_lie_near_the_lines(figure):
             assert (np.abs(np.array(played["y"]) - np.array(lines[name]["y"])[[0, 2]]) < near).all()
 
 
+@pytest.mark.slow
 def test_command_writes_its_figures(tmp_path, monkeypatch, figure):
     monkeypatch.setattr(trees, "figure", lambda *_: figure)
     assert main(["figures", "trees", "--out", str(tmp_path)]) == 0

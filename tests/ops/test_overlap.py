@@ -239,6 +239,7 @@ def test_gradients_once_and_without_outputs():
         assert not overlap(target, draft).kl.requires_grad
 
 
+@pytest.mark.slow
 def test_gradients_through_a_compiled_call():
     target, draft = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(11))
     step = torch.compile(lambda p, q: overlap(p, q).kl.sum() - overlap(p, q).accept.sum(), fullgraph=True)
