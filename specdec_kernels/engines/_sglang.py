@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from sglang.srt.layers.dp_attention import is_dp_attention_enabled
-from sglang.srt.layers.sampler import Sampler
+from sglang.srt.layers.sampler import Sampler, _SamplingMaskCapture
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative import eagle_utils, spec_utils
 from sglang.srt.utils.async_probe import sanitize_nan_logits
@@ -18,6 +18,7 @@ import specdec_kernels as specdec
 from specdec_kernels import Draft, Form, InputPositions, Sampling
 from specdec_kernels.engines import _sglang_penalties as penalties
 from specdec_kernels.engines import sglang as ours
+from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._noise import kept, positions, seed_of
 from specdec_kernels.engines._refusals import refuse
 
@@ -209,14 +210,17 @@ class SpecdecSampler(Sampler):
         self, logits_output: Any, sampling_info: Any, return_logprob: bool, top_logprobs_nums: list[int],
         token_ids_logprobs: list[list[int]], positions: torch.Tensor, **options: Any,
     ) -> torch.Tensor:  # fmt: skip
-        refuse(return_sampling_mask=sampling_info.sampling_mask_batch_indices is not None)
         rest = return_logprob, top_logprobs_nums, token_ids_logprobs, positions
         if sampling_info.is_all_greedy:
             return super().forward(logits_output, sampling_info, *rest, **options)
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
         noise = noise_of(sampling_info, positions)
-        self._drawn = specdec.race_sample(logits, sampling=sampling_of(sampling_info), **noise)
-        if return_logprob:
+        law, self._kept = sampling_of(sampling_info), None
+        self._drawn = specdec.race_sample(logits, sampling=law, **noise)
+        masked = sampling_info.sampling_mask_batch_indices is not None
+        if masked:
+            self._kept = seen(kept_by(logits, self._drawn, law).bits, logits.shape[1])
+        if return_logprob or masked:
             if options.get("logprob_logits") is not None:
                 self._preprocess_logits(options["logprob_logits"], sampling_info)
             processed = copy.copy(sampling_info)
@@ -225,6 +229,10 @@ class SpecdecSampler(Sampler):
         self._sync_token_ids_across_tp(self._drawn, sampling_info)
         return self._drawn
 
-    def _sample_from_probs(self, *given: Any) -> tuple[torch.Tensor, None]:
-        """What `forward` drew; SGLang goes on to the logprobs."""
-        return self._drawn, None
+    def _sample_from_probs(self, probs: torch.Tensor, sampling_info: Any, *given: Any) -> tuple[torch.Tensor, Any]:
+        """What `forward` drew, and the sets that it was drawn from; SGLang goes on to the logprobs."""
+        if self._kept is None:
+            return self._drawn, None
+        rows = sampling_info.sampling_mask_batch_indices
+        weights = probs[rows].masked_fill_(~self._kept[rows], 0.0)
+        return self._drawn, _SamplingMaskCapture(weights, None, None, rows)

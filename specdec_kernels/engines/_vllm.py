@@ -13,6 +13,7 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
 from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext
+from vllm.v1.worker.gpu.sample.output import SamplingMaskTensors
 from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
@@ -21,6 +22,7 @@ from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 
 from specdec_kernels import Edits, Sampling
 from specdec_kernels.engines import vllm as ours
+from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 
 
@@ -58,10 +60,7 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
     check_version()
     config = state.vllm_config
     speculative = config.speculative_config
-    ours.refuse(
-        watermark_config=config.watermark_config is not None,
-        return_sampling_mask=bool(sampler.return_sampling_mask),
-    )
+    ours.refuse(watermark_config=config.watermark_config is not None)
     if speculative is None and method != "race":
         return None
     rejection = None if speculative is None else RejectionSampler(sampler, speculative, state.device, method)
@@ -87,7 +86,7 @@ class RejectionSampler(theirs.RejectionSampler):
         self, logits: torch.Tensor, input_batch: Any, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor,
         pos: torch.Tensor, max_chunk_logits: int, max_num_logprobs: int,
         verify_draft_sampled: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor, Any, None]:  # fmt: skip
+    ) -> tuple[torch.Tensor, torch.Tensor, Any, Any]:  # fmt: skip
         batch, sampler = input_batch, self.sampler
         per_request = None
         if not self.enable_adaptive_verification:  # with it, the host does not know how many rows a request has
@@ -99,23 +98,29 @@ class RejectionSampler(theirs.RejectionSampler):
             input_ids=draft_sampled, pos=pos, seq_lens_upper_bound_np=batch.seq_lens_cpu_upper_bound.numpy(),
         )  # fmt: skip
         wants_processed = max_num_logprobs != NO_LOGPROBS and sampler.logprobs_mode in PROCESSED
-        law = shaped(sampler, logits, context, fused=not wants_processed)
+        law = shaped(sampler, logits, context, fused=not (wants_processed or sampler.return_sampling_mask))
         tokens, num_sampled = ours.verify(
             law.rows, draft_logits, draft_sampled if verify_draft_sampled is None else verify_draft_sampled,
             batch.cu_num_logits, pos, batch.idx_mapping, self.num_speculative_steps,
             per_request, seed=sampler.sampling_states.seeds.gpu, sampling=law.sampling, edits=law.edits,
             drawn_by=Sampling(law.sampling.temperature), method=self.method,
         )  # fmt: skip
-        if max_num_logprobs == NO_LOGPROBS:
+        if max_num_logprobs == NO_LOGPROBS and not sampler.return_sampling_mask:
             return tokens, num_sampled, None, None
-        rows, sampling = (law.rows, law.sampling) if wants_processed else (logits, None)
         flat = tokens[:, :per_request].reshape(-1) if per_request else self._of_rows(tokens, batch, len(logits))
+        masks = None
+        if sampler.return_sampling_mask:
+            kept = kept_by(law.rows, flat, law.sampling, batch.expanded_idx_mapping)
+            masks = masks_of(kept, batch.cu_num_logits, self.num_speculative_steps + 1, logits.shape[1])
+        if max_num_logprobs == NO_LOGPROBS:
+            return tokens, num_sampled, None, masks
+        rows, sampling = (law.rows, law.sampling) if wants_processed else (logits, None)
         found = scored(rows, flat, max_num_logprobs, sampling, batch.expanded_idx_mapping, sampler.logprobs_mode)
         if len(logits) == len(tokens):
-            return tokens, num_sampled, LogprobsTensors(*found), None
+            return tokens, num_sampled, LogprobsTensors(*found), masks
         if self.enable_adaptive_verification:
-            return tokens, num_sampled, LogprobsTensors(*found, None, batch.cu_num_logits.clone()), None
-        return tokens, num_sampled, LogprobsTensors(*found, batch.cu_num_logits_np.tolist()), None
+            return tokens, num_sampled, LogprobsTensors(*found, None, batch.cu_num_logits.clone()), masks
+        return tokens, num_sampled, LogprobsTensors(*found, batch.cu_num_logits_np.tolist()), masks
 
     @staticmethod
     def _of_rows(tokens: torch.Tensor, batch: Any, count: int) -> torch.Tensor:
@@ -123,6 +128,17 @@ class RejectionSampler(theirs.RejectionSampler):
         rows = torch.arange(count, device=tokens.device)
         request = torch.searchsorted(batch.cu_num_logits[1:].contiguous(), rows, right=True)
         return tokens[request.clamp_(max=len(tokens) - 1), batch.expanded_local_pos]
+
+
+def masks_of(kept: Any, starts: torch.Tensor, places: int, vocabulary: int) -> Any:
+    """The sets of rows as vLLM has them, by request and place; it reads those of tokens that were sampled.
+
+    No ids, so vLLM takes them from the bits.
+    """
+    each = torch.arange(places, device=starts.device)
+    rows = (starts[:-1, None] + each).clamp_(max=len(kept.count) - 1).flatten()
+    packed = kept.bits[rows].view(torch.uint8)[:, : -(-vocabulary // 8)]
+    return SamplingMaskTensors(kept.bits.new_empty(len(rows), 0), packed, kept.count[rows], vocabulary, places)
 
 
 class Shaped(NamedTuple):
@@ -198,8 +214,13 @@ def _sample(
         seq_lens_upper_bound_np=seq_lens_upper_bound_np,
     )  # fmt: skip
     wants_processed = return_logprobs and self.logprobs_mode in PROCESSED
-    law, seeds = shaped(self, logits, context, fused=not wants_processed), self.sampling_states.seeds.gpu
+    fused = not (wants_processed or self.return_sampling_mask)
+    law, seeds = shaped(self, logits, context, fused=fused), self.sampling_states.seeds.gpu
     sampled = ours.drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits)
+    if self.return_sampling_mask:  # vLLM takes the finite ones for the set, and there is no temperature 0
+        kept = kept_by(law.rows, sampled, law.sampling, expanded_idx_mapping)
+        scaled = law.rows.float() / self.sampling_states.temperature.gpu[expanded_idx_mapping, None]
+        return sampled, scaled.masked_fill_(~seen(kept.bits, logits.shape[1]), -torch.inf)
     if wants_processed:
         logits = self.apply_sampling_params(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,

@@ -8,13 +8,20 @@ import os
 import sys
 import types
 from array import array
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 
 import specdec_kernels.engines
 
 OURS = "_sglang", "_sglang_penalties"
+
+
+class _SamplingMaskCapture(NamedTuple):
+    weights: torch.Tensor
+    token_ids: torch.Tensor | None
+    selected_weight: torch.Tensor | None
+    batch_rows: torch.Tensor
 
 
 class Sampler(torch.nn.Module):
@@ -30,7 +37,7 @@ class Sampler(torch.nn.Module):
         """As SGLang's: logits become probabilities in place, and the tokens' logprobs are kept."""
         logits = self._preprocess_logits(logits_output.next_token_logits, info)
         logits[:] = (logits / info.temperatures).softmax(-1)
-        tokens, _ = self._sample_from_probs(logits, info, positions, True)
+        tokens, logits_output.capture = self._sample_from_probs(logits, info, positions, True)
         logits_output.next_token_logprobs = logits.log().gather(1, tokens[:, None])[:, 0]
         return tokens
 
@@ -236,7 +243,10 @@ def installed(monkeypatch):
     backends, group = {}, types.SimpleNamespace(world_size=1, rank=0)
     contents = {
         "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": lambda: False},
-        "sglang.srt.layers.sampler": {"Sampler": Sampler, "register_sampler_backend": backends.__setitem__},
+        "sglang.srt.layers.sampler": {
+            "Sampler": Sampler, "_SamplingMaskCapture": _SamplingMaskCapture,
+            "register_sampler_backend": backends.__setitem__,
+        },
         "sglang.srt.runtime_context": {
             "get_parallel": lambda: types.SimpleNamespace(tp_group=group, tp_rank=group.rank)
         },

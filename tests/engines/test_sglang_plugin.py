@@ -23,6 +23,7 @@ from tests.engines.sglang_stand_in import (
     schedule_batch,
     verify_input,
 )
+from tests.support.filters import kept
 from tests.support.laws import P, Q, assert_law, follows_law
 
 LAW = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1])
@@ -259,6 +260,28 @@ def test_race_is_the_sampler():
     assert torch.equal(wanted, tokens[:, 0])
 
 
+def test_sampling_masks(monkeypatch, engine):
+    """SGLang gets the weights of the tokens that our filters keep, of the rows that ask for them."""
+    logits = 2 * torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
+    given = info(
+        6, top_ks=torch.full((6,), 9, dtype=torch.int32), top_ps=torch.full((6,), 0.8), need_top_k_sampling=True,
+        need_top_p_sampling=True, temperatures=torch.full((6, 1), 0.7),
+        sampling_mask_batch_indices=torch.tensor([1, 4]),
+    )  # fmt: skip
+    output = types.SimpleNamespace(next_token_logits=logits.clone())
+    monkeypatch.setenv("SPECDEC_SGLANG", "race")
+    sglang.register()
+    backend = engine.backends["specdec"]()
+    drawn = backend.forward(output, given, False, [], [], torch.full((6,), 5))
+    for row, weights in zip(given.sampling_mask_batch_indices.tolist(), output.capture.weights, strict=True):
+        sets = kept(logits[row], Sampling.sglang(0.7, top_k=9, top_p=0.8))
+        assert torch.equal(weights > 0, sets)
+        assert torch.equal(weights[sets], (logits[row] / 0.7).softmax(-1)[sets])
+        assert sets[drawn[row]]
+    assert (output.capture.token_ids, output.capture.selected_weight) == (None, None)
+    assert output.capture.batch_rows is given.sampling_mask_batch_indices
+
+
 def test_custom_processors_run_once(monkeypatch):
     """Before the draw; logprobs are of the same rows."""
     monkeypatch.setenv("SPECDEC_SGLANG", "rejection")
@@ -439,9 +462,6 @@ def test_idle_batches_and_refusals(monkeypatch, engine):
     idle = types.SimpleNamespace(device="cpu", forward_mode=types.SimpleNamespace(is_idle=lambda: True))
     found = Registry.hook("eagle_sample")(None, idle, None)
     assert [x.numel() for x in found] == [0, 0, 0]
-    backend = sys.modules["specdec_kernels.engines._sglang"].sampler()
-    with pytest.raises(NotImplementedError, match="return_sampling_mask"):
-        backend.forward(None, info(2, sampling_mask_batch_indices=torch.arange(1)), False, [], [], None)
 
 
 def test_ranks_hear_the_first_one(engine):

@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,10 +107,6 @@ def test_refused_by_name(name, given):
     state = stand_in.ModelState(**given, additional_config={"specdec": "rejection"})
     with pytest.raises(NotImplementedError, match=name):
         state.custom_sampler(stand_in.Sampler(SLOTS, VOCABULARY))
-    sampler = stand_in.Sampler(SLOTS, VOCABULARY)
-    sampler.return_sampling_mask = True
-    with pytest.raises(NotImplementedError, match="return_sampling_mask"):
-        stand_in.ModelState(stand_in.speculative(K), {"specdec": "race"}).custom_sampler(sampler)
 
 
 def drafts_of(draft_logits, count, temperature, seed):
@@ -142,6 +139,54 @@ def test_law_of_filters_and_temperatures(forbidden):
     assert (num > 1).any()
     assert (num < K + 1).any()
     assert torch.equal(tokens >= 0, torch.arange(K + 1) < num[:, None])
+
+
+FILTERS = {"temperature": 0.8, "top_k": 12, "top_p": 0.9}
+
+
+@pytest.mark.parametrize("counts", [[K + 1] * 3, [1, K + 1, 2]], ids=["as many", "ragged"])
+@pytest.mark.parametrize("shaping", [FILTERS, FILTERS | {"forbidden": 4, "penalties": {"frequency": 0.5}}], ids=str)
+def test_sampling_masks(counts, shaping):
+    """The sets of a verdict's tokens, as vLLM reads them: by request and place, ids below the width, else bits."""
+    sampler, rejection = samplers("race", **shaping)
+    sampler.return_sampling_mask = True
+    slots = [3, 0, 4]
+    batch = stand_in.batch_of(counts, slots, [9] * 3)
+    tokens = torch.randint(0, VOCABULARY, (sum(counts),), generator=torch.Generator().manual_seed(2))
+    logits = TARGET[tokens]
+    found, num, _, masks = verified(rejection, batch, logits, tokens)
+    context = stand_in.LogitsContext(
+        batch.expanded_idx_mapping, batch.idx_mapping, batch.idx_mapping_np, batch.expanded_local_pos, tokens,
+        batch.positions, batch.seq_lens_cpu_upper_bound.numpy(),
+    )  # fmt: skip
+    rows = logits.clone()
+    for processor in sampler.logits_processors:
+        rows = processor.apply(rows, context)
+    sets = torch.stack([kept(row, Sampling.vllm(**FILTERS)) for row in rows]) & (rows > -torch.inf)
+    assert masks.rows_per_request == K + 1
+    assert masks.token_ids.shape == (3 * (K + 1), 0)
+    for request, emitted in enumerate(num.tolist()):
+        for place in range(emitted):
+            row, at = batch.cu_num_logits[request] + place, request * (K + 1) + place
+            bits = np.unpackbits(masks.packed_mask[at].numpy(), count=VOCABULARY, bitorder="little")
+            assert torch.equal(torch.tensor(bits).bool(), sets[row])
+            assert masks.counts[at] == sets[row].sum()
+            assert sets[row, found[request, place]]
+
+
+def test_sampling_masks_of_plain_steps():
+    """vLLM takes them from what `sample` gives for processed logits: those that are finite."""
+    sampler, _ = samplers("race", **FILTERS)
+    sampler.return_sampling_mask = True
+    batch, logits = stand_in.batch_of([1] * 3, [3, 0, 4], [9] * 3), TARGET[:3].bfloat16()
+    sampled, processed = sampler.sample(
+        logits, batch.expanded_idx_mapping, batch.idx_mapping, batch.idx_mapping_np, batch.positions,
+        torch.arange(3).int(), batch.expanded_local_pos, batch.seq_lens_cpu_upper_bound.numpy(),
+    )  # fmt: skip
+    sets = torch.stack([kept(row, Sampling.vllm(**FILTERS)) for row in logits.float()])
+    assert torch.equal(processed > -torch.inf, sets)
+    assert torch.equal(processed[sets], (logits.float() / 0.8)[sets])
+    assert sets[torch.arange(3), sampled].all()
 
 
 def write(method, shaping, length, prompt, speculate, vocabulary=VOCABULARY):

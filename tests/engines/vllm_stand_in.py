@@ -22,6 +22,14 @@ class LogprobsTensors(NamedTuple):
     cu_num_generated_tokens_tensor: torch.Tensor | None = None
 
 
+class SamplingMaskTensors(NamedTuple):
+    token_ids: torch.Tensor
+    packed_mask: torch.Tensor
+    counts: torch.Tensor
+    vocab_size: int
+    rows_per_request: int = 1
+
+
 @dataclass(frozen=True)
 class LogitsContext:
     expanded_idx_mapping: torch.Tensor
@@ -217,6 +225,7 @@ def modules():
         "vllm.v1.worker.gpu.sample.bad_words": [BadWordsState],
         "vllm.v1.worker.gpu.sample.logit_bias": [LogitBiasState],
         "vllm.v1.worker.gpu.sample.logits_processor.interface": [LogitsContext],
+        "vllm.v1.worker.gpu.sample.output": [SamplingMaskTensors],
         "vllm.v1.worker.gpu.sample.penalties": [PenaltiesState],
         "vllm.v1.worker.gpu.sample.sampler": [Sampler],
         "vllm.v1.worker.gpu.sample.states": [],

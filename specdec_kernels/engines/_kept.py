@@ -1,0 +1,25 @@
+"""The sets of tokens that filters keep, as engines give them to a trainer (DeepSeek-V3.2, arXiv 2512.02556)."""
+
+from __future__ import annotations
+
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Sampling
+from specdec_kernels.ops import Kept
+
+
+def kept_by(rows: torch.Tensor, tokens: torch.Tensor, sampling: Sampling, slots: torch.Tensor | None = None) -> Kept:
+    """The tokens that are kept of each row [N, V] whose token is not -1; ``slots`` says whose numbers a row has."""
+    count, vocabulary = rows.shape
+    words = torch.empty(count, -(-vocabulary // 32), dtype=torch.int32, device=rows.device)
+    kept = Kept(words, torch.empty_like(words[:, 0]))
+    index = None if slots is None else slots.int()
+    specdec.logprobs(rows, tokens, sampling=sampling, request_index=index, kept=kept)
+    return kept
+
+
+def seen(words: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """bool [N, V]: the bits of int32 [N, ceil(V / 32)]."""
+    each = torch.arange(8, device=words.device, dtype=torch.uint8)
+    return (words.view(torch.uint8)[..., None] >> each & 1).flatten(1)[:, :vocabulary].bool()
