@@ -318,7 +318,7 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
     )  # fmt: skip
     yield run(
         "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, Edit(), noise,
-        tokens, tokens.int().flatten(), path, counts, counts, tokens, 7,
+        tokens, None, tokens.int().flatten(), path, counts, counts, tokens, 7,
     )  # fmt: skip
     found = row_counts, figures[0]
     yield run("race_sample", draft, 0, draft_map, index, row_laws[1], Edit(), row_noise, tokens.flatten(), *found)
