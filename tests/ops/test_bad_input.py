@@ -5,7 +5,7 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import race_sample, race_topk
-from tests.support.calls import every_call
+from tests.support.calls import every_call, every_refusal
 from tests.support.cases import chain_call, ragged, seeds, untouched_verdict
 from tests.support.ops import overlap, residual, verify_chain
 
@@ -33,112 +33,95 @@ def pair(op):
     return lambda **changes: op(**{"target": ROWS, "draft": ROWS} | changes)
 
 
-CASES = [
-    # what is checked, how it is wrong, the error and what it says
-    (chain, {"draft_tokens": torch.zeros(3, 2)}, TypeError, r"draft_tokens: expected .*int64.*; got float32 \[3, 2\]"),
-    (chain, {"draft_tokens": [[1, 2]]}, TypeError, "draft_tokens: expected a tensor.*; got list"),
-    (chain, {"draft_tokens": torch.zeros(3, dtype=torch.int64)}, ValueError, r"draft_tokens: expected 2 dim.*\[3\]"),
-    (chain, {"draft_tokens": torch.zeros(3, 3, dtype=torch.int64)}, ValueError, r"target: expected shape \[3, 4, V\]"),
-    (chain, {"target": torch.zeros(3, 3, 10, dtype=torch.float64)}, TypeError, "target: expected .*; got float64"),
-    (chain, {"target": torch.zeros(3, 10, 3).transpose(1, 2)}, ValueError, "target: expected unit stride"),
-    (chain, {"target": torch.zeros(3, 3, 0)}, ValueError, "target: expected rows of at least one token"),
-    (chain, {"target": torch.zeros(4, 3, 10)}, ValueError, r"target: expected shape \[3, 3, V\]; got .*\[4, 3, 10\]"),
-    (chain, {"target": torch.zeros(3, 3, 10, device="meta")}, ValueError, "draft_tokens: expected a tensor on meta"),
-    (chain, {"draft": torch.zeros(3, 3, 10)}, ValueError, r"draft: expected shape \[3, 2, 'V'\]; got .*\[3, 3, 10\]"),
-    (chain, {"draft": torch.zeros(3, 2, 11)}, ValueError, "draft: expected a vocabulary no larger .* 10; got 11"),
-    (chain, {"draft": torch.zeros(3, 2, 10, dtype=torch.int32)}, TypeError, "draft: expected .*; got int32"),
-    (chain, {"method": "race"}, ValueError, "draft: expected None with method='race'"),
-    (chain, {"method": "gumbel"}, ValueError, "method: expected one of 'rejection', 'race', 'block'; got 'gumbel'"),
-    (chain, {"space": "log"}, ValueError, "space: expected one of 'logits', 'probs'; got 'log'"),
-    (chain, {"temperature": -1.0}, ValueError, r"temperature: expected a number at least 0 and finite; got -1.0"),
-    (chain, {"temperature": float("nan")}, ValueError, "temperature: expected .*; got nan"),
-    (chain, {"temperature": float("inf")}, ValueError, "temperature: expected .*; got inf"),
-    (chain, {"temperature": 0.7, "space": "probs"}, ValueError, "temperature: expected 0 or 1 with space='probs'"),
-    (chain, {"temperature": "1"}, TypeError, "temperature: expected a float or a float32 tensor; got '1'"),
-    (
-        chain,
-        {"temperature": torch.ones(3, dtype=torch.float64)},
-        TypeError,
-        "temperature: expected float32; got float64",
-    ),
-    (chain, {"temperature": torch.ones(4)}, ValueError, r"temperature: expected shape \[3\]; got float32 \[4\]"),
-    (chain, {"draft_prob": 1.5}, ValueError, r"draft_prob: expected a number \[0, 1\]; got 1.5"),
-    (chain, {"draft_prob": torch.ones(3, 3)}, ValueError, r"draft_prob: expected shape \[3, 2\]"),
-    (chain, {"draft_prob": 0.5, "draft": None}, ValueError, "draft_prob: expected 1 without draft laws"),
-    (chain, {"draft_prob": 0.5, "draft": None, "method": "race"}, ValueError, "expected 1 and 0 with method='race'"),
-    (chain, {"draft_prob": 0.5, "method": "block"}, ValueError, "draft_prob, epsilon: .* 1 and 0 with method='block'"),
-    (chain, {"epsilon": 0.1, "method": "block"}, ValueError, "draft_prob, epsilon: .* 1 and 0 with method='block'"),
-    (chain, {"epsilon": -0.1}, ValueError, "epsilon: expected .*; got -0.1"),
-    (chain, {"epsilon": 0.1, "draft": None, "method": "race"}, ValueError, "epsilon: expected 1 and 0"),
-    (chain, {"epsilon": torch.ones(2)}, ValueError, r"epsilon: expected shape \[3\]; got float32 \[2\]"),
-    (chain, {"seed": 1, "position": 2}, ValueError, r"seed: expected one seed per request \(int64 \[3\]\)"),
-    (chain, {"seed": 1.0}, TypeError, "seed: expected an int or an int64 tensor; got 1.0"),
-    (chain, {"seed": True}, TypeError, "seed: expected an int"),
-    (chain, {"seed": torch.zeros(3, dtype=torch.int16)}, TypeError, "seed: expected int64; got int16"),
-    (chain, {"seed": 2**64}, ValueError, "seed: expected 64 bits"),
-    (chain, {"position": torch.zeros(2, dtype=torch.int64)}, ValueError, r"position: expected shape \[3\]"),
-    (chain, {"nonce": None}, TypeError, "nonce: expected an int"),
-    (chain, {"packing.max_drafts": 2}, ValueError, "max_drafts: expected None without cu_drafts; got 2"),
-    (chain, {"out": torch.zeros(3)}, TypeError, "out: expected"),
-    (chain, {"out": untouched_verdict(3, 4)}, ValueError, r"out.tokens: expected shape \[3, 3\]; got int64 \[3, 4\]"),
-    (chain, {"out": [t.long() for t in untouched_verdict(3, 3)]}, TypeError, "out.num_accepted: expected .*int32"),
-    (
-        ragged_chain,
-        {"packing.cu_drafts": torch.tensor([0, 2, 2, 3])},
-        TypeError,
-        "cu_drafts: expected .*int32; got int64",
-    ),
-    (
-        ragged_chain,
-        {"packing.cu_drafts": torch.tensor([0, 3], dtype=torch.int32)},
-        ValueError,
-        r"target: expected 4 rows",
-    ),
-    (
-        ragged_chain,
-        {"packing.cu_drafts": torch.tensor([], dtype=torch.int32)},
-        ValueError,
-        r"cu_drafts: expected contiguous",
-    ),
-    (ragged_chain, {"draft_tokens": torch.zeros(3, 1, dtype=torch.int64)}, ValueError, "draft_tokens: expected 1 dim"),
-    (
-        ragged_chain,
-        {"draft": torch.zeros(4, 10)},
-        ValueError,
-        r"draft: expected shape \[3, 'V'\]; got float32 \[4, 10\]",
-    ),
-    (ragged_chain, {"packing.max_drafts": -1}, ValueError, "max_drafts: expected an int of 0 or more; got -1"),
-    (sample, {"target": torch.zeros(())}, ValueError, "target: expected rows"),
-    (sample, {"target": ROWS.T}, ValueError, "target: expected unit stride"),
-    (sample, {"seed": 1}, ValueError, "seed: expected one seed per request"),
-    (sample, {"seed": seeds(4)}, ValueError, r"seed: expected shape \[3\]; got int64 \[4\]"),
-    (sample, {"temperature": torch.ones(2)}, ValueError, "temperature: expected shape"),
-    (sample, {"space": "weights"}, ValueError, "space: expected one of"),
-    (sample, {"out": torch.zeros(3)}, TypeError, "out: expected a tensor of int64; got float32"),
-    (sample, {"out": torch.zeros(4, dtype=torch.int64)}, ValueError, r"out: expected shape \[3\]"),
-    (topk, {"k": 0}, ValueError, "k: expected an int from 1 to the vocabulary's 10; got 0"),
-    (topk, {"k": 11}, ValueError, "k: expected an int from 1 to the vocabulary's 10; got 11"),
-    (topk, {"k": 2.0}, ValueError, "k: expected an int"),
-    *(
-        (pair(op), changes, error, message)
-        for op in (residual, overlap)
-        for changes, error, message in (
-            ({"draft": torch.zeros(2, 10)}, ValueError, r"draft: expected shape \[3, 'V'\]; got float32 \[2, 10\]"),
-            ({"draft": torch.zeros(3, 11)}, ValueError, "draft: expected a vocabulary no larger"),
-            ({"target": ROWS.int()}, TypeError, "target: expected .*; got int32"),
-            ({"temperature": -1.0}, ValueError, "temperature: expected"),
-            ({"space": None}, ValueError, "space: expected one of"),
-        )
-    ),
-    (pair(residual), {"draft_prob": 2.0}, ValueError, r"draft_prob: expected a number \[0, 1\]; got 2.0"),
-]
+REFUSED = {
+    "chain": (chain, {}, [
+        ({"draft_tokens": torch.zeros(3, 2)}, TypeError, r"draft_tokens: expected .*int64.*; got float32 \[3, 2\]"),
+        ({"draft_tokens": [[1, 2]]}, TypeError, "draft_tokens: expected a tensor.*; got list"),
+        ({"draft_tokens": torch.zeros(3, dtype=torch.int64)}, ValueError, r"draft_tokens: expected 2 dim.*\[3\]"),
+        ({"draft_tokens": torch.zeros(3, 3, dtype=torch.int64)}, ValueError, r"target: expected shape \[3, 4, V\]"),
+        ({"target": torch.zeros(3, 3, 10, dtype=torch.float64)}, TypeError, "target: expected .*; got float64"),
+        ({"target": torch.zeros(3, 10, 3).transpose(1, 2)}, ValueError, "target: expected unit stride"),
+        ({"target": torch.zeros(3, 3, 0)}, ValueError, "target: expected rows of at least one token"),
+        ({"target": torch.zeros(4, 3, 10)}, ValueError, r"target: expected shape \[3, 3, V\]; got .*\[4, 3, 10\]"),
+        ({"target": torch.zeros(3, 3, 10, device="meta")}, ValueError, "draft_tokens: expected a tensor on meta"),
+        ({"draft": torch.zeros(3, 3, 10)}, ValueError, r"draft: expected shape \[3, 2, 'V'\]; got .*\[3, 3, 10\]"),
+        ({"draft": torch.zeros(3, 2, 11)}, ValueError, "draft: expected a vocabulary no larger .* 10; got 11"),
+        ({"draft": torch.zeros(3, 2, 10, dtype=torch.int32)}, TypeError, "draft: expected .*; got int32"),
+        ({"method": "race"}, ValueError, "draft: expected None with method='race'"),
+        ({"method": "gumbel"}, ValueError, "method: expected one of 'rejection', 'race', 'block'; got 'gumbel'"),
+        ({"space": "log"}, ValueError, "space: expected one of 'logits', 'probs'; got 'log'"),
+        ({"temperature": -1.0}, ValueError, r"temperature: expected a number at least 0 and finite; got -1.0"),
+        ({"temperature": float("nan")}, ValueError, "temperature: expected .*; got nan"),
+        ({"temperature": float("inf")}, ValueError, "temperature: expected .*; got inf"),
+        ({"temperature": 0.7, "space": "probs"}, ValueError, "temperature: expected 0 or 1 with space='probs'"),
+        ({"temperature": "1"}, TypeError, "temperature: expected a float or a float32 tensor; got '1'"),
+        ({"temperature": torch.ones(3, dtype=torch.float64)}, TypeError, "temperature: expected float32; got float64"),
+        ({"temperature": torch.ones(4)}, ValueError, r"temperature: expected shape \[3\]; got float32 \[4\]"),
+        ({"draft_prob": 1.5}, ValueError, r"draft_prob: expected a number \[0, 1\]; got 1.5"),
+        ({"draft_prob": torch.ones(3, 3)}, ValueError, r"draft_prob: expected shape \[3, 2\]"),
+        ({"draft_prob": 0.5, "draft": None}, ValueError, "draft_prob: expected 1 without draft laws"),
+        ({"draft_prob": 0.5, "draft": None, "method": "race"}, ValueError, "draft_prob, epsilon: expected 1 and 0 with method='race'"),
+        ({"draft_prob": 0.5, "method": "block"}, ValueError, "draft_prob, epsilon: .* 1 and 0 with method='block'"),
+        ({"epsilon": 0.1, "method": "block"}, ValueError, "draft_prob, epsilon: .* 1 and 0 with method='block'"),
+        ({"epsilon": -0.1}, ValueError, "epsilon: expected .*; got -0.1"),
+        ({"epsilon": 0.1, "draft": None, "method": "race"}, ValueError, "draft_prob, epsilon: expected 1 and 0"),
+        ({"epsilon": torch.ones(2)}, ValueError, r"epsilon: expected shape \[3\]; got float32 \[2\]"),
+        ({"seed": 1, "position": 2}, ValueError, r"seed: expected one seed per request \(int64 \[3\]\)"),
+        ({"seed": 1.0}, TypeError, "seed: expected an int or an int64 tensor; got 1.0"),
+        ({"seed": True}, TypeError, "seed: expected an int"),
+        ({"seed": torch.zeros(3, dtype=torch.int16)}, TypeError, "seed: expected int64; got int16"),
+        ({"seed": 2**64}, ValueError, "seed: expected 64 bits"),
+        ({"position": torch.zeros(2, dtype=torch.int64)}, ValueError, r"position: expected shape \[3\]"),
+        ({"nonce": None}, TypeError, "nonce: expected an int"),
+        ({"packing.max_drafts": 2}, ValueError, "packing.max_drafts: expected None without cu_drafts; got 2"),
+        ({"out": torch.zeros(3)}, TypeError, "out: expected"),
+        ({"out": untouched_verdict(3, 4)}, ValueError, r"out.tokens: expected shape \[3, 3\]; got int64 \[3, 4\]"),
+        ({"out": [t.long() for t in untouched_verdict(3, 3)]}, TypeError, "out.num_accepted: expected .*int32"),
+    ]),
+    "ragged_chain": (ragged_chain, {}, [
+        ({"packing.cu_drafts": torch.tensor([0, 2, 2, 3])}, TypeError, "packing.cu_drafts: expected .*int32; got int64"),
+        ({"packing.cu_drafts": torch.tensor([0, 3], dtype=torch.int32)}, ValueError, r"target: expected 4 rows"),
+        ({"packing.cu_drafts": torch.tensor([], dtype=torch.int32)}, ValueError, r"packing.cu_drafts: expected contiguous"),
+        ({"draft_tokens": torch.zeros(3, 1, dtype=torch.int64)}, ValueError, "draft_tokens: expected 1 dim"),
+        ({"draft": torch.zeros(4, 10)}, ValueError, r"draft: expected shape \[3, 'V'\]; got float32 \[4, 10\]"),
+        ({"packing.max_drafts": -1}, ValueError, "packing.max_drafts: expected an int of 0 or more; got -1"),
+    ]),
+    "sample": (sample, {}, [
+        ({"target": torch.zeros(())}, ValueError, "target: expected rows"),
+        ({"target": ROWS.T}, ValueError, "target: expected unit stride"),
+        ({"seed": 1}, ValueError, "seed: expected one seed per request"),
+        ({"seed": seeds(4)}, ValueError, r"seed: expected shape \[3\]; got int64 \[4\]"),
+        ({"temperature": torch.ones(2)}, ValueError, "temperature: expected shape"),
+        ({"space": "weights"}, ValueError, "space: expected one of"),
+        ({"out": torch.zeros(3)}, TypeError, "out: expected a tensor of int64; got float32"),
+        ({"out": torch.zeros(4, dtype=torch.int64)}, ValueError, r"out: expected shape \[3\]"),
+    ]),
+    "topk": (topk, {}, [
+        ({"k": 0}, ValueError, "k: expected an int from 1 to the vocabulary's 10; got 0"),
+        ({"k": 11}, ValueError, "k: expected an int from 1 to the vocabulary's 10; got 11"),
+        ({"k": 2.0}, ValueError, "k: expected an int"),
+    ]),
+    **{op.__name__: (pair(op), {}, [
+        ({"draft": torch.zeros(2, 10)}, ValueError, r"draft: expected shape \[3, 'V'\]; got float32 \[2, 10\]"),
+        ({"draft": torch.zeros(3, 11)}, ValueError, "draft: expected a vocabulary no larger"),
+        ({"target": ROWS.int()}, TypeError, "target: expected .*; got int32"),
+        ({"temperature": -1.0}, ValueError, "temperature: expected"),
+        ({"space": None}, ValueError, "space: expected one of"),
+    ]) for op in (residual, overlap)},
+    "residual, one-hot": (pair(residual), {}, [
+        ({"draft_prob": 2.0}, ValueError, r"draft_prob: expected a number \[0, 1\]; got 2.0"),
+    ]),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("call, changes, error, message", CASES)
-def test_refused(call, changes, error, message):
-    call()
-    with pytest.raises(error, match=message):
-        call(**changes)
+@pytest.mark.parametrize("name", every_refusal())
+def test_refused(name):
+    """A call is good; each change to it is refused by an error that begins with what is wrong."""
+    function, arguments, cases = every_refusal()[name]
+    function(**arguments)
+    for changes, error, message in cases:
+        with pytest.raises(error, match=f"^({message})"):
+            function(**arguments | changes)
 
 
 @pytest.mark.parametrize("name", every_call())

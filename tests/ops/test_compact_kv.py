@@ -235,37 +235,30 @@ def test_nothing_to_move():
     assert torch.equal(cache.flatten(), torch.arange(8.0))
 
 
-def test_bad_input():
-    cache, path = torch.zeros(2, 1, 8, 4), path_of([0, 1], [0, 2])
-    for arguments, error, message in (
-        ((cache[0], path), ValueError, r"cache: expected shape \[2, H, S, E\]; got float32 \[1, 8, 4\]"),
-        ((cache[:1], path), ValueError, r"cache: expected shape \[2, H, S, E\]"),
-        ((cache.transpose(2, 3), path), ValueError, "cache: expected unit stride along the last dimension"),
-        (([cache, None], path), TypeError, "cache: expected a tensor or a sequence of them; got None"),
-        ((cache.to("meta"), path), ValueError, "cache: expected a tensor on cpu"),
-        ((cache, path.long()), TypeError, "path: expected a tensor of int32; got int64"),
-        ((cache, path[0]), ValueError, "path: expected 2 dimensions"),
-        ((cache, path_of([0, 1, 2], [0, 2, 3])[:, ::2]), ValueError, "path: expected unit stride along the depth"),
-    ):
-        with pytest.raises(error, match=message):
-            compact_kv(*arguments, prefix_len=0)
-    table = torch.zeros(2, 3, dtype=torch.int32)
-    for caches, pages, error, message in (
-        (cache, table.long(), TypeError, "block_table: expected a tensor of int32; got int64"),
-        (cache, table[:1], ValueError, r"block_table: expected shape \[2, M\], M > 0; got int32 \[1, 3\]"),
-        (cache, table[:, :0], ValueError, r"block_table: expected shape \[2, M\], M > 0; got int32 \[2, 0\]"),
-        (cache, table[0], ValueError, "block_table: expected 2 dimensions"),
-        (cache, table.repeat(1, 2)[:, ::2], ValueError, "block_table: expected unit stride along pages"),
-        (cache[0], table, ValueError, r"cache: expected shape \[P, H, S, E\]; got float32 \[1, 8, 4\]"),
+CACHE, PATH, TABLE = torch.zeros(2, 1, 8, 4), path_of([0, 1], [0, 2]), torch.zeros(2, 3, dtype=torch.int32)
+REFUSED = {
+    "compact_kv": (compact_kv, {"cache": CACHE, "path": PATH, "prefix_len": 0}, [
+        ({"cache": CACHE[0]}, ValueError, r"cache: expected shape \[2, H, S, E\]; got float32 \[1, 8, 4\]"),
+        ({"cache": CACHE[:1]}, ValueError, r"cache: expected shape \[2, H, S, E\]"),
+        ({"cache": CACHE.transpose(2, 3)}, ValueError, "cache: expected unit stride along the last dimension"),
+        ({"cache": [CACHE, None]}, TypeError, "cache: expected a tensor or a sequence of them; got None"),
+        ({"cache": CACHE.to("meta")}, ValueError, "cache: expected a tensor on cpu"),
+        ({"path": PATH.long()}, TypeError, "path: expected a tensor of int32; got int64"),
+        ({"path": PATH[0]}, ValueError, "path: expected 2 dimensions"),
+        ({"path": path_of([0, 1, 2], [0, 2, 3])[:, ::2]}, ValueError, "path: expected unit stride along the depth"),
+        ({"prefix_len": -1}, ValueError, "prefix_len: expected 0 to .*; got -1"),
+    ]),
+    "pages": (compact_kv, {"cache": CACHE, "path": PATH, "prefix_len": 0, "block_table": TABLE}, [
+        ({"block_table": TABLE.long()}, TypeError, "block_table: expected a tensor of int32; got int64"),
+        ({"block_table": TABLE[:1]}, ValueError, r"block_table: expected shape \[2, M\], M > 0; got int32 \[1, 3\]"),
+        ({"block_table": TABLE[:, :0]}, ValueError, r"block_table: expected shape \[2, M\], M > 0; got int32 \[2, 0\]"),
+        ({"block_table": TABLE[0]}, ValueError, "block_table: expected 2 dimensions"),
+        ({"block_table": TABLE.repeat(1, 2)[:, ::2]}, ValueError, "block_table: expected unit stride along pages"),
+        ({"cache": CACHE[0]}, ValueError, r"cache: expected shape \[P, H, S, E\]; got float32 \[1, 8, 4\]"),
         (
-            [cache, cache[:, :, :4].clone()],
-            table,
-            ValueError,
+            {"cache": [CACHE, CACHE[:, :, :4].clone()]}, ValueError,
             r"cache: expected pages of one size; got pages of \[4, 8\]",
         ),
-        (cache, table[:, :1].expand(2, 2**29), ValueError, "block_table: expected unit stride"),
-    ):
-        with pytest.raises(error, match=message):
-            compact_kv(caches, path, prefix_len=0, block_table=pages)
-    with pytest.raises(ValueError, match=r"prefix_len: expected 0 to .*; got -1"):
-        compact_kv(cache, path, prefix_len=-1)
+        ({"block_table": TABLE[:, :1].expand(2, 2**29)}, ValueError, "block_table: expected unit stride"),
+    ]),
+}  # fmt: skip

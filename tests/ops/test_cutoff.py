@@ -420,13 +420,9 @@ class TestCalls:
         assert all(map(torch.equal, found, expected))
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"out": (torch.zeros(3),) * 2}, r"out: expected \(value, last, count, mass, max\); got tuple"),
-        ({"out": (torch.zeros(3),) * 5}, "out.last: expected a tensor of int64; got float32"),
-    ],
-)
-def test_refused(options, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        cutoff(rows_of(3, 9), **options)
+REFUSED = {
+    "cutoff": (cutoff, {"rows": rows_of(3, 9)}, [
+        ({"out": (torch.zeros(3),) * 2}, TypeError, r"out: expected \(value, last, count, mass, max\); got tuple"),
+        ({"out": (torch.zeros(3),) * 5}, TypeError, "out.last: expected a tensor of int64; got float32"),
+    ]),
+}  # fmt: skip

@@ -54,9 +54,12 @@ def test_many_rows_of_parts_that_race(backend):
     assert [x.shape for x in first_arrivals(PACKED[:, :0])] == [(0,)] * 3
 
 
-def test_bad_arguments():
-    for wrong in (PACKED[..., :2], PACKED[:0], PACKED.transpose(0, 1)):
-        with pytest.raises(ValueError, match=r"packed: expected contiguous int32 \[parts, \.\.\., 3\]"):
-            first_arrivals(wrong)
-    with pytest.raises(TypeError, match="packed: expected a tensor of int32"):
-        first_arrivals(PACKED.float())
+REFUSED = {
+    "first_arrivals": (first_arrivals, {"packed": PACKED}, [
+        *(
+            ({"packed": wrong}, ValueError, r"packed: expected contiguous int32 \[parts, \.\.\., 3\]")
+            for wrong in (PACKED[..., :2], PACKED[:0], PACKED.transpose(0, 1))
+        ),
+        ({"packed": PACKED.float()}, TypeError, "packed: expected a tensor of int32"),
+    ]),
+}  # fmt: skip

@@ -201,43 +201,38 @@ BESIDE = without_position(CALL) | {"position.positions": torch.zeros(B, K + 1).i
 ROWS = in_rows(CALL | {"draft": None}, COUNTS)
 
 
-@pytest.mark.parametrize(
-    "call, changes, error, message",
-    [
-        (ROWS, {"packing.cu_drafts": ROWS["packing.cu_rows"]}, ValueError,
+REFUSED = {
+    "rows by cu_rows": (verify_chain, ROWS, [
+        ({"packing.cu_drafts": ROWS["packing.cu_rows"]}, ValueError,
          r"packing.cu_drafts: expected None beside cu_rows; got int32 \[7\]"),
-        (ROWS, {"packing.cu_rows": ROWS["packing.cu_rows"].long()}, TypeError,
+        ({"packing.cu_rows": ROWS["packing.cu_rows"].long()}, TypeError,
          "packing.cu_rows: expected a tensor of int32; got int64"),
-        (ROWS, {"packing": ROWS["packing.cu_rows"], "packing.cu_rows": None, "packing.max_drafts": None}, TypeError,
+        ({"packing": ROWS["packing.cu_rows"], "packing.cu_rows": None, "packing.max_drafts": None}, TypeError,
          r"packing: expected a Packing; got int32 \[7\]"),
-        (ROWS, {"target": ROWS["target"][1:]}, ValueError, r"target: expected 23 rows \(D \+ B\); got"),
-        (ROWS, {"draft_tokens": ROWS["draft_tokens"][:3], "target": ROWS["target"][:3], "position.positions": seeds(3)},
+        ({"target": ROWS["target"][1:]}, ValueError, r"target: expected 23 rows \(D \+ B\); got"),
+        ({"draft_tokens": ROWS["draft_tokens"][:3], "target": ROWS["target"][:3], "position.positions": seeds(3)},
          ValueError, "target: expected a row of each of 6 requests at least; got"),
-        (ROWS, {"position.positions": seeds(5)}, ValueError,
+        ({"position.positions": seeds(5)}, ValueError,
          r"position.positions: expected shape \[23\]; got int64 \[5\]"),
-        (ROWS, {"position.positions": None, "position": None}, TypeError,
+        ({"position.positions": None, "position": None}, TypeError,
          "position: expected an int or an int64 tensor; got None"),
-        (CALL, {"position.positions": torch.zeros(B, K + 1)}, TypeError, "position.positions: expected a tensor"),
-        (CALL, {"position.positions": torch.zeros(B, K).int()}, ValueError,
+    ]),
+    "positions of rows": (verify_chain, CALL, [
+        ({"position.positions": torch.zeros(B, K + 1)}, TypeError, "position.positions: expected a tensor"),
+        ({"position.positions": torch.zeros(B, K).int()}, ValueError,
          r"position.positions: expected shape \[6, 5\]; got int32 \[6, 4\]"),
-        (BESIDE, {"nonce": 3}, ValueError, "nonce: expected 0 beside position.nonces; got 3"),
-        (BESIDE, {"nonce": seeds(B)}, ValueError, r"nonce: expected 0 beside position.nonces; got int64 \[6\]"),
-        (BESIDE, {"position.nonces": seeds(5)}, ValueError,
+        ({"request_index": torch.zeros(B)}, TypeError, "request_index: expected a tensor of int32 or int64; got"),
+        ({"request_index": seeds(5)}, ValueError, r"request_index: expected contiguous \[6\]; got int64 \[5\]"),
+    ]),
+    "nonces of rows": (verify_chain, BESIDE, [
+        ({"nonce": 3}, ValueError, "nonce: expected 0 beside position.nonces; got 3"),
+        ({"nonce": seeds(B)}, ValueError, r"nonce: expected 0 beside position.nonces; got int64 \[6\]"),
+        ({"position.nonces": seeds(5)}, ValueError,
          r"position.nonces: expected shape \[6\]; got int64 \[5\]"),
-        (BESIDE, {"position.nonces": torch.zeros(B)}, TypeError,
+        ({"position.nonces": torch.zeros(B)}, TypeError,
          "position.nonces: expected a tensor of int64 or int32; got"),
-        (CALL, {"request_index": torch.zeros(B)}, TypeError, "request_index: expected a tensor of int32 or int64; got"),
-        (CALL, {"request_index": seeds(5)}, ValueError, r"request_index: expected contiguous \[6\]; got int64 \[5\]"),
-    ],
-)  # fmt: skip
-def test_bad_input(call, changes, error, message):
-    with pytest.raises(error, match=f"^{message}"):
-        verify_chain(**call | changes)
-
-
-@pytest.mark.parametrize(
-    "changes, error, message",
-    [
+    ]),
+    "positions of nodes": (verify_tree, TREE, [
         ({"position": None}, TypeError, "position: expected an int or an int64 tensor; got None"),
         ({"position.positions": torch.zeros(B, N)}, TypeError, "position.positions: expected a tensor of"),
         ({"position.positions": seeds(N)}, ValueError, "position.positions: expected 2 dimensions; got"),
@@ -245,11 +240,8 @@ def test_bad_input(call, changes, error, message):
          r"position.positions: expected shape \[6, 7\]; got int32 \[6, 8\]"),
         ({"position.positions": torch.zeros(B, N).int(), "position.nonces": seeds(B)}, ValueError,
          r"position.nonces: expected None for trees; got int64 \[6\]"),
-    ],
-)  # fmt: skip
-def test_bad_input_of_trees(changes, error, message):
-    with pytest.raises(error, match=f"^{message}"):
-        verify_tree(**TREE | changes)
+    ]),
+}  # fmt: skip
 
 
 def test_a_nonce_is_refused_beside_a_call_that_was_remembered():

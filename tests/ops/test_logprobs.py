@@ -195,20 +195,16 @@ class TestCalls:
             logprobs(rows_of(3), TOKENS + 33, check=True)
 
 
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"tokens": TOKENS[:2]}, r"tokens: expected shape \[3\]; got int64 \[2\]"),
-        ({"top": 34}, "top: expected an int from 0 to the vocabulary's 33; got 34"),
-        ({"top": -1}, "top: expected an int from 0 to the vocabulary's 33; got -1"),
-        ({"top": True}, "top: expected an int from 0 to the vocabulary's 33; got True"),
-        ({"out": (torch.zeros(3),) * 2}, r"out: expected \(logprob, rank, top_tokens, top_logprobs\); got tuple"),
-        ({"temperature": 0.5, "sampling": Sampling()}, "temperature: expected None beside sampling="),
-    ],
-)
-def test_refused(changes, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        logprobs(**{"rows": rows_of(3), "tokens": TOKENS} | changes)
+REFUSED = {
+    "logprobs": (logprobs, {"rows": rows_of(3), "tokens": TOKENS}, [
+        ({"tokens": TOKENS[:2]}, ValueError, r"tokens: expected shape \[3\]; got int64 \[2\]"),
+        ({"top": 34}, ValueError, "top: expected an int from 0 to the vocabulary's 33; got 34"),
+        ({"top": -1}, ValueError, "top: expected an int from 0 to the vocabulary's 33; got -1"),
+        ({"top": True}, ValueError, "top: expected an int from 0 to the vocabulary's 33; got True"),
+        ({"out": (torch.zeros(3),) * 2}, TypeError, r"out: expected \(logprob, rank, top_tokens, top_log"),
+        ({"temperature": 0.5, "sampling": Sampling()}, ValueError, "temperature: expected None beside sampling="),
+    ]),
+}  # fmt: skip
 
 
 def set_of(bits, vocabulary):

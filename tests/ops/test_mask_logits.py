@@ -69,19 +69,18 @@ def test_ties_are_cut_by_id(fast_backend):
         assert (mask_logits(rows, cut)[0] > -torch.inf).nonzero().flatten().tolist() == expected
 
 
-def test_bad_arguments():
-    first_two = CUT._replace(value=CUT.value[:, :2].contiguous(), last=CUT.last[:, :2].contiguous())
-    with pytest.raises(TypeError, match="cut: expected a Cut"):
-        mask_logits(ROWS, CUT.value)
-    with pytest.raises(ValueError, match=r"cut\.value: expected shape \[2, 3\]"):
-        mask_logits(ROWS, CUT._replace(value=CUT.value[0]))
-    with pytest.raises(TypeError, match=r"cut\.last: expected a tensor of int64"):
-        mask_logits(ROWS, CUT._replace(last=CUT.count))
-    with pytest.raises(TypeError, match="out: expected a tensor of float32"):
-        mask_logits(ROWS, CUT, out=ROWS.half())
-    with pytest.raises(ValueError, match="out: expected shape"):
-        mask_logits(ROWS, CUT, out=ROWS[:, :1])
-    with pytest.raises(ValueError, match="out: expected memory of its own"):
-        mask_logits(ROWS[:, :2], first_two, out=ROWS[:, 1:])
-    with pytest.raises(ValueError, match="temperature: expected a number at least 0"):
-        mask_logits(ROWS, CUT, temperature=-1.0)
+REFUSED = {
+    "mask_logits": (mask_logits, {"rows": ROWS, "cut": CUT}, [
+        ({"cut": CUT.value}, TypeError, "cut: expected a Cut"),
+        ({"cut": CUT._replace(value=CUT.value[0])}, ValueError, r"cut\.value: expected shape \[2, 3\]"),
+        ({"cut": CUT._replace(last=CUT.count)}, TypeError, r"cut\.last: expected a tensor of int64"),
+        ({"out": ROWS.half()}, TypeError, "out: expected a tensor of float32"),
+        ({"out": ROWS[:, :1]}, ValueError, "out: expected shape"),
+        (
+            {"rows": ROWS[:, :2], "out": ROWS[:, 1:]}
+            | {"cut": CUT._replace(value=CUT.value[:, :2].contiguous(), last=CUT.last[:, :2].contiguous())},
+            ValueError, "out: expected memory of its own",
+        ),
+        ({"temperature": -1.0}, ValueError, "temperature: expected a number at least 0"),
+    ]),
+}  # fmt: skip

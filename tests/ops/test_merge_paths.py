@@ -43,14 +43,10 @@ class TestMergePaths:
         assert all(map(torch.equal, merge_paths(view), merge_paths(view.contiguous().long())))
 
 
-@pytest.mark.parametrize(
-    "paths, error, text",
-    [
-        (torch.zeros(2, 3), TypeError, "paths: expected"),
-        (torch.zeros(2, 3, dtype=torch.int64), ValueError, "paths: expected"),
-        (torch.zeros(2, 3, 8, dtype=torch.int64)[:, :, :4], ValueError, "chains 4 steps apart"),
-    ],
-)
-def test_bad_paths(paths, error, text):
-    with pytest.raises(error, match=text):
-        merge_paths(paths)
+REFUSED = {
+    "merge_paths": (merge_paths, {"paths": torch.zeros(2, 3, 4, dtype=torch.int64)}, [
+        ({"paths": torch.zeros(2, 3)}, TypeError, "paths: expected"),
+        ({"paths": torch.zeros(2, 3, dtype=torch.int64)}, ValueError, "paths: expected"),
+        ({"paths": torch.zeros(2, 3, 8, dtype=torch.int64)[:, :, :4]}, ValueError, "paths: .*chains 4 steps apart"),
+    ]),
+}  # fmt: skip

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import specdec_kernels
 from specdec_kernels import Sampling, race_sample, race_topk
 from tests.support.cases import FAR_ELEMENTS, chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
@@ -283,58 +282,37 @@ def pair_of(**changes):
     return overlap(**rows | states | {"request_index": INDEX} | changes)
 
 
-@pytest.mark.parametrize(
-    "call, changes, error, message",
-    [
-        *(
-            (call, changes, error, message)
-            for call in (sample, chain_of, tree_of, pair_of)
-            for changes, error, message in (
-                (
-                    {"request_index": INDEX.float()},
-                    TypeError,
-                    "request_index: expected a tensor of int32 or int64; got float32",
-                ),
-                ({"request_index": 3}, TypeError, "request_index: expected a tensor of int32 or int64; got 3"),
-                ({"request_index": INDEX[None]}, ValueError, "request_index: expected 1 dimensions; got int32"),
-                (
-                    {"request_index": INDEX[1:]},
-                    ValueError,
-                    r"request_index: expected contiguous \[7\]; got int32 \[6\]",
-                ),
-                (
-                    {"request_index": INDEX.repeat_interleave(2)[::2]},
-                    ValueError,
-                    r"request_index: expected contiguous \[7\]",
-                ),
-                (
-                    {"request_index": INDEX.to("meta")},
-                    ValueError,
-                    "request_index: expected a tensor on cpu; got .* meta",
-                ),
-                (
-                    {"temperature": torch.ones(4)},
-                    ValueError,
-                    r"temperature: expected shape \[5\]; got float32 \[4\]|seed: expected shape \[4\]; got int64 \[5\]",
-                ),
-            )
-        ),
-        (sample, {"position": torch.zeros(6).long()}, ValueError, r"position: expected shape \[5\]; got int64 \[6\]"),
-        (sample, {"seed": 1, "position": 1, "nonce": 1}, ValueError, "seed: expected one seed per request"),
+BY_INDEX = [
+    ({"request_index": INDEX.float()}, TypeError, "request_index: expected a tensor of int32 or int64; got float32"),
+    ({"request_index": 3}, TypeError, "request_index: expected a tensor of int32 or int64; got 3"),
+    ({"request_index": INDEX[None]}, ValueError, "request_index: expected 1 dimensions; got int32"),
+    ({"request_index": INDEX[1:]}, ValueError, r"request_index: expected contiguous \[7\]; got int32 \[6\]"),
+    ({"request_index": INDEX.repeat_interleave(2)[::2]}, ValueError, r"request_index: expected contiguous \[7\]"),
+    ({"request_index": INDEX.to("meta")}, ValueError, "request_index: expected a tensor on cpu; got .* meta"),
+    (
+        {"temperature": torch.ones(4)}, ValueError,
+        r"temperature: expected shape \[5\]; got float32 \[4\]|seed: expected shape \[4\]; got int64 \[5\]",
+    ),
+]  # fmt: skip
+REFUSED = {
+    "rows by index": (sample, {}, [
+        *BY_INDEX,
+        ({"position": torch.zeros(6).long()}, ValueError, r"position: expected shape \[5\]; got int64 \[6\]"),
+        ({"seed": 1, "position": 1, "nonce": 1}, ValueError, "seed: expected one seed per request"),
         (
-            sample,
-            {"target": logits(7, 1, 1, seed=1)},
-            ValueError,
+            {"target": logits(7, 1, 1, seed=1)}, ValueError,
             r"request_index: expected None, or rows \[B, V\] or \[B, R, V\]; got float32 \[7, 1, 1, 33\]",
         ),
-        (chain_of, {"draft_prob": torch.ones(4)}, ValueError, r"draft_prob: expected shape \[5, 3\]"),
-        (chain_of, {"draft": logits(5, 2, seed=1)}, ValueError, r"draft: expected shape \[5, 3, 'V'\]; got"),
-        (tree_of, {"draft": logits(5, 4, seed=1)}, ValueError, r"draft: expected shape \[5, 5, 'V'\]; got"),
-        (pair_of, {"draft": logits(5, 1, seed=1)}, ValueError, r"draft: expected shape \['S', 'V'\]; got float32"),
-    ],
-)
-def test_refused(call, changes, error, message):
-    with specdec_kernels.backend("reference"):
-        call()
-        with pytest.raises(error, match=message):
-            call(**changes)
+    ]),
+    "chains by index": (chain_of, {}, [
+        *BY_INDEX,
+        ({"draft_prob": torch.ones(4)}, ValueError, r"draft_prob: expected shape \[5, 3\]"),
+        ({"draft": logits(5, 2, seed=1)}, ValueError, r"draft: expected shape \[5, 3, 'V'\]; got"),
+    ]),
+    "trees by index": (tree_of, {}, [
+        *BY_INDEX, ({"draft": logits(5, 4, seed=1)}, ValueError, r"draft: expected shape \[5, 5, 'V'\]; got"),
+    ]),
+    "pairs by index": (pair_of, {}, [
+        *BY_INDEX, ({"draft": logits(5, 1, seed=1)}, ValueError, r"draft: expected shape \['S', 'V'\]; got float32"),
+    ]),
+}  # fmt: skip

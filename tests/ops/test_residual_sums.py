@@ -139,9 +139,8 @@ def test_cuts_and_edits(backend, dtypes):
         assert not status.any()
 
 
-def test_bad_arguments():
-    call = CALL
-    for change, error, message in (
+REFUSED = {
+    "residual_sums": (residual_sums, CALL, [
         ({"draft": ROWS[1][..., :30]}, ValueError, "draft: expected the target's 33 columns"),
         ({"draft": None}, TypeError, "draft: expected a tensor"),
         ({"known": torch.ones(3, 2)}, ValueError, r"known: expected shape \[3, 4\]"),
@@ -152,6 +151,5 @@ def test_bad_arguments():
         ({"cuts": torch.zeros(3, 5, dtype=torch.int32)}, ValueError, r"cuts: expected shape \[3, 6\]"),
         ({"edits": 3}, TypeError, "edits: expected an Edits"),
         ({"draft_temperature": -1.0}, ValueError, "draft_temperature: expected a number at least 0"),
-    ):
-        with pytest.raises(error, match=message):
-            residual_sums(**{**call, **change})
+    ]),
+}  # fmt: skip

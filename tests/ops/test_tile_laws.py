@@ -39,6 +39,8 @@ def test_probabilities_are_the_bits_of_the_unsharded_ops(fast_backend):
     assert torch.equal(probs.amax(-1), expected)
 
 
-def test_bad_arguments():
-    with pytest.raises(ValueError, match=r"tiles: expected shape \[2, 3\] and tiles"):
-        tile_laws(TILES[:1], RAW)
+REFUSED = {
+    "tile_laws": (tile_laws, {"tiles": TILES, "raw": RAW}, [
+        ({"tiles": TILES[:1]}, ValueError, r"tiles: expected shape \[2, 3\] and tiles"),
+    ]),
+}  # fmt: skip

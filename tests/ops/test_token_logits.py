@@ -86,14 +86,12 @@ def test_none_at_all(fast_backend):
     assert token_logits(ROWS[0], torch.tensor(7), edits=row) == -torch.inf
 
 
-def test_bad_arguments():
-    call = CALLS["token_logits"][1]
-    for change, error, message in (
+REFUSED = {
+    "token_logits": (*CALLS["token_logits"], [
         ({"tokens": TOKENS[:2]}, ValueError, r"tokens: expected shape \[3\], or one dimension more"),
         ({"places": torch.zeros(2).long()}, ValueError, r"tokens: expected shape \[2\]"),
         ({"vocab_start": 64}, ValueError, "vocab_start: expected a multiple of 128; got 64"),
         ({"edits": Edits(repetition=0)}, ValueError, "edits.repetition: expected a number more than 0"),
         ({"out": torch.zeros(3)}, ValueError, "out: expected"),
-    ):
-        with pytest.raises(error, match=message):
-            token_logits(**{**call, **change})
+    ]),
+}  # fmt: skip

@@ -183,24 +183,27 @@ class TestBadParents:
         assert positions.tolist() == [[0, 1], [9, 10], [3, 4]]
 
 
-def test_bad_input():
-    parents = torch.tensor([-1, 0, 1])
-    for call, changes, error, message in (
-        (tree_mask, {"layout": "words"}, ValueError, "layout: expected one of 'bool', 'additive', 'bits'; got 'words'"),
-        (tree_mask, {"dtype": torch.float32}, ValueError, "dtype: expected None with layout='bool'"),
-        (tree_mask, {"layout": "additive", "dtype": torch.float64}, TypeError, "dtype: expected float32, bfloat16 or"),
-        (tree_mask, {"columns": 2}, ValueError, "columns: expected an int of at least the 3 nodes; got 2"),
-        (tree_mask, {"prefix_len": -1}, ValueError, "prefix_len: expected 0 to .*; got -1"),
-        (tree_mask, {"prefix_len": torch.tensor([1.0])}, TypeError, "prefix_len: expected int64; got float32"),
-        (tree_mask, {"status": torch.zeros(1)}, TypeError, "status: expected a tensor of int32"),
-        (tree_positions, {"prefix_len": 1.5}, TypeError, "prefix_len: expected an int or an int64 tensor; got 1.5"),
-        (tree_positions, {"prefix_len": 0, "parents": [0]}, TypeError, "parents: expected a tensor of int32 or int64"),
-        (tree_positions, {"prefix_len": 0, "parents": parents[:0]}, ValueError, "parents: expected shape .*; got"),
-    ):
-        with pytest.raises(error, match=message):
-            call(**{"parents": parents} | changes)
-    with pytest.raises(ValueError, match="columns: expected an int where the host does not look"):
-        tree_mask(parents.to("meta"), prefix_len=torch.tensor([3], device="meta"))
+CHAIN = torch.tensor([-1, 0, 1])
+REFUSED = {
+    "tree_mask": (tree_mask, {"parents": CHAIN}, [
+        ({"layout": "words"}, ValueError, "layout: expected one of 'bool', 'additive', 'bits'; got 'words'"),
+        ({"dtype": torch.float32}, ValueError, "dtype: expected None with layout='bool'"),
+        ({"layout": "additive", "dtype": torch.float64}, TypeError, "dtype: expected float32, bfloat16 or"),
+        ({"columns": 2}, ValueError, "columns: expected an int of at least the 3 nodes; got 2"),
+        ({"prefix_len": -1}, ValueError, "prefix_len: expected 0 to .*; got -1"),
+        ({"prefix_len": torch.tensor([1.0])}, TypeError, "prefix_len: expected int64; got float32"),
+        ({"status": torch.zeros(1)}, TypeError, "status: expected a tensor of int32"),
+        (
+            {"parents": CHAIN.to("meta"), "prefix_len": torch.tensor([3], device="meta")}, ValueError,
+            "columns: expected an int where the host does not look",
+        ),
+    ]),
+    "tree_positions": (tree_positions, {"parents": CHAIN, "prefix_len": 0}, [
+        ({"prefix_len": 1.5}, TypeError, "prefix_len: expected an int or an int64 tensor; got 1.5"),
+        ({"parents": [0]}, TypeError, "parents: expected a tensor of int32 or int64"),
+        ({"parents": CHAIN[:0]}, ValueError, "parents: expected shape .*; got"),
+    ]),
+}  # fmt: skip
 
 
 def test_a_forward_under_the_mask_is_many_chain_forwards():

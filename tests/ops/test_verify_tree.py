@@ -569,9 +569,8 @@ def test_a_thousand_nodes(options):
         assert_same(verify_tree(**call), by_the_oracle(**call))
 
 
-def test_bad_input():
-    call = made(34, requests=3, nodes=4, vocabulary=10)
-    for changes, error, message in (
+REFUSED = {
+    "verify_tree": (verify_tree, made(34, requests=3, nodes=4, vocabulary=10), [
         ({"draft_tokens": torch.zeros(3, 5).int()}, ValueError, r"parents: expected shape \[5\] or \[3, 5\]"),
         ({"target": torch.zeros(3, 5, 10)}, ValueError, r"target: expected shape \[3, 4, V\]; got .*\[3, 5, 10\]"),
         ({"draft": torch.zeros(3, 3, 10)}, ValueError, r"draft: expected shape \[3, 4, 'V'\]"),
@@ -585,6 +584,5 @@ def test_bad_input():
         ({"max_depth": -1}, ValueError, "max_depth: expected an int of 0 or more; got -1"),
         ({"seed": 1, "position": 2}, ValueError, "seed: expected one seed per request"),
         ({"out": untouched(3, 4)[:3]}, TypeError, "out: expected .tokens, path, num_accepted, status."),
-    ):
-        with pytest.raises(error, match=message):
-            verify_tree(**call | changes)
+    ]),
+}  # fmt: skip

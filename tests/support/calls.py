@@ -1,11 +1,13 @@
 """Calls of every op, for tests that concern all ops; and what such calls are made of.
 
 ``tests/ops/test_<op>.py`` has ``CALLS``: names of calls to (public function, arguments). The first call of an op has
-tensors wherever it may have them.
+tensors wherever it may have them. ``REFUSED`` there are calls that are wrong.
 """
 
+import functools
 import importlib
 import importlib.util
+from pathlib import Path
 
 import torch
 
@@ -45,14 +47,24 @@ def cache(nodes=4, requests=3):
     return {"cache": layers, "path": path, "prefix_len": torch.arange(requests)}
 
 
+def gathered(table, names):
+    """The tables of this name of ``tests/ops/test_<name>.py``, as one; where a page or a table is not there, none."""
+    modules = [f"tests.ops.test_{name}" for name in names]
+    pages = [importlib.import_module(module) for module in modules if importlib.util.find_spec(module)]
+    return {name: entry for page in pages for name, entry in getattr(page, table, {}).items()}
+
+
+@functools.cache
 def every_call():
     """name -> (public function, arguments), of every op."""
-    found = {}
-    for op in OPS:
-        name = f"tests.ops.test_{op}"
-        if importlib.util.find_spec(name):
-            found |= importlib.import_module(name).CALLS
-    return found
+    return gathered("CALLS", OPS)
+
+
+@functools.cache
+def every_refusal():
+    """name -> (function, arguments of a good call, [(changes that make it wrong, error, how the error begins)])."""
+    pages = (Path(__file__).parents[1] / "ops").glob("test_*.py")
+    return gathered("REFUSED", [page.stem.removeprefix("test_") for page in sorted(pages)])
 
 
 def reads_rows(op):
