@@ -4,7 +4,8 @@
     make coverage TEST_OPTIONS=--quick       for the set of make test alone
 
 The tree is copied to ``build/coverage`` and compiled there by g++ with counters: the CPU backend, and csrc/cuda for the
-played machine. It takes about twice as long as the tests themselves.
+played machine. It takes about twice as long as the tests themselves. What tests Triton's kernels or PTX alone is left
+out, and of the slow tests all that Triton runs: neither is counted.
 """
 
 import argparse
@@ -19,10 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 COPY = ROOT / "build" / "coverage"
 # These compile, or run what they compiled elsewhere.
-NAMES = ("test_faults", "package/test_dist", "backends/test_triton_compiled", "backends/test_cuda_compiled")
-ELSEWHERE = [f"--ignore=tests/{name}.py" for name in NAMES]
+NAMES = ("test_faults", "package/test_dist", *(f"backends/test_{x}" for x in ("cuda_compiled", "triton_*", "ptx_*")))
+ELSEWHERE = [f"--ignore-glob=tests/{name}.py" for name in NAMES]
 ELSEWHERE.append("--deselect=tests/backends/test_cuda_ops.py::test_sanitized")
-PYTHON_TOO = ("--cov=specdec_kernels", "--cov-append", "--cov-report=json:python.json")
+SETS = {"make test": ("-m", "not slow"), "make test-all": ("-m", "slow", "-k", "not triton")}
 
 
 def run(*command, **environment):
@@ -51,19 +52,13 @@ def compiled():
     return {**built, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def counted(marked, jobs, environment):
-    """Runs the tests that are marked so, beside those before; what does not pass is shown, but counts. By folder: lines
+def counted(chosen, jobs, environment):
+    """Runs the tests that are chosen so, beside those before; what does not pass is shown, but counts. By folder: lines
     that were run, all lines, branches that were taken, all branches."""
-    tests = ["-m", "pytest", "-q", "-n", jobs, "--dist", "worksteal", "--benchmark-disable", *ELSEWHERE, "-m", marked]
+    tests = ["-m", "pytest", "-q", "-n", jobs, "--dist", "worksteal", "--benchmark-disable", *ELSEWHERE, *chosen]
     try:
-        run(
-            sys.executable,
-            *tests,
-            "--cov=specdec_kernels",
-            "--cov-append",
-            "--cov-report=json:python.json",
-            **environment,
-        )
+        python_too = ("--cov=specdec_kernels", "--cov-append", "--cov-report=json:python.json")
+        run(sys.executable, *tests, *python_too, **environment)
     except subprocess.CalledProcessError as failed:
         if failed.returncode != 1:
             raise
@@ -102,9 +97,8 @@ def main():
     arguments = parser.parse_args()
     copied()
     environment = compiled()
-    report("make test", counted("not slow", arguments.jobs, environment))
-    if not arguments.quick:
-        report("make test-all", counted("slow", arguments.jobs, environment))
+    for name, chosen in list(SETS.items())[: 1 if arguments.quick else None]:
+        report(name, counted(chosen, arguments.jobs, environment))
 
 
 if __name__ == "__main__":
