@@ -50,55 +50,13 @@ bool all_viewed(PyObject* value) {
   return torch.view(value, &view) == 0 || (PyErr_Clear(), false);
 }
 
-Tensor of_view(const dlpack::View& view) {
-  Tensor t;
-  t.data = view.data ? static_cast<char*>(view.data) + view.byte_offset : nullptr;
-  t.element = static_cast<Element>(view.dtype.code << 8 | view.dtype.bits);
-  t.element_bytes = view.dtype.bits * view.dtype.lanes / 8;
-  t.ndim = view.ndim;
-  t.device = view.device;
-  std::copy_n(view.shape, view.ndim, t.shape);
-  std::copy_n(view.strides, view.ndim, t.strides);
-  return t;
-}
-
-Ref attribute(PyObject* object, const char* name) { return Ref(PyObject_GetAttrString(object, name)); }
-Ref result(PyObject* object, const char* method) { return Ref(PyObject_CallNoArgs(attribute(object, method).get())); }
-
-int64_t integer(PyObject* object) {
-  const int64_t value = PyLong_AsLongLong(object);
-  if (value == -1 && PyErr_Occurred()) throw Raised();
-  return value;
-}
-
-Element element_of(PyObject* dtype) {
-  static constexpr struct {
-    const char* name;
-    Element element;
-  } kNamed[] = {{"torch.float32", Element::kFloat32}, {"torch.float16", Element::kFloat16},
-                {"torch.bfloat16", Element::kBFloat16}, {"torch.int32", Element::kInt32},
-                {"torch.int64", Element::kInt64},       {"torch.bool", Element::kBool},
-                {"torch.uint8", Element::kUInt8}};
-  const Ref name(PyObject_Str(dtype));
-  for (const auto& named : kNamed)
-    if (PyUnicode_CompareWithASCIIString(name.get(), named.name) == 0) return named.element;
-  return Element{};
-}
-
-Tensor by_attributes(PyObject* object) {
-  const Ref shape = attribute(object, "shape"), strides = result(object, "stride");
-  const Py_ssize_t dims = PyTuple_GET_SIZE(strides.get());
-  if (dims > Tensor::kMaxDims) expected("a tensor of at most 8 dimensions", object);
-  Tensor t = {};
-  t.data = PyLong_AsVoidPtr(result(object, "data_ptr").get());
-  t.element = element_of(attribute(object, "dtype").get());
-  t.element_bytes = static_cast<int32_t>(integer(result(object, "element_size").get()));
-  t.ndim = static_cast<int32_t>(dims);
-  for (Py_ssize_t i = 0; i < dims; ++i) {
-    t.shape[i] = integer(Ref(PySequence_GetItem(shape.get(), i)).get());
-    t.strides[i] = integer(PyTuple_GET_ITEM(strides.get(), i));
-  }
-  return t;
+void read(const dlpack::View& view, Tensor* t) {
+  t->data = view.data ? static_cast<char*>(view.data) + view.byte_offset : nullptr;
+  t->element = static_cast<Element>(view.dtype.code << 8 | view.dtype.bits);
+  t->element_bytes = view.dtype.bits * view.dtype.lanes / 8;
+  t->ndim = view.ndim;
+  t->device = view.device;
+  for (int32_t i = 0; i < view.ndim; ++i) t->shape[i] = view.shape[i], t->strides[i] = view.strides[i];
 }
 
 }  // namespace
@@ -108,19 +66,17 @@ bool view(PyObject* object, Tensor* out) {
   if (!is_tensor(object)) return false;
   if (torch.view(object, &view) != 0) return PyErr_Clear(), false;
   if (view.ndim > Tensor::kMaxDims) return false;
-  *out = of_view(view);
-  return true;
+  return read(view, out), true;
 }
 
 Tensor tensor_of(PyObject* object) {
-  if (!is_tensor(object)) {
-    if (!PyObject_HasAttrString(object, "data_ptr")) expected("a tensor", object);
-    return by_attributes(object);
-  }
+  if (!torch.tensor || !PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(torch.tensor)))
+    expected("a tensor", object);
   dlpack::View view;
   if (torch.view(object, &view) != 0) throw Raised();
   if (view.ndim > Tensor::kMaxDims) expected("a tensor of at most 8 dimensions", object);
-  return of_view(view);
+  Tensor t;
+  return read(view, &t), t;
 }
 
 PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
@@ -135,7 +91,7 @@ PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     while (api && api->version.major != dlpack::kMajor) api = api->older;
     if (!api || !api->view_object) return function.release();
     view_of_torch = api->view_object;
-    is_negative = attribute(arguments[0], "is_neg").release();
+    is_negative = Ref(PyObject_GetAttrString(arguments[0], "is_neg")).release();
     torch = {kept(arguments[0]), view_of_values};
     return function.release();
   });

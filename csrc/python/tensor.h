@@ -1,5 +1,4 @@
-// Reads Python's tensors in C++: through the functions that torch offers for this (dlpack.h), in 40 ns each. A torch
-// without these functions, and subclasses of its tensors, are read through Python attributes.
+// Reads Python's tensors in C++, through the functions that torch offers for this (dlpack.h), in 40 ns each.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +30,7 @@ struct Tensor {
   dlpack::Device device;  // of a tensor that was viewed
   int64_t shape[kMaxDims], strides[kMaxDims];  // in elements
 
+  bool is_ints() const { return element == Element::kInt32 || element == Element::kInt64; }
   bool on_host() const { return device.type == 1; }  // DLPack's number of the CPU
 
   // The byte after the last that the tensor can reach.
@@ -57,7 +57,7 @@ extern Torch torch;
 // False if the tensor cannot be viewed, is no plain torch.Tensor or has more than 8 dimensions; no error is set.
 bool view(PyObject* object, Tensor* out);
 
-// Any tensor, by its attributes if there is no other way.
+// Any tensor, of a subclass, too.
 Tensor tensor_of(PyObject* object);
 
 // use_tensors(torch.Tensor, its capsule of functions or None): all_viewed, a Python function that says whether each
