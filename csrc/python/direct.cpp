@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <mutex>
+#include <string_view>
 
 #include "check_parents.h"
 #include "specdec/mass.h"
@@ -21,18 +21,28 @@ struct Types {
   PyObject *sampling, *edits, *draft, *packing, *input_positions, *form;
 } types = {};
 
-PyObject* empty_strided = nullptr;
-PyObject* make_device = nullptr;  // (DLPack's type, index) -> torch.device
+PyObject* make_tensor = nullptr;  // (shape, strides, dtype, DLPack's type of device, index) -> a new tensor
 std::vector<PyObject*> watchers;  // functions without arguments
-constexpr Element kDtypes[] = {
-    Element::kInt64, Element::kInt32, Element::kFloat32, Element::kBFloat16, Element::kFloat16, Element::kBool,
-    Element::kUInt8, Element::kUInt16, Element::kUInt32,
+
+// The types of outputs, and torch's numbers of them.
+constexpr struct {
+  Element element;
+  int32_t number;
+} kDtypes[] = {
+    {Element::kInt64, 4}, {Element::kInt32, 3}, {Element::kFloat32, 6}, {Element::kBFloat16, 15},
+    {Element::kFloat16, 5}, {Element::kBool, 11}, {Element::kUInt8, 0}, {Element::kUInt16, 27},
+    {Element::kUInt32, 28},
 };
 PyObject* dtypes[std::size(kDtypes)] = {};
 
-PyObject* dtype_of(Element element) {
-  return dtypes[std::find(std::begin(kDtypes), std::end(kDtypes), element) - std::begin(kDtypes)];
-}
+// torch's C functions for a new tensor, which take a third of the time of torch.empty_strided: the tensor, as an object
+// of Python, and what the first made. Null where a torch has no such functions.
+struct {
+  int (*empty_strided)(int64_t dims, const int64_t* shape, const int64_t* strides, int32_t dtype, int32_t device,
+                       int32_t index, void** made);
+  PyObject* (*wrap)(const void* made);
+  int (*release)(void* made);
+} functions = {};
 
 bool watched() {
   for (PyObject* const watcher : watchers)
@@ -40,15 +50,26 @@ bool watched() {
   return false;
 }
 
-PyObject* device_of(const dlpack::Device& device) {
-  static std::vector<std::pair<dlpack::Device, PyObject*>> known;
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (const auto& [one, object] : known)
-    if (one.type == device.type && one.index == device.index) return object;
-  PyObject* const made = Ref(PyObject_CallFunction(make_device, "ii", device.type, device.index)).release();
-  known.emplace_back(device, made);
+Ref tuple_of(const int64_t* values, int32_t count) {
+  Ref made(PyTuple_New(count));
+  for (int32_t i = 0; i < count; ++i) PyTuple_SET_ITEM(made.get(), i, Ref(PyLong_FromLongLong(values[i])).release());
   return made;
+}
+
+PyObject* new_tensor(const Tensor& like, const dlpack::Device& device) {
+  size_t type = 0;
+  while (kDtypes[type].element != like.element) ++type;
+  void* made = nullptr;
+  const bool on_host = device.type == 1;
+  if (functions.wrap && functions.empty_strided(like.ndim, like.shape, like.strides, kDtypes[type].number, !on_host,
+                                                on_host ? 0 : device.index, &made) == 0) {
+    PyObject* const wrapped = functions.wrap(made);
+    functions.release(made);
+    return Ref(wrapped).release();
+  }
+  return Ref(PyObject_CallFunction(make_tensor, "OOOii", tuple_of(like.shape, like.ndim).get(),
+                                   tuple_of(like.strides, like.ndim).get(), dtypes[type], device.type, device.index))
+      .release();
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------
@@ -59,33 +80,15 @@ PyObject* item_of(PyObject* tuple, size_t i) { return PyTuple_GET_ITEM(tuple, st
 
 bool is_a(PyObject* object, PyObject* type) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == type; }
 
-// A Python int, and no bool. False: it is none, or has more than 64 bits.
-bool whole(PyObject* object, int64_t* out) {
-  if (!PyLong_CheckExact(object)) return false;
-  int overflow = 0;
-  *out = PyLong_AsLongLongAndOverflow(object, &overflow);
-  if (overflow <= 0) return overflow == 0;
-  const unsigned long long bits = PyLong_AsUnsignedLongLong(object);  // of a seed
-  if (PyErr_Occurred()) return PyErr_Clear(), false;
-  return *out = static_cast<int64_t>(bits), true;
-}
-
-bool real(PyObject* object, double* out) {
-  if (PyFloat_CheckExact(object)) return *out = PyFloat_AS_DOUBLE(object), true;
-  int64_t value;
-  int overflow = 0;
-  if (!PyLong_CheckExact(object)) return false;
-  value = PyLong_AsLongLongAndOverflow(object, &overflow);
-  return *out = static_cast<double>(value), overflow == 0;
-}
-
 bool flag(PyObject* object, bool* out) {
   *out = object == Py_True;
   return object == Py_True || object == Py_False;
 }
 
-bool is_word(PyObject* object, const char* word) {
-  return PyUnicode_CheckExact(object) && PyUnicode_CompareWithASCIIString(object, word) == 0;
+bool is_word(PyObject* object, std::string_view word) {
+  return PyUnicode_CheckExact(object) && PyUnicode_IS_COMPACT_ASCII(object) &&
+         std::string_view(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(object)),
+                          static_cast<size_t>(PyUnicode_GET_LENGTH(object))) == word;
 }
 
 bool is_contiguous(const Tensor& t) {
@@ -97,8 +100,6 @@ bool is_contiguous(const Tensor& t) {
   }
   return true;
 }
-
-bool is_ints(const Tensor& t) { return t.element == Element::kInt32 || t.element == Element::kInt64; }
 
 // Whether no two elements of one or two dimensions are one.
 bool is_apart(const Tensor& t) {
@@ -177,7 +178,7 @@ class Direct {
         owned_[i] = Ref(kept(output.given));
         continue;
       }
-      owned_[i] = Ref(make(output.tensor));
+      owned_[i] = Ref(new_tensor(output.tensor, device_));
       if (!view(owned_[i].get(), &output.tensor) || !put_output(*output.part, output.tensor))
         throw std::runtime_error("a new output cannot be written");
     }
@@ -220,15 +221,13 @@ class Direct {
     return size('E');
   }
 
-  static Shape::Dim one(char size) { return {size, false, false}; }
-
-  bool bind(Shape::Dim dim, int64_t got) {
-    if (dim.size <= '9') return got == dim.size - '0';
-    int64_t& known = dim.size == 'E' ? (entries(), size('E')) : size(dim.size);
-    if (dim.size == 'M') size('N') = got + 1;
-    if (dim.size == 'N' && got < 1) return false;
+  bool bind(char name, int64_t got, bool or_more = false) {
+    if (name <= '9') return got == name - '0';
+    int64_t& known = name == 'E' ? (entries(), size('E')) : size(name);
+    if (name == 'M') size('N') = got + 1;
+    if (name == 'N' && got < 1) return false;
     if (known < 0) return known = got, true;
-    return dim.or_more ? got >= known : got == known;
+    return or_more ? got >= known : got == known;
   }
 
   bool lead(const Tensor& t, int32_t begin, int32_t others) {
@@ -239,9 +238,6 @@ class Direct {
     return true;
   }
 
-  // A leading dimension; -1: E, which is not known.
-  int64_t leading(char name, int32_t i) { return name == '~' && i == 0 ? entries() : leading_[i]; }
-
   bool match(const Tensor& t, const Shape& shape) {
     int32_t at = 0;
     for (int i = 0; i < shape.count; ++i) {
@@ -251,15 +247,15 @@ class Direct {
         if (at < 0) return false;
         continue;
       }
-      if (!std::strchr("*~=", dim.size)) {
+      if (!dim.leads()) {
         if (dim.may_miss && at == t.ndim) missing_ = true;
-        else if (at >= t.ndim || !bind(dim, t.shape[at++])) return false;
+        else if (at >= t.ndim || !bind(dim.size, t.shape[at++], dim.or_more)) return false;
         continue;
       }
       if (lead_ < 0 && !lead(t, at, shape.count - 1)) return false;
       if (at + lead_ > t.ndim) return false;
       for (int32_t j = 0; j < lead_; ++j, ++at) {
-        if (dim.size == '~' && j == 0 ? !bind(one('E'), t.shape[at]) : t.shape[at] != leading_[j]) return false;
+        if (dim.size == '~' && j == 0 ? !bind('E', t.shape[at]) : t.shape[at] != leading_[j]) return false;
       }
     }
     return at == t.ndim;
@@ -397,17 +393,14 @@ class Direct {
   bool read_size(const Item& item) {
     int64_t value;
     if (raw(item) == Py_None) return item.parts[0].is(Mark::kOptional);
-    const Shape::Dim named = item.parts[0].shape.dim[0];
     const Shape& shape = item.parts[0].shape;  // a second letter is the size that this one may be at most
-    const double most = shape.count > 1 ? static_cast<double>(size(shape.dim[1].size)) : item.most;
-    return whole(raw(item), &value) && static_cast<double>(value) >= item.least && static_cast<double>(value) <= most &&
-           bind(one(named.size), value);
+    if (!whole(raw(item), &value) || !item.takes(value)) return false;
+    return (shape.count < 2 || value <= size(shape.dim[1].size)) && bind(shape.dim[0].size, value);
   }
 
   bool read_int(const Item& item) {
     int64_t value;
-    if (!whole(raw(item), &value) || static_cast<double>(value) < item.least || static_cast<double>(value) > item.most)
-      return false;
+    if (!whole(raw(item), &value) || !item.takes(value)) return false;
     const Field* const to = item.parts[0].field;
     if (to->kind == Kind::kInt32) field<int32_t>(to) = static_cast<int32_t>(value);
     else field<int64_t>(to) = value;
@@ -416,42 +409,47 @@ class Direct {
 
   bool read_choice(const Item& item) {
     for (size_t i = 0; i < item.words.size(); ++i)
-      if (is_word(raw(item), item.words[i].c_str()))
+      if (is_word(raw(item), item.words[i]))
         return field<int32_t>(item.parts[0].field) = static_cast<int32_t>(i), true;
     return false;
   }
 
   // ---- numbers ------------------------------------------------------------------------------------------------------
 
+  // The first `own` dimensions of a tensor broadcast to these sizes, of which the first is -1 where it is E and not known;
+  // not `shared`: they have to be these.
+  bool expand(const Tensor& t, int32_t own, int64_t* wanted, int32_t dims, bool shared, Tensor* out) {
+    const int32_t rest = t.ndim - own, missing = dims - own;
+    if (missing < 0 || (!shared && missing > 0) || dims + rest > Tensor::kMaxDims) return false;
+    *out = t;
+    out->ndim = dims + rest;
+    for (int32_t i = 0; i < dims; ++i) {
+      const int64_t got = i < missing ? 1 : t.shape[i - missing];
+      const bool fits_all = got == 1 && shared;
+      if (wanted[i] < 0 && !fits_all) size('E') = wanted[i] = got;
+      if (got != wanted[i] && !fits_all) return false;
+      out->shape[i] = wanted[i] < 0 ? 1 : wanted[i];
+      out->strides[i] = got == 1 ? 0 : t.strides[i - missing];
+    }
+    std::copy_n(t.shape + own, rest, out->shape + dims);
+    std::copy_n(t.strides + own, rest, out->strides + dims);
+    return true;
+  }
+
   // A tensor broadcast to a shape.
   bool broadcast(const Tensor& t, const Shape& shape, Tensor* out) {
-    *out = t;
     int32_t dims = 0;
-    char name[Tensor::kMaxDims];
     int64_t wanted[Tensor::kMaxDims];
     for (int i = 0; i < shape.count; ++i) {
       const char letter = shape.dim[i].size;
       if (shape.leads() && i == 0) {
-        for (int32_t j = 0; j < lead_; ++j, ++dims)
-          name[dims] = j == 0 && letter == '~' ? 'E' : '*', wanted[dims] = leading(letter, j);
-      } else {
-        name[dims] = letter;
-        wanted[dims++] = letter <= '9' ? letter - '0' : letter == 'E' ? entries() : size(letter);
+        for (int32_t j = 0; j < lead_; ++j) wanted[dims++] = letter == '~' && j == 0 ? entries() : leading_[j];
+        continue;
       }
+      wanted[dims] = letter <= '9' ? letter - '0' : letter == 'E' ? entries() : size(letter);
+      if (wanted[dims++] < 0 && letter != 'E') return false;
     }
-    if (t.ndim > dims) return false;
-    out->ndim = dims;
-    for (int32_t i = 0; i < dims; ++i) {
-      const int32_t own = i - (dims - t.ndim);
-      const int64_t got = own < 0 ? 1 : t.shape[own];
-      if (wanted[i] < 0 && got != 1) {
-        if (name[i] != 'E') return false;
-        size('E') = wanted[i] = got;
-      }
-      if (got != 1 && got != wanted[i]) return false;
-      out->shape[i] = wanted[i] < 0 ? 1 : wanted[i];
-      out->strides[i] = got == 1 ? 0 : t.strides[own];
-    }
+    if (!expand(t, t.ndim, wanted, dims, true, out)) return false;
     numbers_ = dims > 0 ? out->shape[0] : 1;
     if (!shape.leads()) return true;
     const Tensor whole = *out;
@@ -482,7 +480,7 @@ class Direct {
     int64_t value;
     if (!whole(object, &value)) return read_numbers(to->kind, params.bytes + to->at, object, shape);
     field<specdec_counter>(to).value = value;
-    return static_cast<double>(value) >= item.least && static_cast<double>(value) <= item.most;
+    return item.takes(value);
   }
 
   bool read_numbers(Kind kind, void* to, PyObject* object, const Shape& shape) {
@@ -571,7 +569,7 @@ class Direct {
     auto& noise = field<specdec_noise>(item.parts[0].field);
     const Shape& shape = item.parts[0].shape;  // of other sizes than entries: of rows whose noise was looked at before
     PyObject* position = raw(item, 1);
-    const bool shared = std::strchr("E~", shape.dim[0].size) && !entered_alone();
+    const bool shared = (shape.dim[0].size == 'E' || shape.dim[0].size == '~') && !entered_alone();
     if (is_a(position, types.input_positions)) {
       if (item.parts.size() < 2 || !read_tensor(item.parts[1], item_of(position, 0)) || item_of(position, 0) == Py_None)
         return false;
@@ -652,12 +650,12 @@ class Direct {
     if (num_outputs_ == kMostOutputs) return false;
     if (size('B') < 0) size('B') = size('E') < 0 ? 1 : size('E');  // of parents that all requests share
     Output& output = outputs_[num_outputs_++];
+    output.part = &part, output.given = given == Py_None ? nullptr : given;
     if (given == Py_True && part.field->kind == Kind::kRows) {  // in the place of its input
-      output = {&part, raw(plan_.items.front()), {}};
+      output.given = raw(plan_.items.front());
       const Field* const rows = plan_.items.front().parts[0].field;
       return field<Rows>(part.field) = field<Rows>(rows), true;
     }
-    output = {&part, nullptr, {}};
     if (given == Py_None && part.field->kind == Kind::kByteOutput) {
       const int32_t layout = *found<int32_t>("layout");
       Tensor& t = output.tensor;
@@ -669,18 +667,17 @@ class Direct {
       return true;
     }
     if (given == Py_None) return !(part.is(Mark::kAnyStrides) && scattered_) && like(part, &output.tensor);
-    output.given = given;
     Tensor wanted, &t = output.tensor;
     if (!tensor(given, &t, true)) return false;
     if (part.field->kind == Kind::kByteOutput) return put_bytes(part, t);
     if (part.is(Mark::kAnyStrides) && scattered_) {
-      if (!is_ints(t) || t.ndim != 1 || !is_apart(t)) return false;
+      if (!t.is_ints() || t.ndim != 1 || !is_apart(t)) return false;
       return put_output(part, t);
     }
     if (!like(part, &wanted)) return false;
     if (t.ndim != wanted.ndim || !std::equal(t.shape, t.shape + t.ndim, wanted.shape)) return false;
     if (part.is(Mark::kAnyStrides)) {
-      if (!is_ints(t) || !is_apart(t)) return false;
+      if (!t.is_ints() || !is_apart(t)) return false;
     } else if (t.element != wanted.element) {
       return false;
     } else if (part.field->kind == Kind::kRows) {
@@ -762,20 +759,6 @@ class Direct {
     }
     return false;
   }
-
-  static PyObject* make(const Tensor& like_this, const dlpack::Device& device) {
-    const auto tuple = [&](const int64_t* values) {
-      Ref made(PyTuple_New(like_this.ndim));
-      for (int32_t i = 0; i < like_this.ndim; ++i)
-        PyTuple_SET_ITEM(made.get(), i, Ref(PyLong_FromLongLong(values[i])).release());
-      return made;
-    };
-    static PyObject* const names = Ref(Py_BuildValue("(ss)", "dtype", "device")).release();
-    const Ref shape = tuple(like_this.shape), strides = tuple(like_this.strides);
-    PyObject* const arguments[] = {shape.get(), strides.get(), dtype_of(like_this.element), device_of(device)};
-    return Ref(PyObject_Vectorcall(empty_strided, arguments, 2, names)).release();
-  }
-  PyObject* make(const Tensor& like_this) { return make(like_this, device_); }
 
   // ---- chains and trees ---------------------------------------------------------------------------------------------
 
@@ -862,9 +845,9 @@ class Direct {
   bool read_parents(const Item& item) {
     Tensor t;
     const Field* const to = item.parts[0].field;
-    if (!tensor(raw(item), &t) || !is_ints(t) || t.ndim < 1 || t.ndim > 2 || !put_as_it_is(to, t)) return false;
+    if (!tensor(raw(item), &t) || !t.is_ints() || t.ndim < 1 || t.ndim > 2 || !put_as_it_is(to, t)) return false;
     const int64_t nodes = t.shape[t.ndim - 1];
-    if (nodes == 0 || nodes > INT32_MAX || !bind(one('N'), nodes)) return false;
+    if (nodes == 0 || nodes > INT32_MAX || !bind('N', nodes)) return false;
     if (t.ndim == 2 && plan_.draft_tokens && t.shape[0] != size('B')) return false;
     if (t.ndim == 2) size('B') = t.shape[0];
     const int64_t depth = t.on_host() ? depth_of(field<Tokens>(to)) : nodes - 1;
@@ -895,7 +878,7 @@ class Direct {
     for (int32_t i = 0; i < 4; ++i)
       if ((t.strides[i] == 0 && t.shape[i] > 1) || t.shape[i] > INT32_MAX) return false;
     const PyObject* const pages = raw(plan_.items[3]);  // block_table
-    if (pages == Py_None && !bind(one('B'), t.shape[0])) return false;
+    if (pages == Py_None && !bind('B', t.shape[0])) return false;
     layers_.push_back(python::layer_of(t));
     return t.shape[3] * t.element_bytes <= INT32_MAX;
   }
@@ -913,7 +896,7 @@ class Direct {
     if (is_word(layout, "additive")) {
       const auto* const known = std::find(dtypes + 2, dtypes + 5, dtype == Py_None ? dtypes[2] : dtype);
       if (known == dtypes + 5) return false;
-      wanted.element = kDtypes[known - dtypes];
+      wanted.element = kDtypes[known - dtypes].element;
     } else if ((!bits && !is_word(layout, "bool")) || dtype != Py_None) {
       return false;
     }
@@ -975,31 +958,16 @@ class Direct {
 
   // `t` has one list for each place, in its last dimension; other dimensions may be one entry for all, if `shared`.
   bool put_lists(const Tensor& t, Places places, bool shared, Lists& out) {
-    const int32_t dims = places.dims, own = t.ndim - 1;
-    if (own > dims || (!shared && own != dims)) return false;
-    Tensor seen = t;
-    seen.ndim = dims + 1;
-    if (seen.ndim + 1 > Tensor::kMaxDims) return false;
-    for (int32_t i = 0; i < dims; ++i) {
-      const int32_t at = i - (dims - own);
-      const int64_t got = at < 0 ? 1 : t.shape[at];
-      if (places.of_entries && i == 0 && places.size[0] < 0 && (got != 1 || !shared)) size('E') = places.size[0] = got;
-      if (got != places.size[i] && !(shared && got == 1)) {
-        if (!(places.of_entries && i == 0 && places.size[0] < 0)) return false;
-      }
-      seen.shape[i] = places.size[i] < 0 ? 1 : places.size[i];
-      seen.strides[i] = got == 1 ? 0 : t.strides[at];
-    }
-    seen.shape[dims] = t.shape[own], seen.strides[dims] = t.strides[own];
+    Tensor seen, folded;
+    if (!expand(t, t.ndim - 1, places.size, places.dims, shared, &seen)) return false;
     if (places.of_entries) numbers_ = seen.shape[0];
-    Tensor folded;
     if (places.one_row) {
       folded = seen;
       folded.ndim = 3;
       folded.shape[0] = 1, folded.strides[0] = 0;
       std::copy_n(seen.shape, 2, folded.shape + 1);
       std::copy_n(seen.strides, 2, folded.strides + 1);
-    } else if (!fold(seen, dims, &folded)) {
+    } else if (!fold(seen, places.dims, &folded)) {
       return false;
     }
     return python::put(Kind::kLists, folded, &out, -1);
@@ -1008,7 +976,7 @@ class Direct {
   bool lists(PyObject* object, const Places& places, int64_t least, int64_t most, bool wide, Lists& out) {
     if (object == Py_None) return true;
     Tensor t;
-    if (!tensor(object, &t) || t.ndim < 1 || !(t.element == Element::kInt32 || (wide && is_ints(t)))) return false;
+    if (!tensor(object, &t) || t.ndim < 1 || !(t.element == Element::kInt32 || (wide && t.is_ints()))) return false;
     const int64_t count = t.shape[t.ndim - 1];
     if (count < least || count > most || (count > 1 && t.strides[t.ndim - 1] != 1)) return false;
     return put_lists(t, places, true, out);
@@ -1188,16 +1156,21 @@ PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, voi
 PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     wants(count, 5);
-    empty_strided = kept(arguments[0]);
+    make_tensor = kept(arguments[0]);
     watchers.clear();
     for (Py_ssize_t i = 0; i < PySequence_Size(arguments[1]); ++i)
       watchers.push_back(Ref(PySequence_GetItem(arguments[1], i)).release());
     for (size_t i = 0; i < std::size(kDtypes); ++i)
       dtypes[i] = Ref(PySequence_GetItem(arguments[2], static_cast<Py_ssize_t>(i))).release();
-    make_device = kept(arguments[3]);
     PyObject** const known[] = {&types.sampling, &types.edits,           &types.draft,
                                 &types.packing,  &types.input_positions, &types.form};
-    for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = Ref(PySequence_GetItem(arguments[4], i)).release();
+    for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = Ref(PySequence_GetItem(arguments[3], i)).release();
+    if (arguments[4] != Py_None) {
+      const auto at = [&](Py_ssize_t i) { return PyLong_AsVoidPtr(Ref(PySequence_GetItem(arguments[4], i)).get()); };
+      functions = {reinterpret_cast<decltype(functions.empty_strided)>(at(0)),
+                   reinterpret_cast<decltype(functions.wrap)>(at(1)),
+                   reinterpret_cast<decltype(functions.release)>(at(2))};
+    }
     Py_RETURN_NONE;
   });
 }

@@ -50,8 +50,6 @@ void read_shape(const char* c, Part* part) {
 
 }  // namespace
 
-bool Shape::leads() const { return count > 0 && std::strchr("*~=^", dim[0].size); }
-
 Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
   if (result != Py_None) out_type = kept(result);
   if (!PyTuple_Check(declared)) bad("expected a tuple");

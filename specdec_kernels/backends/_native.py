@@ -1,5 +1,7 @@
 """What a native module has to know of torch; it is told once."""
 
+import ctypes
+
 import torch
 from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch.autograd import _profiler_enabled
@@ -14,8 +16,24 @@ _DTYPES = (
 )  # fmt: skip
 
 
-def _device(kind, index):
-    return torch.device(_DEVICES[kind]) if kind == 1 else torch.device(_DEVICES[kind], index)
+# A new tensor in C; it as an object of Python, which C++ gives under this name from 2.11 to 2.15; to drop the first.
+_FUNCTIONS = (
+    "aoti_torch_empty_strided", "_Z16THPVariable_WrapRKN2at10TensorBaseE", "aoti_torch_delete_tensor_object",
+)  # fmt: skip
+
+
+def _make_tensor(shape, strides, dtype, kind, index):
+    device = torch.device(_DEVICES[kind], None if kind == 1 else index)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+def _functions_of_torch():
+    """The addresses of ``_FUNCTIONS``; None where a torch has not got one of them."""
+    try:
+        torch_and_all_it_needs = ctypes.CDLL(torch._C.__file__)
+        return [ctypes.cast(getattr(torch_and_all_it_needs, name), ctypes.c_void_p).value for name in _FUNCTIONS]
+    except (OSError, AttributeError):
+        return None
 
 
 def use_torch(native):
@@ -26,7 +44,7 @@ def use_torch(native):
     native.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
     watchers = [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled]
     types = [Sampling, Edits, Draft, Packing, InputPositions, Form]
-    native.use_functions(torch.empty_strided, watchers, _DTYPES, _device, types)
+    native.use_functions(_make_tensor, watchers, _DTYPES, types, _functions_of_torch())
 
 
 def direct(native, op):
