@@ -133,12 +133,6 @@ bool fold(const Tensor& t, int32_t count, Tensor* out) {
   return true;
 }
 
-// The memory of a tensor.
-struct Span {
-  const char *begin, *end;
-  bool written;
-};
-
 // Lists whose memory the next call of a thread uses again.
 struct Scratch {
   std::vector<Span> spans;
@@ -167,7 +161,7 @@ class Direct {
       auto& index = field<specdec_request_index>(plan_.index->parts[0].field);
       index.entries = !indexed_ ? kAnyIndex : entries() >= 0 ? entries() : numbers_;
     }
-    return fits() && !outputs_meet();
+    return fits() && !(has_given_ && meet(spans_));
   }
 
   // Makes the outputs that were not given. They live as long as the call.
@@ -744,20 +738,6 @@ class Direct {
     if (path != Py_None && !add_output(item.parts[0], path)) return false;
     if (passed != Py_None && !add_output(item.parts[1], passed)) return false;
     return read_tensor(item.parts[3], bonus);
-  }
-
-  bool outputs_meet() {
-    if (!has_given_) return false;
-    // Those that meet are neighbours by where they begin, or one of them spans all between.
-    std::sort(spans_.begin(), spans_.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
-    const char *end = nullptr, *written_end = nullptr;  // the last so far, of all and of outputs
-    for (const Span& span : spans_) {
-      if (span.begin == span.end) continue;
-      if (span.begin < written_end || (span.written && span.begin < end)) return true;
-      end = std::max(end, span.end);
-      if (span.written) written_end = std::max(written_end, span.end);
-    }
-    return false;
   }
 
   // ---- chains and trees ---------------------------------------------------------------------------------------------

@@ -39,17 +39,6 @@ int view_of_values(void* object, dlpack::View* out) {
 
 bool is_tensor(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == torch.tensor; }
 
-bool all_viewed(PyObject* value) {
-  if (PyTuple_Check(value) || PyList_Check(value)) {
-    PyObject** items = PySequence_Fast_ITEMS(value);
-    return std::all_of(items, items + PySequence_Fast_GET_SIZE(value), all_viewed);
-  }
-  if (!is_tensor(value))
-    return torch.tensor && !PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(torch.tensor));
-  dlpack::View view;
-  return torch.view(value, &view) == 0 || (PyErr_Clear(), false);
-}
-
 void read(const dlpack::View& view, Tensor* t) {
   t->data = view.data ? static_cast<char*>(view.data) + view.byte_offset : nullptr;
   t->element = static_cast<Element>(view.dtype.code << 8 | view.dtype.bits);
@@ -79,21 +68,65 @@ Tensor tensor_of(PyObject* object) {
   return read(view, &t), t;
 }
 
-PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+bool meet(std::vector<Span>& spans) {
+  // Those that meet are neighbours by where they begin, or one of them spans all between.
+  std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
+  const char *end = nullptr, *written_end = nullptr;  // the last so far, of all and of what is written
+  for (const Span& span : spans) {
+    if (span.begin == span.end) continue;
+    if (span.begin < written_end || (span.written && span.begin < end)) return true;
+    end = std::max(end, span.end);
+    if (span.written) written_end = std::max(written_end, span.end);
+  }
+  return false;
+}
+
+namespace {
+
+// Adds the spans of all tensors in a value. False if one cannot be viewed.
+bool add_spans(PyObject* value, bool written, std::vector<Span>* spans) {
+  if (PyTuple_Check(value) || PyList_Check(value)) {
+    PyObject** const items = PySequence_Fast_ITEMS(value);
+    return std::all_of(items, items + PySequence_Fast_GET_SIZE(value),
+                       [&](PyObject* item) { return add_spans(item, written, spans); });
+  }
+  Tensor t;
+  if (view(value, &t)) return spans->push_back({static_cast<const char*>(t.data), t.end(), written}), true;
+  return torch.tensor && !PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(torch.tensor));
+}
+
+}  // namespace
+
+PyObject* all_viewed(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&] {
+    wants(count, 1);
+    std::vector<Span> spans;
+    return PyBool_FromLong(add_spans(arguments[0], false, &spans));
+  });
+}
+
+PyObject* apart(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&] {
     wants(count, 2);
-    static PyMethodDef method = {
-        "all_viewed", [](PyObject*, PyObject* values) { return PyBool_FromLong(all_viewed(values)); }, METH_O, nullptr};
-    Ref function(PyCFunction_New(&method, nullptr));
-    if (arguments[1] == Py_None) return function.release();
+    std::vector<Span> spans;
+    bool viewed = true;
+    for (Py_ssize_t i = 0; viewed && i < PyTuple_GET_SIZE(arguments[0]); ++i)
+      viewed = add_spans(PyTuple_GET_ITEM(arguments[0], i), PyBytes_AS_STRING(arguments[1])[i] != 0, &spans);
+    return PyBool_FromLong(viewed && !meet(spans));
+  });
+}
+
+PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    wants(count, 2);
     auto* api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(arguments[1], dlpack::kCapsule));
     if (!api) throw Raised();
     while (api && api->version.major != dlpack::kMajor) api = api->older;
-    if (!api || !api->view_object) return function.release();
+    if (!api || !api->view_object) Py_RETURN_NONE;
     view_of_torch = api->view_object;
     is_negative = Ref(PyObject_GetAttrString(arguments[0], "is_neg")).release();
     torch = {kept(arguments[0]), view_of_values};
-    return function.release();
+    Py_RETURN_NONE;
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "dlpack.h"
 #include "object.h"
@@ -42,7 +43,6 @@ struct Tensor {
     }
     return static_cast<const char*>(data) + (last + 1) * element_bytes;
   }
-  bool meets(const Tensor& other) const { return data < other.end() && other.data < end(); }
 };
 
 // What torch is for this module; told once (use_torch in tensor.cpp).
@@ -60,9 +60,24 @@ bool view(PyObject* object, Tensor* out);
 // Any tensor, of a subclass, too.
 Tensor tensor_of(PyObject* object);
 
-// use_tensors(torch.Tensor, its capsule of functions or None): all_viewed, a Python function that says whether each
-// tensor in some values, in tuples and lists among these, too, is of that type and can be viewed.
+// The memory of a tensor.
+struct Span {
+  const char *begin, *end;
+  bool written;
+};
+
+// Whether the span of something written meets another one. Sorts them.
+bool meet(std::vector<Span>& spans);
+
+// use_tensors(torch.Tensor, its capsule of functions): what a tensor is from now on.
 PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count);
+
+// all_viewed(values): whether each tensor in some values, in tuples and lists among these, too, can be viewed.
+PyObject* all_viewed(PyObject*, PyObject* const* arguments, Py_ssize_t count);
+
+// apart(values, written): whether what is written, the values whose byte in `written` is not 0, is surely apart from all
+// other values and from each other. False where spans meet, though the elements in them may not.
+PyObject* apart(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
 }  // namespace python
 }  // namespace specdec

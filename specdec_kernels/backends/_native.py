@@ -41,7 +41,7 @@ def use_torch(native):
 
     If one of the watchers says that a mode or a profiler watches torch, calls are not read directly.
     """
-    native.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+    native.use_tensors(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__)
     watchers = [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled]
     types = [Sampling, Edits, Draft, Packing, InputPositions, Form]
     native.use_functions(_make_tensor, watchers, _DTYPES, types, _functions_of_torch())
