@@ -7,6 +7,7 @@ other, so that the memory for cells and lists does not grow with their number. O
 stores of all waves: there a second launch finds the cuts. Races find cuts in their own launch (``_kept``).
 """
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -337,6 +338,7 @@ def cell_of(tile, tiles):
     return min(tile, max(GROUP.value, tile * _launch.power_of_2(tiles) // CELLS.value))
 
 
+@functools.cache
 def search_words_of(vocab):
     """float32 words of memory in which a program finds a cut: cells; masses, or which cells are open; the list."""
     cells = 0
@@ -364,7 +366,7 @@ def search_of(rows, vocab, device):
 def words_of(vocab, rows, device, scanned):
     """float32 words of scratch memory for the cuts of so many rows of each side that is ``scanned_sides``."""
     count = rows * sum(scanned)
-    return CUT.value * count + search_of(count, vocab, device) * (count > 0)
+    return CUT.value * count + search_of(count, vocab, device) if count else 0
 
 
 def side_of(name, rows, law, known, cuts):
