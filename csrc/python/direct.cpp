@@ -21,22 +21,13 @@ struct Types {
   PyObject *sampling, *edits, *draft, *packing, *input_positions, *form;
 } types = {};
 
-PyObject* make_tensor = nullptr;  // (shape, strides, dtype, DLPack's type of device, index) -> a new tensor
 std::vector<PyObject*> watchers;  // functions without arguments
 
-// The types of outputs, and torch's numbers of them.
-constexpr struct {
-  Element element;
-  int32_t number;
-} kDtypes[] = {
-    {Element::kInt64, 4}, {Element::kInt32, 3}, {Element::kFloat32, 6}, {Element::kBFloat16, 15},
-    {Element::kFloat16, 5}, {Element::kBool, 11}, {Element::kUInt8, 0}, {Element::kUInt16, 27},
-    {Element::kUInt32, 28},
-};
-PyObject* dtypes[std::size(kDtypes)] = {};
+constexpr Element kFloats[] = {Element::kFloat32, Element::kBFloat16, Element::kFloat16};
+PyObject* floats[std::size(kFloats)] = {};  // torch's names of them
 
 // torch's C functions for a new tensor, which take a third of the time of torch.empty_strided: the tensor, as an object
-// of Python, and what the first made. Null where a torch has no such functions.
+// of Python, and what the first made. Null where a torch has no such functions: then Python makes outputs.
 struct {
   int (*empty_strided)(int64_t dims, const int64_t* shape, const int64_t* strides, int32_t dtype, int32_t device,
                        int32_t index, void** made);
@@ -44,32 +35,26 @@ struct {
   int (*release)(void* made);
 } functions = {};
 
+// torch's number of a type.
+int32_t number_of(Element element) {
+  switch (element) {
+    case Element::kUInt8: return 0;
+    case Element::kInt32: return 3;
+    case Element::kInt64: return 4;
+    case Element::kFloat16: return 5;
+    case Element::kFloat32: return 6;
+    case Element::kBool: return 11;
+    case Element::kBFloat16: return 15;
+    case Element::kUInt16: return 27;
+    case Element::kUInt32: return 28;
+  }
+  return -1;
+}
+
 bool watched() {
   for (PyObject* const watcher : watchers)
     if (PyObject_IsTrue(Ref(PyObject_CallNoArgs(watcher)).get()) != 0) return true;
   return false;
-}
-
-Ref tuple_of(const int64_t* values, int32_t count) {
-  Ref made(PyTuple_New(count));
-  for (int32_t i = 0; i < count; ++i) PyTuple_SET_ITEM(made.get(), i, Ref(PyLong_FromLongLong(values[i])).release());
-  return made;
-}
-
-PyObject* new_tensor(const Tensor& like, const dlpack::Device& device) {
-  size_t type = 0;
-  while (kDtypes[type].element != like.element) ++type;
-  void* made = nullptr;
-  const bool on_host = device.type == 1;
-  if (functions.wrap && functions.empty_strided(like.ndim, like.shape, like.strides, kDtypes[type].number, !on_host,
-                                                on_host ? 0 : device.index, &made) == 0) {
-    PyObject* const wrapped = functions.wrap(made);
-    functions.release(made);
-    return Ref(wrapped).release();
-  }
-  return Ref(PyObject_CallFunction(make_tensor, "OOOii", tuple_of(like.shape, like.ndim).get(),
-                                   tuple_of(like.strides, like.ndim).get(), dtypes[type], device.type, device.index))
-      .release();
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------
@@ -111,26 +96,9 @@ bool is_apart(const Tensor& t) {
 }
 
 // The first `count` dimensions as two, the last of them and all before it; false if these have no common stride.
-bool fold(const Tensor& t, int32_t count, Tensor* out) {
-  *out = t;
+bool fold(Tensor* t, int32_t count) {
   if (count == 2) return true;
-  const int32_t rest = t.ndim - count;
-  out->ndim = 2 + rest;
-  if (out->ndim > Tensor::kMaxDims) return false;
-  int64_t outer = 1, step = 0;
-  for (int32_t i = count < 2 ? count - 1 : count - 2; i >= 0; --i) {
-    if (t.shape[i] != 1) {
-      if (outer != 1 && t.strides[i] != step * outer) return false;
-      if (outer == 1) step = t.strides[i];
-    }
-    outer *= t.shape[i];
-  }
-  out->shape[0] = outer, out->strides[0] = step;
-  out->shape[1] = count < 2 ? 1 : t.shape[count - 1];
-  out->strides[1] = count < 2 ? 0 : t.strides[count - 1];
-  std::copy_n(t.shape + count, rest, out->shape + 2);
-  std::copy_n(t.strides + count, rest, out->strides + 2);
-  return true;
+  return count > 2 ? t->merge(0, count - 1) : t->merge(0, count) && t->merge(1, 1);
 }
 
 // Lists whose memory the next call of a thread uses again.
@@ -164,18 +132,27 @@ class Direct {
     return fits() && !(has_given_ && meet(spans_));
   }
 
-  // Makes the outputs that were not given. They live as long as the call.
-  void make_outputs() {
+  // Makes the outputs that were not given. They live as long as the call. False: not all could be made.
+  bool make_outputs() {
     for (int i = 0; i < num_outputs_; ++i) {
       Output& output = outputs_[i];
+      Tensor& t = output.tensor;
       if (output.given) {
         owned_[i] = Ref(kept(output.given));
         continue;
       }
-      owned_[i] = Ref(new_tensor(output.tensor, device_));
-      if (!view(owned_[i].get(), &output.tensor) || !put_output(*output.part, output.tensor))
+      void* made = nullptr;
+      const bool on_host = device_.type == 1;
+      if (!functions.wrap || functions.empty_strided(t.ndim, t.shape, t.strides, number_of(t.element), !on_host,
+                                                     on_host ? 0 : device_.index, &made) != 0)
+        return false;
+      PyObject* const wrapped = functions.wrap(made);
+      functions.release(made);
+      owned_[i] = Ref(wrapped);
+      if (!view(wrapped, &t) || !put_output(*output.part, t))
         throw std::runtime_error("a new output cannot be written");
     }
+    return true;
   }
 
   // What the function returns: its NamedTuple of outputs, or the first of them.
@@ -264,33 +241,16 @@ class Direct {
   }
 
   // As a field's struct sees it.
-  bool put(const Part& part, const Tensor& given, const Shape& shape) {
-    Tensor t = given;
-    if (missing_ && shape.dim[shape.count - 1].may_miss && t.ndim < Tensor::kMaxDims)
-      t.shape[t.ndim] = t.strides[t.ndim] = 1, t.ndim += 1;
-    if (part.is(Mark::kLastMerged)) {
-      t.ndim -= 1;
-      t.shape[t.ndim - 1] *= t.shape[t.ndim], t.strides[t.ndim - 1] = 1;
-      return is_contiguous(given) && put_as_it_is(part.field, t);
+  bool put(const Part& part, Tensor t, const Shape& shape) {
+    if (missing_ && shape.dim[shape.count - 1].may_miss && !t.merge(t.ndim, t.ndim)) return false;
+    if (part.is(Mark::kLastMerged) || part.is(Mark::kFlattened)) {
+      const int32_t begin = part.is(Mark::kFlattened) ? 0 : t.ndim - 2;
+      if (!is_contiguous(t) || !t.merge(begin, t.ndim)) return false;
+    } else if (shape.leads()) {
+      const int32_t own = shape.dim[0].size == '^' ? t.ndim - (shape.count - 1) : lead_;
+      if (!(part.is(Mark::kContiguous) ? t.merge(0, own) : fold(&t, own))) return false;
     }
-    if (part.is(Mark::kFlattened)) {
-      Tensor flat = t;
-      for (int32_t i = 1; i < t.ndim; ++i) flat.shape[0] *= t.shape[i];
-      flat.ndim = 1, flat.strides[0] = 1;
-      return is_contiguous(t) && put_as_it_is(part.field, flat);
-    }
-    if (!shape.leads()) return put_as_it_is(part.field, t);
-    const int32_t own = shape.dim[0].size == '^' ? t.ndim - (shape.count - 1) : lead_;
-    Tensor folded;
-    if (!fold(t, own, &folded)) return false;
-    if (part.is(Mark::kContiguous)) {  // the leading dimensions as one
-      folded.shape[0] *= folded.shape[1];
-      folded.strides[0] = 1;
-      for (int32_t i = --folded.ndim; i > 1; --i) folded.strides[0] *= folded.shape[i];
-      for (int32_t i = 1; i < folded.ndim; ++i)
-        folded.shape[i] = folded.shape[i + 1], folded.strides[i] = folded.strides[i + 1];
-    }
-    return put_as_it_is(part.field, folded);
+    return put_as_it_is(part.field, t);
   }
   bool put_as_it_is(const Field* field, const Tensor& t) {
     return python::put(field->kind, t, params.bytes + field->at, -1);
@@ -445,16 +405,8 @@ class Direct {
     }
     if (!expand(t, t.ndim, wanted, dims, true, out)) return false;
     numbers_ = dims > 0 ? out->shape[0] : 1;
-    if (!shape.leads()) return true;
-    const Tensor whole = *out;
-    if (!fold(whole, lead_, out)) return false;
-    if (shape.dim[0].size != '=') return true;
-    // All as the rows of one request.
-    const int64_t step = out->shape[1] == 1 ? out->strides[0] : out->strides[1];
-    if (out->shape[0] != 1 && out->shape[1] != 1 && out->strides[0] != step * out->shape[1]) return false;
-    out->shape[1] *= out->shape[0], out->strides[1] = step;
-    out->shape[0] = 1, out->strides[0] = 0;
-    return true;
+    if (shape.dim[0].size == '=') return out->merge(0, lead_) && out->merge(0, 0);  // all as the rows of one request
+    return !shape.leads() || fold(out, lead_);
   }
 
   bool read_number(const Item& item, PyObject* object) {
@@ -874,9 +826,9 @@ class Direct {
     const bool bits = is_word(layout, "bits");
     wanted.element = bits ? Element::kInt32 : Element::kBool;
     if (is_word(layout, "additive")) {
-      const auto* const known = std::find(dtypes + 2, dtypes + 5, dtype == Py_None ? dtypes[2] : dtype);
-      if (known == dtypes + 5) return false;
-      wanted.element = kDtypes[known - dtypes].element;
+      const auto* const known = std::find(std::begin(floats), std::end(floats), dtype == Py_None ? floats[0] : dtype);
+      if (known == std::end(floats)) return false;
+      wanted.element = kFloats[known - floats];
     } else if ((!bits && !is_word(layout, "bool")) || dtype != Py_None) {
       return false;
     }
@@ -938,19 +890,11 @@ class Direct {
 
   // `t` has one list for each place, in its last dimension; other dimensions may be one entry for all, if `shared`.
   bool put_lists(const Tensor& t, Places places, bool shared, Lists& out) {
-    Tensor seen, folded;
+    Tensor seen;
     if (!expand(t, t.ndim - 1, places.size, places.dims, shared, &seen)) return false;
     if (places.of_entries) numbers_ = seen.shape[0];
-    if (places.one_row) {
-      folded = seen;
-      folded.ndim = 3;
-      folded.shape[0] = 1, folded.strides[0] = 0;
-      std::copy_n(seen.shape, 2, folded.shape + 1);
-      std::copy_n(seen.strides, 2, folded.strides + 1);
-    } else if (!fold(seen, places.dims, &folded)) {
-      return false;
-    }
-    return python::put(Kind::kLists, folded, &out, -1);
+    if (!(places.one_row ? seen.merge(0, 0) : fold(&seen, places.dims))) return false;
+    return python::put(Kind::kLists, seen, &out, -1);
   }
 
   bool lists(PyObject* object, const Places& places, int64_t least, int64_t most, bool wide, Lists& out) {
@@ -970,9 +914,7 @@ class Direct {
     Tensor t;
     for (PyObject* const one : of)
       if (one != Py_None && view(one, &t) && t.ndim > 0) slots = std::max(slots, t.shape[0]);
-    if (slots < 0 || !tensor(object, &t) || t.element != Element::kInt32 || t.ndim + 1 > Tensor::kMaxDims) return false;
-    t.shape[t.ndim] = t.strides[t.ndim] = 1;
-    t.ndim += 1;
+    if (slots < 0 || !tensor(object, &t) || t.element != Element::kInt32 || !t.merge(t.ndim, t.ndim)) return false;
     *lists = {{slots}, 1, false, false};
     return put_lists(t, places, false, out);
   }
@@ -1128,29 +1070,25 @@ PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, voi
     PyErr_Clear();
     Py_RETURN_NONE;
   }
-  call.make_outputs();
-  if (!run(context, call.params)) Py_RETURN_NONE;
+  if (!call.make_outputs() || !run(context, call.params)) Py_RETURN_NONE;
   return call.result();
 }
 
 PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
-    wants(count, 5);
-    make_tensor = kept(arguments[0]);
+    wants(count, 4);
+    const auto item = [&](int argument, Py_ssize_t i) { return Ref(PySequence_GetItem(arguments[argument], i)); };
     watchers.clear();
-    for (Py_ssize_t i = 0; i < PySequence_Size(arguments[1]); ++i)
-      watchers.push_back(Ref(PySequence_GetItem(arguments[1], i)).release());
-    for (size_t i = 0; i < std::size(kDtypes); ++i)
-      dtypes[i] = Ref(PySequence_GetItem(arguments[2], static_cast<Py_ssize_t>(i))).release();
+    for (Py_ssize_t i = 0; i < PySequence_Size(arguments[0]); ++i) watchers.push_back(item(0, i).release());
+    for (size_t i = 0; i < std::size(floats); ++i) floats[i] = item(1, static_cast<Py_ssize_t>(i)).release();
     PyObject** const known[] = {&types.sampling, &types.edits,           &types.draft,
                                 &types.packing,  &types.input_positions, &types.form};
-    for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = Ref(PySequence_GetItem(arguments[3], i)).release();
-    if (arguments[4] != Py_None) {
-      const auto at = [&](Py_ssize_t i) { return PyLong_AsVoidPtr(Ref(PySequence_GetItem(arguments[4], i)).get()); };
-      functions = {reinterpret_cast<decltype(functions.empty_strided)>(at(0)),
-                   reinterpret_cast<decltype(functions.wrap)>(at(1)),
-                   reinterpret_cast<decltype(functions.release)>(at(2))};
-    }
+    for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = item(2, i).release();
+    if (arguments[3] == Py_None) Py_RETURN_NONE;
+    const auto address = [&](auto*& function, Py_ssize_t i) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(PyLong_AsVoidPtr(item(3, i).get()));
+    };
+    address(functions.empty_strided, 0), address(functions.wrap, 1), address(functions.release, 2);
     Py_RETURN_NONE;
   });
 }

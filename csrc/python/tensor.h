@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "dlpack.h"
@@ -30,6 +31,23 @@ struct Tensor {
   int32_t element_bytes, ndim;
   dlpack::Device device;  // of a tensor that was viewed
   int64_t shape[kMaxDims], strides[kMaxDims];  // in elements
+
+  // Makes one dimension of those from `begin` to before `end`; of none, one of size 1. False: they have no common stride,
+  // or there are too many.
+  bool merge(int32_t begin, int32_t end) {
+    int64_t size = 1, step = 0;
+    for (int32_t i = end - 1; i >= begin; --i) {
+      if (shape[i] == 1) continue;
+      if (size > 1 && strides[i] != step * size) return false;
+      if (size == 1) step = strides[i];
+      size *= shape[i];
+    }
+    const int32_t dims = ndim - (end - begin) + 1;
+    if (dims > kMaxDims) return false;
+    for (int64_t* const of : {shape, strides})
+      std::memmove(of + begin + 1, of + end, static_cast<size_t>(ndim - end) * sizeof(int64_t));
+    return ndim = dims, shape[begin] = size, strides[begin] = step, true;
+  }
 
   bool is_ints() const { return element == Element::kInt32 || element == Element::kInt64; }
   bool on_host() const { return device.type == 1; }  // DLPack's number of the CPU

@@ -9,22 +9,10 @@ from torch.autograd import _profiler_enabled
 from specdec_kernels.layout import Form, InputPositions, Packing
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
-_DEVICES = {1: "cpu", 2: "cuda", 10: "cuda"}  # DLPack's numbers; the last is ROCm
-_DTYPES = (
-    torch.int64, torch.int32, torch.float32, torch.bfloat16, torch.float16, torch.bool, torch.uint8, torch.uint16,
-    torch.uint32,
-)  # fmt: skip
-
-
 # A new tensor in C; it as an object of Python, which C++ gives under this name from 2.11 to 2.15; to drop the first.
 _FUNCTIONS = (
     "aoti_torch_empty_strided", "_Z16THPVariable_WrapRKN2at10TensorBaseE", "aoti_torch_delete_tensor_object",
 )  # fmt: skip
-
-
-def _make_tensor(shape, strides, dtype, kind, index):
-    device = torch.device(_DEVICES[kind], None if kind == 1 else index)
-    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
 def _functions_of_torch():
@@ -44,7 +32,8 @@ def use_torch(native):
     native.use_tensors(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__)
     watchers = [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled]
     types = [Sampling, Edits, Draft, Packing, InputPositions, Form]
-    native.use_functions(_make_tensor, watchers, _DTYPES, types, _functions_of_torch())
+    floats = [torch.float32, torch.bfloat16, torch.float16]
+    native.use_functions(watchers, floats, types, _functions_of_torch())
 
 
 def direct(native, op):
