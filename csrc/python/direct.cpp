@@ -1084,6 +1084,7 @@ PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     PyObject** const known[] = {&types.sampling, &types.edits,           &types.draft,
                                 &types.packing,  &types.input_positions, &types.form};
     for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = item(2, i).release();
+    functions = {};
     if (arguments[3] == Py_None) Py_RETURN_NONE;
     const auto address = [&](auto*& function, Py_ssize_t i) {
       function = reinterpret_cast<std::decay_t<decltype(function)>>(PyLong_AsVoidPtr(item(3, i).get()));

@@ -9,7 +9,7 @@ from torch.autograd import _profiler_enabled
 from specdec_kernels.layout import Form, InputPositions, Packing
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
-# A new tensor in C; it as an object of Python, which C++ gives under this name from 2.11 to 2.15; to drop the first.
+# A new tensor in C; it as an object of Python, which C++ gives under this name in 2.11 to 2.14; to drop the first.
 _FUNCTIONS = (
     "aoti_torch_empty_strided", "_Z16THPVariable_WrapRKN2at10TensorBaseE", "aoti_torch_delete_tensor_object",
 )  # fmt: skip
