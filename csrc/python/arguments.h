@@ -53,7 +53,7 @@ struct Params {
 // so many `rows`, in any shape; -1: [rows, columns] or [rows].
 bool put(Kind kind, const Tensor& t, void* field, int64_t rows);
 
-// A number of Python. False: the object is none, or a bool, or has more than 64 bits. Of an unsigned seed the bits count.
+// A number of Python. False: the object is none, or a bool, or has more than 64 bits. Of an unsigned seed bits count.
 bool whole(PyObject* object, int64_t* out);
 bool real(PyObject* object, double* out);
 

@@ -285,7 +285,10 @@ class Direct {
       case Role::kParents: return read_parents(item);
       case Role::kWritten: return read_written(item.parts[0], raw(item));
       case Role::kMask: return read_mask(item);
-      case Role::kLayers: return read_layers(raw(item)) && put_layers(item.parts[0].field);
+      case Role::kLayers:
+        if (!read_layers(raw(item))) return false;
+        field<specdec_cache_layers>(item.parts[0].field) = {layers_.data(), static_cast<int64_t>(layers_.size())};
+        return true;
     }
     return false;
   }
@@ -296,12 +299,11 @@ class Direct {
     Tensor t;
     const Shape& shape = shape_of(part);
     if (!tensor(object, &t) || (shape.count > 0 && !match(t, shape))) return false;
-    if (part.is(Mark::kUnitStride) && t.shape[t.ndim - 1] > 1 && t.strides[t.ndim - 1] != 1) return false;
+    if (part.is(Mark::kUnitStride) && !t.has_unit_stride()) return false;
     if (part.is(Mark::kContiguous) && !is_contiguous(t)) return false;
     if (part.is(Mark::kInt64) && t.element != Element::kInt64) return false;
     if (part.field->kind == Kind::kRows) {
-      const int32_t last = t.ndim - 1;
-      if (t.shape[last] == 0 || t.shape[last] > INT32_MAX || (t.strides[last] != 1 && t.shape[last] != 1)) return false;
+      if (t.shape[t.ndim - 1] == 0 || t.shape[t.ndim - 1] > INT32_MAX || !t.has_unit_stride()) return false;
       if (rows_dims_ < 0) {
         rows_dims_ = t.ndim;
         rows_element_ = t.element;
@@ -370,8 +372,8 @@ class Direct {
 
   // ---- numbers ------------------------------------------------------------------------------------------------------
 
-  // The first `own` dimensions of a tensor broadcast to these sizes, of which the first is -1 where it is E and not known;
-  // not `shared`: they have to be these.
+  // The first `own` dimensions of a tensor broadcast to these sizes, of which the first is -1 where it is E, not known.
+  // Not `shared`: they have to be these.
   bool expand(const Tensor& t, int32_t own, int64_t* wanted, int32_t dims, bool shared, Tensor* out) {
     const int32_t rest = t.ndim - own, missing = dims - own;
     if (missing < 0 || (!shared && missing > 0) || dims + rest > Tensor::kMaxDims) return false;
@@ -451,19 +453,16 @@ class Direct {
     law.top_p.value = 1.0f;
     if (!read_space(space, &law.space)) return false;
     const bool probs = law.space == SPECDEC_PROBS;
-    PyObject* tuple = nullptr;
-    if (sampling != Py_None) {
-      if (temperature != Py_None || !is_a(sampling, types.sampling)) return false;
-      tuple = sampling;
-      temperature = item_of(tuple, 0);
-    }
+    const bool sampled = sampling != Py_None;
+    if (sampled && (temperature != Py_None || !is_a(sampling, types.sampling))) return false;
+    if (sampled) temperature = item_of(sampling, 0);
     law.temperature.value = 1.0f;
-    if ((temperature != Py_None || tuple) && !read_float(law.temperature, temperature, shape, 0.0, kInfinity))
+    if ((temperature != Py_None || sampled) && !read_float(law.temperature, temperature, shape, 0.0, kInfinity))
       return false;
     // Probabilities are final. A double that is neither 0 nor 1 could become one of them as a float.
     double plain;
     if (probs && real(temperature, &plain) && plain != 0.0 && plain != 1.0) return false;
-    return !tuple || read_filters(law, tuple, shape);
+    return !sampled || read_filters(law, sampling, shape);
   }
 
   // The rest of a Sampling.
@@ -580,14 +579,18 @@ class Direct {
     return true;
   }
 
+  // Whether the rows of an output are contiguous, and share no memory if it is said so.
+  static bool has_rows(const Part& part, const Tensor& t) {
+    return t.has_unit_stride() && (!part.is(Mark::kContiguousRows) || t.shape[0] <= 1 || t.strides[0] >= t.shape[1]);
+  }
+
   // What is always given, and has room for more than is written.
   bool read_written(const Part& part, PyObject* object) {
     if (object == Py_None) return part.is(Mark::kOptional);
     Tensor t;
     if (!tensor(object, &t, true) || !match(t, part.shape)) return false;
     if (part.field->kind == Kind::kRows && t.element != rows_element_) return false;
-    if (t.strides[t.ndim - 1] != 1 && t.shape[t.ndim - 1] != 1) return false;
-    if (part.is(Mark::kContiguousRows) && t.shape[0] > 1 && t.strides[0] < t.shape[1]) return false;
+    if (!has_rows(part, t)) return false;
     outputs_[num_outputs_++] = {&part, object, t};
     return put_as_it_is(part.field, t);
   }
@@ -626,12 +629,10 @@ class Direct {
       if (!t.is_ints() || !is_apart(t)) return false;
     } else if (t.element != wanted.element) {
       return false;
-    } else if (part.field->kind == Kind::kRows) {
-      if (t.strides[t.ndim - 1] != 1 && t.shape[t.ndim - 1] != 1) return false;
+    } else if (part.field->kind == Kind::kRows || part.is(Mark::kContiguousRows)) {
+      if (!has_rows(part, t)) return false;
     } else if (!is_contiguous(t)) {
-      const int32_t last = t.ndim - 1;
-      if (!part.is(Mark::kContiguousRows) || (t.strides[last] != 1 && t.shape[last] > 1)) return false;
-      if (t.strides[0] < t.shape[1]) return false;
+      return false;
     }
     return put_output(part, t);
   }
@@ -782,10 +783,11 @@ class Direct {
     if (nodes == 0 || nodes > INT32_MAX || !bind('N', nodes)) return false;
     if (t.ndim == 2 && plan_.draft_tokens && t.shape[0] != size('B')) return false;
     if (t.ndim == 2) size('B') = t.shape[0];
-    const int64_t depth = t.on_host() ? depth_of(field<Tokens>(to)) : nodes - 1;
-    if (depth < 0) return false;
+    ParentsReport found = {static_cast<int32_t>(nodes) - 1, -1, -1};
+    if (t.on_host()) found = check_parents(field<Tokens>(to));
+    if (found.node >= 0) return false;
     if (!plan_.draft_tokens) return true;
-    int64_t width = depth + 1;
+    int64_t width = found.depth + 1;
     if (plan_.max_depth && raw(*plan_.max_depth) != Py_None) {
       if (!whole(raw(*plan_.max_depth), &width) || width < 0 || width >= INT32_MAX) return false;
       width += 1;
@@ -806,17 +808,13 @@ class Direct {
       return true;
     }
     Tensor t;
-    if (!tensor(object, &t, true) || t.ndim != 4 || (t.shape[3] > 1 && t.strides[3] != 1)) return false;
+    if (!tensor(object, &t, true) || t.ndim != 4 || !t.has_unit_stride()) return false;
     for (int32_t i = 0; i < 4; ++i)
       if ((t.strides[i] == 0 && t.shape[i] > 1) || t.shape[i] > INT32_MAX) return false;
     const PyObject* const pages = raw(plan_.items[3]);  // block_table
     if (pages == Py_None && !bind('B', t.shape[0])) return false;
     layers_.push_back(python::layer_of(t));
     return t.shape[3] * t.element_bytes <= INT32_MAX;
-  }
-  bool put_layers(const Field* to) {
-    field<specdec_cache_layers>(to) = {layers_.data(), static_cast<int64_t>(layers_.size())};
-    return true;
   }
 
   // Of tree_mask: layout, dtype, columns and the mask itself.
@@ -859,12 +857,6 @@ class Direct {
     return put_output(item.parts[1], t);
   }
 
-  // -1: these are no trees.
-  static int64_t depth_of(const Tokens& parents) {
-    const ParentsReport report = check_parents(parents);
-    return report.node >= 0 ? -1 : report.depth;
-  }
-
   // ---- edits --------------------------------------------------------------------------------------------------------
 
   // One list for each of these places, of which backends see two dimensions.
@@ -902,7 +894,7 @@ class Direct {
     Tensor t;
     if (!tensor(object, &t) || t.ndim < 1 || !(t.element == Element::kInt32 || (wide && t.is_ints()))) return false;
     const int64_t count = t.shape[t.ndim - 1];
-    if (count < least || count > most || (count > 1 && t.strides[t.ndim - 1] != 1)) return false;
+    if (count < least || count > most || !t.has_unit_stride()) return false;
     return put_lists(t, places, true, out);
   }
 
@@ -928,7 +920,7 @@ class Direct {
     if (!tensor(item_of(bias, 1), &values) || !python::put(Kind::kValues, values, &edits.bias_values, -1)) return false;
     if (!tensor(item_of(bias, 2), &spans)) return false;
     if (tokens.shape[0] != values.shape[0] || spans.element != Element::kInt32 || spans.ndim < 1) return false;
-    if (spans.shape[spans.ndim - 1] > 1 && spans.strides[spans.ndim - 1] != 1) return false;
+    if (!spans.has_unit_stride()) return false;
     if (spans.ndim != 1) {
       const Places rows = of_rows();
       if (spans.shape[spans.ndim - 1] != 2 || !put_lists(spans, rows, false, edits.bias_spans)) return false;

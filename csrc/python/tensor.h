@@ -32,8 +32,8 @@ struct Tensor {
   dlpack::Device device;  // of a tensor that was viewed
   int64_t shape[kMaxDims], strides[kMaxDims];  // in elements
 
-  // Makes one dimension of those from `begin` to before `end`; of none, one of size 1. False: they have no common stride,
-  // or there are too many.
+  // Makes one dimension of those from `begin` to before `end`; of none, one of size 1. False: they have no common
+  // stride, or there are too many.
   bool merge(int32_t begin, int32_t end) {
     int64_t size = 1, step = 0;
     for (int32_t i = end - 1; i >= begin; --i) {
@@ -50,6 +50,7 @@ struct Tensor {
   }
 
   bool is_ints() const { return element == Element::kInt32 || element == Element::kInt64; }
+  bool has_unit_stride() const { return shape[ndim - 1] <= 1 || strides[ndim - 1] == 1; }  // of the last dimension
   bool on_host() const { return device.type == 1; }  // DLPack's number of the CPU
 
   // The byte after the last that the tensor can reach.
@@ -93,8 +94,8 @@ PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 // all_viewed(values): whether each tensor in some values, in tuples and lists among these, too, can be viewed.
 PyObject* all_viewed(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
-// apart(values, written): whether what is written, the values whose byte in `written` is not 0, is surely apart from all
-// other values and from each other. False where spans meet, though the elements in them may not.
+// apart(values, written): whether what is written, the values whose byte in `written` is not 0, is surely apart from
+// all other values and from each other. False where spans meet, though the elements in them may not.
 PyObject* apart(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
 }  // namespace python
