@@ -372,16 +372,14 @@ def words_of(vocab, rows, device, scanned):
 def side_of(name, rows, law, known, cuts):
     """The arguments of rows [requests, count, V], packed [D, V], or None, as the kernel's ``target`` or ``draft``."""
     own = "" if name == "target" else "draft_"
-    filters = (0, 1.0, 0.0) if rows is None else _launch.numbers_of(law)[1:]
-    found = {
+    law = None if rows is None else law
+    return {
         name: rows, f"{name}_request": rows.stride(0) if rows is not None and rows.ndim == 3 else 0,
         f"{name}_row": 0 if rows is None else rows.stride(-2), f"{own}vocab": 0 if rows is None else rows.shape[-1],
         f"{own}rules": 0 if rows is None else law.rules, f"{own}cuts": cuts, f"{own}known": known,
+        **_launch.divisor(own + "temperature", law, "request", "row"),
+        **_launch.filters(law, "request", "row", own=own),
     }  # fmt: skip
-    found |= _launch.divisor(own + "temperature", None if rows is None else law, "request", "row")
-    for part, value in zip(("top_k", "top_p", "min_p"), filters, strict=True):
-        found |= _launch.number(own + part, value, "request", "row")
-    return found
 
 
 def launch_cuts(

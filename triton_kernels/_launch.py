@@ -225,6 +225,14 @@ def divisor(name, law, *strides):
     return found
 
 
+def filters(law, *strides, own=""):
+    """Arguments for a law's filters, whose names begin with ``own``; without a law, for such that drop nothing."""
+    found = number(own + "top_k", 0 if law is None else law.top_k, *strides)
+    found.update(number(own + "top_p", 1.0 if law is None else law.top_p, *strides))
+    found.update(number(own + "min_p", 0.0 if law is None else law.min_p, *strides))
+    return found
+
+
 def noise(value, *strides):
     """Arguments for a ``Noise``."""
     found = number("seed", value.seed, *strides)

@@ -679,8 +679,7 @@ def filtered_race(call, requests, width, rows):
                 call.request_index, *_launch.numbers_of(law), call.epsilon, *call.noise, edit=call.edits
             ),
             **_launch.divisor("temperature", law, "request"),
-            **_launch.number("top_k", law.top_k, "request"), **_launch.number("top_p", law.top_p, "request"),
-            **_launch.number("min_p", law.min_p, "request"), **_launch.number("epsilon", call.epsilon, "request"),
+            **_launch.filters(law, "request"), **_launch.number("epsilon", call.epsilon, "request"),
             **_launch.noise(call.noise, "request"),
         }  # fmt: skip
         _launch.launch(filtered_chain_kernel, (requests, chunks, splits), warps, arguments)
