@@ -1,4 +1,4 @@
-"""What a call costs before any work: one request, eight tokens, outputs preallocated; beside it two calls of torch."""
+"""What a call costs before any work: one request, eight tokens, given outputs but once; beside it calls of torch."""
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ CALLS = {
     "race_sample": lambda: sd.race_sample(ROW, seed=SEED, position=7, out=SAMPLED),
     "verify_chain(race)": lambda: sd.verify_chain(TOKENS, TARGET, method="race", seed=SEED, position=7, out=OUT),
     "verify_chain(rejection)": lambda: sd.verify_chain(TOKENS, TARGET, DRAFT, seed=SEED, position=7, out=OUT),
+    "verify_chain(rejection), new outputs": lambda: sd.verify_chain(TOKENS, TARGET, DRAFT, seed=SEED, position=7),
     "verify_chain(rejection), serving": lambda: sd.verify_chain(*SERVED, **NUMBERS, **PACKED, out=OUT),
 }
 

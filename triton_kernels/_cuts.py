@@ -7,6 +7,7 @@ other, so that the memory for cells and lists does not grow with their number. O
 stores of all waves: there a second launch finds the cuts. Races find cuts in their own launch (``_kept``).
 """
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -337,6 +338,7 @@ def cell_of(tile, tiles):
     return min(tile, max(GROUP.value, tile * _launch.power_of_2(tiles) // CELLS.value))
 
 
+@functools.cache
 def search_words_of(vocab):
     """float32 words of memory in which a program finds a cut: cells; masses, or which cells are open; the list."""
     cells = 0
@@ -364,22 +366,20 @@ def search_of(rows, vocab, device):
 def words_of(vocab, rows, device, scanned):
     """float32 words of scratch memory for the cuts of so many rows of each side that is ``scanned_sides``."""
     count = rows * sum(scanned)
-    return CUT.value * count + search_of(count, vocab, device) * (count > 0)
+    return CUT.value * count + search_of(count, vocab, device) if count else 0
 
 
 def side_of(name, rows, law, known, cuts):
     """The arguments of rows [requests, count, V], packed [D, V], or None, as the kernel's ``target`` or ``draft``."""
     own = "" if name == "target" else "draft_"
-    filters = (0, 1.0, 0.0) if rows is None else _launch.numbers_of(law)[1:]
-    found = {
+    law = None if rows is None else law
+    return {
         name: rows, f"{name}_request": rows.stride(0) if rows is not None and rows.ndim == 3 else 0,
         f"{name}_row": 0 if rows is None else rows.stride(-2), f"{own}vocab": 0 if rows is None else rows.shape[-1],
         f"{own}rules": 0 if rows is None else law.rules, f"{own}cuts": cuts, f"{own}known": known,
+        **_launch.divisor(own + "temperature", law, "request", "row"),
+        **_launch.filters(law, "request", "row", own=own),
     }  # fmt: skip
-    found |= _launch.divisor(own + "temperature", None if rows is None else law, "request", "row")
-    for part, value in zip(("top_k", "top_p", "min_p"), filters, strict=True):
-        found |= _launch.number(own + part, value, "request", "row")
-    return found
 
 
 def launch_cuts(

@@ -335,11 +335,7 @@ def inputs_of(call):
 def numbers(law, own=""):
     """The numbers of a law of logits, for arguments whose names begin with ``own``; else such that drop nothing."""
     law = law if law is not None and law.space == "logits" else None
-    found = _launch.divisor(own + "temperature", law, "request")
-    filters = (0, 1.0, 0.0) if law is None else _launch.numbers_of(law)[1:]
-    for part, value in zip(("top_k", "top_p", "min_p"), filters, strict=True):
-        found |= _launch.number(own + part, value, "request")
-    return found
+    return _launch.divisor(own + "temperature", law, "request") | _launch.filters(law, "request", own=own)
 
 
 def race(call, requests, width):

@@ -194,17 +194,25 @@ def aligned(*tensors):
 
 
 @functools.cache
-def names_of(name, strides):
-    return name, f"{name}_value", *(f"{name}_{stride}" for stride in strides)
+def none_of(name, strides):
+    """Arguments for a number that is 0, and what they are called but for the pointer."""
+    plain, steps = f"{name}_value", tuple(f"{name}_{stride}" for stride in strides)
+    return {name: None, plain: 0, **dict.fromkeys(steps, 0)}, plain, steps
 
 
 def number(name, value, *strides):
     """Arguments for a number or a tensor of them: pointer or None, value, strides."""
-    pointer, plain, *steps = names_of(name, strides)
-    if not isinstance(value, torch.Tensor):
-        return {pointer: None, plain: value, **dict.fromkeys(steps, 0)}
-    nothing = 0.0 if value.is_floating_point() else 0
-    return {pointer: value, plain: nothing, **dict.fromkeys(steps, 0), **dict(zip(steps, value.stride(), strict=False))}
+    nothing, plain, steps = none_of(name, strides)
+    found = nothing.copy()
+    if isinstance(value, torch.Tensor):
+        found[name] = value
+        if value.is_floating_point():
+            found[plain] = 0.0
+        for step, stride in zip(steps, value.stride()):  # noqa: B905  a tensor may have one dimension less
+            found[step] = stride
+    else:
+        found[plain] = value
+    return found
 
 
 def divisor(name, law, *strides):
@@ -213,17 +221,24 @@ def divisor(name, law, *strides):
         return number(name, 1.0, *strides)
     found = number(name, law.temperature, *strides)
     if law.rules & DIVIDED:
-        found[names_of(name, strides)[1]] = float(not is_greedy(law))
+        found[f"{name}_value"] = float(not is_greedy(law))
+    return found
+
+
+def filters(law, *strides, own=""):
+    """Arguments for a law's filters, whose names begin with ``own``; without a law, for such that drop nothing."""
+    found = number(own + "top_k", 0 if law is None else law.top_k, *strides)
+    found.update(number(own + "top_p", 1.0 if law is None else law.top_p, *strides))
+    found.update(number(own + "min_p", 0.0 if law is None else law.min_p, *strides))
     return found
 
 
 def noise(value, *strides):
     """Arguments for a ``Noise``."""
-    return {
-        **number("seed", value.seed, *strides),
-        **number("position", value.position, *strides),
-        **number("nonce", value.nonce, *strides),
-    }
+    found = number("seed", value.seed, *strides)
+    found.update(number("position", value.position, *strides))
+    found.update(number("nonce", value.nonce, *strides))
+    return found
 
 
 def index(request_index, *values, edit=None):

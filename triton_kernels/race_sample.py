@@ -167,9 +167,7 @@ def race_sample(call):
             _launch.launch(race_sample_kernel, (count, splits), warps, arguments | {"SPACE": law.space})
             return
         arguments |= dict(
-            **_launch.number("top_k", law.top_k, "outer", "inner"),
-            **_launch.number("top_p", law.top_p, "outer", "inner"),
-            **_launch.number("min_p", law.min_p, "outer", "inner"), rules=law.rules, rows=count, cuts=scratch,
+            **_launch.filters(law, "outer", "inner"), rules=law.rules, rows=count, cuts=scratch,
             scratch=scratch[CUT.value * count :], scratch_row=_cuts.search_words_of(vocab),
             CELL=_cuts.cell_of(tile, tiles), TILES=_launch.power_of_2(tiles),
         )  # fmt: skip

@@ -240,9 +240,7 @@ def race_topk(call):
             _launch.launch(race_topk_kernel, (count, tiles), warps, arguments)
             return
         arguments |= dict(
-            **_launch.number("top_k", law.top_k, "outer", "inner"),
-            **_launch.number("top_p", law.top_p, "outer", "inner"),
-            **_launch.number("min_p", law.min_p, "outer", "inner"), rules=law.rules, rows=count,
+            **_launch.filters(law, "outer", "inner"), rules=law.rules, rows=count,
             cuts=scratch[search * groups :], scratch=scratch, scratch_row=search,
             CELL=_cuts.cell_of(tile, tiles), TILES=_launch.power_of_2(tiles),
         )  # fmt: skip

@@ -642,19 +642,18 @@ def packed_drafts(call, requests):
     return call.draft_tokens.shape[0] - requests * call.tokens_by_row
 
 
-def inputs_of(call):
-    """Arguments for positions of the tokens that enter rows, and for nonces of requests."""
-    given, nonces = call.input_positions, call.input_nonces
+def drafts_of(call, requests, ragged):
+    """Arguments for drafts, positions of the tokens that enter rows, nonces of requests, and tokens that are given."""
+    tokens, given, nonces, bonus = call.draft_tokens, call.input_positions, call.input_nonces, call.bonus
     return {
+        "draft_tokens": tokens, "draft_tokens_request": 0 if ragged else tokens.stride(0),
+        "draft_tokens_slot": tokens.stride(-1), "cu_drafts": call.cu_drafts, "tokens_by_row": int(call.tokens_by_row),
+        "total_drafts": packed_drafts(call, requests),
         "input_positions": given, "input_request": 0 if given is None or given.ndim == 1 else given.stride(0),
         "input_row": 0 if given is None else given.stride(-1),
         "input_nonces": nonces, "input_nonce": 0 if nonces is None else nonces.stride(0),
+        "bonus": bonus, "bonus_request": 0 if bonus is None else bonus.stride(0),
     }  # fmt: skip
-
-
-def bonus_of(call):
-    """Arguments for tokens that are given."""
-    return {"bonus": call.bonus, "bonus_request": 0 if call.bonus is None else call.bonus.stride(0)}
 
 
 def filtered_race(call, requests, width, rows):
@@ -670,23 +669,17 @@ def filtered_race(call, requests, width, rows):
         counters, scratch = _launch.workspace(
             target, 4 * rows + 8 * requests, CUT.value * rows + words * requests * chunks
         )  # fmt: skip
-        arguments = dict(
-            draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
-            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts,
-            tokens_by_row=int(call.tokens_by_row),
-            total_drafts=packed_drafts(call, requests), max_drafts=width - 1, rows=rows, vocab=vocab,
-            **inputs_of(call), **bonus_of(call),
-            counters=counters, cuts=scratch, scratch=scratch[CUT.value * rows :],
-            scratch_row=words, rules=law.rules, ALIGNED=_launch.aligned(target), CELL=_cuts.cell_of(tile, tiles),
-            TILE=tile, TILES=_launch.power_of_2(tiles),
-        ) | {
+        arguments = {
+            **drafts_of(call, requests, ragged), "max_drafts": width - 1, "rows": rows, "vocab": vocab,
+            "counters": counters, "cuts": scratch, "scratch": scratch[CUT.value * rows :], "scratch_row": words,
+            "rules": law.rules, "ALIGNED": _launch.aligned(target), "CELL": _cuts.cell_of(tile, tiles), "TILE": tile,
+            "TILES": _launch.power_of_2(tiles),
             **_launch.rows("target", target, ragged), **edits, **_verdict.arguments(call),
             **_launch.index(
                 call.request_index, *_launch.numbers_of(law), call.epsilon, *call.noise, edit=call.edits
             ),
             **_launch.divisor("temperature", law, "request"),
-            **_launch.number("top_k", law.top_k, "request"), **_launch.number("top_p", law.top_p, "request"),
-            **_launch.number("min_p", law.min_p, "request"), **_launch.number("epsilon", call.epsilon, "request"),
+            **_launch.filters(law, "request"), **_launch.number("epsilon", call.epsilon, "request"),
             **_launch.noise(call.noise, "request"),
         }  # fmt: skip
         _launch.launch(filtered_chain_kernel, (requests, chunks, splits), warps, arguments)
@@ -726,22 +719,16 @@ def verify_chain(call):
             call, draft, scanned, index, edits, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0),
             scratch[figures:], requests, width,
         )  # fmt: skip
-        arguments = dict(
-            draft_tokens=call.draft_tokens, draft_tokens_request=0 if ragged else call.draft_tokens.stride(0),
-            draft_tokens_slot=call.draft_tokens.stride(-1), cu_drafts=call.cu_drafts,
-            tokens_by_row=int(call.tokens_by_row),
-            draft_map=None if race else call.draft_map,
-            total_drafts=packed_drafts(call, requests), max_drafts=width - 1, rows=rows, vocab=vocab,
-            **inputs_of(call), **bonus_of(call),
-            draft_vocab=vocab if draft is None else draft.shape[-1],
-            counters=counters, figures=scratch, items=scratch[4 * rows :] if learns else scratch,
-            kept=scratch[kept:] if block else None, METHOD="race" if race else call.method,
-            TARGET=call.target_law.space, DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law,
-            LEARNS=learns, SCANS=scans, ALIGNED=_launch.aligned(target, draft), TILE=tile,
-            TILES=_launch.power_of_2(tiles),
-        ) | {
+        arguments = {
+            **drafts_of(call, requests, ragged), "max_drafts": width - 1, "rows": rows, "vocab": vocab,
+            "draft_map": None if race else call.draft_map, "draft_vocab": vocab if draft is None else draft.shape[-1],
+            "counters": counters, "figures": scratch, "items": scratch[4 * rows :] if learns else scratch,
+            "kept": scratch[kept:] if block else None, "METHOD": "race" if race else call.method,
+            "TARGET": call.target_law.space, "DRAFT": None if draft is None else call.draft_law.space,
+            "OWN_LAW": own_law, "LEARNS": learns, "SCANS": scans, "ALIGNED": _launch.aligned(target, draft),
+            "TILE": tile, "TILES": _launch.power_of_2(tiles), "num_passed": call.num_passed,
             **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, packed),
-            **index, **cuts, **edits, **_verdict.arguments(call), "num_passed": call.num_passed,
+            **index, **cuts, **edits, **_verdict.arguments(call),
             **_launch.divisor("target_temperature", call.target_law, "request"),
             **_launch.divisor("draft_temperature", call.draft_law if own_law else None, "request"),
             **_launch.number("draft_prob", call.draft_prob, "request", "slot"),

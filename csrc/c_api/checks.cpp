@@ -21,18 +21,18 @@ struct Name {
 // A field of the parameters `p`: its name and itself.
 #define FIELD(name) #name, p.name
 
-[[noreturn]] void refuse(Name name, const std::string& expected, const std::string& got) {
+[[noreturn, gnu::cold, gnu::noinline]] void refuse(Name name, const std::string& expected, const std::string& got) {
   throw Refusal{SPECDEC_INVALID_ARGUMENT,
                 std::string(name.field) + name.part + ": expected " + expected + "; got " + got};
 }
 
-void equal(Name name, int64_t got, int64_t wanted) {
+[[gnu::always_inline]] inline void equal(Name name, int64_t got, int64_t wanted) {
   if (got != wanted) refuse(name, std::to_string(wanted), std::to_string(got));
 }
-void at_least(Name name, int64_t got, int64_t least) {
+[[gnu::always_inline]] inline void at_least(Name name, int64_t got, int64_t least) {
   if (got < least) refuse(name, std::to_string(least) + " or more", std::to_string(got));
 }
-void at_most(Name name, int64_t got, int64_t most) {
+[[gnu::always_inline]] inline void at_most(Name name, int64_t got, int64_t most) {
   if (got > most) refuse(name, "at most " + std::to_string(most), std::to_string(got));
 }
 void size(Name name, int64_t got) {
@@ -43,7 +43,7 @@ void choice(Name name, int64_t got, int64_t last) {
   at_least(name, got, 0);
   at_most(name, got, last);
 }
-void memory(const char* name, const void* data) {
+[[gnu::always_inline]] inline void memory(const char* name, const void* data) {
   if (!data) refuse({name, ".data"}, "memory", "NULL");
 }
 

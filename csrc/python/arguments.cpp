@@ -94,8 +94,6 @@ const Table* table_of() {
 
 // ---- tensors --------------------------------------------------------------------------------------------------------
 
-bool is_ints(const Tensor& t) { return t.element == Element::kInt32 || t.element == Element::kInt64; }
-
 bool dims(const Tensor& t, int32_t least, int32_t most) { return t.ndim >= least && t.ndim <= most; }
 
 // A dimension of one entry is shared, so its stride does not matter.
@@ -114,7 +112,7 @@ bool put(const Tensor& t, Rows& out) {
 }
 
 bool put(const Tensor& t, Tokens& out) {
-  if (!is_ints(t) || !dims(t, 1, 2)) return false;
+  if (!t.is_ints() || !dims(t, 1, 2)) return false;
   const int32_t slot = t.ndim - 1;
   out = {t.data, slot ? t.strides[0] : 0, t.strides[slot], slot ? t.shape[0] : 1, static_cast<int32_t>(t.shape[slot]),
          t.element == Element::kInt64};
@@ -123,7 +121,7 @@ bool put(const Tensor& t, Tokens& out) {
 
 // One dimension is one row.
 bool put(const Tensor& t, specdec_output_tokens& out) {
-  if (!is_ints(t) || !dims(t, 1, 2)) return false;
+  if (!t.is_ints() || !dims(t, 1, 2)) return false;
   const int32_t column = t.ndim - 1;
   out = {t.data, column ? t.strides[0] : 0, column ? t.shape[0] : 1, t.shape[column], t.strides[column],
          t.element == Element::kInt32};
@@ -132,7 +130,7 @@ bool put(const Tensor& t, specdec_output_tokens& out) {
 
 template <class Number>
 bool put_number(const Tensor& t, Number& out) {
-  const bool fits = std::is_same_v<Number, specdec_counter> ? is_ints(t) : t.element == Element::kFloat32;
+  const bool fits = std::is_same_v<Number, specdec_counter> ? t.is_ints() : t.element == Element::kFloat32;
   if (!fits || !dims(t, 0, 2)) return false;
   out = {t.data, stride(t, 0), stride(t, 1), {}, t.element == Element::kInt64};
   return true;
@@ -146,13 +144,13 @@ bool put_vector(const Tensor& t, Vector& out, Element element) {
 }
 
 bool put(const Tensor& t, Lists& out) {
-  if (!is_ints(t) || t.ndim != 3) return false;
+  if (!t.is_ints() || t.ndim != 3) return false;
   out = {t.data, stride(t, 0), stride(t, 1), t.shape[0], t.shape[1], t.shape[2], t.element == Element::kInt64};
   return true;
 }
 
 bool put(const Tensor& t, specdec_request_index& out) {
-  if (!is_ints(t) || t.ndim != 1) return false;
+  if (!t.is_ints() || t.ndim != 1) return false;
   out = {t.data, t.shape[0], kAnyIndex, t.element == Element::kInt64};
   return true;
 }
@@ -220,22 +218,22 @@ bool put(Kind kind, const Tensor& t, void* field, int64_t rows) {
   }
 }
 
-bool number(PyObject* object, float* out) {
-  if (!PyFloat_Check(object) && !PyLong_Check(object)) return false;
-  const double value = PyFloat_AsDouble(object);
-  if (value == -1.0 && PyErr_Occurred()) throw Raised();
-  *out = static_cast<float>(value);
-  return true;
-}
-
-bool number(PyObject* object, int64_t* out) {
-  if (!PyLong_Check(object)) return false;
+bool whole(PyObject* object, int64_t* out) {
+  if (!PyLong_CheckExact(object)) return false;
   int overflow = 0;
   *out = PyLong_AsLongLongAndOverflow(object, &overflow);
-  if (overflow > 0) *out = static_cast<int64_t>(PyLong_AsUnsignedLongLong(object));
-  if (overflow < 0) expected("an int of 64 bits", object);
-  if (*out == -1 && PyErr_Occurred()) throw Raised();
-  return true;
+  if (overflow <= 0) return overflow == 0;
+  const unsigned long long bits = PyLong_AsUnsignedLongLong(object);
+  if (PyErr_Occurred()) return PyErr_Clear(), false;
+  return *out = static_cast<int64_t>(bits), true;
+}
+
+bool real(PyObject* object, double* out) {
+  if (PyFloat_CheckExact(object)) return *out = PyFloat_AS_DOUBLE(object), true;
+  int overflow = 0;
+  if (!PyLong_CheckExact(object)) return false;
+  *out = static_cast<double>(PyLong_AsLongLongAndOverflow(object, &overflow));
+  return overflow == 0;
 }
 
 int32_t choice(PyObject* name) {
@@ -309,15 +307,16 @@ void Call::read(const Table& table, PyObject* tuple, size_t begin) {
 }
 
 void Call::read(const Field& field, PyObject* object, size_t at) {
-  int64_t whole;
+  int64_t integer;
+  double number;
   switch (field.kind) {
     case Kind::kBool: return void(params.at<bool>(at) = PyObject_IsTrue(object) != 0);
     case Kind::kInt32:
-      if (PyUnicode_Check(object)) whole = choice(object);
-      else if (!number(object, &whole)) expected("an int", object);
-      return void(params.at<int32_t>(at) = static_cast<int32_t>(whole));
+      if (PyUnicode_Check(object)) integer = choice(object);
+      else if (!whole(object, &integer)) expected("an int", object);
+      return void(params.at<int32_t>(at) = static_cast<int32_t>(integer));
     case Kind::kInt64:
-      if (!number(object, &params.at<int64_t>(at))) expected("an int", object);
+      if (!whole(object, &params.at<int64_t>(at))) expected("an int", object);
       return;
     case Kind::kLayers:
       if (!PyList_Check(object)) expected("a list of caches", object);
@@ -333,10 +332,10 @@ void Call::read(const Field& field, PyObject* object, size_t at) {
         if (const int64_t entries = entries_of(params.at<specdec_edits>(at))) numbers_ = entries;
       return;
     case Kind::kNumber:
-      if (number(object, &params.at<specdec_number>(at).value)) return;
+      if (real(object, &number)) return void(params.at<specdec_number>(at).value = static_cast<float>(number));
       break;
     case Kind::kCounter:
-      if (number(object, &params.at<specdec_counter>(at).value)) return;
+      if (whole(object, &params.at<specdec_counter>(at).value)) return;
       break;
     case Kind::kRequestIndex:
       if (object == Py_None) return void(params.at<specdec_request_index>(at).entries = kAnyIndex);

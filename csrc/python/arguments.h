@@ -53,9 +53,9 @@ struct Params {
 // so many `rows`, in any shape; -1: [rows, columns] or [rows].
 bool put(Kind kind, const Tensor& t, void* field, int64_t rows);
 
-// A number of Python; false if the object is none. A seed may be unsigned: its bits count.
-bool number(PyObject* object, float* out);
-bool number(PyObject* object, int64_t* out);
+// A number of Python. False: the object is none, or a bool, or has more than 64 bits. Of an unsigned seed bits count.
+bool whole(PyObject* object, int64_t* out);
+bool real(PyObject* object, double* out);
 
 // The number of a choice by its name; -1: there is none of this name.
 int32_t choice(PyObject* name);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <mutex>
+#include <string_view>
 
 #include "check_parents.h"
 #include "specdec/mass.h"
@@ -21,34 +21,40 @@ struct Types {
   PyObject *sampling, *edits, *draft, *packing, *input_positions, *form;
 } types = {};
 
-PyObject* empty_strided = nullptr;
-PyObject* make_device = nullptr;  // (DLPack's type, index) -> torch.device
 std::vector<PyObject*> watchers;  // functions without arguments
-constexpr Element kDtypes[] = {
-    Element::kInt64, Element::kInt32, Element::kFloat32, Element::kBFloat16, Element::kFloat16, Element::kBool,
-    Element::kUInt8, Element::kUInt16, Element::kUInt32,
-};
-PyObject* dtypes[std::size(kDtypes)] = {};
 
-PyObject* dtype_of(Element element) {
-  return dtypes[std::find(std::begin(kDtypes), std::end(kDtypes), element) - std::begin(kDtypes)];
+constexpr Element kFloats[] = {Element::kFloat32, Element::kBFloat16, Element::kFloat16};
+PyObject* floats[std::size(kFloats)] = {};  // torch's names of them
+
+// torch's C functions for a new tensor, which take a third of the time of torch.empty_strided: the tensor, as an object
+// of Python, and what the first made. Null where a torch has no such functions: then Python makes outputs.
+struct {
+  int (*empty_strided)(int64_t dims, const int64_t* shape, const int64_t* strides, int32_t dtype, int32_t device,
+                       int32_t index, void** made);
+  PyObject* (*wrap)(const void* made);
+  int (*release)(void* made);
+} functions = {};
+
+// torch's number of a type.
+int32_t number_of(Element element) {
+  switch (element) {
+    case Element::kUInt8: return 0;
+    case Element::kInt32: return 3;
+    case Element::kInt64: return 4;
+    case Element::kFloat16: return 5;
+    case Element::kFloat32: return 6;
+    case Element::kBool: return 11;
+    case Element::kBFloat16: return 15;
+    case Element::kUInt16: return 27;
+    case Element::kUInt32: return 28;
+  }
+  return -1;
 }
 
 bool watched() {
   for (PyObject* const watcher : watchers)
     if (PyObject_IsTrue(Ref(PyObject_CallNoArgs(watcher)).get()) != 0) return true;
   return false;
-}
-
-PyObject* device_of(const dlpack::Device& device) {
-  static std::vector<std::pair<dlpack::Device, PyObject*>> known;
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (const auto& [one, object] : known)
-    if (one.type == device.type && one.index == device.index) return object;
-  PyObject* const made = Ref(PyObject_CallFunction(make_device, "ii", device.type, device.index)).release();
-  known.emplace_back(device, made);
-  return made;
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------
@@ -59,33 +65,15 @@ PyObject* item_of(PyObject* tuple, size_t i) { return PyTuple_GET_ITEM(tuple, st
 
 bool is_a(PyObject* object, PyObject* type) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == type; }
 
-// A Python int, and no bool. False: it is none, or has more than 64 bits.
-bool whole(PyObject* object, int64_t* out) {
-  if (!PyLong_CheckExact(object)) return false;
-  int overflow = 0;
-  *out = PyLong_AsLongLongAndOverflow(object, &overflow);
-  if (overflow <= 0) return overflow == 0;
-  const unsigned long long bits = PyLong_AsUnsignedLongLong(object);  // of a seed
-  if (PyErr_Occurred()) return PyErr_Clear(), false;
-  return *out = static_cast<int64_t>(bits), true;
-}
-
-bool real(PyObject* object, double* out) {
-  if (PyFloat_CheckExact(object)) return *out = PyFloat_AS_DOUBLE(object), true;
-  int64_t value;
-  int overflow = 0;
-  if (!PyLong_CheckExact(object)) return false;
-  value = PyLong_AsLongLongAndOverflow(object, &overflow);
-  return *out = static_cast<double>(value), overflow == 0;
-}
-
 bool flag(PyObject* object, bool* out) {
   *out = object == Py_True;
   return object == Py_True || object == Py_False;
 }
 
-bool is_word(PyObject* object, const char* word) {
-  return PyUnicode_CheckExact(object) && PyUnicode_CompareWithASCIIString(object, word) == 0;
+bool is_word(PyObject* object, std::string_view word) {
+  return PyUnicode_CheckExact(object) && PyUnicode_IS_COMPACT_ASCII(object) &&
+         std::string_view(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(object)),
+                          static_cast<size_t>(PyUnicode_GET_LENGTH(object))) == word;
 }
 
 bool is_contiguous(const Tensor& t) {
@@ -98,8 +86,6 @@ bool is_contiguous(const Tensor& t) {
   return true;
 }
 
-bool is_ints(const Tensor& t) { return t.element == Element::kInt32 || t.element == Element::kInt64; }
-
 // Whether no two elements of one or two dimensions are one.
 bool is_apart(const Tensor& t) {
   if (is_contiguous(t)) return true;
@@ -110,33 +96,10 @@ bool is_apart(const Tensor& t) {
 }
 
 // The first `count` dimensions as two, the last of them and all before it; false if these have no common stride.
-bool fold(const Tensor& t, int32_t count, Tensor* out) {
-  *out = t;
+bool fold(Tensor* t, int32_t count) {
   if (count == 2) return true;
-  const int32_t rest = t.ndim - count;
-  out->ndim = 2 + rest;
-  if (out->ndim > Tensor::kMaxDims) return false;
-  int64_t outer = 1, step = 0;
-  for (int32_t i = count < 2 ? count - 1 : count - 2; i >= 0; --i) {
-    if (t.shape[i] != 1) {
-      if (outer != 1 && t.strides[i] != step * outer) return false;
-      if (outer == 1) step = t.strides[i];
-    }
-    outer *= t.shape[i];
-  }
-  out->shape[0] = outer, out->strides[0] = step;
-  out->shape[1] = count < 2 ? 1 : t.shape[count - 1];
-  out->strides[1] = count < 2 ? 0 : t.strides[count - 1];
-  std::copy_n(t.shape + count, rest, out->shape + 2);
-  std::copy_n(t.strides + count, rest, out->strides + 2);
-  return true;
+  return count > 2 ? t->merge(0, count - 1) : t->merge(0, count) && t->merge(1, 1);
 }
-
-// The memory of a tensor.
-struct Span {
-  const char *begin, *end;
-  bool written;
-};
 
 // Lists whose memory the next call of a thread uses again.
 struct Scratch {
@@ -166,21 +129,30 @@ class Direct {
       auto& index = field<specdec_request_index>(plan_.index->parts[0].field);
       index.entries = !indexed_ ? kAnyIndex : entries() >= 0 ? entries() : numbers_;
     }
-    return fits() && !outputs_meet();
+    return fits() && !(has_given_ && meet(spans_));
   }
 
-  // Makes the outputs that were not given. They live as long as the call.
-  void make_outputs() {
+  // Makes the outputs that were not given. They live as long as the call. False: not all could be made.
+  bool make_outputs() {
     for (int i = 0; i < num_outputs_; ++i) {
       Output& output = outputs_[i];
+      Tensor& t = output.tensor;
       if (output.given) {
         owned_[i] = Ref(kept(output.given));
         continue;
       }
-      owned_[i] = Ref(make(output.tensor));
-      if (!view(owned_[i].get(), &output.tensor) || !put_output(*output.part, output.tensor))
+      void* made = nullptr;
+      const bool on_host = device_.type == 1;
+      if (!functions.wrap || functions.empty_strided(t.ndim, t.shape, t.strides, number_of(t.element), !on_host,
+                                                     on_host ? 0 : device_.index, &made) != 0)
+        return false;
+      PyObject* const wrapped = functions.wrap(made);
+      functions.release(made);
+      owned_[i] = Ref(wrapped);
+      if (!view(wrapped, &t) || !put_output(*output.part, t))
         throw std::runtime_error("a new output cannot be written");
     }
+    return true;
   }
 
   // What the function returns: its NamedTuple of outputs, or the first of them.
@@ -220,15 +192,13 @@ class Direct {
     return size('E');
   }
 
-  static Shape::Dim one(char size) { return {size, false, false}; }
-
-  bool bind(Shape::Dim dim, int64_t got) {
-    if (dim.size <= '9') return got == dim.size - '0';
-    int64_t& known = dim.size == 'E' ? (entries(), size('E')) : size(dim.size);
-    if (dim.size == 'M') size('N') = got + 1;
-    if (dim.size == 'N' && got < 1) return false;
+  bool bind(char name, int64_t got, bool or_more = false) {
+    if (name <= '9') return got == name - '0';
+    int64_t& known = name == 'E' ? (entries(), size('E')) : size(name);
+    if (name == 'M') size('N') = got + 1;
+    if (name == 'N' && got < 1) return false;
     if (known < 0) return known = got, true;
-    return dim.or_more ? got >= known : got == known;
+    return or_more ? got >= known : got == known;
   }
 
   bool lead(const Tensor& t, int32_t begin, int32_t others) {
@@ -239,9 +209,6 @@ class Direct {
     return true;
   }
 
-  // A leading dimension; -1: E, which is not known.
-  int64_t leading(char name, int32_t i) { return name == '~' && i == 0 ? entries() : leading_[i]; }
-
   bool match(const Tensor& t, const Shape& shape) {
     int32_t at = 0;
     for (int i = 0; i < shape.count; ++i) {
@@ -251,15 +218,15 @@ class Direct {
         if (at < 0) return false;
         continue;
       }
-      if (!std::strchr("*~=", dim.size)) {
+      if (!dim.leads()) {
         if (dim.may_miss && at == t.ndim) missing_ = true;
-        else if (at >= t.ndim || !bind(dim, t.shape[at++])) return false;
+        else if (at >= t.ndim || !bind(dim.size, t.shape[at++], dim.or_more)) return false;
         continue;
       }
       if (lead_ < 0 && !lead(t, at, shape.count - 1)) return false;
       if (at + lead_ > t.ndim) return false;
       for (int32_t j = 0; j < lead_; ++j, ++at) {
-        if (dim.size == '~' && j == 0 ? !bind(one('E'), t.shape[at]) : t.shape[at] != leading_[j]) return false;
+        if (dim.size == '~' && j == 0 ? !bind('E', t.shape[at]) : t.shape[at] != leading_[j]) return false;
       }
     }
     return at == t.ndim;
@@ -274,33 +241,16 @@ class Direct {
   }
 
   // As a field's struct sees it.
-  bool put(const Part& part, const Tensor& given, const Shape& shape) {
-    Tensor t = given;
-    if (missing_ && shape.dim[shape.count - 1].may_miss && t.ndim < Tensor::kMaxDims)
-      t.shape[t.ndim] = t.strides[t.ndim] = 1, t.ndim += 1;
-    if (part.is(Mark::kLastMerged)) {
-      t.ndim -= 1;
-      t.shape[t.ndim - 1] *= t.shape[t.ndim], t.strides[t.ndim - 1] = 1;
-      return is_contiguous(given) && put_as_it_is(part.field, t);
+  bool put(const Part& part, Tensor t, const Shape& shape) {
+    if (missing_ && shape.dim[shape.count - 1].may_miss && !t.merge(t.ndim, t.ndim)) return false;
+    if (part.is(Mark::kLastMerged) || part.is(Mark::kFlattened)) {
+      const int32_t begin = part.is(Mark::kFlattened) ? 0 : t.ndim - 2;
+      if (!is_contiguous(t) || !t.merge(begin, t.ndim)) return false;
+    } else if (shape.leads()) {
+      const int32_t own = shape.dim[0].size == '^' ? t.ndim - (shape.count - 1) : lead_;
+      if (!(part.is(Mark::kContiguous) ? t.merge(0, own) : fold(&t, own))) return false;
     }
-    if (part.is(Mark::kFlattened)) {
-      Tensor flat = t;
-      for (int32_t i = 1; i < t.ndim; ++i) flat.shape[0] *= t.shape[i];
-      flat.ndim = 1, flat.strides[0] = 1;
-      return is_contiguous(t) && put_as_it_is(part.field, flat);
-    }
-    if (!shape.leads()) return put_as_it_is(part.field, t);
-    const int32_t own = shape.dim[0].size == '^' ? t.ndim - (shape.count - 1) : lead_;
-    Tensor folded;
-    if (!fold(t, own, &folded)) return false;
-    if (part.is(Mark::kContiguous)) {  // the leading dimensions as one
-      folded.shape[0] *= folded.shape[1];
-      folded.strides[0] = 1;
-      for (int32_t i = --folded.ndim; i > 1; --i) folded.strides[0] *= folded.shape[i];
-      for (int32_t i = 1; i < folded.ndim; ++i)
-        folded.shape[i] = folded.shape[i + 1], folded.strides[i] = folded.strides[i + 1];
-    }
-    return put_as_it_is(part.field, folded);
+    return put_as_it_is(part.field, t);
   }
   bool put_as_it_is(const Field* field, const Tensor& t) {
     return python::put(field->kind, t, params.bytes + field->at, -1);
@@ -335,7 +285,10 @@ class Direct {
       case Role::kParents: return read_parents(item);
       case Role::kWritten: return read_written(item.parts[0], raw(item));
       case Role::kMask: return read_mask(item);
-      case Role::kLayers: return read_layers(raw(item)) && put_layers(item.parts[0].field);
+      case Role::kLayers:
+        if (!read_layers(raw(item))) return false;
+        field<specdec_cache_layers>(item.parts[0].field) = {layers_.data(), static_cast<int64_t>(layers_.size())};
+        return true;
     }
     return false;
   }
@@ -346,12 +299,11 @@ class Direct {
     Tensor t;
     const Shape& shape = shape_of(part);
     if (!tensor(object, &t) || (shape.count > 0 && !match(t, shape))) return false;
-    if (part.is(Mark::kUnitStride) && t.shape[t.ndim - 1] > 1 && t.strides[t.ndim - 1] != 1) return false;
+    if (part.is(Mark::kUnitStride) && !t.has_unit_stride()) return false;
     if (part.is(Mark::kContiguous) && !is_contiguous(t)) return false;
     if (part.is(Mark::kInt64) && t.element != Element::kInt64) return false;
     if (part.field->kind == Kind::kRows) {
-      const int32_t last = t.ndim - 1;
-      if (t.shape[last] == 0 || t.shape[last] > INT32_MAX || (t.strides[last] != 1 && t.shape[last] != 1)) return false;
+      if (t.shape[t.ndim - 1] == 0 || t.shape[t.ndim - 1] > INT32_MAX || !t.has_unit_stride()) return false;
       if (rows_dims_ < 0) {
         rows_dims_ = t.ndim;
         rows_element_ = t.element;
@@ -397,17 +349,14 @@ class Direct {
   bool read_size(const Item& item) {
     int64_t value;
     if (raw(item) == Py_None) return item.parts[0].is(Mark::kOptional);
-    const Shape::Dim named = item.parts[0].shape.dim[0];
     const Shape& shape = item.parts[0].shape;  // a second letter is the size that this one may be at most
-    const double most = shape.count > 1 ? static_cast<double>(size(shape.dim[1].size)) : item.most;
-    return whole(raw(item), &value) && static_cast<double>(value) >= item.least && static_cast<double>(value) <= most &&
-           bind(one(named.size), value);
+    if (!whole(raw(item), &value) || !item.takes(value)) return false;
+    return (shape.count < 2 || value <= size(shape.dim[1].size)) && bind(shape.dim[0].size, value);
   }
 
   bool read_int(const Item& item) {
     int64_t value;
-    if (!whole(raw(item), &value) || static_cast<double>(value) < item.least || static_cast<double>(value) > item.most)
-      return false;
+    if (!whole(raw(item), &value) || !item.takes(value)) return false;
     const Field* const to = item.parts[0].field;
     if (to->kind == Kind::kInt32) field<int32_t>(to) = static_cast<int32_t>(value);
     else field<int64_t>(to) = value;
@@ -416,53 +365,50 @@ class Direct {
 
   bool read_choice(const Item& item) {
     for (size_t i = 0; i < item.words.size(); ++i)
-      if (is_word(raw(item), item.words[i].c_str()))
+      if (is_word(raw(item), item.words[i]))
         return field<int32_t>(item.parts[0].field) = static_cast<int32_t>(i), true;
     return false;
   }
 
   // ---- numbers ------------------------------------------------------------------------------------------------------
 
+  // The first `own` dimensions of a tensor broadcast to these sizes, of which the first is -1 where it is E, not known.
+  // Not `shared`: they have to be these.
+  bool expand(const Tensor& t, int32_t own, int64_t* wanted, int32_t dims, bool shared, Tensor* out) {
+    const int32_t rest = t.ndim - own, missing = dims - own;
+    if (missing < 0 || (!shared && missing > 0) || dims + rest > Tensor::kMaxDims) return false;
+    *out = t;
+    out->ndim = dims + rest;
+    for (int32_t i = 0; i < dims; ++i) {
+      const int64_t got = i < missing ? 1 : t.shape[i - missing];
+      const bool fits_all = got == 1 && shared;
+      if (wanted[i] < 0 && !fits_all) size('E') = wanted[i] = got;
+      if (got != wanted[i] && !fits_all) return false;
+      out->shape[i] = wanted[i] < 0 ? 1 : wanted[i];
+      out->strides[i] = got == 1 ? 0 : t.strides[i - missing];
+    }
+    std::copy_n(t.shape + own, rest, out->shape + dims);
+    std::copy_n(t.strides + own, rest, out->strides + dims);
+    return true;
+  }
+
   // A tensor broadcast to a shape.
   bool broadcast(const Tensor& t, const Shape& shape, Tensor* out) {
-    *out = t;
     int32_t dims = 0;
-    char name[Tensor::kMaxDims];
     int64_t wanted[Tensor::kMaxDims];
     for (int i = 0; i < shape.count; ++i) {
       const char letter = shape.dim[i].size;
       if (shape.leads() && i == 0) {
-        for (int32_t j = 0; j < lead_; ++j, ++dims)
-          name[dims] = j == 0 && letter == '~' ? 'E' : '*', wanted[dims] = leading(letter, j);
-      } else {
-        name[dims] = letter;
-        wanted[dims++] = letter <= '9' ? letter - '0' : letter == 'E' ? entries() : size(letter);
+        for (int32_t j = 0; j < lead_; ++j) wanted[dims++] = letter == '~' && j == 0 ? entries() : leading_[j];
+        continue;
       }
+      wanted[dims] = letter <= '9' ? letter - '0' : letter == 'E' ? entries() : size(letter);
+      if (wanted[dims++] < 0 && letter != 'E') return false;
     }
-    if (t.ndim > dims) return false;
-    out->ndim = dims;
-    for (int32_t i = 0; i < dims; ++i) {
-      const int32_t own = i - (dims - t.ndim);
-      const int64_t got = own < 0 ? 1 : t.shape[own];
-      if (wanted[i] < 0 && got != 1) {
-        if (name[i] != 'E') return false;
-        size('E') = wanted[i] = got;
-      }
-      if (got != 1 && got != wanted[i]) return false;
-      out->shape[i] = wanted[i] < 0 ? 1 : wanted[i];
-      out->strides[i] = got == 1 ? 0 : t.strides[own];
-    }
+    if (!expand(t, t.ndim, wanted, dims, true, out)) return false;
     numbers_ = dims > 0 ? out->shape[0] : 1;
-    if (!shape.leads()) return true;
-    const Tensor whole = *out;
-    if (!fold(whole, lead_, out)) return false;
-    if (shape.dim[0].size != '=') return true;
-    // All as the rows of one request.
-    const int64_t step = out->shape[1] == 1 ? out->strides[0] : out->strides[1];
-    if (out->shape[0] != 1 && out->shape[1] != 1 && out->strides[0] != step * out->shape[1]) return false;
-    out->shape[1] *= out->shape[0], out->strides[1] = step;
-    out->shape[0] = 1, out->strides[0] = 0;
-    return true;
+    if (shape.dim[0].size == '=') return out->merge(0, lead_) && out->merge(0, 0);  // all as the rows of one request
+    return !shape.leads() || fold(out, lead_);
   }
 
   bool read_number(const Item& item, PyObject* object) {
@@ -482,7 +428,7 @@ class Direct {
     int64_t value;
     if (!whole(object, &value)) return read_numbers(to->kind, params.bytes + to->at, object, shape);
     field<specdec_counter>(to).value = value;
-    return static_cast<double>(value) >= item.least && static_cast<double>(value) <= item.most;
+    return item.takes(value);
   }
 
   bool read_numbers(Kind kind, void* to, PyObject* object, const Shape& shape) {
@@ -507,19 +453,16 @@ class Direct {
     law.top_p.value = 1.0f;
     if (!read_space(space, &law.space)) return false;
     const bool probs = law.space == SPECDEC_PROBS;
-    PyObject* tuple = nullptr;
-    if (sampling != Py_None) {
-      if (temperature != Py_None || !is_a(sampling, types.sampling)) return false;
-      tuple = sampling;
-      temperature = item_of(tuple, 0);
-    }
+    const bool sampled = sampling != Py_None;
+    if (sampled && (temperature != Py_None || !is_a(sampling, types.sampling))) return false;
+    if (sampled) temperature = item_of(sampling, 0);
     law.temperature.value = 1.0f;
-    if ((temperature != Py_None || tuple) && !read_float(law.temperature, temperature, shape, 0.0, kInfinity))
+    if ((temperature != Py_None || sampled) && !read_float(law.temperature, temperature, shape, 0.0, kInfinity))
       return false;
     // Probabilities are final. A double that is neither 0 nor 1 could become one of them as a float.
     double plain;
     if (probs && real(temperature, &plain) && plain != 0.0 && plain != 1.0) return false;
-    return !tuple || read_filters(law, tuple, shape);
+    return !sampled || read_filters(law, sampling, shape);
   }
 
   // The rest of a Sampling.
@@ -571,7 +514,7 @@ class Direct {
     auto& noise = field<specdec_noise>(item.parts[0].field);
     const Shape& shape = item.parts[0].shape;  // of other sizes than entries: of rows whose noise was looked at before
     PyObject* position = raw(item, 1);
-    const bool shared = std::strchr("E~", shape.dim[0].size) && !entered_alone();
+    const bool shared = (shape.dim[0].size == 'E' || shape.dim[0].size == '~') && !entered_alone();
     if (is_a(position, types.input_positions)) {
       if (item.parts.size() < 2 || !read_tensor(item.parts[1], item_of(position, 0)) || item_of(position, 0) == Py_None)
         return false;
@@ -636,14 +579,18 @@ class Direct {
     return true;
   }
 
+  // Whether the rows of an output are contiguous, and share no memory if it is said so.
+  static bool has_rows(const Part& part, const Tensor& t) {
+    return t.has_unit_stride() && (!part.is(Mark::kContiguousRows) || t.shape[0] <= 1 || t.strides[0] >= t.shape[1]);
+  }
+
   // What is always given, and has room for more than is written.
   bool read_written(const Part& part, PyObject* object) {
     if (object == Py_None) return part.is(Mark::kOptional);
     Tensor t;
     if (!tensor(object, &t, true) || !match(t, part.shape)) return false;
     if (part.field->kind == Kind::kRows && t.element != rows_element_) return false;
-    if (t.strides[t.ndim - 1] != 1 && t.shape[t.ndim - 1] != 1) return false;
-    if (part.is(Mark::kContiguousRows) && t.shape[0] > 1 && t.strides[0] < t.shape[1]) return false;
+    if (!has_rows(part, t)) return false;
     outputs_[num_outputs_++] = {&part, object, t};
     return put_as_it_is(part.field, t);
   }
@@ -652,12 +599,12 @@ class Direct {
     if (num_outputs_ == kMostOutputs) return false;
     if (size('B') < 0) size('B') = size('E') < 0 ? 1 : size('E');  // of parents that all requests share
     Output& output = outputs_[num_outputs_++];
+    output.part = &part, output.given = given == Py_None ? nullptr : given;
     if (given == Py_True && part.field->kind == Kind::kRows) {  // in the place of its input
-      output = {&part, raw(plan_.items.front()), {}};
+      output.given = raw(plan_.items.front());
       const Field* const rows = plan_.items.front().parts[0].field;
       return field<Rows>(part.field) = field<Rows>(rows), true;
     }
-    output = {&part, nullptr, {}};
     if (given == Py_None && part.field->kind == Kind::kByteOutput) {
       const int32_t layout = *found<int32_t>("layout");
       Tensor& t = output.tensor;
@@ -669,26 +616,23 @@ class Direct {
       return true;
     }
     if (given == Py_None) return !(part.is(Mark::kAnyStrides) && scattered_) && like(part, &output.tensor);
-    output.given = given;
     Tensor wanted, &t = output.tensor;
     if (!tensor(given, &t, true)) return false;
     if (part.field->kind == Kind::kByteOutput) return put_bytes(part, t);
     if (part.is(Mark::kAnyStrides) && scattered_) {
-      if (!is_ints(t) || t.ndim != 1 || !is_apart(t)) return false;
+      if (!t.is_ints() || t.ndim != 1 || !is_apart(t)) return false;
       return put_output(part, t);
     }
     if (!like(part, &wanted)) return false;
     if (t.ndim != wanted.ndim || !std::equal(t.shape, t.shape + t.ndim, wanted.shape)) return false;
     if (part.is(Mark::kAnyStrides)) {
-      if (!is_ints(t) || !is_apart(t)) return false;
+      if (!t.is_ints() || !is_apart(t)) return false;
     } else if (t.element != wanted.element) {
       return false;
-    } else if (part.field->kind == Kind::kRows) {
-      if (t.strides[t.ndim - 1] != 1 && t.shape[t.ndim - 1] != 1) return false;
+    } else if (part.field->kind == Kind::kRows || part.is(Mark::kContiguousRows)) {
+      if (!has_rows(part, t)) return false;
     } else if (!is_contiguous(t)) {
-      const int32_t last = t.ndim - 1;
-      if (!part.is(Mark::kContiguousRows) || (t.strides[last] != 1 && t.shape[last] > 1)) return false;
-      if (t.strides[0] < t.shape[1]) return false;
+      return false;
     }
     return put_output(part, t);
   }
@@ -748,34 +692,6 @@ class Direct {
     if (passed != Py_None && !add_output(item.parts[1], passed)) return false;
     return read_tensor(item.parts[3], bonus);
   }
-
-  bool outputs_meet() {
-    if (!has_given_) return false;
-    // Those that meet are neighbours by where they begin, or one of them spans all between.
-    std::sort(spans_.begin(), spans_.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
-    const char *end = nullptr, *written_end = nullptr;  // the last so far, of all and of outputs
-    for (const Span& span : spans_) {
-      if (span.begin == span.end) continue;
-      if (span.begin < written_end || (span.written && span.begin < end)) return true;
-      end = std::max(end, span.end);
-      if (span.written) written_end = std::max(written_end, span.end);
-    }
-    return false;
-  }
-
-  static PyObject* make(const Tensor& like_this, const dlpack::Device& device) {
-    const auto tuple = [&](const int64_t* values) {
-      Ref made(PyTuple_New(like_this.ndim));
-      for (int32_t i = 0; i < like_this.ndim; ++i)
-        PyTuple_SET_ITEM(made.get(), i, Ref(PyLong_FromLongLong(values[i])).release());
-      return made;
-    };
-    static PyObject* const names = Ref(Py_BuildValue("(ss)", "dtype", "device")).release();
-    const Ref shape = tuple(like_this.shape), strides = tuple(like_this.strides);
-    PyObject* const arguments[] = {shape.get(), strides.get(), dtype_of(like_this.element), device_of(device)};
-    return Ref(PyObject_Vectorcall(empty_strided, arguments, 2, names)).release();
-  }
-  PyObject* make(const Tensor& like_this) { return make(like_this, device_); }
 
   // ---- chains and trees ---------------------------------------------------------------------------------------------
 
@@ -862,15 +778,16 @@ class Direct {
   bool read_parents(const Item& item) {
     Tensor t;
     const Field* const to = item.parts[0].field;
-    if (!tensor(raw(item), &t) || !is_ints(t) || t.ndim < 1 || t.ndim > 2 || !put_as_it_is(to, t)) return false;
+    if (!tensor(raw(item), &t) || !t.is_ints() || t.ndim < 1 || t.ndim > 2 || !put_as_it_is(to, t)) return false;
     const int64_t nodes = t.shape[t.ndim - 1];
-    if (nodes == 0 || nodes > INT32_MAX || !bind(one('N'), nodes)) return false;
+    if (nodes == 0 || nodes > INT32_MAX || !bind('N', nodes)) return false;
     if (t.ndim == 2 && plan_.draft_tokens && t.shape[0] != size('B')) return false;
     if (t.ndim == 2) size('B') = t.shape[0];
-    const int64_t depth = t.on_host() ? depth_of(field<Tokens>(to)) : nodes - 1;
-    if (depth < 0) return false;
+    ParentsReport found = {static_cast<int32_t>(nodes) - 1, -1, -1};
+    if (t.on_host()) found = check_parents(field<Tokens>(to));
+    if (found.node >= 0) return false;
     if (!plan_.draft_tokens) return true;
-    int64_t width = depth + 1;
+    int64_t width = found.depth + 1;
     if (plan_.max_depth && raw(*plan_.max_depth) != Py_None) {
       if (!whole(raw(*plan_.max_depth), &width) || width < 0 || width >= INT32_MAX) return false;
       width += 1;
@@ -891,17 +808,13 @@ class Direct {
       return true;
     }
     Tensor t;
-    if (!tensor(object, &t, true) || t.ndim != 4 || (t.shape[3] > 1 && t.strides[3] != 1)) return false;
+    if (!tensor(object, &t, true) || t.ndim != 4 || !t.has_unit_stride()) return false;
     for (int32_t i = 0; i < 4; ++i)
       if ((t.strides[i] == 0 && t.shape[i] > 1) || t.shape[i] > INT32_MAX) return false;
     const PyObject* const pages = raw(plan_.items[3]);  // block_table
-    if (pages == Py_None && !bind(one('B'), t.shape[0])) return false;
+    if (pages == Py_None && !bind('B', t.shape[0])) return false;
     layers_.push_back(python::layer_of(t));
     return t.shape[3] * t.element_bytes <= INT32_MAX;
-  }
-  bool put_layers(const Field* to) {
-    field<specdec_cache_layers>(to) = {layers_.data(), static_cast<int64_t>(layers_.size())};
-    return true;
   }
 
   // Of tree_mask: layout, dtype, columns and the mask itself.
@@ -911,9 +824,9 @@ class Direct {
     const bool bits = is_word(layout, "bits");
     wanted.element = bits ? Element::kInt32 : Element::kBool;
     if (is_word(layout, "additive")) {
-      const auto* const known = std::find(dtypes + 2, dtypes + 5, dtype == Py_None ? dtypes[2] : dtype);
-      if (known == dtypes + 5) return false;
-      wanted.element = kDtypes[known - dtypes];
+      const auto* const known = std::find(std::begin(floats), std::end(floats), dtype == Py_None ? floats[0] : dtype);
+      if (known == std::end(floats)) return false;
+      wanted.element = kFloats[known - floats];
     } else if ((!bits && !is_word(layout, "bool")) || dtype != Py_None) {
       return false;
     }
@@ -944,12 +857,6 @@ class Direct {
     return put_output(item.parts[1], t);
   }
 
-  // -1: these are no trees.
-  static int64_t depth_of(const Tokens& parents) {
-    const ParentsReport report = check_parents(parents);
-    return report.node >= 0 ? -1 : report.depth;
-  }
-
   // ---- edits --------------------------------------------------------------------------------------------------------
 
   // One list for each of these places, of which backends see two dimensions.
@@ -975,42 +882,19 @@ class Direct {
 
   // `t` has one list for each place, in its last dimension; other dimensions may be one entry for all, if `shared`.
   bool put_lists(const Tensor& t, Places places, bool shared, Lists& out) {
-    const int32_t dims = places.dims, own = t.ndim - 1;
-    if (own > dims || (!shared && own != dims)) return false;
-    Tensor seen = t;
-    seen.ndim = dims + 1;
-    if (seen.ndim + 1 > Tensor::kMaxDims) return false;
-    for (int32_t i = 0; i < dims; ++i) {
-      const int32_t at = i - (dims - own);
-      const int64_t got = at < 0 ? 1 : t.shape[at];
-      if (places.of_entries && i == 0 && places.size[0] < 0 && (got != 1 || !shared)) size('E') = places.size[0] = got;
-      if (got != places.size[i] && !(shared && got == 1)) {
-        if (!(places.of_entries && i == 0 && places.size[0] < 0)) return false;
-      }
-      seen.shape[i] = places.size[i] < 0 ? 1 : places.size[i];
-      seen.strides[i] = got == 1 ? 0 : t.strides[at];
-    }
-    seen.shape[dims] = t.shape[own], seen.strides[dims] = t.strides[own];
+    Tensor seen;
+    if (!expand(t, t.ndim - 1, places.size, places.dims, shared, &seen)) return false;
     if (places.of_entries) numbers_ = seen.shape[0];
-    Tensor folded;
-    if (places.one_row) {
-      folded = seen;
-      folded.ndim = 3;
-      folded.shape[0] = 1, folded.strides[0] = 0;
-      std::copy_n(seen.shape, 2, folded.shape + 1);
-      std::copy_n(seen.strides, 2, folded.strides + 1);
-    } else if (!fold(seen, dims, &folded)) {
-      return false;
-    }
-    return python::put(Kind::kLists, folded, &out, -1);
+    if (!(places.one_row ? seen.merge(0, 0) : fold(&seen, places.dims))) return false;
+    return python::put(Kind::kLists, seen, &out, -1);
   }
 
   bool lists(PyObject* object, const Places& places, int64_t least, int64_t most, bool wide, Lists& out) {
     if (object == Py_None) return true;
     Tensor t;
-    if (!tensor(object, &t) || t.ndim < 1 || !(t.element == Element::kInt32 || (wide && is_ints(t)))) return false;
+    if (!tensor(object, &t) || t.ndim < 1 || !(t.element == Element::kInt32 || (wide && t.is_ints()))) return false;
     const int64_t count = t.shape[t.ndim - 1];
-    if (count < least || count > most || (count > 1 && t.strides[t.ndim - 1] != 1)) return false;
+    if (count < least || count > most || !t.has_unit_stride()) return false;
     return put_lists(t, places, true, out);
   }
 
@@ -1022,9 +906,7 @@ class Direct {
     Tensor t;
     for (PyObject* const one : of)
       if (one != Py_None && view(one, &t) && t.ndim > 0) slots = std::max(slots, t.shape[0]);
-    if (slots < 0 || !tensor(object, &t) || t.element != Element::kInt32 || t.ndim + 1 > Tensor::kMaxDims) return false;
-    t.shape[t.ndim] = t.strides[t.ndim] = 1;
-    t.ndim += 1;
+    if (slots < 0 || !tensor(object, &t) || t.element != Element::kInt32 || !t.merge(t.ndim, t.ndim)) return false;
     *lists = {{slots}, 1, false, false};
     return put_lists(t, places, false, out);
   }
@@ -1038,7 +920,7 @@ class Direct {
     if (!tensor(item_of(bias, 1), &values) || !python::put(Kind::kValues, values, &edits.bias_values, -1)) return false;
     if (!tensor(item_of(bias, 2), &spans)) return false;
     if (tokens.shape[0] != values.shape[0] || spans.element != Element::kInt32 || spans.ndim < 1) return false;
-    if (spans.shape[spans.ndim - 1] > 1 && spans.strides[spans.ndim - 1] != 1) return false;
+    if (!spans.has_unit_stride()) return false;
     if (spans.ndim != 1) {
       const Places rows = of_rows();
       if (spans.shape[spans.ndim - 1] != 2 || !put_lists(spans, rows, false, edits.bias_spans)) return false;
@@ -1180,24 +1062,26 @@ PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, voi
     PyErr_Clear();
     Py_RETURN_NONE;
   }
-  call.make_outputs();
-  if (!run(context, call.params)) Py_RETURN_NONE;
+  if (!call.make_outputs() || !run(context, call.params)) Py_RETURN_NONE;
   return call.result();
 }
 
 PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
-    wants(count, 5);
-    empty_strided = kept(arguments[0]);
+    wants(count, 4);
+    const auto item = [&](int argument, Py_ssize_t i) { return Ref(PySequence_GetItem(arguments[argument], i)); };
     watchers.clear();
-    for (Py_ssize_t i = 0; i < PySequence_Size(arguments[1]); ++i)
-      watchers.push_back(Ref(PySequence_GetItem(arguments[1], i)).release());
-    for (size_t i = 0; i < std::size(kDtypes); ++i)
-      dtypes[i] = Ref(PySequence_GetItem(arguments[2], static_cast<Py_ssize_t>(i))).release();
-    make_device = kept(arguments[3]);
+    for (Py_ssize_t i = 0; i < PySequence_Size(arguments[0]); ++i) watchers.push_back(item(0, i).release());
+    for (size_t i = 0; i < std::size(floats); ++i) floats[i] = item(1, static_cast<Py_ssize_t>(i)).release();
     PyObject** const known[] = {&types.sampling, &types.edits,           &types.draft,
                                 &types.packing,  &types.input_positions, &types.form};
-    for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = Ref(PySequence_GetItem(arguments[4], i)).release();
+    for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = item(2, i).release();
+    functions = {};
+    if (arguments[3] == Py_None) Py_RETURN_NONE;
+    const auto address = [&](auto*& function, Py_ssize_t i) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(PyLong_AsVoidPtr(item(3, i).get()));
+    };
+    address(functions.empty_strided, 0), address(functions.wrap, 1), address(functions.release, 2);
     Py_RETURN_NONE;
   });
 }

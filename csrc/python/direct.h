@@ -15,8 +15,8 @@ using Run = bool (*)(void* context, const Params& params);
 // DLPack's `device`.
 PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, void* context);
 
-// What direct calls need of Python: use_functions(torch.empty_strided, functions that say whether a mode or a profiler
-// watches, dtypes by name, a function that makes a device, types of grouped arguments by name).
+// What direct calls need of Python: use_functions(functions that say whether a mode or a profiler watches; float32,
+// bfloat16 and float16; types of grouped arguments; the addresses of torch's functions for a new tensor, or None).
 PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
 }  // namespace python

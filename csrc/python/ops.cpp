@@ -75,6 +75,8 @@ void add_ops(PyObject* module, const Ops& ops) {
   }
   if (PyModule_AddObject(module, "ops", names.release()) != 0) throw Raised();
   add(module, "use_tensors", use_tensors);
+  add(module, "all_viewed", all_viewed);
+  add(module, "apart", apart);
   add(module, "use_functions", use_functions);
 }
 

@@ -50,8 +50,6 @@ void read_shape(const char* c, Part* part) {
 
 }  // namespace
 
-bool Shape::leads() const { return count > 0 && std::strchr("*~=^", dim[0].size); }
-
 Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
   if (result != Py_None) out_type = kept(result);
   if (!PyTuple_Check(declared)) bad("expected a tuple");
@@ -78,22 +76,17 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
     }
     items.push_back(std::move(item));
   }
-  const auto take = [](const Item*& place, const Item& item, bool is) {
-    if (is && !place) place = &item;
-  };
   for (const Item& item : items) {
     const Part& first = item.parts[0];
+    const auto take = [&](const Item*& place, bool is) {
+      if (is && !place) place = &item;
+    };
+    const auto has_role = [&](const Item*& place, Role role) { take(place, item.role == role); };
     const auto is = [&](const char* name) { return first.field && first.field->is(name); };
-    take(packing, item, item.role == Role::kPacking);
-    take(out, item, item.role == Role::kOut);
-    take(form, item, item.role == Role::kForm);
-    take(edits, item, item.role == Role::kEdits);
-    take(law, item, item.role == Role::kLaw);
-    take(packs, item, item.role == Role::kPacks);
-    take(max_depth, item, item.role == Role::kSize && first.shape.dim[0].size == 'W');
-    take(index, item, is("request_index"));
-    take(target_tokens, item, is("target_tokens"));
-    take(draft_tokens, item, is("draft_tokens"));
+    has_role(packing, Role::kPacking), has_role(out, Role::kOut), has_role(form, Role::kForm);
+    has_role(edits, Role::kEdits), has_role(law, Role::kLaw), has_role(packs, Role::kPacks);
+    take(max_depth, item.role == Role::kSize && first.shape.dim[0].size == 'W');
+    take(index, is("request_index")), take(target_tokens, is("target_tokens")), take(draft_tokens, is("draft_tokens"));
   }
   if (!form) draft_tokens = nullptr;  // only verdicts have sizes that these say alone
   const bool pairs = table.find("draft_law");

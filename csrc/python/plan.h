@@ -18,11 +18,13 @@ struct Shape {
   struct Dim {
     char size;
     bool or_more, may_miss;
+
+    bool leads() const { return size == '*' || size == '~' || size == '='; }
   };
   Dim dim[6] = {};
   int count = 0;
 
-  bool leads() const;
+  bool leads() const { return dim[0].leads() || dim[0].size == '^'; }
 };
 
 // What is said of a tensor beside its shape.
@@ -53,6 +55,8 @@ struct Item {
   std::vector<Part> parts;
   std::vector<std::string> words;  // choices, by their number
   double least, most;
+
+  bool takes(int64_t value) const { return static_cast<double>(value) >= least && static_cast<double>(value) <= most; }
 };
 
 struct Plan {

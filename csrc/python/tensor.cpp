@@ -39,66 +39,13 @@ int view_of_values(void* object, dlpack::View* out) {
 
 bool is_tensor(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == torch.tensor; }
 
-bool all_viewed(PyObject* value) {
-  if (PyTuple_Check(value) || PyList_Check(value)) {
-    PyObject** items = PySequence_Fast_ITEMS(value);
-    return std::all_of(items, items + PySequence_Fast_GET_SIZE(value), all_viewed);
-  }
-  if (!is_tensor(value))
-    return torch.tensor && !PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(torch.tensor));
-  dlpack::View view;
-  return torch.view(value, &view) == 0 || (PyErr_Clear(), false);
-}
-
-Tensor of_view(const dlpack::View& view) {
-  Tensor t;
-  t.data = view.data ? static_cast<char*>(view.data) + view.byte_offset : nullptr;
-  t.element = static_cast<Element>(view.dtype.code << 8 | view.dtype.bits);
-  t.element_bytes = view.dtype.bits * view.dtype.lanes / 8;
-  t.ndim = view.ndim;
-  t.device = view.device;
-  std::copy_n(view.shape, view.ndim, t.shape);
-  std::copy_n(view.strides, view.ndim, t.strides);
-  return t;
-}
-
-Ref attribute(PyObject* object, const char* name) { return Ref(PyObject_GetAttrString(object, name)); }
-Ref result(PyObject* object, const char* method) { return Ref(PyObject_CallNoArgs(attribute(object, method).get())); }
-
-int64_t integer(PyObject* object) {
-  const int64_t value = PyLong_AsLongLong(object);
-  if (value == -1 && PyErr_Occurred()) throw Raised();
-  return value;
-}
-
-Element element_of(PyObject* dtype) {
-  static constexpr struct {
-    const char* name;
-    Element element;
-  } kNamed[] = {{"torch.float32", Element::kFloat32}, {"torch.float16", Element::kFloat16},
-                {"torch.bfloat16", Element::kBFloat16}, {"torch.int32", Element::kInt32},
-                {"torch.int64", Element::kInt64},       {"torch.bool", Element::kBool},
-                {"torch.uint8", Element::kUInt8}};
-  const Ref name(PyObject_Str(dtype));
-  for (const auto& named : kNamed)
-    if (PyUnicode_CompareWithASCIIString(name.get(), named.name) == 0) return named.element;
-  return Element{};
-}
-
-Tensor by_attributes(PyObject* object) {
-  const Ref shape = attribute(object, "shape"), strides = result(object, "stride");
-  const Py_ssize_t dims = PyTuple_GET_SIZE(strides.get());
-  if (dims > Tensor::kMaxDims) expected("a tensor of at most 8 dimensions", object);
-  Tensor t = {};
-  t.data = PyLong_AsVoidPtr(result(object, "data_ptr").get());
-  t.element = element_of(attribute(object, "dtype").get());
-  t.element_bytes = static_cast<int32_t>(integer(result(object, "element_size").get()));
-  t.ndim = static_cast<int32_t>(dims);
-  for (Py_ssize_t i = 0; i < dims; ++i) {
-    t.shape[i] = integer(Ref(PySequence_GetItem(shape.get(), i)).get());
-    t.strides[i] = integer(PyTuple_GET_ITEM(strides.get(), i));
-  }
-  return t;
+void read(const dlpack::View& view, Tensor* t) {
+  t->data = view.data ? static_cast<char*>(view.data) + view.byte_offset : nullptr;
+  t->element = static_cast<Element>(view.dtype.code << 8 | view.dtype.bits);
+  t->element_bytes = view.dtype.bits * view.dtype.lanes / 8;
+  t->ndim = view.ndim;
+  t->device = view.device;
+  for (int32_t i = 0; i < view.ndim; ++i) t->shape[i] = view.shape[i], t->strides[i] = view.strides[i];
 }
 
 }  // namespace
@@ -108,36 +55,78 @@ bool view(PyObject* object, Tensor* out) {
   if (!is_tensor(object)) return false;
   if (torch.view(object, &view) != 0) return PyErr_Clear(), false;
   if (view.ndim > Tensor::kMaxDims) return false;
-  *out = of_view(view);
-  return true;
+  return read(view, out), true;
 }
 
 Tensor tensor_of(PyObject* object) {
-  if (!is_tensor(object)) {
-    if (!PyObject_HasAttrString(object, "data_ptr")) expected("a tensor", object);
-    return by_attributes(object);
-  }
+  if (!torch.tensor || !PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(torch.tensor)))
+    expected("a tensor", object);
   dlpack::View view;
   if (torch.view(object, &view) != 0) throw Raised();
   if (view.ndim > Tensor::kMaxDims) expected("a tensor of at most 8 dimensions", object);
-  return of_view(view);
+  Tensor t;
+  return read(view, &t), t;
+}
+
+bool meet(std::vector<Span>& spans) {
+  // Those that meet are neighbours by where they begin, or one of them spans all between.
+  std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
+  const char *end = nullptr, *written_end = nullptr;  // the last so far, of all and of what is written
+  for (const Span& span : spans) {
+    if (span.begin == span.end) continue;
+    if (span.begin < written_end || (span.written && span.begin < end)) return true;
+    end = std::max(end, span.end);
+    if (span.written) written_end = std::max(written_end, span.end);
+  }
+  return false;
+}
+
+namespace {
+
+// Adds the spans of all tensors in a value. False if one cannot be viewed.
+bool add_spans(PyObject* value, bool written, std::vector<Span>* spans) {
+  if (PyTuple_Check(value) || PyList_Check(value)) {
+    PyObject** const items = PySequence_Fast_ITEMS(value);
+    return std::all_of(items, items + PySequence_Fast_GET_SIZE(value),
+                       [&](PyObject* item) { return add_spans(item, written, spans); });
+  }
+  Tensor t;
+  if (view(value, &t)) return spans->push_back({static_cast<const char*>(t.data), t.end(), written}), true;
+  return torch.tensor && !PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(torch.tensor));
+}
+
+}  // namespace
+
+PyObject* all_viewed(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&] {
+    wants(count, 1);
+    std::vector<Span> spans;
+    return PyBool_FromLong(add_spans(arguments[0], false, &spans));
+  });
+}
+
+PyObject* apart(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&] {
+    wants(count, 2);
+    std::vector<Span> spans;
+    bool viewed = true;
+    for (Py_ssize_t i = 0; viewed && i < PyTuple_GET_SIZE(arguments[0]); ++i)
+      viewed = add_spans(PyTuple_GET_ITEM(arguments[0], i), PyBytes_AS_STRING(arguments[1])[i] != 0, &spans);
+    return PyBool_FromLong(viewed && !meet(spans));
+  });
 }
 
 PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&] {
+  return guarded([&]() -> PyObject* {
     wants(count, 2);
-    static PyMethodDef method = {
-        "all_viewed", [](PyObject*, PyObject* values) { return PyBool_FromLong(all_viewed(values)); }, METH_O, nullptr};
-    Ref function(PyCFunction_New(&method, nullptr));
-    if (arguments[1] == Py_None) return function.release();
     auto* api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(arguments[1], dlpack::kCapsule));
     if (!api) throw Raised();
     while (api && api->version.major != dlpack::kMajor) api = api->older;
-    if (!api || !api->view_object) return function.release();
+    if (!api || !api->view_object) Py_RETURN_NONE;
     view_of_torch = api->view_object;
-    is_negative = attribute(arguments[0], "is_neg").release();
+    is_negative = Ref(PyObject_GetAttrString(arguments[0], "is_neg")).release();
     torch = {kept(arguments[0]), view_of_values};
-    return function.release();
+    Py_RETURN_NONE;
   });
 }
 

@@ -1,8 +1,9 @@
-// Reads Python's tensors in C++: through the functions that torch offers for this (dlpack.h), in 40 ns each. A torch
-// without these functions, and subclasses of its tensors, are read through Python attributes.
+// Reads Python's tensors in C++, through the functions that torch offers for this (dlpack.h), in 40 ns each.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <vector>
 
 #include "dlpack.h"
 #include "object.h"
@@ -31,6 +32,25 @@ struct Tensor {
   dlpack::Device device;  // of a tensor that was viewed
   int64_t shape[kMaxDims], strides[kMaxDims];  // in elements
 
+  // Makes one dimension of those from `begin` to before `end`; of none, one of size 1. False: they have no common
+  // stride, or there are too many.
+  bool merge(int32_t begin, int32_t end) {
+    int64_t size = 1, step = 0;
+    for (int32_t i = end - 1; i >= begin; --i) {
+      if (shape[i] == 1) continue;
+      if (size > 1 && strides[i] != step * size) return false;
+      if (size == 1) step = strides[i];
+      size *= shape[i];
+    }
+    const int32_t dims = ndim - (end - begin) + 1;
+    if (dims > kMaxDims) return false;
+    for (int64_t* const of : {shape, strides})
+      std::memmove(of + begin + 1, of + end, static_cast<size_t>(ndim - end) * sizeof(int64_t));
+    return ndim = dims, shape[begin] = size, strides[begin] = step, true;
+  }
+
+  bool is_ints() const { return element == Element::kInt32 || element == Element::kInt64; }
+  bool has_unit_stride() const { return shape[ndim - 1] <= 1 || strides[ndim - 1] == 1; }  // of the last dimension
   bool on_host() const { return device.type == 1; }  // DLPack's number of the CPU
 
   // The byte after the last that the tensor can reach.
@@ -42,7 +62,6 @@ struct Tensor {
     }
     return static_cast<const char*>(data) + (last + 1) * element_bytes;
   }
-  bool meets(const Tensor& other) const { return data < other.end() && other.data < end(); }
 };
 
 // What torch is for this module; told once (use_torch in tensor.cpp).
@@ -57,12 +76,27 @@ extern Torch torch;
 // False if the tensor cannot be viewed, is no plain torch.Tensor or has more than 8 dimensions; no error is set.
 bool view(PyObject* object, Tensor* out);
 
-// Any tensor, by its attributes if there is no other way.
+// Any tensor, of a subclass, too.
 Tensor tensor_of(PyObject* object);
 
-// use_tensors(torch.Tensor, its capsule of functions or None): all_viewed, a Python function that says whether each
-// tensor in some values, in tuples and lists among these, too, is of that type and can be viewed.
+// The memory of a tensor.
+struct Span {
+  const char *begin, *end;
+  bool written;
+};
+
+// Whether the span of something written meets another one. Sorts them.
+bool meet(std::vector<Span>& spans);
+
+// use_tensors(torch.Tensor, its capsule of functions): what a tensor is from now on.
 PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count);
+
+// all_viewed(values): whether each tensor in some values, in tuples and lists among these, too, can be viewed.
+PyObject* all_viewed(PyObject*, PyObject* const* arguments, Py_ssize_t count);
+
+// apart(values, written): whether what is written, the values whose byte in `written` is not 0, is surely apart from
+// all other values and from each other. False where spans meet, though the elements in them may not.
+PyObject* apart(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
 }  // namespace python
 }  // namespace specdec

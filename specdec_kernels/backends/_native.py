@@ -1,5 +1,7 @@
 """What a native module has to know of torch; it is told once."""
 
+import ctypes
+
 import torch
 from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
 from torch.autograd import _profiler_enabled
@@ -7,15 +9,19 @@ from torch.autograd import _profiler_enabled
 from specdec_kernels.layout import Form, InputPositions, Packing
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
-_DEVICES = {1: "cpu", 2: "cuda", 10: "cuda"}  # DLPack's numbers; the last is ROCm
-_DTYPES = (
-    torch.int64, torch.int32, torch.float32, torch.bfloat16, torch.float16, torch.bool, torch.uint8, torch.uint16,
-    torch.uint32,
+# A new tensor in C; it as an object of Python, which C++ gives under this name in 2.11 to 2.14; to drop the first.
+_FUNCTIONS = (
+    "aoti_torch_empty_strided", "_Z16THPVariable_WrapRKN2at10TensorBaseE", "aoti_torch_delete_tensor_object",
 )  # fmt: skip
 
 
-def _device(kind, index):
-    return torch.device(_DEVICES[kind]) if kind == 1 else torch.device(_DEVICES[kind], index)
+def _functions_of_torch():
+    """The addresses of ``_FUNCTIONS``; None where a torch has not got one of them."""
+    try:
+        torch_and_all_it_needs = ctypes.CDLL(torch._C.__file__)
+        return [ctypes.cast(getattr(torch_and_all_it_needs, name), ctypes.c_void_p).value for name in _FUNCTIONS]
+    except (OSError, AttributeError):
+        return None
 
 
 def use_torch(native):
@@ -23,10 +29,11 @@ def use_torch(native):
 
     If one of the watchers says that a mode or a profiler watches torch, calls are not read directly.
     """
-    native.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+    native.use_tensors(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__)
     watchers = [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled]
     types = [Sampling, Edits, Draft, Packing, InputPositions, Form]
-    native.use_functions(torch.empty_strided, watchers, _DTYPES, _device, types)
+    floats = [torch.float32, torch.bfloat16, torch.float16]
+    native.use_functions(watchers, floats, types, _functions_of_torch())
 
 
 def direct(native, op):

@@ -145,7 +145,7 @@ def counter(name, x, shape, device, seen=None):
     return int64(name, plain)
 
 
-def number(name, x, shape, device, least=0.0, most=float("inf"), seen=None):
+def number(name, x, shape, device, least, most, seen=None):
     """``temperature``, ``draft_prob`` or ``epsilon``: a float in range, or one float32 for each of ``shape``.
 
     A tensor's values are the kernels' to check: they set status bit 8.
@@ -158,20 +158,6 @@ def number(name, x, shape, device, least=0.0, most=float("inf"), seen=None):
         span = f"[{least:g}, {most:g}]" if most != float("inf") else f"at least {least:g} and finite"
         raise ValueError(f"{name}: expected a {'finite number' if least == -most else f'number {span}'}; got {x}")
     return float(plain)
-
-
-def slot_numbers(draft_prob, requests, slots, ragged, device):
-    """``draft_prob`` as a number, or as [requests, slots]; ragged, the slots are those of all requests together."""
-    if isinstance(draft_prob, torch.Tensor):
-        if not ragged:
-            draft_prob = draft_prob.unsqueeze(1) if draft_prob.ndim == 1 else draft_prob
-        elif draft_prob.ndim == 1 and draft_prob.shape[0] not in (1, slots[0]):
-            raise ValueError(
-                f"draft_prob: expected shape {list(slots)} (one a slot) or {[requests, 1]} (one a request); "
-                f"got {shown(draft_prob)}"
-            )
-    shape = (requests, *slots) if ragged else slots
-    return number("draft_prob", draft_prob, shape, device, most=1.0)
 
 
 def _broadcast(name, x, dtypes, shape, device, seen):
@@ -192,7 +178,7 @@ def _broadcast(name, x, dtypes, shape, device, seen):
 
 def check_noise(requests, seed, position, nonce):
     """Several requests must not have the same seed, position and nonce: they would share their noise."""
-    if requests > 1 and None not in (integer(seed), integer(position), integer(nonce)):
+    if requests > 1 and integer(seed) is not None and integer(position) is not None and integer(nonce) is not None:
         raise ValueError(
             f"seed: expected one seed per request (int64 [{requests}]), or positions or nonces that differ, "
             "or all requests would share their noise; got plain ints for all three"

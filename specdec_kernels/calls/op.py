@@ -23,7 +23,7 @@ from specdec_kernels.layout import InputPositions, Packing
 from specdec_kernels.sampling import Draft
 
 OPS = {}  # name -> Op
-_all_viewed = _C.use_tensors(torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+_C.use_tensors(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__)
 _library = torch.library.Library("specdec", "DEF")  # kept for as long as the module lives
 
 
@@ -63,16 +63,12 @@ class Op:
     """
 
     def __init__(self, name, figures=False, backward=0, result=None, sizes=None, names=None, **arguments):
-        self.name, self.arguments, self.figures, self._backward, self.result = (
-            name,
-            arguments,
-            figures,
-            backward,
-            result,
-        )
+        self.name, self.arguments, self.result = name, arguments, result
+        self.figures, self._backward, self._sizes = figures, backward, sizes or {}
         self.Call = collections.namedtuple(name, arguments)
-        self.plan, self.names = (None, names) if names else _plan(arguments, sizes or {})
+        self.plan, self.names = (None, names) if names else _plan(arguments, self._sizes)
         self._kinds = tuple(arguments.values())
+        self._written = bytes(kind.written for kind in self._kinds)
         self._place = next(place for place, kind in enumerate(self._kinds) if kind.is_tensor)
         OPS[name] = self
 
@@ -113,6 +109,15 @@ class Op:
         for name, x in given.items():
             self.arguments[name].check(name, x, sizes)
         return sizes
+
+    def number(self, name, x, shape, device, seen=None):
+        """A number, or a tensor of them, once it is found fit."""
+        return self.arguments[name].taken(name, x, shape, device, seen)
+
+    def size(self, name, x, expected, most=None, step=1):
+        """An int that is not below an argument's range, as ``inputs.whole`` has it."""
+        kind = self.arguments.get(name) or self._sizes[name]
+        return inputs.whole(name, x, expected, kind.least, most, step)
 
     def output(self, name, given, shape, device, dtype=None):
         """One output of this shape: new, or the one given."""
@@ -155,15 +160,12 @@ class Op:
 
     def refuse_unreadable(self, raw):
         """Raise if the memory of a tensor does not hold its values."""
-        if is_compiling() or _all_viewed(raw):
+        if is_compiling() or _C.all_viewed(raw):
             return
         transforms = _functorch.peek_interpreter_stack() is not None
         for x in _tensors_in(raw):
-            if (
-                x.layout is not torch.strided or x.is_nested or x.is_neg() or x._is_zerotensor()
-                or (transforms and (torch._is_functional_tensor(x) or _is_batched(x)))
-            ):  # fmt: skip
-                what, instead = _unreadable(x)
+            if found := _unreadable(x, transforms):
+                what, instead = found
                 raise ValueError(
                     f"{self._name_of(x, raw)}: expected a tensor whose values {self.name} finds in its memory "
                     f"({instead}); got {what}"
@@ -206,19 +208,12 @@ class Op:
         if _watched(place) or _transformed(values):
             self._watched_call(*self.flat(call))
             return
-        if given:
+        if given and not _C.apart(values, self._written):
             check_apart(self.arguments, call)
         backends.run(self, call, "cpu" if place.is_cpu else place.device.type)
 
 
-_GROUPED = (
-    "draft",
-    "packing",
-    "noise",
-    "mask",
-    "out",
-    "form",
-)  # several arguments of an op that come in one, or together
+_GROUPED = "draft packing noise mask out form".split()  # several arguments of an op that come in one, or together
 _NAMES = {
     "law": ("space", "temperature", "sampling"), "noise": Noise._fields, "mask": ("layout", "dtype", "columns", "out"),
 }  # fmt: skip
@@ -300,8 +295,8 @@ def _is_batched(x):
     return False
 
 
-def _unreadable(x):
-    """What a tensor is whose memory does not hold its values, and what to do instead."""
+def _unreadable(x, transforms):
+    """What a tensor is whose memory does not hold its values, and what to do instead; None of any other."""
     if x.is_nested:
         return "a nested tensor", "pad it, or pack its rows where the op takes them so"
     if x.layout is not torch.strided:
@@ -310,6 +305,8 @@ def _unreadable(x):
         return "one with the negative bit", "resolve_neg()"
     if x._is_zerotensor():
         return "zeros without memory", "clone()"
-    if _is_batched(x):
+    if transforms and _is_batched(x):
         return "one of vmap", "the op takes batches: give rows, numbers and counters a dimension for them"
-    return "one of functionalize", "call the op outside of it"
+    if transforms and torch._is_functional_tensor(x):
+        return "one of functionalize", "call the op outside of it"
+    return None

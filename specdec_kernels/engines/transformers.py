@@ -298,7 +298,7 @@ def speculative_sampling(
     >>> speculative_sampling(torch.tensor([[7, 1]]), q, 1, p)
     (tensor([[1, 0]]), tensor(1))
     """
-    if len(candidate_input_ids) != 1:
+    if candidate_input_ids.shape[0] != 1:
         raise ValueError(f"candidate_input_ids: expected one text; got {list(candidate_input_ids.shape)}")
     drafts = candidate_input_ids[:, candidate_input_ids.shape[1] - candidate_length :]
     space, target, draft = "logits", new_logits, candidate_logits
@@ -349,6 +349,9 @@ def _of_signature(function: Callable[..., Any]) -> Callable[..., Any]:
         raise RuntimeError(
             f"transformers: expected _speculative_sampling({', '.join(_KNOWN)}); got {', '.join(sorted(unknown))}, too"
         )
+
+    if tuple(signature.parameters) == _KNOWN[: len(signature.parameters)]:
+        return speculative_sampling  # nothing has to be bound
 
     def called(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         given = signature.bind(*args, **kwargs).arguments

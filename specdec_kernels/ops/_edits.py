@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.values import ALLOWED_BY_ROW, BIAS_BY_ROW, Edit
 from specdec_kernels.sampling import Edits
 
@@ -63,10 +63,9 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
 
     if not isinstance(edits.repetition, torch.Tensor) and edits.repetition == 0:
         raise ValueError("edits.repetition: expected a number more than 0; got 0")
-    repetition = inputs.number("edits.repetition", edits.repetition, shape, device, seen=numbers_seen)
-    frequency, presence = (
-        inputs.number(f"edits.{name}", getattr(edits, name), shape, device, least=-float("inf"), seen=numbers_seen)
-        for name in ("frequency", "presence")
+    repetition, frequency, presence = (
+        kinds.EDITS.kinds[name].taken(f"edits.{name}", getattr(edits, name), shape, device, numbers_seen)
+        for name in ("repetition", "frequency", "presence")
     )
     seen_index, of_seen = _index(edits, "seen_index", entries, device, "prompt_mask", "output_mask", "output_counts")
     prompt_mask, output_mask = mask("prompt_mask", of_seen), mask("output_mask", of_seen)

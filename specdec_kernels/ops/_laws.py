@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.calls import inputs
+from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.values import (
     AFTER,
     BEFORE_TEMPERATURE,
@@ -16,6 +16,8 @@ from specdec_kernels.calls.values import (
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.sampling import Draft, Sampling
 
+NUMBERS = kinds.law().kinds
+
 
 def target_law(space, temperature, sampling, shape, device, seen=None):
     """``space`` and either ``temperature=`` or ``sampling=`` as a Law; tensors in it get this shape."""
@@ -23,7 +25,8 @@ def target_law(space, temperature, sampling, shape, device, seen=None):
     check_one_temperature(temperature, sampling)
     if sampling is not None:
         return _law("sampling", sampling, "space", space, shape, device, seen)
-    temperature = inputs.number("temperature", 1.0 if temperature is None else temperature, shape, device, seen=seen)
+    temperature = 1.0 if temperature is None else temperature
+    temperature = NUMBERS["temperature"].taken("temperature", temperature, shape, device, seen)
     inputs.check_final("temperature", temperature, "space", space)
     return Law(space, temperature)
 
@@ -53,14 +56,16 @@ def _law(name, sampling, space_name, space, shape, device, seen):
     """The Law of a Sampling that was given as the argument ``name``."""
     if not isinstance(sampling, Sampling):
         raise TypeError(f"{name}: expected a Sampling; got {inputs.shown(sampling)}")
+
+    def number(part, x):
+        return NUMBERS[part].taken(f"{name}.{part}", x, shape, device, seen)
+
     temperature, top_k, top_p, min_p, top_p_after, ties, at_temperature, divided = sampling
-    temperature = inputs.number(f"{name}.temperature", temperature, shape, device, seen=seen)
+    temperature = number("temperature", temperature)
     inputs.check_final(f"{name}.temperature", temperature, space_name, space)
     rules = _rules(name, top_p_after, ties, at_temperature)
     divided = inputs.flag(f"{name}.divided", divided)
-    top_k = inputs.counter(f"{name}.top_k", top_k, shape, device, seen)
-    top_p = inputs.number(f"{name}.top_p", top_p, shape, device, most=1.0, seen=seen)
-    min_p = inputs.number(f"{name}.min_p", min_p, shape, device, most=1.0, seen=seen)
+    top_k, top_p, min_p = number("top_k", top_k), number("top_p", top_p), number("min_p", min_p)
     if not isinstance(top_k, torch.Tensor) and top_k <= 0:
         top_k = 0
     law = Law(space, temperature, top_k, top_p, min_p, rules)
@@ -83,6 +88,19 @@ def _rules(name, top_p_after, ties, at_temperature):
     inputs.check_choice(f"{name}.ties", ties, ("first", "all"))
     at_temperature = inputs.flag(f"{name}.at_temperature", at_temperature)
     return rules | TOGETHER * (ties == "all") | BEFORE_TEMPERATURE * (not at_temperature)
+
+
+def slot_numbers(op, draft_prob, requests, slots, ragged, device):
+    """``draft_prob`` as a number, or as [requests, slots]; ragged, the slots are those of all requests together."""
+    if isinstance(draft_prob, torch.Tensor):
+        if not ragged:
+            draft_prob = draft_prob.unsqueeze(1) if draft_prob.ndim == 1 else draft_prob
+        elif draft_prob.ndim == 1 and draft_prob.shape[0] not in (1, slots[0]):
+            raise ValueError(
+                f"draft_prob: expected shape {list(slots)} (one a slot) or {[requests, 1]} (one a request); "
+                f"got {inputs.shown(draft_prob)}"
+            )
+    return op.number("draft_prob", draft_prob, (requests, *slots) if ragged else slots, device)
 
 
 def noise_of(requests, seed, position, nonce, shape, device, seen=None):

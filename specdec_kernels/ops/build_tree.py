@@ -121,7 +121,7 @@ def build_tree(
         return found
     BUILD_TREE.check({}, selected=selected, parent_list=parent_list, layout=layout)
     batch, nodes, device = selected.shape[0], selected.shape[1] + 1, selected.device
-    topk = inputs.whole("topk", topk, "an int of 1 or more", 1)
+    topk = BUILD_TREE.size("topk", topk, "an int of {least} or more")
     if layout == "bits" and nodes > MOST_BITS:
         raise ValueError(f"layout: expected 'full' or 'nodes' with more than {MOST_BITS} nodes; got 'bits'")
     prefix_len = trees.prefix_lens(prefix_len, batch, device, nodes)
@@ -146,7 +146,7 @@ def _mask(given, layout, batch, nodes, device):
         if layout == "full":
             raise ValueError("out.mask: expected a tensor with layout='full'; got None")
         shape, dtype = ((batch, nodes), word) if layout == "bits" else ((batch, nodes, nodes), torch.bool)
-        return torch.empty(shape, dtype=dtype, device=device)
+        return torch.empty(*shape, dtype=dtype, device=device)
     inputs.check_tensor("out.mask", given, (*BYTE_DTYPES, *WORD_DTYPES[1:]) if layout == "bits" else BYTE_DTYPES, None)
     inputs.check_device("out.mask", given, device)
     if not given.is_contiguous():

@@ -77,7 +77,7 @@ def count_tokens(
         _rows("edits.output_counts", counts, batch, device)
         if 32 * mask.shape[1] < counts.shape[1]:
             raise ValueError(f"{name}: expected a bit for each of {counts.shape[1]} counts; got {inputs.shown(mask)}")
-    num = inputs.counter("num", slots if num is None else num, (batch,), device)
+    num = COUNT_TOKENS.number("num", slots if num is None else num, (batch,), device)
     if not isinstance(num, torch.Tensor) and not 0 <= num <= slots:
         raise ValueError(f"num: expected 0 to {slots}, the number of tokens; got {num}")
     status = COUNT_TOKENS.output("status", status, (batch,), device)

@@ -150,7 +150,7 @@ def logprobs(
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     LOGPROBS.check({"*": lead, "device": device}, tokens=tokens)
-    top = inputs.whole("top", top, "an int from 0 to the vocabulary's {most}", 0, rows.shape[-1])
+    top = LOGPROBS.size("top", top, "an int from {least} to the vocabulary's {most}", rows.shape[-1])
     folded, law, changes, _ = laws.of_rows("rows", rows, temperature, sampling, edits, request_index)
     count = lead.numel()
     given = out is not None or status is not None or kept is not None

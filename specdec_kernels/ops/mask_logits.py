@@ -64,10 +64,10 @@ def mask_logits(
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     MASK_LOGITS.check({"*": lead, "device": device}, value=value, last=last)
-    temperature = inputs.number("temperature", temperature, lead, device)
+    temperature = MASK_LOGITS.number("temperature", temperature, lead, device)
     own = out is not None and out is not rows
     if out is None:
-        out = torch.empty(tuple(rows.shape), dtype=rows.dtype, device=device)
+        out = torch.empty(*rows.shape, dtype=rows.dtype, device=device)
     elif own:
         inputs.check_tensor("out", out, (rows.dtype,), rows.ndim)
         inputs.check_shape("out", out, rows.shape)

@@ -94,7 +94,7 @@ def race_topk(
     )) is not None:  # fmt: skip
         return found
     inputs.check_rows("draft", draft)
-    k = inputs.whole("k", k, "an int from 1 to the vocabulary's {most}", 1, draft.shape[-1])
+    k = RACE_TOPK.size("k", k, "an int from {least} to the vocabulary's {most}", draft.shape[-1])
     lead, device = draft.shape[:-1], draft.device
     race = arguments(
         "draft", draft, 0, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index

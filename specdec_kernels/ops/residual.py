@@ -123,7 +123,7 @@ def residual(
         return found
     pair, (shape, seen) = pair_of(target, draft, space, temperature, sampling, edits, request_index)
     lead, device = target.shape[:-1], target.device
-    draft_prob = inputs.number("draft_prob", draft_prob, shape, device, most=1.0, seen=seen)
+    draft_prob = RESIDUAL.number("draft_prob", draft_prob, shape, device, seen)
     given = out is not None or status is not None
     law = RESIDUAL.outputs(out, device, target.shape, lead)
     if check or status is not None:

@@ -64,6 +64,6 @@ def store_rows(rows: torch.Tensor, cache: torch.Tensor, *, slots: torch.Tensor, 
     if cache.shape[-1] < rows.shape[-1]:
         raise ValueError(f"cache: expected {rows.shape[-1]} tokens or more, as rows has; got {inputs.shown(cache)}")
     STORE_ROWS.check({"B": count, "device": device}, slots=slots)
-    column = inputs.counter("column", column, (count,), device, seen=(count, 1))
+    column = STORE_ROWS.number("column", column, (count,), device, seen=(count, 1))
     STORE_ROWS(rows.unsqueeze(1), slots, column, cache, given=True)
     return cache

@@ -222,8 +222,8 @@ def verify_chain(
     target_law = laws.target_law(space, temperature, sampling, shape, device)
     draft_law = laws.draft_law(target_law, drafted, shape, device)
     changes = edit.of_requests(edits, target_law, target, requests)
-    epsilon = inputs.number("epsilon", epsilon, shape, device)
-    draft_prob = inputs.slot_numbers(draft_prob, requests, slots, ragged, device)
+    epsilon = VERIFY_CHAIN.number("epsilon", epsilon, shape, device)
+    draft_prob = laws.slot_numbers(VERIFY_CHAIN, draft_prob, requests, slots, ragged, device)
     laws.check_method(method, drafted.rows, draft_prob, epsilon)
     positions = nonces = None
     if isinstance(position, InputPositions):

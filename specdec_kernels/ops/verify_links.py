@@ -140,8 +140,8 @@ def verify_links(
     for name, value in (("target", target), ("coins", coins)):
         if target_tokens is not None and value is not None:
             raise ValueError(f"{name}: expected None beside target_tokens; got {inputs.shown(value)}")
-    single = inputs.number("threshold_single", threshold_single, (batch,), device, most=1.0)
-    total = inputs.number("threshold_total", threshold_total, (batch,), device, most=1.0)
+    single = VERIFY_LINKS.number("threshold_single", threshold_single, (batch,), device)
+    total = VERIFY_LINKS.number("threshold_total", threshold_total, (batch,), device)
     noise = laws.noise_of(1 if target is None else batch, seed, position, nonce, (batch,), device)
 
     width = nodes

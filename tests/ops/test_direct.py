@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import specdec_kernels
 from specdec_kernels import Sampling, backends, coin, race_sample, race_topk, tree_mask, tree_positions
+from specdec_kernels.backends import _native
 from specdec_kernels.calls.op import OPS, Op
 from tests.ops.test_registration import Recorded
 from tests.support.calls import chain, every_call, rows, tree
@@ -199,6 +200,22 @@ class TestTensors:
         for tensor in made:
             assert tensor.is_contiguous()
             assert tensor.untyped_storage().resizable()
+
+    def test_a_torch_without_functions_for_new_tensors(self, checked, monkeypatch):
+        from specdec_kernels import _C
+
+        call = {"target": rows(49)["target"], "seed": seeds(3), "position": 1}
+        with specdec_kernels.backend("cpu"):
+            expected = race_sample(**call)
+            with monkeypatch.context() as patch:
+                patch.setattr(_native, "_functions_of_torch", lambda: None)
+                _native.use_torch(_C)
+                checked.clear()
+                assert torch.equal(race_sample(**call), expected)
+                race_sample(**call, out=expected)
+            _native.use_torch(_C)
+            race_sample(**call)
+        assert checked == ["race_sample"]
 
 
 BASE = {"target": rows(51)["target"], "seed": seeds(3), "position": seeds(3), "temperature": torch.ones(3)}

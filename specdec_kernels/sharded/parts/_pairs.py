@@ -3,7 +3,7 @@
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.values import Law
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops._laws import target_law
+from specdec_kernels.ops._laws import NUMBERS, target_law
 
 
 def check_rows(op, target, draft, row, draft_row, cuts, known):
@@ -22,7 +22,7 @@ def laws_of(temperature, draft_temperature, count, device):
     law = target_law("logits", temperature, None, (count,), device)
     if draft_temperature is None:
         return law, law
-    return law, Law("logits", inputs.number("draft_temperature", draft_temperature, (count,), device))
+    return law, Law("logits", NUMBERS["temperature"].taken("draft_temperature", draft_temperature, (count,), device))
 
 
 def edit_of(edits, law, target, folded):

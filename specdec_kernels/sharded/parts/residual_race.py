@@ -117,7 +117,7 @@ def residual_race(
     law, q_law = laws_of(temperature, draft_temperature, batch, device)
     rows = inputs.rows3("target", target)
     changes = edit_of(edits, law, target, rows)
-    subtracted = inputs.number("subtracted", subtracted, (batch,), device)
+    subtracted = RESIDUAL_RACE.number("subtracted", subtracted, (batch,), device)
     noise = noise_of(1, seed, position, nonce, (batch,), device)
     tokens, status, scores = RESIDUAL_RACE.new(sizes)
     folded = None if draft is None else inputs.rows3("draft", draft)

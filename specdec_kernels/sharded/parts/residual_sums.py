@@ -96,7 +96,7 @@ def residual_sums(
     law, q_law = laws_of(temperature, draft_temperature, pairs, device)
     folded = inputs.rows3("target", target)
     changes = edit_of(edits, law, target, folded)
-    subtracted = inputs.number("subtracted", subtracted, (pairs,), device)
+    subtracted = RESIDUAL_SUMS.number("subtracted", subtracted, (pairs,), device)
     sums, status = RESIDUAL_SUMS.new(sizes)
     RESIDUAL_SUMS(
         folded, inputs.rows3("draft", draft), row, draft_row, cuts, known, law, q_law, changes, subtracted, sums,

@@ -60,7 +60,7 @@ def tile_laws(
     if tiles.ndim < 2 or tiles.shape[:-2] != lead or tiles.shape[-2] != 3:
         raise ValueError(f"tiles: expected shape {[*lead, 3]} and tiles; got {inputs.shown(tiles)}")
     inputs.check_device("tiles", tiles, device)
-    temperature = inputs.number("temperature", temperature, lead, device)
+    temperature = TILE_LAWS.number("temperature", temperature, lead, device)
     if isinstance(temperature, torch.Tensor):
         temperature = temperature.reshape(1, -1)
     known, probs = TILE_LAWS.new({"*": lead, "U": raw.shape[-1], "device": device})

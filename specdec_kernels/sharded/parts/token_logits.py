@@ -69,7 +69,7 @@ def token_logits(
     >>> token_logits(rows, torch.tensor([2, 130, 128]), places=torch.tensor([0, 1, 1]), vocab_start=128).tolist()
     [0.0, 9.0, 7.0]
     """
-    vocab_start = inputs.whole("vocab_start", vocab_start, "a multiple of {step}", 0, step=PART_UNIT)
+    vocab_start = TOKEN_LOGITS.size("vocab_start", vocab_start, "a multiple of {step}", step=PART_UNIT)
     if (found := TOKEN_LOGITS.direct(False, rows, vocab_start, places, tokens, edits, out)) is not None:
         return found
     inputs.check_rows("rows", rows)

@@ -8,6 +8,7 @@ from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, TreeMethod
 from specdec_kernels.calls.values import Noise
+from specdec_kernels.ops._laws import slot_numbers
 
 NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
 
@@ -198,9 +199,9 @@ def walk_tables(
         row_status=row_status, winners=winners, p_of_drafts=p_of_drafts, known=known, q_of_drafts=q_of_drafts,
         draft_row_status=draft_row_status, draft_known=draft_known, draft_places=draft_places, answers=answers,
     )  # fmt: skip
-    temperature = inputs.number("temperature", temperature, (batch,), device)
-    draft_prob = inputs.slot_numbers(draft_prob, batch, tuple(draft_tokens.shape), packed, device)
-    epsilon = inputs.number("epsilon", epsilon, (batch,), device)
+    temperature = WALK_TABLES.number("temperature", temperature, (batch,), device)
+    draft_prob = slot_numbers(WALK_TABLES, draft_prob, batch, tuple(draft_tokens.shape), packed, device)
+    epsilon = WALK_TABLES.number("epsilon", epsilon, (batch,), device)
     counters = ("seed", seed), ("position", position), ("nonce", nonce)
     made = WALK_TABLES.new(by_letter, wanted)
     known, draft_known = (None if x is None else x.view(-1) for x in (known, draft_known))
