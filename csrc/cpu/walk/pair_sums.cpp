@@ -26,17 +26,18 @@ SPECDEC_HD void store_fours(Uints* out, const U32x16& a, const U32x16& b, const 
 }
 
 // How plain logits are weighed nearly, in half of the operations.
-struct Nearly {
-  struct Side {
-    F32x16 scale, down;
-    explicit Side(const LawRow& side)
-        : scale(mul(side.stats.law.logits().inverse, 1.44269504f)),
-          down(mul(add(side.stats.lse.max, side.stats.lse.log_sum), -1.44269504f)) {}
-    SPECDEC_HD F32x16 weight(F32x16 raw) const { return about_exp2(fma(raw, scale, down)); }
-    SPECDEC_HD Two<F32x16> weight(Two<F32x16> raw) const { return {weight(raw.a), weight(raw.b)}; }
-  } target, draft;
-  Nearly(const LawRow& p, const LawRow& q) : target(p), draft(q) {}
-  SPECDEC_HD Four operator()(Two<F32x16> p, Two<F32x16> q) const { return {target.weight(p), draft.weight(q)}; }
+class Nearly {
+ public:
+  Nearly(const LawRow& p, const LawRow& q) : target_(of(p)), draft_(of(q)) {}
+  SPECDEC_HD Four operator()(Two<F32x16> p, Two<F32x16> q) const {
+    return {{target_(p.a), target_(p.b)}, {draft_(q.a), draft_(q.b)}};
+  }
+
+ private:
+  static AboutExp2 of(const LawRow& side) {
+    return {side.stats.law.inverse * 1.44269504f, (side.stats.lse.max + side.stats.lse.log_sum) * -1.44269504f};
+  }
+  AboutExp2 target_, draft_;
 };
 
 // What figures by `Nearly` are multiplied by to get the least and the largest that they may be. Each of them is off by
