@@ -158,21 +158,22 @@ struct Pair {
       least += other.least, most += other.most, untried_mass += other.untried_mass;
     }
   };
-  Bounds bounds_of_tile(Range p_factors, Range subtracted, int32_t tile) const {
-    const F32x16 zero(0.0f), p_low(p_factors.low), p_high(p_factors.high);
-    const F32x16 low(subtracted.low), high(min(subtracted.high, kLargest));
+  // Sums of (p - subtracted q)^+ for both ends of a range.
+  Bounds bounds_of_tile(Range subtracted, int32_t tile) const {
+    const F32x16 zero(0.0f), low(-subtracted.low), high(-min(subtracted.high, kLargest));
     F32x16 least = zero, most = zero, untried_mass = zero;
     over_tile<Nearly>(tile, [&](F32x16 p, F32x16 q, F32x16 q_untried) __attribute__((always_inline)) {
-      least = add(least, max(sub(mul(p_low, p), mul(high, q)), zero));
-      most = add(most, max(sub(mul(p_high, p), mul(low, q)), zero));
+      least = add(least, max(fma(high, q, p), zero));
+      most = add(most, max(fma(low, q, p), zero));
       if (kSiblings) untried_mass = add(untried_mass, q_untried);
     });
     return {total(least), total(most), total(untried_mass)};
   }
   SumsOf<Range> sums(Range subtracted, const ThreadTeam& team) const {
     const Range p = factors(target), q = factors(draft);
-    const Range subtracted_of_q = {subtracted.low * q.low, subtracted.high * q.high};
-    const Bounds all = added_up<Bounds>(team, [&](int32_t tile) { return bounds_of_tile(p, subtracted_of_q, tile); });
+    const Range for_each_p = {subtracted.low * q.low / p.high, subtracted.high * q.high / p.low};
+    Bounds all = added_up<Bounds>(team, [&](int32_t tile) { return bounds_of_tile(for_each_p, tile); });
+    all.least *= p.low, all.most *= p.high;
     const auto widened = [&](double low, double high) {
       const double units = target.row.vocab * kUnitError;
       return Range{max(static_cast<float>(low * (1.0 - kSumError) - units), 0.0f),
