@@ -142,11 +142,12 @@ class BoundTiles {
   __attribute__((noinline)) BoundTile weighed(Elements p, int32_t size, float* maxima, int32_t* status) const {
     const AboutExp2 weight(scale_, -unit_);
     const F32x16 zero(0.0f);
-    F32x16 sums[kCellVectors] = {zero, zero, zero, zero};
+    F32x16 even = zero, odd = zero;
     tile_cells(space_, p, size, maxima, status, [&](F32x16 raw, int k) __attribute__((always_inline)) {
-      sums[k] = weight.added(raw, sums[k]);
+      F32x16& sum = k % 2 ? odd : even;
+      sum = weight.added(raw, sum);
     });
-    return {total(add(add(sums[0], sums[1]), add(sums[2], sums[3]))), unit_};
+    return {total(add(even, odd)), unit_};
   }
 
   Logits space_;

@@ -6,8 +6,8 @@
 
 SPECDEC_BEGIN
 
-// A whole number n and f in [0, 1), put into the bits of a float, make 2^n (1 + f). This is 2^f / (1 + f) of 1 + f to a
-// relative error of 0.0005677, times 2^kAboutExp2Shift: three parameters of the form that takes fewest operations, minimax.
+// A whole number n and f in [0, 1), as the bits of a float, make 2^n (1 + f). This is 2^f / (1 + f), times 2^shift, to a
+// relative error of 0.0005677: of 1 + f, minimax.
 template <class Float>
 SPECDEC_HD Float about_exp2_over_line(Float line) {
   const Float u = add(line, Float(-0x1.d670aap+1f)), w = fma(u, u, Float(-0x1.3ed8e2p+2f));
@@ -30,7 +30,7 @@ struct BoundTile {
 // Of the sum of a tile of such weights, 2,048 in sixteen lanes: 64 additions a lane and at most 15 of lanes, each wrong
 // by 2^-24 at most. What log_sum_error leaves for roundings covers the products and differences before them.
 constexpr double kSumError = 5e-6;
-// Of a weight in whole numbers, to the nearest multiple of 2^-42, and of such a weight, which is never below 2^-125.
+// Of a weight in whole numbers, to the nearest multiple of 2^-42, and of such a weight, which is never below 2^-119.
 constexpr double kUnitError = 0x1.001p-43;
 // Of such weights of up to 2^20 tokens, added in floats.
 constexpr int32_t kMostAdded = 1 << 20;

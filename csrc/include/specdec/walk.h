@@ -53,6 +53,7 @@
 // walk has ended: then Walk::depth drafts were accepted.
 //
 // Where p, q and weights are Ranges, walk_paths looks by what is exact alone, and share(p, q) is asked of exact rows.
+// reject_at of a WalkOf<Range> asks for laws, masses and a residual by ranges, too.
 //
 // A new rule is one more function here; the others stay as they are.
 #pragma once
