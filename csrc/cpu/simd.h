@@ -90,6 +90,11 @@ SPECDEC_HD U32x16 shift_left(U32x16 a, int n) { return _mm512_slli_epi32(a.v, st
 SPECDEC_HD U32x16 shift_right(U32x16 a, U32x16 n) { return _mm512_srlv_epi32(a.v, n.v); }
 SPECDEC_HD U32x16 shift_right_signed(U32x16 a, int n) { return _mm512_srai_epi32(a.v, static_cast<unsigned>(n)); }
 SPECDEC_HD F32x16 signed_float(U32x16 a) { return _mm512_cvtepi32_ps(a.v); }
+SPECDEC_HD U32x16 whole_number(F32x16 a) { return _mm512_cvtps_epi32(a.v); }  // of one in [0, 2^31)
+// The bits of a positive float, moved into [1, 2).
+SPECDEC_HD F32x16 with_exponent_0(U32x16 a) {
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(a.v, _mm512_set1_epi32(0x7fffff), _mm512_set1_epi32(0x3f800000), 0xea));
+}
 SPECDEC_HD F32x16 div(F32x16 a, F32x16 b) { return _mm512_div_ps(a.v, b.v); }
 SPECDEC_HD F32x16 unsigned_float(U32x16 a) { return _mm512_cvtepu32_ps(a.v); }
 SPECDEC_HD F32x16 magnitude(F32x16 a) { return _mm512_abs_ps(a.v); }
@@ -215,6 +220,12 @@ SPECDEC_HD U32x16 shift_left(U32x16 x, int n) { return {_mm256_slli_epi32(x.a, n
 SPECDEC_HD U32x16 shift_right(U32x16 x, U32x16 n) { return {_mm256_srlv_epi32(x.a, n.a), _mm256_srlv_epi32(x.b, n.b)}; }
 SPECDEC_HD U32x16 shift_right_signed(U32x16 x, int n) { return {_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)}; }
 SPECDEC_HD F32x16 signed_float(U32x16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+SPECDEC_HD U32x16 whole_number(F32x16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+SPECDEC_HD F32x16 with_exponent_0(U32x16 x) {
+  const __m256i mantissa = _mm256_set1_epi32(0x7fffff), one = _mm256_set1_epi32(0x3f800000);
+  const auto moved = [=](__m256i y) { return _mm256_castsi256_ps(_mm256_or_si256(_mm256_and_si256(y, mantissa), one)); };
+  return {moved(x.a), moved(x.b)};
+}
 SPECDEC_HD F32x16 div(F32x16 x, F32x16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
 // Halves of 16 bits: both are exact, so the sum rounds once.
 SPECDEC_HD __m256 unsigned_float(__m256i x) {
@@ -401,6 +412,14 @@ SPECDEC_HD U32x16 shift_right_signed(U32x16 x, int n) {
 SPECDEC_HD Floats unsigned_float(Uints x) { return __builtin_convertvector(x, Floats); }
 SPECDEC_HD F32x16 signed_float(U32x16 x) {
   return {signed_float(x.a), signed_float(x.b), signed_float(x.c), signed_float(x.d)};
+}
+SPECDEC_HD Uints whole_number(Floats x) { return reinterpret_cast<Uints>(__builtin_convertvector(x, Ints)); }
+SPECDEC_HD U32x16 whole_number(F32x16 x) {
+  return {whole_number(x.a), whole_number(x.b), whole_number(x.c), whole_number(x.d)};
+}
+SPECDEC_HD Floats with_exponent_0(Uints x) { return from_bits((x & 0x7fffff) | 0x3f800000); }
+SPECDEC_HD F32x16 with_exponent_0(U32x16 x) {
+  return {with_exponent_0(x.a), with_exponent_0(x.b), with_exponent_0(x.c), with_exponent_0(x.d)};
 }
 SPECDEC_HD F32x16 unsigned_float(U32x16 x) {
   return {unsigned_float(x.a), unsigned_float(x.b), unsigned_float(x.c), unsigned_float(x.d)};
@@ -590,18 +609,26 @@ SPECDEC_HD float total(F32x16 a) {
   return lane[0];
 }
 
-// 2^t for t <= 1, by about_exp2_fraction. Below -125 it is that of -125: denormal numbers would be slow.
-SPECDEC_HD F32x16 about_exp2(F32x16 t) {
-  const F32x16 x = max(F32x16(-125.0f), t);
-#if defined(__AVX512F__) && defined(__AVX512BW__)
-  return _mm512_scalef_ps(about_exp2_fraction(F32x16(_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF))).v, x.v);
-#else
-  const F32x16 magic(12582912.0f);  // 1.5 * 2^23, as in exponential.h
-  const F32x16 shifted = add(sub(x, F32x16(0.5f)), magic);
-  const F32x16 f = sub(x, sub(shifted, magic));
-  return from_bits(bits(about_exp2_fraction(f)) + shift_left(bits(shifted), 23));
-#endif
-}
+// About 2^(x scale + down), for exponents up to 100 (specdec/bounds.h). Below -119 it is that of -119: denormal numbers
+// would be slow.
+class AboutExp2 {
+ public:
+  AboutExp2(float scale, float down) : scale_(0x1p23f * scale), down_(0x1p23f * (down + (127.0f - kAboutExp2Shift))) {}
+  SPECDEC_HD F32x16 operator()(F32x16 x) const {
+    const U32x16 line = line_of(x);
+    return mul(from_bits(line), about_exp2_over_line(with_exponent_0(line)));
+  }
+  SPECDEC_HD F32x16 added(F32x16 x, F32x16 sum) const {
+    const U32x16 line = line_of(x);
+    return fma(from_bits(line), about_exp2_over_line(with_exponent_0(line)), sum);
+  }
+
+ private:
+  // The bits of 2^n (1 + f): n + f, with 23 bits after the point.
+  SPECDEC_HD U32x16 line_of(F32x16 x) const { return whole_number(max(F32x16(0x1p24f), fma(x, scale_, down_))); }
+
+  F32x16 scale_, down_;
+};
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 // The lanes of a U32x16 as 64-bit numbers, even and odd ones apart; their upper halves are not defined. A multiplication

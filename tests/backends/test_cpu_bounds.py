@@ -9,9 +9,10 @@ import torch
 from specdec_kernels import _C, Edits, Sampling, backend, cutoff, race_sample
 from tests.support.cases import adversarial_pairs, chain_call, seeds
 from tests.support.ops import verify_chain, verify_tree
+from tests.support.trees import tree_call
 
-# Where the cheap exponential 2^f is off the most, f in [0, 1): too large and too small by 0.00172.
-TOO_LARGE, TOO_SMALL = 0.7155 * math.log(2), 0.2195 * math.log(2)
+# Where the cheap exponential 2^f is off the most, f in [0, 1): too large and too small by 0.00057.
+TOO_LARGE, TOO_SMALL = 0.4773 * math.log(2), 0.8047 * math.log(2)
 REQUESTS = 8192
 
 
@@ -35,11 +36,11 @@ def with_nan(rows):
     return torch.nn.functional.pad(rows, (0, 1), value=math.nan)
 
 
-def verdicts(target, draft, draft_tokens, **options):
+def verdicts(target, draft, draft_tokens, op=verify_chain, **options):
     """Tokens and lengths by bounds, and by masses; and how many rows were weighed for each."""
     call = {"draft_tokens": draft_tokens, "seed": seeds(len(target)), "position": 5} | options
     return [
-        weighed(lambda rows=rows: verify_chain(target=rows(target), draft=rows(draft), **call))
+        weighed(lambda rows=rows: op(target=rows(target), draft=None if draft is None else rows(draft), **call))
         for rows in (lambda rows: rows, with_nan)
     ]
 
@@ -69,8 +70,8 @@ EDGES = pytest.mark.parametrize(("of_target", "of_draft"), [(TOO_LARGE, TOO_SMAL
 @EDGES
 @pytest.mark.parametrize(("method", "drafts"), [("rejection", 1), ("block", 1), ("block", 2)])
 def test_coins_at_the_edge(of_target, of_draft, method, drafts):
-    """p / q is 1/2, and its bounds are off by 0.0034 of that: some coins lie between. A flat row has the error
-    of one exponential. Bounds closer than 0.0017 would decide some of those coins wrongly. A second draft of a block,
+    """p / q is 1/2, and its bounds are off by 0.0014 of that: some coins lie between. A flat row has the error
+    of one exponential. Bounds closer than 0.00057 would decide some of those coins wrongly. A second draft of a block,
     once refused, leaves a coin that depends on bounds of the residual's sum."""
     requests = REQUESTS * (4 if drafts == 2 else 1)
     target = torch.full((requests, drafts + 1, 128), of_target)
@@ -80,6 +81,22 @@ def test_coins_at_the_edge(of_target, of_draft, method, drafts):
     (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens, method=method)
     assert_same_decisions(by_bounds, by_masses)
     assert 10 < few < 0.06 * requests < requests < all_rows
+
+
+@EDGES
+def test_coins_of_siblings_at_the_edge(of_target, of_draft):
+    """A child of probability 3.6 p, then one of 0.9 p. The second is accepted by (p - q) / W against q / R, about 1/4:
+    W and R are known by bounds, too, and some coins lie between what these allow."""
+    target = torch.full((REQUESTS, 3, 128), of_target)
+    draft = torch.full((REQUESTS, 3, 128), of_draft)
+    draft[..., :20] += 2 * math.log(2)
+    draft[..., 82:] = -torch.inf
+    tokens = torch.tensor([0, 0, 20]).expand(REQUESTS, -1)
+    tree = {"op": verify_tree, "parents": torch.tensor([-1, 0, 0])}
+    (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens, **tree)
+    assert_same_decisions(by_bounds, by_masses)
+    assert 0.15 < (by_masses.path[:, 1] == 2).double().mean() < 0.25
+    assert 10 < few < 0.06 * REQUESTS < REQUESTS < all_rows
 
 
 @pytest.mark.parametrize("method", ["rejection", "block"])
@@ -201,6 +218,15 @@ def test_filtered_decisions_are_those_of_masses(dtype, ties):
     (by_bounds, few), (by_masses, all_rows) = verdicts(target.to(dtype), draft, tokens, **laws)
     assert_same_decisions(by_bounds, by_masses)
     assert few < 0.2 * all_rows
+
+
+@pytest.mark.parametrize("draft", [{}, {"replacement": True}, {"draft": None}], ids=["distinct", "independent", "certain"])
+def test_siblings_are_tested_by_bounds(draft):
+    parents = [-1, *(i // 3 for i in range(14))]
+    call = tree_call(3, requests=128, nodes=15, vocabulary=2111, parents=parents, replacement="replacement" in draft)
+    (by_bounds, few), (by_masses, all_rows) = verdicts(**call | {"temperature": 0.8, "op": verify_tree} | draft)
+    assert_same_decisions(by_bounds, by_masses)
+    assert few < 0.05 * all_rows
 
 
 def test_one_hot_drafts_and_trees_are_tested_by_bounds():

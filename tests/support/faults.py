@@ -280,7 +280,7 @@ FAULTS = {
     ),
     "bounds: a sum is known without its error": Fault(
         "csrc/include/specdec/bounds.h",
-        "return 1.9e-3f + 4e-7f * magnitude(largest);",
+        "return 7e-4f + 4e-7f * magnitude(largest);",
         "return 0.0f * magnitude(largest);",
         "tests/backends/test_cpu_bounds.py",
     ),

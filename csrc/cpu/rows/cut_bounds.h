@@ -98,14 +98,15 @@ class CutBounds : public CutFinder {
   std::array<double, sizeof...(Keeps)> masses_about(float low, const Keeps&... keeps) const {
     constexpr size_t kSums = sizeof...(Keeps);
     const float log2_e = 1.44269504f, whole = sub(add(mul(top, log2_e), 12582912.0f), 12582912.0f);
-    const F32x16 scale(log2_e), down(-whole), zero(0.0f);
+    const AboutExp2 weight_of(log2_e, -whole);
+    const F32x16 zero(0.0f);
     F32x16 sums[kCellVectors][kSums];
     for (auto& vectors : sums)
       for (F32x16& sum : vectors) sum = zero;
     each_cell_from(low, [&](int32_t index) {
       const Cell cell = cell_of(row, index * kCell);
       for (int k = 0; k < kCellVectors; ++k) {
-        const F32x16 v = value(cell.vector[k]), e = about_exp2(fma(v, scale, down));
+        const F32x16 v = value(cell.vector[k]), e = weight_of(v);
         const Mask lanes[] = {keeps(v, index * kCell + k * kLanes)...};
         for (size_t i = 0; i < kSums; ++i) sums[k][i] = add(sums[k][i], where(lanes[i], e, zero));
       }

@@ -11,9 +11,9 @@ namespace {
 // ---- cells ----------------------------------------------------------------------------------------------------------
 
 // The maxima of the sixteen cells from `p` on; elements from the `count`-th on are -inf. The mask returned is not 0 if
-// an element was met that is impossible in the space.
-template <class Space, class Elements>
-Mask sixteen_cells(const Space& space, Elements p, int32_t count, float* maxima) {
+// an element was met that is impossible in the space. also(x, k) is called for each vector, the k-th of its cell.
+template <class Space, class Elements, class Also>
+Mask sixteen_cells(const Space& space, Elements p, int32_t count, float* maxima, Also&& also) {
   F32x16 best[kLanes];
   Mask bad = 0;
   for (int cell = 0; cell < kLanes; ++cell) {
@@ -24,6 +24,7 @@ Mask sixteen_cells(const Space& space, Elements p, int32_t count, float* maxima)
       const F32x16 x = load_first(p + at, count - at, -kInfinity);
       best[cell] = max(x, best[cell]);
       bad |= space.foreign(x, x, first_lanes(count - at));
+      also(x, i);
     }
   }
   store(maxima, largest_of_each(best));
@@ -31,8 +32,8 @@ Mask sixteen_cells(const Space& space, Elements p, int32_t count, float* maxima)
 }
 
 // The maxima of sixteen cells that all lie inside of the row.
-template <class Space, class Elements>
-SPECDEC_HD Mask sixteen_cells(const Space& space, Elements p, float* maxima) {
+template <class Space, class Elements, class Also>
+SPECDEC_HD Mask sixteen_cells(const Space& space, Elements p, float* maxima, Also&& also) {
   F32x16 best[kLanes];
   Mask bad = 0;
   for (int cell = 0; cell < kLanes; ++cell) {
@@ -43,22 +44,29 @@ SPECDEC_HD Mask sixteen_cells(const Space& space, Elements p, float* maxima) {
     best[cell] = max(d, max(c, max(b, max(a, F32x16(-kInfinity)))));
     const Mask all = 0xffffu;
     bad |= space.foreign(a, b, all) | space.foreign(c, d, all);
+    also(a, 0), also(b, 1), also(c, 2), also(d, 3);
   }
   store(maxima, largest_of_each(best));
   return bad;
 }
 
 // Fills the raw maxima of the cells of a tile of `size` columns.
-template <class Space, class Elements>
-SPECDEC_HD void tile_cells(const Space& space, Elements p, int32_t size, float* maxima, int32_t* status) {
+template <class Space, class Elements, class Also>
+SPECDEC_HD void tile_cells(const Space& space, Elements p, int32_t size, float* maxima, int32_t* status, Also&& also) {
   constexpr int32_t kBlock = kLanes * kCell;
   Mask bad = 0;
   for (int32_t at = 0; at < kTile; at += kBlock) {
     float* const mine = maxima + at / kCell;
-    bad |= at + kBlock <= size ? sixteen_cells(space, p + at, mine) : sixteen_cells(space, p + at, size - at, mine);
+    bad |= at + kBlock <= size ? sixteen_cells(space, p + at, mine, also)
+                               : sixteen_cells(space, p + at, size - at, mine, also);
   }
   bad |= at_least(max(load(maxima), load(maxima + kLanes)), F32x16(kInfinity));
   if (bad) *status |= SPECDEC_STATUS_NON_FINITE;
+}
+
+template <class Space, class Elements>
+SPECDEC_HD void tile_cells(const Space& space, Elements p, int32_t size, float* maxima, int32_t* status) {
+  tile_cells(space, p, size, maxima, status, [](F32x16, int) {});
 }
 
 // The first column of a cell whose element is at least `value`, or kNoToken.
@@ -110,40 +118,54 @@ void tile_masses(const Logits& space, Elements p, int32_t size, const float* max
 
 // ---- bounds of masses (specdec/bounds.h) ----------------------------------------------------------------------------
 
-// The sum of about 2^(raw scale - whole) over `count` columns.
-template <class Elements>
-float about_sum(Elements p, int32_t count, float scale, float whole) {
-  const F32x16 s(scale), down(-whole), zero(0.0f);
-  F32x16 sums[kCellVectors] = {zero, zero, zero, zero};
-  const auto take = [&](F32x16 raw, int k) { sums[k] = add(sums[k], about_exp2(fma(raw, s, down))); };
-  int32_t i = 0;
-  for (; i + kCell <= count; i += kCell) {
-    prefetch_cell(p + i + 2 * kTile);  // tile_cells has fetched the next tile
-    const Cell cell = load_cell(p + i);
-    for (int k = 0; k < kCellVectors; ++k) take(cell.vector[k], k);
-  }
-  for (; i < count; i += kLanes) take(load_first(p + i, count - i, -kInfinity), 0);
-  return total(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
-}
+// Looks through tiles of a row, one after the other. A tile is weighed while its largest element is looked for, in
+// units of a weight that was found before. Where its own are far above that, it is weighed again.
+class BoundTiles {
+ public:
+  explicit BoundTiles(const Logits& of) : space_(of), scale_(of.inverse * 1.44269504f) {}
 
-// A tile of `size` columns whose largest raw element is known, and not NaN.
-template <class Elements>
-BoundTile bound_tile(const Logits& space, Elements p, int32_t size, float raw_max) {
-  if (space.scaled(raw_max) == -kInfinity) return {0.0f, -kInfinity};
-  const float scale = mul(space.inverse, 1.44269504f), whole = sub(add(mul(raw_max, scale), 12582912.0f), 12582912.0f);
-  return {about_sum(p, size, scale, whole), whole};
-}
+  template <class Elements>
+  BoundTile next(Elements p, int32_t size, float* maxima, int32_t* status) {
+    constexpr float kFar = 64.0f, kMagic = 12582912.0f;  // rounds, as in exponential.h
+    BoundTile found = {0.0f, -kInfinity};
+    if (unit_ > -kInfinity) found = weighed(p, size, maxima, status);
+    else tile_cells(space_, p, size, maxima, status);
+    const float top = largest(max(load(maxima), load(maxima + kLanes)));
+    const float whole = sub(add(mul(top, scale_), kMagic), kMagic);
+    if (!(whole > unit_ + kFar)) return found;
+    unit_ = whole;
+    return weighed(p, size, maxima, status);
+  }
+
+ private:
+  template <class Elements>
+  __attribute__((noinline)) BoundTile weighed(Elements p, int32_t size, float* maxima, int32_t* status) const {
+    const AboutExp2 weight(scale_, -unit_);
+    const F32x16 zero(0.0f);
+    F32x16 even = zero, odd = zero;
+    tile_cells(space_, p, size, maxima, status, [&](F32x16 raw, int k) __attribute__((always_inline)) {
+      F32x16& sum = k % 2 ? odd : even;
+      sum = weight.added(raw, sum);
+    });
+    return {total(add(even, odd)), unit_};
+  }
+
+  Logits space_;
+  float scale_, unit_ = -kInfinity;
+};
 
 // ---- whole rows -----------------------------------------------------------------------------------------------------
 
-// Calls f(tile, its elements, &status) for every tile, in parts. Returns all the status bits that it set.
+// Calls f(tile, its elements, &status) for every tile, in parts. Each part has an f of its own, and its tiles come in
+// order. Returns all the status bits that were set.
 template <class F>
-int32_t over_tiles(const Row& row, const ThreadTeam& team, F&& f) {
+int32_t over_tiles(const Row& row, const ThreadTeam& team, const F& f) {
   int32_t status[kMaxParts];
   const int parts = over_parts(row.tiles(), team, [&](int part, int32_t from, int32_t to) {
     status[part] = with_elements(row, from * kTile, [&](auto p) {
+      auto mine = f;
       int32_t bits = SPECDEC_STATUS_OK;
-      for (int32_t tile = from; tile < to; ++tile) f(tile, p + (tile - from) * kTile, &bits);
+      for (int32_t tile = from; tile < to; ++tile) mine(tile, p + (tile - from) * kTile, &bits);
       return bits;
     });
   });
@@ -179,10 +201,8 @@ int32_t row_cells_and_masses(const Row& row, const Logits& space, const ThreadTe
 
 int32_t row_cells_and_bounds(const Row& row, const Logits& space, const ThreadTeam& team, float* cells,
                              BoundTile* tiles) {
-  return over_tiles(row, team, [&](int32_t tile, auto p, int32_t* status) {
-    float* const maxima = cells + tile * kCellsATile;
-    tile_cells(space, p, row.tile_size(tile), maxima, status);
-    tiles[tile] = bound_tile(space, p, row.tile_size(tile), tile_max(cells, tile));
+  return over_tiles(row, team, [&, part = BoundTiles(space)](int32_t tile, auto p, int32_t* status) mutable {
+    tiles[tile] = part.next(p, row.tile_size(tile), cells + tile * kCellsATile, status);
   });
 }
 

@@ -26,17 +26,18 @@ SPECDEC_HD void store_fours(Uints* out, const U32x16& a, const U32x16& b, const 
 }
 
 // How plain logits are weighed nearly, in half of the operations.
-struct Nearly {
-  struct Side {
-    F32x16 scale, down;
-    explicit Side(const LawRow& side)
-        : scale(mul(side.stats.law.logits().inverse, 1.44269504f)),
-          down(mul(add(side.stats.lse.max, side.stats.lse.log_sum), -1.44269504f)) {}
-    SPECDEC_HD F32x16 weight(F32x16 raw) const { return about_exp2(fma(raw, scale, down)); }
-    SPECDEC_HD Two<F32x16> weight(Two<F32x16> raw) const { return {weight(raw.a), weight(raw.b)}; }
-  } target, draft;
-  Nearly(const LawRow& p, const LawRow& q) : target(p), draft(q) {}
-  SPECDEC_HD Four operator()(Two<F32x16> p, Two<F32x16> q) const { return {target.weight(p), draft.weight(q)}; }
+class Nearly {
+ public:
+  Nearly(const LawRow& p, const LawRow& q) : target_(of(p)), draft_(of(q)) {}
+  SPECDEC_HD Four operator()(Two<F32x16> p, Two<F32x16> q) const {
+    return {{target_(p.a), target_(p.b)}, {draft_(q.a), draft_(q.b)}};
+  }
+
+ private:
+  static AboutExp2 of(const LawRow& side) {
+    return {side.stats.law.inverse * 1.44269504f, (side.stats.lse.max + side.stats.lse.log_sum) * -1.44269504f};
+  }
+  AboutExp2 target_, draft_;
 };
 
 // What figures by `Nearly` are multiplied by to get the least and the largest that they may be. Each of them is off by
@@ -157,21 +158,22 @@ struct Pair {
       least += other.least, most += other.most, untried_mass += other.untried_mass;
     }
   };
-  Bounds bounds_of_tile(Range p_factors, Range subtracted, int32_t tile) const {
-    const F32x16 zero(0.0f), p_low(p_factors.low), p_high(p_factors.high);
-    const F32x16 low(subtracted.low), high(min(subtracted.high, kLargest));
+  // Sums of (p - subtracted q)^+ for both ends of a range.
+  Bounds bounds_of_tile(Range subtracted, int32_t tile) const {
+    const F32x16 zero(0.0f), low(-subtracted.low), high(-min(subtracted.high, kLargest));
     F32x16 least = zero, most = zero, untried_mass = zero;
     over_tile<Nearly>(tile, [&](F32x16 p, F32x16 q, F32x16 q_untried) __attribute__((always_inline)) {
-      least = add(least, max(sub(mul(p_low, p), mul(high, q)), zero));
-      most = add(most, max(sub(mul(p_high, p), mul(low, q)), zero));
+      least = add(least, max(fma(high, q, p), zero));
+      most = add(most, max(fma(low, q, p), zero));
       if (kSiblings) untried_mass = add(untried_mass, q_untried);
     });
     return {total(least), total(most), total(untried_mass)};
   }
   SumsOf<Range> sums(Range subtracted, const ThreadTeam& team) const {
     const Range p = factors(target), q = factors(draft);
-    const Range subtracted_of_q = {subtracted.low * q.low, subtracted.high * q.high};
-    const Bounds all = added_up<Bounds>(team, [&](int32_t tile) { return bounds_of_tile(p, subtracted_of_q, tile); });
+    const Range for_each_p = {subtracted.low * q.low / p.high, subtracted.high * q.high / p.low};
+    Bounds all = added_up<Bounds>(team, [&](int32_t tile) { return bounds_of_tile(for_each_p, tile); });
+    all.least *= p.low, all.most *= p.high;
     const auto widened = [&](double low, double high) {
       const double units = target.row.vocab * kUnitError;
       return Range{max(static_cast<float>(low * (1.0 - kSumError) - units), 0.0f),

@@ -12,8 +12,8 @@
 
 SPECDEC_BEGIN
 
-// `Number_` says how walk_traversal knows probabilities and sums: float exactly, Range by bounds. With these an operation
-// may answer that they do not suffice; the walk then has to begin again, exactly.
+// A walk that knows probabilities and sums as Range knows them by bounds. An operation may then answer that these do not
+// suffice; the walk has to ask again, exactly. `Number_` is what walk_traversal keeps of a path's nodes.
 template <class Topology, class Number_ = float>
 class WalkOps {
  public:
@@ -27,8 +27,6 @@ class WalkOps {
     target_filter = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &filter_status);
     if (t.has_draft()) draft_filter = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &filter_status);
   }
-
-  bool has_draft() const { return t.has_draft(); }
 
   // Keeps what is known of a path's rows, and its nodes: a walk that goes back asks for them again.
   void keep_path() {
@@ -83,13 +81,6 @@ class WalkOps {
     *p = never_spared(token) ? Range{kNever, kNever} : range(target, token, status);
     *q = t.has_draft() ? range(draft, token, status) : Range{1.0f, 1.0f};
     return true;
-  }
-
-  // Decides a test by bounds of both probabilities if these suffice. Then *p is not known.
-  bool decided_by_bounds(int32_t node, int32_t token, const AcceptTest& test, bool* accepted,
-                                    int32_t* status) {
-    Range p, q;
-    return laws(node, token, &p, &q, status) && test.decided(p, q, accepted);
   }
 
   // An empty residual draws from p.
@@ -168,7 +159,7 @@ class WalkOps {
     at = kNoNode;
   }
   // Whether q at the node that the walk is at is as it came, whatever its bucket.
-  bool even_here() const { return places[depth].shares.even; }
+  bool even_here() const { return !places || places[depth].shares.even; }
   // Of q at the node that the walk is at, null where q is as it came.
   const BucketShares* shares_here() const { return t.p.method == SPECDEC_PATHS ? &places[depth].shares : nullptr; }
   float* cells_at(int32_t at_depth) { return cells + int64_t{cells_of(t.p.target.vocab)} * at_depth; }
@@ -297,17 +288,15 @@ class WalkOps {
   LawRow target = {}, draft = {};  // of node `at`
 };
 
-// How the CPU tests a draft: by bounds, and by the laws only if a coin is too close to its threshold for them. Siblings
-// without draft laws have to know p itself.
-struct ByBounds {
-  template <class Topology>
-  bool operator()(WalkOps<Topology>& ops, int32_t node, int32_t token, const AcceptTest& test, float* p,
-                             bool* accepted, int32_t* status) const {
-    if ((ops.has_draft() || !Topology::kSiblings) && ops.decided_by_bounds(node, token, test, accepted, status))
-      return true;
-    return ByLaws{}(ops, node, token, test, p, accepted, status);
+// Walks by rejection. What comes after a node is decided by bounds, and exactly only where these do not suffice.
+template <class Topology>
+inline void reject(const Topology& t, WalkOps<Topology>& ops, Walk* at, int32_t* status) {
+  for (bool ended = false; !ended;) {
+    auto near = walk_from<Range>(at->node, at->depth);
+    if (reject_at(t, ops, &near, &ended, status, ByLaws{})) *at = walk_from(near.node, near.depth);
+    else reject_at(t, ops, at, &ended, status, ByLaws{});
   }
-};
+}
 
 // Traverses a request by bounds. Returns false if they do not suffice, or if there would be none.
 template <class Topology>
@@ -335,7 +324,8 @@ inline void verify_request(const typename Topology::Params& p, int64_t b, const 
     at = walk_from(0, 0), status = t.status;
     WalkOps<Topology> ops(t, b, verdict, team);
     if (goes_back(p.method)) ops.keep_path();
-    walk(t, p.method, ops, &at, &status, ByBounds{});
+    if (t.readable && !t.target_law.greedy && p.method == SPECDEC_REJECTION) reject(t, ops, &at, &status);
+    else walk(t, p.method, ops, &at, &status);
     status |= ops.status();
   }
   verdict.count(accepted_by(t, at), status);

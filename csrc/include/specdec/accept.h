@@ -19,26 +19,38 @@ SPECDEC_HD float accept_coin(Noise noise, uint32_t index) {
   return coin(noise, index);
 }
 
-// The accept test of one draft. `subtracted` is the multiple of q that was subtracted from p before.
-struct AcceptTest {
+// The accept test of one draft. `subtracted` is the multiple of q that was subtracted from p before. `Number` is float, or
+// Range where sums are known by bounds.
+template <class Number>
+struct AcceptTestOf {
   Noise noise;
   uint32_t index;  // of the coin
-  float subtracted, share, epsilon;
+  Number subtracted, share;
+  float epsilon;
 
-  SPECDEC_HD bool operator()(float p, float q) const { return with_coin(accept_coin(noise, index), p, q); }
+  SPECDEC_HD bool operator()(float p, float q) const {
+    return passes(accept_coin(noise, index), p, q, subtracted, share);
+  }
 
-  // Whether it comes out the same for all p and q of these ranges; *accepted is how. The test is monotone: each
-  // operation rounds, and rounding keeps order. Only h q = 0 is an exception.
+  // Whether it is known how it comes out; *accepted says so.
+  SPECDEC_HD bool decided(float p, float q, bool* accepted) const {
+    *accepted = (*this)(p, q);
+    return true;
+  }
+  // It is if it comes out the same for all numbers of these ranges. The test is monotone: each operation rounds, and
+  // rounding keeps order. Only h q = 0 is an exception.
   SPECDEC_HD bool decided(const Range& p, const Range& q, bool* accepted) const {
     const float u = accept_coin(noise, index);
-    *accepted = with_coin(u, p.low, q.high);
-    return *accepted == with_coin(u, p.high, q.low) && (mul(share, q.low) > 0.0f) == (mul(share, q.high) > 0.0f);
+    *accepted = passes(u, p.low, q.high, high(subtracted), high(share));
+    return *accepted == passes(u, p.high, q.low, low(subtracted), low(share)) &&
+           (mul(low(share), q.low) > 0.0f) == (mul(high(share), q.high) > 0.0f);
   }
 
  private:
-  SPECDEC_HD bool with_coin(float u, float p, float q) const {
-    return accepts(u, sub(p, mul(subtracted, q)), mul(share, q), epsilon);
+  SPECDEC_HD bool passes(float u, float p, float q, float minus, float times) const {
+    return accepts(u, sub(p, mul(minus, q)), mul(times, q), epsilon);
   }
 };
+using AcceptTest = AcceptTestOf<float>;
 
 SPECDEC_END

@@ -52,9 +52,17 @@ SPECDEC_HD uint32_t ordered(float x) {
 }
 SPECDEC_HD float from_ordered(uint32_t o) { return from_bits(o >> 31 ? o ^ 0x80000000u : ~o); }
 
-// Where a number lies.
+// Where a number lies. What takes a number that is known, or a range, has the same text for both.
 struct Range {
   float low, high;
 };
+SPECDEC_HD float low(float x) { return x; }
+SPECDEC_HD float low(Range x) { return x.low; }
+SPECDEC_HD float high(float x) { return x; }
+SPECDEC_HD float high(Range x) { return x.high; }
+SPECDEC_HD bool is_exact(float) { return true; }
+SPECDEC_HD bool is_exact(Range x) { return x.low == x.high; }
+SPECDEC_HD void set(float* number, float x) { *number = x; }
+SPECDEC_HD void set(Range* number, float x) { *number = {x, x}; }
 
 SPECDEC_END

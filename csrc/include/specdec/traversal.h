@@ -30,8 +30,9 @@ SPECDEC_HD float child_weight(float a, float p, float q, float subtracted, float
 }
 
 // T once a child was removed.
+SPECDEC_HD float subtracted_after(float subtracted, float share) { return min(add(subtracted, share), kLargest); }
 SPECDEC_HD float subtracted_after(float subtracted, float share, float a) {
-  return min(add(subtracted, div(share, a)), kLargest);
+  return subtracted_after(subtracted, div(share, a));
 }
 
 // The weight of a node once a child was removed, which left `residual_mass` of the `before`.
@@ -56,6 +57,9 @@ SPECDEC_HD Range child_weight(Range a, Range p, Range q, Range subtracted, Range
   const float most = child_weight(a.high, p.high, q.low, subtracted.low, share.low);
   return {child_weight(a.low, p.low, q.high, subtracted.high, share.high),
           mul(share.low, q.low) > 0.0f || !(mul(share.high, q.high) > 0.0f) ? most : 1.0f};
+}
+SPECDEC_HD Range subtracted_after(Range subtracted, Range share) {
+  return {subtracted_after(subtracted.low, share.low), subtracted_after(subtracted.high, share.high)};
 }
 SPECDEC_HD Range subtracted_after(Range subtracted, Range share, Range a) {
   return {subtracted_after(subtracted.low, share.low, a.high), subtracted_after(subtracted.high, share.high, a.low)};
@@ -91,13 +95,6 @@ SPECDEC_HD bool decide_above(Range x, float u, bool* yes) {
   *yes = u < x.low;
   return *yes == (u < x.high);
 }
-
-SPECDEC_HD bool is_exact(float) { return true; }
-SPECDEC_HD bool is_exact(Range x) { return x.low == x.high; }
-SPECDEC_HD float low(float x) { return x; }
-SPECDEC_HD float low(Range x) { return x.low; }
-SPECDEC_HD void set(float* number, float x) { *number = x; }
-SPECDEC_HD void set(Range* number, float x) { *number = {x, x}; }
 
 // The coin of the leaf `node`. Its indices are not those of rejection.
 constexpr uint32_t kLeafCoins = 1u << 30;

@@ -53,6 +53,7 @@
 // walk has ended: then Walk::depth drafts were accepted.
 //
 // Where p, q and weights are Ranges, walk_paths looks by what is exact alone, and share(p, q) is asked of exact rows.
+// reject_at of a WalkOf<Range> asks for laws, masses and a residual by ranges, too.
 //
 // A new rule is one more function here; the others stay as they are.
 #pragma once
@@ -151,19 +152,27 @@ struct VerdictWriter {
   }
 };
 
-// Where a walk stands: at a node, after some of its children.
-struct Walk {
+// Where a walk stands: at a node, after some of its children. `Number` is float, or Range where what was subtracted is
+// known by bounds.
+template <class Number>
+struct WalkOf {
   int32_t node, depth;
-  int32_t after;     // the child tried last; the node itself before the first
-  bool tried;        // whether any child was tried
-  float subtracted;  // the multiple of q that was subtracted from p so far: T_m below
-  float share;       // with one-hot drafts: the mass of p on tokens not tried
+  int32_t after;      // the child tried last; the node itself before the first
+  bool tried;         // whether any child was tried
+  Number subtracted;  // the multiple of q that was subtracted from p so far: T_m below
+  Number share;       // with one-hot drafts: the mass of p on tokens not tried
 };
+using Walk = WalkOf<float>;
 
 // How many drafts were accepted if the walk ended at `at`.
 SPECDEC_HD int32_t accepted_by(const WalkRequest& r, const Walk& at) { return r.idle ? -1 : at.depth; }
 
-SPECDEC_HD Walk walk_from(int32_t node, int32_t depth) { return {node, depth, node, false, 0.0f, 1.0f}; }
+template <class Number = float>
+SPECDEC_HD WalkOf<Number> walk_from(int32_t node, int32_t depth) {
+  WalkOf<Number> at = {node, depth, node, false, {}, {}};
+  set(&at.share, 1.0f);
+  return at;
+}
 
 // In place of p for a token that the target's filters took out. Over-acceptance adds 1 at most, so it cannot accept it.
 constexpr float kNever = -1.0f;
@@ -172,8 +181,8 @@ template <class Topology>
 SPECDEC_HD bool in_vocab(const Topology& t, int64_t token) { return token >= 0 && token < t.vocab(); }
 
 // The next child that is not absent; kNoNode if there is none.
-template <class Topology>
-SPECDEC_HD int32_t next_draft(const Topology& t, const Walk& at, int32_t after, int32_t* status) {
+template <class Topology, class Number>
+SPECDEC_HD int32_t next_draft(const Topology& t, const WalkOf<Number>& at, int32_t after, int32_t* status) {
   int32_t child = t.next_child(at.node, after, status);
   while (child != kNoNode && t.draft_token(child) == -1) child = t.next_child(at.node, child, status);
   if (child == kNoNode || at.depth < t.max_depth()) return child;
@@ -240,19 +249,17 @@ SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status
 // How a draft is tested: by both probabilities. A backend may bring another way that decides the same. *p is used only
 // among siblings without draft laws.
 struct ByLaws {
-  template <class Ops>
-  SPECDEC_HD bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
-                             int32_t* status) const {
-    float q;
-    if (!ops.laws(node, token, p, &q, status)) return false;
-    *accepted = test(*p, q);
-    return true;
+  template <class Ops, class Number>
+  SPECDEC_HD bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTestOf<Number>& test, Number* p,
+                             bool* accepted, int32_t* status) const {
+    Number q;
+    return ops.laws(node, token, p, &q, status) && test.decided(*p, q, accepted);
   }
 };
 
 // Tries the children after at->after, in order. *accepted is the one accepted, or kNoNode.
-template <class Topology, class Ops, class Tester>
-SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, Walk* at, int32_t* accepted,
+template <class Topology, class Ops, class Tester, class Number>
+SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, WalkOf<Number>* at, int32_t* accepted,
                              int32_t* status) {
   const bool has_draft = t.has_draft(), repeats = has_draft && t.replacement();
   const int32_t node = at->node;
@@ -262,22 +269,24 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, 
     const int64_t token = t.draft_token(child);
     const bool in_range = in_vocab(t, token);
     if (!in_range) *status |= SPECDEC_STATUS_TOKEN_RANGE;
-    float share = at->tried ? at->share : t.draft_share(node, status);
+    Number share = at->share;
+    if (!at->tried) set(&share, t.draft_share(node, status));
     if constexpr (Topology::kSiblings) {
       // A second child with the same token cannot come from q^m, which no longer holds it. Subtracting it again would
       // bias the result.
       if (at->tried && !repeats && in_range && t.has_elder(node, child, token, status)) continue;
       if (at->tried && has_draft) {
-        Masses m;
+        SumsOf<Number> m;
         if (!ops.masses(node, child, at->subtracted, &m)) return false;
         *status |= m.status;
-        share = share_of(m.residual_mass, repeats ? 1.0f : m.untried_mass);
+        if (repeats) set(&m.untried_mass, 1.0f);
+        share = share_of(m.residual_mass, m.untried_mass);
       }
     }
-    float p = 0.0f;
+    Number p = {};
     if (in_range) {
-      const AcceptTest test = {t.noise_at_depth(at->depth, 0), static_cast<uint32_t>(child - 1), at->subtracted, share,
-                               t.epsilon()};
+      const AcceptTestOf<Number> test = {t.noise_at_depth(at->depth, 0), static_cast<uint32_t>(child - 1),
+                                         at->subtracted, share, t.epsilon()};
       bool passed;
       if (!tester(ops, node, static_cast<int32_t>(token), test, &p, &passed, status)) return false;
       if (passed) {
@@ -287,45 +296,52 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, 
     }
     at->after = child;
     at->tried = true;
-    if (has_draft) {
-      at->subtracted = min(add(at->subtracted, share), kLargest);
-    } else {
-      at->share = max(sub(share, max(p, 0.0f)), 0.0f);
-    }
+    if (has_draft) at->subtracted = subtracted_after(at->subtracted, share);
+    else at->share = untried_after(share, p);
   }
   return true;
 }
 
 // The token after a node if none of its children was accepted.
-template <class Topology, class Ops>
-SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const Walk& at, Draw* draw, int32_t* status) {
+template <class Topology, class Ops, class Number>
+SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const WalkOf<Number>& at, Draw* draw, int32_t* status) {
   if (given(t, at.node, draw)) return true;
   const Noise noise = t.noise_at_depth(at.depth, kStreamResidual);
-  const float subtracted = at.tried ? at.subtracted : t.draft_share(at.node, status);
+  Number subtracted = at.subtracted;
+  if (!at.tried) set(&subtracted, t.draft_share(at.node, status));
   // A slot that could have been drafted but was not (h < 1) is decided like a rejected draft.
-  if (at.tried || subtracted < 1.0f) return ops.residual(at.node, noise, subtracted, draw);
+  if (at.tried || low(subtracted) < 1.0f) return ops.residual(at.node, noise, subtracted, draw);
   return ops.race(at.node, noise, draw);
+}
+
+// Decides what comes after a node. *ended says whether the walk ends there; else it goes on to a child.
+template <class Topology, class Ops, class Number, class Tester>
+SPECDEC_HD bool reject_at(const Topology& t, Ops& ops, WalkOf<Number>* at, bool* ended, int32_t* status,
+                          const Tester& tester) {
+  int32_t child;
+  if (!try_children(t, ops, tester, at, &child, status)) return false;
+  *ended = child == kNoNode;
+  if (*ended) {
+    Draw draw;
+    if (!draw_instead(t, ops, *at, &draw, status)) return false;
+    *status |= draw.status;
+    ops.emit(at->depth, at->node, draw.token);
+    return true;
+  }
+  const int32_t token = static_cast<int32_t>(t.draft_token(child));
+  ops.emit(at->depth, at->node, token);
+  ops.enter(at->depth, child, token);
+  *at = walk_from<Number>(child, at->depth + 1);
+  return true;
 }
 
 // Accepts a draft with probability min(1, p / q), and draws from what is left of p if it accepts none.
 template <class Topology, class Ops, class Tester = ByLaws>
 SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, Walk* at, int32_t* status,
                                const Tester& tester = Tester{}) {
-  for (;;) {
-    int32_t child;
-    if (!try_children(t, ops, tester, at, &child, status)) return false;
-    if (child == kNoNode) {
-      Draw draw;
-      if (!draw_instead(t, ops, *at, &draw, status)) return false;
-      *status |= draw.status;
-      ops.emit(at->depth, at->node, draw.token);
-      return true;
-    }
-    const int32_t token = static_cast<int32_t>(t.draft_token(child));
-    ops.emit(at->depth, at->node, token);
-    ops.enter(at->depth, child, token);
-    *at = walk_from(child, at->depth + 1);
-  }
+  for (bool ended = false; !ended;)
+    if (!reject_at(t, ops, at, &ended, status, tester)) return false;
+  return true;
 }
 
 // ---- traversal ------------------------------------------------------------------------------------------------------
