@@ -111,7 +111,7 @@ def bytes_read(call, inputs, method):
     if method == "block":
         possible = torch.cat([(a[1][:, :K].gather(-1, a[0][..., None]) > NONE_ACCEPTED).all(1)[:, 0] for a in inputs])
         rows = torch.where(possible, 2 * K + (accepted == K), rows)
-    return int(rows.sum() / len(inputs)) * VOCABULARY * 4
+    return int(rows.sum() / len(inputs)) * VOCABULARY * inputs[0][1].element_size()
 
 
 def run(measure, contender, kind, method, batch, acceptance, threads, sweep):

@@ -120,8 +120,8 @@ GOALS = [
         True,
         lambda book: book.worst("paths", "transformers, each chain"),
     ),
-    Goal("verify_chain(rejection), B = 8: two threads over one", 1.8, True, scaling("rejection")),
-    Goal("verify_chain(race), B = 8: two threads over one", 1.8, True, scaling("race")),
+    Goal("verify_chain(rejection), B = 8: two threads over one", 1.9, True, scaling("rejection")),
+    Goal("verify_chain(race), B = 8: two threads over one", 1.9, True, scaling("race")),
     Goal("host cost of a call, µs", 10, False, host_cost),
     Goal("host cost of Triton's race, nothing launched, µs", 25, False, triton_host_cost("race")),
     Goal("host cost of Triton's rejection, nothing launched, µs", 35, False, triton_host_cost("rejection")),
@@ -145,7 +145,7 @@ GOALS = [
     ),
     Goal("top_p 0.9 over the row: share of unfiltered, Zipf rows", 2, False, of_unfiltered(("top_p 0.9",), ("zipf",))),
     Goal(
-        "top_p 0.9 over the row: share of unfiltered, normal rows", 4, False, of_unfiltered(("top_p 0.9",), ("normal",))
+        "top_p 0.9 over the row: share of unfiltered, normal rows", 2, False, of_unfiltered(("top_p 0.9",), ("normal",))
     ),
     Goal(
         "verify_chain(race), top_k 50 + top_p 0.9: share of unfiltered",

@@ -19,6 +19,8 @@ import specdec_kernels as sd
 RESULTS = Path(__file__).parent / "results"
 OURS = "specdec"
 ROOF = "numpy.max"
+BATCHES, READ = "batches", "torch.sum"  # of bench_batches.py
+DTYPES = ("float32", "bfloat16", "float16")
 KINDS = ("normal", "realistic")
 VOCABULARY = 128_256
 SEED = 20_26
@@ -96,6 +98,9 @@ class Book:
         else:
             self.records.append(record)
 
+    def has(self, op, contender, case):
+        return (op, contender, *case.items()) in self.times
+
     def find(self, op, contender, **case):
         """The median of the one record that has these values, or None."""
         found = [r for r in self.records if r.op == op and r.contender == contender and case.items() <= r.case.items()]
@@ -110,12 +115,21 @@ class Book:
         ratios = [self.ratio(op, peer, kind=kind, **case) for kind in kinds]
         return None if None in ratios else min(ratios)
 
-    def roof(self):
-        """Bytes per second of one thread that only reads: the bare maximum of rows as large as the other benches'."""
+    def roof(self, record):
+        """Bytes per second of as many threads that only read: rows from memory, or rows as other benches have them."""
         if self.bytes_per_second:
             return self.bytes_per_second
-        records = [r for r in self.records if r.contender == ROOF and r.case["V"] == VOCABULARY]
-        return statistics.median(r.bytes / r.median for r in records) if records else None
+        of_batch = [r for r in self.records if r.contender == READ]
+        if record.op == BATCHES:
+            return of_batch[0].bytes / of_batch[0].median if of_batch else None
+        reads = [r for r in self.records if r.contender == ROOF and r.case["V"] == VOCABULARY]
+        one = statistics.median(r.bytes / r.median for r in reads) if reads else None
+        return one and one * record.case.get("threads", 1)
+
+    def share(self, record):
+        """What a record reads of that, in percent."""
+        roof = self.roof(record)
+        return 100 * record.bytes / record.median / roof if roof and record.bytes else None
 
     def close(self):
         for record in self.records:
@@ -157,19 +171,16 @@ def shown(seconds):
     return f"{seconds * 1e6:,.1f}"
 
 
-def rates(record, roof):
-    """Megabytes counted, GB/s, and percent of the roof times the threads used; empty where no bytes are counted."""
+def rates(record, share):
+    """Megabytes counted, GB/s, and percent of the roof; empty where no bytes are counted."""
     if not record.bytes:
         return ["", "", ""]
-    speed = record.bytes / record.median
-    share = f"{100 * speed / (roof * record.case.get('threads', 1)):.0f}" if roof else ""
-    return [f"{record.bytes / 1e6:.2f}", f"{speed / 1e9:.1f}", share]
+    return [f"{record.bytes / 1e6:.2f}", f"{record.bytes / record.median / 1e9:.1f}", f"{share:.0f}" if share else ""]
 
 
 def print_table(book, goals, env, console):
     from rich.table import Table
 
-    roof = book.roof()
     console.print(", ".join(f"{k} {v}" for k, v in env.items() if isinstance(v, str)))
     console.print(", ".join(f"{k} {v}" for k, v in env["versions"].items()))
     for op in dict.fromkeys(r.op for r in book.records):
@@ -181,7 +192,7 @@ def print_table(book, goals, env, console):
         for r in records:
             row = [str(r.case.get(key, "")) for key in keys]
             row += [r.contender, shown(r.median), shown(r.p20), shown(r.p80), str(r.rounds)]
-            row += rates(r, roof)
+            row += rates(r, book.share(r))
             table.add_row(*row, f"{r.ratio:.2f}" if r.ratio else "")
         console.print(table)
     table = Table("goal", "bound", "measured", "met", title="goals")
@@ -220,10 +231,54 @@ def plot(book, path, op, axis, label, **case):
     plt.close(figure)
 
 
+def batches(book):
+    """The records of bench_batches.py by type, each a dictionary by call."""
+    ours = [r for r in book.records if (r.op, r.contender) == (BATCHES, OURS)]
+    return {dtype: {r.case["call"]: r for r in ours if r.case["dtype"] == dtype} for dtype in DTYPES}
+
+
+def batches_table(book):
+    """The table of docs/performance.md: milliseconds, and percent of what a plain sum reads."""
+    records = batches(book)
+    lines = ["| | " + " | ".join(f"{dtype}, ms | %" for dtype in DTYPES) + " |", "|---|" + "---|---|" * len(DTYPES)]
+    for call in records[DTYPES[0]]:
+        found = [records[dtype][call] for dtype in DTYPES]
+        lines.append(f"| {call} | " + " | ".join(f"{1e3 * r.median:.2f} | {book.share(r):.0f}" for r in found) + " |")
+    return "\n".join(lines)
+
+
+def write_batches(book, env):
+    """What bench_batches.py found. It can be measured alone."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    place = folder(env)
+    place.mkdir(parents=True, exist_ok=True)
+    content = {"environment": env, "records": [asdict(r) for r in book.records if r.op == BATCHES]}
+    (place / "batches.json").write_text(json.dumps(content, indent=1) + "\n")
+    figure, axes = plt.subplots(figsize=(6.4, 6))
+    for number, (dtype, records) in enumerate(batches(book).items()):
+        heights = [i + 0.25 * (number - 1) for i in range(len(records))]
+        axes.barh(heights, [r.bytes / r.median / 1e9 for r in records.values()], 0.25, label=dtype)
+    axes.set_yticks(range(len(records)), records)
+    axes.invert_yaxis()
+    axes.axvline(book.roof(records[call := next(iter(records))]) / 1e9, color="black", label="a plain sum")
+    case = records[call].case
+    title = f"{case['B']} requests, {case['threads']} threads, rows in memory"
+    axes.set(xlabel="GB/s of what the call needs", title=title)
+    axes.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(place / "batches.png", dpi=120)
+    plt.close(figure)
+    return place
+
+
 def write(book, goals, env):
     place = folder(env)
     place.mkdir(parents=True, exist_ok=True)
-    content = {"environment": env, "goals": goals, "records": [asdict(r) for r in book.records]}
+    content = {"environment": env, "goals": goals, "records": [asdict(r) for r in book.records if r.op != BATCHES]}
     (place / "cpu.json").write_text(json.dumps(content, indent=1) + "\n")
     plot(book, place / "race_sample_vocabulary.png", "race_sample", "V", "vocabulary", sweep="V")
     for method in ("race", "rejection"):

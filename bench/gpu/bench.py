@@ -486,7 +486,7 @@ def goals():
     def share(op):
         def of(book):
             rows = [r for r in book.records if (r.op, r.contender, r.case["sweep"]) == (op, harness.OURS, "B")]
-            return next((100 * r.bytes / r.median / book.roof() for r in rows if r.case["B"] == 64), None)
+            return next((book.share(r) for r in rows if r.case["B"] == 64), None)
 
         return of
 

@@ -65,8 +65,10 @@ using Mask = uint32_t;  // one bit a lane
 
 SPECDEC_HD F32x16 load(const float* p) { return _mm512_loadu_ps(p); }
 SPECDEC_HD F32x16 load(const BFloat16* p) {
-  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+  // One operation, where to widen and to shift are two: element i becomes the upper half of lane i.
+  const __m512i half = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, _mm512_slli_epi32(lane, 16), half));
 }
 SPECDEC_HD F32x16 load(const Float16* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

@@ -13,6 +13,8 @@ from tests.support.trees import tree_call
 
 # Where the cheap exponential 2^f is off the most, f in [0, 1): too large and too small by 0.00057.
 TOO_LARGE, TOO_SMALL = 0.4773 * math.log(2), 0.8047 * math.log(2)
+# Where a line between the whole exponents, 1 + f for 2^f, is too large by 0.0614; at 0 it is right.
+FAR_TOO_LARGE = 0.4427 * math.log(2)
 REQUESTS = 8192
 
 
@@ -147,11 +149,14 @@ def test_a_block_goes_back_to_the_row_it_draws_from(edits):
     assert ((back > 0) & (back < depths - 1)).sum() > requests / 4
 
 
-@EDGES
+@pytest.mark.parametrize(
+    ("of_target", "of_draft"),
+    [(TOO_LARGE, TOO_SMALL), (TOO_SMALL, TOO_LARGE), (FAR_TOO_LARGE, 0.0), (0.0, FAR_TOO_LARGE)],
+)
 def test_winners_at_the_edge_of_top_p(of_target, of_draft):
     """A draw tests its winner by bounds: what is before it, against top_p of the row. About half of the mass has one
-    error of the exponentials, the rest the other, so these bounds are off by 0.0008 and more where a token of the rest
-    is the first that is dropped."""
+    error of the exponentials, the rest the other, so these bounds are off by 0.0008 and more, and those by lines by
+    0.015, where a token of the rest is the first that is dropped."""
     row = torch.full((2048,), of_draft - 3 * math.log(2))
     row[::9] = of_target
     first = row[::9].exp().sum() / row.exp().sum()

@@ -10,6 +10,7 @@
 SPECDEC_BEGIN
 
 constexpr int kTilesShare = 18;  // 2^-18 of a row's mass: more than its tiles together lose by rounding
+constexpr double kLineError = 0.0615;  // (1 + f) / 2^f - 1 is at most this
 
 // The tokens of at least `low`.
 struct From {
@@ -39,14 +40,17 @@ class CutBounds : public CutFinder {
     return above == 0 || above < mass_kept(f, whole());
   }
 
-  // On which side of what top_p keeps of the row's mass another mass is, as far as cheap exponentials tell.
+  // On which side of what top_p keeps of the row's mass another mass is, as far as cheap exponentials tell: lines first.
   enum class Side { kBelow, kUnknown, kAbove };
   Side side_of_mass_before(float v, int32_t column) const {
     if (!has_masses_about()) return Side::kUnknown;
     const Cut before = before_token(v, column);
+    const auto lines = sums_by_lines(before);
+    const Side side = side_of(lines[0], lines[1], kLineError + 2.0 * log_sum_error(top));
+    if (side != Side::kUnknown) return side;
     const auto masses = masses_about(
         -kLargest, [&](F32x16 values, int32_t at) { return lanes_kept(before, values, at); }, From{-kLargest});
-    return side_of(masses[0], masses[1]);
+    return side_of(masses[0], masses[1], 2.0 * log_sum_error(top));
   }
 
   // What top_p keeps, if it is a share of the row's mass, without that mass: all that `least` keeps, and nothing that
@@ -63,11 +67,12 @@ class CutBounds : public CutFinder {
     float high, low;
     if (!guess_levels(mass, share, &high, &low)) return false;
     const auto masses = masses_about(low, From{high}, From{low});
-    if (side_of(masses[0], mass) != Side::kBelow) return false;
-    const bool ends = side_of(masses[1], mass) == Side::kAbove;
+    const double error = 2.0 * log_sum_error(top);
+    if (side_of(masses[0], mass, error) != Side::kBelow) return false;
+    const bool ends = side_of(masses[1], mass, error) == Side::kAbove;
     // The last token kept is below `high`. It, or those equal to it, go beyond the share.
     const double most = !f.ties_all() ? share * mass + static_cast<double>(weight(high))
-                        : ends        ? masses[1] * (1.0 + 2.0 * share_error())
+                        : ends        ? masses[1] * (1.0 + error + 2.0 * added_error())
                                       : mass;
     const double beyond = most / (share * mass);
     *b = {{high, kNoToken}, {ends ? low : -kLargest, kNoToken}, beyond};
@@ -92,8 +97,7 @@ class CutBounds : public CutFinder {
   }
 
   // The masses of the tokens for which each of `keeps` is true, of those of at least `low`: about, by cheap exponentials
-  // (bounds.h). A lane adds every 64th token: of 2^20, that is 2^14 roundings of 2^-24 at most. keeps(values, column of
-  // the first) is of sixteen tokens.
+  // (bounds.h). A lane adds every 64th token. keeps(values, column of the first) is of sixteen tokens.
   template <class... Keeps>
   std::array<double, sizeof...(Keeps)> masses_about(float low, const Keeps&... keeps) const {
     constexpr size_t kSums = sizeof...(Keeps);
@@ -118,15 +122,48 @@ class CutBounds : public CutFinder {
       for (size_t i = 0; i < kSums; ++i) masses[i] += unit * total(vectors[i]);
     return masses;
   }
+  // The weights of the tokens that a cut keeps, and of all: 1 + f is taken for 2^f. A lane adds every 32nd token. The low
+  // bits of a number of [2^23, 2^24) are a weight's exponent and the upper 15 bits of its fraction.
+  std::array<double, 2> sums_by_lines(const Cut& cut) const {
+    using Vectors = Two<F32x16>;
+    constexpr float kUnit = 0x1p15f;  // of the exponent
+    const float log2_e = 1.44269504f, whole = sub(add(mul(top, log2_e), 12582912.0f), 12582912.0f);
+    const Vectors scale(log2_e * kUnit), shift(0x1p23f + (127.0f - whole) * kUnit), lowest(0x1p23f + kUnit), zero(0.0f);
+    const auto lanes_of = [&](F32x16 x, int32_t at) {  // one comparison for most vectors
+      return cut.last - at >= kLanes - 1 ? at_least(x, F32x16(cut.value)) : lanes_kept(cut, x, at);
+    };
+    struct Sums { Vectors kept, all; };
+    const auto with = [&](Sums sums, const Cell& cell, int32_t at) -> Sums {
+      for (int k = 0; k < kCellVectors; k += 2) {
+        const Vectors x = f.order.key(Vectors(cell.vector[k], cell.vector[k + 1]));
+        const Vectors weight = from_bits(shift_left(bits(max(fma(x, scale, shift), lowest)), 8));
+        const Two<Mask> lanes(lanes_of(x.a, at + k * kLanes), lanes_of(x.b, at + (k + 1) * kLanes));
+        sums = {add(sums.kept, where(lanes, weight, zero)), add(sums.all, weight)};
+      }
+      return sums;
+    };
+    const int32_t inside = row.vocab / kCell;
+    Sums sums = with_elements(row, 0, [&](auto p) {
+      Sums inner = {zero, zero};
+      for (int32_t i = 0; i < inside; ++i) inner = with(inner, load_cell(p + i * kCell), i * kCell);
+      return inner;
+    });
+    if (inside * kCell < row.vocab) sums = with(sums, cell_of(row, inside * kCell), inside * kCell);
+    const auto sum = [](Vectors lanes) { return static_cast<double>(total(add(lanes.a, lanes.b))); };
+    return {sum(sums.kept), sum(sums.all)};
+  }
   // Whether these sums serve.
-  bool has_masses_about() const { return magnitude(top) < kLargestBounded && row.vocab <= kMostAdded; }
-  // What a quotient of them may be off by, as a part of it; the second term is for the additions.
-  double share_error() const { return 2.0 * (log_sum_error(top) + kAddedError); }
-  // Of a mass, to top_p of another one.
-  Side side_of(double mass, double whole) const {
-    const double over = mass / (whole * (static_cast<double>(f.share) / Filter::kWhole));
-    if (over < 1.0 - share_error()) return Side::kBelow;
-    return over > 1.0 + 2.0 * share_error() ? Side::kAbove : Side::kUnknown;
+  bool has_masses_about() const { return magnitude(top) < kLargestBounded; }
+  // What roundings may add to such a sum, as a part of all: of at most two additions a lane for each cell, of the lanes,
+  // and of the tiles of an exact mass.
+  double added_error() const { return 0x1p-23 * (count + 64); }
+  // On which side of top_p of all a part of it is, if each token's weight is known up to a factor of 1 + error. The part
+  // is compared with the rest: the same error moves a share less than it moves a mass.
+  Side side_of(double part, double all, double error) const {
+    const double share = static_cast<double>(f.share) / Filter::kWhole, spare = 2.5 * added_error() * all;
+    const double mine = (1.0 - share) * part, others = share * (all - part);
+    if (mine * (1.0 + error) + spare < others) return Side::kBelow;
+    return mine > others * (1.0 + error) + spare ? Side::kAbove : Side::kUnknown;
   }
 
   // Two values: the tokens above the first have probably a little less than `share` of the row's mass, and those above

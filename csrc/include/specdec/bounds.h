@@ -32,9 +32,6 @@ struct BoundTile {
 constexpr double kSumError = 5e-6;
 // Of a weight in whole numbers, to the nearest multiple of 2^-42, and of such a weight, which is never below 2^-119.
 constexpr double kUnitError = 0x1.001p-43;
-// Of such weights of up to 2^20 tokens, added in floats.
-constexpr int32_t kMostAdded = 1 << 20;
-constexpr double kAddedError = 1e-3;
 // Of the logarithm of what top_p keeps: for its roundings.
 constexpr float kKeptError = 1e-4f;
 

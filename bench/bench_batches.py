@@ -1,0 +1,115 @@
+"""64 requests on all cores, rows in memory and in no cache: the bytes that a call needs, beside a plain sum of rows."""
+
+import functools
+
+import bench_verify_chain
+import bench_verify_tree
+import pytest
+import torch
+from bench_verify_tree import NODES
+from harness import BATCHES, DTYPES, OURS, READ, SEED, VOCABULARY
+
+import specdec_kernels as sd
+
+BATCH, K = 64, bench_verify_chain.K
+FILTERED = sd.Sampling(top_k=50, top_p=0.9)
+
+
+@functools.cache
+def rows_of(dtype):
+    """Rows of the target and of the draft, a row for each node of each request. Σ min(p, q) is about 0.7."""
+    if dtype != torch.float32:
+        return [rows.to(dtype) for rows in rows_of(torch.float32)]
+    generator = torch.Generator().manual_seed(SEED)
+    target, noise = (torch.randn(BATCH, NODES, VOCABULARY, generator=generator) for _ in range(2))
+    return target.mul_(2), noise.mul_(0.77).add_(target)
+
+
+def chains(method):
+    def inputs(target, draft):
+        seed, position = SEED + torch.arange(BATCH), torch.full((BATCH,), 1000)
+        p, q = target[:, : K + 1], draft[:, :K]
+        from_rows = p[:, :K] if method == "race" else q
+        tokens = sd.race_sample(from_rows, seed=seed[:, None], position=position[:, None] + torch.arange(K))
+        if method == "race":
+            wrong = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(SEED)) >= 0.7
+            tokens = (tokens + wrong) % VOCABULARY
+        return [(tokens, p, q, seed, position)]
+
+    call = bench_verify_chain.OUR_CALLS[method]
+    return call, inputs, lambda calls: bench_verify_chain.bytes_read(call, calls, method)
+
+
+def trees(method):
+    def inputs(target, draft):
+        position = 1000 * torch.arange(BATCH)
+        return [(bench_verify_tree.tokens_of(draft, position), target, draft, position)]
+
+    call = bench_verify_tree.CONTENDERS[method]
+    return call, inputs, lambda calls: bench_verify_tree.bytes_read(call, calls, method)
+
+
+def rows_alone(call):
+    """A row of each request at a time: row after row of the trees'."""
+
+    def inputs(target, draft):
+        at = torch.arange(BATCH)
+        return [(target[:, i], draft[:, i], 1000 * at + i) for i in range(NODES)]
+
+    return call, inputs
+
+
+def of_one(call):
+    return *rows_alone(call), lambda calls: calls[0][0].nbytes
+
+
+def of_two(call, written=0):
+    """``written``: bytes of the output for each token."""
+    return *rows_alone(call), lambda calls: 2 * calls[0][0].nbytes + written * calls[0][0].numel()
+
+
+RESIDUALS = functools.cache(lambda: sd.residual(*(torch.zeros(BATCH, VOCABULARY) for _ in range(2))))
+
+
+def residual(p, q, at):
+    return sd.residual(p, q, out=RESIDUALS() if len(p) == BATCH else None)
+
+
+CALLS = {
+    "race_sample": of_one(lambda p, q, at: sd.race_sample(p, seed=SEED, position=at)),
+    **{f"verify_chain, {method}": chains(method) for method in ("race", "rejection", "block")},
+    **{f"verify_tree, {method}": trees(method) for method in ("race", "rejection", "traversal")},
+    "residual": of_two(residual, written=4),
+    "overlap": of_two(lambda p, q, at: sd.overlap(p, q)),
+    "cutoff": of_one(lambda p, q, at: sd.cutoff(p, sampling=FILTERED)),
+    "logprobs": of_one(lambda p, q, at: sd.logprobs(p, at % VOCABULARY)),
+}
+ALL_CORES = pytest.mark.parametrize("threads", [torch.get_num_threads()], indirect=True)
+
+
+def case_of(call, dtype, threads):
+    return {"call": call, "dtype": dtype, "B": BATCH, "threads": threads}
+
+
+@ALL_CORES
+def bench_read(measure, threads):
+    parts = [(rows,) for rows in rows_of(torch.float32)[0].chunk(8)]
+    measure(BATCHES, READ, case_of("sum", "float32", threads), torch.sum, parts, bytes=parts[0][0].nbytes)
+
+
+@ALL_CORES
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CALLS)
+def bench_batches(measure, name, dtype, threads):
+    call, inputs_of, bytes_of = CALLS[name]
+    inputs = inputs_of(*rows_of(getattr(torch, dtype)))
+
+    def check(_):
+        with sd.backend("reference"):
+            expected = call(*(rows[:2] for rows in inputs[0]))
+        found = call(*inputs[0])
+        for one, exact in zip(*([x] if torch.is_tensor(x) else x for x in (found, expected)), strict=True):
+            tolerance = {"rtol": 1e-4, "atol": 1e-6} if one.is_floating_point() else {"rtol": 0, "atol": 0}
+            torch.testing.assert_close(one[:2], exact, **tolerance)
+
+    measure(BATCHES, OURS, case_of(name, dtype, threads), call, inputs, check, bytes=bytes_of(inputs))
