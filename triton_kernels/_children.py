@@ -17,13 +17,7 @@ from specdec_kernels.triton_kernels._math import (
     unit_sums,
 )
 from specdec_kernels.triton_kernels._races import shared, without_children
-from specdec_kernels.triton_kernels._rows import (
-    group_tops,
-    load_tile,
-    load_tokens,
-    probability_at,
-    tile_tokens,
-)
+from specdec_kernels.triton_kernels._rows import group_tops, load_tile, load_tokens, probability_at, tile_tokens
 from specdec_kernels.triton_kernels._trees import child_with, next_child
 
 MASS_PART = tl.constexpr(1024)  # tokens at once of a pass for masses
@@ -44,6 +38,36 @@ def marks_of(children, columns, PART: tl.constexpr):
 
 
 @triton.jit
+def pair_at(
+    target, target_law, draft, draft_law, draft_map, p_known, q_known, start, p_all, q_all, bad, PART: tl.constexpr
+):  # fmt: skip
+    """(p, q) of a part of two rows, and what ``pair_status`` needs by group: sums of both, what no row should hold."""
+    tokens = tile_tokens(start, PART)
+    x = load_tile(target, target_law, start, PART)
+    y = load_tokens(draft, draft_law, draft_map, start, PART)
+    p = probabilities(x, tokens, target_law, p_known)
+    q = probabilities(y, tokens, draft_law, q_known)
+    if target_law.inverse is None:
+        bad = bad | unclean_groups(x, group_tops(x), target_law)
+        p_all += tl.sum(p, axis=1)
+    if draft_law.inverse is None:
+        bad = bad | unclean_groups(y, group_tops(y), draft_law)
+        q_all += tl.sum(q, axis=1)
+    return p, q, p_all, q_all, bad
+
+
+@triton.jit
+def pair_status(p_all, q_all, bad, target_law, draft_law):
+    """The status of two whole rows. That of logits was told when their sums were learned."""
+    unfit = any_of(bad) > 0
+    if target_law.inverse is None:
+        unfit = unfit | (any_of(p_all > 0.0) == 0)
+    if draft_law.inverse is None:
+        unfit = unfit | (any_of(q_all > 0.0) == 0)
+    return tl.where(unfit, NON_FINITE, 0)
+
+
+@triton.jit
 def masses(
     target, target_law, draft, draft_law, draft_map, p_known, q_known, subtracted, children, PART: tl.constexpr,
     shares=None, by_bucket=0.0,
@@ -60,17 +84,9 @@ def masses(
     bad = tl.zeros([GROUPS], tl.int1)
     for at in range(0, target.columns, PART):
         start = tl.cast(at, tl.int32)
-        tokens = tile_tokens(start, PART)
-        x = load_tile(target, target_law, start, PART)
-        y = load_tokens(draft, draft_law, draft_map, start, PART)
-        p = probabilities(x, tokens, target_law, p_known)
-        q = probabilities(y, tokens, draft_law, q_known)
-        if target_law.inverse is None:
-            bad = bad | unclean_groups(x, group_tops(x), target_law)
-            p_all += tl.sum(p, axis=1)
-        if draft_law.inverse is None:
-            bad = bad | unclean_groups(y, group_tops(y), draft_law)
-            q_all += tl.sum(q, axis=1)
+        p, q, p_all, q_all, bad = pair_at(
+            target, target_law, draft, draft_law, draft_map, p_known, q_known, start, p_all, q_all, bad, PART
+        )  # fmt: skip
         if shares is not None:
             q = shared(p, q, shares, by_bucket)
         residual_mass += unit_sums(residual_weight(p, subtracted * q))
@@ -78,15 +94,11 @@ def masses(
             if (marks >> (start // PART % 64).to(tl.uint64)) & 1 == 1:
                 q = without_children(q, start, 0.0, children, PART)
             untried_mass += unit_sums(q)
-    unfit = any_of(bad) > 0
-    if target_law.inverse is None:
-        unfit = unfit | (any_of(p_all > 0.0) == 0)
-    if draft_law.inverse is None:
-        unfit = unfit | (any_of(q_all > 0.0) == 0)
     rest = tl.full([], 1.0, tl.float32)
     if children is not None:
         rest = of_units(tl.sum(untried_mass, axis=0))
-    return of_units(tl.sum(residual_mass, axis=0)), rest, tl.where(unfit, NON_FINITE, 0)
+    status = pair_status(p_all, q_all, bad, target_law, draft_law)
+    return of_units(tl.sum(residual_mass, axis=0)), rest, status
 
 
 @triton.jit

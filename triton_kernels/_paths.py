@@ -6,10 +6,10 @@ weight, whether q counts by bucket there, and by how much.
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._children import masses
+from specdec_kernels.triton_kernels._children import masses, pair_at, pair_status
 from specdec_kernels.triton_kernels._cuts import DRAFT_MET
 from specdec_kernels.triton_kernels._edits import place_at
-from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities, unclean_groups
+from specdec_kernels.triton_kernels._laws import Law, known_at
 from specdec_kernels.triton_kernels._math import (
     GROUP,
     NON_FINITE,
@@ -17,7 +17,6 @@ from specdec_kernels.triton_kernels._math import (
     SMALLEST,
     TOKEN_RANGE,
     accept_coin,
-    any_of,
     bucket_of,
     child_weight,
     later,
@@ -27,15 +26,7 @@ from specdec_kernels.triton_kernels._math import (
     unit_sums,
     weight_after,
 )
-from specdec_kernels.triton_kernels._rows import (
-    FLAGS,
-    group_tops,
-    load_tile,
-    load_tokens,
-    probability_at,
-    row_of,
-    tile_tokens,
-)
+from specdec_kernels.triton_kernels._rows import FLAGS, probability_at, row_of
 from specdec_kernels.triton_kernels._traversal import FIRST_COIN, fetch
 from specdec_kernels.triton_kernels._trees import parents_of
 
@@ -63,28 +54,15 @@ def bucket_sums(target, target_law, draft, draft_law, draft_map, p_known, q_know
     bad = tl.zeros([GROUPS], tl.int1)
     for at in range(0, target.columns, PART):
         start = tl.cast(at, tl.int32)
-        tokens = tile_tokens(start, PART)
-        x = load_tile(target, target_law, start, PART)
-        y = load_tokens(draft, draft_law, draft_map, start, PART)
-        p = probabilities(x, tokens, target_law, p_known)
-        q = probabilities(y, tokens, draft_law, q_known)
-        if target_law.inverse is None:
-            bad = bad | unclean_groups(x, group_tops(x), target_law)
-        if draft_law.inverse is None:
-            bad = bad | unclean_groups(y, group_tops(y), draft_law)
-        p_all += tl.sum(p, axis=1)
-        q_all += tl.sum(q, axis=1)
+        p, q, p_all, q_all, bad = pair_at(
+            target, target_law, draft, draft_law, draft_map, p_known, q_known, start, p_all, q_all, bad, PART
+        )  # fmt: skip
         bucket = bucket_of(p, q)
         for b in range(0, BUCKETS):
             mine = bucket == b
             p_sums += tl.where(place == b, tl.sum(unit_sums(tl.where(mine, p, 0.0)), axis=0), 0)
             q_sums += tl.where(place == b, tl.sum(unit_sums(tl.where(mine, q, 0.0)), axis=0), 0)
-    unfit = any_of(bad) > 0
-    if target_law.inverse is None:
-        unfit = unfit | (any_of(p_all > 0.0) == 0)
-    if draft_law.inverse is None:
-        unfit = unfit | (any_of(q_all > 0.0) == 0)
-    return p_sums, q_sums, tl.where(unfit, NON_FINITE, 0)
+    return p_sums, q_sums, pair_status(p_all, q_all, bad, target_law, draft_law)
 
 
 @triton.jit

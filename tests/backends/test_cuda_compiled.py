@@ -122,5 +122,6 @@ def test_kernels_compile(arch):
             assert row["loads_together"] >= 8, row
         if row["kernel"].startswith(WHOLE_ROWS):
             assert row["fewest_together"] == 8, row
+            assert row["words_together"] >= 32, row  # of rows that do not start on 16 bytes
         if row["compiler"] == committed[name]["compiler"]:
             assert row == committed[name], "make the table anew: python -m tests.support.cuda_aot table"

@@ -9,7 +9,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, logprobs, overlap, race_sample, race_topk, residual, verify_chain
 from specdec_kernels.sharded.parts import mass_tiles
-from tests.support.cases import DTYPES, chain_call, seeds
+from tests.support.cases import DTYPES, chain_call, poisoned, seeds
 
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
 
@@ -48,6 +48,23 @@ def test_the_last_token_of_an_aligned_row_may_win(device, dtype, vocabulary):
         probs = residual(row, torch.zeros_like(row)).probs
         assert torch.equal(probs, on_cpu(residual, row, torch.zeros_like(row)).probs)
         assert torch.equal(mass_tiles(row)[0], on_cpu(mass_tiles, row)[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("start", [1, 2])
+def test_the_first_and_last_tokens_of_a_shifted_row_may_win(device, dtype, start):
+    """Between them are whole vectors that begin on a word, or in the middle of one; around them is poison."""
+    device.play("large")
+    noise = {"seed": 1, "position": 0}
+    for last in (2047, 2048):
+        for token in (0, last):
+            row = torch.randn(1, 1, last + 1, generator=torch.Generator().manual_seed(1)).to(dtype)
+            row[..., token] = 30.0
+            row = poisoned(row, start=start)
+            assert race_sample(row, temperature=0.0, **noise) == token
+            assert race_sample(row, **noise) == token
+            assert cutoff(row, sampling=Sampling(top_k=1)).last == token
+            assert torch.equal(mass_tiles(row)[0], on_cpu(mass_tiles, row)[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -82,18 +82,18 @@ def instructions_of(sass):
     return [name for _, _, name, _ in LINE.findall(sass)]
 
 
-def loads(sass):
-    """The 16-byte loads from global memory, and how many are in flight at once: the most, and the fewest that stream.
+def runs(sass, bits):
+    """Loads of so many bits from global memory, by runs that are in flight at once: (all of them, those that stream).
 
-    A run of loads ends where one of them is waited for, where control leaves, and where it may come from elsewhere. A
-    branch that is not taken waits for nothing. A row's end and its middle are streamed by loads of their own, so the
-    fewest are those of the slower path.
+    A run ends where one of them is waited for, where control leaves, and where it may come from elsewhere. A branch
+    that is not taken waits for nothing.
     """
     together, streamed, waited = [0], [0], set()
     targets = set(re.findall(r"(?:BRA|BSSY)\S* .*?0x0*([0-9a-f]+) ;", sass))
     for address, condition, name, operands in LINE.findall(sass):
         kind, *modifiers = name.split(".")
-        is_load = kind in ("LDG", "LD") and "128" in modifiers
+        widths = {"U8", "S8", "U16", "S16", "64", "128"}.intersection(modifiers) or {"32"}
+        is_load = kind in ("LDG", "LD") and widths == {str(bits)} and "STRONG" not in modifiers
         used = re.findall(r"\bR\d+", operands)
         leaves = kind in BRANCHES and not (kind == "BRA" and condition)
         if leaves or address.lstrip("0") in targets or waited.intersection(used[is_load:]):
@@ -104,11 +104,22 @@ def loads(sass):
             together[-1] += 1
             streamed[-1] += "NA" in modifiers  # load_stream: not kept in the L1 cache
             first = int(used[0][1:])
-            waited |= {f"R{first + i}" for i in range(4)}
+            waited |= {f"R{first + i}" for i in range(bits // 32)}
+    return together, streamed
+
+
+def loads(sass):
+    """The 16-byte loads from global memory, and how many are in flight at once: the most, and the fewest that stream.
+
+    A row's end and its middle are streamed by loads of their own, so the fewest are those of the slower path. Rows that
+    do not start on 16 bytes come by words.
+    """
+    together, streamed = runs(sass, 128)
     return {
         "loads_of_16": sum(together),
         "loads_together": max(together),
         "fewest_together": min(filter(None, streamed), default=0),
+        "words_together": max(runs(sass, 32)[0]),
     }
 
 

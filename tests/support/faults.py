@@ -232,9 +232,15 @@ FAULTS = {
     ),
     "CUDA: an aligned row loses its last element": Fault(
         "csrc/cuda/rows/rows.cuh",
-        "if (part > 0) put(load_elements(",
-        "if (part > 1) put(load_elements(",
+        "if ((row.vocab - first) % T::kPerVector == 0) return;",
+        "if ((row.vocab - first) % T::kPerVector <= 1) return;",
         "tests/backends/test_cuda_edges.py -k aligned",
+    ),
+    "CUDA: a shifted row loses its first element": Fault(
+        "csrc/cuda/rows/rows.cuh",
+        "begins = first <= 0;",
+        "begins = false;",
+        "tests/backends/test_cuda_edges.py -k shifted",
     ),
     "CUDA: a race loses what its list has no room for": Fault(
         "csrc/cuda/rows/race.cuh",

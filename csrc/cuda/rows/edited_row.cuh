@@ -174,11 +174,14 @@ __device__ __forceinline__ uint4 permitted(const uint4& v, uint32_t may) {
 constexpr uint4 kNoElements = {Float32::kMinusInfinity, Float32::kMinusInfinity, Float32::kMinusInfinity,
                                Float32::kMinusInfinity};
 
-// Four elements of 16 bits as float32.
-template <class T>
-__device__ __forceinline__ uint4 widened(const uint2& half) {
+// Four elements of 16 bits as float32: bfloat16, or float16.
+__device__ __forceinline__ uint4 widened(bool brain, const uint2& half) {
   const uint4 v = {half.x, half.y, 0, 0};
-  return {bits(T::at(v, 0)), bits(T::at(v, 1)), bits(T::at(v, 2)), bits(T::at(v, 3))};
+  const auto as = [&](auto type) -> uint4 {
+    using T = decltype(type);
+    return {bits(T::at(v, 0)), bits(T::at(v, 1)), bits(T::at(v, 2)), bits(T::at(v, 3))};
+  };
+  return brain ? as(BFloat16{}) : as(Float16{});
 }
 
 // Four elements from `token` on, as they came; past the row's end, -inf.
@@ -235,18 +238,20 @@ __device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int co
 
 template <class T, int kCount>
 __device__ __forceinline__ void Batch<T, kCount>::load(const EditedRow& row, int32_t first, int count) {
-  const bool wide = row.dtype == SPECDEC_FLOAT32;
+  const bool wide = row.dtype == SPECDEC_FLOAT32, brain = row.dtype == SPECDEC_BFLOAT16;
   const bool aligned = reinterpret_cast<uintptr_t>(row.data) % (wide ? 16 : 8) == 0;
-  const int32_t left = row.vocab - token(first, 0);
-  if (!aligned) {
-    uint4 staged[kCount];  // as Batch::load of a row as it came
-#pragma unroll 1
-    for (int u = 0; u < kCount; ++u) {
-      const int32_t at = token(first, u);
-      staged[u] = u < count && at < row.vocab ? raw_four(as_it_came(row), at) : kNoElements;
-    }
+  const int32_t left = row.vocab - token(first, 0), stop = first + count * kPerStep;
+  if (!aligned && wide) {
+    uint32_t words[kCount][4];
+    load_words<4, kPerStep>(static_cast<const uint32_t*>(row.data), row.vocab, token(first, 0), stop, kNothing, words);
 #pragma unroll
-    for (int u = 0; u < kCount; ++u) vector[u] = staged[u];
+    for (int u = 0; u < kCount; ++u) vector[u] = {words[u][0], words[u][1], words[u][2], words[u][3]};
+  } else if (!aligned) {
+    uint32_t words[kCount][2];
+    const uint32_t nothing = (brain ? BFloat16::kMinusInfinity : Float16::kMinusInfinity) * 0x10001u;
+    load_words<2, kPerStep>(static_cast<const uint16_t*>(row.data), row.vocab, token(first, 0), stop, nothing, words);
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) vector[u] = widened(brain, {words[u][0], words[u][1]});
   } else if (const char* mine = address_of(row, token(first, 0)); wide) {
 #pragma unroll
     for (int u = 0; u < kCount; ++u)
@@ -256,15 +261,17 @@ __device__ __forceinline__ void Batch<T, kCount>::load(const EditedRow& row, int
 #pragma unroll
     for (int u = 0; u < kCount; ++u)
       if (u < count && left - u * kPerStep >= 4) half[u] = load_stream_half(mine + u * kPerStep * 2);
-    const bool brain = row.dtype == SPECDEC_BFLOAT16;
 #pragma unroll
     for (int u = 0; u < kCount; ++u)
-      vector[u] = u >= count || left - u * kPerStep < 4 ? kNoElements
-                  : brain ? widened<BFloat16>(half[u]) : widened<Float16>(half[u]);
+      vector[u] = u >= count || left - u * kPerStep < 4 ? kNoElements : widened(brain, half[u]);
   }
-  const int32_t begun = row.vocab % 4;  // elements of the four that the row ends in
-  if (aligned && begun > 0 && row.vocab - begun >= first)
-    put(raw_four(as_it_came(row), row.vocab - begun), row.vocab - begun - first, count);
+  // The fours that the row begins and ends in, if they are here and not whole.
+  const int32_t last = (row.vocab - 1) / 4 * 4;
+#pragma unroll 1
+  for (int32_t edge = aligned || first > 0 ? last : first; edge >= first && edge < stop; edge = last) {
+    if (!aligned || row.vocab % 4) put(raw_four(as_it_came(row), edge), edge - first);
+    if (edge == last) break;
+  }
   if (row.edited) edit(row, first, count, this);
 }
 

@@ -10,6 +10,38 @@
 #include "specdec/mass.h"
 
 namespace specdec {
+
+// Two floats, or two words: the maths of specdec/mass.h for two tokens at once. Each is rounded as one alone. On sm_100
+// and newer an instruction has both floats. There is no product of two here: ptxas 13.0 makes of mul.rn.f32x2 and
+// add.rn.f32x2 an fma, which rounds once.
+template <class X>
+struct Both {
+  X a, b;
+  SPECDEC_HD Both(X first, X second) : a(first), b(second) {}
+  SPECDEC_HD explicit Both(X x) : a(x), b(x) {}
+};
+using Floats = Both<float>;
+using TwoWords = Both<uint32_t>;
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 && CUDART_VERSION >= 13000
+SPECDEC_HD Floats sub(Floats x, Floats y) {
+  const float2 r = __fadd2_rn({x.a, x.b}, {-y.a, -y.b});
+  return {r.x, r.y};
+}
+SPECDEC_HD Floats fma(Floats x, Floats y, Floats z) {
+  const float2 r = __ffma2_rn({x.a, x.b}, {y.a, y.b}, {z.a, z.b});
+  return {r.x, r.y};
+}
+#else
+SPECDEC_HD Floats sub(Floats x, Floats y) { return {sub(x.a, y.a), sub(x.b, y.b)}; }
+SPECDEC_HD Floats fma(Floats x, Floats y, Floats z) { return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b)}; }
+#endif
+SPECDEC_HD TwoWords bits(Floats x) { return {bits(x.a), bits(x.b)}; }
+SPECDEC_HD TwoWords operator+(TwoWords x, TwoWords y) { return {x.a + y.a, x.b + y.b}; }
+SPECDEC_HD TwoWords operator-(TwoWords x, TwoWords y) { return {x.a - y.a, x.b - y.b}; }
+SPECDEC_HD TwoWords shift_left(TwoWords x, int n) { return {shift_left(x.a, n), shift_left(x.b, n)}; }
+SPECDEC_HD TwoWords shift_right(TwoWords x, TwoWords n) { return {shift_right(x.a, n.a), shift_right(x.b, n.b)}; }
+
 namespace cuda {
 
 // What is known of a row that was looked through.
@@ -75,9 +107,11 @@ struct ExactMass {
       for (int v = 0; v < kTogether; ++v) {
         const uint4 values = batch.at(u + v);
 #pragma unroll
-        for (int i = 0; i < T::kPerVector; i += 2)  // two weights fit 32 bits
-          units += unit_weight(space.below(T::at(values, i), tile_top)) +
-                   unit_weight(space.below(T::at(values, i + 1), tile_top));
+        for (int i = 0; i < T::kPerVector; i += 2) {
+          const TwoWords w = unit_weight(Floats(space.below(T::at(values, i), tile_top),
+                                                space.below(T::at(values, i + 1), tile_top)));
+          units += w.a + w.b;  // they fit 32 bits
+        }
       }
     return units;
   }

@@ -137,6 +137,33 @@ __device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
   return four;
 }
 
+// A lane's vectors of `kWords` words, `kStep` elements apart, that may begin anywhere: by aligned words, all of them on
+// their way together. `mine` is the first one's column, and from column `stop` on there are none. Those that begin in the
+// middle of a word take halves of one word more, so they need a neighbour on both sides. What lies outside of the row,
+// and the vectors at its edges, are `nothing`.
+template <int kWords, int kStep, int kCount, class Raw>
+__device__ __forceinline__ void load_words(const Raw* data, int32_t vocab, int32_t mine, int32_t stop,
+                                           uint32_t nothing, uint32_t (&vectors)[kCount][kWords]) {
+  constexpr int kSize = sizeof(Raw);
+  const int32_t odd = reinterpret_cast<uintptr_t>(data + mine) % 4 / kSize;
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(data + mine - odd);
+  const int32_t end = stop + odd < vocab ? stop + odd : vocab;
+  const int32_t starts = end - kWords * 4 / kSize - 2 * odd + 1;  // a vector's first word is at a column below this
+  uint32_t word[kCount][kWords + 1];
+#pragma unroll
+  for (int u = 0; u < kCount; ++u) {
+    const bool inside = static_cast<uint32_t>(mine - odd + u * kStep) < static_cast<uint32_t>(starts > 0 ? starts : 0);
+    const uint32_t* own = words + u * (kStep * kSize / 4);
+#pragma unroll
+    for (int w = 0; w <= kWords; ++w) word[u][w] = inside ? own[w < kWords ? w : kWords - 1 + odd] : nothing;
+  }
+#pragma unroll
+  for (int u = 0; u < kCount; ++u)
+#pragma unroll
+    for (int w = 0; w < kWords; ++w)
+      vectors[u][w] = static_cast<uint32_t>((uint64_t{word[u][w + 1]} << 32 | word[u][w]) >> 16 * odd);
+}
+
 struct EditedRow;  // edited_row.cuh
 
 // What a warp holds of a row at once: `kCount` vectors a lane, from token `first` on.
@@ -145,6 +172,8 @@ struct Batch {
   static constexpr int kPerStep = 32 * T::kPerVector;        // tokens of one vector over the warp
   static constexpr int kTokens = kCount * kPerStep;          // of eight: 2,048 for 16-bit types, 1,024 for float32
   static constexpr int kGroupsAStep = kPerStep / kGroup;
+  using Raw = typename T::Raw;
+  static constexpr uint32_t kNothing = sizeof(Raw) == 4 ? T::kMinusInfinity : T::kMinusInfinity * 0x10001u;
   uint4 vector[kCount];
 
   __device__ static int32_t token(int32_t first, int step) {
@@ -153,7 +182,7 @@ struct Batch {
 
   // The vector that begins with column `at`, for the second time: it is in a cache.
   __device__ __forceinline__ static uint4 load_again(const Row& row, int32_t at) {
-    const typename T::Raw* data = static_cast<const typename T::Raw*>(row.data);
+    const Raw* data = static_cast<const Raw*>(row.data);
     return aligned(row) && at >= 0 && row.vocab - at >= T::kPerVector ? *reinterpret_cast<const uint4*>(data + at)
                                                                       : load_elements(data, at, row.vocab);
   }
@@ -169,10 +198,9 @@ struct Batch {
 
   // Steps from `count` on and columns outside of the row are -inf. `first` may lie before the row.
   __device__ void load(const Row& row, int32_t first, int count) {
-    using Raw = typename T::Raw;
     const Raw* data = static_cast<const Raw*>(row.data);
+    bool begins = false;  // by an element, if the row does so here
     if (aligned(row) && first >= 0) {
-      constexpr uint32_t kNothing = sizeof(Raw) == 4 ? T::kMinusInfinity : T::kMinusInfinity * 0x10001u;
       const Raw* mine = data + token(first, 0);  // one address register; instructions add the steps
       if (count == kCount && row.vocab - first >= kTokens) {
 #pragma unroll
@@ -186,39 +214,45 @@ struct Batch {
       for (int u = 0; u < kCount; ++u)
         vector[u] = u < count && left - u * kPerStep >= T::kPerVector ? load_stream(mine + u * kPerStep)
                                                                       : uint4{kNothing, kNothing, kNothing, kNothing};
-      const int32_t part = (row.vocab - first) % T::kPerVector;  // elements of the vector that the row ends in
-      if (part > 0) put(load_elements(data, row.vocab - part, row.vocab), row.vocab - part - first, count);
-      return;
-    }
-    // A row that does not start on a 16-byte boundary, or the chunk that a part of a row begins in. This is a loop over
-    // local memory to keep the code small, because every kernel contains it several times.
-    uint4 staged[kCount];
-#pragma unroll 1
-    for (int u = 0; u < kCount; ++u) staged[u] = load_elements(data, token(first, u), u < count ? row.vocab : 0);
+      if ((row.vocab - first) % T::kPerVector == 0) return;
+    } else {
+      uint32_t words[kCount][4];
+      load_words<4, kPerStep>(data, row.vocab, token(first, 0), first + count * kPerStep, kNothing, words);
 #pragma unroll
-    for (int u = 0; u < kCount; ++u) vector[u] = staged[u];
+      for (int u = 0; u < kCount; ++u) vector[u] = {words[u][0], words[u][1], words[u][2], words[u][3]};
+      begins = first <= 0;
+    }
+    // The vectors that the row begins and ends in, by elements.
+    const int32_t last = first + (row.vocab - 1 - first) / T::kPerVector * T::kPerVector;
+    int32_t edge = begins ? first % T::kPerVector : last;
+#pragma unroll 1
+    for (; static_cast<uint32_t>(edge - first) < static_cast<uint32_t>(count * kPerStep); edge = last) {
+      put(load_elements(data, edge, row.vocab), edge - first);
+      if (edge == last) break;
+    }
   }
 
   // Loads of rows with edits.
   __device__ void load(const EditedRow& row, int32_t first, int count);
   __device__ static uint4 load_again(const EditedRow& row, int32_t at);
 
-  // Puts a vector where it belongs, `from` tokens after the batch's first; nowhere if that is past its `count` steps.
-  __device__ __forceinline__ void put(const uint4& v, int32_t from, int count) {
-    const int step = from / kPerStep;
-    if (step >= count || from % kPerStep / T::kPerVector != lane_id()) return;
+  // Puts the vector that begins `from` tokens after the batch's first where it belongs. It is selected, as in at().
+  __device__ __forceinline__ void put(const uint4& v, int32_t from) {
+    const int step = from % kPerStep / T::kPerVector == lane_id() ? from / kPerStep : -1;
 #pragma unroll
-    for (int u = 0; u < kCount; ++u)
-      if (step == u) vector[u] = v;
+    for (int u = 0; u < kCount; ++u) {
+      uint4& own = vector[u];
+      own = {step == u ? v.x : own.x, step == u ? v.y : own.y, step == u ? v.z : own.z, step == u ? v.w : own.w};
+    }
   }
 
  private:
   // Do vectors begin on 16 bytes?
   __device__ __forceinline__ static bool aligned(const Row& row) {
-    return reinterpret_cast<uintptr_t>(static_cast<const typename T::Raw*>(row.data) - row.skipped()) % 16 == 0;
+    return reinterpret_cast<uintptr_t>(static_cast<const Raw*>(row.data) - row.skipped()) % 16 == 0;
   }
 
-  __device__ __forceinline__ static uint4 load_elements(const typename T::Raw* data, int32_t token, int32_t end) {
+  __device__ __forceinline__ static uint4 load_elements(const Raw* data, int32_t token, int32_t end) {
     constexpr int kPerWord = T::kPerVector / 4;
     uint32_t word[4];
 #pragma unroll
