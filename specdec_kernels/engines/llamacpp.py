@@ -2,18 +2,21 @@
 
 - `generate` writes texts by any of our methods, with one or two models in GGUF. It takes the place of
   ``Llama.generate`` and ``Llama(draft_model=...)``, which verify a draft by sampling afresh and comparing.
+- `install` has a Llama write so, and with it ``llama_cpp.server``.
 - `LlamaModel` and `LlamaDrafter` are a model and a drafter for `specdec_kernels.generate`.
 - `LlamaDraft` and `RaceProcessor` bring the race into llama-cpp-python's own loop.
 - `write_gguf` writes the embedded pair as GGUF.
 
-Nothing is replaced in llama.cpp, so there is nothing to install. For C++ see ``examples/llamacpp_sampler.cpp``.
+For C++ see ``examples/llamacpp_sampler.cpp``.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -31,7 +34,15 @@ if TYPE_CHECKING:
     from specdec_kernels.engines._llamacpp import Context, LlamaReader
     from specdec_kernels.generate import Drafter, Generation
 
-__all__ = ["LlamaDraft", "LlamaDrafter", "LlamaModel", "RaceProcessor", "generate", "write_gguf"]
+__all__ = [
+    "LlamaDraft", "LlamaDrafter", "LlamaModel", "RaceProcessor", "generate", "install", "uninstall", "write_gguf",
+]  # fmt: skip
+
+# What ``Llama.generate`` can be asked for and ours has no rules for, when it is off.
+OFF = {
+    "typical_p": 1.0, "mirostat_mode": 0, "repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
+    "logits_processor": None, "stopping_criteria": None, "grammar": None,
+}  # fmt: skip
 
 
 class LlamaModel:
@@ -185,17 +196,79 @@ def generate(
     RuntimeError
         llama.cpp cannot decode.
     """
-    from specdec_kernels.generate import Drafter
     from specdec_kernels.generate import generate as write
 
     target = _model(target, "target")
+    return write(prompts, target, _drafter(target, draft, options), **options)
+
+
+def _drafter(target: LlamaModel, draft: Llama | LlamaModel | Drafter | None, options: dict[str, Any]) -> Drafter | None:
+    """What drafts for these options, checked."""
+    from specdec_kernels.generate import Drafter
+
     if options.get("method") == "plain":
-        draft = None
-    if not isinstance(draft, Drafter | None):
-        draft = LlamaDrafter(draft)
-    if isinstance(draft, LlamaDrafter):
-        check_vocabularies(target, draft.language_model)
-    return write(prompts, target, draft, **options)
+        return None
+    drafter = draft if isinstance(draft, Drafter | None) else LlamaDrafter(draft)
+    if isinstance(drafter, LlamaDrafter):
+        check_vocabularies(target, drafter.language_model)
+    return drafter
+
+
+def install(target: Llama | LlamaModel, draft: Llama | LlamaModel | Drafter | None = None, **options: Any) -> None:
+    """Have a Llama write by our loop: its ``generate``, and so its completions, its chats and ``llama_cpp.server``.
+
+    Seeds, temperature, top-k, top-p and min-p are what the Llama is asked for; texts are those of our `generate`. Where
+    it is asked for what ours has no rules for (`OFF`: penalties, grammars, processors such as a bias, typical,
+    mirostat) it writes as ever, and so it does at temperatures below 0. Texts that are written at once, by several
+    threads, do not meet. A prompt is read anew for each text.
+
+    Parameters
+    ----------
+    target : Llama or LlamaModel
+        The Llama, made with ``logits_all=False``: log-probabilities are those of its own loop.
+    draft : Llama, LlamaModel or Drafter, optional
+        As in `generate`. No text is longer than its context.
+    **options : optional
+        ``method``, ``k``, ``tree`` and ``policy`` of `generate`.
+
+    Raises
+    ------
+    NotImplementedError
+        A Llama with ``logits_all``; models as in `generate`.
+    ValueError
+        A draft whose tokens are others than the target's.
+    """
+    from specdec_kernels.generate import stream
+
+    target = _model(target, "target")
+    llama, drafter = target.llama, _drafter(target, draft, options)
+    if llama._logits_all:
+        raise NotImplementedError("target: expected a Llama with logits_all=False; got one with logits_all")
+    own = type(llama).generate.__get__(llama)
+    asked_of = inspect.signature(own)
+    most = min(model.max_length for model in (target, drafter and drafter.language_model) if model)
+
+    @functools.wraps(own)
+    def write(*args: Any, **keywords: Any) -> Iterator[int]:
+        given = asked_of.bind(*args, **keywords)
+        given.apply_defaults()
+        asked = given.arguments
+        if asked["temp"] < 0 or any(asked[name] != off for name, off in OFF.items()):
+            return own(*args, **keywords)
+        tokens = list(asked["tokens"])
+        rounds = stream(
+            [tokens], target, copy.copy(drafter), seed=llama._seed, max_new_tokens=most - len(tokens),
+            sampling=Sampling.llamacpp(asked["temp"], asked["top_k"], asked["top_p"], asked["min_p"]),
+            eos_token_ids=[], **options,
+        )  # fmt: skip
+        return (token for entry in rounds for token in entry.tokens)
+
+    llama.generate = write
+
+
+def uninstall(target: Llama | LlamaModel) -> None:
+    """Give a Llama its own ``generate`` back."""
+    vars(_model(target, "target").llama).pop("generate", None)
 
 
 def check_vocabularies(target: LlamaModel, draft: LlamaModel) -> None:

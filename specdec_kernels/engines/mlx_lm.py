@@ -1,11 +1,13 @@
 """Speculative generation in mlx-lm by our methods. Seen: mlx-lm 0.32.2 with mlx 0.32.4 on CPUs, on no GPU of Apple.
 
 `generate_step` takes the place of ``speculative_generate_step``, which verifies a draft by sampling afresh and
-comparing. `install` puts it there, for ``mlx_lm.generate`` and ``stream_generate`` with a ``draft_model``.
+comparing. `install` puts it there, for ``mlx_lm.generate``, ``stream_generate`` and ``mlx_lm.server`` with a
+``draft_model``.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -68,8 +70,9 @@ def generate_step(
         Temperature, top-k, top-p and min-p of target and draft. Default: greedy, as in mlx-lm.
     seed : int, optional
         One text each, whatever K is. Default: one from mlx's generator (``mx.random.seed``).
-    sampler : None
-        Refused: a function says nothing of its law.
+    sampler : callable, optional
+        One of ``make_sampler`` once `install` was called, without XTC: its law is taken in the place of `sampling`. No
+        other, for a function says nothing of its law.
     logits_processors : list of callable, optional
         ``processor(tokens [n], logits [1, V])``: run as they are for each row of target and draft, with the tokens
         before it. They may not remember calls.
@@ -88,8 +91,8 @@ def generate_step(
     Raises
     ------
     NotImplementedError
-        A sampler. By name, with drafts: caches that cannot rewind (recurrent states, or a window that is full). It
-        comes with the call if the window cannot hold `max_tokens`.
+        Another sampler. By name, with drafts: caches that cannot rewind (recurrent states, or a window that is full).
+        It comes with the call if the window cannot hold `max_tokens`.
     ValueError
         An unknown method; a prompt without tokens; numbers that are out of range.
     RuntimeError
@@ -102,7 +105,12 @@ def generate_step(
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}; got {method!r}")
     if sampler is not None:
-        raise NotImplementedError(f"sampler: expected None, for sampling= has the rules; got {sampler!r}")
+        if not hasattr(sampler, "sampling"):
+            raise NotImplementedError(
+                f"sampler: expected None, for sampling= has the rules, or one that make_sampler made after install(), "
+                f"without XTC; got {sampler!r}"
+            )
+        sampling = sampler.sampling
     for name, number, least in (
         ("num_draft_tokens", num_draft_tokens, 0), ("max_tokens", max_tokens, -1),
         ("prefill_step_size", prefill_step_size, 1),
@@ -135,11 +143,33 @@ def install() -> None:
     """Put `generate_step` in the place of ``mlx_lm.generate.speculative_generate_step``.
 
     ``mlx_lm.generate(model, tokenizer, prompt, draft_model=..., method="race", sampling=..., seed=...)`` then takes
-    these arguments, and so does ``stream_generate``.
+    these arguments, and so does ``stream_generate``. Samplers of ``make_sampler`` tell `generate_step` their law, so
+    that ``mlx_lm.server`` with a draft model writes by ours, too.
     """
-    _replaced.put(importlib.import_module("mlx_lm.generate"), "speculative_generate_step", generate_step)
+    modules = [importlib.import_module(f"mlx_lm.{name}") for name in ("sample_utils", "generate", "server")]
+    telling = _telling(modules[0].make_sampler)
+    for module in modules:
+        _replaced.put(module, "make_sampler", telling)
+    _replaced.put(modules[1], "speculative_generate_step", generate_step)
+
+
+def _telling(make_sampler: Callable[..., Any]) -> Callable[..., Any]:
+    """mlx-lm's function, whose samplers have their law as ``sampling``, where there are rules for it."""
+
+    @functools.wraps(make_sampler)
+    def made(
+        temp: float = 0.0, top_p: float = 0.0, min_p: float = 0.0, min_tokens_to_keep: int = 1, top_k: int = 0,
+        xtc_probability: float = 0.0, *rest: Any, **more: Any,
+    ) -> Any:  # fmt: skip
+        sampler = make_sampler(temp, top_p, min_p, min_tokens_to_keep, top_k, xtc_probability, *rest, **more)
+        if temp == 0 or (min_tokens_to_keep <= 1 and xtc_probability <= 0):
+            whole = Sampling(temp, top_k, top_p if 0 < top_p < 1 else 1.0, min_p, (), "all", at_temperature=False)
+            sampler.sampling = whole if temp else GREEDY  # mlx-lm has one sampler for all that are greedy
+        return sampler
+
+    return made
 
 
 def uninstall() -> None:
-    """Put mlx-lm's own function back."""
+    """Put mlx-lm's own functions back."""
     _replaced.undo()

@@ -4,6 +4,7 @@ import ctypes
 import inspect
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
 from specdec_kernels import generate as generator
-from specdec_kernels.engines.llamacpp import LlamaDraft, LlamaModel, RaceProcessor, generate, write_gguf
+from specdec_kernels.engines.llamacpp import LlamaDraft, LlamaModel, RaceProcessor, generate, install, write_gguf
 from tests.engines import llama_stand_in as stand_in
+from tests.engines.servers import alone_and_at_once, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(llama_cpp.__file__).parent
@@ -68,6 +70,9 @@ def test_the_stand_in_has_its_types():
     functions = {name: x for name, x in vars(stand_in).items() if name.startswith("llama_") and inspect.isfunction(x)}
     for name, function in functions.items():
         assert len(inspect.signature(function).parameters) == len(getattr(llama_cpp, name).argtypes)
+    known = inspect.signature(Llama.generate).parameters
+    for name, parameter in inspect.signature(stand_in.Llama.generate).parameters.items():
+        assert parameter.default == known[name].default
 
 
 def test_the_pair_is_what_it_was(wide_pair):
@@ -178,6 +183,61 @@ def test_tokens_a_call(paths, pair, table):
     assert a_call["its own, our draft, coupled"] > a_call["its own, our draft without coupling"]
 
 
+SERVER = """
+import sys, uvicorn
+from llama_cpp import Llama
+from llama_cpp.server import app
+from llama_cpp.server.settings import Settings
+from specdec_kernels.engines.llamacpp import install
+
+target, draft, port = sys.argv[1:]
+options = dict(n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+server = app.create_app(Settings(model=target, logits_all=False, **options))
+install(app._llama_proxy(), Llama(draft, **options), k=4)
+uvicorn.run(server, port=int(port))
+"""
+
+
+def test_its_server(paths, pair, tmp_path, table):
+    """A text does not depend on its neighbours: it is that of plain sampling."""
+    bodies = [
+        {
+            "prompt": PROMPTS[i % 4], "max_tokens": 24 + i, "seed": i, "temperature": 0.8 * (i != 5),
+            "top_k": 40 * (i % 2), "top_p": 1.0 - 0.1 * (i % 3), "min_p": 0.05, "repeat_penalty": 1.0,
+        }
+        for i in range(12)
+    ]  # fmt: skip
+    with serving([sys.executable, "-c", SERVER, *paths, "PORT"], tmp_path / "log", "/v1/models") as port:
+        alone, at_once = alone_and_at_once(port, bodies)
+    plain = [
+        generate(
+            [body["prompt"]], pair[0], method="plain", seed=body["seed"], max_new_tokens=body["max_tokens"],
+            sampling=Sampling.llamacpp(*(body[name] for name in ("temperature", "top_k", "top_p", "min_p"))),
+        )[0].text
+        for body in bodies
+    ]  # fmt: skip
+    assert alone == plain
+    assert at_once == alone
+    assert len(set(alone)) == len(bodies)
+    row = {"texts": "server over HTTP, race, draft model, 12 requests at once", "those of": "each alone, no drafts"}
+    table("llama.cpp: server", row | {"the same": "12 of 12"})
+
+
+def test_its_own_completions(paths, pair):
+    """With our loop in the Llama: streams, stops, and what stays its own."""
+    llama = opened(paths[0])
+    install(llama, pair[1], k=K)
+    asked = dict(max_tokens=60, seed=SEED, temperature=0.8, **DEFAULT)
+    text = llama.create_completion(PROMPTS[0], **asked)["choices"][0]["text"]
+    (plain,) = generate(PROMPTS[:1], pair[0], method="plain", sampling=SAMPLING, seed=SEED, max_new_tokens=60)
+    assert text == plain.text
+    pieces = [piece["choices"][0]["text"] for piece in llama.create_completion(PROMPTS[0], stream=True, **asked)]
+    assert "".join(pieces) == text
+    assert llama.create_completion(PROMPTS[0], stop=[text[20:23]], **asked)["choices"][0]["text"] == text[:20]
+    biased = llama.create_completion(PROMPTS[0], logit_bias={ord("Q"): 100.0}, **asked)["choices"][0]["text"]
+    assert biased == "Q" * 60
+
+
 @pytest.fixture(scope="session")
 def flags():
     """To compile with llama.cpp and with our library."""
@@ -201,8 +261,6 @@ def test_the_sampler_for_cpp(paths, flags, tmp_path, table):
 
 
 def test_the_example(table):
-    import sys
-
     example = ROOT / "examples" / "llamacpp_generate.py"
     done = subprocess.run([sys.executable, example], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,9 @@
 
 import importlib
 import inspect
+import os
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from specdec_kernels.conformance import chi_squared
 from specdec_kernels.engines import _mlx_lm, mlx_lm
 from specdec_kernels.engines.mlx_lm import generate_step
 from tests.engines import mlx_stand_in as stand_in
+from tests.engines.servers import alone_and_at_once, serving
 from tests.support.laws import assert_law, assert_rate
 
 MODELS = Path(specdec.__file__).parent / "models"
@@ -69,6 +73,7 @@ def test_the_stand_in_has_its_names():
                 assert inspect.signature(getattr(ours, method)) == inspect.signature(getattr(theirs, method))
     known = stand_in.modules()
     assert all(hasattr(mx, name) for name in vars(known["mlx.core"]) if not name.startswith("__"))
+    assert all(hasattr(mx.random, name) for name in vars(known["mlx.core"].random))
     theirs = importlib.import_module("mlx_lm.generate")
     assert all(hasattr(theirs, name) for name in vars(known["mlx_lm.generate"]) if not name.startswith("__"))
     ours, theirs = (inspect.signature(x).parameters for x in (generate_step, theirs.speculative_generate_step))
@@ -233,6 +238,41 @@ def test_mlx_lms_own_functions(embedded, pair):
     plain = written(tokenizer.encode(PROMPTS[0]), pair[0])
     assert tokenizer.decode(plain).startswith(text.rstrip("\ufffd"))
     assert any(entry.from_draft for entry in entries)
+
+
+SERVER = "from specdec_kernels.engines import mlx_lm; mlx_lm.install(); from mlx_lm import server; server.main()"
+
+
+def test_its_server(embedded, pair, prompts, tmp_path, table):
+    """A text does not depend on its neighbours, nor on what the server has read before: it is that of a race."""
+    for name in ("target", "draft"):  # in float32
+        file = shutil.copytree(MODELS / name, tmp_path / name) / "model.safetensors"
+        mx.save_safetensors(str(file), {key: value.astype(mx.float32) for key, value in mx.load(str(file)).items()})
+    command = [
+        sys.executable, "-c", SERVER, "--port", "PORT", "--model", tmp_path / "target",
+        "--draft-model", tmp_path / "draft",
+    ]  # fmt: skip
+    bodies = [
+        {
+            "prompt": PROMPTS[i % 4], "max_tokens": 24 + i, "seed": i, "temperature": 0.8 * (i != 5),
+            "top_k": 40 * (i % 2), "top_p": 1.0 - 0.1 * (i % 3), "num_draft_tokens": 1 + i % 5,
+        }
+        for i in range(12)
+    ]  # fmt: skip
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    with serving(command, tmp_path / "log", "/v1/models", env=environment, cwd=tmp_path) as port:
+        alone, at_once = alone_and_at_once(port, bodies)
+    plain = []
+    for i, body in enumerate(bodies):
+        mx.random.seed(i)
+        law = Sampling(body["temperature"], body["top_k"], body["top_p"], 0.0, (), "all", False)
+        tokens = written(prompts[i % 4], pair[0], max_tokens=body["max_tokens"], sampling=law, seed=None)
+        plain.append(embedded[0][1].decode(tokens).removeprefix(" "))  # as they write a text
+    assert alone == plain
+    assert at_once == alone
+    assert len(set(alone)) == len(bodies)
+    row = {"texts": "server over HTTP, race, draft model, 12 requests at once", "those of": "each alone, no drafts"}
+    table("mlx-lm: server", row | {"the same": "12 of 12"})
 
 
 def test_tokens_a_call(pair, prompts, table):

@@ -38,7 +38,17 @@ class Llama:
     def __init__(self, table, n_ctx=64, n_batch=64, letters="abcdefgh", kind="decoder", lora_path=None):
         self.table, self.letters, self.kind, self.lora_path = np.asarray(table, np.float32), letters, kind, lora_path
         self.context_params = ContextParams(n_ctx, n_batch, 1, 3, True, False, False)
-        self.model = self
+        self.model, self._logits_all, self._seed = self, False, 0
+
+    def set_seed(self, seed):
+        self._seed = seed
+
+    def generate(
+        self, tokens, top_k=40, top_p=0.95, min_p=0.05, typical_p=1.0, temp=0.80, repeat_penalty=1.0,
+        frequency_penalty=0.0, presence_penalty=0.0, mirostat_mode=0, logits_processor=None, stopping_criteria=None,
+        grammar=None,
+    ):  # fmt: skip
+        yield "its own"
 
     def n_ctx(self):
         return self.context_params.n_ctx

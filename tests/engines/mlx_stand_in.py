@@ -100,6 +100,13 @@ def logsumexp(x):
     return np.logaddexp.reduce(x, axis=-1)
 
 
+def make_sampler(
+    temp=0.0, top_p=0.0, min_p=0.0, min_tokens_to_keep=1, top_k=0, xtc_probability=0.0, xtc_threshold=0.0,
+    xtc_special_tokens=(),
+):  # fmt: skip
+    return lambda logprobs: None
+
+
 def modules():
     """By the names that they are imported by."""
     core = ModuleType("mlx.core")
@@ -109,11 +116,14 @@ def modules():
     core.eval = core.clear_cache = lambda *_: None
     core.stream = lambda _: contextlib.nullcontext()
     generator = np.random.default_rng(0)
-    core.random = SimpleNamespace(bits=lambda shape: generator.integers(2**32, size=shape, dtype=np.uint32))
+    core.random = SimpleNamespace(randint=generator.integers)
     generate, cache = ModuleType("mlx_lm.generate"), ModuleType("mlx_lm.models.cache")
     generate.generation_stream = generate.speculative_generate_step = object()
     generate.maybe_quantize_kv_cache = lambda cache, quantized_kv_start, kv_group_size, kv_bits: None
     cache.make_prompt_cache = lambda model: [model.make_cache()]
+    samplers, server = ModuleType("mlx_lm.sample_utils"), ModuleType("mlx_lm.server")
+    samplers.make_sampler = generate.make_sampler = server.make_sampler = make_sampler
     parents = {name: ModuleType(name) for name in ("mlx", "mlx_lm", "mlx_lm.models")}
     parents["mlx"].core, parents["mlx_lm.models"].cache = core, cache
-    return {**parents, "mlx.core": core, "mlx_lm.generate": generate, "mlx_lm.models.cache": cache}
+    known = (core, generate, cache, samplers, server)
+    return {**parents, **{module.__name__: module for module in known}}

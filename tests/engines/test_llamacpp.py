@@ -12,7 +12,15 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
-from specdec_kernels.engines.llamacpp import LlamaDraft, LlamaDrafter, LlamaModel, RaceProcessor, generate
+from specdec_kernels.engines.llamacpp import (
+    LlamaDraft,
+    LlamaDrafter,
+    LlamaModel,
+    RaceProcessor,
+    generate,
+    install,
+    uninstall,
+)
 from specdec_kernels.generate import NgramDrafter, stream
 from tests.engines import llama_stand_in as lib
 from tests.support.laws import assert_law, assert_rate
@@ -305,3 +313,33 @@ class TestTheirLoop:
             found = drafter(np.array([1, 2, *plain], np.intc)[:length])
             assert found.dtype == np.intc
             assert found.tolist() == plain[length - 2 :][:count]
+
+
+class TestInstalled:
+    @pytest.mark.parametrize("options", [dict(k=3), dict(method="plain"), WAYS["tree"]], ids=str)
+    def test_texts_written_at_once(self, options):
+        """Two, each with its seed, as long as the context of the draft."""
+        target, draft = pair()
+        install(target, LlamaModel(draft, n_ctx=40), **options)
+        rounds = []
+        for seed, prompt in enumerate(([1, 2], [3])):
+            target.set_seed(seed)
+            rounds.append(target.generate(prompt, temp=0.9, top_k=4, top_p=0.95, min_p=0.02))  # FILTERS
+        most = 64 if "method" in options else 40
+        found = [[next(each) for each in rounds] for _ in range(most - 2)]
+        for seed, (prompt, text) in enumerate(zip(([1, 2], [3]), zip(*found, strict=True), strict=True)):
+            plain = texts([prompt], target, method="plain", sampling=FILTERS, seed=seed, max_new_tokens=most - 2)
+            assert [list(text)] == plain
+        assert [len(list(each)) for each in rounds] == [0, 1]
+
+    def test_what_stays_its_own(self):
+        target, draft = pair()
+        install(target, draft)
+        for asked in (dict(temp=-1.0), dict(repeat_penalty=1.1), dict(grammar="root ::= x"), dict(mirostat_mode=2)):
+            assert list(target.generate([1], **asked)) == ["its own"]
+        assert "its own" not in target.generate([1])
+        uninstall(target)
+        assert list(target.generate([1])) == ["its own"]
+        target._logits_all = True
+        with pytest.raises(NotImplementedError, match="target: expected a Llama with logits_all=False"):
+            install(target)

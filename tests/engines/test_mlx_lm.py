@@ -200,7 +200,7 @@ class TestRefusals:
         target, draft = pair()
         for error, options, said in (
             (ValueError, dict(method="traversal"), "method: expected one of race, rejection, block; got 'traversal'"),
-            (NotImplementedError, dict(sampler=max), "sampler: expected None, for sampling= has the rules; got"),
+            (NotImplementedError, dict(sampler=max), "sampler: expected None, for sampling= has the rules, or"),
             (ValueError, dict(num_draft_tokens=-1), "num_draft_tokens: expected at least 0; got -1"),
             (ValueError, dict(max_tokens=-2), "max_tokens: expected at least -1; got -2"),
             (ValueError, dict(prefill_step_size=0), "prefill_step_size: expected at least 1; got 0"),
@@ -212,13 +212,32 @@ class TestRefusals:
             written(lib.Model(np.full((V, V, V), np.nan)), draft)
 
 
-def test_install(engine):
-    generate = engine["mlx_lm.generate"]
-    before = generate.speculative_generate_step
-    mlx_lm.install()
-    assert generate.speculative_generate_step is generate_step
-    mlx_lm.uninstall()
-    assert generate.speculative_generate_step is before
+class TestInstall:
+    def test_puts_and_takes_back(self, engine):
+        before = {name: dict(vars(module)) for name, module in engine.items()}
+        mlx_lm.install()
+        assert engine["mlx_lm.generate"].speculative_generate_step is generate_step
+        mlx_lm.uninstall()
+        assert {name: dict(vars(module)) for name, module in engine.items()} == before
+
+    def test_samplers_say_their_law(self, engine):
+        target, draft = pair()
+        make_sampler = engine["mlx_lm.server"].make_sampler
+        options = dict(temp=0.9, top_p=0.95, min_p=0.02, top_k=4)
+        with pytest.raises(NotImplementedError, match="sampler: expected None, for sampling= has the rules, or one"):
+            written(target, draft, sampler=make_sampler(**options))
+        mlx_lm.install()
+        try:
+            make_sampler = engine["mlx_lm.server"].make_sampler
+            expected = by_hand(target, PROMPT, NEW, Sampling(0.9, 4, 0.95, 0.02, (), "all", False))
+            assert written(target, draft, sampler=make_sampler(**options)) == expected
+            assert written(target, draft, sampler=make_sampler(0.9)) == by_hand(target, PROMPT, NEW, Sampling(0.9))
+            assert written(target, draft, sampler=make_sampler()) == by_hand(target, PROMPT, NEW, Sampling(0.0))
+            for more in (dict(xtc_probability=0.5), dict(min_tokens_to_keep=2)):
+                with pytest.raises(NotImplementedError, match="without XTC"):
+                    written(target, draft, sampler=make_sampler(**options, **more))
+        finally:
+            mlx_lm.uninstall()
 
 
 def test_imports():

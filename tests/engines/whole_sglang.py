@@ -1,0 +1,101 @@
+"""Whole SGLang on a CPU, with the embedded pair: texts and accepted drafts by our plug-in, and by its own verification.
+
+What SGLang lacks there is in `sglang_cpu`: PYTHONPATH names that folder. One engine at a time, for one that ends takes
+all others of its process along.
+"""
+
+import functools
+import os
+import time
+from pathlib import Path
+
+os.environ.update(HF_HUB_OFFLINE="1", SGLANG_USE_CPU_ENGINE="1", TORCHDYNAMO_DISABLE="1")
+
+import pytest
+
+sglang = pytest.importorskip("sglang")
+
+MODELS = Path(__file__).resolve().parents[2] / "specdec_kernels" / "models"
+K, NEW, OWN = 4, 48, "SGLang's own"
+DRAFT_MODEL = dict(speculative_algorithm="STANDALONE", speculative_draft_model_path=str(MODELS / "draft"))
+DRAFTS = {
+    "no drafts": {},
+    "chains": DRAFT_MODEL | dict(
+        speculative_num_steps=K, speculative_eagle_topk=1, speculative_num_draft_tokens=K + 1
+    ),
+    "trees": DRAFT_MODEL | dict(speculative_num_steps=3, speculative_eagle_topk=2, speculative_num_draft_tokens=7),
+}  # fmt: skip
+PROMPTS = ("ROMEO:", "JULIET: my lord, my lord,", "First Citizen:")
+KINDS = {
+    "greedy": dict(temperature=0.0),
+    "plain": dict(),
+    "hot": dict(temperature=1.5),
+    "top-k, top-p": dict(top_k=20, top_p=0.9),
+    "min-p": dict(min_p=0.1),
+    "repetition": dict(repetition_penalty=1.3),
+    "frequency": dict(frequency_penalty=0.7),
+    "presence": dict(presence_penalty=0.7),
+    "bias": dict(logit_bias={"101": -5.0}),
+    "minimum of tokens": dict(min_new_tokens=30, stop_token_ids=[10, 32]),
+    "grammar": dict(regex="[a-z ]{40}"),
+    "stop string": dict(stop=["e "]),
+}
+
+
+@functools.cache
+def written(drafts, method):
+    """Of a new engine: tokens of each kind of request, all in one batch, and of those that are greedy; what it took."""
+    os.environ["SPECDEC_SGLANG"] = "" if method == OWN else method
+    engine = sglang.Engine(
+        model_path=str(MODELS / "target"), device="cpu", dtype="float32", context_length=256, max_total_tokens=4096,
+        max_running_requests=16, disable_cuda_graph=True, mem_fraction_static=0.3, log_level="error",
+        enable_deterministic_inference=method == "race",  # without it there are no seeds
+        # These are what runs; of the first alone is asked whether it knows an instruction set, and whether it is exact.
+        attention_backend="triton", prefill_attention_backend="intel_amx", decode_attention_backend="intel_amx",
+        speculative_draft_attention_backend="intel_amx", **DRAFTS[drafts],
+    )  # fmt: skip
+
+    def texts(kinds, new, **more):
+        given = [{"temperature": 0.8, "max_new_tokens": new, "sampling_seed": 5} | kind | more for kind in kinds]
+        outputs = engine.generate([PROMPTS[i % 3] for i in range(len(given))], given)
+        return [output["output_ids"] for output in outputs], [output["meta_info"] for output in outputs]
+
+    try:
+        mixed, _ = texts(KINDS.values(), NEW)
+        greedy, _ = texts(KINDS.values(), NEW, temperature=0.0)
+        start = time.perf_counter()
+        long, infos = texts([dict(sampling_seed=seed) for seed in range(4)], 96)
+        rate = sum(map(len, long)) / (time.perf_counter() - start)
+    finally:
+        engine.shutdown()
+    calls = sum(info.get("spec_verify_ct", 0) for info in infos)
+    return dict(zip(KINDS, mixed, strict=True)), dict(zip(KINDS, greedy, strict=True)), calls, rate
+
+
+TITLE = "SGLang, whole: texts of all kinds of request in one batch"
+ALL = f"{len(KINDS)} of {len(KINDS)} kinds of request"
+
+
+@pytest.mark.parametrize("drafts", ["chains", "trees"])
+def test_race_writes_what_it_writes_without_drafts(drafts, table):
+    plain, raced = (written(each, "race")[0] for each in ("no drafts", drafts))
+    assert raced == plain
+    assert len(plain["minimum of tokens"]) >= 30
+    assert len(plain["stop string"]) < NEW
+    table(TITLE, {"texts": f"race, {drafts}", "those of": "race, no drafts", "the same": ALL})
+
+
+@pytest.mark.parametrize("drafts, method", [("chains", "race"), ("trees", "race"), ("chains", "rejection")])
+def test_greedy_texts_are_those_without_drafts(drafts, method, table):
+    assert written(drafts, method)[1] == written("no drafts", OWN)[1]
+    row = {"texts": f"{method}, {drafts}, all kinds greedy", "those of": f"{OWN}, no drafts", "the same": ALL}
+    table(TITLE, row)
+
+
+def test_tokens_a_call(table):
+    """Four texts of 96 tokens. Its own verification is greedy on a CPU at any temperature: it has another law."""
+    for drafts, method in (("no drafts", OWN), ("chains", OWN), ("no drafts", "race"), ("chains", "race"),
+                           ("trees", "race"), ("chains", "rejection")):  # fmt: skip
+        *_, calls, rate = written(drafts, method)
+        row = {"drafts": drafts, "verification": method, "tokens a call": f"{4 * 95 / calls:.2f}" if calls else "1"}
+        table("SGLang, whole: 4 texts of 96 tokens at once", row | {"tokens/s": f"{rate:.0f}"})
