@@ -12,7 +12,6 @@ import sys
 import types
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 
@@ -116,32 +115,10 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def triton_names():
     import triton
     import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
 
-    def log1p(x):  # the interpreter has no functions of the device's library
-        return tl.tensor(TensorHandle(np.log1p(x.handle.data), x.type.scalar), x.type)
+    from tests.engines.triton_cpu import log1p
 
     return {"HAS_TRITON": True, "triton": triton, "tl": tl, "tldevice": types.SimpleNamespace(log1p=log1p)}
-
-
-def count_in_tensors():
-    """``tl.range`` then gives scalars, as in a compiled kernel; the interpreter's gives ints, which have no ``to``."""
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_core
-
-    def counting(language, scope):
-        patch(language, scope)
-        count = language.range
-
-        def counted(*given, **named):
-            for i in count(*given, **named):
-                yield tl.tensor(interpreter.TensorHandle(np.array([i], dtype=np.int32), tl.int32), tl.int32)
-
-        scope.set_attr(language, "range", counted)
-
-    interpreter._patch_lang_core = counting
 
 
 def load(name):
@@ -151,7 +128,7 @@ def load(name):
     if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("it is for Triton's interpreter")
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        from tests.support import triton_device  # noqa: F401  makes the interpreter quicker
+        from tests.engines.triton_cpu import count_in_tensors
 
         sys.meta_path.insert(0, Finder())
         count_in_tensors()
