@@ -39,22 +39,14 @@ test: build-tests $(DIST)/.ready
 test-all: TEST_OPTIONS := -m ""
 test-all: test
 
-<<<<<<< HEAD
-# Our adapters beside the engines themselves, as far as these run without a GPU, and in a whole vLLM and a whole SGLang;
-# no part of CI. llama.cpp is compiled.
+# Our adapters beside the engines themselves, as far as these run without a GPU, in a whole vLLM for CPUs, by its V1 runner
+# and its V2 runner, and in a whole SGLang; no part of CI. llama.cpp is compiled.
 test-engines: build $(ENGINES)/.ready $(VLLM)/.ready $(SGLANG)/.ready
-	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/engines -o python_files='engine_*.py' $(TEST_OPTIONS)
-	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "" tests/engines/whole_vllm.py $(TEST_OPTIONS)
-	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/tests/engines/sglang_cpu $(SGLANG)/bin/python -m pytest -q \
-		tests/engines/whole_sglang.py $(TEST_OPTIONS)
-=======
-# Our adapters beside the engines themselves, as far as these run without a GPU, and in a whole vLLM for CPUs, by its V1
-# runner and its V2 runner; no part of CI. llama.cpp is compiled.
-test-engines: build $(ENGINES)/.ready $(VLLM)/.ready
 	OMP_NUM_THREADS=1 $(ENGINES)/bin/python -m pytest -q tests/engines -o python_files='engine_*.py' $(TEST_OPTIONS)
 	for v2 in 0 1; do VLLM_USE_V2_MODEL_RUNNER=$$v2 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "" \
 		tests/engines/whole_vllm.py $(TEST_OPTIONS) || exit; done
->>>>>>> help-v2
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/tests/engines/sglang_cpu $(SGLANG)/bin/python -m pytest -q \
+		tests/engines/whole_sglang.py $(TEST_OPTIONS)
 
 # What the two sets of tests run of the code, in numbers.
 coverage: $(READY)
