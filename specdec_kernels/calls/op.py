@@ -123,6 +123,13 @@ class Op:
         """One output of this shape: new, or the one given."""
         return self.arguments[name].made(given, shape, device, dtype)
 
+    def status(self, given, check, shape, device):
+        """A status where the caller gives one or checks it: as it is, and flat for the op. Else twice None."""
+        if given is None and not check:
+            return None, None
+        made = self.output("status", given, shape, device)
+        return made, made.view(-1)
+
     def new(self, sizes, wanted=None):
         """New outputs; None in the place of one that is not ``wanted``."""
         kinds = [kind for kind in self._kinds if isinstance(kind, Output)]

@@ -124,11 +124,10 @@ def cutoff(
     folded, law, changes, _ = laws.of_rows("rows", rows, None, sampling, edits, request_index)
     given = out is not None or status is not None
     cut = CUTOFF.outputs(out, device, lead, lead, lead, lead, lead)
-    if check or status is not None:
-        status = CUTOFF.output("status", status, lead, device)
+    status, flat_status = CUTOFF.status(status, check, lead, device)
     CUTOFF(
         folded, request_index, law, changes, *(part.view(-1) for part in cut),
-        None if status is None else status.view(-1), given=given,
+        flat_status, given=given,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("cutoff", status)

@@ -159,12 +159,11 @@ def logprobs(
         inputs.output("kept.count", number, torch.int32, lead, device)
         bits, number = bits.view(count, -1), number.view(-1)
     results = LOGPROBS.outputs(out, device, lead, lead, (*lead, top), (*lead, top))
-    if check or status is not None:
-        status = LOGPROBS.output("status", status, lead, device)
+    status, flat_status = LOGPROBS.status(status, check, lead, device)
     LOGPROBS(
         folded, tokens.reshape(folded.shape[:2]), request_index, law, changes, results.logprob.view(-1),
         results.rank.view(-1), results.top_tokens.view(count, top), results.top_logprobs.view(count, top),
-        bits, number, None if status is None else status.view(-1), given=given,
+        bits, number, flat_status, given=given,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("logprobs", status)

@@ -132,13 +132,10 @@ def overlap(
         raise ValueError("out: expected None where target or draft requires grad; got preallocated outputs")
     given = out is not None or status is not None
     figures = OVERLAP.outputs(out, device, lead, lead, lead, lead)
-    if check or status is not None:
-        status = OVERLAP.output("status", status, lead, device)
+    status, flat_status = OVERLAP.status(status, check, lead, device)
 
     def run():
-        OVERLAP(
-            *pair, *(figure.view(-1) for figure in figures), None if status is None else status.view(-1), given=given,
-        )  # fmt: skip
+        OVERLAP(*pair, *(figure.view(-1) for figure in figures), flat_status, given=given)
         return figures
 
     if differentiable:

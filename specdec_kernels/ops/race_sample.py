@@ -110,17 +110,11 @@ def race_sample(
     )
     given = out is not None or status is not None
     out = RACE_SAMPLE.output("tokens", out, lead, device)
-    if check or status is not None:
-        status = RACE_SAMPLE.output("status", status, lead, device)
-    RACE_SAMPLE(*race, *flat(out.view(-1), status), None, given=given)
+    status, flat_status = RACE_SAMPLE.status(status, check, lead, device)
+    RACE_SAMPLE(*race, out.view(-1), flat_status, None, given=given)
     if check:
         inputs.raise_for_status("race_sample", status)
     return out
-
-
-def flat(out, status):
-    """An op's outputs with one dimension for all rows; the status may be None."""
-    return out, None if status is None else status.view(-1)
 
 
 def arguments(

@@ -5,7 +5,7 @@ import torch
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space
-from specdec_kernels.ops.race_sample import arguments, flat
+from specdec_kernels.ops.race_sample import arguments
 from specdec_kernels.sampling import Edits, Sampling
 
 RACE_TOPK = Op(
@@ -101,9 +101,8 @@ def race_topk(
     )
     given = out is not None or status is not None
     out = RACE_TOPK.output("tokens", out, (*lead, k), device)
-    if check or status is not None:
-        status = RACE_TOPK.output("status", status, lead, device)
-    RACE_TOPK(*race, *flat(out.view(-1, k), status), None, given=given)
+    status, flat_status = RACE_TOPK.status(status, check, lead, device)
+    RACE_TOPK(*race, out.view(-1, k), flat_status, None, given=given)
     if check:
         inputs.raise_for_status("race_topk", status)
     return out

@@ -126,11 +126,10 @@ def residual(
     draft_prob = RESIDUAL.number("draft_prob", draft_prob, shape, device, seen)
     given = out is not None or status is not None
     law = RESIDUAL.outputs(out, device, target.shape, lead)
-    if check or status is not None:
-        status = RESIDUAL.output("status", status, lead, device)
+    status, flat_status = RESIDUAL.status(status, check, lead, device)
     RESIDUAL(
         *pair, draft_prob, law.probs.view(-1, target.shape[-1]), law.mass.view(-1),
-        None if status is None else status.view(-1), given=given,
+        flat_status, given=given,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("residual", status)
