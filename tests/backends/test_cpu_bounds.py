@@ -225,7 +225,9 @@ def test_filtered_decisions_are_those_of_masses(dtype, ties):
     assert few < 0.2 * all_rows
 
 
-@pytest.mark.parametrize("draft", [{}, {"replacement": True}, {"draft": None}], ids=str)
+@pytest.mark.parametrize(
+    "draft", [{}, {"replacement": True}, {"draft": None}], ids=["distinct", "independent", "certain"]
+)
 def test_siblings_are_tested_by_bounds(draft):
     parents = [-1, *(i // 3 for i in range(14))]
     call = tree_call(3, requests=128, nodes=15, vocabulary=2111, parents=parents, replacement="replacement" in draft)
