@@ -240,7 +240,7 @@ CHECKED = {
     ("draft model", "block"): ("top-p 0.6",),
     ("n-grams", "rejection"): ("top-k 3",),
 }
-if V2:  # interpreted, 3,000 texts take 100 to 300 s
+if V2:  # interpreted, 3,000 texts take two to seven minutes
     CHECKED |= {("draft model", "race"): ("top-k 3",), ("draft model", "rejection"): ("three tokens allowed",)}
 
 
