@@ -440,7 +440,7 @@ def server(tmp_path_factory):
             env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, cwd=place,
         )  # fmt: skip
     try:
-        for _ in range(600):
+        for _ in range(2000):
             assert running.poll() is None, log.read_text()[-3000:]
             with contextlib.suppress(urllib.error.URLError, ConnectionError):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health")
