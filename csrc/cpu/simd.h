@@ -95,7 +95,8 @@ SPECDEC_HD F32x16 signed_float(U32x16 a) { return _mm512_cvtepi32_ps(a.v); }
 SPECDEC_HD U32x16 whole_number(F32x16 a) { return _mm512_cvtps_epi32(a.v); }  // of one in [0, 2^31)
 // The bits of a positive float, moved into [1, 2).
 SPECDEC_HD F32x16 with_exponent_0(U32x16 a) {
-  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(a.v, _mm512_set1_epi32(0x7fffff), _mm512_set1_epi32(0x3f800000), 0xea));
+  const __m512i mantissa = _mm512_set1_epi32(0x7fffff), one = _mm512_set1_epi32(0x3f800000);
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(a.v, mantissa, one, 0xea));  // a & mantissa | one
 }
 SPECDEC_HD F32x16 div(F32x16 a, F32x16 b) { return _mm512_div_ps(a.v, b.v); }
 SPECDEC_HD F32x16 unsigned_float(U32x16 a) { return _mm512_cvtepu32_ps(a.v); }

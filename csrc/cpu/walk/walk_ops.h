@@ -291,11 +291,13 @@ class WalkOps {
 // Walks by rejection. What comes after a node is decided by bounds, and exactly only where these do not suffice.
 template <class Topology>
 inline void reject(const Topology& t, WalkOps<Topology>& ops, Walk* at, int32_t* status) {
-  for (bool ended = false; !ended;) {
-    auto near = walk_from<Range>(at->node, at->depth);
-    if (reject_at(t, ops, &near, &ended, status, ByLaws{})) *at = walk_from(near.node, near.depth);
-    else reject_at(t, ops, at, &ended, status, ByLaws{});
-  }
+  int32_t node;
+  do {
+    node = at->node;
+    auto near = walk_from<Range>(node, at->depth);
+    if (walk_rejection(t, ops, &near, status, ByLaws{}, true)) *at = walk_from(near.node, near.depth);
+    else walk_rejection(t, ops, at, status, ByLaws{}, true);
+  } while (at->node != node);
 }
 
 // Traverses a request by bounds. Returns false if they do not suffice, or if there would be none.

@@ -53,7 +53,7 @@
 // walk has ended: then Walk::depth drafts were accepted.
 //
 // Where p, q and weights are Ranges, walk_paths looks by what is exact alone, and share(p, q) is asked of exact rows.
-// reject_at of a WalkOf<Range> asks for laws, masses and a residual by ranges, too.
+// walk_rejection of a WalkOf<Range> asks for laws, masses and a residual by ranges, too.
 //
 // A new rule is one more function here; the others stay as they are.
 #pragma once
@@ -314,34 +314,27 @@ SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const WalkOf<Number>& 
   return ops.race(at.node, noise, draw);
 }
 
-// Decides what comes after a node. *ended says whether the walk ends there; else it goes on to a child.
-template <class Topology, class Ops, class Number, class Tester>
-SPECDEC_HD bool reject_at(const Topology& t, Ops& ops, WalkOf<Number>* at, bool* ended, int32_t* status,
-                          const Tester& tester) {
-  int32_t child;
-  if (!try_children(t, ops, tester, at, &child, status)) return false;
-  *ended = child == kNoNode;
-  if (*ended) {
-    Draw draw;
-    if (!draw_instead(t, ops, *at, &draw, status)) return false;
-    *status |= draw.status;
-    ops.emit(at->depth, at->node, draw.token);
-    return true;
+// Accepts a draft with probability min(1, p / q), and draws from what is left of p if it accepts none. `one_step`: decides
+// what comes after one node; the walk has ended if it is still there.
+template <class Topology, class Ops, class Number, class Tester = ByLaws>
+SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, WalkOf<Number>* at, int32_t* status,
+                               const Tester& tester = Tester{}, bool one_step = false) {
+  for (;;) {
+    int32_t child;
+    if (!try_children(t, ops, tester, at, &child, status)) return false;
+    if (child == kNoNode) {
+      Draw draw;
+      if (!draw_instead(t, ops, *at, &draw, status)) return false;
+      *status |= draw.status;
+      ops.emit(at->depth, at->node, draw.token);
+      return true;
+    }
+    const int32_t token = static_cast<int32_t>(t.draft_token(child));
+    ops.emit(at->depth, at->node, token);
+    ops.enter(at->depth, child, token);
+    *at = walk_from<Number>(child, at->depth + 1);
+    if (one_step) return true;
   }
-  const int32_t token = static_cast<int32_t>(t.draft_token(child));
-  ops.emit(at->depth, at->node, token);
-  ops.enter(at->depth, child, token);
-  *at = walk_from<Number>(child, at->depth + 1);
-  return true;
-}
-
-// Accepts a draft with probability min(1, p / q), and draws from what is left of p if it accepts none.
-template <class Topology, class Ops, class Tester = ByLaws>
-SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, Walk* at, int32_t* status,
-                               const Tester& tester = Tester{}) {
-  for (bool ended = false; !ended;)
-    if (!reject_at(t, ops, at, &ended, status, tester)) return false;
-  return true;
 }
 
 // ---- traversal ------------------------------------------------------------------------------------------------------
