@@ -318,7 +318,7 @@ WRONG = [
 
 REFUSED = {
     f"outputs of {name}": (*CALLS[name], [tuple(case) for other, *case in WRONG if other == name])
-    for name in {case[0] for case in WRONG}
+    for name in dict.fromkeys(case[0] for case in WRONG)
 }
 
 
