@@ -109,9 +109,9 @@ SHORT = ("top_k 50", "top_k 50, top_p 0.9", "joint")
 GOALS = [
     Goal("race_sample, one row: share of torch.argmax", 0.15, False, of_argmax),
     Goal("race_sample, one row: times faster than softmax + multinomial", 60, True, times_multinomial),
-    Goal("verify_chain(rejection), K = 5: times faster than transformers", 20, True, times_transformers("rejection")),
+    Goal("verify_chain(rejection), K = 5: times faster than transformers", 30, True, times_transformers("rejection")),
     Goal("verify_chain(race), K = 5: times faster than transformers", 30, True, times_transformers("race")),
-    Goal("verify_chain(block), K = 5: times faster than transformers", 12, True, times_transformers("block")),
+    Goal("verify_chain(block), K = 5: times faster than transformers", 18, True, times_transformers("block")),
     Goal("verify_chain(block), K = 5: share of rejection, every row read", 1.6, False, block_of_rejection),
     Goal("verify_tree(paths), 4 chains of 5: share of traversal on that tree", 1.3, False, paths_of_traversal),
     Goal(
