@@ -24,7 +24,7 @@ def serving(command, log, path, **options):
             stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **options,
         )  # fmt: skip
     try:
-        for _ in range(600):
+        for _ in range(2000):  # an interpreted one takes minutes
             assert running.poll() is None, log.read_text()[-3000:]
             with contextlib.suppress(urllib.error.URLError, ConnectionError):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}{path}")

@@ -13,6 +13,9 @@ os.environ.update(HF_HUB_OFFLINE="1", SGLANG_USE_CPU_ENGINE="1", TORCHDYNAMO_DIS
 
 import pytest
 
+from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, p_values
+from tests.support.laws import FALSE_ALARM
+
 sglang = pytest.importorskip("sglang")
 
 MODELS = Path(__file__).resolve().parents[2] / "specdec_kernels" / "models"
@@ -24,7 +27,17 @@ DRAFTS = {
         speculative_num_steps=K, speculative_eagle_topk=1, speculative_num_draft_tokens=K + 1
     ),
     "trees": DRAFT_MODEL | dict(speculative_num_steps=3, speculative_eagle_topk=2, speculative_num_draft_tokens=7),
+    "n-grams": dict(
+        speculative_algorithm="NGRAM", speculative_num_draft_tokens=6, speculative_ngram_max_bfs_breadth=2
+    ),
 }  # fmt: skip
+# Whose laws are checked. Without deterministic inference a seed is not looked at.
+CHECKED = {
+    ("chains", "race"): ("top-k 3",),
+    ("trees", "race"): ("top-p 0.6",),
+    ("chains", "rejection"): ("top-k 3", "top-p 0.6"),
+    ("n-grams", "race"): ("top-k 3",),
+}
 PROMPTS = ("ROMEO:", "JULIET: my lord, my lord,", "First Citizen:")
 KINDS = {
     "greedy": dict(temperature=0.0),
@@ -43,9 +56,11 @@ KINDS = {
 
 
 @functools.cache
-def written(drafts, method):
-    """Of a new engine: tokens of each kind of request, all in one batch, and of those that are greedy; what it took."""
+def written(drafts, method, fault=""):
+    """Of a new engine: tokens of each kind of request, all in one batch, and of those that are greedy; texts of laws;
+    tokens a call, and a second."""
     os.environ["SPECDEC_SGLANG"] = "" if method == OWN else method
+    os.environ["WHOLE_SGLANG_FAULT"] = fault  # for its processes
     engine = sglang.Engine(
         model_path=str(MODELS / "target"), device="cpu", dtype="float32", context_length=256, max_total_tokens=4096,
         max_running_requests=16, disable_cuda_graph=True, mem_fraction_static=0.3, log_level="error",
@@ -55,9 +70,10 @@ def written(drafts, method):
         speculative_draft_attention_backend="intel_amx", **DRAFTS[drafts],
     )  # fmt: skip
 
-    def texts(kinds, new, **more):
-        given = [{"temperature": 0.8, "max_new_tokens": new, "sampling_seed": 5} | kind | more for kind in kinds]
-        outputs = engine.generate([PROMPTS[i % 3] for i in range(len(given))], given)
+    def texts(kinds, new, prompts=PROMPTS, **more):
+        usual = {"temperature": TEMPERATURE, "max_new_tokens": new, "sampling_seed": 5}
+        given = [usual | kind | more for kind in kinds]
+        outputs = engine.generate([prompts[i % len(prompts)] for i in range(len(given))], given)
         return [output["output_ids"] for output in outputs], [output["meta_info"] for output in outputs]
 
     try:
@@ -66,17 +82,22 @@ def written(drafts, method):
         start = time.perf_counter()
         long, infos = texts([dict(sampling_seed=seed) for seed in range(4)], 96)
         rate = sum(map(len, long)) / (time.perf_counter() - start)
+        drawn = {}
+        for shape in CHECKED.get((drafts, method), ()):
+            seeds = (dict(sampling_seed=seed) for seed in range(MANY))
+            drawn[shape], _ = texts(seeds, LENGTH, [OPEN], ignore_eos=True, **LAWS[shape])
     finally:
         engine.shutdown()
     calls = sum(info.get("spec_verify_ct", 0) for info in infos)
-    return dict(zip(KINDS, mixed, strict=True)), dict(zip(KINDS, greedy, strict=True)), calls, rate
+    a_call = 4 * 95 / calls if calls else 1.0
+    return dict(zip(KINDS, mixed, strict=True)), dict(zip(KINDS, greedy, strict=True)), drawn, a_call, rate
 
 
 TITLE = "SGLang, whole: texts of all kinds of request in one batch"
 ALL = f"{len(KINDS)} of {len(KINDS)} kinds of request"
 
 
-@pytest.mark.parametrize("drafts", ["chains", "trees"])
+@pytest.mark.parametrize("drafts", ["chains", "trees", "n-grams"])
 def test_race_writes_what_it_writes_without_drafts(drafts, table):
     plain, raced = (written(each, "race")[0] for each in ("no drafts", drafts))
     assert raced == plain
@@ -85,17 +106,39 @@ def test_race_writes_what_it_writes_without_drafts(drafts, table):
     table(TITLE, {"texts": f"race, {drafts}", "those of": "race, no drafts", "the same": ALL})
 
 
-@pytest.mark.parametrize("drafts, method", [("chains", "race"), ("trees", "race"), ("chains", "rejection")])
+@pytest.mark.parametrize(
+    "drafts, method", [("chains", "race"), ("trees", "race"), ("chains", "rejection"), ("n-grams", "race")]
+)
 def test_greedy_texts_are_those_without_drafts(drafts, method, table):
     assert written(drafts, method)[1] == written("no drafts", OWN)[1]
     row = {"texts": f"{method}, {drafts}, all kinds greedy", "those of": f"{OWN}, no drafts", "the same": ALL}
     table(TITLE, row)
 
 
+@pytest.mark.parametrize("drafts, method, shape", [(*of, shape) for of, shapes in CHECKED.items() for shape in shapes])
+def test_law(drafts, method, shape, table):
+    texts = [tuple(text) for text in written(drafts, method)[2][shape]]
+    found = p_values(texts, shape)
+    row = {"verification": f"{method}, {drafts}", "filter": shape}
+    title = f"SGLang, whole: laws of {MANY} texts, p by chi-squared"
+    table(title, row | {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)})
+    assert min(found) >= FALSE_ALARM
+    (other,) = {"top-k 3", "top-p 0.6"} - {shape}
+    assert min(p_values(texts, other)) < FALSE_ALARM
+
+
 def test_tokens_a_call(table):
     """Four texts of 96 tokens. Its own verification is greedy on a CPU at any temperature: it has another law."""
     for drafts, method in (("no drafts", OWN), ("chains", OWN), ("no drafts", "race"), ("chains", "race"),
-                           ("trees", "race"), ("chains", "rejection")):  # fmt: skip
-        *_, calls, rate = written(drafts, method)
-        row = {"drafts": drafts, "verification": method, "tokens a call": f"{4 * 95 / calls:.2f}" if calls else "1"}
+                           ("trees", "race"), ("chains", "rejection"), ("n-grams", "race")):  # fmt: skip
+        *_, a_call, rate = written(drafts, method)
+        row = {"drafts": drafts, "verification": method, "tokens a call": f"{a_call:.2f}"}
         table("SGLang, whole: 4 texts of 96 tokens at once", row | {"tokens/s": f"{rate:.0f}"})
+
+
+def test_planted_faults():
+    """Each is seen by one of the checks above, and by that alone it is found."""
+    assert written("chains", "race", "one place later")[0] != written("chains", "race")[0]
+    for fault in ("filters of the draft alone", "one seed for all"):
+        texts = [tuple(text) for text in written("chains", "race", fault)[2]["top-k 3"]]
+        assert min(p_values(texts, "top-k 3")) < FALSE_ALARM

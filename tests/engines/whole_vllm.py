@@ -11,15 +11,9 @@ import inspect
 import json
 import os
 import re
-import signal
-import socket
-import subprocess
 import sys
 import time
 import types
-import urllib.error
-import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ.update(
@@ -33,8 +27,9 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import InputPositions
-from specdec_kernels.conformance import chi_squared
 from specdec_kernels.engines import vllm as plugin
+from tests.engines.servers import alone_and_at_once, serving
+from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, laws_after, p_values
 from tests.support.laws import FALSE_ALARM
 
 V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
@@ -81,7 +76,7 @@ def engine(drafts, method, **more):
 
 
 def request(**more):
-    return vllm.SamplingParams(**{"temperature": 0.8, "max_tokens": 48, "seed": 5} | more)
+    return vllm.SamplingParams(**{"temperature": TEMPERATURE, "max_tokens": 48, "seed": 5} | more)
 
 
 KINDS = {
@@ -168,70 +163,12 @@ def counters(llm):
     return {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
 
 
-# Laws: the four first tokens of a text, of which the last three are verified. Few tokens are possible, so that each
-# sequence of them is a cell of the test.
-LENGTH, MANY = 4, 3000
-OPEN = "the man that the man thought, and the man "  # may go on in many ways, also for n-grams
-LAWS = {
-    "three tokens allowed": {"allowed_token_ids": [32, 97, 101]},
-    "top-k 3": {"top_k": 3},
-    "top-p 0.6": {"top_p": 0.6},
-}
-
-
-def laws_after(texts, shape):
-    """Of each text the tokens that filters keep after it, with their probabilities: the plain engine's, in float64."""
-    llm, prompt = plain_vllm(), plain_vllm().get_tokenizer().encode(OPEN)
-    ends = llm.generate(
-        [{"prompt_token_ids": [*prompt, *text]} for text in texts],
-        vllm.SamplingParams(temperature=0.0, max_tokens=1, logprobs=-1), use_tqdm=False,
-    )  # fmt: skip
-    for end in ends:
-        row = end.outputs[0].logprobs[0]
-        tokens = np.array(list(row))
-        logits = np.array([row[token].logprob for token in tokens], dtype=np.float64)
-        if "allowed_token_ids" in shape:
-            logits[~np.isin(tokens, shape["allowed_token_ids"])] = -np.inf
-        weights = np.exp((logits - logits.max()) / 0.8)
-        keep = np.argsort(-weights)[: shape.get("top_k")]
-        before = np.cumsum(weights[keep]) - weights[keep]
-        keep = keep[(before < shape.get("top_p", 1.0) * weights[keep].sum()) & (weights[keep] > 0)]
-        yield dict(zip(tokens[keep].tolist(), weights[keep] / weights[keep].sum(), strict=True))
-
-
-def law_of(shape):
-    """Every text of `LENGTH` tokens and its probability."""
-    texts = {(): 1.0}
-    for _ in range(LENGTH):
-        after = zip(texts.items(), laws_after(texts, shape), strict=True)
-        texts = {(*text, token): before * share for (text, before), law in after for token, share in law.items()}
-    return texts
-
-
-def p_values(texts, law):
-    """Of the first token, of the second and third, and of all: chi-squared. 0 where a text is impossible."""
-    found = []
-    for begin, end in ((0, 1), (1, 3), (0, LENGTH)):
-        cells = {}
-        for text, probability in law.items():
-            cells[text[begin:end]] = cells.get(text[begin:end], 0.0) + probability
-        places = {text: i for i, text in enumerate(cells)}
-        counts = np.bincount([places.get(text[begin:end], len(cells)) for text in texts])
-        found.append(chi_squared(counts, np.array(list(cells.values())))[2])
-    return found
-
-
 def drawn(llm, shape, count=MANY, seeds=True):
     """Texts of requests, of which every second has a seed."""
     seeds = [i if seeds and i % 2 else None for i in range(count)]
     kinds = [request(max_tokens=LENGTH, ignore_eos=True, seed=seed, **shape) for seed in seeds]
     outputs = llm.generate([OPEN] * count, kinds, use_tqdm=False)
     return [tuple(output.outputs[0].token_ids) for output in outputs]
-
-
-@pytest.fixture(scope="module")
-def laws():
-    return {name: law_of(shape) for name, shape in LAWS.items()}
 
 
 CHECKED = {
@@ -245,10 +182,10 @@ if V2:  # interpreted, 3,000 texts take two to seven minutes
 
 
 @pytest.mark.parametrize("drafts, method, shape", [(*of, shape) for of, shapes in CHECKED.items() for shape in shapes])
-def test_law(drafts, method, shape, laws, table):
+def test_law(drafts, method, shape, table):
     llm = engine(drafts, method)
     with watched(llm) as seen:
-        found = p_values(drawn(llm, LAWS[shape]), laws[shape])
+        found = p_values(drawn(llm, LAWS[shape]), shape)
     assert MANY / 10 < seen[1] < K * seen[0]
     row = {"verification": f"{method}, {drafts}", "filter": shape}
     table(LAWS_TITLE, row | {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)})
@@ -256,7 +193,6 @@ def test_law(drafts, method, shape, laws, table):
 
 
 LAWS_TITLE = f"{WHAT}: laws of {MANY} texts, p by chi-squared"
-PARTS = ("first token", "second and third", "all four")
 
 
 @pytest.mark.skipif(not V2, reason="V1 has no such answer")
@@ -268,7 +204,7 @@ def test_kept_sets(drafts, method, table):
     kinds = [request(max_tokens=count, seed=i, ignore_eos=True, logprobs=0, **shape) for i in range(4)]
     for output in llm.generate([OPEN] * 4, kinds, use_tqdm=False):
         (text,) = output.outputs
-        laws = laws_after([text.token_ids[:i] for i in range(count)], shape)
+        laws = (law for i in range(count) for law in laws_after([text.token_ids[:i]], shape))
         for token, kept, row, law in zip(
             text.token_ids, text.sampling_mask.token_ids, text.logprobs, laws, strict=True
         ):
@@ -392,18 +328,18 @@ class TestFaults:
         ],
         ids=["filters of the draft alone", "one seed for all"],
     )
-    def test_chains(self, change, laws):
+    def test_chains(self, change):
         with chains_changed(change):
             texts = drawn(engine("draft model", "rejection"), LAWS["top-k 3"], 400)
-        assert min(p_values(texts, laws["top-k 3"])) < FALSE_ALARM
+        assert min(p_values(texts, "top-k 3")) < FALSE_ALARM
 
 
-def test_vllms_own_verification_on_a_cpu(laws, table):
+def test_vllms_own_verification_on_a_cpu(table):
     """Why ours is worth having in V1: its stand-in for a kernel leaves the temperature of drafts' rows unwritten. With
     top-k it stops, and so it does with a seed where a prompt is read in pieces. V2's Triton code has the right law.
     """
     texts = drawn(engine("draft model", OWN), LAWS["three tokens allowed"], 500, seeds=False)
-    found = p_values(texts, laws["three tokens allowed"])
+    found = p_values(texts, "three tokens allowed")
     assert (min(found) >= FALSE_ALARM) == V2
     row = {"verification": f"{OWN}, draft model, {len(texts)} texts", "filter": "three tokens allowed"}
     table(LAWS_TITLE, row | {part: f"{p:.2g}" for part, p in zip(PARTS, found, strict=True)})
@@ -420,54 +356,32 @@ def server(tmp_path_factory):
     (installed / "entry_points.txt").write_text("[vllm.general_plugins]\n" + line.replace('"', "") + "\n")
     if V2:
         (place / "sitecustomize.py").write_text("from tests.engines import triton_cpu\n\ntriton_cpu.install()\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     log = place / "log"
     environment = os.environ | {
         "SPECDEC_VLLM": "race", "PYTHONPATH": f"{place}:{ROOT}", "VLLM_LOGGING_LEVEL": "INFO",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
     }  # fmt: skip
     options = {
-        "--model": TARGET, "--host": "127.0.0.1", "--port": port, "--served-model-name": "pair", "--max-model-len": 256,
-        "--dtype": "float32", "--num-gpu-blocks-override": 160,
+        "--model": TARGET, "--host": "127.0.0.1", "--port": "PORT", "--served-model-name": "pair",
+        "--max-model-len": 256, "--dtype": "float32", "--num-gpu-blocks-override": 160,
         "--speculative-config": json.dumps(SPECULATION["draft model"]),
     }  # fmt: skip
-    arguments = ["--enforce-eager", *(str(word) for option in options.items() for word in option)]
-    with log.open("w") as out:
-        running = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments],
-            env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, cwd=place,
-        )  # fmt: skip
-    try:
-        for _ in range(2000):
-            assert running.poll() is None, log.read_text()[-3000:]
-            with contextlib.suppress(urllib.error.URLError, ConnectionError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health")
-                break
-            time.sleep(0.3)
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
+    command += [word for option in options.items() for word in option]
+    with serving(command, log, "/health", env=environment, cwd=place) as port:
         yield types.SimpleNamespace(port=port, log=log)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGTERM)
-        running.wait(timeout=60)
 
 
 def test_a_text_does_not_depend_on_its_neighbours(server, table):
-    def asked(i):
-        body = {
+    bodies = [
+        {
             "model": "pair", "prompt": PROMPTS[i % 3], "max_tokens": 24 + i, "temperature": 0.8, "seed": i,
             "top_k": 40 * (i % 2), "presence_penalty": 0.5 * (i % 4 == 3),
-        }  # fmt: skip
-        sent = urllib.request.Request(
-            f"http://127.0.0.1:{server.port}/v1/completions", json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )  # fmt: skip
-        return json.load(urllib.request.urlopen(sent, timeout=120))["choices"][0]["text"]
-
-    alone = [asked(i) for i in range(12)]
-    with ThreadPoolExecutor(12) as pool:
-        assert list(pool.map(asked, range(12))) == alone
+        }
+        for i in range(12)
+    ]  # fmt: skip
+    alone, at_once = alone_and_at_once(server.port, bodies)
+    assert at_once == alone
     assert len(set(alone)) == 12
     says = "V2 model runner" if V2 else "V1 model runner, drafts of draft_model drawn by our noise"
     assert f"specdec-kernels: method 'race', {says}" in server.log.read_text()

@@ -89,6 +89,21 @@ def copy_all_layer_kv_cache_cpu(pointers, strides, target, source):
             ctypes.memmove(pointer + stride * at, row, stride)
 
 
+def reconstruct_indices_from_tree_mask(
+    mask, seq_lens, positions, index, next_token, next_sibling, requests, n
+):  # fmt: skip
+    """Positions and links of trees [requests n n] whose node i has the ancestors mask[i]."""
+    node = torch.arange(n)
+    ancestors = mask.view(requests, n, n).tril(-1)
+    positions.view(requests, n).copy_(ancestors.sum(-1) + seq_lens[:, None])
+    index.copy_(torch.arange(requests * n).view(requests, n))
+    parent = torch.where(ancestors.any(-1), (ancestors * node).amax(-1), -1)
+    first = lambda found: torch.where(found.any(-1), found.int().argmax(-1), -1)  # noqa: E731
+    next_token.copy_(first(parent[:, None] == node[:, None]))
+    is_sibling = (parent[:, None] == parent[..., None]) & (parent[..., None] >= 0) & (node > node[:, None])
+    next_sibling.copy_(first(is_sibling))
+
+
 FUNCTIONS = {name: value for name, value in globals().items() if callable(value) and not name.startswith("_")}
 FUNCTIONS["build_tree_kernel_efficient_cpu"] = build_tree_kernel_efficient
 FUNCTIONS["verify_tree_greedy_cpu"] = verify_tree_greedy

@@ -7,6 +7,7 @@ of `sgl_kernel_cpu`.
 import importlib
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 import types
 
@@ -53,3 +54,36 @@ sys.meta_path.append(Finder())
 # Seeds come with deterministic inference alone, which has kernels for accelerators.
 invariance = sys.modules["sglang.srt.batch_invariant_ops"] = Module("sglang.srt.batch_invariant_ops")
 invariance.is_batch_invariant_mode_enabled = bool
+
+
+# Faults that whole_sglang.py plants: what they make of the arguments of a verification.
+def one_later(position, **_):
+    return {"position": position._replace(positions=position.positions + 1)}
+
+
+def unfiltered(sampling, **_):
+    return {"sampling": sampling._replace(top_k=0)}
+
+
+def one_seed(seed, **_):
+    return {"seed": seed * 0}
+
+
+FAULTS = {"one place later": one_later, "filters of the draft alone": unfiltered, "one seed for all": one_seed}
+
+
+def plant(fault):
+    import specdec_kernels
+
+    change = FAULTS[fault]
+    for name in ("verify_chain", "verify_tree"):
+        function = getattr(specdec_kernels, name)
+
+        def changed(*given, function=function, **named):
+            return function(*given, **named | change(**named))
+
+        setattr(specdec_kernels, name, changed)
+
+
+if os.environ.get("WHOLE_SGLANG_FAULT"):
+    plant(os.environ["WHOLE_SGLANG_FAULT"])
