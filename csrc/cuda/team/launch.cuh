@@ -154,7 +154,7 @@ cudaError_t launch_alone(const Shape& shape, const Params& params, cudaStream_t 
 template <class Launch>
 cudaError_t on_device(cudaStream_t stream, const Kernels& kernels, Launch&& launch) {
   const bool clean = cudaPeekAtLastError() == cudaSuccess;
-  Device device;
+  Device device = {};
   cudaError_t e = kernels.load();
   if (e == cudaSuccess) e = this_device(stream, &device);
   if (e == cudaSuccess) e = launch(device);
