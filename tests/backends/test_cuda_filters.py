@@ -124,11 +124,11 @@ TREES = {
 
 
 def sides(count, rules):
-    """Filters of the target, of the draft, of both."""
+    """Filters of the target, of the draft, of both, each at its own temperature."""
     some, others = sampling_of(count, rules), sampling_of(count, rules, first=5)
     plain = Sampling(some.temperature)
-    for target, draft in ((some, plain), (plain, others), (some, others)):
-        yield {"sampling": target, "draft.sampling": draft._replace(temperature=target.temperature)}
+    for target, draft in ((some, plain), (plain, others._replace(temperature=some.temperature)), (some, others)):
+        yield {"sampling": target, "draft.sampling": draft}
 
 
 def without(call, *names):

@@ -105,12 +105,13 @@ __device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, 
     FilteredRow found = {kNoStats, {}, -1};
     if (law.needs_sum()) found = know_filtered(team, row, law, filter, room);
     else if (law.greedy || p.status.data) found.stats = scan_argmax(team, law_row<Filtered>(row, law));
-    if (threadIdx.x != 0) continue;
-    stats[side] = found.stats;
-    cuts[side] = found.kept.cut;
-    orders[side] = found.kept.order.inverse;
+    if (threadIdx.x == 0) {
+      stats[side] = found.stats;
+      cuts[side] = found.kept.cut;
+      orders[side] = found.kept.order.inverse;
+    }
+    __syncthreads();  // what an argmax got of the team is read before the next row's sync, too
   }
-  __syncthreads();
   *status |= bits;
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
