@@ -413,7 +413,7 @@ void fit_verify_tree(const TreeParams& p) {
   if (p.input_positions.data) holds(FIELD(input_positions), p.batch(), 1);
   if (p.method == SPECDEC_PATHS) {
     memory("draft", p.draft.data);
-    memory("leaves", p.leaves.data);
+    if (p.leaves.requests == 0) memory("leaves", p.leaves.data);  // [B, 0] are of no chains
     holds(FIELD(leaves), p.batch(), p.leaves.slots);
   } else if (p.leaves.data) {
     refuse("leaves", "NULL but with paths", "memory");

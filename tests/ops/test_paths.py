@@ -166,6 +166,7 @@ CALLS = {
     "leaves that are none": lambda: path_call(12) | {
         "leaves": torch.tensor([[99, 1, -7]] * 24), "temperature": 1.0,
     },
+    "no chains": lambda: path_call(13) | {"leaves": torch.zeros(24, 0, dtype=torch.int32)},
 }  # fmt: skip
 
 
@@ -177,7 +178,7 @@ class TestLikeTheOracle:
         found = verify_tree(**call)
         with specdec_kernels.backend("reference"):
             expected = verify_tree(**call)
-        assert expected.num_accepted.max() > 0 or name == "leaves that are none"
+        assert expected.num_accepted.max() > 0 or name in ("leaves that are none", "no chains")
         for part, mine, right in zip(found._fields, found, expected, strict=True):
             assert torch.equal(mine, right), (part, (mine != right).nonzero().flatten().tolist())
 
