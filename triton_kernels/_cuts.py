@@ -20,12 +20,12 @@ from specdec_kernels.triton_kernels._filters import (
     AFTER_TOP_K,
     BEFORE_TEMPERATURE,
     LISTED,
-    TOGETHER,
     Filter,
     Room,
     cell_tiles,
     cut_of,
     filter_of,
+    rules_of,
 )
 from specdec_kernels.triton_kernels._laws import CUT, Law, clean
 from specdec_kernels.triton_kernels._math import (
@@ -203,7 +203,7 @@ def cut_one(
         ticket = record + (0 if DRAFT else DONE)
         MET: tl.constexpr = DRAFT_MET if DRAFT else NON_FINITE
         last = tl.full([], STAGE != "scan", tl.int1)
-        rules = tl.where(side.greedy, side.rules & ~TOGETHER, side.rules)  # one token is the argmax
+        rules = rules_of(side.rules, side.greedy)
         if STAGE != "cut":
             scan_row(row, law, filter, rules, record, scratch, split, splits, MET, CELL, TILE)
         if STAGE == "all":

@@ -69,6 +69,12 @@ def filter_of(top_k, top_p, min_p, columns, greedy):
 
 
 @triton.jit
+def rules_of(rules, greedy):
+    """The rules of a row; one token is the argmax, whatever ties with it."""
+    return tl.where(greedy, rules & ~TOGETHER, rules)
+
+
+@triton.jit
 def cell_tiles(row, law, first, last, cells, CELL: tl.constexpr, TILE: tl.constexpr):
     """Stores the largest value of each cell in the tiles [first, last); returns whether one held a bad value."""
     CELLS: tl.constexpr = TILE // CELL

@@ -4,7 +4,7 @@ import triton.language as tl
 from specdec_kernels.triton_kernels import _cuts, _edits, _launch
 from specdec_kernels.triton_kernels._cuts import cut_row, scan_row
 from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._filters import BEFORE_TEMPERATURE, Filter, filter_of
+from specdec_kernels.triton_kernels._filters import BEFORE_TEMPERATURE, Filter, filter_of, rules_of
 from specdec_kernels.triton_kernels._laws import Law
 from specdec_kernels.triton_kernels._math import INFINITY, NON_FINITE, PARAMETER, inverse_temperature
 from specdec_kernels.triton_kernels._rows import DONE, FLAGS, Row, barrier, divisor, entry_of, is_last, number, row_at
@@ -35,6 +35,7 @@ def cutoff_kernel(
             number(min_p, min_p_value, entry * min_p_outer + j * min_p_inner, live), vocab, greedy,
         )  # fmt: skip
         filter = Filter(k, share, log_min_p)
+        own_rules = rules_of(rules, greedy)
         order = tl.where(rules & BEFORE_TEMPERATURE != 0, 1.0, inverse)
         own = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), tl.where(live, vocab, 0))
         place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
@@ -43,13 +44,14 @@ def cutoff_kernel(
         last = tl.full([], STAGE != "scan", tl.int1)
         if STAGE != "cut":
             scan_row(
-                own, law, filter, rules, record, scratch, tl.program_id(1), tl.num_programs(1), NON_FINITE, CELL, TILE
+                own, law, filter, own_rules, record, scratch, tl.program_id(1), tl.num_programs(1), NON_FINITE, CELL,
+                TILE,
             )  # fmt: skip
         if STAGE == "all":
             last = is_last(record + DONE, tl.num_programs(1))
         if last:
             found, found_last, found_count, found_mass, top, _listed = cut_row(
-                own, law, filter, rules, scratch, True, CELL, TILE, TILES
+                own, law, filter, own_rules, scratch, True, CELL, TILE, TILES
             )
             tl.store(value + row, found)
             tl.store(last_token + row, found_last)

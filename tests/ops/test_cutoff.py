@@ -99,6 +99,10 @@ class TestKnownAnswers:
     def test_top_p(self):
         assert cut_of(KNOWN, Sampling(top_p=0.9, top_p_after=())) == (1.0, 2, 4, 7206419300352, 3.0)
 
+    @pytest.mark.interpreted
+    def test_one_of_equal_tokens_is_the_argmax(self):
+        assert cut_of(torch.tensor([0.0, 5.0, 5.0]), Sampling(0.0, ties="all")) == (5.0, 1, 1, 1 << 42, 5.0)
+
     @pytest.mark.parametrize("vocabulary", [1, 7, 1000, 1025, 5000])
     @pytest.mark.parametrize("p", [0.5, 0.9, 2.0**-32, 1e-3, 1 - 2.0**-24])
     @pytest.mark.parametrize("after", [(), ("top_k",)])
