@@ -6,7 +6,7 @@ import torch
 from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import Form, race_sample
+from specdec_kernels import Form, Sampling, race_sample
 from tests.support.calls import chain
 from tests.support.cases import (
     DTYPES,
@@ -402,6 +402,10 @@ class TestStatus:
         expected = verify_chain(**call | meant)
         assert (verdict.tokens == expected.tokens).all()
         assert (verdict.status == expected.status | 8).all()
+
+    def test_a_draft_without_rows_has_no_temperature(self):
+        call = chain_call(17, slots=0) | {"draft.sampling": Sampling(torch.full((32,), torch.nan))}
+        assert not verify_chain(**call).status.any()
 
     def test_a_bad_request_harms_no_other(self):
         call = chain_call(18)

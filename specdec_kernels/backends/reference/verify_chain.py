@@ -33,7 +33,7 @@ def verify_chain(call):
     tokens_from = start + who.live + 1 if call.tokens_by_row else start
     target = call.target.reshape(-1, vocabulary)
     # Padded draft_prob is ordered by entry, ragged one by slot; so are draft rows, but by entry with an index, too.
-    draft = None if call.draft is None else call.draft.reshape(-1, call.draft.shape[-1])
+    draft = None if call.draft is None or not call.draft.numel() else call.draft.reshape(-1, call.draft.shape[-1])
     by_entry = call.draft is not None and call.draft.ndim == 3
     drafts_from = who.entry * call.draft.shape[1] if by_entry else start
     rows_from = start if call.bonus is not None else start + who.live
