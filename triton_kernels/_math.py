@@ -20,7 +20,7 @@ MASS_TILE = tl.constexpr(1024)  # tokens whose weights are first summed in units
 LARGEST = tl.constexpr(3.4028234663852886e38)
 SMALLEST = tl.constexpr(2.0**-126)
 LOG_PROB_ERROR = tl.constexpr(1e-5)  # what the roundings of log p may take from it where it bounds others
-COLDEST = tl.constexpr(2.0**-64)  # as which every temperature between 0 and this one counts
+COLDEST = tl.constexpr(2.0**-64)  # as which every temperature between 0 and this one counts; 1 / COLDEST is the hottest
 INFINITY = tl.constexpr(float("inf"))
 NO_TOKEN = tl.constexpr(0x7FFFFFFF)
 NOBODY = tl.constexpr(0)  # the key of no candidate
@@ -363,7 +363,7 @@ def untried_after(untried_mass, p):
 def inverse_temperature(t):
     """(1/T, argmax wanted, status)."""
     greedy = (t >= SMALLEST) == 0
-    inverse = tl.minimum(tl.div_rn(1.0, tl.where(greedy, 1.0, t)), 1.0 / COLDEST)
+    inverse = tl.minimum(tl.maximum(tl.div_rn(1.0, tl.where(greedy, 1.0, t)), COLDEST), 1.0 / COLDEST)
     return tl.where(greedy, 1.0, inverse), greedy, tl.where(t >= 0.0, 0, PARAMETER)
 
 

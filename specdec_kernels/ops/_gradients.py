@@ -7,7 +7,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from specdec_kernels._constants import COLDEST, SMALLEST
+from specdec_kernels._constants import COLDEST, HOTTEST, SMALLEST
 from specdec_kernels.calls.values import DIVIDED
 
 FAR = 1e38  # in the place of infinite logarithms; two of them added are finite
@@ -23,11 +23,11 @@ class LawOf:
         rows, self.logits = rows.float(), space == "logits"
         if isinstance(temperature, torch.Tensor):
             sampled = (temperature >= SMALLEST).unsqueeze(-1)
-            inverse = torch.where(sampled, 1 / temperature.clamp(min=COLDEST).unsqueeze(-1), 1.0)
+            inverse = torch.where(sampled, 1 / temperature.clamp(COLDEST, HOTTEST).unsqueeze(-1), 1.0)
             self.scale, self.some_greedy = inverse * sampled, True
         else:
             sampled = temperature >= SMALLEST
-            inverse = 1 / max(temperature, COLDEST) if sampled else 1.0
+            inverse = 1 / min(max(temperature, COLDEST), HOTTEST) if sampled else 1.0
             self.scale, self.some_greedy = inverse * sampled, not sampled
             sampled = torch.tensor(sampled, device=rows.device)
         self.sampled = sampled.expand(*rows.shape[:-1], 1)

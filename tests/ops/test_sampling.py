@@ -116,6 +116,13 @@ class TestTinyTemperatures:
     def test_count_as_one(self, op, call):
         assert_same(op(**call, sampling=Sampling(TINY)), op(**call, sampling=Sampling(COLDEST)))
 
+    @pytest.mark.parametrize("op, call", DIVIDED.values(), ids=DIVIDED)
+    def test_large_ones_count_as_one(self, op, call):
+        hot = torch.tensor([torch.inf, 3e38, 2.0**100, 2.0**64])
+        for name in {"target", "draft", "rows"} & {name for name, x in call.items() if isinstance(x, torch.Tensor)}:
+            call = call | {name: call[name].index_fill(-1, torch.tensor([3]), torch.inf)}  # over infinity a NaN
+        assert_same(op(**call, sampling=Sampling(hot)), op(**call, sampling=Sampling(1 / COLDEST)))
+
     def test_the_largest_logit_wins(self):
         rows = torch.tensor([[1.0, 8.0, 9.0], [9.0, 1.0, 9.0], [-90.0, -80.0, -10.0], [1e19, 2e18, 1.5e19]])
         status = torch.empty(4, dtype=torch.int32)

@@ -7,13 +7,13 @@ from specdec_kernels import Sampling
 from specdec_kernels.backends.reference import mass
 
 LARGEST = np.finfo(np.float32).max
-COLDEST = 2.0**-64  # docs/noise.md: a temperature below it counts as this one
+COLDEST = 2.0**-64  # docs/noise.md: a temperature below it counts as this one, one above 1 / COLDEST as that
 
 
 def scaled(row, temperature):
     """float32 logits over the temperature, -inf for no weight."""
     with np.errstate(over="ignore", invalid="ignore"):
-        x = row.float().numpy() * (np.float32(1) / np.float32(max(temperature, COLDEST)))
+        x = row.float().numpy() * (np.float32(1) / np.float32(min(max(temperature, COLDEST), 1 / COLDEST)))
     return np.where(np.isnan(x), -np.inf, np.minimum(x, LARGEST)).astype(np.float32)
 
 

@@ -143,13 +143,14 @@ SPECDEC_HD LawWithStats without_stats(const Law& law) { return {law, kNoMass, kN
 SPECDEC_HD bool may_need_sum(const specdec_law& p) { return p.space == SPECDEC_LOGITS; }
 
 // Every temperature between 0 and this one counts as this one. Logits that are not zero differ by far more than so
-// little, but above 2^64 times the largest float that 1/T makes of them they would all be equal.
-constexpr float kColdest = 0x1p-64f;
+// little, but above 2^64 times the largest float that 1/T makes of them they would all be equal. Every temperature above
+// the hottest counts as that one: infinity would make a NaN of +inf.
+constexpr float kColdest = 0x1p-64f, kHottest = 0x1p64f;
 
 SPECDEC_HD Law law_of(int32_t space, float t, int32_t* status) {
   if (!(t >= 0.0f)) *status |= SPECDEC_STATUS_PARAMETER;
   if (!(t >= kSmallest)) return {space, 1.0f, true};
-  return {space, 1.0f / max(t, kColdest), false};
+  return {space, 1.0f / min(max(t, kColdest), kHottest), false};
 }
 
 SPECDEC_HD Law law_at(const specdec_law& p, int64_t outer, int64_t inner, int32_t* status) {

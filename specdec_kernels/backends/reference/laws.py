@@ -9,7 +9,7 @@ A law comes as a ``Law`` whose temperature is a tensor [...] beside rows [..., V
 
 import torch
 
-from specdec_kernels._constants import COLDEST, LARGEST, SMALLEST
+from specdec_kernels._constants import COLDEST, HOTTEST, LARGEST, SMALLEST
 from specdec_kernels.backends.reference import filters
 from specdec_kernels.calls.values import BEFORE_TEMPERATURE, DIVIDED, Law, filters_of
 
@@ -75,7 +75,7 @@ def log_weights(values, law):
 
 def inverse_of(temperature):
     """What logits are multiplied by: 1 / T, and 1 where the argmax has all the weight."""
-    return torch.where(temperature >= SMALLEST, 1 / temperature.clamp(min=COLDEST), 1.0)
+    return torch.where(temperature >= SMALLEST, 1 / temperature.clamp(COLDEST, HOTTEST), 1.0)
 
 
 def scaled(values, temperature):
