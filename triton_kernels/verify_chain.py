@@ -701,7 +701,7 @@ def verify_chain(call):
         return filtered_race(call, requests, width, rows)
     block = call.method == "block" and not race
     draft, packed = None if race else call.draft, ragged and call.request_index is None
-    own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
+    own_law = call.draft is not None and call.draft.numel() > 0 and _launch.is_own(call.draft_law, call.target_law)
     scanned = _launch.scanned_sides(call, draft)
     learns = not race and _launch.learns(call, draft, own_law, scanned)
     words = _cuts.words_of(vocab, rows, target.device, scanned)
