@@ -260,6 +260,12 @@ FAULTS = {
         "status |= i < 32 ? static_cast<unsigned>(word(i, 1)) : 0;",
         "tests/backends/test_cuda_edges.py -k every_part",
     ),
+    "pairs, CUDA: filters do not wait for an argmax before them": Fault(
+        "csrc/cuda/rows/filtered_row.cuh",
+        "    __syncthreads();  // what an argmax",
+        "    if (side == 1) __syncthreads();  // what an argmax",
+        "tests/backends/test_cuda_filters.py -k figures_of_pairs",
+    ),
     "CUDA: the eighth block of a cluster takes the first one's tiles": Fault(
         "csrc/cuda/rows/pair_sums.cuh",
         "for (int tile = part.rank * warps_in_block() + warp_id();",
@@ -291,6 +297,12 @@ FAULTS = {
         "tests/backends/test_cpu_bounds.py",
     ),
     # Triton.
+    "cutoff, Triton: what ties with the argmax stays": Fault(
+        "triton_kernels/cutoff.py",
+        "own_rules = rules_of(rules, greedy)",
+        "own_rules = rules",
+        "tests/ops/test_cutoff.py -k one_of_equal",
+    ),
     "count_tokens, Triton: old counts stay": Fault(
         "triton_kernels/count_tokens.py",
         "mask=there & (seen == 0))",

@@ -1,0 +1,126 @@
+"""Calls of ops on rows with everything at once, as no table of cases has them: of each number there is one call."""
+
+import random
+
+import torch
+
+from specdec_kernels import Sampling
+from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged
+from tests.support.edits import random_edits
+from tests.support.trees import leaves_of, tree_call
+
+TEMPERATURES = (1.0, 0.6, 0.0, 1.7, 0.05, 100.0)
+OPS_ON_ROWS = ("race_sample", "race_topk", "cutoff", "logprobs", "residual", "overlap")
+
+
+def random_call(number, most=4097):
+    """(op, arguments, parts of groups by name as ``support.ops`` takes them), of at most so many tokens."""
+    r = random.Random(number)
+    maker = r.choice((random_chain, random_tree, random_rows))
+    return maker(
+        r, min(most, r.choice([r.randint(1, 8), r.randint(1, 140), r.randint(140, 700), 257, 1000, 2049, 4097]))
+    )
+
+
+def random_chain(r, vocabulary):
+    requests, slots, space = r.randint(1, 5), r.randint(0, 6), r.choice(["logits"] * 4 + ["probs"])
+    own_vocabulary = r.choice([vocabulary, r.randint(1, vocabulary)])
+    call = chain_call(r.randrange(2**31), requests, slots, vocabulary, own_vocabulary, r.choice(DTYPES), space)
+    call["method"] = r.choice(["rejection", "rejection", "block", "race"])
+    if space == "logits":
+        with_odd_rows(r, call)
+        with_laws(r, call, requests, (slots + 1,))
+    if call["method"] == "race" or r.random() < 0.1:
+        without_draft(call)
+    elif own_vocabulary < vocabulary and r.random() < 0.5:
+        call["draft.map"] = torch.tensor(sorted(r.sample(range(vocabulary), own_vocabulary)), dtype=torch.int32)
+    if call["method"] == "rejection" and call["draft"] is not None and r.random() < 0.2:
+        call[r.choice(["draft_prob", "epsilon"])] = r.random() / 2
+    if "edits" not in call and r.random() < 0.3:
+        call = ragged(call, torch.tensor([r.randint(0, slots) for _ in range(requests)]))
+        call["packing.max_drafts"] = r.randint(max(0, slots - 1), slots + 2)
+    elif r.random() < 0.2:
+        call["request_index"] = torch.tensor([r.randrange(-1, requests) for _ in range(requests)], dtype=torch.int32)
+    return "verify_chain", laid_out(r, call)
+
+
+def random_tree(r, vocabulary):
+    requests, nodes = r.randint(1, 4), r.randint(1, 9)
+    method = r.choice(["rejection", "rejection", "traversal", "race", "paths"])
+    call = tree_call(
+        r.randrange(2**31), requests, nodes, vocabulary, dtype=r.choice(DTYPES),
+        replacement=method == "rejection" and r.random() < 0.3,
+    ) | {"method": method}  # fmt: skip
+    with_odd_rows(r, call)
+    with_laws(r, call, requests, (nodes,))
+    if method == "race":
+        without_draft(call)
+    if method == "paths":
+        call["leaves"] = leaves_of(call["parents"])
+    return "verify_tree", laid_out(r, call)
+
+
+def random_rows(r, vocabulary):
+    count, op, generator = r.randint(1, 6), r.choice(OPS_ON_ROWS), torch.Generator().manual_seed(r.randrange(2**31))
+    rows = 2 * torch.randn(2, count, vocabulary, generator=generator).to(r.choice(DTYPES))
+    noise = {"seed": torch.randint(-(2**62), 2**62, (count,), generator=generator), "position": r.randrange(2**31)}
+    tokens = torch.randint(-2, vocabulary + 2, (count,), generator=generator)
+    call = {
+        "race_sample": {"target": rows[0]} | noise,
+        "race_topk": {"draft": rows[0], "k": r.randint(1, min(vocabulary, 12))} | noise,
+        "cutoff": {"rows": rows[0]},
+        "logprobs": {"rows": rows[0], "tokens": tokens, "top": r.choice([0, min(5, vocabulary)])},
+    }.get(op, {"target": rows[0], "draft": rows[1]})
+    with_odd_rows(r, call)
+    with_laws(r, call, count, (), draft=op in ("residual", "overlap"))
+    return op, laid_out(r, call)
+
+
+def with_odd_rows(r, call):
+    for name in ("target", "draft", "rows"):
+        flat = call.get(name, torch.empty(0, 1)).flatten(0, -2)
+        kinds = list(adversarial_rows(flat.shape[-1], r.randrange(100)).values())
+        for row in flat if name in call else ():
+            if r.random() < 0.3:
+                row.copy_(r.choice(kinds))
+
+
+def with_laws(r, call, count, rows, draft=True):
+    """Sampling and edits of the target, and sampling of the draft."""
+    if r.random() < 0.7:
+        call["sampling"] = random_sampling(r, count)
+        call.pop("temperature", None)
+    if draft and r.random() < 0.4:
+        call["draft.sampling"] = random_sampling(r, count)
+    if r.random() < 0.35:
+        vocabulary = next(call[name] for name in ("target", "rows", "draft") if name in call).shape[-1]
+        edits = random_edits(count, *rows, vocabulary=vocabulary, seed=r.randrange(10**6))
+        off = {"allowed": None, "bias": None, "repetition": 1.0, "frequency": 0.0, "presence": 0.0, "pending": None}
+        call["edits"] = edits._replace(**{name: value for name, value in off.items() if r.random() < 0.35})
+
+
+def random_sampling(r, count):
+    """Each number is on or off, one for all or one for each."""
+
+    def number(off, values, dtype=torch.float32):
+        if r.random() < 0.35:
+            return off
+        return r.choice([r.choice(values), torch.tensor([r.choice(values) for _ in range(count)], dtype=dtype)])
+
+    after = r.choice([("top_k", "min_p"), ("top_k",), ("min_p",), ()])
+    return Sampling(
+        number(1.0, TEMPERATURES), number(0, (0, 1, 2, 5, 20, 50, 10**6), torch.int64),
+        number(1.0, (1.0, 0.9, 0.5, 0.0, 0.99, 0.1, 0.999999)), number(0.0, (0.0, 0.05, 0.5, 1.0, 0.001)), after,
+        r.choice(["first", "all"]), r.random() < 0.7, r.random() < 0.15,
+    )  # fmt: skip
+
+
+def without_draft(call):
+    call["draft"] = None
+    call.pop("draft.sampling", None)
+
+
+def laid_out(r, call):
+    """With rows that begin and end anywhere."""
+    own = {name: call[name] for name in ("target", "draft", "rows") if call.get(name) is not None and r.random() < 0.4}
+    return call | {name: poisoned(rows, r.randint(0, 9), r.randint(0, 9)) for name, rows in own.items()}
