@@ -1,6 +1,7 @@
 """Kernels that verify speculative decoding: exact, reproducible, without writing anything of the vocabulary's size."""
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,8 +65,18 @@ __all__ = [
 __version__ = "0.1.0"
 
 if not TYPE_CHECKING:
+
+    def _check_place(module: Any, *expected: str) -> None:
+        """Raise if a part comes from elsewhere: an installation's finder fills what a checkout on PYTHONPATH lacks."""
+        place, wanted = (os.path.dirname(os.path.realpath(file)) for file in (module.__file__, __file__))
+        if place not in [os.path.normpath(os.path.join(wanted, name)) for name in expected]:
+            raise ImportError(
+                f"{module.__name__}: expected it beside {wanted}, from which {__name__} was imported; got {place} "
+                "(build that checkout, or take it off PYTHONPATH)"
+            )
+
     # It notices forks (csrc/cpu/dispatch.cpp), so it is there before any; it needs no torch.
-    importlib.import_module(f"{__name__}._C")
+    _check_place(importlib.import_module(f"{__name__}._C"), ".")
 
     _MODULES = ("backends", "headers", "layout", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {

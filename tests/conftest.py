@@ -4,6 +4,7 @@ import collections
 import contextlib
 import importlib.util
 import os
+import pathlib
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
     ("triton-device",) if HAS_TRITON and torch.cuda.is_available() else ()
 )
 INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else ()
+BY_BACKEND = ("backend", "kernels", "other_backend", "quick_backend", "fast_backend")  # fixtures, below
 BACKENDS = (ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED)
 
 
@@ -46,7 +48,20 @@ def pytest_collection_modifyitems(items):
         return marker is not None and marker.args != (False,)
 
     items[:] = [item for item in items if kept(item)]
+    refuse_without_backend(items)
     thin_out(items)
+
+
+def refuse_without_backend(items):
+    """A test of an op that asks for no backend runs on the CPU's alone, and nobody would see it."""
+    ops = pathlib.Path(__file__).parent / "ops"
+    without = [
+        item.nodeid for item in items
+        if ops in item.path.parents and item.get_closest_marker("one_backend") is None
+        and not {*BY_BACKEND} & {*item.fixturenames}
+    ]  # fmt: skip
+    if without:
+        raise pytest.UsageError(f"no fixture for backends, and no marker `one_backend`: {', '.join(without)}")
 
 
 def thin_out(items):

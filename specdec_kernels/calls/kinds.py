@@ -2,11 +2,18 @@
 
 import functools
 import math
+from collections.abc import Sequence
 
 import torch
 
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.values import Edit, Law, Noise
+
+_ANNOTATIONS = {
+    "Tensor": torch.Tensor, "Tensor?": torch.Tensor | None,
+    "Tensor(!)": torch.Tensor, "Tensor(!)?": torch.Tensor | None,
+    "Tensor(!)[]": Sequence[torch.Tensor], "bool": bool, "str": str, "SymInt": int,
+}  # fmt: skip
 
 
 class Kind:
@@ -32,6 +39,11 @@ class Kind:
     def is_tensor(self):
         """Whether every call has a tensor here."""
         return self._schema in ("Tensor {}", "Tensor(!) {}")
+
+    @property
+    def annotation(self):
+        """The type of what a call has here."""
+        return _ANNOTATIONS[self._schema.split()[0]]
 
     def schema(self, name):
         return self._schema.format(name)
@@ -104,6 +116,10 @@ class Either(Kind):
         super().__init__(f"Tensor? {{0}}s, {type_} {{0}}", None, role, shape, least, most)
         self.type, self._nothing = type_, 0.0 if type_ == "float" else 0
 
+    @property
+    def annotation(self):
+        return (float if self.type == "float" else int) | torch.Tensor
+
     def taken(self, name, x, shape, device, seen=None):
         """It, once it is found fit; a tensor of numbers as ``inputs.number`` has it."""
         if self.type == "float":
@@ -121,9 +137,11 @@ class Either(Kind):
 class Group(Kind):
     """A value of several parts, a NamedTuple."""
 
+    annotation = None
+
     def __init__(self, type_, role, shape, shown=None, /, **kinds):
         super().__init__(None, shown, role, shape)
-        self._type, self.kinds = type_, kinds
+        self.annotation, self.kinds = type_, kinds
         self._numbers = list(dict.fromkeys(kind.type for kind in kinds.values() if isinstance(kind, Either)))
 
     def schema(self, name):
@@ -149,7 +167,7 @@ class Group(Kind):
             if isinstance(kind, Either):
                 number = next(numbers[kind.type])
                 parts[i] = number if parts[i] is None else parts[i]
-        return self._type(*parts)
+        return self.annotation(*parts)
 
 
 class Output(Kind):

@@ -5,8 +5,8 @@ implementations, and the making and checking of outputs. ``OPS`` has all by name
 ``specdec_kernels.sharded.parts`` once these are imported.
 """
 
-import collections
 import string
+from typing import NamedTuple
 
 import torch
 from torch._C import _functorch, _len_torch_dispatch_stack, _len_torch_function_stack
@@ -54,7 +54,7 @@ class Op:
     Attributes
     ----------
     Call : type
-        The NamedTuple of the arguments' names, which a backend's function gets.
+        The NamedTuple of the arguments, which a backend's function gets; ``calls/typed.pyi`` has all for type checkers.
     plan : tuple or None
         What C++ reads of a direct call, item by item: (role, places of the op's arguments, how many of the function's,
         shapes, least, most).
@@ -65,7 +65,7 @@ class Op:
     def __init__(self, name, figures=False, backward=0, result=None, sizes=None, names=None, **arguments):
         self.name, self.arguments, self.result = name, arguments, result
         self.figures, self._backward, self._sizes = figures, backward, sizes or {}
-        self.Call = collections.namedtuple(name, arguments)
+        self.Call = NamedTuple(name, [(each, kind.annotation) for each, kind in arguments.items()])
         self.plan, self.names = (None, names) if names else _plan(arguments, self._sizes)
         self._kinds = tuple(arguments.values())
         self._written = bytes(kind.written for kind in self._kinds)

@@ -7,12 +7,11 @@ import importlib
 import json
 
 from specdec_kernels.cli import options
-from specdec_kernels.studies import drawing, methods, optimum, paths, trees
+from specdec_kernels.studies import drawing, methods, trees
 from specdec_kernels.studies.figures import FIGURES, PAIR
 
-PLAYED = {"trees": trees, "methods": methods, "paths": paths}  # by a pair of models of the user's choice
-OF_EMBEDDED = FIGURES | {"optimum": optimum.figure}
-NAMES = (*OF_EMBEDDED, *PLAYED)
+PLAYED = {"trees": trees, "methods": methods}  # by a pair of models of the user's choice
+NAMES = (*FIGURES, *PLAYED)
 
 
 def figure_name(word: str) -> str:
@@ -29,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=options.folder, default="docs/figures", help="folder (default: docs/figures)")
     parser.add_argument("--runs", type=options.whole(100), default=5000, help="simulated runs a point (default: 5000)")
     parser.add_argument("--no-png", action="store_true", help="write the JSON only, which needs no matplotlib")
-    played = parser.add_argument_group("trees, methods, paths: tokens a round by number of drafted tokens")
+    played = parser.add_argument_group("trees, methods: tokens a round by number of drafted tokens")
     played.add_argument("--target", default=PAIR[0], help="model directory (default: the embedded target)")
     played.add_argument("--draft", default=PAIR[1], help="model directory (default: the embedded draft)")
     played.add_argument(
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.no_png:
         importlib.import_module("matplotlib")
     for name in args.names or NAMES:
-        figure = figure_of_a_pair(name, args) if name in PLAYED else OF_EMBEDDED[name](args.runs)
+        figure = figure_of_a_pair(name, args) if name in PLAYED else FIGURES[name](args.runs)
         (args.out / f"{name}.json").write_text(json.dumps(figure, indent=1) + "\n")
         if not args.no_png:
             drawing.draw(figure, args.out / f"{name}.png")

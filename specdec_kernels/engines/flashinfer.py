@@ -148,11 +148,6 @@ def top_p_renorm_probs(
     Tensor
         float32 [B, V], as FlashInfer's.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> top_p_renorm_probs(torch.tensor([[0.5, 0.3, 0.2]]), 0.6)
@@ -177,11 +172,6 @@ def top_k_renorm_probs(probs: torch.Tensor, top_k: Counter, is_deterministic: bo
     -------
     Tensor
         [B, V] of the type of `probs`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
 
     Examples
     --------
@@ -211,11 +201,6 @@ def top_k_mask_logits(logits: torch.Tensor, top_k: Counter) -> torch.Tensor:
     -------
     Tensor
         [B, V] of the type of `logits`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
 
     Examples
     --------
@@ -254,11 +239,6 @@ def sampling_from_logits(
     Tensor
         [B], int32 or of the type of `indices`.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> sampling_from_logits(torch.tensor([[0.0, 50.0], [50.0, 0.0]]), seed=1, offset=0)
@@ -293,11 +273,6 @@ def sampling_from_probs(
     -------
     Tensor, or tuple of Tensor
         [B], int32 or of the type of `indices`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
 
     Examples
     --------
@@ -334,11 +309,6 @@ def min_p_sampling_from_probs(
     -------
     Tensor, or tuple of Tensor
         [B], int32 or of the type of `indices`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
 
     Examples
     --------
@@ -379,11 +349,6 @@ def top_k_top_p_sampling_from_logits(
     -------
     Tensor
         [B], int32 or of the type of `indices`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
 
     Examples
     --------

@@ -92,11 +92,6 @@ def tree_speculative_sampling_target_only(
     tree_valid : Tensor, optional
         See the module.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> predicts, path, num = torch.zeros(2).int(), torch.full((1, 2), -1).int(), torch.zeros(1).int()
@@ -149,11 +144,6 @@ def verify_tree_greedy(
         As in `tree_speculative_sampling_target_only`.
     target_predict : Tensor
         int64 or int32 [B, N]: the token after each node.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
 
     Examples
     --------
@@ -216,11 +206,6 @@ def chain_speculative_sampling_triton(
         float32, bfloat16 or float16 [B, K + 1, V]; [B, K or more, V].
     block_verification : bool
         ``method="block"`` of `verify_chain`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
 
     Examples
     --------

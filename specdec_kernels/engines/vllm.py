@@ -107,8 +107,6 @@ def rejection_sample(
     ------
     NotImplementedError
         Synthetic rates, watermarks, FLy.
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
 
     Examples
     --------
@@ -210,11 +208,6 @@ def gumbel_sample(
     Tensor
         int64 [N].
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> slot, seed, pos = torch.zeros(1, dtype=torch.int32), torch.tensor([7]), torch.tensor([4])
@@ -289,11 +282,6 @@ def apply_top_k_top_p(
     -------
     Tensor
         `logits`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
 
     Examples
     --------

@@ -76,8 +76,6 @@ def rejection_sample(
     ------
     NotImplementedError
         Synthetic rates, FLy.
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
 
     Examples
     --------

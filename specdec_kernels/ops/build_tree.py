@@ -98,11 +98,6 @@ def build_tree(
     BuiltTrees
         ``(mask, positions, node_index, first_child, next_sibling)``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     References
     ----------
     Li et al. 2024, "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees".

@@ -50,11 +50,6 @@ def coin(
     Tensor
         float32, exact, of the broadcast shape; on the tensors' device, or on the CPU if all are numbers.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     References
     ----------
     Salmon, Moraes, Dror, Shaw 2011 (Philox).

@@ -53,11 +53,6 @@ def compact_kv(
         int32 [B], overwritten: 8 where a path does not rise or leaves a cache, a page does not exist, or ``prefix_len``
         is negative. Nothing is moved from there on.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch, specdec_kernels

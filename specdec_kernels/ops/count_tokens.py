@@ -44,11 +44,6 @@ def count_tokens(
     status : Tensor, optional
         int32 [B], overwritten: 8 where ``num`` is outside of [0, n] and counts as the nearest of these.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch, specdec_kernels

@@ -96,13 +96,6 @@ def cutoff(
     Cut
         ``(value, last, count, mass, max)``, [...] each.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-    RuntimeError
-        With ``check=True``; or if the backend cannot run here, or knows no filters.
-
     References
     ----------
     Fan, Lewis, Dauphin 2018 (top-k); Holtzman et al. 2020 (top-p); Nguyen et al. 2024 (min-p).

@@ -126,13 +126,6 @@ def logprobs(
     Logprobs
         ``(logprob, rank, top_tokens, top_logprobs)``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-    RuntimeError
-        With ``check=True``; or if the backend cannot run here, or has no such op.
-
     Examples
     --------
     >>> import torch, specdec_kernels

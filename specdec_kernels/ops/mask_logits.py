@@ -43,11 +43,6 @@ def mask_logits(
     Tensor
         [..., V] of the type of ``rows``. NaN stays.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch

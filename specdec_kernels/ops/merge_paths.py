@@ -56,11 +56,6 @@ def merge_paths(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | Non
     MergedPaths
         ``(draft_tokens, parents, leaves)``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch, specdec_kernels

@@ -96,13 +96,6 @@ def overlap(
     Overlap
         ``(accept, tv, kl, harmonic)``, float32 [...] each.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-    RuntimeError
-        With ``check=True``; or if the backend cannot run here.
-
     References
     ----------
     Leviathan, Kalman, Matias 2023 (acceptance); Kobus, Gündüz 2025, Lemma 3.1 (harmonic).

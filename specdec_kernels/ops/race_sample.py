@@ -80,13 +80,6 @@ def race_sample(
     Tensor
         int64 [...]: always inside [0, V). NaN logits have no weight; a row without any gives token 0.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-    RuntimeError
-        With ``check=True``; or if the backend cannot run here.
-
     References
     ----------
     Maddison, Tarlow, Minka 2014 (A* sampling); Kobus, Gündüz 2025.

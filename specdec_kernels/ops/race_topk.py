@@ -70,13 +70,6 @@ def race_topk(
     Tensor
         int64 [..., k]; -1 in the last places where fewer than k tokens have positive weight, or are kept by filters.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-    RuntimeError
-        With ``check=True``; or if the backend cannot run here.
-
     References
     ----------
     Kool, van Hoof, Welling 2019 (Gumbel top-k); Kobus, Gündüz 2025.

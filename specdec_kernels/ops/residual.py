@@ -102,8 +102,6 @@ def residual(
     ------
     TypeError, ValueError
         Naming the argument, what was expected and what came; also if an argument requires grad, for this op has none.
-    RuntimeError
-        With ``check=True``; or if the backend cannot run here.
 
     References
     ----------

@@ -39,11 +39,6 @@ def store_rows(rows: torch.Tensor, cache: torch.Tensor, *, slots: torch.Tensor, 
     Tensor
         ``cache``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch

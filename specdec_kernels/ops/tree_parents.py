@@ -63,11 +63,6 @@ def tree_parents(
     TreeParents
         ``(parents, ranks)``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch, specdec_kernels

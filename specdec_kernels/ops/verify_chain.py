@@ -159,13 +159,6 @@ def verify_chain(
     Verdict
         ``(tokens, num_accepted, status)``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-    RuntimeError
-        With ``check=True``; or if the backend cannot run here.
-
     References
     ----------
     Leviathan, Kalman, Matias 2023 (Algorithm 1); Chen et al. 2023; Kobus, Gündüz 2025, "Speculative Decoding via

@@ -100,13 +100,6 @@ def verify_links(
         ``(tokens, path, num_accepted, status)``. Bit 8 of the status also tells of a link that the walk met and that is
         neither -1 nor a node's, or of siblings in a circle.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-    RuntimeError
-        With ``check=True``; or if the backend cannot run here.
-
     References
     ----------
     Miao et al. 2024, SpecInfer; the walk of SGLang's ``tree_speculative_sampling_target_only`` and of its

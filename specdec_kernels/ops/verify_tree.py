@@ -176,8 +176,6 @@ def verify_tree(
     TypeError, ValueError
         Naming the argument, what was expected and what came. Entries of ``parents`` are looked at on a CPU; elsewhere a
         bad one counts as absent and sets status 8.
-    RuntimeError
-        With ``check=True``; or if the backend cannot run here.
 
     References
     ----------

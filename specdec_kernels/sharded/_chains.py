@@ -55,11 +55,6 @@ def verify_chain(
     Returns
     -------
     Verdict
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
     """
     draft, rows_name = laws.drafted(draft)
     rows, (cu_drafts, by_rows, max_drafts) = draft.rows, ends_of(packing)

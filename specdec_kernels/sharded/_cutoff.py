@@ -40,11 +40,6 @@ def cutoff(
     -------
     Cut
         Of the whole rows, on every rank.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
     """
     inputs.check_rows("rows", rows)
     if not may_filter(sampling):

@@ -50,11 +50,6 @@ def logprobs(
     -------
     Logprobs
         Of the whole rows, on every rank.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
     """
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device

@@ -55,11 +55,6 @@ def verify_tree(
     Returns
     -------
     TreeVerdict
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
     """
     draft, rows_name = laws.drafted(draft)
     rows = draft.rows

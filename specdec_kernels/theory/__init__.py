@@ -4,6 +4,9 @@ Laws are 1-D arrays of float64 (anything ``numpy.asarray`` takes); ``p`` is alwa
 functions need numpy only; `paths_expected_accepted`, whose rule is the reference backend's, needs torch. The papers are
 Leviathan, Kalman and Matias (2023), Yin et al. (2024), Sun et al. (2024), Kobus and Gündüz (2025), Weng et al. (2025),
 Toner et al. (2025); ``docs/theory.md`` explains each formula and lists their misprints.
+
+Each function raises a ``ValueError`` that names the argument, for a law with a negative entry or a sum that is not 1
+within 1e-6, for lengths that differ, and for numbers, trees and names that are out of range or unknown.
 """
 
 from specdec_kernels.theory.chains import (

@@ -31,11 +31,6 @@ def acceptance(p: ArrayLike, q: ArrayLike) -> float:
     -------
     float
 
-    Raises
-    ------
-    ValueError
-        If a law is negative, does not sum to 1 within 1e-6, or the lengths differ.
-
     References
     ----------
     Leviathan, Kalman and Matias (2023), Theorem 3.5; Yin et al. (2024), Theorems 1 and 2.
@@ -66,11 +61,6 @@ def total_variation(p: ArrayLike, q: ArrayLike) -> float:
     float
         In [0, 1].
 
-    Raises
-    ------
-    ValueError
-        As `acceptance`.
-
     Examples
     --------
     >>> round(total_variation([.4, .3, .2, .1], [.1, .2, .3, .4]), 12)
@@ -92,11 +82,6 @@ def expected_accepted(betas: ArrayLike) -> float:
     -------
     float
         One less than the expected number of emitted tokens.
-
-    Raises
-    ------
-    ValueError
-        If an acceptance is outside [0, 1].
 
     References
     ----------
@@ -125,11 +110,6 @@ def expected_tokens(alpha: ArrayLike, k: int) -> float:
     Returns
     -------
     float
-
-    Raises
-    ------
-    ValueError
-        If `alpha` is outside [0, 1] or has fewer than `k` entries, or `k` is negative.
 
     References
     ----------
@@ -160,11 +140,6 @@ def speedup(alpha: ArrayLike, k: int, c: float) -> float:
     Returns
     -------
     float
-
-    Raises
-    ------
-    ValueError
-        As `expected_tokens`, or if `c` is negative or not finite.
 
     References
     ----------
@@ -206,11 +181,6 @@ def best_draft_length(alpha: ArrayLike, c: float, max_k: int = 64) -> int:
     Returns
     -------
     int
-
-    Raises
-    ------
-    ValueError
-        As `speedup`.
 
     References
     ----------
@@ -263,11 +233,6 @@ def expected_rejections(target: ArrayLike, draft: ArrayLike, x0: ArrayLike, draf
     -------
     float
 
-    Raises
-    ------
-    ValueError
-        If a row is not a law, a shape does not fit, or `drafts` is less than 1.
-
     References
     ----------
     Yin et al. (2024), Theorems 1 and 3, Equation 22 (their p is the draft, their q the target).
@@ -316,11 +281,6 @@ def over_acceptance(p: ArrayLike, q: ArrayLike, epsilon: float, residual: str = 
     OverAcceptance
         ``(reject, loss)``.
 
-    Raises
-    ------
-    ValueError
-        As `acceptance`, or if `epsilon` is negative or `residual` unknown.
-
     References
     ----------
     Yin et al. (2024), Theorems 4 and 5; their appendix E.2 drops the factor 1/2 of the loss.
@@ -360,11 +320,6 @@ def block_expected_accepted(p: ArrayLike, q: ArrayLike, k: int | None = None) ->
     -------
     float
         Never less than rejection's: ``expected_accepted`` of the acceptance of each position.
-
-    Raises
-    ------
-    ValueError
-        As `acceptance`, if `k` is negative, or if it is missing or given where it should not.
 
     References
     ----------

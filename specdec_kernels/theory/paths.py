@@ -31,11 +31,6 @@ def paths_expected_accepted(p: ArrayLike, q: ArrayLike, n: int, k: int) -> float
     float
         With one chain, `block_expected_accepted`.
 
-    Raises
-    ------
-    ValueError
-        As `acceptance`, or if `n` is below 1 or `k` negative.
-
     Examples
     --------
     >>> p, q = [.4, .3, .2, .1], [.1, .2, .3, .4]

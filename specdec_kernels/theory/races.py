@@ -39,11 +39,6 @@ def race_acceptance(p: ArrayLike, q: ArrayLike, by_token: bool = False) -> float
     -------
     float, or float64 [V]
 
-    Raises
-    ------
-    ValueError
-        If a law is negative, does not sum to 1 within 1e-6, or the lengths differ.
-
     References
     ----------
     Kobus and Gündüz (2025), Algorithm 2; Li and Anantharam (2021) for the exact form.
@@ -78,11 +73,6 @@ def race_bounds(p: ArrayLike, q: ArrayLike) -> RaceBounds:
     RaceBounds
         From below ``harmonic = sum pq / (p + q)``, the sharper ``joint = sum pq / (p + q - pq)`` and
         ``variation = (1 - TV) / (1 + TV)``; from above ``upper = 1 - TV``.
-
-    Raises
-    ------
-    ValueError
-        As `race_acceptance`.
 
     References
     ----------
@@ -125,11 +115,6 @@ def race_rank_law(p: ArrayLike, q: ArrayLike, max_rank: int | None = None) -> np
     float64 [min(max_rank, V)]
         Entry r is the probability of rank r + 1. All V ranks sum to the p-mass of the tokens with q > 0: a winner
         that the draft cannot give has no rank.
-
-    Raises
-    ------
-    ValueError
-        As `race_acceptance`, or if `max_rank` is less than 1.
 
     References
     ----------

@@ -30,11 +30,6 @@ def drafting_acceptance(p: ArrayLike, q: ArrayLike, a: float) -> float:
     -------
     float
 
-    Raises
-    ------
-    ValueError
-        If a law is negative, does not sum to 1 within 1e-6, the shapes differ, or `a` is outside [0, 1].
-
     References
     ----------
     Toner et al. (2025), Lemma 4.1 (Equation 4).
@@ -73,11 +68,6 @@ def drafting_rate(p: ArrayLike, q: ArrayLike, a: float, lam: float, kind: str = 
     -------
     float
 
-    Raises
-    ------
-    ValueError
-        As `drafting_acceptance`, or if `lam` is negative or `kind` unknown.
-
     References
     ----------
     Toner et al. (2025), appendix A.1.
@@ -112,11 +102,6 @@ def best_draft_prob(p: ArrayLike, q: ArrayLike, lam: float, kind: str = "renewal
     float
         A ratio p/q, 0 or 1.
 
-    Raises
-    ------
-    ValueError
-        As `drafting_rate`.
-
     References
     ----------
     Toner et al. (2025), Lemma 4.4 (Equation 6).
@@ -148,11 +133,6 @@ def drafting_gain_condition(p: ArrayLike, q: ArrayLike, kind: str = "renewal") -
     Returns
     -------
     float
-
-    Raises
-    ------
-    ValueError
-        As `drafting_rate`.
 
     References
     ----------

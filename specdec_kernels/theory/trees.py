@@ -42,11 +42,6 @@ def optimal_nodes(R: ArrayLike, k: int) -> OptimalNodes:
     k : int
         Number of nodes without the root.
 
-    Raises
-    ------
-    ValueError
-        If R is negative, rises or sums to more than 1, or `k` is negative.
-
     References
     ----------
     Kobus and Gündüz (2025), Algorithm 3; Chen et al. (2025).
@@ -92,11 +87,6 @@ def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[in
     -------
     float
         On a chain, `block_expected_accepted`.
-
-    Raises
-    ------
-    ValueError
-        As `acceptance`, or if `parents` is no tree.
 
     References
     ----------
@@ -164,11 +154,6 @@ def tunstall_bound(R: ArrayLike, k: int) -> float:
     float
         Infinite when R is certain.
 
-    Raises
-    ------
-    ValueError
-        If R is not a law or `k` is negative.
-
     References
     ----------
     Kobus and Gündüz (2025), Theorem 4.1 (Equation 26, its last form).
@@ -201,11 +186,6 @@ def tree_bound(R: ArrayLike, k: int) -> float:
     -------
     float
         The infimum over m >= 1.
-
-    Raises
-    ------
-    ValueError
-        If R is negative or sums to more than 1, or `k` is less than 1.
 
     References
     ----------

@@ -114,6 +114,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("name", every_refusal())
 def test_refused(name):
     """A call is good; each change to it is refused by an error that begins with what is wrong."""
@@ -124,6 +125,7 @@ def test_refused(name):
             function(**arguments | changes)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("name", every_call())
 def test_a_tensor_of_another_type_is_refused_by_its_name(name):
     function, arguments = every_call()[name]
@@ -134,6 +136,7 @@ def test_a_tensor_of_another_type_is_refused_by_its_name(name):
                 function(**arguments | {key: x.to(torch.complex64)})
 
 
+@pytest.mark.one_backend
 def test_backends_are_named():
     with (
         pytest.raises(ValueError, match=r"backend: expected one of .*cpu.*; got 'cpuu'"),
@@ -142,7 +145,7 @@ def test_backends_are_named():
         pass
 
 
-def test_seeds_may_be_unsigned():
+def test_seeds_may_be_unsigned(backend):
     assert race_sample(ROWS[0], seed=2**64 - 1, position=0) == race_sample(ROWS[0], seed=-1, position=0)
 
 
@@ -194,7 +197,7 @@ def test_bounds_that_point_outside_are_reported_not_followed(backend, cu_drafts,
             assert verdict.tokens[b].tolist() == [0, -1, -1]
 
 
-def test_more_drafts_than_the_width_are_cut_off():
+def test_more_drafts_than_the_width_are_cut_off(backend):
     verdict = ragged_chain(**{"packing.max_drafts": 1})
     assert verdict.tokens.shape == (3, 2)
     assert (verdict.status & 8).tolist() == [8, 0, 0]

@@ -130,6 +130,7 @@ class TestNeighbours:
         assert (head.tokens[:, 0] == whole.tokens[:, 0]).all()
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("vocabulary", [300, 128_256])
 def test_threads(threads, vocabulary):
     """More threads take other requests, or other parts of a row; 128,256 tokens are 63 tiles."""
@@ -159,6 +160,7 @@ def test_threads(threads, vocabulary):
         assert_same(parts, results[0])
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("vocabulary", SIZES)
 def test_instruction_sets(isa, vocabulary):
     """The scalar path, AVX2 and AVX-512 agree to the last bit."""
@@ -170,6 +172,7 @@ def test_instruction_sets(isa, vocabulary):
             assert_same(every_op(vocabulary), expected)
 
 
+@pytest.mark.one_backend
 def test_an_unknown_instruction_set_is_refused():
     with pytest.raises(ValueError, match="scalar"):
         _C.set_isa("mmx")

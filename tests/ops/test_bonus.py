@@ -257,6 +257,7 @@ class TestBonus:
             assert torch.equal(one_less.num_accepted[whole], expected.num_accepted[whole])
 
 
+@pytest.mark.one_backend
 def test_bad_arguments():
     call, bonus = calls("rejection")
     own, flat = without_last_rows(call), packed(call)

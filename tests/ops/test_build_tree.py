@@ -283,6 +283,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.one_backend
 def test_outputs_that_share_memory():
     both = torch.zeros(2, 6, dtype=torch.int64)
     with pytest.raises(ValueError, match="out"):

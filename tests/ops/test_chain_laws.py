@@ -22,6 +22,7 @@ def accepted_and_total_variation(draft_length, draft_prob=1.0, epsilon=0.0):
     return accepted, float((first - P.double()).abs().sum() / 2)
 
 
+@pytest.mark.one_backend
 class TestExactly:
     """Every coin and every draw of the oracle, enumerated."""
 

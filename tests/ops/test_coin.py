@@ -93,12 +93,13 @@ def test_uniform(quick_backend):
     assert_law(16 * pairs[:, 0] + pairs[:, 1], [1] * 256)
 
 
-def test_every_number_counts():
+def test_every_number_counts(backend):
     here = coin(1, torch.arange(1000))
     for other in ({"seed": 2}, {"nonce": 1}, {"stream": 4}, {"index": 1}, {"seed": 1 << 32 | 1}):
         assert (here == coin(**{"seed": 1, "position": torch.arange(1000)} | other)).float().mean() < 0.01
 
 
+@pytest.mark.one_backend
 def test_threads_change_nothing():
     before = torch.get_num_threads()
     one = coin(1, torch.arange(5000))
@@ -131,12 +132,14 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.one_backend
 def test_out_has_memory_of_its_own():
     room = torch.zeros(4, dtype=torch.int32)
     with pytest.raises(ValueError, match="out: expected memory of its own; got some of seed's"):
         coin(room, 0, out=room.view(torch.float32))
 
 
+@pytest.mark.one_backend
 def test_where_the_tensors_are():
     assert coin(1, seeds(3).to("meta")).device.type == "meta"
     with specdec_kernels.backend("reference"):

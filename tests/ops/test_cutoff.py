@@ -52,17 +52,20 @@ def assert_cut(row, sampling):
     return keep
 
 
+@pytest.mark.one_backend
 def test_exponential_of_the_oracle():
     for d, q, n, weight in WEIGHTS:
         assert tuple(map(int, mass.exponential(np.float32(d), np.float32(0)))) == (q, n)
         assert int(mass.weights(np.float32(d), np.float32(0))) == weight
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("d", [-torch.inf, torch.nan, -3.4e38, -1e10, -5.9e6, -60.0, -1e-45, -0.0])
 def test_weights_at_the_ends(d):
     assert int(mass.weights(np.float32(d), np.float32(0))) == (1 << 42 if d > -1 else 0)
 
 
+@pytest.mark.one_backend
 def test_fused_multiply_add_of_the_oracle():
     """Against exact fractions: ties of the last bit, sums that cancel, products far apart from what is added."""
     from fractions import Fraction

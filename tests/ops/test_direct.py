@@ -17,6 +17,8 @@ from tests.support.calls import chain, every_call, rows, tree
 from tests.support.cases import UNTOUCHED, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
+pytestmark = pytest.mark.one_backend
+
 NATIVE = ("cpu", "cuda-host")
 
 

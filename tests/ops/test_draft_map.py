@@ -238,6 +238,7 @@ class TestMapsThatAreNone:
                 assert not figure.isnan().any()
 
 
+@pytest.mark.one_backend
 class TestExactly:
     """Every coin and every draw of the oracle, enumerated: drafts from a part of the vocabulary lose nothing."""
 
@@ -302,6 +303,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("name", ["verify_chain", "verify_tree", "residual", "overlap"])
 def test_tokens_that_the_target_does_not_know(name):
     op, call = CALLS[name]
@@ -309,6 +311,7 @@ def test_tokens_that_the_target_does_not_know(name):
         op(**call | {"draft.map": changed(-1, 70)})
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("name", ["verify_chain", "verify_tree"])
 def test_a_map_of_no_draft(name):
     op, call = CALLS[name]

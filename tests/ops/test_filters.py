@@ -136,6 +136,7 @@ class TestPresets:
             expected = [int(ENGINES[name](x, k, p, mu).sum()) for x in seen]
             assert found.count.tolist() == expected
 
+    @pytest.mark.one_backend
     def test_orders_differ(self):
         """Laws of which the orders keep other numbers of tokens, so that the test above can tell them apart."""
         x = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1]).double().log()
@@ -143,6 +144,7 @@ class TestPresets:
         x = torch.tensor([0.5, 0.2, 0.1, 0.1, 0.1]).double().log()
         assert [int(rule(x, 5, 0.65, 0.3).sum()) for rule in (top_k_first, min_p_first)] == [2, 1]
 
+    @pytest.mark.one_backend
     def test_fields(self):
         rules = {name: getattr(Sampling, name)(0.5, 7, 0.9)[4:7] for name in ENGINES}
         assert rules == {
@@ -396,6 +398,7 @@ CUTS = {
 }
 
 
+@pytest.mark.one_backend
 class TestExactly:
     """Every coin and every draw of the oracle, enumerated."""
 
@@ -581,6 +584,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("fields", [{"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": torch.zeros(64).long()}])
 def test_probabilities_are_final(fields):
     op, call = CALLS["residual"]
@@ -591,12 +595,14 @@ def test_probabilities_are_final(fields):
         op(**call, **{"draft.space": "probs", "draft.sampling": Sampling(**fields)})
 
 
+@pytest.mark.one_backend
 def test_filters_that_are_off_make_a_call_as_before():
     off = Sampling(0.5, top_k=-3, top_p=1.0, min_p=0.0, ties="all", at_temperature=False)
     assert target_law("logits", None, off, (3,), torch.device("cpu")) == Law("logits", 0.5)
     assert target_law("probs", None, off._replace(temperature=1.0), (3,), torch.device("cpu")) == Law("probs", 1.0)
 
 
+@pytest.mark.one_backend
 class TestBoundsOfTheMass:
     """A winner is asked whether it is kept, mostly by bounds on the row's mass. At their edge they must not tell."""
 

@@ -261,6 +261,7 @@ def test_no_requests_in_one_row(backend, method):
     assert (row == UNTOUCHED).all()
 
 
+@pytest.mark.one_backend
 def test_bad_forms():
     call, tokens, places = chain_of("rejection"), room(B * (K + 1)), room(B, K + 1)
     index = torch.arange(B * (K + 1)).view(B, K + 1)

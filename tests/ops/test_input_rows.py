@@ -244,6 +244,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.one_backend
 def test_a_nonce_is_refused_beside_a_call_that_was_remembered():
     verify_chain(**BESIDE)
     with pytest.raises(ValueError, match=r"nonce: expected 0 beside position\.nonces; got 3"):

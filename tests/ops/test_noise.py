@@ -10,6 +10,8 @@ from specdec_kernels.backends.reference import noise
 from specdec_kernels.calls.values import Noise
 from tests.support.laws import FALSE_ALARM, assert_rate
 
+pytestmark = pytest.mark.one_backend
+
 KNOWN_ANSWERS = [  # key (low, high), counter, words: Random123's kat_vectors
     ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((2**32 - 1,) * 2, (2**32 - 1,) * 4, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),

@@ -34,6 +34,8 @@ from tests.support.cases import ragged
 from tests.support.ops import residual, verify_chain, verify_tree
 from tests.support.ranks import on_ranks
 
+pytestmark = pytest.mark.one_backend
+
 ROW = torch.randn(33, generator=torch.Generator().manual_seed(0))
 LAW = Sampling(0.5, 20, 0.75, 0.0625, at_temperature=False, divided=True)
 EDITS = Edits(

@@ -80,6 +80,7 @@ def poison(tensor):
 WITHOUT_STATUS = ("coin", "mask_logits", "merge_paths", "store_rows")  # nothing can be wrong with their numbers
 
 
+@pytest.mark.one_backend
 def test_every_op_is_here():
     named = {op.__name__ for op, _ in CALLS.values()}
     named |= {"compact_kv", "coin", "count_tokens", "cutoff", "logprobs", "mask_logits", "store_rows"}
@@ -322,6 +323,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.one_backend
 class TestMemory:
     """Outputs that share memory with each other or an input are refused; those that lie between them are not."""
 
@@ -442,6 +444,7 @@ def touched(shape, strides, offset):
     return at
 
 
+@pytest.mark.one_backend
 @settings(max_examples=600, deadline=None, derandomize=True)
 @given(views(), views(), views(), views())
 def test_sharing_is_found_exactly(parents, prefix_len, positions, status):
@@ -474,6 +477,7 @@ class TestRaggedDraftProb:
         slots = verify_chain(**self.call(counts, draft_prob=h.repeat_interleave(torch.tensor(counts))))
         assert all(map(torch.equal, each, slots))
 
+    @pytest.mark.one_backend
     def test_one_a_request_needs_two_dimensions(self):
         message = r"draft_prob: expected shape \[6\] \(one a slot\) or \[3, 1\] \(one a request\); got float32 \[3\]"
         with pytest.raises(ValueError, match=message):

@@ -211,6 +211,7 @@ def test_an_argmax_has_no_gradient_and_far_tokens_no_nan(backend):
     assert all(gradient[1:].isfinite().all() for gradient in found)
 
 
+@pytest.mark.one_backend
 def test_distillation_by_overlap_learns():
     """A draft that follows the gradient of KL and of acceptance comes near its target."""
     generator = torch.Generator().manual_seed(9)
@@ -227,6 +228,7 @@ def test_distillation_by_overlap_learns():
     assert (before < 0.8).all()
 
 
+@pytest.mark.one_backend
 def test_gradients_once_and_without_outputs():
     target, draft = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(10))
     draft.requires_grad_()
@@ -239,6 +241,7 @@ def test_gradients_once_and_without_outputs():
         assert not overlap(target, draft).kl.requires_grad
 
 
+@pytest.mark.one_backend
 @pytest.mark.slow
 def test_gradients_through_a_compiled_call():
     target, draft = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(11))

@@ -27,6 +27,7 @@ def accepted_by(law):
     return sum(chance * (len(emitted) - 1) for emitted, chance in law.items())
 
 
+@pytest.mark.one_backend
 class TestExactly:
     """Every tuple of chains, every number of them looked at, the two sides of every coin and every token drawn."""
 
@@ -82,6 +83,7 @@ class TestExactly:
         assert accepted_by(path_law(contexts, 4, 2)) > found
 
 
+@pytest.mark.one_backend
 class TestBiasIsCaughtExactly:
     """Rules that go wrong in one point fail the checks above."""
 
@@ -218,6 +220,7 @@ def test_a_request_is_decided_as_alone():
 
 
 class TestRefusals:
+    @pytest.mark.one_backend
     @pytest.mark.parametrize(
         "change, error, text",
         [
@@ -233,7 +236,7 @@ class TestRefusals:
         with pytest.raises(error, match=text):
             specdec_kernels.verify_tree(**path_call(1) | change)
 
-    def test_a_leaf_out_of_range_shows(self):
+    def test_a_leaf_out_of_range_shows(self, backend):
         status = verify_tree(**CALLS["leaves that are none"]()).status
         assert (status & Status.PARAMETER > 0).all()
 

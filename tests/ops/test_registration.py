@@ -27,6 +27,8 @@ from tests.support.calls import cache, every_call, noise, rows, tree
 from tests.support.cases import DTYPES, chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
+pytestmark = pytest.mark.one_backend
+
 CALLS = every_call()
 FIRST = {call[0].__name__: call for call in reversed(CALLS.values())}
 

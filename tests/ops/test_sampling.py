@@ -138,6 +138,7 @@ class TestTinyTemperatures:
         assert 0 < accepted[:, 1].sum() < len(found)  # of two equal tokens each has half
 
 
+@pytest.mark.one_backend
 def test_the_gradient_at_a_tiny_temperature():
     found = []
     for temperature in (1.5e-38, COLDEST):
@@ -150,6 +151,7 @@ def test_the_gradient_at_a_tiny_temperature():
     assert found[0][1][0].any()
 
 
+@pytest.mark.one_backend
 def test_divided_in_words():
     found = undivided(Sampling(torch.tensor([0.0, 0.3, 2.0]), 7, divided=True))
     assert found.temperature.tolist() == [0.0, 1.0, 1.0]
@@ -160,6 +162,7 @@ def test_divided_in_words():
         race_sample(rows_of(4), **NOISE, sampling=Sampling(divided=1))
 
 
+@pytest.mark.one_backend
 def test_the_gradient_of_divided_logits():
     target, draft = rows_of(4).requires_grad_(), rows_of(4, seed=1).requires_grad_()
     for temperature in (0.3, torch.tensor([0.3, 0.0, 2.0, 1.0])):
@@ -217,6 +220,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("changes", [{"draft.sampling": Sampling()}, {"draft.space": "probs"}], ids=str)
 @pytest.mark.parametrize("name", ["verify_chain", "verify_tree"])
 def test_a_law_of_no_draft(name, changes):
@@ -243,6 +247,7 @@ def greedy(contexts):
     return contexts
 
 
+@pytest.mark.one_backend
 class TestExactly:
     """Every coin and every draw of the oracle, enumerated; scaled logits are rounded to float32."""
 

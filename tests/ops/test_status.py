@@ -4,9 +4,13 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 import specdec_kernels
 from specdec_kernels import Status
 from specdec_kernels.calls import inputs
+
+pytestmark = pytest.mark.one_backend
 
 
 def test_of_the_header():

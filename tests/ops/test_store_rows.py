@@ -74,6 +74,7 @@ def test_nothing_to_store():
     assert store_rows(torch.zeros(2, 8), none, slots=torch.zeros(2, dtype=torch.int64)) is none
 
 
+@pytest.mark.one_backend
 def test_bad_arguments():
     kept = torch.zeros(6, 2, 40)
     for changes, message in (

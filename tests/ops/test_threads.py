@@ -70,10 +70,12 @@ def test_every_op(other_backend):
     check_together(other_backend, CALLS, ROUNDS[other_backend])
 
 
+@pytest.mark.one_backend
 def test_oracle():
     check_together("reference", CALLS, ROUNDS["reference"], threads=2)
 
 
+@pytest.mark.one_backend
 def test_interpreted():
     """One call is enough: the interpreter changes Triton's own functions while it runs a kernel."""
     pytest.importorskip("triton")
@@ -82,6 +84,7 @@ def test_interpreted():
     check_together("triton", ["race_sample"], rounds=3, threads=3)
 
 
+@pytest.mark.one_backend
 def test_short_calls_that_make_outputs():
     """The shape of a first report: one op, two threads, nothing else in the loop."""
     target, numbers = torch.randn(2, 3, 60), torch.arange(3)
@@ -94,6 +97,7 @@ def test_short_calls_that_make_outputs():
     together(lambda: work(0), lambda: work(1))
 
 
+@pytest.mark.one_backend
 def test_a_call_inside_a_call():
     """Python may end an object, and run its finaliser, wherever a call makes a tensor or a tuple."""
     outer, inner = rows(61)["target"], rows(62, count=2)["target"]
@@ -143,6 +147,7 @@ def grow(count=120, vocabulary=32_000):
     print(resident() - before)
 
 
+@pytest.mark.one_backend
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_what_stays_in_memory():
     """No call leaves behind what keeps the memory of its large tensors from being used again.

@@ -32,6 +32,7 @@ def alike(law, other, within=1e-9):
     return {x: law.get(x, 0.0) for x in keys} == pytest.approx({x: other.get(x, 0.0) for x in keys}, abs=within)
 
 
+@pytest.mark.one_backend
 class TestBlockExactly:
     """Every draft, the two sides of every weight and every token drawn."""
 
@@ -63,6 +64,7 @@ class TestBlockExactly:
         assert alike(law, tree_enumeration.output_law(contexts, chain(2), certain=True))
 
 
+@pytest.mark.one_backend
 class TestTraversalExactly:
     @WITH_AND_WITHOUT
     @pytest.mark.parametrize("parents", SMALL_SHAPES, ids=named)
@@ -119,6 +121,7 @@ class TestTraversalExactly:
         assert_lossless(contexts, law, max(depths(parents)) + 1)
 
 
+@pytest.mark.one_backend
 class TestLimits:
     """Laws at the edge: no token is drawn that p does not know, and nothing is divided by 0."""
 
@@ -210,6 +213,7 @@ def two_rounds_of_one_noise(contexts):
     return found
 
 
+@pytest.mark.one_backend
 class TestBiasIsCaughtExactly:
     """Rules known to be wrong fail the checks above."""
 

@@ -31,6 +31,7 @@ def is_lossless(contexts, law, length):
     return contexts.distance(emitted_law(law), length) < 1e-3
 
 
+@pytest.mark.one_backend
 class TestExactly:
     """Every draft, every coin and every draw of the oracle, enumerated."""
 
@@ -90,6 +91,7 @@ class TestExactly:
         assert by_child == pytest.approx([3 / 5, 107 / 140 - 3 / 5, 14117 / 16800 - 107 / 140], abs=1e-7)
 
 
+@pytest.mark.one_backend
 class TestBiasIsCaughtExactly:
     """Rules known to be wrong fail the check above."""
 

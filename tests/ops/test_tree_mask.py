@@ -206,6 +206,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.one_backend
 def test_a_forward_under_the_mask_is_many_chain_forwards():
     """Attention of a node over prefix and ancestors, alone and under the mask: the same numbers."""
     generator = torch.Generator().manual_seed(8)

@@ -12,6 +12,8 @@ from specdec_kernels import DraftTree, tree_mask, tree_positions
 from specdec_kernels.theory.trees import optimal_nodes
 from tests.support.trees import shapes
 
+pytestmark = pytest.mark.one_backend
+
 R = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)
 
 

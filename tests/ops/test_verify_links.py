@@ -418,6 +418,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.one_backend
 def test_check():
     call = ONE_TREE | {"target": ONE_TREE["target"] * torch.nan}
     with pytest.raises(RuntimeError, match="verify_links: request 0: a NaN or"):

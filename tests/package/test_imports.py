@@ -1,8 +1,12 @@
 """What can be imported without torch, and that every public name comes when it is asked for."""
 
 import inspect
+import os
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +51,18 @@ def test_public_names():
     with pytest.raises(AttributeError, match="module 'specdec_kernels' has no attribute 'no_such_op'"):
         specdec_kernels.no_such_op  # noqa: B018
     assert specdec_kernels.ops is ops
+
+
+@pytest.mark.parametrize(("lacks", "name"), [("*.so", "_C"), ("*.none", "triton_kernels")])
+def test_parts_of_two_places_are_refused(tmp_path, lacks, name):
+    """A checkout on PYTHONPATH that was not built, or that has no kernels of Triton's: an installation has them."""
+    package = Path(specdec_kernels.__file__).parent
+    shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns(lacks, "triton_kernels", "models"))
+    code = "import specdec_kernels.backends.triton"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=tmp_path)
+    error = done.stderr.splitlines()[-1]
+    if "No module named" in error or "cannot import name" in error:
+        pytest.skip("nothing is installed that could fill it")
+    assert re.match(rf"ImportError: specdec_kernels\.{name}: expected it beside {tmp_path}.*; got ", error), error
+    assert str(package.parent) in error

@@ -53,11 +53,6 @@ def count_at_least(
     Tensor
         int32 [...].
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch

@@ -31,11 +31,6 @@ def first_arrivals(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, to
         Tokens, int64 [...]: 0 where no part has a candidate. Status, int32 [...]: the bits of all parts, and 1 there.
         And int32 [...]: 1 there, else 0.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch

@@ -58,11 +58,6 @@ def mass_tiles(
         its weight in units of 2**-30 of that; -inf and 0 of a tile without weight. And status, int32 [...]: 1 a NaN or
         +inf was met, 8 a temperature, an index or an edit out of range.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch

@@ -86,11 +86,6 @@ def residual_race(
         (tokens int64, scores float32, status int32), [B] each, as ``sharded.race_partial`` has them. Status 8
         is also that of a temperature or an edit out of range.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch

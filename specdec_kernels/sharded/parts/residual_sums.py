@@ -68,11 +68,6 @@ def residual_sums(
         Sums, int64 [P, 2]: of ``(p - taken q)^+``, then of q. And status, int32 [P]: 8 a temperature, a row or an edit
         out of range. A row out of range weighs nothing.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch

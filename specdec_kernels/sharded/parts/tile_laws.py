@@ -38,11 +38,6 @@ def tile_laws(
         float32 [..., 2]: the row's maximum, and the log of its sum in units of that; 0 and inf of a row without weight.
         float32 [..., k]: ``exp(raw / temperature - log-sum-exp)``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch

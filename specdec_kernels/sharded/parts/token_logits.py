@@ -56,11 +56,6 @@ def token_logits(
     Tensor
         float32, like ``tokens``. NaN stays.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came.
-
     Examples
     --------
     >>> import torch

@@ -1,0 +1,45 @@
+"""Writes specdec_kernels/calls/typed.pyi from the declarations of the ops: ``python -m tests.support.call_types``."""
+
+from pathlib import Path
+
+import torch
+
+import specdec_kernels.sharded
+from specdec_kernels.calls.op import OPS
+
+PLACE = Path(specdec_kernels.__file__).parent / "calls" / "typed.pyi"
+HEAD = '''"""Written by ``python -m tests.support.call_types`` from the declarations of the ops."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from specdec_kernels.calls.values import Edit, Law, Noise
+'''
+
+
+def name_of(annotation):
+    """As it is written there."""
+    if annotation is torch.Tensor:
+        return "Tensor"
+    if parts := getattr(annotation, "__args__", ()):
+        names = [name_of(part) for part in parts]
+        return f"Sequence[{names[0]}]" if len(names) == 1 else " | ".join(names)
+    return "None" if annotation is type(None) else annotation.__name__
+
+
+def class_of(op):
+    lines = [f"class {op.name.title().replace('_', '')}(NamedTuple):"]
+    for name, annotation in op.Call.__annotations__.items():
+        hides = "  # type: ignore[assignment]" if hasattr(tuple, name) else ""
+        lines.append(f"    {name}: {name_of(annotation)}{hides}")
+    return "\n".join(lines) + "\n"
+
+
+def text():
+    return "\n".join([HEAD, *(class_of(op) for _, op in sorted(OPS.items()))])
+
+
+if __name__ == "__main__":
+    PLACE.write_text(text(), encoding="utf-8")
