@@ -26,8 +26,7 @@ ELSEWHERE = {
 }
 # page of the site -> package whose public names it lists
 PACKAGES = {
-    f"reference/{name}.md": f"{PACKAGE}.{name}"
-    for name in ("theory", "generate", "headers", "conformance", "sharded", "sharded.parts")
+    f"reference/{name}.md": f"{PACKAGE}.{name}" for name in ("theory", "generate", "headers", "conformance", "sharded")
 }
 # In the navigation of mkdocs.yml: the pages of the names of specdec_kernels itself.
 PLACE = "reference/"

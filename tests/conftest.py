@@ -26,7 +26,14 @@ ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
     ("triton-device",) if HAS_TRITON and torch.cuda.is_available() else ()
 )
 INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else ()
-BY_BACKEND = ("backend", "kernels", "other_backend", "quick_backend", "fast_backend")  # fixtures, below
+BY_BACKEND = (
+    "backend",
+    "kernels",
+    "other_backend",
+    "quick_backend",
+    "fast_backend",
+    "parts_backend",
+)
 BACKENDS = (ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED)
 
 
@@ -110,6 +117,8 @@ def running(request):
 
 
 backend = pytest.fixture(running, name="backend", params=BACKENDS)
+# For the ops that shards are made of, which the oracle has not got.
+parts_backend = pytest.fixture(running, name="parts_backend", params=BACKENDS[1:])
 # The C++ kernels alone.
 CUDA_ON_GPU = tuple(name for name in ON_GPU if name.startswith("cuda"))
 kernels = pytest.fixture(running, name="kernels", params=(NATIVE, *PLAYED, *CUDA_ON_GPU))

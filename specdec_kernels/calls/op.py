@@ -1,8 +1,8 @@
 """An op is declared once, as an ``Op``: named arguments, each of a kind.
 
 From that come the tuple that backends get (``Op.Call``), the op's schema in torch with its CPU, CUDA and meta
-implementations, and the making and checking of outputs. ``OPS`` has all by name, those of
-``specdec_kernels.sharded.parts`` once these are imported.
+implementations, and the making and checking of outputs. ``OPS`` has all by name, those that ``specdec_kernels.sharded``
+is made of once that is imported.
 """
 
 import string

@@ -15,7 +15,7 @@ from specdec_kernels.backends.reference import filters, laws, mass
 from specdec_kernels.calls.values import AFTER, TOGETHER
 from specdec_kernels.ops import Cut
 from specdec_kernels.sampling import Sampling
-from specdec_kernels.sharded import parts
+from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._wire import sent, tiles_of
 from specdec_kernels.status import Status
 

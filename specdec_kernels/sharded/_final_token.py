@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.sharded import parts
+from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._laws import cuts_of
 from specdec_kernels.status import Status
 

@@ -14,7 +14,7 @@ from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
 from specdec_kernels.ops._laws import check_one_temperature
 from specdec_kernels.sampling import Edits, Sampling, undivided
-from specdec_kernels.sharded import parts
+from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._cached_tensors import filled
 from specdec_kernels.sharded._filters import Kept, inverse_of, kept_of, may_filter, scaled
 from specdec_kernels.sharded._races import race_partial

@@ -9,7 +9,7 @@ from specdec_kernels.calls import inputs
 from specdec_kernels.calls.types import Number
 from specdec_kernels.ops.logprobs import LOGPROBS, Logprobs
 from specdec_kernels.sampling import Edits, Sampling
-from specdec_kernels.sharded import parts
+from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import lists_of, own_list, scaled

@@ -12,7 +12,7 @@ from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops.race_sample import RACE_SAMPLE, arguments
 from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import Edits, Sampling
-from specdec_kernels.sharded import parts
+from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._cached_tensors import filled
 from specdec_kernels.sharded._filters import kept_of, may_filter
 from specdec_kernels.sharded._wire import any_of

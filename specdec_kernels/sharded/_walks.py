@@ -11,9 +11,9 @@ import torch
 from specdec_kernels.sharded._cached_tensors import only
 from specdec_kernels.sharded._final_token import last_tokens
 from specdec_kernels.sharded._laws import argmax_of, laws_of, left_in_slices, parameters
+from specdec_kernels.sharded._parts import walk_tables
 from specdec_kernels.sharded._races import race, race_finish
 from specdec_kernels.sharded._requests import both
-from specdec_kernels.sharded.parts import walk_tables
 from specdec_kernels.status import Status
 
 SPARED_BY_NOBODY = -1.0  # in place of p: csrc/include/specdec/walk.h

@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from specdec_kernels.sharded import parts
+from specdec_kernels.sharded import _parts as parts
 
 NO_MAXIMUM = torch.tensor(-torch.inf).view(torch.int32).item()
 

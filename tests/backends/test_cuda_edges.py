@@ -8,7 +8,7 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, logprobs, overlap, race_sample, race_topk, residual, verify_chain
-from specdec_kernels.sharded.parts import mass_tiles
+from specdec_kernels.sharded._parts import mass_tiles
 from tests.support.cases import DTYPES, chain_call, poisoned, seeds
 
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")

@@ -13,7 +13,7 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import _C, Edits, Sampling, cutoff, logprobs, race_sample, race_topk
-from specdec_kernels.sharded.parts import residual_sums
+from specdec_kernels.sharded._parts import residual_sums
 from tests.backends.host_cuda.build import ROOT, build
 from tests.support.calls import every_call
 from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds

@@ -16,7 +16,7 @@ from specdec_kernels.triton_kernels import _launch
 import specdec_kernels
 from specdec_kernels import Form, Sampling, compact_kv, cutoff, logprobs, race_sample, race_topk
 from specdec_kernels.calls.op import OPS
-from specdec_kernels.sharded.parts import count_at_least, mass_tiles, residual_race, residual_sums
+from specdec_kernels.sharded._parts import count_at_least, mass_tiles, residual_race, residual_sums
 from tests.support.calls import every_call, reads_rows
 from tests.support.cases import chain_call, seeds
 from tests.support.edits import random_edits

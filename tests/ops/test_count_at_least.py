@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from specdec_kernels import Edits
-from specdec_kernels.sharded.parts import count_at_least
+from specdec_kernels.sharded._parts import count_at_least
 from tests.support.cases import DTYPES, adversarial_rows, poisoned
 from tests.support.edits import random_edits
 from tests.support.parts import LARGEST, edited, edits_of
@@ -31,7 +30,7 @@ def counted(rows, least, temperature):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("size", [1, 7, 2049])
-def test_every_token_is_counted(backend, size):
+def test_every_token_is_counted(parts_backend, size):
     """Rows with NaN and infinities; bars that are elements, between elements, and past all of them."""
     rows = torch.stack(list(adversarial_rows(size).values()))
     largest = rows.nan_to_num(nan=-torch.inf, posinf=LARGEST).amax(-1)
@@ -54,7 +53,7 @@ def test_parts_add_up(fast_backend, dtype):
 
 
 @pytest.mark.interpreted
-def test_what_is_not_counted(backend):
+def test_what_is_not_counted(parts_backend):
     """Nothing where nothing is asked for, of idle requests and of those whose index is out of range."""
     rows = torch.zeros(6, 1500)
     index = torch.tensor([0, -1, 3, 1, 2, -7], dtype=torch.int32)
@@ -66,7 +65,7 @@ def test_what_is_not_counted(backend):
 
 
 @pytest.mark.interpreted
-def test_edited_rows(backend):
+def test_edited_rows(parts_backend):
     rows = torch.randn(4, 1061, generator=torch.Generator().manual_seed(2))
     edits = random_edits(4, vocabulary=1061, seed=7)
     expected = edited(rows, edits)
@@ -74,14 +73,3 @@ def test_edited_rows(backend):
     found = count_at_least(rows, least, edits=edits)
     assert torch.equal(found, counted(expected, least, 1.0))
     assert not torch.equal(found, count_at_least(rows, least))
-
-
-REFUSED = {
-    "count_at_least": (*CALLS["count_at_least"], [
-        ({"least": torch.zeros(2)}, ValueError, r"least: expected shape \[3\]"),
-        ({"least": torch.zeros(6)[::2]}, ValueError, "least: expected a contiguous tensor"),
-        ({"temperature": -1.0}, ValueError, "temperature: expected a number at least 0"),
-        ({"edits": Edits(repetition=0)}, ValueError, "edits.repetition: expected a number more than 0"),
-        ({"out": torch.zeros(3)}, TypeError, "out: expected"),
-    ]),
-}  # fmt: skip

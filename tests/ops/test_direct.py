@@ -13,7 +13,7 @@ from specdec_kernels import Sampling, backends, coin, race_sample, race_topk, tr
 from specdec_kernels.backends import _native
 from specdec_kernels.calls.op import OPS, Op
 from tests.ops.test_registration import Recorded
-from tests.support.calls import chain, every_call, rows, tree
+from tests.support.calls import chain, every_call, public_calls, rows, tree
 from tests.support.cases import UNTOUCHED, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
@@ -390,14 +390,10 @@ def changes(value):
         yield value.transpose(i, -1).contiguous().transpose(i, -1)
 
 
-def is_public(function):
-    return OPS[function.__name__].plan and function.__name__ != "walk_tables"  # tables are what shards made
-
-
-@pytest.mark.parametrize("name", [name for name, (function, _) in every_call().items() if is_public(function)])
+@pytest.mark.parametrize("name", [name for name, (op, _) in public_calls().items() if OPS[op.__name__].plan])
 def test_wrong_arguments_say_what_they_said(name):
     """Each argument of each call is changed in every way of a list."""
-    function, arguments = every_call()[name]
+    function, arguments = public_calls()[name]
     for argument, value in arguments.items():
         for other in changes(value):
             assert_as_checked(function, cloned(arguments) | {argument: other})

@@ -6,7 +6,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import race_sample
 from specdec_kernels.sharded import race_partial
-from specdec_kernels.sharded.parts import first_arrivals
+from specdec_kernels.sharded._parts import first_arrivals
 from specdec_kernels.status import Status
 
 PACKED = torch.zeros(2, 4, 3, dtype=torch.int32)
@@ -21,7 +21,7 @@ def packed(*parts):
 
 
 @pytest.mark.interpreted
-def test_the_best_score_wins_then_the_lower_token(backend):
+def test_the_best_score_wins_then_the_lower_token(parts_backend):
     inf = float("inf")
     tokens, status, empty = first_arrivals(
         packed(
@@ -36,7 +36,7 @@ def test_the_best_score_wins_then_the_lower_token(backend):
 
 
 @pytest.mark.interpreted
-def test_many_rows_of_parts_that_race(backend):
+def test_many_rows_of_parts_that_race(parts_backend):
     """More rows than a program or a block has: the winners are those of whole rows. One row has no weight."""
     rows = torch.randn(3, 100, 384, generator=torch.Generator().manual_seed(1))
     rows[1, 7] = -torch.inf
@@ -52,14 +52,3 @@ def test_many_rows_of_parts_that_race(backend):
     assert status[1, 7] == Status.NON_FINITE
     assert status.count_nonzero() == 1
     assert [x.shape for x in first_arrivals(PACKED[:, :0])] == [(0,)] * 3
-
-
-REFUSED = {
-    "first_arrivals": (first_arrivals, {"packed": PACKED}, [
-        *(
-            ({"packed": wrong}, ValueError, r"packed: expected contiguous int32 \[parts, \.\.\., 3\]")
-            for wrong in (PACKED[..., :2], PACKED[:0], PACKED.transpose(0, 1))
-        ),
-        ({"packed": PACKED.float()}, TypeError, "packed: expected a tensor of int32"),
-    ]),
-}  # fmt: skip

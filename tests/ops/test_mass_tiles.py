@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels.backends.reference import mass
-from specdec_kernels.sharded.parts import mass_tiles
+from specdec_kernels.sharded._parts import mass_tiles
 from tests.support.cases import DTYPES, adversarial_rows, poisoned
 from tests.support.edits import random_edits
 from tests.support.parts import edited, edits_of
@@ -23,7 +23,7 @@ CALLS = {
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("size", [7, 1025, 2048])
-def test_tiles_are_those_of_the_contract(backend, size):
+def test_tiles_are_those_of_the_contract(parts_backend, size):
     rows = torch.stack(list(adversarial_rows(size).values()))
     tiles, status = mass_tiles(poisoned(rows), temperature=0.7)
     v = (rows * (1 / torch.tensor(0.7))).nan_to_num(
@@ -46,7 +46,7 @@ def test_tiles_do_not_depend_on_where_a_row_is_cut(fast_backend, dtype):
 
 
 @pytest.mark.interpreted
-def test_what_is_not_weighed(backend):
+def test_what_is_not_weighed(parts_backend):
     """Greedy rows, idle requests and those whose index is out of range."""
     index = torch.tensor([0, -1, 5, 1], dtype=torch.int32)
     tiles, status = mass_tiles(torch.zeros(4, 1500), temperature=torch.tensor([1.0, 0.0, 1.0]), request_index=index)
@@ -58,7 +58,7 @@ def test_what_is_not_weighed(backend):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_edited_rows(backend, dtype):
+def test_edited_rows(parts_backend, dtype):
     """Whole rows and parts, whose masks and counts are views; entries by an index; a number out of range."""
     rows = torch.randn(4, 2, 2061, generator=torch.Generator().manual_seed(2)).to(dtype)
     edits = edits_of(4, 2, vocabulary=2061, seed=7)
@@ -78,7 +78,7 @@ def test_edited_rows(backend, dtype):
 
 
 @pytest.mark.interpreted
-def test_edits_of_a_part(backend):
+def test_edits_of_a_part(parts_backend):
     rows = torch.randn(4, 2061, generator=torch.Generator().manual_seed(2))
     edits = random_edits(4, vocabulary=2061, seed=7)._replace(bias=None, pending=None)
     part = edits._replace(**{

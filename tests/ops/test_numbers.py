@@ -27,7 +27,6 @@ from specdec_kernels.calls.op import OPS
 from specdec_kernels.generate import NgramDrafter
 from specdec_kernels.sharded import VocabShard
 from specdec_kernels.sharded import verify_chain as verify_parts
-from specdec_kernels.sharded.parts import token_logits
 from tests.ops.test_registration import FIRST, assert_same, outcome
 from tests.support.calls import cache, chain, tree
 from tests.support.cases import ragged
@@ -70,7 +69,6 @@ CALLS = [
     first(store_rows, column=1),
     first(mask_logits, temperature=0.5),
     first(verify_links, threshold_single=0.25, threshold_total=0.5, nonce=1),
-    first(token_logits, vocab_start=0),
 ]  # fmt: skip
 
 
@@ -140,5 +138,14 @@ def test_the_ops_with_numbers_are_here():
     named = {function.__name__ for function, _ in CALLS}
     # Or with those of a Sampling or an Edits alone.
     without = {"cutoff", "first_arrivals", "merge_paths", "tree_parents"}
-    parts = {"count_at_least", "mass_tiles", "overlap", "residual_race", "residual_sums", "tile_laws", "walk_tables"}
+    parts = {
+        "count_at_least",
+        "mass_tiles",
+        "overlap",
+        "residual_race",
+        "residual_sums",
+        "tile_laws",
+        "token_logits",
+        "walk_tables",
+    }
     assert named | without | parts == set(OPS)

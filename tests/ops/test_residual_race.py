@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from specdec_kernels import Edits, Sampling, race_sample, residual
-from specdec_kernels.sharded.parts import mass_tiles, residual_race, tile_laws
+from specdec_kernels import Sampling, race_sample, residual
+from specdec_kernels.sharded._parts import mass_tiles, residual_race, tile_laws
 from tests.support.cases import DTYPES, seeds
 from tests.support.parts import cut_words, edited, edits_of, kept_of
 
@@ -44,7 +44,7 @@ def draws(target, draft, **how):
     return tokens
 
 
-def test_the_law_is_that_of_the_residual(quick_backend):
+def test_the_law_is_that_of_the_residual(fast_backend):
     """Chi-squared at 15 degrees of freedom; a right law is refused once in a million."""
     generator = torch.Generator().manual_seed(2)
     target, draft = torch.randn(1, 16, generator=generator), torch.randn(1, 16, generator=generator)
@@ -56,7 +56,7 @@ def test_the_law_is_that_of_the_residual(quick_backend):
 
 
 @pytest.mark.interpreted
-def test_a_token_that_is_excluded(backend):
+def test_a_token_that_is_excluded(parts_backend):
     """Over p: never that token, and otherwise the first arrival of the stream that residuals have."""
     target = torch.tensor([[5.0, 4.0, 3.0]]).repeat(4, 1)
     row = torch.arange(4, dtype=torch.int32)
@@ -70,7 +70,7 @@ def test_a_token_that_is_excluded(backend):
 
 
 @pytest.mark.interpreted
-def test_the_argmax_at_temperature_0(backend):
+def test_the_argmax_at_temperature_0(parts_backend):
     target = torch.tensor([[1.0, 7.0, 7.0]])
     row = torch.zeros(1, dtype=torch.int32)
     token, score, _ = residual_race(
@@ -110,7 +110,7 @@ def assert_same(found, expected):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_cuts(backend, factor):
+def test_cuts(parts_backend, factor):
     """Where filters cut: the race is that over rows in which what they drop is -inf. Ties, NaN, infinities, no cut."""
     target, draft, how = pairs_of(8)
     target[0, 5], target[3, 700], draft[2, 9], draft[4, 9] = torch.inf, torch.nan, torch.inf, torch.nan
@@ -130,7 +130,7 @@ def test_cuts(backend, factor):
 
 
 @pytest.mark.interpreted
-def test_nothing_is_kept_of_a_part(backend):
+def test_nothing_is_kept_of_a_part(parts_backend):
     target, draft, how = pairs_of(4)
     words = torch.tensor([torch.finfo(torch.float32).max, 0.0, 1.0]).view(torch.int32)
     words[1] = -1
@@ -140,7 +140,7 @@ def test_nothing_is_kept_of_a_part(backend):
 
 
 @pytest.mark.interpreted
-def test_several_tokens_are_excluded(backend):
+def test_several_tokens_are_excluded(parts_backend):
     """By lists of different lengths, some of other parts; beside cuts, and where a draft row leaves no use for them."""
     target, draft, how = pairs_of(6)
     row = how["row"].long()
@@ -169,7 +169,7 @@ def test_several_tokens_are_excluded(backend):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_edited_rows(backend, dtype):
+def test_edited_rows(parts_backend, dtype):
     """The edits of the target's rows [A, R], whichever of them race; with cuts of edited rows."""
     target, draft, how = pairs_of(6, size=1061)
     target, draft = (x.to(dtype).view(3, 2, -1) for x in (target, draft))
@@ -184,7 +184,7 @@ def test_edited_rows(backend, dtype):
 
 
 @pytest.mark.interpreted
-def test_rows_out_of_range(backend):
+def test_rows_out_of_range(parts_backend):
     """They are not read, and harm no neighbour; so at temperature 0, too."""
     call = CALL
     row = torch.tensor([0, 6, -2, 1, -1, 2**31 - 1, 5], dtype=torch.int32)
@@ -202,20 +202,3 @@ def test_rows_out_of_range(backend):
             call["target"], call["draft"], row[6:], draft_row=beside[6:], temperature=temperature, **how_alone
         )
         assert [x[6].item() for x in (tokens, scores, status)] == [x.item() for x in alone]
-
-
-REFUSED = {
-    "residual_race": (residual_race, CALL, [
-        ({"draft": ROWS[1][..., :30]}, ValueError, "draft: expected the target's 33 columns"),
-        ({"draft": None}, ValueError, "draft_row: expected None without a draft"),
-        ({"draft_row": None}, ValueError, r"draft_row: expected int32 \[B\] with a draft; got None"),
-        ({"draft": ROWS[1].to("meta")}, ValueError, "draft: expected a tensor on cpu"),
-        ({"known": torch.ones(3, 2)}, ValueError, r"known: expected shape \[3, 4\]"),
-        ({"cuts": torch.zeros(3, 3, dtype=torch.int32)}, ValueError, r"cuts: expected shape \[3, 6\]"),
-        ({"cuts": torch.zeros(3, 12, dtype=torch.int32)[:, ::2]}, ValueError, "cuts: expected a contiguous tensor"),
-        ({"excluded": torch.zeros(2, 4, dtype=torch.int32)}, ValueError, r"excluded: expected shape \[3, 4\]"),
-        ({"excluded": torch.zeros(4, 3, dtype=torch.int32).T}, ValueError, "excluded: expected unit stride"),
-        ({"draft_temperature": -1.0}, ValueError, "draft_temperature: expected a number at least 0"),
-        ({"edits": Edits(repetition=torch.ones(5))}, ValueError, "edits.repetition: expected shape"),
-    ]),
-}  # fmt: skip

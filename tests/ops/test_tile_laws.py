@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels import overlap
-from specdec_kernels.sharded.parts import mass_tiles, tile_laws
+from specdec_kernels.sharded._parts import mass_tiles, tile_laws
 from tests.support.cases import adversarial_rows
 
 TILES, RAW = mass_tiles(torch.arange(66.0).view(2, 33))[0], torch.tensor([[1.0, 2.0, 3.0], [40.0, 65.0, -1.0]])
@@ -12,7 +12,7 @@ CALLS = {"tile_laws": (tile_laws, {"tiles": TILES, "raw": RAW, "temperature": to
 
 
 @pytest.mark.interpreted
-def test_laws_are_those_of_whole_rows(backend):
+def test_laws_are_those_of_whole_rows(parts_backend):
     """Tiles of parts in any order, temperatures of rows, a row without weight."""
     rows = 3 * torch.randn(2, 3, 3072, generator=torch.Generator().manual_seed(1))
     rows[0, 1] = -torch.inf
@@ -37,10 +37,3 @@ def test_probabilities_are_the_bits_of_the_unsharded_ops(fast_backend):
     alone = torch.full_like(rows, -torch.inf).scatter_(1, rows.argmax(-1, keepdim=True), 0.0)
     expected = overlap(rows, alone).accept  # min(p, 1) of that token
     assert torch.equal(probs.amax(-1), expected)
-
-
-REFUSED = {
-    "tile_laws": (tile_laws, {"tiles": TILES, "raw": RAW}, [
-        ({"tiles": TILES[:1]}, ValueError, r"tiles: expected shape \[2, 3\] and tiles"),
-    ]),
-}  # fmt: skip

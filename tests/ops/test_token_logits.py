@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels import Edits
-from specdec_kernels.sharded.parts import token_logits
+from specdec_kernels.sharded._parts import token_logits
 from tests.support.cases import DTYPES, adversarial_rows
 from tests.support.edits import random_edits
 from tests.support.parts import edited, edits_of
@@ -28,7 +28,7 @@ def bits(x):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_elements_as_they_are(backend, dtype):
+def test_elements_as_they_are(parts_backend, dtype):
     """NaN, infinities and both zeros; int32 and int64 tokens of any strides; nothing past a row's end is read."""
     rows = torch.stack(list(adversarial_rows(70).values())).to(dtype)
     wide = torch.full((len(rows), 90), torch.nan, dtype=dtype)
@@ -43,7 +43,7 @@ def test_elements_as_they_are(backend, dtype):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("bias", [False, True])
-def test_edited_elements(backend, bias):
+def test_edited_elements(parts_backend, bias):
     """All that edits may be, of rows [A, R]; more tokens than a program takes at once."""
     rows = torch.randn(3, 2, 333, generator=torch.Generator().manual_seed(2))
     edits = edits_of(3, 2, vocabulary=333, seed=7)
@@ -84,14 +84,3 @@ def test_none_at_all(fast_backend):
     assert token_logits(ROWS[:0], TOKENS, places=torch.zeros(3).long(), edits=Edits(presence=0.5)).sum() == 0
     row = Edits(allowed=torch.zeros(10, dtype=torch.int32))
     assert token_logits(ROWS[0], torch.tensor(7), edits=row) == -torch.inf
-
-
-REFUSED = {
-    "token_logits": (*CALLS["token_logits"], [
-        ({"tokens": TOKENS[:2]}, ValueError, r"tokens: expected shape \[3\], or one dimension more"),
-        ({"places": torch.zeros(2).long()}, ValueError, r"tokens: expected shape \[2\]"),
-        ({"vocab_start": 64}, ValueError, "vocab_start: expected a multiple of 128; got 64"),
-        ({"edits": Edits(repetition=0)}, ValueError, "edits.repetition: expected a number more than 0"),
-        ({"out": torch.zeros(3)}, ValueError, "out: expected"),
-    ]),
-}  # fmt: skip

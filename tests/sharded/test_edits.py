@@ -145,7 +145,7 @@ def test_counts_move_along_the_path(fast_backend, method):
 
 
 @pytest.mark.interpreted
-def test_a_race_over_an_edited_slice(backend):
+def test_a_race_over_an_edited_slice(parts_backend):
     """The local half: tokens have their own noise, and the edits that the slice's words tell of."""
     generator = torch.Generator().manual_seed(2)
     rows, half = torch.randn(4, 3000, generator=generator), torch.randint(-(2**31), 2**31, (4, 94), generator=generator)

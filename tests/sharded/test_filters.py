@@ -89,7 +89,7 @@ def test_requests_by_their_index(fast_backend):
 
 
 @pytest.mark.interpreted
-def test_filters_on_every_backend(backend):
+def test_filters_on_every_backend(parts_backend):
     call = {"target": 2 * torch.randn(2, 1500), "seed": seeds(2), "position": 1}
     call["sampling"] = Sampling(0.8, top_k=9, top_p=0.8)
     assert_all_equal(on_ranks(sharded.race_sample, [0, 1024], call), specdec_kernels.race_sample(**call))

@@ -35,7 +35,7 @@ def with_status(op):
 
 
 @pytest.mark.interpreted
-def test_slices_of_hard_rows_give_the_tokens_of_whole_rows(backend):
+def test_slices_of_hard_rows_give_the_tokens_of_whole_rows(parts_backend):
     rows = torch.stack(list(adversarial_rows(2048 + 77).values()))
     call = {"target": poisoned(rows), "seed": seeds(len(rows)), "position": 3}
     call["temperature"] = torch.tensor([1.0, 0.0, 0.5])[torch.arange(len(rows)) % 3]
@@ -74,7 +74,7 @@ def test_logits_that_are_divided_already(fast_backend, filters):
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("k", [3])
-def test_first_arrivals_of_slices_are_those_of_rows(backend, k):
+def test_first_arrivals_of_slices_are_those_of_rows(parts_backend, k):
     check_arrivals(k, list(adversarial_rows(2 * 1024 + 30).values())[::2])
 
 
@@ -94,7 +94,7 @@ def check_arrivals(k, rows):
 
 
 @pytest.mark.interpreted
-def test_winners_and_ties_on_a_boundary(backend):
+def test_winners_and_ties_on_a_boundary(parts_backend):
     """The winner is the last token of a slice, or the first; or both are as large."""
     rows = torch.full((4, 3072), -torch.inf)
     rows[0, 1023], rows[1, 1024] = 1.0, 1.0
@@ -109,7 +109,7 @@ def test_winners_and_ties_on_a_boundary(backend):
 
 
 @pytest.mark.interpreted
-def test_a_fault_in_one_slice_is_known_to_all(backend):
+def test_a_fault_in_one_slice_is_known_to_all(parts_backend):
     """NaN and +inf in the slice of one rank; a row with weight in one slice only, and one without any."""
     rows = torch.zeros(5, 2048)
     rows[0, 1500], rows[1, 3] = torch.nan, torch.inf
@@ -124,14 +124,14 @@ def test_a_fault_in_one_slice_is_known_to_all(backend):
 
 
 @pytest.mark.interpreted
-def test_slices_of_a_small_vocabulary(backend):
+def test_slices_of_a_small_vocabulary(parts_backend):
     call = {"target": torch.randn(4, 259), "seed": seeds(4), "position": 1}
     expected = whole(specdec_kernels.race_sample, call)
     assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 128, 256], call), expected)
 
 
 @pytest.mark.interpreted
-def test_requests_that_are_not_live(backend):
+def test_requests_that_are_not_live(parts_backend):
     call = {
         "target": torch.randn(4, 2048), "seed": seeds(3), "position": 1,
         "request_index": torch.tensor([2, -1, 7, 0], dtype=torch.int32),
@@ -152,7 +152,7 @@ def chains(vocabulary=VOCABULARY, **how):
 
 
 @pytest.mark.interpreted
-def test_verdicts_of_chains(backend):
+def test_verdicts_of_chains(parts_backend):
     call = chains(2048 + 9, requests=4)
     expected = verify_chain(**call)
     assert_all_equal(on_ranks(sharded.verify_chain, [0, 1024], call), expected)
@@ -181,7 +181,7 @@ def test_requests_of_chains_by_their_index(fast_backend):
 
 
 @pytest.mark.interpreted
-def test_a_draft_on_a_boundary_is_compared_as_any(backend):
+def test_a_draft_on_a_boundary_is_compared_as_any(parts_backend):
     target = torch.full((1, 3, 2048), -torch.inf)
     target[0, [0, 1, 2], [1023, 1024, 5]] = 0.0
     call = {"draft_tokens": torch.tensor([[1023, 1024]]), "target": target, "method": "race", "seed": 1, "position": 1}
@@ -204,7 +204,7 @@ def test_bits_tell_of_rows_that_decided(fast_backend):
 
 
 @pytest.mark.interpreted
-def test_verdicts_of_trees(backend):
+def test_verdicts_of_trees(parts_backend):
     call = tree_call_with_hits(2048 + 9, requests=3, nodes=5)
     call = {**call, "draft": None, "method": "race"}
     expected = verify_tree(**call)

@@ -39,7 +39,7 @@ def test_certain_drafts(fast_backend, begins):
 
 
 @pytest.mark.interpreted
-def test_verdicts_on_every_backend(backend):
+def test_verdicts_on_every_backend(parts_backend):
     call = chain_call_with_hits(2048 + 9, requests=4, slots=2)
     check(call, [0, 1024])
     check({**call, "draft": None}, [0, 1024])
@@ -98,15 +98,13 @@ def test_faults_of_rows_that_decided(fast_backend):
 
 
 @pytest.mark.interpreted
-def test_equal_laws_leave_no_residual(backend):
+def test_equal_laws_leave_no_residual(parts_backend):
     """A slot that could have been drafted, and was not: p - q is nothing, so the token is from p."""
     target = torch.randn(2, 2, 2048, generator=torch.Generator().manual_seed(1))
     call = {
         "draft_tokens": torch.tensor([[-1], [7]]), "target": target, "draft": target[:, :1] + 0.0, "seed": seeds(2),
         "position": 1, "draft_prob": torch.tensor([1.0 - 2**-24, 1.0]),
     }  # fmt: skip
-    if backend == "reference":
-        pytest.skip("float64 leaves something")
     check(call, [0, 1024])
 
 
@@ -153,7 +151,7 @@ def test_filters_by_their_entries(fast_backend):
 
 
 @pytest.mark.interpreted
-def test_filters_on_every_backend(backend):
+def test_filters_on_every_backend(parts_backend):
     call = {**chain_call_with_hits(1024 + 9, requests=3, slots=1), "temperature": None}
     check({**call, "sampling": Sampling(0.8, top_k=9, top_p=0.8)}, [0, 1024])
 
@@ -201,7 +199,7 @@ def test_blocks_read_the_rows_of_a_draft_out_of_range_only_for_their_sums(fast_b
 
 
 @pytest.mark.interpreted
-def test_blocks_on_every_backend(backend):
+def test_blocks_on_every_backend(parts_backend):
     call = {**chain_call_with_hits(1024 + 9, requests=3, slots=2), "method": "block"}
     check(call, [0, 1024])
 

@@ -81,7 +81,7 @@ def test_faults_of_rows_that_were_read(fast_backend, method):
 
 @pytest.mark.interpreted
 @METHODS
-def test_every_backend(backend, method):
+def test_every_backend(parts_backend, method):
     check(trees(method, requests=3, nodes=5, vocabulary=1024 + 9), [0, 1024])
 
 

@@ -56,8 +56,17 @@ def gathered(table, names):
 
 @functools.cache
 def every_call():
-    """name -> (public function, arguments), of every op."""
+    """name -> (function, arguments), of every op."""
     return gathered("CALLS", OPS)
+
+
+def public_calls():
+    """Those of them that a user can make. What shards are made of gets what shards made."""
+    return {
+        name: call
+        for name, call in every_call().items()
+        if not call[0].__module__.startswith("specdec_kernels.sharded")
+    }
 
 
 @functools.cache

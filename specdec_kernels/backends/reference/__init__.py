@@ -12,10 +12,15 @@ import pkgutil
 
 import torch
 
-__all__ = []
+__all__ = ["unsupported"]
 
 for _name in [module.name for module in pkgutil.iter_modules(__path__)]:
     _function = getattr(importlib.import_module(f"{__name__}.{_name}"), _name, None)
     if _function and [*inspect.signature(_function).parameters] == ["call"]:
         globals()[_name] = torch.no_grad()(_function)
         __all__.append(_name)
+
+
+def unsupported(op, call):
+    """Why this backend cannot do a call, or None."""
+    return None if op.name in __all__ else "it has whole ops alone, with which those of shards are compared"

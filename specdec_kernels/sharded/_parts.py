@@ -1,0 +1,352 @@
+"""What the sharded ops are made of: what a rank finds in its slice of rows, and what all ranks make of that.
+
+Private ops of every backend but the reference, whose whole ops a sharded verdict is compared with. None communicates,
+each is one launch, and csrc/include/specdec_sharded.h has their contracts. Their callers made the arguments: little is
+checked.
+
+Rows are float32, bfloat16 or float16 [..., n] of logits, the columns of the tokens from ``vocab_start`` on; ``edits``
+are of these columns; of a request that is idle, or whose index is out of range, nothing is found.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels._constants import MASS_TILE
+from specdec_kernels.calls import inputs, kinds
+from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.values import Law, Noise
+from specdec_kernels.ops import _edits as edit
+from specdec_kernels.ops import _laws as laws
+
+NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
+
+
+class Walked(NamedTuple):
+    """What each walk decided, or asks; ``walk_tables`` of specdec_sharded.h. What a method does not need is None."""
+
+    tokens: torch.Tensor
+    path: torch.Tensor | None
+    num_accepted: torch.Tensor
+    status: torch.Tensor
+    row: torch.Tensor | None = None
+    draft_row: torch.Tensor | None = None
+    subtracted: torch.Tensor | None = None
+    slot: torch.Tensor | None = None
+    laws: torch.Tensor | None = None
+    excluded: torch.Tensor | None = None
+    asked: torch.Tensor | None = None
+    asked_subtracted: torch.Tensor | None = None
+
+
+COUNT_AT_LEAST = Op(
+    "count_at_least",
+    figures=True,
+    rows=kinds.rows("*V"),
+    request_index=kinds.tokens("B:c", optional=True),
+    law=kinds.law("~"),
+    edits=kinds.EDITS,
+    least=kinds.floats("*:c"),
+    counts=kinds.Output(torch.int32, "out", "*"),
+)
+FIRST_ARRIVALS = Op(
+    "first_arrivals",
+    result=tuple,
+    packed=kinds.ints("P*3:c"),
+    tokens=kinds.Output(torch.int64, "tokens", "*"),
+    status=kinds.Output(torch.int32, "status", "*"),
+    empty=kinds.Output(torch.int32, "empty", "*"),
+)
+MASS_TILES = Op(
+    "mass_tiles",
+    result=tuple,
+    figures=True,
+    rows=kinds.rows("*V"),
+    request_index=kinds.tokens("B:c", optional=True),
+    law=kinds.law("~"),
+    edits=kinds.EDITS,
+    tiles=kinds.Output(torch.int32, "out", "*3J"),
+    status=kinds.Output(torch.int32, "status", "*"),
+)
+TILE_LAWS = Op(
+    "tile_laws",
+    result=tuple,
+    figures=True,
+    tiles=kinds.ints("*3Q:c"),
+    raw=kinds.rows("*U:c"),
+    temperature=kinds.number("="),
+    known=kinds.Output(torch.float32, "known", "*2"),
+    probs=kinds.Output(torch.float32, "out", "*U"),
+)
+TOKEN_LOGITS = Op(
+    "token_logits",
+    figures=True,
+    rows=kinds.rows("*V"),
+    vocab_start=kinds.size(least=0),
+    places=kinds.tokens("P", optional=True, role="packs"),
+    tokens=kinds.tokens("*.M|P.M:c"),
+    edits=kinds.edits("~"),
+    logits=kinds.Output(torch.float32, "out", "*.M|P.M"),
+)
+RESIDUAL_RACE = Op(
+    "residual_race",
+    result=tuple,
+    target=kinds.rows("*V"),
+    vocab_start=kinds.size(least=0),
+    draft=kinds.rows("^V", optional=True),
+    row=kinds.ints("R:c"),
+    draft_row=kinds.ints("R:c", optional=True),
+    excluded=kinds.ints("R.X:u", optional=True),
+    cuts=kinds.ints("R6:c", optional=True),
+    known=kinds.floats("R4"),
+    target_law=kinds.law("R"),
+    draft_law=kinds.law("R", shown="draft"),
+    edits=kinds.edits("~"),
+    subtracted=kinds.number("R"),
+    noise=kinds.noise("R"),
+    tokens=kinds.Output(torch.int64, "tokens", "R"),
+    status=kinds.Output(torch.int32, "status", "R"),
+    scores=kinds.Output(torch.float32, "scores", "R"),
+)
+RESIDUAL_SUMS = Op(
+    "residual_sums",
+    result=tuple,
+    figures=True,
+    target=kinds.rows("*V"),
+    draft=kinds.rows("^V"),
+    row=kinds.ints("R:c"),
+    draft_row=kinds.ints("R:c"),
+    cuts=kinds.ints("R6:c", optional=True),
+    known=kinds.floats("R4"),
+    target_law=kinds.law("R"),
+    draft_law=kinds.law("R", shown="draft"),
+    edits=kinds.edits("~"),
+    subtracted=kinds.number("R"),
+    sums=kinds.Output(torch.int64, "sums", "R2"),
+    status=kinds.Output(torch.int32, "status", "R"),
+)
+WALK_TABLES = Op(
+    "walk_tables",
+    result=tuple,
+    sizes=dict(zip(("batch", "places", "excluded", "nodes", "memory"), map(kinds.size, "BPXYZ"), strict=True)),
+    draft_tokens=kinds.tokens("BK|D"),
+    cu_drafts=kinds.ints(":c", optional=True, role="packs"),
+    parents=kinds.tokens(optional=True),
+    vocab=kinds.size(),
+    request_index=kinds.tokens("B:c", optional=True),
+    method=kinds.choice("rejection", "race", "traversal"),
+    replacement=kinds.FLAG,
+    temperature=kinds.number("B"),
+    draft_prob=kinds.number("BK|BD", most=1.0),
+    epsilon=kinds.number("B"),
+    noise=kinds.noise("B"),
+    row_status=kinds.ints(":c"),
+    winners=kinds.tokens(optional=True),
+    p_of_drafts=kinds.floats(":c", optional=True),
+    known=kinds.floats(":f", optional=True),
+    q_of_drafts=kinds.floats(":c", optional=True),
+    draft_row_status=kinds.ints(":c", optional=True),
+    draft_known=kinds.floats(":f", optional=True),
+    draft_places=kinds.tokens(optional=True),
+    answers=kinds.tokens("BY2:m", optional=True),
+    tokens=kinds.Output(torch.int64, "tokens", "BP", role="status"),
+    path=kinds.Output(torch.int32, "path", "BP", optional=True),
+    num_accepted=kinds.Output(torch.int32, "num_accepted", "B", role="status"),
+    status=kinds.Output(torch.int32, "status", "B", role="status"),
+    row=kinds.Output(torch.int32, "row", "B", optional=True),
+    draft_row=kinds.Output(torch.int32, "draft_row", "B", optional=True),
+    subtracted=kinds.Output(torch.float32, "subtracted", "B", optional=True),
+    slot=kinds.Output(torch.int64, "slot", "B", optional=True),
+    laws=kinds.Output(torch.float32, "laws", "B4", optional=True),
+    excluded=kinds.Output(torch.int32, "excluded", "BX", optional=True),
+    asked=kinds.Output(torch.int32, "asked", "BY2", optional=True),
+    asked_subtracted=kinds.Output(torch.float32, "asked_subtracted", "BY", optional=True),
+    memory=kinds.Output(torch.int32, "memory", "BZ", optional=True),
+)
+
+
+def count_at_least(rows, least, *, temperature=None, edits=None, request_index=None):
+    """int32 [...]: how many tokens of each row have ``logit / temperature >= least``; none where it is -inf or NaN."""
+    raw = rows, request_index, "logits", temperature, None, edits, least, None
+    if (counts := COUNT_AT_LEAST.direct(False, *raw)) is not None:
+        return counts
+    inputs.check_rows("rows", rows)
+    folded, law, changes, _ = laws.of_rows("rows", rows, temperature, None, edits, request_index)
+    counts = COUNT_AT_LEAST.output("counts", None, rows.shape[:-1], rows.device)
+    COUNT_AT_LEAST(folded, request_index, law, changes, least.view(-1), counts.view(-1))
+    return counts
+
+
+def first_arrivals(packed):
+    """(tokens int64, status, empty), [...] each: of all parts' candidates the best score, then the lower token.
+
+    ``packed`` int32 [parts, ..., 3]: a token, the bits of its score, the status. -inf is no candidate; +inf is not
+    live.
+    """
+    if (arrived := FIRST_ARRIVALS.direct(False, packed, None, None, None)) is not None:
+        return arrived
+    arrived = FIRST_ARRIVALS.new({"*": packed.shape[1:-1], "device": packed.device})
+    FIRST_ARRIVALS(packed.view(len(packed), -1), *(x.view(-1) for x in arrived))
+    return tuple(arrived)
+
+
+def mass_tiles(rows, *, temperature=None, edits=None, request_index=None):
+    """(int32 [..., 3, tiles], status [...]): what each tile of 1,024 tokens weighs, for ``tile_laws``.
+
+    The bits of its largest logit, then the low and the high words of its weight in units of 2**-30 of that; -inf and 0
+    of one without weight. Status: 1 a NaN or +inf, 8 a temperature, an index or an edit out of range.
+    """
+    raw = rows, request_index, "logits", temperature, None, edits, None, None
+    if (weighed := MASS_TILES.direct(False, *raw)) is not None:
+        return weighed
+    inputs.check_rows("rows", rows)
+    lead, device = rows.shape[:-1], rows.device
+    folded, law, changes, _ = laws.of_rows("rows", rows, temperature, None, edits, request_index)
+    sizes = {"*": lead, "J": -(-rows.shape[-1] // MASS_TILE), "device": device}
+    tiles, status = MASS_TILES.new(sizes)
+    MASS_TILES(folded, request_index, law, changes, tiles.view(-1, 3 * sizes["J"]), status.view(-1))
+    return tiles, status
+
+
+def tile_laws(tiles, raw, *, temperature=1.0):
+    """(float32 [..., 2], [..., k]): each row's maximum, log-sum-exp less that, and the probabilities of logits ``raw``.
+
+    From all tiles of a row, [..., 3, any], in any order. 0 and inf of a row without weight.
+    """
+    if (learned := TILE_LAWS.direct(False, tiles, raw, temperature, None, None)) is not None:
+        return learned
+    lead, device = raw.shape[:-1], raw.device
+    temperature = TILE_LAWS.number("temperature", temperature, lead, device)
+    if isinstance(temperature, torch.Tensor):
+        temperature = temperature.reshape(1, -1)
+    known, probs = TILE_LAWS.new({"*": lead, "U": raw.shape[-1], "device": device})
+    count = lead.numel()
+    TILE_LAWS(
+        tiles.reshape(count, 3 * tiles.shape[-1]), raw.reshape(count, raw.shape[-1]), temperature, known.view(count, 2),
+        probs.view(count, raw.shape[-1]),
+    )  # fmt: skip
+    return known, probs
+
+
+def token_logits(rows, tokens, *, places=None, vocab_start=0, edits=None):
+    """float32, like ``tokens`` [...] or [..., m]: their logits, after edits; 0 where the part has not got the token.
+
+    With ``places`` [P] tokens are [P] or [P, m], of these rows. The bits of 0 are 0, so all parts' are or'ed.
+    """
+    if (logits := TOKEN_LOGITS.direct(False, rows, vocab_start, places, tokens, edits, None)) is not None:
+        return logits
+    inputs.check_rows("rows", rows)
+    folded, _, changes, _ = laws.of_rows("rows", rows, None, None, edits, None)
+    of_rows = rows.shape[:-1] if places is None else places.shape
+    logits = TOKEN_LOGITS.output("logits", None, tokens.shape, rows.device)
+    shape = of_rows.numel(), tokens.shape[-1] if tokens.ndim > len(of_rows) else 1
+    TOKEN_LOGITS(folded, vocab_start, places, tokens.reshape(shape), changes, logits.view(shape))
+    return logits
+
+
+def residual_race(
+    target, draft, row, *, vocab_start, known, seed, position, nonce=0, draft_row=None, excluded=None, subtracted=1.0,
+    temperature=None, draft_temperature=None, cuts=None, edits=None,
+):  # fmt: skip
+    """(tokens, scores, status), [B] each: the first arrivals of one row of each request, over ``(p - subtracted q)^+``.
+
+    ``row`` and ``draft_row`` int32 [B], among all rows: -1 is idle, and over p. ``excluded`` int32 [B] or [B, n]:
+    tokens without weight where the race is over p. ``known`` float32 [B, 4]: what ``tile_laws`` says of both rows.
+    ``cuts`` int32 [B, 6]: what filters keep of both. Edits are of all rows of ``target``.
+    """
+    of_draft = temperature if draft_temperature is None else draft_temperature
+    if (arrived := RESIDUAL_RACE.direct(
+        False, target, vocab_start, draft, row, draft_row, excluded, cuts, known, "logits", temperature, None, "logits",
+        of_draft, None, edits, subtracted, seed, position, nonce, None, None, None,
+    )) is None:  # fmt: skip
+        device, shape = target.device, (len(row),)
+        if excluded is not None and excluded.ndim == 1:
+            excluded = excluded.unsqueeze(-1)
+        pair = _pair(RESIDUAL_RACE, target, draft, temperature, of_draft, edits, subtracted, shape)
+        rows, of_draft_rows, *both, changes, subtracted = pair
+        arrived = RESIDUAL_RACE.new({"R": len(row), "device": device})
+        noise = Noise(*laws.noise_of(1, seed, position, nonce, shape, device))
+        RESIDUAL_RACE(
+            rows, vocab_start, of_draft_rows, row, draft_row, excluded, cuts, known, *both, changes, subtracted, noise,
+            *arrived,
+        )  # fmt: skip
+    tokens, status, scores = arrived
+    return tokens, scores, status
+
+
+def residual_sums(
+    target, draft, row, draft_row, *, known, subtracted=1.0, temperature=None, draft_temperature=None, cuts=None,
+    edits=None,
+):  # fmt: skip
+    """(int64 [P, 2], status [P]): ``(p - subtracted q)^+`` and q, summed over parts of rows, in units of 2**-42.
+
+    Arguments as of ``residual_race``. A pair of which a row is -1 weighs nothing.
+    """
+    of_draft = temperature if draft_temperature is None else draft_temperature
+    if (sums := RESIDUAL_SUMS.direct(
+        False, target, draft, row, draft_row, cuts, known, "logits", temperature, None, "logits", of_draft, None, edits,
+        subtracted, None, None,
+    )) is not None:  # fmt: skip
+        return sums
+    pair = _pair(RESIDUAL_SUMS, target, draft, temperature, of_draft, edits, subtracted, (len(row),))
+    rows, of_draft_rows, *rest = pair
+    sums = RESIDUAL_SUMS.new({"R": len(row), "device": target.device})
+    RESIDUAL_SUMS(rows, of_draft_rows, row, draft_row, cuts, known, *rest, *sums)
+    return tuple(sums)
+
+
+def _pair(op, target, draft, temperature, draft_temperature, edits, subtracted, shape):
+    """Rows of both sides as backends see them, their laws, the edits, and what is subtracted."""
+    for name, rows in ({"target": target} | ({} if draft is None else {"draft": draft})).items():
+        inputs.check_rows(name, rows)
+    law = laws.target_law("logits", temperature, None, shape, target.device)
+    q_law = law
+    if draft_temperature is not temperature:
+        number = laws.NUMBERS["temperature"].taken("draft_temperature", draft_temperature, shape, target.device)
+        q_law = Law("logits", number)
+    rows = inputs.rows3("target", target)
+    changes = edit.of_rows(edits, law, target, rows, target.shape[:-1], rows.shape[:2])
+    subtracted = op.number("subtracted", subtracted, shape, target.device)
+    return rows, None if draft is None else inputs.rows3("draft", draft), law, q_law, changes, subtracted
+
+
+def walk_tables(
+    draft_tokens, row_status, *, vocab, places, method, winners=None, p_of_drafts=None, known=None, q_of_drafts=None,
+    draft_row_status=None, draft_known=None, draft_places=None, answers=None, parents=None, replacement=False,
+    cu_drafts=None, temperature=1.0, draft_prob=1.0, epsilon=0.0, seed=0, position=0, nonce=0, request_index=None,
+):  # fmt: skip
+    """``Walked``: the walks of chains, or with ``parents`` of trees, where p and q of each draft are known.
+
+    A walk that has to know what is left of a pair of rows asks for it: ``residual_sums`` of all parts, added up, is the
+    answer, and it is called again. In one call it asks for all that it may come to, as far as it can tell. Tables are
+    those of specdec_sharded.h, with [rows, 2] for ``known`` and [B, n, 2] for ``answers``.
+    """
+    drawn, asks = method != "race", answers is not None
+    certain = q_of_drafts is None or q_of_drafts.numel() == 0
+    wanted = [True, parents is not None, True, True, *[drawn] * 5, drawn and certain, asks, asks, method == "traversal"]
+    device, packed = row_status.device, cu_drafts is not None
+    batch = len(cu_drafts) - 1 if packed else len(draft_tokens)
+    nodes = places if parents is None else draft_tokens.shape[1]
+    sizes = batch, places, 1 if parents is None else nodes, nodes, NODE_WORDS * places
+    walked = WALK_TABLES.direct(
+        False, *sizes, draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature,
+        draft_prob, epsilon, seed, position, nonce, row_status, winners, p_of_drafts, known, q_of_drafts,
+        draft_row_status, draft_known, draft_places, answers, *(here or None for here in wanted),
+    )  # fmt: skip
+    if walked is not None:
+        given = iter(walked)
+        return Walked(*(next(given) if here else None for here in wanted[:-1]))
+    by_letter = dict(zip("BPXYZ", sizes, strict=True), device=device)
+    temperature = WALK_TABLES.number("temperature", temperature, (batch,), device)
+    draft_prob = laws.slot_numbers(WALK_TABLES, draft_prob, batch, tuple(draft_tokens.shape), packed, device)
+    epsilon = WALK_TABLES.number("epsilon", epsilon, (batch,), device)
+    counters = ("seed", seed), ("position", position), ("nonce", nonce)
+    made = WALK_TABLES.new(by_letter, wanted)
+    known, draft_known = (None if x is None else x.view(-1) for x in (known, draft_known))
+    WALK_TABLES(
+        draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob, epsilon,
+        Noise(*(inputs.counter(name, x, (batch,), device) for name, x in counters)),
+        row_status, winners, p_of_drafts, known, q_of_drafts, draft_row_status, draft_known, draft_places,
+        answers.flatten(1) if asks else None, *made[:10], made[10].flatten(1) if asks else None, *made[11:],
+    )  # fmt: skip
+    return Walked(*made[:12])
