@@ -2,16 +2,15 @@
 
 import functools
 
-import bench_verify_chain
-import bench_verify_tree
+import bench_verify
 import pytest
 import torch
-from bench_verify_tree import NODES
+from bench_verify import NODES, K
 from harness import BATCHES, DTYPES, OURS, READ, SEED, VOCABULARY
 
 import specdec_kernels as sd
 
-BATCH, K = 64, bench_verify_chain.K
+BATCH = 64
 FILTERED = sd.Sampling(top_k=50, top_p=0.9)
 
 
@@ -36,17 +35,17 @@ def chains(method):
             tokens = (tokens + wrong) % VOCABULARY
         return [(tokens, p, q, seed, position)]
 
-    call = bench_verify_chain.OUR_CALLS[method]
-    return call, inputs, lambda calls: bench_verify_chain.bytes_read(call, calls, method)
+    call = bench_verify.CHAINS[method]
+    return call, inputs, lambda calls: bench_verify.chain_bytes(method, call, calls)
 
 
 def trees(method):
     def inputs(target, draft):
         position = 1000 * torch.arange(BATCH)
-        return [(bench_verify_tree.tokens_of(draft, position), target, draft, position)]
+        return [(bench_verify.tree_tokens(draft, position), target, draft, position)]
 
-    call = bench_verify_tree.CONTENDERS[method]
-    return call, inputs, lambda calls: bench_verify_tree.bytes_read(call, calls, method)
+    call = bench_verify.TREES[method]
+    return call, inputs, lambda calls: bench_verify.tree_bytes(method, call, calls)
 
 
 def rows_alone(call):

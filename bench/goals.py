@@ -2,19 +2,28 @@
 
 from harness import KINDS, OURS, VOCABULARY, Goal
 
-
-def of_argmax(book):
-    worst = book.worst("race_sample", "torch.argmax", V=VOCABULARY, threads=1, sweep="peers")
-    return 1 / worst if worst else None
-
-
-def times_multinomial(book):
-    return book.worst("race_sample", "softmax+multinomial", V=VOCABULARY, threads=1, sweep="peers")
+ROWS = ("normal", "zipf", "peaked")
+PEERS = {"threads": 1, "sweep": "peers"}
+SAMPLERS = ("sampling_from_logits", "top_k_top_p_sampling_from_logits", "top_k_mask_logits")
+SHORT = ("top_k 50", "top_k 50, top_p 0.9", "joint")
 
 
-def times_transformers(method):
+def times(op, peer, kinds=KINDS, share=False, **case):
+    """How many times faster than a peer ours is at least, or the largest share of its time, over kinds of logits."""
+
     def value(book):
-        return book.worst("verify_chain", "transformers", method=method, acceptance=0.7, threads=1, sweep="peers")
+        worst = book.worst(op, peer, kinds, **case)
+        return worst and (1 / worst if share else worst)
+
+    return value
+
+
+def of_unfiltered(filters, kinds=ROWS, op="race_sample", **case):
+    """The largest share of the unfiltered call's time."""
+
+    def value(book):
+        worst = [book.worst(f"filters: {op}", "unfiltered", kinds, filters=each, threads=1, **case) for each in filters]
+        return None if None in worst else 1 / min(worst)
 
     return value
 
@@ -23,17 +32,10 @@ def block_of_rejection(book):
     """The largest share of rejection's time where both read every row, and of blocks that refuse drafts."""
 
     def time(method, kind, acceptance):
-        return book.find(
-            "verify_chain", OURS, method=method, kind=kind, acceptance=acceptance, threads=1, sweep="peers"
-        )
+        return book.find("verify_chain", OURS, method=method, kind=kind, acceptance=acceptance, **PEERS)
 
-    times = [(time("block", kind, a), time("rejection", kind, 1)) for kind in KINDS for a in (0.7, 1)]
-    return max(block / rejection for block, rejection in times) if all(map(all, times)) else None
-
-
-def paths_of_traversal(book):
-    worst = book.worst("paths", "traversal")
-    return 1 / worst if worst else None
+    pairs = [(time("block", kind, a), time("rejection", kind, 1)) for kind in KINDS for a in (0.7, 1)]
+    return max(block / rejection for block, rejection in pairs) if all(map(all, pairs)) else None
 
 
 def scaling(method):
@@ -45,8 +47,8 @@ def scaling(method):
 
 
 def host_cost(book):
-    times = [r.median for r in book.records if r.op == "host_cost" and r.contender == OURS]
-    return max(times) * 1e6 if times else None
+    medians = [r.median for r in book.records if r.op == "host_cost" and r.contender == OURS]
+    return max(medians) * 1e6 if medians else None
 
 
 def triton_host_cost(method):
@@ -57,125 +59,90 @@ def triton_host_cost(method):
     return value
 
 
-def of_unfiltered(filters, kinds, op="race_sample", **case):
-    """The largest share of the unfiltered call's time."""
+def adds(op, without, cases):
+    """The most microseconds that ours takes more than the same call without."""
 
     def value(book):
-        ratios = [
-            book.ratio(f"filters: {op}", "unfiltered", filters=each, kind=kind, threads=1, **case)
-            for each in filters
-            for kind in kinds
-        ]
-        return None if None in ratios else 1 / min(ratios)
-
-    return value
-
-
-def filters_against(peer, filters):
-    def value(book):
-        kinds = ("normal", "zipf", "peaked")
-        ratios = [book.ratio("filters: race_sample", peer, filters=filters, kind=kind, threads=1) for kind in kinds]
-        return None if None in ratios else min(ratios)
+        pairs = [[book.find(op, who, **case) for who in (OURS, without)] for case in cases]
+        return max(1e6 * (ours - other) for ours, other in pairs) if all(map(all, pairs)) else None
 
     return value
 
 
 def edits_add(edits):
-    """The most microseconds that edits add to a call."""
-
-    def value(book):
-        times = [
-            [book.find("edits: race_sample", who, edits=edits, kind=kind, threads=1) for who in (OURS, "unedited")]
-            for kind in ("normal", "zipf", "peaked")
-        ]
-        return max(1e6 * (ours - plain) for ours, plain in times) if all(map(all, times)) else None
-
-    return value
+    return adds("edits: race_sample", "unedited", [{"edits": edits, "kind": kind, "threads": 1} for kind in ROWS])
 
 
-def adapter_adds(calls):
-    """The most microseconds that an engine's adapter adds to the bare op."""
-
-    def value(book):
-        times = [[book.find("adapter", who, call=call) for who in (OURS, "bare op")] for call in calls]
-        return max(1e6 * (ours - bare) for ours, bare in times) if all(map(all, times)) else None
-
-    return value
+def adapter_adds(*calls):
+    return adds("adapter", "bare op", [{"call": call} for call in calls])
 
 
-SAMPLERS = ("sampling_from_logits", "top_k_top_p_sampling_from_logits", "top_k_mask_logits")
-SHORT = ("top_k 50", "top_k 50, top_p 0.9", "joint")
+def transformers(method):
+    return times("verify_chain", "transformers", method=method, acceptance=0.7, **PEERS)
 
-GOALS = [
-    Goal("race_sample, one row: share of torch.argmax", 0.15, False, of_argmax),
-    Goal("race_sample, one row: times faster than softmax + multinomial", 60, True, times_multinomial),
-    Goal("verify_chain(rejection), K = 5: times faster than transformers", 30, True, times_transformers("rejection")),
-    Goal("verify_chain(race), K = 5: times faster than transformers", 30, True, times_transformers("race")),
-    Goal("verify_chain(block), K = 5: times faster than transformers", 18, True, times_transformers("block")),
-    Goal("verify_chain(block), K = 5: share of rejection, every row read", 1.6, False, block_of_rejection),
-    Goal("verify_tree(paths), 4 chains of 5: share of traversal on that tree", 1.3, False, paths_of_traversal),
-    Goal(
-        "verify_tree(paths), 4 chains of 5: times faster than transformers for each chain",
-        15,
-        True,
-        lambda book: book.worst("paths", "transformers, each chain"),
+
+RACE = {"op": "race_sample", "V": VOCABULARY, **PEERS}
+FILTERED = "filters: race_sample"
+AT_MOST = [
+    ("race_sample, one row: share of torch.argmax", 0.15, times(peer="torch.argmax", share=True, **RACE)),
+    ("verify_chain(block), K = 5: share of rejection, every row read", 1.6, block_of_rejection),
+    (
+        "verify_tree(paths), 4 chains of 5: share of traversal on that tree", 1.3,
+        times("paths", "traversal", share=True),
     ),
-    Goal("verify_chain(rejection), B = 8: two threads over one", 1.9, True, scaling("rejection")),
-    Goal("verify_chain(race), B = 8: two threads over one", 1.9, True, scaling("race")),
-    Goal("host cost of a call, µs", 10, False, host_cost),
-    Goal("host cost of Triton's race, nothing launched, µs", 25, False, triton_host_cost("race")),
-    Goal("host cost of Triton's rejection, nothing launched, µs", 35, False, triton_host_cost("rejection")),
-    Goal(
-        "top_k 50, with top_p or without, min_p: share of unfiltered, any row",
-        1.1,
-        False,
-        of_unfiltered((*SHORT, "min_p 0.05"), ("normal", "zipf", "peaked")),
+    ("host cost of a call, µs", 10, host_cost),
+    ("host cost of Triton's race, nothing launched, µs", 25, triton_host_cost("race")),
+    ("host cost of Triton's rejection, nothing launched, µs", 35, triton_host_cost("rejection")),
+    (
+        "top_k 50, with top_p or without, min_p: share of unfiltered, any row", 1.1,
+        of_unfiltered((*SHORT, "min_p 0.05")),
     ),
-    Goal(
-        "top_k 50, with top_p or without: share of unfiltered, normal and Zipf rows",
-        0.8,
-        False,
+    (
+        "top_k 50, with top_p or without: share of unfiltered, normal and Zipf rows", 0.8,
         of_unfiltered(SHORT, ("normal", "zipf")),
     ),
-    Goal(
-        "top_p 0.9 over the row: share of unfiltered, peaked rows",
-        1.4,
-        False,
-        of_unfiltered(("top_p 0.9",), ("peaked",)),
+    *(
+        (f"top_p 0.9 over the row: share of unfiltered, {name} rows", bound, of_unfiltered(("top_p 0.9",), (kind,)))
+        for name, kind, bound in (("peaked", "peaked", 1.4), ("Zipf", "zipf", 2), ("normal", "normal", 2))
     ),
-    Goal("top_p 0.9 over the row: share of unfiltered, Zipf rows", 2, False, of_unfiltered(("top_p 0.9",), ("zipf",))),
-    Goal(
-        "top_p 0.9 over the row: share of unfiltered, normal rows", 2, False, of_unfiltered(("top_p 0.9",), ("normal",))
+    (
+        "verify_chain(race), top_k 50 + top_p 0.9: share of unfiltered", 1.1,
+        of_unfiltered(("top_k 50, top_p 0.9",), op="verify_chain", method="race"),
     ),
-    Goal(
-        "verify_chain(race), top_k 50 + top_p 0.9: share of unfiltered",
-        1.1,
-        False,
-        of_unfiltered(("top_k 50, top_p 0.9",), ("normal", "zipf", "peaked"), "verify_chain", method="race"),
+    *(
+        (
+            f"verify_chain(rejection), {filters}: share of unfiltered, peaked rows", bound,
+            of_unfiltered((filters,), ("peaked",), "verify_chain", method="rejection"),
+        )
+        for filters, bound in (("top_k 50", 1.0), ("top_p 0.9", 1.4))
     ),
-    Goal(
-        "verify_chain(rejection), top_k 50: share of unfiltered, peaked rows",
-        1.0,
-        False,
-        of_unfiltered(("top_k 50",), ("peaked",), "verify_chain", method="rejection"),
+    ("a grammar's mask: µs more a row", 8, edits_add("grammar")),
+    ("penalties, 1,500 tokens seen: µs more a row", 15, edits_add("penalties")),
+    ("FlashInfer's samplers by our ops: µs more a call", 20, adapter_adds(*SAMPLERS)),
+    ("transformers' verification by our op: µs more a call", 20, adapter_adds("speculative_sampling")),
+    ("FlashInfer's chain by our op: µs more a call", 20, adapter_adds("chain_speculative_sampling")),
+]  # fmt: skip
+AT_LEAST = [
+    ("race_sample, one row: times faster than softmax + multinomial", 60, times(peer="softmax+multinomial", **RACE)),
+    *(
+        (f"verify_chain({method}), K = 5: times faster than transformers", bound, transformers(method))
+        for method, bound in (("rejection", 30), ("race", 30), ("block", 18))
     ),
-    Goal(
-        "verify_chain(rejection), top_p 0.9: share of unfiltered, peaked rows",
-        1.4,
-        False,
-        of_unfiltered(("top_p 0.9",), ("peaked",), "verify_chain", method="rejection"),
+    (
+        "verify_tree(paths), 4 chains of 5: times faster than transformers for each chain", 15,
+        times("paths", "transformers, each chain"),
     ),
-    Goal(
-        "top_k 50 + top_p 0.9: times faster than transformers",
-        100,
-        True,
-        filters_against("transformers", "top_k 50, top_p 0.9"),
+    *(
+        (f"verify_chain({method}), B = 8: two threads over one", 1.9, scaling(method))
+        for method in ("rejection", "race")
     ),
-    Goal("top_p 0.9: times faster than transformers", 150, True, filters_against("transformers", "top_p 0.9")),
-    Goal("top_k 50: times faster than torch.topk and a draw", 4, True, filters_against("torch.topk", "top_k 50")),
-    Goal("a grammar's mask: µs more a row", 8, False, edits_add("grammar")),
-    Goal("penalties, 1,500 tokens seen: µs more a row", 15, False, edits_add("penalties")),
-    Goal("FlashInfer's samplers by our ops: µs more a call", 20, False, adapter_adds(SAMPLERS)),
-    Goal("transformers' verification by our op: µs more a call", 20, False, adapter_adds(("speculative_sampling",))),
-    Goal("FlashInfer's chain by our op: µs more a call", 20, False, adapter_adds(("chain_speculative_sampling",))),
-]
+    *(
+        (text, bound, times(FILTERED, peer, ROWS, filters=filters, threads=1))
+        for text, bound, peer, filters in (
+            ("top_k 50 + top_p 0.9: times faster than transformers", 100, "transformers", "top_k 50, top_p 0.9"),
+            ("top_p 0.9: times faster than transformers", 150, "transformers", "top_p 0.9"),
+            ("top_k 50: times faster than torch.topk and a draw", 4, "torch.topk", "top_k 50"),
+        )
+    ),
+]  # fmt: skip
+GOALS = [Goal(*goal[:2], False, goal[2]) for goal in AT_MOST] + [Goal(*goal[:2], True, goal[2]) for goal in AT_LEAST]

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import pytest
 import torch
 
 import specdec_kernels as sd
@@ -284,3 +285,58 @@ def write(book, goals, env):
     for method in ("race", "rejection"):
         plot(book, place / f"verify_chain_{method}_batch.png", "verify_chain", "B", "batch", sweep="B", method=method)
     return place
+
+
+@dataclass
+class Case:
+    """A row of a bench's table: who is called with what, how ours is checked, what has to move.
+
+    ``inputs`` makes a list of argument tuples, which take turns. ``check(call, inputs)`` raises if ours is wrong;
+    without one the reference backend has to give the same. ``bytes`` is a number, or a function of (call, inputs).
+    """
+
+    op: str
+    case: dict
+    contenders: dict
+    inputs: object = lambda: [()] * 3
+    check: object = None
+    bytes: object = 0
+    threads: int = 1
+    last = None  # of all cases: (the one that ran last, its inputs)
+
+    def __str__(self):
+        return "-".join(map(str, (self.op, *self.case.values(), self.threads)))
+
+    def made(self):
+        """The inputs, kept until another case makes its own: the contenders of a case come one after the other."""
+        if Case.last is None or Case.last[0] is not self:
+            Case.last = self, self.inputs()
+        return Case.last[1]
+
+    def run(self, measure, contender):
+        inputs, ours = self.made(), next(iter(self.contenders.values()))
+        count = self.bytes(ours, inputs) if callable(self.bytes) else self.bytes
+        check = (lambda call: (self.check or like_reference)(call, inputs)) if contender == OURS else None
+        case = self.case | {"threads": self.threads}
+        measure(self.op, contender, case, self.contenders[contender], inputs, check, bytes=count)
+
+
+def like_reference(call, inputs, count=8):
+    """Raise if a call does not give what the reference gives, bit for bit, or has a status."""
+    for arguments in inputs[:count]:
+        with sd.backend("reference"):
+            expected = [x.clone() for x in parts_of(call(*arguments))]
+        result = call(*arguments)
+        assert all(map(torch.equal, parts_of(result), expected))
+        assert not getattr(result, "status", torch.zeros(1)).any()
+
+
+def parts_of(result):
+    return result if isinstance(result, (tuple, list)) else [result]
+
+
+def table(cases):
+    """Parameters of a bench: a case, one of its contenders, and its threads."""
+    rows = [(case, contender, case.threads) for case in cases for contender in case.contenders]
+    ids = [f"{case}-{contender}" for case, contender, _ in rows]
+    return pytest.mark.parametrize("case, contender, threads", rows, ids=ids, indirect=["threads"])
