@@ -16,7 +16,6 @@ COMMANDS = {
     "info": "versions, devices, backends and build",
     "plan": "the best draft length, drafting probability and tree",
     "compare": "every method on a pair of models: acceptance, tokens a call, tokens a second",
-    "figures": "draw the figures of the documentation",
     "train": "train a byte-level target and distil a draft from it",
 }
 """What each command does. Its module here has its name, `add_arguments(parser)` and `run(args)` -> exit status."""
@@ -43,9 +42,6 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-EXTRAS = {"matplotlib": "bench"}  # what brings a module; the others come with [generate]
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run a command: its exit status.
 
@@ -68,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     except FloatingPointError as error:
         status, wrong = 1, str(error)
     except ModuleNotFoundError as error:
-        status, wrong = 2, f"{error}; pip install specdec-kernels[{EXTRAS.get(error.name, 'generate')}]"
+        status, wrong = 2, f"{error}; pip install specdec-kernels[generate]"
     except (RuntimeError, OSError, ValueError) as error:
         if isinstance(error, RuntimeError) and not is_of_backend(error):
             raise

@@ -1,1 +1,1 @@
-"""What is measured, planned and drawn with the kernels, the theory and a pair of models, for the command line."""
+"""What is measured and planned with the kernels, the theory and a pair of models, for the command line."""

@@ -77,8 +77,6 @@ def test_a_device_that_is_not_there_is_named(run, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["figures", "--runs", 1], "argument --runs: expected a whole number >= 100; got '1'"),
-        (["figures", "trees", "--tokens", 3], "argument --tokens: expected a whole number >= 50; got '3'"),
         (["plan", "--max-k", 10**12, "--acceptance", 0.8, "--cost", 0.1], "argument --max-k: expected a whole number"),
         (["compare", "--tokens", 0], "argument --tokens: expected a whole number >= 1; got '0'"),
         (["compare", "--k", -1], "argument --k: expected a whole number from 0 to 1023; got '-1'"),
@@ -92,17 +90,14 @@ def test_numbers_out_of_range_are_named(run, arguments, said):
     assert said in refused(run, *arguments)
 
 
-@pytest.mark.parametrize("command", [["figures"], ["train", "text"]], ids=["figures", "train"])
-def test_a_folder_that_cannot_be_made_is_met_before_the_work(run, tmp_path, command):
+def test_a_folder_that_cannot_be_made_is_met_before_the_work(run, tmp_path):
     (tmp_path / "file").touch()
-    err = refused(run, *command, "--out", tmp_path / "file" / "folder")
+    err = refused(run, "train", "text", "--out", tmp_path / "file" / "folder")
     assert "argument --out: expected a folder to write to; got" in err
     assert "(Not a directory)" in err
 
 
-def test_what_brings_a_missing_package_is_named(run, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "pip install specdec-kernels[bench]" in refused(run, "figures", "pareto", "--out", tmp_path)
+def test_what_brings_a_missing_package_is_named(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "specdec_kernels.generate", None)
     assert "pip install specdec-kernels[generate]" in refused(run, "generate")
 

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 import torch
 
+from examples.figures import curves as figures
+from examples.figures import methods
+from examples.figures.__main__ import main
 from specdec_kernels import theory
-from specdec_kernels.cli import main
 from specdec_kernels.generate import load_model
-from specdec_kernels.studies import figures, methods, simulate
+from specdec_kernels.studies import simulate
 from tests.support.laws import assert_law, assert_rate
 from tests.theory.enumeration import P, Q, drafts_with_replacement
 
@@ -84,7 +86,7 @@ def test_one_token_of_several_drafts_has_the_targets_law():
 
 def test_the_command_writes_json_and_png(tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    assert main(["figures", "--out", str(tmp_path), "pareto", "--runs", "100"]) == 0
+    main(["--out", str(tmp_path), "pareto", "--runs", "100"])
     assert capsys.readouterr().out.strip() == str(tmp_path / "pareto.json")
     assert json.loads((tmp_path / "pareto.json").read_text())["panels"]
     assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
@@ -92,7 +94,7 @@ def test_the_command_writes_json_and_png(tmp_path, capsys):
 
 def test_an_unknown_figure_is_named(capsys):
     with pytest.raises(SystemExit, match="2"):
-        main(["figures", "flowers"])
+        main(["flowers"])
     assert "argument FIGURE: expected rejections-50, " in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""`specdec-kernels figures`: the figures of the documentation, each as JSON and as a picture."""
+"""Draws the figures of the documentation, each as JSON and as a picture: ``python -m examples.figures [NAME...]``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import importlib
 import json
 
+from examples.figures import drawing, methods, trees
+from examples.figures.curves import FIGURES, PAIR
 from specdec_kernels.cli import options
-from specdec_kernels.studies import drawing, methods, trees
-from specdec_kernels.studies.figures import FIGURES, PAIR
 
 PLAYED = {"trees": trees, "methods": methods}  # by a pair of models of the user's choice
 NAMES = (*FIGURES, *PLAYED)
@@ -21,8 +21,9 @@ def figure_name(word: str) -> str:
     return word
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `specdec-kernels figures`."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(prog="python -m examples.figures", description=__doc__)
     parser.add_argument("names", nargs="*", type=figure_name, metavar="FIGURE",
                         help=f"what to draw: {', '.join(NAMES)} (default: all)")  # fmt: skip
     parser.add_argument("--out", type=options.folder, default="docs/figures", help="folder (default: docs/figures)")
@@ -34,10 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     played.add_argument(
         "--tokens", type=options.whole(50), default=250, help="tokens a point and prompt (default: 250)"
     )
+    return parser.parse_args(arguments)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Make the figures; 0."""
+def main(arguments: list[str] | None = None) -> None:
+    """Make the figures."""
+    args = parsed(arguments)
     if not args.no_png:
         importlib.import_module("matplotlib")
     for name in args.names or NAMES:
@@ -46,7 +49,6 @@ def run(args: argparse.Namespace) -> int:
         if not args.no_png:
             drawing.draw(figure, args.out / f"{name}.png")
         print(args.out / f"{name}.json")
-    return 0
 
 
 def figure_of_a_pair(name: str, args: argparse.Namespace) -> dict:
@@ -54,3 +56,7 @@ def figure_of_a_pair(name: str, args: argparse.Namespace) -> dict:
     from specdec_kernels.generate import load_model
 
     return PLAYED[name].figure(load_model(args.target), load_model(args.draft), args.tokens)
+
+
+if __name__ == "__main__":
+    main()

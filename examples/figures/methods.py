@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec_kernels.studies.drawing import Figure, Panel, curve, panel
-from specdec_kernels.studies.figures import PROMPTS
-from specdec_kernels.studies.trees import SHAPES
+from examples.figures.curves import PROMPTS
+from examples.figures.drawing import Figure, Panel, curve, panel
+from examples.figures.trees import SHAPES
 from specdec_kernels.trees import DraftTree
 
 if TYPE_CHECKING:
