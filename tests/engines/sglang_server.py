@@ -5,7 +5,7 @@ import types
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import DraftTree
+from specdec_kernels import DraftTree, Sampling
 from tests.engines.sglang_stand_in import Orchestrator, Pool, Registry, info, request, schedule_batch, verify_input
 
 VOCAB, LENGTH, SEED = 8, 24, 1000
@@ -30,15 +30,15 @@ def penalised(logits, output, of_request):
     return torch.where(x < 0, x * scale, x / scale)
 
 
-def drawn(logits, slot, position):
-    return int(specdec.race_sample(logits, seed=SEED + slot, position=position))
+def drawn(logits, req, position):
+    return int(specdec.race_sample(logits, seed=req.seed, position=position, sampling=req.sampling))
 
 
-def plain(req, slot):
+def plain(req):
     """The text that plain sampling writes."""
     text, prompt = list(req.origin_input_ids), len(req.origin_input_ids)
     for position in range(prompt, prompt + LENGTH + 12):
-        text.append(drawn(penalised(model(text), text[prompt:], req.sampling_params), slot, position))
+        text.append(drawn(penalised(model(text), text[prompt:], req.sampling_params), req, position))
     return text[prompt:]
 
 
@@ -60,9 +60,17 @@ class Batch:
         self.reqs = self.reqs + other.reqs
 
     def forward_info(self):
-        slots = torch.tensor([req.slot for req in self.reqs])
         added, scale = self.sampling_info.penalizer_orchestrator.summed()
-        given = info(len(slots), SEED + slots, acc_additive_penalties=added, acc_scaling_penalties=scale)
+        laws = [req.sampling for req in self.reqs]
+        top_k, top_p, min_p = ([getattr(law, name) for law in laws] for name in ("top_k", "top_p", "min_p"))
+        given = info(
+            len(laws), torch.tensor([req.seed for req in self.reqs]), acc_additive_penalties=added,
+            acc_scaling_penalties=scale, temperatures=torch.tensor([[law.temperature] for law in laws]),
+            top_ks=torch.tensor([number or 1 << 30 for number in top_k], dtype=torch.int32),
+            top_ps=torch.tensor(top_p), min_ps=torch.tensor(min_p), need_top_k_sampling=any(top_k),
+            need_top_p_sampling=min(top_p) < 1, need_min_p_sampling=max(min_p) > 0,
+            is_all_greedy=all(number == 1 for number in top_k),
+        )  # fmt: skip
         Registry.hook("copy_for_forward")(given, self.sampling_info)
         return given
 
@@ -80,26 +88,32 @@ def finished(req):
 
 class Server:
     """SGLang's loop: with `overlap` the host learns a batch's tokens after it has launched the next one. With `mixed`
-    a step that reads prompts takes the running requests along, without drafts.
+    a step that reads prompts takes the running requests along, without drafts. ``sampler(logits, info, positions)``
+    draws where there are none.
     """
 
-    def __init__(self, reqs, tree, overlap, mixed=False, orchestrator=Orchestrator):
-        self.orchestrator = orchestrator
-        self.tree, self.overlap, self.mixed, self.pool = tree, overlap, mixed, Pool(len(reqs))
+    def __init__(self, reqs, tree, overlap, mixed=False, orchestrator=Orchestrator, slots=None, sampler=None):
+        self.orchestrator, self.sampler = orchestrator, sampler
+        self.tree, self.overlap, self.mixed, self.pool = tree, overlap, mixed, Pool(slots or len(reqs))
         for slot, req in enumerate(reqs):
-            req.slot, req.text, req.expected = slot, list(req.origin_input_ids), plain(req, slot)
+            req.slot, req.seed, req.sampling = slot, SEED + slot, Sampling()
+            self.enter(req)
         self.running, self.prefilled, self.queue, self.accepted = None, None, [], 0
-        self.generator = torch.Generator().manual_seed(0)
+
+    def enter(self, req):
+        """A request that was never here."""
+        req.text, req.stay, req.expected = list(req.origin_input_ids), object(), plain(req)
 
     def step(self, new=(), retracted=()):
-        if self.running is not None:
-            keep = [row for row, req in enumerate(self.running.reqs) if req not in retracted and not finished(req)]
-            self.running.filter(keep)
+        """The requests that had a forward."""
         if self.prefilled is not None:
             self.running = merged(self.running, self.prefilled)
             self.prefilled = None
+        if self.running is not None:
+            keep = [row for row, req in enumerate(self.running.reqs) if req not in retracted and not finished(req)]
+            self.running.filter(keep)
         for req in retracted:
-            req.text, req.forwards = list(req.origin_input_ids) + list(req.output_ids), None
+            req.text, req.stay = list(req.origin_input_ids) + list(req.output_ids), object()
         batch = self.running
         if batch is not None and (self.mixed or not new) and batch.sampling_info.penalizer_orchestrator.is_required:
             Registry.hook("cumulate_penalty_output_tokens")(batch)
@@ -111,12 +125,12 @@ class Server:
         result = self.token(batch, "mixed" if new else "decode") if new or self.tree is None else self.round(batch)
         for req, tokens in zip(batch.reqs, result, strict=True):
             req.text += tokens
-            req.forwards = result
-        self.queue.append((list(batch.reqs), result))
+        self.queue.append(([(req, req.stay) for req in batch.reqs], result))
         while len(self.queue) > self.overlap:
-            for req, tokens in zip(*self.queue.pop(0), strict=True):
-                if req.forwards is not None:  # else it was retracted
+            for (req, stay), tokens in zip(*self.queue.pop(0), strict=True):
+                if req.stay is stay:  # else it was retracted
                     req.output_ids.extend(tokens)
+        return batch.reqs
 
     def token(self, batch, mode):
         """A forward without drafts, by SGLang's own application of penalties."""
@@ -138,7 +152,9 @@ class Server:
         if given.acc_scaling_penalties is not None:
             scale = given.acc_scaling_penalties
             logits = torch.where(logits < 0, logits * scale, logits / scale)
-        return [[drawn(row, req.slot, len(req.text))] for row, req in zip(logits, batch.reqs, strict=True)]
+        if self.sampler is not None:
+            return [[token] for token in self.sampler(logits, given, lengths - 1).tolist()]
+        return [[drawn(row, req, len(req.text))] for row, req in zip(logits, batch.reqs, strict=True)]
 
     def round(self, batch):
         parents, nodes, requests = self.tree.parents, len(self.tree.parents), len(batch.reqs)
@@ -149,8 +165,8 @@ class Server:
             for node in range(1, nodes):
                 path = paths[parents[node]]
                 depth = len(path) - len(req.text)
-                likely = req.expected[said + depth] if torch.rand((), generator=self.generator) < 0.7 else node % VOCAB
-                paths.append([*path, likely])
+                by_chance = (req.seed + 7 * len(req.text) + 3 * node) % 10 < 3
+                paths.append([*path, node % VOCAB if by_chance else req.expected[said + depth]])
             candidates[row] = torch.tensor([path[-1] for path in paths])
             logits[row] = torch.stack([model(path) for path in paths])
         launched = schedule_batch(

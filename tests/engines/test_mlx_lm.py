@@ -90,6 +90,28 @@ def test_law(method):
         assert_rate([text[0][2] for text in texts], torch.minimum(p[2, 1], q).sum().item())
 
 
+@pytest.mark.parametrize("method, fresh", [("block", True), ("rejection", False), ("race", False)])
+def test_rounds_that_look_ahead_have_noise_of_their_own(monkeypatch, method, fresh):
+    """Under one nonce their texts are biased: tests/ops/test_traversal_laws.py has the law."""
+    drawn, verified = [], []
+    race, verify = specdec.race_sample, specdec.verify_chain
+
+    def drawing(logits, **noise):
+        drawn.append((noise["position"], noise["nonce"]))
+        return race(logits, **noise)
+
+    def verifying(*call, **noise):
+        verified.append(noise["nonce"])
+        return verify(*call, **noise)
+
+    monkeypatch.setattr(specdec, "race_sample", drawing)
+    monkeypatch.setattr(specdec, "verify_chain", verifying)
+    written(*pair(), method=method)
+    assert len(verified) > 5
+    assert (len(set(drawn)) == len(drawn)) == fresh
+    assert len(set(verified)) == (len(verified) if fresh else 1)
+
+
 @pytest.mark.parametrize("kind", [lib.KVCache, lambda: lib.CacheList(lib.KVCache(), lib.KVCache())])
 @pytest.mark.parametrize("stop", range(1, 7))
 def test_a_cache_goes_on_from_where_the_caller_stopped(stop, kind):

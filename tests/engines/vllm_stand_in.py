@@ -91,14 +91,16 @@ class PenaltiesState:
 
 
 class LogitBiasState:
-    """One token is forbidden, for the slots that use it."""
+    """A token is forbidden, for the slots that use it."""
 
     def __init__(self, slots, forbidden=None):
-        self.use_logit_bias, self.forbidden = np.full(slots, forbidden is not None), forbidden
+        self.use_logit_bias = np.full(slots, forbidden is not None)
+        self.forbidden = np.full(slots, forbidden or 0)
 
     def apply(self, logits, ctx):
-        if self.forbidden is not None:
-            logits[:, self.forbidden] = -torch.inf
+        slots = ctx.expanded_idx_mapping.numpy()
+        (rows,) = self.use_logit_bias[slots].nonzero()
+        logits[rows, self.forbidden[slots[rows]]] = -torch.inf
         return logits
 
 

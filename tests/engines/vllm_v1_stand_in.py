@@ -46,7 +46,13 @@ class MinTokensLogitsProcessor:
 
 
 def metadata_of(kinds, prompts, outputs, drafts, vocabulary, num_logprobs=None):
-    """The SamplingMetadata of requests; ``drafts`` and ``outputs`` are lists that go on growing."""
+    """The SamplingMetadata of requests; ``drafts`` and ``outputs`` are lists that go on growing.
+
+    Prompts of other lengths are padded, with an id that is no token's, as in vLLM.
+    """
+    prompts = [prompt if isinstance(prompt, list) else [prompt] for prompt in prompts]
+    width = max(map(len, prompts))
+    prompts = [prompt + [vocabulary] * (width - len(prompt)) for prompt in prompts]
 
     def numbers(name, off):
         return torch.tensor([kind.get(name, off) for kind in kinds])
@@ -64,7 +70,7 @@ def metadata_of(kinds, prompts, outputs, drafts, vocabulary, num_logprobs=None):
         temperature=temperature, all_greedy=bool((temperature == 0).all()),
         top_k=numbers("top_k", vocabulary).int() if has("top_k") else None,
         top_p=numbers("top_p", 1.0) if has("top_p") else None,
-        no_penalties=not has("repetition", "frequency", "presence"), prompt_token_ids=torch.tensor(prompts)[:, None],
+        no_penalties=not has("repetition", "frequency", "presence"), prompt_token_ids=torch.tensor(prompts),
         repetition_penalties=numbers("repetition", 1.0), frequency_penalties=numbers("frequency", 0.0),
         presence_penalties=numbers("presence", 0.0), output_token_ids=outputs, spec_token_ids=drafts,
         allowed_token_ids_mask=forbidden if has("allowed") else None,

@@ -1,0 +1,144 @@
+"""Requests that come, end, swap places, are preempted and come back, in an engine with few places, by chance.
+
+Whatever was in a request's place before, whoever stands beside it: its text is the one that it writes alone.
+"""
+
+import random
+from typing import NamedTuple
+
+PLACES = 3
+
+
+class Wish(NamedTuple):
+    """What a request asks for. ``length``: tokens to write; ``more``: what only some engines have."""
+
+    prompt: list
+    seed: int
+    length: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+    more: dict = {}  # noqa: RUF012  nobody writes to it
+
+
+# Neighbours differ in all: what one has on, the next one has off.
+NUMBERS = (
+    {},
+    {"top_k": 3, "temperature": 0.7},
+    {"frequency": 0.9, "presence": 0.3},
+    {"temperature": 0.0},
+    {"top_p": 0.6, "repetition": 1.6},
+    {"temperature": 1.6, "min_p": 0.1},
+    {"temperature": 0.0, "frequency": 0.8},
+    {"top_k": 5, "top_p": 0.8, "min_p": 0.05, "presence": 0.8},
+)
+
+
+def wishes(count, vocabulary, numbers=NUMBERS, more=({},)):
+    """So many, by number. No two have the same seed, and some of the seeds are close."""
+    return [
+        Wish(
+            [(3 * i + j) % vocabulary for j in range(1 + i % 3)], 1000 + i if i % 2 else -(2**40) * i, 5 + i * 5 % 11,
+            **numbers[i % len(numbers)], more=more[i % len(more)],
+        )
+        for i in range(count)
+    ]  # fmt: skip
+
+
+class Engine:
+    """What the machine asks of an engine; ``most`` is how many drafts it may be told to verify."""
+
+    most = 0
+    orders = True  # whether a step may be of some of its requests, in any order
+
+    def admit(self, name, wish, said):
+        """Begin a request, or begin it again with what it has said."""
+        raise NotImplementedError
+
+    def step(self, names, counts):
+        """{name: tokens} that became known, of a step with these numbers of drafts, or fewer: it says so in the list.
+
+        Of a name that is not among the first, nothing happened to the request.
+        """
+        raise NotImplementedError
+
+    def drop(self, name):
+        """A request has ended, or is preempted."""
+        raise NotImplementedError
+
+
+def played(engine, asked, seed):
+    """Texts by number, and what happened to each: ("admit", tokens said), ("step", drafts) or ("drop",)."""
+    rng, waiting, running = random.Random(seed), list(range(len(asked))), []
+    texts, told = [[] for _ in asked], [[] for _ in asked]
+    while waiting or running:
+        new = []
+        while waiting and len(running) < PLACES and (not running or rng.random() < 0.6):
+            name = waiting.pop(0)
+            engine.admit(name, asked[name], list(texts[name]))
+            told[name].append(("admit", len(texts[name])))
+            running.insert(rng.randrange(len(running) + 1), name)
+            new.append(name)
+        if engine.orders and rng.random() < 0.5:
+            rng.shuffle(running)
+        batch = [name for name in running if rng.random() < 0.8] if engine.orders else list(running)
+        batch = batch or running[:1]
+        plain = rng.random() < 0.2
+        counts = [0 if name in new or plain else rng.randrange(engine.most + 1) for name in batch]
+        found = engine.step(batch, counts)
+        for name, tokens in found.items():
+            texts[name] += tokens
+        for name, count in zip(batch, counts, strict=True):
+            if name in found:
+                told[name].append(("step", count))
+        for name in [name for name in running if len(texts[name]) >= asked[name].length]:
+            engine.drop(name)
+            running.remove(name)
+            told[name].append(("drop",))
+        if running and waiting and rng.random() < 0.2:
+            name = running.pop(rng.randrange(len(running)))
+            engine.drop(name)
+            told[name].append(("drop",))
+            waiting.insert(rng.randrange(len(waiting) + 1), name)
+    return [text[: wish.length] for text, wish in zip(texts, asked, strict=True)], told
+
+
+def alone(engine, wish, told):
+    """The text of a request to which the same happens, with nobody beside it."""
+    text = []
+    for what, *number in told:
+        if what == "admit":
+            engine.admit(0, wish, text[: number[0]])
+            del text[number[0] :]
+        elif what == "step":
+            text += engine.step([0], number).get(0, [])
+        else:
+            engine.drop(0)
+    return text[: wish.length]
+
+
+def plain(engine, wish):
+    """The text of a request that nothing happens to, one token a step."""
+    text = []
+    engine.admit(0, wish, [])
+    while len(text) < wish.length:
+        text += engine.step([0], [0]).get(0, [])
+    return text[: wish.length]
+
+
+def check(make, asked, seeds, expected=None, replay=True):
+    """Play, once for each of the seeds. ``expected``: the text of each whatever happens, where there is one."""
+    returned = 0
+    for seed in seeds:
+        texts, told = played(make(), asked, seed)
+        returned += sum(what.count(("drop",)) > 1 for what in told)
+        for name, (wish, text) in enumerate(zip(asked, texts, strict=True)):
+            if replay:
+                assert text == alone(make(), wish, told[name]), (seed, name, wish, told[name])
+            if expected is not None:
+                assert text == expected[name], (seed, name, wish, told[name])
+    assert returned > 2  # some came back
