@@ -11,7 +11,14 @@ What all of them change:
 - **deterministic** is taken and makes no difference: everything here always is.
 - **Numbers** that switch a filter off (``top_k`` of 0, negative or V and more) keep all tokens. FlashInfer's kernels
   take a ``top_k`` of 0 as it is, and drop the whole row.
-- **Ties** at a cut are kept together, as in FlashInfer.
+- **Ties** at a cut are kept together, as in FlashInfer, so more than k may stay.
+
+What their arguments share: ``logits`` are float32, bfloat16 or float16 [B, V]; ``probs`` any floats [B, V], of any sum.
+With ``indices``, int32 or int64 [B], rows are [U, V] and copied: which row each output is drawn from. ``top_k``,
+``top_p`` and ``min_p`` are a number, or one for each row. ``seed`` and ``offset`` are ints, or int64 or uint64 [1] or
+[B], both or neither. ``check_nan`` raises a ValueError for NaN, and waits for the device. Tokens are [B], int32 or of
+the type of ``indices``; with ``return_valid`` bool [B] comes, too: whether the row has a law (positive weights, no
+NaN). Token 0 stands where it has none.
 """
 
 from __future__ import annotations
@@ -66,39 +73,18 @@ def chain_speculative_sampling(
     """Verify chains of drafts: ``flashinfer.sampling.chain_speculative_sampling``, by `verify_chain`.
 
     The law is the target's, as FlashInfer's. A draft id of -1 ends a request's drafts, and one of V or more is
-    rejected, where FlashInfer reads out of bounds.
-
-    Parameters
-    ----------
-    draft_probs : Tensor
-        [B, n, V], float32, bfloat16 or float16; float64 is converted. Rows need not be contiguous with each other.
-    draft_token_ids : Tensor
-        [B, n], any integers.
-    target_probs : Tensor
-        [B, n + 1, V]. A one-hot row decides greedily.
-    maybe_output_accepted_token_num, maybe_output_emitted_draft_token_num : Tensor, optional
-        int32 [B]: counters that are added to in place.
-    deterministic : bool
-        Makes no difference.
-    generator, seed, offset : optional
-        See the module. Tensors are int64 or uint64, [1] or [B], both or neither.
+    rejected, where FlashInfer reads out of bounds. ``draft_probs`` [B, n, V] and ``target_probs`` [B, n + 1, V] are
+    floats, whose rows need not be contiguous with each other; a one-hot target row decides greedily.
+    ``draft_token_ids`` are [B, n], any integers. The two counters are int32 [B] and added to in place; any other type
+    is a TypeError, where FlashInfer adds to a copy and the caller's counter never moves.
 
     Returns
     -------
     tuple of Tensor
         Tokens int32 [B, n + 1], -1 after the last. How many drafts pass their own test, int32 [B], those after the
         first rejection too. How many were emitted, without the last token, int32 [B]. The last two are the counters,
-        where they are given.
-
-        A rejected draft did not pass. FlashInfer tosses a second coin for the first one of a request, so that its
-        ``accepted`` is larger on average than the documented count.
-
-    Raises
-    ------
-    TypeError
-        A counter that is not int32: FlashInfer adds to a copy, and the caller's counter never moves.
-    ValueError
-        Shapes, devices, or seeds that do not fit.
+        where they are given. A rejected draft did not pass: FlashInfer tosses a second coin for the first one of a
+        request, so that its ``accepted`` is larger on average than the documented count.
 
     Examples
     --------
@@ -134,19 +120,7 @@ def top_p_renorm_probs(
 ) -> torch.Tensor:
     """Probabilities without the tail behind top-p, renormalised: ``flashinfer.sampling.top_p_renorm_probs``.
 
-    Parameters
-    ----------
-    probs : Tensor
-        [B, V], any floats; rows need not have a sum of 1.
-    top_p : float or Tensor
-        In [0, 1], or [B] of them. A token stays while the mass of the larger ones is less than ``top_p`` of the row.
-    is_deterministic : bool
-        Makes no difference.
-
-    Returns
-    -------
-    Tensor
-        float32 [B, V], as FlashInfer's.
+    A token stays while the mass of the larger ones is less than ``top_p`` of the row. float32 [B, V].
 
     Examples
     --------
@@ -157,21 +131,7 @@ def top_p_renorm_probs(
 
 
 def top_k_renorm_probs(probs: torch.Tensor, top_k: Counter, is_deterministic: bool = False) -> torch.Tensor:
-    """The k largest probabilities, renormalised: ``flashinfer.sampling.top_k_renorm_probs``.
-
-    Parameters
-    ----------
-    probs : Tensor
-        [B, V], any floats; rows need not have a sum of 1.
-    top_k : int or Tensor
-        One for all, or [B]. More than k stay where the k-th is tied.
-    is_deterministic : bool
-        Makes no difference.
-
-    Returns
-    -------
-    Tensor
-        [B, V] of the type of `probs`.
+    """The k largest probabilities, renormalised: ``flashinfer.sampling.top_k_renorm_probs``. Of the type of ``probs``.
 
     Examples
     --------
@@ -188,19 +148,7 @@ def _renormed(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def top_k_mask_logits(logits: torch.Tensor, top_k: Counter) -> torch.Tensor:
-    """Logits with -inf for all but the k largest: ``flashinfer.sampling.top_k_mask_logits``.
-
-    Parameters
-    ----------
-    logits : Tensor
-        [B, V], float32, bfloat16 or float16.
-    top_k : int or Tensor
-        One for all, or [B]. More than k stay where the k-th is tied.
-
-    Returns
-    -------
-    Tensor
-        [B, V] of the type of `logits`.
+    """Logits with -inf for all but the k largest: ``flashinfer.sampling.top_k_mask_logits``. Of the type of ``logits``.
 
     Examples
     --------
@@ -220,24 +168,6 @@ def sampling_from_logits(
     offset: Counter | None = None,
 ) -> torch.Tensor:
     """A token of each row of logits: ``flashinfer.sampling.sampling_from_logits``, by `race_sample`.
-
-    Parameters
-    ----------
-    logits : Tensor
-        [B, V], float32, bfloat16 or float16; or [U, V] with `indices`.
-    indices : Tensor, optional
-        int32 or int64 [B]: which row each output is drawn from. The rows are copied.
-    deterministic : bool
-        Makes no difference.
-    generator, seed, offset : optional
-        See the module. Tensors are int64 or uint64, [1] or [B], both or neither.
-    check_nan : bool
-        Raise ValueError for NaN; this waits for the device.
-
-    Returns
-    -------
-    Tensor
-        [B], int32 or of the type of `indices`.
 
     Examples
     --------
@@ -260,20 +190,6 @@ def sampling_from_probs(
 ) -> Samples:
     """A token of each row of probabilities: ``flashinfer.sampling.sampling_from_probs``, by `race_sample`.
 
-    Parameters
-    ----------
-    probs : Tensor
-        [B, V], float32, bfloat16 or float16; or [U, V] with `indices`. Rows need not have a sum of 1.
-    indices, deterministic, generator, check_nan, seed, offset : optional
-        As in `sampling_from_logits`.
-    return_valid : bool
-        Give bool [B], too: whether the row has a law (positive weights, no NaN). Token 0 stands where it has none.
-
-    Returns
-    -------
-    Tensor, or tuple of Tensor
-        [B], int32 or of the type of `indices`.
-
     Examples
     --------
     >>> sampling_from_probs(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), seed=1, offset=0, return_valid=True)
@@ -295,20 +211,6 @@ def min_p_sampling_from_probs(
     return_valid: bool = False,
 ) -> Samples:
     """A token of at least ``min_p`` of the largest probability: ``flashinfer.sampling.min_p_sampling_from_probs``.
-
-    Parameters
-    ----------
-    probs : Tensor
-        [B, V], any floats; or [U, V] with `indices`. Rows need not have a sum of 1.
-    min_p : float or Tensor
-        In [0, 1], or one for each row of `probs`.
-    indices, deterministic, generator, check_nan, seed, offset, return_valid : optional
-        As in `sampling_from_probs`.
-
-    Returns
-    -------
-    Tensor, or tuple of Tensor
-        [B], int32 or of the type of `indices`.
 
     Examples
     --------
@@ -334,21 +236,7 @@ def top_k_top_p_sampling_from_logits(
 ) -> torch.Tensor:
     """A token of what top-k and top-p keep: ``flashinfer.sampling.top_k_top_p_sampling_from_logits``, in one pass.
 
-    Parameters
-    ----------
-    logits : Tensor
-        [B, V], float32, bfloat16 or float16; or [U, V] with `indices`.
-    top_k, top_p : number or Tensor
-        One for all, or one for each row of `logits`.
-    filter_apply_order : {"top_k_first", "joint"}
-        Whether ``top_p`` is a share of what ``top_k`` keeps, or of the whole row.
-    indices, deterministic, generator, check_nan, seed, offset : optional
-        As in `sampling_from_logits`.
-
-    Returns
-    -------
-    Tensor
-        [B], int32 or of the type of `indices`.
+    ``filter_apply_order`` says whether ``top_p`` is a share of what ``top_k`` keeps, or of the whole row ("joint").
 
     Examples
     --------
@@ -456,14 +344,8 @@ def install() -> None:
     """Put these functions where FlashInfer's stand: in ``flashinfer.sampling`` and ``flashinfer``.
 
     A module that already has a function by name (``from flashinfer.sampling import …``, as TensorRT-LLM does with
-    ``chain_speculative_sampling``) keeps FlashInfer's; so install before it is imported. Twice is once.
-
-    Raises
-    ------
-    ImportError
-        Without FlashInfer.
-    AttributeError
-        With a FlashInfer that has no function of these names.
+    ``chain_speculative_sampling``) keeps FlashInfer's; so install before it is imported. Twice is once. Without
+    FlashInfer it raises an ImportError, and an AttributeError where that has no function of these names.
     """
     sampling, package = importlib.import_module("flashinfer.sampling"), importlib.import_module("flashinfer")
     for name in __all__:

@@ -11,6 +11,11 @@ What the functions share:
   int32 [B, S], the path in the flat batch, -1 after its last node; ``accept_token_num`` int32 [B], drafts accepted.
 - **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. `verify_links`
   walks by them: what it says of links that make no tree holds here.
+- **Arguments**: ``candidates`` int64 or int32 [B, N], the nodes' tokens, of which the root's is not looked at;
+``retrive_*``
+  int64 [B, N]: where a node stands in the flat batch, its first child, its next sibling, -1 for none;
+  ``uniform_samples`` float32 [B, N] in [0, 1), one coin for each node's children, and [B] for the last token;
+  probabilities float32, bfloat16 or float16 [B, N, V]. ``deterministic`` makes no difference.
 - **tree_valid**, bool [B]: without it a tree is its root alone. Of TensorRT-LLM.
 - **Coins** given are used as they are in accept tests. Where a token is drawn, their bits are those of our noise:
   the law is kept, the same coins give the same token, and it is another one than SGLang draws.
@@ -65,32 +70,12 @@ def tree_speculative_sampling_target_only(
     Below each node one coin u decides among its children in link order: child m is accepted iff ``p(x_m) > 0`` and
     ``u < (p(x_1) + ... + p(x_m)) / threshold_acc``, or ``p(x_m) >= threshold_single``. If none is, a token is drawn
     from p without them. At thresholds of 1 the law of the output is exactly the target's; below 1 it is not, for more
-    drafts are accepted than may be.
+    drafts are accepted than may be. Thresholds are in [0, 1].
 
     A sibling with the token of an elder one is skipped, where SGLang counts its probability again. A residual without
-    mass gives a token of positive probability, where SGLang gives V - 1.
-
-    Parameters
-    ----------
-    predicts, accept_index, accept_token_num : Tensor
-        Outputs, see the module.
-    candidates : Tensor
-        int64 or int32 [B, N]: the nodes' tokens; that of node 0, the root, is not looked at.
-    retrive_index, retrive_next_token, retrive_next_sibling : Tensor
-        int64 [B, N]: where a node stands in the flat batch; its first child; its next sibling; -1 for none.
-    uniform_samples, uniform_samples_for_final_sampling : Tensor
-        float32 [B, N] in [0, 1), one coin for each node's children; [B]. The bits of a request's last two coins and of
-        its one for the last token are our noise.
-    target_probs : Tensor
-        float32, bfloat16 or float16 [B, N, V].
-    draft_probs : Tensor, optional
-        SGLang's scratch memory: not looked at, and left as it is.
-    threshold_single, threshold_acc : float
-        In [0, 1].
-    deterministic : bool
-        Makes no difference.
-    tree_valid : Tensor, optional
-        See the module.
+    mass gives a token of positive probability, where SGLang gives V - 1. ``draft_probs`` is SGLang's scratch memory:
+    not looked at, and left as it is. The noise is the bits of a request's last two coins and of its one for the last
+    token.
 
     Examples
     --------
@@ -136,14 +121,7 @@ def verify_tree_greedy(
 ) -> None:
     """Walk trees by given tokens of the target: SGLang's kernel of this name (``sgl_kernel``, ``kernels.ops``).
 
-    Parameters
-    ----------
-    predicts, accept_index, accept_token_num, tree_valid : Tensor
-        See the module.
-    candidates, retrive_index, retrive_next_token, retrive_next_sibling : Tensor
-        As in `tree_speculative_sampling_target_only`.
-    target_predict : Tensor
-        int64 or int32 [B, N]: the token after each node.
+    ``target_predict`` int64 or int32 [B, N] has the token after each node.
 
     Examples
     --------
@@ -190,22 +168,9 @@ def chain_speculative_sampling_triton(
 
     Node i + 1 is the child of node i, whatever the links say; thresholds are not looked at, as there. q may be more
     than 1 by rounding; SGLang then rejects a draft that is certain. The first two coins of a request and its last one
-    are the bits of our noise.
-
-    Parameters
-    ----------
-    predicts, accept_index, accept_token_num : Tensor
-        Outputs, see the module. ``accept_index`` may be narrower than the chain; what is beyond it is not tried.
-    candidates : Tensor
-        int64 or int32 [B, K + 1], the root first.
-    retrive_index : Tensor
-        int64 [B, K + 1].
-    uniform_samples, uniform_samples_for_final_sampling : Tensor
-        float32 [B, K or more]; [B].
-    target_probs, draft_probs : Tensor
-        float32, bfloat16 or float16 [B, K + 1, V]; [B, K or more, V].
-    block_verification : bool
-        ``method="block"`` of `verify_chain`.
+    are the bits of our noise. ``accept_index`` may be narrower than the chain; what is beyond it is not tried. With N =
+    K + 1 coins are float32 [B, K or more], ``target_probs`` [B, K + 1, V], ``draft_probs`` [B, K or more, V].
+    ``block_verification`` is ``method="block"`` of `verify_chain`.
 
     Examples
     --------
@@ -252,7 +217,9 @@ def build_tree_kernel_efficient(
     """Links, positions and the mask of EAGLE's trees, in place: SGLang's kernel of this name, by `build_tree`.
 
     A node whose parent was not selected (of scores with NaN) is in no tree, and attends to itself alone; SGLang's walk
-    then leaves its arrays.
+    then leaves its arrays. A mode that is none, more than 32 nodes with bits, or a short mask is a TypeError or
+    ValueError. How long a full mask has to be stands in ``verified_seq_len``: rows that it has no room for are left
+    out.
 
     Parameters
     ----------
@@ -266,18 +233,8 @@ def build_tree_kernel_efficient(
         bool or uint8, written from its beginning. FULL_MASK (0): N rows of ``verified_seq_len[b] + N`` for each
         request, of which the last N columns are written. QLEN_ONLY (1): [B N N]. QLEN_ONLY_BITPACKING (2):
         little-endian bits in 1, 2 or 4 bytes a node, for up to 8, 16 or 32 nodes; also uint16 or uint32.
-    positions : Tensor
-        int64 [B N].
-    retrive_index, retrive_next_token, retrive_next_sibling : Tensor
-        int64 [B, N], overwritten.
-    topk, depth, draft_token_num, tree_mask_mode : int
-        ``draft_token_num`` is N.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A mode that is none of these, more than 32 nodes with bits, a mask that is too short. How long a full mask has
-        to be stands in ``verified_seq_len``: rows that it has no room for are left out.
+    positions, retrive_index, retrive_next_token, retrive_next_sibling : Tensor
+        int64 [B N], and [B, N] each, overwritten.
 
     Examples
     --------
@@ -355,14 +312,7 @@ def register() -> None:
     With ``SPECDEC_SGLANG`` it replaces ``eagle_sample`` and the count of tokens that penalties need by SGLang's own
     registry of hooks, with "race" the draws of drafts, too, and registers the sampling backend "specdec", with "race"
     in the place of "pytorch", too. The logger ``sglang.specdec_kernels`` says what became of it. Without the variable
-    it does nothing.
-
-    Raises
-    ------
-    ValueError
-        If ``SPECDEC_SGLANG`` is none of "rejection", "race", "block".
-    ImportError
-        Without SGLang.
+    it does nothing; a word that is no method is a ValueError.
     """
     if method_of() is None:
         return

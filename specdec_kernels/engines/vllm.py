@@ -8,7 +8,10 @@ What all of them change:
 
 - **Noise.** Request seeds are vLLM's, positions are its positions + 1: those of the tokens that are decided, not of the
   input tokens. The tokens are others than vLLM draws from the same seeds.
-- **use_fp64** is taken and makes no difference.
+- **Arguments**: logits are float32, bfloat16 or float16 [N, V]; ``expanded_idx_mapping`` int32 or int64 [N], the slot
+of each
+  row; ``pos`` int64 [N], the position of each row's input token; ``temperature`` and ``seed`` float32 and int64
+  [slots], and at temperature 0 the argmax decides. **use_fp64** makes no difference.
 - **Refused by name** (``NotImplementedError``): FLy, synthetic acceptance rates, watermarks.
 """
 
@@ -72,41 +75,21 @@ def rejection_sample(
     Parameters
     ----------
     target_logits : Tensor
-        [num_logits, V], float32, bfloat16 or float16, processed: temperature and filters are in. A request has a row
-        for each draft and one more.
+        [num_logits, V], processed: temperature and filters are in. A request has a row for each draft and one more.
     draft_logits : Tensor, optional
         [slots, K, V'], before the temperature. None: drafts count as certain (argmax, n-grams). Tokens that only one of
         the models knows are left out, as in vLLM.
     draft_sampled : Tensor
         int32 or int64 [num_logits]: row start + i + 1 holds the draft that row start + i verifies.
-    cu_num_logits : Tensor
-        int32 [B + 1] from 0.
-    pos : Tensor
-        int64 [num_logits]: the position of each row's input token.
-    idx_mapping : Tensor
-        int32 or int64 [B]: the slot of each request.
-    expanded_idx_mapping, expanded_local_pos : Tensor
-        [num_logits]: the slot of each row; its place among the rows of its request.
-    temperature, seed : Tensor
-        float32 and int64 [slots]. At temperature 0 the argmax decides.
-    num_speculative_steps : int
-        K.
-    use_block_verification : bool
-        ``method="block"`` of `verify_chain`.
-    use_fp64, synthetic_conditional_rates, contexts, watermarking, watermarking_skip_mask, watermark_key : optional
-        See the module.
-    fly_window_size, fly_entropy_threshold, fly_entropy_top_k : optional
-        See the module.
+    cu_num_logits, idx_mapping : Tensor
+        int32 [B + 1] from 0; int32 or int64 [B]: the slot of each request.
+    num_speculative_steps, use_block_verification : optional
+        K; ``method="block"`` of `verify_chain`.
 
     Returns
     -------
     tuple of Tensor
         Tokens int64 [B, K + 1], -1 after the last (vLLM leaves them as they are in memory); how many, int32 [B].
-
-    Raises
-    ------
-    NotImplementedError
-        Synthetic rates, watermarks, FLy.
 
     Examples
     --------
@@ -175,38 +158,19 @@ def gumbel_sample(
     use_fp64: bool = False,
     logits_cache_source: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A token of each row: ``vllm.v1.worker.gpu.sample.gumbel.gumbel_sample``, by the race.
+    """A token of each row, int64 [N]: ``vllm.v1.worker.gpu.sample.gumbel.gumbel_sample``, by the race.
 
     With ``is_drafting`` the noise is another than that of the target, and one of its own for each column of the cache.
-    So drafts are independent of their verification, as `rejection_sample` needs it.
+    So drafts are independent of their verification, as `rejection_sample` needs it. A slot of -1 is a padded row: it
+    gives a token in range, and is cached nowhere. Without ``apply_temperature`` the rows have it already.
 
     Parameters
     ----------
-    logits : Tensor
-        [N, V], float32, bfloat16 or float16.
-    expanded_idx_mapping : Tensor
-        int32 or int64 [N]: the slot of each row. -1 is a padded row: it gives a token in range, and is cached nowhere.
-    temperature, seed : Tensor
-        float32 and int64 [slots]. At temperature 0 the argmax is taken.
-    pos : Tensor
-        int64 or int32 [N]: the position of each row's input token.
-    apply_temperature : bool
-        Divide by the temperature; otherwise the rows have it already.
-    is_drafting : bool
-        See above.
-    logits_cache : Tensor, optional
+    logits_cache, logits_cache_col : Tensor, optional
         [slots, columns, at least V], of the type of what is written: rows before the temperature, for the verification.
-    logits_cache_col : Tensor, optional
         int64 or int32, [] or [N].
     logits_cache_source : Tensor, optional
         [N, V] to be cached in place of `logits`.
-    use_fp64 : bool
-        Makes no difference.
-
-    Returns
-    -------
-    Tensor
-        int64 [N].
 
     Examples
     --------
@@ -262,26 +226,11 @@ def apply_top_k_top_p(
     p: torch.Tensor | None,
     has_topp_only_rows: bool = True,
 ) -> torch.Tensor:
-    """Logits with -inf for what filters drop: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``.
+    """Logits with -inf for what filters drop, in place: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``.
 
     By `cutoff` and `mask_logits`. Ties are kept by the lowest ids: exactly k stay. vLLM's kernel does so, too; its
-    fallback in torch keeps all ties.
-
-    Parameters
-    ----------
-    logits : Tensor
-        [N, V], float32, bfloat16 or float16; written in place.
-    k : Tensor, optional
-        int32 or int64 [N]. 0, negative numbers and V or more keep all.
-    p : Tensor, optional
-        float32 [N] in [0, 1], a share of what k keeps.
-    has_topp_only_rows : bool
-        Makes no difference.
-
-    Returns
-    -------
-    Tensor
-        `logits`.
+    fallback in torch keeps all ties. ``k`` is int32 or int64 [N]; 0, negative numbers and V or more keep all. ``p`` is
+    float32 [N] in [0, 1], a share of what k keeps. ``has_topp_only_rows`` makes no difference.
 
     Examples
     --------
@@ -300,15 +249,9 @@ _replacements = Replacements()
 def register() -> None:
     """What vLLM calls, in each of its processes, as the plug-in ``specdec`` of the group ``vllm.general_plugins``.
 
-    With ``SPECDEC_VLLM`` in the environment it is `install`. Without, ``additional_config`` may still ask, so the
-    same hook is set; with a vLLM that has no such place, nothing happens then.
-
-    Raises
-    ------
-    ValueError
-        If ``SPECDEC_VLLM`` is none of "rejection", "race", "block".
-    ImportError, AttributeError, RuntimeError
-        As `install`, if ``SPECDEC_VLLM`` is set.
+    With ``SPECDEC_VLLM`` in the environment it is `install`, and a word that is no method a ValueError. Without,
+    ``additional_config`` may still ask, so the same hook is set; with a vLLM that has no such place, nothing happens
+    then.
     """
     if method_of(None) is not None:
         install()
@@ -324,14 +267,8 @@ def install() -> None:
 
     They are used where ``SPECDEC_VLLM`` or the engine's ``additional_config["specdec"]`` names a method. A model whose
     class has a ``custom_sampler`` of its own keeps it. The logger ``vllm.specdec_kernels`` says of each engine that
-    names a method what became of it.
-
-    Raises
-    ------
-    ImportError, AttributeError
-        Without vLLM, or with one that has no V2 runner.
-    RuntimeError
-        With a vLLM whose samplers have other arguments than those seen.
+    names a method what became of it. Without vLLM, or with one that has no V2 runner, it raises an ImportError or an
+    AttributeError; with one whose samplers have other arguments than those seen, a RuntimeError.
     """
     state_class = importlib.import_module("vllm.v1.worker.gpu.model_states.interface").ModelState
     wrapper_class = importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase

@@ -41,41 +41,26 @@ def rejection_sample(
     The law is the target's. There is no row for the token after the last draft, which comes with the call.
 
     A request with a generator gets a seed from it; its tokens do not depend on the others of the batch. The others
-    share a seed from the device's own generator. Noise is ours: other tokens than vLLM's, of the same law.
+    share a seed from the device's own generator. Noise is ours: other tokens than vLLM's, of the same law. What is
+    synthetic, and FLy, is refused if it is on (NotImplementedError); ``use_fp64_gumbel`` makes no difference.
 
     Parameters
     ----------
-    draft_token_ids : Tensor
-        int32 or int64 [N], N in all.
-    num_draft_tokens : list of int
-        Drafts of each request, on the host.
-    max_spec_len : int
-        The most that a request has.
-    cu_num_draft_tokens : Tensor
-        Not looked at: it says what the list says.
-    draft_probs : Tensor, optional
-        float32 [N, V]: probabilities. None: drafts count as certain.
-    target_logits : Tensor
-        float32 [N, V], temperature and filters in.
+    draft_token_ids, num_draft_tokens, max_spec_len : Tensor, list of int, int
+        int32 or int64 [N], N in all; drafts of each request, on the host, so that ``cu_num_draft_tokens`` is not looked
+        at; the most that a request has.
+    draft_probs, target_logits : Tensor
+        float32 [N, V]: probabilities, or None where drafts are certain; logits with temperature and filters in.
     bonus_token_ids : Tensor
         int32 or int64 [B, 1]: what follows where all drafts are accepted.
     sampling_metadata : object
         With ``all_greedy``, ``all_random``, ``temperature`` (float32 [B]; looked at if neither is true) and
         ``generators``, a dict of ``torch.Generator`` by request. At temperature 0 the argmax decides.
-    synthetic_mode, synthetic_conditional_rates, fly_window_size, fly_entropy_threshold, fly_entropy_top_k : optional
-        Refused if they are on.
-    use_fp64_gumbel : bool
-        Makes no difference.
 
     Returns
     -------
     Tensor
         int32 [B, max_spec_len + 1], -1 after the last token.
-
-    Raises
-    ------
-    NotImplementedError
-        Synthetic rates, FLy.
 
     Examples
     --------
