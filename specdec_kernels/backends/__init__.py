@@ -229,10 +229,6 @@ def _absent(name):
 def available_backends() -> list[str]:
     """The names of the backends that can run on this machine, now.
 
-    Returns
-    -------
-    list of str
-
     Examples
     --------
     >>> import specdec_kernels

@@ -51,10 +51,6 @@ def verify_chain(
         Which columns these are.
     draft_tokens, draft, ...
         As for ``specdec_kernels.verify_chain``; ``draft`` has this rank's columns, too.
-
-    Returns
-    -------
-    Verdict
     """
     draft, rows_name = laws.drafted(draft)
     rows, (cu_drafts, by_rows, max_drafts) = draft.rows, ends_of(packing)

@@ -82,10 +82,6 @@ def race_partial(
     edits : Edits, optional
         As for ``race_sample``, of the slice's columns: masks begin with the slice's words, tokens with 0.
 
-    Returns
-    -------
-    RowPartial
-
     Examples
     --------
     >>> import torch, specdec_kernels

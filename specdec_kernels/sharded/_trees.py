@@ -51,10 +51,6 @@ def verify_tree(
         Which columns these are.
     draft_tokens, draft, parents, ...
         As for ``specdec_kernels.verify_tree``; ``draft`` has this rank's columns, too.
-
-    Returns
-    -------
-    TreeVerdict
     """
     draft, rows_name = laws.drafted(draft)
     rows = draft.rows

@@ -22,15 +22,6 @@ def acceptance(p: ArrayLike, q: ArrayLike) -> float:
 
     No rule for one draft token accepts more often without bias.
 
-    Parameters
-    ----------
-    p, q : array_like [V]
-        The target's and the draft's law.
-
-    Returns
-    -------
-    float
-
     References
     ----------
     Leviathan, Kalman and Matias (2023), Theorem 3.5; Yin et al. (2024), Theorems 1 and 2.
@@ -50,11 +41,6 @@ def overlap_mass(p: np.ndarray, q: np.ndarray) -> float:
 
 def total_variation(p: ArrayLike, q: ArrayLike) -> float:
     r"""Total variation distance ``1/2 sum |p - q|`` (with its factor 1/2; Toner et al. define it without).
-
-    Parameters
-    ----------
-    p, q : array_like [V]
-        Two laws.
 
     Returns
     -------
@@ -104,12 +90,6 @@ def expected_tokens(alpha: ArrayLike, k: int) -> float:
     ----------
     alpha : float, or array_like [>= k]
         One acceptance for every slot, or an acceptance by slot as in `expected_accepted`.
-    k : int
-        Number of draft tokens, at least 0.
-
-    Returns
-    -------
-    float
 
     References
     ----------
@@ -127,19 +107,6 @@ def expected_tokens(alpha: ArrayLike, k: int) -> float:
 
 def speedup(alpha: ArrayLike, k: int, c: float) -> float:
     r"""Tokens per unit of the target's time, ``E[X] / (k c + 1)``; plain decoding is 1.
-
-    Parameters
-    ----------
-    alpha : float, or array_like [>= k]
-        As in `expected_tokens`.
-    k : int
-        Number of draft tokens.
-    c : float
-        Cost ratio: time of one draft pass over time of one verification, not negative.
-
-    Returns
-    -------
-    float
 
     References
     ----------
@@ -173,14 +140,8 @@ def best_draft_length(alpha: ArrayLike, c: float, max_k: int = 64) -> int:
     ----------
     alpha : float, or array_like
         As in `expected_tokens`; lengths beyond an array's end are not considered.
-    c : float
-        Cost ratio, not negative.
     max_k : int
         The longest length considered.
-
-    Returns
-    -------
-    int
 
     References
     ----------
@@ -229,10 +190,6 @@ def expected_rejections(target: ArrayLike, draft: ArrayLike, x0: ArrayLike, draf
     drafts : int
         M, the number of drafts of a round.
 
-    Returns
-    -------
-    float
-
     References
     ----------
     Yin et al. (2024), Theorems 1 and 3, Equation 22 (their p is the draft, their q the target).
@@ -269,10 +226,6 @@ def over_acceptance(p: ArrayLike, q: ArrayLike, epsilon: float, residual: str = 
 
     Parameters
     ----------
-    p, q : array_like [V]
-        The target's and the draft's law.
-    epsilon : float
-        Over-acceptance, not negative; 0 is lossless.
     residual : {"optimal", "target"}
         What a rejected token is replaced from.
 

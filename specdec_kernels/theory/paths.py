@@ -19,8 +19,6 @@ def paths_expected_accepted(p: ArrayLike, q: ArrayLike, n: int, k: int) -> float
 
     Parameters
     ----------
-    p, q : array_like [V]
-        The target's and the draft's law at each place.
     n : int
         Number of chains, at least 1.
     k : int

@@ -30,14 +30,8 @@ def race_acceptance(p: ArrayLike, q: ArrayLike, by_token: bool = False) -> float
 
     Parameters
     ----------
-    p, q : array_like [V]
-        The target's and the draft's law.
     by_token : bool
         Return the probability that token i wins both races, for every i, instead of the sum.
-
-    Returns
-    -------
-    float, or float64 [V]
 
     References
     ----------
@@ -62,11 +56,6 @@ def race_acceptance(p: ArrayLike, q: ArrayLike, by_token: bool = False) -> float
 
 def race_bounds(p: ArrayLike, q: ArrayLike) -> RaceBounds:
     r"""Bounds on `race_acceptance` that need no sort.
-
-    Parameters
-    ----------
-    p, q : array_like [V]
-        The target's and the draft's law.
 
     Returns
     -------
@@ -105,8 +94,6 @@ def race_rank_law(p: ArrayLike, q: ArrayLike, max_rank: int | None = None) -> np
 
     Parameters
     ----------
-    p, q : array_like [V]
-        The target's and the draft's law.
     max_rank : int, optional
         How many ranks to compute; V when None.
 

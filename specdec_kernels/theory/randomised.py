@@ -26,10 +26,6 @@ def drafting_acceptance(p: ArrayLike, q: ArrayLike, a: float) -> float:
     a : float
         Probability of drafting, in [0, 1]; at 0 the limit, ``sum of q where p > 0``.
 
-    Returns
-    -------
-    float
-
     References
     ----------
     Toner et al. (2025), Lemma 4.1 (Equation 4).
@@ -51,22 +47,8 @@ def drafting_rate(p: ArrayLike, q: ArrayLike, a: float, lam: float, kind: str = 
 
     "renewal" is the long-run rate by renewal-reward, ``(1 + S(a)) / (1 + a lam)``. "paper" is the paper's TPS, which
     averages the rates of the cases instead, ``(S(a) + a) / (1 + lam) + 1 - a``. Plain decoding is 1; ``a = 1`` is plain
-    speculative decoding with one draft token, where the two agree.
-
-    Parameters
-    ----------
-    p, q : array_like [V] or [N, V]
-        As in `drafting_acceptance`.
-    a : float
-        Probability of drafting.
-    lam : float
-        Cost ratio Tq / Tp, not negative. A round without a draft costs 1: its draft row is computed meanwhile.
-    kind : {"renewal", "paper"}
-        How rounds are counted: as they renew, or as the paper does.
-
-    Returns
-    -------
-    float
+    speculative decoding with one draft token, where the two agree. A round without a draft costs 1: its draft row is
+    computed meanwhile.
 
     References
     ----------
@@ -92,10 +74,6 @@ def best_draft_prob(p: ArrayLike, q: ArrayLike, lam: float, kind: str = "renewal
     ----------
     p, q : array_like [V] or [N, V]
         The laws of one prompt, or of a workload: one `a` for all N prompts.
-    lam : float
-        Cost ratio Tq / Tp, not negative.
-    kind : {"renewal", "paper"}
-        How rounds are counted: as they renew, or as the paper does.
 
     Returns
     -------
@@ -122,17 +100,6 @@ def drafting_gain_condition(p: ArrayLike, q: ArrayLike, kind: str = "renewal") -
 
     With ``s = sum of q where p >= q`` (the slope of S just below 1) and ``alpha = sum min(p, q)`` it is ``s`` for
     "paper" and ``s / (1 + alpha - s)`` for "renewal"; the comparison is strict.
-
-    Parameters
-    ----------
-    p, q : array_like [V] or [N, V]
-        As in `drafting_acceptance`.
-    kind : {"renewal", "paper"}
-        How rounds are counted: as they renew, or as the paper does.
-
-    Returns
-    -------
-    float
 
     References
     ----------

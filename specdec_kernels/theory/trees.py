@@ -39,8 +39,6 @@ def optimal_nodes(R: ArrayLike, k: int) -> OptimalNodes:
     ----------
     R : array_like [d]
         Acceptance by child index, which may not rise: then growing greedily would not be optimal.
-    k : int
-        Number of nodes without the root.
 
     References
     ----------
@@ -76,8 +74,6 @@ def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[in
 
     Parameters
     ----------
-    p, q : array_like [V]
-        The target's and the draft's law at each node.
     parents : list of int
         As in `DraftTree`: -1 for the root, then for each node the index of its parent, which is smaller.
     replacement : bool
@@ -146,8 +142,6 @@ def tunstall_bound(R: ArrayLike, k: int) -> float:
     ----------
     R : array_like [V]
         Law of the accepted child's index, over the whole vocabulary: sums to 1.
-    k : int
-        Number of drafted tokens.
 
     Returns
     -------
@@ -179,8 +173,6 @@ def tree_bound(R: ArrayLike, k: int) -> float:
     ----------
     R : array_like [>= d]
         Acceptance by child index, in any order; what is missing to 1 belongs to children never drafted.
-    k : int
-        Number of drafted tokens, at least 1.
 
     Returns
     -------
@@ -227,11 +219,6 @@ def entropy_bounds(p: ArrayLike, q: ArrayLike) -> EntropyBounds:
     ``reference = D`` is Equation 6, which holds for drafts with replacement only: a reference line, not a bound, for
     the trees of Algorithms 4 and 5. ``rejection = D + log2(D + 1)`` is Equation 7 without its unknown constant and its
     (1 + eps); ``race = D + log2(D + 1) + 4`` is Equation 8.
-
-    Parameters
-    ----------
-    p, q : array_like [V]
-        The target's and the draft's law.
 
     Returns
     -------
