@@ -17,8 +17,8 @@ from sglang.srt.utils.async_probe import sanitize_nan_logits
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Form, InputPositions, Sampling
 from specdec_kernels.engines import _sglang_penalties as penalties
-from specdec_kernels.engines import sglang as ours
 from specdec_kernels.engines._kept import kept_by, seen
+from specdec_kernels.engines._methods import method_of
 from specdec_kernels.engines._noise import kept, positions, seed_of
 from specdec_kernels.engines._refusals import refuse
 
@@ -56,7 +56,7 @@ def eagle_sample(
     rows = logits.view(requests, nodes, -1)
     candidates = verify_input.draft_token.view(requests, nodes)
     single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
-    sampled, method = options.speculative_use_rejection_sampling, ours.method_of() or "rejection"
+    sampled, method = options.speculative_use_rejection_sampling, method_of() or "rejection"
     depth, index = verify_input.max_tree_depth, verify_input.retrieve_index
     links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
     is_lenient = method != "race" and not single == total == 1
@@ -161,7 +161,7 @@ def fast_sample(
     is no noise to share: these drafts stay SGLang's. So do drafts that rejection verifies, by that noise: a hook stays
     where it is.
     """
-    shares = ours.method_of() == "race" and sampling_seed is not None and num_samples == 1
+    shares = method_of() == "race" and sampling_seed is not None and num_samples == 1
     if not shares or eagle_utils.get_spec().enable_multi_layer_eagle:
         return original(probs, num_samples, sampling_seed=sampling_seed, positions=positions, draft_step=draft_step)
     tokens = specdec.race_sample(probs, space="probs", seed=sampling_seed.long(), position=positions + 1)[:, None]
@@ -180,14 +180,14 @@ def sampler() -> Sampler:
 
 def pytorch_sampler() -> Sampler:
     """The sampling backend "pytorch": ours where a race wants its noise, as asked for when the sampler is made."""
-    return SpecdecSampler() if ours.method_of() == "race" else Sampler()
+    return SpecdecSampler() if method_of() == "race" else Sampler()
 
 
 def report(result: Any, scheduler: Any) -> None:
     """After ``Scheduler.init_model_worker``: log what became of the method, once for all ranks of tensors."""
     if get_parallel().tp_rank != 0:
         return
-    algorithm, method, reached = scheduler.spec_algorithm, ours.method_of(), []
+    algorithm, method, reached = scheduler.spec_algorithm, method_of(), []
     if algorithm.is_eagle() or algorithm.is_standalone() or algorithm.is_ngram() or algorithm.is_uno():
         reached.append(f"drafts of {algorithm.name}")
     if isinstance(scheduler.tp_worker.model_runner.sampler, SpecdecSampler):

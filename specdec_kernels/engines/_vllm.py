@@ -21,8 +21,9 @@ from vllm.v1.worker.gpu.spec_decode import rejection_sampler as theirs
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 
 from specdec_kernels import Edits, Sampling
-from specdec_kernels.engines import vllm as ours
 from specdec_kernels.engines._kept import kept_by, seen
+from specdec_kernels.engines._refusals import refuse
+from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, drawn, verify
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 
 
@@ -60,14 +61,14 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
     check_version()
     config = state.vllm_config
     speculative = config.speculative_config
-    ours.refuse(watermark_config=config.watermark_config is not None)
+    refuse(watermark_config=config.watermark_config is not None)
     if speculative is None and method != "race":
         return None
     rejection = None if speculative is None else RejectionSampler(sampler, speculative, state.device, method)
     state.specdec_method = method
     if method == "race":
         sampler.sample = _sample.__get__(sampler)
-        ours._replacements.put(DraftModelSpeculator, "sample_draft", _racing(DraftModelSpeculator.sample_draft))
+        REPLACEMENTS.put(DraftModelSpeculator, "sample_draft", _racing(DraftModelSpeculator.sample_draft))
     return sampler, rejection
 
 
@@ -76,7 +77,7 @@ class RejectionSampler(theirs.RejectionSampler):
 
     def __init__(self, sampler: Any, spec_config: Any, device: torch.device, method: str) -> None:
         super().__init__(sampler, spec_config, device)
-        ours.refuse(
+        refuse(
             fly_window_size=getattr(self, "fly_window_size", 0) > 0,  # from 0.33.0 on
             synthetic_acceptance_rates=self.synthetic_conditional_rates is not None,
         )
@@ -99,7 +100,7 @@ class RejectionSampler(theirs.RejectionSampler):
         )  # fmt: skip
         wants_processed = max_num_logprobs != NO_LOGPROBS and sampler.logprobs_mode in PROCESSED
         law = shaped(sampler, logits, context, fused=not (wants_processed or sampler.return_sampling_mask))
-        tokens, num_sampled = ours.verify(
+        tokens, num_sampled = verify(
             law.rows, draft_logits, draft_sampled if verify_draft_sampled is None else verify_draft_sampled,
             batch.cu_num_logits, pos, batch.idx_mapping, self.num_speculative_steps,
             per_request, seed=sampler.sampling_states.seeds.gpu, sampling=law.sampling, edits=law.edits,
@@ -216,7 +217,7 @@ def _sample(
     wants_processed = return_logprobs and self.logprobs_mode in PROCESSED
     fused = not (wants_processed or self.return_sampling_mask)
     law, seeds = shaped(self, logits, context, fused=fused), self.sampling_states.seeds.gpu
-    sampled = ours.drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits)
+    sampled = drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits)
     if self.return_sampling_mask:  # vLLM takes the finite ones for the set, and there is no temperature 0
         kept = kept_by(law.rows, sampled, law.sampling, expanded_idx_mapping)
         scaled = law.rows.float() / self.sampling_states.temperature.gpu[expanded_idx_mapping, None]
@@ -250,7 +251,7 @@ def _racing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
                 spec_step_idx, *more, **named,
             )  # fmt: skip
         logits = self.compute_draft_logits(hidden_states, spec_step_idx)
-        sampled = ours.drawn(logits, idx_mapping, Sampling(temperature), seeds, sample_src_positions)
+        sampled = drawn(logits, idx_mapping, Sampling(temperature), seeds, sample_src_positions)
         self._maybe_predict_acceptance(logits, idx_mapping, draft_step)
         return sampled
 

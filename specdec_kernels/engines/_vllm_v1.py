@@ -12,8 +12,9 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Edits, Packing, Sampling
-from specdec_kernels.engines import vllm as ours
 from specdec_kernels.engines._noise import WORD, seed_of
+from specdec_kernels.engines._refusals import refuse
+from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 
 FUSED = ("MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor")  # what our ops do
@@ -39,7 +40,7 @@ def take_over(runner: Any, method: str) -> str:
     config = runner.speculative_config
     if config is not None:
         theirs = runner.rejection_sampler
-        ours.refuse(synthetic_mode=theirs.synthetic_mode, fly_window_size=getattr(theirs, "use_fly", False))
+        refuse(synthetic_mode=theirs.synthetic_mode, fly_window_size=getattr(theirs, "use_fly", False))
         if config.rejection_sample_method == "block" and method == "rejection":
             method = "block"
     _check(runner._sample, "logits spec_decode_metadata")
@@ -142,7 +143,7 @@ class Sampler:
         given = even if min(counts) == most else uneven
         specdec.verify_chain(
             **given(drafts, rows, draft, edits, counts, runner.seq_lens[:size]), method=self.method,
-            sampling=laws.sampling, seed=laws.seeds, nonce=ours.TARGET, out=(tokens, None, None),
+            sampling=laws.sampling, seed=laws.seeds, nonce=TARGET, out=(tokens, None, None),
         )  # fmt: skip
         found = None
         if scores:
@@ -191,7 +192,7 @@ class Sampler:
         ):
             if on:
                 if name not in self._said:
-                    ours.LOGGER.info("specdec-kernels: vLLM's own processors do %s, on a float32 copy", name)
+                    LOGGER.info("specdec-kernels: vLLM's own processors do %s, on a float32 copy", name)
                     self._said.add(name)
                 return False
         return True
@@ -351,7 +352,7 @@ class Drafter:
             positions = positions + self.drawn
         tokens = specdec.race_sample(
             rows.view(*positions.shape, rows.shape[-1]), seed=seeds, position=positions, sampling=sampling,
-            nonce=ours.TARGET if races else nonce,
+            nonce=TARGET if races else nonce,
         )  # fmt: skip
         self.drawn += steps
         return tokens.view(-1), None if races else rows

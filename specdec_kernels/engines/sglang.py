@@ -24,12 +24,12 @@ What the functions share:
 from __future__ import annotations
 
 import importlib
-import os
 
 import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Form
+from specdec_kernels.engines._methods import method_of
 
 __all__ = [
     "build_tree_kernel_efficient",
@@ -39,7 +39,6 @@ __all__ = [
     "verify_tree_greedy",
 ]
 
-METHODS = ("rejection", "race", "block")
 FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING = range(3)
 LAYOUTS = {FULL_MASK: "full", QLEN_ONLY: "nodes", QLEN_ONLY_BITPACKING: "bits"}
 
@@ -296,14 +295,6 @@ def _check_outputs(
     ):
         if x.dtype != torch.int32 or x.shape != shape or 0 in shape[1:]:
             raise ValueError(f"{name}: expected int32 {list(shape)}; got {x.dtype} {list(x.shape)}")
-
-
-def method_of() -> str | None:
-    """The method that the environment asks for; None if it does not."""
-    method = os.environ.get("SPECDEC_SGLANG")
-    if method and method not in METHODS:
-        raise ValueError(f"SPECDEC_SGLANG: expected one of {', '.join(map(repr, METHODS))}; got {method!r}")
-    return method or None
 
 
 def register() -> None:

@@ -18,16 +18,16 @@ of each
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 from typing import Any
 
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Draft, Edits, Form, InputPositions, Packing, Sampling
+from specdec_kernels import Sampling
+from specdec_kernels.engines._methods import asked
 from specdec_kernels.engines._refusals import refuse
-from specdec_kernels.engines._replace import Replacements
+from specdec_kernels.engines._vllm_rounds import LOGGER, REPLACEMENTS, TARGET, drawn, verify
 
 __all__ = [
     "apply_top_k_top_p",
@@ -37,12 +37,6 @@ __all__ = [
     "rejection_sample",
     "uninstall",
 ]
-
-LOGGER = logging.getLogger("vllm.specdec_kernels")  # vLLM prints what is logged below "vllm"
-EMITTED = Form(count="emitted")
-IN_RANGE = Form(zeros=True)
-TARGET = -1  # the nonce of the target's noise; drafts have those of columns
-METHODS = ("rejection", "race", "block")
 
 
 def rejection_sample(
@@ -114,37 +108,6 @@ def rejection_sample(
     )  # fmt: skip
 
 
-def verify(
-    logits: torch.Tensor, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor, cu_num_logits: torch.Tensor,
-    pos: torch.Tensor, idx_mapping: torch.Tensor, steps: int, per_request: int | None, *,
-    seed: torch.Tensor, sampling: Sampling, drawn_by: Sampling, method: str, edits: Edits | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """One `verify_chain` over vLLM's rows: tokens [B, steps + 1] and how many. All numbers are by slot.
-
-    Rows, drafts and positions are read where they lie: ``per_request`` of each request, or, if that is None, as many as
-    ``cu_num_logits`` says.
-    """
-    batch = len(idx_mapping)
-    laws: dict[str, Any] = {"sampling": sampling, "edits": edits, "method": method}
-    width = steps if per_request is None else per_request - 1
-    if draft_logits is not None and method != "race":
-        laws["draft"] = Draft(draft_logits if per_request is None else draft_logits[:, :width], sampling=drawn_by)
-    if per_request is None:
-        drafts = draft_sampled
-        laws["packing"] = Packing(cu_rows=cu_num_logits, max_drafts=steps)
-    else:
-        logits = logits.view(batch, per_request, logits.shape[-1])
-        drafts, pos = draft_sampled.view(batch, per_request)[:, 1:], pos.view(batch, per_request)
-    if width < steps:
-        tokens = torch.full((batch, steps + 1), -1, device=logits.device)
-        laws["out"] = tokens[:, : width + 1], None, None
-    verdict = specdec.verify_chain(
-        drafts, logits, seed=seed, nonce=TARGET, position=InputPositions(pos), request_index=idx_mapping, form=EMITTED,
-        **laws,
-    )  # fmt: skip
-    return verdict.tokens if width == steps else tokens, verdict.num_accepted
-
-
 def gumbel_sample(
     logits: torch.Tensor,
     expanded_idx_mapping: torch.Tensor,
@@ -191,25 +154,6 @@ def gumbel_sample(
     return drawn(logits, expanded_idx_mapping, law, seed, pos, nonce=nonce)
 
 
-def drawn(
-    logits: torch.Tensor, slots: torch.Tensor, sampling: Sampling, seed: torch.Tensor, pos: torch.Tensor,
-    nonce: int | torch.Tensor = TARGET, edits: Edits | None = None,
-) -> torch.Tensor:  # fmt: skip
-    """A token of each row, int64 [N], with the noise of our verification, if no other ``nonce`` is given.
-
-    A chain without drafts is a race that finds numbers by slot and counts positions from those of input tokens. Token 0
-    is that of slot -1. A ``nonce`` is one for all, or has one for each row.
-    """
-    by_row = isinstance(nonce, torch.Tensor) and nonce.ndim > 0
-    rows = logits if logits.stride(-1) == 1 else logits.contiguous()
-    verdict = specdec.verify_chain(
-        slots.new_empty(len(rows), 0), rows.unsqueeze(1), method="race", sampling=sampling, seed=seed,
-        nonce=0 if by_row else nonce, position=InputPositions(pos.unsqueeze(1), nonce if by_row else None), edits=edits,
-        request_index=slots, form=IN_RANGE,
-    )  # fmt: skip
-    return verdict.tokens.squeeze(1)
-
-
 def _check_cache(cache: torch.Tensor, columns: torch.Tensor | None, rows: torch.Tensor) -> None:
     if columns is None:
         raise ValueError("logits_cache_col: expected a tensor beside logits_cache; got None")
@@ -241,9 +185,6 @@ def apply_top_k_top_p(
         return logits
     cut = specdec.cutoff(logits, sampling=Sampling.vllm(top_k=0 if k is None else k, top_p=1.0 if p is None else p))
     return specdec.mask_logits(logits, cut, out=logits)
-
-
-_replacements = Replacements()
 
 
 def register() -> None:
@@ -286,8 +227,8 @@ def install() -> None:
 
     if method_of(None) is not None:  # a version that does not fit is better found now than with a model in memory
         importlib.import_module("specdec_kernels.engines._vllm").check_version()
-    _replacements.put(state_class, "custom_sampler", custom_sampler)
-    _replacements.put(wrapper_class, "initialize_from_config", initialize_from_config)
+    REPLACEMENTS.put(state_class, "custom_sampler", custom_sampler)
+    REPLACEMENTS.put(wrapper_class, "initialize_from_config", initialize_from_config)
 
 
 def settle(worker: Any) -> None:
@@ -324,7 +265,7 @@ def settle(worker: Any) -> None:
 
 def uninstall() -> None:
     """Put vLLM's own names back, for engines that are made later."""
-    _replacements.undo()
+    REPLACEMENTS.undo()
 
 
 def method_of(additional_config: Any) -> str | None:
@@ -332,8 +273,4 @@ def method_of(additional_config: Any) -> str | None:
     name, method = "SPECDEC_VLLM", os.environ.get("SPECDEC_VLLM")
     if not method and isinstance(additional_config, dict):
         name, method = "additional_config['specdec']", additional_config.get("specdec")
-    if not method:
-        return None
-    if method not in METHODS:
-        raise ValueError(f"{name}: expected one of {', '.join(map(repr, METHODS))}; got {method!r}")
-    return method
+    return asked(method, name)

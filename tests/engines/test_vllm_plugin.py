@@ -9,6 +9,8 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
 from specdec_kernels.engines import vllm
+from specdec_kernels.engines._methods import METHODS
+from specdec_kernels.engines._vllm_rounds import TARGET as TARGET_NONCE
 from specdec_kernels.engines._vllm_rows import bits
 from tests.engines import vllm_stand_in as stand_in
 from tests.engines.launches import launches
@@ -284,7 +286,7 @@ def test_each_speculator_follows_its_own_engine(order):
     rows, cache = DRAFT[3].expand(count, -1), torch.zeros(count, 1, VOCABULARY)
     given = rows, places, slots, numbers.temperature.gpu, numbers.seeds.gpu, torch.tensor(0)
     wanted = specdec.race_sample(
-        rows, temperature=temperature, seed=numbers.seeds.gpu, position=places + 1, nonce=vllm.TARGET
+        rows, temperature=temperature, seed=numbers.seeds.gpu, position=places + 1, nonce=TARGET_NONCE
     )
     assert torch.equal(states["race"].speculator.sample_draft(*given, None), wanted)
     drafts = states["rejection"].speculator.sample_draft(*given, cache)
@@ -315,7 +317,7 @@ class TestSaid:
         state.custom_sampler(sampler)
         return state, sampler
 
-    @pytest.mark.parametrize("method", vllm.METHODS)
+    @pytest.mark.parametrize("method", METHODS)
     def test_what_it_does(self, method, caplog):
         vllm.register()
         said = "INFO", f"specdec-kernels: method {method!r}, V2 model runner"

@@ -1,0 +1,17 @@
+"""By which method an engine is asked to verify."""
+
+import os
+
+METHODS = ("rejection", "race", "block")
+
+
+def asked(method: str | None, name: str) -> str | None:
+    """The method that was asked for under this name; None if there is none."""
+    if method and method not in METHODS:
+        raise ValueError(f"{name}: expected one of {', '.join(map(repr, METHODS))}; got {method!r}")
+    return method or None
+
+
+def method_of() -> str | None:
+    """The method that the environment asks SGLang for; None if it does not."""
+    return asked(os.environ.get("SPECDEC_SGLANG"), "SPECDEC_SGLANG")

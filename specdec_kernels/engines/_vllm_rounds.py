@@ -1,0 +1,68 @@
+"""What the adapters of both of vLLM's runners call: a verification and a draw over its rows, and where they log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+import specdec_kernels as specdec
+from specdec_kernels import Draft, Edits, Form, InputPositions, Packing, Sampling
+from specdec_kernels.engines._replace import Replacements
+
+LOGGER = logging.getLogger("vllm.specdec_kernels")  # vLLM prints what is logged below "vllm"
+REPLACEMENTS = Replacements()
+EMITTED = Form(count="emitted")
+IN_RANGE = Form(zeros=True)
+TARGET = -1  # the nonce of the target's noise; drafts have those of columns
+
+
+def verify(
+    logits: torch.Tensor, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor, cu_num_logits: torch.Tensor,
+    pos: torch.Tensor, idx_mapping: torch.Tensor, steps: int, per_request: int | None, *,
+    seed: torch.Tensor, sampling: Sampling, drawn_by: Sampling, method: str, edits: Edits | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """One `verify_chain` over vLLM's rows: tokens [B, steps + 1] and how many. All numbers are by slot.
+
+    Rows, drafts and positions are read where they lie: ``per_request`` of each request, or, if that is None, as many as
+    ``cu_num_logits`` says.
+    """
+    batch = len(idx_mapping)
+    laws: dict[str, Any] = {"sampling": sampling, "edits": edits, "method": method}
+    width = steps if per_request is None else per_request - 1
+    if draft_logits is not None and method != "race":
+        laws["draft"] = Draft(draft_logits if per_request is None else draft_logits[:, :width], sampling=drawn_by)
+    if per_request is None:
+        drafts = draft_sampled
+        laws["packing"] = Packing(cu_rows=cu_num_logits, max_drafts=steps)
+    else:
+        logits = logits.view(batch, per_request, logits.shape[-1])
+        drafts, pos = draft_sampled.view(batch, per_request)[:, 1:], pos.view(batch, per_request)
+    if width < steps:
+        tokens = torch.full((batch, steps + 1), -1, device=logits.device)
+        laws["out"] = tokens[:, : width + 1], None, None
+    verdict = specdec.verify_chain(
+        drafts, logits, seed=seed, nonce=TARGET, position=InputPositions(pos), request_index=idx_mapping, form=EMITTED,
+        **laws,
+    )  # fmt: skip
+    return verdict.tokens if width == steps else tokens, verdict.num_accepted
+
+
+def drawn(
+    logits: torch.Tensor, slots: torch.Tensor, sampling: Sampling, seed: torch.Tensor, pos: torch.Tensor,
+    nonce: int | torch.Tensor = TARGET, edits: Edits | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """A token of each row, int64 [N], with the noise of our verification, if no other ``nonce`` is given.
+
+    A chain without drafts is a race that finds numbers by slot and counts positions from those of input tokens. Token 0
+    is that of slot -1. A ``nonce`` is one for all, or has one for each row.
+    """
+    by_row = isinstance(nonce, torch.Tensor) and nonce.ndim > 0
+    rows = logits if logits.stride(-1) == 1 else logits.contiguous()
+    verdict = specdec.verify_chain(
+        slots.new_empty(len(rows), 0), rows.unsqueeze(1), method="race", sampling=sampling, seed=seed,
+        nonce=0 if by_row else nonce, position=InputPositions(pos.unsqueeze(1), nonce if by_row else None), edits=edits,
+        request_index=slots, form=IN_RANGE,
+    )  # fmt: skip
+    return verdict.tokens.squeeze(1)
