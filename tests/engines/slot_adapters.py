@@ -117,7 +117,7 @@ class VllmV1(Engine):
     def admit(self, name, wish, said):
         self.wish[name], self.outputs[name] = wish, list(said)
         self.names = None
-        known = types.SimpleNamespace(generator=torch.Generator().manual_seed(wish.seed % 2**63))
+        known = types.SimpleNamespace(generator=torch.Generator().manual_seed(wish.seed % 2**64))
         self.runner.requests.setdefault(name, known)  # one that was preempted is still known
 
     def drop(self, name):
@@ -176,7 +176,7 @@ class VllmV1Function(Engine):
 
     def admit(self, name, wish, said):
         self.wish[name], self.text[name] = wish, wish.prompt + said
-        self.generator.setdefault(name, torch.Generator().manual_seed(wish.seed % 2**63))
+        self.generator.setdefault(name, torch.Generator().manual_seed(wish.seed % 2**64))
 
     def drop(self, name):
         pass
@@ -230,17 +230,20 @@ class Sglang(Engine):
         output = types.SimpleNamespace(next_token_logits=logits)
         return self.sampler.forward(output, given, False, [], [], positions)
 
+    def begun(self, wish):
+        """A Req of the server."""
+        req = sglang_server.request(
+            wish.frequency, wish.presence, wish.repetition, wish.more.get("least", 0), wish.more.get("stop", ()),
+            [token % sglang_server.VOCAB for token in (*wish.prompt, 1, 2)],
+        )  # fmt: skip
+        greedy = wish.temperature == 0  # to SGLang that is top-k 1
+        req.sampling = Sampling.sglang(wish.temperature or 1.0, 1 if greedy else wish.top_k, wish.top_p, wish.min_p)
+        req.seed, req.told = wish.seed, 0
+        self.server.enter(req)
+        return req
+
     def admit(self, name, wish, said):
-        if name not in self.req or self.req[name].wish is not wish:
-            req = self.req[name] = sglang_server.request(
-                wish.frequency, wish.presence, wish.repetition, wish.more.get("least", 0), wish.more.get("stop", ()),
-                [token % sglang_server.VOCAB for token in (*wish.prompt, 1, 2)],
-            )  # fmt: skip
-            req.wish, req.seed, req.told = wish, wish.seed, 0
-            greedy = wish.temperature == 0  # to SGLang that is top-k 1
-            req.sampling = Sampling.sglang(wish.temperature or 1.0, 1 if greedy else wish.top_k, wish.top_p, wish.min_p)
-            self.server.enter(req)
-        req = self.req[name]
+        req = self.req[name] = self.req.get(name) or self.begun(wish)
         req.slot = self.free.pop()
         self.new.append(req)
 

@@ -4,7 +4,10 @@ Whatever was in a request's place before, whoever stands beside it: its text is 
 """
 
 import random
+from collections import Counter
 from typing import NamedTuple
+
+from specdec_kernels import race_sample
 
 PLACES = 3
 
@@ -121,13 +124,23 @@ def alone(engine, wish, told):
     return text[: wish.length]
 
 
-def plain(engine, wish):
-    """The text of a request that nothing happens to, one token a step."""
-    text = []
-    engine.admit(0, wish, [])
-    while len(text) < wish.length:
-        text += engine.step([0], [0]).get(0, [])
-    return text[: wish.length]
+def by_hand(wish, row_after, sampling, nonce=0, edit=None):
+    """The text that a race writes, token by token; ``edit(row, said)`` is what only some engines do to logits."""
+    prompt = len(wish.prompt)
+    text, counts = list(wish.prompt), Counter()
+    while len(text) < prompt + wish.length:
+        row = row_after(text).float().clone()
+        for token, value in wish.more.get("bias", {}).items():
+            row[token] += value
+        for token in {*text}:
+            row[token] *= wish.repetition ** (-1 if row[token] > 0 else 1)
+        for token, count in counts.items():
+            row[token] -= wish.frequency * count + wish.presence
+        if edit is not None:
+            row = edit(row, text[prompt:])
+        text.append(int(race_sample(row, seed=wish.seed, position=len(text), sampling=sampling, nonce=nonce)))
+        counts[text[-1]] += 1
+    return text[prompt:]
 
 
 def check(make, asked, seeds, expected=None, replay=True):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from specdec_kernels import Sampling
 from specdec_kernels.engines import sglang, transformers, vllm
 from specdec_kernels.engines.llamacpp import LlamaModel
 from tests.engines import (
@@ -21,10 +22,10 @@ from tests.engines import (
     vllm_stand_in,
     vllm_v1_stand_in,
 )
-from tests.engines.slot_machine import NUMBERS, check, plain, wishes
+from tests.engines.slot_machine import NUMBERS, by_hand, check, wishes
 from tests.generate.small import llama
 
-SEEDS = range(3)
+SEEDS = range(2)
 METHODS = ["race", "rejection", "block"]
 
 
@@ -38,6 +39,25 @@ def v2(monkeypatch):
     sys.modules.pop("specdec_kernels.engines._vllm", None)
 
 
+def of_vllm(wish):
+    """What a race writes, by vLLM's rules."""
+
+    def edit(row, said):
+        forbidden = [word[-1] for word in wish.more.get("bad", ()) if said[len(said) - len(word) + 1 :] == word[:-1]]
+        if "forbidden" in wish.more:
+            forbidden.append(wish.more["forbidden"])
+        least, ends, _ = wish.more.get("shortest", (0, (), False))
+        if len(said) < least:
+            forbidden += ends
+        if "allowed" in wish.more:
+            forbidden += {*range(len(row))} - {*wish.more["allowed"]}
+        row[forbidden] = -torch.inf
+        return row
+
+    sampling = Sampling.vllm(wish.temperature, wish.top_k, wish.top_p, wish.min_p)
+    return by_hand(wish, lambda text: slot_adapters.TARGET[text[-1]], sampling, vllm.TARGET, edit)
+
+
 @pytest.mark.usefixtures("v2")
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 @pytest.mark.parametrize("method", METHODS)
@@ -48,7 +68,7 @@ def test_vllm(method, mode):
     def make(scores=None):
         return slot_adapters.VllmV2(method, mode, scores)
 
-    check(make, asked, SEEDS, [plain(make(), wish) for wish in asked] if method == "race" else None)
+    check(make, asked, SEEDS, [of_vllm(wish) for wish in asked] if method == "race" else None)
     scores = {}
     _, told = slot_machine.played(make(scores), asked, 0)
     for name, wish in enumerate(asked):
@@ -76,7 +96,7 @@ def test_vllm_v1(v1, method):
     def make():
         return slot_adapters.VllmV1(v1, method)
 
-    check(make, asked, SEEDS, [plain(make(), wish) for wish in asked] if method == "race" else None)
+    check(make, asked, SEEDS, [of_vllm(wish) for wish in asked] if method == "race" else None)
 
 
 def test_vllm_v1_function():
@@ -100,7 +120,8 @@ SGLANG = wishes(14, 40, more=({}, {"least": 4, "stop": (0, 1, 2)}, {}))
 @pytest.mark.parametrize("tree", sglang_server.TREES)
 def test_sglang(sglang_plugin, tree, overlap, mixed):
     """When tokens become known depends on the others, with overlap."""
-    expected = [plain(slot_adapters.Sglang(sglang_plugin, "plain"), wish) for wish in SGLANG]
+    server = slot_adapters.Sglang(sglang_plugin, "plain")
+    expected = [server.begun(wish).expected[: wish.length] for wish in SGLANG]
     make = functools.partial(slot_adapters.Sglang, sglang_plugin, tree, overlap, mixed)
     check(make, SGLANG, SEEDS, expected, replay=False)
 
@@ -117,24 +138,31 @@ def tables(vocabulary=6):
     return target, target + generator.normal(size=(vocabulary,) * 3) * 0.7
 
 
+def after(table, text):
+    return torch.from_numpy(np.asarray(table[text[-2] if len(text) > 1 else 0, text[-1]], np.float32))
+
+
 # Without penalties of the output alone: what comes back is a prompt to these.
 STREAMS = [each for each in NUMBERS if not {"frequency", "presence"} & each.keys()]
 
 
-@pytest.mark.parametrize("how", [{"k": 3}, {"tree": [-1, 0, 0, 1, 1, 2]}], ids=["chain", "tree"])
-@pytest.mark.parametrize("method", ["race", "rejection"])
+@pytest.mark.parametrize(
+    "method, how",
+    [("race", {"tree": [-1, 0, 0, 1, 1, 2]}), ("rejection", {"k": 3}), ("rejection", {"tree": [-1, 0, 0, 1, 1, 2]})],
+    ids=["race of trees", "rejection", "rejection of trees"],
+)
 def test_llamacpp(monkeypatch, method, how):
     monkeypatch.setitem(sys.modules, "llama_cpp", llama_stand_in.MODULE)
     monkeypatch.delitem(sys.modules, "specdec_kernels.engines._llamacpp", raising=False)
     models = [LlamaModel(llama_stand_in.Llama(table)) for table in tables()]
 
-    def make():
-        return slot_adapters.Llama(models, method, **how)
+    def written(wish):
+        sampling = Sampling.llamacpp(wish.temperature, wish.top_k, wish.top_p, wish.min_p)
+        return by_hand(wish, functools.partial(after, tables()[0]), sampling)
 
-    asked, expected = wishes(10, 40, STREAMS), None
-    if method == "race":
-        expected = [plain(slot_adapters.Llama((models[0], None), "plain"), wish) for wish in asked]
-    check(make, asked, SEEDS, expected)
+    asked = wishes(10, 6, STREAMS)
+    expected = [written(wish) for wish in asked] if method == "race" else None
+    check(functools.partial(slot_adapters.Llama, models, method, **how), asked, SEEDS, expected)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -143,25 +171,31 @@ def test_mlx_lm(monkeypatch, method):
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, "specdec_kernels.engines._mlx_lm", raising=False)
     models = [mlx_stand_in.Model(table) for table in tables()]
-    asked = wishes(10, 40, [each for each in STREAMS if "repetition" not in each])
-    expected = None
-    if method == "race":
-        expected = [plain(slot_adapters.Mlx((models[0], None), method), wish) for wish in asked]
+
+    def written(wish):
+        sampling = Sampling(wish.temperature, wish.top_k, wish.top_p, wish.min_p)
+        return by_hand(wish, functools.partial(after, models[0].table), sampling)
+
+    asked = wishes(10, 6, [each for each in STREAMS if "repetition" not in each])
+    expected = [written(wish) for wish in asked] if method == "race" else None
     check(functools.partial(slot_adapters.Mlx, models, method), asked, SEEDS, expected)
 
 
 FILTERS = {"temperature": 0.8, "top_k": 4, "repetition_penalty": 1.2}
 
 
-@pytest.mark.parametrize("options", [{}, FILTERS], ids=["plain", "filters"])
-@pytest.mark.parametrize("method", ["race", "rejection"])
+@pytest.mark.parametrize("method, options", [("race", FILTERS), ("rejection", {})], ids=["race", "rejection"])
 def test_transformers(method, options):
     """Calls one after the other, of texts in any order and of any length, in float64."""
-    models = [llama(7, seed=seed, spread=0.5).model for seed in (1, 2)]
-    asked = wishes(8, 40, [{}])
-    make = functools.partial(slot_adapters.Transformers, *models, method, transformers.generate, **options)
-    expected = None
+    target, draft = (llama(7, seed=seed, spread=0.5).model for seed in (1, 2))
+
+    @torch.no_grad()
+    def after(text):
+        return target(torch.tensor([text])).logits[0, -1]
+
+    asked, expected = wishes(8, 7, [{"repetition": options.get("repetition_penalty", 1.0)}]), None
     if method == "race":
-        play = functools.partial(slot_adapters.Transformers, models[0], None, "plain", transformers.generate)
-        expected = [plain(play(**options), wish) for wish in asked]
+        sampling = Sampling.huggingface(options.get("temperature", 1.0), options.get("top_k", 0))
+        expected = [by_hand(wish, after, sampling) for wish in asked]
+    make = functools.partial(slot_adapters.Transformers, target, draft, method, transformers.generate, **options)
     check(make, asked, SEEDS, expected)
