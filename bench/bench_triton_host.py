@@ -35,10 +35,12 @@ backends.register("triton-mocked", triton_kernels, ("cpu",))
 def by_backend(method):
     law, noise = Law("logits", TEMPERATURE), Noise(COUNTERS, COUNTERS, 0)
     draft = DRAFT if method == "rejection" else None
-    call = OPS["verify_chain"].Call(
-        TOKENS, TARGET, draft, None, False, None, None, method, law, law, Edit(), 1.0, 0.0, noise, None, None, *OUT,
-        None, None, None, None, 0,
-    )  # fmt: skip
+    nothing = dict.fromkeys(OPS["verify_chain"].arguments)
+    call = OPS["verify_chain"].Call(**nothing | OUT._asdict() | {
+        "draft_tokens": TOKENS, "target": TARGET, "draft": draft, "tokens_by_row": False, "method": method,
+        "target_law": law, "draft_law": law, "edits": Edit(), "draft_prob": 1.0, "epsilon": 0.0, "noise": noise,
+        "form": 0,
+    })  # fmt: skip
     return lambda: triton_kernels.verify_chain(call)
 
 

@@ -3,9 +3,8 @@
 import ctypes
 
 import torch
-from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
-from torch.autograd import _profiler_enabled
 
+from specdec_kernels.calls import torch_names
 from specdec_kernels.layout import Form, InputPositions, Packing
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
@@ -30,7 +29,7 @@ def use_torch(native):
     If one of the watchers says that a mode or a profiler watches torch, calls are not read directly.
     """
     native.use_tensors(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__)
-    watchers = [_len_torch_dispatch_stack, _len_torch_function_stack, _profiler_enabled]
+    watchers = [torch_names.dispatch_modes, torch_names.function_modes, torch_names.profiles]
     types = [Sampling, Edits, Draft, Packing, InputPositions, Form]
     floats = [torch.float32, torch.bfloat16, torch.float16]
     native.use_functions(watchers, floats, types, _functions_of_torch())

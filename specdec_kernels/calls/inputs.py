@@ -5,8 +5,8 @@ import operator
 
 import numpy as np
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
 
+from specdec_kernels.calls import torch_names
 from specdec_kernels.status import Status
 
 ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -89,7 +89,7 @@ def host_sees(tensor):
     """Whether the values can be read without waiting for a device or breaking a graph."""
     if tensor.device.type != "cpu" or type(tensor) is not torch.Tensor or torch.compiler.is_compiling():
         return False
-    return not is_functorch_wrapped_tensor(tensor)
+    return not torch_names.is_wrapped(tensor)
 
 
 def integer(x):

@@ -9,13 +9,12 @@ import string
 from typing import NamedTuple
 
 import torch
-from torch._C import _functorch, _len_torch_dispatch_stack, _len_torch_function_stack
-from torch.autograd import _profiler_enabled, forward_ad
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from specdec_kernels import _C, backends
 from specdec_kernels.backends import block
-from specdec_kernels.calls import inputs
+from specdec_kernels.calls import inputs, torch_names
 from specdec_kernels.calls.kinds import Output
 from specdec_kernels.calls.memory import SCALARS, check_apart
 from specdec_kernels.calls.values import Noise
@@ -160,7 +159,7 @@ class Op:
                     if (found := run(raw)) is not None:
                         return found
                 except RuntimeError:
-                    if _functorch.peek_interpreter_stack() is None:
+                    if torch_names.transforms() is None:
                         raise  # else a new output has no memory of its own: the call goes through torch
         self.refuse_unreadable(raw)
         return None
@@ -169,7 +168,7 @@ class Op:
         """Raise if the memory of a tensor does not hold its values."""
         if is_compiling() or _C.all_viewed(raw):
             return
-        transforms = _functorch.peek_interpreter_stack() is not None
+        transforms = torch_names.transforms() is not None
         for x in _tensors_in(raw):
             if found := _unreadable(x, transforms):
                 what, instead = found
@@ -180,7 +179,7 @@ class Op:
 
     def refuse_derivatives(self, raw):
         """Raise if autograd wants a derivative that this op does not have; it would silently get none."""
-        reverse, forward = torch.is_grad_enabled(), forward_ad._current_level >= 0
+        reverse, forward = torch.is_grad_enabled(), torch_names.forward_mode()
         if not (reverse or forward):
             return
         for x in _tensors_in(raw):
@@ -194,7 +193,7 @@ class Op:
                     "(detach() it, or call under torch.no_grad()); got a tensor that requires grad"
                 )
             dual = forward and x.is_floating_point() and forward_ad.unpack_dual(x).tangent is not None
-            if dual or (wanted and not is_compiling() and _functorch.is_functorch_wrapped_tensor(x)):
+            if dual or (wanted and not is_compiling() and torch_names.is_wrapped(x)):
                 raise ValueError(
                     f"{self._name_of(x, raw)}: expected no derivative of torch.func or forward mode to be wanted, "
                     f"since {self.name} has {'those of backward() alone' if known else 'none'} (detach() it); got "
@@ -208,14 +207,14 @@ class Op:
             return f"{self.names[place]}.{raw[place]._fields[_place_of(x, raw[place])]}"
         return self.names[place]
 
-    def __call__(self, *values, given=False):
+    def __call__(self, *values, given=False, **named):
         """Run the op. ``given`` says that an output came from the caller, so its memory has to be checked."""
-        call = self.Call(*values)
-        place = values[self._place]
-        if _watched(place) or _transformed(values):
+        call = self.Call(*values, **named)
+        place = call[self._place]
+        if _watched(place) or _transformed(call):
             self._watched_call(*self.flat(call))
             return
-        if given and not _C.apart(values, self._written):
+        if given and not _C.apart(call, self._written):
             check_apart(self.arguments, call)
         backends.run(self, call, "cpu" if place.is_cpu else place.device.type)
 
@@ -267,16 +266,16 @@ def _watched(tensor):
         is_compiling()
         or type(tensor) is not torch.Tensor
         or tensor.is_meta
-        or _len_torch_dispatch_stack() > 0
-        or _len_torch_function_stack() > 0
-        or _profiler_enabled()
+        or torch_names.dispatch_modes() > 0
+        or torch_names.function_modes() > 0
+        or torch_names.profiles()
     )
 
 
 def _transformed(values):
     """Whether one of torch.func's transforms has to see a call, because it wrapped a tensor."""
-    watching = _functorch.peek_interpreter_stack() is not None
-    return watching and any(map(_functorch.is_functorch_wrapped_tensor, _tensors_in(values)))
+    watching = torch_names.transforms() is not None
+    return watching and any(map(torch_names.is_wrapped, _tensors_in(values)))
 
 
 def _tensors_in(values):
@@ -295,10 +294,10 @@ def _tensors_in(values):
 
 def _is_batched(x):
     """Whether a tensor is one of vmap, below what other transforms made of it."""
-    while _functorch.is_functorch_wrapped_tensor(x):
-        if _functorch.is_batchedtensor(x):
+    while torch_names.is_wrapped(x):
+        if torch_names.is_batched(x):
             return True
-        x = _functorch.get_unwrapped(x)
+        x = torch_names.unwrapped(x)
     return False
 
 
@@ -310,10 +309,10 @@ def _unreadable(x, transforms):
         return f"one of layout {x.layout}", "to_dense()"
     if x.is_neg():
         return "one with the negative bit", "resolve_neg()"
-    if x._is_zerotensor():
+    if torch_names.is_zeros(x):
         return "zeros without memory", "clone()"
     if transforms and _is_batched(x):
         return "one of vmap", "the op takes batches: give rows, numbers and counters a dimension for them"
-    if transforms and torch._is_functional_tensor(x):
+    if transforms and torch_names.is_functional(x):
         return "one of functionalize", "call the op outside of it"
     return None

@@ -1,4 +1,4 @@
-"""A reference generator: speculative decoding of Hugging Face models on the public ops, in a few hundred lines.
+"""A reference generator: speculative decoding of Hugging Face models on the public ops.
 
 Models of Hugging Face need transformers, which is imported when the first of their names is used. Any other object that
 reads as a ``LanguageModel`` does will do in its place.

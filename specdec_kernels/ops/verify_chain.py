@@ -233,22 +233,21 @@ def verify_chain(
     if form.index is not None and form.path is None:
         raise ValueError("form.path: expected int32 [B, K+1] with form.index; got None")
     verdict = VERIFY_CHAIN.outputs(out, device, room, (batch,), (batch,))
-    written = [
+    path, num_passed = (
         None if given is None else VERIFY_CHAIN.output(name, given, size, device)
-        for name, given, size in (
-            ("path", form.path, places),
-            ("num_passed", form.num_passed, (batch,)),
-        )
-    ]
+        for name, given, size in (("path", form.path, places), ("num_passed", form.num_passed, (batch,)))
+    )
     if form.num_passed is not None:
         plain = inputs.real(draft_prob) == 1 and inputs.real(epsilon) == 0
         _check_passed(drafted, method, target_law, draft_law, plain)
     if forms.is_empty(form):
         return verdict
     VERIFY_CHAIN(
-        draft_tokens, target, drafted.rows, ends, tokens_by_row, drafted.map, request_index, method, target_law,
-        draft_law, changes, draft_prob, epsilon, noise, positions, nonces, *verdict, *written, form.index, bonus,
-        choices, given=out is not None or form is not forms.PLAIN,
+        draft_tokens=draft_tokens, target=target, draft=drafted.rows, cu_drafts=ends, tokens_by_row=tokens_by_row,
+        draft_map=drafted.map, request_index=request_index, method=method, target_law=target_law, draft_law=draft_law,
+        edits=changes, draft_prob=draft_prob, epsilon=epsilon, noise=noise, input_positions=positions,
+        input_nonces=nonces, **verdict._asdict(), path=path, num_passed=num_passed, index=form.index, bonus=bonus,
+        form=choices, given=out is not None or form is not forms.PLAIN,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_chain", verdict.status)

@@ -240,8 +240,10 @@ def verify_tree(
     if forms.is_empty(form):
         return verdict
     VERIFY_TREE(
-        draft_tokens, parents, target, drafted.rows, drafted.map, request_index, method, replacement, target_law,
-        draft_law, changes, noise, positions, leaves, *verdict, form.index, choices, given=out is not None,
+        draft_tokens=draft_tokens, parents=parents, target=target, draft=drafted.rows, draft_map=drafted.map,
+        request_index=request_index, method=method, replacement=replacement, target_law=target_law, draft_law=draft_law,
+        edits=changes, noise=noise, input_positions=positions, leaves=leaves, **verdict._asdict(), index=form.index,
+        form=choices, given=out is not None,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_tree", verdict.status)

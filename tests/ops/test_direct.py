@@ -11,8 +11,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import specdec_kernels
 from specdec_kernels import Sampling, backends, coin, race_sample, race_topk, tree_mask, tree_positions
 from specdec_kernels.backends import _native
+from specdec_kernels.calls import torch_names
 from specdec_kernels.calls.op import OPS, Op
-from tests.ops.test_registration import Recorded
+from tests.ops.test_registration import FIRST, Recorded
 from tests.support.calls import chain, every_call, public_calls, rows, tree
 from tests.support.cases import UNTOUCHED, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
@@ -218,6 +219,28 @@ class TestTensors:
             _native.use_torch(_C)
             race_sample(**call)
         assert checked == ["race_sample"]
+
+
+@pytest.mark.parametrize("name", ["race_sample", "verify_chain", "verify_tree", "overlap", "compact_kv"])
+def test_a_torch_without_its_private_names(name, checked, monkeypatch):
+    """No call is read directly, and the outcome is the same."""
+    from specdec_kernels import _C
+
+    assert torch_names.of_torch("_C.no_such_name", 7) == 7
+    function, arguments = FIRST[name]
+    with specdec_kernels.backend("cpu"):
+        expected = outcome(function, arguments)
+        with monkeypatch.context() as patch:
+            for ours, (_, otherwise) in torch_names.PRIVATE.items():
+                patch.setattr(torch_names, ours, otherwise)
+            patch.setattr(torch_names, "forward_mode", lambda: True)
+            _native.use_torch(_C)
+            checked.clear()
+            assert same(outcome(function, arguments), expected)
+            assert checked == [name]
+            with pytest.raises(ValueError, match="expected a tensor whose values"):
+                function(**arguments | {next(iter(arguments)): torch.eye(3).to_sparse()})
+        _native.use_torch(_C)
 
 
 BASE = {"target": rows(51)["target"], "seed": seeds(3), "position": seeds(3), "temperature": torch.ones(3)}

@@ -1,0 +1,36 @@
+"""What torch calls by private names. Where a torch has not got one, the way without it is slower and as right.
+
+Without the first three every call goes through torch's dispatcher, as if somebody watched.
+"""
+
+import operator
+
+import torch
+from torch.autograd import forward_ad
+
+
+def of_torch(name, otherwise):
+    """What torch has under a dotted name; else the other way."""
+    try:
+        return operator.attrgetter(name)(torch)
+    except AttributeError:
+        return otherwise
+
+
+PRIVATE = {
+    "dispatch_modes": ("_C._len_torch_dispatch_stack", lambda: 1),
+    "function_modes": ("_C._len_torch_function_stack", lambda: 1),
+    "profiles": ("autograd._profiler_enabled", lambda: True),
+    "transforms": ("_C._functorch.peek_interpreter_stack", lambda: None),
+    "is_wrapped": ("_C._functorch.is_functorch_wrapped_tensor", lambda x: False),
+    "is_batched": ("_C._functorch.is_batchedtensor", lambda x: False),
+    "unwrapped": ("_C._functorch.get_unwrapped", lambda x: x),
+    "is_zeros": ("Tensor._is_zerotensor", lambda x: False),
+    "is_functional": ("_is_functional_tensor", lambda x: False),
+}
+globals().update({ours: of_torch(*names) for ours, names in PRIVATE.items()})
+
+
+def forward_mode():
+    """Whether tensors may carry tangents; without a name to ask, each of them is looked at."""
+    return getattr(forward_ad, "_current_level", 0) >= 0
