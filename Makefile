@@ -66,11 +66,11 @@ docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # Packages, in dist/: the sdist, and the wheel that is built from it. auditwheel finds the oldest glibc that the wheel
-# runs with, and writes it into the name. libgomp stays outside: torch brings it (docs/architecture.md, 6).
+# runs with, and writes it into the name.
 dist: $(DIST)/.ready
 	rm -rf dist build/dist
 	$(DIST)/bin/python -m build --outdir build/dist .
-	PATH="$(abspath $(DIST))/bin:$$PATH" $(DIST)/bin/auditwheel repair --exclude libgomp.so.1 --wheel-dir dist build/dist/*.whl
+	PATH="$(abspath $(DIST))/bin:$$PATH" $(DIST)/bin/auditwheel repair --wheel-dir dist build/dist/*.whl
 	mv build/dist/*.tar.gz dist
 	$(DIST)/bin/twine check --strict dist/*
 

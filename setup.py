@@ -38,7 +38,7 @@ CSRC = ROOT / "csrc"
 REPOSITORY = ""
 
 # -ffp-contract=off: every multiply and add rounds on its own, so that each instruction set gives the same bits.
-CXX_FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off -fno-math-errno -fopenmp -fvisibility=hidden -Wall -Wextra".split()
+CXX_FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off -fno-math-errno -fvisibility=hidden -Wall -Wextra".split()
 # Least capable first. The linker keeps the first copy of an inline function that several objects define, so this
 # is also the order in which objects are linked: code that every machine runs must never come from a later one.
 ISA_FLAGS = {
@@ -50,16 +50,13 @@ ISA_FLAGS = {
 COMPILED_ONCE = {
     f"{name}.cpp"
     for name in (
-        "dispatch first_arrivals walk_tables store_rows tree_mask tree_positions tree_parents build_tree merge_paths "
-        "compact_kv count_tokens coin"
+        "dispatch threads first_arrivals walk_tables store_rows tree_mask tree_positions tree_parents build_tree "
+        "merge_paths compact_kv count_tokens coin"
     ).split()
 }
 CPU_SOURCES = sorted((CSRC / "cpu").rglob("*.cpp"))
 CUDA_FOR_C = CSRC / "c_api" / "cuda.cpp"
 LIBRARY = Path("lib", "libspecdec.so")  # beside _C, which finds it there
-# torch's wheels have their OpenMP runtime here, seen from an installed LIBRARY. One process wants one such runtime:
-# the loader takes the one that is loaded, else torch's, else the system's.
-TORCH_LIBRARIES = "$ORIGIN/../../torch/lib"
 # For other build systems, beside LIBRARY: template -> place. Both places are two folders below that of `lib`'s parent.
 TEMPLATES = {
     "specdec.pc.in": Path("pkgconfig", "specdec.pc"),
@@ -336,9 +333,10 @@ class NinjaBuild(build_ext):
         linker = f"{shlex.quote(nvcc)} -cudart static" if nvcc else shlex.join(cxx)
         through = ["-Xcompiler"] if nvcc else []
         ninja.rule("library", f"{linker} -shared $flags $in -o $out")
-        asked = ["--no-undefined", f"-soname={LIBRARY.name}", f"-rpath={TORCH_LIBRARIES}", "--enable-new-dtags"]
+        # Its threads run its code for ever, so it is never unloaded.
+        asked = ["--no-undefined", f"-soname={LIBRARY.name}", "-z", "nodelete"]
         linked = [part for flag in asked for part in ("-Xlinker", flag)]
-        ninja.build(LIBRARY, "library", objects, [*through, "-fopenmp", *linked])
+        ninja.build(LIBRARY, "library", objects, [*through, "-pthread", *linked])
 
         bindings = [path for path in sorted((CSRC / "python").glob("*.cpp")) if nvcc or path.name != "cuda.cpp"]
         flags = [*CXX_FLAGS, *define, *include, *python]

@@ -75,7 +75,6 @@ if not TYPE_CHECKING:
                 "(build that checkout, or take it off PYTHONPATH)"
             )
 
-    # It notices forks (csrc/cpu/dispatch.cpp), so it is there before any; it needs no torch.
     _check_place(importlib.import_module(f"{__name__}._C"), ".")
 
     _MODULES = ("backends", "headers", "layout", "ops", "sampling", "status", "trees")

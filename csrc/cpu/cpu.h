@@ -8,7 +8,7 @@
 
 namespace specdec {
 
-constexpr int kMaxParts = 64;  // at most so many threads share a row
+constexpr int kMaxParts = 64;  // a row has at most so many
 
 extern std::atomic<int64_t> weighed_rows;  // how many rows' masses were taken; for tests of what should not take them
 

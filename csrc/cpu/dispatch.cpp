@@ -1,8 +1,6 @@
 // Picks the copy of the kernels for this machine, and lends them memory.
 #include "dispatch.h"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
@@ -73,12 +71,6 @@ Isa& chosen() {
   return isa;
 }
 
-// OpenMP's threads do not survive a fork, yet the child's first parallel region would wait for those that the parent
-// had. So an op runs on one thread in every process that was forked after this was loaded.
-std::atomic<bool> forked{false};
-const int watching_forks = pthread_atfork(nullptr, nullptr, [] { forked = true; });
-int threads_here(int threads) { return forked ? 1 : threads; }
-
 }  // namespace
 
 std::string isa() { return chosen() == kScalar ? "scalar" : chosen() == kAvx2 ? "avx2" : "avx512"; }
@@ -87,29 +79,29 @@ void set_isa(const std::string& name) { chosen() = isa_of(name); }
 
 #if defined(SPECDEC_HAS_AVX2)
 #define SPECDEC_AVX2(op) \
-  case kAvx2: return avx2::op(p, threads_here(threads));
+  case kAvx2: return avx2::op(p, threads);
 #else
 #define SPECDEC_AVX2(op)
 #endif
 #if defined(SPECDEC_HAS_AVX512)
 #define SPECDEC_AVX512(op) \
-  case kAvx512: return avx512::op(p, threads_here(threads));
+  case kAvx512: return avx512::op(p, threads);
 #else
 #define SPECDEC_AVX512(op)
 #endif
-#define SPECDEC_DISPATCH(op, Params, ...)                   \
-  void op(const Params& p, int threads) {                   \
-    switch (chosen()) {                                     \
-      SPECDEC_AVX512(op)                                    \
-      SPECDEC_AVX2(op)                                      \
-      default: return scalar::op(p, threads_here(threads)); \
-    }                                                       \
+#define SPECDEC_DISPATCH(op, Params, ...)     \
+  void op(const Params& p, int threads) {     \
+    switch (chosen()) {                       \
+      SPECDEC_AVX512(op)                      \
+      SPECDEC_AVX2(op)                        \
+      default: return scalar::op(p, threads); \
+    }                                         \
   }
 SPECDEC_ROW_OPS(SPECDEC_DISPATCH)
 #undef SPECDEC_DISPATCH
 
 #define SPECDEC_CALL(op, Params, ...) \
-  void op(const Params& p, int threads) { specdec::op(p, threads_here(threads)); }
+  void op(const Params& p, int threads) { specdec::op(p, threads); }
 SPECDEC_OTHER_OPS(SPECDEC_CALL)
 #undef SPECDEC_CALL
 

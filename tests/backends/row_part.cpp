@@ -3,6 +3,7 @@
 #include <vector>
 
 #if defined(SPECDEC_ISA)
+#include "../../csrc/cpu/threads.cpp"
 #include "../../csrc/cpu/rows/edited_row.cpp"
 #include "../../csrc/cpu/rows/filtered_row.cpp"
 #include "../../csrc/cpu/rows/law_row.cpp"
@@ -95,8 +96,7 @@ extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float te
   const Row row = {logits, dtype, vocab, 0};
   std::vector<float> cells(cells_of(vocab));
   std::vector<MassTile> found(mass_tiles_of(vocab));
-  const std::atomic<int64_t> left(0);
-  *status = row_cells_and_masses(row, {1.0f / temperature}, {1, &left}, cells.data(), found.data());
+  *status = row_cells_and_masses(row, {1.0f / temperature}, {}, cells.data(), found.data());
   for (int32_t tile = 0; tile * kMassTile < vocab; ++tile) tiles[tile] = found[tile];
   return 0;
 }

@@ -37,7 +37,7 @@ def library():
     ninja = NinjaFile(FOLDER)
     ninja.rule("cxx", f"{ARM_CXX} -Werror -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
     objects = NinjaBuild.compile_cpu(ninja, ["scalar"], ["-I", ninja.seen(CSRC / "include")])
-    ninja.rule("library", f"{ARM_CXX} -shared -fopenmp -Wl,--no-undefined,-soname=$out $in -o $out")
+    ninja.rule("library", f"{ARM_CXX} -shared -pthread -Wl,--no-undefined,-soname=$out $in -o $out")
     ninja.build("libspecdec.so", "library", objects)
     run_ninja(FOLDER, str(ninja))
     return FOLDER

@@ -46,7 +46,7 @@ def played():
 
 def native(folder):
     path = folder / "row_part.so"
-    flags = [*FLAGS, "-O1", "-fopenmp", "-shared", "-DSPECDEC_ISA=scalar", "-I", ROOT / "csrc" / "include"]
+    flags = [*FLAGS, "-O1", "-pthread", "-shared", "-DSPECDEC_ISA=scalar", "-I", ROOT / "csrc" / "include"]
     subprocess.run([COMPILER, *map(str, flags), str(SOURCE), "-o", str(path)], check=True)
     return ctypes.CDLL(str(path))
 

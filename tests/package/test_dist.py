@@ -13,7 +13,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 import specdec_kernels
@@ -38,9 +37,8 @@ def tools():
 def repaired(distribution, tools, tmp_path_factory):
     """The wheel that `make dist` leaves in dist/."""
     folder = tmp_path_factory.mktemp("repaired")
-    flags = re.search(r"auditwheel repair (.*?) --wheel-dir", (ROOT / "Makefile").read_text())[1].split()
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    run([tools / "auditwheel", "repair", *flags, "--wheel-dir", folder, distribution[0]], env=environment)
+    run([tools / "auditwheel", "repair", "--wheel-dir", folder, distribution[0]], env=environment)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -77,29 +75,6 @@ def test_repaired_wheel_names_a_glibc_and_holds_nothing_of_others(distribution, 
     }
     library = "specdec_kernels/lib/libspecdec.so"
     assert after.read(library) == before.read(library)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first, second", [("torch", "specdec_kernels"), ("specdec_kernels", "torch")])
-def test_one_process_has_one_openmp_runtime_and_it_is_torchs(repaired, tmp_path, first, second):
-    theirs = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
-    if not theirs.exists():
-        pytest.skip("this torch brings no libgomp.so.1")
-    zipfile.ZipFile(repaired).extractall(tmp_path)
-    (tmp_path / "torch").symlink_to(theirs.parents[1])  # beside each other, as in site-packages
-    script = f"""
-import {first}, {second}, torch, specdec_kernels as sd
-torch.set_num_threads(2)
-rows = torch.zeros(8, 100_000)
-assert sd.race_sample(rows, seed=torch.arange(8), position=0).shape == (8,)
-torch.softmax(rows, -1)
-print(sd.__file__)
-print(*{{line.split()[-1] for line in open("/proc/self/maps") if "gomp" in line}})
-"""
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    place, *loaded = run([sys.executable, "-c", script], cwd=tmp_path, env=environment).split()
-    assert place.startswith(str(tmp_path))
-    assert [Path(name).resolve() for name in loaded] == [theirs.resolve()]
 
 
 def test_pages_of_packages_render(distribution, tools):
@@ -205,7 +180,7 @@ def test_conda_recipe_says_what_the_package_says(distribution):
     assert (recipe["context"]["name"], recipe["context"]["version"]) == (found["Name"], found["Version"])
     assert recipe["about"]["summary"] == found["Summary"]
     needed = {part.replace("torch", "pytorch") for part in found.get_all("Requires-Dist") if "extra ==" not in part}
-    needed |= {f"python{found['Requires-Python']}", "libgomp"}
+    needed.add(f"python{found['Requires-Python']}")
     assert {part.replace(" ", "") for part in recipe["requirements"]["run"]} == needed
     archive = zipfile.ZipFile(distribution[0])
     (name,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))

@@ -50,7 +50,7 @@ void attend_to_nothing(const MaskParams& p, char* row, int64_t bytes) {
 
 void tree_mask(const MaskParams& p, int threads) {
   const int64_t bytes = row_bytes(p);
-  over_requests(p.mask.batch, 1, threads, [&](int64_t b, const ThreadTeam&) {
+  over_requests(p.mask.batch, tiles_of_bytes(p.mask.nodes * bytes), threads, [&](int64_t b, const ThreadTeam&) {
     int32_t status = SPECDEC_STATUS_OK;
     const int64_t prefix = prefix_of(p.prefix_len.at(b), p.columns - p.mask.nodes, &status);
     char* rows = static_cast<char*>(p.mask.data) + b * p.mask.nodes * bytes;

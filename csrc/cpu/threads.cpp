@@ -1,0 +1,271 @@
+// The threads that help with calls. One word says whose a piece of work is and how many of its parts nobody has claimed:
+// who takes one off has claimed a part, and until that part has ended its owner waits, so all it reads stays there.
+// What a helper looks at without a claim is never freed.
+#include "threads.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cfenv>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace specdec {
+
+namespace {
+
+using std::chrono::microseconds;
+
+constexpr int kPlaceBits = 9, kPlaces = 1 << kPlaceBits, kMostThreads = kPlaces / 2, kCountBits = 16;
+constexpr uint64_t kCount = (1 << kCountBits) - 1;
+static_assert(kMostThreads * kGroups <= kCount, "The parts of a call fit its word");
+// Waking a thread costs the caller some microseconds, and the thread comes some tens later.
+constexpr microseconds kWorthAThread(100), kLingers(50);
+constexpr size_t kStackBytes = 2 << 20;  // musl's own are too small
+
+void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
+// A word: the number of a call, and below it how many are left of what it has.
+uint64_t word(int64_t call, int count) {
+  return static_cast<uint64_t>(call) << kCountBits | static_cast<uint64_t>(count);
+}
+int64_t call_of(uint64_t word) { return static_cast<int64_t>(word >> kCountBits); }
+
+// Takes one of what a call has, and returns how many there were: 0 if none is left, or the call has ended.
+int take_one(std::atomic<uint64_t>& word, int64_t call) {
+  uint64_t seen = word.load(std::memory_order_relaxed);
+  do {
+    if (call_of(seen) != call || !(seen & kCount)) return 0;
+  } while (!word.compare_exchange_weak(seen, seen - 1, std::memory_order_acquire, std::memory_order_relaxed));
+  return static_cast<int>(seen & kCount);
+}
+
+void give_back(std::atomic<uint64_t>& word, int64_t call) {
+  uint64_t seen = word.load(std::memory_order_relaxed);
+  while (call_of(seen) == call && !word.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
+
+// Parts that are being run.
+struct Job {
+  std::atomic<uint64_t> unclaimed{0};
+  std::atomic<int32_t> unfinished{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;
+  Parts parts = {};
+};
+
+struct alignas(128) Place {
+  Job jobs[2];                     // by Of
+  std::atomic<uint64_t> seats{0};  // how many may yet help with the call of this place
+  std::atomic<bool> taken{false};
+  std::mutex mutex;
+  std::condition_variable ended;
+};
+
+namespace {
+
+struct Pool {
+  Place places[kPlaces];
+  std::atomic<int> used{0};  // places that were ever taken
+  std::atomic<int64_t> calls{1};
+  std::atomic<int> coming{0};  // helpers that are awake without work, or were woken
+  std::mutex mutex;
+  std::condition_variable wake;
+  int started = 0, asleep = 0, woken = 0;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+
+  Place* take_place() {
+    for (int i = 0; i < kPlaces; ++i) {
+      if (places[i].taken.load(std::memory_order_relaxed) || places[i].taken.exchange(true)) continue;
+      for (int seen = used.load(); seen <= i && !used.compare_exchange_weak(seen, i + 1);) {
+      }
+      return &places[i];
+    }
+    return nullptr;
+  }
+};
+
+// Never freed: helpers look at it as long as the process lives. A forked child has no helpers, and makes its own.
+std::atomic<Pool*> the_pool{nullptr};
+const int watching_forks = pthread_atfork(nullptr, nullptr, [] { the_pool = nullptr; });
+
+Pool& pool() {
+  Pool* there = the_pool.load(std::memory_order_acquire);
+  if (there) return *there;
+  Pool* const fresh = new Pool;
+  if (the_pool.compare_exchange_strong(there, fresh)) return *fresh;
+  delete fresh;
+  return *there;
+}
+
+// Runs a part that was claimed. What threads do together runs here, and nowhere else.
+void run_part(Job& job, Place* owner, int32_t part, Place* mine) {
+  try {
+    job.parts.run(job.parts.work, part, mine);
+  } catch (...) {
+    if (!job.failed.exchange(true)) job.error = std::current_exception();
+  }
+  if (job.unfinished.fetch_sub(1, std::memory_order_acq_rel) > 1 || owner == mine) return;
+  { const std::lock_guard<std::mutex> lock(owner->mutex); }
+  owner->ended.notify_one();
+}
+
+// Claims and runs parts until none is left, calls left_after(unclaimed parts) after each; whether there was one.
+template <class F>
+bool run_some(Job& job, int64_t call, Place* owner, Place* mine, F&& left_after) {
+  bool any = false;
+  for (int left; (left = take_one(job.unclaimed, call)); any = true) {
+    run_part(job, owner, job.parts.count - left, mine);
+    left_after(left - 1);
+  }
+  return any;
+}
+
+// Helps with one piece of work, if there is any whose call has a seat.
+bool help(Pool& p, Place* mine) {
+  const int used = p.used.load(std::memory_order_relaxed);
+  for (Place* owner = p.places; owner < p.places + used; ++owner) {
+    for (Job& job : owner->jobs) {
+      const uint64_t seen = job.unclaimed.load(std::memory_order_relaxed);
+      const int64_t call = call_of(seen);
+      std::atomic<uint64_t>& seats = p.places[call % kPlaces].seats;
+      if (!(seen & kCount) || !take_one(seats, call)) continue;
+      p.coming.fetch_sub(1, std::memory_order_relaxed);
+      const bool helped = run_some(job, call, owner, mine, [](int) {});
+      p.coming.fetch_add(1, std::memory_order_relaxed);
+      give_back(seats, call);
+      if (helped) return true;
+    }
+  }
+  return false;
+}
+
+void sleep(Pool& p) {
+  std::unique_lock<std::mutex> lock(p.mutex);
+  p.coming.fetch_sub(1, std::memory_order_relaxed);
+  ++p.asleep;
+  p.wake.wait(lock, [&] { return p.woken > 0; });
+  --p.woken;
+}
+
+void* helper(void* pool) {
+  std::fesetenv(FE_DFL_ENV);  // not the modes of the thread that needed help first
+  Pool& p = *static_cast<Pool*>(pool);
+  Place* const mine = p.take_place();
+  if (!mine) return p.coming.fetch_sub(1, std::memory_order_relaxed), nullptr;
+  for (Clock::time_point idle = Clock::now();;) {
+    if (help(p, mine)) {
+      idle = Clock::now();
+    } else if (Clock::now() - idle < kLingers) {
+      for (int i = 0; i < 16; ++i) pause();
+    } else {
+      sleep(p);
+      idle = Clock::now();
+    }
+  }
+}
+
+bool start_helper(Pool& p) {
+  // Signals are for the program's own threads, but for those that a thread raises by what it does.
+  sigset_t others, before;
+  sigfillset(&others);
+  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&others, own);
+  pthread_sigmask(SIG_SETMASK, &others, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_t thread;
+  const bool started = pthread_create(&thread, &attributes, helper, &p) == 0;
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+void wait(Job& job, Place* place) {
+  const auto ended = [&] { return job.unfinished.load(std::memory_order_acquire) == 0; };
+  if (ended()) return;
+  for (const Clock::time_point begun = Clock::now(); Clock::now() - begun < kLingers;)
+    for (int i = 0; i < 16; ++i, pause())
+      if (ended()) return;
+  std::unique_lock<std::mutex> lock(place->mutex);
+  place->ended.wait(lock, ended);
+}
+
+// Wakes or starts threads if what is left is worth it: from `begun` until now the caller took for `done` of it.
+void call_for_help(const Call& call, const Place* place, Clock::time_point begun, int64_t done, int64_t left) {
+  if (place != call.place || left <= 0) return;
+  Pool& p = pool();
+  const int others = call.threads - 1, free = static_cast<int>(place->seats.load(std::memory_order_relaxed) & kCount);
+  const int missing = free - p.coming.load(std::memory_order_relaxed);
+  if (missing <= 0) return;
+  const std::chrono::duration<double> spent = Clock::now() - begun;
+  const double worth = spent / kWorthAThread * static_cast<double>(left) / static_cast<double>(done);
+  const int more = static_cast<int>(worth < others ? worth : others) - (others - missing);
+  if (more <= 0) return;
+  int woken, fresh;
+  {
+    const std::lock_guard<std::mutex> lock(p.mutex);
+    const int most = std::min(std::max(p.cores, call.threads), kMostThreads) - 1;
+    woken = std::min(more, p.asleep);
+    fresh = std::max(0, std::min(more - woken, most - p.started));
+    p.asleep -= woken, p.woken += woken, p.started += fresh;
+    p.coming.fetch_add(woken + fresh, std::memory_order_relaxed);
+  }
+  for (int i = 0; i < woken; ++i) p.wake.notify_one();
+  for (int i = 0; i < fresh; ++i)
+    if (!start_helper(p)) p.coming.fetch_sub(1, std::memory_order_relaxed);  // it is not tried again
+}
+
+}  // namespace
+
+Call::Call(int most, int64_t count) : threads(most < kMostThreads ? most : kMostThreads), requests(count), left(count) {
+  Pool& p = pool();
+  place = p.take_place();
+  if (!place) return;
+  number = p.calls.fetch_add(1, std::memory_order_relaxed) << kPlaceBits | (place - p.places);
+  place->seats.store(word(number, threads - 1), std::memory_order_release);
+  begun = Clock::now();
+}
+
+Call::~Call() {
+  if (!place) return;
+  place->seats.store(0, std::memory_order_relaxed);
+  place->taken.store(false, std::memory_order_release);
+}
+
+void call_for_help(const Call& call, const Place* place) {
+  // As much as was done of each request that was begun, as a guess, is left of this one, and of each that was not.
+  const int64_t left = call.left.load(std::memory_order_relaxed);
+  call_for_help(call, place, call.begun, call.requests - left, left + 1);
+}
+
+void run_parts(const Call& call, Place* place, Of what, const Parts& parts) {
+  Job& job = place->jobs[static_cast<int>(what)];
+  job.parts = parts;
+  job.unfinished.store(parts.count, std::memory_order_relaxed);
+  job.unclaimed.store(word(call.number, parts.count), std::memory_order_release);
+  const Clock::time_point begun = what == Of::kCall ? call.begun : Clock::now();
+  run_some(job, call.number, place, place, [&](int left) {
+    call_for_help(call, place, begun, parts.count - left, left);
+  });
+  wait(job, place);
+  if (!job.failed.load(std::memory_order_relaxed)) return;
+  job.failed.store(false, std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(job.error, nullptr));
+}
+
+}  // namespace specdec
