@@ -1,6 +1,8 @@
 """logprobs: log-probabilities and ranks of emitted tokens, raw or of the law they were drawn from."""
 
+import decimal
 import runpy
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,47 @@ def by_definition(row, sampling):
 
 def assert_close(found, expected):
     torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=2e-6)
+
+
+LARGEST = torch.finfo(torch.float32).max
+HARD = {
+    "ties of large logits": [1e20, 1e20],
+    "and others": [1e20, -1e20, 1e20, 1e20, 0.0],
+    "the largest": [LARGEST] * 3,
+    "as far apart as can be": [LARGEST, -LARGEST, 0.0],
+    "negative ones": [-1e30, -1e30, -3e38],
+    "one token": [-7.5],
+    "one with weight": [-torch.inf, 3.0, -torch.inf],
+    "denormal ones": [1e-45, 2.0**-130, -1e-40, 0.0],
+    "a flat row": [0.1] * 600,
+    "far apart": [0.0, -88.0, -104.0, -200.0, -1e4],
+    "close": [1.0, 1.0 + 2.0**-23, 1.0 - 2.0**-24],
+    "an even step": [-0.25 * i for i in range(500)],
+    "a peak": [30.0] + [0.0] * 400,
+}
+
+
+def exactly(row, temperature):
+    """log softmax of float32 numbers in 60 digits, as floats; -inf where there is no weight."""
+    inverse = torch.tensor(1.0) / torch.tensor(temperature)
+    x = [float(value) for value in (torch.tensor(row) * inverse).clamp(max=LARGEST)]
+    with decimal.localcontext(prec=60):
+        top = max(Decimal(value) for value in x if value > -torch.inf)
+        below = [None if value == -torch.inf else Decimal(value) - top for value in x]
+        whole = sum(value.exp() for value in below if value is not None and value > -10_000).ln()
+        return [-torch.inf if value is None else float(value - whole) for value in below]
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 3.0])
+@pytest.mark.parametrize("name", HARD)
+def test_hard_rows_in_exact_arithmetic(name, temperature):
+    row, expected = torch.tensor(HARD[name]), torch.tensor(exactly(HARD[name], temperature), dtype=torch.float64)
+    tokens = torch.arange(0, len(row), max(len(row) // 5, 1))
+    found = logprobs(row.expand(len(tokens), -1), tokens, sampling=Sampling(temperature), top=1).logprob
+    # What a float32 holds: a difference may lie outside of it.
+    expected = expected.float().double()
+    assert_close(found, expected[tokens])
 
 
 @pytest.mark.usefixtures("backend")

@@ -7,6 +7,7 @@ A law comes as a ``Law`` whose temperature is a tensor [...] beside rows [..., V
 ``decoded`` makes it from the law of a call.
 """
 
+import numpy as np
 import torch
 
 from specdec_kernels._constants import COLDEST, HOTTEST, LARGEST, SMALLEST
@@ -89,7 +90,8 @@ def cuts(values, law):
     """The ``filters.Cut`` of every row, in order; at temperature 0 it keeps the argmax."""
     seen = torch.ones_like(law.temperature) if law.rules & BEFORE_TEMPERATURE else law.temperature
     rows = scaled(values, seen).flatten(0, -2).cpu().numpy()
-    numbers = [torch.as_tensor(x).expand(law.temperature.shape).flatten().cpu().numpy() for x in law[1:5]]
+    numbers = [x.cpu().numpy() if isinstance(x, torch.Tensor) else x for x in law[1:5]]
+    numbers = [np.broadcast_to(x, law.temperature.shape).ravel() for x in numbers]
     return [
         filters.cut(row, *own, law.rules) if temperature > 0 else filters.argmax(row)
         for row, temperature, *own in zip(rows, *numbers, strict=True)
@@ -105,7 +107,7 @@ def kept(values, law, edited=False):
     if not filters_of(law):
         return some
     found = [torch.from_numpy(cut.kept) for cut in cuts(values, law)]
-    found = torch.stack(found) if found else torch.ones(0, dtype=torch.bool)
+    found = torch.stack(found) if found else torch.ones(0, dtype=torch.bool, device="cpu")
     return some & (found.view(values.shape).to(values.device) | (law.temperature == 0).unsqueeze(-1))
 
 
@@ -121,19 +123,32 @@ def probabilities(values, law):
     return torch.where((law.temperature > 0).unsqueeze(-1), found, top)
 
 
-def widened(draft_law, vocabulary, draft_map):
-    """A draft law over the target's vocabulary: tokens the draft does not know have probability 0."""
+def log_probabilities(values, law):
+    """Their logarithms, float64: -inf without weight, else finite, also where a probability is too small for it."""
+    logs = log_weights(values, law)
+    if law.space == "probs":
+        found = logs
+    else:
+        below = logs - logs.amax(dim=-1, keepdim=True)  # first, as a large logit leaves no room for the log of a sum
+        found = torch.where(logs > -torch.inf, below - below.exp().sum(dim=-1, keepdim=True).log(), -torch.inf)
+    best = torch.zeros_like(logs, dtype=torch.bool).scatter_(-1, logs.argmax(dim=-1, keepdim=True), True)
+    top = torch.where(best & (logs > -torch.inf), 0.0, logs.new_full((), -torch.inf))
+    return torch.where((law.temperature > 0).unsqueeze(-1), found, top)
+
+
+def widened(draft_law, vocabulary, draft_map, nothing=0.0):
+    """A draft law over the target's vocabulary: tokens the draft does not know have probability 0, or ``nothing``."""
     if draft_map is None:
-        return torch.nn.functional.pad(draft_law, (0, vocabulary - draft_law.shape[-1]))
-    wide = draft_law.new_zeros(*draft_law.shape[:-1], vocabulary)
+        return torch.nn.functional.pad(draft_law, (0, vocabulary - draft_law.shape[-1]), value=nothing)
+    wide = draft_law.new_full((*draft_law.shape[:-1], vocabulary), nothing)
     wide[..., draft_map.long()] = draft_law
     return wide
 
 
 def columns(tokens, draft_vocabulary, vocabulary, draft_map):
     """Where the target's tokens stand in a draft row; -1 for those it does not know."""
-    known = torch.arange(draft_vocabulary, device=tokens.device)
-    column = torch.full((vocabulary,), -1, device=tokens.device)
+    known = torch.arange(draft_vocabulary, device=tokens.device, dtype=torch.int64)
+    column = torch.full((vocabulary,), -1, device=tokens.device, dtype=torch.int64)
     column[known if draft_map is None else draft_map.long()] = known
     return column[tokens]
 

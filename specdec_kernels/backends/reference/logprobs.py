@@ -16,10 +16,9 @@ def logprobs(call):
     rows, token = edits.rows(call.rows[who.live]), call.tokens[who.live].long()
     greedy = (law.temperature == 0).unsqueeze(-1)
     logs = laws.log_weights(rows, law)
-    normalised = (logs - logs.logsumexp(dim=-1, keepdim=True)).nan_to_num(nan=-torch.inf)
+    normalised = laws.log_probabilities(rows, law)
     best = torch.zeros_like(logs, dtype=torch.bool).scatter(-1, logs.argmax(dim=-1, keepdim=True), True)
     best &= logs > -torch.inf
-    normalised = torch.where(greedy, torch.where(best, 0.0, -torch.inf), normalised)
 
     valid = (token >= 0) & (token < vocabulary)
     at = torch.where(valid, token, 0).unsqueeze(-1)
@@ -39,7 +38,7 @@ def logprobs(call):
     if call.kept_bits is not None:
         kept = torch.where(greedy, best, logs > -torch.inf) & read.unsqueeze(-1)
         padded = torch.nn.functional.pad(kept, (0, -vocabulary % 32)).unflatten(-1, (-1, 32))
-        words = (padded.long() << torch.arange(32)).sum(dim=-1)
+        words = (padded.long() << torch.arange(32, dtype=torch.int64, device="cpu")).sum(dim=-1)
         who.write(call.kept_bits, words.to(torch.int32))
         who.write(call.kept_count, kept.sum(dim=-1).to(torch.int32))
     if call.status is not None:
