@@ -12,6 +12,7 @@ import triton.language as tl
 from specdec_kernels.triton_kernels._edits import Edits, Place
 from specdec_kernels.triton_kernels._math import (
     INFINITY,
+    LEAST_LOG_PROB,
     LOG_PROB_ERROR,
     NOBODY,
     SMALLEST,
@@ -153,6 +154,22 @@ def probabilities(x, tokens, law, known):
         argmax = tl.cast(known.top, tl.float32).to(tl.int32, bitcast=True)
         p = tl.where(law.greedy, (tokens == argmax).to(tl.float32), p)
     return p
+
+
+@triton.jit
+def log_probabilities(x, tokens, law, known):
+    """Their logarithms: -inf without weight, else finite, though a probability may be so small that it is 0."""
+    if law.inverse is None:
+        logs = log_weight(clean_probability(x))
+    else:
+        v = scaled(x, law.inverse)
+        logs = tl.where(
+            v > -INFINITY, tl.maximum(log_probability(v, known.top, known.log_sum), LEAST_LOG_PROB), -INFINITY
+        )
+    if law.greedy is not None:
+        argmax = tl.cast(known.top, tl.float32).to(tl.int32, bitcast=True)
+        logs = tl.where(law.greedy, tl.where(tokens == argmax, 0.0, -INFINITY), logs)
+    return logs
 
 
 @triton.jit

@@ -20,6 +20,7 @@ MASS_TILE = tl.constexpr(1024)  # tokens whose weights are first summed in units
 LARGEST = tl.constexpr(3.4028234663852886e38)
 SMALLEST = tl.constexpr(2.0**-126)
 LOG_PROB_ERROR = tl.constexpr(1e-5)  # what the roundings of log p may take from it where it bounds others
+LEAST_LOG_PROB = tl.constexpr(-(2.0**127))  # what is less counts as this, so that a mean of them is a number, too
 COLDEST = tl.constexpr(2.0**-64)  # as which every temperature between 0 and this one counts; 1 / COLDEST is the hottest
 INFINITY = tl.constexpr(float("inf"))
 NO_TOKEN = tl.constexpr(0x7FFFFFFF)
@@ -303,10 +304,9 @@ def bucket_of(p, q):
 
 
 @triton.jit
-def entropy_term(p, q):
-    """p log(p / q)."""
-    ratio = tl.where(q > 0.0, p * (log(tl.maximum(p, SMALLEST)) - log(tl.maximum(q, SMALLEST))), INFINITY)
-    return tl.where(p > 0.0, ratio, 0.0)
+def entropy_term(p, log_p, log_q):
+    """p log(p / q), 0 where p is 0."""
+    return p * tl.where(p > 0.0, log_p - log_q, 0.0)
 
 
 @triton.jit

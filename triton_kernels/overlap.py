@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _edits, _launch
 from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
+from specdec_kernels.triton_kernels._laws import Law, known_at, log_probabilities, probabilities
 from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term, sum_in_any_order
 from specdec_kernels.triton_kernels._pairs import (
     launch_laws,
@@ -73,7 +73,9 @@ def overlap_kernel(
         q = probabilities(y, tokens, draft_law, q_known)
         tl.store(sums + 4 * tile, sum_in_any_order(tl.minimum(p, q)))
         tl.store(sums + 4 * tile + 1, sum_in_any_order(tl.abs(p - q)))
-        tl.store(sums + 4 * tile + 2, sum_in_any_order(entropy_term(p, q)))
+        log_p = log_probabilities(x, tokens, target_law, p_known)
+        log_q = log_probabilities(y, tokens, draft_law, q_known)
+        tl.store(sums + 4 * tile + 2, sum_in_any_order(entropy_term(p, log_p, log_q)))
         tl.store(sums + 4 * tile + 3, sum_in_any_order(harmonic_term(p, q)))
         if status is not None:
             row_status = look(y, draft_law, look(x, target_law, row_status, 1), 2)

@@ -24,7 +24,7 @@ class Overlap(NamedTuple):
     tv : Tensor
         ``1/2 sum |p - q|`` = 1 - accept.
     kl : Tensor
-        ``KL(p || q)`` in nats; inf where the draft misses a token of the target.
+        ``KL(p || q)`` in nats; inf only where the draft gives a token of the target no weight at all.
     harmonic : Tensor
         ``sum p q / (p + q)``: what a race accepts at least.
     """

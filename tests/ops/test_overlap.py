@@ -69,6 +69,66 @@ def test_infinite_divergence_where_the_draft_cannot_go(backend):
     close(figures.kl[1], torch.tensor(2.0).log())
 
 
+FAR = {  # the target's logits, the draft's
+    "87 nats": ([0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, -87.0]),
+    "90 nats": ([0.0, 1.0, 2.0], [90.0, 0.0, 1.0]),
+    "10,000 nats": ([0.0, -1.0, 0.5], [0.0, -1e4, -2e4]),
+    "10^30 nats": ([0.0, 1.0], [1e30, -1e30]),
+    "more than a float": ([0.0, 0.0], [3e38, -3e38]),
+    "both": ([0.0, -200.0, -3e4], [-1e4, 0.0, -5e3]),
+    "large ones": ([1e20, 1e20, 0.0], [1e20, 0.0, 1e20]),
+    "a token without weight": ([0.0, -torch.inf, 1.0], [-300.0, 7.0, 0.0]),
+    "no token of the target's": ([0.0, 1.0], [-torch.inf, 0.0]),
+}
+
+
+def exact_divergence(target, draft, temperature=1.0, kept=None):
+    """KL(p || q) of a row of either in float64; ``kept`` are the draft's tokens that its filters keep."""
+    rows = [torch.tensor(x).double() / temperature for x in (target, draft)]
+    if kept is not None:
+        rows[1] = torch.where(kept, rows[1], -torch.inf)
+    below = [x - x.max() for x in rows]
+    log_p, log_q = (x - x.exp().sum().log() for x in below)
+    least = torch.where(log_q > -torch.inf, log_q.clamp(min=-(2.0**127)), log_q)
+    return torch.where(log_p.exp() >= 2.0**-126, log_p.exp() * (log_p - least), 0.0).sum().float()
+
+
+@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_divergence_is_finite_where_the_draft_can_go(backend, name, temperature):
+    """However far that is: infinite only where the draft's logit is -inf."""
+    target, draft = FAR[name]
+    expected = exact_divergence(target, draft, temperature)
+    assert expected.isfinite() == (name != "no token of the target's")
+    for repeats in (1, 70):  # a vector, and a longer row: what is beside them has no weight
+        rows = [torch.tensor(x + [-torch.inf] * (repeats * len(x) - len(x))) for x in (target, draft)]
+        close(overlap(*rows, temperature=temperature).kl, expected)
+    index, order = torch.arange(len(target), dtype=torch.int32), torch.randperm(len(target))
+    wide = torch.full((2 * len(target),), -torch.inf)
+    wide[: len(target)] = torch.tensor(target)
+    mapped = {"draft.map": index, "temperature": temperature}
+    close(overlap(wide, torch.tensor(draft), **mapped).kl, expected)
+    close(overlap(torch.tensor(target)[order], torch.tensor(draft)[order], temperature=temperature).kl, expected)
+
+
+def test_divergence_of_tokens_that_a_law_leaves_out(backend):
+    """By a filter, or by an argmax: there is no way to them, whatever their logits are."""
+    target, draft = [1.0, 0.0, -1.0], [0.0, 2.0, -90.0]
+    rows = torch.tensor(target), torch.tensor(draft)
+    found = overlap(*rows, **{"draft.sampling": Sampling(top_k=2)})
+    assert found.kl == torch.inf
+    assert overlap(*rows, **{"draft.sampling": Sampling(0.0)}).kl == torch.inf
+    assert overlap(*rows, **{"draft.sampling": Sampling(top_k=2)}, sampling=Sampling(0.0)).kl < torch.inf
+    both = overlap(rows[0].flip(0), rows[1], sampling=Sampling(top_k=2), **{"draft.sampling": Sampling(top_p=1.0)})
+    close(both.kl, exact_divergence([-torch.inf, 0.0, 1.0], draft))
+
+
+def test_divergence_of_wide_rows(fast_backend):
+    """Normal logits of deviation 3 at a temperature of 0.3 lie 130 nats apart."""
+    target, draft = 3 * torch.randn(2, 262_208, generator=torch.Generator().manual_seed(0))
+    close(overlap(target, draft, temperature=0.3).kl, exact_divergence(target.tolist(), draft.tolist(), 0.3))
+
+
 def test_smaller_draft_vocabulary(backend):
     generator = torch.Generator().manual_seed(2)
     target, draft = torch.randn(4, 200, generator=generator), torch.randn(4, 70, generator=generator)
@@ -201,6 +261,19 @@ def test_gradients_of_requests_by_index(backend):
 def test_gradients_of_short_numbers(backend, dtype):
     target, draft = torch.randn(2, 4, 70, generator=torch.Generator().manual_seed(7)).to(dtype)
     assert_same_gradients(target, draft, weights_of(4), {}, {}, tolerance=0.01)
+
+
+@pytest.mark.parametrize("name", ["87 nats", "90 nats", "10,000 nats", "both", "large ones"])
+def test_gradients_of_far_tokens(backend, name):
+    """Those of the divergence, whose terms are not 0 where q is too small for a float."""
+    target, draft = (torch.tensor(x) for x in FAR[name])
+    leaves = [rows.clone().requires_grad_() for rows in (target, draft)]
+    overlap(*leaves).kl.backward()
+    wide = [rows.double().requires_grad_() for rows in (target, draft)]
+    log_p, log_q = (x.log_softmax(-1) for x in wide)
+    (log_p.exp() * (log_p - log_q)).sum().backward()
+    for leaf, exact in zip(leaves, wide, strict=True):
+        close(leaf.grad, exact.grad.float(), rtol=1e-4)
 
 
 def test_an_argmax_has_no_gradient_and_far_tokens_no_nan(backend):

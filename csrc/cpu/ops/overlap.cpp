@@ -8,31 +8,36 @@ SPECDEC_BEGIN
 
 namespace {
 
-// The probabilities of plain logits, and the logarithms of their ratios, which are known before them.
+// Probabilities and their logarithms. Of plain logits the logarithms of ratios are known before probabilities.
 struct WithRatio : ByLaw {
   using ByLaw::ByLaw;
   struct Draft {
     Two<F32x16> q, log_ratio;
   };
-  struct Weighed {
+  struct Sides {
     Two<F32x16> a;
     Draft b;
   };
-  SPECDEC_HD Weighed operator()(Two<F32x16> p, Two<F32x16> q) const {
+  SPECDEC_HD Sides operator()(Two<F32x16> p, Two<F32x16> q) const {
     const Four log = log_probabilities(p, q);
     Four weight = exp_in_range(log);
     Two<F32x16> ratio = sub(log.a, log.b);
     if (__builtin_expect(!all_count(log), false)) {
       weight = exp_up_to_88(log);
-      ratio = log_ratio(weight.a, weight.b, ratio);
+      ratio = log_ratio(weight.a, log.a, draft_.law.logits().log_p(q, draft_.lse));
     }
     return {weight.a, {weight.b, ratio}};
+  }
+  static SPECDEC_HD Weighed<F32x16> of_row(const LawRow& side, int32_t token, int32_t end, int32_t* column) {
+    return side.weighed(token, end, column);
   }
 };
 
 struct TileSums {
   OverlapSums<F32x16> sums;
-  SPECDEC_HD void operator()(int32_t, F32x16 p, F32x16 q) { sums = add(sums, overlap_terms(p, q)); }
+  SPECDEC_HD void operator()(int32_t, const Weighed<F32x16>& p, const Weighed<F32x16>& q) {
+    sums = add(sums, overlap_terms(p, q));
+  }
   SPECDEC_HD void operator()(int32_t, Two<F32x16> p, WithRatio::Draft of) {
     sums = add(sums, overlap_terms(p.a, of.q.a, of.log_ratio.a));
     sums = add(sums, overlap_terms(p.b, of.q.b, of.log_ratio.b));

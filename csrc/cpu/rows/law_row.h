@@ -77,27 +77,41 @@ struct LawRow {
   SPECDEC_HD F32x16 probabilities(int32_t token, int32_t end, int32_t* column) const {
     return map.tokens ? mapped_probabilities(token, end, column) : probabilities(token, end);
   }
+  // The same with their logarithms.
+  SPECDEC_HD Weighed<F32x16> weighed(int32_t token, int32_t end, int32_t* column) const {
+    if (stats.law.greedy) {
+      const F32x16 p = probabilities(token, end, column);
+      return {p, where(greater(p, F32x16(0.0f)), F32x16(0.0f), F32x16(-kInfinity))};
+    }
+    const F32x16 raw = map.tokens ? mapped_elements(token, end, column, -kInfinity) : kept_elements(token, end);
+    return stats.law.in_space([&](auto space) { return space.weighed(raw, stats.lse); });
+  }
   int32_t first_column(int32_t token) const { return map.tokens ? map.first_at_least(token) : 0; }
 
   // Sixteen probabilities from `token` on, zero from `end` and from the row's own vocabulary on.
   SPECDEC_HD F32x16 probabilities(int32_t token, int32_t end) const {
-    const int32_t count = (end < row.vocab ? end : row.vocab) - token;
-    if (count <= 0) return F32x16(0.0f);
+    if (token >= end || token >= row.vocab) return F32x16(0.0f);
     if (stats.law.greedy) {
       float lane[kLanes];
       for (int i = 0; i < kLanes; ++i) lane[i] = token + i == stats.argmax ? 1.0f : 0.0f;
       return load(lane);
     }
-    const F32x16 raw = elements(row, token, count, -kInfinity);
-    if (filter.on()) {
-      const Mask lanes = lanes_kept(kept.cut, value_of(filter, raw), token);
-      if (!lanes) return F32x16(0.0f);
-      return where(lanes, filter_free(raw), F32x16(0.0f));
-    }
+    const F32x16 raw = kept_elements(token, end);
+    if (filter.on() && !greater(raw, F32x16(-kInfinity))) return F32x16(0.0f);  // most filters keep few tokens
     return filter_free(raw);
   }
 
  private:
+  // Sixteen raw elements; -inf, which has no weight in any space, from `end` and from the row's own vocabulary on, and
+  // for what filters drop.
+  SPECDEC_HD F32x16 kept_elements(int32_t token, int32_t end) const {
+    const int32_t count = (end < row.vocab ? end : row.vocab) - token;
+    if (count <= 0) return F32x16(-kInfinity);
+    const F32x16 raw = elements(row, token, count, -kInfinity);
+    if (!filter.on()) return raw;
+    return where(lanes_kept(kept.cut, value_of(filter, raw), token), raw, F32x16(-kInfinity));
+  }
+
   SPECDEC_HD F32x16 filter_free(F32x16 raw) const {
     return stats.law.in_space([&](auto space) { return space.probability(raw, stats.lse); });
   }
@@ -108,20 +122,24 @@ struct LawRow {
     return moved;
   }
 
-  // If a map does not rise, some lanes stay without weight; nothing outside of them is written.
   F32x16 mapped_probabilities(int32_t token, int32_t end, int32_t* column) const {
-    const bool greedy = stats.law.greedy;
+    if (stats.law.greedy) return mapped_elements(token, end, column, 0.0f);
+    return filter_free(mapped_elements(token, end, column, -kInfinity));
+  }
+
+  // Of a greedy law 1 for the argmax. If a map does not rise, some lanes stay without weight, which is `nothing`; nothing
+  // outside of them is written.
+  F32x16 mapped_elements(int32_t token, int32_t end, int32_t* column, float nothing) const {
     const int32_t stop = end - token < kLanes ? end : token + kLanes;
     float lane[kLanes];
-    for (float& raw : lane) raw = greedy ? 0.0f : -kInfinity;
+    for (float& raw : lane) raw = nothing;
     for (; *column < map.columns && map.tokens[*column] < stop; ++*column) {
       if (map.tokens[*column] < token) continue;
       const float raw = element(row, *column);
       lane[map.tokens[*column] - token] =
-          greedy ? (*column == stats.argmax ? 1.0f : 0.0f) : keeps(*column, raw) ? raw : -kInfinity;
+          stats.law.greedy ? (*column == stats.argmax ? 1.0f : 0.0f) : keeps(*column, raw) ? raw : -kInfinity;
     }
-    const F32x16 raw = load(lane);
-    return greedy ? raw : filter_free(raw);
+    return load(lane);
   }
 };
 

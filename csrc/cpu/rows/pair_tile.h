@@ -5,8 +5,15 @@
 
 SPECDEC_BEGIN
 
+// What rows are read for that are not plain.
+struct Probabilities {
+  static SPECDEC_HD F32x16 of_row(const LawRow& side, int32_t token, int32_t end, int32_t* column) {
+    return side.probabilities(token, end, column);
+  }
+};
+
 // How plain logits of both sides are weighed, as their laws have it: two vectors of each.
-class ByLaw {
+class ByLaw : public Probabilities {
  public:
   ByLaw(const LawRow& p, const LawRow& q)
       : target_(p.stats), draft_(q.stats), divided_(p.stats.law.inverse == 1.0f && q.stats.law.inverse == 1.0f) {}
@@ -24,7 +31,7 @@ class ByLaw {
     return at_least(least, F32x16(kExpUnderflow)) == first_lanes(kLanes);
   }
 
- private:
+ protected:
   LawWithStats target_, draft_;
   bool divided_;
 };
@@ -35,8 +42,8 @@ inline bool is_plain(const LawRow& side) {
          side.status == SPECDEC_STATUS_OK && side.stats.lse.max < kLargest;
 }
 
-// Calls f(token, p, q) for the tokens of a tile, with their probabilities in vectors of sixteen. Of plain logits it gets
-// two vectors of each side at once, as the a and b of what `Weigh` makes of them.
+// Calls f(token, p, q) for the tokens of a tile, with Weigh::of_row, sixteen at a time. Of plain logits it gets two
+// vectors of each side at once, as the a and b of what `Weigh` makes of them.
 template <class Weigh = ByLaw, class F>
 SPECDEC_HD void over_pair_tile(const LawRow& target, const LawRow& draft, int32_t tile, F&& f) {
   const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
@@ -55,8 +62,9 @@ SPECDEC_HD void over_pair_tile(const LawRow& target, const LawRow& draft, int32_
       }
     });
   }
-  for (int32_t column = draft.first_column(token); token < end; token += kLanes)
-    f(token, target.probabilities(token, end), draft.probabilities(token, end, &column));
+  int32_t target_column = 0, column = draft.first_column(token);
+  for (; token < end; token += kLanes)
+    f(token, Weigh::of_row(target, token, end, &target_column), Weigh::of_row(draft, token, end, &column));
 }
 
 SPECDEC_END

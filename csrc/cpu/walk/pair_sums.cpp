@@ -26,7 +26,7 @@ SPECDEC_HD void store_fours(Uints* out, const U32x16& a, const U32x16& b, const 
 }
 
 // How plain logits are weighed nearly, in half of the operations.
-class Nearly {
+class Nearly : public Probabilities {
  public:
   Nearly(const LawRow& p, const LawRow& q) : target_(of(p)), draft_(of(q)) {}
   SPECDEC_HD Four operator()(Two<F32x16> p, Two<F32x16> q) const {

@@ -51,7 +51,7 @@ __device__ __forceinline__ void find_overlap(const OverlapArguments& a, const Re
   over_sum_tiles(
       part_of(team), vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
-        const Four target = probabilities(sides[0], token, vocab), draft = probabilities(sides[1], token, vocab);
+        const FourWeighed target = weighed(sides[0], token, vocab), draft = weighed(sides[1], token, vocab);
 #pragma unroll
         for (int k = 0; k < 4; ++k) sums = add(sums, overlap_terms(target.value[k], draft.value[k]));
       },

@@ -13,32 +13,48 @@ constexpr int kSumTile = 1024;
 
 __host__ __device__ __forceinline__ int sum_tiles_of(int32_t vocab) { return (vocab + kSumTile - 1) / kSumTile; }
 
-// p of tokens token .. token + 3, of a row in a draft's own vocabulary. 0 from `end` on, even if the map has such
-// tokens.
-template <class Kept>
-__device__ __forceinline__ Four mapped_probabilities(const LawRowOf<Kept>& side, int32_t token, int32_t end) {
-  int32_t column = side.columns().first_at_least(token);
-  Four four;
+// Calls f(k, column, element) for those of the tokens token .. token + 3, of a vocabulary of `end`, that a row has. Of a
+// draft's own vocabulary these are none from `end` on, even if the map has such tokens. Others may be called for, too,
+// with elements without weight. A greedy law asks for no elements.
+template <class Kept, class F>
+__device__ __forceinline__ void over_four(const LawRowOf<Kept>& side, int32_t token, int32_t end, F&& f) {
+  if (side.map) {
+    int32_t column = side.columns().first_at_least(token);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool there = token + i < end && column < side.row.vocab && side.map[column] == token + i;
-    four.value[i] = there ? side.probability(column, element(side.row, column)) : 0.0f;
-    column += there;
+    for (int k = 0; k < 4; ++k) {
+      const bool there = token + k < end && column < side.row.vocab && side.map[column] == token + k;
+      if (there) f(k, column, element(side.row, column));
+      column += there;
+    }
+    return;
   }
-  return four;
+  Four raw = {{}};
+  if (!side.stats.law.greedy) {
+    if (token >= side.row.vocab) return;
+    raw = four_elements(side.row, token);
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k) f(k, token + k, raw.value[k]);
 }
 
 // p of tokens token .. token + 3, of a vocabulary of `end`.
 template <class Kept>
 __device__ __forceinline__ Four probabilities(const LawRowOf<Kept>& side, int32_t token, int32_t end) {
-  if (side.map) return mapped_probabilities(side, token, end);
   Four four = {{}};
-  if (!side.stats.law.greedy) {
-    if (token >= side.row.vocab) return four;
-    four = four_elements(side.row, token);
-  }
+  over_four(side, token, end, [&](int k, int32_t column, float raw) { four.value[k] = side.probability(column, raw); });
+  return four;
+}
+
+// The same with their logarithms.
+struct FourWeighed {
+  Weighed<float> value[4];
+};
+template <class Kept>
+__device__ __forceinline__ FourWeighed weighed(const LawRowOf<Kept>& side, int32_t token, int32_t end) {
+  FourWeighed four;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) four.value[i] = side.probability(token + i, four.value[i]);
+  for (int k = 0; k < 4; ++k) four.value[k] = {0.0f, -kInfinity};
+  over_four(side, token, end, [&](int k, int32_t column, float raw) { four.value[k] = side.weighed(column, raw); });
   return four;
 }
 

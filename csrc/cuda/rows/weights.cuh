@@ -42,6 +42,9 @@ struct LawRowOf {
   __device__ float probability(int32_t column, float raw) const {
     return kept.keeps(raw, column) ? stats.probability(column, raw) : 0.0f;
   }
+  __device__ Weighed<float> weighed(int32_t column, float raw) const {
+    return kept.keeps(raw, column) ? stats.weighed(column, raw) : Weighed<float>{0.0f, -kInfinity};
+  }
 };
 
 using LawRow = LawRowOf<Unfiltered>;

@@ -10,6 +10,9 @@ SPECDEC_BEGIN
 // What the roundings of log p may take from it where it bounds others.
 constexpr float kLogProbError = 1e-5f;
 
+// The least logarithm of a probability: what is less counts as this, so that their mean is a number, too.
+constexpr float kLeastLogProb = -0x1p127f;
+
 // The spaces, as types, so that loops over a row are compiled for one of them. `Float` is float or a vector of them.
 //
 //   key(raw)                 increases with the raw element; a NaN stays one
@@ -18,10 +21,16 @@ constexpr float kLogProbError = 1e-5f;
 //   log_bounds(raw)          log_bound of several elements, none of them NaN
 //   needed_key(w)            every token of log weight w or more has this key at least
 //   probability(raw, lse)    p; the log-sum-exp is that of the whole row, where the space has one
+//   weighed(raw, lse)        p, and log p: -inf without weight, else finite, though p may be so small that it is 0
 //   log_bound(s), needed_key with a log-sum-exp: of log p
 //   rank(raw)                what argmax compares: -inf without weight
 //   is_element(raw)          false for what no row should hold, which counts as the nearest that one may
 //   foreign(a, b, lanes)     where one of two vectors holds such, as a mask; +inf, which a maximum shows, is left out
+template <class Float>
+struct Weighed {
+  Float p, log_p;
+};
+
 struct Logits {
   static constexpr bool kSigned = true;
   float inverse;
@@ -41,6 +50,17 @@ struct Logits {
   template <class Float>
   SPECDEC_HD Float probability(Float raw, const LogSumExp& lse) const {
     return exp_or_zero(log_probability(min(Float(kLargest), key(raw)), lse));  // in this order a NaN stays: p = 0
+  }
+  template <class Float>
+  SPECDEC_HD Float log_p(Float raw, const LogSumExp& lse) const {
+    const Float x = min(Float(kLargest), key(raw));
+    const Float log = max(log_probability(x, lse), Float(kLeastLogProb));
+    return where(at_least(x, Float(-kLargest)), log, Float(-kInfinity));
+  }
+  template <class Float>
+  SPECDEC_HD Weighed<Float> weighed(Float raw, const LogSumExp& lse) const {
+    const Float log = log_p(raw, lse);
+    return {exp_or_zero(log), log};
   }
   SPECDEC_HD float log_bound(float raw, const LogSumExp& lse) const {
     return log_probability(scaled(raw), lse) + kLogProbError;
@@ -82,6 +102,11 @@ struct Probs {
   template <class Float>
   SPECDEC_HD Float probability(Float raw, const LogSumExp&) const {
     return where(at_least(raw, Float(kSmallest)), min(raw, Float(kLargest)), Float(0.0f));
+  }
+  template <class Float>
+  SPECDEC_HD Weighed<Float> weighed(Float raw, const LogSumExp& lse) const {
+    const Float p = probability(raw, lse), small(kSmallest);
+    return {p, where(at_least(p, small), log(max(p, small)), Float(-kInfinity))};
   }
   SPECDEC_HD float log_bound(float raw, const LogSumExp&) const { return log_bound(raw); }
   template <class Float>
@@ -134,6 +159,10 @@ struct LawWithStats {
   SPECDEC_HD float probability(int32_t token, float raw) const {
     if (law.greedy) return token == argmax ? 1.0f : 0.0f;
     return law.in_space([&](auto s) { return s.probability(raw, lse); });
+  }
+  SPECDEC_HD Weighed<float> weighed(int32_t token, float raw) const {
+    if (law.greedy) return token == argmax ? Weighed<float>{1.0f, 0.0f} : Weighed<float>{0.0f, -kInfinity};
+    return law.in_space([&](auto s) { return s.weighed(raw, lse); });
   }
 };
 

@@ -1,7 +1,7 @@
 // What a pair of laws says about speculation before it is tried: sums over the vocabulary, one term a token.
 #pragma once
 
-#include "race.h"
+#include "law.h"
 
 SPECDEC_BEGIN
 
@@ -14,11 +14,11 @@ struct OverlapSums {
   Float harmonic;  // sum of p q / (p + q): what a race accepts at least
 };
 
-// What p is multiplied by for its part of KL(p || q), of log p - log q; p and q are 0 or at least kSmallest.
+// log(p / q) where p has weight, else 0. p is 0 or at least kSmallest, and then its logarithm is finite. That of q is, too,
+// unless q has no weight at all: also where q itself is too small for a float.
 template <class Float>
-SPECDEC_HD Float log_ratio(Float p, Float q, Float difference) {
-  const Float smallest(kSmallest);
-  return where(at_least(p, smallest), where(at_least(q, smallest), difference, Float(kInfinity)), Float(0.0f));
+SPECDEC_HD Float log_ratio(Float p, Float log_p, Float log_q) {
+  return where(at_least(p, Float(kSmallest)), sub(log_p, log_q), Float(0.0f));
 }
 template <class Float>
 SPECDEC_HD OverlapSums<Float> overlap_terms(Float p, Float q, Float log_ratio) {
@@ -26,9 +26,8 @@ SPECDEC_HD OverlapSums<Float> overlap_terms(Float p, Float q, Float log_ratio) {
   return {min(p, q), magnitude(sub(p, q)), mul(p, log_ratio), both};
 }
 template <class Float>
-SPECDEC_HD OverlapSums<Float> overlap_terms(Float p, Float q) {
-  const Float smallest(kSmallest);
-  return overlap_terms(p, q, log_ratio(p, q, sub(log(max(p, smallest)), log(max(q, smallest)))));
+SPECDEC_HD OverlapSums<Float> overlap_terms(const Weighed<Float>& p, const Weighed<Float>& q) {
+  return overlap_terms(p.p, q.p, log_ratio(p.p, p.log_p, q.log_p));
 }
 
 template <class Float>

@@ -7,19 +7,18 @@ from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.status import Status
 
 
-def pair(call):
-    """(requests, p and q [n, R, V] of pairs of rows, status)."""
-    batch, inner, vocabulary = call.target.shape
+def sides(call):
+    """(requests, rows [n, R, V] and law of the target, those of the draft, status) of pairs of rows."""
+    batch, inner, _ = call.target.shape
     who = requests.of(call, batch, call.target.device, inner=(inner,))
     target_law, bad_target = laws.decoded(call.target_law, who)
     draft_law, bad_draft = laws.decoded(call.draft_law, who)
     edits = Edits(call, who, call.target)
     target, draft = edits.rows(call.target[who.live]), call.draft[who.entry]
-    p = laws.probabilities(target, target_law)
-    q = laws.widened(laws.probabilities(draft, draft_law), vocabulary, call.draft_map)
     unfit = laws.unfit(target, target_law.space) | laws.unfit(draft, draft_law.space)
     bad = bad_target | bad_draft | edits.bad
-    return who, p, q, unfit.int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
+    status = unfit.int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
+    return who, (target, target_law), (draft, draft_law), status
 
 
 def residual(call):
@@ -27,7 +26,9 @@ def residual(call):
 
     If nothing is left: p and 0.
     """
-    who, p, q, status = pair(call)
+    who, target, draft, status = sides(call)
+    p = laws.probabilities(*target)
+    q = laws.widened(laws.probabilities(*draft), call.target.shape[-1], call.draft_map)
     draft_prob, bad_draft_prob = laws.draft_probs(who.numbers(call.draft_prob, torch.float32))
     excess = laws.residual_weights(p, q, draft_prob)
     total = excess.sum(dim=-1, keepdim=True)
