@@ -1,4 +1,4 @@
-# demo, test, test-engines, bench, lint, docs and dist set up .venv on their own when it is missing. PYTHON chooses the interpreter of a new one.
+# demo, test, test-op, test-engines, bench, lint, docs and dist set up .venv on their own when it is missing. PYTHON chooses the interpreter of a new one.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,7 +25,7 @@ dist: export SPECDEC_CUDA ?= 1
 # (nproc takes OMP_NUM_THREADS for the number of processors.)
 TEST_JOBS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: demo test test-all test-engines coverage bench lint docs dist build build-tests clean
+.PHONY: demo test test-op test-all test-engines coverage bench lint docs dist build build-tests clean
 
 demo: build
 	$(BIN)/specdec-kernels info
@@ -57,9 +57,17 @@ bench: build
 	OMP_PROC_BIND=close OMP_PLACES=cores $(PY) -m pytest -q bench -o addopts= -o python_files='bench_*.py' \
 		-o python_functions='bench_*' --benchmark-quiet --benchmark-disable-gc
 
+# The tests of an op on every backend, its own and those of all ops that name it: make test-op OP=verify_chain
+test-op: build
+	$(PY) -m tests.backends.host_cuda.build
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --dist worksteal --benchmark-disable \
+		tests/ops/test_$(OP).py $(addprefix tests/,ops/test_bad_input.py ops/test_direct.py ops/test_registration.py \
+		backends/test_fields.py) -k $(OP) $(TEST_OPTIONS)
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 # The site, in site/: strict, so a link or an anchor that leads nowhere is an error. Sources are read, not imported.
 docs: $(DOCS)

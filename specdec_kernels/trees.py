@@ -8,7 +8,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import torch
@@ -282,16 +282,18 @@ class DraftTree:
         >>> DraftTree.from_paths("[(0,), (0, 0), (0, 1)]").parents
         (-1, 0, 1, 1)
         """
+        given: Any = paths
         if isinstance(paths, str):
             try:
-                paths = ast.literal_eval(paths)
+                given = ast.literal_eval(paths)
             except (SyntaxError, ValueError):
                 raise ValueError(f"paths: expected a list like [(0,), (0, 0)]; got {paths!r}") from None
         try:
-            nodes = sorted((tuple(map(operator.index, path)) for path in paths), key=lambda path: (len(path), path))
+            nodes = sorted((tuple(map(operator.index, path)) for path in given), key=lambda path: (len(path), path))
         except TypeError:
-            raise TypeError(f"paths: expected paths of child indices; got {paths!r}") from None
-        parents, places = [-1], {(): 0}
+            raise TypeError(f"paths: expected paths of child indices; got {given!r}") from None
+        parents = [-1]
+        places: dict[tuple[int, ...], int] = {(): 0}
         for path in nodes:
             if path in places or min(path) < 0:
                 raise ValueError(f"paths: expected child indices from 0 on, and each path once; got {path}")

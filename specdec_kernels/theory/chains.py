@@ -153,7 +153,7 @@ def best_draft_length(alpha: ArrayLike, c: float, max_k: int = 64) -> int:
     (6, 0, 9)
     """
     max_k, c = count(max_k, "max_k"), cost(c, "c")
-    betas = _by_slot(alpha, max_k if np.ndim(alpha) == 0 else min(max_k, len(alpha)))
+    betas = _by_slot(alpha, max_k if np.ndim(alpha) == 0 else min(max_k, np.size(alpha)))
     if c == 0:  # the curve only rises, although in float64 it soon stands still
         return int(np.cumprod(betas > 0).sum())
     return int(np.argmax(speedup_curve(betas, c)))
@@ -289,6 +289,8 @@ def block_expected_accepted(p: ArrayLike, q: ArrayLike, k: int | None = None) ->
         raise ValueError(f"k: expected {'a whole number' if p.ndim == 1 else 'None with laws by position'}; got {k}")
     if p.ndim == 1:
         p, q = (np.broadcast_to(row, (count(k, "k"), len(row))) for row in (p, q))
+    weight: np.ndarray
+    prob: np.ndarray
     weight, prob, total = np.ones(1), np.ones(1), 0.0
     for target, draft in zip(p, q, strict=True):
         drawn = draft > 0
@@ -296,8 +298,8 @@ def block_expected_accepted(p: ArrayLike, q: ArrayLike, k: int | None = None) ->
         prob = np.multiply.outer(prob, draft[drawn]).ravel()
         total += float(weight @ prob)
         # Equal products in another order differ by a rounding: 14 decimals merge them and move the total as little.
-        weight, where = np.unique(weight.round(14), return_inverse=True)
-        prob = np.bincount(where.ravel(), prob)
+        weight, places = np.unique(weight.round(14), return_inverse=True)
+        prob = np.bincount(places.ravel(), weights=prob)
     return total
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,7 +53,7 @@ def law_pair(
     return first, second
 
 
-def unit(value: float, name: str) -> float:
+def unit(value: Any, name: str) -> float:
     """A float in [0, 1]."""
     return between(value, name, "a number in [0, 1]", 1.0)
 
@@ -62,7 +63,7 @@ def cost(value: float, name: str) -> float:
     return between(value, name, "a finite number >= 0", np.finfo(float).max)
 
 
-def between(value: float, name: str, expected: str, most: float) -> float:
+def between(value: Any, name: str, expected: str, most: float) -> float:
     """A float in [0, most]."""
     number = numbers(value, name)
     if number.ndim or not 0 <= number <= most:
@@ -70,7 +71,7 @@ def between(value: float, name: str, expected: str, most: float) -> float:
     return float(number)
 
 
-def count(value: int, name: str, least: int = 0) -> int:
+def count(value: Any, name: str, least: int = 0) -> int:
     """An integer of at least `least`."""
     try:
         number = operator.index(value)

@@ -48,7 +48,7 @@ def paths_expected_accepted(p: ArrayLike, q: ArrayLike, n: int, k: int) -> float
     for _ in range(k):
         found: dict[tuple[float, int], float] = {}
         for (weight, left), share in states.items():
-            pi, gain = looking(*sums, left, weight)
+            pi, gain = looking(sums[0], sums[1], left, weight)
             for x in np.flatnonzero((q > 0) & (p > 0)):
                 taken = q[x] * gain[buckets[x]]
                 # 14 decimals merge weights that differ by a rounding, so that each is worked out once.

@@ -101,7 +101,8 @@ def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[in
         raise ValueError(f"parents: expected -1, then for each node a smaller one; got {list(parents)}")
     below = [[child for child, at in enumerate(parents) if at == node] for node in range(len(parents))]
 
-    total, met = 0.0, [{} for _ in parents]  # by node: how likely it is met with which weight
+    total = 0.0
+    met: list[dict[float, float]] = [{} for _ in parents]  # by node: how likely it is met with which weight
     met[0][1.0] = 1.0
     for node, children in enumerate(below):
         for alpha, share in met[node].items():

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import specdec_kernels
 
@@ -48,6 +49,14 @@ def test_every_argument_has_a_type(name):
     signature = inspect.signature(getattr(specdec_kernels, name))
     assert signature.return_annotation is not inspect.Signature.empty
     assert [p.name for p in signature.parameters.values() if p.annotation is inspect.Parameter.empty] == []
+
+
+def test_hooks_of_commits_run_what_make_lint_runs():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    lint = (ROOT / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0]
+    commands = [line.strip().removeprefix("$(BIN)/").split(" .")[0] for line in lint.splitlines()[1:]]
+    entries = [hook["entry"].removeprefix(".venv/bin/").replace(" --fix", "") for hook in hooks]
+    assert entries == [command.replace(" --check", "") for command in commands]
 
 
 def test_example_runs():
