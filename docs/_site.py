@@ -65,7 +65,11 @@ def reference_pages() -> dict[str, tuple[str, str]]:
         names.sort(key=lambda item: (item[0] != main, item[0]))
         heads = [] if names[0][0] == main else [f"# {main}"]
         text = [directive(name, path, 1 if name == main else 2) for name, path in names]
-        text += ["What a call raises is [the same for all ops](../ops.md#errors)."] if ".ops." in module else []
+        text += (
+            ["What a call raises, and what `check` and `space` mean, is [the same for all ops](../ops.md#errors)."]
+            if ".ops." in module
+            else []
+        )
         pages[f"{PLACE}{short}.md"] = main, "\n\n".join(heads + text) + "\n"
     for page, package in PACKAGES.items():
         text = [directive(name, path, 2) for name, path in sorted(public_names(package).items())]

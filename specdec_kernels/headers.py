@@ -1,5 +1,7 @@
 """Where the headers and the library for engines in C and C++ are: the same ops, without torch or Python.
 
+Each function gives a directory that exists.
+
 For scripts: ``python -m specdec_kernels.headers --include``, ``--lib``, ``--cmake``, ``--pkgconfig``.
 """
 
@@ -18,11 +20,6 @@ def get_include() -> str:
     ``#include <specdec/chain.h>`` and its neighbours: the maths alone, for C++. They need no library.
     ``#include <specdec/cuda.cuh>``: the parts of the CUDA kernels, for an engine's own kernels.
 
-    Returns
-    -------
-    str
-        An existing directory that holds ``specdec.h`` and ``specdec/``.
-
     Examples
     --------
     >>> from pathlib import Path
@@ -39,18 +36,6 @@ def get_library_dir() -> str:
 
     The library needs neither Python nor torch. With this directory as ``$library`` and that of ``get_include()`` as
     ``$include``: ``cc -I $include engine.c -L $library -Wl,-rpath,$library -lspecdec``.
-
-    Returns
-    -------
-    str
-        An existing directory.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from specdec_kernels.headers import get_library_dir
-    >>> (Path(get_library_dir()) / "libspecdec.so").is_file()
-    True
     """
     return str(_PACKAGE / "lib")
 
@@ -59,37 +44,12 @@ def get_cmake_dir() -> str:
     """The directory of ``specdec-config.cmake``, for ``cmake -Dspecdec_DIR=...`` and ``find_package(specdec)``.
 
     The target ``specdec::specdec`` has the ops as C functions, ``specdec::headers`` the maths alone.
-
-    Returns
-    -------
-    str
-        An existing directory.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from specdec_kernels.headers import get_cmake_dir
-    >>> (Path(get_cmake_dir()) / "specdec-config.cmake").is_file()
-    True
     """
     return str(_PACKAGE / "lib" / "cmake" / "specdec")
 
 
 def get_pkgconfig_dir() -> str:
-    """The directory of ``specdec.pc``, for ``PKG_CONFIG_PATH=... pkg-config --cflags --libs specdec``.
-
-    Returns
-    -------
-    str
-        An existing directory.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from specdec_kernels.headers import get_pkgconfig_dir
-    >>> (Path(get_pkgconfig_dir()) / "specdec.pc").is_file()
-    True
-    """
+    """The directory of ``specdec.pc``, for ``PKG_CONFIG_PATH=... pkg-config --cflags --libs specdec``."""
     return str(_PACKAGE / "lib" / "pkgconfig")
 
 

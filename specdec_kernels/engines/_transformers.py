@@ -81,21 +81,11 @@ def unpadded(input_ids: torch.Tensor, mask: torch.Tensor | None, positions: torc
 
 
 class Shaping(NamedTuple):
-    """What processors do to logits.
+    """What processors do to logits."""
 
-    Attributes
-    ----------
-    sampling : Sampling
-        What our ops do.
-    repetition : float
-        A penalty that our ops apply.
-    rest : list
-        Processors that are applied before, as they are.
-    """
-
-    sampling: Sampling
-    repetition: float
-    rest: processors.LogitsProcessorList
+    sampling: Sampling  # what our ops do
+    repetition: float  # a penalty that our ops apply
+    rest: processors.LogitsProcessorList  # processors that are applied before, as they are
 
 
 def shaping_of(given: Sequence[Any], do_sample: bool, padding: list[int]) -> Shaping:

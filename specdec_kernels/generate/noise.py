@@ -14,19 +14,12 @@ from specdec_kernels import Sampling
 
 
 class Noise(NamedTuple):
-    """Where in its noise every request stands.
+    """Where in its noise every request stands."""
 
-    Attributes
-    ----------
-    seed, position : Tensor
-        int64 [B]: the seed of each request, and the position of its next token.
-    nonce : int or Tensor
-        One for all, or int64 [B]; what is drawn under another nonce is independent. It is 0 or, for methods that look
-        ahead, another one in every round.
-    """
-
-    seed: torch.Tensor
+    seed: torch.Tensor  # both: int64 [B]: the seed of each request, and the position of its next token
     position: torch.Tensor
+    # one for all, or int64 [B]; what is drawn under another nonce is independent. It is 0 or, for methods that
+    # look ahead, another one in every round
     nonce: int | torch.Tensor = 0
 
 

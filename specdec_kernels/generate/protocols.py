@@ -81,28 +81,15 @@ class DraftPlan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a round gave every text: lists over the batch.
+    """What a round gave every text: lists over the batch."""
 
-    Attributes
-    ----------
-    tokens : list of list of int
-        Emitted, one more than accepted.
-    drafted, accepted : list of int
-        Numbers of draft tokens.
-    complete : list of bool
-        Whether the text had no further draft, so that its last token is a bonus and not a replacement.
-    status : list of int
-        The verifier's.
-    trees : list of VerifiedTree or None
-        The trees, None with chains.
-    """
-
-    tokens: list[list[int]]
-    drafted: list[int]
+    tokens: list[list[int]]  # emitted, one more than accepted
+    drafted: list[int]  # both: numbers of draft tokens
     accepted: list[int]
+    # whether the text had no further draft, so that its last token is a bonus and not a replacement
     complete: list[bool]
-    status: list[int]
-    trees: Sequence[VerifiedTree | None]
+    status: list[int]  # the verifier's
+    trees: Sequence[VerifiedTree | None]  # the trees, None with chains
 
 
 class Emitted(NamedTuple):

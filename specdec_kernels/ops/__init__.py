@@ -1,8 +1,9 @@
 """The public ops: one file each, with its declaration, docstring, checks and one call.
 
 Each raises a ``TypeError`` or a ``ValueError`` that names the argument, what was expected and what came, and a
-``RuntimeError`` if the backend cannot run the call here, or with ``check=True`` if a status bit is set
-(``docs/ops.md``). The names are written out because type checkers and the documents read them from the text.
+``RuntimeError`` if the backend cannot run the call here. ``check=True`` waits for the result and raises a
+``RuntimeError`` if a status bit is set. ``space`` says what rows hold (``docs/ops.md``). The names are written out
+because type checkers and the documents read them from the text.
 """
 
 from specdec_kernels.layout import Form

@@ -118,8 +118,6 @@ def logprobs(
         int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 4 a
         token outside of the vocabulary, not -1; 8 a temperature (argmax), top_p or min_p (off) or request_index out of
         range.
-    check : bool
-        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------

@@ -78,7 +78,6 @@ def overlap(
         float32, bfloat16 or float16 [..., V].
     draft : Tensor or Draft
         [..., V'], V' <= V; tokens from V' on have q = 0. As for ``residual``.
-    space : {"logits", "probs"}
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
     sampling, edits, request_index : optional
@@ -88,8 +87,6 @@ def overlap(
     status : Tensor, optional
         int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 8 a
         temperature (argmax), top_p or min_p (off) or request_index out of range.
-    check : bool
-        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------

@@ -51,7 +51,6 @@ def race_sample(
         float32, bfloat16 or float16 [..., V], contiguous along the vocabulary.
     seed, position, nonce : int or Tensor
         int64 or int32, broadcast to the rows. With several rows at least one must differ between them.
-    space : {"logits", "probs"}
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. 0 means argmax, ties to the lowest id. Short for
         ``sampling=Sampling(temperature=...)``.
@@ -72,8 +71,6 @@ def race_sample(
     status : Tensor, optional
         int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 8 a
         temperature (argmax), top_p or min_p (off) or request_index out of range.
-    check : bool
-        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------

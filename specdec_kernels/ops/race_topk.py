@@ -51,7 +51,6 @@ def race_topk(
         1 <= k <= V.
     seed, position, nonce : int or Tensor
         int64 or int32, broadcast to the rows. With several rows at least one must differ between them.
-    space : {"logits", "probs"}
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. 0 gives the k most probable tokens, ties to the lower id. Short for
         ``sampling=Sampling(temperature=...)``.
@@ -62,8 +61,6 @@ def race_topk(
         int64 [..., k], preallocated.
     status : Tensor, optional
         int32 [...], overwritten, as by ``race_sample``.
-    check : bool
-        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------

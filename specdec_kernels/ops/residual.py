@@ -71,7 +71,6 @@ def residual(
     draft : Tensor or Draft
         [..., V'], V' <= V; tokens from V' on have q = 0. A ``Draft`` also says what the rows hold, how tokens were
         drawn from them, and which tokens they are of.
-    space : {"logits", "probs"}
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
@@ -90,8 +89,6 @@ def residual(
         int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2
         nothing is left; 8 a temperature (argmax), top_p or min_p (off), draft_prob (clamped) or
         request_index out of range.
-    check : bool
-        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------

@@ -151,8 +151,6 @@ def verify_chain(
     form : Form, optional
         How outputs are written, if otherwise: into one row for all requests, added, or with a given token after the
         last draft.
-    check : bool
-        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------

@@ -91,8 +91,6 @@ def verify_links(
         counted; deeper nodes count as absent. Default: N.
     form : Form, optional
         How outputs are written, if otherwise, as for ``verify_tree``.
-    check : bool
-        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------

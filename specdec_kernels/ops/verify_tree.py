@@ -163,8 +163,6 @@ def verify_tree(
         anew. Tokens may be int32, and have any strides.
     form : Form, optional
         How outputs are written, if otherwise: into one row for all requests, or added.
-    check : bool
-        Wait for the result and raise RuntimeError if a status bit is set.
 
     Returns
     -------

@@ -61,28 +61,15 @@ def check_draft(name, draft, target, rows, more=False):
 
 
 class Side(NamedTuple):
-    """Rows of the target or of the draft, and the tokens whose probabilities are asked for.
+    """Rows of the target or of the draft, and the tokens whose probabilities are asked for."""
 
-    Attributes
-    ----------
-    rows : Tensor
-        [..., n]: this rank's columns.
-    sampling : Sampling
-        Numbers are those of the rows.
-    index : Tensor or None
-        As an op on rows takes it: which rows are not read.
-    places, tokens : Tensor
-        int64 [P]: a row among all, and a token, for each probability. Without places: the rows in order.
-    edits : Edits or None
-        Of the slice's columns, with one place for each row.
-    """
-
-    rows: torch.Tensor
-    sampling: Sampling
-    index: torch.Tensor | None
+    rows: torch.Tensor  # [..., n]: this rank's columns
+    sampling: Sampling  # numbers are those of the rows
+    index: torch.Tensor | None  # as an op on rows takes it: which rows are not read
+    # both: int64 [P]: a row among all, and a token, for each probability. Without places: the rows in order
     places: torch.Tensor | None
     tokens: torch.Tensor
-    edits: Edits | None = None
+    edits: Edits | None = None  # of the slice's columns, with one place for each row
 
     def at(self, of_rows):
         """What rows have, for each probability."""
@@ -94,27 +81,14 @@ class Side(NamedTuple):
 
 
 class Laws(NamedTuple):
-    """What all ranks know of a Side.
-
-    Attributes
-    ----------
-    side : Side
-    known : Tensor
-        float32 [rows, 2]: of all rows, as by ``tile_laws``.
-    row_status : Tensor
-        int32 [rows]: status.
-    logits, probs : Tensor
-        float32 [P]: of the tokens asked for; 0 where there is no such token.
-    kept : Kept or None
-        What filters keep, where there may be some.
-    """
+    """What all ranks know of a Side."""
 
     side: Side
-    known: torch.Tensor
-    row_status: torch.Tensor
-    logits: torch.Tensor
+    known: torch.Tensor  # float32 [rows, 2]: of all rows, as by ``tile_laws``
+    row_status: torch.Tensor  # int32 [rows]: status
+    logits: torch.Tensor  # both: float32 [P]: of the tokens asked for; 0 where there is no such token
     probs: torch.Tensor
-    kept: Kept | None
+    kept: Kept | None  # what filters keep, where there may be some
 
     def temperature(self, places):
         """That of some rows: a number for all, or a tensor."""

@@ -15,18 +15,9 @@ NO_ENTRY = -2  # an index that no array has
 class Requests:
     """The requests of a chain or a tree, and which of them each row belongs to.
 
-    Parameters
-    ----------
-    batch : int
-    request : Tensor
-        int64, like the rows: the request of each.
-    step : Tensor
-        int64, broadcast to the rows: how many positions after the request's own each row decides.
-    request_index : Tensor or None
-    noise : tuple
-        seed, position, nonce: an int, or one for each entry.
-    numbers : iterable
-        What else may have one for each entry: numbers, a Sampling, draft rows.
+    ``request`` and ``step``, int64 like the rows: the request of each, and how many positions after the request's own
+    it decides. ``noise``: seed, position, nonce, an int or one for each entry. ``numbers``: what else may have one for
+    each.
     """
 
     def __init__(self, batch, request, step, request_index, noise, numbers):

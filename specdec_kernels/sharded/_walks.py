@@ -31,18 +31,10 @@ def raced(requests, shard, draft_tokens, target, edits, law, **how):
 def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, sound=None, lossy=False, **how):
     """Walked by rejection or traversal, with the last tokens.
 
-    Parameters
-    ----------
-    sides : list of Side
-        The target's rows and, if there are draft laws, the draft's.
-    draft_places : Tensor or None
-        int64: the draft's row of each draft, of trees of each node, if they are not those in order.
-    laws : tuple of Sampling
-        Of the target and the draft, whose numbers may be those of entries; and the draft's as it was given, or None.
-    sound : Tensor or None
-        bool [B]: whose rows lie where they can.
-    lossy : bool
-        Whether a draft may be accepted that p alone would refuse.
+    ``sides``: the target's and, if there are draft laws, the draft's. ``draft_places``: the draft's row of each draft
+    or node, if they are not those in order. ``laws``: Samplings of target and draft, whose numbers may be those of
+    entries, and the draft's as given. ``sound`` bool [B]: whose rows lie where they can. ``lossy``: p alone may be
+    overruled.
     """
     law, draft_law, draft_sampling = laws
     greedy = requests.greedy(law.temperature)
