@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 
+#include "../cpu/float_mode.h"
 #include "specdec/ops.h"
 
 namespace specdec {
@@ -26,6 +27,7 @@ SPECDEC_OPS(SPECDEC_CHECK)
 // Checks the parameters and runs f(params). Returns SPECDEC_OK, or the error for what was thrown.
 template <class Params, class F>
 int call(const char* op, void (*check)(const Params&), const Params* params, F&& f) noexcept {
+  const FloatMode mode;
   try {
     if (!params) throw Refusal{SPECDEC_INVALID_ARGUMENT, "params: expected a struct; got NULL"};
     check(*params);

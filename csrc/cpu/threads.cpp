@@ -7,12 +7,13 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cfenv>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include "float_mode.h"
 
 namespace specdec {
 
@@ -162,7 +163,7 @@ void sleep(Pool& p) {
 }
 
 void* helper(void* pool) {
-  std::fesetenv(FE_DFL_ENV);  // not the modes of the thread that needed help first
+  const FloatMode mode;  // not that of the thread that needed help first
   Pool& p = *static_cast<Pool*>(pool);
   Place* const mine = p.take_place();
   if (!mine) return p.coming.fetch_sub(1, std::memory_order_relaxed), nullptr;

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <string>
 
+#include "../cpu/float_mode.h"
+
 namespace specdec {
 namespace python {
 
@@ -19,6 +21,7 @@ struct Op {
 Op& op_of(PyObject* self) { return *static_cast<Op*>(PyCapsule_GetPointer(self, nullptr)); }
 
 PyObject* checked(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  const FloatMode mode;  // here, too: doubles become floats as a call is read
   return guarded([&] {
     const Op& op = op_of(self);
     wants(count, 1 + op.ops->more);
@@ -29,6 +32,7 @@ PyObject* checked(PyObject* self, PyObject* const* arguments, Py_ssize_t count) 
 }
 
 PyObject* direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  const FloatMode mode;
   return guarded([&]() -> PyObject* {
     Op& op = op_of(self);
     wants(count, 1 + op.ops->more);

@@ -12,12 +12,14 @@ import pkgutil
 
 import torch
 
+from specdec_kernels.calls.denormals import with_denormals
+
 __all__ = ["unsupported"]
 
 for _name in [module.name for module in pkgutil.iter_modules(__path__)]:
     _function = getattr(importlib.import_module(f"{__name__}.{_name}"), _name, None)
     if _function and [*inspect.signature(_function).parameters] == ["call"]:
-        globals()[_name] = torch.no_grad()(_function)
+        globals()[_name] = with_denormals(torch.no_grad()(_function))
         __all__.append(_name)
 
 
