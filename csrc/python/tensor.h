@@ -88,7 +88,8 @@ struct Span {
 // Whether the span of something written meets another one. Sorts them.
 bool meet(std::vector<Span>& spans);
 
-// use_tensors(torch.Tensor, its capsule of functions): what a tensor is from now on.
+// use_tensors(torch.Tensor, its capsule of functions, an example of a negative tensor or None): what a tensor is from
+// now on.
 PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
 // all_viewed(values): whether each tensor in some values, in tuples and lists among these, too, can be viewed.

@@ -29,7 +29,7 @@ def check_parents(
     return int(depths.max()), -1, -1
 
 
-def use_tensors(kind: object, capsule: object) -> None:
+def use_tensors(kind: object, capsule: object, negative: object) -> None:
     """Nothing is viewed."""
 
 

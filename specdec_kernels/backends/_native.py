@@ -1,10 +1,9 @@
 """What a native module has to know of torch; it is told once."""
 
-import ctypes
-
 import torch
 
 from specdec_kernels.calls import torch_names
+from specdec_kernels.calls.tensors import functions_of_torch, use_tensors
 from specdec_kernels.layout import Form, InputPositions, Packing
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
@@ -16,11 +15,7 @@ _FUNCTIONS = (
 
 def _functions_of_torch():
     """The addresses of ``_FUNCTIONS``; None where a torch has not got one of them."""
-    try:
-        torch_and_all_it_needs = ctypes.CDLL(torch._C.__file__)
-        return [ctypes.cast(getattr(torch_and_all_it_needs, name), ctypes.c_void_p).value for name in _FUNCTIONS]
-    except (OSError, AttributeError):
-        return None
+    return functions_of_torch(*_FUNCTIONS)
 
 
 def use_torch(native):
@@ -28,7 +23,7 @@ def use_torch(native):
 
     If one of the watchers says that a mode or a profiler watches torch, calls are not read directly.
     """
-    native.use_tensors(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__)
+    use_tensors(native)
     watchers = [torch_names.dispatch_modes, torch_names.function_modes, torch_names.profiles]
     types = [Sampling, Edits, Draft, Packing, InputPositions, Form]
     floats = [torch.float32, torch.bfloat16, torch.float16]

@@ -17,12 +17,13 @@ from specdec_kernels.backends import block
 from specdec_kernels.calls import inputs, torch_names
 from specdec_kernels.calls.kinds import Output
 from specdec_kernels.calls.memory import SCALARS, check_apart
+from specdec_kernels.calls.tensors import use_tensors
 from specdec_kernels.calls.values import Noise
 from specdec_kernels.layout import InputPositions, Packing
 from specdec_kernels.sampling import Draft
 
 OPS = {}  # name -> Op
-_C.use_tensors(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__)
+use_tensors(_C)
 _library = torch.library.Library("specdec", "DEF")  # kept for as long as the module lives
 
 

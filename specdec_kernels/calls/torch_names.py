@@ -26,6 +26,7 @@ PRIVATE = {
     "is_batched": ("_C._functorch.is_batchedtensor", lambda x: False),
     "unwrapped": ("_C._functorch.get_unwrapped", lambda x: x),
     "is_zeros": ("Tensor._is_zerotensor", lambda x: False),
+    "negative_view": ("_neg_view", lambda x: None),
     "is_functional": ("_is_functional_tensor", lambda x: False),
 }
 globals().update({ours: of_torch(*names) for ours, names in PRIVATE.items()})

@@ -1,6 +1,7 @@
 """Every op as torch sees it: schema, fake tensors, torch.compile without a graph break and without recompiling."""
 
 import contextlib
+import re
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch._dynamo.testing
 from torch import func
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from specdec_kernels import (
     Sampling,
@@ -23,7 +24,7 @@ from specdec_kernels import (
     tree_positions,
 )
 from specdec_kernels.calls.op import OPS
-from tests.support.calls import cache, every_call, noise, rows, tree
+from tests.support.calls import cache, every_call, noise, rows, tree, unsupported
 from tests.support.cases import DTYPES, chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
@@ -115,6 +116,43 @@ def negative(x):
 
 def imaginary(x):
     return torch.complex(torch.zeros_like(x), x).imag if x.dtype == torch.float32 else x
+
+
+def negated(x):
+    """A tensor's values, with the negative bit; strides as they were."""
+    return x if x.dtype == torch.bool else torch._neg_view(-x)
+
+
+@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.interpreted
+def test_the_negative_bit_of_each_tensor(backend, name):
+    """Of any dtype and strides, alone among those of its argument: refused, but where the op does not read it."""
+    function, arguments = FIRST[name]
+    if reason := unsupported(backend, function):
+        pytest.skip(reason)
+    leaves, structure = tree_flatten(arguments)
+    refused = 0
+    for place, x in enumerate(leaves):
+        if not isinstance(x, torch.Tensor) or x.dtype == torch.bool:
+            continue
+        own = [y.clone() if isinstance(y, torch.Tensor) else y for y in leaves]
+        own[place] = negated(x)
+        found, error = found_or_refused(function, tree_unflatten(own, structure))
+        if error:
+            assert re.search(f": expected a tensor whose values {name} finds .* with the negative bit", error)
+            refused += 1
+        else:
+            found = [leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+            assert_same(found, outcome(function, arguments)[: len(found)])
+    assert refused
+
+
+def found_or_refused(function, arguments):
+    """What a call returns, or the text of its refusal."""
+    try:
+        return function(**arguments), None
+    except ValueError as error:
+        return None, str(error)
 
 
 @pytest.mark.parametrize("function, arguments", FIRST.values(), ids=FIRST)

@@ -76,6 +76,12 @@ def every_refusal():
     return gathered("REFUSED", [page.stem.removeprefix("test_") for page in sorted(pages)])
 
 
+def unsupported(backend, function):
+    """Why a backend has not got the op of a function, or None."""
+    of_shards = function.__module__.startswith("specdec_kernels.sharded")
+    return "the oracle has whole ops alone" if backend == "reference" and of_shards else None
+
+
 def reads_rows(op):
     """Whether an op has rows of the vocabulary: ops with a law have."""
     return any(kind.role == "law" for kind in OPS[op].arguments.values())

@@ -1,0 +1,35 @@
+"""What a native module has to know of torch's tensors."""
+
+import ctypes
+
+import torch
+
+from specdec_kernels.calls import torch_names
+
+_IS_NEGATIVE = "_ZN2at6native6is_negERKNS_6TensorE"  # of a tensor, in C++; 2.13 has it under this name
+
+
+def functions_of_torch(*names):
+    """The addresses of functions by their names in C; None where this torch has not got one of them."""
+    try:
+        torch_and_all_it_needs = ctypes.CDLL(torch._C.__file__)
+        return [ctypes.cast(getattr(torch_and_all_it_needs, name), ctypes.c_void_p).value for name in names]
+    except (OSError, AttributeError):
+        return None
+
+
+def use_tensors(native):
+    """Tell it what a tensor is, and how torch gives its address and shape, and its negative bit, without Python."""
+    native.use_tensors(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__, _negative_example())
+
+
+def _negative_example():
+    """Torch's function that asks for the negative bit, and tensors without and with it, each with its address in C++.
+
+    None if this torch has no such function, or addresses: then its method is asked, which takes longer.
+    """
+    function, plain = functions_of_torch(_IS_NEGATIVE), torch.zeros(1, dtype=torch.float32, device="cpu")
+    negative = torch_names.negative_view(plain)
+    if function is None or negative is None or not hasattr(plain, "_cdata"):
+        return None
+    return *function, plain, plain._cdata, negative, negative._cdata
