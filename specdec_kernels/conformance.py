@@ -42,7 +42,7 @@ def chi_squared(counts: torch.Tensor, law: torch.Tensor) -> tuple[float, int, fl
     >>> round(statistic, 3), degrees, round(p_value, 3)
     (1.6, 1, 0.206)
     """
-    counts, law = torch.as_tensor(counts).double(), torch.as_tensor(law).double()
+    counts, law = (torch.as_tensor(x, dtype=torch.float64, device="cpu") for x in (counts, law))
     there = law > 0
     if len(counts) > len(law) or counts[~there[: len(counts)]].any():
         return math.inf, 0, 0.0
@@ -85,14 +85,16 @@ class Contexts:
     def __init__(self, vocabulary: int, depth: int = DRAFTS, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
         prefixes = [x for length in range(depth + 1) for x in product(range(vocabulary), repeat=length)]
-        rows = torch.randn(2, len(prefixes), vocabulary, generator=generator, dtype=torch.float64).softmax(-1)
+        rows = torch.randn(
+            2, len(prefixes), vocabulary, generator=generator, dtype=torch.float64, device="cpu"
+        ).softmax(-1)
         self.vocabulary = vocabulary
         self.p, self.q = (dict(zip(prefixes, laws, strict=True)) for laws in rows)
 
     @classmethod
     def of(cls, p: Sequence[float], q: Sequence[float], depth: int = DRAFTS) -> Contexts:
         """The same two laws whatever was said."""
-        made, laws = cls(len(p), depth), [torch.as_tensor(law, dtype=torch.float64) for law in (p, q)]
+        made, laws = cls(len(p), depth), [torch.as_tensor(law, dtype=torch.float64, device="cpu") for law in (p, q)]
         made.p, made.q = (dict.fromkeys(made.p, law / law.sum()) for law in laws)
         return made
 
@@ -318,22 +320,32 @@ class Rounds(NamedTuple):
     def batch(self, contexts: Contexts, requests: list[Request], count: int, seed: int = 0, place: int = 0) -> Batch:
         """As many requests of each kind, in turns, with seeds and positions from here on."""
         size = count * len(requests)
-        seeds, places = torch.arange(size) + seed, torch.arange(size) % 997 + place
-        text, drafts, target, draft = torch.zeros(size, dtype=torch.int64), [], [], []
+        seeds, places = (
+            torch.arange(size, dtype=torch.int64, device="cpu") + seed,
+            torch.arange(size, dtype=torch.int64, device="cpu") % 997 + place,
+        )
+        text, drafts, target, draft = torch.zeros(size, dtype=torch.int64, device="cpu"), [], [], []
         for slot in range(DRAFTS + 1):
             target.append(1 + table(contexts.p, slot).log()[text])
             if slot < DRAFTS:
                 draft.append(table(contexts.q, slot)[text].float())
                 drafts.append(self.draw(draft[-1], seeds, places + slot).cpu().long())
                 text = text * contexts.vocabulary + drafts[-1]
-        asked = {name: torch.tensor([getattr(x, name) for x in requests]).repeat(count) for name in Request._fields[1:]}
-        absent = torch.arange(DRAFTS) >= asked.pop("drafts")[:, None]
-        before = {"prompt": torch.tensor([PROMPT] * size), "output": torch.tensor([OUTPUT] * size)}
+        asked = {}
+        for name in Request._fields[1:]:
+            dtype = torch.int64 if name in ("drafts", "top_k") else torch.float32
+            asked[name] = torch.tensor([getattr(x, name) for x in requests], dtype=dtype, device="cpu").repeat(count)
+        absent = torch.arange(DRAFTS, dtype=torch.int64, device="cpu") >= asked.pop("drafts")[:, None]
+        before = {
+            "prompt": torch.tensor([PROMPT] * size, dtype=torch.int64, device="cpu"),
+            "output": torch.tensor([OUTPUT] * size, dtype=torch.int64, device="cpu"),
+        }
         tokens, p, q = (torch.stack(x, 1) for x in (drafts, target, draft))
         return Batch(tokens.masked_fill(absent, -1), p.float(), q, **asked, **before, seed=seeds, position=places)
 
     def emitted(self, batch: Batch) -> torch.Tensor:
-        tokens, shape = torch.as_tensor(self.verify(batch)), (len(batch.drafts), DRAFTS + 1)
+        found, shape = self.verify(batch), (len(batch.drafts), DRAFTS + 1)
+        tokens = torch.as_tensor(found, dtype=None, device="cpu")
         if tokens.dtype not in (torch.int32, torch.int64) or tokens.shape != shape:
             raise ValueError(f"verify: expected int32 or int64 {list(shape)}; got {tokens.dtype} {list(tokens.shape)}")
         return tokens.cpu().long().clamp(min=-1)
@@ -360,7 +372,10 @@ class Rounds(NamedTuple):
         if fault := fault_of(drafts, tokens, contexts.vocabulary):
             return Finding("", "failed", fault)
         shaped = {said: law_of(1 + row.log(), request, said) for said, row in contexts.p.items()}
-        text, law = torch.zeros(len(tokens), dtype=torch.int64), torch.ones(1, dtype=torch.float64)
+        text, law = (
+            torch.zeros(len(tokens), dtype=torch.int64, device="cpu"),
+            torch.ones(1, dtype=torch.float64, device="cpu"),
+        )
         for slot in range(DRAFTS + 1):
             rows = table(shaped, slot)
             rest = torch.multinomial(rows[text], 1, generator=self.generator)[:, 0]
@@ -385,7 +400,10 @@ class Rounds(NamedTuple):
     def neighbours(self, requests: list[Request]) -> Iterator[Finding]:
         """Whether a request emits the same whatever is beside it."""
         batch = self.batch(ALL_SAY, requests, 8)
-        tokens, rows = self.emitted(batch), torch.randperm(len(batch.drafts), generator=self.generator)
+        tokens, rows = (
+            self.emitted(batch),
+            torch.randperm(len(batch.drafts), generator=self.generator, dtype=torch.int64, device="cpu"),
+        )
         for name, size in (("another order", len(rows)), ("parts of seven", 7), ("alone", 1)):
             found = torch.cat([self.emitted(batch.select(part)) for part in torch.split(rows, size)])
             yield same(f"batch, {name}", tokens[rows], found)
@@ -398,7 +416,10 @@ def table(laws: dict[Text, torch.Tensor], length: int) -> torch.Tensor:
 
 def law_of(logits: torch.Tensor, request: Request, said: Text) -> torch.Tensor:
     """What a request makes of a row after its drafts ``said``, float64 [V]."""
-    counts, prompt = (torch.tensor(x).bincount(minlength=len(logits)) for x in ([*OUTPUT, *said], PROMPT))
+    counts, prompt = (
+        torch.tensor(x, dtype=torch.int64, device="cpu").bincount(minlength=len(logits))
+        for x in ([*OUTPUT, *said], PROMPT)
+    )
     repeated = torch.where(logits > 0, logits / request.repetition, logits * request.repetition)
     logits = torch.where(counts + prompt > 0, repeated, logits)
     logits = logits - request.frequency * counts - request.presence * (counts > 0)
@@ -413,7 +434,7 @@ def law_of(logits: torch.Tensor, request: Request, said: Text) -> torch.Tensor:
 
 def fault_of(drafts: torch.Tensor, tokens: torch.Tensor, vocabulary: int) -> str:
     """What is wrong with what was emitted, whatever its law."""
-    places, there = torch.arange(tokens.shape[1]), tokens >= 0
+    places, there = torch.arange(tokens.shape[1], dtype=torch.int64, device="cpu"), tokens >= 0
     number = there.sum(1, keepdim=True)
     differ = torch.nn.functional.pad(drafts, (0, 1), value=-1) != tokens
     for wrong, said in (

@@ -345,8 +345,11 @@ class DraftTree:
         for below in self.children:
             for node, following in itertools.pairwise(below):
                 sibling[node] = following
-        rows = [torch.tensor(row, device=device).expand(batch, nodes).contiguous() for row in (first, sibling)]
-        return RetrievalArrays(torch.arange(batch * nodes, device=device).view(batch, nodes), *rows)
+        rows = [
+            torch.tensor(row, device=device, dtype=torch.int64).expand(batch, nodes).contiguous()
+            for row in (first, sibling)
+        ]
+        return RetrievalArrays(torch.arange(batch * nodes, device=device, dtype=torch.int64).view(batch, nodes), *rows)
 
     @classmethod
     def from_sglang(cls, retrive_next_token: torch.Tensor, retrive_next_sibling: torch.Tensor) -> DraftTree:
@@ -370,7 +373,7 @@ class DraftTree:
     @classmethod
     def from_tensorrt_llm(cls, packed: torch.Tensor) -> DraftTree:
         """The tree of one request's packed mask, int32 [N, ceil(N / 32)]."""
-        bits = (packed.cpu().unsqueeze(-1) >> torch.arange(32) & 1).flatten(1)
+        bits = (packed.cpu().unsqueeze(-1) >> torch.arange(32, dtype=torch.int64, device="cpu") & 1).flatten(1)
         return cls.from_mask(bits[:, : len(packed)].bool())
 
     def to_flashinfer(self, prefix_len: int = 0) -> torch.Tensor:

@@ -5,7 +5,9 @@
 #include <pybind11/stl.h>
 
 #include "../cpu/dispatch.h"
+#include "../cpu/float_mode.h"
 #include "check_parents.h"
+#include "cut_lists.h"
 #include "ops.h"
 #include "specdec/chain.h"
 #include "specdec/optimal_tree.h"
@@ -92,6 +94,27 @@ void bind_trees(py::module_& m) {
   });
 }
 
+// For slices of rows, on the host: arrays by address, one number of each for each list; tiles are [lists, 3, tiles].
+void bind_lists(py::module_& m) {
+  m.def("cut_lists", [](int64_t lists, int32_t listed, int32_t tiles, int64_t rules, intptr_t values, intptr_t top_k,
+                        intptr_t top_p, intptr_t min_p, intptr_t of_tiles, intptr_t value, intptr_t last, intptr_t count,
+                        intptr_t mass, intptr_t max) {
+    const FloatMode mode;
+    for (int64_t i = 0; i < lists; ++i) {
+      specdec_law law = {};
+      law.rules = rules | SPECDEC_FILTERED;
+      law.top_k.value = at<int64_t>(top_k)[i];
+      law.top_p.value = at<float>(top_p)[i], law.min_p.value = at<float>(min_p)[i];
+      int32_t status = SPECDEC_STATUS_OK;
+      const Filter filter = filter_at(law, law_of(SPECDEC_LOGITS, 1.0f, &status), listed, 0, 0, &status);
+      const ListCut cut =
+          cut_list(at<float>(values) + i * listed, listed, filter, at<int32_t>(of_tiles) + i * 3 * tiles, tiles);
+      at<float>(value)[i] = cut.value, at<int64_t>(last)[i] = cut.last, at<int32_t>(count)[i] = cut.count;
+      at<int64_t>(mass)[i] = cut.mass, at<float>(max)[i] = cut.max;
+    }
+  });
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -102,6 +125,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("weighed_rows", &cpu::weighed_rows);
   m.def("use_threads", [](py::object function) { threads_function = function.release().ptr(); });
   bind_trees(m);
+  bind_lists(m);
   bind_maths(m.def_submodule("maths"));
 #define SPECDEC_FUNCTION(name, P, c_function, ...) reinterpret_cast<void*>(c_function),
   static void* const functions[] = {SPECDEC_OPS(SPECDEC_FUNCTION)};

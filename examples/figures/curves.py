@@ -182,7 +182,7 @@ def shares_accepted(p: np.ndarray, q: np.ndarray, runs: int) -> dict[str, tuple[
     """By kind of drafts: what share is accepted at places [N] of a text, and what became of `runs` drafts there."""
     place, best = np.random.default_rng(0).integers(len(p), size=runs), q.argmax(1)
     race = [theory.race_acceptance(*laws) for laws in zip(p, q, strict=True)]
-    noise = dict(seed=torch.arange(runs)[:, None], position=0, nonce=1, space="probs")
+    noise = dict(seed=torch.arange(runs, dtype=torch.int64, device="cpu")[:, None], position=0, nonce=1, space="probs")
     own = specdec.race_sample(simulate.rows(q[place, None]), **noise)
     kinds = {
         "rejection": (np.minimum(p, q).sum(1), {}),

@@ -149,7 +149,7 @@ def rounds(
             drafts, laws = draft(text, readers[-1], wanted, target.vocabulary, noise)
             rows = text.processed(target.read(text.tokens + drafts, wanted + 1), drafts)
             verdict = specdec.verify_chain(
-                torch.tensor([drafts], dtype=torch.int64), to_torch(rows)[None],
+                torch.tensor([drafts], dtype=torch.int64, device="cpu"), to_torch(rows)[None],
                 Draft(torch.stack(laws)[None], sampling=sampling) if laws and method != "race" else None,
                 method=method, position=text.position, check=True, **noise,
             )  # fmt: skip

@@ -23,7 +23,7 @@ def seed_of(generator: torch.Generator | None, device: torch.device) -> int:
         count = generator.get_offset()
         generator.set_offset(count + 4)  # the step that CUDA generators ask for
         return mixed(generator.initial_seed(), count)
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator))
 
 
 def mixed(seed: int, count: int) -> int:
@@ -40,7 +40,7 @@ def mixed(seed: int, count: int) -> int:
 @functools.lru_cache(maxsize=64)
 def positions(rows: int, stride: int, device: torch.device) -> torch.Tensor:
     """int64 [rows]: where the positions of each row begin."""
-    return torch.arange(0, rows * stride, stride, device=device)
+    return torch.arange(0, rows * stride, stride, device=device, dtype=torch.int64)
 
 
 def kept(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:

@@ -90,7 +90,7 @@ def counted(req: Any) -> int:
 
 def _sent(numbers: list[Any], dtype: torch.dtype, device: Any) -> torch.Tensor:
     """To the device, without waiting."""
-    tensor = torch.tensor(numbers, dtype=dtype, pin_memory=is_pin_memory_available(device))
+    tensor = torch.tensor(numbers, dtype=dtype, pin_memory=is_pin_memory_available(device), device="cpu")
     return tensor.to(device, non_blocking=True)
 
 
@@ -115,7 +115,7 @@ def keep(batch: Any, predict: torch.Tensor, accept_index: torch.Tensor) -> None:
         _recent[pool] = Recent(pool)
     recent = _recent[pool]
     recent.width = max(recent.width, width)
-    places = (batch.seq_lens[:, None] + torch.arange(1, width + 1, device=predict.device)) % PLACES
+    places = (batch.seq_lens[:, None] + torch.arange(1, width + 1, device=predict.device, dtype=torch.int64)) % PLACES
     recent.tokens[batch.req_pool_indices[:, None], places] = predict[accept_index.long().clamp(min=0)].long()
 
 
@@ -125,7 +125,7 @@ def late(
     """Tokens [B, W] up to `token`, which stands at `last`, and whether they stand behind the `known` first ones."""
     recent = _recent.get(pool)
     width = 1 if recent is None else recent.width
-    positions = last[:, None] - torch.arange(width - 1, -1, -1, device=last.device)
+    positions = last[:, None] - torch.arange(width - 1, -1, -1, device=last.device, dtype=torch.int64)
     if recent is None:
         return token[:, None], positions >= known[:, None]
     tokens = recent.tokens[slots[:, None], positions % PLACES]
@@ -239,7 +239,7 @@ def _freed(added: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
 def _paths(candidates: torch.Tensor, parents: torch.Tensor | None, depth: int) -> torch.Tensor:
     """bool [B, N, N - 1]: the drafts on the path to each node, its own among them."""
     batch, nodes = candidates.shape
-    node = torch.arange(nodes, device=candidates.device)
+    node = torch.arange(nodes, device=candidates.device, dtype=torch.int64)
     if parents is None:
         return (node[1:] <= node[:, None]).expand(batch, -1, -1)
     on_path, at = candidates.new_zeros(batch, nodes, nodes, dtype=torch.bool), node.expand(batch, -1)

@@ -132,7 +132,7 @@ def applied(
         at = [places[row] for row in members]
         source = dict(zip(at, members, strict=True))
         every = [source.get(place, members[0]) for place in range(batch)]
-        ids = torch.tensor([texts[row] for row in every], device=rows.device)
+        ids = torch.tensor([texts[row] for row in every], device=rows.device, dtype=torch.int64)
         found[members] = given(ids, rows[every])[at].to(rows.dtype)
     return found
 
@@ -195,7 +195,7 @@ class EngineRequest(Request):
         found = super()._finish(token)
         if found or not self.stops.rest:
             return found
-        ids = torch.tensor([self.row + self.stream.tokens], device=self.stops.device)
+        ids = torch.tensor([self.row + self.stream.tokens], device=self.stops.device, dtype=torch.int64)
         return "stop" if self.stops.rest(ids, None).any() else None
 
 

@@ -126,7 +126,7 @@ class RejectionSampler(theirs.RejectionSampler):
     @staticmethod
     def _of_rows(tokens: torch.Tensor, batch: Any, count: int) -> torch.Tensor:
         """The token that each of the rows decided, int64 [count]; rows of no request give that of another."""
-        rows = torch.arange(count, device=tokens.device)
+        rows = torch.arange(count, device=tokens.device, dtype=torch.int64)
         request = torch.searchsorted(batch.cu_num_logits[1:].contiguous(), rows, right=True)
         return tokens[request.clamp_(max=len(tokens) - 1), batch.expanded_local_pos]
 
@@ -136,7 +136,7 @@ def masks_of(kept: Any, starts: torch.Tensor, places: int, vocabulary: int) -> A
 
     No ids, so vLLM takes them from the bits.
     """
-    each = torch.arange(places, device=starts.device)
+    each = torch.arange(places, device=starts.device, dtype=torch.int64)
     rows = (starts[:-1, None] + each).clamp_(max=len(kept.count) - 1).flatten()
     packed = kept.bits[rows].view(torch.uint8)[:, : -(-vocabulary // 8)]
     return SamplingMaskTensors(kept.bits.new_empty(len(rows), 0), packed, kept.count[rows], vocabulary, places)

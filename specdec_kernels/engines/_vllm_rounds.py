@@ -40,7 +40,7 @@ def verify(
         logits = logits.view(batch, per_request, logits.shape[-1])
         drafts, pos = draft_sampled.view(batch, per_request)[:, 1:], pos.view(batch, per_request)
     if width < steps:
-        tokens = torch.full((batch, steps + 1), -1, device=logits.device)
+        tokens = torch.full((batch, steps + 1), -1, dtype=torch.int64, device=logits.device)
         laws["out"] = tokens[:, : width + 1], None, None
     verdict = specdec.verify_chain(
         drafts, logits, seed=seed, nonce=TARGET, position=InputPositions(pos), request_index=idx_mapping, form=EMITTED,

@@ -181,7 +181,7 @@ class Sampler:
                 seed = seed_of(None, device) if own is None else own.initial_seed()
                 state.specdec_seed = (seed + HALF) % WORD**2 - HALF
             seeds.append(state.specdec_seed)
-        return torch.tensor(seeds, dtype=torch.int64).to(device, non_blocking=True)
+        return torch.tensor(seeds, dtype=torch.int64, device="cpu").to(device, non_blocking=True)
 
     def _fuses(self, metadata: Any, laws: Laws) -> bool:
         """Whether all that the requests ask for are edits of ours. What is not is named in the log, once."""
@@ -239,8 +239,10 @@ class Sampler:
         if not found:
             return None
         device = self.runner.device
-        tokens, spans = (torch.tensor(x, dtype=torch.int32).to(device, non_blocking=True) for x in (found, spans))
-        return tokens, torch.tensor(values).to(device, non_blocking=True), spans
+        tokens, spans = (
+            torch.tensor(x, dtype=torch.int32, device="cpu").to(device, non_blocking=True) for x in (found, spans)
+        )
+        return tokens, torch.tensor(values, dtype=torch.float32, device="cpu").to(device, non_blocking=True), spans
 
     def _draft(self, chains: Any, laws: Laws) -> Draft | None:
         """The laws of drafts, if they were drawn: rows [D, V], logits where we drew. Others count as certain."""
@@ -265,7 +267,7 @@ class Sampler:
         if min(counts) == most:
             slots = None
             if most and sampling is not None:
-                slots = torch.arange(len(tokens), device=tokens.device).repeat_interleave(most + 1)
+                slots = torch.arange(len(tokens), device=tokens.device, dtype=torch.int64).repeat_interleave(most + 1)
             places, flat = None, tokens.view(-1)
         else:
             many = np.asarray(counts) + 1
@@ -345,7 +347,7 @@ class Drafter:
         positions, steps = self._positions, len(rows) // len(self._positions)  # several where all are drawn at once
         sampling, seeds, nonce = laws.sampling, laws.seeds, self.drawn
         if steps > 1:
-            nonce = torch.arange(steps, device=rows.device)
+            nonce = torch.arange(steps, device=rows.device, dtype=torch.int64)
             positions, seeds = positions[:, None] + nonce, seeds[:, None]
             sampling = Sampling(*(x[:, None] if isinstance(x, torch.Tensor) else x for x in sampling))
         elif self.drawn:

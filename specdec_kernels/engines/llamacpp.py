@@ -311,7 +311,7 @@ class LlamaDraft:
         count = max(0, min(self.k, most - length))
         if not self.known:
             self.reader = self.model.reader(1, most)
-        text = torch.zeros(1, length + count, dtype=torch.int64)
+        text = torch.zeros(1, length + count, dtype=torch.int64, device="cpu")
         text[0, :length] = torch.from_numpy(np.asarray(input_ids, np.int64))
         pairs = zip(self.known, text[0, : length - 1].tolist(), strict=False)
         self.reader.roll_back([next((at for at, (old, new) in enumerate(pairs) if old != new), length - 1)])

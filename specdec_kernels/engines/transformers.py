@@ -171,7 +171,7 @@ def generate(
     for entry, logits in _with_logits(played, rounds, len(texts)):
         written.add(entry, logits)
         if streamer is not None:
-            streamer.put(torch.tensor([entry.tokens]))
+            streamer.put(torch.tensor([entry.tokens], dtype=torch.int64, device="cpu"))
     if streamer is not None:
         streamer.end()
     return written.output()
@@ -229,7 +229,7 @@ class _Written:
         padding = getattr(self.config, "_pad_token_tensor", None)
         filler = 0 if padding is None else int(padding)
         rows = [row + [filler] * (length - len(row)) for row in self.rows]
-        sequences = torch.tensor(rows, device=self.device)
+        sequences = torch.tensor(rows, device=self.device, dtype=torch.int64)
         if not self.config.return_dict_in_generate:
             return sequences
         scores, logits = (

@@ -152,7 +152,7 @@ def spread_seed(seed: int | Sequence[int], batch: int) -> torch.Tensor:
         raise TypeError(f"seed: expected a whole number or one per prompt; got {seed!r}") from None
     if len(seeds) != batch:
         raise ValueError(f"seed: expected a number or one per prompt ({batch}); got {len(seeds)}")
-    return torch.tensor([(value + 2**63) % 2**64 - 2**63 for value in seeds])
+    return torch.tensor([(value + 2**63) % 2**64 - 2**63 for value in seeds], dtype=torch.int64, device="cpu")
 
 
 def sampling_of(temperature: float | Sequence[float] | None, sampling: Sampling | None, batch: int) -> Sampling:
@@ -171,7 +171,7 @@ def sampling_of(temperature: float | Sequence[float] | None, sampling: Sampling 
     top_k = one_or_each("sampling.top_k", sampling.top_k, batch, "whole number", kept_count)
     return sampling._replace(
         temperature=spread_temperature("sampling.temperature", sampling.temperature, batch),
-        top_k=torch.tensor(top_k, dtype=torch.int64) if isinstance(top_k, list) else top_k,
+        top_k=torch.tensor(top_k, dtype=torch.int64, device="cpu") if isinstance(top_k, list) else top_k,
         top_p=share("sampling.top_p", sampling.top_p, batch),
         min_p=share("sampling.min_p", sampling.min_p, batch),
     )
@@ -183,7 +183,7 @@ def spread_temperature(name: str, temperature: float | Sequence[float], batch: i
     values = value if isinstance(value, list) else [value] * batch
     if not all(0 <= value < float("inf") for value in values):
         raise ValueError(f"{name}: expected finite numbers >= 0; got {temperature}")
-    return torch.tensor(values, dtype=torch.float32)
+    return torch.tensor(values, dtype=torch.float32, device="cpu")
 
 
 def kept_count(name: str, value: object) -> int:
@@ -196,7 +196,7 @@ def share(name: str, value: float | Sequence[float], batch: int) -> float | torc
     found = one_or_each(name, value, batch)
     if not all(0 <= number <= 1 for number in (found if isinstance(found, list) else [found])):
         raise ValueError(f"{name}: expected numbers from 0 to 1; got {value}")
-    return torch.tensor(found, dtype=torch.float32) if isinstance(found, list) else found
+    return torch.tensor(found, dtype=torch.float32, device="cpu") if isinstance(found, list) else found
 
 
 def one_or_each(
@@ -232,7 +232,7 @@ def record_of(edits: TextEdits | None, prompts: list[list[int]], target: Languag
 def penalty(name: str, value: float | Sequence[float], batch: int) -> torch.Tensor:
     """Finite float32 [batch]."""
     found = one_or_each(f"edits.{name}", value, batch)
-    numbers = torch.tensor(found if isinstance(found, list) else [found] * batch, dtype=torch.float32)
+    numbers = torch.tensor(found if isinstance(found, list) else [found] * batch, dtype=torch.float32, device="cpu")
     if not numbers.isfinite().all():
         raise ValueError(f"edits.{name}: expected finite numbers; got {value}")
     return numbers
@@ -277,7 +277,7 @@ def check_ids(name: str, tokens: Iterable[int], target: LanguageModel) -> None:
 
 def check_ops(sampling: Sampling, seeds: torch.Tensor, logprobs: int | None, edited: bool) -> None:
     """Raise what the ops say of these arguments, and of their backend, before the first token."""
-    rows = torch.zeros(len(seeds), 1, device=seeds.device)
+    rows = torch.zeros(len(seeds), 1, dtype=torch.float32, device=seeds.device)
     edits = Edits(presence=1.0) if edited else None
     tokens = specdec.race_sample(rows, seed=seeds, position=0, sampling=sampling, edits=edits)
     if logprobs is not None:

@@ -101,7 +101,10 @@ class ChainRounds:
             for row, (count, most) in enumerate(zip(plan.lengths, limit, strict=True)):
                 slots[row] += count < min(most, self.policy.max_k) and bool(draft_prob[row, count] < 1)
             # Beyond its slots a request's drafts have ended for certain.
-            ended = torch.arange(max(slots), device=text.device) >= torch.tensor(slots, device=text.device)[:, None]
+            ended = (
+                torch.arange(max(slots), device=text.device, dtype=torch.int64)
+                >= torch.tensor(slots, device=text.device, dtype=torch.int64)[:, None]
+            )
             draft_prob = draft_prob[:, : max(slots)].masked_fill(ended, 1.0) if max(slots) else 1.0
         drafts = self.drafter.propose(text, length, plan.lengths, max(slots), noise, sampling, record)
         return drafts if self.method in FROM_LAWS else drafts._replace(logits=None), draft_prob

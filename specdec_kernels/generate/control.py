@@ -164,8 +164,10 @@ class Controller(Learner):
             self.planned = [
                 count if draft.length else NO_DRAFT for count, draft in zip(self.planned, drafts, strict=True)
             ]
-        h = torch.ones(len(limit), self.max_k, device=noise.seed.device)
-        h[:, :k] = torch.tensor([draft.h for draft in drafts], device=noise.seed.device).view(len(limit), k)
+        h = torch.ones(len(limit), self.max_k, device=noise.seed.device, dtype=torch.float32)
+        h[:, :k] = torch.tensor([draft.h for draft in drafts], device=noise.seed.device, dtype=torch.float32).view(
+            len(limit), k
+        )
         return DraftPlan([max(count, 0) for count in self.planned], h)
 
     def look(

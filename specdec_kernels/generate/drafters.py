@@ -64,9 +64,9 @@ class ModelDrafter:
         self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling,
         record: Record | None = None,
     ) -> Drafts:  # fmt: skip
-        rows, begin = torch.arange(len(length), device=text.device), noise.position
-        drafts, laws = torch.full((len(length), slots), -1, device=text.device), []
-        wanted = torch.tensor(counts, device=text.device)
+        rows, begin = torch.arange(len(length), device=text.device, dtype=torch.int64), noise.position
+        drafts, laws = torch.full((len(length), slots), -1, device=text.device, dtype=torch.int64), []
+        wanted = torch.tensor(counts, device=text.device, dtype=torch.int64)
         for slot in range(slots):
             logits = self.row(text, length, slot)[:, : self.vocabulary]
             logits = self.edited(record, logits[:, None], drafts[:, None, :slot])[:, 0]
@@ -84,12 +84,15 @@ class ModelDrafter:
     ) -> Drafts:  # fmt: skip
         """One forward per depth. Below an absent node all are absent."""
         device, batch, nodes = text.device, len(length), len(tree.parents)
-        parents, tokens = tree.tensor(device, torch.int64), torch.full((batch, nodes), -1, device=device)
-        tokens[:, 0] = text[torch.arange(batch, device=device), noise.position - 1]
-        most, laws = torch.tensor(limit, device=device), None
+        parents, tokens = (
+            tree.tensor(device, torch.int64),
+            torch.full((batch, nodes), -1, device=device, dtype=torch.int64),
+        )
+        tokens[:, 0] = text[torch.arange(batch, device=device, dtype=torch.int64), noise.position - 1]
+        most, laws = torch.tensor(limit, device=device, dtype=torch.int64), None
         for depth in range(tree.depth):
             inner = [node for node, at in enumerate(tree.depths) if at == depth and tree.children[node]]
-            places = torch.tensor(inner, device=device)
+            places = torch.tensor(inner, device=device, dtype=torch.int64)
             logits = self.node_rows(text, length, parents, tokens, places, depth)[..., : self.vocabulary]
             if record is not None or replacement:
                 paths = torch.tensor([path_to(node, tree) for node in inner], dtype=torch.int64, device=device)
@@ -110,7 +113,7 @@ class ModelDrafter:
                 drawn = draw_children(logits, width, of_races(here, 0, len(inner)), sampling, self.map)
             below = [(node, row, index) for row, parent in enumerate(inner)
                      for index, node in enumerate(tree.children[parent])]  # fmt: skip
-            children, rows, indices = torch.tensor(below, device=device).unbind(1)
+            children, rows, indices = torch.tensor(below, device=device, dtype=torch.int64).unbind(1)
             absent = (tokens[:, parents[children]] < 0) | (most <= depth)[:, None]
             tokens[:, children] = drawn[:, rows, indices].masked_fill(absent, -1)
         return Drafts(tokens, laws, self.map)
@@ -180,7 +183,9 @@ class ParallelDrafter(ModelDrafter):
             return
         ahead = self.language_model.config.look_ahead_token_ids[: count - 1]
         ahead = torch.tensor(ahead, dtype=torch.int64, device=text.device)
-        places = torch.tensor(length, device=text.device)[:, None] + torch.arange(len(ahead), device=text.device)
+        places = torch.tensor(length, device=text.device, dtype=torch.int64)[:, None] + torch.arange(
+            len(ahead), device=text.device, dtype=torch.int64
+        )
         read = self.known(text).scatter(1, places, ahead.expand_as(places))
         self.rows = self.reader.read(read, [end + len(ahead) for end in length], rows=1 + len(ahead))
         self.reader.roll_back(length)
@@ -280,10 +285,10 @@ class NgramDrafter:
         self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling,
         record: Record | None = None,
     ) -> Drafts:  # fmt: skip
-        drafts = torch.full((len(length), slots), -1)
+        drafts = torch.full((len(length), slots), -1, dtype=torch.int64, device="cpu")
         for row, (end, wanted) in enumerate(zip(length, counts, strict=True)):
             tokens = self.follow(text[row, :end].tolist(), wanted)
-            drafts[row, : len(tokens)] = torch.tensor(tokens)
+            drafts[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64, device="cpu")
             text[row, end : end + len(tokens)] = drafts[row, : len(tokens)].to(text.device)
         return Drafts(drafts.to(text.device), None)
 

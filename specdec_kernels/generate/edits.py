@@ -122,8 +122,10 @@ class Record:
 
 def mask_of(lists: Sequence[Sequence[int]], words: int, device: torch.device) -> torch.Tensor:
     """int32 [len(lists), words]: the bits of these tokens."""
-    lengths = torch.tensor([len(tokens) for tokens in lists], device=device)
-    padded = pad_sequence([torch.tensor(tokens, dtype=torch.int64) for tokens in lists], batch_first=True).to(device)
+    lengths = torch.tensor([len(tokens) for tokens in lists], device=device, dtype=torch.int64)
+    padded = pad_sequence(
+        [torch.tensor(tokens, dtype=torch.int64, device="cpu") for tokens in lists], batch_first=True
+    ).to(device)
     mask = torch.zeros(len(lists), words, dtype=torch.int32, device=device)
     specdec.count_tokens(Edits(prompt_mask=mask), padded, lengths, prompt=True)
     return mask
@@ -131,11 +133,11 @@ def mask_of(lists: Sequence[Sequence[int]], words: int, device: torch.device) ->
 
 def bits(mask: torch.Tensor) -> torch.Tensor:
     """bool [..., 32 W] of int32 words [..., W]."""
-    return (mask.unsqueeze(-1) >> torch.arange(WORD, device=mask.device) & 1).bool().flatten(-2)
+    return (mask.unsqueeze(-1) >> torch.arange(WORD, device=mask.device, dtype=torch.int64) & 1).bool().flatten(-2)
 
 
 def before(tokens: torch.Tensor) -> torch.Tensor:
     """For each of the tokens [B, L] those that stand before it, [B, L, L], -1 in the other places."""
     count = tokens.shape[1]
-    earlier = torch.ones(count, count, device=tokens.device).tril(-1).bool()
+    earlier = torch.ones(count, count, dtype=torch.bool, device=tokens.device).tril(-1)
     return torch.where(earlier, tokens[:, None], -1)

@@ -145,9 +145,9 @@ def run(
     # Room after the longest text: the drafts of the last round, and one slot that padding writes to.
     room = rounds.room(max(request.left for request in requests))
     capacity = max(request.length + request.left for request in requests) + room + 2
-    text = torch.zeros(len(texts), capacity, dtype=torch.int64)
+    text = torch.zeros(len(texts), capacity, dtype=torch.int64, device="cpu")
     for row, tokens in enumerate(texts):
-        text[row, : len(tokens)] = torch.tensor(tokens)
+        text[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64, device="cpu")
     text = text.to(device)
     rounds.start(len(texts), capacity)
     read_ahead(rounds, text, min(request.length for request in requests), progress)
@@ -157,7 +157,7 @@ def run(
             return
         watch = Stopwatch(device, timer)
         length, limit = [request.length for request in requests], [request.left - 1 for request in requests]
-        noise = of_round(Noise(seeds, torch.tensor(length, device=device)), rounds.method, number)
+        noise = of_round(Noise(seeds, torch.tensor(length, device=device, dtype=torch.int64)), rounds.method, number)
         outcome = rounds.play(text, length, limit, noise, sampling, record, watch)
         for row, request in enumerate(requests):
             if outcome.status[row] & Status.NON_FINITE:
@@ -173,7 +173,9 @@ def run(
             figures = dict(seconds=watch.seconds, status=outcome.status[row], tree=outcome.trees[row])
             drafted, accepted, complete = outcome.drafted[row], outcome.accepted[row], outcome.complete[row]
             ended.append(request.commit(emitted, drafted, accepted, complete, found[row], **figures))
-            text[row, length[row] : length[row] + len(emitted)] = torch.tensor(emitted, device=device)
+            text[row, length[row] : length[row] + len(emitted)] = torch.tensor(
+                emitted, device=device, dtype=torch.int64
+            )
         yield from ended
 
         rounds.settle(ended)

@@ -110,7 +110,9 @@ class LanguageModel:
         """
         if self.readable:
             return
-        text = torch.tensor([[(1 + i) * self.tokens_read // 7 for i in range(5)]], device=self.device)
+        text = torch.tensor(
+            [[(1 + i) * self.tokens_read // 7 for i in range(5)]], device=self.device, dtype=torch.int64
+        )
         try:
             reader = self.reader(1, 5)
             reader.read(text, [3], rows=1)

@@ -69,7 +69,7 @@ def of_races(noise: Noise, first: int, count: int) -> Noise:
     the root sees one node of a depth: there all share their noise.
     """
     noise = per_row(noise)
-    own = torch.arange(first, first + count, device=noise.seed.device)
+    own = torch.arange(first, first + count, device=noise.seed.device, dtype=torch.int64)
     return noise._replace(nonce=noise.nonce + own) if noise.nonce else noise
 
 

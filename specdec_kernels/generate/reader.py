@@ -27,11 +27,15 @@ class SlotCache(Cache):
         super().__init__(layer_class_to_replicate=DynamicLayer)
         self.batch, self.capacity, self.used = batch, capacity, 0
         self.entries: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.rows = self.slots = torch.empty(0)
+        self.rows = self.slots = torch.empty(0, dtype=torch.int64, device="cpu")
 
     def write_at(self, slots: torch.Tensor, used: int) -> None:
         """Send the next entries to `slots`, int64 [batch, T]; queries are shown slots 0..used - 1."""
-        self.rows, self.slots, self.used = torch.arange(self.batch, device=slots.device)[:, None], slots, used
+        self.rows, self.slots, self.used = (
+            torch.arange(self.batch, device=slots.device, dtype=torch.int64)[:, None],
+            slots,
+            used,
+        )
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: object, **__: object
@@ -71,12 +75,16 @@ class Reader:
         Texts that have fewer tokens to read than others are padded on the right: what is computed and cached there is
         never looked at, and overwritten when the text gets there.
         """
-        begin, device = torch.tensor(self.cached), text.device
-        lengths = torch.tensor(end) - begin
+        begin, device = torch.tensor(self.cached, dtype=torch.int64, device="cpu"), text.device
+        lengths = torch.tensor(end, dtype=torch.int64, device="cpu") - begin
         width = int(lengths.max())
         used = min(int(begin.max()) + width, self.cache.capacity)
-        slots = (begin[:, None] + torch.arange(width)).clamp_(max=self.cache.capacity - 1).to(device)
-        keys = torch.arange(used, device=device)[None]
+        slots = (
+            (begin[:, None] + torch.arange(width, dtype=torch.int64, device="cpu"))
+            .clamp_(max=self.cache.capacity - 1)
+            .to(device)
+        )
+        keys = torch.arange(used, device=device, dtype=torch.int64)[None]
         first = int((lengths - rows).min())
         seen = Visibility(keys > slots[:, :, None], slots, keys)
         logits = self._forward(text.gather(1, slots), slots, seen, width - first)
@@ -84,8 +92,8 @@ class Reader:
         offset = (lengths - rows - first).to(device)
         if logits.shape[1] == rows:
             return logits
-        wanted = offset[:, None] + torch.arange(rows, device=device)
-        return logits[torch.arange(len(end), device=device)[:, None], wanted]
+        wanted = offset[:, None] + torch.arange(rows, device=device, dtype=torch.int64)
+        return logits[torch.arange(len(end), device=device, dtype=torch.int64)[:, None], wanted]
 
     @torch.no_grad()
     def read_tree(
@@ -100,13 +108,16 @@ class Reader:
 
         Texts with less left to read than others repeat, on the left, tokens that are in their cache.
         """
-        root = torch.tensor(length, device=text.device) - 1
+        root = torch.tensor(length, device=text.device, dtype=torch.int64) - 1
         unread = max(end - 1 - cached for end, cached in zip(length, self.cached, strict=True))
-        before = (root[:, None] + torch.arange(-unread, 0, device=text.device)).clamp_(min=0)
+        before = (root[:, None] + torch.arange(-unread, 0, device=text.device, dtype=torch.int64)).clamp_(min=0)
         nodes_in_all = parents.shape[-1]
         used = max(length) - 1 + nodes_in_all
-        slots, places = torch.arange(used, device=text.device), specdec.tree_positions(parents, prefix_len=root)
-        own = root[:, None] + torch.arange(nodes_in_all, device=text.device)
+        slots, places = (
+            torch.arange(used, device=text.device, dtype=torch.int64),
+            specdec.tree_positions(parents, prefix_len=root),
+        )
+        own = root[:, None] + torch.arange(nodes_in_all, device=text.device, dtype=torch.int64)
         keys = slots.repeat(len(length), 1).scatter_(1, own, places)
         inside = specdec.tree_mask(parents, prefix_len=root, columns=used)[:, nodes]
         seen = Visibility(
@@ -119,7 +130,7 @@ class Reader:
 
     def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
         """Make the first `read[b]` nodes of path [B, D + 1] the continuation of the text before the root."""
-        root = torch.tensor(length, device=path.device) - 1
+        root = torch.tensor(length, device=path.device, dtype=torch.int64) - 1
         specdec.compact_kv(self.cache.entries, path, prefix_len=root)
         self.cached = [end - 1 + count for end, count in zip(length, read, strict=True)]
 

@@ -87,15 +87,19 @@ class Text:
         if min(split, len(data) - split) < context:
             raise ValueError(f"TEXTFILE: expected at least {context} bytes in each part; got {len(data)} in all")
         self.train, self.held_out, self.context = data[:split], data[split:], context
-        starts = torch.cat([torch.tensor([0]), torch.nonzero(self.train == ord("\n")).flatten() + 1])
+        starts = torch.cat(
+            [torch.tensor([0], dtype=torch.int64, device="cpu"), torch.nonzero(self.train == ord("\n")).flatten() + 1]
+        )
         # Windows begin where lines begin, as prompts do.
         self.starts = starts[starts <= split - (context - 1)]
         self.generator = torch.Generator().manual_seed(seed)
 
     def windows(self, batch: int) -> torch.Tensor:
         """`batch` random training windows, int64 [batch, context]."""
-        picks = self.starts[torch.randint(len(self.starts), (batch,), generator=self.generator)]
-        bodies = self.train[picks[:, None] + torch.arange(self.context - 1)]
+        picks = self.starts[
+            torch.randint(len(self.starts), (batch,), generator=self.generator, dtype=torch.int64, device="cpu")
+        ]
+        bodies = self.train[picks[:, None] + torch.arange(self.context - 1, dtype=torch.int64, device="cpu")]
         return F.pad(bodies, (1, 0), value=BOS)
 
     def held_out_windows(self) -> torch.Tensor:
@@ -129,9 +133,9 @@ def look_ahead_logits(model: LlamaForCausalLM, tokens: torch.Tensor, places: tor
     All places are read in one pass: the look-ahead tokens of each see the text up to it, and those before them.
     """
     batch, length = tokens.shape
-    ahead = torch.tensor(model.config.look_ahead_token_ids, device=tokens.device)
-    steps = torch.arange(len(ahead), device=tokens.device)
-    text, last = torch.arange(length, device=tokens.device), places.repeat_interleave(len(ahead))
+    ahead = torch.tensor(model.config.look_ahead_token_ids, device=tokens.device, dtype=torch.int64)
+    steps = torch.arange(len(ahead), device=tokens.device, dtype=torch.int64)
+    text, last = torch.arange(length, device=tokens.device, dtype=torch.int64), places.repeat_interleave(len(ahead))
     own, position = torch.cat([-1 - text, last]), torch.cat([text, (places[:, None] + 1 + steps).flatten()])
     # A look-ahead token sees the text up to its place, and its own kind of that place.
     of_text = text <= torch.cat([text, last])[:, None]
@@ -147,9 +151,9 @@ def look_ahead_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens: t
     """`distillation_loss` of every look-ahead token, at every eighth place, and of the text's own."""
     with torch.no_grad():
         p = logits_of(target, tokens)
-    first = int(torch.randint(8, ()))
-    places = torch.arange(first, tokens.shape[1] - ROWS, 8)
-    further = p[:, places[:, None] + torch.arange(1, ROWS)]
+    first = int(torch.randint(8, (), dtype=torch.int64, device="cpu"))
+    places = torch.arange(first, tokens.shape[1] - ROWS, 8, dtype=torch.int64, device="cpu")
+    further = p[:, places[:, None] + torch.arange(1, ROWS, dtype=torch.int64, device="cpu")]
     losses = [
         specdec.overlap(*laws)
         for laws in ((p, logits_of(draft, tokens)[..., :VOCAB]), (further, look_ahead_logits(draft, tokens, places)))
@@ -163,8 +167,10 @@ def evaluate_rows(draft: LlamaForCausalLM, windows: torch.Tensor, target: LlamaF
     draft.eval()
     accepted = []
     for tokens in windows.split(8):
-        places = torch.arange(0, tokens.shape[1] - ROWS, 8)
-        p = target(tokens, use_cache=False).logits[:, places[:, None] + torch.arange(ROWS)]
+        places = torch.arange(0, tokens.shape[1] - ROWS, 8, dtype=torch.int64, device="cpu")
+        p = target(tokens, use_cache=False).logits[
+            :, places[:, None] + torch.arange(ROWS, dtype=torch.int64, device="cpu")
+        ]
         q = draft(tokens, use_cache=False).logits[:, places, None, :VOCAB]
         q = torch.cat([q, look_ahead_logits(draft, tokens, places)], dim=2)
         accepted.append(specdec.overlap(p, q).accept.mean(dim=1))

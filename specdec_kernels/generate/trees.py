@@ -60,7 +60,7 @@ class TreeRounds:
             proposed, parents, how["leaves"], self.drafted = merged(proposed, tree)
         drafts, laws = proposed.tokens, proposed.logits
         watch.lap("draft")
-        nodes = torch.arange(drafts.shape[1], device=text.device)
+        nodes = torch.arange(drafts.shape[1], device=text.device, dtype=torch.int64)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
         drawn_from = proposed.laws(sampling) if self.method in FROM_LAWS else None
@@ -92,7 +92,7 @@ class TreeRounds:
                 yield Law(model, self.length[row] + depth, law)
 
     def emitted(self) -> Emitted:
-        rows = torch.arange(len(self.path), device=self.path.device)[:, None]
+        rows = torch.arange(len(self.path), device=self.path.device, dtype=torch.int64)[:, None]
         return Emitted(self.tokens, self.seen[0][rows, self.path.long().clamp(min=0)])
 
     def settle(self, rounds: Sequence[Round]) -> None:
@@ -124,7 +124,7 @@ def merged(proposed: Drafts, tree: DraftTree) -> tuple[Drafts, torch.Tensor, tor
     tokens[:, 0] = proposed.tokens[:, 0]
     # The nodes are those drafts that no chain before has, in order.
     first = (paths[:, :, None] == paths[:, None]).cumprod(-1).argmax(2)
-    own = ((first == torch.arange(chains, device=paths.device)[:, None]) & (paths >= 0)).flatten(1)
+    own = ((first == torch.arange(chains, device=paths.device, dtype=torch.int64)[:, None]) & (paths >= 0)).flatten(1)
     nodes = 1 + int(own.sum(1).max())
     drafted = pad(1 + own.int().argsort(dim=1, descending=True, stable=True), (1, 0))[:, :nodes]
     laws = proposed.logits.take_along_dim(drafted[..., None], 1)

@@ -29,7 +29,7 @@ class LawOf:
             sampled = temperature >= SMALLEST
             inverse = 1 / min(max(temperature, COLDEST), HOTTEST) if sampled else 1.0
             self.scale, self.some_greedy = inverse * sampled, not sampled
-            sampled = torch.tensor(sampled, device=rows.device)
+            sampled = torch.tensor(sampled, dtype=torch.bool, device=rows.device)
         self.sampled = sampled.expand(*rows.shape[:-1], 1)
         self.scaled = scaled_by(rows, inverse) if self.logits else rows
         if self.some_greedy:
@@ -131,11 +131,12 @@ class Overlap(torch.autograd.Function):
 
 def divisor(law):
     """The temperature of a Law; 1 in its place where rows are divided already."""
+    temperature = law.temperature
     if not law.rules & DIVIDED:
-        return law.temperature
-    temperature = torch.as_tensor(law.temperature)
-    found = torch.where(temperature >= SMALLEST, 1.0, temperature)
-    return found if isinstance(law.temperature, torch.Tensor) else found.item()
+        return temperature
+    if isinstance(temperature, torch.Tensor):
+        return torch.where(temperature >= SMALLEST, 1.0, temperature)
+    return 1.0 if temperature >= SMALLEST else temperature
 
 
 def by_entry(numbers, entry):

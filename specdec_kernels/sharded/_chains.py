@@ -4,6 +4,7 @@ import torch
 
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
+from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.calls.types import ChainMethod, Counter, Number, Space
 from specdec_kernels.layout import Packing
 from specdec_kernels.ops import Verdict
@@ -20,6 +21,7 @@ from specdec_kernels.sharded._shard import VocabShard
 from specdec_kernels.sharded._walks import raced, weighed
 
 
+@with_denormals
 def verify_chain(
     draft_tokens: torch.Tensor,
     target: torch.Tensor,

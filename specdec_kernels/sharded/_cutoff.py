@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from specdec_kernels.calls import inputs
+from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.ops import Cut
 from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded._checks import written
@@ -14,6 +15,7 @@ from specdec_kernels.sharded._races import of_rows
 from specdec_kernels.sharded._shard import VocabShard
 
 
+@with_denormals
 def cutoff(
     rows: torch.Tensor,
     *,

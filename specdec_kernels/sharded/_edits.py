@@ -105,7 +105,7 @@ def _on_paths(draft_tokens, parents, depth, vocab):
     """int64 [B, N, depth]: the drafts on the path from the root to each node; -1 in places without."""
     tokens = draft_tokens.long()
     tokens = torch.where(tokens < vocab, tokens, -1).clamp(min=-1)
-    node = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+    node = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int64).expand(tokens.shape)
     parents, found = parents.long().expand(tokens.shape), []
     for _ in range(int(depth.max()) if depth.numel() else 0):
         found.append(torch.where(node > 0, tokens.gather(1, node), -1))
@@ -132,9 +132,9 @@ def _said(chains, vocab):
     tokens = chains.draft_tokens.long()
     tokens = torch.where(tokens < vocab, tokens, -1).clamp(min=-1)
     if chains.cu_drafts is None:
-        slot = torch.arange(tokens.shape[1], device=tokens.device)
+        slot = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int64)
         return torch.where(slot < chains.step.unsqueeze(-1), tokens.unsqueeze(1), -1)
-    slot = torch.arange(int(chains.slots.max()) if len(tokens) else 0, device=tokens.device)
+    slot = torch.arange(int(chains.slots.max()) if len(tokens) else 0, device=tokens.device, dtype=torch.int64)
     place = chains.first_draft[chains.request].unsqueeze(-1) + slot
     return torch.where(slot < chains.step.unsqueeze(-1), tokens[place.clamp(0, max(len(tokens) - 1, 0))], -1)
 

@@ -6,12 +6,10 @@ the slice needs to know only how many: that is its ``top_k``.
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
-from specdec_kernels import ops
-from specdec_kernels._constants import LARGEST, NO_TOKEN, SMALLEST
-from specdec_kernels.backends.reference import filters, laws, mass
+from specdec_kernels import _C, ops
+from specdec_kernels._constants import COLDEST, HOTTEST, LARGEST, NO_TOKEN, SMALLEST
 from specdec_kernels.calls.values import AFTER, TOGETHER
 from specdec_kernels.ops import Cut
 from specdec_kernels.sampling import Sampling
@@ -114,7 +112,7 @@ def kept_of(shard, rows, sampling, request_index=None, edits=None):
         last = tokens.gather(-1, cut.last.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         cut = cut._replace(last=torch.where(cut.last < 0, -1, last))
         kept = Kept(cut, last, status & Status.PARAMETER, tokens.flatten(0, -2), logits.flatten(0, -2), order)
-        every = torch.arange(len(kept.tokens), device=rows.device)
+        every = torch.arange(len(kept.tokens), device=rows.device, dtype=torch.int64)
         stays = (kept.keeps(every, kept.tokens, kept.logits) & (kept.tokens >= 0)).view(tokens.shape)
         if (bounded and row_wide is None) or bool(_decided(cut, tokens, stays, shard, min(listed, vocab)).all()):
             break
@@ -134,34 +132,39 @@ def _row_wide(sampling, lead, request_index):
     """bool [...]: the rows of which ``top_p`` is a share of all. None where there are none."""
     if not may_be_on(sampling, "top_p"):
         return None
-    p, temperature = (torch.as_tensor(x).cpu().expand(lead) for x in (sampling.top_p, sampling.temperature))
+    p, temperature = (on_host(x, torch.float32, lead) for x in (sampling.top_p, sampling.temperature))
     found = (p >= 0) & (p < 1) & (temperature >= SMALLEST)
     for name in sampling.top_p_after:
-        found &= ~(torch.as_tensor(getattr(sampling, name)).cpu().expand(lead) >= ON[name])
+        dtype = torch.int64 if name == "top_k" else torch.float32
+        found &= ~(on_host(getattr(sampling, name), dtype, lead) >= ON[name])
     if request_index is not None:
         found &= (request_index.cpu() >= 0).view(-1, *[1] * (len(lead) - 1))
     return found if bool(found.any()) else None
 
 
 def _cut_shares(cut, logits, sampling, order, row_wide, tiles):
-    """``cut`` with that of the rows ``row_wide``, of which all tiles are known: on the host, row by row."""
+    """``cut`` with that of the rows ``row_wide``, of which all tiles are known: on the host."""
     rules = TOGETHER * (sampling.ties == "all") | sum(AFTER[name] for name in sampling.top_p_after)
-    numbers = [torch.as_tensor(x).cpu().expand(row_wide.shape).flatten() for x in sampling[1:4]]
-    values = scaled(logits, order.unsqueeze(-1)).flatten(0, -2).cpu().numpy()
-    tops, low, high = tiles.cpu().unbind(1)
-    tops, units = tops.contiguous().view(torch.float32).numpy(), (high.long() << 32) | (low.long() & 0xFFFFFFFF)
-    parts = [part.flatten().cpu().clone() for part in cut]
-    for row in row_wide.flatten().nonzero().flatten().tolist():
-        each = [(top, unit) for top, unit in zip(tops[row], units[row].tolist(), strict=True) if top > -np.inf]
-        k, p, least = (x[row].numpy() for x in numbers)
+    rows = row_wide.flatten().nonzero().squeeze(-1)
+    dtypes = (torch.int64, torch.float32, torch.float32)
+    numbers = [
+        on_host(x, dtype, row_wide.shape).flatten()[rows] for x, dtype in zip(sampling[1:4], dtypes, strict=True)
+    ]
+    values = scaled(logits, order.unsqueeze(-1)).flatten(0, -2)
+    values, tiles = (x.cpu()[rows].contiguous() for x in (values, tiles))
+    found = [torch.empty(len(rows), dtype=part.dtype, device="cpu") for part in cut]
+    arrays = (x.data_ptr() for x in (values, *numbers, tiles, *found))
+    _C.cut_lists(*values.shape, tiles.shape[-1], rules, *arrays)
+    rows = rows.to(logits.device)
+    return Cut(*(
+        part.flatten().index_copy(0, rows, new.to(rows.device)).view_as(part)
+        for part, new in zip(cut, found, strict=True)
+    ))  # fmt: skip
 
-        def row_mass(_, largest, each=each):
-            return mass.mass_of_tiles(each, largest)
 
-        found = filters.cut(values[row], int(k), p, least, rules, row_mass)
-        for part, number in zip(parts, found[1:], strict=True):
-            part[row] = float(number) if part.is_floating_point() else int(number)
-    return Cut(*(part.view(like.shape).to(like.device) for part, like in zip(parts, cut, strict=True)))
+def on_host(x, dtype, shape):
+    """A number or a tensor of them, as one of this shape on the host."""
+    return torch.as_tensor(x, dtype=dtype, device="cpu").expand(shape)
 
 
 def _list_size(sampling):
@@ -179,7 +182,7 @@ def _list_size(sampling):
 def own_list(shard, rows, divisor, listed, request_index, edits=None):
     """int32 [..., 2, listed]: the slice's largest tokens, and their logits' bits; -1 and -inf in places without."""
     size = rows.shape[-1]
-    nobody = torch.full(rows.shape[:-1], -1, device=rows.device)
+    nobody = torch.full(rows.shape[:-1], -1, device=rows.device, dtype=torch.int64)
     found = ops.logprobs(
         rows, nobody, temperature=divisor, edits=edits, top=min(listed, size), request_index=request_index
     )
@@ -215,7 +218,8 @@ def _divisor(sampling):
 def inverse_of(temperature, lead, device):
     """float32 of the shape ``lead``: what logits are multiplied by."""
     temperature = torch.as_tensor(temperature, dtype=torch.float32, device=device)
-    return laws.inverse_of(temperature).expand(lead)
+    inverse = torch.where(temperature >= SMALLEST, 1 / temperature.clamp(COLDEST, HOTTEST), 1.0)
+    return inverse.expand(lead)
 
 
 def scaled(logits, inverse):

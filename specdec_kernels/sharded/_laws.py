@@ -21,7 +21,7 @@ from specdec_kernels.sharded._races import race_partial
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
 from specdec_kernels.status import Status
 
-KEEPS_ALL = torch.tensor(-torch.inf).view(torch.int32).item()
+KEEPS_ALL = torch.tensor(-torch.inf, dtype=torch.float32, device="cpu").view(torch.int32).item()
 
 
 def law_of(space, temperature, sampling):
@@ -44,7 +44,7 @@ def draft_law_of(draft, target):
     if not isinstance(law.temperature, torch.Tensor):
         return law if law.temperature >= SMALLEST else Sampling(1.0, top_k=1)
     sampled = law.temperature >= SMALLEST
-    top_k = torch.as_tensor(law.top_k, device=sampled.device)
+    top_k = torch.as_tensor(law.top_k, dtype=torch.int64, device=sampled.device)
     return law._replace(temperature=torch.where(sampled, law.temperature, 1.0), top_k=torch.where(sampled, top_k, 1))
 
 
@@ -77,7 +77,11 @@ class Side(NamedTuple):
 
     def every_place(self):
         """int64 [P]."""
-        return torch.arange(len(self.tokens), device=self.tokens.device) if self.places is None else self.places
+        return (
+            torch.arange(len(self.tokens), device=self.tokens.device, dtype=torch.int64)
+            if self.places is None
+            else self.places
+        )
 
 
 class Laws(NamedTuple):

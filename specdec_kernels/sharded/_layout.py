@@ -20,10 +20,10 @@ class Chains:
         device = target.device
         if ragged:
             self.batch, drafts = check_ragged(cu_drafts, False, draft_tokens, target, last_rows=1)
-            own = torch.arange(self.batch, device=device)
+            own = torch.arange(self.batch, device=device, dtype=torch.int64)
             self.first_draft = cu_drafts[:-1].long()
             self.first = self.first_draft + own  # of each request's rows, among all
-            rows = torch.arange(drafts + self.batch, device=device)
+            rows = torch.arange(drafts + self.batch, device=device, dtype=torch.int64)
             self.request = self._owner(cu_drafts[1:] + own + 1, rows)
             self.step = rows - self.first[self.request] if self.batch else rows
             draft = rows[:drafts]

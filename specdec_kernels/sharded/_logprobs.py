@@ -6,6 +6,7 @@ import torch
 
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
+from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.calls.types import Number
 from specdec_kernels.ops.logprobs import LOGPROBS, Logprobs
 from specdec_kernels.sampling import Edits, Sampling
@@ -19,6 +20,7 @@ from specdec_kernels.sharded._shard import VocabShard
 from specdec_kernels.status import Status
 
 
+@with_denormals
 def logprobs(
     rows: torch.Tensor,
     tokens: torch.Tensor,
@@ -70,7 +72,7 @@ def logprobs(
 def _found(shard, rows, tokens, top, sampling, index, edits):
     """(Logprobs, status) of rows whose numbers are those of ``sampling``."""
     lead, device = rows.shape[:-1], rows.device
-    places, asked = torch.arange(lead.numel(), device=device), tokens.long().flatten()
+    places, asked = torch.arange(lead.numel(), device=device, dtype=torch.int64), tokens.long().flatten()
     temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=device).expand(lead).flatten()
     greedy = ~(temperature >= SMALLEST)
     of_lists = torch.where(greedy, 1.0, temperature).view(lead)
@@ -97,12 +99,12 @@ def _found(shard, rows, tokens, top, sampling, index, edits):
         winner = torch.where(nobody > 0, -1, winner).flatten()
         status = torch.where(greedy, status & Status.PARAMETER | row_status.flatten(), status)
         won = inside & (asked == winner)
-        logprob = torch.where(greedy, torch.where(won, 0.0, -torch.inf), logprob)
+        logprob = torch.where(greedy, torch.zeros_like(logprob).masked_fill(~won, -torch.inf), logprob)
         rank = torch.where(greedy & won, 1, torch.where(greedy & (winner < 0), 0, rank))
         alone = torch.full_like(top_tokens, -1)
         alone[:, :1] = winner.unsqueeze(-1)
         top_tokens = torch.where(greedy.unsqueeze(-1), alone, top_tokens)
-        only = torch.where(alone < 0, -torch.inf, 0.0)
+        only = torch.zeros_like(top_logprobs).masked_fill(alone < 0, -torch.inf)
         top_logprobs = torch.where(greedy.unsqueeze(-1), only, top_logprobs)
 
     status = status | (~inside & (asked != -1)).int() * Status.TOKEN_RANGE
@@ -137,7 +139,7 @@ def _rank(shard, law, cut, x, inverse):
 def _listed(law, inverse):
     """(x, tokens) of what filters keep, in the lists' places; -inf and -1 elsewhere."""
     kept = law.kept
-    places = torch.arange(len(kept.tokens), device=kept.tokens.device)
+    places = torch.arange(len(kept.tokens), device=kept.tokens.device, dtype=torch.int64)
     here = kept.keeps(places, kept.tokens, kept.logits) & (kept.tokens >= 0)
     x = torch.where(here, scaled(kept.logits, inverse.unsqueeze(-1)), -torch.inf)
     return x, torch.where(x > -torch.inf, kept.tokens, -1)

@@ -6,6 +6,7 @@ import torch
 
 from specdec_kernels._constants import NO_TOKEN, PART_UNIT
 from specdec_kernels.calls import inputs
+from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.calls.types import Counter, Number, Space
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
@@ -50,6 +51,7 @@ class RowPartial(NamedTuple):
         return torch.cat([self.tokens.int(), self.scores.view(torch.int32), self.status.unsqueeze(-1)], dim=-1)
 
 
+@with_denormals
 def race_partial(
     rows: torch.Tensor,
     k: int | None = None,
@@ -117,6 +119,7 @@ def race_partial(
     return RowPartial(tokens, scores, status)
 
 
+@with_denormals
 def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """The other half: (tokens, status) of whole rows from what all ranks ``packed``, [ranks, ..., 2 k + 1].
 

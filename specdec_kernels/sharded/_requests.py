@@ -100,7 +100,9 @@ class Requests:
         if self.request.ndim == 1:
             entry, slot = self.entry[self.request], self.step.clamp(0, slots - 1)
             return chains.at_drafts(entry * slots + slot)
-        return (self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device)).flatten()
+        return (
+            self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device, dtype=torch.int64)
+        ).flatten()
 
     def of_draft_rows(self, chains, draft, x):
         """A number of entries, or a Sampling of these, for each draft row."""
@@ -148,7 +150,7 @@ class Greedy:
 
     def temperature(self):
         """For rows that hold probabilities."""
-        return torch.where(self.requests, 0.0, 1.0) if self.any_may_be else 1.0
+        return (~self.requests).float() if self.any_may_be else 1.0
 
 
 def both(*masks):

@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels.calls import inputs
+from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.calls.types import Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded._checks import refuse
@@ -11,6 +12,7 @@ from specdec_kernels.sharded._races import of_rows, race
 from specdec_kernels.sharded._shard import VocabShard
 
 
+@with_denormals
 def race_sample(
     target: torch.Tensor,
     *,
@@ -50,6 +52,7 @@ def race_sample(
     return _written("race_sample", tokens, row_status, out, status, check)
 
 
+@with_denormals
 def race_topk(
     draft: torch.Tensor,
     k: int,

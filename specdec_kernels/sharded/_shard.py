@@ -138,7 +138,7 @@ class VocabShard:
             )
 
     def _check_slices(self, rows):
-        mine = torch.tensor([self.vocab_start, rows.shape[-1], self.vocab], device=rows.device)
+        mine = torch.tensor([self.vocab_start, rows.shape[-1], self.vocab], device=rows.device, dtype=torch.int64)
         slices = sorted((first, first + size) for first, size, _ in self._told(mine))
         at = 0
         for first, end in [*slices, (self.vocab, self.vocab)]:
@@ -153,7 +153,9 @@ class VocabShard:
 
     def _check_alike(self, op, rows):
         shape = (*rows.shape[:-1], *(-1,) * 5)[:5]
-        mine = torch.tensor([hash_of(op), *shape, self.vocab, hash_of(str(rows.dtype))], device=rows.device)
+        mine = torch.tensor(
+            [hash_of(op), *shape, self.vocab, hash_of(str(rows.dtype))], device=rows.device, dtype=torch.int64
+        )
         reported = self._told(mine)
         for rank, other in enumerate(reported):
             if other != reported[0]:

@@ -5,6 +5,7 @@ import torch
 from specdec_kernels import ops
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
+from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.calls.types import Counter, Number, Space, TreeMethod
 from specdec_kernels.ops import TreeVerdict
 from specdec_kernels.ops import _edits as edit
@@ -20,6 +21,7 @@ from specdec_kernels.sharded._shard import VocabShard
 from specdec_kernels.sharded._walks import raced, weighed
 
 
+@with_denormals
 def verify_tree(
     draft_tokens: torch.Tensor,
     target: torch.Tensor,
@@ -70,7 +72,7 @@ def verify_tree(
     batch, nodes = draft_tokens.shape
     how = {"places": width_of(max_depth, deepest, nodes, out), "parents": parents, "replacement": replacement}
     depth = ops.tree_positions(parents, prefix_len=0)
-    request = torch.arange(batch, device=target.device).unsqueeze(-1).expand(batch, nodes)
+    request = torch.arange(batch, device=target.device, dtype=torch.int64).unsqueeze(-1).expand(batch, nodes)
     noise = (seed, position, nonce)
     requests = Requests(
         batch, request, depth, request_index, noise,
@@ -85,7 +87,7 @@ def verify_tree(
         walked = raced(requests, shard, draft_tokens, target, edits, law, **how)
         return written("verify_tree", TreeVerdict(*walked[:4]), out, check)
     tokens, draft_places = draft_tokens.flatten(), None
-    parent, node = parents.long().clamp(0, nodes - 1), torch.arange(nodes, device=target.device)
+    parent, node = parents.long().clamp(0, nodes - 1), torch.arange(nodes, device=target.device, dtype=torch.int64)
     places = (request * nodes + parent).flatten()
     sides = [Side(target, requests.of_rows(p_law), requests.row_index(), places, tokens, edits)]
     if rows is not None:

@@ -89,7 +89,7 @@ def _answered(shard, target, draft, draft_tokens, *, parents=None, cu_drafts=Non
         return walk_tables(draft_tokens, **walk)
     batch = len(draft_tokens) if cu_drafts is None else len(cu_drafts) - 1
     nodes = places if parents is None else draft_tokens.shape[1]
-    answers = torch.full((batch, nodes, 2), -1, device=draft_tokens.device)
+    answers = torch.full((batch, nodes, 2), -1, device=draft_tokens.device, dtype=torch.int64)
     while True:
         walked = walk_tables(draft_tokens, answers=answers, **walk)
         asked = (walked.asked[..., 0] >= 0).nonzero(as_tuple=True)

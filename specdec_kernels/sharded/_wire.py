@@ -6,7 +6,7 @@ import torch
 
 from specdec_kernels.sharded import _parts as parts
 
-NO_MAXIMUM = torch.tensor(-torch.inf).view(torch.int32).item()
+NO_MAXIMUM = torch.tensor(-torch.inf, dtype=torch.float32, device="cpu").view(torch.int32).item()
 
 
 def tiles_of(rows, temperature, shard, request_index=None, edits=None):

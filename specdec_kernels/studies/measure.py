@@ -47,7 +47,7 @@ def workload(
     p, q = [], []
     options = dict(method="plain", max_new_tokens=tokens, temperature=temperature, seed=seed)
     for generation in generate(prompts, target, **options):
-        text = torch.tensor([generation.prompt + generation.tokens], device=target.device)
+        text = torch.tensor([generation.prompt + generation.tokens], device=target.device, dtype=torch.int64)
         for model, laws in ((target, p), (draft, q)):
             logits = model.model(text).logits[0, len(generation.prompt) - 1 : -1, : target.config.vocab_size]
             laws.append((logits.double() / temperature).softmax(-1).cpu().numpy())
@@ -69,9 +69,12 @@ def acceptance_by_child(p: np.ndarray, q: np.ndarray, children: int = 8, draws: 
 
     Drawn by the kernels, `draws` times a row; `theory.race_rank_law` is its expectation row by row.
     """
-    target, draft = (torch.tensor(law, dtype=torch.float32)[None].expand(draws, -1, -1) for law in (p, q))
+    target, draft = (torch.tensor(law, dtype=torch.float32, device="cpu")[None].expand(draws, -1, -1) for law in (p, q))
     shape = target.shape[:2]
-    seeds, places = torch.arange(seed, seed + draws)[:, None].expand(shape), torch.arange(shape[1]).expand(shape)
+    seeds, places = (
+        torch.arange(seed, seed + draws, dtype=torch.int64, device="cpu")[:, None].expand(shape),
+        torch.arange(shape[1], dtype=torch.int64, device="cpu").expand(shape),
+    )
     race = dict(seed=seeds, position=places, space="probs")
     arrivals = specdec.race_topk(draft, min(children, draft.shape[-1]), **race)
     found = arrivals == specdec.race_sample(target, **race)[..., None]

@@ -14,7 +14,7 @@ from specdec_kernels.ops import Verdict
 
 def rows(laws: ArrayLike) -> torch.Tensor:
     """Laws as float32 rows, whose rounding is far below any simulation's error."""
-    return torch.as_tensor(np.asarray(laws), dtype=torch.float32)
+    return torch.as_tensor(np.asarray(laws), dtype=torch.float32, device="cpu")
 
 
 def rejections(
@@ -33,9 +33,12 @@ def rejections(
     x0 : array_like [S]
         Law of the prompt's state.
     """
-    seeds = torch.arange(seed, seed + runs)
+    seeds = torch.arange(seed, seed + runs, dtype=torch.int64, device="cpu")
     state = torch.from_numpy(np.random.default_rng(seed).choice(len(x0), runs, p=np.asarray(x0)))
-    at_root, count = torch.ones(runs, dtype=torch.bool), torch.zeros(runs, dtype=torch.int64)
+    at_root, count = (
+        torch.ones(runs, dtype=torch.bool, device="cpu"),
+        torch.zeros(runs, dtype=torch.int64, device="cpu"),
+    )
     for n, (p, q) in enumerate(zip(rows(target), rows(draft), strict=True)):
         accepted = torch.empty_like(at_root)
         for tries, group in ((drafts, at_root), (1, ~at_root)):
@@ -51,10 +54,17 @@ def one_token(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One token of law p [R, S] by `drafts` independent drafts of law q: tokens [R], and if a draft was accepted."""
     shape = (len(seeds), drafts)
-    nonces = torch.arange(1, drafts + 1).expand(shape)
-    noise = dict(seed=seeds[:, None].expand(shape), position=torch.full(shape, position), nonce=nonces)
+    nonces = torch.arange(1, drafts + 1, dtype=torch.int64, device="cpu").expand(shape)
+    noise = dict(
+        seed=seeds[:, None].expand(shape),
+        position=torch.full(shape, position, dtype=torch.int64, device="cpu"),
+        nonce=nonces,
+    )
     x = specdec.race_sample(q[:, None].expand(*shape, -1), **noise, space="probs")
-    tree, parents = torch.nn.functional.pad(x, (1, 0), value=-1), torch.tensor([-1] + [0] * drafts)
+    tree, parents = (
+        torch.nn.functional.pad(x, (1, 0), value=-1),
+        torch.tensor([-1] + [0] * drafts, dtype=torch.int64, device="cpu"),
+    )
     p, q = (law[:, None].expand(-1, 1 + drafts, -1) for law in (p, q))
     options = dict(seed=seeds, position=position, space="probs", replacement=True, max_depth=1)
     verdict = specdec.verify_tree(tree, p, q, parents=parents, **options)
@@ -71,11 +81,14 @@ def rounds(
     drafts are `x` [runs, k], or drawn by the noise that a race shares.
     """
     p, q = rows(p).expand(runs, k + 1, -1), rows(q).expand(runs, k, -1)
-    seeds, places = torch.arange(seed, seed + runs), torch.arange(k).expand(runs, k)
+    seeds, places = (
+        torch.arange(seed, seed + runs, dtype=torch.int64, device="cpu"),
+        torch.arange(k, dtype=torch.int64, device="cpu").expand(runs, k),
+    )
     noise = dict(seed=seeds[:, None].expand(runs, k), position=places, space="probs")
-    x = specdec.race_sample(q, **noise) if x is None else torch.as_tensor(x)
+    x = specdec.race_sample(q, **noise) if x is None else torch.as_tensor(x, dtype=torch.int64, device="cpu")
     if drafted is not None:
-        x = torch.where(torch.as_tensor(drafted)[:, None], x, -1)
+        x = torch.where(torch.as_tensor(drafted, dtype=torch.bool, device="cpu")[:, None], x, -1)
     draft = None if options.get("method") == "race" else q
     return specdec.verify_chain(x, p, draft, draft_prob=draft_prob, seed=seeds, position=0, space="probs", **options)
 
@@ -89,11 +102,11 @@ def chains(p: ArrayLike, q: ArrayLike, n: int, seed: int = 0) -> np.ndarray:
         By place of a chain. After the last comes its law once more: what is drawn there does not matter.
     """
     runs, k, _ = np.shape(p)
-    seeds = torch.arange(seed, seed + runs)
+    seeds = torch.arange(seed, seed + runs, dtype=torch.int64, device="cpu")
     shape = (runs, n, k)
-    noise = dict(seed=seeds[:, None, None].expand(shape), position=torch.arange(k).expand(shape),
-                 nonce=torch.arange(1, n + 1)[:, None].expand(shape))  # fmt: skip
-    flat = {name: value.reshape(runs, -1) for name, value in noise.items()}
+    places, nonces = (torch.arange(a, b, dtype=torch.int64, device="cpu") for a, b in ((0, k), (1, n + 1)))
+    noise = dict(seed=seeds[:, None, None], position=places, nonce=nonces[:, None])
+    flat = {name: value.expand(shape).reshape(runs, -1) for name, value in noise.items()}
     drawn = specdec.race_sample(rows(q).repeat(1, n, 1), space="probs", **flat)
     tree = specdec.merge_paths(drawn.view(shape))
     depth = specdec.tree_positions(tree.parents, prefix_len=0).clamp(0, k - 1)[..., None]

@@ -66,7 +66,7 @@ def imports(folder):
     "folder, other",
     [
         ("specdec_kernels/ops", "backends"), ("specdec_kernels/backends", "ops"), ("triton_kernels", "ops"),
-        ("specdec_kernels/calls", "ops"),
+        ("specdec_kernels/calls", "ops"), ("specdec_kernels/sharded", "backends"),
     ],
 )  # fmt: skip
 def test_ops_and_backends_import_what_calls_are_and_not_each_other(folder, other):

@@ -55,7 +55,7 @@ FAULTS = {
     ),
     "engines, vLLM V1: noise that drafts do not share": Fault(
         "specdec_kernels/engines/_vllm_v1.py",
-        "nonce=TARGET if races else nonce",
+        "nonce=ours.TARGET if races else nonce",
         "nonce=nonce",
         "tests/engines/test_vllm_v1_plugin.py",
     ),
@@ -67,18 +67,18 @@ FAULTS = {
     ),
     "engines, vLLM V1: filters of the draft alone": Fault(
         "specdec_kernels/engines/_vllm_v1.py",
-        "sampling=laws.sampling, seed=laws.seeds, nonce=TARGET, out",
-        "sampling=Sampling(laws.sampling.temperature), seed=laws.seeds, nonce=TARGET, out",
+        "sampling=laws.sampling, seed=laws.seeds, nonce=ours.TARGET, out",
+        "sampling=Sampling(laws.sampling.temperature), seed=laws.seeds, nonce=ours.TARGET, out",
         "tests/engines/test_vllm_v1_plugin.py",
     ),
     "engines, vLLM: numbers of the first slots": Fault(
-        "specdec_kernels/engines/_vllm_rounds.py",
+        "specdec_kernels/engines/vllm.py",
         "request_index=idx_mapping, form=EMITTED,",
         "request_index=torch.arange(batch), form=EMITTED,",
         "tests/engines/test_slot_machine.py -k 'test_vllm and not v1'",
     ),
     "engines, vLLM: plain steps have numbers by row": Fault(
-        "specdec_kernels/engines/_vllm_rounds.py",
+        "specdec_kernels/engines/vllm.py",
         "request_index=slots, form=IN_RANGE,",
         "request_index=torch.arange(len(rows)), form=IN_RANGE,",
         "tests/engines/test_slot_machine.py -k 'test_vllm and not v1'",

@@ -30,13 +30,13 @@ def build_tree(call):
             if at + len(written) > len(call.mask):
                 bad = True
             else:
-                call.mask[at : at + len(written)] = torch.tensor(list(written), dtype=torch.uint8)
+                call.mask[at : at + len(written)] = torch.tensor(list(written), dtype=torch.uint8, device="cpu")
         begin += nodes * (prefix + nodes)
-        call.positions[b] = torch.tensor(positions)
-        call.node_index[b] = b * nodes + torch.arange(nodes)
+        call.positions[b] = torch.tensor(positions, dtype=torch.int64, device="cpu")
+        call.node_index[b] = b * nodes + torch.arange(nodes, dtype=torch.int64, device="cpu")
         for links, same in ((call.first_child, range(nodes)), (call.next_sibling, parents)):
             behind = [[j for j in range(i + 1, nodes) if parents[j] == above >= 0] for i, above in enumerate(same)]
-            links[b] = torch.tensor([found[0] if found else -1 for found in behind])
+            links[b] = torch.tensor([found[0] if found else -1 for found in behind], dtype=torch.int64, device="cpu")
         call.status[b] = bad * Status.PARAMETER
 
 

@@ -152,12 +152,16 @@ def indexed(lists, index, at_places, other):
 
 def bits(words, vocabulary):
     """bool [..., vocabulary] from int32 words [..., at least vocabulary / 32]."""
-    return (words.unsqueeze(-1) >> torch.arange(32, device=words.device) & 1).bool().flatten(-2)[..., :vocabulary]
+    return (
+        (words.unsqueeze(-1) >> torch.arange(32, device=words.device, dtype=torch.int64) & 1)
+        .bool()
+        .flatten(-2)[..., :vocabulary]
+    )
 
 
 def dense_bias(tokens, values, spans, vocabulary):
     """(float32 [..., vocabulary], bad [...]) of spans [..., 2] of entries. Only entries whose tokens rise count."""
-    bias = torch.zeros(*spans.shape[:-1], vocabulary, device=spans.device)
+    bias = torch.zeros(*spans.shape[:-1], vocabulary, dtype=torch.float32, device=spans.device)
     bad = torch.zeros(spans.shape[:-1], dtype=torch.bool, device=spans.device)
     values = torch.where(values.isnan(), -torch.inf, values).clamp(max=LARGEST)
     for own, own_bad, (begin, end) in zip(

@@ -20,7 +20,7 @@ def write(call, who, tokens, nodes, num_accepted, status):
     who.write(token, tokens)
     who.write(node, nodes)
     who.write(bits, status, outside=Status.PARAMETER)
-    there = torch.arange(width, device=device) <= count[:, None]
+    there = torch.arange(width, device=device, dtype=torch.int64) <= count[:, None]
 
     def fill(output, values, behind=-1):
         output.copy_(torch.where(there, values, behind))

@@ -18,4 +18,4 @@ def merge_paths(call):
                     parents.append(found[tuple(row[: i - 1])])
             call.leaves[b, chain] = found[tuple(row)] if row else -1
         for output, entries in ((call.draft_tokens, said), (call.parents, parents)):
-            output[b] = torch.tensor(entries + [-1] * (nodes - len(entries)))
+            output[b] = torch.tensor(entries + [-1] * (nodes - len(entries)), dtype=torch.int64, device="cpu")

@@ -34,12 +34,12 @@ def words(whose, stream, index):
 
 def coins(whose, stream, index):
     """Coin u in [0, 1), float64 but exact in float32, for one counter ``index`` per request."""
-    return coin_of(words(whose, stream, torch.tensor([index], device=whose.seed.device))[..., 0, 0])
+    return coin_of(words(whose, stream, torch.tensor([index], device=whose.seed.device, dtype=torch.int64))[..., 0, 0])
 
 
 def coin_of(word):
     """The coin of a 32-bit word."""
-    return torch.where(word < 1 << 24, word * 2.0**-32, (word >> 8) * 2.0**-24)
+    return torch.where(word < 1 << 24, word.double() * 2.0**-32, (word >> 8).double() * 2.0**-24)
 
 
 def at(whose, requests, step):
@@ -56,16 +56,16 @@ def truncated(integer, bits):
 
 def arrivals(whose, stream, vocabulary):
     """Exp(1) arrivals [..., vocabulary]: of every group of 64 the first one's time and token, then all delays."""
-    token = torch.arange(vocabulary, device=whose.seed.device)
+    token = torch.arange(vocabulary, device=whose.seed.device, dtype=torch.int64)
     group = token // GROUP
 
-    pairs = words(whose, stream, torch.arange((vocabulary + 127) // 128, device=token.device))
+    pairs = words(whose, stream, torch.arange((vocabulary + 127) // 128, device=token.device, dtype=torch.int64))
     a, b = pairs[..., :2].flatten(-2), pairs[..., 2:].flatten(-2)
-    uniform = truncated(2 * ((a << 24) + (b & 0xFFFFFF)) + 1, bits=57) * 2.0**-57
+    uniform = truncated(2 * ((a << 24) + (b & 0xFFFFFF)) + 1, bits=57).double() * 2.0**-57
     first = -torch.log1p(-uniform) / GROUP
     winner = b >> 26
 
-    fours = words(whose, stream + 1, torch.arange((vocabulary + 3) // 4, device=token.device))
-    uniform = truncated(2 * fours.flatten(-2)[..., :vocabulary] + 1, bits=33) * 2.0**-33
+    fours = words(whose, stream + 1, torch.arange((vocabulary + 3) // 4, device=token.device, dtype=torch.int64))
+    uniform = truncated(2 * fours.flatten(-2)[..., :vocabulary] + 1, bits=33).double() * 2.0**-33
     delay = torch.where(token % GROUP == winner[..., group], 0.0, -torch.log1p(-uniform))
     return first[..., group] + delay

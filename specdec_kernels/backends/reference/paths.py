@@ -17,7 +17,7 @@ class Walk:
     """Walks with the chains that end at ``leaves`` [n, chains]."""
 
     def __init__(self, leaves, whose, width):
-        everyone = torch.arange(len(leaves), device=leaves.device)
+        everyone = torch.arange(len(leaves), device=leaves.device, dtype=torch.int64)
         coins = [noise.coins(noise.at(whose, everyone, depth), noise.COIN, LOOK_COIN) for depth in range(width)]
         self.leaves, self.coins = leaves.tolist(), torch.stack(coins, dim=-1).tolist()
 

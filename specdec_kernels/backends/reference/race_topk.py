@@ -12,10 +12,10 @@ def race_topk(call):
     k = call.tokens.shape[-1]
     scores, order = scores.sort(dim=-1, descending=True, stable=True)
     order = torch.where(scores > -torch.inf, order, -1)[..., :k]
-    nothing = torch.tensor([0] + [-1] * (k - 1), device=order.device)
+    nothing = torch.tensor([0] + [-1] * (k - 1), device=order.device, dtype=torch.int64)
     who.write(call.tokens, tokens_of(order, call), idle=-1, outside=nothing)
     if call.scores is not None:
-        unread = torch.tensor([torch.inf] + [-torch.inf] * (k - 1), device=order.device)
+        unread = torch.tensor([torch.inf] + [-torch.inf] * (k - 1), device=order.device, dtype=torch.float32)
         who.write(call.scores, scores[..., :k], idle=unread, outside=unread)
     if call.status is not None:
         who.write(call.status, status, outside=Status.PARAMETER)

@@ -30,7 +30,7 @@ class Requests:
     """
 
     def __init__(self, index, batch, entries, device, inner=(), outside=None):
-        index = torch.arange(batch, device=device) if index is None else index.long()
+        index = torch.arange(batch, device=device, dtype=torch.int64) if index is None else index.long()
         self.idle = index == -1
         self.outside = (index < -1) | (index >= entries)
         if outside is not None:

@@ -35,7 +35,7 @@ def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, 
     """
     count, nodes = drafts.tokens.shape
     device, vocabulary = drafts.target.device, drafts.target.shape[-1]
-    everyone = torch.arange(count, device=device)
+    everyone = torch.arange(count, device=device, dtype=torch.int64)
     depths, said = paths(drafts)
     rows = [rows_at(node, drafts, target_law, draft_law, edits, said) for node in range(nodes)]
     coins = [
@@ -43,7 +43,7 @@ def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, 
         for node in range(1, nodes)
     ]
 
-    tokens, path = torch.full((2, count, drafts.width), -1, device=device)
+    tokens, path = torch.full((2, count, drafts.width), -1, device=device, dtype=torch.int64)
     num_accepted, status = torch.zeros(2, count, dtype=torch.int64, device=device)
     weights = torch.zeros(count, vocabulary, dtype=torch.float64, device=device)
     parents, drafted = drafts.parents.tolist(), drafts.tokens.tolist()
@@ -53,7 +53,7 @@ def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, 
             [0.0] + [coin[b] for coin in coins], drafts.draft is None, drafts.replacement, drafts.width - 1,
         )  # fmt: skip
         accepted, law = walk(request, b) if walk else request.traverse()
-        path[b, : len(accepted)] = torch.tensor(accepted)
+        path[b, : len(accepted)] = torch.tensor(accepted, dtype=torch.int64, device="cpu")
         tokens[b, : len(accepted) - 1] = drafts.tokens[b, accepted[1:]]
         num_accepted[b], status[b] = len(accepted) - 1, request.status
         weights[b] = torch.from_numpy(law)
@@ -64,11 +64,14 @@ def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, 
 
 def paths(drafts):
     """(depth of every node, int64 [n, N]; the tokens from the root to it, int64 [n, N, N], -1 where there is none)."""
-    parents, everyone = drafts.parents.clamp(min=0), torch.arange(len(drafts.parents), device=drafts.parents.device)
+    parents, everyone = (
+        drafts.parents.clamp(min=0),
+        torch.arange(len(drafts.parents), device=drafts.parents.device, dtype=torch.int64),
+    )
     known = (drafts.tokens >= 0) & (drafts.tokens < drafts.target.shape[-1])
     tokens = torch.where(known, drafts.tokens, -1)
     depths = torch.zeros_like(parents)
-    said = torch.full((*tokens.shape, tokens.shape[1]), -1, device=tokens.device)
+    said = torch.full((*tokens.shape, tokens.shape[1]), -1, device=tokens.device, dtype=torch.int64)
     for node in range(1, tokens.shape[1]):
         parent = parents[:, node]
         depths[:, node], said[:, node] = depths[everyone, parent] + 1, said[everyone, parent]
@@ -90,7 +93,7 @@ class Rows(NamedTuple):
 
 def rows_at(node, drafts, target_law, draft_law, edits, said):
     """The Rows of this node of all requests."""
-    everyone = torch.arange(len(drafts.tokens), device=drafts.tokens.device)
+    everyone = torch.arange(len(drafts.tokens), device=drafts.tokens.device, dtype=torch.int64)
     target, bad = edits.rows_at(drafts.target[:, node], everyone, drafts.places[:, node], said[:, node])
     sampled = target_law.temperature > 0
     p, unfit_target = laws.probabilities(target, target_law), laws.unfit(target, target_law.space)

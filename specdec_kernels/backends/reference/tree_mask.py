@@ -10,7 +10,7 @@ def tree_mask(call):
     """Slots of the prefix, of the ancestors and of the node itself; node j lies in slot prefix_len + j."""
     parents, prefix_len, columns, mask, status = call
     requests, nodes = mask.shape[:2]
-    attended = torch.zeros(requests, nodes, columns, dtype=torch.bool)
+    attended = torch.zeros(requests, nodes, columns, dtype=torch.bool, device="cpu")
     lengths = trees.prefix_lens(prefix_len, requests, most=columns - nodes)
     for b, entries in enumerate(parents.expand(requests, nodes).tolist()):
         tree, bad = trees.parents_of(entries)
@@ -27,10 +27,10 @@ def tree_mask(call):
     elif mask.dtype == torch.int32:
         mask.copy_(packed(attended))
     else:
-        mask.copy_(torch.where(attended, 0.0, -torch.inf))
+        mask.zero_().masked_fill_(~attended.to(mask.device), -torch.inf)
 
 
 def packed(attended):
     """int32 words: bit j of word w is column 32 w + j."""
     words = torch.nn.functional.pad(attended, (0, -attended.shape[-1] % 32)).unflatten(-1, (-1, 32)).long()
-    return (words << torch.arange(32)).sum(dim=-1).to(torch.int32)
+    return (words << torch.arange(32, dtype=torch.int64, device="cpu")).sum(dim=-1).to(torch.int32)

@@ -25,7 +25,7 @@ def tree_parents(call):
                 follows = sibling in nodes and elder[sibling] == child
                 child = sibling
         rows = [tree.get(node, (-1, -1)) for node in range(len(first_child))]
-        call.parents[b], call.ranks[b] = torch.tensor(rows).T
+        call.parents[b], call.ranks[b] = torch.tensor(rows, dtype=torch.int64, device="cpu").T
         # A node of the tree needs one link, the root none.
         named = sum(link != -1 for link in (*first_child, *next_sibling))
         call.status[b] = (named != len(tree) - 1) * Status.PARAMETER

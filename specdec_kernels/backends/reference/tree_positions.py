@@ -17,5 +17,5 @@ def tree_positions(call):
         depths = []
         for parent in tree:
             depths.append(0 if parent is None else depths[parent] + 1)
-        positions[b] = prefix + torch.tensor(depths)
+        positions[b] = prefix + torch.tensor(depths, dtype=torch.int64, device="cpu")
         status[b] = (bad or bad_prefix) * Status.PARAMETER

@@ -28,7 +28,7 @@ def verify_chain(call):
         whose = whose._replace(position=call.input_positions.reshape(-1)[first].long() + 1)
     if call.input_nonces is not None:
         whose = whose._replace(nonce=call.input_nonces[who.live].long())
-    node, drafted = torch.arange(width, device=device), count.clamp(max=width - 1)
+    node, drafted = torch.arange(width, device=device, dtype=torch.int64), count.clamp(max=width - 1)
     draft_tokens = call.draft_tokens.reshape(-1).long()
     tokens_from = start + who.live + 1 if call.tokens_by_row else start
     target = call.target.reshape(-1, vocabulary)
@@ -52,9 +52,9 @@ def verify_chain(call):
         tokens[last, num_accepted[last]], flags = given(call, who, last)
         found[last] |= flags
         return form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status | found)
-    tokens = torch.full((len(start), width), -1, device=device)
+    tokens = torch.full((len(start), width), -1, device=device, dtype=torch.int64)
     num_accepted = torch.zeros_like(start)
-    walking = torch.arange(len(start), device=device)
+    walking = torch.arange(len(start), device=device, dtype=torch.int64)
     for slot in range(width):
         ends = is_given(call, slot, count[walking])
         last, here = walking[ends], walking[~ends]
@@ -138,7 +138,7 @@ def as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from):
 
     A node whose token is given has no row: it gets one that is a law, and the place of the row before.
     """
-    node, count = torch.arange(form.shape_of(call)[1], device=count.device), count.unsqueeze(-1)
+    node, count = torch.arange(form.shape_of(call)[1], device=count.device, dtype=torch.int64), count.unsqueeze(-1)
     first = tokens_from.unsqueeze(-1) + node
     drafted, drawn_from = (node > 0) & (node <= count), node < count
     tokens = torch.full_like(first, -1)
@@ -205,10 +205,10 @@ def slot_bounds(call, batch):
     Padded or ragged, target row i + b verifies slot i.
     """
     if call.cu_drafts is None:
-        return torch.arange(batch + 1, device=call.target.device) * call.draft_tokens.shape[-1], None
+        return torch.arange(batch + 1, device=call.target.device, dtype=torch.int64) * call.draft_tokens.shape[-1], None
     bounds, drafts = call.cu_drafts.long(), len(call.draft_tokens)
     if call.tokens_by_row:
-        bounds, drafts = bounds - torch.arange(batch + 1, device=bounds.device), drafts - batch
+        bounds, drafts = bounds - torch.arange(batch + 1, device=bounds.device, dtype=torch.int64), drafts - batch
     begin, end = bounds[:-1], bounds[1:]
     return bounds, (begin < 0) | (end < begin) | (end > drafts)
 

@@ -11,7 +11,7 @@ def verify_links(call):
     (batch, width), device = form.shape_of(call), call.draft_tokens.device
     who = requests.Requests(None, batch, batch, device)
     single, total = (who.numbers(x, torch.float32) for x in (call.threshold_single, call.threshold_total))
-    tokens, path = torch.full((2, batch, width), -1, device=device)
+    tokens, path = torch.full((2, batch, width), -1, device=device, dtype=torch.int64)
     depth, status = torch.zeros(2, batch, dtype=torch.int64, device=device)
     tried, whose = [()] * batch, who.noise(call.noise)
     for b in range(batch):
@@ -21,10 +21,10 @@ def verify_links(call):
         )
         nodes, tried[b] = walk(tree, accepts, width)
         drafts = [tree.tokens[node] for node in nodes[1:]]
-        path[b, : len(nodes)] = torch.tensor(nodes)
-        tokens[b, : len(drafts)] = torch.tensor(drafts, dtype=torch.int64)
+        path[b, : len(nodes)] = torch.tensor(nodes, dtype=torch.int64, device="cpu")
+        tokens[b, : len(drafts)] = torch.tensor(drafts, dtype=torch.int64, device="cpu")
         depth[b], status[b] = len(drafts), tree.status
-    everyone = torch.arange(batch, device=device)
+    everyone = torch.arange(batch, device=device, dtype=torch.int64)
     last = path[everyone, depth]
     if call.target is None:
         tokens[everyone, depth] = call.target_tokens[everyone, last].long()
@@ -83,7 +83,7 @@ def coins_of(call, b, whose):
     """The coin of request b for the children of a node, at its depth: one that is given, or the noise's."""
     if isinstance(call.coins, torch.Tensor):
         return lambda node, depth: call.coins[b, node]
-    request = torch.tensor([b], device=call.draft_tokens.device)
+    request = torch.tensor([b], device=call.draft_tokens.device, dtype=torch.int64)
     return lambda node, depth: noise.coins(noise.at(whose, request, depth), noise.COIN, node)[0].float()
 
 
@@ -113,6 +113,6 @@ def drawn(rows, tried, whose, depth):
     empty = (rest == 0).all(dim=-1)
     some = torch.tensor([len(tokens) > 0 for tokens in tried], dtype=torch.bool, device=rows.device)
     status |= (empty & some).int() * Status.EMPTY_RESIDUAL
-    now = noise.at(whose, torch.arange(len(rows), device=rows.device), depth)
+    now = noise.at(whose, torch.arange(len(rows), device=rows.device, dtype=torch.int64), depth)
     arrivals = noise.arrivals(now, noise.RESIDUAL, rows.shape[-1])
     return laws.draw(torch.where(empty.unsqueeze(-1), whole, rest), arrivals), status

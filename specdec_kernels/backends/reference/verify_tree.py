@@ -23,17 +23,17 @@ def verify_tree(call):
     draft_tokens = call.draft_tokens[who.live].long()
     parents = call.parents.expand(batch, nodes)[who.live].long()
     rejection, certain = call.method == "rejection", target_law.temperature == 0
-    stray = (parents < -1) | (parents >= torch.arange(nodes, device=device))
+    stray = (parents < -1) | (parents >= torch.arange(nodes, device=device, dtype=torch.int64))
 
     count = len(who.live)
-    tokens, path = torch.full((2, count, width), -1, device=device)
+    tokens, path = torch.full((2, count, width), -1, device=device, dtype=torch.int64)
     edits = Edits(call, who, call.target)
     bad = bad_temperature | stray.any(dim=1) | edits.bad
     if call.draft is not None:
         bad |= bad_draft_temperature
     status = bad.int() * Status.PARAMETER
     if call.method in ("traversal", "paths"):
-        places = who.live.unsqueeze(-1) * nodes + torch.arange(nodes, device=device)
+        places = who.live.unsqueeze(-1) * nodes + torch.arange(nodes, device=device, dtype=torch.int64)
         draft = None if call.draft is None else call.draft[who.entry]
         drafts = traversal.Trees(
             torch.where(stray, -1, parents), draft_tokens, call.target[who.live], places, draft, call.draft_map,
@@ -79,7 +79,7 @@ def verify_tree(call):
         drafted = (tries[some] > 0) & ~certain[some]
         status[some] |= pair_at(some).unfit(drafted, glance, x).int() * Status.NON_FINITE
 
-    everyone = torch.arange(count, device=device)
+    everyone = torch.arange(count, device=device, dtype=torch.int64)
     arrive(everyone)
     for child in range(1, nodes):
         x = draft_tokens[:, child]
