@@ -55,7 +55,7 @@ FAULTS = {
     ),
     "engines, vLLM V1: noise that drafts do not share": Fault(
         "specdec_kernels/engines/_vllm_v1.py",
-        "nonce=ours.TARGET if races else nonce",
+        "nonce=TARGET if races else nonce",
         "nonce=nonce",
         "tests/engines/test_vllm_v1_plugin.py",
     ),
@@ -67,8 +67,8 @@ FAULTS = {
     ),
     "engines, vLLM V1: filters of the draft alone": Fault(
         "specdec_kernels/engines/_vllm_v1.py",
-        "sampling=laws.sampling, seed=laws.seeds, nonce=ours.TARGET, out",
-        "sampling=Sampling(laws.sampling.temperature), seed=laws.seeds, nonce=ours.TARGET, out",
+        "sampling=laws.sampling, seed=laws.seeds, nonce=TARGET, out",
+        "sampling=Sampling(laws.sampling.temperature), seed=laws.seeds, nonce=TARGET, out",
         "tests/engines/test_vllm_v1_plugin.py",
     ),
     "engines, vLLM: numbers of the first slots": Fault(

@@ -3,24 +3,27 @@
 import torch
 
 from specdec_kernels.backends.reference import trees
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def build_tree(call):
+def build_tree(call: "typed.BuildTree"):
     """Node by node: its parent, its ancestors, its row of the mask."""
     requests, nodes = call.node_index.shape
     lengths = trees.prefix_lens(call.prefix_len, requests, most=2**63 - 1 - nodes)
     begin = 0  # of a request's full mask
     for b, (groups, selected) in enumerate(zip(call.parent_list.tolist(), call.selected.tolist(), strict=True)):
         parents = [-1] + [parent_of(i + 1, groups, selected, call.topk) for i in range(nodes - 1)]
-        (prefix, bad), rows, positions = lengths[b], [], []
+        (prefix, bad), positions = lengths[b], []
+        rows: list[list[int]] = []
         for node, parent in enumerate(parents):
             rows.append([0] * nodes if parent < 0 else rows[parent][:])
             rows[node][node] = 1
             positions.append(prefix + sum(rows[node]) - 1)
         bad |= -1 in parents[1:]
         for node, row in enumerate(rows):
-            written, at = row, (b * nodes + node) * nodes
+            written: list[int] | bytes = row
+            at = (b * nodes + node) * nodes
             if call.layout == "bits":
                 size = 4 if nodes > 16 else 2 if nodes > 8 else 1
                 written = sum(bit << j for j, bit in enumerate(row)).to_bytes(size, "little")

@@ -3,10 +3,11 @@
 import torch
 
 from specdec_kernels.backends.reference import noise
+from specdec_kernels.calls import typed
 from specdec_kernels.calls.values import Noise
 
 
-def coin(call):
+def coin(call: "typed.Coin"):
     """A coin for each place, from the first word of its counter."""
     *whose, index = (
         torch.as_tensor(value, dtype=torch.int64, device=call.coins.device).expand(call.coins.shape)

@@ -2,10 +2,11 @@
 
 from itertools import pairwise
 
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def compact_kv(call):
+def compact_kv(call: "typed.CompactKv"):
     """Copy slots prefix_len + path[d] to prefix_len + d, all of them read before any is written."""
     caches, path, prefix_len, block_table, status = call
     size = min((cache.shape[2] for cache in caches), default=2**63 if block_table is None else 1)
@@ -21,8 +22,8 @@ def compact_kv(call):
         page = block_table[b, column].item()
         return (page, slot) if 0 <= page < pages else None
 
-    prefix_len = prefix_len.expand(len(path)).tolist() if hasattr(prefix_len, "expand") else [prefix_len] * len(path)
-    for b, (nodes, prefix) in enumerate(zip(path.tolist(), prefix_len, strict=True)):
+    lengths = prefix_len.expand(len(path)).tolist() if hasattr(prefix_len, "expand") else [prefix_len] * len(path)
+    for b, (nodes, prefix) in enumerate(zip(path.tolist(), lengths, strict=True)):
         nodes = nodes[: nodes.index(-1)] if -1 in nodes else nodes
         good = [
             prefix >= 0 and node > before and None not in (place(b, prefix + node), place(b, prefix + d))

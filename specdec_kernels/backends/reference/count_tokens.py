@@ -1,15 +1,16 @@
 """Counting tokens into the record of a request."""
 
 from specdec_kernels.backends.reference.edits import MOST, bits
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def count_tokens(call):
+def count_tokens(call: "typed.CountTokens"):
     """Set the bits of each request's first tokens, and add one to the count of each; a count without a bit is 0."""
     slots, words = call.tokens.shape[1], call.mask.shape[1]
     vocabulary = 32 * words if call.counts is None else call.counts.shape[1]
     for b, tokens in enumerate(call.tokens.tolist()):
-        num = int(call.num[b]) if hasattr(call.num, "shape") else call.num
+        num = call.num if isinstance(call.num, int) else int(call.num[b])
         call.status[b] = (not 0 <= num <= slots) * Status.PARAMETER
         seen = bits(call.mask[b], vocabulary).tolist()
         for token in tokens[: min(max(num, 0), slots)]:

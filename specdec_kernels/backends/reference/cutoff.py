@@ -4,10 +4,11 @@ import torch
 
 from specdec_kernels.backends.reference import laws, requests
 from specdec_kernels.backends.reference.edits import Edits
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def cutoff(call):
+def cutoff(call: "typed.Cutoff"):
     """Value, id, count and mass of what is kept of each row."""
     batch, inner, _ = call.rows.shape
     who = requests.of(call, batch, call.rows.device, inner=(inner,))

@@ -15,7 +15,7 @@ class Cut(NamedTuple):
     kept: np.ndarray
     value: float
     last: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuples have a method of this name
     mass: int
     max: float
 

@@ -34,7 +34,7 @@ def decoded(law, who):
 
 def at(law, requests):
     """The law of some requests."""
-    return Law(law.space, *(x[requests] if isinstance(x, torch.Tensor) else x for x in law[1:]))
+    return law._replace(**{name: x[requests] for name, x in law._asdict().items() if isinstance(x, torch.Tensor)})
 
 
 def draft_probs(value):
@@ -93,8 +93,8 @@ def cuts(values, law):
     numbers = [x.cpu().numpy() if isinstance(x, torch.Tensor) else x for x in law[1:5]]
     numbers = [np.broadcast_to(x, law.temperature.shape).ravel() for x in numbers]
     return [
-        filters.cut(row, *own, law.rules) if temperature > 0 else filters.argmax(row)
-        for row, temperature, *own in zip(rows, *numbers, strict=True)
+        filters.cut(row, top_k, top_p, min_p, law.rules) if temperature > 0 else filters.argmax(row)
+        for row, temperature, top_k, top_p, min_p in zip(rows, *numbers, strict=True)
     ]
 
 
@@ -106,9 +106,9 @@ def kept(values, law, edited=False):
     some = values > -torch.inf if edited else torch.ones_like(values, dtype=torch.bool)
     if not filters_of(law):
         return some
-    found = [torch.from_numpy(cut.kept) for cut in cuts(values, law)]
-    found = torch.stack(found) if found else torch.ones(0, dtype=torch.bool, device="cpu")
-    return some & (found.view(values.shape).to(values.device) | (law.temperature == 0).unsqueeze(-1))
+    rows = [torch.from_numpy(cut.kept) for cut in cuts(values, law)]
+    every = torch.stack(rows) if rows else torch.ones(0, dtype=torch.bool, device="cpu")
+    return some & (every.view(values.shape).to(values.device) | (law.temperature == 0).unsqueeze(-1))
 
 
 def probabilities(values, law):

@@ -4,10 +4,11 @@ import torch
 
 from specdec_kernels.backends.reference import laws, requests
 from specdec_kernels.backends.reference.edits import Edits
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def logprobs(call):
+def logprobs(call: "typed.Logprobs"):
     """log softmax over the tokens kept, how many of them are as large, and the largest of all."""
     batch, inner, vocabulary = call.rows.shape
     who = requests.of(call, batch, call.rows.device, inner=(inner,))

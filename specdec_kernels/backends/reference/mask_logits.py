@@ -3,9 +3,10 @@
 import torch
 
 from specdec_kernels.backends.reference import laws
+from specdec_kernels.calls import typed
 
 
-def mask_logits(call):
+def mask_logits(call: "typed.MaskLogits"):
     """Tokens behind the last one kept get -inf; NaN stays."""
     shape = call.rows.shape[:2]
     temperature = call.temperature

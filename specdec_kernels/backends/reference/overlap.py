@@ -5,10 +5,11 @@ import torch
 from specdec_kernels._constants import LEAST_LOG_PROB
 from specdec_kernels.backends.reference import laws
 from specdec_kernels.backends.reference.residual import sides
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def overlap(call):
+def overlap(call: "typed.Overlap"):
     """sum min(p, q), total variation, KL(p || q) and sum p q / (p + q) of each pair of rows."""
     who, target, draft, status = sides(call)
     p, log_p = laws.probabilities(*target), laws.log_probabilities(*target)

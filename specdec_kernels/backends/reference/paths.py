@@ -52,7 +52,7 @@ def chain_to(leaf, request):
     if not -1 <= leaf < len(request.parents):
         request.status |= Status.PARAMETER
         leaf = -1
-    chain = []
+    chain: list[int] = []
     while leaf > 0:
         chain.insert(0, leaf)
         leaf = request.parents[leaf]

@@ -4,6 +4,7 @@ import torch
 
 from specdec_kernels.backends.reference import laws, noise, requests
 from specdec_kernels.backends.reference.edits import Edits
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
@@ -28,7 +29,7 @@ def tokens_of(columns, call):
     return torch.where(columns < 0, -1, tokens)
 
 
-def race_sample(call):
+def race_sample(call: "typed.RaceSample"):
     """argmin over tokens of arrival / p, the lowest token on ties; 0 in a row without weight."""
     who, scores, status = race(call)
     best, columns = scores.max(dim=-1)

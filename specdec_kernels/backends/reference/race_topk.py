@@ -3,10 +3,11 @@
 import torch
 
 from specdec_kernels.backends.reference.race_sample import race, tokens_of
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def race_topk(call):
+def race_topk(call: "typed.RaceTopk"):
     """The k smallest arrivals / q in order, lower tokens first on ties; -1 once no weight is left."""
     who, scores, status = race(call)
     k = call.tokens.shape[-1]

@@ -4,6 +4,7 @@ import torch
 
 from specdec_kernels.backends.reference import laws, requests
 from specdec_kernels.backends.reference.edits import Edits
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
@@ -21,7 +22,7 @@ def sides(call):
     return who, (target, target_law), (draft, draft_law), status
 
 
-def residual(call):
+def residual(call: "typed.Residual"):
     """norm((p - a q)+), and the mass sum (p - a q)+: how probable it is that a token is drawn from it.
 
     If nothing is left: p and 0.

@@ -2,8 +2,10 @@
 
 import torch
 
+from specdec_kernels.calls import typed
 
-def store_rows(call):
+
+def store_rows(call: "typed.StoreRows"):
     """Row by row, where slot and column are in range."""
     rows, cache = call.rows[:, 0], call.cache
     column = torch.as_tensor(call.column, dtype=torch.int64, device=rows.device).expand(len(rows), 1)

@@ -49,7 +49,7 @@ def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, 
     parents, drafted = drafts.parents.tolist(), drafts.tokens.tolist()
     for b in range(count):
         request = Request(
-            parents[b], drafted[b], [Rows(*(None if part is None else part[b] for part in row)) for row in rows],
+            parents[b], drafted[b], [Rows._make(None if part is None else part[b] for part in row) for row in rows],
             [0.0] + [coin[b] for coin in coins], drafts.draft is None, drafts.replacement, drafts.width - 1,
         )  # fmt: skip
         accepted, law = walk(request, b) if walk else request.traverse()
@@ -106,7 +106,7 @@ def rows_at(node, drafts, target_law, draft_law, edits, said):
         odd_values = laws.widened(laws.non_finite(draft, draft_law.space), *wide)
         odd |= odd_tokens(odd_values, unfit_draft, draft_law) & sampled.unsqueeze(-1)
     found = (p, q, sampled, unfit_target, unfit_draft, odd, bad)
-    return Rows(*(None if part is None else part.cpu().numpy() for part in found))
+    return Rows._make(None if part is None else part.cpu().numpy() for part in found)
 
 
 def odd_tokens(odd_values, unfit, law):

@@ -3,10 +3,11 @@
 import torch
 
 from specdec_kernels.backends.reference import trees
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def tree_mask(call):
+def tree_mask(call: "typed.TreeMask"):
     """Slots of the prefix, of the ancestors and of the node itself; node j lies in slot prefix_len + j."""
     parents, prefix_len, columns, mask, status = call
     requests, nodes = mask.shape[:2]

@@ -2,10 +2,11 @@
 
 import torch
 
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def tree_parents(call):
+def tree_parents(call: "typed.TreeParents"):
     """From the root down: the children of a node are its first child, that one's next sibling, and so on."""
     links = zip(call.first_child.tolist(), call.next_sibling.tolist(), strict=True)
     for b, (first_child, next_sibling) in enumerate(links):

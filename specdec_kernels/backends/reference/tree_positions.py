@@ -3,10 +3,11 @@
 import torch
 
 from specdec_kernels.backends.reference import trees
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def tree_positions(call):
+def tree_positions(call: "typed.TreePositions"):
     """prefix_len + depth; the root and absent nodes have depth 0."""
     parents, prefix_len, positions, status = call
     requests, nodes = positions.shape
@@ -14,7 +15,7 @@ def tree_positions(call):
     for b, entries in enumerate(parents.expand(requests, nodes).tolist()):
         tree, bad = trees.parents_of(entries)
         prefix, bad_prefix = lengths[b]
-        depths = []
+        depths: list[int] = []
         for parent in tree:
             depths.append(0 if parent is None else depths[parent] + 1)
         positions[b] = prefix + torch.tensor(depths, dtype=torch.int64, device="cpu")

@@ -3,10 +3,11 @@
 import torch
 
 from specdec_kernels.backends.reference import form, laws, noise, requests
+from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def verify_links(call):
+def verify_links(call: "typed.VerifyLinks"):
     """From the root to the first child accepted, as long as there is one; then one token more."""
     (batch, width), device = form.shape_of(call), call.draft_tokens.device
     who = requests.Requests(None, batch, batch, device)
@@ -27,6 +28,7 @@ def verify_links(call):
     everyone = torch.arange(batch, device=device, dtype=torch.int64)
     last = path[everyone, depth]
     if call.target is None:
+        assert call.target_tokens is not None  # the op has either
         tokens[everyone, depth] = call.target_tokens[everyone, last].long()
     else:
         tokens[everyone, depth], found = drawn(call.target[everyone, last], tried, whose, depth)
@@ -91,7 +93,7 @@ def walk(tree, accepts, width):
     """(the path's nodes, the tokens that were tried at the last one)."""
     nodes = [0]
     while True:
-        tried = []
+        tried: list[int] = []
         for child in tree.children(nodes[-1]):
             if len(nodes) == width:
                 tree.status |= Status.PARAMETER

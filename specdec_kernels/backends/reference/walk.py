@@ -1,0 +1,187 @@
+"""Rejection and races on trees of drafts, node by node, all requests at once. A chain is a tree of one child a node."""
+
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.backends.reference import laws, noise
+from specdec_kernels.calls.values import Law
+from specdec_kernels.status import Status
+
+
+class Slots(NamedTuple):
+    """What a chain's nodes have beside those of a tree, [n, N]."""
+
+    follows: torch.Tensor  # bool: whether a draft may follow the node
+    share: torch.Tensor  # float64: the probability that one does
+    bad_share: torch.Tensor  # bool: that was no probability
+    given: torch.Tensor  # bool: the node's token comes with the call, and its row is not read
+    epsilon: torch.Tensor  # float64 [n]
+
+
+class Pair(NamedTuple):
+    """Rows of the target and, if there is one, of the draft, and how they become laws."""
+
+    target: torch.Tensor
+    target_law: Law
+    edited: bool  # whether the target's rows are edited ones
+    draft: torch.Tensor | None = None
+    draft_law: Law | None = None
+    draft_map: torch.Tensor | None = None
+
+    def p(self):
+        return laws.probabilities(self.target, self.target_law)
+
+    def q(self):
+        """Over the target's vocabulary."""
+        return laws.widened(laws.probabilities(self.draft, self.draft_law), self.target.shape[-1], self.draft_map)
+
+    def kept(self, x):
+        """Whether the target's filters and edits keep token x."""
+        return laws.kept(self.target, self.target_law, self.edited).gather(-1, x.unsqueeze(-1)).squeeze(-1)
+
+    def unfit(self, drafted, glance, x):
+        """Which pairs have a row that was read and is no law; the draft's rows are read where ``drafted``.
+
+        ``glance``: of rows of probabilities only token x was read. An argmax reads a whole row.
+        """
+        target = unfit_where_read(self.target, self.target_law, glance, x)
+        if self.draft is None:
+            return target
+        column = laws.columns(x, self.draft.shape[-1], self.target.shape[-1], self.draft_map)
+        return target | drafted & unfit_where_read(self.draft, self.draft_law, glance, column)
+
+
+def unfit_where_read(rows, law, glance, column):
+    """Which rows hold an impossible value: looked for in this column (-1: none) at a ``glance``, else everywhere."""
+    at = column.clamp(min=0).unsqueeze(-1)
+    glanced = laws.non_finite(rows.gather(-1, at), law.space).squeeze(-1) & (column >= 0)
+    return torch.where(glance & (law.space == "probs") & (law.temperature > 0), glanced, laws.unfit(rows, law.space))
+
+
+def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
+    """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of ``traversal.Trees``.
+
+    From the root to the first child accepted, as long as there is one; then one token more. Children come after their
+    parents and in the order in which they are tried, so one pass over the nodes is the walk. A child x is accepted iff
+    ``u h q(x) < p(x) + epsilon``; a refused one leaves ``norm((p - h q)+)``. h and epsilon are those of ``slots``.
+    """
+    (count, nodes), vocabulary, device = drafts.tokens.shape, drafts.target.shape[-1], drafts.target.device
+    everyone, certain = torch.arange(count, device=device, dtype=torch.int64), target_law.temperature == 0
+    tokens, path = torch.full((2, count, drafts.width), -1, device=device, dtype=torch.int64)
+    node, depth, tries, status = torch.zeros(4, count, dtype=torch.int64, device=device)
+    # The laws p^m and h q^m at each request's node, and the tokens tried there.
+    p, q = torch.zeros(2, count, vocabulary, dtype=torch.float64, device=device)
+    tried = torch.zeros(count, vocabulary, dtype=torch.bool, device=device)
+
+    def now(some):
+        return noise.at(whose, some, depth[some])
+
+    def pair_at(some):
+        """The rows at their nodes."""
+        place = some, node[some]
+        target, bad = edits.rows_at(drafts.target[place], some, drafts.places[place])
+        status[some] |= bad.int() * Status.PARAMETER
+        law = laws.at(target_law, some)
+        if drafts.draft is None:
+            return Pair(target, law, edits.on)
+        return Pair(target, law, edits.on, drafts.draft[place], laws.at(draft_law, some), drafts.draft_map)
+
+    def with_row(some):
+        """Those whose node has a row of its own."""
+        return some if slots is None else some[~slots.given[some, node[some]]]
+
+    def arrive(some):
+        path[some, depth[some]] = node[some]
+        tries[some], tried[some] = 0, False
+        some = with_row(some)
+        pair = pair_at(some)
+        if race:
+            # With p one-hot on the race's winner, the walk accepts or emits just that token.
+            winner, flags = race_step(pair.target, pair.target_law, now(some))
+            p[some], q[some] = one_hot(winner, vocabulary), 0.0
+            status[some] |= flags
+            return
+        p[some], q[some] = pair.p(), 0.0
+        if drafts.draft is not None:
+            q[some] = torch.where(certain[some].unsqueeze(-1), 0.0, pair.q())
+        if slots is not None:
+            place = some, node[some]
+            drawn = slots.follows[place] & ~certain[some]
+            q[some] *= (slots.share[place] * drawn).unsqueeze(-1)
+            status[some] |= (slots.bad_share[place] & drawn).int() * Status.PARAMETER
+
+    def read(some, x, glance):
+        """Set the status of what a trial or a draw reads of the node's pair of rows: only token x where ``glance``."""
+        drafted = (tries[some] > 0) & ~certain[some]
+        status[some] |= pair_at(some).unfit(drafted, glance, x).int() * Status.NON_FINITE
+
+    def accepts(some, x, valid, coin):
+        p_x, q_x = (law[some].gather(-1, x.unsqueeze(-1)).squeeze(-1) for law in (p, q))
+        # A token without weight in the draft's law was not drawn from it. A race and an argmax have none.
+        drawn_from_q = valid if race else (q_x > 0) | certain[some]
+        if slots is not None and bool(slots.epsilon.any()) and len(some):
+            p_x = p_x + torch.where(~certain[some] & pair_at(some).kept(x), slots.epsilon[some], 0.0)
+        return valid & drawn_from_q & (coin * q_x < p_x)
+
+    arrive(everyone)
+    for child in range(1, nodes):
+        x = drafts.tokens[:, child]
+        here = (drafts.parents[:, child] == node) & (x != -1)
+        no_room = here & (depth == drafts.width - 1)
+        valid = (x >= 0) & (x < vocabulary)
+        x = torch.where(valid, x, 0)
+        status |= no_room.int() * Status.PARAMETER | (here & ~no_room & ~valid).int() * Status.TOKEN_RANGE
+        if drafts.draft is None or not drafts.replacement:
+            here = here & ~(valid & tried.gather(-1, x.unsqueeze(-1)).squeeze(-1))
+
+        some = (here & ~no_room).nonzero().squeeze(-1)
+        x, valid = x[some], valid[some]
+        at_x = x.unsqueeze(-1)
+        tries[some] += 1
+        tried[some] = tried[some].scatter(-1, at_x, valid.unsqueeze(-1) | tried[some].gather(-1, at_x))
+        if not race:
+            read(some, x, glance=(tries[some] == 1) | (drafts.draft is None))
+            if drafts.draft is None:
+                q[some] = one_hot(x, vocabulary) * (valid & ~certain[some]).unsqueeze(-1)
+        accepted = accepts(some, x, valid, noise.coins(now(some), noise.COIN, child - 1))
+        refused = some[~accepted]
+        p[refused] = normalised((p[refused] - q[refused]).clamp(min=0.0))
+        if not drafts.replacement:
+            q[refused] = normalised(torch.where(tried[refused], 0.0, q[refused]))
+
+        some, x = some[accepted], x[accepted]
+        tokens[some, depth[some]] = x
+        node[some], depth[some] = child, depth[some] + 1
+        edits.count(some, x)
+        arrive(some)
+
+    some = with_row(everyone)
+    if slots is not None and drafts.draft is not None and not race:  # nothing was drafted where something could be
+        place = everyone, node
+        undrafted = slots.follows[place] & (slots.share[place] < 1) & (tries == 0) & ~certain
+        tries[undrafted], p[undrafted] = 1, normalised((p[undrafted] - q[undrafted]).clamp(min=0.0))
+    if not race:
+        read(some, torch.zeros_like(some), glance=torch.zeros_like(some, dtype=torch.bool))
+    empty = (p[some] == 0).all(dim=-1)
+    weights = torch.where(empty.unsqueeze(-1), pair_at(some).p(), p[some])
+    status[some] |= (empty & (tries[some] > 0)).int() * Status.EMPTY_RESIDUAL
+    tokens[some, depth[some]] = laws.draw(weights, noise.arrivals(now(some), noise.RESIDUAL, vocabulary))
+    return tokens, path, depth, status
+
+
+def race_step(rows, law, now):
+    """The target's own winner of the race in which the draft took part, and status bits."""
+    arrivals = noise.arrivals(now, noise.RACE, rows.shape[-1])
+    token = laws.scores(laws.log_weights(rows, law), arrivals, law.temperature).argmax(dim=-1)
+    return token, laws.unfit(rows, law.space).int() * Status.NON_FINITE
+
+
+def one_hot(token, vocabulary):
+    return torch.nn.functional.one_hot(token, vocabulary).double()
+
+
+def normalised(weights):
+    """Weights divided by their sum; all zero if they have none."""
+    weights = torch.where(weights < laws.SMALLEST, 0.0, weights)
+    return weights / weights.sum(dim=-1, keepdim=True).clamp(min=laws.SMALLEST)
