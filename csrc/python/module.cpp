@@ -20,14 +20,15 @@ using namespace specdec::python;
 
 namespace {
 
-// The Python function that returns how many threads an op may use.
+// The Python function that returns how many threads an op may use; and what one number, which nobody asked for, means.
 PyObject* threads_function = nullptr;
+long threads_unasked = 0, threads_by_default = 0;
 
 int threads() {
   if (!threads_function) return 1;
   const long number = PyLong_AsLong(Ref(PyObject_CallNoArgs(threads_function)).get());
   if (number == -1 && PyErr_Occurred()) throw Raised();
-  return static_cast<int>(number);
+  return static_cast<int>(number == threads_unasked ? threads_by_default : number);
 }
 
 using Function = int (*)(const void* params, int threads);
@@ -123,7 +124,10 @@ PYBIND11_MODULE(_C, m) {
   m.def("isa", &cpu::isa);
   m.def("set_isa", &cpu::set_isa);
   m.def("weighed_rows", &cpu::weighed_rows);
-  m.def("use_threads", [](py::object function) { threads_function = function.release().ptr(); });
+  m.def("use_threads", [](py::object function, long unasked, long by_default) {
+    threads_function = function.release().ptr();
+    threads_unasked = unasked, threads_by_default = by_default;
+  });
   bind_trees(m);
   bind_lists(m);
   bind_maths(m.def_submodule("maths"));

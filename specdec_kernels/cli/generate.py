@@ -171,24 +171,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the text; 0. What ends it early is raised after what there is was reported."""
+    from specdec_kernels.cli.threads import quickest
+
     check_arguments(args)
     conversations = conversations_of(args) if args.chat else []
     prompts = [] if args.chat else prompts_of(args)
     rank = rank_of(args)
     target, drafter = models_of(args)
-    if args.tensor_parallel > 1:
-        target = with_split_head(args, target)
+    draft = getattr(drafter, "language_model", None)
+    with contextlib.ExitStack() as ended:
+        args.threads = ended.enter_context(quickest([target] if draft is None else [target, draft]))
+        if rank > 0:  # one rank speaks for all
+            ended.enter_context(contextlib.redirect_stdout(ended.enter_context(Path(os.devnull).open("w"))))
+        if args.tensor_parallel > 1:
+            target = with_split_head(args, target)
+        return write(writer_of(args, target, drafter, conversations, prompts), args, conversations, prompts, rank == 0)
+
+
+def writer_of(
+    args: argparse.Namespace, target: LanguageModel, drafter: Drafter | None, conversations: Sequence[Messages],
+    prompts: Sequence[str],
+) -> Writer:  # fmt: skip
+    """What writes as the arguments say."""
     how = dict(method=args.method, replacement=args.replacement, sampling=sampling_of(args),
                edits=edits_of(args), max_new_tokens=args.max_new_tokens)  # fmt: skip
     calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
     args.acceptance = acceptance_of(args, target, drafter, calibration, how)
     how |= dict(policy=tree_policy_of(args) if args.tree or args.paths else policy_of(args, drafter), stop=args.stop,
                logprobs=args.logprobs)  # fmt: skip
-    writer = Writer(target, drafter, args, how)
-    with contextlib.ExitStack() as ended:
-        if rank > 0:  # one rank speaks for all
-            ended.enter_context(contextlib.redirect_stdout(ended.enter_context(Path(os.devnull).open("w"))))
-        return write(writer, args, conversations, prompts, rank == 0)
+    return Writer(target, drafter, args, how)
 
 
 def write(
@@ -286,7 +297,8 @@ class Writer:
                 print(json.dumps(report(generation, self.args, self.seconds)))
         else:
             print(end="\n" if self.cut else "")
-            print(summary(self.generations, self.seconds), file=sys.stdout if self.args.show else sys.stderr)
+            threads = self.args.threads if self.target.device.type == "cpu" else None
+            print(summary(self.generations, self.seconds, threads), file=sys.stdout if self.args.show else sys.stderr)
 
 
 def check_arguments(args: argparse.Namespace) -> None:

@@ -110,6 +110,7 @@ def report(generation: Generation, args: argparse.Namespace, elapsed: float) -> 
         "tokens": generation.tokens, "text": generation.text, "finish": generation.finish,
         "target_calls": generation.target_calls, "drafted": generation.drafted, "accepted": generation.accepted,
         "acceptance": generation.acceptance, "tokens_per_call": generation.tokens_per_call, "status": generation.status,
+        "threads": args.threads,
         "timings": generation.seconds | {"total": elapsed, "tokens_per_second": len(generation.tokens) / elapsed},
     }  # fmt: skip
 
@@ -138,20 +139,21 @@ def tree_report(generation: Generation, args: argparse.Namespace) -> dict[str, A
     }  # fmt: skip
 
 
-def summary(generations: Sequence[Generation], elapsed: float) -> str:
-    """One line of statistics over all prompts."""
+def summary(generations: Sequence[Generation], elapsed: float, threads: int | None) -> str:
+    """One line of statistics over all prompts; with the threads of a CPU."""
     tokens = sum(len(generation.tokens) for generation in generations)
     calls = sum(generation.target_calls for generation in generations)
     tested = sum(entry.tested for generation in generations for entry in generation.rounds)
     accepted = sum(generation.accepted for generation in generations)
     status = {entry.status for generation in generations for entry in generation.rounds} - {0}
     warning = f"; verifier status {', '.join(map(str, sorted(status)))}" if status else ""
+    on = f" on {threads} thread{'s' * (threads > 1)}" if threads else ""
     drafting = f", {accepted} of {tested} tested drafts accepted ({accepted / tested:.2f})" if tested else ""
     if any(entry.tree for generation in generations for entry in generation.rounds):
         drafting += f", by child {children(generations)}"
     return (
         f"{tokens} tokens, {calls} target calls ({tokens / max(calls, 1):.2f} tokens a call){drafting}, "
-        f"{elapsed:.2f} s ({tokens / elapsed:.0f} tokens/s){warning}"
+        f"{elapsed:.2f} s ({tokens / elapsed:.0f} tokens/s{on}){warning}"
     )
 
 

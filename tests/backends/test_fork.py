@@ -1,4 +1,4 @@
-"""A forked child has none of its parent's threads: its calls start their own."""
+"""A forked child has none of its parent's threads: its calls start their own. And threads that nobody asked for."""
 
 import subprocess
 import sys
@@ -7,13 +7,20 @@ CHILD = """
 import os, signal, time
 import torch
 import specdec_kernels as sd
+from specdec_kernels.backends import cpu
 
 torch.set_num_threads(2)
 rows, seeds = torch.randn(64, 50_000), torch.arange(64)
 rows.exp().sum()  # torch's threads, too, are there before the fork
 calls = lambda: sd.race_sample(rows, seed=seeds, position=1).tolist()
 threads = lambda: len(os.listdir("/proc/self/task"))
-expected = calls()
+before = threads()
+cpu._C.use_threads(torch.get_num_threads, 2, 1)  # two threads that nobody asked for count as one
+expected = [calls() for _ in range(50)][0]
+assert threads() == before
+cpu._C.use_threads(torch.get_num_threads, 3, 1)
+while threads() == before:
+    assert calls() == expected
 if os.fork() == 0:
     signal.alarm(60)
     assert threads() == 1

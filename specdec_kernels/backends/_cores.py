@@ -1,0 +1,55 @@
+"""How many threads a process may use by default: a container's quota of time is often less than the cores it sees."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+ASKED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # whoever sets one of these gets it
+
+
+def asked() -> bool:
+    """Whether the environment says how many threads to use."""
+    return any(os.environ.get(name) for name in ASKED)
+
+
+def threads() -> int:
+    """torch's number of threads, but no more than cores whose time the process may use, if nobody asked for more."""
+    most = torch.get_num_threads()
+    return most if asked() else max(1, math.ceil(min(most, quota())))
+
+
+def quota(root: Path = Path("/")) -> float:
+    """How many cores' time the cgroups of this process allow; infinite without a limit."""
+    return min(limits(root), default=math.inf)
+
+
+def limits(root: Path) -> Iterator[float]:
+    """The limit of each cgroup that this process is in, and of those around it. Version 2 and version 1."""
+    try:
+        groups = (root / "proc/self/cgroup").read_text().split("\n")
+    except (OSError, UnicodeDecodeError):  # not Linux
+        return
+    for _, controllers, path in (group.split(":", 2) for group in groups if group.count(":") > 1):
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for mount in ("", "cpu", controllers):
+            place = root / "sys/fs/cgroup" / mount
+            for folder in ("", *(part for part in Path(path).parts if part not in ("/", ".."))):
+                place /= folder
+                yield from limit(place)
+
+
+def limit(group: Path) -> Iterator[float]:
+    """What one cgroup allows, if it has a limit."""
+    for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+        try:
+            quota, period = map(int, " ".join((group / name).read_text() for name in files).split())
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+        if quota > 0 and period > 0:
+            yield quota / period

@@ -1,0 +1,67 @@
+"""Which number of threads a small model's forwards take less time with, on this machine and now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from specdec_kernels.backends import _cores
+
+if TYPE_CHECKING:
+    from specdec_kernels.generate import LanguageModel
+
+SMALL = 200_000_000  # parameters. Larger models gain by threads, and one forward on one thread takes long
+TURNS, CLEAR = 4, 2.0  # few forwards, and fewer where one number takes so many times as long
+LENGTH = 5  # tokens a forward, as a target reads of a round
+
+
+@contextmanager
+def quickest(models: Sequence[LanguageModel]) -> Iterator[int]:
+    """Let torch and our ops use as many threads as are quicker with these models in turn: one or all; how many.
+
+    OpenMP's threads, which torch has, wait for each other. Beside other work a forward of a small model takes many
+    times as long with them as without. Who sets `OMP_NUM_THREADS` has it.
+    """
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(choose(models, _cores.threads()))
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def choose(models: Sequence[LanguageModel], most: int) -> int:
+    """One thread, or the most."""
+    on_cpu = all(model.device.type == "cpu" for model in models)
+    if most == 1 or _cores.asked() or not on_cpu or sum(map(parameters, models)) > SMALL:
+        return most
+    try:
+        forwards(models, 1)  # what is made once is there then
+        one = all_of_them = 0.0
+        for _ in range(TURNS):
+            one += forwards(models, 1)
+            all_of_them += forwards(models, most)
+            if not 1 / CLEAR < all_of_them / one < CLEAR:
+                break
+    except Exception:  # a model that cannot do it is told of where it is used
+        return most
+    return 1 if one < all_of_them else most
+
+
+def parameters(model: LanguageModel) -> int:
+    return sum(weight.numel() for weight in model.model.parameters())
+
+
+def forwards(models: Sequence[LanguageModel], threads: int) -> float:
+    """Seconds of a forward of each."""
+    torch.set_num_threads(threads)
+    begun = time.perf_counter()
+    for model in models:
+        text = torch.arange(LENGTH, device=model.device)[None] % model.tokens_read
+        with torch.no_grad():
+            model.model(input_ids=text, use_cache=False)
+    return time.perf_counter() - begun
