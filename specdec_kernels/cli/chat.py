@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,8 @@ ROLES = ("system", "user", "assistant")
 Messages = list[dict[str, str]]
 
 
-def conversations_of(args: argparse.Namespace) -> list[Messages]:
+def conversations_of(args: argparse.Namespace, text_of_file: Callable[[Path], str]) -> list[Messages]:
     """The conversations of `--prompt` and `--prompt-file`; a file's name in .json says that it has several turns."""
-    from specdec_kernels.cli.generate import text_of_file
-
     found = [[{"role": "user", "content": prompt}] for prompt in args.prompt or []]
     for path in args.prompt_file or []:
         text = text_of_file(path)

@@ -174,7 +174,7 @@ def run(args: argparse.Namespace) -> int:
     from specdec_kernels.cli.threads import quickest
 
     check_arguments(args)
-    conversations = conversations_of(args) if args.chat else []
+    conversations = conversations_of(args, text_of_file) if args.chat else []
     prompts = [] if args.chat else prompts_of(args)
     rank = rank_of(args)
     target, drafter = models_of(args)

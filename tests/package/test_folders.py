@@ -2,6 +2,7 @@
 so with ops, backends and calls in Python; and an op has one file of its name in each place.
 """
 
+import ast
 import os
 import re
 from pathlib import Path
@@ -60,6 +61,37 @@ def imports(folder):
     for path in (ROOT / folder).rglob("*.py"):
         for module in re.findall(r"^ *from (specdec_kernels[\w.]*) import", path.read_text(), re.MULTILINE):
             yield path.relative_to(ROOT), module
+
+
+def named_by(tree):
+    """The modules that a module names where it imports, also in functions, and in ``import_module``; not for types."""
+    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    typed = {id(part) for node in branches if "TYPE_CHECKING" in ast.unparse(node.test) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typed:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+            yield from (place.value for place in node.args[:1] if isinstance(place, ast.Constant))
+
+
+def test_no_module_imports_one_that_imports_it():
+    modules = {}
+    for path in (ROOT / "specdec_kernels").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        modules[name] = set(named_by(ast.parse(path.read_text(encoding="utf-8"))))
+    above = {}  # a package that names its own parts, as __init__ does, makes no circle
+
+    def visit(name, path):
+        assert name not in path, f"a circle: {' -> '.join([*path[path.index(name) :], name])}"
+        if name not in above:
+            for other in modules[name] & modules.keys():
+                if not other.startswith(f"{name}.") and not name.startswith(f"{other}.") and other != name:
+                    visit(other, [*path, name])
+            above[name] = True
+
+    for name in modules:
+        visit(name, [])
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 Nothing is shared with the other backends: the noise, the laws and the rules are written here a second time, from the
 maths, and every token of a race is evaluated. Each module holds the op of its name; ``noise``, ``laws`` and
-``requests`` serve all, ``trees`` the ops on trees, ``traversal`` the rule that verifications of chains and trees share,
-``paths`` the one of several chains.
+``requests`` serve all, ``trees`` the ops on trees. Chains and trees share their rules: rejection and races in ``walk``,
+``traversal``, and ``paths``, the one of several chains.
 """
 
 import importlib
