@@ -54,7 +54,7 @@ def test_wheel_holds_the_whole_package_and_nothing_else(distribution):
     names = set(zipfile.ZipFile(distribution[0]).namelist())
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"specdec_kernels"}
-    expected = sources("specdec_kernels", "*.py", "py.typed", "*.safetensors", "*.json")
+    expected = sources("specdec_kernels", "*.py", "*.pyi", "py.typed", "*.safetensors", "*.json")
     expected |= {f"specdec_kernels/{name}" for name in sources("triton_kernels", "*.py")}
     headers = sources("csrc/include", "*.h", "*.cuh") | sources("csrc/cuda", "*.h", "*.cuh")
     expected |= {name.replace("csrc", "specdec_kernels", 1) for name in headers}
@@ -91,7 +91,7 @@ def test_unpacked_wheel_serves_engines_in_c_and_cuda(distribution, tmp_path):
 def test_sdist_holds_every_source(distribution):
     with tarfile.open(distribution[1]) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    expected = sources("specdec_kernels", "*.py", "py.typed", "*.safetensors", "*.json")
+    expected = sources("specdec_kernels", "*.py", "*.pyi", "py.typed", "*.safetensors", "*.json")
     expected |= sources("triton_kernels", "*.py") | sources("examples", "*.py", "*.c", "*.cpp")
     expected |= sources("csrc", "*.h", "*.cuh", "*.cpp", "*.cu")
     expected |= sources("tests", "*.py", "*.c", "*.cpp", "*.h", "*.cu")
