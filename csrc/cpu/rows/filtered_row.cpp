@@ -56,7 +56,7 @@ bool cut_by_bounds(LawRow& r, ScanFor goal, const LogSumExp& row_lse, CutBounds&
   r.most = cuts.most;
   const double share = static_cast<double>(r.filter.share) / Filter::kWhole, half = 0.5 * std::log(cuts.over);
   r.stats.lse = {row_lse.max, row_lse.log_sum + static_cast<float>(std::log(share) + half)};
-  r.error = log_sum_error(row_lse.max) + static_cast<float>(half) + kKeptError;
+  r.error = log_sum_error(row_lse.max) + static_cast<float>(half);
   r.knowledge = Knowledge::kBounds;
   return true;
 }

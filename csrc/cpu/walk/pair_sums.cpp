@@ -41,7 +41,7 @@ class Nearly : public Probabilities {
 };
 
 // What figures by `Nearly` are multiplied by to get the least and the largest that they may be. Each of them is off by
-// as much as their sum may be, and so may be the sum.
+// as much as their sum may be, and so may be the sum. Roundings are far below what log_sum_error leaves for them.
 Range factors(const LawRow& side) {
   const float error = log_sum_error(side.stats.lse.max) + (side.rough() ? side.error : 0.0f);
   return {1.0f - error, 1.0f + error * (1.0f + error)};  // of e^-error and e^error
@@ -176,8 +176,7 @@ struct Pair {
     all.least *= p.low, all.most *= p.high;
     const auto widened = [&](double low, double high) {
       const double units = target.row.vocab * kUnitError;
-      return Range{max(static_cast<float>(low * (1.0 - kSumError) - units), 0.0f),
-                   static_cast<float>(high * (1.0 + kSumError) + units)};
+      return Range{max(static_cast<float>(low - units), 0.0f), static_cast<float>(high + units)};
     };
     return {widened(all.least, all.most), widened(all.untried_mass * q.low, all.untried_mass * q.high),
             target.status | draft.status};
