@@ -18,7 +18,7 @@ VERIFY_LINKS = Op(
     draft_tokens=kinds.tokens("BN"),
     first_child=kinds.tokens("BN"),
     next_sibling=kinds.tokens("BN"),
-    tree_valid=kinds.Given((torch.bool,), "B", optional=True),
+    tree_valid=kinds.Given((torch.bool,), "B:c", optional=True),
     target=kinds.rows("BNV", optional=True),
     target_tokens=kinds.tokens("BN", optional=True),
     coins=kinds.floats("BN", optional=True),
@@ -75,7 +75,7 @@ def verify_links(
         int32 or int64 [B, N], -1 for none. Any links end, and no other request is ever read; nothing leads to the root.
         What several nodes link is a child of each.
     tree_valid : Tensor, optional
-        bool [B]: without it a tree is its root alone, and its links are not looked at.
+        bool [B], contiguous: without it a tree is its root alone, and its links are not looked at.
     coins : Tensor, optional
         float32 [B, N] in [0, 1]: one for the children of each node. Default: the noise's accept coin of index i for
         node i, at depth d that of position + d. So a chain gives what ``verify_chain`` gives without draft laws.

@@ -394,6 +394,11 @@ REFUSED = {
         ({"first_child": FIRST[None]}, ValueError, r"first_child: expected shape \[3, 7\]; got int64 \[1, 7\]"),
         ({"next_sibling": None}, TypeError, "next_sibling: expected a tensor of int32 or int64; got None"),
         ({"tree_valid": torch.ones(3)}, TypeError, "tree_valid: expected a tensor of bool; got float32"),
+        (
+            {"tree_valid": torch.ones(3, 2, dtype=torch.bool)[:, 0]},
+            ValueError,
+            r"tree_valid: expected a contiguous tensor; got strides \(2,\)",
+        ),
         ({"target": None}, TypeError, "target: expected a tensor of float32, bfloat16 or float16|target: expected a"),
         ({"target": ONE_TREE["target"][:, 1:]}, ValueError, r"target: expected shape \[3, 7, V\]; got float32 \[3, 6"),
         ({"coins": 0.5}, TypeError, "coins: expected a tensor of float32; got 0.5"),
