@@ -1,6 +1,6 @@
 /* Wrong calls of specdec.h's functions: each must return an error that names the mistake, and run nothing. With ON_GPU
  * the CUDA functions are called. Prints each call that did otherwise, and returns their number. */
-#include <specdec.h>
+#include <specdec_sharded.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -202,6 +202,17 @@ static specdec_build_tree_params build_tree(void) {
   return p;
 }
 
+/* More nodes than a word has bits. */
+static specdec_build_tree_params wide_tree(void) {
+  static int64_t room[B * 33];
+  static const int32_t candidates[32] = {0};
+  const specdec_output_i64 output = {room, 33, B, 33};
+  specdec_build_tree_params p = build_tree();
+  p.positions = p.index = p.first_child = p.next_sibling = output;
+  p.selected = some_tokens(candidates, 1, 32);
+  return p;
+}
+
 static specdec_tree_parents_params tree_parents(void) {
   static int32_t above[B * N], ranks[B * N];
   const specdec_output_i32 each[2] = {{above, N, B, N}, {ranks, N, B, N}};
@@ -282,6 +293,212 @@ static specdec_coin_params coin(void) {
   return p;
 }
 
+static specdec_path numbers(const int32_t* data, int64_t count, int64_t columns) {
+  const specdec_path x = {data, columns, count, columns};
+  return x;
+}
+
+static specdec_output_i32 i32s(int64_t count, int64_t columns) {
+  static int32_t room[B * N * 32];
+  const specdec_output_i32 x = {room, columns, count, columns};
+  return x;
+}
+
+static specdec_indices each(const int32_t* data, int64_t size) {
+  const specdec_indices x = {data, size};
+  return x;
+}
+
+static specdec_values values(int64_t size) {
+  const specdec_values x = {figures, size};
+  return x;
+}
+
+/* [A, R] = [B, 2] rows. */
+static specdec_cutoff_params cutoff(void) {
+  specdec_cutoff_params p;
+  memset(&p, 0, sizeof p);
+  p.rows = some_rows(2);
+  p.value = p.max = f32(2 * B, 1);
+  p.last = p.mass = i64(2 * B, 1);
+  p.kept = i32(2 * B);
+  return p;
+}
+
+static specdec_logprobs_params logprobs(void) {
+  specdec_logprobs_params p;
+  memset(&p, 0, sizeof p);
+  p.rows = some_rows(2);
+  p.tokens = some_tokens(draft_tokens, B, 2);
+  p.logprob = f32(2 * B, 1);
+  p.rank = i32(2 * B);
+  p.top_tokens = i64(2 * B, 3);
+  p.top_logprobs = f32(2 * B, 3);
+  return p;
+}
+
+static specdec_mask_logits_params mask_logits(void) {
+  specdec_mask_logits_params p;
+  memset(&p, 0, sizeof p);
+  p.rows = p.out = some_rows(2);
+  p.temperature.value = 1.0f;
+  p.value = values(2 * B);
+  p.last = some_tokens(draft_tokens, 1, 2 * B);
+  return p;
+}
+
+static specdec_store_rows_params store_rows(void) {
+  static float room[B * N * V];
+  specdec_store_rows_params p;
+  memset(&p, 0, sizeof p);
+  p.rows = some_rows(1);
+  p.slots = some_tokens(draft_tokens, 1, B);
+  p.cache = some_rows(N);
+  p.cache.data = room;
+  return p;
+}
+
+static specdec_count_at_least_params count_at_least(void) {
+  specdec_count_at_least_params p;
+  memset(&p, 0, sizeof p);
+  p.rows = some_rows(2);
+  p.least = values(2 * B);
+  p.counts = i32(2 * B);
+  return p;
+}
+
+static specdec_token_logits_params token_logits(void) {
+  specdec_token_logits_params p;
+  memset(&p, 0, sizeof p);
+  p.rows = some_rows(2);
+  p.tokens = some_tokens(draft_tokens, 1, 2);
+  p.logits = f32(2 * B, 2);
+  return p;
+}
+
+static specdec_mass_tiles_params mass_tiles(void) {
+  specdec_mass_tiles_params p;
+  memset(&p, 0, sizeof p);
+  p.rows = some_rows(2);
+  p.tiles = i32s(2 * B, 3);
+  p.status = i32(2 * B);
+  return p;
+}
+
+static specdec_tile_laws_params tile_laws(void) {
+  static const int32_t tiles[B * 3] = {0};
+  specdec_tile_laws_params p;
+  memset(&p, 0, sizeof p);
+  p.tiles = numbers(tiles, B, 3);
+  p.raw = some_rows(B);
+  p.raw.requests = 1;
+  p.known = f32(B, 2);
+  p.probs = f32(B, V);
+  return p;
+}
+
+/* Of [B, 2] rows two pairs: their places are all 0. */
+static specdec_residual_sums_params residual_sums(void) {
+  static const int32_t place[B] = {0}, cuts[B * 6] = {0};
+  specdec_residual_sums_params p;
+  memset(&p, 0, sizeof p);
+  p.target = p.draft = some_rows(2);
+  p.row = p.draft_row = each(place, B);
+  p.cuts = numbers(cuts, B, 6);
+  p.known = some_rows(B);
+  p.known.requests = 1, p.known.vocab = 4;
+  p.sums = i64(B, 2);
+  p.status = i32(B);
+  return p;
+}
+
+static specdec_residual_race_params residual_race(void) {
+  const specdec_residual_sums_params pair = residual_sums();
+  specdec_residual_race_params p;
+  memset(&p, 0, sizeof p);
+  p.target = pair.target, p.draft = pair.draft, p.row = pair.row, p.draft_row = pair.draft_row, p.cuts = pair.cuts;
+  p.known = pair.known;
+  p.excluded = numbers(parents, B, 2);
+  p.tokens = i64(B, 1);
+  p.status = i32(B);
+  p.scores = f32(B, 1);
+  return p;
+}
+
+static specdec_first_arrivals_params first_arrivals(void) {
+  static const int32_t packed[3 * 3 * B] = {0};
+  specdec_first_arrivals_params p;
+  memset(&p, 0, sizeof p);
+  p.packed = numbers(packed, 3, 3 * B);
+  p.tokens = i64(B, 1);
+  p.status = p.empty = i32(B);
+  return p;
+}
+
+/* B chains of K drafts, without draft laws. */
+static specdec_walk_tables_params tables(void) {
+  static const int32_t statuses[B * (K + 1)] = {0};
+  specdec_walk_tables_params p;
+  memset(&p, 0, sizeof p);
+  p.draft_tokens = some_tokens(draft_tokens, B, K);
+  p.vocab = V;
+  p.draft_prob.value = 1.0f;
+  p.row_status = each(statuses, B * (K + 1));
+  p.p_of_drafts = values(B * (K + 1));
+  p.known = values(2 * B * (K + 1));
+  p.tokens = written(B, K + 1);
+  p.num_accepted = p.status = p.row = p.draft_row = i32(B);
+  p.subtracted = f32(B, 1);
+  p.slot = i64(B, 1);
+  p.laws = f32(B, 4);
+  p.excluded = i32s(B, 1);
+  return p;
+}
+
+static specdec_walk_tables_params raced_tables(void) {
+  specdec_walk_tables_params p = tables();
+  p.method = SPECDEC_RACE;
+  p.winners = some_tokens(draft_tokens, 1, B * (K + 1));
+  memset(&p.row, 0, sizeof p.row);
+  return p;
+}
+
+/* B trees of N nodes, with draft laws. */
+static specdec_walk_tables_params tree_tables(void) {
+  static const int32_t statuses[B * N] = {0};
+  static const int64_t answers[B * 2 * N] = {0};
+  specdec_walk_tables_params p = tables();
+  const specdec_tokens known = {answers, 2 * N, 1, B, 2 * N, true};
+  p.draft_tokens = some_tokens(draft_tokens, B, N);
+  p.parents = some_tokens(parents, 1, N);
+  p.row_status = p.draft_row_status = each(statuses, B * N);
+  p.p_of_drafts = p.q_of_drafts = values(B * N);
+  p.known = p.draft_known = values(2 * B * N);
+  p.answers = known;
+  p.asked = i32s(B, 2 * N);
+  p.asked_subtracted = f32(B, N);
+  p.excluded.columns = N;
+  return p;
+}
+
+static specdec_walk_tables_params traversed_tables(void) {
+  specdec_walk_tables_params p = tables();
+  p.method = SPECDEC_TRAVERSAL;
+  p.memory = i32s(B, 8 * (K + 1));
+  return p;
+}
+
+static specdec_walk_tables_params packed_tables(void) {
+  static const int32_t statuses[3 + B] = {0};
+  specdec_walk_tables_params p = tables();
+  p.cu_drafts = each(cu_drafts, B + 1);
+  p.draft_tokens = some_tokens(draft_tokens, 1, 3);
+  p.row_status = each(statuses, 3 + B);
+  p.p_of_drafts = values(3 + B);
+  p.known = values(2 * (3 + B));
+  return p;
+}
+
 static void chains(void) {
   INVALID(verify_chain, chain, p.target.data = NULL, "target.data: expected memory; got NULL");
   INVALID(verify_chain, chain, p.target.dtype = 3, "target.dtype: expected at most 2; got 3");
@@ -325,6 +542,41 @@ static void chains(void) {
   INVALID(verify_chain, ragged, p.cu_drafts.size = B, "cu_drafts.size: expected 3; got 2");
   INVALID(verify_chain, ragged, p.target.rows = B, "target.rows: expected 5 or more; got 2");
   INVALID(verify_chain, ragged, p.draft.rows = 2, "draft.rows: expected 3 or more; got 2");
+  INVALID(verify_chain, chain, p.target.vocab_start = 2147483647,
+          "target.vocab_start: expected at most 2147483597; got 2147483647");
+  INVALID(verify_chain, chain, p.draft_tokens.requests = -1, "draft_tokens.requests: expected 0 or more; got -1");
+  INVALID(verify_chain, chain, p.draft_map.size = -1, "draft_map.size: expected 0 or more; got -1");
+  INVALID(verify_chain, chain, p.draft_map.size = V, "draft_map.data: expected memory; got NULL");
+  INVALID(verify_chain, indexed, p.request_index.size = -1, "request_index.size: expected 0 or more; got -1");
+  INVALID(verify_chain, chain, p.num_accepted.columns = -1, "num_accepted.columns: expected 0 or more; got -1");
+  INVALID(verify_chain, chain, p.target_law.rules = -1, "target_law.rules: expected 0 or more; got -1");
+  INVALID(verify_chain, chain, p.draft_law.rules = 64, "draft_law.rules: expected at most 63; got 64");
+  INVALID(verify_chain, chain,
+          (p.target_law.space = p.draft_law.space = SPECDEC_PROBS, p.target_law.rules = SPECDEC_FILTERED),
+          "target_law.rules: expected no SPECDEC_FILTERED with probabilities, which are final; got 16");
+  INVALID(verify_chain, chain, (p.tokens.row_stride = 8, p.tokens.column_stride = -1),
+          "tokens.column_stride: expected 1 or more; got -1");
+  INVALID(verify_chain, chain, p.form = -1, "form: expected 0 or more; got -1");
+  INVALID(verify_chain, chain, (p.index = some_tokens(draft_tokens, B, K + 1), p.path = i32s(B, K + 1)),
+          "tokens.rows: expected 1; got 2");
+  INVALID(verify_chain, chain,
+          (p.tokens = written(1, 9), p.index = some_tokens(draft_tokens, B, K + 1), p.path = i32s(B, K + 1),
+           p.path.data = NULL),
+          "path.data: expected memory; got NULL");
+  INVALID(verify_chain, chain, (p.path = i32s(B, K + 1), p.path.row_stride = K),
+          "path.row_stride: expected 4 or more; got 3");
+  INVALID(verify_chain, chain,
+          (p.tokens = written(1, 9), p.index = some_tokens(draft_tokens, B, K), p.path = i32s(B, K + 1)),
+          "index.slots: expected 4 or more; got 3");
+  INVALID(verify_chain, chain, (p.target_law.space = p.draft_law.space = SPECDEC_PROBS, p.num_passed = i32(1)),
+          "num_passed.rows: expected 2; got 1");
+  INVALID(verify_chain, chain,
+          (p.target_law.space = p.draft_law.space = SPECDEC_PROBS, p.num_passed = i32(B),
+           memset(&p.draft, 0, sizeof p.draft)),
+          "draft.data: expected memory; got NULL");
+  INVALID(verify_chain, ragged, p.draft_tokens.requests = 0, "draft_tokens.requests: expected 1 or more; got 0");
+  INVALID(verify_chain, ragged, p.input_positions = some_tokens(draft_tokens, 1, B + 2),
+          "input_positions.slots: expected 5 or more; got 4");
   FINE(verify_chain, chain, (void)p);
   FINE(verify_chain, ragged, (void)p);
   FINE(verify_chain, indexed, (void)p);
@@ -414,6 +666,46 @@ static void trees(void) {
           "block_table.columns: expected at most 268435455; got 1073741824");
   INVALID(compact_kv, compact, (p.block_table = p.path, layers[1].slots = 5, p.layers.size = 2),
           "layers.slots: expected 8; got 5");
+  INVALID(verify_tree, tree,
+          (p.method = SPECDEC_PATHS, p.leaves = some_tokens(parents, B, 1), p.draft.data = NULL, p.draft.rows = 0),
+          "draft.data: expected memory; got NULL");
+  INVALID(verify_tree, tree,
+          (p.method = SPECDEC_PATHS, p.leaves = some_tokens(parents, 1, 1), p.leaves.request_stride = 1),
+          "leaves.requests: expected 2 or more; got 1");
+  INVALID(merge_paths, merge_paths, (p.paths.slots = N, p.leaves.columns = p.leaves.row_stride = 3),
+          "paths.slots % leaves.columns: expected 0; got 1");
+  INVALID(merge_paths, merge_paths, p.parents.columns = N + 1, "parents.columns: expected 4; got 5");
+  INVALID(tree_mask, mask, p.mask.batch = -1, "mask.batch: expected 0 or more; got -1");
+  INVALID(tree_mask, mask, p.mask.nodes = 0, "mask.nodes: expected 1 or more; got 0");
+  INVALID(tree_mask, mask, p.parents.slots = 1, "parents.slots: expected 4 or more; got 1");
+  INVALID(tree_mask, mask, p.status.rows = 1, "status.rows: expected 2; got 1");
+  INVALID(tree_positions, tree_positions, p.status.rows = 1, "status.rows: expected 2; got 1");
+  INVALID(build_tree, build_tree, p.index.columns = 0, "index.columns: expected 1 or more; got 0");
+  INVALID(build_tree, build_tree, p.index.row_stride = 5, "index.row_stride: expected 4; got 5");
+  INVALID(build_tree, build_tree, p.positions.columns = 3, "positions.columns: expected 4; got 3");
+  INVALID(build_tree, build_tree, p.first_child.data = NULL, "first_child.data: expected memory; got NULL");
+  INVALID(build_tree, build_tree, p.status.rows = 1, "status.rows: expected 2; got 1");
+  INVALID(build_tree, build_tree, (p.parent_list.requests = 1, p.parent_list.request_stride = 2),
+          "parent_list.requests: expected 2 or more; got 1");
+  INVALID(build_tree, wide_tree, p.layout = SPECDEC_TREE_BITS, "index.columns: expected at most 32; got 33");
+  INVALID(tree_parents, tree_parents, p.parents.row_stride = 5, "parents.row_stride: expected 4; got 5");
+  INVALID(tree_parents, tree_parents, p.next_sibling.slots = 1, "next_sibling.slots: expected 4 or more; got 1");
+  INVALID(verify_links, links, p.draft_tokens.slots = 0, "draft_tokens.slots: expected 1 or more; got 0");
+  INVALID(verify_links, links, (p.draft_tokens.requests = 1, p.draft_tokens.request_stride = 4),
+          "draft_tokens.requests: expected 2 or more; got 1");
+  INVALID(verify_links, links, p.next_sibling.slots = 1, "next_sibling.slots: expected 4 or more; got 1");
+  INVALID(verify_links, links, (p.tree_valid.data = (const bool*)cache, p.tree_valid.size = 1),
+          "tree_valid.size: expected 2; got 1");
+  INVALID(verify_links, links, (p.tokens = written(1, 9), p.index = some_tokens(draft_tokens, B, N - 1)),
+          "index.slots: expected 4 or more; got 3");
+  INVALID(verify_links, links, p.target.vocab_start = 64, "target.vocab_start: expected 0; got 64");
+  INVALID(verify_links, links,
+          (memset(&p.target, 0, sizeof p.target), p.target_tokens = some_tokens(parents, 1, N - 1)),
+          "target_tokens.slots: expected 4 or more; got 3");
+  INVALID(compact_kv, compact, p.layers.size = -1, "layers.size: expected 0 or more; got -1");
+  INVALID(compact_kv, compact, layers[0].heads = -1, "layers.heads: expected 0 or more; got -1");
+  INVALID(compact_kv, compact, layers[0].slots = -1, "layers.slots: expected 0 or more; got -1");
+  INVALID(compact_kv, compact, p.status.rows = 1, "status.rows: expected 2; got 1");
   FINE(verify_tree, tree, (void)p);
   FINE(tree_mask, mask, (void)p);
   FINE(tree_positions, tree_positions, (void)p);
@@ -440,11 +732,136 @@ static void rows_alone(void) {
   INVALID(coin, coin, p.coins.data = NULL, "coins.data: expected memory; got NULL");
   INVALID(coin, coin, p.coins.row_stride = 1, "coins.row_stride: expected 3; got 1");
   INVALID(coin, coin, p.stream = -1, "stream: expected 0 or more; got -1");
+  INVALID(race_sample, race, (p.draft_map = each(parents, N)), "draft_map.size: expected 50; got 4");
+  INVALID(race_sample, race, (p.draft_map = each(parents, V), p.edits.frequency.value = 1.0f),
+          "edits: expected none with draft_map; got some");
+  INVALID(race_sample, race, (p.scores = f32(2 * B, 1), p.scores.rows = B), "scores.rows: expected 4; got 2");
+  INVALID(race_sample, race, (p.law.rules = SPECDEC_FILTERED, p.rows.vocab_start = 128),
+          "rows.vocab_start: expected 0; got 128");
+  INVALID(race_sample, race, (p.rows.vocab_start = 64, p.edits.frequency.value = 1.0f, p.scores = f32(2 * B, 1)),
+          "rows.vocab_start % 128: expected 0; got 64");
+  INVALID(residual, residual, p.status = i32(1), "status.rows: expected 4; got 1");
+  INVALID(overlap, overlap, memset(&p.draft, 0, sizeof p.draft), "draft.data: expected memory; got NULL");
+  INVALID(coin, coin, p.stream = 1LL << 32, "stream: expected at most 4294967295; got 4294967296");
+  INVALID(cutoff, cutoff, p.law.space = SPECDEC_PROBS, "law.space: expected logits; got probabilities");
+  INVALID(cutoff, cutoff, p.rows.vocab_start = 64, "rows.vocab_start: expected 0; got 64");
+  INVALID(cutoff, cutoff, p.mass.rows = 1, "mass.rows: expected 4; got 1");
+  INVALID(cutoff, cutoff, p.status = i32(1), "status.rows: expected 4; got 1");
+  INVALID(logprobs, logprobs, p.tokens.slots = 1, "tokens.slots: expected 2 or more; got 1");
+  INVALID(logprobs, logprobs, p.rank.data = NULL, "rank.data: expected memory; got NULL");
+  INVALID(logprobs, logprobs, p.top_tokens.row_stride = 4, "top_tokens.row_stride: expected 3; got 4");
+  INVALID(logprobs, logprobs, p.top_logprobs.columns = 2, "top_logprobs.columns: expected 3; got 2");
+  INVALID(logprobs, logprobs, (p.kept_bits = i32s(2 * B, 1), p.kept_count = i32(2 * B)),
+          "kept_bits.columns: expected 2; got 1");
+  INVALID(logprobs, logprobs, p.kept_bits = i32s(2 * B, 2), "kept_count.rows: expected 4; got 0");
+  INVALID(logprobs, logprobs, p.kept_count = i32(2 * B), "kept_bits.data: expected memory; got NULL");
+  INVALID(logprobs, logprobs, p.status = i32(1), "status.rows: expected 4; got 1");
+  INVALID(mask_logits, mask_logits, p.value.size = 1, "value.size: expected 4; got 1");
+  INVALID(mask_logits, mask_logits, p.last.slots = 1, "last.slots: expected 4; got 1");
+  INVALID(mask_logits, mask_logits, p.out.requests = 1, "out.requests: expected 2; got 1");
+  INVALID(mask_logits, mask_logits, p.out.rows = 1, "out.rows: expected 2; got 1");
+  INVALID(mask_logits, mask_logits, p.out.vocab = V - 1, "out.vocab: expected 50; got 49");
+  INVALID(mask_logits, mask_logits, p.out.dtype = SPECDEC_FLOAT16, "out.dtype: expected 0; got 2");
+  INVALID(store_rows, store_rows, p.rows.rows = 2, "rows.rows: expected 1; got 2");
+  INVALID(store_rows, store_rows, p.slots.slots = 1, "slots.slots: expected 2; got 1");
+  INVALID(store_rows, store_rows, p.cache.vocab = V - 1, "cache.vocab: expected 50 or more; got 49");
+  INVALID(store_rows, store_rows, p.cache.dtype = SPECDEC_FLOAT16, "cache.dtype: expected 0; got 2");
   FINE(coin, coin, (void)p);
+  FINE(cutoff, cutoff, (void)p);
+  FINE(logprobs, logprobs, (void)p);
+  FINE(mask_logits, mask_logits, (void)p);
+  FINE(store_rows, store_rows, (void)p);
   FINE(race_sample, race, (void)p);
   FINE(race_topk, race, (void)p);
   FINE(residual, residual, (void)p);
   FINE(overlap, overlap, (void)p);
+}
+
+static void parts(void) {
+  INVALID(count_at_least, count_at_least, p.law.space = SPECDEC_PROBS, "law.space: expected logits; got probabilities");
+  INVALID(count_at_least, count_at_least, p.least.size = 1, "least.size: expected 4; got 1");
+  INVALID(count_at_least, count_at_least, p.counts.rows = 1, "counts.rows: expected 4; got 1");
+  INVALID(token_logits, token_logits, p.places = some_tokens(parents, 1, 1), "places.slots: expected 4 or more; got 1");
+  INVALID(token_logits, token_logits, p.logits.rows = B, "logits.rows: expected 4; got 2");
+  INVALID(token_logits, token_logits, p.tokens.slots = 1, "tokens.slots: expected 2 or more; got 1");
+  INVALID(token_logits, token_logits, p.logits.row_stride = 3, "logits.row_stride: expected 2; got 3");
+  INVALID(mass_tiles, mass_tiles, p.law.space = SPECDEC_PROBS, "law.space: expected logits; got probabilities");
+  INVALID(mass_tiles, mass_tiles, p.tiles.columns = 6, "tiles.columns: expected 3; got 6");
+  INVALID(mass_tiles, mass_tiles, p.status.rows = 1, "status.rows: expected 4; got 1");
+  INVALID(tile_laws, tile_laws, p.tiles.rows = 1, "tiles.rows: expected 2; got 1");
+  INVALID(tile_laws, tile_laws, p.tiles.columns = p.tiles.row_stride = 4, "tiles.columns % 3: expected 0; got 1");
+  INVALID(tile_laws, tile_laws, p.known.columns = 3, "known.columns: expected 2; got 3");
+  INVALID(tile_laws, tile_laws, p.probs.columns = V - 1, "probs.columns: expected 50; got 49");
+  INVALID(residual_race, residual_race, p.target_law.space = SPECDEC_PROBS,
+          "target_law.space: expected logits; got probabilities");
+  INVALID(residual_race, residual_race, p.target_law.rules = SPECDEC_FILTERED,
+          "target_law.rules: expected no SPECDEC_FILTERED, for cuts say what is kept; got it");
+  INVALID(residual_race, residual_race, p.draft_law.space = SPECDEC_PROBS,
+          "draft_law.space: expected logits; got probabilities");
+  INVALID(residual_race, residual_race, p.draft_law.rules = SPECDEC_FILTERED,
+          "draft_law.rules: expected no SPECDEC_FILTERED, for cuts say what is kept; got it");
+  INVALID(residual_race, residual_race, p.draft.vocab = V - 1, "draft.vocab: expected 50; got 49");
+  INVALID(residual_race, residual_race, p.draft.vocab_start = 64, "draft.vocab_start: expected 0; got 64");
+  INVALID(residual_race, residual_race, p.draft_row.size = 1, "draft_row.size: expected 2; got 1");
+  INVALID(residual_race, residual_race, p.cuts.columns = 5, "cuts.columns: expected 6; got 5");
+  INVALID(residual_race, residual_race, p.known.rows = 1, "known.rows: expected 2 or more; got 1");
+  INVALID(residual_race, residual_race, p.known.vocab = 3, "known.vocab: expected 4; got 3");
+  INVALID(residual_race, residual_race, p.known.dtype = SPECDEC_FLOAT16, "known.dtype: expected 0; got 2");
+  INVALID(residual_race, residual_race, p.excluded.rows = 1, "excluded.rows: expected 2; got 1");
+  INVALID(residual_race, residual_race, p.scores.rows = 1, "scores.rows: expected 2; got 1");
+  INVALID(residual_sums, residual_sums, (p.draft.data = NULL, p.draft.requests = 0, p.draft.vocab = V - 1),
+          "draft.vocab: expected 50; got 49");
+  INVALID(residual_sums, residual_sums,
+          (p.draft.data = NULL, p.draft.requests = 0, p.draft_row.data = NULL, p.draft_row.size = 0),
+          "draft_row.size: expected 2; got 0");
+  INVALID(residual_sums, residual_sums, p.sums.columns = 1, "sums.columns: expected 2; got 1");
+  INVALID(residual_sums, residual_sums, p.status.rows = 1, "status.rows: expected 2; got 1");
+  INVALID(first_arrivals, first_arrivals, p.packed.columns = 5, "packed.columns: expected 6; got 5");
+  INVALID(first_arrivals, first_arrivals, p.packed.rows = 0, "packed.rows: expected 1 or more; got 0");
+  INVALID(first_arrivals, first_arrivals, p.packed.row_stride = 7, "packed.row_stride: expected 6; got 7");
+  INVALID(first_arrivals, first_arrivals, p.empty.rows = 1, "empty.rows: expected 2; got 1");
+  INVALID(walk_tables, tables, p.tokens.columns = 0, "tokens.columns: expected 1 or more; got 0");
+  INVALID(walk_tables, packed_tables, p.cu_drafts.size = B, "cu_drafts.size: expected 3; got 2");
+  INVALID(walk_tables, tree_tables, p.cu_drafts = each(cu_drafts, B + 1), "cu_drafts.size: expected 0; got 3");
+  INVALID(walk_tables, tree_tables, p.parents.slots = 1, "parents.slots: expected 4 or more; got 1");
+  INVALID(walk_tables, tables, p.draft_tokens.slots = 1, "draft_tokens.slots: expected 3 or more; got 1");
+  INVALID(walk_tables, tables, p.vocab = 0, "vocab: expected 1 or more; got 0");
+  INVALID(walk_tables, tables, p.vocab = 1LL << 31, "vocab: expected at most 2147483647; got 2147483648");
+  INVALID(walk_tables, tables, (p.request_index.data = parents, p.request_index.size = 1, p.request_index.entries = 1),
+          "request_index.size: expected 2; got 1");
+  INVALID(walk_tables, tables, p.row_status.size = 1, "row_status.size: expected 8; got 1");
+  INVALID(walk_tables, raced_tables, p.winners.slots = 1, "winners.slots: expected 8; got 1");
+  INVALID(walk_tables, tables, p.tokens.row_stride = 1, "tokens.row_stride: expected 4 or more; got 1");
+  INVALID(walk_tables, tables, (p.path = i32s(B, K + 1), p.path.columns = 1), "path.columns: expected 4; got 1");
+  INVALID(walk_tables, tables, p.num_accepted.rows = 1, "num_accepted.rows: expected 2; got 1");
+  INVALID(walk_tables, raced_tables, memset(&p.winners, 0, sizeof p.winners),
+          "winners.data: expected memory; got NULL");
+  INVALID(walk_tables, tables, p.p_of_drafts.size = 1, "p_of_drafts.size: expected 8; got 1");
+  INVALID(walk_tables, tables, p.known.size = 1, "known.size: expected 16; got 1");
+  INVALID(walk_tables, tables, p.slot.rows = 1, "slot.rows: expected 2; got 1");
+  INVALID(walk_tables, tables, p.laws.columns = 3, "laws.columns: expected 4; got 3");
+  INVALID(walk_tables, traversed_tables, p.memory.columns = 1, "memory.columns: expected 32; got 1");
+  INVALID(walk_tables, tables, p.excluded.columns = 2, "excluded.columns: expected 1; got 2");
+  INVALID(walk_tables, raced_tables, p.row.rows = 1, "row.rows: expected 0; got 1");
+  INVALID(walk_tables, tree_tables, p.q_of_drafts.size = 1, "q_of_drafts.size: expected 8; got 1");
+  INVALID(walk_tables, tree_tables, p.draft_row_status.size = 1, "draft_row_status.size: expected 8; got 1");
+  INVALID(walk_tables, tree_tables, p.draft_places = some_tokens(parents, 1, N),
+          "draft_places.slots: expected 8; got 4");
+  INVALID(walk_tables, tree_tables, p.answers.slots = 1, "answers.slots: expected 8 or more; got 1");
+  INVALID(walk_tables, tree_tables, p.asked.columns = 1, "asked.columns: expected 8; got 1");
+  INVALID(walk_tables, tree_tables, p.asked_subtracted.columns = 1, "asked_subtracted.columns: expected 4; got 1");
+  FINE(count_at_least, count_at_least, (void)p);
+  FINE(token_logits, token_logits, (void)p);
+  FINE(mass_tiles, mass_tiles, (void)p);
+  FINE(tile_laws, tile_laws, (void)p);
+  FINE(residual_race, residual_race, (void)p);
+  FINE(residual_sums, residual_sums, (void)p);
+  FINE(first_arrivals, first_arrivals, (void)p);
+  FINE(walk_tables, tables, (void)p);
+  FINE(walk_tables, raced_tables, (void)p);
+  FINE(walk_tables, tree_tables, (void)p);
+  FINE(walk_tables, traversed_tables, (void)p);
+  FINE(walk_tables, packed_tables, (void)p);
 }
 
 static void edits(void) {
@@ -471,6 +888,20 @@ static void edits(void) {
   INVALID(verify_chain, edited, p.edits.allowed_index = one_index, "edits.allowed_index.rows: expected 4 or more; got 1");
   INVALID(verify_chain, edited, p.target_law.space = p.draft_law.space = SPECDEC_PROBS,
           "edits: expected none with probabilities, which are final; got some");
+  INVALID(verify_chain, edited, p.edits.allowed.requests = -1, "edits.allowed.requests: expected 0 or more; got -1");
+  INVALID(verify_chain, edited, p.edits.pending.size = -1, "edits.pending.size: expected 0 or more; got -1");
+  INVALID(verify_chain, edited, p.edits.bias_tokens.size = p.edits.bias_values.size = -1,
+          "edits.bias_tokens.size: expected 0 or more; got -1");
+  INVALID(verify_chain, edited, p.edits.bias_values.data = NULL, "edits.bias_values.data: expected memory; got NULL");
+  INVALID(verify_chain, edited, p.edits.bias_spans.data = NULL, "edits.bias_spans.data: expected memory; got NULL");
+  INVALID(verify_chain, edited, p.edits.by_row = -1, "edits.by_row: expected 0 or more; got -1");
+  INVALID(verify_chain, edited,
+          (p.edits.seen_index = one_index, p.edits.output_counts.data = NULL, p.edits.output_mask.data = NULL),
+          "edits.prompt_mask.data: expected memory; got NULL");
+  INVALID(verify_chain, edited,
+          (p.edits.seen_index = one_index, p.edits.prompt_mask = p.edits.output_mask,
+           p.edits.prompt_mask.requests = 1),
+          "edits.prompt_mask.requests: expected 2; got 1");
   INVALID(count_tokens, counting, p.tokens.requests = 1, "tokens.requests: expected 2 or more; got 1");
   INVALID(count_tokens, counting, p.mask.data = NULL, "mask.data: expected memory; got NULL");
   INVALID(count_tokens, counting, p.mask.columns = 1, "mask.columns: expected 2 or more; got 1");
@@ -542,9 +973,22 @@ int main(void) {
   NOTHING(compact_kv);
   NOTHING(count_tokens);
   NOTHING(coin);
+  NOTHING(cutoff);
+  NOTHING(logprobs);
+  NOTHING(mask_logits);
+  NOTHING(store_rows);
+  NOTHING(count_at_least);
+  NOTHING(token_logits);
+  NOTHING(mass_tiles);
+  NOTHING(tile_laws);
+  NOTHING(residual_race);
+  NOTHING(residual_sums);
+  NOTHING(first_arrivals);
+  NOTHING(walk_tables);
   chains();
   trees();
   rows_alone();
+  parts();
   edits();
   machine();
   return mistakes;
