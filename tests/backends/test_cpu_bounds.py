@@ -101,6 +101,34 @@ def test_coins_of_siblings_at_the_edge(of_target, of_draft):
     assert 10 < few < 0.06 * REQUESTS < REQUESTS < all_rows
 
 
+@EDGES
+def test_coins_at_the_edge_of_large_logits(of_target, of_draft):
+    """As above, of logits whose roundings, divided by T, are wider than what is known of exponentials."""
+    target = torch.full((2048, 2, 128), 3e5 + of_target)
+    draft = torch.full((2048, 1, 128), 3e5 + of_draft)
+    draft[..., 1::2] = -torch.inf
+    tokens = torch.zeros(2048, 1, dtype=torch.long)
+    (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens, temperature=0.7)
+    assert_same_decisions(by_bounds, by_masses)
+    assert few < 0.6 * all_rows
+
+
+def test_weights_below_half_of_a_unit():
+    """Of (p - q)^+ all is too little to be counted: 1,000 tokens of 2^-44. By masses nothing is left, and nothing is
+    accepted any more; by sums of floats the second child would be."""
+    target = torch.full((64, 3, 1100), -torch.inf)
+    target[..., :4] = 0.0
+    draft = target.clone()
+    target[..., 4:1004] = -42 * math.log(2)
+    draft[..., 1004] = -32 * math.log(2)  # the first child: of no weight in p
+    draft[..., 4] = -58 * math.log(2)  # the second
+    tokens = torch.tensor([0, 1004, 4]).expand(64, -1)
+    tree = {"op": verify_tree, "parents": torch.tensor([-1, 0, 0])}
+    (by_bounds, _), (by_masses, _) = verdicts(target, draft, tokens, **tree)
+    assert_same_decisions(by_bounds, by_masses)
+    assert (by_masses.num_accepted == 0).all()
+
+
 @pytest.mark.parametrize("method", ["rejection", "block"])
 @pytest.mark.parametrize("temperature", [0.05, 1.0, 30.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -23,6 +23,10 @@ def device():
         backend.play("small")
 
 
+def called(op, *arguments, **options):
+    return op(*arguments, **options)
+
+
 def on_cpu(op, *arguments, **options):
     with specdec_kernels.backend("cpu"):
         return op(*arguments, **options)
@@ -115,6 +119,18 @@ def test_every_part_of_a_row_tells_what_it_met(device, bad):
     status = torch.zeros(1, 1, dtype=torch.int32)
     race_sample(row, seed=1, position=0, status=status)
     assert status == 1
+
+
+def test_warps_are_merged_more_than_once(device):
+    """The best 32 of a block's warps, and then the next: who is quick must not write where another one still reads."""
+    rows = torch.randn(2, 5000, generator=torch.Generator().manual_seed(4))
+    call = {"seed": seeds(2), "position": 1}
+    for machine in ("small", "large", "lone"):
+        for schedule in range(3):
+            device.play(machine, schedule=schedule)
+            assert torch.equal(race_topk(rows, 70, **call), on_cpu(race_topk, rows, 70, **call))
+            found, expected = (run(logprobs, rows, torch.tensor([7, 8]), top=70) for run in (called, on_cpu))
+            assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("vocabulary", [1023, 1024, 1025, 5121])

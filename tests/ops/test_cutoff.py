@@ -103,6 +103,14 @@ class TestKnownAnswers:
         assert cut_of(KNOWN, Sampling(top_p=0.9, top_p_after=())) == (1.0, 2, 4, 7206419300352, 3.0)
 
     @pytest.mark.interpreted
+    def test_what_top_p_keeps_is_rounded_up(self):
+        """A quarter of four tokens and of the smallest weight there is, which has a tile of its own: more than one."""
+        row = torch.full((1025,), -torch.inf)
+        row[:4], row[1024] = 0.0, -28.8
+        assert cut_of(row, Sampling())[2:4] == (5, 4 * (1 << 42) + 1)
+        assert cut_of(row, Sampling(top_p=0.25))[1:4] == (1, 2, 2 << 42)
+
+    @pytest.mark.interpreted
     def test_one_of_equal_tokens_is_the_argmax(self):
         assert cut_of(torch.tensor([0.0, 5.0, 5.0]), Sampling(0.0, top_k=2, ties="all")) == (5.0, 1, 1, 1 << 42, 5.0)
 

@@ -84,8 +84,10 @@ def test_status_is_that_of_the_rows_that_decided(parts_backend):
     chains = CHAINS | {"row_status": row_status, "draft_row_status": draft_row_status}
     chains |= {"p_of_drafts": refused(CHAINS["p_of_drafts"], 1, 6)}
     assert walk_tables(**chains).status.tolist() == [1 | 2 | 16, 1 | 32, 1 | 2]
-    ended = walk_tables(**chains | {"draft_tokens": torch.tensor([[5, -1], [3, 4], [-1, 70]])})
-    assert ended.status.tolist() == [1 | 2, 1 | 32, 1]  # nothing was drafted, so no draft law was asked
+    ended = chains | {"draft_tokens": torch.tensor([[5, -1], [3, 4], [-1, 70]])}
+    assert walk_tables(**ended).status.tolist() == [1 | 2, 1 | 32, 1]  # nothing was drafted, so no draft law was asked
+    ended["draft_prob"] = torch.tensor([[1.0, 0.25], [1.0, 1.0], [1.0, 1.0]])
+    assert walk_tables(**ended).status.tolist() == [1 | 2 | 16, 1 | 32, 1]  # but where one could have been
     block = chains | {"method": "traversal", "answers": torch.full((BATCH, 3, 2), 0)}
     assert walk_tables(**block).status.tolist() == [1 | 2 | 16, 1 | 32, 1 | 2]
 

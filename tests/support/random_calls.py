@@ -10,6 +10,8 @@ from tests.support.edits import random_edits
 from tests.support.trees import leaves_of, tree_call
 
 TEMPERATURES = (1.0, 0.6, 0.0, 1.7, 0.05, 100.0)
+# Of the parts of a row: some have no weight beside others, or a little.
+LEVELS = (0.0, 0.0, 0.0, -20.0, -37.0, -44.0, -60.0, -90.0, -110.0, -130.0, -300.0, -1e4, -torch.inf)
 OPS_ON_ROWS = ("race_sample", "race_topk", "cutoff", "logprobs", "residual", "overlap")
 
 
@@ -20,6 +22,28 @@ def random_call(number, most=4097):
     return maker(
         r, min(most, r.choice([r.randint(1, 8), r.randint(1, 140), r.randint(140, 700), 257, 1000, 2049, 4097]))
     )
+
+
+def far_call(number, sizes=(1025, 2049, 3000, 4097, 6200)):  # those of few tiles
+    """Such a call whose rows have parts that lie far apart."""
+    r = random.Random(number)
+    op, call = r.choice((random_chain, random_tree, random_rows))(r, r.choice(sizes))
+    for name in ("target", "draft", "rows"):
+        if call.get(name) is not None and call.get("space") != "probs":
+            for row in call[name].flatten(0, -2):
+                put_apart(r, row)
+    return op, call
+
+
+def put_apart(r, row):
+    """Moves each part of a row to a level of its own; some parts begin or end with a NaN. No tokens are so large that
+    all of them have one score: the oracle draws otherwise among these."""
+    if row.float().nan_to_num(nan=0.0, posinf=torch.inf, neginf=0.0).abs().max() > 1e5:
+        row.copy_(torch.randn(row.shape, generator=torch.Generator().manual_seed(r.randrange(10**6))))
+    for part in row.split(r.choice((64, 300, 1024, 2048, 4096))):
+        part += r.choice(LEVELS)
+        if r.random() < 0.03:
+            part[r.choice((0, -1))] = torch.nan
 
 
 def random_chain(r, vocabulary):

@@ -1,0 +1,123 @@
+"""Bounds hold: what the headers say of a number by bounds, beside the number. Each slack is needed: without it one of
+these tests fails, or `support.faults` says why nothing changes."""
+
+import ctypes
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from setup import NinjaFile
+from tests.backends.host_cuda.build import FLAGS, ROOT, run_ninja
+
+SOURCE, COMPILER = Path(__file__).parent / "bounds.cpp", os.environ.get("CXX", "g++")
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler")
+COUNT = 200_000
+SMALLEST = 2.0**-126
+
+
+@pytest.fixture(scope="module")
+def library():
+    ninja = NinjaFile(ROOT / "build" / f"bounds-{sys.implementation.cache_tag}")
+    ninja.rule("library", f"{COMPILER} -MMD -MF $out.d $flags -shared $in -o $out", depfile=True)
+    flags = [*FLAGS, "-O1", "-I", ninja.seen(ROOT / "csrc" / "include")]
+    ninja.build("bounds.so", "library", [ninja.seen(SOURCE)], flags)
+    run_ninja(ninja.folder, str(ninja))
+    return ctypes.CDLL(str(ninja.folder / "bounds.so"))
+
+
+def called(function, count, fields, outputs):
+    """Calls a function with a struct of these fields, arrays and numbers; what it wrote, by name."""
+    written = {name: np.empty((count, *shape), dtype) for name, (dtype, *shape) in outputs.items()}
+    values = [*fields.values(), *written.values()]
+    words = [x.ctypes.data_as(ctypes.c_void_p) if isinstance(x, np.ndarray) else ctypes.c_float(x) for x in values]
+    struct = type("Fields", (ctypes.Structure,), {"_fields_": [(f"at{i}", type(x)) for i, x in enumerate(words)]})
+    function(ctypes.byref(struct(*words)), ctypes.c_int64(count))
+    return written
+
+
+def test_a_race_opens_all_that_may_win(library):
+    """Words that are powers of two, where the cheap logarithm is right, and others; weights of all sizes."""
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 32, COUNT, dtype=np.uint32)
+    some = [random.integers(0, 2**32, COUNT, dtype=np.uint32) >> bits for _ in range(3)]
+    words = [np.where(random.random(COUNT) < 0.5, np.uint32(1) << bits, x).clip(1).astype(np.uint32) for x in some]
+    words[1] = np.where(random.random(COUNT) < 0.5, np.uint32(0), words[1])  # as early as its group's first word allows
+    weights = (random.uniform(-1, 1, COUNT) * 10.0 ** random.integers(-3, 3, COUNT)).astype(np.float32)
+    floats = dict.fromkeys(("Score", "Reach", "Noted", "Needed", "LaterScore", "LaterNeeded"), (np.float32,))
+    fields = dict(zip("w a b second".split(), (weights, *words), strict=True))
+    found = called(library.race_bounds, COUNT, fields, floats | {"Limit": (np.uint32,)})
+    assert (found["Reach"] >= found["Noted"]).all()  # the group is opened
+    assert (words[0] <= found["Limit"]).all()
+    assert (weights >= found["Needed"]).all()  # and the token is looked at
+    assert (weights >= found["LaterNeeded"]).all()
+
+
+@pytest.mark.parametrize("inverse", [1.0, 1 / 0.7, 20.0])
+@pytest.mark.parametrize("top", [0.0, 30.0, 5e4])
+def test_a_token_has_the_key_and_the_bound_of_its_weight(library, inverse, top):
+    random = np.random.default_rng(1)
+    raw = ((top - 90 * random.random(COUNT)) / inverse).astype(np.float32)
+    fields = {"raw": raw, "inverse": inverse, "max": np.float32(top), "log_sum": np.float32(1.37)}
+    names = dict.fromkeys(("Weight", "Bound", "Bounds", "Needed", "Key"), (np.float32,))
+    found = called(library.logit_bounds, COUNT, fields, names)
+    weighs = found["Weight"] > -np.inf
+    assert weighs.mean() > 0.5
+    assert (found["Weight"] <= found["Bound"]).all()
+    assert (found["Weight"] <= found["Bounds"]).all()
+    assert (found["Key"] >= found["Needed"])[weighs].all()
+
+
+def test_a_probability_has_the_key_and_the_bound_of_its_weight(library):
+    random = np.random.default_rng(2)
+    exponent = random.uniform(-130, 120, COUNT)
+    raw = np.exp2(np.where(random.random(COUNT) < 0.3, np.round(exponent), exponent)).astype(np.float32)
+    names = dict.fromkeys(("Weight", "Bound", "Bounds", "Needed", "Key"), (np.float32,))
+    found = called(library.prob_bounds, COUNT, {"raw": raw, "inverse": 1.0, "max": 0.0, "log_sum": 0.0}, names)
+    weighs = raw >= SMALLEST
+    assert (found["Weight"] <= found["Bound"]).all()
+    assert (found["Weight"] <= found["Bounds"]).all()
+    assert (found["Key"] >= found["Needed"])[weighs].all()
+
+
+def some_ranges(random, width):
+    """Five ranges [n, 5] of numbers from 0 on, as wide as `width` says, and a number in each: often an end."""
+    size = (COUNT, 5)
+    middle = np.where(random.random(size) < 0.1, 0.0, random.random(size) * 10.0 ** random.integers(-6, 1, size))
+    low = (middle * (1 - width * random.random(size))).astype(np.float32)
+    high = np.maximum((middle * (1 + width * random.random(size))).astype(np.float32), low)
+    low[:, 0], high[:, 0] = low[:, 0].clip(0, 1), high[:, 0].clip(0, 1)  # a weight of a node
+    inside = (low + random.random(size) * (high - low)).astype(np.float32).clip(low, high)
+    for end in (low, high):
+        inside = np.where(random.random(size) < 0.3, end, inside)
+    return np.ascontiguousarray(low), np.ascontiguousarray(high), np.ascontiguousarray(inside)
+
+
+FUNCTIONS = "weight_after share_of child_weight subtracted_after subtracted_after_weight untried_after same".split()
+
+
+@pytest.mark.parametrize("width", [3e-7, 1e-3, 0.5])
+def test_ranges_hold_what_is_in_them(library, width):
+    random = np.random.default_rng(3)
+    low, high, inside = some_ranges(random, width)
+    seed = random.integers(0, 2**32, COUNT, dtype=np.uint32)
+    fields = {"low": low, "high": high, "inside": inside, "seed": seed}
+    of_seven = dict.fromkeys(("Low", "High", "Inside"), (np.float32, 7))
+    of_one = dict.fromkeys(("Decided", "Accepted", "Accepts"), (np.uint8,))
+    found = called(library.ranges, COUNT, fields, of_seven | of_one)
+    for k, name in enumerate(FUNCTIONS):
+        some = np.ones(COUNT, bool)
+        if name == "weight_after":
+            some = inside[:, 2] <= inside[:, 1]  # less is left than there was before
+        if name == "subtracted_after_weight":
+            some = inside[:, 0] > 0
+        value = found["Inside"][some, k]
+        assert (found["Low"][some, k] <= value).all(), name
+        assert (value <= found["High"][some, k]).all(), name
+    decided = found["Decided"] == 1
+    assert decided.mean() > (0.2 if width == 0.5 else 0.5)
+    assert (found["Accepted"] == found["Accepts"])[decided].all()
+    assert 0.1 < found["Accepts"][decided].mean() < 0.9
