@@ -1,20 +1,34 @@
 """Faults to plant: what a change might break, and the test of the quick set that must go red.
 
-Each is one text of one file, and what stands in its place. `tests/test_faults.py` plants them in a copy of the tree.
+Each is one text of one file, and what stands in its place. `support.planting` plants them in a copy of the tree.
+
+    python -m tests.support.faults              which faults there are, and the tests that must see them
+    python -m tests.support.faults --plant      which test sees each; with words, only of faults whose names have them
 """
 
-from typing import NamedTuple
+import re
+import sys
+
+from tests.support.planting import ROOT, Fault, planted, table
 
 
-class Fault(NamedTuple):
-    """``text`` stands once in ``file``. ``tests`` are arguments of pytest."""
+def lacking(file, function, statement, tests):
+    """Faults that each leave out one statement of a file of C++, in functions of column 0: by regular expressions."""
+    text, found = (ROOT / file).read_text(), {}
+    heads = list(re.finditer(r"^\S[^\n;{]*?(\w+\([^;{]*?\))[^;{]*\{$", text, re.MULTILINE))
+    for head, after in zip(heads, [*heads[1:], re.search(r"\Z", text)], strict=True):
+        body = text[head.end() : after.start()] if re.match(function, head[0]) else ""
+        for match in re.finditer(rf"(?<= )(?<!return )(if \([^\n]*\) )?((?:{statement})\([^;]*;)", body):
+            at = head.end() + match.start(2)
+            name = " ".join(f"{head[1]} lacks {match[0]}".split())
+            found[name] = Fault(file, f"{text[head.start() : at]}«{match[2]}»", "", tests)
+    return found
 
-    file: str
-    text: str
-    other: str
-    tests: str
 
-
+FAR = "tests/backends/test_random_calls.py -k OracleCpu"
+BOUNDS = "tests/backends/test_bounds.py"
+OFFSETS = "tests/ops/test_offsets.py"
+SHARED = "tests/ops/test_shared_rows.py"
 FAULTS = {
     # The reference and what is around the ops, in Python.
     "residual, reference: without draft_prob": Fault(
@@ -170,8 +184,8 @@ FAULTS = {
     ),
     "walk: a slot that was not drafted, but could have been, races": Fault(
         "csrc/include/specdec/walk.h",
-        "if (at.tried || low(subtracted) < 1.0f) return",
-        "if (at.tried) return",
+        "if («at.tried || low(subtracted) < 1.0f») return",
+        "at.tried",
         "tests/ops/test_chain_laws.py -k cpu",
     ),
     "chain: rows of packed requests are one too many": Fault(
@@ -182,20 +196,20 @@ FAULTS = {
     ),
     "tree: a token may be tried twice under a node": Fault(
         "csrc/include/specdec/tree.h",
-        "draft_token(elder) == token) return true;",
-        "draft_token(elder) == token) return false;",
+        "draft_token(elder) == token) «return true;»",
+        "return false;",
         "tests/ops/test_verify_tree.py tests/ops/test_traversal.py -k cpu",
     ),
     "tree: a node may be its own parent": Fault(
         "csrc/include/specdec/tree.h",
-        "parent < node) return",
-        "parent <= node) return",
+        "«parent < node») return",
+        "parent <= node",
         "tests/ops/test_verify_tree.py tests/ops/test_status.py -k cpu",
     ),
     "compact_kv: a path may stand still": Fault(
         "csrc/include/specdec/tree.h",
-        "path[moves] > last &&",
-        "path[moves] >= last &&",
+        "«path[moves] > last» &&",
+        "path[moves] >= last",
         "tests/ops/test_compact_kv.py -k cpu",
     ),
     "links: a token listed twice weighs twice": Fault(
@@ -224,8 +238,8 @@ FAULTS = {
     ),
     "edits: a penalty looks at the logit without its bias": Fault(
         "csrc/include/specdec/edit.h",
-        "where(greater(biased, zero),",
-        "where(greater(logit, zero),",
+        "where(«greater(biased, zero)»,",
+        "greater(logit, zero)",
         "tests/ops/test_edits.py -k cpu",
     ),
     "draft_map: a token is looked for behind its place": Fault(
@@ -236,8 +250,8 @@ FAULTS = {
     ),
     "overlap: a token that the draft never draws costs nothing": Fault(
         "csrc/include/specdec/overlap.h",
-        "sub(log_p, log_q), Float(0.0f))",
-        "min(sub(log_p, log_q), Float(80.0f)), Float(0.0f))",
+        "at_least(p, Float(kSmallest)), «sub(log_p, log_q)», Float(0.0f))",
+        "min(sub(log_p, log_q), Float(80.0f))",
         "tests/ops/test_overlap.py -k cpu",
     ),
     "race: of equal scores the later token wins": Fault(
@@ -261,8 +275,8 @@ FAULTS = {
     ),
     "logprobs, CPU: at temperature 0 every token is certain": Fault(
         "csrc/cpu/ops/logprobs.cpp",
-        "column == argmax ? 0.0f : -kInfinity, greedy",
-        "0.0f, greedy",
+        "«column == argmax ? 0.0f : -kInfinity», greedy",
+        "0.0f",
         "tests/ops/test_logprobs.py -k cpu",
     ),
     "verify_links, CPU: an empty residual says nothing": Fault(
@@ -279,14 +293,14 @@ FAULTS = {
     ),
     "direct calls: an output may be any view": Fault(
         "csrc/python/direct.cpp",
-        "} else if (!is_contiguous(t)) {",
-        "} else if (false) {",
+        "} else if («!is_contiguous(t)») {",
+        "false",
         "tests/ops/test_direct.py -k cpu",
     ),
     "direct calls: outputs may lie over inputs": Fault(
         "csrc/python/tensor.cpp",
-        "(span.written && span.begin < end)",
-        "(span.written && false)",
+        "(span.written && «span.begin < end»)",
+        "false",
         "tests/ops/test_direct.py -k cpu",
     ),
     # CUDA, on the played machine.
@@ -298,8 +312,8 @@ FAULTS = {
     ),
     "count_tokens, CUDA: a token that was seen may have a count of 0": Fault(
         "csrc/cuda/ops/count_tokens.cu",
-        "atomicMax(counts + token, 1);",
-        "atomicMax(counts + token, 0);",
+        "atomicMax(counts + token, «1»);",
+        "0",
         "tests/ops/test_count_tokens.py -k cuda-host",
     ),
     "mask_logits, CUDA: the last of a tie is dropped": Fault(
@@ -317,7 +331,7 @@ FAULTS = {
     "verify_chain, CUDA: the queue leaves its list": Fault(
         "csrc/cuda/walk/race_queue.cuh",
         "a.list[item.place - queued.behind + threadIdx.x] = 0;",
-        "(void)0;",
+        "",
         "tests/backends/test_cuda_queue.py",
     ),
     "CUDA: an aligned row loses its last element": Fault(
@@ -340,8 +354,8 @@ FAULTS = {
     ),
     "CUDA: a race's guess is above the score": Fault(
         "csrc/cuda/rows/race.cuh",
-        "log2_approx(u) * 0.69314718f - 4.1588831f + u;",
-        "log2_approx(u) * 0.69314718f - 4.1588831f;",
+        "«log2_approx(u) * 0.69314718f - 4.1588831f + u»;",
+        "log2_approx(u) * 0.69314718f - 4.1588831f",
         "tests/backends/test_cuda_edges.py -k first_guess",
     ),
     "CUDA: nobody asks the parts behind the 32nd": Fault(
@@ -352,20 +366,20 @@ FAULTS = {
     ),
     "pairs, CUDA: filters do not wait for an argmax before them": Fault(
         "csrc/cuda/rows/filtered_row.cuh",
-        "    __syncthreads();  // what an argmax",
-        "    if (side == 1) __syncthreads();  // what an argmax",
+        "«__syncthreads();»  // what an argmax",
+        "if (side == 1) __syncthreads();",
         "tests/backends/test_cuda_filters.py -k figures_of_pairs",
     ),
     "CUDA: the eighth block of a cluster takes the first one's tiles": Fault(
         "csrc/cuda/rows/pair_sums.cuh",
-        "for (int tile = part.rank * warps_in_block() + warp_id();",
-        "for (int tile = part.rank % 7 * warps_in_block() + warp_id();",
+        "for (int tile = «part.rank» * warps_in_block() + warp_id();",
+        "part.rank % 7",
         "tests/backends/test_cuda_edges.py -k clusters",
     ),
     "CUDA: a filtered race reads before the kernel before has ended": Fault(
         "csrc/cuda/ops/race_sample.cu",
-        "  wait_for_kernel_before();\n  SPECDEC_SHARED(",
-        "  SPECDEC_SHARED(",
+        "  «wait_for_kernel_before();»\n  SPECDEC_SHARED(",
+        "",
         "tests/backends/test_cuda_edges.py -k filtered",
     ),
     "mass_tiles, CUDA: a tile behind the row": Fault(
@@ -376,15 +390,422 @@ FAULTS = {
     ),
     "verify_chain, CUDA: rows ahead by 32 bits": Fault(
         "csrc/cuda/walk/walker.cuh",
-        "work.draft + ahead * a.p.draft.row_stride)",
-        "work.draft + static_cast<int32_t>(ahead * a.p.draft.row_stride))",
+        "work.draft + «ahead * a.p.draft.row_stride»)",
+        "static_cast<int32_t>(ahead * a.p.draft.row_stride)",
         "tests/backends/test_cuda_ops.py -k 'far or 64_bits'",
     ),
     "bounds: a sum is known without its error": Fault(
         "csrc/include/specdec/bounds.h",
-        "return 7e-4f + 4e-7f * magnitude(largest);",
-        "return 0.0f * magnitude(largest);",
+        "return «7e-4f + 4e-7f * magnitude(largest)»;",
+        "0.0f * magnitude(largest)",
         "tests/backends/test_cpu_bounds.py",
+    ),
+    # Rows whose parts lie far apart.
+    "bounds: a tile 2^126 below the largest counts": Fault(
+        "csrc/include/specdec/bounds.h", "if (!(exponent >= -126.0f)) continue;", "", FAR
+    ),
+    "bounds, CPU: a tile that is far above those before it is not weighed again": Fault(
+        "csrc/cpu/rows/law_row.cpp",
+        "if (!(whole > unit_ + kFar)) return found;",
+        "if (unit_ > -kInfinity) return found;",
+        FAR,
+    ),
+    "masses: a weight is shifted by 64 and more": Fault(
+        "csrc/include/specdec/mass.h",
+        "e.n < 64 ? (static_cast<uint64_t>(e.q) << 11) >> e.n : 0",
+        "(static_cast<uint64_t>(e.q) << 11) >> (e.n & 63)",
+        FAR,
+    ),
+    "masses: a tile is shifted by 64 and more": Fault(
+        "csrc/include/specdec/mass.h",
+        "e.n < 54 ? (tile.units * (e.q >> 9)) >> (10 + e.n) : 0",
+        "(tile.units * (e.q >> 9)) >> ((10 + e.n) & 63)",
+        FAR,
+    ),
+    "masses: a word is shifted by 32 and more": Fault(
+        "csrc/include/specdec/arithmetic.h",
+        "«n < 32 ? a >> n : 0»; }  // by 32 and more: 0\n#endif",
+        "a >> (n & 31)",
+        "tests/backends/test_random_calls.py -k OracleCuda",
+    ),
+    "masses, the CPU's baseline: a word is shifted by 32 and more": Fault(
+        "csrc/cpu/simd.h", "n < 32 ? x >> (n & 31) : Uints{}", "x >> (n & 31)", FAR
+    ),
+    "masses, the CPU's baseline: a weight is shifted by 64 and more": Fault(
+        "csrc/cpu/simd.h", "if («by[i] < 64») sum[0]", "(by[i] &= 63, true)", FAR
+    ),
+    "exp: what is below the smallest is not 0": Fault(
+        "csrc/include/specdec/exponential.h",
+        "return where(«at_least(x, Float(kExpUnderflow))», exp_in_range(min(x",
+        "at_least(x, Float(-kInfinity))",
+        FAR,
+    ),
+    "exp, one number: what is below the smallest is not 0": Fault(
+        "csrc/include/specdec/exponential.h",
+        "x >= kExpUnderflow ? exp_in_range(min(x, 88.0f)) : 0.0f",
+        "exp_in_range(min(x, 88.0f))",
+        FAR,
+    ),
+    "pairs, CPU: tokens far down are taken for near ones": Fault(
+        "csrc/cpu/rows/pair_tile.h", "at_least(least, F32x16(kExpUnderflow)) == first_lanes(kLanes)", "true", FAR
+    ),
+    "pairs, CPU: only the target's tokens are asked whether they are far down": Fault(
+        "csrc/cpu/rows/pair_tile.h", "min(min(log.a.a, log.a.b), min(log.b.a, log.b.b))", "min(log.a.a, log.a.b)", FAR
+    ),
+    "bounds, CPU: an exponent has no lowest value": Fault(
+        "csrc/cpu/simd.h", "max(F32x16(0x1p24f), fma(x, scale_, down_))", "fma(x, scale_, down_)", FAR
+    ),
+    "top_p, CPU: lines have no lowest value": Fault(
+        "csrc/cpu/rows/cut_bounds.h", "max(fma(x, scale, shift), lowest)", "fma(x, scale, shift)", FAR
+    ),
+    "cut, CPU: what is deeper than all bins has one of its own": Fault(
+        "csrc/cpu/rows/cut_bins.h",
+        "min(mul(sub(F32x16(high), v), F32x16(scale)), F32x16(kBins - 1.0f))",
+        "mul(sub(F32x16(high), v), F32x16(scale))",
+        FAR,
+    ),
+    "masses, CPU: a tile without weight has the weight of its largest": Fault(
+        "csrc/cpu/rows/law_row.cpp", "«top == -kInfinity» ? kNoTile", "top == kInfinity", FAR
+    ),
+    "cells, CPU: a NaN hides those before it": Fault(
+        "csrc/cpu/rows/law_row.cpp",
+        "«max(d, max(c, max(b, max(a, F32x16(-kInfinity)))))»;",
+        "max(max(max(max(F32x16(-kInfinity), a), b), c), d)",
+        FAR,
+    ),
+    "cells, CPU: the last cells of a row do not say that they have a NaN": Fault(
+        "csrc/cpu/rows/law_row.cpp", "bad |= space.foreign(x, x, first_lanes(count - at));", "", FAR
+    ),
+    "masses, CUDA: about the weights of a tile that has none": Fault(
+        "csrc/cuda/rows/mass_row.cuh",
+        "if (tile_top == -kInfinity) return 0.0f;",
+        "",
+        "tests/backends/test_random_calls.py -k OracleCuda",
+    ),
+    "filters: what top_p keeps is rounded down": Fault(
+        "csrc/include/specdec/filter.h",
+        "f.share * (whole & 0xffffffffu) + 0xffffffffu",
+        "f.share * (whole & 0xffffffffu)",
+        "tests/ops/test_cutoff.py -k 'rounded and cpu'",
+    ),
+    # Bounds that are too close, a slack that is missing.
+    "log p: no room for roundings": Fault(
+        "csrc/include/specdec/law.h",
+        "constexpr float kLogProbError = 1e-5f;",
+        "constexpr float kLogProbError = 0.0f;",
+        BOUNDS,
+    ),
+    "sums by bounds: weights below half a unit": Fault(
+        "csrc/include/specdec/bounds.h",
+        "constexpr double kUnitError = 0x1.001p-43;",
+        "constexpr double kUnitError = 0.0;",
+        "tests/backends/test_cpu_bounds.py -k units",
+    ),
+    "sums by bounds: large logits are as exact as small ones": Fault(
+        "csrc/include/specdec/bounds.h",
+        "return «7e-4f + 4e-7f * magnitude(largest)»;",
+        "7e-4f",
+        "tests/backends/test_cpu_bounds.py -k large",
+    ),
+    "traversal: a weight's low end is not rounded": Fault(
+        "csrc/include/specdec/traversal.h", "residual_mass.low), «0.999999f»)", "1.0f", BOUNDS
+    ),
+    "traversal: a weight's high end is not rounded": Fault(
+        "csrc/include/specdec/traversal.h", "mul(most, «1.000001f»)", "1.0f", BOUNDS
+    ),
+    "traversal: a weight's low end is of the least that was there before": Fault(
+        "csrc/include/specdec/traversal.h",
+        "weight_after(a.low, «before.high», residual_mass.low)",
+        "before.low",
+        BOUNDS,
+    ),
+    "traversal: a child's low end is of the least that is subtracted": Fault(
+        "csrc/include/specdec/traversal.h",
+        "child_weight(a.low, p.low, q.high, «subtracted.high», share.high)",
+        "subtracted.low",
+        BOUNDS,
+    ),
+    "traversal: a child whose q may be 0 weighs no more than another": Fault(
+        "csrc/include/specdec/traversal.h",
+        "mul(share.low, q.low) > 0.0f || !(mul(share.high, q.high) > 0.0f)",
+        "true",
+        BOUNDS,
+    ),
+    "traversal: a share's low end is of the least that is untried": Fault(
+        "csrc/include/specdec/traversal.h",
+        "share_of(residual_mass.low, «untried_mass.high»)",
+        "untried_mass.low",
+        BOUNDS,
+    ),
+    "traversal: a share is known where nothing may be untried": Fault(
+        "csrc/include/specdec/traversal.h",
+        "return {share_of(residual_mass.low, untried_mass.high),\n          «sure» ?",
+        "true",
+        BOUNDS,
+    ),
+    "traversal: what is subtracted is divided by the other end": Fault(
+        "csrc/include/specdec/traversal.h", "subtracted_after(subtracted.low, share.low, «a.high»)", "a.low", BOUNDS
+    ),
+    "traversal: what is untried, with its ends for each other's": Fault(
+        "csrc/include/specdec/traversal.h", "untried_after(untried_mass.low, «p.high»)", "p.low", BOUNDS
+    ),
+    "accept: the least p beside the least that is subtracted": Fault(
+        "csrc/include/specdec/accept.h",
+        "passes(u, p.low, q.high, «high(subtracted)», high(share))",
+        "low(subtracted)",
+        BOUNDS,
+    ),
+    "accept: a q that may be 0 is not asked": Fault(
+        "csrc/include/specdec/accept.h",
+        "(mul(low(share), q.low) > 0.0f) == (mul(high(share), q.high) > 0.0f)",
+        "true",
+        BOUNDS,
+    ),
+    "race: a group's word has no slack": Fault(
+        "csrc/include/specdec/race.h", "log_bound - best_score + «slack(log_bound, best_score)»", "0.0f", BOUNDS
+    ),
+    "race: what is noted has no slack": Fault(
+        "csrc/include/specdec/race.h", "best_score - «slack(best_score, best_score)»", "0.0f", BOUNDS
+    ),
+    "race: what a token needs has no slack": Fault(
+        "csrc/include/specdec/race.h", "sub(needed, «slack(best, needed)»)", "Float(0.0f)", BOUNDS
+    ),
+    "race: the key that a log p needs has no slack": Fault(
+        "csrc/include/specdec/law.h", "lse.max - «slack(log_weight, lse.max)»", "0.0f", BOUNDS
+    ),
+    "race: the key that a probability needs is rounded up": Fault(
+        "csrc/include/specdec/law.h", "exp_in_range(min(log_weight, 88.0f)) * «0.99999f»", "1.00001f", BOUNDS
+    ),
+    "race: the bound of a probability is the cheap logarithm": Fault(
+        "csrc/include/specdec/law.h", "add(log_below(max(x, small)), Float(«0.061f»))", "0.0f", BOUNDS
+    ),
+    "race, CPU: a winner by bounds needs to be ahead by nothing": Fault(
+        "csrc/cpu/race/race_row.cpp",
+        "< «lowest_noted(sure.score)»",
+        "sure.score + 1.0f",
+        "tests/backends/test_cpu_bounds.py",
+    ),
+    "race, CPU: the second by bounds is forgotten": Fault(
+        "csrc/cpu/race/race_row.cpp",
+        "second = max(second, min(c.score, most.score));",
+        "",
+        "tests/backends/test_cpu_bounds.py",
+    ),
+    "sums by bounds, CPU: the least p is p": Fault(
+        "csrc/cpu/walk/pair_sums.cpp", "return {«1.0f - error», 1.0f", "1.0f", "tests/backends/test_cpu_bounds.py"
+    ),
+    "sums by bounds, CPU: the most p is p": Fault(
+        "csrc/cpu/walk/pair_sums.cpp",
+        "1.0f - error, «1.0f + error * (1.0f + error)»}",
+        "1.0f",
+        "tests/backends/test_cpu_bounds.py",
+    ),
+    "sums by bounds, CPU: what is subtracted is taken from the most p": Fault(
+        "csrc/cpu/walk/pair_sums.cpp", "subtracted.low * «q.low / p.high»", "1.0f", "tests/backends/test_cpu_bounds.py"
+    ),
+    "sums by bounds, CPU: what is untried is as it is summed": Fault(
+        "csrc/cpu/walk/pair_sums.cpp", "all.untried_mass * «q.low»", "q.high", "tests/backends/test_cpu_bounds.py"
+    ),
+    "top_p, CPU: lines are as exact as exponentials": Fault(
+        "csrc/cpu/rows/cut_bounds.h",
+        "side_of(lines[0], lines[1], «kLineError + 2.0 * log_sum_error(top)»)",
+        "2.0 * log_sum_error(top)",
+        "tests/backends/test_cpu_bounds.py",
+    ),
+    "top_p, CPU: masses are known to half of their error": Fault(
+        "csrc/cpu/rows/cut_bounds.h",
+        "side_of(masses[0], masses[1], «2.0 * log_sum_error(top)»)",
+        "0.0",
+        "tests/backends/test_cpu_bounds.py",
+    ),
+    "top_p, CPU: a list is kept whatever the mass is": Fault(
+        "csrc/cpu/rows/filtered_row.cpp",
+        "«if (r.kept.list) return true;»\n  const bool plain",
+        "return true;",
+        "tests/backends/test_cpu_bounds.py",
+    ),
+    "top_p, CPU: a cut is sure by the most that the row may weigh": Fault(
+        "csrc/cpu/rows/cut.h",
+        "f.ties_all() || «kept.mass - weight(kept.cut.value) >= mass_kept(f, least)»",
+        "false",
+        "tests/backends/test_cpu_bounds.py",
+    ),
+    "top_p, CPU: a row's tiles lose nothing by rounding": Fault(
+        "csrc/cpu/rows/cut_bounds.h", "least - «(least >> kTilesShare)»", "0", "tests/backends/test_cpu_bounds.py"
+    ),
+    "race, CUDA: the device's logarithm is exact": Fault(
+        "csrc/cuda/rows/race.cuh",
+        "return log_weight - late - «kWordLogError - slack(log_weight, late)»;",
+        "-0.1f",
+        "tests/backends/test_cuda_edges.py -k 'guess or lists'",
+    ),
+    # Past each constant of the code.
+    "rows, CPU: 32-bit offsets": Fault(
+        "csrc/cpu/rows/row.h",
+        "static_cast<const char*>(rows.data) + «offset * size»",
+        "static_cast<int32_t>(offset * size)",
+        OFFSETS,
+    ),
+    "rows: 32 bits from request to request": Fault(
+        "csrc/include/specdec.h",
+        "return «outer * request_stride» + inner * row_stride;\n  })\n  /* A place",
+        "static_cast<int32_t>(outer * request_stride)",
+        OFFSETS,
+    ),
+    "numbers: 32 bits from request to request": Fault(
+        "csrc/include/specdec.h",
+        "data ? load(«outer * outer_stride + inner * inner_stride») : value;\n  })\n} specdec_number",
+        "static_cast<int32_t>(outer * outer_stride) + inner * inner_stride",
+        OFFSETS,
+    ),
+    "counters: 32 bits from request to request": Fault(
+        "csrc/include/specdec.h",
+        "data ? load(«outer * outer_stride + inner * inner_stride») : value;\n  })\n} specdec_counter",
+        "static_cast<int32_t>(outer * outer_stride) + inner * inner_stride",
+        OFFSETS,
+    ),
+    "chains: 32 bits from request to request": Fault(
+        "csrc/include/specdec/chain.h",
+        "first_token = «b * p.draft_tokens.request_stride»;",
+        "static_cast<int32_t>(b * p.draft_tokens.request_stride)",
+        OFFSETS,
+    ),
+    "chains: 32 bits from slot to slot": Fault(
+        "csrc/include/specdec/chain.h",
+        "first_token + «(node - 1) * p.draft_tokens.slot_stride»",
+        "static_cast<int32_t>((node - 1) * p.draft_tokens.slot_stride)",
+        OFFSETS,
+    ),
+    "trees: 32 bits from request to request": Fault(
+        "csrc/include/specdec/tree.h",
+        "first_parent = «b * p.parents.request_stride»;",
+        "static_cast<int32_t>(b * p.parents.request_stride)",
+        OFFSETS,
+    ),
+    "caches: 32 bits from request to request": Fault(
+        "csrc/include/specdec/tree.h",
+        "return «request * layer.batch_stride» + (prefix",
+        "static_cast<int32_t>(request * layer.batch_stride)",
+        OFFSETS,
+    ),
+    "caches: 32 bits from slot to slot": Fault(
+        "csrc/include/specdec/tree.h",
+        "layer.batch_stride + «(prefix + node) * layer.slot_stride»",
+        "static_cast<int32_t>((prefix + node) * layer.slot_stride)",
+        OFFSETS,
+    ),
+    "caches: 32 bits from page to page": Fault(
+        "csrc/include/specdec/tree.h",
+        "return «page_of(node) * layer.batch_stride» + slot_of",
+        "static_cast<int32_t>(page_of(node) * layer.batch_stride)",
+        OFFSETS,
+    ),
+    "compact_kv, CPU: 32 bits from head to head": Fault(
+        "csrc/cpu/ops/compact_kv.cpp",
+        "layer.data + «head * layer.head_stride»",
+        "static_cast<int32_t>(head * layer.head_stride)",
+        OFFSETS,
+    ),
+    "count_tokens, CPU: 32 bits from mask to mask": Fault(
+        "csrc/cpu/ops/count_tokens.cpp",
+        "p.mask.data + «b * p.mask.row_stride»",
+        "static_cast<int32_t>(b * p.mask.row_stride)",
+        OFFSETS,
+    ),
+    "count_tokens, CPU: a count wraps": Fault(
+        "csrc/cpu/ops/count_tokens.cpp",
+        "count == INT32_MAX ? count : count + 1",
+        "count + 1",
+        "tests/ops/test_count_tokens.py -k cpu",
+    ),
+    "edits: a count of a pending token wraps": Fault(
+        "csrc/include/specdec/edit.h",
+        "count < 0x7fffffff ? count + 1 : count",
+        "static_cast<int32_t>(static_cast<uint32_t>(count) + 1u)",
+        "tests/ops/test_edits.py -k cpu",
+    ),
+    "verdicts: 32 bits from request to request": Fault(
+        "csrc/include/specdec.h",
+        "return «row * row_stride» + column * (column_stride",
+        "static_cast<int32_t>(row * row_stride)",
+        OFFSETS,
+    ),
+    "race_topk, CPU: a bar of more classes than there is room for": Fault(
+        "csrc/cpu/race/race_scan.h", "if (rounds > kMostRounds) return;", "", "tests/backends/test_sizes.py -k cpu"
+    ),
+    "cut, CPU: a list takes one more than it has room for": Fault(
+        "csrc/cpu/rows/cut.h",
+        "return «listed <= kListed»;\n    });\n    if (listed > kListed)",
+        "listed <= kListed + 64",
+        "tests/backends/test_sizes.py -k cpu",
+    ),
+    "cut, CPU: among equal tokens one is kept too few": Fault(
+        "csrc/cpu/rows/cut.h", "return «--left > 0»;", "--left > 1", "tests/backends/test_sizes.py -k cpu"
+    ),
+    "masses, CUDA: tiles behind the 128th have no weight": Fault(
+        "csrc/cuda/rows/mass_row.cuh",
+        "for (int32_t t = lane_id() + 32 * kHeld; t < tiles; t += 32) weigh(word(t, 0), word(t, 1));",
+        "",
+        "tests/backends/test_sizes.py -k cuda-host",
+    ),
+    "masses, CUDA: tiles behind the 128th have not the largest": Fault(
+        "csrc/cuda/rows/mass_row.cuh",
+        "for (int32_t t = lane_id() + 32 * kHeld; t < tiles; t += 32) top = max(max_of_packed(word(t, 0)), top);",
+        "",
+        "tests/backends/test_sizes.py -k cuda-host",
+    ),
+    "chains, CUDA: more slots are judged at once than a warp has lanes": Fault(
+        "csrc/cuda/walk/deferred_ops.cuh",
+        "return «to - node < 32 ? to - node : 32»;",
+        "to - node",
+        "tests/backends/test_sizes.py -k cuda-host",
+    ),
+    "race_topk, CUDA: what is behind the 32nd is taken again": Fault(
+        "csrc/cuda/team/topk.cuh", "if (key >= below) key = 0;", "", "tests/backends/test_sizes.py -k cuda-host"
+    ),
+    # Threads that share a row.
+    "rows, CPU: the parts behind the first do not say what they met": Fault(
+        "csrc/cpu/rows/law_row.cpp",
+        "for (int part = 0; part < parts; ++part) all |= status[part];",
+        "all |= status[0];",
+        SHARED,
+    ),
+    "mapped rows, CPU: the winner is that of the first part": Fault(
+        "csrc/cpu/race/race_row.cpp",
+        "for (int part = 0; part < parts; ++part) winner.offer(best[part], best[part].score);",
+        "winner.offer(best[0], best[0].score);",
+        SHARED,
+    ),
+    "residual_sums, CPU: the sums are those of the first part": Fault(
+        "csrc/cpu/ops/residual_sums.cpp",
+        "for (int part = 0; part < count; ++part) all += parts[part];",
+        "all += parts[0];",
+        SHARED,
+    ),
+    "residual, CPU: a part's last tile is not divided": Fault(
+        "csrc/cpu/ops/residual.cpp",
+        "to * static_cast<int64_t>(kTile) < row.vocab ? «to * kTile» : row.vocab",
+        "(to - 1) * kTile",
+        SHARED,
+    ),
+    # Barriers of CUDA.
+    "CUDA: warps may be merged again before all have read": Fault(
+        "csrc/cuda/team/topk.cuh",
+        "topk->offer(places[w * 32 + lane_id()]);\n  «__syncthreads();»",
+        "",
+        "tests/backends/test_cuda_edges.py -k merged",
+    ),
+    "CUDA: a block's best may be found again before all have read": Fault(
+        "csrc/cuda/team/block_reduce.cuh",
+        "best = other > best ? other : best;\n  }\n  «__syncthreads();»",
+        "",
+        "tests/backends/test_cuda_ops.py -k TheSameVerdict",
+    ),
+    "CUDA: a block's ticket is drawn before its writes": Fault(
+        "csrc/cuda/team/block_reduce.cuh",
+        "«__syncthreads();»  // all writes",
+        "",
+        "tests/backends/test_cuda_ops.py -k TheSameBits",
     ),
     # Triton.
     "cutoff, Triton: what ties with the argmax stays": Fault(
@@ -418,3 +839,16 @@ FAULTS = {
         "tests/backends/test_triton_compiled.py -k reads",
     ),
 }
+
+# Every check of C, and every case that the direct way leaves to Python.
+CHECKS = (
+    "size|choice|memory|at_least|at_most|equal|holds|for_requests|sized|rows_apart|contiguous|contiguous_each|refuse"
+)
+MISUSE = "tests/backends/test_c_api.py -k 'mistake and cpu'"
+FAULTS |= lacking("csrc/c_api/checks.cpp", "void|auto|template", CHECKS, MISUSE)
+
+
+if __name__ == "__main__":
+    plant, *words = sys.argv[1:] or [""]
+    chosen = {name: fault for name, fault in FAULTS.items() if all(word in name for word in words)}
+    sys.exit(planted(FAULTS, chosen) if plant == "--plant" else print(table(FAULTS)))
