@@ -7,291 +7,209 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _edits, _launch, _verdict
-from specdec_kernels.triton_kernels._children import try_children
-from specdec_kernels.triton_kernels._cuts import Side, cut_one
-from specdec_kernels.triton_kernels._edits import Edits, place_at, request_status
-from specdec_kernels.triton_kernels._filters import Filter, filter_of
-from specdec_kernels.triton_kernels._kept import begin_kept, finish_kept
-from specdec_kernels.triton_kernels._laws import CUT, Known, Law, known_at
-from specdec_kernels.triton_kernels._math import NOBODY, inverse_temperature, key_of, later
-from specdec_kernels.triton_kernels._rows import (
-    DONE,
-    FLAGS,
-    Rows,
-    divisor,
-    entered,
-    entry_of,
-    is_last,
-    key_at,
-    noise_at,
-    number,
-    row_at,
-    row_of,
+from specdec_kernels.triton_kernels import (
+    _arguments,
+    _children,
+    _cuts,
+    _edits,
+    _filters,
+    _kept,
+    _launch,
+    _laws,
+    _math,
+    _rows,
+    _tree_walk,
+    _trees,
+    _verdict,
 )
-from specdec_kernels.triton_kernels._tree_walk import FRONT, PAIR, ROW, SUBTRACTED, decide, decide_winner, finish_walk
-from specdec_kernels.triton_kernels._trees import next_child, next_node
-from specdec_kernels.triton_kernels._verdict import VerdictWriter
+
+
+class Plan(NamedTuple):
+    """What is compiled in: of ``verify_tree``."""
+
+    METHOD: tl.constexpr
+    REPLACEMENT: tl.constexpr
+    DRAFT: tl.constexpr
 
 
 @_launch.kernel
 def filtered_tree_kernel(
-    draft_tokens, draft_tokens_request: tl.int64, draft_tokens_node: tl.int64,
-    parents, parents_request: tl.int64, parents_node: tl.int64,
-    target, target_request: tl.int64, target_row: tl.int64,
-    request_index, entries: tl.int64, nodes: tl.int32, max_depth: tl.int32, vocab: tl.int32,
-    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
-    top_k, top_k_request: tl.int64, top_k_value: tl.int64, top_p, top_p_request: tl.int64, top_p_value: tl.float32,
-    min_p, min_p_request: tl.int64, min_p_value: tl.float32, rules: tl.int32,
-    seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64, input_positions, input_request: tl.int64,
-    tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, status,
-    form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
-    ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    drafts: _trees.Drafts, target: _arguments.Rows, index: _arguments.Index, law: _arguments.Law,
+    noise: _arguments.Noise, entering: _arguments.Entering, verdict: _verdict.Verdict, counters, search: _cuts.Search,
+    edits: _edits.Edits, tiling: _cuts.Tiling,
 ):  # fmt: skip
     """Races of rows with filters. The programs of a group go from row to row together only if there is one of them:
     the group has memory for one row."""
     b = tl.program_id(0).to(tl.int64)
-    entry, live, idle = entry_of(b, request_index, entries)
-    noise = noise_at(
-        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
-        entry * nonce_request, live,
-    )  # fmt: skip
-    noise = entered(noise, input_positions, b * input_request, live)
-    inverse, greedy, flags = inverse_temperature(
-        divisor(temperature, temperature_value, entry * temperature_request, live)
-    )
-    k, share, log_min_p, bad_filter = filter_of(
-        number(top_k, top_k_value, entry * top_k_request, live),
-        number(top_p, top_p_value, entry * top_p_request, live),
-        number(min_p, min_p_value, entry * min_p_request, live), vocab, greedy,
-    )  # fmt: skip
-    filter = Filter(k, share, log_min_p)
+    nodes, max_depth, vocab = tl.cast(drafts.nodes, tl.int32), tl.cast(drafts.max_depth, tl.int32), target.vocab
+    entry, live, idle = _arguments.entry_of(index, b)
+    own_noise = _arguments.entered(_arguments.noise_of(noise, entry, 0, live), entering, b, 0, live)
+    inverse, greedy, flags = _arguments.heat_of(law.temperature, entry, 0, live)
+    filter, bad_filter = _filters.filter_of(law, entry, 0, live, vocab, greedy)
     flags |= tl.where(live, bad_filter, 0)
-    tree = (
-        parents + b * parents_request, parents_node, draft_tokens + b * draft_tokens_request, draft_tokens_node
-    )  # fmt: skip
-    rows = Rows(row_at(target, b * target_request, ALIGNED), target_row, vocab)
-    records = counters + nodes * ROW * b
-    request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
+    tree = _trees.tree_of(drafts.parents, drafts.tokens, b)
+    start = _rows.start_of(target, b, 0, tiling.ALIGNED)
+    walk = _tree_walk.walk_of(tree, nodes, max_depth, vocab, counters, b, live, idle)
+    own_edits = _edits.RequestEdits(edits, entry, b, live)
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
     split, splits = tl.program_id(2), tl.num_programs(2)
-    scratch += scratch_row * (b * chunks + chunk)
+    scratch = search.scratch + search.words * (b * chunks + chunk)
     end = tl.where(live, nodes, 0)
-    node, depth = next_node(tree, chunk, chunks, 0, end)
+    node, depth = _trees.next_node(tree, chunk, chunks, 0, end)
     while node < end:
         below = tl.where(depth < max_depth, nodes, 0)  # where children end
-        record, row, n = records + node * ROW, row_of(rows, node, ALIGNED), nodes * b + node
-        place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
+        record = walk.records + node * _tree_walk.ROW
+        place, bad_bias = _edits.place_of(own_edits, node, live, vocab)
         if bad_bias != 0:
-            tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
-        begin_kept(
-            row, inverse, greedy, filter, rules, n, place, edits, None, record, scratch, later(noise, depth), split,
-            splits, CELL, TILE,
-        )  # fmt: skip
-        if is_last(record + DONE, splits):
-            finish_kept(
-                row, inverse, greedy, filter, rules, n, place, edits, None, 0, record, scratch, cuts,
-                later(noise, depth), CELL, TILE, TILES,
-            )  # fmt: skip
-            best = tl.atomic_max(key_at(record), tl.full([], 0, tl.uint64), sem="relaxed")
-            decide_winner(tree, node, below, nodes, vocab, best, records, request)
-        front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
-        node, depth = next_node(tree, node + chunks, chunks, front, end)
-    if is_last(request + DONE, splits * chunks):
-        flags |= request_status(edits, entry, 0, live, vocab)
-        verdict = VerdictWriter(
-            tokens + (b * tokens_request if index is None else 0), tokens_slot,
-            None if path is None else path + b * path_request, None if index is None else index + b * index_request,
-            index_node, flat, num_accepted + b, status + b, form,
-        )  # fmt: skip
-        finish_walk(tree, nodes, flags, live, idle, records, request, vocab, b >= 0, verdict, max_depth)
+            tl.atomic_or(record + _rows.FLAGS, bad_bias, sem="relaxed")
+        own_law = _laws.Law(inverse, greedy, None, nodes * b + node, edits.by_row, place, edits)
+        own = _laws.Row(_rows.row_at(start, node * target.inner, tiling.ALIGNED), vocab, own_law)
+        node_noise = _math.later(own_noise, depth)
+        _kept.begin_kept(own, filter, record, scratch, node_noise, split, splits, tiling)
+        if _rows.is_last(record + _rows.DONE, splits):
+            _kept.finish_kept(own, filter, record, scratch, search.cuts, node_noise, tiling)
+            best = tl.atomic_max(_rows.key_at(record), tl.full([], 0, tl.uint64), sem="relaxed")
+            _tree_walk.decide_winner(walk, node, below, best)
+        node, depth = _trees.next_node(tree, node + chunks, chunks, _tree_walk.front_of(walk), end)
+    if _rows.is_last(walk.request + _rows.DONE, splits * chunks):
+        flags |= _edits.request_status(edits, entry, 0, live, vocab)
+        _tree_walk.finish_walk(walk, flags, b >= 0, _verdict.Writer(verdict, b))
 
 
 filtered_tree_kernel.most_registers = _cuts.most_registers
 
 
-@triton.jit
-def numbers_at(
-    temperature, temperature_value, temperature_at, top_k, top_k_value, top_k_at, top_p, top_p_value, top_p_at, min_p,
-    min_p_value, min_p_at, columns, live,
-):  # fmt: skip
-    """(1 / T, whether it is 0, the filter's three numbers, status bits) of a request.
+class Numbers(NamedTuple):
+    """The numbers of a request: 1 / T, whether T is 0; its filter; status bits of the temperature and of the filter."""
 
-    They are loaded where they are needed: registers are few where cuts are found.
-    """
-    inverse, greedy, bad = inverse_temperature(divisor(temperature, temperature_value, temperature_at, live))
-    k, share, log_min_p, bad_filter = filter_of(
-        number(top_k, top_k_value, top_k_at, live), number(top_p, top_p_value, top_p_at, live),
-        number(min_p, min_p_value, min_p_at, live), columns, greedy,
-    )  # fmt: skip
-    return inverse, greedy, k, share, log_min_p, bad, bad_filter
+    inverse: tl.tensor
+    greedy: tl.tensor
+    filter: _filters.Filter
+    bad: tl.tensor
+    bad_filter: tl.tensor
 
 
 @triton.jit
-def try_cut_node(
-    tree, node, below, nodes, target, target_law, draft, draft_law, draft_map, noise, records, request, own,
-    REPLACEMENT: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
+def numbers_at(side, entry, live):
+    """They are loaded where they are needed: registers are few where cuts are found."""
+    inverse, greedy, bad = _arguments.heat_of(side.law.temperature, entry, 0, live)
+    filter, bad_filter = _filters.filter_of(side.law, entry, 0, live, side.rows.vocab, greedy)
+    return Numbers(inverse, greedy, filter, bad, bad_filter)
+
+
+@triton.jit
+def cut_node(
+    side, b, node, entry, live, index, packing, stored, edits, scratch, split, splits, DRAFT: tl.constexpr, tiling
+):
+    """A program's part of what filters keep of a node's row; whether it was the last is returned."""
+    own = numbers_at(side, entry, live)
+    at = _arguments.At(b, node.to(tl.int64), entry, live, live == 0)
+    return _cuts.cut_one(
+        side, (own.inverse, own.greedy), _filters.without_ties(own.filter, own.greedy), at, index, packing, stored,
+        edits, scratch, split, splits, "all", DRAFT, tiling,
+    ).to(tl.int32)  # fmt: skip
+
+
+@triton.jit
+def try_cut_node(walk, node, below, p, q, noise, figures, REPLACEMENT: tl.constexpr, TILE: tl.constexpr):
     """Tries the children of a node whose rows are known, unless the walk has gone elsewhere."""
-    record = records + node * ROW
-    front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
-    if next_node(tree, node, nodes, front, nodes)[0] == node:
-        q_known = Known(0.0, 0.0)
-        if draft is not None:
-            q_known = known_at(own + 2, draft_law, node >= 0)
-        child, subtracted, reported = try_children(
-            tree, node, below, target, target_law, draft, draft_law, draft_map, known_at(own, target_law, node >= 0),
-            q_known, noise, REPLACEMENT, TILE,
+    at, _ = _trees.next_node(walk.tree, node, walk.nodes, _tree_walk.front_of(walk), walk.nodes)
+    if at == node:
+        q_known = _laws.Known(0.0, 0.0)
+        if q.at is not None:
+            q_known = _laws.known_at(figures + 2, q.law, node >= 0)
+        p_known = _laws.known_at(figures, p.law, node >= 0)
+        child, subtracted, reported = _children.try_children(
+            walk.tree, node, below, _laws.Row(p.at, p.columns, p.law, None, p_known),
+            _laws.Row(q.at, q.columns, q.law, q.map, q_known), noise, REPLACEMENT, TILE,
         )  # fmt: skip
-        tl.store(record + SUBTRACTED, subtracted.to(tl.int32, bitcast=True))
-        if reported != 0:
-            tl.atomic_or(record + FLAGS, reported, sem="relaxed")
-        decide(records, request, node, child, nodes)
+        _tree_walk.tell_children(walk, node, child, subtracted, reported)
 
 
 @_launch.kernel
 def cut_tree_kernel(
-    draft_tokens, draft_tokens_request: tl.int64, draft_tokens_node: tl.int64,
-    parents, parents_request: tl.int64, parents_node: tl.int64,
-    target, target_request: tl.int64, target_row: tl.int64, vocab: tl.int32,
-    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
-    top_k, top_k_request: tl.int64, top_k_value: tl.int64, top_p, top_p_request: tl.int64, top_p_value: tl.float32,
-    min_p, min_p_request: tl.int64, min_p_value: tl.float32, rules: tl.int32, cuts, known,
-    draft, draft_request: tl.int64, draft_row: tl.int64, draft_vocab: tl.int32,
-    draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
-    draft_top_k, draft_top_k_request: tl.int64, draft_top_k_value: tl.int64,
-    draft_top_p, draft_top_p_request: tl.int64, draft_top_p_value: tl.float32,
-    draft_min_p, draft_min_p_request: tl.int64, draft_min_p_value: tl.float32, draft_rules: tl.int32, draft_cuts,
-    draft_known, draft_map, request_index, entries: tl.int64, nodes: tl.int32, max_depth: tl.int32,
-    seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64, input_positions, input_request: tl.int64,
-    tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, status,
-    form: tl.int32, counters, scratch, scratch_row: tl.int64, edits,
-    METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, CELL: tl.constexpr,
-    TILE: tl.constexpr, TILES: tl.constexpr,
+    drafts: _trees.Drafts, target: _cuts.Side, draft: _cuts.Side, index: _arguments.Index, packing: _arguments.Packing,
+    noise: _arguments.Noise, entering: _arguments.Entering, verdict: _verdict.Verdict, stored: _cuts.Stored,
+    search: _cuts.Search, edits: _edits.Edits, no_edits: _edits.Edits, plan: Plan, tiling: _cuts.Tiling,
 ):  # fmt: skip
     """The cuts of a target's rows, and of a draft's that children are tried with. In rejection, who stores the second
     of a node tries the children; a request at temperature 0 goes to the child that is the argmax."""
     b = tl.program_id(0).to(tl.int64)
-    entry, live, idle = entry_of(b, request_index, entries)
-    noise = noise_at(
-        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
-        entry * nonce_request, live,
-    )  # fmt: skip
-    noise = entered(noise, input_positions, b * input_request, live)
-    found = numbers_at(
-        temperature, temperature_value, entry * temperature_request, top_k, top_k_value, entry * top_k_request,
-        top_p, top_p_value, entry * top_p_request, min_p, min_p_value, entry * min_p_request, vocab, live,
-    )  # fmt: skip
-    greedy, flags, bad = found[1], found[5], found[6]
-    if DRAFT == "logits":
-        found = numbers_at(
-            draft_temperature, draft_temperature_value, entry * draft_temperature_request,
-            draft_top_k, draft_top_k_value, entry * draft_top_k_request,
-            draft_top_p, draft_top_p_value, entry * draft_top_p_request,
-            draft_min_p, draft_min_p_value, entry * draft_min_p_request, draft_vocab, live,
-        )  # fmt: skip
-        flags |= found[5]
-        bad |= found[6]
-    rows = Rows(row_at(target, b * target_request, ALIGNED), target_row, vocab)
-    records = counters + nodes * ROW * b
-    request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
+    nodes, max_depth, vocab = tl.cast(drafts.nodes, tl.int32), tl.cast(drafts.max_depth, tl.int32), target.rows.vocab
+    ALIGNED: tl.constexpr = tiling.ALIGNED
+    entry, live, idle = _arguments.entry_of(index, b)
+    own_noise = _arguments.entered(_arguments.noise_of(noise, entry, 0, live), entering, b, 0, live)
+    of_target = numbers_at(target, entry, live)
+    greedy, flags, bad = of_target.greedy, of_target.bad, of_target.bad_filter
+    if plan.DRAFT == "logits":
+        of_draft = numbers_at(draft, entry, live)
+        flags |= of_draft.bad
+        bad |= of_draft.bad_filter
+    tree = _trees.tree_of(drafts.parents, drafts.tokens, b)
+    walk = _tree_walk.walk_of(tree, nodes, max_depth, vocab, stored.records, b, live, idle)
+    own_edits = _edits.RequestEdits(edits, entry, b, live)
     flags |= tl.where(live, bad, 0)
-    if METHOD == "traversal":  # noqa: SIM102  the next launch says so
+    if plan.METHOD == "traversal":  # noqa: SIM102  the next launch says so
         if live & (bad != 0):
-            tl.atomic_or(request + FLAGS, bad, sem="relaxed")
-    tree = (
-        parents + b * parents_request, parents_node, draft_tokens + b * draft_tokens_request, draft_tokens_node
-    )  # fmt: skip
-    decides = greedy | (METHOD == "rejection")  # rows do; in traversal a walk of its own
+            tl.atomic_or(walk.request + _rows.FLAGS, bad, sem="relaxed")
+    decides = greedy | (plan.METHOD == "rejection")  # rows do; in traversal a walk of its own
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
     split, splits = tl.program_id(2), tl.num_programs(2)
-    scratch += scratch_row * (b * chunks + chunk)
+    scratch = search.scratch + search.words * (b * chunks + chunk)
     # One program takes its rows one after the other. Where several share them, the draft's has a place of its own.
-    draft_scratch = scratch + tl.where(splits > 1, scratch_row * chunks * tl.num_programs(0), 0)
+    draft_scratch = scratch + tl.where(splits > 1, search.words * chunks * tl.num_programs(0), 0)
     end = tl.where(live, nodes, 0)
-    node, depth = next_node(tree, chunk, chunks, 0, end)
+    node, depth = _trees.next_node(tree, chunk, chunks, 0, end)
     while node < end:
         below = tl.where(depth < max_depth, nodes, 0)  # where children end
-        record, n = records + node * ROW, nodes * b + node
-        place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
+        record, n = walk.records + node * _tree_walk.ROW, nodes * b + node
+        place, bad_bias = _edits.place_of(own_edits, node, live, vocab)
         if edits.by_row is not None:  # noqa: SIM102  one is known when it is compiled
             if bad_bias != 0:
-                tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
-        tries = (greedy == 0) & (next_child(tree, node, node, below) < below)
-        at = node.to(tl.int64)
-        own = numbers_at(
-            temperature, temperature_value, entry * temperature_request, top_k, top_k_value, entry * top_k_request,
-            top_p, top_p_value, entry * top_p_request, min_p, min_p_value, entry * min_p_request, vocab, live,
+                tl.atomic_or(record + _rows.FLAGS, bad_bias, sem="relaxed")
+        tries = (greedy == 0) & (_trees.next_child(tree, node, node, below) < below)
+        done = cut_node(
+            target, b, node, entry, live, index, packing, stored, edits, scratch, split, splits, False, tiling
         )  # fmt: skip
-        done = cut_one(
-            Side(target, target_request, target_row, vocab, None, own[0], greedy, rules, cuts, known),
-            Filter(own[2], own[3], own[4]), 0, b, at, live, entry, request_index, nodes, None, 0, 0, 0, 4, counters,
-            ROW, request + FLAGS, scratch, edits, split, splits, "all", False, ALIGNED, CELL, TILE, TILES,
-        ).to(tl.int32)  # fmt: skip
         parts = 1
-        if DRAFT == "logits":
+        if plan.DRAFT == "logits":
             parts = tl.where(tries, 2, 1)
             if tries:
-                drafts = numbers_at(
-                    draft_temperature, draft_temperature_value, entry * draft_temperature_request,
-                    draft_top_k, draft_top_k_value, entry * draft_top_k_request,
-                    draft_top_p, draft_top_p_value, entry * draft_top_p_request,
-                    draft_min_p, draft_min_p_value, entry * draft_min_p_request, draft_vocab, live,
+                done += cut_node(
+                    draft, b, node, entry, live, index, packing, stored, no_edits, draft_scratch, split, splits, True,
+                    tiling,
                 )  # fmt: skip
-                draft_side = Side(
-                    draft, draft_request, draft_row, draft_vocab, draft_map, drafts[0], drafts[1], draft_rules,
-                    draft_cuts, draft_known,
-                )  # fmt: skip
-                done += cut_one(
-                    draft_side, Filter(drafts[2], drafts[3], drafts[4]), 0, b, at, live, entry, request_index, nodes,
-                    None, 0, 0, 0, 4, counters, ROW, request + FLAGS, draft_scratch, Edits(), split, splits, "all",
-                    True, ALIGNED, CELL, TILE, TILES,
-                ).to(tl.int32)  # fmt: skip
         if (done > 0) & decides & (tries | greedy):  # noqa: SIM102  `and` would take a ticket
-            if is_last(record + PAIR, parts, done):
+            if _rows.is_last(record + _tree_walk.PAIR, parts, done):
+                known = target.known + 4 * n
                 if greedy:
-                    token = tl.load(known + 4 * n, cache_modifier=".cg").to(tl.int32, bitcast=True)
-                    best = tl.where(token >= 0, key_of(token * 0.0, token), NOBODY)
-                    tl.store(key_at(record), best)
-                    decide_winner(tree, node, below, nodes, vocab, best, records, request)
-                elif METHOD == "rejection":
-                    draft_node, q_law = None, None
-                    if draft is not None:
-                        draft_node = row_of(
-                            Rows(row_at(draft, entry * draft_request, ALIGNED), draft_row, draft_vocab), node, ALIGNED
-                        )
-                        if DRAFT == "logits":
-                            cold = inverse_temperature(
-                                divisor(
-                                    draft_temperature, draft_temperature_value, entry * draft_temperature_request, live
-                                )
-                            )
-                            q_law = Law(cold[0], cold[1], draft_cuts, n)
-                        else:
-                            q_law = Law(None, None)
-                    heat = inverse_temperature(
-                        divisor(temperature, temperature_value, entry * temperature_request, live)
-                    )
+                    token = tl.load(known, cache_modifier=".cg").to(tl.int32, bitcast=True)
+                    best = tl.where(token >= 0, _math.key_of(token * 0.0, token), _math.NOBODY)
+                    tl.store(_rows.key_at(record), best)
+                    _tree_walk.decide_winner(walk, node, below, best)
+                elif plan.METHOD == "rejection":
+                    q_row = _laws.Row(None)
+                    if draft.rows.rows is not None:
+                        q_law = _laws.Law(None, None)
+                        if plan.DRAFT == "logits":
+                            q_inverse, q_greedy, _ = _arguments.heat_of(draft.law.temperature, entry, 0, live)
+                            q_law = _laws.Law(q_inverse, q_greedy, draft.cuts, n)
+                        q_start = _rows.row_at(
+                            _rows.start_of(draft.rows, entry, 0, ALIGNED), node * draft.rows.inner, ALIGNED
+                        )  # fmt: skip
+                        q_row = _laws.Row(q_start, draft.rows.vocab, q_law, draft.map)
+                    inverse, _, _ = _arguments.heat_of(target.law.temperature, entry, 0, live)
+                    start = _rows.row_at(_rows.start_of(target.rows, b, 0, ALIGNED), node * target.rows.inner, ALIGNED)
+                    law = _laws.Law(inverse, None, target.cuts, n, edits.by_row, place, edits)
                     try_cut_node(
-                        tree, node, below, nodes, row_of(rows, node, ALIGNED),
-                        Law(heat[0], None, cuts, n, *place, *edits), draft_node, q_law, draft_map, later(noise, depth),
-                        records, request, known + 4 * n, REPLACEMENT, TILE,
+                        walk, node, below, _laws.Row(start, vocab, law), q_row, _math.later(own_noise, depth), known,
+                        plan.REPLACEMENT, tiling.TILE,
                     )  # fmt: skip
-        front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
-        node, depth = next_node(tree, node + chunks, chunks, front, end)
+        node, depth = _trees.next_node(tree, node + chunks, chunks, _tree_walk.front_of(walk), end)
     if decides:  # noqa: SIM102  `and` would take a ticket
-        if is_last(request + DONE, splits * chunks):
-            flags |= request_status(edits, entry, 0, live, vocab)
-            verdict = VerdictWriter(
-                tokens + (b * tokens_request if index is None else 0), tokens_slot,
-                None if path is None else path + b * path_request, None if index is None else index + b * index_request,
-                index_node, flat, num_accepted + b, status + b, form,
-            )  # fmt: skip
-            finish_walk(tree, nodes, flags, live, idle, records, request, vocab, greedy, verdict, max_depth)
+        if _rows.is_last(walk.request + _rows.DONE, splits * chunks):
+            flags |= _edits.request_status(edits, entry, 0, live, vocab)
+            _tree_walk.finish_walk(walk, flags, greedy, _verdict.Writer(verdict, b))
 
 
 cut_tree_kernel.most_registers = _cuts.most_registers
@@ -303,50 +221,45 @@ class Search(NamedTuple):
     grid: tuple
     warps: int
     words: int
-    arguments: dict
+    tile: int
+    tiles: int
 
 
-def search_of(call, requests, width, edits, index, sides=1):
+def search_of(call, requests, edits, sides=1):
     """Programs in groups. A group has memory for one row; for one of each side if several programs share a row."""
-    target, law = call.target, call.target_law
-    vocab, nodes = target.shape[-1], target.shape[1]
+    target = call.target
+    _, nodes, vocab = target.shape
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     rows, words = sides * requests * nodes, _cuts.search_words_of(vocab)
     groups = _cuts.groups_of(rows, target.device)
     chunks = max(1, min(nodes, groups // requests))
     splits = _launch.splits_of(rows, tiles, target.device) if groups == rows else 1
-    arguments = dict(
-        nodes=nodes, max_depth=width - 1, vocab=vocab, rules=law.rules, scratch_row=words,
-        CELL=_cuts.cell_of(tile, tiles), TILE=tile, TILES=_launch.power_of_2(tiles), **_launch.rows("target", target),
-        **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents), **numbers(law),
-        **_launch.noise(call.noise, "request"), **inputs_of(call), **edits, **index, **_verdict.arguments(call),
+    words *= requests * chunks * (1 if splits == 1 else sides)
+    return Search((requests, chunks, splits), warps, words, tile, tiles)
+
+
+def shared_of(call, width, edits, index):
+    """Arguments that all kernels of trees have."""
+    entering = _arguments.Entering(_arguments.steps_or_none(call.input_positions), _arguments.NO_STEPS)
+    return dict(
+        drafts=_trees.drafts_of(call, width), target=_arguments.rows_of(call.target), index=index,
+        noise=_arguments.noise_numbers(call.noise), entering=entering, verdict=_verdict.verdict_of(call), **edits,
     )  # fmt: skip
-    return Search(
-        (requests, chunks, splits), warps, words * requests * chunks * (1 if splits == 1 else sides), arguments
-    )
-
-
-def inputs_of(call):
-    """Arguments for the positions of nodes."""
-    given = call.input_positions
-    return {"input_positions": given, "input_request": 0 if given is None else given.stride(0)}
-
-
-def numbers(law, own=""):
-    """The numbers of a law of logits, for arguments whose names begin with ``own``; else such that drop nothing."""
-    law = law if law is not None and law.space == "logits" else None
-    return _launch.divisor(own + "temperature", law, "request") | _launch.filters(law, "request", own=own)
 
 
 def race(call, requests, width):
     """All rows are raced under filters: one launch."""
     target, law, rows = call.target, call.target_law, requests * call.target.shape[1]
-    index = _launch.index(call.request_index, *_launch.numbers_of(law), *call.noise, edit=call.edits)
-    search = search_of(call, requests, width, _edits.arguments(call, call.draft_tokens, call.parents), index)
+    index = _arguments.index_of(call.request_index, *_launch.numbers_of(law), *call.noise, edit=call.edits)
+    edits = _edits.arguments(call, call.draft_tokens, call.parents)
+    search, cuts = search_of(call, requests, edits), _laws.CUT.value * rows
     with _launch.on_device(target), _launch.whole_calls:
-        counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, CUT.value * rows + search.words)
-        memory = dict(counters=counters, cuts=scratch, scratch=scratch[CUT.value * rows :])
-        arguments = search.arguments | memory | {"ALIGNED": _launch.aligned(target)}
+        counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, cuts + search.words)
+        arguments = shared_of(call, width, edits, index) | dict(
+            law=_arguments.law_of(law), counters=counters,
+            search=_cuts.Search(scratch, scratch[cuts:], _cuts.search_words_of(target.shape[2])),
+            tiling=_cuts.tiling_of(search.tile, search.tiles, _launch.aligned(target)),
+        )  # fmt: skip
         _launch.launch(filtered_tree_kernel, search.grid, search.warps, arguments)
 
 
@@ -357,23 +270,25 @@ def scanned_sides(call, draft, own_law):
     return [False, False] if needs_more or not _launch.TICKETS_ORDER_STORES else scanned
 
 
-def cut(call, draft, scanned, search, counters, known, scratch):
-    """Launches the kernel for sides that are ``scanned_sides``, and returns what the last launch needs of it.
+def cut(call, draft, scanned, search, shared, counters, known, scratch):
+    """Launches the kernel for sides that are ``scanned_sides``, and returns the cuts of both.
 
     ``known`` has four words a row; ``scratch`` CUT words a row of each side, and what the search needs.
     """
-    rows, law = len(known) // 4, call.draft_law
-    places = scratch, scratch[CUT.value * rows :]
-    arguments = search.arguments | dict(
-        cuts=places[0], known=known, draft_cuts=places[1] if scanned[1] else None, draft_known=known[2:],
-        draft_vocab=0 if draft is None else draft.shape[-1], draft_map=None if draft is None else call.draft_map,
-        draft_rules=0 if draft is None else law.rules, **_launch.rows("draft", draft),
-        **numbers(law if scanned[1] else None, "draft_"), counters=counters,
-        scratch=scratch[CUT.value * rows * sum(scanned) :],
-        METHOD="traversal" if call.method == "paths" else call.method,  # rows are learned alike
-        REPLACEMENT=call.replacement and draft is not None, DRAFT=None if draft is None else law.space,
-        ALIGNED=_launch.aligned(call.target, draft),
+    target, rows, law, nodes = call.target, len(known) // 4, call.draft_law, call.target.shape[1]
+    cuts = scratch, scratch[_laws.CUT.value * rows :] if scanned[1] else None
+    flags = _arguments.Steps(counters[6 * rows + _rows.FLAGS.value :], 8, 0)
+    method = "traversal" if call.method == "paths" else call.method  # rows are learned alike
+    space = None if draft is None else law.space
+    arguments = shared | dict(
+        target=_cuts.Side(shared["target"], _arguments.law_of(call.target_law), None, cuts[0], known),
+        draft=_cuts.Side(_arguments.rows_of(draft), _arguments.law_of(law) if scanned[1] else _arguments.NO_LAW,
+        None if draft is None else call.draft_map, cuts[1], known[2:]), packing=_arguments.UNPACKED,
+        stored=_cuts.Stored(nodes, 4, counters, _tree_walk.ROW.value, flags, 0), search=_cuts.Search(None,
+        scratch[_laws.CUT.value * rows * sum(scanned) :], _cuts.search_words_of(target.shape[2])),
+        no_edits=_edits.Edits.OFF, plan=_launch.constants(Plan, method, call.replacement and draft is not None, space),
+        tiling=_cuts.tiling_of(search.tile, search.tiles, _launch.aligned(target, draft)),
     )  # fmt: skip
     _launch.launch(cut_tree_kernel, search.grid, search.warps, arguments)
     filtered = _launch.is_filtered(call.target_law), scanned[1] and _launch.is_filtered(law)
-    return {name: place if on else None for name, place, on in zip(_cuts.NO_CUTS, places, filtered, strict=True)}
+    return [words if on else None for words, on in zip(cuts, filtered, strict=True)]

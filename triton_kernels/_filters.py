@@ -10,19 +10,7 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._edits import edited
-from specdec_kernels.triton_kernels._laws import clean, kept, nothing
-from specdec_kernels.triton_kernels._math import (
-    INFINITY,
-    NO_TOKEN,
-    PARAMETER,
-    SMALLEST,
-    from_ordered,
-    log,
-    ordered,
-    row_weight,
-)
-from specdec_kernels.triton_kernels._rows import barrier, group_tops, load_tile
+from specdec_kernels.triton_kernels import _arguments, _edits, _laws, _math, _rows
 
 LISTED = tl.constexpr(256)  # tokens that a list holds, and cells
 LOWEST = tl.constexpr(0x00800000)  # the key of the lowest number; that of -inf is one less
@@ -31,11 +19,27 @@ AFTER_TOP_K, AFTER_MIN_P, TOGETHER, BEFORE_TEMPERATURE = (tl.constexpr(bit) for 
 
 
 class Filter(NamedTuple):
-    """Numbers of a request: top_k, 0 where off; floor(2^32 top_p), -1 where off; log min_p, -inf where off."""
+    """Numbers of a row: top_k, 0 where off; floor(2^32 top_p), -1 where off; log min_p, -inf where off; its rules."""
 
     top_k: tl.tensor
     share: tl.tensor
     log_min_p: tl.tensor
+    rules: tl.tensor
+
+
+class Cut(NamedTuple):
+    """What filters keep of a row: the last value and its id, how many, the sum of their weights.
+
+    ``listed`` tokens are in the row's room, all that are kept among them; 0 if they are not. ``top`` is the row's
+    largest value.
+    """
+
+    value: tl.tensor
+    token: tl.tensor
+    count: tl.tensor
+    mass: tl.tensor
+    listed: tl.tensor
+    top: tl.tensor
 
 
 class Range(NamedTuple):
@@ -56,34 +60,48 @@ class Room(NamedTuple):
 
 
 @triton.jit
-def filter_of(top_k, top_p, min_p, columns, greedy):
-    """(the filter of such numbers, status); at temperature 0 only the first token of the order stays."""
-    top_k = tl.where((top_k > 0) & (top_k < columns), top_k, 0).to(tl.int32)
+def filter_of(law, entry, row, live, columns, greedy):
+    """(the filter of an entry, status); at temperature 0 only the first token of the order stays."""
+    top_k = _arguments.number(law.top_k, entry, row, live)
+    top_p = _arguments.number(law.top_p, entry, row, live)
+    min_p = _arguments.number(law.min_p, entry, row, live)
+    top_k = tl.cast(tl.where((top_k > 0) & (top_k < columns), top_k, 0), tl.int32)
     cuts = (top_p >= 0.0) & (top_p < 1.0)
     share = tl.where(cuts, (tl.where(cuts, top_p, 0.0) * 2.0**32).to(tl.int64), -1)
-    floor = tl.where(min_p >= SMALLEST, log(tl.minimum(tl.maximum(min_p, SMALLEST), 1.0)), -INFINITY)
-    status = tl.where((top_p >= 0.0) & (min_p >= 0.0), 0, PARAMETER)
-    return (
-        tl.where(greedy, 1, top_k), tl.where(greedy, -1, share), tl.where(greedy, -INFINITY, floor), status
+    floor = _math.log(tl.minimum(tl.maximum(min_p, _math.SMALLEST), 1.0))
+    floor = tl.where(min_p >= _math.SMALLEST, floor, -_math.INFINITY)
+    status = tl.where((top_p >= 0.0) & (min_p >= 0.0), 0, _math.PARAMETER)
+    filter = Filter(
+        tl.where(greedy, 1, top_k), tl.where(greedy, -1, share), tl.where(greedy, -_math.INFINITY, floor),
+        tl.cast(law.rules, tl.int32),
     )  # fmt: skip
+    return filter, status
 
 
 @triton.jit
-def rules_of(rules, greedy):
-    """The rules of a row; one token is the argmax, whatever ties with it."""
-    return tl.where(greedy, rules & ~TOGETHER, rules)
+def without_ties(filter, greedy):
+    """A filter of which one token stays at temperature 0, whatever ties with it."""
+    return Filter(
+        filter.top_k, filter.share, filter.log_min_p, tl.where(greedy, filter.rules & ~TOGETHER, filter.rules)
+    )
 
 
 @triton.jit
-def cell_tiles(row, law, first, last, cells, CELL: tl.constexpr, TILE: tl.constexpr):
+def order_of(filter, inverse):
+    """1 / T of the values that a filter compares."""
+    return tl.where((filter.rules & BEFORE_TEMPERATURE) != 0, 1.0, inverse)
+
+
+@triton.jit
+def cell_tiles(row, first, last, cells, CELL: tl.constexpr, TILE: tl.constexpr):
     """Stores the largest value of each cell in the tiles [first, last); returns whether one held a bad value."""
     CELLS: tl.constexpr = TILE // CELL
     bad = first < 0
     for tile in range(first, last):
-        x = load_tile(row, law, tl.cast(tile, tl.int32) * TILE, TILE)
-        unclean = (group_tops(x) < INFINITY) == 0
+        x = _rows.load_tile(row, tl.cast(tile, tl.int32) * TILE, TILE)
+        unclean = (_rows.group_tops(x) < _math.INFINITY) == 0
         bad = bad | (tl.max(unclean.to(tl.int32), axis=0) > 0)
-        tops = tl.max(tl.reshape(tl.max(clean(x, law), axis=1), [CELLS, x.shape[0] // CELLS]), axis=1)
+        tops = tl.max(tl.reshape(tl.max(_laws.clean(x, row.law), axis=1), [CELLS, x.shape[0] // CELLS]), axis=1)
         tl.store(cells + tile * CELLS + tl.arange(0, CELLS), tops)
     return bad
 
@@ -94,13 +112,13 @@ def open_cells(keys, least, room):
     here = keys >= least
     place = tl.cumsum(here.to(tl.int32), axis=0) - 1
     tl.store(room.cells + place, tl.arange(0, keys.shape[0]), mask=here & (place < LISTED))
-    barrier()
+    _rows.barrier()
     count = tl.sum(here.to(tl.int32), axis=0)
     return tl.where(count <= LISTED, count, -1)
 
 
 @triton.jit
-def load_cells(row, law, room, opened, base, CELL: tl.constexpr, TILE: tl.constexpr):
+def load_cells(row, room, opened, base, CELL: tl.constexpr, TILE: tl.constexpr):
     """(raw values, tokens) of a tile of cells: of those listed, or of all if ``opened`` is -1."""
     index = base + tl.arange(0, TILE // CELL)
     cell = tl.load(room.cells + index, mask=index < opened, other=0, cache_modifier=".cg")
@@ -108,10 +126,10 @@ def load_cells(row, law, room, opened, base, CELL: tl.constexpr, TILE: tl.conste
     cell = tl.where(opened < 0, index, cell)
     tokens = cell[:, None] * CELL + tl.arange(0, CELL)[None, :]
     inside = there[:, None] & (tokens < row.columns)
-    x = tl.load(row.at + tokens, mask=inside, other=nothing(law)).to(tl.float32)
-    first, last = tl.min(tl.where(there, cell, NO_TOKEN), axis=0), tl.max(tl.where(there, cell, 0), axis=0)
-    x = edited(x, tokens, inside, first * CELL, (last + 1) * CELL, law)
-    return kept(x, tokens, base >= 0, law), tokens
+    x = tl.load(row.at + tokens, mask=inside, other=_laws.nothing(row.law)).to(tl.float32)
+    first, last = tl.min(tl.where(there, cell, _math.NO_TOKEN), axis=0), tl.max(tl.where(there, cell, 0), axis=0)
+    x = _edits.edited(x, tokens, inside, first * CELL, (last + 1) * CELL, row.law)
+    return _laws.kept(x, tokens, base >= 0, row.law), tokens
 
 
 @triton.jit
@@ -121,7 +139,7 @@ def number_of_cells(row, opened, CELL: tl.constexpr):
 
 
 @triton.jit
-def list_tokens(row, law, room, opened, keys, CELL: tl.constexpr, TILE: tl.constexpr):
+def list_tokens(row, room, opened, keys, CELL: tl.constexpr, TILE: tl.constexpr):
     """Lists raw values and ids of the tokens in a range of keys, in the order of ids; returns how many they are.
 
     If they are more than the list holds, a number above ``LISTED``.
@@ -129,15 +147,15 @@ def list_tokens(row, law, room, opened, keys, CELL: tl.constexpr, TILE: tl.const
     length = tl.full([], 0, tl.int32)
     for base in range(0, number_of_cells(row, opened, CELL), TILE // CELL):
         if length <= LISTED:
-            x, tokens = load_cells(row, law, room, opened, base, CELL, TILE)
+            x, tokens = load_cells(row, room, opened, base, CELL, TILE)
             x, tokens = tl.reshape(x, [TILE]), tl.reshape(tokens, [TILE])
-            key = ordered(clean(x, law))
+            key = _math.ordered(_laws.clean(x, row.law))
             here = (key >= keys.first) & (key < keys.end)
             place = length + tl.cumsum(here.to(tl.int32), axis=0) - 1
             tl.store(room.listed + place, x, mask=here & (place < LISTED))
             tl.store(room.ids + place, tokens, mask=here & (place < LISTED))
             length += tl.sum(here.to(tl.int32), axis=0)
-    barrier()
+    _rows.barrier()
     return length
 
 
@@ -145,28 +163,28 @@ def list_tokens(row, law, room, opened, keys, CELL: tl.constexpr, TILE: tl.const
 def load_list(room, length):
     """(raw values, ids) of the tokens listed; -inf and -1 behind the last."""
     at = tl.arange(0, LISTED)
-    x = tl.load(room.listed + at, mask=at < length, other=-INFINITY, cache_modifier=".cg")
+    x = tl.load(room.listed + at, mask=at < length, other=-_math.INFINITY, cache_modifier=".cg")
     return x, tl.load(room.ids + at, mask=at < length, other=-1, cache_modifier=".cg")
 
 
 @triton.jit
-def measured(row, law, room, opened, top, keys, levels, CELL: tl.constexpr, TILE: tl.constexpr):
+def measured(row, room, opened, top, keys, levels, CELL: tl.constexpr, TILE: tl.constexpr):
     """How many tokens of a range have a key of each of three levels or more, how many all; and the sums of weights."""
     CELLS: tl.constexpr = TILE // CELL
     a, b, c = levels
     n, m = tl.zeros([CELLS], tl.int32), tl.zeros([CELLS], tl.int64)
     n_a, n_b, n_c, m_a, m_b, m_c = n, n, n, m, m, m
     for base in range(0, number_of_cells(row, opened, CELL), CELLS):
-        x, _ = load_cells(row, law, room, opened, base, CELL, TILE)
-        v = clean(x, law)
-        key = ordered(v)
+        x, _ = load_cells(row, room, opened, base, CELL, TILE)
+        v = _laws.clean(x, row.law)
+        key = _math.ordered(v)
         one = tl.where((key >= keys.first) & (key < keys.end), 1, 0)
-        weight = tl.where(one > 0, row_weight(v - top), 0)
+        weight = tl.where(one > 0, _math.row_weight(v - top), 0)
         n, m = n + tl.sum(one, axis=1), m + tl.sum(weight, axis=1)
         n_a, m_a = n_a + tl.sum(tl.where(key >= a, one, 0), axis=1), m_a + tl.sum(tl.where(key >= a, weight, 0), axis=1)
         n_b, m_b = n_b + tl.sum(tl.where(key >= b, one, 0), axis=1), m_b + tl.sum(tl.where(key >= b, weight, 0), axis=1)
         n_c, m_c = n_c + tl.sum(tl.where(key >= c, one, 0), axis=1), m_c + tl.sum(tl.where(key >= c, weight, 0), axis=1)
-    barrier()  # all warps have read which cells are open
+    _rows.barrier()  # all warps have read which cells are open
     return (
         tl.sum(n, axis=0), tl.sum(n_a, axis=0), tl.sum(n_b, axis=0), tl.sum(n_c, axis=0),
         tl.sum(m, axis=0), tl.sum(m_a, axis=0), tl.sum(m_b, axis=0), tl.sum(m_c, axis=0),
@@ -181,15 +199,15 @@ def level_in(keys, top, turn, quarter):
     which always come to an end.
     """
     last = keys.end - 1
-    low, high = from_ordered(keys.first), from_ordered(last)
+    low, high = _math.from_ordered(keys.first), _math.from_ordered(last)
     value = tl.where(turn == 0, top - 1.0 * (4 - quarter) * (4 - quarter), low + (high - low) * (0.25 * quarter))
     step = ((keys.end - keys.first).to(tl.uint64) * quarter >> 2).to(tl.uint32)
-    level = tl.where((turn < 3) & (value == value), ordered(value), keys.first + step)
+    level = tl.where((turn < 3) & (value == value), _math.ordered(value), keys.first + step)
     return tl.minimum(tl.maximum(level, keys.first), last)
 
 
 @triton.jit
-def narrowed(row, law, room, opened, top, keys, turn, most, limit, CELL: tl.constexpr, TILE: tl.constexpr):
+def narrowed(row, room, opened, top, keys, turn, most, limit, CELL: tl.constexpr, TILE: tl.constexpr):
     """(a part of a range, the one that holds the cut; how many tokens are in it; ``most``).
 
     If the range does not reach ``most`` nor ``limit``, all its tokens are kept: then ``most`` becomes their number.
@@ -198,7 +216,7 @@ def narrowed(row, law, room, opened, top, keys, turn, most, limit, CELL: tl.cons
     a, b, c = level_in(keys, top, turn, 1), level_in(keys, top, turn, 2), level_in(keys, top, turn, 3)
     b = tl.maximum(a, b)
     c = tl.maximum(b, c)
-    n, n_a, n_b, n_c, m, m_a, m_b, m_c = measured(row, law, room, opened, top, keys, (a, b, c), CELL, TILE)
+    n, n_a, n_b, n_c, m, m_a, m_b, m_c = measured(row, room, opened, top, keys, (a, b, c), CELL, TILE)
     most = tl.minimum(most, rank + n)
     n_above, m_above = n * 0, m * 0
     # From above: the first level that the cut is not below.
@@ -233,7 +251,7 @@ def boundary_of(keys, weights, low, high, most, limit):
 @triton.jit
 def ties_kept(key, equal, top, most, limit, together):
     """(how many of the tokens that have the last key are kept, what each weighs), if so many and so much may stay."""
-    weight = row_weight(from_ordered(key) - top)
+    weight = _math.row_weight(_math.from_ordered(key) - top)
     ties = tl.minimum(most, equal)
     if weight > 0:
         ties = tl.minimum(ties, tl.minimum((limit - 1) // weight, ALL_TOKENS - 1).to(tl.int32) + 1)
@@ -241,14 +259,14 @@ def ties_kept(key, equal, top, most, limit, together):
 
 
 @triton.jit
-def id_of(row, law, room, key, opened, rank, CELL: tl.constexpr, TILE: tl.constexpr):
+def id_of(row, room, key, opened, rank, CELL: tl.constexpr, TILE: tl.constexpr):
     """The id of the ``rank``-th token, from 1, that has a key."""
     found, before = tl.full([], -1, tl.int32), tl.full([], 0, tl.int32)
     for base in range(0, number_of_cells(row, opened, CELL), TILE // CELL):
         if before < rank:
-            x, tokens = load_cells(row, law, room, opened, base, CELL, TILE)
+            x, tokens = load_cells(row, room, opened, base, CELL, TILE)
             x, tokens = tl.reshape(x, [TILE]), tl.reshape(tokens, [TILE])
-            equal = ordered(clean(x, law)) == key
+            equal = _math.ordered(_laws.clean(x, row.law)) == key
             place = before + tl.cumsum(equal.to(tl.int32), axis=0)
             found = tl.maximum(found, tl.max(tl.where(equal & (place <= rank), tokens, -1), axis=0))
             before += tl.sum(equal.to(tl.int32), axis=0)
@@ -264,22 +282,19 @@ def share_of_mass(share, whole):
 
 
 @triton.jit
-def cut_of(
-    row, law, filter, rules, cells, top, whole, room, CELL: tl.constexpr, TILE: tl.constexpr
-):  # fmt: skip
-    """(value, id of the last token kept, how many, the sum of their weights, ``length``) of a row that has weight.
+def cut_of(row, filter, cells, top, whole, room, CELL: tl.constexpr, TILE: tl.constexpr):
+    """The ``Cut`` of a row that has weight.
 
-    ``cells`` are the largest values of the row's cells. ``whole`` is the row's mass, where top_p refers to it. So many
-    tokens are listed, all that are kept among them; 0 if they are not.
+    ``cells`` are the largest values of the row's cells. ``whole`` is the row's mass, where top_p refers to it.
     """
-    top_k, share, log_min_p = filter
-    by_k, by_share, by_least = top_k > 0, share >= 0, log_min_p > -INFINITY
+    top_k, share, log_min_p, rules = filter
+    by_k, by_share, by_least = top_k > 0, share >= 0, log_min_p > -_math.INFINITY
     after_k, after_least = by_k & (rules & AFTER_TOP_K != 0), by_least & (rules & AFTER_MIN_P != 0)
-    tops = ordered(cells)
-    floor = tl.where(by_least, tl.maximum(ordered(top + log_min_p), LOWEST), LOWEST)
+    tops = _math.ordered(cells)
+    floor = tl.where(by_least, tl.maximum(_math.ordered(top + log_min_p), LOWEST), LOWEST)
     none = tl.full([], NO_LIMIT, tl.int64)
     everything = tl.full([], ALL_TOKENS, tl.int32)
-    first, end = tl.full([], 0, tl.uint32), ordered(top) + 1
+    first, end = tl.full([], 0, tl.uint32), _math.ordered(top) + 1
     rank, mass = tl.full([], 0, tl.int32), tl.full([], 0, tl.int64)
     key, last, kept_tokens, kept_mass = first, rank - 1, rank, mass
     length, number, opened = rank, rank, rank - 1
@@ -292,9 +307,9 @@ def cut_of(
         if by_share & (step == 1):
             limit = share_of_mass(share, whole)
         if fresh:
-            first, end, rank, mass, number = least, ordered(top) + 1, rank * 0, mass * 0, number * 0
+            first, end, rank, mass, number = least, _math.ordered(top) + 1, rank * 0, mass * 0, number * 0
             if (most < everything) | (limit < none):
-                first = boundary_of(tops, row_weight(from_ordered(tops) - top), first, end, most, limit)
+                first = boundary_of(tops, _math.row_weight(_math.from_ordered(tops) - top), first, end, most, limit)
             turn = 0
             more = fresh
             while more:
@@ -302,18 +317,18 @@ def cut_of(
                 opened = open_cells(tops, first, room)
                 length = tl.full([], LISTED + 1, tl.int32)
                 if number <= LISTED:  # as far as is known
-                    length = list_tokens(row, law, room, opened, keys, CELL, TILE)
+                    length = list_tokens(row, room, opened, keys, CELL, TILE)
                 if length > LISTED:
                     first, end, rank, mass, number, most = narrowed(
-                        row, law, room, opened, top, keys, turn, most, limit, CELL, TILE
+                        row, room, opened, top, keys, turn, most, limit, CELL, TILE
                     )  # fmt: skip
                     turn += 1
                 more = (length > LISTED) & ((number <= LISTED) | (end - first > 1))
         together = rules & TOGETHER != 0
         if length <= LISTED:
             x, ids = load_list(room, length)
-            v = clean(x, law)
-            listed, each = ordered(v), row_weight(v - top)
+            v = _laws.clean(x, row.law)
+            listed, each = _math.ordered(v), _math.row_weight(v - top)
             low = tl.maximum(first, least)
             most = tl.minimum(most, rank + tl.sum((listed >= low).to(tl.int32), axis=0))
             key = boundary_of(listed, each, low, end, most - rank, limit - mass)
@@ -326,8 +341,9 @@ def cut_of(
             key, above, mass_above = first, rank, mass
             ties, weight = ties_kept(key, number, top, most - above, limit - mass_above, together)
             if step == 1:
-                last = id_of(row, law, room, key, opened, ties, CELL, TILE)
+                last = id_of(row, room, key, opened, ties, CELL, TILE)
         kept_tokens, kept_mass = above + ties, mass_above + ties * weight
         whole = kept_mass
         fresh = (length > LISTED) | (rank > 0)
-    return from_ordered(key), last, kept_tokens.to(tl.int64), kept_mass, tl.where(fresh, 0, length)
+    listed = tl.where(fresh, 0, length)
+    return Cut(_math.from_ordered(key), last, kept_tokens.to(tl.int64), kept_mass, listed, top)

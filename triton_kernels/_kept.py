@@ -6,97 +6,86 @@ then. If no list holds them it races the row alone. Rows whose filters are off a
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._cuts import cut_row, is_on, room_of, scan_row
-from specdec_kernels.triton_kernels._filters import BEFORE_TEMPERATURE, LISTED, load_list
-from specdec_kernels.triton_kernels._laws import CUT, Law, clean, greedy_scores
-from specdec_kernels.triton_kernels._math import GROUP, INFINITY, NO_TOKEN, NON_FINITE, STREAM_RACE
-from specdec_kernels.triton_kernels._races import mapped_scores, race_mapped, race_tiles
-from specdec_kernels.triton_kernels._rows import FLAGS, barrier, best_of_tile, key_at, share_of
+from specdec_kernels.triton_kernels import _cuts, _filters, _laws, _math, _races, _rows
 
 
 @triton.jit
-def race_part_of_row(row, law, draft_map, record, noise, split, splits, TILE: tl.constexpr):
+def race_part_of_row(row, record, noise, split, splits, TILE: tl.constexpr):
     """A program's part of the race of a row."""
-    first, last = share_of(tl.cdiv(row.columns, TILE), split, splits)
-    if draft_map is None:
-        best, bad = race_tiles(row, law, first, last, key_at(record), noise, None, None, STREAM_RACE, TILE)
+    first, last = _rows.share_of(tl.cdiv(row.columns, TILE), split, splits)
+    if row.map is None:
+        best, bad = _races.race_tiles(
+            row, first, last, _rows.key_at(record), noise, None, None, _math.STREAM_RACE, TILE
+        )  # fmt: skip
     else:
-        best, bad = race_mapped(row, law, draft_map, first, last, noise, STREAM_RACE, TILE)
-    tl.atomic_max(key_at(record), best, sem="relaxed")
+        best, bad = _races.race_mapped(row, first, last, noise, _math.STREAM_RACE, TILE)
+    tl.atomic_max(_rows.key_at(record), best, sem="relaxed")
     if bad:
-        tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
+        tl.atomic_or(record + _rows.FLAGS, _math.NON_FINITE, sem="relaxed")
 
 
 @triton.jit
-def order_of(inverse, rules):
-    """1 / T of the values that filters compare."""
-    return tl.where(rules & BEFORE_TEMPERATURE != 0, 1.0, inverse)
-
-
-@triton.jit
-def begin_kept(
-    row, inverse, greedy, filter, rules, n, place, edits, draft_map, record, scratch, noise, split, splits,
-    CELL: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """A program's part of row n."""
-    if is_on(filter):
-        order_law = Law(order_of(inverse, rules), None, None, n, *place, *edits)
-        scan_row(row, order_law, filter, rules, record, scratch, split, splits, NON_FINITE, CELL, TILE)
+def begin_kept(row, filter, record, scratch, noise, split, splits, tiling):
+    """A program's part of a row."""
+    if _cuts.is_on(filter):
+        law = row.law
+        order_law = _laws.Law(
+            _filters.order_of(filter, law.inverse), None, None, law.row, law.edited, law.place, law.edits
+        )
+        ordered = _laws.Row(row.at, row.columns, order_law)
+        _cuts.scan_row(ordered, filter, record, scratch, split, splits, _math.NON_FINITE, tiling)
     else:
-        law = Law(inverse, greedy, None, n, *place, *edits)
-        race_part_of_row(row, law, draft_map, record, noise, split, splits, TILE)
+        race_part_of_row(row, record, noise, split, splits, tiling.TILE)
 
 
 @triton.jit
-def score_list(order_law, law, room, listed, value, last, draft_map, vocab_start, noise):
-    """(scores, tokens) of those that a cut keeps, all of them listed. ``order_law`` says what filters compare."""
-    x, ids = load_list(room, listed)
-    v = clean(x, order_law)
-    keeps = (v > value) | ((v == value) & (ids <= last))
-    x = clean(x, law)
+def score_list(row, order, cut, room, noise):
+    """(scores, tokens) of those that a cut keeps, all of them listed. Filters compare raw values times ``order``."""
+    x, ids = _filters.load_list(room, cut.listed)
+    v = _math.scaled(x, order)
+    keeps = (v > cut.value) | ((v == cut.value) & (ids <= cut.token))
+    x = _laws.clean(x, row.law)
     tokens = ids
-    if draft_map is not None:
-        tokens = tl.load(draft_map + ids, mask=keeps, other=NO_TOKEN)
-    scores = greedy_scores(x, law)
-    if law.greedy == 0:
-        scores = mapped_scores(x, tokens + vocab_start, noise, law, STREAM_RACE)
-    scores = tl.where(keeps, scores, -INFINITY)
-    shape: tl.constexpr = (LISTED // GROUP, GROUP)
+    if row.map is not None:
+        tokens = tl.load(row.map + ids, mask=keeps, other=_math.NO_TOKEN)
+    scores = _laws.greedy_scores(x, row.law)
+    if row.law.greedy == 0:
+        scores = _races.mapped_scores(x, tokens + noise.first, noise, row.law, _math.STREAM_RACE)
+    scores = tl.where(keeps, scores, -_math.INFINITY)
+    shape: tl.constexpr = (_filters.LISTED // _math.GROUP, _math.GROUP)
     return tl.reshape(scores, shape), tl.reshape(tokens, shape)
 
 
 @triton.jit
-def cut_kept(
-    row, order_law, filter, rules, n, scratch, cuts, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr
-):  # fmt: skip
-    """The last value and token kept of row n, and how many tokens are listed: all that are kept, -1 if none has weight.
+def cut_kept(row, filter, scratch, cuts, tiling):
+    """The ``Cut`` of a row whose law has what its filter compares. ``listed`` is -1 if no token has weight.
 
     0: no list holds them. Then the row's words of ``cuts`` have the cut.
     """
-    value, token, _count, _mass, top, listed = cut_row(row, order_law, filter, rules, scratch, False, CELL, TILE, TILES)
-    listed = tl.where(top > -INFINITY, listed, -1)
+    cut = _cuts.cut_row(row, filter, scratch, False, tiling)
+    listed = tl.where(cut.top > -_math.INFINITY, cut.listed, -1)
     if listed == 0:
-        cut = cuts + CUT * n
-        tl.store(cut, value)
-        tl.store(cut + 1, token.to(tl.float32, bitcast=True))
-        tl.store(cut + 2, order_law.inverse)
-        barrier()  # the cut is stored
-    return value, token, listed
+        words = cuts + _laws.CUT * row.law.row
+        tl.store(words, cut.value)
+        tl.store(words + 1, cut.token.to(tl.float32, bitcast=True))
+        tl.store(words + 2, row.law.inverse)
+        _rows.barrier()  # the cut is stored
+    return _filters.Cut(cut.value, cut.token, cut.count, cut.mass, listed, cut.top)
 
 
 @triton.jit
-def finish_kept(
-    row, inverse, greedy, filter, rules, n, place, edits, draft_map, vocab_start, record, scratch, cuts, noise,
-    CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
-):  # fmt: skip
-    """Races what is kept of row n, for the record's key. ``cuts`` has CUT words a row, for rows that no list holds."""
-    if is_on(filter):
-        order_law = Law(order_of(inverse, rules), None, None, n, *place, *edits)
-        value, token, listed = cut_kept(row, order_law, filter, rules, n, scratch, cuts, CELL, TILE, TILES)
-        if listed > 0:
-            room, law = room_of(row, scratch, CELL, TILE), Law(inverse, greedy, None, n, *place, *edits)
-            scores, ids = score_list(order_law, law, room, listed, value, token, draft_map, vocab_start, noise)
-            tl.atomic_max(key_at(record), best_of_tile(scores, ids, tl.full([], 0, tl.uint64)), sem="relaxed")
-        elif listed == 0:
-            kept_law = Law(inverse, greedy, cuts, n, *place, *edits)
-            race_part_of_row(row, kept_law, draft_map, record, noise, 0, 1, TILE)
+def finish_kept(row, filter, record, scratch, cuts, noise, tiling):
+    """Races what is kept of a row, for the record's key. ``cuts`` has CUT words a row, for rows that no list holds."""
+    if _cuts.is_on(filter):
+        law = row.law
+        order = _filters.order_of(filter, law.inverse)
+        order_law = _laws.Law(order, None, None, law.row, law.edited, law.place, law.edits)
+        cut = cut_kept(_laws.Row(row.at, row.columns, order_law), filter, scratch, cuts, tiling)
+        if cut.listed > 0:
+            scores, ids = score_list(row, order, cut, _cuts.room_of(row, scratch, tiling), noise)
+            best = _rows.best_of_tile(scores, ids, tl.full([], 0, tl.uint64))
+            tl.atomic_max(_rows.key_at(record), best, sem="relaxed")
+        elif cut.listed == 0:
+            kept_law = _laws.Law(law.inverse, law.greedy, cuts, law.row, law.edited, law.place, law.edits)
+            kept = _laws.Row(row.at, row.columns, kept_law, row.map)
+            race_part_of_row(kept, record, noise, 0, 1, tiling.TILE)

@@ -2,15 +2,16 @@
 
 import contextlib
 import functools
+import hashlib
 import inspect
 import operator
 import threading
+from pathlib import Path
 
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _versions
-from specdec_kernels.triton_kernels._math import MASS_TILE
+from specdec_kernels.triton_kernels import _math, _versions
 from triton.compiler import CompiledKernel, make_backend
 from triton.runtime import driver
 
@@ -21,63 +22,152 @@ INTERPRETED = triton.knobs.runtime.interpret
 TICKETS_ORDER_STORES = torch.version.hip is None
 
 ANY_NUMBER = 2**31
-POINTERS, SIZES = ("target", "draft", "probs", "mask"), ("vocab", "draft_vocab")  # all that code may depend on
-EDITS = "edits"
+# All that code may depend on, by their names; in tuples, too.
+POINTERS, SIZES = ("target", "draft", "rows", "probs", "mask"), ("vocab", "draft_vocab")
 _here = contextlib.nullcontext()
 _workspaces = threading.local()
 _interpreter = threading.RLock()  # to interpret a kernel Triton changes its own functions, for all threads
+
+
+@functools.cache
+def text_of_package():
+    """A digest of all that kernels may use."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest()
+
+
+class Kernel(triton.JITFunction):
+    """A kernel that Triton's cache does not keep longer than this package's text.
+
+    Triton's own key has no constants that are reached through a module, as ``_math.GROUP``.
+    """
+
+    @property
+    def cache_key(self):
+        return super().cache_key + text_of_package()
 
 
 def kernel(function):
     """``triton.jit`` for a kernel that compiles once for each vocabulary: no other number changes the code."""
     parameters = inspect.signature(function).parameters.values()
     varying = [p.name for p in parameters if p.annotation is not tl.constexpr and p.name not in (*POINTERS, *SIZES)]
-    found = triton.jit(function, do_not_specialize=varying)
+    found = (triton.jit if INTERPRETED else Kernel)(function, do_not_specialize=varying)
     found.programs, found.most_registers = Programs(parameters), lambda arguments: None
     return found
+
+
+class Anywhere:
+    """A tensor of this type, wherever it lies."""
+
+    def __init__(self, dtype):
+        self.dtype = dtype
+
+    def data_ptr(self):
+        return 1
+
+
+ANY = {int: 2**62 + 1, bool: 2**62 + 1, float: 0.5}
+
+
+def any_like(name, value):
+    """What Triton is to see of an argument in a tuple. It would compile in a 1, and that 16 divides a number.
+
+    All numbers of a type look alike to it, and all tensors but ``POINTERS``.
+    """
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", range(len(value)))
+        found = map(any_like, names, value)
+        return type(value)(*found) if is_tuple(value) else tuple(found)
+    if name in POINTERS or name in SIZES:
+        return value
+    return Anywhere(value.dtype) if isinstance(value, torch.Tensor) else ANY.get(type(value), value)
+
+
+def seen_by_triton(arguments):
+    return {name: any_like(name, x) if isinstance(x, tuple) else x for name, x in arguments.items()}
+
+
+def leaves(kind, wanted):
+    """The dotted names of the fields of a class of tuples, and of those in it, of which ``wanted(name, type)``."""
+    for name, own in kind.__annotations__.items():
+        if is_tuple(own):
+            yield from (f"{name}.{leaf}" for leaf in leaves(own, wanted))
+        elif wanted(name, own):
+            yield name
+
+
+def is_tuple(kind):
+    return hasattr(kind, "_fields")
+
+
+@functools.cache
+def constants(kind, *values):
+    """A tuple of what is compiled in. It is kept for good, so that it stands for its values in keys."""
+    return kind(*map(tl.constexpr, values))
 
 
 class Programs:
     """What Triton has compiled of a kernel, by all that decides what is compiled.
 
-    Triton's own launch looks at each of some 70 arguments anew. But a program depends on these only: the device, the
-    warps, the constants, the vocabularies, which tensors there are and their types, and what Triton wants to know of
-    ``POINTERS`` and of ``EDITS`` (on NVIDIA GPUs whether an address is a multiple of 16). Other numbers have the types
-    that they are annotated with.
+    Triton's own launch looks at each argument anew. But a program depends on these only: the device, the warps, the
+    constants, the vocabularies, which tensors there are and their types, and what Triton wants to know of ``POINTERS``
+    (on NVIDIA GPUs whether an address is a multiple of 16). Other numbers have the types that they are annotated with.
     """
 
     def __init__(self, parameters):
         self.found = {}
-        self._all = tuple_of([p.name for p in parameters])
-        self._numbers = tuple_of([p.name for p in parameters if p.annotation is tl.constexpr or p.name in SIZES])
+        self.values = tuple_of([p.name for p in parameters])
+        tuples = [p for p in parameters if is_tuple(p.annotation)]
+        fixed = [p for p in tuples if tl.constexpr in p.annotation.__annotations__.values()]
         untyped = [p.name for p in parameters if p.annotation is inspect.Parameter.empty]
-        self._tensors, self._edited = tuple_of([name for name in untyped if name != EDITS]), EDITS in untyped
-        self._pointers = tuple_of([p.name for p in parameters if p.name in POINTERS])
+        constant = [p.name for p in parameters if p.annotation is tl.constexpr]
+        often, at_times = (
+            [p for p in tuples if p not in fixed and hasattr(p.annotation, "OFF") == off] for off in (0, 1)
+        )
+        self._fixed, self._constants = tuple_of([p.name for p in fixed]), tuple_of(constant)
+        self._tensors = taken(untyped, often, lambda _, kind: kind is tl.tensor)
+        self._pointers = taken(untyped, tuples, lambda name, _: name in POINTERS)
+        self._sizes = taken([p.name for p in parameters if p.name in SIZES], tuples, lambda name, _: name in SIZES)
+        self._at_times = [
+            (p.name, p.annotation.OFF, taken([], [p], lambda _, kind: kind is tl.tensor)) for p in at_times
+        ]
 
     def key(self, device, num_warps, arguments):
         """What decides which program a launch needs."""
         seen = seen_of(device)
-        edits = ()
-        if self._edited and arguments[EDITS].by_row is not None:
-            edits = [(x.dtype, seen(x, align=True)) if hasattr(x, "dtype") else type(x) for x in arguments[EDITS]]
-        return (
-            device, num_warps, self._numbers(arguments),
-            *[None if x is None else x.dtype for x in self._tensors(arguments)],
-            *[None if x is None else seen(x, align=True) for x in self._pointers(arguments)], *edits,
+        key = (
+            device, num_warps, self._constants(arguments), self._sizes(arguments), *map(id, self._fixed(arguments)),
+            *[getattr(x, "dtype", x) for x in self._tensors(arguments)],
+            *[None if x is None else seen(x, align=True) for x in self._pointers(arguments)],
         )  # fmt: skip
+        for name, off, tensors in self._at_times:
+            if arguments[name] is not off:
+                key += tuple(getattr(x, "dtype", x) for x in tensors(arguments))
+        return key
 
     def launch(self, kernel, grid, num_warps, arguments):
         device = driver.active.get_current_device()
         key = self.key(device, num_warps, arguments)
         found = self.found.get(key)
         if found is None:
-            found = jit_launch(kernel, grid, num_warps, arguments)
-            if isinstance(found, CompiledKernel):  # nothing that is still being compiled
-                self.found[key] = found
-        else:
-            x, y, z = (*grid, 1, 1)[:3]
-            stream = driver.active.get_current_stream(device)
-            found.run(x, y, z, stream, found.function, found.packed_metadata, None, None, None, *self._all(arguments))
+            found = program_of(kernel, grid, num_warps, arguments)
+            if not isinstance(found, CompiledKernel):  # somebody's hook compiles it
+                return
+            self.found[key] = found
+        x, y, z = (*grid, 1, 1)[:3]
+        stream = driver.active.get_current_stream(device)
+        found.run(x, y, z, stream, found.function, found.packed_metadata, None, None, None, *self.values(arguments))
+
+
+def taken(names, tuples, wanted):
+    """A function that takes from a dict of arguments those with some names, and fields of tuples.
+
+    It is made of text: this is half as long as going through tuples at each launch.
+    """
+    names = [*(name for name in names if wanted(name, tl.tensor))]
+    found = [f"a[{name!r}]" for name in names]
+    found += [f"a[{p.name!r}].{leaf}" for p in tuples for leaf in leaves(p.annotation, wanted)]
+    return eval(f"lambda a: ({''.join(f'{each}, ' for each in found)})")
 
 
 def tuple_of(names):
@@ -112,13 +202,21 @@ def options_of(kernel, arguments, backend):
     return {"enable_fp_fusion": False} | ({"maxnreg": most} if most else {})
 
 
+def program_of(kernel, grid, num_warps, arguments):
+    """The program that Triton compiles for such arguments, or has compiled."""
+    backend = driver.active.get_current_target().backend
+    options = options_of(kernel, arguments, backend)
+    found = kernel.run(grid=grid, warmup=True, **seen_by_triton(arguments), num_warps=num_warps, **options)
+    return found.result() if hasattr(found, "result") else found
+
+
 def jit_launch(kernel, grid, num_warps, arguments):
     """Triton's own launch."""
     if INTERPRETED:
         with _interpreter:
             return kernel[grid](**arguments, num_warps=num_warps, **options_of(kernel, arguments, None))
-    backend = driver.active.get_current_target().backend
-    return kernel[grid](**arguments, num_warps=num_warps, **options_of(kernel, arguments, backend))
+    found = program_of(kernel, grid, num_warps, arguments)
+    return None if found is None else found[(*grid, 1, 1)[:3]](*kernel.programs.values(arguments))
 
 
 def launch(kernel, grid, num_warps, arguments):
@@ -163,7 +261,7 @@ power_of_2 = functools.cache(triton.next_power_of_2)
 
 def mass_items_of(vocab):
     """float32 words of scratch memory for a pair of rows whose masses are learned: ``_rows.mass_items_of`` twice."""
-    return 6 * -(-vocab // MASS_TILE.value)
+    return 6 * -(-vocab // _math.MASS_TILE.value)
 
 
 def splits_of(requests, tiles, device):
@@ -191,66 +289,6 @@ def aligned(*tensors):
         ):
             return False
     return True
-
-
-@functools.cache
-def none_of(name, strides):
-    """Arguments for a number that is 0, and what they are called but for the pointer."""
-    plain, steps = f"{name}_value", tuple(f"{name}_{stride}" for stride in strides)
-    return {name: None, plain: 0, **dict.fromkeys(steps, 0)}, plain, steps
-
-
-def number(name, value, *strides):
-    """Arguments for a number or a tensor of them: pointer or None, value, strides."""
-    nothing, plain, steps = none_of(name, strides)
-    found = nothing.copy()
-    if isinstance(value, torch.Tensor):
-        found[name] = value
-        if value.is_floating_point():
-            found[plain] = 0.0
-        for step, stride in zip(steps, value.stride()):  # noqa: B905  a tensor may have one dimension less
-            found[step] = stride
-    else:
-        found[plain] = value
-    return found
-
-
-def divisor(name, law, *strides):
-    """Arguments for a law's temperature, as kernels read it by ``_rows.divisor``; without a law it is 1."""
-    if law is None:
-        return number(name, 1.0, *strides)
-    found = number(name, law.temperature, *strides)
-    if law.rules & DIVIDED:
-        found[f"{name}_value"] = float(not is_greedy(law))
-    return found
-
-
-def filters(law, *strides, own=""):
-    """Arguments for a law's filters, whose names begin with ``own``; without a law, for such that drop nothing."""
-    found = number(own + "top_k", 0 if law is None else law.top_k, *strides)
-    found.update(number(own + "top_p", 1.0 if law is None else law.top_p, *strides))
-    found.update(number(own + "min_p", 0.0 if law is None else law.min_p, *strides))
-    return found
-
-
-def noise(value, *strides):
-    """Arguments for a ``Noise``."""
-    found = number("seed", value.seed, *strides)
-    found.update(number("position", value.position, *strides))
-    found.update(number("nonce", value.nonce, *strides))
-    return found
-
-
-def index(request_index, *values, edit=None):
-    """Arguments for ``request_index``: itself, and how many entries draft rows, tensors of numbers and edits have.
-
-    If there are none of these, all requests have the same numbers, and any index is good.
-    """
-    if request_index is None:
-        return {"request_index": None, "entries": 0}
-    values = *values, *(() if edit is None else edit.by_entry())
-    entries = next((value.shape[0] for value in values if isinstance(value, torch.Tensor)), ANY_NUMBER)
-    return {"request_index": request_index, "entries": entries}
 
 
 def floats(words):
@@ -312,22 +350,6 @@ def learns(call, draft, own_law, scanned):
     return (call.target_law.space == "logits" and not scanned[0]) or (
         draft is not None and (call.draft_law.space == "logits" or own_law) and not scanned[1]
     )
-
-
-def rows(name, tensor, ragged=False):
-    """Arguments for rows [B, K, V], or ragged [D, V]."""
-    if tensor is None:
-        return {name: None, f"{name}_request": 0, f"{name}_row": 0}
-    return {name: tensor, f"{name}_request": 0 if ragged else tensor.stride(0), f"{name}_row": tensor.stride(-2)}
-
-
-def nodes(name, tensor):
-    """Arguments for a tensor with a number for each node: [B, N], or [N] for all requests."""
-    return {
-        name: tensor,
-        f"{name}_request": tensor.stride(0) if tensor.ndim == 2 else 0,
-        f"{name}_node": tensor.stride(-1),
-    }
 
 
 def workspace(tensor, counters, scratch):

@@ -1,39 +1,29 @@
-"""Laws: from a raw logit or probability to a weight. Only this module scales values.
-
-A law, its row and what is known of the row are separate arguments. Before Triton 3.7 a tuple that holds a None cannot
-be part of another tuple, cannot be returned and cannot be compared with None.
-"""
+"""Laws: from a raw logit or probability to a weight. Only this module scales values."""
 
 from collections import namedtuple
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._edits import Edits, Place
-from specdec_kernels.triton_kernels._math import (
-    INFINITY,
-    LEAST_LOG_PROB,
-    LOG_PROB_ERROR,
-    NOBODY,
-    SMALLEST,
-    clean_probability,
-    key_token,
-    log_probability,
-    log_weight,
-    probability,
-    scaled,
-)
+from specdec_kernels.triton_kernels import _math
 
-_EDITED = (*Place._fields, *Edits._fields)
-Law = namedtuple("Law", ("inverse", "greedy", "cuts", "row", *_EDITED), defaults=(None, 0, *(None for _ in _EDITED)))
+Law = namedtuple(
+    "Law", ("inverse", "greedy", "cuts", "row", "edited", "place", "edits"),
+    defaults=(None, None, None, 0, None, None, None),
+)  # fmt: skip
 Law.__doc__ = """How values become weights.
 
 ``inverse`` is 1/T, None if rows hold probabilities. ``greedy`` says whether T = 0, so that the argmax has all the
 weight; None if T cannot be 0. Weights that are already clean count as probabilities. ``cuts`` points to what filters
-keep of rows, None without filters; ``row`` says which of them is meant. The rest is the row's ``Place`` and the
-``Edits``.
+keep of rows, None without filters; ``row`` says which of them is meant. ``edited`` is None if no value is edited; else
+the row's ``Place`` and the ``Edits`` say how.
 """
 
+Row = namedtuple("Row", ("at", "columns", "law", "map", "known"), defaults=(None, None, None, None, None))
+Row.__doc__ = """A row, or each row of a block: pointer, number of columns, law.
+
+``map`` has the token of each column of a draft row, if that is another. ``known`` is a ``Known``, or None.
+"""
 
 CUT = tl.constexpr(4)  # words of a row's cut; the last one is not used
 CUT_WORDS = tl.constexpr(6)  # of the cuts of a target's and a draft's row, where a call has them
@@ -52,7 +42,7 @@ class Known(NamedTuple):
 @triton.jit
 def nothing(law):
     """A raw value without weight."""
-    return 0.0 if law.inverse is None else -INFINITY
+    return 0.0 if law.inverse is None else -_math.INFINITY
 
 
 @triton.jit
@@ -65,7 +55,7 @@ def keeps(x, columns, there, law):
     cut = law.cuts + CUT * law.row
     value = tl.load(cut, mask=there, other=0.0)
     last = tl.load(cut + 1, mask=there, other=0.0).to(tl.int32, bitcast=True)
-    v = scaled(x, tl.load(cut + 2, mask=there, other=0.0))
+    v = _math.scaled(x, tl.load(cut + 2, mask=there, other=0.0))
     return (v > value) | ((v == value) & (columns <= last))
 
 
@@ -75,17 +65,17 @@ def kept(x, columns, there, law):
     if law.cuts is None:
         return x
     else:
-        return tl.where(keeps(x, columns, there, law), x, -INFINITY)
+        return tl.where(keeps(x, columns, there, law), x, -_math.INFINITY)
 
 
 @triton.jit
 def epsilon_at(epsilon, x, there, law):
     """The epsilon of tokens with these values: over-acceptance does not bring back what filters or edits took out."""
-    if law.by_row is not None:
-        epsilon = tl.where(x > -INFINITY, epsilon, 0.0)
+    if law.edited is not None:
+        epsilon = tl.where(x > -_math.INFINITY, epsilon, 0.0)
     elif law.cuts is not None:
         cut = tl.load(law.cuts + CUT * law.row, mask=there, other=0.0)
-        epsilon = tl.where(x > -INFINITY, epsilon, tl.where(cut > -INFINITY, 0.0, epsilon))
+        epsilon = tl.where(x > -_math.INFINITY, epsilon, tl.where(cut > -_math.INFINITY, 0.0, epsilon))
     return epsilon
 
 
@@ -98,37 +88,37 @@ def keys(x, law):
 @triton.jit
 def clean(x, law):
     """Values in the order of their weights: logits over T, or weights."""
-    return clean_probability(x) if law.inverse is None else scaled(x, law.inverse)
+    return _math.clean_probability(x) if law.inverse is None else _math.scaled(x, law.inverse)
 
 
 @triton.jit
 def log_weights(x, law):
     """The log weights of values that ``clean`` returned."""
-    return log_weight(x) if law.inverse is None else x
+    return _math.log_weight(x) if law.inverse is None else x
 
 
 @triton.jit
 def greedy_scores(x, law):
     """Scores at temperature 0, whose largest is the argmax: the clean values themselves."""
-    return x if law.inverse is not None else tl.where(x >= SMALLEST, x, -INFINITY)
+    return x if law.inverse is not None else tl.where(x >= _math.SMALLEST, x, -_math.INFINITY)
 
 
 @triton.jit
 def unclean_groups(x, tops, law):
     """Which groups hold a value that is impossible in a law; ``tops`` are their largest values."""
-    unclean = (tops < INFINITY) == 0
+    unclean = (tops < _math.INFINITY) == 0
     if law.inverse is None:
         unclean = unclean | (tl.min(x, axis=1) < 0.0)
     return unclean
 
 
 @triton.jit
-def known_at(own, law, there):
-    """What is known of a row, from memory at ``own``."""
+def known_at(figures, law, there):
+    """What is known of a row, from memory."""
     if law.inverse is not None:
-        return Known(tl.load(own, mask=there, other=0.0), tl.load(own + 1, mask=there, other=0.0))
+        return Known(tl.load(figures, mask=there, other=0.0), tl.load(figures + 1, mask=there, other=0.0))
     elif law.greedy is not None:
-        return Known(tl.load(own, mask=there & law.greedy, other=0.0), 0.0)
+        return Known(tl.load(figures, mask=there & law.greedy, other=0.0), 0.0)
     else:
         return Known(0.0, 0.0)
 
@@ -136,10 +126,10 @@ def known_at(own, law, there):
 @triton.jit
 def argmax_known(key, draft_map):
     """The ``Known`` of a row at T = 0, from the key of its best column; token -1 if no column has weight."""
-    token = key_token(key)
+    token = _math.key_token(key)
     if draft_map is not None:
         token = tl.load(draft_map + token)
-    token = tl.where(key == NOBODY, -1, token)
+    token = tl.where(key == _math.NOBODY, -1, token)
     return Known(token.to(tl.float32, bitcast=True), 0.0)
 
 
@@ -147,9 +137,9 @@ def argmax_known(key, draft_map):
 def probabilities(x, tokens, law, known):
     """The probabilities of raw values; ``tokens`` are the tokens that have them."""
     if law.inverse is None:
-        p = clean_probability(x)
+        p = _math.clean_probability(x)
     else:
-        p = probability(scaled(x, law.inverse), known.top, known.log_sum)
+        p = _math.probability(_math.scaled(x, law.inverse), known.top, known.log_sum)
     if law.greedy is not None:
         argmax = tl.cast(known.top, tl.float32).to(tl.int32, bitcast=True)
         p = tl.where(law.greedy, (tokens == argmax).to(tl.float32), p)
@@ -160,15 +150,14 @@ def probabilities(x, tokens, law, known):
 def log_probabilities(x, tokens, law, known):
     """Their logarithms: -inf without weight, else finite, though a probability may be so small that it is 0."""
     if law.inverse is None:
-        logs = log_weight(clean_probability(x))
+        logs = _math.log_weight(_math.clean_probability(x))
     else:
-        v = scaled(x, law.inverse)
-        logs = tl.where(
-            v > -INFINITY, tl.maximum(log_probability(v, known.top, known.log_sum), LEAST_LOG_PROB), -INFINITY
-        )
+        v = _math.scaled(x, law.inverse)
+        least = tl.maximum(_math.log_probability(v, known.top, known.log_sum), _math.LEAST_LOG_PROB)
+        logs = tl.where(v > -_math.INFINITY, least, -_math.INFINITY)
     if law.greedy is not None:
         argmax = tl.cast(known.top, tl.float32).to(tl.int32, bitcast=True)
-        logs = tl.where(law.greedy, tl.where(tokens == argmax, 0.0, -INFINITY), logs)
+        logs = tl.where(law.greedy, tl.where(tokens == argmax, 0.0, -_math.INFINITY), logs)
     return logs
 
 
@@ -176,15 +165,16 @@ def log_probabilities(x, tokens, law, known):
 def log_bound(x, law, known):
     """Upper bounds of the logarithms of the probabilities of raw values."""
     if law.inverse is None:
-        return log_weight(clean_probability(x))
+        return _math.log_weight(_math.clean_probability(x))
     else:
-        return log_probability(scaled(x, law.inverse), known.top, known.log_sum) + LOG_PROB_ERROR
+        log_p = _math.log_probability(_math.scaled(x, law.inverse), known.top, known.log_sum)
+        return log_p + _math.LOG_PROB_ERROR
 
 
 @triton.jit
 def unlike(x, law):
     """Whether a value cannot be a probability. Never for logits: the launch that took their sum checked them."""
     if law.inverse is None:
-        return ((x >= 0.0) & (x < INFINITY)) == 0
+        return ((x >= 0.0) & (x < _math.INFINITY)) == 0
     else:
-        return x < -INFINITY  # never
+        return x < -_math.INFINITY  # never

@@ -4,31 +4,11 @@ One program walks a request, once all rows are learned, as in ``_traversal``. A 
 weight, whether q counts by bucket there, and by how much.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._children import masses, pair_at, pair_status
-from specdec_kernels.triton_kernels._cuts import DRAFT_MET
-from specdec_kernels.triton_kernels._edits import place_at
-from specdec_kernels.triton_kernels._laws import Law, known_at
-from specdec_kernels.triton_kernels._math import (
-    GROUP,
-    NON_FINITE,
-    PARAMETER,
-    SMALLEST,
-    TOKEN_RANGE,
-    accept_coin,
-    bucket_of,
-    child_weight,
-    later,
-    of_units,
-    share_left,
-    subtracted_after,
-    unit_sums,
-    weight_after,
-)
-from specdec_kernels.triton_kernels._rows import FLAGS, probability_at, row_of
-from specdec_kernels.triton_kernels._traversal import FIRST_COIN, fetch
-from specdec_kernels.triton_kernels._trees import parents_of
+from specdec_kernels.triton_kernels import _arguments, _children, _cuts, _edits, _laws, _math, _rows, _traversal, _trees
 
 BUCKETS = tl.constexpr(21)
 PLACES = tl.constexpr(32)  # of a vector with a number for each bucket
@@ -45,24 +25,22 @@ def put(at, number):
 
 
 @triton.jit
-def bucket_sums(target, target_law, draft, draft_law, draft_map, p_known, q_known, PART: tl.constexpr):
+def bucket_sums(p_row, q_row, PART: tl.constexpr):
     """(units of p, of q, by bucket; status), by one program."""
-    GROUPS: tl.constexpr = PART // GROUP
+    GROUPS: tl.constexpr = PART // _math.GROUP
     place = tl.arange(0, PLACES)
     p_sums, q_sums = tl.zeros([PLACES], tl.int64), tl.zeros([PLACES], tl.int64)
     p_all, q_all = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
     bad = tl.zeros([GROUPS], tl.int1)
-    for at in range(0, target.columns, PART):
+    for at in range(0, p_row.columns, PART):
         start = tl.cast(at, tl.int32)
-        p, q, p_all, q_all, bad = pair_at(
-            target, target_law, draft, draft_law, draft_map, p_known, q_known, start, p_all, q_all, bad, PART
-        )  # fmt: skip
-        bucket = bucket_of(p, q)
+        p, q, p_all, q_all, bad = _children.pair_at(p_row, q_row, start, p_all, q_all, bad, PART)
+        bucket = _math.bucket_of(p, q)
         for b in range(0, BUCKETS):
             mine = bucket == b
-            p_sums += tl.where(place == b, tl.sum(unit_sums(tl.where(mine, p, 0.0)), axis=0), 0)
-            q_sums += tl.where(place == b, tl.sum(unit_sums(tl.where(mine, q, 0.0)), axis=0), 0)
-    return p_sums, q_sums, pair_status(p_all, q_all, bad, target_law, draft_law)
+            p_sums += tl.where(place == b, tl.sum(_math.unit_sums(tl.where(mine, p, 0.0)), axis=0), 0)
+            q_sums += tl.where(place == b, tl.sum(_math.unit_sums(tl.where(mine, q, 0.0)), axis=0), 0)
+    return p_sums, q_sums, _children.pair_status(p_row, q_row, p_all, q_all, bad)
 
 
 @triton.jit
@@ -79,7 +57,7 @@ def look_at(p_sums, q_sums, chains, weight):
     through, total = tl.cumsum(q_sums, axis=0), tl.sum(q_sums, axis=0)
     whole = tl.where(total > 0, total.to(tl.float32), 1.0) + tl.zeros([PLACES], tl.float32)
     before, upto = tl.div_rn((through - q_sums).to(tl.float32), whole), tl.div_rn(through.to(tl.float32), whole)
-    weighed, drafted = weight * of_units(p_sums), of_units(q_sums)
+    weighed, drafted = weight * _math.of_units(p_sums), _math.of_units(q_sums)
 
     way = tl.arange(0, WAYS)
     pair, few = (way - most) // 4, tl.full([WAYS], 1, tl.int32)
@@ -120,64 +98,80 @@ def look_at(p_sums, q_sums, chains, weight):
 @triton.jit
 def next_of_chain(tree, leaf, node):
     """The node of the chain that ends at ``leaf`` after ``node``, -1 if there is none."""
-    parents, parents_node, tokens, tokens_node = tree
     child, found = leaf, leaf * 0 - 1
     while child > node:
-        parent, _ = parents_of(parents, parents_node, child, child > node)
+        parent, _ = _trees.parents_of(tree.parents, tree.parents_node, child, child > node)
         if parent == node:
             found = child
         child = tl.where(parent == node, node, parent)
-    token = tl.load(tokens + found * tokens_node, mask=found >= 0, other=-1)
+    token = tl.load(tree.tokens + found * tree.tokens_node, mask=found >= 0, other=-1)
     return tl.where(token == -1, -1, found)
+
+
+class Chains(NamedTuple):
+    """The nodes at which chains end, so many of each request."""
+
+    nodes: _arguments.Steps
+    count: int
+
+
+class Leaves(NamedTuple):
+    """Those of one request."""
+
+    at: tl.tensor
+    step: tl.tensor
+    count: tl.tensor
 
 
 @triton.jit
 def leaf_at(leaves, chain, nodes):
     """(the node at which a chain ends, -1 for none; status)."""
-    leaf = tl.load(leaves[0] + tl.cast(chain, tl.int64) * leaves[1]).to(tl.int64)
+    leaf = tl.load(leaves.at + tl.cast(chain, tl.int64) * leaves.step).to(tl.int64)
     inside = (leaf >= 0) & (leaf < nodes)
-    return tl.where(inside, leaf, -1).to(tl.int32), tl.where(inside | (leaf == -1), 0, PARAMETER)
+    return tl.where(inside, leaf, -1).to(tl.int32), tl.where(inside | (leaf == -1), 0, _math.PARAMETER)
 
 
 @triton.jit
 def walk_paths(
-    tree, leaves, nodes, max_depth, target, target_law, draft, draft_law, draft_map, edits, entry, request, records,
-    figures, kept, noise, ROW: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    tree, leaves, nodes, max_depth, target, draft, edits, memory, noise, ROW: tl.constexpr, ALIGNED: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
-    """walk.h's: (the last node accepted, its depth, T there, whether a draft after it was refused, status)."""
-    kept = kept.to(tl.pointer_type(tl.int32), bitcast=True)
+    """walk.h's."""
+    kept = memory.kept.to(tl.pointer_type(tl.int32), bitcast=True)
     node, depth, flags = nodes * 0, nodes * 0, nodes * 0
     none, full = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
     weight, subtracted = full, none
     down, walking, removed = nodes > 0, nodes > 0, nodes < 0
     while walking:
-        record, own, row = records + ROW * node, figures + 4 * node, target_law.row + node
-        place, bad_bias = place_at(edits, entry, 0, request, node, node, 0, walking, target.columns)
-        p_law = Law(target_law.inverse, None, target_law.cuts, row, *place, *edits)
-        p_row, p_known = row_of(target, node, ALIGNED), known_at(own, p_law, walking)
-        q_law = Law(draft_law.inverse, draft_law.greedy, draft_law.cuts, row)
-        q_row, q_known = row_of(draft, node, ALIGNED), known_at(own + 2, q_law, walking)
-        row_status = tl.load(record + FLAGS)
-        of_target = bad_bias | (row_status & (DRAFT_MET - 1))
-        of_both = of_target | tl.where(row_status & DRAFT_MET != 0, NON_FINITE, 0)
+        record, figures = memory.records + ROW * node, memory.figures + 4 * node
+        place, bad_bias = _edits.place_of(edits, node, walking, target.columns)
+        p_law = _laws.Law(target.inverse, None, target.cuts, target.row + node, edits.edits.by_row, place, edits.edits)
+        p_known = _laws.known_at(figures, p_law, walking)
+        p_row = _laws.Row(_rows.of_side(target, node, ALIGNED), target.columns, p_law, None, p_known)
+        q_law = _laws.Law(draft.inverse, draft.greedy, draft.cuts, draft.row + node)
+        q_known = _laws.known_at(figures + 2, q_law, walking)
+        q_row = _laws.Row(_rows.of_side(draft, node, ALIGNED), draft.columns, q_law, draft.map, q_known)
+        row_status = tl.load(record + _rows.FLAGS)
+        of_target = bad_bias | (row_status & (_cuts.DRAFT_MET - 1))
+        of_pair = _traversal.of_both(row_status, of_target)
         at = kept + KEPT * node
         if down:
             count = nodes * 0
-            for chain in range(0, leaves[2]):
+            for chain in range(0, leaves.count):
                 leaf, bad_leaf = leaf_at(leaves, chain, nodes)
                 flags |= bad_leaf
                 count += (next_of_chain(tree, leaf, node) >= 0).to(tl.int32)
-            flags |= tl.where((count > 0) & (depth == max_depth), PARAMETER, 0)
+            flags |= tl.where((count > 0) & (depth == max_depth), _math.PARAMETER, 0)
             down = (count > 0) & (depth < max_depth)
             if down:
                 looked, by_bucket = nodes * 0 + 1, none
                 if count > 1:
-                    p_sums, q_sums, unfit = bucket_sums(
-                        p_row, p_law, q_row, q_law, draft_map, p_known, q_known, TILE
-                    )  # fmt: skip
-                    flags |= of_both | unfit
+                    p_sums, q_sums, unfit = bucket_sums(p_row, q_row, TILE)
+                    flags |= of_pair | unfit
                     i, j, s, shares = look_at(p_sums, q_sums, count, weight)
-                    looked = tl.where(accept_coin(later(noise, depth), tl.full([], LOOK_COIN, tl.uint32)) < s, i, j)
+                    looked = tl.where(
+                        _math.accept_coin(_math.later(noise, depth), tl.full([], LOOK_COIN, tl.uint32)) < s, i, j
+                    )
                     by_bucket = full
                     for b in range(0, BUCKETS):
                         put(at + SHARES + b, number_at(shares, tl.arange(0, PLACES), b))
@@ -186,47 +180,50 @@ def walk_paths(
                 # The first in the best bucket, of so many chains. One that was not drawn from q is behind all.
                 best, best_bucket, seen = nodes * 0, nodes * 0 - 2, nodes * 0
                 own_p, own_q, own_in_range = none, none, nodes < 0
-                for chain in range(0, leaves[2]):
+                for chain in range(0, leaves.count):
                     leaf, _bad_leaf = leaf_at(leaves, chain, nodes)
                     child = next_of_chain(tree, leaf, node)
                     if (child >= 0) & (seen < looked):
                         seen += 1
-                        token = tl.load(tree[2] + child * tree[3]).to(tl.int64)
+                        token = _trees.token_of(tree, child).to(tl.int64)
                         in_range = (token >= 0) & (token < target.columns)
-                        p, bad = probability_at(p_row, token, in_range, p_law, p_known, None)
-                        q, bad_draft = probability_at(q_row, token, in_range, q_law, q_known, draft_map)
-                        flags |= tl.where(in_range, of_both, TOKEN_RANGE)
-                        flags |= tl.where(bad | bad_draft, NON_FINITE, 0)
-                        bucket = tl.where(in_range & (q > 0.0), bucket_of(p, q), -1)
+                        p, bad = _rows.probability_at(p_row, token, in_range)
+                        q, bad_draft = _rows.probability_at(q_row, token, in_range)
+                        flags |= tl.where(in_range, of_pair, _math.TOKEN_RANGE)
+                        flags |= tl.where(bad | bad_draft, _math.NON_FINITE, 0)
+                        bucket = tl.where(in_range & (q > 0.0), _math.bucket_of(p, q), -1)
                         if bucket > best_bucket:
                             best, best_bucket, own_p, own_q, own_in_range = child, bucket, p, q, in_range
                 share = full
                 if by_bucket > 0.0:
-                    share = fetch(at + SHARES + tl.maximum(best_bucket, 0))
-                below = tl.where(own_in_range, child_weight(weight, own_p, own_q, none, share), 0.0)
-                down = below >= SMALLEST
-                removed = below < SMALLEST
+                    share = _traversal.fetch(at + SHARES + tl.maximum(best_bucket, 0))
+                below = tl.where(own_in_range, _math.child_weight(weight, own_p, own_q, none, share), 0.0)
+                down = below >= _math.SMALLEST
+                removed = below < _math.SMALLEST
                 if down:
                     node, depth, weight = best, depth + 1, below
         else:
             if removed:
-                subtracted = subtracted_after(none, share_left(full, full), weight)
-            coin = accept_coin(later(noise, depth - 1), node - 1 + FIRST_COIN)
+                subtracted = _math.subtracted_after(none, _math.share_left(full, full), weight)
+            coin = _math.accept_coin(_math.later(noise, depth - 1), node - 1 + _traversal.FIRST_COIN)
             accepted = (node == 0) | (coin < weight)
             if removed & (node > 0) & accepted & (weight < 1.0):
                 table = (at + SHARES).to(tl.pointer_type(tl.float32), bitcast=True)
-                rest, _other, unfit = masses(
-                    p_row, p_law, q_row, q_law, draft_map, p_known, q_known, subtracted, None, TILE, table,
-                    fetch(at + BY_BUCKET),
+                rest, _other, unfit = _children.masses(
+                    p_row, q_row, subtracted, None, TILE, table, _traversal.fetch(at + BY_BUCKET)
                 )  # fmt: skip
-                flags |= of_both | unfit
-                accepted = coin < weight_after(weight, full, rest)
+                flags |= of_pair | unfit
+                accepted = coin < _math.weight_after(weight, full, rest)
             if accepted:
-                flags |= tl.where(removed, of_both, of_target)
+                flags |= tl.where(removed, of_pair, of_target)
                 walking = nodes < 0
             else:
-                node, _ = parents_of(tree[0], tree[1], node, walking)
+                node, _ = _trees.parents_of(tree.parents, tree.parents_node, node, walking)
                 depth -= 1
-                weight = fetch(kept + KEPT * node)
+                weight = _traversal.fetch(kept + KEPT * node)
                 removed = nodes > 0
-    return node, depth, subtracted, removed & (nodes > 0), flags
+    return _traversal.Walked(node, depth, subtracted, removed & (nodes > 0), flags)
+
+
+def chains_of(leaves):
+    return Chains(_arguments.steps_or_none(leaves), None if leaves is None else leaves.shape[1])

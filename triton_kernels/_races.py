@@ -4,53 +4,7 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._laws import (
-    Law,
-    clean,
-    greedy_scores,
-    known_at,
-    log_bound,
-    log_weights,
-    nothing,
-    probabilities,
-    unclean_groups,
-)
-from specdec_kernels.triton_kernels._math import (
-    EMPTY_RESIDUAL,
-    GROUP,
-    INFINITY,
-    NO_TOKEN,
-    NOBODY,
-    NON_FINITE,
-    SMALLEST,
-    STREAM_RESIDUAL,
-    any_of,
-    bucket_of,
-    first_arrival,
-    first_winner,
-    group_words,
-    key_score,
-    key_token,
-    later_by,
-    log,
-    residual_weight,
-    second_words,
-    slack,
-    words,
-)
-from specdec_kernels.triton_kernels._rows import (
-    DONE,
-    FLAGS,
-    best_of_tile,
-    group_tops,
-    is_last,
-    key_at,
-    load_tile,
-    load_tokens,
-    share_of,
-    tile_tokens,
-)
-from specdec_kernels.triton_kernels._trees import NODES, children_at
+from specdec_kernels.triton_kernels import _laws, _math, _rows, _trees
 
 # How many tokens of a tile are scored at once: in races over one row, and over a pair. Scoring is rare, so it must not
 # decide how many registers a kernel takes.
@@ -66,7 +20,7 @@ def can_win(bound, a, to_beat):
     The errors of the approximate exponential and of the rounded ``a`` are far smaller than the slack. For a group
     without weight the exponent is NaN, and the answer is no.
     """
-    return a.to(tl.float32) <= tl.exp(bound - to_beat + slack(bound, to_beat)) * 2.0**38 + 1.0
+    return a.to(tl.float32) <= tl.exp(bound - to_beat + _math.slack(bound, to_beat)) * 2.0**38 + 1.0
 
 
 @triton.jit
@@ -83,15 +37,32 @@ def exchange(key, best):
 def tile_scores(x, a, b, start, noise, law, STREAM: tl.constexpr):
     """The score of every token of a tile of clean values."""
     GROUPS: tl.constexpr = x.shape[0]
-    first = first_arrival(a, b)[:, None]
-    column = tl.arange(0, GROUP)
+    first = _math.first_arrival(a, b)[:, None]
+    column = tl.arange(0, _math.GROUP)
     four = (
-        noise.first // 4 + start // 4 + tl.arange(0, GROUPS)[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
-    )
-    w0, w1, w2, w3 = words(noise, four.to(tl.uint32), STREAM + 1)
-    second = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [GROUPS, GROUP])
-    arrival = tl.where(column[None, :] == first_winner(b)[:, None], first, first + later_by(second))
-    return log_weights(x, law) - log(arrival)
+        noise.first // 4 + start // 4 + tl.arange(0, GROUPS)[:, None] * (_math.GROUP // 4) + tl.arange(0,
+        _math.GROUP // 4)[None, :]
+    )  # fmt: skip
+    w0, w1, w2, w3 = _math.words(noise, four.to(tl.uint32), STREAM + 1)
+    second = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [GROUPS, _math.GROUP])
+    arrival = tl.where(column[None, :] == _math.first_winner(b)[:, None], first, first + _math.later_by(second))
+    return _laws.log_weights(x, law) - _math.log(arrival)
+
+
+class Sampled(NamedTuple):
+    """What a race writes: a number for each row, or k."""
+
+    tokens: tl.tensor
+    scores: tl.tensor
+    status: tl.tensor
+
+
+class Excluded(NamedTuple):
+    """Tokens of a list: where they are, how many, and the token of column 0."""
+
+    tokens: tl.tensor
+    count: tl.tensor
+    first: tl.tensor
 
 
 class Listed(NamedTuple):
@@ -108,7 +79,7 @@ class Listed(NamedTuple):
 @triton.jit
 def without_linked(x, start, nothing, children, TILE: tl.constexpr):
     """A tile with ``nothing`` at the tokens of children by links."""
-    tokens = tile_tokens(start, TILE)
+    tokens = _rows.tile_tokens(start, TILE)
     child, left = children.first, children.nodes + 0
     while (child > 0) & (child < children.nodes) & (left > 0):
         token = tl.load(children.tokens + child * children.tokens_node).to(tl.int64)
@@ -120,13 +91,13 @@ def without_linked(x, start, nothing, children, TILE: tl.constexpr):
 
 @triton.jit
 def without_children(x, start, nothing, children, TILE: tl.constexpr):
-    """A tile with ``nothing`` at the tokens of ``children``: those of a node of a tree, before index ``end``."""
-    tree, node, end = children
-    tokens = tile_tokens(start, TILE)
-    for base in range(node + 1, end, NODES):
-        index, token, mine = children_at(tree, base, node, end)
+    """A tile with ``nothing`` at the tokens of ``children``: those of a node of a tree."""
+    end = children.end
+    tokens = _rows.tile_tokens(start, TILE)
+    for base in range(children.node + 1, end, _trees.NODES):
+        index, token, mine = _trees.children_at(children.tree, base, children.node, end)
         mine = mine & (token >= start) & (token < start + TILE)
-        while any_of(mine) > 0:
+        while _math.any_of(mine) > 0:
             first = tl.min(tl.where(mine, index, end), axis=0)
             mine = mine & (index != first)
             x = tl.where(tokens == tl.sum(tl.where(index == first, token, 0), axis=0), nothing, x)
@@ -136,37 +107,34 @@ def without_children(x, start, nothing, children, TILE: tl.constexpr):
 @triton.jit
 def without_listed(x, start, nothing, listed, TILE: tl.constexpr):
     """A tile with ``nothing`` at listed tokens."""
-    tokens, count, first = listed
-    for i in range(0, count):
-        token = tl.load(tokens + i)
-        x = tl.where((tile_tokens(start, TILE) == token - first) & (token >= 0), nothing, x)
+    for i in range(0, listed.count):
+        token = tl.load(listed.tokens + i)
+        x = tl.where((_rows.tile_tokens(start, TILE) == token - listed.first) & (token >= 0), nothing, x)
     return x
 
 
 @triton.jit
 def race_part(x, start, best, noise, law, STREAM: tl.constexpr):
     """The best key after a part of a tile of clean values. All its tokens are scored if one of its groups can win."""
-    a, b = group_words(noise, start // GROUP, STREAM, x.shape[0])
-    tops, to_beat = tl.max(x, axis=1), key_score(best)
-    wins = can_win(log_weights(tops, law), a, to_beat)
+    a, b = _math.group_words(noise, start // _math.GROUP, STREAM, x.shape[0])
+    tops, to_beat = tl.max(x, axis=1), _math.key_score(best)
+    wins = can_win(_laws.log_weights(tops, law), a, to_beat)
     if law.greedy is not None:
         wins = tl.where(law.greedy, tops >= to_beat, wins)
-    if any_of(wins) > 0:
-        tokens = tile_tokens(start, x.shape[0] * GROUP)
+    if _math.any_of(wins) > 0:
+        tokens = _rows.tile_tokens(start, x.shape[0] * _math.GROUP)
         if law.greedy is None:
-            best = best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), tokens, best)
+            best = _rows.best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), tokens, best)
         else:
             if law.greedy:
-                best = best_of_tile(greedy_scores(x, law), tokens, best)
+                best = _rows.best_of_tile(_laws.greedy_scores(x, law), tokens, best)
             else:
-                best = best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), tokens, best)
+                best = _rows.best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), tokens, best)
     return best
 
 
 @triton.jit
-def race_tiles(
-    row, law, first, last, key, noise, excluded, children, STREAM: tl.constexpr, TILE: tl.constexpr, listed=None
-):  # fmt: skip
+def race_tiles(row, first, last, key, noise, excluded, children, STREAM: tl.constexpr, TILE: tl.constexpr, listed=None):
     """(best key, bad) of the tiles [first, last) of a row; token ``excluded`` and those of ``children`` have no weight.
 
     Nor have ``listed`` tokens: where they are, how many, and the token of column 0.
@@ -180,81 +148,84 @@ def race_tiles(
     bad = first < 0
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
-        x = load_tile(row, law, start, TILE)
+        x = _rows.load_tile(row, start, TILE)
         best = exchange(key, best)
-        tops = group_tops(x)
-        unclean = unclean_groups(x, tops, law)
-        tops = clean(tops, law)
-        a, _ = group_words(noise, start // GROUP, STREAM, x.shape[0])
-        wins = can_win(log_weights(tops, law), a, key_score(best))
-        if law.greedy is not None:
-            wins = tl.where(law.greedy, tops >= key_score(best), wins)
+        tops = _rows.group_tops(x)
+        unclean = _laws.unclean_groups(x, tops, row.law)
+        tops = _laws.clean(tops, row.law)
+        a, _ = _math.group_words(noise, start // _math.GROUP, STREAM, x.shape[0])
+        wins = can_win(_laws.log_weights(tops, row.law), a, _math.key_score(best))
+        if row.law.greedy is not None:
+            wins = tl.where(row.law.greedy, tops >= _math.key_score(best), wins)
         found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
         if found > 0:
             for at in range(start, tl.minimum(start + TILE, row.columns), PART):
                 part = tl.cast(at, tl.int32)
-                y = load_tile(row, law, part, PART)
+                y = _rows.load_tile(row, part, PART)
                 if excluded is not None:
-                    y = tl.where(tile_tokens(part, PART) == excluded, nothing(law), y)
+                    y = tl.where(_rows.tile_tokens(part, PART) == excluded, _laws.nothing(row.law), y)
                 if listed is not None:
-                    y = without_listed(y, part, nothing(law), listed, PART)
+                    y = without_listed(y, part, _laws.nothing(row.law), listed, PART)
                 if children is not None:
                     if len(children) == 3:
-                        y = without_children(y, part, nothing(law), children, PART)
+                        y = without_children(y, part, _laws.nothing(row.law), children, PART)
                     else:
-                        y = without_linked(y, part, nothing(law), children, PART)
-                best = race_part(clean(y, law), part, best, noise, law, STREAM)
+                        y = without_linked(y, part, _laws.nothing(row.law), children, PART)
+                best = race_part(_laws.clean(y, row.law), part, best, noise, row.law, STREAM)
         bad = bad | (found > 1)
     return best, bad
 
 
 @triton.jit
-def race_row(row, law, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
+def race_row(row, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
     """(best key, bad) of a row that one program races alone."""
     PART: tl.constexpr = min(MOST_SCORED, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = row.columns < 0
     for at in range(0, row.columns, PART):
         start = tl.cast(at, tl.int32)
-        x = load_tile(row, law, start, PART)
-        bad = bad | (any_of(unclean_groups(x, group_tops(x), law)) > 0)
-        best = race_part(clean(x, law), start, best, noise, law, STREAM)
+        x = _rows.load_tile(row, start, PART)
+        bad = bad | (_math.any_of(_laws.unclean_groups(x, _rows.group_tops(x), row.law)) > 0)
+        best = race_part(_laws.clean(x, row.law), start, best, noise, row.law, STREAM)
     return best, bad
 
 
 @triton.jit
 def mapped_scores(x, tokens, noise, law, STREAM: tl.constexpr):
     """The score of each value of a tile of clean values; ``tokens`` are the tokens that have them."""
-    w0, w1, w2, w3 = words(noise, (tokens // (2 * GROUP)).to(tl.uint32), STREAM)
-    odd = tokens // GROUP % 2 == 1
-    first, winner = first_arrival(tl.where(odd, w1, w0), tl.where(odd, w3, w2)), first_winner(tl.where(odd, w3, w2))
-    later = first + later_by(second_words(noise, tokens, STREAM))
-    return log_weights(x, law) - log(tl.where(tokens % GROUP == winner, first, later))
+    w0, w1, w2, w3 = _math.words(noise, (tokens // (2 * _math.GROUP)).to(tl.uint32), STREAM)
+    odd = tokens // _math.GROUP % 2 == 1
+    first, winner = (
+        _math.first_arrival(tl.where(odd, w1, w0), tl.where(odd, w3, w2)),
+        _math.first_winner(tl.where(odd, w3, w2)),
+    )
+    later = first + _math.later_by(_math.second_words(noise, tokens, STREAM))
+    return _laws.log_weights(x, law) - _math.log(tl.where(tokens % _math.GROUP == winner, first, later))
 
 
 @triton.jit
-def map_tokens(draft_map, columns, start, TILE: tl.constexpr):
+def map_tokens(row, start, TILE: tl.constexpr):
     """The target's tokens of a tile of a draft row's columns."""
-    column = tile_tokens(start, TILE)
-    return tl.load(draft_map + column, mask=column < columns, other=NO_TOKEN)
+    column = _rows.tile_tokens(start, TILE)
+    return tl.load(row.map + column, mask=column < row.columns, other=_math.NO_TOKEN)
 
 
 @triton.jit
-def race_mapped(row, law, draft_map, first, last, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
+def race_mapped(row, first, last, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
     """(best key, bad) of the tiles [first, last) of a draft row with a vocabulary of its own. Every token is scored."""
     PART: tl.constexpr = min(MOST_SCORED, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
     for at in range(first * TILE, tl.minimum(last * TILE, row.columns), PART):
         start = tl.cast(at, tl.int32)
-        x = load_tile(row, law, start, PART)
-        bad = bad | (any_of(unclean_groups(x, group_tops(x), law)) > 0)
-        x = clean(x, law)
-        tokens = map_tokens(draft_map, row.columns, start, PART)
-        scores = greedy_scores(x, law)
-        if law.greedy == 0:
-            scores = mapped_scores(x, tokens, noise, law, STREAM)
-        best = best_of_tile(scores, tokens, best)
+        x = _rows.load_tile(row, start, PART)
+        bad = bad | (_math.any_of(_laws.unclean_groups(x, _rows.group_tops(x), row.law)) > 0)
+        x = _laws.clean(x, row.law)
+        tokens = map_tokens(row, start, PART)
+        scores = _laws.greedy_scores(x, row.law)
+        if row.law.greedy == 0:
+            scores = mapped_scores(x, tokens, noise, row.law, STREAM)
+        best = _rows.best_of_tile(scores, tokens, best)
     return best, bad
 
 
@@ -262,14 +233,13 @@ def race_mapped(row, law, draft_map, first, last, noise, STREAM: tl.constexpr, T
 def shared(p, q, shares, by_bucket):
     """q times the share of its bucket (paths.h), where it counts ``by_bucket``; else q."""
     if by_bucket > 0.0:
-        q = tl.load(shares + bucket_of(p, q), cache_modifier=".cg") * q
+        q = tl.load(shares + _math.bucket_of(p, q), cache_modifier=".cg") * q
     return q
 
 
 @triton.jit
 def residual_tiles(
-    target, target_law, draft, draft_law, draft_map, p_known, q_known, first, last, key, h, noise,
-    STREAM: tl.constexpr, TILE: tl.constexpr, shares=None, by_bucket=0.0,
+    p_row, q_row, first, last, key, h, noise, STREAM: tl.constexpr, TILE: tl.constexpr, shares=None, by_bucket=0.0
 ):  # fmt: skip
     """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last).
 
@@ -282,75 +252,77 @@ def residual_tiles(
     drafted = first < 0
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
-        x = load_tile(target, target_law, start, TILE)
+        x = _rows.load_tile(p_row, start, TILE)
         best = exchange(key, best)
-        tops = group_tops(x)
-        unclean = unclean_groups(x, tops, target_law)
-        if draft_law.inverse is None:
-            y = load_tokens(draft, draft_law, draft_map, start, TILE)
-            y_tops = group_tops(y)
-            unclean = unclean | unclean_groups(y, y_tops, draft_law)
-            drafted = drafted | (any_of((y_tops < SMALLEST) == 0) > 0)
-        a, _ = group_words(noise, start // GROUP, STREAM, x.shape[0])
-        wins = can_win(log_bound(tops, target_law, p_known), a, key_score(best))
-        found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
-        if found > 0:
-            for at in range(start, tl.minimum(start + TILE, target.columns), PART):
+        tops = _rows.group_tops(x)
+        unclean = _laws.unclean_groups(x, tops, p_row.law)
+        if q_row.law.inverse is None:
+            y = _rows.load_tokens(q_row, start, TILE)
+            y_tops = _rows.group_tops(y)
+            unclean = unclean | _laws.unclean_groups(y, y_tops, q_row.law)
+            drafted = drafted | (_math.any_of((y_tops < _math.SMALLEST) == 0) > 0)
+        a, _ = _math.group_words(noise, start // _math.GROUP, STREAM, x.shape[0])
+        wins = can_win(_laws.log_bound(tops, p_row.law, p_row.known), a, _math.key_score(best))
+        met = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
+        if met > 0:
+            for at in range(start, tl.minimum(start + TILE, p_row.columns), PART):
                 part = tl.cast(at, tl.int32)
-                tokens = tile_tokens(part, PART)
-                p = probabilities(load_tile(target, target_law, part, PART), tokens, target_law, p_known)
-                raw = load_tokens(draft, draft_law, draft_map, part, PART)
-                q = probabilities(raw, tokens, draft_law, q_known)
+                tokens = _rows.tile_tokens(part, PART)
+                p = _laws.probabilities(_rows.load_tile(p_row, part, PART), tokens, p_row.law, p_row.known)
+                raw = _rows.load_tokens(q_row, part, PART)
+                q = _laws.probabilities(raw, tokens, q_row.law, q_row.known)
                 if shares is not None:
                     q = shared(p, q, shares, by_bucket)
-                best = race_part(residual_weight(p, h * q), part, best, noise, Law(None, None), STREAM)
-        bad = bad | (found > 1)
+                weights = _math.residual_weight(p, h * q)
+                best = race_part(weights, part, best, noise, _laws.Law(None, None), STREAM)
+        bad = bad | (met > 1)
     return best, bad, drafted
 
 
 @triton.jit
 def draw_part(
-    target, target_law, draft, draft_law, draft_map, h, from_residual, readable, excluded, children, own, request,
-    noise, split, splits, TILE: tl.constexpr, shares=None, by_bucket=0.0,
+    p, q, figures, h, from_residual, readable, excluded, children, request, noise, split, splits, TILE: tl.constexpr,
+    shares=None, by_bucket=0.0,
 ):  # fmt: skip
     """A program's part of the draw that ends a verification: from (p - h q)^+ or, if not ``from_residual``, from p.
 
-    What is known of the two rows is at ``own``. Without a draft row, tokens that were tried have no weight. Returns
+    ``figures`` has what is known of the two rows. Without a draft row, tokens that were tried have no weight. Returns
     whether it was the last part.
     """
-    first, last = share_of(tl.cdiv(target.columns, TILE), split, splits)
+    first, last = _rows.share_of(tl.cdiv(p.columns, TILE), split, splits)
     last = tl.where(readable, last, first)
-    key = key_at(request)
-    if (draft is not None) and from_residual:
+    key = _rows.key_at(request)
+    if (q.at is not None) and from_residual:
+        p_known, q_known = _laws.known_at(figures, p.law, readable), _laws.known_at(figures + 2, q.law, readable)
         best, bad, drafted = residual_tiles(
-            target, target_law, draft, draft_law, draft_map, known_at(own, target_law, readable),
-            known_at(own + 2, draft_law, readable), first, last, key, h, noise, STREAM_RESIDUAL, TILE, shares,
-            by_bucket,
+            _laws.Row(p.at, p.columns, p.law, None, p_known), _laws.Row(q.at, q.columns, q.law, q.map, q_known), first,
+            last, key, h, noise, _math.STREAM_RESIDUAL, TILE, shares, by_bucket,
         )  # fmt: skip
         if drafted:
-            tl.atomic_or(request + FLAGS, DRAFTED, sem="relaxed")
+            tl.atomic_or(request + _rows.FLAGS, DRAFTED, sem="relaxed")
     else:
-        best, bad = race_tiles(target, target_law, first, last, key, noise, excluded, children, STREAM_RESIDUAL, TILE)
+        best, bad = race_tiles(p, first, last, key, noise, excluded, children, _math.STREAM_RESIDUAL, TILE)
     tl.atomic_max(key, best, sem="relaxed")
     if bad:
-        tl.atomic_or(request + FLAGS, NON_FINITE, sem="relaxed")
-    return is_last(request + DONE, splits)
+        tl.atomic_or(request + _rows.FLAGS, _math.NON_FINITE, sem="relaxed")
+    return _rows.is_last(request + _rows.DONE, splits)
 
 
 @triton.jit
-def drawn(target, target_law, draft, draft_law, from_residual, readable, request, noise, TILE: tl.constexpr):
+def drawn(p, q, from_residual, readable, request, noise, TILE: tl.constexpr):
     """(the token that all parts together drew, status), from p if the residual is empty. The last part calls this."""
-    best = tl.atomic_xchg(key_at(request), tl.full([], 0, tl.uint64), sem="relaxed")
-    row_status = tl.load(request + FLAGS, cache_modifier=".cg")
-    flags = row_status & NON_FINITE
-    if draft is not None and draft_law.inverse is None:
-        flags |= tl.where(from_residual & (row_status & DRAFTED == 0), NON_FINITE, 0)
-    if (best == NOBODY) & from_residual:
-        flags |= EMPTY_RESIDUAL
-        best, bad = race_row(target, target_law, noise, STREAM_RESIDUAL, TILE)
-        flags |= tl.where(bad, NON_FINITE, 0)
-    flags |= tl.where((best == NOBODY) & readable, NON_FINITE, 0)
-    return key_token(best).to(tl.int64), flags
+    best = tl.atomic_xchg(_rows.key_at(request), tl.full([], 0, tl.uint64), sem="relaxed")
+    row_status = tl.load(request + _rows.FLAGS, cache_modifier=".cg")
+    flags = row_status & _math.NON_FINITE
+    if q.at is not None:  # noqa: SIM102  q has no law then
+        if q.law.inverse is None:
+            flags |= tl.where(from_residual & (row_status & DRAFTED == 0), _math.NON_FINITE, 0)
+    if (best == _math.NOBODY) & from_residual:
+        flags |= _math.EMPTY_RESIDUAL
+        best, bad = race_row(p, noise, _math.STREAM_RESIDUAL, TILE)
+        flags |= tl.where(bad, _math.NON_FINITE, 0)
+    flags |= tl.where((best == _math.NOBODY) & readable, _math.NON_FINITE, 0)
+    return _math.key_token(best).to(tl.int64), flags
 
 
 @triton.jit
@@ -359,11 +331,11 @@ def arrival_of(best, live, idle, place, vocab_start):
 
     A request that is not live has its one token at place 0, with a score that wins against all parts of a row.
     """
-    arrived = (best != NOBODY) & live
+    arrived = (best != _math.NOBODY) & live
     unread = (live == 0) & (place == 0)
-    token = tl.where(arrived, key_token(best).to(tl.int64) + vocab_start, -1)
+    token = tl.where(arrived, _math.key_token(best).to(tl.int64) + vocab_start, -1)
     token = tl.where(unread & (idle == 0), 0, token)
-    score = tl.where(arrived, key_score(best), tl.where(unread, INFINITY, -INFINITY))
+    score = tl.where(arrived, _math.key_score(best), tl.where(unread, _math.INFINITY, -_math.INFINITY))
     return token, score, arrived
 
 
@@ -371,9 +343,9 @@ def arrival_of(best, live, idle, place, vocab_start):
 def store_best(keys, scores, tokens, k):
     """Stores the k best keys of a tile of scores, in order."""
     for n in range(0, k):
-        best = best_of_tile(scores, tokens, tl.full([], 0, tl.uint64))
+        best = _rows.best_of_tile(scores, tokens, tl.full([], 0, tl.uint64))
         tl.store(keys + n, best)
-        scores = tl.where(tokens == key_token(best), -INFINITY, scores)
+        scores = tl.where(tokens == _math.key_token(best), -_math.INFINITY, scores)
 
 
 @triton.jit
@@ -382,6 +354,6 @@ def next_best(keys, count, before):
     best = tl.full([], 0, tl.uint64)
     for base in range(0, count, MERGED):
         index = base + tl.arange(0, MERGED)
-        found = tl.load(keys + index, mask=index < count, other=NOBODY, cache_modifier=".cg")
-        best = tl.maximum(best, tl.max(tl.where(found < before, found, NOBODY), axis=0))
+        found = tl.load(keys + index, mask=index < count, other=_math.NOBODY, cache_modifier=".cg")
+        best = tl.maximum(best, tl.max(tl.where(found < before, found, _math.NOBODY), axis=0))
     return best

@@ -1,128 +1,14 @@
 """Rows in tiles of [groups, 64] tokens: how they are loaded, and how the programs that share a row work together."""
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._edits import edited
-from specdec_kernels.triton_kernels._laws import (
-    Known,
-    argmax_known,
-    clean,
-    greedy_scores,
-    kept,
-    keys,
-    nothing,
-    probabilities,
-    unclean_groups,
-    unlike,
-)
-from specdec_kernels.triton_kernels._math import (
-    GROUP,
-    INFINITY,
-    INTERPRETED,
-    MASS_TILE,
-    NO_TOKEN,
-    NOBODY,
-    NON_FINITE,
-    PARAMETER,
-    SMALLEST,
-    Noise,
-    any_of,
-    first_not_below,
-    key_of,
-    log_sum_of,
-    tile_mass,
-    unit_weight,
-)
+from specdec_kernels.triton_kernels import _edits, _laws, _math
 
 # The counters of a row or a request begin with the best key (two words), programs done, status.
 DONE, FLAGS = tl.constexpr(2), tl.constexpr(3)
-
-
-class Row(NamedTuple):
-    """Pointer to a row, or to each row of a block, and the number of columns."""
-
-    at: tl.tensor
-    columns: tl.tensor
-
-
-@triton.jit
-def entry_of(b, request_index, entries):
-    """(the entry whose numbers and draft rows request ``b`` uses, whether there is that entry, whether it is idle)."""
-    if request_index is None:
-        return b, b >= 0, b < 0
-    else:
-        index = tl.load(request_index + b).to(tl.int64)
-        live = (index >= 0) & (index < entries)
-        return tl.where(live, index, 0), live, index == -1
-
-
-@triton.jit
-def bounds_of(b, cu_drafts, total_drafts, max_drafts, tokens_by_row):
-    """(readable, slots, first draft, first row, status, where its token is among the draft tokens) of a request.
-
-    ``tokens_by_row``: ``cu_drafts`` counts rows, and tokens stand in the rows that they enter.
-    """
-    if cu_drafts is None:
-        return b >= 0, max_drafts + 0, b * max_drafts, b * (max_drafts + 1), 0, b * max_drafts
-    else:
-        begin, end = tl.load(cu_drafts + b).to(tl.int64), tl.load(cu_drafts + b + 1).to(tl.int64)
-        begin -= tl.where(tokens_by_row != 0, b, 0)
-        end -= tl.where(tokens_by_row != 0, b + 1, 0)
-        readable = (begin >= 0) & (end >= begin) & (end <= total_drafts)
-        begin = tl.where(readable, begin, 0)
-        drafts = tl.where(readable, end - begin, 0)
-        return (
-            readable, tl.minimum(drafts, max_drafts).to(tl.int32), begin, begin + b,
-            tl.where(readable & (drafts <= max_drafts), 0, PARAMETER), begin + tl.where(tokens_by_row != 0, b + 1, 0),
-        )  # fmt: skip
-
-
-@triton.jit
-def number(pointer, value, offset, live):
-    """A number of an entry: from memory (0 if the request has no entry), or the one for all."""
-    if pointer is None:
-        return value
-    else:
-        return tl.load(pointer + offset, mask=live, other=0)
-
-
-@triton.jit
-def divisor(pointer, value, offset, live):
-    """A temperature: what logits are divided by, or 0. Beside a pointer a ``value`` of 1 says that this is done."""
-    t = number(pointer, value, offset, live)
-    if pointer is not None:
-        t = tl.where((value > 0.0) & (t >= SMALLEST), 1.0, t)
-    return t
-
-
-@triton.jit
-def noise_at(
-    seed, seed_value, seed_at, position, position_value, position_at, nonce, nonce_value, nonce_at, live, first=0
-):  # fmt: skip
-    """The noise of a row, from numbers that may be int32 or int64 in memory. Its column 0 is token ``first``."""
-    return Noise(
-        number(seed, seed_value, seed_at, live).to(tl.int64),
-        number(position, position_value, position_at, live).to(tl.uint32),
-        number(nonce, nonce_value, nonce_at, live).to(tl.uint32),
-        first,
-    )  # fmt: skip
-
-
-@triton.jit
-def entered(noise, input_positions, at, there, input_nonces=None, nonce_at=0):
-    """The noise of a row at the position after that of the token that enters it, if that is given.
-
-    Then its nonce may be given, too.
-    """
-    if input_positions is None:
-        return noise
-    else:
-        position, nonce = tl.load(input_positions + at, mask=there, other=0) + 1, noise.nonce
-        if input_nonces is not None:
-            nonce = tl.load(input_nonces + nonce_at, mask=there, other=0).to(tl.uint32)
-        return Noise(noise.seed, position.to(tl.uint32), nonce, noise.first)
 
 
 @triton.jit
@@ -134,8 +20,8 @@ def key_at(record):
 @triton.jit
 def tile_tokens(start, TILE: tl.constexpr):
     """Token ids [TILE / 64, 64] of the tile that begins at ``start``."""
-    group = tl.arange(0, TILE // GROUP)
-    return start + group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    group = tl.arange(0, TILE // _math.GROUP)
+    return start + group[:, None] * _math.GROUP + tl.arange(0, _math.GROUP)[None, :]
 
 
 @triton.jit
@@ -149,18 +35,31 @@ def row_at(rows, offset, ALIGNED: tl.constexpr):
     return rows + offset
 
 
-class Rows(NamedTuple):
-    """Pointer to row 0 of a request, the stride between rows and the number of columns."""
+@triton.jit
+def start_of(rows, outer, inner, ALIGNED: tl.constexpr):
+    """Pointer to a row of ``_arguments.Rows``."""
+    return row_at(rows.rows, outer * rows.outer + inner * rows.inner, ALIGNED)
 
-    at: tl.tensor
-    step: tl.tensor
-    columns: tl.tensor
+
+Side = namedtuple("Side", ("at", "step", "columns", "inverse", "greedy", "cuts", "row", "map"), defaults=8 * (None,))
+Side.__doc__ = """A request's rows of the target, or of its draft: the first, the step to the next, and their law.
+
+``row`` counts rows before them, where cuts are kept. Without a draft all is None.
+"""
 
 
 @triton.jit
-def row_of(rows, n, ALIGNED: tl.constexpr):
-    """Row n of a request, or a block of them."""
-    return Row(row_at(rows.at, n * rows.step, ALIGNED), rows.columns)
+def of_side(side, n, ALIGNED: tl.constexpr):
+    """Pointer to row n, or to a block of rows."""
+    return row_at(side.at, n * side.step, ALIGNED)
+
+
+class Memory(NamedTuple):
+    """Of a request: records of its rows, four floats that are known of each pair, and what a walk keeps of nodes."""
+
+    records: tl.tensor
+    figures: tl.tensor
+    kept: tl.tensor
 
 
 @triton.jit
@@ -170,59 +69,61 @@ def share_of(tiles, split, splits):
 
 
 @triton.jit
-def load_tile(row, law, start, TILE: tl.constexpr):
+def load_tile(row, start, TILE: tl.constexpr):
     """A tile of a row; columns beyond its end have no weight."""
     tokens = tile_tokens(start, TILE)
-    x = tl.load(row.at + tokens, mask=tokens < row.columns, other=nothing(law)).to(tl.float32)
-    return kept(edited(x, tokens, tokens < row.columns, start, start + TILE, law), tokens, start >= 0, law)
+    x = tl.load(row.at + tokens, mask=tokens < row.columns, other=_laws.nothing(row.law)).to(tl.float32)
+    x = _edits.edited(x, tokens, tokens < row.columns, start, start + TILE, row.law)
+    return _laws.kept(x, tokens, start >= 0, row.law)
 
 
 @triton.jit
-def value_at(row, column, there, law):
+def value_at(row, column, there):
     """The value of a column of a row, or of a block of one column; without weight if not ``there``."""
-    x = tl.load(row.at + column, mask=there, other=nothing(law)).to(tl.float32)
-    if law.bias_tokens is not None:
-        first = column if len(column.shape) == 0 else tl.max(column, axis=0)
-        x = edited(x, column, there, first, first + 1, law)
-    else:
-        x = edited(x, column, there, 0, 0, law)
-    return kept(x, column, there, law)
+    x = tl.load(row.at + column, mask=there, other=_laws.nothing(row.law)).to(tl.float32)
+    if row.law.edited is not None:
+        first, end = 0, 0
+        if row.law.edits.bias_tokens is not None:
+            first = column if len(column.shape) == 0 else tl.max(column, axis=0)
+            end = first + 1
+        x = _edits.edited(x, column, there, first, end, row.law)
+    return _laws.kept(x, column, there, row.law)
 
 
 @triton.jit
-def column_of(draft_map, columns, token, there):
+def column_of(row, token, there):
     """(the column of a draft row that has a token, whether there is one)."""
-    if draft_map is None:
-        return token, there & (token < columns)
+    if row.map is None:
+        return token, there & (token < row.columns)
     else:
-        column = first_not_below(draft_map, (token * 0).to(tl.int32), columns, token)
-        there = there & (column < columns)
-        return column, there & (tl.load(draft_map + column, mask=there, other=-1) == token)
+        column = _math.first_not_below(row.map, (token * 0).to(tl.int32), row.columns, token)
+        there = there & (column < row.columns)
+        return column, there & (tl.load(row.map + column, mask=there, other=-1) == token)
 
 
 @triton.jit
-def load_tokens(row, law, draft_map, start, TILE: tl.constexpr):
+def load_tokens(row, start, TILE: tl.constexpr):
     """The values of a draft row for a tile of the target's tokens."""
-    if draft_map is None:
-        return load_tile(row, law, start, TILE)
+    if row.map is None:
+        return load_tile(row, start, TILE)
     else:
         # Entries rise, so the tokens of this tile are among the TILE entries from the first that is at least ``start``.
-        low = first_not_below(draft_map, start * 0, row.columns, start)
+        low = _math.first_not_below(row.map, start * 0, row.columns, start)
         low = tl.maximum(tl.minimum(low, row.columns - 1), 0)
         tokens = tile_tokens(start, TILE)
-        column = first_not_below(draft_map, low + tokens * 0, tl.minimum(row.columns - low, TILE), tokens)
+        column = _math.first_not_below(row.map, low + tokens * 0, tl.minimum(row.columns - low, TILE), tokens)
         there = column < row.columns
-        there = there & (tl.load(draft_map + column, mask=there, other=-1) == tokens)
-        x = tl.load(row.at + column, mask=there, other=nothing(law)).to(tl.float32)
-        return kept(x, column, start >= 0, law)
+        there = there & (tl.load(row.map + column, mask=there, other=-1) == tokens)
+        x = tl.load(row.at + column, mask=there, other=_laws.nothing(row.law)).to(tl.float32)
+        return _laws.kept(x, column, start >= 0, row.law)
 
 
 @triton.jit
-def probability_at(row, token, there, law, known, draft_map):
+def probability_at(row, token, there):
     """(the probability of a token in a row, 0 if not ``there``; whether its value cannot be a probability)."""
-    column, there = column_of(draft_map, row.columns, token, there)
-    x = value_at(row, column, there, law)
-    return tl.where(there, probabilities(x, token, law, known), 0.0), there & unlike(x, law)
+    column, there = column_of(row, token, there)
+    x = value_at(row, column, there)
+    return tl.where(there, _laws.probabilities(x, token, row.law, row.known), 0.0), there & _laws.unlike(x, row.law)
 
 
 @triton.jit
@@ -233,8 +134,8 @@ def _max_or_nan(a, b):
 @triton.jit
 def group_tops(x):
     """The largest of each row [rows] of a block; a NaN or +inf shows as NaN or +inf."""
-    if INTERPRETED:  # which runs a reduction that it does not know element by element
-        return tl.max(tl.where(x == x, x, INFINITY), axis=1)
+    if _math.INTERPRETED:  # which runs a reduction that it does not know element by element
+        return tl.max(tl.where(x == x, x, _math.INFINITY), axis=1)
     else:
         return tl.reduce(x, 1, _max_or_nan)
 
@@ -243,8 +144,8 @@ def group_tops(x):
 def best_of_tile(scores, tokens, best):
     """The best key after a tile of scores."""
     top = tl.max(tl.max(scores, axis=1), axis=0)
-    token = tl.min(tl.min(tl.where(scores == top, tokens, NO_TOKEN), axis=1), axis=0)
-    return tl.maximum(best, key_of(top, token))
+    token = tl.min(tl.min(tl.where(scores == top, tokens, _math.NO_TOKEN), axis=1), axis=0)
+    return tl.maximum(best, _math.key_of(top, token))
 
 
 @triton.jit
@@ -261,6 +162,14 @@ def is_last(ticket, parts, done=1):
 
 
 @triton.jit
+def clear_record(record):
+    """Sets status and ticket of a record back to zero, once all warps have read."""
+    barrier()
+    tl.store(record + FLAGS, 0)
+    tl.store(record + DONE, 0)
+
+
+@triton.jit
 def clear(words, count):
     """Sets so many int32 words back to zero, once all warps have read them."""
     barrier()
@@ -272,7 +181,7 @@ def clear(words, count):
 @triton.jit
 def mass_items_of(columns):
     """float32 words that the mass tiles of a row take in scratch memory: a maximum and two words of units each."""
-    return 3 * tl.cdiv(columns, MASS_TILE)
+    return 3 * tl.cdiv(columns, _math.MASS_TILE)
 
 
 @triton.jit
@@ -309,37 +218,37 @@ def store_items(items, count, tile, tops, units):
 
 
 @triton.jit
-def load_masses(row, law, start, TILE: tl.constexpr):
+def load_masses(row, start, TILE: tl.constexpr):
     """A tile of a row [mass tiles, tokens], so that a thread has tokens of one mass tile only, where it can."""
-    MASSES: tl.constexpr = max(TILE // MASS_TILE, 1)
-    GROUPS: tl.constexpr = TILE // MASSES // GROUP
-    group, mass, column = tl.arange(0, GROUPS), tl.arange(0, MASSES), tl.arange(0, GROUP)
-    tokens = start + mass[None, :, None] * MASS_TILE + group[:, None, None] * GROUP + column[None, None, :]
-    x = tl.load(row.at + tokens, mask=tokens < row.columns, other=nothing(law)).to(tl.float32)
-    x = edited(x, tokens, tokens < row.columns, start, start + TILE, law)
-    return tl.reshape(tl.trans(x, 1, 0, 2), [MASSES, GROUPS * GROUP])
+    MASSES: tl.constexpr = max(TILE // _math.MASS_TILE, 1)
+    GROUPS: tl.constexpr = TILE // MASSES // _math.GROUP
+    group, mass, column = tl.arange(0, GROUPS), tl.arange(0, MASSES), tl.arange(0, _math.GROUP)
+    tokens = start + mass[None, :, None] * _math.MASS_TILE + group[:, None, None] * _math.GROUP + column[None, None, :]
+    x = tl.load(row.at + tokens, mask=tokens < row.columns, other=_laws.nothing(row.law)).to(tl.float32)
+    x = _edits.edited(x, tokens, tokens < row.columns, start, start + TILE, row.law)
+    return tl.reshape(tl.trans(x, 1, 0, 2), [MASSES, GROUPS * _math.GROUP])
 
 
 @triton.jit
-def mass_tiles(row, law, first, last, items, TILE: tl.constexpr):
+def mass_tiles(row, first, last, items, TILE: tl.constexpr):
     """Stores what the mass tiles in the tiles [first, last) of a row of logits weigh; returns whether one was bad.
 
     Their weights are whole numbers in units of each tile's own maximum, so nothing depends on how a row was split or
     on the order of a sum. They can be added to each other only once the row's maximum is known: ``finish_mass``.
     """
-    MASSES: tl.constexpr = max(TILE // MASS_TILE, 1)
-    count = tl.cdiv(row.columns, MASS_TILE)
+    MASSES: tl.constexpr = max(TILE // _math.MASS_TILE, 1)
+    count = tl.cdiv(row.columns, _math.MASS_TILE)
     bad = first < 0
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
-        raw = load_masses(row, law, start, TILE)
-        x, tops = keys(raw, law), group_tops(raw)
-        bad = bad | (any_of(unclean_groups(raw, tops, law)) > 0)
-        tops = keys(tops, law)
-        if any_of((tops < INFINITY) == 0) > 0:  # a NaN, or infinity, may be by the temperature
-            x = clean(raw, law)
+        raw = load_masses(row, start, TILE)
+        x, tops = _laws.keys(raw, row.law), group_tops(raw)
+        bad = bad | (_math.any_of(_laws.unclean_groups(raw, tops, row.law)) > 0)
+        tops = _laws.keys(tops, row.law)
+        if _math.any_of((tops < _math.INFINITY) == 0) > 0:  # a NaN, or infinity, may be by the temperature
+            x = _laws.clean(raw, row.law)
             tops = group_tops(x)
-        weights = unit_weight(x - tops[:, None])  # 0 of a NaN, and everywhere in a tile that has no weight
+        weights = _math.unit_weight(x - tops[:, None])  # 0 of a NaN, and everywhere in a tile that has no weight
         one, other = tl.split(tl.reshape(weights, [MASSES, weights.shape[1] // 2, 2]))
         units = tl.sum((one + other).to(tl.int64), axis=1)
         store_items(items, count, tl.cast(tile, tl.int32) * MASSES, tops, units)
@@ -352,107 +261,102 @@ def mass_of(items, count, ITEMS: tl.constexpr):
     tile = tl.arange(0, ITEMS)
     here = tile < count
     words = items.to(tl.pointer_type(tl.uint32), bitcast=True)
-    tops = tl.load(items + tile, mask=here, other=-INFINITY, cache_modifier=".cg")
+    tops = tl.load(items + tile, mask=here, other=-_math.INFINITY, cache_modifier=".cg")
     low = tl.load(words + count + tile, mask=here, other=0, cache_modifier=".cg")
     high = tl.load(words + 2 * count + tile, mask=here, other=0, cache_modifier=".cg")
     units = (high.to(tl.int64) << 32) | low.to(tl.int64)
     top = tl.max(tops, axis=0)
-    return tl.sum(tile_mass(units, tops - top), axis=0), top
+    return tl.sum(_math.tile_mass(units, tops - top), axis=0), top
 
 
 @triton.jit
 def finish_mass(items, count, ITEMS: tl.constexpr):
     """(largest, log of the sum, status) of a row from all its mass tiles."""
     mass, top = mass_of(items, count, ITEMS)
-    some = top > -INFINITY
-    return tl.where(some, top, 0.0), tl.where(some, log_sum_of(mass), INFINITY), top == -INFINITY
+    some = top > -_math.INFINITY
+    return tl.where(some, top, 0.0), tl.where(some, _math.log_sum_of(mass), _math.INFINITY), top == -_math.INFINITY
 
 
 @triton.jit
-def argmax_tiles(row, law, first, last, TILE: tl.constexpr):
+def argmax_tiles(row, first, last, TILE: tl.constexpr):
     """(the key of the most probable column in the tiles [first, last) of a row, bad)."""
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
-        x = load_tile(row, law, start, TILE)
-        bad = bad | (any_of(unclean_groups(x, group_tops(x), law)) > 0)
-        best = best_of_tile(greedy_scores(clean(x, law), law), tile_tokens(start, TILE), best)
+        x = load_tile(row, start, TILE)
+        bad = bad | (_math.any_of(_laws.unclean_groups(x, group_tops(x), row.law)) > 0)
+        best = best_of_tile(_laws.greedy_scores(_laws.clean(x, row.law), row.law), tile_tokens(start, TILE), best)
     return best, bad
 
 
 @triton.jit
-def scan_row(row, law, key, items, split, splits, TILE: tl.constexpr):
+def scan_row(row, key, items, split, splits, TILE: tl.constexpr):
     """A program's part of what probabilities of a row need: its mass, in ``items``, or at T = 0 its argmax, in ``key``.
 
     Nothing if its cut is known: what is kept of it was looked at then. Returns whether a value was bad.
     """
     first, last = share_of(tl.cdiv(row.columns, TILE), split, splits)
     bad = first < 0
-    if law.cuts is not None:
+    if row.law.cuts is not None:
         pass
-    elif law.greedy is not None:
-        if law.greedy:
-            best, bad = argmax_tiles(row, law, first, last, TILE)
+    elif row.law.greedy is not None:
+        if row.law.greedy:
+            best, bad = argmax_tiles(row, first, last, TILE)
             tl.atomic_max(key, best, sem="relaxed")
-        elif law.inverse is not None:
-            bad = mass_tiles(row, law, first, last, items, TILE)
-    elif law.inverse is not None:
-        bad = mass_tiles(row, law, first, last, items, TILE)
+        elif row.law.inverse is not None:
+            bad = mass_tiles(row, first, last, items, TILE)
+    elif row.law.inverse is not None:
+        bad = mass_tiles(row, first, last, items, TILE)
     return bad
 
 
 @triton.jit
-def finish_row(row, law, draft_map, key, items, own, ITEMS: tl.constexpr):
-    """Stores what all programs of a row learned at ``own``; returns it, and whether the row has no weight at all."""
+def finish_row(row, key, items, figures, ITEMS: tl.constexpr):
+    """Stores what all programs of a row learned; returns it, and whether the row has no weight at all."""
     top, log_sum, weightless = 0.0, 0.0, row.columns < 0
-    if law.cuts is not None:
-        top, log_sum = tl.load(own), tl.load(own + 1)
-    elif law.greedy is not None:
-        if law.greedy:
+    if row.law.cuts is not None:
+        top, log_sum = tl.load(figures), tl.load(figures + 1)
+    elif row.law.greedy is not None:
+        if row.law.greedy:
             best = tl.load(key, cache_modifier=".cg")
-            top, log_sum = argmax_known(best, draft_map)
-            weightless = best == NOBODY
+            top, log_sum = _laws.argmax_known(best, row.map)
+            weightless = best == _math.NOBODY
             barrier()  # all warps have read
             tl.store(key, best * 0)
-        elif law.inverse is not None:
-            top, log_sum, weightless = finish_mass(items, tl.cdiv(row.columns, MASS_TILE), ITEMS)
-        tl.store(own, top)
-        tl.store(own + 1, log_sum)
-    elif law.inverse is not None:
-        top, log_sum, weightless = finish_mass(items, tl.cdiv(row.columns, MASS_TILE), ITEMS)
-        tl.store(own, top)
-        tl.store(own + 1, log_sum)
+        elif row.law.inverse is not None:
+            top, log_sum, weightless = finish_mass(items, tl.cdiv(row.columns, _math.MASS_TILE), ITEMS)
+        tl.store(figures, top)
+        tl.store(figures + 1, log_sum)
+    elif row.law.inverse is not None:
+        top, log_sum, weightless = finish_mass(items, tl.cdiv(row.columns, _math.MASS_TILE), ITEMS)
+        tl.store(figures, top)
+        tl.store(figures + 1, log_sum)
     return top, log_sum, weightless
 
 
 @triton.jit
-def learn_pair(
-    target, target_law, target_key, draft, draft_law, draft_map, record, items, own, split, splits,
-    TILE: tl.constexpr, TILES: tl.constexpr,
-):  # fmt: skip
+def learn_pair(p, p_key, q, record, items, figures, split, splits, TILE: tl.constexpr, TILES: tl.constexpr):
     """A program's part of what the probabilities of a row, or of a pair of rows, need.
 
-    (whether it was the last part; then what was learned of the target's and of the draft's row: it is stored at
-    ``own``, four floats). Mass tiles go to ``items``: of the target's row, then of the draft's, which is no longer;
-    ``record`` counts parts and holds the key of a draft row's argmax.
+    (whether it was the last part; then the ``Known`` of the target's and of the draft's row: four floats, in
+    ``figures``). Mass tiles go to ``items``: of the target's row, then of the draft's, which is no longer; ``record``
+    counts parts and holds the key of a draft row's argmax.
     """
-    ITEMS: tl.constexpr = TILES * max(TILE // MASS_TILE, 1)
-    draft_items = items + mass_items_of(target.columns)
-    bad = scan_row(target, target_law, target_key, items, split, splits, TILE)
-    if draft is not None:
-        bad |= scan_row(draft, draft_law, key_at(record), draft_items, split, splits, TILE)
+    ITEMS: tl.constexpr = TILES * max(TILE // _math.MASS_TILE, 1)
+    q_items = items + mass_items_of(p.columns)
+    bad = scan_row(p, p_key, items, split, splits, TILE)
+    if q.at is not None:
+        bad |= scan_row(q, key_at(record), q_items, split, splits, TILE)
     if bad:
-        tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
+        tl.atomic_or(record + FLAGS, _math.NON_FINITE, sem="relaxed")
     p_top, p_log_sum, q_top, q_log_sum = 0.0, 0.0, 0.0, 0.0
     last = is_last(record + DONE, splits)
     if last:
-        p_top, p_log_sum, weightless = finish_row(target, target_law, None, target_key, items, own, ITEMS)
-        if draft is not None:
-            q_top, q_log_sum, draft_weightless = finish_row(
-                draft, draft_law, draft_map, key_at(record), draft_items, own + 2, ITEMS
-            )
-            weightless |= draft_weightless
+        p_top, p_log_sum, weightless = finish_row(p, p_key, items, figures, ITEMS)
+        if q.at is not None:
+            q_top, q_log_sum, q_weightless = finish_row(q, key_at(record), q_items, figures + 2, ITEMS)
+            weightless |= q_weightless
         if weightless:
-            tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
-    return last, Known(p_top, p_log_sum), Known(q_top, q_log_sum)
+            tl.atomic_or(record + FLAGS, _math.NON_FINITE, sem="relaxed")
+    return last, _laws.Known(p_top, p_log_sum), _laws.Known(q_top, q_log_sum)

@@ -5,27 +5,11 @@ those above it. Four numbers of a node wait in scratch memory while the walk is 
 atomics, which one thread does in order: on gfx942 a barrier does not wait for the stores of other waves.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._children import masses
-from specdec_kernels.triton_kernels._cuts import DRAFT_MET
-from specdec_kernels.triton_kernels._edits import place_at
-from specdec_kernels.triton_kernels._laws import Known, Law, known_at
-from specdec_kernels.triton_kernels._math import (
-    NON_FINITE,
-    PARAMETER,
-    SMALLEST,
-    TOKEN_RANGE,
-    accept_coin,
-    child_weight,
-    later,
-    share_left,
-    subtracted_after,
-    untried_after,
-    weight_after,
-)
-from specdec_kernels.triton_kernels._rows import FLAGS, probability_at, row_of
-from specdec_kernels.triton_kernels._trees import child_with, next_child, parents_of
+from specdec_kernels.triton_kernels import _children, _cuts, _edits, _laws, _math, _rows, _trees
 
 FIRST_COIN = tl.constexpr(1 << 30)  # lower indices belong to rejection
 KEPT = tl.constexpr(4)  # words of a node in scratch memory
@@ -46,32 +30,43 @@ def fetch(at):
 @triton.jit
 def first_left(tree, node, after, end, vocab, SKIPS: tl.constexpr):
     """The first child of ``node`` behind ``after``, but for one that repeats a token if it SKIPS; ``end``: none."""
-    child = next_child(tree, node, after, end)
+    child = _trees.next_child(tree, node, after, end)
     if SKIPS:
         repeats = child < end
         while repeats:
-            token = tl.load(tree[2] + child * tree[3]).to(tl.int64)
-            repeats = (token >= 0) & (token < vocab) & (child_with(tree, node, token, child) < child)
+            token = _trees.token_of(tree, child).to(tl.int64)
+            repeats = (token >= 0) & (token < vocab) & (_trees.child_with(tree, node, token, child) < child)
             if repeats:
-                child = next_child(tree, node, child, end)
+                child = _trees.next_child(tree, node, child, end)
                 repeats = child < end
     return child
 
 
+class Walked(NamedTuple):
+    """Where a walk ended: the last node accepted, its depth, T there, whether a child of it was refused; status."""
+
+    node: tl.tensor
+    depth: tl.tensor
+    subtracted: tl.tensor
+    tried: tl.tensor
+    flags: tl.tensor
+
+
+@triton.jit
+def of_both(row_status, of_target):
+    """The status where a draft's row was used beside the target's."""
+    return of_target | tl.where((row_status & _cuts.DRAFT_MET) != 0, _math.NON_FINITE, 0)
+
+
 @triton.jit
 def traverse(
-    tree, nodes, max_depth, target, target_law, draft, draft_law, draft_map, edits, entry, request, first_row,
-    first_draft, records, figures, kept, noise, ROW: tl.constexpr, REPLACEMENT: tl.constexpr, ALIGNED: tl.constexpr,
-    TILE: tl.constexpr, given_at=None,
+    tree, nodes, max_depth, target, draft, edits, memory, noise, ROW: tl.constexpr, REPLACEMENT: tl.constexpr,
+    ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """walk.h's: (the last node accepted, its depth, T there, whether a child of it was taken off, status).
-
-    The laws and rows are those of the root. No request without a root is walked. Node ``given_at`` has no row, for the
-    token after it is given.
-    """
-    CHAIN: tl.constexpr = tree[0] is None
-    REPEATS: tl.constexpr = CHAIN or (REPLACEMENT and draft is not None)
-    kept = kept.to(tl.pointer_type(tl.int32), bitcast=True)
+    """walk.h's. No request without a root is walked."""
+    CHAIN: tl.constexpr = tree.parents is None
+    REPEATS: tl.constexpr = CHAIN or (REPLACEMENT and draft.at is not None)
+    kept = memory.kept.to(tl.pointer_type(tl.int32), bitcast=True)
     node, after, depth, flags = nodes * 0, nodes * 0, nodes * 0, nodes * 0
     none, full = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
     # Of walk.h: the node's weight, T, W, and R. With certain drafts p of its own token is in the place of R.
@@ -79,76 +74,73 @@ def traverse(
     walking = nodes > 0
     due = nodes < 0  # weight and sums do not know yet of the child taken off last
     while walking:
-        record, own, row = records + ROW * node, figures + 4 * node, target_law.row + node
-        place, bad_bias = place_at(
-            edits, entry, 0, request, first_row + node, node, first_draft,
-            walking if given_at is None else walking & (node != given_at), target.columns,
-        )  # fmt: skip
-        p_law = Law(target_law.inverse, None, target_law.cuts, row, *place, *edits)
-        p_row, p_known = row_of(target, node, ALIGNED), known_at(own, p_law, walking)
-        q_row, q_law, q_known = None, None, Known(0.0, 0.0)
-        if draft is not None:
-            q_law = Law(draft_law.inverse, draft_law.greedy, draft_law.cuts, row)
-            q_row, q_known = row_of(draft, node, ALIGNED), known_at(own + 2, q_law, walking)
-        row_status = tl.load(record + FLAGS)
-        of_target = bad_bias | (row_status & (DRAFT_MET - 1))
-        of_both = of_target | tl.where(row_status & DRAFT_MET != 0, NON_FINITE, 0)
+        record, figures = memory.records + ROW * node, memory.figures + 4 * node
+        place, bad_bias = _edits.place_of(edits, node, walking, target.columns)
+        p_law = _laws.Law(target.inverse, None, target.cuts, target.row + node, edits.edits.by_row, place, edits.edits)
+        p_known = _laws.known_at(figures, p_law, walking)
+        p_row = _laws.Row(_rows.of_side(target, node, ALIGNED), target.columns, p_law, None, p_known)
+        q_row = _laws.Row(None)
+        if draft.at is not None:
+            q_law = _laws.Law(draft.inverse, draft.greedy, draft.cuts, draft.row + node)
+            q_known = _laws.known_at(figures + 2, q_law, walking)
+            q_row = _laws.Row(_rows.of_side(draft, node, ALIGNED), draft.columns, q_law, draft.map, q_known)
+        row_status = tl.load(record + _rows.FLAGS)
+        of_target = bad_bias | (row_status & (_cuts.DRAFT_MET - 1))
+        of_pair = of_both(row_status, of_target)
 
         child = first_left(tree, node, after, nodes, target.columns, REPEATS == 0)
-        flags |= tl.where((child < nodes) & (depth == max_depth), PARAMETER, 0)
+        flags |= tl.where((child < nodes) & (depth == max_depth), _math.PARAMETER, 0)
         goes_on = (child < nodes) & (depth < max_depth)
-        coin = accept_coin(later(noise, depth - 1), node - 1 + FIRST_COIN)
-        if draft is not None:  # noqa: SIM102  one is known when it is compiled
+        coin = _math.accept_coin(_math.later(noise, depth - 1), node - 1 + FIRST_COIN)
+        if draft.at is not None:  # noqa: SIM102  one is known when it is compiled
             if due & (goes_on | ((node > 0) & (weight < 1.0) & (coin < weight))):
                 children = None
                 if REPEATS == 0:
-                    children = (tree, node, after + 1)
-                rest, other, unfit = masses(
-                    p_row, p_law, q_row, q_law, draft_map, p_known, q_known, subtracted, children, TILE
-                )  # fmt: skip
-                flags |= of_both | unfit
-                weight = weight_after(weight, residual_mass, rest)
+                    children = _trees.Children(tree, node, after + 1)
+                rest, other, unfit = _children.masses(p_row, q_row, subtracted, children, TILE)
+                flags |= of_pair | unfit
+                weight = _math.weight_after(weight, residual_mass, rest)
                 residual_mass = rest
-        goes_on = goes_on & (weight >= SMALLEST)
+        goes_on = goes_on & (weight >= _math.SMALLEST)
 
         gone = node + 0  # what may be taken off now
         own_p = other
         if goes_on:
-            token = tl.load(tree[2] + child * tree[3]).to(tl.int64)
+            token = _trees.token_of(tree, child).to(tl.int64)
             in_range = (token >= 0) & (token < target.columns)
-            own_p, bad = probability_at(p_row, token, in_range, p_law, p_known, None)
+            own_p, bad = _rows.probability_at(p_row, token, in_range)
             q, share = 1.0, residual_mass
-            if draft is not None:
-                q, bad_draft = probability_at(q_row, token, in_range, q_law, q_known, draft_map)
+            if draft.at is not None:
+                q, bad_draft = _rows.probability_at(q_row, token, in_range)
                 bad |= bad_draft
-                share = share_left(residual_mass, other)
-            flags |= tl.where(in_range, of_both, TOKEN_RANGE) | tl.where(bad, NON_FINITE, 0)
-            below = tl.where(in_range, child_weight(weight, own_p, q, subtracted, share), 0.0)
+                share = _math.share_left(residual_mass, other)
+            flags |= tl.where(in_range, of_pair, _math.TOKEN_RANGE) | tl.where(bad, _math.NON_FINITE, 0)
+            below = tl.where(in_range, _math.child_weight(weight, own_p, q, subtracted, share), 0.0)
             gone = child
-            goes_on = below >= SMALLEST
+            goes_on = below >= _math.SMALLEST
             if goes_on:
                 keep(kept + KEPT * node, (weight, subtracted, residual_mass, other))
                 node, after, depth = child, child, depth + 1
                 weight, subtracted, residual_mass, other = below, none, full, full
-                if draft is None:
+                if draft.at is None:
                     other = own_p
         elif node == 0:
             walking = node < 0
         else:
             walking = coin >= weight
             if walking:
-                node, _ = parents_of(tree[0], tree[1], node, walking)
+                node, _ = _trees.parents_of(tree.parents, tree.parents_node, node, walking)
                 depth -= 1
                 at = kept + KEPT * node
                 weight, subtracted, residual_mass, other = fetch(at), fetch(at + 1), fetch(at + 2), fetch(at + 3)
         if walking & (goes_on == 0):
             after = gone
-            if draft is None:
-                rest = untried_after(residual_mass, own_p)
-                weight = weight_after(weight, residual_mass, rest)
+            if draft.at is None:
+                rest = _math.untried_after(residual_mass, own_p)
+                weight = _math.weight_after(weight, residual_mass, rest)
                 residual_mass = rest
             else:
-                subtracted = subtracted_after(subtracted, share_left(residual_mass, other), weight)
+                subtracted = _math.subtracted_after(subtracted, _math.share_left(residual_mass, other), weight)
         due = walking & (goes_on == 0)
-        flags |= tl.where(walking, 0, tl.where(after != node, of_both, of_target))
-    return node, depth, subtracted, (after != node) & (nodes > 0), flags
+        flags |= tl.where(walking, 0, tl.where(after != node, of_pair, of_target))
+    return Walked(node, depth, subtracted, (after != node) & (nodes > 0), flags)

@@ -7,13 +7,11 @@ programs done, status, the last node, its T_m, whether a child of it was tried, 
 the last token that is the path's depth.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._cuts import DRAFT_MET
-from specdec_kernels.triton_kernels._math import NOBODY, NON_FINITE, PARAMETER, TOKEN_RANGE, key_token
-from specdec_kernels.triton_kernels._rows import DONE, FLAGS, clear, key_at
-from specdec_kernels.triton_kernels._trees import NODES, child_with, next_child, parents_of, status_of, strays
-from specdec_kernels.triton_kernels._verdict import clear_off_path, clear_places, put_count, put_node, put_token
+from specdec_kernels.triton_kernels import _cuts, _math, _rows, _trees, _verdict
 
 ROW = tl.constexpr(6)  # words of a row's record
 PAIR, NEXT, SUBTRACTED = tl.constexpr(1), tl.constexpr(4), tl.constexpr(5)  # of a row's record
@@ -22,93 +20,131 @@ NODE, NODE_SUBTRACTED, TRIED, FRONT = tl.constexpr(4), tl.constexpr(5), tl.const
 NOWHERE = tl.constexpr(1)  # as a row's next: the walk goes no further
 
 
+class Walk(NamedTuple):
+    """The walk of one request. Without an entry it is not ``live``: then it has no root.
+
+    Its nodes, how deep it may go, the tokens of a row; records of its nodes, and its own.
+    """
+
+    tree: _trees.Tree
+    nodes: tl.tensor
+    max_depth: tl.tensor
+    vocab: tl.tensor
+    records: tl.tensor
+    request: tl.tensor
+    live: tl.tensor
+    idle: tl.tensor
+
+
 @triton.jit
-def decide(records, request, node, child, nodes):
+def walk_of(tree, nodes, max_depth, vocab, counters, b, live, idle):
+    records, request = counters + nodes * ROW * b, counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
+    return Walk(tree, nodes, max_depth, vocab, records, request, live, idle)
+
+
+@triton.jit
+def front_of(walk):
+    return tl.atomic_max(walk.request + FRONT, 0, sem="relaxed")
+
+
+@triton.jit
+def decide(walk, node, child):
     """Says that a walk at ``node`` goes on to ``child`` (-1: ends), and moves the front if it is there."""
-    tl.atomic_max(records + node * ROW + NEXT, child + 2, sem="relaxed")
-    if tl.atomic_max(request + FRONT, 0, sem="relaxed") == node:
+    tl.atomic_max(walk.records + node * ROW + NEXT, child + 2, sem="relaxed")
+    if front_of(walk) == node:
         said = child + 2
         while said > NOWHERE:  # the front first: who decides ``node`` meanwhile sees it there, or is seen here
             node = said - 2
-            tl.atomic_max(request + FRONT, node, sem="relaxed")
-            said = tl.atomic_max(records + node * ROW + NEXT, 0, sem="relaxed")
+            tl.atomic_max(walk.request + FRONT, node, sem="relaxed")
+            said = tl.atomic_max(walk.records + node * ROW + NEXT, 0, sem="relaxed")
         if said == NOWHERE:
-            tl.atomic_max(request + FRONT, nodes, sem="relaxed")
+            tl.atomic_max(walk.request + FRONT, walk.nodes, sem="relaxed")
 
 
 @triton.jit
-def decide_winner(tree, node, below, nodes, vocab, best, records, request):
+def decide_winner(walk, node, below, best):
     """Says which child of ``node``, whose race the key ``best`` won, the walk goes on to."""
-    child = child_with(tree, node, key_token(best), below)
-    if strays(tree, node, child, vocab):
-        tl.atomic_or(records + node * ROW + FLAGS, TOKEN_RANGE, sem="relaxed")
-    decide(records, request, node, tl.where(child < below, child, -1), nodes)
+    child = _trees.child_with(walk.tree, node, _math.key_token(best), below)
+    if _trees.strays(walk.tree, node, child, walk.vocab):
+        tl.atomic_or(walk.records + node * ROW + _rows.FLAGS, _math.TOKEN_RANGE, sem="relaxed")
+    decide(walk, node, tl.where(child < below, child, -1))
 
 
 @triton.jit
-def finish_walk(
-    tree, nodes, flags, live, idle, records, request, vocab, racing, verdict, max_depth
-):  # fmt: skip
+def tell_children(walk, node, child, subtracted, reported):
+    """Keeps what trying the children of ``node`` came to, and decides."""
+    record = walk.records + node * ROW
+    tl.store(record + SUBTRACTED, subtracted.to(tl.int32, bitcast=True))
+    if reported != 0:
+        tl.atomic_or(record + _rows.FLAGS, reported, sem="relaxed")
+    decide(walk, node, child)
+
+
+@triton.jit
+def finish_walk(walk, flags, racing, writer):
     """Follows the decisions from the root; what is left for the other launch is the last token, unless ``racing``.
 
     A request that is not ``live`` has no root: token 0 if it is none, -1 if it is idle.
     """
-    node, depth = nodes * 0, tl.where(live | idle, 0, 1)
-    child = tl.where(live, 0, -1)
+    tree, nodes = walk.tree, walk.nodes
+    node, depth = nodes * 0, tl.where(walk.live | walk.idle, 0, 1)
+    child = tl.where(walk.live, 0, -1)
     while child >= 0:
         node = child
-        record = records + node * ROW
+        record = walk.records + node * ROW
         child = tl.load(record + NEXT, cache_modifier=".cg") - 2
-        row_status = tl.load(record + FLAGS, cache_modifier=".cg")
-        flags |= row_status & (DRAFT_MET - 1)
-        drafted = (depth < max_depth) & (next_child(tree, node, node, nodes) < nodes)
-        flags |= tl.where(drafted & (row_status & DRAFT_MET != 0) & (racing == 0), NON_FINITE, 0)
-        flags |= put_node(verdict, depth, node, live)
+        row_status = tl.load(record + _rows.FLAGS, cache_modifier=".cg")
+        flags |= row_status & (_cuts.DRAFT_MET - 1)
+        drafted = (depth < walk.max_depth) & (_trees.next_child(tree, node, node, nodes) < nodes)
+        met = drafted & (row_status & _cuts.DRAFT_MET != 0) & (racing == 0)
+        flags |= tl.where(met, _math.NON_FINITE, 0) | _verdict.put_node(writer, depth, node, walk.live)
         if racing:
-            key = tl.load(key_at(record), cache_modifier=".cg")
-            flags |= tl.where(key == NOBODY, NON_FINITE, 0)
-            put_token(verdict, depth, node, key_token(key), live)
+            key = tl.load(_rows.key_at(record), cache_modifier=".cg")
+            flags |= tl.where(key == _math.NOBODY, _math.NON_FINITE, 0)
+            _verdict.put_token(writer, depth, node, _math.key_token(key), walk.live)
         elif child >= 0:
-            put_token(verdict, depth, node, tl.load(tree[2] + child * tree[3]), live)
+            _verdict.put_token(writer, depth, node, _trees.token_of(tree, child), walk.live)
         depth += 1
     depth -= 1
-    tried = live & (next_child(tree, node, node, nodes) < nodes)
-    flags |= tl.where(tried & (depth == max_depth), PARAMETER, 0) | status_of(tree[0], tree[1], nodes)
-    subtracted = tl.load(records + node * ROW + SUBTRACTED, cache_modifier=".cg")
+    tried = walk.live & (_trees.next_child(tree, node, node, nodes) < nodes)
+    flags |= tl.where(tried & (depth == walk.max_depth), _math.PARAMETER, 0)
+    flags |= _trees.status_of(tree.parents, tree.parents_node, nodes)
+    subtracted = tl.load(walk.records + node * ROW + SUBTRACTED, cache_modifier=".cg")
     if racing == 0:
-        tl.store(request + NODE, node)
-        tl.store(request + NODE_SUBTRACTED, subtracted)
-        tl.store(request + TRIED, (tried & (depth < max_depth)).to(tl.int32))
-    finish(nodes, depth, flags, live, idle, records, request, tl.where(racing, 0, depth), verdict, max_depth)
+        tl.store(walk.request + NODE, node)
+        tl.store(walk.request + NODE_SUBTRACTED, subtracted)
+        tl.store(walk.request + TRIED, (tried & (depth < walk.max_depth)).to(tl.int32))
+    finish(walk, depth, flags, tl.where(racing, 0, depth), writer)
 
 
 @triton.jit
-def finish_path(tree, node, depth, verdict):
+def finish_path(tree, node, depth, writer):
     """Writes the nodes from the root to ``node``, and the tokens of those behind the root. Returns status bits."""
     reported = 0
     while depth >= 0:
-        reported |= put_node(verdict, depth, node, depth >= 0)
-        parent, _ = parents_of(tree[0], tree[1], node, depth > 0)
+        reported |= _verdict.put_node(writer, depth, node, depth >= 0)
+        parent, _ = _trees.parents_of(tree.parents, tree.parents_node, node, depth > 0)
         if depth > 0:
-            put_token(verdict, depth - 1, parent, tl.load(tree[2] + node * tree[3]), depth > 0)
+            _verdict.put_token(writer, depth - 1, parent, _trees.token_of(tree, node), depth > 0)
         node = parent
         depth -= 1
     return reported
 
 
 @triton.jit
-def finish(nodes, depth, flags, live, idle, records, request, left, verdict, max_depth):
+def finish(walk, depth, flags, left, writer):
     """Writes what does not depend on the rule, and sets counters back to zero; the front's is ``left`` for ``emit``."""
-    put_count(verdict, depth)
-    tl.store(verdict.status, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
-    lost = (live == 0) & (idle == 0)
-    put_node(verdict, 0, nodes * 0, lost)
-    put_token(verdict, 0, nodes * 0, nodes * 0, lost)
-    for base in range(0, max_depth + 1, NODES):
-        at = base + tl.arange(0, NODES)
-        clear_places(verdict, at, (at <= max_depth) & (at > depth))
-    clear_off_path(verdict, nodes, depth)
-    clear(records, nodes * ROW)
-    tl.store(request + DONE, 0)
-    tl.store(request + FLAGS, 0)
-    tl.store(request + FRONT, left)
+    nodes, max_depth = walk.nodes, walk.max_depth
+    _verdict.put_count(writer, depth)
+    _verdict.put_status(writer, tl.where(walk.live, flags, tl.where(walk.idle, 0, _math.PARAMETER)))
+    lost = (walk.live == 0) & (walk.idle == 0)
+    _verdict.put_node(writer, 0, nodes * 0, lost)
+    _verdict.put_token(writer, 0, nodes * 0, nodes * 0, lost)
+    for base in range(0, max_depth + 1, _trees.NODES):
+        at = base + tl.arange(0, _trees.NODES)
+        _verdict.clear_places(writer, at, (at <= max_depth) & (at > depth))
+    _verdict.clear_off_path(writer, nodes, depth)
+    _rows.clear(walk.records, nodes * ROW)
+    tl.store(walk.request + _rows.DONE, 0)
+    tl.store(walk.request + _rows.FLAGS, 0)
+    tl.store(walk.request + FRONT, left)

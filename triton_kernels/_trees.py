@@ -1,14 +1,49 @@
-"""Trees in Triton: what csrc/include/specdec/tree.h asks of a tree, for a block of nodes at a time.
+"""Trees in Triton: what csrc/include/specdec/tree.h asks of a tree, for a block of nodes at a time."""
 
-A tree is the tuple (parents, their stride, draft tokens, their stride) of one request. A chain has None as parents:
-each node is the child of the one before it.
-"""
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._math import PARAMETER, any_of
+from specdec_kernels.triton_kernels import _arguments, _math
 
 NODES = tl.constexpr(32)  # looked at together
+
+
+class Tree(NamedTuple):
+    """That of one request. A chain has None as parents: each node is the child of the one before it."""
+
+    parents: tl.tensor
+    parents_node: tl.tensor
+    tokens: tl.tensor
+    tokens_node: tl.tensor
+
+
+class Drafts(NamedTuple):
+    """The trees of a call: parents and tokens [B, N], or [N] for all; how many nodes, and how deep they may be."""
+
+    parents: _arguments.Steps
+    tokens: _arguments.Steps
+    nodes: int
+    max_depth: int
+
+
+class Children(NamedTuple):
+    """Those of a node of a tree, before index ``end``."""
+
+    tree: Tree
+    node: tl.tensor
+    end: tl.tensor
+
+
+@triton.jit
+def tree_of(parents, tokens, b):
+    """The tree of request ``b``."""
+    return Tree(_arguments.at(parents, b, 0), parents.inner, _arguments.at(tokens, b, 0), tokens.inner)
+
+
+@triton.jit
+def token_of(tree, node):
+    return tl.load(tree.tokens + node * tree.tokens_node)
 
 
 @triton.jit
@@ -28,7 +63,7 @@ def status_of(parents, parents_node, nodes):
     status = 0
     for base in range(0, nodes, NODES):
         node = base + tl.arange(0, NODES)
-        status |= any_of(parents_of(parents, parents_node, node, node < nodes)[1]) * PARAMETER
+        status |= _math.any_of(parents_of(parents, parents_node, node, node < nodes)[1]) * _math.PARAMETER
     return status
 
 
@@ -36,7 +71,7 @@ def status_of(parents, parents_node, nodes):
 def prefix_of(prefix, most):
     """(a prefix length in [0, most], status)."""
     fit = tl.minimum(tl.maximum(prefix, 0), most)
-    return fit, tl.where(fit == prefix, 0, PARAMETER)
+    return fit, tl.where(fit == prefix, 0, _math.PARAMETER)
 
 
 @triton.jit
@@ -45,16 +80,15 @@ def next_node(tree, node, step, by, nodes):
 
     An absent node, and all nodes below it, are not connected to the root, and are passed over.
     """
-    parents, parents_node, tokens, tokens_node = tree
     found, depth = nodes + 0, nodes * 0
     while node < found:
         index = node + step * tl.arange(0, NODES)
         at = tl.where(index < nodes, index, -1)
         leads = at == by
         ups = tl.zeros([NODES], tl.int32)
-        while any_of(at > 0) > 0:
-            parent, _ = parents_of(parents, parents_node, at, at > 0)
-            token = tl.load(tokens + at * tokens_node, mask=at > 0, other=0)
+        while _math.any_of(at > 0) > 0:
+            parent, _ = parents_of(tree.parents, tree.parents_node, at, at > 0)
+            token = tl.load(tree.tokens + at * tree.tokens_node, mask=at > 0, other=0)
             ups += (at > 0).to(tl.int32)
             at = tl.where(at > 0, tl.where(token == -1, -1, parent), at)
             leads = leads | (at == by)
@@ -67,13 +101,12 @@ def next_node(tree, node, step, by, nodes):
 @triton.jit
 def children_at(tree, base, node, end):
     """(index, token, whether it is a child of ``node`` before ``end``) of the block of nodes from ``base`` on."""
-    parents, parents_node, tokens, tokens_node = tree
     index = base + tl.arange(0, NODES)
-    if parents is None:
+    if tree.parents is None:
         mine = (index == node + 1) & (index < end)
     else:
-        mine = tl.load(parents + index * parents_node, mask=index < end, other=-1) == node
-    token = tl.load(tokens + index * tokens_node, mask=mine, other=-1).to(tl.int64)
+        mine = tl.load(tree.parents + index * tree.parents_node, mask=index < end, other=-1) == node
+    token = tl.load(tree.tokens + index * tree.tokens_node, mask=mine, other=-1).to(tl.int64)
     return index, token, mine & (token != -1)
 
 
@@ -107,5 +140,10 @@ def strays(tree, node, end, vocab):
     found = 0
     for base in range(node + 1, end, NODES):
         _index, token, mine = children_at(tree, base, node, end)
-        found |= any_of(mine & ((token < 0) | (token >= vocab)))
+        found |= _math.any_of(mine & ((token < 0) | (token >= vocab)))
     return found
+
+
+def drafts_of(call, width):
+    parents, tokens = _arguments.nodes_of(call.parents), _arguments.nodes_of(call.draft_tokens)
+    return Drafts(parents, tokens, call.draft_tokens.shape[-1], width - 1)

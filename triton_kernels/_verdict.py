@@ -4,104 +4,132 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels._math import PARAMETER
-from specdec_kernels.triton_kernels._rows import barrier
-from specdec_kernels.triton_kernels._trees import NODES
+from specdec_kernels.triton_kernels import _math, _rows, _trees
 
 EMITTED, ADDED, ZEROS = (tl.constexpr(bit) for bit in (1, 2, 4))
 
 
-class VerdictWriter(NamedTuple):
-    """Where the verdict of one request goes; ``flat`` is the length of the row that an index leads into.
-
-    Kernels make it themselves: before Triton 3.7 no function can return it (``_laws``).
-    """
+class Verdict(NamedTuple):
+    """Where the verdicts of a call go; ``flat`` is the length of the row that an index leads into."""
 
     tokens: tl.tensor
-    tokens_slot: tl.tensor
+    tokens_request: int
+    tokens_slot: int
     path: tl.tensor
+    path_request: int
     index: tl.tensor
-    index_node: tl.tensor
-    flat: tl.tensor
+    index_request: int
+    index_node: int
+    flat: int
     num_accepted: tl.tensor
     status: tl.tensor
-    form: tl.tensor
+    form: int
+
+
+class Writer(NamedTuple):
+    """Where that of request ``b`` goes."""
+
+    to: Verdict
+    b: tl.tensor
 
 
 @triton.jit
-def put_token(verdict, depth, node, token, there):
+def index_at(writer, node, there):
+    """What the index has for a node, or a block of them."""
+    index = writer.to.index + writer.b * writer.to.index_request
+    return tl.load(index + node * writer.to.index_node, mask=there, other=-1).to(tl.int64)
+
+
+@triton.jit
+def put_token(writer, depth, node, token, there):
     """Writes the token after ``node``, for one depth or a block of them."""
-    at = depth
-    if verdict.index is not None:
-        at = tl.load(verdict.index + node * verdict.index_node, mask=there, other=-1).to(tl.int64)
-        there = there & (at >= 0) & (at < verdict.flat)
-    tl.store(verdict.tokens + at * verdict.tokens_slot, token.to(verdict.tokens.dtype.element_ty), mask=there)
+    to, at = writer.to.tokens, depth
+    if writer.to.index is None:
+        to += writer.b * writer.to.tokens_request
+    else:
+        at = index_at(writer, node, there)
+        there = there & (at >= 0) & (at < writer.to.flat)
+    tl.store(to + at * writer.to.tokens_slot, token.to(to.dtype.element_ty), mask=there)
 
 
 @triton.jit
-def put_node(verdict, depth, node, there):
+def put_node(writer, depth, node, there):
     """Writes a node of the path, or its place. Returns PARAMETER where that is outside of the tokens."""
     reported = there.to(tl.int32) * 0
-    if verdict.path is not None:
+    if writer.to.path is not None:
         shown = node
-        if verdict.index is not None:
-            place = tl.load(verdict.index + node * verdict.index_node, mask=there, other=-1).to(tl.int64)
-            inside = (place >= 0) & (place < verdict.flat)
+        if writer.to.index is not None:
+            place = index_at(writer, node, there)
+            inside = (place >= 0) & (place < writer.to.flat)
             shown = tl.where(inside, place, -1)
-            reported = (there & (inside == 0)).to(tl.int32) * PARAMETER
-        tl.store(verdict.path + depth, shown.to(tl.int32), mask=there)
+            reported = (there & (inside == 0)).to(tl.int32) * _math.PARAMETER
+        tl.store(path_of(writer) + depth, shown.to(tl.int32), mask=there)
     return reported
 
 
 @triton.jit
-def clear_places(verdict, depth, there):
+def path_of(writer):
+    return writer.to.path + writer.b * writer.to.path_request
+
+
+@triton.jit
+def clear_places(writer, depth, there):
     """Depths behind the last."""
-    if verdict.index is None:
-        tl.store(verdict.tokens + depth * verdict.tokens_slot, tl.where(verdict.form & ZEROS != 0, 0, -1), mask=there)
-    if verdict.path is not None:
-        tl.store(verdict.path + depth, -1, mask=there)
+    if writer.to.index is None:
+        at = writer.to.tokens + writer.b * writer.to.tokens_request + depth * writer.to.tokens_slot
+        tl.store(at, tl.where((writer.to.form & ZEROS) != 0, 0, -1), mask=there)
+    if writer.to.path is not None:
+        tl.store(path_of(writer) + depth, -1, mask=there)
 
 
 @triton.jit
-def clear_nodes(verdict, node, there):
+def clear_nodes(writer, node, there):
     """Nodes that are not on the path: where an index leads to, and its places are wanted without gaps."""
-    if verdict.index is not None:
-        put_token(verdict, node, node, node * 0, there & (verdict.form & ZEROS != 0))
+    if writer.to.index is not None:
+        put_token(writer, node, node, node * 0, there & ((writer.to.form & ZEROS) != 0))
 
 
 @triton.jit
-def clear_off_path(verdict, nodes, depth):
+def clear_off_path(writer, nodes, depth):
     """All nodes but those of the path, which this program has written down to ``depth``."""
-    if verdict.index is not None:  # noqa: SIM102  one is known when it is compiled
-        if verdict.form & ZEROS != 0:
-            barrier()
-            for base in range(0, nodes, NODES):
-                node = base + tl.arange(0, NODES)
-                place = tl.load(verdict.index + node * verdict.index_node, mask=node < nodes, other=-1).to(tl.int64)
+    if writer.to.index is not None:  # noqa: SIM102  one is known when it is compiled
+        if (writer.to.form & ZEROS) != 0:
+            _rows.barrier()
+            for base in range(0, nodes, _trees.NODES):
+                node = base + tl.arange(0, _trees.NODES)
+                place = index_at(writer, node, node < nodes)
                 off = node < nodes
                 for at in range(0, depth + 1):
-                    off = off & (tl.load(verdict.path + at, cache_modifier=".cg") != place)
-                clear_nodes(verdict, node, off)
+                    off = off & (tl.load(path_of(writer) + at, cache_modifier=".cg") != place)
+                clear_nodes(writer, node, off)
 
 
 @triton.jit
-def put_count(verdict, accepted):
+def put_count(writer, accepted):
     """By one program: how many drafts were accepted, -1 for an idle request."""
-    counted = accepted + tl.where(verdict.form & EMITTED != 0, 1, 0)
-    added = verdict.form & ADDED != 0
-    before = tl.load(verdict.num_accepted, mask=added, other=0)
-    tl.store(verdict.num_accepted, tl.where(added, before + tl.maximum(counted, 0), counted))
+    counted = accepted + tl.where((writer.to.form & EMITTED) != 0, 1, 0)
+    added = (writer.to.form & ADDED) != 0
+    before = tl.load(writer.to.num_accepted + writer.b, mask=added, other=0)
+    tl.store(writer.to.num_accepted + writer.b, tl.where(added, before + tl.maximum(counted, 0), counted))
 
 
-def arguments(call):
+@triton.jit
+def put_status(writer, flags):
+    tl.store(writer.to.status + writer.b, flags)
+
+
+@triton.jit
+def status_of(writer):
+    return tl.load(writer.to.status + writer.b)
+
+
+def verdict_of(call):
     """A call's form, as the kernels take it."""
     index, path = call.index, call.path
-    return dict(
-        tokens=call.tokens, tokens_request=call.tokens.stride(0) if index is None else 0,
-        tokens_slot=call.tokens.stride(-1), path=path, path_request=0 if path is None else path.stride(0),
-        index=index, index_request=0 if index is None else index.stride(0),
-        index_node=0 if index is None else index.stride(1), flat=call.tokens.shape[-1],
-        num_accepted=call.num_accepted, status=call.status, form=call.form,
+    return Verdict(
+        call.tokens, call.tokens.stride(0) if index is None else 0, call.tokens.stride(-1), path,
+        0 if path is None else path.stride(0), index, *((0, 0) if index is None else index.stride()),
+        call.tokens.shape[-1], call.num_accepted, call.status, call.form,
     )  # fmt: skip
 
 

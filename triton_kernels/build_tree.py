@@ -3,39 +3,65 @@
 Until the end ``index`` holds each node's parent. A program is one warp, so that what it wrote is there when it goes on.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._math import PARAMETER, any_of
-from specdec_kernels.triton_kernels._rows import barrier, number
-from specdec_kernels.triton_kernels._trees import prefix_of
+from specdec_kernels.triton_kernels import _arguments, _launch, _math, _rows, _trees
 
 BLOCK = 64  # nodes at once
 
 
+class Candidates(NamedTuple):
+    """Which candidate each group of ``topk`` follows, of so many groups, and which were selected."""
+
+    parents: _arguments.Steps
+    groups: int
+    selected: _arguments.Steps
+    topk: int
+
+
+class Mask(NamedTuple):
+    """So many bytes, and how many a row takes."""
+
+    at: tl.tensor
+    size: int
+    row_bytes: int
+
+
+class Built(NamedTuple):
+    """What a call writes: a number for each node."""
+
+    positions: tl.tensor
+    index: tl.tensor
+    first_child: tl.tensor
+    next_sibling: tl.tensor
+
+
 @triton.jit
-def bytes_before(b, prefix_len, prefix_len_request, prefix_len_value, nodes, size, BLOCK: tl.constexpr):
+def bytes_before(b, prefix_len, nodes, size, BLOCK: tl.constexpr):
     """What the full masks of the requests before ``b`` take; more than ``size`` if they do not fit."""
     taken = tl.zeros([BLOCK], tl.int64)
     for base in range(0, b, BLOCK):
         at = base + tl.arange(0, BLOCK)
-        length = number(prefix_len, prefix_len_value, at * prefix_len_request, at < b).to(tl.int64)
-        columns = prefix_of(length, size)[0] + nodes
+        length = tl.cast(_arguments.number(prefix_len, at, 0, at < b), tl.int64)
+        columns = _trees.prefix_of(length, size)[0] + nodes
         each = tl.where(columns > size // nodes, size + 1, nodes * columns)
         taken = tl.minimum(taken + tl.where(at < b, each, 0), size + 1)
     return tl.sum(taken, axis=0)
 
 
 @triton.jit
-def parent_of(parent_list, parent_list_node, groups, selected, selected_node, topk, node, there, nodes):
+def parent_of(candidates, b, node, there, nodes):
     """The node that each of a block follows; -1 if none before it is the candidate that its group follows."""
-    mine = tl.load(selected + (node - 1).to(tl.int64) * selected_node, mask=there, other=-1).to(tl.int64)
-    group = tl.where(mine < 0, -1, mine // topk)
-    listed = there & (group > 0) & (group < groups)
-    followed = tl.load(parent_list + group * parent_list_node, mask=listed, other=-1).to(tl.int64)
+    selected, step = _arguments.at(candidates.selected, b, 0), candidates.selected.inner
+    mine = tl.load(selected + (node - 1).to(tl.int64) * step, mask=there, other=-1).to(tl.int64)
+    group = tl.where(mine < 0, -1, mine // candidates.topk)
+    listed = there & (group > 0) & (group < candidates.groups)
+    followed = tl.load(_arguments.at(candidates.parents, b, group), mask=listed, other=-1).to(tl.int64)
     parent = tl.where(there & (group == 0), 0, -1)
     for other in range(1, nodes):
-        candidate = tl.load(selected + (other - 1) * selected_node).to(tl.int64)
+        candidate = tl.load(selected + (other - 1) * step).to(tl.int64)
         found = (parent < 0) & (followed >= 0) & (candidate == followed) & (other < node)
         parent = tl.where(found, other, parent)
     return parent
@@ -46,7 +72,7 @@ def attended(parents, node, first, there):
     """Bit j: whether each of a block of nodes attends to node ``first`` + j."""
     word = node * 0
     at = tl.where(there, node, -1).to(tl.int64)
-    while any_of(at >= first) > 0:
+    while _math.any_of(at >= first) > 0:
         bit = (node * 0 + 1) << ((at - first) & 31).to(tl.int32)
         word |= tl.where((at >= first) & (at < first + 32), bit, 0)
         at = tl.where(at >= first, tl.load(parents + at, mask=at >= first, other=-1), -1)
@@ -81,39 +107,31 @@ def links_of(parents, node, there, nodes):
 
 @_launch.kernel
 def build_tree_kernel(
-    parent_list, parent_list_request: tl.int64, parent_list_node: tl.int64, groups: tl.int32,
-    selected, selected_request: tl.int64, selected_node: tl.int64,
-    prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64, topk: tl.int64, nodes: tl.int32,
-    mask, size: tl.int64, row_bytes: tl.int32, positions, index, first_child, next_sibling, status,
+    candidates: Candidates, prefix_len: _arguments.Counter, nodes: tl.int32, mask: Mask, built: Built, status,
     LAYOUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
-    parent_list += b * parent_list_request
-    selected += b * selected_request
-    positions += b * nodes
-    index += b * nodes
-    first_child += b * nodes
-    next_sibling += b * nodes
-    length = number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64)
-    prefix, bad = prefix_of(length, 2**63 - 1 - nodes.to(tl.int64))
+    positions, index = built.positions + b * nodes, built.index + b * nodes
+    first_child, next_sibling = built.first_child + b * nodes, built.next_sibling + b * nodes
+    size, row_bytes = mask.size, tl.cast(mask.row_bytes, tl.int32)
+    length = tl.cast(_arguments.number(prefix_len, b, 0, b >= 0), tl.int64)
+    prefix, bad = _trees.prefix_of(length, 2**63 - 1 - nodes.to(tl.int64))
     room = size
     if LAYOUT == "full":
-        room -= bytes_before(b, prefix_len, prefix_len_request, prefix_len_value, nodes, size, BLOCK)
+        room -= bytes_before(b, prefix_len, nodes, size, BLOCK)
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         there = (node > 0) & (node < nodes)
-        parent = parent_of(
-            parent_list, parent_list_node, groups, selected, selected_node, topk, node, there, nodes
-        )  # fmt: skip
-        bad |= any_of(there & (parent < 0)) * PARAMETER
+        parent = parent_of(candidates, b, node, there, nodes)
+        bad |= _math.any_of(there & (parent < 0)) * _math.PARAMETER
         tl.store(index + node, parent.to(tl.int64), mask=node < nodes)
-    barrier()
+    _rows.barrier()
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         there = node < nodes
         depth = tl.zeros([BLOCK], tl.int64)
         at = tl.load(index + node, mask=there, other=-1)
-        while any_of(at >= 0) > 0:
+        while _math.any_of(at >= 0) > 0:
             depth += (at >= 0).to(tl.int64)
             at = tl.load(index + at, mask=at >= 0, other=-1)
         tl.store(positions + node, prefix + depth, mask=there)
@@ -121,12 +139,12 @@ def build_tree_kernel(
         if LAYOUT == "full":
             row = size - room + node * (prefix + nodes) + prefix
             fits = there & (room >= 0) & (prefix <= room) & (prefix + nodes <= room // (node + 1))
-            bad |= any_of(there & (fits == 0)) * PARAMETER
-        write_rows(mask, row, index, node, fits, nodes, row_bytes, LAYOUT)
+            bad |= _math.any_of(there & (fits == 0)) * _math.PARAMETER
+        write_rows(mask.at, row, index, node, fits, nodes, row_bytes, LAYOUT)
         child, sibling = links_of(index, node, there, nodes)
         tl.store(first_child + node, child.to(tl.int64), mask=there)
         tl.store(next_sibling + node, sibling.to(tl.int64), mask=there)
-    barrier()
+    _rows.barrier()
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         tl.store(index + node, b * nodes + node, mask=node < nodes)
@@ -140,11 +158,11 @@ def build_tree(call):
         return
     row_bytes = nodes if call.layout != "bits" else 4 if nodes > 16 else 2 if nodes > 8 else 1
     with _launch.on_device(call.selected):
+        parents, selected = _arguments.nodes_of(call.parent_list), _arguments.nodes_of(call.selected)
         arguments = dict(
-            **_launch.nodes("parent_list", call.parent_list), groups=call.parent_list.shape[1],
-            **_launch.nodes("selected", call.selected), **_launch.number("prefix_len", call.prefix_len, "request"),
-            topk=call.topk, nodes=nodes, mask=call.mask, size=len(call.mask), row_bytes=row_bytes,
-            positions=call.positions, index=call.node_index, first_child=call.first_child,
-            next_sibling=call.next_sibling, status=call.status, LAYOUT=call.layout, BLOCK=BLOCK,
+            candidates=Candidates(parents, call.parent_list.shape[1], selected, call.topk), nodes=nodes,
+            prefix_len=_arguments.counter_of(call.prefix_len), mask=Mask(call.mask, len(call.mask), row_bytes),
+            built=Built(call.positions, call.node_index, call.first_child, call.next_sibling), status=call.status,
+            LAYOUT=call.layout, BLOCK=BLOCK,
         )  # fmt: skip
         _launch.launch(build_tree_kernel, (requests,), 1, arguments)

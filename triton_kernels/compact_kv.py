@@ -1,15 +1,27 @@
 """Moving accepted cache entries together: one launch for all layers of one shape."""
 
 import math
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._math import NO_TOKEN, PARAMETER
-from specdec_kernels.triton_kernels._rows import barrier, number
+from specdec_kernels.triton_kernels import _arguments, _launch, _math, _rows
 
 WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64, 16: tl.int64}
 MOST_LAYERS = 256  # whose addresses a launch takes: kernel arguments have 4 KiB
+
+
+class Layers(NamedTuple):
+    """Cache entries of so many words: heads, slots, pages of so many slots, and steps in words."""
+
+    heads: int
+    request: int
+    head: int
+    slot: int
+    words: int
+    slots: int
+    page_slots: int
+    pages: int
 
 
 @triton.jit
@@ -24,15 +36,15 @@ def place_of(table, prefix, node, page_slots, mask):
 
 
 @triton.jit
-def is_there(table, prefix, node, page_slots, pages, slots, asked):
+def is_there(table, prefix, node, layers, page_slots, asked):
     """Whether the cache has a slot for the node."""
-    there = asked & (prefix >= 0) & (node >= 0) & (node < slots - prefix)
+    there = asked & (prefix >= 0) & (node >= 0) & (node < layers.slots - prefix)
     page, _ = place_of(table, prefix, node, page_slots, there)
-    return there & (page >= 0) & (page < pages)
+    return there & (page >= 0) & (page < layers.pages)
 
 
 @triton.jit
-def moves_of(path, length, table, prefix, page_slots, pages, slots):
+def moves_of(path, length, table, prefix, layers, page_slots):
     """(how many entries of a path can be moved, status): as long as they rise, and lie inside of the cache before and
     after."""
     moves = length + 0
@@ -43,29 +55,29 @@ def moves_of(path, length, table, prefix, page_slots, pages, slots):
         node = tl.load(path + d, mask=d < length, other=-1)
         before = tl.load(path + d - 1, mask=(d > 0) & (d < length), other=-1)
         rises = (d < length) & (node > before)
-        fits = is_there(table, prefix, node, page_slots, pages, slots, rises)
-        fits &= is_there(table, prefix, d, page_slots, pages, slots, rises)
-        moves = tl.minimum(moves, tl.min(tl.where(fits, NO_TOKEN, d), axis=0))
-        status |= tl.max(tl.where((d == moves) & (node != -1), PARAMETER, 0), axis=0)
+        fits = is_there(table, prefix, node, layers, page_slots, rises)
+        fits &= is_there(table, prefix, d, layers, page_slots, rises)
+        moves = tl.minimum(moves, tl.min(tl.where(fits, _math.NO_TOKEN, d), axis=0))
+        status |= tl.max(tl.where((d == moves) & (node != -1), _math.PARAMETER, 0), axis=0)
         base += 32
     return moves, status
 
 
 @_launch.kernel
 def compact_kv_kernel(
-    caches, heads: tl.int32, cache_request: tl.int64, cache_head: tl.int64, cache_slot: tl.int64, words: tl.int32,
-    slots: tl.int64, path, path_request: tl.int64, length: tl.int32,
-    prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64, table, table_request: tl.int64,
-    page_slots: tl.int32, pages: tl.int64, status,
-    WORD: tl.constexpr, PAIRS: tl.constexpr, DEPTHS: tl.constexpr, BLOCK: tl.constexpr,
+    caches, layers: Layers, paths: _arguments.Steps, length: tl.int32, prefix_len: _arguments.Counter,
+    tables: _arguments.Steps, status, WORD: tl.constexpr, PAIRS: tl.constexpr, DEPTHS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     mine = tl.program_id(0)
+    heads, words, page_slots = (
+        tl.cast(layers.heads, tl.int32), tl.cast(layers.words, tl.int32), tl.cast(layers.page_slots, tl.int32)
+    )  # fmt: skip
     b, layer, head = (mine // (len(caches) * heads)).to(tl.int64), mine // heads % len(caches), mine % heads
-    path += b * path_request
-    prefix = number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64)
-    if table is not None:
-        table += b * table_request
-    moves, bad = moves_of(path, length, table, prefix, page_slots, pages, slots)
+    path, table = _arguments.at(paths, b, 0), None
+    prefix = tl.cast(_arguments.number(prefix_len, b, 0, b >= 0), tl.int64)
+    if tables.data is not None:
+        table = _arguments.at(tables, b, 0)
+    moves, bad = moves_of(path, length, table, prefix, layers, page_slots)
     if mine % (len(caches) * heads) == 0:
         tl.store(status + b, bad)
     address = tl.full([], 0, tl.int64)
@@ -74,7 +86,7 @@ def compact_kv_kernel(
     cache = address.to(tl.pointer_type(WORD))
     if PAIRS:  # tells the compiler what is divisible, so that it moves 16 bytes at once
         cache, words = tl.multiple_of(cache, 16), words // 2 * 2
-    first = head * cache_head + (b * cache_request if table is None else 0)
+    first = head * layers.head + (b * layers.request if tables.data is None else 0)
     # In order. path[d] >= d, so a slot is written only after its last read.
     for base in range(0, moves, DEPTHS):
         d = base + tl.arange(0, DEPTHS)
@@ -84,13 +96,13 @@ def compact_kv_kernel(
             word = begin + tl.arange(0, BLOCK)
             here = moved[:, None] & (word < words)[None, :]
             page, slot = place_of(table, prefix, node, page_slots, moved)
-            source = first + page * cache_request + slot * cache_slot
+            source = first + page * layers.request + slot * layers.slot
             page, slot = place_of(table, prefix, d, page_slots, moved)
-            to = first + page * cache_request + slot * cache_slot
+            to = first + page * layers.request + slot * layers.slot
             if PAIRS:
                 source, to = source // 2 * 2, to // 2 * 2
             entries = tl.load(cache + source[:, None] + word[None, :], mask=here)
-            barrier()  # all of this block has been read
+            _rows.barrier()  # all of this block has been read
             tl.store(cache + to[:, None] + word[None, :], entries, mask=here)
 
 
@@ -128,11 +140,9 @@ def compact_kv(call):
             for first in range(0, len(layers), MOST_LAYERS):
                 some = tuple(layers[first : first + MOST_LAYERS])
                 arguments = dict(
-                    caches=some, heads=heads, cache_request=request, cache_head=head, cache_slot=slot, words=words,
-                    slots=slots, path=path, path_request=path.stride(0), length=length,
-                    **_launch.number("prefix_len", call.prefix_len, "request"),
-                    table=table, table_request=0 if table is None else table.stride(0), page_slots=max(page_slots, 1),
-                    pages=pages, status=call.status,
-                    WORD=WORDS[unit], PAIRS=unit == 16, DEPTHS=2048 // block, BLOCK=block,
+                    caches=some, layers=Layers(heads, request, head, slot, words, slots, max(page_slots, 1), pages),
+                    paths=_arguments.steps_or_none(path), length=length, tables=_arguments.steps_or_none(table),
+                    prefix_len=_arguments.counter_of(call.prefix_len), status=call.status, WORD=WORDS[unit],
+                    PAIRS=unit == 16, DEPTHS=2048 // block, BLOCK=block,
                 )  # fmt: skip
                 _launch.launch(compact_kv_kernel, (requests * len(some) * heads,), 4, arguments)

@@ -6,10 +6,7 @@ counts that went too far. It is one warp, so that what it wrote is there when it
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._edits import MOST
-from specdec_kernels.triton_kernels._math import PARAMETER
-from specdec_kernels.triton_kernels._rows import barrier, number
+from specdec_kernels.triton_kernels import _arguments, _edits, _launch, _math, _rows
 
 BLOCK = 128  # tokens at once
 
@@ -25,36 +22,34 @@ def tokens_at(tokens, tokens_node, first, taken, vocab, BLOCK: tl.constexpr):
 
 @_launch.kernel
 def count_tokens_kernel(
-    tokens, tokens_request: tl.int64, tokens_node: tl.int64, slots: tl.int32,
-    num, num_request: tl.int64, num_value: tl.int64,
-    bits, bits_request: tl.int64, counts, counts_request: tl.int64, vocab: tl.int64, status, BLOCK: tl.constexpr,
+    tokens: _arguments.Steps, slots: tl.int32, num: _arguments.Counter, bits: _arguments.Steps,
+    counts: _arguments.Steps, vocab: tl.int64, status, BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
-    wanted = number(num, num_value, b * num_request, b >= 0).to(tl.int64)
+    wanted = tl.cast(_arguments.number(num, b, 0, b >= 0), tl.int64)
     taken = tl.minimum(tl.maximum(wanted, 0), slots.to(tl.int64)).to(tl.int32)
-    tokens += b * tokens_request
-    bits += b * bits_request
-    if counts is not None:
-        counts += b * counts_request
+    drafted, tokens_node, seen_bits = _arguments.at(tokens, b, 0), tokens.inner, _arguments.at(bits, b, 0)
+    if counts.data is not None:
+        own_counts = _arguments.at(counts, b, 0)
         for first in range(0, taken, BLOCK):
-            token, there = tokens_at(tokens, tokens_node, first, taken, vocab, BLOCK)
-            seen = (tl.load(bits + token // 32, mask=there, other=0) >> (token % 32).to(tl.int32)) & 1
-            tl.store(counts + token, tl.zeros([BLOCK], tl.int32), mask=there & (seen == 0))
-            tl.atomic_max(counts + token, tl.full([BLOCK], 1, tl.int32), mask=there & (seen == 1), sem="relaxed")
-        barrier()
+            token, there = tokens_at(drafted, tokens_node, first, taken, vocab, BLOCK)
+            seen = (tl.load(seen_bits + token // 32, mask=there, other=0) >> (token % 32).to(tl.int32)) & 1
+            tl.store(own_counts + token, tl.zeros([BLOCK], tl.int32), mask=there & (seen == 0))
+            tl.atomic_max(own_counts + token, tl.full([BLOCK], 1, tl.int32), mask=there & (seen == 1), sem="relaxed")
+        _rows.barrier()
     for first in range(0, taken, BLOCK):
-        token, there = tokens_at(tokens, tokens_node, first, taken, vocab, BLOCK)
+        token, there = tokens_at(drafted, tokens_node, first, taken, vocab, BLOCK)
         bit = tl.full([BLOCK], 1, tl.int32) << (token % 32).to(tl.int32)
-        tl.atomic_or(bits + token // 32, bit, mask=there, sem="relaxed")
-        if counts is not None:
-            tl.atomic_add(counts + token, tl.full([BLOCK], 1, tl.int32), mask=there, sem="relaxed")
-    if counts is not None:
-        barrier()
+        tl.atomic_or(seen_bits + token // 32, bit, mask=there, sem="relaxed")
+        if counts.data is not None:
+            tl.atomic_add(own_counts + token, tl.full([BLOCK], 1, tl.int32), mask=there, sem="relaxed")
+    if counts.data is not None:
+        _rows.barrier()
         for first in range(0, taken, BLOCK):
-            token, there = tokens_at(tokens, tokens_node, first, taken, vocab, BLOCK)
-            over = tl.load(counts + token, mask=there, other=0, cache_modifier=".cg") < 0
-            tl.store(counts + token, tl.full([BLOCK], MOST, tl.int32), mask=there & over)
-    tl.store(status + b, tl.where(wanted == taken, 0, PARAMETER))
+            token, there = tokens_at(drafted, tokens_node, first, taken, vocab, BLOCK)
+            over = tl.load(own_counts + token, mask=there, other=0, cache_modifier=".cg") < 0
+            tl.store(own_counts + token, tl.full([BLOCK], _edits.MOST, tl.int32), mask=there & over)
+    tl.store(status + b, tl.where(wanted == taken, 0, _math.PARAMETER))
 
 
 def count_tokens(call):
@@ -65,9 +60,8 @@ def count_tokens(call):
     counts = call.counts
     with _launch.on_device(call.tokens):
         arguments = dict(
-            **_launch.nodes("tokens", call.tokens), slots=slots, **_launch.number("num", call.num, "request"),
-            bits=call.mask, bits_request=call.mask.stride(0), counts=counts,
-            counts_request=0 if counts is None else counts.stride(0),
+            tokens=_arguments.nodes_of(call.tokens), slots=slots, num=_arguments.counter_of(call.num),
+            bits=_arguments.steps_or_none(call.mask), counts=_arguments.steps_or_none(counts),
             vocab=32 * call.mask.shape[1] if counts is None else counts.shape[1], status=call.status, BLOCK=BLOCK,
         )  # fmt: skip
         _launch.launch(count_tokens_kernel, (requests,), 1, arguments)

@@ -1,60 +1,37 @@
 """What the tiles of rows weigh: one launch, rows split over programs."""
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _edits, _launch
-from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._laws import Law
-from specdec_kernels.triton_kernels._math import INFINITY, MASS_TILE, NON_FINITE, PARAMETER, inverse_temperature
-from specdec_kernels.triton_kernels._rows import (
-    DONE,
-    FLAGS,
-    Row,
-    barrier,
-    divisor,
-    entry_of,
-    is_last,
-    row_at,
-    share_of,
-    store_item,
-)
-from specdec_kernels.triton_kernels._rows import (
-    mass_tiles as weigh_tiles,
-)
+from specdec_kernels.triton_kernels import _arguments, _edits, _launch, _laws, _math, _rows
 
 
 @_launch.kernel
 def mass_tiles_kernel(
-    rows, rows_outer: tl.int64, rows_inner: tl.int64, inner: tl.int32, vocab: tl.int32,
-    request_index, entries: tl.int64,
-    temperature, temperature_outer: tl.int64, temperature_inner: tl.int64, temperature_value: tl.float32,
-    tiles, status, counters, edits, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    target: _arguments.Rows, index: _arguments.Index, temperature: _arguments.Number, edits: _edits.Edits, tiles,
+    status, counters, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    i, j = row // inner, row % inner
-    entry, live, idle = entry_of(i, request_index, entries)
-    inverse, greedy, flags = inverse_temperature(
-        divisor(temperature, temperature_value, entry * temperature_outer + j * temperature_inner, live)
-    )
-    place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
-    law = Law(inverse, None, None, 0, *place, *edits)
+    vocab = target.vocab
+    at = _arguments.row_of(target, index, row)
+    live = at.live
+    inverse, greedy, flags = _arguments.heat_of(temperature, at.entry, at.j, live)
+    place, bad_bias = _edits.place_at(edits, at.entry, at.j, at.i, at.j, 0, 0, live, vocab)
+    law = _laws.Law(inverse, None, None, 0, edits.by_row, place, edits)
     record = counters + 4 * row
-    count = tl.cdiv(vocab, MASS_TILE)
+    count = tl.cdiv(vocab, _math.MASS_TILE)
     items = tiles.to(tl.pointer_type(tl.float32), bitcast=True) + row * 3 * count
-    first, last = share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
-    own = Row(row_at(rows, i * rows_outer + j * rows_inner, ALIGNED), vocab)
+    first, last = _rows.share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
+    own = _laws.Row(_rows.start_of(target, at.i, at.j, ALIGNED), vocab, law)
     if live & (greedy == 0):
-        if weigh_tiles(own, law, first, last, items, TILE):
-            tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
+        if _rows.mass_tiles(own, first, last, items, TILE):
+            tl.atomic_or(record + _rows.FLAGS, _math.NON_FINITE, sem="relaxed")
     else:
-        for tile in range(first * (TILE // MASS_TILE), last * (TILE // MASS_TILE)):
-            store_item(items, count, tl.cast(tile, tl.int32), -INFINITY, tl.zeros([], tl.int64))
-    if is_last(record + DONE, tl.num_programs(1)):
-        flags |= tl.load(record + FLAGS, cache_modifier=".cg")
-        flags |= bad_bias | request_status(edits, entry, j, live, vocab)
-        tl.store(status + row, tl.where(live, flags, tl.where(idle, 0, PARAMETER)))
-        barrier()  # all warps have read
-        tl.store(record + FLAGS, 0)
-        tl.store(record + DONE, 0)
+        for tile in range(first * (TILE // _math.MASS_TILE), last * (TILE // _math.MASS_TILE)):
+            _rows.store_item(items, count, tl.cast(tile, tl.int32), -_math.INFINITY, tl.zeros([], tl.int64))
+    if _rows.is_last(record + _rows.DONE, tl.num_programs(1)):
+        flags |= tl.load(record + _rows.FLAGS, cache_modifier=".cg")
+        flags |= bad_bias | _edits.request_status(edits, at.entry, at.j, live, vocab)
+        tl.store(status + row, tl.where(live, flags, tl.where(at.idle, 0, _math.PARAMETER)))
+        _rows.clear_record(record)
 
 
 def mass_tiles(call):
@@ -65,14 +42,13 @@ def mass_tiles(call):
     if count == 0:
         return
     edits = _edits.arguments(call)
-    tile, _, warps = _launch.tile_of(max(vocab, MASS_TILE.value), edits is not _edits.OFF)
-    index = _launch.index(call.request_index, call.law.temperature, edit=call.edits)
+    tile, _, warps = _launch.tile_of(max(vocab, _math.MASS_TILE.value), edits is not _edits.OFF)
+    index = _arguments.index_of(call.request_index, call.law.temperature, edit=call.edits)
     with _launch.on_device(rows), _launch.whole_calls:
         counters, _ = _launch.workspace(rows, 4 * count, 0)
         arguments = dict(
-            rows=rows, rows_outer=rows.stride(0), rows_inner=rows.stride(1), inner=inner, vocab=vocab, **index,
-            **_launch.divisor("temperature", call.law, "outer", "inner"), tiles=call.tiles,
-            status=call.status, counters=counters, **edits, ALIGNED=_launch.aligned(rows), TILE=tile,
+            target=_arguments.rows_of(rows), index=index, temperature=_arguments.temperature_of(call.law), **edits,
+            tiles=call.tiles, status=call.status, counters=counters, ALIGNED=_launch.aligned(rows), TILE=tile,
         )  # fmt: skip
         splits = _launch.splits_of(count, -(-vocab // tile), rows.device)
         _launch.launch(mass_tiles_kernel, (count, splits), warps, arguments)

@@ -2,7 +2,7 @@
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels import _arguments, _launch
 
 BLOCK = 128  # nodes at once
 CHAINS, TOKENS = 32, 64  # a program is for so many at least: one for all calls whose chains are not long or many
@@ -15,18 +15,18 @@ def at_chain(numbers, chains, chain):
 
 @_launch.kernel
 def merge_paths_kernel(
-    paths, paths_request: tl.int64, paths_node: tl.int64, count: tl.int32, length: tl.int32, nodes: tl.int32,
+    paths: _arguments.Steps, count: tl.int32, length: tl.int32, nodes: tl.int32,
     draft_tokens, parents, leaves, CHAINS: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
-    paths += b * paths_request
+    tokens, paths_node = _arguments.at(paths, b, 0), paths.inner
     draft_tokens, parents, leaves = draft_tokens + b * nodes, parents + b * nodes, leaves + b * count
     chains, depths = tl.arange(0, CHAINS), tl.arange(0, TOKENS)
     # Of each chain so far: the first node that it added, and how many tokens it shares with one before it.
     first, shares = tl.zeros([CHAINS], tl.int32), tl.zeros([CHAINS], tl.int32)
     added = 1 + 0 * nodes
     for chain in range(0, count):
-        own = paths + tl.cast(chain, tl.int64) * length * paths_node
+        own = tokens + tl.cast(chain, tl.int64) * length * paths_node
         alike = chains < chain
         common = tl.zeros([CHAINS], tl.int32)
         depth = 0 * nodes
@@ -36,7 +36,7 @@ def merge_paths_kernel(
             going = token != -1
             if going:
                 elder = (chains.to(tl.int64) * length + depth) * paths_node
-                alike = alike & (tl.load(paths + elder, mask=alike, other=0).to(tl.int64) == token)
+                alike = alike & (tl.load(tokens + elder, mask=alike, other=0).to(tl.int64) == token)
                 common += alike.to(tl.int32)
                 depth += 1
                 going = depth < length
@@ -68,7 +68,7 @@ def merge_paths(call):
     length = (nodes - 1) // max(count, 1)
     with _launch.on_device(call.draft_tokens):
         arguments = dict(
-            **_launch.nodes("paths", call.paths), count=count, length=length, nodes=nodes,
+            paths=_arguments.nodes_of(call.paths), count=count, length=length, nodes=nodes,
             draft_tokens=call.draft_tokens, parents=call.parents, leaves=call.leaves,
             CHAINS=max(CHAINS, _launch.power_of_2(count)), TOKENS=max(TOKENS, _launch.power_of_2(length)), BLOCK=BLOCK,
         )  # fmt: skip

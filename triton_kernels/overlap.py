@@ -1,112 +1,96 @@
 """How well a draft law covers a target law: sums over pairs of tiles, added up by the last program of a row."""
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _edits, _launch
-from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._laws import Law, known_at, log_probabilities, probabilities
-from specdec_kernels.triton_kernels._math import entropy_term, harmonic_term, sum_in_any_order
-from specdec_kernels.triton_kernels._pairs import (
-    launch_laws,
-    look,
-    place_of,
-    status_of_pair,
-    tell,
-    temperatures_of,
-    words_of,
-)
-from specdec_kernels.triton_kernels._rows import (
-    DONE,
-    FLAGS,
-    Row,
-    is_last,
-    load_tile,
-    load_tokens,
-    row_at,
-    tile_tokens,
-)
+from specdec_kernels.triton_kernels import _arguments, _edits, _launch, _laws, _math, _pairs, _rows
+
+
+class Figures(NamedTuple):
+    """What a call writes: a number for each pair."""
+
+    accept: tl.tensor
+    tv: tl.tensor
+    kl: tl.tensor
+    harmonic: tl.tensor
+    status: tl.tensor
 
 
 @triton.jit
 def sum_of_tiles(sums, index, here):
     """The sum of one of the four numbers of each tile, which other programs may have written."""
-    return sum_in_any_order(tl.load(sums + 4 * index, mask=here, other=0.0, cache_modifier=".cg"))
+    return _math.sum_in_any_order(tl.load(sums + 4 * index, mask=here, other=0.0, cache_modifier=".cg"))
 
 
 @_launch.kernel
 def overlap_kernel(
-    target, target_outer: tl.int64, target_inner: tl.int64, draft, draft_outer: tl.int64, draft_inner: tl.int64,
-    inner: tl.int32, vocab: tl.int32, draft_vocab: tl.int32, draft_map, request_index, entries: tl.int64,
-    target_temperature, target_temperature_outer: tl.int64, target_temperature_inner: tl.int64,
-    target_temperature_value: tl.float32,
-    draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
-    draft_temperature_value: tl.float32,
-    accept, tv, kl, harmonic, status, counters, figures, partials, target_cuts, draft_cuts, edits,
-    TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    target: _pairs.Side, draft: _pairs.Side, index: _arguments.Index, figures: Figures, memory: _pairs.Memory,
+    edits: _edits.Edits, plan: _pairs.Plan,
 ):  # fmt: skip
+    TILE: tl.constexpr = plan.TILE
     row = tl.program_id(0).to(tl.int64)
     split, splits = tl.program_id(1), tl.num_programs(1)
-    i, j, entry, live, idle = place_of(row, inner, request_index, entries)
-    columns = vocab
-    if request_index is not None:  # a row that is not live gets no columns, so its probabilities are 0
-        columns, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
-    inverse, greedy, draft_inverse, draft_greedy, flags = temperatures_of(
-        target_temperature, target_temperature_value, entry * target_temperature_outer + j * target_temperature_inner,
-        draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
+    at = _arguments.row_of(target.rows, index, row)
+    vocab, columns, q_columns = (
+        target.rows.vocab, _pairs.columns_of(target, index, at.live), _pairs.columns_of(draft, index, at.live)
     )  # fmt: skip
-    place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
-    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cuts, row, *place, *edits)
-    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
-    target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
-    draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
-    own, record = figures + 4 * row, counters + 8 * row
-    p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
+    inverse, greedy, flags = _arguments.heat_of(target.temperature, at.entry, at.j, at.live)
+    q_inverse, q_greedy, bad_heat = _arguments.heat_of(draft.temperature, at.entry, at.j, at.live)
+    flags |= bad_heat
+    place, bad_bias = _edits.place_at(edits, at.entry, at.j, at.i, at.j, 0, 0, at.live, vocab)
+    p_law = _laws.Law(
+        inverse if plan.TARGET == "logits" else None, greedy, target.cuts, row, edits.by_row, place, edits
+    )  # fmt: skip
+    q_law = _laws.Law(q_inverse if plan.DRAFT == "logits" else None, q_greedy, draft.cuts, row)
+    p_row = _laws.Row(_rows.start_of(target.rows, at.i, at.j, plan.ALIGNED), columns, p_law)
+    q_row = _laws.Row(_rows.start_of(draft.rows, at.entry, at.j, plan.ALIGNED), q_columns, q_law, draft.map)
+    own, record = memory.figures + 4 * row, memory.counters + 8 * row
+    p_known, q_known = _laws.known_at(own, p_law, row >= 0), _laws.known_at(own + 2, q_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
-    sums = partials + 4 * tiles * row
+    sums = memory.partials + 4 * tiles * row
     row_status = 0
     for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
         start = tl.cast(tile, tl.int32) * TILE
-        tokens = tile_tokens(start, TILE)
-        x = load_tile(target_row, target_law, start, TILE)
-        y = load_tokens(draft_row, draft_law, draft_map, start, TILE)
-        p = probabilities(x, tokens, target_law, p_known)
-        q = probabilities(y, tokens, draft_law, q_known)
-        tl.store(sums + 4 * tile, sum_in_any_order(tl.minimum(p, q)))
-        tl.store(sums + 4 * tile + 1, sum_in_any_order(tl.abs(p - q)))
-        log_p = log_probabilities(x, tokens, target_law, p_known)
-        log_q = log_probabilities(y, tokens, draft_law, q_known)
-        tl.store(sums + 4 * tile + 2, sum_in_any_order(entropy_term(p, log_p, log_q)))
-        tl.store(sums + 4 * tile + 3, sum_in_any_order(harmonic_term(p, q)))
-        if status is not None:
-            row_status = look(y, draft_law, look(x, target_law, row_status, 1), 2)
-    if status is not None:
-        tell(record, row_status)
+        tokens = _rows.tile_tokens(start, TILE)
+        x, y = _rows.load_tile(p_row, start, TILE), _rows.load_tokens(q_row, start, TILE)
+        p = _laws.probabilities(x, tokens, p_law, p_known)
+        q = _laws.probabilities(y, tokens, q_law, q_known)
+        tl.store(sums + 4 * tile, _math.sum_in_any_order(tl.minimum(p, q)))
+        tl.store(sums + 4 * tile + 1, _math.sum_in_any_order(tl.abs(p - q)))
+        log_p = _laws.log_probabilities(x, tokens, p_law, p_known)
+        log_q = _laws.log_probabilities(y, tokens, q_law, q_known)
+        tl.store(sums + 4 * tile + 2, _math.sum_in_any_order(_math.entropy_term(p, log_p, log_q)))
+        tl.store(sums + 4 * tile + 3, _math.sum_in_any_order(_math.harmonic_term(p, q)))
+        if figures.status is not None:
+            row_status = _pairs.look(y, q_law, _pairs.look(x, p_law, row_status, 1), 2)
+    if figures.status is not None:
+        _pairs.tell(record, row_status)
 
-    if is_last(record + DONE, splits):
-        index = tl.arange(0, TILES)
-        here = index < tiles
-        tl.store(accept + row, sum_of_tiles(sums, index, here))
-        tl.store(tv + row, 0.5 * sum_of_tiles(sums + 1, index, here))
-        tl.store(kl + row, sum_of_tiles(sums + 2, index, here))
-        tl.store(harmonic + row, sum_of_tiles(sums + 3, index, here))
-        if status is not None:
-            flags |= bad_bias | request_status(edits, entry, j, live, vocab)
-            tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))
-        tl.store(record + FLAGS, 0)
-        tl.store(record + DONE, 0)
+    if _rows.is_last(record + _rows.DONE, splits):
+        each = tl.arange(0, plan.TILES)
+        here = each < tiles
+        tl.store(figures.accept + row, sum_of_tiles(sums, each, here))
+        tl.store(figures.tv + row, 0.5 * sum_of_tiles(sums + 1, each, here))
+        tl.store(figures.kl + row, sum_of_tiles(sums + 2, each, here))
+        tl.store(figures.harmonic + row, sum_of_tiles(sums + 3, each, here))
+        if figures.status is not None:
+            flags |= bad_bias | _edits.request_status(edits, at.entry, at.j, at.live, vocab)
+            tl.store(figures.status + row, _pairs.status_of_pair(record, p_law, q_law, flags, at))
+        tl.store(record + _rows.FLAGS, 0)
+        tl.store(record + _rows.DONE, 0)
 
 
 def overlap(call):
     """sum min(p, q), total variation, KL(p || q) and sum p q / (p + q), each [A R], of row pairs [A, R, V]."""
     target = call.target
-    outer, inner, vocab = target.shape
-    rows = outer * inner
+    rows, vocab = target.shape[0] * target.shape[1], target.shape[2]
     if rows == 0:
         return
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:
-        counters, scratch = _launch.workspace(target, 8 * rows, words_of(call))
-        shared = launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
-        sums = dict(accept=call.accept, tv=call.tv, kl=call.kl, harmonic=call.harmonic, status=call.status)
-        _launch.launch(overlap_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, shared | sums)
+        counters, scratch = _launch.workspace(target, 8 * rows, _pairs.words_of(call))
+        shared = _pairs.launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
+        own = {"figures": Figures(call.accept, call.tv, call.kl, call.harmonic, call.status)}
+        _launch.launch(overlap_kernel, (rows, _launch.splits_of(rows, tiles, target.device)), warps, shared | own)

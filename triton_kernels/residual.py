@@ -5,110 +5,71 @@ does not wait for the stores of other waves.
 """
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _edits, _launch
-from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._laws import Law, known_at, probabilities
-from specdec_kernels.triton_kernels._math import (
-    EMPTY_RESIDUAL,
-    draft_prob_of,
-    of_units,
-    residual_weight,
-    unit_sums,
-)
-from specdec_kernels.triton_kernels._pairs import (
-    launch_laws,
-    look,
-    place_of,
-    status_of_pair,
-    tell,
-    temperatures_of,
-    words_of,
-)
-from specdec_kernels.triton_kernels._rows import (
-    FLAGS,
-    Row,
-    load_tile,
-    load_tokens,
-    number,
-    row_at,
-    share_of,
-    tile_tokens,
-)
+from specdec_kernels.triton_kernels import _arguments, _edits, _launch, _laws, _math, _pairs, _rows
 
 
 @_launch.kernel
 def residual_kernel(
-    target, target_outer: tl.int64, target_inner: tl.int64, draft, draft_outer: tl.int64, draft_inner: tl.int64,
-    inner: tl.int32, vocab: tl.int32, draft_vocab: tl.int32, draft_map, request_index, entries: tl.int64,
-    target_temperature, target_temperature_outer: tl.int64, target_temperature_inner: tl.int64,
-    target_temperature_value: tl.float32,
-    draft_temperature, draft_temperature_outer: tl.int64, draft_temperature_inner: tl.int64,
-    draft_temperature_value: tl.float32,
-    draft_prob, draft_prob_outer: tl.int64, draft_prob_inner: tl.int64, draft_prob_value: tl.float32,
-    probs, mass, status, counters, figures, partials, target_cuts, draft_cuts, edits,
-    STAGE: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
-    TILES: tl.constexpr,
+    target: _pairs.Side, draft: _pairs.Side, index: _arguments.Index, draft_prob: _arguments.Number, probs, mass,
+    status, memory: _pairs.Memory, edits: _edits.Edits, plan: _pairs.Plan, STAGE: tl.constexpr,
 ):  # fmt: skip
+    TILE: tl.constexpr = plan.TILE
     row = tl.program_id(0).to(tl.int64)
     split, splits = tl.program_id(1), tl.num_programs(1)
-    i, j, entry, live, idle = place_of(row, inner, request_index, entries)
-    columns = vocab
-    if request_index is not None:  # a row that is not live gets no columns, so its probabilities are 0
-        columns, draft_vocab = tl.where(live, vocab, 0), tl.where(live, draft_vocab, 0)
-    inverse, greedy, draft_inverse, draft_greedy, flags = temperatures_of(
-        target_temperature, target_temperature_value, entry * target_temperature_outer + j * target_temperature_inner,
-        draft_temperature, draft_temperature_value, entry * draft_temperature_outer + j * draft_temperature_inner, live,
+    at = _arguments.row_of(target.rows, index, row)
+    vocab, columns, q_columns = (
+        target.rows.vocab, _pairs.columns_of(target, index, at.live), _pairs.columns_of(draft, index, at.live)
     )  # fmt: skip
-    h, bad_h = draft_prob_of(
-        number(draft_prob, draft_prob_value, entry * draft_prob_outer + j * draft_prob_inner, live)
+    inverse, greedy, flags = _arguments.heat_of(target.temperature, at.entry, at.j, at.live)
+    q_inverse, q_greedy, bad_heat = _arguments.heat_of(draft.temperature, at.entry, at.j, at.live)
+    h, bad_h = _math.draft_prob_of(_arguments.number(draft_prob, at.entry, at.j, at.live))
+    flags |= bad_heat | bad_h
+    place, bad_bias = _edits.place_at(edits, at.entry, at.j, at.i, at.j, 0, 0, at.live, vocab)
+    p_law = _laws.Law(
+        inverse if plan.TARGET == "logits" else None, greedy, target.cuts, row, edits.by_row, place, edits
     )  # fmt: skip
-    flags |= bad_h
-    place, bad_bias = place_at(edits, entry, j, i, j, 0, 0, live, vocab)
-    target_law = Law(inverse if TARGET == "logits" else None, greedy, target_cuts, row, *place, *edits)
-    draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
-    target_row = Row(row_at(target, i * target_outer + j * target_inner, ALIGNED), columns)
-    draft_row = Row(row_at(draft, entry * draft_outer + j * draft_inner, ALIGNED), draft_vocab)
-    probs = row_at(probs, row * vocab, ALIGNED)
-    own, record = figures + 4 * row, counters + 8 * row
-    p_known, q_known = known_at(own, target_law, row >= 0), known_at(own + 2, draft_law, row >= 0)
+    q_law = _laws.Law(q_inverse if plan.DRAFT == "logits" else None, q_greedy, draft.cuts, row)
+    p_row = _laws.Row(_rows.start_of(target.rows, at.i, at.j, plan.ALIGNED), columns, p_law)
+    q_row = _laws.Row(_rows.start_of(draft.rows, at.entry, at.j, plan.ALIGNED), q_columns, q_law, draft.map)
+    probs = _rows.row_at(probs, row * vocab, plan.ALIGNED)
+    figures, record = memory.figures + 4 * row, memory.counters + 8 * row
+    p_known, q_known = _laws.known_at(figures, p_law, row >= 0), _laws.known_at(figures + 2, q_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
-    sums = (partials + 2 * tiles * row).to(tl.pointer_type(tl.int64), bitcast=True)  # one for each tile
-    first, last = share_of(tiles, split, splits)
+    sums = (memory.partials + 2 * tiles * row).to(tl.pointer_type(tl.int64), bitcast=True)  # one for each tile
+    first, last = _rows.share_of(tiles, split, splits)
     if STAGE == "weigh":
         row_status = 0
         for tile in range(first, last):
             start = tl.cast(tile, tl.int32) * TILE
-            tokens = tile_tokens(start, TILE)
-            x = load_tile(target_row, target_law, start, TILE)
-            y = load_tokens(draft_row, draft_law, draft_map, start, TILE)
-            p = probabilities(x, tokens, target_law, p_known)
-            drafted = h * probabilities(y, tokens, draft_law, q_known)
-            weight = residual_weight(p, drafted)
+            tokens = _rows.tile_tokens(start, TILE)
+            x, y = _rows.load_tile(p_row, start, TILE), _rows.load_tokens(q_row, start, TILE)
+            p = _laws.probabilities(x, tokens, p_law, p_known)
+            drafted = h * _laws.probabilities(y, tokens, q_law, q_known)
+            weight = _math.residual_weight(p, drafted)
             tl.store(probs + tokens, weight, mask=tokens < vocab)
-            tl.store(sums + tile, tl.sum(unit_sums(weight), axis=0))
+            tl.store(sums + tile, tl.sum(_math.unit_sums(weight), axis=0))
             if status is not None:
-                row_status = look(y, draft_law, look(x, target_law, row_status, 1), 2)
+                row_status = _pairs.look(y, q_law, _pairs.look(x, p_law, row_status, 1), 2)
         if status is not None:
-            tell(record, row_status)
+            _pairs.tell(record, row_status)
     else:
-        index = tl.arange(0, TILES)
-        weight = of_units(tl.sum(tl.load(sums + index, mask=index < tiles, other=0), axis=0))
+        each = tl.arange(0, plan.TILES)
+        weight = _math.of_units(tl.sum(tl.load(sums + each, mask=each < tiles, other=0), axis=0))
         for tile in range(first, last):
             start = tl.cast(tile, tl.int32) * TILE
-            tokens = tile_tokens(start, TILE)
+            tokens = _rows.tile_tokens(start, TILE)
             if weight > 0.0:
                 p = tl.div_rn(tl.load(probs + tokens, mask=tokens < vocab, other=0.0), weight)
             else:
-                x = load_tile(target_row, target_law, start, TILE)
-                p = probabilities(x, tokens, target_law, p_known)
+                p = _laws.probabilities(_rows.load_tile(p_row, start, TILE), tokens, p_law, p_known)
             tl.store(probs + tokens, p, mask=tokens < vocab)
         if split == 0:
             tl.store(mass + row, weight)
             if status is not None:
-                flags |= tl.where(weight > 0.0, 0, EMPTY_RESIDUAL)
-                flags |= bad_bias | request_status(edits, entry, j, live, vocab)
-                tl.store(status + row, status_of_pair(record, target_law, draft_law, flags, live, idle))
-            tl.store(record + FLAGS, 0)
+                flags |= tl.where(weight > 0.0, 0, _math.EMPTY_RESIDUAL)
+                flags |= bad_bias | _edits.request_status(edits, at.entry, at.j, at.live, vocab)
+                tl.store(status + row, _pairs.status_of_pair(record, p_law, q_law, flags, at))
+            tl.store(record + _rows.FLAGS, 0)
 
 
 def most_registers(arguments):
@@ -122,20 +83,19 @@ residual_kernel.most_registers = most_registers
 def residual(call):
     """norm((p - a q)^+) [A R, V] and the probability [A R] that a token is drawn from it; p and 0 if it is empty."""
     target = call.target
-    outer, inner, vocab = target.shape
-    rows = outer * inner
+    rows, vocab = target.shape[0] * target.shape[1], target.shape[2]
     if rows == 0:
         return
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:
-        counters, scratch = _launch.workspace(target, 8 * rows, words_of(call))
-        shared = launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
-        arguments = shared | {
-            "ALIGNED": _launch.aligned(target, call.draft, call.probs),
-            **_launch.number("draft_prob", call.draft_prob, "outer", "inner"),
-            "probs": call.probs, "mass": call.mass, "status": call.status,
-        }  # fmt: skip
+        counters, scratch = _launch.workspace(target, 8 * rows, _pairs.words_of(call))
+        shared = _pairs.launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
+        spaces, aligned = (call.target_law.space, call.draft_law.space), _launch.aligned(target, call.draft, call.probs)
+        arguments = shared | dict(
+            draft_prob=_arguments.number_of(call.draft_prob), probs=call.probs, mass=call.mass, status=call.status,
+            plan=_launch.constants(_pairs.Plan, *spaces, aligned, tile, _launch.power_of_2(tiles)),
+        )  # fmt: skip
+        splits = _launch.splits_of(rows, tiles, target.device)
         for stage in ("weigh", "normalise"):
-            splits = _launch.splits_of(rows, tiles, target.device)
             _launch.launch(residual_kernel, (rows, splits), warps, arguments | {"STAGE": stage})

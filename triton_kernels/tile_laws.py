@@ -1,25 +1,25 @@
 """Normalisers of rows from their tiles, and probabilities: one launch, a program for each row."""
 
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._math import inverse_temperature, probability, scaled
-from specdec_kernels.triton_kernels._rows import finish_mass, number
+from specdec_kernels.triton_kernels import _arguments, _launch, _math, _rows
 
 
 @_launch.kernel
 def tile_laws_kernel(
-    tiles, count: tl.int32, raw, raw_row: tl.int64, values: tl.int32, temperature, temperature_inner: tl.int64,
-    temperature_value: tl.float32, known, probs, ITEMS: tl.constexpr, VALUES: tl.constexpr,
+    tiles, count: tl.int32, raw, raw_row: tl.int64, values: tl.int32, temperature: _arguments.Number, known, probs,
+    ITEMS: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    inverse, _, _ = inverse_temperature(number(temperature, temperature_value, row * temperature_inner, row >= 0))
+    inverse, _, _ = _math.inverse_temperature(_arguments.number(temperature, 0, row, row >= 0))
     items = tiles.to(tl.pointer_type(tl.float32), bitcast=True) + row * 3 * count
-    top, log_sum, _ = finish_mass(items, count, ITEMS)
+    top, log_sum, _ = _rows.finish_mass(items, count, ITEMS)
     tl.store(known + 2 * row, top)
     tl.store(known + 2 * row + 1, log_sum)
     place = tl.arange(0, VALUES)
     x = tl.load(raw + row * raw_row + place, mask=place < values, other=0.0).to(tl.float32)
-    tl.store(probs + row * values + place, probability(scaled(x, inverse), top, log_sum), mask=place < values)
+    tl.store(
+        probs + row * values + place, _math.probability(_math.scaled(x, inverse), top, log_sum), mask=place < values
+    )
 
 
 def tile_laws(call):
@@ -29,10 +29,9 @@ def tile_laws(call):
         return
     count = call.tiles.shape[1] // 3
     with _launch.on_device(call.raw):
-        temperature = _launch.number("temperature", call.temperature, "outer", "inner")
-        del temperature["temperature_outer"]
         arguments = dict(
-            tiles=call.tiles, count=count, raw=call.raw, raw_row=call.raw.stride(0), values=values, **temperature,
+            tiles=call.tiles, count=count, raw=call.raw, raw_row=call.raw.stride(0), values=values,
+            temperature=_arguments.number_of(call.temperature),
             known=call.known, probs=call.probs, ITEMS=_launch.power_of_2(count), VALUES=_launch.power_of_2(values),
         )  # fmt: skip
         _launch.launch(tile_laws_kernel, (rows,), 1, arguments)

@@ -3,27 +3,21 @@
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._math import INFINITY
-from specdec_kernels.triton_kernels._rows import number, row_at
-from specdec_kernels.triton_kernels._trees import parents_of, prefix_of, status_of
+from specdec_kernels.triton_kernels import _arguments, _launch, _math, _rows, _trees
 
 BLOCK = 1024  # columns, or words of bits, of a program
 
 
 @_launch.kernel
 def tree_mask_kernel(
-    parents, parents_request: tl.int64, parents_node: tl.int64,
-    prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64,
-    nodes: tl.int32, columns: tl.int64, width: tl.int64, mask, status,
-    LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    parents: _arguments.Steps, prefix_len: _arguments.Counter, nodes: tl.int32, columns: tl.int64, width: tl.int64,
+    mask, status, LAYOUT: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     b, node = row // nodes, (row % nodes).to(tl.int32)
-    parents += b * parents_request
-    prefix, bad = prefix_of(
-        number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64), columns - nodes
-    )  # fmt: skip
+    own_parents, parents_node = _arguments.at(parents, b, 0), parents.inner
+    length = tl.cast(_arguments.number(prefix_len, b, 0, b >= 0), tl.int64)
+    prefix, bad = _trees.prefix_of(length, columns - nodes)
     at = block * BLOCK + tl.arange(0, BLOCK)
     if LAYOUT == "bits":
         full = tl.minimum(tl.maximum(prefix - 32 * at, 0), 32)  # bits of the prefix in each word
@@ -36,13 +30,13 @@ def tree_mask_kernel(
             seen |= tl.where(at == slot // 32, 1 << (slot % 32).to(tl.int32), 0)
         else:
             seen |= at == slot
-        node = parents_of(parents, parents_node, node, node >= 0)[0]
+        node = _trees.parents_of(own_parents, parents_node, node, node >= 0)[0]
     if ALIGNED:  # tells the compiler that whole vectors are inside or outside
         width = width // 16 * 16
-    to = row_at(mask, row * width, ALIGNED) + at
-    tl.store(to, tl.where(seen, 0.0, -INFINITY) if LAYOUT == "additive" else seen, mask=at < width)
+    to = _rows.row_at(mask, row * width, ALIGNED) + at
+    tl.store(to, tl.where(seen, 0.0, -_math.INFINITY) if LAYOUT == "additive" else seen, mask=at < width)
     if (row % nodes == 0) & (block == 0):
-        tl.store(status + b, bad | status_of(parents, parents_node, nodes))
+        tl.store(status + b, bad | _trees.status_of(own_parents, parents_node, nodes))
 
 
 def tree_mask(call):
@@ -53,7 +47,7 @@ def tree_mask(call):
     layout = {torch.bool: "bool", torch.int32: "bits"}.get(call.mask.dtype, "additive")
     with _launch.on_device(call.parents):
         arguments = dict(
-            **_launch.nodes("parents", call.parents), **_launch.number("prefix_len", call.prefix_len, "request"),
+            parents=_arguments.nodes_of(call.parents), prefix_len=_arguments.counter_of(call.prefix_len),
             nodes=nodes, columns=call.columns, width=width, mask=call.mask, status=call.status, LAYOUT=layout,
             ALIGNED=_launch.aligned(call.mask) and width % 16 == 0, BLOCK=BLOCK,
         )  # fmt: skip

@@ -6,9 +6,7 @@ is there when it goes on.
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._math import PARAMETER, any_of
-from specdec_kernels.triton_kernels._rows import barrier
+from specdec_kernels.triton_kernels import _arguments, _launch, _math, _rows
 
 BLOCK = 64  # nodes at once
 ELDEST, FIRST, LOST = tl.constexpr(-1), tl.constexpr(-2), tl.constexpr(0)
@@ -32,8 +30,8 @@ def settle(next_sibling, sibling_node, parents, ranks, node, there, live, nodes)
     at, rank = node, tl.zeros_like(node)
     mine = there & (note_of(ranks, node, there) == ELDEST)
     parent = note_of(parents, node, mine)
-    while any_of(mine) > 0:
-        barrier()  # all have looked
+    while _math.any_of(mine) > 0:
+        _rows.barrier()  # all have looked
         tl.store(parents + at, parent, mask=mine)
         tl.store(ranks + at, -rank + FIRST, mask=mine)
         sibling, leads = link_of(next_sibling, sibling_node, at, mine & live, nodes)
@@ -47,7 +45,7 @@ def settle(next_sibling, sibling_node, parents, ranks, node, there, live, nodes)
 def connected(parents, ranks, node, there, nodes):
     """Whether the ancestors of each node end at the root."""
     at, left = tl.where(there, node, -1), nodes + 0
-    while (any_of(at > 0) > 0) & (left > 0):
+    while (_math.any_of(at > 0) > 0) & (left > 0):
         lost = note_of(ranks, at, at > 0) >= 0
         at = tl.where(at > 0, tl.where(lost, -1, note_of(parents, at, at > 0)), at)
         left -= 1
@@ -65,13 +63,11 @@ def astray(links, links_node, parents, ranks, node, there, parent, rank, nodes):
 
 @_launch.kernel
 def tree_parents_kernel(
-    first_child, first_child_request: tl.int64, first_child_node: tl.int64,
-    next_sibling, next_sibling_request: tl.int64, next_sibling_node: tl.int64,
-    nodes: tl.int32, parents, ranks, status, BLOCK: tl.constexpr,
-):  # fmt: skip
+    children: _arguments.Steps, siblings: _arguments.Steps, nodes: tl.int32, parents, ranks, status, BLOCK: tl.constexpr
+):
     b = tl.program_id(0).to(tl.int64)
-    first_child += b * first_child_request
-    next_sibling += b * next_sibling_request
+    first_child, first_child_node = _arguments.at(children, b, 0), children.inner
+    next_sibling, next_sibling_node = _arguments.at(siblings, b, 0), siblings.inner
     parents += b * nodes
     ranks += b * nodes
     live = nodes > 0
@@ -79,7 +75,7 @@ def tree_parents_kernel(
         node = base + tl.arange(0, BLOCK)
         tl.store(parents + node, tl.full([BLOCK], -1, tl.int32), mask=node < nodes)
         tl.store(ranks + node, tl.full([BLOCK], ELDEST, tl.int32), mask=node < nodes)
-    barrier()
+    _rows.barrier()
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         there = (node < nodes) & live
@@ -87,25 +83,25 @@ def tree_parents_kernel(
         tl.atomic_max(parents + child, node, mask=leads, sem="relaxed")
         sibling, leads = link_of(next_sibling, next_sibling_node, node, there, nodes)
         tl.atomic_max(ranks + sibling, node, mask=leads, sem="relaxed")
-    barrier()
+    _rows.barrier()
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         settle(next_sibling, next_sibling_node, parents, ranks, node, node < nodes, live, nodes)
-    barrier()
+    _rows.barrier()
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         there = node < nodes
         lost = connected(parents, ranks, node, there, nodes) == 0
-        barrier()  # all have looked
+        _rows.barrier()  # all have looked
         tl.store(ranks + node, tl.full([BLOCK], LOST, tl.int32), mask=there & lost)
-        barrier()
+        _rows.barrier()
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         there = node < nodes
         rank = note_of(ranks, node, there)
         tl.store(parents + node, tl.full([BLOCK], -1, tl.int32), mask=there & (rank >= 0))
         tl.store(ranks + node, tl.where(rank >= 0, -1, -rank + FIRST), mask=there)
-    barrier()
+    _rows.barrier()
     bad = 0
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
@@ -113,7 +109,7 @@ def tree_parents_kernel(
         parent, rank = note_of(parents, node, there), note_of(ranks, node, there)
         first = astray(first_child, first_child_node, parents, ranks, node, there, node, 0, nodes)
         younger = astray(next_sibling, next_sibling_node, parents, ranks, node, there, parent, rank + 1, nodes)
-        bad |= any_of(first | younger) * PARAMETER
+        bad |= _math.any_of(first | younger) * _math.PARAMETER
     tl.store(status + b, bad)
 
 
@@ -124,8 +120,7 @@ def tree_parents(call):
         return
     with _launch.on_device(call.first_child):
         arguments = dict(
-            **_launch.nodes("first_child", call.first_child), **_launch.nodes("next_sibling", call.next_sibling),
-            nodes=nodes, parents=call.parents, ranks=call.ranks, status=call.status,
-            BLOCK=BLOCK,
+            children=_arguments.nodes_of(call.first_child), siblings=_arguments.nodes_of(call.next_sibling),
+            nodes=nodes, parents=call.parents, ranks=call.ranks, status=call.status, BLOCK=BLOCK,
         )  # fmt: skip
         _launch.launch(tree_parents_kernel, (requests,), 1, arguments)

@@ -2,35 +2,30 @@
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _launch
-from specdec_kernels.triton_kernels._math import any_of
-from specdec_kernels.triton_kernels._rows import number
-from specdec_kernels.triton_kernels._trees import parents_of, prefix_of, status_of
+from specdec_kernels.triton_kernels import _arguments, _launch, _math, _trees
 
 BLOCK = 128  # nodes of a program
 
 
 @_launch.kernel
 def tree_positions_kernel(
-    parents, parents_request: tl.int64, parents_node: tl.int64,
-    prefix_len, prefix_len_request: tl.int64, prefix_len_value: tl.int64, nodes: tl.int32,
-    positions, status, BLOCK: tl.constexpr,
-):  # fmt: skip
+    parents: _arguments.Steps, prefix_len: _arguments.Counter, nodes: tl.int32, positions, status, BLOCK: tl.constexpr
+):
     b = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
-    parents += b * parents_request
-    prefix = number(prefix_len, prefix_len_value, b * prefix_len_request, b >= 0).to(tl.int64)
-    prefix, bad = prefix_of(prefix, 2**63 - 1 - nodes.to(tl.int64))
+    own_parents, parents_node = _arguments.at(parents, b, 0), parents.inner
+    prefix = tl.cast(_arguments.number(prefix_len, b, 0, b >= 0), tl.int64)
+    prefix, bad = _trees.prefix_of(prefix, 2**63 - 1 - nodes.to(tl.int64))
     node = block * BLOCK + tl.arange(0, BLOCK)
     there = node < nodes
     depth = tl.zeros([BLOCK], tl.int32)
-    at, _ = parents_of(parents, parents_node, node, there)
-    while any_of(at >= 0) > 0:
+    at, _ = _trees.parents_of(own_parents, parents_node, node, there)
+    while _math.any_of(at >= 0) > 0:
         depth += (at >= 0).to(tl.int32)
-        at, _ = parents_of(parents, parents_node, at, at >= 0)
+        at, _ = _trees.parents_of(own_parents, parents_node, at, at >= 0)
     tl.store(positions + b * nodes + node, prefix + depth, mask=there)
     if block == 0:
-        tl.store(status + b, bad | status_of(parents, parents_node, nodes))
+        tl.store(status + b, bad | _trees.status_of(own_parents, parents_node, nodes))
 
 
 def tree_positions(call):
@@ -40,7 +35,7 @@ def tree_positions(call):
         return
     with _launch.on_device(call.parents):
         arguments = dict(
-            **_launch.nodes("parents", call.parents), **_launch.number("prefix_len", call.prefix_len, "request"),
+            parents=_arguments.nodes_of(call.parents), prefix_len=_arguments.counter_of(call.prefix_len),
             nodes=nodes, positions=call.positions, status=call.status, BLOCK=BLOCK,
         )  # fmt: skip
         _launch.launch(tree_positions_kernel, (requests, triton.cdiv(nodes, BLOCK)), 4, arguments)

@@ -16,60 +16,20 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _edits, _launch, _verdict
-from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._filters import Filter, filter_of
-from specdec_kernels.triton_kernels._kept import begin_kept, finish_kept
-from specdec_kernels.triton_kernels._laws import CUT, Known, Law, epsilon_at, known_at, probabilities, unlike
-from specdec_kernels.triton_kernels._math import (
-    INFINITY,
-    NO_TOKEN,
-    NOBODY,
-    NON_FINITE,
-    PARAMETER,
-    STREAM_RACE,
-    TOKEN_RANGE,
-    accept_coin,
-    accepts,
-    any_of,
-    draft_prob_of,
-    epsilon_of,
-    inverse_temperature,
-    key_of,
-    key_token,
-    later,
-)
-from specdec_kernels.triton_kernels._races import draw_part, drawn, race_tiles
-from specdec_kernels.triton_kernels._rows import (
-    DONE,
-    FLAGS,
-    Rows,
-    bounds_of,
-    clear,
-    divisor,
-    entered,
-    entry_of,
-    is_last,
-    key_at,
-    learn_pair,
-    mass_items_of,
-    noise_at,
-    number,
-    probability_at,
-    row_at,
-    row_of,
-    share_of,
-    value_at,
-)
-from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
-from specdec_kernels.triton_kernels._verdict import (
-    ADDED,
-    VerdictWriter,
-    clear_nodes,
-    clear_places,
-    put_count,
-    put_node,
-    put_token,
+from specdec_kernels.triton_kernels import (
+    _arguments,
+    _cuts,
+    _edits,
+    _filters,
+    _kept,
+    _launch,
+    _laws,
+    _math,
+    _races,
+    _rows,
+    _traversal,
+    _trees,
+    _verdict,
 )
 
 CHUNK = tl.constexpr(32)  # slots handled at once
@@ -77,10 +37,62 @@ CHUNK = tl.constexpr(32)  # slots handled at once
 END, SUBTRACTED, TRIED = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
 
 
-class Chain(NamedTuple):
-    """Where the draft tokens of a request are, how many, and their shares; and which request that is, for its edits.
+class Drafts(NamedTuple):
+    """The draft tokens [B, K], or packed; their shares; tokens that are given; the map of a draft vocabulary."""
 
-    ``first_row`` and ``first_draft`` count the target's rows and draft tokens before its own where they are packed.
+    tokens: _arguments.Steps
+    packing: _arguments.Packing
+    most: int
+    prob: _arguments.Number
+    bonus: _arguments.Steps
+    map: tl.tensor
+
+
+class Memory(NamedTuple):
+    """Counters, of so many rows; four floats that are known of each pair; mass tiles; what block keeps; cuts."""
+
+    counters: tl.tensor
+    count: int
+    figures: tl.tensor
+    items: tl.tensor
+    kept: tl.tensor
+    target_cuts: tl.tensor
+    draft_cuts: tl.tensor
+
+
+class Plan(NamedTuple):
+    """What is compiled in. OWN_LAW: the draft has a temperature of its own. SCANS: the first launch is made."""
+
+    METHOD: tl.constexpr
+    TARGET: tl.constexpr
+    DRAFT: tl.constexpr
+    OWN_LAW: tl.constexpr
+    LEARNS: tl.constexpr
+    SCANS: tl.constexpr
+    ALIGNED: tl.constexpr
+    TILE: tl.constexpr
+    TILES: tl.constexpr
+
+
+class Request(NamedTuple):
+    """One request: its entry, whether it is readable, its slots; the first rows and drafts where they are packed."""
+
+    b: tl.tensor
+    entry: tl.tensor
+    live: tl.tensor
+    idle: tl.tensor
+    readable: tl.tensor
+    slots: tl.tensor
+    first_draft: tl.tensor
+    first_row: tl.tensor
+    first_token: tl.tensor
+    flags: tl.tensor
+    noise: _math.Noise
+
+
+class Chain(NamedTuple):
+    """The draft tokens of a request, how many, and their shares.
+
     ``given`` is the token after slot ``given_at``, which has no row then, and ``bad_given`` its status. All are None if
     no tokens are given.
     """
@@ -88,22 +100,35 @@ class Chain(NamedTuple):
     slots: tl.tensor
     tokens: tl.tensor
     tokens_slot: tl.tensor
-    share_at: tl.tensor
-    share_slot: tl.tensor
-    request: tl.tensor
-    entry: tl.tensor
-    live: tl.tensor
-    first_row: tl.tensor
-    first_draft: tl.tensor
+    prob: _arguments.Number
+    prob_at: tl.tensor
     given_at: tl.tensor
     given: tl.tensor
     bad_given: tl.tensor
 
 
 @triton.jit
+def request_of(drafts, index, noise, entering, b):
+    entry, live, idle = _arguments.entry_of(index, b)
+    packed = _arguments.packed_of(drafts.packing, b, tl.cast(drafts.most, tl.int32))
+    readable, slots, flags = packed.readable, packed.drafts, packed.flags
+    if index.data is not None:
+        readable = readable & live
+        slots = tl.where(live, slots, tl.where(idle, -1, 0))
+        flags |= tl.where(live, 0, _math.PARAMETER)
+    own_noise = _arguments.noise_of(noise, entry, 0, live)
+    row = packed.first_row if drafts.packing.cu_drafts is not None else 0
+    own_noise = _arguments.entered(own_noise, entering, b, row, readable & live)
+    return Request(
+        b, entry, live, idle, readable, slots, packed.first_draft, packed.first_row, packed.first_token, flags,
+        own_noise,
+    )  # fmt: skip
+
+
+@triton.jit
 def from_end(slot):
     """Its own inverse: counts slots down, so that the first slot is a maximum, and 0 is beyond all."""
-    return -slot + NO_TOKEN
+    return -slot + _math.NO_TOKEN
 
 
 @triton.jit
@@ -113,26 +138,28 @@ def token_at(chain, slot):
 
 
 @triton.jit
-def place_of(chain, edits, slot, columns):
-    """(the ``Place`` of a slot's row, the status of its bias)."""
-    row, there = chain.first_row + slot, chain.live
-    if chain.given_at is not None:
-        there = there & (slot != chain.given_at)
-    return place_at(edits, chain.entry, 0, chain.request, row, slot, chain.first_draft, there, columns)
+def tokens_of(drafts, request):
+    """Pointer to the draft tokens of a request."""
+    if drafts.packing.cu_drafts is None:
+        return _arguments.at(drafts.tokens, request.b, 0)
+    else:
+        return drafts.tokens.data + request.first_token * drafts.tokens.inner
 
 
 @triton.jit
-def given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab):
+def given_to(drafts, request, vocab):
     """(the slot that has a token in the place of a row, that token, its status). A token out of range is token 0.
 
     The slot is that behind all drafts of a request. One that is cut off before has a row there.
     """
-    whole = readable
-    if cu_drafts is not None:
-        whole = readable & (tl.load(cu_drafts + b + 1) - tl.load(cu_drafts + b) == slots)
-    token = tl.load(bonus + b * bonus_request).to(tl.int64)
+    whole = request.readable
+    if drafts.packing.cu_drafts is not None:
+        cu_drafts = drafts.packing.cu_drafts + request.b
+        whole = whole & (tl.load(cu_drafts + 1) - tl.load(cu_drafts) == request.slots)
+    token = tl.load(_arguments.at(drafts.bonus, request.b, 0)).to(tl.int64)
     good = (token >= 0) & (token < vocab)
-    return tl.where(whole, slots, NO_TOKEN), tl.where(good, token, 0), tl.where(good, 0, PARAMETER)
+    at = tl.where(whole, request.slots, _math.NO_TOKEN)
+    return at, tl.where(good, token, 0), tl.where(good, 0, _math.PARAMETER)
 
 
 @triton.jit
@@ -145,72 +172,80 @@ def rows_of(chain):
 
 
 @triton.jit
-def share_at(chain, draft_prob, draft_prob_value, slot):
+def share_at(chain, slot):
     """(h of the draft's law at a slot or a block of slots, status)."""
-    if draft_prob is None:
-        return draft_prob_of(tl.where(slot >= 0, draft_prob_value, 1.0))
+    if chain.prob.data is None:
+        return _math.draft_prob_of(tl.where(slot >= 0, chain.prob.value, 1.0))
     else:
-        at = draft_prob + chain.share_at + slot * chain.share_slot
-        return draft_prob_of(tl.load(at, mask=slot < chain.slots, other=1.0))
+        at = chain.prob.data + chain.prob_at + slot * chain.prob.inner
+        return _math.draft_prob_of(tl.load(at, mask=slot < chain.slots, other=1.0))
 
 
 @triton.jit
-def slot_accepts(
-    slot, token, in_range, target, target_law, draft, draft_law, draft_map, p_known, q_known, h, epsilon, noise
-):  # fmt: skip
-    """(accepted, a bad probability met) at a slot or a block of slots, whose rows ``target`` and ``draft`` are."""
-    x = value_at(target, token, in_range, target_law)
-    p, bad = tl.where(in_range, probabilities(x, token, target_law, p_known), 0.0), in_range & unlike(x, target_law)
-    epsilon = epsilon_at(epsilon, x, in_range, target_law)
+def slot_accepts(slot, token, in_range, p_row, q_row, h, epsilon, noise):
+    """(accepted, a bad probability met) at a slot or a block of slots."""
+    x = _rows.value_at(p_row, token, in_range)
+    p = tl.where(in_range, _laws.probabilities(x, token, p_row.law, p_row.known), 0.0)
+    bad = in_range & _laws.unlike(x, p_row.law)
+    epsilon = _laws.epsilon_at(epsilon, x, in_range, p_row.law)
     q = 1.0
-    if draft is not None:
-        q, bad_draft = probability_at(draft, token, in_range, draft_law, q_known, draft_map)
+    if q_row.at is not None:
+        q, bad_draft = _rows.probability_at(q_row, token, in_range)
         bad |= bad_draft
-    return in_range & accepts(accept_coin(later(noise, slot), slot), p, h * q, epsilon), bad
+    coin = _math.accept_coin(_math.later(noise, slot), slot)
+    return in_range & _math.accepts(coin, p, h * q, epsilon), bad
 
 
 @triton.jit
-def race_slot(target, law, noise, slot, token, alone, record, request, split, splits, TILE: tl.constexpr):
+def race_slot(row, noise, slot, token, alone, record, request, split, splits, TILE: tl.constexpr):
     """A program's part of the race of a row; the last one says whether the walk ends there.
 
     Unless the row is all that programs of it have: then nobody asks.
     """
-    first, last = share_of(tl.cdiv(target.columns, TILE), split, splits)
-    best, bad = race_tiles(
-        target, law, first, last, key_at(record), later(noise, slot), None, None, STREAM_RACE, TILE
-    )  # fmt: skip
-    tl.atomic_max(key_at(record), best, sem="relaxed")
-    if bad:
-        tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
+    _kept.race_part_of_row(row, record, _math.later(noise, slot), split, splits, TILE)
     if alone == 0:  # noqa: SIM102  `and` would take a ticket
-        if is_last(record + DONE, splits):  # noqa: SIM102  `and` would load early
-            if key_token(tl.load(key_at(record), cache_modifier=".cg")) != token:
+        if _rows.is_last(record + _rows.DONE, splits):  # noqa: SIM102  `and` would load early
+            if _math.key_token(tl.load(_rows.key_at(record), cache_modifier=".cg")) != token:
                 tl.atomic_max(request + END, from_end(slot), sem="relaxed")
 
 
 @triton.jit
-def learn_slot(
-    target, target_law, draft, draft_law, draft_map, h, epsilon, noise, slot, token, record, request, own, items, split,
-    splits, DECIDES: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
-):  # fmt: skip
+def learn_slot(p, q, h, epsilon, noise, slot, token, record, request, figures, items, split, splits, plan):
     """A program's part of what is to be learned of a slot's rows.
 
-    The last one says whether the walk ends there, if a slot DECIDES for itself.
+    The last one says whether the walk ends there, if a slot decides for itself.
     """
-    last, p_known, q_known = learn_pair(
-        target, target_law, None, draft, draft_law, draft_map, record, items, own, split, splits, TILE, TILES
-    )
-    if DECIDES and last:
-        in_range = (token >= 0) & (token < target.columns)
-        accepted, _ = slot_accepts(
-            slot, token, in_range, target, target_law, draft, draft_law, draft_map, p_known, q_known, h, epsilon, noise
-        )
+    last, p_known, q_known = _rows.learn_pair(p, None, q, record, items, figures, split, splits, plan.TILE, plan.TILES)
+    if (plan.METHOD == "rejection") and last:
+        in_range = (token >= 0) & (token < p.columns)
+        p_row = _laws.Row(p.at, p.columns, p.law, None, p_known)
+        q_row = _laws.Row(q.at, q.columns, q.law, q.map, q_known)
+        accepted, _ = slot_accepts(slot, token, in_range, p_row, q_row, h, epsilon, noise)
         if accepted == 0:
             tl.atomic_max(request + END, from_end(slot), sem="relaxed")
 
 
 @triton.jit
-def finish_race(chain, readable, flags, vocab, records, figures, request, verdict, width):
+def clear_counters(chain, readable, records, request, WORDS: tl.constexpr):
+    """Sets the counters of a request back to zero, and so many words of its own."""
+    _rows.clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
+    for word in tl.static_range(2, WORDS):
+        tl.store(request + word, 0)
+
+
+@triton.jit
+def put_slots(writer, slot, n, width, tokens):
+    """Writes the tokens after slots up to n, and nothing behind. Returns status bits."""
+    there, behind = (slot < width) & (slot <= n), (slot < width) & (slot > n)
+    _verdict.put_token(writer, slot, slot, tokens, there)
+    reported = tl.max(_verdict.put_node(writer, slot, slot, there), axis=0)
+    _verdict.clear_places(writer, slot, behind)
+    _verdict.clear_nodes(writer, slot, behind)
+    return reported
+
+
+@triton.jit
+def finish_race(chain, readable, flags, vocab, records, figures, request, writer, width):
     """The verdict of a request whose rows were all raced, and its counters back to zero.
 
     Or whose rows' argmax was found together with their cuts: then it is in ``figures``, else None.
@@ -221,43 +256,35 @@ def finish_race(chain, readable, flags, vocab, records, figures, request, verdic
         held = slot <= tl.where(readable, chain.slots, -1)
         record = records + 4 * slot
         if figures is None:
-            keys = tl.load(key_at(record), mask=held, other=NOBODY, cache_modifier=".cg")
+            keys = tl.load(_rows.key_at(record), mask=held, other=_math.NOBODY, cache_modifier=".cg")
         else:
             top = tl.load(figures + 4 * slot, mask=held, other=0.0, cache_modifier=".cg").to(tl.int32, bitcast=True)
-            keys = key_of(tl.where(top >= 0, 0.0, -INFINITY), top)
-        row_status = tl.load(record + FLAGS, mask=held, other=0, cache_modifier=".cg")
-        token, winner, unknown = token_at(chain, slot), key_token(keys), keys == NOBODY
+            keys = _math.key_of(tl.where(top >= 0, 0.0, -_math.INFINITY), top)
+        row_status = tl.load(record + _rows.FLAGS, mask=held, other=0, cache_modifier=".cg")
+        token, winner, unknown = token_at(chain, slot), _math.key_token(keys), keys == _math.NOBODY
         if chain.given_at is not None:
             winner, unknown = tl.where(slot == chain.given_at, chain.given, winner), unknown & (slot != chain.given_at)
-        bad = (row_status & NON_FINITE != 0) | unknown
-        n = tl.minimum(n, tl.min(tl.where(held & (winner != token), slot, NO_TOKEN), axis=0))
+        bad = (row_status & _math.NON_FINITE != 0) | unknown
+        n = tl.minimum(n, tl.min(tl.where(held & (winner != token), slot, _math.NO_TOKEN), axis=0))
         reached = held & (slot <= n)
-        flags |= any_of(reached & bad) * NON_FINITE | any_of(reached & (row_status & PARAMETER != 0)) * PARAMETER
-        flags |= any_of(reached & ((token < -1) | (token >= vocab))) * TOKEN_RANGE
-        there, behind = (slot < width) & (slot <= n), (slot < width) & (slot > n)
-        put_token(verdict, slot, slot, winner, there)
-        flags |= tl.max(put_node(verdict, slot, slot, there), axis=0)
-        clear_places(verdict, slot, behind)
-        clear_nodes(verdict, slot, behind)
+        flags |= _math.any_of(reached & bad) * _math.NON_FINITE
+        flags |= _math.any_of(reached & (row_status & _math.PARAMETER != 0)) * _math.PARAMETER
+        flags |= _math.any_of(reached & ((token < -1) | (token >= vocab))) * _math.TOKEN_RANGE
+        flags |= put_slots(writer, slot, n, width, winner)
     if chain.given_at is not None:
         flags |= tl.where(n == chain.given_at, chain.bad_given, 0)
-    clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
-    put_count(verdict, n)
-    tl.store(verdict.status, flags)
-    for word in tl.static_range(2, 5):
-        tl.store(request + word, 0)
+    _verdict.put_count(writer, n)
+    _verdict.put_status(writer, flags)
+    clear_counters(chain, readable, records, request, 5)
 
 
 @triton.jit
-def walk(
-    chain, edits, target, target_law, draft, draft_law, draft_map, draft_prob, draft_prob_value, epsilon, noise,
-    records, figures, MET: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
+def walk(chain, edits, target, draft, epsilon, noise, records, figures, MET: tl.constexpr, ALIGNED: tl.constexpr):
     """(accepted drafts n, the token refused at slot n or -1, h there, status) from what is known of all slots.
 
     Slots whose rows are edited are looked at one by one, for each row has lists of its own.
     """
-    SLOTS: tl.constexpr = CHUNK if edits.by_row is None else 1
+    SLOTS: tl.constexpr = CHUNK if edits.edits.by_row is None else 1
     n = chain.slots
     refused = tl.full([], -1, tl.int64)
     share = 1.0
@@ -268,29 +295,28 @@ def walk(
         here = slot < chain.slots
         token = token_at(chain, slot)
         in_range = (token >= 0) & (token < target.columns)
-        own = figures + 4 * slot
+        known = figures + 4 * slot
         h = tl.full([SLOTS], 1.0, tl.float32)
         bad_h = tl.zeros([SLOTS], tl.int32)
-        drafted, q_known = None, None
-        place, bad_bias = place_of(chain, edits, base, target.columns)
+        place, bad_bias = _edits.place_of(edits, base, edits.live, target.columns)
         flags |= bad_bias
-        p_law = Law(target_law.inverse, None, target_law.cuts, target_law.row + slot, *place, *edits)
-        q_law = draft_law
-        if draft is not None:
-            h, bad_h = share_at(chain, draft_prob, draft_prob_value, slot)
-            drafted, q_known = row_of(draft, slot, ALIGNED), known_at(own + 2, draft_law, here)
-            q_law = Law(draft_law.inverse, draft_law.greedy, draft_law.cuts, draft_law.row + slot)
-        accepted, bad = slot_accepts(
-            slot, token, in_range, row_of(target, slot, ALIGNED), p_law, drafted, q_law, draft_map,
-            known_at(own, target_law, here), q_known, h, epsilon, noise,
-        )  # fmt: skip
-        n = tl.minimum(n, tl.min(tl.where(here & (accepted == 0), slot, NO_TOKEN), axis=0))
+        p_law = _laws.Law(target.inverse, None, target.cuts, target.row + slot, edits.edits.by_row, place, edits.edits)
+        p_known = _laws.known_at(known, p_law, here)
+        p_row = _laws.Row(_rows.of_side(target, slot, ALIGNED), target.columns, p_law, None, p_known)
+        q_row = _laws.Row(None)
+        if draft.at is not None:
+            h, bad_h = share_at(chain, slot)
+            q_law = _laws.Law(draft.inverse, draft.greedy, draft.cuts, draft.row + slot)
+            q_known = _laws.known_at(known + 2, q_law, here)
+            q_row = _laws.Row(_rows.of_side(draft, slot, ALIGNED), draft.columns, q_law, draft.map, q_known)
+        accepted, bad = slot_accepts(slot, token, in_range, p_row, q_row, h, epsilon, noise)
+        n = tl.minimum(n, tl.min(tl.where(here & (accepted == 0), slot, _math.NO_TOKEN), axis=0))
         reached = here & (slot <= n)
         if MET:  # what an earlier launch met, where a draft or its law was used
-            row_status = tl.load(records + 4 * slot + FLAGS, mask=here, other=0) != 0
+            row_status = tl.load(records + 4 * slot + _rows.FLAGS, mask=here, other=0) != 0
             bad |= row_status & ((token != -1) | (h < 1.0))
-        flags |= any_of(reached & bad) * NON_FINITE
-        flags |= any_of(reached & (token != -1) & (in_range == 0)) * TOKEN_RANGE
+        flags |= _math.any_of(reached & bad) * _math.NON_FINITE
+        flags |= _math.any_of(reached & (token != -1) & (in_range == 0)) * _math.TOKEN_RANGE
         flags |= tl.max(tl.where(reached, bad_h, 0), axis=0)
         refused += tl.sum(tl.where(here & (slot == n), token + 1, 0), axis=0)
         share += tl.sum(tl.where(here & (slot == n), h - 1.0, 0.0), axis=0)
@@ -299,170 +325,134 @@ def walk(
 
 
 @triton.jit
-def count_passing(
-    chain, readable, n, target, target_law, draft, draft_law, draft_map, noise, passed, form, ALIGNED: tl.constexpr
-):
+def count_passing(chain, readable, n, target, draft, noise, passed, form, ALIGNED: tl.constexpr):
     """Writes how many drafts pass their own test: n, and those behind the refused one, before the first -1."""
     end = chain.slots
     for base in range(0, chain.slots, CHUNK):
         slot = base + tl.arange(0, CHUNK)
         ends = (slot >= n) & (slot < end) & (token_at(chain, slot) == -1)
-        end = tl.minimum(end, tl.min(tl.where(ends, slot, NO_TOKEN), axis=0))
+        end = tl.minimum(end, tl.min(tl.where(ends, slot, _math.NO_TOKEN), axis=0))
     count = tl.maximum(n, 0)
+    known = _laws.Known(0.0, 0.0)
     for base in range(0, end, CHUNK):
         slot = base + tl.arange(0, CHUNK)
         token = token_at(chain, slot)
         there = readable & (slot > n) & (slot < end) & (token >= 0) & (token < draft.columns)
-        p, _ = probability_at(row_of(target, slot, ALIGNED), token, there, target_law, Known(0.0, 0.0), None)
-        q, _ = probability_at(row_of(draft, slot, ALIGNED), token, there, draft_law, Known(0.0, 0.0), draft_map)
-        passes = there & accepts(accept_coin(later(noise, slot), slot), p, q, 0.0)
+        p_law = _laws.Law(target.inverse, None, target.cuts, target.row)
+        q_law = _laws.Law(draft.inverse, draft.greedy, draft.cuts, draft.row)
+        p_row = _laws.Row(_rows.of_side(target, slot, ALIGNED), target.columns, p_law, None, known)
+        q_row = _laws.Row(_rows.of_side(draft, slot, ALIGNED), draft.columns, q_law, draft.map, known)
+        p, _ = _rows.probability_at(p_row, token, there)
+        q, _ = _rows.probability_at(q_row, token, there)
+        passes = there & _math.accepts(_math.accept_coin(_math.later(noise, slot), slot), p, q, 0.0)
         count += tl.sum(passes.to(tl.int32), axis=0)
-    before = tl.load(passed, mask=form & ADDED != 0, other=0)
+    before = tl.load(passed, mask=(form & _verdict.ADDED) != 0, other=0)
     tl.store(passed, before + count)
 
 
 @triton.jit
-def finish_draw(chain, readable, n, last_token, flags, records, request, verdict, width):
+def finish_draw(chain, readable, n, last_token, flags, records, request, writer, width):
     """The verdict of a request whose last token was drawn, or given, and its counters back to zero."""
     if chain.given_at is not None:
         last_token = tl.where(n == chain.given_at, chain.given, last_token)
         flags |= tl.where(n == chain.given_at, chain.bad_given, 0)
     for base in range(0, width, CHUNK):
         slot = base + tl.arange(0, CHUNK)
-        there, behind = (slot < width) & (slot <= n), (slot < width) & (slot > n)
-        put_token(verdict, slot, slot, tl.where(slot == n, last_token, token_at(chain, slot)), there)
-        flags |= tl.max(put_node(verdict, slot, slot, there), axis=0)
-        clear_places(verdict, slot, behind)
-        clear_nodes(verdict, slot, behind)
-    clear(records, tl.where(readable, 4 * (chain.slots + 1), 0))
-    put_count(verdict, n)
-    tl.store(verdict.status, flags)
-    for word in tl.static_range(2, 7):
-        tl.store(request + word, 0)
+        flags |= put_slots(writer, slot, n, width, tl.where(slot == n, last_token, token_at(chain, slot)))
+    _verdict.put_count(writer, n)
+    _verdict.put_status(writer, flags)
+    clear_counters(chain, readable, records, request, 7)
 
 
 @_launch.kernel
 def verify_chain_kernel(
-    draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
-    target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    cu_drafts, tokens_by_row: tl.int32, draft_map, request_index, entries: tl.int64, total_drafts: tl.int64,
-    max_drafts: tl.int32,
-    rows: tl.int64, vocab: tl.int32, draft_vocab: tl.int32,
-    target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
-    draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
-    draft_prob, draft_prob_request: tl.int64, draft_prob_slot: tl.int64, draft_prob_value: tl.float32,
-    epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
-    seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    input_positions, input_request: tl.int64, input_row: tl.int64, input_nonces, input_nonce: tl.int64,
-    tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, bonus, bonus_request: tl.int64, num_accepted,
-    num_passed, status, form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
-    STAGE: tl.constexpr, METHOD: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr, OWN_LAW: tl.constexpr,
-    LEARNS: tl.constexpr, SCANS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    drafts: Drafts, target: _arguments.Rows, draft: _arguments.Rows, index: _arguments.Index,
+    target_temperature: _arguments.Number, draft_temperature: _arguments.Number, epsilon: _arguments.Number,
+    noise: _arguments.Noise, entering: _arguments.Entering, verdict: _verdict.Verdict, num_passed, memory: Memory,
+    edits: _edits.Edits, plan: Plan, STAGE: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(0).to(tl.int64)
-    entry, live, idle = entry_of(b, request_index, entries)
-    readable, slots, draft_at, row, flags, first_token = bounds_of(
-        b, cu_drafts, total_drafts, max_drafts, tokens_by_row
-    )
-    RAGGED: tl.constexpr = cu_drafts is not None
-    if request_index is not None:
-        readable = readable & live
-        slots = tl.where(live, slots, tl.where(idle, -1, 0))
-        flags |= tl.where(live, 0, PARAMETER)
-    noise = noise_at(
-        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
-        entry * nonce_request, live,
-    )  # fmt: skip
-    noise = entered(
-        noise, input_positions, row * input_row if RAGGED else b * input_request, readable & live, input_nonces,
-        b * input_nonce,
-    )  # fmt: skip
-    inverse, greedy, bad_temperature = inverse_temperature(
-        divisor(target_temperature, target_temperature_value, entry * target_temperature_request, live)
-    )
-    share, bad_epsilon = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_request, live))
+    r = request_of(drafts, index, noise, entering, tl.program_id(0).to(tl.int64))
+    b, readable, row, flags, vocab = r.b, r.readable, r.first_row, r.flags, target.vocab
+    most = tl.cast(drafts.most, tl.int32)
+    RAGGED: tl.constexpr = drafts.packing.cu_drafts is not None
+    LEARNS: tl.constexpr = plan.LEARNS
+    ALIGNED: tl.constexpr = plan.ALIGNED
+    inverse, greedy, bad_temperature = _arguments.heat_of(target_temperature, r.entry, 0, r.live)
+    share, bad_epsilon = _math.epsilon_of(_arguments.number(epsilon, r.entry, 0, r.live))
     flags |= bad_temperature | bad_epsilon
-    draft_inverse, draft_greedy = inverse, None
-    if OWN_LAW:
-        draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
-            divisor(draft_temperature, draft_temperature_value, entry * draft_temperature_request, live)
-        )
+    q_inverse, q_greedy = inverse, None
+    if plan.OWN_LAW:
+        q_inverse, q_greedy, bad_temperature = _arguments.heat_of(draft_temperature, r.entry, 0, r.live)
         flags |= bad_temperature
-    if request_index is not None:
-        flags = tl.where(idle, 0, flags)
-    target_first = row if bonus is None else row - b  # `row` is where its records are, which have room for one more
-    given = None, None, None
-    if bonus is not None:
-        given = given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab)
-    chain = Chain(
-        slots, draft_tokens + (first_token * draft_tokens_slot if RAGGED else b * draft_tokens_request),
-        draft_tokens_slot,
-        entry * draft_prob_request + (draft_at * draft_prob_slot if RAGGED else 0), draft_prob_slot, b,
-        entry, live, target_first if RAGGED else 0, first_token if RAGGED else 0, *given,
+    if index.data is not None:
+        flags = tl.where(r.idle, 0, flags)
+    first_row = row if drafts.bonus.data is None else row - b  # `row` is where its records are, with room for one more
+    given_at, given, bad_given = None, None, None
+    if drafts.bonus.data is not None:
+        given_at, given, bad_given = given_to(drafts, r, vocab)
+    prob_at = r.entry * drafts.prob.outer + (r.first_draft * drafts.prob.inner if RAGGED else 0)
+    chain = Chain(r.slots, tokens_of(drafts, r), drafts.tokens.inner, drafts.prob, prob_at, given_at, given, bad_given)
+    own_edits = _edits.RequestEdits(
+        edits, r.entry, b, r.live, first_row if RAGGED else 0, r.first_token if RAGGED else 0, given_at
     )  # fmt: skip
-    target_law = Law(inverse if TARGET == "logits" else None, None, target_cuts, row)
-    target_rows = Rows(
-        row_at(target, target_first * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
-    )  # fmt: skip
-    draft_law, draft_rows = None, None
-    if draft is not None:
-        PACKED: tl.constexpr = RAGGED and request_index is None
-        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
-        draft_rows = Rows(
-            row_at(draft, draft_at * draft_row if PACKED else entry * draft_request, ALIGNED), draft_row, draft_vocab
+    p_start = _rows.row_at(target.rows, first_row * target.inner if RAGGED else b * target.outer, ALIGNED)
+    p_inverse = inverse if plan.TARGET == "logits" else None
+    p_side = _rows.Side(p_start, target.inner, vocab, p_inverse, None, memory.target_cuts, row)
+    q_side = _rows.Side(None)
+    if draft.rows is not None:
+        PACKED: tl.constexpr = RAGGED and index.data is None
+        q_start = _rows.row_at(draft.rows, r.first_draft * draft.inner if PACKED else r.entry * draft.outer, ALIGNED)
+        q_side = _rows.Side(
+            q_start, draft.inner, draft.vocab, q_inverse if plan.DRAFT == "logits" else None, q_greedy,
+            memory.draft_cuts, row, drafts.map,
         )  # fmt: skip
-    records, request = counters + 4 * row, counters + 4 * rows + 8 * b
-    figures += 4 * row
-    FILTERED: tl.constexpr = target_cuts is not None or draft_cuts is not None
+    records, request = memory.counters + 4 * row, memory.counters + 4 * memory.count + 8 * b
+    figures = memory.figures + 4 * row
+    FILTERED: tl.constexpr = memory.target_cuts is not None or memory.draft_cuts is not None
     if FILTERED:
         asks = tl.full([], 1, tl.int1)
         if STAGE == "emit":  # one program answers for a request at temperature 0, and sets this back
             asks = (greedy == 0) | (tl.program_id(1) == 0)
-        flags |= tl.load(request + FLAGS, mask=asks, other=0) & PARAMETER
-    verdict = VerdictWriter(
-        tokens + (b * tokens_request if index is None else 0), tokens_slot,
-        None if path is None else path + b * path_request, None if index is None else index + b * index_request,
-        index_node, flat, num_accepted + b, status + b, form,
-    )  # fmt: skip
+        flags |= tl.load(request + _rows.FLAGS, mask=asks, other=0) & _math.PARAMETER
+    writer = _verdict.Writer(verdict, b)
 
     if STAGE == "scan":
         chunk, chunks = tl.program_id(1), tl.num_programs(1)
         split, splits = tl.program_id(2), tl.num_programs(2)
-        if METHOD == "race":
+        if plan.METHOD == "race":
             racing = b >= 0
         else:
             racing = greedy
         slot = chunk
-        rows_read = tl.where(racing, rows_of(chain), slots if LEARNS else 0)
+        rows_read = tl.where(racing, rows_of(chain), chain.slots if LEARNS else 0)
         walking = readable & (slot < rows_read)
         while walking:
             record = records + 4 * slot
             token = token_at(chain, slot)
-            target_slot = row_of(target_rows, slot, ALIGNED)
-            place, bad_bias = place_of(chain, edits, slot, vocab)
+            start = _rows.of_side(p_side, slot, ALIGNED)
+            place, bad_bias = _edits.place_of(own_edits, slot, r.live, vocab)
             if racing:
                 if edits.by_row is not None:  # noqa: SIM102  one is known when it is compiled
                     if bad_bias != 0:
-                        tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
+                        tl.atomic_or(record + _rows.FLAGS, bad_bias, sem="relaxed")
+                law = _laws.Law(p_inverse, greedy, memory.target_cuts, row + slot, edits.by_row, place, edits)
                 race_slot(
-                    target_slot, Law(target_law.inverse, greedy, target_cuts, row + slot, *place, *edits), noise, slot,
-                    token, chunks > max_drafts, record, request, split, splits, TILE,
+                    _laws.Row(start, vocab, law), r.noise, slot, token, chunks > most, record, request, split, splits,
+                    plan.TILE,
                 )  # fmt: skip
             elif LEARNS:
-                h, draft_slot, q_law = 1.0, None, None
-                if draft is not None:
-                    h, _ = share_at(chain, draft_prob, draft_prob_value, slot)
-                    draft_slot = row_of(draft_rows, slot, ALIGNED)
-                    q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + slot)
+                h, q_row = 1.0, _laws.Row(None)
+                if draft.rows is not None:
+                    h, _ = share_at(chain, slot)
+                    q_law = _laws.Law(q_side.inverse, q_side.greedy, q_side.cuts, row + slot)
+                    q_row = _laws.Row(_rows.of_side(q_side, slot, ALIGNED), q_side.columns, q_law, q_side.map)
                 walking = (token != -1) | (h < 1.0)
                 if walking:
+                    law = _laws.Law(p_inverse, None, memory.target_cuts, row + slot, edits.by_row, place, edits)
                     learn_slot(
-                        target_slot, Law(target_law.inverse, None, target_cuts, row + slot, *place, *edits), draft_slot,
-                        q_law, draft_map, h, share, noise, slot, token, record, request, figures + 4 * slot,
-                        items + 2 * mass_items_of(vocab) * (row + slot), split, splits, METHOD == "rejection", TILE,
-                        TILES,
+                        _laws.Row(start, vocab, law), q_row, h, share, r.noise, slot, token, record, request,
+                        figures + 4 * slot, memory.items + 2 * _rows.mass_items_of(vocab) * (row + slot), split, splits,
+                        plan,
                     )  # fmt: skip
                 walking = walking & (token != -1)
             slot += chunks
@@ -470,67 +460,63 @@ def verify_chain_kernel(
             if walking:
                 walking = slot <= from_end(tl.atomic_max(request + END, 0, sem="relaxed"))
         if racing:  # noqa: SIM102  `and` would take a ticket
-            if is_last(request + DONE, splits * chunks):
-                flags |= request_status(edits, entry, 0, live, vocab)
-                finish_race(chain, readable, flags, vocab, records, None, request, verdict, max_drafts + 1)
+            if _rows.is_last(request + _rows.DONE, splits * chunks):
+                flags |= _edits.request_status(edits, r.entry, 0, r.live, vocab)
+                finish_race(chain, readable, flags, vocab, records, None, request, writer, most + 1)
     elif STAGE == "walk":
         if greedy:
             return
-        tree = (None, 0, chain.tokens - chain.tokens_slot, chain.tokens_slot)
-        n, _, subtracted, tried, reported = traverse(
-            tree, tl.where(readable, slots + 1, 0), slots, target_rows, target_law, draft_rows, draft_law, draft_map,
-            edits, entry, b, chain.first_row, chain.first_draft, records, figures, kept + KEPT * row, noise, 4, False,
-            ALIGNED, TILE, chain.given_at,
+        tree = _trees.Tree(None, 0, chain.tokens - chain.tokens_slot, chain.tokens_slot)
+        walked = _traversal.traverse(
+            tree, tl.where(readable, chain.slots + 1, 0), chain.slots, p_side, q_side, own_edits,
+            _rows.Memory(records, figures, memory.kept + _traversal.KEPT * row), r.noise, 4, False, ALIGNED, plan.TILE,
         )  # fmt: skip
-        tl.store(request + END, n)
-        tl.store(request + SUBTRACTED, subtracted.to(tl.int32, bitcast=True))
-        tl.store(request + TRIED, tried.to(tl.int32))
-        tl.store(verdict.status, reported)
+        tl.store(request + END, walked.node)
+        tl.store(request + SUBTRACTED, walked.subtracted.to(tl.int32, bitcast=True))
+        tl.store(request + TRIED, walked.tried.to(tl.int32))
+        _verdict.put_status(writer, walked.flags)
     else:
         split, splits = tl.program_id(1), tl.num_programs(1)
         if greedy == 0:
-            if METHOD == "block":
-                n, reported = tl.minimum(tl.load(request + END), slots), tl.load(verdict.status)
+            if plan.METHOD == "block":
+                n, reported = tl.minimum(tl.load(request + END), chain.slots), _verdict.status_of(writer)
                 h = tl.load(request + SUBTRACTED).to(tl.float32, bitcast=True)
                 from_residual = tl.load(request + TRIED) != 0
                 refused = tl.where(from_residual, token_at(chain, n), -1)
             else:
                 n, refused, h, reported = walk(
-                    chain, edits, target_rows, target_law, draft_rows, draft_law, draft_map, draft_prob,
-                    draft_prob_value, share, noise, records, figures, LEARNS or FILTERED, ALIGNED,
-                )  # fmt: skip
+                    chain, own_edits, p_side, q_side, share, r.noise, records, figures, LEARNS or FILTERED, ALIGNED
+                )
                 from_residual = (refused != -1) | (h < 1.0)
-            draft_n, q_law, excluded = None, None, None
-            if draft is None:
+            q_row, excluded = _laws.Row(None), None
+            if draft.rows is None:
                 excluded = tl.where(refused < vocab, refused, -1)
             else:
-                draft_n = row_of(draft_rows, n, ALIGNED)
-                q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + n)
-            place, bad_bias = place_of(chain, edits, n, vocab)
-            p_law = Law(target_law.inverse, None, target_cuts, row + n, *place, *edits)
+                q_law = _laws.Law(q_side.inverse, q_side.greedy, q_side.cuts, row + n)
+                q_row = _laws.Row(_rows.of_side(q_side, n, ALIGNED), q_side.columns, q_law, q_side.map)
+            place, bad_bias = _edits.place_of(own_edits, n, r.live, vocab)
+            p_law = _laws.Law(p_inverse, None, memory.target_cuts, row + n, edits.by_row, place, edits)
             if FILTERED:
-                reported |= tl.load(records + 4 * n + FLAGS, mask=readable, other=0) & NON_FINITE
-            target_n = row_of(target_rows, n, ALIGNED)
-            first_noise, noise, draws = noise, later(noise, n), readable
-            if bonus is not None:
-                draws = readable & (n != chain.given_at)
-            if draw_part(
-                target_n, p_law, draft_n, q_law, draft_map, h, from_residual, draws, excluded, None,
-                figures + 4 * n, request, noise, split, splits, TILE,
+                reported |= tl.load(records + 4 * n + _rows.FLAGS, mask=readable, other=0) & _math.NON_FINITE
+            p_row = _laws.Row(_rows.of_side(p_side, n, ALIGNED), vocab, p_law)
+            own_noise, draws = _math.later(r.noise, n), readable
+            if drafts.bonus.data is not None:
+                draws = readable & (n != given_at)
+            if _races.draw_part(
+                p_row, q_row, figures + 4 * n, h, from_residual, draws, excluded, None, request, own_noise, split,
+                splits, plan.TILE,
             ):  # fmt: skip
-                token, drawn_flags = drawn(target_n, p_law, draft_n, q_law, from_residual, draws, request, noise, TILE)
-                reported |= bad_bias | request_status(edits, entry, 0, live, vocab)
+                token, drawn_flags = _races.drawn(p_row, q_row, from_residual, draws, request, own_noise, plan.TILE)
+                reported |= bad_bias | _edits.request_status(edits, r.entry, 0, r.live, vocab)
                 flags |= reported | drawn_flags
                 if num_passed is not None:
-                    count_passing(
-                        chain, readable, n, target_rows, target_law, draft_rows, draft_law, draft_map, first_noise,
-                        num_passed + b, form, ALIGNED,
-                    )  # fmt: skip
-                finish_draw(chain, readable, n, token, flags, records, request, verdict, max_drafts + 1)
-        elif not SCANS:  # noqa: SIM102  the launch for cuts has found each argmax
+                    passed = num_passed + b
+                    count_passing(chain, readable, n, p_side, q_side, r.noise, passed, verdict.form, ALIGNED)
+                finish_draw(chain, readable, n, token, flags, records, request, writer, most + 1)
+        elif not plan.SCANS:  # noqa: SIM102  the launch for cuts has found each argmax
             if split == 0:
-                flags |= request_status(edits, entry, 0, live, vocab)
-                finish_race(chain, readable, flags, vocab, records, figures, request, verdict, max_drafts + 1)
+                flags |= _edits.request_status(edits, r.entry, 0, r.live, vocab)
+                finish_race(chain, readable, flags, vocab, records, figures, request, writer, most + 1)
 
 
 verify_chain_kernel.most_registers = _edits.most_registers
@@ -538,150 +524,96 @@ verify_chain_kernel.most_registers = _edits.most_registers
 
 @_launch.kernel
 def filtered_chain_kernel(
-    draft_tokens, draft_tokens_request: tl.int64, draft_tokens_slot: tl.int64,
-    target, target_request: tl.int64, target_row: tl.int64,
-    cu_drafts, tokens_by_row: tl.int32, request_index, entries: tl.int64, total_drafts: tl.int64, max_drafts: tl.int32,
-    rows: tl.int64, vocab: tl.int32,
-    temperature, temperature_request: tl.int64, temperature_value: tl.float32,
-    top_k, top_k_request: tl.int64, top_k_value: tl.int64, top_p, top_p_request: tl.int64, top_p_value: tl.float32,
-    min_p, min_p_request: tl.int64, min_p_value: tl.float32, rules: tl.int32,
-    epsilon, epsilon_request: tl.int64, epsilon_value: tl.float32,
-    seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64,
-    input_positions, input_request: tl.int64, input_row: tl.int64, input_nonces, input_nonce: tl.int64,
-    tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, bonus, bonus_request: tl.int64, num_accepted,
-    status, form: tl.int32, counters, cuts, scratch, scratch_row: tl.int64, edits,
-    ALIGNED: tl.constexpr, CELL: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    drafts: Drafts, target: _arguments.Rows, index: _arguments.Index, law: _arguments.Law, epsilon: _arguments.Number,
+    noise: _arguments.Noise, entering: _arguments.Entering, verdict: _verdict.Verdict, memory: Memory,
+    search: _cuts.Search, edits: _edits.Edits, tiling: _cuts.Tiling,
 ):  # fmt: skip
     """Races of rows with filters. The programs of a group go from row to row together only if there is one of them:
     the group has memory for one row."""
-    b = tl.program_id(0).to(tl.int64)
-    entry, live, idle = entry_of(b, request_index, entries)
-    readable, slots, _, first_row, flags, first_token = bounds_of(b, cu_drafts, total_drafts, max_drafts, tokens_by_row)
-    RAGGED: tl.constexpr = cu_drafts is not None
-    if request_index is not None:
-        readable = readable & live
-        slots = tl.where(live, slots, tl.where(idle, -1, 0))
-        flags |= tl.where(live, 0, PARAMETER)
-    noise = noise_at(
-        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
-        entry * nonce_request, live,
+    r = request_of(drafts, index, noise, entering, tl.program_id(0).to(tl.int64))
+    b, readable, row, flags, vocab = r.b, r.readable, r.first_row, r.flags, target.vocab
+    RAGGED: tl.constexpr = drafts.packing.cu_drafts is not None
+    inverse, greedy, bad_temperature = _arguments.heat_of(law.temperature, r.entry, 0, r.live)
+    filter, bad_filter = _filters.filter_of(law, r.entry, 0, r.live, vocab, greedy)
+    _, bad_epsilon = _math.epsilon_of(_arguments.number(epsilon, r.entry, 0, r.live))
+    flags |= bad_temperature | bad_epsilon | tl.where(r.live, bad_filter, 0)
+    if index.data is not None:
+        flags = tl.where(r.idle, 0, flags)
+    first_row = row if drafts.bonus.data is None else row - b  # records have room for one row more
+    given_at, given, bad_given = None, None, None
+    if drafts.bonus.data is not None:
+        given_at, given, bad_given = given_to(drafts, r, vocab)
+    chain = Chain(r.slots, tokens_of(drafts, r), drafts.tokens.inner, drafts.prob, 0, given_at, given, bad_given)
+    own_edits = _edits.RequestEdits(
+        edits, r.entry, b, r.live, first_row if RAGGED else 0, r.first_token if RAGGED else 0, given_at
     )  # fmt: skip
-    noise = entered(
-        noise, input_positions, first_row * input_row if RAGGED else b * input_request, readable & live, input_nonces,
-        b * input_nonce,
-    )  # fmt: skip
-    inverse, greedy, bad_temperature = inverse_temperature(
-        divisor(temperature, temperature_value, entry * temperature_request, live)
-    )
-    k, share, log_min_p, bad_filter = filter_of(
-        number(top_k, top_k_value, entry * top_k_request, live),
-        number(top_p, top_p_value, entry * top_p_request, live),
-        number(min_p, min_p_value, entry * min_p_request, live), vocab, greedy,
-    )  # fmt: skip
-    filter = Filter(k, share, log_min_p)
-    _, bad_epsilon = epsilon_of(number(epsilon, epsilon_value, entry * epsilon_request, live))
-    flags |= bad_temperature | bad_epsilon | tl.where(live, bad_filter, 0)
-    if request_index is not None:
-        flags = tl.where(idle, 0, flags)
-    target_first = first_row if bonus is None else first_row - b  # records have room for one row more
-    given = None, None, None
-    if bonus is not None:
-        given = given_to(b, bonus, bonus_request, cu_drafts, slots, readable, vocab)
-    chain = Chain(
-        slots, draft_tokens + (first_token * draft_tokens_slot if RAGGED else b * draft_tokens_request),
-        draft_tokens_slot,
-        0, 0, b, entry, live, target_first if RAGGED else 0, first_token if RAGGED else 0, *given,
-    )  # fmt: skip
-    target_rows = Rows(
-        row_at(target, target_first * target_row if RAGGED else b * target_request, ALIGNED), target_row, vocab
-    )  # fmt: skip
-    records, request = counters + 4 * first_row, counters + 4 * rows + 8 * b
+    start = _rows.row_at(target.rows, first_row * target.inner if RAGGED else b * target.outer, tiling.ALIGNED)
+    records, request = memory.counters + 4 * row, memory.counters + 4 * memory.count + 8 * b
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
     split, splits = tl.program_id(2), tl.num_programs(2)
-    scratch += scratch_row * (b * chunks + chunk)
+    scratch = search.scratch + search.words * (b * chunks + chunk)
     slot = chunk
     walking = readable & (slot < rows_of(chain))
     while walking:
-        record, row = records + 4 * slot, row_of(target_rows, slot, ALIGNED)
-        place, bad_bias = place_of(chain, edits, slot, vocab)
+        record = records + 4 * slot
+        place, bad_bias = _edits.place_of(own_edits, slot, r.live, vocab)
         if bad_bias != 0:
-            tl.atomic_or(record + FLAGS, bad_bias, sem="relaxed")
-        begin_kept(
-            row, inverse, greedy, filter, rules, first_row + slot, place, edits, None, record, scratch,
-            later(noise, slot), split, splits, CELL, TILE,
-        )  # fmt: skip
-        if is_last(record + DONE, splits):
-            finish_kept(
-                row, inverse, greedy, filter, rules, first_row + slot, place, edits, None, 0, record, scratch, cuts,
-                later(noise, slot), CELL, TILE, TILES,
-            )  # fmt: skip
-            best = tl.atomic_max(key_at(record), tl.full([], 0, tl.uint64), sem="relaxed")
-            if key_token(best) != token_at(chain, slot):
+            tl.atomic_or(record + _rows.FLAGS, bad_bias, sem="relaxed")
+        own_law = _laws.Law(inverse, greedy, None, row + slot, edits.by_row, place, edits)
+        own = _laws.Row(_rows.row_at(start, slot * target.inner, tiling.ALIGNED), vocab, own_law)
+        own_noise = _math.later(r.noise, slot)
+        _kept.begin_kept(own, filter, record, scratch, own_noise, split, splits, tiling)
+        if _rows.is_last(record + _rows.DONE, splits):
+            _kept.finish_kept(own, filter, record, scratch, search.cuts, own_noise, tiling)
+            best = tl.atomic_max(_rows.key_at(record), tl.full([], 0, tl.uint64), sem="relaxed")
+            if _math.key_token(best) != token_at(chain, slot):
                 tl.atomic_max(request + END, from_end(slot), sem="relaxed")
         slot += chunks
         walking = slot < rows_of(chain)
         if walking:
             walking = slot <= from_end(tl.atomic_max(request + END, 0, sem="relaxed"))
-    if is_last(request + DONE, splits * chunks):
-        flags |= request_status(edits, entry, 0, live, vocab)
-        verdict = VerdictWriter(
-            tokens + (b * tokens_request if index is None else 0), tokens_slot,
-            None if path is None else path + b * path_request, None if index is None else index + b * index_request,
-            index_node, flat, num_accepted + b, status + b, form,
-        )  # fmt: skip
-        finish_race(chain, readable, flags, vocab, records, None, request, verdict, max_drafts + 1)
+    if _rows.is_last(request + _rows.DONE, splits * chunks):
+        flags |= _edits.request_status(edits, r.entry, 0, r.live, vocab)
+        writer, width = _verdict.Writer(verdict, b), tl.cast(drafts.most, tl.int32) + 1
+        finish_race(chain, readable, flags, vocab, records, None, request, writer, width)
 
 
 filtered_chain_kernel.most_registers = _cuts.most_registers
 
 
-def packed_drafts(call, requests):
-    """Drafts of all requests, where they are packed."""
-    return call.draft_tokens.shape[0] - requests * call.tokens_by_row
-
-
-def drafts_of(call, requests, ragged):
-    """Arguments for drafts, positions of the tokens that enter rows, nonces of requests, and tokens that are given."""
-    tokens, given, nonces, bonus = call.draft_tokens, call.input_positions, call.input_nonces, call.bonus
-    return {
-        "draft_tokens": tokens, "draft_tokens_request": 0 if ragged else tokens.stride(0),
-        "draft_tokens_slot": tokens.stride(-1), "cu_drafts": call.cu_drafts, "tokens_by_row": int(call.tokens_by_row),
-        "total_drafts": packed_drafts(call, requests),
-        "input_positions": given, "input_request": 0 if given is None or given.ndim == 1 else given.stride(0),
-        "input_row": 0 if given is None else given.stride(-1),
-        "input_nonces": nonces, "input_nonce": 0 if nonces is None else nonces.stride(0),
-        "bonus": bonus, "bonus_request": 0 if bonus is None else bonus.stride(0),
-    }  # fmt: skip
+def shared_of(call, requests, width, edits, draft=None):
+    """Arguments that both kernels have."""
+    tokens, given, packing = call.draft_tokens, call.input_positions, _arguments.packing_of(call, requests)
+    ragged = packing.cu_drafts is not None
+    return dict(
+        drafts=Drafts(_arguments.Steps(tokens, 0 if ragged else tokens.stride(0), tokens.stride(-1)), packing,
+        width - 1, _arguments.number_of(call.draft_prob), _arguments.steps_or_none(call.bonus),
+        None if draft is None else call.draft_map), target=_arguments.rows_of(call.target),
+        epsilon=_arguments.number_of(call.epsilon), noise=_arguments.noise_numbers(call.noise),
+        verdict=_verdict.verdict_of(call),
+        entering=_arguments.NOT_ENTERING if given is None else _arguments.Entering(_arguments.Steps(given,
+        0 if given.ndim == 1 else given.stride(0), given.stride(-1)), _arguments.steps_or_none(call.input_nonces)),
+        **edits,
+    )  # fmt: skip
 
 
 def filtered_race(call, requests, width, rows):
     """All rows are raced under filters: one launch."""
-    target, law, ragged = call.target, call.target_law, call.cu_drafts is not None
+    target, law = call.target, call.target_law
     vocab, device = target.shape[-1], target.device
-    edits = _edits.arguments(call, call.draft_tokens, ragged=ragged)
+    edits = _edits.arguments(call, call.draft_tokens, ragged=call.cu_drafts is not None)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     chunks = max(1, min(width, _cuts.groups_of(requests * width, device) // requests))
     splits = _launch.splits_of(requests * width, tiles, device) if chunks == width else 1
-    words = _cuts.search_words_of(vocab)
+    words, cuts = _cuts.search_words_of(vocab), _laws.CUT.value * rows
     with _launch.on_device(target), _launch.whole_calls:
-        counters, scratch = _launch.workspace(
-            target, 4 * rows + 8 * requests, CUT.value * rows + words * requests * chunks
+        counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, cuts + words * requests * chunks)
+        arguments = shared_of(call, requests, width, edits) | dict(
+            memory=Memory(counters, rows, None, None, None, None, None), law=_arguments.law_of(law),
+            search=_cuts.Search(scratch, scratch[cuts:], words),
+            tiling=_cuts.tiling_of(tile, tiles, _launch.aligned(target)), index=_arguments.index_of(call.request_index,
+            *_launch.numbers_of(law), call.epsilon, *call.noise, edit=call.edits),
         )  # fmt: skip
-        arguments = {
-            **drafts_of(call, requests, ragged), "max_drafts": width - 1, "rows": rows, "vocab": vocab,
-            "counters": counters, "cuts": scratch, "scratch": scratch[CUT.value * rows :], "scratch_row": words,
-            "rules": law.rules, "ALIGNED": _launch.aligned(target), "CELL": _cuts.cell_of(tile, tiles), "TILE": tile,
-            "TILES": _launch.power_of_2(tiles),
-            **_launch.rows("target", target, ragged), **edits, **_verdict.arguments(call),
-            **_launch.index(
-                call.request_index, *_launch.numbers_of(law), call.epsilon, *call.noise, edit=call.edits
-            ),
-            **_launch.divisor("temperature", law, "request"),
-            **_launch.filters(law, "request"), **_launch.number("epsilon", call.epsilon, "request"),
-            **_launch.noise(call.noise, "request"),
-        }  # fmt: skip
         _launch.launch(filtered_chain_kernel, (requests, chunks, splits), warps, arguments)
 
 
@@ -690,55 +622,58 @@ def verify_chain(call):
     requests, width = _verdict.shape_of(call)
     if requests == 0:
         return
-    target, ragged = call.target, call.cu_drafts is not None
+    target, law, ragged = call.target, call.target_law, call.cu_drafts is not None
     vocab = target.shape[-1]
-    rows = packed_drafts(call, requests) + requests if ragged else requests * width
+    rows = call.draft_tokens.shape[0] + requests * (1 - call.tokens_by_row) if ragged else requests * width
     edits = _edits.arguments(call, call.draft_tokens, ragged=ragged)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     # Where all requests are greedy the race is the whole of rejection.
-    race = call.method == "race" or _launch.is_greedy(call.target_law)
-    if race and _launch.is_filtered(call.target_law) and _launch.TICKETS_ORDER_STORES:
+    race = call.method == "race" or _launch.is_greedy(law)
+    if race and _launch.is_filtered(law) and _launch.TICKETS_ORDER_STORES:
         return filtered_race(call, requests, width, rows)
     block = call.method == "block" and not race
     draft, packed = None if race else call.draft, ragged and call.request_index is None
-    own_law = call.draft is not None and call.draft.numel() > 0 and _launch.is_own(call.draft_law, call.target_law)
+    own_law = call.draft is not None and call.draft.numel() > 0 and _launch.is_own(call.draft_law, law)
     scanned = _launch.scanned_sides(call, draft)
     learns = not race and _launch.learns(call, draft, own_law, scanned)
     words = _cuts.words_of(vocab, rows, target.device, scanned)
     # Requests at temperature 0 race, unless the launch that finds cuts does all that one would do before the last.
-    scans = race or learns or (isinstance(call.target_law.temperature, torch.Tensor) and not scanned[0])
-    index = _launch.index(
-        call.request_index, None if packed else call.draft, *_launch.numbers_of(call.target_law),
+    scans = race or learns or (isinstance(law.temperature, torch.Tensor) and not scanned[0])
+    index = _arguments.index_of(
+        call.request_index, None if packed else call.draft, *_launch.numbers_of(law),
         *_launch.numbers_of(call.draft_law), call.draft_prob, call.epsilon, *call.noise, edit=call.edits,
     )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 * (learns or words > 0) + _launch.mass_items_of(vocab) * learns) * rows
         kept = figures + words
-        counters, scratch = _launch.workspace(target, 4 * rows + 8 * requests, kept + KEPT.value * rows * block)
-        cuts = _cuts.NO_CUTS if not words else _cuts.launch_pair(
-            call, draft, scanned, index, edits, scratch, counters, 4, counters[4 * rows + FLAGS.value :], (8, 0),
-            scratch[figures:], requests, width,
+        counters, scratch = _launch.workspace(
+            target, 4 * rows + 8 * requests, kept + _traversal.KEPT.value * rows * block
         )  # fmt: skip
-        arguments = {
-            **drafts_of(call, requests, ragged), "max_drafts": width - 1, "rows": rows, "vocab": vocab,
-            "draft_map": None if race else call.draft_map, "draft_vocab": vocab if draft is None else draft.shape[-1],
-            "counters": counters, "figures": scratch, "items": scratch[4 * rows :] if learns else scratch,
-            "kept": scratch[kept:] if block else None, "METHOD": "race" if race else call.method,
-            "TARGET": call.target_law.space, "DRAFT": None if draft is None else call.draft_law.space,
-            "OWN_LAW": own_law, "LEARNS": learns, "SCANS": scans, "ALIGNED": _launch.aligned(target, draft),
-            "TILE": tile, "TILES": _launch.power_of_2(tiles), "num_passed": call.num_passed,
-            **_launch.rows("target", target, ragged), **_launch.rows("draft", draft, packed),
-            **index, **cuts, **edits, **_verdict.arguments(call),
-            **_launch.divisor("target_temperature", call.target_law, "request"),
-            **_launch.divisor("draft_temperature", call.draft_law if own_law else None, "request"),
-            **_launch.number("draft_prob", call.draft_prob, "request", "slot"),
-            **_launch.number("epsilon", call.epsilon, "request"), **_launch.noise(call.noise, "request"),
-        }  # fmt: skip
+        cuts = None, None
+        if words:
+            flags = _arguments.Steps(counters[4 * rows + _rows.FLAGS.value :], 8, 0)
+            stored = _cuts.Stored(width, 4, counters, 4, flags, int(call.bonus is not None))
+            cuts = _cuts.launch_pair(
+                call, draft, scanned, index, edits, scratch, stored, scratch[figures:], requests, width
+            )  # fmt: skip
+        plan = (
+            "race" if race else call.method, law.space, None if draft is None else call.draft_law.space, own_law,
+            learns, scans, _launch.aligned(target, draft), tile, _launch.power_of_2(tiles),
+        )  # fmt: skip
+        items, own = scratch[4 * rows :] if learns else scratch, scratch[kept:] if block else None
+        arguments = shared_of(call, requests, width, edits, draft) | dict(
+            draft=_arguments.rows_of(draft), index=index, target_temperature=_arguments.temperature_of(law),
+            draft_temperature=_arguments.temperature_of(call.draft_law if own_law else None),
+            num_passed=call.num_passed, memory=Memory(counters, rows, scratch, items, own, *cuts),
+            plan=_launch.constants(Plan, *plan),
+        )  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
         if scans:
             chunks = _launch.chunks_of(requests, splits, width, target.device)
             _launch.launch(verify_chain_kernel, (requests, chunks, splits), warps, arguments | {"STAGE": "scan"})
         if block:
-            _launch.launch(verify_chain_kernel, (requests,), MORE_WARPS * warps, arguments | {"STAGE": "walk"})
+            _launch.launch(
+                verify_chain_kernel, (requests,), _traversal.MORE_WARPS * warps, arguments | {"STAGE": "walk"}
+            )  # fmt: skip
         if not race:
             _launch.launch(verify_chain_kernel, (requests, splits), warps, arguments | {"STAGE": "emit"})

@@ -10,268 +10,235 @@ leaves are left to it. In traversal no row decides for itself: the first launch 
 one between them, ``walk``, follows the rule. Rows with filters have a first launch of their own (``_filtered_trees``).
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _cuts, _edits, _filtered_trees, _launch, _verdict
-from specdec_kernels.triton_kernels._children import try_children
-from specdec_kernels.triton_kernels._edits import place_at, request_status
-from specdec_kernels.triton_kernels._laws import CUT, Known, Law, known_at
-from specdec_kernels.triton_kernels._math import NON_FINITE, PARAMETER, STREAM_RACE, inverse_temperature, later
-from specdec_kernels.triton_kernels._paths import BY_BUCKET, SHARES, walk_paths
-from specdec_kernels.triton_kernels._paths import KEPT as PATH_KEPT
-from specdec_kernels.triton_kernels._races import draw_part, drawn, race_tiles
-from specdec_kernels.triton_kernels._rows import (
-    DONE,
-    FLAGS,
-    Rows,
-    barrier,
-    divisor,
-    entered,
-    entry_of,
-    is_last,
-    key_at,
-    learn_pair,
-    mass_items_of,
-    noise_at,
-    row_at,
-    row_of,
-    share_of,
+from specdec_kernels.triton_kernels import (
+    _arguments,
+    _children,
+    _cuts,
+    _edits,
+    _filtered_trees,
+    _kept,
+    _launch,
+    _laws,
+    _math,
+    _paths,
+    _races,
+    _rows,
+    _traversal,
+    _tree_walk,
+    _trees,
+    _verdict,
 )
-from specdec_kernels.triton_kernels._traversal import KEPT, MORE_WARPS, traverse
-from specdec_kernels.triton_kernels._tree_walk import (
-    FRONT,
-    NODE,
-    NODE_SUBTRACTED,
-    ROW,
-    SUBTRACTED,
-    TRIED,
-    decide,
-    decide_winner,
-    finish,
-    finish_path,
-    finish_walk,
-)
-from specdec_kernels.triton_kernels._trees import next_child, next_node, status_of
-from specdec_kernels.triton_kernels._verdict import VerdictWriter, put_token
+
+
+class Memory(NamedTuple):
+    """Counters; four floats that are known of each pair; mass tiles; what walks keep of nodes; cuts."""
+
+    counters: tl.tensor
+    figures: tl.tensor
+    items: tl.tensor
+    kept: tl.tensor
+    target_cuts: tl.tensor
+    draft_cuts: tl.tensor
+
+
+class Plan(NamedTuple):
+    """What is compiled in. OWN_LAW: the draft has a temperature of its own. FILTERED: cuts are known."""
+
+    METHOD: tl.constexpr
+    REPLACEMENT: tl.constexpr
+    TARGET: tl.constexpr
+    DRAFT: tl.constexpr
+    OWN_LAW: tl.constexpr
+    LEARNS: tl.constexpr
+    FILTERED: tl.constexpr
+    ALIGNED: tl.constexpr
+    TILE: tl.constexpr
+    TILES: tl.constexpr
 
 
 @triton.jit
-def race_node(
-    tree, node, below, nodes, target, law, noise, records, request, split, splits, TILE: tl.constexpr
-):  # fmt: skip
+def race_node(walk, node, below, row, noise, split, splits, TILE: tl.constexpr):
     """A program's part of the race of a row; the last one decides."""
-    record = records + node * ROW
-    first, last = share_of(tl.cdiv(target.columns, TILE), split, splits)
-    best, bad = race_tiles(target, law, first, last, key_at(record), noise, None, None, STREAM_RACE, TILE)
-    tl.atomic_max(key_at(record), best, sem="relaxed")
-    if bad:
-        tl.atomic_or(record + FLAGS, NON_FINITE, sem="relaxed")
-    if is_last(record + DONE, splits):
-        best = tl.load(key_at(record), cache_modifier=".cg")
-        decide_winner(tree, node, below, nodes, target.columns, best, records, request)
+    record = walk.records + node * _tree_walk.ROW
+    _kept.race_part_of_row(row, record, noise, split, splits, TILE)
+    if _rows.is_last(record + _rows.DONE, splits):
+        best = tl.load(_rows.key_at(record), cache_modifier=".cg")
+        _tree_walk.decide_winner(walk, node, below, best)
 
 
 @triton.jit
-def try_node(
-    tree, node, below, nodes, target, target_law, draft, draft_law, draft_map, noise, records, request, own, items,
-    split, splits, REPLACEMENT: tl.constexpr, LEARNS: tl.constexpr, LEARNED: tl.constexpr, TILE: tl.constexpr,
-    TILES: tl.constexpr,
-):  # fmt: skip
-    """A program's part of what is to be learned of a node's rows; the last one tries the children.
-
-    LEARNED: an earlier launch has learned something.
-    """
-    record = records + node * ROW
-    p_known, q_known = Known(0.0, 0.0), Known(0.0, 0.0)
+def try_node(walk, node, below, p, q, noise, figures, items, split, splits, plan):
+    """A program's part of what is to be learned of a node's rows; the last one tries the children."""
+    p_known, q_known = _laws.Known(0.0, 0.0), _laws.Known(0.0, 0.0)
     decides = node >= 0
-    if LEARNS:
-        decides, p_known, q_known = learn_pair(
-            target, target_law, None, draft, draft_law, draft_map, record, items, own, split, splits, TILE, TILES
-        )
-        if decides:  # the walk may have gone elsewhere since
-            front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
-            decides = next_node(tree, node, nodes, front, nodes)[0] == node
-    elif LEARNED:
-        p_known = known_at(own, target_law, node >= 0)
-        if draft is not None:
-            q_known = known_at(own + 2, draft_law, node >= 0)
-    if decides:
-        child, subtracted, reported = try_children(
-            tree, node, below, target, target_law, draft, draft_law, draft_map, p_known, q_known, noise, REPLACEMENT,
-            TILE,
+    if plan.LEARNS:
+        decides, p_known, q_known = _rows.learn_pair(
+            p, None, q, walk.records + node * _tree_walk.ROW, items, figures, split, splits, plan.TILE, plan.TILES
         )  # fmt: skip
-        tl.store(record + SUBTRACTED, subtracted.to(tl.int32, bitcast=True))
-        if reported != 0:
-            tl.atomic_or(record + FLAGS, reported, sem="relaxed")
-        decide(records, request, node, child, nodes)
+        if decides:  # the walk may have gone elsewhere since
+            at, _ = _trees.next_node(walk.tree, node, walk.nodes, _tree_walk.front_of(walk), walk.nodes)
+            decides = at == node
+    elif plan.FILTERED:
+        p_known = _laws.known_at(figures, p.law, node >= 0)
+        if q.at is not None:
+            q_known = _laws.known_at(figures + 2, q.law, node >= 0)
+    if decides:
+        child, subtracted, reported = _children.try_children(
+            walk.tree, node, below, _laws.Row(p.at, p.columns, p.law, None, p_known),
+            _laws.Row(q.at, q.columns, q.law, q.map, q_known), noise, plan.REPLACEMENT, plan.TILE,
+        )  # fmt: skip
+        _tree_walk.tell_children(walk, node, child, subtracted, reported)
 
 
 @_launch.kernel
 def verify_tree_kernel(
-    draft_tokens, draft_tokens_request: tl.int64, draft_tokens_node: tl.int64,
-    parents, parents_request: tl.int64, parents_node: tl.int64,
-    target, target_request: tl.int64, target_row: tl.int64, draft, draft_request: tl.int64, draft_row: tl.int64,
-    draft_map, request_index, entries: tl.int64, nodes: tl.int32, max_depth: tl.int32,
-    vocab: tl.int32, draft_vocab: tl.int32,
-    target_temperature, target_temperature_request: tl.int64, target_temperature_value: tl.float32,
-    draft_temperature, draft_temperature_request: tl.int64, draft_temperature_value: tl.float32,
-    seed, seed_request: tl.int64, seed_value: tl.int64, position, position_request: tl.int64, position_value: tl.int64,
-    nonce, nonce_request: tl.int64, nonce_value: tl.int64, input_positions, input_request: tl.int64,
-    leaves, leaves_request: tl.int64, leaves_node: tl.int64, chains: tl.int32,
-    tokens, tokens_request: tl.int64, tokens_slot: tl.int64, path, path_request: tl.int64,
-    index, index_request: tl.int64, index_node: tl.int64, flat: tl.int64, num_accepted, status,
-    form: tl.int32, counters, figures, items, kept, target_cuts, draft_cuts, edits,
-    STAGE: tl.constexpr, METHOD: tl.constexpr, REPLACEMENT: tl.constexpr, TARGET: tl.constexpr, DRAFT: tl.constexpr,
-    OWN_LAW: tl.constexpr, LEARNS: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    drafts: _trees.Drafts, target: _arguments.Rows, draft: _arguments.Rows, draft_map, index: _arguments.Index,
+    target_temperature: _arguments.Number, draft_temperature: _arguments.Number, noise: _arguments.Noise,
+    entering: _arguments.Entering, leaves: _paths.Chains, verdict: _verdict.Verdict, memory: Memory,
+    edits: _edits.Edits, plan: Plan, STAGE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
-    entry, live, idle = entry_of(b, request_index, entries)
-    noise = noise_at(
-        seed, seed_value, entry * seed_request, position, position_value, entry * position_request, nonce, nonce_value,
-        entry * nonce_request, live,
-    )  # fmt: skip
-    noise = entered(noise, input_positions, b * input_request, live)
-    inverse, greedy, flags = inverse_temperature(
-        divisor(target_temperature, target_temperature_value, entry * target_temperature_request, live)
-    )
-    draft_inverse, draft_greedy = inverse, None
-    if OWN_LAW:
-        draft_inverse, draft_greedy, bad_temperature = inverse_temperature(
-            divisor(draft_temperature, draft_temperature_value, entry * draft_temperature_request, live)
-        )
+    ALIGNED: tl.constexpr = plan.ALIGNED
+    nodes, max_depth, vocab = tl.cast(drafts.nodes, tl.int32), tl.cast(drafts.max_depth, tl.int32), target.vocab
+    entry, live, idle = _arguments.entry_of(index, b)
+    own_noise = _arguments.entered(_arguments.noise_of(noise, entry, 0, live), entering, b, 0, live)
+    inverse, greedy, flags = _arguments.heat_of(target_temperature, entry, 0, live)
+    q_inverse, q_greedy = inverse, None
+    if plan.OWN_LAW:
+        q_inverse, q_greedy, bad_temperature = _arguments.heat_of(draft_temperature, entry, 0, live)
         flags |= bad_temperature
-    tree = (
-        parents + b * parents_request, parents_node, draft_tokens + b * draft_tokens_request, draft_tokens_node
-    )  # fmt: skip
-    row = nodes * b
-    target_law = Law(inverse if TARGET == "logits" else None, None, target_cuts, row)
-    target_rows = Rows(row_at(target, b * target_request, ALIGNED), target_row, vocab)
-    draft_law, draft_rows = None, None
-    if draft is not None:
-        draft_law = Law(draft_inverse if DRAFT == "logits" else None, draft_greedy, draft_cuts, row)
-        draft_rows = Rows(row_at(draft, entry * draft_request, ALIGNED), draft_row, draft_vocab)
-    records = counters + nodes * ROW * b
-    request = counters + nodes * ROW * tl.num_programs(0).to(tl.int64) + 8 * b
-    figures += 4 * nodes * b
-    FILTERED: tl.constexpr = target_cuts is not None or draft_cuts is not None
-    if FILTERED:
-        flags |= tl.load(request + FLAGS) & PARAMETER
-    verdict = VerdictWriter(
-        tokens + (b * tokens_request if index is None else 0), tokens_slot,
-        None if path is None else path + b * path_request, None if index is None else index + b * index_request,
-        index_node, flat, num_accepted + b, status + b, form,
-    )  # fmt: skip
+    tree = _trees.tree_of(drafts.parents, drafts.tokens, b)
+    first_row = nodes * b
+    p_start, p_inverse = _rows.start_of(target, b, 0, ALIGNED), inverse if plan.TARGET == "logits" else None
+    p_side = _rows.Side(p_start, target.inner, vocab, p_inverse, None, memory.target_cuts, first_row)
+    q_side = _rows.Side(None)
+    if draft.rows is not None:
+        q_side = _rows.Side(
+            _rows.start_of(draft, entry, 0, ALIGNED), draft.inner, draft.vocab,
+            q_inverse if plan.DRAFT == "logits" else None, q_greedy, memory.draft_cuts, first_row, draft_map,
+        )  # fmt: skip
+    walk = _tree_walk.walk_of(tree, nodes, max_depth, vocab, memory.counters, b, live, idle)
+    own_edits = _edits.RequestEdits(edits, entry, b, live)
+    request, figures = walk.request, memory.figures + 4 * first_row
+    if plan.FILTERED:
+        flags |= tl.load(request + _rows.FLAGS) & _math.PARAMETER
+    writer = _verdict.Writer(verdict, b)
 
     if STAGE == "scan":
         chunk, chunks = tl.program_id(1), tl.num_programs(1)
         split, splits = tl.program_id(2), tl.num_programs(2)
-        if METHOD == "race":
+        if plan.METHOD == "race":
             racing = b >= 0
         else:
             racing = greedy
         end = tl.where(live, nodes, 0)
-        if LEARNS == 0:  # nothing to be split where probabilities are tried
+        if plan.LEARNS == 0:  # nothing to be split where probabilities are tried
             end = tl.where(racing | (split == 0), end, 0)
-        node, depth = next_node(tree, chunk, chunks, 0, end)
+        node, depth = _trees.next_node(tree, chunk, chunks, 0, end)
         while node < end:
             below = tl.where(depth < max_depth, nodes, 0)  # where children end
-            target_node = row_of(target_rows, node, ALIGNED)
-            place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
+            row = first_row + node
+            start = _rows.of_side(p_side, node, ALIGNED)
+            place, bad_bias = _edits.place_of(own_edits, node, live, vocab)
             if edits.by_row is not None:  # noqa: SIM102  one is known when it is compiled
                 if bad_bias != 0:
-                    tl.atomic_or(records + node * ROW + FLAGS, bad_bias, sem="relaxed")
+                    tl.atomic_or(walk.records + node * _tree_walk.ROW + _rows.FLAGS, bad_bias, sem="relaxed")
             if racing:
-                race_node(
-                    tree, node, below, nodes, target_node,
-                    Law(target_law.inverse, greedy, target_cuts, row + node, *place, *edits), later(noise, depth),
-                    records, request, split, splits, TILE,
-                )  # fmt: skip
-            elif METHOD != "race":  # noqa: SIM102  `and` would look for children in a race, too
-                if next_child(tree, node, node, below) < below:
-                    p_law = Law(target_law.inverse, None, target_cuts, row + node, *place, *edits)
-                    draft_node, q_law = None, None
-                    if draft is not None:
-                        draft_node = row_of(draft_rows, node, ALIGNED)
-                        q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + node)
-                    own, own_items = figures + 4 * node, items + 2 * mass_items_of(vocab) * (nodes * b + node)
-                    if METHOD == "rejection":
+                law = _laws.Law(p_inverse, greedy, memory.target_cuts, row, edits.by_row, place, edits)
+                p_row = _laws.Row(start, vocab, law)
+                race_node(walk, node, below, p_row, _math.later(own_noise, depth), split, splits, plan.TILE)
+            elif plan.METHOD != "race":  # noqa: SIM102  `and` would look for children in a race, too
+                if _trees.next_child(tree, node, node, below) < below:
+                    law = _laws.Law(p_inverse, None, memory.target_cuts, row, edits.by_row, place, edits)
+                    p_row, q_row = _laws.Row(start, vocab, law), _laws.Row(None)
+                    if draft.rows is not None:
+                        q_law = _laws.Law(q_side.inverse, q_side.greedy, q_side.cuts, row)
+                        q_row = _laws.Row(_rows.of_side(q_side, node, ALIGNED), q_side.columns, q_law, q_side.map)
+                    known, items = figures + 4 * node, memory.items + 2 * _rows.mass_items_of(vocab) * row
+                    if plan.METHOD == "rejection":
                         try_node(
-                            tree, node, below, nodes, target_node, p_law, draft_node, q_law, draft_map,
-                            later(noise, depth), records, request, own, own_items, split, splits, REPLACEMENT, LEARNS,
-                            FILTERED, TILE, TILES,
+                            walk, node, below, p_row, q_row, _math.later(own_noise, depth), known, items, split, splits,
+                            plan,
                         )  # fmt: skip
-                    elif LEARNS:
-                        learn_pair(
-                            target_node, p_law, None, draft_node, q_law, draft_map, records + node * ROW, own_items,
-                            own, split, splits, TILE, TILES,
+                    elif plan.LEARNS:
+                        _rows.learn_pair(
+                            p_row, None, q_row, walk.records + node * _tree_walk.ROW, items, known, split, splits,
+                            plan.TILE, plan.TILES,
                         )  # fmt: skip
-            front = tl.atomic_max(request + FRONT, 0, sem="relaxed")
-            node, depth = next_node(tree, node + chunks, chunks, front, end)
-        if (METHOD != "traversal") or racing:  # noqa: SIM102  `and` would take a ticket
-            if is_last(request + DONE, splits * chunks):
-                flags |= request_status(edits, entry, 0, live, vocab)
-                finish_walk(
-                    tree, nodes, flags, live, idle, records, request, vocab, racing, verdict, max_depth
-                )  # fmt: skip
+            node, depth = _trees.next_node(tree, node + chunks, chunks, _tree_walk.front_of(walk), end)
+        if (plan.METHOD != "traversal") or racing:  # noqa: SIM102  `and` would take a ticket
+            if _rows.is_last(request + _rows.DONE, splits * chunks):
+                flags |= _edits.request_status(edits, entry, 0, live, vocab)
+                _tree_walk.finish_walk(walk, flags, racing, writer)
     elif STAGE == "walk":
         if greedy:  # the other launch did it all
             return
-        if leaves is None:
-            node, depth, subtracted, tried, reported = traverse(
-                tree, tl.where(live, nodes, 0), max_depth, target_rows, target_law, draft_rows, draft_law, draft_map,
-                edits, entry, b, 0, 0, records, figures, kept + KEPT * row, noise, ROW, REPLACEMENT, ALIGNED, TILE,
+        end = tl.where(live, nodes, 0)
+        if leaves.nodes.data is None:
+            kept = _rows.Memory(walk.records, figures, memory.kept + _traversal.KEPT * first_row)
+            walked = _traversal.traverse(
+                tree, end, max_depth, p_side, q_side, own_edits, kept, own_noise, _tree_walk.ROW, plan.REPLACEMENT,
+                ALIGNED, plan.TILE,
             )  # fmt: skip
         else:
-            node, depth, subtracted, tried, reported = walk_paths(
-                tree, (leaves + b * leaves_request, leaves_node, chains), tl.where(live, nodes, 0), max_depth,
-                target_rows, target_law, draft_rows, draft_law, draft_map, edits, entry, b, records, figures,
-                kept + PATH_KEPT * row, noise, ROW, ALIGNED, TILE,
+            kept = _rows.Memory(walk.records, figures, memory.kept + _paths.KEPT * first_row)
+            chains = _paths.Leaves(
+                _arguments.at(leaves.nodes, b, 0), leaves.nodes.inner, tl.cast(leaves.count, tl.int32)
             )  # fmt: skip
-        flags |= reported | status_of(tree[0], tree[1], nodes) | request_status(edits, entry, 0, live, vocab)
-        tl.store(request + NODE, node)
-        tl.store(request + NODE_SUBTRACTED, subtracted.to(tl.int32, bitcast=True))
-        tl.store(request + TRIED, tried.to(tl.int32))
-        flags |= finish_path(tree, node, tl.where(live, depth, -1), verdict)
-        depth = tl.where(idle, -1, depth)
-        finish(nodes, depth, flags, live, idle, records, request, depth, verdict, max_depth)
+            walked = _paths.walk_paths(
+                tree, chains, end, max_depth, p_side, q_side, own_edits, kept, own_noise, _tree_walk.ROW, ALIGNED,
+                plan.TILE,
+            )  # fmt: skip
+        flags |= walked.flags | _trees.status_of(tree.parents, tree.parents_node, nodes)
+        flags |= _edits.request_status(edits, entry, 0, live, vocab)
+        tl.store(request + _tree_walk.NODE, walked.node)
+        tl.store(request + _tree_walk.NODE_SUBTRACTED, walked.subtracted.to(tl.int32, bitcast=True))
+        tl.store(request + _tree_walk.TRIED, walked.tried.to(tl.int32))
+        flags |= _tree_walk.finish_path(tree, walked.node, tl.where(live, walked.depth, -1), writer)
+        depth = tl.where(idle, -1, walked.depth)
+        _tree_walk.finish(walk, depth, flags, depth, writer)
     else:
         if greedy:  # the other launch did it all
             return
         split, splits = tl.program_id(1), tl.num_programs(1)
-        node, tried = tl.load(request + NODE), tl.load(request + TRIED) != 0
-        depth = tl.load(request + FRONT)
-        target_node = row_of(target_rows, node, ALIGNED)
-        draft_node, q_law, children = None, None, None
-        if draft is None:
-            children = (tree, node, tl.where(tried, nodes, 0))
+        node, tried = tl.load(request + _tree_walk.NODE), tl.load(request + _tree_walk.TRIED) != 0
+        depth = tl.load(request + _tree_walk.FRONT)
+        q_row, children = _laws.Row(None), None
+        if draft.rows is None:
+            children = _trees.Children(tree, node, tl.where(tried, nodes, 0))
         else:
-            draft_node = row_of(draft_rows, node, ALIGNED)
-            q_law = Law(draft_law.inverse, draft_law.greedy, draft_cuts, row + node)
-        place, bad_bias = place_at(edits, entry, 0, b, node, node, 0, live, vocab)
-        p_law = Law(target_law.inverse, None, target_cuts, row + node, *place, *edits)
-        subtracted = tl.load(request + NODE_SUBTRACTED).to(tl.float32, bitcast=True)
-        noise = later(noise, depth)
+            q_law = _laws.Law(q_side.inverse, q_side.greedy, q_side.cuts, first_row + node)
+            q_row = _laws.Row(_rows.of_side(q_side, node, ALIGNED), q_side.columns, q_law, q_side.map)
+        place, bad_bias = _edits.place_of(own_edits, node, live, vocab)
+        law = _laws.Law(p_inverse, None, memory.target_cuts, first_row + node, edits.by_row, place, edits)
+        p_row = _laws.Row(_rows.of_side(p_side, node, ALIGNED), vocab, law)
+        subtracted = tl.load(request + _tree_walk.NODE_SUBTRACTED).to(tl.float32, bitcast=True)
+        own_noise = _math.later(own_noise, depth)
         shares, by_bucket = None, 0.0
-        if leaves is not None:
-            own = kept + PATH_KEPT * (row + node)
-            shares, by_bucket = own + SHARES, tl.load(own + BY_BUCKET)
-        if draw_part(
-            target_node, p_law, draft_node, q_law, draft_map, subtracted, tried, live, None, children,
-            figures + 4 * node, request, noise, split, splits, TILE, shares, by_bucket,
+        if leaves.nodes.data is not None:
+            kept = memory.kept + _paths.KEPT * (first_row + node)
+            shares, by_bucket = kept + _paths.SHARES, tl.load(kept + _paths.BY_BUCKET)
+        if _races.draw_part(
+            p_row, q_row, figures + 4 * node, subtracted, tried, live, None, children, request, own_noise, split,
+            splits, plan.TILE, shares, by_bucket,
         ):  # fmt: skip
-            token, reported = drawn(target_node, p_law, draft_node, q_law, tried, live, request, noise, TILE)
-            flags = tl.load(verdict.status) | reported | bad_bias
-            barrier()  # all warps have read
-            put_token(verdict, depth, node, token, live)
-            tl.store(verdict.status, flags)
+            token, reported = _races.drawn(p_row, q_row, tried, live, request, own_noise, plan.TILE)
+            flags = _verdict.status_of(writer) | reported | bad_bias
+            _rows.barrier()  # all warps have read
+            _verdict.put_token(writer, depth, node, token, live)
+            _verdict.put_status(writer, flags)
             for word in tl.static_range(2, 8):
                 tl.store(request + word, 0)
 
 
 def most_registers(arguments):
     """A limit where children are tried against a draft law: four programs of 128 threads then fit a multiprocessor."""
-    tries = arguments["STAGE"] == "scan" and arguments["draft"] is not None
+    tries = arguments["STAGE"] == "scan" and arguments["draft"].rows is not None
     return _edits.most_registers(arguments) or (128 if tries else None)
 
 
@@ -280,7 +247,7 @@ verify_tree_kernel.most_registers = most_registers
 
 def verify_tree(call):
     """The verdict of each request, as ``specdec_kernels.verify_tree`` has it."""
-    target = call.target
+    target, law = call.target, call.target_law
     (requests, width), (_, nodes, vocab) = _verdict.shape_of(call), target.shape
     if requests == 0:
         return
@@ -288,65 +255,64 @@ def verify_tree(call):
     edits = _edits.arguments(call, call.draft_tokens, call.parents)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     # Where all requests are greedy the race is the whole of rejection.
-    race = call.method == "race" or _launch.is_greedy(call.target_law)
-    if race and _launch.is_filtered(call.target_law) and _launch.TICKETS_ORDER_STORES:
+    race = call.method == "race" or _launch.is_greedy(law)
+    if race and _launch.is_filtered(law) and _launch.TICKETS_ORDER_STORES:
         return _filtered_trees.race(call, requests, width)
     paths = call.method == "paths" and not race
     traversal = paths or (call.method == "traversal" and not race)
     draft = None if race else call.draft
-    own_law = call.draft is not None and _launch.is_own(call.draft_law, call.target_law)
+    own_law = call.draft is not None and _launch.is_own(call.draft_law, law)
     scanned = [False, False] if race else _filtered_trees.scanned_sides(call, draft, own_law)
     together = any(scanned)  # one launch finds cuts and decides
     if not together:
         scanned = _launch.scanned_sides(call, draft, both=False)
     learns = not race and _launch.learns(call, draft, own_law, scanned)
-    index = _launch.index(
-        call.request_index, call.draft, *_launch.numbers_of(call.target_law), *_launch.numbers_of(call.draft_law),
-        *call.noise, edit=call.edits,
+    index = _arguments.index_of(
+        call.request_index, call.draft, *_launch.numbers_of(law), *_launch.numbers_of(call.draft_law), *call.noise,
+        edit=call.edits,
     )  # fmt: skip
-    if together:
-        search = _filtered_trees.search_of(call, requests, width, edits, index, sum(scanned))
-        words = CUT.value * rows * sum(scanned) + search.words
-    else:
-        words = _cuts.words_of(vocab, rows, target.device, scanned)
+    shared = _filtered_trees.shared_of(call, width, edits, index)
+    search = _filtered_trees.search_of(call, requests, edits, sum(scanned)) if together else None
+    words = _laws.CUT.value * rows * sum(scanned) + search.words if together else _cuts.words_of(
+        vocab, rows, target.device, scanned
+    )  # fmt: skip
     with _launch.on_device(target), _launch.whole_calls:
         figures = (4 * (learns or words > 0) + _launch.mass_items_of(vocab) * learns) * rows
-        kept = figures + words
-        counters, scratch = _launch.workspace(
-            target, 6 * rows + 8 * requests, kept + (PATH_KEPT if paths else KEPT).value * rows * traversal
-        )  # fmt: skip
+        kept, of_node = figures + words, (_paths if paths else _traversal).KEPT.value
+        counters, scratch = _launch.workspace(target, 6 * rows + 8 * requests, kept + of_node * rows * traversal)
         if together:
-            cuts = _filtered_trees.cut(call, draft, scanned, search, counters, scratch[: 4 * rows], scratch[figures:])
+            cuts = _filtered_trees.cut(
+                call, draft, scanned, search, shared, counters, scratch[: 4 * rows], scratch[figures:]
+            )  # fmt: skip
         else:
+            flags = _arguments.Steps(counters[6 * rows + _rows.FLAGS.value :], 8, 0)
             cuts = _cuts.launch_pair(
-                call, draft, scanned, index, edits, scratch, counters, 6, counters[6 * rows + FLAGS.value :], (8, 0),
+                call, draft, scanned, index, edits, scratch, _cuts.Stored(nodes, 4, counters, 6, flags, 0),
                 scratch[figures:], requests, nodes,
             )  # fmt: skip
-        arguments = dict(
-            draft_map=None if race else call.draft_map, nodes=nodes, max_depth=width - 1,
-            vocab=vocab, draft_vocab=vocab if draft is None else draft.shape[-1],
-            counters=counters, figures=scratch, items=scratch[4 * rows :], kept=scratch[kept:] if traversal else None,
-            METHOD="race" if race else "traversal" if paths else call.method,
-            REPLACEMENT=call.replacement and draft is not None,
-            TARGET=call.target_law.space, DRAFT=None if draft is None else call.draft_law.space, OWN_LAW=own_law,
-            LEARNS=learns, ALIGNED=_launch.aligned(target, draft), TILE=tile, TILES=_launch.power_of_2(tiles),
-            leaves=call.leaves if paths else None, leaves_request=call.leaves.stride(0) if paths else 0,
-            leaves_node=call.leaves.stride(1) if paths else 0, chains=call.leaves.shape[1] if paths else 0,
-        ) | {
-            **_launch.nodes("draft_tokens", call.draft_tokens), **_launch.nodes("parents", call.parents),
-            **_launch.rows("target", target), **_launch.rows("draft", draft),
-            **index, **cuts, **edits, **_verdict.arguments(call),
-            **_launch.divisor("target_temperature", call.target_law, "request"),
-            **_launch.divisor("draft_temperature", call.draft_law if own_law else None, "request"),
-            **_launch.noise(call.noise, "request"), **_filtered_trees.inputs_of(call),
-        }  # fmt: skip
+        method = "race" if race else "traversal" if paths else call.method
+        plan = (
+            method, call.replacement and draft is not None, law.space, None if draft is None else call.draft_law.space,
+            own_law, learns, any(words is not None for words in cuts), _launch.aligned(target, draft), tile,
+            _launch.power_of_2(tiles),
+        )  # fmt: skip
+        own = scratch[kept:] if traversal else None
+        arguments = shared | dict(
+            draft=_arguments.rows_of(draft), draft_map=None if draft is None else call.draft_map,
+            target_temperature=_arguments.temperature_of(law),
+            draft_temperature=_arguments.temperature_of(call.draft_law if own_law else None),
+            leaves=_paths.chains_of(call.leaves if paths else None), plan=_launch.constants(Plan, *plan),
+            memory=Memory(counters, scratch, scratch[4 * rows :], own, *cuts),
+        )  # fmt: skip
         splits = _launch.splits_of(requests, tiles, target.device)
-        split = race or learns or isinstance(call.target_law.temperature, torch.Tensor)
+        split = race or learns or isinstance(law.temperature, torch.Tensor)
         scan_splits = splits if split else 1
         chunks = _launch.chunks_of(requests, scan_splits, nodes, target.device)
         if not together and (split or not traversal):
             _launch.launch(verify_tree_kernel, (requests, chunks, scan_splits), warps, arguments | {"STAGE": "scan"})
         if traversal:
-            _launch.launch(verify_tree_kernel, (requests,), MORE_WARPS * warps, arguments | {"STAGE": "walk"})
+            _launch.launch(
+                verify_tree_kernel, (requests,), _traversal.MORE_WARPS * warps, arguments | {"STAGE": "walk"}
+            )  # fmt: skip
         if not race:
             _launch.launch(verify_tree_kernel, (requests, splits), warps, arguments | {"STAGE": "emit"})

@@ -325,7 +325,7 @@ def group_tops_kernel(x, y, COUNT: tl.constexpr):
 def test_largest_of_a_group_shows_what_is_no_number(interpreted, monkeypatch):
     """The interpreter takes a quicker way than GPUs; here it takes theirs, too."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(_rows, "INTERPRETED", tl.constexpr(interpreted))
+        monkeypatch.setattr(_math, "INTERPRETED", tl.constexpr(interpreted))
     x = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
     x[0, 5], x[1, 63], x[2] = torch.nan, torch.inf, -torch.inf
     tops = run(group_tops_kernel, 4, x.to(DEVICE), torch.zeros(4, device=DEVICE))

@@ -42,6 +42,7 @@ ARCHS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 VOCABULARY = 128_256
+SUMS = ("accept", "tv", "kl", "harmonic")
 
 triton.knobs.nvidia.dump_ptxas_log = True
 triton.knobs.compilation.always_compile = True  # what is found in a cache has no log
@@ -83,7 +84,7 @@ def specialised(kernel, num_warps, arguments, target):
     backend = make_backend(target)
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
     keywords = {"num_warps": num_warps, "debug": False, **_launch.options_of(kernel, arguments, target.backend)}
-    bound, specialization, options = bind(**arguments, **keywords)
+    bound, specialization, options = bind(**_launch.seen_by_triton(arguments), **keywords)
     return kernel._pack_args(backend, options, bound, specialization, options)
 
 
@@ -185,13 +186,13 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
     parents, path = tokens.clone(), tokens.int()
     whole_draft = torch.empty_like(target)
 
-    row_noise = Noise(row_seed, row_seed, row_seed)
+    noise, row_noise = Noise(seed, seed, seed), Noise(row_seed, row_seed, row_seed)
 
-    def run(op, *arguments):
-        getattr(triton_kernels, op)(OPS[op].Call(*arguments))
+    def run(op, **given):
+        return made(op, **given)[1]()
 
     def laws(temperature):
-        return Law(space, temperature), Law(space, temperature)
+        return {"target_law": Law(space, temperature), "draft_law": Law(space, temperature)}
 
     def everything(*places):
         """An Edit of lists for each of these places, and masks of rows of their own."""
@@ -208,86 +209,91 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
             ALLOWED_BY_ROW,
         )  # fmt: skip
 
-    def chain(method, draft, temperature, edit=Edit()):  # noqa: B008
-        rows = draft_tokens, target, draft, None, False, None, None
-        run(
-            "verify_chain", *rows, method, *laws(temperature), edit, 1.0, 0.0, Noise(seed, seed, seed), None, None,
-            tokens, *counts, None, None, None, None, 0,
-        )  # fmt: skip
+    accepted, status = counts
+    verdict = {"tokens": tokens, "num_accepted": accepted, "status": status, "noise": noise, "target": target}
 
-    def tree(method, draft, temperature, edit=Edit(), leaves=None):  # noqa: B008
-        rows = tokens, parents, target, draft, None, None
-        run(
-            "verify_tree", *rows, method, False, *laws(temperature), edit, Noise(seed, seed, seed), None, leaves,
-            tokens, path, *counts, None, 0,
-        )  # fmt: skip
+    def chain(method, draft, laws, edits=Edit()):  # noqa: B008
+        run("verify_chain", draft_tokens=draft_tokens, draft=draft, method=method, edits=edits, **verdict, **laws)
 
-    def race(op, tokens):
-        run(op, head, 0, None, None, Law(space, 1.0), Edit(), row_noise, tokens, None, None)
+    def tree(method, draft, laws, edits=Edit(), leaves=None):  # noqa: B008
+        shape = {"draft_tokens": tokens, "parents": parents, "path": path, "leaves": leaves}
+        run("verify_tree", draft=draft, method=method, edits=edits, **shape, **verdict, **laws)
 
-    pair = head, draft, None, None, *laws(row_temperature), Edit()
-    yield "verify_chain, race", lambda: chain("race", None, 1.0)
-    yield "verify_chain, rejection", lambda: chain("rejection", draft, temperature)
-    yield "verify_chain, one-hot rejection", lambda: chain("rejection", None, 1.0)
-    yield "verify_chain, block", lambda: chain("block", draft, temperature)
-    yield "race_sample", lambda: race("race_sample", row_tokens[..., 0].flatten())
-    yield "race_topk", lambda: race("race_topk", row_tokens.flatten(0, 1))
-    yield "residual", lambda: run("residual", *pair, 1.0, probs.flatten(0, 1), figures[0], None)
-    yield "overlap", lambda: run("overlap", *pair, *figures, None)
+    def race(op, law, edits=Edit()):  # noqa: B008
+        drawn = row_tokens.flatten(0, 1) if op == "race_topk" else row_tokens[..., 0].flatten()
+        run(op, rows=head, law=law, edits=edits, noise=row_noise, tokens=drawn)
+
+    one, each = laws(1.0), laws(temperature)
+    pair = {"target": head, "draft": draft, **laws(row_temperature)}
+    yield "verify_chain, race", lambda: chain("race", None, one)
+    yield "verify_chain, rejection", lambda: chain("rejection", draft, each)
+    yield "verify_chain, one-hot rejection", lambda: chain("rejection", None, one)
+    yield "verify_chain, block", lambda: chain("block", draft, each)
+    yield "race_sample", lambda: race("race_sample", Law(space, 1.0))
+    yield "race_topk", lambda: race("race_topk", Law(space, 1.0))
+    yield "residual", lambda: run("residual", **pair, draft_prob=1.0, probs=probs.flatten(0, 1), mass=figures[0])
+    yield "overlap", lambda: run("overlap", **pair, **dict(zip(SUMS, figures, strict=True)))
     if space == "logits":
         top_k = 50 if number is None else number
-        law = Law(space, row_temperature, top_k, row_temperature, row_temperature, 3)
-        kept = figures.float(), row_tokens[..., 0].flatten(), counts.flatten()
-        cut = kept[0][0], kept[1], kept[2], kept[1], kept[0][1]
-        yield "cutoff", lambda: run("cutoff", head, None, law, Edit(), *cut, None)
-        law = law._replace(rules=3 | FILTERED)
-        sampled = head, 0, None, None, law, Edit(), row_noise, row_tokens[..., 0].flatten(), None, None
-        yield "race_sample, filtered", lambda: run("race_sample", *sampled)
+        rules = Law(space, row_temperature, top_k, row_temperature, row_temperature, 3)
+        ids, kept = row_tokens[..., 0].flatten(), counts.flatten()
+        cut = {"value": figures[0], "last": ids, "count": kept, "mass": ids, "max": figures[1]}
+        yield "cutoff", lambda: run("cutoff", rows=head, law=rules, **cut)
+        law = rules._replace(rules=3 | FILTERED)
+        yield "race_sample, filtered", lambda: race("race_sample", law)
         whole = Law(space, temperature, top_k, temperature, temperature, 3 | FILTERED)
-        raced = draft_tokens, target, None, None, False, None, None, "race", whole, whole, Edit(), 1.0, 0.0
-        yield "verify_chain, race, filtered", lambda: run(
-            "verify_chain", *raced, Noise(seed, seed, seed), None, None, tokens, *counts, *[None] * 4, 0
+        both = {"target_law": whole, "draft_law": whole}
+        yield "verify_chain, race, filtered", lambda: chain("race", None, both)
+        yield (
+            "verify_chain, rejection, filtered",
+            lambda: chain("rejection", draft, both | {"draft_law": Law(space, 1.0)}),
+        )
+        yield "race_topk, filtered", lambda: race("race_topk", law)
+        yield "verify_tree, race, filtered", lambda: tree("race", None, both)
+        yield "verify_tree, rejection, filtered", lambda: tree("rejection", whole_draft, both)
+        best = {"top_tokens": row_tokens.flatten(0, 1), "top_logprobs": torch.zeros(requests * drafts, 4)}
+        yield "logprobs", lambda: run(
+            "logprobs", rows=head, tokens=draft_tokens, law=law, logprob=figures[0], rank=kept, **best
         )  # fmt: skip
-        both = *raced[:2], draft, *raced[3:7], "rejection", whole, Law(space, 1.0), Edit(), 1.0, 0.0
-        yield "verify_chain, rejection, filtered", lambda: run(
-            "verify_chain", *both, Noise(seed, seed, seed), None, None, tokens, *counts, *[None] * 4, 0
-        )  # fmt: skip
-        best = head, 0, None, None, law, Edit(), row_noise, row_tokens.flatten(0, 1), None, None
-        yield "race_topk, filtered", lambda: run("race_topk", *best)
-        yield "verify_tree, race, filtered", lambda: run(
-            "verify_tree", tokens, parents, target, None, None, None, "race", False, whole, whole, Edit(),
-            Noise(seed, seed, seed), None, None, tokens, path, *counts, None, 0,
-        )  # fmt: skip
-        yield "verify_tree, rejection, filtered", lambda: run(
-            "verify_tree", tokens, parents, target, whole_draft, None, None, "rejection", False, whole, whole, Edit(),
-            Noise(seed, seed, seed), None, None, tokens, path, *counts, None, 0,
-        )  # fmt: skip
-        found = figures[0], counts.flatten(), row_tokens.flatten(0, 1), torch.zeros(requests * drafts, 4), *[None] * 3
-        yield "logprobs", lambda: run("logprobs", head, draft_tokens, None, law, Edit(), *found)
-    yield "verify_tree, race", lambda: tree("race", None, 1.0)
-    yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, temperature)
-    yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, 1.0)
-    yield "verify_tree, traversal", lambda: tree("traversal", whole_draft, temperature)
-    yield "verify_tree, one-hot traversal", lambda: tree("traversal", None, 1.0)
-    yield "verify_tree, paths", lambda: tree("paths", whole_draft, temperature, leaves=parents.int())
+    yield "verify_tree, race", lambda: tree("race", None, one)
+    yield "verify_tree, rejection", lambda: tree("rejection", whole_draft, each)
+    yield "verify_tree, one-hot rejection", lambda: tree("rejection", None, one)
+    yield "verify_tree, traversal", lambda: tree("traversal", whole_draft, each)
+    yield "verify_tree, one-hot traversal", lambda: tree("traversal", None, one)
+    yield "verify_tree, paths", lambda: tree("paths", whole_draft, each, leaves=parents.int())
     if dtype == torch.bfloat16 and space == "logits":
-        edit, own = everything(requests), everything(requests, drafts)
-        drawn = head, 0, None, None, Law(space, 1.0), own, row_noise, row_tokens[..., 0].flatten(), None, None
-        yield "race_sample, edited", lambda: run("race_sample", *drawn)
-        yield "cutoff, edited", lambda: run("cutoff", head, None, law, own, *cut, None)
-        yield "verify_chain, race, edited", lambda: chain("race", None, 1.0, edit)
-        yield "verify_chain, rejection, edited", lambda: chain("rejection", draft, temperature, edit)
-        yield "verify_tree, race, edited", lambda: tree("race", None, 1.0, edit)
-        yield "verify_tree, rejection, edited", lambda: tree("rejection", whole_draft, temperature, edit)
-        yield "verify_tree, traversal, edited", lambda: tree("traversal", whole_draft, temperature, edit)
+        edit, of_rows = everything(requests), everything(requests, drafts)
+        yield "race_sample, edited", lambda: race("race_sample", Law(space, 1.0), of_rows)
+        yield "cutoff, edited", lambda: run("cutoff", rows=head, law=law, edits=of_rows, **cut)
+        yield "verify_chain, race, edited", lambda: chain("race", None, one, edit)
+        yield "verify_chain, rejection, edited", lambda: chain("rejection", draft, each, edit)
+        yield "verify_tree, race, edited", lambda: tree("race", None, one, edit)
+        yield "verify_tree, rejection, edited", lambda: tree("rejection", whole_draft, each, edit)
+        yield "verify_tree, traversal, edited", lambda: tree("traversal", whole_draft, each, edit)
     if dtype == torch.bfloat16:  # no rows of the vocabulary in these
         mask = torch.zeros(requests, drafts + 1, 64, dtype=torch.bool)
         layers = [torch.empty(requests, 2, 16, 128, dtype=dtype) for _ in range(4)]
-        yield "tree_mask", lambda: run("tree_mask", parents, seed, mask.shape[-1], mask, counts[0])
-        yield "tree_positions", lambda: run("tree_positions", parents, seed, tokens, counts[0])
-        yield "merge_paths", lambda: run("merge_paths", draft_tokens, tokens, path, counts.T.contiguous())
-        yield "compact_kv", lambda: run("compact_kv", layers, path, seed, None, counts[0])
-        yield "compact_kv, pages", lambda: run("compact_kv", layers, path, seed, path, counts[0])
+        shape = {"parents": parents, "prefix_len": seed, "status": status}
+        merged = {"paths": draft_tokens, "draft_tokens": tokens, "parents": path, "leaves": counts.T.contiguous()}
+        moved = {"caches": layers, "path": path, "prefix_len": seed, "status": status}
+        yield "tree_mask", lambda: run("tree_mask", columns=mask.shape[-1], mask=mask, **shape)
+        yield "tree_positions", lambda: run("tree_positions", positions=tokens, **shape)
+        yield "merge_paths", lambda: run("merge_paths", **merged)
+        yield "compact_kv", lambda: run("compact_kv", **moved)
+        yield "compact_kv, pages", lambda: run("compact_kv", block_table=path, **moved)
+
+
+OFF = {
+    "edits": Edit(), "vocab_start": 0, "tokens_by_row": False, "replacement": False, "draft_prob": 1.0, "epsilon": 0.0,
+    "form": 0,
+}  # fmt: skip
+
+
+def made(op, **given):
+    """(the op, a call of it by these arguments); all others are off."""
+    kind = OPS[op].Call
+    off = {name: OFF.get(name) for name in kind._fields}
+    return op, lambda: getattr(triton_kernels, op)(kind(**off | given))
 
 
 def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2):
@@ -308,31 +314,31 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
     figures = torch.zeros(4, row_counts.numel())
     probs = torch.empty(row_counts.numel(), vocabulary)
 
-    def run(op, *arguments):
-        return op, lambda: getattr(triton_kernels, op)(OPS[op].Call(*arguments))
-
-    yield run(
-        "verify_chain", tokens[:, 1:], target, draft[:, 1:], None, False, draft_map, index.long(), "rejection", *laws,
-        Edit(), numbers, numbers, noise, tokens, counters, tokens.int().flatten(), counts, counts, path, counts.clone(),
-        tokens, counts, 7,
+    verdict = {"tokens": tokens, "num_accepted": counts, "status": counts, "noise": noise, "input_positions": tokens}
+    laws, row_laws = (dict(zip(("target_law", "draft_law"), both, strict=True)) for both in (laws, row_laws))
+    asked = {"draft_map": draft_map, "request_index": index}
+    yield made(
+        "verify_chain", draft_tokens=tokens[:, 1:], target=target, draft=draft[:, 1:], method="rejection",
+        draft_prob=numbers, epsilon=numbers, input_nonces=counters, path=path, num_passed=counts.clone(),
+        **verdict | {"tokens": tokens.int().flatten(), "index": tokens, "bonus": counts, "form": 7}, **laws,
+        **asked | {"request_index": index.long()},
     )  # fmt: skip
-    yield run(
-        "verify_tree", tokens, tokens, target, draft, draft_map, index, "rejection", False, *laws, Edit(), noise,
-        tokens, None, tokens.int().flatten(), path, counts, counts, tokens, 7,
+    yield made(
+        "verify_tree", draft_tokens=tokens, parents=tokens, target=target, draft=draft, method="rejection", path=path,
+        **verdict | {"tokens": tokens.int().flatten(), "index": tokens, "form": 7}, **laws, **asked,
     )  # fmt: skip
-    found = row_counts, figures[0]
-    yield run("race_sample", draft, 0, draft_map, index, row_laws[1], Edit(), row_noise, tokens.flatten(), *found)
-    first = tokens.view(-1, 1), row_counts, figures[0].view(-1, 1)
-    yield run("race_topk", draft, 0, draft_map, index, row_laws[1], Edit(), row_noise, *first)
-    pair = target, draft, draft_map, index, *row_laws, Edit()
-    yield run("residual", *pair, row_numbers, probs, figures[0], row_counts)
-    yield run("overlap", *pair, *figures, row_counts)
+    raced = {"rows": draft, "law": row_laws["draft_law"], "noise": row_noise, "status": row_counts, **asked}
+    yield made("race_sample", tokens=tokens.flatten(), scores=figures[0], **raced)
+    yield made("race_topk", tokens=tokens.view(-1, 1), scores=figures[0].view(-1, 1), **raced)
+    pair = {"target": target, "draft": draft, "status": row_counts, **row_laws, **asked}
+    yield made("residual", draft_prob=row_numbers, probs=probs, mass=figures[0], **pair)
+    yield made("overlap", **dict(zip(SUMS, figures, strict=True)), **pair)
 
 
-def kernels(*arguments, made=None, arch="sm_90", **options):
+def kernels(*arguments, calls=calls, arch="sm_90", **options):
     """name -> launch, of every kernel."""
     found = {}
-    for op, call in (calls if made is None else made)(*arguments, **options):
+    for op, call in calls(*arguments, **options):
         _launch.TICKETS_ORDER_STORES = ARCHS[arch].backend == "cuda"
         for launch in recorded(call):
             stage = launch[2].get("STAGE")
@@ -398,7 +404,7 @@ def specialisations(target):
 def unusual():
     """A row for each kernel of unusual calls."""
     for spaces in (("logits", "probs"), ("probs", "logits")):
-        for name, launch in kernels(*spaces, made=unusual_calls).items():
+        for name, launch in kernels(*spaces, calls=unusual_calls).items():
             yield row(name, launch, torch.bfloat16, " beside ".join(spaces), "sm_90")[1]
 
 

@@ -84,8 +84,8 @@ def varied(arguments, generator):
     def other(name, x):
         if name in _launch.SIZES and generator.random() < 0.5:
             return generator.choice((1, 32, 33))
-        if name == _launch.EDITS:
-            return type(x)(*(other("", part) for part in x))
+        if isinstance(x, tuple):
+            return type(x)(*map(other, x._fields, x))
         if not isinstance(x, torch.Tensor) or generator.random() < 0.5:
             return x
         like = (torch.float32, torch.bfloat16) if x.is_floating_point() else (torch.int32, torch.int64)

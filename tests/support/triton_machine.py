@@ -39,7 +39,7 @@ from triton.runtime.interpreter import TensorHandle
 from specdec_kernels import triton_kernels
 from tests.support.triton_device import interpreted_language
 
-ROWS = ("target", "draft", "draft_map")
+ROWS = ("target", "draft", "draft_map", "map", "rows", "edits")
 TILE = 128
 ANYWHERE = -1
 WORDS = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32}
@@ -289,12 +289,21 @@ def spans_of(values):
     return [(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for storage in storages]
 
 
+def only_read(arguments):
+    """Those of named arguments, and of what is in tuples, that kernels only read."""
+    for name, x in arguments:
+        if hasattr(x, "_fields") and name != "edits":
+            yield from only_read(zip(x._fields, x, strict=True))
+        elif name in ROWS:
+            yield x
+
+
 def launcher(seed, clocks):
     order = random.Random(seed)
 
     def launch(kernel, grid, num_warps, arguments):
         grid = (*grid, 1, 1)[:3]
-        read = [arguments.get(name) for name in ROWS] + list(arguments.get(_launch.EDITS, ()))
+        read = list(only_read(arguments.items()))
         fixed = {name for name, kind in kernel.fn.__annotations__.items() if kind is tl.constexpr}
         given = {name: x if name in fixed else interpreter._implicit_cvt(x) for name, x in arguments.items()}
         written = None if "caches" in arguments else spans_of(arguments)  # caches are addresses, of any size

@@ -3,23 +3,37 @@
 import re
 
 # What the last program of a row reads of the others; ``figures``, ``items`` and the like are parts of the workspace.
-WORKSPACE = ("counters", "figures", "items", "partials", "scratch")
+WORKSPACE = ("counters", "figures", "items", "keys", "partials", "records", "scratch")
 TICKET, BARRIER = "tt.atomic_rmw add, acq_rel", re.compile(r"\b(ttg|gpu)\.barrier\b")
-MOVES = re.compile(r"%([\w#]+) = (?:tt\.(?:addptr|bitcast|splat|broadcast|expand_dims)|ttg\.convert_layout) %([\w#]+)")
-LOADS, MAKES = re.compile(r"= tt\.load %([\w#]+)"), re.compile(r"\s*%([\w#]+) = ")
+MOVES = re.compile(
+    r"%([\w.#]+) = (?:tt\.(?:addptr|bitcast|splat|broadcast|expand_dims)|ttg\.convert_layout) %([\w.#]+)"
+)
+LOADS, MAKES = re.compile(r"= tt\.load %([\w.#]+)"), re.compile(r"\s*%([\w.#]+) = ")
 SPEAKS = re.compile(r"\b(tt\.(load|store|atomic_\w+)|scf\.\w+|cf\.\w+)\b")  # touches memory, or goes elsewhere
 
 
 def faults(program, target):
     """What is wrong in a compiled kernel, in words; and how many tickets it has."""
-    found, count = of_ttgir(program.asm["ttgir"], target.backend)
+    found, count = of_ttgir(program.asm["ttgir"], target.backend, [*names_of(program.src.signature)])
     text = program.asm["amdgcn" if target.backend == "hip" else "ptx"]
     if target.backend != "hip":
         return found + of_ptx(text, count), count
     return found + (of_amdgcn(text) if count else []), count  # other additions look like tickets
 
 
-def of_ttgir(text, backend):
+def names_of(signature):
+    """The names of what a kernel gets, one by one: of arguments, and of fields of tuples. Constants are left out."""
+    items = signature.items() if isinstance(signature, dict) else zip(signature._fields, signature, strict=True)
+    for name, kind in items:
+        if hasattr(kind, "_fields"):
+            yield from names_of(kind)
+        elif isinstance(kind, tuple):
+            yield from (name for part in kind if part != "constexpr")
+        elif kind != "constexpr":
+            yield name
+
+
+def of_ttgir(text, backend, names):
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     tickets = [i for i, line in enumerate(lines) if TICKET in line]
     found = [f"scope: {line.strip()}" for line in lines if "tt.atomic_" in line and ", gpu, " not in line]
@@ -28,7 +42,7 @@ def of_ttgir(text, backend):
         if not BARRIER.search(before):
             found.append(f"no barrier before a ticket, but {before.strip()}")
     if tickets:
-        for line, root in list(loads_of(lines))[tickets[0] :]:
+        for line, root in list(loads_of(lines, names))[tickets[0] :]:
             if root in WORKSPACE and "cacheModifier = cg" not in line:
                 found.append(f"a load that a cache may answer: {line.strip()}")
         # On gfx942 a barrier waits for no stores. One thread's are safe: it takes the ticket.
@@ -38,12 +52,16 @@ def of_ttgir(text, backend):
     return found, len(tickets)
 
 
-def loads_of(lines):
-    """Each line, and the argument of the kernel that it loads from, if any. Other regions may use a name again."""
+def loads_of(lines, names):
+    """Each line, and which of ``names`` of what the kernel gets it loads from, if any.
+
+    Other regions may use a name again.
+    """
     roots = {}
     for line in lines:
         if "tt.func public" in line:
-            roots = {name: name for name in re.findall(r"%(\w+): !tt\.ptr", line)}
+            given = re.findall(r"%([\w.]+): (!tt\.ptr)?", line)
+            roots = {own: name for (own, pointer), name in zip(given, names, strict=True) if pointer}
         load, made, move = LOADS.search(line), MAKES.match(line), MOVES.search(line)
         yield line, roots.get(load[1]) if load else None
         if made:
@@ -72,8 +90,9 @@ def unseen(program, target):
     if target.backend == "hip":
         stores = re.sub(r"(tt\.store .*: )(!tt\.ptr<f32>)", r"\1tensor<128x\2>", ttgir)
         planted["stores of all threads"] = stores
-    _, count = of_ttgir(ttgir, target.backend)
-    missed = [name for name, text in planted.items() if of_ttgir(text, target.backend) == ([], count)]
+    names = [*names_of(program.src.signature)]
+    _, count = of_ttgir(ttgir, target.backend, names)
+    missed = [name for name, text in planted.items() if of_ttgir(text, target.backend, names) == ([], count)]
     if target.backend == "hip" and not of_amdgcn(program.asm["amdgcn"].replace("buffer_wbl2 sc1", "s_nop 0")):
         missed.append("no write-back")
     if target.backend == "cuda" and not of_ptx(program.asm["ptx"].replace("acq_rel", "relaxed"), count):
