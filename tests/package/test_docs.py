@@ -103,6 +103,25 @@ def navigation():
     return [*pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])]
 
 
+def script(name):
+    """A module of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_of_figures_are_those_of_their_json():
+    """`python docs/_tables.py` writes them."""
+    tables, placed = script("_tables"), set()
+    for page in tables.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert tables.written(text) == text, f"{page.name}: python docs/_tables.py"
+        placed |= {place[2] for place in tables.PLACE.finditer(text)}
+        assert text.count("<!-- table: ") == len(tables.PLACE.findall(text)), f"{page.name}: a mark without its end"
+    assert placed == set(tables.TABLES)
+
+
 def test_registers_of_kernels_are_those_that_were_compiled():
     table = json.loads((ROOT / "bench" / "results" / "compiled" / "cuda.json").read_text())
     page = (ROOT / "docs" / "cuda.md").read_text(encoding="utf-8")
@@ -122,9 +141,7 @@ def test_registers_of_kernels_are_those_that_were_compiled():
 
 
 def test_navigation_names_every_page_and_no_other():
-    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "_site.py")
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
+    hooks = script("_site")
     assert all((ROOT / source).is_file() for source in hooks.ELSEWHERE.values())
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     assert sorted(navigation()) == sorted([*pages, *hooks.ELSEWHERE, *hooks.PACKAGES, hooks.PLACE])

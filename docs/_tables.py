@@ -1,0 +1,384 @@
+"""The tables of measured figures in these pages, made from their JSON: ``python docs/_tables.py`` writes them all.
+
+In a page a table stands between ``<!-- table: name -->`` and ``<!-- end -->``; here it is the function of that name.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+EPYC, H100 = "bench/results/amd-epyc-2-cores", "bench/results/nvidia-h100-80gb-hbm3"
+
+Table = list[Sequence[str]]
+TABLES: dict[str, Callable[[], Table]] = {}
+
+
+def table(function: Callable[[], Table]) -> Callable[[], Table]:
+    """A table by its name in the pages."""
+    TABLES[function.__name__.replace("_", "-")] = function
+    return function
+
+
+@functools.cache
+def data(path: str) -> Any:
+    """A committed JSON file."""
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+
+
+def figure(name: str) -> Any:
+    return data(f"docs/figures/{name}.json")
+
+
+def written(page: str) -> str:
+    """A page with all of its tables made anew."""
+    return PLACE.sub(lambda place: place[1] + markdown(TABLES[place[2]]()) + place[3], page)
+
+
+def markdown(rows: Table) -> str:
+    """The first row is the head."""
+    lines = [re.sub("  +", " ", "| " + " | ".join(row) + " |") for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def number(value: float) -> str:
+    """Two digits below ten, whole numbers from there on."""
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def spread(values: Sequence[float], text: Callable[[float], str] = number) -> str:
+    """The least and the most, or one where they read alike."""
+    least, most = text(min(values)), text(max(values))
+    return least if least == most else f"{least} to {most}"
+
+
+# Tokens a round, and what is accepted: docs/figures.
+
+
+def points(name: str, panel: str) -> dict[str, dict[int, tuple[float, float]]]:
+    """Simulated curves of a panel: by label and x the mean and its error."""
+    (part,) = (part for part in figure(name)["panels"] if part["title"] == panel)
+    drawn = [curve for curve in part["curves"] if curve["points"]]
+    return {
+        curve["label"]: {int(x): (y, error) for x, y, error in zip(curve["x"], curve["y"], curve["error"], strict=True)}
+        for curve in drawn
+    }
+
+
+def with_error(mean: float, error: float) -> str:
+    return f"{mean:.2f} ± {error:.2f}"
+
+
+@table
+def chains() -> Table:
+    curves, lengths = points("methods", "chains"), (1, 2, 4, 8, 16)
+    head = ["k", *map(str, lengths)]
+    return [head, *([rule, *(with_error(*by_k[k]) for k in lengths)] for rule, by_k in curves.items())]
+
+
+@table
+def trees() -> Table:
+    """Sizes of both shapes."""
+    shapes, sizes = [points("methods", f"{shape} trees") for shape in ("optimal", "SpecInfer")], (8, 16, 32)
+    rules = shapes[0]
+    head = ["drafted tokens", "best, 8", "16", "32", "SpecInfer, 8", "16", "32"]
+    return [head, *([rule, *(with_error(*shape[rule][k]) for shape in shapes for k in sizes)] for rule in rules)]
+
+
+@table
+def sampled() -> Table:
+    rows = {
+        "comparison: independent drafts": ("drawn with noise of its own", "Σ p q"),
+        "comparison: greedy drafts": ("the draft's likeliest token", "p(argmax q)"),
+        "race: shared noise": ("drawn with the target's noise: a race", "Σᵢ 1/Σⱼ max(pⱼ/pᵢ, qⱼ/qᵢ)"),
+        "rejection": ("decided by rejection, for comparison", "Σ min(p, q)"),
+    }
+    (panel,) = figure("sampled")["panels"]
+    lines = {
+        curve["label"]: dict(zip(curve["x"], curve["y"], strict=True))
+        for curve in panel["curves"]
+        if not curve["points"]
+    }
+    head = ["the draft is", "it is accepted with probability", "embedded pair, temperature 0.5", "1", "1.5"]
+    return [head, *([*said, *(f"{lines[name][at]:.2f}" for at in (0.5, 1.0, 1.5))] for name, said in rows.items())]
+
+
+@table
+def paths() -> Table:
+    shapes = {(2, 4): "2 chains of 4", (4, 4): "4 of 4", (8, 4): "8 of 4", (2, 8): "2 of 8", (4, 8): "4 of 8"}
+    (panel,) = (part for part in figure("paths")["panels"] if part["title"] == "temperature 1")
+
+    def row(label: str) -> dict[tuple[int, int], tuple[float, float, float]]:
+        """By chains and length: drafts that are read, tokens a round, half of the interval."""
+        lines = [curve for curve in panel["curves"] if curve["points"] and curve["label"] == label]
+        return {
+            (2**at, length): (line["x"][at], line["y"][at], line["error"][at])
+            for length, line in zip((4, 8), lines, strict=True)
+            for at in range(len(line["x"]))
+        }
+
+    def rule(label: str) -> list[str]:
+        return [with_error(*row(label)[shape][1:]) for shape in shapes]
+
+    def over(kind: str) -> list[str]:
+        less = figure("paths")["over_traversal"][kind]
+        return [with_error(*less[f"{chains} chains of {length}"]) for chains, length in shapes]
+
+    return [
+        ["temperature 1, but where said", *shapes.values()],
+        ["drafts that are read", *(f"{row('paths')[shape][0]:.1f}" for shape in shapes)],
+        ["traversal, with replacement", *rule("traversal, with replacement")],
+        ["greedy multi-path", *rule("greedy multi-path")],
+        ["`paths`", *rule("paths")],
+        ["`paths` less traversal, with replacement", *over("temperature 1")],
+        ["`paths` less traversal, temperature 0.6", *over("temperature 0.6")],
+        ["`paths` less traversal, top-p 0.9", *over("temperature 1, top-p 0.9")],
+        ["traversal, without, of n · k drafts", *rule("traversal, without")],
+    ]
+
+
+@table
+def optimum() -> Table:
+    rows = {
+        "optimum": "the optimum",
+        "paths": "`paths`",
+        "exact order of p/q": "its rule in the exact order of p/q",
+        "rejection, traversal": "traversal or rejection, draft by draft",
+        "greedy multi-path": "greedy multi-path: the best of all drafts",
+    }
+    (panel,) = (part for part in figure("optimum")["panels"] if part["title"] == "one place of the embedded pair")
+    lines = {curve["label"]: dict(zip(curve["x"], curve["y"], strict=True)) for curve in panel["curves"]}
+    return [
+        ["n", "1", "2", "4", "8"],
+        *([said, *(f"{lines[name][n]:.3f}" for n in (1, 2, 4, 8))] for name, said in rows.items()),
+    ]
+
+
+@table
+def optimum_small() -> Table:
+    laws = {
+        "2 chains of 2, 6 tokens": "2 chains of 2, V = 6", "3 chains of 2, 4 tokens": "3 of 2, V = 4",
+        "4 chains of 2, 3 tokens": "4 of 2, V = 3", "2 chains of 3, 3 tokens": "2 of 3, V = 3",
+    }  # fmt: skip
+    rows = {
+        "block, one chain": "",
+        "greedy multi-path": "",
+        "traversal": "",
+        "paths": "`paths`",
+        "optimum": "the optimum",
+    }
+    means = figure("optimum")["small_laws"]
+    return [
+        ["", *laws.values()],
+        *([said or rule, *(f"{means[law][rule]:.3f}" for law in laws)] for rule, said in rows.items()),
+    ]
+
+
+# Times on a CPU: bench/results.
+
+
+def records(file: str, op: str, **case: Any) -> dict[str, list[dict[str, Any]]]:
+    """The records of an op in such a case, by contender."""
+    by_contender: dict[str, list[dict[str, Any]]] = {}
+    for record in data(f"{EPYC}/{file}.json")["records"]:
+        if record["op"] == op and all(record["case"].get(key) == value for key, value in case.items()):
+            by_contender.setdefault(record["contender"], []).append(record)
+    return by_contender
+
+
+def times(parts: list[dict[str, Any]]) -> str:
+    """Microseconds."""
+    return spread([1e6 * record["median"] for record in parts], micro)
+
+
+def micro(value: float) -> str:
+    """Three digits at most, but whole from ten on."""
+    return f"{value:.1f}" if value < 10 else f"{round(value, -1 if value >= 1000 else 0):,.0f}"
+
+
+def ratios(parts: list[dict[str, Any]]) -> str:
+    return spread([record["ratio"] for record in parts]) + " ×"
+
+
+def peers(method: str, **case: Any) -> dict[str, list[dict[str, Any]]]:
+    return records("cpu", "verify_chain", sweep="peers", method=method, **case)
+
+
+@table
+def cpu() -> Table:
+    def row(said: str, by_contender: dict[str, list[dict[str, Any]]], **told: str) -> list[str]:
+        """`told` is the text of each peer, with {} for how many times as long it takes."""
+        others = [text.format(ratios(by_contender[peer.replace("_", " ")])) for peer, text in told.items()]
+        return [said, times(by_contender["specdec"]), "; ".join(others)]
+
+    chain = {"acceptance": 0.7}
+    draws = records("cpu", "race_sample", sweep="peers", threads=1)
+    draws = {name.replace("+", " ").replace(".", " "): parts for name, parts in draws.items()}
+    topk = {name.replace(".", " "): parts for name, parts in records("cpu", "race_topk", k=4).items()}
+    walked = [records("cpu", "verify_tree", method=method) for method in ("rejection", "traversal", "race")]
+    walked = [{name.split(",")[0].replace(".", " "): parts for name, parts in walk.items()} for walk in walked]
+    hosts = records("cpu", "host_cost")["specdec"]
+    hosts = [
+        part
+        for part in hosts
+        if part["case"]["call"] in ("race_sample", "verify_chain(race)", "verify_chain(rejection)")
+    ]
+    return [
+        ["", "µs", "peers, on the same rows"],
+        row("`race_sample`, a row", draws, torch_argmax="`torch.argmax` {} as long",
+            softmax_multinomial="`softmax` + `multinomial` {}"),
+        row("`race_topk`, a row, k = 4", topk, torch_topk="`torch.topk` {}"),
+        row("`verify_chain`, `rejection`, K = 5, acceptance 0.7", peers("rejection", **chain),
+            transformers="transformers' speculative sampling {}"),
+        row("`verify_chain`, `block`, K = 5, acceptance 0.7", peers("block", **chain), transformers="the same {}"),
+        row("`verify_chain`, `race`, K = 5, acceptance 0.7", peers("race", **chain), transformers="the same {}"),
+        row("`verify_tree`, `rejection`, 15 nodes", walked[0], torch_argmax="`torch.argmax` of all its rows {}"),
+        row("`verify_tree`, `traversal`, 15 nodes", walked[1], torch_argmax="the same {}"),
+        row("`verify_tree`, `race`, 15 nodes", walked[2], torch_argmax="the same {}"),
+        row("`overlap`, a pair of rows", records("cpu", "overlap", gradients=None), torch="the same in torch {}"),
+        row("`overlap` and its gradient", records("cpu", "overlap", gradients=True), torch="autograd of the same {}"),
+        row("`residual`, a pair of rows", records("cpu", "residual"), torch="the same in torch {}"),
+        row("`tree_mask`, 16 requests, 64 nodes, prefix 1,024", records("cpu", "tree_mask"),
+            torch="the same in torch {}"),
+        row("`compact_kv`, 4 requests, 32 tensors, path of 5", records("cpu", "compact_kv"),
+            torch="the same in torch {}"),
+        ["a call with next to nothing to do (below)", times(hosts), ""],
+    ]  # fmt: skip
+
+
+@table
+def filter_goals() -> Table:
+    said = {
+        "top_k 50, with top_p or without: share of unfiltered, normal and Zipf rows":
+            "`top_k` 50, with `top_p` or without, normal and Zipf rows",
+        "top_k 50, with top_p or without, min_p: share of unfiltered, any row": "the same and `min_p`, any row",
+    }  # fmt: skip
+    goals = {goal["goal"]: goal for goal in data(f"{EPYC}/cpu.json")["goals"]}
+    rows = [[text, f"{goals[name]['bound']}", f"{goals[name]['measured']:.2f} at most"] for name, text in said.items()]
+    return [["goal", "share", "measured"], *rows]
+
+
+@table
+def time_of_a_call() -> Table:
+    shares = (0, 0.7, 1)
+    rows = [
+        [f"`{rule}`", *(times(peers(rule, acceptance=share)["specdec"]) for share in shares)]
+        for rule in ("rejection", "block", "race")
+    ]
+    theirs = [
+        times(
+            [part for rule in ("rejection", "block", "race") for part in peers(rule, acceptance=share)["transformers"]]
+        )
+        for share in shares
+    ]
+    return [["acceptance of a draft", *map(str, shares)], *rows, ["transformers' speculative sampling", *theirs]]
+
+
+@table
+def paths_cost() -> Table:
+    calls = records("cpu", "paths")
+    over = {part["case"]["kind"]: 1 / part["ratio"] for part in calls["traversal"]}
+    return [
+        ["verification of four chains of five, V = 128,256, one thread", "×"],
+        ["`paths` over `traversal` of that tree",
+         f"{over['normal']:.1f} (normal), {over['realistic']:.1f} (peaked logits)"],
+        ["transformers' speculative sampling of each chain, over `paths`",
+         spread([part["ratio"] for part in calls["transformers, each chain"]])],
+    ]  # fmt: skip
+
+
+@table
+def batches() -> Table:
+    """The share is what a call reads a second, of what a plain sum does."""
+    parts = data(f"{EPYC}/batches.json")["records"]
+    (roof,) = (part["bytes"] / part["median"] for part in parts if part["contender"] == "torch.sum")
+    rows: dict[str, list[str]] = {}
+    for part in parts:
+        if part["contender"] == "specdec":
+            share = part["bytes"] / part["median"] / roof
+            rows.setdefault(part["case"]["call"], []).extend([f"{1e3 * part['median']:.2f}", f"{100 * share:.0f}"])
+    return [
+        ["", "float32, ms", "%", "bfloat16, ms", "%", "float16, ms", "%"],
+        *([call, *row] for call, row in rows.items()),
+    ]
+
+
+@table
+def busy() -> Table:
+    columns: dict[str, dict[int, str]] = {}
+    for part in data(f"{EPYC}/busy.json")["records"]:
+        name = f"{part['call']}, {part['threads']} thread{'s' if part['threads'] > 1 else ''}"
+        columns.setdefault(name, {})[part["rivals"]] = f"{part['mean']:,.0f}"
+    rivals = sorted({count for column in columns.values() for count in column})
+    return [
+        ["rivals a core", *columns],
+        *([str(count), *(column[count] for column in columns.values())] for count in rivals),
+    ]
+
+
+# Times on an H100: gpu.json.
+
+
+def gpu(op: str, contender: str, sweep: str, batch: int) -> str:
+    """Microseconds."""
+    (record,) = (
+        record
+        for record in data(f"{H100}/gpu.json")["records"]
+        if (record["op"], record["contender"]) == (op, contender)
+        and (record["case"]["sweep"], record["case"]["B"], record["case"]["V"]) == (sweep, batch, 128256)
+    )
+    value = 1e6 * record["median"]
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+@table
+def h100() -> Table:
+    sizes = (1, 8, 64, 256)
+    predicted = {
+        (part["op"], part["B"]): f"{part['predicted_us']:g}" for part in data(f"{H100}/gpu.json")["predictions"]
+    }
+    peer = {"race_sample": ("vllm gumbel", "vLLM's Gumbel kernel"),
+            "race": ("vllm gumbel", "vLLM's Gumbel kernel on all rows"),
+            "rejection": ("vllm v2", "vLLM's second runner, four kernels")}  # fmt: skip
+    rows: Table = [["", *(f"B = {size}" if size == 1 else str(size) for size in sizes)]]
+    for op, (contender, said) in peer.items():
+        rows += [
+            [f"`{op}`: predicted" if op == "race_sample" else f"`verify_chain({op})`: predicted",
+             *(predicted.get((op, size), "") for size in sizes)],
+            ["ours", *(f"**{gpu(op, 'specdec', 'B', size)}**" for size in sizes)],
+            ["ours, Triton", *(gpu(op, "specdec triton", "B", size) for size in sizes)],
+            [said, *(gpu(op, contender, "B", size) for size in sizes)],
+            ["rows alone, as a plain read takes them", *(gpu(op, "read roof", "B", size) for size in sizes)],
+        ]  # fmt: skip
+    return rows
+
+
+@table
+def h100_behind() -> Table:
+    rows = {"race_sample": ("`race_sample`", "vllm gumbel"), "race": ("`race`", "vllm gumbel"),
+            "serving race": ("`race`, in the serving form", "vllm gumbel"), "rejection": ("`rejection`", "vllm v2"),
+            "serving rejection": ("`rejection`, in the serving form", "vllm v2")}  # fmt: skip
+    return [["", "ours", "ours, Triton", "vLLM"], *(
+        [said, *("; ".join(gpu(op, contender, "behind a product", size) for size in (1, 64))
+                 for contender in ("specdec", "specdec triton", peer))]
+        for op, (said, peer) in rows.items())]  # fmt: skip
+
+
+def main() -> None:
+    """Write the tables of all pages."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if written(text) != text:
+            page.write_text(written(text), encoding="utf-8")
+            print(page.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
