@@ -6,6 +6,7 @@ name has its page as soon as it is in ``__all__``.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,6 +130,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = site_path((here / name).resolve())
         if target is None:
             return text
+        target = posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".")
         shown = f"{image}[{text}]({target}{mark}{anchor})"
         return f"[{shown}]({target})" if image else shown  # a click shows a figure in its full size
 
@@ -138,6 +140,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = wanted.pop(match[1], None)
         if path is None:
             return match[0]
-        return f"[{match[0]}]({path})" if path.endswith(".md") else f"[{match[0]}][{path}]"
+        if not path.endswith(".md"):
+            return f"[{match[0]}][{path}]"
+        return f"[{match[0]}]({posixpath.relpath(path, posixpath.dirname(page.file.src_uri) or '.')})"
 
     return _CODE.sub(mention, _LINK.sub(link, markdown))

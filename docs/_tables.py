@@ -323,6 +323,27 @@ def busy() -> Table:
     ]
 
 
+@table
+def adapters() -> Table:
+    ours, bare = (records("cpu", "adapter")[contender] for contender in ("specdec", "bare op"))
+    calls = [[f"`{part['case']['call']}`", times([part]), times([op])] for part, op in zip(ours, bare, strict=True)]
+    return [["call", "adapter", "bare op"], *calls]
+
+
+@table
+def assisted() -> Table:
+    """Tokens a second of a text in a decoding loop."""
+    said = {
+        "transformers": ("transformers'", "its own"),
+        "specdec": ("transformers'", "ours, by `install()`"),
+        "our loop, rejection": ("ours", "rejection"),
+        "our loop, race": ("ours", "race"),
+    }
+    parts = records("cpu", "assisted generation")
+    rates = {name: part["case"]["new"] / part["median"] for name, (part,) in parts.items()}
+    return [["loop", "verification", "tokens/s"], *([*text, f"{rates[name]:.0f}"] for name, text in said.items())]
+
+
 # Times on an H100: gpu.json.
 
 

@@ -2,5 +2,5 @@
 
 One module an engine, imported by name (``from specdec_kernels.engines import flashinfer``). A module imports its engine
 when a function needs it, and importing a module changes nothing in the engine. ``install()`` puts the functions where
-the engine looks for its own, ``uninstall()`` takes them away again. docs/engines.md says what changes.
+the engine looks for its own, ``uninstall()`` takes them away again. docs/engines says what changes.
 """

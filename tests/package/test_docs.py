@@ -22,7 +22,7 @@ ENGINES = (
     | dict.fromkeys(("_vllm", "_vllm_v1"), "vllm")
     | dict.fromkeys(("_sglang", "_sglang_penalties"), "sglang")
 )
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("name", specdec_kernels.__all__)
@@ -64,7 +64,7 @@ def test_docstring_examples_of_the_triton_kernels_run():
         assert doctest.testmod(importlib.import_module(name)).failed == 0, name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_in_documents_run(page):
     """All ``python`` blocks of a page, in order, in one namespace."""
     namespace = {}
@@ -74,7 +74,7 @@ def test_examples_in_documents_run(page):
         exec(compile("\n" * line + match[1], str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_named_files_exist(page):
     text = page.read_text(encoding="utf-8")
     links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
