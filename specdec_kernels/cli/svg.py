@@ -23,7 +23,7 @@ LEGEND = ("accepted", "rejected", "replaced", "bonus")
 
 
 class Box(NamedTuple):
-    """A token: its text, its kind, and the index of the box that it follows, -1 for the first."""
+    """A token: its text, its kind, and the index of the box that it follows, -1 for one that begins the round."""
 
     text: str
     kind: str
@@ -61,7 +61,7 @@ def picture(generations: Sequence[Generation], text_of: Callable[[int], str]) ->
 
 
 def boxes_of(entry: Round, text_of: Callable[[int], str]) -> list[Box]:
-    """The boxes of a round, parents first. What a chain drafted and did not use is known by its number only."""
+    """The boxes of a round, parents first. Of a chain, rejected drafts are a row of their own below the replacement."""
     last = entry.pieces[-1][0]
     if entry.tree is None:
         kinds = ["accepted"] * min(entry.accepted, len(entry.tokens))
@@ -69,8 +69,9 @@ def boxes_of(entry: Round, text_of: Callable[[int], str]) -> list[Box]:
         chain = [
             Box(text_of(token), kind, at - 1) for at, (token, kind) in enumerate(zip(entry.tokens, kinds, strict=True))
         ]
-        rejected = entry.drafted - entry.accepted if len(entry.tokens) > entry.accepted else 0
-        return chain + [Box("", "rejected", len(chain) + at - 1) for at in range(rejected)]
+        rejected = (entry.chain or [])[entry.accepted :] if len(entry.tokens) > entry.accepted else []
+        after = [entry.accepted - 1, *range(len(chain), len(chain) + len(rejected))]
+        return chain + [Box(text_of(token), "rejected", at) for token, at in zip(rejected, after, strict=False)]
     shape, tokens, path = entry.tree.shape, entry.tree.tokens, entry.tree.path
     place, found = {}, []
     for node, parent in enumerate(shape.parents):
@@ -85,10 +86,9 @@ def boxes_of(entry: Round, text_of: Callable[[int], str]) -> list[Box]:
 
 def boxes(tree: Sequence[Box], x: int) -> tuple[list[str], int, int]:
     """The drawing of a round's boxes from x on, where it ends, and how high it is."""
-    below: list[list[int]] = [[] for _ in tree]
+    below: dict[int, list[int]] = {index: [] for index in range(-1, len(tree))}
     for index, entry in enumerate(tree):
-        if entry.parent >= 0:
-            below[entry.parent].append(index)
+        below[entry.parent].append(index)
     column = [0] * len(tree)
     for index, entry in enumerate(tree):
         column[index] = column[entry.parent] + 1 if entry.parent >= 0 else 0
@@ -97,17 +97,16 @@ def boxes(tree: Sequence[Box], x: int) -> tuple[list[str], int, int]:
         wide[column[index]] = max(wide[column[index]], width(entry.text))
     left = [x + sum(wide[:at]) + GAP * at for at in range(len(wide) + 1)]
     row, rows = [0] * len(tree), 0
-    waiting = [0]
+    waiting = below[-1][::-1]
     while waiting:  # depth first: a box lies beside its first child, each further child begins a row
         index = waiting.pop()
-        if index != 0:
-            parent = tree[index].parent
-            first = below[parent][0] == index
-            rows += not first
-            row[index] = row[parent] if first else rows
+        parent = tree[index].parent
+        first = below[parent][0] == index
+        rows += not first
+        row[index] = rows if not first or parent < 0 else row[parent]
         waiting += reversed(below[index])
-    order = sorted(range(1, len(tree)), key=lambda index: tree[index].kind != "rejected")  # colours above grey
-    drawn = [edge(tree, column, row, left, index) for index in order]
+    order = sorted(range(len(tree)), key=lambda index: tree[index].kind != "rejected")  # colours above grey
+    drawn = [edge(tree, column, row, left, index) for index in order if tree[index].parent >= 0]
     drawn += [box(left[column[at]], row[at] * ROW, entry.text, entry.kind) for at, entry in enumerate(tree)]
     return drawn, left[-1] - GAP, rows * ROW + HEIGHT
 

@@ -47,14 +47,15 @@ class ChainRounds:
         logits = self.reader.read(text, [end + slots for end in length], rows=slots + 1)
         watch.lap("target")
         tokens, accepted, status = self.verify(proposed, logits, draft_prob, noise, sampling, record)
-        drafted, written = (drafts >= 0).sum(1).tolist(), tokens.tolist()
+        chains, written = [[token for token in row if token >= 0] for row in drafts.tolist()], tokens.tolist()
+        drafted = [len(chain) for chain in chains]
         watch.lap("verify")
         # The last token emitted is not cached yet: the target has not read it.
         self.committed = [end + count for end, count in zip(length, accepted, strict=True)]
         self.length, self.seen, self.tokens, self.record = length, (proposed, logits, sampling), tokens, record
         pairs = list(zip(accepted, drafted, strict=True))
         emitted = [row[: count + 1] for row, count in zip(written, accepted, strict=True)]
-        return Outcome(emitted, drafted, accepted, [a == d for a, d in pairs], status, [None] * len(length))
+        return Outcome(emitted, drafted, accepted, [a == d for a, d in pairs], status, [None] * len(length), chains)
 
     def laws_of(self, row: int) -> Iterator[Law]:
         proposed, logits, _ = self.seen

@@ -170,7 +170,8 @@ def run(
 
         ended = []
         for row, (request, emitted) in enumerate(zip(requests, outcome.tokens, strict=True)):
-            figures = dict(seconds=watch.seconds, status=outcome.status[row], tree=outcome.trees[row])
+            figures = dict(seconds=watch.seconds, status=outcome.status[row])
+            figures |= dict(tree=outcome.trees[row], chain=outcome.chains[row])
             drafted, accepted, complete = outcome.drafted[row], outcome.accepted[row], outcome.complete[row]
             ended.append(request.commit(emitted, drafted, accepted, complete, found[row], **figures))
             text[row, length[row] : length[row] + len(emitted)] = torch.tensor(

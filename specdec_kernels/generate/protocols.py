@@ -90,6 +90,7 @@ class Outcome(NamedTuple):
     complete: list[bool]
     status: list[int]  # the verifier's
     trees: Sequence[VerifiedTree | None]  # the trees, None with chains
+    chains: Sequence[list[int] | None]  # the chains' draft tokens, None with trees
 
 
 class Emitted(NamedTuple):

@@ -90,6 +90,8 @@ class Round:
         The tree that was drafted, None with chains.
     logprobs : list of TokenLogprobs or None
         One for each of `tokens`, if they were asked for.
+    chain : list of int or None
+        The chain that was drafted, `drafted` tokens, None with trees.
     """
 
     request: int
@@ -102,6 +104,7 @@ class Round:
     status: int = 0
     tree: VerifiedTree | None = None
     logprobs: list[TokenLogprobs] | None = None
+    chain: list[int] | None = None
 
     @property
     def tested(self) -> int:

@@ -82,7 +82,7 @@ class TreeRounds:
         return Outcome(
             [row[: count + 1] for row, count in zip(tokens, accepted, strict=True)],
             [entry.drafted for entry in self.trees], accepted, [entry.offers()[-1][0] == 0 for entry in self.trees],
-            verdict.status.tolist(), self.trees,
+            verdict.status.tolist(), self.trees, [None] * len(self.trees),
         )  # fmt: skip
 
     def laws_of(self, row: int) -> Iterator[Law]:
