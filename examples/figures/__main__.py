@@ -28,7 +28,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
                         help=f"what to draw: {', '.join(NAMES)} (default: all)")  # fmt: skip
     parser.add_argument("--out", type=options.folder, default="docs/figures", help="folder (default: docs/figures)")
     parser.add_argument("--runs", type=options.whole(100), default=5000, help="simulated runs a point (default: 5000)")
-    parser.add_argument("--no-png", action="store_true", help="write the JSON only, which needs no matplotlib")
+    parser.add_argument("--no-svg", action="store_true", help="write the JSON only, which needs no matplotlib")
+    parser.add_argument("--redraw", action="store_true", help="draw the JSON that the folder has, and simulate nothing")
     played = parser.add_argument_group("trees, methods: tokens a round by number of drafted tokens")
     played.add_argument("--target", default=PAIR[0], help="model directory (default: the embedded target)")
     played.add_argument("--draft", default=PAIR[1], help="model directory (default: the embedded draft)")
@@ -41,13 +42,17 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     """Make the figures."""
     args = parsed(arguments)
-    if not args.no_png:
+    if not args.no_svg:
         importlib.import_module("matplotlib")
+    if args.redraw:
+        for path in [args.out / f"{name}.json" for name in args.names] or sorted(args.out.glob("*.json")):
+            drawing.draw(json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".svg"))
+        return
     for name in args.names or NAMES:
         figure = figure_of_a_pair(name, args) if name in PLAYED else FIGURES[name](args.runs)
         (args.out / f"{name}.json").write_text(json.dumps(figure, indent=1) + "\n")
-        if not args.no_png:
-            drawing.draw(figure, args.out / f"{name}.png")
+        if not args.no_svg:
+            drawing.draw(figure, args.out / f"{name}.svg")
         print(args.out / f"{name}.json")
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 LENGTHS, SIZES = (1, 2, 4, 8, 16), (8, 16, 32)
 TURNS = 12  # texts a prompt, each with a seed of its own
 ACCEPTANCE = (0.78, 0.09, 0.03, 0.02)  # of the embedded pair by child index, about: docs/figures/trees.json
-METHODS = {"rejection": "C0", "race": "C1", "block": "C2", "traversal": "C3"}
 Z = 1.96  # of a 95 % interval
 
 
@@ -34,8 +33,8 @@ def figure(
             texts = [play(target, draft, method, shape, tokens, turns) for shape in shapes.values()]
             y, error = np.transpose([tokens_a_round(rounds) for rounds in texts])
             curves += [
-                curve(method, list(shapes), y, colour=METHODS[method]),
-                curve(method, list(shapes), y, error=error, points=True, colour=METHODS[method]),
+                curve(method, list(shapes), y),
+                curve(method, list(shapes), y, error=error, points=True),
             ]
         return panel(title, x, "tokens a round", *curves)
 

@@ -39,8 +39,8 @@ def figure(target: LanguageModel, draft: LanguageModel, tokens: int, sizes: Sequ
             *(tokens_by_size(target, draft, method, accepted[method][0], tokens, sizes) for method in METHODS),
             panel(
                 "acceptance by child", "child index", "accepted, given its node was reached",
-                *(curve(method, range(CHILDREN), rate, error=error, points=True, colour=f"C{index}")
-                  for index, (method, (rate, error)) in enumerate(accepted.items())),
+                *(curve(method, range(CHILDREN), rate, error=error, points=True)
+                  for method, (rate, error) in accepted.items()),
             ),
         ],
     )  # fmt: skip
@@ -69,12 +69,12 @@ def tokens_by_size(
     """Tokens a round of every shape: by the measured acceptance, as played, and the bound on all shapes."""
     acceptance = np.sort(rates)[::-1]  # rare children would rise by their noise
     grid, lines, points = range(1, max(sizes) + 1), [], []
-    for index, (name, shape) in enumerate(SHAPES.items()):
+    for name, shape in SHAPES.items():
         expected = [shape(k, acceptance).expected_tokens(acceptance) for k in grid]
-        lines.append(curve(name, grid, expected, colour=f"C{index}"))
+        lines.append(curve(name, grid, expected))
         y, error = means(
             [len(entry.tree.path) for entry in play(target, draft, method, shape(k, acceptance), tokens)] for k in sizes
         )
-        points.append(curve(f"{name}, played", sizes, y, error=error, points=True, colour=f"C{index}"))
-    bound = curve("bound on every tree", grid, [theory.tree_bound(acceptance, k) for k in grid], colour="black")
+        points.append(curve(f"{name}, played", sizes, y, error=error, points=True))
+    bound = curve("bound on every tree", grid, [theory.tree_bound(acceptance, k) for k in grid])
     return panel(method, "drafted tokens k", "tokens a round", *lines, bound, *points)

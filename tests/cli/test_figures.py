@@ -1,4 +1,6 @@
+import html
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -6,13 +8,15 @@ import pytest
 import torch
 
 from examples.figures import curves as figures
-from examples.figures import methods
+from examples.figures import drawing, methods
 from examples.figures.__main__ import main
 from specdec_kernels import theory
 from specdec_kernels.generate import load_model
 from specdec_kernels.studies import simulate
 from tests.support.laws import assert_law, assert_rate
 from tests.theory.enumeration import P, Q, drafts_with_replacement
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 
 def lines_and_points(panel):
@@ -84,12 +88,33 @@ def test_one_token_of_several_drafts_has_the_targets_law():
     assert_rate(accepted, drafts_with_replacement(P, Q, 3)[0])
 
 
-def test_the_command_writes_json_and_png(tmp_path, capsys):
+def test_the_command_writes_json_and_svg_and_draws_again(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     main(["--out", str(tmp_path), "pareto", "--runs", "100"])
     assert capsys.readouterr().out.strip() == str(tmp_path / "pareto.json")
     assert json.loads((tmp_path / "pareto.json").read_text())["panels"]
-    assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "pareto.svg").read_bytes()
+    (tmp_path / "pareto.svg").unlink()
+    main(["--out", str(tmp_path), "--redraw"])
+    assert (tmp_path / "pareto.svg").read_bytes() == drawn
+
+
+def test_pictures_in_the_pages_are_of_their_json():
+    """`python -m examples.figures --redraw` draws them; what they say is looked at, for drawings differ by version."""
+    for path in sorted(FOLDER.glob("*.json")):
+        said = html.unescape(path.with_suffix(".svg").read_text(encoding="utf-8"))
+        figure = json.loads(path.read_text(encoding="utf-8"))
+        words = [figure["title"], *(part["title"] for part in figure["panels"])]
+        words += [curve["label"] for part in figure["panels"] for curve in part["curves"]]
+        assert not [word for word in words if word not in said], path.name
+
+
+def test_a_rule_has_one_colour_which_nothing_else_has():
+    panels = [part for path in FOLDER.glob("*.json") for part in json.loads(path.read_text())["panels"]]
+    seen = [(label, *look) for part in panels for label, look in drawing.looks(part["curves"]).items()]
+    rules = {(drawing.rule_of(label), colour) for label, colour, _ in seen if drawing.rule_of(label)}
+    assert len(rules) == len(drawing.RULES) == len(set(drawing.RULES.values()))
+    assert not {colour for label, colour, _ in seen if not drawing.rule_of(label)} & {colour for _, colour in rules}
 
 
 def test_an_unknown_figure_is_named(capsys):

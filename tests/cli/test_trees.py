@@ -66,4 +66,4 @@ def test_command_writes_its_figures(tmp_path, monkeypatch, figure):
     monkeypatch.setattr(trees, "figure", lambda *_: figure)
     main(["trees", "--out", str(tmp_path)])
     assert json.loads((tmp_path / "trees.json").read_text()) == figure
-    assert (tmp_path / "trees.png").stat().st_size > 10_000
+    assert (tmp_path / "trees.svg").stat().st_size > 10_000
