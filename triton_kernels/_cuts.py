@@ -361,8 +361,8 @@ def launch_pair(call, draft, scanned, index, edits, figures, stored, scratch, re
         (scanned[1], draft, call.draft_law, figures[2:], width - 1),
     ):
         if here:
-            if packing.cu_drafts is None:
-                count = min(count, own.shape[1]) if own is draft else count
+            if packing.cu_drafts is None and own is draft:
+                count = own.shape[1]
             sides.append(
                 Side(_arguments.rows_of(own, count), _arguments.law_of(law), call.draft_map if own is draft else None,
                 scratch, known)
