@@ -147,18 +147,21 @@ def probabilities(x, tokens, law, known):
 
 
 @triton.jit
-def log_probabilities(x, tokens, law, known):
-    """Their logarithms: -inf without weight, else finite, though a probability may be so small that it is 0."""
+def weighed(x, tokens, law, known):
+    """(probabilities; their logarithms: -inf without weight, else finite, also where a probability is too small)."""
     if law.inverse is None:
-        logs = _math.log_weight(_math.clean_probability(x))
+        p = _math.clean_probability(x)
+        logs = _math.log_weight(p)
     else:
         v = _math.scaled(x, law.inverse)
-        least = tl.maximum(_math.log_probability(v, known.top, known.log_sum), _math.LEAST_LOG_PROB)
-        logs = tl.where(v > -_math.INFINITY, least, -_math.INFINITY)
+        logs = tl.maximum(_math.log_probability(v, known.top, known.log_sum), _math.LEAST_LOG_PROB)
+        logs = tl.where(v > -_math.INFINITY, logs, -_math.INFINITY)
+        p = _math.exp_or_zero(logs)
     if law.greedy is not None:
-        argmax = tl.cast(known.top, tl.float32).to(tl.int32, bitcast=True)
-        logs = tl.where(law.greedy, tl.where(tokens == argmax, 0.0, -_math.INFINITY), logs)
-    return logs
+        certain = tokens == tl.cast(known.top, tl.float32).to(tl.int32, bitcast=True)
+        p = tl.where(law.greedy, certain.to(tl.float32), p)
+        logs = tl.where(law.greedy, tl.where(certain, 0.0, -_math.INFINITY), logs)
+    return p, logs
 
 
 @triton.jit

@@ -54,13 +54,12 @@ def overlap_kernel(
         start = tl.cast(tile, tl.int32) * TILE
         tokens = _rows.tile_tokens(start, TILE)
         x, y = _rows.load_tile(p_row, start, TILE), _rows.load_tokens(q_row, start, TILE)
-        p = _laws.probabilities(x, tokens, p_law, p_known)
-        q = _laws.probabilities(y, tokens, q_law, q_known)
+        p, log_p = _laws.weighed(x, tokens, p_law, p_known)
+        q, log_q = _laws.weighed(y, tokens, q_law, q_known)
+        # First, for few registers are left.
+        tl.store(sums + 4 * tile + 2, _math.sum_in_any_order(_math.entropy_term(p, log_p, log_q)))
         tl.store(sums + 4 * tile, _math.sum_in_any_order(tl.minimum(p, q)))
         tl.store(sums + 4 * tile + 1, _math.sum_in_any_order(tl.abs(p - q)))
-        log_p = _laws.log_probabilities(x, tokens, p_law, p_known)
-        log_q = _laws.log_probabilities(y, tokens, q_law, q_known)
-        tl.store(sums + 4 * tile + 2, _math.sum_in_any_order(_math.entropy_term(p, log_p, log_q)))
         tl.store(sums + 4 * tile + 3, _math.sum_in_any_order(_math.harmonic_term(p, q)))
         if figures.status is not None:
             row_status = _pairs.look(y, q_law, _pairs.look(x, p_law, row_status, 1), 2)
