@@ -5,6 +5,7 @@ takes denormal numbers, fake tensors met before. Every op, shard op, way to gene
 import contextlib
 import random
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling, sharded
+from specdec_kernels.engines import flashinfer, sglang, transformers, vllm, vllm_v1
+from specdec_kernels.engines.llamacpp import LlamaModel
 from specdec_kernels.generate import (
     Controller,
     FixedLength,
@@ -24,6 +27,10 @@ from specdec_kernels.generate import (
     TreeController,
     generate,
 )
+from tests.engines import llama_stand_in, mlx_stand_in, slot_adapters, test_flashinfer, test_sglang, test_vllm
+from tests.engines.slot_machine import NUMBERS, played, wishes
+from tests.engines.test_slot_machine import STREAMS, sglang_plugin, tables, v1, v2  # noqa: F401  fixtures
+from tests.generate.small import llama
 from tests.ops.test_filters import CALLS as FILTERED
 from tests.sharded import test_writes
 from tests.support.calls import every_call, unsupported
@@ -275,3 +282,121 @@ def test_the_generator(models, way, state):
         return [[entry.tokens, *([x.logprob for x in part.logprobs or ()] for part in entry.rounds)] for entry in found]
 
     assert_unchanged(written, {}, state)
+
+
+# ---- adapters ------------------------------------------------------------------------------------------------------
+
+CHAIN = test_flashinfer.drafted(8)  # draft laws, drafts, target laws
+LOGITS = torch.randn(6, 9, generator=torch.Generator().manual_seed(7))
+LAWS = LOGITS.softmax(-1)
+V2 = test_vllm.arguments([test_vllm.K + 1] * 4, range(4), test_vllm.drafted(4), [5] * 4)
+SLOTS = torch.arange(6)
+FUNCTIONS = {
+    "flashinfer, a chain": lambda: flashinfer.chain_speculative_sampling(*CHAIN),
+    "flashinfer, logits": lambda: flashinfer.sampling_from_logits(LOGITS),
+    "flashinfer, laws": lambda: flashinfer.sampling_from_probs(LAWS, seed=3, offset=1),
+    "flashinfer, min_p": lambda: flashinfer.min_p_sampling_from_probs(LAWS, 0.3),
+    "flashinfer, top_k and top_p": lambda: flashinfer.top_k_top_p_sampling_from_logits(LOGITS, 3, 0.95),
+    "flashinfer, laws made new": lambda: (
+        flashinfer.top_p_renorm_probs(LAWS, 0.7),
+        flashinfer.top_k_renorm_probs(LAWS, 3),
+        flashinfer.top_k_mask_logits(LOGITS, 3),
+    ),
+    "vLLM, V2": lambda: vllm.rejection_sample(**V2),
+    "vLLM, a draw": lambda: vllm.gumbel_sample(
+        LOGITS, SLOTS, torch.ones(6, dtype=torch.float32, device="cpu"), SLOTS, SLOTS, True, False
+    ),
+    "vLLM, V1": lambda: vllm_v1.rejection_sample(**V1),
+    "transformers": lambda: transformers.speculative_sampling(
+        CANDIDATES, LOGITS[None, :3], 3, LOGITS[None, 2:], last_assistant_token_is_eos=False
+    ),
+}
+V1 = {
+    "draft_token_ids": torch.tensor([1, 2, 3], dtype=torch.int32), "num_draft_tokens": [2, 0, 1], "max_spec_len": 2,
+    "cu_num_draft_tokens": torch.tensor([2, 2, 3], dtype=torch.int32), "draft_probs": LAWS[:3],
+    "target_logits": LOGITS[3:], "bonus_token_ids": torch.tensor([[4], [5], [6]]),
+    "sampling_metadata": SimpleNamespace(
+        all_greedy=False, all_random=False, temperature=torch.tensor([1.0, 0.0, 0.7]), generators={}
+    ),
+}  # fmt: skip
+CANDIDATES = torch.tensor([[0, 1, 2, 3]])
+
+
+@EVERY_STATE
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_engines(name, state):
+    assert_unchanged(FUNCTIONS[name], {}, state)
+
+
+@EVERY_STATE
+@pytest.mark.parametrize("draft", [None, "laws"])
+def test_trees_of_sglang(draft, state):
+    given = test_sglang.trees(5)
+    given["draft_probs"] = None if draft is None else given["target_probs"].roll(1, -1)
+    assert_unchanged(sglang.tree_speculative_sampling_target_only, given, state)
+    greedy = {name: given[name] for name in ("predicts", "accept_index", "accept_token_num", "candidates")}
+    greedy |= {name: x for name, x in given.items() if name.startswith("retrive")}
+    target = given["target_probs"].argmax(-1)
+    assert_unchanged(sglang.verify_tree_greedy, greedy | {"target_predict": target}, state)
+
+
+def of_v2(request):
+    request.getfixturevalue("v2")
+    return lambda: slot_adapters.VllmV2("rejection"), slot_adapters.VOCABULARY, NUMBERS
+
+
+def of_v1(request):
+    plugin = request.getfixturevalue("v1")
+    return lambda: slot_adapters.VllmV1(plugin, "rejection"), slot_adapters.VOCABULARY, NUMBERS
+
+
+def of_sglang(request):
+    plugin = request.getfixturevalue("sglang_plugin")
+    return lambda: slot_adapters.Sglang(plugin, "tree"), slot_adapters.VOCABULARY, NUMBERS
+
+
+def of_llamacpp(request):
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    monkeypatch.setitem(sys.modules, "llama_cpp", llama_stand_in.MODULE)
+    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._llamacpp", raising=False)
+    models = [LlamaModel(llama_stand_in.Llama(table)) for table in tables()]
+    return lambda: slot_adapters.Llama(models, "rejection", tree=TREE), 6, STREAMS
+
+
+def of_mlx(request):
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    for name, module in mlx_stand_in.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._mlx_lm", raising=False)
+    models = [mlx_stand_in.Model(table) for table in tables()]
+    numbers = [each for each in STREAMS if "repetition" not in each]
+    return lambda: slot_adapters.Mlx(models, "rejection"), 6, numbers
+
+
+def of_transformers(request):
+    models = [llama(7, seed=seed, spread=0.5).model for seed in (1, 2)]
+    how = {"temperature": 0.8, "top_k": 4, "repetition_penalty": 1.2}
+    return lambda: slot_adapters.Transformers(*models, "rejection", transformers.generate, **how), 7, ({},)
+
+
+PLUG_INS = {
+    "vLLM's V2 runner": of_v2,
+    "vLLM's V1 runner": of_v1,
+    "SGLang": of_sglang,
+    "llama.cpp": of_llamacpp,
+    "mlx-lm": of_mlx,
+    "transformers": of_transformers,
+}
+
+
+# The others, or their stand-ins, make tensors of their own on the default device.
+PLACED = ("llama.cpp", "mlx-lm")
+OF_PLUG_INS = [(name, state) for name in PLUG_INS for state in STATES if state != "meta" or name in PLACED]
+
+
+@pytest.mark.parametrize("name, state", OF_PLUG_INS)
+def test_plug_ins(request, name, state):
+    make, vocabulary, numbers = PLUG_INS[name](request)
+    asked = wishes(6, vocabulary, numbers)
+    engines = [make() for _ in range(3)]
+    assert_unchanged(lambda: played(engines.pop(), asked, 0)[0], {}, state)

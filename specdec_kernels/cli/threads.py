@@ -61,7 +61,7 @@ def forwards(models: Sequence[LanguageModel], threads: int) -> float:
     torch.set_num_threads(threads)
     begun = time.perf_counter()
     for model in models:
-        text = torch.arange(LENGTH, device=model.device)[None] % model.tokens_read
+        text = torch.arange(LENGTH, device=model.device, dtype=torch.int64)[None] % model.tokens_read
         with torch.no_grad():
             model.model(input_ids=text, use_cache=False)
     return time.perf_counter() - begun

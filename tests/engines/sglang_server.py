@@ -15,18 +15,18 @@ TREES = {"plain": None, "chain": DraftTree.chain(3), "tree": DraftTree.from_pare
 def model(text):
     """Logits after a text, of its last two tokens, which come again; multiples of 1/4, so that no sum is rounded."""
     generator = torch.Generator().manual_seed(100 * text[-1] + text[-2])
-    logits = (8 * torch.randn(VOCAB, generator=generator)).round() / 4
+    logits = (8 * torch.randn(VOCAB, generator=generator, dtype=torch.float32)).round() / 4
     logits[text[-2:]] += 2
     return logits
 
 
 def penalised(logits, output, of_request):
     """A row, by the definition."""
-    count = torch.bincount(torch.tensor(output, dtype=torch.int64), minlength=VOCAB)
-    x = logits - of_request.frequency_penalty * count - of_request.presence_penalty * (count > 0)
+    count = torch.bincount(torch.tensor(output, dtype=torch.int64), minlength=VOCAB).float()
+    x = logits - of_request.frequency_penalty * count - of_request.presence_penalty * (count > 0).float()
     if len(output) < of_request.min_new_tokens:
         x[list(of_request.stop_token_ids)] = -torch.inf
-    scale = torch.where(count > 0, of_request.repetition_penalty, 1.0)
+    scale = torch.where(count > 0, of_request.repetition_penalty, logits.new_ones(()))
     return torch.where(x < 0, x * scale, x / scale)
 
 
@@ -65,10 +65,11 @@ class Batch:
         top_k, top_p, min_p = ([getattr(law, name) for law in laws] for name in ("top_k", "top_p", "min_p"))
         given = info(
             len(laws), torch.tensor([req.seed for req in self.reqs]), acc_additive_penalties=added,
-            acc_scaling_penalties=scale, temperatures=torch.tensor([[law.temperature] for law in laws]),
+            acc_scaling_penalties=scale,
+            temperatures=torch.tensor([[law.temperature] for law in laws], dtype=torch.float32),
             top_ks=torch.tensor([number or 1 << 30 for number in top_k], dtype=torch.int32),
-            top_ps=torch.tensor(top_p), min_ps=torch.tensor(min_p), need_top_k_sampling=any(top_k),
-            need_top_p_sampling=min(top_p) < 1, need_min_p_sampling=max(min_p) > 0,
+            top_ps=torch.tensor(top_p, dtype=torch.float32), min_ps=torch.tensor(min_p, dtype=torch.float32),
+            need_top_k_sampling=any(top_k), need_top_p_sampling=min(top_p) < 1, need_min_p_sampling=max(min_p) > 0,
             is_all_greedy=all(number == 1 for number in top_k),
         )  # fmt: skip
         Registry.hook("copy_for_forward")(given, self.sampling_info)
@@ -158,7 +159,10 @@ class Server:
 
     def round(self, batch):
         parents, nodes, requests = self.tree.parents, len(self.tree.parents), len(batch.reqs)
-        candidates, logits = torch.empty(requests, nodes, dtype=torch.int64), torch.empty(requests, nodes, VOCAB)
+        candidates, logits = (
+            torch.empty(requests, nodes, dtype=torch.int64),
+            torch.empty(requests, nodes, VOCAB, dtype=torch.float32),
+        )
         for row, req in enumerate(batch.reqs):
             paths = [req.text]
             said = len(req.text) - len(req.origin_input_ids)

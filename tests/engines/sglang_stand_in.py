@@ -87,7 +87,7 @@ class Penalizer:
             self._is_prepared = True
 
     def start(self, batch, vocab):
-        return torch.full((batch, vocab), self.NEUTRAL)
+        return torch.full((batch, vocab), self.NEUTRAL, dtype=torch.float32)
 
     def tensors(self):
         return self.NUMBERS, self.MADE
@@ -127,7 +127,7 @@ class BatchedMinNewTokensPenalizer(Penalizer):
     DTYPE = torch.int32
 
     def start(self, batch, vocab):
-        self.stop_token_penalties = torch.zeros(batch, vocab)
+        self.stop_token_penalties = torch.zeros(batch, vocab, dtype=torch.float32)
         for row, req in enumerate(self.orchestrator.reqs()):
             self.stop_token_penalties[row, list(req.sampling_params.stop_token_ids)] = -torch.inf
         return torch.zeros(batch, 1, dtype=torch.int32)
@@ -168,7 +168,7 @@ class Orchestrator:
         """What a forward is given: (what is added, what is scaled by), None for what no request has."""
         if not self.is_required:
             return None, None
-        added = torch.zeros(len(self.reqs()), self.vocab_size)
+        added = torch.zeros(len(self.reqs()), self.vocab_size, dtype=torch.float32)
         scale = self.penalizers[BatchedRepetitionPenalizer]
         for each in self.penalizers.values():
             if each.is_prepared() and each is not scale:
@@ -190,9 +190,10 @@ def request(frequency=0.0, presence=0.0, repetition=1.0, least=0, stop=(), promp
 def info(batch, seeds=None, **changed):
     """A SamplingBatchInfo."""
     given = dict(
-        temperatures=torch.ones(batch, 1), top_ks=torch.full((batch,), 1 << 30, dtype=torch.int32),
-        top_ps=torch.ones(batch), min_ps=torch.zeros(batch), is_all_greedy=False, need_top_k_sampling=False,
-        need_top_p_sampling=False, need_min_p_sampling=False, acc_additive_penalties=None, acc_scaling_penalties=None,
+        temperatures=torch.ones(batch, 1, dtype=torch.float32), top_ks=torch.full((batch,), 1 << 30, dtype=torch.int32),
+        top_ps=torch.ones(batch, dtype=torch.float32), min_ps=torch.zeros(batch, dtype=torch.float32),
+        is_all_greedy=False, need_top_k_sampling=False, need_top_p_sampling=False, need_min_p_sampling=False,
+        acc_additive_penalties=None, acc_scaling_penalties=None,
         logit_bias=None, sampling_seed=torch.arange(batch) if seeds is None else seeds, has_watermark_candidates=False,
         sampling_mask_batch_indices=None, has_custom_logit_processor=False,
     )  # fmt: skip

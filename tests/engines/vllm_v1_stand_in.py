@@ -30,7 +30,7 @@ def outputs():
 
 class MinPLogitsProcessor:
     def __init__(self, kinds):
-        self.min_p = torch.tensor([[kind.get("min_p", 0.0)] for kind in kinds])
+        self.min_p = torch.tensor([[kind.get("min_p", 0.0)] for kind in kinds], dtype=torch.float32)
         self.min_p_count = int((self.min_p > 0).sum())
 
 
@@ -55,7 +55,9 @@ def metadata_of(kinds, prompts, outputs, drafts, vocabulary, num_logprobs=None):
     prompts = [prompt + [vocabulary] * (width - len(prompt)) for prompt in prompts]
 
     def numbers(name, off):
-        return torch.tensor([kind.get(name, off) for kind in kinds])
+        return torch.tensor(
+            [kind.get(name, off) for kind in kinds], dtype=torch.float32 if isinstance(off, float) else None
+        )
 
     def has(*names):
         return any(name in kind for kind in kinds for name in names)
