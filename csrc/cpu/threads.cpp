@@ -1,15 +1,16 @@
 // The threads that help with calls. One word says whose a piece of work is and how many of its parts nobody has claimed:
 // who takes one off has claimed a part, and until that part has ended its owner waits, so all it reads stays there.
-// What a helper looks at without a claim is never freed.
+// What a helper looks at without a claim is never freed. There are no locks: who holds one may have lost its core.
 #include "threads.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -34,6 +35,14 @@ void pause() {
 #elif defined(__aarch64__)
   asm volatile("isb");
 #endif
+}
+
+// Sleeps while a word is what it was. Conditions of the C library are not used: to signal one may wait for a thread.
+void sleep_while(std::atomic<int32_t>& word, int32_t value) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+void wake(std::atomic<int32_t>& word, int count) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
 // A word: the number of a call, and below it how many are left of what it has.
@@ -72,8 +81,6 @@ struct alignas(128) Place {
   Job jobs[2];                     // by Of
   std::atomic<uint64_t> seats{0};  // how many may yet help with the call of this place
   std::atomic<bool> taken{false};
-  std::mutex mutex;
-  std::condition_variable ended;
 };
 
 namespace {
@@ -83,9 +90,9 @@ struct Pool {
   std::atomic<int> used{0};  // places that were ever taken
   std::atomic<int64_t> calls{1};
   std::atomic<int> coming{0};  // helpers that are awake without work, or were woken
-  std::mutex mutex;
-  std::condition_variable wake;
-  int started = 0, asleep = 0, woken = 0;
+  std::atomic<int> started{0};
+  std::atomic<int> asleep{0};     // of them, who were not woken
+  std::atomic<int32_t> woken{0};  // who were, and sleep still
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
 
   Place* take_place() {
@@ -119,9 +126,7 @@ void run_part(Job& job, Place* owner, int32_t part, Place* mine) {
   } catch (...) {
     if (!job.failed.exchange(true)) job.error = std::current_exception();
   }
-  if (job.unfinished.fetch_sub(1, std::memory_order_acq_rel) > 1 || owner == mine) return;
-  { const std::lock_guard<std::mutex> lock(owner->mutex); }
-  owner->ended.notify_one();
+  if (job.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1 && owner != mine) wake(job.unfinished, 1);
 }
 
 // Claims and runs parts until none is left, calls left_after(unclaimed parts) after each; whether there was one.
@@ -154,12 +159,18 @@ bool help(Pool& p, Place* mine) {
   return false;
 }
 
+// Takes up to `count` of a number, and returns how many those were.
+int take(std::atomic<int32_t>& number, int count) {
+  int seen = number.load(), taken;
+  do taken = std::min(seen, count);
+  while (taken > 0 && !number.compare_exchange_weak(seen, seen - taken));
+  return std::max(taken, 0);
+}
+
 void sleep(Pool& p) {
-  std::unique_lock<std::mutex> lock(p.mutex);
   p.coming.fetch_sub(1, std::memory_order_relaxed);
-  ++p.asleep;
-  p.wake.wait(lock, [&] { return p.woken > 0; });
-  --p.woken;
+  p.asleep.fetch_add(1);
+  while (!take(p.woken, 1)) sleep_while(p.woken, 0);
 }
 
 void* helper(void* pool) {
@@ -196,14 +207,14 @@ bool start_helper(Pool& p) {
   return started;
 }
 
-void wait(Job& job, Place* place) {
-  const auto ended = [&] { return job.unfinished.load(std::memory_order_acquire) == 0; };
-  if (ended()) return;
+// Waits for the parts that others have claimed.
+void wait(Job& job) {
+  const auto left = [&] { return job.unfinished.load(std::memory_order_acquire); };
+  if (!left()) return;
   for (const Clock::time_point begun = Clock::now(); Clock::now() - begun < kLingers;)
     for (int i = 0; i < 16; ++i, pause())
-      if (ended()) return;
-  std::unique_lock<std::mutex> lock(place->mutex);
-  place->ended.wait(lock, ended);
+      if (!left()) return;
+  while (const int32_t now = left()) sleep_while(job.unfinished, now);
 }
 
 // Wakes or starts threads if what is left is worth it: from `begun` until now the caller took for `done` of it.
@@ -217,18 +228,17 @@ void call_for_help(const Call& call, const Place* place, Clock::time_point begun
   const double worth = spent / kWorthAThread * static_cast<double>(left) / static_cast<double>(done);
   const int more = static_cast<int>(worth < others ? worth : others) - (others - missing);
   if (more <= 0) return;
-  int woken, fresh;
-  {
-    const std::lock_guard<std::mutex> lock(p.mutex);
-    const int most = std::min(std::max(p.cores, call.threads), kMostThreads) - 1;
-    woken = std::min(more, p.asleep);
-    fresh = std::max(0, std::min(more - woken, most - p.started));
-    p.asleep -= woken, p.woken += woken, p.started += fresh;
-    p.coming.fetch_add(woken + fresh, std::memory_order_relaxed);
+  const int woken = take(p.asleep, more), most = std::min(std::max(p.cores, call.threads), kMostThreads) - 1;
+  if (woken) {
+    p.coming.fetch_add(woken, std::memory_order_relaxed);
+    p.woken.fetch_add(woken);
+    wake(p.woken, woken);
   }
-  for (int i = 0; i < woken; ++i) p.wake.notify_one();
-  for (int i = 0; i < fresh; ++i)
+  for (int i = woken; i < more && p.started.load() < most; ++i) {
+    p.coming.fetch_add(1, std::memory_order_relaxed);
+    p.started.fetch_add(1);
     if (!start_helper(p)) p.coming.fetch_sub(1, std::memory_order_relaxed);  // it is not tried again
+  }
 }
 
 }  // namespace
@@ -263,7 +273,7 @@ void run_parts(const Call& call, Place* place, Of what, const Parts& parts) {
   run_some(job, call.number, place, place, [&](int left) {
     call_for_help(call, place, begun, parts.count - left, left);
   });
-  wait(job, place);
+  wait(job);
   if (!job.failed.load(std::memory_order_relaxed)) return;
   job.failed.store(false, std::memory_order_relaxed);
   std::rethrow_exception(std::exchange(job.error, nullptr));
