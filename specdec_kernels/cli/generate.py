@@ -32,7 +32,7 @@ DRAFTS = (
     "any text of this process) or none"
 )
 NGRAMS = ("ngram", "ngram-cache")
-TREES = "chain:K, alternatives:K, specinfer:B1,B2,…, parents:-1,P1,…, optimal:K or auto"
+TREES = "chain:K, alternatives:K, specinfer:B1,B2,..., parents:-1,P1,..., optimal:K or auto"
 
 
 def draft_length(word: str) -> int | str:
@@ -182,7 +182,8 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as ended:
         args.threads = ended.enter_context(quickest([target] if draft is None else [target, draft]))
         if rank > 0:  # one rank speaks for all
-            ended.enter_context(contextlib.redirect_stdout(ended.enter_context(Path(os.devnull).open("w"))))
+            nowhere = ended.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+            ended.enter_context(contextlib.redirect_stdout(nowhere))
         if args.tensor_parallel > 1:
             target = with_split_head(args, target)
         return write(writer_of(args, target, drafter, conversations, prompts), args, conversations, prompts, rank == 0)
@@ -212,9 +213,13 @@ def write(
                 writer.answer(messages, args.seed + index)
         else:
             writer.write(prompts, prompts, args.seed)
-    finally:
-        if reports:
-            writer.report()
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first error is the one to show
+            if reports:
+                writer.report()
+        raise
+    if reports:
+        writer.report()
     return 0
 
 
@@ -268,9 +273,12 @@ class Writer:
                     printer = printer or cleared(progress, begin)
                     printer(entry)
             self.cut = False
+        except BaseException:
+            with contextlib.suppress(Exception):
+                if printer is None and not self.args.json:
+                    cleared(progress, begin)
+            raise
         finally:
-            if printer is None and not self.args.json:
-                cleared(progress, begin)
             self.seconds += time.perf_counter() - begun
         return generations
 
@@ -403,7 +411,7 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
 def text_of_file(path: Path) -> str:
     """The text of a `--prompt-file`."""
     try:
-        return path.read_text(encoding="utf-8")
+        return options.text_of_file(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"argument --prompt-file: expected a file of text in UTF-8; got {path} ({error})") from error
 

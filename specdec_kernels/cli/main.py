@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import errno
+import codecs
 import importlib
 import os
 import sys
@@ -42,6 +42,20 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+PLAIN = {"‹": "<", "›": ">", "«": "<<", "»": ">>", "✓": "*", "×": "x", "–": "-"}
+"""What stands for a character of ours where the output's encoding lacks it; for any other a question mark."""
+
+
+def in_plain(error: UnicodeError) -> tuple[str, int]:
+    """Write what an encoding lacks otherwise: a handler for `codecs`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("specdec-plain", in_plain)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a command: its exit status.
 
@@ -50,6 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     name = "specdec-kernels"
+    if getattr(sys.stdout, "errors", None) in ("strict", "surrogateescape"):  # else who runs us has chosen
+        sys.stdout.reconfigure(errors="specdec-plain")
     try:
         args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
         name += f" {args.command}"
@@ -59,7 +75,6 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        write_no_more()
         return 1
     except FloatingPointError as error:
         status, wrong = 1, str(error)
@@ -69,8 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, RuntimeError) and not is_of_backend(error):
             raise
         status, wrong = 2, str(error).replace("\n", " ")
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            write_no_more()
+    finally:
+        drop_what_nobody_takes()
     print(f"{name}: error: {wrong}", file=sys.stderr)
     return status
 
@@ -81,6 +96,9 @@ def is_of_backend(error: RuntimeError) -> bool:
     return backends is not None and isinstance(error, backends.BackendError)
 
 
-def write_no_more() -> None:
-    """Drop what is left of our output: nobody takes it, and Python would try again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def drop_what_nobody_takes() -> None:
+    """Drop what is left of our output on a full disk or in a broken pipe, where Python would try again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

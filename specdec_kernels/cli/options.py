@@ -69,12 +69,20 @@ def bias(word: str) -> tuple[int, float]:
     return int(token), float(value)
 
 
+def text_of_file(path: Path) -> str:
+    """What is in a file of UTF-8: its line ends as they are, without the mark that some editors put before a text."""
+    return path.read_bytes().decode("utf-8-sig")
+
+
 def token_file(word: str) -> list[int]:
     """The token ids in a file, between spaces, commas or line ends."""
     try:
-        return [int(part) for part in Path(word).read_text(encoding="utf-8").replace(",", " ").split()]
+        parts = text_of_file(Path(word)).replace(",", " ").split()
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"expected a file of token ids; got {word!r} ({error})") from error
+    if others := [part for part in parts if not part.isdecimal()]:
+        raise argparse.ArgumentTypeError(f"expected a file of token ids; got {word!r}, which has {others[0]!r} in it")
+    return list(map(int, parts))
 
 
 text = checked(utf8, "text in UTF-8", lambda value: True)

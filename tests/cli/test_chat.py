@@ -54,7 +54,7 @@ def test_a_message_and_a_system_prompt(run, chatty):
 def test_several_turns_from_a_file(run, chatty, tmp_path, draft):
     path = tmp_path / "talk.json"
     said = ["Hi", {"role": "assistant", "content": "Yes?"}, "Who?", "Why?"]
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(said), encoding="utf-8-sig")
     first, second = reports(run, "--target", chatty, "--prompt-file", path, "--draft", draft)
     before = "[user]Hi\n[assistant]Yes?\n[user]Who?\n[assistant]"
     assert first["tokens"] == answer(chatty, before).tokens
