@@ -275,6 +275,13 @@ def check_ids(name: str, tokens: Iterable[int], target: LanguageModel) -> None:
             raise ValueError(f"{name}: expected token ids from 0 to {most}, which {target.name} writes; got {token}")
 
 
+def check_left(edits: TextEdits, record: Record, name: str, tokens: torch.Tensor | slice) -> None:
+    """Raise if edits leave this model none of the tokens that it writes."""
+    if not record.left()[tokens].any():
+        wrong = " and ".join(f"edits.{part}" for part in ("bias", "allowed") if getattr(edits, part) is not None)
+        raise ValueError(f"{wrong}: expected at least one token to be left that {name} writes; got none")
+
+
 def check_ops(sampling: Sampling, seeds: torch.Tensor, logprobs: int | None, edited: bool) -> None:
     """Raise what the ops say of these arguments, and of their backend, before the first token."""
     rows = torch.zeros(len(seeds), 1, dtype=torch.float32, device=seeds.device)

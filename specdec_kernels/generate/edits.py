@@ -110,6 +110,14 @@ class Record:
         z = torch.where(counts > 0, z - g, z)
         return z if self.allowed is None else torch.where(bits(self.allowed)[:, None, known], z, -torch.inf)
 
+    def left(self) -> torch.Tensor:
+        """bool [V]: the tokens that may come."""
+        left = torch.ones(self.counts.shape[1], dtype=torch.bool, device=self.counts.device)
+        if self.allowed is not None:
+            left &= bits(self.allowed)[0, : len(left)]
+        left[self.bias_tokens[self.bias_values == -torch.inf]] = False
+        return left
+
     def count(self, tokens: torch.Tensor) -> None:
         """Add the tokens [B, L] of each text, -1 for none."""
         specdec.count_tokens(Edits(output_mask=self.output, output_counts=self.counts), tokens)

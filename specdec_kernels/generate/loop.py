@@ -114,6 +114,11 @@ def stream(
     record = arguments.record_of(edits, texts, target)
     draft = None if drafter is None else drafter.language_model
     models = [target] if draft is None else [target, draft]
+    if record is not None:
+        arguments.check_left(edits, record, target.name, slice(None))
+        if draft is not None:
+            known = getattr(drafter, "map", None)
+            arguments.check_left(edits, record, draft.name, slice(draft.config.vocab_size) if known is None else known)
     arguments.check_lengths(texts, max_new_tokens, models)
     for model in models:
         model.check_readable()

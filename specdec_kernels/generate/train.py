@@ -82,10 +82,11 @@ class Text:
     """The bytes of a text in windows that begin with BOS; `held_out` is the fraction at the end never trained on."""
 
     def __init__(self, path: Path, held_out: float, context: int, seed: int) -> None:
-        data = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8).long()
-        split = int(len(data) * (1 - held_out))
-        if min(split, len(data) - split) < context:
-            raise ValueError(f"TEXTFILE: expected at least {context} bytes in each part; got {len(data)} in all")
+        text = bytearray(path.read_bytes())
+        split = int(len(text) * (1 - held_out))
+        if min(split, len(text) - split) < context:
+            raise ValueError(f"TEXTFILE: expected at least {context} bytes in each part; got {len(text)} in all")
+        data = torch.frombuffer(text, dtype=torch.uint8).long()
         self.train, self.held_out, self.context = data[:split], data[split:], context
         starts = torch.cat(
             [torch.tensor([0], dtype=torch.int64, device="cpu"), torch.nonzero(self.train == ord("\n")).flatten() + 1]

@@ -95,7 +95,7 @@ def slot_numbers(op, draft_prob, requests, slots, ragged, device):
     if isinstance(draft_prob, torch.Tensor):
         if not ragged:
             draft_prob = draft_prob.unsqueeze(1) if draft_prob.ndim == 1 else draft_prob
-        elif draft_prob.ndim == 1 and draft_prob.shape[0] not in (1, slots[0]):
+        elif draft_prob.ndim == 1 and draft_prob.shape[0] != 1 and draft_prob.shape[0] != slots[0]:
             raise ValueError(
                 f"draft_prob: expected shape {list(slots)} (one a slot) or {[requests, 1]} (one a request); "
                 f"got {inputs.shown(draft_prob)}"

@@ -15,7 +15,7 @@ def check_parents(parents, shape=None):
     inputs.check_tensor("parents", parents, inputs.TOKEN_DTYPES, None)
     if parents.ndim not in (1, 2) or parents.shape[-1] == 0:
         raise ValueError(f"parents: expected shape [N] or [B, N], N at least 1; got {inputs.shown(parents)}")
-    if shape is not None and parents.shape not in (shape, shape[1:]):
+    if shape is not None and parents.shape != shape[-parents.ndim :]:
         raise ValueError(f"parents: expected shape {[*shape[1:]]} or {[*shape]}; got {inputs.shown(parents)}")
     if not host_sees(parents):
         return None

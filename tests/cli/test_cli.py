@@ -201,6 +201,41 @@ def test_filters(run, preset):
     ]
 
 
+FORBID_ALL = [word for token in range(258) for word in ("--bias", f"{token}:-inf")]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (FORBID_ALL, "edits.bias: expected at least one token to be left that embedded:target writes; got none"),
+        (["--allow", "65", "--bias", "65:-inf"], "edits.bias and edits.allowed: expected at least one token to be"),
+        (["--allow", "65", "--draft-vocabulary", 9], "edits.allowed: expected at least one token to be left that "
+         "embedded:draft writes; got none"),
+        (["--allow", "65 ,a"], "which has 'a' in it"),
+        (["--allow", "-3"], "argument --allow: expected a file of token ids; got "),
+        (["--allow", ""], "edits.allowed: expected one token at least; got none"),
+    ],
+    ids=["bias", "both", "draft", "letters", "negative", "empty"],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["plain", "race", "rejection"])
+def test_edits_that_leave_nothing_are_named(run, tmp_path, options, message, method):
+    if options[0] == "--allow":
+        (tmp_path / "ids").write_text(options[1])
+        options = ["--allow", tmp_path / "ids", *options[2:]]
+    status, _, err = run("generate", "--max-new-tokens", 4, "--method", method, *options)
+    if method == "plain" and "--draft-vocabulary" in options:
+        assert status == 0
+        return
+    assert (status, err.count("\n")) == (2, 1)
+    assert message in err
+
+
+@pytest.mark.parametrize("method", ["race", "rejection"])
+def test_a_draft_that_writes_one_token(run, method):
+    status, out, err = run("generate", "--max-new-tokens", 12, "--json", "--draft-vocabulary", 1, "--method", method)
+    assert (status, err, len(json.loads(out)["tokens"])) == (0, "", 12)
+
+
 def test_edits(run, tmp_path):
     """Every option reaches the text; reports say what was asked for."""
     allowed = [*range(32, 127), 10]

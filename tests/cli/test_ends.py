@@ -90,6 +90,13 @@ def test_numbers_out_of_range_are_named(run, arguments, said):
     assert said in refused(run, *arguments)
 
 
+@pytest.mark.parametrize("held", [b"", b"short"], ids=["empty", "short"])
+def test_a_text_that_is_too_short_is_named(run, tmp_path, held):
+    (tmp_path / "text").write_bytes(held)
+    err = refused(run, "train", tmp_path / "text", "--out", tmp_path)
+    assert f"TEXTFILE: expected at least 512 bytes in each part; got {len(held)} in all" in err
+
+
 def test_a_folder_that_cannot_be_made_is_met_before_the_work(run, tmp_path):
     (tmp_path / "file").touch()
     err = refused(run, "train", "text", "--out", tmp_path / "file" / "folder")
