@@ -22,7 +22,8 @@ class Packing(NamedTuple):
         has from before. Rows behind the last request's may be there.
     max_drafts : int, optional
         The width K of the output. Default: the largest request on a CPU, D elsewhere, where looking would wait for the
-        device. A request with more is cut off there and gets status bit 8.
+        device, and under ``torch.compile``, which sees no values. A request with more is cut off there and gets status
+        bit 8.
 
     Examples
     --------

@@ -5,12 +5,14 @@ implementations, and the making and checking of outputs. ``OPS`` has all by name
 is made of once that is imported.
 """
 
+import functools
 import string
 from typing import NamedTuple
 
 import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.utils._pytree import _register_namedtuple
 
 from specdec_kernels import _C, backends
 from specdec_kernels.backends import block
@@ -19,8 +21,8 @@ from specdec_kernels.calls.kinds import Output
 from specdec_kernels.calls.memory import SCALARS, check_apart
 from specdec_kernels.calls.tensors import use_tensors
 from specdec_kernels.calls.values import Noise
-from specdec_kernels.layout import InputPositions, Packing
-from specdec_kernels.sampling import Draft
+from specdec_kernels.layout import Form, InputPositions, Packing
+from specdec_kernels.sampling import Draft, Edits
 
 OPS = {}  # name -> Op
 use_tensors(_C)
@@ -71,6 +73,8 @@ class Op:
         self._written = bytes(kind.written for kind in self._kinds)
         self._place = next(place for place, kind in enumerate(self._kinds) if kind.is_tensor)
         OPS[name] = self
+        if hasattr(result, "_fields"):
+            saved_by_name(result)
 
         _library.define(f"{name}({self.schema()}) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
         _library.impl(name, lambda *flat: backends.run(self, self.whole(flat), "cpu"), "CPU")
@@ -218,6 +222,19 @@ class Op:
         if given and not _C.apart(call, self._written):
             check_apart(self.arguments, call)
         backends.run(self, call, "cpu" if place.is_cpu else place.device.type)
+
+
+@functools.cache
+def saved_by_name(kind):
+    """This NamedTuple, once ``torch.export`` can save and load programs that take or return it."""
+    _register_namedtuple(kind, serialized_type_name=f"specdec_kernels.{kind.__name__}")
+    torch.serialization.add_safe_globals([kind])
+    return kind
+
+
+# Not Sampling: what torch (2.13) makes of `top_p` and `top_p_after` in an argument is no Python.
+for _kind in (Draft, Edits, Form, InputPositions, Packing):
+    saved_by_name(_kind)
 
 
 _GROUPED = "draft packing noise mask out form".split()  # several arguments of an op that come in one, or together

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.calls import inputs, kinds
-from specdec_kernels.calls.op import Op
+from specdec_kernels.calls.op import Op, saved_by_name
 from specdec_kernels.calls.types import Number
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
@@ -34,6 +34,7 @@ class Logprobs(NamedTuple):
     top_logprobs: torch.Tensor
 
 
+@saved_by_name
 class Kept(NamedTuple):
     """The set of tokens that the filters of each row [...] keep.
 
@@ -115,9 +116,9 @@ def logprobs(
     out : Logprobs, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional
-        int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 4 a
-        token outside of the vocabulary, not -1; 8 a temperature (argmax), top_p or min_p (off) or request_index out of
-        range.
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row
+        without positive weight; 4 a token outside of the vocabulary, not -1; 8 a temperature (argmax), top_p or min_p
+        (off) or request_index out of range.
 
     Returns
     -------

@@ -1,6 +1,7 @@
 """Every op as torch sees it: schema, fake tensors, torch.compile without a graph break and without recompiling."""
 
 import contextlib
+import io
 import re
 
 import pytest
@@ -11,7 +12,13 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+import specdec_kernels
 from specdec_kernels import (
+    Draft,
+    Edits,
+    Form,
+    InputPositions,
+    Packing,
     Sampling,
     coin,
     compact_kv,
@@ -230,6 +237,61 @@ def test_inductor():
     assert torch.equal(sampled(logits, seed), race_sample(2 * logits, seed=seed, position=5) + 1)
 
 
+class Program(torch.nn.Module):
+    """A function of a dict of tensors, and of values that make arguments of them."""
+
+    def __init__(self, function, fixed):
+        super().__init__()
+        self.function, self.fixed = function, fixed
+
+    def forward(self, tensors):
+        return self.function(**tensors, **self.fixed)
+
+
+def after_export(function, tensors, fixed):
+    """What a program returns once it was saved and loaded."""
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Program(function, fixed), (tensors,)), file)
+    file.seek(0)
+    return torch.export.load(file).module()(tensors)
+
+
+@pytest.mark.parametrize(
+    "function, arguments",
+    [pytest.param(*call, id=name) for name, call in FIRST.items() if isinstance(call[0](**call[1]), tuple)],
+)
+def test_exported_programs_are_saved_with_their_results(function, arguments):
+    fixed = {name: value for name, value in arguments.items() if not isinstance(value, torch.Tensor)}
+    tensors = {name: value for name, value in arguments.items() if name not in fixed}
+    expected, result = function(**arguments), after_export(function, tensors, fixed)
+    assert type(result) is type(expected)
+    for got, wanted in zip(result, expected, strict=True):  # None where a method does not need it
+        assert got is wanted if wanted is None else torch.equal(got, wanted)
+
+
+def test_exported_programs_are_saved_with_their_arguments():
+    """Values of ours that a program takes."""
+    target, draft = rows(count=3)["target"], rows(count=2)["draft"]
+    given = {
+        "draft_tokens": torch.tensor([4, 7]), "target": target, "draft": Draft(draft),
+        "packing": Packing(torch.tensor([0, 2], dtype=torch.int32), max_drafts=2), "form": Form(zeros=True),
+        "seed": torch.tensor([3]), "position": InputPositions(torch.arange(3)),
+        "edits": Edits(allowed=torch.full((1, 2), -1, dtype=torch.int32)),
+    }  # fmt: skip
+    result = after_export(specdec_kernels.verify_chain, given, {})
+    assert_same(result, specdec_kernels.verify_chain(**given))
+
+
+RAGGED = CALLS["verify_chain ragged"][1]
+RAGGED = RAGGED | {"draft_prob": torch.linspace(0.1, 0.9, len(RAGGED["draft_tokens"]))}
+FIXED = [
+    pytest.param((*call, argument), id=f"{name} {argument}", marks=() if argument == "parents" else pytest.mark.slow)
+    for name, call in {**FIRST, "verify_chain, ragged": (verify_chain, RAGGED)}.items()
+    for argument, value in call[1].items()
+    if isinstance(value, torch.Tensor)
+]
+
+
 class TestDynamicShapes:
     """Compiled once; other numbers of requests, drafts and tokens find the same code.
 
@@ -296,6 +358,21 @@ class TestDynamicShapes:
         torch.compiler.reset()
         compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="eager")
         assert_same(compiled(**call, out=out), expected)
+
+    @pytest.mark.parametrize("which", FIXED)
+    def test_a_tensor_of_fixed_sizes_beside_others(self, which):
+        """As one that is made inside the function: its sizes are constants, those of the others are symbols."""
+        function, call, argument = which
+        given = (call := dict(call)).pop(argument)
+        names = {"torch": torch, "nan": float("nan"), "inf": float("inf")}
+        made = eval(f"lambda: torch.tensor({given.tolist()}, dtype={given.dtype})", names)
+
+        def inside(**call):
+            return function(**call, **{argument: made()})
+
+        torch.compiler.reset()
+        compiled = torch.compile(inside, fullgraph=True, dynamic=True, backend="eager")
+        assert_same(outcome(compiled, call), outcome(inside, call))
 
     def test_positions_that_move_on(self):
         """A decoding loop passes another plain position every round."""
