@@ -18,7 +18,7 @@ class Status(enum.IntFlag):
     """
 
     NON_FINITE = 1
-    """A NaN or +inf (as a probability also a negative number) was met, or a row without positive weight."""
+    """A NaN, +inf or a negative probability was met, or a row without positive weight."""
     EMPTY_RESIDUAL = 2
     """Target and draft were equal to rounding: drawn from the target itself."""
     TOKEN_RANGE = 4

@@ -92,7 +92,7 @@ SPECDEC_API int specdec_cuda_wait(void* stream);
 /* Bits of the output `status`, one word a request or row. */
 enum {
   SPECDEC_STATUS_OK = 0,
-  SPECDEC_STATUS_NON_FINITE = 1,     /* a NaN or +inf was met, or a row without positive weight */
+  SPECDEC_STATUS_NON_FINITE = 1,     /* a NaN, +inf or a negative probability was met, or a row without positive weight */
   SPECDEC_STATUS_EMPTY_RESIDUAL = 2, /* p and q equal to rounding: drew from p */
   SPECDEC_STATUS_TOKEN_RANGE = 4,    /* a draft token outside of the vocabulary: rejected */
   SPECDEC_STATUS_PARAMETER = 8       /* a number or an index outside of its range */

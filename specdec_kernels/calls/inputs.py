@@ -141,7 +141,7 @@ def counter(name, x, shape, device, seen=None):
     if isinstance(x, torch.Tensor):
         return _broadcast(name, x, COUNTER_DTYPES, shape, device, seen)
     if (plain := integer(x)) is None:
-        raise TypeError(f"{name}: expected an int or an int64 tensor; got {shown(x)}")
+        raise TypeError(f"{name}: expected an int or a tensor of {named(COUNTER_DTYPES)}; got {shown(x)}")
     return int64(name, plain)
 
 
@@ -163,7 +163,7 @@ def number(name, x, shape, device, least, most, seen=None):
 def _broadcast(name, x, dtypes, shape, device, seen):
     """A tensor broadcast to ``shape``, as the backends have ``seen`` it."""
     if x.dtype not in dtypes:
-        raise TypeError(f"{name}: expected {named(dtypes[:1])}; got {shown(x)}")
+        raise TypeError(f"{name}: expected {named(dtypes)}; got {shown(x)}")
     if x.device != device:
         raise ValueError(f"{name}: expected a tensor on {device}; got {shown(x)}")
     if x.shape != shape:
@@ -243,7 +243,7 @@ def rows3(name, x):
 
 
 STATUS = {
-    Status.NON_FINITE: "a NaN or +inf was met, or a row without positive weight",
+    Status.NON_FINITE: "a NaN, +inf or a negative probability was met, or a row without positive weight",
     Status.EMPTY_RESIDUAL: "the residual was empty",
     Status.TOKEN_RANGE: "a token out of range",
     Status.PARAMETER: "a temperature, top_p, min_p, draft_prob, epsilon, edit, cu_drafts or request_index out of range",

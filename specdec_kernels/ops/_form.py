@@ -33,7 +33,7 @@ def check_bonus(by_rows, by_input):
     if by_rows:
         raise ValueError("packing.cu_rows: expected None with form.bonus; got a tensor")
     if by_input:
-        raise ValueError("position: expected an int or an int64 tensor with form.bonus; got InputPositions")
+        raise ValueError("position: expected an int or a tensor of int64 or int32 with form.bonus; got InputPositions")
 
 
 def is_empty(form):

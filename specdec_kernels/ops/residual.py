@@ -86,9 +86,9 @@ def residual(
     out : Residual, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional
-        int32 [...], overwritten, the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2
-        nothing is left; 8 a temperature (argmax), top_p or min_p (off), draft_prob (clamped) or
-        request_index out of range.
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row
+        without positive weight; 2 nothing is left; 8 a temperature (argmax), top_p or min_p (off), draft_prob (clamped)
+        or request_index out of range.
 
     Returns
     -------

@@ -25,10 +25,10 @@ class Verdict(NamedTuple):
     num_accepted : Tensor
         int32 [B]: drafts accepted; ``num_accepted + 1`` tokens were emitted. -1 for an idle request.
     status : Tensor
-        int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
-        empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature, top_p, min_p, draft_prob,
-        epsilon, packing, request_index or form.bonus out of range (argmax, off, clamped, or token 0). Bits tell only
-        of rows that decided the output.
+        int32 [B], the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row without positive
+        weight; 2 the residual was empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature, top_p,
+        min_p, draft_prob, epsilon, packing, request_index or form.bonus out of range (argmax, off, clamped, or token
+        0). Bits tell only of rows that decided the output.
     """
 
     tokens: torch.Tensor

@@ -29,11 +29,11 @@ class TreeVerdict(NamedTuple):
     num_accepted : Tensor
         int32 [B]: draft nodes accepted; ``num_accepted + 1`` tokens were emitted. -1 for an idle request.
     status : Tensor
-        int32 [B], the bits of ``Status``: 1 a NaN or +inf was met, or a row without positive weight; 2 the residual was
-        empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature (argmax), top_p or min_p (off) out
-        of range, an entry of ``parents`` that is no node before its own (the node counts as absent), a node deeper than
-        ``max_depth`` (absent, too), or a request_index that points outside (token 0). Bits tell only of what decided
-        the output.
+        int32 [B], the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row without positive
+        weight; 2 the residual was empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature
+        (argmax), top_p or min_p (off) out of range, an entry of ``parents`` that is no node before its own (the node
+        counts as absent), a node deeper than ``max_depth`` (absent, too), or a request_index that points outside (token
+        0). Bits tell only of what decided the output.
     """
 
     tokens: torch.Tensor
@@ -157,7 +157,8 @@ def verify_tree(
         then have S entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
     max_depth : int, optional
         D, the greatest depth that the outputs have room for. Default: the trees' own on a CPU, N - 1 elsewhere, where
-        looking would wait for the device. Deeper nodes count as absent; one that would have been tried sets status 8.
+        looking would wait for the device, and under ``torch.compile``, which sees no values. Deeper nodes count as
+        absent; one that would have been tried sets status 8.
     out : TreeVerdict, optional
         Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
         anew. Tokens may be int32, and have any strides.

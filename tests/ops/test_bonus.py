@@ -282,7 +282,7 @@ def test_bad_arguments():
         (by_rows | {"form": Form(bonus=bonus)}, ValueError, "packing.cu_rows: expected None with form.bonus; got"),
         (
             own | {"form": Form(bonus=bonus), "position.positions": torch.zeros(B, K).int()},
-            ValueError, "position: expected an int or an int64 tensor with form.bonus; got Input",
+            ValueError, "position: expected an int or a tensor of int64 or int32 with form.bonus; got Input",
         ),
     ):  # fmt: skip
         with pytest.raises(error, match=message):

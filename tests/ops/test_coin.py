@@ -112,15 +112,15 @@ def test_threads_change_nothing():
 
 REFUSED = {
     "coin": (coin, {"seed": seeds(3), "position": 0}, [
-        ({"seed": 1.0}, TypeError, "seed: expected an int or an int64 tensor; got 1.0"),
+        ({"seed": 1.0}, TypeError, "seed: expected an int or a tensor of int64 or int32; got 1.0"),
         ({"seed": 2**64}, ValueError, "seed: expected 64 bits"),
-        ({"position": torch.zeros(3)}, TypeError, r"position: expected int64; got float32 \[3\] on cpu"),
+        ({"position": torch.zeros(3)}, TypeError, r"position: expected int64 or int32; got float32 \[3\] on cpu"),
         (
             {"nonce": seeds(4)},
             ValueError,
             r"nonce: expected a shape that broadcasts with .*3.*; got int64 .*4.*",
         ),
-        ({"index": None}, TypeError, "index: expected an int or an int64 tensor; got None"),
+        ({"index": None}, TypeError, "index: expected an int or a tensor of int64 or int32; got None"),
         ({"index": seeds(3).to("meta")}, ValueError, r"index: expected a tensor on cpu; got int64 \[3\] on meta"),
         ({"stream": 6.0}, TypeError, "stream: expected an int; got 6.0"),
         ({"stream": -1}, ValueError, r"stream: expected an int in \[0, 2\*\*32\); got -1"),

@@ -557,9 +557,9 @@ def test_numbers_out_of_range_are_off_and_reported(name):
 
 
 BAD = [
-    ({"top_k": 1.5}, TypeError, "top_k: expected an int or an int64 tensor; got 1.5"),
-    ({"top_k": True}, TypeError, "top_k: expected an int or an int64 tensor; got True"),
-    ({"top_k": torch.ones(64)}, TypeError, r"top_k: expected int64; got float32 \[64\]"),
+    ({"top_k": 1.5}, TypeError, "top_k: expected an int or a tensor of int64 or int32; got 1.5"),
+    ({"top_k": True}, TypeError, "top_k: expected an int or a tensor of int64 or int32; got True"),
+    ({"top_k": torch.ones(64)}, TypeError, r"top_k: expected int64 or int32; got float32 \[64\]"),
     ({"top_k": torch.ones(65).long()}, ValueError, r"top_k: expected shape \[64\]; got int64 \[65\]"),
     ({"top_p": -0.1}, ValueError, r"top_p: expected a number \[0, 1\]; got -0.1"),
     ({"top_p": 1.1}, ValueError, r"top_p: expected a number \[0, 1\]; got 1.1"),

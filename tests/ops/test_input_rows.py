@@ -215,7 +215,7 @@ REFUSED = {
         ({"position.positions": seeds(5)}, ValueError,
          r"position.positions: expected shape \[23\]; got int64 \[5\]"),
         ({"position.positions": None, "position": None}, TypeError,
-         "position: expected an int or an int64 tensor; got None"),
+         "position: expected an int or a tensor of int64 or int32; got None"),
     ]),
     "positions of rows": (verify_chain, CALL, [
         ({"position.positions": torch.zeros(B, K + 1)}, TypeError, "position.positions: expected a tensor"),
@@ -233,7 +233,7 @@ REFUSED = {
          "position.nonces: expected a tensor of int64 or int32; got"),
     ]),
     "positions of nodes": (verify_tree, TREE, [
-        ({"position": None}, TypeError, "position: expected an int or an int64 tensor; got None"),
+        ({"position": None}, TypeError, "position: expected an int or a tensor of int64 or int32; got None"),
         ({"position.positions": torch.zeros(B, N)}, TypeError, "position.positions: expected a tensor of"),
         ({"position.positions": seeds(N)}, ValueError, "position.positions: expected 2 dimensions; got"),
         ({"position.positions": torch.zeros(B, N + 1).int()}, ValueError,

@@ -105,7 +105,7 @@ def test_kinds_of_numbers():
 @pytest.mark.parametrize("wrong", [True, np.True_, np.float32(1.0), np.array([1]), "1", 1.0])
 def test_what_is_no_whole_number(wrong):
     for name in ("seed", "position", "nonce"):
-        with pytest.raises(TypeError, match=rf"^{name}: expected an int or an int64 tensor; got "):
+        with pytest.raises(TypeError, match=rf"^{name}: expected an int or a tensor of int64 or int32; got "):
             race_sample(ROW, **NOISE | {name: wrong})
     with pytest.raises(ValueError, match=r"^k: expected an int from 1 to "):
         race_topk(ROW, wrong, **NOISE)

@@ -191,7 +191,7 @@ REFUSED = {
         ({"layout": "additive", "dtype": torch.float64}, TypeError, "dtype: expected float32, bfloat16 or"),
         ({"columns": 2}, ValueError, "columns: expected an int of at least the 3 nodes; got 2"),
         ({"prefix_len": -1}, ValueError, "prefix_len: expected 0 to .*; got -1"),
-        ({"prefix_len": torch.tensor([1.0])}, TypeError, "prefix_len: expected int64; got float32"),
+        ({"prefix_len": torch.tensor([1.0])}, TypeError, "prefix_len: expected int64 or int32; got float32"),
         ({"status": torch.zeros(1)}, TypeError, "status: expected a tensor of int32"),
         (
             {"parents": CHAIN.to("meta"), "prefix_len": torch.tensor([3], device="meta")}, ValueError,
@@ -199,7 +199,7 @@ REFUSED = {
         ),
     ]),
     "tree_positions": (tree_positions, {"parents": CHAIN, "prefix_len": 0}, [
-        ({"prefix_len": 1.5}, TypeError, "prefix_len: expected an int or an int64 tensor; got 1.5"),
+        ({"prefix_len": 1.5}, TypeError, "prefix_len: expected an int or a tensor of int64 or int32; got 1.5"),
         ({"parents": [0]}, TypeError, "parents: expected a tensor of int32 or int64"),
         ({"parents": CHAIN[:0]}, ValueError, "parents: expected shape .*; got"),
     ]),
