@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_dynamo_compiling
-from torch.utils._pytree import _register_namedtuple
 
 from specdec_kernels import _C, backends
 from specdec_kernels.backends import block
@@ -227,7 +226,7 @@ class Op:
 @functools.cache
 def saved_by_name(kind):
     """This NamedTuple, once ``torch.export`` can save and load programs that take or return it."""
-    _register_namedtuple(kind, serialized_type_name=f"specdec_kernels.{kind.__name__}")
+    torch_names.save_by_name(kind, serialized_type_name=f"specdec_kernels.{kind.__name__}")
     torch.serialization.add_safe_globals([kind])
     return kind
 

@@ -1,6 +1,7 @@
 """What torch calls by private names. Where a torch has not got one, the way without it is slower and as right.
 
-Without the first three every call goes through torch's dispatcher, as if somebody watched.
+Without the first three every call goes through torch's dispatcher, as if somebody watched. Without the last one
+``torch.export`` does not save programs that return our results.
 """
 
 import operator
@@ -28,6 +29,7 @@ PRIVATE = {
     "is_zeros": ("Tensor._is_zerotensor", lambda x: False),
     "negative_view": ("_neg_view", lambda x: None),
     "is_functional": ("_is_functional_tensor", lambda x: False),
+    "save_by_name": ("utils._pytree._register_namedtuple", lambda kind, *, serialized_type_name: None),
 }
 globals().update({ours: of_torch(*names) for ours, names in PRIVATE.items()})
 
