@@ -98,8 +98,8 @@ def verify_tree(
     node i.
 
     ``method="rejection"`` tries a node's children in order. The m-th, with token x, is accepted iff
-    ``u q^m(x) < p^m(x)``; else ``p^{m+1} = norm((p^m - q^m)^+)`` and ``q^{m+1}`` is ``q^m`` without x, renormalised
-    (``replacement=True``: ``q`` itself). When no child is left one token of ``p^m`` is emitted.
+    ``u q_m(x) < p_m(x)``; else ``p_{m+1} = norm((p_m - q_m)^+)`` and ``q_{m+1}`` is ``q_m`` without x, renormalised
+    (``replacement=True``: ``q`` itself). When no child is left one token of ``p_m`` is emitted.
     ``method="race"`` emits the target's own race winners for as long as the tree holds them: the output equals that of
     ``race_sample`` position by position, whatever the tree was.
     ``method="traversal"`` is ``method="block"`` of ``verify_chain`` for trees: it tries leaves, from the bottom up. The
