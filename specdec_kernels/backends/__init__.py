@@ -15,6 +15,7 @@ import contextvars
 import functools
 import importlib
 import json
+import logging
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ import torch
 
 __all__ = ["BackendError", "available_backends", "backend", "build_info", "register", "run"]
 
+_LOGGER = logging.getLogger("specdec_kernels")
 # name -> (module, device types it takes)
 _BACKENDS = {
     "cpu": ("specdec_kernels.backends.cpu", ("cpu",)),
@@ -169,9 +171,16 @@ def _reach_threads():
 
 @functools.cache
 def _cuda_runs():
+    """Whether tensors on a CUDA device have the backend ``cuda``; if not, the log says so, once."""
     try:
         return _load("cuda") is not None
-    except (ImportError, BackendError):
+    except (ImportError, BackendError) as error:
+        if torch.version.hip is None:  # AMD's devices are called so, too
+            _LOGGER.info(
+                "calls on CUDA tensors run by backend 'triton', whose kernels are compiled at their first calls; a "
+                "package with CUDA kernels for this device needs no compiling, and less time a call on the host (%s)",
+                error,
+            )
         return False
 
 

@@ -250,6 +250,32 @@ STATUS = {
 }
 
 
+# What the sum of a softmaxed row may be off by: in float32, and in half precision, where each number is rounded by 2^-9
+# of itself (bfloat16), or by 2^-25 (float16's least numbers, of which there may be 2^18). Of logits hardly any row is
+# summed, for one of their first 64 is negative.
+SUM_SLACK = {torch.float32: 2**-13, torch.bfloat16: 2**-7, torch.float16: 2**-7}
+
+
+def check_logits(name, rows, space):
+    """What ``check=True`` does first: waits for the device, raises if a row given as logits is a softmaxed one.
+
+    A row of equal numbers, or with a single one of 1, is none: it has the same law or the same argmax either way.
+    """
+    if space != "logits" or rows is None:
+        return
+    suspects = (rows[..., :64] >= 0).all(-1)
+    if not bool(suspects.any()):
+        return
+    places, rows = suspects.nonzero(), rows[suspects]
+    (low, high), total = rows.aminmax(dim=-1), rows.sum(-1, dtype=torch.float32)
+    wrong = (low >= 0) & (low < high) & (high < 1) & ((total - 1).abs() <= SUM_SLACK[rows.dtype])
+    if bool(wrong.any()):
+        raise ValueError(
+            f"{name}{places[wrong][0].tolist()}: expected logits; got probabilities, for none is negative and they sum "
+            "to 1 (take log(), or say space='probs' where there is a space; of logits that look so subtract a constant)"
+        )
+
+
 def raise_for_status(op, status):
     """What ``check=True`` does: waits for the device, raises if any request (row) has a status bit set."""
     each = "request" if status.ndim == 1 else "row"

@@ -2,8 +2,9 @@
 
 Each raises a ``TypeError`` or a ``ValueError`` that names the argument, what was expected and what came, and a
 ``RuntimeError`` if the backend cannot run the call here. ``check=True`` waits for the result and raises a
-``RuntimeError`` if a status bit is set. ``space`` says what rows hold (``docs/ops.md``). The names are written out
-because type checkers and the documents read them from the text.
+``RuntimeError`` if a status bit is set, and a ``ValueError`` if rows given as logits are probabilities. ``space`` says
+what rows hold (``docs/ops.md``). The names are written out because type checkers and the documents read them from the
+text.
 """
 
 from specdec_kernels.layout import Form

@@ -116,6 +116,8 @@ def cutoff(
     given = out is not None or status is not None
     cut = CUTOFF.outputs(out, device, lead, lead, lead, lead, lead)
     status, flat_status = CUTOFF.status(status, check, lead, device)
+    if check:
+        inputs.check_logits("rows", rows, law.space)
     CUTOFF(
         folded, request_index, law, changes, *(part.view(-1) for part in cut),
         flat_status, given=given,

@@ -152,6 +152,8 @@ def logprobs(
         bits, number = bits.view(count, -1), number.view(-1)
     results = LOGPROBS.outputs(out, device, lead, lead, (*lead, top), (*lead, top))
     status, flat_status = LOGPROBS.status(status, check, lead, device)
+    if check:
+        inputs.check_logits("rows", rows, law.space)
     LOGPROBS(
         folded, tokens.reshape(folded.shape[:2]), request_index, law, changes, results.logprob.view(-1),
         results.rank.view(-1), results.top_tokens.view(count, top), results.top_logprobs.view(count, top),

@@ -10,7 +10,7 @@ from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number, Space
 from specdec_kernels.calls.values import FILTERED
 from specdec_kernels.ops import _gradients as gradients
-from specdec_kernels.ops.residual import pair_of
+from specdec_kernels.ops.residual import check_logits, pair_of
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
@@ -123,6 +123,9 @@ def overlap(
     given = out is not None or status is not None
     figures = OVERLAP.outputs(out, device, lead, lead, lead, lead)
     status, flat_status = OVERLAP.status(status, check, lead, device)
+
+    if check:
+        check_logits(target, draft, pair)
 
     def run():
         OVERLAP(*pair, *(figure.view(-1) for figure in figures), flat_status, given=given)

@@ -101,6 +101,8 @@ def race_sample(
     given = out is not None or status is not None
     out = RACE_SAMPLE.output("tokens", out, lead, device)
     status, flat_status = RACE_SAMPLE.status(status, check, lead, device)
+    if check:
+        inputs.check_logits("target", target, space)
     RACE_SAMPLE(*race, out.view(-1), flat_status, None, given=given)
     if check:
         inputs.raise_for_status("race_sample", status)

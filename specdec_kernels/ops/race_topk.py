@@ -92,6 +92,8 @@ def race_topk(
     given = out is not None or status is not None
     out = RACE_TOPK.output("tokens", out, (*lead, k), device)
     status, flat_status = RACE_TOPK.status(status, check, lead, device)
+    if check:
+        inputs.check_logits("draft", draft, space)
     RACE_TOPK(*race, out.view(-1, k), flat_status, None, given=given)
     if check:
         inputs.raise_for_status("race_topk", status)

@@ -122,6 +122,8 @@ def residual(
     given = out is not None or status is not None
     law = RESIDUAL.outputs(out, device, target.shape, lead)
     status, flat_status = RESIDUAL.status(status, check, lead, device)
+    if check:
+        check_logits(target, draft, pair)
     RESIDUAL(
         *pair, draft_prob, law.probs.view(-1, target.shape[-1]), law.mass.view(-1),
         flat_status, given=given,
@@ -129,6 +131,14 @@ def residual(
     if check:
         inputs.raise_for_status("residual", status)
     return law
+
+
+def check_logits(target, draft, pair):
+    """What ``check=True`` looks at of the rows of a pair."""
+    drafted, name = laws.drafted(draft)
+    law, draft_law = pair[4:6]
+    inputs.check_logits("target", target, law.space)
+    inputs.check_logits(name, drafted.rows, draft_law.space)
 
 
 def pair_of(target, draft, space, temperature, sampling, edits, request_index):

@@ -240,6 +240,9 @@ def verify_chain(
         _check_passed(drafted, method, target_law, draft_law, plain)
     if forms.is_empty(form):
         return verdict
+    if check:
+        inputs.check_logits("target", target, target_law.space)
+        inputs.check_logits(rows_name, drafted.rows, draft_law.space)
     VERIFY_CHAIN(
         draft_tokens=draft_tokens, target=target, draft=drafted.rows, cu_drafts=ends, tokens_by_row=tokens_by_row,
         draft_map=drafted.map, request_index=request_index, method=method, target_law=target_law, draft_law=draft_law,

@@ -238,6 +238,9 @@ def verify_tree(
     verdict = VERIFY_TREE.outputs(out, device, room, (batch, width), (batch,), (batch,))
     if forms.is_empty(form):
         return verdict
+    if check:
+        inputs.check_logits("target", target, target_law.space)
+        inputs.check_logits(rows_name, drafted.rows, draft_law.space)
     VERIFY_TREE(
         draft_tokens=draft_tokens, parents=parents, target=target, draft=drafted.rows, draft_map=drafted.map,
         request_index=request_index, method=method, replacement=replacement, target_law=target_law, draft_law=draft_law,

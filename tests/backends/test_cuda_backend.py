@@ -1,5 +1,6 @@
 """The CUDA backend says why it cannot run, where it cannot."""
 
+import functools
 import itertools
 import json
 import os
@@ -77,6 +78,18 @@ def test_a_device_that_the_build_has_no_code_for(device):
     expected = "backend 'cuda' is not available: built for 90a, 100; the device is of capability 8.0"
     with pytest.raises(RuntimeError, match=expected), specdec_kernels.backend("cuda"):
         pass
+
+
+def test_the_log_says_once_what_runs_in_its_place(device, caplog):
+    device.setattr(backends, "_cuda_runs", functools.cache(backends._cuda_runs.__wrapped__))
+    with caplog.at_level("INFO", "specdec_kernels"):
+        assert [backends._default("cuda"), backends._default("cuda"), backends._default("cpu")] == ["triton"] * 2 + [
+            "cpu"
+        ]
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert "calls on CUDA tensors run by backend 'triton'" in record.getMessage()
+    assert "built for 90a, 100; the device is of capability 8.0" in record.getMessage()
 
 
 def test_a_device_that_does_not_answer(device):
