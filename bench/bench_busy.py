@@ -66,19 +66,6 @@ def measured(cores):
     return records
 
 
-def table(records):
-    """The table of docs/performance.md."""
-    counts = sorted({record["threads"] for record in records})
-    found = {(r["call"], r["rivals"], r["threads"]): r["mean"] for r in records}
-    names = dict.fromkeys(record["call"] for record in records)
-    heads = [f"{name}, {n} thread{'s' * (n > 1)}" for name in names for n in counts]
-    lines = ["| rivals a core | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
-    for rivals in RIVALS:
-        times = [f"{found[name, rivals, n]:,.0f}" for name in names for n in counts]
-        lines.append(f"| {rivals} | " + " | ".join(times) + " |")
-    return "\n".join(lines)
-
-
 def main():
     env, cores, load = environment(), max(2, len(os.sched_getaffinity(0))), os.getloadavg()[2]
     records = measured(cores)
@@ -86,7 +73,8 @@ def main():
     place.mkdir(parents=True, exist_ok=True)
     content = {"environment": env, "load": load, "records": records}
     (place / "busy.json").write_text(json.dumps(content, indent=1) + "\n")
-    print(table(records))
+    for record in records:
+        print("{call}, {rivals} rivals a core, {threads} threads: {mean:,.0f} µs".format(**record))
 
 
 if __name__ == "__main__":

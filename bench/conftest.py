@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 from goals import GOALS
-from harness import BATCHES, OURS, Book, batches_table, environment, print_table, write, write_batches
+from harness import BATCHES, OURS, Book, environment, print_table, write, write_batches
 
 BOOK = Book()
 # A machine that others use, too, is slow for seconds at a time: so all cases take turns, and the contenders of a case
@@ -72,7 +72,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line("A check failed: nothing is written.")
         return
     if any(r.op == BATCHES for r in BOOK.records) and not terminalreporter.stats.get("deselected"):
-        print(batches_table(BOOK))
         print(f"written to {write_batches(BOOK, env).relative_to(terminalreporter.config.rootpath)}")
     if len(goals) < len(GOALS):
         terminalreporter.write_line("A part of the benches ran: nothing is written.")

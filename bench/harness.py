@@ -238,16 +238,6 @@ def batches(book):
     return {dtype: {r.case["call"]: r for r in ours if r.case["dtype"] == dtype} for dtype in DTYPES}
 
 
-def batches_table(book):
-    """The table of docs/performance.md: milliseconds, and percent of what a plain sum reads."""
-    records = batches(book)
-    lines = ["| | " + " | ".join(f"{dtype}, ms | %" for dtype in DTYPES) + " |", "|---|" + "---|---|" * len(DTYPES)]
-    for call in records[DTYPES[0]]:
-        found = [records[dtype][call] for dtype in DTYPES]
-        lines.append(f"| {call} | " + " | ".join(f"{1e3 * r.median:.2f} | {book.share(r):.0f}" for r in found) + " |")
-    return "\n".join(lines)
-
-
 def write_batches(book, env):
     """What bench_batches.py found. It can be measured alone."""
     import matplotlib
