@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import gc
 import importlib.util
 import os
 import pathlib
@@ -13,6 +14,7 @@ import specdec_kernels
 import specdec_kernels.sharded  # its ops are among OPS
 from specdec_kernels import backends
 from specdec_kernels.backends import cuda
+from tests.support.interpreted import left_out
 
 if not torch.cuda.is_available():  # Triton looks when it is first imported, which other packages do
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -38,12 +40,23 @@ BACKENDS = (ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED)
 
 
 def pytest_configure():
+    gc.disable()  # until all is collected
     # Two workers share two cores; ops that take more threads are tested for that by name.
     torch.set_num_threads(1)
     backends.register("cuda-host", "tests.backends.host_cuda.backend", ("cpu",))
     backends.register("cuda-ptx", "tests.backends.ptx.backend", ("cpu",))
     backends.register("cuda-device", "tests.support.cuda_device", ("cpu",))
     backends.register("triton-device", "tests.support.triton_on_device", ("cpu",))
+
+
+def pytest_collection_finish():
+    """What was imported and collected stays, a million objects: to look through them for garbage again and again took a
+    quarter of all time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(50_000, 5, 5)
 
 
 def pytest_collection_modifyitems(items):
@@ -57,6 +70,10 @@ def pytest_collection_modifyitems(items):
     items[:] = [item for item in items if kept(item)]
     refuse_without_backend(items)
     thin_out(items)
+    names = left_out()
+    for item in items:
+        if item.nodeid in names:
+            item.add_marker(pytest.mark.slow)
 
 
 def refuse_without_backend(items):

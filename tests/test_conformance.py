@@ -192,12 +192,13 @@ class Remembering:
 
 
 def of_size(sizes, which, ordered=None):
-    """A verifier with other seeds for such requests in batches of these sizes, of requests that are in order or not."""
+    """A verifier with other tokens behind the first for such requests, in batches of these sizes, in order or not."""
 
     def verify(batch):
         rising = bool((batch.seed.diff() > 0).all())
-        wrong = len(batch.seed) in sizes and ordered in (None, rising)
-        return ours(batch._replace(seed=batch.seed + 10**6 * (which(batch) & wrong)))
+        wrong = which(batch) & (len(batch.seed) in sizes and ordered in (None, rising))
+        first, other = ours(batch)[:, :1], ours(batch._replace(seed=batch.seed + 10**6 * wrong))[:, 1:]
+        return torch.cat((first, other), dim=1)
 
     return verify
 

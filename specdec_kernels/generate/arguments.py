@@ -28,11 +28,12 @@ def token_lists(prompts: Sequence[str | Sequence[int]], target: LanguageModel) -
     """The tokens of every prompt, all of which the target can read."""
     if not several(prompts):
         raise TypeError(f"prompts: expected a list of texts or of lists of token ids; got {prompts!r}")
-    return [token_list(f"prompts[{index}]", prompt, target) for index, prompt in enumerate(prompts)]
+    known = target.tokens_read  # asked once: a model looks for its embedding each time
+    return [token_list(f"prompts[{index}]", prompt, target, known) for index, prompt in enumerate(prompts)]
 
 
-def token_list(name: str, prompt: str | Sequence[int], target: LanguageModel) -> list[int]:
-    """The tokens of one prompt."""
+def token_list(name: str, prompt: str | Sequence[int], target: LanguageModel, known: int) -> list[int]:
+    """The tokens of one prompt; ids from `known` on are refused."""
     try:
         tokens = target.encode(prompt) if isinstance(prompt, str) else whole_numbers(prompt)
     except TypeError:
@@ -42,9 +43,10 @@ def token_list(name: str, prompt: str | Sequence[int], target: LanguageModel) ->
     if not tokens:
         raise ValueError(f"{name}: expected at least one token; got none")
     for token in tokens:
-        if not 0 <= token < target.tokens_read:
-            known = f"token ids from 0 to {target.tokens_read - 1}, which {target.name} reads"
-            raise ValueError(f"{name}: expected {known}; got {token}")
+        if not 0 <= token < known:
+            raise ValueError(
+                f"{name}: expected token ids from 0 to {known - 1}, which {target.name} reads; got {token}"
+            )
     return tokens
 
 

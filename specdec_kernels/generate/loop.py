@@ -179,9 +179,7 @@ def run(
             figures |= dict(tree=outcome.trees[row], chain=outcome.chains[row])
             drafted, accepted, complete = outcome.drafted[row], outcome.accepted[row], outcome.complete[row]
             ended.append(request.commit(emitted, drafted, accepted, complete, found[row], **figures))
-            text[row, length[row] : length[row] + len(emitted)] = torch.tensor(
-                emitted, device=device, dtype=torch.int64
-            )
+        write(text, length, outcome.tokens)
         yield from ended
 
         rounds.settle(ended)
@@ -194,6 +192,13 @@ def run(
                 record.keep(going)
         requests = [requests[row] for row in going]
         text, seeds, sampling = text[going], seeds[going], kept(sampling, going)
+
+
+def write(text: torch.Tensor, length: list[int], emitted: list[list[int]]) -> None:
+    """Put what each text emitted behind its first `length[b]` tokens, all of it at once."""
+    places = [(row, begin + slot, token) for row, begin in enumerate(length) for slot, token in enumerate(emitted[row])]
+    rows, columns, tokens = torch.tensor(places, device=text.device, dtype=torch.int64).unbind(1)
+    text[rows, columns] = tokens
 
 
 def read_ahead(rounds: Rounds, text: torch.Tensor, length: int, progress: Callable[[int, int], None] | None) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from specdec_kernels.generate import load_model
+from specdec_kernels.generate import generate, load_model
 from tests.generate.small import llama
-from tests.generate.test_generate import VOCAB
+from tests.generate.test_generate import NEW, PROMPTS, VOCAB
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +17,15 @@ def pair():
 def small_pair():
     """A target and a draft of a few tokens, so that the law of short texts can be written down."""
     return llama(VOCAB, seed=1, spread=0.25), llama(VOCAB, seed=2, spread=0.25)
+
+
+@pytest.fixture(scope="session")
+def plain(pair):
+    """Plain generations of PROMPTS by temperature, each prompt on its own."""
+    return {
+        temperature: [
+            generate([prompt], pair[0], method="plain", temperature=temperature, seed=3 + index, max_new_tokens=NEW)[0]
+            for index, prompt in enumerate(PROMPTS)
+        ]
+        for temperature in (0.0, 0.6, 1.0, 1.7)
+    }

@@ -66,6 +66,15 @@ def test_what_was_written_before_is_there(method):
     assert method["method"] != "plain" or after - 2 == place + 1
 
 
+@every_method
+def test_the_text_that_is_without_a_law_is_named(method):
+    """Its neighbours are well."""
+    prompts = [[1, 4, 2], [V - 1], [3]]
+    said = r"^llama-1: expected finite logits; got nan after 1 tokens of prompts\[1\]$"
+    with pytest.raises(FloatingPointError, match=said):
+        generate(prompts, spoilt(1, float("nan"), V - 1), drafter_of(method), max_new_tokens=4, **method)
+
+
 def test_a_draft_without_a_law_is_named_where_its_law_is_used():
     target, drafter = llama(V, seed=1), ModelDrafter(spoilt(2, float("nan")))
     said = r"^llama-2: expected finite logits; got nan after 2 tokens of prompts\[0\]$"

@@ -6,6 +6,8 @@ from functools import cache
 import pytest
 import torch
 
+import specdec_kernels as specdec
+from specdec_kernels import Status
 from specdec_kernels.generate import (
     Controller,
     DraftPlan,
@@ -21,19 +23,7 @@ from tests.support.laws import follows_law
 # Forwards of different shapes round differently. In float64 the differences vanish in the float32 logits that the ops
 # get, so that equality of whole generations can be asked for.
 PROMPTS = ["ROMEO:\nO, ", "First Citizen:\nBefore we proceed any further, hear me", "J", "The the the the the "]
-NEW = 40
-
-
-@pytest.fixture(scope="module")
-def plain(pair):
-    """Plain generations of PROMPTS by temperature, each prompt on its own."""
-    return {
-        temperature: [
-            generate([prompt], pair[0], method="plain", temperature=temperature, seed=3 + index, max_new_tokens=NEW)[0]
-            for index, prompt in enumerate(PROMPTS)
-        ]
-        for temperature in (0.0, 0.6, 1.0, 1.7)
-    }
+NEW = 24
 
 
 def drafter_of(name, pair):
@@ -97,7 +87,7 @@ def test_temperatures_and_seeds_of_each_prompt(pair, plain):
 
 
 # Laws. A model over 5 tokens writes 3 tokens: 125 texts, whose probabilities are a product of three softmaxes.
-TEXTS, VOCAB, LENGTH = 12_000, 5, 3
+TEXTS, VOCAB, LENGTH = 8000, 5, 3
 PROMPT = [1, 4]
 
 
@@ -232,6 +222,31 @@ def test_texts_that_end_early_leave_the_batch(pair, plain):
 
 
 # Rounds and statistics.
+
+
+@pytest.mark.parametrize("tree", [None, [-1, 0, 0]], ids=["chain", "tree"])
+def test_a_text_has_the_status_of_its_own_rounds(small_pair, monkeypatch, tree):
+    """Also when others of its batch have ended."""
+    op = "verify_chain" if tree is None else "verify_tree"
+    verify = getattr(specdec, op)
+
+    def marked(*rows, seed, **call):
+        verdict = verify(*rows, seed=seed, **call)
+        return verdict._replace(status=(seed % 2 * Status.EMPTY_RESIDUAL).int())
+
+    monkeypatch.setattr(specdec, op, marked)
+    texts = generate(
+        [PROMPT] * 5,
+        small_pair[0],
+        ModelDrafter(small_pair[1]),
+        tree=tree,
+        k=2,
+        seed=0,
+        max_new_tokens=9,
+        eos_token_ids=[0],
+    )
+    assert [set(text.status) for text in texts] == [{Status.EMPTY_RESIDUAL} if row % 2 else set() for row in range(5)]
+    assert len({text.target_calls for text in texts}) > 1
 
 
 def test_rounds_add_up(pair):

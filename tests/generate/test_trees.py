@@ -87,17 +87,6 @@ def test_reading_a_tree_depth_by_depth_equals_reading_it_at_once():
 # Whole generations on the embedded pair.
 
 
-@pytest.fixture(scope="module")
-def plain(pair):
-    """Plain generations of PROMPTS by temperature."""
-    return {
-        temperature: generate(
-            PROMPTS, pair[0], method="plain", temperature=temperature, seed=3, max_new_tokens=NEW
-        )
-        for temperature in (0.0, 0.6, 1.0, 1.7)
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.7])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_race_equals_plain(pair, plain, shape, temperature):
@@ -184,10 +173,10 @@ def test_texts_have_the_target_law(small_pair, expansions, replacement, method):
     assert follows_law(texts, text_law(small_pair[0], 1.0))
 
 
-@pytest.mark.parametrize("replacement", [False, True])
-@pytest.mark.parametrize("method, apart", [("traversal", True), ("rejection", False)])
-def test_branches_have_noise_of_their_own_where_several_are_tried(small_pair, monkeypatch, method, apart, replacement):
+@pytest.mark.parametrize("case", [("traversal", False), ("traversal", True), ("rejection", False), ("rejection", True)])
+def test_branches_have_noise_of_their_own_where_several_are_tried(small_pair, monkeypatch, case):
     """Else a branch refused would tell of the next one: tests/ops/test_traversal_laws.py has the law."""
+    method, replacement = case
     races, op = [], "race_sample" if replacement else "race_topk"
     real = getattr(specdec, op)
 
@@ -202,7 +191,7 @@ def test_branches_have_noise_of_their_own_where_several_are_tried(small_pair, mo
     tree = DraftTree.specinfer((2, 2, 2))
     options = dict(method=method, tree=tree, replacement=replacement, max_new_tokens=12)
     generate([PROMPT], small_pair[0], ModelDrafter(small_pair[1]), **options)
-    assert (len(set(races)) == len(races)) == apart
+    assert (len(set(races)) == len(races)) == (method == "traversal")
 
 
 def test_a_draft_not_sampled_from_its_law_is_caught(small_pair, monkeypatch):

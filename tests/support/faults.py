@@ -175,6 +175,54 @@ FAULTS = {
         "if seed is None else sorted(seed), len(texts))",
         "tests/engines/test_slot_machine.py -k transformers",
     ),
+    "conformance: an accepted token need not be the draft": Fault(
+        "specdec_kernels/conformance.py",
+        "(differ & (places < number - 1), ",
+        "(differ & (places < 0), ",
+        "tests/test_conformance.py -k 'not our_op'",
+    ),
+    "conformance: no second call": Fault(
+        "specdec_kernels/conformance.py",
+        "tokens, self.emitted(batch))\n        pairs",
+        "tokens, tokens)\n        pairs",
+        "tests/test_conformance.py -k 'not our_op'",
+    ),
+    "conformance: one request alone is not tried": Fault(
+        "specdec_kernels/conformance.py",
+        '("alone", 1)',
+        '("alone", 7)',
+        "tests/test_conformance.py -k 'not our_op'",
+    ),
+    "conformance: texts are compared by two tokens": Fault(
+        "specdec_kernels/conformance.py",
+        "for slot in range(DRAFTS + 1):\n            rows = table(shaped, slot)",
+        "for slot in range(DRAFTS):\n            rows = table(shaped, slot)",
+        "tests/test_conformance.py -k 'not our_op'",
+    ),
+    "conformance: neighbours are compared by the first token": Fault(
+        "specdec_kernels/conformance.py",
+        "(one == other).all(1).sum()",
+        "(one == other)[:, 0].sum()",
+        "tests/test_conformance.py -k 'not our_op'",
+    ),
+    "generate: the status of the last text": Fault(
+        "specdec_kernels/generate/loop.py",
+        "status=outcome.status[row])",
+        "status=outcome.status[-1])",
+        "tests/generate/test_generate.py -k status",
+    ),
+    "generate: whether there is a law is asked of the first text": Fault(
+        "specdec_kernels/generate/loop.py",
+        "if outcome.status[row] & Status",
+        "if outcome.status[0] & Status",
+        "tests/generate/test_failures.py",
+    ),
+    "generate: siblings of different nodes share noise": Fault(
+        "specdec_kernels/generate/drafters.py",
+        "of_races(noise, index * nodes, nodes) if",
+        "of_races(noise, index, nodes) if",
+        "tests/generate/test_trees.py -k branches",
+    ),
     # The maths that the CPU and CUDA share.
     "walk: a token drawn before counts again for the sibling": Fault(
         "csrc/include/specdec/walk.h",
