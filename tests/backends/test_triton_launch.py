@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
+
+import triton.language as tl
+from specdec_kernels.triton_kernels import _launch, _math
 
 
 @pytest.mark.slow
@@ -21,3 +25,24 @@ def test_direct_launches_are_those_of_triton():
     found = json.loads(done.stdout)
     assert found["mistakes"] == []
     assert found["direct"] == [True, False, False, True]
+
+
+def store_group(out):
+    tl.store(out, _math.GROUP)
+
+
+def test_a_constant_of_another_module_is_part_of_the_key(tmp_path, monkeypatch):
+    """Triton would find the program that it compiled before the constant changed."""
+    package = shutil.copytree(Path(_launch.__file__).parent, tmp_path / "triton_kernels")
+    monkeypatch.setattr(_launch, "__file__", str(package / "_launch.py"))
+    monkeypatch.setattr(_launch, "text_of_package", _launch.text_of_package.__wrapped__)  # read anew each time
+    monkeypatch.setattr(_launch, "INTERPRETED", False)
+
+    def key():
+        return _launch.kernel(store_group).cache_key
+
+    before, text = key(), (package / "_math.py").read_text()
+    assert key() == before
+    (package / "_math.py").write_text(text.replace("GROUP = tl.constexpr(64)", "GROUP = tl.constexpr(128)"))
+    assert (package / "_math.py").read_text() != text
+    assert key() != before
