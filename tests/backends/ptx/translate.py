@@ -351,21 +351,26 @@ class Kernel:
         )
 
 
-def translate(text, file):
-    """The C++ of all kernels of a PTX text; ``file`` is what errors call it."""
-    text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
-    text = re.sub(r"//[^\n]*", "", text)
-    shared = {}
+def without_comments(text):
+    return re.sub(
+        r"//[^\n]*", "", re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
+    )
+
+
+def translate(text, file, kind=Kernel, headers=("thread.h",)):
+    """The C++ of all kernels of a PTX text, each by a ``kind``; ``file`` is what errors call it."""
+    text, shared = without_comments(text), {}
     for match in re.finditer(r"^\s*(?:\.extern |\.visible )?\.shared ([^;]*);", text, re.MULTILINE):
         name, align, size = array(match[1])
         shared[name] = align, size
-    parts = ['#include "thread.h"\nusing namespace ptx;\n', f'static const char kFile[] = "{file}";\n']
+    parts = [*(f'#include "{name}"\n' for name in headers), "using namespace ptx;\n"]
+    parts.append(f'static const char kFile[] = "{file}";\n')
     for number, match in enumerate(re.finditer(r"\.entry\s+([$\w]+)\s*\(([^)]*)\)([^{]*)\{", text)):
         name, parameters, directives = match.groups()
         end = closing(text, match.end())
         line = text.count("\n", 0, match.end()) + 1
         threads = re.search(r"\.maxntid (\d+)", directives)
-        kernel = Kernel(name, parameters, text[match.end() : end], line, shared)
+        kernel = kind(name, parameters, text[match.end() : end], line, shared)
         parts.append(kernel.text(number, int(threads[1]) if threads else 1024))
     return "".join(parts)
 
