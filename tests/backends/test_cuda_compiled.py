@@ -105,6 +105,9 @@ WHOLE_ROWS = (
     "race_sample_kernel", "race_rows_kernel", "race_queue_kernel", "race_topk_kernel", "residual_race_kernel",
 )  # fmt: skip
 
+# For few requests, of which a lane has a few columns.
+FEW_LOADS = {"straight_race_kernel": 3}
+
 # Each compiles for minutes; sm_90a comes from the build.
 ARCHS = [arch if arch == "sm_90a" else pytest.param(arch, marks=pytest.mark.slow) for arch in cuda_aot.ARCHS]
 
@@ -119,7 +122,7 @@ def test_kernels_compile(arch):
         assert row["shared_bytes"] <= 6 << 10, row  # kDeclaredShared
         assert row["registers"] <= 128, row  # two blocks a multiprocessor
         if streams(row["op"]):
-            assert row["loads_together"] >= 8, row
+            assert row["loads_together"] >= FEW_LOADS.get(row["kernel"], 8), row
         if row["kernel"].startswith(WHOLE_ROWS):
             assert row["fewest_together"] == 8, row
             assert row["words_together"] >= 32, row  # of rows that do not start on 16 bytes

@@ -511,7 +511,7 @@ def test_teams_that_are_asked_for(asked, blocks):
             for one in (call, edited):
                 backend.play("large")
                 expected = verify_chain(**one)
-                backend.play("large", team=asked[0], team_is_grid=asked[1])
+                backend.play("large", straight="0", team=asked[0], team_is_grid=asked[1])
                 found = []
                 count = backend.counted(lambda: found.append(verify_chain(**one)))  # noqa: B023
                 assert (count["launches"], count["blocks"]) == (1, 3 * blocks)

@@ -30,7 +30,7 @@ def play():
         from tests.backends.host_cuda import backend
 
         def played(**changes):
-            backend.play("large", **changes)
+            backend.play("large", straight="0", **changes)
             return backend
 
         yield played

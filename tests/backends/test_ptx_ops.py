@@ -66,7 +66,7 @@ def play():
     with played("large") as backend:
 
         def play(**changes):
-            backend.play("large", **changes)
+            backend.play("large", **{"straight": "0", **changes})
             return backend
 
         yield play

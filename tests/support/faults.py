@@ -886,6 +886,36 @@ FAULTS = {
         "tl.where(weighs | at.idle, token, sum([0]))",
         "tests/backends/test_triton_compiled.py -k reads",
     ),
+    "verify_chain, straight: a NaN in a draft reaches the bounds": Fault(
+        "csrc/cuda/rows/draw.cuh",
+        "q = max(about_probability(w.draft.stats, draft_raw), 0.0f);",
+        "q = about_probability(w.draft.stats, draft_raw);",
+        "tests/backends/test_cuda_straight.py -k 'odd_calls and not Ptx'",
+    ),
+    "verify_chain, straight: half of a score's slack": Fault(
+        "csrc/cuda/rows/draw.cuh",
+        "return 6e-5f + 4e-7f * min(",
+        "return 3e-5f + 2e-7f * min(",
+        "tests/backends/test_cuda_straight.py -k test_scores",
+    ),
+    "verify_chain, straight: half of a law's slack": Fault(
+        "csrc/cuda/rows/draw.cuh",
+        "constexpr float kLawError = 6e-6f;",
+        "constexpr float kLawError = 3e-6f;",
+        "tests/backends/test_cuda_straight.py -k test_laws",
+    ),
+    "verify_chain, straight: the last ticket comes early": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "return before[0] == blocks - 1;",
+        "return before[0] + 2 >= blocks;",
+        "tests/backends/test_cuda_straight.py -k 'odd_calls and not Ptx'",
+    ),
+    "verify_chain, straight: a slot is judged with the next slot's words": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "const WideKey* const words = words_of_row(a, r, row);",
+        "const WideKey* const words = words_of_row(a, r, (row + sides.count) % sides.rows);",
+        "tests/backends/test_cuda_straight.py -k 'odd_calls and not Ptx'",
+    ),
 }
 
 # Every check of C, and every case that the direct way leaves to Python.

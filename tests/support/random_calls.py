@@ -4,7 +4,8 @@ import random
 
 import torch
 
-from specdec_kernels import Sampling
+from specdec_kernels import Form, Sampling
+from specdec_kernels.ops import Verdict
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged
 from tests.support.edits import random_edits
 from tests.support.trees import leaves_of, tree_call
@@ -66,6 +67,84 @@ def random_chain(r, vocabulary):
     elif r.random() < 0.2:
         call["request_index"] = torch.tensor([r.randrange(-1, requests) for _ in range(requests)], dtype=torch.int32)
     return "verify_chain", laid_out(r, call)
+
+
+def random_served_chain(number, most=4097):
+    """Arguments of a ``verify_chain`` without filters or edits, with what engines pass; outputs are among them."""
+    r = random.Random(number)
+    vocabulary = min(most, r.choice([r.randint(1, 140), r.randint(140, 700), 257, 1000, 1024, 2049, 4097]))
+    requests, slots, space = r.randint(1, 9), r.randint(0, 6), r.choice(["logits"] * 3 + ["probs"])
+    own_vocabulary = r.choice([vocabulary, vocabulary, r.randint(1, vocabulary)])
+    call = chain_call(r.randrange(2**31), requests, slots, vocabulary, own_vocabulary, r.choice(DTYPES), space)
+    call["method"] = r.choice(["rejection", "rejection", "block", "block", "race"])
+    if space == "logits":
+        with_odd_rows(r, call)
+    if r.random() < 0.6:
+        call.pop("temperature")
+        kinds = TEMPERATURES if space == "logits" else (1.0, 0.0)
+        call["sampling"], call["draft.sampling"] = (temperatures(r, requests, kinds) for _ in range(2))
+    if slots and r.random() < 0.15:
+        side = call[r.choice(["target", "draft"])]
+        side[r.randrange(requests), r.randrange(slots), :: r.randint(1, 5)] = r.choice(
+            [torch.nan, torch.inf, -torch.inf]
+        )
+    if slots and own_vocabulary == vocabulary and r.random() < 0.15:  # equal laws leave no residual
+        call["draft"].copy_(call["target"][:, :-1])
+    if space == "probs" and "temperature" in call:
+        call["temperature"] = call["temperature"].clamp(max=1.0).round()
+    one_hot = call["method"] == "race" or r.random() < 0.15
+    if call["method"] == "rejection" and not one_hot and r.random() < 0.3:
+        call[r.choice(["draft_prob", "epsilon"])] = r.choice([r.random() / 2, 1.0, 0.0])
+    if (
+        call["method"] == "rejection"
+        and not one_hot
+        and space == "probs"
+        and own_vocabulary == vocabulary
+        and not ({"draft_prob", "epsilon", "sampling"} & call.keys())
+    ):
+        call.pop("temperature")
+        passed = torch.zeros(requests, dtype=torch.int32)
+    else:
+        passed = None
+    if one_hot:
+        without_draft(call)
+    elif own_vocabulary < vocabulary and r.random() < 0.5:
+        call["draft.map"] = torch.tensor(sorted(r.sample(range(vocabulary), own_vocabulary)), dtype=torch.int32)
+    bonus = torch.randint(-1, vocabulary + 1, (requests,)) if slots and r.random() < 0.2 else None
+    width = slots
+    if r.random() < 0.4:
+        counts = torch.tensor([r.randint(0, slots) for _ in range(requests)])
+        target = call["target"]
+        call = ragged(call, counts)
+        if bonus is not None:
+            call["target"] = torch.cat([rows[:n] for rows, n in zip(target, counts, strict=True)])
+        width = call["packing.max_drafts"] = r.randint(max(0, slots - 1), slots + 2)
+    elif bonus is not None:
+        call["target"] = call["target"][:, :-1]
+    if "packing.max_drafts" not in call and r.random() < 0.3:
+        call["request_index"] = torch.tensor([r.randrange(-1, requests) for _ in range(requests)], dtype=torch.int32)
+    call = laid_out(r, call)
+    return call | served_form(r, requests, width + 1, bonus, passed)
+
+
+def temperatures(r, count, kinds):
+    return Sampling(r.choice([r.choice(kinds), torch.tensor([r.choice(kinds) for _ in range(count)])]))
+
+
+def served_form(r, requests, places, bonus, passed):
+    """``form`` and ``out``, each way that engines want it."""
+    index = path = None
+    tokens = torch.full((requests, places), -77)
+    if r.random() < 0.25:
+        index = torch.randperm(requests * places + 3)[: requests * places].view(requests, places)
+        tokens = torch.full((requests * places,), -77, dtype=r.choice([torch.int32, torch.int64]))
+    if index is not None or r.random() < 0.3:
+        path = torch.full((requests, places), -77, dtype=torch.int32)
+    counts = torch.full((2, requests), 5, dtype=torch.int32)
+    form = Form(
+        index, path, passed, r.random() < 0.3, r.choice(["accepted", "emitted"]), r.random() < 0.3, bonus
+    )  # fmt: skip
+    return {"form": form, "out": Verdict(tokens, *counts)}
 
 
 def random_tree(r, vocabulary):

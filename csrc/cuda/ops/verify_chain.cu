@@ -1,4 +1,4 @@
-// verify_chain in one launch. Three shapes:
+// verify_chain in one launch. Few requests go straight (straight.cuh). Otherwise there are three shapes:
 //
 //   race_rows_kernel   method "race", if all rows fit the device at once. There are rows x splits blocks. The last
 //                      block of a request to come (by a ticket) walks the chain over the winners.
@@ -12,6 +12,7 @@
 // row at a time.
 #include "../rows/team_rows.cuh"
 #include "../walk/race_queue.cuh"
+#include "../walk/straight.cuh"
 #include "../walk/walker.cuh"
 
 namespace specdec {
@@ -172,11 +173,12 @@ cudaError_t launch_shaped_chain(const ChainParams& p, const Device& device, cons
 
 cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   static const Kernels kernels(race_rows_kernel, race_queue_kernel, shaped_rows_kernel, chain_kernel,
-                               shaped_chain_kernel);
+                               shaped_chain_kernel, straight_race_kernel, straight_rejection_kernel, straight_block_kernel);
   *needed = 0;
   if (p.batch() == 0) return cudaSuccess;
   const Room room = room_in(workspace);
   return on_device(stream, kernels, [&](const Device& device) {
+    if (goes_straight(p)) return launch_straight(p, device, room, stream, needed);
     // Rows that fit the device at once take the time of one row. More rows would need a second wave, and half of them
     // are not needed.
     const bool few = p.batch() * (p.max_drafts() + 1) <= blocks_at_once(device);

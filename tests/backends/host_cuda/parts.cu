@@ -1,9 +1,14 @@
 // Functions of csrc/cuda for tests that call them one by one.
+#include "../../../csrc/cuda/rows/draw.cuh"
 #include "../../../csrc/cuda/rows/race.cuh"
 #include "../../../csrc/cuda/team/team.cuh"
 #include "../../../csrc/cuda/rows/weights.cuh"
 
+#include <algorithm>
+#include <cmath>
+
 using namespace specdec::cuda;
+using specdec::LawWithStats;
 
 namespace {
 
@@ -53,9 +58,47 @@ __global__ void ahead_kernel(const AheadArguments a) {
       [&](const Largest&, int32_t, int, int) { note(); });
 }
 
+// A word of any size.
+uint32_t any_word(uint64_t* state) {
+  *state = *state * 6364136223846793005u + 1442695040888963407u;
+  return static_cast<uint32_t>(*state >> 32) >> (*state >> 27) % 32;
+}
+
 }  // namespace
 
 extern "C" {
+
+// The largest share of score_error that is needed between a token's score and the middle of its bounds.
+double bounds_of_scores(uint64_t state, int count) {
+  double most = 0.0;
+  for (int i = 0; i < count; ++i) {
+    const LaneNoise group = {any_word(&state), any_word(&state)};
+    const uint32_t word = any_word(&state);
+    const float log_weight = (static_cast<float>(any_word(&state) >> 8) - 0x1p23f) * 0x1p-16f;
+    const float first = about_first_arrival(group), exact = specdec::first_arrival(group.a, group.b);
+    const float log2_weight = log_weight * kLog2E;
+    for (bool leads : {false, true}) {
+      const float about = log2_weight - log2_approx(leads ? first : first + about_neg_log1p(word));
+      const double score =
+          specdec::race_score(log_weight, leads ? exact : specdec::add(exact, specdec::later_by(word)));
+      const double off = score * 1.44269504088896340736 - about;
+      most = std::max(most, std::abs(off) / score_error(log2_weight));
+    }
+  }
+  return most;
+}
+
+// The same of probabilities, as a share of kLawError.
+double bounds_of_laws(uint64_t state, int count) {
+  double most = 0.0;
+  for (int i = 0; i < count; ++i) {
+    const float x = -static_cast<float>(any_word(&state) >> 8) * 0x1p-18f;
+    const LawWithStats side = {{SPECDEC_LOGITS, 1.0f, false}, {0.0f, 3.0f + static_cast<float>(i % 64) / 64}, 0};
+    const double p = side.probability(0, x), about = about_probability(side, x);
+    if (p >= 1e-30) most = std::max(most, std::abs(about - p) / p / kLawError);
+  }
+  return most;
+}
 
 // Races a row by one warp. `bytes` has a place for the start, and one for each chunk.
 void loads_ahead(const void* row, int vocab, uint64_t* bytes) {

@@ -1,6 +1,7 @@
 """What backends on a machine that is played have in common, whether it runs the sources or what nvcc makes of them."""
 
 import importlib.util
+import os
 
 from specdec_kernels.backends import _native
 from specdec_kernels.backends.cuda import Kernels
@@ -25,6 +26,11 @@ MACHINES = {
 }
 
 
+# Which kernels few requests of a chain take (csrc/cuda/walk/straight.cuh): those of many; as without the variable; and
+# all requests straight.
+STRAIGHT = {"small": "0", "large": "", "lone": "1"}
+
+
 def load(name, path):
     """A native module."""
     spec = importlib.util.spec_from_file_location(name, path)
@@ -41,8 +47,9 @@ class Played(Kernels):
         super().__init__(load(name, path), lambda device: 0)
         self.play(machine, **changes)
 
-    def play(self, machine, **changes):
-        """Play another machine from here on."""
+    def play(self, machine, straight=None, **changes):
+        """Play another machine from here on; ``straight`` is SPECDEC_CUDA_STRAIGHT, if not the machine's own."""
+        os.environ["SPECDEC_CUDA_STRAIGHT"] = STRAIGHT[machine] if straight is None else straight
         self._native.configure(**{**MACHINES[machine], **changes})
         self._before = []  # what kernels before write: the machine knows addresses alone
 

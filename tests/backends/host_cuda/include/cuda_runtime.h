@@ -394,5 +394,5 @@ HOST_CUDA_ATOMIC(atomicAdd, old + v)
 HOST_CUDA_ATOMIC(atomicMax, old > v ? old : v)
 HOST_CUDA_ATOMIC(atomicMin, old < v ? old : v)
 HOST_CUDA_ATOMIC(atomicOr, old | v)
-HOST_CUDA_ATOMIC(atomicExch, v)
+HOST_CUDA_ATOMIC(atomicExch, (static_cast<void>(old), v))
 #undef HOST_CUDA_ATOMIC

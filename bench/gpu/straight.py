@@ -1,0 +1,101 @@
+"""Straight kernels and those of large batches in turns, in one process, for a device's few minutes.
+
+    python bench/gpu/straight.py --out build/gpu/straight.jsonl [--seconds 300]
+    python bench/gpu/straight.py --dry-run        small, on the CPU: the same path, no figure worth anything
+
+A line is a case: microseconds of a call, by SPECDEC_CUDA_STRAIGHT and, where they are there, by vLLM's kernels; cold,
+and what it adds to a large matrix product; and what the tracer's model says (bench/results/compiled/traces.json).
+Cases that are in the file already are left out. Few requests come first.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+from peers import PEERS, available
+
+import bench
+import specdec_kernels as sd
+
+VARIABLE = "SPECDEC_CUDA_STRAIGHT"
+BATCHES, ACCEPTANCES = (1, 8, 16, 32, 64, 256), (0.7, 0, 1)
+OPS = ("rejection", "race", "block", "serving rejection", "serving race")
+TRACES = Path(__file__).parents[1] / "results" / "compiled" / "traces.json"
+
+
+def block(inputs):
+    return sd.verify_chain(
+        inputs.tokens, inputs.target, inputs.draft, method="block", seed=inputs.seed, position=inputs.position,
+        out=inputs.out,
+    )  # fmt: skip
+
+
+def call_of(op, straight):
+    run = block if op == "block" else bench.OURS[op]
+
+    def call(inputs):
+        os.environ[VARIABLE] = straight
+        return run(inputs)
+
+    return call
+
+
+def times(call, inputs, product, dry):
+    """Medians of microseconds: cold, and behind a product."""
+    if dry:
+        found = bench.called(call, inputs), bench.called_behind(product, call, inputs)
+    else:
+        found = bench.replayed(call, inputs), bench.replayed_behind(product, call, inputs)
+    return [round(1e6 * statistics.median(seconds), 2) for seconds in found]
+
+
+def measured(op, requests, acceptance, scale, device):
+    vocabulary = 1000 if device == "cpu" else 128_256
+    made = "rejection" if op == "block" else op
+    inputs = bench.inputs_of(made, requests, vocabulary, acceptance, True, scale, device)
+    product = bench.product_of(scale["product"], device)
+    row = {"op": op, "B": requests, "acceptance": acceptance}
+    calls = {"old": call_of(op, "0"), "straight": call_of(op, "1")}
+    verdicts = [[x.clone() for x in call(inputs[0])] for call in calls.values()]
+    if not all(map(torch.equal, *verdicts)):
+        return row | {"differs": True}
+    if op in PEERS:
+        calls |= {name: call for name, call in available(op)[0].items() if "vllm" in name.lower()}
+    for name, call in calls.items():
+        row[name] = times(call, inputs, product, device == "cpu")
+    model = (
+        [x for x in json.loads(TRACES.read_text()) if (x["call"], x["B"]) == (op, requests)] if TRACES.exists() else []
+    )
+    return row | {x["kernel"]: [x["cold_us"], x["behind_product_us"]] for x in model}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("build/gpu/straight.jsonl"))
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--dry-run", action="store_true")
+    chosen = parser.parse_args()
+    device, scale = ("cpu", bench.DRY) if chosen.dry_run else ("cuda", bench.FULL)
+    start, out = time.time(), chosen.out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    done = {(row["op"], row["B"], row["acceptance"]) for row in bench.lines_of(out)}
+    batches = (1, 3) if chosen.dry_run else BATCHES
+    for acceptance, requests, op in itertools.product(ACCEPTANCES, batches, OPS):
+        if (op, requests, acceptance) in done or time.time() - start > chosen.seconds:
+            continue
+        row = measured(op, requests, acceptance, scale, device)
+        print(json.dumps(row), flush=True)
+        with out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

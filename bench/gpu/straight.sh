@@ -1,0 +1,28 @@
+#!/bin/sh
+# A device's fifteen minutes for the straight kernels: build once, the device tests of what changed, then old and new in
+# turns beside vLLM. The first two can be left out where objects were carried.
+#   OUT=... PYTHON=... SECONDS_A_STEP=300 bench/gpu/straight.sh [build] [test] [time]
+set -u
+cd "$(dirname "$0")/../.."
+PYTHON=${PYTHON:-python3}
+OUT=${OUT:-build/gpu}
+mkdir -p "$OUT/logs"
+[ $# -gt 0 ] || set -- build test time
+failed=0
+for step in "$@"; do
+    case $step in
+    build) OUT=$OUT PYTHON=$PYTHON sh bench/gpu/run.sh driver build ;;
+    # Both kinds of kernels, with the device's own backend: 90 s.
+    test)
+        for straight in 0 1; do
+            SPECDEC_CUDA_STRAIGHT=$straight timeout 90 "$PYTHON" -m pytest -q -p no:cacheprovider -n 8 --dist worksteal \
+                tests/ops/test_verify_chain.py tests/backends/test_cuda_gpu.py -k "cuda-device or cuda_gpu and chain" ||
+                failed=1
+        done
+        ;;
+    time) timeout "$((${SECONDS_A_STEP:-300} + 60))" "$PYTHON" bench/gpu/straight.py --out "$OUT/straight.jsonl" \
+        --seconds "${SECONDS_A_STEP:-300}" ;;
+    *) echo "no such step: $step" && exit 2 ;;
+    esac 2>&1 | tee "$OUT/logs/straight_$step.log"
+done
+exit $failed

@@ -1,0 +1,314 @@
+// A draw from a row, or from what is left of one, without a list: every token's score is bounded with the device's own
+// exponentials and logarithms, and only a token that may be the best of its block is evaluated exactly. For few requests,
+// where a block has a few thousand columns: code that runs once costs more than arithmetic. Scores are to base 2 here.
+#pragma once
+
+#include "edited_row.cuh"
+#include "race.cuh"
+
+namespace specdec {
+namespace cuda {
+
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
+
+// ---- bounds ---------------------------------------------------------------------------------------------------------
+
+// What a score of a token may differ from its bound's middle: by the errors of two logarithms, of an arrival, and of the
+// exact score itself, whose roundings grow with the logarithm of the weight.
+__device__ __forceinline__ float score_error(float log2_weight) {
+  return 6e-5f + 4e-7f * min(kLargest, magnitude(log2_weight));
+}
+
+// What p and q may differ from the exact ones, as a share of themselves.
+constexpr float kLawError = 6e-6f;
+
+// -log(1 - u) of a word in units of 2^-32, to 4e-5 of itself; of words below 2^15 it is less exact for a group. From 1/2
+// on u has 24 bits, as in truncated().
+__device__ __forceinline__ float about_neg_log1p(uint32_t word) {
+  const float u = (static_cast<float>(word) + 0.5f) * 0x1p-32f;
+  const float left = (static_cast<float>(~word | 0xffu) + 1.0f) * 0x1p-32f;
+  return u < 0x1p-7f ? u + 0.5f * u * u : log2_approx(left) * -kLn2;
+}
+
+// The first arrival of a group.
+__device__ __forceinline__ float about_first_arrival(const LaneNoise& words) {
+  return words.a < 1u << 15 ? first_arrival(words.a, words.b) : about_neg_log1p(words.a) * 0x1p-6f;
+}
+
+__device__ __forceinline__ float about_probability(const LawWithStats& side, float raw) {
+  if (side.law.space != SPECDEC_LOGITS) return Probs{}.probability(raw, {});
+  return exp2_approx(log_probability(min(kLargest, side.law.key(raw)), side.lse) * kLog2E);
+}
+
+// Of the logarithm of a token's weight: a NaN or -inf says that it has none. `q` is not yet multiplied.
+__device__ __forceinline__ Range log2_weight_bounds(const Weights& w, float raw, float q) {
+  const Law& law = w.target.stats.law;
+  if (!w.residual) {
+    const float log2_weight =
+        law.space == SPECDEC_LOGITS ? min(kLargest, law.key(raw)) * kLog2E : log2_approx(Probs{}.probability(raw, {}));
+    return {log2_weight, log2_weight};
+  }
+  const float p = about_probability(w.target.stats, raw), drafted = q * w.draft_prob;
+  const float least = p * (1.0f - kLawError) - drafted * (1.0f + kLawError);
+  const float most = p * (1.0f + kLawError) - drafted * (1.0f - kLawError);
+  return {least > 1e-36f ? log2_approx(least) : -kInfinity, most > 0.0f ? log2_approx(most) : -kInfinity};
+}
+
+// No token with an element up to this has a larger logarithm of its weight; NaN if there is no such bound.
+__device__ __forceinline__ float log2_weight_bound(const Weights& w, float largest) {
+  const Law& law = w.target.stats.law;
+  if (law.space != SPECDEC_LOGITS) return log2_approx(Probs{}.probability(largest, {}));
+  const float x = min(kLargest, law.key(largest));
+  return (w.residual ? log_probability(x, w.target.stats.lse) : x) * kLog2E;
+}
+
+// ---- loads ----------------------------------------------------------------------------------------------------------
+
+// A lane's fours of a row, on their way: 16-bit elements as they came. In registers they are float32, so one code does for
+// all types. What is not whole fours comes when it is asked for.
+template <int kSteps>
+struct Fetched {
+  using Floats = Batch<Float32, kSteps>;
+  uint4 raw[kSteps] = {};
+  bool whole = false;
+
+  __device__ __forceinline__ void fetch(const Row& row, int32_t first, int steps) {
+    const bool wide = row.dtype == SPECDEC_FLOAT32;
+    const char* const at = address_of(row, Floats::token(first, 0));
+    const int32_t left = row.vocab - Floats::token(first, 0);
+    whole = reinterpret_cast<uintptr_t>(row.data) % (wide ? 16 : 8) == 0 &&
+            (row.vocab % 4 == 0 || first + steps * Floats::kPerStep < row.vocab);
+    if (!whole) return;
+    if (wide) {
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u)
+        raw[u] = u < steps && left - u * Floats::kPerStep >= 4 ? load_stream(at + u * Floats::kPerStep * 4) : kNoElements;
+      return;
+    }
+    const uint32_t nothing =
+        row.dtype == SPECDEC_BFLOAT16 ? BFloat16::kMinusInfinity * 0x10001u : Float16::kMinusInfinity * 0x10001u;
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u) {
+      uint2 half = {nothing, nothing};
+      if (u < steps && left - u * Floats::kPerStep >= 4) half = load_stream_half(at + u * Floats::kPerStep * 2);
+      raw[u] = {half.x, half.y, 0, 0};
+    }
+  }
+
+  __device__ __forceinline__ Floats floats(const Row& row, int32_t first, int steps) const {
+    Floats batch;
+    if (!whole) {
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u)
+        batch.vector[u] = u < steps ? raw_four(row, Floats::token(first, u)) : kNoElements;
+      return batch;
+    }
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u) batch.vector[u] = raw[u];
+    if (row.dtype == SPECDEC_FLOAT32) return batch;
+    if (row.dtype == SPECDEC_BFLOAT16) {
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) batch.vector[u] = widened(true, {raw[u].x, raw[u].y});
+    } else {
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) batch.vector[u] = widened(false, {raw[u].x, raw[u].y});
+    }
+    return batch;
+  }
+};
+
+// ---- the draft's side -----------------------------------------------------------------------------------------------
+
+// The draft's elements of a lane's four columns of the target, in a vocabulary of its own. What it lacks has no weight.
+__device__ __forceinline__ uint4 mapped_four(const LawRow& draft, int32_t column) {
+  int32_t own = draft.columns().first_at_least(column);
+  uint32_t raw[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool there = own < draft.row.vocab && draft.map[own] == column + i;
+    raw[i] = there ? bits(element(draft.row, own)) : Float32::kMinusInfinity;
+    own += there;
+  }
+  return {raw[0], raw[1], raw[2], raw[3]};
+}
+
+// The target's token of the draft's argmax, if the draft is greedy; else kNoToken.
+__device__ __forceinline__ int32_t certain_token(const LawRow& draft) {
+  return draft.stats.law.greedy ? draft.columns().to_target({0.0f, draft.stats.argmax}).token : kNoToken;
+}
+
+// ---- the draw -------------------------------------------------------------------------------------------------------
+
+// What a block met in the rows: values that are impossible in a law; and of the draft's, if it is of probabilities, an
+// element that has weight.
+constexpr unsigned kBadValue = 1, kDraftHasWeight = 2;
+
+struct alignas(16) Meeting {  // of blocks, in the workspace: zero before and after every kernel
+  unsigned came, met;
+  WideKey best;
+};
+
+// What a lane knows of the tokens that it looked through: the best by its upper bound, and all that its exact score takes.
+struct Likely {
+  float highest = -kInfinity, second = -kInfinity;  // upper bounds
+  float sure = -kInfinity;                          // a score that one of them has at least
+  int32_t column = kNoToken;
+  float raw, draft_raw;
+  uint32_t later;  // the token's own word
+  LaneNoise group;
+};
+
+// The exact score. `draft_raw` is the draft's element of this token.
+__device__ __forceinline__ float exact_score(const Weights& w, const Likely& t, int32_t certain) {
+  float log_weight;
+  if (!w.residual) {
+    log_weight = t.column == w.excluded ? -kInfinity : w.target.stats.law.in_space([&](auto s) { return s.log_weight(t.raw); });
+  } else {
+    const float p = w.target.stats.probability(t.column, t.raw);
+    const float q = w.draft.stats.law.greedy ? (t.column == certain ? 1.0f : 0.0f) : w.draft.stats.probability(0, t.draft_raw);
+    log_weight = specdec::log_weight(residual_weight(p, mul(w.draft_prob, q)));
+  }
+  const float first = first_arrival(t.group.a, t.group.b);
+  const bool is_first = t.column % kGroup == first_winner(t.group.b);
+  return log_weight == -kInfinity ? log_weight
+                                  : race_score(log_weight, is_first ? first : add(first, later_by(t.later)));
+}
+
+// Bounds the scores of a lane's four tokens.
+__device__ __forceinline__ void bound_four(const Weights& w, const Noise& noise, int32_t certain, int32_t column,
+                                           const uint4& values, const uint4& draft, const LaneNoise& group,
+                                           float first, Likely* best) {
+  const Words<uint32_t> late = noise_words(noise, static_cast<uint32_t>(column) >> 2, 1);
+  const int winner = first_winner(group.b) - column % kGroup;
+  bool changed = false;
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) {
+    const float raw = Float32::at(values, i), draft_raw = Float32::at(draft, i);
+    const uint32_t word = i == 0 ? late.word[0] : i == 1 ? late.word[1] : i == 2 ? late.word[2] : late.word[3];
+    float q = 0.0f;
+    if (w.residual && certain == kNoToken) q = max(about_probability(w.draft.stats, draft_raw), 0.0f);
+    if (certain == column + i) q = 1.0f;
+    Range weight = log2_weight_bounds(w, raw, q);
+    if (column + i == w.excluded) weight = {-kInfinity, -kInfinity};
+    const float arrives = log2_approx(first + (winner == i ? 0.0f : about_neg_log1p(word)));
+    const float most = weight.high - arrives + score_error(weight.high);
+    best->sure = max(weight.low - arrives - score_error(weight.low), best->sure);
+    best->second = max(min(best->highest, most), best->second);
+    if (most > best->highest) {  // a NaN is nobody
+      best->highest = most;
+      best->column = column + i, best->raw = raw, best->draft_raw = draft_raw, best->later = word;
+      changed = true;
+    }
+  }
+  if (changed) best->group = group;
+}
+
+// Whether a draw has to say what is wrong with the draft's row: of one that was looked through before it is known.
+__device__ __forceinline__ bool reads_probs_of_draft(const Weights& w) {
+  return w.residual && w.draft.stats.law.space != SPECDEC_LOGITS && !w.draft.stats.law.greedy;
+}
+
+// What is met in a lane's four elements of a row, `count` of them inside of it.
+__device__ __forceinline__ unsigned met_in_four(const Law& law, const uint4& values, int32_t count) {
+  unsigned met = 0;
+#pragma unroll 1
+  for (int i = 0; i < 4 && i < count; ++i) {
+    const float raw = Float32::at(values, i);
+    if (!law.is_element(raw)) met |= kBadValue;
+    if (law.rank(raw) > -kInfinity) met |= kDraftHasWeight;
+  }
+  return met;
+}
+
+// Where the scores of a block's tokens meet, as ordered words.
+__device__ __forceinline__ void begin_draw(const Shared<unsigned>& sure) {
+  if (threadIdx.x == 0) sure[0] = ordered(-kInfinity);
+}
+
+// The block draws over the tiles [tile, end) of 1,024 columns, and brings what it finds to the meeting. Behind
+// begin_draw and a barrier. At temperature 0 it is the most probable token that is found. A lane loads `kSteps` fours
+// together.
+template <int kSteps>
+__device__ __forceinline__ void draw_tiles(const Weights& w, const Noise& visible, int tile, int end,
+                                           const Shared<unsigned>& sure, Meeting* meeting) {
+  using Own = Batch<Float32, kSteps>;
+  const Row &row = w.target.row, &draft_row = w.draft.row;
+  const Law& law = w.target.stats.law;
+  const bool probs = law.space != SPECDEC_LOGITS, draft_probs = reads_probs_of_draft(w);
+  const int32_t certain = w.residual ? certain_token(w.draft) : kNoToken;
+  const bool reads_draft = w.residual && !w.draft.stats.law.greedy && (!w.draft.map || draft_probs);
+  const bool maps = w.residual && !w.draft.stats.law.greedy && w.draft.map;
+  // A warp takes as many columns as there are tiles, all of them side by side.
+  const int32_t begin = tile * kMassTile + warp_id() * (end - tile) * Own::kPerStep;
+  const int32_t stop = begin + (end - tile) * Own::kPerStep;
+  Likely best;
+  unsigned met = 0;
+#pragma unroll 1
+  for (int32_t at = begin; at < stop; at += Own::kTokens) {
+    const int steps = stop - at < Own::kTokens ? (stop - at) / Own::kPerStep : kSteps;
+    Fetched<kSteps> fetched, fetched_draft;
+    fetched.fetch(row, at, steps);
+    if (reads_draft) fetched_draft.fetch(draft_row, at, steps);
+    const Noise noise = opaque(visible);
+    const LaneNoise words = lane_noise(noise, row, at);
+    const float first = about_first_arrival(words), log2_first = log2_approx(first);
+    const Own batch = fetched.floats(row, at, steps);
+    Own draft = {};
+    if (reads_draft) draft = fetched_draft.floats(draft_row, at, steps);
+    const float to_beat = from_ordered(read_atomic(sure));
+#pragma unroll 1
+    for (int u = 0; u < steps; ++u) {
+      const int32_t column = Own::token(at, u);
+      const uint4 values = batch.at(u);
+      const float largest = Float32::largest(values);
+      if (!(largest < kInfinity)) met |= kBadValue;
+      if (probs) met |= met_in_four(law, values, row.vocab - column) & kBadValue;
+      uint4 draft_values = kNoElements;
+      if (reads_draft) draft_values = draft.at(u);
+      if (draft_probs) met |= met_in_four(w.draft.stats.law, draft_values, draft_row.vocab - column);
+      if (law.greedy) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float rank = law.rank(Float32::at(values, i));
+          if (rank > best.highest) best.highest = rank, best.column = column + i;
+        }
+        continue;
+      }
+      const LaneGroup group = {words, first};
+      const LaneGroup own = group.of_vector<Float32>(u);
+      const float bound = log2_weight_bound(w, largest);
+      const float log2_earliest = __shfl_sync(kWarp, log2_first, 2 * u + lane_id() / 16);
+      const bool hopeless = bound == -kInfinity || bound + score_error(bound) - log2_earliest < to_beat;
+      if (__all_sync(kWarp, hopeless)) continue;
+      if (maps) draft_values = column < row.vocab ? mapped_four(w.draft, column) : kNoElements;
+      bound_four(w, noise, certain, column, values, draft_values, own.words, own.needed, &best);
+    }
+    if (law.greedy) continue;
+    const unsigned score = __reduce_max_sync(kWarp, ordered(best.sure));
+    if (lane_id() == 0) atomicMax(&sure[0], score);
+  }
+  if (__any_sync(kWarp, met != 0)) {
+    met = __reduce_or_sync(kWarp, met);
+    if (lane_id() == 0) atomicOr(&meeting->met, met);
+  }
+  __syncthreads();
+  // Mostly one token of a block is left. Where two of a lane are, it looks at all of its own.
+  const float needed = law.greedy ? -kInfinity : from_ordered(read_atomic(sure));
+  if (best.column == kNoToken || !(best.highest >= needed)) return;
+  Candidate mine = {law.greedy ? best.highest : exact_score(w, best, certain), best.column};
+  if (!law.greedy && best.second >= needed) {
+#pragma unroll 1
+    for (int32_t at = begin; at < stop; at += Own::kPerStep)
+#pragma unroll 1
+      for (int i = 0; i < 4 && Own::token(at, 0) + i < row.vocab; ++i) {
+        const int32_t column = Own::token(at, 0) + i;
+        const float log_weight = w.log_weight(element(row, column), column);
+        if (log_weight > -kInfinity)
+          mine = best_of(Candidate{race_score(log_weight, arrival(opaque(visible), static_cast<uint32_t>(column))), column}, mine);
+      }
+  }
+  if (mine.score > -kInfinity) atomicMax(&meeting->best, key_of_candidate(mine));
+}
+
+}  // namespace cuda
+}  // namespace specdec

@@ -1,0 +1,601 @@
+// Chains of few requests, straight through: no walk, and no work that is asked for. What each warp does is known from
+// the launch. All blocks of a request know all of it at the end of each step, and decide alike.
+//
+//   straight_race_kernel       a draw from each row; the last block of a request compares winners and drafts
+//   straight_rejection_kernel  the masses of all rows; every block judges all slots, and draws over its own columns of
+//                              the row where the chain ends; the last block writes the verdict
+//   straight_block_kernel      the same, but between judging and drawing the sums of those pairs that a coin asks for
+//
+// A block has eight warps, and a part of a request is some tiles of 1,024 columns of all of its rows.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+
+#include "../rows/cut_plan.cuh"  // is_shaped
+#include "../rows/draw.cuh"
+#include "../rows/mass_row.cuh"
+#include "../rows/pair_sums.cuh"
+#include "../team/team.cuh"  // Divisor
+#include "deferred_ops.cuh"  // finish
+#include "specdec/chain.h"
+
+namespace specdec {
+namespace cuda {
+
+constexpr int32_t kStraightSlots = 31;  // a lane judges a slot, and one is left for the last token
+constexpr int64_t kStraightRequests = 16, kStraightNodes = 80;
+constexpr int64_t kTicketsAMeeting = sizeof(Meeting) / sizeof(unsigned);
+
+// Division by a number that is known at launch.
+struct Quotient {
+  Divisor divisor;
+  __device__ int of(int n) const { return divisor.by == 1 ? n : divisor.quotient(n); }
+  __device__ int by() const { return static_cast<int>(divisor.by); }
+};
+
+struct StraightArguments {
+  ChainParams p;
+  Meeting* meetings;  // race: one a row; else one a request
+  WideKey* words;     // of tiles: [request][row][kWordsATile][tile]
+  WideKey* sums;      // block, of parts of a pair: [request][node][part]
+  Quotient parts, nodes;  // of a row; of a request, that have blocks of their own
+  int rows;               // of a request that may be weighed
+  int tiles;              // of a row
+  int tiles_a_part;
+};
+
+// ---- what all of them do --------------------------------------------------------------------------------------------
+
+// Which block this is.
+struct Place {
+  int part, node;
+  int64_t request;
+  __device__ explicit Place(const StraightArguments& a) {
+    const int block = static_cast<int>(blockIdx.x), row = a.parts.of(block);
+    part = block - row * a.parts.by();
+    request = a.nodes.of(row);
+    node = row - static_cast<int>(request) * a.nodes.by();
+  }
+};
+
+struct Tiles {
+  int begin, end;
+};
+__device__ __forceinline__ Tiles own_tiles(const StraightArguments& a) {
+  const int begin = Place(a).part * a.tiles_a_part, end = begin + a.tiles_a_part;
+  return {begin, end < a.tiles ? end : a.tiles};
+}
+
+// The block has come to a meeting, and what it did before is there for whom it meets.
+__device__ __forceinline__ void arrive(Meeting* meeting) {
+  __syncthreads();
+  if (threadIdx.x == 0) add_acquire_release(&meeting->came, 1u);
+}
+__device__ __forceinline__ void wait_for(const Meeting* meeting, unsigned blocks) {
+  if (threadIdx.x == 0)
+    while (load_acquire(&meeting->came) < blocks) {
+    }
+  __syncthreads();
+}
+// Whether this block is the last to come, of so many. It sees what the others did before. All threads call.
+__device__ __forceinline__ bool comes_last(Meeting* meeting, unsigned blocks) {
+  SPECDEC_SHARED(unsigned, before, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) before[0] = add_acquire_release(&meeting->came, 1u);
+  __syncthreads();
+  return before[0] == blocks - 1;
+}
+
+// By one thread of the last block: what was found, and what blocks met in the rows. Nothing is left of it.
+struct Found {
+  Candidate best;
+  unsigned met;
+};
+__device__ __forceinline__ Found taken_from(Meeting* meeting) {
+  return {candidate_of_key(atomicExch(&meeting->best, WideKey{0})), atomicExch(&meeting->met, 0u)};
+}
+
+// `of_probs`: the draft's row was looked through with the draw, and some of it should have weight.
+__device__ __forceinline__ int32_t status_of_met(const Found& found, bool of_probs) {
+  const bool odd = found.met & kBadValue || (of_probs && !(found.met & kDraftHasWeight));
+  return odd ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK;
+}
+__device__ __forceinline__ Draw draw_of(const Found& found, bool of_probs) {
+  return draw_of(found.best, status_of_met(found, of_probs));
+}
+
+// By the first warp. A lane has the draft after its node, and -1 behind the last. `bits` are of all lanes together.
+__device__ __forceinline__ void write_verdict(const ChainRequest& r, int64_t draft, int32_t accepted, int32_t last,
+                                              int32_t bits) {
+  const VerdictWriter verdict = verdict_at(r.p, r.request);
+  const int32_t node = lane_id();
+  if (!r.idle && node <= accepted) verdict.put(node, node, node == accepted ? last : draft);
+  __syncwarp();  // the first lane reads the path
+  finish(verdict, r.idle ? -1 : accepted, static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(bits))));
+  if (node == 0 && r.p.num_passed.data)  // decoded anew, because it would take registers until here
+    count_passing(ChainRequest(r.p, r.request), r.request, accepted,
+                  [](const Rows& rows, int64_t offset, int32_t token) {
+                    return Probs{}.probability(element(row_at(rows, offset), token), {});
+                  });
+}
+
+// The token after the last draft, where it comes with the call.
+__device__ __forceinline__ Draw given_token(const ChainRequest& r) {
+  const int64_t token = r.given_token();
+  return in_vocab(r, token) ? Draw{static_cast<int32_t>(token), SPECDEC_STATUS_OK} : Draw{0, SPECDEC_STATUS_PARAMETER};
+}
+
+// A lane's draft, the one after its node.
+__device__ __forceinline__ int64_t draft_of_lane(const ChainRequest& r) {
+  return lane_id() < r.drafts() ? r.draft_token(lane_id() + 1) : -1;
+}
+
+// Whether a draft of a lane that is none of the vocabulary says so.
+__device__ __forceinline__ int32_t status_of_draft(const ChainRequest& r, int64_t draft) {
+  return draft == -1 || in_vocab(r, draft) ? SPECDEC_STATUS_OK : SPECDEC_STATUS_TOKEN_RANGE;
+}
+
+// ---- race -----------------------------------------------------------------------------------------------------------
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) straight_race_kernel(const StraightArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(unsigned, sure, 1);
+  begin_draw(sure);
+  const Place place(a);
+  const int32_t node = place.node, own = lane_id();
+  const ChainRequest r(a.p, place.request);
+  const int64_t draft = draft_of_lane(r);
+  Meeting* const meetings = a.meetings + place.request * a.nodes.by();
+  __syncthreads();
+  if (r.readable && node <= r.slots && !r.is_given(node)) {
+    const Tiles tiles = own_tiles(a);
+    draw_tiles<3>(weights_of_row(row_at(a.p.target, r.target_row(node)), r.target_law),
+               r.noise_at_depth(node, kStreamRace), tiles.begin, tiles.end, sure, meetings + node);
+  }
+  if (!comes_last(meetings, a.parts.divisor.by * a.nodes.divisor.by)) return;
+  if (warp_id() == 0) {
+    Draw draw = {0, SPECDEC_STATUS_OK};
+    if (r.readable && own <= r.slots)
+      draw = r.is_given(own) ? given_token(r) : draw_of(taken_from(meetings + own), false);
+    const unsigned refused = __ballot_sync(kWarp, !r.readable || draft != draw.token);
+    const int32_t accepted = __ffs(static_cast<int>(refused)) - 1;
+    const int32_t bits = own <= accepted ? draw.status | status_of_draft(r, draft) : 0;
+    write_verdict(r, draft, accepted, __shfl_sync(kWarp, draw.token, accepted), r.status | bits);
+    if (own == 0) meetings->came = 0;
+  }
+}
+
+// ---- rows that are looked through -----------------------------------------------------------------------------------
+
+// Which rows of a request: those of the target, at temperature 0 to the last; or the pairs of target and draft, one
+// after the other. Of rows of probabilities nothing needs to be known but for the argmax.
+struct Sides {
+  int count;    // sides of a node
+  int32_t rows;
+  __device__ explicit Sides(const ChainRequest& r)
+      : count(r.target_law.greedy || !r.has_draft() ? 1 : 2),
+        rows(!r.target_law.greedy ? r.slots * count : r.slots + (r.is_given(r.slots) ? 0 : 1)) {}
+  // Whether there is a row to look through; `all`: those of probabilities, too, for their status.
+  __device__ bool looks(const ChainRequest& r, bool all) const {
+    return rows > 0 && (all || r.target_law.needs_row() || (r.has_draft() && r.draft_law.needs_row()));
+  }
+  __device__ int32_t node(int32_t row) const { return count == 2 ? row / 2 : row; }
+  __device__ bool is_draft(int32_t row) const { return count == 2 && row % 2 != 0; }
+};
+
+__device__ __forceinline__ LawRow side_of(const ChainRequest& r, int32_t node, bool of_draft) {
+  if (of_draft) return {row_at(r.p.draft, r.draft_row(node)), without_stats(r.draft_law), r.p.draft_map.data};
+  return {row_at(r.p.target, r.target_row(node)), without_stats(r.target_law), nullptr};
+}
+__device__ __forceinline__ WideKey* words_of_row(const StraightArguments& a, const ChainRequest& r, int32_t row) {
+  return a.words + (r.request * a.rows + row) * kWordsATile * a.tiles;
+}
+
+__device__ __forceinline__ WideKey* sums_of_node(const StraightArguments& a, const ChainRequest& r, int32_t node) {
+  return a.sums + (r.request * kStraightSlots + node) * a.parts.by();
+}
+
+// A tile's argmax: a candidate, and a status.
+__device__ __forceinline__ RowPartial argmax_of_tile(const LawRow& side, const Batch<Float32>& batch, int32_t first) {
+  Candidate mine = kNobody;
+  bool bad = false;
+#pragma unroll 1
+  for (int u = 0; u < kVectors; ++u) {
+    const uint4 values = batch.at(u);
+    const int32_t column = Batch<Float32>::token(first, u);
+#pragma unroll 1
+    for (int i = 0; i < 4 && column + i < side.row.vocab; ++i) {
+      const float raw = Float32::at(values, i), rank = side.stats.law.rank(raw);
+      bad |= !side.stats.law.is_element(raw);
+      if (rank > mine.score) mine = {rank, column + i};
+    }
+  }
+  return {candidate_of_key(warp_max(key_of_candidate(mine))),
+          __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
+}
+
+// A tile's mass, as weigh_tile has it, of a batch that was loaded before.
+__device__ __forceinline__ TileMass mass_of_tile(const LawRow& side, const Batch<Float32>& batch, int32_t first) {
+  const Logits space = side.stats.law.logits();
+  float top = -kInfinity;
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) top = max_nan(top, Float32::largest(batch.vector[u]));
+  top = space.key(top);
+  if (!__all_sync(kWarp, top < kInfinity)) {
+    bool bad = false;
+    const MassTile odd = weigh_odd_tile(side.row, space, first, &bad);
+    return {odd, __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
+  }
+  const float tile_top = warp_max(top);
+  return {{ExactMass::of_warp(ExactMass::of_lane(batch, space, tile_top)), tile_top}, SPECDEC_STATUS_OK};
+}
+
+// The block's tiles of all rows: a warp takes one at a time. `kAll`: see Sides.
+template <bool kAll>
+__device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const ChainRequest& r, const Sides& sides) {
+  const Tiles tiles = own_tiles(a);
+  int tile = tiles.begin;
+#pragma unroll 1
+  for (int row = warp_id();; row += warps_in_block()) {
+    for (; row >= sides.rows && tile < tiles.end; row -= sides.rows) ++tile;
+    if (tile >= tiles.end) return;
+    const LawRow side = side_of(r, sides.node(row), sides.is_draft(row));
+    const bool looks = kAll || side.stats.law.needs_row(), there = tile * kMassTile < side.row.vocab;
+    if (!looks) continue;
+    TileMass mass = kNoTileMass;
+    RowPartial most = kNoPart;
+    if (there) {
+      Fetched<kVectors> fetched;
+      fetched.fetch(side.row, tile * kMassTile, kVectors);
+      const Batch<Float32> batch = fetched.floats(side.row, tile * kMassTile, kVectors);
+      if (side.stats.law.needs_sum()) mass = mass_of_tile(side, batch, tile * kMassTile);
+      else most = argmax_of_tile(side, batch, tile * kMassTile);
+    }
+    WideKey first = key_of_candidate(most.best), second = static_cast<unsigned>(most.status);
+    if (side.stats.law.needs_sum()) first = packed_max(mass), second = mass.tile.units;
+    WideKey* const words = words_of_row(a, r, row) + tile;
+    if (lane_id() == 0) put_word(words, first), put_word(words + a.tiles, second);
+  }
+}
+
+// What comes of the words: a warp takes a row. The block needs a barrier behind it.
+template <bool kAll>
+__device__ __forceinline__ void know_rows(const StraightArguments& a, const ChainRequest& r, const Sides& sides,
+                                          const Shared<RowStats>& known) {
+#pragma unroll 1
+  for (int row = warp_id(); row < sides.rows; row += warps_in_block()) {
+    const WideKey* const words = words_of_row(a, r, row);
+    const auto word = [&](int tile, int which) { return load_fresh(words + which * a.tiles + tile); };
+    const Law law = sides.is_draft(row) ? Law(r.draft_law) : Law(r.target_law);
+    RowStats whole = kNoStats;
+    if (law.greedy || (kAll && !law.needs_sum())) {
+      whole = argmax_stats(best_of_parts(a.tiles, word));
+    } else if (law.needs_sum()) {
+      TileWords held;
+      held.load(a.tiles, word);
+      whole = row_of_tiles<ExactMass>(a.tiles, held, word);
+    }
+    if (lane_id() == 0) known[row] = whole;
+  }
+}
+
+// ---- judging --------------------------------------------------------------------------------------------------------
+
+// What a lane knows of its slot, and of the draft there, if it is one of the vocabulary.
+struct Slot {
+  int64_t draft;
+  bool tried, in_range;
+  int32_t column;     // of the draft's row, kNoColumn if it has none
+  float raw, from;    // the draft token's own elements of the target's row and of the draft's
+  RowStats target_stats, draft_stats;
+
+  // By every warp. What it loads is on its way while the block waits for others.
+  __device__ Slot(const ChainRequest& r, int64_t token)
+      : draft(token), tried(token != -1), in_range(in_vocab(r, token)), column(kNoColumn), raw(0.0f), from(0.0f) {
+    if (!in_range) return;
+    raw = element(row_at(r.p.target, r.target_row(lane_id())), static_cast<int32_t>(token));
+    if (!r.has_draft()) return;
+    const LawRow side = side_of(r, lane_id(), true);
+    column = side.columns().column(static_cast<int32_t>(token));
+    if (column != kNoColumn) from = element(side.row, column);
+  }
+  __device__ void know(const Sides& sides, const Shared<RowStats>& known) {
+    const int32_t row = lane_id() * sides.count;
+    target_stats = draft_stats = kNoStats;
+    if (row < sides.rows) target_stats = known[row];
+    if (sides.count == 2 && row < sides.rows) draft_stats = known[row + 1];
+  }
+  __device__ float p(const ChainRequest& r) const {
+    return in_range ? with_stats(r.target_law, target_stats).probability(static_cast<int32_t>(draft), raw) : 0.0f;
+  }
+  __device__ float q(const ChainRequest& r) const {
+    if (!r.has_draft()) return 1.0f;
+    return column == kNoColumn ? 0.0f : with_stats(r.draft_law, draft_stats).probability(column, from);
+  }
+  // The status of p and q, and of a draft that is none.
+  __device__ int32_t status(const ChainRequest& r) const {
+    if (!tried) return SPECDEC_STATUS_OK;
+    if (!in_range) return SPECDEC_STATUS_TOKEN_RANGE;
+    int32_t bits = SPECDEC_STATUS_OK;
+    if (r.target_law.needs_row()) bits |= target_stats.status;
+    else if (!r.target_law.is_element(raw)) bits |= SPECDEC_STATUS_NON_FINITE;
+    if (!r.has_draft()) return bits;
+    if (r.draft_law.needs_row()) bits |= draft_stats.status;
+    else if (column != kNoColumn && !r.draft_law.is_element(from)) bits |= SPECDEC_STATUS_NON_FINITE;
+    return bits;
+  }
+  // Of the rows that a residual is drawn from.
+  __device__ int32_t rows_status(const ChainRequest& r) const {
+    return (r.target_law.needs_row() ? target_stats.status : 0) | (r.draft_law.needs_row() ? draft_stats.status : 0);
+  }
+};
+
+// Where a chain ends, and what comes after it: a token that is known, or a draw from p, without `excluded`, or from
+// (p - subtracted q)^+.
+struct Ending {
+  int32_t node, status;  // the status is each lane's own
+  bool known, residual;
+  int32_t token;         // if it is known
+  float subtracted;
+  int32_t excluded;
+};
+
+// The ending at a node, of which its lane knows whether there is a residual, and what it subtracts.
+__device__ __forceinline__ Ending ending_at(const ChainRequest& r, const Slot& slot, int32_t node, bool residual,
+                                            float subtracted, int32_t status) {
+  Ending e = {node, status, false, false, 0, 1.0f, kNoToken};
+  const bool mine = residual && slot.in_range && !r.has_draft();
+  e.residual = __shfl_sync(kWarp, residual, node);
+  e.subtracted = __shfl_sync(kWarp, subtracted, node);
+  e.excluded = __shfl_sync(kWarp, mine ? static_cast<int32_t>(slot.draft) : kNoToken, node);
+  if (e.residual && r.has_draft() && lane_id() == node) e.status |= slot.rows_status(r);
+  if (!r.is_given(node)) return e;
+  const Draw given = given_token(r);
+  e.known = true, e.residual = false, e.token = given.token;
+  if (lane_id() == node) e.status |= given.status;
+  return e;
+}
+
+// At temperature 0 the target's most probable tokens decide.
+__device__ __forceinline__ Ending end_of_greedy(const ChainRequest& r, const Slot& slot) {
+  if (!r.readable) return {0, 0, true, false, 0, 1.0f, kNoToken};
+  const Draw most = r.is_given(lane_id()) ? given_token(r) : draw_of(slot.target_stats);
+  const int32_t node = __ffs(static_cast<int>(__ballot_sync(kWarp, slot.draft != most.token))) - 1;
+  const int32_t status = slot.tried && !slot.in_range ? most.status | SPECDEC_STATUS_TOKEN_RANGE : most.status;
+  return {node, lane_id() <= node ? status : 0, true, false, __shfl_sync(kWarp, most.token, node), 1.0f, kNoToken};
+}
+
+// A lane tests its draft, as if all before it were accepted.
+__device__ __forceinline__ Ending judge_slots(const ChainRequest& r, const Slot& slot) {
+  int32_t status = SPECDEC_STATUS_OK;
+  const int32_t own = lane_id();
+  const float share = r.draft_share(own, &status);
+  const AcceptTest test = {r.noise_at_depth(own, 0), static_cast<uint32_t>(own), 0.0f, share, r.epsilon()};
+  const bool accepted = slot.in_range && test(slot.p(r), slot.q(r));
+  const int32_t node = __ffs(static_cast<int>(~__ballot_sync(kWarp, accepted))) - 1;
+  // A slot that could have been drafted but was not is decided like a rejected draft.
+  return ending_at(r, slot, node, own < r.slots && (slot.tried || share < 1.0f), share,
+                   own <= node ? status | slot.status(r) : 0);
+}
+
+// ---- the draw, and the end ------------------------------------------------------------------------------------------
+
+// The block's part of the draw. The last block to come, when `blocks` have, writes the verdict.
+__device__ __forceinline__ void draw_and_write(const StraightArguments& a, const ChainRequest& r, const Shared<RowStats>& known,
+                                               const Shared<unsigned>& sure,
+                                               const Slot& slot, Ending e, Meeting* meeting, unsigned blocks) {
+  const bool residual = e.residual && r.has_draft();
+  RowStats target_stats = kNoStats, draft_stats = kNoStats;
+  if (residual) target_stats = known[2 * e.node], draft_stats = known[2 * e.node + 1];
+  Weights weights = weights_of_residual(
+      LawRow{row_at(a.p.target, r.target_row(e.node)), with_stats(r.target_law, target_stats)},
+      LawRow{row_at(a.p.draft, r.draft_row(e.node)), with_stats(r.draft_law, draft_stats), a.p.draft_map.data},
+      e.subtracted);
+  weights.residual = residual, weights.excluded = e.excluded;
+  const Noise noise = r.noise_at_depth(e.node, kStreamResidual);
+  Tiles tiles = own_tiles(a);
+  Draw last = {e.token, SPECDEC_STATUS_OK};
+#pragma unroll 1
+  for (bool alone = false;; alone = true) {
+    if (!e.known) draw_tiles<2>(weights, noise, tiles.begin, tiles.end, sure, meeting);
+    if (alone) __syncthreads();
+    else if (!comes_last(meeting, blocks)) return;
+    bool again = false;
+    if (threadIdx.x == 0 && !e.known) {
+      const Found found = taken_from(meeting);
+      again = found.best.token == kNoToken && e.residual && !alone;
+      last = draw_of(found, reads_probs_of_draft(weights));
+      // p and q are equal up to rounding. This block alone draws from p.
+      if (again) e.status |= status_of_met(found, reads_probs_of_draft(weights)) | SPECDEC_STATUS_EMPTY_RESIDUAL;
+    }
+    if (!__syncthreads_or(again)) break;
+    weights.residual = false, weights.excluded = kNoToken;
+    tiles = {0, a.tiles};
+    begin_draw(sure);
+    __syncthreads();
+  }
+  if (warp_id() == 0)
+    write_verdict(r, slot.draft, e.node, __shfl_sync(kWarp, last.token, 0), r.status | e.status | last.status);
+  if (threadIdx.x == 0) meeting->came = 0;
+}
+
+// ---- block ----------------------------------------------------------------------------------------------------------
+
+// The walk of walk_traversal (specdec/walk.h) on a chain, by lanes: a lane has a node.
+struct Leaf {
+  float weight;         // a, of the walk down
+  bool visited, tried;  // whether the draft after it was refused, or taken off
+  bool accepted, asks;  // asks: its coin decides once its sum is known
+  float coin;
+  __device__ float subtracted() const { return subtracted_after(0.0f, 1.0f, weight); }
+};
+
+__device__ __forceinline__ Leaf leaf_of_lane(const ChainRequest& r, const Slot& slot) {
+  const int32_t own = lane_id();
+  const float p = slot.p(r), q = slot.in_range ? slot.q(r) : 0.0f;
+  Leaf leaf = {1.0f, own == 0, false, own == 0, false, 0.0f};
+  float weight = 1.0f;
+#pragma unroll 1
+  for (int32_t node = 0; node < r.drafts() && __shfl_sync(kWarp, slot.tried, node); ++node) {
+    weight = child_weight(weight, __shfl_sync(kWarp, p, node), __shfl_sync(kWarp, q, node), 0.0f, 1.0f);
+    if (own == node) leaf.tried = true;
+    if (!(weight >= kSmallest)) break;
+    if (own == node + 1) leaf.weight = weight, leaf.visited = true;
+  }
+  if (own == 0 || !leaf.visited) return leaf;
+  leaf.coin = leaf_coin(r.noise_at_depth(own - 1, 0), own);
+  if (leaf.tried && !r.has_draft()) weight = weight_after(leaf.weight, 1.0f, untried_after(1.0f, p));
+  else weight = leaf.weight;
+  leaf.accepted = leaf.coin < weight;
+  leaf.asks = leaf.accepted && leaf.tried && r.has_draft() && weight < 1.0f;
+  leaf.accepted &= !leaf.asks;
+  return leaf;
+}
+
+// The sum of (p - subtracted q)^+ over the block's tiles, of a node's pair, for those who ask.
+__device__ __forceinline__ void sum_tiles(const StraightArguments& a, const ChainRequest& r,
+                                          const Shared<RowStats>& known, int32_t node, float subtracted) {
+  SPECDEC_SHARED(WideKey, of_warps, kMaxWarps);
+  LawRow target = side_of(r, node, false), draft = side_of(r, node, true);
+  target.stats = with_stats(r.target_law, known[2 * node]), draft.stats = with_stats(r.draft_law, known[2 * node + 1]);
+  const Tiles tiles = own_tiles(a);
+  uint64_t units = 0;
+#pragma unroll 1
+  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+    const int32_t column = tile * kMassTile + static_cast<int32_t>(threadIdx.x) * 4, vocab = target.row.vocab;
+    if (column >= vocab) break;
+    const Four p = probabilities(target, column, vocab), q = probabilities(draft, column, vocab);
+    UnitSum<float> sum;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum.take(residual_weight(p.value[i], mul(subtracted, q.value[i])));
+    units += units_of(sum.high, sum.low);
+  }
+  units = warp_sum(units);
+  if (lane_id() == 0) of_warps[warp_id()] = units;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    units = 0;
+    for (int warp = 0; warp < warps_in_block(); ++warp) units += static_cast<WideKey>(of_warps[warp]);
+    put_word(sums_of_node(a, r, node) + Place(a).part, WideKey{units});
+  }
+  __syncthreads();
+}
+
+// Accepts drafts as a block: the deepest node whose coin allows it. Sums are taken of those nodes alone whose coins ask
+// for them; then all blocks of the request meet once more.
+__device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const ChainRequest& r, const Slot& slot,
+                                               const Shared<RowStats>& known, Meeting* meeting, unsigned* blocks) {
+  const int32_t own = lane_id();
+  Leaf leaf = leaf_of_lane(r, slot);
+  int32_t status = leaf.visited ? slot.status(r) : SPECDEC_STATUS_OK;
+  const int sure = 31 - __clz(static_cast<int>(__ballot_sync(kWarp, leaf.accepted)));
+  const unsigned asking = __ballot_sync(kWarp, leaf.asks && own > sure);
+  if (asking) {
+#pragma unroll 1
+    for (unsigned left = asking; left; left &= left - 1) {
+      const int32_t node = __ffs(static_cast<int>(left)) - 1;
+      sum_tiles(a, r, known, node, __shfl_sync(kWarp, leaf.subtracted(), node));
+    }
+    arrive(meeting);
+    wait_for(meeting, *blocks);
+    *blocks += a.parts.divisor.by;
+    float sum = 0.0f;
+#pragma unroll 1
+    for (unsigned left = asking; left; left &= left - 1) {
+      const int32_t node = __ffs(static_cast<int>(left)) - 1;
+      uint64_t units = 0;
+      for (int part = own; part < a.parts.by(); part += 32) units += load_fresh(sums_of_node(a, r, node) + part);
+      units = warp_sum(units);
+      if (own == node) sum = sum_of_units(units);
+    }
+    if (leaf.asks && own > sure) leaf.accepted = leaf.coin < weight_after(leaf.weight, 1.0f, sum);
+  }
+  const int32_t node = 31 - __clz(static_cast<int>(__ballot_sync(kWarp, leaf.accepted)));
+  if (asking >> own & 1u && own >= node) status |= slot.target_stats.status | slot.draft_stats.status;
+  return ending_at(r, slot, node, leaf.tried, r.has_draft() ? leaf.subtracted() : 1.0f, status);
+}
+
+// ---- rejection and block --------------------------------------------------------------------------------------------
+
+template <bool kBlock>
+__device__ __forceinline__ void verify_straight(const StraightArguments& a) {
+  SPECDEC_SHARED(unsigned, sure, 1);
+  const Shared<RowStats> known = dynamic_shared<RowStats>(0, a.rows);
+  begin_draw(sure);
+  const ChainRequest r(a.p, Place(a).request);
+  const Sides sides(r);
+  Meeting* const meeting = a.meetings + r.request;
+  unsigned blocks = a.parts.divisor.by;
+  const bool looks = sides.looks(r, kBlock);
+  if (looks) {
+    weigh_tiles<kBlock>(a, r, sides);
+    arrive(meeting);
+  }
+  Slot slot(r, draft_of_lane(r));
+  if (looks) {
+    wait_for(meeting, blocks);
+    blocks += a.parts.divisor.by;
+  }
+  know_rows<kBlock>(a, r, sides, known);
+  __syncthreads();
+  slot.know(sides, known);
+  Ending e;
+  if (r.target_law.greedy || !r.readable) e = end_of_greedy(r, slot);
+  else if constexpr (kBlock) e = judge_blocks(a, r, slot, known, meeting, &blocks);
+  else e = judge_slots(r, slot);
+  draw_and_write(a, r, known, sure, slot, e, meeting, blocks);
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    straight_rejection_kernel(const StraightArguments a) {
+  wait_for_kernel_before();
+  verify_straight<false>(a);
+}
+
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) straight_block_kernel(const StraightArguments a) {
+  wait_for_kernel_before();
+  verify_straight<true>(a);
+}
+
+// ---- launching ------------------------------------------------------------------------------------------------------
+
+// Few requests go straight, as long as reading all of their rows costs less than asking for some. SPECDEC_CUDA_STRAIGHT=0
+// sends none, 1 all that can. It is looked at in each call, so that both ways can be measured in turns.
+inline bool goes_straight(const ChainParams& p) {
+  const char* const asked = std::getenv("SPECDEC_CUDA_STRAIGHT");
+  const auto asks = [asked](const char* value) { return asked && !std::strcmp(asked, value); };
+  const int64_t requests = p.batch(), nodes = p.max_drafts() + 1;
+  if (is_shaped(p) || asks("0") || nodes > kStraightSlots + 1 || requests > 65535) return false;
+  return asks("1") || (requests <= kStraightRequests && requests * nodes <= kStraightNodes);
+}
+
+inline cudaError_t launch_straight(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
+                                   int64_t* needed) {
+  const bool race = p.method == SPECDEC_RACE, block = p.method == SPECDEC_BLOCK;
+  const int nodes = p.max_drafts() + 1, tiles = (p.target.vocab + kMassTile - 1) / kMassTile;
+  const int64_t meetings = p.batch() * (race ? nodes : 1);
+  const int64_t share = race || device.teams ? blocks_at_once(device) / meetings : 1;
+  const int wanted = static_cast<int>(share < 1 ? 1 : share < tiles ? share : tiles);
+  StraightArguments a = {};
+  a.p = p;
+  a.rows = race ? 0 : p.draft.data ? 2 * nodes : nodes;
+  a.tiles = tiles;
+  a.tiles_a_part = (tiles + wanted - 1) / wanted;
+  const int parts = (tiles + a.tiles_a_part - 1) / a.tiles_a_part;
+  const int64_t words = p.batch() * a.rows * kWordsATile * tiles, sums = block ? p.batch() * kStraightSlots * parts : 0;
+  if (kTicketsAMeeting * meetings > room.ticket_count || words + sums > room.word_count)
+    return *needed = room_needed(kTicketsAMeeting * meetings, words + sums), cudaSuccess;
+  a.meetings = reinterpret_cast<Meeting*>(room.tickets);
+  a.words = room.words, a.sums = room.words + words;
+  a.parts = {divisor(parts)}, a.nodes = {divisor(race ? nodes : 1)};
+  Shape shape = {meetings * parts, kThreads};
+  shape.overlaps = true;
+  if (race) return launch(straight_race_kernel, shape, a, stream);
+  shape.cooperative = parts > 1, shape.multiprocessors = device.multiprocessors;
+  shape.dynamic_shared = a.rows * sizeof(RowStats);
+  return launch(block ? straight_block_kernel : straight_rejection_kernel, shape, a, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

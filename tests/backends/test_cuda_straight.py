@@ -1,0 +1,151 @@
+"""Chains of few requests go straight: the CPU backend's bits, whatever engines pass; and the bounds of a draw."""
+
+import copy
+import ctypes
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+import specdec_kernels
+from specdec_kernels import Sampling
+from tests.backends import test_cuda_ops
+from tests.backends.host_cuda.build import build
+from tests.backends.ptx.build import unavailable
+from tests.support.cases import DTYPES, chain_call, seeds
+from tests.support.ops import verify_chain
+from tests.support.random_calls import random_served_chain
+
+machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
+on_ptx = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+FEW, MANY = range(12), range(1000, 4000)
+
+
+def verdict(call):
+    """What a call gives and writes, or how it is refused."""
+    call = copy.deepcopy(call)
+    try:
+        found = verify_chain(**call)
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return [x for x in tree_leaves((found, call.get("form"))) if isinstance(x, torch.Tensor)]
+
+
+def assert_as_on_the_cpu(calls):
+    for name, call in calls:
+        with specdec_kernels.backend("cpu"):
+            expected = verdict(call)
+        found = verdict(call)
+        same = found == expected if isinstance(expected, str) else all(map(torch.equal, found, expected))
+        assert same, (name, found, expected)
+
+
+def random_calls(numbers, most=4097):
+    return ((number, random_served_chain(number, most)) for number in numbers)
+
+
+def test_random_calls_are_good_ones():
+    with specdec_kernels.backend("cpu"):
+        refused = [number for number, call in random_calls(FEW, 64) if isinstance(verdict(call), str)]
+    assert not refused
+
+
+def odd_calls():
+    """Calls on which bounds, tickets or judges could go wrong."""
+    for dtype in DTYPES:
+        call = chain_call(7, requests=3, slots=3, vocabulary=3000, dtype=dtype) | {"temperature": 1.0}
+        refused = call | {"draft_tokens": (call["target"][:, :-1] - 8 * call["draft"]).argmin(-1)}
+        yield f"{dtype}, drafts that are refused", refused
+        nan = copy.deepcopy(refused)
+        nan["draft"][..., 1::2] = torch.nan
+        yield f"{dtype}, NaN in a draft", nan
+        yield f"{dtype}, as a block", refused | {"method": "block"}
+    # All weights equal: the winner is the first arrival, and many come close.
+    flat = {"target": torch.zeros(2, 1, 70_000), "draft_tokens": torch.zeros(2, 0).long(), "method": "race"}
+    yield "flat", flat | {"seed": seeds(2), "position": 3}
+    infinite = torch.zeros(2, 1, 5000)
+    infinite[..., ::3] = torch.inf
+    yield "many largest", flat | {"target": infinite, "seed": seeds(2), "position": 3}
+    call = chain_call(3, requests=2, slots=31, vocabulary=300)
+    for method in ("rejection", "block", "race"):
+        yield f"31 slots, {method}", call | {"method": method} | ({"draft": None} if method == "race" else {})
+    cold = Sampling(torch.tensor([1e-30, 0.0]))
+    call = {name: x for name, x in chain_call(4, requests=2, slots=2, vocabulary=2050).items() if name != "temperature"}
+    yield "cold", call | {"sampling": cold, "draft.sampling": Sampling(1e30)}
+
+
+class TestPlayedMachine:
+    def test_odd_calls(self, machine):
+        assert_as_on_the_cpu(odd_calls())
+
+    def test_few(self, machine):
+        assert_as_on_the_cpu(random_calls(FEW, 2100))
+
+    def test_tickets_are_zero_afterwards(self, machine):
+        assert_as_on_the_cpu(random_calls(FEW[:6], 2100))
+        for workspace in machine.workspaces():
+            assert not workspace[: workspace.numel() // 64 * 8].any()
+
+    @pytest.mark.slow
+    def test_many(self, machine):
+        assert_as_on_the_cpu(random_calls(MANY))
+
+
+@on_ptx
+@pytest.mark.parametrize("name", ["large", "lone"])
+class TestPtx:
+    @pytest.fixture(autouse=True)
+    def play(self, name):
+        with specdec_kernels.backend("cuda-ptx"):
+            from tests.backends.ptx import backend
+
+            backend.play(name)
+            yield
+
+    def test_few(self):
+        assert_as_on_the_cpu(random_calls(FEW[:6], 1100))
+
+    @pytest.mark.slow
+    def test_many(self):
+        assert_as_on_the_cpu(odd_calls())
+        assert_as_on_the_cpu(random_calls(MANY[:400]))
+
+
+def test_who_goes_straight():
+    """Few requests without filters or edits, or all and none as the variable says; by launches of one block a part."""
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        def blocks(requests, straight, **options):
+            call = chain_call(1, requests=requests, slots=3, vocabulary=9000) | options
+            if "sampling" in options:
+                call.pop("temperature")
+            backend.play("large", straight=straight, multiprocessors=132)
+            return backend.counted(lambda: verify_chain(**call))["blocks"]
+
+        # Nine tiles of 1,024 columns; the walk takes as many parts of each of two rows.
+        assert blocks(2, "") == blocks(2, "1") == 2 * 9
+        assert blocks(2, "0") == 2 * 18
+        assert blocks(20, "") == blocks(20, "0") != blocks(20, "1")
+        assert blocks(2, "1", sampling=Sampling(top_k=5)) == blocks(2, "0", sampling=Sampling(top_k=5))
+        backend.play("small")
+
+
+class TestBounds:
+    """Each bound holds by as much as the device's functions may be off, and is not much wider than that."""
+
+    @pytest.fixture(scope="class")
+    def parts(self):
+        parts = ctypes.CDLL(str(build("parts")))
+        parts.bounds_of_scores.restype = parts.bounds_of_laws.restype = ctypes.c_double
+        return parts
+
+    def test_scores(self, parts):
+        """The largest share of its allowance that a score uses, over arrivals of all sizes and ways to be first."""
+        used = parts.bounds_of_scores(ctypes.c_uint64(1), 400_000)
+        assert 0.6 < used < 1.0
+
+    def test_laws(self, parts):
+        used = parts.bounds_of_laws(ctypes.c_uint64(1), 400_000)
+        assert 0.6 < used < 1.0
