@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
+# What a build and the demo need is there; what tests, benches and lint need, too; the package is installed.
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 INSTALLED := $(VENV)/.installed
 DOCS := $(VENV)/.docs
@@ -25,18 +27,29 @@ dist: export SPECDEC_CUDA ?= 1
 # (nproc takes OMP_NUM_THREADS for the number of processors.)
 TEST_JOBS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: demo test test-op test-all test-engines coverage bench lint docs dist build build-tests clean
+# Seconds of one core that the tests and their build take, from CONTRIBUTING.md, for what `make test` says at its start.
+TEST_SECONDS := 950
+BUILD_SECONDS := 570
+
+.PHONY: demo test estimate test-op test-all test-engines coverage bench lint docs dist build build-tests clean
 
 demo: build
 	$(BIN)/specdec-kernels info
 	$(BIN)/specdec-kernels generate --show --method rejection
 	$(BIN)/specdec-kernels generate --show --method race
+	$(BIN)/specdec-kernels compare --line --tokens 200 --texts 2 --repeats 1
 
-test: build-tests $(DIST)/.ready
+test: estimate build-tests $(DIST)/.ready
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --dist worksteal --benchmark-disable $(TEST_OPTIONS)
+
+estimate:
+	@echo "Tests: about $$(( $(TEST_SECONDS) / $(TEST_JOBS) / 60 + 1 )) minutes with $(TEST_JOBS) workers.$(if \
+		$(wildcard build/ptx-*), Built is what has changed., Before them what they need is installed and built: about $$(( \
+		$(BUILD_SECONDS) / $(TEST_JOBS) / 60 + 2 )) minutes.)"
 
 # With the long sweeps that are marked as slow.
 test-all: TEST_OPTIONS := -m ""
+test-all: TEST_SECONDS := 6200
 test-all: test
 
 # Our adapters beside the engines themselves, as far as these run without a GPU, in a whole vLLM for CPUs, by its V1 runner
@@ -53,12 +66,12 @@ coverage: $(READY)
 	grep '# coverage$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	$(PY) -m tests.support.coverage --jobs $(TEST_JOBS) $(TEST_OPTIONS)
 
-bench: build
+bench: $(READY) build
 	OMP_PROC_BIND=close OMP_PLACES=cores $(PY) -m pytest -q bench -o addopts= -o python_files='bench_*.py' \
 		-o python_functions='bench_*' --benchmark-quiet --benchmark-disable-gc
 
 # The tests of an op on every backend, its own and those of all ops that name it: make test-op OP=verify_chain
-test-op: build
+test-op: $(READY) build
 	$(PY) -m tests.backends.host_cuda.build
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -q -n $(TEST_JOBS) --dist worksteal --benchmark-disable \
 		tests/ops/test_$(OP).py $(addprefix tests/,ops/test_bad_input.py ops/test_direct.py ops/test_registration.py \
@@ -86,16 +99,21 @@ build: $(INSTALLED)
 	$(PY) setup.py -q build_ext --inplace
 
 # The CUDA sources once more, for the machine that plays a GPU; and what nvcc makes of them, for the same machine.
-build-tests: build
+build-tests: $(READY) build
 	$(PY) -m tests.backends.host_cuda.build
 	$(PY) -m tests.backends.ptx.build
 
 clean:
 	rm -rf build dist site *.egg-info specdec_kernels/*.so specdec_kernels/lib
 
-$(READY): requirements-dev.txt
+# Its modules are compiled when they are first imported: the demo imports few of them.
+$(DEMO): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q "$$(grep '^torch==' requirements-dev.txt)"
+	$(BIN)/pip install -q --no-compile "$$(grep '^torch==' requirements-dev.txt)"
+	grep '# demo$$' requirements-dev.txt | $(BIN)/pip install -q --no-compile -r /dev/stdin
+	touch $@
+
+$(READY): requirements-dev.txt $(DEMO)
 	grep -Ev '# (docs|dist|engines|unpacked|whole|sglang|coverage)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
@@ -142,7 +160,7 @@ $(DOCS): requirements-dev.txt
 	grep -E '# docs$$|^ruff==' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
-$(INSTALLED): $(READY) setup.py pyproject.toml
+$(INSTALLED): $(DEMO) setup.py pyproject.toml
 	$(PY) setup.py -q build_ext --inplace
 	PYTHONWARNINGS=ignore $(BIN)/pip install -q --no-build-isolation --no-deps -e .
 	touch $@

@@ -11,6 +11,8 @@ import torch
 
 from specdec_kernels.cli import options
 
+OF_A_LINE = ("plain", "race", "rejection")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `specdec-kernels compare`."""
@@ -23,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="runs of each text; the fastest counts (default: 3)")  # fmt: skip
     parser.add_argument("--temperature", type=options.finite, default=1.0, help="0 is greedy (default: 1)")
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64", "bfloat16", "float16"])
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="print JSON")
+    how.add_argument("--line", action="store_true", help=f"say {', '.join(OF_A_LINE)} alone, in one line")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,14 +40,27 @@ def run(args: argparse.Namespace) -> int:
     check_vocabularies(target, draft)
     records = measure(
         target, draft, k=args.k, tokens=args.tokens, texts=args.texts, repeats=args.repeats,
-        temperature=args.temperature,
+        temperature=args.temperature, names=OF_A_LINE if args.line else (),
     )  # fmt: skip
-    print(json.dumps(records) if args.json else table(records))
+    print(json.dumps(records) if args.json else line(records) if args.line else table(records))
     return 0
 
 
 def cell(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
+
+
+def line(records: Sequence[dict[str, Any]]) -> str:
+    """The records in one line."""
+    said = []
+    for entry in records:
+        text = f"{entry['method']} {entry['tokens_per_second']:.0f} tokens/s of one core, "
+        text += f"{entry['tokens'] / entry['tokens_per_call']:.0f} passes of the target"
+        if entry["method"] == "race":
+            same = entry["texts"] - entry["texts_unlike_plain"]
+            text += f", {same} of {entry['texts']} texts the same as plain's"
+        said.append(text)
+    return f"{records[0]['tokens']} tokens: {'; '.join(said)}"
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:

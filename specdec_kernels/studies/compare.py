@@ -38,10 +38,12 @@ def contenders(draft: LanguageModel, k: int) -> dict[str, dict]:
 
 
 def measure(
-    target: LanguageModel, draft: LanguageModel, *, k: int, tokens: int, texts: int, repeats: int, temperature: float
-) -> list[dict]:
-    """One record per contender; races that differ from plain sampling are counted, not hidden."""
+    target: LanguageModel, draft: LanguageModel, *, k: int, tokens: int, texts: int, repeats: int, temperature: float,
+    names: Sequence[str] = (),
+) -> list[dict]:  # fmt: skip
+    """One record per contender, or of these names; races that differ from plain sampling are counted, not hidden."""
     rows = contenders(draft, k)
+    rows = {name: rows[name] for name in names or rows}
     results = {name: [] for name in rows}
     seconds = {name: [] for name in rows}
     for index in range(-1, texts):
@@ -71,6 +73,7 @@ def record(
     unlike = sum(ours.tokens != theirs.tokens for ours, theirs in zip(generations, plain, strict=True))
     return {
         "method": name,
+        "texts": len(generations),
         "tokens": written,
         "acceptance": sum(generation.accepted for generation in generations) / tested if tested else None,
         "tokens_per_call": written / sum(generation.target_calls for generation in generations),

@@ -1,6 +1,7 @@
 """`specdec-kernels compare`: one row per method, with the races that differ from plain sampling counted."""
 
 import json
+import re
 
 from specdec_kernels.cli import main
 from specdec_kernels.generate import Generation, Round
@@ -20,6 +21,15 @@ def test_the_command_prints_a_table_and_json(capsys):
     for row in (rejection, block, *trees):
         assert 0 < row["acceptance"] <= 1 < row["tokens_per_call"]
         assert row["texts_unlike_plain"] is None
+
+
+def test_the_command_says_it_in_one_line(capsys):
+    assert main(["compare", "--line", "--tokens", "6", "--texts", "2", "--repeats", "1", "--dtype", "float64"]) == 0
+    passes = r"[\d.]+ tokens/s of one core, (\d+) passes of the target"
+    said = rf"12 tokens: plain {passes}; race {passes}, 2 of 2 texts the same as plain's; rejection {passes}\n"
+    plain, race, rejection = map(int, re.fullmatch(said, capsys.readouterr().out).groups())
+    assert plain == 12
+    assert 4 <= min(race, rejection) <= max(race, rejection) < 12
 
 
 def test_texts_unlike_plain_are_counted():
