@@ -106,11 +106,15 @@ build-tests: $(READY) build
 clean:
 	rm -rf build dist site *.egg-info specdec_kernels/*.so specdec_kernels/lib
 
-# Its modules are compiled when they are first imported: the demo imports few of them.
+# The build needs no torch, so it runs while that is fetched. Of Python's modules the demo imports few: these are compiled
+# when they are first imported.
 $(DEMO): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --no-compile "$$(grep '^torch==' requirements-dev.txt)"
-	grep '# demo$$' requirements-dev.txt | $(BIN)/pip install -q --no-compile -r /dev/stdin
+	grep -E '^(setuptools|pybind11|ninja)==' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	$(PY) setup.py -q build_ext --inplace & built=$$!; \
+		$(BIN)/pip install -q --no-compile "$$(grep '^torch==' requirements-dev.txt)" && \
+		grep '# demo$$' requirements-dev.txt | $(BIN)/pip install -q --no-compile -r /dev/stdin; \
+		fetched=$$?; wait $$built && exit $$fetched
 	touch $@
 
 $(READY): requirements-dev.txt $(DEMO)
