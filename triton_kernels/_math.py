@@ -225,7 +225,8 @@ def sum_in_any_order(x):
     flat = tl.reshape(x, [x.numel])
     largest = tl.max(tl.abs(flat), axis=0)
     power = tl.maximum(largest.to(tl.int32, bitcast=True) & 0x7F800000, 0x00800000)  # as float32
-    share = flat * (0x7F000000 - power).to(tl.float32, bitcast=True)  # within (-2, 2)
+    power = tl.minimum(power, 0x7E800000)  # 2^126, for one over it is a normal number
+    share = flat * (0x7F000000 - power).to(tl.float32, bitcast=True)  # within (-4, 4)
     total = tl.sum((share * 2.0**40).to(tl.int64), axis=0).to(tl.float32) * 2.0**-40
     return tl.where(largest < INFINITY, total * power.to(tl.float32, bitcast=True), INFINITY)
 
