@@ -49,6 +49,10 @@ CHANGES = {
         ('        return "cpu"\n', '        return "reference"\n'),
         ('return "cuda" if _cuda_runs() else "triton"', 'return "triton"'),
     ],
+    "backends/triton.py": [
+        ("import _check_place, triton_kernels", "import triton_kernels"),
+        ('_check_place(triton_kernels, "triton_kernels", "../triton_kernels")\n', ""),
+    ],
     "triton_kernels/__init__.py": [('if __name__ != "specdec_kernels.triton_kernels":', "if False:")],
 }
 LEFT_OUT = {"backends/__init__.py": ("_cuda_runs", "build_info")}

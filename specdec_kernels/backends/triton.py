@@ -2,13 +2,12 @@
 
 import torch
 
-import specdec_kernels
-from specdec_kernels import triton_kernels
+from specdec_kernels import _check_place, triton_kernels
 from specdec_kernels.triton_kernels._launch import INTERPRETED
 
 __all__ = [*triton_kernels.__all__, "unavailable"]
 
-specdec_kernels._check_place(triton_kernels, "triton_kernels", "../triton_kernels")
+_check_place(triton_kernels, "triton_kernels", "../triton_kernels")
 globals().update({name: getattr(triton_kernels, name) for name in triton_kernels.__all__})
 
 
