@@ -8,7 +8,8 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, logprobs, overlap, race_sample, race_topk, residual, verify_chain
-from specdec_kernels.sharded._parts import mass_tiles
+from specdec_kernels.calls.values import Edit, Law
+from specdec_kernels.sharded._parts import MASS_TILES, mass_tiles
 from tests.support.cases import DTYPES, chain_call, poisoned, seeds
 
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
@@ -141,7 +142,8 @@ def test_tiles_end_where_their_output_does(device, vocabulary):
         device.play(machine)
         for dtype in DTYPES:
             rows = torch.randn(3, vocabulary, generator=torch.Generator().manual_seed(2)).to(dtype)
-            mass_tiles(rows, out=room[: 9 * tiles].view(3, 3, tiles))
+            given = rows[None], None, Law("logits", 1.0), Edit()
+            MASS_TILES(*given, room[: 9 * tiles].view(3, 3 * tiles), torch.zeros(3, dtype=torch.int32))
             assert torch.equal(room[: 9 * tiles].view(3, 3, tiles), on_cpu(mass_tiles, rows)[0])
             assert (room[9 * tiles :] == -77).all()
 

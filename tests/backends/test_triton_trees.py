@@ -221,8 +221,8 @@ def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
 @pytest.mark.parametrize("method", ["race", "rejection"])
 def test_what_a_parent_turned_down_is_not_read(method, monkeypatch):
     """Two branches of three nodes below the root: the nodes of the one not taken are not read, nor is the third."""
-    module = importlib.import_module("specdec_kernels.triton_kernels.verify_tree")
-    name, read = ("race_node", []) if method == "race" else ("learn_pair", [])
+    home, name = ("verify_tree", "race_node") if method == "race" else ("_rows", "learn_pair")
+    module, read = importlib.import_module(f"specdec_kernels.triton_kernels.{home}"), []
     function = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *arguments: (read.append(1), function(*arguments))[1])
     monkeypatch.setattr(_launch, "multiprocessors", lambda device: 0)  # all rows of a request by one program
@@ -276,11 +276,9 @@ def test_the_front_is_never_left_behind(monkeypatch):
     """Wherever the deciders of a path are interrupted, the last of them leaves the front behind the end of the path."""
     module = importlib.import_module("specdec_kernels.triton_kernels._tree_walk")
     decide, nodes, request = module.decide.fn, 4, 1000
+    walk = module.Walk(None, nodes, None, None, records=0, request=request, live=True, idle=False)
     for seed in range(500):
-        programs = [
-            lambda node=node: decide(0, request, node, node + 1 if node < nodes - 1 else -1, nodes)
-            for node in range(nodes)
-        ]
+        programs = [lambda node=node: decide(walk, node, node + 1 if node < nodes - 1 else -1) for node in range(nodes)]
         machine = Interleaved(programs)
         with monkeypatch.context() as patch:
             patch.setattr(module, "tl", machine)

@@ -15,7 +15,7 @@ ONCE = {
     "tokens of a mass tile, Python": (PYTHON, r"^\w+ = 1024\b|// 1024\b", "specdec_kernels/_constants.py"),
     "tokens of a mass tile, Triton": (TRITON, r"MASS_TILE = tl|// 1024\b", "triton_kernels/_math.py"),
     "bounds of errors, CPU": ("csrc/cpu", r"\d[eE]-\d", None),
-    "bounds of errors, CUDA": ("csrc/cuda", r"\d[eE]-\d", None),
+    "bounds of errors, CUDA's own instructions": ("csrc/cuda", r"\d[eE]-\d", "csrc/cuda/rows/draw.cuh"),
     "bounds of errors, Triton": (TRITON, r"\d[eE]-\d", "triton_kernels/_math.py"),
     "the smallest normal number, Python": (PYTHON, r"float32\)\.tiny|2\.0\*\*-126", "specdec_kernels/_constants.py"),
     "the largest number, Python": (PYTHON, r"float32\)\.max\b|2\.0\*\*128", "specdec_kernels/_constants.py"),
