@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 
+from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.generate import (
     CachedNgramDrafter,
     FixedLength,
@@ -16,7 +17,7 @@ from specdec_kernels.generate import (
 )
 from specdec_kernels.generate.noise import Noise, kept
 from tests.generate.small import llama, random_model
-from tests.generate.test_generate import text_law
+from tests.generate.test_generate import VOCAB, text_law
 from tests.support.laws import follows_law
 
 NOISE = Noise(torch.arange(4), torch.tensor([5, 6, 7, 8]))
@@ -37,6 +38,10 @@ NOISE = Noise(torch.arange(4), torch.tensor([5, 6, 7, 8]))
 )
 def test_ngram_follows_the_last_occurrence_of_the_longest_suffix(text, count, expected):
     assert NgramDrafter(longest=3).follow(text, count) == expected
+
+
+def test_ngram_follows_no_suffix_that_is_too_short():
+    assert NgramDrafter(longest=3, shortest=2).follow([1, 2, 9, 2], 2) == []
 
 
 def test_ngram_writes_its_drafts_into_the_text():
@@ -200,7 +205,7 @@ def test_a_text_is_drafted_from_the_one_before():
 
 def test_a_cache_of_another_vocabulary_drafts_only_what_the_target_knows():
     cache = NgramCache()
-    cache.add("of another model", [1, 4, 2, 900, 3])
+    cache.add("of another model", [1, 4, 2, 50, 3])
     drafter = CachedNgramDrafter(cache)
     drafter.start(2, 20, vocabulary=50)
     text = torch.tensor([[1, 4, 0, 0], [7, 7, 0, 0]])
@@ -208,3 +213,15 @@ def test_a_cache_of_another_vocabulary_drafts_only_what_the_target_knows():
     drafter.keep([1])
     text = torch.tensor([[7, 7, 1, 4, 0, 0]])
     assert drafter.propose(text, [4], [2], 2, NOISE, None).tokens.tolist() == [[2, -1]]
+
+
+def test_below_an_absent_node_all_are_absent(small_pair):
+    """Of seven children of the root two are absent, for there are five tokens; and each text goes as far as it may."""
+    tree, drafter = DraftTree.specinfer((7, 1)), ModelDrafter(small_pair[1])
+    drafter.start(3, 30, VOCAB)
+    noise = Noise(torch.arange(3), torch.full((3,), 2))
+    sampling = Sampling(torch.ones(3))
+    tokens = drafter.propose_tree(torch.ones(3, 30).long(), [2] * 3, tree, [2, 1, 0], noise, sampling, False).tokens
+    there = tokens[:, 1:].unflatten(1, (2, 7)) >= 0
+    assert there.sum(-1).tolist() == [[5, 5], [5, 0], [0, 0]]
+    assert there[0, 0].tolist() == there[0, 1].tolist() == [True] * 5 + [False] * 2

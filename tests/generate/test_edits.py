@@ -5,6 +5,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels.generate import Controller, ModelDrafter, TextEdits, generate
+from specdec_kernels.generate.arguments import record_of
 from specdec_kernels.generate.edits import before
 from tests.generate.laws import BATCH, EDITS, NEW, SHAPES, SMALL, of_prompt, place_of
 from tests.generate.test_generate import PROMPT
@@ -113,3 +114,18 @@ def test_bad_edits(small_pair, edits, error, message):
 
 def test_what_stands_before_each_token():
     assert before(torch.tensor([[7, 8, 9]])).tolist() == [[[-1, -1, -1], [7, -1, -1], [7, 8, -1]]]
+
+
+def test_rows_of_a_draft_that_knows_fewer_tokens(small_pair):
+    """Bias, penalties of what was said and of what comes next, of the tokens that it has."""
+    edits = TextEdits(1.5, 0.5, 0.25, {2: 1.5, 4: 9.0}, [0, 1, 2, 4])
+    record = record_of(edits, [[1, 4], [2]], small_pair[0])
+    record.count(torch.tensor([[1, 1], [-1, -1]]))
+    rows = torch.tensor([0.5, -0.5, 1.0]).expand(2, 2, 3)
+    pending = torch.tensor([[[-1, -1], [0, -1]], [[2, -1], [2, 2]]])
+    for text, (prompt, said) in enumerate((([1, 4], [1, 1]), ([2], []))):
+        for row in range(2):
+            after = [token for token in pending[text, row].tolist() if token >= 0]
+            place = place_of(edits._replace(bias={2: 1.5}), prompt, said + after)
+            wanted = place.edited(rows[text, row], allowed={0, 1, 2})
+            torch.testing.assert_close(record.edited(rows, pending)[text, row], wanted)

@@ -66,6 +66,13 @@ def test_both_ways_to_a_log_probability_are_one():
     torch.testing.assert_close(log_probability(logits, tokens, off), log_probability(logits, tokens, on))
 
 
+@pytest.mark.parametrize("filters", [{"top_k": 2}, {"top_p": 0.6}, {"min_p": 0.5}], ids=str)
+def test_any_filter_changes_a_log_probability(filters):
+    logits, tokens, warm = torch.tensor([[2.0, 1.5, 0.0]]), torch.tensor([0]), torch.tensor([1.0])
+    dropped, whole = (log_probability(logits, tokens, Sampling(warm, **each)) for each in (filters, {}))
+    assert dropped > whole
+
+
 def test_a_learning_policy_goes_with_filters(pair, rows):
     (text,) = generate(
         BATCH[:1], pair[0], ModelDrafter(pair[1]), method="rejection", policy=Controller(4, randomised=True),

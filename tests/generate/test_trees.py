@@ -19,6 +19,7 @@ from specdec_kernels.generate import (
     stream,
 )
 from specdec_kernels.generate.drafters import path_to
+from specdec_kernels.generate.policies import FixedTree
 from specdec_kernels.generate.trees import cut
 from tests.generate.small import llama, random_model
 from tests.generate.test_generate import LENGTH, NEW, PROMPT, PROMPTS, TEXTS, VOCAB, text_law, tokens_of
@@ -237,6 +238,18 @@ def test_offers_of_a_path():
     assert tree.offers() == [(3, 1), (0, None)]
     assert (tree.drafted, tree.tested) == (3, 2)
     assert VerifiedTree(tree.shape, tree.tokens, [0]).tested == 3
+
+
+def test_a_policy_sees_whole_trees_alone(small_pair):
+    """Where a text's end cut the tree, what was accepted tells of another one."""
+    seen = []
+    policy = FixedTree(DraftTree.chain(3))
+    policy.observe_tree = lambda path, seconds: seen.append(path)
+    texts = generate([PROMPT] * 2, small_pair[0], ModelDrafter(small_pair[1]), policy=policy, max_new_tokens=9)
+    rounds = [entry for text in texts for entry in text.rounds]
+    whole = [entry.tree.path for entry in rounds if entry.tree.drafted == 3]
+    assert sorted(seen) == sorted(whole)
+    assert 0 < len(whole) < len(rounds)
 
 
 def test_cutting_a_tree():
