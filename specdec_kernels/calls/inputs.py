@@ -250,25 +250,28 @@ STATUS = {
 }
 
 
-# What the sum of a softmaxed row may be off by: in float32, and in half precision, where each number is rounded by 2^-9
-# of itself (bfloat16), or by 2^-25 (float16's least numbers, of which there may be 2^18). Of logits hardly any row is
-# summed, for one of their first 64 is negative.
-SUM_SLACK = {torch.float32: 2**-13, torch.bfloat16: 2**-7, torch.float16: 2**-7}
+# What the sum of a softmaxed row may be off by: half precision rounds each number by 2^-9 of itself (bfloat16), or by
+# 2^-25 (float16's least, of which there may be 2^18), and such a row may have been widened since. A row of fewer than
+# LOOKED_AT numbers is a toy, whose logits may look so. Of others hardly any is summed: one of its first is negative.
+SUM_SLACK, LOOKED_AT = 2**-7, 64
 
 
 def check_logits(name, rows, space):
-    """What ``check=True`` does first: waits for the device, raises if a row given as logits is a softmaxed one.
+    """What ``check=True`` does first: waits for the device, raises if a row given as logits is a softmaxed one."""
+    if space != "logits" or rows is None or rows.shape[-1] < LOOKED_AT:
+        return
+    suspects = (rows[..., :LOOKED_AT] >= 0).all(-1)
+    if bool(suspects.any()):
+        rows = rows[suspects]
+        raise_for_softmaxed(name, *rows.aminmax(dim=-1), rows.sum(-1, dtype=torch.float32), suspects.nonzero())
+
+
+def raise_for_softmaxed(name, low, high, total, places):
+    """Raise if of rows with these least and largest numbers and sums one is softmaxed.
 
     A row of equal numbers, or with a single one of 1, is none: it has the same law or the same argmax either way.
     """
-    if space != "logits" or rows is None:
-        return
-    suspects = (rows[..., :64] >= 0).all(-1)
-    if not bool(suspects.any()):
-        return
-    places, rows = suspects.nonzero(), rows[suspects]
-    (low, high), total = rows.aminmax(dim=-1), rows.sum(-1, dtype=torch.float32)
-    wrong = (low >= 0) & (low < high) & (high < 1) & ((total - 1).abs() <= SUM_SLACK[rows.dtype])
+    wrong = (low >= 0) & (low < high) & (high < 1) & ((total - 1).abs() <= SUM_SLACK)
     if bool(wrong.any()):
         raise ValueError(
             f"{name}{places[wrong][0].tolist()}: expected logits; got probabilities, for none is negative and they sum "

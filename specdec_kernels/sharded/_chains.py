@@ -12,7 +12,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops.verify_chain import VERIFY_CHAIN, ends_of
 from specdec_kernels.sampling import Draft, Edits, Sampling
-from specdec_kernels.sharded._checks import refuse, written
+from specdec_kernels.sharded._checks import check_logits, refuse, written
 from specdec_kernels.sharded._edits import of_chains
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._layout import Chains
@@ -71,6 +71,8 @@ def verify_chain(
         p_law = law_of(space, temperature, sampling)
         q_law = draft_law_of(draft, p_law)
     shard.check("verify_chain", target)
+    if check and space == "logits":
+        check_logits(shard, target=target, **{} if rows is None else {rows_name: rows})
     requests = Requests(
         chains.batch, chains.request, chains.step, request_index, (seed, position, nonce),
         (temperature, sampling, rows, draft.sampling, *edit.lists(edits, target), draft_prob, epsilon),

@@ -1,5 +1,7 @@
 """What the sharded ops have in common: what none of them does, and outputs that were given."""
 
+import torch
+
 from specdec_kernels.calls import inputs
 
 
@@ -10,6 +12,18 @@ def refuse(op, **arguments):
             raise ValueError(
                 f"{name}: expected None in sharded.{op}, which has no {name} yet; got {inputs.shown(value)}"
             )
+
+
+def check_logits(shard, **named):
+    """What ``check=True`` does first with rows of logits: 12 bytes of each to all ranks, then as for whole rows."""
+    for name, rows in named.items():
+        if shard.vocab < inputs.LOOKED_AT or rows.numel() == 0:
+            return
+        low, high = rows.flatten(0, -2).aminmax(dim=-1)
+        mine = torch.stack([low.float(), high.float(), rows.flatten(0, -2).sum(-1, dtype=torch.float32)])
+        low, high, total = shard.gather(mine).unbind(1)
+        places = torch.ones(rows.shape[:-1], dtype=torch.bool, device=rows.device).nonzero()
+        inputs.raise_for_softmaxed(name, low.amin(0), high.amax(0), total.sum(0), places)
 
 
 def written(op, results, out, check, status=None):

@@ -11,7 +11,7 @@ from specdec_kernels.calls.types import Number
 from specdec_kernels.ops.logprobs import LOGPROBS, Logprobs
 from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded import _parts as parts
-from specdec_kernels.sharded._checks import written
+from specdec_kernels.sharded._checks import check_logits, written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import lists_of, own_list, scaled
 from specdec_kernels.sharded._laws import Side, argmax_of, law_of, laws_of
@@ -59,6 +59,8 @@ def logprobs(
     top = inputs.whole("top", top, "an int from 0 to the vocabulary's {most}", 0, shard.vocab)
     shard.check_tiles("logprobs")
     shard.check("logprobs", rows)
+    if check:
+        check_logits(shard, rows=rows)
     how = {"sampling": law_of("logits", temperature, sampling), "request_index": request_index}
     own = None if edits is None else edits_of_rows(edits, shard, rows, how)
     how = of_rows(how, lead, edits)

@@ -6,7 +6,7 @@ from specdec_kernels.calls import inputs
 from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.calls.types import Counter, Number, Space
 from specdec_kernels.sampling import Edits, Sampling, undivided
-from specdec_kernels.sharded._checks import refuse
+from specdec_kernels.sharded._checks import check_logits, refuse
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._races import of_rows, race
 from specdec_kernels.sharded._shard import VocabShard
@@ -48,7 +48,7 @@ def race_sample(
     """
     how = dict(seed=seed, position=position, nonce=nonce, space=space, temperature=temperature, sampling=sampling,
                request_index=request_index)  # fmt: skip
-    tokens, row_status = _race("race_sample", target, None, shard, edits, draft_map, how)
+    tokens, row_status = _race("race_sample", target, None, shard, edits, draft_map, how, check)
     return _written("race_sample", tokens, row_status, out, status, check)
 
 
@@ -92,16 +92,19 @@ def race_topk(
     k = inputs.whole("k", k, "an int from 1 to the vocabulary's {most}", 1, shard.vocab)
     how = dict(seed=seed, position=position, nonce=nonce, space=space, temperature=temperature, sampling=sampling,
                request_index=request_index)  # fmt: skip
-    tokens, row_status = _race("race_topk", draft, k, shard, edits, draft_map, how)
+    tokens, row_status = _race("race_topk", draft, k, shard, edits, draft_map, how, check)
     return _written("race_topk", tokens, row_status, out, status, check)
 
 
-def _race(op, rows, k, shard, edits, draft_map, how):
+def _race(op, rows, k, shard, edits, draft_map, how, check):
     refuse(op, draft_map=draft_map)
     if how["sampling"] is not None:
         how["sampling"] = undivided(how["sampling"])
-    inputs.check_rows("target" if k is None else "draft", rows)
+    name = "target" if k is None else "draft"
+    inputs.check_rows(name, rows)
     shard.check(op, rows)
+    if check and how["space"] == "logits":
+        check_logits(shard, **{name: rows})
     if edits is None:
         return race(shard, rows, k, **how)
     own = edits_of_rows(edits, shard, rows, how)

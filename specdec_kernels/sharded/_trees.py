@@ -13,7 +13,7 @@ from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops.verify_tree import VERIFY_TREE, width_of
 from specdec_kernels.sampling import Draft, Edits, Sampling
-from specdec_kernels.sharded._checks import refuse, written
+from specdec_kernels.sharded._checks import check_logits, refuse, written
 from specdec_kernels.sharded._edits import of_trees
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._requests import Requests
@@ -69,6 +69,8 @@ def verify_tree(
     replacement = inputs.flag("replacement", replacement)
     deepest = trees.check_parents(parents, draft_tokens.shape)
     shard.check("verify_tree", target)
+    if check and space == "logits":
+        check_logits(shard, target=target, **{} if rows is None else {rows_name: rows})
     batch, nodes = draft_tokens.shape
     how = {"places": width_of(max_depth, deepest, nodes, out), "parents": parents, "replacement": replacement}
     depth = ops.tree_positions(parents, prefix_len=0)

@@ -69,6 +69,13 @@ def test_the_row_is_named_and_where_to_say_what_it_is():
         specdec_kernels.verify_chain(**others, **rows | {"draft": Draft(laws["draft"])})
 
 
+def test_rows_that_were_widened_since_are_probabilities_still():
+    softmaxed = made({"rows": (2, V)}, torch.bfloat16)["rows"].softmax(-1).float()
+    assert (softmaxed.sum(-1) - 1).abs().max() > 2**-13
+    with pytest.raises(ValueError, match=r"^target\[0\]: "):
+        specdec_kernels.race_sample(softmaxed, **NOISE)
+
+
 LEGAL = {
     "zeros": torch.zeros(1, V),
     "uniform": torch.full((1, V), 1 / V),  # the same law either way
@@ -76,6 +83,7 @@ LEGAL = {
     "0 to 1": torch.rand(3, V, generator=torch.Generator().manual_seed(1)),
     "log-probabilities": torch.randn(2, V, generator=torch.Generator().manual_seed(2)).log_softmax(-1),
     "after a ReLU": torch.randn(2, V, generator=torch.Generator().manual_seed(3)).relu(),
+    "a toy": torch.tensor([0.5, 0.3, 0.2])[None],
     "the rest forbidden": torch.tensor([0.5, 0.3, 0.2, *[-torch.inf] * (V - 3)])[None],
 }
 
