@@ -19,7 +19,6 @@ Nothing of torch is needed. Metadata lives in pyproject.toml, but for what follo
 
 import json
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -55,6 +54,8 @@ COMPILED_ONCE = {
     ).split()
 }
 CPU_SOURCES = sorted((CSRC / "cpu").rglob("*.cpp"))
+# The processor that is built for. A cross build has told sysconfig.
+MACHINE = sysconfig.get_platform().rpartition("-")[2]
 CUDA_FOR_C = CSRC / "c_api" / "cuda.cpp"
 LIBRARY = Path("lib", "libspecdec.so")  # beside _C, which finds it there
 # For other build systems, beside LIBRARY: template -> place. Both places are two folders below that of `lib`'s parent.
@@ -89,7 +90,7 @@ def compiler_cache(compiler):
 
 def isas(cxx):
     """The instruction sets to compile, least capable first, and the others of this architecture."""
-    known = list(ISA_FLAGS) if platform.machine() in ("x86_64", "AMD64") else ["scalar"]
+    known = list(ISA_FLAGS) if MACHINE == "x86_64" else ["scalar"]
     asked = os.environ.get("SPECDEC_ISAS", "").lower()
     if asked:
         wanted = known if asked == "all" else ["scalar", *filter(None, map(str.strip, asked.split(";")))]
@@ -304,7 +305,7 @@ class NinjaBuild(build_ext):
         info = {
             "compiler": first_line([*cxx, "--version"]),
             "flags": shlex.join(CXX_FLAGS),
-            "machine": platform.machine(),
+            "machine": MACHINE,
             "isas": chosen,
             "pybind11": pybind11.__version__,
             "cuda": subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout.strip().splitlines()[-1]
