@@ -60,10 +60,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command: its exit status.
 
     0 is success; 1 a model that gives no law, or nobody who reads; 2 a bad argument or file, or a backend that cannot
-    do it; 130 an interrupt. What is wrong is said in one line on stderr.
+    do it; 130 an interrupt. What is wrong is said in one line on stderr. A stdout or stderr that is closed takes all.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     name = "specdec-kernels"
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115, as long as the process
     if getattr(sys.stdout, "errors", None) in ("strict", "surrogateescape"):  # else who runs us has chosen
         sys.stdout.reconfigure(errors="specdec-plain")
     try:

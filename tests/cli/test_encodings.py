@@ -66,6 +66,21 @@ def test_the_choice_of_who_runs_it_stays(run, monkeypatch):
     assert rb"\xe9 \u2039\u6f22\u203a" in stdout.buffer.getvalue()
 
 
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_every_command_goes_without_a_stream(run, monkeypatch, call, closed):
+    """As `specdec-kernels info >&-` starts it."""
+    monkeypatch.setattr(sys, closed, None)
+    status, *written = run(*CALLS[call])
+    assert status == 0
+    assert "rror" not in "".join(written)
+
+
+def test_an_error_without_a_stderr_is_a_status(run, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert run("generate", *SHORT, "--temperature", -1) == (2, "", "")
+
+
 @pytest.mark.parametrize("more", [[], ["--show"], ["--json"], ["--svg", "rounds.svg"]], ids=str)
 def test_the_first_error_is_shown(run, monkeypatch, tmp_path, more):
     class Failing(io.StringIO):
