@@ -147,9 +147,10 @@ def run(
 ) -> Iterator[Round]:  # fmt: skip
     """The loop itself, on checked arguments."""
     device = seeds.device
-    # Room after the longest text: the drafts of the last round, and one slot that padding writes to.
+    # Room after the longest text: the drafts of the last round. A text has a round only while it lacks a token, so
+    # the last slot is nobody's: padding writes to it.
     room = rounds.room(max(request.left for request in requests))
-    capacity = max(request.length + request.left for request in requests) + room + 2
+    capacity = max(request.length + request.left for request in requests) + room
     text = torch.zeros(len(texts), capacity, dtype=torch.int64, device="cpu")
     for row, tokens in enumerate(texts):
         text[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64, device="cpu")

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from specdec_kernels import DraftTree, Sampling
+from specdec_kernels import DraftTree, Sampling, race_sample
 from specdec_kernels.generate import (
     CachedNgramDrafter,
     FixedLength,
@@ -15,7 +15,8 @@ from specdec_kernels.generate import (
     early_exit,
     generate,
 )
-from specdec_kernels.generate.noise import Noise, kept
+from specdec_kernels.generate.drafters import draw_independent
+from specdec_kernels.generate.noise import Noise, kept, keywords
 from tests.generate.small import llama, random_model
 from tests.generate.test_generate import VOCAB, text_law
 from tests.support.laws import follows_law
@@ -225,3 +226,14 @@ def test_below_an_absent_node_all_are_absent(small_pair):
     there = tokens[:, 1:].unflatten(1, (2, 7)) >= 0
     assert there.sum(-1).tolist() == [[5, 5], [5, 0], [0, 0]]
     assert there[0, 0].tolist() == there[0, 1].tolist() == [True] * 5 + [False] * 2
+
+
+def test_siblings_drawn_independently_win_races_of_the_first_nonces():
+    logits = torch.randn(4, 2, 30, generator=torch.Generator().manual_seed(1))
+    children = draw_independent(logits, 3, NOISE, Sampling(1.5))
+    for index in range(3):
+        own = [
+            race_sample(logits[:, node], **keywords(NOISE._replace(nonce=1 + index), Sampling(1.5)))
+            for node in range(2)
+        ]
+        assert torch.equal(children[..., index], torch.stack(own, dim=1))

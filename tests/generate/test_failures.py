@@ -84,6 +84,17 @@ def test_a_draft_without_a_law_is_named_where_its_law_is_used():
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("shape", [dict(k=2), dict(tree=[-1, 0, 1], replacement=True)], ids=["chain", "tree"])
+def test_a_draft_is_named_with_the_place_where_it_has_no_law(shape):
+    """Behind its first draft, which is read then: by and large the likeliest token at this temperature."""
+    target = llama(V, seed=2, spread=0.25)
+    likely = int(target.model(torch.tensor([[1, 4]])).logits[0, -1].argmax())
+    options = dict(method="rejection", temperature=1e-3, max_new_tokens=4, **shape)
+    said = r"^llama-2: expected finite logits; got nan after 3 tokens of prompts\[0\]$"
+    with pytest.raises(FloatingPointError, match=said):
+        generate([[1, 4]], target, ModelDrafter(spoilt(2, float("nan"), likely)), **options)
+
+
 def test_tokens_a_model_rules_out_are_no_failure():
     model = llama(V, seed=1)
     forward = model.model.forward

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Status
+from specdec_kernels import Sampling, Status
 from specdec_kernels.generate import (
     Controller,
     DraftPlan,
@@ -15,6 +15,7 @@ from specdec_kernels.generate import (
     ModelDrafter,
     NgramDrafter,
     RandomLength,
+    TextEdits,
     generate,
     stream,
 )
@@ -212,6 +213,14 @@ def test_stop_strings_end_a_text_and_are_left_out(pair, plain, method, drafter):
     assert text.tokens == plain[1.0][0].tokens[: end + len(stop)]
 
 
+def test_an_end_that_completes_a_stop_string_is_an_end(pair, plain):
+    whole = plain[1.0][0]
+    token, stop = whole.tokens[5], whole.text[4:6]
+    options = dict(method="plain", seed=3, max_new_tokens=NEW, stop=[stop])
+    (text,) = generate(PROMPTS[:1], pair[0], eos_token_ids=[token], **options)
+    assert (text.tokens, text.finish) == (whole.tokens[: whole.tokens.index(token) + 1], "eos")
+
+
 def test_texts_that_end_early_leave_the_batch(pair, plain):
     """Every prompt with its own stop string: the others go on as if nothing had happened."""
     stop = plain[1.0][1].text[4:8]
@@ -219,6 +228,44 @@ def test_texts_that_end_early_leave_the_batch(pair, plain):
     assert texts[1].finish == "stop"
     for text, whole in zip(texts, plain[1.0], strict=True):
         assert text.text == whole.text.split(stop)[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(method="plain"),
+        dict(method="rejection", k=2, draft_prob=0.6),
+        dict(method="race", tree=[-1, 0, 0, 1]),
+        dict(method="rejection", tree=[-1, 0, 0, 1]),
+    ],
+    ids=["plain", "randomised", "race of trees", "rejection of trees"],
+)
+def test_what_is_a_text_s_own_stays_with_it_when_others_end(small_pair, options):
+    """Seed, filters, penalties, prompt, log-probabilities: each text is that of its prompt alone."""
+    prompts = [[1, 4], [2, 2], [3, 0, 3], [4, 1, 0, 2], [3]]
+    own = {
+        "seed": [11, -5, 2**40, 0, 3],
+        "sampling": Sampling([1.0, 0.6, 1.4, 1.0, 0.9], [0, 3, 2, 0, 4], [1, 0.9, 1, 0.7, 1], [0, 0.1, 0, 0.1, 0]),
+        "edits": TextEdits([1.0, 1.6, 1.0, 1.3, 0.8], [0.0, 0.4, 0.9, 0.0, 0.2], [0.5, 0.0, -0.3, 0.0, 0.0]),
+    }
+    draft = None if options["method"] == "plain" else ModelDrafter(small_pair[1])
+    shared = dict(logprobs=2, max_new_tokens=16, eos_token_ids=[1], **options)
+    texts = generate(prompts, small_pair[0], draft, **own, **shared)
+    assert len({len(text.tokens) for text in texts}) > 2
+    assert {text.finish for text in texts} == {"eos", "length"}
+    for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+        alone = {
+            "seed": [own["seed"][row]], "sampling": Sampling(*(field[row] for field in own["sampling"][:4])),
+            "edits": TextEdits(*(field[row] for field in own["edits"][:3])),
+        }  # fmt: skip
+        (found,) = generate([prompt], small_pair[0], draft, **alone, **shared)
+        assert (text.tokens, text.finish) == (found.tokens, found.finish)
+        assert [(entry.drafted, entry.accepted) for entry in text.rounds] == [
+            (entry.drafted, entry.accepted) for entry in found.rounds
+        ]
+        for one, other in zip(text.logprobs, found.logprobs, strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+            assert one.top_tokens == other.top_tokens
 
 
 # Rounds and statistics.

@@ -137,8 +137,18 @@ def test_look_ahead_rows_are_those_of_one_pass(small_parallel):
             read = torch.cat([text[row, :end], torch.tensor([VOCAB, VOCAB + 1])])[None]
             whole = small_parallel.language_model.model(input_ids=read).logits[0, end - 1 :].float()
             torch.testing.assert_close(small_parallel.rows[row], whole, rtol=1e-5, atol=1e-5)
-        assert small_parallel.row(text, length, 4) is not None
+        assert small_parallel.rows.shape[1] == 3
+        for slot, own in enumerate((0, 1, 2, 2, 2)):
+            assert torch.equal(small_parallel.row(text, length, slot), small_parallel.rows[:, own])
         assert small_parallel.reader.cached == length
+
+
+def test_no_row_is_read_that_nobody_asked_for(small_parallel):
+    text = torch.randint(VOCAB, (2, 12), generator=torch.Generator().manual_seed(0))
+    for count in (1, 2, 3):
+        small_parallel.start(2, 12, VOCAB)
+        small_parallel.look(text, [3, 7], count)
+        assert small_parallel.rows.shape[1] == count
 
 
 @pytest.mark.parametrize("how", [dict(k=4), dict(tree=DraftTree.specinfer((2, 2, 1)))], ids=["chain", "tree"])
