@@ -56,7 +56,7 @@ def _of_requests(edits, shard, requests, target, by_row, pending):
     """Edits of the slice, for each row, from those of requests; tokens ``pending`` in each row, or None."""
     entry, entries = requests.request, (requests.entries,)
     if requests.entry is not None:
-        entry = requests.entry.clamp(max=requests.entries - 1)[entry]
+        entry = requests.entry[entry]
 
     def own(lists):
         return lists.expand(*entries, *lists.shape[1:])[entry]

@@ -16,6 +16,7 @@ from specdec_kernels.sampling import Edits, Sampling
 from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._cached_tensors import filled
 from specdec_kernels.sharded._filters import kept_of, may_filter
+from specdec_kernels.sharded._requests import looked_up
 from specdec_kernels.sharded._wire import any_of
 from specdec_kernels.status import Status
 
@@ -171,8 +172,7 @@ def of_rows(how, lead, edits=None):
         return dict(how)
     laws.check_index(index, lead[0], index.device)
     numbers = laws.numbers_in(*(x for name, x in how.items() if name not in ("request_index", "space")))
-    entries = laws.entries(None, len(lead), *numbers, *edit.lists(edits))
-    entry = index.long().clamp(0, entries - 1)
+    _, entry, index = looked_up(index, len(lead), [*numbers, *edit.lists(edits)])
 
     def at(x):
         if isinstance(x, Sampling):
@@ -180,7 +180,4 @@ def of_rows(how, lead, edits=None):
         own = isinstance(x, torch.Tensor) and x.ndim == len(lead) and len(x) > 1
         return x[entry] if own else x
 
-    inside = (index >= 0) & ((index < entries) | (entries == 1))
-    own = torch.arange(lead[0], device=index.device, dtype=torch.int32)
-    index = torch.where(inside, own, torch.where(index == -1, -1, -2)).int()
     return {name: index if name == "request_index" else at(x) for name, x in how.items()}

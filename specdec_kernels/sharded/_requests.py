@@ -29,12 +29,7 @@ class Requests:
         if request_index is None:
             return
         laws.check_index(request_index, batch, request.device)
-        self.entries = laws.entries(None, 1, *laws.numbers_in(*noise, *numbers))
-        entries = 2**31 if self.entries == 1 else self.entries
-        inside = (request_index >= 0) & (request_index < entries)
-        self.entry = request_index.long().clamp(0, entries - 1)
-        own = torch.arange(batch, device=request.device, dtype=torch.int32)
-        self.index = torch.where(inside, own, torch.where(request_index == -1, -1, NO_ENTRY)).int()
+        self.entries, self.entry, self.index = looked_up(request_index, 1, laws.numbers_in(*noise, *numbers))
 
     def of_requests(self, x):
         """A number, a tensor of entries or a Sampling of these, for each request."""
@@ -116,6 +111,19 @@ class Requests:
 
     def greedy(self, temperature):
         return Greedy(self, self.of_requests(temperature))
+
+
+def looked_up(request_index, leading, numbers):
+    """(how many entries these numbers have, the entry of each request, the index of a call with one for each).
+
+    Numbers of ``leading`` dimensions have entries. Where none has, any index that is not negative is right.
+    """
+    there = any(isinstance(x, torch.Tensor) and x.ndim >= leading for x in numbers)
+    entries = laws.entries(None, leading, *numbers)
+    entry = request_index.long().clamp(0, entries - 1)
+    inside = (request_index >= 0) & (request_index < entries) if there else request_index >= 0
+    own = torch.arange(len(request_index), device=request_index.device, dtype=torch.int32)
+    return entries, entry, torch.where(inside, own, torch.where(request_index == -1, -1, NO_ENTRY)).int()
 
 
 def _of_entries(sampling):

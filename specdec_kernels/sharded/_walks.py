@@ -65,9 +65,7 @@ def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, so
     token, status = drawn()
     token = token.unsqueeze(-1)
     if both(requests.those_live, sound, greedy.others()) is not None:
-        races = walked.row >= 0
-        token = torch.where(races.unsqueeze(-1), token, walked.tokens.gather(1, place))
-        status = only(races, status, 0)
+        token = torch.where((walked.row >= 0).unsqueeze(-1), token, walked.tokens.gather(1, place))
     status = walked.status | status
     return walked._replace(
         tokens=walked.tokens.scatter_(1, place, token), status=status if bits is None else status | bits

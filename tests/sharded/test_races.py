@@ -180,6 +180,16 @@ def test_requests_of_chains_by_their_index(fast_backend):
     assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], packed), verify_chain(**packed))
 
 
+def test_an_index_where_there_is_one_entry_or_none(fast_backend):
+    rows = torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    for number, expected in ((torch.tensor([5]), [0, 8, 0, 8]), (5, [0, 0, 0, 8])):
+        for index, status in zip((0, 4, -1, -2), expected, strict=True):
+            call = {"target": rows, "seed": number, "position": 2, "request_index": torch.tensor([index]).int()}
+            right = whole(specdec_kernels.race_sample, call)
+            assert right[1].tolist() == [status]
+            assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 1024], call), right)
+
+
 @pytest.mark.interpreted
 def test_a_draft_on_a_boundary_is_compared_as_any(parts_backend):
     target = torch.full((1, 3, 2048), -torch.inf)
@@ -276,6 +286,18 @@ def test_slices_that_are_no_vocabulary(begins, token):
         shard = PlayedShard(3072, begins[rank], stage, rank)
         with pytest.raises(ValueError, match=f"where one should begin with token {token}"):
             sharded.race_sample(rows, shard=shard, seed=1, position=1)
+
+    stage.run(act)
+
+
+def test_slices_are_looked_at_again_when_they_change():
+    stage = Stage(2)
+
+    def act(rank):
+        shard = PlayedShard(2048, 1024 * rank, stage, rank)
+        sharded.race_sample(torch.zeros(1, 1024), shard=shard, seed=1, position=1)
+        with pytest.raises(ValueError, match="where one should begin with token 896"):
+            sharded.race_sample(torch.zeros(1, 896), shard=shard, seed=1, position=1)
 
     stage.run(act)
 

@@ -69,6 +69,17 @@ def test_requests_by_their_index(fast_backend):
     check({**ragged({**call, "draft": None}, COUNTS)})
 
 
+def test_an_index_where_there_is_one_entry_or_none(fast_backend):
+    """A tensor of one entry has that one. Numbers have none: an index only says whether a request is idle."""
+    call = chain_call_with_hits(VOCABULARY, requests=4) | {"draft": None, "temperature": 0.8}
+    for index in (torch.int32, torch.int64):
+        call["request_index"] = torch.tensor([0, 4, -1, -2], dtype=index)
+        one = check({**call, "seed": torch.tensor([3]), "position": torch.tensor([5])})
+        assert one.status.tolist() == [0, 8, 0, 8]
+        none = {name: call[name][1:2] for name in ("draft_tokens", "target", "request_index")}
+        assert check({**call, **none, "seed": 3, "position": 5}).status.item() == 0
+
+
 @pytest.mark.parametrize("method", ["rejection", "block"])
 def test_packed_requests_by_the_index_of_their_draft_rows(fast_backend, method):
     call = chain_call_with_hits(VOCABULARY, requests=8)
