@@ -194,10 +194,17 @@ def test_ragged_chains_and_their_bad_bounds():
         assert_same(verify_chain, **{**packed, "draft": draft}, method=method)
 
 
+def test_more_drafts_than_there_is_room_for():
+    call = chain_call(5, requests=4, slots=3, vocabulary=8) | {"draft": None}
+    packed = ragged(call, torch.tensor([3, 1, 0, 2]))
+    assert_same(verify_chain, **packed, method="race", **{"packing.max_drafts": 1})
+
+
 def test_parameters_out_of_range_are_reported():
     call = chain_call(6, requests=5, slots=2, vocabulary=20)
     call["temperature"] = torch.tensor([1.0, torch.nan, -1.0, torch.inf, 2.0**-130])
-    share = torch.tensor([[1.0, 0.5], [0.5, 2.0], [-1.0, 0.5], [torch.nan, 1.0], [1.0, 1.0]])
+    share = torch.tensor([[-1.0, 0.5], [0.5, 2.0], [-1.0, 0.5], [torch.nan, 1.0], [1.0, 1.0]])
+    call["draft_tokens"][0, 0] = (call["draft"] - call["target"][:, :-1])[0, 0].argmax()  # refused if -1 counts as 1
     epsilon = torch.tensor([0.0, -1.0, torch.nan, 5.0, 0.0])
     assert_same(verify_chain, **call, method="rejection", draft_prob=share, epsilon=epsilon)
     assert_same(verify_chain, **call, method="block")

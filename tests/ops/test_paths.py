@@ -194,6 +194,17 @@ def test_twenty_chains():
         assert all(map(torch.equal, found, verify_tree(**call)))
 
 
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
+def test_nodes_too_deep():
+    rows = P.expand(1, 3, -1)
+    verdict = verify_tree(
+        torch.tensor([[-1, 0, 0]]), rows, rows, parents=torch.tensor([[-1, 0, 1]]), leaves=torch.tensor([[2]]),
+        method="paths", space="probs", seed=3, position=0, max_depth=1,
+    )  # fmt: skip
+    assert (verdict.num_accepted.item(), verdict.status.item()) == (1, Status.PARAMETER)
+
+
 @pytest.mark.usefixtures("backend")
 class TestOneChain:
     def test_is_block(self):

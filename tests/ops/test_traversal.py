@@ -170,6 +170,7 @@ class TestStatus:
         assert 0 < summed.sum() < count
         np.testing.assert_array_equal(verdict.status, np.where(summed, int(Status.NON_FINITE), 0))
 
+    @pytest.mark.interpreted
     def test_nodes_too_deep(self):
         rows = P.expand(1, 3, -1)
         call = {"parents": torch.tensor([-1, 0, 1]), "space": "probs", "seed": 3, "position": 0} | TRAVERSAL
