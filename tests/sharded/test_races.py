@@ -6,6 +6,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import Sampling, Status, sharded
 from specdec_kernels.sharded import VocabShard, race_finish, race_partial
+from specdec_kernels.sharded._shard import hash_of
 from tests.support.cases import DTYPES, adversarial_rows, poisoned, ragged, seeds
 from tests.support.ops import grouped, verify_chain, verify_tree
 from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
@@ -313,6 +314,28 @@ def test_ranks_that_disagree_are_named():
             sharded.race_sample(rows, shard=shard, seed=torch.arange(len(rows)), position=1)
 
     stage.run(act)
+
+
+def test_ranks_of_other_dtypes_or_ops_disagree():
+    """Where the dimensions are alike."""
+    stage = Stage(2)
+
+    def act(rank):
+        shard, noise = PlayedShard(2048, 1024 * rank, stage, rank, debug=True), {"seed": torch.arange(3), "position": 1}
+        rows = torch.zeros(3, 1024)
+        with pytest.raises(ValueError, match="expected all ranks to be called alike"):
+            sharded.race_sample(rows.half() if rank else rows, shard=shard, **noise)
+        other, how = (sharded.race_topk, noise) if rank else (sharded.logprobs, {})
+        with pytest.raises(ValueError, match="expected all ranks to be called alike"):
+            other(rows, 1 if rank else noise["seed"], shard=shard, **how)
+
+    stage.run(act)
+
+
+def test_names_that_begin_alike_are_not_alike():
+    """Of ops and of dtypes."""
+    names = ["verify_chain", "verify_tree", "race_sample", "race_topk", "cutoff", "logprobs", *map(str, DTYPES)]
+    assert len(set(map(hash_of, names))) == len(names)
 
 
 def test_what_is_refused_is_named():

@@ -153,12 +153,22 @@ def test_filters_by_their_entries(fast_backend):
     index, temperature = torch.arange(8), torch.tensor([1.0, 0.0, 0.7])
     sampling = Sampling(temperature[index % 3], torch.tensor([5, 0, 1, 40])[index % 4], torch.linspace(-0.1, 1, 8))
     draft_sampling = Sampling(temperature[index % 2], torch.tensor([0, 30])[index // 4], min_p=index / 100)
+    draft_sampling.min_p[5] = -0.1
+    call["draft_tokens"][5] = -1  # then no row of that draft is looked at
     draft_sampling.temperature[7] = torch.nan
     call |= {"temperature": None, "sampling": sampling, "draft.sampling": draft_sampling}
     assert Status.PARAMETER in set(check(call).status.tolist())
     call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
     check(call)
     check({**call, "draft": None, "draft.sampling": None})
+
+
+def test_over_acceptance_of_what_has_no_weight(fast_backend):
+    """Where no filter is on in a row, a draft whose logit is -inf is spared as any other is."""
+    call = chain_call_with_hits(VOCABULARY, requests=8) | {"temperature": None, "epsilon": 0.95}
+    call["target"].scatter_(2, call["draft_tokens"].clamp(0, VOCABULARY - 1)[..., None], -torch.inf)
+    found = check({**call, "sampling": Sampling(0.9, top_k=torch.tensor([0, 9]).repeat(4))}).num_accepted
+    assert found[::2].sum() > 0 == found[1::2].sum()
 
 
 @pytest.mark.interpreted
