@@ -149,6 +149,12 @@ def test_seeds_may_be_unsigned(backend):
     assert race_sample(ROWS[0], seed=2**64 - 1, position=0) == race_sample(ROWS[0], seed=-1, position=0)
 
 
+@pytest.mark.one_backend
+def test_two_requests_share_no_noise():
+    with pytest.raises(ValueError, match=r"seed: expected one seed per request \(int64 \[2\]\)"):
+        race_sample(ROWS[:2], seed=1, position=2)
+
+
 @pytest.mark.usefixtures("backend")
 @pytest.mark.interpreted
 class TestCheck:

@@ -540,15 +540,13 @@ class TestBadInput:
         )
 
     @pytest.mark.interpreted
-    @pytest.mark.parametrize(
-        "spoilt", [{"presence": torch.tensor([0.5, torch.nan])}, {"pending": torch.tensor([[-1], [V]])}]
-    )
-    def test_status_of_a_request(self, spoilt):
+    def test_status_of_a_request(self):
         """Of chains and trees: that of what is the request's own."""
-        call = {"target": rows_of(2, 3), "edits": Edits(**{"presence": 0.5} | spoilt), "seed": seeds(2), "position": 0}
-        assert verify_chain(torch.ones(2, 2, dtype=torch.int64), **call).status.tolist() == [0, 8]
+        edits = Edits(presence=torch.tensor([0.5, torch.nan, 0.5, 0.5]), pending=torch.tensor([[-1], [1], [V], [-2]]))
+        call = {"target": rows_of(4, 3), "edits": edits, "seed": seeds(4), "position": 0}
+        assert verify_chain(torch.ones(4, 2, dtype=torch.int64), **call).status.tolist() == [0, 8, 8, 8]
         tree = {"parents": torch.tensor([-1, 0, 0])} | call
-        assert verify_tree(torch.ones(2, 3, dtype=torch.int64), **tree).status.tolist() == [0, 8]
+        assert verify_tree(torch.ones(4, 3, dtype=torch.int64), **tree).status.tolist() == [0, 8, 8, 8]
 
     def one_bad(self, spoil, mend, change=lambda edits: edits):
         rows = rows_of(ROWS)

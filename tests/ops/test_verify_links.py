@@ -263,6 +263,14 @@ class TestStatus:
         assert found.path.tolist() == [[0, 1, 2]]
         assert found.status.tolist() == [8]
 
+    def test_a_circle_of_siblings_ends_at_the_count_of_nodes(self):
+        found = verify_links(
+            torch.tensor([[9, 4, 5]]), target_tokens=torch.full((1, 3), 6), first_child=torch.tensor([[1, -1, -1]]),
+            next_sibling=torch.tensor([[-1, 2, 1]]),
+        )  # fmt: skip
+        assert found.num_accepted.tolist() == [0]
+        assert found.status.tolist() == [8]
+
     def test_invalid_trees_are_their_root(self):
         """Their links are not looked at."""
         call = call_of(7, links=(FIRST, SIBLING), tree_valid=torch.tensor([False, True, False]))
