@@ -5,6 +5,7 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import race_sample, race_topk
+from specdec_kernels.calls import inputs
 from tests.support.calls import every_refusal, public_calls
 from tests.support.cases import chain_call, ragged, seeds, untouched_verdict
 from tests.support.ops import overlap, residual, verify_chain
@@ -177,6 +178,13 @@ class TestCheck:
         law = torch.tensor([[[0.5, 0.5, 0.0]]])
         with pytest.raises(RuntimeError, match="request 0: the residual was empty"):
             verify_chain(torch.tensor([[2]]), law.repeat(1, 2, 1), law, space="probs", seed=1, position=0, check=True)
+
+
+@pytest.mark.one_backend
+def test_eight_requests_are_named():
+    named = ", ".join(f"request {b}: the residual was empty[^,]*" for b in range(1, 9))
+    with pytest.raises(RuntimeError, match=rf"^op: {named} \(and 3 more\)$"):
+        inputs.raise_for_status("op", torch.tensor([0] + 11 * [2]))
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,13 @@ def test_the_row_is_named_and_where_to_say_what_it_is():
         specdec_kernels.verify_chain(**others, **rows | {"draft": Draft(laws["draft"])})
 
 
+def test_what_a_filter_left_of_a_softmaxed_row_is_probabilities_still():
+    law = made({"rows": (2, V)}, torch.float32)["rows"].softmax(-1)
+    left = torch.where(law >= law.topk(40).values[:, -1:], law, 0.0)
+    with pytest.raises(ValueError, match=r"^target\[0\]: "):
+        specdec_kernels.race_sample(left / left.sum(-1, keepdim=True), **NOISE)
+
+
 def test_rows_that_were_widened_since_are_probabilities_still():
     softmaxed = made({"rows": (2, V)}, torch.bfloat16)["rows"].softmax(-1).float()
     assert (softmaxed.sum(-1) - 1).abs().max() > 2**-13

@@ -123,7 +123,7 @@ REFUSED = {
         ({"edits": empty(3)}, ValueError, r"edits.output_mask: expected shape \[2, 3\]; got int32 \[3, 3\]"),
         ({"edits": empty(2, words=2)}, ValueError, "edits.output_mask: expected a bit for each of 70 counts"),
         (
-            {"edits": empty(2)._replace(output_counts=torch.zeros(1, V, dtype=INT).expand(2, V))},
+            {"edits": empty(2)._replace(output_counts=torch.zeros(3 * V, dtype=INT).as_strided((2, V), (V - 1, 1)))},
             ValueError,
             "edits.output_counts: expected rows that share no memory",
         ),
