@@ -350,10 +350,11 @@ _NO_EDIT = Edit()
 def most_registers(arguments):
     """A limit for rejection with edits: three programs of 128 threads fit. Left alone, ptxas spills to fit in four.
 
-    So too for block and traversal, but for their walk, whose programs have more threads.
+    So too for block and traversal. Of their walk, whose programs have 512 threads, one fits; ptxas would spill for two.
     """
-    limited = arguments["plan"].METHOD.value != "race" and arguments["STAGE"] != "walk"
-    return 168 if arguments["edits"].by_row is not None and limited else None
+    if arguments["edits"].by_row is None or arguments["plan"].METHOD.value == "race":
+        return None
+    return 128 if arguments["STAGE"] == "walk" else 168
 
 
 def is_on(edit):
