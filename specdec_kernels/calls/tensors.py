@@ -6,7 +6,7 @@ import torch
 
 from specdec_kernels.calls import torch_names
 
-_IS_NEGATIVE = "_ZN2at6native6is_negERKNS_6TensorE"  # of a tensor, in C++; 2.13 has it under this name
+_IS_NEGATIVE = "_ZN2at6native6is_negERKNS_6TensorE"  # of a tensor, in C++; 2.13 and 2.14 have it under this name
 
 
 def functions_of_torch(*names):

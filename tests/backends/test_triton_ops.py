@@ -17,7 +17,7 @@ from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
 from specdec_kernels import race_sample, race_topk
-from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged, seeds
+from tests.support.cases import DTYPES, UNTOUCHED, adversarial_rows, chain_call, poisoned, ragged, seeds
 from tests.support.ops import overlap, residual, verify_chain
 
 # Infinities meet in bounds, on purpose: no arithmetic with NaN ever passes one.
@@ -66,8 +66,14 @@ def test_race_of_rows_made_to_fail(size, space):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_race_of_padded_and_misaligned_rows(dtype):
     rows = poisoned((3 * torch.randn(2, 3, 700, generator=torch.Generator().manual_seed(1))).to(dtype))
-    assert_same(race_sample, rows, seed=seeds(6).view(2, 3), position=3)
-    assert_same(race_topk, rows, 4, seed=seeds(6).view(2, 3), position=3)
+    noise = {"seed": seeds(6).view(2, 3), "position": 3}
+
+    def with_status(op, rows, *k):
+        status = torch.full((2, 3), UNTOUCHED, dtype=torch.int32, device=rows.device)
+        return op(rows, *k, **noise, status=status), status
+
+    for op, k in ((race_sample, ()), (race_topk, (4,))):
+        assert_same(lambda rows, op=op, k=k: with_status(op, rows, *k), rows)  # what lies behind a row is NaN
 
 
 def test_race_of_a_whole_vocabulary():

@@ -385,6 +385,13 @@ def test_tokens_need_no_gradient(dtype):
     assert not race_sample(target, **noise()).requires_grad
 
 
+def test_without_gradients_none_is_wanted_in_forward_mode_either():
+    plain = rows()
+    target, draft = plain["target"].requires_grad_(), plain["draft"].requires_grad_()
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        assert not residual(target, draft)[0].requires_grad
+
+
 def test_gradients_that_would_be_lost_are_refused():
     """Where a figure could have a gradient, and autograd would silently get none."""
     plain, number = rows(), torch.tensor([0.5, 0.6, 0.7])
