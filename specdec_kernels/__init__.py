@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
-    from specdec_kernels.layout import Form, InputPositions, Packing
+    from specdec_kernels.layout import Form, InputPositions, Packing, RowSeeds
     from specdec_kernels.ops.build_tree import build_tree
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
+    from specdec_kernels.ops.context_seeds import context_seeds
     from specdec_kernels.ops.count_tokens import count_tokens
     from specdec_kernels.ops.cutoff import cutoff
     from specdec_kernels.ops.logprobs import logprobs
@@ -37,6 +38,7 @@ __all__ = [
     "Form",
     "InputPositions",
     "Packing",
+    "RowSeeds",
     "Sampling",
     "Status",
     "available_backends",
@@ -45,6 +47,7 @@ __all__ = [
     "build_tree",
     "coin",
     "compact_kv",
+    "context_seeds",
     "count_tokens",
     "cutoff",
     "logprobs",
@@ -80,8 +83,8 @@ if not TYPE_CHECKING:
     _MODULES = ("backends", "headers", "layout", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {
         "Draft": "sampling", "DraftTree": "trees", "Edits": "sampling", "Form": "layout", "InputPositions": "layout",
-        "Packing": "layout", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
-        "backend": "backends", "build_info": "backends",
+        "Packing": "layout", "RowSeeds": "layout", "Sampling": "sampling", "Status": "status",
+        "available_backends": "backends", "backend": "backends", "build_info": "backends",
     }  # fmt: skip
 
     def __getattr__(name: str) -> Any:

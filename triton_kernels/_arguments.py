@@ -173,10 +173,15 @@ def row_of(rows, index, row):
 
 
 class Entering(NamedTuple):
-    """Positions of the tokens that enter rows, and nonces of requests; either may not be given."""
+    """Positions of the tokens that enter rows, and nonces of requests; seeds and positions of races by row.
+
+    None need be given.
+    """
 
     positions: Steps
     nonces: Steps
+    row_seeds: Steps
+    row_positions: Steps
 
 
 @triton.jit
@@ -195,6 +200,17 @@ def entered(noise, entering, b, row, there):
 
 
 @triton.jit
+def race_noise(noise, entering, b, node, depth):
+    """The noise of the race at a node of request ``b`` from that at its root, or of seeds by row."""
+    if entering.row_seeds.data is None:
+        return _math.later(noise, depth)
+    else:
+        seed = tl.load(at(entering.row_seeds, b, node.to(tl.int64))).to(tl.int64)
+        position = tl.load(at(entering.row_positions, b, node.to(tl.int64))).to(tl.uint32)
+        return _math.Noise(seed, position, tl.full([], 0, tl.uint32), noise.first)
+
+
+@triton.jit
 def noise_of(noise, entry, row, live, first=0):
     """The noise of a row, from numbers that may be int32 or int64 in memory. Its column 0 is token ``first``."""
     return _math.Noise(
@@ -207,7 +223,6 @@ def noise_of(noise, entry, row, live, first=0):
 # Host side
 
 NO_STEPS, NO_ROWS, UNPACKED = Steps(), Rows(None, None, None, None, None), Packing(None, None, None)
-NOT_ENTERING = Entering(NO_STEPS, NO_STEPS)
 NO_NUMBER = Number(None, None, None, None)
 NO_LAW = Law(NO_NUMBER, Counter(*NO_NUMBER), NO_NUMBER, NO_NUMBER, None)
 
@@ -237,6 +252,11 @@ def rows_of(rows, count=None):
 
 def steps_or_none(tensor):
     return NO_STEPS if tensor is None else Steps(tensor, *steps_of(tensor))
+
+
+def entering_of(call, positions, nonces=None):
+    """What a call has of an ``Entering``, ``positions`` as Steps."""
+    return Entering(positions, *map(steps_or_none, (nonces, call.row_seeds, call.row_positions)))
 
 
 def nodes_of(tensor):

@@ -64,7 +64,7 @@ def filtered_tree_kernel(
             tl.atomic_or(record + _rows.FLAGS, bad_bias, sem="relaxed")
         own_law = _laws.Law(inverse, greedy, None, nodes * b + node, edits.by_row, place, edits)
         own = _laws.Row(_rows.row_at(start, node * target.inner, tiling.ALIGNED), vocab, own_law)
-        node_noise = _math.later(own_noise, depth)
+        node_noise = _arguments.race_noise(own_noise, entering, b, node, depth)
         _kept.begin_kept(own, filter, record, scratch, node_noise, split, splits, tiling)
         if _rows.is_last(record + _rows.DONE, splits):
             _kept.finish_kept(own, filter, record, scratch, search.cuts, node_noise, tiling)
@@ -240,7 +240,7 @@ def search_of(call, requests, edits, sides=1):
 
 def shared_of(call, width, edits, index):
     """Arguments that all kernels of trees have."""
-    entering = _arguments.Entering(_arguments.steps_or_none(call.input_positions), _arguments.NO_STEPS)
+    entering = _arguments.entering_of(call, _arguments.steps_or_none(call.input_positions))
     return dict(
         drafts=_trees.drafts_of(call, width), target=_arguments.rows_of(call.target), index=index,
         noise=_arguments.noise_numbers(call.noise), entering=entering, verdict=_verdict.verdict_of(call), **edits,

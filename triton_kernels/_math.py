@@ -29,6 +29,7 @@ NOBODY = tl.constexpr(0)  # the key of no candidate
 STREAM_RACE = tl.constexpr(0)
 STREAM_RESIDUAL = tl.constexpr(2)
 STREAM_ACCEPT = tl.constexpr(4)
+STREAM_CONTEXT = tl.constexpr(8)
 
 NON_FINITE = tl.constexpr(1)
 EMPTY_RESIDUAL = tl.constexpr(2)

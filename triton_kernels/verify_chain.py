@@ -202,7 +202,7 @@ def race_slot(row, noise, slot, token, alone, record, request, split, splits, TI
 
     Unless the row is all that programs of it have: then nobody asks.
     """
-    _kept.race_part_of_row(row, record, _math.later(noise, slot), split, splits, TILE)
+    _kept.race_part_of_row(row, record, noise, split, splits, TILE)
     if alone == 0:  # noqa: SIM102  `and` would take a ticket
         if _rows.is_last(record + _rows.DONE, splits):  # noqa: SIM102  `and` would load early
             if _math.key_token(tl.load(_rows.key_at(record), cache_modifier=".cg")) != token:
@@ -437,8 +437,8 @@ def verify_chain_kernel(
                         tl.atomic_or(record + _rows.FLAGS, bad_bias, sem="relaxed")
                 law = _laws.Law(p_inverse, greedy, memory.target_cuts, row + slot, edits.by_row, place, edits)
                 race_slot(
-                    _laws.Row(start, vocab, law), r.noise, slot, token, chunks > most, record, request, split, splits,
-                    plan.TILE,
+                    _laws.Row(start, vocab, law), _arguments.race_noise(r.noise, entering, b, slot, slot), slot, token,
+                    chunks > most, record, request, split, splits, plan.TILE,
                 )  # fmt: skip
             elif LEARNS:
                 h, q_row = 1.0, _laws.Row(None)
@@ -561,7 +561,7 @@ def filtered_chain_kernel(
             tl.atomic_or(record + _rows.FLAGS, bad_bias, sem="relaxed")
         own_law = _laws.Law(inverse, greedy, None, row + slot, edits.by_row, place, edits)
         own = _laws.Row(_rows.row_at(start, slot * target.inner, tiling.ALIGNED), vocab, own_law)
-        own_noise = _math.later(r.noise, slot)
+        own_noise = _arguments.race_noise(r.noise, entering, b, slot, slot)
         _kept.begin_kept(own, filter, record, scratch, own_noise, split, splits, tiling)
         if _rows.is_last(record + _rows.DONE, splits):
             _kept.finish_kept(own, filter, record, scratch, search.cuts, own_noise, tiling)
@@ -591,8 +591,8 @@ def shared_of(call, requests, width, edits, draft=None):
         None if draft is None else call.draft_map), target=_arguments.rows_of(call.target),
         epsilon=_arguments.number_of(call.epsilon), noise=_arguments.noise_numbers(call.noise),
         verdict=_verdict.verdict_of(call),
-        entering=_arguments.NOT_ENTERING if given is None else _arguments.Entering(_arguments.Steps(given,
-        0 if given.ndim == 1 else given.stride(0), given.stride(-1)), _arguments.steps_or_none(call.input_nonces)),
+        entering=_arguments.entering_of(call, _arguments.NO_STEPS if given is None else _arguments.Steps(given,
+        0 if given.ndim == 1 else given.stride(0), given.stride(-1)), call.input_nonces),
         **edits,
     )  # fmt: skip
 

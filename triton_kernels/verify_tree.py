@@ -151,7 +151,8 @@ def verify_tree_kernel(
             if racing:
                 law = _laws.Law(p_inverse, greedy, memory.target_cuts, row, edits.by_row, place, edits)
                 p_row = _laws.Row(start, vocab, law)
-                race_node(walk, node, below, p_row, _math.later(own_noise, depth), split, splits, plan.TILE)
+                node_noise = _arguments.race_noise(own_noise, entering, b, node, depth)
+                race_node(walk, node, below, p_row, node_noise, split, splits, plan.TILE)
             elif plan.METHOD != "race":  # noqa: SIM102  `and` would look for children in a race, too
                 if _trees.next_child(tree, node, node, below) < below:
                     law = _laws.Law(p_inverse, None, memory.target_cuts, row, edits.by_row, place, edits)

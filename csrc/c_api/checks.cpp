@@ -330,6 +330,15 @@ void check_verdict(const Params& p, int32_t last_method) {
   if (p.method == SPECDEC_RACE && p.draft.data) refuse("draft", "none with the race", "one");
 }
 
+// Of a request's nodes.
+template <class Params>
+void check_row_seeds(const Params& p, int64_t nodes) {
+  if (!p.row_seeds.data && !p.row_positions.data) return;
+  if (p.method != SPECDEC_RACE) refuse("row_seeds", "NULL but with the race", "memory");
+  holds(FIELD(row_seeds), p.batch(), nodes);
+  holds(FIELD(row_positions), p.batch(), nodes);
+}
+
 void check_ragged(const ChainParams& p) {
   if (p.tokens_by_row) at_least(FIELD(draft_tokens.slots), p.batch());
   const int64_t drafts = p.packed_drafts();
@@ -383,6 +392,7 @@ void fit_verify_chain(const ChainParams& p) {
     if (p.epsilon.data || p.epsilon.value != 0.0f) refuse("epsilon", "0 for all with blocks", "another");
   }
   if (p.batch() == 0) return;
+  check_row_seeds(p, p.places());
   if (p.bonus.data) {
     holds(FIELD(bonus), 1, p.batch());
     if (p.tokens_by_row) refuse("bonus", "NULL with tokens_by_row", "memory");
@@ -410,6 +420,7 @@ void fit_verify_tree(const TreeParams& p) {
   holds(FIELD(target), p.batch(), 1);
   holds(FIELD(draft_tokens), p.batch(), p.nodes());
   holds(FIELD(parents), p.batch(), p.nodes());
+  check_row_seeds(p, p.nodes());
   if (p.input_positions.data) holds(FIELD(input_positions), p.batch(), 1);
   if (p.method == SPECDEC_PATHS) {
     memory("draft", p.draft.data);
@@ -661,6 +672,28 @@ void fit_coin(const CoinParams& p) {
   at_least(FIELD(stream), 0);
   at_most(FIELD(stream), UINT32_MAX);
   contiguous(FIELD(coins), p.coins.rows, p.coins.columns);
+}
+
+void fit_context_seeds(const ContextParams& p) {
+  const int64_t batch = p.seeds.rows, nodes = p.seeds.columns;
+  at_least(FIELD(window), 1);
+  at_most(FIELD(window), 8);
+  contiguous(FIELD(seeds), batch, nodes);
+  contiguous(FIELD(positions), batch, nodes);
+  if (p.request_index.data) equal(FIELD(request_index.size), batch);
+  else if (p.text.slots > 0) for_requests(FIELD(text), batch);
+  if (p.cu_drafts.data) {
+    equal(FIELD(cu_drafts.size), batch + 1);
+    holds(FIELD(draft_tokens), 1, p.draft_tokens.slots);
+    if (p.tokens_by_row) at_least(FIELD(draft_tokens.slots), batch);
+    if (p.parents.data) refuse("parents", "NULL with cu_drafts", "memory");
+    if (p.input_positions.data) holds(FIELD(input_positions), 1, p.draft_tokens.slots + (p.tokens_by_row ? 0 : batch));
+  } else {
+    if (p.tokens_by_row) refuse("tokens_by_row", "false without cu_drafts", "true");
+    holds(FIELD(draft_tokens), batch, p.parents.data ? nodes : nodes - 1);
+    if (p.parents.data) holds(FIELD(parents), batch, nodes);
+    if (p.input_positions.data) holds(FIELD(input_positions), batch, 1);
+  }
 }
 
 }  // namespace

@@ -5,12 +5,13 @@ slow and exact. ``backend("reference")`` and ``backend("triton")`` choose for a 
 """
 
 from .backends import available_backends, backend
-from .layout import InputPositions, Packing
+from .layout import InputPositions, Packing, RowSeeds
 from .ops import (
     Form,
     build_tree,
     coin,
     compact_kv,
+    context_seeds,
     count_tokens,
     cutoff,
     logprobs,
@@ -37,6 +38,7 @@ __all__ = [
     "Form",
     "InputPositions",
     "Packing",
+    "RowSeeds",
     "Sampling",
     "Status",
     "available_backends",
@@ -44,6 +46,7 @@ __all__ = [
     "build_tree",
     "coin",
     "compact_kv",
+    "context_seeds",
     "count_tokens",
     "cutoff",
     "logprobs",

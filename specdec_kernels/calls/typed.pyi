@@ -33,6 +33,22 @@ class CompactKv(NamedTuple):
     block_table: Tensor | None
     status: Tensor
 
+class ContextSeeds(NamedTuple):
+    text: Tensor
+    draft_tokens: Tensor
+    cu_drafts: Tensor | None
+    tokens_by_row: bool
+    parents: Tensor | None
+    request_index: Tensor | None
+    key: int | Tensor
+    noise: Noise
+    input_positions: Tensor | None
+    start: int | Tensor
+    window: int
+    ordered: bool
+    seeds: Tensor
+    positions: Tensor
+
 class CountAtLeast(NamedTuple):
     rows: Tensor
     request_index: Tensor | None
@@ -242,6 +258,8 @@ class VerifyChain(NamedTuple):
     noise: Noise
     input_positions: Tensor | None
     input_nonces: Tensor | None
+    row_seeds: Tensor | None
+    row_positions: Tensor | None
     tokens: Tensor
     num_accepted: Tensor
     status: Tensor
@@ -283,6 +301,8 @@ class VerifyTree(NamedTuple):
     edits: Edit
     noise: Noise
     input_positions: Tensor | None
+    row_seeds: Tensor | None
+    row_positions: Tensor | None
     leaves: Tensor | None
     tokens: Tensor
     path: Tensor

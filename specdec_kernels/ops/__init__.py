@@ -11,6 +11,7 @@ from specdec_kernels.layout import Form
 from specdec_kernels.ops.build_tree import BuiltTrees, build_tree
 from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
+from specdec_kernels.ops.context_seeds import context_seeds
 from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
 from specdec_kernels.ops.logprobs import Kept, Logprobs, logprobs
@@ -43,6 +44,7 @@ __all__ = [
     "build_tree",
     "coin",
     "compact_kv",
+    "context_seeds",
     "count_tokens",
     "cutoff",
     "logprobs",

@@ -113,6 +113,21 @@ def noise_of(requests, seed, position, nonce, shape, device, seen=None):
     )
 
 
+def row_seeds(op, sizes, method, seed, position, nonce):
+    """The parts of a RowSeeds, of a method and beside counters that go with it."""
+    if method != "race":
+        raise ValueError(
+            f"seed: expected an int or a tensor with method={method!r}; got a RowSeeds, which is for races"
+        )
+    for name, x in (("position", position), ("nonce", nonce)):
+        if inputs.integer(x) != 0:
+            raise ValueError(f"{name}: expected 0 beside seed.seeds; got {inputs.shown(x)}")
+    for name, x in zip(seed._fields, seed, strict=True):
+        inputs.check_tensor(f"seed.{name}", x, inputs.COUNTER_DTYPES, 2)
+    op.check(sizes, row_seeds=seed.seeds, row_positions=seed.positions)
+    return seed
+
+
 def check_method(method, draft, draft_prob=1.0, epsilon=0.0):
     """What excludes what, of a method, draft rows or None, and numbers."""
     if method == "race" and draft is not None:

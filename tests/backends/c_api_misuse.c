@@ -293,6 +293,18 @@ static specdec_coin_params coin(void) {
   return p;
 }
 
+static specdec_context_seeds_params seeds(void) {
+  specdec_context_seeds_params p;
+  memset(&p, 0, sizeof p);
+  p.text = some_tokens(draft_tokens, B, K);
+  p.draft_tokens = some_tokens(draft_tokens, B, K);
+  p.noise.position.value = K;
+  p.window = 2;
+  p.seeds = i64(B, K + 1);
+  p.positions = i64(B, K + 1);
+  return p;
+}
+
 static specdec_path numbers(const int32_t* data, int64_t count, int64_t columns) {
   const specdec_path x = {data, columns, count, columns};
   return x;
@@ -634,6 +646,18 @@ static void trees(void) {
   INVALID(verify_chain, chain, p.input_nonces = some_tokens(draft_tokens, 1, B),
           "input_nonces: expected NULL without input_positions; got memory");
   FINE(verify_tree, tree, p.input_positions = some_tokens(draft_tokens, B, N));
+  INVALID(verify_chain, chain, p.row_seeds = p.row_positions = some_tokens(draft_tokens, B, K + 1),
+          "row_seeds: expected NULL but with the race; got memory");
+  INVALID(verify_chain, chain,
+          (memset(&p.draft, 0, sizeof p.draft), p.method = SPECDEC_RACE, p.row_seeds = some_tokens(draft_tokens, B, K)),
+          "row_seeds.slots: expected 4 or more; got 3");
+  INVALID(verify_tree, tree,
+          (memset(&p.draft, 0, sizeof p.draft), p.method = SPECDEC_RACE, p.row_seeds = some_tokens(draft_tokens, B, N),
+           p.row_positions = some_tokens(draft_tokens, B, N - 1)),
+          "row_positions.slots: expected 4 or more; got 3");
+  FINE(verify_tree, tree,
+       (memset(&p.draft, 0, sizeof p.draft), p.method = SPECDEC_RACE,
+        p.row_seeds = p.row_positions = some_tokens(draft_tokens, B, N)));
   FINE(verify_chain, chain,
        (p.input_positions = some_tokens(draft_tokens, B, K + 1), p.input_nonces = some_tokens(draft_tokens, 1, B)));
   INVALID(verify_chain, chain, p.bonus = some_tokens(draft_tokens, 1, B - 1), "bonus.slots: expected 2 or more; got 1");
@@ -732,6 +756,29 @@ static void rows_alone(void) {
   INVALID(coin, coin, p.coins.data = NULL, "coins.data: expected memory; got NULL");
   INVALID(coin, coin, p.coins.row_stride = 1, "coins.row_stride: expected 3; got 1");
   INVALID(coin, coin, p.stream = -1, "stream: expected 0 or more; got -1");
+  INVALID(context_seeds, seeds, p.window = 0, "window: expected 1 or more; got 0");
+  INVALID(context_seeds, seeds, p.window = 9, "window: expected at most 8; got 9");
+  INVALID(context_seeds, seeds, p.seeds.data = NULL, "seeds.data: expected memory; got NULL");
+  INVALID(context_seeds, seeds, p.positions.columns = K, "positions.columns: expected 4; got 3");
+  INVALID(context_seeds, seeds, p.text.requests = 1, "text.requests: expected 2 or more; got 1");
+  INVALID(context_seeds, seeds, (p.request_index.data = parents, p.request_index.size = 1),
+          "request_index.size: expected 2; got 1");
+  INVALID(context_seeds, seeds, p.draft_tokens.slots = K - 1, "draft_tokens.slots: expected 3 or more; got 2");
+  INVALID(context_seeds, seeds, p.tokens_by_row = true, "tokens_by_row: expected false without cu_drafts; got true");
+  INVALID(context_seeds, seeds, (p.draft_tokens.slots = K + 1, p.parents = some_tokens(parents, B, K)),
+          "parents.slots: expected 4 or more; got 3");
+  INVALID(context_seeds, seeds, p.input_positions = some_tokens(draft_tokens, B, 0),
+          "input_positions.slots: expected 1 or more; got 0");
+  INVALID(context_seeds, seeds, p.cu_drafts = each(cu_drafts, B), "cu_drafts.size: expected 3; got 2");
+  INVALID(context_seeds, seeds, (p.cu_drafts = each(cu_drafts, B + 1), p.draft_tokens.requests = 0),
+          "draft_tokens.requests: expected 1 or more; got 0");
+  INVALID(context_seeds, seeds, (p.cu_drafts = each(cu_drafts, B + 1), p.draft_tokens.slots = p.tokens_by_row = true),
+          "draft_tokens.slots: expected 2 or more; got 1");
+  INVALID(context_seeds, seeds, (p.cu_drafts = each(cu_drafts, B + 1), p.parents = some_tokens(parents, B, K + 1)),
+          "parents: expected NULL with cu_drafts; got memory");
+  INVALID(context_seeds, seeds,
+          (p.cu_drafts = each(cu_drafts, B + 1), p.input_positions = some_tokens(draft_tokens, 1, B)),
+          "input_positions.slots: expected 5 or more; got 2");
   INVALID(race_sample, race, (p.draft_map = each(parents, N)), "draft_map.size: expected 50; got 4");
   INVALID(race_sample, race, (p.draft_map = each(parents, V), p.edits.frequency.value = 1.0f),
           "edits: expected none with draft_map; got some");
@@ -767,6 +814,7 @@ static void rows_alone(void) {
   INVALID(store_rows, store_rows, p.cache.vocab = V - 1, "cache.vocab: expected 50 or more; got 49");
   INVALID(store_rows, store_rows, p.cache.dtype = SPECDEC_FLOAT16, "cache.dtype: expected 0; got 2");
   FINE(coin, coin, (void)p);
+  FINE(context_seeds, seeds, (void)p);
   FINE(cutoff, cutoff, (void)p);
   FINE(logprobs, logprobs, (void)p);
   FINE(mask_logits, mask_logits, (void)p);
@@ -973,6 +1021,7 @@ int main(void) {
   NOTHING(compact_kv);
   NOTHING(count_tokens);
   NOTHING(coin);
+  NOTHING(context_seeds);
   NOTHING(cutoff);
   NOTHING(logprobs);
   NOTHING(mask_logits);

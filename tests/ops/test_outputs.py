@@ -77,13 +77,19 @@ def poison(tensor):
     return torch.full_like(tensor, True if tensor.dtype == torch.bool else UNTOUCHED)
 
 
-WITHOUT_STATUS = ("coin", "mask_logits", "merge_paths", "store_rows")  # nothing can be wrong with their numbers
+WITHOUT_STATUS = (
+    "coin",
+    "context_seeds",
+    "mask_logits",
+    "merge_paths",
+    "store_rows",
+)  # nothing can be wrong with their numbers
 
 
 @pytest.mark.one_backend
 def test_every_op_is_here():
     named = {op.__name__ for op, _ in CALLS.values()}
-    named |= {"compact_kv", "coin", "count_tokens", "cutoff", "logprobs", "mask_logits", "store_rows"}
+    named |= {"compact_kv", "coin", "context_seeds", "count_tokens", "cutoff", "logprobs", "mask_logits", "store_rows"}
     # Of ops on slices, whose outputs are sent on.
     halves = {"mass_tiles", "tile_laws", "residual_race", "residual_sums", "count_at_least", "token_logits"}
     halves |= {"first_arrivals", "walk_tables"}

@@ -238,7 +238,8 @@ def run(contexts, chains, length, cases, given):
         reference.verify_tree(OPS["verify_tree"].Call(
             draft_tokens=torch.tensor(tokens), parents=torch.tensor(parents), target=target, draft=draft,
             draft_map=given.draft_map, request_index=None, method="paths", replacement=False, target_law=given.target,
-            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0), input_positions=None,
+            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0),
+            row_seeds=None, row_positions=None, input_positions=None,
             leaves=torch.tensor(leaves), tokens=emitted, path=path, num_accepted=num_accepted, status=status,
             index=None, form=0,
         ))  # fmt: skip

@@ -123,7 +123,8 @@ def run(contexts, parents, cases, replacement, certain, given, op):
         target, draft = given.rows(p_rows, q_rows)
         shared = dict(
             target=target, draft_map=given.draft_map, request_index=None, target_law=given.target,
-            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0), input_positions=None,
+            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0),
+            row_seeds=None, row_positions=None, input_positions=None,
             tokens=tokens, num_accepted=num_accepted, status=status, index=None, form=0,
         )  # fmt: skip
         if op == "verify_chain":

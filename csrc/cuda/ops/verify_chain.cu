@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_rows_ke
   const int32_t in_reach = rows_in_reach(r);
   if (node < in_reach) {
     const RowPartial found = find_winner<true>(row_at(p.target, r.target_row(node)), r.target_law,
-                                               r.noise_at_depth(node, kStreamRace), {rank, a.splits});
+                                               r.race_noise(node, node), {rank, a.splits});
     if (threadIdx.x == 0) store_partial(a.room.words, blockIdx.x, found);
   }
   if (!last_to_come(a.room.tickets + request, static_cast<unsigned>(rows * a.splits))) return;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_rows_
       const int32_t status =
           reader.decode(p.edits, p.target.vocab, {r.entry, 0}, r.target_place(request, node), node);
       const auto race = race_of(reader.of(row_at(p.target, r.target_row(node))), r.target_law,
-                                r.noise_at_depth(node, kStreamRace));
+                                r.race_noise(node, node));
       RowPartial found = filtered_winner(team, race, RequestFilters(r).target, a.cut);
       found.status |= status;
       if (team.rank() == 0 && threadIdx.x == 0) store_partial(a.partials, row, found);

@@ -108,7 +108,7 @@ __device__ __forceinline__ void read_part(const QueueArguments& a, const QueueIt
   const ChainRequest r(a.p, row / rows);
   if (node < rows_in_reach(r)) {
     const RowPartial found =
-        find_winner<true>(row_at(a.p.target, r.target_row(node)), r.target_law, r.noise_at_depth(node, kStreamRace),
+        find_winner<true>(row_at(a.p.target, r.target_row(node)), r.target_law, r.race_noise(node, node),
                           {static_cast<int>(item.part), static_cast<int>(a.parts)});
     if (threadIdx.x == 0) store_partial(a.partials, row * a.parts + item.part, found);
   }

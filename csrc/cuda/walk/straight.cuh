@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) straight_rac
   if (r.readable && node <= r.slots && !r.is_given(node)) {
     const Tiles tiles = own_tiles(a);
     draw_tiles<3>(weights_of_row(row_at(a.p.target, r.target_row(node)), r.target_law),
-               r.noise_at_depth(node, kStreamRace), tiles.begin, tiles.end, sure, meetings + node);
+               r.race_noise(node, node), tiles.begin, tiles.end, sure, meetings + node);
   }
   if (!comes_last(meetings, a.parts.divisor.by * a.nodes.divisor.by)) return;
   if (warp_id() == 0) {

@@ -62,7 +62,9 @@
   op(count_tokens, CountParams,                                                                          \
      specdec_cpu_count_tokens, cpu::count_tokens, specdec_cuda_count_tokens, cuda::count_tokens)         \
   op(coin, CoinParams,                                                                                   \
-     specdec_cpu_coin, cpu::coin, specdec_cuda_coin, cuda::coin)
+     specdec_cpu_coin, cpu::coin, specdec_cuda_coin, cuda::coin)                                         \
+  op(context_seeds, ContextParams,                                                                       \
+     specdec_cpu_context_seeds, cpu::context_seeds, specdec_cuda_context_seeds, cuda::context_seeds)
 
 #define SPECDEC_OPS(op) SPECDEC_ROW_OPS(op) SPECDEC_OTHER_OPS(op)
 

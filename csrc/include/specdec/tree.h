@@ -16,6 +16,7 @@ SPECDEC_HD int32_t parent_of(const Tokens& parents, int64_t first_parent, int32_
 
 // What is decoded of a request.
 struct TreeState : WalkRequest {
+  int64_t request = 0;
   int64_t first_token = 0, first_parent = 0;  // offsets of node 0
   int64_t first_leaf = 0;                     // offset of chain 0
   int64_t entry = 0;
@@ -29,6 +30,7 @@ struct TreeRequest : TreeState {
 
   SPECDEC_HD TreeRequest(const Params& params, const State& decoded) : State(decoded), p(params) {}
   SPECDEC_HD TreeRequest(const Params& params, int64_t b) : State{}, p(params) {
+    request = b;
     const Entry who = entry_of(p.request_index, b);
     status = who.status();
     readable = who.live();
@@ -49,6 +51,7 @@ struct TreeRequest : TreeState {
   }
 
   SPECDEC_HD int32_t nodes() const { return p.nodes(); }
+  SPECDEC_HD Noise race_noise(int32_t node, int32_t depth) const { return noise_of_race(p, request, node, depth); }
   SPECDEC_HD int64_t target_row(int32_t node) const { return first_target + node * p.target.row_stride; }
   SPECDEC_HD int64_t draft_row(int32_t node) const { return first_draft + node * p.draft.row_stride; }
   SPECDEC_HD int32_t vocab() const { return p.target.vocab; }

@@ -13,6 +13,7 @@
 //   int32_t vocab() const
 //   bool has_draft() const              whether there are draft laws; without them a draft is certain (one-hot)
 //   bool replacement() const            whether siblings were drawn with replacement
+//   Noise race_noise(node, depth)       of the race that decides the token after the node
 //   int32_t max_depth() const           the outputs have no place for deeper drafts: they count as absent
 //   int32_t drafts() const              how many nodes there may be beside the root
 //   float epsilon() const
@@ -84,6 +85,15 @@ struct WalkRequest {
   bool idle;      // -1 drafts are accepted, and no token is written
 
   SPECDEC_HD Noise noise_at_depth(int32_t depth, uint32_t stream) const { return later(noise, depth, stream); }
+
+ protected:
+  // Of the race at a node of request b, whose rows may have seeds and positions of their own.
+  template <class Params>
+  SPECDEC_HD Noise noise_of_race(const Params& p, int64_t b, int32_t node, int32_t depth) const {
+    if (!p.row_seeds.data) return noise_at_depth(depth, kStreamRace);
+    const auto at = [&](const Tokens& x) { return x.at(b * x.request_stride + node * x.slot_stride); };
+    return {key_of(at(p.row_seeds)), static_cast<uint32_t>(at(p.row_positions)), 0, kStreamRace};
+  }
 };
 
 // Where the verdict of one request goes, and in which form. Without an index a token's place is its depth, and the path
@@ -224,7 +234,7 @@ SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status
     Draw draw;
     const bool known = given(t, at->node, &draw) ||
                        (t.target_law.greedy ? ops.argmax(at->node, &draw)
-                                            : ops.race(at->node, t.noise_at_depth(at->depth, kStreamRace), &draw));
+                                            : ops.race(at->node, t.race_noise(at->node, at->depth), &draw));
     if (!known) return false;
     *status |= draw.status;
     const int32_t child = child_with(t, *at, draw.token, status);

@@ -8,7 +8,7 @@ import torch
 
 from specdec_kernels.calls.values import Noise
 
-RACE, RESIDUAL, COIN, POLICY = 0, 2, 4, 6
+RACE, RESIDUAL, COIN, POLICY, CONTEXT = 0, 2, 4, 6, 8
 WORD = 0xFFFFFFFF
 GROUP = 64
 
@@ -48,6 +48,12 @@ def at(whose, requests, step):
     return Noise(seed, position + step, nonce)
 
 
+def by_node(call, who):
+    """The noise of each node's race, [n, N], where a call has seeds of rows."""
+    seeds = call.row_seeds[who.live].long()
+    return Noise(seeds, call.row_positions[who.live].long(), torch.zeros_like(seeds))
+
+
 def truncated(integer, bits):
     """The integer of at most ``bits`` bits, rounded toward zero to 24 significant bits."""
     drop = sum((integer >> shift > 0).long() for shift in range(24, bits))
@@ -61,11 +67,27 @@ def arrivals(whose, stream, vocabulary):
 
     pairs = words(whose, stream, torch.arange((vocabulary + 127) // 128, device=token.device, dtype=torch.int64))
     a, b = pairs[..., :2].flatten(-2), pairs[..., 2:].flatten(-2)
-    uniform = truncated(2 * ((a << 24) + (b & 0xFFFFFF)) + 1, bits=57).double() * 2.0**-57
-    first = -torch.log1p(-uniform) / GROUP
-    winner = b >> 26
-
+    first, winner = first_of(a, b)
     fours = words(whose, stream + 1, torch.arange((vocabulary + 3) // 4, device=token.device, dtype=torch.int64))
-    uniform = truncated(2 * fours.flatten(-2)[..., :vocabulary] + 1, bits=33).double() * 2.0**-33
-    delay = torch.where(token % GROUP == winner[..., group], 0.0, -torch.log1p(-uniform))
-    return first[..., group] + delay
+    delay = delays(fours.flatten(-2)[..., :vocabulary])
+    return first[..., group] + torch.where(token % GROUP == winner[..., group], 0.0, delay)
+
+
+def arrivals_of(whose, stream, token):
+    """The arrivals [n] of one token each."""
+    pairs = words(whose, stream, (token // (2 * GROUP)).unsqueeze(-1))[:, 0]
+    fours = words(whose, stream + 1, (token // 4).unsqueeze(-1))[:, 0]
+    odd, each = token // GROUP % 2, torch.arange(len(token), device=token.device, dtype=torch.int64)
+    first, winner = first_of(pairs[each, odd], pairs[each, 2 + odd])
+    return first + torch.where(token % GROUP == winner, 0.0, delays(fours[each, token % 4]))
+
+
+def first_of(a, b):
+    """When the first token of a group arrives, and which one it is."""
+    uniform = truncated(2 * ((a << 24) + (b & 0xFFFFFF)) + 1, bits=57).double() * 2.0**-57
+    return -torch.log1p(-uniform) / GROUP, b >> 26
+
+
+def delays(word):
+    """How much later than the first the others arrive, by their second words."""
+    return -torch.log1p(-truncated(2 * word + 1, bits=33).double() * 2.0**-33)

@@ -27,6 +27,8 @@ def verify_chain(call: "typed.VerifyChain"):
         whose = whose._replace(position=call.input_positions.reshape(-1)[first].long() + 1)
     if call.input_nonces is not None:
         whose = whose._replace(nonce=call.input_nonces[who.live].long())
+    if call.row_seeds is not None:
+        whose = noise.by_node(call, who)
     node, drafted = torch.arange(width, device=device, dtype=torch.int64), count.clamp(max=width - 1)
     draft_tokens = call.draft_tokens.reshape(-1).long()
     tokens_from = start + who.live + 1 if call.tokens_by_row else start
@@ -137,7 +139,8 @@ def slot_bounds(call, batch):
     Padded or ragged, target row i + b verifies slot i.
     """
     if call.cu_drafts is None:
-        return torch.arange(batch + 1, device=call.target.device, dtype=torch.int64) * call.draft_tokens.shape[-1], None
+        each = torch.arange(batch + 1, device=call.draft_tokens.device, dtype=torch.int64)
+        return each * call.draft_tokens.shape[-1], None
     bounds, drafts = call.cu_drafts.long(), len(call.draft_tokens)
     if call.tokens_by_row:
         bounds, drafts = bounds - torch.arange(batch + 1, device=bounds.device, dtype=torch.int64), drafts - batch

@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.backends.reference import form, laws, paths, requests, traversal, walk
+from specdec_kernels.backends.reference import form, laws, noise, paths, requests, traversal, walk
 from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
@@ -17,6 +17,8 @@ def verify_tree(call: "typed.VerifyTree"):
     whose = who.noise(call.noise)
     if call.input_positions is not None:
         whose = whose._replace(position=call.input_positions[who.live, 0].long() + 1)
+    if call.row_seeds is not None:
+        whose = noise.by_node(call, who)
     parents = call.parents.expand(batch, nodes)[who.live].long()
     node = torch.arange(nodes, device=device, dtype=torch.int64)
     stray = (parents < -1) | (parents >= node)

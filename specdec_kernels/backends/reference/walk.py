@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.calls.values import Law
+from specdec_kernels.calls.values import Law, Noise
 from specdec_kernels.status import Status
 
 
@@ -75,6 +75,8 @@ def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
     tried = torch.zeros(count, vocabulary, dtype=torch.bool, device=device)
 
     def now(some):
+        if whose.seed.ndim == 2:  # each node's own
+            return Noise(*(value[some, node[some]] for value in whose))
         return noise.at(whose, some, depth[some])
 
     def pair_at(some):

@@ -1,0 +1,28 @@
+// context_seeds: a block for each row. Its threads share the text that they look through for the row's context.
+#include "../team/launch.cuh"
+#include "specdec/context.h"
+
+namespace specdec {
+namespace cuda {
+
+namespace {
+
+__global__ void __launch_bounds__(kThreads) context_seeds_kernel(const ContextParams p) {
+  const int64_t request = blockIdx.x / p.seeds.columns;
+  const int32_t node = static_cast<int32_t>(blockIdx.x % p.seeds.columns);
+  const ContextRequest r(p, request);
+  const bool seen = r.key != 0 && r.seen(node, r.window_of(node), static_cast<int32_t>(threadIdx.x),
+                                         static_cast<int32_t>(blockDim.x));
+  const bool known = __syncthreads_or(seen);
+  if (threadIdx.x == 0) r.write(node, r.key != 0 && !known);
+}
+
+}  // namespace
+
+cudaError_t context_seeds(const ContextParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
+  *needed = 0;
+  return launch_alone<context_seeds_kernel>({p.seeds.rows * p.seeds.columns, kThreads}, p, stream);
+}
+
+}  // namespace cuda
+}  // namespace specdec

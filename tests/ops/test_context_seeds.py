@@ -1,0 +1,235 @@
+"""context_seeds: known answers of the hash, contexts that were there before, on every backend and of every layout."""
+
+import pytest
+import torch
+from specdec_kernels._C import maths
+
+from specdec_kernels import InputPositions, Packing, context_seeds
+from tests.support.cases import UNTOUCHED
+
+B, T, K, N = 4, 40, 5, 9
+WORD = 2**32
+LENGTHS = torch.tensor([23, 31, 7, 40])
+STARTS = torch.tensor([5, 0, 7, 12])
+KEYS = torch.tensor([11, -7, 0, 2**63 - 1])
+SEEDS = torch.tensor([3, 2**40, -1, 8])
+PARENTS = torch.tensor([-1, 0, 0, 1, 1, 3, -1, 5, 2])  # node 6 is absent
+
+
+def texts(vocabulary=3, seed=0, columns=K):
+    """Few tokens, so that contexts come again."""
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randint(vocabulary, (B, T), generator=generator)
+    return text, torch.randint(vocabulary, (B, columns), generator=generator)
+
+
+def chain(**changes):
+    text, drafts = texts()
+    call = {"text": text, "draft_tokens": drafts, "key": KEYS, "seed": SEEDS, "position": LENGTHS, "start": STARTS}
+    return call | {"window": 3} | changes
+
+
+def tree(**changes):
+    return chain(draft_tokens=texts(columns=N)[1], parents=PARENTS) | changes
+
+
+CALLS = {
+    "context_seeds": (context_seeds, chain()),
+    "context_seeds tree": (context_seeds, tree(parents=PARENTS.repeat(B, 1), ordered=False)),
+    "context_seeds packed": (
+        context_seeds,
+        chain(draft_tokens=torch.arange(9), packing=Packing(torch.tensor([0, 3, 3, 8, 9]).int(), None, K)),
+    ),
+}
+
+
+def hashed(window, key, ordered):
+    """Spelt out, by the headers' own function."""
+    terms = [
+        maths.philox(key % 2**64, token % WORD, (i + 1) * ordered, len(window), 8) for i, token in enumerate(window)
+    ]
+    low, high, *_ = maths.philox(key % 2**64, *(sum(word) % WORD for word in list(zip(*terms, strict=True))[:3]), 9)
+    found = low | high << 32
+    return found - 2**64 if found >= 2**63 else found
+
+
+def plain(text, length, start, key, seed, window, ordered):
+    """(seed, position) of the token after the first ``length`` of a text, as if it were sampled token by token."""
+    seen, found = set(), None
+    for place in range(start, length + 1):
+        tokens = [text[i] if i >= 0 else -1 for i in range(place - 1, place - 1 - window, -1)]
+        context = tuple(tokens if ordered else sorted(tokens))
+        found = (seed, place) if context in seen or key == 0 else (hashed(tokens, key, ordered), 0)
+        seen.add(context)
+    return found
+
+
+def path_to(node, parents):
+    return [] if node <= 0 else [*path_to(parents[node], parents), node]
+
+
+def expected(call, parents, drafts):
+    """By request and node, from the path of each."""
+    how = call.get("window"), call.get("ordered", True)
+    return [
+        [plain(text[:length] + [own[i] for i in path_to(node, parents)], length + len(path_to(node, parents)),
+               start, key, seed, *how) for node in range(len(parents))]
+        for text, length, start, key, seed, own in zip(
+            *(call[name].tolist() for name in ("text", "position", "start", "key", "seed")), drafts, strict=True
+        )
+    ]  # fmt: skip
+
+
+def pairs(rows):
+    return torch.stack(rows, dim=-1).tolist()
+
+
+def as_lists(found):
+    return [[list(pair) for pair in request] for request in found]
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("backend")
+class TestRows:
+    @pytest.mark.parametrize("ordered", [True, False])
+    @pytest.mark.parametrize("window", [1, 2, 4, 8])
+    def test_chains(self, window, ordered):
+        """Every row has the noise that plain sampling would have there."""
+        call = chain(window=window, ordered=ordered)
+        found = pairs(context_seeds(**call))
+        drafts = [[-1, *tokens] for tokens in call["draft_tokens"].tolist()]
+        assert found == as_lists(expected(call, list(range(-1, K)), drafts))
+
+    @pytest.mark.parametrize("ordered", [True, False])
+    @pytest.mark.parametrize("window", [1, 3])
+    def test_trees(self, window, ordered):
+        call = tree(window=window, ordered=ordered)
+        found = pairs(context_seeds(**call))
+        assert found == as_lists(expected(call, PARENTS.tolist(), call["draft_tokens"].tolist()))
+
+    def test_contexts_come_again_among_drafts(self):
+        """In a chain of one token all but the first contexts are repeats; beside it, in another branch, none is."""
+        text = torch.tensor([[9, 8, 7, 7, 7]])
+        drafts = torch.tensor([[-1, 7, 7, 7]])
+        how = dict(key=5, seed=1, position=5, window=3, start=0)
+        marked = context_seeds(text, drafts[:, 1:], **how).positions == 0
+        assert marked.tolist() == [[True, False, False, False]]
+        marked = context_seeds(text, drafts, parents=torch.tensor([-1, 0, 0, 0]), **how).positions == 0
+        assert marked.tolist() == [[True, False, False, False]]
+        own = context_seeds(torch.tensor([[9, 8, 7, 6, 5]]), drafts, parents=torch.tensor([-1, 0, 0, 1]), **how)
+        assert (own.positions == 0).all()
+        assert own.seeds[0, 1] == own.seeds[0, 2] != own.seeds[0, 3]
+
+    def test_as_the_text_grows(self):
+        """A row of drafts has what it has once they are committed."""
+        text, drafts = texts(vocabulary=4)
+        whole = context_seeds(**chain(text=text, draft_tokens=drafts, position=20))
+        for count in range(K + 1):
+            grown = text.clone()
+            grown[:, 20 : 20 + count] = drafts[:, :count]
+            found = context_seeds(**chain(text=grown, draft_tokens=drafts[:, :0], position=20 + count))
+            assert torch.equal(found.seeds[:, 0], whole.seeds[:, count])
+            assert torch.equal(found.positions[:, 0], whole.positions[:, count])
+
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    def test_packed(self, dtype):
+        """By drafts and by rows, with positions of rows."""
+        call, counts = chain(), torch.tensor([3, 0, 5, 1])
+        padded = torch.where(torch.arange(K) < counts[:, None], call["draft_tokens"], -1)
+        one = context_seeds(**call | {"draft_tokens": padded})
+        ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
+        tokens = padded[padded >= 0].to(dtype)
+        by_drafts = context_seeds(**call | {"draft_tokens": tokens, "packing": Packing(ends, None, K)})
+        rows = ends + torch.arange(B + 1, dtype=torch.int32)
+        entering, places = torch.full((int(rows[-1]) + 2,), UNTOUCHED), torch.full((int(rows[-1]) + 2,), 10**6)
+        for b in range(B):
+            entering[rows[b] + 1 : rows[b + 1]] = padded[b, : counts[b]]
+            places[rows[b]] = LENGTHS[b] - 1
+        by_rows = context_seeds(**call | {
+            "draft_tokens": entering.to(dtype), "packing": Packing(None, rows, K),
+            "position": InputPositions(places.to(dtype)),
+        })  # fmt: skip
+        for found in (by_drafts, by_rows):
+            assert pairs(found) == pairs(one)
+
+    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+    def test_by_index(self, dtype):
+        """Idle requests and those outside have zeros, and texts of any strides are read where they lie."""
+        call, index = chain(), torch.tensor([2, -1, 0, 9, 1], dtype=dtype)
+        one = context_seeds(**call)
+        drafts = torch.zeros(5, K, dtype=torch.int64)
+        drafts[[0, 2, 4]] = call["draft_tokens"][[2, 0, 1]]
+        wide = torch.full((B, T, 2), UNTOUCHED, dtype=dtype)
+        wide[..., 1] = call["text"]
+        found = context_seeds(**call | {"text": wide[..., 1], "draft_tokens": drafts, "request_index": index})
+        assert pairs(found)[0::2] == [pairs(one)[b] for b in (2, 0, 1)]
+        assert not found.seeds[1::2].any()
+        assert not found.positions[1::2].any()
+
+    def test_nothing_outside_is_read(self):
+        """Lengths beyond the text, bounds that fall, parents that are none."""
+        call = chain(position=torch.tensor([50, 41, 0, 90]), start=torch.tensor([60, -5, 0, 10**9]))
+        assert context_seeds(**call).seeds.shape == (B, K + 1)
+        bad = Packing(torch.tensor([-1, 3, 2, 8, 99]).int(), None, K)
+        found = context_seeds(**chain(draft_tokens=torch.arange(9), packing=bad))
+        assert not found.seeds[[0, 1, 3]].any()
+
+    def test_out(self):
+        call, room = chain(), torch.full((2, B + 2, K + 1), UNTOUCHED)
+        context_seeds(**call, out=tuple(room[:, 1:-1].unbind()))
+        assert pairs(tuple(room[:, 1:-1].unbind())) == pairs(context_seeds(**call))
+        assert (room[:, [0, -1]] == UNTOUCHED).all()
+
+
+def test_no_two_contexts_share_a_seed(fast_backend):
+    """Of 200,000 contexts, orders, sets and windows, none in 64 bits; and every bit is set half of the time.
+
+    The count of a bit is off by more than 5.5 standard deviations once in 4,000 runs of all 64.
+    """
+    text = torch.stack((torch.arange(50_000) // 250, torch.arange(50_000) % 250), 1)
+    seeds = torch.cat([
+        context_seeds(text, text[:, :0], key=key, seed=0, position=2, window=window, ordered=ordered).seeds[:, 0]
+        for key, window, ordered in ((1, 2, True), (1, 3, True), (2, 2, True), (1, 2, False))
+    ])  # fmt: skip
+    sets = 250 * 251 // 2 - 50 * 51 // 2  # of 200 tokens before and 250 behind, 200 are both
+    assert len(seeds.unique()) == 150_000 + sets
+    bits = (seeds[:150_000, None] >> torch.arange(64) & 1).sum(0)
+    assert ((bits - 75_000).abs() < 5.5 * 150_000**0.5 / 2).all()
+
+
+@pytest.mark.one_backend
+def test_threads_change_nothing():
+    before, call = torch.get_num_threads(), chain()
+    one = context_seeds(**call)
+    try:
+        torch.set_num_threads(3)
+        assert pairs(context_seeds(**call)) == pairs(one)
+    finally:
+        torch.set_num_threads(before)
+
+
+REFUSED = {
+    "context_seeds": (context_seeds, chain(), [
+        ({"window": 0}, ValueError, "window: expected an int from 1 to 8; got 0"),
+        ({"window": 9}, ValueError, "window: expected an int from 1 to 8; got 9"),
+        ({"ordered": 1}, TypeError, "ordered: expected a bool; got 1"),
+        ({"text": torch.zeros(B, T)}, TypeError, "text: expected a tensor of int32 or int64; got float32"),
+        ({"text": texts()[0][:3]}, ValueError, r"text: expected shape \[4, .*\]; got int64 \[3, 40\]"),
+        ({"key": 2**64}, ValueError, "key: expected 64 bits at most"),
+        ({"key": KEYS[:3]}, ValueError, r"key: expected shape \[4\]; got int64 \[3\]"),
+        ({"start": torch.zeros(B)}, TypeError, "start: expected int64 or int32; got float32"),
+        ({"seed": None}, TypeError, "seed: expected an int or a tensor"),
+        ({"packing": Packing(torch.zeros(5).int(), None, 2)}, ValueError, "draft_tokens: expected 1 dimensions"),
+        ({"packing": Packing(torch.zeros(5).int()), "draft_tokens": torch.zeros(3).long()}, ValueError,
+         "packing.max_drafts: expected an int of 0 or more; got None"),
+        ({"packing": Packing(torch.zeros(5).int(), None, 2), "draft_tokens": torch.zeros(3).long(),
+          "parents": PARENTS}, ValueError, r"packing: expected None with parents; got int64 \[9\]"),
+        ({"parents": PARENTS}, ValueError, r"parents: expected shape \[5\] or \[4, 5\]; got int64 \[9\]"),
+        ({"position": InputPositions(torch.zeros(B, K).long())}, ValueError,
+         r"position.positions: expected shape \[4, 6\]; got int64 \[4, 5\]"),
+        ({"position": InputPositions(torch.zeros(B, K + 1).long(), SEEDS)}, ValueError,
+         "position.nonces: expected None, for rows have nonce 0; got int64"),
+        ({"request_index": torch.zeros(3).int()}, ValueError, r"request_index: expected contiguous \[4\]"),
+        ({"out": (torch.zeros(B, K).long(), None)}, ValueError, r"out.seeds: expected shape \[4, 6\]"),
+    ]),
+}  # fmt: skip
