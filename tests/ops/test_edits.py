@@ -102,9 +102,9 @@ class TestRows:
         for edits in (Edits(), nothing, Edits(bias=bias_of([{}] * ROWS)), packed([Place()] * ROWS, V)):
             assert torch.equal(race_sample(rows, edits=edits, **NOISE), plain)
         probs = rows.softmax(-1)
-        assert torch.equal(
-            race_sample(probs, space="probs", edits=Edits(), **NOISE), race_sample(probs, space="probs", **NOISE)
-        )
+        plain = race_sample(probs, space="probs", **NOISE)
+        for edits in (Edits(), nothing, Edits(pending=torch.ones(ROWS, 2, dtype=torch.int64))):
+            assert torch.equal(race_sample(probs, space="probs", edits=edits, **NOISE), plain)
 
     def test_words_past_the_vocabulary(self):
         """Masks may be wider than the row, and lie apart."""

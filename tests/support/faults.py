@@ -361,6 +361,24 @@ FAULTS = {
         "        return x - 2**63",
         "tests/ops/test_bad_input.py -k unsigned",
     ),
+    "calls: a row with zeros is none of probabilities": Fault(
+        "specdec_kernels/calls/inputs.py",
+        "wrong = (low >= 0) & (low < high)",
+        "wrong = (low > 0) & (low < high)",
+        "tests/ops/test_check_logits.py -k filter_left",
+    ),
+    "calls: rows of an output share an element": Fault(
+        "specdec_kernels/calls/inputs.py",
+        "        if x.stride(0) < x.shape[1]:",
+        "        if x.stride(0) < x.shape[1] - 1:",
+        "tests/ops/test_bad_input.py -k 'refused and count_tokens'",
+    ),
+    "ops: a mask that no penalty reads makes edits": Fault(
+        "specdec_kernels/ops/_edits.py",
+        "prompt_mask if repeating else None",
+        "prompt_mask",
+        "tests/ops/test_edits.py -k 'nothing_given_changes and reference'",
+    ),
     # The maths that the CPU and CUDA share.
     "walk: a token drawn before counts again for the sibling": Fault(
         "csrc/include/specdec/walk.h",
@@ -1005,6 +1023,12 @@ FAULTS = {
         "mask=there & (seen == 0))",
         "mask=there & (seen == 2))",
         "tests/ops/test_count_tokens.py -k triton",
+    ),
+    "race_sample, Triton: a tile is a column too long": Fault(
+        "triton_kernels/_rows.py",
+        "tokens = tile_tokens(start, TILE)\n    x = tl.load(row.at + tokens, mask=«tokens < row.columns»,",
+        "tokens <= row.columns",
+        "tests/backends/test_triton_ops.py -k padded",
     ),
     "store_rows, Triton: a column too far is written": Fault(
         "triton_kernels/store_rows.py",
