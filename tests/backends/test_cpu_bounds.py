@@ -47,14 +47,15 @@ def verdicts(target, draft, draft_tokens, op=verify_chain, **options):
     ]
 
 
-def verdicts_of_one_row(target, draft, **call):
-    """Verdicts where all requests have one draft, and all rows are those two."""
-    requests = len(call["draft_tokens"])
+def verdicts_of_one_row(target, draft, op=verify_chain, **call):
+    """Verdicts where all rows of all requests are those two."""
+    requests, slots = call["draft_tokens"].shape
     call |= {"seed": seeds(requests), "position": 5}
+    nodes = slots + (op is verify_chain)
     return [
         weighed(
-            lambda rows=rows: verify_chain(
-                target=rows(target).expand(requests, 2, -1), draft=rows(draft).expand(requests, 1, -1), **call
+            lambda rows=rows: op(
+                target=rows(target).expand(requests, nodes, -1), draft=rows(draft).expand(requests, slots, -1), **call
             )
         )
         for rows in (torch.clone, with_nan)
@@ -308,3 +309,22 @@ def test_a_race_at_the_edge_of_top_p():
     for seed in range(4):
         token = race_sample(rows, seed=torch.arange(1024) + 1000 * seed, position=0, sampling=top_p)
         assert (rows.gather(1, token.unsqueeze(1)).squeeze(1) >= least).all()
+
+
+SIBLINGS = {"op": verify_tree, "parents": torch.tensor([-1, 0, 0, 0])}
+
+
+@pytest.mark.parametrize("of", ["target", "draft"])
+@pytest.mark.parametrize(
+    "options",
+    [SIBLINGS, SIBLINGS | {"method": "traversal"}, {"method": "block"}],
+    ids=["siblings", "traversal", "block"],
+)
+def test_sums_of_filtered_rows_are_those_of_masses(options, of):
+    """The sums after a draft is refused. Which tokens top_p keeps of one of the rows is known by bounds alone."""
+    requests, generator = 384, torch.Generator().manual_seed(4)
+    target, draft = torch.randn(2, 9100, generator=generator)
+    tokens = torch.multinomial(draft.softmax(-1).expand(requests, -1), 4, generator=generator)
+    laws = {"sampling" if of == "target" else "draft.sampling": Sampling(top_p=0.9)}
+    (by_bounds, _), (by_masses, _) = verdicts_of_one_row(target, draft, draft_tokens=tokens, **laws, **options)
+    assert_same_decisions(by_bounds, by_masses)

@@ -129,6 +129,7 @@ class WalkOps {
     go_to(node);
     if (!even_here()) return false;
     if (!scan_bounds(target, team, 0) || !scan_bounds(draft, team, 1) || !target.rough()) return false;
+    if (kept_by_bounds(target) || kept_by_bounds(draft)) return false;  // no sum has bounds of what is kept
     *m = sums(node, child, subtracted);
     return true;
   }
@@ -172,6 +173,9 @@ class WalkOps {
     memory_of(target, 0);
     std::memcpy(target.cells, cells_at(at_depth), cell_bytes());
   }
+
+  // Whether it is not known of all tokens if the row's filter keeps them.
+  static bool kept_by_bounds(const LawRow& side) { return side.rough() && side.filter.on(); }
 
   // To the rows of `node`, which is at `depth`.
   void go_to(int32_t node) {
