@@ -285,6 +285,10 @@ def test_an_argmax_has_no_gradient_and_far_tokens_no_nan(backend):
     found, _ = gradients(overlap, target, draft, weights_of(3), temperature=torch.tensor([0.0, 1.0, 1.0]))
     assert all((gradient[0] == 0).all() for gradient in found)
     assert all(gradient[1:].isfinite().all() for gradient in found)
+    draft.requires_grad_()
+    overlap(target, draft, **{"draft.sampling": Sampling(torch.tensor([0.0, 1.0, 1.0]))}).kl.sum().backward()
+    assert not draft.grad[0].any()
+    assert draft.grad[1:].any(-1).all()
 
 
 @pytest.mark.one_backend
