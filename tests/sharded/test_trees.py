@@ -66,6 +66,9 @@ def test_laws_and_requests(fast_backend, method):
     call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1])
     check(call)
     check({**call, "draft": None})
+    call = trees(method) | {"request_index": torch.arange(24).flip(0)}
+    call["draft"] = 4 * call["draft"]  # so that what is left of a row tells which draft's it is
+    check(call)
 
 
 @METHODS
