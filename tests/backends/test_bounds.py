@@ -12,31 +12,55 @@ import pytest
 
 from setup import NinjaFile
 from tests.backends.host_cuda.build import FLAGS, ROOT, run_ninja
+from tests.support import planting
 
-SOURCE, COMPILER = Path(__file__).parent / "bounds.cpp", os.environ.get("CXX", "g++")
+HERE, COMPILER = Path(__file__).parent, os.environ.get("CXX", "g++")
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler")
 COUNT = 200_000
 SMALLEST = 2.0**-126
+CPU = ROOT / "csrc" / "cpu"
+SOURCES = {
+    "bounds": [HERE / "bounds.cpp"],
+    "cpu_sums": [
+        HERE / "cpu_sums.cpp",
+        CPU / "threads.cpp",
+        *sorted((CPU / "rows").glob("*.cpp")),
+        CPU / "walk" / "pair_sums.cpp",
+    ],
+}
+
+
+def compiled(name):
+    """A library, built where a source changed."""
+    ninja = NinjaFile(ROOT / "build" / f"bounds-{sys.implementation.cache_tag}")
+    ninja.rule("cxx", f"{COMPILER} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
+    ninja.rule("library", f"{COMPILER} -shared $flags $in -o $out")
+    flags = [*FLAGS, "-O1", "-pthread", "-DSPECDEC_ISA=scalar", "-I", ninja.seen(ROOT / "csrc" / "include")]
+    for library, sources in SOURCES.items():
+        objects = [ninja.compile("cxx", source, flags) for source in sources]
+        ninja.build(f"{library}.so", "library", objects, ["-pthread"])
+    if planting.VARIABLE not in os.environ:  # with a fault: built before
+        run_ninja(ninja.folder, str(ninja), f"{name}.so")
+    return ctypes.CDLL(str(ninja.folder / f"{name}.so"))
 
 
 @pytest.fixture(scope="module")
 def library():
-    ninja = NinjaFile(ROOT / "build" / f"bounds-{sys.implementation.cache_tag}")
-    ninja.rule("library", f"{COMPILER} -MMD -MF $out.d $flags -shared $in -o $out", depfile=True)
-    flags = [*FLAGS, "-O1", "-I", ninja.seen(ROOT / "csrc" / "include")]
-    ninja.build("bounds.so", "library", [ninja.seen(SOURCE)], flags)
-    run_ninja(ninja.folder, str(ninja))
-    return ctypes.CDLL(str(ninja.folder / "bounds.so"))
+    return compiled("bounds")
+
+
+@pytest.fixture(scope="module")
+def sums():
+    return compiled("cpu_sums")
 
 
 def called(function, count, fields, outputs):
-    """Calls a function with a struct of these fields, arrays and numbers; what it wrote, by name."""
-    written = {name: np.empty((count, *shape), dtype) for name, (dtype, *shape) in outputs.items()}
+    """Calls a function with a struct of these fields, arrays and numbers; what it wrote, by name, and returns."""
+    written = {name: np.empty(shape if shape else count, dtype) for name, (dtype, *shape) in outputs.items()}
     values = [*fields.values(), *written.values()]
     words = [x.ctypes.data_as(ctypes.c_void_p) if isinstance(x, np.ndarray) else ctypes.c_float(x) for x in values]
     struct = type("Fields", (ctypes.Structure,), {"_fields_": [(f"at{i}", type(x)) for i, x in enumerate(words)]})
-    function(ctypes.byref(struct(*words)), ctypes.c_int64(count))
-    return written
+    return written | {"returned": function(ctypes.byref(struct(*words)), ctypes.c_int64(count))}
 
 
 def test_a_race_opens_all_that_may_win(library):
@@ -105,7 +129,7 @@ def test_ranges_hold_what_is_in_them(library, width):
     low, high, inside = some_ranges(random, width)
     seed = random.integers(0, 2**32, COUNT, dtype=np.uint32)
     fields = {"low": low, "high": high, "inside": inside, "seed": seed}
-    of_seven = dict.fromkeys(("Low", "High", "Inside"), (np.float32, 7))
+    of_seven = dict.fromkeys(("Low", "High", "Inside"), (np.float32, COUNT, 7))
     of_one = dict.fromkeys(("Decided", "Accepted", "Accepts"), (np.uint8,))
     found = called(library.ranges, COUNT, fields, of_seven | of_one)
     for k, name in enumerate(FUNCTIONS):
@@ -121,3 +145,42 @@ def test_ranges_hold_what_is_in_them(library, width):
     assert decided.mean() > (0.2 if width == 0.5 else 0.5)
     assert (found["Accepted"] == found["Accepts"])[decided].all()
     assert 0.1 < found["Accepts"][decided].mean() < 0.9
+
+
+def steps(random, vocabulary):
+    """Logits whose exponentials all have one error, or two: some multiples of ln 2 below a few numbers."""
+    few = random.random(2) * np.log(2)
+    return (few[random.integers(0, 2, vocabulary)] - np.log(2) * random.integers(0, 7, vocabulary)).astype(np.float32)
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_sums_of_a_pair_lie_in_their_bounds(sums, top_p):
+    """With a filter there are bounds of probabilities alone."""
+    random, rough = np.random.default_rng(4), 0
+    for _ in range(400 if top_p == 1.0 else 40):
+        vocabulary = int(random.integers(100, 220) if top_p == 1.0 else random.integers(9000, 9500))
+        target, draft = steps(random, vocabulary), steps(random, vocabulary)
+        draft[random.random(vocabulary) < 0.5] = -np.inf
+        low = 0.0 if random.random() < 0.2 else random.random() * 2
+        tried = random.integers(0, vocabulary, 2, dtype=np.int32)
+        high = low * (1 + (random.random() < 0.5) * 1e-3)
+        fields = {"target": target, "draft": draft, "tried": tried, "top_p": top_p, "low": low, "high": high}
+        outputs = {"Sums": (np.float32, 7), "Probs": (np.float32, vocabulary, 3)}
+        found = called(sums.pair_bounds, vocabulary, fields, outputs)
+        if not found["returned"]:
+            continue
+        rough += 1
+        p_least, p_most, p = found["Probs"].T
+        assert (p_least <= p).all()
+        assert (p <= p_most).all()
+        if top_p < 1.0:
+            continue
+        least, most, untried_least, untried_most, at_low, at_high, untried = found["Sums"]
+        assert least <= at_high <= at_low <= most
+        assert untried_least <= untried <= untried_most
+    assert rough > (300 if top_p == 1.0 else 10)
+
+
+if __name__ == "__main__":
+    for name in SOURCES:
+        compiled(name)

@@ -802,19 +802,25 @@ FAULTS = {
         "tests/backends/test_cpu_bounds.py",
     ),
     "sums by bounds, CPU: the least p is p": Fault(
-        "csrc/cpu/walk/pair_sums.cpp", "return {«1.0f - error», 1.0f", "1.0f", "tests/backends/test_cpu_bounds.py"
+        "csrc/cpu/walk/pair_sums.cpp", "return {«1.0f - error», 1.0f", "1.0f", BOUNDS
     ),
     "sums by bounds, CPU: the most p is p": Fault(
         "csrc/cpu/walk/pair_sums.cpp",
         "1.0f - error, «1.0f + error * (1.0f + error)»}",
         "1.0f",
-        "tests/backends/test_cpu_bounds.py",
+        BOUNDS,
     ),
     "sums by bounds, CPU: what is subtracted is taken from the most p": Fault(
-        "csrc/cpu/walk/pair_sums.cpp", "subtracted.low * «q.low / p.high»", "1.0f", "tests/backends/test_cpu_bounds.py"
+        "csrc/cpu/walk/pair_sums.cpp", "subtracted.low * «q.low / p.high»", "1.0f", BOUNDS
     ),
     "sums by bounds, CPU: what is untried is as it is summed": Fault(
-        "csrc/cpu/walk/pair_sums.cpp", "all.untried_mass * «q.low»", "q.high", "tests/backends/test_cpu_bounds.py"
+        "csrc/cpu/walk/pair_sums.cpp", "all.untried_mass * «q.low»", "q.high", BOUNDS
+    ),
+    "sums by bounds, CPU: of rows whose filters are known by bounds, too": Fault(
+        "csrc/cpu/walk/walk_ops.h",
+        "«kept_by_bounds(target) || kept_by_bounds(draft)») return false;",
+        "false",
+        "tests/backends/test_cpu_bounds.py -k sums_of_filtered",
     ),
     "top_p, CPU: lines are as exact as exponentials": Fault(
         "csrc/cpu/rows/cut_bounds.h",

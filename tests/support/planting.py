@@ -160,14 +160,13 @@ def make_tree(kind, faults, root=ROOT):
     installed = tree / "specdec_kernels" / "triton_kernels"
     if not installed.exists():  # else the installed one is found
         installed.symlink_to(tree / "triton_kernels")
-    command = {
-        "cpu": ["setup.py", "-q", "build_ext", "--inplace"],
-        "cuda": ["-m", "tests.backends.host_cuda.build", "specdec_host_cuda"],
+    commands = {
+        "cpu": ("setup.py -q build_ext --inplace", "-m tests.backends.test_bounds"),
+        "cuda": ("-m tests.backends.host_cuda.build specdec_host_cuda",),
     }
-    if kind in command:
-        built = subprocess.run(
-            [sys.executable, *command[kind]], cwd=tree, env=environment(tree), capture_output=True, text=True
-        )
+    for command in commands.get(kind, ()):
+        command = [sys.executable, *command.split()]
+        built = subprocess.run(command, cwd=tree, env=environment(tree), capture_output=True, text=True)
         if built.returncode:
             raise RuntimeError(f"{built.stdout[-6000:]}{built.stderr[-6000:]}")
     return tree
