@@ -4,6 +4,7 @@ A bench is a pytest-benchmark test that first checks its op on the inputs it is 
 test, so no figure is ever printed for a wrong result. Times are seconds per call; ``ratio`` is peer / ours.
 """
 
+import contextlib
 import json
 import platform
 import re
@@ -203,33 +204,41 @@ def print_table(book, goals, env, console):
     console.print(table)
 
 
+@contextlib.contextmanager
+def axes_of(path, width, height):
+    """Axes to draw on, which become the SVG at ``path``: the same bytes for the same figures."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem, "font.family": "sans-serif"}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        yield figure.subplots()
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+
+
 def plot(book, path, op, axis, label, **case):
     """Median times of each contender over ``axis``, with the p20 to p80 band; nothing when there are no two points."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     records = [r for r in book.records if r.op == op and axis in r.case and case.items() <= r.case.items()]
     lines = {}
     for r in records:
         lines.setdefault(r.contender, []).append(r)
     if not any(len(line) > 1 for line in lines.values()):
         return
-    figure, axes = plt.subplots(figsize=(6.4, 4.2))
-    for contender, line in lines.items():
-        line.sort(key=lambda r: r.case[axis])
-        xs = [r.case[axis] for r in line]
-        axes.plot(xs, [r.median * 1e6 for r in line], marker="o", label=contender)
-        axes.fill_between(xs, [r.p20 * 1e6 for r in line], [r.p80 * 1e6 for r in line], alpha=0.2)
-    axes.set(xscale="log", yscale="log", xlabel=label, ylabel="µs per call", title=f"{op}, {case}")
-    axes.set_xticks(xs, [f"{x:,}" for x in xs], minor=False)
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    with axes_of(path, 6.4, 4.2) as axes:
+        for contender, line in lines.items():
+            line.sort(key=lambda r: r.case[axis])
+            xs = [r.case[axis] for r in line]
+            axes.plot(xs, [r.median * 1e6 for r in line], marker="o", label=contender)
+            axes.fill_between(xs, [r.p20 * 1e6 for r in line], [r.p80 * 1e6 for r in line], alpha=0.2)
+        given = "".join(f", {name} {value}" for name, value in case.items() if name != "sweep")
+        axes.set(xscale="log", yscale="log", xlabel=label, ylabel="µs per call")
+        axes.set_title(f"{op}{given}", loc="left")
+        axes.set_xticks(xs, [f"{x:,}" for x in xs], minor=False)
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend()
 
 
 def batches(book):
@@ -238,31 +247,28 @@ def batches(book):
     return {dtype: {r.case["call"]: r for r in ours if r.case["dtype"] == dtype} for dtype in DTYPES}
 
 
+def plot_batches(book, path):
+    """GB/s of what each call needs, by type, beside a plain sum's."""
+    with axes_of(path, 6.4, 6) as axes:
+        for number, (dtype, records) in enumerate(batches(book).items()):
+            heights = [i + 0.25 * (number - 1) for i in range(len(records))]
+            axes.barh(heights, [r.bytes / r.median / 1e9 for r in records.values()], 0.25, label=dtype)
+        axes.set_yticks(range(len(records)), records)
+        axes.invert_yaxis()
+        axes.axvline(book.roof(records[call := next(iter(records))]) / 1e9, color="black", label="a plain sum")
+        case = records[call].case
+        axes.set_xlabel("GB/s of what the call needs")
+        axes.set_title(f"{case['B']} requests, {case['threads']} threads, rows in memory", loc="left")
+        axes.legend(loc="lower right")
+
+
 def write_batches(book, env):
     """What bench_batches.py found. It can be measured alone."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     place = folder(env)
     place.mkdir(parents=True, exist_ok=True)
     content = {"environment": env, "records": [asdict(r) for r in book.records if r.op == BATCHES]}
     (place / "batches.json").write_text(json.dumps(content, indent=1) + "\n")
-    figure, axes = plt.subplots(figsize=(6.4, 6))
-    for number, (dtype, records) in enumerate(batches(book).items()):
-        heights = [i + 0.25 * (number - 1) for i in range(len(records))]
-        axes.barh(heights, [r.bytes / r.median / 1e9 for r in records.values()], 0.25, label=dtype)
-    axes.set_yticks(range(len(records)), records)
-    axes.invert_yaxis()
-    axes.axvline(book.roof(records[call := next(iter(records))]) / 1e9, color="black", label="a plain sum")
-    case = records[call].case
-    title = f"{case['B']} requests, {case['threads']} threads, rows in memory"
-    axes.set(xlabel="GB/s of what the call needs", title=title)
-    axes.legend(loc="lower right")
-    figure.tight_layout()
-    figure.savefig(place / "batches.png", dpi=120)
-    plt.close(figure)
+    plot_batches(book, place / "batches.svg")
     return place
 
 
@@ -271,9 +277,9 @@ def write(book, goals, env):
     place.mkdir(parents=True, exist_ok=True)
     content = {"environment": env, "goals": goals, "records": [asdict(r) for r in book.records if r.op != BATCHES]}
     (place / "cpu.json").write_text(json.dumps(content, indent=1) + "\n")
-    plot(book, place / "race_sample_vocabulary.png", "race_sample", "V", "vocabulary", sweep="V")
+    plot(book, place / "race_sample_vocabulary.svg", "race_sample", "V", "vocabulary", sweep="V")
     for method in ("race", "rejection"):
-        plot(book, place / f"verify_chain_{method}_batch.png", "verify_chain", "B", "batch", sweep="B", method=method)
+        plot(book, place / f"verify_chain_{method}_batch.svg", "verify_chain", "B", "batch", sweep="B", method=method)
     return place
 
 

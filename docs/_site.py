@@ -100,7 +100,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             if PLACE in entries:
                 at = entries.index(PLACE)
                 entries[at : at + 1] = own
-    for image in sorted((ROOT / "bench" / "results").rglob("*.png")):
+    for image in sorted((ROOT / "bench" / "results").rglob("*.svg")):
         files.append(File.generated(config, site_path(image), abs_src_path=str(image)))
     config.extra["names"] = public_names(PACKAGE) | {package: page for page, package in PACKAGES.items()}
     return files
@@ -111,7 +111,7 @@ def site_path(path: Path) -> str | None:
     name = path.relative_to(ROOT).as_posix()
     if name.startswith("docs/"):
         return name.removeprefix("docs/")
-    if path.suffix == ".png":
+    if path.suffix == ".svg":
         return name
     return {source: page for page, source in ELSEWHERE.items()}.get(name)
 

@@ -622,8 +622,8 @@ def report(entries, roof, env, skipped, cases_in_all, out):
     }  # fmt: skip
     (out / "gpu.json").write_text(json.dumps(content, indent=1) + "\n")
     for op in {entry["op"] for entry in entries}:
-        harness.plot(book, out / f"{op.replace(' ', '_')}_batch.png", op, "B", "batch", sweep="B")
-        harness.plot(book, out / f"{op.replace(' ', '_')}_vocabulary.png", op, "V", "vocabulary", sweep="V")
+        harness.plot(book, out / f"{op.replace(' ', '_')}_batch.svg", op, "B", "batch", sweep="B")
+        harness.plot(book, out / f"{op.replace(' ', '_')}_vocabulary.svg", op, "V", "vocabulary", sweep="V")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def test_dry_run_goes_all_the_way(tmp_path):
     contenders = {(record["op"], record["contender"]) for record in written["records"]}
     assert {(op, name) for op in OPS for name in ("specdec", "read roof")} <= contenders
     assert all(record["median"] > 0 for record in written["records"])
-    assert all((tmp_path / f"{op}_{by}.png").exists() for op in ("race", "rejection") for by in ("batch", "vocabulary"))
+    assert all((tmp_path / f"{op}_{by}.svg").exists() for op in ("race", "rejection") for by in ("batch", "vocabulary"))
 
 
 @pytest.mark.slow
