@@ -1,7 +1,7 @@
 """Kernels that verify speculative decoding: exact, reproducible, without writing anything of the vocabulary's size.
 
-The ops of specdec-kernels in Triton, and in plain torch: on a GPU the first is chosen, on a CPU the second, which is
-slow and exact. ``backend("reference")`` and ``backend("triton")`` choose for a ``with`` block.
+The ops of specdec-kernels in Triton for GPUs, and compiled for CPUs; where nothing compiled fits, in plain torch, slow
+and exact. ``backend("reference")``, or another of ``available_backends()``, chooses for a ``with`` block.
 """
 
 from .backends import available_backends, backend

