@@ -123,43 +123,27 @@ def race_sample(inputs):
     return sd.race_sample(inputs.target[:, 0], seed=inputs.seed, position=inputs.position, out=inputs.token)
 
 
-def race(inputs):
-    return sd.verify_chain(
-        inputs.tokens, inputs.target, method="race", seed=inputs.seed, position=inputs.position, out=inputs.out
-    )
+def chain(x, **how):
+    return sd.verify_chain(x.tokens, x.target, seed=x.seed, position=x.position, out=x.out, **how)
 
 
-def rejection(inputs):
-    return sd.verify_chain(
-        inputs.tokens, inputs.target, inputs.draft, seed=inputs.seed, position=inputs.position, out=inputs.out
-    )
+def served(x, **how):
+    return sd.verify_chain(**x.served, **how)
 
 
-def serving_race(inputs):
-    return sd.verify_chain(**inputs.served, method="race")
+def tree(x, **how):
+    noise = {"seed": x.seed, "position": x.position}
+    return sd.verify_tree(x.tokens, x.target, parents=x.parents, **noise, out=x.tree_out, **how)
 
 
-def serving_rejection(inputs):
-    return sd.verify_chain(**inputs.served, draft=inputs.draft)
+def by_both(op):
+    """The race and rejection by one of these."""
+    return lambda x: op(x, method="race"), lambda x: op(x, draft=x.draft)
 
 
-def tree_race(inputs):
-    return sd.verify_tree(
-        inputs.tokens, inputs.target, parents=inputs.parents, method="race", seed=inputs.seed,
-        position=inputs.position, out=inputs.tree_out,
-    )  # fmt: skip
-
-
-def tree_rejection(inputs):
-    return sd.verify_tree(
-        inputs.tokens, inputs.target, inputs.draft, parents=inputs.parents, seed=inputs.seed,
-        position=inputs.position, out=inputs.tree_out,
-    )  # fmt: skip
-
-
-CHAINS = {"race_sample": race_sample, "race": race, "rejection": rejection}
-SERVING = {"serving race": serving_race, "serving rejection": serving_rejection}
-TREES = {"tree race": tree_race, "tree rejection": tree_rejection}
+CHAINS = dict(zip(("race_sample", "race", "rejection"), (race_sample, *by_both(chain)), strict=True))
+SERVING = dict(zip(("serving race", "serving rejection"), by_both(served), strict=True))
+TREES = dict(zip(("tree race", "tree rejection"), by_both(tree), strict=True))
 OURS = CHAINS | SERVING | TREES
 
 
