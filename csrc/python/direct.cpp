@@ -677,16 +677,15 @@ class Direct {
     return true;
   }
 
-  // parts: path, num_passed, index, bonus, form; of trees and links only index and form.
   bool read_form(const Item& item) {
     PyObject* const form = raw(item);
     if (form == Py_None) return true;
-    const bool chain = item.parts.size() == 5;
-    const Part *const index = &item.parts[chain ? 2 : 0], *const bits = &item.parts[chain ? 4 : 1];
     PyObject *const path = item_of(form, 1), *const passed = item_of(form, 2), *const bonus = item_of(form, 6);
+    const bool chain = plan_.form_bonus != nullptr;
     if (!chain && (path != Py_None || passed != Py_None || bonus != Py_None)) return false;
-    if (!read_tensor(*index, item_of(form, 0))) return false;
-    if (item_of(form, 0) != Py_None && (!field<Tokens>(index->field).data || (chain && path == Py_None))) return false;
+    if (!read_tensor(*plan_.form_index, item_of(form, 0))) return false;
+    const bool indexed = item_of(form, 0) != Py_None;
+    if (indexed && (!field<Tokens>(plan_.form_index->field).data || (chain && path == Py_None))) return false;
     bool zeros, add;
     if (!flag(item_of(form, 3), &zeros) || !flag(item_of(form, 5), &add)) return false;
     const bool emitted = is_word(item_of(form, 4), "emitted");
@@ -694,11 +693,11 @@ class Direct {
     PyObject* const out = raw(*plan_.out);
     if (add && (out == Py_None || PySequence_Fast_ITEMS(out)[PySequence_Fast_GET_SIZE(out) - 2] == Py_None))
       return false;
-    field<int64_t>(bits->field) = SPECDEC_EMITTED * emitted | SPECDEC_ADDED * add | SPECDEC_ZEROS * zeros;
+    field<int64_t>(plan_.form_bits->field) = SPECDEC_EMITTED * emitted | SPECDEC_ADDED * add | SPECDEC_ZEROS * zeros;
     if (!chain) return true;
-    if (path != Py_None && !add_output(item.parts[0], path)) return false;
-    if (passed != Py_None && !add_output(item.parts[1], passed)) return false;
-    return read_tensor(item.parts[3], bonus);
+    if (path != Py_None && !add_output(*plan_.form_path, path)) return false;
+    if (passed != Py_None && !add_output(*plan_.form_passed, passed)) return false;
+    return read_tensor(*plan_.form_bonus, bonus);
   }
 
   // ---- chains and trees ---------------------------------------------------------------------------------------------
@@ -819,8 +818,7 @@ class Direct {
     if (!tensor(object, &t, true) || t.ndim != 4 || !t.has_unit_stride()) return false;
     for (int32_t i = 0; i < 4; ++i)
       if ((t.strides[i] == 0 && t.shape[i] > 1) || t.shape[i] > INT32_MAX) return false;
-    const PyObject* const pages = raw(plan_.items[3]);  // block_table
-    if (pages == Py_None && !bind('B', t.shape[0])) return false;
+    if (raw(*plan_.block_table) == Py_None && !bind('B', t.shape[0])) return false;
     layers_.push_back(python::layer_of(t));
     return t.shape[3] * t.element_bytes <= INT32_MAX;
   }

@@ -8,11 +8,6 @@ namespace python {
 
 namespace {
 
-constexpr const char* kRoles[] = {
-    "tensor", "draft", "packing", "size", "int", "choice", "flag", "number", "law", "edits", "noise", "out", "output",
-    "status", "form", "parents", "written", "mask", "layers", "packs",
-};
-
 [[noreturn]] void bad(const char* what) {
   PyErr_Format(PyExc_ValueError, "declaration: %s", what);
   throw Raised();
@@ -25,8 +20,10 @@ const char* text(PyObject* object) {
 }
 
 Role role_of(const char* name) {
-  for (size_t i = 0; i < std::size(kRoles); ++i)
-    if (std::strcmp(kRoles[i], name) == 0) return static_cast<Role>(i);
+#define SPECDEC_ROLE(role, word) \
+  if (std::strcmp(word, name) == 0) return Role::role;
+  SPECDEC_ROLES(SPECDEC_ROLE)
+#undef SPECDEC_ROLE
   bad(name);
 }
 
@@ -87,7 +84,16 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
     has_role(edits, Role::kEdits), has_role(law, Role::kLaw), has_role(packs, Role::kPacks);
     take(max_depth, item.role == Role::kSize && first.shape.dim[0].size == 'W');
     take(index, is("request_index")), take(target_tokens, is("target_tokens")), take(draft_tokens, is("draft_tokens"));
+    take(block_table, is("block_table"));
   }
+  if (form)
+    for (const Part& part : form->parts) {
+      const auto take = [&](const Part*& place, const char* name) {
+        if (part.field->is(name)) place = &part;
+      };
+      take(form_path, "path"), take(form_passed, "num_passed"), take(form_bonus, "bonus");
+      take(form_index, "index"), take(form_bits, "form");
+    }
   if (!form) draft_tokens = nullptr;  // only verdicts have sizes that these say alone
   const bool pairs = table.find("draft_law");
   method = table.find("method");

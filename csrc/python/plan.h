@@ -42,11 +42,15 @@ struct Part {
   bool is(Mark mark) const { return marks >> (static_cast<char>(mark) - 'a') & 1; }
 };
 
-// The order of the names in plan.cpp.
-enum class Role : uint8_t {
-  kTensor, kDraft, kPacking, kSize, kInt, kChoice, kFlag, kNumber, kLaw, kEdits, kNoise, kOut, kOutput, kStatus, kForm,
-  kParents, kWritten, kMask, kLayers, kPacks,
-};
+// What an item is, and the word for it in Python.
+#define SPECDEC_ROLES(role)                                                                                      \
+  role(kTensor, "tensor") role(kDraft, "draft") role(kPacking, "packing") role(kSize, "size") role(kInt, "int")  \
+  role(kChoice, "choice") role(kFlag, "flag") role(kNumber, "number") role(kLaw, "law") role(kEdits, "edits")    \
+  role(kNoise, "noise") role(kOut, "out") role(kOutput, "output") role(kStatus, "status") role(kForm, "form")    \
+  role(kParents, "parents") role(kWritten, "written") role(kMask, "mask") role(kLayers, "layers") role(kPacks, "packs")
+#define SPECDEC_ROLE(role, word) role,
+enum class Role : uint8_t { SPECDEC_ROLES(SPECDEC_ROLE) };
+#undef SPECDEC_ROLE
 
 // One argument of an op, or several that go together.
 struct Item {
@@ -70,7 +74,11 @@ struct Plan {
   PyObject* out_type = nullptr;  // the NamedTuple of its outputs, if it has one
   // Items that others look at. `packs`: whether requests lie one after the other.
   const Item *index = nullptr, *draft_tokens = nullptr, *packing = nullptr, *out = nullptr, *form = nullptr,
-             *max_depth = nullptr, *target_tokens = nullptr, *edits = nullptr, *law = nullptr, *packs = nullptr;
+             *max_depth = nullptr, *target_tokens = nullptr, *edits = nullptr, *law = nullptr, *packs = nullptr,
+             *block_table = nullptr;
+  // Of the form, by what they are. Trees and links have the last two alone.
+  const Part *form_path = nullptr, *form_passed = nullptr, *form_bonus = nullptr, *form_index = nullptr,
+             *form_bits = nullptr;
   // Fields that exclude each other, and a draft_map beside its own rows alone.
   const Field *method = nullptr, *draft_prob = nullptr, *epsilon = nullptr, *num_passed = nullptr, *target = nullptr,
               *coins = nullptr, *map_of_rows = nullptr;
