@@ -182,14 +182,20 @@ class Output(Kind):
         marks = "r" * by_rows + "s" * bool(given_as)
         marks += "o" * optional
         super().__init__("Tensor(!)? {}" if optional else "Tensor(!) {}", shown, role, f"{shape}:{marks}")
-        self.dtype, self._by_rows, self._given_as, self._dims = dtype, by_rows, given_as, shape
+        self.dtype, self._dims, self._by_rows, self._given_as = dtype, shape, by_rows, given_as
 
-    def new(self, sizes):
-        """A new one of sizes by their letters, as ``Op.check`` has them."""
+    def sized(self, sizes):
+        """Its shape, by sizes of its letters as ``Op.check`` has them."""
+        if self._dims == "*":
+            return sizes["*"]
         shape = []
         for dim in self._dims:
             shape += sizes["*"] if dim == "*" else [int(dim) if dim.isdigit() else sizes[dim]]
-        return self.made(None, shape, sizes["device"])
+        return tuple(shape)
+
+    def new(self, sizes):
+        """A new one."""
+        return self.made(None, self.sized(sizes), sizes["device"])
 
     def made(self, given, shape, device, dtype=None):
         """A new one, or the one ``given`` once it is found fit."""

@@ -65,14 +65,20 @@ class Op:
 
     def __init__(self, name, figures=False, backward=0, result=None, sizes=None, names=None, **arguments):
         self.name, self.arguments, self.result = name, arguments, result
-        self.figures, self._backward, self._sizes = figures, backward, sizes or {}
+        self.figures, self._backward, self.sizes = figures, backward, sizes or {}
         self.Call = NamedTuple(name, [(each, kind.annotation) for each, kind in arguments.items()])
-        self.plan, self.names = (None, names) if names else _plan(arguments, self._sizes)
-        self._kinds = tuple(arguments.values())
+        self.plan, self.names = (None, names) if names else _plan(arguments, self.sizes)
+        self.first, self._kinds = next(iter(arguments)), tuple(arguments.values())
+        self._fields = getattr(result, "_fields", ())
+        self._outputs = [
+            (name, kind, self._fields.index(name) if name in self._fields else None)
+            for name, kind in arguments.items()
+            if isinstance(kind, Output)
+        ]
         self._written = bytes(kind.written for kind in self._kinds)
         self._place = next(place for place, kind in enumerate(self._kinds) if kind.is_tensor)
         OPS[name] = self
-        if hasattr(result, "_fields"):
+        if self._fields:
             saved_by_name(result)
 
         _library.define(f"{name}({self.schema()}) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
@@ -119,33 +125,54 @@ class Op:
 
     def size(self, name, x, expected, most=None, step=1):
         """An int that is not below an argument's range, as ``inputs.whole`` has it."""
-        kind = self.arguments.get(name) or self._sizes[name]
+        kind = self.arguments.get(name) or self.sizes[name]
         return inputs.whole(name, x, expected, kind.least, most, step)
 
     def output(self, name, given, shape, device, dtype=None):
         """One output of this shape: new, or the one given."""
         return self.arguments[name].made(given, shape, device, dtype)
 
-    def status(self, given, check, shape, device):
-        """A status where the caller gives one or checks it: as it is, and flat for the op. Else twice None."""
-        if given is None and not check:
-            return None, None
-        made = self.output("status", given, shape, device)
-        return made, made.view(-1)
-
-    def new(self, sizes, wanted=None):
-        """New outputs; None in the place of one that is not ``wanted``."""
-        kinds = [kind for kind in self._kinds if isinstance(kind, Output)]
-        return [kind.new(sizes) if here else None for kind, here in zip(kinds, wanted or kinds, strict=True)]
-
     def outputs(self, out, device, *shapes):
         """Outputs of these shapes as the op's NamedTuple, whose fields name them: new, or those of ``out``."""
-        names = self.result._fields
         made = [
             self.arguments[name].made(given, shape, device)
-            for name, given, shape in zip(names, inputs.outputs(names, out), shapes, strict=True)
+            for name, given, shape in zip(self._fields, inputs.outputs(self._fields, out), shapes, strict=True)
         ]
         return self.result(*made)
+
+    def make(self, sizes, given, check=False):
+        """(Outputs by name: new, or those ``given`` by the function's names once they are found fit; whether any is).
+
+        Of what is optional None is made if it is not given, but a status that the caller will ``check``.
+        """
+        out = inputs.outputs(self._fields, given.get("out")) if self._fields else ()
+        made, some, device = {}, False, sizes["device"]
+        for name, kind, field in self._outputs:
+            x = given.get(kind.shown) if field is None else out[field]
+            if x is None and kind.role == "status" and not (check and name == "status"):
+                made[name] = None
+                continue
+            some = some or x is not None
+            made[name] = kind.made(x, kind.sized(sizes), device)
+        return made, some
+
+    def finish(self, sizes, given, **values):
+        """Run a call of which ``values`` are read and outputs are not; what the function returns."""
+        made, some = self.make(sizes, given)
+        self(**values, **made, given=some)
+        return self.returned(made)
+
+    def returned(self, made):
+        """What the function returns of all outputs by name."""
+        if self.result is None:
+            return next(iter(made.values()))
+        if self.result is tuple:
+            return tuple(made.values())
+        return self.result(*[made[name] for name in self._fields])
+
+    def new(self, sizes, wanted):
+        """New outputs; None in the place of one that is not ``wanted``."""
+        return [kind.new(sizes) if here else None for (_, kind, _), here in zip(self._outputs, wanted, strict=True)]
 
     def direct(self, check, *raw):
         """Run a call as its caller made it, if it keeps to the declaration; not one whose status the caller ``check``s.

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs, kinds
+from specdec_kernels.calls import kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops import _rows
 from specdec_kernels.sampling import Edits, Sampling
 
 
@@ -108,20 +108,4 @@ def cutoff(
     >>> cut.value.item(), cut.last.item(), cut.count.item()  # tokens 5, 0 and the first of the two ones
     (1.0, 1, 3)
     """
-    if (found := CUTOFF.direct(check, rows, request_index, "logits", None, sampling, edits, out, status)) is not None:
-        return found
-    inputs.check_rows("rows", rows)
-    lead, device = rows.shape[:-1], rows.device
-    folded, law, changes, _ = laws.of_rows("rows", rows, None, sampling, edits, request_index)
-    given = out is not None or status is not None
-    cut = CUTOFF.outputs(out, device, lead, lead, lead, lead, lead)
-    status, flat_status = CUTOFF.status(status, check, lead, device)
-    if check:
-        inputs.check_logits("rows", rows, law.space)
-    CUTOFF(
-        folded, request_index, law, changes, *(part.view(-1) for part in cut),
-        flat_status, given=given,
-    )  # fmt: skip
-    if check:
-        inputs.raise_for_status("cutoff", status)
-    return cut
+    return _rows.run(CUTOFF, check, rows, request_index, "logits", None, sampling, edits, out, status)

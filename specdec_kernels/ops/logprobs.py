@@ -8,8 +8,7 @@ import torch
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op, saved_by_name
 from specdec_kernels.calls.types import Number
-from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops import _rows
 from specdec_kernels.sampling import Edits, Sampling
 
 
@@ -135,33 +134,10 @@ def logprobs(
     (-1.4076, 2, [2, 0])
     """
     bits, number = (None, None) if kept is None else _bits_and_count(kept)
-    if (found := LOGPROBS.direct(
-        check, rows, tokens, request_index, "logits", temperature, sampling, edits, top, out, bits, number, status,
-    )) is not None:  # fmt: skip
-        return found
-    inputs.check_rows("rows", rows)
-    lead, device = rows.shape[:-1], rows.device
-    LOGPROBS.check({"*": lead, "device": device}, tokens=tokens)
-    top = LOGPROBS.size("top", top, "an int from {least} to the vocabulary's {most}", rows.shape[-1])
-    folded, law, changes, _ = laws.of_rows("rows", rows, temperature, sampling, edits, request_index)
-    count = lead.numel()
-    given = out is not None or status is not None or kept is not None
-    if bits is not None and number is not None:
-        inputs.output("kept.bits", bits, torch.int32, (*lead, -(-rows.shape[-1] // edit.WORD)), device)
-        inputs.output("kept.count", number, torch.int32, lead, device)
-        bits, number = bits.view(count, -1), number.view(-1)
-    results = LOGPROBS.outputs(out, device, lead, lead, (*lead, top), (*lead, top))
-    status, flat_status = LOGPROBS.status(status, check, lead, device)
-    if check:
-        inputs.check_logits("rows", rows, law.space)
-    LOGPROBS(
-        folded, tokens.reshape(folded.shape[:2]), request_index, law, changes, results.logprob.view(-1),
-        results.rank.view(-1), results.top_tokens.view(count, top), results.top_logprobs.view(count, top),
-        bits, number, flat_status, given=given,
+    return _rows.run(
+        LOGPROBS, check, rows, tokens, request_index, "logits", temperature, sampling, edits, top, out, bits, number,
+        status,
     )  # fmt: skip
-    if check:
-        inputs.raise_for_status("logprobs", status)
-    return results
 
 
 def _bits_and_count(kept):

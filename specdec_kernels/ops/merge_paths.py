@@ -67,12 +67,10 @@ def merge_paths(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | Non
     nodes = paths.shape[1] * paths.shape[2] + 1 if several else 1
     if (found := MERGE_PATHS.direct(False, nodes, paths, out)) is not None:
         return found
-    MERGE_PATHS.check({}, paths=paths)
+    sizes = MERGE_PATHS.check({"N": nodes}, paths=paths)
     batch, chains, length = paths.shape
     if chains > 1 and length > 0 and paths.stride(1) != length * paths.stride(2):
         raise ValueError(
             f"paths: expected chains {length} steps apart; got strides {paths.stride()} of {inputs.shown(paths)}"
         )
-    merged = MERGE_PATHS.outputs(out, paths.device, (batch, nodes), (batch, nodes), (batch, chains))
-    MERGE_PATHS(paths.view(batch, nodes - 1), *merged, given=out is not None)
-    return merged
+    return MERGE_PATHS.finish(sizes, {"out": out}, paths=paths.view(batch, nodes - 1))

@@ -10,7 +10,7 @@ from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number, Space
 from specdec_kernels.calls.values import FILTERED
 from specdec_kernels.ops import _gradients as gradients
-from specdec_kernels.ops.residual import check_logits, pair_of
+from specdec_kernels.ops import _rows as rows
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
@@ -105,38 +105,18 @@ def overlap(
     [0.6, 0.4, 0.4564, 0.4]
     """
     raw = (target, draft, request_index, space, temperature, sampling, edits, out, status)
-    differentiable = inputs.wants_gradient(target, draft.rows if isinstance(draft, Draft) else draft)
-    if differentiable:
-        OVERLAP.refuse_derivatives(raw)
-        OVERLAP.refuse_unreadable(raw)
-    elif (found := OVERLAP.direct(check, *raw)) is not None:
-        return found
-    pair, _ = pair_of(target, draft, space, temperature, sampling, edits, request_index)
-    rows, draft_rows, *how, changes = pair  # how: map, index and laws
-    lead, device = target.shape[:-1], target.device
-    if differentiable and any(law.rules & FILTERED for law in how[2:]):
+    of_draft = draft.rows if isinstance(draft, Draft) else draft
+    if not inputs.wants_gradient(target, of_draft):
+        return rows.run(OVERLAP, check, *raw)
+    OVERLAP.refuse_derivatives(raw)
+    OVERLAP.refuse_unreadable(raw)
+    call = rows.Reading(OVERLAP, check, raw)
+    if any(law.rules & FILTERED for law in call.laws):
         raise ValueError("sampling: expected no filters where target or draft requires grad; got some that may be on")
-    if differentiable and changes.on():
+    if call.values["edits"].on():
         raise ValueError("edits: expected None where target or draft requires grad; got an Edits")
-    if differentiable and out is not None:
+    if out is not None:
         raise ValueError("out: expected None where target or draft requires grad; got preallocated outputs")
-    given = out is not None or status is not None
-    figures = OVERLAP.outputs(out, device, lead, lead, lead, lead)
-    status, flat_status = OVERLAP.status(status, check, lead, device)
-
-    if check:
-        check_logits(target, draft, pair)
-
-    def run():
-        OVERLAP(*pair, *(figure.view(-1) for figure in figures), flat_status, given=given)
-        return figures
-
-    if differentiable:
-        of_draft = draft.rows if isinstance(draft, Draft) else draft
-        shapes = rows.shape, draft_rows.shape
-        figures = Overlap(*gradients.Overlap.apply(target, of_draft, shapes, run, *how))
-    else:
-        run()
-    if check:
-        inputs.raise_for_status("overlap", status)
-    return figures
+    shapes = call.rows.shape, call.values["draft"].shape
+    how = call.values["draft_map"], request_index, *call.laws
+    return Overlap(*gradients.Overlap.apply(target, of_draft, shapes, call, *how))

@@ -2,10 +2,10 @@
 
 import torch
 
-from specdec_kernels.calls import inputs, kinds
+from specdec_kernels.calls import kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space
-from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops import _rows as rows
 from specdec_kernels.sampling import Edits, Sampling
 
 RACE_SAMPLE = Op(
@@ -88,37 +88,7 @@ def race_sample(
     >>> specdec_kernels.race_sample(logits, seed=1, position=0, temperature=0.0).item()
     1
     """
-    if (found := RACE_SAMPLE.direct(
-        check, target, 0, draft_map, request_index, space, temperature, sampling, edits, seed, position, nonce, out,
-        status, None,
-    )) is not None:  # fmt: skip
-        return found
-    inputs.check_rows("target", target)
-    lead, device = target.shape[:-1], target.device
-    race = arguments(
-        "target", target, 0, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index
-    )
-    given = out is not None or status is not None
-    out = RACE_SAMPLE.output("tokens", out, lead, device)
-    status, flat_status = RACE_SAMPLE.status(status, check, lead, device)
-    if check:
-        inputs.check_logits("target", target, space)
-    RACE_SAMPLE(*race, out.view(-1), flat_status, None, given=given)
-    if check:
-        inputs.raise_for_status("race_sample", status)
-    return out
-
-
-def arguments(
-    name, target, vocab_start, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index
-):
-    """What race_sample and race_topk share, as a call has it, from the rows of this name to the noise."""
-    if draft_map is not None:
-        laws.check_draft_map("draft_map", draft_map, target.shape[-1], None, target.device)
-    rows, law, changes, (shape, seen) = laws.of_rows(
-        name, target, temperature, sampling, edits, request_index, space, (seed, position, nonce)
-    )
-    if draft_map is not None and changes.on():
-        raise ValueError("edits: expected None beside draft_map, for they are edits of a target's rows; got an Edits")
-    noise = laws.noise_of(rows.shape[:2].numel(), seed, position, nonce, shape, target.device, seen)
-    return rows, vocab_start, draft_map, request_index, law, changes, noise
+    return rows.run(
+        RACE_SAMPLE, check, target, 0, draft_map, request_index, space, temperature, sampling, edits, seed, position,
+        nonce, out, status, None,
+    )  # fmt: skip

@@ -2,10 +2,10 @@
 
 import torch
 
-from specdec_kernels.calls import inputs, kinds
+from specdec_kernels.calls import kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space
-from specdec_kernels.ops.race_sample import arguments
+from specdec_kernels.ops import _rows as rows
 from specdec_kernels.sampling import Edits, Sampling
 
 RACE_TOPK = Op(
@@ -78,23 +78,7 @@ def race_topk(
     >>> specdec_kernels.race_topk(logits, 4, seed=1, position=0, temperature=0.0).tolist()
     [1, 2, 0, -1]
     """
-    if (found := RACE_TOPK.direct(
-        check, draft, 0, draft_map, request_index, space, temperature, sampling, edits, seed, position, nonce, k, out,
-        status, None,
-    )) is not None:  # fmt: skip
-        return found
-    inputs.check_rows("draft", draft)
-    k = RACE_TOPK.size("k", k, "an int from {least} to the vocabulary's {most}", draft.shape[-1])
-    lead, device = draft.shape[:-1], draft.device
-    race = arguments(
-        "draft", draft, 0, seed, position, nonce, space, temperature, sampling, edits, draft_map, request_index
-    )
-    given = out is not None or status is not None
-    out = RACE_TOPK.output("tokens", out, (*lead, k), device)
-    status, flat_status = RACE_TOPK.status(status, check, lead, device)
-    if check:
-        inputs.check_logits("draft", draft, space)
-    RACE_TOPK(*race, out.view(-1, k), flat_status, None, given=given)
-    if check:
-        inputs.raise_for_status("race_topk", status)
-    return out
+    return rows.run(
+        RACE_TOPK, check, draft, 0, draft_map, request_index, space, temperature, sampling, edits, seed, position,
+        nonce, k, out, status, None,
+    )  # fmt: skip

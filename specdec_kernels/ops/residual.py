@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.calls import inputs, kinds
+from specdec_kernels.calls import kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number, Space
-from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops import _rows as rows
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
@@ -112,52 +111,6 @@ def residual(
     >>> [round(x, 4) for x in probs.tolist()], round(mass.item(), 4)
     ([0.75, 0.25, 0.0, 0.0], 0.4)
     """
-    if (found := RESIDUAL.direct(
-        check, target, draft, request_index, space, temperature, sampling, edits, draft_prob, out, status,
-    )) is not None:  # fmt: skip
-        return found
-    pair, (shape, seen) = pair_of(target, draft, space, temperature, sampling, edits, request_index)
-    lead, device = target.shape[:-1], target.device
-    draft_prob = RESIDUAL.number("draft_prob", draft_prob, shape, device, seen)
-    given = out is not None or status is not None
-    law = RESIDUAL.outputs(out, device, target.shape, lead)
-    status, flat_status = RESIDUAL.status(status, check, lead, device)
-    if check:
-        check_logits(target, draft, pair)
-    RESIDUAL(
-        *pair, draft_prob, law.probs.view(-1, target.shape[-1]), law.mass.view(-1),
-        flat_status, given=given,
+    return rows.run(
+        RESIDUAL, check, target, draft, request_index, space, temperature, sampling, edits, draft_prob, out, status,
     )  # fmt: skip
-    if check:
-        inputs.raise_for_status("residual", status)
-    return law
-
-
-def check_logits(target, draft, pair):
-    """What ``check=True`` looks at of the rows of a pair."""
-    drafted, name = laws.drafted(draft)
-    law, draft_law = pair[4:6]
-    inputs.check_logits("target", target, law.space)
-    inputs.check_logits(name, drafted.rows, draft_law.space)
-
-
-def pair_of(target, draft, space, temperature, sampling, edits, request_index):
-    """What residual and overlap share, as a call has it, from the target to the edits; the shapes of the numbers."""
-    drafted, name = laws.drafted(draft)
-    own = drafted.rows
-    inputs.check_rows("target", target)
-    inputs.check_rows(name, own)
-    inputs.check_device(name, own, target.device)
-    lead, device = target.shape[:-1], target.device
-    if request_index is None:
-        if own.shape[:-1] != lead:
-            raise ValueError(f"{name}: expected shape {[*lead, 'V']}; got {inputs.shown(own)}")
-    elif own.ndim != target.ndim or own.shape[1:-1] != lead[1:]:
-        raise ValueError(f"{name}: expected shape {['S', *lead[1:], 'V']}; got {inputs.shown(own)}")
-    laws.check_vocabularies(name, drafted, target)
-    rows, draft_rows = inputs.rows3("target", target), inputs.rows3(name, own)
-    shapes = laws.number_shapes(target, rows, request_index, own)
-    law = laws.target_law(space, temperature, sampling, shapes[0], device, shapes[1])
-    of_draft = laws.draft_law(law, drafted, shapes[0], device, shapes[1])
-    changes = edit.of_rows(edits, law, target, rows, *shapes)
-    return (rows, draft_rows, drafted.map, request_index, law, of_draft, changes), shapes

@@ -71,14 +71,8 @@ def tree_parents(
     >>> parents.tolist(), ranks.tolist()  # the root's children are 2, then 1
     ([[-1, 0, 0, 2]], [[0, 1, 0, 0]])
     """
-    if (found := TREE_PARENTS.direct(False, first_child, next_sibling, out, status)) is not None:
+    given = {"first_child": first_child, "next_sibling": next_sibling, "out": out, "status": status}
+    if (found := TREE_PARENTS.direct(False, *given.values())) is not None:
         return found
-    TREE_PARENTS.check({}, first_child=first_child, next_sibling=next_sibling)
-    shape, device = first_child.shape, first_child.device
-    given = out is not None or status is not None
-    found = TREE_PARENTS.outputs(out, device, shape, shape)
-    status = TREE_PARENTS.output("status", status, shape[:1], device)
-    TREE_PARENTS(
-        first_child, next_sibling, *found, status, given=given,
-    )  # fmt: skip
-    return found
+    sizes = TREE_PARENTS.check({}, first_child=first_child, next_sibling=next_sibling)
+    return TREE_PARENTS.finish(sizes, given, first_child=first_child, next_sibling=next_sibling)

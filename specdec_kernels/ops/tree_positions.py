@@ -56,10 +56,7 @@ def tree_positions(
     if (found := TREE_POSITIONS.direct(False, parents, prefix_len, out, status)) is not None:
         return found
     trees.check_parents(parents)
-    batch, device = trees.batch_of(parents, prefix_len), parents.device
-    prefix_len = trees.prefix_lens(prefix_len, batch, device, parents.shape[-1])
-    given = out is not None or status is not None
-    out = TREE_POSITIONS.output("positions", out, (batch, parents.shape[-1]), device)
-    status = TREE_POSITIONS.output("status", status, (batch,), device)
-    TREE_POSITIONS(parents, prefix_len, out, status, given=given)
-    return out
+    batch, nodes, device = trees.batch_of(parents, prefix_len), parents.shape[-1], parents.device
+    prefix_len = trees.prefix_lens(prefix_len, batch, device, nodes)
+    sizes, given = {"B": batch, "N": nodes, "device": device}, {"out": out, "status": status}
+    return TREE_POSITIONS.finish(sizes, given, parents=parents, prefix_len=prefix_len)

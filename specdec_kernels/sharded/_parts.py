@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels._constants import MASS_TILE
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.values import Law, Noise
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops import _rows as on_rows
 
 NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
 
@@ -167,14 +167,7 @@ WALK_TABLES = Op(
 
 def count_at_least(rows, least, *, temperature=None, edits=None, request_index=None):
     """int32 [...]: how many tokens of each row have ``logit / temperature >= least``; none where it is -inf or NaN."""
-    raw = rows, request_index, "logits", temperature, None, edits, least, None
-    if (counts := COUNT_AT_LEAST.direct(False, *raw)) is not None:
-        return counts
-    inputs.check_rows("rows", rows)
-    folded, law, changes, _ = laws.of_rows("rows", rows, temperature, None, edits, request_index)
-    counts = COUNT_AT_LEAST.output("counts", None, rows.shape[:-1], rows.device)
-    COUNT_AT_LEAST(folded, request_index, law, changes, least.view(-1), counts.view(-1))
-    return counts
+    return on_rows.run(COUNT_AT_LEAST, False, rows, request_index, "logits", temperature, None, edits, least, None)
 
 
 def first_arrivals(packed):
@@ -185,9 +178,9 @@ def first_arrivals(packed):
     """
     if (arrived := FIRST_ARRIVALS.direct(False, packed, None, None, None)) is not None:
         return arrived
-    arrived = FIRST_ARRIVALS.new({"*": packed.shape[1:-1], "device": packed.device})
-    FIRST_ARRIVALS(packed.view(len(packed), -1), *(x.view(-1) for x in arrived))
-    return tuple(arrived)
+    lead = packed.shape[1:-1]
+    sizes = {"*": [lead.numel()], "device": packed.device}
+    return tuple(x.view(lead) for x in FIRST_ARRIVALS.finish(sizes, {}, packed=packed.view(len(packed), -1)))
 
 
 def mass_tiles(rows, *, temperature=None, edits=None, request_index=None):
@@ -196,16 +189,7 @@ def mass_tiles(rows, *, temperature=None, edits=None, request_index=None):
     The bits of its largest logit, then the low and the high words of its weight in units of 2**-30 of that; -inf and 0
     of one without weight. Status: 1 a NaN or +inf, 8 a temperature, an index or an edit out of range.
     """
-    raw = rows, request_index, "logits", temperature, None, edits, None, None
-    if (weighed := MASS_TILES.direct(False, *raw)) is not None:
-        return weighed
-    inputs.check_rows("rows", rows)
-    lead, device = rows.shape[:-1], rows.device
-    folded, law, changes, _ = laws.of_rows("rows", rows, temperature, None, edits, request_index)
-    sizes = {"*": lead, "J": -(-rows.shape[-1] // MASS_TILE), "device": device}
-    tiles, status = MASS_TILES.new(sizes)
-    MASS_TILES(folded, request_index, law, changes, tiles.view(-1, 3 * sizes["J"]), status.view(-1))
-    return tiles, status
+    return on_rows.run(MASS_TILES, False, rows, request_index, "logits", temperature, None, edits, None, None)
 
 
 def tile_laws(tiles, raw, *, temperature=1.0):
@@ -219,13 +203,12 @@ def tile_laws(tiles, raw, *, temperature=1.0):
     temperature = TILE_LAWS.number("temperature", temperature, lead, device)
     if isinstance(temperature, torch.Tensor):
         temperature = temperature.reshape(1, -1)
-    known, probs = TILE_LAWS.new({"*": lead, "U": raw.shape[-1], "device": device})
-    count = lead.numel()
-    TILE_LAWS(
-        tiles.reshape(count, 3 * tiles.shape[-1]), raw.reshape(count, raw.shape[-1]), temperature, known.view(count, 2),
-        probs.view(count, raw.shape[-1]),
+    count, some = lead.numel(), raw.shape[-1]
+    known, probs = TILE_LAWS.finish(
+        {"*": [count], "U": some, "device": device}, {}, tiles=tiles.reshape(count, 3 * tiles.shape[-1]),
+        raw=raw.reshape(count, some), temperature=temperature,
     )  # fmt: skip
-    return known, probs
+    return known.view(*lead, 2), probs.view(raw.shape)
 
 
 def token_logits(rows, tokens, *, places=None, vocab_start=0, edits=None):
@@ -263,12 +246,9 @@ def residual_race(
         if excluded is not None and excluded.ndim == 1:
             excluded = excluded.unsqueeze(-1)
         pair = _pair(RESIDUAL_RACE, target, draft, temperature, of_draft, edits, subtracted, shape)
-        rows, of_draft_rows, *both, changes, subtracted = pair
-        arrived = RESIDUAL_RACE.new({"R": len(row), "device": device})
-        noise = Noise(*laws.noise_of(1, seed, position, nonce, shape, device))
-        RESIDUAL_RACE(
-            rows, vocab_start, of_draft_rows, row, draft_row, excluded, cuts, known, *both, changes, subtracted, noise,
-            *arrived,
+        arrived = RESIDUAL_RACE.finish(
+            {"R": len(row), "device": device}, {}, **pair, vocab_start=vocab_start, row=row, draft_row=draft_row,
+            excluded=excluded, cuts=cuts, known=known, noise=laws.noise_of(1, seed, position, nonce, shape, device),
         )  # fmt: skip
     tokens, status, scores = arrived
     return tokens, scores, status
@@ -289,14 +269,13 @@ def residual_sums(
     )) is not None:  # fmt: skip
         return sums
     pair = _pair(RESIDUAL_SUMS, target, draft, temperature, of_draft, edits, subtracted, (len(row),))
-    rows, of_draft_rows, *rest = pair
-    sums = RESIDUAL_SUMS.new({"R": len(row), "device": target.device})
-    RESIDUAL_SUMS(rows, of_draft_rows, row, draft_row, cuts, known, *rest, *sums)
-    return tuple(sums)
+    return RESIDUAL_SUMS.finish(
+        {"R": len(row), "device": target.device}, {}, **pair, row=row, draft_row=draft_row, cuts=cuts, known=known
+    )
 
 
 def _pair(op, target, draft, temperature, draft_temperature, edits, subtracted, shape):
-    """Rows of both sides as backends see them, their laws, the edits, and what is subtracted."""
+    """Rows of both sides as backends see them, their laws, the edits, and what is subtracted, by name."""
     for name, rows in ({"target": target} | ({} if draft is None else {"draft": draft})).items():
         inputs.check_rows(name, rows)
     law = laws.target_law("logits", temperature, None, shape, target.device)
@@ -307,7 +286,11 @@ def _pair(op, target, draft, temperature, draft_temperature, edits, subtracted, 
     rows = inputs.rows3("target", target)
     changes = edit.of_rows(edits, law, target, rows, target.shape[:-1], rows.shape[:2])
     subtracted = op.number("subtracted", subtracted, shape, target.device)
-    return rows, None if draft is None else inputs.rows3("draft", draft), law, q_law, changes, subtracted
+    of_draft = None if draft is None else inputs.rows3("draft", draft)
+    return {
+        "target": rows, "draft": of_draft, "target_law": law, "draft_law": q_law, "edits": changes,
+        "subtracted": subtracted,
+    }  # fmt: skip
 
 
 def walk_tables(

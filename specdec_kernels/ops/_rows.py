@@ -1,0 +1,104 @@
+"""Ops on rows [..., V]: one reading of their arguments by the declaration, for calls that C++ left."""
+
+from specdec_kernels._constants import MASS_TILE
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.values import Noise
+from specdec_kernels.ops import _edits as edit
+from specdec_kernels.ops import _laws as laws
+
+
+def run(op, check, *raw):
+    """The result of a call, from its arguments in the order of ``op.names``: in C++ or, where that left it, by torch.
+
+    None has been read of it if C++ did not run it, so it is read here.
+    """
+    if (found := op.direct(check, *raw)) is not None:
+        return found
+    return Reading(op, check, raw)()
+
+
+class Reading:
+    """A call as backends get it: ``values`` by the names of the op's arguments. Calling it makes outputs, and runs."""
+
+    def __init__(self, op, check, raw):
+        given = self.given = dict(zip(op.names, raw, strict=True))
+        self.op, self.check, self.name = op, check, op.names[0]
+        target = self.target = given[self.name]
+        inputs.check_rows(self.name, target)
+        self.drafted, self.draft_name = laws.drafted(given["draft"]) if "draft_law" in op.arguments else (None, None)
+        lead, device = target.shape[:-1], target.device
+        vocab = target.shape[-1]
+        sizes = {"*": lead, "V": vocab, "I": -(-vocab // edit.WORD), "J": -(-vocab // MASS_TILE), "device": device}
+        self.rows = inputs.rows3(self.name, target)
+        values = self.values = given.copy()
+        values[op.first] = self.rows
+        if self.drafted is not None:
+            self._read_pair()
+        elif given.get("draft_map") is not None:
+            laws.check_draft_map("draft_map", given["draft_map"], vocab, None, device)
+        for size in op.sizes:
+            expected = "an int from {least} to the vocabulary's {most}"
+            sizes["K"] = op.size(size, given[size], expected, vocab)
+        for name in ("tokens", "least"):
+            if name in given:
+                op.check(sizes, **{name: given[name]})
+                values[name] = given[name].reshape(self.rows.shape[:2] if name == "tokens" else -1)
+        self._read_numbers()
+        self.sizes = sizes
+
+    def _read_pair(self):
+        name, own, lead = self.draft_name, self.drafted.rows, self.target.shape[:-1]
+        inputs.check_rows(name, own)
+        inputs.check_device(name, own, self.target.device)
+        if self.given["request_index"] is None:
+            if own.shape[:-1] != lead:
+                raise ValueError(f"{name}: expected shape {[*lead, 'V']}; got {inputs.shown(own)}")
+        elif own.ndim != self.target.ndim or own.shape[1:-1] != lead[1:]:
+            raise ValueError(f"{name}: expected shape {['S', *lead[1:], 'V']}; got {inputs.shown(own)}")
+        laws.check_vocabularies(name, self.drafted, self.target)
+        self.values |= {"draft": inputs.rows3(name, own), "draft_map": self.drafted.map}
+
+    def _read_numbers(self):
+        """Laws, edits, noise, and what else each row has."""
+        given, values, target, device = self.given, self.values, self.target, self.target.device
+        temperature, sampling, edits, index = (
+            given["temperature"], given["sampling"], given["edits"], given["request_index"]
+        )  # fmt: skip
+        counters = [given[x] for x in Noise._fields] if "seed" in given else ()
+        own = None if self.drafted is None else self.drafted.rows
+        numbers = () if index is None else (*laws.numbers_in(temperature, sampling), *edit.lists(edits), *counters)
+        shape, seen = laws.number_shapes(target, self.rows, index, own, *numbers)
+        law = laws.target_law(given["space"], temperature, sampling, shape, device, seen)
+        self.laws, values["law"] = [law], law
+        if own is not None:
+            self.laws.append(laws.draft_law(law, self.drafted, shape, device, seen))
+            values["target_law"], values["draft_law"] = self.laws
+        values["edits"] = edit.of_rows(edits, law, target, self.rows, shape, seen)
+        if own is None and given.get("draft_map") is not None and values["edits"].on():
+            raise ValueError(
+                "edits: expected None beside draft_map, for they are edits of a target's rows; got an Edits"
+            )
+        if counters:
+            values["noise"] = laws.noise_of(self.rows.shape[:2].numel(), *counters, shape, device, seen)
+        if "draft_prob" in given:
+            values["draft_prob"] = self.op.number("draft_prob", given["draft_prob"], shape, device, seen)
+
+    def __call__(self):
+        """Run it."""
+        op, check, given = self.op, self.check, self.given
+        made, some = op.make(self.sizes, given, check)
+        lead = self.target.shape[:-1]
+        count, dims = lead.numel(), len(lead)
+        for name, x in made.items():  # backends have one dimension for all rows
+            if x is not None and x.ndim > dims:
+                self.values[name] = x.view(count, x.shape[dims:].numel())
+            else:
+                self.values[name] = x if x is None or dims == 1 else x.view(count)
+        if check:
+            inputs.check_logits(self.name, self.target, self.laws[0].space)
+        if check and self.drafted is not None:
+            inputs.check_logits(self.draft_name, self.drafted.rows, self.laws[1].space)
+        op(*[self.values[name] for name in op.arguments], given=some)
+        if check:
+            inputs.raise_for_status(op.name, made["status"])
+        return op.returned(made)
