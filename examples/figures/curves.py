@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 import specdec_kernels as specdec
+from examples.figures import simulate
 from examples.figures.drawing import Curve, Figure, Panel, curve, means, panel
 from specdec_kernels import theory
-from specdec_kernels.studies import simulate
 
 if TYPE_CHECKING:
     from specdec_kernels.generate import Round

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from examples.figures import curves as figures
-from examples.figures import drawing, methods
+from examples.figures import drawing, methods, simulate
 from examples.figures.__main__ import main
 from specdec_kernels import theory
 from specdec_kernels.generate import load_model
-from specdec_kernels.studies import simulate
 from tests.support.laws import assert_law, assert_rate
 from tests.theory.enumeration import P, Q, drafts_with_replacement
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 import specdec_kernels as specdec
+from examples.figures import simulate
 from specdec_kernels import theory
 from specdec_kernels.generate.schemes import SCHEMES
-from specdec_kernels.studies import simulate
+from specdec_kernels.studies.plan import accepted_of_chains
 from specdec_kernels.theory.trees import optimal_nodes
 from tests.support.laws import assert_law, assert_rate, has_rate
 from tests.theory.enumeration import P, Q, random_laws
@@ -165,5 +166,5 @@ def test_a_biased_policy_is_caught_by_the_same_check():
 
 
 def test_expected_tokens_of_paths():
-    accepted = simulate.chains(rows(P, DRAWS, 3), rows(Q, DRAWS, 3), n=3)
+    accepted = accepted_of_chains(rows(P, DRAWS, 3), rows(Q, DRAWS, 3), n=3)
     assert abs(accepted.mean() - theory.paths_expected_accepted(P, Q, 3, 3)) < 5 * accepted.std() / DRAWS**0.5

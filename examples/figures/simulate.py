@@ -1,4 +1,4 @@
-"""Experiments with the kernels on known laws: what the theory's lines are compared with in figures and tests."""
+"""Experiments with the kernels on known laws: what the theory's lines are compared with."""
 
 from __future__ import annotations
 
@@ -91,28 +91,3 @@ def rounds(
         x = torch.where(torch.as_tensor(drafted, dtype=torch.bool, device="cpu")[:, None], x, -1)
     draft = None if options.get("method") == "race" else q
     return specdec.verify_chain(x, p, draft, draft_prob=draft_prob, seed=seeds, position=0, space="probs", **options)
-
-
-def chains(p: ArrayLike, q: ArrayLike, n: int, seed: int = 0) -> np.ndarray:
-    """How many tokens `paths` accepts of `n` chains in each of R rounds, int64 [R].
-
-    Parameters
-    ----------
-    p, q : array_like [R, K, V]
-        By place of a chain. After the last comes its law once more: what is drawn there does not matter.
-    """
-    runs, k, _ = np.shape(p)
-    seeds = torch.arange(seed, seed + runs, dtype=torch.int64, device="cpu")
-    shape = (runs, n, k)
-    places, nonces = (torch.arange(a, b, dtype=torch.int64, device="cpu") for a, b in ((0, k), (1, n + 1)))
-    noise = dict(seed=seeds[:, None, None], position=places, nonce=nonces[:, None])
-    flat = {name: value.expand(shape).reshape(runs, -1) for name, value in noise.items()}
-    drawn = specdec.race_sample(rows(q).repeat(1, n, 1), space="probs", **flat)
-    tree = specdec.merge_paths(drawn.view(shape))
-    depth = specdec.tree_positions(tree.parents, prefix_len=0).clamp(0, k - 1)[..., None]
-    p, q = (rows(law).take_along_dim(depth, 1) for law in (p, q))
-    verdict = specdec.verify_tree(
-        tree.draft_tokens, p, q, parents=tree.parents, leaves=tree.leaves, method="paths", seed=seeds, position=0,
-        space="probs", max_depth=k,
-    )  # fmt: skip
-    return verdict.num_accepted.numpy()
