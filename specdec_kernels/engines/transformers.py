@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specdec_kernels.generate import ChainPolicy, Drafter, DraftTree, Round, TreePolicy
-    from specdec_kernels.generate.protocols import Rounds
+    from specdec_kernels.generate.rounds import Rounds
 
 __all__ = ["generate", "install", "speculative_sampling", "uninstall"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import pad
@@ -12,33 +11,20 @@ from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record, before
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
 from specdec_kernels.generate.parallel import verify
-from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Drafts, Emitted, Law, Outcome, Watch
+from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome
 from specdec_kernels.generate.results import Round
-
-if TYPE_CHECKING:
-    from specdec_kernels.generate.models import LanguageModel
+from specdec_kernels.generate.rounds import Rounds, Stopwatch
 
 
-class ChainRounds:
+class ChainRounds(Rounds):
     """Plays rounds with a chain of drafts per text, as long as `policy` says."""
-
-    def __init__(self, target: LanguageModel, drafter: Drafter | None, method: str, policy: ChainPolicy) -> None:
-        self.target, self.drafter, self.method, self.policy = target, drafter, method, policy
 
     def room(self, limit: int) -> int:
         return min(self.policy.max_k, limit)
 
-    def start(self, batch: int, capacity: int) -> None:
-        self.reader = self.target.reader(batch, capacity)
-        if self.drafter is not None:
-            self.drafter.start(batch, capacity, self.target.config.vocab_size)
-
-    def read(self, text: torch.Tensor, end: list[int]) -> None:
-        self.reader.read(text, end, rows=1)
-
     def play(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
-        record: Record | None, watch: Watch,
+        record: Record | None, watch: Stopwatch,
     ) -> Outcome:  # fmt: skip
         proposed, draft_prob = self.draft(text, length, limit, noise, sampling, record)
         drafts = proposed.tokens
@@ -79,11 +65,6 @@ class ChainRounds:
     def edited(self, drafts: torch.Tensor, logits: torch.Tensor, record: Record | None) -> torch.Tensor:
         """The target's logits with the edits that the verification put in."""
         return logits if record is None else record.edited(logits, before(pad(drafts, (0, 1), value=-1)))
-
-    def keep(self, rows: list[int]) -> None:
-        self.reader.keep(rows)
-        if self.drafter is not None:
-            self.drafter.keep(rows)
 
     def draft(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,

@@ -17,8 +17,9 @@ from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.logprobs import logprobs_of
 from specdec_kernels.generate.noise import Noise, Sampling, kept, of_round, on_device
 from specdec_kernels.generate.parallel import check_split
-from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, Rounds, TreeDrafter, TreePolicy
+from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round, TokenLogprobs
+from specdec_kernels.generate.rounds import Rounds, Stopwatch
 from specdec_kernels.generate.text import TextStream
 from specdec_kernels.generate.trees import TreeRounds
 from specdec_kernels.trees import DraftTree
@@ -27,20 +28,6 @@ if TYPE_CHECKING:
     from specdec_kernels.generate.models import LanguageModel
 
 PIECE = 2048  # tokens of a prompt that are read at once
-
-
-class Stopwatch:
-    """Seconds by part; on a GPU it waits for the device, or the parts would be told apart wrongly."""
-
-    def __init__(self, device: torch.device, timer: Callable[[], float]) -> None:
-        self.device, self.timer, self.last = device, timer, timer()
-        self.seconds: dict[str, float] = {}
-
-    def lap(self, part: str) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        now = self.timer()
-        self.seconds[part], self.last = now - self.last, now
 
 
 class Request:

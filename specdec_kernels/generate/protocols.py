@@ -1,12 +1,12 @@
 """What the loop, the rounds it plays, drafters and policies know of each other.
 
-The loop (`loop`) asks `Rounds` to play one round after the other. Rounds ask a policy how far to draft, before any
+The loop (`loop`) has `Rounds` (`rounds`) played one after the other. Rounds ask a policy how far to draft, before any
 token of the round is seen, a drafter for the tokens, the target for its logits and the verifier for a verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -191,43 +191,3 @@ class TreePolicy(Protocol):
 
     def observe_tree(self, path: list[int], seconds: float) -> None:
         """Be shown a round of the planned tree: the accepted nodes, from the root's 0 on, and the round's seconds."""
-
-
-class Watch(Protocol):
-    """Takes the seconds of a round's parts."""
-
-    def lap(self, part: str) -> None:
-        """End a part: what passed since the last one is its time."""
-
-
-class Rounds(Protocol):
-    """How a round is played: with chains or with trees, verified by a method of `verify_chain` or `verify_tree`."""
-
-    method: str
-
-    def room(self, limit: int) -> int:
-        """Positions past a text's end that the drafts of rounds may take that can use `limit` at most."""
-
-    def start(self, batch: int, capacity: int) -> None:
-        """Begin a batch of texts of at most `capacity` tokens, drafts included."""
-
-    def read(self, text: torch.Tensor, end: list[int]) -> None:
-        """Have the target read text[b, :end[b]], before any round."""
-
-    def play(
-        self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
-        record: Record | None, watch: Watch,
-    ) -> Outcome:  # fmt: skip
-        """A round of texts of length[b] tokens that can use at most limit[b] drafts."""
-
-    def laws_of(self, row: int) -> Iterator[Law]:
-        """The logits that the last round's verification had of a text."""
-
-    def emitted(self) -> Emitted:
-        """What the last round emitted."""
-
-    def settle(self, rounds: Sequence[Round]) -> None:
-        """Learn from the round that has ended, and forget its rejected drafts."""
-
-    def keep(self, rows: list[int]) -> None:
-        """Drop every text but those of index `rows`."""

@@ -14,15 +14,16 @@ from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.noise import Noise, Sampling, keywords
 from specdec_kernels.generate.parallel import verify
-from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome, TreeDrafter, TreePolicy, Watch
+from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Round, VerifiedTree
+from specdec_kernels.generate.rounds import Rounds, Stopwatch
 from specdec_kernels.trees import DraftTree
 
 if TYPE_CHECKING:
     from specdec_kernels.generate.models import LanguageModel
 
 
-class TreeRounds:
+class TreeRounds(Rounds):
     """Plays rounds with a tree of drafts, of one shape for the batch, as `policy` plans it.
 
     With method "paths" that is several chains. Verified are the trees that they merge to, each text's own.
@@ -33,22 +34,15 @@ class TreeRounds:
     def __init__(
         self, target: LanguageModel, drafter: TreeDrafter, method: str, policy: TreePolicy, replacement: bool = False
     ) -> None:
-        self.target, self.drafter, self.method, self.policy = target, drafter, method, policy
+        super().__init__(target, drafter, method, policy)
         self.replacement = replacement
 
     def room(self, limit: int) -> int:
         return self.policy.max_k
 
-    def start(self, batch: int, capacity: int) -> None:
-        self.reader = self.target.reader(batch, capacity)
-        self.drafter.start(batch, capacity, self.target.config.vocab_size)
-
-    def read(self, text: torch.Tensor, end: list[int]) -> None:
-        self.reader.read(text, end, rows=1)
-
     def play(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
-        record: Record | None, watch: Watch,
+        record: Record | None, watch: Stopwatch,
     ) -> Outcome:  # fmt: skip
         planned = DraftTree.from_parents(self.policy.plan_tree())
         tree = cut(planned, max(limit))
@@ -108,10 +102,6 @@ class TreeRounds:
             if self.drafted is not None:
                 path = self.drafted.take_along_dim(path.long().clamp(min=0), 1).masked_fill(path < 0, -1).int()
             self.drafter.keep_path(path, self.length, read)
-
-    def keep(self, rows: list[int]) -> None:
-        self.reader.keep(rows)
-        self.drafter.keep(rows)
 
 
 def merged(proposed: Drafts, tree: DraftTree) -> tuple[Drafts, torch.Tensor, torch.Tensor, torch.Tensor]:
