@@ -90,7 +90,8 @@ def refuse_without_backend(items):
 
 def thin_out(items):
     """The quick set has as many combinations of a test's parameters as it takes to meet each value of each, anew for
-    each backend. Of tests that are interpreted or costly it has one for each backend. The rest is slow.
+    each backend, and each size with each instruction set, which cuts rows into vectors of its own. Of tests that are
+    interpreted or costly it has one for each backend. The rest is slow.
     """
     groups = {}
     for item in items:
@@ -99,7 +100,10 @@ def thin_out(items):
         ours = [values.pop(name) for name in names]
         single = item.get_closest_marker("costly") is not None or any(name in INTERPRETED for name in ours)
         place = (item.nodeid.partition("[")[0], single, *ours)
-        groups.setdefault(place, {})[item] = {(name, id(value)) for name, value in values.items()}
+        meets = {(name, id(value)) for name, value in values.items()}
+        if "isa" in values:
+            meets |= {(id(values["isa"]), id(values[name])) for name in ("size", "vocabulary") if name in values}
+        groups.setdefault(place, {})[item] = meets
     for (_, single, *_), group in groups.items():
         met = collections.Counter()
         while group:
