@@ -392,6 +392,37 @@ def h100_behind() -> Table:
         for op, (said, peer) in rows.items())]  # fmt: skip
 
 
+# The 16-byte loads that a lane has in flight, by kernels; `…` stands for any that go on so.
+NEXT, MASSES = "8, of the next chunk", "8; 4 for masses of 16-bit rows"
+LOADS = {
+    "race_sample": NEXT, "race_rows": NEXT, "race_queue": NEXT, "chain tree": MASSES, "straight_…": "8, less in a race",
+    "race_topk": "8", "residual overlap": MASSES, "verify_links": "8", "logprobs": MASSES,
+    "cutoff shaped_…": "8; of 8 bytes for 16-bit rows", "residual_sums residual_race mass_tiles count_at_least": "8",
+    "mask_logits store_rows": "four at once", "compact_kv": "8, of a cache",
+    "tree_mask tree_positions tree_parents build_tree merge_paths coin count_tokens first_arrivals walk_tables":
+        "no rows",
+    "…": "none",
+}  # fmt: skip
+
+
+@table
+def registers() -> Table:
+    """Of sm_90a's kernels."""
+    compiled = [row for row in data("bench/results/compiled/cuda.json") if row["arch"] == "sm_90a"]
+    left, rows = {row["kernel"]: row["registers"] for row in compiled}, []
+    for names, loads in LOADS.items():
+        kernels = [f"{name}_kernel" for name in names.split()] if names != "…" else [*left]
+        found = [left.pop(x) for name in kernels for x in [*left] if fullmatch(name, x)]
+        said = ", ".join(map(str, found)) if "…" not in names[1:] else f"{min(found)} to {max(found)}"
+        if found:
+            rows.append([", ".join(f"`{name}`" for name in kernels), said, loads])
+    return [("kernel", "registers", "16-byte loads in flight a lane"), *rows]
+
+
+def fullmatch(name: str, kernel: str) -> bool:
+    return re.fullmatch(name.replace("…", r"\w*"), kernel) is not None
+
+
 def main() -> None:
     """Write the tables of all pages."""
     for page in PAGES:

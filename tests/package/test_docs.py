@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import inspect
 import itertools
-import json
 import pkgutil
 import re
 from pathlib import Path
@@ -120,24 +119,6 @@ def test_tables_of_figures_are_those_of_their_json():
         placed |= {place[2] for place in tables.PLACE.finditer(text)}
         assert text.count("<!-- table: ") == len(tables.PLACE.findall(text)), f"{page.name}: a mark without its end"
     assert placed == set(tables.TABLES)
-
-
-def test_registers_of_kernels_are_those_that_were_compiled():
-    table = json.loads((ROOT / "bench" / "results" / "compiled" / "cuda.json").read_text())
-    page = (ROOT / "docs" / "cuda.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`[^|]*_kernel[^|]*) \| ([^|]+) \| 0 \|", page, re.MULTILINE)
-    assert len(rows) > 10
-    for kernels, said in rows:
-        names = [re.sub(r" / ", "|", name).replace("…", r"\w*") for name in re.findall(r"`([^`]+)`", kernels)]
-        names = [re.sub(r"<(\w+(\|\w+)+)>", r"<(\1)>", name) + ("" if "<" in name else "(<.*>)?") for name in names]
-        compiled = {
-            row["registers"]
-            for row in table
-            if row["arch"] == "sm_90a" and any(re.fullmatch(name, row["kernel"]) for name in names)
-        }
-        if "–" in said:
-            compiled = {min(compiled), max(compiled)}
-        assert {int(number) for number in re.findall(r"\d+", said)} == compiled, kernels
 
 
 def test_navigation_names_every_page_and_no_other():
