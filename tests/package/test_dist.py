@@ -197,8 +197,22 @@ def test_workflow_runs_the_two_commands_and_builds_packages(distribution):
     (dist,) = commands["dist"]
     assert dist.startswith("make dist ")
     assert "manylinux_2_28" in jobs["dist"]["container"]
+    assert "try_wheel.py" in "".join(commands["try"])
+    built, tried = (jobs[name]["strategy"]["matrix"] for name in ("dist", "try"))
+    assert (built["python"], built["wheel"]) == (["cp" + x.replace(".", "") for x in tried["python"]], tried["wheel"])
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
     assert {"demo", "test", "dist"} <= set(targets)
+
+
+def test_container_copies_what_a_build_reads(tmp_path):
+    """Its first stage, as far as metadata; a container's own commands no test runs."""
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Containerfile").read_text(), re.MULTILINE)
+    for name in " ".join(copies).split():
+        place = tmp_path / name
+        shutil.copy(ROOT / name, place) if (ROOT / name).is_file() else place.symlink_to(ROOT / name)
+    command = [sys.executable, "setup.py", "-q", "--name", "--version"]
+    assert run(command, cwd=tmp_path).split()[-2:] == ["specdec-kernels", specdec_kernels.__version__]
+    assert {"csrc", "packaging", "specdec_kernels", "triton_kernels", "LICENSE"} <= {x.name for x in tmp_path.iterdir()}
 
 
 def test_sdist_can_describe_itself(distribution, tmp_path):
