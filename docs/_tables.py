@@ -399,8 +399,8 @@ LOADS = {
     "race_topk": "8", "residual overlap": MASSES, "verify_links": "8", "logprobs": MASSES,
     "cutoff shaped_…": "8; of 8 bytes for 16-bit rows", "residual_sums residual_race mass_tiles count_at_least": "8",
     "mask_logits store_rows": "four at once", "compact_kv": "8, of a cache",
-    "tree_mask tree_positions tree_parents build_tree merge_paths coin count_tokens first_arrivals walk_tables":
-        "no rows",
+    "tree_mask tree_positions tree_parents build_tree merge_paths coin count_tokens first_arrivals walk_tables "
+    "context_seeds": "no rows",
     "…": "none",
 }  # fmt: skip
 

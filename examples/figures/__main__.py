@@ -6,11 +6,11 @@ import argparse
 import importlib
 import json
 
-from examples.figures import drawing, methods, trees
+from examples.figures import drawing, methods, trees, watermark
 from examples.figures.curves import FIGURES, PAIR
 from specdec_kernels.cli import options
 
-PLAYED = {"trees": trees, "methods": methods}  # by a pair of models of the user's choice
+PLAYED = {"trees": trees, "methods": methods, "watermark": watermark}  # by a pair of models of the user's choice
 NAMES = (*FIGURES, *PLAYED)
 
 
@@ -30,7 +30,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=options.whole(100), default=5000, help="simulated runs a point (default: 5000)")
     parser.add_argument("--no-svg", action="store_true", help="write the JSON only, which needs no matplotlib")
     parser.add_argument("--redraw", action="store_true", help="draw the JSON that the folder has, and simulate nothing")
-    played = parser.add_argument_group("trees, methods: tokens a round by number of drafted tokens")
+    played = parser.add_argument_group("trees, methods, watermark: of a pair of models")
     played.add_argument("--target", default=PAIR[0], help="model directory (default: the embedded target)")
     played.add_argument("--draft", default=PAIR[1], help="model directory (default: the embedded draft)")
     played.add_argument(

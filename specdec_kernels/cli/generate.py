@@ -23,7 +23,15 @@ from specdec_kernels.cli.svg import picture
 from specdec_kernels.trees import USUAL_ACCEPTANCE
 
 if TYPE_CHECKING:
-    from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, TextEdits, TreePolicy
+    from specdec_kernels.generate import (
+        ChainPolicy,
+        Drafter,
+        Generation,
+        LanguageModel,
+        TextEdits,
+        TreePolicy,
+        Watermark,
+    )
 
 METHODS = ("plain", "rejection", "race", "block", "traversal", "paths")
 MOST_DRAFTED = 1023  # tokens a round
@@ -148,6 +156,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="allow only the token ids in this file")  # fmt: skip
     parser.add_argument("--seed", type=options.seed, default=0,
                         help="of the first prompt; the next has one more")  # fmt: skip
+    parser.add_argument("--watermark", type=options.key, metavar="KEY",
+                        help="with --method race or plain: let the text carry the watermark of this secret number; "
+                        "`specdec-kernels watermark` finds it")  # fmt: skip
+    parser.add_argument("--watermark-window", type=options.whole(1, 8), metavar="N",
+                        help="by how many tokens before each (default: 4)")  # fmt: skip
     parser.add_argument("--max-new-tokens", type=options.whole(1), default=200)
     parser.add_argument("--stop", action="append", default=[], type=options.some_text,
                         help="end the text before this string; may be repeated")  # fmt: skip
@@ -195,7 +208,7 @@ def writer_of(
 ) -> Writer:  # fmt: skip
     """What writes as the arguments say."""
     how = dict(method=args.method, replacement=args.replacement, sampling=sampling_of(args),
-               edits=edits_of(args), max_new_tokens=args.max_new_tokens)  # fmt: skip
+               edits=edits_of(args), max_new_tokens=args.max_new_tokens, watermark=watermark_of(args))  # fmt: skip
     calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
     args.acceptance = acceptance_of(args, target, drafter, calibration, how)
     how |= dict(policy=tree_policy_of(args) if args.tree or args.paths else policy_of(args, drafter), stop=args.stop,
@@ -358,6 +371,17 @@ def edits_of(args: argparse.Namespace) -> TextEdits | None:
     penalties = args.repetition_penalty, args.frequency_penalty, args.presence_penalty
     edits = TextEdits(*penalties, bias or None, args.allow)
     return None if edits == TextEdits() else edits
+
+
+def watermark_of(args: argparse.Namespace) -> Watermark | None:
+    """The watermark that the arguments ask for."""
+    from specdec_kernels.generate import Watermark
+
+    if args.watermark is None:
+        if args.watermark_window is not None:
+            raise ValueError("argument --watermark-window: expected --watermark with it; got none")
+        return None
+    return Watermark(args.watermark, 4 if args.watermark_window is None else args.watermark_window)
 
 
 def acceptance_of(

@@ -19,7 +19,6 @@ from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.loop import Request
 from specdec_kernels.generate.models import LanguageModel
-from specdec_kernels.generate.noise import Noise
 from specdec_kernels.generate.protocols import Drafts
 from specdec_kernels.generate.text import TextStream
 
@@ -174,11 +173,11 @@ class ProcessedRounds(ChainRounds):
     """Rounds whose logits are processed before they are verified."""
 
     def verify(
-        self, drafts: Drafts, logits: torch.Tensor, draft_prob: float | torch.Tensor, noise: Noise, sampling: Sampling,
-        record: Record | None,
+        self, drafts: Drafts, logits: torch.Tensor, draft_prob: float | torch.Tensor, law: dict[str, Any],
+        sampling: Sampling, record: Record | None,
     ) -> tuple[torch.Tensor, list[int], list[int]]:  # fmt: skip
         self.processed = super().edited(drafts.tokens, logits, record)
-        return super().verify(drafts, self.processed, draft_prob, noise, sampling, None)
+        return super().verify(drafts, self.processed, draft_prob, law, sampling, None)
 
     def edited(self, drafts: torch.Tensor, logits: torch.Tensor, record: Record | None) -> torch.Tensor:
         return self.processed

@@ -25,6 +25,7 @@ from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._refusals import refuse
 from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, drawn, verify
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
+from specdec_kernels.engines._watermark import Marks, asked
 
 
 def check_version() -> None:
@@ -62,10 +63,21 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
     config = state.vllm_config
     speculative = config.speculative_config
     refuse(watermark_config=config.watermark_config is not None)
+    given = asked(method)
     if speculative is None and method != "race":
         return None
     rejection = None if speculative is None else RejectionSampler(sampler, speculative, state.device, method)
-    state.specdec_method = method
+    state.specdec_method, state.specdec_marks, sampler.specdec_marks = method, None, None
+    if given is not None:
+        texts, begin = sampler.req_states, sampler.add_request
+        marks = Marks(given, texts.all_token_ids.gpu, texts.prompt_len.gpu)
+        state.specdec_marks = sampler.specdec_marks = marks
+
+        def add_request(slot: int, params: Any) -> None:
+            begin(slot, params)
+            marks.begin(slot, params.extra_args)
+
+        sampler.add_request = add_request
     if method == "race":
         sampler.sample = _sample.__get__(sampler)
         REPLACEMENTS.put(DraftModelSpeculator, "sample_draft", _racing(DraftModelSpeculator.sample_draft))
@@ -104,7 +116,7 @@ class RejectionSampler(theirs.RejectionSampler):
             law.rows, draft_logits, draft_sampled if verify_draft_sampled is None else verify_draft_sampled,
             batch.cu_num_logits, pos, batch.idx_mapping, self.num_speculative_steps,
             per_request, seed=sampler.sampling_states.seeds.gpu, sampling=law.sampling, edits=law.edits,
-            drawn_by=Sampling(law.sampling.temperature), method=self.method,
+            drawn_by=Sampling(law.sampling.temperature), method=self.method, marks=sampler.specdec_marks,
         )  # fmt: skip
         if max_num_logprobs == NO_LOGPROBS and not sampler.return_sampling_mask:
             return tokens, num_sampled, None, None
@@ -217,7 +229,7 @@ def _sample(
     wants_processed = return_logprobs and self.logprobs_mode in PROCESSED
     fused = not (wants_processed or self.return_sampling_mask)
     law, seeds = shaped(self, logits, context, fused=fused), self.sampling_states.seeds.gpu
-    sampled = drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits)
+    sampled = drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits, marks=self.specdec_marks)
     if self.return_sampling_mask:  # vLLM takes the finite ones for the set, and there is no temperature 0
         kept = kept_by(law.rows, sampled, law.sampling, expanded_idx_mapping)
         scaled = law.rows.float() / self.sampling_states.temperature.gpu[expanded_idx_mapping, None]
@@ -251,7 +263,10 @@ def _racing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
                 spec_step_idx, *more, **named,
             )  # fmt: skip
         logits = self.compute_draft_logits(hidden_states, spec_step_idx)
-        sampled = drawn(logits, idx_mapping, Sampling(temperature), seeds, sample_src_positions)
+        marks = state.specdec_marks
+        sampled = drawn(logits, idx_mapping, Sampling(temperature), seeds, sample_src_positions, marks=marks)
+        if marks is not None:
+            marks.put(idx_mapping, sample_src_positions, sampled)
         self._maybe_predict_acceptance(logits, idx_mapping, draft_step)
         return sampled
 

@@ -10,6 +10,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Edits, Form, InputPositions, Packing, Sampling
 from specdec_kernels.engines._replace import Replacements
+from specdec_kernels.engines._watermark import Marks
 
 LOGGER = logging.getLogger("vllm.specdec_kernels")  # vLLM prints what is logged below "vllm"
 REPLACEMENTS = Replacements()
@@ -22,6 +23,7 @@ def verify(
     logits: torch.Tensor, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor, cu_num_logits: torch.Tensor,
     pos: torch.Tensor, idx_mapping: torch.Tensor, steps: int, per_request: int | None, *,
     seed: torch.Tensor, sampling: Sampling, drawn_by: Sampling, method: str, edits: Edits | None = None,
+    marks: Marks | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """One `verify_chain` over vLLM's rows: tokens [B, steps + 1] and how many. All numbers are by slot.
 
@@ -42,16 +44,16 @@ def verify(
     if width < steps:
         tokens = torch.full((batch, steps + 1), -1, dtype=torch.int64, device=logits.device)
         laws["out"] = tokens[:, : width + 1], None, None
-    verdict = specdec.verify_chain(
-        drafts, logits, seed=seed, nonce=TARGET, position=InputPositions(pos), request_index=idx_mapping, form=EMITTED,
-        **laws,
-    )  # fmt: skip
+    noise: dict[str, Any] = {"seed": seed, "nonce": TARGET, "position": InputPositions(pos)}
+    if marks is not None:
+        noise = marks.noise(drafts, pos, idx_mapping, seed, laws.get("packing"))
+    verdict = specdec.verify_chain(drafts, logits, request_index=idx_mapping, form=EMITTED, **noise, **laws)
     return verdict.tokens if width == steps else tokens, verdict.num_accepted
 
 
 def drawn(
     logits: torch.Tensor, slots: torch.Tensor, sampling: Sampling, seed: torch.Tensor, pos: torch.Tensor,
-    nonce: int | torch.Tensor = TARGET, edits: Edits | None = None,
+    nonce: int | torch.Tensor = TARGET, edits: Edits | None = None, marks: Marks | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """A token of each row, int64 [N], with the noise of our verification, if no other ``nonce`` is given.
 
@@ -60,9 +62,13 @@ def drawn(
     """
     by_row = isinstance(nonce, torch.Tensor) and nonce.ndim > 0
     rows = logits if logits.stride(-1) == 1 else logits.contiguous()
+    drafts, pos = slots.new_empty(len(rows), 0), pos.unsqueeze(1)
+    noise: dict[str, Any] = {"seed": seed, "nonce": 0 if by_row else nonce}
+    noise["position"] = InputPositions(pos, nonce if by_row else None)
+    if marks is not None:
+        noise = marks.noise(drafts, pos, slots, seed)
     verdict = specdec.verify_chain(
-        slots.new_empty(len(rows), 0), rows.unsqueeze(1), method="race", sampling=sampling, seed=seed,
-        nonce=0 if by_row else nonce, position=InputPositions(pos.unsqueeze(1), nonce if by_row else None), edits=edits,
-        request_index=slots, form=IN_RANGE,
+        drafts, rows.unsqueeze(1), method="race", sampling=sampling, edits=edits, request_index=slots, form=IN_RANGE,
+        **noise,
     )  # fmt: skip
     return verdict.tokens.squeeze(1)

@@ -24,12 +24,14 @@ What the functions share:
 from __future__ import annotations
 
 import importlib
+import os
 
 import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Form
 from specdec_kernels.engines._methods import method_of
+from specdec_kernels.engines._refusals import refuse
 
 __all__ = [
     "build_tree_kernel_efficient",
@@ -307,6 +309,7 @@ def register() -> None:
     """
     if method_of() is None:
         return
+    refuse(SPECDEC_WATERMARK="SPECDEC_WATERMARK" in os.environ)
     parts = importlib.import_module("specdec_kernels.engines._sglang")
     registry = importlib.import_module("sglang.srt.plugins.hook_registry")
     kinds, penalties = registry.HookType, parts.penalties

@@ -19,6 +19,7 @@ from specdec_kernels.generate.drafters import (
 )
 from specdec_kernels.generate.edits import TextEdits
 from specdec_kernels.generate.loop import generate, stream
+from specdec_kernels.generate.noise import Watermark
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, DraftPlan, Drafts, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round, TokenLogprobs, VerifiedTree
@@ -50,6 +51,7 @@ __all__ = [
     "TreeDrafter",
     "TreePolicy",
     "VerifiedTree",
+    "Watermark",
     "check_vocabularies",
     "early_exit",
     "generate",

@@ -11,7 +11,7 @@ import specdec_kernels as specdec
 from specdec_kernels import Edits
 from specdec_kernels.generate.checks import real_number, several, whole_number, whole_numbers
 from specdec_kernels.generate.edits import Numbers, Record, TextEdits
-from specdec_kernels.generate.noise import Sampling
+from specdec_kernels.generate.noise import Mark, Sampling, Watermark
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, TreeDrafter, TreePolicy
 from specdec_kernels.trees import DraftTree
@@ -154,7 +154,7 @@ def spread_seed(seed: int | Sequence[int], batch: int) -> torch.Tensor:
         raise TypeError(f"seed: expected a whole number or one per prompt; got {seed!r}") from None
     if len(seeds) != batch:
         raise ValueError(f"seed: expected a number or one per prompt ({batch}); got {len(seeds)}")
-    return torch.tensor([(value + 2**63) % 2**64 - 2**63 for value in seeds], dtype=torch.int64, device="cpu")
+    return signed(seeds)
 
 
 def sampling_of(temperature: float | Sequence[float] | None, sampling: Sampling | None, batch: int) -> Sampling:
@@ -291,6 +291,37 @@ def check_ops(sampling: Sampling, seeds: torch.Tensor, logprobs: int | None, edi
     tokens = specdec.race_sample(rows, seed=seeds, position=0, sampling=sampling, edits=edits)
     if logprobs is not None:
         specdec.logprobs(rows, tokens, sampling=sampling, edits=edits)
+
+
+def mark_of(
+    watermark: Watermark | None, method: str, prompts: list[list[int]], device: torch.device
+) -> Mark | None:  # fmt: skip
+    """The watermark of each text, checked."""
+    if watermark is None:
+        return None
+    if not isinstance(watermark, Watermark):
+        raise TypeError(f"watermark: expected a Watermark; got {watermark!r}")
+    if method not in ("race", "plain"):
+        raise ValueError(
+            f"watermark: expected method race or plain; got {method}, whose accept coins are not of the key: either "
+            "fewer drafts are accepted, or the watermark is weaker (Hu, Huang 2024)"
+        )
+    key, window, ordered = watermark
+    try:
+        keys = whole_numbers(key) if several(key) else [whole_number("", key, None)] * len(prompts)
+    except TypeError:
+        raise TypeError(f"watermark.key: expected a whole number or one per prompt; got {key!r}") from None
+    if len(keys) != len(prompts) or not all(-(2**63) <= key < 2**64 for key in keys):
+        raise ValueError(f"watermark.key: expected 64 bits, one for all or one per prompt ({len(prompts)}); got {key}")
+    if not 1 <= whole_number("watermark.window", window) <= 8:
+        raise ValueError(f"watermark.window: expected 1 to 8; got {window}")
+    lengths = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int64, device=device)
+    return Mark(signed(keys).to(device), lengths, window, bool(ordered))
+
+
+def signed(numbers: list[int]) -> torch.Tensor:
+    """Numbers of 64 bits, int64 with the same bits."""
+    return torch.tensor([(x + 2**63) % 2**64 - 2**63 for x in numbers], dtype=torch.int64, device="cpu")
 
 
 def count_of_likeliest(logprobs: int | None, target: LanguageModel) -> int | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
 
 from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record, before
-from specdec_kernels.generate.noise import Noise, Sampling, keywords
+from specdec_kernels.generate.noise import Noise, Sampling, of_verification
 from specdec_kernels.generate.parallel import verify
 from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome
 from specdec_kernels.generate.results import Round
@@ -32,7 +33,8 @@ class ChainRounds(Rounds):
         slots = drafts.shape[1]
         logits = self.reader.read(text, [end + slots for end in length], rows=slots + 1)
         watch.lap("target")
-        tokens, accepted, status = self.verify(proposed, logits, draft_prob, noise, sampling, record)
+        law = of_verification(noise, sampling, text, drafts)
+        tokens, accepted, status = self.verify(proposed, logits, draft_prob, law, sampling, record)
         chains, written = [[token for token in row if token >= 0] for row in drafts.tolist()], tokens.tolist()
         drafted = [len(chain) for chain in chains]
         watch.lap("verify")
@@ -92,14 +94,13 @@ class ChainRounds(Rounds):
         return drafts if self.method in FROM_LAWS else drafts._replace(logits=None), draft_prob
 
     def verify(
-        self, drafts: Drafts, logits: torch.Tensor, draft_prob: float | torch.Tensor, noise: Noise, sampling: Sampling,
-        record: Record | None,
+        self, drafts: Drafts, logits: torch.Tensor, draft_prob: float | torch.Tensor, law: dict[str, Any],
+        sampling: Sampling, record: Record | None,
     ) -> tuple[torch.Tensor, list[int], list[int]]:  # fmt: skip
         """Emitted tokens [B, K + 1], number accepted and status as lists."""
         method = "race" if self.method == "plain" else self.method  # a race without drafts
         verdict = verify(
             "verify_chain", self.target, drafts.tokens, logits, drafts.laws(sampling), method=method,
-            draft_prob=draft_prob, edits=None if record is None else record.of_requests(),
-            **keywords(noise, sampling),
+            draft_prob=draft_prob, edits=None if record is None else record.of_requests(), **law,
         )  # fmt: skip
         return verdict.tokens, verdict.num_accepted.tolist(), verdict.status.tolist()

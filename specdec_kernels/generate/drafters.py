@@ -10,7 +10,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels.generate.checks import whole_number, whole_numbers
 from specdec_kernels.generate.edits import Record
-from specdec_kernels.generate.noise import Noise, Sampling, keywords, of_races, per_row
+from specdec_kernels.generate.noise import Noise, Sampling, keywords, marked, of_races, per_row
 from specdec_kernels.generate.protocols import Drafts, widened
 from specdec_kernels.trees import DraftTree
 
@@ -72,8 +72,10 @@ class ModelDrafter:
             logits = self.edited(record, logits[:, None], drafts[:, None, :slot])[:, 0]
             laws.append(logits)
             if slot < max(counts):
-                here = keywords(noise._replace(position=begin + slot), sampling)
-                token = specdec.race_sample(logits, draft_map=self.map, **here)
+                here = noise._replace(position=begin + slot)
+                own = marked(here, text, drafts[:, :0])
+                here = here if own is None else Noise(own.seeds[:, 0], own.positions[:, 0])
+                token = specdec.race_sample(logits, draft_map=self.map, **keywords(here, sampling))
                 text[rows, begin + slot] = token
                 drafts[:, slot] = torch.where(slot < wanted, token, -1)
         return Drafts(drafts, torch.stack(laws, dim=1) if laws else None, self.map)
@@ -110,7 +112,10 @@ class ModelDrafter:
             if replacement:
                 drawn = draw_independent(logits, width, here, sampling, self.map)
             else:
-                drawn = draw_children(logits, width, of_races(here, 0, len(inner)), sampling, self.map)
+                own, races = marked(noise, text, tokens, parents), of_races(here, 0, len(inner))
+                if own is not None:
+                    races = Noise(own.seeds[:, inner], own.positions[:, inner])
+                drawn = draw_children(logits, width, races, sampling, self.map)
             below = [(node, row, index) for row, parent in enumerate(inner)
                      for index, node in enumerate(tree.children[parent])]  # fmt: skip
             children, rows, indices = torch.tensor(below, device=device, dtype=torch.int64).unbind(1)

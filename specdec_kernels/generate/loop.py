@@ -15,7 +15,7 @@ from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.logprobs import logprobs_of
-from specdec_kernels.generate.noise import Noise, Sampling, kept, of_round, on_device
+from specdec_kernels.generate.noise import Mark, Noise, Sampling, Watermark, kept, of_round, on_device
 from specdec_kernels.generate.parallel import check_split
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round, TokenLogprobs
@@ -80,6 +80,7 @@ def stream(
     sampling: Sampling | None = None,
     edits: TextEdits | None = None,
     logprobs: int | None = None,
+    watermark: Watermark | None = None,
     seed: int | Sequence[int] = 0,
     max_new_tokens: int = 128,
     stop: Sequence[str] = (),
@@ -90,10 +91,11 @@ def stream(
     """Generate, round by round: see `generate`, which collects these rounds."""
     policy = arguments.policy_of(drafter, k, draft_prob, policy, tree, paths)
     arguments.check_method(method, drafter, policy, draft_prob, replacement, paths)
-    check_split(target, method, policy, edits, logprobs)
+    check_split(target, method, policy, edits, logprobs, watermark)
     texts, max_new_tokens = arguments.token_lists(prompts, target), whole_number("max_new_tokens", max_new_tokens, 1)
     stop, eos = arguments.stop_strings(stop, target), arguments.end_tokens(eos_token_ids, target)
     seeds = arguments.spread_seed(seed, len(texts)).to(target.device)
+    mark = arguments.mark_of(watermark, method, texts, target.device)
     sampling = on_device(arguments.sampling_of(temperature, sampling, len(texts)), target.device)
     logprobs = arguments.count_of_likeliest(logprobs, target)
     if not texts:
@@ -115,7 +117,7 @@ def stream(
         for index, text in enumerate(texts)
     ]
     rounds = rounds_of(target, drafter, method, policy, replacement)
-    return run(requests, texts, rounds, seeds, sampling, record, logprobs, timer, progress)
+    return run(requests, texts, rounds, seeds, sampling, record, logprobs, timer, progress, mark)
 
 
 def rounds_of(
@@ -130,7 +132,7 @@ def rounds_of(
 def run(
     requests: list[Request], texts: list[list[int]], rounds: Rounds, seeds: torch.Tensor, sampling: Sampling,
     record: Record | None, logprobs: int | None, timer: Callable[[], float],
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], None] | None, mark: Mark | None = None,
 ) -> Iterator[Round]:  # fmt: skip
     """The loop itself, on checked arguments."""
     device = seeds.device
@@ -150,7 +152,8 @@ def run(
             return
         watch = Stopwatch(device, timer)
         length, limit = [request.length for request in requests], [request.left - 1 for request in requests]
-        noise = of_round(Noise(seeds, torch.tensor(length, device=device, dtype=torch.int64)), rounds.method, number)
+        ends = torch.tensor(length, device=device, dtype=torch.int64)
+        noise = of_round(Noise(seeds, ends, mark=mark), rounds.method, number)
         outcome = rounds.play(text, length, limit, noise, sampling, record, watch)
         for row, request in enumerate(requests):
             if outcome.status[row] & Status.NON_FINITE:
@@ -180,6 +183,7 @@ def run(
                 record.keep(going)
         requests = [requests[row] for row in going]
         text, seeds, sampling = text[going], seeds[going], kept(sampling, going)
+        mark = None if mark is None else kept(mark, going)
 
 
 def write(text: torch.Tensor, length: list[int], emitted: list[list[int]]) -> None:
@@ -243,6 +247,8 @@ def generate(
     logprobs : int, optional
         Give with every token its log-probability and rank by the law it was drawn from, and this many of the most
         probable tokens beside it. Not given: nothing of it.
+    watermark : Watermark, optional
+        With "race" and "plain", let each text carry the watermark of a key; drafts share it.
     seed : int or list of int
         One per prompt, or a number s: prompt b then has the seed s + b.
     max_new_tokens : int

@@ -5,12 +5,33 @@ The loop passes both on as values and asks nothing of them; the ops take them by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Sampling
+from specdec_kernels import RowSeeds, Sampling
+
+
+class Watermark(NamedTuple):
+    """The watermark that a text is to carry, by races keyed with its own last tokens: `docs/watermark.md`.
+
+    `key` is a whole number that is kept secret, or one per prompt; 0: none. The others are as for `context_seeds`.
+    """
+
+    key: int | Sequence[int]
+    window: int = 4
+    ordered: bool = True
+
+
+class Mark(NamedTuple):
+    """A `Watermark` of requests, int64 [B]: keys, and how long prompts are."""
+
+    key: torch.Tensor
+    start: torch.Tensor
+    window: int
+    ordered: bool
 
 
 class Noise(NamedTuple):
@@ -21,17 +42,38 @@ class Noise(NamedTuple):
     # one for all, or int64 [B]; what is drawn under another nonce is independent. It is 0 or, for methods that
     # look ahead, another one in every round
     nonce: int | torch.Tensor = 0
+    mark: Mark | None = None
 
 
 LOOKS_AHEAD = ("block", "traversal", "paths")
 """Methods in which a refused draft decides what comes next: no other draft may be drawn with its noise again."""
 NODES = 2**16  # nonces of a round, for nodes of one depth. Rounds that share them by overflow are far apart
-Value = TypeVar("Value", Noise, Sampling)
+Value = TypeVar("Value", Noise, Mark, Sampling)
 
 
 def keywords(noise: Noise, sampling: Sampling) -> dict[str, Any]:
     """Both as the ops take them."""
-    return {**noise._asdict(), "sampling": sampling}
+    return {"seed": noise.seed, "position": noise.position, "nonce": noise.nonce, "sampling": sampling}
+
+
+def marked(
+    noise: Noise, text: torch.Tensor, drafts: torch.Tensor, parents: torch.Tensor | None = None
+) -> RowSeeds | None:
+    """The seeds of these drafts' rows, behind texts as long as the noise says; None without a watermark."""
+    if (mark := noise.mark) is None:
+        return None
+    return specdec.context_seeds(
+        text, drafts, key=mark.key, seed=noise.seed, position=noise.position, window=mark.window, ordered=mark.ordered,
+        start=mark.start, parents=parents,
+    )  # fmt: skip
+
+
+def of_verification(
+    noise: Noise, sampling: Sampling, text: torch.Tensor, drafts: torch.Tensor, parents: torch.Tensor | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """Both as an op takes them that verifies these drafts."""
+    law, rows = keywords(noise, sampling), marked(noise, text, drafts, parents)
+    return law if rows is None else law | {"seed": rows, "position": 0}
 
 
 def kept(value: Value, rows: list[int] | torch.Tensor) -> Value:

@@ -58,12 +58,14 @@ def split_head(target: LanguageModel, group: dist.ProcessGroup | None = None) ->
 
 
 def check_split(
-    target: LanguageModel, method: str, policy: ChainPolicy | TreePolicy, edits: object, logprobs: int | None
+    target: LanguageModel, method: str, policy: ChainPolicy | TreePolicy, edits: object, logprobs: int | None,
+    watermark: object,
 ) -> None:  # fmt: skip
     """Raise ValueError for what needs whole rows of a target that has none."""
     if target.shard is None:
         return
     wanted = {"edits": edits, "logprobs": logprobs, "paths": method if method == "paths" else None}
+    wanted["watermark"] = watermark
     if not isinstance(policy, (FixedLength, RandomLength, FixedTree)):
         wanted["policy"] = policy
     for name, value in wanted.items():

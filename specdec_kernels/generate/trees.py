@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 import specdec_kernels as specdec
 from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record
-from specdec_kernels.generate.noise import Noise, Sampling, keywords
+from specdec_kernels.generate.noise import Noise, Sampling, of_verification
 from specdec_kernels.generate.parallel import verify
 from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Round, VerifiedTree
@@ -57,12 +57,12 @@ class TreeRounds(Rounds):
         nodes = torch.arange(drafts.shape[1], device=text.device, dtype=torch.int64)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
+        law = of_verification(noise, sampling, text, drafts, parents)
         drawn_from = proposed.laws(sampling) if self.method in FROM_LAWS else None
         verdict = verify(
             "verify_tree", self.target, drafts, logits, drawn_from, parents=parents,
             method="traversal" if chains and not how else self.method, replacement=self.replacement,
-            max_depth=tree.depth, **how,
-            edits=None if record is None else record.of_requests(), **keywords(noise, sampling),
+            max_depth=tree.depth, edits=None if record is None else record.of_requests(), **how, **law,
         )  # fmt: skip
         tokens, paths, accepted = verdict.tokens.tolist(), verdict.path.tolist(), verdict.num_accepted.tolist()
         watch.lap("verify")

@@ -57,7 +57,8 @@ def verify_chain(
     draft, rows_name = laws.drafted(draft)
     rows, (cu_drafts, by_rows, max_drafts) = draft.rows, ends_of(packing)
     refused = {"draft.map": draft.map, "packing.cu_rows": cu_drafts if by_rows else None}
-    refuse("verify_chain", **refused, position=position if isinstance(position, tuple) else None)
+    refused |= {name: x for name, x in (("seed", seed), ("position", position)) if isinstance(x, tuple)}
+    refuse("verify_chain", **refused)
     VERIFY_CHAIN.check({}, method=method)
     chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
     laws.check_method(method, rows, draft_prob, epsilon)

@@ -56,7 +56,8 @@ def verify_tree(
     """
     draft, rows_name = laws.drafted(draft)
     rows = draft.rows
-    refuse("verify_tree", **{"draft.map": draft.map, "position": position if isinstance(position, tuple) else None})
+    refused = {name: x for name, x in (("seed", seed), ("position", position)) if isinstance(x, tuple)}
+    refuse("verify_tree", **{"draft.map": draft.map}, **refused)
     inputs.check_choice("method", method, ("rejection", "race", "traversal"))
     VERIFY_TREE.check({}, draft_tokens=draft_tokens, target=target)
     laws.check_method(method, rows)

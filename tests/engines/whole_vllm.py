@@ -28,6 +28,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import InputPositions
 from specdec_kernels.engines import vllm as plugin
+from specdec_kernels.watermark import detect
 from tests.engines.servers import alone_and_at_once, serving
 from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, laws_after, p_values
 from tests.support.laws import FALSE_ALARM
@@ -135,6 +136,29 @@ def test_greedy_texts(drafts, method, table):
     assert ours == theirs
     same = f"{len(kinds)} of {len(kinds)}"
     table(TEXTS, {"texts": f"{method}, {drafts}, greedy", "those of": f"{OWN}, no drafts", "the same": same})
+
+
+@pytest.mark.skipif(not V2, reason="refused by name in V1")
+def test_watermark(monkeypatch, table):
+    """The text of plain watermarked sampling, with a request's own key, with none, and with repeats; each is found."""
+    monkeypatch.setenv("SPECDEC_WATERMARK", "77,3")
+    kinds = {
+        "key of all": dict(max_tokens=96), "own key": dict(max_tokens=96, extra_args={"watermark_key": 5}),
+        "none": dict(max_tokens=96, extra_args={"watermark_key": 0}), "repeats": dict(temperature=0.3, max_tokens=120),
+        "top-k": dict(max_tokens=96, top_k=20),
+    }  # fmt: skip
+    more = {"max_num_seqs": 100}  # an engine of its own
+    plain, raced = (written(engine(drafts, "race", **more), kinds) for drafts in ("no drafts", "draft model"))
+    assert raced == plain
+    found = {name: detect(texts[0][0], 77, window=3).p_value for name, texts in plain.items()}
+    assert max(found[name] for name in ("key of all", "top-k")) < 1e-6
+    assert min(found[name] for name in ("own key", "none")) > 1e-3
+    assert detect(plain["own key"][0][0], 5, window=3).p_value < 1e-6
+    rate, _ = accepted(engine("draft model", "race", **more))
+    assert rate > COUPLED
+    table(
+        TEXTS, {"texts": "race, draft model, watermark", "those of": "race, no drafts, watermark", "the same": "5 of 5"}
+    )
 
 
 def plain_vllm():

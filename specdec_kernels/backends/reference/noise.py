@@ -73,6 +73,15 @@ def arrivals(whose, stream, vocabulary):
     return first[..., group] + torch.where(token % GROUP == winner[..., group], 0.0, delay)
 
 
+def arrivals_of(whose, stream, token):
+    """The arrivals [n] of one token each: what a watermark's detector asks for."""
+    pairs = words(whose, stream, (token // (2 * GROUP)).unsqueeze(-1))[:, 0]
+    fours = words(whose, stream + 1, (token // 4).unsqueeze(-1))[:, 0]
+    odd, each = token // GROUP % 2, torch.arange(len(token), device=token.device, dtype=torch.int64)
+    first, winner = first_of(pairs[each, odd], pairs[each, 2 + odd])
+    return first + torch.where(token % GROUP == winner, 0.0, delays(fours[each, token % 4]))
+
+
 def first_of(a, b):
     """When the first token of a group arrives, and which one it is."""
     uniform = truncated(2 * ((a << 24) + (b & 0xFFFFFF)) + 1, bits=57).double() * 2.0**-57

@@ -1,0 +1,91 @@
+"""Whether a text carries the watermark of a key: the detector of what ``context_seeds`` lets races write.
+
+A page says what that is and what it is not: docs/watermark.md.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from specdec_kernels.backends.reference import noise
+from specdec_kernels.calls.values import Noise
+from specdec_kernels.layout import InputPositions
+from specdec_kernels.ops.context_seeds import context_seeds
+
+__all__ = ["Detection", "detect", "p_value", "scores"]
+
+
+class Detection(NamedTuple):
+    """What a text says of a key.
+
+    Attributes
+    ----------
+    count : int
+        Tokens that count: those with a whole context before them that was not there before.
+    statistic : float
+        The sum of their scores. Its mean is ``count`` without the watermark.
+    p_value : float
+        How often a text that knows nothing of the key has this statistic or more: at most this often.
+    """
+
+    count: int
+    statistic: float
+    p_value: float
+
+
+def detect(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = True) -> Detection:
+    """The statistic ``Σ −log(1 − U)`` of a text, and its p-value.
+
+    U is ``exp(−E)`` of a token's arrival in the race of its context, from the same words as the kernels': uniform for a
+    text that knows nothing of the key, near 1 for one that was drawn by it. So the sum of n is gamma distributed, with
+    shape n. Contexts that come again are left out, in the text as in its detection.
+
+    Parameters
+    ----------
+    tokens : sequence of int
+        Token ids of the text, by the model's tokenizer. Without the prompt, or with it: what was not drawn by the key
+        weakens the statistic and is no error.
+    key, window, ordered
+        As for ``context_seeds``.
+
+    Examples
+    --------
+    >>> from specdec_kernels.watermark import detect
+    >>> detect([5, 3, 8, 1, 5, 3, 8, 1, 5], key=42).count  # from the fifth on, and what follows 5, 3, 8, 1 but once
+    4
+    """
+    found = scores(tokens, key, window=window, ordered=ordered)
+    statistic = float(found.sum())
+    return Detection(len(found), statistic, p_value(statistic, len(found)))
+
+
+def scores(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = True) -> torch.Tensor:
+    """The score ``−log(1 − U)`` of each token that counts, float64: exponential without the watermark."""
+    text = torch.as_tensor(tokens, dtype=torch.int64, device="cpu")
+    if text.ndim != 1 or (text < 0).any():
+        raise ValueError(f"tokens: expected token ids of 0 or more; got {tokens!r:.80}")
+    places = torch.arange(len(text), dtype=torch.int64, device="cpu")[window:]
+    rows = context_seeds(
+        text[None], text.new_empty(len(places), 0), key=key, seed=0, position=InputPositions(places[:, None] - 1),
+        window=window, ordered=ordered, start=window, request_index=torch.zeros_like(places),
+    )  # fmt: skip
+    fresh = rows.positions[:, 0] == 0
+    seeds = rows.seeds[fresh, 0]
+    still = torch.zeros_like(seeds)
+    arrivals = noise.arrivals_of(Noise(seeds, still, still), noise.RACE, text[places[fresh]])
+    return -torch.log(-torch.expm1(-arrivals))
+
+
+def p_value(statistic: float, count: int) -> float:
+    """How probable a gamma variable of shape ``count`` is to be at least ``statistic``.
+
+    Examples
+    --------
+    >>> round(p_value(30.0, 10), 9)  # sum of e^-30 30^i / i! for i < 10
+    7.122e-06
+    """
+    if count == 0:
+        return 1.0
+    shape, at = (torch.tensor(float(x), dtype=torch.float64, device="cpu") for x in (count, statistic))
+    return float(torch.special.gammaincc(shape, at))

@@ -1,0 +1,54 @@
+import contextlib
+import io
+import json
+
+import pytest
+
+from specdec_kernels.cli import main
+
+KEY = "123456789"
+
+
+def written(capsys, *options):
+    assert main(["generate", "--prompt", "ROMEO:", "--max-new-tokens", "80", "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def found(capsys, *options):
+    assert main(["watermark", "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_written_and_found(capsys, tmp_path, monkeypatch):
+    """In a file, on stdin, as ids; not by another key, and not in another text."""
+    text = written(capsys, "--watermark", KEY, "--watermark-window", "3")["text"]
+    place = tmp_path / "text.txt"
+    place.write_text(text)
+    options = ["--key", KEY, "--window", "3"]
+    by_file = found(capsys, *options, "--text-file", str(place))
+    assert by_file["p_value"] < 1e-5
+    assert by_file["count"] > 40
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert found(capsys, *options) == by_file
+    ids = tmp_path / "ids.txt"
+    ids.write_text(" ".join(str(byte) for byte in text.encode()))
+    assert found(capsys, *options, "--ids", str(ids)) == by_file
+    assert found(capsys, "--key", "5", "--window", "3", "--ids", str(ids))["p_value"] > 1e-3
+    assert main(["watermark", *options, "--ids", str(ids)]) == 0
+    assert capsys.readouterr().out.startswith(f"p = {by_file['p_value']:.3g}: ")
+    place.write_text("")
+    assert found(capsys, *options, "--text-file", str(place)) == {"count": 0, "statistic": 0.0, "p_value": 1.0}
+
+
+@pytest.mark.parametrize("arguments, says", [
+    (["generate", "--watermark", "0"], "argument --watermark: expected a whole number of 64 bits that is not 0; got"),
+    (["generate", "--watermark-window", "3"], "argument --watermark-window: expected --watermark with it; got none"),
+    (["generate", "--watermark", "1", "--method", "rejection"], "watermark: expected method race or plain; got"),
+    (["watermark"], "the following arguments are required: --key"),
+    (["watermark", "--key", "1", "--text-file", "/none"], "argument --text-file: expected a file of text in UTF-8"),
+])  # fmt: skip
+def test_refused(capsys, arguments, says):
+    parsed = says.startswith(("the following", "argument --watermark: "))
+    with pytest.raises(SystemExit) if parsed else contextlib.nullcontext():
+        assert main(arguments) == 2
+    assert says in capsys.readouterr().err

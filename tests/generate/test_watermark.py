@@ -1,0 +1,218 @@
+"""Watermarked text: that of plain watermarked sampling, of the model's law over keys, and found by its key alone."""
+
+from fractions import Fraction
+from math import factorial
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_kernels import DraftTree, context_seeds, race_sample, verify_chain
+from specdec_kernels.backends.reference import noise
+from specdec_kernels.calls.values import Noise
+from specdec_kernels.generate import Controller, ModelDrafter, NgramDrafter, Watermark, generate
+from specdec_kernels.watermark import detect, p_value, scores
+from tests.generate.test_generate import PROMPTS, tokens_of
+from tests.support.laws import FALSE_ALARM, assert_law, follows_law
+
+NEW = 40
+KEYS = [12345, 0, -9, 2**64 - 1]
+
+
+@pytest.fixture(scope="module")
+def plainly(pair):
+    """Of each window, each prompt on its own. A window of one token comes again at once."""
+    found = {}
+    for window in (1, 4):
+        marks = [Watermark(key, window) for key in KEYS]
+        found[window] = [
+            generate([prompt], pair[0], method="plain", watermark=mark, seed=3 + i, max_new_tokens=NEW)[0]
+            for i, (prompt, mark) in enumerate(zip(PROMPTS, marks, strict=True))
+        ]
+    return found
+
+
+HOW = {
+    "model, k = 1": lambda pair: (ModelDrafter(pair[1]), {"k": 1}),
+    "model, k = 5": lambda pair: (ModelDrafter(pair[1]), {"k": 5}),
+    "model, learnt": lambda pair: (ModelDrafter(pair[1]), {"policy": Controller()}),
+    "itself": lambda pair: (ModelDrafter(pair[0]), {"k": 4}),
+    "n-grams": lambda pair: (NgramDrafter(), {"k": 4}),
+    "tree": lambda pair: (ModelDrafter(pair[1]), {"tree": DraftTree.specinfer([2, 2, 1])}),
+    "tree by itself": lambda pair: (ModelDrafter(pair[0]), {"tree": DraftTree.optimal([0.5, 0.2, 0.1], 9)}),
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("window", [1, 4])
+def test_race_writes_the_plain_text(pair, plainly, how, window):
+    """In one batch, whose second text has no watermark."""
+    drafter, options = HOW[how](pair)
+    mark = Watermark(KEYS, window)
+    texts = generate(PROMPTS, pair[0], drafter, method="race", watermark=mark, seed=3, max_new_tokens=NEW, **options)
+    assert tokens_of(texts) == tokens_of(plainly[window])
+    if how == "itself":
+        assert {text.target_calls for text in texts} == {-(-NEW // 5)}
+    if how.startswith("tree by"):
+        assert all(text.target_calls < NEW / 2 for text in texts)
+
+
+def test_without_a_key_it_is_the_usual_text(pair, plainly):
+    usual = generate(PROMPTS, pair[0], method="plain", seed=3, max_new_tokens=NEW)
+    assert usual[1].tokens == plainly[4][1].tokens
+    assert usual[0].tokens != plainly[4][0].tokens
+
+
+@pytest.mark.parametrize("window", [2, 4])
+def test_a_key_finds_its_own_text_alone(pair, window):
+    mark = Watermark([12345, 0], window)
+    marked, usual = generate(PROMPTS[:2], pair[0], ModelDrafter(pair[1]), watermark=mark, max_new_tokens=150)
+    assert detect(marked.tokens, 12345, window=window).p_value < 1e-5
+    assert detect(marked.tokens, 999, window=window).p_value > 1e-3
+    assert detect(marked.tokens, 12345, window=window + 1).p_value > 1e-3
+    assert detect(usual.tokens, 12345, window=window).p_value > 1e-3
+
+
+@pytest.mark.slow
+def test_as_many_drafts_are_accepted(pair):
+    """As in any race: on 64 texts the shares differ by less than 5.5 standard errors of the texts' own spread."""
+    shares = []
+    for mark in (Watermark(list(range(1, 65))), None):
+        texts = generate(
+            PROMPTS * 16, pair[0], ModelDrafter(pair[1]), method="race", k=4, watermark=mark, max_new_tokens=96
+        )
+        shares.append([text.accepted / text.drafted for text in texts])
+    marked, usual = np.array(shares)
+    error = np.sqrt((marked.var(ddof=1) + usual.var(ddof=1)) / 64)
+    assert abs(marked.mean() - usual.mean()) < 5.5 * error
+    assert error < 0.03
+
+
+# ---- the law over keys -----------------------------------------------------------------------------------------------
+
+LAW = torch.tensor([[0.5, 0.3, 0.2], [0.7, 0.1, 0.2], [0.3, 0.3, 0.4]])  # of the token after each
+MANY, SPAN = 60_000, 4
+
+
+def chains(masked, drafted=False):
+    """Texts [MANY, SPAN] after token 0, each with its key; contexts are one token, so they come again."""
+    text = torch.zeros(MANY, 1 + SPAN, dtype=torch.int64)
+    keys, logits, guesses = torch.arange(1, MANY + 1), LAW.log(), torch.Generator().manual_seed(1)
+    for end in range(1, 1 + SPAN):
+        drafts = torch.randint(3, (MANY, SPAN - end if drafted else 0), generator=guesses)
+        start = 1 if masked else 10**6
+        rows = context_seeds(text, drafts, key=keys, seed=-keys, position=end, window=1, start=start)
+        before = torch.cat((text[:, end - 1 : end], drafts), dim=1)
+        verdict = verify_chain(drafts, logits[before], method="race", seed=rows, position=0)
+        text[:, end] = verdict.tokens[:, 0]
+    return text[:, 1:]
+
+
+def joint(text):
+    """(index of each text among all, the law of these)."""
+    law = torch.ones(1)
+    for place in range(SPAN):
+        step = LAW[0] if place == 0 else LAW[torch.arange(len(law)) % 3]
+        law = (law[:, None] * step).flatten()
+    return (text * 3 ** torch.arange(SPAN - 1, -1, -1)).sum(1), law
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_all_tokens_jointly_have_the_models_law(drafted):
+    assert_law(*joint(chains(masked=True, drafted=drafted)))
+
+
+def test_without_the_mask_it_is_another_and_the_checker_sees_it():
+    found = chains(masked=False)
+    assert_law(found[:, 0], LAW[0])  # one token alone has it
+    assert not follows_law(*joint(found))
+    assert (found[found[:, 0] == 0] == 0).all()  # what followed 0 once follows it always
+
+
+# ---- the detector ----------------------------------------------------------------------------------------------------
+
+
+def exact(statistic, count):
+    """The upper tail of the gamma law of whole shape, as a fraction but for its factor e^-x."""
+    x = Fraction(statistic)
+    return float(sum(x**i / factorial(i) for i in range(count))) * np.exp(-statistic)
+
+
+@pytest.mark.parametrize("count", [1, 2, 10, 60])
+@pytest.mark.parametrize("tail", [1e-2, 1e-6, 1e-12])
+def test_tails_of_the_gamma_law(count, tail):
+    low, high = 0.0, 256.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if exact(middle, count) > tail else (low, middle)
+    assert p_value(low, count) == pytest.approx(tail, rel=1e-9)
+    assert p_value(0.0, count) == 1.0
+
+
+def test_scores_are_those_of_the_kernels_races():
+    """U of a token from its words is U of the whole row's arrivals; and the race's winner is the largest of U^(1/p)."""
+    whose = Noise(torch.arange(50), torch.zeros(50).long(), torch.zeros(50).long())
+    rows = noise.arrivals(whose, noise.RACE, 300)
+    token = torch.arange(50) * 6
+    one = noise.arrivals_of(whose, noise.RACE, token)
+    assert torch.equal(one, rows.gather(1, token[:, None])[:, 0])
+    law = torch.randn(50, 300, generator=torch.Generator().manual_seed(1)).softmax(1)
+    won = race_sample(law, space="probs", seed=whose.seed, position=0)
+    assert torch.equal(won, ((-rows).exp() ** (1 / law.double())).argmax(1))
+
+
+def test_text_that_knows_nothing_of_the_key():
+    """Scores are exponential, p-values uniform: by chi-squared over cells, down to one in 10^4."""
+    text = torch.randint(50, (300, 150), generator=torch.Generator().manual_seed(1)).tolist()
+    found = [scores(tokens, key) for key, tokens in enumerate(text, start=1)]
+    assert sum(map(len, found)) > 300 * 140
+    assert_law((20 * torch.tensor([p_value(float(one.sum()), len(one)) for one in found])).long(), [1] * 20)
+    every = torch.cat(found)
+    edges = torch.tensor([0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0])
+    assert_law(torch.bucketize((-every).exp(), edges[1:-1].double()), edges.diff())
+
+
+def test_false_alarms_of_repeats():
+    """A text of one sentence again and again: left out, its repeats prove nothing; counted, they would."""
+    sentence = torch.randint(50, (12,), generator=torch.Generator().manual_seed(3)).tolist()
+    worst = min(detect(sentence * 40, key).p_value for key in range(1, 100))
+    assert worst > FALSE_ALARM
+    counted = [scores(sentence * 2, key).tolist() for key in range(1, 100)]
+    assert all(len(one) == 12 for one in counted)
+    assert min(p_value(40 * sum(one), 40 * 12) for one in counted) < FALSE_ALARM
+
+
+def test_edits_spoil_their_own_windows(pair):
+    (text,) = generate(PROMPTS[:1], pair[0], method="plain", watermark=Watermark(5), max_new_tokens=150)
+    tokens, places = torch.tensor(text.tokens), torch.arange(0, 150, 10)
+    whole = detect(tokens.tolist(), 5)
+    edited = tokens.clone()
+    edited[places] = (edited[places] + 1) % 100
+    spoiled = detect(edited.tolist(), 5)
+    assert whole.p_value < spoiled.p_value < 1e-4
+    assert detect(tokens[37:].tolist(), 5).p_value < 1e-4  # a part is found, too
+
+
+REFUSED = [
+    ({"method": "rejection"}, ValueError, "watermark: expected method race or plain; got rejection, whose accept"),
+    ({"method": "block"}, ValueError, "watermark: expected method race or plain; got block"),
+    ({"watermark": 5}, TypeError, "watermark: expected a Watermark; got 5"),
+    ({"watermark": Watermark(1.5)}, TypeError, "watermark.key: expected a whole number or one per prompt; got 1.5"),
+    ({"watermark": Watermark([1])}, ValueError, r"watermark.key: expected 64 bits, one for all or one per prompt \(2"),
+    ({"watermark": Watermark(2**64)}, ValueError, "watermark.key: expected 64 bits"),
+    ({"watermark": Watermark(1, 9)}, ValueError, "watermark.window: expected 1 to 8; got 9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes, error, says", REFUSED)
+def test_refused_by_name(pair, changes, error, says):
+    call = {"method": "race", "watermark": Watermark(1)} | changes
+    with pytest.raises(error, match=says):
+        generate(PROMPTS[:2], pair[0], ModelDrafter(pair[1]), **call)
+
+
+def test_no_ids():
+    assert detect([], 1) == (0, 0.0, 1.0)
+    assert detect([1, 2, 3, 4], 1).count == 0
+    with pytest.raises(ValueError, match="tokens: expected token ids of 0 or more; got"):
+        detect([1, -1], 1)
