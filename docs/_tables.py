@@ -395,7 +395,8 @@ def h100_behind() -> Table:
 # The 16-byte loads that a lane has in flight, by kernels; `…` stands for any that go on so.
 NEXT, MASSES = "8, of the next chunk", "8; 4 for masses of 16-bit rows"
 LOADS = {
-    "race_sample": NEXT, "race_rows": NEXT, "race_queue": NEXT, "chain tree": MASSES, "straight_…": "8, less in a race",
+    "race_sample": NEXT, "race_rows": NEXT, "race_queue": NEXT, "chain tree": MASSES,
+    "straight_…": "8 (of float32 6), less in a draw",
     "race_topk": "8", "residual overlap": MASSES, "verify_links": "8", "logprobs": MASSES,
     "cutoff shaped_…": "8; of 8 bytes for 16-bit rows", "residual_sums residual_race mass_tiles count_at_least": "8",
     "mask_logits store_rows": "four at once", "compact_kv": "8, of a cache",

@@ -27,7 +27,7 @@ import specdec_kernels as sd
 
 VARIABLE = "SPECDEC_CUDA_STRAIGHT"
 BATCHES, ACCEPTANCES = (1, 8, 16, 32, 64, 256), (0.7, 0, 1)
-OPS = ("rejection", "race", "block", "serving rejection", "serving race")
+OPS = ("rejection", "race", "race_sample", "block", "serving rejection", "serving race")
 TRACES = Path(__file__).parents[1] / "results" / "compiled" / "traces.json"
 
 

@@ -16,7 +16,7 @@ for step in "$@"; do
     test)
         for straight in 0 1; do
             SPECDEC_CUDA_STRAIGHT=$straight timeout 90 "$PYTHON" -m pytest -q -p no:cacheprovider -n 8 --dist worksteal \
-                tests/ops/test_verify_chain.py tests/backends/test_cuda_gpu.py -k "cuda-device or cuda_gpu and chain" ||
+                tests/ops/test_verify_chain.py tests/ops/test_race_sample.py tests/backends/test_cuda_gpu.py -k "cuda-device or cuda_gpu and chain" ||
                 failed=1
         done
         ;;

@@ -105,8 +105,11 @@ WHOLE_ROWS = (
     "race_sample_kernel", "race_rows_kernel", "race_queue_kernel", "race_topk_kernel", "residual_race_kernel",
 )  # fmt: skip
 
-# For few requests, of which a lane has a few columns.
-FEW_LOADS = {"straight_race_kernel": 3}
+# For few requests: those that draw, of which a lane has a few columns; and those that weigh, whose eight loads are of
+# eight bytes where elements have 16 bits.
+FEW_LOADS = {
+    "straight_race_kernel": 3, "straight_sample_kernel": 3, "straight_rejection_kernel": 4, "straight_block_kernel": 4,
+}  # fmt: skip
 
 # Each compiles for minutes; sm_90a comes from the build.
 ARCHS = [arch if arch == "sm_90a" else pytest.param(arch, marks=pytest.mark.slow) for arch in cuda_aot.ARCHS]

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import specdec_kernels
-from specdec_kernels import Sampling
+from specdec_kernels import Sampling, race_sample
 from tests.backends import test_cuda_ops
 from tests.backends.host_cuda.build import build
 from tests.backends.ptx.build import unavailable
@@ -129,6 +129,24 @@ def test_who_goes_straight():
         assert blocks(2, "0") == 2 * 18
         assert blocks(20, "") == blocks(20, "0") != blocks(20, "1")
         assert blocks(2, "1", sampling=Sampling(top_k=5)) == blocks(2, "0", sampling=Sampling(top_k=5))
+        backend.play("small")
+
+
+def test_which_rows_go_straight():
+    """Few of whole vocabularies; by launches of one block a part."""
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        def blocks(rows, straight):
+            logits = torch.zeros(rows, 9000, dtype=torch.bfloat16)
+            backend.play("large", straight=straight, multiprocessors=132)
+            return backend.counted(lambda: race_sample(logits, seed=seeds(rows), position=0))["blocks"]
+
+        # Nine tiles of 1,024 columns; the others take parts of 2,048.
+        assert blocks(2, "") == blocks(2, "1") == 2 * 9
+        assert blocks(2, "0") == 2 * 5
+        assert blocks(20, "") == blocks(20, "0") == 20 * 5
+        assert blocks(20, "1") == 20 * 9
         backend.play("small")
 
 

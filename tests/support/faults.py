@@ -1199,7 +1199,7 @@ FAULTS = {
         "tests/backends/test_cuda_straight.py -k test_laws",
     ),
     "verify_chain, straight: the last ticket comes early": Fault(
-        "csrc/cuda/walk/straight.cuh",
+        "csrc/cuda/rows/draw.cuh",
         "return before[0] == blocks - 1;",
         "return before[0] + 2 >= blocks;",
         "tests/backends/test_cuda_straight.py -k 'odd_calls and not Ptx'",

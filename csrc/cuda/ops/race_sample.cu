@@ -1,6 +1,8 @@
-// race_sample: grid = rows x splits; the last block of a row compares what the others found.
+// race_sample: grid = rows x splits; the last block of a row compares what the others found. Few rows go straight: their
+// blocks draw without lists (draw.cuh).
 //
 // With filters or edits a team has a row: it finds what is kept, then who of these arrives first.
+#include "../rows/draw.cuh"
 #include "../rows/filtered_row.cuh"
 #include "../rows/race_request.cuh"
 
@@ -11,6 +13,12 @@ struct RaceSampleArguments {
   RaceParams p;
   Room room;
   int splits;
+};
+
+struct StraightSampleArguments {
+  RaceParams p;
+  Meeting* meetings;  // one a row
+  Parts parts;
 };
 
 struct ShapedRaceArguments {
@@ -50,6 +58,25 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_
   if (threadIdx.x == 0) store(a.p, index, row, found);
 }
 
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    straight_sample_kernel(const StraightSampleArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(unsigned, sure, 1);
+  begin_draw(sure);
+  const int block = static_cast<int>(blockIdx.x), index = a.parts.count.of(block);
+  const RaceRequest row = race_request(a.p, index);
+  Meeting* const meeting = a.meetings + index;
+  __syncthreads();
+  if (row.who.live()) {
+    const Tiles tiles = a.parts.tiles_of(block - index * a.parts.count.by());
+    draw_tiles<3>(weights_of_row(whole_row(row.row), row.law), row.noise, tiles.begin, tiles.end, sure, meeting);
+  }
+  if (!comes_last(meeting, a.parts.count.divisor.by) || threadIdx.x != 0) return;
+  const Found found = taken_from(meeting);
+  meeting->came = 0;
+  store(a.p, index, row, {found.best, found.met & kBadValue ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK});
+}
+
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_race_kernel(const ShapedRaceArguments a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(DecodedEdits, edits, 1);
@@ -75,6 +102,23 @@ cudaError_t shaped_race(const RaceParams& p, const Workspace& workspace, const D
                       stream);
 }
 
+// Of rows of the whole vocabulary alone.
+bool goes_straight(const RaceParams& p) {
+  return !p.scores.data && !p.draft_map.data && p.rows.vocab_start == 0 && straight_if(p.count() <= kStraightRows);
+}
+
+cudaError_t straight_sample(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
+                            int64_t* needed) {
+  const int64_t rows = p.count();
+  const Room room = room_in(workspace);
+  if (kTicketsAMeeting * rows > room.ticket_count)
+    return *needed = room_needed(kTicketsAMeeting * rows, 0), cudaSuccess;
+  const Parts parts = parts_of_rows(p.rows.vocab, blocks_at_once(device) / rows);
+  Shape shape = {rows * parts.count.by(), kThreads};
+  shape.overlaps = true;
+  return launch(straight_sample_kernel, shape, {p, reinterpret_cast<Meeting*>(room.tickets), parts}, stream);
+}
+
 cudaError_t plain_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
                        int64_t* needed) {
   const int64_t rows = p.count();
@@ -90,12 +134,13 @@ cudaError_t plain_race(const RaceParams& p, const Workspace& workspace, const De
 }  // namespace
 
 cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  static const Kernels kernels(race_sample_kernel, shaped_race_kernel);
+  static const Kernels kernels(race_sample_kernel, straight_sample_kernel, shaped_race_kernel);
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    return p.edits.on() || p.law.rules & SPECDEC_FILTERED ? shaped_race(p, workspace, device, stream, needed)
-                                                   : plain_race(p, workspace, device, stream, needed);
+    if (p.edits.on() || p.law.rules & SPECDEC_FILTERED) return shaped_race(p, workspace, device, stream, needed);
+    return goes_straight(p) ? straight_sample(p, workspace, device, stream, needed)
+                            : plain_race(p, workspace, device, stream, needed);
   });
 }
 

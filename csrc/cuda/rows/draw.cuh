@@ -3,6 +3,10 @@
 // where a block has a few thousand columns: code that runs once costs more than arithmetic. Scores are to base 2 here.
 #pragma once
 
+#include <cstdlib>
+#include <cstring>
+
+#include "../team/team.cuh"  // Divisor
 #include "edited_row.cuh"
 #include "race.cuh"
 
@@ -97,21 +101,20 @@ struct Fetched {
 
   __device__ __forceinline__ Floats floats(const Row& row, int32_t first, int steps) const {
     Floats batch;
-    if (!whole) {
+    if (whole) {
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) batch.vector[u] = raw[u];
+      if (row.dtype == SPECDEC_BFLOAT16) {
+#pragma unroll
+        for (int u = 0; u < kSteps; ++u) batch.vector[u] = widened(true, {raw[u].x, raw[u].y});
+      } else if (row.dtype == SPECDEC_FLOAT16) {
+#pragma unroll
+        for (int u = 0; u < kSteps; ++u) batch.vector[u] = widened(false, {raw[u].x, raw[u].y});
+      }
+    } else {
 #pragma unroll
       for (int u = 0; u < kSteps; ++u)
         batch.vector[u] = u < steps ? raw_four(row, Floats::token(first, u)) : kNoElements;
-      return batch;
-    }
-#pragma unroll
-    for (int u = 0; u < kSteps; ++u) batch.vector[u] = raw[u];
-    if (row.dtype == SPECDEC_FLOAT32) return batch;
-    if (row.dtype == SPECDEC_BFLOAT16) {
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u) batch.vector[u] = widened(true, {raw[u].x, raw[u].y});
-    } else {
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u) batch.vector[u] = widened(false, {raw[u].x, raw[u].y});
     }
     return batch;
   }
@@ -148,10 +151,28 @@ struct alignas(16) Meeting {  // of blocks, in the workspace: zero before and af
   WideKey best;
 };
 
+// Whether this block is the last to come, of so many. It sees what the others did before. All threads call.
+__device__ __forceinline__ bool comes_last(Meeting* meeting, unsigned blocks) {
+  SPECDEC_SHARED(unsigned, before, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) before[0] = add_acquire_release(&meeting->came, 1u);
+  __syncthreads();
+  return before[0] == blocks - 1;
+}
+
+// By one thread of the last block: what was found, and what blocks met in the rows. Nothing is left of it.
+struct Found {
+  Candidate best;
+  unsigned met;
+};
+__device__ __forceinline__ Found taken_from(Meeting* meeting) {
+  return {candidate_of_key(atomicExch(&meeting->best, WideKey{0})), atomicExch(&meeting->met, 0u)};
+}
+
 // What a lane knows of the tokens that it looked through: the best by its upper bound, and all that its exact score takes.
 struct Likely {
   float highest = -kInfinity, second = -kInfinity;  // upper bounds
-  float sure = -kInfinity;                          // a score that one of them has at least
+  float sure = -kInfinity;                          // a score that the best one has at least
   int32_t column = kNoToken;
   float raw, draft_raw;
   uint32_t later;  // the token's own word
@@ -192,10 +213,9 @@ __device__ __forceinline__ void bound_four(const Weights& w, const Noise& noise,
     if (column + i == w.excluded) weight = {-kInfinity, -kInfinity};
     const float arrives = log2_approx(first + (winner == i ? 0.0f : about_neg_log1p(word)));
     const float most = weight.high - arrives + score_error(weight.high);
-    best->sure = max(weight.low - arrives - score_error(weight.low), best->sure);
     best->second = max(min(best->highest, most), best->second);
     if (most > best->highest) {  // a NaN is nobody
-      best->highest = most;
+      best->highest = most, best->sure = weight.low - arrives - score_error(weight.low);
       best->column = column + i, best->raw = raw, best->draft_raw = draft_raw, best->later = word;
       changed = true;
     }
@@ -308,6 +328,48 @@ __device__ __forceinline__ void draw_tiles(const Weights& w, const Noise& visibl
       }
   }
   if (mine.score > -kInfinity) atomicMax(&meeting->best, key_of_candidate(mine));
+}
+
+// ---- parts of rows -------------------------------------------------------------------------------------------------
+
+// Division by a number that is known at launch.
+struct Quotient {
+  Divisor divisor;
+  __device__ int of(int n) const { return divisor.by == 1 ? n : divisor.quotient(n); }
+  __host__ __device__ int by() const { return static_cast<int>(divisor.by); }
+};
+
+struct Tiles {
+  int begin, end;
+};
+
+// How rows are cut into parts, a block each.
+struct Parts {
+  Quotient count;  // of a row
+  int tiles;       // of a row
+  int tiles_a_part;
+  __device__ __forceinline__ Tiles tiles_of(int part) const {
+    const int begin = part * tiles_a_part, end = begin + tiles_a_part;
+    return {begin, end < tiles ? end : tiles};
+  }
+};
+
+// Up to `share` parts of a row.
+inline Parts parts_of_rows(int32_t vocab, int64_t share) {
+  const int tiles = (vocab + kMassTile - 1) / kMassTile;
+  const int wanted = static_cast<int>(share < 1 ? 1 : share < tiles ? share : tiles);
+  const int tiles_a_part = (tiles + wanted - 1) / wanted;
+  return {{divisor((tiles + tiles_a_part - 1) / tiles_a_part)}, tiles, tiles_a_part};
+}
+
+constexpr int64_t kStraightRows = 16;
+constexpr int64_t kTicketsAMeeting = sizeof(Meeting) / sizeof(unsigned);
+
+// Whether a call that can goes straight. SPECDEC_CUDA_STRAIGHT=0 sends none, 1 all that can. It is looked at in each
+// call, so that both ways can be measured in turns.
+inline bool straight_if(bool few) {
+  const char* const asked = std::getenv("SPECDEC_CUDA_STRAIGHT");
+  return asked && !std::strcmp(asked, "0") ? false : asked && !std::strcmp(asked, "1") ? true : few;
 }
 
 }  // namespace cuda

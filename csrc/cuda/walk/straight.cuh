@@ -9,14 +9,10 @@
 // A block has eight warps, and a part of a request is some tiles of 1,024 columns of all of its rows.
 #pragma once
 
-#include <cstdlib>
-#include <cstring>
-
 #include "../rows/cut_plan.cuh"  // is_shaped
 #include "../rows/draw.cuh"
 #include "../rows/mass_row.cuh"
 #include "../rows/pair_sums.cuh"
-#include "../team/team.cuh"  // Divisor
 #include "deferred_ops.cuh"  // finish
 #include "specdec/chain.h"
 
@@ -24,25 +20,17 @@ namespace specdec {
 namespace cuda {
 
 constexpr int32_t kStraightSlots = 31;  // a lane judges a slot, and one is left for the last token
-constexpr int64_t kStraightRequests = 16, kStraightNodes = 80;
-constexpr int64_t kTicketsAMeeting = sizeof(Meeting) / sizeof(unsigned);
-
-// Division by a number that is known at launch.
-struct Quotient {
-  Divisor divisor;
-  __device__ int of(int n) const { return divisor.by == 1 ? n : divisor.quotient(n); }
-  __device__ int by() const { return static_cast<int>(divisor.by); }
-};
+constexpr int64_t kStraightNodes = 80;
+constexpr size_t kStagedBytes = kVectors * kThreads * sizeof(uint4);
 
 struct StraightArguments {
   ChainParams p;
   Meeting* meetings;  // race: one a row; else one a request
   WideKey* words;     // of tiles: [request][row][kWordsATile][tile]
   WideKey* sums;      // block, of parts of a pair: [request][node][part]
-  Quotient parts, nodes;  // of a row; of a request, that have blocks of their own
-  int rows;               // of a request that may be weighed
-  int tiles;              // of a row
-  int tiles_a_part;
+  Parts parts;     // of a row
+  Quotient nodes;  // of a request, that have blocks of their own
+  int rows;        // of a request that may be weighed
 };
 
 // ---- what all of them do --------------------------------------------------------------------------------------------
@@ -52,20 +40,12 @@ struct Place {
   int part, node;
   int64_t request;
   __device__ explicit Place(const StraightArguments& a) {
-    const int block = static_cast<int>(blockIdx.x), row = a.parts.of(block);
-    part = block - row * a.parts.by();
+    const int block = static_cast<int>(blockIdx.x), row = a.parts.count.of(block);
+    part = block - row * a.parts.count.by();
     request = a.nodes.of(row);
     node = row - static_cast<int>(request) * a.nodes.by();
   }
 };
-
-struct Tiles {
-  int begin, end;
-};
-__device__ __forceinline__ Tiles own_tiles(const StraightArguments& a) {
-  const int begin = Place(a).part * a.tiles_a_part, end = begin + a.tiles_a_part;
-  return {begin, end < a.tiles ? end : a.tiles};
-}
 
 // The block has come to a meeting, and what it did before is there for whom it meets.
 __device__ __forceinline__ void arrive(Meeting* meeting) {
@@ -78,24 +58,6 @@ __device__ __forceinline__ void wait_for(const Meeting* meeting, unsigned blocks
     }
   __syncthreads();
 }
-// Whether this block is the last to come, of so many. It sees what the others did before. All threads call.
-__device__ __forceinline__ bool comes_last(Meeting* meeting, unsigned blocks) {
-  SPECDEC_SHARED(unsigned, before, 1);
-  __syncthreads();
-  if (threadIdx.x == 0) before[0] = add_acquire_release(&meeting->came, 1u);
-  __syncthreads();
-  return before[0] == blocks - 1;
-}
-
-// By one thread of the last block: what was found, and what blocks met in the rows. Nothing is left of it.
-struct Found {
-  Candidate best;
-  unsigned met;
-};
-__device__ __forceinline__ Found taken_from(Meeting* meeting) {
-  return {candidate_of_key(atomicExch(&meeting->best, WideKey{0})), atomicExch(&meeting->met, 0u)};
-}
-
 // `of_probs`: the draft's row was looked through with the draw, and some of it should have weight.
 __device__ __forceinline__ int32_t status_of_met(const Found& found, bool of_probs) {
   const bool odd = found.met & kBadValue || (of_probs && !(found.met & kDraftHasWeight));
@@ -149,11 +111,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) straight_rac
   Meeting* const meetings = a.meetings + place.request * a.nodes.by();
   __syncthreads();
   if (r.readable && node <= r.slots && !r.is_given(node)) {
-    const Tiles tiles = own_tiles(a);
+    const Tiles tiles = a.parts.tiles_of(place.part);
     draw_tiles<3>(weights_of_row(row_at(a.p.target, r.target_row(node)), r.target_law),
                r.race_noise(node, node), tiles.begin, tiles.end, sure, meetings + node);
   }
-  if (!comes_last(meetings, a.parts.divisor.by * a.nodes.divisor.by)) return;
+  if (!comes_last(meetings, a.parts.count.divisor.by * a.nodes.divisor.by)) return;
   if (warp_id() == 0) {
     Draw draw = {0, SPECDEC_STATUS_OK};
     if (r.readable && own <= r.slots)
@@ -189,20 +151,69 @@ __device__ __forceinline__ LawRow side_of(const ChainRequest& r, int32_t node, b
   return {row_at(r.p.target, r.target_row(node)), without_stats(r.target_law), nullptr};
 }
 __device__ __forceinline__ WideKey* words_of_row(const StraightArguments& a, const ChainRequest& r, int32_t row) {
-  return a.words + (r.request * a.rows + row) * kWordsATile * a.tiles;
+  return a.words + (r.request * a.rows + row) * kWordsATile * a.parts.tiles;
 }
 
 __device__ __forceinline__ WideKey* sums_of_node(const StraightArguments& a, const ChainRequest& r, int32_t node) {
-  return a.sums + (r.request * kStraightSlots + node) * a.parts.by();
+  return a.sums + (r.request * kStraightSlots + node) * a.parts.count.by();
 }
 
+// A lane's fours of a tile, as float32 in shared memory, so that loops over them are short.
+struct StagedTile {
+  Shared<uint4> fours;  // by step and thread
+  int count = 0;        // of the lane that begin in the row
+  float largest = -kInfinity;  // NaN if an element is
+
+  __device__ __forceinline__ uint4 of(int step) const { return fours[step * kThreads + threadIdx.x]; }
+  __device__ __forceinline__ void put(int step, const uint4& four) {
+    largest = max_nan(largest, Float32::largest(four));
+    fours[step * kThreads + threadIdx.x] = four;
+  }
+
+  // All loads are on their way together.
+  __device__ __forceinline__ void load(const Row& row, int32_t first) {
+    const int32_t column = Batch<Float32>::token(first, 0), left = row.vocab - column;
+    const bool wide = row.dtype == SPECDEC_FLOAT32;
+    const char* const at = address_of(row, column);
+    count = left <= 0 ? 0 : left > (kVectors - 1) * 128 ? kVectors : (left + 127) / 128;
+    if (reinterpret_cast<uintptr_t>(row.data) % (wide ? 16 : 8) != 0 ||
+        (row.vocab - first < kMassTile && row.vocab % 4 != 0)) {
+#pragma unroll 1
+      for (int u = 0; u < count; ++u) put(u, raw_four(row, column + u * 128));
+    } else if (wide) {
+      uint4 four[kVectors];
+#pragma unroll
+      for (int u = 0; u < kVectors; ++u)
+        if (u < count) four[u] = load_stream(at + u * 128 * 4);
+#pragma unroll
+      for (int u = 0; u < kVectors; ++u)
+        if (u < count) put(u, four[u]);
+    } else {
+      uint2 half[kVectors];
+#pragma unroll
+      for (int u = 0; u < kVectors; ++u)
+        if (u < count) half[u] = load_stream_half(at + u * 128 * 2);
+      const bool brain = row.dtype == SPECDEC_BFLOAT16;
+      if (brain) {
+#pragma unroll
+        for (int u = 0; u < kVectors; ++u)
+          if (u < count) put(u, widened(true, half[u]));
+      } else {
+#pragma unroll
+        for (int u = 0; u < kVectors; ++u)
+          if (u < count) put(u, widened(false, half[u]));
+      }
+    }
+  }
+};
+
 // A tile's argmax: a candidate, and a status.
-__device__ __forceinline__ RowPartial argmax_of_tile(const LawRow& side, const Batch<Float32>& batch, int32_t first) {
+__device__ __forceinline__ RowPartial argmax_of_tile(const LawRow& side, const StagedTile& tile, int32_t first) {
   Candidate mine = kNobody;
   bool bad = false;
 #pragma unroll 1
-  for (int u = 0; u < kVectors; ++u) {
-    const uint4 values = batch.at(u);
+  for (int u = 0; u < tile.count; ++u) {
+    const uint4 values = tile.of(u);
     const int32_t column = Batch<Float32>::token(first, u);
 #pragma unroll 1
     for (int i = 0; i < 4 && column + i < side.row.vocab; ++i) {
@@ -215,26 +226,34 @@ __device__ __forceinline__ RowPartial argmax_of_tile(const LawRow& side, const B
           __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
 }
 
-// A tile's mass, as weigh_tile has it, of a batch that was loaded before.
-__device__ __forceinline__ TileMass mass_of_tile(const LawRow& side, const Batch<Float32>& batch, int32_t first) {
+// A tile's mass, as weigh_tile has it.
+__device__ __forceinline__ TileMass mass_of_tile(const LawRow& side, const StagedTile& tile, int32_t first) {
   const Logits space = side.stats.law.logits();
-  float top = -kInfinity;
+  const float top = space.key(tile.largest);
+  if (__all_sync(kWarp, top < kInfinity)) {
+    const float tile_top = warp_max(top);
+    uint64_t units = 0;
+#pragma unroll 1
+    for (int u = 0; u < tile.count; ++u) {
+      const uint4 four = tile.of(u);
 #pragma unroll
-  for (int u = 0; u < kVectors; ++u) top = max_nan(top, Float32::largest(batch.vector[u]));
-  top = space.key(top);
-  if (!__all_sync(kWarp, top < kInfinity)) {
-    bool bad = false;
-    const MassTile odd = weigh_odd_tile(side.row, space, first, &bad);
-    return {odd, __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
+      for (int i = 0; i < 4; i += 2) {
+        const TwoWords w = unit_weight(Floats(space.below(Float32::at(four, i), tile_top),
+                                              space.below(Float32::at(four, i + 1), tile_top)));
+        units += w.a + w.b;
+      }
+    }
+    return {{ExactMass::of_warp(units), tile_top}, SPECDEC_STATUS_OK};
   }
-  const float tile_top = warp_max(top);
-  return {{ExactMass::of_warp(ExactMass::of_lane(batch, space, tile_top)), tile_top}, SPECDEC_STATUS_OK};
+  bool bad = false;
+  const MassTile odd = weigh_odd_tile(side.row, space, first, &bad);
+  return {odd, __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
 }
 
 // The block's tiles of all rows: a warp takes one at a time. `kAll`: see Sides.
 template <bool kAll>
-__device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const ChainRequest& r, const Sides& sides) {
-  const Tiles tiles = own_tiles(a);
+__device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const ChainRequest& r, const Sides& sides,
+                                            const Tiles& tiles, const Shared<uint4>& fours) {
   int tile = tiles.begin;
 #pragma unroll 1
   for (int row = warp_id();; row += warps_in_block()) {
@@ -246,16 +265,15 @@ __device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const Ch
     TileMass mass = kNoTileMass;
     RowPartial most = kNoPart;
     if (there) {
-      Fetched<kVectors> fetched;
-      fetched.fetch(side.row, tile * kMassTile, kVectors);
-      const Batch<Float32> batch = fetched.floats(side.row, tile * kMassTile, kVectors);
-      if (side.stats.law.needs_sum()) mass = mass_of_tile(side, batch, tile * kMassTile);
-      else most = argmax_of_tile(side, batch, tile * kMassTile);
+      StagedTile staged = {fours};
+      staged.load(side.row, tile * kMassTile);
+      if (side.stats.law.needs_sum()) mass = mass_of_tile(side, staged, tile * kMassTile);
+      else most = argmax_of_tile(side, staged, tile * kMassTile);
     }
     WideKey first = key_of_candidate(most.best), second = static_cast<unsigned>(most.status);
     if (side.stats.law.needs_sum()) first = packed_max(mass), second = mass.tile.units;
     WideKey* const words = words_of_row(a, r, row) + tile;
-    if (lane_id() == 0) put_word(words, first), put_word(words + a.tiles, second);
+    if (lane_id() == 0) put_word(words, first), put_word(words + a.parts.tiles, second);
   }
 }
 
@@ -266,15 +284,15 @@ __device__ __forceinline__ void know_rows(const StraightArguments& a, const Chai
 #pragma unroll 1
   for (int row = warp_id(); row < sides.rows; row += warps_in_block()) {
     const WideKey* const words = words_of_row(a, r, row);
-    const auto word = [&](int tile, int which) { return load_fresh(words + which * a.tiles + tile); };
+    const auto word = [&](int tile, int which) { return load_fresh(words + which * a.parts.tiles + tile); };
     const Law law = sides.is_draft(row) ? Law(r.draft_law) : Law(r.target_law);
     RowStats whole = kNoStats;
     if (law.greedy || (kAll && !law.needs_sum())) {
-      whole = argmax_stats(best_of_parts(a.tiles, word));
+      whole = argmax_stats(best_of_parts(a.parts.tiles, word));
     } else if (law.needs_sum()) {
       TileWords held;
-      held.load(a.tiles, word);
-      whole = row_of_tiles<ExactMass>(a.tiles, held, word);
+      held.load(a.parts.tiles, word);
+      whole = row_of_tiles<ExactMass>(a.parts.tiles, held, word);
     }
     if (lane_id() == 0) known[row] = whole;
   }
@@ -384,7 +402,7 @@ __device__ __forceinline__ Ending judge_slots(const ChainRequest& r, const Slot&
 // The block's part of the draw. The last block to come, when `blocks` have, writes the verdict.
 __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const ChainRequest& r, const Shared<RowStats>& known,
                                                const Shared<unsigned>& sure,
-                                               const Slot& slot, Ending e, Meeting* meeting, unsigned blocks) {
+                                               const Slot& slot, Ending e, Tiles tiles, Meeting* meeting, unsigned blocks) {
   const bool residual = e.residual && r.has_draft();
   RowStats target_stats = kNoStats, draft_stats = kNoStats;
   if (residual) target_stats = known[2 * e.node], draft_stats = known[2 * e.node + 1];
@@ -394,11 +412,10 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
       e.subtracted);
   weights.residual = residual, weights.excluded = e.excluded;
   const Noise noise = r.noise_at_depth(e.node, kStreamResidual);
-  Tiles tiles = own_tiles(a);
   Draw last = {e.token, SPECDEC_STATUS_OK};
 #pragma unroll 1
   for (bool alone = false;; alone = true) {
-    if (!e.known) draw_tiles<2>(weights, noise, tiles.begin, tiles.end, sure, meeting);
+    if (!e.known) draw_tiles<1>(weights, noise, tiles.begin, tiles.end, sure, meeting);
     if (alone) __syncthreads();
     else if (!comes_last(meeting, blocks)) return;
     bool again = false;
@@ -411,7 +428,7 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
     }
     if (!__syncthreads_or(again)) break;
     weights.residual = false, weights.excluded = kNoToken;
-    tiles = {0, a.tiles};
+    tiles = {0, a.parts.tiles};
     begin_draw(sure);
     __syncthreads();
   }
@@ -459,7 +476,8 @@ __device__ __forceinline__ void sum_tiles(const StraightArguments& a, const Chai
   SPECDEC_SHARED(WideKey, of_warps, kMaxWarps);
   LawRow target = side_of(r, node, false), draft = side_of(r, node, true);
   target.stats = with_stats(r.target_law, known[2 * node]), draft.stats = with_stats(r.draft_law, known[2 * node + 1]);
-  const Tiles tiles = own_tiles(a);
+  const Place place(a);
+  const Tiles tiles = a.parts.tiles_of(place.part);
   uint64_t units = 0;
 #pragma unroll 1
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -477,7 +495,7 @@ __device__ __forceinline__ void sum_tiles(const StraightArguments& a, const Chai
   if (threadIdx.x == 0) {
     units = 0;
     for (int warp = 0; warp < warps_in_block(); ++warp) units += static_cast<WideKey>(of_warps[warp]);
-    put_word(sums_of_node(a, r, node) + Place(a).part, WideKey{units});
+    put_word(sums_of_node(a, r, node) + place.part, WideKey{units});
   }
   __syncthreads();
 }
@@ -499,13 +517,13 @@ __device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const
     }
     arrive(meeting);
     wait_for(meeting, *blocks);
-    *blocks += a.parts.divisor.by;
+    *blocks += a.parts.count.divisor.by;
     float sum = 0.0f;
 #pragma unroll 1
     for (unsigned left = asking; left; left &= left - 1) {
       const int32_t node = __ffs(static_cast<int>(left)) - 1;
       uint64_t units = 0;
-      for (int part = own; part < a.parts.by(); part += 32) units += load_fresh(sums_of_node(a, r, node) + part);
+      for (int part = own; part < a.parts.count.by(); part += 32) units += load_fresh(sums_of_node(a, r, node) + part);
       units = warp_sum(units);
       if (own == node) sum = sum_of_units(units);
     }
@@ -521,21 +539,23 @@ __device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const
 template <bool kBlock>
 __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
   SPECDEC_SHARED(unsigned, sure, 1);
-  const Shared<RowStats> known = dynamic_shared<RowStats>(0, a.rows);
+  const Shared<RowStats> known = dynamic_shared<RowStats>(kStagedBytes, a.rows);
   begin_draw(sure);
-  const ChainRequest r(a.p, Place(a).request);
+  const Place place(a);
+  const ChainRequest r(a.p, place.request);
+  const Tiles tiles = a.parts.tiles_of(place.part);
   const Sides sides(r);
   Meeting* const meeting = a.meetings + r.request;
-  unsigned blocks = a.parts.divisor.by;
+  unsigned blocks = a.parts.count.divisor.by;
   const bool looks = sides.looks(r, kBlock);
   if (looks) {
-    weigh_tiles<kBlock>(a, r, sides);
+    weigh_tiles<kBlock>(a, r, sides, tiles, dynamic_shared<uint4>(0, kVectors * kThreads));
     arrive(meeting);
   }
   Slot slot(r, draft_of_lane(r));
   if (looks) {
     wait_for(meeting, blocks);
-    blocks += a.parts.divisor.by;
+    blocks += a.parts.count.divisor.by;
   }
   know_rows<kBlock>(a, r, sides, known);
   __syncthreads();
@@ -544,7 +564,7 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
   if (r.target_law.greedy || !r.readable) e = end_of_greedy(r, slot);
   else if constexpr (kBlock) e = judge_blocks(a, r, slot, known, meeting, &blocks);
   else e = judge_slots(r, slot);
-  draw_and_write(a, r, known, sure, slot, e, meeting, blocks);
+  draw_and_write(a, r, known, sure, slot, e, tiles, meeting, blocks);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
@@ -560,40 +580,34 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) straight_blo
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-// Few requests go straight, as long as reading all of their rows costs less than asking for some. SPECDEC_CUDA_STRAIGHT=0
-// sends none, 1 all that can. It is looked at in each call, so that both ways can be measured in turns.
+// Few requests go straight, as long as reading all of their rows costs less than asking for some.
 inline bool goes_straight(const ChainParams& p) {
-  const char* const asked = std::getenv("SPECDEC_CUDA_STRAIGHT");
-  const auto asks = [asked](const char* value) { return asked && !std::strcmp(asked, value); };
   const int64_t requests = p.batch(), nodes = p.max_drafts() + 1;
-  if (is_shaped(p) || asks("0") || nodes > kStraightSlots + 1 || requests > 65535) return false;
-  return asks("1") || (requests <= kStraightRequests && requests * nodes <= kStraightNodes);
+  if (is_shaped(p) || nodes > kStraightSlots + 1 || requests > 65535) return false;
+  return straight_if(requests <= kStraightRows && requests * nodes <= kStraightNodes);
 }
 
 inline cudaError_t launch_straight(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                                    int64_t* needed) {
   const bool race = p.method == SPECDEC_RACE, block = p.method == SPECDEC_BLOCK;
-  const int nodes = p.max_drafts() + 1, tiles = (p.target.vocab + kMassTile - 1) / kMassTile;
+  const int nodes = p.max_drafts() + 1;
   const int64_t meetings = p.batch() * (race ? nodes : 1);
-  const int64_t share = race || device.teams ? blocks_at_once(device) / meetings : 1;
-  const int wanted = static_cast<int>(share < 1 ? 1 : share < tiles ? share : tiles);
   StraightArguments a = {};
   a.p = p;
   a.rows = race ? 0 : p.draft.data ? 2 * nodes : nodes;
-  a.tiles = tiles;
-  a.tiles_a_part = (tiles + wanted - 1) / wanted;
-  const int parts = (tiles + a.tiles_a_part - 1) / a.tiles_a_part;
+  a.parts = parts_of_rows(p.target.vocab, race || device.teams ? blocks_at_once(device) / meetings : 1);
+  const int parts = a.parts.count.by(), tiles = a.parts.tiles;
   const int64_t words = p.batch() * a.rows * kWordsATile * tiles, sums = block ? p.batch() * kStraightSlots * parts : 0;
   if (kTicketsAMeeting * meetings > room.ticket_count || words + sums > room.word_count)
     return *needed = room_needed(kTicketsAMeeting * meetings, words + sums), cudaSuccess;
   a.meetings = reinterpret_cast<Meeting*>(room.tickets);
   a.words = room.words, a.sums = room.words + words;
-  a.parts = {divisor(parts)}, a.nodes = {divisor(race ? nodes : 1)};
+  a.nodes = {divisor(race ? nodes : 1)};
   Shape shape = {meetings * parts, kThreads};
   shape.overlaps = true;
   if (race) return launch(straight_race_kernel, shape, a, stream);
   shape.cooperative = parts > 1, shape.multiprocessors = device.multiprocessors;
-  shape.dynamic_shared = a.rows * sizeof(RowStats);
+  shape.dynamic_shared = kStagedBytes + a.rows * sizeof(RowStats);
   return launch(block ? straight_block_kernel : straight_rejection_kernel, shape, a, stream);
 }
 
