@@ -120,8 +120,8 @@ def context_seeds_kernel(
     end = tl.where(marked, tl.minimum(length, text.columns), 0)
     while place < end:
         places = place + tl.arange(0, BLOCK)
-        tokens = text_at(context, places[:, None] - 1 - each[None, :], (places < end)[:, None])
-        seen |= tl.max(is_same(tokens, window, size, ORDERED) * (places < end), axis=0)
+        before = text_at(context, places[:, None] - 1 - each[None, :], (places < end)[:, None])
+        seen |= tl.max(is_same(before, window, size, ORDERED) * (places < end), axis=0)
         place += BLOCK
     depth, above = 0, tl.where(live, node, 0)
     while above > 0:
