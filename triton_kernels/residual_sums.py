@@ -56,7 +56,7 @@ def residual_sums_kernel(
 
 
 def residual_sums(call):
-    """The units of (p - taken q)^+ and of q of each pair; ``sums`` int64 [P, 2]."""
+    """The units of (p - subtracted q)^+ and of q of each pair; ``sums`` int64 [P, 2]."""
     target, draft, pairs = call.target, call.draft, len(call.row)
     if pairs == 0:
         return

@@ -13,7 +13,6 @@ from specdec_kernels.calls.values import (
     Noise,
     filters_of,
 )  # fmt: skip
-from specdec_kernels.ops import _edits as edit
 from specdec_kernels.sampling import Draft, Sampling
 
 NUMBERS = kinds.law().kinds
@@ -217,12 +216,3 @@ def number_shapes(target, rows, request_index, draft, *numbers):
     check_index(request_index, lead[0], target.device)
     requests = entries(draft, len(lead), *numbers)
     return (requests, *lead[1:]), (requests, rows.shape[1])
-
-
-def of_rows(name, target, temperature, sampling, edits, request_index, space="logits", counters=()):
-    """Rows as backends see them, [A, R, V], with their Law and their Edit; and the shape of numbers, given and seen."""
-    rows = inputs.rows3(name, target)
-    numbers = (*numbers_in(temperature, sampling), *edit.lists(edits), *counters)
-    shape, seen = number_shapes(target, rows, request_index, None, *numbers)
-    law = target_law(space, temperature, sampling, shape, target.device, seen)
-    return rows, law, edit.of_rows(edits, law, target, rows, shape, seen), (shape, seen)

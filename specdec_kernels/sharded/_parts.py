@@ -219,7 +219,8 @@ def token_logits(rows, tokens, *, places=None, vocab_start=0, edits=None):
     if (logits := TOKEN_LOGITS.direct(False, rows, vocab_start, places, tokens, edits, None)) is not None:
         return logits
     inputs.check_rows("rows", rows)
-    folded, _, changes, _ = laws.of_rows("rows", rows, None, None, edits, None)
+    folded = inputs.rows3("rows", rows)
+    changes = edit.of_rows(edits, Law("logits", 1.0), rows, folded, rows.shape[:-1], folded.shape[:2])
     of_rows = rows.shape[:-1] if places is None else places.shape
     logits = TOKEN_LOGITS.output("logits", None, tokens.shape, rows.device)
     shape = of_rows.numel(), tokens.shape[-1] if tokens.ndim > len(of_rows) else 1
