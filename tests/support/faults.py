@@ -588,7 +588,7 @@ FAULTS = {
     ),
     "CUDA: a filtered race reads before the kernel before has ended": Fault(
         "csrc/cuda/ops/race_sample.cu",
-        "  «wait_for_kernel_before();»\n  SPECDEC_SHARED(",
+        "  «wait_for_kernel_before();»\n  SPECDEC_SHARED(DecodedEdits",
         "",
         "tests/backends/test_cuda_edges.py -k filtered",
     ),
