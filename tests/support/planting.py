@@ -265,7 +265,7 @@ class Plants:
         self.tell = None  # in a child
 
     def run(self, items, number):
-        """What fails first, how many passed, and the seconds."""
+        """What fails first, the seconds, and what else is to be said."""
 
         def work(say):
             turn_on(number, self.tree)
@@ -277,9 +277,13 @@ class Plants:
 
         said, code, seconds = in_child(work)
         failed = [words[1] for words in said if words[0] == "failed"]
+        running = next((words[1] for words in reversed(said) if words[0] == "runs"), "?")
+        if not failed and seconds > LONGEST:
+            return None, seconds, f"not decided: {running} was stopped"
         if not failed and (code or said[-1:] != [["end"]]):  # it died, or ended
-            failed = [next((words[1] for words in reversed(said) if words[0] == "runs"), "?")]
-        return failed[0] if failed else None, sum(words[0] == "passed" for words in said), seconds
+            failed = [running]
+        passed = any(words[0] == "passed" for words in said)
+        return failed[0] if failed else None, seconds, "" if failed or passed else "no test ran"
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
@@ -295,8 +299,7 @@ class Plants:
             ours = re.match(r"(specdec_kernels|tests)(\.|$)", name) and getattr(module, "__file__", None)
             assert not ours or Path(module.__file__).is_relative_to(self.tree), module
         for name in self.names:
-            test, passed, seconds = self.run(session.items, number_of(name))
-            self.say(name, test, seconds, "" if test or passed else "no test ran")
+            self.say(name, *self.run(session.items, number_of(name)))
         for item in () if self.names else session.items:
             self.say(item.nodeid, *self.run([item], 0))
         return True
