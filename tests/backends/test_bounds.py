@@ -108,11 +108,12 @@ def test_a_probability_has_the_key_and_the_bound_of_its_weight(library):
 
 
 def some_ranges(random, width):
-    """Five ranges [n, 5] of numbers from 0 on, as wide as `width` says, and a number in each: often an end."""
+    """Ranges [n, 5] of numbers from 0 on, as wide as `width` says or from 0, and a number in each, often an end."""
     size = (COUNT, 5)
     middle = np.where(random.random(size) < 0.1, 0.0, random.random(size) * 10.0 ** random.integers(-6, 1, size))
     low = (middle * (1 - width * random.random(size))).astype(np.float32)
     high = np.maximum((middle * (1 + width * random.random(size))).astype(np.float32), low)
+    low = np.where(random.random(size) < 0.03, np.float32(0.0), low)
     low[:, 0], high[:, 0] = low[:, 0].clip(0, 1), high[:, 0].clip(0, 1)  # a weight of a node
     inside = (low + random.random(size) * (high - low)).astype(np.float32).clip(low, high)
     for end in (low, high):

@@ -749,7 +749,7 @@ FAULTS = {
     ),
     "traversal: a share is known where nothing may be untried": Fault(
         "csrc/include/specdec/traversal.h",
-        "return {share_of(residual_mass.low, untried_mass.high),\n          «sure» ?",
+        "untried_mass.low >= kSmallest || !(untried_mass.high >= kSmallest)",
         "true",
         BOUNDS,
     ),

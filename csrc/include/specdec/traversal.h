@@ -49,14 +49,15 @@ SPECDEC_HD float untried_after(float untried_mass, float p) { return max(sub(unt
 
 SPECDEC_HD Range share_of(Range residual_mass, Range untried_mass) {
   const bool sure = untried_mass.low >= kSmallest || !(untried_mass.high >= kSmallest);
-  return {share_of(residual_mass.low, untried_mass.high),
-          sure ? share_of(residual_mass.high, untried_mass.low) : kLargest};
+  if (!sure) return {0.0f, kLargest};
+  return {share_of(residual_mass.low, untried_mass.high), share_of(residual_mass.high, untried_mass.low)};
 }
 // No draft of probability 0 weighs anything: where q may be 0, or may not, all is possible.
 SPECDEC_HD Range child_weight(Range a, Range p, Range q, Range subtracted, Range share) {
-  const float most = child_weight(a.high, p.high, q.low, subtracted.low, share.low);
+  const bool sure = mul(share.low, q.low) > 0.0f || !(mul(share.high, q.high) > 0.0f);
+  if (!sure) return {0.0f, 1.0f};
   return {child_weight(a.low, p.low, q.high, subtracted.high, share.high),
-          mul(share.low, q.low) > 0.0f || !(mul(share.high, q.high) > 0.0f) ? most : 1.0f};
+          child_weight(a.high, p.high, q.low, subtracted.low, share.low)};
 }
 SPECDEC_HD Range subtracted_after(Range subtracted, Range share) {
   return {subtracted_after(subtracted.low, share.low), subtracted_after(subtracted.high, share.high)};
