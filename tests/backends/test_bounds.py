@@ -18,6 +18,8 @@ HERE, COMPILER = Path(__file__).parent, os.environ.get("CXX", "g++")
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler")
 COUNT = 200_000
 SMALLEST = 2.0**-126
+# Where the cheap exponential 2^f is off the most, f in [0, 1): too large and too small by 0.00057.
+TOO_LARGE, TOO_SMALL = 0.4773 * np.log(2), 0.8047 * np.log(2)
 CPU = ROOT / "csrc" / "cpu"
 SOURCES = {
     "bounds": [HERE / "bounds.cpp"],
@@ -180,6 +182,21 @@ def test_sums_of_a_pair_lie_in_their_bounds(sums, top_p):
         assert least <= at_high <= at_low <= most
         assert untried_least <= untried <= untried_most
     assert rough > (300 if top_p == 1.0 else 10)
+
+
+@pytest.mark.parametrize(("of_target", "of_draft"), [(TOO_LARGE, TOO_SMALL), (TOO_SMALL, TOO_LARGE)])
+def test_sums_of_laws_that_nearly_cancel(sums, of_target, of_draft):
+    """Of half of the tokens T q is 0.9 p, so what both are off by is a large part of what is left. The exponentials of
+    q are off as those of p are there, and as far the other way where most of q is."""
+    target = np.full(128, of_target, np.float32)
+    draft = np.where(np.arange(128) < 64, of_target, of_draft + np.log(2)).astype(np.float32)
+    subtracted = 0.9 / 128 * (np.exp(draft, dtype=np.float64).sum() / np.exp(of_target))
+    fields = {"target": target, "draft": draft, "tried": np.array([1, 100], np.int32), "top_p": 1.0}
+    fields |= {"low": subtracted, "high": subtracted}
+    found = called(sums.pair_bounds, 128, fields, {"Sums": (np.float32, 7), "Probs": (np.float32, 128, 3)})
+    least, most, _, _, at_low, at_high, _ = found["Sums"]
+    assert found["returned"]
+    assert least <= at_high <= at_low <= most < 1.1 * least
 
 
 if __name__ == "__main__":

@@ -102,16 +102,33 @@ def test_coins_of_siblings_at_the_edge(of_target, of_draft):
     assert 10 < few < 0.06 * REQUESTS < REQUESTS < all_rows
 
 
+def test_coins_at_the_edge_of_large_logits():
+    """As above, of logits whose roundings, divided by T, are wider than what is known of exponentials: the two whose
+    quotients are rounded up and down the most."""
+    some = 3e5 + torch.arange(64) / 32
+    inverse = 1 / torch.tensor(0.7)
+    off = (some * inverse).double() - some.double() * inverse.double()
+    for of_target, of_draft in [(off.argmin(), off.argmax()), (off.argmax(), off.argmin())]:
+        target = torch.full((2048, 2, 128), some[of_target].item())
+        draft = torch.full((2048, 1, 128), some[of_draft].item())
+        draft[..., 1::2] = -torch.inf
+        tokens = torch.zeros(2048, 1, dtype=torch.long)
+        (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens, temperature=0.7)
+        assert_same_decisions(by_bounds, by_masses)
+        assert few < 0.6 * all_rows
+
+
 @EDGES
-def test_coins_at_the_edge_of_large_logits(of_target, of_draft):
-    """As above, of logits whose roundings, divided by T, are wider than what is known of exponentials."""
-    target = torch.full((2048, 2, 128), 3e5 + of_target)
-    draft = torch.full((2048, 1, 128), 3e5 + of_draft)
-    draft[..., 1::2] = -torch.inf
-    tokens = torch.zeros(2048, 1, dtype=torch.long)
-    (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens, temperature=0.7)
+def test_winners_of_residuals_at_the_edge(of_target, of_draft):
+    """Half of the tokens have one error of the exponential, half the other: so near scores may change places. The draft
+    is all on a token that the target does not have."""
+    requests = 4 * REQUESTS
+    target = torch.where(torch.arange(128) % 2 == 0, of_target, of_draft).expand(requests, 2, -1).clone()
+    draft = torch.full((requests, 1, 128), -20.0)
+    target[..., 0], draft[..., 0] = -torch.inf, 0.0
+    (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, torch.zeros(requests, 1, dtype=torch.long))
     assert_same_decisions(by_bounds, by_masses)
-    assert few < 0.6 * all_rows
+    assert 10 < few < 0.06 * requests < requests < all_rows
 
 
 def test_weights_below_half_of_a_unit():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import _C
+from specdec_kernels import _C, Sampling
 from tests.backends import test_cuda_ops
 from tests.conftest import INTERPRETED, NATIVE, ON_GPU, ORACLE
 from tests.support import ops
@@ -72,17 +72,31 @@ def by_oracle(number, *sizes):
         return result(*far_call(number, *sizes))
 
 
+def assert_near(found, expected, call):
+    """Figures of the oracle are float64."""
+    assert isinstance(found, str) == isinstance(expected, str), call
+    for one, other in () if isinstance(found, str) else zip(found, expected, strict=True):
+        off = NEAR if one.is_floating_point() else EXACT
+        torch.testing.assert_close(one, other, **off, equal_nan=True, msg=lambda text: f"{call}: {text}")
+
+
 def assert_as_by_oracle(numbers, *sizes):
-    """Figures of the oracle are float64. Of these numbers no call has a coin that tells the difference."""
+    """Of these numbers no call has a coin that tells the difference."""
     for number in numbers:
         op, call = far_call(number, *sizes)
-        found, expected = result(op, call), by_oracle(number, *sizes)
-        assert isinstance(found, str) == isinstance(expected, str), number
-        for one, other in () if isinstance(found, str) else zip(found, expected, strict=True):
-            off = NEAR if one.is_floating_point() else EXACT
-            torch.testing.assert_close(
-                one, other, **off, equal_nan=True, msg=lambda text, number=number, op=op: f"{number}, {op}: {text}"
-            )
+        assert_near(result(op, call), by_oracle(number, *sizes), (number, op))
+
+
+def far_tails():
+    """Calls on rows most of whose tokens have no weight, or next to none: masses of more tokens than are listed, by
+    bins and as they come; and pairs of plain rows, of which one alone is so."""
+    generator = torch.Generator().manual_seed(0)
+    near = torch.randn(2, 9000, generator=generator)
+    far = near.where(torch.arange(9000) % 40 == 0, near - 50 - 60 * torch.rand(2, 9000, generator=generator))
+    for sampling in (Sampling(top_k=5000), Sampling(min_p=1e-37)):
+        yield "cutoff", {"rows": far, "sampling": sampling}
+    for target, draft in ((near, far), (far, near)):
+        yield "overlap", {"target": target, "draft": draft}
 
 
 @pytest.mark.parametrize("isa", _C.isas())
@@ -90,6 +104,13 @@ class TestOracleCpu:
     def test_few(self, isa):
         with cpu(isa):
             assert_as_by_oracle(FEW)
+
+    def test_far_tails(self, isa):
+        for op, call in far_tails():
+            with cpu(isa):
+                found = result(op, call)
+            with specdec_kernels.backend(ORACLE):
+                assert_near(found, result(op, call), op)
 
     @pytest.mark.slow
     def test_many(self, isa):

@@ -9,10 +9,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import specdec_kernels
 from tests.conftest import NATIVE
-from tests.support.calls import every_call
+from tests.support.calls import cache, every_call
 
 pytestmark = pytest.mark.one_backend
-CALLS = every_call()
+PAGES = {"cache": [x.unflatten(2, (3, 3)).transpose(1, 2).flatten(0, 1) for x in cache()["cache"]]}
+PAGES |= {"block_table": torch.arange(8, -1, -1, dtype=torch.int32).view(3, 3)}
+CALLS = every_call() | {"compact_kv of pages": (specdec_kernels.compact_kv, cache() | PAGES)}
 FAR = 2**31 + 4096  # elements; a multiple of 2^32 bytes would look like none
 UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 and newer name it
 
@@ -40,13 +42,13 @@ def fresh(arguments):
 
 
 def axes_of(arguments):
-    """(which leaf, axis) of every tensor that can be taken apart, but for the axis whose elements follow each other."""
+    """(which leaf, axis) of every tensor that can be taken apart. Elements of rows follow each other."""
     leaves, _ = tree_flatten(arguments)
     return [
         (i, axis)
         for i, x in enumerate(leaves)
         if isinstance(x, torch.Tensor) and x.device.type == "cpu"
-        for axis in range(max(1, x.ndim - 1) if x.ndim else 0)
+        for axis in range(x.ndim if x.ndim == 1 or not x.is_floating_point() else x.ndim - 1)
         if x.shape[axis] > 1 and x.numel() < 10**5
     ]
 

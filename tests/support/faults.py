@@ -26,6 +26,7 @@ def lacking(file, function, statement, tests):
 
 
 FAR = "tests/backends/test_random_calls.py -k OracleCpu"
+TAILS = "tests/backends/test_random_calls.py -k far_tails"
 BOUNDS = "tests/backends/test_bounds.py"
 OFFSETS = "tests/ops/test_offsets.py"
 SHARED = "tests/ops/test_shared_rows.py"
@@ -624,7 +625,7 @@ FAULTS = {
         "csrc/include/specdec/mass.h",
         "e.n < 64 ? (static_cast<uint64_t>(e.q) << 11) >> e.n : 0",
         "(static_cast<uint64_t>(e.q) << 11) >> (e.n & 63)",
-        FAR,
+        TAILS,
     ),
     "masses: a tile is shifted by 64 and more": Fault(
         "csrc/include/specdec/mass.h",
@@ -642,7 +643,7 @@ FAULTS = {
         "csrc/cpu/simd.h", "n < 32 ? x >> (n & 31) : Uints{}", "x >> (n & 31)", FAR
     ),
     "masses, the CPU's baseline: a weight is shifted by 64 and more": Fault(
-        "csrc/cpu/simd.h", "if («by[i] < 64») sum[0]", "(by[i] &= 63, true)", FAR
+        "csrc/cpu/simd.h", "if («by[i] < 64») sum[0]", "(by[i] &= 63, true)", TAILS
     ),
     "exp: what is below the smallest is not 0": Fault(
         "csrc/include/specdec/exponential.h",
@@ -660,7 +661,7 @@ FAULTS = {
         "csrc/cpu/rows/pair_tile.h", "at_least(least, F32x16(kExpUnderflow)) == first_lanes(kLanes)", "true", FAR
     ),
     "pairs, CPU: only the target's tokens are asked whether they are far down": Fault(
-        "csrc/cpu/rows/pair_tile.h", "min(min(log.a.a, log.a.b), min(log.b.a, log.b.b))", "min(log.a.a, log.a.b)", FAR
+        "csrc/cpu/rows/pair_tile.h", "min(min(log.a.a, log.a.b), min(log.b.a, log.b.b))", "min(log.a.a, log.a.b)", TAILS
     ),
     "bounds, CPU: an exponent has no lowest value": Fault(
         "csrc/cpu/simd.h", "max(F32x16(0x1p24f), fma(x, scale_, down_))", "fma(x, scale_, down_)", FAR
@@ -672,10 +673,7 @@ FAULTS = {
         "csrc/cpu/rows/cut_bins.h",
         "min(mul(sub(F32x16(high), v), F32x16(scale)), F32x16(kBins - 1.0f))",
         "mul(sub(F32x16(high), v), F32x16(scale))",
-        FAR,
-    ),
-    "masses, CPU: a tile without weight has the weight of its largest": Fault(
-        "csrc/cpu/rows/law_row.cpp", "«top == -kInfinity» ? kNoTile", "top == kInfinity", FAR
+        TAILS,
     ),
     "cells, CPU: a NaN hides those before it": Fault(
         "csrc/cpu/rows/law_row.cpp",
@@ -709,7 +707,7 @@ FAULTS = {
         "csrc/include/specdec/bounds.h",
         "constexpr double kUnitError = 0x1.001p-43;",
         "constexpr double kUnitError = 0.0;",
-        "tests/backends/test_cpu_bounds.py -k units",
+        "tests/backends/test_cpu_bounds.py -k half_of_a_unit",
     ),
     "sums by bounds: large logits are as exact as small ones": Fault(
         "csrc/include/specdec/bounds.h",
@@ -771,12 +769,10 @@ FAULTS = {
         "true",
         BOUNDS,
     ),
-    "race: a group's word has no slack": Fault(
-        "csrc/include/specdec/race.h", "log_bound - best_score + «slack(log_bound, best_score)»", "0.0f", BOUNDS
-    ),
-    "race: what is noted has no slack": Fault(
-        "csrc/include/specdec/race.h", "best_score - «slack(best_score, best_score)»", "0.0f", BOUNDS
-    ),
+    # Two slacks of race.h are not here: nothing was found that changes without them. largest_winning_word: a group's
+    # first arrival is later than its word a says, by a share of a 2^-33, and the limit is rounded up. lowest_noted:
+    # log_below of a word is not above the logarithm of the group's arrival (looked at: all words near powers of two).
+    # Nor is row_masses without kNoTile for a tile of -inf: x - max is NaN there, whose weight is 0.
     "race: what a token needs has no slack": Fault(
         "csrc/include/specdec/race.h", "sub(needed, «slack(best, needed)»)", "Float(0.0f)", BOUNDS
     ),
@@ -1188,8 +1184,8 @@ FAULTS = {
     ),
     "verify_chain, straight: half of a score's slack": Fault(
         "csrc/cuda/rows/draw.cuh",
-        "return 6e-5f + 4e-7f * min(",
-        "return 3e-5f + 2e-7f * min(",
+        "return «6e-5f + 4e-7f * min(kLargest, magnitude(log2_weight))»;",
+        "3e-5f + 2e-7f * min(kLargest, magnitude(log2_weight))",
         "tests/backends/test_cuda_straight.py -k test_scores",
     ),
     "verify_chain, straight: half of a law's slack": Fault(
@@ -1206,8 +1202,8 @@ FAULTS = {
     ),
     "verify_chain, straight: a slot is judged with the next slot's words": Fault(
         "csrc/cuda/walk/straight.cuh",
-        "const WideKey* const words = words_of_row(a, r, row);",
-        "const WideKey* const words = words_of_row(a, r, (row + sides.count) % sides.rows);",
+        "const WideKey* const words = «words_of_row(a, r, row)»;",
+        "words_of_row(a, r, (row + sides.count) % sides.rows)",
         "tests/backends/test_cuda_straight.py -k 'odd_calls and not Ptx'",
     ),
 }
