@@ -111,6 +111,18 @@ def test_refused_by_name(name, given):
         state.custom_sampler(stand_in.Sampler(SLOTS, VOCABULARY))
 
 
+@pytest.mark.parametrize("words, method, error, says", [
+    ("7", "rejection", NotImplementedError, "SPECDEC_WATERMARK: expected the method race; got rejection, whose accept"),
+    ("7,9", "race", ValueError, "SPECDEC_WATERMARK: expected KEY or KEY,WINDOW, .* a window of 1 to 8; got '7,9'"),
+    ("key", "race", ValueError, "SPECDEC_WATERMARK: expected KEY or KEY,WINDOW"),
+    (str(2**64), "race", ValueError, "watermark_key: expected a whole number of 64 bits"),
+])  # fmt: skip
+def test_watermarks_that_are_refused(monkeypatch, words, method, error, says):
+    monkeypatch.setenv("SPECDEC_WATERMARK", words)
+    with pytest.raises(error, match=says):
+        samplers(method)
+
+
 def drafts_of(draft_logits, count, temperature, seed):
     """Rows [count * (K + 1)] whose drafts were drawn from draft logits [K, V]."""
     laws = (draft_logits / temperature).softmax(-1)
