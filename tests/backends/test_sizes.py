@@ -137,6 +137,20 @@ def test_chains_of_as_many_drafts(slots):
         assert_as_by_oracle(verify_chain, **call | options)
 
 
+@pytest.mark.parametrize("slots", [33, 65])
+def test_the_last_of_as_many_drafts_is_refused(slots):
+    """All before it are accepted: their laws are the target's."""
+    generator = torch.Generator().manual_seed(slots)
+    target = torch.rand(3, slots + 1, 12, generator=generator) + 0.1
+    target /= target.sum(-1, keepdim=True)
+    tokens, draft = torch.randint(0, 12, (3, slots), generator=generator), target[:, :-1].clone()
+    target[:, slots - 1].scatter_(-1, tokens[:, -1:], 0.0)
+    call = {"draft_tokens": tokens, "target": target, "draft": draft, "space": "probs", "seed": seeds(3), "position": 1}
+    verdict = verify_chain(**call)
+    assert (verdict.num_accepted == slots - 1).all()
+    assert_as_by_oracle(verify_chain, **call)
+
+
 @pytest.mark.parametrize("nodes", [33, 65, 257])
 def test_caches_of_as_many_nodes(nodes):
     """Every second node stays: each is moved, over others that are moved later."""
