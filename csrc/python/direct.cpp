@@ -485,14 +485,12 @@ class Direct {
     else if (!is_word(item_of(tuple, 5), "first")) return false;
     if (!flag(item_of(tuple, 6), &at_temperature) || !flag(item_of(tuple, 7), &divided)) return false;
     if (!at_temperature) law.rules |= SPECDEC_BEFORE_TEMPERATURE;
-    const bool probs = law.space == SPECDEC_PROBS;
-    if (divided && !probs) law.rules |= SPECDEC_DIVIDED;
+    if (divided && law.space != SPECDEC_PROBS) law.rules |= SPECDEC_DIVIDED;
     // As Python compares its doubles, which are not yet floats.
     double top_p, min_p;
     const bool filters = law.top_k.data || law.top_k.value != 0 || !real(item_of(tuple, 2), &top_p) || top_p != 1.0 ||
                          !real(item_of(tuple, 3), &min_p) || min_p != 0.0;
-    if (filters && probs) return false;
-    if (filters) law.rules |= SPECDEC_FILTERED;
+    if (filters) law.rules |= SPECDEC_FILTERED;  // of probabilities the C function takes none
     return true;
   }
 

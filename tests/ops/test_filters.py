@@ -573,6 +573,7 @@ BAD = [
     ({"top_p_after": (["top_k"],)}, ValueError, "top_p_after: expected one of 'top_k', 'min_p'; got"),
     ({"ties": "last"}, ValueError, "ties: expected one of 'first', 'all'; got 'last'"),
     ({"at_temperature": 1}, TypeError, "at_temperature: expected a bool; got 1"),
+    ({"divided": 1}, TypeError, "divided: expected a bool; got 1"),
 ]
 
 
@@ -580,6 +581,9 @@ REFUSED = {
     "filters": (*CALLS["residual"], [
         ({law: Sampling(**fields)}, error, rf"{law}\.{message}")
         for law in ("sampling", "draft.sampling") for fields, error, message in BAD
+    ]),
+    "filters of probabilities": (*CALLS["residual"], [
+        ({"space": "probs", "sampling": Sampling(top_p=0.5)}, ValueError, r"sampling\.top_p: expected none"),
     ]),
 }  # fmt: skip
 

@@ -25,6 +25,41 @@ def lacking(file, function, statement, tests):
     return found
 
 
+def operands(text, operator):
+    """The parts of C++ that this operator joins, outside of all brackets: (place, part)."""
+    depth, begin = 0, 0
+    for match in re.finditer(rf"[([{{]|[)\]}}]|{re.escape(operator)}|\Z", text):
+        depth += (match[0] in {*"([{"}) - (match[0] in {*")]}"})
+        if match[0] in ("", operator) and not depth:
+            part = text[begin : match.start()]
+            yield begin + len(part) - len(part.lstrip()), part.strip()
+            begin = match.end()
+
+
+def refusing(file, functions, tests):
+    """Faults of functions that return whether something can be: for each reason why not one that lets it pass."""
+    text, found = (ROOT / file).read_text(), {}
+    condition = r"\bif \(((?:[^;{}]|\{[^;{}\n]*\})*)\)\s+return false;"
+    head = rf"^(  )?(?:static )?bool ({functions})\(.*?\) \{{$"
+    for function in re.finditer(head + r"(.*?)^\1\}$", text, re.M | re.S):
+        for match in re.finditer(rf"{condition}|\b(?<!\) {{ )return ([^;]*);|(?<=else )return false;", function[3]):
+            if match[1]:
+                places = [(match.start(1) + i, part, f"({part}) && false") for i, part in operands(match[1], "||")]
+            elif match[2] in ("false", None):
+                last = not function[3][match.end() :].strip()
+                places = [(match.start(), match[0], "return true;" if last else "")]
+            elif match[2] == "true" or match[2].endswith(", true"):
+                continue
+            else:
+                places = [(match.start(2) + i, part, f"({part}) || true") for i, part in operands(match[2], "&&")]
+            for i, part, other in places:
+                at = function.start(3) + i
+                name = " ".join(f"{function[2]} lets pass {part}".split())
+                name += " again" * sum(earlier.startswith(name) for earlier in found)
+                found[name] = Fault(file, f"{text[function.start() : at]}«{part}»", other, tests)
+    return found
+
+
 FAR = "tests/backends/test_random_calls.py -k OracleCpu"
 TAILS = "tests/backends/test_random_calls.py -k far_tails"
 BOUNDS = "tests/backends/test_bounds.py"
@@ -1201,8 +1236,10 @@ FAULTS = {
 CHECKS = (
     "size|choice|memory|at_least|at_most|equal|holds|for_requests|sized|rows_apart|contiguous|contiguous_each|refuse"
 )
+LAWS = "read_choice|read_out|read_float|read_space|read_law|read_filters|finish_draft_law"
 MISUSE = "tests/backends/test_c_api.py -k 'mistake and cpu'"
 FAULTS |= lacking("csrc/c_api/checks.cpp", "void|auto|template", CHECKS, MISUSE)
+FAULTS |= refusing("csrc/python/direct.cpp", LAWS, "tests/ops/test_bad_input.py -k refused")
 
 
 if __name__ == "__main__":
