@@ -67,6 +67,10 @@ def odd_calls():
     infinite = torch.zeros(2, 1, 5000)
     infinite[..., ::3] = torch.inf
     yield "many largest", flat | {"target": infinite, "seed": seeds(2), "position": 3}
+    hidden = chain_call(7, requests=3, slots=2, vocabulary=3000, space="probs") | {"temperature": 1.0}
+    hidden["target"][..., ::4] = torch.nan  # one in each vector
+    for method in ("rejection", "block"):
+        yield f"NaN in probabilities, {method}", hidden | {"method": method}
     call = chain_call(3, requests=2, slots=31, vocabulary=300)
     for method in ("rejection", "block", "race"):
         yield f"31 slots, {method}", call | {"method": method} | ({"draft": None} if method == "race" else {})

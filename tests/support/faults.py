@@ -1201,6 +1201,12 @@ FAULTS = {
         "q = about_probability(w.draft.stats, draft_raw);",
         "tests/backends/test_cuda_straight.py -k 'odd_calls and not Ptx'",
     ),
+    "verify_chain, straight: a NaN in probabilities hides the three beside it": Fault(
+        "csrc/cuda/rows/draw.cuh",
+        "return «largest != largest ? largest : log2_approx(Probs{}.probability(largest, {}))»;",
+        "log2_approx(Probs{}.probability(largest, {}))",
+        "tests/backends/test_cuda_straight.py -k 'odd_calls and not Ptx'",
+    ),
     "verify_chain, straight: half of a score's slack": Fault(
         "csrc/cuda/rows/draw.cuh",
         "return «6e-5f + 4e-7f * min(kLargest, magnitude(log2_weight))»;",

@@ -61,7 +61,7 @@ __device__ __forceinline__ Range log2_weight_bounds(const Weights& w, float raw,
 // No token with an element up to this has a larger logarithm of its weight; NaN if there is no such bound.
 __device__ __forceinline__ float log2_weight_bound(const Weights& w, float largest) {
   const Law& law = w.target.stats.law;
-  if (law.space != SPECDEC_LOGITS) return log2_approx(Probs{}.probability(largest, {}));
+  if (law.space != SPECDEC_LOGITS) return largest != largest ? largest : log2_approx(Probs{}.probability(largest, {}));
   const float x = min(kLargest, law.key(largest));
   return (w.residual ? log_probability(x, w.target.stats.lse) : x) * kLog2E;
 }
