@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "bench" / "results" / "compiled" / "triton.json"
 FIGURES = ("registers", "spill_bytes", "shared_bytes")
 # Bytes stored and loaded. ptxas may spill this much by itself if that makes room for one more program of 128 threads on
-# a multiprocessor.
-MOST_SPILLED = 160
+# a multiprocessor. Most by residual_race with edits on sm_90: 180, for eight programs; on sm_80 it takes 96 registers.
+MOST_SPILLED = 180
 # Kernels that find cuts are held to 168 registers, for three programs. They spill where one program searches.
 MOST_SPILLED_IN_CUTS = 1300
 MOST_SPILLED_IN_CUT_TREES = 2200  # where children are tried as well; docs/triton.md says how much is in loops over rows
