@@ -366,7 +366,7 @@ def small_tiles():
         replaced("MASS_TILE", tl.constexpr(TILE)),
         replaced("tile_of", lambda vocab, edited=False: (TILE, -(-vocab // TILE), 4)),
         replaced("mass_items_of", lambda vocab: 6 * -(-vocab // TILE), _launch),
-        replaced("MASS_TILE", TILE, sys.modules["specdec_kernels.sharded._parts"]),
+        replaced("MASS_TILE", TILE, sys.modules["specdec_kernels.ops._rows"]),
     ):
         yield
 

@@ -57,10 +57,10 @@ def context(text, place, call):
 
 def seed_of(tokens, key, call):
     """A word of a sum of words, one for each token and its place (0 in a set)."""
-    token = torch.tensor(tokens, dtype=torch.int64)
-    place = torch.arange(1, call.window + 1, dtype=torch.int64) * bool(call.ordered)
+    token = torch.tensor(tokens, dtype=torch.int64, device="cpu")
+    place = torch.arange(1, call.window + 1, dtype=torch.int64, device="cpu") * bool(call.ordered)
     keys = key & noise.WORD, key >> 32 & noise.WORD
-    width, stream = torch.tensor(call.window), torch.tensor(noise.CONTEXT)
+    width, stream = torch.tensor([call.window, noise.CONTEXT], dtype=torch.int64, device="cpu")
     terms = noise.philox(keys, (token & noise.WORD, place, width, stream))
     a, b, c = (term.sum() & noise.WORD for term in terms[:3])
     low, high, *_ = noise.philox(keys, (a, b, c, stream + 1))
