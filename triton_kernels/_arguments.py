@@ -254,6 +254,13 @@ def steps_or_none(tensor):
     return NO_STEPS if tensor is None else Steps(tensor, *steps_of(tensor))
 
 
+def row_steps(tensor):
+    """A tensor with a number for each row: [B, N], or of packed requests [R]."""
+    if tensor is None:
+        return NO_STEPS
+    return Steps(tensor, 0 if tensor.ndim == 1 else tensor.stride(0), tensor.stride(-1))
+
+
 def entering_of(call, positions, nonces=None):
     """What a call has of an ``Entering``, ``positions`` as Steps."""
     return Entering(positions, *map(steps_or_none, (nonces, call.row_seeds, call.row_positions)))

@@ -141,23 +141,19 @@ def context_seeds_kernel(
 
 def context_seeds(call):
     """Seeds and positions int64 [B, N] of each request's rows."""
-    (requests, nodes), tokens, given = call.seeds.shape, call.draft_tokens, call.input_positions
+    requests, nodes = call.seeds.shape
     if requests == 0:
         return
     packing = _arguments.packing_of(call, requests)
-    outer = 0 if tokens.ndim == 1 else tokens.stride(0)
     parents = _arguments.NO_STEPS if call.parents is None else _arguments.nodes_of(call.parents)
     text = call.text
     with _launch.on_device(text):
         arguments = dict(
             text=Text(text, *text.stride(), *text.shape), packing=packing,
-            drafts=_trees.Drafts(parents, _arguments.Steps(tokens, outer, tokens.stride(-1)), nodes, nodes - 1),
+            drafts=_trees.Drafts(parents, _arguments.row_steps(call.draft_tokens), nodes, nodes - 1),
             index=_arguments.Index(call.request_index, text.shape[0]), key=_arguments.counter_of(call.key),
             noise=_arguments.noise_numbers(call.noise), start=_arguments.counter_of(call.start),
-            entering=_arguments.Entering(
-                _arguments.NO_STEPS if given is None else _arguments.Steps(
-                    given, 0 if given.ndim == 1 else given.stride(0), given.stride(-1)
-                ), *[_arguments.NO_STEPS] * 3,
-            ), size=call.window, seeds=call.seeds, positions=call.positions, ORDERED=bool(call.ordered), BLOCK=BLOCK,
+            entering=_arguments.Entering(_arguments.row_steps(call.input_positions), *[_arguments.NO_STEPS] * 3),
+            size=call.window, seeds=call.seeds, positions=call.positions, ORDERED=bool(call.ordered), BLOCK=BLOCK,
         )  # fmt: skip
         _launch.launch(context_seeds_kernel, (requests * nodes,), 1, arguments)

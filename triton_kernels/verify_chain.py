@@ -583,16 +583,13 @@ filtered_chain_kernel.most_registers = _cuts.most_registers
 
 def shared_of(call, requests, width, edits, draft=None):
     """Arguments that both kernels have."""
-    tokens, given, packing = call.draft_tokens, call.input_positions, _arguments.packing_of(call, requests)
-    ragged = packing.cu_drafts is not None
     return dict(
-        drafts=Drafts(_arguments.Steps(tokens, 0 if ragged else tokens.stride(0), tokens.stride(-1)), packing,
+        drafts=Drafts(_arguments.row_steps(call.draft_tokens), _arguments.packing_of(call, requests),
         width - 1, _arguments.number_of(call.draft_prob), _arguments.steps_or_none(call.bonus),
         None if draft is None else call.draft_map), target=_arguments.rows_of(call.target),
         epsilon=_arguments.number_of(call.epsilon), noise=_arguments.noise_numbers(call.noise),
         verdict=_verdict.verdict_of(call),
-        entering=_arguments.entering_of(call, _arguments.NO_STEPS if given is None else _arguments.Steps(given,
-        0 if given.ndim == 1 else given.stride(0), given.stride(-1)), call.input_nonces),
+        entering=_arguments.entering_of(call, _arguments.row_steps(call.input_positions), call.input_nonces),
         **edits,
     )  # fmt: skip
 

@@ -113,7 +113,7 @@ def context_seeds(
     True
     """
     raw = text, draft_tokens, key, seed, position, window, ordered, start, parents, packing, request_index, out
-    CONTEXT_SEEDS.direct(False, *raw)
+    CONTEXT_SEEDS.refuse_unreadable(raw)
     ends, tokens_by_row, most = ends_of(packing)
     sizes = inputs.beside(text)
     if ends is not None:
