@@ -61,7 +61,7 @@ def coin(
     >>> drafts.shape
     torch.Size([4])
     """
-    COIN.refuse_unreadable((seed, position, nonce, stream, index, out))
+    COIN.direct(False, seed, position, nonce, stream, index, out)
     if inputs.integer(stream) is None:
         raise TypeError(f"stream: expected an int; got {inputs.shown(stream)}")
     stream = inputs.whole("stream", stream, "an int in [0, 2**32)", 0, 2**32 - 1)

@@ -113,7 +113,7 @@ def context_seeds(
     True
     """
     raw = text, draft_tokens, key, seed, position, window, ordered, start, parents, packing, request_index, out
-    CONTEXT_SEEDS.refuse_unreadable(raw)
+    CONTEXT_SEEDS.direct(False, *raw)
     ends, tokens_by_row, most = ends_of(packing)
     sizes = inputs.beside(text)
     if ends is not None:
