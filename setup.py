@@ -12,6 +12,7 @@ Environment:
                          ``SPECDEC_CUDA=1`` and none, ``80;90+PTX;100;120`` as far as nvcc knows them.
 ``SPECDEC_ISAS``         instruction sets besides the baseline, separated by ``;``, or ``all``. Default: the best that
                          this machine has.
+``SPECDEC_LABEL``        ``1``: a wheel's version says what was built, ``+cpu`` or nvcc's release, ``+cu130``.
 ``CXX``                  the C++ compiler (default ``g++``); ``MAX_JOBS`` compilations at once (default: all cores).
 
 Nothing of torch is needed. Metadata lives in pyproject.toml, but for what follows from the address below.
@@ -160,6 +161,17 @@ def cuda_archs(nvcc):
     # A GPU that nvcc does not know is newer, and compiles the newest code that nvcc knows for itself.
     seen = dict.fromkeys(arch if arch in known else f"{newest}+PTX" for arch in visible_gpus())
     return list(seen) or [arch for arch in DEFAULT_CUDA_ARCHS if arch.removesuffix("+PTX") in known]
+
+
+def label():
+    """What tells wheels with CUDA and without apart, where the environment asks for it. An sdist has neither."""
+    if os.environ.get("SPECDEC_LABEL") != "1" or "sdist" in sys.argv:
+        return ""
+    nvcc, _ = cuda_toolkit()
+    if not nvcc:
+        return "+cpu"
+    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    return "+cu" + "".join(re.search(r"release (\d+)\.(\d+)", told).groups())
 
 
 def ninja_command():
@@ -402,5 +414,6 @@ if __name__ == "__main__":
         package_dir=MAPPED,
         include_package_data=False,
         ext_modules=[EXTENSION],
+        options={"egg_info": {"tag_build": label()}},
         cmdclass={"build_ext": NinjaBuild},
     )

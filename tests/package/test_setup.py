@@ -8,7 +8,7 @@ import setup
 from specdec_kernels import _C
 
 NVCC = "printf 'compute_80\\ncompute_90\\ncompute_100\\n'"
-ASKING = ("SPECDEC_CUDA", "SPECDEC_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST", "SPECDEC_ISAS", "CUDA_HOME")
+ASKING = ("SPECDEC_CUDA", "SPECDEC_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST", "SPECDEC_ISAS", "SPECDEC_LABEL", "CUDA_HOME")
 
 
 @pytest.fixture
@@ -78,6 +78,17 @@ def test_instruction_sets_that_are_asked_for(machine):
     for asked, chosen in {"all": "scalar avx2 avx512", "avx2": "scalar avx2", "scalar": "scalar"}.items():
         machine(SPECDEC_ISAS=asked)
         assert setup.isas(["g++"])[0] == chosen.split()
+
+
+def test_a_label_says_what_a_wheel_has(machine, monkeypatch):
+    machine(nvcc="echo 'Cuda compilation tools, release 13.0, V13.0.88'", SPECDEC_LABEL="1", SPECDEC_CUDA="1")
+    assert setup.label() == "+cu130"
+    monkeypatch.setenv("SPECDEC_CUDA", "0")
+    assert setup.label() == "+cpu"
+    monkeypatch.setattr("sys.argv", ["setup.py", "sdist"])
+    assert setup.label() == ""
+    machine()
+    assert setup.label() == ""
 
 
 @pytest.mark.parametrize(
