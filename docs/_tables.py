@@ -344,6 +344,38 @@ def assisted() -> Table:
     return [["loop", "verification", "tokens/s"], *([*text, f"{rates[name]:.0f}"] for name, text in said.items())]
 
 
+# Beside the engines themselves: what `make test-engines` printed.
+
+ENGINES = {
+    "transformers-rates": "transformers: 3 texts",
+    "mlx-lm-rates": "mlx-lm: 4 texts",
+    "llamacpp-rates": "llama.cpp: 4 texts",
+    "llamacpp-draws": "llama.cpp: a draw",
+    "sglang-functions": "SGLang: its Triton code",
+    "sglang-penalties": "SGLang: texts under its penalizers",
+    "sglang-texts": "SGLang, whole: texts",
+    "sglang-laws": "SGLang, whole: laws",
+    "sglang-rates": "SGLang, whole: 4 texts",
+    "vllm-functions": "vLLM: its Triton code",
+    "vllm-texts": "vLLM .*: texts",
+    "vllm-laws": "vLLM .*: laws",
+    "vllm-rates": "vLLM .*: four texts",
+}
+
+
+def engine(title: str) -> Table:
+    """The tables whose titles begin so; of vLLM's two runners, one below the other."""
+    rows = []
+    for name, found in data("bench/results/engines.json").items():
+        if re.match(title, name):
+            runner = re.search(r"V\d(?= runner)", name)
+            rows += [{**({"runner": runner[0]} if runner else {}), **row} for row in found]
+    return [[*rows[0]], *([*row.values()] for row in rows)]
+
+
+TABLES |= {name: functools.partial(engine, title) for name, title in ENGINES.items()}
+
+
 # Times on an H100: gpu.json.
 
 

@@ -353,9 +353,10 @@ def test_samplers(wide, flags, tmp_path, table):
             row.copy_(torch.from_numpy(values))
             assert_same_support(calls, row, sampling)
             found = medians(calls)
-            ratios = [f"{found['llama.cpp'] / found[name]:.1f}×" for name in ("ours, Python", "ours, C++")]
             figures = {name: f"{1e6 * seconds:.1f}" for name, seconds in found.items()}
-            row_of = {"filters": case, "logits": kind, **figures, "Python": ratios[0], "C++": ratios[1]}
+            ours = ("ours, Python", "ours, C++")
+            figures |= {f"{name}, ×": f"{found['llama.cpp'] / found[name]:.1f}" for name in ours}
+            row_of = {"filters": case, "logits": kind, **figures}
             table(f"llama.cpp: a draw from {V:,} logits, µs", row_of)
     row.fill_(0.0)
 
