@@ -253,14 +253,15 @@ STATUS = {
 
 
 # What the sum of a softmaxed row may be off by: half precision rounds each number by 2^-9 of itself (bfloat16), or by
-# 2^-25 (float16's least, of which there may be 2^18), and such a row may have been widened since. A row of fewer than
-# LOOKED_AT numbers is a toy, whose logits may look so. Of others hardly any is summed: one of its first is negative.
-SUM_SLACK, LOOKED_AT = 2**-7, 64
+# 2^-25 (float16's least, of which there may be 2^18), and such a row may have been widened since. Numbers that
+# are uniform in [0, 1] look so in 8 rows of 1,000 if there are three, in 3 of a million if there are SHORTEST: the sum's
+# density at 1 is 1/(n - 1)!. Of long rows hardly any is summed: one of its first is negative.
+SUM_SLACK, SHORTEST, LOOKED_AT = 2**-7, 8, 64
 
 
 def check_logits(name, rows, space):
     """What ``check=True`` does first: waits for the device, raises if a row given as logits is a softmaxed one."""
-    if space != "logits" or rows is None or rows.shape[-1] < LOOKED_AT:
+    if space != "logits" or rows is None or rows.shape[-1] < SHORTEST:
         return
     suspects = (rows[..., :LOOKED_AT] >= 0).all(-1)
     if bool(suspects.any()):

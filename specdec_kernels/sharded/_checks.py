@@ -17,7 +17,7 @@ def refuse(op, **arguments):
 def check_logits(shard, **named):
     """What ``check=True`` does first with rows of logits: 12 bytes of each to all ranks, then as for whole rows."""
     for name, rows in named.items():
-        if shard.vocab < inputs.LOOKED_AT or rows.numel() == 0:
+        if shard.vocab < inputs.SHORTEST or rows.numel() == 0:
             return
         low, high = rows.flatten(0, -2).aminmax(dim=-1)
         mine = torch.stack([low.float(), high.float(), rows.flatten(0, -2).sum(-1, dtype=torch.float32)])

@@ -83,6 +83,15 @@ def test_rows_that_were_widened_since_are_probabilities_still():
         specdec_kernels.race_sample(softmaxed, **NOISE)
 
 
+@pytest.mark.parametrize("tokens", [8, 33, 64])
+def test_rows_of_small_vocabularies_are_looked_at(tokens):
+    softmaxed = made({"rows": (2, tokens)}, torch.float32)["rows"].softmax(-1)
+    with pytest.raises(ValueError, match=r"^target\[0\]: "):
+        specdec_kernels.race_sample(softmaxed, **NOISE)
+    toy = softmaxed[:, :7]
+    specdec_kernels.race_sample(toy / toy.sum(-1, keepdim=True), **NOISE)
+
+
 LEGAL = {
     "zeros": torch.zeros(1, V),
     "uniform": torch.full((1, V), 1 / V),  # the same law either way
