@@ -452,6 +452,18 @@ def registers() -> Table:
     return [("kernel", "registers", "16-byte loads in flight a lane"), *rows]
 
 
+@table
+def straight() -> Table:
+    """Of one request, by the tracer."""
+    calls = ("race_sample", "race", "rejection")
+    traced = data("bench/results/compiled/traces.json")
+    rows = [row for row in traced if row["B"] == 1 and row["call"] in calls]
+    head = ["call", "path, instructions", "lines that run", "registers", "model, cold; behind a product, µs"]
+    told = ([f"`{row['call']}`", f"{row['path']:,}", *(str(row[key]) for key in ("lines", "registers")),
+             f"{row['cold_us']}; {row['behind_product_us']}"] for row in rows)  # fmt: skip
+    return [head, *told]
+
+
 def fullmatch(name: str, kernel: str) -> bool:
     return re.fullmatch(name.replace("…", r"\w*"), kernel) is not None
 
