@@ -253,8 +253,8 @@ STATUS = {
 
 
 # What the sum of a softmaxed row may be off by: half precision rounds each number by 2^-9 of itself (bfloat16), or by
-# 2^-25 (float16's least, of which there may be 2^18), and such a row may have been widened since. Numbers that
-# are uniform in [0, 1] look so in 8 rows of 1,000 if there are three, in 3 of a million if there are SHORTEST: the sum's
+# 2^-25 (float16's least, of which there may be 2^18), and such a row may have been widened since. Numbers that are
+# uniform in [0, 1] look so in 8 rows of 1,000 if there are three, in 3 of a million if there are SHORTEST: their sum's
 # density at 1 is 1/(n - 1)!. Of long rows hardly any is summed: one of its first is negative.
 SUM_SLACK, SHORTEST, LOOKED_AT = 2**-7, 8, 64
 
