@@ -121,7 +121,8 @@ class LlamaReader:
 
     def __init__(self, model: LlamaModel, batch: int, capacity: int, keeps: bool) -> None:
         self.model, self.batch, self.capacity, self.keeps = model, batch, capacity, keeps
-        self.texts, self.width, self.calls = list(range(batch)), 1, 0
+        self.texts, self.width = list(range(batch)), 1
+        self.passes: list[int] = []
         self._new_context(min(batch * SPARE_LEAVES, max(batch, llama_cpp.llama_max_parallel_sequences())))
 
     def _new_context(self, sequences: int) -> None:
@@ -138,6 +139,9 @@ class LlamaReader:
         """Those of a text, all or for some leaves."""
         text = self.texts[row]
         return tuple(leaf * self.batch + text for leaf in (range(self.width) if leaves is None else leaves))
+
+    def settle(self, text: torch.Tensor, length: list[int], most: int) -> None:
+        """Does nothing: what was accepted is never taken back."""
 
     def read(self, text: torch.Tensor, end: list[int], rows: int) -> torch.Tensor:
         """Read text[b, cached[b]:end[b]] and give the logits [B, rows, V] after each of its last `rows` tokens."""
@@ -232,7 +236,7 @@ class LlamaReader:
     def _logits(self, entries: list[Entry], rows: int) -> torch.Tensor:
         """Read; the logits [B, rows, V] that are wanted."""
         self.context.decode(entries)
-        self.calls += 1
+        self.passes.append(-(-len(entries) // len(self.texts)))
         first = next(index for index, entry in enumerate(entries) if entry.wanted)
         logits = self.context.logits(first, len(self.texts) * rows).view(len(self.texts), rows, -1)
         return logits.clone() if self.keeps else logits

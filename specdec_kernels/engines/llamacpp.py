@@ -71,6 +71,7 @@ class LlamaModel:
 
     device = torch.device("cpu")  # where the logits are, wherever the layers are
     shard = None  # its rows are whole
+    recurrent = False
 
     def __init__(self, llama: Llama, *, n_ctx: int | None = None, name: str = "model") -> None:
         lib = importlib.import_module("llama_cpp")

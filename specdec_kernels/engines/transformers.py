@@ -42,11 +42,12 @@ def generate(
     method: str = "race",
     k: int | None = None,
     seed: int | Sequence[int] | None = None,
-    drafter: Drafter | None = None,
+    drafter: Drafter | PreTrainedModel | None = None,
     draft_prob: float = 1.0,
     policy: ChainPolicy | TreePolicy | None = None,
     tree: DraftTree | Sequence[int] | None = None,
     replacement: bool = False,
+    max_pending: int | None = None,
     **model_kwargs: Any,
 ) -> torch.Tensor | GenerateDecoderOnlyOutput:
     """Write on by our methods: ``model.generate(custom_generate=generate, assistant_model=..., method="race")``.
@@ -76,9 +77,11 @@ def generate(
         Draft tokens a round. Default: 4, or ``prompt_lookup_num_tokens``.
     seed : int or list of int, optional
         As in `specdec_kernels.generate`: one for each text, or s for s, s + 1, ... Default: one from torch's generator.
-    drafter : Drafter, optional
-        Where drafts come from instead, for instance a ``NgramDrafter``. ``prompt_lookup_num_tokens`` makes one.
-    draft_prob, policy, tree, replacement : optional
+    drafter : Drafter or PreTrainedModel, optional
+        Where drafts come from instead, for instance a ``NgramDrafter``; ``prompt_lookup_num_tokens`` makes one. A model
+        drafts as an assistant does: give it here where transformers refuses assistants, for models with recurrent
+        layers ("not supported with stateful models").
+    draft_prob, policy, tree, replacement, max_pending : optional
         As in `specdec_kernels.generate`.
     **model_kwargs : optional
         ``attention_mask`` and ``position_ids``; a cache that is empty is not used.
@@ -114,6 +117,7 @@ def generate(
     """
     parts = importlib.import_module("specdec_kernels.engines._transformers")
     from specdec_kernels.generate import ModelDrafter, NgramDrafter, TextEdits, TreePolicy, arguments, loop
+    from specdec_kernels.generate.checks import whole_number
     from specdec_kernels.generate.noise import on_device
 
     given = _given_to_generate(sys._getframe(1))
@@ -127,6 +131,8 @@ def generate(
         raise ValueError(f"streamer: expected None for several texts, which do not go in step; got {len(input_ids)}")
     if method == "plain":
         drafter = None
+    elif isinstance(drafter, torch.nn.Module):
+        drafter = ModelDrafter(parts.language_model(drafter, "drafter"))
     elif drafter is None and assistant_model is not None:
         drafter = ModelDrafter(parts.language_model(assistant_model, "assistant_model"))
     elif drafter is None and lookup:
@@ -148,8 +154,7 @@ def generate(
     seeds = arguments.spread_seed(seed_of(None, torch.device("cpu")) if seed is None else seed, len(texts))
     models = [target, *([] if drafter is None or drafter.language_model is None else [drafter.language_model])]
     arguments.check_lengths(texts, stops.max_length - input_ids.shape[1], models)
-    for each in models:
-        each.check_readable()
+    arguments.check_models(models, policy)
     arguments.check_ops(sampling, seeds.to(target.device), None, record is not None)
     if not shaping.rest:
         rounds = loop.rounds_of(target, drafter, method, policy, replacement)
@@ -160,6 +165,7 @@ def generate(
         rounds = parts.ProcessedRounds(target, drafter, method, policy)
         record = parts.Processed(shaping.rest, input_ids, target.config.vocab_size)
 
+    rounds.max_pending = None if max_pending is None else whole_number("max_pending", max_pending, 1)
     requests = [
         parts.EngineRequest(index, text, row, stops)
         for index, (text, row) in enumerate(zip(texts, input_ids.tolist(), strict=True))

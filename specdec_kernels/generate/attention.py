@@ -1,4 +1,4 @@
-"""Which tokens the layers of a model see: all before them, or a window."""
+"""What the layers of a model see: all tokens before them, a window, or a state of their own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+RECURRENT = {"linear_attention", "conv"}
+BESIDE = {"hybrid": FULL, "hybrid_sliding": SLIDING}  # layers with attention and a state, side by side
+FORGETFUL = {"moe", "mlp"}  # layers that remember nothing
 
 
 def windows_of(model: PreTrainedModel, name: str) -> dict[str, int | None]:
-    """How many tokens the layers of each kind see, the newest included; None: all.
+    """How many tokens the layers of each kind see, the newest included; None: all, or a state, which takes no mask.
 
     Raises
     ------
@@ -31,9 +34,14 @@ def windows_of(model: PreTrainedModel, name: str) -> dict[str, int | None]:
         # Some models have a window in their config and do not use it.
         masked = hasattr(sys.modules[type(model).__module__], "create_sliding_window_causal_mask")
         kinds = [SLIDING if window and masked else FULL]
-    if unknown := set(kinds) - {FULL, SLIDING}:
-        raise ValueError(f"{name}: expected layers of full or sliding attention; got {', '.join(sorted(unknown))}")
-    return {kind: window if kind == SLIDING else None for kind in kinds}
+    found = {BESIDE.get(kind, kind) for kind in kinds} - FORGETFUL
+    if not RECURRENT.isdisjoint(kinds) or not BESIDE.keys().isdisjoint(kinds):
+        found |= {FULL, "linear_attention"}  # what models with layers of other kinds than attention ask for
+    if unknown := found - {FULL, SLIDING, *RECURRENT}:
+        raise ValueError(
+            f"{name}: expected layers of full or sliding attention, or recurrent ones; got {', '.join(sorted(unknown))}"
+        )
+    return {kind: window if kind == SLIDING else None for kind in sorted(found)}
 
 
 class Visibility:
@@ -54,7 +62,7 @@ def logits_of(model: PreTrainedModel, windows: dict[str, int | None], seen: Visi
     hidden = {kind: seen.within(window) for kind, window in windows.items()}
     if model.config.model_type == "gpt_neo":
         return _gpt_neo_logits(model, hidden, **inputs)
-    masks = {kind: _additive(out, model.dtype) for kind, out in hidden.items()}
+    masks = {kind: None if kind in RECURRENT else _additive(out, model.dtype) for kind, out in hidden.items()}
     # Models with layers of one kind take its mask, those with several a mask by kind.
     return model(attention_mask=masks if len(masks) > 1 else masks.popitem()[1], **inputs).logits
 

@@ -9,16 +9,22 @@ import torch
 from torch.nn.functional import pad
 
 from specdec_kernels.generate.arguments import FROM_LAWS
+from specdec_kernels.generate.control import Learner
 from specdec_kernels.generate.edits import Record, before
+from specdec_kernels.generate.estimates import Passes
 from specdec_kernels.generate.noise import Noise, Sampling, of_verification
 from specdec_kernels.generate.parallel import verify
 from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome
 from specdec_kernels.generate.results import Round
-from specdec_kernels.generate.rounds import Rounds, Stopwatch
+from specdec_kernels.generate.rounds import PENDING, Rounds, Stopwatch
 
 
 class ChainRounds(Rounds):
     """Plays rounds with a chain of drafts per text, as long as `policy` says."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.passes = Passes()
 
     def room(self, limit: int) -> int:
         return min(self.policy.max_k, limit)
@@ -30,7 +36,9 @@ class ChainRounds(Rounds):
         proposed, draft_prob = self.draft(text, length, limit, noise, sampling, record)
         drafts = proposed.tokens
         watch.lap("draft")
-        slots = drafts.shape[1]
+        slots, first = drafts.shape[1], len(self.reader.passes)
+        learned = self.passes.pending() if isinstance(self.policy, Learner) else None
+        self.reader.settle(text, length, self.max_pending or learned or PENDING)
         logits = self.reader.read(text, [end + slots for end in length], rows=slots + 1)
         watch.lap("target")
         law = of_verification(noise, sampling, text, drafts)
@@ -43,7 +51,10 @@ class ChainRounds(Rounds):
         self.length, self.seen, self.tokens, self.record = length, (proposed, logits, sampling), tokens, record
         pairs = list(zip(accepted, drafted, strict=True))
         emitted = [row[: count + 1] for row, count in zip(written, accepted, strict=True)]
-        return Outcome(emitted, drafted, accepted, [a == d for a, d in pairs], status, [None] * len(length), chains)
+        read = self.reader.passes[first:]
+        self.passes.add(read, watch.seconds["target"], 1 + sum(accepted) / len(accepted))
+        ends = [a == d for a, d in pairs]
+        return Outcome(emitted, drafted, accepted, ends, status, [None] * len(length), chains, read)
 
     def laws_of(self, row: int) -> Iterator[Law]:
         proposed, logits, _ = self.seen

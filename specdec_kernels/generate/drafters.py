@@ -12,6 +12,7 @@ from specdec_kernels.generate.checks import whole_number, whole_numbers
 from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.noise import Noise, Sampling, keywords, marked, of_races, per_row
 from specdec_kernels.generate.protocols import Drafts, widened
+from specdec_kernels.generate.rounds import PENDING
 from specdec_kernels.trees import DraftTree
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ class ParallelDrafter(ModelDrafter):
             len(ahead), device=text.device, dtype=torch.int64
         )
         read = self.known(text).scatter(1, places, ahead.expand_as(places))
+        self.reader.settle(read, length, PENDING)
         self.rows = self.reader.read(read, [end + len(ahead) for end in length], rows=1 + len(ahead))
         self.reader.roll_back(length)
 

@@ -139,15 +139,54 @@ class Times:
         if len(seen) >= self.LEAST:
             self.typical[length] = sorted(seen)[(len(seen) - 1) // 4]
 
+    def measured(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Lengths that were measured often enough, their seconds, and how often: [lengths] each."""
+        lengths = [length for length in self.typical if length >= 0]
+        seconds = [self.typical[length] for length in lengths]
+        return np.array(lengths), np.array(seconds), np.array([len(self.seconds[length]) for length in lengths])
+
     def curve(self, longest: int) -> np.ndarray:
         """Estimates for lengths 0 … `longest`, float64 [longest + 1]."""
-        lengths = [length for length in self.typical if length >= 0]
-        typical = np.array([self.typical[length] for length in lengths])
-        weight = np.array([len(self.seconds[length]) for length in lengths])
-        base, slope = line(np.array(lengths), typical, weight)
+        lengths, typical, weight = self.measured()
+        base, slope = line(lengths, typical, weight)
         curve = base + slope * np.arange(longest + 1)
         curve[lengths] = (weight * typical + self.TRUST * curve[lengths]) / (weight + self.TRUST)
         return curve
+
+
+class Passes:
+    """Seconds of the target's forwards by the tokens they read, and how many may therefore be pending.
+
+    What is pending is read in every round until a forward of its own settles it. With e tokens more a round, settled
+    every n rounds, and ``base + slope * tokens`` seconds a forward, a round pays base / n + slope * e * n / 2 for that:
+    least at n = sqrt(2 base / (slope e)), when n e tokens are pending.
+
+    Examples
+    --------
+    >>> passes = Passes()
+    >>> for tokens in 3 * [5, 9, 17]: passes.add([tokens], 1 + 0.02 * tokens, emitted=2.0)
+    >>> passes.pending()  # sqrt(2 * 2 / 0.02)
+    14
+    """
+
+    MOST = 64
+
+    def __init__(self) -> None:
+        self.times, self.rounds, self.emitted = Times(), 0, 0.0
+
+    def add(self, read: list[int], seconds: float, emitted: float) -> None:
+        """Count a round: the tokens of each forward, the seconds of all, and the tokens that a text got."""
+        self.rounds, self.emitted = self.rounds + 1, self.emitted + emitted
+        if len(read) == 1:
+            self.times.add(read[0], seconds)
+
+    def pending(self) -> int | None:
+        """The most tokens that are to be pending; None while the times of two lengths are not known."""
+        measured = self.times.measured()
+        if len(measured[0]) < 2:
+            return None
+        base, slope = line(*measured)
+        return round(max(1.0, min(self.MOST, (2 * base / max(slope, 1e-12) * self.emitted / self.rounds) ** 0.5)))
 
 
 def line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, float]:

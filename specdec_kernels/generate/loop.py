@@ -76,6 +76,7 @@ def stream(
     tree: DraftTree | Sequence[int] | None = None,
     paths: int | None = None,
     replacement: bool = False,
+    max_pending: int | None = None,
     temperature: float | Sequence[float] | None = None,
     sampling: Sampling | None = None,
     edits: TextEdits | None = None,
@@ -90,6 +91,7 @@ def stream(
 ) -> Iterator[Round]:
     """Generate, round by round: see `generate`, which collects these rounds."""
     policy = arguments.policy_of(drafter, k, draft_prob, policy, tree, paths)
+    max_pending = None if max_pending is None else whole_number("max_pending", max_pending, 1)
     arguments.check_method(method, drafter, policy, draft_prob, replacement, paths)
     check_split(target, method, policy, edits, logprobs, watermark)
     texts, max_new_tokens = arguments.token_lists(prompts, target), whole_number("max_new_tokens", max_new_tokens, 1)
@@ -109,14 +111,14 @@ def stream(
             known = getattr(drafter, "map", None)
             arguments.check_left(edits, record, draft.name, slice(draft.config.vocab_size) if known is None else known)
     arguments.check_lengths(texts, max_new_tokens, models)
-    for model in models:
-        model.check_readable()
+    arguments.check_models(models, policy)
     arguments.check_ops(sampling, seeds, logprobs, record is not None)
     requests = [
         Request(index, text, TextStream(target.tokenizer, text, stop), eos, max_new_tokens)
         for index, text in enumerate(texts)
     ]
     rounds = rounds_of(target, drafter, method, policy, replacement)
+    rounds.max_pending = max_pending
     return run(requests, texts, rounds, seeds, sampling, record, logprobs, timer, progress, mark)
 
 
@@ -167,7 +169,7 @@ def run(
         ended = []
         for row, (request, emitted) in enumerate(zip(requests, outcome.tokens, strict=True)):
             figures = dict(seconds=watch.seconds, status=outcome.status[row])
-            figures |= dict(tree=outcome.trees[row], chain=outcome.chains[row])
+            figures |= dict(tree=outcome.trees[row], chain=outcome.chains[row], read=outcome.read)
             drafted, accepted, complete = outcome.drafted[row], outcome.accepted[row], outcome.complete[row]
             ended.append(request.commit(emitted, drafted, accepted, complete, found[row], **figures))
         write(text, length, outcome.tokens)
@@ -238,6 +240,9 @@ def generate(
         With "paths", how many chains of `k` tokens to draft every round; needs a ModelDrafter.
     replacement : bool
         With a tree and "rejection" or "traversal", draw siblings independently of each other.
+    max_pending : int, optional
+        Of a target with recurrent layers: how many accepted tokens are read again, at most, in front of drafts; where
+        more would be, a forward of their own settles them. Default: 16, or what a Controller has learned.
     temperature : float or list of float
         Number, or one per prompt; 0 is greedy. Default 1. Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from specdec_kernels.generate.attention import windows_of
+from specdec_kernels.generate.attention import RECURRENT, windows_of
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.reader import Reader
 from specdec_kernels.sharded import VocabShard
@@ -26,7 +26,7 @@ class LanguageModel:
     Parameters
     ----------
     model : PreTrainedModel
-        A transformers causal language model with attention, full or through sliding windows.
+        A transformers causal language model with attention, full or through sliding windows, and recurrent layers.
     tokenizer : PreTrainedTokenizerBase, optional
         Its tokenizer, or None where only token ids are used.
     name : str
@@ -35,7 +35,9 @@ class LanguageModel:
     Attributes
     ----------
     windows : dict of str to int or None
-        By kind of its layers, how many tokens they see; None: all.
+        By kind of its layers, how many tokens they see; None: all, or a state.
+    recurrent : bool
+        Whether some layers have a state, which cannot forget a token. What was accepted may have to be read again.
     cache_argument : str
         What its forward calls the cache: ``past_key_values``, or ``cache`` from transformers 5.24 on.
     shard : VocabShard or None
@@ -48,6 +50,7 @@ class LanguageModel:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         self.config = model.config.get_text_config()
         self.device, self.windows = model.device, windows_of(model, name)
+        self.recurrent = not RECURRENT.isdisjoint(self.windows)
         parameters = inspect.signature(model.forward).parameters
         self.keeps_logits = "logits_to_keep" in parameters
         self.cache_argument = next((x for x in ("past_key_values", "cache") if x in parameters), "")
@@ -105,8 +108,8 @@ class LanguageModel:
     def check_readable(self) -> None:
         """Raise ValueError unless reading in pieces, with masks and a cache of ours, gives the logits of one forward.
 
-        Five tokens are read, once. That tells models apart whose attention is not causal, whose positions do not begin
-        at 0, or that remember in other ways than by keys and values.
+        Five tokens are read, once, and some of them taken back on the way. That tells models apart whose attention is
+        not causal, whose positions do not begin at 0, or that remember in other ways than by keys, values and states.
         """
         if self.readable:
             return
@@ -115,7 +118,10 @@ class LanguageModel:
         )
         try:
             reader = self.reader(1, 5)
-            reader.read(text, [3], rows=1)
+            # Put back to nothing, and to the states after two tokens.
+            for end, known in ((4, 0), (1, 1), (2, 2), (4, 3)) if self.recurrent else ((3, 3),):
+                reader.read(text, [end], rows=1)
+                reader.roll_back([known])
             ours = reader.read(text, [5], rows=2)[0].double()
             with torch.no_grad():
                 theirs = self.model(input_ids=text, use_cache=False).logits[0, 3:].double()

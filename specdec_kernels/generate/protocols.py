@@ -91,6 +91,7 @@ class Outcome(NamedTuple):
     status: list[int]  # the verifier's
     trees: Sequence[VerifiedTree | None]  # the trees, None with chains
     chains: Sequence[list[int] | None]  # the chains' draft tokens, None with trees
+    read: list[int]  # tokens of a text, padding included, in each forward of the target
 
 
 class Emitted(NamedTuple):

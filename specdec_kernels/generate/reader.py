@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
@@ -21,12 +22,16 @@ class SlotCache(Cache):
     position i sees slots 0..i, all written by the text as it now stands. So rolling a text back costs nothing: rejected
     tokens lie beyond its end, where no query looks until they are overwritten. Layers that see a window only keep the
     whole text all the same; their masks know.
+
+    A recurrent layer has states in place of slots, [batch, ...] after the last token that was read. A forward makes
+    new tensors of them and leaves the old ones as they are, so that whoever keeps these can put them back.
     """
 
     def __init__(self, batch: int, capacity: int) -> None:
         super().__init__(layer_class_to_replicate=DynamicLayer)
         self.batch, self.capacity, self.used = batch, capacity, 0
-        self.entries: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.entries: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.states: dict[tuple[str, int, int], torch.Tensor] = {}
         self.rows = self.slots = torch.empty(0, dtype=torch.int64, device="cpu")
 
     def write_at(self, slots: torch.Tensor, used: int) -> None:
@@ -40,8 +45,8 @@ class SlotCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if layer_idx == len(self.entries):
-            self.entries.append((self._empty(key_states), self._empty(value_states)))
+        if layer_idx not in self.entries:
+            self.entries[layer_idx] = self._empty(key_states), self._empty(value_states)
         keys, values = self.entries[layer_idx]
         keys[self.rows, :, self.slots] = key_states.transpose(1, 2)
         values[self.rows, :, self.slots] = value_states.transpose(1, 2)
@@ -54,27 +59,95 @@ class SlotCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.used
 
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        return self._state("conv", layer_idx, state_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        return self._state("recurrent", layer_idx, state_idx)
+
+    def _state(self, *place: Any) -> torch.Tensor | None:
+        """A state; None before the first token. Models that read one token write into it, so it is a copy then."""
+        if place in self.states and self.slots.shape[1] == 1:
+            self.states[place] = self.states[place].clone()
+        return self.states.get(place)
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **_: object
+    ) -> torch.Tensor:  # fmt: skip
+        self.states["recurrent", layer_idx, state_idx] = recurrent_states
+        return recurrent_states
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int = 0, **_: object
+    ) -> torch.Tensor:  # fmt: skip
+        place = "conv", layer_idx, state_idx
+        before = self.states.get(place)
+        if before is None:
+            before = conv_states.new_zeros(*conv_states.shape[:-1], conv_kernel_size)
+        inputs = torch.cat([before, conv_states], dim=-1)
+        self.states[place] = inputs[..., -before.shape[-1] :].contiguous()
+        return inputs
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        return False
+
+    def put_back(self, rows: list[int], states: dict[tuple[str, int, int], torch.Tensor]) -> None:
+        """Give these texts the states that they had; where there are none, those of nothing read, which are zeros."""
+        if len(rows) == self.batch:
+            self.states = states.copy()
+            return
+        for place, now in self.states.items():
+            index = torch.tensor(rows, dtype=torch.int64, device=now.device)
+            before = states[place][index] if place in states else torch.zeros_like(now[index])
+            self.states[place] = now.index_copy(0, index, before)
+
     def keep(self, rows: torch.Tensor) -> None:
         """Drop every text but those of index `rows`."""
         self.batch = len(rows)
-        self.entries = [(keys[rows], values[rows]) for keys, values in self.entries]
+        self.entries = {layer: (keys[rows], values[rows]) for layer, (keys, values) in self.entries.items()}
+        self.states = {place: state[rows] for place, state in self.states.items()}
 
 
 class Reader:
-    """A model that is reading a batch of texts: `cached[b]` tokens of text b are in its cache."""
+    """A model that is reading a batch of texts: `cached[b]` tokens of text b are in its cache.
+
+    A state cannot forget a token, nor stop where a shorter text of the batch ends. So the states before each read are
+    kept until `roll_back`, which puts back the newest that know nothing of what is forgotten; what was accepted since
+    then is pending, and read again in front of what comes next. `passes` has the tokens of each forward.
+    """
 
     def __init__(self, language_model: LanguageModel, batch: int, capacity: int) -> None:
         self.language_model, self.cache, self.cached = language_model, SlotCache(batch, capacity), [0] * batch
         self.last_position = (language_model.max_length or capacity) - 1
-        self.calls = 0
+        self.passes: list[int] = []
+        self.before: list[tuple[list[int], dict[tuple[str, int, int], torch.Tensor]]] = []
 
-    @torch.no_grad()
+    def settle(self, text: torch.Tensor, length: list[int], most: int) -> None:
+        """Read tokens of text[b, :length[b] - 1] now where as many as `most` of them, or more, are pending.
+
+        A pass reads as many of each text that has so many; it takes as many of all texts as one pass can.
+        """
+        if not self.language_model.recurrent:
+            return
+        pending = [end - 1 - cached for end, cached in zip(length, self.cached, strict=True)]
+        while max(pending) >= most:
+            count = max(pending, key=lambda count: count * sum(each >= count for each in pending))
+            whole = [each >= count for each in pending]
+            self._read(text, [cached + count for cached in self.cached], 1, whole)
+            pending = [each - count * moved for each, moved in zip(pending, whole, strict=True)]
+        self.before = []
+
     def read(self, text: torch.Tensor, end: list[int], rows: int) -> torch.Tensor:
         """Read text[b, cached[b]:end[b]] and give the logits [B, rows, V] after each of its last `rows` tokens.
 
         Texts that have fewer tokens to read than others are padded on the right: what is computed and cached there is
-        never looked at, and overwritten when the text gets there.
+        never looked at, and overwritten when the text gets there. Their states are put back.
         """
+        return self._read(text, end, rows, None)
+
+    @torch.no_grad()
+    def _read(self, text: torch.Tensor, end: list[int], rows: int, whole: list[bool] | None) -> torch.Tensor:
+        """`read`; the texts that are `whole` get states, not given: those without padding."""
         begin, device = torch.tensor(self.cached, dtype=torch.int64, device="cpu"), text.device
         lengths = torch.tensor(end, dtype=torch.int64, device="cpu") - begin
         width = int(lengths.max())
@@ -87,7 +160,14 @@ class Reader:
         keys = torch.arange(used, device=device, dtype=torch.int64)[None]
         first = int((lengths - rows).min())
         seen = Visibility(keys > slots[:, :, None], slots, keys)
+        states = self.cache.states.copy()
         logits = self._forward(text.gather(1, slots), slots, seen, width - first)
+        if self.language_model.recurrent:
+            self.before.append((self.cached, states))
+            behind = (lengths < width).tolist() if whole is None else [not each for each in whole]
+            end = [was if late else now for late, was, now in zip(behind, self.cached, end, strict=True)]
+            if any(behind):
+                self.cache.put_back([row for row, late in enumerate(behind) if late], states)
         self.cached = list(end)
         offset = (lengths - rows - first).to(device)
         if logits.shape[1] == rows:
@@ -131,7 +211,7 @@ class Reader:
     def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
         """Make the first `read[b]` nodes of path [B, D + 1] the continuation of the text before the root."""
         root = torch.tensor(length, device=path.device, dtype=torch.int64) - 1
-        specdec.compact_kv(self.cache.entries, path, prefix_len=root)
+        specdec.compact_kv(list(self.cache.entries.values()), path, prefix_len=root)
         self.cached = [end - 1 + count for end, count in zip(length, read, strict=True)]
 
     def _forward(self, tokens: torch.Tensor, slots: torch.Tensor, seen: Visibility, rows: int) -> torch.Tensor:
@@ -143,12 +223,24 @@ class Reader:
             inputs["logits_to_keep"] = rows
         model, windows = self.language_model.model, self.language_model.windows
         logits = logits_of(model, windows, seen, input_ids=tokens, use_cache=True, **inputs)[:, -rows:]
-        self.calls += 1
+        self.passes.append(tokens.shape[1])
         return logits.float() if logits.dtype == torch.float64 else logits
 
     def roll_back(self, length: list[int]) -> None:
         """Forget what was read at positions length[b] and beyond."""
-        self.cached = [min(cached, end) for cached, end in zip(self.cached, length, strict=True)]
+        if not self.language_model.recurrent:
+            self.cached = [min(cached, end) for cached, end in zip(self.cached, length, strict=True)]
+            return
+        kept, rows = [([0] * len(length), {}), *self.before], defaultdict(list)
+        for row, (cached, end) in enumerate(zip(self.cached, length, strict=True)):
+            if cached > end:
+                rows[max(at for at, (known, _) in enumerate(kept) if known[row] <= end)].append(row)
+        cached = list(self.cached)
+        for at, several in rows.items():
+            self.cache.put_back(several, kept[at][1])
+            for row in several:
+                cached[row] = kept[at][0][row]
+        self.cached, self.before = cached, []
 
     def keep(self, rows: list[int]) -> None:
         """Drop every text but those of index `rows`."""

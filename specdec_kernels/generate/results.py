@@ -92,6 +92,9 @@ class Round:
         One for each of `tokens`, if they were asked for.
     chain : list of int or None
         The chain that was drafted, `drafted` tokens, None with trees.
+    read : list of int
+        Tokens of each text, padding included, in each forward pass of the target; several passes where it has recurrent
+        layers and too many accepted tokens were pending.
     """
 
     request: int
@@ -105,6 +108,7 @@ class Round:
     tree: VerifiedTree | None = None
     logprobs: list[TokenLogprobs] | None = None
     chain: list[int] | None = None
+    read: list[int] = field(default_factory=lambda: [0])
 
     @property
     def tested(self) -> int:
@@ -142,8 +146,8 @@ class Generation:
 
     @property
     def target_calls(self) -> int:
-        """Rounds: forward passes of the target."""
-        return len(self.rounds)
+        """Forward passes of the target: one a round, and those that settled what was pending (`Round.read`)."""
+        return sum(len(entry.read) for entry in self.rounds)
 
     @property
     def drafted(self) -> int:

@@ -16,6 +16,8 @@ from specdec_kernels.generate.results import Round
 if TYPE_CHECKING:
     from specdec_kernels.generate.models import LanguageModel
 
+PENDING = 16  # tokens that are read again in front of drafts, at most, where nothing says what that costs
+
 
 class Stopwatch:
     """Seconds by part; on a GPU it waits for the device, or the parts would be told apart wrongly."""
@@ -35,6 +37,8 @@ class Stopwatch:
 class Rounds(ABC):
     """How a round is played: with chains or with trees, verified by a method of `verify_chain` or `verify_tree`."""
 
+    max_pending: int | None = None  # of a target with recurrent layers; None: `PENDING`, or learned
+
     def __init__(self, target: LanguageModel, drafter: Any, method: str, policy: Any) -> None:
         self.target, self.drafter, self.method, self.policy = target, drafter, method, policy
 
@@ -51,6 +55,7 @@ class Rounds(ABC):
     def read(self, text: torch.Tensor, end: list[int]) -> None:
         """Have the target read text[b, :end[b]], before any round."""
         self.reader.read(text, end, rows=1)
+        self.reader.roll_back(end)  # nothing of it will be taken back
 
     @abstractmethod
     def play(

@@ -69,6 +69,7 @@ class TreeRounds(Rounds):
         self.length, self.path, self.tokens, self.seen = length, verdict.path, verdict.tokens, (logits, laws)
         self.planned, self.whole = tree, [most >= planned.depth for most in limit]
         shapes = shapes_of(parents, drafts) if how else [tree] * len(paths)
+        read = self.reader.passes[-1:]
         rows = zip(shapes, drafts.tolist(), paths, accepted, strict=True)
         self.trees = [
             VerifiedTree(shape, drawn[: len(shape.parents)], path[: count + 1]) for shape, drawn, path, count in rows
@@ -76,7 +77,7 @@ class TreeRounds(Rounds):
         return Outcome(
             [row[: count + 1] for row, count in zip(tokens, accepted, strict=True)],
             [entry.drafted for entry in self.trees], accepted, [entry.offers()[-1][0] == 0 for entry in self.trees],
-            verdict.status.tolist(), self.trees, [None] * len(self.trees),
+            verdict.status.tolist(), self.trees, [None] * len(self.trees), read,
         )  # fmt: skip
 
     def laws_of(self, row: int) -> Iterator[Law]:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from specdec_kernels.engines import transformers
-from specdec_kernels.generate import load_model
+from specdec_kernels.generate import Controller, ModelDrafter, generate, load_model
+from tests.generate.test_hybrid import pair as hybrids
 
 NEW, K, PROMPTS = 120, 4, ("ROMEO:", "First Citizen:\nBefore we", "KING HENRY:\n")
 
@@ -52,3 +53,18 @@ def test_generation(pair, table):
         written = len(PROMPTS) * NEW
         figures = {"tokens a call": f"{written / len(calls):.2f}", "tokens/s": f"{written / seconds:.0f}"}
         table(f"transformers: {len(PROMPTS)} texts of {NEW} tokens, temperature 0.8", {"generation": name, **figures})
+
+
+def test_recurrent_layers(table):
+    """How many passes of the target, and tokens read, the bound of what is pending takes; greedy, k = 4."""
+    target, draft = hybrids("qwen3_next")
+    prompt, options = [[7, 3, 9]], dict(temperature=0.0, max_new_tokens=100)
+    texts = {"plain": generate(prompt, target, method="plain", **options)[0]}
+    for most in (1, 4, 8, 16, 100):
+        (texts[f"at most {most}"],) = generate(prompt, target, ModelDrafter(draft), k=4, max_pending=most, **options)
+    (texts["learned"],) = generate(prompt, target, ModelDrafter(draft), policy=Controller(4), **options)
+    for name, text in texts.items():
+        assert text.tokens == texts["plain"].tokens
+        tokens = sum(sum(entry.read) for entry in text.rounds)
+        figures = {"rounds": len(text.rounds), "passes": text.target_calls, "tokens read": tokens}
+        table("transformers: a tiny Qwen3-Next, 100 tokens, k = 4", {"pending": name, **figures})

@@ -23,6 +23,7 @@ from specdec_kernels.generate import ModelDrafter, NgramDrafter, load_model
 from specdec_kernels.generate import generate as our_generate
 from tests.engines.launches import launches
 from tests.generate.small import llama
+from tests.generate.test_hybrid import pair as hybrids
 from tests.support.laws import P, Q, assert_law, assert_rate
 
 PROMPTS = ["ROMEO:", "First Citizen:\nYou are all", "A"]
@@ -204,6 +205,21 @@ class TestGenerate:
         assert torch.equal(written(pair, batch, tree=[-1, 0, 0, 1]), plain)
         with pytest.raises(ValueError, match="assistant_model: expected a model with method 'race'"):
             written(alone, batch)
+
+    def test_models_with_recurrent_layers(self):
+        """transformers refuses assistants of them, and writes the greedy text token by token."""
+        target, draft = (model.model for model in hybrids("qwen3_next"))
+        text, options = torch.tensor([[7, 3, 9]]), dict(max_new_tokens=NEW, eos_token_id=None, pad_token_id=0)
+        greedy = target.generate(text, do_sample=False, **options)
+        options |= dict(custom_generate=generate, max_pending=4)
+        assert torch.equal(target.generate(text, drafter=draft, do_sample=False, **options), greedy)
+        options |= dict(do_sample=True, seed=1)
+        plain = target.generate(text, method="plain", **options)
+        assert torch.equal(target.generate(text, drafter=draft, **options), plain)
+        with pytest.raises(ValueError, match="not supported with stateful models"):
+            target.generate(text, assistant_model=draft, **options)
+        with pytest.raises(ValueError, match=r"^max_pending: expected at least 1; got 0$"):
+            target.generate(text, drafter=draft, **options | dict(max_pending=0))
 
     @pytest.mark.parametrize("name, options", [
         ("generation_config", dict(num_beams=2)),

@@ -183,7 +183,7 @@ def test_rounds_without_a_draft_run_both_models_on_the_text_only(small_pair):
     rounds = stream([PROMPT], small_pair[0], drafter, method="rejection", draft_prob=0.0, max_new_tokens=6)
     for index, entry in zip(range(4), rounds, strict=False):
         assert (entry.drafted, len(entry.tokens)) == (0, 1)
-        assert drafter.reader.calls == index + 1
+        assert len(drafter.reader.passes) == index + 1
         assert drafter.reader.cached == [len(PROMPT) + index]
 
 

@@ -128,10 +128,11 @@ def config_with_alibi():
 
 
 def test_layers_and_positions_that_masks_cannot_express_are_refused():
-    hybrid = llama().model
-    hybrid.config.layer_types = ["full_attention", "linear_attention"]
-    with pytest.raises(ValueError, match=r"^mine: expected layers of full or sliding attention; got linear_attention$"):
-        LanguageModel(hybrid, name="mine")
+    chunked = llama().model
+    chunked.config.layer_types = ["full_attention", "chunked_attention"]
+    wanted = r"^mine: expected layers of full or sliding attention, or recurrent ones; got chunked_attention$"
+    with pytest.raises(ValueError, match=wanted):
+        LanguageModel(chunked, name="mine")
     with pytest.raises(ValueError, match=r"^falcon-0: expected positions that the tokens bring; got ALiBi"):
         random_model(config_with_alibi())
 
