@@ -348,6 +348,7 @@ def assisted() -> Table:
 
 ENGINES = {
     "transformers-rates": "transformers: 3 texts",
+    "recurrent-passes": "transformers: a tiny Qwen3-Next",
     "mlx-lm-rates": "mlx-lm: 4 texts",
     "llamacpp-rates": "llama.cpp: 4 texts",
     "llamacpp-draws": "llama.cpp: a draw",

@@ -16,7 +16,9 @@ def llama(vocab=5, seed=0, spread=1.0, dtype=torch.float64, **options):
 
 
 def random_model(config, seed=0, spread=1.0, dtype=torch.float64):
-    model = AutoModelForCausalLM.from_config(config).to(dtype)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # of the vectors, which are left as they are drawn
+        model = AutoModelForCausalLM.from_config(config).to(dtype)
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # for float64
     generator = torch.Generator().manual_seed(seed)
