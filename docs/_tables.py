@@ -344,6 +344,19 @@ def assisted() -> Table:
     return [["loop", "verification", "tokens/s"], *([*text, f"{rates[name]:.0f}"] for name, text in said.items())]
 
 
+# Bytes that a shard sends.
+
+
+@table
+def shard_bytes() -> Table:
+    parts = [part for part in data(f"{EPYC}/sharded.json") if part["B"] == 1]
+    return [
+        ["ranks", "method", "bytes a request", "gathered", "times fewer"],
+        *([str(part["ranks"]), part["method"], *(f"{part[key]:,.0f}" for key in ("bytes", "gathered bytes", "fewer"))]
+          for part in parts),
+    ]  # fmt: skip
+
+
 # Beside the engines themselves: what `make test-engines` printed.
 
 ENGINES = {
