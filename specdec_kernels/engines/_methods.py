@@ -12,6 +12,14 @@ def asked(method: str | None, name: str) -> str | None:
     return method or None
 
 
+def filters_drafts() -> bool:
+    """Whether drafts are drawn by their requests' filters: unless ``SPECDEC_DRAFT_FILTERS=0``."""
+    word = os.environ.get("SPECDEC_DRAFT_FILTERS", "1")
+    if word not in ("0", "1"):
+        raise ValueError(f"SPECDEC_DRAFT_FILTERS: expected '0' or '1'; got {word!r}")
+    return word == "1"
+
+
 def method_of() -> str | None:
     """The method that the environment asks SGLang for; None if it does not."""
     return asked(os.environ.get("SPECDEC_SGLANG"), "SPECDEC_SGLANG")

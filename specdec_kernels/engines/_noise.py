@@ -49,4 +49,7 @@ def kept(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:
     """
     plain = type(like) is torch.Tensor and not torch.compiler.is_compiling()
     plain = plain and not (like.is_cuda and torch.cuda.is_current_stream_capturing())
-    return (made if plain else made.__wrapped__)(*sizes, like.device)
+    found = (made if plain else made.__wrapped__)(*sizes, like.device)
+    if plain and type(found) is not torch.Tensor:  # a mode that is on makes others of it
+        made.cache_clear()
+    return found

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
+
+
+def hide_checkout() -> None:
+    """Where a checkout of ours is on the path, an engine that looks for triton_kernels finds none, and says nothing.
+
+    Its folder of that name is for `specdec_kernels.triton_kernels` alone and refuses to be imported.
+    """
+    seen = importlib.util.find_spec("triton_kernels")
+    if seen is not None and seen.origin is not None and (Path(seen.origin).parent / "verify_chain.py").exists():
+        sys.modules["triton_kernels"] = None  # type: ignore[assignment]  # as if it was looked for in vain
 
 
 class Replacements:

@@ -20,10 +20,12 @@ from vllm.v1.worker.gpu.sample.states import NO_LOGPROBS
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler as theirs
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 
+import specdec_kernels as specdec
 from specdec_kernels import Edits, Sampling
 from specdec_kernels.engines._kept import kept_by, seen
+from specdec_kernels.engines._methods import filters_drafts
 from specdec_kernels.engines._refusals import refuse
-from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, drawn, verify
+from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, TARGET, drawn, verify
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 from specdec_kernels.engines._watermark import Marks, asked
 
@@ -68,6 +70,16 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
         return None
     rejection = None if speculative is None else RejectionSampler(sampler, speculative, state.device, method)
     state.specdec_method, state.specdec_marks, sampler.specdec_marks = method, None, None
+    state.specdec_filters = None
+    if speculative is not None and filters_drafts():
+        write, filters = sampler.apply_staged_writes, Filters(sampler.sampling_states)
+        state.specdec_filters = rejection.filters = filters
+
+        def apply_staged_writes() -> None:
+            write()
+            filters.follow()
+
+        sampler.apply_staged_writes = apply_staged_writes
     if given is not None:
         texts, begin = sampler.req_states, sampler.add_request
         marks = Marks(given, texts.all_token_ids.gpu, texts.prompt_len.gpu)
@@ -80,8 +92,26 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
         sampler.add_request = add_request
     if method == "race":
         sampler.sample = _sample.__get__(sampler)
-        REPLACEMENTS.put(DraftModelSpeculator, "sample_draft", _racing(DraftModelSpeculator.sample_draft))
+    REPLACEMENTS.put(DraftModelSpeculator, "sample_draft", _drawing(DraftModelSpeculator.sample_draft))
     return sampler, rejection
+
+
+class Filters:
+    """The filters of requests by slot, for drafts: in tensors that stay where they are, as a captured graph needs it.
+
+    ``drew`` says that drafts were drawn by them, and not by a function of the speculator's own.
+    """
+
+    def __init__(self, states: Any) -> None:
+        self.drew, self.asked = False, (states.top_k, states.top_p, states.min_p)
+        self.numbers, self.before = [x.gpu.clone() for x in self.asked], [x.np.copy() for x in self.asked]
+
+    def follow(self) -> None:
+        """Take what requests ask for now."""
+        for number, before, x in zip(self.numbers, self.before, self.asked, strict=True):
+            if not np.array_equal(before, x.np):
+                before[:] = x.np
+                number.copy_(x.gpu, non_blocking=True)
 
 
 class RejectionSampler(theirs.RejectionSampler):
@@ -94,6 +124,7 @@ class RejectionSampler(theirs.RejectionSampler):
             synthetic_acceptance_rates=self.synthetic_conditional_rates is not None,
         )
         self.method = "block" if method == "rejection" and self.use_block_verification else method
+        self.filters: Filters | None = None
 
     def _verify_in_chunks(
         self, logits: torch.Tensor, input_batch: Any, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor,
@@ -110,25 +141,30 @@ class RejectionSampler(theirs.RejectionSampler):
             idx_mapping_np=batch.idx_mapping_np, expanded_local_pos=batch.expanded_local_pos,
             input_ids=draft_sampled, pos=pos, seq_lens_upper_bound_np=batch.seq_lens_cpu_upper_bound.numpy(),
         )  # fmt: skip
-        wants_processed = max_num_logprobs != NO_LOGPROBS and sampler.logprobs_mode in PROCESSED
+        given = given_tokens(sampler, batch)
+        silent = max_num_logprobs == NO_LOGPROBS and given is None
+        wants_processed = not silent and sampler.logprobs_mode in PROCESSED
         law = shaped(sampler, logits, context, fused=not (wants_processed or sampler.return_sampling_mask))
+        filtered = self.filters is not None and self.filters.drew
         tokens, num_sampled = verify(
             law.rows, draft_logits, draft_sampled if verify_draft_sampled is None else verify_draft_sampled,
             batch.cu_num_logits, pos, batch.idx_mapping, self.num_speculative_steps,
             per_request, seed=sampler.sampling_states.seeds.gpu, sampling=law.sampling, edits=law.edits,
-            drawn_by=Sampling(law.sampling.temperature), method=self.method, marks=sampler.specdec_marks,
+            drawn_by=law.sampling if filtered else Sampling(law.sampling.temperature), method=self.method,
+            marks=sampler.specdec_marks,
         )  # fmt: skip
-        if max_num_logprobs == NO_LOGPROBS and not sampler.return_sampling_mask:
+        if silent and not sampler.return_sampling_mask:
             return tokens, num_sampled, None, None
         flat = tokens[:, :per_request].reshape(-1) if per_request else self._of_rows(tokens, batch, len(logits))
         masks = None
         if sampler.return_sampling_mask:
             kept = kept_by(law.rows, flat, law.sampling, batch.expanded_idx_mapping)
             masks = masks_of(kept, batch.cu_num_logits, self.num_speculative_steps + 1, logits.shape[1])
-        if max_num_logprobs == NO_LOGPROBS:
+        if silent:
             return tokens, num_sampled, None, masks
         rows, sampling = (law.rows, law.sampling) if wants_processed else (logits, None)
-        found = scored(rows, flat, max_num_logprobs, sampling, batch.expanded_idx_mapping, sampler.logprobs_mode)
+        slots, top = batch.expanded_idx_mapping, max(max_num_logprobs, 0)
+        found = scored(rows, flat, top, sampling, slots, sampler.logprobs_mode, given)
         if len(logits) == len(tokens):
             return tokens, num_sampled, LogprobsTensors(*found), masks
         if self.enable_adaptive_verification:
@@ -141,6 +177,17 @@ class RejectionSampler(theirs.RejectionSampler):
         rows = torch.arange(count, device=tokens.device, dtype=torch.int64)
         request = torch.searchsorted(batch.cu_num_logits[1:].contiguous(), rows, right=True)
         return tokens[request.clamp_(max=len(tokens) - 1), batch.expanded_local_pos]
+
+
+def given_tokens(sampler: Any, batch: Any) -> torch.Tensor | None:
+    """Of each row the tokens whose log-probabilities its request names, int64 [N, G], -1 for none; None if none do."""
+    state = sampler.logprob_token_ids_state
+    most = state.max_num_token_ids(batch.idx_mapping_np)
+    if not most:
+        return None
+    slots = batch.expanded_idx_mapping
+    named, places = state.token_ids.gpu[slots, :most].long(), torch.arange(most, device=slots.device, dtype=torch.int32)
+    return named.masked_fill_(places >= state.num_token_ids.gpu[slots, None], -1)
 
 
 def masks_of(kept: Any, starts: torch.Tensor, places: int, vocabulary: int) -> Any:
@@ -242,11 +289,11 @@ def _sample(
     return sampled, logits
 
 
-def _racing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``sample_draft`` by `race_sample`, with the noise that decides the same position in our verification.
+def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``sample_draft`` by our draws and the requests' filters, if its own engine is ours: a process may have others.
 
-    The class is that of all engines of a process. A speculator races only if its own engine does, for a race does not
-    store the draft's logits, and verification by rejection needs them.
+    In a race with the noise that decides the same position in our verification. Else, where drafts are drawn at all,
+    with noise of each step's own, and their logits are stored for the verification.
     """
 
     @functools.wraps(original)  # of another engine of this process its arguments are asked again
@@ -256,15 +303,21 @@ def _racing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         spec_step_idx: int = 0, *more: Any, **named: Any,
     ) -> torch.Tensor:  # fmt: skip
         state = getattr(self, "model_state", None)  # a speculator knows it from `set_attn` on
-        races = getattr(state, "specdec_method", None) == "race"
-        if not races or (draft_logits is None and self.use_local_argmax_reduction):  # no whole rows to race in
+        races, filters = getattr(state, "specdec_method", None) == "race", getattr(state, "specdec_filters", None)
+        whole = draft_logits is not None or (races and not self.use_local_argmax_reduction)  # rows to draw from
+        if not whole or not (races or filters):
             return original(
                 self, hidden_states, sample_src_positions, idx_mapping, temperature, seeds, draft_step, draft_logits,
                 spec_step_idx, *more, **named,
             )  # fmt: skip
         logits = self.compute_draft_logits(hidden_states, spec_step_idx)
-        marks = state.specdec_marks
-        sampled = drawn(logits, idx_mapping, Sampling(temperature), seeds, sample_src_positions, marks=marks)
+        sampling, marks, nonce = Sampling(temperature), state.specdec_marks, TARGET
+        if filters is not None:
+            sampling, filters.drew = Sampling.vllm(temperature, *filters.numbers), True
+        if not races:
+            logits, nonce = logits.to(draft_logits.dtype), draft_step
+            specdec.store_rows(logits, draft_logits, slots=idx_mapping, column=draft_step)
+        sampled = drawn(logits, idx_mapping, sampling, seeds, sample_src_positions, nonce, marks=marks)
         if marks is not None:
             marks.put(idx_mapping, sample_src_positions, sampled)
         self._maybe_predict_acceptance(logits, idx_mapping, draft_step)

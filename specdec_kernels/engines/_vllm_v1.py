@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +12,14 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Edits, Packing, Sampling
+from specdec_kernels.engines._methods import filters_drafts
 from specdec_kernels.engines._noise import WORD, seed_of
 from specdec_kernels.engines._refusals import refuse
 from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 
 FUSED = ("MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor")  # what our ops do
+NEVER = -(2**31)
 HALF = WORD**2 // 2
 
 
@@ -43,7 +45,7 @@ def take_over(runner: Any, method: str) -> str:
         refuse(synthetic_mode=theirs.synthetic_mode, fly_window_size=getattr(theirs, "use_fly", False))
         if config.rejection_sample_method == "block" and method == "rejection":
             method = "block"
-    _check(runner._sample, "logits spec_decode_metadata")
+    _check(runner, "_sample", "logits spec_decode_metadata")
     sampler = Sampler(runner, method)
     runner._sample = sampler.sample
     if config is None:
@@ -55,16 +57,25 @@ def take_over(runner: Any, method: str) -> str:
         draws = False
     if not draws or hasattr(drafter, "_sample_draft_tokens_for_step"):
         return f"drafts of {config.method} as vLLM makes them"
-    _check(drafter._sample_draft_tokens, "hidden_states sampling_metadata")
+    _check(drafter, "_sample_draft_tokens", "hidden_states sampling_metadata")
     sampler.drafter = Drafter(drafter, sampler)
     return f"drafts of {config.method} drawn by our noise"
 
 
-def _check(method: Callable[..., Any], names: str) -> None:
-    found = " ".join(inspect.signature(method).parameters)
+def _check(owner: Any, name: str, names: str) -> None:
+    found = " ".join(inspect.signature(getattr(owner, name)).parameters)
     if found != names:
-        name = method.__qualname__
+        name = f"{type(owner).__name__}.{name}"
         raise RuntimeError(f"vllm: expected {name}(self {names}), as in 0.32.0 and 0.33.0; got (self {found})")
+
+
+class Shortest(NamedTuple):
+    """A minimum of tokens, before which stop tokens do not come."""
+
+    least: int
+    stops: set[int]
+    output: list[int]  # with asynchronous scheduling as long as if all drafts were accepted
+    grammar: bool
 
 
 class Laws(NamedTuple):
@@ -75,7 +86,8 @@ class Laws(NamedTuple):
     allowed: torch.Tensor | None  # bits [B, ceil(V / 32)]
     seen: Seen | None
     bias: dict[int, dict[int, float]]
-    shortest: dict[int, Any]  # what vLLM keeps of requests with a minimum of tokens
+    shortest: dict[int, Shortest]
+    prompts: torch.Tensor | None  # int32 [B]: how long they are, where a text may be too short
 
 
 class Seen:
@@ -112,7 +124,7 @@ class Sampler:
     """``GPUModelRunner._sample`` by one `verify_chain`, with drafts and without."""
 
     def __init__(self, runner: Any, method: str) -> None:
-        self.runner, self.method = runner, method
+        self.runner, self.method, self.filters = runner, method, filters_drafts()
         self.drafter: Drafter | None = None
         self._of: Any = None  # the metadata that `_laws` are of: vLLM makes others when the batch changes
         self._laws: Laws | None = None
@@ -130,13 +142,15 @@ class Sampler:
         counts = [0] * size if chains is None else chains.num_draft_tokens
         most = max(counts)
         laws = self.laws(metadata, logits.shape[-1])
-        scores = metadata.max_num_logprobs is not None or (metadata.logprob_token_ids and not most)
+        scores = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
         processed = scores and runner.sampler.logprobs_mode in PROCESSED
         rows, edits = logits, None
-        if processed or not self._fuses(metadata, laws):
-            rows = self._processed(logits, chains if most else None, metadata)
+        short = self._short(laws)
+        starts = runner.seq_lens[:size] - self._moved(counts, torch.int32) - laws.prompts if short else None
+        if processed or not self._fuses(metadata, short):
+            rows = self._processed(logits, chains if most else None, metadata, laws, short, counts, starts)
         else:
-            edits = self._edits(metadata, laws, counts)
+            edits = self._edits(metadata, laws, short, counts, starts)
         tokens = torch.empty(size, most + 1, dtype=torch.int32, device=logits.device)
         draft = self._draft(chains, laws) if most else None
         drafts = chains.draft_token_ids if most else tokens[:, :0]
@@ -157,9 +171,17 @@ class Sampler:
         return self._laws
 
     def _read(self, metadata: Any, vocabulary: int) -> Laws:
-        processors = {type(processor).__name__: processor for processor in metadata.logitsprocs.all}
-        least, bias, shortest = (processors.get(name) for name in FUSED)
-        min_p = 0.0 if least is None or not least.min_p_count else least.min_p.view(-1)
+        states = [self.runner.requests[name] for name in self.runner.input_batch.req_ids]
+        asked = [state.sampling_params for state in states]  # with speculation vLLM has no processors of all this
+        min_p: float | torch.Tensor = 0.0
+        if any(one.min_p for one in asked):
+            min_p = self._moved([one.min_p for one in asked], torch.float32)
+        shortest = {
+            i: Shortest(one.min_tokens, one.all_stop_token_ids, state.output_token_ids, bool(one.structured_outputs))
+            for i, (one, state) in enumerate(zip(asked, states, strict=True))
+            if one.min_tokens and one.all_stop_token_ids
+        }
+        prompts = self._moved([state.num_prompt_tokens for state in states], torch.int32) if shortest else None
         sampling = Sampling(0.0)
         if not metadata.all_greedy:
             top_k, top_p = (off if x is None else x for off, x in ((0, metadata.top_k), (1.0, metadata.top_p)))
@@ -168,27 +190,35 @@ class Sampler:
         return Laws(
             sampling, self._seeds(), None if mask is None else bits(~mask[:, :vocabulary]),
             None if metadata.no_penalties else Seen(metadata, vocabulary),
-            {} if bias is None else bias.biases, {} if shortest is None else shortest.min_toks,
+            {i: one.logit_bias for i, one in enumerate(asked) if one.logit_bias}, shortest, prompts,
         )  # fmt: skip
+
+    def _moved(self, numbers: Sequence[float], kind: torch.dtype) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=kind, device="cpu").to(self.runner.device, non_blocking=True)
 
     def _seeds(self) -> torch.Tensor:
         """A request's own seed, or one that is drawn when it is first seen; it stays with the request's state."""
-        device, seeds = self.runner.device, []
+        seeds = []
         for name in self.runner.input_batch.req_ids:
             state = self.runner.requests[name]
             if not hasattr(state, "specdec_seed"):
                 own = state.generator
-                seed = seed_of(None, device) if own is None else own.initial_seed()
+                seed = seed_of(None, self.runner.device) if own is None else own.initial_seed()
                 state.specdec_seed = (seed + HALF) % WORD**2 - HALF
             seeds.append(state.specdec_seed)
-        return torch.tensor(seeds, dtype=torch.int64, device="cpu").to(device, non_blocking=True)
+        return self._moved(seeds, torch.int64)
 
-    def _fuses(self, metadata: Any, laws: Laws) -> bool:
+    def _short(self, laws: Laws) -> dict[int, Shortest]:
+        """Whose text may be too short to end: the host may count drafts of two steps that are not verified yet."""
+        slack = 2 * (self.runner.num_spec_tokens + 1) if self.runner.use_async_scheduling else 0
+        return {i: one for i, one in laws.shortest.items() if len(one.output) - slack < one.least}
+
+    def _fuses(self, metadata: Any, short: dict[int, Shortest]) -> bool:
         """Whether all that the requests ask for are edits of ours. What is not is named in the log, once."""
         holder = metadata.thinking_budget_state_holder
         for name, on in (
             ("thinking_token_budget", holder is not None and holder.has_tracked_requests()),
-            ("min_tokens beside structured outputs", any(grammar for *_, grammar in laws.shortest.values())),
+            ("min_tokens beside structured outputs", any(one.grammar for one in short.values())),
         ):
             if on:
                 if name not in self._said:
@@ -197,52 +227,82 @@ class Sampler:
                 return False
         return True
 
-    def _processed(self, logits: torch.Tensor, chains: Any, metadata: Any) -> torch.Tensor:
-        """A float32 copy of the rows, edited by vLLM's processors."""
+    def _processed(
+        self, logits: torch.Tensor, chains: Any, metadata: Any, laws: Laws, short: dict[int, Shortest],
+        counts: Sequence[int], starts: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """A float32 copy of the rows, edited by vLLM's processors, and before by what it leaves out beside drafts."""
         theirs, verifier = self.runner.sampler, getattr(self.runner, "rejection_sampler", None)
-        rows = torch.empty_like(logits, dtype=torch.float32)
+        rows = logits.float().clone()
+        own = laws if verifier is not None else laws._replace(bias={})
+        bias = self._bias(metadata, own, short, counts, starts)
+        if bias is not None:
+            tokens, values, spans = bias
+            each = torch.arange(len(rows), device=rows.device, dtype=torch.int64)
+            rows[each.repeat_interleave((spans[:, 1] - spans[:, 0]).long()), tokens.long()] += values
         if chains is None:
-            return theirs.apply_logits_processors(rows.copy_(logits), metadata, False)
-        last, drafted = chains.bonus_logits_indices, chains.target_logits_indices
-        rows[last] = theirs.apply_logits_processors(logits[last].float(), metadata, True)
-        rows[drafted] = verifier.apply_logits_processors(logits[drafted].float(), metadata, chains)
+            rows = theirs.apply_logits_processors(rows, metadata, False)
+        else:
+            last, drafted = chains.bonus_logits_indices, chains.target_logits_indices
+            found = theirs.apply_logits_processors(rows[last], metadata, True)
+            rows[drafted] = verifier.apply_logits_processors(rows[drafted], metadata, chains)
+            rows[last] = found
+        begin = 0
+        for request, count in enumerate(counts):
+            if request in short and short[request].grammar:  # it may leave stop tokens alone
+                self._forbid(rows[begin : begin + count + 1], short[request], starts[request])
+            begin += count + 1
         return rows
 
-    def _edits(self, metadata: Any, laws: Laws, counts: Sequence[int]) -> Edits | None:
+    def _forbid(self, rows: torch.Tensor, short: Shortest, start: torch.Tensor) -> None:
+        """Take stop tokens out of a request's rows where its text is too short and other tokens are left."""
+        stops = self._moved(sorted(short.stops), torch.int64)
+        before, lengths = rows[:, stops], start + torch.arange(len(rows), device=rows.device, dtype=torch.int64)
+        rows[:, stops] = -torch.inf
+        kept = (lengths >= short.least) | rows.isneginf().all(1)
+        rows[:, stops] = before.masked_fill_(~kept[:, None], -torch.inf)
+
+    def _edits(
+        self, metadata: Any, laws: Laws, short: dict[int, Shortest], counts: Sequence[int], starts: torch.Tensor | None
+    ) -> Edits | None:
         edits = Edits() if laws.seen is None else laws.seen.counted(metadata.output_token_ids)
         bias = None
-        if laws.bias or laws.shortest or metadata.bad_words_token_ids:
-            bias = self._bias(metadata, laws, counts)
+        if laws.bias or short or metadata.bad_words_token_ids:
+            bias = self._bias(metadata, laws, short, counts, starts)
         if bias is None and laws.allowed is None:
             return None if laws.seen is None else edits
         return edits._replace(bias=bias, allowed=laws.allowed)
 
     def _bias(
-        self, metadata: Any, laws: Laws, counts: Sequence[int]
+        self, metadata: Any, laws: Laws, short: dict[int, Shortest], counts: Sequence[int], starts: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """What is added to tokens of each row: biases, and -inf where a bad word or a text too short would end."""
+        """What is added to tokens of each row: biases, and -inf where a bad word or a text too short would end.
+
+        How long texts are before their first rows, ``starts`` [B], is known on the device alone.
+        """
         words, found, values, spans = metadata.bad_words_token_ids, [], [], []
+        limits = []  # of each entry its request, and how long its text must be at the first row
         for request, count in enumerate(counts):
-            own, bad, short = laws.bias.get(request), words.get(request), laws.shortest.get(request)
+            own, bad, one = laws.bias.get(request), words.get(request), short.get(request)
+            stops = one.stops if one is not None and not one.grammar else ()
             for row in range(count + 1):
-                entries = dict(own or {})
+                entries = dict.fromkeys(stops, 0.0) | (own or {})
                 if bad is not None:
                     text = metadata.output_token_ids[request] + metadata.spec_token_ids[request][:row]
                     ends = (word[-1] for word in bad if text[len(text) - len(word) + 1 :] == word[:-1])
                     entries.update(dict.fromkeys((end for end in ends), -torch.inf))
-                if short is not None and len(short[1]) + row < short[0]:
-                    entries.update(dict.fromkeys(short[2], -torch.inf))
                 spans.append((len(found), len(found) + len(entries)))
                 for token in sorted(entries):
                     found.append(token)
                     values.append(entries[token])
+                    limits.append((request, one.least - row if token in stops else NEVER))
         if not found:
             return None
-        device = self.runner.device
-        tokens, spans = (
-            torch.tensor(x, dtype=torch.int32, device="cpu").to(device, non_blocking=True) for x in (found, spans)
-        )
-        return tokens, torch.tensor(values, dtype=torch.float32, device="cpu").to(device, non_blocking=True), spans
+        added = self._moved(values, torch.float32)
+        if starts is not None:
+            which, least = self._moved(limits, torch.int64).unbind(1)
+            added.masked_fill_(starts[which] < least, -torch.inf)
+        return self._moved(found, torch.int32), added, self._moved(spans, torch.int32)
 
     def _draft(self, chains: Any, laws: Laws) -> Draft | None:
         """The laws of drafts, if they were drawn: rows [D, V], logits where we drew. Others count as certain."""
@@ -250,23 +310,21 @@ class Sampler:
         if rows is None:
             return None
         drew = self.drafter is not None and self.drafter.drawn
-        return Draft(rows, "logits", laws.sampling) if drew else Draft(rows, "probs")
+        return Draft(rows, "logits", self.drafted_by(laws)) if drew else Draft(rows, "probs")
+
+    def drafted_by(self, laws: Laws) -> Sampling:
+        """How our drafts are drawn."""
+        return laws.sampling if self.filters else Sampling(laws.sampling.temperature)
 
     def _logprobs(
         self, rows: torch.Tensor, tokens: torch.Tensor, counts: Sequence[int], laws: Laws | None, metadata: Any
     ) -> Any:
         """vLLM's log-probabilities: a row for each place of ``tokens``, whatever is in those behind the last."""
         sampling = None if laws is None else laws.sampling
-        theirs, mode, most = self.runner.sampler, self.runner.sampler.logprobs_mode, max(counts)
-        if metadata.logprob_token_ids and not most:  # of given tokens: vLLM's own work
-            if mode in PROCESSED:
-                scores = theirs.sample(rows.clone(), metadata)[1]
-            else:
-                scores = rows.float() if mode == "raw_logits" else theirs.compute_logprobs(rows)
-            return theirs.gather_specific_token_logprobs(scores, metadata.logprob_token_ids, tokens[:, 0].long())
+        mode, most, wanted = self.runner.sampler.logprobs_mode, max(counts), metadata.logprob_token_ids
         if min(counts) == most:
             slots = None
-            if most and sampling is not None:
+            if wanted or (most and sampling is not None):
                 slots = torch.arange(len(tokens), device=tokens.device, dtype=torch.int64).repeat_interleave(most + 1)
             places, flat = None, tokens.view(-1)
         else:
@@ -277,7 +335,13 @@ class Sampler:
             places = begins[:, None] + np.minimum(np.arange(most + 1), many[:, None] - 1)
             slots, local = torch.from_numpy(table).to(tokens.device)
             places, flat = torch.from_numpy(places.ravel()).to(tokens.device), tokens[slots, local]
-        ids, scores, ranks = scored(rows, flat, metadata.max_num_logprobs, sampling, slots, mode)
+        given = None
+        if wanted:
+            table = np.full((len(tokens), max(map(len, wanted.values()))), -1)
+            for request, named in wanted.items():
+                table[request, : len(named)] = named
+            given = torch.from_numpy(table).to(tokens.device, non_blocking=True)[slots]
+        ids, scores, ranks = scored(rows, flat, metadata.max_num_logprobs or 0, sampling, slots, mode, given)
         found = ids.int(), scores, ranks
         return LogprobsTensors(*(found if places is None else (x[places] for x in found)))
 
@@ -345,7 +409,7 @@ class Drafter:
         rows = self.proposer.model.compute_logits(hidden_states)
         laws, races = self.sampler.laws(sampling_metadata, rows.shape[-1]), self.sampler.method == "race"
         positions, steps = self._positions, len(rows) // len(self._positions)  # several where all are drawn at once
-        sampling, seeds, nonce = laws.sampling, laws.seeds, self.drawn
+        sampling, seeds, nonce = self.sampler.drafted_by(laws), laws.seeds, self.drawn
         if steps > 1:
             nonce = torch.arange(steps, device=rows.device, dtype=torch.int64)
             positions, seeds = positions[:, None] + nonce, seeds[:, None]

@@ -19,6 +19,7 @@ of each
 
 from __future__ import annotations
 
+import contextvars
 import importlib
 import os
 from typing import Any
@@ -29,6 +30,7 @@ import specdec_kernels as specdec
 from specdec_kernels import Sampling
 from specdec_kernels.engines._methods import asked
 from specdec_kernels.engines._refusals import refuse
+from specdec_kernels.engines._replace import hide_checkout
 from specdec_kernels.engines._vllm_rounds import LOGGER, REPLACEMENTS, TARGET, drawn, verify
 
 __all__ = [
@@ -39,6 +41,8 @@ __all__ = [
     "rejection_sample",
     "uninstall",
 ]
+
+OURS = contextvars.ContextVar("OURS", default=False)  # whether a request that is checked is for an engine of ours
 
 
 def rejection_sample(
@@ -208,6 +212,8 @@ def register() -> None:
 def install() -> None:
     """Put our samplers into vLLM's runners: V2's ``ModelState.custom_sampler``, and V1's loaded ones. Twice is once.
 
+    Requests may then have ``min_p`` and ``logit_bias`` beside speculation.
+
     They are used where ``SPECDEC_VLLM`` or the engine's ``additional_config["specdec"]`` names a method. A model whose
     class has a ``custom_sampler`` of its own keeps it. The logger ``vllm.specdec_kernels`` says of each engine that
     names a method what became of it. Without vLLM, or with one that has no V2 runner, it raises an ImportError or an
@@ -215,7 +221,10 @@ def install() -> None:
     """
     state_class = importlib.import_module("vllm.v1.worker.gpu.model_states.interface").ModelState
     wrapper_class = importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
+    processor_class = importlib.import_module("vllm.v1.engine.input_processor").InputProcessor
+    params_class = importlib.import_module("vllm.sampling_params").SamplingParams
     choose, start = state_class.custom_sampler, wrapper_class.initialize_from_config
+    check, check_speculation = processor_class._validate_params, params_class._validate_spec_decode
 
     def custom_sampler(state: Any, sampler: Any) -> tuple[Any, Any] | None:
         method = method_of(state.vllm_config.additional_config)
@@ -227,10 +236,24 @@ def install() -> None:
         settle(wrapper.worker)
         return start(wrapper, *given, **named)
 
+    def _validate_params(processor: Any, *given: Any, **named: Any) -> Any:
+        before = OURS.set(method_of(processor.vllm_config.additional_config) is not None)
+        try:
+            return check(processor, *given, **named)
+        finally:
+            OURS.reset(before)
+
+    def _validate_spec_decode(params: Any, speculative_config: Any) -> None:  # vLLM knows no min_p, no logit_bias there
+        if not OURS.get():
+            check_speculation(params, speculative_config)
+
     if method_of(None) is not None:  # a version that does not fit is better found now than with a model in memory
         importlib.import_module("specdec_kernels.engines._vllm").check_version()
     REPLACEMENTS.put(state_class, "custom_sampler", custom_sampler)
     REPLACEMENTS.put(wrapper_class, "initialize_from_config", initialize_from_config)
+    REPLACEMENTS.put(processor_class, "_validate_params", _validate_params)
+    REPLACEMENTS.put(params_class, "_validate_spec_decode", _validate_spec_decode)
+    hide_checkout()
 
 
 def settle(worker: Any) -> None:
@@ -258,12 +281,20 @@ def settle(worker: Any) -> None:
             if strangers := plugin.strangers(runner):
                 why = f"our ops have no rule for the logits processors {', '.join(strangers)}"
             else:
-                what = f"V1 model runner, {plugin.take_over(runner, method)}"
+                what = f"V1 model runner ({why_v1(worker.vllm_config)}), {plugin.take_over(runner, method)}"
     if worker.is_driver_worker:
         if why is None:
             LOGGER.info("specdec-kernels: method %r, %s", method, what)
         else:
             LOGGER.warning("specdec-kernels: method %r changes nothing: %s", method, why)
+
+
+def why_v1(config: Any) -> str:
+    """What the V2 runner, which has more, lacks for this engine."""
+    if os.environ.get("VLLM_USE_V2_MODEL_RUNNER"):
+        return "VLLM_USE_V2_MODEL_RUNNER is set"
+    missing = config._get_v2_model_runner_unsupported_features()
+    return f"V2 has no {', '.join(missing)}" if missing else "V2 needs a Triton for this device"
 
 
 def uninstall() -> None:

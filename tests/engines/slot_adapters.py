@@ -54,6 +54,7 @@ class VllmV2(Engine):
         forbidden = wish.more.get("forbidden")
         bias.use_logit_bias[slot], bias.forbidden[slot] = forbidden is not None, forbidden or 0
         self.sampler.needs_logits_processing[slot] = uses or forbidden is not None or wish.min_p or wish.top_k > 0
+        self.sampler.apply_staged_writes()
 
     def drop(self, name):
         self.free.append(self.slot.pop(name))
@@ -65,9 +66,9 @@ class VllmV2(Engine):
         for step in range(K):
             places = torch.tensor([len(self.text[name]) - 1 + step for name in names])
             numbers = slots, states.temperature.gpu, states.seeds.gpu
-            if self.method == "race":
-                step = torch.tensor(step)
-                rows.append(self.speculator.sample_draft(DRAFT[rows[-1]], places, *numbers, step, None))
+            if self.method != "block":
+                step, cache = torch.tensor(step), None if self.method == "race" else self.cache
+                rows.append(self.speculator.sample_draft(DRAFT[rows[-1]], places, *numbers, step, cache))
             else:
                 given = {"logits_cache": self.cache, "logits_cache_col": torch.tensor(step)}
                 rows.append(vllm.gumbel_sample(DRAFT[rows[-1]], *numbers, places, True, True, **given))

@@ -1,11 +1,13 @@
 """What every engine's module keeps to."""
 
-import importlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from specdec_kernels.engines._replace import hide_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +25,19 @@ def test_engines_are_imported_when_they_are_used():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "none\n" * 4, done.stderr
+
+
+@pytest.mark.parametrize("whose", ["ours", "of another project"])
+def test_a_checkout_on_the_path_is_not_another_project(monkeypatch, tmp_path, whose):
+    """Engines look for a package triton_kernels; that of a checkout is none of theirs."""
+    monkeypatch.delitem(sys.modules, "triton_kernels", raising=False)
+    monkeypatch.syspath_prepend(ROOT)
+    if whose != "ours":
+        (tmp_path / "triton_kernels.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+    hide_checkout()
+    assert (importlib.util.find_spec("triton_kernels") is None) == (whose == "ours")
+    sys.modules.pop("triton_kernels", None)
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])

@@ -96,6 +96,22 @@ def test_switched_on(monkeypatch, how):
     assert block.method == "block"
 
 
+def test_no_parameter_is_refused_where_we_verify(monkeypatch):
+    """min_p and logit_bias, where the engine's own configuration or the environment asks for us; else as vLLM says."""
+    drafts, asked = stand_in.speculative(K), stand_in.SamplingParams(0.1, {3: 1.0})
+    theirs = stand_in.InputProcessor(drafts, {})
+    vllm.register()
+    assert stand_in.InputProcessor(drafts, {"specdec": "race"})._validate_params(asked, ("generate",))
+    for processor in (theirs, stand_in.InputProcessor(drafts, {"specdec": None})):
+        with pytest.raises(ValueError, match="not yet supported with speculative decoding"):
+            processor._validate_params(asked, supported_tasks=("generate",))
+    monkeypatch.setenv("SPECDEC_VLLM", "rejection")
+    assert not theirs._validate_params(asked, ())
+    vllm.uninstall()
+    with pytest.raises(ValueError, match="not yet supported"):
+        theirs._validate_params(asked, ())
+
+
 @pytest.mark.parametrize(
     "name, given",
     [
@@ -153,6 +169,42 @@ def test_law_of_filters_and_temperatures(forbidden):
     assert (num > 1).any()
     assert (num < K + 1).any()
     assert torch.equal(tokens >= 0, torch.arange(K + 1) < num[:, None])
+
+
+@pytest.mark.parametrize("filters", ["0", "1"])
+@pytest.mark.parametrize("method", ["rejection", "race"])
+def test_drafts_have_the_filters_of_their_requests(monkeypatch, method, filters):
+    """Unless it is turned off; of two slots each its own, which may change. The target's law is the same."""
+    monkeypatch.setenv("SPECDEC_DRAFT_FILTERS", filters)
+    count, temperature = 4000, 0.7
+    vllm.register()
+    sampler = stand_in.Sampler(count, VOCABULARY, temperature=temperature)
+    state = stand_in.ModelState(stand_in.speculative(1), {"specdec": method})
+    (_, rejection), speculator = state.custom_sampler(sampler), stand_in.DraftModelSpeculator()
+    speculator.set_attn(state)
+    states, shapes = sampler.sampling_states, [{"top_k": 4, "min_p": 0.02}, {"top_p": 0.7}]
+    for each, shape in enumerate(shapes):
+        for name, number in shape.items():
+            getattr(states, name).np[each::2] = number
+    sampler.apply_staged_writes()
+    rows, cache, slots = DRAFT[3].expand(count, -1), torch.zeros(count, 1, VOCABULARY), torch.arange(count)
+    cache = None if method == "race" else cache
+    drafts = speculator.sample_draft(
+        rows, torch.full((count,), 9), slots, states.temperature.gpu, states.seeds.gpu, torch.tensor(0), cache
+    )
+    assert method == "race" or torch.equal(cache[:, 0], rows)
+    batch, tokens = stand_in.batch_of([2] * count, range(count), [9] * count), torch.stack((slots * 0, drafts), 1)
+    found, *_ = verified(rejection, batch, TARGET[3].expand(2 * count, -1), tokens.flatten(), cache)
+    for each, shape in enumerate(shapes):
+        laws = [
+            (row / temperature).softmax(-1) * kept(row, Sampling.vllm(temperature, **shape))
+            for row in (TARGET[3], DRAFT[3])
+        ]
+        assert_law(found[each::2, 0], laws[0])
+        assert_law(drafts[each::2], laws[1] if filters == "1" else (DRAFT[3] / temperature).softmax(-1))
+    monkeypatch.setenv("SPECDEC_DRAFT_FILTERS", "yes")
+    with pytest.raises(ValueError, match="SPECDEC_DRAFT_FILTERS: expected '0' or '1'; got 'yes'"):
+        state.custom_sampler(sampler)
 
 
 FILTERS = {"temperature": 0.8, "top_k": 12, "top_p": 0.9}
@@ -402,6 +454,24 @@ def test_logprobs(mode, adaptive):
         assert torch.equal(scores.cu_num_generated_tokens_tensor, batch.cu_num_logits)
     else:
         assert scores.cu_num_generated_tokens == [0, 4, 5, 8]
+
+
+@pytest.mark.parametrize("top", [stand_in.NO_LOGPROBS, 1, 3])
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logits"])
+def test_log_probabilities_of_given_tokens(mode, top):
+    """In the place of the likeliest, for those who named some; where a row has fewer, -inf stands."""
+    _, rejection = samplers("rejection", temperature=0.5, logprobs_mode=mode)
+    rejection.sampler.logprob_token_ids_state.put(4, [30, 5])
+    rejection.sampler.logprob_token_ids_state.put(0, [2])
+    batch, rows = stand_in.batch_of([2, 1, 2], [1, 4, 0], [9, 5, 7]), TARGET[:5]
+    _, _, scores, _ = verified(rejection, batch, rows, rows.argmax(1), num_logprobs=top)
+    wanted, likeliest = rows.log_softmax(-1) if mode == "raw_logprobs" else rows / 0.5, rows.topk(max(top, 0)).indices
+    for row, named in enumerate([*likeliest[:2].tolist(), [30, 5], [2], [2]]):
+        ids, values = scores.logprob_token_ids[row, 1:].tolist(), scores.logprobs[row, 1:]
+        assert len(ids) == max(top, 2)
+        assert ids[: len(named)] == named
+        torch.testing.assert_close(values[: len(named)], wanted[row, named])
+        assert (values[len(named) :] == -torch.inf).all()
 
 
 def test_an_invalid_draft_ends_verification():

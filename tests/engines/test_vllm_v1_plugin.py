@@ -222,14 +222,37 @@ def test_tokens_that_are_not_known_yet_are_counted_later(plugin):
     assert edits.prompt_mask.tolist() == [[1 << 7, 0], [0, 1 << 1]]
 
 
+@pytest.mark.parametrize("grammar", ["none", "leaves others", "leaves none"])
+@pytest.mark.parametrize("counts", [(K, K), (K, 1)], ids=["even", "uneven"])
+def test_lengths_are_counted_by_places(plugin, counts, grammar):
+    """With asynchronous scheduling vLLM's lists hold -1 for each draft that may have been accepted."""
+    runner = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False))
+    runner.use_async_scheduling, runner._draft_token_req_ids = True, None
+    plugin.take_over(runner, "rejection")
+    kind = {"temperature": 0.0, "shortest": (5, {11, 31}, grammar != "none")}
+    outputs = [[4] * length + [-1] * K for length in (3, 5)]
+    metadata = stand_in.metadata_of([kind] * 2, [[8, 9]] * 2, outputs, [[]] * 2, VOCABULARY)
+    runner.batch("ab", metadata)
+    row = torch.full((VOCABULARY,), -torch.inf if grammar == "leaves none" else 0.0)
+    row[7], row[31] = (-torch.inf if grammar == "leaves none" else 20.0), 50.0
+    ends = [2 + length + count for length, count in zip((3, 5), counts, strict=True)]
+    found = runner.step(row.expand(sum(counts) + 2, -1), [[7] * count for count in counts], ends).sampled_token_ids
+    first = [31, -1, -1, -1] if grammar == "leaves none" else [7, 7, 31, -1]
+    assert found.tolist() == [first, [31, -1, -1, -1]]
+
+
 @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
 @pytest.mark.parametrize("counts", [(2, 0, 1), (2, 2, 2), (0, 0, 0)], ids=["uneven", "even", "no drafts"])
-def test_logprobs(plugin, mode, counts):
+@pytest.mark.parametrize("asked", [{}, {1: [30, 5], 2: [7]}], ids=["likeliest", "given tokens"])
+def test_logprobs(plugin, mode, counts, asked):
     """A row for each place of the tokens. vLLM's processors make what is processed: here they forbid a token."""
     runner = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False), logprobs_mode=mode)
     plugin.take_over(runner, "rejection")
-    kinds = [{"temperature": 0.0, "top_k": 6}, {"temperature": 0.7, "top_k": 6}, {"temperature": 0.7, "top_k": 6}]
-    runner.batch("abc", stand_in.metadata_of(kinds, [0] * 3, [[]] * 3, [[]] * 3, VOCABULARY, num_logprobs=2))
+    kinds = [{"temperature": 0.0, "top_k": 6}, {"temperature": 0.7, "top_k": 6}]
+    kinds.append({"temperature": 0.7, "top_k": 6, "bias": {9: 4.0}})  # vLLM has no processor of it beside drafts
+    metadata = stand_in.metadata_of(kinds, [0] * 3, [[]] * 3, [[]] * 3, VOCABULARY, num_logprobs=2)
+    metadata.logprob_token_ids = asked
+    runner.batch("abc", metadata)
     runner.drafter.rows = None
     inputs = torch.randint(VOCABULARY, (sum(counts) + 3,), generator=torch.Generator().manual_seed(1))
     logits = TARGET[inputs]
@@ -251,13 +274,18 @@ def test_logprobs(plugin, mode, counts):
             if token < 0:
                 continue
             if mode.startswith("processed"):
+                values[9] += 4.0 * (request == 2)
                 values[3] = -torch.inf
                 values /= kinds[request]["temperature"] or 1.0
                 values[values < values.topk(6).values[-1]] = -torch.inf
             wanted = values if mode.endswith("logits") else values.log_softmax(-1)
             at = request * width + place
             ids = scores.logprob_token_ids[at].long()
-            assert ids.tolist() == [token, *values.topk(2).indices]
+            named = asked.get(request, values.topk(2).indices.tolist())
+            assert ids.tolist() == [token, *named, *[0] * (2 - len(named))]
+            if len(named) < 2:
+                assert scores.logprobs[at, 2] == -torch.inf
+                wanted[0] = -torch.inf
             torch.testing.assert_close(scores.logprobs[at], wanted[ids], rtol=1e-5, atol=1e-5)
             assert scores.selected_token_ranks[at] == (values >= values[token]).sum()
 
@@ -304,11 +332,12 @@ def test_launches(plugin, counts, more):
 class TestSettled:
     """What is said of an engine of the V1 runner."""
 
-    def line(self, caplog, runner, method="race", drafts=True):
+    def line(self, caplog, runner, method="race", drafts=True, missing=()):
         caplog.clear()
         worker = types.SimpleNamespace(
             vllm_config=types.SimpleNamespace(
-                additional_config={"specdec": method}, speculative_config=runner.speculative_config if drafts else None
+                additional_config={"specdec": method}, speculative_config=runner.speculative_config if drafts else None,
+                _get_v2_model_runner_unsupported_features=lambda: list(missing),
             ),
             is_driver_worker=True, model_runner=runner,
         )  # fmt: skip
@@ -318,7 +347,7 @@ class TestSettled:
         return record.getMessage().removeprefix(f"specdec-kernels: method {method!r}")
 
     def test_what_it_does(self, plugin, caplog):
-        begins = ", V1 model runner, "
+        begins = ", V1 model runner (V2 needs a Triton for this device), "
         assert self.line(caplog, stand_in.Runner()) == begins + "no drafts"
         drawn = begins + "drafts of draft_model drawn by our noise"
         assert self.line(caplog, stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False))) == drawn
@@ -332,11 +361,17 @@ class TestSettled:
             assert self.line(caplog, stand_in.Runner(proposer)) == theirs
         assert self.line(caplog, stand_in.Runner(types.SimpleNamespace())) == theirs  # n-grams
 
+    def test_why_v1_was_chosen(self, plugin, caplog, monkeypatch):
+        said = self.line(caplog, stand_in.Runner(), missing=("speculative method 'suffix'", "ubatching"))
+        assert said == ", V1 model runner (V2 has no speculative method 'suffix', ubatching), no drafts"
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+        assert self.line(caplog, stand_in.Runner()).startswith(", V1 model runner (VLLM_USE_V2_MODEL_RUNNER is set), ")
+
     def test_why_it_does_nothing(self, plugin, caplog):
         begins = " changes nothing: "
         runner = stand_in.Runner()
         assert self.line(caplog, runner, "block") == begins + "without speculative decoding there is nothing to verify"
-        runner.input_batch.logitsprocs.all = [stand_in.MinPLogitsProcessor([]), plugin]
+        runner.input_batch.logitsprocs.all = [stand_in.MinPLogitsProcessor(), plugin]
         assert self.line(caplog, runner) == begins + "our ops have no rule for the logits processors module"
         with pytest.raises(AssertionError, match="vLLM's own"):
             runner._sample(None, None)

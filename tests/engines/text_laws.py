@@ -18,6 +18,7 @@ LAWS = {
     "three tokens allowed": {"allowed_token_ids": [32, 97, 101]},
     "top-k 3": {"top_k": 3},
     "top-p 0.6": {"top_p": 0.6},
+    "min-p 0.3, a bias": {"min_p": 0.3, "logit_bias": {101: 1.5, 32: -1.0}},
 }
 PARTS = ("first token", "second and third", "all four")
 
@@ -33,10 +34,13 @@ def laws_after(texts, shape):
     with torch.no_grad():
         rows = target().model(torch.tensor([[*prompt, *text] for text in texts])).logits[:, -1].double().numpy()
     for logits in rows:
+        for token, bias in shape.get("logit_bias", {}).items():
+            logits[token] += bias
         if "allowed_token_ids" in shape:
             logits[~np.isin(np.arange(len(logits)), shape["allowed_token_ids"])] = -np.inf
         weights = np.exp((logits - logits.max()) / TEMPERATURE)
         keep = np.argsort(-weights)[: shape.get("top_k")]
+        keep = keep[weights[keep] >= shape.get("min_p", 0.0)]
         before = np.cumsum(weights[keep]) - weights[keep]
         keep = keep[(before < shape.get("top_p", 1.0) * weights[keep].sum()) & (weights[keep] > 0)]
         yield dict(zip(keep.tolist(), weights[keep] / weights[keep].sum(), strict=True))

@@ -112,14 +112,32 @@ class BadWordsState:
         return logits
 
 
+class LogprobTokenIdsState:
+    """Of each slot the tokens whose log-probabilities are wanted; memory behind the last is anything."""
+
+    def __init__(self, slots):
+        self.num_token_ids, self.token_ids = Backed([0] * slots, torch.int32), Backed([[7] * 128] * slots, torch.int32)
+
+    def put(self, slot, tokens):
+        self.num_token_ids.np[slot] = len(tokens)
+        self.token_ids.np[slot, : len(tokens)] = tokens
+
+    def max_num_token_ids(self, idx_mapping_np):
+        return int(self.num_token_ids.np[idx_mapping_np].max(initial=0))
+
+
 class Sampler:
     def __init__(self, slots, vocab_size, penalties=None, forbidden=None, logprobs_mode="raw_logprobs", **sampling):
         self.sampling_states = SamplingStates(slots, vocab_size, **sampling)
         self.penalties_state = PenaltiesState(slots, vocab_size, **(penalties or {}))
+        self.logprob_token_ids_state = LogprobTokenIdsState(slots)
         self.logits_processors = [LogitBiasState(slots, forbidden), self.penalties_state, BadWordsState(slots)]
         self.thinking_budget_state = types.SimpleNamespace(enabled=False, apply=lambda logits, ctx: None)
         self.needs_logits_processing = np.full(slots, bool(penalties or sampling or forbidden is not None))
         self.logprobs_mode, self.return_sampling_mask = logprobs_mode, False
+
+    def apply_staged_writes(self):
+        """What requests asked for reaches the device; here it is there already."""
 
     def sample(
         self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
@@ -200,6 +218,29 @@ class WorkerWrapperBase:
         self.worker.caches = kv_cache_configs
 
 
+class SamplingParams:
+    """Of a request, as its user gave them."""
+
+    def __init__(self, min_p=0.0, logit_bias=None):
+        self.min_p, self.logit_bias = min_p, logit_bias
+
+    def _validate_spec_decode(self, speculative_config):
+        if speculative_config is not None and (self.min_p or self.logit_bias):
+            raise ValueError("not yet supported with speculative decoding")
+
+
+class InputProcessor:
+    """What looks at requests as they come, in the server's process."""
+
+    def __init__(self, speculative, additional_config):
+        self.vllm_config = types.SimpleNamespace(additional_config=additional_config)
+        self.speculative_config = speculative
+
+    def _validate_params(self, params, supported_tasks):
+        params._validate_spec_decode(self.speculative_config)
+        return "generate" in supported_tasks
+
+
 def speculative(steps, method="standard", adaptive=False):
     """A SpeculativeConfig."""
     return types.SimpleNamespace(
@@ -223,6 +264,8 @@ def batch_of(counts, slots, places):
 def modules():
     """What to put into ``sys.modules``."""
     names = {
+        "vllm.sampling_params": [SamplingParams],
+        "vllm.v1.engine.input_processor": [InputProcessor],
         "vllm.v1.outputs": [LogprobsTensors],
         "vllm.v1.worker.gpu.sample.bad_words": [BadWordsState],
         "vllm.v1.worker.gpu.sample.logit_bias": [LogitBiasState],

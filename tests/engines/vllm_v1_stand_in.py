@@ -29,20 +29,17 @@ def outputs():
 
 
 class MinPLogitsProcessor:
-    def __init__(self, kinds):
-        self.min_p = torch.tensor([[kind.get("min_p", 0.0)] for kind in kinds], dtype=torch.float32)
-        self.min_p_count = int((self.min_p > 0).sum())
+    pass
 
 
-class LogitBiasLogitsProcessor:
-    def __init__(self, kinds):
-        self.biases = {i: kind["bias"] for i, kind in enumerate(kinds) if "bias" in kind}
-
-
-class MinTokensLogitsProcessor:
-    def __init__(self, kinds, outputs):
-        given = [(i, kind["shortest"]) for i, kind in enumerate(kinds) if "shortest" in kind]
-        self.min_toks = {i: (least, outputs[i], stops, grammar) for i, (least, stops, grammar) in given}
+def state_of(kind, prompt, output):
+    """What a runner keeps of a request: CachedRequestState, with its SamplingParams."""
+    least, stops, grammar = kind.get("shortest", (0, set(), False))
+    asked = types.SimpleNamespace(
+        min_p=kind.get("min_p", 0.0), logit_bias=kind.get("bias"), min_tokens=least, all_stop_token_ids=stops,
+        structured_outputs="a regex" if grammar else None,
+    )  # fmt: skip
+    return {"sampling_params": asked, "num_prompt_tokens": len(prompt), "output_token_ids": output}
 
 
 def metadata_of(kinds, prompts, outputs, drafts, vocabulary, num_logprobs=None):
@@ -52,6 +49,7 @@ def metadata_of(kinds, prompts, outputs, drafts, vocabulary, num_logprobs=None):
     """
     prompts = [prompt if isinstance(prompt, list) else [prompt] for prompt in prompts]
     width = max(map(len, prompts))
+    states = [state_of(*of) for of in itertools.zip_longest(kinds, prompts, outputs, fillvalue=[])]
     prompts = [prompt + [vocabulary] * (width - len(prompt)) for prompt in prompts]
 
     def numbers(name, off):
@@ -67,7 +65,6 @@ def metadata_of(kinds, prompts, outputs, drafts, vocabulary, num_logprobs=None):
     for row, tokens in zip(forbidden, allowed, strict=True):
         row[list(tokens)] = False
     temperature = numbers("temperature", 1.0)
-    processors = MinPLogitsProcessor(kinds), LogitBiasLogitsProcessor(kinds), MinTokensLogitsProcessor(kinds, outputs)
     return types.SimpleNamespace(
         temperature=temperature, all_greedy=bool((temperature == 0).all()),
         top_k=numbers("top_k", vocabulary).int() if has("top_k") else None,
@@ -77,8 +74,7 @@ def metadata_of(kinds, prompts, outputs, drafts, vocabulary, num_logprobs=None):
         presence_penalties=numbers("presence", 0.0), output_token_ids=outputs, spec_token_ids=drafts,
         allowed_token_ids_mask=forbidden if has("allowed") else None,
         bad_words_token_ids={i: kind["bad"] for i, kind in enumerate(kinds) if "bad" in kind},
-        logitsprocs=types.SimpleNamespace(all=processors), max_num_logprobs=num_logprobs, logprob_token_ids=None,
-        thinking_budget_state_holder=None,
+        max_num_logprobs=num_logprobs, logprob_token_ids=None, thinking_budget_state_holder=None, states=states,
     )  # fmt: skip
 
 
@@ -129,13 +125,13 @@ class Runner:
 
     def __init__(self, proposer=None, method="standard", logprobs_mode="raw_logprobs"):
         self.device, self.sampler, self.requests = torch.device("cpu"), Sampler(logprobs_mode), {}
-        self.speculative_config = None
+        self.speculative_config, self.num_spec_tokens = None, 0
         self.input_batch = types.SimpleNamespace(
             generators={}, update_async_output_token_ids=lambda: None, logitsprocs=types.SimpleNamespace(all=[])
         )
         if proposer is not None:
             self.speculative_config = types.SimpleNamespace(method="draft_model", rejection_sample_method=method)
-            self.drafter, self.rejection_sampler = proposer, RejectionSampler(method)
+            self.drafter, self.rejection_sampler, self.num_spec_tokens = proposer, RejectionSampler(method), 3
 
     def _sample(self, logits, spec_decode_metadata):
         raise AssertionError("vLLM's own sampler was asked")
@@ -154,11 +150,11 @@ class Runner:
         return self.drafter.propose(**given)
 
     def batch(self, names, metadata):
-        """What is sampled next; a name of which nothing is known gets a state with no generator."""
+        """What is sampled next; requests of which nothing is known have no generator."""
         batch = self.input_batch
         batch.req_ids, batch.num_reqs, batch.sampling_metadata = list(names), len(names), metadata
-        for name in names:
-            self.requests.setdefault(name, types.SimpleNamespace(generator=None))
+        for name, state in zip(names, metadata.states, strict=True):
+            vars(self.requests.setdefault(name, types.SimpleNamespace(generator=None))).update(state)
 
     def step(self, logits, drafts, ends):
         """`_sample` of rows whose last input token is followed by the place ``ends``; drafts are lists."""

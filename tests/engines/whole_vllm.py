@@ -40,6 +40,7 @@ if V2:
     triton_cpu.install()
 vllm = pytest.importorskip("vllm")
 from llvmlite.binding import ffi  # noqa: E402
+from vllm.platforms.cpu import CpuPlatform  # noqa: E402
 from vllm.sampling_params import StructuredOutputsParams  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of what GPUs do in silence
@@ -53,6 +54,17 @@ SPECULATION = {
     "n-grams": {"method": "ngram", "num_speculative_tokens": K, "prompt_lookup_max": 3, "prompt_lookup_min": 1},
 }
 ENGINES = {}
+settle_platform = CpuPlatform.check_and_update_config
+
+
+def keep_asynchronous(config):
+    """vLLM turns asynchronous scheduling off on a CPU, where it works."""
+    asked = config.scheduler_config.async_scheduling
+    settle_platform(config)
+    config.scheduler_config.async_scheduling = asked
+
+
+CpuPlatform.check_and_update_config = staticmethod(keep_asynchronous)
 # A second engine of a process asks what all modules hold for its __dict__, and what this one holds has a strange one
 # once n-grams were looked up.
 sys.modules[ffi.__name__] = types.ModuleType(ffi.__name__)
@@ -67,7 +79,7 @@ def engine(drafts, method, **more):
     found = ENGINES.get(name)
     if found is None:
         plugin.install()
-        given = {"max_num_seqs": 128, "num_gpu_blocks_override": 160} | more
+        given = {"max_num_seqs": 128, "num_gpu_blocks_override": 160, "async_scheduling": False} | more
         found = ENGINES[name] = vllm.LLM(
             TARGET, speculative_config=SPECULATION[drafts] and dict(SPECULATION[drafts]), max_model_len=256,
             enforce_eager=True, dtype="float32", max_logprobs=-1, seed=0, disable_log_stats=False,
@@ -95,6 +107,8 @@ KINDS = {
     "three of one": dict(n=3),
     "stop string": dict(stop=["e "]),
     "log-probabilities": dict(logprobs=3),
+    "min-p": dict(min_p=0.1),
+    "bias": dict(logit_bias={101: 3.0, 32: -2.5}),
 }
 PROMPTS = ("ROMEO:", "JULIET: my lord, my lord,", "First Citizen:")
 
@@ -130,12 +144,45 @@ TEXTS = f"{WHAT}: texts of all kinds of request in one batch"
     "drafts, method", [("no drafts", "race"), ("n-grams", "rejection"), *(("draft model", each) for each in METHODS)]
 )
 def test_greedy_texts(drafts, method, table):
-    """Penalties, bans and grammars do to them what vLLM's own processors do; without drafts a bias, too."""
-    kinds = KINDS | ({"bias": {"logit_bias": {101: 3.0, 32: -2.5}}} if drafts == "no drafts" else {})
-    ours, theirs = (written(each, kinds, temperature=0.0, n=1) for each in (engine(drafts, method), plain_vllm()))
+    """Penalties, bans, biases and grammars do to them what vLLM's own processors do."""
+    ours, theirs = (written(each, KINDS, temperature=0.0, n=1) for each in (engine(drafts, method), plain_vllm()))
     assert ours == theirs
-    same = f"{len(kinds)} of {len(kinds)}"
+    same = f"{len(KINDS)} of {len(KINDS)}"
     table(TEXTS, {"texts": f"{method}, {drafts}, greedy", "those of": f"{OWN}, no drafts", "the same": same})
+
+
+@pytest.mark.parametrize("drafts", ["no drafts", "draft model"])
+def test_log_probabilities_of_given_tokens(drafts, table):
+    """Beside neighbours that want others, whose rows they leave alone."""
+    kinds = {"given": dict(logprob_token_ids=[97, 32, 101]), "likeliest": dict(logprobs=4), "none": dict()}
+    found = written(engine(drafts, "race"), kinds, ["O, "], temperature=0.0)
+    ((text, scores),) = written(plain_vllm(), {"all": dict(logprobs=-1)}, ["O, "], temperature=0.0)["all"]
+    for name, named in (("given", [97, 32, 101]), ("likeliest", None)):
+        ((same, rows),) = found[name]
+        assert same == text
+        for token, row, every in zip(text, rows, scores, strict=True):
+            wanted = named or sorted(every, key=lambda x: every[x][1])[:4]
+            assert {x: y[0] for x, y in row.items()} == {x: every[x][0] for x in {*wanted, token}}
+            assert row[token][1] == 1
+    assert found["none"] == [(text, [])]
+    row = {"texts": f"race, {drafts}, greedy: log-probabilities of given tokens", "those of": f"{OWN}, of all tokens"}
+    table(TEXTS, row | {"the same": f"{len(text)} of {len(text)} rows"})
+
+
+def test_asynchronous_scheduling(table):
+    """Tokens are known late, and lengths are a guess; some requests are thrown out and read again."""
+    kinds = KINDS | {f"minimum of {n}": dict(min_tokens=n, stop_token_ids=[10, 32], seed=n) for n in range(4, 40, 5)}
+    few = {"block_size": 32, "num_gpu_blocks_override": 20, "max_num_seqs": 16, "async_scheduling": True}
+    llm = engine("draft model", "race", **few)
+    assert llm.llm_engine.vllm_config.scheduler_config.async_scheduling
+    assert written(llm, kinds) == written(engine("no drafts", "race"), kinds)
+    preempted, same = counters(llm)["vllm:num_preemptions"], f"{len(kinds)} of {len(kinds)}"
+    assert preempted > 0
+    row = {
+        "texts": f"race, draft model, asynchronous scheduling, {preempted} preemptions",
+        "those of": "race, no drafts",
+    }
+    table(TEXTS, row | {"the same": same})
 
 
 @pytest.mark.skipif(not V2, reason="refused by name in V1")
@@ -202,7 +249,7 @@ CHECKED = {
     ("n-grams", "rejection"): ("top-k 3",),
 }
 if V2:  # interpreted, 3,000 texts take two to seven minutes
-    CHECKED |= {("draft model", "race"): ("top-k 3",), ("draft model", "rejection"): ("three tokens allowed",)}
+    CHECKED |= {("draft model", "race"): ("top-k 3",), ("draft model", "rejection"): ("min-p 0.3, a bias",)}
 
 
 @pytest.mark.parametrize("drafts, method, shape", [(*of, shape) for of, shapes in CHECKED.items() for shape in shapes])
@@ -401,13 +448,18 @@ def test_a_text_does_not_depend_on_its_neighbours(server, table):
     bodies = [
         {
             "model": "pair", "prompt": PROMPTS[i % 3], "max_tokens": 24 + i, "temperature": 0.8, "seed": i,
-            "top_k": 40 * (i % 2), "presence_penalty": 0.5 * (i % 4 == 3),
+            "top_k": 40 * (i % 2), "presence_penalty": 0.5 * (i % 4 == 3), "min_p": 0.1 * (i % 3 == 1),
+            "logit_bias": {"101": 2.0} if i % 5 == 4 else None,
         }
         for i in range(12)
     ]  # fmt: skip
     alone, at_once = alone_and_at_once(server.port, bodies)
     assert at_once == alone
     assert len(set(alone)) == 12
-    says = "V2 model runner" if V2 else "V1 model runner, drafts of draft_model drawn by our noise"
-    assert f"specdec-kernels: method 'race', {says}" in server.log.read_text()
+    said = server.log.read_text()
+    reason = "VLLM_USE_V2_MODEL_RUNNER is set" if "VLLM_USE_V2_MODEL_RUNNER" in os.environ else "V2 needs a Triton"
+    says = "V2 model runner" if V2 else f"V1 model runner ({reason}"
+    assert f"specdec-kernels: method 'race', {says}" in said
+    assert V2 or "), drafts of draft_model drawn by our noise" in said
+    assert "triton_kernels" not in said  # a checkout's folder of that name is on the path
     table(TEXTS, {"texts": "server, race, draft model, 12 at once", "those of": "each alone", "the same": "12 of 12"})
