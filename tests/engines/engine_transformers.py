@@ -7,6 +7,7 @@ import torch
 
 from specdec_kernels.engines import transformers
 from specdec_kernels.generate import ModelDrafter, generate, load_model
+from tests.engines.parameters import compared
 from tests.generate.test_hybrid import pair as hybrids
 
 NEW, K, PROMPTS = 120, 4, ("ROMEO:", "First Citizen:\nBefore we", "KING HENRY:\n")
@@ -67,3 +68,39 @@ def test_recurrent_layers(table):
         tokens = sum(sum(entry.read) for entry in text.rounds)
         figures = {"rounds": str(len(text.rounds)), "passes": str(text.target_calls), "tokens read": str(tokens)}
         table("transformers: a tiny Qwen3-Next, 100 tokens, k = 4", {"pending": name, **figures})
+
+
+OF_SAMPLING = {
+    "max_new_tokens": 5, "min_new_tokens": 9, "min_length": 12, "stop_strings": ["e"], "do_sample": False,
+    "num_beams": 2, "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.3, "top_h": 0.4, "typical_p": 0.5,
+    "epsilon_cutoff": 0.1, "eta_cutoff": 0.1, "repetition_penalty": 1.6, "encoder_repetition_penalty": 1.6,
+    "no_repeat_ngram_size": 1, "bad_words_ids": [[101], [32]], "renormalize_logits": True,
+    "forced_bos_token_id": 97, "forced_eos_token_id": 97, "remove_invalid_values": True,
+    "exponential_decay_length_penalty": (4, 2.0), "suppress_tokens": [101, 32], "begin_suppress_tokens": [101, 32],
+    "sequence_bias": [[[101], 5.0]], "guidance_scale": 1.5, "num_return_sequences": 2, "output_scores": True,
+    "eos_token_id": 101, "seed": 9,
+}  # fmt: skip
+WITH = {key: {"eos_token_id": 101} for key in ("min_new_tokens", "min_length", "exponential_decay_length_penalty")}
+
+
+def test_parameters(pair, table):
+    """Of a text that our loop writes by a race, with the assistant and without; what their own loop says beside it."""
+    target, draft = pair
+    prompt = torch.tensor([target.encode("ROMEO: ")])
+    given = {name: {name: value} | WITH.get(name, {}) for name, value in OF_SAMPLING.items()}
+
+    def write(ours, **drafts):
+        def texts(asked):
+            usual = {"do_sample": True, "temperature": 0.8, "max_new_tokens": 16, "return_dict_in_generate": True}
+            if ours:
+                usual |= {"custom_generate": transformers.generate, "seed": 1}
+            else:
+                asked = {name: value for name, value in asked.items() if name != "seed"}
+            found = target.model.generate(prompt, **usual | drafts | asked)
+            scores = getattr(found, "scores", None)
+            return found.sequences.tolist(), None if scores is None else len(scores)
+
+        return texts
+
+    plain, drafted = write(True, method="plain"), write(True, method="race", assistant_model=draft.model, k=K)
+    compared("transformers", table, given, plain, drafted, write(False, assistant_model=draft.model))

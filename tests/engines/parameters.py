@@ -1,0 +1,46 @@
+"""Which sampling parameters an engine takes beside drafts: each is asked for alone, with drafts and without."""
+
+TAKEN = "taken"
+
+
+def outcome(ask):
+    """What a request gives, and in a word how it went: taken, or what its refusal says."""
+    try:
+        return ask(), TAKEN
+    except Exception as error:
+        words = " ".join(str(error).split()).replace("|", "/")
+        return None, f"{type(error).__name__}: {words[:100]}{'...' * (len(words) > 100)}"
+
+
+def compared(engine, table, given, plain, drafted, own=None):
+    """A row for each parameter of ``given``, a dict from names to values.
+
+    ``plain(value)`` and ``drafted(value)`` write a text without and with drafts that ours verifies; ``own(value)`` asks
+    the engine's own verification. What is taken without drafts must be with them, and write the same text, but for what
+    the engine itself refuses beside any drafts.
+    """
+    usual, lost = plain({}), []
+    for name, value in given.items():
+        (alone, without), (beside, with_drafts) = outcome(lambda: plain(value)), outcome(lambda: drafted(value))  # noqa: B023
+        theirs = None if own is None else outcome(lambda: own(value))[1]  # noqa: B023
+        row = {} if own is None else {"drafts, its own verification": theirs}
+        row = {"parameter": f"`{name}`", "no drafts": without} | row | {"drafts, ours": with_drafts}
+        table(f"{engine}: sampling parameters", row)
+        if (
+            without == TAKEN
+            and (alone, without) != (beside, with_drafts)
+            and (with_drafts == TAKEN or with_drafts != theirs)
+        ):
+            lost.append((name, with_drafts, alone, beside))
+        elif without == TAKEN and name not in SILENT and alone == usual:
+            lost.append((name, "has no effect"))
+    assert not lost
+
+
+# They change how a text is told, or nothing of the ones that are written here.
+SILENT = {
+    "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "detokenize", "flat_logprobs", "extra_args",
+    "watermarking", "watermark", "custom_params", "stream_interval", "output_kind", "no_stop_trim",
+    "include_stop_str_in_output", "renormalize_logits", "remove_invalid_values", "begin_suppress_tokens",
+    "repetition_detection", "num_beams",
+}  # fmt: skip
