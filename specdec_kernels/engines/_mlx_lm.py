@@ -63,13 +63,20 @@ class Text:
 
 
 class Reader:
-    """A model and its cache, which holds the first `length` tokens of a text, after what it held before."""
+    """A model and its cache, which holds the first `length` tokens of a text, after what it held before.
+
+    Recurrent states and full windows cannot forget a token. Of those that may not be able to, the states before each
+    read of a round are kept, in `before`: what was accepted since the newest that serves is read again, with what
+    comes next.
+    """
 
     def __init__(
         self, model: Any, cache: list[Any], name: str, stream: mx.Stream | None, step: int,
-        quantization: tuple[int, int, int | None],
+        quantization: tuple[int, int, int | None], drafting: bool, most: int,
     ) -> None:  # fmt: skip
         self.model, self.cache, self.name, self.step, self.quantization = model, cache, name, step, quantization
+        self.stateful = drafting and not all(map(rewinds, flat(cache)))
+        self.most, self.before = most if self.stateful else 2, []
         self.stream = generation.generation_stream if stream is None else stream
         self.length, self.offset = 0, offset_of(cache)
         self.vocabulary = model(mx.zeros((1, 1), mx.uint32)).shape[-1]  # mlx is lazy: nothing is computed
@@ -77,14 +84,18 @@ class Reader:
     def read(self, tokens: list[int], rows: int) -> mx.array:
         """Logits [rows, V] after each of the last `rows` tokens, of which the cache has none."""
         with mx.stream(self.stream):
-            # One token more costs less than a call; rows of logits for all of a prompt would cost more.
-            while (more := len(tokens) - rows - self.length) > 1:
+            # A few tokens more cost less than a call; rows of logits for all of a prompt would cost more.
+            while (more := len(tokens) - rows - self.length) >= self.most:
                 self._forward(tokens[self.length : self.length + min(more, self.step)])
                 mx.eval([each.state for each in self.cache])
                 mx.clear_cache()
             return self._forward(tokens[self.length :])[0, -rows:]
 
     def _forward(self, tokens: list[int]) -> mx.array:
+        if self.stateful:
+            self.before.append(
+                (self.length, [None if rewinds(each) else copied(each.state) for each in flat(self.cache)])
+            )
         known = [token if token < self.vocabulary else 0 for token in tokens]
         logits = self.model(mx.array([known], mx.uint32), cache=self.cache)
         generation.maybe_quantize_kv_cache(self.cache, *self.quantization)
@@ -93,12 +104,17 @@ class Reader:
 
     def rewind(self, length: int) -> None:
         """Forget what stands at `length` and beyond."""
+        parts = flat(self.cache)
+        states, whole = [None] * len(parts), all(each.is_trimmable() for each in parts)
+        if self.length > length and not whole:
+            length, states = next(entry for entry in reversed(self.before) if entry[0] <= length)
         count = self.length - length
         if count <= 0:
             return
-        self.check_rewinds(0)
-        for each in self.cache:
-            if (found := each.trim(count)) != count:
+        for each, state in zip(parts, states, strict=True):
+            if state is not None:
+                each.state = copied(state)
+            elif (found := each.trim(count)) != count:
                 raise RuntimeError(
                     f"{self.name}: expected a cache that rewinds by {count}; {type(each).__name__} did by {found}"
                 )
@@ -111,23 +127,22 @@ class Reader:
             self.read(tokens, 1)
             mx.eval([each.state for each in self.cache])
 
-    def check_rewinds(self, length: int) -> None:
-        """Raise NotImplementedError unless the cache can take tokens back, and still can with a text so long."""
-        for each in flat(self.cache):
-            kind, window = type(each).__name__, getattr(each, "max_size", None)
-            if not each.is_trimmable():
-                full = "" if window is None else f", whose window of {window} tokens is full"
-                raise NotImplementedError(f"{self.name}: expected a cache that can rewind; got {kind}{full}")
-            if window is not None and self.offset + length > window:
-                raise NotImplementedError(
-                    f"max_tokens: expected a text of at most {window} tokens, for the {kind} of {self.name} cannot "
-                    f"rewind beyond; got {self.offset + length}"
-                )
-
 
 def flat(cache: list[Any]) -> list[Any]:
     """The entries, with those that are in a CacheList."""
     return [part for each in cache for part in (flat(each.caches) if hasattr(each, "caches") else [each])]
+
+
+def rewinds(entry: Any) -> bool:
+    """Whether an entry can take back tokens, however long the text is."""
+    return entry.is_trimmable() and not hasattr(entry, "max_size")
+
+
+def copied(state: Any) -> Any:
+    """An entry's state, whose arrays stay as they are when the entry's are written to. mlx shares their memory."""
+    if isinstance(state, (list, tuple)):
+        return type(state)(map(copied, state))
+    return mx.array(state) if isinstance(state, mx.array) else state
 
 
 def offset_of(cache: list[Any]) -> int:
@@ -143,6 +158,8 @@ def rounds(
     try:
         while left:
             count += 1
+            for reader in readers:
+                reader.before = []
             # A block's refused draft decides about tokens before it: no noise of its rounds comes twice.
             noise = dict(seed=seed, nonce=count if method == "block" else 0, sampling=sampling)
             wanted = most if left < 0 else min(most, left - 1)

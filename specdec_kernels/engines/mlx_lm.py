@@ -40,6 +40,7 @@ def generate_step(
     logits_processors: Sequence[Callable[[mx.array, mx.array], mx.array]] | None = None,
     prompt_cache: list[Any] | None = None,
     prefill_step_size: int = 512,
+    max_pending: int = 16,
     kv_bits: int | None = None,
     kv_group_size: int = 64,
     quantized_kv_start: int = 5000,
@@ -79,6 +80,9 @@ def generate_step(
     prompt_cache : list, optional
         The target's entries, then the draft's. In the end they hold the prompt and all that was yielded, wherever the
         caller stops; a next call's prompt is what follows.
+    max_pending : int
+        Where recurrent states or windows cannot take tokens back: how many accepted ones are read again, at most, in
+        front of drafts; a call of their own settles more.
     prefill_step_size, kv_bits, kv_group_size, quantized_kv_start : optional
         As in mlx-lm.
 
@@ -91,8 +95,7 @@ def generate_step(
     Raises
     ------
     NotImplementedError
-        Another sampler. By name, with drafts: caches that cannot rewind (recurrent states, or a window that is full).
-        It comes with the call if the window cannot hold `max_tokens`.
+        Another sampler.
     ValueError
         An unknown method; a prompt without tokens; numbers that are out of range.
     RuntimeError
@@ -113,7 +116,7 @@ def generate_step(
         sampling = sampler.sampling
     for name, number, least in (
         ("num_draft_tokens", num_draft_tokens, 0), ("max_tokens", max_tokens, -1),
-        ("prefill_step_size", prefill_step_size, 1),
+        ("prefill_step_size", prefill_step_size, 1), ("max_pending", max_pending, 1),
     ):  # fmt: skip
         if number < least:
             raise ValueError(f"{name}: expected at least {least}; got {number}")
@@ -121,17 +124,15 @@ def generate_step(
         raise ValueError("prompt: expected one token at least; got none")
     parts = importlib.import_module("specdec_kernels.engines._mlx_lm")
     caches = parts.caches_of(model, draft_model, prompt_cache)
+    quantization = quantized_kv_start, kv_group_size, kv_bits
+    if draft_model is None:
+        num_draft_tokens = 0
     readers = [
-        parts.Reader(each, cache, name, stream, prefill_step_size, (quantized_kv_start, kv_group_size, kv_bits))
+        parts.Reader(each, cache, name, stream, prefill_step_size, quantization, num_draft_tokens > 0, max_pending)
         for each, cache, name in zip((model, draft_model), caches, ("model", "draft_model"), strict=True)
         if each is not None
     ]
     text = parts.Text(prompt, readers[0].offset, logits_processors or ())
-    if len(readers) > 1 and num_draft_tokens:
-        for reader in readers:
-            reader.check_rewinds(len(text.tokens) + max(max_tokens, 0))
-    else:
-        num_draft_tokens = 0
     seed = parts.new_seed() if seed is None else seed
     return parts.rounds(text, readers, method, num_draft_tokens, max_tokens, sampling, seed, prompt_cache is not None)
 

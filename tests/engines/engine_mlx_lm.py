@@ -12,9 +12,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import torch
+from mlx.utils import tree_map
 from mlx_lm import generate, load, stream_generate
 from mlx_lm.models import cache as caches
-from mlx_lm.models import llama, mamba
+from mlx_lm.models import llama
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
 import specdec_kernels as specdec
@@ -58,6 +59,45 @@ def small(seed):
     mx.random.seed(seed)
     sizes = dict(hidden_size=32, num_hidden_layers=1, intermediate_size=32, num_attention_heads=2)
     model = llama.Model(llama.ModelArgs("llama", **sizes, rms_norm_eps=1e-5, vocab_size=8))
+    mx.eval(model.parameters())
+    return model
+
+
+SMALL = dict(hidden_size=32, vocab_size=8, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256)
+FAMILIES = {
+    "mamba": dict(
+        vocab_size=8, hidden_size=16, intermediate_size=32, state_size=4, num_hidden_layers=2, conv_kernel=4,
+        use_bias=True, use_conv_bias=True, time_step_rank=2,
+    ),
+    "qwen3_next": dict(
+        SMALL, num_hidden_layers=2, intermediate_size=32, linear_num_value_heads=4, linear_num_key_heads=2,
+        linear_key_head_dim=32, linear_value_head_dim=8, linear_conv_kernel_dim=4, num_experts=0, num_experts_per_tok=1,
+        decoder_sparse_step=1, shared_expert_intermediate_size=16, mlp_only_layers=[0, 1], moe_intermediate_size=16,
+        rms_norm_eps=1e-5, rope_theta=1e4, partial_rotary_factor=0.5, head_dim=8, full_attention_interval=2,
+    ),
+    "lfm2": dict(
+        SMALL, num_hidden_layers=2, norm_eps=1e-5, conv_bias=False, conv_L_cache=3, block_dim=32, block_multiple_of=8,
+        block_ffn_dim_multiplier=1.0, block_auto_adjust_ff_dim=False, intermediate_size=32,
+        layer_types=["conv", "full_attention"],
+    ),
+    "nemotron_h": dict(
+        SMALL, intermediate_size=32, attention_bias=False, mamba_num_heads=4, mamba_head_dim=8, mamba_proj_bias=False,
+        ssm_state_size=8, conv_kernel=4, n_groups=2, mlp_bias=False, layer_norm_epsilon=1e-5, use_bias=False,
+        use_conv_bias=True, hybrid_override_pattern=["M", "-", "*"], num_hidden_layers=3, head_dim=8,
+    ),
+}  # fmt: skip
+
+
+def recurrent(name, near=0.0):
+    """A model of random weights with recurrent layers, or one near it."""
+    module = importlib.import_module(f"mlx_lm.models.{name}")
+    model = module.Model(module.ModelArgs(model_type=name, **FAMILIES[name]))
+    for seed, scale in ((1, 0.4), (2, near)):
+        mx.random.seed(seed)
+        model.update(tree_map(
+            lambda x, seed=seed, scale=scale: x if x.ndim < 2 else (seed > 1) * x + scale * mx.random.normal(x.shape),
+            model.parameters(),
+        ))  # fmt: skip
     mx.eval(model.parameters())
     return model
 
@@ -189,29 +229,28 @@ def test_planted_faults_are_seen(pair, prompts, fault, monkeypatch):
 
 
 class TestCaches:
-    def test_what_cannot_rewind(self):
-        model, draft = mamba.Model(mamba.ModelArgs("mamba", 8, 16, 32, 4, 4, 2, True, True, 2, 8)), small(1)
-        with pytest.raises(NotImplementedError, match="model: expected a cache that can rewind; got ArraysCache"):
-            written([1, 2], model, draft)
-        with pytest.raises(NotImplementedError, match="draft_model: expected a cache that can rewind; got ArraysCache"):
-            written([1, 2], draft, model)
-        assert len(written([1, 2], model)) == NEW
+    @pytest.mark.parametrize("name", FAMILIES)
+    def test_states(self, name):
+        """Greedily and by race, whatever may be pending."""
+        target, draft = recurrent(name), recurrent(name, near=0.03)
+        for sampling in (Sampling(0.0), Sampling()):
+            plain = written([1, 2, 3], target, sampling=sampling, max_tokens=60)
+            for most in (1, 16):
+                options = dict(sampling=sampling, max_tokens=60, max_pending=most)
+                found = list(generate_step([1, 2, 3], target, draft, num_draft_tokens=K, seed=SEED, **options))
+                assert [token for token, *_ in found] == plain
+                assert 10 < sum(drafted for *_, drafted in found) < 50
+        assert written([1, 2, 3], small(1), target, max_tokens=30) == written([1, 2, 3], small(1), max_tokens=30)
 
     def test_a_window(self):
         """Theirs goes on when the window is full, and rewinds no more."""
         target, draft = small(0), small(1)
-        options = dict(prompt_cache=None, max_tokens=30)
 
         def windows():
             return [caches.RotatingKVCache(max_size=32) for _ in (*target.layers, *draft.layers)]
 
-        plain = written([1, 2], target, max_tokens=30)
-        assert written([1, 2], target, draft, **options | dict(prompt_cache=windows())) == plain
-        with pytest.raises(NotImplementedError, match="at most 32 tokens, for the RotatingKVCache of model"):
-            written([1, 2], target, draft, max_tokens=31, prompt_cache=windows())
-        with pytest.raises(NotImplementedError, match="RotatingKVCache, whose window of 32 tokens is full"):
-            list(generate_step([1, 2], target, draft, max_tokens=-1, sampling=SAMPLING, seed=SEED,
-                               prompt_cache=windows()))  # fmt: skip
+        plain = written([1, 2], target, max_tokens=80, prompt_cache=windows()[: len(target.layers)])
+        assert written([1, 2], target, draft, max_tokens=80, prompt_cache=windows()) == plain
 
     @pytest.mark.parametrize("stop", [1, 4, 7])
     def test_a_chat(self, pair, prompts, stop):

@@ -12,7 +12,7 @@ import numpy as np
 
 class array(np.ndarray):
     def __new__(cls, values, dtype=None):
-        return np.asarray(values, dtype).view(cls)
+        return np.array(values, dtype).view(cls)
 
 
 class KVCache:
@@ -46,15 +46,43 @@ class RotatingKVCache(KVCache):
         super().__init__()
         self.max_size = max_size
 
+    @property
+    def state(self):
+        return self.tokens.view(array), self.offset
+
+    @state.setter
+    def state(self, state):
+        self.tokens, self.offset = state
+
+    def update(self, tokens):
+        super().update(tokens)
+        return self.tokens[: self.offset]
+
     def is_trimmable(self):
         return self.offset < self.max_size
 
 
-class ArraysCache(KVCache):
-    """A state of a recurrent layer."""
+class ArraysCache:
+    """A state of a recurrent layer: its last two tokens."""
+
+    def __init__(self):
+        self.cache = [array([0, 0])]
+
+    @property
+    def state(self):
+        return self.cache, None, None
+
+    @state.setter
+    def state(self, state):
+        self.cache, *_ = state
 
     def is_trimmable(self):
         return False
+
+    def update(self, tokens):
+        seen = np.concatenate([self.cache[0], tokens])
+        self.cache[0] = array(seen[-2:])
+        return seen
 
 
 class CacheList:

@@ -112,7 +112,16 @@ def test_rounds_that_look_ahead_have_noise_of_their_own(monkeypatch, method, fre
     assert len(set(verified)) == (len(verified) if fresh else 1)
 
 
-@pytest.mark.parametrize("kind", [lib.KVCache, lambda: lib.CacheList(lib.KVCache(), lib.KVCache())])
+CACHES = {
+    "states": lib.ArraysCache,
+    "both": lambda: lib.CacheList(lib.KVCache(), lib.ArraysCache()),
+    "window": lambda: lib.RotatingKVCache(NEW // 2),  # full before the end
+}
+
+
+@pytest.mark.parametrize("kind", [
+    lib.KVCache, lambda: lib.CacheList(lib.KVCache(), lib.KVCache()), CACHES["both"], lambda: lib.RotatingKVCache(4),
+])  # fmt: skip
 @pytest.mark.parametrize("stop", range(1, 7))
 def test_a_cache_goes_on_from_where_the_caller_stopped(stop, kind):
     """It holds all that was yielded, and noise goes on, too."""
@@ -127,7 +136,8 @@ def test_a_cache_goes_on_from_where_the_caller_stopped(stop, kind):
         rounds.close()
         assert written(*models, prompt=[3], **options) == expected[stop + 1 :]
         assert found == expected[:stop]
-        assert len({len(part.state) for each in cache for part in getattr(each, "caches", [each])}) == 1
+        parts = [part for each in cache for part in getattr(each, "caches", [each])]
+        assert len({part.offset for part in parts if hasattr(part, "offset")}) == 1
 
 
 def test_what_is_yielded():
@@ -191,28 +201,39 @@ def test_vocabularies_of_other_sizes():
         assert len(written(target, other, method="rejection")) == NEW
 
 
+@pytest.mark.parametrize("most", [1, 3, 16])
+@pytest.mark.parametrize("cache", CACHES)
+def test_caches_that_cannot_rewind(cache, most):
+    target, draft = pair(CACHES[cache])
+    expected = by_hand(target, PROMPT, NEW)
+    draft.make_cache = lib.KVCache
+    for models in ((target, draft), (target, target)):
+        assert written(*models, max_pending=most) == expected
+    assert written(draft, target, max_pending=most) == by_hand(draft, PROMPT, NEW)
+    assert written(target, draft, num_draft_tokens=0) == expected
+    assert written(target, draft, method="rejection", sampling=Sampling(0.0)) == by_hand(
+        target, PROMPT, NEW, Sampling(0.0)
+    )
+
+
+def test_calls_are_counted():
+    target, draft = pair(lib.ArraysCache)
+    for most in (1, 16):
+        target.pieces.clear()
+        found = list(generate_step(
+            PROMPT, target, draft, max_tokens=NEW, num_draft_tokens=3, sampling=FILTERS, seed=3, max_pending=most
+        ))  # fmt: skip
+        rounds = [0]
+        for _, _, drafted in found:
+            rounds[-1] += drafted
+            if not drafted:
+                rounds.append(0)
+        # A call a round and, with 1, one for each that took something back, but for the last.
+        refused = sum(accepted < 3 for accepted in rounds[:-1])
+        assert len(target.pieces) - (len(rounds) - 1) in ((refused, refused + 1) if most == 1 else range(8))
+
+
 class TestRefusals:
-    def test_caches(self):
-        recurrent, draft = pair(lib.ArraysCache)
-        said = "model: expected a cache that can rewind; got ArraysCache"
-        with pytest.raises(NotImplementedError, match=said):
-            generate_step(PROMPT, recurrent, draft)
-        with pytest.raises(NotImplementedError, match=f"draft_{said}"):
-            generate_step(PROMPT, draft, recurrent)
-        mixed, _ = pair(lambda: lib.CacheList(lib.KVCache(), lib.ArraysCache()))
-        with pytest.raises(NotImplementedError, match=said):
-            generate_step(PROMPT, mixed, draft)
-        assert written(recurrent) == written(recurrent, draft, num_draft_tokens=0) == by_hand(recurrent, PROMPT, NEW)
-
-    def test_windows(self):
-        target, draft = pair(lambda: lib.RotatingKVCache(NEW + 2))
-        assert written(target, draft) == by_hand(target, PROMPT, NEW)
-        with pytest.raises(NotImplementedError, match=f"max_tokens: .*most {NEW + 2} tokens, for the Rot.*{NEW + 3}"):
-            generate_step(PROMPT, target, draft, max_tokens=NEW + 1)
-        found, endless = [], generate_step(PROMPT, target, draft, max_tokens=-1, sampling=FILTERS, seed=3)
-        with pytest.raises(NotImplementedError, match=f"RotatingKVCache, whose window of {NEW + 2} tokens is full"):
-            found.extend(token for token, _, _ in endless)
-
     def test_a_cache_that_rewinds_by_less(self, monkeypatch):
         monkeypatch.setattr(lib.KVCache, "trim", lambda self, n: n - 1)
         with pytest.raises(RuntimeError, match=r"model: expected a cache that rewinds by (\d); KVCache did by \d"):
@@ -225,6 +246,7 @@ class TestRefusals:
             (NotImplementedError, dict(sampler=max), "sampler: expected None, for sampling= has the rules, or"),
             (ValueError, dict(num_draft_tokens=-1), "num_draft_tokens: expected at least 0; got -1"),
             (ValueError, dict(max_tokens=-2), "max_tokens: expected at least -1; got -2"),
+            (ValueError, dict(max_pending=0), "max_pending: expected at least 1; got 0"),
             (ValueError, dict(prefill_step_size=0), "prefill_step_size: expected at least 1; got 0"),
             (ValueError, dict(prompt=[]), "prompt: expected one token at least; got none"),
         ):
