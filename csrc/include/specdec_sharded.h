@@ -69,7 +69,7 @@ typedef struct specdec_tile_laws_params {
 } specdec_tile_laws_params;
 SPECDEC_DECLARE(specdec_cpu_tile_laws, specdec_cuda_tile_laws, specdec_tile_laws_params)
 
-/* The first arrival in a part of one row of each request, in the race over (p - taken q)^+ that ends a rejection. */
+/* The first arrival in a part of one row of each request, in the race over (p - subtracted q)^+ that ends a rejection. */
 typedef struct specdec_residual_race_params {
   specdec_rows target, draft;     /* [A, R, n] */
   specdec_indices row, draft_row; /* [B]: among all rows; row -1: idle; draft_row -1 or none: over p */
@@ -92,7 +92,7 @@ typedef struct specdec_residual_race_params {
 } specdec_residual_race_params;
 SPECDEC_DECLARE(specdec_cpu_residual_race, specdec_cuda_residual_race, specdec_residual_race_params)
 
-/* What (p - taken q)^+ and q weigh in parts of pairs of rows, as whole numbers: those of all parts can be added. */
+/* What (p - subtracted q)^+ and q weigh in parts of pairs of rows, as whole numbers: those of all parts can be added. */
 typedef struct specdec_residual_sums_params {
   specdec_rows target, draft;        /* [A, R, n], logits */
   specdec_indices row, draft_row;    /* [P]: among all rows; -1: idle, nothing weighs */
