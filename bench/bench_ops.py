@@ -1,5 +1,6 @@
 """The ops beside others that do the same: torch's operations, softmax and multinomial, bare reads of rows."""
 
+import functools
 import itertools
 
 import torch
@@ -133,6 +134,9 @@ def by_reference(seeds):
         return sd.coin(seeds, position=1000)
 
 
+SHUFFLED, SEEDS = torch.Generator().manual_seed(SEED), torch.arange(5).view(1, 5)
+
+
 def coins():
     contenders = {
         OURS: lambda seeds: sd.coin(seeds, position=1000),
@@ -142,6 +146,22 @@ def coins():
     for count in (1, 256, 65_536):
         inputs = lambda count=count: [(torch.arange(SEED + i, SEED + i + count),) for i in range(8)]  # noqa: E731
         yield Case("coin", {"B": count}, contenders, inputs, bytes=12 * count)
+
+
+def context_seeds():
+    """By how much text is looked through; and a race by them beside one without."""
+    for batch, length in ((1, 8), (1, 1024), (8, 1024), (1, 32_768)):
+        ends = torch.full((batch,), length)
+        text, drafts = (torch.randint(50_000, (3, batch, size), generator=SHUFFLED) for size in (length, 4))
+        ours = {OURS: lambda text, drafts, ends: sd.context_seeds(text, drafts, key=42, seed=ends, position=ends)}
+        inputs = lambda text=text, drafts=drafts, ends=ends: [(*each, ends) for each in zip(text, drafts, strict=True)]  # noqa: E731
+        yield Case("context_seeds", {"B": batch, "T": length, "K": 4}, ours, inputs)
+    race = functools.partial(sd.verify_chain, method="race", position=0)
+    contenders = {OURS: lambda drafts, target, seed: race(drafts, target, seed=seed),
+                  "one seed": lambda drafts, target, seed: race(drafts, target, seed=SEED)}  # fmt: skip
+    inputs = lambda: [(torch.zeros(1, 4, dtype=torch.int64), logits("normal", (1, 5, VOCABULARY), SEED + i), SEEDS)  # noqa: E731
+                      for i in range(8)]  # fmt: skip
+    yield Case("verify_chain(race), seeds of rows", {"K": 4, "V": VOCABULARY}, contenders, inputs)
 
 
 def counted_by_torch(edits, tokens):
@@ -347,7 +367,8 @@ def host_cost():
 
 
 GROUPS_OF_CASES = (
-    race_sample, race_topk, pairs_of_rows, coins, count_tokens, store_rows, compact_kv, trees, host_cost,
+    race_sample, race_topk, pairs_of_rows, coins, context_seeds, count_tokens, store_rows, compact_kv, trees,
+    host_cost,
 )  # fmt: skip
 
 
