@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
-    from specdec_kernels.layout import Form, InputPositions, Packing, RowSeeds
+    from specdec_kernels.layout import Form, InputPositions, Packing
     from specdec_kernels.ops.build_tree import build_tree
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
@@ -38,7 +38,6 @@ __all__ = [
     "Form",
     "InputPositions",
     "Packing",
-    "RowSeeds",
     "Sampling",
     "Status",
     "available_backends",
@@ -83,8 +82,8 @@ if not TYPE_CHECKING:
     _MODULES = ("backends", "headers", "layout", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {
         "Draft": "sampling", "DraftTree": "trees", "Edits": "sampling", "Form": "layout", "InputPositions": "layout",
-        "Packing": "layout", "RowSeeds": "layout", "Sampling": "sampling", "Status": "status",
-        "available_backends": "backends", "backend": "backends", "build_info": "backends",
+        "Packing": "layout", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
+        "backend": "backends", "build_info": "backends",
     }  # fmt: skip
 
     def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import torch
 
 from specdec_kernels.calls.types import Count
 
-__all__ = ["Form", "InputPositions", "Packing", "RowSeeds"]
+__all__ = ["Form", "InputPositions", "Packing"]
 
 
 class Packing(NamedTuple):
@@ -70,34 +70,6 @@ class InputPositions(NamedTuple):
 
     positions: torch.Tensor
     nonces: torch.Tensor | None = None
-
-
-class RowSeeds(NamedTuple):
-    """The noise of each row of a race, from ``context_seeds``: what ``seed=`` of verify_chain and verify_tree may be.
-
-    With ``method="race"`` alone, and ``position=0``: a row's race has its own seed and position, at nonce 0, and does
-    not count positions along the walk. They are of the batch, not of the entries that ``request_index`` points to.
-    ``race_sample`` takes them as ``seed`` and ``position``, one for each row.
-
-    Attributes
-    ----------
-    seeds, positions : Tensor
-        int64 or int32: of chains [B, K+1], for each request's rows from its first, packed or not; of trees [B, N].
-
-    Examples
-    --------
-    >>> import torch, specdec_kernels
-    >>> from specdec_kernels import RowSeeds
-    >>> drafts, target = torch.tensor([[2]]), torch.zeros(1, 2, 8)
-    >>> counted = RowSeeds(torch.tensor([[7, 7]]), torch.tensor([[5, 6]]))  # as if they were not given
-    >>> one = specdec_kernels.verify_chain(drafts, target, method="race", seed=counted, position=0)
-    >>> other = specdec_kernels.verify_chain(drafts, target, method="race", seed=7, position=5)
-    >>> torch.equal(one.tokens, other.tokens)
-    True
-    """
-
-    seeds: torch.Tensor
-    positions: torch.Tensor
 
 
 class Form(NamedTuple):

@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels.backends.reference import noise
-from specdec_kernels.calls.values import Noise
-from specdec_kernels.layout import InputPositions
+from specdec_kernels._C import maths
 from specdec_kernels.ops.context_seeds import context_seeds
 
-__all__ = ["Detection", "detect", "p_value", "scores"]
+__all__ = ["Detection", "check_race", "detect", "p_value", "scores"]
 
 
 class Detection(NamedTuple):
@@ -37,9 +35,9 @@ class Detection(NamedTuple):
 def detect(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = True) -> Detection:
     """The statistic ``Σ −log(1 − U)`` of a text, and its p-value.
 
-    U is ``exp(−E)`` of a token's arrival in the race of its context, from the same words as the kernels': uniform for a
-    text that knows nothing of the key, near 1 for one that was drawn by it. So the sum of n is gamma distributed, with
-    shape n. Contexts that come again are left out, in the text as in its detection.
+    U is ``exp(−E)`` of a token's arrival in the race of its context, the kernels' own: uniform for a text that knows
+    nothing of the key, near 1 for one that was drawn by it. So the sum of n is gamma distributed, with shape n.
+    Contexts that come again are left out, in the text as in its detection.
 
     Parameters
     ----------
@@ -66,15 +64,17 @@ def scores(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
     if text.ndim != 1 or (text < 0).any():
         raise ValueError(f"tokens: expected token ids of 0 or more; got {tokens!r:.80}")
     places = torch.arange(len(text), dtype=torch.int64, device="cpu")[window:]
-    rows = context_seeds(
-        text[None], text.new_empty(len(places), 0), key=key, seed=0, position=InputPositions(places[:, None] - 1),
-        window=window, ordered=ordered, start=window, request_index=torch.zeros_like(places),
+    seeds = context_seeds(  # of windows one by one, so that none of them comes again
+        text[places[:, None] - torch.arange(window, 0, -1, device="cpu")], text.new_empty(len(places), 0), key=key,
+        seed=0, position=torch.full_like(places, window), window=window, ordered=ordered,
     )  # fmt: skip
-    fresh = rows.positions[:, 0] == 0
-    seeds = rows.seeds[fresh, 0]
-    still = torch.zeros_like(seeds)
-    arrivals = noise.arrivals_of(Noise(seeds, still, still), noise.RACE, text[places[fresh]])
-    return -torch.log(-torch.expm1(-arrivals))
+    first: dict[int, int] = {}
+    for seed, token in zip(seeds[:, 0].tolist(), text[places].tolist(), strict=True):
+        first.setdefault(seed, token)
+    arrivals = torch.empty(len(first), dtype=torch.float32, device="cpu")
+    for i, (seed, token) in enumerate(first.items()):
+        maths.arrivals(seed, 0, 0, 0, token, 1, arrivals[i:].data_ptr())
+    return -torch.log(-torch.expm1(-arrivals.double()))
 
 
 def p_value(statistic: float, count: int) -> float:
@@ -89,3 +89,12 @@ def p_value(statistic: float, count: int) -> float:
         return 1.0
     shape, at = (torch.tensor(float(x), dtype=torch.float64, device="cpu") for x in (count, statistic))
     return float(torch.special.gammaincc(shape, at))
+
+
+def check_race(name: str, method: str) -> None:
+    """Raise ValueError for a method that does not draw all tokens by the race."""
+    if method != "race":
+        raise ValueError(
+            f"{name}: expected a race; got {method}, whose accept coins are not of the key: either fewer drafts are "
+            "accepted, or the watermark is weaker (Hu, Huang 2024)"
+        )

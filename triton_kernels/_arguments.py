@@ -173,15 +173,11 @@ def row_of(rows, index, row):
 
 
 class Entering(NamedTuple):
-    """Positions of the tokens that enter rows, and nonces of requests; seeds and positions of races by row.
-
-    None need be given.
-    """
+    """Positions of the tokens that enter rows, nonces of requests, and seeds of races by row. None need be given."""
 
     positions: Steps
     nonces: Steps
     row_seeds: Steps
-    row_positions: Steps
 
 
 @triton.jit
@@ -206,8 +202,8 @@ def race_noise(noise, entering, b, node, depth):
         return _math.later(noise, depth)
     else:
         seed = tl.load(at(entering.row_seeds, b, node.to(tl.int64))).to(tl.int64)
-        position = tl.load(at(entering.row_positions, b, node.to(tl.int64))).to(tl.uint32)
-        return _math.Noise(seed, position, tl.full([], 0, tl.uint32), noise.first)
+        nothing = tl.full([], 0, tl.uint32)
+        return _math.Noise(seed, nothing, nothing, noise.first)
 
 
 @triton.jit
@@ -263,7 +259,7 @@ def row_steps(tensor):
 
 def entering_of(call, positions, nonces=None):
     """What a call has of an ``Entering``, ``positions`` as Steps."""
-    return Entering(positions, *map(steps_or_none, (nonces, call.row_seeds, call.row_positions)))
+    return Entering(positions, *map(steps_or_none, (nonces, call.row_seeds)))
 
 
 def nodes_of(tensor):

@@ -333,10 +333,9 @@ void check_verdict(const Params& p, int32_t last_method) {
 // Of a request's nodes.
 template <class Params>
 void check_row_seeds(const Params& p, int64_t nodes) {
-  if (!p.row_seeds.data && !p.row_positions.data) return;
+  if (!p.row_seeds.data) return;
   if (p.method != SPECDEC_RACE) refuse("row_seeds", "NULL but with the race", "memory");
   holds(FIELD(row_seeds), p.batch(), nodes);
-  holds(FIELD(row_positions), p.batch(), nodes);
 }
 
 void check_ragged(const ChainParams& p) {
@@ -679,7 +678,8 @@ void fit_context_seeds(const ContextParams& p) {
   at_least(FIELD(window), 1);
   at_most(FIELD(window), 8);
   contiguous(FIELD(seeds), batch, nodes);
-  contiguous(FIELD(positions), batch, nodes);
+  holds(FIELD(seed), 1, batch);
+  holds(FIELD(position), 1, batch);
   if (p.request_index.data) equal(FIELD(request_index.size), batch);
   else if (p.text.slots > 0) for_requests(FIELD(text), batch);
   if (p.cu_drafts.data) {
@@ -687,12 +687,10 @@ void fit_context_seeds(const ContextParams& p) {
     holds(FIELD(draft_tokens), 1, p.draft_tokens.slots);
     if (p.tokens_by_row) at_least(FIELD(draft_tokens.slots), batch);
     if (p.parents.data) refuse("parents", "NULL with cu_drafts", "memory");
-    if (p.input_positions.data) holds(FIELD(input_positions), 1, p.draft_tokens.slots + (p.tokens_by_row ? 0 : batch));
   } else {
     if (p.tokens_by_row) refuse("tokens_by_row", "false without cu_drafts", "true");
     holds(FIELD(draft_tokens), batch, p.parents.data ? nodes : nodes - 1);
     if (p.parents.data) holds(FIELD(parents), batch, nodes);
-    if (p.input_positions.data) holds(FIELD(input_positions), batch, 1);
   }
 }
 

@@ -322,8 +322,8 @@ typedef struct specdec_verify_chain_params {
                                     * noise.position is one more than that of a request's first row */
   specdec_tokens input_nonces;     /* [1, B], optional: the nonces in the place of noise.nonce, of requests and not of
                                     * entries. Only with input_positions */
-  specdec_tokens row_seeds, row_positions; /* [B, K+1], ragged, too, optional: with SPECDEC_RACE the seed and the position
-                                            * of each row, at nonce 0, in the place of noise */
+  specdec_tokens row_seeds;        /* [B, K+1], ragged, too, optional: with SPECDEC_RACE the seed of each row, at position
+                                    * and nonce 0, in the place of noise */
   specdec_output_tokens tokens;    /* [B, K+1]: what is emitted, then -1 */
   specdec_output_i32 num_accepted; /* [B] */
   specdec_output_i32 status;       /* [B] */
@@ -340,8 +340,8 @@ typedef struct specdec_verify_chain_params {
   specdec_tokens bonus;
   int64_t form; /* SPECDEC_EMITTED, ... */
   SPECDEC_FIELDS(draft_tokens, target, draft, cu_drafts, tokens_by_row, draft_map, request_index, method, target_law,
-                 draft_law, edits, draft_prob, epsilon, noise, input_positions, input_nonces, row_seeds, row_positions,
-                 tokens, num_accepted, status, path, num_passed, index, bonus, form)
+                 draft_law, edits, draft_prob, epsilon, noise, input_positions, input_nonces, row_seeds, tokens,
+                 num_accepted, status, path, num_passed, index, bonus, form)
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
   SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
   SPECDEC_MEMBER(int32_t max_drafts() const { return places() - 1; })
@@ -363,7 +363,7 @@ typedef struct specdec_verify_tree_params {
   specdec_edits edits; /* of the target's rows */
   specdec_noise noise;
   specdec_tokens input_positions;  /* [B, N], optional, as for chains: noise.position is one more than the root's */
-  specdec_tokens row_seeds, row_positions; /* [B, N], optional, as for chains */
+  specdec_tokens row_seeds;        /* [B, N], optional, as for chains */
   specdec_tokens leaves;           /* [B, n] with SPECDEC_PATHS: the nodes where the chains end, -1 for none */
   specdec_output_tokens tokens;    /* [B, D+1]; deeper nodes count as absent */
   specdec_output_i32 path;         /* [B, D+1], any row stride: the accepted nodes from the root, then -1 */
@@ -372,8 +372,8 @@ typedef struct specdec_verify_tree_params {
   specdec_tokens index;            /* [B, N], optional, as for chains */
   int64_t form;
   SPECDEC_FIELDS(draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law,
-                 draft_law, edits, noise, input_positions, row_seeds, row_positions, leaves, tokens, path,
-                 num_accepted, status, index, form)
+                 draft_law, edits, noise, input_positions, row_seeds, leaves, tokens, path, num_accepted,
+                 status, index, form)
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
   SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
   SPECDEC_MEMBER(int32_t nodes() const { return static_cast<int32_t>(target.rows); })
@@ -590,9 +590,9 @@ typedef struct specdec_coin_params {
 } specdec_coin_params;
 SPECDEC_DECLARE(specdec_cpu_coin, specdec_cuda_coin, specdec_coin_params)
 
-/* Of each row of chains or trees the seed and the position of its race, from a key and the last tokens before it: those
- * of the text, and the drafts on the row's path. Where the context was there before, from position `start` on, or the
- * key is 0, these are the request's own. Rows of idle requests, and of those outside, have 0. */
+/* The seed of the race of each row of chains or trees, from a key and the last tokens before the row: those of the text
+ * from `start` on, and the drafts on its path. Where there are not so many, the same were there before, or the key is 0,
+ * it is the request's own for that place. Rows of idle requests, and of those outside, have 0. */
 typedef struct specdec_context_seeds_params {
   specdec_tokens text;         /* [entries, any] */
   specdec_tokens draft_tokens; /* [B, K], ragged [1, D], as for verify_chain; with parents [B, N] */
@@ -600,15 +600,13 @@ typedef struct specdec_context_seeds_params {
   bool tokens_by_row;
   specdec_tokens parents; /* [B, N], optional: of trees */
   specdec_request_index request_index;
-  specdec_counter key;
-  specdec_noise noise; /* the request's own; its position is how long the text is */
-  specdec_tokens input_positions; /* as for verify_chain */
-  specdec_counter start;
+  specdec_counter key, start;    /* start: how long the prompt is */
+  specdec_tokens seed, position; /* [1, B], of requests and not of entries; position: how long the text is */
   int64_t window; /* 1 to 8: how many tokens */
   bool ordered;   /* else they are a set */
-  specdec_output_i64 seeds, positions; /* [B, K+1] or [B, N] */
-  SPECDEC_FIELDS(text, draft_tokens, cu_drafts, tokens_by_row, parents, request_index, key, noise, input_positions, start,
-                 window, ordered, seeds, positions)
+  specdec_output_i64 seeds; /* [B, K+1] or [B, N] */
+  SPECDEC_FIELDS(text, draft_tokens, cu_drafts, tokens_by_row, parents, request_index, key, start, seed, position, window,
+                 ordered, seeds)
 } specdec_context_seeds_params;
 SPECDEC_DECLARE(specdec_cpu_context_seeds, specdec_cuda_context_seeds, specdec_context_seeds_params)
 

@@ -18,7 +18,7 @@ namespace {
 
 // Types of several arguments in one.
 struct Types {
-  PyObject *sampling, *edits, *draft, *packing, *input_positions, *row_seeds, *form;
+  PyObject *sampling, *edits, *draft, *packing, *input_positions, *form;
 } types = {};
 
 std::vector<PyObject*> watchers;  // functions without arguments
@@ -512,14 +512,6 @@ class Direct {
     auto& noise = field<specdec_noise>(item.parts[0].field);
     const Shape& shape = item.parts[0].shape;  // of other sizes than entries: of rows whose noise was looked at before
     PyObject* position = raw(item, 1);
-    if (PyObject* const seed = raw(item); is_a(seed, types.row_seeds)) {
-      const size_t first = item.parts.size() - 2;  // the last two, where an op has them
-      int64_t place, nonce;
-      return item.parts.size() > 3 && item_of(seed, 0) != Py_None && read_tensor(item.parts[first], item_of(seed, 0)) &&
-             item_of(seed, 1) != Py_None && read_tensor(item.parts[first + 1], item_of(seed, 1)) &&
-             whole(position, &place) && place == 0 && whole(raw(item, 2), &nonce) && nonce == 0 &&
-             field<int32_t>(plan_.method) == SPECDEC_RACE;
-    }
     const bool shared = (shape.dim[0].size == 'E' || shape.dim[0].size == '~') && !entered_alone();
     if (is_a(position, types.input_positions)) {
       if (item.parts.size() < 2 || !read_tensor(item.parts[1], item_of(position, 0)) || item_of(position, 0) == Py_None)
@@ -537,8 +529,17 @@ class Direct {
       plain = false;
       return read_numbers(Kind::kCounter, &out, object, shape);
     };
-    return counter(noise.seed, raw(item)) && (!position || counter(noise.position, position)) &&
-           counter(noise.nonce, raw(item, 2)) && !(shared && plain);
+    return (counter(noise.seed, raw(item)) && (!position || counter(noise.position, position)) &&
+            counter(noise.nonce, raw(item, 2)) && !(shared && plain)) ||
+           read_row_seeds(item);
+  }
+
+  // A race may have a seed for each row, at position and nonce 0: the last part.
+  bool read_row_seeds(const Item& item) {
+    int64_t place, nonce;
+    return item.parts.size() > 2 && field<int32_t>(plan_.method) == SPECDEC_RACE && raw(item) != Py_None &&
+           read_tensor(item.parts.back(), raw(item)) && whole(raw(item, 1), &place) && place == 0 &&
+           whole(raw(item, 2), &nonce) && nonce == 0;
   }
 
   // Whether there is one request at most, so that none can share another's noise.
@@ -1078,8 +1079,8 @@ PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     for (Py_ssize_t i = 0; i < PySequence_Size(arguments[0]); ++i) watchers.push_back(item(0, i).release());
     for (size_t i = 0; i < std::size(floats); ++i) floats[i] = item(1, static_cast<Py_ssize_t>(i)).release();
     PyObject** const known[] = {&types.sampling, &types.edits,           &types.draft,
-                                &types.packing,  &types.input_positions, &types.row_seeds, &types.form};
-    for (Py_ssize_t i = 0; i < 7; ++i) *known[i] = item(2, i).release();
+                                &types.packing,  &types.input_positions, &types.form};
+    for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = item(2, i).release();
     functions = {};
     if (arguments[3] == Py_None) Py_RETURN_NONE;
     const auto address = [&](auto*& function, Py_ssize_t i) {

@@ -43,7 +43,7 @@ int run(void* op, const Params& params, PyObject* const*, Ref* result) {
 template <class T>
 T* at(intptr_t address) { return reinterpret_cast<T*>(address); }
 
-// The maths itself, for tests: arrays in and out by address. It is in a module of its own, so no name is also an op's.
+// The maths itself, for tests and for who looks for a watermark: arrays in and out by address. It is in a module of its own, so no name is also an op's.
 void bind_maths(py::module_ m) {
   m.def("philox", [](uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
     const Words<uint32_t> w = philox<uint32_t>(key_of(static_cast<int64_t>(key)), c0, c1, c2, c3);

@@ -5,7 +5,7 @@ and exact. ``backend("reference")``, or another of ``available_backends()``, cho
 """
 
 from .backends import available_backends, backend
-from .layout import InputPositions, Packing, RowSeeds
+from .layout import InputPositions, Packing
 from .ops import (
     Form,
     build_tree,
@@ -38,7 +38,6 @@ __all__ = [
     "Form",
     "InputPositions",
     "Packing",
-    "RowSeeds",
     "Sampling",
     "Status",
     "available_backends",

@@ -20,7 +20,7 @@ from specdec_kernels.calls.kinds import Output
 from specdec_kernels.calls.memory import SCALARS, check_apart
 from specdec_kernels.calls.tensors import use_tensors
 from specdec_kernels.calls.values import Noise
-from specdec_kernels.layout import Form, InputPositions, Packing, RowSeeds
+from specdec_kernels.layout import Form, InputPositions, Packing
 from specdec_kernels.sampling import Draft, Edits
 
 OPS = {}  # name -> Op
@@ -234,7 +234,7 @@ class Op:
     def _name_of(self, x, raw):
         """The name of the argument that has this tensor."""
         place = _place_of(x, raw)
-        if isinstance(raw[place], (Draft, InputPositions, Packing, RowSeeds)):
+        if isinstance(raw[place], (Draft, InputPositions, Packing)):
             return f"{self.names[place]}.{raw[place]._fields[_place_of(x, raw[place])]}"
         return self.names[place]
 
@@ -259,7 +259,7 @@ def saved_by_name(kind):
 
 
 # Not Sampling: what torch (2.13) makes of `top_p` and `top_p_after` in an argument is no Python.
-for _kind in (Draft, Edits, Form, InputPositions, Packing, RowSeeds):
+for _kind in (Draft, Edits, Form, InputPositions, Packing):
     saved_by_name(_kind)
 
 

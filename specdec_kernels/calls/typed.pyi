@@ -41,13 +41,12 @@ class ContextSeeds(NamedTuple):
     parents: Tensor | None
     request_index: Tensor | None
     key: int | Tensor
-    noise: Noise
-    input_positions: Tensor | None
     start: int | Tensor
+    seed: Tensor
+    position: Tensor
     window: int
     ordered: bool
     seeds: Tensor
-    positions: Tensor
 
 class CountAtLeast(NamedTuple):
     rows: Tensor
@@ -259,7 +258,6 @@ class VerifyChain(NamedTuple):
     input_positions: Tensor | None
     input_nonces: Tensor | None
     row_seeds: Tensor | None
-    row_positions: Tensor | None
     tokens: Tensor
     num_accepted: Tensor
     status: Tensor
@@ -302,7 +300,6 @@ class VerifyTree(NamedTuple):
     noise: Noise
     input_positions: Tensor | None
     row_seeds: Tensor | None
-    row_positions: Tensor | None
     leaves: Tensor | None
     tokens: Tensor
     path: Tensor

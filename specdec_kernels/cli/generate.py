@@ -23,15 +23,7 @@ from specdec_kernels.cli.svg import picture
 from specdec_kernels.trees import USUAL_ACCEPTANCE
 
 if TYPE_CHECKING:
-    from specdec_kernels.generate import (
-        ChainPolicy,
-        Drafter,
-        Generation,
-        LanguageModel,
-        TextEdits,
-        TreePolicy,
-        Watermark,
-    )
+    from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, TextEdits, TreePolicy
 
 METHODS = ("plain", "rejection", "race", "block", "traversal", "paths")
 MOST_DRAFTED = 1023  # tokens a round
@@ -156,10 +148,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="allow only the token ids in this file")  # fmt: skip
     parser.add_argument("--seed", type=options.seed, default=0,
                         help="of the first prompt; the next has one more")  # fmt: skip
-    parser.add_argument("--watermark", type=options.key, metavar="KEY",
-                        help="with --method race or plain: let the text carry the watermark of this secret number; "
-                        "`specdec-kernels watermark` finds it")  # fmt: skip
-    parser.add_argument("--watermark-window", type=options.whole(1, 8), metavar="N",
+    parser.add_argument("--watermark", type=options.seed, metavar="KEY",
+                        help="with --method race or plain: let the text carry the watermark of this secret number, "
+                        "which `specdec-kernels watermark` finds")  # fmt: skip
+    parser.add_argument("--watermark-window", type=options.whole(1, 8), default=4, metavar="N",
                         help="by how many tokens before each (default: 4)")  # fmt: skip
     parser.add_argument("--max-new-tokens", type=options.whole(1), default=200)
     parser.add_argument("--stop", action="append", default=[], type=options.some_text,
@@ -187,7 +179,7 @@ def run(args: argparse.Namespace) -> int:
     from specdec_kernels.cli.threads import quickest
 
     check_arguments(args)
-    conversations = conversations_of(args, text_of_file) if args.chat else []
+    conversations = conversations_of(args, options.text_of_file) if args.chat else []
     prompts = [] if args.chat else prompts_of(args)
     rank = rank_of(args)
     target, drafter = models_of(args)
@@ -207,8 +199,11 @@ def writer_of(
     prompts: Sequence[str],
 ) -> Writer:  # fmt: skip
     """What writes as the arguments say."""
+    from specdec_kernels.generate import Watermark
+
+    mark = None if args.watermark is None else Watermark(args.watermark, args.watermark_window)
     how = dict(method=args.method, replacement=args.replacement, sampling=sampling_of(args),
-               edits=edits_of(args), max_new_tokens=args.max_new_tokens, watermark=watermark_of(args))  # fmt: skip
+               edits=edits_of(args), max_new_tokens=args.max_new_tokens, watermark=mark)  # fmt: skip
     calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
     args.acceptance = acceptance_of(args, target, drafter, calibration, how)
     how |= dict(policy=tree_policy_of(args) if args.tree or args.paths else policy_of(args, drafter), stop=args.stop,
@@ -373,17 +368,6 @@ def edits_of(args: argparse.Namespace) -> TextEdits | None:
     return None if edits == TextEdits() else edits
 
 
-def watermark_of(args: argparse.Namespace) -> Watermark | None:
-    """The watermark that the arguments ask for."""
-    from specdec_kernels.generate import Watermark
-
-    if args.watermark is None:
-        if args.watermark_window is not None:
-            raise ValueError("argument --watermark-window: expected --watermark with it; got none")
-        return None
-    return Watermark(args.watermark, 4 if args.watermark_window is None else args.watermark_window)
-
-
 def acceptance_of(
     args: argparse.Namespace, target: LanguageModel, drafter: Drafter | None, prompts: Sequence[str],
     how: dict[str, Any],
@@ -424,20 +408,12 @@ def tree_policy_of(args: argparse.Namespace) -> TreePolicy:
 
 def prompts_of(args: argparse.Namespace) -> list[str]:
     prompts = list(args.prompt or [])
-    prompts += [text_of_file(path) for path in args.prompt_file or []]
+    prompts += [options.text_of_file(path) for path in args.prompt_file or []]
     if not prompts and args.target == "embedded:target":
         prompts = ["ROMEO:\n"]
     if not prompts:
         raise ValueError("argument --prompt: expected a prompt or --prompt-file with a target of your own")
     return prompts
-
-
-def text_of_file(path: Path) -> str:
-    """The text of a `--prompt-file`."""
-    try:
-        return options.text_of_file(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"argument --prompt-file: expected a file of text in UTF-8; got {path} ({error})") from error
 
 
 def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:

@@ -69,15 +69,18 @@ def bias(word: str) -> tuple[int, float]:
     return int(token), float(value)
 
 
-def text_of_file(path: Path) -> str:
+def text_of_file(path: Path, option: str = "--prompt-file") -> str:
     """What is in a file of UTF-8: its line ends as they are, without the mark that some editors put before a text."""
-    return path.read_bytes().decode("utf-8-sig")
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"argument {option}: expected a file of text in UTF-8; got {path} ({error})") from error
 
 
 def token_file(word: str) -> list[int]:
     """The token ids in a file, between spaces, commas or line ends."""
     try:
-        parts = text_of_file(Path(word)).replace(",", " ").split()
+        parts = Path(word).read_bytes().decode("utf-8-sig").replace(",", " ").split()
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"expected a file of token ids; got {word!r} ({error})") from error
     if others := [part for part in parts if not part.isdecimal()]:
@@ -88,11 +91,6 @@ def token_file(word: str) -> list[int]:
 text = checked(utf8, "text in UTF-8", lambda value: True)
 some_text = checked(utf8, "text in UTF-8 that is not empty", bool)
 seed = checked(int, "a whole number", lambda value: True)
-key = checked(
-    lambda word: int(word, 0),
-    "a whole number of 64 bits that is not 0",
-    lambda value: value and -(2**63) <= value < 2**64,
-)
 probability = checked(float, "a number in [0, 1]", lambda value: 0 <= value <= 1)
 finite = checked(float, "a finite number >= 0", lambda value: 0 <= value < math.inf)
 fraction = checked(float, "a number between 0 and 1", lambda value: 0 < value < 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +22,10 @@ from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._methods import method_of
 from specdec_kernels.engines._noise import kept, positions, seed_of
 from specdec_kernels.engines._refusals import refuse
+from specdec_kernels.engines._watermark import Marks, asked
 
 LOGGER = logging.getLogger("sglang.specdec_kernels")
+_marks: weakref.WeakKeyDictionary[Any, Marks] = weakref.WeakKeyDictionary()  # by the pool whose slots have the texts
 LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: no other noise has both
 
 
@@ -79,6 +82,12 @@ def eagle_sample(
     outputs = predict, accept_index, emitted
     form = Form(index=index, count="emitted", zeros=width == nodes)
     law = {"sampling": sampling_of(info), "method": method}
+    noise, marks = key_of(info, requests), _marks.get(batch.req_to_token_pool)
+    noise["position"] = InputPositions(batch.seq_lens[:, None].expand(-1, width))
+    if marks is not None:
+        slots, drafts = batch.req_pool_indices, candidates[:, 1:width] if is_chain else candidates
+        marks.put(slots, batch.seq_lens, candidates[:, 0])
+        noise = marks.noise(drafts, batch.seq_lens + 1, slots, own_seeds(info), parents=None if is_chain else parents)
     if is_chain:
         if sampled and method != "race" and not info.is_all_greedy:  # SGLang keeps no laws for a greedy batch
             if verify_input.draft_probs is None:
@@ -87,8 +96,7 @@ def eagle_sample(
             if options.speculative_use_block_verification:
                 law["method"] = "block"
         specdec.verify_chain(
-            candidates[:, 1:width], rows[:, :width], **law, **key_of(info, requests),
-            position=InputPositions(batch.seq_lens[:, None].expand(-1, width)), out=(predict, emitted, None),
+            candidates[:, 1:width], rows[:, :width], **law, **noise, out=(predict, emitted, None),
             form=form._replace(index=index[:, :width], path=accept_index[:, :width]),
         )  # fmt: skip
         if depth > width:
@@ -97,8 +105,7 @@ def eagle_sample(
         if method == "block":
             law["method"] = "rejection"  # it is for chains
         specdec.verify_tree(
-            candidates, rows, parents=parents, **law, **key_of(info, requests),
-            position=InputPositions(batch.seq_lens[:, None].expand(-1, nodes)), out=(*outputs, None), form=form,
+            candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), form=form,
         )  # fmt: skip
     else:
         probs = specdec.residual(
@@ -117,6 +124,10 @@ def eagle_sample(
             group.broadcast(each, src=0)
     if penalised:
         penalties.keep(batch, predict, accept_index)
+    if marks is not None:
+        each = torch.arange(1, depth + 1, device=device, dtype=torch.int64)
+        slots = torch.where(accept_index >= 0, slots[:, None], -1)
+        marks.put(slots, batch.seq_lens[:, None] + each, predict[accept_index.long().clamp(min=0)])
     return predict, emitted, accept_index
 
 
@@ -143,7 +154,40 @@ def key_of(info: Any, requests: int) -> dict[str, Any]:
 
 def noise_of(info: Any, last: torch.Tensor) -> dict[str, Any]:
     """The noise of tokens after those at the places `last`."""
-    return {**key_of(info, len(last)), "position": last + 1}
+    if (marked := getattr(info, "specdec_marked", None)) is None:
+        return {**key_of(info, len(last)), "position": last + 1}
+    marks, slots = marked
+    noise = marks.noise(slots.new_empty(len(slots), 0), last + 1, slots, own_seeds(info))
+    return noise | {"seed": noise["seed"][:, 0]}
+
+
+def own_seeds(info: Any) -> torch.Tensor:
+    """A seed of each request, int64 [B]; where SGLang has none, one that was never seen."""
+    if info.sampling_seed is not None:
+        return info.sampling_seed.long()
+    return torch.randint(2**62, (len(info.temperatures),), dtype=torch.int64, device=info.temperatures.device)
+
+
+def begin_text(info: Any, cls: type, batch: Any, *rest: Any) -> None:
+    """After ``SamplingBatchInfo.from_schedule_batch``, with a watermark: requests that come, or come back."""
+    pool, given = batch.req_to_token_pool, asked(method_of() or "")
+    if pool not in _marks and given is not None:
+        _marks[pool] = Marks(given, torch.zeros_like(pool.req_to_token))
+    for req in batch.reqs:
+        _marks[pool].begin(req.kv.req_pool_idx, req.sampling_params.custom_params)
+        _marks[pool].hold(req.kv.req_pool_idx, len(req.origin_input_ids), req.output_ids)
+
+
+def enter(runner: Any, logits_output: Any, forward: Any) -> None:
+    """Before ``ModelRunner.sample``, with a watermark: what entered the rows goes to their texts."""
+    slots, marks = forward.req_pool_indices, _marks.get(runner.req_to_token_pool)
+    if marks is None or forward.sampling_info is None:
+        return
+    tokens = forward.input_ids
+    if not forward.forward_mode.is_decode():
+        tokens = tokens[forward.extend_seq_lens.cumsum(0) - 1]
+    marks.put(slots, forward.seq_lens - 1, tokens[: len(slots)])
+    forward.sampling_info.specdec_marked = marks, slots
 
 
 def fast_sample(

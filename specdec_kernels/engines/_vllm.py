@@ -319,7 +319,7 @@ def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
             specdec.store_rows(logits, draft_logits, slots=idx_mapping, column=draft_step)
         sampled = drawn(logits, idx_mapping, sampling, seeds, sample_src_positions, nonce, marks=marks)
         if marks is not None:
-            marks.put(idx_mapping, sample_src_positions, sampled)
+            marks.put(idx_mapping, sample_src_positions + 1, sampled)
         self._maybe_predict_acceptance(logits, idx_mapping, draft_step)
         return sampled
 

@@ -46,7 +46,8 @@ def verify(
         laws["out"] = tokens[:, : width + 1], None, None
     noise: dict[str, Any] = {"seed": seed, "nonce": TARGET, "position": InputPositions(pos)}
     if marks is not None:
-        noise = marks.noise(drafts, pos, idx_mapping, seed, laws.get("packing"))
+        first = pos[cu_num_logits[:-1]] if per_request is None else pos[:, 0]
+        noise = marks.noise(drafts, first + 1, idx_mapping, seed[idx_mapping], packing=laws.get("packing"))
     verdict = specdec.verify_chain(drafts, logits, request_index=idx_mapping, form=EMITTED, **noise, **laws)
     return verdict.tokens if width == steps else tokens, verdict.num_accepted
 
@@ -62,11 +63,10 @@ def drawn(
     """
     by_row = isinstance(nonce, torch.Tensor) and nonce.ndim > 0
     rows = logits if logits.stride(-1) == 1 else logits.contiguous()
-    drafts, pos = slots.new_empty(len(rows), 0), pos.unsqueeze(1)
-    noise: dict[str, Any] = {"seed": seed, "nonce": 0 if by_row else nonce}
-    noise["position"] = InputPositions(pos, nonce if by_row else None)
+    drafts, noise = slots.new_empty(len(rows), 0), dict[str, Any](seed=seed, nonce=0 if by_row else nonce)
+    noise["position"] = InputPositions(pos.unsqueeze(1), nonce if by_row else None)
     if marks is not None:
-        noise = marks.noise(drafts, pos, slots, seed)
+        noise = marks.noise(drafts, pos + 1, slots, seed[slots])
     verdict = specdec.verify_chain(
         drafts, rows.unsqueeze(1), method="race", sampling=sampling, edits=edits, request_index=slots, form=IN_RANGE,
         **noise,

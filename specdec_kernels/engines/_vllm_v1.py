@@ -17,6 +17,7 @@ from specdec_kernels.engines._noise import WORD, seed_of
 from specdec_kernels.engines._refusals import refuse
 from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
+from specdec_kernels.engines._watermark import Marks, asked
 
 FUSED = ("MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor")  # what our ops do
 NEVER = -(2**31)
@@ -83,6 +84,7 @@ class Laws(NamedTuple):
 
     sampling: Sampling
     seeds: torch.Tensor  # int64 [B]
+    slots: torch.Tensor | None  # int64 [B], of texts with a watermark
     allowed: torch.Tensor | None  # bits [B, ceil(V / 32)]
     seen: Seen | None
     bias: dict[int, dict[int, float]]
@@ -126,6 +128,10 @@ class Sampler:
     def __init__(self, runner: Any, method: str) -> None:
         self.runner, self.method, self.filters = runner, method, filters_drafts()
         self.drafter: Drafter | None = None
+        self.marks = None
+        if (given := asked(method)) is not None:
+            size = 2 * runner.max_num_reqs, runner.max_model_len  # some are preempted, and keep their slots
+            self.marks = Marks(given, torch.zeros(size, dtype=torch.int32, device=runner.device))
         self._of: Any = None  # the metadata that `_laws` are of: vLLM makes others when the batch changes
         self._laws: Laws | None = None
         self._said: set[str] = set()
@@ -155,10 +161,11 @@ class Sampler:
         draft = self._draft(chains, laws) if most else None
         drafts = chains.draft_token_ids if most else tokens[:, :0]
         given = even if min(counts) == most else uneven
-        specdec.verify_chain(
-            **given(drafts, rows, draft, edits, counts, runner.seq_lens[:size]), method=self.method,
-            sampling=laws.sampling, seed=laws.seeds, nonce=TARGET, out=(tokens, None, None),
-        )  # fmt: skip
+        call = given(drafts, rows, draft, edits, counts, runner.seq_lens[:size])
+        call |= {"seed": laws.seeds, "nonce": TARGET}
+        if laws.slots is not None:
+            call |= {**self._marked(call, most, laws), "nonce": 0}
+        specdec.verify_chain(**call, method=self.method, sampling=laws.sampling, out=(tokens, None, None))
         found = None
         if scores:
             found = self._logprobs(rows if processed else logits, tokens, counts, laws if processed else None, metadata)
@@ -188,7 +195,7 @@ class Sampler:
             sampling = Sampling.vllm(metadata.temperature, top_k, top_p, min_p)
         mask = metadata.allowed_token_ids_mask
         return Laws(
-            sampling, self._seeds(), None if mask is None else bits(~mask[:, :vocabulary]),
+            sampling, self._seeds(), self._slots(), None if mask is None else bits(~mask[:, :vocabulary]),
             None if metadata.no_penalties else Seen(metadata, vocabulary),
             {i: one.logit_bias for i, one in enumerate(asked) if one.logit_bias}, shortest, prompts,
         )  # fmt: skip
@@ -207,6 +214,33 @@ class Sampler:
                 state.specdec_seed = (seed + HALF) % WORD**2 - HALF
             seeds.append(state.specdec_seed)
         return self._moved(seeds, torch.int64)
+
+    def _slots(self) -> torch.Tensor | None:
+        """Where the texts of requests are, for a watermark; their states keep that."""
+        if self.marks is None:
+            return None
+        states = self.runner.requests
+        taken, slots = {getattr(state, "specdec_slot", -1) for state in states.values()}, []
+        for state in map(states.get, self.runner.input_batch.req_ids):
+            if not hasattr(state, "specdec_slot"):
+                state.specdec_slot = slot = min(set(range(len(taken) + 1)) - taken)
+                taken.add(slot)
+                self.marks.begin(slot, state.sampling_params.extra_args)
+                self.marks.hold(slot, state.num_prompt_tokens, state.output_token_ids)
+            slots.append(state.specdec_slot)
+        return self._moved(slots, torch.int64)
+
+    def _marked(self, call: dict[str, Any], most: int, laws: Laws) -> dict[str, Any]:
+        """Seeds of rows, once the texts have what entered these: a request's last token, and drafts."""
+        runner, position, packing = self.runner, call["position"], call.get("packing")
+        size, each = len(position), torch.arange(most + 1, device=position.device, dtype=torch.int64)
+        drafted = (runner.seq_lens[:size] - position)[:, None]
+        rows = runner.query_start_loc.gpu[1 : size + 1, None] - 1 - drafted + each
+        entered = runner.input_ids.gpu[rows.clamp(max=len(runner.input_ids.gpu) - 1)]
+        slots = torch.where(each <= drafted, laws.slots[:, None], -1)
+        self.marks.put(slots, position[:, None] - 1 + each, entered)
+        packing = None if packing is None else packing._replace(max_drafts=most)
+        return self.marks.noise(call["draft_tokens"], position, laws.slots, laws.seeds, packing=packing)
 
     def _short(self, laws: Laws) -> dict[int, Shortest]:
         """Whose text may be too short to end: the host may count drafts of two steps that are not verified yet."""
@@ -400,6 +434,10 @@ class Drafter:
         ends = attention.seq_lens[: len(given["next_token_ids"])]
         self._positions = (ends if rejected is None else ends - rejected) + 1
         self.drawn = 0
+        if self.sampler.marks is not None:
+            vocabulary = self.sampler.runner.model_config.get_vocab_size()
+            slots = self.sampler.laws(given["sampling_metadata"], vocabulary).slots
+            self.sampler.marks.put(slots, self._positions - 1, given["next_token_ids"])
         return self._propose(**given)
 
     def draw(self, hidden_states: torch.Tensor, sampling_metadata: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -416,9 +454,12 @@ class Drafter:
             sampling = Sampling(*(x[:, None] if isinstance(x, torch.Tensor) else x for x in sampling))
         elif self.drawn:
             positions = positions + self.drawn
-        tokens = specdec.race_sample(
-            rows.view(*positions.shape, rows.shape[-1]), seed=seeds, position=positions, sampling=sampling,
-            nonce=TARGET if races else nonce,
-        )  # fmt: skip
+        noise, marks = {"seed": seeds, "position": positions, "nonce": TARGET if races else nonce}, self.sampler.marks
+        if marks is not None and steps == 1:
+            drafts = laws.slots.new_empty(len(rows), 0)
+            noise = {"seed": marks.noise(drafts, positions, laws.slots, seeds)["seed"][:, 0], "position": 0}
+        tokens = specdec.race_sample(rows.view(*positions.shape, rows.shape[-1]), sampling=sampling, **noise)
+        if marks is not None and steps == 1:
+            marks.put(laws.slots, positions, tokens)
         self.drawn += steps
         return tokens.view(-1), None if races else rows

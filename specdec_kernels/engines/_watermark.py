@@ -1,18 +1,18 @@
-"""The watermark of requests in an engine: keys by slot, and the seeds of rows from the texts that it keeps."""
+"""The watermark of requests in an engine: keys by slot, and the seeds of rows from the texts there."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import InputPositions, Packing
+from specdec_kernels.generate.arguments import spread
+from specdec_kernels.watermark import check_race
 
-VARIABLE = "SPECDEC_WATERMARK"
-OPTION = "watermark_key"  # of a request
-HALF = 2**63
+VARIABLE, OPTION = "SPECDEC_WATERMARK", "watermark_key"  # of all requests, and of one
 
 
 class Asked(NamedTuple):
@@ -33,45 +33,40 @@ def asked(method: str) -> Asked | None:
         key, window = 0, 0
     if not 1 <= window <= 8:
         raise ValueError(f"{VARIABLE}: expected KEY or KEY,WINDOW, whole numbers, a window of 1 to 8; got {words!r}")
-    if method != "race":
-        raise NotImplementedError(
-            f"{VARIABLE}: expected the method race; got {method}, whose accept coins are not of the key: either fewer "
-            "drafts are accepted, or the watermark is weaker (Hu, Huang 2024)"
-        )
-    return Asked(signed(key), window)
-
-
-def signed(key: object) -> int:
-    """A key as a signed number of 64 bits."""
-    if not isinstance(key, int) or not -HALF <= key < 2 * HALF:
-        raise ValueError(f"{OPTION}: expected a whole number of 64 bits; got {key!r}")
-    return (key + HALF) % (2 * HALF) - HALF
+    check_race(VARIABLE, method)
+    return Asked(key, window)
 
 
 class Marks:
     """``text`` int32 or int64 [slots, T] holds prompts and output, ``start`` [slots] how long prompts are."""
 
-    def __init__(self, given: Asked, text: torch.Tensor, start: torch.Tensor) -> None:
-        self.given, self.text, self.start = given, text, start
-        self.keys = torch.full((len(text),), given.key, dtype=torch.int64, device=text.device)
+    def __init__(self, given: Asked, text: torch.Tensor, start: torch.Tensor | None = None) -> None:
+        self.given, self.text = given, text
+        self.keys = torch.zeros(len(text), dtype=torch.int64, device=text.device)
+        self.start = torch.zeros_like(self.keys) if start is None else start
 
     def begin(self, slot: int, options: dict[str, Any] | None) -> None:
         """A request's own key, 0 for none, or that of all."""
-        self.keys[slot] = signed((options or {}).get(OPTION, self.given.key))
+        self.keys[slot : slot + 1] = spread(OPTION, [(options or {}).get(OPTION, self.given.key)], 1)
+
+    def hold(self, slot: int, start: int, output: Sequence[int]) -> None:
+        """The text of a request, where the engine has none. Nobody looks at a prompt."""
+        self.start[slot] = start
+        self.text[slot, start : start + len(output)] = torch.tensor(output, dtype=self.text.dtype, device="cpu")
 
     def noise(
-        self, drafts: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, seed: torch.Tensor,
-        packing: Packing | None = None,
+        self, drafts: torch.Tensor, position: torch.Tensor, slots: torch.Tensor, seed: torch.Tensor,
+        **layout: Any,
     ) -> dict[str, Any]:  # fmt: skip
-        """What `verify_chain` takes in the place of seeds by slot and of input positions."""
+        """What verifications take in the place of seeds and positions, which are those of requests here."""
         rows = specdec.context_seeds(
-            self.text, drafts, key=self.keys, seed=seed, position=InputPositions(positions), window=self.given.window,
-            start=self.start, packing=packing, request_index=slots,
+            self.text, drafts, key=self.keys, seed=seed, position=position, window=self.given.window, start=self.start,
+            request_index=slots, **layout,
         )  # fmt: skip
         return {"seed": rows, "position": 0}
 
-    def put(self, slots: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Write drafts behind these positions, where the next one's context finds them; none of slot -1."""
-        rows, there = slots.long().clamp(min=0), slots >= 0
-        places = torch.where(there, positions + 1, 0).clamp(max=self.text.shape[1] - 1)
-        self.text[rows, places] = torch.where(there, tokens.to(self.text.dtype), self.text[rows, places])
+    def put(self, slots: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Write tokens to texts; none of slot -1, nor behind a text's end."""
+        there = (slots >= 0) & (places < self.text.shape[1])
+        slots, places = torch.where(there, slots, 0).long(), torch.where(there, places, 0).long()
+        self.text[slots, places] = torch.where(there, tokens.to(self.text.dtype), self.text[slots, places])

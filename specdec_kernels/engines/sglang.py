@@ -24,14 +24,13 @@ What the functions share:
 from __future__ import annotations
 
 import importlib
-import os
 
 import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Form
+from specdec_kernels.engines import _watermark
 from specdec_kernels.engines._methods import method_of
-from specdec_kernels.engines._refusals import refuse
 
 __all__ = [
     "build_tree_kernel_efficient",
@@ -309,7 +308,6 @@ def register() -> None:
     """
     if method_of() is None:
         return
-    refuse(SPECDEC_WATERMARK="SPECDEC_WATERMARK" in os.environ)
     parts = importlib.import_module("specdec_kernels.engines._sglang")
     registry = importlib.import_module("sglang.srt.plugins.hook_registry")
     kinds, penalties = registry.HookType, parts.penalties
@@ -323,6 +321,11 @@ def register() -> None:
         ("managers.scheduler.Scheduler.init_model_worker", parts.report, kinds.AFTER),
     ):
         registry.HookRegistry.register(f"sglang.srt.{target}", hook, kind)
+    if _watermark.asked(method_of()) is not None:
+        registry.HookRegistry.register(f"sglang.srt.{info}.from_schedule_batch", parts.begin_text, kinds.AFTER)
+        registry.HookRegistry.register(
+            "sglang.srt.model_executor.model_runner.ModelRunner.sample", parts.enter, kinds.BEFORE
+        )
     sampler = importlib.import_module("sglang.srt.layers.sampler")
     sampler.register_sampler_backend("specdec", parts.sampler)
     if method_of() == "race":

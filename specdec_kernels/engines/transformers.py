@@ -151,7 +151,7 @@ def generate(
     arguments.check_method(method, drafter, policy, draft_prob, replacement)
     sampling = on_device(arguments.sampling_of(None, shaping.sampling, len(texts)), target.device)
     record = arguments.record_of(TextEdits(repetition=shaping.repetition), texts, target)
-    seeds = arguments.spread_seed(seed_of(None, torch.device("cpu")) if seed is None else seed, len(texts))
+    seeds = arguments.spread("seed", seed_of(None, torch.device("cpu")) if seed is None else seed, len(texts))
     models = [target, *([] if drafter is None or drafter.language_model is None else [drafter.language_model])]
     arguments.check_lengths(texts, stops.max_length - input_ids.shape[1], models)
     arguments.check_models(models, policy)

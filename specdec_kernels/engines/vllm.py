@@ -13,8 +13,8 @@ of each
   row; ``pos`` int64 [N], the position of each row's input token; ``temperature`` and ``seed`` float32 and int64
   [slots], and at temperature 0 the argmax decides. **use_fp64** makes no difference.
 - **Refused by name** (``NotImplementedError``): FLy, synthetic acceptance rates, vLLM's own watermark.
-- **Our watermark** (`docs/watermark.md`): ``SPECDEC_WATERMARK=KEY`` or ``KEY,WINDOW`` in the environment, with "race",
-  in V2's runner. A request's ``SamplingParams(extra_args={"watermark_key": ...})`` is a key of its own, 0 for none.
+- **Our watermark** (`docs/watermark.md`): ``SPECDEC_WATERMARK=KEY`` or ``KEY,WINDOW`` in the environment, with "race".
+  A request's ``SamplingParams(extra_args={"watermark_key": ...})`` is a key of its own, 0 for none.
 """
 
 from __future__ import annotations
@@ -276,7 +276,6 @@ def settle(worker: Any) -> None:
         elif state is not None:
             why = f"{type(state).__name__} has samplers of its own"
         else:
-            refuse(SPECDEC_WATERMARK="SPECDEC_WATERMARK" in os.environ)
             plugin = importlib.import_module("specdec_kernels.engines._vllm_v1")
             if strangers := plugin.strangers(runner):
                 why = f"our ops have no rule for the logits processors {', '.join(strangers)}"

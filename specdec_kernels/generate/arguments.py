@@ -15,6 +15,7 @@ from specdec_kernels.generate.noise import Mark, Sampling, Watermark
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, TreeDrafter, TreePolicy
 from specdec_kernels.trees import DraftTree
+from specdec_kernels.watermark import check_race
 
 if TYPE_CHECKING:
     from specdec_kernels.generate.models import LanguageModel
@@ -154,15 +155,15 @@ def end_tokens(eos_token_ids: Iterable[int] | None, target: LanguageModel) -> se
         raise TypeError(f"eos_token_ids: expected a list of token ids; got {eos_token_ids!r}") from None
 
 
-def spread_seed(seed: int | Sequence[int], batch: int) -> torch.Tensor:
-    """One 64-bit seed per request, int64 [batch]."""
+def spread(name: str, value: int | Sequence[int], batch: int) -> torch.Tensor:
+    """A number of 64 bits per request, int64 [batch]; of one number the next for each."""
     try:
-        seeds = whole_numbers(seed) if several(seed) else [whole_number("", seed, None) + row for row in range(batch)]
+        numbers = whole_numbers(value) if several(value) else [whole_number("", value, None) + i for i in range(batch)]
     except TypeError:
-        raise TypeError(f"seed: expected a whole number or one per prompt; got {seed!r}") from None
-    if len(seeds) != batch:
-        raise ValueError(f"seed: expected a number or one per prompt ({batch}); got {len(seeds)}")
-    return signed(seeds)
+        raise TypeError(f"{name}: expected a whole number or one per prompt; got {value!r}") from None
+    if len(numbers) != batch:
+        raise ValueError(f"{name}: expected a number or one per prompt ({batch}); got {len(numbers)}")
+    return torch.tensor([(x + 2**63) % 2**64 - 2**63 for x in numbers], dtype=torch.int64, device="cpu")
 
 
 def sampling_of(temperature: float | Sequence[float] | None, sampling: Sampling | None, batch: int) -> Sampling:
@@ -301,35 +302,22 @@ def check_ops(sampling: Sampling, seeds: torch.Tensor, logprobs: int | None, edi
         specdec.logprobs(rows, tokens, sampling=sampling, edits=edits)
 
 
-def mark_of(
-    watermark: Watermark | None, method: str, prompts: list[list[int]], device: torch.device
-) -> Mark | None:  # fmt: skip
+def mark_of(watermark: Watermark | None, method: str, prompts: list[list[int]], device: torch.device) -> Mark | None:
     """The watermark of each text, checked."""
     if watermark is None:
         return None
     if not isinstance(watermark, Watermark):
         raise TypeError(f"watermark: expected a Watermark; got {watermark!r}")
-    if method not in ("race", "plain"):
-        raise ValueError(
-            f"watermark: expected method race or plain; got {method}, whose accept coins are not of the key: either "
-            "fewer drafts are accepted, or the watermark is weaker (Hu, Huang 2024)"
-        )
-    key, window, ordered = watermark
-    try:
-        keys = whole_numbers(key) if several(key) else [whole_number("", key, None)] * len(prompts)
-    except TypeError:
-        raise TypeError(f"watermark.key: expected a whole number or one per prompt; got {key!r}") from None
-    if len(keys) != len(prompts) or not all(-(2**63) <= key < 2**64 for key in keys):
-        raise ValueError(f"watermark.key: expected 64 bits, one for all or one per prompt ({len(prompts)}); got {key}")
-    if not 1 <= whole_number("watermark.window", window) <= 8:
-        raise ValueError(f"watermark.window: expected 1 to 8; got {window}")
-    lengths = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int64, device=device)
-    return Mark(signed(keys).to(device), lengths, window, bool(ordered))
-
-
-def signed(numbers: list[int]) -> torch.Tensor:
-    """Numbers of 64 bits, int64 with the same bits."""
-    return torch.tensor([(x + 2**63) % 2**64 - 2**63 for x in numbers], dtype=torch.int64, device="cpu")
+    check_race("watermark", "race" if method == "plain" else method)
+    key, lengths = watermark.key, torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int64, device=device)
+    key = (
+        spread("watermark.key", key, len(prompts)).to(device)
+        if several(key)
+        else whole_number("watermark.key", key, None)
+    )
+    if not 1 <= whole_number("watermark.window", watermark.window) <= 8:
+        raise ValueError(f"watermark.window: expected 1 to 8; got {watermark.window}")
+    return Mark(key, lengths, watermark.window)
 
 
 def count_of_likeliest(logprobs: int | None, target: LanguageModel) -> int | None:

@@ -12,7 +12,7 @@ from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.control import Learner
 from specdec_kernels.generate.edits import Record, before
 from specdec_kernels.generate.estimates import Passes
-from specdec_kernels.generate.noise import Noise, Sampling, of_verification
+from specdec_kernels.generate.noise import Noise, Sampling, keywords, marked
 from specdec_kernels.generate.parallel import verify
 from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome
 from specdec_kernels.generate.results import Round
@@ -41,7 +41,7 @@ class ChainRounds(Rounds):
         self.reader.settle(text, length, self.max_pending or learned or PENDING)
         logits = self.reader.read(text, [end + slots for end in length], rows=slots + 1)
         watch.lap("target")
-        law = of_verification(noise, sampling, text, drafts)
+        law = keywords(noise, sampling, marked(noise, text, drafts))
         tokens, accepted, status = self.verify(proposed, logits, draft_prob, law, sampling, record)
         chains, written = [[token for token in row if token >= 0] for row in drafts.tolist()], tokens.tolist()
         drafted = [len(chain) for chain in chains]

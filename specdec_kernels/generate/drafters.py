@@ -65,7 +65,7 @@ class ModelDrafter:
         self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling,
         record: Record | None = None,
     ) -> Drafts:  # fmt: skip
-        rows, begin = torch.arange(len(length), device=text.device, dtype=torch.int64), noise.position
+        each, begin = torch.arange(len(length), device=text.device, dtype=torch.int64), noise.position
         drafts, laws = torch.full((len(length), slots), -1, device=text.device, dtype=torch.int64), []
         wanted = torch.tensor(counts, device=text.device, dtype=torch.int64)
         for slot in range(slots):
@@ -74,10 +74,10 @@ class ModelDrafter:
             laws.append(logits)
             if slot < max(counts):
                 here = noise._replace(position=begin + slot)
-                own = marked(here, text, drafts[:, :0])
-                here = here if own is None else Noise(own.seeds[:, 0], own.positions[:, 0])
-                token = specdec.race_sample(logits, draft_map=self.map, **keywords(here, sampling))
-                text[rows, begin + slot] = token
+                rows = marked(here, text, drafts[:, :0])
+                law = keywords(here, sampling, None if rows is None else rows[:, 0])
+                token = specdec.race_sample(logits, draft_map=self.map, **law)
+                text[each, begin + slot] = token
                 drafts[:, slot] = torch.where(slot < wanted, token, -1)
         return Drafts(drafts, torch.stack(laws, dim=1) if laws else None, self.map)
 
@@ -115,7 +115,7 @@ class ModelDrafter:
             else:
                 own, races = marked(noise, text, tokens, parents), of_races(here, 0, len(inner))
                 if own is not None:
-                    races = Noise(own.seeds[:, inner], own.positions[:, inner])
+                    races = Noise(own[:, inner], torch.zeros_like(own[:, inner]))
                 drawn = draw_children(logits, width, races, sampling, self.map)
             below = [(node, row, index) for row, parent in enumerate(inner)
                      for index, node in enumerate(tree.children[parent])]  # fmt: skip

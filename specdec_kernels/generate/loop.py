@@ -96,7 +96,7 @@ def stream(
     check_split(target, method, policy, edits, logprobs, watermark)
     texts, max_new_tokens = arguments.token_lists(prompts, target), whole_number("max_new_tokens", max_new_tokens, 1)
     stop, eos = arguments.stop_strings(stop, target), arguments.end_tokens(eos_token_ids, target)
-    seeds = arguments.spread_seed(seed, len(texts)).to(target.device)
+    seeds = arguments.spread("seed", seed, len(texts)).to(target.device)
     mark = arguments.mark_of(watermark, method, texts, target.device)
     sampling = on_device(arguments.sampling_of(temperature, sampling, len(texts)), target.device)
     logprobs = arguments.count_of_likeliest(logprobs, target)

@@ -11,27 +11,25 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import RowSeeds, Sampling
+from specdec_kernels import Sampling
 
 
 class Watermark(NamedTuple):
-    """The watermark that a text is to carry, by races keyed with its own last tokens: `docs/watermark.md`.
+    """The watermark that texts are to carry, by races keyed with their last tokens: `docs/watermark.md`.
 
-    `key` is a whole number that is kept secret, or one per prompt; 0: none. The others are as for `context_seeds`.
+    `key` is a secret whole number, or one per prompt, 0 for none; `window` is as for `context_seeds`.
     """
 
     key: int | Sequence[int]
     window: int = 4
-    ordered: bool = True
 
 
 class Mark(NamedTuple):
-    """A `Watermark` of requests, int64 [B]: keys, and how long prompts are."""
+    """A `Watermark` as `context_seeds` takes it, with the lengths of prompts; tensors are int64 [B]."""
 
-    key: torch.Tensor
+    key: int | torch.Tensor
     start: torch.Tensor
     window: int
-    ordered: bool
 
 
 class Noise(NamedTuple):
@@ -51,29 +49,20 @@ NODES = 2**16  # nonces of a round, for nodes of one depth. Rounds that share th
 Value = TypeVar("Value", Noise, Mark, Sampling)
 
 
-def keywords(noise: Noise, sampling: Sampling) -> dict[str, Any]:
-    """Both as the ops take them."""
-    return {"seed": noise.seed, "position": noise.position, "nonce": noise.nonce, "sampling": sampling}
+def keywords(noise: Noise, sampling: Sampling, rows: torch.Tensor | None = None) -> dict[str, Any]:
+    """Both as the ops take them; `rows` are seeds of rows, in the place of the noise."""
+    own = {"seed": noise.seed, "position": noise.position, "nonce": noise.nonce}
+    return {**(own if rows is None else {"seed": rows, "position": 0}), "sampling": sampling}
 
 
 def marked(
     noise: Noise, text: torch.Tensor, drafts: torch.Tensor, parents: torch.Tensor | None = None
-) -> RowSeeds | None:
+) -> torch.Tensor | None:
     """The seeds of these drafts' rows, behind texts as long as the noise says; None without a watermark."""
     if (mark := noise.mark) is None:
         return None
-    return specdec.context_seeds(
-        text, drafts, key=mark.key, seed=noise.seed, position=noise.position, window=mark.window, ordered=mark.ordered,
-        start=mark.start, parents=parents,
-    )  # fmt: skip
-
-
-def of_verification(
-    noise: Noise, sampling: Sampling, text: torch.Tensor, drafts: torch.Tensor, parents: torch.Tensor | None = None
-) -> dict[str, Any]:  # fmt: skip
-    """Both as an op takes them that verifies these drafts."""
-    law, rows = keywords(noise, sampling), marked(noise, text, drafts, parents)
-    return law if rows is None else law | {"seed": rows, "position": 0}
+    how = {"seed": noise.seed, "position": noise.position, "parents": parents}
+    return specdec.context_seeds(text, drafts, **mark._asdict(), **how)
 
 
 def kept(value: Value, rows: list[int] | torch.Tensor) -> Value:

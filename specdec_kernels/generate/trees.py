@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 import specdec_kernels as specdec
 from specdec_kernels.generate.arguments import FROM_LAWS
 from specdec_kernels.generate.edits import Record
-from specdec_kernels.generate.noise import Noise, Sampling, of_verification
+from specdec_kernels.generate.noise import Noise, Sampling, keywords, marked
 from specdec_kernels.generate.parallel import verify
 from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Round, VerifiedTree
@@ -57,7 +57,7 @@ class TreeRounds(Rounds):
         nodes = torch.arange(drafts.shape[1], device=text.device, dtype=torch.int64)
         logits = self.reader.read_tree(text, length, parents, drafts, nodes)
         watch.lap("target")
-        law = of_verification(noise, sampling, text, drafts, parents)
+        law = keywords(noise, sampling, marked(noise, text, drafts, parents))
         drawn_from = proposed.laws(sampling) if self.method in FROM_LAWS else None
         verdict = verify(
             "verify_tree", self.target, drafts, logits, drawn_from, parents=parents,

@@ -113,17 +113,15 @@ def noise_of(requests, seed, position, nonce, shape, device, seen=None):
 
 
 def row_seeds(op, sizes, method, seed, position, nonce):
-    """The parts of a RowSeeds, of a method and beside counters that go with it."""
-    if method != "race":
+    """``seed``, if it is one for each row of a race; else None."""
+    if not isinstance(seed, torch.Tensor) or seed.ndim != 2:
+        return None
+    if method != "race" or inputs.integer(position) != 0 or inputs.integer(nonce) != 0:
         raise ValueError(
-            f"seed: expected an int or a tensor with method={method!r}; got a RowSeeds, which is for races"
+            f"seed: expected [B] but with method='race', position=0 and nonce=0; got {inputs.shown(seed)} with "
+            f"{method!r}, {inputs.shown(position)} and {inputs.shown(nonce)}"
         )
-    for name, x in (("position", position), ("nonce", nonce)):
-        if inputs.integer(x) != 0:
-            raise ValueError(f"{name}: expected 0 beside seed.seeds; got {inputs.shown(x)}")
-    for name, x in zip(seed._fields, seed, strict=True):
-        inputs.check_tensor(f"seed.{name}", x, inputs.COUNTER_DTYPES, 2)
-    op.check(sizes, row_seeds=seed.seeds, row_positions=seed.positions)
+    op.check(sizes, row_seeds=seed)
     return seed
 
 

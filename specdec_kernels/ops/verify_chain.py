@@ -9,7 +9,7 @@ from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import ChainMethod, Counter, Number, Space
 from specdec_kernels.calls.values import Noise
-from specdec_kernels.layout import Form, InputPositions, Packing, RowSeeds
+from specdec_kernels.layout import Form, InputPositions, Packing
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _laws as laws
@@ -56,8 +56,7 @@ VERIFY_CHAIN = Op(
     noise=kinds.noise("E"),
     input_positions=kinds.counters("BP|L", "position.positions", optional=True, role="noise"),
     input_nonces=kinds.counters("B", "position.nonces", optional=True, role="noise"),
-    row_seeds=kinds.counters("BP", "seed.seeds", optional=True, role="noise"),
-    row_positions=kinds.counters("BP", "seed.positions", optional=True, role="noise"),
+    row_seeds=kinds.counters("BP", "seed", optional=True, role="noise"),
     tokens=kinds.Output(torch.int64, "out.tokens", "BP", given_as=inputs.TOKEN_DTYPES),
     num_accepted=kinds.Output(torch.int32, "out.num_accepted", "B"),
     status=kinds.Output(torch.int32, "out.status", "B"),
@@ -81,7 +80,7 @@ def verify_chain(
     edits: Edits | None = None,
     draft_prob: Number = 1.0,
     epsilon: Number = 0.0,
-    seed: Counter | RowSeeds,
+    seed: Counter,
     position: Counter | InputPositions,
     nonce: Counter = 0,
     request_index: torch.Tensor | None = None,
@@ -139,7 +138,7 @@ def verify_chain(
     seed, position, nonce : int or Tensor
         int64 or int32 [B]. All randomness is a function of these: the request's key, the absolute position of the token
         that row 0 decides, and a counter for calls that may repeat a position. ``position`` may be an
-        ``InputPositions``. ``seed`` may be the ``RowSeeds`` of a race, beside 0 and 0.
+        ``InputPositions``. Of a race ``seed`` may be [B, K+1], padded: one for each row, beside 0 and 0.
     request_index : Tensor, optional
         int32 or int64 [B]: which state a request uses. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise
         then have S entries in the place of B, and request b uses entry ``request_index[b]``; ``draft_tokens`` and
@@ -220,9 +219,7 @@ def verify_chain(
     draft_prob = laws.slot_numbers(VERIFY_CHAIN, draft_prob, requests, slots, ragged, device)
     laws.check_method(method, drafted.rows, draft_prob, epsilon)
     positions = nonces = None
-    row_seeds = row_positions = None
-    if isinstance(seed, RowSeeds):
-        row_seeds, row_positions = laws.row_seeds(VERIFY_CHAIN, sizes, method, seed, position, nonce)
+    if (row_seeds := laws.row_seeds(VERIFY_CHAIN, sizes, method, seed, position, nonce)) is not None:
         noise = Noise(0, 0, 0)
     elif isinstance(position, InputPositions):
         positions, nonces = position
@@ -254,9 +251,8 @@ def verify_chain(
         draft_tokens=draft_tokens, target=target, draft=drafted.rows, cu_drafts=ends, tokens_by_row=tokens_by_row,
         draft_map=drafted.map, request_index=request_index, method=method, target_law=target_law, draft_law=draft_law,
         edits=changes, draft_prob=draft_prob, epsilon=epsilon, noise=noise, input_positions=positions,
-        input_nonces=nonces, row_seeds=row_seeds, row_positions=row_positions, **verdict._asdict(), path=path,
-        num_passed=num_passed, index=form.index, bonus=bonus, form=choices,
-        given=out is not None or form is not forms.PLAIN,
+        input_nonces=nonces, row_seeds=row_seeds, **verdict._asdict(), path=path, num_passed=num_passed,
+        index=form.index, bonus=bonus, form=choices, given=out is not None or form is not forms.PLAIN,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_chain", verdict.status)
@@ -279,14 +275,19 @@ def ends_of(packing):
     return cu_rows, True, max_drafts
 
 
-def check_ragged(ends, tokens_by_row, draft_tokens, target, last_rows):
-    """(requests, drafts of all of them); each request has ``last_rows`` rows of the target after its last draft."""
+def check_ends(ends, tokens_by_row, device):
+    """How many requests have these ends."""
     name = "packing.cu_rows" if tokens_by_row else "packing.cu_drafts"
     inputs.check_tensor(name, ends, (torch.int32,), 1)
-    inputs.check_device(name, ends, target.device)
+    inputs.check_device(name, ends, device)
     if not ends.is_contiguous() or ends.shape[0] == 0:
         raise ValueError(f"{name}: expected contiguous int32 [B+1]; got {inputs.shown(ends)}")
-    batch, tokens = ends.shape[0] - 1, draft_tokens.shape[0]
+    return ends.shape[0] - 1
+
+
+def check_ragged(ends, tokens_by_row, draft_tokens, target, last_rows):
+    """(requests, drafts of all of them); each request has ``last_rows`` rows of the target after its last draft."""
+    batch, tokens = check_ends(ends, tokens_by_row, target.device), draft_tokens.shape[0]
     drafts = tokens - batch if tokens_by_row else tokens
     rows = tokens if tokens_by_row else drafts + last_rows * batch
     if target.shape[0] != rows:

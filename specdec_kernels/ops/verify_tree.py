@@ -9,7 +9,7 @@ from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space, TreeMethod
 from specdec_kernels.calls.values import Noise
-from specdec_kernels.layout import Form, InputPositions, RowSeeds
+from specdec_kernels.layout import Form, InputPositions
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _laws as laws
@@ -60,8 +60,7 @@ VERIFY_TREE = Op(
     edits=kinds.EDITS,
     noise=kinds.noise("E"),
     input_positions=kinds.counters("BN", "position.positions", optional=True, role="noise"),
-    row_seeds=kinds.counters("BN", "seed.seeds", optional=True, role="noise"),
-    row_positions=kinds.counters("BN", "seed.positions", optional=True, role="noise"),
+    row_seeds=kinds.counters("BN", "seed", optional=True, role="noise"),
     leaves=kinds.tokens("BQ", optional=True),
     tokens=kinds.Output(torch.int64, "out.tokens", "BW", given_as=inputs.TOKEN_DTYPES),
     path=kinds.Output(torch.int32, "out.path", "BW", by_rows=True),
@@ -85,7 +84,7 @@ def verify_tree(
     temperature: Number | None = None,
     sampling: Sampling | None = None,
     edits: Edits | None = None,
-    seed: Counter | RowSeeds,
+    seed: Counter,
     position: Counter | InputPositions,
     nonce: Counter = 0,
     request_index: torch.Tensor | None = None,
@@ -152,9 +151,9 @@ def verify_tree(
         its path; the root's token is output already.
     seed, position, nonce : int or Tensor
         int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides, or an
-        ``InputPositions``; ``seed`` may be a ``RowSeeds``. A node at depth d decides ``position + d``; the coin of node
-        i has index i - 1 (traversal: 2^30 + i - 1, and so paths, which at each depth have a coin of index 2^31, too).
-        So a chain gives what ``verify_chain`` gives.
+        ``InputPositions``. A node at depth d decides ``position + d``; the coin of node i has index i - 1 (traversal:
+        2^30 + i - 1, and so paths, which at each depth have a coin of index 2^31, too). So a chain gives what
+        ``verify_chain`` gives. Of a race ``seed`` may be [B, N].
     request_index : Tensor, optional
         int32 or int64 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft``
         then have S entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
@@ -224,9 +223,8 @@ def verify_tree(
     target_law = laws.target_law(space, temperature, sampling, (requests,), device)
     draft_law = laws.draft_law(target_law, drafted, (requests,), device)
     changes = edit.of_requests(edits, target_law, target, requests)
-    positions = row_seeds = row_positions = None
-    if isinstance(seed, RowSeeds):
-        row_seeds, row_positions = laws.row_seeds(VERIFY_TREE, sizes, method, seed, position, nonce)
+    positions = None
+    if (row_seeds := laws.row_seeds(VERIFY_TREE, sizes, method, seed, position, nonce)) is not None:
         noise = Noise(0, 0, 0)
     elif isinstance(position, InputPositions):
         positions, nonces = position
@@ -250,8 +248,8 @@ def verify_tree(
     VERIFY_TREE(
         draft_tokens=draft_tokens, parents=parents, target=target, draft=drafted.rows, draft_map=drafted.map,
         request_index=request_index, method=method, replacement=replacement, target_law=target_law, draft_law=draft_law,
-        edits=changes, noise=noise, input_positions=positions, row_seeds=row_seeds, row_positions=row_positions,
-        leaves=leaves, **verdict._asdict(), index=form.index, form=choices, given=out is not None,
+        edits=changes, noise=noise, input_positions=positions, row_seeds=row_seeds, leaves=leaves,
+        **verdict._asdict(), index=form.index, form=choices, given=out is not None,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_tree", verdict.status)

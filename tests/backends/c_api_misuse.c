@@ -298,10 +298,9 @@ static specdec_context_seeds_params seeds(void) {
   memset(&p, 0, sizeof p);
   p.text = some_tokens(draft_tokens, B, K);
   p.draft_tokens = some_tokens(draft_tokens, B, K);
-  p.noise.position.value = K;
+  p.seed = p.position = some_tokens(draft_tokens, 1, B);
   p.window = 2;
   p.seeds = i64(B, K + 1);
-  p.positions = i64(B, K + 1);
   return p;
 }
 
@@ -646,18 +645,16 @@ static void trees(void) {
   INVALID(verify_chain, chain, p.input_nonces = some_tokens(draft_tokens, 1, B),
           "input_nonces: expected NULL without input_positions; got memory");
   FINE(verify_tree, tree, p.input_positions = some_tokens(draft_tokens, B, N));
-  INVALID(verify_chain, chain, p.row_seeds = p.row_positions = some_tokens(draft_tokens, B, K + 1),
+  INVALID(verify_chain, chain, p.row_seeds = some_tokens(draft_tokens, B, K + 1),
           "row_seeds: expected NULL but with the race; got memory");
   INVALID(verify_chain, chain,
           (memset(&p.draft, 0, sizeof p.draft), p.method = SPECDEC_RACE, p.row_seeds = some_tokens(draft_tokens, B, K)),
           "row_seeds.slots: expected 4 or more; got 3");
   INVALID(verify_tree, tree,
-          (memset(&p.draft, 0, sizeof p.draft), p.method = SPECDEC_RACE, p.row_seeds = some_tokens(draft_tokens, B, N),
-           p.row_positions = some_tokens(draft_tokens, B, N - 1)),
-          "row_positions.slots: expected 4 or more; got 3");
+          (memset(&p.draft, 0, sizeof p.draft), p.method = SPECDEC_RACE, p.row_seeds = some_tokens(draft_tokens, B, N - 1)),
+          "row_seeds.slots: expected 4 or more; got 3");
   FINE(verify_tree, tree,
-       (memset(&p.draft, 0, sizeof p.draft), p.method = SPECDEC_RACE,
-        p.row_seeds = p.row_positions = some_tokens(draft_tokens, B, N)));
+       (memset(&p.draft, 0, sizeof p.draft), p.method = SPECDEC_RACE, p.row_seeds = some_tokens(draft_tokens, B, N)));
   FINE(verify_chain, chain,
        (p.input_positions = some_tokens(draft_tokens, B, K + 1), p.input_nonces = some_tokens(draft_tokens, 1, B)));
   INVALID(verify_chain, chain, p.bonus = some_tokens(draft_tokens, 1, B - 1), "bonus.slots: expected 2 or more; got 1");
@@ -759,7 +756,9 @@ static void rows_alone(void) {
   INVALID(context_seeds, seeds, p.window = 0, "window: expected 1 or more; got 0");
   INVALID(context_seeds, seeds, p.window = 9, "window: expected at most 8; got 9");
   INVALID(context_seeds, seeds, p.seeds.data = NULL, "seeds.data: expected memory; got NULL");
-  INVALID(context_seeds, seeds, p.positions.columns = K, "positions.columns: expected 4; got 3");
+  INVALID(context_seeds, seeds, p.seed = some_tokens(draft_tokens, 1, B - 1), "seed.slots: expected 2 or more; got 1");
+  INVALID(context_seeds, seeds, p.position = some_tokens(draft_tokens, 1, B - 1),
+          "position.slots: expected 2 or more; got 1");
   INVALID(context_seeds, seeds, p.text.requests = 1, "text.requests: expected 2 or more; got 1");
   INVALID(context_seeds, seeds, (p.request_index.data = parents, p.request_index.size = 1),
           "request_index.size: expected 2; got 1");
@@ -767,8 +766,6 @@ static void rows_alone(void) {
   INVALID(context_seeds, seeds, p.tokens_by_row = true, "tokens_by_row: expected false without cu_drafts; got true");
   INVALID(context_seeds, seeds, (p.draft_tokens.slots = K + 1, p.parents = some_tokens(parents, B, K)),
           "parents.slots: expected 4 or more; got 3");
-  INVALID(context_seeds, seeds, p.input_positions = some_tokens(draft_tokens, B, 0),
-          "input_positions.slots: expected 1 or more; got 0");
   INVALID(context_seeds, seeds, p.cu_drafts = each(cu_drafts, B), "cu_drafts.size: expected 3; got 2");
   INVALID(context_seeds, seeds, (p.cu_drafts = each(cu_drafts, B + 1), p.draft_tokens.requests = 0),
           "draft_tokens.requests: expected 1 or more; got 0");
@@ -776,9 +773,6 @@ static void rows_alone(void) {
           "draft_tokens.slots: expected 2 or more; got 1");
   INVALID(context_seeds, seeds, (p.cu_drafts = each(cu_drafts, B + 1), p.parents = some_tokens(parents, B, K + 1)),
           "parents: expected NULL with cu_drafts; got memory");
-  INVALID(context_seeds, seeds,
-          (p.cu_drafts = each(cu_drafts, B + 1), p.input_positions = some_tokens(draft_tokens, 1, B)),
-          "input_positions.slots: expected 5 or more; got 2");
   INVALID(race_sample, race, (p.draft_map = each(parents, N)), "draft_map.size: expected 50; got 4");
   INVALID(race_sample, race, (p.draft_map = each(parents, V), p.edits.frequency.value = 1.0f),
           "edits: expected none with draft_map; got some");

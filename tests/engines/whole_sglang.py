@@ -13,6 +13,7 @@ os.environ.update(HF_HUB_OFFLINE="1", SGLANG_USE_CPU_ENGINE="1", TORCHDYNAMO_DIS
 
 import pytest
 
+from specdec_kernels.watermark import detect
 from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, p_values
 from tests.support.laws import FALSE_ALARM
 
@@ -55,12 +56,19 @@ KINDS = {
 }
 
 
+MARKED = {
+    "own key": dict(temperature=1.5, custom_params={"watermark_key": 5}),
+    "no key": dict(temperature=1.5, custom_params={"watermark_key": 0}),
+}
+
+
 @functools.cache
-def written(drafts, method, fault=""):
+def written(drafts, method, fault="", mark=""):
     """Of a new engine: tokens of each kind of request, all in one batch, and of those that are greedy; texts of laws;
     tokens a call, and a second."""
     os.environ["SPECDEC_SGLANG"] = "" if method == OWN else method
-    os.environ["WHOLE_SGLANG_FAULT"] = fault  # for its processes
+    os.environ["WHOLE_SGLANG_FAULT"], os.environ["SPECDEC_WATERMARK"] = fault, mark  # for its processes
+    all_kinds = KINDS | (MARKED if mark else {})
     engine = sglang.Engine(
         model_path=str(MODELS / "target"), device="cpu", dtype="float32", context_length=256, max_total_tokens=4096,
         max_running_requests=16, disable_cuda_graph=True, mem_fraction_static=0.3, log_level="error",
@@ -77,7 +85,7 @@ def written(drafts, method, fault=""):
         return [output["output_ids"] for output in outputs], [output["meta_info"] for output in outputs]
 
     try:
-        mixed, _ = texts(KINDS.values(), NEW)
+        mixed, _ = texts(all_kinds.values(), NEW)
         greedy, _ = texts(KINDS.values(), NEW, temperature=0.0)
         start = time.perf_counter()
         long, infos = texts([dict(sampling_seed=seed) for seed in range(4)], 96)
@@ -90,7 +98,7 @@ def written(drafts, method, fault=""):
         engine.shutdown()
     calls = sum(info.get("spec_verify_ct", 0) for info in infos)
     a_call = 4 * 95 / calls if calls else 1.0
-    return dict(zip(KINDS, mixed, strict=True)), dict(zip(KINDS, greedy, strict=True)), drawn, a_call, rate
+    return dict(zip(all_kinds, mixed, strict=True)), dict(zip(KINDS, greedy, strict=True)), drawn, a_call, rate
 
 
 TITLE = "SGLang, whole: texts of all kinds of request in one batch"
@@ -104,6 +112,18 @@ def test_race_writes_what_it_writes_without_drafts(drafts, table):
     assert len(plain["minimum of tokens"]) >= 30
     assert len(plain["stop string"]) < NEW
     table(TITLE, {"texts": f"race, {drafts}", "those of": "race, no drafts", "the same": ALL})
+
+
+@pytest.mark.parametrize("drafts", ["chains", "trees", "n-grams"])
+def test_watermark(drafts, table):
+    """The text of plain watermarked sampling, with a request's own key and with none; each is found by its own."""
+    plain, raced = (written(each, "race", mark="77,3")[0] for each in ("no drafts", drafts))
+    assert raced == plain
+    assert detect(plain["hot"], 77, window=3).p_value < 1e-5
+    assert detect(plain["own key"], 5, window=3).p_value < 1e-5
+    assert min(detect(plain[name], 77, window=3).p_value for name in MARKED) > 1e-3
+    same = f"{len(plain)} of {len(plain)} kinds of request"
+    table(TITLE, {"texts": f"race, {drafts}, watermark", "those of": "race, no drafts, watermark", "the same": same})
 
 
 @pytest.mark.parametrize(

@@ -223,12 +223,12 @@ def test_parameters(table):
     compared(WHAT, table, given, write("no drafts"), write("draft model"), own)
 
 
-@pytest.mark.skipif(not V2, reason="refused by name in V1")
 def test_watermark(monkeypatch, table):
     """The text of plain watermarked sampling, with a request's own key, with none, and with repeats; each is found."""
     monkeypatch.setenv("SPECDEC_WATERMARK", "77,3")
     kinds = {
-        "key of all": dict(max_tokens=96), "own key": dict(max_tokens=96, extra_args={"watermark_key": 5}),
+        "key of all": dict(max_tokens=96),
+        "own key": dict(max_tokens=160, temperature=1.2, extra_args={"watermark_key": 5}),
         "none": dict(max_tokens=96, extra_args={"watermark_key": 0}), "repeats": dict(temperature=0.3, max_tokens=120),
         "top-k": dict(max_tokens=96, top_k=20),
     }  # fmt: skip

@@ -57,12 +57,6 @@ def test_race_writes_the_plain_text(pair, plainly, how, window):
         assert all(text.target_calls < NEW / 2 for text in texts)
 
 
-def test_without_a_key_it_is_the_usual_text(pair, plainly):
-    usual = generate(PROMPTS, pair[0], method="plain", seed=3, max_new_tokens=NEW)
-    assert usual[1].tokens == plainly[4][1].tokens
-    assert usual[0].tokens != plainly[4][0].tokens
-
-
 @pytest.mark.parametrize("window", [2, 4])
 def test_a_key_finds_its_own_text_alone(pair, window):
     mark = Watermark([12345, 0], window)
@@ -100,8 +94,9 @@ def chains(masked, drafted=False):
     keys, logits, guesses = torch.arange(1, MANY + 1), LAW.log(), torch.Generator().manual_seed(1)
     for end in range(1, 1 + SPAN):
         drafts = torch.randint(3, (MANY, SPAN - end if drafted else 0), generator=guesses)
-        start = 1 if masked else 10**6
-        rows = context_seeds(text, drafts, key=keys, seed=-keys, position=end, window=1, start=start)
+        begin = 0 if masked else end - 1  # of what is looked through
+        position = torch.full((MANY,), end - begin)
+        rows = context_seeds(text[:, begin:], drafts, key=keys, seed=-keys, position=position, window=1)
         before = torch.cat((text[:, end - 1 : end], drafts), dim=1)
         verdict = verify_chain(drafts, logits[before], method="race", seed=rows, position=0)
         text[:, end] = verdict.tokens[:, 0]
@@ -150,14 +145,18 @@ def test_tails_of_the_gamma_law(count, tail):
 
 
 def test_scores_are_those_of_the_kernels_races():
-    """U of a token from its words is U of the whole row's arrivals; and the race's winner is the largest of U^(1/p)."""
-    whose = Noise(torch.arange(50), torch.zeros(50).long(), torch.zeros(50).long())
-    rows = noise.arrivals(whose, noise.RACE, 300)
-    token = torch.arange(50) * 6
-    one = noise.arrivals_of(whose, noise.RACE, token)
-    assert torch.equal(one, rows.gather(1, token[:, None])[:, 0])
+    """U of a token is U of the whole row's arrivals; and the race's winner is the largest of U^(1/p)."""
+    tokens = torch.arange(300, 350).repeat_interleave(2)
+    tokens[1::2] = torch.arange(50) * 6  # after 300 comes 0, and so on
+    seeds = context_seeds(tokens[::2, None], tokens[:0].view(50, 0), key=9, seed=0, position=1, window=1)
+    still = torch.zeros(50).long()
+    rows = noise.arrivals(Noise(seeds[:, 0], still, still), noise.RACE, 300)
+    found = scores(tokens.tolist(), 9, window=1)
+    assert len(found) == 99
+    own = -torch.log(-torch.expm1(-rows.gather(1, tokens[1::2, None])[:, 0]))
+    assert torch.allclose(found[::2], own, rtol=1e-6, atol=1e-7)
     law = torch.randn(50, 300, generator=torch.Generator().manual_seed(1)).softmax(1)
-    won = race_sample(law, space="probs", seed=whose.seed, position=0)
+    won = race_sample(law, space="probs", seed=seeds[:, 0], position=0)
     assert torch.equal(won, ((-rows).exp() ** (1 / law.double())).argmax(1))
 
 
@@ -194,12 +193,12 @@ def test_edits_spoil_their_own_windows(pair):
 
 
 REFUSED = [
-    ({"method": "rejection"}, ValueError, "watermark: expected method race or plain; got rejection, whose accept"),
-    ({"method": "block"}, ValueError, "watermark: expected method race or plain; got block"),
+    ({"method": "rejection"}, ValueError, "watermark: expected a race; got rejection, whose accept coins"),
+    ({"method": "block"}, ValueError, "watermark: expected a race; got block"),
     ({"watermark": 5}, TypeError, "watermark: expected a Watermark; got 5"),
-    ({"watermark": Watermark(1.5)}, TypeError, "watermark.key: expected a whole number or one per prompt; got 1.5"),
-    ({"watermark": Watermark([1])}, ValueError, r"watermark.key: expected 64 bits, one for all or one per prompt \(2"),
-    ({"watermark": Watermark(2**64)}, ValueError, "watermark.key: expected 64 bits"),
+    ({"watermark": Watermark(1.5)}, TypeError, "watermark.key: expected a whole number; got 1.5"),
+    ({"watermark": Watermark([1])}, ValueError, r"watermark.key: expected a number or one per prompt \(2\); got 1"),
+    ({"watermark": Watermark(2**64)}, ValueError, "key: expected 64 bits at most"),
     ({"watermark": Watermark(1, 9)}, ValueError, "watermark.window: expected 1 to 8; got 9"),
 ]  # fmt: skip
 

@@ -1,9 +1,9 @@
-"""Races whose rows have seeds and positions of their own: those of chains and trees are those of race_sample."""
+"""Races whose rows have seeds of their own: those of chains and trees are those of race_sample."""
 
 import pytest
 import torch
 
-from specdec_kernels import RowSeeds, race_sample
+from specdec_kernels import race_sample
 from specdec_kernels.ops import verify_chain as plain_chain
 from tests.ops.test_input_rows import COUNTS, FILTERED, TREES, by_entry, in_rows, padded, tree_of
 from tests.support.cases import ragged
@@ -17,8 +17,7 @@ def row_seeds(rows, dtype=torch.int64, seed=0):
     """Any numbers, in memory with gaps."""
     generator = torch.Generator().manual_seed(seed)
     most = torch.iinfo(dtype).max
-    parts = (torch.randint(-most, most, (B, rows, 2), dtype=dtype, generator=generator)[..., 0] for _ in range(2))
-    return RowSeeds(*parts)
+    return torch.randint(-most, most, (B, rows, 2), dtype=dtype, generator=generator)[..., 0]
 
 
 def with_rows(call, given):
@@ -29,7 +28,7 @@ def winners(call, given):
     """The race of each row, by race_sample."""
     law = {name: call[name][:, None] if isinstance(call[name], torch.Tensor) else call[name]
            for name in ("temperature", "sampling") if call.get(name) is not None}  # fmt: skip
-    return race_sample(call["target"], seed=given.seeds, position=given.positions, **law)
+    return race_sample(call["target"], seed=given, position=0, **law)
 
 
 def agreed(drafts, won):
@@ -83,8 +82,8 @@ class TestChains:
         """More than a device takes at once; and few, straight through. Triton's programs are alike for all."""
         for batch in (1, 2 if backend == "triton" else 64):
             target = torch.randn(batch, K + 1, 67, generator=torch.Generator().manual_seed(batch))
-            given = RowSeeds(torch.arange(batch * (K + 1)).view(batch, -1), torch.full((batch, K + 1), 3))
-            won = race_sample(target, seed=given.seeds, position=given.positions)
+            given = torch.arange(batch * (K + 1)).view(batch, -1)
+            won = race_sample(target, seed=given, position=0)
             verdict = plain_chain(won[:, :K], target, method="race", seed=given, position=0)
             assert torch.equal(verdict.tokens, won)
 
@@ -106,16 +105,14 @@ CALL, TREE = with_rows(padded("race"), row_seeds(K + 1)), with_rows(tree_of("rac
 REFUSED = {
     "seeds of rows": (verify_chain, CALL, [
         ({"method": "block"}, ValueError,
-         "seed: expected an int or a tensor with method='block'; got a RowSeeds, which is for races"),
-        ({"position": 1}, ValueError, "position: expected 0 beside seed.seeds; got 1"),
-        ({"nonce": 1}, ValueError, "nonce: expected 0 beside seed.seeds; got 1"),
-        ({"seed": row_seeds(K)}, ValueError, r"seed.seeds: expected shape \[6, 5\]; got int64 \[6, 4\]"),
-        ({"seed": RowSeeds(torch.zeros(B, K + 1), None)}, TypeError, "seed.seeds: expected a tensor of int64 or"),
-        ({"seed": RowSeeds(torch.zeros(B, K + 1).long(), None)}, TypeError,
-         "seed.positions: expected a tensor of int64 or int32; got None"),
+         r"seed: expected \[B\] but with method='race', position=0 and nonce=0; got int64 \[6, 5\] with 'block', 0"),
+        ({"position": 1}, ValueError, r"seed: expected \[B\] but with .* with 'race', 1 and 0"),
+        ({"nonce": 1}, ValueError, r"seed: expected \[B\] but with .* with 'race', 0 and 1"),
+        ({"seed": row_seeds(K)}, ValueError, r"seed: expected shape \[6, 5\]; got int64 \[6, 4\]"),
+        ({"seed": torch.zeros(B, K + 1)}, TypeError, "seed: expected a tensor of int64 or int32; got float32"),
     ]),
     "seeds of nodes": (verify_tree, TREE, [
-        ({"method": "rejection"}, ValueError, "seed: expected an int or a tensor with method='rejection'; got a Row"),
-        ({"seed": row_seeds(N + 1)}, ValueError, r"seed.seeds: expected shape \[6, 7\]; got int64 \[6, 8\]"),
+        ({"method": "rejection"}, ValueError, r"seed: expected \[B\] but with .* with 'rejection', 0 and 0"),
+        ({"seed": row_seeds(N + 1)}, ValueError, r"seed: expected shape \[6, 7\]; got int64 \[6, 8\]"),
     ]),
 }  # fmt: skip

@@ -94,7 +94,7 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
             draft=draft.expand(len(cases), -1, -1), cu_drafts=None, tokens_by_row=False, draft_map=given.draft_map,
             request_index=None, method="rejection", target_law=given.target, draft_law=given.draft, edits=Edit(),
             draft_prob=draft_prob.expand(len(cases), -1), epsilon=epsilon, noise=Noise(torch.arange(len(cases)), 0, 0),
-            row_seeds=None, row_positions=None,
+            row_seeds=None,
             input_positions=None, input_nonces=None, tokens=tokens, num_accepted=num_accepted, status=status, path=None,
             num_passed=None, index=None, bonus=None, form=0,
         )  # fmt: skip

@@ -239,7 +239,7 @@ def run(contexts, chains, length, cases, given):
             draft_tokens=torch.tensor(tokens), parents=torch.tensor(parents), target=target, draft=draft,
             draft_map=given.draft_map, request_index=None, method="paths", replacement=False, target_law=given.target,
             draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0),
-            row_seeds=None, row_positions=None, input_positions=None,
+            row_seeds=None, input_positions=None,
             leaves=torch.tensor(leaves), tokens=emitted, path=path, num_accepted=num_accepted, status=status,
             index=None, form=0,
         ))  # fmt: skip

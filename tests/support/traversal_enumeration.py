@@ -124,7 +124,7 @@ def run(contexts, parents, cases, replacement, certain, given, op):
         shared = dict(
             target=target, draft_map=given.draft_map, request_index=None, target_law=given.target,
             draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0),
-            row_seeds=None, row_positions=None, input_positions=None,
+            row_seeds=None, input_positions=None,
             tokens=tokens, num_accepted=num_accepted, status=status, index=None, form=0,
         )  # fmt: skip
         if op == "verify_chain":

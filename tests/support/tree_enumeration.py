@@ -152,7 +152,7 @@ def run(contexts, parents, cases, replacement, certain, given):
             draft_tokens=drafted, parents=torch.tensor(parents), target=target, draft=None if certain else draft,
             draft_map=given.draft_map, request_index=None, method="rejection", replacement=replacement,
             target_law=given.target, draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0),
-            row_seeds=None, row_positions=None,
+            row_seeds=None,
             input_positions=None, leaves=None, tokens=tokens, path=path, num_accepted=num_accepted, status=status,
             index=None, form=0,
         )  # fmt: skip

@@ -6,9 +6,10 @@ SPECDEC_BEGIN
 
 void context_seeds(const ContextParams& p, int threads) {
   over_requests(p.seeds.rows, 1, threads, [&](int64_t b, const ThreadTeam&) {
-    const ContextRequest r(p, b);
-    for (int32_t node = 0; node < p.seeds.columns; ++node)
-      r.write(node, r.key != 0 && !r.seen(node, r.window_of(node), 0, 1));
+    for (int32_t node = 0; node < p.seeds.columns; ++node) {
+      const ContextRow row(p, b, node);
+      row.write(row.is_marked() && !row.seen(0, 1));
+    }
   });
 }
 

@@ -8,13 +8,9 @@ namespace cuda {
 namespace {
 
 __global__ void __launch_bounds__(kThreads) context_seeds_kernel(const ContextParams p) {
-  const int64_t request = blockIdx.x / p.seeds.columns;
-  const int32_t node = static_cast<int32_t>(blockIdx.x % p.seeds.columns);
-  const ContextRequest r(p, request);
-  const bool seen = r.key != 0 && r.seen(node, r.window_of(node), static_cast<int32_t>(threadIdx.x),
-                                         static_cast<int32_t>(blockDim.x));
-  const bool known = __syncthreads_or(seen);
-  if (threadIdx.x == 0) r.write(node, r.key != 0 && !known);
+  const ContextRow row(p, blockIdx.x / p.seeds.columns, static_cast<int32_t>(blockIdx.x % p.seeds.columns));
+  const bool seen = __syncthreads_or(row.seen(static_cast<int32_t>(threadIdx.x), static_cast<int32_t>(blockDim.x)));
+  if (threadIdx.x == 0) row.write(row.is_marked() && !seen);
 }
 
 }  // namespace

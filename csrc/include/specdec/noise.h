@@ -14,7 +14,7 @@ enum Stream : uint32_t {
   kStreamResidual = 2,  // residuals and bonus tokens of rejection (3: second words)
   kStreamAccept = 4,    // accept coins
   kStreamPolicy = 6,    // whether, or how far, to draft
-  kStreamContext = 8,   // seeds from the tokens before a row (9: of their sum)
+  kStreamContext = 8,   // seeds from the tokens before a row (9: from their sum, 10: of a text's own)
 };
 
 // The noise of one decided token.

@@ -51,7 +51,7 @@ struct TreeRequest : TreeState {
   }
 
   SPECDEC_HD int32_t nodes() const { return p.nodes(); }
-  SPECDEC_HD Noise race_noise(int32_t node, int32_t depth) const { return noise_of_race(p, request, node, depth); }
+  SPECDEC_HD Noise race_noise(int32_t node, int32_t depth) const { return noise_of_race(p.row_seeds, request, node, depth); }
   SPECDEC_HD int64_t target_row(int32_t node) const { return first_target + node * p.target.row_stride; }
   SPECDEC_HD int64_t draft_row(int32_t node) const { return first_draft + node * p.draft.row_stride; }
   SPECDEC_HD int32_t vocab() const { return p.target.vocab; }

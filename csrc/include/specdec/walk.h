@@ -87,12 +87,10 @@ struct WalkRequest {
   SPECDEC_HD Noise noise_at_depth(int32_t depth, uint32_t stream) const { return later(noise, depth, stream); }
 
  protected:
-  // Of the race at a node of request b, whose rows may have seeds and positions of their own.
-  template <class Params>
-  SPECDEC_HD Noise noise_of_race(const Params& p, int64_t b, int32_t node, int32_t depth) const {
-    if (!p.row_seeds.data) return noise_at_depth(depth, kStreamRace);
-    const auto at = [&](const Tokens& x) { return x.at(b * x.request_stride + node * x.slot_stride); };
-    return {key_of(at(p.row_seeds)), static_cast<uint32_t>(at(p.row_positions)), 0, kStreamRace};
+  // Of the race at a node of request b, whose rows may have seeds of their own.
+  SPECDEC_HD Noise noise_of_race(const Tokens& seeds, int64_t b, int32_t node, int32_t depth) const {
+    if (!seeds.data) return noise_at_depth(depth, kStreamRace);
+    return {key_of(seeds.at(b * seeds.request_stride + node * seeds.slot_stride)), 0, 0, kStreamRace};
   }
 };
 

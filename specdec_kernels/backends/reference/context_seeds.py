@@ -12,56 +12,56 @@ def context_seeds(call: "typed.ContextSeeds"):
     batch, nodes = call.seeds.shape
     bounds, outside = (None, None) if call.parents is not None else slot_bounds(call, batch)
     who = requests.Requests(call.request_index, batch, len(call.text), call.text.device, outside=outside)
-    own_noise, keys = who.noise(call.noise), who.numbers(call.key, torch.int64)
-    starts = who.numbers(call.start, torch.int64)
-    seeds, positions = torch.zeros(2, len(who.live), nodes, dtype=torch.int64, device=call.text.device)
+    keys, starts = (who.numbers(x, torch.int64).tolist() for x in (call.key, call.start))
+    seeds = torch.zeros(len(who.live), nodes, dtype=torch.int64, device=call.text.device)
     for i, (b, entry) in enumerate(zip(who.live.tolist(), who.entry.tolist(), strict=True)):
-        tokens, parents, first = drafts_of(call, b, bounds, nodes)
-        length, key, start = int(own_noise.position[i]), int(keys[i]), max(int(starts[i]), 0)
-        if call.input_positions is not None:
-            length = int(call.input_positions.reshape(-1)[first]) + 1
-        text = call.text[entry].tolist()
-        text = [text[place] if place < len(text) else -1 for place in range(length)]
+        tokens, parents = drafts_of(call, b, bounds, nodes)
+        position, first = int(call.position[b]), max(starts[i], 0) + call.window
         for node in range(nodes):
             path, above = list[int](), node
             while above > 0:
                 path, above = [tokens[above], *path], parents[above]
-            own = text + path
-            here = context(own, len(own), call)
-            before = [*range(start, min(length, call.text.shape[1])), *range(max(start, length), len(own))]
-            if key != 0 and here not in (context(own, place, call) for place in before):
-                seeds[i, node] = seed_of(here, key, call)
+            text = call.text[entry].tolist()[: max(position, 0)] + path
+            contexts = [context(text[:end], call) for end in range(first, len(text) + 1)]
+            if keys[i] != 0 and contexts and contexts[-1] not in contexts[:-1]:
+                seeds[i, node] = seed_of(contexts[-1], keys[i])
             else:
-                seeds[i, node], positions[i, node] = own_noise.seed[i], len(own)
+                seeds[i, node] = word_of(
+                    int(call.seed[b]), (0, position + len(path) & noise.WORD, 0, noise.CONTEXT + 2)
+                )
     who.write(call.seeds, seeds)
-    who.write(call.positions, positions)
 
 
 def drafts_of(call, b, bounds, nodes):
-    """(the token and the parent of each node of a request, its place among all ``input_positions``)."""
+    """(The token, the parent) of each node of a request."""
     if call.parents is not None:
         parents = call.parents.expand(len(call.seeds), nodes)[b].tolist()
-        parents = [parent if 0 <= parent < node else -1 for node, parent in enumerate(parents)]
-        return call.draft_tokens[b].tolist(), parents, b * nodes
-    start, count = int(bounds[b]), int(bounds[b + 1] - bounds[b])
-    drafts = call.draft_tokens.reshape(-1)[start + (b + 1) * call.tokens_by_row :][:count].tolist()
-    drafts += [-1] * (nodes - 1 - count)
-    return [-1, *drafts], list(range(-1, nodes - 1)), start + b if call.cu_drafts is not None else b * nodes
+        return call.draft_tokens[b].tolist(), [x if 0 <= x < node else -1 for node, x in enumerate(parents)]
+    start, end = (int(x) + (b + 1) * call.tokens_by_row for x in bounds[b : b + 2])
+    drafts = call.draft_tokens.reshape(-1)[start:end].tolist()
+    return [-1, *drafts, *[-1] * (nodes - 1 - len(drafts))], list(range(-1, nodes - 1))
 
 
-def context(text, place, call):
-    """The tokens before a place, the latest first, -1 before the beginning. Those of a set in order."""
-    tokens = [text[i] if i >= 0 else -1 for i in range(place - 1, place - 1 - call.window, -1)]
+def context(text, call):
+    """The last tokens, the latest first; those of a set in order."""
+    tokens = text[: -1 - call.window : -1]
     return tokens if call.ordered else sorted(tokens)
 
 
-def seed_of(tokens, key, call):
-    """A word of a sum of words, one for each token and its place (0 in a set)."""
-    token = torch.tensor(tokens, dtype=torch.int64, device="cpu")
-    place = torch.arange(1, call.window + 1, dtype=torch.int64, device="cpu") * bool(call.ordered)
-    keys = key & noise.WORD, key >> 32 & noise.WORD
-    width, stream = torch.tensor([call.window, noise.CONTEXT], dtype=torch.int64, device="cpu")
-    terms = noise.philox(keys, (token & noise.WORD, place, width, stream))
-    a, b, c = (term.sum() & noise.WORD for term in terms[:3])
-    low, high, *_ = noise.philox(keys, (a, b, c, stream + 1))
-    return int(low | high << 32)
+def seed_of(tokens, key):
+    """From the sum of words of each token and its place."""
+    terms = [
+        philox(key, (token & noise.WORD, i, len(tokens), noise.CONTEXT)) for i, token in enumerate(tokens, start=1)
+    ]
+    a, b, c, _ = (sum(words) & noise.WORD for words in zip(*terms, strict=True))
+    return word_of(key, (a, b, c, noise.CONTEXT + 1))
+
+
+def word_of(key, counter):
+    """64 bits of a counter, int64."""
+    low, high, *_ = philox(key, counter)
+    return (low | high << 32) - (high >> 31 << 64)
+
+
+def philox(key, counter):
+    return noise.philox((key & noise.WORD, key >> 32 & noise.WORD), counter)

@@ -51,7 +51,7 @@ def at(whose, requests, step):
 def by_node(call, who):
     """The noise of each node's race, [n, N], where a call has seeds of rows."""
     seeds = call.row_seeds[who.live].long()
-    return Noise(seeds, call.row_positions[who.live].long(), torch.zeros_like(seeds))
+    return Noise(seeds, torch.zeros_like(seeds), torch.zeros_like(seeds))
 
 
 def truncated(integer, bits):
@@ -67,27 +67,11 @@ def arrivals(whose, stream, vocabulary):
 
     pairs = words(whose, stream, torch.arange((vocabulary + 127) // 128, device=token.device, dtype=torch.int64))
     a, b = pairs[..., :2].flatten(-2), pairs[..., 2:].flatten(-2)
-    first, winner = first_of(a, b)
-    fours = words(whose, stream + 1, torch.arange((vocabulary + 3) // 4, device=token.device, dtype=torch.int64))
-    delay = delays(fours.flatten(-2)[..., :vocabulary])
-    return first[..., group] + torch.where(token % GROUP == winner[..., group], 0.0, delay)
-
-
-def arrivals_of(whose, stream, token):
-    """The arrivals [n] of one token each: what a watermark's detector asks for."""
-    pairs = words(whose, stream, (token // (2 * GROUP)).unsqueeze(-1))[:, 0]
-    fours = words(whose, stream + 1, (token // 4).unsqueeze(-1))[:, 0]
-    odd, each = token // GROUP % 2, torch.arange(len(token), device=token.device, dtype=torch.int64)
-    first, winner = first_of(pairs[each, odd], pairs[each, 2 + odd])
-    return first + torch.where(token % GROUP == winner, 0.0, delays(fours[each, token % 4]))
-
-
-def first_of(a, b):
-    """When the first token of a group arrives, and which one it is."""
     uniform = truncated(2 * ((a << 24) + (b & 0xFFFFFF)) + 1, bits=57).double() * 2.0**-57
-    return -torch.log1p(-uniform) / GROUP, b >> 26
+    first = -torch.log1p(-uniform) / GROUP
+    winner = b >> 26
 
-
-def delays(word):
-    """How much later than the first the others arrive, by their second words."""
-    return -torch.log1p(-truncated(2 * word + 1, bits=33).double() * 2.0**-33)
+    fours = words(whose, stream + 1, torch.arange((vocabulary + 3) // 4, device=token.device, dtype=torch.int64))
+    uniform = truncated(2 * fours.flatten(-2)[..., :vocabulary] + 1, bits=33).double() * 2.0**-33
+    delay = torch.where(token % GROUP == winner[..., group], 0.0, -torch.log1p(-uniform))
+    return first[..., group] + delay
