@@ -12,11 +12,15 @@ from specdec_kernels.ops.verify_chain import check_ends, ends_of
 
 CONTEXT_SEEDS = Op(
     "context_seeds",
+    names=(
+        "text", "draft_tokens", "packing", "parents", "request_index", "key", "start", "seed", "position", "window",
+        "ordered", "out",
+    ),
     text=kinds.tokens("ET"),
     draft_tokens=kinds.tokens("BM|D"),
     cu_drafts=kinds.ints(optional=True, role="packing"),
     tokens_by_row=kinds.Kind("bool {}", role="packing"),
-    parents=kinds.tokens("B0", optional=True),  # C++ reads chains alone
+    parents=kinds.tokens(optional=True),
     request_index=kinds.tokens("B:c", optional=True),
     key=kinds.counter("E"),
     start=kinds.counter("E"),
@@ -25,7 +29,7 @@ CONTEXT_SEEDS = Op(
     window=kinds.size(least=1, most=8),
     ordered=kinds.FLAG,
     seeds=kinds.Output(torch.int64, "out", "BN"),
-)
+)  # fmt: skip
 
 
 def context_seeds(
@@ -101,10 +105,8 @@ def context_seeds(
     >>> torch.equal(verdict.tokens[:, 0], race_sample(logits[:, 0], seed=rows[:, 0], position=0))
     True
     """
-    if (seeds := CONTEXT_SEEDS.direct(
-        False, text, draft_tokens, packing, parents, request_index, key, start, seed, position, window, ordered, out,
-    )) is not None:  # fmt: skip
-        return seeds
+    raw = text, draft_tokens, packing, parents, request_index, key, start, seed, position, window, ordered, out
+    CONTEXT_SEEDS.direct(False, *raw)
     ends, tokens_by_row, most = ends_of(packing)
     sizes = inputs.beside(text)
     if ends is not None:
