@@ -25,7 +25,8 @@ class Context(NamedTuple):
 def window_at(context, node, place, there, ORDERED: tl.constexpr):
     """The tokens before places [n], int64 [n, WINDOW], behind a node or 0: the latest first, or in order."""
     each = tl.arange(0, WINDOW)[None, :]
-    steps, at = each + tl.zeros_like(place)[:, None].to(tl.int32), node + tl.zeros_like(each)
+    steps = each + tl.zeros_like(place)[:, None].to(tl.int32)
+    at = node + tl.zeros_like(steps)
     for _ in range(WINDOW - 1):
         moves = (steps > 0) & (at > 0)
         above, _ = _trees.parents_of(context.tree.parents, context.tree.parents_node, at, moves)
