@@ -13,6 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Sampling
+from specdec_kernels.engines import counters
 
 generation = importlib.import_module("mlx_lm.generate")  # the package has a function of that name
 
@@ -171,6 +172,7 @@ def rounds(
                 method=method, position=text.position, check=True, **noise,
             )  # fmt: skip
             accepted, end = int(verdict.num_accepted), len(text.tokens)
+            counters.count("mlx-lm", len(drafts), accepted)
             for reader in readers:
                 reader.rewind(end + accepted)
             for slot, token in enumerate(verdict.tokens[0, : accepted + 1].tolist()):

@@ -16,6 +16,7 @@ import copy
 import functools
 import importlib
 import inspect
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
+from specdec_kernels.engines import counters
 from specdec_kernels.generate.drafters import ModelDrafter
 
 if TYPE_CHECKING:
@@ -200,7 +202,10 @@ def generate(
     from specdec_kernels.generate import generate as write
 
     target = _model(target, "target")
-    return write(prompts, target, _drafter(target, draft, options), **options)
+    texts = write(prompts, target, _drafter(target, draft, options), **options)
+    for entry in itertools.chain.from_iterable(text.rounds for text in texts):
+        counters.count("llama.cpp", entry.drafted, entry.accepted)
+    return texts
 
 
 def _drafter(target: LlamaModel, draft: Llama | LlamaModel | Drafter | None, options: dict[str, Any]) -> Drafter | None:
@@ -262,7 +267,13 @@ def install(target: Llama | LlamaModel, draft: Llama | LlamaModel | Drafter | No
             sampling=Sampling.llamacpp(asked["temp"], asked["top_k"], asked["top_p"], asked["min_p"]),
             eos_token_ids=[], **options,
         )  # fmt: skip
-        return (token for entry in rounds for token in entry.tokens)
+
+        def tokens_of() -> Iterator[int]:
+            for entry in rounds:
+                counters.count("llama.cpp", entry.drafted, entry.accepted)
+                yield from entry.tokens
+
+        return tokens_of()
 
     llama.generate = write
 

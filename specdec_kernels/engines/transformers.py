@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import specdec_kernels as specdec
+from specdec_kernels.engines import counters
 from specdec_kernels.engines._noise import seed_of
 from specdec_kernels.engines._replace import Replacements
 
@@ -176,6 +177,7 @@ def generate(
     written = _Written(input_ids, generation_config, logits_processor)
     for entry, logits in _with_logits(played, rounds, len(texts)):
         written.add(entry, logits)
+        counters.count("transformers", entry.drafted, entry.accepted)
         if streamer is not None:
             streamer.put(torch.tensor([entry.tokens], dtype=torch.int64, device="cpu"))
     if streamer is not None:
@@ -317,6 +319,7 @@ def speculative_sampling(
     verdict = specdec.verify_chain(drafts, target, draft, space=space, seed=seed, position=0)
     accepted = verdict.num_accepted[0].long()
     count = int(accepted)
+    counters.count("transformers", candidate_length, count)
     if last_assistant_token_is_eos and count == candidate_length:
         return verdict.tokens[:, :count], accepted - 1
     return verdict.tokens[:, : count + 1], accepted

@@ -7,7 +7,7 @@ import torch
 
 from specdec_kernels.engines import transformers
 from specdec_kernels.generate import ModelDrafter, generate, load_model
-from tests.engines.parameters import compared
+from tests.engines.parameters import asked, compared
 from tests.generate.test_hybrid import pair as hybrids
 
 NEW, K, PROMPTS = 120, 4, ("ROMEO:", "First Citizen:\nBefore we", "KING HENRY:\n")
@@ -90,17 +90,18 @@ def test_parameters(pair, table):
     given = {name: {name: value} | WITH.get(name, {}) for name, value in OF_SAMPLING.items()}
 
     def write(ours, **drafts):
-        def texts(asked):
+        def texts(more):
             usual = {"do_sample": True, "temperature": 0.8, "max_new_tokens": 16, "return_dict_in_generate": True}
             if ours:
                 usual |= {"custom_generate": transformers.generate, "seed": 1}
             else:
-                asked = {name: value for name, value in asked.items() if name != "seed"}
-            found = target.model.generate(prompt, **usual | drafts | asked)
+                more = {name: value for name, value in more.items() if name != "seed"}
+            found = target.model.generate(prompt, **usual | drafts | more)
             scores = getattr(found, "scores", None)
             return found.sequences.tolist(), None if scores is None else len(scores)
 
         return texts
 
     plain, drafted = write(True, method="plain"), write(True, method="race", assistant_model=draft.model, k=K)
-    compared("transformers", table, given, plain, drafted, write(False, assistant_model=draft.model))
+    own = write(False, assistant_model=draft.model)
+    compared("transformers", table, *(asked(each, given) for each in (plain, drafted, own)))

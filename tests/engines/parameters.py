@@ -1,5 +1,7 @@
 """Which sampling parameters an engine takes beside drafts: each is asked for alone, with drafts and without."""
 
+import functools
+
 TAKEN = "taken"
 
 
@@ -12,25 +14,26 @@ def outcome(ask):
         return None, f"{type(error).__name__}: {words[:100]}{'...' * (len(words) > 100)}"
 
 
-def compared(engine, table, given, plain, drafted, own=None):
-    """A row for each parameter of ``given``, a dict from names to values.
+def asked(write, given):
+    """The outcome of each of ``given``, a dict from names to values, and of nothing, whose name is ""."""
+    return {name: outcome(functools.partial(write, value)) for name, value in ({"": {}} | given).items()}
 
-    ``plain(value)`` and ``drafted(value)`` write a text without and with drafts that ours verifies; ``own(value)`` asks
-    the engine's own verification. What is taken without drafts must be with them, and write the same text, but for what
-    the engine itself refuses beside any drafts.
+
+def compared(engine, table, plain, drafted, own=None):
+    """A row for each parameter: outcomes without drafts, beside drafts that its own verifies, and beside ours.
+
+    What is taken without drafts must be with ours, and write the same text, but for what the engine itself refuses
+    beside any drafts.
     """
-    usual, lost = plain({}), []
-    for name, value in given.items():
-        (alone, without), (beside, with_drafts) = outcome(lambda: plain(value)), outcome(lambda: drafted(value))  # noqa: B023
-        theirs = None if own is None else outcome(lambda: own(value))[1]  # noqa: B023
+    lost, usual = [], plain.pop("")[0]
+    for name, (alone, without) in plain.items():
+        beside, with_drafts = drafted[name]
+        theirs = None if own is None else own[name][1]
         row = {} if own is None else {"drafts, its own verification": theirs}
         row = {"parameter": f"`{name}`", "no drafts": without} | row | {"drafts, ours": with_drafts}
         table(f"{engine}: sampling parameters", row)
-        if (
-            without == TAKEN
-            and (alone, without) != (beside, with_drafts)
-            and (with_drafts == TAKEN or with_drafts != theirs)
-        ):
+        same = (alone, without) == (beside, with_drafts)
+        if without == TAKEN and not same and (with_drafts == TAKEN or with_drafts != theirs):
             lost.append((name, with_drafts, alone, beside))
         elif without == TAKEN and name not in SILENT and alone == usual:
             lost.append((name, "has no effect"))

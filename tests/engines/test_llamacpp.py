@@ -12,6 +12,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
+from specdec_kernels.engines import counters
 from specdec_kernels.engines.llamacpp import (
     LlamaDraft,
     LlamaDrafter,
@@ -291,7 +292,7 @@ class TestTheirLoop:
                     break
         return text[len(prompt) : end], rounds
 
-    def test_coupled(self):
+    def test_coupled(self, monkeypatch):
         target, draft = pair()
         race = dict(seed=3, sampling=FILTERS)
         plain = texts([[1, 2]], target, method="plain", max_new_tokens=40, sampling=FILTERS)[0]
@@ -300,7 +301,11 @@ class TestTheirLoop:
         for _ in range(2):  # from the start again: what it read is taken back
             text, rounds = self.written(target, drafter, 40, **race)
             assert text == plain
+            monkeypatch.setattr(counters, "_SEEN", {})
             (ours,) = generate([[1, 2]], target, draft, k=3, max_new_tokens=40, eos_token_ids=[], **race)
+            lengths = [entry.accepted for entry in ours.rounds if entry.drafted]
+            by_place = [sum(length > place for length in lengths) for place in range(max(lengths))]
+            assert counters.accepted_drafts("llama.cpp") == (len(lengths), by_place)
             assert abs(rounds - ours.target_calls) <= 1
         _, other = self.written(target, LlamaDraft(draft, 3, seed=4, sampling=FILTERS), 40, **race)
         assert other > rounds
@@ -317,7 +322,7 @@ class TestTheirLoop:
 
 class TestInstalled:
     @pytest.mark.parametrize("options", [dict(k=3), dict(method="plain"), WAYS["tree"]], ids=str)
-    def test_texts_written_at_once(self, options):
+    def test_texts_written_at_once(self, options, monkeypatch):
         """Two, each with its seed, as long as the context of the draft."""
         target, draft = pair()
         install(target, LlamaModel(draft, n_ctx=40), **options)
@@ -326,11 +331,13 @@ class TestInstalled:
             target.set_seed(seed)
             rounds.append(target.generate(prompt, temp=0.9, top_k=4, top_p=0.95, min_p=0.02))  # FILTERS
         most = 64 if "method" in options else 40
+        monkeypatch.setattr(counters, "_SEEN", {})
         found = [[next(each) for each in rounds] for _ in range(most - 2)]
         for seed, (prompt, text) in enumerate(zip(([1, 2], [3]), zip(*found, strict=True), strict=True)):
             plain = texts([prompt], target, method="plain", sampling=FILTERS, seed=seed, max_new_tokens=most - 2)
             assert [list(text)] == plain
         assert [len(list(each)) for each in rounds] == [0, 1]
+        assert (counters.accepted_drafts("llama.cpp").rounds > 10) == ("method" not in options)
 
     def test_what_stays_its_own(self):
         target, draft = pair()

@@ -9,7 +9,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
-from specdec_kernels.engines import mlx_lm
+from specdec_kernels.engines import counters, mlx_lm
 from specdec_kernels.engines.mlx_lm import generate_step
 from tests.engines import mlx_stand_in as lib
 from tests.support.laws import assert_law, assert_rate
@@ -63,12 +63,14 @@ def test_a_race_writes_what_it_writes_without_drafts(prompt, sampling):
 
 
 @pytest.mark.parametrize("method", ["race", "rejection", "block"])
-def test_greedy_texts_and_equal_models(method):
+def test_greedy_texts_and_equal_models(method, monkeypatch):
     target, draft = pair()
     assert written(target, draft, sampling=Sampling(0.0), method=method) == by_hand(target, PROMPT, NEW, Sampling(0.0))
+    monkeypatch.setattr(counters, "_SEEN", {})
     drafted = [each[2] for each in generate_step(PROMPT, target, target, method=method, max_tokens=NEW,
                                                  num_draft_tokens=3, sampling=FILTERS, seed=3)]  # fmt: skip
     assert drafted == ([True] * 3 + [False]) * 7 + [True, False]  # the last token needs no draft
+    assert counters.accepted_drafts("mlx-lm") == (8, [8, 7, 7])
 
 
 @pytest.mark.parametrize("method", ["rejection", "block"])

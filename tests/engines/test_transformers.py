@@ -17,7 +17,7 @@ from transformers.generation import utils
 from specdec_kernels import Sampling
 from specdec_kernels.conformance import check
 from specdec_kernels.engines import _transformers as parts
-from specdec_kernels.engines import transformers
+from specdec_kernels.engines import counters, transformers
 from specdec_kernels.engines.transformers import generate, speculative_sampling
 from specdec_kernels.generate import ModelDrafter, NgramDrafter, load_model
 from specdec_kernels.generate import generate as our_generate
@@ -178,6 +178,21 @@ class TestGenerate:
         assert heard.ended == 1
         with pytest.raises(ValueError, match="streamer: expected None for several texts"):
             written(pair, padded(pair[0]), streamer=Heard())
+
+    def test_accepted_drafts_are_counted_by_position(self, pair, monkeypatch):
+        monkeypatch.setattr(counters, "_SEEN", {})
+        batch = padded(pair[0])
+        written(pair, batch)
+        rounds, accepted = counters.accepted_drafts("transformers")
+        assert accepted == sorted(accepted, reverse=True)
+        texts = len(batch["input_ids"])
+        assert 0 <= rounds + sum(accepted) - texts * (NEW - 1) <= 5 * texts  # drafts behind the last token, and it
+        verdict = torch.tensor([[9, 9, 0, 0]]), DRAFT, 2, DRAFT[:, [0, 1, 1]]  # equal laws: both are accepted
+        speculative_sampling(*verdict)
+        assert counters.accepted_drafts("transformers") == (
+            rounds + 1,
+            [each + (i < 2) for i, each in enumerate(accepted)],
+        )
 
     def test_arguments_of_a_caller_that_hands_them_on(self, pair):
         """A version that gives a callable its assistant, or `partial`."""

@@ -14,10 +14,12 @@ os.environ.update(HF_HUB_OFFLINE="1", SGLANG_USE_CPU_ENGINE="1", TORCHDYNAMO_DIS
 import pytest
 
 from specdec_kernels.watermark import detect
+from tests.engines.parameters import asked, compared
 from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, p_values
 from tests.support.laws import FALSE_ALARM
 
 sglang = pytest.importorskip("sglang")
+from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
 
 MODELS = Path(__file__).resolve().parents[2] / "specdec_kernels" / "models"
 K, NEW, OWN = 4, 48, "SGLang's own"
@@ -39,6 +41,25 @@ CHECKED = {
     ("chains", "rejection"): ("top-k 3", "top-p 0.6"),
     ("n-grams", "race"): ("top-k 3",),
 }
+OF_SAMPLING = {
+    "max_new_tokens": 5, "stop": ["e"], "stop_token_ids": [101], "stop_regex": "e", "temperature": 0.5, "top_p": 0.5,
+    "top_k": 3, "min_p": 0.3, "frequency_penalty": 0.9, "presence_penalty": 0.9, "repetition_penalty": 1.6,
+    "min_new_tokens": 9, "n": 2, "beam_width": 2, "json_schema": '{"type": "integer"}', "regex": "[0-9]{9}",
+    "ebnf": 'root ::= "no"', "structural_tag": '{"structures": [], "triggers": []}', "ignore_eos": True,
+    "skip_special_tokens": False, "spaces_between_special_tokens": False, "no_stop_trim": True, "stream_interval": 2,
+    "logit_bias": {"101": 9.0}, "sampling_seed": 7, "custom_params": {"a": 1}, "watermark": {"type": "kgw"},
+}  # fmt: skip
+INTERNAL = {
+    "stop_strs",
+    "stop_regex_strs",
+    "stop_str_max_len",
+    "stop_regex_max_len",
+    "is_normalized",
+    "ebnf_full_assistant",
+}
+BESIDE = {"return_logprob": True, "top_logprobs_num": 2, "token_ids_logprob": [97], "return_sampling_mask": True}
+WITH = dict.fromkeys(("top_logprobs_num", "token_ids_logprob"), ("return_logprob", True))
+WITH |= {"min_new_tokens": ("stop_token_ids", [32, 101]), "no_stop_trim": ("stop", ["e"])}
 PROMPTS = ("ROMEO:", "JULIET: my lord, my lord,", "First Citizen:")
 KINDS = {
     "greedy": dict(temperature=0.0),
@@ -90,6 +111,20 @@ def written(drafts, method, fault="", mark=""):
         start = time.perf_counter()
         long, infos = texts([dict(sampling_seed=seed) for seed in range(4)], 96)
         rate = sum(map(len, long)) / (time.perf_counter() - start)
+        given = {
+            name: dict([(name, value), WITH.get(name, (name, value))])
+            for name, value in (OF_SAMPLING | BESIDE).items()
+        }  # fmt: skip
+
+        def write(more):
+            usual = {"temperature": TEMPERATURE, "max_new_tokens": 16, "sampling_seed": 5}
+            around = {name: value for name, value in more.items() if name in BESIDE}
+            sampling = {name: value for name, value in more.items() if name not in BESIDE}
+            found = engine.generate("O, ", usual | sampling, **around)
+            found = found if isinstance(found, list) else [found]
+            return [(one["output_ids"], one["text"], scores_of(one["meta_info"])) for one in found]
+
+        answers = asked(write, given) if drafts in ("no drafts", "chains") and not fault else None
         drawn = {}
         for shape in CHECKED.get((drafts, method), ()):
             seeds = (dict(sampling_seed=seed) for seed in range(MANY))
@@ -98,7 +133,18 @@ def written(drafts, method, fault="", mark=""):
         engine.shutdown()
     calls = sum(info.get("spec_verify_ct", 0) for info in infos)
     a_call = 4 * 95 / calls if calls else 1.0
-    return dict(zip(all_kinds, mixed, strict=True)), dict(zip(KINDS, greedy, strict=True)), drawn, a_call, rate
+    mixed, greedy = dict(zip(all_kinds, mixed, strict=True)), dict(zip(KINDS, greedy, strict=True))
+    return mixed, greedy, drawn, answers, a_call, rate
+
+
+def scores_of(info):
+    """Log-probabilities to three places."""
+    names = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
+    return [[round(x, 3) for x in flat(info.get(name)) if isinstance(x, float)] for name in names]
+
+
+def flat(value):
+    return [x for part in value for x in flat(part)] if isinstance(value, (list, tuple)) else [value]
 
 
 TITLE = "SGLang, whole: texts of all kinds of request in one batch"
@@ -145,6 +191,13 @@ def test_law(drafts, method, shape, table):
     assert min(found) >= FALSE_ALARM
     (other,) = {"top-k 3", "top-p 0.6"} - {shape}
     assert min(p_values(texts, other)) < FALSE_ALARM
+
+
+def test_parameters(table):
+    """Each of SamplingParams by itself, and what a request says of log-probabilities."""
+    assert {*SamplingParams.__struct_fields__} == {*OF_SAMPLING} | INTERNAL
+    ways = (("no drafts", "race"), ("chains", "race"), ("chains", OWN))
+    compared("SGLang, whole", table, *(written(*way)[3] for way in ways))
 
 
 def test_tokens_a_call(table):

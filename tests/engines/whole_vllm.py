@@ -29,7 +29,7 @@ import specdec_kernels
 from specdec_kernels import InputPositions
 from specdec_kernels.engines import vllm as plugin
 from specdec_kernels.watermark import detect
-from tests.engines.parameters import compared
+from tests.engines.parameters import asked, compared
 from tests.engines.servers import alone_and_at_once, serving
 from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, laws_after, p_values
 from tests.support.laws import FALSE_ALARM
@@ -210,17 +210,17 @@ def test_parameters(table):
     given = {name: {name: value} | WITH.get(name, {}) for name, value in OF_SAMPLING.items()}
 
     def write(drafts):
-        def texts(asked):
-            output = engine(drafts, "race").generate(["O, "], request(**{"max_tokens": 16} | asked), use_tqdm=False)[0]
+        def texts(more):
+            output = engine(drafts, "race").generate(["O, "], request(**{"max_tokens": 16} | more), use_tqdm=False)[0]
             return [(text.text, *spoken(text)) for text in output.outputs], str(output.prompt_logprobs)
 
         return texts
 
-    def own(asked):
+    def own(more):
         processor = engine("draft model", OWN).llm_engine.input_processor
-        processor._validate_params(request(**asked), ("generate",))
+        processor._validate_params(request(**more), ("generate",))
 
-    compared(WHAT, table, given, write("no drafts"), write("draft model"), own)
+    compared(WHAT, table, *(asked(each, given) for each in (write("no drafts"), write("draft model"), own)))
 
 
 def test_watermark(monkeypatch, table):

@@ -175,6 +175,30 @@ FAULTS = {
         "masked_fill_(places >= state.num_token_ids.gpu[slots, None], 0)",
         "tests/engines/test_vllm_plugin.py -k given_tokens",
     ),
+    "engines, vLLM: drafts have the filters that a slot had when the engine began": Fault(
+        "specdec_kernels/engines/_vllm.py",
+        "number.copy_(x.gpu, non_blocking=True)",
+        "pass",
+        "tests/engines/test_vllm_plugin.py -k filters_of_their",
+    ),
+    "engines, vLLM: drafts with filters are verified as if they had none": Fault(
+        "specdec_kernels/engines/_vllm.py",
+        "drawn_by=law.sampling if filtered else Sampling(law.sampling.temperature)",
+        "drawn_by=Sampling(law.sampling.temperature)",
+        "tests/engines/test_vllm_plugin.py -k filters_of_their",
+    ),
+    "engines, vLLM: a draft is drawn by the noise that verifies it": Fault(
+        "specdec_kernels/engines/_vllm.py",
+        "logits, nonce = logits.to(draft_logits.dtype), draft_step",
+        "logits = logits.to(draft_logits.dtype)",
+        "tests/engines/test_vllm_plugin.py -k filters_of_their",
+    ),
+    "engines: the last accepted draft is not counted": Fault(
+        "specdec_kernels/engines/counters.py",
+        "for j in range(i, most + 1)",
+        "for j in range(i + 1, most + 1)",
+        "tests/engines/test_mlx_lm.py -k equal_models",
+    ),
     "engines: tensors of a FakeTensorMode are kept": Fault(
         "specdec_kernels/engines/_noise.py",
         "made.cache_clear()",
