@@ -37,7 +37,7 @@ def compared(engine, table, plain, drafted, own=None):
             lost.append((name, with_drafts, alone, beside))
         elif without == TAKEN and name not in SILENT and alone == usual:
             lost.append((name, "has no effect"))
-    assert not lost
+    assert not lost, lost
 
 
 # They change how a text is told, or nothing of the ones that are written here.

@@ -170,10 +170,10 @@ def test_law_of_filters_and_temperatures(forbidden):
     assert torch.equal(tokens >= 0, torch.arange(K + 1) < num[:, None])
 
 
-@pytest.mark.parametrize("filters", ["0", "1"])
-@pytest.mark.parametrize("method", ["rejection", "race"])
-def test_drafts_have_the_filters_of_their_requests(monkeypatch, method, filters):
+@pytest.mark.parametrize("case", [("rejection", "0"), ("rejection", "1"), ("race", "1")], ids="-".join)
+def test_drafts_have_the_filters_of_their_requests(monkeypatch, case):
     """Unless it is turned off; of two slots each its own, which may change. The target's law is the same."""
+    method, filters = case
     monkeypatch.setenv("SPECDEC_DRAFT_FILTERS", filters)
     count, temperature = 4000, 0.7
     vllm.register()

@@ -192,7 +192,7 @@ OF_SAMPLING = {
     "prompt_logprob_token_ids": [[97], [98]], "logprob_token_ids": [97], "flat_logprobs": True, "detokenize": False,
     "skip_special_tokens": False, "spaces_between_special_tokens": False, "include_stop_str_in_output": True,
     "structured_outputs": StructuredOutputsParams(regex="[0-9]{9}"), "logit_bias": {101: 9.0},
-    "allowed_token_ids": [97, 101, 32], "extra_args": {"a": 1}, "bad_words": ["e", "o", " "],
+    "allowed_token_ids": [97, 101, 32], "extra_args": {"a": 1}, "bad_words": ["e", "o"],
     "thinking_token_budget": 4, "trace_decode_token_ids": [97, 98],
     "repetition_detection": RepetitionDetectionParams(max_pattern_size=1, min_count=3),
 }  # fmt: skip
@@ -212,7 +212,10 @@ def test_parameters(table):
     def write(drafts):
         def texts(more):
             output = engine(drafts, "race").generate(["O, "], request(**{"max_tokens": 16} | more), use_tqdm=False)[0]
-            return [(text.text, *spoken(text)) for text in output.outputs], str(output.prompt_logprobs)
+            prompt = [
+                row and {token: round(x.logprob, 3) for token, x in row.items()} for row in output.prompt_logprobs or ()
+            ]
+            return [(text.text, *spoken(text)) for text in output.outputs], prompt
 
         return texts
 
