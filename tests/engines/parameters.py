@@ -45,5 +45,5 @@ SILENT = {
     "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "detokenize", "flat_logprobs", "extra_args",
     "watermarking", "watermark", "custom_params", "stream_interval", "output_kind", "no_stop_trim",
     "include_stop_str_in_output", "renormalize_logits", "remove_invalid_values", "begin_suppress_tokens",
-    "repetition_detection", "num_beams",
+    "repetition_detection", "num_beams", "forced_bos_token_id", "structural_tag",
 }  # fmt: skip

@@ -41,13 +41,14 @@ CHECKED = {
     ("chains", "rejection"): ("top-k 3", "top-p 0.6"),
     ("n-grams", "race"): ("top-k 3",),
 }
+TAGS = '{"structures": [{"begin": "<a>", "schema": {"type": "integer"}, "end": "</a>"}], "triggers": ["<a>"]}'
 OF_SAMPLING = {
     "max_new_tokens": 5, "stop": ["e"], "stop_token_ids": [101], "stop_regex": "e", "temperature": 0.5, "top_p": 0.5,
     "top_k": 3, "min_p": 0.3, "frequency_penalty": 0.9, "presence_penalty": 0.9, "repetition_penalty": 1.6,
     "min_new_tokens": 9, "n": 2, "beam_width": 2, "json_schema": '{"type": "integer"}', "regex": "[0-9]{9}",
-    "ebnf": 'root ::= "no"', "structural_tag": '{"structures": [], "triggers": []}', "ignore_eos": True,
+    "ebnf": 'root ::= "no"', "structural_tag": TAGS, "ignore_eos": True,
     "skip_special_tokens": False, "spaces_between_special_tokens": False, "no_stop_trim": True, "stream_interval": 2,
-    "logit_bias": {"101": 9.0}, "sampling_seed": 7, "custom_params": {"a": 1}, "watermark": {"type": "kgw"},
+    "logit_bias": {"101": 9.0}, "sampling_seed": 7, "custom_params": {"a": 1}, "watermark": {"enabled": True},
 }  # fmt: skip
 INTERNAL = {
     "stop_strs",
@@ -57,7 +58,7 @@ INTERNAL = {
     "is_normalized",
     "ebnf_full_assistant",
 }
-BESIDE = {"return_logprob": True, "top_logprobs_num": 2, "token_ids_logprob": [97], "return_sampling_mask": True}
+BESIDE = {"return_logprob": True, "top_logprobs_num": 2, "token_ids_logprob": [97]}
 WITH = dict.fromkeys(("top_logprobs_num", "token_ids_logprob"), ("return_logprob", True))
 WITH |= {"min_new_tokens": ("stop_token_ids", [32, 101]), "no_stop_trim": ("stop", ["e"])}
 PROMPTS = ("ROMEO:", "JULIET: my lord, my lord,", "First Citizen:")

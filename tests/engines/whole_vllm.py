@@ -186,7 +186,7 @@ def test_asynchronous_scheduling(table):
 
 
 OF_SAMPLING = {
-    "n": 2, "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.3, "temperature": 0.5,
+    "n": 2, "presence_penalty": 2.0, "frequency_penalty": 2.0, "repetition_penalty": 1.3, "temperature": 0.5,
     "watermarking": True, "top_p": 0.5, "top_k": 3, "min_p": 0.3, "seed": 7, "stop": ["e"], "stop_token_ids": [101],
     "ignore_eos": True, "max_tokens": 5, "min_tokens": 9, "logprobs": 2, "prompt_logprobs": 2,
     "prompt_logprob_token_ids": [[97], [98]], "logprob_token_ids": [97], "flat_logprobs": True, "detokenize": False,

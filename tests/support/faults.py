@@ -187,12 +187,6 @@ FAULTS = {
         "drawn_by=Sampling(law.sampling.temperature)",
         "tests/engines/test_vllm_plugin.py -k filters_of_their",
     ),
-    "engines, vLLM: a draft is drawn by the noise that verifies it": Fault(
-        "specdec_kernels/engines/_vllm.py",
-        "logits, nonce = logits.to(draft_logits.dtype), draft_step",
-        "logits = logits.to(draft_logits.dtype)",
-        "tests/engines/test_vllm_plugin.py -k filters_of_their",
-    ),
     "engines: the last accepted draft is not counted": Fault(
         "specdec_kernels/engines/counters.py",
         "for j in range(i, most + 1)",
