@@ -3,22 +3,12 @@
 #include <vector>
 
 #if defined(SPECDEC_ISA)
-#include "../../csrc/cpu/threads.cpp"
-#include "../../csrc/cpu/rows/edited_row.cpp"
-#include "../../csrc/cpu/rows/filtered_row.cpp"
-#include "../../csrc/cpu/rows/law_row.cpp"
-#include "../../csrc/cpu/race/race_row.cpp"
-#include "../../csrc/cpu/ops/race_sample.cpp"
-#include "../../csrc/cpu/ops/race_topk.cpp"
+#include "../../csrc/cpu/race/race_row.h"
 
-namespace specdec {
-std::atomic<int64_t> weighed_rows{0};
-float* scratch(int slot, int64_t floats) {
-  static std::vector<float> memory[3];
-  memory[slot].resize(static_cast<size_t>(floats));
-  return memory[slot].data();
-}
-}  // namespace specdec
+SPECDEC_BEGIN
+void race_sample(const RaceParams& p, int threads);
+void race_topk(const RaceParams& p, int threads);
+SPECDEC_END
 #else
 #include "../../csrc/cuda/ops/race_sample.cu"
 #include "../../csrc/cuda/rows/mass_row.cuh"
@@ -93,7 +83,7 @@ extern "C" void known_of_parts(const float* logits, const int32_t* begin, int pa
 extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float temperature, specdec::MassTile* tiles,
                           int32_t* status) {
   using namespace specdec;
-  const Row row = {logits, dtype, vocab, 0};
+  const Row row = {logits, dtype, vocab, 0, {}};
   std::vector<float> cells(cells_of(vocab));
   std::vector<MassTile> found(mass_tiles_of(vocab));
   *status = row_cells_and_masses(row, {1.0f / temperature}, {}, cells.data(), found.data());

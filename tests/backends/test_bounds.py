@@ -2,48 +2,18 @@
 these tests fails, or `support.faults` says why nothing changes."""
 
 import ctypes
-import os
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from setup import NinjaFile
-from tests.backends.host_cuda.build import FLAGS, ROOT, run_ninja
-from tests.support import planting
+from tests.backends.cpu_parts import COMPILER, compiled
 
-HERE, COMPILER = Path(__file__).parent, os.environ.get("CXX", "g++")
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler")
 COUNT = 200_000
 SMALLEST = 2.0**-126
 # Where the cheap exponential 2^f is off the most, f in [0, 1): too large and too small by 0.00057.
 TOO_LARGE, TOO_SMALL = 0.4773 * np.log(2), 0.8047 * np.log(2)
-CPU = ROOT / "csrc" / "cpu"
-SOURCES = {
-    "bounds": [HERE / "bounds.cpp"],
-    "cpu_sums": [
-        HERE / "cpu_sums.cpp",
-        CPU / "threads.cpp",
-        *sorted((CPU / "rows").glob("*.cpp")),
-        CPU / "walk" / "pair_sums.cpp",
-    ],
-}
-
-
-def compiled(name):
-    """A library, built where a source changed."""
-    ninja = NinjaFile(ROOT / "build" / f"bounds-{sys.implementation.cache_tag}")
-    ninja.rule("cxx", f"{COMPILER} -MMD -MF $out.d $flags -c $in -o $out", depfile=True)
-    ninja.rule("library", f"{COMPILER} -shared $flags $in -o $out")
-    flags = [*FLAGS, "-O1", "-pthread", "-DSPECDEC_ISA=scalar", "-I", ninja.seen(ROOT / "csrc" / "include")]
-    for library, sources in SOURCES.items():
-        objects = [ninja.compile("cxx", source, flags) for source in sources]
-        ninja.build(f"{library}.so", "library", objects, ["-pthread"])
-    if planting.VARIABLE not in os.environ:  # with a fault: built before
-        run_ninja(ninja.folder, str(ninja), f"{name}.so")
-    return ctypes.CDLL(str(ninja.folder / f"{name}.so"))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +23,7 @@ def library():
 
 @pytest.fixture(scope="module")
 def sums():
-    return compiled("cpu_sums")
+    return compiled()
 
 
 def called(function, count, fields, outputs):
@@ -197,8 +167,3 @@ def test_sums_of_laws_that_nearly_cancel(sums, of_target, of_draft):
     least, most, _, _, at_low, at_high, _ = found["Sums"]
     assert found["returned"]
     assert least <= at_high <= at_low <= most < 1.1 * least
-
-
-if __name__ == "__main__":
-    for name in SOURCES:
-        compiled(name)

@@ -1,11 +1,8 @@
 """A row may be a part of a vocabulary: what arrives there is what arrives in the whole row, what is known adds up."""
 
 import ctypes
-import os
 import shutil
-import subprocess
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +10,10 @@ import torch
 
 from specdec_kernels import race_sample, race_topk
 from specdec_kernels.backends.reference import mass
-from tests.backends.host_cuda.build import FLAGS, ROOT, build
+from tests.backends.cpu_parts import COMPILER, compiled
+from tests.backends.host_cuda.build import build
 from tests.support.cases import adversarial_rows, poisoned
 
-SOURCE = Path(__file__).parent / "row_part.cpp"
-COMPILER = os.environ.get("CXX", "g++")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 NOBODY = 0x7FFFFFFF  # kNoToken
 # Cuts between groups of 64 tokens, inside of them, inside of a tile of 2,048, and parts of a single token.
@@ -42,13 +38,6 @@ def played():
     library = ctypes.CDLL(str(build("row_part")))
     library.host_cuda_configure(4, 2, 90, 4, ctypes.c_uint64(1))
     return library
-
-
-def native(folder):
-    path = folder / "row_part.so"
-    flags = [*FLAGS, "-O1", "-pthread", "-shared", "-DSPECDEC_ISA=scalar", "-I", ROOT / "csrc" / "include"]
-    subprocess.run([COMPILER, *map(str, flags), str(SOURCE), "-o", str(path)], check=True)
-    return ctypes.CDLL(str(path))
 
 
 def pointer(tensor):
@@ -96,8 +85,8 @@ def every_part():
 
 
 @pytest.fixture(scope="module", params=["cpu", "cuda-host"])
-def library(request, tmp_path_factory):
-    return played() if request.param == "cuda-host" else native(tmp_path_factory.mktemp("row_part"))
+def library(request):
+    return played() if request.param == "cuda-host" else compiled()
 
 
 @pytest.mark.parametrize("spiked", [False, True])

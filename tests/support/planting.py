@@ -161,7 +161,7 @@ def make_tree(kind, faults, root=ROOT):
     if not installed.exists():  # else the installed one is found
         installed.symlink_to(tree / "triton_kernels")
     commands = {
-        "cpu": ("setup.py -q build_ext --inplace", "-m tests.backends.test_bounds"),
+        "cpu": ("setup.py -q build_ext --inplace", "-m tests.backends.cpu_parts"),
         "cuda": ("-m tests.backends.host_cuda.build specdec_host_cuda",),
     }
     for command in commands.get(kind, ()):
