@@ -1,4 +1,5 @@
-"""Chains of few requests go straight: the CPU backend's bits, whatever engines pass; and the bounds of a draw."""
+"""Chains of few requests go straight: the CPU backend's bits, whatever engines pass, with filters or without; and the
+bounds of a draw."""
 
 import copy
 import ctypes
@@ -12,9 +13,10 @@ from specdec_kernels import Sampling, race_sample
 from tests.backends import test_cuda_ops
 from tests.backends.host_cuda.build import build
 from tests.backends.ptx.build import unavailable
-from tests.support.cases import DTYPES, chain_call, seeds
+from tests.support import ops
+from tests.support.cases import DTYPES, adversarial_rows, chain_call, seeds
 from tests.support.ops import verify_chain
-from tests.support.random_calls import random_served_chain
+from tests.support.random_calls import random_filtered, random_served_chain
 
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
 on_ptx = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -22,21 +24,22 @@ on_ptx = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())
 FEW, MANY = range(12), range(1000, 4000)
 
 
-def verdict(call):
+def verdict(call, op="verify_chain"):
     """What a call gives and writes, or how it is refused."""
     call = copy.deepcopy(call)
+    status = {} if op == "verify_chain" else {"status": torch.zeros(call["target"].shape[:-1], dtype=torch.int32)}
     try:
-        found = verify_chain(**call)
+        found = getattr(ops, op, race_sample)(**call, **status), status
     except (ValueError, TypeError) as error:
         return str(error)
     return [x for x in tree_leaves((found, call.get("form"))) if isinstance(x, torch.Tensor)]
 
 
-def assert_as_on_the_cpu(calls):
+def assert_as_on_the_cpu(calls, op="verify_chain"):
     for name, call in calls:
         with specdec_kernels.backend("cpu"):
-            expected = verdict(call)
-        found = verdict(call)
+            expected = verdict(call, op)
+        found = verdict(call, op)
         same = found == expected if isinstance(expected, str) else all(map(torch.equal, found, expected))
         assert same, (name, found, expected)
 
@@ -79,6 +82,41 @@ def odd_calls():
     yield "cold", call | {"sampling": cold, "draft.sampling": Sampling(1e30)}
 
 
+def odd_rows(dtype, vocabulary=2101):
+    """Rows whose cuts are hard."""
+    smooth = 3 * torch.randn(vocabulary, generator=torch.Generator().manual_seed(3))
+    rows = [smooth, smooth.round(), *adversarial_rows(vocabulary, 5).values()]
+    rows += [torch.zeros(vocabulary), torch.full((vocabulary,), -torch.inf), smooth / 100, smooth * 1e30]
+    rows += [torch.where(smooth > 6, value, smooth) for value in (torch.inf, torch.nan)]
+    return torch.stack([row.to(dtype) for row in rows])
+
+
+FILTERS = {
+    "top-k": Sampling(top_k=3),
+    "top-k, of more than there are cells": Sampling(top_k=50),
+    "top-k, large": Sampling(top_k=318),
+    "top-k, larger": Sampling(top_k=320),
+    "top-k, of all": Sampling(top_k=10**6, top_p=0.5),
+    "top-p": Sampling(top_p=0.9),
+    "top-p of flat rows": Sampling(1e4, top_p=0.995),
+    "min-p": Sampling(min_p=0.05),
+    "all after another": Sampling(0.7, 9, 0.9, 0.01),
+    "all together": Sampling(0.7, 9, 0.9, 0.01, top_p_after=()),
+    "ties": Sampling(30.0, 8, ties="all"),
+    "before the temperature": Sampling(0.3, 4, 0.9, at_temperature=False),
+}
+
+
+def odd_filtered(names=FILTERS):
+    for number, name in enumerate(names):
+        rows = odd_rows(DTYPES[number % len(DTYPES)])[len(name) % 2 :: 2]
+        yield name, {"target": rows, "sampling": FILTERS[name], "seed": seeds(len(rows)), "position": 3}
+
+
+def filtered_calls(numbers, most, op):
+    return ((number, random_filtered(number, op, most)) for number in numbers)
+
+
 class TestPlayedMachine:
     def test_odd_calls(self, machine):
         assert_as_on_the_cpu(odd_calls())
@@ -91,9 +129,28 @@ class TestPlayedMachine:
         for workspace in machine.workspaces():
             assert not workspace[: workspace.numel() // 64 * 8].any()
 
+    @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
+    def test_few_with_filters(self, machine, op):
+        assert_as_on_the_cpu(filtered_calls(range(8), 2100, op), op)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
+    def test_many_with_filters(self, machine, op):
+        assert_as_on_the_cpu(filtered_calls(MANY, 9000, op), op)
+
     @pytest.mark.slow
     def test_many(self, machine):
         assert_as_on_the_cpu(random_calls(MANY))
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_odd_rows_with_filters(name):
+    with specdec_kernels.backend("cuda-host"):
+        from tests.backends.host_cuda import backend
+
+        backend.play("large" if len(name) % 3 else "lone", straight="1")
+        assert_as_on_the_cpu(odd_filtered([name]), "race_sample")
+        backend.play("small")
 
 
 @on_ptx
@@ -109,6 +166,10 @@ class TestPtx:
 
     def test_few(self):
         assert_as_on_the_cpu(random_calls(FEW[:6], 1100))
+
+    @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
+    def test_few_with_filters(self, op):
+        assert_as_on_the_cpu(filtered_calls(range(8), 1100, op), op)
 
     @pytest.mark.slow
     def test_many(self):

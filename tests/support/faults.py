@@ -1345,6 +1345,36 @@ FAULTS = {
         "words_of_row(a, r, (row + sides.count) % sides.rows)",
         "tests/backends/test_cuda_straight.py -k 'odd_calls and not Ptx'",
     ),
+    "filters, straight: a bin ends where it begins": Fault(
+        "csrc/cuda/rows/straight_cut.cuh",
+        "return from_bits(static_cast<uint32_t>(kFirstBin + bin + «1») << 19);",
+        "0",
+        "tests/backends/test_cuda_straight.py -k 'odd_rows_with_filters and not Ptx'",
+    ),
+    "filters, straight: what a list has together is not known": Fault(
+        "csrc/cuda/rows/straight_cut.cuh",
+        "if («i <= listed» && part == 0) of.list[place] = own",
+        "i < listed",
+        "tests/backends/test_cuda_straight.py -k 'odd_rows_with_filters and not Ptx'",
+    ),
+    "filters, straight: NaN and +inf are not met": Fault(
+        "csrc/cuda/rows/straight_cut.cuh",
+        "met |= «raw == kInfinity ? kBadValue | kInfiniteValue : kBadValue»;",
+        "0u",
+        "tests/backends/test_cuda_straight.py -k 'odd_rows_with_filters and not Ptx'",
+    ),
+    "filters, straight: a list that is not short counts as one": Fault(
+        "csrc/cuda/rows/straight_cut.cuh",
+        "if (listed > «kShort») return of.kept(whole);",
+        "kShort + 80",
+        "tests/backends/test_cuda_straight.py -k 'odd_rows_with_filters and not Ptx'",
+    ),
+    "filters, straight: ties have ranks of their own": Fault(
+        "csrc/cuda/rows/straight_cut.cuh",
+        "while («of.f.ties_all()» && rank > 0",
+        "false",
+        "tests/backends/test_cuda_straight.py -k 'odd_rows_with_filters and not Ptx'",
+    ),
 }
 
 # Every check of C, and every case that the direct way leaves to Python.

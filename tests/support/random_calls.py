@@ -127,6 +127,17 @@ def random_served_chain(number, most=4097):
     return call | served_form(r, requests, width + 1, bonus, passed)
 
 
+def random_filtered(number, op, most=4097):
+    """Arguments of ``race_sample`` or ``verify_chain`` with filters and without edits."""
+    for seed in range(100 * number, 100 * number + 100):  # of rows most calls are other ops'
+        r = random.Random(seed)
+        vocabulary = min(most, r.choice([r.randint(1, 8), r.randint(140, 700), 257, 1000, 2049, 4097, 9000]))
+        found, call = (random_chain if op == "verify_chain" else random_rows)(r, vocabulary)
+        if found == op and "sampling" in call and call.get("space") != "probs":
+            return {name: x for name, x in call.items() if name != "edits"}
+    raise AssertionError(number)
+
+
 def temperatures(r, count, kinds):
     return Sampling(r.choice([r.choice(kinds), torch.tensor([r.choice(kinds) for _ in range(count)])]))
 

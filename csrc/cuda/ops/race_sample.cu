@@ -1,10 +1,8 @@
 // race_sample: grid = rows x splits; the last block of a row compares what the others found. Few rows go straight: their
-// blocks draw without lists (draw.cuh).
+// blocks draw without lists (draw.cuh), or cut by the last block of a row (straight_cut.cuh).
 //
 // With filters or edits a team has a row: it finds what is kept, then who of these arrives first.
-#include "../rows/draw.cuh"
-#include "../rows/filtered_row.cuh"
-#include "../rows/race_request.cuh"
+#include "../rows/straight_cut.cuh"
 
 namespace specdec {
 namespace cuda {
@@ -19,6 +17,13 @@ struct StraightSampleArguments {
   RaceParams p;
   Meeting* meetings;  // one a row
   Parts parts;
+};
+
+struct FilteredSampleArguments {
+  RaceParams p;
+  Meeting* meetings;
+  Parts parts;
+  StraightCut cut;
 };
 
 struct ShapedRaceArguments {
@@ -77,6 +82,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   store(a.p, index, row, {found.best, found.met & kBadValue ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK});
 }
 
+// With filters.
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    filtered_sample_kernel(const FilteredSampleArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(unsigned, sure, 1);
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
+  begin_draw(sure);
+  const int block = static_cast<int>(blockIdx.x), index = a.parts.count.of(block);
+  RaceRequestOf<EditedRow> row = shaped_request(a.p, index, {edits, false});
+  row.map = {};  // a constant: there is none
+  Filter filter;
+  if (row.who.live()) filter = race_filter(a.p, index, &row);
+  __syncthreads();
+  RowPartial found;
+  if (straight_winner(row, row.who.live(), filter, a.cut, a.parts, index, block - index * a.parts.count.by(), sure,
+                      a.meetings + index, &found) &&
+      threadIdx.x == 0)
+    store(a.p, index, row, found);
+}
+
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_race_kernel(const ShapedRaceArguments a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(DecodedEdits, edits, 1);
@@ -103,20 +128,30 @@ cudaError_t shaped_race(const RaceParams& p, const Workspace& workspace, const D
 }
 
 // Of rows of the whole vocabulary alone.
-bool goes_straight(const RaceParams& p) {
-  return !p.scores.data && !p.draft_map.data && p.rows.vocab_start == 0 && straight_if(p.count() <= kStraightRows);
+bool goes_straight(const RaceParams& p, const Device& device) {
+  if (p.law.rules & SPECDEC_FILTERED && bytes_of_straight(straight_plan(p.rows.vocab)) > device.dynamic_shared)
+    return false;
+  return !p.edits.on() && !p.scores.data && !p.draft_map.data && p.rows.vocab_start == 0 &&
+         straight_if(p.count() <= kStraightRows);
 }
 
 cudaError_t straight_sample(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
                             int64_t* needed) {
   const int64_t rows = p.count();
   const Room room = room_in(workspace);
-  if (kTicketsAMeeting * rows > room.ticket_count)
-    return *needed = room_needed(kTicketsAMeeting * rows, 0), cudaSuccess;
+  const bool filtered = (p.law.rules & SPECDEC_FILTERED) != 0;
   const Parts parts = parts_of_rows(p.rows.vocab, blocks_at_once(device) / rows);
+  const int64_t words = filtered ? rows * kCutWordsATile * parts.tiles : 0;
+  if (kTicketsAMeeting * rows > room.ticket_count || words > room.word_count)
+    return *needed = room_needed(kTicketsAMeeting * rows, words), cudaSuccess;
   Shape shape = {rows * parts.count.by(), kThreads};
   shape.overlaps = true;
-  return launch(straight_sample_kernel, shape, {p, reinterpret_cast<Meeting*>(room.tickets), parts}, stream);
+  Meeting* const meetings = reinterpret_cast<Meeting*>(room.tickets);
+  if (!filtered) return launch(straight_sample_kernel, shape, {p, meetings, parts}, stream);
+  const CutPlan plan = straight_plan(p.rows.vocab);
+  const StraightCut cut = straight_cut(plan, room.words);
+  shape.dynamic_shared = bytes_of_straight(plan);
+  return launch(filtered_sample_kernel, shape, {p, meetings, parts, cut}, stream);
 }
 
 cudaError_t plain_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
@@ -134,13 +169,13 @@ cudaError_t plain_race(const RaceParams& p, const Workspace& workspace, const De
 }  // namespace
 
 cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
-  static const Kernels kernels(race_sample_kernel, straight_sample_kernel, shaped_race_kernel);
+  static const Kernels kernels(race_sample_kernel, straight_sample_kernel, filtered_sample_kernel, shaped_race_kernel);
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    if (p.edits.on() || p.law.rules & SPECDEC_FILTERED) return shaped_race(p, workspace, device, stream, needed);
-    return goes_straight(p) ? straight_sample(p, workspace, device, stream, needed)
-                            : plain_race(p, workspace, device, stream, needed);
+    if (goes_straight(p, device)) return straight_sample(p, workspace, device, stream, needed);
+    return p.edits.on() || p.law.rules & SPECDEC_FILTERED ? shaped_race(p, workspace, device, stream, needed)
+                                                          : plain_race(p, workspace, device, stream, needed);
   });
 }
 
