@@ -110,6 +110,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=length,
                         help="draft tokens a round (default: 4), or 'auto': learnt while it runs, with "
                         "--draft-policy chain the probability of drafting too")  # fmt: skip
+    parser.add_argument("--max-pending", type=options.whole(1), metavar="N",
+                        help="with recurrent layers: accepted tokens read again at most (default: 16)")  # fmt: skip
     parser.add_argument("--draft-prob", default=1.0, help="probability that a round drafts, with --method rejection",
                         type=options.probability)  # fmt: skip
     parser.add_argument("--draft-policy", choices=["chain", "token", "uniform"],
@@ -207,7 +209,7 @@ def writer_of(
     calibration = [tokens_of(target, next(turns(messages))) for messages in conversations] if args.chat else prompts
     args.acceptance = acceptance_of(args, target, drafter, calibration, how)
     how |= dict(policy=tree_policy_of(args) if args.tree or args.paths else policy_of(args, drafter), stop=args.stop,
-               logprobs=args.logprobs)  # fmt: skip
+               logprobs=args.logprobs, max_pending=args.max_pending)  # fmt: skip
     return Writer(target, drafter, args, how)
 
 

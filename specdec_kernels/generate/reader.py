@@ -135,7 +135,7 @@ class Reader:
             whole = [each >= count for each in pending]
             self._read(text, [cached + count for cached in self.cached], 1, whole)
             pending = [each - count * moved for each, moved in zip(pending, whole, strict=True)]
-        self.before = []
+            self.before = []  # what is in the text is not taken back
 
     def read(self, text: torch.Tensor, end: list[int], rows: int) -> torch.Tensor:
         """Read text[b, cached[b]:end[b]] and give the logits [B, rows, V] after each of its last `rows` tokens.
@@ -147,7 +147,7 @@ class Reader:
 
     @torch.no_grad()
     def _read(self, text: torch.Tensor, end: list[int], rows: int, whole: list[bool] | None) -> torch.Tensor:
-        """`read`; the texts that are `whole` get states, not given: those without padding."""
+        """`read`, after which the texts that are `whole` have new states; None: those without padding."""
         begin, device = torch.tensor(self.cached, dtype=torch.int64, device="cpu"), text.device
         lengths = torch.tensor(end, dtype=torch.int64, device="cpu") - begin
         width = int(lengths.max())

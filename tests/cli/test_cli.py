@@ -153,7 +153,7 @@ def test_show_draws_trees(run):
         ["--draft", "none"],
         ["--k", "auto"],
         ["--k", "auto", "--method", "rejection", "--draft-policy", "chain"],
-        ["--k", 0],
+        ["--k", 0, "--max-pending", 1],
         ["--temperature", 0],
         ["--method", "rejection", "--draft-prob", 0.5],
         ["--method", "rejection", "--draft-policy", "uniform"],
@@ -361,6 +361,7 @@ def test_info(run):
         (["generate", "--tree", "specinfer:9,x"], "got 'specinfer:9,x'"),
         (["generate", "--tree", "specinfer:99,99,99"], "of at most 1023 tokens; got 'specinfer:99,99,99'"),
         (["generate", "--tree", "parents:-1,2,0"], "argument --tree: parents[1]: expected a node before it, 0 to 0"),
+        (["generate", "--max-pending", "0"], "argument --max-pending: expected a whole number >= 1; got '0'"),
         (["generate", "--tree", "chain:3", "--k", "3"], "argument --tree: expected no --k, --draft-prob or"),
         (["generate", "--tree", "chain:3", "--draft", "ngram"], "tree: expected a model as drafter"),
         (
