@@ -51,10 +51,14 @@ int32_t number_of(Element element) {
   return -1;
 }
 
-bool watched() {
-  for (PyObject* const watcher : watchers)
-    if (PyObject_IsTrue(Ref(PyObject_CallNoArgs(watcher)).get()) != 0) return true;
-  return false;
+// A call that Python shall read. What C looks at anyway is not looked at here.
+struct Declined {};
+void need(bool fine) {
+  if (!fine) throw Declined();
+}
+
+void look_for_watchers() {
+  for (PyObject* const watcher : watchers) need(PyObject_IsTrue(Ref(PyObject_CallNoArgs(watcher)).get()) == 0);
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------
@@ -65,9 +69,9 @@ PyObject* item_of(PyObject* tuple, size_t i) { return PyTuple_GET_ITEM(tuple, st
 
 bool is_a(PyObject* object, PyObject* type) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == type; }
 
-bool flag(PyObject* object, bool* out) {
-  *out = object == Py_True;
-  return object == Py_True || object == Py_False;
+bool flag(PyObject* object) {
+  need(object == Py_True || object == Py_False);
+  return object == Py_True;
 }
 
 bool is_word(PyObject* object, std::string_view word) {
@@ -86,19 +90,11 @@ bool is_contiguous(const Tensor& t) {
   return true;
 }
 
-// Whether no two elements of one or two dimensions are one.
-bool is_apart(const Tensor& t) {
-  if (is_contiguous(t)) return true;
-  const int32_t last = t.ndim - 1, inner = t.strides[0] < t.strides[last] ? 0 : last, outer = last - inner;
-  if (t.strides[inner] < 1 && t.shape[inner] > 1) return false;
-  return last == 0 || t.shape[outer] <= 1 ||
-         t.strides[outer] >= std::max<int64_t>(1, t.shape[inner] * t.strides[inner]);
-}
-
-// The first `count` dimensions as two, the last of them and all before it; false if these have no common stride.
-bool fold(Tensor* t, int32_t count) {
-  if (count == 2) return true;
-  return count > 2 ? t->merge(0, count - 1) : t->merge(0, count) && t->merge(1, 1);
+// The first `count` dimensions as two, the last of them and all before it. Without a common stride these stay: they are
+// more than any field has.
+void fold(Tensor* t, int32_t count) {
+  if (count > 2) t->merge(0, count - 1);
+  if (count < 2) t->merge(0, count), t->merge(1, 1);
 }
 
 // Lists whose memory the next call of a thread uses again.
@@ -119,21 +115,20 @@ class Direct {
     packed_ = plan.packs && raw(*plan.packs) != Py_None;
   }
 
-  bool read() {
-    if (!PyTuple_CheckExact(tuple_) || PyTuple_GET_SIZE(tuple_) != static_cast<Py_ssize_t>(plan_.count)) return false;
-    if (plan_.draft_tokens && !sizes()) return false;
-    for (const Item& item : plan_.items)
-      if (!read(item)) return false;
-    if (plan_.edits && !read_edits(field<specdec_edits>(plan_.edits->parts[0].field), raw(*plan_.edits))) return false;
+  void read() {
+    if (plan_.draft_tokens) sizes();
+    for (const Item& item : plan_.items) read(item);
+    if (plan_.edits) read_edits(field<specdec_edits>(plan_.edits->parts[0].field), raw(*plan_.edits));
     if (plan_.index) {
       auto& index = field<specdec_request_index>(plan_.index->parts[0].field);
       index.entries = !indexed_ ? kAnyIndex : entries() >= 0 ? entries() : numbers_;
     }
-    return fits() && !(has_given_ && meet(spans_));
+    fit();
+    need(!has_given_ || !meet(spans_));
   }
 
-  // Makes the outputs that were not given. They live as long as the call. False: not all could be made.
-  bool make_outputs() {
+  // Makes the outputs that were not given. They live as long as the call.
+  void make_outputs() {
     for (int i = 0; i < num_outputs_; ++i) {
       Output& output = outputs_[i];
       Tensor& t = output.tensor;
@@ -143,16 +138,15 @@ class Direct {
       }
       void* made = nullptr;
       const bool on_host = device_.type == 1;
-      if (!functions.wrap || functions.empty_strided(t.ndim, t.shape, t.strides, number_of(t.element), !on_host,
-                                                     on_host ? 0 : device_.index, &made) != 0)
-        return false;
+      need(functions.wrap);
+      need(functions.empty_strided(t.ndim, t.shape, t.strides, number_of(t.element), !on_host,
+                                   on_host ? 0 : device_.index, &made) == 0);
       PyObject* const wrapped = functions.wrap(made);
       functions.release(made);
       owned_[i] = Ref(wrapped);
-      if (!view(wrapped, &t) || !put_output(*output.part, t))
-        throw std::runtime_error("a new output cannot be written");
+      if (!view(wrapped, &t)) throw std::runtime_error("a new output cannot be written");
+      put_output(*output.part, t);
     }
-    return true;
   }
 
   // What the function returns: its NamedTuple of outputs, or the first of them.
@@ -192,208 +186,207 @@ class Direct {
     return size('E');
   }
 
-  bool bind(char name, int64_t got, bool or_more = false) {
-    if (name <= '9') return got == name - '0';
+  void bind(char name, int64_t got, bool or_more = false) {
+    if (name <= '9') return;  // C knows
     int64_t& known = name == 'E' ? (entries(), size('E')) : size(name);
     if (name == 'M') size('N') = got + 1;
-    if (name == 'N' && got < 1) return false;
-    if (known < 0) return known = got, true;
-    return or_more ? got >= known : got == known;
+    need(name != 'N' || got > 0);
+    if (known < 0) known = got;
+    need(or_more ? got >= known : got == known);
   }
 
-  bool lead(const Tensor& t, int32_t begin, int32_t others) {
-    lead_ = t.ndim - others;
-    if (lead_ < 0 || lead_ > 6 || (indexed_ && (lead_ < 1 || lead_ > 2))) return false;
+  void lead(const Tensor& t, int32_t begin, int32_t others) {
+    lead_ = std::max(t.ndim - others, 0);
+    need(!indexed_ || lead_ == 1 || lead_ == 2);
     std::copy_n(t.shape + begin, lead_, leading_);
     size('B') = lead_ > 0 ? leading_[0] : 1;
-    return true;
   }
 
-  bool match(const Tensor& t, const Shape& shape) {
-    int32_t at = 0;
+  void match(const Tensor& t, const Shape& shape) {
+    int32_t dims = 0, at = 0;
     for (int i = 0; i < shape.count; ++i) {
       const Shape::Dim dim = shape.dim[i];
-      if (dim.size == '^') {  // leading dimensions of its own
-        at = t.ndim - (shape.count - 1);
-        if (at < 0) return false;
-        continue;
-      }
-      if (!dim.leads()) {
-        if (dim.may_miss && at == t.ndim) missing_ = true;
-        else if (at >= t.ndim || !bind(dim.size, t.shape[at++], dim.or_more)) return false;
-        continue;
-      }
-      if (lead_ < 0 && !lead(t, at, shape.count - 1)) return false;
-      if (at + lead_ > t.ndim) return false;
-      for (int32_t j = 0; j < lead_; ++j, ++at) {
-        if (dim.size == '~' && j == 0 ? !bind('E', t.shape[at]) : t.shape[at] != leading_[j]) return false;
-      }
+      if (dim.leads() && lead_ < 0) lead(t, i, shape.count - 1);
+      if (dim.size != '^') dims += dim.leads() ? lead_ : 1;  // '^': any number of its own, which is not looked at
+      if (dim.may_miss && dims == t.ndim + 1) missing_ = true, dims -= 1;
     }
-    return at == t.ndim;
+    if (shape.dim[0].size == '^') at = std::max(t.ndim - dims, 0);
+    need(dims == t.ndim - at);
+    for (int i = 0; i < shape.count && at < t.ndim; ++i) {
+      const Shape::Dim dim = shape.dim[i];
+      for (int32_t j = 0; dim.leads() && j < lead_; ++j, ++at) {
+        if (dim.size == '~' && j == 0) bind('E', t.shape[at]);
+        else need(t.shape[at] == leading_[j]);
+      }
+      if (!dim.leads() && dim.size != '^') bind(dim.size, t.shape[at++], dim.or_more);
+    }
   }
 
-  bool tensor(PyObject* object, Tensor* t, bool written = false) {
-    if (!view(object, t) || t->device.type != device_.type) return false;
+  void tensor(PyObject* object, Tensor* t, bool written = false) {
+    need(view(object, t));
     if (device_.index < 0) device_.index = t->device.index;
+    need(t->device.type == device_.type && t->device.index == device_.index);
     spans_.push_back({static_cast<const char*>(t->data), t->end(), written});
     has_given_ |= written;
-    return t->device.index == device_.index;
   }
 
   // As a field's struct sees it.
-  bool put(const Part& part, Tensor t, const Shape& shape) {
-    if (missing_ && shape.dim[shape.count - 1].may_miss && !t.merge(t.ndim, t.ndim)) return false;
+  void put(const Part& part, Tensor t, const Shape& shape) {
+    if (missing_ && shape.dim[shape.count - 1].may_miss) t.merge(t.ndim, t.ndim);
     if (part.is(Mark::kLastMerged) || part.is(Mark::kFlattened)) {
-      const int32_t begin = part.is(Mark::kFlattened) ? 0 : t.ndim - 2;
-      if (!is_contiguous(t) || !t.merge(begin, t.ndim)) return false;
+      need(is_contiguous(t));
+      t.merge(part.is(Mark::kFlattened) ? 0 : t.ndim - 2, t.ndim);
     } else if (shape.leads()) {
       const int32_t own = shape.dim[0].size == '^' ? t.ndim - (shape.count - 1) : lead_;
-      if (!(part.is(Mark::kContiguous) ? t.merge(0, own) : fold(&t, own))) return false;
+      if (part.is(Mark::kContiguous)) t.merge(0, own);
+      else fold(&t, own);
     }
-    return put_as_it_is(part.field, t);
+    put_as_it_is(part.field, t);
   }
-  bool put_as_it_is(const Field* field, const Tensor& t) {
-    return python::put(field->kind, t, params.bytes + field->at, -1);
+  void put_as_it_is(const Field* field, const Tensor& t) { put_in(field->kind, t, params.bytes + field->at); }
+  static void put_in(Kind kind, const Tensor& t, void* to, int64_t rows = -1) {
+    need(python::put(kind, t, to, rows));
   }
 
   const Shape& shape_of(const Part& part) const { return packed_ && part.packed.count ? part.packed : part.shape; }
 
   // ---- one item -----------------------------------------------------------------------------------------------------
 
-  bool read(const Item& item) {
+  void read(const Item& item) {
     switch (item.role) {
       case Role::kTensor: case Role::kPacks: return read_tensor(item.parts[0], raw(item));
       case Role::kDraft: return read_draft(item);
-      case Role::kPacking: return true;  // by sizes()
-      case Role::kSize: return &item == plan_.max_depth || read_size(item);  // the depth: by read_parents()
+      case Role::kPacking: return;  // by sizes()
+      case Role::kSize: return &item == plan_.max_depth ? void() : read_size(item);  // the depth: by read_parents()
       case Role::kInt: return read_int(item);
       case Role::kChoice: return read_choice(item);
-      case Role::kFlag: return flag(raw(item), &field<bool>(item.parts[0].field));
+      case Role::kFlag: field<bool>(item.parts[0].field) = flag(raw(item)); return;
       case Role::kNumber: return read_number(item, raw(item));
       case Role::kLaw: {
         auto& law = field<specdec_law>(item.parts[0].field);
-        if (!read_law(law, raw(item), raw(item, 1), raw(item, 2), item.parts[0].shape)) return false;
-        return !draft_law_ || finish_draft_law(law, raw(item), item.parts[0].shape);
+        read_law(law, raw(item), raw(item, 1), raw(item, 2), item.parts[0].shape);
+        if (draft_law_) finish_draft_law(law, raw(item), item.parts[0].shape);
+        return;
       }
-      case Role::kEdits: return true;  // after all else, because E may be known then
+      case Role::kEdits: return;  // after all else, because E may be known then
       case Role::kNoise: return read_noise(item);
       case Role::kOut: return read_out(item);
       case Role::kOutput: return add_output(item.parts[0], raw(item));
       case Role::kStatus:
-        return raw(item) == Py_None || add_output(item.parts[0], raw(item) == Py_True ? Py_None : raw(item));
+        if (raw(item) != Py_None) add_output(item.parts[0], raw(item) == Py_True ? Py_None : raw(item));
+        return;
       case Role::kForm: return read_form(item);
       case Role::kParents: return read_parents(item);
       case Role::kWritten: return read_written(item.parts[0], raw(item));
       case Role::kMask: return read_mask(item);
       case Role::kLayers:
-        if (!read_layers(raw(item))) return false;
+        read_layers(raw(item));
         field<specdec_cache_layers>(item.parts[0].field) = {layers_.data(), static_cast<int64_t>(layers_.size())};
-        return true;
     }
-    return false;
   }
 
-  bool read_tensor(const Part& part, PyObject* object) {
-    if (object == Py_None) return part.is(Mark::kOptional);
+  void read_tensor(const Part& part, PyObject* object) {
+    if (object == Py_None && part.is(Mark::kOptional)) return;
     if (part.field == plan_.map_of_rows) return read_map(part.field, object, size('V'), INT64_MAX);
     Tensor t;
     const Shape& shape = shape_of(part);
-    if (!tensor(object, &t) || (shape.count > 0 && !match(t, shape))) return false;
-    if (part.is(Mark::kUnitStride) && !t.has_unit_stride()) return false;
-    if (part.is(Mark::kContiguous) && !is_contiguous(t)) return false;
-    if (part.is(Mark::kInt64) && t.element != Element::kInt64) return false;
+    tensor(object, &t);
+    if (shape.count > 0) match(t, shape);
+    need(!part.is(Mark::kUnitStride) || t.has_unit_stride());
+    need(!part.is(Mark::kContiguous) || is_contiguous(t));
+    need(!part.is(Mark::kInt64) || t.element == Element::kInt64);
     if (part.field->kind == Kind::kRows) {
-      if (t.shape[t.ndim - 1] == 0 || t.shape[t.ndim - 1] > INT32_MAX || !t.has_unit_stride()) return false;
+      const int64_t vocab = t.shape[t.ndim - 1];
+      need(vocab > 0 && vocab <= INT32_MAX && t.has_unit_stride());
       if (rows_dims_ < 0) {
         rows_dims_ = t.ndim;
         rows_element_ = t.element;
         std::copy_n(t.shape, t.ndim, rows_shape_);
       }
     }
-    return put(part, t, shape);
+    put(part, t, shape);
   }
 
-  bool read_map(const Field* place, PyObject* object, int64_t vocab, int64_t most) {
-    if (object == Py_None) return true;
+  void read_map(const Field* place, PyObject* object, int64_t vocab, int64_t most) {
+    if (object == Py_None) return;
     Tensor t;
-    if (!tensor(object, &t) || t.ndim != 1 || t.shape[0] != vocab || !put_as_it_is(place, t)) return false;
-    const int32_t* const token = field<specdec_indices>(place).data;
-    if (!t.on_host()) return true;
-    bool rises = token[0] >= 0 && token[vocab - 1] < most;
-    for (int64_t i = 1; i < vocab; ++i) rises &= token[i] > token[i - 1];
-    return rises;
+    tensor(object, &t);
+    put_as_it_is(place, t);
+    const auto& map = field<specdec_indices>(place);
+    need(map.size == vocab);
+    if (!t.on_host()) return;
+    int64_t before = -1;
+    bool rises = true;
+    for (int64_t i = 0; i < map.size; ++i) rises &= map.data[i] > before, before = map.data[i];
+    need(rises && before < most);
   }
 
-  bool read_draft(const Item& item) {
+  void read_draft(const Item& item) {
     auto& law = field<specdec_law>(item.parts[2].field);
     PyObject *rows = raw(item), *space = Py_None, *sampling = Py_None, *map = Py_None;
     if (is_a(rows, types.draft)) {
       space = item_of(rows, 1), sampling = item_of(rows, 2), map = item_of(rows, 3);
       rows = item_of(rows, 0);
-      if (rows == Py_None) return false;
+      need(rows != Py_None);
     }
     Part part = item.parts[0];
     if (packed_ && indexed_) part.packed = part.shape, part.packed.dim[1].or_more = true;
-    if (!read_tensor(part, rows)) return false;
+    read_tensor(part, rows);
     if (rows != Py_None) {
       const int64_t vocab = field<Rows>(part.field).vocab;
-      if (vocab > size('V') || !read_map(item.parts[1].field, map, vocab, size('V'))) return false;
+      need(vocab <= size('V'));
+      read_map(item.parts[1].field, map, vocab, size('V'));
       has_draft_ = true;
-    } else if (map != Py_None) {
-      return false;
     }
     draft_space_ = space, draft_sampling_ = sampling, draft_law_ = &law;
-    return true;
   }
 
-  bool read_size(const Item& item) {
+  void read_size(const Item& item) {
     int64_t value;
-    if (raw(item) == Py_None) return item.parts[0].is(Mark::kOptional);
+    if (raw(item) == Py_None && item.parts[0].is(Mark::kOptional)) return;
     const Shape& shape = item.parts[0].shape;  // a second letter is the size that this one may be at most
-    if (!whole(raw(item), &value) || !item.takes(value)) return false;
-    return (shape.count < 2 || value <= size(shape.dim[1].size)) && bind(shape.dim[0].size, value);
+    need(whole(raw(item), &value) && item.takes(value));
+    need(shape.count < 2 || value <= size(shape.dim[1].size));
+    bind(shape.dim[0].size, value);
   }
 
-  bool read_int(const Item& item) {
+  void read_int(const Item& item) {
     int64_t value;
-    if (!whole(raw(item), &value) || !item.takes(value)) return false;
+    need(whole(raw(item), &value));
     const Field* const to = item.parts[0].field;
     if (to->kind == Kind::kInt32) field<int32_t>(to) = static_cast<int32_t>(value);
     else field<int64_t>(to) = value;
-    return true;
   }
 
-  bool read_choice(const Item& item) {
-    for (size_t i = 0; i < item.words.size(); ++i)
-      if (is_word(raw(item), item.words[i]))
-        return field<int32_t>(item.parts[0].field) = static_cast<int32_t>(i), true;
-    return false;
+  void read_choice(const Item& item) {
+    const auto& words = item.words;
+    const auto word = std::find_if(words.begin(), words.end(), [&](const auto& x) { return is_word(raw(item), x); });
+    field<int32_t>(item.parts[0].field) = static_cast<int32_t>(word - words.begin());  // C knows how many there are
   }
 
   // ---- numbers ------------------------------------------------------------------------------------------------------
 
   // The first `own` dimensions of a tensor broadcast to these sizes, of which the first is -1 where it is E, not known.
   // Not `shared`: they have to be these.
-  bool expand(const Tensor& t, int32_t own, int64_t* wanted, int32_t dims, bool shared, Tensor* out) {
+  void expand(const Tensor& t, int32_t own, int64_t* wanted, int32_t dims, bool shared, Tensor* out) {
     const int32_t rest = t.ndim - own, missing = dims - own;
-    if (missing < 0 || (!shared && missing > 0) || dims + rest > Tensor::kMaxDims) return false;
+    need(missing >= 0 && (shared || missing == 0));
     *out = t;
     out->ndim = dims + rest;
     for (int32_t i = 0; i < dims; ++i) {
       const int64_t got = i < missing ? 1 : t.shape[i - missing];
       const bool fits_all = got == 1 && shared;
       if (wanted[i] < 0 && !fits_all) size('E') = wanted[i] = got;
-      if (got != wanted[i] && !fits_all) return false;
+      need(got == wanted[i] || fits_all);
       out->shape[i] = wanted[i] < 0 ? 1 : wanted[i];
       out->strides[i] = got == 1 ? 0 : t.strides[i - missing];
     }
     std::copy_n(t.shape + own, rest, out->shape + dims);
     std::copy_n(t.strides + own, rest, out->strides + dims);
-    return true;
   }
 
   // A tensor broadcast to a shape.
-  bool broadcast(const Tensor& t, const Shape& shape, Tensor* out) {
+  void broadcast(const Tensor& t, const Shape& shape, Tensor* out) {
     int32_t dims = 0;
     int64_t wanted[Tensor::kMaxDims];
     for (int i = 0; i < shape.count; ++i) {
@@ -402,16 +395,15 @@ class Direct {
         for (int32_t j = 0; j < lead_; ++j) wanted[dims++] = letter == '~' && j == 0 ? entries() : leading_[j];
         continue;
       }
-      wanted[dims] = letter <= '9' ? letter - '0' : letter == 'E' ? entries() : size(letter);
-      if (wanted[dims++] < 0 && letter != 'E') return false;
+      wanted[dims++] = letter <= '9' ? letter - '0' : letter == 'E' ? entries() : size(letter);
     }
-    if (!expand(t, t.ndim, wanted, dims, true, out)) return false;
+    expand(t, t.ndim, wanted, dims, true, out);
     numbers_ = dims > 0 ? out->shape[0] : 1;
-    if (shape.dim[0].size == '=') return out->merge(0, lead_) && out->merge(0, 0);  // all as the rows of one request
-    return !shape.leads() || fold(out, lead_);
+    if (shape.dim[0].size == '=') out->merge(0, lead_), out->merge(0, 0);  // all as the rows of one request
+    else if (shape.leads()) fold(out, lead_);
   }
 
-  bool read_number(const Item& item, PyObject* object) {
+  void read_number(const Item& item, PyObject* object) {
     const Field* const to = item.parts[0].field;
     const Shape& shape = shape_of(item.parts[0]);
     if (to->kind == Kind::kNumber) {
@@ -428,62 +420,66 @@ class Direct {
     int64_t value;
     if (!whole(object, &value)) return read_numbers(to->kind, params.bytes + to->at, object, shape);
     field<specdec_counter>(to).value = value;
-    return item.takes(value);
+    need(item.takes(value));
   }
 
-  bool read_numbers(Kind kind, void* to, PyObject* object, const Shape& shape) {
+  void read_numbers(Kind kind, void* to, PyObject* object, const Shape& shape) {
     Tensor t, seen;
-    return tensor(object, &t) && broadcast(t, shape, &seen) && python::put(kind, seen, to, -1);
+    tensor(object, &t);
+    broadcast(t, shape, &seen);
+    put_in(kind, seen, to);
   }
-  bool read_float(specdec_number& out, PyObject* object, const Shape& shape, double least, double most) {
+  void read_float(specdec_number& out, PyObject* object, const Shape& shape, double least, double most) {
     double value;
     if (!real(object, &value)) return read_numbers(Kind::kNumber, &out, object, shape);
     out = {nullptr, 0, 0, static_cast<float>(value), false};
-    return value >= least && value <= most && std::isfinite(value);
+    need(value >= least && value <= most && std::isfinite(value));
   }
 
   // ---- laws ---------------------------------------------------------------------------------------------------------
 
-  bool read_space(PyObject* object, int32_t* out) {
-    *out = is_word(object, "probs") ? SPECDEC_PROBS : SPECDEC_LOGITS;
-    return *out == SPECDEC_PROBS || is_word(object, "logits");
+  int32_t space_of(PyObject* object) {
+    const bool probs = is_word(object, "probs");
+    need(probs || is_word(object, "logits"));
+    return probs ? SPECDEC_PROBS : SPECDEC_LOGITS;
   }
 
-  bool read_law(specdec_law& law, PyObject* space, PyObject* temperature, PyObject* sampling, const Shape& shape) {
+  void read_law(specdec_law& law, PyObject* space, PyObject* temperature, PyObject* sampling, const Shape& shape) {
     law.top_p.value = 1.0f;
-    if (!read_space(space, &law.space)) return false;
+    law.space = space_of(space);
     const bool probs = law.space == SPECDEC_PROBS;
     const bool sampled = sampling != Py_None;
-    if (sampled && (temperature != Py_None || !is_a(sampling, types.sampling))) return false;
-    if (sampled) temperature = item_of(sampling, 0);
+    if (sampled) {
+      need(temperature == Py_None && is_a(sampling, types.sampling));
+      temperature = item_of(sampling, 0);
+    }
     law.temperature.value = 1.0f;
-    if ((temperature != Py_None || sampled) && !read_float(law.temperature, temperature, shape, 0.0, kInfinity))
-      return false;
+    if (temperature != Py_None || sampled) read_float(law.temperature, temperature, shape, 0.0, kInfinity);
     // Probabilities are final. A double that is neither 0 nor 1 could become one of them as a float.
     double plain;
-    if (probs && real(temperature, &plain) && plain != 0.0 && plain != 1.0) return false;
-    return !sampled || read_filters(law, sampling, shape);
+    need(!probs || !real(temperature, &plain) || plain == 0.0 || plain == 1.0);
+    if (sampled) read_filters(law, sampling, shape);
   }
 
   // The rest of a Sampling.
-  bool read_filters(specdec_law& law, PyObject* tuple, const Shape& shape) {
+  void read_filters(specdec_law& law, PyObject* tuple, const Shape& shape) {
     PyObject* const top_k = item_of(tuple, 1);
     if (whole(top_k, &law.top_k.value)) law.top_k.value = std::max<int64_t>(law.top_k.value, 0);
-    else if (!read_numbers(Kind::kCounter, &law.top_k, top_k, shape)) return false;
-    if (!read_float(law.top_p, item_of(tuple, 2), shape, 0.0, 1.0)) return false;
-    if (!read_float(law.min_p, item_of(tuple, 3), shape, 0.0, 1.0)) return false;
+    else read_numbers(Kind::kCounter, &law.top_k, top_k, shape);
+    read_float(law.top_p, item_of(tuple, 2), shape, 0.0, 1.0);
+    read_float(law.min_p, item_of(tuple, 3), shape, 0.0, 1.0);
     PyObject* const after = item_of(tuple, 4);
-    if (!PyTuple_CheckExact(after)) return false;
+    need(PyTuple_CheckExact(after));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(after); ++i) {
       PyObject* const word = PyTuple_GET_ITEM(after, i);
-      if (is_word(word, "top_k")) law.rules |= SPECDEC_TOP_P_AFTER_TOP_K;
-      else if (is_word(word, "min_p")) law.rules |= SPECDEC_TOP_P_AFTER_MIN_P;
-      else return false;
+      const bool top_k_first = is_word(word, "top_k");
+      need(top_k_first || is_word(word, "min_p"));
+      law.rules |= top_k_first ? SPECDEC_TOP_P_AFTER_TOP_K : SPECDEC_TOP_P_AFTER_MIN_P;
     }
-    bool at_temperature, divided;
-    if (is_word(item_of(tuple, 5), "all")) law.rules |= SPECDEC_TIES_ALL;
-    else if (!is_word(item_of(tuple, 5), "first")) return false;
-    if (!flag(item_of(tuple, 6), &at_temperature) || !flag(item_of(tuple, 7), &divided)) return false;
+    const bool all = is_word(item_of(tuple, 5), "all");
+    need(all || is_word(item_of(tuple, 5), "first"));
+    if (all) law.rules |= SPECDEC_TIES_ALL;
+    const bool at_temperature = flag(item_of(tuple, 6)), divided = flag(item_of(tuple, 7));
     if (!at_temperature) law.rules |= SPECDEC_BEFORE_TEMPERATURE;
     if (divided && law.space != SPECDEC_PROBS) law.rules |= SPECDEC_DIVIDED;
     // As Python compares its doubles, which are not yet floats.
@@ -491,55 +487,55 @@ class Direct {
     const bool filters = law.top_k.data || law.top_k.value != 0 || !real(item_of(tuple, 2), &top_p) || top_p != 1.0 ||
                          !real(item_of(tuple, 3), &min_p) || min_p != 0.0;
     if (filters) law.rules |= SPECDEC_FILTERED;  // of probabilities the C function takes none
-    return true;
   }
 
-  bool finish_draft_law(const specdec_law& target, PyObject* target_space, const Shape& shape) {
+  void finish_draft_law(const specdec_law& target, PyObject* target_space, const Shape& shape) {
     specdec_law& law = *draft_law_;
-    int32_t space = target.space;
-    if (draft_space_ != Py_None && !read_space(draft_space_, &space)) return false;
+    const int32_t space = draft_space_ == Py_None ? target.space : space_of(draft_space_);
     if (draft_sampling_ == Py_None) {
       law.space = space, law.temperature = target.temperature, law.top_p.value = 1.0f;
       law.rules = space == SPECDEC_LOGITS ? target.rules & SPECDEC_DIVIDED : 0;
-      return true;
+      return;
     }
-    return read_law(law, draft_space_ != Py_None ? draft_space_ : target_space, Py_None, draft_sampling_, shape);
+    read_law(law, draft_space_ != Py_None ? draft_space_ : target_space, Py_None, draft_sampling_, shape);
   }
 
   // ---- noise --------------------------------------------------------------------------------------------------------
 
-  bool read_noise(const Item& item) {
+  void read_noise(const Item& item) {
     auto& noise = field<specdec_noise>(item.parts[0].field);
     const Shape& shape = item.parts[0].shape;  // of other sizes than entries: of rows whose noise was looked at before
     PyObject* position = raw(item, 1);
+    const auto is_zero = [](PyObject* object) {
+      int64_t value;
+      return whole(object, &value) && value == 0;
+    };
+    Tensor rows;
+    // A race may have a seed for each row, at position and nonce 0: the last part.
+    if (item.parts.size() > 2 && field<int32_t>(plan_.method) == SPECDEC_RACE && view(raw(item), &rows) && rows.ndim > 1) {
+      read_tensor(item.parts.back(), raw(item));
+      return need(is_zero(position) && is_zero(raw(item, 2)));
+    }
     const bool shared = (shape.dim[0].size == 'E' || shape.dim[0].size == '~') && !entered_alone();
     if (is_a(position, types.input_positions)) {
-      if (item.parts.size() < 2 || !read_tensor(item.parts[1], item_of(position, 0)) || item_of(position, 0) == Py_None)
-        return false;
-      PyObject* const nonces = item_of(position, 1);
-      int64_t nonce;
-      if (nonces != Py_None && (item.parts.size() < 3 || !read_tensor(item.parts[2], nonces) ||
-                                !whole(raw(item, 2), &nonce) || nonce != 0))
-        return false;
+      need(item.parts.size() > 2);
+      read_tensor(item.parts[1], item_of(position, 0));
+      if (item_of(position, 1) != Py_None) {
+        need(item.parts.size() > 3 && is_zero(raw(item, 2)));  // trees have none
+        read_tensor(item.parts[2], item_of(position, 1));
+      }
       position = nullptr;
     }
     bool plain = position != nullptr;
     const auto counter = [&](specdec_counter& out, PyObject* object) {
-      if (whole(object, &out.value)) return true;
+      if (whole(object, &out.value)) return;
       plain = false;
-      return read_numbers(Kind::kCounter, &out, object, shape);
+      read_numbers(Kind::kCounter, &out, object, shape);
     };
-    return (counter(noise.seed, raw(item)) && (!position || counter(noise.position, position)) &&
-            counter(noise.nonce, raw(item, 2)) && !(shared && plain)) ||
-           read_row_seeds(item);
-  }
-
-  // A race may have a seed for each row, at position and nonce 0: the last part.
-  bool read_row_seeds(const Item& item) {
-    int64_t place, nonce;
-    return item.parts.size() > 2 && field<int32_t>(plan_.method) == SPECDEC_RACE && raw(item) != Py_None &&
-           read_tensor(item.parts.back(), raw(item)) && whole(raw(item, 1), &place) && place == 0 &&
-           whole(raw(item, 2), &nonce) && nonce == 0;
+    counter(noise.seed, raw(item));
+    if (position) counter(noise.position, position);
+    counter(noise.nonce, raw(item, 2));
+    need(!shared || !plain);
   }
 
   // Whether there is one request at most, so that none can share another's noise.
@@ -562,7 +558,7 @@ class Direct {
   }
 
   // The tensor that an output of this shape is, contiguous.
-  bool like(const Part& part, Tensor* out) {
+  void like(const Part& part, Tensor* out) {
     out->data = nullptr;
     out->element = part.field->kind == Kind::kRows ? rows_element_ : element_of(part.field->kind);
     out->ndim = 0;
@@ -574,148 +570,128 @@ class Direct {
         for (int32_t j = 0; j < lead_; ++j) out->shape[out->ndim++] = leading_[j];
         continue;
       }
-      if (out->ndim == Tensor::kMaxDims) return false;
+      need(out->ndim < Tensor::kMaxDims);
       int64_t known = letter <= '9' ? letter - '0' : size(letter);
       if (letter == 'I') known = (size('V') + 31) / 32;
       if (letter == 'J') known = (size('V') + kMassTile - 1) / kMassTile;
-      if (known < 0) return false;
-      out->shape[out->ndim++] = known;
+      out->shape[out->ndim++] = known;  // below 0, a size that nothing says: torch makes no such tensor
     }
     int64_t step = 1;
     for (int32_t i = out->ndim - 1; i >= 0; --i) out->strides[i] = step, step *= std::max<int64_t>(out->shape[i], 1);
-    return true;
-  }
-
-  // Whether the rows of an output are contiguous, and share no memory if it is said so.
-  static bool has_rows(const Part& part, const Tensor& t) {
-    return t.has_unit_stride() && (!part.is(Mark::kContiguousRows) || t.shape[0] <= 1 || t.strides[0] >= t.shape[1]);
   }
 
   // What is always given, and has room for more than is written.
-  bool read_written(const Part& part, PyObject* object) {
-    if (object == Py_None) return part.is(Mark::kOptional);
+  void read_written(const Part& part, PyObject* object) {
+    if (object == Py_None && part.is(Mark::kOptional)) return;
     Tensor t;
-    if (!tensor(object, &t, true) || !match(t, part.shape)) return false;
-    if (part.field->kind == Kind::kRows && t.element != rows_element_) return false;
-    if (!has_rows(part, t)) return false;
+    tensor(object, &t, true);
+    match(t, part.shape);
+    need(t.has_unit_stride());
     outputs_[num_outputs_++] = {&part, object, t};
-    return put_as_it_is(part.field, t);
+    put_as_it_is(part.field, t);
   }
 
-  bool add_output(const Part& part, PyObject* given) {
-    if (num_outputs_ == kMostOutputs) return false;
+  void add_output(const Part& part, PyObject* given) {
+    need(num_outputs_ < kMostOutputs);
     if (size('B') < 0) size('B') = size('E') < 0 ? 1 : size('E');  // of parents that all requests share
     Output& output = outputs_[num_outputs_++];
     output.part = &part, output.given = given == Py_None ? nullptr : given;
     if (given == Py_True && part.field->kind == Kind::kRows) {  // in the place of its input
       output.given = raw(plan_.items.front());
       const Field* const rows = plan_.items.front().parts[0].field;
-      return field<Rows>(part.field) = field<Rows>(rows), true;
+      field<Rows>(part.field) = field<Rows>(rows);
+      return;
     }
     if (given == Py_None && part.field->kind == Kind::kByteOutput) {
       const int32_t layout = *found<int32_t>("layout");
       Tensor& t = output.tensor;
-      if (layout == SPECDEC_TREE_FULL || !like(part, &t)) return false;
+      need(layout != SPECDEC_TREE_FULL);
+      like(part, &t);
       t.element = Element::kBool;
-      if (layout == SPECDEC_TREE_NODES) return true;
+      if (layout == SPECDEC_TREE_NODES) return;
       t.ndim = 2, t.strides[0] = size('N'), t.strides[1] = 1;
       t.element = size('N') > 16 ? Element::kUInt32 : size('N') > 8 ? Element::kUInt16 : Element::kUInt8;
-      return true;
+      return;
     }
-    if (given == Py_None) return !(part.is(Mark::kAnyStrides) && scattered_) && like(part, &output.tensor);
+    const bool any_strides = part.is(Mark::kAnyStrides), places = any_strides && scattered_;
+    need(!places || given != Py_None);
     Tensor wanted, &t = output.tensor;
-    if (!tensor(given, &t, true)) return false;
+    if (given == Py_None) return like(part, &t);
+    tensor(given, &t, true);
     if (part.field->kind == Kind::kByteOutput) return put_bytes(part, t);
-    if (part.is(Mark::kAnyStrides) && scattered_) {
-      if (!t.is_ints() || t.ndim != 1 || !is_apart(t)) return false;
-      return put_output(part, t);
-    }
-    if (!like(part, &wanted)) return false;
-    if (t.ndim != wanted.ndim || !std::equal(t.shape, t.shape + t.ndim, wanted.shape)) return false;
-    if (part.is(Mark::kAnyStrides)) {
-      if (!t.is_ints() || !is_apart(t)) return false;
-    } else if (t.element != wanted.element) {
-      return false;
-    } else if (part.field->kind == Kind::kRows || part.is(Mark::kContiguousRows)) {
-      if (!has_rows(part, t)) return false;
-    } else if (!is_contiguous(t)) {
-      return false;
-    }
-    return put_output(part, t);
+    if (!places) like(part, &wanted);
+    need(t.ndim == (places ? 1 : wanted.ndim));
+    need(places || std::equal(t.shape, t.shape + t.ndim, wanted.shape));
+    if (any_strides) need(t.shape[t.ndim - 1] <= 1 || t.strides[t.ndim - 1] > 0);  // 0 is 1 to C
+    else if (part.field->kind == Kind::kRows || part.is(Mark::kContiguousRows)) need(t.has_unit_stride());
+    else need(is_contiguous(t));
+    put_output(part, t);
   }
 
   // The mask of build_tree, of any shape; the C function looks whether it is large enough.
-  bool put_bytes(const Part& part, const Tensor& t) {
+  void put_bytes(const Part& part, const Tensor& t) {
     const auto words = static_cast<Element>(dlpack::kUInt << 8 | (t.element_bytes * 8));
     const bool bits = *found<int32_t>("layout") == SPECDEC_TREE_BITS && t.element_bytes <= 4;
-    if (t.element != Element::kBool && t.element != (bits ? words : Element::kUInt8)) return false;
+    need(t.element == Element::kBool || t.element == (bits ? words : Element::kUInt8));
+    need(is_contiguous(t));
     int64_t bytes = t.element_bytes;
     for (int32_t i = 0; i < t.ndim; ++i) bytes *= t.shape[i];
     field<specdec_output_u8>(part.field) = {static_cast<uint8_t*>(t.data), 1, bytes, 1};
-    return is_contiguous(t);
   }
 
-  bool put_output(const Part& part, const Tensor& t) {
+  void put_output(const Part& part, const Tensor& t) {
     if (part.field->kind == Kind::kByteOutput) return put_bytes(part, t);
     if (part.field->kind == Kind::kRows) return put(part, t, part.shape);
     int64_t rows = shape_of(part).leads() ? 1 : -1;
     for (int32_t i = 0; rows >= 0 && i < lead_; ++i) rows *= leading_[i];
     Tensor one = t;
     if (t.ndim == 0) one.ndim = 1, one.shape[0] = one.strides[0] = 1;
-    return python::put(part.field->kind, one, params.bytes + part.field->at, rows);
+    put_in(part.field->kind, one, params.bytes + part.field->at, rows);
   }
 
-  bool read_out(const Item& item) {
+  void read_out(const Item& item) {
     PyObject* const out = raw(item);
     const auto count = static_cast<Py_ssize_t>(item.parts.size());
-    if (out != Py_None && ((!PyTuple_Check(out) && !PyList_CheckExact(out)) || PySequence_Fast_GET_SIZE(out) != count))
-      return false;
+    if (out != Py_None) need((PyTuple_Check(out) || PyList_CheckExact(out)) && PySequence_Fast_GET_SIZE(out) == count);
     for (Py_ssize_t i = 0; i < count; ++i)
-      if (!add_output(item.parts[static_cast<size_t>(i)], out == Py_None ? out : PySequence_Fast_ITEMS(out)[i]))
-        return false;
-    return true;
+      add_output(item.parts[static_cast<size_t>(i)], out == Py_None ? out : PySequence_Fast_ITEMS(out)[i]);
   }
 
-  bool read_form(const Item& item) {
+  void read_form(const Item& item) {
     PyObject* const form = raw(item);
-    if (form == Py_None) return true;
+    if (form == Py_None) return;
     PyObject *const path = item_of(form, 1), *const passed = item_of(form, 2), *const bonus = item_of(form, 6);
     const bool chain = plan_.form_bonus != nullptr;
-    if (!chain && (path != Py_None || passed != Py_None || bonus != Py_None)) return false;
-    if (!read_tensor(*plan_.form_index, item_of(form, 0))) return false;
-    const bool indexed = item_of(form, 0) != Py_None;
-    if (indexed && (!field<Tokens>(plan_.form_index->field).data || (chain && path == Py_None))) return false;
-    bool zeros, add;
-    if (!flag(item_of(form, 3), &zeros) || !flag(item_of(form, 5), &add)) return false;
+    need(chain || (path == Py_None && passed == Py_None && bonus == Py_None));
+    read_tensor(*plan_.form_index, item_of(form, 0));
+    const bool zeros = flag(item_of(form, 3)), add = flag(item_of(form, 5));
     const bool emitted = is_word(item_of(form, 4), "emitted");
-    if (!emitted && !is_word(item_of(form, 4), "accepted")) return false;
+    need(emitted || is_word(item_of(form, 4), "accepted"));
     PyObject* const out = raw(*plan_.out);
-    if (add && (out == Py_None || PySequence_Fast_ITEMS(out)[PySequence_Fast_GET_SIZE(out) - 2] == Py_None))
-      return false;
+    if (add) need(out != Py_None && PySequence_Fast_ITEMS(out)[PySequence_Fast_GET_SIZE(out) - 2] != Py_None);
     field<int64_t>(plan_.form_bits->field) = SPECDEC_EMITTED * emitted | SPECDEC_ADDED * add | SPECDEC_ZEROS * zeros;
-    if (!chain) return true;
-    if (path != Py_None && !add_output(*plan_.form_path, path)) return false;
-    if (passed != Py_None && !add_output(*plan_.form_passed, passed)) return false;
-    return read_tensor(*plan_.form_bonus, bonus);
+    if (!chain) return;
+    if (path != Py_None) add_output(*plan_.form_path, path);
+    passed_ = passed != Py_None;
+    if (passed_) add_output(*plan_.form_passed, passed);
+    read_tensor(*plan_.form_bonus, bonus);
   }
 
   // ---- chains and trees ---------------------------------------------------------------------------------------------
 
-  // What can be said of sizes before anything is read.
-  bool sizes() {
+  // What can be said of sizes before anything is read. Of tokens that are no matrix or vector it is refused later.
+  void sizes() {
     if (plan_.form && raw(*plan_.form) != Py_None) {
-      if (!is_a(raw(*plan_.form), types.form)) return false;
+      need(is_a(raw(*plan_.form), types.form));
       scattered_ = item_of(raw(*plan_.form), 0) != Py_None;
     }
-    Tensor t;
-    if (!view(raw(*plan_.draft_tokens), &t)) return false;
+    Tensor t = {};
+    view(raw(*plan_.draft_tokens), &t);
     if (plan_.packing) return sizes_of_chains(t);
-    if (t.ndim != 2) return false;
     size('B') = t.shape[0], size('N') = t.shape[1];
-    if (!plan_.target_tokens) return t.shape[1] > 0;  // the width is that of parents
+    if (!plan_.target_tokens) return;  // the width is that of parents
     const int64_t path = width_of(given(1));
     size('W') = path < 0 ? t.shape[1] : std::max<int64_t>(path, 1);
-    return t.shape[1] > 0;
   }
 
   // The width that the caller's outputs have; -1: none of these says it.
@@ -729,41 +705,40 @@ class Direct {
     return PySequence_Fast_ITEMS(out)[i];
   }
 
-  bool sizes_of_chains(const Tensor& tokens) {
+  void sizes_of_chains(const Tensor& tokens) {
     PyObject* const form = plan_.form ? raw(*plan_.form) : Py_None;
     const bool bonus = form != Py_None && item_of(form, 6) != Py_None;
     PyObject *const packing = raw(*plan_.packing), *ends = Py_None, *most = Py_None;
     bool by_row = false;
     if (packing != Py_None) {
-      if (!is_a(packing, types.packing)) return false;
+      need(is_a(packing, types.packing));
       ends = item_of(packing, 0), most = item_of(packing, 2);
       if (item_of(packing, 1) != Py_None) {
-        if (ends != Py_None) return false;
+        need(ends == Py_None);
         ends = item_of(packing, 1), by_row = true;
       }
-      if (ends == Py_None && most != Py_None) return false;
+      need(ends != Py_None || most == Py_None);
     }
     if (ends == Py_None) {
-      if (tokens.ndim != 2) return false;
       size('B') = tokens.shape[0], size('K') = tokens.shape[1];
       size('L') = size('P') = size('K') + 1;
       if (bonus) size('L') -= 1;
-      return true;
+      return;
     }
     packed_ = true;
     Tensor t;
-    if (tokens.ndim != 1 || !tensor(ends, &t) || !put_as_it_is(plan_.packing->parts[0].field, t)) return false;
-    if (t.shape[0] == 0) return false;
+    tensor(ends, &t);
+    put_as_it_is(plan_.packing->parts[0].field, t);
     field<bool>(plan_.packing->parts[1].field) = by_row;
     const int64_t batch = t.shape[0] - 1, drafts = tokens.shape[0] - (by_row ? batch : 0);
-    if (drafts < 0 || (by_row && bonus)) return false;
+    need(!by_row || !bonus);
     size('B') = batch, size('D') = drafts, size('T') = tokens.shape[0];
     size('L') = drafts + (bonus ? 0 : batch);
     int64_t width = drafts;
     PyObject* const path = form != Py_None ? item_of(form, 1) : Py_None;
     const int64_t written = width_of(path != Py_None ? path : given(0));
     if (most != Py_None) {
-      if (!whole(most, &width)) return false;
+      need(whole(most, &width));
     } else if (written >= 0) {
       width = written - 1;
     } else if (t.on_host() && batch > 0) {
@@ -776,26 +751,28 @@ class Direct {
       }
       width = std::min(std::max<int64_t>(widest - by_row, 0), drafts);
     }
-    if (width < 0 || width >= INT32_MAX) return false;
     size('K') = width, size('P') = width + 1;
-    return true;
   }
 
-  bool read_parents(const Item& item) {
+  void read_parents(const Item& item) {
     Tensor t;
     const Field* const to = item.parts[0].field;
-    if (!tensor(raw(item), &t) || !t.is_ints() || t.ndim < 1 || t.ndim > 2 || !put_as_it_is(to, t)) return false;
+    tensor(raw(item), &t);
+    put_as_it_is(to, t);
     const int64_t nodes = t.shape[t.ndim - 1];
-    if (nodes == 0 || nodes > INT32_MAX || !bind('N', nodes)) return false;
-    if (t.ndim == 2 && plan_.draft_tokens && t.shape[0] != size('B')) return false;
-    if (t.ndim == 2) size('B') = t.shape[0];
+    need(nodes <= INT32_MAX);
+    bind('N', nodes);
+    if (t.ndim == 2) {
+      need(!plan_.draft_tokens || t.shape[0] == size('B'));
+      size('B') = t.shape[0];
+    }
     ParentsReport found = {static_cast<int32_t>(nodes) - 1, -1, -1};
     if (t.on_host()) found = check_parents(field<Tokens>(to));
-    if (found.node >= 0) return false;
-    if (!plan_.draft_tokens) return true;
+    need(found.node < 0);
+    if (!plan_.draft_tokens) return;
     int64_t width = found.depth + 1;
     if (plan_.max_depth && raw(*plan_.max_depth) != Py_None) {
-      if (!whole(raw(*plan_.max_depth), &width) || width < 0 || width >= INT32_MAX) return false;
+      need(whole(raw(*plan_.max_depth), &width));
       width += 1;
     } else if (const int64_t tokens = width_of(given(0)); tokens > 0) {
       width = tokens;
@@ -803,45 +780,40 @@ class Direct {
       width = path;
     }
     size('W') = width;
-    return true;
   }
 
   // Tensors of caches, in lists of lists.
-  bool read_layers(PyObject* object) {
+  void read_layers(PyObject* object) {
     if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
-      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i)
-        if (!read_layers(PySequence_Fast_ITEMS(object)[i])) return false;
-      return true;
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) read_layers(PySequence_Fast_ITEMS(object)[i]);
+      return;
     }
     Tensor t;
-    if (!tensor(object, &t, true) || t.ndim != 4 || !t.has_unit_stride()) return false;
-    for (int32_t i = 0; i < 4; ++i)
-      if ((t.strides[i] == 0 && t.shape[i] > 1) || t.shape[i] > INT32_MAX) return false;
-    if (raw(*plan_.block_table) == Py_None && !bind('B', t.shape[0])) return false;
+    tensor(object, &t, true);
+    need(t.ndim == 4 && t.has_unit_stride());
+    for (int32_t i = 0; i < 4; ++i) need(t.strides[i] != 0 || t.shape[i] <= 1);
+    for (int32_t i = 0; i < 4; ++i) need(t.shape[i] * (i == 3 ? t.element_bytes : 1) <= INT32_MAX);
+    if (raw(*plan_.block_table) == Py_None) bind('B', t.shape[0]);
     layers_.push_back(python::layer_of(t));
-    return t.shape[3] * t.element_bytes <= INT32_MAX;
   }
 
   // Of tree_mask: layout, dtype, columns and the mask itself.
-  bool read_mask(const Item& item) {
+  void read_mask(const Item& item) {
     Tensor wanted;
     PyObject *const layout = raw(item), *const dtype = raw(item, 1), *const given = raw(item, 3);
-    const bool bits = is_word(layout, "bits");
+    const bool bits = is_word(layout, "bits"), additive = is_word(layout, "additive");
     wanted.element = bits ? Element::kInt32 : Element::kBool;
-    if (is_word(layout, "additive")) {
-      const auto* const known = std::find(std::begin(floats), std::end(floats), dtype == Py_None ? floats[0] : dtype);
-      if (known == std::end(floats)) return false;
-      wanted.element = kFloats[known - floats];
-    } else if ((!bits && !is_word(layout, "bool")) || dtype != Py_None) {
-      return false;
-    }
+    if (!additive) need((bits || is_word(layout, "bool")) && dtype == Py_None);
+    for (size_t i = 0; additive && i < std::size(floats); ++i)
+      if (floats[i] == (dtype == Py_None ? floats[0] : dtype)) wanted.element = kFloats[i];
+    need(!additive || wanted.element != Element::kBool);
     if (size('B') < 0) size('B') = size('E') < 0 ? 1 : size('E');
     const specdec_counter& prefix = *found<specdec_counter>("prefix_len");
-    int64_t columns;
+    int64_t columns = -1;
     if (raw(item, 2) != Py_None) {
-      if (!whole(raw(item, 2), &columns) || columns < size('N')) return false;
+      whole(raw(item, 2), &columns);
     } else {
-      if (prefix.data && device_.type != 1) return false;
+      need(!prefix.data || device_.type == 1);
       int64_t longest = prefix.data ? 0 : prefix.value;
       for (int64_t b = 0; prefix.data && b < size('B'); ++b) longest = std::max(longest, prefix.at(b));
       columns = longest + size('N');
@@ -854,12 +826,12 @@ class Direct {
     wanted.data = nullptr;
     Output& output = outputs_[num_outputs_++];
     output = {&item.parts[1], nullptr, wanted};
-    if (given == Py_None) return true;
+    if (given == Py_None) return;
     Tensor& t = output.tensor;
-    if (!tensor(given, &t, true) || t.ndim != 3 || !std::equal(t.shape, t.shape + 3, wanted.shape)) return false;
-    if (t.element != wanted.element || !is_contiguous(t)) return false;
+    tensor(given, &t, true);
+    put_output(item.parts[1], t);
+    need(std::equal(t.shape, t.shape + 3, wanted.shape) && t.element == wanted.element && is_contiguous(t));
     output.given = given;
-    return put_output(item.parts[1], t);
   }
 
   // ---- edits --------------------------------------------------------------------------------------------------------
@@ -886,49 +858,52 @@ class Direct {
   }
 
   // `t` has one list for each place, in its last dimension; other dimensions may be one entry for all, if `shared`.
-  bool put_lists(const Tensor& t, Places places, bool shared, Lists& out) {
+  void put_lists(const Tensor& t, Places places, bool shared, Lists& out) {
     Tensor seen;
-    if (!expand(t, t.ndim - 1, places.size, places.dims, shared, &seen)) return false;
+    expand(t, t.ndim - 1, places.size, places.dims, shared, &seen);
     if (places.of_entries) numbers_ = seen.shape[0];
-    if (!(places.one_row ? seen.merge(0, 0) : fold(&seen, places.dims))) return false;
-    return python::put(Kind::kLists, seen, &out, -1);
+    if (places.one_row) seen.merge(0, 0);
+    else fold(&seen, places.dims);
+    put_in(Kind::kLists, seen, &out);
   }
 
-  bool lists(PyObject* object, const Places& places, int64_t least, int64_t most, bool wide, Lists& out) {
-    if (object == Py_None) return true;
+  void lists(PyObject* object, const Places& places, int64_t least, int64_t most, bool wide, Lists& out) {
+    if (object == Py_None) return;
     Tensor t;
-    if (!tensor(object, &t) || t.ndim < 1 || !(t.element == Element::kInt32 || (wide && t.is_ints()))) return false;
-    const int64_t count = t.shape[t.ndim - 1];
-    if (count < least || count > most || !t.has_unit_stride()) return false;
-    return put_lists(t, places, true, out);
+    tensor(object, &t);
+    const int64_t count = t.ndim > 0 ? t.shape[t.ndim - 1] : -1;
+    need(count >= least && count <= most && t.has_unit_stride() && (wide || t.element == Element::kInt32));
+    put_lists(t, places, true, out);
   }
 
   // Which of the lists `of` a place has; then these are one for each of their own first dimension.
-  bool index_of_lists(PyObject* object, const Places& places, std::initializer_list<PyObject*> of, Lists& out,
+  void index_of_lists(PyObject* object, const Places& places, std::initializer_list<PyObject*> of, Lists& out,
                       Places* lists) {
-    if (object == Py_None) return *lists = places, true;
+    *lists = places;
+    if (object == Py_None) return;
     int64_t slots = -1;
     Tensor t;
     for (PyObject* const one : of)
       if (one != Py_None && view(one, &t) && t.ndim > 0) slots = std::max(slots, t.shape[0]);
-    if (slots < 0 || !tensor(object, &t) || t.element != Element::kInt32 || !t.merge(t.ndim, t.ndim)) return false;
+    tensor(object, &t);
+    need(slots >= 0 && t.element == Element::kInt32);
+    t.merge(t.ndim, t.ndim);
     *lists = {{slots}, 1, false, false};
-    return put_lists(t, places, false, out);
+    put_lists(t, places, false, out);
   }
 
-  bool read_bias(PyObject* bias, specdec_edits& edits) {
-    if (bias == Py_None) return true;
-    if (!PyTuple_Check(bias) || PyTuple_GET_SIZE(bias) != 3) return false;
+  void read_bias(PyObject* bias, specdec_edits& edits) {
+    if (bias == Py_None) return;
+    need(PyTuple_Check(bias) && PyTuple_GET_SIZE(bias) == 3);
     Tensor tokens, values, spans;
-    if (!tensor(item_of(bias, 0), &tokens) || !python::put(Kind::kIndices, tokens, &edits.bias_tokens, -1))
-      return false;
-    if (!tensor(item_of(bias, 1), &values) || !python::put(Kind::kValues, values, &edits.bias_values, -1)) return false;
-    if (!tensor(item_of(bias, 2), &spans)) return false;
-    if (tokens.shape[0] != values.shape[0] || spans.element != Element::kInt32 || spans.ndim < 1) return false;
-    if (!spans.has_unit_stride()) return false;
-    if (spans.ndim != 1) {
-      const Places rows = of_rows();
-      if (spans.shape[spans.ndim - 1] != 2 || !put_lists(spans, rows, false, edits.bias_spans)) return false;
+    tensor(item_of(bias, 0), &tokens), tensor(item_of(bias, 1), &values), tensor(item_of(bias, 2), &spans);
+    put_in(Kind::kIndices, tokens, &edits.bias_tokens);
+    put_in(Kind::kValues, values, &edits.bias_values);
+    need(tokens.shape[0] == values.shape[0] && spans.element == Element::kInt32);
+    need(spans.ndim == 1 || (spans.ndim > 1 && spans.shape[spans.ndim - 1] == 2));
+    need(spans.has_unit_stride());
+    if (spans.ndim > 1) {
+      put_lists(spans, of_rows(), false, edits.bias_spans);
       edits.by_row |= SPECDEC_BIAS_BY_ROW;
     } else {
       Places places = of_entries();
@@ -936,26 +911,26 @@ class Direct {
       for (int32_t i = 1; i < places.dims; ++i) inner *= places.size[i];
       if (places.dims == 0) places.size[0] = 1;
       if (places.size[0] < 0) size('E') = places.size[0] = lead_ < 0 ? spans.shape[0] - 1 : 1;
-      if (spans.shape[0] != places.size[0] * inner + 1) return false;
+      need(spans.shape[0] == places.size[0] * inner + 1);
       const int64_t last = lead_ < 0 || places.dims < 2 ? 1 : places.size[places.dims - 1];
       Tensor pairs = spans;
       pairs.ndim = 3;
       pairs.shape[0] = (spans.shape[0] - 1) / std::max<int64_t>(last, 1), pairs.shape[1] = last, pairs.shape[2] = 2;
       pairs.strides[0] = last, pairs.strides[1] = pairs.strides[2] = 1;
-      if (spans.shape[0] == 1) return edits.bias_tokens = {}, edits.bias_values = {}, true;
-      if (!python::put(Kind::kLists, pairs, &edits.bias_spans, -1)) return false;
-      numbers_ = pairs.shape[0];
+      if (spans.shape[0] > 1) {
+        put_in(Kind::kLists, pairs, &edits.bias_spans);
+        numbers_ = pairs.shape[0];
+      }
     }
-    if (tokens.shape[0] > 0) return true;
+    if (tokens.shape[0] > 0 && edits.bias_spans.data) return;
     edits.bias_tokens = {}, edits.bias_values = {}, edits.bias_spans = {};
     edits.by_row &= ~int64_t{SPECDEC_BIAS_BY_ROW};
-    return true;
   }
 
-  bool read_edits(specdec_edits& edits, PyObject* object) {
+  void read_edits(specdec_edits& edits, PyObject* object) {
     edits.repetition.value = 1.0f;
-    if (object == Py_None) return true;
-    if (!is_a(object, types.edits)) return false;
+    if (object == Py_None) return;
+    need(is_a(object, types.edits));
     enum { kAllowed, kBias, kRepetition, kFrequency, kPresence, kPrompt, kOutput, kCounts, kPending, kSeen, kIndex };
     const auto part = [&](int i) { return item_of(object, static_cast<size_t>(i)); };
     const bool by_rows = lead_ >= 0;
@@ -968,41 +943,37 @@ class Direct {
     Places own = allowed_by_row ? of_rows() : of_entries();
     if (!allowed_by_row && rows_dims_ == 2 && !by_rows) own.size[own.dims++] = 1;
     Places of_allowed, of_seen;
-    if (!index_of_lists(part(kIndex), own, {part(kAllowed)}, edits.allowed_index, &of_allowed)) return false;
-    if (!lists(part(kAllowed), of_allowed, words, INT64_MAX, false, edits.allowed)) return false;
-    if (!read_bias(part(kBias), edits)) return false;
+    index_of_lists(part(kIndex), own, {part(kAllowed)}, edits.allowed_index, &of_allowed);
+    lists(part(kAllowed), of_allowed, words, INT64_MAX, false, edits.allowed);
+    read_bias(part(kBias), edits);
 
     const Shape& own_shape = plan_.edits->parts[0].shape;
     const Shape& shape = own_shape.count ? own_shape : plan_.law->parts[0].shape;
     double plain;
-    if (real(part(kRepetition), &plain) && plain == 0.0) return false;
-    if (!read_float(edits.repetition, part(kRepetition), shape, 0.0, kInfinity) ||
-        !read_float(edits.frequency, part(kFrequency), shape, -kInfinity, kInfinity) ||
-        !read_float(edits.presence, part(kPresence), shape, -kInfinity, kInfinity))
-      return false;
-    PyObject* const seen[] = {part(kPrompt), part(kOutput), part(kCounts)};
-    if (!index_of_lists(part(kSeen), of_entries(), {seen[0], seen[1], seen[2]}, edits.seen_index, &of_seen))
-      return false;
+    need(!real(part(kRepetition), &plain) || plain != 0.0);
+    read_float(edits.repetition, part(kRepetition), shape, 0.0, kInfinity);
+    read_float(edits.frequency, part(kFrequency), shape, -kInfinity, kInfinity);
+    read_float(edits.presence, part(kPresence), shape, -kInfinity, kInfinity);
+    index_of_lists(part(kSeen), of_entries(), {part(kPrompt), part(kOutput), part(kCounts)}, edits.seen_index, &of_seen);
     if (part(kSeen) == Py_None) of_seen = of_entries();
-    if (!lists(part(kPrompt), of_seen, words, INT64_MAX, false, edits.prompt_mask) ||
-        !lists(part(kOutput), of_seen, words, INT64_MAX, false, edits.output_mask) ||
-        !lists(part(kCounts), of_seen, vocab, vocab, false, edits.output_counts) ||
-        !lists(part(kPending), of_entries(), 0, INT64_MAX, true, edits.pending))
-      return false;
+    lists(part(kPrompt), of_seen, words, INT64_MAX, false, edits.prompt_mask);
+    lists(part(kOutput), of_seen, words, INT64_MAX, false, edits.output_mask);
+    lists(part(kCounts), of_seen, vocab, vocab, false, edits.output_counts);
+    lists(part(kPending), of_entries(), 0, INT64_MAX, true, edits.pending);
 
     // As Python compares its doubles.
     const auto other_than = [&](int i, double off) { return !real(part(i), &plain) || plain != off; };
     const bool counting = other_than(kFrequency, 0.0), repeating = other_than(kRepetition, 1.0);
     const bool penalised = counting || repeating || other_than(kPresence, 0.0);
-    if (part(kCounts) != Py_None && part(kOutput) == Py_None) return false;
-    if (counting && part(kOutput) != Py_None && part(kCounts) == Py_None) return false;
+    need(part(kCounts) == Py_None || part(kOutput) != Py_None);
+    need(!counting || part(kOutput) == Py_None || part(kCounts) != Py_None);
     if (!((penalised && part(kOutput) != Py_None) || (repeating && part(kPrompt) != Py_None))) edits.seen_index = {};
     if (!repeating) edits.prompt_mask = {};
     if (!penalised) edits.output_mask = {}, edits.pending = {};
     if (!counting) edits.output_counts = {};
     if (allowed_by_row && part(kAllowed) != Py_None) edits.by_row |= SPECDEC_ALLOWED_BY_ROW;
     const bool on = part(kAllowed) != Py_None || edits.bias_tokens.size > 0 || penalised;
-    return !(on && law_space() == SPECDEC_PROBS);
+    need(!on || law_space() != SPECDEC_PROBS);
   }
 
   int32_t law_space() { return plan_.law ? field<specdec_law>(plan_.law->parts[0].field).space : SPECDEC_LOGITS; }
@@ -1010,20 +981,21 @@ class Direct {
   // ---- what excludes what -------------------------------------------------------------------------------------------
 
   // Beside what the C function looks at.
-  bool fits() {
+  void fit() {
     const auto plain = [](const specdec_number& x, float value) { return !x.data && x.value == value; };
     if (plan_.target_tokens) {
       const bool given = field<Tokens>(plan_.target_tokens->parts[0].field).data;
-      return given != (field<Rows>(plan_.target).vocab > 0) && !(given && field<specdec_number>(plan_.coins).data);
+      need(given != (field<Rows>(plan_.target).vocab > 0));
+      need(!given || !field<specdec_number>(plan_.coins).data);
     }
-    if (!plan_.epsilon) return true;
+    if (!plan_.epsilon) return;
     const bool drafted = plain(field<specdec_number>(plan_.draft_prob), 1.0f);
     const bool usual = drafted && plain(field<specdec_number>(plan_.epsilon), 0.0f);
-    if ((!usual && field<int32_t>(plan_.method) != SPECDEC_REJECTION) || (!drafted && !has_draft_)) return false;
-    if (!plan_.num_passed || !field<specdec_output_i32>(plan_.num_passed).data) return true;
+    need(usual || field<int32_t>(plan_.method) == SPECDEC_REJECTION);
+    need(drafted || has_draft_);
+    if (!passed_) return;
     const specdec_number& target = field<specdec_law>(plan_.law->parts[0].field).temperature;
-    const specdec_number& draft = draft_law_->temperature;
-    return has_draft_ && usual && !target.data && !draft.data && target.value != 0.0f;
+    need(has_draft_ && usual && target.value != 0.0f && !draft_law_->temperature.data);  // a tensor's value is 0
   }
 
   static constexpr int kMostOutputs = 16;
@@ -1033,10 +1005,10 @@ class Direct {
   dlpack::Device device_;  // index -1: not known yet
   int64_t size_[26];
   bool missing_ = false;  // a dimension that may miss
-  bool indexed_ = false, packed_ = false, has_draft_ = false, has_given_ = false, scattered_ = false;
+  bool indexed_ = false, packed_ = false, has_draft_ = false, has_given_ = false, scattered_ = false, passed_ = false;
   int64_t numbers_ = kAnyIndex;  // how many entries a tensor of numbers or lists has, where E is not known
   int32_t lead_ = -1;     // leading dimensions; -1: not known, or no op on rows
-  int64_t leading_[6];
+  int64_t leading_[Tensor::kMaxDims];
   int32_t rows_dims_ = -1;  // of the first rows
   Element rows_element_ = {};
   int64_t rows_shape_[Tensor::kMaxDims];
@@ -1052,7 +1024,7 @@ class Direct {
 }  // namespace
 
 PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, void* context) {
-  if (!torch.tensor || watched()) Py_RETURN_NONE;
+  if (!torch.tensor) Py_RETURN_NONE;
   thread_local Scratch kept_scratch;
   thread_local bool in_use = false;
   Scratch own;  // of a call inside another one, by a finaliser, say
@@ -1062,13 +1034,17 @@ PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, voi
     bool before;
     ~Leave() { in_use = before; }
   } leave = {in_use, nested};
-  Direct call(plan, device, tuple, nested ? own : kept_scratch);
-  if (!call.read()) {
+  try {
+    look_for_watchers();
+    Direct call(plan, device, tuple, nested ? own : kept_scratch);
+    call.read();
+    call.make_outputs();
+    need(run(context, call.params));
+    return call.result();
+  } catch (const Declined&) {
     PyErr_Clear();
     Py_RETURN_NONE;
   }
-  if (!call.make_outputs() || !run(context, call.params)) Py_RETURN_NONE;
-  return call.result();
 }
 
 PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

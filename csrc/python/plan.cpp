@@ -100,7 +100,6 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
   draft_prob = table.find("draft_prob");
   epsilon = pairs ? table.find("epsilon") : nullptr;
   map_of_rows = pairs ? nullptr : table.find("draft_map");
-  num_passed = table.find("num_passed");
   target = table.find("target");
   coins = table.find("coins");
 }

@@ -80,7 +80,7 @@ struct Plan {
   const Part *form_path = nullptr, *form_passed = nullptr, *form_bonus = nullptr, *form_index = nullptr,
              *form_bits = nullptr;
   // Fields that exclude each other, and a draft_map beside its own rows alone.
-  const Field *method = nullptr, *draft_prob = nullptr, *epsilon = nullptr, *num_passed = nullptr, *target = nullptr,
+  const Field *method = nullptr, *draft_prob = nullptr, *epsilon = nullptr, *target = nullptr,
               *coins = nullptr, *map_of_rows = nullptr;
 };
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import race_sample, race_topk
+from specdec_kernels import Draft, Form, InputPositions, Sampling, race_sample, race_topk
 from specdec_kernels.calls import inputs
 from tests.support.calls import every_refusal, public_calls
 from tests.support.cases import chain_call, ragged, seeds, untouched_verdict
@@ -30,6 +30,16 @@ def topk(**changes):
     return race_topk(**{"draft": ROWS, "k": 2, "seed": seeds(3), "position": 0} | changes)
 
 
+def chain_of_none(**changes):
+    """Of no request: what C looks at of each is not looked at."""
+    return verify_chain(**chain_call(1, requests=0, slots=2, vocabulary=10) | changes)
+
+
+def rejection_of_probs(**changes):
+    target, draft = torch.full((3, 3, 10), 0.1), torch.full((3, 2, 10), 0.1)
+    return chain(**{"target": target, "draft": draft, "space": "probs", "temperature": None} | changes)
+
+
 def pair(op):
     return lambda **changes: op(**{"target": ROWS, "draft": ROWS} | changes)
 
@@ -47,10 +57,15 @@ REFUSED = {
         ({"target": torch.zeros(3, 3, 10, device="meta")}, ValueError, "draft_tokens: expected a tensor on meta"),
         ({"draft": torch.zeros(3, 3, 10)}, ValueError, r"draft: expected shape \[3, 2, 'V'\]; got .*\[3, 3, 10\]"),
         ({"draft": torch.zeros(3, 2, 11)}, ValueError, "draft: expected a vocabulary no larger .* 10; got 11"),
+        ({"draft": torch.zeros(3, 2, 1), "draft.map": torch.full((1,), 10).int()}, ValueError, "draft.map: expected"),
         ({"draft": torch.zeros(3, 2, 10, dtype=torch.int32)}, TypeError, "draft: expected .*; got int32"),
         ({"method": "race"}, ValueError, "draft: expected None with method='race'"),
         ({"method": "gumbel"}, ValueError, "method: expected one of 'rejection', 'race', 'block'; got 'gumbel'"),
         ({"space": "log"}, ValueError, "space: expected one of 'logits', 'probs'; got 'log'"),
+        ({"draft": Draft(None)}, TypeError, "draft.rows: expected a tensor of .*; got None"),
+        ({"form": Form(add=True)}, ValueError, "out.num_accepted: expected a counter with form.add=True; got None"),
+        ({"form": Form(add=True), "out": (torch.zeros(3, 3).long(), None, seeds(3).int())}, ValueError,
+         "out.num_accepted: expected a counter with form.add=True; got None"),
         ({"temperature": -1.0}, ValueError, r"temperature: expected a number at least 0 and finite; got -1.0"),
         ({"temperature": float("nan")}, ValueError, "temperature: expected .*; got nan"),
         ({"temperature": float("inf")}, ValueError, "temperature: expected .*; got inf"),
@@ -79,6 +94,26 @@ REFUSED = {
         ({"out": untouched_verdict(3, 4)}, ValueError, r"out.tokens: expected shape \[3, 3\]; got int64 \[3, 4\]"),
         ({"out": [t.long() for t in untouched_verdict(3, 3)]}, TypeError, "out.num_accepted: expected .*int32"),
     ]),
+    "chain of none": (chain_of_none, {}, [
+        ({"target": torch.zeros(0, 3, 0), "draft": None}, ValueError, "target: expected rows of at least one token"),
+        ({"draft": torch.zeros(0, 2, 11)}, ValueError, "draft: expected a vocabulary no larger than the target's 10"),
+        ({"draft": torch.zeros(0, 2, 5), "draft.map": torch.arange(4).int()}, ValueError, "draft.map: expected contig"),
+        ({"draft": None, "seed": torch.zeros(0, 3).long(), "position": 0}, ValueError, "seed: expected"),
+        ({"draft": None, "draft_tokens": seeds(0), "target": ROWS[:0], "packing.cu_rows": torch.zeros(1).int(),
+          "form": Form(bonus=seeds(0))}, ValueError, "packing.cu_rows: expected None with form.bonus; got a tensor"),
+        ({"form": Form(index=torch.zeros(0, 3).long()), "out": (seeds(9), *seeds(0).int().expand(2, 0))}, ValueError,
+         "form.path: expected"),
+        ({"draft": None, "space": "probs", "temperature": None, "form": Form(num_passed=seeds(0).int())}, ValueError,
+         "form.num_passed: expected None but"),
+    ]),
+    "rejection of probabilities": (rejection_of_probs, {"form": Form(num_passed=torch.zeros(3).int())}, [
+        (changes, ValueError, "form.num_passed: expected None but with method='rejection' of probabilities")
+        for changes in (
+            {"draft": None}, {"epsilon": 0.5}, {"draft_prob": 0.5}, {"temperature": 0.0},
+            {"temperature": torch.ones(3), "draft.sampling": Sampling(1.0)},
+            {"draft.sampling": Sampling(torch.ones(3))},
+        )
+    ]),
     "ragged_chain": (ragged_chain, {}, [
         ({"packing.cu_drafts": torch.tensor([0, 2, 2, 3])}, TypeError, "packing.cu_drafts: expected .*int32"),
         ({"packing.cu_drafts": torch.tensor([0, 3], dtype=torch.int32)}, ValueError, r"target: expected 4 rows"),
@@ -94,6 +129,12 @@ REFUSED = {
         ({"seed": seeds(4)}, ValueError, r"seed: expected shape \[3\]; got int64 \[4\]"),
         ({"temperature": torch.ones(2)}, ValueError, "temperature: expected shape"),
         ({"space": "weights"}, ValueError, "space: expected one of"),
+        # In memory these begin with the letters of "probs".
+        ({"space": "\u7270\u626f\u0173\u4e00\u4e00"}, ValueError, "space: expected one of"),
+        ({"target": ROWS[:0, :0], "seed": seeds(0)}, ValueError, "target: expected rows of at least one token"),
+        ({"target": ROWS[0], "seed": 1, "request_index": seeds(1).int()}, ValueError, "request_index: expected"),
+        ({"target": ROWS[:, None, None], "request_index": seeds(3).int()}, ValueError, "request_index: expected None"),
+        ({"position": InputPositions(seeds(3))}, TypeError, "position: expected an int or a tensor of int64 or int32"),
         ({"out": torch.zeros(3)}, TypeError, "out: expected a tensor of int64; got float32"),
         ({"out": torch.zeros(4, dtype=torch.int64)}, ValueError, r"out: expected shape \[3\]"),
     ]),
@@ -101,6 +142,8 @@ REFUSED = {
         ({"k": 0}, ValueError, "k: expected an int from 1 to the vocabulary's 10; got 0"),
         ({"k": 11}, ValueError, "k: expected an int from 1 to the vocabulary's 10; got 11"),
         ({"k": 2.0}, ValueError, "k: expected an int"),
+        ({"k": 0, "draft": ROWS[:0], "seed": seeds(0)}, ValueError, "k: expected an int from 1 to"),
+        ({"k": 1, "out": seeds(3)}, ValueError, r"out: expected shape \[3, 1\]; got int64 \[3\]"),
     ]),
     **{op.__name__: (pair(op), {}, [
         ({"draft": torch.zeros(2, 10)}, ValueError, r"draft: expected shape \[3, 'V'\]; got float32 \[2, 10\]"),

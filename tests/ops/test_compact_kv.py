@@ -240,6 +240,9 @@ REFUSED = {
     "compact_kv": (compact_kv, {"cache": CACHE, "path": PATH, "prefix_len": 0}, [
         ({"cache": CACHE[0]}, ValueError, r"cache: expected shape \[2, H, S, E\]; got float32 \[1, 8, 4\]"),
         ({"cache": CACHE[:1]}, ValueError, r"cache: expected shape \[2, H, S, E\]"),
+        ({"cache": CACHE[:, 0]}, ValueError, r"cache: expected shape \[2, H, S, E\]; got float32 \[2, 8, 4\]"),
+        ({"cache": CACHE[..., None]}, ValueError, r"cache: expected shape \[2, H, S, E\]; got .*4, 1\]"),
+        ({"cache": CACHE.expand(2, 3, 8, 4)}, ValueError, "cache: expected entries with memory of their own"),
         ({"cache": CACHE.transpose(2, 3)}, ValueError, "cache: expected unit stride along the last dimension"),
         ({"cache": [CACHE, None]}, TypeError, "cache: expected a tensor or a sequence of them; got None"),
         ({"cache": CACHE.to("meta")}, ValueError, "cache: expected a tensor on cpu"),

@@ -9,10 +9,22 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import specdec_kernels
-from specdec_kernels import Sampling, backends, coin, race_sample, race_topk, tree_mask, tree_positions
+from specdec_kernels import (
+    Edits,
+    InputPositions,
+    Sampling,
+    backends,
+    coin,
+    cutoff,
+    race_sample,
+    race_topk,
+    tree_mask,
+    tree_positions,
+)  # fmt: skip
 from specdec_kernels.backends import _native
 from specdec_kernels.calls import torch_names
 from specdec_kernels.calls.op import OPS, Op
+from specdec_kernels.sharded._parts import mass_tiles
 from tests.ops.test_registration import FIRST, Recorded
 from tests.support.calls import chain, every_call, public_calls, rows, tree
 from tests.support.cases import UNTOUCHED, seeds
@@ -337,6 +349,35 @@ def test_other_calls(function, base, change):
     if function is race_sample:
         base = BASE | base
     assert_as_checked(function, base | change)
+
+
+def odd_calls():
+    """Right or wrong for one thing that few calls have."""
+    noise = {"seed": seeds(3), "position": 4}
+    eight = rows(51)["target"].view(3, *[1] * 6, 51)
+    yield race_sample, {"target": eight, **noise}
+    yield race_topk, {"draft": eight, "k": 2, **noise}
+    yield cutoff, {"rows": eight}
+    yield mass_tiles, {"rows": eight}
+    yield race_sample, {"target": WIDE.view(3, 2, 1, 51).transpose(0, 1), "seed": seeds(2), "position": 4}
+    bias = [seeds(2).int(), torch.ones(2), torch.tensor([0, 1, 2, 2]).int()]
+    yield race_sample, {"target": rows(51)["target"], "edits": Edits(bias=bias), **noise}
+    yield verify_chain, chain() | {"position": InputPositions(None)}
+    yield tree_mask, {"parents": torch.tensor([-1, 0]), "prefix_len": 0, "columns": 2**50}
+    build, call = public_calls()["build_tree"]
+    yield build, call | {"topk": 2**32 + 3}
+    verify, call = public_calls()["verify_chain in one row"]
+    for requests in (0, 1):
+        some = {name: x[:requests] if isinstance(x, torch.Tensor) else x for name, x in call.items()}
+        some["form"] = call["form"]._replace(index=call["form"].index[:requests], path=call["form"].path[:requests])
+        some["out"] = (call["out"][0], *(x[:requests] for x in call["out"][1:]))
+        for change in ({}, {"out": None}, {"form": some["form"]._replace(path=None)}):
+            yield verify, some | change
+
+
+@pytest.mark.parametrize("function, arguments", odd_calls())
+def test_odd_calls(function, arguments):
+    assert_as_checked(function, cloned(arguments))
 
 
 class TestWhatIsStillLookedAt:

@@ -452,72 +452,73 @@ def refused(error, message, op=race_sample, **options):
 
 
 INT = torch.int32
+WORDS = (V + 31) // 32
+MASKS = torch.full((3, WORDS), -1, dtype=INT)
+TOKENS, VALUES, ENDS = seeds(2).int(), torch.zeros(2), torch.tensor([0, 1, 2, 2], dtype=INT)
 WRONG = [
-    ((1, 2), TypeError, "edits: expected an Edits; got tuple"),
-    (Edits(allowed=torch.zeros(3, 3)), TypeError, "edits.allowed: expected a tensor of int32; got float32"),
-    (
-        Edits(allowed=torch.zeros(3, 2, dtype=INT)),
-        ValueError,
-        "edits.allowed: expected 3 words or more in the last dim",
-    ),
-    (
-        Edits(allowed=torch.zeros(4, 3, dtype=INT)),
-        ValueError,
-        r"edits.allowed: expected shape \[3, 3\]; got int32 \[4, 3\]",
-    ),
-    (Edits(allowed=torch.zeros(3, 6, dtype=INT)[:, ::2]), ValueError, "edits.allowed: expected unit stride"),
+    (tuple(Edits()), TypeError, "edits: expected an Edits; got tuple"),
+    (Edits(allowed=MASKS.float()), TypeError, "edits.allowed: expected a tensor of int32; got float32"),
+    (Edits(allowed=MASKS.long()), TypeError, "edits.allowed: expected a tensor of int32; got int64"),
+    (Edits(allowed=MASKS[:, 1:]), ValueError, "edits.allowed: expected 3 words or more in the last dim"),
+    (Edits(allowed=MASKS[0, 0]), ValueError, "edits.allowed: expected 3 words or more in the last dim"),
+    (Edits(allowed=MASKS.repeat(2, 1)[:4]), ValueError, r"edits.allowed: expected shape \[3, 3\]; got int32 \[4, 3\]"),
+    (Edits(allowed=MASKS.repeat(1, 2)[:, ::2]), ValueError, "edits.allowed: expected unit stride"),
+    (Edits(allowed_index=seeds(3).int()), ValueError, "edits.allowed: expected masks beside allowed_index; got None"),
+    (Edits(allowed=MASKS, allowed_index=seeds(3)), TypeError, "edits.allowed_index: expected a tensor of int32"),
+    (Edits(allowed=MASKS, allowed_index=TOKENS[0]), ValueError, r"edits.allowed_index: expected shape \[3\]"),
     (Edits(bias=5), TypeError, r"edits.bias: expected \(tokens, values, cu\); got 5"),
-    (
-        Edits(bias=(seeds(2).int(), torch.zeros(3), seeds(4).int())),
-        ValueError,
-        r"edits.bias\[1\]: expected shape \[2\]",
-    ),
-    (Edits(bias=(seeds(2), torch.zeros(2), seeds(4).int())), TypeError, r"edits.bias\[0\]: expected a tensor of int32"),
-    (
-        Edits(bias=(seeds(2).int(), torch.zeros(2), seeds(3).int())),
-        ValueError,
-        r"edits.bias\[2\]: expected shape \[4\] or",
-    ),
+    (Edits(bias=(TOKENS, VALUES)), TypeError, r"edits.bias: expected \(tokens, values, cu\); got tuple"),
+    (Edits(bias=(TOKENS, torch.zeros(3), ENDS)), ValueError, r"edits.bias\[1\]: expected shape \[2\]"),
+    (Edits(bias=(TOKENS[:0], VALUES[:1], ENDS)), ValueError, r"edits.bias\[1\]: expected shape \[0\]"),
+    (Edits(bias=(seeds(2), VALUES, ENDS)), TypeError, r"edits.bias\[0\]: expected a tensor of int32"),
+    (Edits(bias=(TOKENS, VALUES, ENDS.long())), TypeError, r"edits.bias\[2\]: expected a tensor of int32"),
+    (Edits(bias=(TOKENS[:0], VALUES[:0], ENDS.long())), TypeError, r"edits.bias\[2\]: expected a tensor of int32"),
+    (Edits(bias=(TOKENS, VALUES, ENDS[:3])), ValueError, r"edits.bias\[2\]: expected shape \[4\] or"),
+    (Edits(bias=(TOKENS[:0], VALUES[:0], ENDS[:3])), ValueError, r"edits.bias\[2\]: expected shape \[4\] or"),
+    (Edits(bias=(TOKENS, VALUES, ENDS[0])), ValueError, r"edits.bias\[2\]: expected shape \[4\] or \[3, 2\]"),
+    (Edits(bias=(TOKENS, VALUES, ENDS[:3].expand(3, 3))), ValueError, r"edits.bias\[2\]: expected .*\[3, 2\]"),
+    (Edits(bias=(TOKENS[:0], VALUES[:0], MASKS)), ValueError, r"edits.bias\[2\]: expected shape \[4\] or \[3, 2\]"),
+    (Edits(bias=(TOKENS, VALUES, ENDS.repeat(2)[::2])), ValueError, r"edits.bias\[2\]: expected unit stride"),
+    (Edits(bias=(TOKENS[:0], VALUES[:0], ENDS.repeat(2)[::2])), ValueError, r"edits.bias\[2\]: expected unit stride"),
     (Edits(repetition=0.0), ValueError, "edits.repetition: expected a number more than 0; got 0"),
     (Edits(repetition=-1.0), ValueError, "edits.repetition: expected a number at least 0 and finite; got -1.0"),
     (Edits(repetition=torch.ones(4)), ValueError, r"edits.repetition: expected shape \[3\]"),
     (Edits(frequency=float("nan")), ValueError, "edits.frequency: expected a finite number; got nan"),
     (Edits(presence=-float("inf")), ValueError, "edits.presence: expected a finite number; got -inf"),
     (Edits(presence="1"), TypeError, "edits.presence: expected a float"),
-    (
-        Edits(prompt_mask=torch.zeros(3, 3, dtype=torch.int64)),
-        TypeError,
-        "edits.prompt_mask: expected a tensor of int32",
+    (Edits(prompt_mask=MASKS.long()), TypeError, "edits.prompt_mask: expected a tensor of int32"),
+    (Edits(prompt_mask=MASKS[:, 1:]), ValueError, "edits.prompt_mask: expected 3 words or more in the last dim"),
+    (Edits(output_mask=MASKS.repeat(1, 2)[:, ::2]), ValueError, "edits.output_mask: expected unit stride"),
+    (Edits(seen_index=seeds(3).int()), ValueError, "edits.prompt_mask: expected masks beside seen_index; got None"),
+    (Edits(output_mask=MASKS, seen_index=seeds(3)), TypeError, "edits.seen_index: expected a tensor of int32"),
+    (Edits(output_counts=torch.zeros(3, V, dtype=INT)), ValueError, "edits.output_mask: expected a mask beside output"),
+    *(
+        (Edits(output_mask=MASKS, output_counts=torch.zeros(3, count, dtype=INT)), ValueError,
+         "edits.output_counts: expected 70 counts in the last")
+        for count in (V - 1, V + 26)
     ),
-    (
-        Edits(output_counts=torch.zeros(3, V, dtype=INT)),
-        ValueError,
-        "edits.output_mask: expected a mask beside output_counts",
-    ),
-    (
-        Edits(output_mask=torch.zeros(3, 3, dtype=INT), output_counts=torch.zeros(3, 96, dtype=INT)),
-        ValueError,
-        "edits.output_counts: expected 70 counts in the last",
-    ),
-    (
-        Edits(output_mask=torch.zeros(3, 3, dtype=INT), frequency=1.0),
-        ValueError,
-        "edits.output_counts: expected counts beside output_mask and frequency; got None",
-    ),
+    (Edits(output_mask=MASKS, frequency=1.0), ValueError,
+     "edits.output_counts: expected counts beside output_mask and frequency; got None"),
     (Edits(pending=torch.zeros(3, 1)), TypeError, "edits.pending: expected a tensor of int32 or int64"),
-    (
-        Edits(presence=1.0, pending=torch.zeros(3, 1, dtype=INT, device="meta")),
-        ValueError,
-        "edits.pending: expected a tensor on cpu",
+    (Edits(pending=TOKENS[0]), ValueError, "edits.pending: expected any number of tokens in the last dimension"),
+    (Edits(presence=1.0, pending=torch.zeros(3, 1, dtype=INT, device="meta")), ValueError,
+     "edits.pending: expected a tensor on cpu"),
+]  # fmt: skip
+REFUSED = {
+    "edits": (
+        race_sample, {"target": rows_of(3), "seed": seeds(3), "position": 0},
+        [({"edits": edits}, error, message) for edits, error, message in WRONG] + [
+            ({"space": "probs", "edits": Edits(presence=x)}, ValueError, "edits: expected None with space='probs'")
+            for x in (1.0, 1e-60)
+        ] + [
+            ({"target": rows_of(1), "seed": 1, "edits": Edits(allowed=MASKS[:1], allowed_index=TOKENS[0])}, ValueError,
+             r"edits.allowed_index: expected shape \[1\]; got int32 \[\]"),
+        ],
     ),
-]
+}  # fmt: skip
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("edits, error, message", WRONG)
-    def test_refused(self, edits, error, message):
-        refused(error, f"^{message}", edits=edits)
-
     def test_refused_beside_others(self):
         edits = Edits(allowed=torch.full((3, 3), -1, dtype=INT))
         refused(ValueError, "^edits: expected None with space='probs'", space="probs", edits=edits)

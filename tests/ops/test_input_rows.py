@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec_kernels import Sampling
+from specdec_kernels import Form, Sampling
 from tests.support.cases import UNTOUCHED, chain_call, ragged, seeds, untouched_verdict
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
@@ -214,6 +214,7 @@ REFUSED = {
          ValueError, "target: expected a row of each of 6 requests at least; got"),
         ({"position.positions": seeds(5)}, ValueError,
          r"position.positions: expected shape \[23\]; got int64 \[5\]"),
+        ({"form": Form(bonus=seeds(B))}, ValueError, "packing.cu_rows: expected None with form.bonus; got a tensor"),
         ({"position.positions": None, "position": None}, TypeError,
          "position: expected an int or a tensor of int64 or int32; got None"),
     ]),
@@ -238,6 +239,8 @@ REFUSED = {
         ({"position.positions": seeds(N)}, ValueError, "position.positions: expected 2 dimensions; got"),
         ({"position.positions": torch.zeros(B, N + 1).int()}, ValueError,
          r"position.positions: expected shape \[6, 7\]; got int32 \[6, 8\]"),
+        ({"position.positions": torch.zeros(B, N).int(), "position.nonces": torch.zeros(B, N).int(), "draft": None,
+          "method": "race"}, ValueError, "position.nonces: expected None for trees; got int32"),
         ({"position.positions": torch.zeros(B, N).int(), "position.nonces": seeds(B)}, ValueError,
          r"position.nonces: expected None for trees; got int64 \[6\]"),
     ]),

@@ -397,6 +397,7 @@ def test_law(given, quick_backend):
     assert not follows_law(verify_links(**call, threshold_total=0.5).tokens[:, 0], law)
 
 
+NO_TREE = {name: x[:0] if torch.is_tensor(x) and x.ndim else x for name, x in ONE_TREE.items()}
 REFUSED = {
     "verify_links": (verify_links, ONE_TREE, [
         ({"first_child": FIRST[None]}, ValueError, r"first_child: expected shape \[3, 7\]; got int64 \[1, 7\]"),
@@ -427,6 +428,9 @@ REFUSED = {
         ({"seed": 1, "position": 1}, ValueError, "seed: expected one seed per request"),
         ({"form": Form(path=torch.zeros(3, 7).int())}, ValueError, r"form.path: expected None for trees; got"),
         ({"out": (FIRST, None)}, TypeError, r"out: expected \(tokens, path, num_accepted, status\); got"),
+    ]),
+    "links of no tree": (verify_links, NO_TREE, [
+        ({"target": None}, TypeError, "target: expected"),
     ]),
 }  # fmt: skip
 

@@ -26,37 +26,32 @@ def lacking(file, function, statement, tests):
 
 
 def operands(text, operator):
-    """The parts of C++ that this operator joins, outside of all brackets: (place, part)."""
+    """The parts of C++ that this operator joins, outside of all brackets, up to one that closes more: (place, part)."""
     depth, begin = 0, 0
     for match in re.finditer(rf"[([{{]|[)\]}}]|{re.escape(operator)}|\Z", text):
         depth += (match[0] in {*"([{"}) - (match[0] in {*")]}"})
-        if match[0] in ("", operator) and not depth:
+        if depth < 0 or (match[0] in ("", operator) and not depth):
             part = text[begin : match.start()]
             yield begin + len(part) - len(part.lstrip()), part.strip()
             begin = match.end()
+        if depth < 0:
+            return
 
 
-def refusing(file, functions, tests):
-    """Faults of functions that return whether something can be: for each reason why not one that lets it pass."""
+def needing(file, tests, unmet):
+    """Faults that each let pass what a call of need(...) declines: one for each part of its condition. ``unmet``: names
+    of those that change nothing here, and why."""
     text, found = (ROOT / file).read_text(), {}
-    condition = r"\bif \(((?:[^;{}]|\{[^;{}\n]*\})*)\)\s+return false;"
-    head = rf"^(  )?(?:static )?bool ({functions})\(.*?\) \{{$"
-    for function in re.finditer(head + r"(.*?)^\1\}$", text, re.M | re.S):
-        for match in re.finditer(rf"{condition}|\b(?<!\) {{ )return ([^;]*);|(?<=else )return false;", function[3]):
-            if match[1]:
-                places = [(match.start(1) + i, part, f"({part}) && false") for i, part in operands(match[1], "||")]
-            elif match[2] in ("false", None):
-                last = not function[3][match.end() :].strip()
-                places = [(match.start(), match[0], "return true;" if last else "")]
-            elif match[2] == "true" or match[2].endswith(", true"):
-                continue
-            else:
-                places = [(match.start(2) + i, part, f"({part}) || true") for i, part in operands(match[2], "&&")]
-            for i, part, other in places:
-                at = function.start(3) + i
-                name = " ".join(f"{function[2]} lets pass {part}".split())
-                name += " again" * sum(earlier.startswith(name) for earlier in found)
-                found[name] = Fault(file, f"{text[function.start() : at]}«{part}»", other, tests)
+    head = re.compile(r"^(?:  )?(?:static )?(?:[\w:]+[&*]? )+[*&]?(\w+)\(.*\{$", re.MULTILINE)
+    for match in re.finditer(r"\bneed\((?!bool)", text):
+        function = list(head.finditer(text, 0, match.start()))[-1]
+        for i, part in operands(text[match.end() :], "&&"):
+            at = match.end() + i
+            name = " ".join(f"{function[1]} does not need {part}".split())
+            name += " again" * sum(earlier.startswith(name) for earlier in found)
+            found[name] = Fault(file, f"{text[function.start() : at]}«{part}»", f"({part}) || true", tests)
+    for name in unmet:
+        del found[name]
     return found
 
 
@@ -653,8 +648,8 @@ FAULTS = {
     ),
     "direct calls: an output may be any view": Fault(
         "csrc/python/direct.cpp",
-        "} else if («!is_contiguous(t)») {",
-        "false",
+        "else need(«is_contiguous(t)»);\n    put_output",
+        "true",
         "tests/ops/test_direct.py -k cpu",
     ),
     "direct calls: outputs may lie over inputs": Fault(
@@ -1381,10 +1376,20 @@ FAULTS = {
 CHECKS = (
     "size|choice|memory|at_least|at_most|equal|holds|for_requests|sized|rows_apart|contiguous|contiguous_each|refuse"
 )
-LAWS = "read_choice|read_out|read_float|read_space|read_law|read_filters|finish_draft_law"
+UNMET = {  # of what the direct way declines: what no call meets here, or what is right by chance without
+    "tensor does not need t->device.type == device_.type": "there is one device",
+    "tensor does not need t->device.index == device_.index": "there is one device",
+    "read_mask does not need !prefix.data || device_.type == 1": "there is one device",
+    "read_tensor does not need vocab <= INT32_MAX": "a row of 4 GB",
+    "read_parents does not need nodes <= INT32_MAX": "a tree of 8 GB",
+    "read_layers does not need t.shape[i] * (i == 3 ? t.element_bytes : 1) <= INT32_MAX": "a cache of 2 GB",
+    "add_output does not need num_outputs_ < kMostOutputs": "no op has as many",
+    "read_noise does not need item.parts.size() > 2": "what lies behind the parts is no part that a tensor fits",
+}
+DIRECT = "tests/ops/test_bad_input.py tests/ops/test_direct.py -k 'refused or (test_direct and not cuda)'"
 MISUSE = "tests/backends/test_c_api.py -k 'mistake and cpu'"
 FAULTS |= lacking("csrc/c_api/checks.cpp", "void|auto|template", CHECKS, MISUSE)
-FAULTS |= refusing("csrc/python/direct.cpp", LAWS, "tests/ops/test_bad_input.py -k refused")
+FAULTS |= needing("csrc/python/direct.cpp", DIRECT, UNMET)
 
 
 if __name__ == "__main__":
