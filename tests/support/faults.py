@@ -100,8 +100,8 @@ FAULTS = {
     ),
     "engines, vLLM V1: noise that drafts do not share": Fault(
         "specdec_kernels/engines/_vllm_v1.py",
-        "nonce=TARGET if races else nonce",
-        "nonce=nonce",
+        '"nonce": TARGET if races else nonce}',
+        '"nonce": nonce}',
         "tests/engines/test_vllm_v1_plugin.py",
     ),
     "engines, vLLM V1: one seed for all": Fault(
