@@ -53,8 +53,9 @@ int32_t number_of(Element element) {
 
 // A call that Python shall read. What C looks at anyway is not looked at here.
 struct Declined {};
+[[noreturn, gnu::cold, gnu::noinline]] void decline() { throw Declined(); }
 void need(bool fine) {
-  if (!fine) throw Declined();
+  if (!fine) decline();
 }
 
 void look_for_watchers() {
