@@ -64,9 +64,10 @@ def scores(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
     if text.ndim != 1 or (text < 0).any():
         raise ValueError(f"tokens: expected token ids of 0 or more; got {tokens!r:.80}")
     places = torch.arange(len(text), dtype=torch.int64, device="cpu")[window:]
+    back = torch.arange(window, 0, -1, dtype=torch.int64, device="cpu")
     seeds = context_seeds(  # of windows one by one, so that none of them comes again
-        text[places[:, None] - torch.arange(window, 0, -1, device="cpu")], text.new_empty(len(places), 0), key=key,
-        seed=0, position=torch.full_like(places, window), window=window, ordered=ordered,
+        text[places[:, None] - back], text.new_empty(len(places), 0), key=key, seed=0,
+        position=torch.full_like(places, window), window=window, ordered=ordered,
     )  # fmt: skip
     first: dict[int, int] = {}
     for seed, token in zip(seeds[:, 0].tolist(), text[places].tolist(), strict=True):

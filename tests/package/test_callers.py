@@ -28,7 +28,8 @@ MODULES = ("specdec_kernels", "specdec_kernels.ops")
 
 def sources():
     """(file, tree of its Python)."""
-    files = [ROOT / "specdec_kernels" / "sampling.py", *(ROOT / "examples").rglob("*.py")]
+    files = [ROOT / "specdec_kernels" / name for name in ("sampling.py", "watermark.py")]
+    files += (ROOT / "examples").rglob("*.py")
     files += [file for package in PACKAGES for file in (ROOT / "specdec_kernels" / package).rglob("*.py")]
     texts = [(file, file.read_text()) for file in sorted(files)]
     texts += [(ROOT / name, "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.S)))
