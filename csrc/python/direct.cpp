@@ -139,7 +139,7 @@ class Direct {
       }
       void* made = nullptr;
       const bool on_host = device_.type == 1;
-      need(functions.wrap);
+      need(functions.wrap != nullptr);
       need(functions.empty_strided(t.ndim, t.shape, t.strides, number_of(t.element), !on_host,
                                    on_host ? 0 : device_.index, &made) == 0);
       PyObject* const wrapped = functions.wrap(made);

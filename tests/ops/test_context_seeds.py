@@ -162,12 +162,20 @@ class TestRows:
         call["seed"] = seeds
         found = context_seeds(**call)
         assert torch.equal(found[0::2], one[[2, 0, 1]])
-        assert not found[1::2].any()
+        for idle in (
+            found,
+            context_seeds(**call | {"key": 5, "seed": 1, "position": positions.clamp(max=20), "start": 0}),
+        ):
+            assert not idle[1::2].any()
 
     def test_nothing_outside_is_read(self):
-        """Lengths beyond the text, bounds that fall, parents that are none."""
-        call = chain(position=torch.tensor([50, 41, 0, 90]), start=torch.tensor([60, -5, 0, 10**9]))
-        assert context_seeds(**call).shape == (B, K + 1)
+        """Lengths beyond the text, tokens before it, bounds that fall, parents that are none."""
+        found, how = [], {"position": torch.tensor([42, 1, 5, 90]), "start": torch.tensor([39, -5, 0, 10**9])}
+        for around in (1, 2):
+            text = torch.full((B, T + 120), around)
+            text[:, 60:-60] = texts()[0]
+            found.append(context_seeds(**chain(text=text[:, 60:-60], **how)))
+        assert torch.equal(*found)
         bad = Packing(torch.tensor([-1, 3, 2, 8, 99]).int(), None, K)
         found = context_seeds(**chain(draft_tokens=torch.arange(9), packing=bad))
         assert not found[[0, 1, 3]].any()

@@ -59,6 +59,7 @@ FAR = "tests/backends/test_random_calls.py -k OracleCpu"
 TAILS = "tests/backends/test_random_calls.py -k far_tails"
 BOUNDS = "tests/backends/test_bounds.py"
 OFFSETS = "tests/ops/test_offsets.py"
+CONTEXT = "tests/ops/test_context_seeds.py -k '[cpu'"
 SHARED = "tests/ops/test_shared_rows.py"
 FAULTS = {
     # The reference and what is around the ops, in Python.
@@ -1369,6 +1370,55 @@ FAULTS = {
         "while («of.f.ties_all()» && rank > 0",
         "false",
         "tests/backends/test_cuda_straight.py -k 'odd_rows_with_filters and not Ptx'",
+    ),
+    **{
+        f"context_seeds: {name}": Fault("csrc/include/specdec/context.h", text, other, CONTEXT)
+        for name, text, other in (
+            ("a text behind the last is read", "«who.live() && who.index < p.text.requests»;", "who.live()"),
+            ("drafts of the next request are read", "return «slot < slots» ?", "slot < p.draft_tokens.slots"),
+            ("bounds may begin before the first draft", "readable && «from >= rows * b» &&", "true"),
+            ("bounds may fall", "&& «to >= from» &&", "true"),
+            ("bounds may go on", "&& «to + rows <= slots - rows * (p.seeds.rows - b - 1)»;", "true"),
+            (
+                "tokens behind a text are read",
+                "«min(max(position(), int64_t{0}), static_cast<int64_t>(p.text.slots))»;",
+                "max(position(), int64_t{0})",
+            ),
+            ("key 0 is one", "readable && «p.key.at(entry) != 0» &&", "true"),
+            ("contexts need not be whole", "&& «first() <= length + depth»; }", "true"),
+            ("a start before the text is taken", "return «max(p.start.at(entry), int64_t{0})» +", "p.start.at(entry)"),
+            ("contexts before the start were seen", "place = «first()» + caller", "static_cast<int64_t>(p.window)"),
+            ("contexts of drafts are not seen", "place < «length + depth»; place += callers", "length"),
+            ("only the latest token is compared", "&& «own.is(window(place))») return", "true"),
+            ("a set has an order", "for (; «!p.ordered» && at", "false"),
+            ("an order is a set", "for (; «!p.ordered» && at", "true"),
+            ("windows of all sizes have one seed", "+ 1, «static_cast<uint32_t>(size)», kStream", "0"),
+            ("places have one word", "{key, «static_cast<uint32_t>(i) + 1»,", "1"),
+            ("an idle row has a seed", "else if («readable»)", "true"),
+            (
+                "a draft's row has the noise of the text's end",
+                "static_cast<uint32_t>(«position() + depth»), 0",
+                "position()",
+            ),
+        )
+    },
+    "context_seeds, CUDA: each thread has its own word": Fault(
+        "csrc/cuda/ops/context_seeds.cu",
+        "seen = «__syncthreads_or(row.seen(static_cast<int32_t>(threadIdx.x), static_cast<int32_t>(blockDim.x)))»;",
+        "row.seen(static_cast<int32_t>(threadIdx.x), static_cast<int32_t>(blockDim.x))",
+        "tests/ops/test_context_seeds.py -k cuda-host",
+    ),
+    "seeds of rows: every row has the first one's": Fault(
+        "csrc/include/specdec/walk.h",
+        "seeds.at(b * seeds.request_stride + «node» * seeds.slot_stride)",
+        "0",
+        "tests/ops/test_row_seeds.py -k 'cpu and (chains or trees)'",
+    ),
+    "seeds of rows: every request has the first one's": Fault(
+        "csrc/include/specdec/walk.h",
+        "seeds.at(«b» * seeds.request_stride + node * seeds.slot_stride)",
+        "0",
+        "tests/ops/test_row_seeds.py -k 'cpu and (chains or trees)'",
     ),
 }
 
