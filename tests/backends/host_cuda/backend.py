@@ -41,13 +41,13 @@ class HostCuda(Played):
 
         def chain(draft, method, law=law, edits=off):
             rows = drafts, target, draft, None, False, None, None
-            return *rows, method, law, law, edits, 1.0, 0.0, noise, None, None, *verdict, *[None] * 4, 0
+            return *rows, method, law, law, edits, 1.0, 0.0, noise, *[None] * 3, *verdict, *[None] * 4, 0
 
         def tree(law=law, edits=off):
             parents = torch.arange(-1, rows - 1)
             return (
                 verdict[0], parents, target, target, None, None, "rejection", False, law, law, edits, noise,
-                None, None, *tree_verdict, None, 0,
+                *[None] * 3, *tree_verdict, None, 0,
             )  # fmt: skip
 
         def sample(law=law, edits=off):
