@@ -471,13 +471,13 @@ def registers() -> Table:
 
 @table
 def straight() -> Table:
-    """Of one request, by the tracer."""
-    calls = ("race_sample", "race", "rejection")
+    """Of one request and of eight, by the tracer."""
     traced = data("bench/results/compiled/traces.json")
-    rows = [row for row in traced if row["B"] == 1 and row["call"] in calls]
-    head = ["call", "path, instructions", "lines that run", "registers", "model, cold; behind a product, µs"]
-    told = ([f"`{row['call']}`", f"{row['path']:,}", *(str(row[key]) for key in ("lines", "registers")),
-             f"{row['cold_us']}; {row['behind_product_us']}"] for row in rows)  # fmt: skip
+    head = ["call", "requests", "path, instructions", "lines that run", "registers", "waits",
+            "model, cold; behind a product, µs"]  # fmt: skip
+    counted = ("B", "path", "lines", "registers", "waits")
+    told = ([row["call"], *(f"{row[key]:,}" for key in counted), f"{row['cold_us']}; {row['behind_product_us']}"]
+            for row in traced)  # fmt: skip
     return [head, *told]
 
 
