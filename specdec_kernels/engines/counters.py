@@ -6,6 +6,7 @@ vLLM and SGLang count by themselves, ours included (``vllm:spec_decode_num_accep
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ class Counts(NamedTuple):
 
 
 _SEEN: dict[str, Counter[int]] = {}
+_LOCK = threading.Lock()
 
 
 def accepted_drafts(engine: str) -> Counts:
@@ -38,7 +40,8 @@ def accepted_drafts(engine: str) -> Counts:
     >>> accepted_drafts("an engine that has written nothing")
     Counts(rounds=0, accepted=[])
     """
-    lengths = dict(_SEEN.get(engine, {}))  # how many rounds accepted so many
+    with _LOCK:
+        lengths = dict(_SEEN.get(engine, {}))  # how many rounds accepted so many
     most = max(lengths, default=0)
     return Counts(
         sum(lengths.values()), [sum(lengths.get(j, 0) for j in range(i, most + 1)) for i in range(1, most + 1)]
@@ -48,4 +51,5 @@ def accepted_drafts(engine: str) -> Counts:
 def count(engine: str, drafted: int, accepted: int) -> None:
     """A round of this engine, if it had drafts."""
     if drafted:
-        _SEEN.setdefault(engine, Counter())[accepted] += 1
+        with _LOCK:
+            _SEEN.setdefault(engine, Counter())[accepted] += 1
