@@ -481,6 +481,39 @@ def straight() -> Table:
     return [head, *told]
 
 
+@table
+def logarithms() -> Table:
+    worst = data("bench/results/noise.json")
+    return [
+        ("function", "arguments", "largest error, in units of the last place"),
+        ("`log`", "every float32 in [½, 2), every 97th other normal one", f"{worst['log']:.2f}"),
+        ("`−log1p(−u)`", "every float32 in [2⁻⁷, 1), every 13th in [2⁻⁵⁸, 2⁻⁷)", f"{worst['neg_log1p_neg']:.2f}"),
+    ]
+
+
+@table
+def masses() -> Table:
+    worst = data("bench/results/noise.json")
+    single, of_rows = worst["exponential"], worst["mass"]
+    return [
+        ("what", "relative error, at most", "seen"),
+        ("q·2⁻³¹⁻ⁿ against exp: w and W before they are cut to whole units", "4·10⁻⁷ + 1.4·10⁻⁸·\\|d\\|",
+         f"{scientific(single['error'])} at d = {minus(single['d'])}"),
+        ("Z: a token loses less than 2⁻³⁰ of its tile's maximum", "1.3·10⁻⁶",
+         f"{scientific(of_rows['peaks'])} with one peak a tile, {scientific(of_rows['normal'])} on normal rows"),
+        ("Σ W", "4·10⁻⁷", scientific(worst["sum"])),
+    ]  # fmt: skip
+
+
+def scientific(value: float) -> str:
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"{digits}·10{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
+def minus(value: float) -> str:
+    return f"{value:.1f}".replace("-", "−")
+
+
 def fullmatch(name: str, kernel: str) -> bool:
     return re.fullmatch(name.replace("…", r"\w*"), kernel) is not None
 
