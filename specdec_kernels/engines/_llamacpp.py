@@ -117,13 +117,19 @@ class LlamaReader:
     Each text has one sequence for every leaf of its tree. A token of the text is in all of them, a node in those of the
     leaves below it; so a node sees its ancestors and the text. The logits it gives are those of llama.cpp, until the
     next read; with `keeps` they are copies.
+
+    A recurrent state forgets nothing. So before a text is read beyond what is settled, a second sequence gets its
+    state, which llama.cpp copies when the text moves on. `roll_back` puts that back, and what was accepted since then
+    is read again in front of what comes next.
     """
 
     def __init__(self, model: LlamaModel, batch: int, capacity: int, keeps: bool) -> None:
         self.model, self.batch, self.capacity, self.keeps = model, batch, capacity, keeps
         self.texts, self.width = list(range(batch)), 1
         self.passes: list[int] = []
-        self._new_context(min(batch * SPARE_LEAVES, max(batch, llama_cpp.llama_max_parallel_sequences())))
+        self.settled, self.saved = [0] * batch, dict[int, int]()  # saved: the tokens that a text's second sequence has
+        spare = 2 if model.recurrent else SPARE_LEAVES  # each is memory for a state
+        self._new_context(min(batch * spare, max(batch, llama_cpp.llama_max_parallel_sequences())))
 
     def _new_context(self, sequences: int) -> None:
         """One with nothing in it."""
@@ -141,13 +147,24 @@ class LlamaReader:
         return tuple(leaf * self.batch + text for leaf in (range(self.width) if leaves is None else leaves))
 
     def settle(self, text: torch.Tensor, length: list[int], most: int) -> None:
-        """Does nothing: what was accepted is never taken back."""
+        """Hear that text[b, :length[b]] will not be taken back; read it but for its last token where `most` pend."""
+        self.settled = list(length)
+        late = [row for row, end in enumerate(length) if end - 1 - self.cached[row] >= most]
+        if self.model.recurrent and late:
+            entries = [entry for row in late for entry in self._entries(text, row, length[row] - 1, 0)]
+            for first in range(0, len(entries), self.context.most):
+                self.context.decode(entries[first : first + self.context.most])
+            for row in late:
+                self.cached[row] = length[row] - 1
+            self.passes.append(-(-len(entries) // len(self.texts)))
 
     def read(self, text: torch.Tensor, end: list[int], rows: int) -> torch.Tensor:
         """Read text[b, cached[b]:end[b]] and give the logits [B, rows, V] after each of its last `rows` tokens."""
         self._read_ahead(text, [last - rows for last in end], rows * len(end))
         entries = []
         for row, last in enumerate(end):
+            if self.model.recurrent and last > self.settled[row] and self.texts[row] not in self.saved:
+                self._save(row)
             entries += self._entries(text, row, last, rows)
         self.cached = list(end)
         return self._logits(entries, rows)
@@ -188,8 +205,26 @@ class LlamaReader:
         """Forget what was read at positions length[b] and beyond."""
         for row, end in enumerate(length):
             if end < self.cached[row]:
-                self._forget(row, end)
-                self.cached[row] = end
+                self.cached[row] = self._restored(row, end) if self.model.recurrent else end
+                self._forget(row, self.cached[row])
+        self.saved.clear()
+
+    def _save(self, row: int) -> None:
+        """Keep the state of a text as it now is."""
+        text = self.texts[row]
+        self.saved[text] = self.cached[row]
+        self.context.remove(self.batch + text, 0)
+        self.context.copy(text, self.batch + text, 0)
+
+    def _restored(self, row: int, end: int) -> int:
+        """How many tokens a text knows once it has the state again that was kept; 0 if that knows more than `end`."""
+        text = self.texts[row]
+        known = self.saved.get(text, 0)
+        if not 0 < known <= end:
+            return 0
+        self.context.remove(text, 0)
+        self.context.copy(self.batch + text, text, 0)
+        return known
 
     def keep(self, rows: list[int]) -> None:
         """Drop every text but those of index `rows`."""
@@ -198,7 +233,9 @@ class LlamaReader:
         self.texts, self.cached = [self.texts[row] for row in rows], [self.cached[row] for row in rows]
 
     def _forget(self, row: int, begin: int) -> None:
-        for sequence in self.sequences(row):
+        """The tokens of a text at this position and beyond; with all of them the state that was kept, too."""
+        kept = () if begin or not self.model.recurrent else (self.batch + self.texts[row],)
+        for sequence in self.sequences(row) + kept:
             self.context.remove(sequence, begin)
 
     def _widen(self, leaves: int) -> None:

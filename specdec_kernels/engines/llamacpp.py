@@ -29,6 +29,7 @@ import specdec_kernels as specdec
 from specdec_kernels import Sampling
 from specdec_kernels.engines import counters
 from specdec_kernels.generate.drafters import ModelDrafter
+from specdec_kernels.generate.rounds import PENDING
 
 if TYPE_CHECKING:
     from llama_cpp import Llama
@@ -67,21 +68,19 @@ class LlamaModel:
     Raises
     ------
     NotImplementedError
-        By name: models with an encoder, with a recurrent memory, which cannot take back what was rejected, or of
-        diffusion; LoRA adapters, which belong to the Llama's own context.
+        By name: models with an encoder or of diffusion; LoRA adapters, which belong to the Llama's own context.
     """
 
     device = torch.device("cpu")  # where the logits are, wherever the layers are
     shard = None  # its rows are whole
-    recurrent = False
 
     def __init__(self, llama: Llama, *, n_ctx: int | None = None, name: str = "model") -> None:
         lib = importlib.import_module("llama_cpp")
         self.llama, self.name, self.max_length = llama, name, n_ctx or llama.n_ctx()
-        for kind, found in (("encoder", "has_encoder"), ("recurrent memory", "is_recurrent"),
-                            ("recurrent memory", "is_hybrid"), ("diffusion", "is_diffusion")):  # fmt: skip
-            if getattr(lib, f"llama_model_{found}")(llama.model):
-                raise NotImplementedError(f"{name}: expected a decoder with attention; got a model with {kind}")
+        for kind, found in ("an encoder", lib.llama_model_has_encoder), ("diffusion", lib.llama_model_is_diffusion):
+            if found(llama.model):
+                raise NotImplementedError(f"{name}: expected a decoder; got a model with {kind}")
+        self.recurrent = lib.llama_model_is_recurrent(llama.model) or lib.llama_model_is_hybrid(llama.model)
         if llama.lora_path:
             raise NotImplementedError(f"{name}: expected no lora_path; got {llama.lora_path}")
         self.vocab = lib.llama_model_get_vocab(llama.model)
@@ -192,7 +191,7 @@ def generate(
     Raises
     ------
     NotImplementedError
-        By name: models with an encoder, with a recurrent memory or of diffusion; LoRA adapters.
+        By name: models with an encoder or of diffusion; LoRA adapters.
     ValueError
         A draft whose tokens are others than the target's; more than 256 texts times leaves of a tree; more rows a call
         than the target's ``n_batch``; all that `specdec_kernels.generate.generate` raises.
@@ -327,6 +326,7 @@ class LlamaDraft:
         text[0, :length] = torch.from_numpy(np.asarray(input_ids, np.int64))
         pairs = zip(self.known, text[0, : length - 1].tolist(), strict=False)
         self.reader.roll_back([next((at for at, (old, new) in enumerate(pairs) if old != new), length - 1)])
+        self.reader.settle(text, [length], PENDING)
         for end in range(length, length + count):
             logits = self.reader.read(text, [end], rows=1)[0, 0]
             text[0, end] = specdec.race_sample(logits, seed=self.seed, position=end, sampling=self.sampling)

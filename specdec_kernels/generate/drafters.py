@@ -68,6 +68,7 @@ class ModelDrafter:
         each, begin = torch.arange(len(length), device=text.device, dtype=torch.int64), noise.position
         drafts, laws = torch.full((len(length), slots), -1, device=text.device, dtype=torch.int64), []
         wanted = torch.tensor(counts, device=text.device, dtype=torch.int64)
+        self.reader.settle(self.known(text), length, PENDING)
         for slot in range(slots):
             logits = self.row(text, length, slot)[:, : self.vocabulary]
             logits = self.edited(record, logits[:, None], drafts[:, None, :slot])[:, 0]

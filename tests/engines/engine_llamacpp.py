@@ -60,6 +60,112 @@ def wide_pair(paths):
     return tuple(LlamaModel(opened(path, **WIDE), name=path) for path in paths)
 
 
+def write_recurrent(path, kind, noise):
+    """A random model of three layers, in float32: LFM2's convolutions and attention, or Mamba. Noise: another one, near."""
+    own, other, width, letters = np.random.default_rng(1), np.random.default_rng(2), 32, [chr(97 + i) for i in range(24)]
+
+    def weight(name, *shape, scale=None):
+        parts = [random.normal(size=shape) * (scale or shape[-1] ** -0.5) for random in (own, other)]
+        writer.add_tensor(name, (parts[0] + noise * parts[1]).astype(np.float32))
+
+    def ones(name, size):
+        writer.add_tensor(name, np.ones(size, np.float32))
+
+    writer = gguf.GGUFWriter(path, kind)
+    for add, value in {
+        "vocab_size": len(letters), "context_length": 512, "embedding_length": width, "block_count": 3,
+        "feed_forward_length": 48 if kind == "lfm2" else 0, "layer_norm_rms_eps": 1e-5,
+        "head_count": 4 if kind == "lfm2" else 0, "head_count_kv": [0, 2, 0] if kind == "lfm2" else 0,
+        "tokenizer_model": "no_vocab",
+    }.items():  # fmt: skip
+        getattr(writer, f"add_{add}")(value)
+    weight("token_embd.weight", len(letters), width, scale=1.0)
+    weight("output.weight", len(letters), width, scale=2 * width**-0.5)
+    ones("token_embd_norm.weight" if kind == "lfm2" else "output_norm.weight", width)
+    if kind == "lfm2":
+        writer.add_shortconv_l_cache(3)
+        writer.add_rope_dimension_count(8)
+        writer.add_rope_freq_base(10000.0)
+    else:
+        for add, value in dict(conv_kernel=4, inner_size=2 * width, state_size=8, time_step_rank=4).items():
+            getattr(writer, f"add_ssm_{add}")(value)
+    for layer in range(3):
+        block = f"blk.{layer}"
+        ones(f"{block}.attn_norm.weight", width)
+        if kind == "mamba":
+            weight(f"{block}.ssm_in.weight", 4 * width, width)
+            weight(f"{block}.ssm_conv1d.weight", 2 * width, 4)
+            weight(f"{block}.ssm_conv1d.bias", 2 * width, scale=0.1)
+            weight(f"{block}.ssm_x.weight", 4 + 2 * 8, 2 * width)
+            weight(f"{block}.ssm_dt.weight", 2 * width, 4)
+            weight(f"{block}.ssm_dt.bias", 2 * width, scale=0.1)
+            writer.add_tensor(f"{block}.ssm_a", -np.tile(np.arange(1, 9, dtype=np.float32), (2 * width, 1)))
+            ones(f"{block}.ssm_d", 2 * width)
+            weight(f"{block}.ssm_out.weight", width, 2 * width)
+            continue
+        ones(f"{block}.ffn_norm.weight", width)
+        for part, rows, columns in ("gate", 48, width), ("up", 48, width), ("down", width, 48):
+            weight(f"{block}.ffn_{part}.weight", rows, columns)
+        if layer == 1:
+            for part, rows in ("q", width), ("k", 16), ("v", 16), ("output", width):
+                weight(f"{block}.attn_{part}.weight", rows, width)
+            for part in "qk":
+                ones(f"{block}.attn_{part}_norm.weight", 8)
+        else:
+            weight(f"{block}.shortconv.conv.weight", width, 3)
+            weight(f"{block}.shortconv.in_proj.weight", 3 * width, width)
+            weight(f"{block}.shortconv.out_proj.weight", width, width)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(path)
+
+
+@pytest.fixture(scope="session", params=["lfm2", "mamba"])
+def recurrent_pair(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recurrent")
+    files = [write_recurrent(folder / f"{i}.gguf", request.param, noise) for i, noise in enumerate((0.0, 0.3))]
+    return request.param, *(LlamaModel(opened(path, **WIDE), name=path) for path in files)
+
+
+def test_models_with_recurrent_layers(recurrent_pair, table):
+    """A race writes plain's texts; what was accepted behind a refusal is read again in front of the next drafts."""
+    kind, target, draft = recurrent_pair
+    prompts, options = ([1, 2, 3], [4], [5, 6, 7, 8, 9]), dict(seed=SEED, max_new_tokens=120, eos_token_ids=[])
+    plain = [text.tokens for text in generate(prompts, target, method="plain", **options)]
+    for most in (1, 4, 16):
+        for method in ("race", "rejection", "block"):
+            texts = generate(prompts, target, draft, method=method, k=K, max_pending=most, **options)
+            same = sum(text.tokens == other for text, other in zip(texts, plain, strict=True))
+            assert same == len(prompts) or method != "race"
+            table(f"llama.cpp: {kind}, three texts of 120 tokens, K = {K}", {
+                "method": method, "pending at most": str(most),
+                "passes of the target a text": f"{sum(text.target_calls for text in texts) / len(texts):.0f}",
+                "texts that are plain's": f"{same} of {len(prompts)}",
+            })  # fmt: skip
+
+
+def test_law_of_rejection_with_recurrent_layers(recurrent_pair):
+    """Of two tokens, from llama.cpp's logits: the second is read behind what was refused."""
+    from tests.support.laws import assert_law
+
+    _, target, draft = recurrent_pair
+    reader, prompt = target.reader(1, 16), [1, 2, 3]
+    laws = []
+    for first in range(24):
+        row = reader.read(torch.tensor([[*prompt, first]]), [4], rows=1)[0, 0]
+        laws.append(row.double().softmax(-1))
+        reader.roll_back([0])
+    start = reader.read(torch.tensor([prompt]), [3], rows=1)[0, 0].double().softmax(-1)
+    found = []
+    for seed in range(0, 4000, 40):
+        texts = generate([prompt] * 40, target, draft, method="rejection", k=2, seed=seed, max_new_tokens=2,
+                         eos_token_ids=[])  # fmt: skip
+        found += [text.tokens[0] * 24 + text.tokens[1] for text in texts]
+    assert_law(found, (start[:, None] * torch.stack(laws)).flatten())
+
+
 def drafter_of(way, pair):
     return generator.NgramDrafter() if way == "look-up" else pair[1]
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 
 LLAMA_VOCAB_TYPE_NONE, LLAMA_VOCAB_TYPE_BPE = 0, 2
+RECURRENT = "recurrent", "hybrid"  # a state forgets no token
 MOST_SEQUENCES = 64
 
 
@@ -144,7 +145,8 @@ def llama_memory_clear(context, data):
 
 def llama_memory_seq_rm(context, sequence, begin, end):
     assert end == -1
-    if not context.forgets:
+    ends_within = begin and context.llama.kind in RECURRENT and max(context.positions(sequence), default=-1) >= begin
+    if not context.forgets or ends_within:
         return False
     for position, _, sequences in context.cells:
         if position >= begin:
@@ -156,6 +158,9 @@ def llama_memory_seq_rm(context, sequence, begin, end):
 def llama_memory_seq_cp(context, source, target, begin, end):
     assert end == -1
     assert max(source, target) < context.params.n_seq_max
+    if context.llama.kind in RECURRENT:  # the state, whole, in the place of the other's
+        assert begin == 0
+        assert not context.positions(target)
     for position, _, sequences in context.cells:
         if source in sequences and position >= begin:
             sequences.add(target)

@@ -238,12 +238,68 @@ def test_docstring_examples():
     assert not found.failed
 
 
+@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
+class TestRecurrent:
+    """Models whose states forget no token."""
+
+    @pytest.mark.parametrize(("k", "most", "n_batch"), [(1, 4, 9), (3, 1, 64), (6, None, 24)])
+    def test_a_race_writes_the_text_of_plain(self, kind, k, most, n_batch):
+        target, draft = pair(kind=kind, n_batch=n_batch)
+        plain = texts(PROMPTS, target, method="plain")
+        for method in ("race", "rejection", "block"):
+            found = texts(PROMPTS, target, draft, method=method, k=k, max_pending=most)
+            assert method != "race" or found == plain
+            alone = [texts([prompt], target, draft, method=method, k=k, max_pending=most, seed=3 + row)[0]
+                     for row, prompt in enumerate(PROMPTS)]  # fmt: skip
+            assert found == alone
+        assert texts(PROMPTS, target, NgramDrafter(), k=k, max_pending=most) == plain
+
+    def test_what_is_read(self, kind):
+        """A round is one call of the target; what was accepted behind a refusal is read again with the next drafts."""
+        target, draft = (lib.Llama(table, kind=kind) for table in (tables()[0], np.zeros((V, V, V))))
+        (text,) = generate([[1, 2]], target, draft, method="race", k=4, max_new_tokens=40, max_pending=60, seed=1,
+                           eos_token_ids=[])  # fmt: skip
+        pending, calls = 1, []  # the prompt but for its last token
+        for entry in text.rounds:
+            calls.append(pending + 1 + entry.drafted)
+            pending = 0 if entry.accepted == entry.drafted else pending + 1 + entry.accepted
+        assert [count for entry in text.rounds for count in entry.read] == calls
+        assert max(calls) > 10
+        of_draft = next(context for context in lib.contexts if context.llama is draft)
+        assert max(of_draft.decoded) == 3  # two accepted and a new one; of three accepted the draft has read all
+
+    def test_pending_tokens_are_bounded(self, kind):
+        target, draft = (lib.Llama(table, kind=kind) for table in (tables()[0], np.zeros((V, V, V))))
+        options = dict(method="race", k=4, max_new_tokens=40, seed=1, eos_token_ids=[])
+        (text,) = generate([[1, 2]], target, draft, max_pending=3, **options)
+        assert max(count for entry in text.rounds for count in entry.read) <= 2 + 5 + 4
+        assert any(len(entry.read) == 2 for entry in text.rounds)
+
+    def test_sequences(self, kind):
+        """Two for each text: its own, and one that has the state before the drafts."""
+        target, draft = pair(kind=kind)
+        texts(PROMPTS, target, draft, k=3)
+        assert {context.params.n_seq_max for context in lib.contexts} == {6}
+        assert all(context.cells == [] for context in lib.contexts)  # given back with nothing in them
+
+    def test_in_their_loop(self, kind):
+        target, draft = pair(kind=kind)
+        assert TestTheirLoop().written(target, LlamaDraft(draft, 3, seed=3), 40, seed=3) == TestTheirLoop().written(
+            pair()[0], LlamaDraft(pair()[1], 3, seed=3), 40, seed=3
+        )
+
+
 class TestRefusals:
-    @pytest.mark.parametrize("kind", ["encoder", "recurrent", "hybrid", "diffusion"])
+    @pytest.mark.parametrize("kind", ["encoder", "diffusion"])
     def test_models(self, kind):
         target, _ = pair(kind=kind)
-        with pytest.raises(NotImplementedError, match="target: expected a decoder with attention; got a model with"):
+        with pytest.raises(NotImplementedError, match="target: expected a decoder; got a model with"):
             texts([[1]], target)
+
+    def test_trees_of_recurrent_models(self):
+        target, draft = pair(kind="hybrid")
+        with pytest.raises(ValueError, match="tree: expected chains with target, which has recurrent layers"):
+            texts([[1]], target, draft, **WAYS["tree"])
 
     def test_adapters_and_vocabularies(self):
         with pytest.raises(NotImplementedError, match="target: expected no lora_path; got adapter"):
