@@ -61,8 +61,8 @@ def wide_pair(paths):
 
 
 def write_recurrent(path, kind, noise):
-    """A random model of three layers, in float32: LFM2's convolutions and attention, or Mamba. Noise: another one, near."""
-    own, other, width, letters = np.random.default_rng(1), np.random.default_rng(2), 32, [chr(97 + i) for i in range(24)]
+    """A random model of three layers in float32: LFM2's convolutions and attention, or Mamba; by noise one near it."""
+    own, other, width, vocabulary = np.random.default_rng(1), np.random.default_rng(2), 32, 24
 
     def weight(name, *shape, scale=None):
         parts = [random.normal(size=shape) * (scale or shape[-1] ** -0.5) for random in (own, other)]
@@ -73,14 +73,14 @@ def write_recurrent(path, kind, noise):
 
     writer = gguf.GGUFWriter(path, kind)
     for add, value in {
-        "vocab_size": len(letters), "context_length": 512, "embedding_length": width, "block_count": 3,
+        "vocab_size": vocabulary, "context_length": 512, "embedding_length": width, "block_count": 3,
         "feed_forward_length": 48 if kind == "lfm2" else 0, "layer_norm_rms_eps": 1e-5,
         "head_count": 4 if kind == "lfm2" else 0, "head_count_kv": [0, 2, 0] if kind == "lfm2" else 0,
         "tokenizer_model": "no_vocab",
     }.items():  # fmt: skip
         getattr(writer, f"add_{add}")(value)
-    weight("token_embd.weight", len(letters), width, scale=1.0)
-    weight("output.weight", len(letters), width, scale=2 * width**-0.5)
+    weight("token_embd.weight", vocabulary, width, scale=1.0)
+    weight("output.weight", vocabulary, width, scale=2 * width**-0.5)
     ones("token_embd_norm.weight" if kind == "lfm2" else "output_norm.weight", width)
     if kind == "lfm2":
         writer.add_shortconv_l_cache(3)
