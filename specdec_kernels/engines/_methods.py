@@ -3,6 +3,7 @@
 import os
 
 METHODS = ("rejection", "race", "block")
+SHARDED = "SPECDEC_VLLM_SHARDED"  # vLLM's ranks keep their slices of the logits
 
 
 def asked(method: str | None, name: str) -> str | None:
@@ -14,9 +15,14 @@ def asked(method: str | None, name: str) -> str | None:
 
 def filters_drafts() -> bool:
     """Whether drafts are drawn by their requests' filters: unless ``SPECDEC_DRAFT_FILTERS=0``."""
-    word = os.environ.get("SPECDEC_DRAFT_FILTERS", "1")
+    return switched("SPECDEC_DRAFT_FILTERS", "1")
+
+
+def switched(name: str, usual: str = "0") -> bool:
+    """Whether a switch of the environment is on."""
+    word = os.environ.get(name, usual)
     if word not in ("0", "1"):
-        raise ValueError(f"SPECDEC_DRAFT_FILTERS: expected '0' or '1'; got {word!r}")
+        raise ValueError(f"{name}: expected '0' or '1'; got {word!r}")
     return word == "1"
 
 

@@ -25,13 +25,13 @@ def bits(seen: torch.Tensor) -> torch.Tensor:
 
 def scored(
     rows: torch.Tensor, tokens: torch.Tensor, top: int, sampling: Sampling | None, slots: torch.Tensor | None,
-    mode: str, given: torch.Tensor | None = None,
+    mode: str, given: torch.Tensor | None = None, ops: Any = specdec,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Ids, scores [N, 1 + top] and ranks [N] of vLLM's logprobs, by `logprobs`: of each row's token and the likeliest.
 
     ``slots`` says which numbers of ``sampling`` each row has. A request at temperature 0 has the scores of temperature
     1, as in vLLM. Of a row with tokens in ``given``, int64 [N, G] with -1 for none, these stand in the place of the
-    likeliest; there are 1 + max(top, G) columns then.
+    likeliest; there are 1 + max(top, G) columns then. ``ops`` has the `logprobs` that reads these rows.
     """
     laws: dict[str, Any] = {}
     warm: float | torch.Tensor = 1.0
@@ -41,13 +41,13 @@ def scored(
         laws = {"sampling": sampling._replace(temperature=warm)}
         if slots is not None and any(isinstance(number, torch.Tensor) for number in laws["sampling"]):
             laws["request_index"] = slots.int()
-    found = specdec.logprobs(rows, tokens, top=top, **laws)
+    found = ops.logprobs(rows, tokens, top=top, **laws)
     named, known = found.top_tokens, found.top_logprobs
     if given is not None:
         if sampling is not None:  # a number of a row is one for all of its tokens
             numbers = (x[:, None] if isinstance(x, torch.Tensor) else x for x in laws["sampling"])
             laws["sampling"] = Sampling(*numbers)
-        each = specdec.logprobs(rows[:, None].expand(-1, given.shape[1], -1), given, **laws).logprob
+        each = ops.logprobs(rows[:, None].expand(-1, given.shape[1], -1), given, **laws).logprob
         more = max(given.shape[1] - top, 0)
         named, known = pad(named, (0, more), value=-1), pad(known, (0, more), value=-torch.inf)
         given, each = (pad(x, (0, named.shape[1] - x.shape[1]), value=y) for x, y in ((given, -1), (each, -torch.inf)))

@@ -12,11 +12,12 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Edits, Packing, Sampling
-from specdec_kernels.engines._methods import filters_drafts
+from specdec_kernels.engines._methods import SHARDED, filters_drafts, switched
 from specdec_kernels.engines._noise import WORD, seed_of
 from specdec_kernels.engines._refusals import refuse
 from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
+from specdec_kernels.engines._vllm_sharded import Slices
 from specdec_kernels.engines._watermark import Marks, asked
 
 FUSED = ("MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor")  # what our ops do
@@ -36,7 +37,7 @@ def take_over(runner: Any, method: str) -> str:
     Raises
     ------
     NotImplementedError
-        Synthetic rates, FLy.
+        Synthetic rates, FLy; what has no form over slices of the logits, if these stay with their ranks.
     RuntimeError
         If what is replaced takes other arguments than in the versions seen.
     """
@@ -48,19 +49,29 @@ def take_over(runner: Any, method: str) -> str:
             method = "block"
     _check(runner, "_sample", "logits spec_decode_metadata")
     sampler = Sampler(runner, method)
+    said = ""
+    if switched(SHARDED) and runner.parallel_config.tensor_parallel_size > 1:
+        refuse(**{f"SPECDEC_WATERMARK beside {SHARDED}": sampler.marks is not None})
+        sampler.ops = sampler.slices = Slices(runner)
+        said = f", each of {sampler.slices.group.world_size} ranks keeps its slice of the logits"
     runner._sample = sampler.sample
     if config is None:
-        return "no drafts"
+        return f"no drafts{said}"
     drafter = runner.drafter
     draws = hasattr(drafter, "_sample_draft_tokens") and (method == "race" or drafter._enable_probabilistic_draft_probs)
     # No whole rows of the target's tokens, or draws of its own at each layer of Step 3.5.
     if draws and (drafter.use_heterogeneous_vocab or drafter.use_local_argmax_reduction):
         draws = False
     if not draws or hasattr(drafter, "_sample_draft_tokens_for_step"):
-        return f"drafts of {config.method} as vLLM makes them"
+        if said and method != "race":
+            probable = getattr(drafter, "_enable_probabilistic_draft_probs", False)
+            refuse(**{f"probabilities of vLLM's own drafts beside {SHARDED}": probable})
+        return f"drafts of {config.method} as vLLM makes them{said}"
     _check(drafter, "_sample_draft_tokens", "hidden_states sampling_metadata")
     sampler.drafter = Drafter(drafter, sampler)
-    return f"drafts of {config.method} drawn by our noise"
+    if sampler.slices is not None:
+        sampler.slices.take(config.method, drafter.model, drafter.hidden_size)
+    return f"drafts of {config.method} drawn by our noise{said}"
 
 
 def _check(owner: Any, name: str, names: str) -> None:
@@ -128,6 +139,8 @@ class Sampler:
     def __init__(self, runner: Any, method: str) -> None:
         self.runner, self.method, self.filters = runner, method, filters_drafts()
         self.drafter: Drafter | None = None
+        self.ops: Any = specdec
+        self.slices: Slices | None = None
         self.marks = None
         if (given := asked(method)) is not None:
             size = 2 * runner.max_num_reqs, runner.max_model_len  # some are preempted, and keep their slots
@@ -150,29 +163,37 @@ class Sampler:
         laws = self.laws(metadata, logits.shape[-1])
         scores = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
         processed = scores and runner.sampler.logprobs_mode in PROCESSED
-        rows, edits = logits, None
         short = self._short(laws)
         starts = runner.seq_lens[:size] - self._moved(counts, torch.int32) - laws.prompts if short else None
-        if processed or not self._fuses(metadata, short):
+        fuses, ops = not processed and self._fuses(metadata, short), self.ops
+        if self.slices is not None and not (fuses and (not scores or runner.sampler.logprobs_mode == "raw_logprobs")):
+            logits, ops = self.slices.whole(logits), specdec
+        rows, edits = logits, None
+        if not fuses:
             rows = self._processed(logits, chains if most else None, metadata, laws, short, counts, starts)
         else:
             edits = self._edits(metadata, laws, short, counts, starts)
         tokens = torch.empty(size, most + 1, dtype=torch.int32, device=logits.device)
         draft = self._draft(chains, laws) if most else None
+        if draft is not None and ops is not self.ops:
+            draft = draft._replace(rows=self.slices.whole(draft.rows))
         drafts = chains.draft_token_ids if most else tokens[:, :0]
         given = even if min(counts) == most else uneven
         call = given(drafts, rows, draft, edits, counts, runner.seq_lens[:size])
         call |= {"seed": laws.seeds, "nonce": TARGET}
         if laws.slots is not None:
             call |= {**self._marked(call, most, laws), "nonce": 0}
-        specdec.verify_chain(**call, method=self.method, sampling=laws.sampling, out=(tokens, None, None))
+        ops.verify_chain(**call, method=self.method, sampling=laws.sampling, out=(tokens, None, None))
         found = None
         if scores:
-            found = self._logprobs(rows if processed else logits, tokens, counts, laws if processed else None, metadata)
+            law = laws if processed else None
+            found = self._logprobs(rows if processed else logits, tokens, counts, law, metadata, ops)
         return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=found)
 
     def laws(self, metadata: Any, vocabulary: int) -> Laws:
-        """The laws of the batch that has this metadata."""
+        """The laws of the batch that has this metadata, over whole rows."""
+        if self.slices is not None:
+            vocabulary = self.slices.shard.vocab
         if self._laws is None or self._of is not metadata:
             self._of, self._laws = metadata, self._read(metadata, vocabulary)
         return self._laws
@@ -351,8 +372,9 @@ class Sampler:
         return laws.sampling if self.filters else Sampling(laws.sampling.temperature)
 
     def _logprobs(
-        self, rows: torch.Tensor, tokens: torch.Tensor, counts: Sequence[int], laws: Laws | None, metadata: Any
-    ) -> Any:
+        self, rows: torch.Tensor, tokens: torch.Tensor, counts: Sequence[int], laws: Laws | None, metadata: Any,
+        ops: Any,
+    ) -> Any:  # fmt: skip
         """vLLM's log-probabilities: a row for each place of ``tokens``, whatever is in those behind the last."""
         sampling = None if laws is None else laws.sampling
         mode, most, wanted = self.runner.sampler.logprobs_mode, max(counts), metadata.logprob_token_ids
@@ -375,7 +397,7 @@ class Sampler:
             for request, named in wanted.items():
                 table[request, : len(named)] = named
             given = torch.from_numpy(table).to(tokens.device, non_blocking=True)[slots]
-        ids, scores, ranks = scored(rows, flat, metadata.max_num_logprobs or 0, sampling, slots, mode, given)
+        ids, scores, ranks = scored(rows, flat, metadata.max_num_logprobs or 0, sampling, slots, mode, given, ops)
         found = ids.int(), scores, ranks
         return LogprobsTensors(*(found if places is None else (x[places] for x in found)))
 
@@ -442,7 +464,7 @@ class Drafter:
 
     def draw(self, hidden_states: torch.Tensor, sampling_metadata: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         """A draft of each row, and the rows, where the verification needs them."""
-        if sampling_metadata.all_greedy:
+        if sampling_metadata.all_greedy and self.sampler.slices is None:
             return self._draw(hidden_states, sampling_metadata)
         rows = self.proposer.model.compute_logits(hidden_states)
         laws, races = self.sampler.laws(sampling_metadata, rows.shape[-1]), self.sampler.method == "race"
@@ -458,7 +480,7 @@ class Drafter:
         if marks is not None and steps == 1:
             drafts = laws.slots.new_empty(len(rows), 0)
             noise = {"seed": marks.noise(drafts, positions, laws.slots, seeds)["seed"][:, 0], "position": 0}
-        tokens = specdec.race_sample(rows.view(*positions.shape, rows.shape[-1]), sampling=sampling, **noise)
+        tokens = self.sampler.ops.race_sample(rows.view(*positions.shape, rows.shape[-1]), sampling=sampling, **noise)
         if marks is not None and steps == 1:
             marks.put(laws.slots, positions, tokens)
         self.drawn += steps

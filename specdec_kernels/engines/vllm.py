@@ -28,7 +28,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
-from specdec_kernels.engines._methods import asked
+from specdec_kernels.engines._methods import SHARDED, asked, switched
 from specdec_kernels.engines._refusals import refuse
 from specdec_kernels.engines._replace import hide_checkout
 from specdec_kernels.engines._vllm_rounds import LOGGER, REPLACEMENTS, TARGET, drawn, verify
@@ -249,6 +249,11 @@ def install() -> None:
 
     if method_of(None) is not None:  # a version that does not fit is better found now than with a model in memory
         importlib.import_module("specdec_kernels.engines._vllm").check_version()
+    if switched(SHARDED):
+        embedding = importlib.import_module("vllm.model_executor.layers.vocab_parallel_embedding")
+        pad = importlib.import_module("specdec_kernels.engines._vllm_sharded").padded
+        pad_vocab_size = pad(embedding.pad_vocab_size, embedding.get_tensor_model_parallel_world_size)
+        REPLACEMENTS.put(embedding, "pad_vocab_size", pad_vocab_size)
     REPLACEMENTS.put(state_class, "custom_sampler", custom_sampler)
     REPLACEMENTS.put(wrapper_class, "initialize_from_config", initialize_from_config)
     REPLACEMENTS.put(processor_class, "_validate_params", _validate_params)
@@ -262,7 +267,10 @@ def settle(worker: Any) -> None:
     A V2 runner has our samplers since its models were loaded.
     """
     method = method_of(worker.vllm_config.additional_config)
+    sharded = switched(SHARDED) and worker.vllm_config.parallel_config.tensor_parallel_size > 1
     if method is None:
+        if sharded:
+            raise ValueError(f"{SHARDED}: expected a method beside it, as SPECDEC_VLLM=race; got none")
         return
     runner, why, what = worker.model_runner, None, "V2 model runner"
     state, drafts = getattr(runner, "model_state", None), worker.vllm_config.speculative_config is not None
@@ -281,6 +289,8 @@ def settle(worker: Any) -> None:
                 why = f"our ops have no rule for the logits processors {', '.join(strangers)}"
             else:
                 what = f"V1 model runner ({why_v1(worker.vllm_config)}), {plugin.take_over(runner, method)}"
+    elif sharded:
+        raise NotImplementedError(f"{SHARDED}: expected the V1 runner (VLLM_USE_V2_MODEL_RUNNER=0); got V2")
     if worker.is_driver_worker:
         if why is None:
             LOGGER.info("specdec-kernels: method %r, %s", method, what)

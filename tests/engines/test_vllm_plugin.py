@@ -1,6 +1,7 @@
 """What the plug-in does inside vLLM's V2 runner, with stand-ins of the classes that it hooks into."""
 
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -405,6 +406,20 @@ class TestSaid:
 
         own = self.line(caplog, Diffusion(stand_in.speculative(K), asked), object())
         assert own == ("WARNING", f"{begins}Diffusion has samplers of its own")
+
+    def test_slices_of_logits_are_refused(self, caplog, monkeypatch):
+        """By V2, and where no method is asked for."""
+        embedding = types.ModuleType("vllm.model_executor.layers.vocab_parallel_embedding")
+        embedding.pad_vocab_size, embedding.get_tensor_model_parallel_world_size = lambda size, to: size, lambda: 2
+        monkeypatch.setitem(sys.modules, embedding.__name__, embedding)
+        monkeypatch.setenv("SPECDEC_VLLM_SHARDED", "1")
+        vllm.register()
+        given = self.loaded("race", stand_in.speculative(K))
+        with pytest.raises(NotImplementedError, match="SPECDEC_VLLM_SHARDED: expected the V1 runner"):
+            self.line(caplog, *given)
+        with pytest.raises(ValueError, match="SPECDEC_VLLM_SHARDED: expected a method beside it"):
+            self.line(caplog)
+        assert embedding.pad_vocab_size.__module__ == "specdec_kernels.engines._vllm_sharded"
 
     def test_nothing_where_nothing_was_asked_for(self, caplog):
         vllm.register()

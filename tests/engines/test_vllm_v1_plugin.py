@@ -42,10 +42,10 @@ def plugin(monkeypatch):
     sys.modules.pop(name)
 
 
-def write(plugin, method, kinds, length, draft=None, target=TARGET):
+def write(plugin, method, kinds, length, draft=None, target=TARGET, runner=None):
     """A text of each request by a toy runner, which takes other places in the batch when one has ended."""
     torch.manual_seed(1)  # of the seeds of requests without one
-    runner = stand_in.Runner(None if draft is None else stand_in.Proposer(draft))
+    runner = runner or stand_in.Runner(None if draft is None else stand_in.Proposer(draft))
     plugin.take_over(runner, method)
     prompts, vocabulary = [prompt_of(i) % len(target) for i in range(len(kinds))], len(target)
     outputs, drafts = [[] for _ in kinds], [[] for _ in kinds]
@@ -63,7 +63,10 @@ def write(plugin, method, kinds, length, draft=None, target=TARGET):
         runner.batch([f"request {i}" for i in sorted(range(len(kinds))) if i in alive][::-1], metadata)
         rows = [[(outputs[i] or [prompts[i]])[-1], *drafts[i]] for i in alive]
         ends = [1 + len(outputs[i]) + len(drafts[i]) for i in alive]
-        found = runner.step(target[list(itertools.chain(*rows))], [drafts[i] for i in alive], ends).sampled_token_ids
+        logits = target[list(itertools.chain(*rows))]
+        if hasattr(runner, "model"):
+            logits = runner.model.compute_logits(logits)
+        found = runner.step(logits, [drafts[i] for i in alive], ends).sampled_token_ids
         emitted = (found >= 0).sum(1).tolist()
         rejected = torch.tensor([len(row) - n for row, n in zip(rows, emitted, strict=True)])
         for i, tokens, n in zip(alive, found.tolist(), emitted, strict=True):

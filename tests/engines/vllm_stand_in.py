@@ -210,6 +210,7 @@ class WorkerWrapperBase:
         config = types.SimpleNamespace(speculative_config=None, additional_config=additional_config or {})
         if state is not None:
             runner.model_state, config = state, state.vllm_config
+        config.parallel_config = types.SimpleNamespace(tensor_parallel_size=2)
         self.worker = types.SimpleNamespace(
             vllm_config=config, is_driver_worker=is_driver_worker, model_runner=runner, caches=None
         )

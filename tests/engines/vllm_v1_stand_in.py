@@ -3,6 +3,7 @@
 The "hidden states" of the proposer's model are logits already. `whole_vllm.py` runs the plug-in in vLLM itself.
 """
 
+import dataclasses
 import itertools
 import types
 from typing import NamedTuple
@@ -122,6 +123,7 @@ class Runner:
     """GPUModelRunner, for steps that a test makes."""
 
     is_pooling_model = use_async_scheduling = False
+    parallel_config = types.SimpleNamespace(tensor_parallel_size=1)
 
     def __init__(self, proposer=None, method="standard", logprobs_mode="raw_logprobs"):
         self.device, self.sampler, self.requests = torch.device("cpu"), Sampler(logprobs_mode), {}
@@ -167,3 +169,58 @@ class Runner:
         )  # fmt: skip
         self.seq_lens = torch.tensor(ends, dtype=torch.int32)
         return self._sample(logits, chains)
+
+
+@dataclasses.dataclass
+class GrammarOutput:
+    grammar_bitmask: object
+
+
+class Group:
+    """A rank among those that share a vocabulary: GroupCoordinator, by a `Stage` of threads."""
+
+    def __init__(self, stage, rank):
+        self.stage, self.rank_in_group, self.world_size = stage, rank, stage.ranks
+        self.device_group = self
+
+    def all_gather(self, rows, dim):
+        return torch.cat(tuple(self.stage.gather(self.rank_in_group, rows.contiguous())), dim)
+
+
+class Head(torch.nn.Module):
+    """LogitsProcessor, with its LM head: "hidden states" are logits, of which a rank has a slice of ``width``."""
+
+    def __init__(self, group, vocabulary, width):
+        super().__init__()
+        self.group, self.vocabulary, self.width = group, vocabulary, width
+
+    def _gather_logits(self, logits):
+        return self.group.all_gather(logits, dim=-1)
+
+    def forward(self, hidden_states):
+        first = self.group.rank_in_group * self.width
+        own = hidden_states[..., first : first + self.width].clone()
+        own = torch.nn.functional.pad(own, (0, self.width - own.shape[-1]))
+        return self._gather_logits(own)[..., : self.vocabulary]  # vLLM's own cut
+
+
+class Model(torch.nn.Module):
+    def __init__(self, *head):
+        super().__init__()
+        self.head = Head(*head)
+
+    def compute_logits(self, hidden_states):
+        return self.head(hidden_states)
+
+
+def ranked(runner, *head):
+    """The runner of one rank; ``head`` as `Head` has it."""
+    group, vocabulary, _ = head
+    runner.parallel_config = types.SimpleNamespace(tensor_parallel_size=group.world_size, pipeline_parallel_size=1)
+    runner.model_config = types.SimpleNamespace(get_hidden_size=lambda: vocabulary, dtype=torch.float32)
+    runner.model, runner.lora_config = Model(*head), None
+    runner.sample_tokens = lambda grammar: grammar and grammar.grammar_bitmask
+    runner._get_prompt_logprobs_dict = lambda hidden_states: runner.model.compute_logits(hidden_states)
+    if runner.speculative_config is not None:
+        runner.drafter.model, runner.drafter.hidden_size = Model(*head), vocabulary
+    return runner

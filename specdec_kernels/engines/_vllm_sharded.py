@@ -1,0 +1,117 @@
+"""vLLM's V1 runner where each tensor-parallel rank keeps its slice of the logits: ``SPECDEC_VLLM_SHARDED=1``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from specdec_kernels import Packing, sharded
+from specdec_kernels._constants import MASS_TILE
+from specdec_kernels.engines._methods import SHARDED
+from specdec_kernels.engines._refusals import refuse
+from specdec_kernels.sharded import VocabShard
+
+
+def padded(pad: Callable[..., int], ranks: Callable[[], int]) -> Callable[..., int]:
+    """vLLM's ``pad_vocab_size``, so that each rank's slice begins with a tile of masses."""
+
+    def pad_vocab_size(vocab_size: int, pad_to: int = 64) -> int:
+        return pad(vocab_size, math.lcm(pad_to, MASS_TILE * ranks()))
+
+    return pad_vocab_size
+
+
+class Slices:
+    """The ops of a step, over this rank's slice of the rows that the runner's model gives from now on.
+
+    Grammars are cut to the slice. The logits of prompts are gathered as before, and by `whole` others on demand.
+
+    Raises
+    ------
+    NotImplementedError
+        LoRA, pipelines, vLLM's counts of NaN; a model whose logits are no slice of the gathered ones.
+    ValueError
+        A vocabulary of which a rank would have nothing.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        from vllm.distributed import get_tp_group
+
+        refuse(
+            **{
+                f"LoRA beside {SHARDED}": runner.lora_config is not None,
+                f"pipeline_parallel_size beside {SHARDED}": runner.parallel_config.pipeline_parallel_size > 1,
+                f"VLLM_COMPUTE_NANS_IN_LOGITS beside {SHARDED}": os.environ.get("VLLM_COMPUTE_NANS_IN_LOGITS") == "1",
+            }
+        )
+        self.group, self.runner, self.gathers = get_tp_group(), runner, False
+        self.shard: VocabShard | None = None
+        self.take("the model", runner.model, runner.model_config.get_hidden_size())
+        self.race_sample = functools.partial(sharded.race_sample, shard=self.shard)
+        self.logprobs = functools.partial(sharded.logprobs, shard=self.shard)
+        runner.sample_tokens = functools.partial(self._sample_tokens, runner.sample_tokens)
+        runner._get_prompt_logprobs_dict = functools.partial(self._of_prompts, runner._get_prompt_logprobs_dict)
+
+    def take(self, what: str, model: Any, hidden_size: int) -> None:
+        """Leave this model's logits where they are. A row shows whether they are the slice then."""
+        own = getattr(model, "draft_id_to_target_id", None)
+        refuse(**{f"a drafter's own vocabulary beside {SHARDED}": own is not None})
+        hidden = torch.linspace(-1, 1, hidden_size, device=self.runner.device, dtype=torch.float32)
+        hidden = hidden.to(self.runner.model_config.dtype)[None]
+        with torch.inference_mode():
+            whole = model.compute_logits(hidden)
+            vocabulary = whole.shape[-1]
+            for head in model.modules():
+                if hasattr(head, "_gather_logits"):
+                    head._gather_logits = functools.partial(self._kept, head._gather_logits, vocabulary)
+            mine = model.compute_logits(hidden)
+        if self.shard is None:
+            self.shard = VocabShard(vocabulary, self.group.rank_in_group * self.width, self.group.device_group)
+            self.shard.check_tiles(SHARDED)
+        first = self.shard.vocab_start
+        wanted = whole[:, first : first + self.width]
+        if vocabulary != self.shard.vocab or not torch.equal(mine, wanted):
+            raise NotImplementedError(
+                f"{SHARDED}: expected logits of {what} that are columns {first} to {first + wanted.shape[-1]} of "
+                f"{self.shard.vocab} before they are gathered; got others of {type(model).__name__}"
+            )
+
+    def _kept(self, gather: Callable[..., Any], vocabulary: int, logits: torch.Tensor) -> torch.Tensor:
+        """A slice without the padding of the vocabulary."""
+        if self.gathers:
+            return gather(logits)
+        self.width = logits.shape[-1]
+        return logits[..., : max(vocabulary - self.group.rank_in_group * self.width, 0)]
+
+    def verify_chain(
+        self, *, out: tuple[torch.Tensor, None, None], packing: Packing | None = None, **call: Any
+    ) -> None:
+        """The tokens of `verify_chain`, written into int32 ones."""
+        if packing is not None:
+            packing = packing._replace(max_drafts=out[0].shape[1] - 1)
+        out[0].copy_(sharded.verify_chain(**call, packing=packing, shard=self.shard).tokens)
+
+    def whole(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows of all ranks' columns."""
+        room = self.width - rows.shape[-1]
+        return self.group.all_gather(torch.nn.functional.pad(rows, (0, room)), dim=-1)[:, : self.shard.vocab]
+
+    def _sample_tokens(self, sample: Callable[..., Any], grammar: Any) -> Any:
+        if grammar is not None:
+            first = self.shard.vocab_start // 32
+            own = grammar.grammar_bitmask[:, first : first + self.width // 32]
+            grammar = dataclasses.replace(grammar, grammar_bitmask=own)
+        return sample(grammar)
+
+    def _of_prompts(self, scores: Callable[..., Any], *given: Any) -> Any:
+        self.gathers = True
+        try:
+            return scores(*given)
+        finally:
+            self.gathers = False

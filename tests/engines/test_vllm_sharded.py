@@ -1,0 +1,202 @@
+"""What the plug-in does inside vLLM's V1 runner where tensor-parallel ranks, played by threads, keep their slices."""
+
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engines import vllm_v1_stand_in as stand_in
+from tests.engines.test_vllm_v1_plugin import plugin, write  # noqa: F401
+from tests.support.ranks import PlayedShard, Stage
+
+VOCABULARY, WIDTH = 1100, 1024  # the second rank has 76 tokens, and room for more
+GENERATOR = torch.Generator().manual_seed(0)
+TARGET = 2 * torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)
+TARGET[:, 1024:] += 2.0
+DRAFT = TARGET + 0.5 * torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)
+SOME = (*range(5, 30), *range(1020, 1050))
+KINDS = (
+    {"temperature": 0.8},
+    {"temperature": 0.0, "frequency": 0.6},
+    {"top_k": 12, "top_p": 0.9},
+    {"repetition": 1.3, "presence": 0.4},
+    {"allowed": SOME, "min_p": 0.05},
+    {"bad": [[7], [3, 4], [1030, 1031, 1032]], "temperature": 1.5, "allowed": SOME},
+    {"shortest": (20, {1, 1025, 21, 31}, False), "bias": {5: 2.5, 1025: 19.0}},
+)
+
+
+@pytest.fixture
+def sharded(plugin, monkeypatch):  # noqa: F811
+    """``sharded(act)``: ``act(group)`` of each of two ranks, which find their group as vLLM's workers do."""
+    module, here = types.ModuleType("vllm.distributed"), threading.local()
+    module.get_tp_group = lambda: here.group
+    monkeypatch.setitem(sys.modules, "vllm.distributed", module)
+    monkeypatch.setenv("SPECDEC_VLLM_SHARDED", "1")
+    slices = sys.modules["specdec_kernels.engines._vllm_sharded"]
+    monkeypatch.setattr(
+        slices, "VocabShard", lambda vocab, first, group: PlayedShard(vocab, first, group.stage, group.rank_in_group)
+    )
+
+    def run(act):
+        stage = Stage(2)
+
+        def of_rank(rank):
+            here.group = stand_in.Group(stage, rank)
+            return act(here.group)
+
+        return stage.run(of_rank)
+
+    return run
+
+
+def made(draft=None, **given):
+    """A runner whose requests have seeds: ranks that are threads share torch's own generator."""
+    runner = stand_in.Runner(None if draft is None else stand_in.Proposer(draft), **given)
+    for i in range(len(KINDS)):
+        runner.requests[f"request {i}"] = types.SimpleNamespace(generator=torch.Generator().manual_seed(i))
+    return runner
+
+
+def on_rank(group, draft=None, vocabulary=VOCABULARY, **given):
+    return stand_in.ranked(made(draft, **given), group, vocabulary, WIDTH)
+
+
+@pytest.mark.parametrize(
+    "method, draft", [("race", None), ("race", DRAFT), ("rejection", DRAFT)], ids=["no drafts", "race", "rejection"]
+)
+def test_texts_are_those_of_one_rank(plugin, sharded, method, draft):  # noqa: F811
+    def act(group):
+        return write(plugin, method, KINDS, 16, draft, TARGET, on_rank(group, draft))
+
+    first, second = sharded(act)
+    assert first == second == write(plugin, method, KINDS, 16, draft, TARGET, made(draft))
+    assert {token >= WIDTH for text in first[0] for token in text} == {False, True}
+    assert draft is None or first[1] > 0.3
+
+
+@pytest.mark.parametrize("method", ["race", "rejection"])
+@pytest.mark.parametrize(
+    "mode, thinks", [("raw_logprobs", False), ("processed_logprobs", False), ("raw_logprobs", True)]
+)
+def test_logprobs_and_what_is_gathered(plugin, sharded, method, mode, thinks):  # noqa: F811
+    """Of uneven requests, one of which names its tokens. What has no form over slices is done on whole rows."""
+    counts, names = (2, 0, 1), [f"request {i}" for i in range(3)]
+
+    def step(runner):
+        plugin.take_over(runner, method)
+        kinds = [{"temperature": 0.0}, {"top_k": 6}, {"bias": {1030: 4.0}}]
+        metadata = stand_in.metadata_of(kinds, [0] * 3, [[]] * 3, [[]] * 3, VOCABULARY, num_logprobs=2)
+        metadata.logprob_token_ids = {1: [30, 1050], 2: [7]}
+        metadata.thinking_budget_state_holder = types.SimpleNamespace(has_tracked_requests=lambda: thinks)
+        runner.batch(names, metadata)
+        runner.propose(
+            num_speculative_tokens=2, next_token_ids=torch.tensor([3, 4, 5]), sampling_metadata=metadata,
+            common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 9, 9])), num_rejected_tokens_gpu=None,
+        )  # fmt: skip
+        rows = TARGET[[3, 1030, 8, 4, 5, 9]]
+        if hasattr(runner, "model"):
+            rows = runner.model.compute_logits(rows)
+        return runner.step(rows, [[1030, 8], [], [9]], [12, 10, 11])
+
+    given = {"draft": DRAFT, "logprobs_mode": mode}
+    wanted = step(made(**given))
+    for found in sharded(lambda group: step(on_rank(group, **given))):
+        assert torch.equal(found.sampled_token_ids, wanted.sampled_token_ids)
+        for name, x in found.logprobs_tensors._asdict().items():
+            assert torch.equal(x, getattr(wanted.logprobs_tensors, name)), name
+    assert wanted.logprobs_tensors.logprobs.isfinite().any()
+    assert len(wanted.sampled_token_ids) == len(counts)
+
+
+def test_grammars_are_cut_and_prompts_gathered(plugin, sharded):  # noqa: F811
+    masks = np.arange(2 * 35, dtype=np.int32).reshape(2, 35)  # of 1,100 tokens
+    rows = TARGET[:2]
+
+    def act(group):
+        runner = on_rank(group)
+        plugin.take_over(runner, "race")
+        own = runner.sample_tokens(stand_in.GrammarOutput(masks))
+        assert runner.sample_tokens(None) is None
+        return own.tolist(), runner._get_prompt_logprobs_dict(rows), runner.model.compute_logits(rows)
+
+    (first, whole, left), (second, again, right) = sharded(act)
+    assert (first, second) == (masks[:, :32].tolist(), masks[:, 32:].tolist())
+    assert torch.equal(whole, rows)
+    assert torch.equal(again, rows)
+    assert torch.equal(torch.cat((left, right), 1), rows)
+
+
+def lora(runner):
+    runner.lora_config = object()
+
+
+def pipeline(runner):
+    runner.parallel_config.pipeline_parallel_size = 2
+
+
+def others_logits(runner):
+    compute = runner.model.compute_logits
+    runner.model.compute_logits = lambda hidden_states: compute(hidden_states).flip(-1)
+
+
+def drafts_with_probabilities(runner):
+    runner.drafter.use_heterogeneous_vocab = True
+
+
+def own_vocabulary(runner):
+    runner.drafter.model.draft_id_to_target_id = torch.arange(4)
+
+
+def nothing_left(runner):
+    runner.model.head.vocabulary = 1000
+
+
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        (lora, NotImplementedError, "LoRA beside SPECDEC_VLLM_SHARDED"),
+        (pipeline, NotImplementedError, "pipeline_parallel_size beside SPECDEC_VLLM_SHARDED"),
+        (others_logits, NotImplementedError, r"expected logits of the model that are columns \d+ to \d+ of 1100"),
+        (
+            drafts_with_probabilities,
+            NotImplementedError,
+            "probabilities of vLLM's own drafts beside SPECDEC_VLLM_SHARD",
+        ),
+        (own_vocabulary, NotImplementedError, "a drafter's own vocabulary beside SPECDEC_VLLM_SHARDED"),
+        (nothing_left, ValueError, r"vocab_start: expected .* inside \[0, 1000\)"),
+    ],
+)
+def test_what_is_refused_as_the_engine_starts(plugin, sharded, change, error, words):  # noqa: F811
+    def act(group):
+        runner = on_rank(group, DRAFT)
+        change(runner)
+        plugin.take_over(runner, "rejection")
+
+    with pytest.raises(error, match=words):
+        sharded(act)
+
+
+def test_watermarks_are_refused(plugin, sharded, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("SPECDEC_WATERMARK", "77")
+    monkeypatch.setattr(plugin, "Marks", lambda *_: object())
+
+    def act(group):
+        runner = on_rank(group)
+        runner.max_num_reqs, runner.max_model_len = 2, 8
+        plugin.take_over(runner, "race")
+
+    with pytest.raises(NotImplementedError, match="SPECDEC_WATERMARK beside SPECDEC_VLLM_SHARDED"):
+        sharded(act)
+
+
+def test_slices_begin_with_tiles(plugin):  # noqa: F811
+    def pad(size, to):
+        return -(-size // to) * to
+
+    padded = sys.modules["specdec_kernels.engines._vllm_sharded"].padded(pad, lambda: 2)
+    assert [padded(size) for size in (128_256, 151_936, 1100, 2048)] == [129_024, 153_600, 2048, 2048]
+    assert padded(2049, 64 * 3) == 6144
