@@ -66,14 +66,21 @@ def on_rank(group, draft=None, vocabulary=VOCABULARY, **given):
 
 
 @pytest.mark.parametrize(
-    "method, draft", [("race", None), ("race", DRAFT), ("rejection", DRAFT)], ids=["no drafts", "race", "rejection"]
-)
-def test_texts_are_those_of_one_rank(plugin, sharded, method, draft):  # noqa: F811
+    "method, draft, kinds",
+    [
+        ("race", None, KINDS), ("race", DRAFT, KINDS), ("rejection", DRAFT, KINDS),
+        ("rejection", DRAFT, [{"temperature": 0.0}] * 2),
+    ],
+    ids=["no drafts", "race", "rejection", "greedy"],
+)  # fmt: skip
+def test_texts_are_those_of_one_rank(plugin, sharded, method, draft, kinds):  # noqa: F811
+    """And as many drafts are accepted."""
+
     def act(group):
-        return write(plugin, method, KINDS, 16, draft, TARGET, on_rank(group, draft))
+        return write(plugin, method, kinds, 16, draft, TARGET, on_rank(group, draft))
 
     first, second = sharded(act)
-    assert first == second == write(plugin, method, KINDS, 16, draft, TARGET, made(draft))
+    assert first == second == write(plugin, method, kinds, 16, draft, TARGET, made(draft))
     assert {token >= WIDTH for text in first[0] for token in text} == {False, True}
     assert draft is None or first[1] > 0.3
 

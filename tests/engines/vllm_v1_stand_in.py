@@ -107,7 +107,7 @@ class Proposer:
         self.model = types.SimpleNamespace(compute_logits=lambda hidden_states: hidden_states.clone())
 
     def _sample_draft_tokens(self, hidden_states, sampling_metadata):
-        return hidden_states.argmax(-1), None
+        return self.model.compute_logits(hidden_states).argmax(-1), None
 
     def propose(self, num_speculative_tokens, next_token_ids, sampling_metadata, **_):
         last, drafts, rows = next_token_ids.long(), [], []
