@@ -25,6 +25,8 @@ def test_every_text_stands_once():
         else:
             with_switches(source, faults)
     assert len(set(map(number_of, FAULTS))) == len(FAULTS)
+    kinds = {fault.tests: fault.kind for fault in FAULTS.values() if fault.file == "csrc/python/direct.cpp"}
+    assert {*kinds.values()} == {"cpu"}, kinds  # its calls are of the module of the CPU
 
 
 def test_every_test_is_there():

@@ -21,7 +21,7 @@ from tests.support.random_calls import random_filtered, random_served_chain
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
 on_ptx = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
-FEW, MANY = range(12), range(1000, 4000)
+FEW, MANY = range(12), range(1000, 1400)
 
 
 def verdict(call, op="verify_chain"):

@@ -69,7 +69,9 @@ class Fault(NamedTuple):
 
     @property
     def kind(self):
-        return "python" if self.file.endswith(".py") else "cuda" if "cuda" in self.tests.lower() else "cpu"
+        if self.file.endswith(".py"):
+            return "python"
+        return "cuda" if re.search("(?<!not )cuda", self.tests, re.IGNORECASE) else "cpu"
 
     def in_two(self):
         """The text that is looked for, and what is replaced of it, as a slice."""
