@@ -53,7 +53,7 @@ HEAVY = (
     "transformers",
 )
 LONGEST = 300  # seconds that a fault's tests may take; whoever needs more hangs
-COPIED = ("csrc", "docs", "examples", "packaging", "specdec_kernels", "tests", "triton_kernels")
+COPIED = ("bench", "csrc", "docs", "examples", "packaging", "specdec_kernels", "tests", "triton_kernels")
 
 
 class Fault(NamedTuple):
