@@ -380,7 +380,8 @@ void fit_verify_chain(const ChainParams& p) {
   check_verdict(p, SPECDEC_BLOCK);
   if (p.num_passed.data) {
     contiguous(FIELD(num_passed), p.batch());
-    if (p.batch() > 0 && p.max_drafts() > 0) memory("draft", p.draft.data);
+    const int64_t drafts = p.cu_drafts.data ? p.packed_drafts() : p.max_drafts();
+    if (p.batch() > 0 && drafts > 0) memory("draft", p.draft.data);
     const bool probs = p.target_law.space == SPECDEC_PROBS && p.draft_law.space == SPECDEC_PROBS;
     if (p.method != SPECDEC_REJECTION || !probs || p.draft_map.data)
       refuse("num_passed", "NULL but with rejection of probabilities, without draft_map", "memory");

@@ -21,7 +21,7 @@ from tests.support.random_calls import random_filtered, random_served_chain
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
 on_ptx = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
-FEW, MANY = range(12), range(1000, 1400)
+FEW, MANY, MANY_FILTERED = range(12), range(1000, 4000), range(1000, 1400)
 
 
 def verdict(call, op="verify_chain"):
@@ -136,7 +136,7 @@ class TestPlayedMachine:
     @pytest.mark.slow
     @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
     def test_many_with_filters(self, machine, op):
-        assert_as_on_the_cpu(filtered_calls(MANY, 9000, op), op)
+        assert_as_on_the_cpu(filtered_calls(MANY_FILTERED, 9000, op), op)
 
     @pytest.mark.slow
     def test_many(self, machine):

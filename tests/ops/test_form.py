@@ -242,6 +242,10 @@ def test_drafts_that_pass():
         verify_chain(**call, form=Form(num_passed=passed), request_index=idle)
         assert passed.tolist() == [0 if b == 1 else each for b, each in enumerate(wanted)]
     assert len(seen) > 1
+    nobody = ragged(call, torch.zeros(B, dtype=torch.int64)) | {"packing.max_drafts": K}  # no drafts, so no memory
+    assert not nobody["draft"].numel()
+    verify_chain(**nobody, form=Form(num_passed=passed))
+    assert passed.tolist() == [0] * B
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
