@@ -281,7 +281,7 @@ def test_logprobs(plugin, mode, counts, asked):
                 values[3] = -torch.inf
                 values /= kinds[request]["temperature"] or 1.0
                 values[values < values.topk(6).values[-1]] = -torch.inf
-            wanted = values if mode.endswith("logits") else values.log_softmax(-1)
+            wanted = values.clone() if mode.endswith("logits") else values.log_softmax(-1)
             at = request * width + place
             ids = scores.logprob_token_ids[at].long()
             named = asked.get(request, values.topk(2).indices.tolist())
