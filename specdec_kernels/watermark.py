@@ -15,16 +15,10 @@ __all__ = ["Detection", "check_race", "detect", "p_value", "scores"]
 
 
 class Detection(NamedTuple):
-    """What a text says of a key.
+    """What a text says of a key: how many tokens count, the sum of their scores, and how often others have as much.
 
-    Attributes
-    ----------
-    count : int
-        Tokens that count: those with a whole context before them that was not there before.
-    statistic : float
-        The sum of their scores. Its mean is ``count`` without the watermark.
-    p_value : float
-        How often a text that knows nothing of the key has this statistic or more: at most this often.
+    Of texts that know nothing of the key the sum has the mean ``count``, and at most a share ``p_value`` of them has as
+    large a one.
     """
 
     count: int
@@ -36,14 +30,13 @@ def detect(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
     """The statistic ``Σ −log(1 − U)`` of a text, and its p-value.
 
     U is ``exp(−E)`` of a token's arrival in the race of its context, the kernels' own: uniform for a text that knows
-    nothing of the key, near 1 for one that was drawn by it. So the sum of n is gamma distributed, with shape n.
-    Contexts that come again are left out, in the text as in its detection.
+    nothing of the key, near 1 for one that was drawn by it. So the sum of n is gamma distributed, with shape n. Tokens
+    count behind a whole context that was not there before.
 
     Parameters
     ----------
     tokens : sequence of int
-        Token ids of the text, by the model's tokenizer. Without the prompt, or with it: what was not drawn by the key
-        weakens the statistic and is no error.
+        Token ids of the text, by the model's tokenizer. A prompt before it weakens the statistic and is no error.
     key, window, ordered
         As for ``context_seeds``.
 
@@ -53,9 +46,9 @@ def detect(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
     >>> detect([5, 3, 8, 1, 5, 3, 8, 1, 5], key=42).count  # from the fifth on, and what follows 5, 3, 8, 1 but once
     4
     """
-    found = scores(tokens, key, window=window, ordered=ordered)
-    statistic = float(found.sum())
-    return Detection(len(found), statistic, p_value(statistic, len(found)))
+    each = scores(tokens, key, window=window, ordered=ordered)
+    statistic = float(each.sum())
+    return Detection(len(each), statistic, p_value(statistic, len(each)))
 
 
 def scores(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = True) -> torch.Tensor:
@@ -63,14 +56,12 @@ def scores(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
     text = torch.as_tensor(tokens, dtype=torch.int64, device="cpu")
     if text.ndim != 1 or (text < 0).any():
         raise ValueError(f"tokens: expected token ids of 0 or more; got {tokens!r:.80}")
-    places = torch.arange(len(text), dtype=torch.int64, device="cpu")[window:]
-    back = torch.arange(window, 0, -1, dtype=torch.int64, device="cpu")
+    windows = text.unfold(0, window, 1)[:-1] if len(text) > window else text.new_empty(0, window)
     seeds = context_seeds(  # of windows one by one, so that none of them comes again
-        text[places[:, None] - back], text.new_empty(len(places), 0), key=key, seed=0,
-        position=torch.full_like(places, window), window=window, ordered=ordered,
-    )  # fmt: skip
+        windows, windows[:, :0], key=key, seed=0, position=window, window=window, ordered=ordered
+    )
     first: dict[int, int] = {}
-    for seed, token in zip(seeds[:, 0].tolist(), text[places].tolist(), strict=True):
+    for seed, token in zip(seeds[:, 0].tolist(), text[window:].tolist(), strict=True):
         first.setdefault(seed, token)
     arrivals = torch.empty(len(first), dtype=torch.float32, device="cpu")
     for i, (seed, token) in enumerate(first.items()):
@@ -79,13 +70,7 @@ def scores(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
 
 
 def p_value(statistic: float, count: int) -> float:
-    """How probable a gamma variable of shape ``count`` is to be at least ``statistic``.
-
-    Examples
-    --------
-    >>> round(p_value(30.0, 10), 9)  # sum of e^-30 30^i / i! for i < 10
-    7.122e-06
-    """
+    """How probable a gamma variable of shape ``count`` is to be at least ``statistic``."""
     if count == 0:
         return 1.0
     shape, at = (torch.tensor(float(x), dtype=torch.float64, device="cpu") for x in (count, statistic))

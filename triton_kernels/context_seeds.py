@@ -10,36 +10,36 @@ WINDOW = tl.constexpr(8)  # tokens at most
 BLOCK = 128  # places of a text that are looked at together
 
 
-class Context(NamedTuple):
-    """What windows are of: the text of a request, how much of it is there, and its drafts up to node ``last``."""
+class Text(NamedTuple):
+    """That of a row: ``length`` tokens of its request, and drafts from the root to ``node``, up to ``end``.
 
-    text: tl.tensor
-    text_slot: tl.tensor
+    Nodes behind the one that is ``last`` have no token.
+    """
+
+    tokens: tl.tensor
+    step: tl.tensor
     length: tl.tensor
+    end: tl.tensor
     tree: _trees.Tree
+    node: tl.tensor
     last: tl.tensor
-    size: tl.tensor  # of windows
 
 
 @triton.jit
-def window_at(context, node, place, there, ORDERED: tl.constexpr):
-    """The tokens before places [n], int64 [n, WINDOW], behind a node or 0: the latest first, or in order."""
+def windows_at(text, place, size, ORDERED: tl.constexpr):
+    """The tokens before places [n], int64 [n, WINDOW]: the latest first, or in order."""
     each = tl.arange(0, WINDOW)[None, :]
-    steps = each + tl.zeros_like(place)[:, None].to(tl.int32)
-    at = node + tl.zeros_like(steps)
-    for _ in range(WINDOW - 1):
-        moves = (steps > 0) & (at > 0)
-        above, _ = _trees.parents_of(context.tree.parents, context.tree.parents_node, at, moves)
-        at = tl.where(moves, above, at)
-        steps -= moves.to(tl.int32)
-    there = there[:, None] & (each < context.size)
-    drafted = there & (at > 0) & (at <= context.last)
-    token = tl.load(context.tree.tokens + at * context.tree.tokens_node, mask=drafted, other=-1).to(tl.int64)
-    before = place[:, None] - 1 - steps
-    text = tl.load(context.text + before * context.text_slot, mask=there & (at <= 0) & (before >= 0), other=-1)
-    token = tl.where(at > 0, token, text.to(tl.int64))
+    before = place[:, None] - 1 - each
+    there = (each < size) & (before >= 0) & (before < text.length)
+    token = tl.load(text.tokens + before * text.step, mask=there, other=-1).to(tl.int64)
+    at, drafted = tl.where(tl.max(place, axis=0) > text.length, text.node, 0), text.end - 1
+    while at > 0:
+        draft = tl.load(text.tree.tokens + at * text.tree.tokens_node, mask=at <= text.last, other=-1).to(tl.int64)
+        token = tl.where((before == drafted) & (each < size), draft, token)
+        at, _ = _trees.parents_of(text.tree.parents, text.tree.parents_node, at, at > 0)
+        drafted -= 1
     if not ORDERED:
-        token = tl.sort(tl.where(each < context.size, token, 1 << 62))
+        token = tl.sort(tl.where(each < size, token, 1 << 62))
     return token
 
 
@@ -82,37 +82,29 @@ def context_seeds_kernel(
         if packing.cu_drafts is not None:
             tokens = drafts.tokens.data + packed.first_token * drafts.tokens.inner
         tree, last = _trees.Tree(None, 0, tokens - drafts.tokens.inner, drafts.tokens.inner), packed.drafts
-    stands = tl.load(position.data + b * position.outer).to(tl.int64)
-    length = tl.minimum(tl.maximum(stands, 0), columns)
-    context = Context(_arguments.at(text, entry, 0), text.inner, length, tree, last, size)
     own_key = tl.cast(_arguments.number(key, entry, 0, live), tl.int64)
     first = tl.maximum(tl.cast(_arguments.number(start, entry, 0, live), tl.int64), 0) + size
-    depth, above = 0, tl.where(live, node, 0)
+    place = tl.load(position.data + b * position.outer).to(tl.int64)
+    length = tl.minimum(tl.maximum(place, 0), columns)
+    end, above = length, tl.where(live, node, 0)
     while above > 0:
         above, _ = _trees.parents_of(tree.parents, tree.parents_node, above, above > 0)
-        depth += 1
-    marked = live & (own_key != 0) & (first <= length + depth)
-    one = tl.zeros([1], tl.int64)
-    own = window_at(context, node, one + length, one == tl.where(marked, 0, 1), ORDERED)
-    seen, place = row * 0, first
-    while place < tl.where(marked, length + (depth > 0), 0):
-        places = place + tl.arange(0, BLOCK)
-        there = places < length + (depth > 0)
-        same = tl.min((window_at(context, 0, places, there, ORDERED) == own).to(tl.int32), axis=1)
-        seen |= tl.max(same * there, axis=0)
-        place += BLOCK
-    above, place = tl.where(marked, node, 0), length + depth
-    while above > 0:
-        above, _ = _trees.parents_of(tree.parents, tree.parents_node, above, above > 0)
-        place -= 1
-        if (above > 0) & (place >= first):
-            seen |= tl.min((window_at(context, above, one + length, one == 0, ORDERED) == own).to(tl.int32))
-    noise = wide_of(
-        tl.load(seed.data + b * seed.outer).to(tl.int64), tl.full([], 0, tl.uint32),
-        (stands + depth).to(tl.uint32), tl.full([], 0, tl.uint32), 2,
-    )  # fmt: skip
-    window = tl.reshape(own, [WINDOW])
-    drawn = tl.where(marked & (seen == 0), seed_of(window, size, own_key), noise)
+        end += 1
+        place += 1
+    own_text = Text(_arguments.at(text, entry, 0), text.inner, length, end, tree, node, last)
+    marked = live & (own_key != 0) & (first <= end)
+    end = tl.where(marked, end, 0)
+    own = windows_at(own_text, tl.zeros([1], tl.int64) + end, size, ORDERED)
+    seen = row * 0
+    while first < end:
+        places = first + tl.arange(0, BLOCK)
+        same = tl.min((windows_at(own_text, places, size, ORDERED) == own).to(tl.int32), axis=1)
+        seen |= tl.max(same * (places < end), axis=0)
+        first += BLOCK
+    own_seed = tl.load(seed.data + b * seed.outer).to(tl.int64)
+    zero = tl.full([], 0, tl.uint32)
+    noise = wide_of(own_seed, zero, place.to(tl.uint32), zero, 2)
+    drawn = tl.where(marked & (seen == 0), seed_of(tl.reshape(own, [WINDOW]), size, own_key), noise)
     tl.store(seeds + row, tl.where(live, drawn, 0))
 
 
@@ -126,10 +118,10 @@ def context_seeds(call):
     with _launch.on_device(text):
         arguments = dict(
             text=_arguments.Steps(text, *text.stride()), entries=text.shape[0], columns=text.shape[1],
-            packing=_arguments.packing_of(call, requests), position=_arguments.steps_or_none(call.position),
             drafts=_trees.Drafts(parents, _arguments.row_steps(call.draft_tokens), nodes, nodes - 1),
-            index=_arguments.Index(call.request_index, text.shape[0]), key=_arguments.counter_of(call.key),
-            seed=_arguments.steps_or_none(call.seed), start=_arguments.counter_of(call.start), size=call.window,
-            seeds=call.seeds, ORDERED=bool(call.ordered), BLOCK=BLOCK,
+            packing=_arguments.packing_of(call, requests), index=_arguments.Index(call.request_index, text.shape[0]),
+            key=_arguments.counter_of(call.key), start=_arguments.counter_of(call.start),
+            seed=_arguments.steps_or_none(call.seed), position=_arguments.steps_or_none(call.position),
+            size=call.window, seeds=call.seeds, ORDERED=bool(call.ordered), BLOCK=BLOCK,
         )  # fmt: skip
         _launch.launch(context_seeds_kernel, (requests * nodes,), 1, arguments)

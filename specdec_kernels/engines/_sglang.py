@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,6 @@ from specdec_kernels.engines._refusals import refuse
 from specdec_kernels.engines._watermark import Marks, asked
 
 LOGGER = logging.getLogger("sglang.specdec_kernels")
-_marks: weakref.WeakKeyDictionary[Any, Marks] = weakref.WeakKeyDictionary()  # by the pool whose slots have the texts
 LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: no other noise has both
 
 
@@ -82,7 +80,7 @@ def eagle_sample(
     outputs = predict, accept_index, emitted
     form = Form(index=index, count="emitted", zeros=width == nodes)
     law = {"sampling": sampling_of(info), "method": method}
-    noise, marks = key_of(info, requests), _marks.get(batch.req_to_token_pool)
+    noise, marks = key_of(info, requests), getattr(batch.req_to_token_pool, "specdec_marks", None)
     noise["position"] = InputPositions(batch.seq_lens[:, None].expand(-1, width))
     if marks is not None:
         slots, drafts = batch.req_pool_indices, candidates[:, 1:width] if is_chain else candidates
@@ -170,17 +168,17 @@ def own_seeds(info: Any) -> torch.Tensor:
 
 def begin_text(info: Any, cls: type, batch: Any, *rest: Any) -> None:
     """After ``SamplingBatchInfo.from_schedule_batch``, with a watermark: requests that come, or come back."""
-    pool, given = batch.req_to_token_pool, asked(method_of() or "")
-    if pool not in _marks and given is not None:
-        _marks[pool] = Marks(given, torch.zeros_like(pool.req_to_token))
+    pool, given = batch.req_to_token_pool, asked("race")
+    if not hasattr(pool, "specdec_marks") and given is not None:
+        pool.specdec_marks = Marks(given, torch.zeros_like(pool.req_to_token))  # which has those slots
     for req in batch.reqs:
-        _marks[pool].begin(req.kv.req_pool_idx, req.sampling_params.custom_params)
-        _marks[pool].hold(req.kv.req_pool_idx, len(req.origin_input_ids), req.output_ids)
+        custom = req.sampling_params.custom_params
+        pool.specdec_marks.begin(req.kv.req_pool_idx, custom, len(req.origin_input_ids), req.output_ids)
 
 
 def enter(runner: Any, logits_output: Any, forward: Any) -> None:
     """Before ``ModelRunner.sample``, with a watermark: what entered the rows goes to their texts."""
-    slots, marks = forward.req_pool_indices, _marks.get(runner.req_to_token_pool)
+    slots, marks = forward.req_pool_indices, getattr(runner.req_to_token_pool, "specdec_marks", None)
     if marks is None or forward.sampling_info is None:
         return
     tokens = forward.input_ids

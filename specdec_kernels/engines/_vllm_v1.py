@@ -182,7 +182,7 @@ class Sampler:
         call = given(drafts, rows, draft, edits, counts, runner.seq_lens[:size])
         call |= {"seed": laws.seeds, "nonce": TARGET}
         if laws.slots is not None:
-            call |= {**self._marked(call, most, laws), "nonce": 0}
+            call |= self._marked(call, most, laws)
         ops.verify_chain(**call, method=self.method, sampling=laws.sampling, out=(tokens, None, None))
         found = None
         if scores:
@@ -246,22 +246,19 @@ class Sampler:
             if not hasattr(state, "specdec_slot"):
                 state.specdec_slot = slot = min(set(range(len(taken) + 1)) - taken)
                 taken.add(slot)
-                self.marks.begin(slot, state.sampling_params.extra_args)
-                self.marks.hold(slot, state.num_prompt_tokens, state.output_token_ids)
+                extra = state.sampling_params.extra_args
+                self.marks.begin(slot, extra, state.num_prompt_tokens, state.output_token_ids)
             slots.append(state.specdec_slot)
         return self._moved(slots, torch.int64)
 
     def _marked(self, call: dict[str, Any], most: int, laws: Laws) -> dict[str, Any]:
-        """Seeds of rows, once the texts have what entered these: a request's last token, and drafts."""
-        runner, position, packing = self.runner, call["position"], call.get("packing")
-        size, each = len(position), torch.arange(most + 1, device=position.device, dtype=torch.int64)
-        drafted = (runner.seq_lens[:size] - position)[:, None]
-        rows = runner.query_start_loc.gpu[1 : size + 1, None] - 1 - drafted + each
-        entered = runner.input_ids.gpu[rows.clamp(max=len(runner.input_ids.gpu) - 1)]
-        slots = torch.where(each <= drafted, laws.slots[:, None], -1)
-        self.marks.put(slots, position[:, None] - 1 + each, entered)
+        """Seeds of rows, once the texts have what entered the model in this step."""
+        runner, packing = self.runner, call.get("packing")
+        count = int(runner.query_start_loc.np[len(laws.slots)])
+        slots = laws.slots[runner.req_indices.gpu[:count]]
+        self.marks.put(slots, runner.positions[:count], runner.input_ids.gpu[:count])
         packing = None if packing is None else packing._replace(max_drafts=most)
-        return self.marks.noise(call["draft_tokens"], position, laws.slots, laws.seeds, packing=packing)
+        return self.marks.noise(call["draft_tokens"], call["position"], laws.slots, laws.seeds, packing=packing)
 
     def _short(self, laws: Laws) -> dict[int, Shortest]:
         """Whose text may be too short to end: the host may count drafts of two steps that are not verified yet."""
@@ -478,8 +475,8 @@ class Drafter:
             positions = positions + self.drawn
         noise, marks = {"seed": seeds, "position": positions, "nonce": TARGET if races else nonce}, self.sampler.marks
         if marks is not None and steps == 1:
-            drafts = laws.slots.new_empty(len(rows), 0)
-            noise = {"seed": marks.noise(drafts, positions, laws.slots, seeds)["seed"][:, 0], "position": 0}
+            noise = marks.noise(laws.slots.new_empty(len(rows), 0), positions, laws.slots, seeds)
+            noise["seed"] = noise["seed"][:, 0]
         tokens = self.sampler.ops.race_sample(rows.view(*positions.shape, rows.shape[-1]), sampling=sampling, **noise)
         if marks is not None and steps == 1:
             marks.put(laws.slots, positions, tokens)

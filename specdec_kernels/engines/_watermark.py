@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 import specdec_kernels as specdec
 from specdec_kernels.generate.arguments import spread
+from specdec_kernels.generate.noise import Watermark
 from specdec_kernels.watermark import check_race
 
 VARIABLE, OPTION = "SPECDEC_WATERMARK", "watermark_key"  # of all requests, and of one
 
 
-class Asked(NamedTuple):
-    """The key of requests that have none of their own, and how many tokens are its context."""
-
-    key: int
-    window: int
-
-
-def asked(method: str) -> Asked | None:
+def asked(method: str) -> Watermark | None:
     """What ``SPECDEC_WATERMARK`` asks for, ``KEY`` or ``KEY,WINDOW``; None if it is not there. With a race alone."""
     words = os.environ.get(VARIABLE)
     if not words:
@@ -34,36 +28,35 @@ def asked(method: str) -> Asked | None:
     if not 1 <= window <= 8:
         raise ValueError(f"{VARIABLE}: expected KEY or KEY,WINDOW, whole numbers, a window of 1 to 8; got {words!r}")
     check_race(VARIABLE, method)
-    return Asked(key, window)
+    return Watermark(key, window)
 
 
 class Marks:
     """``text`` int32 or int64 [slots, T] holds prompts and output, ``start`` [slots] how long prompts are."""
 
-    def __init__(self, given: Asked, text: torch.Tensor, start: torch.Tensor | None = None) -> None:
+    def __init__(self, given: Watermark, text: torch.Tensor, start: torch.Tensor | None = None) -> None:
         self.given, self.text = given, text
         self.keys = torch.zeros(len(text), dtype=torch.int64, device=text.device)
         self.start = torch.zeros_like(self.keys) if start is None else start
 
-    def begin(self, slot: int, options: dict[str, Any] | None) -> None:
-        """A request's own key, 0 for none, or that of all."""
+    def begin(
+        self, slot: int, options: dict[str, Any] | None, start: int | None = None, output: Sequence[int] = ()
+    ) -> None:
+        """A request's own key, 0 for none, or that of all. Where the engine keeps no text, what was written before."""
         self.keys[slot : slot + 1] = spread(OPTION, [(options or {}).get(OPTION, self.given.key)], 1)
-
-    def hold(self, slot: int, start: int, output: Sequence[int]) -> None:
-        """The text of a request, where the engine has none. Nobody looks at a prompt."""
-        self.start[slot] = start
-        self.text[slot, start : start + len(output)] = torch.tensor(output, dtype=self.text.dtype, device="cpu")
+        if start is not None:
+            self.start[slot] = start
+            self.text[slot, start : start + len(output)] = torch.tensor(output, dtype=self.text.dtype, device="cpu")
 
     def noise(
-        self, drafts: torch.Tensor, position: torch.Tensor, slots: torch.Tensor, seed: torch.Tensor,
-        **layout: Any,
-    ) -> dict[str, Any]:  # fmt: skip
+        self, drafts: torch.Tensor, position: torch.Tensor, slots: torch.Tensor, seed: torch.Tensor, **layout: Any
+    ) -> dict[str, Any]:
         """What verifications take in the place of seeds and positions, which are those of requests here."""
         rows = specdec.context_seeds(
-            self.text, drafts, key=self.keys, seed=seed, position=position, window=self.given.window, start=self.start,
-            request_index=slots, **layout,
+            self.text, drafts, key=self.keys, start=self.start, seed=seed, position=position,
+            window=self.given.window, request_index=slots, **layout,
         )  # fmt: skip
-        return {"seed": rows, "position": 0}
+        return {"seed": rows, "position": 0, "nonce": 0}
 
     def put(self, slots: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
         """Write tokens to texts; none of slot -1, nor behind a text's end."""

@@ -152,11 +152,12 @@ def generate(
     arguments.check_method(method, drafter, policy, draft_prob, replacement)
     sampling = on_device(arguments.sampling_of(None, shaping.sampling, len(texts)), target.device)
     record = arguments.record_of(TextEdits(repetition=shaping.repetition), texts, target)
-    seeds = arguments.spread("seed", seed_of(None, torch.device("cpu")) if seed is None else seed, len(texts))
+    seed = seed_of(None, torch.device("cpu")) if seed is None else seed
+    noise = arguments.noise_of(seed, None, method, texts, target.device)
     models = [target, *([] if drafter is None or drafter.language_model is None else [drafter.language_model])]
     arguments.check_lengths(texts, stops.max_length - input_ids.shape[1], models)
     arguments.check_models(models, policy)
-    arguments.check_ops(sampling, seeds.to(target.device), None, record is not None)
+    arguments.check_ops(sampling, noise.seed, None, record is not None)
     if not shaping.rest:
         rounds = loop.rounds_of(target, drafter, method, policy, replacement)
     elif isinstance(policy, TreePolicy):
@@ -171,9 +172,7 @@ def generate(
         parts.EngineRequest(index, text, row, stops)
         for index, (text, row) in enumerate(zip(texts, input_ids.tolist(), strict=True))
     ]
-    played = loop.run(
-        requests, texts, rounds, seeds.to(target.device), sampling, record, None, time.perf_counter, None
-    )  # fmt: skip
+    played = loop.run(requests, texts, rounds, noise, sampling, record, None, time.perf_counter, None)
     written = _Written(input_ids, generation_config, logits_processor)
     for entry, logits in _with_logits(played, rounds, len(texts)):
         written.add(entry, logits)

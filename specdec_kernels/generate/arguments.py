@@ -11,7 +11,7 @@ import specdec_kernels as specdec
 from specdec_kernels import Edits
 from specdec_kernels.generate.checks import real_number, several, whole_number, whole_numbers
 from specdec_kernels.generate.edits import Numbers, Record, TextEdits
-from specdec_kernels.generate.noise import Mark, Sampling, Watermark
+from specdec_kernels.generate.noise import Noise, Sampling, Watermark
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, TreeDrafter, TreePolicy
 from specdec_kernels.trees import DraftTree
@@ -163,6 +163,8 @@ def spread(name: str, value: int | Sequence[int], batch: int) -> torch.Tensor:
         raise TypeError(f"{name}: expected a whole number or one per prompt; got {value!r}") from None
     if len(numbers) != batch:
         raise ValueError(f"{name}: expected a number or one per prompt ({batch}); got {len(numbers)}")
+    if several(value) and not all(-(2**63) <= x < 2**64 for x in numbers):
+        raise ValueError(f"{name}: expected 64 bits at most; got {numbers}")
     return torch.tensor([(x + 2**63) % 2**64 - 2**63 for x in numbers], dtype=torch.int64, device="cpu")
 
 
@@ -302,22 +304,20 @@ def check_ops(sampling: Sampling, seeds: torch.Tensor, logprobs: int | None, edi
         specdec.logprobs(rows, tokens, sampling=sampling, edits=edits)
 
 
-def mark_of(watermark: Watermark | None, method: str, prompts: list[list[int]], device: torch.device) -> Mark | None:
-    """The watermark of each text, checked."""
+def noise_of(
+    seed: int | Sequence[int], watermark: Watermark | None, method: str, prompts: list[list[int]], device: torch.device
+) -> Noise:
+    """The noise of each text after its prompt, with its watermark, checked."""
+    ends = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int64, device=device)
+    noise = Noise(spread("seed", seed, len(prompts)).to(device), ends)
     if watermark is None:
-        return None
+        return noise
     if not isinstance(watermark, Watermark):
         raise TypeError(f"watermark: expected a Watermark; got {watermark!r}")
     check_race("watermark", "race" if method == "plain" else method)
-    key, lengths = watermark.key, torch.tensor([len(prompt) for prompt in prompts], dtype=torch.int64, device=device)
-    key = (
-        spread("watermark.key", key, len(prompts)).to(device)
-        if several(key)
-        else whole_number("watermark.key", key, None)
-    )
-    if not 1 <= whole_number("watermark.window", watermark.window) <= 8:
-        raise ValueError(f"watermark.window: expected 1 to 8; got {watermark.window}")
-    return Mark(key, lengths, watermark.window)
+    key = watermark.key if several(watermark.key) else [watermark.key] * len(prompts)
+    key = spread("watermark.key", key, len(prompts)).to(device)
+    return noise._replace(key=key, start=ends, window=watermark.window)
 
 
 def count_of_likeliest(logprobs: int | None, target: LanguageModel) -> int | None:

@@ -15,7 +15,7 @@ from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.logprobs import logprobs_of
-from specdec_kernels.generate.noise import Mark, Noise, Sampling, Watermark, kept, of_round, on_device
+from specdec_kernels.generate.noise import Noise, Sampling, Watermark, kept, of_round, on_device
 from specdec_kernels.generate.parallel import check_split
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round, TokenLogprobs
@@ -96,8 +96,7 @@ def stream(
     check_split(target, method, policy, edits, logprobs, watermark)
     texts, max_new_tokens = arguments.token_lists(prompts, target), whole_number("max_new_tokens", max_new_tokens, 1)
     stop, eos = arguments.stop_strings(stop, target), arguments.end_tokens(eos_token_ids, target)
-    seeds = arguments.spread("seed", seed, len(texts)).to(target.device)
-    mark = arguments.mark_of(watermark, method, texts, target.device)
+    noise = arguments.noise_of(seed, watermark, method, texts, target.device)
     sampling = on_device(arguments.sampling_of(temperature, sampling, len(texts)), target.device)
     logprobs = arguments.count_of_likeliest(logprobs, target)
     if not texts:
@@ -112,14 +111,14 @@ def stream(
             arguments.check_left(edits, record, draft.name, slice(draft.config.vocab_size) if known is None else known)
     arguments.check_lengths(texts, max_new_tokens, models)
     arguments.check_models(models, policy)
-    arguments.check_ops(sampling, seeds, logprobs, record is not None)
+    arguments.check_ops(sampling, noise.seed, logprobs, record is not None)
     requests = [
         Request(index, text, TextStream(target.tokenizer, text, stop), eos, max_new_tokens)
         for index, text in enumerate(texts)
     ]
     rounds = rounds_of(target, drafter, method, policy, replacement)
     rounds.max_pending = max_pending
-    return run(requests, texts, rounds, seeds, sampling, record, logprobs, timer, progress, mark)
+    return run(requests, texts, rounds, noise, sampling, record, logprobs, timer, progress)
 
 
 def rounds_of(
@@ -132,12 +131,12 @@ def rounds_of(
 
 
 def run(
-    requests: list[Request], texts: list[list[int]], rounds: Rounds, seeds: torch.Tensor, sampling: Sampling,
+    requests: list[Request], texts: list[list[int]], rounds: Rounds, noise: Noise, sampling: Sampling,
     record: Record | None, logprobs: int | None, timer: Callable[[], float],
-    progress: Callable[[int, int], None] | None, mark: Mark | None = None,
+    progress: Callable[[int, int], None] | None,
 ) -> Iterator[Round]:  # fmt: skip
     """The loop itself, on checked arguments."""
-    device = seeds.device
+    device = noise.seed.device
     # Room after the longest text: the drafts of the last round. A text has a round only while it lacks a token, so
     # the last slot is nobody's: padding writes to it.
     room = rounds.room(max(request.left for request in requests))
@@ -154,9 +153,8 @@ def run(
             return
         watch = Stopwatch(device, timer)
         length, limit = [request.length for request in requests], [request.left - 1 for request in requests]
-        ends = torch.tensor(length, device=device, dtype=torch.int64)
-        noise = of_round(Noise(seeds, ends, mark=mark), rounds.method, number)
-        outcome = rounds.play(text, length, limit, noise, sampling, record, watch)
+        noise = noise._replace(position=torch.tensor(length, device=device, dtype=torch.int64))
+        outcome = rounds.play(text, length, limit, of_round(noise, rounds.method, number), sampling, record, watch)
         for row, request in enumerate(requests):
             if outcome.status[row] & Status.NON_FINITE:
                 raise FloatingPointError(no_law(rounds.laws_of(row), request.index))
@@ -184,8 +182,7 @@ def run(
             if record is not None:
                 record.keep(going)
         requests = [requests[row] for row in going]
-        text, seeds, sampling = text[going], seeds[going], kept(sampling, going)
-        mark = None if mark is None else kept(mark, going)
+        text, noise, sampling = text[going], kept(noise, going), kept(sampling, going)
 
 
 def write(text: torch.Tensor, length: list[int], emitted: list[list[int]]) -> None:

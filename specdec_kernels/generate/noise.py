@@ -24,14 +24,6 @@ class Watermark(NamedTuple):
     window: int = 4
 
 
-class Mark(NamedTuple):
-    """A `Watermark` as `context_seeds` takes it, with the lengths of prompts; tensors are int64 [B]."""
-
-    key: int | torch.Tensor
-    start: torch.Tensor
-    window: int
-
-
 class Noise(NamedTuple):
     """Where in its noise every request stands."""
 
@@ -40,13 +32,15 @@ class Noise(NamedTuple):
     # one for all, or int64 [B]; what is drawn under another nonce is independent. It is 0 or, for methods that
     # look ahead, another one in every round
     nonce: int | torch.Tensor = 0
-    mark: Mark | None = None
+    key: torch.Tensor | None = None  # both: int64 [B]: of a watermark, and how long prompts are
+    start: torch.Tensor | None = None
+    window: int = 0
 
 
 LOOKS_AHEAD = ("block", "traversal", "paths")
 """Methods in which a refused draft decides what comes next: no other draft may be drawn with its noise again."""
 NODES = 2**16  # nonces of a round, for nodes of one depth. Rounds that share them by overflow are far apart
-Value = TypeVar("Value", Noise, Mark, Sampling)
+Value = TypeVar("Value", Noise, Sampling)
 
 
 def keywords(noise: Noise, sampling: Sampling, rows: torch.Tensor | None = None) -> dict[str, Any]:
@@ -59,10 +53,10 @@ def marked(
     noise: Noise, text: torch.Tensor, drafts: torch.Tensor, parents: torch.Tensor | None = None
 ) -> torch.Tensor | None:
     """The seeds of these drafts' rows, behind texts as long as the noise says; None without a watermark."""
-    if (mark := noise.mark) is None:
+    if noise.key is None:
         return None
-    how = {"seed": noise.seed, "position": noise.position, "parents": parents}
-    return specdec.context_seeds(text, drafts, **mark._asdict(), **how)
+    given = {name: getattr(noise, name) for name in ("key", "start", "window", "seed", "position")}
+    return specdec.context_seeds(text, drafts, parents=parents, **given)
 
 
 def kept(value: Value, rows: list[int] | torch.Tensor) -> Value:

@@ -50,13 +50,9 @@ def context_seeds(
     """The seed of each row's race, so that the text carries a watermark by ``key``.
 
     A row's context is the last ``window`` tokens before the token that it decides: drafts on its path, then the text.
-    Its seed is a keyed hash of them; so is that of plain sampling after these tokens, and of a detector
-    (``specdec_kernels.watermark``). Where the prompt ends less than a window before, or the context was there since,
-    the row has noise of the request's own: else texts would repeat themselves, and p-values would be wrong.
-
-    With 32-bit words modulo 2³², and Philox by ``key``: ``S = Σ_i philox(token_i, i, window, 8)`` over the first three
-    words, i = 1 for the latest token; the seed is the first two words of ``philox(S, 9)``. A row's own noise has those
-    of ``philox(0, place, 0, 10)`` by ``seed``, at its place in the text.
+    Its seed is a keyed hash of them, as that of plain sampling after these tokens is; the page docs/watermark.md has
+    the formula. Where the prompt ends less than a window before, or the context was there since, it is one of the
+    request's own for that place: else texts would repeat themselves, and p-values would be wrong.
 
     Parameters
     ----------
@@ -64,14 +60,10 @@ def context_seeds(
         int32 or int64 [B, T]: prompts and what was written since. What is behind ``position`` is not looked at.
     draft_tokens : Tensor
         int32 or int64 [B, K], K may be 0, or [D] with ``packing``; with ``parents`` [B, N], as for ``verify_tree``.
-    key : int or Tensor
-        int64 or int32 [B], a secret. 0: no watermark.
-    seed : int or Tensor
-        int64 or int32 [B]: of the noise where there is no watermark.
-    position : int or Tensor
-        int64 or int32 [B]: how many tokens of the text are there.
-    start : int or Tensor
-        int64 or int32 [B]: how many of them are the prompt, whose tokens are no context.
+    key, start : int or Tensor
+        int64 or int32 [B]: a secret, 0 for no watermark; and how long the prompt is, whose tokens are no context.
+    seed, position : int or Tensor
+        int64 or int32 [B]: of the request's own noise; and how many tokens of the text are there.
     window : int
         From 1 to 8.
     ordered : bool
@@ -81,8 +73,8 @@ def context_seeds(
     packing : Packing, optional
         As for ``verify_chain``, with ``max_drafts``.
     request_index : Tensor, optional
-        int32 or int64 [B], as for ``verify_chain``: ``text``, ``key`` and ``start`` then have S entries. Rows of an
-        idle request, and of one outside, have 0.
+        int32 or int64 [B]: which ``text`` [S, T], ``key`` [S] and ``start`` [S] a request has. Rows of an idle one
+        (-1), and of one outside, have 0.
     out : Tensor, optional
         int64, preallocated, contiguous.
 
@@ -93,7 +85,7 @@ def context_seeds(
 
     References
     ----------
-    Aaronson 2022 (the watermark); Fernandez et al. 2023 (repeats); Bernstein 1999 (the hash): docs/watermark.md.
+    Aaronson 2022 (the watermark); Fernandez et al. 2023 (repeats); Bernstein 1999 (the hash).
 
     Examples
     --------
@@ -108,38 +100,34 @@ def context_seeds(
     raw = text, draft_tokens, packing, parents, request_index, key, start, seed, position, window, ordered, out
     CONTEXT_SEEDS.direct(False, *raw)
     ends, tokens_by_row, most = ends_of(packing)
-    sizes = inputs.beside(text)
-    if ends is not None:
-        sizes["packed"] = True
+    sizes = inputs.beside(text) | ({} if ends is None else {"packed": True})
     CONTEXT_SEEDS.check(sizes, draft_tokens=draft_tokens)
     device = draft_tokens.device
     if ends is not None:
         batch = check_ends(ends, tokens_by_row, device)
+        width = inputs.whole("packing.max_drafts", most, "an int of 0 or more", 0) + 1
         if parents is not None:
             raise ValueError(f"packing: expected None with parents; got {inputs.shown(parents)}")
-        width = inputs.whole("packing.max_drafts", most, "an int of 0 or more", 0) + 1
+    elif parents is None:
+        batch, width = draft_tokens.shape[0], draft_tokens.shape[1] + 1
     else:
         batch, width = draft_tokens.shape
-        if parents is None:
-            width += 1
-        else:
-            trees.check_parents(parents, (batch, width))
-            inputs.check_device("parents", parents, device)
-    sizes["B"] = sizes["E"] = batch
-    if request_index is not None:
+        trees.check_parents(parents, (batch, width))
+        inputs.check_device("parents", parents, device)
+    if request_index is None:
+        sizes["E"] = batch
+    else:
         laws.check_index(request_index, batch, device)
-        inputs.check_tensor("text", text, inputs.TOKEN_DTYPES, 2)
-        sizes["E"] = text.shape[0]
+    CONTEXT_SEEDS.check(sizes, text=text)
+    by_entry = (CONTEXT_SEEDS.number(name, x, (sizes["E"],), device) for name, x in (("key", key), ("start", start)))
     seed, position = (
         x if isinstance(x, torch.Tensor) else torch.full((batch,), x, dtype=torch.int64, device=device)
         for x in (inputs.counter(name, x, (batch,), device) for name, x in (("seed", seed), ("position", position)))
     )
-    CONTEXT_SEEDS.check(sizes, text=text)
-    key, start = (CONTEXT_SEEDS.number(name, x, (sizes["E"],), device) for name, x in (("key", key), ("start", start)))
-    window = CONTEXT_SEEDS.size("window", window, "an int from {least} to {most}", 8)
     seeds = CONTEXT_SEEDS.output("seeds", out, (batch, width), device)
     CONTEXT_SEEDS(
-        text, draft_tokens, ends, tokens_by_row, parents, request_index, key, start, seed, position, window,
-        inputs.flag("ordered", ordered), seeds, given=out is not None,
+        text, draft_tokens, ends, tokens_by_row, parents, request_index, *by_entry, seed, position,
+        CONTEXT_SEEDS.size("window", window, "an int from {least} to {most}", 8), inputs.flag("ordered", ordered),
+        seeds, given=out is not None,
     )  # fmt: skip
     return seeds

@@ -196,10 +196,10 @@ REFUSED = [
     ({"method": "rejection"}, ValueError, "watermark: expected a race; got rejection, whose accept coins"),
     ({"method": "block"}, ValueError, "watermark: expected a race; got block"),
     ({"watermark": 5}, TypeError, "watermark: expected a Watermark; got 5"),
-    ({"watermark": Watermark(1.5)}, TypeError, "watermark.key: expected a whole number; got 1.5"),
+    ({"watermark": Watermark(1.5)}, TypeError, "watermark.key: expected a whole number or one per prompt; got"),
     ({"watermark": Watermark([1])}, ValueError, r"watermark.key: expected a number or one per prompt \(2\); got 1"),
-    ({"watermark": Watermark(2**64)}, ValueError, "key: expected 64 bits at most"),
-    ({"watermark": Watermark(1, 9)}, ValueError, "watermark.window: expected 1 to 8; got 9"),
+    ({"watermark": Watermark(2**64)}, ValueError, "watermark.key: expected 64 bits at most"),
+    ({"watermark": Watermark(1, 9)}, ValueError, "window: expected an int from 1 to 8; got 9"),
 ]  # fmt: skip
 
 

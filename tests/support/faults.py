@@ -1374,9 +1374,9 @@ FAULTS = {
     **{
         f"context_seeds: {name}": Fault("csrc/include/specdec/context.h", text, other, CONTEXT)
         for name, text, other in (
-            ("a text behind the last is read", "«who.live() && who.index < p.text.requests»;", "who.live()"),
+            ("a text behind the last is read", "within = «who.index < p.text.requests»;", "true"),
             ("drafts of the next request are read", "return «slot < slots» ?", "slot < p.draft_tokens.slots"),
-            ("bounds may begin before the first draft", "readable && «from >= rows * b» &&", "true"),
+            ("bounds may begin before the first draft", "within && «from >= rows * b» &&", "true"),
             ("bounds may fall", "&& «to >= from» &&", "true"),
             ("bounds may go on", "&& «to + rows <= slots - rows * (p.seeds.rows - b - 1)»;", "true"),
             (
@@ -1384,20 +1384,24 @@ FAULTS = {
                 "«min(max(position(), int64_t{0}), static_cast<int64_t>(p.text.slots))»;",
                 "max(position(), int64_t{0})",
             ),
-            ("key 0 is one", "readable && «p.key.at(entry) != 0» &&", "true"),
-            ("contexts need not be whole", "&& «first() <= length + depth»; }", "true"),
-            ("a start before the text is taken", "return «max(p.start.at(entry), int64_t{0})» +", "p.start.at(entry)"),
+            ("key 0 is one", "live() && «p.key.at(who.index) != 0» &&", "true"),
+            ("contexts need not be whole", "&& «first() <= end»; }", "true"),
+            (
+                "a start before the text is taken",
+                "return «max(p.start.at(who.index), int64_t{0})» +",
+                "p.start.at(who.index)",
+            ),
             ("contexts before the start were seen", "place = «first()» + caller", "static_cast<int64_t>(p.window)"),
-            ("contexts of drafts are not seen", "place < «length + depth»; place += callers", "length"),
-            ("only the latest token is compared", "&& «own.is(window(place))») return", "true"),
+            ("contexts of drafts are not seen", "place < «end»; place += callers", "length"),
+            ("only the latest token is compared", "i < «size»; ++i)\n      if (token[i] !=", "1"),
             ("a set has an order", "for (; «!p.ordered» && at", "false"),
             ("an order is a set", "for (; «!p.ordered» && at", "true"),
             ("windows of all sizes have one seed", "+ 1, «static_cast<uint32_t>(size)», kStream", "0"),
             ("places have one word", "{key, «static_cast<uint32_t>(i) + 1»,", "1"),
-            ("an idle row has a seed", "else if («readable»)", "true"),
+            ("an idle row has a seed", "if («!who.live()») return 0;", "false"),
             (
                 "a draft's row has the noise of the text's end",
-                "static_cast<uint32_t>(«position() + depth»), 0",
+                "static_cast<uint32_t>(«position() + end - length»), 0",
                 "position()",
             ),
         )

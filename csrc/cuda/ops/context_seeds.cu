@@ -10,7 +10,7 @@ namespace {
 __global__ void __launch_bounds__(kThreads) context_seeds_kernel(const ContextParams p) {
   const ContextRow row(p, blockIdx.x / p.seeds.columns, static_cast<int32_t>(blockIdx.x % p.seeds.columns));
   const bool seen = __syncthreads_or(row.seen(static_cast<int32_t>(threadIdx.x), static_cast<int32_t>(blockDim.x)));
-  if (threadIdx.x == 0) row.write(row.is_marked() && !seen);
+  if (threadIdx.x == 0) p.seeds.data[blockIdx.x] = row.seed(row.is_marked() && !seen);
 }
 
 }  // namespace

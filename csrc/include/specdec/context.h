@@ -18,11 +18,6 @@ struct Window {
   int64_t token[kWindow];
   int32_t size;
 
-  SPECDEC_HD bool has(int64_t wanted) const {
-    for (int32_t i = 0; i < size; ++i)
-      if (token[i] == wanted) return true;
-    return false;
-  }
   SPECDEC_HD bool is(const Window& other) const {
     for (int32_t i = 0; i < size; ++i)
       if (token[i] != other.token[i]) return false;
@@ -40,62 +35,60 @@ struct Window {
   }
 };
 
-// A row of a chain or a tree. Its text is the request's, `length` tokens, and `depth` drafts from the root to its node.
+// A row of a chain or a tree. Its text is the request's, `length` tokens, and drafts from the root to its node: `end`.
 struct ContextRow {
   const ContextParams& p;
-  int64_t request, entry, first_token, length = 0;
-  int32_t node, depth = 0, slots;
-  bool readable;
+  int64_t request, first_token, length = 0, end = 0;
+  int32_t node, slots;
+  Entry who;  // has the text
 
-  SPECDEC_HD ContextRow(const ContextParams& params, int64_t b, int32_t row) : p(params), request(b), node(row) {
-    const Entry who = entry_of(p.request_index, b);
-    readable = who.live() && who.index < p.text.requests;
-    entry = who.index;
+  SPECDEC_HD ContextRow(const ContextParams& params, int64_t b, int32_t row)
+      : p(params), request(b), node(row), who(entry_of(p.request_index, b)) {
     slots = p.draft_tokens.slots;
     first_token = b * p.draft_tokens.request_stride;
+    bool within = who.index < p.text.requests;
     if (p.cu_drafts.data) {
       const int64_t rows = p.tokens_by_row ? 1 : 0;  // of each request, beside its drafts
       const int64_t from = p.cu_drafts.data[b], to = p.cu_drafts.data[b + 1] - rows;
-      readable = readable && from >= rows * b && to >= from && to + rows <= slots - rows * (p.seeds.rows - b - 1);
+      within = within && from >= rows * b && to >= from && to + rows <= slots - rows * (p.seeds.rows - b - 1);
       slots = static_cast<int32_t>(to - from);
       first_token = (from + rows) * p.draft_tokens.slot_stride;
     }
-    if (!readable) return;
-    length = min(max(position(), int64_t{0}), static_cast<int64_t>(p.text.slots));
-    for (int32_t above = node; above > 0; above = parent(above)) ++depth;
+    if (!within) who.kind = Entry::kOutside;
+    if (!who.live()) return;
+    end = length = min(max(position(), int64_t{0}), static_cast<int64_t>(p.text.slots));
+    for (int32_t above = node; above > 0; above = parent(above)) ++end;
   }
 
   // Whether the row is drawn by the key: its context is whole, and does not come before. Of so many callers each looks
   // at some places.
-  SPECDEC_HD bool is_marked() const { return readable && p.key.at(entry) != 0 && first() <= length + depth; }
+  SPECDEC_HD bool is_marked() const { return who.live() && p.key.at(who.index) != 0 && first() <= end; }
   SPECDEC_HD bool seen(int32_t caller, int32_t callers) const {
     if (!is_marked()) return false;
-    const Window own = window(length + depth);
-    for (int64_t place = first() + caller; place < length + depth; place += callers)
-      if (own.has(token(place - 1)) && own.is(window(place))) return true;
+    const Window own = window(end);
+    for (int64_t place = first() + caller; place < end; place += callers)
+      if ((!p.ordered || token(place - 1) == own.token[0]) && own.is(window(place))) return true;
     return false;
   }
-  SPECDEC_HD void write(bool marked) const {
-    int64_t seed = 0;
-    if (marked) seed = window(length + depth).seed(key_of(p.key.at(entry)));
-    else if (readable)
-      seed = wide_of(noise_words({key_of(p.seed.at(request * p.seed.slot_stride)),
-                                  static_cast<uint32_t>(position() + depth), 0, kStreamContext}, 0u, 2));
-    p.seeds.data[request * p.seeds.columns + node] = seed;
+  SPECDEC_HD int64_t seed(bool marked) const {
+    if (!who.live()) return 0;
+    if (marked) return window(end).seed(key_of(p.key.at(who.index)));
+    const Key own = key_of(p.seed.at(request * p.seed.slot_stride));
+    return wide_of(noise_words({own, static_cast<uint32_t>(position() + end - length), 0, kStreamContext}, 0u, 2));
   }
 
  private:
   SPECDEC_HD int64_t position() const { return p.position.at(request * p.position.slot_stride); }
-  SPECDEC_HD int64_t first() const { return max(p.start.at(entry), int64_t{0}) + p.window; }  // with a whole context
+  SPECDEC_HD int64_t first() const { return max(p.start.at(who.index), int64_t{0}) + p.window; }  // with a whole context
   SPECDEC_HD int32_t parent(int32_t of) const {
     int32_t status;
     return p.parents.data ? parent_of(p.parents, request * p.parents.request_stride, of, &status) : of - 1;
   }
   // At a place of the row's text.
   SPECDEC_HD int64_t token(int64_t place) const {
-    if (place < length) return p.text.at(entry * p.text.request_stride + place * p.text.slot_stride);
+    if (place < length) return p.text.at(who.index * p.text.request_stride + place * p.text.slot_stride);
     int32_t at = node;
-    for (int64_t last = length + depth - 1; last > place; --last) at = parent(at);
+    for (int64_t last = end - 1; last > place; --last) at = parent(at);
     const int32_t slot = p.parents.data ? at : at - 1;
     return slot < slots ? p.draft_tokens.at(first_token + slot * p.draft_tokens.slot_stride) : -1;
   }

@@ -13,23 +13,22 @@ def context_seeds(call: "typed.ContextSeeds"):
     bounds, outside = (None, None) if call.parents is not None else slot_bounds(call, batch)
     who = requests.Requests(call.request_index, batch, len(call.text), call.text.device, outside=outside)
     keys, starts = (who.numbers(x, torch.int64).tolist() for x in (call.key, call.start))
-    seeds = torch.zeros(len(who.live), nodes, dtype=torch.int64, device=call.text.device)
-    for i, (b, entry) in enumerate(zip(who.live.tolist(), who.entry.tolist(), strict=True)):
+    seeds, positions = call.seed.tolist(), call.position.tolist()
+    call.seeds.zero_()
+    for b, entry, key, start in zip(who.live.tolist(), who.entry.tolist(), keys, starts, strict=True):
         tokens, parents = drafts_of(call, b, bounds, nodes)
-        position, first = int(call.position[b]), max(starts[i], 0) + call.window
         for node in range(nodes):
             path, above = list[int](), node
             while above > 0:
                 path, above = [tokens[above], *path], parents[above]
-            text = call.text[entry].tolist()[: max(position, 0)] + path
-            contexts = [context(text[:end], call) for end in range(first, len(text) + 1)]
-            if keys[i] != 0 and contexts and contexts[-1] not in contexts[:-1]:
-                seeds[i, node] = seed_of(contexts[-1], keys[i])
+            text = call.text[entry].tolist()[: max(positions[b], 0)] + path
+            ends = range(max(start, 0) + call.window, len(text) + 1)
+            contexts = [context(text[:end], call) for end in ends]
+            if key != 0 and contexts and contexts[-1] not in contexts[:-1]:
+                call.seeds[b, node] = seed_of(contexts[-1], key)
             else:
-                seeds[i, node] = word_of(
-                    int(call.seed[b]), (0, position + len(path) & noise.WORD, 0, noise.CONTEXT + 2)
-                )
-    who.write(call.seeds, seeds)
+                place = positions[b] + len(path) & noise.WORD
+                call.seeds[b, node] = word_of(seeds[b], (0, place, 0, noise.CONTEXT + 2))
 
 
 def drafts_of(call, b, bounds, nodes):
@@ -50,9 +49,7 @@ def context(text, call):
 
 def seed_of(tokens, key):
     """From the sum of words of each token and its place."""
-    terms = [
-        philox(key, (token & noise.WORD, i, len(tokens), noise.CONTEXT)) for i, token in enumerate(tokens, start=1)
-    ]
+    terms = [philox(key, (x & noise.WORD, i, len(tokens), noise.CONTEXT)) for i, x in enumerate(tokens, start=1)]
     a, b, c, _ = (sum(words) & noise.WORD for words in zip(*terms, strict=True))
     return word_of(key, (a, b, c, noise.CONTEXT + 1))
 
