@@ -21,6 +21,7 @@ from tests.backends.ptx.build import unavailable
 from tests.backends.test_cuda_ops import assert_same, assert_same_figures, on_cpu
 from tests.backends.test_ptx_calls import played
 from tests.conftest import running
+from tests.ops import test_row_seeds
 from tests.support.cases import chain_call, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
@@ -104,6 +105,7 @@ borrowed(
     "test_every_part_of_a_row_tells_what_it_met", "test_tiles_end_where_their_output_does",
     "test_more_may_win_than_a_block_lists", "test_a_first_guess_excludes_no_winner",
 )  # fmt: skip
+borrowed(test_row_seeds)
 borrowed(test_cuda_queue, "test_the_same_verdict", "test_a_status_comes_along", "test_forms", "test_given_tokens")
 
 

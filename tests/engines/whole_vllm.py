@@ -244,9 +244,15 @@ def test_watermark(monkeypatch, table):
     assert detect(plain["own key"][0][0], 5, window=3).p_value < 1e-6
     rate, _ = accepted(engine("draft model", "race", **more))
     assert rate > COUPLED
-    table(
-        TEXTS, {"texts": "race, draft model, watermark", "those of": "race, no drafts, watermark", "the same": "5 of 5"}
-    )
+    few = {"block_size": 32, "num_gpu_blocks_override": 14, "max_num_seqs": 12, "async_scheduling": True}
+    back = engine("draft model", "race", **few)
+    assert back.llm_engine.vllm_config.scheduler_config.async_scheduling
+    assert written(back, kinds) == plain
+    preempted = counters(back)["vllm:num_preemptions"]
+    assert preempted > 0
+    for what in ("", f", asynchronous scheduling, {preempted} preemptions"):
+        row = {"texts": f"race, draft model, watermark{what}", "those of": "race, no drafts, watermark"}
+        table(TEXTS, row | {"the same": "5 of 5"})
 
 
 def plain_vllm():

@@ -32,6 +32,10 @@ IN_ONE_ROW = (
 CALLS = {
     "verify_chain rejection": (verify_chain, chain()),
     "verify_chain race": (verify_chain, chain(method="race", draft=None)),
+    "verify_chain seeds of rows": (
+        verify_chain,
+        chain(method="race", draft=None, seed=torch.arange(9).view(3, 3), position=0),
+    ),
     "verify_chain one-hot": (verify_chain, chain(draft=None, temperature=0.5, position=3, nonce=1)),
     "verify_chain randomised": (verify_chain, chain(draft_prob=torch.rand(3, 2), epsilon=torch.rand(3))),
     "verify_chain block": (verify_chain, chain(method="block", nonce=4)),

@@ -23,6 +23,10 @@ CALLS = {
     "verify_tree rejection": (verify_tree, tree()),
     "verify_tree replacement": (verify_tree, tree(replacement=True) | {"parents": PARENTS.repeat(3, 1)}),
     "verify_tree race": (verify_tree, tree(method="race", draft=None)),
+    "verify_tree seeds of rows": (
+        verify_tree,
+        tree(method="race", draft=None, seed=torch.arange(12).view(3, 4), position=0),
+    ),
     "verify_tree traversal": (verify_tree, tree(method="traversal", nonce=4)),
     "verify_tree rows": (
         verify_tree,
