@@ -6,6 +6,8 @@ from math import factorial
 import numpy as np
 import pytest
 import torch
+from scipy import stats
+from specdec_kernels._C import maths
 
 from specdec_kernels import DraftTree, context_seeds, race_sample, verify_chain
 from specdec_kernels.backends.reference import noise
@@ -169,6 +171,28 @@ def test_text_that_knows_nothing_of_the_key():
     every = torch.cat(found)
     edges = torch.tensor([0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0])
     assert_law(torch.bucketize((-every).exp(), edges[1:-1].double()), edges.diff())
+
+
+@pytest.mark.parametrize("count, texts", [(1, 40), (4, 10)])
+def test_false_alarms_down_to_one_in_a_million(count, texts):
+    """Of 10 million texts of one token, and of 2.6 million of four, as many are found as the gamma law says.
+
+    Tokens of one context are not independent, but those that score high nearly are: by the binomial law.
+    """
+    contexts, vocabulary = torch.randint(50, (count * texts, 4), generator=torch.Generator().manual_seed(5)), 2**18
+    seeds = context_seeds(contexts, contexts[:, :0], key=7, seed=0, position=4)[:, 0].tolist()
+    levels, arrivals = [1e-3, 1e-4, 1e-5, 1e-6], torch.empty(vocabulary)
+    least = stats.gamma.isf(levels, count)
+    alarms = np.zeros(len(levels), dtype=int)
+    for text in range(texts):
+        total = torch.zeros(vocabulary, dtype=torch.float64)
+        for seed in seeds[text::texts]:
+            maths.arrivals(seed, 0, 0, 0, 0, vocabulary, arrivals.data_ptr())
+            total -= torch.log(-torch.expm1(-arrivals.double()))
+        alarms += [int((total >= statistic).sum()) for statistic in least]
+    for level, statistic, some in zip(levels, least, alarms, strict=True):
+        assert p_value(statistic, count) == pytest.approx(level, rel=1e-9)
+        assert stats.binomtest(int(some), texts * vocabulary, level).pvalue >= FALSE_ALARM
 
 
 def test_false_alarms_of_repeats():
