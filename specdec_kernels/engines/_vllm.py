@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -52,11 +53,13 @@ def check_version() -> None:
             "spec_step_idx num_steps",
         ),
     ):
-        found = " ".join(inspect.signature(getattr(owner, name)).parameters)
-        if found not in (names, names.removesuffix(" num_steps")):  # 0.32.0 has no such argument
-            raise RuntimeError(
-                f"vllm: expected {owner.__name__}.{name}({names}), as in 0.32.0 and 0.33.0; got ({found})"
-            )
+        _check(owner, name, names)
+
+
+def _check(owner: type, name: str, names: str) -> None:
+    found = " ".join(inspect.signature(getattr(owner, name)).parameters)
+    if found not in (names, names.removesuffix(" num_steps")):  # 0.32.0 has no such argument
+        raise RuntimeError(f"vllm: expected {owner.__name__}.{name}({names}), as in 0.32.0 and 0.33.0; got ({found})")
 
 
 def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
@@ -93,6 +96,10 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
     if method == "race":
         sampler.sample = _sample.__get__(sampler)
     REPLACEMENTS.put(DraftModelSpeculator, "sample_draft", _drawing(DraftModelSpeculator.sample_draft))
+    if method == "race" and speculative is not None and speculative.method == "dspark":
+        dspark = importlib.import_module("vllm.v1.worker.gpu.spec_decode.dspark.speculator").DSparkSpeculator
+        _check(dspark, "_sample_logits", "self logits idx_map sample_pos step")
+        REPLACEMENTS.put(dspark, "_sample_logits", _drawing_each(dspark._sample_logits))
     return sampler, rejection
 
 
@@ -310,17 +317,49 @@ def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
                 self, hidden_states, sample_src_positions, idx_mapping, temperature, seeds, draft_step, draft_logits,
                 spec_step_idx, *more, **named,
             )  # fmt: skip
-        logits = self.compute_draft_logits(hidden_states, spec_step_idx)
-        sampling, marks, nonce = Sampling(temperature), state.specdec_marks, TARGET
-        if filters is not None:
-            sampling, filters.drew = Sampling.vllm(temperature, *filters.numbers), True
+        logits, nonce = self.compute_draft_logits(hidden_states, spec_step_idx), TARGET
         if not races:
             logits, nonce = logits.to(draft_logits.dtype), draft_step
             specdec.store_rows(logits, draft_logits, slots=idx_mapping, column=draft_step)
-        sampled = drawn(logits, idx_mapping, sampling, seeds, sample_src_positions, nonce, marks=marks)
-        if marks is not None:
-            marks.put(idx_mapping, sample_src_positions + 1, sampled)
+        sampled = _draft_of(state, logits, idx_mapping, temperature, seeds, sample_src_positions, nonce)
         self._maybe_predict_acceptance(logits, idx_mapping, draft_step)
         return sampled
 
     return sample_draft
+
+
+def _drawing_each(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """DSpark's ``_sample_logits``, which draws one place of all blocks, with the noise of a race's verification.
+
+    Rows of fewer tokens are drawn from where vLLM keeps room for them among the target's; else they are vLLM's.
+    """
+
+    @functools.wraps(original)
+    def _sample_logits(
+        self: Any, logits: torch.Tensor, idx_map: torch.Tensor, sample_pos: torch.Tensor, step: int
+    ) -> torch.Tensor:
+        state, places = getattr(self, "model_state", None), self._d2t_scatter_index
+        mapped = self.model.draft_id_to_target_id is not None
+        if getattr(state, "specdec_method", None) != "race" or (mapped and places is None):
+            return original(self, logits, idx_map, sample_pos, step)
+        self._maybe_predict_acceptance(logits, idx_map, self._step_cols[step])
+        if mapped:
+            rows = self._draft_scatter_buf[: len(logits)]
+            logits = rows.index_copy_(1, places, logits.to(rows.dtype))
+        return _draft_of(state, logits, idx_map.contiguous(), self.temperature, self.seeds, sample_pos - 1, TARGET)
+
+    return _sample_logits
+
+
+def _draft_of(
+    state: Any, logits: torch.Tensor, slots: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
+    pos: torch.Tensor, nonce: int | torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """A draft of each row, by its request's filters, int64 [N]; a watermark's texts get it, too."""
+    sampling, marks, filters = Sampling(temperature), state.specdec_marks, state.specdec_filters
+    if filters is not None:
+        sampling, filters.drew = Sampling.vllm(temperature, *filters.numbers), True
+    sampled = drawn(logits, slots, sampling, seeds, pos, nonce, marks=marks)
+    if marks is not None:
+        marks.put(slots, pos + 1, sampled)
+    return sampled

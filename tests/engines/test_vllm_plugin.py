@@ -336,6 +336,61 @@ def test_race_couples_its_drafts():
     assert accepted > torch.minimum(law, other).sum(1).mean() * 0.7
 
 
+@pytest.mark.parametrize("method", ["race", "rejection"])
+def test_a_block_of_drafts_at_once(method):
+    """As DFlash calls it: all places of all requests, columns as a tensor, slot -1 behind the last request."""
+    vllm.register()
+    sampler = stand_in.Sampler(SLOTS, VOCABULARY, temperature=0.8, top_k=6)
+    state, speculator = (
+        stand_in.ModelState(stand_in.speculative(K), {"specdec": method}),
+        stand_in.DraftModelSpeculator(),
+    )
+    state.custom_sampler(sampler)
+    speculator.set_attn(state)
+    sampler.apply_staged_writes()
+    slots, rows = torch.tensor([3, 0, -1]).repeat_interleave(K), TARGET[: 3 * K]
+    places, columns = (
+        torch.tensor([7, 30, 0]).repeat_interleave(K) + torch.arange(K).repeat(3),
+        torch.arange(K).repeat(3),
+    )
+    kept_rows = None if method == "race" else torch.full((SLOTS, K, VOCABULARY), 7.0)
+    states = sampler.sampling_states
+    given = rows, places, slots, states.temperature.gpu, states.seeds.gpu, columns.int(), kept_rows
+    found = speculator.sample_draft(*given)
+    nonce = TARGET_NONCE if method == "race" else columns[: 2 * K]
+    wanted = specdec.race_sample(
+        rows[: 2 * K], seed=states.seeds.gpu[slots[: 2 * K]], position=places[: 2 * K] + 1, nonce=nonce,
+        sampling=Sampling.vllm(0.8, top_k=6),
+    )  # fmt: skip
+    assert found.tolist() == wanted.tolist() + [0] * K
+    if kept_rows is not None:
+        assert torch.equal(kept_rows[[3, 0]].flatten(0, 1), rows[: 2 * K])
+        assert (kept_rows[[1, 2, 4]] == 7).all()
+
+
+@pytest.mark.parametrize("method", ["race", "rejection"])
+@pytest.mark.parametrize("vocabulary", ["whole", "fewer tokens", "fewer tokens, probabilistic"])
+def test_dspark_draws_with_the_noise_of_a_race(method, vocabulary):
+    """Place by place; where there is no room for rows among the target's tokens, and beside rejection, as vLLM does."""
+    vllm.register()
+    sampler = stand_in.Sampler(SLOTS, VOCABULARY)
+    state = stand_in.ModelState(stand_in.speculative(K, drafter="dspark"), {"specdec": method})
+    state.custom_sampler(sampler)
+    known = None if vocabulary == "whole" else torch.arange(1, VOCABULARY, 3)
+    speculator = stand_in.DSparkSpeculator(K, SLOTS, VOCABULARY, known, "probabilistic" in vocabulary)
+    speculator.set_attn(state)
+    slots, places = torch.tensor([[3] * K, [0] * K]), torch.tensor([[8], [31]]) + torch.arange(K)
+    rows = DRAFT[:2] if known is None else DRAFT[:2, known]
+    found = speculator._sample_logits(rows, slots[:, 1], places[:, 1], 1)
+    if method == "rejection" or vocabulary == "fewer tokens":
+        assert torch.equal(found, rows.argmax(-1) if known is None else known[rows.argmax(-1)])
+        return
+    whole = DRAFT[:2] if known is None else torch.full((2, VOCABULARY), -torch.inf).index_copy_(1, known, rows)
+    seeds = speculator.seeds[slots[:, 1]]
+    assert torch.equal(found, specdec.race_sample(whole, seed=seeds, position=places[:, 1], nonce=TARGET_NONCE))
+    assert torch.equal(speculator.predicted, rows)
+
+
 @pytest.mark.parametrize("order", [("race", "rejection"), ("rejection", "race")])
 def test_each_speculator_follows_its_own_engine(order):
     """Of two in a process: a race stores no logits of drafts, and rejection needs those that its drafts came from."""

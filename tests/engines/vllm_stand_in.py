@@ -191,6 +191,25 @@ class DraftModelSpeculator:
         return torch.multinomial(law, 1, generator=torch.Generator().manual_seed(int(draft_step)))[:, 0]
 
 
+class DSparkSpeculator(DraftModelSpeculator):
+    """It draws place by place; ``known`` are the target's tokens that its rows have, where they have not all."""
+
+    def __init__(self, steps, slots, vocab_size, known=None, probabilistic=False):
+        self._step_cols = torch.arange(steps, dtype=torch.int32)
+        self.temperature, self.seeds = torch.ones(slots), torch.arange(slots)
+        self._d2t_scatter_index = self._draft_scatter_buf = None
+        self.model = types.SimpleNamespace(draft_id_to_target_id=None)
+        if known is not None:
+            self.model.draft_id_to_target_id = known - torch.arange(len(known))
+            if probabilistic:
+                self._d2t_scatter_index = known
+                self._draft_scatter_buf = torch.full((slots, vocab_size), -torch.inf)
+
+    def _sample_logits(self, logits, idx_map, sample_pos, step):
+        tokens = logits.argmax(-1)
+        return tokens if self.model.draft_id_to_target_id is None else self.model.draft_id_to_target_id[tokens] + tokens
+
+
 class ModelState:
     def __init__(self, speculative=None, additional_config=None, watermark=None):
         self.device = torch.device("cpu")
@@ -242,11 +261,12 @@ class InputProcessor:
         return "generate" in supported_tasks
 
 
-def speculative(steps, method="standard", adaptive=False):
+def speculative(steps, method="standard", adaptive=False, drafter="draft_model"):
     """A SpeculativeConfig."""
     return types.SimpleNamespace(
-        num_speculative_tokens=steps, enable_adaptive_verification=adaptive, rejection_sample_method=method
-    )
+        num_speculative_tokens=steps, enable_adaptive_verification=adaptive, rejection_sample_method=method,
+        method=drafter,
+    )  # fmt: skip
 
 
 def batch_of(counts, slots, places):
@@ -275,6 +295,7 @@ def modules():
         "vllm.v1.worker.gpu.sample.penalties": [PenaltiesState],
         "vllm.v1.worker.gpu.sample.sampler": [Sampler],
         "vllm.v1.worker.gpu.sample.states": [],
+        "vllm.v1.worker.gpu.spec_decode.dspark.speculator": [DSparkSpeculator],
         "vllm.v1.worker.gpu.spec_decode.rejection_sampler": [RejectionSampler],
         "vllm.v1.worker.gpu.spec_decode.speculator": [DraftModelSpeculator],
         "vllm.v1.worker.gpu.model_states.interface": [ModelState],
