@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from sglang.srt.layers.dp_attention import is_dp_attention_enabled
@@ -24,6 +24,21 @@ from specdec_kernels.engines._refusals import refuse
 from specdec_kernels.engines._watermark import Marks, asked
 
 LOGGER = logging.getLogger("sglang.specdec_kernels")
+
+
+class Block(NamedTuple):
+    """Drafts of a whole block, with what `eagle_sample` reads of a chain; those without a law count as certain."""
+
+    draft_token: torch.Tensor
+    draft_token_num: int
+    max_tree_depth: int
+    retrieve_index: torch.Tensor
+    draft: Draft | None
+    key: dict[str, torch.Tensor]  # the round's seeds and nonces
+    retrieve_next_token: None = None
+    retrieve_next_sibling: None = None
+
+
 LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: no other noise has both
 
 
@@ -57,17 +72,18 @@ def eagle_sample(
     rows = logits.view(requests, nodes, -1)
     candidates = verify_input.draft_token.view(requests, nodes)
     single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
-    sampled, method = options.speculative_use_rejection_sampling, method_of() or "rejection"
+    block = verify_input if isinstance(verify_input, Block) else None
+    sampled, method = block is None and options.speculative_use_rejection_sampling, method_of() or "rejection"
     depth, index = verify_input.max_tree_depth, verify_input.retrieve_index
     links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
     is_lenient = method != "race" and not single == total == 1
-    is_chain = sampled or (verify_input.tree_topk == 1 and not is_lenient)
+    is_chain = block is not None or sampled or (verify_input.tree_topk == 1 and not is_lenient)
     penalised = info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None
     # SGLang's builders link siblings by rising index, behind their parents.
     parents = None if is_chain or (is_lenient and not penalised) else specdec.tree_parents(*links).parents
     if penalised:
         penalties.apply(rows, candidates, parents, depth - 1, batch)
-    if info.logit_bias is not None:
+    if info.logit_bias is not None and block is None:  # blocks have it
         rows += info.logit_bias[:, None]
     if grammar_mask is not None:
         grammar_mask.apply(logits)
@@ -80,17 +96,21 @@ def eagle_sample(
     outputs = predict, accept_index, emitted
     form = Form(index=index, count="emitted", zeros=width == nodes)
     law = {"sampling": sampling_of(info), "method": method}
-    noise, marks = key_of(info, requests), getattr(batch.req_to_token_pool, "specdec_marks", None)
+    noise = dict(block.key) if block else key_of(info, requests)
+    marks = getattr(batch.req_to_token_pool, "specdec_marks", None)
     noise["position"] = InputPositions(batch.seq_lens[:, None].expand(-1, width))
     if marks is not None:
         slots, drafts = batch.req_pool_indices, candidates[:, 1:width] if is_chain else candidates
         marks.put(slots, batch.seq_lens, candidates[:, 0])
         noise = marks.noise(drafts, batch.seq_lens + 1, slots, own_seeds(info), parents=None if is_chain else parents)
     if is_chain:
+        drawn_by = block.draft if block else None
         if sampled and method != "race" and not info.is_all_greedy:  # SGLang keeps no laws for a greedy batch
             if verify_input.draft_probs is None:
                 raise ValueError("draft_probs: expected the laws of the drafts with speculative_use_rejection_sampling")
-            law["draft"] = Draft(verify_input.draft_probs[:, : width - 1], space="probs")
+            drawn_by = Draft(verify_input.draft_probs[:, : width - 1], space="probs")
+        if drawn_by is not None and method != "race":
+            law["draft"] = drawn_by
             if options.speculative_use_block_verification:
                 law["method"] = "block"
         specdec.verify_chain(
@@ -107,7 +127,7 @@ def eagle_sample(
         )  # fmt: skip
     else:
         probs = specdec.residual(
-            rows, rows[..., :1], sampling=Sampling(*(_of_rows(x) for x in law["sampling"])), draft_prob=0.0
+            rows, rows[..., :1], sampling=Sampling(*(of_rows(x) for x in law["sampling"])), draft_prob=0.0
         ).probs
         key = key_of(info, requests)
         if info.sampling_seed is not None:
@@ -210,7 +230,7 @@ def fast_sample(
     return probs.gather(1, tokens), tokens
 
 
-def _of_rows(x: Any) -> Any:
+def of_rows(x: Any) -> Any:
     """A number of each request, for its rows."""
     return x[:, None] if isinstance(x, torch.Tensor) else x
 
@@ -230,7 +250,11 @@ def report(result: Any, scheduler: Any) -> None:
     if get_parallel().tp_rank != 0:
         return
     algorithm, method, reached = scheduler.spec_algorithm, method_of(), []
-    if algorithm.is_eagle() or algorithm.is_standalone() or algorithm.is_ngram() or algorithm.is_uno():
+    kinds = "eagle", "standalone", "ngram", "uno", "dspark"
+    is_ours = any(getattr(algorithm, f"is_{kind}")() for kind in kinds)
+    if algorithm.is_dflash():  # drafts that have laws stay SGLang's, but in a race
+        is_ours = method == "race" or scheduler.draft_worker.selector is scheduler.draft_worker.lilicorr is None
+    if is_ours:
         reached.append(f"drafts of {algorithm.name}")
     if isinstance(scheduler.tp_worker.model_runner.sampler, SpecdecSampler):
         reached.append("steps without drafts")

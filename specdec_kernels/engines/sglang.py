@@ -310,10 +310,12 @@ def register() -> None:
         return
     parts = importlib.import_module("specdec_kernels.engines._sglang")
     registry = importlib.import_module("sglang.srt.plugins.hook_registry")
+    blocks = importlib.import_module("specdec_kernels.engines._sglang_blocks")
     kinds, penalties = registry.HookType, parts.penalties
     batch, info = "managers.schedule_batch.ScheduleBatch", "sampling.sampling_batch_info.SamplingBatchInfo"
     for target, hook, kind in (
         ("speculative.eagle_utils.eagle_sample", parts.eagle_sample, kinds.REPLACE),
+        ("speculative.spec_info.SpeculativeAlgorithm.create_worker", blocks.worker, kinds.AFTER),
         (f"{batch}.cumulate_penalty_output_tokens", penalties.cumulate_penalty_output_tokens, kinds.REPLACE),
         (f"{info}.from_schedule_batch", penalties.begin, kinds.AFTER),
         (f"{info}.copy_for_forward", penalties.attach, kinds.AFTER),

@@ -2,8 +2,10 @@
 
 import ast
 import importlib.util
+import inspect
 import sys
 import types
+from enum import Enum
 from functools import partial
 from typing import Optional
 from unittest import mock
@@ -244,6 +246,42 @@ def test_what_is_hooked_is_there(path, owner, name, arguments):
     assert not by_name
 
 
+BLOCKS = "sglang/srt/speculative/dspark_components"
+
+
+def test_what_drafts_blocks_is_there(own_penalizers):
+    """What our workers of DFLASH and DSPARK take the place of, call and make has the arguments of the stand-ins."""
+
+    def of(function):
+        given = inspect.getfullargspec(function)
+        return given.args, given.kwonlyargs
+
+    def theirs(path, name, owner=None):
+        given, by_name = signature(functions(path, owner)[name])
+        return [argument for argument, _ in given], by_name
+
+    for name, function in vars(stand_in.DFlashWorkerV2).items():
+        if inspect.isfunction(function):
+            assert theirs("sglang/srt/speculative/dflash_worker_v2.py", name, "DFlashWorkerV2") == of(function), name
+    assert theirs(f"{BLOCKS}/dspark_draft.py", "_draft_step") == of(stand_in._draft_step)
+    asked = theirs(f"{BLOCKS}/dspark_verify.py", "accept_and_finalize", "TargetVerifyExecutor")[1]
+    seen = {}
+    worker = stand_in.DSparkWorkerV2(torch.zeros(4, 4))
+    worker._verify_executor.accept_and_finalize = lambda **given: seen.update(given)
+    batch = types.SimpleNamespace(sampling_info=stand_in.info(2), seq_lens=torch.ones(2, dtype=torch.int64))
+    worker._forward_decode(
+        batch, None, torch.zeros(2, 3, 4), torch.zeros(2, dtype=torch.int64), torch.eye(4).__getitem__
+    )
+    assert list(seen) == asked
+    for owner, file in ((stand_in.AcceptOuts, "dspark_verify"), (stand_in.DraftBlockResult, "dspark_draft")):
+        assert {*owner._fields} == {*fields(f"{BLOCKS}/{file}.py", owner.__name__)}
+    worker = ast.unparse(functions(f"{BLOCKS}/dspark_worker_v2.py", "DSparkWorkerV2")["__init__"])
+    names = "_hosts_draft", "_sampling_accept_graph", "_verify_executor", "_proposer", "_greedy_draft", "draft_model"
+    assert all(f"self.{name} = " in worker or f"self.{name}: " in worker for name in (*names, "_simulated_correct_len"))
+    given, _ = signature(functions("sglang/srt/speculative/spec_info.py", "SpeculativeAlgorithm")["create_worker"])
+    assert [argument for argument, _ in given] == ["self", "server_args"]
+
+
 def test_hooks_are_applied(own_penalizers, monkeypatch, caplog):
     """By SGLang's own registry, to classes and functions with the names of what they are for."""
     name = "sglang.srt.plugins.hook_registry"
@@ -277,6 +315,15 @@ def test_hooks_are_applied(own_penalizers, monkeypatch, caplog):
         def init_model_worker(self):
             self.loaded = True
 
+    class SpeculativeAlgorithm(Enum):
+        DFLASH = 1
+
+        def is_dflash(self):
+            return True
+
+        def create_worker(self, server_args):
+            return stand_in.DFlashWorkerV2
+
     def fast_sample(*given, **named):
         raise AssertionError("it is replaced")
 
@@ -286,6 +333,7 @@ def test_hooks_are_applied(own_penalizers, monkeypatch, caplog):
         "sglang.srt.sampling.sampling_batch_info": {"SamplingBatchInfo": SamplingBatchInfo},
         "sglang.srt.model_executor.model_runner": {"ModelRunner": ModelRunner},
         "sglang.srt.managers.scheduler": {"Scheduler": Scheduler},
+        "sglang.srt.speculative.spec_info": {"SpeculativeAlgorithm": SpeculativeAlgorithm},
         "sglang.srt.speculative.eagle_utils": {"eagle_sample": lambda *given: None},
         "sglang.srt.speculative.spec_utils": {"fast_sample": fast_sample},
         "sglang.srt.speculative.eagle_worker_v2": {"fast_sample": fast_sample},
@@ -312,6 +360,7 @@ def test_hooks_are_applied(own_penalizers, monkeypatch, caplog):
     worker = sys.modules["sglang.srt.speculative.eagle_worker_v2"]
     tokens = worker.fast_sample(probs, num_samples=1, sampling_seed=seeds, positions=seeds)[1]
     assert tokens[:, 0].tolist() == specdec.race_sample(probs, space="probs", seed=seeds, position=seeds + 1).tolist()
+    assert SpeculativeAlgorithm.DFLASH.create_worker(None) is not stand_in.DFlashWorkerV2
     idle = types.SimpleNamespace(device="cpu", forward_mode=types.SimpleNamespace(is_idle=lambda: True))
     assert len(sys.modules["sglang.srt.speculative.eagle_utils"].eagle_sample(None, idle, None)) == 3
 

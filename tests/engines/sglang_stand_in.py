@@ -14,7 +14,7 @@ import torch
 
 import specdec_kernels.engines
 
-OURS = "_sglang", "_sglang_penalties"
+OURS = "_sglang", "_sglang_blocks", "_sglang_penalties"
 
 
 class _SamplingMaskCapture(NamedTuple):
@@ -238,6 +238,89 @@ def speculative():
     )  # fmt: skip
 
 
+class DFlashWorkerV2:
+    """Drafts are in rows that it is given; what is SGLang's own says so."""
+
+    device, selector, lilicorr, _is_domino, _selector_sample = "cpu", None, None, False, None
+
+    def _validate_phase1_sampling_support(self, batch):
+        raise AssertionError("it warns of greedy verification")
+
+    def _maybe_build_draft_sampler(self):
+        return "captured"
+
+    def _greedy_sample_from_vocab_parallel_head(self, *, hidden_states, lm_head, chunk_size=256):
+        return (hidden_states @ lm_head.weight.T).argmax(-1)
+
+    def _accept_block(
+        self, *, candidates, next_token_logits, sampling_info, draft_input, prefix_lens, bs, target_predict=None
+    ):
+        return "theirs"
+
+
+class DraftBlockResult(NamedTuple):
+    draft_tokens: torch.Tensor
+    corrected_logits: torch.Tensor | None
+    greedy_mask: torch.Tensor
+    temperatures: torch.Tensor
+    greedy_draft: bool
+
+
+class AcceptOuts(NamedTuple):
+    correct_len: torch.Tensor
+    bonus: torch.Tensor
+    cap_trim_lens: torch.Tensor
+    commit_lens: torch.Tensor
+    new_seq_lens: torch.Tensor
+    out_tokens: torch.Tensor
+
+
+def _draft_step(
+    markov_head, prev_tokens, base_logits, *, hidden_states, state, temperatures, noise, step, logits_out
+):  # fmt: skip
+    bias, state = markov_head.step_bias(prev_tokens, hidden_states=hidden_states, state=state)
+    logits = base_logits + bias
+    if logits_out is None:
+        return logits.argmax(-1), state
+    logits_out.copy_(logits)
+    return torch.multinomial((logits / temperatures[:, None]).softmax(-1), 1, generator=noise)[:, 0], state
+
+
+class DSparkWorkerV2:
+    """A round: drafts of rows [B, K, V], each with what the token before adds, and the verification of theirs."""
+
+    _hosts_draft, device, _simulated_correct_len, _sampling_accept_graph = True, "cpu", None, "captured"
+
+    def __init__(self, bias, layout=None):
+        step_bias = lambda tokens, hidden_states, state: (bias[tokens], state)  # noqa: E731
+        self.draft_model = types.SimpleNamespace(
+            markov_head=types.SimpleNamespace(vocab_shard=None, step_bias=step_bias)
+        )
+        self._proposer = types.SimpleNamespace(_noise=torch.Generator().manual_seed(3), _greedy_draft=False)
+        self._verify_executor = types.SimpleNamespace(accept_and_finalize=lambda **given: "theirs")
+        self._greedy_draft, self.layout = False, layout
+
+    def _forward_decode(self, batch, on_publish, base_logits, last, target):
+        size, steps, vocab = base_logits.shape
+        temperatures = batch.sampling_info.temperatures[:, 0]
+        rows = None if self._proposer._greedy_draft else torch.empty(size, steps, vocab)
+        tokens = [last]
+        for step in range(steps):
+            tokens.append(sys.modules["sglang.srt.speculative.dspark_components.dspark_draft"]._draft_step(
+                self.draft_model.markov_head, tokens[-1], base_logits[:, step], hidden_states=None, state=None,
+                temperatures=temperatures, noise=self._proposer._noise, step=step,
+                logits_out=None if rows is None else rows[:, step],
+            )[0])  # fmt: skip
+        tokens = torch.stack(tokens, 1)
+        greedy = torch.zeros(size, dtype=torch.bool)
+        block = DraftBlockResult(tokens[:, 1:], rows, greedy, temperatures, rows is None)
+        return tokens, self._verify_executor.accept_and_finalize(
+            folded_accept=False, bs=size, verify_ids_2d=tokens, target_logits=target(tokens).flatten(0, 1),
+            draft_block=block, sampling_info=batch.sampling_info, draft_input=None, layout=self.layout,
+            prefix_lens=batch.seq_lens, draft_tokens=tokens[:, 1:], simulate_bonus_sampling_info=None,
+        )  # fmt: skip
+
+
 def installed(monkeypatch):
     """Generator of what tests turn: SGLang's options, its backends of sampling, its group of ranks."""
     options = speculative()
@@ -255,6 +338,9 @@ def installed(monkeypatch):
         "sglang.srt.sampling.penaltylib.repetition_penalty": {
             "apply_scaling_penalties": lambda x, s: x.copy_(torch.where(x > 0, x / s, x * s))
         },
+        "sglang.srt.speculative.dflash_utils": {"is_dense_head_weight": lambda weight: weight is not None},
+        "sglang.srt.speculative.dspark_components.dspark_draft": {"_draft_step": _draft_step},
+        "sglang.srt.speculative.dspark_components.dspark_verify": {"AcceptOuts": AcceptOuts},
         "sglang.srt.speculative.eagle_utils": {"get_spec": lambda: options},
         "sglang.srt.speculative.spec_utils": {"SIMULATE_ACC_LEN": 0},
         "sglang.srt.utils.async_probe": {"sanitize_nan_logits": lambda logits, where: None},

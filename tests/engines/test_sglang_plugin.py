@@ -45,6 +45,7 @@ def test_off_unless_asked_for(monkeypatch, engine):
     kinds = {target.removeprefix("sglang.srt."): kind for target, (_, kind) in Registry.hooks.items()}
     assert kinds == {
         "speculative.eagle_utils.eagle_sample": "replace",
+        "speculative.spec_info.SpeculativeAlgorithm.create_worker": "after",
         "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens": "replace",
         "sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch": "after",
         "sampling.sampling_batch_info.SamplingBatchInfo.copy_for_forward": "after",
@@ -415,11 +416,11 @@ def test_what_a_race_left_behind_is_not_in_force_for_rejection(monkeypatch, engi
 class TestSaid:
     """Of each engine one line in the log."""
 
-    def line(self, caplog, method, algorithm, sampler=None):
+    def line(self, caplog, method, algorithm, sampler=None, selector=None):
         os.environ["SPECDEC_SGLANG"] = method
         if not Registry.hooks:
             sglang.register()
-        kinds = ("eagle", "standalone", "ngram", "uno", "none")
+        kinds = ("eagle", "standalone", "ngram", "uno", "none", "dflash", "dspark")
         named = {f"is_{kind}": lambda kind=kind: algorithm.startswith(kind.upper()) for kind in kinds}
         runner = types.SimpleNamespace(sampler=sampler)
         caplog.clear()
@@ -427,6 +428,7 @@ class TestSaid:
             Registry.hook("init_model_worker")(None, types.SimpleNamespace(
                 spec_algorithm=types.SimpleNamespace(name=algorithm, **named),
                 tp_worker=types.SimpleNamespace(model_runner=runner),
+                draft_worker=types.SimpleNamespace(selector=selector, lilicorr=None),
             ))  # fmt: skip
         lines = [(record.levelname, record.getMessage()) for record in caplog.records]
         return lines[0] if lines else None
@@ -439,6 +441,8 @@ class TestSaid:
             "INFO",
             f"{begins} drafts of NGRAM and steps without drafts",
         )
+        for name, selector in (("DFLASH", None), ("DFLASH", object()), ("DSPARK", None)):
+            assert self.line(caplog, "race", name, selector=selector) == ("INFO", f"{begins} drafts of {name}")
         assert self.line(caplog, "race", "NONE", ours) == ("INFO", f"{begins} steps without drafts")
         engine.group.rank = 1
         assert self.line(caplog, "race", "EAGLE") is None
@@ -447,7 +451,7 @@ class TestSaid:
         begins, ends = "specdec-kernels: method 'block' changes nothing:", "and the sampling backend is not specdec"
         alone = self.line(caplog, "block", "NONE", Sampler())
         assert alone == ("WARNING", f"{begins} there is no speculative decoding, {ends}")
-        own = self.line(caplog, "block", "DFLASH", Sampler())
+        own = self.line(caplog, "block", "DFLASH", Sampler(), selector=object())
         assert own == ("WARNING", f"{begins} DFLASH verifies by functions of its own, {ends}")
 
 

@@ -279,6 +279,18 @@ FAULTS = {
         "        req.specdec_counted = counted(req)",
         "tests/engines/test_slot_machine.py -k sglang",
     ),
+    "engines, SGLang: drafts of a block one place later": Fault(
+        "specdec_kernels/engines/_sglang_blocks.py",
+        '"position": position + places}',
+        '"position": position + places + 1}',
+        "tests/engines/test_sglang_blocks.py -k all_accepted",
+    ),
+    "engines, vLLM: DSpark's drafts one place later": Fault(
+        "specdec_kernels/engines/_vllm.py",
+        "self.seeds, sample_pos - 1, TARGET)",
+        "self.seeds, sample_pos, TARGET)",
+        "tests/engines/test_vllm_plugin.py -k dspark",
+    ),
     "engines, mlx-lm: one nonce for all rounds": Fault(
         "specdec_kernels/engines/_mlx_lm.py",
         'nonce=count if method == "block" else 0',
