@@ -512,11 +512,10 @@ class Direct {
       return whole(object, &value) && value == 0;
     };
     Tensor rows;
-    // A race may have a seed for each row, at position and nonce 0: the last part.
-    if (item.parts.size() > 2 && field<int32_t>(plan_.method) == SPECDEC_RACE && view(raw(item), &rows) && rows.ndim > 1) {
-      read_tensor(item.parts.back(), raw(item));
-      return need(is_zero(position) && is_zero(raw(item, 2)));
-    }
+    // A race may have a seed for each row, at position and nonce 0 alone: the last part.
+    if (item.parts.size() > 2 && is_zero(position) && is_zero(raw(item, 2)) &&
+        field<int32_t>(plan_.method) == SPECDEC_RACE && view(raw(item), &rows) && rows.ndim > 1)
+      return read_tensor(item.parts.back(), raw(item));
     const bool shared = (shape.dim[0].size == 'E' || shape.dim[0].size == '~') && !entered_alone();
     if (is_a(position, types.input_positions)) {
       need(item.parts.size() > 2);
