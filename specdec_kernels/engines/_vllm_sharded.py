@@ -22,7 +22,8 @@ def padded(pad: Callable[..., int], ranks: Callable[[], int]) -> Callable[..., i
     """vLLM's ``pad_vocab_size``, so that each rank's slice begins with a tile of masses."""
 
     def pad_vocab_size(vocab_size: int, pad_to: int = 64) -> int:
-        return pad(vocab_size, math.lcm(pad_to, MASS_TILE * ranks()))
+        count = ranks()
+        return pad(vocab_size, pad_to if count == 1 else math.lcm(pad_to, MASS_TILE * count))
 
     return pad_vocab_size
 

@@ -119,6 +119,24 @@ def test_logprobs_and_what_is_gathered(plugin, sharded, method, mode, thinks):  
     assert len(wanted.sampled_token_ids) == len(counts)
 
 
+def test_drafts_that_are_drawn_at_once(plugin, sharded):  # noqa: F811
+    def drawn(runner):
+        plugin.take_over(runner, "rejection")
+        metadata = stand_in.metadata_of(KINDS[:3], [0] * 3, [[]] * 3, [], VOCABULARY)
+        runner.batch([f"request {i}" for i in range(3)], metadata)
+        runner.propose(
+            num_speculative_tokens=0, next_token_ids=torch.zeros(3), sampling_metadata=metadata,
+            common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 14, 2])), num_rejected_tokens_gpu=None,
+        )  # fmt: skip
+        return runner.drafter._sample_draft_tokens(DRAFT[torch.arange(6)], metadata)
+
+    tokens, rows = drawn(made(DRAFT))
+    (found, left), (again, right) = sharded(lambda group: drawn(on_rank(group, DRAFT)))
+    assert torch.equal(found, tokens)
+    assert torch.equal(again, tokens)
+    assert torch.equal(torch.cat((left, right), 1), rows)
+
+
 def test_grammars_are_cut_and_prompts_gathered(plugin, sharded):  # noqa: F811
     masks = np.arange(2 * 35, dtype=np.int32).reshape(2, 35)  # of 1,100 tokens
     rows = TARGET[:2]
@@ -204,6 +222,8 @@ def test_slices_begin_with_tiles(plugin):  # noqa: F811
     def pad(size, to):
         return -(-size // to) * to
 
-    padded = sys.modules["specdec_kernels.engines._vllm_sharded"].padded(pad, lambda: 2)
+    make = sys.modules["specdec_kernels.engines._vllm_sharded"].padded
+    assert make(pad, lambda: 1)(1100) == 1152
+    padded = make(pad, lambda: 2)
     assert [padded(size) for size in (128_256, 151_936, 1100, 2048)] == [129_024, 153_600, 2048, 2048]
     assert padded(2049, 64 * 3) == 6144

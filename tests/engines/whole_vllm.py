@@ -8,6 +8,7 @@ probability `FALSE_ALARM`.
 import contextlib
 import functools
 import inspect
+import itertools
 import json
 import os
 import re
@@ -29,6 +30,7 @@ import specdec_kernels
 from specdec_kernels import InputPositions
 from specdec_kernels.engines import vllm as plugin
 from specdec_kernels.watermark import detect
+from tests.engines import vllm_ranks
 from tests.engines.parameters import asked, compared
 from tests.engines.servers import alone_and_at_once, serving
 from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, laws_after, p_values
@@ -80,11 +82,14 @@ def engine(drafts, method, **more):
     found = ENGINES.get(name)
     if found is None:
         plugin.install()
-        given = {"max_num_seqs": 128, "num_gpu_blocks_override": 160, "async_scheduling": False} | more
+        given = {
+            "model": TARGET, "speculative_config": SPECULATION[drafts] and dict(SPECULATION[drafts]),
+            "distributed_executor_backend": "uni", "max_num_seqs": 128, "num_gpu_blocks_override": 160,
+            "async_scheduling": False,
+        }  # fmt: skip
         found = ENGINES[name] = vllm.LLM(
-            TARGET, speculative_config=SPECULATION[drafts] and dict(SPECULATION[drafts]), max_model_len=256,
-            enforce_eager=True, dtype="float32", max_logprobs=-1, seed=0, disable_log_stats=False,
-            distributed_executor_backend="uni", additional_config={} if method == OWN else {"specdec": method}, **given,
+            max_model_len=256, enforce_eager=True, dtype="float32", max_logprobs=-1, seed=0, disable_log_stats=False,
+            additional_config={} if method == OWN else {"specdec": method}, **given | more,
         )  # fmt: skip
     return found
 
@@ -464,15 +469,21 @@ def test_vllms_own_verification_on_a_cpu(table):
     table(LAWS_TITLE, row | {part: f"{p:.2g}" for part, p in zip(PARTS, found, strict=True)})
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """vLLM's server with a draft model and a race, which finds the plug-in by its entry point."""
-    place = tmp_path_factory.mktemp("server")
+def plugged_in(place, *more):
+    """The folder, once our plug-in is installed there, and others for tests."""
     line = re.search(r'entry-points."vllm.general_plugins".*\n(.+)', (ROOT / "pyproject.toml").read_text())[1]
     installed = place / "specdec_kernels-0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: specdec-kernels\nVersion: 0\n")
-    (installed / "entry_points.txt").write_text("[vllm.general_plugins]\n" + line.replace('"', "") + "\n")
+    lines = "[vllm.general_plugins]", line.replace('"', ""), *more
+    (installed / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return place
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """vLLM's server with a draft model and a race, which finds the plug-in by its entry point."""
+    place = plugged_in(tmp_path_factory.mktemp("server"))
     if V2:
         (place / "sitecustomize.py").write_text("from tests.engines import triton_cpu\n\ntriton_cpu.install()\n")
     log = place / "log"
@@ -510,3 +521,105 @@ def test_a_text_does_not_depend_on_its_neighbours(server, table):
     assert V2 or "), drafts of draft_model drawn by our noise" in said
     assert "triton_kernels" not in said  # a checkout's folder of that name is on the path
     table(TEXTS, {"texts": "server, race, draft model, 12 at once", "those of": "each alone", "the same": "12 of 12"})
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """(one rank, two ranks that keep their slices of the logits), of the embedded pair in a wide vocabulary."""
+    place = plugged_in(tmp_path_factory.mktemp("ranks"), "by_gloo = tests.engines.vllm_ranks:by_gloo")
+    target, draft = (vllm_ranks.widened(Path(source), place / Path(source).name) for source in (TARGET, DRAFT))
+    one = engine("no drafts", "race", model=target)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(place)  # which workers get, too
+        patch.setenv("SPECDEC_VLLM", "race")
+        patch.setenv("SPECDEC_VLLM_SHARDED", "1")
+        two = engine(
+            "draft model", "race", model=target, speculative_config=SPECULATION["draft model"] | {"model": draft},
+            tensor_parallel_size=2, distributed_executor_backend="mp", async_scheduling=True,
+        )  # fmt: skip
+    yield one, two
+    two.llm_engine.engine_core.shutdown()
+
+
+def wide(kinds):
+    """These kinds of request, by tokens of the wide vocabulary."""
+    tokens = {
+        "allowed_token_ids": lambda ids: [*map(vllm_ranks.moved, ids)],
+        "stop_token_ids": lambda ids: [*map(vllm_ranks.moved, ids)],
+        "logit_bias": lambda bias: {vllm_ranks.moved(token): x for token, x in bias.items()},
+    }
+    return {name: {key: tokens.get(key, lambda x: x)(x) for key, x in kind.items()} for name, kind in kinds.items()}
+
+
+WIDE = wide(KINDS) | {"given": dict(logprob_token_ids=[vllm_ranks.moved(x) for x in (97, 32)])}
+COUNTED = {
+    "no filters": {name: WIDE[name] for name in ("greedy", "plain", "hot")},
+    "one with top-k 20, top-p 0.9": {name: WIDE[name] for name in ("greedy", "plain", "top-k, top-p")},
+}
+
+
+@pytest.mark.skipif(V2, reason="of V1 alone")
+class TestTwoRanks:
+    """Each keeps its half of 128,256 logits, with asynchronous scheduling. One engine does all, in this order."""
+
+    TITLE = f"{WHAT}: two ranks, draft model, 128,256 float32 logits a row, bytes that a rank sends for the logits"
+
+    def row(self, table, what, texts, those, same, sent=None):
+        sent = {"bytes": "", "gathered": "", "times fewer": ""} if sent is None else sent
+        table(self.TITLE, {"what": what, "texts": texts, "those of": those, "the same": same, **sent})
+
+    @pytest.mark.parametrize("method", ["race", "rejection"])
+    def test_texts(self, pairs, table, method):
+        one, two = pairs
+        two.collective_rpc(vllm_ranks.verify_by, args=(method,))
+        same, greedy = f"{len(WIDE)} of {len(WIDE)} kinds", {} if method == "race" else {"temperature": 0.0, "n": 1}
+        assert written(two, WIDE, **greedy) == written(one, WIDE, **greedy)
+        if method == "race":
+            metrics = counters(two)
+            rate = metrics["vllm:spec_decode_num_accepted_tokens"] / metrics["vllm:spec_decode_num_drafts"]
+            assert rate > COUPLED
+        self.row(table, f"{method}{', greedy' if greedy else ''}", "two ranks", "one, race, no drafts", same)
+
+    def test_prompts(self, pairs):
+        """Their log-probabilities are read from rows that are gathered."""
+        found = [
+            [{token: round(x.logprob, 3) for token, x in row.items()} for row in output.prompt_logprobs[1:]]
+            for llm in pairs for output in llm.generate(["O, "], request(prompt_logprobs=2), use_tqdm=False)
+        ]  # fmt: skip
+        assert found[0] == found[1]
+
+    @pytest.mark.parametrize("shape", ["three tokens allowed", "top-k 3"])
+    def test_law(self, pairs, table, shape):
+        _, two = pairs
+        two.collective_rpc(vllm_ranks.verify_by, args=("rejection",))
+        back = {vllm_ranks.moved(token): token for token in range(258)}
+        texts = drawn(two, wide({"": LAWS[shape]})[""], SHARED)
+        found = p_values([tuple(map(back.__getitem__, text)) for text in texts], shape)
+        row = {"verification": f"rejection, draft model, two ranks, {SHARED} texts", "filter": shape}
+        table(LAWS_TITLE, row | {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)})
+        assert min(found) >= FALSE_ALARM
+
+    def test_bytes(self, pairs, table):
+        """Of texts by both methods, and by the same engine once it gathers again: whose texts are the same."""
+        _, two = pairs
+        found = {}
+        for gathered in (False, True):
+            if gathered:
+                two.collective_rpc(vllm_ranks.gather_again)
+            for case in itertools.product(("race", "rejection"), COUNTED):
+                two.collective_rpc(vllm_ranks.verify_by, args=case[:1])
+                two.collective_rpc(vllm_ranks.count)
+                texts = written(two, COUNTED[case[1]])
+                sent = two.collective_rpc(vllm_ranks.counted)
+                assert sent[0] == sent[1]
+                found[case, gathered] = texts, sent[0]
+        for case in itertools.product(("race", "rejection"), COUNTED):
+            (texts, sent), (again, every) = found[case, False], found[case, True]
+            assert texts == again
+            assert 100 * sent <= every
+            figures = {"bytes": f"{sent:,}", "gathered": f"{every:,}", "times fewer": f"{every / sent:,.0f}"}
+            same = f"{len(texts)} of {len(texts)} kinds"
+            self.row(table, ", ".join(case), "two ranks", "two ranks, gathered", same, figures)
+
+
+SHARED = 600  # texts of a law
