@@ -377,6 +377,7 @@ ENGINES = {
     "vllm-texts": "vLLM .*: texts",
     "vllm-laws": "vLLM .*: laws",
     "vllm-rates": "vLLM .*: four texts",
+    "vllm-ranks": "vLLM .*: two ranks",
 }
 
 
