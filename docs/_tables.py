@@ -365,6 +365,8 @@ ENGINES = {
     "mlx-lm-rates": "mlx-lm: 4 texts",
     "llamacpp-rates": "llama.cpp: 4 texts",
     "llamacpp-draws": "llama.cpp: a draw",
+    "llamacpp-lfm2": "llama.cpp: lfm2",
+    "llamacpp-mamba": "llama.cpp: mamba",
     "sglang-functions": "SGLang: its Triton code",
     "sglang-penalties": "SGLang: texts under its penalizers",
     "sglang-texts": "SGLang, whole: texts",
