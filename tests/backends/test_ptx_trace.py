@@ -78,6 +78,6 @@ COMMITTED = json.loads(trace.COMMITTED.read_text())
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 @pytest.mark.parametrize("row", COMMITTED, ids=lambda row: f"{row['call']}, {row['B']}")
 def test_the_table(row):
-    assert trace.traced(row["call"], row["B"])[0] == row, (
+    assert trace.traced_apart(row["call"], row["B"]) == row, (
         "make the table anew: python -m tests.backends.ptx.trace table"
     )
