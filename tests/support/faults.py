@@ -750,6 +750,12 @@ FAULTS = {
         "",
         "tests/backends/test_cuda_edges.py -k filtered",
     ),
+    "CUDA: a filtered race that goes straight reads before the kernel before has ended": Fault(
+        "csrc/cuda/ops/race_sample.cu",
+        "  «wait_for_kernel_before();»\n  SPECDEC_SHARED(unsigned, sure, 1);\n  SPECDEC_SHARED(DecodedEdits",
+        "",
+        "tests/backends/test_cuda_edges.py -k filtered",
+    ),
     "mass_tiles, CUDA: a tile behind the row": Fault(
         "csrc/cuda/ops/mass_tiles.cu",
         "tile < mass_tiles_of(row.vocab)",
