@@ -198,13 +198,14 @@ def begin_text(info: Any, cls: type, batch: Any, *rest: Any) -> None:
 
 def enter(runner: Any, logits_output: Any, forward: Any) -> None:
     """Before ``ModelRunner.sample``, with a watermark: what entered the rows goes to their texts."""
-    slots, marks = forward.req_pool_indices, getattr(runner.req_to_token_pool, "specdec_marks", None)
+    marks = getattr(runner.req_to_token_pool, "specdec_marks", None)
     if marks is None or forward.sampling_info is None:
         return
-    tokens = forward.input_ids
+    rows = len(logits_output.next_token_logits)  # a captured step may have been padded
+    slots, tokens = forward.req_pool_indices[:rows], forward.input_ids
     if not forward.forward_mode.is_decode():
         tokens = tokens[forward.extend_seq_lens.cumsum(0) - 1]
-    marks.put(slots, forward.seq_lens - 1, tokens[: len(slots)])
+    marks.put(slots, forward.seq_lens[:rows] - 1, tokens[:rows])
     forward.sampling_info.specdec_marked = marks, slots
 
 

@@ -143,11 +143,14 @@ class Server:
         )  # fmt: skip
         if mode == "decode":
             forward.positions, forward.input_ids = lengths - 1, torch.tensor([req.text[-1] for req in batch.reqs])
+            for name in ("seq_lens", "req_pool_indices", "input_ids"):  # a captured step is padded
+                setattr(forward, name, torch.cat([getattr(forward, name), torch.ones(1, dtype=torch.int64)]))
         else:
             forward.extend_seq_lens = torch.full_like(lengths, 2)
             forward.input_ids = torch.tensor([token for req in batch.reqs for token in req.text[-2:]])
-        Registry.hook("sample")(types.SimpleNamespace(req_to_token_pool=self.pool), None, forward)
         logits = torch.stack([model(req.text) for req in batch.reqs])
+        output = types.SimpleNamespace(next_token_logits=logits)
+        Registry.hook("sample")(types.SimpleNamespace(req_to_token_pool=self.pool), output, forward)
         if given.acc_additive_penalties is not None:
             logits += given.acc_additive_penalties
         if given.acc_scaling_penalties is not None:
