@@ -473,3 +473,20 @@ def test_ranks_hear_the_first_one(engine):
     engine.group.world_size, engine.group.broadcast = 2, lambda x, src: heard.append(x.shape)
     verified(LAW.log().expand(3, 4, -1), drafted(3), TREE, info(3))
     assert heard == [(12,), (3, 3), (3,)]
+
+
+def test_a_step_that_is_padded_marks_its_rows_alone(engine):
+    """SGLang captures steps of some sizes and pads a batch to the next one, by slots of others."""
+    from specdec_kernels.engines import _sglang as parts
+    from specdec_kernels.engines._watermark import Marks
+    from specdec_kernels.generate.noise import Watermark
+
+    marks, given = Marks(Watermark(7, 4), torch.zeros(4, 16, dtype=torch.int64)), types.SimpleNamespace()
+    step = types.SimpleNamespace(
+        sampling_info=given, req_pool_indices=torch.tensor([2, 1]), seq_lens=torch.tensor([5, 5]),
+        input_ids=torch.tensor([9, 8]), forward_mode=types.SimpleNamespace(is_decode=lambda: True),
+    )  # fmt: skip
+    runner = types.SimpleNamespace(req_to_token_pool=types.SimpleNamespace(specdec_marks=marks))
+    parts.enter(runner, types.SimpleNamespace(next_token_logits=torch.zeros(1, 5)), step)
+    assert marks.text.nonzero().tolist() == [[2, 4]]
+    assert given.specdec_marked[1].tolist() == [2]
