@@ -57,8 +57,9 @@ COMPILED_ONCE = {
 CPU_SOURCES = sorted((CSRC / "cpu").rglob("*.cpp"))
 # The processor that is built for. A cross build has told sysconfig.
 MACHINE = sysconfig.get_platform().rpartition("-")[2]
+MACOS = sysconfig.get_platform().startswith("macosx")
 CUDA_FOR_C = CSRC / "c_api" / "cuda.cpp"
-LIBRARY = Path("lib", "libspecdec.so")  # beside _C, which finds it there
+LIBRARY = Path("lib", "libspecdec.dylib" if MACOS else "libspecdec.so")  # beside _C, which finds it there
 # For other build systems, beside LIBRARY: template -> place. Both places are two folders below that of `lib`'s parent.
 TEMPLATES = {
     "specdec.pc.in": Path("pkgconfig", "specdec.pc"),
@@ -243,6 +244,8 @@ def write_configuration(library, include, metadata):
         values = {
             "@VERSION@": metadata.get_version(),
             "@DESCRIPTION@": metadata.get_description(),
+            "@LIBRARY@": library.name,
+            "@SONAME@": f"@rpath/{library.name}" if MACOS else library.name,
             "@INCLUDE@": Path(os.path.relpath(include, target.parent)).as_posix(),
         }
         text = (ROOT / "packaging" / template).read_text(encoding="utf-8")
@@ -346,8 +349,10 @@ class NinjaBuild(build_ext):
         linker = f"{shlex.quote(nvcc)} -cudart static" if nvcc else shlex.join(cxx)
         through = ["-Xcompiler"] if nvcc else []
         ninja.rule("library", f"{linker} -shared $flags $in -o $out")
-        # Its threads run its code for ever, so it is never unloaded.
+        # Its threads run its code for ever, so it is never unloaded. macOS has no option for that.
         asked = ["--no-undefined", f"-soname={LIBRARY.name}", "-z", "nodelete"]
+        if MACOS:
+            asked = ["-install_name", f"@rpath/{LIBRARY.name}"]
         linked = [part for flag in asked for part in ("-Xlinker", flag)]
         ninja.build(LIBRARY, "library", objects, [*through, "-pthread", *linked])
 
@@ -356,7 +361,8 @@ class NinjaBuild(build_ext):
         objects = [ninja.compile("cxx", source, flags, variant=".cuda" if nvcc else "") for source in bindings]
         module = f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
         ninja.rule("module", f"{shlex.join(cxx)} -shared $flags $in -o $out")
-        ninja.build(module, "module", [*objects, LIBRARY], [f"-Wl,-rpath,$ORIGIN/{LIBRARY.parent}"])
+        beside = ["@loader_path", "-Wl,-undefined,dynamic_lookup"] if MACOS else ["$ORIGIN"]
+        ninja.build(module, "module", [*objects, LIBRARY], [f"-Wl,-rpath,{beside[0]}/{LIBRARY.parent}", *beside[1:]])
         write_if_changed(folder / "build.ninja", str(ninja))
         return module
 

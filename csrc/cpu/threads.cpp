@@ -3,11 +3,13 @@
 // What a helper looks at without a claim is never freed. There are no locks: who holds one may have lost its core.
 #include "threads.h"
 
-#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
+#if defined(__linux__)
+#include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <exception>
@@ -38,12 +40,24 @@ void pause() {
 }
 
 // Sleeps while a word is what it was. Conditions of the C library are not used: to signal one may wait for a thread.
+#if defined(__APPLE__)
+// By these libc++ sleeps there, too. A last 0 is no time limit. All are woken, whatever the count, and look again.
+extern "C" int __ulock_wait(uint32_t operation, void* word, uint64_t value, uint32_t microseconds);
+extern "C" int __ulock_wake(uint32_t operation, void* word, uint64_t value);
+constexpr uint32_t kCompareAndWait = 1, kWakeAll = 0x100;
+
+void sleep_while(std::atomic<int32_t>& word, int32_t value) {
+  __ulock_wait(kCompareAndWait, &word, static_cast<uint32_t>(value), 0);
+}
+void wake(std::atomic<int32_t>& word, int) { __ulock_wake(kCompareAndWait | kWakeAll, &word, 0); }
+#else
 void sleep_while(std::atomic<int32_t>& word, int32_t value) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }
 void wake(std::atomic<int32_t>& word, int count) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
+#endif
 
 // A word: the number of a call, and below it how many are left of what it has.
 uint64_t word(int64_t call, int count) {

@@ -1,11 +1,13 @@
 """What a build takes in: what this machine can use, and what it is asked for."""
 
 import os
+import sys
 
 import pytest
 
 import setup
 from specdec_kernels import _C
+from tests.package.conftest import ROOT, run
 
 NVCC = "printf 'compute_80\\ncompute_90\\ncompute_100\\n'"
 ASKING = ("SPECDEC_CUDA", "SPECDEC_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST", "SPECDEC_ISAS", "SPECDEC_LABEL", "CUDA_HOME")
@@ -78,6 +80,18 @@ def test_instruction_sets_that_are_asked_for(machine):
     for asked, chosen in {"all": "scalar avx2 avx512", "avx2": "scalar avx2", "scalar": "scalar"}.items():
         machine(SPECDEC_ISAS=asked)
         assert setup.isas(["g++"])[0] == chosen.split()
+
+
+def test_what_the_linker_of_macos_is_asked_for(tmp_path):
+    code = f"import setup, setuptools; folder = setup.Path({str(tmp_path)!r})"
+    code += "; setup.NinjaBuild(setuptools.Distribution()).write_ninja(folder)"
+    environment = {**os.environ, "SPECDEC_CUDA": "0", "_PYTHON_HOST_PLATFORM": "macosx-11.0-arm64"}
+    run([sys.executable, "-c", code], cwd=ROOT, env=environment)
+    written = (tmp_path / "build.ninja").read_text().splitlines()
+    linked = [line for line in written if line.startswith("  flags") and ("-Wl," in line or "-Xlinker" in line)]
+    library, module = (line.replace("-Xlinker ", "").split()[2:] for line in linked)
+    assert library == ["-pthread", "-install_name", "@rpath/libspecdec.dylib"]
+    assert module == ["-Wl,-rpath,@loader_path/lib", "-Wl,-undefined,dynamic_lookup"]
 
 
 def test_a_label_says_what_a_wheel_has(machine, monkeypatch):
