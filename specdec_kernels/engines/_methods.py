@@ -4,6 +4,7 @@ import os
 
 METHODS = ("rejection", "race", "block")
 SHARDED = "SPECDEC_VLLM_SHARDED"  # vLLM's ranks keep their slices of the logits
+SGLANG_SHARDED = "SPECDEC_SGLANG_SHARDED"
 
 
 def asked(method: str | None, name: str) -> str | None:

@@ -21,6 +21,7 @@ from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._methods import method_of
 from specdec_kernels.engines._noise import kept, positions, seed_of
 from specdec_kernels.engines._refusals import refuse
+from specdec_kernels.engines._sglang_sharded import Slices, _slices, slices_of
 from specdec_kernels.engines._watermark import Marks, asked
 
 LOGGER = logging.getLogger("sglang.specdec_kernels")
@@ -69,6 +70,12 @@ def eagle_sample(
     requests, nodes = len(batch.seq_lens), verify_input.draft_token_num
     logits = logits_output.next_token_logits
     sanitize_nan_logits(logits, "verify: target model logits")
+    slices = slices_of(logits)
+    if slices is not None and batch.return_logprob:  # SGLang takes them from whole rows, behind this
+        logits, slices = slices.whole(logits), None
+        logits_output.next_token_logits = logits
+    ops = specdec if slices is None else slices
+    columns = slice(None) if slices is None else slices.columns
     rows = logits.view(requests, nodes, -1)
     candidates = verify_input.draft_token.view(requests, nodes)
     single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
@@ -82,11 +89,11 @@ def eagle_sample(
     # SGLang's builders link siblings by rising index, behind their parents.
     parents = None if is_chain or (is_lenient and not penalised) else specdec.tree_parents(*links).parents
     if penalised:
-        penalties.apply(rows, candidates, parents, depth - 1, batch)
+        penalties.apply(rows, candidates, parents, depth - 1, batch, columns)
     if info.logit_bias is not None and block is None:  # blocks have it
-        rows += info.logit_bias[:, None]
+        rows += info.logit_bias[:, None, columns]
     if grammar_mask is not None:
-        grammar_mask.apply(logits)
+        (grammar_mask if slices is None else slices.cut(grammar_mask)).apply(logits)
 
     # SGLang's draft model looks up all of `predict`, whatever was accepted. Where no index leads zeros come first.
     width = min(depth, nodes) if is_chain else nodes
@@ -96,7 +103,7 @@ def eagle_sample(
     outputs = predict, accept_index, emitted
     form = Form(index=index, count="emitted", zeros=width == nodes)
     law = {"sampling": sampling_of(info), "method": method}
-    noise = dict(block.key) if block else key_of(info, requests)
+    noise = dict(block.key) if block else key_of(info, requests, slices)
     marks = getattr(batch.req_to_token_pool, "specdec_marks", None)
     noise["position"] = InputPositions(batch.seq_lens[:, None].expand(-1, width))
     if marks is not None:
@@ -113,7 +120,7 @@ def eagle_sample(
             law["draft"] = drawn_by
             if options.speculative_use_block_verification:
                 law["method"] = "block"
-        specdec.verify_chain(
+        ops.verify_chain(
             candidates[:, 1:width], rows[:, :width], **law, **noise, out=(predict, emitted, None),
             form=form._replace(index=index[:, :width], path=accept_index[:, :width]),
         )  # fmt: skip
@@ -122,7 +129,7 @@ def eagle_sample(
     elif not is_lenient:
         if method == "block":
             law["method"] = "rejection"  # it is for chains
-        specdec.verify_tree(
+        ops.verify_tree(
             candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), form=form,
         )  # fmt: skip
     else:
@@ -137,7 +144,7 @@ def eagle_sample(
             threshold_total=max(total, 1e-9), **key, position=batch.seq_lens, out=(*outputs, None), form=form,
         )  # fmt: skip
     group = get_parallel().attn_tp_group if is_dp_attention_enabled() else get_parallel().tp_group
-    if group.world_size > 1:  # ranks without a request's seed draw others of their own
+    if group.world_size > 1 and slices is None:  # ranks without a request's seed draw others of their own
         for each in outputs:
             group.broadcast(each, src=0)
     if penalised:
@@ -161,19 +168,20 @@ def sampling_of(info: Any) -> Sampling:
     )
 
 
-def key_of(info: Any, requests: int) -> dict[str, Any]:
-    """Seeds of requests; without them one from the generator, and a nonce for each."""
+def key_of(info: Any, requests: int, slices: Slices | None = None) -> dict[str, Any]:
+    """Seeds of requests; without them one from the generator, for all ranks of `slices`, and a nonce for each."""
     if info.sampling_seed is not None:
         return {"seed": info.sampling_seed.long(), "nonce": 0}
-    return {
-        "seed": seed_of(None, info.temperatures.device), "nonce": kept(positions, info.temperatures, requests, 1),
-    }  # fmt: skip
+    device = info.temperatures.device
+    seed = seed_of(None, device)
+    nonce = kept(positions, info.temperatures, requests, 1)
+    return {"seed": seed if slices is None else slices.agreed(seed, device), "nonce": nonce}
 
 
-def noise_of(info: Any, last: torch.Tensor) -> dict[str, Any]:
+def noise_of(info: Any, last: torch.Tensor, slices: Slices | None) -> dict[str, Any]:
     """The noise of tokens after those at the places `last`."""
     if (marked := getattr(info, "specdec_marked", None)) is None:
-        return {**key_of(info, len(last)), "position": last + 1}
+        return {**key_of(info, len(last), slices), "position": last + 1}
     marks, slots = marked
     noise = marks.noise(slots.new_empty(len(slots), 0), last + 1, slots, own_seeds(info))
     return noise | {"seed": noise["seed"][:, 0]}
@@ -260,7 +268,8 @@ def report(result: Any, scheduler: Any) -> None:
     if isinstance(scheduler.tp_worker.model_runner.sampler, SpecdecSampler):
         reached.append("steps without drafts")
     if reached:
-        LOGGER.info("specdec-kernels: method %r, for %s", method, " and ".join(reached))
+        said = f", each of {get_parallel().tp_size} ranks keeps its slice of the logits" if _slices else ""
+        LOGGER.info("specdec-kernels: method %r, for %s%s", method, " and ".join(reached), said)
         return
     why = "there is no speculative decoding"
     if not algorithm.is_none():
@@ -273,16 +282,21 @@ def report(result: Any, scheduler: Any) -> None:
 class SpecdecSampler(Sampler):
     """SGLang's sampler, whose tokens come from `race_sample` on its logits, with the noise of our verification."""
 
+    specdec_samples = True
+
     def forward(
         self, logits_output: Any, sampling_info: Any, return_logprob: bool, top_logprobs_nums: list[int],
         token_ids_logprobs: list[list[int]], positions: torch.Tensor, **options: Any,
     ) -> torch.Tensor:  # fmt: skip
         rest = return_logprob, top_logprobs_nums, token_ids_logprobs, positions
-        if sampling_info.is_all_greedy:
+        slices = slices_of(logits_output.next_token_logits)
+        if sampling_info.is_all_greedy and slices is None:
             return super().forward(logits_output, sampling_info, *rest, **options)
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
-        noise = noise_of(sampling_info, positions)
+        noise = noise_of(sampling_info, positions, slices)
         law, self._kept = sampling_of(sampling_info), None
+        if slices is not None:
+            return slices.race_sample(logits, sampling=law, **noise)
         self._drawn = specdec.race_sample(logits, sampling=law, **noise)
         masked = sampling_info.sampling_mask_batch_indices is not None
         if masked:

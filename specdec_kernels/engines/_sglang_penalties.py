@@ -175,11 +175,13 @@ def lengths_of(reqs: list[Any], device: Any) -> torch.Tensor:
     return _sent(rows, torch.int64, device)
 
 
-def apply(rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, depth: int, batch: Any) -> None:
+def apply(
+    rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, depth: int, batch: Any, columns: slice
+) -> None:
     """Penalise `rows` [B, N, V] of a round, in place: by what SGLang has accumulated, and by what it has not.
 
     That is the tokens of the round before which the host does not know yet, and the drafts on the path to a row.
-    `parents` is None for chains.
+    `parents` is None for chains; `columns` says which of the vocabulary's the rows have.
     """
     info = batch.sampling_info
     on_path = _paths(candidates, parents, depth)
@@ -187,17 +189,27 @@ def apply(rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | 
     tokens, are_late = late(
         batch.req_to_token_pool, batch.req_pool_indices, batch.seq_lens, candidates[:, 0], lengths[:, 2]
     )
-    said = torch.cat((tokens, candidates[:, 1:]), 1).long().clamp(0, rows.shape[-1] - 1)
+    added, scale = info.acc_additive_penalties, info.acc_scaling_penalties
+    vocabulary = (scale if added is None else added).shape[-1]
+    said = torch.cat((tokens, candidates[:, 1:]), 1).long().clamp(0, vocabulary - 1)
     in_row = torch.cat((are_late[:, None].expand(-1, candidates.shape[1], -1), on_path), 2)
     before = batch.seq_lens[:, None] + 1 + on_path.sum(-1)
     change = changes_of(info, batch.reqs, said, in_row, lengths, before)
-    x = (rows.gather(-1, change.tokens).float() + change.added).to(rows.dtype)
+    first = columns.start
+    at = change.tokens if first is None else (change.tokens - first).clamp(0, rows.shape[-1] - 1)
+    x = (rows.gather(-1, at).float() + change.added).to(rows.dtype)
     x = torch.where(x < 0, x * change.scale, x / change.scale).to(rows.dtype)
-    if (added := info.acc_additive_penalties) is not None:
-        rows += added[:, None] if change.free is None else _freed(added[:, None], change.free[..., None])
-    if info.acc_scaling_penalties is not None:
-        apply_scaling_penalties(rows, info.acc_scaling_penalties[:, None])
-    rows.scatter_(-1, change.tokens, x)
+    if added is not None:
+        added = added[:, None, columns]
+        rows += added if change.free is None else _freed(added, change.free[..., None])
+    if scale is not None:
+        apply_scaling_penalties(rows, scale[:, None, columns])
+    if first is not None:  # what is not of these columns writes again what one of them has
+        inside = at == change.tokens - first
+        one, some = inside.int().argmax(-1, keepdim=True), inside.any(-1, keepdim=True)
+        x = torch.where(inside, x, torch.where(some, x.gather(-1, one), rows.gather(-1, at[..., :1])))
+        at = torch.where(inside, at, torch.where(some, at.gather(-1, one), at[..., :1]))
+    rows.scatter_(-1, at, x)
 
 
 def attach(given: Any, info: Any) -> None:

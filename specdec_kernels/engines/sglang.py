@@ -30,7 +30,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels import Form
 from specdec_kernels.engines import _watermark
-from specdec_kernels.engines._methods import method_of
+from specdec_kernels.engines._methods import SGLANG_SHARDED, method_of, switched
 
 __all__ = [
     "build_tree_kernel_efficient",
@@ -307,6 +307,8 @@ def register() -> None:
     it does nothing; a word that is no method is a ValueError.
     """
     if method_of() is None:
+        if switched(SGLANG_SHARDED):
+            raise ValueError(f"{SGLANG_SHARDED}: expected a method beside it, as SPECDEC_SGLANG=race; got none")
         return
     parts = importlib.import_module("specdec_kernels.engines._sglang")
     registry = importlib.import_module("sglang.srt.plugins.hook_registry")
@@ -328,6 +330,17 @@ def register() -> None:
         registry.HookRegistry.register(
             "sglang.srt.model_executor.model_runner.ModelRunner.sample", parts.enter, kinds.BEFORE
         )
+    if switched(SGLANG_SHARDED):
+        slices = importlib.import_module("specdec_kernels.engines._sglang_sharded")
+        runner = "model_executor.model_runner.ModelRunner"
+        for target, hook, kind in (
+            ("layers.vocab_parallel_embedding.VocabParallelEmbedding.__init__", slices.padded, kinds.BEFORE),
+            (f"{runner}.load_model", slices.loaded, kinds.AFTER),
+            (f"{runner}.sample", slices.gather_for_sampling, kinds.BEFORE),
+            ("beam_search.logits_capture.capture_pre_sample_logits", slices.gather_for_beams, kinds.BEFORE),
+            (f"{info}.apply_logits_bias", slices.apply_logits_bias, kinds.AROUND),
+        ):
+            registry.HookRegistry.register(f"sglang.srt.{target}", hook, kind)
     sampler = importlib.import_module("sglang.srt.layers.sampler")
     sampler.register_sampler_backend("specdec", parts.sampler)
     if method_of() == "race":

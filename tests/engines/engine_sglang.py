@@ -237,6 +237,8 @@ def test_the_stand_ins_have_its_types(own_penalizers, monkeypatch):
     ("managers/schedule_batch.py", "ScheduleBatch", "cumulate_penalty_output_tokens", ["self"]),
     ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "from_schedule_batch", ["cls", "batch", "vocab_size"]),
     ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "copy_for_forward", ["self"]),
+    ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "apply_logits_bias", ["self", "logits"]),
+    ("model_executor/model_runner.py", "ModelRunner", "load_model", ["self"]),
     ("model_executor/model_runner.py", "ModelRunner", "sample", ["self", "logits_output", "forward_batch"]),
     ("managers/scheduler.py", "Scheduler", "init_model_worker", ["self"]),
 ])  # fmt: skip

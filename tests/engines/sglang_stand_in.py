@@ -14,7 +14,7 @@ import torch
 
 import specdec_kernels.engines
 
-OURS = "_sglang", "_sglang_blocks", "_sglang_penalties"
+OURS = "_sglang", "_sglang_blocks", "_sglang_penalties", "_sglang_sharded"
 
 
 class _SamplingMaskCapture(NamedTuple):
@@ -42,13 +42,37 @@ class Sampler(torch.nn.Module):
         return tokens
 
 
+class LogitsMetadata(NamedTuple):
+    forward_mode: str
+    extend_return_logprob: bool = False
+    is_prefill_only: bool = False
+
+
+class LogitsProcessor(torch.nn.Module):
+    """Hidden states are whole rows here, of which a head has columns."""
+
+    do_tensor_parallel_all_gather, final_logit_softcapping = True, None
+
+    def __init__(self, vocab_size, gather):
+        super().__init__()
+        self.vocab_size, self._logits_gatherer, self._fused = vocab_size, gather, gather
+
+    def _can_gather_softcap_fused(self, *given):
+        return True
+
+    def _get_logits(self, hidden_states, lm_head, logits_metadata, embedding_bias=None, use_logits_buffer=True):
+        gather = self._fused if self._can_gather_softcap_fused() else self._logits_gatherer
+        rows = lm_head.of(hidden_states)
+        return (gather(rows) if self.do_tensor_parallel_all_gather else rows)[:, : self.vocab_size]
+
+
 class Registry:
     hooks: ClassVar = {}
 
     @classmethod
     def register(cls, target, hook, kind):
-        assert target not in cls.hooks
-        cls.hooks[target] = hook, kind
+        assert (hook, kind) not in cls.hooks.values()
+        cls.hooks[f"{target} again" if target in cls.hooks else target] = hook, kind
 
     @classmethod
     def hook(cls, name):
@@ -234,7 +258,7 @@ def speculative():
     return types.SimpleNamespace(
         speculative_accept_threshold_single=1.0, speculative_accept_threshold_acc=1.0,
         speculative_use_rejection_sampling=False, speculative_use_block_verification=False,
-        enable_multi_layer_eagle=False,
+        enable_multi_layer_eagle=False, speculative_algorithm="EAGLE", speculative_eagle_topk=2,
     )  # fmt: skip
 
 
@@ -325,14 +349,20 @@ def installed(monkeypatch):
     """Generator of what tests turn: SGLang's options, its backends of sampling, its group of ranks."""
     options = speculative()
     backends, group = {}, types.SimpleNamespace(world_size=1, rank=0)
+    lora = types.SimpleNamespace(enable_lora=False)
     contents = {
         "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": lambda: False},
+        "sglang.srt.layers.logits_processor": {
+            "ForwardMode": types.SimpleNamespace(DECODE="decode"), "LogitsMetadata": LogitsMetadata,
+            "LogitsProcessor": LogitsProcessor,
+        },
         "sglang.srt.layers.sampler": {
             "Sampler": Sampler, "_SamplingMaskCapture": _SamplingMaskCapture,
             "register_sampler_backend": backends.__setitem__,
         },
         "sglang.srt.runtime_context": {
-            "get_parallel": lambda: types.SimpleNamespace(tp_group=group, tp_rank=group.rank)
+            "get_parallel": lambda: types.SimpleNamespace(tp_group=group, tp_rank=group.rank, tp_size=group.world_size),
+            "get_lora": lambda: lora, "get_spec": lambda: options,
         },
         "sglang.srt.sampling.penaltylib": {kind.__name__: kind for kind in PENALIZERS},
         "sglang.srt.sampling.penaltylib.repetition_penalty": {
@@ -354,7 +384,7 @@ def installed(monkeypatch):
     forget()
     monkeypatch.delenv("SPECDEC_SGLANG", raising=False)
     Registry.hooks = {}
-    yield types.SimpleNamespace(options=options, backends=backends, group=group)
+    yield types.SimpleNamespace(options=options, backends=backends, group=group, lora=lora)
     os.environ.pop("SPECDEC_SGLANG", None)
     forget()
 

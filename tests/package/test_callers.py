@@ -113,6 +113,8 @@ def named(tree):
                     functions[alias.asname or alias.name] = alias.name
                 elif f"{node.module}.{alias.name}" in MODULES:
                     modules.add(alias.asname or alias.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.IfExp):  # the package, or what has its names
+            modules |= {ast.unparse(x) for x in node.targets if ast.unparse(node.value.body) in modules}
         elif isinstance(node, ast.ClassDef) and node.name in VALUES:  # which makes itself, by its class methods
             makes = any(isinstance(call, ast.Call) and name_of(call) == "cls" for call in ast.walk(node))
             functions |= {"cls": node.name} if makes else {}

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENGINES = (
     {"_gguf": "gguf", "_llamacpp": "llama_cpp", "_mlx_lm": "mlx_lm"}
     | dict.fromkeys(("_vllm", "_vllm_v1"), "vllm")
-    | dict.fromkeys(("_sglang", "_sglang_blocks", "_sglang_penalties"), "sglang")
+    | dict.fromkeys(("_sglang", "_sglang_blocks", "_sglang_penalties", "_sglang_sharded"), "sglang")
 )
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 

@@ -87,3 +87,29 @@ def plant(fault):
 
 if os.environ.get("WHOLE_SGLANG_FAULT"):
     plant(os.environ["WHOLE_SGLANG_FAULT"])
+
+
+def count(path):
+    """Write the bytes that this process sends for each gather, a line each, into a file of its own."""
+    import torch.distributed
+
+    depth = []
+    for name in ("all_gather_into_tensor", "all_gather_single"):
+        function = getattr(torch.distributed, name, None)
+
+        def counted(every, mine, *rest, function=function, **how):
+            if not depth:
+                with open(f"{path}.{os.getpid()}", "a") as file:
+                    file.write(f"{mine.nbytes}\n")
+            depth.append(function)
+            try:
+                return function(every, mine, *rest, **how)
+            finally:
+                depth.pop()
+
+        if function is not None:
+            setattr(torch.distributed, name, counted)
+
+
+if os.environ.get("WHOLE_SGLANG_BYTES"):
+    count(os.environ["WHOLE_SGLANG_BYTES"])

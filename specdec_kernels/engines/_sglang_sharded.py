@@ -1,0 +1,220 @@
+"""SGLang where each tensor-parallel rank keeps its slice of the logits: ``SPECDEC_SGLANG_SHARDED=1``.
+
+It imports SGLang. Steps in which somebody else looks at whole rows gather them after all (`gather_for_sampling`,
+`gather_for_beams`).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.layers.dp_attention import is_dp_attention_enabled
+from sglang.srt.layers.logits_processor import ForwardMode, LogitsMetadata, LogitsProcessor
+from sglang.srt.runtime_context import get_lora, get_parallel, get_spec
+
+from specdec_kernels import Form, InputPositions, sharded
+from specdec_kernels._constants import MASS_TILE
+from specdec_kernels.engines._methods import SGLANG_SHARDED, method_of
+from specdec_kernels.engines._refusals import refuse
+from specdec_kernels.engines._watermark import asked
+from specdec_kernels.sharded import VocabShard
+
+_slices: list[Slices] = []  # of this process's target, once it is loaded
+
+
+def slices_of(rows: torch.Tensor) -> Slices | None:
+    """What can be done with these rows if they are slices; None if they are whole."""
+    found = _slices[0] if _slices else None
+    return None if found is None or rows.shape[-1] == found.shard.vocab else found
+
+
+def padded(layer: Any, *given: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Before ``VocabParallelEmbedding.__init__``: each rank's slice begins with a tile of masses."""
+    size = math.lcm(named.get("padding_size", 64), MASS_TILE * get_parallel().tp_size)
+    return (layer, *given), named | {"padding_size": size}
+
+
+def loaded(result: Any, runner: Any) -> None:
+    """After ``ModelRunner.load_model``: rows of a target stay slices; of drafters that take the likeliest, their best.
+
+    Raises
+    ------
+    NotImplementedError
+        Pipelines, LoRA, data-parallel attention, our watermark, drafts of blocks, UNO's, drafts with laws of SGLang's,
+        thresholds; a model whose logits are no slice of the gathered ones.
+    ValueError
+        A vocabulary of which a rank would have nothing.
+    """
+    if get_parallel().tp_size == 1:
+        return
+    processors = [x for x in runner.model.modules() if isinstance(x, LogitsProcessor)]
+    options, method = get_spec(), method_of()
+    if runner.is_draft_worker:
+        for each in processors:
+            plain = each.do_tensor_parallel_all_gather and each.final_logit_softcapping is None
+            if plain and not options.speculative_use_rejection_sampling:
+                likeliest = functools.partial(_likeliest, options.speculative_eagle_topk, each.vocab_size, [])
+                each._logits_gatherer = functools.partial(likeliest, each._logits_gatherer)
+        return
+    single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
+    algorithm, plain = options.speculative_algorithm, method == "race"
+    refuse(
+        **{
+            f"{name} beside {SGLANG_SHARDED}": on
+            for name, on in (
+                ("pipeline_parallel_size", get_parallel().pp_size > 1),
+                ("LoRA", bool(get_lora().enable_lora)),
+                ("attention or a head that is split over data", is_dp_attention_enabled()),
+                ("SPECDEC_WATERMARK", asked(method) is not None),
+                (f"{algorithm}", algorithm in ("DFLASH", "DSPARK", "UNO")),
+                ("speculative_use_rejection_sampling", options.speculative_use_rejection_sampling and not plain),
+                ("speculative_accept_threshold", bool(algorithm) and not (plain or single == total == 1)),
+                ("a model that changes logits after they are gathered", hasattr(runner.model, "_suppress_idx")),
+            )
+        }
+    )
+    _slices[:] = [Slices(runner, processors)]
+
+
+class Slices:
+    """The ops of a step over this rank's slice of the rows, in the forms that SGLang asks for."""
+
+    def __init__(self, runner: Any, processors: list[Any]) -> None:
+        self.group, self.keeps = get_parallel().tp_group, False
+        self.shard: VocabShard | None = None
+        heads = [each.lm_head for each in runner.model.modules() if hasattr(each, "lm_head")]
+        whole = mine = None
+        if len(processors) == 1 and heads:
+            (processor,) = processors
+            hidden = torch.linspace(-1, 1, runner.model_config.hidden_size, device=runner.device, dtype=runner.dtype)
+            given = hidden[None], heads[0], LogitsMetadata(ForwardMode.DECODE)
+            with torch.inference_mode():
+                whole = processor._get_logits(*given)
+                self._take(processor)
+                mine = processor._get_logits(*given)
+        if self.shard is None or not torch.equal(mine, whole[:, self.columns]):
+            raise NotImplementedError(
+                f"{SGLANG_SHARDED}: expected a model whose logits before they are gathered are columns of those after "
+                f"it; got {type(runner.model).__name__}"
+            )
+        self.race_sample = functools.partial(sharded.race_sample, shard=self.shard)
+
+    def _take(self, processor: Any) -> None:
+        """Leave this processor's rows where they are, without the padding of the vocabulary."""
+        vocabulary, gather, compute = processor.vocab_size, processor._logits_gatherer, processor._get_logits
+
+        def kept(rows: torch.Tensor) -> torch.Tensor:
+            if not self.keeps:
+                return gather(rows)
+            if self.shard is None:
+                self.width = rows.shape[-1]
+                first = self.group.rank_in_group * self.width
+                self.columns = slice(first, first + self.width)
+                self.shard = VocabShard(vocabulary, first, self.group.device_group)
+                self.shard.check_tiles(SGLANG_SHARDED)
+            return rows[..., : max(vocabulary - self.columns.start, 0)]
+
+        def logits(hidden: torch.Tensor, head: Any, metadata: Any, *rest: Any, **named: Any) -> torch.Tensor:
+            self.keeps = not (metadata.extend_return_logprob or metadata.is_prefill_only)
+            try:
+                return compute(hidden, head, metadata, *rest, **named)
+            finally:
+                self.keeps = False
+
+        processor._logits_gatherer, processor._get_logits = kept, logits
+        processor._can_gather_softcap_fused = lambda *_: False
+
+    def whole(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows of all ranks' columns."""
+        room = self.width - rows.shape[-1]
+        return self.group.all_gather(torch.nn.functional.pad(rows, (0, room)), dim=-1)[:, : self.shard.vocab]
+
+    def cut(self, mask: Any) -> Any:
+        """A grammar's mask of these columns: words of bits, or bools."""
+        first, last, words = self.columns.start, self.columns.stop, mask.vocab_mask
+        size = 1 if words.dtype == torch.bool else 32
+        return mask._replace(vocab_mask=words[:, first // size : last // size].contiguous())
+
+    def agreed(self, seed: int, device: Any) -> torch.Tensor:
+        """The first rank's seed."""
+        seeds = torch.full((1,), seed, dtype=torch.int64, device=device)
+        return self.group.broadcast(seeds, src=0)
+
+    def verify_chain(
+        self, tokens: torch.Tensor, rows: torch.Tensor, *, position: InputPositions, out: Any, form: Form, **call: Any
+    ) -> None:
+        """As `eagle_sample` calls that of whole rows."""
+        verdict = sharded.verify_chain(tokens, rows, shard=self.shard, position=position.positions[:, 0] + 1, **call)
+        each = torch.arange(rows.shape[1], device=rows.device, dtype=torch.int64)
+        path = torch.where(each <= verdict.num_accepted[:, None], each, -1)
+        _write(verdict.tokens, path, form.index, (out[0], form.path, out[1]))
+
+    def verify_tree(
+        self, tokens: torch.Tensor, rows: torch.Tensor, *, position: InputPositions, out: Any, form: Form, **call: Any
+    ) -> None:
+        """As `eagle_sample` calls that of whole rows."""
+        call |= {"position": position.positions[:, 0] + 1, "max_depth": out[1].shape[1] - 1}
+        verdict = sharded.verify_tree(tokens, rows, shard=self.shard, **call)
+        _write(verdict.tokens, verdict.path.long(), form.index, out)
+
+
+def _write(tokens: torch.Tensor, path: torch.Tensor, index: torch.Tensor, out: Any) -> None:
+    """``Form(index=index, count="emitted")`` of a verdict: places that are off the path write its first token again."""
+    on_path = path >= 0
+    places = index.gather(1, path.clamp(min=0)).long()
+    out[0].zero_()
+    out[0][places] = torch.where(on_path, tokens, tokens[:, :1]).to(out[0].dtype)
+    out[1].copy_(torch.where(on_path, places, -1))
+    out[2].copy_(on_path.sum(1))
+
+
+def _likeliest(
+    top: int, vocabulary: int, shards: list[VocabShard], gather: Callable[..., torch.Tensor], rows: torch.Tensor
+) -> torch.Tensor:
+    """Whole rows of log-probabilities: of the likeliest tokens their own, of all others what is left, evenly."""
+    group, width = get_parallel().tp_group, rows.shape[-1]
+    if width % MASS_TILE or not width * (group.world_size - 1) < vocabulary <= width * group.world_size:
+        return gather(rows)
+    if not shards:
+        shards.append(VocabShard(vocabulary, group.rank_in_group * width, group.device_group))
+    rows, none = rows[:, : vocabulary - shards[0].vocab_start], rows.new_zeros(len(rows), dtype=torch.int64)
+    found = sharded.logprobs(rows, none, shard=shards[0], temperature=1.0, top=top)
+    left = (1 - found.top_logprobs.exp().sum(1, keepdim=True)).clamp(min=1e-30) / (vocabulary - top)
+    return left.log().expand(-1, vocabulary).scatter(1, found.top_tokens, found.top_logprobs)
+
+
+def gather_for_beams(batch: Any, forward: Any, output: Any) -> None:
+    """Before ``capture_pre_sample_logits``."""
+    if batch is not None and output is not None and any(req.beam_group is not None for req in batch.reqs):
+        _gather(output)
+
+
+def gather_for_sampling(runner: Any, output: Any, forward: Any) -> None:
+    """Before ``ModelRunner.sample``: where another sampler than ours, or log-probabilities, want whole rows."""
+    info = forward.sampling_info
+    masks, custom = info.sampling_mask_batch_indices is not None, info.has_custom_logit_processor
+    ours = hasattr(runner.sampler, "specdec_samples") and runner.sampling_observer is None
+    if not ours or forward.return_logprob or masks or custom:
+        _gather(output)
+
+
+def _gather(output: Any) -> None:
+    if output.next_token_logits is not None and (slices := slices_of(output.next_token_logits)) is not None:
+        output.next_token_logits = slices.whole(output.next_token_logits)
+
+
+def apply_logits_bias(original: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
+    """Around ``SamplingBatchInfo.apply_logits_bias``: penalties, biases and masks of a slice's columns."""
+    if (slices := slices_of(logits)) is not None:
+        info = copy.copy(info)
+        for name in ("acc_additive_penalties", "acc_scaling_penalties", "logit_bias"):
+            if (table := getattr(info, name)) is not None:
+                setattr(info, name, table[:, slices.columns])
+        if info.grammar_mask is not None:
+            info.grammar_mask = slices.cut(info.grammar_mask)
+    original(info, logits)
