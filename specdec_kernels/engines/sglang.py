@@ -23,7 +23,10 @@ What the functions share:
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -44,25 +47,33 @@ FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING = range(3)
 LAYOUTS = {FULL_MASK: "full", QLEN_ONLY: "nodes", QLEN_ONLY_BITPACKING: "bits"}
 
 
+def spelt(function: Callable[..., None]) -> Callable[..., None]:
+    """SGLang's callers say ``retrieve_*`` as well."""
+
+    @functools.wraps(function)
+    def called(*given: Any, **named: Any) -> None:
+        function(*given, **{name.replace("retrieve_", "retrive_"): x for name, x in named.items()})
+
+    return called
+
+
+@spelt
 def tree_speculative_sampling_target_only(
     predicts: torch.Tensor,
     accept_index: torch.Tensor,
     accept_token_num: torch.Tensor,
     candidates: torch.Tensor,
-    retrive_index: torch.Tensor | None = None,
-    retrive_next_token: torch.Tensor | None = None,
-    retrive_next_sibling: torch.Tensor | None = None,
-    uniform_samples: torch.Tensor | None = None,
-    uniform_samples_for_final_sampling: torch.Tensor | None = None,
-    target_probs: torch.Tensor | None = None,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor | None,
+    retrive_next_sibling: torch.Tensor | None,
+    uniform_samples: torch.Tensor,
+    uniform_samples_for_final_sampling: torch.Tensor,
+    target_probs: torch.Tensor,
     draft_probs: torch.Tensor | None = None,
     threshold_single: float = 1.0,
     threshold_acc: float = 1.0,
     deterministic: bool = True,
     *,
-    retrieve_index: torch.Tensor | None = None,
-    retrieve_next_token: torch.Tensor | None = None,
-    retrieve_next_sibling: torch.Tensor | None = None,
     tree_valid: torch.Tensor | None = None,
 ) -> None:
     """Verify trees of drafts that were not sampled: SGLang's kernel of this name (``sgl_kernel``, ``kernels.ops``).
@@ -88,35 +99,29 @@ def tree_speculative_sampling_target_only(
     >>> predicts.tolist(), path.tolist(), num.tolist()
     ([1, 0], [[0, 1]], [1])
     """
-    index, first, sibling = _spelt(
-        (retrive_index, retrieve_index), (retrive_next_token, retrieve_next_token),
-        (retrive_next_sibling, retrieve_next_sibling),
-    )  # fmt: skip
-    _check_outputs(predicts, accept_index, accept_token_num, candidates)
+    _check_outputs(predicts, accept_index, accept_token_num, candidates, retrive_index)
     for name, value in (("threshold_single", threshold_single), ("threshold_acc", threshold_acc)):
         if not 0 <= value <= 1:
             raise ValueError(f"{name}: expected a number in [0, 1]; got {value}")
     specdec.verify_links(
-        candidates, target_probs, coins=uniform_samples[:, : candidates.shape[1]], first_child=first,
-        next_sibling=sibling, tree_valid=tree_valid, threshold_single=threshold_single,
+        candidates, target_probs, coins=uniform_samples[:, : candidates.shape[1]], first_child=retrive_next_token,
+        next_sibling=retrive_next_sibling, tree_valid=tree_valid, threshold_single=threshold_single,
         threshold_total=max(threshold_acc, 1e-9), **_spare_bits(uniform_samples, uniform_samples_for_final_sampling),
-        out=(predicts, accept_index, accept_token_num, None), form=Form(index=index),
+        out=(predicts, accept_index, accept_token_num, None), form=Form(index=retrive_index),
     )  # fmt: skip
 
 
+@spelt
 def verify_tree_greedy(
     predicts: torch.Tensor,
     accept_index: torch.Tensor,
     accept_token_num: torch.Tensor,
     candidates: torch.Tensor,
-    retrive_index: torch.Tensor | None = None,
-    retrive_next_token: torch.Tensor | None = None,
-    retrive_next_sibling: torch.Tensor | None = None,
-    target_predict: torch.Tensor | None = None,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor,
+    target_predict: torch.Tensor,
     *,
-    retrieve_index: torch.Tensor | None = None,
-    retrieve_next_token: torch.Tensor | None = None,
-    retrieve_next_sibling: torch.Tensor | None = None,
     tree_valid: torch.Tensor | None = None,
 ) -> None:
     """Walk trees by given tokens of the target: SGLang's kernel of this name (``sgl_kernel``, ``kernels.ops``).
@@ -132,37 +137,31 @@ def verify_tree_greedy(
     >>> predicts.tolist(), path.tolist(), num.tolist()
     ([1, 5], [[0, 1]], [1])
     """
-    index, first, sibling = _spelt(
-        (retrive_index, retrieve_index), (retrive_next_token, retrieve_next_token),
-        (retrive_next_sibling, retrieve_next_sibling),
-    )  # fmt: skip
-    _check_outputs(predicts, accept_index, accept_token_num, candidates)
+    _check_outputs(predicts, accept_index, accept_token_num, candidates, retrive_index)
     specdec.verify_links(
-        candidates, target_tokens=target_predict, first_child=first, next_sibling=sibling, tree_valid=tree_valid,
-        out=(predicts, accept_index, accept_token_num, None), form=Form(index=index),
+        candidates, target_tokens=target_predict, first_child=retrive_next_token, next_sibling=retrive_next_sibling,
+        tree_valid=tree_valid, out=(predicts, accept_index, accept_token_num, None), form=Form(index=retrive_index),
     )  # fmt: skip
 
 
+@spelt
 def chain_speculative_sampling_triton(
     predicts: torch.Tensor,
     accept_index: torch.Tensor,
     accept_token_num: torch.Tensor,
     candidates: torch.Tensor,
-    retrive_index: torch.Tensor | None = None,
-    retrive_next_token: torch.Tensor | None = None,
-    retrive_next_sibling: torch.Tensor | None = None,
-    uniform_samples: torch.Tensor | None = None,
-    uniform_samples_for_final_sampling: torch.Tensor | None = None,
-    target_probs: torch.Tensor | None = None,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor | None,
+    retrive_next_sibling: torch.Tensor | None,
+    uniform_samples: torch.Tensor,
+    uniform_samples_for_final_sampling: torch.Tensor,
+    target_probs: torch.Tensor,
     draft_probs: torch.Tensor | None = None,
     threshold_single: float = 1.0,
     threshold_acc: float = 1.0,
     deterministic: bool = True,
     *,
     block_verification: bool = False,
-    retrieve_index: torch.Tensor | None = None,
-    retrieve_next_token: torch.Tensor | None = None,
-    retrieve_next_sibling: torch.Tensor | None = None,
 ) -> None:
     """Verify chains of sampled drafts: the function of this name in ``sglang.kernels.ops``, by `verify_chain`.
 
@@ -183,36 +182,32 @@ def chain_speculative_sampling_triton(
     >>> predicts.tolist(), path.tolist(), num.tolist()
     ([1, 0], [[0, 1]], [1])
     """
-    (index,) = _spelt((retrive_index, retrieve_index))
-    _check_outputs(predicts, accept_index, accept_token_num, candidates)
+    _check_outputs(predicts, accept_index, accept_token_num, candidates, retrive_index)
     width = min(candidates.shape[1], accept_index.shape[1])
     specdec.verify_chain(
         candidates[:, 1:width], target_probs[:, :width], draft_probs[:, : width - 1], space="probs",
         method="block" if block_verification else "rejection",
         **_bits(uniform_samples, uniform_samples_for_final_sampling),
-        out=(predicts, accept_token_num, None), form=Form(index=index[:, :width], path=accept_index[:, :width]),
+        out=(predicts, accept_token_num, None), form=Form(index=retrive_index[:, :width], path=accept_index[:, :width]),
     )  # fmt: skip
     if accept_index.shape[1] > width:
         accept_index[:, width:] = -1
 
 
+@spelt
 def build_tree_kernel_efficient(
     parent_list: torch.Tensor,
     selected_index: torch.Tensor,
     verified_seq_len: torch.Tensor,
     tree_mask: torch.Tensor,
     positions: torch.Tensor,
-    retrive_index: torch.Tensor | None = None,
-    retrive_next_token: torch.Tensor | None = None,
-    retrive_next_sibling: torch.Tensor | None = None,
+    retrive_index: torch.Tensor,
+    retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor,
     topk: int = 1,
     depth: int = 1,
     draft_token_num: int = 1,
     tree_mask_mode: int = FULL_MASK,
-    *,
-    retrieve_index: torch.Tensor | None = None,
-    retrieve_next_token: torch.Tensor | None = None,
-    retrieve_next_sibling: torch.Tensor | None = None,
 ) -> None:
     """Links, positions and the mask of EAGLE's trees, in place: SGLang's kernel of this name, by `build_tree`.
 
@@ -245,10 +240,6 @@ def build_tree_kernel_efficient(
     >>> positions.tolist(), links[1].tolist(), mask.view(3, 3).int().tolist()
     ([5, 6, 7], [[1, 2, -1]], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
     """
-    index, first, sibling = _spelt(
-        (retrive_index, retrieve_index), (retrive_next_token, retrieve_next_token),
-        (retrive_next_sibling, retrieve_next_sibling),
-    )  # fmt: skip
     batch, nodes = selected_index.shape[0], selected_index.shape[1] + 1
     if tree_mask_mode not in LAYOUTS:
         raise ValueError(f"tree_mask_mode: expected 0, 1 or 2; got {tree_mask_mode}")
@@ -258,7 +249,7 @@ def build_tree_kernel_efficient(
         raise ValueError(f"draft_token_num: expected 32 at most with bits; got {nodes}")
     specdec.build_tree(
         parent_list, selected_index, topk=topk, prefix_len=verified_seq_len, layout=LAYOUTS[tree_mask_mode],
-        out=(tree_mask, positions.view(batch, nodes), index, first, sibling),
+        out=(tree_mask, positions.view(batch, nodes), retrive_index, retrive_next_token, retrive_next_sibling),
     )  # fmt: skip
 
 
@@ -274,20 +265,13 @@ def _spare_bits(coins: torch.Tensor, final: torch.Tensor) -> dict[str, torch.Ten
     return {"seed": words[:, -1], "position": words[:, max(-2, -words.shape[1])], "nonce": final.view(torch.int32)}
 
 
-def _spelt(*pairs: tuple[torch.Tensor | None, torch.Tensor | None]) -> list[torch.Tensor]:
-    """Of each pair of spellings the one that was given."""
-    found = [one if other is None else other for one, other in pairs]
-    names = ("retrive_index", "retrive_next_token", "retrive_next_sibling")
-    for name, x in zip(names, found, strict=False):
-        if x is None:
-            raise TypeError(f"{name}: expected a tensor of int64 [B, N]; got None")
-    return found
-
-
 def _check_outputs(
-    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, candidates: torch.Tensor
-) -> None:
+    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, candidates: torch.Tensor,
+    index: torch.Tensor,
+) -> None:  # fmt: skip
     """They are written in place, so what would be a copy is refused."""
+    if index is None:
+        raise TypeError("retrive_index: expected a tensor of int64 [B, N]; got None")
     batch, nodes = candidates.shape
     for name, x, shape in (
         ("predicts", predicts, (batch * nodes,)),
