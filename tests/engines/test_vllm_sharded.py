@@ -69,9 +69,9 @@ def on_rank(group, draft=None, vocabulary=VOCABULARY, **given):
     "method, draft, kinds",
     [
         ("race", None, KINDS), ("race", DRAFT, KINDS), ("rejection", DRAFT, KINDS),
-        ("rejection", DRAFT, [{"temperature": 0.0}] * 2),
+        ("block", DRAFT, KINDS), ("rejection", DRAFT, [{"temperature": 0.0}] * 2),
     ],
-    ids=["no drafts", "race", "rejection", "greedy"],
+    ids=["no drafts", "race", "rejection", "block", "greedy"],
 )  # fmt: skip
 def test_texts_are_those_of_one_rank(plugin, sharded, method, draft, kinds):  # noqa: F811
     """And as many drafts are accepted."""
