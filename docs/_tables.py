@@ -374,6 +374,8 @@ ENGINES = {
     "sglang-rates": "SGLang, whole: 4 texts",
     "transformers-parameters": "transformers: sampling parameters",
     "sglang-parameters": "SGLang, whole: sampling parameters",
+    "llamacpp-parameters": "llama.cpp's server: sampling",
+    "mlx-lm-parameters": "mlx-lm's server: sampling",
     "vllm-parameters": "vLLM .*: sampling parameters",
     "vllm-functions": "vLLM: its Triton code",
     "vllm-texts": "vLLM .*: texts",

@@ -15,13 +15,15 @@ import pytest
 import torch
 from llama_cpp import Llama, LogitsProcessorList
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+from llama_cpp.server.types import CreateCompletionRequest
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
 from specdec_kernels import generate as generator
 from specdec_kernels.engines.llamacpp import LlamaDraft, LlamaModel, RaceProcessor, generate, install, write_gguf
 from tests.engines import llama_stand_in as stand_in
-from tests.engines.servers import alone_and_at_once, serving
+from tests.engines.parameters import asked, compared
+from tests.engines.servers import alone_and_at_once, answered, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(llama_cpp.__file__).parent
@@ -296,10 +298,12 @@ from llama_cpp.server import app
 from llama_cpp.server.settings import Settings
 from specdec_kernels.engines.llamacpp import install
 
-target, draft, port = sys.argv[1:]
+target, draft, port, drafts = sys.argv[1:]
 options = dict(n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
-server = app.create_app(Settings(model=target, logits_all=False, **options))
-install(app._llama_proxy(), Llama(draft, **options), k=4)
+own = {"draft_model": "prompt-lookup-decoding"} if drafts == "its own" else {}
+server = app.create_app(Settings(model=target, logits_all=False, **options, **own))
+if drafts != "its own":
+    install(app._llama_proxy(), Llama(draft, **options) if drafts == "ours" else None, k=4)
 uvicorn.run(server, port=int(port))
 """
 
@@ -313,7 +317,7 @@ def test_its_server(paths, pair, tmp_path, table):
         }
         for i in range(12)
     ]  # fmt: skip
-    with serving([sys.executable, "-c", SERVER, *paths, "PORT"], tmp_path / "log", "/v1/models") as port:
+    with serving([sys.executable, "-c", SERVER, *paths, "PORT", "ours"], tmp_path / "log", "/v1/models") as port:
         alone, at_once = alone_and_at_once(port, bodies)
     plain = [
         generate(
@@ -486,3 +490,32 @@ def medians(calls):
                 call()
                 found[name].append(CLOCK() - start)
     return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+
+ASKED = {
+    "suffix": "and", "max_tokens": 5, "min_tokens": 20, "temperature": 0.5, "top_p": 0.5, "min_p": 0.4, "echo": True,
+    "stop": ["e"], "stream": False, "logprobs": 2, "presence_penalty": 1.5, "frequency_penalty": 1.5,
+    "logit_bias": {"101": 9.0}, "seed": 8, "n": 2, "best_of": 2, "user": "a", "top_k": 2, "repeat_penalty": 1.8,
+    "logit_bias_type": "input_ids", "mirostat_mode": 2, "mirostat_tau": 1.0, "mirostat_eta": 0.5,
+    "grammar": 'root ::= "no " [0-9]+',
+}  # fmt: skip
+WITH = {
+    "logit_bias_type": {"logit_bias": {"101": 9.0}}, "mirostat_tau": {"mirostat_mode": 2},
+    "mirostat_eta": {"mirostat_mode": 2},
+}  # fmt: skip
+
+
+def test_parameters(paths, tmp_path, table):
+    """Each field of a completion by itself, over HTTP."""
+    assert {*ASKED} == {*CreateCompletionRequest.model_fields} - {"model", "prompt"}
+
+    def write(port):
+        usual = {"prompt": "O, ", "max_tokens": 16, "temperature": 0.8, "seed": 5, "repeat_penalty": 1.0}
+        return lambda more: [{**choice, "index": 0} for choice in answered(port, usual | more)]
+
+    given, found = {name: {name: value} | WITH.get(name, {}) for name, value in ASKED.items()}, []
+    for drafts in ("none", "ours", "its own"):
+        command = [sys.executable, "-c", SERVER, *paths, "PORT", drafts]
+        with serving(command, tmp_path / drafts, "/v1/models") as port:
+            found.append(asked(write(port), given))
+    compared("llama.cpp's server", table, *found, idle=("n",))  # which it does not read

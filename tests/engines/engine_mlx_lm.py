@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import os
+import re
 import shutil
 import sys
 import time
@@ -24,7 +25,8 @@ from specdec_kernels.conformance import chi_squared
 from specdec_kernels.engines import _mlx_lm, mlx_lm
 from specdec_kernels.engines.mlx_lm import generate_step
 from tests.engines import mlx_stand_in as stand_in
-from tests.engines.servers import alone_and_at_once, serving
+from tests.engines.parameters import asked, compared
+from tests.engines.servers import alone_and_at_once, answered, serving
 from tests.support.laws import assert_law, assert_rate
 
 MODELS = Path(specdec.__file__).parent / "models"
@@ -281,18 +283,30 @@ def test_mlx_lms_own_functions(embedded, pair):
     assert any(entry.from_draft for entry in entries)
 
 
-SERVER = "from specdec_kernels.engines import mlx_lm; mlx_lm.install(); from mlx_lm import server; server.main()"
+OURS = "from specdec_kernels.engines import mlx_lm; mlx_lm.install(); "
 
 
-def test_its_server(embedded, pair, prompts, tmp_path, table):
-    """A text does not depend on its neighbours, nor on what the server has read before: it is that of a race."""
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """``server(code)``: the port of a server with both models, before which this code was run."""
+    folder = tmp_path_factory.mktemp("server")
     for name in ("target", "draft"):  # in float32
-        file = shutil.copytree(MODELS / name, tmp_path / name) / "model.safetensors"
+        file = shutil.copytree(MODELS / name, folder / name) / "model.safetensors"
         mx.save_safetensors(str(file), {key: value.astype(mx.float32) for key, value in mx.load(str(file)).items()})
-    command = [
-        sys.executable, "-c", SERVER, "--port", "PORT", "--model", tmp_path / "target",
-        "--draft-model", tmp_path / "draft",
-    ]  # fmt: skip
+
+    def started(code):
+        command = [
+            sys.executable, "-c", f"{code}from mlx_lm import server; server.main()", "--port", "PORT",
+            "--model", folder / "target", "--draft-model", folder / "draft",
+        ]  # fmt: skip
+        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+        return serving(command, folder / "log", "/v1/models", env=environment, cwd=folder)
+
+    return started
+
+
+def test_its_server(server, embedded, pair, prompts, table):
+    """A text does not depend on its neighbours, nor on what the server has read before: it is that of a race."""
     bodies = [
         {
             "prompt": PROMPTS[i % 4], "max_tokens": 24 + i, "seed": i, "temperature": 0.8 * (i != 5),
@@ -300,8 +314,7 @@ def test_its_server(embedded, pair, prompts, tmp_path, table):
         }
         for i in range(12)
     ]  # fmt: skip
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    with serving(command, tmp_path / "log", "/v1/models", env=environment, cwd=tmp_path) as port:
+    with server(OURS) as port:
         alone, at_once = alone_and_at_once(port, bodies)
     plain = []
     for i, body in enumerate(bodies):
@@ -314,6 +327,34 @@ def test_its_server(embedded, pair, prompts, tmp_path, table):
     assert len(set(alone)) == len(bodies)
     row = {"texts": "server over HTTP, race, draft model, 12 requests at once", "those of": "each alone, no drafts"}
     table("mlx-lm: server", row | {"the same": "12 of 12"})
+
+
+ASKED = {
+    "max_completion_tokens": 5, "max_tokens": 5, "temperature": 0.5, "top_p": 0.5, "top_k": 2, "min_p": 0.4,
+    "repetition_penalty": 1.8, "repetition_context_size": 2, "presence_penalty": 1.5, "presence_context_size": 2,
+    "frequency_penalty": 1.5, "frequency_context_size": 2, "xtc_probability": 1.0, "xtc_threshold": 0.05,
+    "logit_bias": {"101": 9.0}, "logprobs": True, "top_logprobs": 2, "seed": 8, "stop": ["e"], "num_draft_tokens": 2,
+    "stream": False, "stream_options": {}, "chat_template_kwargs": {},
+}  # fmt: skip
+WITH = {f"{name}_context_size": {f"{name}_penalty": 1.8} for name in ("repetition", "presence", "frequency")}
+WITH |= {"xtc_threshold": {"xtc_probability": 1.0}, "top_logprobs": {"logprobs": True}}
+
+
+def test_parameters(server, table):
+    """Each that its server reads, by itself, over HTTP. A request for no drafts has none beside a draft model, too."""
+    source = inspect.getsource(importlib.import_module("mlx_lm.server").APIHandler.do_POST)
+    read = {*re.findall(r'self.body.get\(\s*"(\w+)"', source)}
+    assert {*ASKED} == read - {"model", "draft_model", "adapters"}
+    given, found = {name: {name: value} | WITH.get(name, {}) for name, value in ASKED.items()}, []
+
+    def write(port, drafts):
+        usual = {"prompt": "O, ", "max_tokens": 16, "temperature": 0.8, "seed": 5, "num_draft_tokens": drafts}
+        return lambda more: answered(port, usual | more)
+
+    for code, drafts in ((OURS, 0), (OURS, K), ("", K)):
+        with server(code) as port:
+            found.append(asked(write(port, drafts), given))
+    compared("mlx-lm's server", table, *found)
 
 
 def test_tokens_a_call(pair, prompts, table):

@@ -19,11 +19,11 @@ def asked(write, given):
     return {name: outcome(functools.partial(write, value)) for name, value in ({"": {}} | given).items()}
 
 
-def compared(engine, table, plain, drafted, own=None):
+def compared(engine, table, plain, drafted, own=None, idle=()):
     """A row for each parameter: outcomes without drafts, beside drafts that its own verifies, and beside ours.
 
     What is taken without drafts must be with ours, and write the same text, but for what the engine itself refuses
-    beside any drafts.
+    beside any drafts. What it does not look at is in `idle`.
     """
     lost, usual = [], plain.pop("")[0]
     for name, (alone, without) in plain.items():
@@ -31,11 +31,13 @@ def compared(engine, table, plain, drafted, own=None):
         theirs = None if own is None else own[name][1]
         row = {} if own is None else {"drafts, its own verification": theirs}
         row = {"parameter": f"`{name}`", "no drafts": without} | row | {"drafts, ours": with_drafts}
+        if name in idle:
+            row |= dict.fromkeys([*row][1:], "not read")
         table(f"{engine}: sampling parameters", row)
         same = (alone, without) == (beside, with_drafts)
         if without == TAKEN and not same and (with_drafts == TAKEN or with_drafts != theirs):
             lost.append((name, with_drafts, alone, beside))
-        elif without == TAKEN and name not in SILENT and alone == usual:
+        elif without == TAKEN and name not in SILENT and (alone == usual) != (name in idle):
             lost.append((name, "has no effect"))
     assert not lost, lost
 
@@ -45,5 +47,6 @@ SILENT = {
     "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "detokenize", "flat_logprobs", "extra_args",
     "watermarking", "watermark", "custom_params", "stream_interval", "output_kind", "no_stop_trim",
     "include_stop_str_in_output", "renormalize_logits", "remove_invalid_values", "begin_suppress_tokens",
-    "repetition_detection", "num_beams", "forced_bos_token_id", "structural_tag",
+    "repetition_detection", "num_beams", "forced_bos_token_id", "structural_tag", "stream", "stream_options", "user",
+    "best_of", "chat_template_kwargs", "num_draft_tokens",
 }  # fmt: skip

@@ -37,12 +37,22 @@ def serving(command, log, path, **options):
         running.wait(timeout=60)
 
 
-def completed(port, body):
-    """The text of a completion."""
+def answered(port, body):
+    """The choices of a completion; what a server says in the place of one is a ValueError."""
     asked = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    return json.load(urllib.request.urlopen(asked, timeout=120))["choices"][0]["text"]
+    try:
+        return json.load(urllib.request.urlopen(asked, timeout=120))["choices"]
+    except urllib.error.HTTPError as error:
+        raise ValueError(f"HTTP {error.code}, {error.read().decode()}") from None
+    except ConnectionError:
+        raise ValueError("the connection ends without an answer") from None
+
+
+def completed(port, body):
+    """The text of a completion."""
+    return answered(port, body)[0]["text"]
 
 
 def alone_and_at_once(port, bodies):
