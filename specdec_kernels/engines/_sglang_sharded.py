@@ -178,7 +178,9 @@ def _likeliest(
 ) -> torch.Tensor:
     """Whole rows of log-probabilities: of the likeliest tokens their own, of all others what is left, evenly."""
     group, width = get_parallel().tp_group, rows.shape[-1]
-    if width % MASS_TILE or not width * (group.world_size - 1) < vocabulary <= width * group.world_size:
+    captured = rows.is_cuda and torch.cuda.is_current_stream_capturing()  # a graph has no place for what the host does
+    fits = width * (group.world_size - 1) < vocabulary <= width * group.world_size
+    if captured or width % MASS_TILE or not fits:
         return gather(rows)
     if not shards:
         shards.append(VocabShard(vocabulary, group.rank_in_group * width, group.device_group))

@@ -307,6 +307,22 @@ def test_edits_of_a_step_without_drafts(ranks):
         assert torch.equal(torch.cat((left, right), 1), wanted)
 
 
+class OnDevice(torch.Tensor):
+    is_cuda = True
+
+
+def test_a_captured_graph_gathers_its_drafts(ranks, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    rows = given(1, CHAIN)[0][0]
+
+    def drafted(here):
+        return here.runner.model.logits_processor._logits_gatherer(
+            here.runner.model.lm_head.of(rows).as_subclass(OnDevice)
+        )
+
+    assert torch.equal(ranks(drafted, draft=True)[0].as_subclass(torch.Tensor)[:, :VOCABULARY], rows)
+
+
 @pytest.mark.parametrize("top", [1, 3])
 def test_the_likeliest_drafts_are_told_of_alone(ranks, engine, top):
     """Their probabilities, all others alike. Drafts that are drawn, and rows that are cut elsewhere, are gathered."""
