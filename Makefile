@@ -59,7 +59,7 @@ test-engines: build $(ENGINES)/.ready $(VLLM)/.ready $(SGLANG)/.ready
 	for v2 in 0 1; do VLLM_USE_V2_MODEL_RUNNER=$$v2 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -q -m "" \
 		tests/engines/whole_vllm.py $(TEST_OPTIONS) || exit; done
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/tests/engines/sglang_cpu $(SGLANG)/bin/python -m pytest -q -m "" \
-		tests/engines/whole_sglang.py $(TEST_OPTIONS)
+		tests/engines/whole_sglang.py tests/engines/whole_sglang_ranks.py $(TEST_OPTIONS)
 
 # What the two sets of tests run of the code, in numbers.
 coverage: $(READY)

@@ -372,6 +372,8 @@ ENGINES = {
     "sglang-texts": "SGLang, whole: texts",
     "sglang-laws": "SGLang, whole: laws",
     "sglang-rates": "SGLang, whole: 4 texts",
+    "sglang-rank-texts": "SGLang, two ranks: texts",
+    "sglang-rank-laws": "SGLang, two ranks: laws",
     "transformers-parameters": "transformers: sampling parameters",
     "sglang-parameters": "SGLang, whole: sampling parameters",
     "llamacpp-parameters": "llama.cpp's server: sampling",

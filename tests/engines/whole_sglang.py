@@ -84,21 +84,26 @@ MARKED = {
 }
 
 
+def started(method, fault="", mark="", **given):
+    """A new engine that verifies so."""
+    of_processes = {"SPECDEC_SGLANG": method, "WHOLE_SGLANG_FAULT": fault, "SPECDEC_WATERMARK": mark}
+    os.environ.update(of_processes | ({"SPECDEC_SGLANG": ""} if method == OWN else {}))
+    usual = {"model_path": str(MODELS / "target"), "enable_deterministic_inference": method == "race"}  # else no seeds
+    return sglang.Engine(
+        device="cpu", dtype="float32", context_length=256, max_total_tokens=4096, max_running_requests=16,
+        disable_cuda_graph=True, mem_fraction_static=0.3, log_level="error",
+        # These are what runs; of the first alone is asked whether it knows an instruction set, and whether it is exact.
+        attention_backend="triton", prefill_attention_backend="intel_amx", decode_attention_backend="intel_amx",
+        speculative_draft_attention_backend="intel_amx", **usual | given,
+    )  # fmt: skip
+
+
 @functools.cache
 def written(drafts, method, fault="", mark=""):
     """Of a new engine: tokens of each kind of request, all in one batch, and of those that are greedy; texts of laws;
     tokens a call, and a second."""
-    os.environ["SPECDEC_SGLANG"] = "" if method == OWN else method
-    os.environ["WHOLE_SGLANG_FAULT"], os.environ["SPECDEC_WATERMARK"] = fault, mark  # for its processes
     all_kinds = KINDS | (MARKED if mark else {})
-    engine = sglang.Engine(
-        model_path=str(MODELS / "target"), device="cpu", dtype="float32", context_length=256, max_total_tokens=4096,
-        max_running_requests=16, disable_cuda_graph=True, mem_fraction_static=0.3, log_level="error",
-        enable_deterministic_inference=method == "race",  # without it there are no seeds
-        # These are what runs; of the first alone is asked whether it knows an instruction set, and whether it is exact.
-        attention_backend="triton", prefill_attention_backend="intel_amx", decode_attention_backend="intel_amx",
-        speculative_draft_attention_backend="intel_amx", **DRAFTS[drafts],
-    )  # fmt: skip
+    engine = started(method, fault, mark, **DRAFTS[drafts])
 
     def texts(kinds, new, prompts=PROMPTS, **more):
         usual = {"temperature": TEMPERATURE, "max_new_tokens": new, "sampling_seed": 5}
