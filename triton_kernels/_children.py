@@ -25,7 +25,7 @@ def pair_at(p_row, q_row, start, p_all, q_all, bad, PART: tl.constexpr):
     """(p, q) of a part of two rows, and what ``pair_status`` needs by group: sums of both, what no row should hold."""
     tokens = _rows.tile_tokens(start, PART)
     x = _rows.load_tile(p_row, start, PART)
-    y = _rows.load_tokens(q_row, start, PART)
+    y = _rows.load_tokens(q_row, tokens, start, PART)
     p = _laws.probabilities(x, tokens, p_row.law, p_row.known)
     q = _laws.probabilities(y, tokens, q_row.law, q_row.known)
     if p_row.law.inverse is None:
@@ -68,7 +68,7 @@ def masses(p_row, q_row, subtracted, children, PART: tl.constexpr, shares=None, 
         residual_mass += _math.unit_sums(_math.residual_weight(p, subtracted * q))
         if children is not None:
             if (marks >> (start // PART % 64).to(tl.uint64)) & 1 == 1:
-                q = _races.without_children(q, start, 0.0, children, PART)
+                q = _races.without_children(q, _rows.tile_tokens(start, PART), start, 0.0, children, PART)
             untried_mass += _math.unit_sums(q)
     rest = tl.full([], 1.0, tl.float32)
     if children is not None:

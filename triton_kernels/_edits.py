@@ -347,16 +347,6 @@ OFF = {"edits": Edits.OFF}
 _NO_EDIT = Edit()
 
 
-def most_registers(arguments):
-    """A limit for rejection with edits: three programs of 128 threads fit. Left alone, ptxas spills to fit in four.
-
-    So too for block and traversal. Of their walk, whose programs have 512 threads, one fits; ptxas would spill for two.
-    """
-    if arguments["edits"].by_row is None or arguments["plan"].METHOD.value == "race":
-        return None
-    return 128 if arguments["STAGE"] == "walk" else 168
-
-
 def is_on(edit):
     """Whether there are edits."""
     return any(map(operator.is_not, edit, _NO_EDIT)) and edit.on()

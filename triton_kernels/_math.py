@@ -24,6 +24,7 @@ LEAST_LOG_PROB = tl.constexpr(-(2.0**127))  # what is less counts as this, so th
 COLDEST = tl.constexpr(2.0**-64)  # as which every temperature between 0 and this one counts; 1 / COLDEST is the hottest
 INFINITY = tl.constexpr(float("inf"))
 NO_TOKEN = tl.constexpr(0x7FFFFFFF)
+NO_GROUP = tl.constexpr(0x1FFFFFF)  # all of its tokens are beyond all columns
 NOBODY = tl.constexpr(0)  # the key of no candidate
 
 STREAM_RACE = tl.constexpr(0)
@@ -105,6 +106,14 @@ def group_words(noise, first_group, stream, GROUPS: tl.constexpr):
     pair = (noise.first // 128 + first_group // 2 + tl.arange(0, GROUPS // 2)).to(tl.uint32)
     w0, w1, w2, w3 = words(noise, pair, stream)
     return tl.reshape(tl.join(w0, w1), [GROUPS]), tl.reshape(tl.join(w2, w3), [GROUPS])
+
+
+@triton.jit
+def words_of_groups(noise, groups, stream):
+    """Words (a, b) of a block of groups, in any order."""
+    w0, w1, w2, w3 = words(noise, (noise.first // 128 + groups // 2).to(tl.uint32), stream)
+    odd = groups % 2 == 1
+    return tl.where(odd, w1, w0), tl.where(odd, w3, w2)
 
 
 @triton.jit

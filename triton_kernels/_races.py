@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _laws, _math, _rows, _trees
 
-# How many tokens of a tile are scored at once: in races over one row, and over a pair. Scoring is rare, so it must not
+# How many groups of a tile are scored at once: in races over one row, and over a pair. Scoring is rare, so it must not
 # decide how many registers a kernel takes.
-MOST_SCORED, MOST_WEIGHED = tl.constexpr(512), tl.constexpr(256)
+SCORED, WEIGHED = tl.constexpr(8), tl.constexpr(4)
 MERGED = tl.constexpr(1024)  # keys looked at together
 DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the draft row has weight
 
@@ -24,6 +24,15 @@ def can_win(bound, a, to_beat):
 
 
 @triton.jit
+def may_win(tops, a, best, law):
+    """Which groups can beat the best key, by their largest clean values."""
+    wins = can_win(_laws.log_weights(tops, law), a, _math.key_score(best))
+    if law.greedy is not None:
+        wins = tl.where(law.greedy, tops >= _math.key_score(best), wins)
+    return wins
+
+
+@triton.jit
 def exchange(key, best):
     """The best key of all programs of a row so far, after telling them ours.
 
@@ -34,15 +43,33 @@ def exchange(key, best):
 
 
 @triton.jit
-def tile_scores(x, a, b, start, noise, law, STREAM: tl.constexpr):
-    """The score of every token of a tile of clean values."""
+def set_of(groups):
+    """Some groups of a tile, at most 64, as the bits of a number."""
+    bit = tl.full([groups.shape[0]], 1, tl.uint64) << tl.arange(0, groups.shape[0]).to(tl.uint64)
+    return tl.sum(tl.where(groups, bit, 0), axis=0)
+
+
+@triton.jit
+def next_groups(left, first, COUNT: tl.constexpr):
+    """(the first COUNT groups of a set, counted on from ``first``, NO_GROUP behind them; the set without them)."""
+    place = tl.arange(0, COUNT)
+    groups = tl.full([COUNT], _math.NO_GROUP, tl.int32)
+    for i in tl.static_range(COUNT):
+        rest = left & tl.sub(left, 1, sanitize_overflow=False)
+        bit = ((left ^ rest).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
+        groups = tl.where((place == i) & (left != 0), first + bit, groups)
+        left = rest
+    return groups, left
+
+
+@triton.jit
+def group_scores(x, groups, noise, law, STREAM: tl.constexpr):
+    """The score of every token of some groups of clean values."""
     GROUPS: tl.constexpr = x.shape[0]
+    a, b = _math.words_of_groups(noise, groups, STREAM)
     first = _math.first_arrival(a, b)[:, None]
     column = tl.arange(0, _math.GROUP)
-    four = (
-        noise.first // 4 + start // 4 + tl.arange(0, GROUPS)[:, None] * (_math.GROUP // 4) + tl.arange(0,
-        _math.GROUP // 4)[None, :]
-    )  # fmt: skip
+    four = noise.first // 4 + groups[:, None] * (_math.GROUP // 4) + tl.arange(0, _math.GROUP // 4)[None, :]
     w0, w1, w2, w3 = _math.words(noise, four.to(tl.uint32), STREAM + 1)
     second = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [GROUPS, _math.GROUP])
     arrival = tl.where(column[None, :] == _math.first_winner(b)[:, None], first, first + _math.later_by(second))
@@ -77,9 +104,8 @@ class Listed(NamedTuple):
 
 
 @triton.jit
-def without_linked(x, start, nothing, children, TILE: tl.constexpr):
-    """A tile with ``nothing`` at the tokens of children by links."""
-    tokens = _rows.tile_tokens(start, TILE)
+def without_linked(x, tokens, nothing, children):
+    """A block of values with ``nothing`` at the tokens of children by links."""
     child, left = children.first, children.nodes + 0
     while (child > 0) & (child < children.nodes) & (left > 0):
         token = tl.load(children.tokens + child * children.tokens_node).to(tl.int64)
@@ -90,10 +116,9 @@ def without_linked(x, start, nothing, children, TILE: tl.constexpr):
 
 
 @triton.jit
-def without_children(x, start, nothing, children, TILE: tl.constexpr):
-    """A tile with ``nothing`` at the tokens of ``children``: those of a node of a tree."""
+def without_children(x, tokens, start, nothing, children, TILE: tl.constexpr):
+    """A block of a tile with ``nothing`` at the tokens of ``children``: those of a node of a tree."""
     end = children.end
-    tokens = _rows.tile_tokens(start, TILE)
     for base in range(children.node + 1, end, _trees.NODES):
         index, token, mine = _trees.children_at(children.tree, base, children.node, end)
         mine = mine & (token >= start) & (token < start + TILE)
@@ -105,32 +130,24 @@ def without_children(x, start, nothing, children, TILE: tl.constexpr):
 
 
 @triton.jit
-def without_listed(x, start, nothing, listed, TILE: tl.constexpr):
-    """A tile with ``nothing`` at listed tokens."""
+def without_listed(x, tokens, nothing, listed):
+    """A block of values with ``nothing`` at listed tokens."""
     for i in range(0, listed.count):
         token = tl.load(listed.tokens + i)
-        x = tl.where((_rows.tile_tokens(start, TILE) == token - listed.first) & (token >= 0), nothing, x)
+        x = tl.where((tokens == token - listed.first) & (token >= 0), nothing, x)
     return x
 
 
 @triton.jit
-def race_part(x, start, best, noise, law, STREAM: tl.constexpr):
-    """The best key after a part of a tile of clean values. All its tokens are scored if one of its groups can win."""
-    a, b = _math.group_words(noise, start // _math.GROUP, STREAM, x.shape[0])
-    tops, to_beat = tl.max(x, axis=1), _math.key_score(best)
-    wins = can_win(_laws.log_weights(tops, law), a, to_beat)
-    if law.greedy is not None:
-        wins = tl.where(law.greedy, tops >= to_beat, wins)
-    if _math.any_of(wins) > 0:
-        tokens = _rows.tile_tokens(start, x.shape[0] * _math.GROUP)
-        if law.greedy is None:
-            best = _rows.best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), tokens, best)
-        else:
-            if law.greedy:
-                best = _rows.best_of_tile(_laws.greedy_scores(x, law), tokens, best)
-            else:
-                best = _rows.best_of_tile(tile_scores(x, a, b, start, noise, law, STREAM), tokens, best)
-    return best
+def best_of_groups(x, groups, best, noise, law, STREAM: tl.constexpr):
+    """The best key after some groups of clean values."""
+    if law.greedy is None:
+        scores = group_scores(x, groups, noise, law, STREAM)
+    else:
+        scores = _laws.greedy_scores(x, law)
+        if law.greedy == 0:
+            scores = group_scores(x, groups, noise, law, STREAM)
+    return _rows.best_of_tile(scores, _rows.group_tokens(groups), best)
 
 
 @triton.jit
@@ -139,54 +156,58 @@ def race_tiles(row, first, last, key, noise, excluded, children, STREAM: tl.cons
 
     Nor have ``listed`` tokens: where they are, how many, and the token of column 0.
 
-    ``key`` points to the best key of all programs of the row. For each group, most tiles cost a maximum, half a Philox
-    call and one comparison. A tile that may hold the winner is read again, from cache, in parts. ``excluded`` and
-    ``children`` are taken out only there: before, a bound may be too high, which does no harm.
+    ``key`` points to the best key of all programs of the row; None for one that races alone. For each group, most tiles
+    cost a maximum, half a Philox call and one comparison. Groups that may hold the winner are read again, from cache,
+    some at a time, for as long as they may. ``excluded`` and ``children`` are taken out only there: before, a bound may
+    be too high, which does no harm.
     """
-    PART: tl.constexpr = min(MOST_SCORED, TILE)
+    GROUPS: tl.constexpr = TILE // _math.GROUP
     best = tl.full([], 0, tl.uint64)
-    bad = first < 0
+    bad = tl.zeros([GROUPS], tl.int1)
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
         x = _rows.load_tile(row, start, TILE)
-        best = exchange(key, best)
+        if key is not None:
+            best = exchange(key, best)
         tops = _rows.group_tops(x)
         unclean = _laws.unclean_groups(x, tops, row.law)
-        tops = _laws.clean(tops, row.law)
-        a, _ = _math.group_words(noise, start // _math.GROUP, STREAM, x.shape[0])
-        wins = can_win(_laws.log_weights(tops, row.law), a, _math.key_score(best))
-        if row.law.greedy is not None:
-            wins = tl.where(row.law.greedy, tops >= _math.key_score(best), wins)
-        found = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
-        if found > 0:
-            for at in range(start, tl.minimum(start + TILE, row.columns), PART):
-                part = tl.cast(at, tl.int32)
-                y = _rows.load_tile(row, part, PART)
-                if excluded is not None:
-                    y = tl.where(_rows.tile_tokens(part, PART) == excluded, _laws.nothing(row.law), y)
-                if listed is not None:
-                    y = without_listed(y, part, _laws.nothing(row.law), listed, PART)
-                if children is not None:
-                    if len(children) == 3:
-                        y = without_children(y, part, _laws.nothing(row.law), children, PART)
-                    else:
-                        y = without_linked(y, part, _laws.nothing(row.law), children, PART)
-                best = race_part(_laws.clean(y, row.law), part, best, noise, row.law, STREAM)
-        bad = bad | (found > 1)
-    return best, bad
+        bad = bad | unclean
+        tops = tl.where(unclean, _math.INFINITY, _laws.clean(tops, row.law))  # opened, whatever else it holds
+        a, _ = _math.group_words(noise, start // _math.GROUP, STREAM, GROUPS)
+        left = set_of(may_win(tops, a, best, row.law))
+        while left != 0:
+            groups, left = next_groups(left, start // _math.GROUP, min(SCORED, GROUPS))
+            tokens = _rows.group_tokens(groups)
+            y = _rows.load(row, tokens, start, start + TILE)
+            if excluded is not None:
+                y = tl.where(tokens == excluded, _laws.nothing(row.law), y)
+            if listed is not None:
+                y = without_listed(y, tokens, _laws.nothing(row.law), listed)
+            if children is not None:
+                if len(children) == 3:
+                    y = without_children(y, tokens, start, _laws.nothing(row.law), children, TILE)
+                else:
+                    y = without_linked(y, tokens, _laws.nothing(row.law), children)
+            best = best_of_groups(_laws.clean(y, row.law), groups, best, noise, row.law, STREAM)
+            if left != 0:
+                left &= set_of(may_win(tops, a, best, row.law))
+    return best, _math.any_of(bad) > 0
 
 
 @triton.jit
 def race_row(row, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
-    """(best key, bad) of a row that one program races alone."""
-    PART: tl.constexpr = min(MOST_SCORED, TILE)
+    """(best key, bad) of a row that one program races alone, as many groups at a time as it scores at once."""
+    PART: tl.constexpr = min(SCORED * _math.GROUP, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = row.columns < 0
     for at in range(0, row.columns, PART):
         start = tl.cast(at, tl.int32)
         x = _rows.load_tile(row, start, PART)
         bad = bad | (_math.any_of(_laws.unclean_groups(x, _rows.group_tops(x), row.law)) > 0)
-        best = race_part(_laws.clean(x, row.law), start, best, noise, row.law, STREAM)
+        x, groups = _laws.clean(x, row.law), start // _math.GROUP + tl.arange(0, PART // _math.GROUP)
+        a, _ = _math.group_words(noise, start // _math.GROUP, STREAM, PART // _math.GROUP)
+        if _math.any_of(may_win(tl.max(x, axis=1), a, best, row.law)) > 0:
+            best = best_of_groups(x, groups, best, noise, row.law, STREAM)
     return best, bad
 
 
@@ -213,7 +234,7 @@ def map_tokens(row, start, TILE: tl.constexpr):
 @triton.jit
 def race_mapped(row, first, last, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
     """(best key, bad) of the tiles [first, last) of a draft row with a vocabulary of its own. Every token is scored."""
-    PART: tl.constexpr = min(MOST_SCORED, TILE)
+    PART: tl.constexpr = min(SCORED * _math.GROUP, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
     for at in range(first * TILE, tl.minimum(last * TILE, row.columns), PART):
@@ -246,10 +267,9 @@ def residual_tiles(
     p is an upper bound of the weights, so q of logits is computed for few tiles only. Whether q has weight is looked at
     only if the draft row holds probabilities.
     """
-    PART: tl.constexpr = min(MOST_WEIGHED, TILE)
+    GROUPS: tl.constexpr = TILE // _math.GROUP
     best = tl.full([], 0, tl.uint64)
-    bad = first < 0
-    drafted = first < 0
+    bad, drafted = tl.zeros([GROUPS], tl.int1), tl.zeros([GROUPS], tl.int1)
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
         x = _rows.load_tile(p_row, start, TILE)
@@ -257,26 +277,27 @@ def residual_tiles(
         tops = _rows.group_tops(x)
         unclean = _laws.unclean_groups(x, tops, p_row.law)
         if q_row.law.inverse is None:
-            y = _rows.load_tokens(q_row, start, TILE)
+            y = _rows.load_tokens(q_row, _rows.tile_tokens(start, TILE), start, TILE)
             y_tops = _rows.group_tops(y)
             unclean = unclean | _laws.unclean_groups(y, y_tops, q_row.law)
-            drafted = drafted | (_math.any_of((y_tops < _math.SMALLEST) == 0) > 0)
-        a, _ = _math.group_words(noise, start // _math.GROUP, STREAM, x.shape[0])
-        wins = can_win(_laws.log_bound(tops, p_row.law, p_row.known), a, _math.key_score(best))
-        met = tl.max(tl.where(unclean, 2, wins.to(tl.int32)), axis=0)
-        if met > 0:
-            for at in range(start, tl.minimum(start + TILE, p_row.columns), PART):
-                part = tl.cast(at, tl.int32)
-                tokens = _rows.tile_tokens(part, PART)
-                p = _laws.probabilities(_rows.load_tile(p_row, part, PART), tokens, p_row.law, p_row.known)
-                raw = _rows.load_tokens(q_row, part, PART)
-                q = _laws.probabilities(raw, tokens, q_row.law, q_row.known)
-                if shares is not None:
-                    q = shared(p, q, shares, by_bucket)
-                weights = _math.residual_weight(p, h * q)
-                best = race_part(weights, part, best, noise, _laws.Law(None, None), STREAM)
-        bad = bad | (met > 1)
-    return best, bad, drafted
+            drafted = drafted | ((y_tops < _math.SMALLEST) == 0)
+        bad = bad | unclean
+        bounds = tl.where(unclean, _math.INFINITY, _laws.log_bound(tops, p_row.law, p_row.known))
+        a, _ = _math.group_words(noise, start // _math.GROUP, STREAM, GROUPS)
+        left = set_of(can_win(bounds, a, _math.key_score(best)))
+        while left != 0:
+            groups, left = next_groups(left, start // _math.GROUP, min(WEIGHED, GROUPS))
+            tokens = _rows.group_tokens(groups)
+            p = _laws.probabilities(_rows.load(p_row, tokens, start, start + TILE), tokens, p_row.law, p_row.known)
+            raw = _rows.load_tokens(q_row, tokens, start, TILE)
+            q = _laws.probabilities(raw, tokens, q_row.law, q_row.known)
+            if shares is not None:
+                q = shared(p, q, shares, by_bucket)
+            weights = _math.residual_weight(p, h * q)
+            best = best_of_groups(weights, groups, best, noise, _laws.Law(None, None), STREAM)
+            if left != 0:
+                left &= set_of(can_win(bounds, a, _math.key_score(best)))
+    return best, _math.any_of(bad) > 0, _math.any_of(drafted) > 0
 
 
 @triton.jit
@@ -357,3 +378,23 @@ def next_best(keys, count, before):
         found = tl.load(keys + index, mask=index < count, other=_math.NOBODY, cache_modifier=".cg")
         best = tl.maximum(best, tl.max(tl.where(found < before, found, _math.NOBODY), axis=0))
     return best
+
+
+# Host side
+
+
+def most_registers(arguments):
+    """Limits of a verification, so that enough programs of 128 threads fit a multiprocessor.
+
+    Eight that race, six that draw, four that learn a draft's law; three of rejection with edits, where ptxas would
+    spill to fit in four. One of the 512 threads that walk over edited rows: ptxas would spill for two. Four that draw
+    from what filters keep.
+    """
+    stage, races, memory = arguments["STAGE"], arguments["plan"].METHOD.value == "race", arguments["memory"]
+    if arguments["edits"].by_row is not None:
+        return None if races else 128 if stage == "walk" else 168
+    if stage == "scan":
+        return 64 if races else 128 if arguments["draft"].rows is not None else None
+    if stage == "emit":
+        return 80 if memory.target_cuts is memory.draft_cuts is None else 128
+    return None

@@ -25,6 +25,12 @@ def tile_tokens(start, TILE: tl.constexpr):
 
 
 @triton.jit
+def group_tokens(groups):
+    """Token ids [groups, 64] of some groups of a row."""
+    return groups[:, None] * _math.GROUP + tl.arange(0, _math.GROUP)[None, :]
+
+
+@triton.jit
 def row_at(rows, offset, ALIGNED: tl.constexpr):
     """Pointer to the row at an offset in elements.
 
@@ -69,12 +75,17 @@ def share_of(tiles, split, splits):
 
 
 @triton.jit
-def load_tile(row, start, TILE: tl.constexpr):
-    """A tile of a row; columns beyond its end have no weight."""
-    tokens = tile_tokens(start, TILE)
+def load(row, tokens, start, end):
+    """The values of a block of columns in [start, end); columns beyond the row's end have no weight."""
     x = tl.load(row.at + tokens, mask=tokens < row.columns, other=_laws.nothing(row.law)).to(tl.float32)
-    x = _edits.edited(x, tokens, tokens < row.columns, start, start + TILE, row.law)
+    x = _edits.edited(x, tokens, tokens < row.columns, start, end, row.law)
     return _laws.kept(x, tokens, start >= 0, row.law)
+
+
+@triton.jit
+def load_tile(row, start, TILE: tl.constexpr):
+    """A tile of a row."""
+    return load(row, tile_tokens(start, TILE), start, start + TILE)
 
 
 @triton.jit
@@ -102,15 +113,14 @@ def column_of(row, token, there):
 
 
 @triton.jit
-def load_tokens(row, start, TILE: tl.constexpr):
-    """The values of a draft row for a tile of the target's tokens."""
+def load_tokens(row, tokens, start, TILE: tl.constexpr):
+    """The values of a draft row for the target's ``tokens``, a block of those of the tile at ``start``."""
     if row.map is None:
-        return load_tile(row, start, TILE)
+        return load(row, tokens, start, start + TILE)
     else:
         # Entries rise, so the tokens of this tile are among the TILE entries from the first that is at least ``start``.
         low = _math.first_not_below(row.map, start * 0, row.columns, start)
         low = tl.maximum(tl.minimum(low, row.columns - 1), 0)
-        tokens = tile_tokens(start, TILE)
         column = _math.first_not_below(row.map, low + tokens * 0, tl.minimum(row.columns - low, TILE), tokens)
         there = column < row.columns
         there = there & (tl.load(row.map + column, mask=there, other=-1) == tokens)
@@ -135,7 +145,8 @@ def _max_or_nan(a, b):
 def group_tops(x):
     """The largest of each row [rows] of a block; a NaN or +inf shows as NaN or +inf."""
     if _math.INTERPRETED:  # which runs a reduction that it does not know element by element
-        return tl.max(tl.where(x == x, x, _math.INFINITY), axis=1)
+        top = tl.max(tl.where(x == x, x, -_math.INFINITY), axis=1)
+        return tl.where(tl.max((x != x).to(tl.int32), axis=1) > 0, float("nan"), top)
     else:
         return tl.reduce(x, 1, _max_or_nan)
 

@@ -53,7 +53,7 @@ def overlap_kernel(
     for tile in range(split * tiles // splits, (split + 1) * tiles // splits):
         start = tl.cast(tile, tl.int32) * TILE
         tokens = _rows.tile_tokens(start, TILE)
-        x, y = _rows.load_tile(p_row, start, TILE), _rows.load_tokens(q_row, start, TILE)
+        x, y = _rows.load_tile(p_row, start, TILE), _rows.load_tokens(q_row, tokens, start, TILE)
         p, log_p = _laws.weighed(x, tokens, p_law, p_known)
         q, log_q = _laws.weighed(y, tokens, q_law, q_known)
         # First, for few registers are left.

@@ -57,6 +57,14 @@ def race_sample_kernel(
         finish_race(row, at, flags | bad_bias, vocab_start, edits, target.vocab, record, sampled)
 
 
+def most_registers(arguments):
+    """Eight programs of 128 threads fit a multiprocessor, as in races of chains and trees."""
+    return 64 if arguments["edits"].by_row is None else None
+
+
+race_sample_kernel.most_registers = most_registers
+
+
 @_launch.kernel
 def filtered_race_kernel(
     target: _arguments.Rows, index: _arguments.Index, law: _arguments.Law, noise: _arguments.Noise, edits: _edits.Edits,

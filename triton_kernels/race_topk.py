@@ -28,9 +28,9 @@ def store_tile(row, tile, noise, record, keys, k, TILE: tl.constexpr):
     scored = _laws.greedy_scores(x, row.law)
     if row.map is None:
         ids = _rows.tile_tokens(start, TILE)
-        a, b = _math.group_words(noise, start // 64, _math.STREAM_RACE, x.shape[0])
+        groups = start // _math.GROUP + tl.arange(0, TILE // _math.GROUP)
         if row.law.greedy == 0:
-            scored = _races.tile_scores(x, a, b, start, noise, row.law, _math.STREAM_RACE)
+            scored = _races.group_scores(x, groups, noise, row.law, _math.STREAM_RACE)
     else:
         ids = _races.map_tokens(row, start, TILE)
         if row.law.greedy == 0:

@@ -42,7 +42,7 @@ def residual_kernel(
         for tile in range(first, last):
             start = tl.cast(tile, tl.int32) * TILE
             tokens = _rows.tile_tokens(start, TILE)
-            x, y = _rows.load_tile(p_row, start, TILE), _rows.load_tokens(q_row, start, TILE)
+            x, y = _rows.load_tile(p_row, start, TILE), _rows.load_tokens(q_row, tokens, start, TILE)
             p = _laws.probabilities(x, tokens, p_law, p_known)
             drafted = h * _laws.probabilities(y, tokens, q_law, q_known)
             weight = _math.residual_weight(p, drafted)

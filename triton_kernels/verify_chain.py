@@ -519,7 +519,7 @@ def verify_chain_kernel(
                 finish_race(chain, readable, flags, vocab, records, figures, request, writer, most + 1)
 
 
-verify_chain_kernel.most_registers = _edits.most_registers
+verify_chain_kernel.most_registers = _races.most_registers
 
 
 @_launch.kernel

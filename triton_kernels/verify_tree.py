@@ -237,13 +237,7 @@ def verify_tree_kernel(
                 tl.store(request + word, 0)
 
 
-def most_registers(arguments):
-    """A limit where children are tried against a draft law: four programs of 128 threads then fit a multiprocessor."""
-    tries = arguments["STAGE"] == "scan" and arguments["draft"].rows is not None
-    return _edits.most_registers(arguments) or (128 if tries else None)
-
-
-verify_tree_kernel.most_registers = most_registers
+verify_tree_kernel.most_registers = _races.most_registers
 
 
 def verify_tree(call):

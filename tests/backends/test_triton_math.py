@@ -130,9 +130,20 @@ def scores_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STR
     at = _rows.tile_tokens(tl.cast(0, tl.int32), COUNT)
     start = tl.load(x)
     noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32), 0)
-    a, b = _math.group_words(noise, start // 64, STREAM, COUNT // 64)
-    zero = (at * 0).to(tl.float32)
-    tl.store(y + at, _races.tile_scores(zero, a, b, start, noise, _laws.Law(1.0, None), STREAM))
+    groups = start // 64 + tl.arange(0, COUNT // 64)
+    tl.store(y + at, _races.group_scores((at * 0).to(tl.float32), groups, noise, _laws.Law(1.0, None), STREAM))
+
+
+@_launch.kernel
+def sets_kernel(x, y, z, COUNT: tl.constexpr, SETS: tl.constexpr):
+    """The set of x, the groups that are taken from it at once, and what is left."""
+    for i in range(SETS):
+        at, out = x + 64 * i + tl.arange(0, 64), z + 2 * i
+        found = _races.set_of(tl.load(at) != 0)
+        groups, left = _races.next_groups(found, tl.cast(64, tl.int32), COUNT)
+        tl.store(y + COUNT * i + tl.arange(0, COUNT), groups)
+        tl.store(out, found.to(tl.int64, bitcast=True))
+        tl.store(out + 1, left.to(tl.int64, bitcast=True))
 
 
 @_launch.kernel
@@ -284,6 +295,22 @@ def test_sums_of_weights():
     out = torch.zeros(COUNT // 512, dtype=torch.int64, device=DEVICE)
     found = run(unit_sums_kernel, COUNT, device(w, np.float32), out)
     assert (found == units.reshape(-1, 512).sum(1)).all()
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_groups_of_a_set(count):
+    generator = np.random.default_rng(0)
+    sets = np.stack([np.zeros(64), np.ones(64), *np.eye(64)[[0, 31, 32, 63]], *generator.integers(0, 2, (6, 64))])
+    sets = np.concatenate([sets, generator.random((6, 64)) < 0.05]).astype(np.int32)
+    groups = torch.zeros(len(sets), count, dtype=torch.int32, device=DEVICE)
+    left = torch.zeros(len(sets), 2, dtype=torch.int64, device=DEVICE)
+    sets_kernel[(1,)](device(sets, np.int32), groups, left, COUNT=count, SETS=len(sets))
+    bits_of = lambda members: np.uint64(sum(1 << int(i) for i in members))  # noqa: E731
+    for one, taken, numbers in zip(sets, groups.cpu().numpy(), left.cpu().numpy().view(np.uint64), strict=True):
+        (members,) = one.nonzero()
+        first = members[:count]
+        assert taken.tolist() == [*(64 + first), *[_math.NO_GROUP.value] * (count - len(first))]
+        assert numbers.tolist() == [bits_of(members), bits_of(members[count:])]
 
 
 @pytest.mark.parametrize("start", [0, 4096, 128 * 1024])
