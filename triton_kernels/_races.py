@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _laws, _math, _rows, _trees
@@ -383,18 +384,27 @@ def next_best(keys, count, before):
 # Host side
 
 
-def most_registers(arguments):
-    """Limits of a verification, so that enough programs of 128 threads fit a multiprocessor.
+# Registers of a thread, for rows of 16 bits and of float32, by what a kernel of 128 threads does: it races, draws, or
+# learns a pair of rows or one row. With 16 bits eight, six, four and five programs then fit a multiprocessor.
+LIMITS = {"race": (64, 96), "draw": (80, 96), "pair": (128, 168), "row": (96, 128)}
 
-    Eight that race, six that draw, four that learn a draft's law; three of rejection with edits, where ptxas would
-    spill to fit in four. One of the 512 threads that walk over edited rows: ptxas would spill for two. Four that draw
-    from what filters keep.
+
+def limit(does, rows):
+    return LIMITS[does][rows.dtype == torch.float32]
+
+
+def most_registers(arguments):
+    """Limits of a verification.
+
+    With edits three programs of rejection fit, where ptxas would spill to fit in four; and one of the 512 threads that
+    walk, where it would spill for two. Four draw from what filters keep.
     """
     stage, races, memory = arguments["STAGE"], arguments["plan"].METHOD.value == "race", arguments["memory"]
+    rows, draft = arguments["target"].rows, arguments["draft"].rows
     if arguments["edits"].by_row is not None:
         return None if races else 128 if stage == "walk" else 168
-    if stage == "scan":
-        return 64 if races else 128 if arguments["draft"].rows is not None else None
     if stage == "emit":
-        return 80 if memory.target_cuts is memory.draft_cuts is None else 128
+        return limit("draw", rows) if memory.target_cuts is memory.draft_cuts is None else 128
+    if stage == "scan":
+        return limit("race" if races else "row" if draft is None else "pair", rows)
     return None

@@ -58,8 +58,7 @@ def race_sample_kernel(
 
 
 def most_registers(arguments):
-    """Eight programs of 128 threads fit a multiprocessor, as in races of chains and trees."""
-    return 64 if arguments["edits"].by_row is None else None
+    return _races.limit("race", arguments["target"].rows) if arguments["edits"].by_row is None else None
 
 
 race_sample_kernel.most_registers = most_registers
