@@ -118,7 +118,8 @@ void bind_lists(py::module_& m) {
 
 }  // namespace
 
-PYBIND11_MODULE(_C, m) {
+// What is shared is written while the module is imported, so a Python without the GIL runs calls side by side.
+PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.def("build_info", [] { return std::string(SPECDEC_BUILD_INFO); });
   m.def("isas", &cpu::isas);
   m.def("isa", &cpu::isa);

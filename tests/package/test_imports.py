@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,11 @@ def test_public_names():
     with pytest.raises(AttributeError, match="module 'specdec_kernels' has no attribute 'no_such_op'"):
         specdec_kernels.no_such_op  # noqa: B018
     assert specdec_kernels.ops is ops
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="a Python with its lock")
+def test_the_lock_stays_off():
+    assert not sys._is_gil_enabled()
 
 
 @pytest.mark.parametrize(("lacks", "name"), [("*.so", "_C"), ("*.none", "triton_kernels")])
