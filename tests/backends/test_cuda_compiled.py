@@ -101,9 +101,7 @@ def key(row):
 
 
 # These stream rows alone, in whole chunks and at a row's end.
-WHOLE_ROWS = (
-    "race_sample_kernel", "race_rows_kernel", "race_queue_kernel", "race_topk_kernel", "residual_race_kernel",
-)  # fmt: skip
+WHOLE_ROWS = "race_sample_kernel", "race_topk_kernel", "residual_race_kernel"
 
 # For few requests: those that draw, of which a lane has a few columns; and those that weigh, whose eight loads are of
 # eight bytes where elements have 16 bits.

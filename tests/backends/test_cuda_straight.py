@@ -1,5 +1,4 @@
-"""Chains of few requests go straight: the CPU backend's bits, whatever engines pass, with filters or without; and the
-bounds of a draw."""
+"""Chains go straight: the CPU backend's bits, whatever engines pass, with filters or without; and bounds of a draw."""
 
 import copy
 import ctypes
@@ -15,7 +14,6 @@ from tests.backends.host_cuda.build import build
 from tests.backends.ptx.build import unavailable
 from tests.support import ops
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, seeds
-from tests.support.ops import verify_chain
 from tests.support.random_calls import random_filtered, random_served_chain
 
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
@@ -175,26 +173,6 @@ class TestPtx:
     def test_many(self):
         assert_as_on_the_cpu(odd_calls())
         assert_as_on_the_cpu(random_calls(MANY[:400]))
-
-
-def test_who_goes_straight():
-    """Few requests without filters or edits, or all and none as the variable says; by launches of one block a part."""
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        def blocks(requests, straight, **options):
-            call = chain_call(1, requests=requests, slots=3, vocabulary=9000) | options
-            if "sampling" in options:
-                call.pop("temperature")
-            backend.play("large", straight=straight, multiprocessors=132)
-            return backend.counted(lambda: verify_chain(**call))["blocks"]
-
-        # Nine tiles of 1,024 columns; the walk takes as many parts of each of two rows.
-        assert blocks(2, "") == blocks(2, "1") == 2 * 9
-        assert blocks(2, "0") == 2 * 18
-        assert blocks(20, "") == blocks(20, "0") != blocks(20, "1")
-        assert blocks(2, "1", sampling=Sampling(top_k=5)) == blocks(2, "0", sampling=Sampling(top_k=5))
-        backend.play("small")
 
 
 def test_which_rows_go_straight():

@@ -13,7 +13,7 @@ from tests.backends import (
     test_cuda_edits,
     test_cuda_filters,
     test_cuda_ops,
-    test_cuda_queue,
+    test_cuda_order,
     test_cuda_trees,
 )
 from tests.backends.host_cuda.played import MACHINES
@@ -67,7 +67,7 @@ def play():
     with played("large") as backend:
 
         def play(**changes):
-            backend.play("large", **{"straight": "0", **changes})
+            backend.play("large", **changes)
             return backend
 
         yield play
@@ -106,7 +106,14 @@ borrowed(
     "test_more_may_win_than_a_block_lists", "test_a_first_guess_excludes_no_winner",
 )  # fmt: skip
 borrowed(test_row_seeds)
-borrowed(test_cuda_queue, "test_the_same_verdict", "test_a_status_comes_along", "test_forms", "test_given_tokens")
+borrowed(
+    test_cuda_order,
+    "test_the_same_verdict",
+    "test_a_status_comes_along",
+    "test_forms",
+    "test_given_tokens",
+    "test_turns",
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -690,17 +690,20 @@ FAULTS = {
         "token >= what.cut.last",
         "tests/ops/test_mask_logits.py -k cuda-host",
     ),
-    "verify_chain, CUDA: the queue leaves its counters": Fault(
-        "csrc/cuda/walk/race_queue.cuh",
-        "if (threadIdx.x < kLeft) a.counters[threadIdx.x] = 0;",
-        "",
-        "tests/backends/test_cuda_queue.py",
+    "verify_chain, CUDA: rows behind the end leave their counters": Fault(
+        "csrc/cuda/walk/straight.cuh", "rows[own].came = 0;", "", "tests/backends/test_cuda_order.py"
     ),
-    "verify_chain, CUDA: the queue leaves its list": Fault(
-        "csrc/cuda/walk/race_queue.cuh",
-        "a.list[item.place - queued.behind + threadIdx.x] = 0;",
-        "",
-        "tests/backends/test_cuda_queue.py",
+    "verify_chain, CUDA: every row ends its chain": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "if («draw.token != r.draft_token(node + 1)») atomicMax",
+        "true",
+        "tests/backends/test_cuda_order.py",
+    ),
+    "verify_chain, CUDA: the next slots are weighed over the words of these": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "a.sets = «parts > 1 && a.slots < drafts ? 2 : 1»;",
+        "1",
+        "tests/backends/test_cuda_order.py -k turns",
     ),
     "CUDA: an aligned row loses its last element": Fault(
         "csrc/cuda/rows/rows.cuh",
@@ -761,12 +764,6 @@ FAULTS = {
         "tile < mass_tiles_of(row.vocab)",
         "tile <= mass_tiles_of(row.vocab)",
         "tests/backends/test_cuda_edges.py -k tiles_end",
-    ),
-    "verify_chain, CUDA: rows ahead by 32 bits": Fault(
-        "csrc/cuda/walk/walker.cuh",
-        "work.draft + «ahead * a.p.draft.row_stride»)",
-        "static_cast<int32_t>(ahead * a.p.draft.row_stride)",
-        "tests/backends/test_cuda_ops.py -k 'far or 64_bits'",
     ),
     "bounds: a sum is known without its error": Fault(
         "csrc/include/specdec/bounds.h",
@@ -1126,9 +1123,9 @@ FAULTS = {
         "tests/backends/test_sizes.py -k cuda-host",
     ),
     "chains, CUDA: more slots are judged at once than a warp has lanes": Fault(
-        "csrc/cuda/walk/deferred_ops.cuh",
-        "return «to - node < 32 ? to - node : 32»;",
-        "to - node",
+        "csrc/cuda/walk/straight.cuh",
+        "constexpr int32_t kStraightSlots = 31;",
+        "constexpr int32_t kStraightSlots = 33;",
         "tests/backends/test_sizes.py -k 'last_of_as_many and cuda-host'",
     ),
     "race_topk, CUDA: what is behind the 32nd is taken again": Fault(
@@ -1373,8 +1370,8 @@ FAULTS = {
     ),
     "verify_chain, straight: a slot is judged with the next slot's words": Fault(
         "csrc/cuda/walk/straight.cuh",
-        "const WideKey* const words = «words_of_row(a, r, row)»;",
-        "words_of_row(a, r, (row + sides.count) % sides.rows)",
+        "const WideKey* const words = «words_of_row(a, r, set, row)»;",
+        "words_of_row(a, r, set, (row + sides.count) % sides.rows)",
         "tests/backends/test_cuda_straight.py -k 'odd_calls and not Ptx'",
     ),
     "filters, straight: a bin ends where it begins": Fault(

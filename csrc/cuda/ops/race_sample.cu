@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     const Tiles tiles = a.parts.tiles_of(block - index * a.parts.count.by());
     draw_tiles<3>(weights_of_row(whole_row(row.row), row.law), row.noise, tiles.begin, tiles.end, sure, meeting);
   }
-  if (!comes_last(meeting, a.parts.count.divisor.by) || threadIdx.x != 0) return;
+  if (!comes_last(meeting, a.parts.count.by()) || threadIdx.x != 0) return;
   const Found found = taken_from(meeting);
   meeting->came = 0;
   store(a.p, index, row, {found.best, found.met & kBadValue ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK});

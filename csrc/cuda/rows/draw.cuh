@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../team/team.cuh"  // Divisor
+#include "../team/launch.cuh"
 #include "edited_row.cuh"
 #include "race.cuh"
 
@@ -332,12 +332,19 @@ __device__ __forceinline__ void draw_tiles(const Weights& w, const Noise& visibl
 
 // ---- parts of rows -------------------------------------------------------------------------------------------------
 
-// Division by a number that is known at launch.
+// Division by a number that is known at launch: a multiplication, which gives the quotient or one less.
 struct Quotient {
-  Divisor divisor;
-  __device__ int of(int n) const { return divisor.by == 1 ? n : divisor.quotient(n); }
-  __host__ __device__ int by() const { return static_cast<int>(divisor.by); }
+  uint32_t divisor, inverse;
+  __device__ int of(int n) const {
+    const uint32_t least = static_cast<uint32_t>(uint64_t{static_cast<uint32_t>(n)} * inverse >> 32);
+    return static_cast<int>(least + (static_cast<uint32_t>(n) - least * divisor >= divisor));
+  }
+  __host__ __device__ int by() const { return static_cast<int>(divisor); }
 };
+
+inline Quotient quotient(int64_t by) {
+  return {static_cast<uint32_t>(by), by == 1 ? ~0u : static_cast<uint32_t>((uint64_t{1} << 32) / by)};
+}
 
 struct Tiles {
   int begin, end;
@@ -359,7 +366,7 @@ inline Parts parts_of_rows(int32_t vocab, int64_t share) {
   const int tiles = (vocab + kMassTile - 1) / kMassTile;
   const int wanted = static_cast<int>(share < 1 ? 1 : share < tiles ? share : tiles);
   const int tiles_a_part = (tiles + wanted - 1) / wanted;
-  return {{divisor((tiles + tiles_a_part - 1) / tiles_a_part)}, tiles, tiles_a_part};
+  return {quotient((tiles + tiles_a_part - 1) / tiles_a_part), tiles, tiles_a_part};
 }
 
 constexpr int64_t kStraightRows = 16;

@@ -310,7 +310,7 @@ __device__ __forceinline__ bool straight_winner(const RaceRequestOf<EditedRow>& 
     put_cells<3>(as_it_came(r.row), filter.order, filter.of_row(), tiles, parts.tiles, words, meeting);
   else if (live)
     draw_tiles<3>(weights_of_row(whole_row(as_it_came(r.row)), r.law), r.noise, tiles.begin, tiles.end, sure, meeting);
-  if (!comes_last(meeting, parts.count.divisor.by)) return false;
+  if (!comes_last(meeting, parts.count.by())) return false;
   *found = kNoPart;
   if (!live) {
   } else if (!filter.on()) {

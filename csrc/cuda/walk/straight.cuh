@@ -20,17 +20,20 @@ namespace specdec {
 namespace cuda {
 
 constexpr int32_t kStraightSlots = 31;  // a lane judges a slot, and one is left for the last token
-constexpr int64_t kStraightNodes = 80;
+constexpr int64_t kRowsTogether = 80;   // of the target, of all requests, that are weighed between two meetings
+constexpr int64_t kTilesInOrder = 32;  // of a part, at most
 constexpr size_t kStagedBytes = kVectors * kThreads * sizeof(uint4);
 
 struct StraightArguments {
   ChainParams p;
-  Meeting* meetings;  // race: one a row; else one a request
-  WideKey* words;     // of tiles: [request][row][kWordsATile][tile]
+  Meeting* meetings;  // one a request; race: and then one a row
+  WideKey* words;     // of tiles: [set][request][row][kWordsATile][tile]
   WideKey* sums;      // block, of parts of a pair: [request][node][part]
-  Parts parts;     // of a row
-  Quotient nodes;  // of a request, that have blocks of their own
-  int rows;        // of a request that may be weighed
+  Parts parts;        // of a row
+  Quotient requests;  // race: blocks of all requests come before those of the next node
+  bool in_order;      // race: a row behind a refused draft is left out, if its blocks come that late
+  int slots;          // else: that are weighed between two meetings, 31 at most
+  int rows, sets;     // of a request that have words, and how many times: for turns beside each other
 };
 
 // ---- what all of them do --------------------------------------------------------------------------------------------
@@ -42,8 +45,8 @@ struct Place {
   __device__ explicit Place(const StraightArguments& a) {
     const int block = static_cast<int>(blockIdx.x), row = a.parts.count.of(block);
     part = block - row * a.parts.count.by();
-    request = a.nodes.of(row);
-    node = row - static_cast<int>(request) * a.nodes.by();
+    node = a.requests.of(row);
+    request = row - node * a.requests.by();
   }
 };
 
@@ -67,15 +70,12 @@ __device__ __forceinline__ Draw draw_of(const Found& found, bool of_probs) {
   return draw_of(found.best, status_of_met(found, of_probs));
 }
 
-// By the first warp. A lane has the draft after its node, and -1 behind the last. `bits` are of all lanes together.
-__device__ __forceinline__ void write_verdict(const ChainRequest& r, int64_t draft, int32_t accepted, int32_t last,
-                                              int32_t bits) {
-  const VerdictWriter verdict = verdict_at(r.p, r.request);
-  const int32_t node = lane_id();
-  if (!r.idle && node <= accepted) verdict.put(node, node, node == accepted ? last : draft);
+// By the first warp, behind the tokens. `bits` are of all lanes together.
+__device__ __forceinline__ void end_verdict(const ChainRequest& r, const VerdictWriter& verdict, int32_t accepted,
+                                            int32_t bits) {
   __syncwarp();  // the first lane reads the path
   finish(verdict, r.idle ? -1 : accepted, static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(bits))));
-  if (node == 0 && r.p.num_passed.data)  // decoded anew, because it would take registers until here
+  if (lane_id() == 0 && r.p.num_passed.data)  // decoded anew, because it would take registers until here
     count_passing(ChainRequest(r.p, r.request), r.request, accepted,
                   [](const Rows& rows, int64_t offset, int32_t token) {
                     return Probs{}.probability(element(row_at(rows, offset), token), {});
@@ -89,8 +89,9 @@ __device__ __forceinline__ Draw given_token(const ChainRequest& r) {
 }
 
 // A lane's draft, the one after its node.
-__device__ __forceinline__ int64_t draft_of_lane(const ChainRequest& r) {
-  return lane_id() < r.drafts() ? r.draft_token(lane_id() + 1) : -1;
+__device__ __forceinline__ int64_t draft_of_lane(const ChainRequest& r, int32_t first = 0) {
+  const int32_t node = first + lane_id();
+  return node < r.drafts() ? r.draft_token(node + 1) : -1;
 }
 
 // Whether a draft of a lane that is none of the vocabulary says so.
@@ -100,49 +101,80 @@ __device__ __forceinline__ int32_t status_of_draft(const ChainRequest& r, int64_
 
 // ---- race -----------------------------------------------------------------------------------------------------------
 
+// By the first warp of a request's last block: compares winners and drafts, a lane a node. `draft` is of the first lanes.
+template <class WinnerAt>
+__device__ __forceinline__ void write_race(const ChainRequest& r, int64_t draft, int32_t status, WinnerAt&& winner_at) {
+  const VerdictWriter verdict = verdict_at(r.p, r.request);
+  int32_t accepted = 0, bits = status;
+  bool ended = false;
+#pragma unroll 1
+  for (int32_t first = 0;;) {
+    const int32_t own = first + lane_id();
+    Draw draw = {0, SPECDEC_STATUS_OK};
+    if (r.readable && own <= r.slots) draw = r.is_given(own) ? given_token(r) : winner_at(own);
+    if (!ended) {
+      const unsigned refused = __ballot_sync(kWarp, !r.readable || draft != draw.token);
+      ended = refused != 0;
+      accepted = first + (ended ? __ffs(static_cast<int>(refused)) - 1 : 31);
+      if (own <= accepted) bits |= draw.status | status_of_draft(r, draft);
+      if (own <= accepted && !r.idle) verdict.put(own, own, draw.token);
+    }
+    first += 32;
+    if (first > r.slots) break;  // winners behind the end are asked for, too
+    draft = draft_of_lane(r, first);
+  }
+  end_verdict(r, verdict, accepted, bits);
+}
+
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) straight_race_kernel(const StraightArguments a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(unsigned, sure, 1);
+  SPECDEC_SHARED(unsigned, ends, 1);  // how far before the last node the chain is known to end
   begin_draw(sure);
   const Place place(a);
-  const int32_t node = place.node, own = lane_id();
+  const int32_t node = place.node;
   const ChainRequest r(a.p, place.request);
   const int64_t draft = draft_of_lane(r);
-  Meeting* const meetings = a.meetings + place.request * a.nodes.by();
+  const unsigned nodes = static_cast<unsigned>(a.p.places()), before = nodes - static_cast<unsigned>(node);
+  Meeting *const meeting = a.meetings + r.request, *const rows = a.meetings + a.requests.by() + r.request * nodes;
+  if (threadIdx.x == 0) ends[0] = a.in_order ? atomicOr(&meeting->met, 0u) : 0u;
   __syncthreads();
-  if (r.readable && node <= r.slots && !r.is_given(node)) {
+  if (ends[0] <= before && r.readable && node <= r.slots && !r.is_given(node)) {
     const Tiles tiles = a.parts.tiles_of(place.part);
     draw_tiles<3>(weights_of_row(row_at(a.p.target, r.target_row(node)), r.target_law),
-               r.race_noise(node, node), tiles.begin, tiles.end, sure, meetings + node);
+                  r.race_noise(node, node), tiles.begin, tiles.end, sure, rows + node);
+    if (a.in_order && node < r.slots && comes_last(rows + node, a.parts.count.by()) && threadIdx.x == 0) {
+      const Draw draw = draw_of(candidate_of_key(atomicMax(&rows[node].best, WideKey{0})), SPECDEC_STATUS_OK);
+      if (draw.token != r.draft_token(node + 1)) atomicMax(&meeting->met, before);
+    }
   }
-  if (!comes_last(meetings, a.parts.count.divisor.by * a.nodes.divisor.by)) return;
-  if (warp_id() == 0) {
-    Draw draw = {0, SPECDEC_STATUS_OK};
-    if (r.readable && own <= r.slots)
-      draw = r.is_given(own) ? given_token(r) : draw_of(taken_from(meetings + own), false);
-    const unsigned refused = __ballot_sync(kWarp, !r.readable || draft != draw.token);
-    const int32_t accepted = __ffs(static_cast<int>(refused)) - 1;
-    const int32_t bits = own <= accepted ? draw.status | status_of_draft(r, draft) : 0;
-    write_verdict(r, draft, accepted, __shfl_sync(kWarp, draw.token, accepted), r.status | bits);
-    if (own == 0) meetings->came = 0;
-  }
+  if (!comes_last(meeting, a.parts.count.by() * nodes) || warp_id() != 0) return;
+  write_race(r, draft, r.status, [&](int32_t own) {
+    rows[own].came = 0;
+    return draw_of(taken_from(rows + own), false);
+  });
+  if (lane_id() == 0) meeting->came = meeting->met = 0;
 }
 
 // ---- rows that are looked through -----------------------------------------------------------------------------------
 
-// Which rows of a request: those of the target, at temperature 0 to the last; or the pairs of target and draft, one
-// after the other. Of rows of probabilities nothing needs to be known but for the argmax.
+// Which rows of a request, of some slots from one on: those of the target, at temperature 0 to the last; or the pairs of
+// target and draft, one after the other. Of rows of probabilities nothing needs to be known but for the argmax.
 struct Sides {
   int count;    // sides of a node
-  int32_t rows;
-  __device__ explicit Sides(const ChainRequest& r)
-      : count(r.target_law.greedy || !r.has_draft() ? 1 : 2),
-        rows(!r.target_law.greedy ? r.slots * count : r.slots + (r.is_given(r.slots) ? 0 : 1)) {}
+  int32_t first, rows;
+  __device__ Sides(const ChainRequest& r, int32_t first_slot, int32_t slots)
+      : count(r.target_law.greedy || !r.has_draft() ? 1 : 2), first(first_slot), rows(0) {
+    const int32_t left = r.slots - first;
+    if (!r.readable) return;
+    if (left > slots) rows = slots * count;
+    else rows = r.target_law.greedy ? left + (r.is_given(r.slots) ? 0 : 1) : left * count;
+  }
   // Whether there is a row to look through; `all`: those of probabilities, too, for their status.
   __device__ bool looks(const ChainRequest& r, bool all) const {
     return rows > 0 && (all || r.target_law.needs_row() || (r.has_draft() && r.draft_law.needs_row()));
   }
-  __device__ int32_t node(int32_t row) const { return count == 2 ? row / 2 : row; }
+  __device__ int32_t node(int32_t row) const { return first + (count == 2 ? row / 2 : row); }
   __device__ bool is_draft(int32_t row) const { return count == 2 && row % 2 != 0; }
 };
 
@@ -150,12 +182,16 @@ __device__ __forceinline__ LawRow side_of(const ChainRequest& r, int32_t node, b
   if (of_draft) return {row_at(r.p.draft, r.draft_row(node)), without_stats(r.draft_law), r.p.draft_map.data};
   return {row_at(r.p.target, r.target_row(node)), without_stats(r.target_law), nullptr};
 }
-__device__ __forceinline__ WideKey* words_of_row(const StraightArguments& a, const ChainRequest& r, int32_t row) {
-  return a.words + (r.request * a.rows + row) * kWordsATile * a.parts.tiles;
+__device__ __forceinline__ WideKey* words_of_row(const StraightArguments& a, const ChainRequest& r, int set, int32_t row) {
+  return a.words + ((int64_t{set} * a.requests.by() + r.request) * a.rows + row) * kWordsATile * a.parts.tiles;
 }
 
+// How many rows a block knows at the same time.
+__host__ __device__ __forceinline__ int known_rows(const StraightArguments& a) {
+  return a.p.method == SPECDEC_BLOCK ? 2 * a.p.places() : a.rows;
+}
 __device__ __forceinline__ WideKey* sums_of_node(const StraightArguments& a, const ChainRequest& r, int32_t node) {
-  return a.sums + (r.request * kStraightSlots + node) * a.parts.count.by();
+  return a.sums + (r.request * a.p.places() + node) * a.parts.count.by();
 }
 
 // A lane's fours of a tile, as float32 in shared memory, so that loops over them are short.
@@ -253,7 +289,7 @@ __device__ __forceinline__ TileMass mass_of_tile(const LawRow& side, const Stage
 // The block's tiles of all rows: a warp takes one at a time. `kAll`: see Sides.
 template <bool kAll>
 __device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const ChainRequest& r, const Sides& sides,
-                                            const Tiles& tiles, const Shared<uint4>& fours) {
+                                            int set, const Tiles& tiles, const Shared<uint4>& fours) {
   int tile = tiles.begin;
 #pragma unroll 1
   for (int row = warp_id();; row += warps_in_block()) {
@@ -272,18 +308,18 @@ __device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const Ch
     }
     WideKey first = key_of_candidate(most.best), second = static_cast<unsigned>(most.status);
     if (side.stats.law.needs_sum()) first = packed_max(mass), second = mass.tile.units;
-    WideKey* const words = words_of_row(a, r, row) + tile;
+    WideKey* const words = words_of_row(a, r, set, row) + tile;
     if (lane_id() == 0) put_word(words, first), put_word(words + a.parts.tiles, second);
   }
 }
 
-// What comes of the words: a warp takes a row. The block needs a barrier behind it.
+// What comes of the words, from place `at` on: a warp takes a row. The block needs a barrier behind it.
 template <bool kAll>
-__device__ __forceinline__ void know_rows(const StraightArguments& a, const ChainRequest& r, const Sides& sides,
-                                          const Shared<RowStats>& known) {
+__device__ __forceinline__ void know_rows(const StraightArguments& a, const ChainRequest& r, const Sides& sides, int set,
+                                          int32_t at, const Shared<RowStats>& known) {
 #pragma unroll 1
   for (int row = warp_id(); row < sides.rows; row += warps_in_block()) {
-    const WideKey* const words = words_of_row(a, r, row);
+    const WideKey* const words = words_of_row(a, r, set, row);
     const auto word = [&](int tile, int which) { return load_fresh(words + which * a.parts.tiles + tile); };
     const Law law = sides.is_draft(row) ? Law(r.draft_law) : Law(r.target_law);
     RowStats whole = kNoStats;
@@ -294,14 +330,15 @@ __device__ __forceinline__ void know_rows(const StraightArguments& a, const Chai
       held.load(a.parts.tiles, word);
       whole = row_of_tiles<ExactMass>(a.parts.tiles, held, word);
     }
-    if (lane_id() == 0) known[row] = whole;
+    if (lane_id() == 0) known[at + row] = whole;
   }
 }
 
 // ---- judging --------------------------------------------------------------------------------------------------------
 
-// What a lane knows of its slot, and of the draft there, if it is one of the vocabulary.
+// What a lane knows of its slot, that of a node, and of the draft there, if it is one of the vocabulary.
 struct Slot {
+  int32_t node;
   int64_t draft;
   bool tried, in_range;
   int32_t column;     // of the draft's row, kNoColumn if it has none
@@ -309,21 +346,24 @@ struct Slot {
   RowStats target_stats, draft_stats;
 
   // By every warp. What it loads is on its way while the block waits for others.
-  __device__ Slot(const ChainRequest& r, int64_t token)
-      : draft(token), tried(token != -1), in_range(in_vocab(r, token)), column(kNoColumn), raw(0.0f), from(0.0f) {
+  __device__ Slot(const ChainRequest& r, int32_t first)
+      : node(first + lane_id()), draft(draft_of_lane(r, first)), tried(draft != -1), in_range(in_vocab(r, draft)),
+        column(kNoColumn), raw(0.0f), from(0.0f) {
     if (!in_range) return;
-    raw = element(row_at(r.p.target, r.target_row(lane_id())), static_cast<int32_t>(token));
+    raw = element(row_at(r.p.target, r.target_row(node)), static_cast<int32_t>(draft));
     if (!r.has_draft()) return;
-    const LawRow side = side_of(r, lane_id(), true);
-    column = side.columns().column(static_cast<int32_t>(token));
+    const LawRow side = side_of(r, node, true);
+    column = side.columns().column(static_cast<int32_t>(draft));
     if (column != kNoColumn) from = element(side.row, column);
   }
-  __device__ void know(const Sides& sides, const Shared<RowStats>& known) {
-    const int32_t row = lane_id() * sides.count;
+  // Of `rows` that are known, those of the node `first` come first.
+  __device__ void know(const Shared<RowStats>& known, int sides, int32_t first, int32_t rows) {
+    const int32_t row = (node - first) * sides;
     target_stats = draft_stats = kNoStats;
-    if (row < sides.rows) target_stats = known[row];
-    if (sides.count == 2 && row < sides.rows) draft_stats = known[row + 1];
+    if (row < rows) target_stats = known[row];
+    if (sides == 2 && row < rows) draft_stats = known[row + 1];
   }
+  __device__ int32_t first() const { return node - lane_id(); }
   __device__ float p(const ChainRequest& r) const {
     return in_range ? with_stats(r.target_law, target_stats).probability(static_cast<int32_t>(draft), raw) : 0.0f;
   }
@@ -349,12 +389,13 @@ struct Slot {
   }
 };
 
-// Where a chain ends, and what comes after it: a token that is known, or a draw from p, without `excluded`, or from
-// (p - subtracted q)^+.
+// Where a chain ends, if it does in these slots, and what comes after it: a token that is known, or a draw from p,
+// without `excluded`, or from (p - subtracted q)^+.
 struct Ending {
-  int32_t node, status;  // the status is each lane's own
+  int32_t node;    // kNoNode if it goes on
+  int32_t status;  // each lane's own
   bool known, residual;
-  int32_t token;         // if it is known
+  int32_t token;   // if it is known
   float subtracted;
   int32_t excluded;
 };
@@ -364,48 +405,67 @@ __device__ __forceinline__ Ending ending_at(const ChainRequest& r, const Slot& s
                                             float subtracted, int32_t status) {
   Ending e = {node, status, false, false, 0, 1.0f, kNoToken};
   const bool mine = residual && slot.in_range && !r.has_draft();
-  e.residual = __shfl_sync(kWarp, residual, node);
-  e.subtracted = __shfl_sync(kWarp, subtracted, node);
-  e.excluded = __shfl_sync(kWarp, mine ? static_cast<int32_t>(slot.draft) : kNoToken, node);
-  if (e.residual && r.has_draft() && lane_id() == node) e.status |= slot.rows_status(r);
+  const int lane = node - slot.first();
+  e.residual = __shfl_sync(kWarp, residual, lane);
+  e.subtracted = __shfl_sync(kWarp, subtracted, lane);
+  e.excluded = __shfl_sync(kWarp, mine ? static_cast<int32_t>(slot.draft) : kNoToken, lane);
+  if (e.residual && r.has_draft() && slot.node == node) e.status |= slot.rows_status(r);
   if (!r.is_given(node)) return e;
   const Draw given = given_token(r);
   e.known = true, e.residual = false, e.token = given.token;
-  if (lane_id() == node) e.status |= given.status;
+  if (slot.node == node) e.status |= given.status;
   return e;
 }
 
+// The first lane of those that stop, or none if all of `slots` lanes are through and there are more.
+__device__ __forceinline__ int32_t end_by_lanes(const ChainRequest& r, const Slot& slot, bool goes_on, int32_t slots) {
+  const unsigned ends = __ballot_sync(kWarp, !goes_on || lane_id() >= slots);
+  const int32_t node = slot.first() + __ffs(static_cast<int>(ends)) - 1;
+  return node == slot.first() + slots && node < r.drafts() ? kNoNode : node;
+}
+
 // At temperature 0 the target's most probable tokens decide.
-__device__ __forceinline__ Ending end_of_greedy(const ChainRequest& r, const Slot& slot) {
+__device__ __forceinline__ Ending end_of_greedy(const ChainRequest& r, const Slot& slot, int32_t slots) {
   if (!r.readable) return {0, 0, true, false, 0, 1.0f, kNoToken};
-  const Draw most = r.is_given(lane_id()) ? given_token(r) : draw_of(slot.target_stats);
-  const int32_t node = __ffs(static_cast<int>(__ballot_sync(kWarp, slot.draft != most.token))) - 1;
+  const Draw most = r.is_given(slot.node) ? given_token(r) : draw_of(slot.target_stats);
+  const int32_t node = end_by_lanes(r, slot, slot.draft == most.token, slots);
+  const int32_t last = node == kNoNode ? slot.first() + slots - 1 : node;
   const int32_t status = slot.tried && !slot.in_range ? most.status | SPECDEC_STATUS_TOKEN_RANGE : most.status;
-  return {node, lane_id() <= node ? status : 0, true, false, __shfl_sync(kWarp, most.token, node), 1.0f, kNoToken};
+  return {node, slot.node <= last ? status : 0, true, false, __shfl_sync(kWarp, most.token, last - slot.first()), 1.0f,
+          kNoToken};
 }
 
 // A lane tests its draft, as if all before it were accepted.
-__device__ __forceinline__ Ending judge_slots(const ChainRequest& r, const Slot& slot) {
+__device__ __forceinline__ Ending judge_slots(const ChainRequest& r, const Slot& slot, int32_t slots) {
   int32_t status = SPECDEC_STATUS_OK;
-  const int32_t own = lane_id();
-  const float share = r.draft_share(own, &status);
-  const AcceptTest test = {r.noise_at_depth(own, 0), static_cast<uint32_t>(own), 0.0f, share, r.epsilon()};
-  const bool accepted = slot.in_range && test(slot.p(r), slot.q(r));
-  const int32_t node = __ffs(static_cast<int>(~__ballot_sync(kWarp, accepted))) - 1;
+  const float share = r.draft_share(slot.node, &status);
+  const AcceptTest test = {r.noise_at_depth(slot.node, 0), static_cast<uint32_t>(slot.node), 0.0f, share, r.epsilon()};
+  const int32_t node = end_by_lanes(r, slot, slot.in_range && test(slot.p(r), slot.q(r)), slots);
+  status |= slot.status(r);
+  if (node == kNoNode) return {node, lane_id() < slots ? status : 0, false, false, 0, 1.0f, kNoToken};
   // A slot that could have been drafted but was not is decided like a rejected draft.
-  return ending_at(r, slot, node, own < r.slots && (slot.tried || share < 1.0f), share,
-                   own <= node ? status | slot.status(r) : 0);
+  return ending_at(r, slot, node, slot.node < r.slots && (slot.tried || share < 1.0f), share,
+                   slot.node <= node ? status : 0);
 }
 
 // ---- the draw, and the end ------------------------------------------------------------------------------------------
 
+__device__ __forceinline__ void write_verdict(const ChainRequest& r, const Slot& slot, int32_t accepted, int32_t last,
+                                              int32_t bits) {
+  const VerdictWriter verdict = verdict_at(r.p, r.request);
+  for (int32_t node = lane_id(); node < slot.first(); node += 32) verdict.put(node, node, r.draft_token(node + 1));
+  if (!r.idle && slot.node <= accepted) verdict.put(slot.node, slot.node, slot.node == accepted ? last : slot.draft);
+  end_verdict(r, verdict, accepted, bits);
+}
+
 // The block's part of the draw. The last block to come, when `blocks` have, writes the verdict.
 __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const ChainRequest& r, const Shared<RowStats>& known,
-                                               const Shared<unsigned>& sure,
-                                               const Slot& slot, Ending e, Tiles tiles, Meeting* meeting, unsigned blocks) {
+                                               int32_t known_from, const Shared<unsigned>& sure, const Slot& slot,
+                                               Ending e, Tiles tiles, Meeting* meeting, unsigned blocks) {
   const bool residual = e.residual && r.has_draft();
   RowStats target_stats = kNoStats, draft_stats = kNoStats;
-  if (residual) target_stats = known[2 * e.node], draft_stats = known[2 * e.node + 1];
+  const int32_t row = 2 * (e.node - known_from);
+  if (residual) target_stats = known[row], draft_stats = known[row + 1];
   Weights weights = weights_of_residual(
       LawRow{row_at(a.p.target, r.target_row(e.node)), with_stats(r.target_law, target_stats)},
       LawRow{row_at(a.p.draft, r.draft_row(e.node)), with_stats(r.draft_law, draft_stats), a.p.draft_map.data},
@@ -433,7 +493,7 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
     __syncthreads();
   }
   if (warp_id() == 0)
-    write_verdict(r, slot.draft, e.node, __shfl_sync(kWarp, last.token, 0), r.status | e.status | last.status);
+    write_verdict(r, slot, e.node, __shfl_sync(kWarp, last.token, 0), r.status | e.status | last.status);
   if (threadIdx.x == 0) meeting->came = 0;
 }
 
@@ -441,31 +501,35 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
 
 // The walk of walk_traversal (specdec/walk.h) on a chain, by lanes: a lane has a node.
 struct Leaf {
-  float weight;         // a, of the walk down
-  bool visited, tried;  // whether the draft after it was refused, or taken off
+  float weight, coin;  // a, of the walk down
+  int32_t status;      // of its slot
+  bool tried;          // whether the draft after it was refused, or taken off
   bool accepted, asks;  // asks: its coin decides once its sum is known
-  float coin;
   __device__ float subtracted() const { return subtracted_after(0.0f, 1.0f, weight); }
 };
 
-__device__ __forceinline__ Leaf leaf_of_lane(const ChainRequest& r, const Slot& slot) {
+// The weight of the first lane's node. Afterwards it is that of the node behind the last lane, and `lanes` is how many
+// nodes were visited.
+__device__ __forceinline__ Leaf leaf_of_lane(const ChainRequest& r, const Slot& slot, float* weight, int* lanes) {
   const int32_t own = lane_id();
   const float p = slot.p(r), q = slot.in_range ? slot.q(r) : 0.0f;
-  Leaf leaf = {1.0f, own == 0, false, own == 0, false, 0.0f};
-  float weight = 1.0f;
+  Leaf leaf = {*weight, 0.0f, slot.status(r), false, false, false};
 #pragma unroll 1
-  for (int32_t node = 0; node < r.drafts() && __shfl_sync(kWarp, slot.tried, node); ++node) {
-    weight = child_weight(weight, __shfl_sync(kWarp, p, node), __shfl_sync(kWarp, q, node), 0.0f, 1.0f);
-    if (own == node) leaf.tried = true;
-    if (!(weight >= kSmallest)) break;
-    if (own == node + 1) leaf.weight = weight, leaf.visited = true;
+  for (*lanes = 1;; ++*lanes) {
+    const int lane = *lanes - 1;
+    if (lane == 32 || slot.first() + lane >= r.drafts() || !__shfl_sync(kWarp, slot.tried, lane)) break;
+    *weight = child_weight(*weight, __shfl_sync(kWarp, p, lane), __shfl_sync(kWarp, q, lane), 0.0f, 1.0f);
+    if (own == lane) leaf.tried = true;
+    if (!(*weight >= kSmallest)) break;
+    if (own == lane + 1) leaf.weight = *weight;
   }
-  if (own == 0 || !leaf.visited) return leaf;
-  leaf.coin = leaf_coin(r.noise_at_depth(own - 1, 0), own);
-  if (leaf.tried && !r.has_draft()) weight = weight_after(leaf.weight, 1.0f, untried_after(1.0f, p));
-  else weight = leaf.weight;
-  leaf.accepted = leaf.coin < weight;
-  leaf.asks = leaf.accepted && leaf.tried && r.has_draft() && weight < 1.0f;
+  if (slot.node == 0) leaf.accepted = true;
+  if (slot.node == 0 || own >= *lanes) return leaf;
+  leaf.coin = leaf_coin(r.noise_at_depth(slot.node - 1, 0), slot.node);
+  float sum_known = leaf.weight;
+  if (leaf.tried && !r.has_draft()) sum_known = weight_after(leaf.weight, 1.0f, untried_after(1.0f, p));
+  leaf.accepted = leaf.coin < sum_known;
+  leaf.asks = leaf.accepted && leaf.tried && r.has_draft() && sum_known < 1.0f;
   leaf.accepted &= !leaf.asks;
   return leaf;
 }
@@ -501,36 +565,60 @@ __device__ __forceinline__ void sum_tiles(const StraightArguments& a, const Chai
 }
 
 // Accepts drafts as a block: the deepest node whose coin allows it. Sums are taken of those nodes alone whose coins ask
-// for them; then all blocks of the request meet once more.
-__device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const ChainRequest& r, const Slot& slot,
-                                               const Shared<RowStats>& known, Meeting* meeting, unsigned* blocks) {
-  const int32_t own = lane_id();
-  Leaf leaf = leaf_of_lane(r, slot);
-  int32_t status = leaf.visited ? slot.status(r) : SPECDEC_STATUS_OK;
-  const int sure = 31 - __clz(static_cast<int>(__ballot_sync(kWarp, leaf.accepted)));
-  const unsigned asking = __ballot_sync(kWarp, leaf.asks && own > sure);
-  if (asking) {
+// for them; then all blocks of the request meet once more. All rows are known.
+__device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const ChainRequest& r, Slot& slot,
+                                               const Shared<RowStats>& known, int sides, int32_t rows, Meeting* meeting,
+                                               unsigned* blocks) {
+  const Shared<Leaf> leaves =
+      dynamic_shared<Leaf>(kStagedBytes + known_rows(a) * sizeof(RowStats), a.p.places());
+  int32_t visited = 0, sure = 0;
+  float weight = 1.0f;
 #pragma unroll 1
-    for (unsigned left = asking; left; left &= left - 1) {
-      const int32_t node = __ffs(static_cast<int>(left)) - 1;
-      sum_tiles(a, r, known, node, __shfl_sync(kWarp, leaf.subtracted(), node));
-    }
+  for (;;) {
+    int lanes;
+    const Leaf leaf = leaf_of_lane(r, slot, &weight, &lanes);
+    if (warp_id() == 0 && lane_id() < lanes && lane_id() < 32) leaves[slot.node] = leaf;
+    const unsigned accepted = __ballot_sync(kWarp, leaf.accepted);
+    if (accepted) sure = slot.first() + 31 - __clz(static_cast<int>(accepted));
+    visited += lanes < 32 ? lanes : 32;
+    if (lanes <= 32) break;
+    slot = Slot(r, slot.first() + 32);
+    slot.know(known, sides, 0, rows);
+  }
+  __syncthreads();
+  bool asking = false;
+  for (int32_t node = sure + 1 + lane_id(); node < visited; node += 32) asking |= static_cast<Leaf>(leaves[node]).asks;
+  int32_t node = sure;
+  if (__any_sync(kWarp, asking)) {
+#pragma unroll 1
+    for (int32_t asks = sure + 1; asks < visited; ++asks)
+      if (const Leaf leaf = leaves[asks]; leaf.asks) sum_tiles(a, r, known, asks, leaf.subtracted());
     arrive(meeting);
     wait_for(meeting, *blocks);
-    *blocks += a.parts.count.divisor.by;
-    float sum = 0.0f;
+    *blocks += a.parts.count.by();
 #pragma unroll 1
-    for (unsigned left = asking; left; left &= left - 1) {
-      const int32_t node = __ffs(static_cast<int>(left)) - 1;
+    for (int32_t asks = sure + 1; asks < visited; ++asks) {
+      const Leaf leaf = leaves[asks];
+      if (!leaf.asks) continue;
       uint64_t units = 0;
-      for (int part = own; part < a.parts.count.by(); part += 32) units += load_fresh(sums_of_node(a, r, node) + part);
-      units = warp_sum(units);
-      if (own == node) sum = sum_of_units(units);
+      for (int part = lane_id(); part < a.parts.count.by(); part += 32) units += load_fresh(sums_of_node(a, r, asks) + part);
+      if (leaf.coin < weight_after(leaf.weight, 1.0f, sum_of_units(warp_sum(units)))) node = asks;
     }
-    if (leaf.asks && own > sure) leaf.accepted = leaf.coin < weight_after(leaf.weight, 1.0f, sum);
   }
-  const int32_t node = 31 - __clz(static_cast<int>(__ballot_sync(kWarp, leaf.accepted)));
-  if (asking >> own & 1u && own >= node) status |= slot.target_stats.status | slot.draft_stats.status;
+  int32_t status = SPECDEC_STATUS_OK;
+#pragma unroll 1
+  for (int32_t own = lane_id(); own < visited; own += 32) {
+    const Leaf leaf = leaves[own];
+    status |= leaf.status;
+    if (leaf.asks && own > sure && own >= node)
+      status |= static_cast<RowStats>(known[2 * own]).status | static_cast<RowStats>(known[2 * own + 1]).status;
+  }
+  if (node < slot.first()) {
+    slot = Slot(r, node / 32 * 32);
+    slot.know(known, sides, 0, rows);
+  }
+  Leaf leaf = {};
+  if (slot.node < visited) leaf = leaves[slot.node];
   return ending_at(r, slot, node, leaf.tried, r.has_draft() ? leaf.subtracted() : 1.0f, status);
 }
 
@@ -539,32 +627,45 @@ __device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const
 template <bool kBlock>
 __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
   SPECDEC_SHARED(unsigned, sure, 1);
-  const Shared<RowStats> known = dynamic_shared<RowStats>(kStagedBytes, a.rows);
+  const Shared<RowStats> known = dynamic_shared<RowStats>(kStagedBytes, known_rows(a));
   begin_draw(sure);
   const Place place(a);
   const ChainRequest r(a.p, place.request);
   const Tiles tiles = a.parts.tiles_of(place.part);
-  const Sides sides(r);
   Meeting* const meeting = a.meetings + r.request;
-  unsigned blocks = a.parts.count.divisor.by;
-  const bool looks = sides.looks(r, kBlock);
-  if (looks) {
-    weigh_tiles<kBlock>(a, r, sides, tiles, dynamic_shared<uint4>(0, kVectors * kThreads));
-    arrive(meeting);
+  unsigned blocks = a.parts.count.by();
+  const bool as_block = kBlock && r.readable && !r.target_law.greedy;  // all rows are known before a draft is judged
+  int32_t met = SPECDEC_STATUS_OK;
+#pragma unroll 1
+  for (int32_t first = 0, set = 0;; first += a.slots, set ^= a.sets - 1) {
+    const Sides sides(r, first, a.slots);
+    const bool looks = sides.looks(r, kBlock);
+    if (looks) {
+      weigh_tiles<kBlock>(a, r, sides, set, tiles, dynamic_shared<uint4>(0, kVectors * kThreads));
+      arrive(meeting);
+    }
+    const int32_t from = as_block ? 0 : first;
+    Slot slot(r, from);
+    if (looks) {
+      wait_for(meeting, blocks);
+      blocks += a.parts.count.by();
+    }
+    know_rows<kBlock>(a, r, sides, set, (first - from) * sides.count, known);
+    __syncthreads();
+    if (as_block && first + a.slots < r.slots) continue;
+    const int32_t rows = (first - from) * sides.count + sides.rows;
+    slot.know(known, sides.count, from, rows);
+    Ending e;
+    if (r.target_law.greedy || !r.readable) e = end_of_greedy(r, slot, a.slots);
+    else if constexpr (kBlock) e = judge_blocks(a, r, slot, known, sides.count, rows, meeting, &blocks);
+    else e = judge_slots(r, slot, a.slots);
+    met |= e.status;
+    if (e.node != kNoNode) {
+      e.status = met;
+      return draw_and_write(a, r, known, from, sure, slot, e, tiles, meeting, blocks);
+    }
+    __syncthreads();  // all have read what is known
   }
-  Slot slot(r, draft_of_lane(r));
-  if (looks) {
-    wait_for(meeting, blocks);
-    blocks += a.parts.count.divisor.by;
-  }
-  know_rows<kBlock>(a, r, sides, known);
-  __syncthreads();
-  slot.know(sides, known);
-  Ending e;
-  if (r.target_law.greedy || !r.readable) e = end_of_greedy(r, slot);
-  else if constexpr (kBlock) e = judge_blocks(a, r, slot, known, meeting, &blocks);
-  else e = judge_slots(r, slot);
-  draw_and_write(a, r, known, sure, slot, e, tiles, meeting, blocks);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
@@ -580,34 +681,53 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) straight_blo
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-// Few requests go straight, as long as reading all of their rows costs less than asking for some.
-inline bool goes_straight(const ChainParams& p) {
-  const int64_t requests = p.batch(), nodes = p.max_drafts() + 1;
-  if (is_shaped(p) || nodes > kStraightSlots + 1 || requests > 65535) return false;
-  return straight_if(requests <= kStraightRows && requests * nodes <= kStraightNodes);
+inline cudaError_t launch_straight_race(const ChainParams& p, const Device& device, const Room& room,
+                                        cudaStream_t stream, int64_t* needed) {
+  const int64_t requests = p.batch(), rows = requests * p.places(), slots = blocks_at_once(device);
+  const int64_t meetings = requests + rows;
+  if (kTicketsAMeeting * meetings > room.ticket_count)
+    return *needed = room_needed(kTicketsAMeeting * meetings, 0), cudaSuccess;
+  StraightArguments a = {};
+  a.p = p;
+  a.meetings = reinterpret_cast<Meeting*>(room.tickets);
+  a.requests = quotient(requests);
+  // Rows that do not fit the device at once come in order. Of one node there are two blocks for each that runs: so most
+  // winners are known when the blocks of the next node begin.
+  a.in_order = rows > slots;
+  const int64_t least = p.target.vocab / (kTilesInOrder * kMassTile) + 1;
+  const int64_t share = a.in_order ? (2 * slots + requests - 1) / requests : slots / rows;
+  a.parts = parts_of_rows(p.target.vocab, a.in_order && share < least ? least : share);
+  Shape shape = {rows * a.parts.count.by(), kThreads};
+  shape.overlaps = true;
+  return launch(straight_race_kernel, shape, a, stream);
 }
 
 inline cudaError_t launch_straight(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
                                    int64_t* needed) {
-  const bool race = p.method == SPECDEC_RACE, block = p.method == SPECDEC_BLOCK;
-  const int nodes = p.max_drafts() + 1;
-  const int64_t meetings = p.batch() * (race ? nodes : 1);
+  if (p.method == SPECDEC_RACE) return launch_straight_race(p, device, room, stream, needed);
+  const bool block = p.method == SPECDEC_BLOCK;
+  const int64_t requests = p.batch(), drafts = p.max_drafts();
   StraightArguments a = {};
   a.p = p;
-  a.rows = race ? 0 : p.draft.data ? 2 * nodes : nodes;
-  a.parts = parts_of_rows(p.target.vocab, race || device.teams ? blocks_at_once(device) / meetings : 1);
+  a.parts = parts_of_rows(p.target.vocab, device.teams ? blocks_at_once(device) / requests : 1);
+  const int64_t together = kRowsTogether / requests;
+  a.slots = static_cast<int>(together < 1 ? 1 : together < kStraightSlots ? together : kStraightSlots);
+  if (a.slots > drafts) a.slots = drafts < 1 ? 1 : static_cast<int>(drafts);
+  a.rows = p.draft.data ? 2 * a.slots : a.slots + 1;
   const int parts = a.parts.count.by(), tiles = a.parts.tiles;
-  const int64_t words = p.batch() * a.rows * kWordsATile * tiles, sums = block ? p.batch() * kStraightSlots * parts : 0;
-  if (kTicketsAMeeting * meetings > room.ticket_count || words + sums > room.word_count)
-    return *needed = room_needed(kTicketsAMeeting * meetings, words + sums), cudaSuccess;
+  // Who is quick weighs the next slots while others read the words of these.
+  a.sets = parts > 1 && a.slots < drafts ? 2 : 1;
+  const int64_t words = a.sets * requests * a.rows * kWordsATile * tiles, sums = block ? requests * p.places() * parts : 0;
+  if (kTicketsAMeeting * requests > room.ticket_count || words + sums > room.word_count)
+    return *needed = room_needed(kTicketsAMeeting * requests, words + sums), cudaSuccess;
   a.meetings = reinterpret_cast<Meeting*>(room.tickets);
   a.words = room.words, a.sums = room.words + words;
-  a.nodes = {divisor(race ? nodes : 1)};
-  Shape shape = {meetings * parts, kThreads};
+  a.requests = quotient(requests);
+  Shape shape = {requests * parts, kThreads};
   shape.overlaps = true;
-  if (race) return launch(straight_race_kernel, shape, a, stream);
   shape.cooperative = parts > 1, shape.multiprocessors = device.multiprocessors;
-  shape.dynamic_shared = kStagedBytes + a.rows * sizeof(RowStats);
+  shape.dynamic_shared = kStagedBytes + known_rows(a) * sizeof(RowStats) + (block ? p.places() * sizeof(Leaf) : 0);
+  if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
   return launch(block ? straight_block_kernel : straight_rejection_kernel, shape, a, stream);
 }
 

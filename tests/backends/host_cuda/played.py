@@ -26,8 +26,8 @@ MACHINES = {
 }
 
 
-# Which kernels few requests of a chain take (csrc/cuda/walk/straight.cuh): those of many; as without the variable; and
-# all requests straight.
+# Which kernels rows of race_sample take (csrc/cuda/rows/draw.cuh): those of many; as without the variable; and all rows
+# straight.
 STRAIGHT = {"small": "0", "large": "", "lone": "1"}
 
 
