@@ -4,8 +4,6 @@
 // and the walk continues from the same place.
 #pragma once
 
-#include <type_traits>
-
 #include "../rows/bucket_sums.cuh"
 #include "../rows/edited_row.cuh"
 #include "../rows/mass_row.cuh"
@@ -28,8 +26,6 @@ struct RowWork {
   int64_t target, draft;  // where the node's rows start, in elements
   Law target_law, draft_law;
   unsigned sides;  // kSums, kArgmax: which rows; kDraw: which rows to look through before the draw
-  int32_t rows;    // kSums: of how many nodes, from this one on
-  bool by_bounds;  // kSums: bounds will do
   int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this; 0: none.
                    // kBuckets: how many chains go on from the node
   bool fresh;      // kMasses, kBuckets: the first work for this node
@@ -46,7 +42,6 @@ struct WalkState {
   int32_t status;
   int32_t target_from, target_to, draft_from, draft_to;  // the depths whose rows were looked through
   int32_t masses_node, masses_child, drawn_node;         // the nodes of the latest answers
-  int32_t exact_node;  // whose log-sum-exps are exact where drafts are tested by bounds first
 };
 
 // The latest answers to what the walk asked. It reads them only where it needs them.
@@ -59,7 +54,7 @@ struct WalkAnswers {
 __device__ __forceinline__ WalkState fresh_state() {
   WalkState state = {};
   state.walk = walk_from(0, 0);
-  state.masses_node = state.masses_child = state.drawn_node = state.exact_node = kNoNode;
+  state.masses_node = state.masses_child = state.drawn_node = kNoNode;
   return state;
 }
 
@@ -112,17 +107,11 @@ struct RequestShape : ShapeRoom {
   }
 };
 
-// Whether drafts may be tested by bounds of the normalisers: not where siblings ask for sums, or a cut for masses.
-template <class Topology, class Shaping>
-constexpr bool kByBounds = !Topology::kSiblings && !Shaping::kShaped;
-
 // The row operations, by the lanes of the walking warp together.
 template <class Topology, class Shaping>
 struct AskingOps {
   const Topology& t;
   const Shared<VerdictWriter>& verdict;
-  int rows_at_once;
-  bool by_bounds;
   const Shared<RowStats>& row_stats;  // by place: see place_of
   const Shared<PathNode<float>>& nodes;    // of the path, by depth, for walk_traversal
   const Shared<WalkAnswers>& answers;
@@ -148,7 +137,7 @@ struct AskingOps {
 
   // For one token a row of probabilities need not be looked through.
   __device__ bool laws(int32_t node, int32_t token, float* p, float* q, int32_t* status) {
-    if (!know_exactly(node, rows_needed())) return false;
+    if (!know(node, rows_needed())) return false;
     if constexpr (Shaping::kShaped) {
       // The walk came back to this row.
       if (shaping.rows.edited && static_cast<DecodedEdits>(shaping.rows.edits[0]).node != node) {
@@ -156,48 +145,8 @@ struct AskingOps {
         return false;
       }
     }
-    laws_of(node, depth(), token, p, q, status);
+    laws_of(node, token, p, q, status);
     return true;
-  }
-
-  // p and q of a token as bounds. A row without bounds makes *bounded false.
-  __device__ bool laws(int32_t node, int32_t token, Range* p, Range* q, bool* bounded, int32_t* status) {
-    if (!know(node, rows_needed())) return false;
-    *status |= row_status(rows_needed());
-    *bounded = true;
-    *p = range({row_at(t.p.target, t.target_row(node)), with_stats(t.target_law, stats_of(kTarget)), nullptr}, token,
-               bounded, status);
-    *q = {1.0f, 1.0f};
-    if (t.has_draft())
-      *q = range({row_at(t.p.draft, t.draft_row(node)), with_stats(t.draft_law, stats_of(kDraft)), t.p.draft_map.data},
-                 token, bounded, status);
-    return true;
-  }
-  __device__ bool only_bounds(int32_t node) const {
-    return kByBounds<Topology, Shaping> && by_bounds && state.exact_node != node;
-  }
-
-  // Of a chain, where a node's depth is its number: how many slots can be judged, from this one on. 0: its rows are
-  // asked for.
-  __device__ int32_t slots_known(int32_t node) {
-    const unsigned sides = rows_needed();
-    if (!know_exactly(node, sides)) return 0;
-    int32_t to = t.drafts();
-    if (sides & kTarget && state.target_to < to) to = state.target_to;
-    if (sides & kDraft && state.draft_to < to) to = state.draft_to;
-    return to - node < 32 ? to - node : 32;
-  }
-
-  // Is the draft of this slot accepted? Each lane may ask about another one.
-  __device__ bool judge(int32_t node, int32_t* status) const {
-    const int64_t token = t.draft_token(node + 1);
-    if (!in_vocab(t, token)) return false;  // the walk says so itself
-    float p, q;
-    laws_of(node, node, static_cast<int32_t>(token), &p, &q, status);
-    int32_t reported = SPECDEC_STATUS_OK;
-    const AcceptTest test = {t.noise_at_depth(node, 0), static_cast<uint32_t>(node), 0.0f,
-                             t.draft_share(node, &reported), t.epsilon()};
-    return test(p, q);
   }
 
   __device__ bool masses(int32_t node, int32_t child, float subtracted, Masses* masses) {
@@ -237,7 +186,7 @@ struct AskingOps {
 
   __device__ bool residual(int32_t node, const Noise& noise, float subtracted, Draw* draw) {
     const unsigned sides = t.has_draft() ? rows_needed() : rows_cut();
-    if (!know_exactly(node, sides)) return false;
+    if (!know(node, sides)) return false;
     *draw = answer().drawn;
     draw->status |= row_status(sides);
     if (drawn(node, noise)) return true;
@@ -287,13 +236,13 @@ struct AskingOps {
     return (t.target_law.needs_sum() ? kTarget : 0u) | (t.has_draft() && t.draft_law.needs_sum() ? kDraft : 0u);
   }
 
-  // p and q of a token, of rows at this depth that were looked through.
-  __device__ void laws_of(int32_t node, int32_t depth, int32_t token, float* p, float* q, int32_t* status) const {
-    const RowStats target_stats = stats_of(kTarget, depth), draft_stats = stats_of(kDraft, depth);
+  // p and q of a token, of rows that were looked through.
+  __device__ void laws_of(int32_t node, int32_t token, float* p, float* q, int32_t* status) const {
+    const RowStats target_stats = stats_of(kTarget), draft_stats = stats_of(kDraft);
     if (t.target_law.needs_row()) *status |= target_stats.status;
     const LawRowOf<Kept> target = {shaping.of(row_at(t.p.target, t.target_row(node)), true),
                                    with_stats(t.target_law, target_stats), nullptr,
-                                   shaping.kept(kTarget, place_of(kTarget, depth))};
+                                   shaping.kept(kTarget, place_of(kTarget))};
     const float raw = element(target.row, token);
     *p = law_of(target, token, raw, status);
     if constexpr (Shaping::kShaped)
@@ -303,54 +252,26 @@ struct AskingOps {
     if (t.draft_law.needs_row()) *status |= draft_stats.status;
     const LawRowOf<Kept> draft = {shaping.of(row_at(t.p.draft, t.draft_row(node)), false),
                                   with_stats(t.draft_law, draft_stats), t.p.draft_map.data,
-                                  shaping.kept(kDraft, place_of(kDraft, depth))};
+                                  shaping.kept(kDraft, place_of(kDraft))};
     *q = law_of(draft, token, status);
   }
 
-  // All of these are about the rows of the node where the walk stands, but for those at another depth.
+  // All of these are about the rows of the node where the walk stands.
   __device__ int32_t depth() const { return state.walk.depth; }
-  __device__ bool knows(unsigned side, int32_t depth) const {
-    return side == kTarget ? depth >= state.target_from && depth < state.target_to
-                           : depth >= state.draft_from && depth < state.draft_to;
+  __device__ bool knows(unsigned side) const {
+    return side == kTarget ? depth() >= state.target_from && depth() < state.target_to
+                           : depth() >= state.draft_from && depth() < state.draft_to;
   }
-  __device__ bool knows(unsigned side) const { return knows(side, depth()); }
-  __device__ int32_t place_of(unsigned side, int32_t depth) const {
-    return side == kTarget ? 2 * (depth - state.target_from) : 2 * (depth - state.draft_from) + 1;
+  __device__ int32_t place_of(unsigned side) const {
+    return side == kTarget ? 2 * (depth() - state.target_from) : 2 * (depth() - state.draft_from) + 1;
   }
-  __device__ int32_t place_of(unsigned side) const { return place_of(side, depth()); }
-  __device__ RowStats stats_of(unsigned side, int32_t depth) const {
-    if (!knows(side, depth)) return kNoStats;
-    return row_stats[place_of(side, depth)];
+  __device__ RowStats stats_of(unsigned side) const {
+    if (!knows(side)) return kNoStats;
+    return row_stats[place_of(side)];
   }
-  __device__ RowStats stats_of(unsigned side) const { return stats_of(side, depth()); }
   __device__ int32_t row_status(unsigned sides) const {
     return (sides & kTarget ? stats_of(kTarget).status : SPECDEC_STATUS_OK) |
            (sides & kDraft ? stats_of(kDraft).status : SPECDEC_STATUS_OK);
-  }
-
-  // Bounds of p(token), in a row that was looked through.
-  __device__ Range range(LawRow side, int32_t token, bool* bounded, int32_t* status) const {
-    const float p = law_of(side, token, status);
-    if (!side.stats.law.needs_sum()) return {p, p};
-    const float log_sum = side.stats.lse.log_sum, error = log_sum_error(side.stats.lse.max);
-    *bounded &= log_sum < kInfinity;
-    Range found;
-    side.stats.lse.log_sum = log_sum + error;
-    found.low = law_of(side, token, status);
-    side.stats.lse.log_sum = log_sum - error;
-    found.high = law_of(side, token, status);
-    return found;
-  }
-
-  // As `know`, but bounds do not suffice. The row takes the place that it has.
-  __device__ bool know_exactly(int32_t node, unsigned sides) {
-    const unsigned sums = sides & rows_with_sums();
-    if (!sums || !only_bounds(node)) return know(node, sides);
-    if (sums & kTarget & ~known_sides()) add_rows(&state.target_from, &state.target_to, 1);
-    if (sums & kDraft & ~known_sides()) add_rows(&state.draft_from, &state.draft_to, 1);
-    state.exact_node = node;
-    ask_rows(RowWork::kSums, node, sums, 1);
-    return false;
   }
 
   // Were these rows of the node looked through? If not, that is asked for, log-sum-exps first.
@@ -358,32 +279,17 @@ struct AskingOps {
     const unsigned missing = sides & ~known_sides(), sums = missing & rows_with_sums();
     if (!missing) return true;
     const unsigned wanted = sums ? sums : missing;
-    const int32_t rows = sums ? rows_ahead(node) : 1;
-    if (wanted & kTarget) add_rows(&state.target_from, &state.target_to, rows);
-    if (wanted & kDraft) add_rows(&state.draft_from, &state.draft_to, rows);
-    ask_rows(sums ? RowWork::kSums : RowWork::kArgmax, node, wanted, rows);
-    work.by_bounds = by_bounds;
+    if (wanted & kTarget) add_row(&state.target_from, &state.target_to);
+    if (wanted & kDraft) add_row(&state.draft_from, &state.draft_to);
+    place(sums ? RowWork::kSums : RowWork::kArgmax, node);
+    work.sides = wanted;
     return false;
   }
-  // Of how many nodes the walk may read rows, from this one on. Each lane looks at the token of another one.
-  __device__ int32_t rows_ahead(int32_t node) const {
-    if (Topology::kSiblings || rows_at_once == 1) return 1;
-    const int32_t ahead = lane_id() + 1;  // fewer rows than a warp has lanes: the last lane has none
-    const bool read = ahead < rows_at_once && node + ahead < t.drafts() && in_vocab(t, t.draft_token(node + ahead));
-    return __ffs(static_cast<int>(~__ballot_sync(kWarp, read)));
-  }
   __device__ unsigned known_sides() const { return (knows(kTarget) ? kTarget : 0u) | (knows(kDraft) ? kDraft : 0u); }
-  __device__ void ask_rows(RowWork::Kind kind, int32_t node, unsigned sides, int32_t rows) {
-    place(kind, node);
-    work.sides = sides;
-    work.rows = rows;
-  }
-
-  // The rows of the node and of some after it will be known. Those right above stay so for walk_traversal, which comes
-  // back to them.
-  __device__ void add_rows(int32_t* from, int32_t* to, int32_t rows) const {
+  // The node's row will be known. Those right above stay so for walk_traversal, which comes back to them.
+  __device__ void add_row(int32_t* from, int32_t* to) const {
     if (!goes_back(t.p.method) || *to != depth()) *from = depth();
-    *to = depth() + rows;
+    *to = depth() + 1;
   }
 
   // Of the node where paths are walked.
@@ -413,52 +319,6 @@ struct AskingOps {
   }
 };
 
-// How the drafts of a chain are tested: a lane judges a slot. So all slots whose rows are known take the loads in
-// series of one.
-struct ByLanes {
-  mutable int32_t from = 0, to = 0;  // these slots are judged
-  mutable unsigned accepted = 0;     // a bit each
-  mutable int32_t bits = SPECDEC_STATUS_OK;  // the status of the slot that this lane judged
-
-  template <class Ops>
-  __device__ bool operator()(Ops& ops, int32_t node, int32_t, const AcceptTest&, float*, bool* passed,
-                             int32_t* status) const {
-    if (node >= to) {
-      const int32_t slots = ops.slots_known(node);
-      if (slots == 0) return false;
-      from = node, to = node + slots;
-      bits = SPECDEC_STATUS_OK;
-      bool mine = false;
-      if (lane_id() < slots) mine = ops.judge(node + lane_id(), &bits);
-      accepted = __ballot_sync(kWarp, mine);
-    }
-    *passed = accepted >> (node - from) & 1u;
-    *status |= __shfl_sync(kWarp, bits, node - from);  // what is wrong with a slot counts where the walk comes to it
-    return true;
-  }
-};
-
-// By bounds, and by the laws only if a coin is too close to its threshold for them.
-struct ByBounds {
-  ByLanes by_laws;
-
-  template <class Ops>
-  __device__ bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTest& test, float* p, bool* accepted,
-                             int32_t* status) const {
-    if (ops.only_bounds(node)) {
-      Range p_range, q_range;
-      bool bounded;
-      if (!ops.laws(node, token, &p_range, &q_range, &bounded, status)) return false;
-      if (bounded && test.decided(p_range, q_range, accepted)) return true;
-    }
-    return by_laws(ops, node, token, test, p, accepted, status);
-  }
-};
-
-// Siblings are tested one after the other, and a row with filters is looked through for one node at a time.
-template <class Topology, class Shaping>
-using TesterOf = std::conditional_t<kByBounds<Topology, Shaping>, ByBounds, ByLaws>;
-
 // By a warp: the end of a verdict. Clears the places after the last token, and those of nodes off the path.
 __device__ __forceinline__ void finish(const VerdictWriter& verdict, int32_t accepted, int32_t status) {
   for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.places; depth += 32) verdict.clear(depth);
@@ -480,7 +340,7 @@ __device__ __forceinline__ Topology decoded_request(const typename Topology::Par
 
 // A warp walks request `request` as far as values are known. Then the next work, or kDone, is in shared memory.
 template <class Topology, class Shaping>
-__device__ void walk_on(const typename Topology::Params& p, int64_t request, int rows_at_once, bool by_bounds,
+__device__ void walk_on(const typename Topology::Params& p, int64_t request,
                         const Shared<typename Topology::State>& decoded, const Shared<VerdictWriter>& verdict,
                         const Shared<RowStats>& row_stats, const Shared<PathNode<float>>& nodes,
                         const typename Shaping::Room& room, const Shared<float>& chosen,
@@ -491,9 +351,8 @@ __device__ void walk_on(const typename Topology::Params& p, int64_t request, int
   WalkState state = shared_state[0];
   RowWork work = {};
   int32_t status = state.status | t.status;  // each lane's own until the end
-  AskingOps<Topology, Shaping> ops{t,     verdict, rows_at_once, by_bounds, row_stats, nodes,
-                                   answers, state,   work,         shaping,   chosen};
-  const bool through = walk(t, p.method, ops, &state.walk, &status, TesterOf<Topology, Shaping>{});
+  AskingOps<Topology, Shaping> ops{t, verdict, row_stats, nodes, answers, state, work, shaping, chosen};
+  const bool through = walk(t, p.method, ops, &state.walk, &status);
   state.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
   if (through && static_cast<WalkAnswers>(answers[0]).writes) {
     finish(verdict[0], accepted_by(t, state.walk), state.status);

@@ -14,8 +14,6 @@ struct WalkArguments {
   TeamRoom team;
   unsigned* tickets;  // one a request
   WideKey* partials;  // one a block
-  int rows_at_once;   // nodes whose log-sum-exps are taken between two barriers, at most
-  bool by_bounds;     // drafts are tested by bounds of the normalisers first
   int tiles;          // of the longest row of logits
   size_t known_at;    // what is known of a path and of rows, in bytes of shared memory
   int places, nodes;  // of so many rows; and the nodes of the path if it is walked back, else 0
@@ -44,31 +42,20 @@ struct ShapedWalkArguments : WalkArguments<Params> {
 // ---- what is known of rows ------------------------------------------------------------------------------------------
 
 // Puts the log-sum-exps that were asked for into shared memory.
-template <class Mass, class Params>
+template <class Params>
 __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const RowWork& work,
                                           const Shared<RowStats>& row_stats) {
   const int sides = work.sides == (kTarget | kDraft) ? 2 : 1;
-  const auto is_target = [&](int row) { return (work.sides & kTarget) && row % sides == 0; };
-  take_sums_of_rows<Mass>(
-      team, work.rows * sides, a.tiles,
+  const auto is_target = [&](int row) { return (work.sides & kTarget) && row == 0; };
+  take_sums_of_rows(
+      team, sides, a.tiles,
       [&](int row) -> LawRow {
-        const int ahead = row / sides;
-        if (is_target(row))
-          return {row_at(a.p.target, work.target + ahead * a.p.target.row_stride), without_stats(work.target_law)};
-        return {row_at(a.p.draft, work.draft + ahead * a.p.draft.row_stride), without_stats(work.draft_law)};
+        if (is_target(row)) return {row_at(a.p.target, work.target), without_stats(work.target_law)};
+        return {row_at(a.p.draft, work.draft), without_stats(work.draft_law)};
       },
       [&](int row, const RowStats& whole) {
-        row_stats[row / sides * 2 + (is_target(row) ? work.target_place : work.draft_place)] = whole;
+        row_stats[is_target(row) ? work.target_place : work.draft_place] = whole;
       });
-}
-
-template <bool kBounds, class Params>
-__device__ __forceinline__ void take_sums_as_asked(const WalkArguments<Params>& a, Team& team, const RowWork& work,
-                                                   const Shared<RowStats>& row_stats) {
-  if constexpr (kBounds) {
-    if (work.by_bounds) return take_sums<AboutMass>(a, team, work, row_stats);
-  }
-  take_sums<ExactMass>(a, team, work, row_stats);
 }
 
 // The rows of a piece of work, with what is known of them. Of rows of probabilities nothing needs to be known.
@@ -352,7 +339,7 @@ __device__ __forceinline__ void edit_row(const typename Topology::Params& p,
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-// A team walks one request. `rows_at_once` is 1 where there may be filters or edits.
+// A team walks one request.
 template <class Topology, class Shaping = NoShape, class Arguments>
 __device__ __forceinline__ void walk_request(const Arguments& a) {
   const size_t places_at = a.known_at + a.nodes * kBytesANode;
@@ -403,8 +390,8 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Shaping>(a.p, team.index(), a.rows_at_once, a.by_bounds, decoded, verdict, row_stats, nodes,
-                                 room, chosen, answers, state, shared_work);
+      walk_on<Topology, Shaping>(a.p, team.index(), decoded, verdict, row_stats, nodes, room, chosen, answers, state,
+                                 shared_work);
     __syncthreads();
     const RowWork work = shared_work[0];
     if (work.kind == RowWork::kDone) break;
@@ -412,7 +399,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
     const Shaping shaping(room);
     if (work.kind == RowWork::kSums) {
       if constexpr (Shaping::kShaped) take_shaped_sums(a, team, shared_work, shaping, row_stats);
-      else take_sums_as_asked<kByBounds<Topology, Shaping>>(a, team, work, row_stats);
+      else take_sums(a, team, work, row_stats);
       continue;
     }
     if (work.kind == RowWork::kEdit) continue;
@@ -438,7 +425,10 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
 template <class Params>
 WalkArguments<Params> walk_arguments(const Params& p) {
   const int target = mass_tiles_of(p.target), draft = mass_tiles_of(p.draft);
-  return {p, {}, nullptr, nullptr, 1, false, target > draft ? target : draft, 0, 2, 0, 0, 0, 0, 0};
+  WalkArguments<Params> a = {};
+  a.p = p;
+  a.tiles = target > draft ? target : draft;
+  return a;
 }
 
 // Plans what the walk keeps, from this byte of shared memory on. Returns where that ends.
@@ -446,7 +436,7 @@ template <class Params>
 size_t keep_rows(WalkArguments<Params>& a, size_t at) {
   static_assert(kBytesANode == 32, "Nodes come first, then rows, then cuts: each at a multiple of its size");
   a.known_at = (at + 31) / 32 * 32;
-  a.places = 2 * a.rows_at_once;
+  a.places = 2;
   if (goes_back(a.p.method)) {
     a.nodes = a.p.places();
     a.places = 2 * a.nodes;
