@@ -27,7 +27,7 @@ constexpr size_t kStagedBytes = kVectors * kThreads * sizeof(uint4);
 struct StraightArguments {
   ChainParams p;
   Meeting* meetings;  // one a request; race: and then one a row
-  WideKey* words;     // of tiles: [set][request][row][kWordsATile][tile]
+  WideKey* words;     // of tiles: [request][set][row][kWordsATile][tile]
   WideKey* sums;      // block, of parts of a pair: [request][node][part]
   Parts parts;        // of a row
   Quotient requests;  // race: blocks of all requests come before those of the next node
@@ -183,7 +183,7 @@ __device__ __forceinline__ LawRow side_of(const ChainRequest& r, int32_t node, b
   return {row_at(r.p.target, r.target_row(node)), without_stats(r.target_law), nullptr};
 }
 __device__ __forceinline__ WideKey* words_of_row(const StraightArguments& a, const ChainRequest& r, int set, int32_t row) {
-  return a.words + ((int64_t{set} * a.requests.by() + r.request) * a.rows + row) * kWordsATile * a.parts.tiles;
+  return a.words + ((r.request * a.sets + set) * a.rows + row) * kWordsATile * a.parts.tiles;
 }
 
 // How many rows a block knows at the same time.
@@ -336,34 +336,35 @@ __device__ __forceinline__ void know_rows(const StraightArguments& a, const Chai
 
 // ---- judging --------------------------------------------------------------------------------------------------------
 
-// What a lane knows of its slot, that of a node, and of the draft there, if it is one of the vocabulary.
+// What a lane knows of its slot, and of the draft there, if it is one of the vocabulary.
 struct Slot {
-  int32_t node;
+  int32_t first;  // the first lane's node
   int64_t draft;
   bool tried, in_range;
   int32_t column;     // of the draft's row, kNoColumn if it has none
   float raw, from;    // the draft token's own elements of the target's row and of the draft's
   RowStats target_stats, draft_stats;
 
+  Slot() = default;
   // By every warp. What it loads is on its way while the block waits for others.
-  __device__ Slot(const ChainRequest& r, int32_t first)
-      : node(first + lane_id()), draft(draft_of_lane(r, first)), tried(draft != -1), in_range(in_vocab(r, draft)),
+  __device__ Slot(const ChainRequest& r, int32_t node)
+      : first(node), draft(draft_of_lane(r, node)), tried(draft != -1), in_range(in_vocab(r, draft)),
         column(kNoColumn), raw(0.0f), from(0.0f) {
     if (!in_range) return;
-    raw = element(row_at(r.p.target, r.target_row(node)), static_cast<int32_t>(draft));
+    raw = element(row_at(r.p.target, r.target_row(own())), static_cast<int32_t>(draft));
     if (!r.has_draft()) return;
-    const LawRow side = side_of(r, node, true);
+    const LawRow side = side_of(r, own(), true);
     column = side.columns().column(static_cast<int32_t>(draft));
     if (column != kNoColumn) from = element(side.row, column);
   }
-  // Of `rows` that are known, those of the node `first` come first.
-  __device__ void know(const Shared<RowStats>& known, int sides, int32_t first, int32_t rows) {
-    const int32_t row = (node - first) * sides;
+  // Of `rows` that are known, those of the node `from` come first.
+  __device__ void know(const Shared<RowStats>& known, int sides, int32_t from, int32_t rows) {
+    const int32_t row = (own() - from) * sides;
     target_stats = draft_stats = kNoStats;
     if (row < rows) target_stats = known[row];
     if (sides == 2 && row < rows) draft_stats = known[row + 1];
   }
-  __device__ int32_t first() const { return node - lane_id(); }
+  __device__ int32_t own() const { return first + lane_id(); }
   __device__ float p(const ChainRequest& r) const {
     return in_range ? with_stats(r.target_law, target_stats).probability(static_cast<int32_t>(draft), raw) : 0.0f;
   }
@@ -405,47 +406,47 @@ __device__ __forceinline__ Ending ending_at(const ChainRequest& r, const Slot& s
                                             float subtracted, int32_t status) {
   Ending e = {node, status, false, false, 0, 1.0f, kNoToken};
   const bool mine = residual && slot.in_range && !r.has_draft();
-  const int lane = node - slot.first();
+  const int lane = node - slot.first;
   e.residual = __shfl_sync(kWarp, residual, lane);
   e.subtracted = __shfl_sync(kWarp, subtracted, lane);
   e.excluded = __shfl_sync(kWarp, mine ? static_cast<int32_t>(slot.draft) : kNoToken, lane);
-  if (e.residual && r.has_draft() && slot.node == node) e.status |= slot.rows_status(r);
+  if (e.residual && r.has_draft() && slot.own() == node) e.status |= slot.rows_status(r);
   if (!r.is_given(node)) return e;
   const Draw given = given_token(r);
   e.known = true, e.residual = false, e.token = given.token;
-  if (slot.node == node) e.status |= given.status;
+  if (slot.own() == node) e.status |= given.status;
   return e;
 }
 
 // The first lane of those that stop, or none if all of `slots` lanes are through and there are more.
 __device__ __forceinline__ int32_t end_by_lanes(const ChainRequest& r, const Slot& slot, bool goes_on, int32_t slots) {
   const unsigned ends = __ballot_sync(kWarp, !goes_on || lane_id() >= slots);
-  const int32_t node = slot.first() + __ffs(static_cast<int>(ends)) - 1;
-  return node == slot.first() + slots && node < r.drafts() ? kNoNode : node;
+  const int32_t node = slot.first + __ffs(static_cast<int>(ends)) - 1;
+  return node == slot.first + slots && node < r.drafts() ? kNoNode : node;
 }
 
 // At temperature 0 the target's most probable tokens decide.
 __device__ __forceinline__ Ending end_of_greedy(const ChainRequest& r, const Slot& slot, int32_t slots) {
   if (!r.readable) return {0, 0, true, false, 0, 1.0f, kNoToken};
-  const Draw most = r.is_given(slot.node) ? given_token(r) : draw_of(slot.target_stats);
+  const Draw most = r.is_given(slot.own()) ? given_token(r) : draw_of(slot.target_stats);
   const int32_t node = end_by_lanes(r, slot, slot.draft == most.token, slots);
-  const int32_t last = node == kNoNode ? slot.first() + slots - 1 : node;
+  const int32_t last = node == kNoNode ? slot.first + slots - 1 : node;
   const int32_t status = slot.tried && !slot.in_range ? most.status | SPECDEC_STATUS_TOKEN_RANGE : most.status;
-  return {node, slot.node <= last ? status : 0, true, false, __shfl_sync(kWarp, most.token, last - slot.first()), 1.0f,
+  return {node, slot.own() <= last ? status : 0, true, false, __shfl_sync(kWarp, most.token, last - slot.first), 1.0f,
           kNoToken};
 }
 
 // A lane tests its draft, as if all before it were accepted.
 __device__ __forceinline__ Ending judge_slots(const ChainRequest& r, const Slot& slot, int32_t slots) {
   int32_t status = SPECDEC_STATUS_OK;
-  const float share = r.draft_share(slot.node, &status);
-  const AcceptTest test = {r.noise_at_depth(slot.node, 0), static_cast<uint32_t>(slot.node), 0.0f, share, r.epsilon()};
+  const float share = r.draft_share(slot.own(), &status);
+  const AcceptTest test = {r.noise_at_depth(slot.own(), 0), static_cast<uint32_t>(slot.own()), 0.0f, share, r.epsilon()};
   const int32_t node = end_by_lanes(r, slot, slot.in_range && test(slot.p(r), slot.q(r)), slots);
   status |= slot.status(r);
   if (node == kNoNode) return {node, lane_id() < slots ? status : 0, false, false, 0, 1.0f, kNoToken};
   // A slot that could have been drafted but was not is decided like a rejected draft.
-  return ending_at(r, slot, node, slot.node < r.slots && (slot.tried || share < 1.0f), share,
-                   slot.node <= node ? status : 0);
+  return ending_at(r, slot, node, slot.own() < r.slots && (slot.tried || share < 1.0f), share,
+                   slot.own() <= node ? status : 0);
 }
 
 // ---- the draw, and the end ------------------------------------------------------------------------------------------
@@ -453,8 +454,8 @@ __device__ __forceinline__ Ending judge_slots(const ChainRequest& r, const Slot&
 __device__ __forceinline__ void write_verdict(const ChainRequest& r, const Slot& slot, int32_t accepted, int32_t last,
                                               int32_t bits) {
   const VerdictWriter verdict = verdict_at(r.p, r.request);
-  for (int32_t node = lane_id(); node < slot.first(); node += 32) verdict.put(node, node, r.draft_token(node + 1));
-  if (!r.idle && slot.node <= accepted) verdict.put(slot.node, slot.node, slot.node == accepted ? last : slot.draft);
+  for (int32_t node = lane_id(); node < slot.first; node += 32) verdict.put(node, node, r.draft_token(node + 1));
+  if (!r.idle && slot.own() <= accepted) verdict.put(slot.own(), slot.own(), slot.own() == accepted ? last : slot.draft);
   end_verdict(r, verdict, accepted, bits);
 }
 
@@ -472,6 +473,7 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
       e.subtracted);
   weights.residual = residual, weights.excluded = e.excluded;
   const Noise noise = r.noise_at_depth(e.node, kStreamResidual);
+  int32_t status = r.status;
   Draw last = {e.token, SPECDEC_STATUS_OK};
 #pragma unroll 1
   for (bool alone = false;; alone = true) {
@@ -484,7 +486,7 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
       again = found.best.token == kNoToken && e.residual && !alone;
       last = draw_of(found, reads_probs_of_draft(weights));
       // p and q are equal up to rounding. This block alone draws from p.
-      if (again) e.status |= status_of_met(found, reads_probs_of_draft(weights)) | SPECDEC_STATUS_EMPTY_RESIDUAL;
+      if (again) status |= status_of_met(found, reads_probs_of_draft(weights)) | SPECDEC_STATUS_EMPTY_RESIDUAL;
     }
     if (!__syncthreads_or(again)) break;
     weights.residual = false, weights.excluded = kNoToken;
@@ -493,7 +495,7 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
     __syncthreads();
   }
   if (warp_id() == 0)
-    write_verdict(r, slot, e.node, __shfl_sync(kWarp, last.token, 0), r.status | e.status | last.status);
+    write_verdict(r, slot, e.node, __shfl_sync(kWarp, last.token, 0), status | last.status);
   if (threadIdx.x == 0) meeting->came = 0;
 }
 
@@ -517,15 +519,15 @@ __device__ __forceinline__ Leaf leaf_of_lane(const ChainRequest& r, const Slot& 
 #pragma unroll 1
   for (*lanes = 1;; ++*lanes) {
     const int lane = *lanes - 1;
-    if (lane == 32 || slot.first() + lane >= r.drafts() || !__shfl_sync(kWarp, slot.tried, lane)) break;
+    if (lane == 32 || slot.first + lane >= r.drafts() || !__shfl_sync(kWarp, slot.tried, lane)) break;
     *weight = child_weight(*weight, __shfl_sync(kWarp, p, lane), __shfl_sync(kWarp, q, lane), 0.0f, 1.0f);
     if (own == lane) leaf.tried = true;
     if (!(*weight >= kSmallest)) break;
     if (own == lane + 1) leaf.weight = *weight;
   }
-  if (slot.node == 0) leaf.accepted = true;
-  if (slot.node == 0 || own >= *lanes) return leaf;
-  leaf.coin = leaf_coin(r.noise_at_depth(slot.node - 1, 0), slot.node);
+  if (slot.own() == 0) leaf.accepted = true;
+  if (slot.own() == 0 || own >= *lanes) return leaf;
+  leaf.coin = leaf_coin(r.noise_at_depth(slot.own() - 1, 0), slot.own());
   float sum_known = leaf.weight;
   if (leaf.tried && !r.has_draft()) sum_known = weight_after(leaf.weight, 1.0f, untried_after(1.0f, p));
   leaf.accepted = leaf.coin < sum_known;
@@ -577,12 +579,12 @@ __device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const
   for (;;) {
     int lanes;
     const Leaf leaf = leaf_of_lane(r, slot, &weight, &lanes);
-    if (warp_id() == 0 && lane_id() < lanes && lane_id() < 32) leaves[slot.node] = leaf;
+    if (warp_id() == 0 && lane_id() < lanes && lane_id() < 32) leaves[slot.own()] = leaf;
     const unsigned accepted = __ballot_sync(kWarp, leaf.accepted);
-    if (accepted) sure = slot.first() + 31 - __clz(static_cast<int>(accepted));
+    if (accepted) sure = slot.first + 31 - __clz(static_cast<int>(accepted));
     visited += lanes < 32 ? lanes : 32;
     if (lanes <= 32) break;
-    slot = Slot(r, slot.first() + 32);
+    slot = Slot(r, slot.first + 32);
     slot.know(known, sides, 0, rows);
   }
   __syncthreads();
@@ -613,12 +615,12 @@ __device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const
     if (leaf.asks && own > sure && own >= node)
       status |= static_cast<RowStats>(known[2 * own]).status | static_cast<RowStats>(known[2 * own + 1]).status;
   }
-  if (node < slot.first()) {
+  if (node < slot.first) {
     slot = Slot(r, node / 32 * 32);
     slot.know(known, sides, 0, rows);
   }
   Leaf leaf = {};
-  if (slot.node < visited) leaf = leaves[slot.node];
+  if (slot.own() < visited) leaf = leaves[slot.own()];
   return ending_at(r, slot, node, leaf.tried, r.has_draft() ? leaf.subtracted() : 1.0f, status);
 }
 
@@ -630,22 +632,24 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
   const Shared<RowStats> known = dynamic_shared<RowStats>(kStagedBytes, known_rows(a));
   begin_draw(sure);
   const Place place(a);
-  const ChainRequest r(a.p, place.request);
+  ChainRequest r(a.p, place.request);
   const Tiles tiles = a.parts.tiles_of(place.part);
   Meeting* const meeting = a.meetings + r.request;
   unsigned blocks = a.parts.count.by();
   const bool as_block = kBlock && r.readable && !r.target_law.greedy;  // all rows are known before a draft is judged
-  int32_t met = SPECDEC_STATUS_OK;
+  int32_t first = 0, from = 0;
+  Slot slot;
+  Ending e;
 #pragma unroll 1
-  for (int32_t first = 0, set = 0;; first += a.slots, set ^= a.sets - 1) {
+  for (int set = 0;; first += a.slots, set ^= a.sets - 1) {
     const Sides sides(r, first, a.slots);
     const bool looks = sides.looks(r, kBlock);
     if (looks) {
       weigh_tiles<kBlock>(a, r, sides, set, tiles, dynamic_shared<uint4>(0, kVectors * kThreads));
       arrive(meeting);
     }
-    const int32_t from = as_block ? 0 : first;
-    Slot slot(r, from);
+    if (!as_block) from = first;
+    slot = Slot(r, from);
     if (looks) {
       wait_for(meeting, blocks);
       blocks += a.parts.count.by();
@@ -655,17 +659,14 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
     if (as_block && first + a.slots < r.slots) continue;
     const int32_t rows = (first - from) * sides.count + sides.rows;
     slot.know(known, sides.count, from, rows);
-    Ending e;
     if (r.target_law.greedy || !r.readable) e = end_of_greedy(r, slot, a.slots);
     else if constexpr (kBlock) e = judge_blocks(a, r, slot, known, sides.count, rows, meeting, &blocks);
     else e = judge_slots(r, slot, a.slots);
-    met |= e.status;
-    if (e.node != kNoNode) {
-      e.status = met;
-      return draw_and_write(a, r, known, from, sure, slot, e, tiles, meeting, blocks);
-    }
+    r.status |= e.status;  // each lane's own
+    if (e.node != kNoNode) break;
     __syncthreads();  // all have read what is known
   }
+  draw_and_write(a, r, known, from, sure, slot, e, tiles, meeting, blocks);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
