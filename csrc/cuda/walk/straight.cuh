@@ -345,7 +345,6 @@ struct Slot {
   float raw, from;    // the draft token's own elements of the target's row and of the draft's
   RowStats target_stats, draft_stats;
 
-  Slot() = default;
   // By every warp. What it loads is on its way while the block waits for others.
   __device__ Slot(const ChainRequest& r, int32_t node)
       : first(node), draft(draft_of_lane(r, node)), tried(draft != -1), in_range(in_vocab(r, draft)),
@@ -637,19 +636,16 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
   Meeting* const meeting = a.meetings + r.request;
   unsigned blocks = a.parts.count.by();
   const bool as_block = kBlock && r.readable && !r.target_law.greedy;  // all rows are known before a draft is judged
-  int32_t first = 0, from = 0;
-  Slot slot;
-  Ending e;
 #pragma unroll 1
-  for (int set = 0;; first += a.slots, set ^= a.sets - 1) {
+  for (int32_t first = 0, set = 0;; first += a.slots, set ^= a.sets - 1) {
     const Sides sides(r, first, a.slots);
     const bool looks = sides.looks(r, kBlock);
     if (looks) {
       weigh_tiles<kBlock>(a, r, sides, set, tiles, dynamic_shared<uint4>(0, kVectors * kThreads));
       arrive(meeting);
     }
-    if (!as_block) from = first;
-    slot = Slot(r, from);
+    const int32_t from = as_block ? 0 : first;
+    Slot slot(r, from);
     if (looks) {
       wait_for(meeting, blocks);
       blocks += a.parts.count.by();
@@ -659,14 +655,14 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
     if (as_block && first + a.slots < r.slots) continue;
     const int32_t rows = (first - from) * sides.count + sides.rows;
     slot.know(known, sides.count, from, rows);
+    Ending e;
     if (r.target_law.greedy || !r.readable) e = end_of_greedy(r, slot, a.slots);
     else if constexpr (kBlock) e = judge_blocks(a, r, slot, known, sides.count, rows, meeting, &blocks);
     else e = judge_slots(r, slot, a.slots);
     r.status |= e.status;  // each lane's own
-    if (e.node != kNoNode) break;
+    if (e.node != kNoNode) return draw_and_write(a, r, known, from, sure, slot, e, tiles, meeting, blocks);
     __syncthreads();  // all have read what is known
   }
-  draw_and_write(a, r, known, from, sure, slot, e, tiles, meeting, blocks);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
