@@ -43,7 +43,7 @@ struct Place {
   int part, node;
   int64_t request;
   __device__ explicit Place(const StraightArguments& a) {
-    const int block = static_cast<int>(blockIdx.x), row = a.parts.count.of(block);
+    const int block = static_cast<int>(opaque(blockIdx.x)), row = a.parts.count.of(block);
     part = block - row * a.parts.count.by();
     node = a.requests.of(row);
     request = row - node * a.requests.by();
@@ -461,7 +461,9 @@ __device__ __forceinline__ void write_verdict(const ChainRequest& r, const Slot&
 // The block's part of the draw. The last block to come, when `blocks` have, writes the verdict.
 __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const ChainRequest& r, const Shared<RowStats>& known,
                                                int32_t known_from, const Shared<unsigned>& sure, const Slot& slot,
-                                               Ending e, Tiles tiles, Meeting* meeting, unsigned blocks) {
+                                               Ending e, unsigned blocks) {
+  Meeting* const meeting = a.meetings + r.request;
+  Tiles tiles = a.parts.tiles_of(Place(a).part);  // anew, because they would take registers until here
   const bool residual = e.residual && r.has_draft();
   RowStats target_stats = kNoStats, draft_stats = kNoStats;
   const int32_t row = 2 * (e.node - known_from);
@@ -568,7 +570,7 @@ __device__ __forceinline__ void sum_tiles(const StraightArguments& a, const Chai
 // Accepts drafts as a block: the deepest node whose coin allows it. Sums are taken of those nodes alone whose coins ask
 // for them; then all blocks of the request meet once more. All rows are known.
 __device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const ChainRequest& r, Slot& slot,
-                                               const Shared<RowStats>& known, int sides, int32_t rows, Meeting* meeting,
+                                               const Shared<RowStats>& known, int sides, int32_t rows,
                                                unsigned* blocks) {
   const Shared<Leaf> leaves =
       dynamic_shared<Leaf>(kStagedBytes + known_rows(a) * sizeof(RowStats), a.p.places());
@@ -594,8 +596,8 @@ __device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const
 #pragma unroll 1
     for (int32_t asks = sure + 1; asks < visited; ++asks)
       if (const Leaf leaf = leaves[asks]; leaf.asks) sum_tiles(a, r, known, asks, leaf.subtracted());
-    arrive(meeting);
-    wait_for(meeting, *blocks);
+    arrive(a.meetings + r.request);
+    wait_for(a.meetings + r.request, *blocks);
     *blocks += a.parts.count.by();
 #pragma unroll 1
     for (int32_t asks = sure + 1; asks < visited; ++asks) {
@@ -630,10 +632,7 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
   SPECDEC_SHARED(unsigned, sure, 1);
   const Shared<RowStats> known = dynamic_shared<RowStats>(kStagedBytes, known_rows(a));
   begin_draw(sure);
-  const Place place(a);
-  ChainRequest r(a.p, place.request);
-  const Tiles tiles = a.parts.tiles_of(place.part);
-  Meeting* const meeting = a.meetings + r.request;
+  ChainRequest r(a.p, Place(a).request);
   unsigned blocks = a.parts.count.by();
   const bool as_block = kBlock && r.readable && !r.target_law.greedy;  // all rows are known before a draft is judged
 #pragma unroll 1
@@ -641,13 +640,13 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
     const Sides sides(r, first, a.slots);
     const bool looks = sides.looks(r, kBlock);
     if (looks) {
-      weigh_tiles<kBlock>(a, r, sides, set, tiles, dynamic_shared<uint4>(0, kVectors * kThreads));
-      arrive(meeting);
+      weigh_tiles<kBlock>(a, r, sides, set, a.parts.tiles_of(Place(a).part), dynamic_shared<uint4>(0, kVectors * kThreads));
+      arrive(a.meetings + r.request);
     }
     const int32_t from = as_block ? 0 : first;
     Slot slot(r, from);
     if (looks) {
-      wait_for(meeting, blocks);
+      wait_for(a.meetings + r.request, blocks);
       blocks += a.parts.count.by();
     }
     know_rows<kBlock>(a, r, sides, set, (first - from) * sides.count, known);
@@ -657,10 +656,10 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
     slot.know(known, sides.count, from, rows);
     Ending e;
     if (r.target_law.greedy || !r.readable) e = end_of_greedy(r, slot, a.slots);
-    else if constexpr (kBlock) e = judge_blocks(a, r, slot, known, sides.count, rows, meeting, &blocks);
+    else if constexpr (kBlock) e = judge_blocks(a, r, slot, known, sides.count, rows, &blocks);
     else e = judge_slots(r, slot, a.slots);
     r.status |= e.status;  // each lane's own
-    if (e.node != kNoNode) return draw_and_write(a, r, known, from, sure, slot, e, tiles, meeting, blocks);
+    if (e.node != kNoNode) return draw_and_write(a, r, known, kBlock ? 0 : slot.first, sure, slot, e, blocks);
     __syncthreads();  // all have read what is known
   }
 }
