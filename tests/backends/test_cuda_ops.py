@@ -609,7 +609,7 @@ class TestTheLaunch:
         assert all(not workspace.is_meta for workspace in machine.workspaces())
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("vocabulary, most", [(128_256, 5 << 18), (262_144, 5 << 19)])
+    @pytest.mark.parametrize("vocabulary, most", [(128_256, 9 << 18), (262_144, 9 << 19)])
     def test_a_small_workspace(self, vocabulary, most):
         """At 256 requests and fewer, on a device of 132 multiprocessors: asked for, not launched."""
         with specdec_kernels.backend("cuda-host"):

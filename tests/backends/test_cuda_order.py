@@ -1,4 +1,4 @@
-"""Chains that do not all fit the device at once: races row after row, and pairs slot after slot."""
+"""Chains that do not all fit the device at once: races row after row, and pairs turn after turn."""
 
 import pytest
 import torch
@@ -135,18 +135,26 @@ def test_given_tokens(play, change):
         assert_same(found, on_cpu(verify_chain, **options))
 
 
-@pytest.mark.parametrize("change", [{}, {"lags": True}, {"refuses": True}, {"overlaps": True}], ids=str)
+@pytest.mark.parametrize("change", [{}, *DEVICES.values()], ids=["large", *DEVICES])
 def test_turns(play, change):
-    """Three blocks of a request weigh eight slots, judge them, and go on; or one does."""
-    call = chain_call(4, requests=10, slots=12, vocabulary=2500) | {"temperature": torch.tensor([1.0, 0.0] * 5)}
-    call["draft"].copy_(call["target"][:, :-1])
-    call["draft"][torch.arange(10), torch.arange(10)] *= -1
-    for method in ("rejection", "block"):
-        backend = play(**change, schedule=3)
-        found, count = counted(backend, call | {"method": method})
-        assert count["blocks"] == (10 if "refuses" in change else 30)
-        assert (found.num_accepted > 8).any()
-        assert_same(found, on_cpu(verify_chain, **call | {"method": method}))
+    """Blocks weigh eight slots, or one, and those of the next turn judge them and go on; as a block its own do."""
+    for requests, slots, vocabulary, turns in ((10, 9, 1100, 2), (82, 2, 300, 2)):
+        call = chain_call(4, requests, slots, vocabulary)
+        call["temperature"] = torch.tensor([1.0, 0.0] * (requests // 2))
+        call["draft"].copy_(call["target"][:, :-1])
+        call["draft"][torch.arange(requests), torch.arange(requests) % slots] *= -1
+        call["draft_tokens"][5, 1] = -1
+        call["draft_tokens"][3] = call["target"][3, :-1].argmax(-1)  # all are accepted, with a status from the first
+        call["target"][3, 0, call["target"][3, 0].argmin()] = torch.nan
+        for method, blocks in (("rejection", turns + 1), ("block", 1)):
+            backend = play(**change, schedule=3)
+            found, count = counted(backend, call | {"method": method})
+            if not change:
+                assert count["blocks"] == requests * (2 if requests == 10 else 1) * blocks
+            assert found.num_accepted[3] == slots and found.status[3] == 1
+            assert_same(found, on_cpu(verify_chain, **call | {"method": method}))
+            for workspace in backend.workspaces():
+                assert not workspace[: workspace.numel() // 64 * 8].any()
 
 
 class TestRows:

@@ -42,8 +42,8 @@ def assert_as_on_the_cpu(calls, op="verify_chain"):
         assert same, (name, found, expected)
 
 
-def random_calls(numbers, most=4097):
-    return ((number, random_served_chain(number, most)) for number in numbers)
+def random_calls(numbers, most=4097, requests=(1, 9)):
+    return ((number, random_served_chain(number, most, requests)) for number in numbers)
 
 
 def test_random_calls_are_good_ones():
@@ -121,6 +121,13 @@ class TestPlayedMachine:
 
     def test_few(self, machine):
         assert_as_on_the_cpu(random_calls(FEW, 2100))
+
+    def test_many_requests(self, machine):
+        assert_as_on_the_cpu(random_calls(FEW[:4], 140, (14, 60)))
+
+    @pytest.mark.slow
+    def test_more_of_many_requests(self, machine):
+        assert_as_on_the_cpu(random_calls(MANY[:600], 2100, (14, 99)))
 
     def test_tickets_are_zero_afterwards(self, machine):
         assert_as_on_the_cpu(random_calls(FEW[:6], 2100))

@@ -701,8 +701,26 @@ FAULTS = {
     ),
     "verify_chain, CUDA: the next slots are weighed over the words of these": Fault(
         "csrc/cuda/walk/straight.cuh",
-        "a.sets = «parts > 1 && a.slots < drafts ? 2 : 1»;",
+        "a.sets = «(in_turns || parts > 1) && a.slots < drafts ? 2 : 1»;",
         "1",
+        "tests/backends/test_cuda_order.py -k turns",
+    ),
+    "verify_chain, CUDA: a turn's blocks come in the order of their numbers": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "number[0] = «atomicAdd(a.begun, 1u)»;",
+        "blockIdx.x",
+        "tests/backends/test_cuda_order.py -k turns",
+    ),
+    "verify_chain, CUDA: the status of a turn is not handed on": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "if (status != 0 && lane_id() == 0) atomicOr(&turns->status, status);",
+        "",
+        "tests/backends/test_cuda_order.py -k turns",
+    ),
+    "verify_chain, CUDA: a turn's words are judged before all are there": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "load_acquire(&turns->came) < «turn * parts»;",
+        "turn * parts - 1",
         "tests/backends/test_cuda_order.py -k turns",
     ),
     "CUDA: an aligned row loses its last element": Fault(
@@ -926,7 +944,7 @@ FAULTS = {
     # Two slacks of race.h are not here: nothing was found that changes without them. largest_winning_word: a group's
     # first arrival is later than its word a says, by a share of a 2^-33, and the limit is rounded up. lowest_noted:
     # log_below of a word is not above the logarithm of the group's arrival (looked at: all words near powers of two).
-    # Nor are tiles of -inf that are weighed (row_masses, AboutMass): x - max is NaN there, which weighs nothing. Nor is
+    # Nor are tiles of -inf that are weighed (row_masses): x - max is NaN there, which weighs nothing. Nor is
     # merge_topk's last barrier: both of its callers have one before they call it again. Nor is the first barrier of
     # last_to_come: in all of its callers the thread that draws the ticket wrote the words itself, or one lies between.
     "race: what a token needs has no slack": Fault(

@@ -69,11 +69,11 @@ def random_chain(r, vocabulary):
     return "verify_chain", laid_out(r, call)
 
 
-def random_served_chain(number, most=4097):
+def random_served_chain(number, most=4097, requests=(1, 9)):
     """Arguments of a ``verify_chain`` without filters or edits, with what engines pass; outputs are among them."""
     r = random.Random(number)
     vocabulary = min(most, r.choice([r.randint(1, 140), r.randint(140, 700), 257, 1000, 1024, 2049, 4097]))
-    requests, slots, space = r.randint(1, 9), r.randint(0, 6), r.choice(["logits"] * 3 + ["probs"])
+    requests, slots, space = r.randint(*requests), r.randint(0, 6), r.choice(["logits"] * 3 + ["probs"])
     own_vocabulary = r.choice([vocabulary, vocabulary, r.randint(1, vocabulary)])
     call = chain_call(r.randrange(2**31), requests, slots, vocabulary, own_vocabulary, r.choice(DTYPES), space)
     call["method"] = r.choice(["rejection", "rejection", "block", "block", "race"])

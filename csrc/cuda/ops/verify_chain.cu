@@ -116,7 +116,7 @@ cudaError_t launch_shaped_chain(const ChainParams& p, const Device& device, cons
 
 cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   static const Kernels kernels(shaped_rows_kernel, shaped_chain_kernel, straight_race_kernel, straight_rejection_kernel,
-                               straight_block_kernel);
+                               straight_turn_kernel, straight_block_kernel);
   *needed = 0;
   if (p.batch() == 0) return cudaSuccess;
   const Room room = room_in(workspace);

@@ -245,6 +245,14 @@ __device__ __forceinline__ void begin_draw(const Shared<unsigned>& sure) {
   if (threadIdx.x == 0) sure[0] = ordered(-kInfinity);
 }
 
+// Brings 2,048 columns of a row, or those before `end`, into the L2 cache: 64 a lane.
+__device__ __forceinline__ void prefetch_columns(const Row& row, int32_t begin, int32_t end) {
+  const int32_t column = begin + lane_id() * kGroup, half = row.dtype == SPECDEC_FLOAT32 ? kGroup / 2 : kGroup;
+#pragma unroll 1
+  for (int32_t at = column; at < column + kGroup && at < end && at < row.vocab; at += half)
+    prefetch_line(address_of(row, at));
+}
+
 // The block draws over the tiles [tile, end) of 1,024 columns, and brings what it finds to the meeting. Behind
 // begin_draw and a barrier. At temperature 0 it is the most probable token that is found. A lane loads `kSteps` fours
 // together.
@@ -261,6 +269,10 @@ __device__ __forceinline__ void draw_tiles(const Weights& w, const Noise& visibl
   // A warp takes as many columns as there are tiles, all of them side by side.
   const int32_t begin = tile * kMassTile + warp_id() * (end - tile) * Own::kPerStep;
   const int32_t stop = begin + (end - tile) * Own::kPerStep;
+  // A lane makes the words of a group, so a warp has those of 2,048 columns together.
+  constexpr int kHeld = kGroup * 32 / Own::kTokens * kSteps;  // steps
+  LaneNoise words = {};
+  float first = 0.0f;
   Likely best;
   unsigned met = 0;
 #pragma unroll 1
@@ -270,12 +282,19 @@ __device__ __forceinline__ void draw_tiles(const Weights& w, const Noise& visibl
     fetched.fetch(row, at, steps);
     if (reads_draft) fetched_draft.fetch(draft_row, at, steps);
     const Noise noise = opaque(visible);
-    const LaneNoise words = lane_noise(noise, row, at);
-    const float first = about_first_arrival(words), log2_first = log2_approx(first);
+    const int held = (at - begin) / Own::kPerStep % kHeld;
+    if (held == 0) {
+      words = lane_noise(noise, row, at);
+      first = about_first_arrival(words);
+      if (at + Own::kTokens < stop) {
+        prefetch_columns(row, at, stop);
+        if (reads_draft) prefetch_columns(draft_row, at, stop);
+      }
+    }
     const Own batch = fetched.floats(row, at, steps);
     Own draft = {};
     if (reads_draft) draft = fetched_draft.floats(draft_row, at, steps);
-    const float to_beat = from_ordered(read_atomic(sure));
+    const float to_beat = from_ordered(read_atomic(sure)), log2_first = log2_approx(first);
 #pragma unroll 1
     for (int u = 0; u < steps; ++u) {
       const int32_t column = Own::token(at, u);
@@ -295,9 +314,9 @@ __device__ __forceinline__ void draw_tiles(const Weights& w, const Noise& visibl
         continue;
       }
       const LaneGroup group = {words, first};
-      const LaneGroup own = group.of_vector<Float32>(u);
+      const LaneGroup own = group.of_vector<Float32>(held + u);
       const float bound = log2_weight_bound(w, largest);
-      const float log2_earliest = __shfl_sync(kWarp, log2_first, 2 * u + lane_id() / 16);
+      const float log2_earliest = __shfl_sync(kWarp, log2_first, 2 * (held + u) + lane_id() / 16);
       const bool hopeless = bound == -kInfinity || bound + score_error(bound) - log2_earliest < to_beat;
       if (__all_sync(kWarp, hopeless)) continue;
       if (maps) draft_values = column < row.vocab ? mapped_four(w.draft, column) : kNoElements;

@@ -4,7 +4,9 @@
 //   straight_race_kernel       a draw from each row; the last block of a request compares winners and drafts
 //   straight_rejection_kernel  the masses of all rows; every block judges all slots, and draws over its own columns of
 //                              the row where the chain ends; the last block writes the verdict
-//   straight_block_kernel      the same, but between judging and drawing the sums of those pairs that a coin asks for
+//   straight_turn_kernel       the same for many requests, some slots of all requests after the others: each block judges
+//                              the slots before, then weighs its own, or draws
+//   straight_block_kernel      as for few, but between judging and drawing the sums of those pairs that a coin asks for
 //
 // A block has eight warps, and a part of a request is some tiles of 1,024 columns of all of its rows.
 #pragma once
@@ -22,7 +24,16 @@ namespace cuda {
 constexpr int32_t kStraightSlots = 31;  // a lane judges a slot, and one is left for the last token
 constexpr int64_t kRowsTogether = 80;   // of the target, of all requests, that are weighed between two meetings
 constexpr int64_t kTilesInOrder = 32;  // of a part, at most
+constexpr int kBlocksOfMany = 3;
 constexpr size_t kStagedBytes = kVectors * kThreads * sizeof(uint4);
+
+// What the blocks of a request tell those of its later turns: zero before and after every kernel.
+struct alignas(16) Turns {
+  unsigned came;    // who has weighed
+  unsigned draws;   // the turn whose blocks draw, once it is known
+  unsigned status;  // of slots that were accepted
+  unsigned left;    // who has ended
+};
 
 struct StraightArguments {
   ChainParams p;
@@ -30,20 +41,23 @@ struct StraightArguments {
   WideKey* words;     // of tiles: [request][set][row][kWordsATile][tile]
   WideKey* sums;      // block, of parts of a pair: [request][node][part]
   Parts parts;        // of a row
-  Quotient requests;  // race: blocks of all requests come before those of the next node
+  Quotient requests;  // race, turns: blocks of all requests come before those of the next node or turn
   bool in_order;      // race: a row behind a refused draft is left out, if its blocks come that late
   int slots;          // else: that are weighed between two meetings, 31 at most
   int rows, sets;     // of a request that have words, and how many times: for turns beside each other
+  Turns* turns;       // one a request
+  unsigned* begun;    // of turns: how many blocks have
 };
 
 // ---- what all of them do --------------------------------------------------------------------------------------------
 
-// Which block this is.
+// Which block this is. `node`: or turn.
 struct Place {
   int part, node;
   int64_t request;
-  __device__ explicit Place(const StraightArguments& a) {
-    const int block = static_cast<int>(opaque(blockIdx.x)), row = a.parts.count.of(block);
+  __device__ explicit Place(const StraightArguments& a) : Place(a, opaque(blockIdx.x)) {}
+  __device__ Place(const StraightArguments& a, unsigned number) {
+    const int block = static_cast<int>(number), row = a.parts.count.of(block);
     part = block - row * a.parts.count.by();
     node = a.requests.of(row);
     request = row - node * a.requests.by();
@@ -51,13 +65,13 @@ struct Place {
 };
 
 // The block has come to a meeting, and what it did before is there for whom it meets.
-__device__ __forceinline__ void arrive(Meeting* meeting) {
+__device__ __forceinline__ void arrive(unsigned* came) {
   __syncthreads();
-  if (threadIdx.x == 0) add_acquire_release(&meeting->came, 1u);
+  if (threadIdx.x == 0) add_acquire_release(came, 1u);
 }
-__device__ __forceinline__ void wait_for(const Meeting* meeting, unsigned blocks) {
+__device__ __forceinline__ void wait_for(const unsigned* came, unsigned blocks) {
   if (threadIdx.x == 0)
-    while (load_acquire(&meeting->came) < blocks) {
+    while (load_acquire(came) < blocks) {
     }
   __syncthreads();
 }
@@ -126,7 +140,7 @@ __device__ __forceinline__ void write_race(const ChainRequest& r, int64_t draft,
   end_verdict(r, verdict, accepted, bits);
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) straight_race_kernel(const StraightArguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocksOfMany) straight_race_kernel(const StraightArguments a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(unsigned, sure, 1);
   SPECDEC_SHARED(unsigned, ends, 1);  // how far before the last node the chain is known to end
@@ -206,7 +220,8 @@ struct StagedTile {
     fours[step * kThreads + threadIdx.x] = four;
   }
 
-  // All loads are on their way together.
+  // All loads are on their way together, of float32 `kWide`.
+  template <int kWide>
   __device__ __forceinline__ void load(const Row& row, int32_t first) {
     const int32_t column = Batch<Float32>::token(first, 0), left = row.vocab - column;
     const bool wide = row.dtype == SPECDEC_FLOAT32;
@@ -217,13 +232,16 @@ struct StagedTile {
 #pragma unroll 1
       for (int u = 0; u < count; ++u) put(u, raw_four(row, column + u * 128));
     } else if (wide) {
-      uint4 four[kVectors];
+#pragma unroll 1
+      for (int begin = 0; begin < count; begin += kWide) {
+        uint4 four[kWide];
 #pragma unroll
-      for (int u = 0; u < kVectors; ++u)
-        if (u < count) four[u] = load_stream(at + u * 128 * 4);
+        for (int u = 0; u < kWide; ++u)
+          if (begin + u < count) four[u] = load_stream(at + (begin + u) * 128 * 4);
 #pragma unroll
-      for (int u = 0; u < kVectors; ++u)
-        if (u < count) put(u, four[u]);
+        for (int u = 0; u < kWide; ++u)
+          if (begin + u < count) put(begin + u, four[u]);
+      }
     } else {
       uint2 half[kVectors];
 #pragma unroll
@@ -286,23 +304,25 @@ __device__ __forceinline__ TileMass mass_of_tile(const LawRow& side, const Stage
   return {odd, __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
 }
 
-// The block's tiles of all rows: a warp takes one at a time. `kAll`: see Sides.
-template <bool kAll>
+// The block's tiles of all rows: a warp takes one at a time, of one row if there are as many as warps or half of them.
+// `kAll`: see Sides. `kWide`: see StagedTile.
+template <bool kAll, int kWide = kVectors>
 __device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const ChainRequest& r, const Sides& sides,
                                             int set, const Tiles& tiles, const Shared<uint4>& fours) {
-  int tile = tiles.begin;
+  int tile = tiles.begin, decoded = -1;
+  LawRow side = {};
 #pragma unroll 1
   for (int row = warp_id();; row += warps_in_block()) {
     for (; row >= sides.rows && tile < tiles.end; row -= sides.rows) ++tile;
     if (tile >= tiles.end) return;
-    const LawRow side = side_of(r, sides.node(row), sides.is_draft(row));
+    if (row != decoded) side = side_of(r, sides.node(row), sides.is_draft(row)), decoded = row;
     const bool looks = kAll || side.stats.law.needs_row(), there = tile * kMassTile < side.row.vocab;
     if (!looks) continue;
     TileMass mass = kNoTileMass;
     RowPartial most = kNoPart;
     if (there) {
       StagedTile staged = {fours};
-      staged.load(side.row, tile * kMassTile);
+      staged.load<kWide>(side.row, tile * kMassTile);
       if (side.stats.law.needs_sum()) mass = mass_of_tile(side, staged, tile * kMassTile);
       else most = argmax_of_tile(side, staged, tile * kMassTile);
     }
@@ -328,7 +348,7 @@ __device__ __forceinline__ void know_rows(const StraightArguments& a, const Chai
     } else if (law.needs_sum()) {
       TileWords held;
       held.load(a.parts.tiles, word);
-      whole = row_of_tiles<ExactMass>(a.parts.tiles, held, word);
+      whole = row_of_tiles(a.parts.tiles, held, word);
     }
     if (lane_id() == 0) known[at + row] = whole;
   }
@@ -458,12 +478,13 @@ __device__ __forceinline__ void write_verdict(const ChainRequest& r, const Slot&
   end_verdict(r, verdict, accepted, bits);
 }
 
-// The block's part of the draw. The last block to come, when `blocks` have, writes the verdict.
+// The block's part of the draw. The last block to come, when `blocks` have, writes the verdict, by slot().
+template <class SlotAtEnd>
 __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const ChainRequest& r, const Shared<RowStats>& known,
-                                               int32_t known_from, const Shared<unsigned>& sure, const Slot& slot,
-                                               Ending e, unsigned blocks) {
+                                               int32_t known_from, const Shared<unsigned>& sure, SlotAtEnd&& slot,
+                                               Ending e, int part, unsigned blocks) {
   Meeting* const meeting = a.meetings + r.request;
-  Tiles tiles = a.parts.tiles_of(Place(a).part);  // anew, because they would take registers until here
+  Tiles tiles = a.parts.tiles_of(part);
   const bool residual = e.residual && r.has_draft();
   RowStats target_stats = kNoStats, draft_stats = kNoStats;
   const int32_t row = 2 * (e.node - known_from);
@@ -495,8 +516,7 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
     begin_draw(sure);
     __syncthreads();
   }
-  if (warp_id() == 0)
-    write_verdict(r, slot, e.node, __shfl_sync(kWarp, last.token, 0), status | last.status);
+  if (warp_id() == 0) write_verdict(r, slot(), e.node, __shfl_sync(kWarp, last.token, 0), status | last.status);
   if (threadIdx.x == 0) meeting->came = 0;
 }
 
@@ -596,8 +616,8 @@ __device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const
 #pragma unroll 1
     for (int32_t asks = sure + 1; asks < visited; ++asks)
       if (const Leaf leaf = leaves[asks]; leaf.asks) sum_tiles(a, r, known, asks, leaf.subtracted());
-    arrive(a.meetings + r.request);
-    wait_for(a.meetings + r.request, *blocks);
+    arrive(&a.meetings[r.request].came);
+    wait_for(&a.meetings[r.request].came, *blocks);
     *blocks += a.parts.count.by();
 #pragma unroll 1
     for (int32_t asks = sure + 1; asks < visited; ++asks) {
@@ -641,12 +661,12 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
     const bool looks = sides.looks(r, kBlock);
     if (looks) {
       weigh_tiles<kBlock>(a, r, sides, set, a.parts.tiles_of(Place(a).part), dynamic_shared<uint4>(0, kVectors * kThreads));
-      arrive(a.meetings + r.request);
+      arrive(&a.meetings[r.request].came);
     }
     const int32_t from = as_block ? 0 : first;
     Slot slot(r, from);
     if (looks) {
-      wait_for(a.meetings + r.request, blocks);
+      wait_for(&a.meetings[r.request].came, blocks);
       blocks += a.parts.count.by();
     }
     know_rows<kBlock>(a, r, sides, set, (first - from) * sides.count, known);
@@ -659,7 +679,8 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
     else if constexpr (kBlock) e = judge_blocks(a, r, slot, known, sides.count, rows, &blocks);
     else e = judge_slots(r, slot, a.slots);
     r.status |= e.status;  // each lane's own
-    if (e.node != kNoNode) return draw_and_write(a, r, known, kBlock ? 0 : slot.first, sure, slot, e, blocks);
+    if (e.node != kNoNode)  // the part anew, because it would take a register until here
+      return draw_and_write(a, r, known, kBlock ? 0 : slot.first, sure, [&] { return slot; }, e, Place(a).part, blocks);
     __syncthreads();  // all have read what is known
   }
 }
@@ -668,6 +689,66 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     straight_rejection_kernel(const StraightArguments a) {
   wait_for_kernel_before();
   verify_straight<false>(a);
+}
+
+// ---- rejection in turns ---------------------------------------------------------------------------------------------
+
+// Blocks wait for those of the turn before alone, which have begun: a block's number is its place in the order in which
+// blocks begin. So no launch has to fit the device, and requests that end early make room at once.
+__global__ void __launch_bounds__(kThreads, kBlocksOfMany) straight_turn_kernel(const StraightArguments a) {
+  wait_for_kernel_before();
+  SPECDEC_SHARED(unsigned, sure, 1);
+  SPECDEC_SHARED(unsigned, number, 1);
+  const Shared<RowStats> known = dynamic_shared<RowStats>(kStagedBytes, known_rows(a));
+  begin_draw(sure);
+  if (threadIdx.x == 0) {
+    number[0] = atomicAdd(a.begun, 1u);
+    if (number[0] == gridDim.x - 1) atomicExch(a.begun, 0u);
+  }
+  __syncthreads();
+  const auto place_of_block = [&] { return Place(a, number[0]); };  // anew where it would take registers until there
+  const Place place = place_of_block();
+  const unsigned turn = static_cast<unsigned>(place.node), parts = a.parts.count.by();
+  const int32_t first = place.node * a.slots;
+  Turns* const turns = a.turns + place.request;
+  ChainRequest r(a.p, place.request);
+  bool over = false, draws = false;
+  if (turn > 0) {
+    const int32_t before = first - a.slots;
+    const Sides sides(r, before, a.slots);
+    if (threadIdx.x == 0)
+      for (unsigned drawn = 0; !over && load_acquire(&turns->came) < turn * parts; over = drawn != 0 && drawn < turn)
+        drawn = load_acquire(&turns->draws);
+    over = __syncthreads_or(over);
+    if (!over) {
+      Slot slot(r, before);
+      know_rows<false>(a, r, sides, (turn - 1) % 2, 0, known);
+      __syncthreads();
+      slot.know(known, sides.count, before, sides.rows);
+      const Ending e = r.target_law.greedy || !r.readable ? end_of_greedy(r, slot, a.slots) : judge_slots(r, slot, a.slots);
+      draws = e.node != kNoNode;
+      if (draws) {
+        r.status |= e.status;
+        if (threadIdx.x == 0) {
+          atomicMax(&turns->draws, turn);
+          r.status |= static_cast<int32_t>(load_acquire(&turns->status));
+        }
+        draw_and_write(a, r, known, before, sure, [&] { return Slot(r, (place_of_block().node - 1) * a.slots); }, e,
+                       place_of_block().part, parts);
+      } else if (place.part == 0 && warp_id() == 0) {
+        const unsigned status = __reduce_or_sync(kWarp, static_cast<unsigned>(e.status));
+        if (status != 0 && lane_id() == 0) atomicOr(&turns->status, status);
+      }
+    }
+  }
+  if (!over && !draws) {
+    weigh_tiles<false, kVectors / 2>(a, r, Sides(r, first, a.slots), turn % 2, a.parts.tiles_of(place.part),
+                       dynamic_shared<uint4>(0, kVectors * kThreads));
+    arrive(&turns->came);
+  }
+  if (threadIdx.x != 0) return;
+  Turns& left = a.turns[place_of_block().request];
+  if (add_acquire_release(&left.left, 1u) == gridDim.x / static_cast<unsigned>(a.requests.by()) - 1) left = {};
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) straight_block_kernel(const StraightArguments a) {
@@ -705,26 +786,35 @@ inline cudaError_t launch_straight(const ChainParams& p, const Device& device, c
   const int64_t requests = p.batch(), drafts = p.max_drafts();
   StraightArguments a = {};
   a.p = p;
-  a.parts = parts_of_rows(p.target.vocab, device.teams ? blocks_at_once(device) / requests : 1);
-  const int64_t together = kRowsTogether / requests;
+  const int64_t together = kRowsTogether / requests, at_once = blocks_at_once(device);
   a.slots = static_cast<int>(together < 1 ? 1 : together < kStraightSlots ? together : kStraightSlots);
   if (a.slots > drafts) a.slots = drafts < 1 ? 1 : static_cast<int>(drafts);
+  // Rows of probabilities are not weighed.
+  const bool weighs = p.target_law.space == SPECDEC_LOGITS || (p.draft.data && p.draft_law.space == SPECDEC_LOGITS);
+  const bool in_turns = !block && weighs && a.slots < drafts;
+  const int64_t turns = in_turns ? (drafts + a.slots - 1) / a.slots + 1 : 1;
+  // A turn has two blocks for each that runs, so that most of the turn before have ended when its own begin.
+  const int64_t share = in_turns ? (2 * at_once + requests - 1) / requests : device.teams ? at_once / requests : 1;
+  a.parts = parts_of_rows(p.target.vocab, share);
   a.rows = p.draft.data ? 2 * a.slots : a.slots + 1;
   const int parts = a.parts.count.by(), tiles = a.parts.tiles;
   // Who is quick weighs the next slots while others read the words of these.
-  a.sets = parts > 1 && a.slots < drafts ? 2 : 1;
+  a.sets = (in_turns || parts > 1) && a.slots < drafts ? 2 : 1;
   const int64_t words = a.sets * requests * a.rows * kWordsATile * tiles, sums = block ? requests * p.places() * parts : 0;
-  if (kTicketsAMeeting * requests > room.ticket_count || words + sums > room.word_count)
-    return *needed = room_needed(kTicketsAMeeting * requests, words + sums), cudaSuccess;
+  const int64_t tickets = kTicketsAMeeting * (in_turns ? 2 * requests + 1 : requests);
+  if (tickets > room.ticket_count || words + sums > room.word_count)
+    return *needed = room_needed(tickets, words + sums), cudaSuccess;
   a.meetings = reinterpret_cast<Meeting*>(room.tickets);
+  a.turns = reinterpret_cast<Turns*>(a.meetings + requests);
+  a.begun = reinterpret_cast<unsigned*>(a.turns + requests);
   a.words = room.words, a.sums = room.words + words;
   a.requests = quotient(requests);
-  Shape shape = {requests * parts, kThreads};
+  Shape shape = {requests * parts * turns, kThreads};
   shape.overlaps = true;
-  shape.cooperative = parts > 1, shape.multiprocessors = device.multiprocessors;
+  shape.cooperative = !in_turns && parts > 1, shape.multiprocessors = device.multiprocessors;
   shape.dynamic_shared = kStagedBytes + known_rows(a) * sizeof(RowStats) + (block ? p.places() * sizeof(Leaf) : 0);
   if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
-  return launch(block ? straight_block_kernel : straight_rejection_kernel, shape, a, stream);
+  return launch(block ? straight_block_kernel : in_turns ? straight_turn_kernel : straight_rejection_kernel, shape, a, stream);
 }
 
 }  // namespace cuda
