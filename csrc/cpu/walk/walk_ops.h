@@ -299,8 +299,8 @@ inline void reject(const Topology& t, WalkOps<Topology>& ops, Walk* at, int32_t*
   do {
     node = at->node;
     auto near = walk_from<Range>(node, at->depth);
-    if (walk_rejection(t, ops, &near, status, ByLaws{}, true)) *at = walk_from(near.node, near.depth);
-    else walk_rejection(t, ops, at, status, ByLaws{}, true);
+    if (walk_rejection(t, ops, &near, status, true)) *at = walk_from(near.node, near.depth);
+    else walk_rejection(t, ops, at, status, true);
   } while (at->node != node);
 }
 

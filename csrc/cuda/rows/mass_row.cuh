@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "race.cuh"
-#include "specdec/bounds.h"
 #include "specdec/mass.h"
 
 namespace specdec {
@@ -70,7 +69,6 @@ constexpr int kVectorsATile = kMassTile / Batch<T>::kPerStep;
 
 __device__ __forceinline__ int32_t mass_tiles_of(int32_t vocab) { return (vocab + kMassTile - 1) / kMassTile; }
 
-// With AboutMass, `units` are the bits of a float, and the status says that the row has no bounds.
 struct TileMass {
   MassTile tile;
   int32_t status;
@@ -92,7 +90,6 @@ __device__ __forceinline__ int32_t status_of_packed(WideKey max) {
 // How tiles are weighed, and put together to a row by a warp. `T` is the type of the elements, `kCount` how many vectors
 // of a tile a lane has.
 struct ExactMass {
-  static constexpr bool kExact = true;
   uint64_t sum = 0;
 
   // Eight weights at a time, in a loop: a block that has one tile waits longer for code than for sums.
@@ -121,39 +118,6 @@ struct ExactMass {
   __device__ RowStats row(float top, unsigned status) const {
     if (top == -kInfinity) status |= SPECDEC_STATUS_NON_FINITE;
     return {log_sum_exp(top, warp_sum(sum)), kNoToken, static_cast<int32_t>(__reduce_or_sync(kWarp, status))};
-  }
-};
-
-// By the device's own exponential (specdec/bounds.h). Its error is far below that of the polynomial there, and so are
-// the errors of scaling: 2.1e-7 of the largest x. A row without bounds has an infinite log_sum, and no status.
-struct AboutMass {
-  static constexpr bool kExact = false;
-  static constexpr float kLog2E = 1.44269504f;
-  float sum = 0.0f;
-
-  template <class T, int kCount>
-  __device__ __forceinline__ static float of_lane(const Batch<T, kCount>& batch, const Logits& space,
-                                                  float tile_top) {
-    if (tile_top == -kInfinity) return 0.0f;
-    const float scale = mul(space.inverse, kLog2E), down = -mul(tile_top, kLog2E);
-    float weights = 0.0f;
-#pragma unroll
-    for (int u = 0; u < kCount; ++u)
-#pragma unroll
-      for (int i = 0; i < T::kPerVector; ++i)
-        weights = add(weights, exp2_approx(fma(T::at(batch.vector[u], i), scale, down)));
-    return weights;
-  }
-  __device__ static uint64_t of_warp(float weights) { return bits(warp_sum(weights)); }
-
-  __device__ void add_tile(uint64_t units, float tile_top, float top) {
-    const float weights = from_bits(static_cast<uint32_t>(units));
-    if (weights > 0.0f) sum = add(sum, mul(weights, exp2_approx(mul(sub(tile_top, top), kLog2E))));
-  }
-  __device__ RowStats row(float top, unsigned status) const {
-    const float whole = warp_sum(sum);
-    const bool bounded = !__reduce_or_sync(kWarp, status) && magnitude(top) <= kLargestBounded;
-    return {{top, bounded ? log(whole) : kInfinity}, kNoToken, SPECDEC_STATUS_OK};
   }
 };
 
@@ -198,9 +162,8 @@ __device__ __forceinline__ float top_of_lane(const R& row, const Logits& space, 
   return top;
 }
 
-template <class T, class R, class Tops = NoTops, class Mass = ExactMass>
-__device__ __forceinline__ TileMass weigh_tile(const R& row, int32_t tile, const Logits& space, Tops&& tops = {},
-                                               Mass = {}) {
+template <class T, class R, class Tops = NoTops>
+__device__ __forceinline__ TileMass weigh_tile(const R& row, int32_t tile, const Logits& space, Tops&& tops = {}) {
   constexpr bool kTops = std::remove_reference_t<Tops>::kWanted;
   constexpr int kCount = kVectorsATile<T>;
   const int32_t first = tile * kMassTile;
@@ -211,7 +174,6 @@ __device__ __forceinline__ TileMass weigh_tile(const R& row, int32_t tile, const
   for (int u = 0; u < kCount; ++u) top = max_nan(top, T::largest(batch.vector[u]));
   top = space.key(top);
   if (!__all_sync(kWarp, top < kInfinity)) {
-    if constexpr (!Mass::kExact) return {kNoTile, SPECDEC_STATUS_NON_FINITE};
     bool bad = false;
     const MassTile odd = weigh_odd_tile(row, space, first, &bad);
     if constexpr (kTops) tops.put(top_of_lane<T>(row, space, first, &tops.infinite));
@@ -222,13 +184,13 @@ __device__ __forceinline__ TileMass weigh_tile(const R& row, int32_t tile, const
     if (!tops.weigh) return {kNoTile, SPECDEC_STATUS_OK};
   }
   const float tile_top = warp_max(top);
-  const auto weights = Mass::template of_lane<T, kCount>(batch, space, tile_top);
-  return {{Mass::of_warp(weights), tile_top}, SPECDEC_STATUS_OK};
+  const uint64_t units = ExactMass::of_lane(batch, space, tile_top);
+  return {{ExactMass::of_warp(units), tile_top}, SPECDEC_STATUS_OK};
 }
 
-template <class R, class Mass = ExactMass>
-__device__ __forceinline__ TileMass weigh(const R& row, int32_t tile, const Logits& space, Mass mass = {}) {
-  return with_type(row, [&](auto type) { return weigh_tile<decltype(type)>(row, tile, space, NoTops{}, mass); });
+template <class R>
+__device__ __forceinline__ TileMass weigh(const R& row, int32_t tile, const Logits& space) {
+  return with_type(row, [&](auto type) { return weigh_tile<decltype(type)>(row, tile, space); });
 }
 
 // Brings a tile into the L2 cache: a lane has a part of a line.
@@ -256,7 +218,7 @@ struct TileWords {
 };
 
 // By one warp: the whole row from its tiles' words.
-template <class Mass = ExactMass, class F>
+template <class F>
 __device__ __forceinline__ RowStats row_of_tiles(int32_t tiles, const TileWords& held, F&& word) {
   constexpr int kHeld = TileWords::kHeld;
   float top = -kInfinity;
@@ -264,7 +226,7 @@ __device__ __forceinline__ RowStats row_of_tiles(int32_t tiles, const TileWords&
   for (int h = 0; h < kHeld; ++h) top = max(max_of_packed(held.maxima[h]), top);
   for (int32_t t = lane_id() + 32 * kHeld; t < tiles; t += 32) top = max(max_of_packed(word(t, 0)), top);
   top = warp_max(top);
-  Mass mass = {};
+  ExactMass mass = {};
   unsigned status = SPECDEC_STATUS_OK;
   const auto weigh = [&](WideKey max, WideKey tile_units) {
     mass.add_tile(tile_units, max_of_packed(max), top);

@@ -15,7 +15,7 @@ __device__ __forceinline__ Part part_of(const Team& team) { return {team.rank(),
 
 // The log-sum-exps of rows 0 .. rows - 1, of at most `tiles` tiles each. One thread of this block calls store(row,
 // what is known of it). The block needs a barrier before other threads use that. row_at(i) is a row and its law.
-template <class Mass = ExactMass, class RowAt, class Store>
+template <class RowAt, class Store>
 __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tiles, RowAt&& row_at, Store&& store) {
   const int stride = word_stride(team, rows * tiles), step = team.size() * warps_in_block();
   // A tile of a row. The warps of the team take them in turn.
@@ -32,7 +32,7 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tile
     settle();
     if (row < rows) prefetch_tile(row_at(row).row, tile);  // on its way to the L2 cache meanwhile
     const TileMass mass =
-        now < mass_tiles_of(side.row.vocab) ? weigh(side.row, now, side.stats.law.logits(), Mass{}) : kNoTileMass;
+        now < mass_tiles_of(side.row.vocab) ? weigh(side.row, now, side.stats.law.logits()) : kNoTileMass;
     if (lane_id() != 0) continue;
     team.put(item, packed_max(mass));
     team.put(stride + item, mass.tile.units);
@@ -46,8 +46,7 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tile
     TileWords words = {};
     if (next < rows) words.load(tiles, [&](int t, int word) { return word_of(next, t, word); });
     if (now >= 0) {
-      const RowStats whole =
-          row_of_tiles<Mass>(tiles, held, [&](int t, int word) { return word_of(now, t, word); });
+      const RowStats whole = row_of_tiles(tiles, held, [&](int t, int word) { return word_of(now, t, word); });
       if (lane_id() == 0) store(now, whole);
     }
     held = words;

@@ -254,21 +254,9 @@ SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status
 // last child the law left is norm((p - T q)^+). With replacement R_m = 1 throughout. If a draft is made only with
 // probability h, h q takes the place of q for the first child. A chain has no second child.
 
-// How a draft is tested: by both probabilities. A backend may bring another way that decides the same. *p is used only
-// among siblings without draft laws.
-struct ByLaws {
-  template <class Ops, class Number>
-  SPECDEC_HD bool operator()(Ops& ops, int32_t node, int32_t token, const AcceptTestOf<Number>& test, Number* p,
-                             bool* accepted, int32_t* status) const {
-    Number q;
-    return ops.laws(node, token, p, &q, status) && test.decided(*p, q, accepted);
-  }
-};
-
 // Tries the children after at->after, in order. *accepted is the one accepted, or kNoNode.
-template <class Topology, class Ops, class Tester, class Number>
-SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, WalkOf<Number>* at, int32_t* accepted,
-                             int32_t* status) {
+template <class Topology, class Ops, class Number>
+SPECDEC_HD bool try_children(const Topology& t, Ops& ops, WalkOf<Number>* at, int32_t* accepted, int32_t* status) {
   const bool has_draft = t.has_draft(), repeats = has_draft && t.replacement();
   const int32_t node = at->node;
   *accepted = kNoNode;
@@ -291,12 +279,12 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, const Tester& tester, 
         share = share_of(m.residual_mass, m.untried_mass);
       }
     }
-    Number p = {};
+    Number p = {}, q = {};
     if (in_range) {
       const AcceptTestOf<Number> test = {t.noise_at_depth(at->depth, 0), static_cast<uint32_t>(child - 1),
                                          at->subtracted, share, t.epsilon()};
       bool passed;
-      if (!tester(ops, node, static_cast<int32_t>(token), test, &p, &passed, status)) return false;
+      if (!ops.laws(node, static_cast<int32_t>(token), &p, &q, status) || !test.decided(p, q, &passed)) return false;
       if (passed) {
         *accepted = child;
         return true;
@@ -324,12 +312,11 @@ SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const WalkOf<Number>& 
 
 // Accepts a draft with probability min(1, p / q), and draws from what is left of p if it accepts none. `one_step`: decides
 // what comes after one node; the walk has ended if it is still there.
-template <class Topology, class Ops, class Number, class Tester = ByLaws>
-SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, WalkOf<Number>* at, int32_t* status,
-                               const Tester& tester = Tester{}, bool one_step = false) {
+template <class Topology, class Ops, class Number>
+SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, WalkOf<Number>* at, int32_t* status, bool one_step = false) {
   for (;;) {
     int32_t child;
-    if (!try_children(t, ops, tester, at, &child, status)) return false;
+    if (!try_children(t, ops, at, &child, status)) return false;
     if (child == kNoNode) {
       Draw draw;
       if (!draw_instead(t, ops, *at, &draw, status)) return false;
@@ -616,16 +603,15 @@ SPECDEC_HD bool walk_back(const Topology& t, int32_t method, Ops& ops, Walk* at,
   return walk_traversal(t, ops, at, status);
 }
 
-template <class Topology, class Ops, class Tester = ByLaws>
-SPECDEC_HD bool walk(const Topology& t, int32_t method, Ops& ops, Walk* at, int32_t* status,
-                     const Tester& tester = Tester{}) {
+template <class Topology, class Ops>
+SPECDEC_HD bool walk(const Topology& t, int32_t method, Ops& ops, Walk* at, int32_t* status) {
   if (!t.readable) {
     if (!t.idle) ops.emit(0, 0, 0);
     return true;
   }
   if (t.target_law.greedy || method == SPECDEC_RACE) return walk_race(t, ops, at, status);
   if (goes_back(method)) return walk_back(t, method, ops, at, status);
-  return walk_rejection(t, ops, at, status, tester);
+  return walk_rejection(t, ops, at, status);
 }
 
 SPECDEC_END

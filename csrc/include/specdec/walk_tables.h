@@ -207,7 +207,7 @@ SPECDEC_HD void ask_ahead(const Topology& t, TableOps<Topology>& ops, int32_t me
       for (; above > at.node; ++depth) above = t.parent(above, &reported);
       if (above != at.node) continue;
       Walk there = walk_from(node, depth);
-      try_children(t, ops, ByLaws{}, &there, &child, &reported);
+      try_children(t, ops, &there, &child, &reported);
     }
   }
 }
