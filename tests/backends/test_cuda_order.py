@@ -151,7 +151,7 @@ def test_turns(play, change):
             found, count = counted(backend, call | {"method": method})
             if not change:
                 assert count["blocks"] == requests * (2 if requests == 10 else 1) * blocks
-            assert found.num_accepted[3] == slots and found.status[3] == 1
+            assert (found.num_accepted[3], found.status[3]) == (slots, 1)
             assert_same(found, on_cpu(verify_chain, **call | {"method": method}))
             for workspace in backend.workspaces():
                 assert not workspace[: workspace.numel() // 64 * 8].any()
