@@ -374,6 +374,7 @@ ENGINES = {
     "sglang-rates": "SGLang, whole: 4 texts",
     "sglang-rank-texts": "SGLang, two ranks: texts",
     "sglang-rank-laws": "SGLang, two ranks: laws",
+    "sglang-rank-bytes": "SGLang, two ranks: 128,256",
     "transformers-parameters": "transformers: sampling parameters",
     "sglang-parameters": "SGLang, whole: sampling parameters",
     "llamacpp-parameters": "llama.cpp's server: sampling",

@@ -121,4 +121,4 @@ def test_bytes(wide, method, table):
         assert len(sent) == 2
         assert 100 * max(sent) <= min(every)
         figures = {"bytes": f"{sent[0]:,}", "gathered": f"{every[0]:,}", "times fewer": f"{every[0] / sent[0]:,.0f}"}
-        table(f"{BYTES}, of which a rank sends", {"chains": f"{method}, {name}", "texts": len(texts)} | figures)
+        table(f"{BYTES}, of which a rank sends", {"chains": f"{method}, {name}", "texts": str(len(texts))} | figures)
