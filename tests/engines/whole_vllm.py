@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import time
 import types
 from pathlib import Path
@@ -30,7 +31,7 @@ import specdec_kernels
 from specdec_kernels import InputPositions
 from specdec_kernels.engines import vllm as plugin
 from specdec_kernels.watermark import detect
-from tests.engines import vllm_ranks
+from tests.engines import parallel_drafters, vllm_ranks
 from tests.engines.parameters import asked, compared
 from tests.engines.servers import alone_and_at_once, serving
 from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, laws_after, p_values
@@ -56,6 +57,7 @@ SPECULATION = {
     "draft model": {"model": DRAFT, "num_speculative_tokens": K, "draft_sample_method": "probabilistic"},
     "n-grams": {"method": "ngram", "num_speculative_tokens": K, "prompt_lookup_max": 3, "prompt_lookup_min": 1},
 }
+BLOCKS = ("DFlash", "DSpark") if V2 else ()  # V1's DFlash has Triton code, and there is no DSpark
 ENGINES = {}
 settle_platform = CpuPlatform.check_and_update_config
 
@@ -82,6 +84,9 @@ def engine(drafts, method, **more):
     found = ENGINES.get(name)
     if found is None:
         plugin.install()
+        if drafts in BLOCKS and drafts not in SPECULATION:
+            folder = parallel_drafters.write(Path(tempfile.mkdtemp()), drafts)
+            SPECULATION[drafts] = SPECULATION["draft model"] | {"method": drafts.lower(), "model": str(folder)}
         given = {
             "model": TARGET, "speculative_config": SPECULATION[drafts] and dict(SPECULATION[drafts]),
             "distributed_executor_backend": "uni", "max_num_seqs": 128, "num_gpu_blocks_override": 160,
@@ -131,7 +136,7 @@ def spoken(text):
     return list(text.token_ids), scores
 
 
-@pytest.mark.parametrize("drafts", ["draft model", "n-grams"])
+@pytest.mark.parametrize("drafts", ["draft model", "n-grams", *BLOCKS])
 def test_race_writes_what_it_writes_without_drafts(drafts, table):
     plain, raced = (written(engine(each, "race"), KINDS) for each in ("no drafts", drafts))
     assert raced == plain
@@ -140,21 +145,31 @@ def test_race_writes_what_it_writes_without_drafts(drafts, table):
     assert lengths["stop string"][0] < 48
     assert len({tuple(tokens) for tokens, _ in plain["three of one"]}) == 3
     same = f"{len(KINDS)} of {len(KINDS)} kinds of request"
-    table(TEXTS, {"texts": f"race, {drafts}", "those of": "race, no drafts", "the same": same})
+    table(texts_by(drafts), {"texts": f"race, {drafts}", "those of": "race, no drafts", "the same": same})
 
 
 TEXTS = f"{WHAT}: texts of all kinds of request in one batch"
 
 
+def texts_by(drafts):
+    """The title of their table: random drafters of blocks have one of their own."""
+    return TEXTS.replace(":", ", blocks:") if drafts in BLOCKS else TEXTS
+
+
 @pytest.mark.parametrize(
-    "drafts, method", [("no drafts", "race"), ("n-grams", "rejection"), *(("draft model", each) for each in METHODS)]
-)
+    "drafts, method",
+    [
+        ("no drafts", "race"), ("n-grams", "rejection"), *(("draft model", each) for each in METHODS),
+        *((each, "rejection") for each in BLOCKS),
+    ],
+)  # fmt: skip
 def test_greedy_texts(drafts, method, table):
     """Penalties, bans, biases and grammars do to them what vLLM's own processors do."""
     ours, theirs = (written(each, KINDS, temperature=0.0, n=1) for each in (engine(drafts, method), plain_vllm()))
     assert ours == theirs
     same = f"{len(KINDS)} of {len(KINDS)}"
-    table(TEXTS, {"texts": f"{method}, {drafts}, greedy", "those of": f"{OWN}, no drafts", "the same": same})
+    row = {"texts": f"{method}, {drafts}, greedy", "those of": f"{OWN}, no drafts", "the same": same}
+    table(texts_by(drafts), row)
 
 
 @pytest.mark.parametrize("drafts", ["no drafts", "draft model"])
@@ -312,6 +327,18 @@ def test_law(drafts, method, shape, table):
     assert MANY / 10 < seen[1] < K * seen[0]
     row = {"verification": f"{method}, {drafts}", "filter": shape}
     table(LAWS_TITLE, row | {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)})
+    assert min(found) >= FALSE_ALARM
+
+
+@pytest.mark.parametrize("drafts", BLOCKS)
+def test_law_of_blocks(drafts, table):
+    """Of drafts that a random drafter draws at once, or place by place, by rejection."""
+    found = p_values(drawn(engine(drafts, "rejection"), LAWS["top-k 3"], SHARED), "top-k 3")
+    row = {"verification": f"rejection, {drafts}", "filter": "top-k 3"}
+    table(
+        f"{WHAT}, blocks: laws of {SHARED} texts",
+        row | {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)},
+    )
     assert min(found) >= FALSE_ALARM
 
 
@@ -568,7 +595,7 @@ class TestTwoRanks:
         sent = {"bytes": "", "gathered": "", "times fewer": ""} if sent is None else sent
         table(self.TITLE, {"what": what, "texts": texts, "those of": those, "the same": same, **sent})
 
-    @pytest.mark.parametrize("method", ["race", "rejection"])
+    @pytest.mark.parametrize("method", ["race", "rejection", "block"])
     def test_texts(self, pairs, table, method):
         one, two = pairs
         two.collective_rpc(vllm_ranks.verify_by, args=(method,))
@@ -588,15 +615,20 @@ class TestTwoRanks:
         ]  # fmt: skip
         assert found[0] == found[1]
 
-    @pytest.mark.parametrize("shape", ["three tokens allowed", "top-k 3"])
-    def test_law(self, pairs, table, shape):
+    @pytest.mark.parametrize(
+        "method, shape", [("rejection", "three tokens allowed"), ("rejection", "top-k 3"), ("block", "top-k 3")]
+    )
+    def test_law(self, pairs, table, method, shape):
         _, two = pairs
-        two.collective_rpc(vllm_ranks.verify_by, args=("rejection",))
+        two.collective_rpc(vllm_ranks.verify_by, args=(method,))
         back = {vllm_ranks.moved(token): token for token in range(258)}
         texts = drawn(two, wide({"": LAWS[shape]})[""], SHARED)
         found = p_values([tuple(map(back.__getitem__, text)) for text in texts], shape)
-        row = {"verification": f"rejection, draft model, two ranks, {SHARED} texts", "filter": shape}
-        table(LAWS_TITLE, row | {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)})
+        row = {"verification": f"{method}, draft model, two ranks", "filter": shape}
+        table(
+            f"{WHAT}, two ranks: laws of {SHARED} texts",
+            row | {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)},
+        )
         assert min(found) >= FALSE_ALARM
 
     def test_bytes(self, pairs, table):
