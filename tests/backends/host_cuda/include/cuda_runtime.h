@@ -72,7 +72,8 @@ enum cudaDeviceAttr {
   cudaDevAttrClusterLaunch = 120,
 };
 
-inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+// A device of another kind is another device: what was allowed on one is not known of the other.
+inline cudaError_t cudaGetDevice(int* device) { return *device = ::host_cuda::device().capability, cudaSuccess; }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
