@@ -16,7 +16,7 @@ from tests.backends.host_cuda.build import include_flags
 from tests.package.conftest import ROOT, run
 
 # What a build may take: CUDA kernels for one architecture; bytes of the library, without CUDA and for one architecture.
-# Chains and rows have two kinds of kernels until a GPU has said which is quicker: 0.7 MB with PTX.
+# Rows of `race_sample` have two kinds of kernels until a GPU has said which is quicker.
 MOST_KERNELS, MOST_BYTES, MOST_BYTES_WITH_CUDA, MOST_BYTES_WITH_PTX = 44, 6_000_000, 12_600_000, 15_000_000
 CMAKE = ("config", "config-version")
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs the source tree")
