@@ -1196,7 +1196,8 @@ FAULTS = {
     ),
     "race_sample, Triton: a tile is a column too long": Fault(
         "triton_kernels/_rows.py",
-        "x = tl.load(row.at + tokens, mask=«tokens < row.columns»,",
+        "mask=«tokens < row.columns», other=_laws.nothing(row.law)).to(tl.float32)\n"
+        "    x = _edits.edited(x, tokens, tokens < row.columns, start, end, row.law)",
         "tokens <= row.columns",
         "tests/backends/test_triton_ops.py -k padded",
     ),

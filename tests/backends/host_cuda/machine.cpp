@@ -237,7 +237,7 @@ struct Machine {
   Counters counters{};
   std::string fault;
   bool broken = false;  // a kernel ended by a fault that nobody has heard of
-  std::map<const void*, size_t> allowed;  // bytes of dynamic shared memory, by kernel
+  std::map<std::pair<const void*, int>, size_t> allowed;  // bytes of dynamic shared memory, by kernel and device
   std::set<const void*> loaded;  // kernels
   std::vector<Store> before;
   bool before_ended = true;
@@ -483,7 +483,7 @@ void run_warp(Warp& warp) {
 std::string refused_shared(const Launch& launch, size_t declared) {
   const Machine& m = machine();
   const size_t dynamic = launch.dynamic_shared;
-  const auto allowed = m.allowed.find(launch.kernel);
+  const auto allowed = m.allowed.find({launch.kernel, m.device.capability});
   if (declared > 48 << 10) return "more than 48 KiB of static shared memory";
   const size_t most = std::max((size_t{48} << 10) - declared, allowed == m.allowed.end() ? 0 : allowed->second);
   if (dynamic > most)
@@ -770,7 +770,7 @@ int blocks_that_fit(size_t dynamic_shared) {
 void allow_dynamic_shared(const void* kernel, size_t bytes) {
   const std::lock_guard<std::mutex> guard(machine().mutex);
   ++machine().counters.permissions;
-  machine().allowed[kernel] = bytes;
+  machine().allowed[{kernel, machine().device.capability}] = bytes;
 }
 
 Range static_shared(const void* tag, size_t element, size_t count, const char* name) {
