@@ -92,8 +92,13 @@ def with_gradients(overlap):
 
 def close_to(exact, atol):
     def check(call, inputs):
-        for arguments in inputs:
-            for ours, expected in zip(call(*arguments), exact(*(x.double() for x in arguments)), strict=True):
+        for target, draft in inputs:
+            wide = target.double(), draft.double()
+            # Where p = q but for rounding, a gradient may take either side.
+            alike = torch.sub(*(torch.log_softmax(rows, -1) for rows in wide)).abs() < 1e-5
+            for ours, expected in zip(call(target, draft), exact(*wide), strict=True):
+                if expected.shape == alike.shape:
+                    ours, expected = ours[~alike], expected[~alike]
                 torch.testing.assert_close(ours.double(), expected, rtol=1e-4, atol=atol)
 
     return check

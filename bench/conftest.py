@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from goals import GOALS
+from goals import goals
 from harness import BATCHES, OURS, Book, environment, print_table, write, write_batches
 
 BOOK = Book()
@@ -66,14 +66,15 @@ def pytest_terminal_summary(terminalreporter):
 
     BOOK.close()
     env = environment()
-    goals = [row for row in (goal.row(BOOK) for goal in GOALS) if row]
-    print_table(BOOK, goals, env, Console(width=150))
+    wanted = goals(env["isa"])
+    found = [row for row in (goal.row(BOOK) for goal in wanted) if row]
+    print_table(BOOK, found, env, Console(width=150))
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line("A check failed: nothing is written.")
         return
     if any(r.op == BATCHES for r in BOOK.records) and not terminalreporter.stats.get("deselected"):
         print(f"written to {write_batches(BOOK, env).relative_to(terminalreporter.config.rootpath)}")
-    if len(goals) < len(GOALS):
+    if len(found) < len(wanted):
         terminalreporter.write_line("A part of the benches ran: nothing is written.")
         return
-    print(f"written to {write(BOOK, goals, env).relative_to(terminalreporter.config.rootpath)}")
+    print(f"written to {write(BOOK, found, env).relative_to(terminalreporter.config.rootpath)}")

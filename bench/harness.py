@@ -6,6 +6,7 @@ test, so no figure is ever printed for a wrong result. Times are seconds per cal
 
 import contextlib
 import json
+import os
 import platform
 import re
 import statistics
@@ -104,8 +105,9 @@ class Book:
         return (op, contender, *case.items()) in self.times
 
     def find(self, op, contender, **case):
-        """The median of the one record that has these values, or None."""
-        found = [r for r in self.records if r.op == op and r.contender == contender and case.items() <= r.case.items()]
+        """The median of the one record that has these values, or None. A case has not what is given as None."""
+        found = [r for r in self.records if (r.op, r.contender) == (op, contender)]
+        found = [r for r in found if all(r.case.get(key) == value for key, value in case.items())]
         return found[0].median if len(found) == 1 else None
 
     def ratio(self, op, peer, **case):
@@ -157,7 +159,8 @@ def environment():
     build = sd.build_info()
     return {
         "device": f"{cpu_name()}, {torch.get_num_threads()} cores",
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "isa": build["isa"],
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),  # torch's; ATEN_CPU_CAPABILITY chooses
         "python": platform.python_version(),
         "kernel": platform.release().split("-")[0],
         "versions": {name: package_version(name) for name in ("torch", "transformers", "numpy", "specdec-kernels")},
@@ -276,7 +279,10 @@ def write(book, goals, env):
     place = folder(env)
     place.mkdir(parents=True, exist_ok=True)
     content = {"environment": env, "goals": goals, "records": [asdict(r) for r in book.records if r.op != BATCHES]}
-    (place / "cpu.json").write_text(json.dumps(content, indent=1) + "\n")
+    chosen = os.environ.get("SPECDEC_CPU_ISA")
+    (place / f"cpu{'-' + chosen if chosen else ''}.json").write_text(json.dumps(content, indent=1) + "\n")
+    if chosen:
+        return place
     plot(book, place / "race_sample_vocabulary.svg", "race_sample", "V", "vocabulary", sweep="V")
     for method in ("race", "rejection"):
         plot(book, place / f"verify_chain_{method}_batch.svg", "verify_chain", "B", "batch", sweep="B", method=method)

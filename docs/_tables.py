@@ -211,46 +211,62 @@ def peers(method: str, **case: Any) -> dict[str, list[dict[str, Any]]]:
     return records("cpu", "verify_chain", sweep="peers", method=method, **case)
 
 
+def of_processor(file: str) -> list[tuple[list[dict[str, Any]], list[str]]]:
+    """The rows of the table below by a processor's instructions: our records, and how many times as long peers take."""
+
+    def row(by_contender: dict[str, list[dict[str, Any]]], *peers: str) -> tuple[list[dict[str, Any]], list[str]]:
+        return by_contender["specdec"], [ratios(by_contender[peer]) for peer in peers]
+
+    def chain(method: str) -> dict[str, list[dict[str, Any]]]:
+        return records(file, "verify_chain", sweep="peers", method=method, acceptance=0.7)
+
+    walked = [records(file, "verify_tree", method=method) for method in ("rejection", "traversal", "race")]
+    hosts = records(file, "host_cost")["specdec"]
+    small = ("race_sample", "verify_chain(race)", "verify_chain(rejection)")
+    return [
+        row(records(file, "race_sample", sweep="peers", threads=1), "torch.argmax", "softmax+multinomial"),
+        row(records(file, "race_topk", k=4), "torch.topk"),
+        *(row(chain(method), "transformers") for method in ("rejection", "block", "race")),
+        *(row({name.split(",")[0]: parts for name, parts in walk.items()}, "torch.argmax") for walk in walked),
+        *(row(records(file, "overlap", gradients=asked), "torch") for asked in (None, True)),
+        *(row(records(file, op), "torch") for op in ("residual", "tree_mask", "compact_kv")),
+        ([part for part in hosts if part["case"]["call"] in small], []),
+    ]
+
+
 @table
 def cpu() -> Table:
-    def row(said: str, by_contender: dict[str, list[dict[str, Any]]], **told: str) -> list[str]:
-        """`told` is the text of each peer, with {} for how many times as long it takes."""
-        others = [text.format(ratios(by_contender[peer.replace("_", " ")])) for peer, text in told.items()]
-        return [said, times(by_contender["specdec"]), "; ".join(others)]
-
-    chain = {"acceptance": 0.7}
-    draws = records("cpu", "race_sample", sweep="peers", threads=1)
-    draws = {name.replace("+", " ").replace(".", " "): parts for name, parts in draws.items()}
-    topk = {name.replace(".", " "): parts for name, parts in records("cpu", "race_topk", k=4).items()}
-    walked = [records("cpu", "verify_tree", method=method) for method in ("rejection", "traversal", "race")]
-    walked = [{name.split(",")[0].replace(".", " "): parts for name, parts in walk.items()} for walk in walked]
-    hosts = records("cpu", "host_cost")["specdec"]
-    hosts = [
-        part
-        for part in hosts
-        if part["case"]["call"] in ("race_sample", "verify_chain(race)", "verify_chain(rejection)")
+    said = {
+        "`race_sample`, a row": "`torch.argmax` {} as long; `softmax` + `multinomial` {}",
+        "`race_topk`, a row, k = 4": "`torch.topk` {}",
+        "`verify_chain`, `rejection`, K = 5, acceptance 0.7": "transformers' speculative sampling {}",
+        "`verify_chain`, `block`, K = 5, acceptance 0.7": "the same {}",
+        "`verify_chain`, `race`, K = 5, acceptance 0.7": "the same {}",
+        "`verify_tree`, `rejection`, 15 nodes": "`torch.argmax` of all its rows {}",
+        "`verify_tree`, `traversal`, 15 nodes": "the same {}",
+        "`verify_tree`, `race`, 15 nodes": "the same {}",
+        "`overlap`, a pair of rows": "the same in torch {}",
+        "`overlap` and its gradient": "autograd of the same {}",
+        "`residual`, a pair of rows": "the same in torch {}",
+        "`tree_mask`, 16 requests, 64 nodes, prefix 1,024": "the same in torch {}",
+        "`compact_kv`, 4 requests, 32 tensors, path of 5": "the same in torch {}",
+        "a call with next to nothing to do (below)": "",
+    }
+    wide, avx2 = of_processor("cpu"), of_processor("cpu-avx2")
+    rows = [
+        [name, times(ours), told.format(*by), times(ours_avx2), "; ".join(by_avx2)]
+        for (name, told), (ours, by), (ours_avx2, by_avx2) in zip(said.items(), wide, avx2, strict=True)
     ]
+    return [["", "AVX-512, µs", "peers, on the same rows", "AVX2, µs", "peers"], *rows]
+
+
+@table
+def avx2_goals() -> Table:
+    goals = data(f"{EPYC}/cpu-avx2.json")["goals"]
     return [
-        ["", "µs", "peers, on the same rows"],
-        row("`race_sample`, a row", draws, torch_argmax="`torch.argmax` {} as long",
-            softmax_multinomial="`softmax` + `multinomial` {}"),
-        row("`race_topk`, a row, k = 4", topk, torch_topk="`torch.topk` {}"),
-        row("`verify_chain`, `rejection`, K = 5, acceptance 0.7", peers("rejection", **chain),
-            transformers="transformers' speculative sampling {}"),
-        row("`verify_chain`, `block`, K = 5, acceptance 0.7", peers("block", **chain), transformers="the same {}"),
-        row("`verify_chain`, `race`, K = 5, acceptance 0.7", peers("race", **chain), transformers="the same {}"),
-        row("`verify_tree`, `rejection`, 15 nodes", walked[0], torch_argmax="`torch.argmax` of all its rows {}"),
-        row("`verify_tree`, `traversal`, 15 nodes", walked[1], torch_argmax="the same {}"),
-        row("`verify_tree`, `race`, 15 nodes", walked[2], torch_argmax="the same {}"),
-        row("`overlap`, a pair of rows", records("cpu", "overlap", gradients=None), torch="the same in torch {}"),
-        row("`overlap` and its gradient", records("cpu", "overlap", gradients=True), torch="autograd of the same {}"),
-        row("`residual`, a pair of rows", records("cpu", "residual"), torch="the same in torch {}"),
-        row("`tree_mask`, 16 requests, 64 nodes, prefix 1,024", records("cpu", "tree_mask"),
-            torch="the same in torch {}"),
-        row("`compact_kv`, 4 requests, 32 tensors, path of 5", records("cpu", "compact_kv"),
-            torch="the same in torch {}"),
-        ["a call with next to nothing to do (below)", times(hosts), ""],
-    ]  # fmt: skip
+        ["with AVX2", "goal", "measured"],
+        *([goal["goal"], number(goal["bound"]), number(goal["measured"])] for goal in goals),
+    ]
 
 
 @table
@@ -496,6 +512,18 @@ def logarithms() -> Table:
         ("function", "arguments", "largest error, in units of the last place"),
         ("`log`", "every float32 in [½, 2), every 97th other normal one", f"{worst['log']:.2f}"),
         ("`−log1p(−u)`", "every float32 in [2⁻⁷, 1), every 13th in [2⁻⁵⁸, 2⁻⁷)", f"{worst['neg_log1p_neg']:.2f}"),
+    ]
+
+
+@table
+def draft_filters() -> Table:
+    rules = ("race", "rejection", "block")
+    head = ["filter", *(text for rule in rules for text in (f"{rule}, without", "with"))]
+    names = {"top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
+    return [head] + [
+        [" ".join(f"{names[name]} {value}" for name, value in row["filter"].items())]
+        + [f"{tokens:.2f}" for rule in rules for tokens in row[rule]]
+        for row in data("bench/results/draft_filters.json")
     ]
 
 
