@@ -9,11 +9,10 @@ import os
 import pytest
 
 from tests.engines import vllm_ranks
-from tests.engines.text_laws import LAWS, LENGTH, OPEN, PARTS, TEMPERATURE, p_values
+from tests.engines.text_laws import FEW, LAWS, LENGTH, OPEN, PARTS, TEMPERATURE, p_values
 from tests.engines.whole_sglang import DRAFTS, KINDS, MODELS, NEW, PROMPTS, started
 from tests.support.laws import FALSE_ALARM
 
-SHARED = 600  # texts of a law
 WIDE = KINDS | {
     "bias": dict(logit_bias={str(vllm_ranks.moved(101)): -5.0}),
     "minimum of tokens": dict(min_new_tokens=30, stop_token_ids=[vllm_ranks.moved(10), vllm_ranks.moved(32)]),
@@ -66,7 +65,7 @@ def written(place, ranks, drafts, method, sharded=False):
         scores = {name: value for name, value in info.items() if name.endswith(("logprobs", "ids_logprobs"))}
         drawn = {}
         for shape in ("top-k 3", "top-p 0.6") if method == "rejection" and sharded else ():
-            drawn[shape] = texts([{}] * SHARED, LENGTH, [OPEN], ignore_eos=True, **LAWS[shape])
+            drawn[shape] = texts([{}] * FEW, LENGTH, [OPEN], ignore_eos=True, **LAWS[shape])
     finally:
         engine.shutdown()
     return counted, mixed, greedy, rounded(scores), drawn
@@ -107,7 +106,7 @@ def test_law(wide, shape, table):
     texts = [tuple(map(back.__getitem__, text)) for text in written(wide, 2, "chains", "rejection", True)[4][shape]]
     found = p_values(texts, shape)
     parts = {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)}
-    table(f"SGLang, two ranks: laws of {SHARED} texts, p by chi-squared", {"filter": shape} | parts)
+    table(f"SGLang, two ranks: laws of {FEW} texts, p by chi-squared", {"filter": shape} | parts)
     assert min(found) >= FALSE_ALARM
 
 
