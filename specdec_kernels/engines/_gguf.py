@@ -10,18 +10,17 @@ import numpy as np
 from safetensors.numpy import load_file
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "models"
-# Parts of a layer, as GGUF and as the checkpoint name them.
+# Sizes of a model, and parts of a layer, as GGUF and as the checkpoint name them.
+SIZES = {
+    "vocab_size": "vocab_size", "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers", "feed_forward_length": "intermediate_size", "head_count": "num_attention_heads",
+    "head_count_kv": "num_key_value_heads", "rope_dimension_count": "head_dim", "layer_norm_rms_eps": "rms_norm_eps",
+}  # fmt: skip
 PARTS = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
 
 
 def write(name: str, path: Path) -> None:
@@ -32,14 +31,18 @@ def write(name: str, path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(name)
-    write_shape(writer, config)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    for size, known in SIZES.items():
+        getattr(writer, f"add_{size}")(config[known])
     write_tokens(writer, json.loads((folder / "tokenizer.json").read_text()), config)
     weights = load_file(folder / "model.safetensors")
-    writer.add_tensor("token_embd.weight", number(weights["model.embed_tokens.weight"]))  # the head, too
-    writer.add_tensor("output_norm.weight", number(weights["model.norm.weight"]))
+    weights = {part: weight.astype(np.float32) for part, weight in weights.items()}
+    writer.add_tensor("token_embd.weight", weights["model.embed_tokens.weight"])  # the head, too
+    writer.add_tensor("output_norm.weight", weights["model.norm.weight"])
     for layer in range(config["num_hidden_layers"]):
         for part, known in PARTS.items():
-            weight = number(weights[f"model.layers.{layer}.{known}.weight"])
+            weight = weights[f"model.layers.{layer}.{known}.weight"]
             if part in ("attn_q", "attn_k"):
                 weight = pairs_together(weight, config["num_attention_heads"])
             writer.add_tensor(f"blk.{layer}.{part}.weight", weight)
@@ -47,21 +50,6 @@ def write(name: str, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def write_shape(writer: gguf.GGUFWriter, config: dict) -> None:
-    """The sizes of the model."""
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
 
 
 def write_tokens(writer: gguf.GGUFWriter, tokenizer: dict, config: dict) -> None:
@@ -78,10 +66,6 @@ def write_tokens(writer: gguf.GGUFWriter, tokenizer: dict, config: dict) -> None
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(True)
-
-
-def number(weight: np.ndarray) -> np.ndarray:
-    return weight.astype(np.float32)
 
 
 def pairs_together(weight: np.ndarray, heads: int) -> np.ndarray:

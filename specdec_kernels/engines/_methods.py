@@ -1,4 +1,4 @@
-"""By which method an engine is asked to verify."""
+"""What an engine is asked for: a method, switches, and what our ops have no rule for."""
 
 import os
 
@@ -30,3 +30,10 @@ def switched(name: str, usual: str = "0") -> bool:
 def method_of() -> str | None:
     """The method that the environment asks SGLang for; None if it does not."""
     return asked(os.environ.get("SPECDEC_SGLANG"), "SPECDEC_SGLANG")
+
+
+def refuse(**options: bool) -> None:
+    """Raise NotImplementedError, by name, for what is on."""
+    for name, on in options.items():
+        if on:
+            raise NotImplementedError(f"{name}: expected it to be off, for our ops have no such rule")

@@ -18,9 +18,8 @@ import specdec_kernels as specdec
 from specdec_kernels import Draft, Form, InputPositions, Sampling
 from specdec_kernels.engines import _sglang_penalties as penalties
 from specdec_kernels.engines._kept import kept_by, seen
-from specdec_kernels.engines._methods import method_of
+from specdec_kernels.engines._methods import method_of, refuse
 from specdec_kernels.engines._noise import kept, positions, seed_of
-from specdec_kernels.engines._refusals import refuse
 from specdec_kernels.engines._sglang_sharded import Slices, _slices, slices_of
 from specdec_kernels.engines._watermark import Marks, asked
 

@@ -7,6 +7,7 @@ after the next round was launched. Those are kept on the device, and are counted
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import Any, NamedTuple
 
@@ -15,22 +16,15 @@ from sglang.srt.sampling import penaltylib
 from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 from sglang.srt.utils.common import is_pin_memory_available
 
-from specdec_kernels.engines._refusals import refuse
+from specdec_kernels.engines._methods import refuse
 
 PLACES = 256  # tokens kept of each request slot: more than a path has
 
 
-def _frequency(penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-    numbers = penalizer.frequency_penalties[rows, 0]
-    penalizer.cumulated_frequency_penalties.index_put_((rows, tokens), numbers, accumulate=True)
-
-
-def _presence(penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-    penalizer.cumulated_presence_penalties.index_put_((rows, tokens), penalizer.presence_penalties[rows, 0])
-
-
-def _repetition(penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-    penalizer.cumulated_repetition_penalties.index_put_((rows, tokens), penalizer.repetition_penalties[rows, 0])
+def _counts(kind: str, penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+    """A token more for each pair of request and token: of frequencies each counts, of the others one is as many."""
+    numbers, sums = (getattr(penalizer, f"{name}{kind}_penalties") for name in ("", "cumulated_"))
+    sums.index_put_((rows, tokens), numbers[rows, 0], accumulate=kind == "frequency")
 
 
 def _length(penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
@@ -39,9 +33,9 @@ def _length(penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
 
 
 COUNT = {
-    penaltylib.BatchedFrequencyPenalizer: _frequency,
-    penaltylib.BatchedPresencePenalizer: _presence,
-    penaltylib.BatchedRepetitionPenalizer: _repetition,
+    penaltylib.BatchedFrequencyPenalizer: functools.partial(_counts, "frequency"),
+    penaltylib.BatchedPresencePenalizer: functools.partial(_counts, "presence"),
+    penaltylib.BatchedRepetitionPenalizer: functools.partial(_counts, "repetition"),
     penaltylib.BatchedMinNewTokensPenalizer: _length,
 }
 

@@ -19,8 +19,8 @@ from sglang.srt.runtime_context import get_lora, get_parallel, get_spec
 
 from specdec_kernels import Form, InputPositions, sharded
 from specdec_kernels._constants import MASS_TILE
-from specdec_kernels.engines._methods import SGLANG_SHARDED, method_of
-from specdec_kernels.engines._refusals import refuse
+from specdec_kernels.engines._methods import SGLANG_SHARDED, method_of, refuse
+from specdec_kernels.engines._ranks import RankSlices, shard_of
 from specdec_kernels.engines._watermark import asked
 from specdec_kernels.sharded import VocabShard
 
@@ -40,16 +40,7 @@ def padded(layer: Any, *given: Any, **named: Any) -> tuple[tuple[Any, ...], dict
 
 
 def loaded(result: Any, runner: Any) -> None:
-    """After ``ModelRunner.load_model``: rows of a target stay slices; of drafters that take the likeliest, their best.
-
-    Raises
-    ------
-    NotImplementedError
-        Pipelines, LoRA, data-parallel attention, our watermark, drafts of blocks, UNO's, drafts with laws of SGLang's,
-        thresholds; a model whose logits are no slice of the gathered ones.
-    ValueError
-        A vocabulary of which a rank would have nothing.
-    """
+    """After ``ModelRunner.load_model``: rows of a target stay slices; drafters that take the likeliest send these."""
     if get_parallel().tp_size == 1:
         return
     processors = [x for x in runner.model.modules() if isinstance(x, LogitsProcessor)]
@@ -62,31 +53,28 @@ def loaded(result: Any, runner: Any) -> None:
                 each._logits_gatherer = functools.partial(likeliest, each._logits_gatherer)
         return
     single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
-    algorithm, plain = options.speculative_algorithm, method == "race"
-    refuse(
-        **{
-            f"{name} beside {SGLANG_SHARDED}": on
-            for name, on in (
-                ("pipeline_parallel_size", get_parallel().pp_size > 1),
-                ("LoRA", bool(get_lora().enable_lora)),
-                ("attention or a head that is split over data", is_dp_attention_enabled()),
-                ("SPECDEC_WATERMARK", asked(method) is not None),
-                (f"{algorithm}", algorithm in ("DFLASH", "DSPARK", "UNO")),
-                ("speculative_use_rejection_sampling", options.speculative_use_rejection_sampling and not plain),
-                ("speculative_accept_threshold", bool(algorithm) and not (plain or single == total == 1)),
-                ("a model that changes logits after they are gathered", hasattr(runner.model, "_suppress_idx")),
-            )
-        }
-    )
+    algorithm, races = options.speculative_algorithm, method == "race"
+    strangers = {
+        "pipeline_parallel_size": get_parallel().pp_size > 1,
+        "LoRA": bool(get_lora().enable_lora),
+        "attention or a head that is split over data": is_dp_attention_enabled(),
+        "SPECDEC_WATERMARK": asked(method) is not None,
+        f"{algorithm}": algorithm in ("DFLASH", "DSPARK", "UNO"),
+        "speculative_use_rejection_sampling": options.speculative_use_rejection_sampling and not races,
+        "speculative_accept_threshold": bool(algorithm) and not (races or single == total == 1),
+        "a model that changes logits after they are gathered": hasattr(runner.model, "_suppress_idx"),
+    }
+    refuse(**{f"{name} beside {SGLANG_SHARDED}": on for name, on in strangers.items()})
     _slices[:] = [Slices(runner, processors)]
 
 
-class Slices:
+class Slices(RankSlices):
     """The ops of a step over this rank's slice of the rows, in the forms that SGLang asks for."""
 
+    keeps = False  # but where rows are computed for a step
+
     def __init__(self, runner: Any, processors: list[Any]) -> None:
-        self.group, self.keeps = get_parallel().tp_group, False
-        self.shard: VocabShard | None = None
+        super().__init__(get_parallel().tp_group, SGLANG_SHARDED)
         heads = [each.lm_head for each in runner.model.modules() if hasattr(each, "lm_head")]
         whole = mine = None
         if len(processors) == 1 and heads:
@@ -97,27 +85,11 @@ class Slices:
                 whole = processor._get_logits(*given)
                 self._take(processor)
                 mine = processor._get_logits(*given)
-        if self.shard is None or not torch.equal(mine, whole[:, self.columns]):
-            raise NotImplementedError(
-                f"{SGLANG_SHARDED}: expected a model whose logits before they are gathered are columns of those after "
-                f"it; got {type(runner.model).__name__}"
-            )
-        self.race_sample = functools.partial(sharded.race_sample, shard=self.shard)
+        self.check("the model", runner.model, mine, whole)
 
     def _take(self, processor: Any) -> None:
-        """Leave this processor's rows where they are, without the padding of the vocabulary."""
-        vocabulary, gather, compute = processor.vocab_size, processor._logits_gatherer, processor._get_logits
-
-        def kept(rows: torch.Tensor) -> torch.Tensor:
-            if not self.keeps:
-                return gather(rows)
-            if self.shard is None:
-                self.width = rows.shape[-1]
-                first = self.group.rank_in_group * self.width
-                self.columns = slice(first, first + self.width)
-                self.shard = VocabShard(vocabulary, first, self.group.device_group)
-                self.shard.check_tiles(SGLANG_SHARDED)
-            return rows[..., : max(vocabulary - self.columns.start, 0)]
+        """Leave this processor's rows where they are."""
+        compute = processor._get_logits
 
         def logits(hidden: torch.Tensor, head: Any, metadata: Any, *rest: Any, **named: Any) -> torch.Tensor:
             self.keeps = not (metadata.extend_return_logprob or metadata.is_prefill_only)
@@ -126,13 +98,8 @@ class Slices:
             finally:
                 self.keeps = False
 
-        processor._logits_gatherer, processor._get_logits = kept, logits
-        processor._can_gather_softcap_fused = lambda *_: False
-
-    def whole(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows of all ranks' columns."""
-        room = self.width - rows.shape[-1]
-        return self.group.all_gather(torch.nn.functional.pad(rows, (0, room)), dim=-1)[:, : self.shard.vocab]
+        processor._logits_gatherer = functools.partial(self.kept, processor._logits_gatherer, processor.vocab_size)
+        processor._get_logits, processor._can_gather_softcap_fused = logits, lambda *_: False
 
     def cut(self, mask: Any) -> Any:
         """A grammar's mask of these columns: words of bits, or bools."""
@@ -183,7 +150,7 @@ def _likeliest(
     if captured or width % MASS_TILE or not fits:
         return gather(rows)
     if not shards:
-        shards.append(VocabShard(vocabulary, group.rank_in_group * width, group.device_group))
+        shards.append(shard_of(group, width, vocabulary))
     rows, none = rows[:, : vocabulary - shards[0].vocab_start], rows.new_zeros(len(rows), dtype=torch.int64)
     found = sharded.logprobs(rows, none, shard=shards[0], temperature=1.0, top=top)
     left = (1 - found.top_logprobs.exp().sum(1, keepdim=True)).clamp(min=1e-30) / (vocabulary - top)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,42 +23,20 @@ from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 import specdec_kernels as specdec
 from specdec_kernels import Edits, Sampling
 from specdec_kernels.engines._kept import kept_by, seen
-from specdec_kernels.engines._methods import filters_drafts
-from specdec_kernels.engines._refusals import refuse
-from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, TARGET, drawn, verify
+from specdec_kernels.engines._methods import filters_drafts, refuse
+from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, TARGET, check_arguments, drawn, verify
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 from specdec_kernels.engines._watermark import Marks, asked
 
 
 def check_version() -> None:
-    """Raise RuntimeError if what is replaced takes other arguments than in the version seen."""
-    for owner, name, names in (
-        (
-            theirs.RejectionSampler,
-            "_verify_in_chunks",
-            "self logits input_batch draft_logits draft_sampled pos max_chunk_logits max_num_logprobs "
-            "verify_draft_sampled",
-        ),
-        (
-            Sampler,
-            "sample",
-            "self logits expanded_idx_mapping idx_mapping idx_mapping_np pos input_ids expanded_local_pos "
-            "seq_lens_upper_bound_np return_logprobs",
-        ),
-        (
-            DraftModelSpeculator,
-            "sample_draft",
-            "self hidden_states sample_src_positions idx_mapping temperature seeds draft_step draft_logits "
-            "spec_step_idx num_steps",
-        ),
-    ):
-        _check(owner, name, names)
-
-
-def _check(owner: type, name: str, names: str) -> None:
-    found = " ".join(inspect.signature(getattr(owner, name)).parameters)
-    if found not in (names, names.removesuffix(" num_steps")):  # 0.32.0 has no such argument
-        raise RuntimeError(f"vllm: expected {owner.__name__}.{name}({names}), as in 0.32.0 and 0.33.0; got ({found})")
+    """Raise RuntimeError if what is replaced takes other arguments than in the versions seen."""
+    names = "draft_logits draft_sampled pos max_chunk_logits max_num_logprobs verify_draft_sampled"
+    check_arguments(theirs.RejectionSampler, "_verify_in_chunks", f"self logits input_batch {names}")
+    names = "idx_mapping idx_mapping_np pos input_ids expanded_local_pos seq_lens_upper_bound_np return_logprobs"
+    check_arguments(Sampler, "sample", f"self logits expanded_idx_mapping {names}")
+    names = "idx_mapping temperature seeds draft_step draft_logits spec_step_idx num_steps"
+    check_arguments(DraftModelSpeculator, "sample_draft", f"self hidden_states sample_src_positions {names}")
 
 
 def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
@@ -72,8 +49,7 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
     if speculative is None and method != "race":
         return None
     rejection = None if speculative is None else RejectionSampler(sampler, speculative, state.device, method)
-    state.specdec_method, state.specdec_marks, sampler.specdec_marks = method, None, None
-    state.specdec_filters = None
+    state.specdec_method, state.specdec_marks, state.specdec_filters, sampler.specdec_marks = method, None, None, None
     if speculative is not None and filters_drafts():
         write, filters = sampler.apply_staged_writes, Filters(sampler.sampling_states)
         state.specdec_filters = rejection.filters = filters
@@ -98,7 +74,7 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
     REPLACEMENTS.put(DraftModelSpeculator, "sample_draft", _drawing(DraftModelSpeculator.sample_draft))
     if method == "race" and speculative is not None and speculative.method == "dspark":
         dspark = importlib.import_module("vllm.v1.worker.gpu.spec_decode.dspark.speculator").DSparkSpeculator
-        _check(dspark, "_sample_logits", "self logits idx_map sample_pos step")
+        check_arguments(dspark, "_sample_logits", "self logits idx_map sample_pos step")
         REPLACEMENTS.put(dspark, "_sample_logits", _drawing_each(dspark._sample_logits))
     return sampler, rejection
 
@@ -163,20 +139,19 @@ class RejectionSampler(theirs.RejectionSampler):
         if silent and not sampler.return_sampling_mask:
             return tokens, num_sampled, None, None
         flat = tokens[:, :per_request].reshape(-1) if per_request else self._of_rows(tokens, batch, len(logits))
-        masks = None
+        slots, masks, scores = batch.expanded_idx_mapping, None, None
         if sampler.return_sampling_mask:
-            kept = kept_by(law.rows, flat, law.sampling, batch.expanded_idx_mapping)
+            kept = kept_by(law.rows, flat, law.sampling, slots)
             masks = masks_of(kept, batch.cu_num_logits, self.num_speculative_steps + 1, logits.shape[1])
-        if silent:
-            return tokens, num_sampled, None, masks
-        rows, sampling = (law.rows, law.sampling) if wants_processed else (logits, None)
-        slots, top = batch.expanded_idx_mapping, max(max_num_logprobs, 0)
-        found = scored(rows, flat, top, sampling, slots, sampler.logprobs_mode, given)
-        if len(logits) == len(tokens):
-            return tokens, num_sampled, LogprobsTensors(*found), masks
-        if self.enable_adaptive_verification:
-            return tokens, num_sampled, LogprobsTensors(*found, None, batch.cu_num_logits.clone()), masks
-        return tokens, num_sampled, LogprobsTensors(*found, batch.cu_num_logits_np.tolist()), masks
+        if not silent:
+            rows, sampling = (law.rows, law.sampling) if wants_processed else (logits, None)
+            begins: tuple[Any, ...] = ()
+            if len(logits) != len(tokens):
+                adaptive = self.enable_adaptive_verification
+                begins = (None, batch.cu_num_logits.clone()) if adaptive else (batch.cu_num_logits_np.tolist(),)
+            top = max(max_num_logprobs, 0)
+            scores = LogprobsTensors(*scored(rows, flat, top, sampling, slots, sampler.logprobs_mode, given), *begins)
+        return tokens, num_sampled, scores, masks
 
     @staticmethod
     def _of_rows(tokens: torch.Tensor, batch: Any, count: int) -> torch.Tensor:

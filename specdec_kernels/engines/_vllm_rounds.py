@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from typing import Any
 
@@ -17,6 +18,13 @@ REPLACEMENTS = Replacements()
 EMITTED = Form(count="emitted")
 IN_RANGE = Form(zeros=True)
 TARGET = -1  # the nonce of the target's noise; drafts have those of columns
+
+
+def check_arguments(owner: type, name: str, names: str) -> None:
+    """Raise RuntimeError if what is replaced takes other arguments than in the versions seen."""
+    found = " ".join(inspect.signature(getattr(owner, name)).parameters)
+    if found not in (names, names.removesuffix(" num_steps")):  # 0.32.0 has no such argument
+        raise RuntimeError(f"vllm: expected {owner.__name__}.{name}({names}), as in 0.32.0 and 0.33.0; got ({found})")
 
 
 def verify(

@@ -13,9 +13,8 @@ import torch
 
 from specdec_kernels import Packing, sharded
 from specdec_kernels._constants import MASS_TILE
-from specdec_kernels.engines._methods import SHARDED
-from specdec_kernels.engines._refusals import refuse
-from specdec_kernels.sharded import VocabShard
+from specdec_kernels.engines._methods import SHARDED, refuse
+from specdec_kernels.engines._ranks import RankSlices
 
 
 def padded(pad: Callable[..., int], ranks: Callable[[], int]) -> Callable[..., int]:
@@ -28,17 +27,10 @@ def padded(pad: Callable[..., int], ranks: Callable[[], int]) -> Callable[..., i
     return pad_vocab_size
 
 
-class Slices:
+class Slices(RankSlices):
     """The ops of a step, over this rank's slice of the rows that the runner's model gives from now on.
 
     Grammars are cut to the slice. The logits of prompts are gathered as before, and by `whole` others on demand.
-
-    Raises
-    ------
-    NotImplementedError
-        LoRA, pipelines, vLLM's counts of NaN; a model whose logits are no slice of the gathered ones.
-    ValueError
-        A vocabulary of which a rank would have nothing.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -51,11 +43,9 @@ class Slices:
                 f"VLLM_COMPUTE_NANS_IN_LOGITS beside {SHARDED}": os.environ.get("VLLM_COMPUTE_NANS_IN_LOGITS") == "1",
             }
         )
-        self.group, self.runner, self.gathers = get_tp_group(), runner, False
-        self.shard: VocabShard | None = None
+        super().__init__(get_tp_group(), SHARDED)
+        self.runner = runner
         self.take("the model", runner.model, runner.model_config.get_hidden_size())
-        self.race_sample = functools.partial(sharded.race_sample, shard=self.shard)
-        self.logprobs = functools.partial(sharded.logprobs, shard=self.shard)
         runner.sample_tokens = functools.partial(self._sample_tokens, runner.sample_tokens)
         runner._get_prompt_logprobs_dict = functools.partial(self._of_prompts, runner._get_prompt_logprobs_dict)
 
@@ -67,28 +57,10 @@ class Slices:
         hidden = hidden.to(self.runner.model_config.dtype)[None]
         with torch.inference_mode():
             whole = model.compute_logits(hidden)
-            vocabulary = whole.shape[-1]
             for head in model.modules():
                 if hasattr(head, "_gather_logits"):
-                    head._gather_logits = functools.partial(self._kept, head._gather_logits, vocabulary)
-            mine = model.compute_logits(hidden)
-        if self.shard is None:
-            self.shard = VocabShard(vocabulary, self.group.rank_in_group * self.width, self.group.device_group)
-            self.shard.check_tiles(SHARDED)
-        first = self.shard.vocab_start
-        wanted = whole[:, first : first + self.width]
-        if vocabulary != self.shard.vocab or not torch.equal(mine, wanted):
-            raise NotImplementedError(
-                f"{SHARDED}: expected logits of {what} that are columns {first} to {first + wanted.shape[-1]} of "
-                f"{self.shard.vocab} before they are gathered; got others of {type(model).__name__}"
-            )
-
-    def _kept(self, gather: Callable[..., Any], vocabulary: int, logits: torch.Tensor) -> torch.Tensor:
-        """A slice without the padding of the vocabulary."""
-        if self.gathers:
-            return gather(logits)
-        self.width = logits.shape[-1]
-        return logits[..., : max(vocabulary - self.group.rank_in_group * self.width, 0)]
+                    head._gather_logits = functools.partial(self.kept, head._gather_logits, whole.shape[-1])
+            self.check(what, model, model.compute_logits(hidden), whole)
 
     def verify_chain(
         self, *, out: tuple[torch.Tensor, None, None], packing: Packing | None = None, **call: Any
@@ -98,11 +70,6 @@ class Slices:
             packing = packing._replace(max_drafts=out[0].shape[1] - 1)
         out[0].copy_(sharded.verify_chain(**call, packing=packing, shard=self.shard).tokens)
 
-    def whole(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows of all ranks' columns."""
-        room = self.width - rows.shape[-1]
-        return self.group.all_gather(torch.nn.functional.pad(rows, (0, room)), dim=-1)[:, : self.shard.vocab]
-
     def _sample_tokens(self, sample: Callable[..., Any], grammar: Any) -> Any:
         if grammar is not None:
             first = self.shard.vocab_start // 32
@@ -111,8 +78,8 @@ class Slices:
         return sample(grammar)
 
     def _of_prompts(self, scores: Callable[..., Any], *given: Any) -> Any:
-        self.gathers = True
+        self.keeps = False
         try:
             return scores(*given)
         finally:
-            self.gathers = False
+            self.keeps = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,10 +11,9 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Edits, Packing, Sampling
-from specdec_kernels.engines._methods import SHARDED, filters_drafts, switched
+from specdec_kernels.engines._methods import SHARDED, filters_drafts, refuse, switched
 from specdec_kernels.engines._noise import WORD, seed_of
-from specdec_kernels.engines._refusals import refuse
-from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET
+from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET, check_arguments
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 from specdec_kernels.engines._vllm_sharded import Slices
 from specdec_kernels.engines._watermark import Marks, asked
@@ -32,22 +30,14 @@ def strangers(runner: Any) -> list[str]:
 
 
 def take_over(runner: Any, method: str) -> str:
-    """Let this runner sample by our ops from now on; the answer says what its drafts are drawn by.
-
-    Raises
-    ------
-    NotImplementedError
-        Synthetic rates, FLy; what has no form over slices of the logits, if these stay with their ranks.
-    RuntimeError
-        If what is replaced takes other arguments than in the versions seen.
-    """
+    """Let this runner sample by our ops from now on; the answer says what its drafts are drawn by."""
     config = runner.speculative_config
     if config is not None:
         theirs = runner.rejection_sampler
         refuse(synthetic_mode=theirs.synthetic_mode, fly_window_size=getattr(theirs, "use_fly", False))
         if config.rejection_sample_method == "block" and method == "rejection":
             method = "block"
-    _check(runner, "_sample", "logits spec_decode_metadata")
+    check_arguments(type(runner), "_sample", "self logits spec_decode_metadata")
     sampler = Sampler(runner, method)
     said = ""
     if switched(SHARDED) and runner.parallel_config.tensor_parallel_size > 1:
@@ -67,18 +57,11 @@ def take_over(runner: Any, method: str) -> str:
             probable = getattr(drafter, "_enable_probabilistic_draft_probs", False)
             refuse(**{f"probabilities of vLLM's own drafts beside {SHARDED}": probable})
         return f"drafts of {config.method} as vLLM makes them{said}"
-    _check(drafter, "_sample_draft_tokens", "hidden_states sampling_metadata")
+    check_arguments(type(drafter), "_sample_draft_tokens", "self hidden_states sampling_metadata")
     sampler.drafter = Drafter(drafter, sampler)
     if sampler.slices is not None:
         sampler.slices.take(config.method, drafter.model, drafter.hidden_size)
     return f"drafts of {config.method} drawn by our noise{said}"
-
-
-def _check(owner: Any, name: str, names: str) -> None:
-    found = " ".join(inspect.signature(getattr(owner, name)).parameters)
-    if found != names:
-        name = f"{type(owner).__name__}.{name}"
-        raise RuntimeError(f"vllm: expected {name}(self {names}), as in 0.32.0 and 0.33.0; got (self {found})")
 
 
 class Shortest(NamedTuple):
@@ -101,6 +84,17 @@ class Laws(NamedTuple):
     bias: dict[int, dict[int, float]]
     shortest: dict[int, Shortest]
     prompts: torch.Tensor | None  # int32 [B]: how long they are, where a text may be too short
+
+
+class Step(NamedTuple):
+    """What a step verifies."""
+
+    metadata: Any
+    chains: Any  # vLLM's, None where no request has drafts
+    counts: Sequence[int]  # drafts of each request
+    laws: Laws
+    short: dict[int, Shortest]  # requests whose text may be too short to end
+    starts: torch.Tensor | None  # int32 [B]: how long texts are before their first rows, known on the device alone
 
 
 class Seen:
@@ -165,30 +159,26 @@ class Sampler:
         processed = scores and runner.sampler.logprobs_mode in PROCESSED
         short = self._short(laws)
         starts = runner.seq_lens[:size] - self._moved(counts, torch.int32) - laws.prompts if short else None
-        fuses, ops = not processed and self._fuses(metadata, short), self.ops
+        step = Step(metadata, chains if most else None, counts, laws, short, starts)
+        fuses, ops = not processed and self._fuses(step), self.ops
         if self.slices is not None and not (fuses and (not scores or runner.sampler.logprobs_mode == "raw_logprobs")):
             logits, ops = self.slices.whole(logits), specdec
-        rows, edits = logits, None
-        if not fuses:
-            rows = self._processed(logits, chains if most else None, metadata, laws, short, counts, starts)
-        else:
-            edits = self._edits(metadata, laws, short, counts, starts)
+        rows, edits = (logits, self._edits(step)) if fuses else (self._processed(logits, step), None)
         tokens = torch.empty(size, most + 1, dtype=torch.int32, device=logits.device)
         draft = self._draft(chains, laws) if most else None
         if draft is not None and ops is not self.ops:
             draft = draft._replace(rows=self.slices.whole(draft.rows))
         drafts = chains.draft_token_ids if most else tokens[:, :0]
-        given = even if min(counts) == most else uneven
-        call = given(drafts, rows, draft, edits, counts, runner.seq_lens[:size])
+        call = laid_out(drafts, rows, draft, edits, counts, runner.seq_lens[:size])
         call |= {"seed": laws.seeds, "nonce": TARGET}
         if laws.slots is not None:
             call |= self._marked(call, most, laws)
         ops.verify_chain(**call, method=self.method, sampling=laws.sampling, out=(tokens, None, None))
-        found = None
+        logprobs = None
         if scores:
-            law = laws if processed else None
-            found = self._logprobs(rows if processed else logits, tokens, counts, law, metadata, ops)
-        return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=found)
+            law = laws.sampling if processed else None
+            logprobs = self._logprobs(rows if processed else logits, tokens, step, law, ops)
+        return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=logprobs)
 
     def laws(self, metadata: Any, vocabulary: int) -> Laws:
         """The laws of the batch that has this metadata, over whole rows."""
@@ -253,7 +243,7 @@ class Sampler:
 
     def _marked(self, call: dict[str, Any], most: int, laws: Laws) -> dict[str, Any]:
         """Seeds of rows, once the texts have what entered the model in this step."""
-        runner, packing = self.runner, call.get("packing")
+        runner, packing = self.runner, call["packing"]
         count = int(runner.query_start_loc.np[len(laws.slots)])
         slots = laws.slots[runner.req_indices.gpu[:count]]
         self.marks.put(slots, runner.positions[:count], runner.input_ids.gpu[:count])
@@ -265,12 +255,12 @@ class Sampler:
         slack = 2 * (self.runner.num_spec_tokens + 1) if self.runner.use_async_scheduling else 0
         return {i: one for i, one in laws.shortest.items() if len(one.output) - slack < one.least}
 
-    def _fuses(self, metadata: Any, short: dict[int, Shortest]) -> bool:
+    def _fuses(self, step: Step) -> bool:
         """Whether all that the requests ask for are edits of ours. What is not is named in the log, once."""
-        holder = metadata.thinking_budget_state_holder
+        holder = step.metadata.thinking_budget_state_holder
         for name, on in (
             ("thinking_token_budget", holder is not None and holder.has_tracked_requests()),
-            ("min_tokens beside structured outputs", any(one.grammar for one in short.values())),
+            ("min_tokens beside structured outputs", any(one.grammar for one in step.short.values())),
         ):
             if on:
                 if name not in self._said:
@@ -279,16 +269,13 @@ class Sampler:
                 return False
         return True
 
-    def _processed(
-        self, logits: torch.Tensor, chains: Any, metadata: Any, laws: Laws, short: dict[int, Shortest],
-        counts: Sequence[int], starts: torch.Tensor | None,
-    ) -> torch.Tensor:  # fmt: skip
+    def _processed(self, logits: torch.Tensor, step: Step) -> torch.Tensor:
         """A float32 copy of the rows, edited by vLLM's processors, and before by what it leaves out beside drafts."""
         theirs, verifier = self.runner.sampler, getattr(self.runner, "rejection_sampler", None)
+        metadata, chains, laws, short = step.metadata, step.chains, step.laws, step.short
         rows = logits.float().clone()
         own = laws if verifier is not None else laws._replace(bias={})
-        bias = self._bias(metadata, own, short, counts, starts)
-        if bias is not None:
+        if (bias := self._bias(step._replace(laws=own))) is not None:
             tokens, values, spans = bias
             each = torch.arange(len(rows), device=rows.device, dtype=torch.int64)
             rows[each.repeat_interleave((spans[:, 1] - spans[:, 0]).long()), tokens.long()] += values
@@ -300,9 +287,9 @@ class Sampler:
             rows[drafted] = verifier.apply_logits_processors(rows[drafted], metadata, chains)
             rows[last] = found
         begin = 0
-        for request, count in enumerate(counts):
+        for request, count in enumerate(step.counts):
             if request in short and short[request].grammar:  # it may leave stop tokens alone
-                self._forbid(rows[begin : begin + count + 1], short[request], starts[request])
+                self._forbid(rows[begin : begin + count + 1], short[request], step.starts[request])
             begin += count + 1
         return rows
 
@@ -314,35 +301,29 @@ class Sampler:
         kept = (lengths >= short.least) | rows.isneginf().all(1)
         rows[:, stops] = before.masked_fill_(~kept[:, None], -torch.inf)
 
-    def _edits(
-        self, metadata: Any, laws: Laws, short: dict[int, Shortest], counts: Sequence[int], starts: torch.Tensor | None
-    ) -> Edits | None:
+    def _edits(self, step: Step) -> Edits | None:
+        metadata, laws, bias = step.metadata, step.laws, None
         edits = Edits() if laws.seen is None else laws.seen.counted(metadata.output_token_ids)
-        bias = None
-        if laws.bias or short or metadata.bad_words_token_ids:
-            bias = self._bias(metadata, laws, short, counts, starts)
+        if laws.bias or step.short or metadata.bad_words_token_ids:
+            bias = self._bias(step)
         if bias is None and laws.allowed is None:
             return None if laws.seen is None else edits
         return edits._replace(bias=bias, allowed=laws.allowed)
 
-    def _bias(
-        self, metadata: Any, laws: Laws, short: dict[int, Shortest], counts: Sequence[int], starts: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """What is added to tokens of each row: biases, and -inf where a bad word or a text too short would end.
-
-        How long texts are before their first rows, ``starts`` [B], is known on the device alone.
-        """
-        words, found, values, spans = metadata.bad_words_token_ids, [], [], []
+    def _bias(self, step: Step) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """What is added to tokens of each row: biases, and -inf where a bad word or a text too short would end."""
+        metadata, found, values, spans = step.metadata, [], [], []
         limits = []  # of each entry its request, and how long its text must be at the first row
-        for request, count in enumerate(counts):
-            own, bad, one = laws.bias.get(request), words.get(request), short.get(request)
+        for request, count in enumerate(step.counts):
+            own, bad = step.laws.bias.get(request), metadata.bad_words_token_ids.get(request)
+            one = step.short.get(request)
             stops = one.stops if one is not None and not one.grammar else ()
             for row in range(count + 1):
                 entries = dict.fromkeys(stops, 0.0) | (own or {})
                 if bad is not None:
                     text = metadata.output_token_ids[request] + metadata.spec_token_ids[request][:row]
                     ends = (word[-1] for word in bad if text[len(text) - len(word) + 1 :] == word[:-1])
-                    entries.update(dict.fromkeys((end for end in ends), -torch.inf))
+                    entries |= dict.fromkeys(ends, -torch.inf)
                 spans.append((len(found), len(found) + len(entries)))
                 for token in sorted(entries):
                     found.append(token)
@@ -351,9 +332,9 @@ class Sampler:
         if not found:
             return None
         added = self._moved(values, torch.float32)
-        if starts is not None:
+        if step.starts is not None:
             which, least = self._moved(limits, torch.int64).unbind(1)
-            added.masked_fill_(starts[which] < least, -torch.inf)
+            added.masked_fill_(step.starts[which] < least, -torch.inf)
         return self._moved(found, torch.int32), added, self._moved(spans, torch.int32)
 
     def _draft(self, chains: Any, laws: Laws) -> Draft | None:
@@ -369,12 +350,10 @@ class Sampler:
         return laws.sampling if self.filters else Sampling(laws.sampling.temperature)
 
     def _logprobs(
-        self, rows: torch.Tensor, tokens: torch.Tensor, counts: Sequence[int], laws: Laws | None, metadata: Any,
-        ops: Any,
-    ) -> Any:  # fmt: skip
+        self, rows: torch.Tensor, tokens: torch.Tensor, step: Step, sampling: Sampling | None, ops: Any
+    ) -> Any:
         """vLLM's log-probabilities: a row for each place of ``tokens``, whatever is in those behind the last."""
-        sampling = None if laws is None else laws.sampling
-        mode, most, wanted = self.runner.sampler.logprobs_mode, max(counts), metadata.logprob_token_ids
+        counts, most, wanted = step.counts, max(step.counts), step.metadata.logprob_token_ids
         if min(counts) == most:
             slots = None
             if wanted or (most and sampling is not None):
@@ -394,42 +373,34 @@ class Sampler:
             for request, named in wanted.items():
                 table[request, : len(named)] = named
             given = torch.from_numpy(table).to(tokens.device, non_blocking=True)[slots]
-        ids, scores, ranks = scored(rows, flat, metadata.max_num_logprobs or 0, sampling, slots, mode, given, ops)
-        found = ids.int(), scores, ranks
+        top, mode = step.metadata.max_num_logprobs or 0, self.runner.sampler.logprobs_mode
+        ids, *found = scored(rows, flat, top, sampling, slots, mode, given, ops)
+        found = ids.int(), *found
         return LogprobsTensors(*(found if places is None else (x[places] for x in found)))
 
 
-def even(
+def laid_out(
     drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, edits: Edits | None, counts: Sequence[int],
     ends: torch.Tensor,
 ) -> dict[str, Any]:  # fmt: skip
-    """What `verify_chain` gets where all have the same number of drafts. ``ends`` are places after all that entered."""
-    size, most = len(counts), counts[0]
-    if draft is not None:
-        draft = draft._replace(rows=draft.rows.view(size, most, -1))
-    if edits is not None and edits.bias is not None:
-        edits = edits._replace(bias=(*edits.bias[:2], edits.bias[2].view(size, most + 1, 2)))
+    """What `verify_chain` gets, packed where numbers of drafts differ. ``ends`` are places after all that entered."""
+    size, most, packing = len(counts), max(counts), None
+    if min(counts) == most:
+        drafts, rows, position = drafts.view(size, most), rows.view(size, most + 1, -1), ends - most if most else ends
+        if draft is not None:
+            draft = draft._replace(rows=draft.rows.view(size, most, -1))
+        if edits is not None and edits.bias is not None:
+            edits = edits._replace(bias=(*edits.bias[:2], edits.bias[2].view(size, most + 1, 2)))
+    else:
+        table = np.zeros(2 * size + 1, dtype=np.int32)  # where the drafts of each begin, and how many there are
+        np.cumsum(counts, out=table[1 : size + 1])
+        table[size + 1 :] = counts
+        there = torch.from_numpy(table).to(rows.device, non_blocking=True)
+        packing, position = Packing(there[: size + 1]), ends - there[size + 1 :]
+        if edits is not None and edits.allowed is not None:
+            edits = edits._replace(allowed=edits.allowed.unsqueeze(1))
     return {
-        "draft_tokens": drafts.view(size, most), "target": rows.view(size, most + 1, -1), "draft": draft,
-        "edits": edits, "position": ends - most if most else ends,
-    }  # fmt: skip
-
-
-def uneven(
-    drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, edits: Edits | None, counts: Sequence[int],
-    ends: torch.Tensor,
-) -> dict[str, Any]:  # fmt: skip
-    """What it gets where numbers of drafts differ."""
-    size = len(counts)
-    table = np.zeros(2 * size + 1, dtype=np.int32)  # where the drafts of each begin, and how many there are
-    np.cumsum(counts, out=table[1 : size + 1])
-    table[size + 1 :] = counts
-    there = torch.from_numpy(table).to(rows.device, non_blocking=True)
-    if edits is not None and edits.allowed is not None:
-        edits = edits._replace(allowed=edits.allowed.unsqueeze(1))
-    return {
-        "draft_tokens": drafts, "target": rows, "draft": draft, "edits": edits,
-        "position": ends - there[size + 1 :], "packing": Packing(there[: size + 1]),
+        "draft_tokens": drafts, "target": rows, "draft": draft, "edits": edits, "position": position, "packing": packing
     }  # fmt: skip
 
 

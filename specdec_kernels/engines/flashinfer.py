@@ -34,17 +34,9 @@ from specdec_kernels.engines._noise import WORD, kept, mixed, positions, seed_of
 from specdec_kernels.engines._replace import Replacements
 
 __all__ = [
-    "chain_speculative_sampling",
-    "install",
-    "min_p_sampling_from_probs",
-    "sampling_from_logits",
-    "sampling_from_probs",
-    "top_k_mask_logits",
-    "top_k_renorm_probs",
-    "top_k_top_p_sampling_from_logits",
-    "top_p_renorm_probs",
-    "uninstall",
-]
+    "chain_speculative_sampling", "install", "min_p_sampling_from_probs", "sampling_from_logits", "sampling_from_probs",
+    "top_k_mask_logits", "top_k_renorm_probs", "top_k_top_p_sampling_from_logits", "top_p_renorm_probs", "uninstall",
+]  # fmt: skip
 
 Counter = int | torch.Tensor
 Samples = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -60,16 +52,11 @@ class Noise(NamedTuple):
 
 
 def chain_speculative_sampling(
-    draft_probs: torch.Tensor,
-    draft_token_ids: torch.Tensor,
-    target_probs: torch.Tensor,
+    draft_probs: torch.Tensor, draft_token_ids: torch.Tensor, target_probs: torch.Tensor,
     maybe_output_accepted_token_num: torch.Tensor | None = None,
-    maybe_output_emitted_draft_token_num: torch.Tensor | None = None,
-    deterministic: bool = True,
-    generator: torch.Generator | None = None,
-    seed: Counter | None = None,
-    offset: Counter | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    maybe_output_emitted_draft_token_num: torch.Tensor | None = None, deterministic: bool = True,
+    generator: torch.Generator | None = None, seed: Counter | None = None, offset: Counter | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Verify chains of drafts: ``flashinfer.sampling.chain_speculative_sampling``, by `verify_chain`.
 
     The law is the target's, as FlashInfer's. A draft id of -1 ends a request's drafts, and one of V or more is
@@ -93,21 +80,24 @@ def chain_speculative_sampling(
     >>> chain_speculative_sampling(draft, torch.tensor([[2, 1]]), target, seed=0, offset=0)
     (tensor([[ 2,  0, -1]], dtype=torch.int32), tensor([1], dtype=torch.int32), tensor([1], dtype=torch.int32))
     """
-    draft, target = _floats(draft_probs), _floats(target_probs)
+    draft, target = (x if x.dtype in FLOATS else x.float() for x in (draft_probs, target_probs))
     drafts = draft_token_ids if draft_token_ids.dtype in (torch.int32, torch.int64) else draft_token_ids.int()
     if drafts.ndim != 2:
         raise ValueError(f"draft_token_ids: expected [B, n]; got {list(drafts.shape)}")
     batch, slots = drafts.shape
-    _check_counter("maybe_output_accepted_token_num", maybe_output_accepted_token_num, batch)
-    _check_counter("maybe_output_emitted_draft_token_num", maybe_output_emitted_draft_token_num, batch)
+    counters = maybe_output_accepted_token_num, maybe_output_emitted_draft_token_num
+    for name, counter in zip(("accepted_token_num", "emitted_draft_token_num"), counters, strict=True):
+        if counter is not None and (counter.dtype, counter.shape) != (torch.int32, (batch,)):
+            kind = ValueError if counter.dtype == torch.int32 else TypeError
+            raise kind(
+                f"maybe_output_{name}: expected int32 [{batch}], which is added to in place; got {counter.dtype} "
+                f"{list(counter.shape)}"
+            )
     noise = _noise(target, batch, generator, seed, offset, stride=slots + 1)
     tokens = torch.empty(batch, slots + 1, dtype=torch.int32, device=target.device)
-    counters = maybe_output_accepted_token_num, maybe_output_emitted_draft_token_num
     adds = any(x is not None for x in counters)
     made = torch.zeros if adds else torch.empty
-    accepted, emitted = (
-        made(batch, dtype=torch.int32, device=target.device) if x is None else x for x in counters
-    )  # fmt: skip
+    accepted, emitted = (made(batch, dtype=torch.int32, device=target.device) if x is None else x for x in counters)
     specdec.verify_chain(
         drafts, target, draft, space="probs", **noise._asdict(), out=(tokens, emitted, None),
         form=Form(num_passed=accepted, add=adds),
@@ -159,14 +149,10 @@ def top_k_mask_logits(logits: torch.Tensor, top_k: Counter) -> torch.Tensor:
 
 
 def sampling_from_logits(
-    logits: torch.Tensor,
-    indices: torch.Tensor | None = None,
-    deterministic: bool = True,
-    generator: torch.Generator | None = None,
-    check_nan: bool = False,
-    seed: Counter | None = None,
+    logits: torch.Tensor, indices: torch.Tensor | None = None, deterministic: bool = True,
+    generator: torch.Generator | None = None, check_nan: bool = False, seed: Counter | None = None,
     offset: Counter | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """A token of each row of logits: ``flashinfer.sampling.sampling_from_logits``, by `race_sample`.
 
     Examples
@@ -179,15 +165,10 @@ def sampling_from_logits(
 
 
 def sampling_from_probs(
-    probs: torch.Tensor,
-    indices: torch.Tensor | None = None,
-    deterministic: bool = True,
-    generator: torch.Generator | None = None,
-    check_nan: bool = False,
-    seed: Counter | None = None,
-    offset: Counter | None = None,
-    return_valid: bool = False,
-) -> Samples:
+    probs: torch.Tensor, indices: torch.Tensor | None = None, deterministic: bool = True,
+    generator: torch.Generator | None = None, check_nan: bool = False, seed: Counter | None = None,
+    offset: Counter | None = None, return_valid: bool = False,
+) -> Samples:  # fmt: skip
     """A token of each row of probabilities: ``flashinfer.sampling.sampling_from_probs``, by `race_sample`.
 
     Examples
@@ -200,16 +181,10 @@ def sampling_from_probs(
 
 
 def min_p_sampling_from_probs(
-    probs: torch.Tensor,
-    min_p: float | torch.Tensor,
-    indices: torch.Tensor | None = None,
-    deterministic: bool = True,
-    generator: torch.Generator | None = None,
-    check_nan: bool = False,
-    seed: Counter | None = None,
-    offset: Counter | None = None,
-    return_valid: bool = False,
-) -> Samples:
+    probs: torch.Tensor, min_p: float | torch.Tensor, indices: torch.Tensor | None = None, deterministic: bool = True,
+    generator: torch.Generator | None = None, check_nan: bool = False, seed: Counter | None = None,
+    offset: Counter | None = None, return_valid: bool = False,
+) -> Samples:  # fmt: skip
     """A token of at least ``min_p`` of the largest probability: ``flashinfer.sampling.min_p_sampling_from_probs``.
 
     Examples
@@ -223,17 +198,10 @@ def min_p_sampling_from_probs(
 
 
 def top_k_top_p_sampling_from_logits(
-    logits: torch.Tensor,
-    top_k: Counter,
-    top_p: float | torch.Tensor,
-    indices: torch.Tensor | None = None,
-    filter_apply_order: str = "top_k_first",
-    deterministic: bool = True,
-    generator: torch.Generator | None = None,
-    check_nan: bool = False,
-    seed: Counter | None = None,
-    offset: Counter | None = None,
-) -> torch.Tensor:
+    logits: torch.Tensor, top_k: Counter, top_p: float | torch.Tensor, indices: torch.Tensor | None = None,
+    filter_apply_order: str = "top_k_first", deterministic: bool = True, generator: torch.Generator | None = None,
+    check_nan: bool = False, seed: Counter | None = None, offset: Counter | None = None,
+) -> torch.Tensor:  # fmt: skip
     """A token of what top-k and top-p keep: ``flashinfer.sampling.top_k_top_p_sampling_from_logits``, in one pass.
 
     ``filter_apply_order`` says whether ``top_p`` is a share of what ``top_k`` keeps, or of the whole row ("joint").
@@ -306,22 +274,9 @@ def _counters(name: str, x: torch.Tensor, rows: int, device: torch.device) -> to
     return x.view(torch.int64)
 
 
-def _check_counter(name: str, counter: torch.Tensor | None, batch: int) -> None:
-    if counter is None:
-        return
-    if counter.dtype != torch.int32:
-        raise TypeError(f"{name}: expected int32, which is added to in place; got {counter.dtype}")
-    if counter.shape != (batch,):
-        raise ValueError(f"{name}: expected shape [{batch}]; got {list(counter.shape)}")
-
-
 def _refuse_nan(name: str, rows: torch.Tensor, check: bool) -> None:
     if check and rows.isnan().any():
         raise ValueError(f"{name}: expected numbers with check_nan=True; got NaN")
-
-
-def _floats(rows: torch.Tensor) -> torch.Tensor:
-    return rows if rows.dtype in FLOATS else rows.float()
 
 
 def _logits(probs: torch.Tensor) -> torch.Tensor:

@@ -53,22 +53,9 @@ class LlamaModel:
 
     They take the Llama's settings (threads, batch sizes, types of the cache, flash attention, RoPE) and share its
     weights. A context has room for the texts of a call, and is used again by the next call that fits. The Llama's own
-    one is not used: make it small (``Llama(..., n_ctx=32)``), and give `n_ctx` here, where memory is short. The Llama
-    must stay open.
-
-    Parameters
-    ----------
-    llama : Llama
-        The model.
-    n_ctx : int, optional
-        The longest text, in tokens; default: the Llama's.
-    name : str
-        What errors call it.
-
-    Raises
-    ------
-    NotImplementedError
-        By name: models with an encoder or of diffusion; LoRA adapters, which belong to the Llama's own context.
+    one is not used: make it small (``Llama(..., n_ctx=32)``), and give `n_ctx`, the longest text in tokens, where
+    memory is short. The Llama must stay open. `name` is what errors call it. NotImplementedError, by name: models with
+    an encoder or of diffusion; LoRA adapters, which belong to the Llama's own context.
     """
 
     device = torch.device("cpu")  # where the logits are, wherever the layers are
@@ -134,10 +121,7 @@ class _Text:
 class LlamaDrafter(ModelDrafter):
     """Drafts chains and trees by sampling from a Llama: a `ModelDrafter` of `specdec_kernels.generate`.
 
-    Parameters
-    ----------
-    draft : Llama or LlamaModel
-        With the target's tokens. Where its vocabulary is the smaller one, the others are never drafted.
+    It has the target's tokens. Where its vocabulary is the smaller one, the others are never drafted.
     """
 
     def __init__(self, draft: Llama | LlamaModel) -> None:
@@ -160,41 +144,29 @@ def generate(
 ) -> list[Generation]:
     """Write on from every prompt: `specdec_kernels.generate.generate`, with models of llama.cpp.
 
-    It takes the place of ``Llama.generate`` and of ``Llama(draft_model=...)``. Those draw every token from the target
-    anew and accept a draft that happens to be the same: with probability p of the draft, however well it was drawn.
-    Here "rejection" accepts with ``min(1, p / q)``, and in "race" target and draft draw with the same noise.
-
-    - **Law.** That of the target, in every method. "race" writes the text of "plain" with the same seed, whatever the
-      draft, if llama.cpp gives the same logits however many tokens it reads at once.
-    - **Filters.** ``sampling=Sampling.llamacpp(temperature, top_k, top_p, min_p)`` has the order of llama.cpp's default
-      chain, and its ties but for those that its sort leaves open.
-    - **Logits** are read where llama.cpp has them. Only those of drafts are copied.
-    - **Seeds**: the tokens are others than those of llama.cpp's ``dist`` with the same number.
+    The law is the target's, in every method. "race" writes the text of "plain" with the same seed, whatever the draft,
+    if llama.cpp gives the same logits however many tokens it reads at once. The tokens are others than those of
+    llama.cpp's ``dist`` with the same seed. ``sampling=Sampling.llamacpp(temperature, top_k, top_p, min_p)`` has the
+    order of llama.cpp's default chain, and its ties but for those that its sort leaves open.
 
     Parameters
     ----------
     prompts : list of str or of list of int
         Texts, or lists of token ids: a batch of any size.
     target : Llama or LlamaModel
-        Its law the output has. Make a LlamaModel once to use its contexts again.
+        Make a LlamaModel once to use its contexts again.
     draft : Llama, LlamaModel or Drafter, optional
         A model that drafts, or for instance an ``NgramDrafter()``, which looks up. Method "plain" does not use it.
     **options : optional
-        ``method``, ``k``, ``tree``, ``policy``, ``draft_prob``, ``sampling``, ``edits``, ``logprobs``, ``seed``,
-        ``max_new_tokens``, ``stop`` and all others of `specdec_kernels.generate.generate`.
-
-    Returns
-    -------
-    list of Generation
-        In the order of the prompts.
+        All others of `specdec_kernels.generate.generate`, whose results and errors these are.
 
     Raises
     ------
     NotImplementedError
-        By name: models with an encoder or of diffusion; LoRA adapters.
+        Models as in `LlamaModel`.
     ValueError
         A draft whose tokens are others than the target's; more than 256 texts times leaves of a tree; more rows a call
-        than the target's ``n_batch``; all that `specdec_kernels.generate.generate` raises.
+        than the target's ``n_batch``.
     RuntimeError
         llama.cpp cannot decode.
     """
@@ -222,26 +194,12 @@ def _drafter(target: LlamaModel, draft: Llama | LlamaModel | Drafter | None, opt
 def install(target: Llama | LlamaModel, draft: Llama | LlamaModel | Drafter | None = None, **options: Any) -> None:
     """Have a Llama write by our loop: its ``generate``, and so its completions, its chats and ``llama_cpp.server``.
 
-    Seeds, temperature, top-k, top-p and min-p are what the Llama is asked for; texts are those of our `generate`. Where
-    it is asked for what ours has no rules for (`OFF`: penalties, grammars, processors such as a bias, typical,
-    mirostat) it writes as ever, and so it does at temperatures below 0. Texts that are written at once, by several
-    threads, do not meet. A prompt is read anew for each text.
-
-    Parameters
-    ----------
-    target : Llama or LlamaModel
-        The Llama, made with ``logits_all=False``: log-probabilities are those of its own loop.
-    draft : Llama, LlamaModel or Drafter, optional
-        As in `generate`. No text is longer than its context.
-    **options : optional
-        ``method``, ``k``, ``tree`` and ``policy`` of `generate`.
-
-    Raises
-    ------
-    NotImplementedError
-        A Llama with ``logits_all``; models as in `generate`.
-    ValueError
-        A draft whose tokens are others than the target's.
+    Seeds, temperature, top-k, top-p and min-p are what the Llama is asked for; texts are those of our `generate`, with
+    its ``draft``, ``method``, ``k``, ``tree``, ``policy`` and errors, and no longer than the draft's context. Where it
+    is asked for what ours has no rules for (`OFF`: penalties, grammars, processors such as a bias, typical, mirostat)
+    it writes as ever, and so it does at temperatures below 0. Texts that are written at once, by several threads, do
+    not meet. A prompt is read anew for each text. A Llama with ``logits_all``, which log-probabilities of its own loop
+    want, is a NotImplementedError.
     """
     from specdec_kernels.generate import stream
 
@@ -298,16 +256,8 @@ class LlamaDraft:
 
     A ``LlamaDraftModel`` of ``llama_cpp.llama_speculative``. That loop draws every token from the target and accepts a
     draft that is the same. With a `RaceProcessor` of the same seed and sampling the target draws with the noise of the
-    draft, so that they are the same more often; without one a draft is accepted with its probability.
-
-    Parameters
-    ----------
-    draft : Llama or LlamaModel
-        With the target's tokens.
-    k : int
-        Drafts a round; fewer where the draft's context ends.
-    seed, sampling : optional
-        As in ``race_sample``.
+    draft, so that they are the same more often; without one a draft is accepted with its probability. There are `k`
+    drafts a round, fewer where the draft's context ends. ``seed`` and ``sampling`` are those of ``race_sample``.
     """
 
     def __init__(
@@ -340,12 +290,8 @@ class RaceProcessor:
     ``llama.generate(tokens, logits_processor=LogitsProcessorList([RaceProcessor(seed=1)]), temp=0.0)``. It leaves one
     token in each row, that which the race draws: the text is that of `generate` with method "plain" and the same seed.
     Samplers that follow have nothing left to choose; ``temp=0.0`` makes them cheap. That loop tells a processor neither
-    which row of a round it is given nor when a text begins: use one for each generation.
-
-    Parameters
-    ----------
-    seed, sampling : optional
-        As in ``race_sample``; filters are ours, so switch off those of the loop.
+    which row of a round it is given nor when a text begins: use one for each generation. ``seed`` and ``sampling`` are
+    those of ``race_sample``; filters are ours, so switch off those of the loop.
     """
 
     def __init__(self, *, seed: int = 0, sampling: Sampling | None = None) -> None:
@@ -363,19 +309,6 @@ class RaceProcessor:
 
 
 def write_gguf(name: str, path: str | Path) -> Path:
-    """Write a model of the embedded pair as GGUF, in float32. It needs the package ``gguf``.
-
-    Parameters
-    ----------
-    name : {"embedded:target", "embedded:draft"}
-        Which one.
-    path : str or Path
-        The file.
-
-    Returns
-    -------
-    Path
-        The file.
-    """
+    """Write "embedded:target" or "embedded:draft" as GGUF, in float32; the path. It needs the package ``gguf``."""
     importlib.import_module("specdec_kernels.engines._gguf").write(name, Path(path))
     return Path(path)

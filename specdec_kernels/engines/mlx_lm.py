@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specdec_kernels import Sampling
+from specdec_kernels.engines._methods import METHODS
 from specdec_kernels.engines._replace import Replacements
 
 if TYPE_CHECKING:
@@ -21,30 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = ["generate_step", "install", "uninstall"]
 
-METHODS = ("race", "rejection", "block")
 GREEDY = Sampling(0.0)
 
 
 def generate_step(
-    prompt: mx.array | Sequence[int],
-    model: nn.Module,
-    draft_model: nn.Module | None = None,
-    stream: mx.Stream | None = None,
-    *,
-    method: str = "race",
-    num_draft_tokens: int = 2,
-    max_tokens: int = 256,
-    sampling: Sampling = GREEDY,
-    seed: int | None = None,
-    sampler: Callable[..., Any] | None = None,
+    prompt: mx.array | Sequence[int], model: nn.Module, draft_model: nn.Module | None = None,
+    stream: mx.Stream | None = None, *, method: str = "race", num_draft_tokens: int = 2, max_tokens: int = 256,
+    sampling: Sampling = GREEDY, seed: int | None = None, sampler: Callable[..., Any] | None = None,
     logits_processors: Sequence[Callable[[mx.array, mx.array], mx.array]] | None = None,
-    prompt_cache: list[Any] | None = None,
-    prefill_step_size: int = 512,
-    max_pending: int = 16,
-    kv_bits: int | None = None,
-    kv_group_size: int = 64,
-    quantized_kv_start: int = 5000,
-) -> Iterator[tuple[int, mx.array, bool]]:
+    prompt_cache: list[Any] | None = None, prefill_step_size: int = 512, max_pending: int = 16,
+    kv_bits: int | None = None, kv_group_size: int = 64, quantized_kv_start: int = 5000,
+) -> Iterator[tuple[int, mx.array, bool]]:  # fmt: skip
     """Write on by our methods: ``mlx_lm.generate.speculative_generate_step``, one `verify_chain` a round.
 
     The target reads the drafts in one call. Its logits are looked at where mlx has them, in float32, float16 or
@@ -59,14 +47,10 @@ def generate_step(
     model, draft_model : Module
         Of mlx-lm, with the same tokens; ids past the end of the draft's vocabulary it reads as 0. Without a draft
         model there is a token a call.
-    stream : Stream, optional
-        What mlx computes on. Default: mlx-lm's.
     method : {"race", "rejection", "block"}
         Of `verify_chain`. Greedy texts are the same with all.
-    num_draft_tokens : int
-        Drafts a round, K.
-    max_tokens : int
-        -1 for no end.
+    num_draft_tokens, max_tokens : int
+        Drafts a round, K; tokens of the text, -1 for no end.
     sampling : Sampling
         Temperature, top-k, top-p and min-p of target and draft. Default: greedy, as in mlx-lm.
     seed : int, optional
@@ -83,7 +67,7 @@ def generate_step(
     max_pending : int
         Where recurrent states or windows cannot take tokens back: how many accepted ones are read again, at most, in
         front of drafts; a call of their own settles more.
-    prefill_step_size, kv_bits, kv_group_size, quantized_kv_start : optional
+    stream, prefill_step_size, kv_bits, kv_group_size, quantized_kv_start : optional
         As in mlx-lm.
 
     Yields
@@ -100,10 +84,6 @@ def generate_step(
         An unknown method; a prompt without tokens; numbers that are out of range.
     RuntimeError
         Logits that are no law's; a cache that rewinds by less than it was asked to.
-
-    References
-    ----------
-    `verify_chain` has those of the methods.
     """
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}; got {method!r}")

@@ -12,8 +12,7 @@ What the functions share:
 - **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. `verify_links`
   walks by them: what it says of links that make no tree holds here.
 - **Arguments**: ``candidates`` int64 or int32 [B, N], the nodes' tokens, of which the root's is not looked at;
-``retrive_*``
-  int64 [B, N]: where a node stands in the flat batch, its first child, its next sibling, -1 for none;
+  ``retrive_*`` int64 [B, N]: where a node stands in the flat batch, its first child, its next sibling, -1 for none;
   ``uniform_samples`` float32 [B, N] in [0, 1), one coin for each node's children, and [B] for the last token;
   probabilities float32, bfloat16 or float16 [B, N, V]. ``deterministic`` makes no difference.
 - **tree_valid**, bool [B]: without it a tree is its root alone. Of TensorRT-LLM.
@@ -36,12 +35,9 @@ from specdec_kernels.engines import _watermark
 from specdec_kernels.engines._methods import SGLANG_SHARDED, method_of, switched
 
 __all__ = [
-    "build_tree_kernel_efficient",
-    "chain_speculative_sampling_triton",
-    "register",
-    "tree_speculative_sampling_target_only",
-    "verify_tree_greedy",
-]
+    "build_tree_kernel_efficient", "chain_speculative_sampling_triton", "register",
+    "tree_speculative_sampling_target_only", "verify_tree_greedy",
+]  # fmt: skip
 
 FULL_MASK, QLEN_ONLY, QLEN_ONLY_BITPACKING = range(3)
 LAYOUTS = {FULL_MASK: "full", QLEN_ONLY: "nodes", QLEN_ONLY_BITPACKING: "bits"}
@@ -59,23 +55,12 @@ def spelt(function: Callable[..., None]) -> Callable[..., None]:
 
 @spelt
 def tree_speculative_sampling_target_only(
-    predicts: torch.Tensor,
-    accept_index: torch.Tensor,
-    accept_token_num: torch.Tensor,
-    candidates: torch.Tensor,
-    retrive_index: torch.Tensor,
-    retrive_next_token: torch.Tensor | None,
-    retrive_next_sibling: torch.Tensor | None,
-    uniform_samples: torch.Tensor,
-    uniform_samples_for_final_sampling: torch.Tensor,
-    target_probs: torch.Tensor,
-    draft_probs: torch.Tensor | None = None,
-    threshold_single: float = 1.0,
-    threshold_acc: float = 1.0,
-    deterministic: bool = True,
-    *,
-    tree_valid: torch.Tensor | None = None,
-) -> None:
+    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, candidates: torch.Tensor,
+    retrive_index: torch.Tensor, retrive_next_token: torch.Tensor | None, retrive_next_sibling: torch.Tensor | None,
+    uniform_samples: torch.Tensor, uniform_samples_for_final_sampling: torch.Tensor, target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None = None, threshold_single: float = 1.0, threshold_acc: float = 1.0,
+    deterministic: bool = True, *, tree_valid: torch.Tensor | None = None,
+) -> None:  # fmt: skip
     """Verify trees of drafts that were not sampled: SGLang's kernel of this name (``sgl_kernel``, ``kernels.ops``).
 
     Below each node one coin u decides among its children in link order: child m is accepted iff ``p(x_m) > 0`` and
@@ -106,24 +91,18 @@ def tree_speculative_sampling_target_only(
     specdec.verify_links(
         candidates, target_probs, coins=uniform_samples[:, : candidates.shape[1]], first_child=retrive_next_token,
         next_sibling=retrive_next_sibling, tree_valid=tree_valid, threshold_single=threshold_single,
-        threshold_total=max(threshold_acc, 1e-9), **_spare_bits(uniform_samples, uniform_samples_for_final_sampling),
+        threshold_total=max(threshold_acc, 1e-9),
+        **_bits(uniform_samples, uniform_samples_for_final_sampling, -1, -2),  # mostly leaves', which decide nothing
         out=(predicts, accept_index, accept_token_num, None), form=Form(index=retrive_index),
     )  # fmt: skip
 
 
 @spelt
 def verify_tree_greedy(
-    predicts: torch.Tensor,
-    accept_index: torch.Tensor,
-    accept_token_num: torch.Tensor,
-    candidates: torch.Tensor,
-    retrive_index: torch.Tensor,
-    retrive_next_token: torch.Tensor,
-    retrive_next_sibling: torch.Tensor,
-    target_predict: torch.Tensor,
-    *,
-    tree_valid: torch.Tensor | None = None,
-) -> None:
+    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, candidates: torch.Tensor,
+    retrive_index: torch.Tensor, retrive_next_token: torch.Tensor, retrive_next_sibling: torch.Tensor,
+    target_predict: torch.Tensor, *, tree_valid: torch.Tensor | None = None,
+) -> None:  # fmt: skip
     """Walk trees by given tokens of the target: SGLang's kernel of this name (``sgl_kernel``, ``kernels.ops``).
 
     ``target_predict`` int64 or int32 [B, N] has the token after each node.
@@ -146,23 +125,12 @@ def verify_tree_greedy(
 
 @spelt
 def chain_speculative_sampling_triton(
-    predicts: torch.Tensor,
-    accept_index: torch.Tensor,
-    accept_token_num: torch.Tensor,
-    candidates: torch.Tensor,
-    retrive_index: torch.Tensor,
-    retrive_next_token: torch.Tensor | None,
-    retrive_next_sibling: torch.Tensor | None,
-    uniform_samples: torch.Tensor,
-    uniform_samples_for_final_sampling: torch.Tensor,
-    target_probs: torch.Tensor,
-    draft_probs: torch.Tensor | None = None,
-    threshold_single: float = 1.0,
-    threshold_acc: float = 1.0,
-    deterministic: bool = True,
-    *,
-    block_verification: bool = False,
-) -> None:
+    predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, candidates: torch.Tensor,
+    retrive_index: torch.Tensor, retrive_next_token: torch.Tensor | None, retrive_next_sibling: torch.Tensor | None,
+    uniform_samples: torch.Tensor, uniform_samples_for_final_sampling: torch.Tensor, target_probs: torch.Tensor,
+    draft_probs: torch.Tensor | None = None, threshold_single: float = 1.0, threshold_acc: float = 1.0,
+    deterministic: bool = True, *, block_verification: bool = False,
+) -> None:  # fmt: skip
     """Verify chains of sampled drafts: the function of this name in ``sglang.kernels.ops``, by `verify_chain`.
 
     Node i + 1 is the child of node i, whatever the links say; thresholds are not looked at, as there. q may be more
@@ -187,7 +155,7 @@ def chain_speculative_sampling_triton(
     specdec.verify_chain(
         candidates[:, 1:width], target_probs[:, :width], draft_probs[:, : width - 1], space="probs",
         method="block" if block_verification else "rejection",
-        **_bits(uniform_samples, uniform_samples_for_final_sampling),
+        **_bits(uniform_samples, uniform_samples_for_final_sampling, 0, 1),
         out=(predicts, accept_token_num, None), form=Form(index=retrive_index[:, :width], path=accept_index[:, :width]),
     )  # fmt: skip
     if accept_index.shape[1] > width:
@@ -196,19 +164,11 @@ def chain_speculative_sampling_triton(
 
 @spelt
 def build_tree_kernel_efficient(
-    parent_list: torch.Tensor,
-    selected_index: torch.Tensor,
-    verified_seq_len: torch.Tensor,
-    tree_mask: torch.Tensor,
-    positions: torch.Tensor,
-    retrive_index: torch.Tensor,
-    retrive_next_token: torch.Tensor,
-    retrive_next_sibling: torch.Tensor,
-    topk: int = 1,
-    depth: int = 1,
-    draft_token_num: int = 1,
+    parent_list: torch.Tensor, selected_index: torch.Tensor, verified_seq_len: torch.Tensor, tree_mask: torch.Tensor,
+    positions: torch.Tensor, retrive_index: torch.Tensor, retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor, topk: int = 1, depth: int = 1, draft_token_num: int = 1,
     tree_mask_mode: int = FULL_MASK,
-) -> None:
+) -> None:  # fmt: skip
     """Links, positions and the mask of EAGLE's trees, in place: SGLang's kernel of this name, by `build_tree`.
 
     A node whose parent was not selected (of scores with NaN) is in no tree, and attends to itself alone; SGLang's walk
@@ -253,16 +213,11 @@ def build_tree_kernel_efficient(
     )  # fmt: skip
 
 
-def _bits(coins: torch.Tensor, final: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The bits of a request's first two coins and of its last one as noise, int32 [B] each, read where they lie."""
+def _bits(coins: torch.Tensor, final: torch.Tensor, first: int, second: int) -> dict[str, torch.Tensor]:
+    """The bits of two of a request's coins and of its last one as noise, int32 [B] each, read where they lie."""
     words = coins.view(torch.int32)
-    return {"seed": words[:, 0], "position": words[:, min(1, words.shape[1] - 1)], "nonce": final.view(torch.int32)}
-
-
-def _spare_bits(coins: torch.Tensor, final: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The bits of a tree's last two coins as noise: mostly those of leaves, which decide nothing."""
-    words = coins.view(torch.int32)
-    return {"seed": words[:, -1], "position": words[:, max(-2, -words.shape[1])], "nonce": final.view(torch.int32)}
+    second = max(min(second, words.shape[1] - 1), -words.shape[1])  # there may be one coin alone
+    return {"seed": words[:, first], "position": words[:, second], "nonce": final.view(torch.int32)}
 
 
 def _check_outputs(
@@ -299,35 +254,33 @@ def register() -> None:
     blocks = importlib.import_module("specdec_kernels.engines._sglang_blocks")
     kinds, penalties = registry.HookType, parts.penalties
     batch, info = "managers.schedule_batch.ScheduleBatch", "sampling.sampling_batch_info.SamplingBatchInfo"
-    for target, hook, kind in (
+    runner = "model_executor.model_runner.ModelRunner"
+    hooks = [
         ("speculative.eagle_utils.eagle_sample", parts.eagle_sample, kinds.REPLACE),
         ("speculative.spec_info.SpeculativeAlgorithm.create_worker", blocks.worker, kinds.AFTER),
         (f"{batch}.cumulate_penalty_output_tokens", penalties.cumulate_penalty_output_tokens, kinds.REPLACE),
         (f"{info}.from_schedule_batch", penalties.begin, kinds.AFTER),
         (f"{info}.copy_for_forward", penalties.attach, kinds.AFTER),
-        ("model_executor.model_runner.ModelRunner.sample", penalties.count_late, kinds.BEFORE),
+        (f"{runner}.sample", penalties.count_late, kinds.BEFORE),
         ("managers.scheduler.Scheduler.init_model_worker", parts.report, kinds.AFTER),
-    ):
-        registry.HookRegistry.register(f"sglang.srt.{target}", hook, kind)
+    ]
+    sampler = importlib.import_module("sglang.srt.layers.sampler")
+    sampler.register_sampler_backend("specdec", parts.sampler)
+    if method_of() == "race":
+        hooks.append(("speculative.spec_utils.fast_sample", parts.fast_sample, kinds.AROUND))
+        # With seeds SGLang takes no other backend than this one.
+        sampler.register_sampler_backend("pytorch", parts.pytorch_sampler)
     if _watermark.asked(method_of()) is not None:
-        registry.HookRegistry.register(f"sglang.srt.{info}.from_schedule_batch", parts.begin_text, kinds.AFTER)
-        registry.HookRegistry.register(
-            "sglang.srt.model_executor.model_runner.ModelRunner.sample", parts.enter, kinds.BEFORE
-        )
+        hooks.append((f"{info}.from_schedule_batch", parts.begin_text, kinds.AFTER))
+        hooks.append((f"{runner}.sample", parts.enter, kinds.BEFORE))
     if switched(SGLANG_SHARDED):
         slices = importlib.import_module("specdec_kernels.engines._sglang_sharded")
-        runner = "model_executor.model_runner.ModelRunner"
-        for target, hook, kind in (
+        hooks += [
             ("layers.vocab_parallel_embedding.VocabParallelEmbedding.__init__", slices.padded, kinds.BEFORE),
             (f"{runner}.load_model", slices.loaded, kinds.AFTER),
             (f"{runner}.sample", slices.gather_for_sampling, kinds.BEFORE),
             ("beam_search.logits_capture.capture_pre_sample_logits", slices.gather_for_beams, kinds.BEFORE),
             (f"{info}.apply_logits_bias", slices.apply_logits_bias, kinds.AROUND),
-        ):
-            registry.HookRegistry.register(f"sglang.srt.{target}", hook, kind)
-    sampler = importlib.import_module("sglang.srt.layers.sampler")
-    sampler.register_sampler_backend("specdec", parts.sampler)
-    if method_of() == "race":
-        registry.HookRegistry.register("sglang.srt.speculative.spec_utils.fast_sample", parts.fast_sample, kinds.AROUND)
-        # With seeds SGLang takes no other backend than this one.
-        sampler.register_sampler_backend("pytorch", parts.pytorch_sampler)
+        ]
+    for target, hook, kind in hooks:
+        registry.HookRegistry.register(f"sglang.srt.{target}", hook, kind)

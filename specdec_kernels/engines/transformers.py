@@ -32,25 +32,14 @@ __all__ = ["generate", "install", "speculative_sampling", "uninstall"]
 
 
 def generate(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor,
-    logits_processor: LogitsProcessorList | None = None,
-    stopping_criteria: StoppingCriteriaList | None = None,
-    generation_config: GenerationConfig | None = None,
-    assistant_model: PreTrainedModel | None = None,
-    streamer: BaseStreamer | None = None,
-    *,
-    method: str = "race",
-    k: int | None = None,
-    seed: int | Sequence[int] | None = None,
-    drafter: Drafter | PreTrainedModel | None = None,
-    draft_prob: float = 1.0,
-    policy: ChainPolicy | TreePolicy | None = None,
-    tree: DraftTree | Sequence[int] | None = None,
-    replacement: bool = False,
-    max_pending: int | None = None,
+    model: PreTrainedModel, input_ids: torch.Tensor, logits_processor: LogitsProcessorList | None = None,
+    stopping_criteria: StoppingCriteriaList | None = None, generation_config: GenerationConfig | None = None,
+    assistant_model: PreTrainedModel | None = None, streamer: BaseStreamer | None = None, *, method: str = "race",
+    k: int | None = None, seed: int | Sequence[int] | None = None, drafter: Drafter | PreTrainedModel | None = None,
+    draft_prob: float = 1.0, policy: ChainPolicy | TreePolicy | None = None,
+    tree: DraftTree | Sequence[int] | None = None, replacement: bool = False, max_pending: int | None = None,
     **model_kwargs: Any,
-) -> torch.Tensor | GenerateDecoderOnlyOutput:
+) -> torch.Tensor | GenerateDecoderOnlyOutput:  # fmt: skip
     """Write on by our methods: ``model.generate(custom_generate=generate, assistant_model=..., method="race")``.
 
     It replaces ``_sample`` and ``_assisted_decoding`` (which takes one text). The loop is that of
@@ -254,14 +243,9 @@ class _Written:
 
 
 def speculative_sampling(
-    candidate_input_ids: torch.Tensor,
-    candidate_logits: torch.Tensor,
-    candidate_length: int,
-    new_logits: torch.Tensor,
-    assistant_ensemble_weight: float | None = None,
-    *,
-    last_assistant_token_is_eos: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    candidate_input_ids: torch.Tensor, candidate_logits: torch.Tensor, candidate_length: int, new_logits: torch.Tensor,
+    assistant_ensemble_weight: float | None = None, *, last_assistant_token_is_eos: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Verify a chain: ``transformers.generation.utils._speculative_sampling``, by `verify_chain`.
 
     The law is the target's, as transformers'. A residual without mass is no error: the token comes from the target.
@@ -271,16 +255,10 @@ def speculative_sampling(
 
     Parameters
     ----------
-    candidate_input_ids : Tensor
-        int64 [1, context + K].
-    candidate_logits : Tensor
-        [1, K, V], processed.
-    candidate_length : int
-        K.
-    new_logits : Tensor
-        [1, K + 1, V], processed.
+    candidate_input_ids, candidate_logits, candidate_length, new_logits : Tensor, Tensor, int, Tensor
+        int64 [1, context + K]; [1, K, V], processed; K; [1, K + 1, V], processed.
     assistant_ensemble_weight : float, optional
-        w in (0, 1): verify ``w p + (1 - w) q`` in place of p. Lossy. It writes rows of that law.
+        w in (0, 1): verify ``w p + (1 - w) q`` in place of p (arXiv 2604.07622). Lossy. It writes rows of that law.
     last_assistant_token_is_eos : bool
         Of versions before 5.20, where it is the fifth argument: the last draft ends the text, so that nothing follows
         once it is accepted.
@@ -294,10 +272,6 @@ def speculative_sampling(
     ------
     ValueError
         Several texts; a weight outside of (0, 1); shapes that do not fit.
-
-    References
-    ----------
-    Leviathan, Kalman, Matias 2023; the ensemble: arXiv 2604.07622.
 
     Examples
     --------
@@ -333,12 +307,7 @@ _replacements = Replacements()
 def install() -> None:
     """Put `speculative_sampling` where transformers' own is, with the signature that it has there. Twice is once.
 
-    Raises
-    ------
-    ImportError, AttributeError
-        Without transformers, or with a version that has no such function.
-    RuntimeError
-        With a signature that is not known.
+    ImportError or AttributeError: no transformers, or no such function there. RuntimeError: an unknown signature.
     """
     utils = importlib.import_module("transformers.generation.utils")
     if not _replacements:

@@ -9,8 +9,7 @@ What all of them change:
 - **Noise.** Request seeds are vLLM's, positions are its positions + 1: those of the tokens that are decided, not of the
   input tokens. The tokens are others than vLLM draws from the same seeds.
 - **Arguments**: logits are float32, bfloat16 or float16 [N, V]; ``expanded_idx_mapping`` int32 or int64 [N], the slot
-of each
-  row; ``pos`` int64 [N], the position of each row's input token; ``temperature`` and ``seed`` float32 and int64
+  of each row; ``pos`` int64 [N], the position of each row's input token; ``temperature`` and ``seed`` float32 and int64
   [slots], and at temperature 0 the argmax decides. **use_fp64** makes no difference.
 - **Refused by name** (``NotImplementedError``): FLy, synthetic acceptance rates, vLLM's own watermark.
 - **Our watermark** (`docs/watermark.md`): ``SPECDEC_WATERMARK=KEY`` or ``KEY,WINDOW`` in the environment, with "race".
@@ -28,46 +27,25 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
-from specdec_kernels.engines._methods import SHARDED, asked, switched
-from specdec_kernels.engines._refusals import refuse
+from specdec_kernels.engines._methods import SHARDED, asked, refuse, switched
 from specdec_kernels.engines._replace import hide_checkout
 from specdec_kernels.engines._vllm_rounds import LOGGER, REPLACEMENTS, TARGET, drawn, verify
 
-__all__ = [
-    "apply_top_k_top_p",
-    "gumbel_sample",
-    "install",
-    "register",
-    "rejection_sample",
-    "uninstall",
-]
+__all__ = ["apply_top_k_top_p", "gumbel_sample", "install", "register", "rejection_sample", "uninstall"]
 
 OURS = contextvars.ContextVar("OURS", default=False)  # whether a request that is checked is for an engine of ours
 
 
 def rejection_sample(
-    target_logits: torch.Tensor,
-    draft_logits: torch.Tensor | None,
-    draft_sampled: torch.Tensor,
-    cu_num_logits: torch.Tensor,
-    pos: torch.Tensor,
-    idx_mapping: torch.Tensor,
-    expanded_idx_mapping: torch.Tensor,
-    expanded_local_pos: torch.Tensor,
-    temperature: torch.Tensor,
-    seed: torch.Tensor,
-    num_speculative_steps: int,
-    synthetic_conditional_rates: torch.Tensor | None = None,
-    use_fp64: bool = False,
-    use_block_verification: bool = False,
-    contexts: torch.Tensor | None = None,
-    watermarking: torch.Tensor | None = None,
-    watermarking_skip_mask: torch.Tensor | None = None,
-    watermark_key: int | None = None,
-    fly_window_size: int = 0,
-    fly_entropy_threshold: float = 0.3,
+    target_logits: torch.Tensor, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor,
+    cu_num_logits: torch.Tensor, pos: torch.Tensor, idx_mapping: torch.Tensor, expanded_idx_mapping: torch.Tensor,
+    expanded_local_pos: torch.Tensor, temperature: torch.Tensor, seed: torch.Tensor, num_speculative_steps: int,
+    synthetic_conditional_rates: torch.Tensor | None = None, use_fp64: bool = False,
+    use_block_verification: bool = False, contexts: torch.Tensor | None = None,
+    watermarking: torch.Tensor | None = None, watermarking_skip_mask: torch.Tensor | None = None,
+    watermark_key: int | None = None, fly_window_size: int = 0, fly_entropy_threshold: float = 0.3,
     fly_entropy_top_k: int = 3,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Verify chains: ``vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils.rejection_sample``, by `verify_chain`.
 
     The law is that of vLLM. A draft of -1 ends the drafts of its request, and the token comes from the target as it is.
@@ -115,18 +93,11 @@ def rejection_sample(
 
 
 def gumbel_sample(
-    logits: torch.Tensor,
-    expanded_idx_mapping: torch.Tensor,
-    temperature: torch.Tensor,
-    seed: torch.Tensor,
-    pos: torch.Tensor,
-    apply_temperature: bool,
-    is_drafting: bool,
-    logits_cache: torch.Tensor | None = None,
-    logits_cache_col: torch.Tensor | None = None,
-    use_fp64: bool = False,
+    logits: torch.Tensor, expanded_idx_mapping: torch.Tensor, temperature: torch.Tensor, seed: torch.Tensor,
+    pos: torch.Tensor, apply_temperature: bool, is_drafting: bool, logits_cache: torch.Tensor | None = None,
+    logits_cache_col: torch.Tensor | None = None, use_fp64: bool = False,
     logits_cache_source: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """A token of each row, int64 [N]: ``vllm.v1.worker.gpu.sample.gumbel.gumbel_sample``, by the race.
 
     With ``is_drafting`` the noise is another than that of the target, and one of its own for each column of the cache.
@@ -149,7 +120,13 @@ def gumbel_sample(
     """
     if logits_cache is not None:
         source = logits if logits_cache_source is None else logits_cache_source
-        _check_cache(logits_cache, logits_cache_col, source)
+        if logits_cache_col is None:
+            raise ValueError("logits_cache_col: expected a tensor beside logits_cache; got None")
+        if source.dtype != logits_cache.dtype or source.shape[-1] > logits_cache.shape[-1]:
+            raise ValueError(
+                f"logits_cache: expected {source.dtype} and at least {source.shape[-1]} tokens; got "
+                f"{logits_cache.dtype} and {logits_cache.shape[-1]}"
+            )
         specdec.store_rows(source, logits_cache, slots=expanded_idx_mapping, column=logits_cache_col)
     elif logits_cache_source is not None:
         raise ValueError("logits_cache_source: expected None without logits_cache")
@@ -160,21 +137,8 @@ def gumbel_sample(
     return drawn(logits, expanded_idx_mapping, law, seed, pos, nonce=nonce)
 
 
-def _check_cache(cache: torch.Tensor, columns: torch.Tensor | None, rows: torch.Tensor) -> None:
-    if columns is None:
-        raise ValueError("logits_cache_col: expected a tensor beside logits_cache; got None")
-    if rows.dtype != cache.dtype or rows.shape[-1] > cache.shape[-1]:
-        raise ValueError(
-            f"logits_cache: expected {rows.dtype} and at least {rows.shape[-1]} tokens; got {cache.dtype} and "
-            f"{cache.shape[-1]}"
-        )
-
-
 def apply_top_k_top_p(
-    logits: torch.Tensor,
-    k: torch.Tensor | None,
-    p: torch.Tensor | None,
-    has_topp_only_rows: bool = True,
+    logits: torch.Tensor, k: torch.Tensor | None, p: torch.Tensor | None, has_topp_only_rows: bool = True
 ) -> torch.Tensor:
     """Logits with -inf for what filters drop, in place: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``.
 
@@ -200,12 +164,11 @@ def register() -> None:
     ``additional_config`` may still ask, so the same hook is set; with a vLLM that has no such place, nothing happens
     then.
     """
-    if method_of(None) is not None:
-        install()
-        return
     try:
         install()
     except (ImportError, AttributeError, RuntimeError) as error:
+        if method_of(None) is not None:
+            raise
         LOGGER.info("specdec-kernels: not in this vLLM: %s", error)
 
 

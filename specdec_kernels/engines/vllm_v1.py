@@ -14,35 +14,25 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Form, Packing, Sampling
+from specdec_kernels.engines._methods import refuse
 from specdec_kernels.engines._noise import mixed, seed_of
-from specdec_kernels.engines._refusals import refuse
 
 __all__ = ["rejection_sample"]
 
 
 def rejection_sample(
-    draft_token_ids: torch.Tensor,
-    num_draft_tokens: Sequence[int],
-    max_spec_len: int,
-    cu_num_draft_tokens: torch.Tensor,
-    draft_probs: torch.Tensor | None,
-    target_logits: torch.Tensor,
-    bonus_token_ids: torch.Tensor,
-    sampling_metadata: Any,
-    synthetic_mode: bool = False,
-    synthetic_conditional_rates: torch.Tensor | None = None,
-    use_fp64_gumbel: bool = False,
-    fly_window_size: int | None = None,
-    fly_entropy_threshold: float | None = None,
-    fly_entropy_top_k: int = 3,
-) -> torch.Tensor:
+    draft_token_ids: torch.Tensor, num_draft_tokens: Sequence[int], max_spec_len: int,
+    cu_num_draft_tokens: torch.Tensor, draft_probs: torch.Tensor | None, target_logits: torch.Tensor,
+    bonus_token_ids: torch.Tensor, sampling_metadata: Any, synthetic_mode: bool = False,
+    synthetic_conditional_rates: torch.Tensor | None = None, use_fp64_gumbel: bool = False,
+    fly_window_size: int | None = None, fly_entropy_threshold: float | None = None, fly_entropy_top_k: int = 3,
+) -> torch.Tensor:  # fmt: skip
     """Verify chains: ``vllm.v1.sample.rejection_sampler.rejection_sample``, by `verify_chain`.
 
-    The law is the target's. There is no row for the token after the last draft, which comes with the call.
-
-    A request with a generator gets a seed from it; its tokens do not depend on the others of the batch. The others
-    share a seed from the device's own generator. Noise is ours: other tokens than vLLM's, of the same law. What is
-    synthetic, and FLy, is refused if it is on (NotImplementedError); ``use_fp64_gumbel`` makes no difference.
+    The law is the target's. There is no row for the token after the last draft, which comes with the call. A request
+    with a generator gets a seed from it; its tokens do not depend on the others of the batch. The others share a seed
+    from the device's own generator. Noise is ours: other tokens than vLLM's, of the same law. What is synthetic, and
+    FLy, is refused if it is on (NotImplementedError); ``use_fp64_gumbel`` makes no difference.
 
     Parameters
     ----------

@@ -244,7 +244,7 @@ class TestRefusals:
     def test_arguments(self):
         target, draft = pair()
         for error, options, said in (
-            (ValueError, dict(method="traversal"), "method: expected one of race, rejection, block; got 'traversal'"),
+            (ValueError, dict(method="traversal"), "method: expected one of rejection, race, block; got 'traversal'"),
             (NotImplementedError, dict(sampler=max), "sampler: expected None, for sampling= has the rules, or"),
             (ValueError, dict(num_draft_tokens=-1), "num_draft_tokens: expected at least 0; got -1"),
             (ValueError, dict(max_tokens=-2), "max_tokens: expected at least -1; got -2"),

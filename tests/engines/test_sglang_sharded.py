@@ -96,7 +96,7 @@ def ranks(engine, monkeypatch):
             sglang.register()
         slices = sys.modules["specdec_kernels.engines._sglang_sharded"]
         shard = lambda vocabulary, first, group: PlayedShard(vocabulary, first, group.stage, group.rank_in_group)  # noqa: E731
-        monkeypatch.setattr(slices, "VocabShard", shard)
+        monkeypatch.setattr(sys.modules["specdec_kernels.engines._ranks"], "VocabShard", shard)
         monkeypatch.setattr(slices, "_slices", Own(here))
         stage = Stage(2)
 

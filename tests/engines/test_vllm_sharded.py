@@ -36,7 +36,7 @@ def sharded(plugin, monkeypatch):  # noqa: F811
     module.get_tp_group = lambda: here.group
     monkeypatch.setitem(sys.modules, "vllm.distributed", module)
     monkeypatch.setenv("SPECDEC_VLLM_SHARDED", "1")
-    slices = sys.modules["specdec_kernels.engines._vllm_sharded"]
+    slices = sys.modules["specdec_kernels.engines._ranks"]
     monkeypatch.setattr(
         slices, "VocabShard", lambda vocab, first, group: PlayedShard(vocab, first, group.stage, group.rank_in_group)
     )

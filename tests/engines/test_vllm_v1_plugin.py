@@ -383,7 +383,6 @@ class TestSettled:
         for method, name in (("synthetic", "synthetic_mode"), ("fly", "fly_window_size")):
             with pytest.raises(NotImplementedError, match=name):
                 plugin.take_over(stand_in.Runner(stand_in.Proposer(DRAFT), method), "race")
-        runner = stand_in.Runner()
-        runner._sample = lambda logits, more, spec_decode_metadata: None
+        other = type("Runner", (stand_in.Runner,), {"_sample": lambda self, logits, more, spec_decode_metadata: None})
         with pytest.raises(RuntimeError, match=r"expected .*\(self logits spec_decode_metadata\), as in 0.32.0"):
-            plugin.take_over(runner, "race")
+            plugin.take_over(other(), "race")

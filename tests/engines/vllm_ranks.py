@@ -58,7 +58,7 @@ def gather_again(worker):
     import specdec_kernels
 
     runner, sampler = worker.model_runner, sampler_of(worker)
-    sampler.slices.gathers, runner.sample_tokens = True, runner.sample_tokens.args[0]
+    sampler.slices.keeps, runner.sample_tokens = False, runner.sample_tokens.args[0]
     runner._get_prompt_logprobs_dict = runner._get_prompt_logprobs_dict.args[0]
     sampler.ops, sampler.slices = specdec_kernels, None
 
