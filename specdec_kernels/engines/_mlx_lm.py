@@ -79,7 +79,7 @@ class Reader:
         self.stateful = drafting and not all(map(rewinds, flat(cache)))
         self.most, self.before = most if self.stateful else 2, []
         self.stream = generation.generation_stream if stream is None else stream
-        self.length, self.offset = 0, offset_of(cache)
+        self.length, self.offset = 0, max((int(getattr(each, "offset", 0)) for each in flat(cache)), default=0)
         self.vocabulary = model(mx.zeros((1, 1), mx.uint32)).shape[-1]  # mlx is lazy: nothing is computed
 
     def read(self, tokens: list[int], rows: int) -> mx.array:
@@ -144,11 +144,6 @@ def copied(state: Any) -> Any:
     if isinstance(state, (list, tuple)):
         return type(state)(map(copied, state))
     return mx.array(state) if isinstance(state, mx.array) else state
-
-
-def offset_of(cache: list[Any]) -> int:
-    """How many tokens a cache holds, or has held."""
-    return max((int(getattr(each, "offset", 0)) for each in flat(cache)), default=0)
 
 
 def rounds(

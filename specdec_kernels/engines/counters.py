@@ -14,18 +14,10 @@ __all__ = ["Counts", "accepted_drafts"]
 
 
 class Counts(NamedTuple):
-    """What the rounds of an engine gave.
+    """What the rounds of an engine gave."""
 
-    Attributes
-    ----------
-    rounds : int
-        Verifications of a text that had drafts.
-    accepted : list of int
-        Of each position of a chain, or depth of a tree, in how many of them its draft was accepted.
-    """
-
-    rounds: int
-    accepted: list[int]
+    rounds: int  # verifications of a text that had drafts
+    accepted: list[int]  # of each position of a chain, or depth of a tree, in how many of them its draft was accepted
 
 
 _SEEN: dict[str, Counter[int]] = {}

@@ -33,6 +33,7 @@ import specdec_kernels as specdec
 from specdec_kernels import Form
 from specdec_kernels.engines import _watermark
 from specdec_kernels.engines._methods import SGLANG_SHARDED, method_of, switched
+from specdec_kernels.engines._replace import hide_checkout
 
 __all__ = [
     "build_tree_kernel_efficient", "chain_speculative_sampling_triton", "register",
@@ -284,3 +285,4 @@ def register() -> None:
         ]
     for target, hook, kind in hooks:
         registry.HookRegistry.register(f"sglang.srt.{target}", hook, kind)
+    hide_checkout()

@@ -1,9 +1,11 @@
 """What the plug-in does inside SGLang's workers, with stand-ins of the modules that it imports."""
 
 import contextlib
+import importlib.util
 import os
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,6 +66,17 @@ def test_off_unless_asked_for(monkeypatch, engine):
     monkeypatch.setenv("SPECDEC_SGLANG", "fast")
     with pytest.raises(ValueError, match="SPECDEC_SGLANG: expected one of 'rejection', 'race', 'block'; got 'fast'"):
         sglang.register()
+
+
+def test_a_checkout_on_the_path_is_no_package_of_sglangs(monkeypatch):
+    """Its code for MXFP4 imports triton_kernels, of which a checkout has a folder."""
+    monkeypatch.setitem(sys.modules, "triton_kernels", None)  # which is put back
+    del sys.modules["triton_kernels"]
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2])
+    assert importlib.util.find_spec("triton_kernels") is not None
+    monkeypatch.setenv("SPECDEC_SGLANG", "race")
+    sglang.register()
+    assert importlib.util.find_spec("triton_kernels") is None
 
 
 def prepared(

@@ -298,7 +298,12 @@ def test_requests_that_join_wait_and_end(table):
 
 
 def counters(llm):
-    return {metric.name: metric.value for metric in llm.get_metrics() if hasattr(metric, "value")}
+    """Numbers, and arrays of those that are kept by position."""
+    found = {metric.name: getattr(metric, "value", getattr(metric, "values", None)) for metric in llm.get_metrics()}
+    return {name: np.array(x) if isinstance(x, list) else x for name, x in found.items()}
+
+
+BY_POSITION, ROUNDS = "vllm:spec_decode_num_accepted_tokens_per_pos", "vllm:spec_decode_num_drafts"
 
 
 def drawn(llm, shape, count=COUNT, seeds=True):
@@ -409,7 +414,12 @@ COMPARED = {
 def test_accepted(drafts, method, table):
     llm = engine(drafts, method)
     accepted(llm, 4)
+    before = counters(llm)
     rate, speed = accepted(llm)
+    by_position, rounds = (counters(llm).get(name, 0) - before.get(name, 0) for name in (BY_POSITION, ROUNDS))
+    if drafts != "no drafts":  # the engine's own counters are of ours
+        assert [*by_position] == sorted(by_position, reverse=True)
+        assert by_position.sum() / rounds == pytest.approx(rate, abs=0.05)
     row = {"drafts": drafts, "verification": method, "accepted of 4": f"{rate:.2f}", "tokens/s": f"{speed:.0f}"}
     table(f"{WHAT}: four texts of 96 tokens, temperature 0.8", row)
     if drafts == "draft model" and method == "race":
