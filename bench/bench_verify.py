@@ -47,10 +47,8 @@ CHAINS = {method: partial(chain, method) for method in ("rejection", "block", "r
 
 
 def chain_inputs(method, kind, batch, acceptance):
-    """Of a race the target's own winners, each replaced by another token with probability 1 - acceptance.
-
-    Else draft and target logits with that overlap, and tokens of the draft; for 0 such that the target never takes.
-    """
+    """Of a race the target's own winners, each replaced by another token with probability 1 - acceptance."""
+    # Else draft and target logits with that overlap, and tokens of the draft; for 0 such that the target never takes.
     rows = []
     for number in range(4 if batch == 1 else 1):
         target = logits(kind, (batch, K + 1, VOCABULARY), SEED + number)
@@ -74,11 +72,9 @@ def chain_inputs(method, kind, batch, acceptance):
 
 
 def chain_bytes(method, call, inputs):
-    """Mean bytes of the rows that a verification cannot do without.
-
-    They are those up to and including the first rejection. A block needs every pair, as later drafts decide about
-    earlier ones, unless a draft has no probability.
-    """
+    """Mean bytes of the rows that a verification cannot do without."""
+    # They are those up to and including the first rejection. A block needs every pair, as later drafts decide about
+    # earlier ones, unless a draft has no probability.
     accepted = torch.cat([call(*arguments).num_accepted for arguments in inputs]).long()
     rows = accepted + 1 if method == "race" else accepted + 1 + (accepted + 1).clamp(max=K)
     if method == "block":

@@ -34,11 +34,9 @@ def threads(request):
 
 @pytest.fixture
 def measure(benchmark):
-    """``measure(op, contender, case, call, inputs, check=..., bytes=...)``: check once, warm up, time, write down.
-
-    ``inputs`` is a list of argument tuples, rotated from round to round. ``check(call)`` raises when a result is wrong;
-    it must be given for our own ops.
-    """
+    """``measure(op, contender, case, call, inputs, check=..., bytes=...)``: check once, warm up, time, write down."""
+    # ``inputs`` is a list of argument tuples, rotated from round to round. ``check(call)`` raises when a result is
+    # wrong; it must be given for our own ops.
 
     def run(op, contender, case, call, inputs, check=None, bytes=0):
         if contender == OURS and check is None:

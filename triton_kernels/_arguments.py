@@ -182,10 +182,8 @@ class Entering(NamedTuple):
 
 @triton.jit
 def entered(noise, entering, b, row, there):
-    """The noise of a row at the position after that of the token that enters it, if that is given.
-
-    Then its nonce may be given, too.
-    """
+    """The noise of a row at the position after that of the token that enters it, if that is given."""
+    # Then its nonce may be given, too.
     if entering.positions.data is None:
         return noise
     else:
@@ -291,10 +289,8 @@ def noise_numbers(noise):
 
 
 def index_of(request_index, *values, edit=None):
-    """Which entries requests use: as many as draft rows, tensors of numbers and edits have.
-
-    If there are none of these, all requests have the same numbers, and any index is good.
-    """
+    """Which entries requests use: as many as draft rows, tensors of numbers and edits have."""
+    # If there are none of these, all requests have the same numbers, and any index is good.
     if request_index is None:
         return Index(None, 0)
     values = *values, *(() if edit is None else edit.by_entry())

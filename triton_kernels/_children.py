@@ -50,10 +50,9 @@ def pair_status(p_row, q_row, p_all, q_all, bad):
 
 @triton.jit
 def masses(p_row, q_row, subtracted, children, PART: tl.constexpr, shares=None, by_bucket=0.0):
-    """(sum of (p - subtracted q)^+, sum of q but for the tokens of ``children``, status), by one program.
-
-    Without ``children`` q is not changed by those tried, and its sum is 1. ``shares``: of q, where it is ``by_bucket``.
-    """
+    """(sum of (p - subtracted q)^+, sum of q but for the tokens of ``children``, status), by one program."""
+    # Without ``children`` q is not changed by those tried, and its sum is 1. ``shares``: of q, where it is
+    # ``by_bucket``.
     GROUPS: tl.constexpr = PART // _math.GROUP
     if children is not None:
         marks = marks_of(children, p_row.columns, PART)

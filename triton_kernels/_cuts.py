@@ -102,11 +102,9 @@ def room_of(row, scratch, tiling):
 
 @triton.jit
 def cut_row(row, filter, scratch, COUNTS: tl.constexpr, tiling):
-    """The ``Cut`` of a row that has been looked through; its law says what filters compare. One program calls this.
-
-    Without filters the last value and id are -inf and -1, how many is counted only if COUNTS, and the sum is the row's
-    mass.
-    """
+    """The ``Cut`` of a row that has been looked through; its law says what filters compare. One program calls this."""
+    # Without filters the last value and id are -inf and -1, how many is counted only if COUNTS, and the sum is the
+    # row's mass.
     TILE: tl.constexpr = tiling.TILE
     PART: tl.constexpr = min(LOOKED_AT, TILE)
     items = scratch + cells_of(row, tiling)
@@ -151,12 +149,10 @@ def cut_one(
     side, heat, filter, at, index, packing, stored, edits, scratch, split, splits, STAGE: tl.constexpr,
     DRAFT: tl.constexpr, tiling,
 ):  # fmt: skip
-    """A program's part of the row ``at``. The last one stores its cut: whether this is the last is returned.
-
-    Rows of a draft (DRAFT) lie by entry, and are one fewer than the target's in a packed chain, but as many if the
-    token after them is given: what is stored has room for that row, too. They take tickets where keys will stand, since
-    their record is the target's, too. ``heat`` is (1 / T, whether T is 0).
-    """
+    """A program's part of the row ``at``. The last one stores its cut: whether this is the last is returned."""
+    # Rows of a draft (DRAFT) lie by entry, and are one fewer than the target's in a packed chain, but as many if the
+    # token after them is given: what is stored has room for that row, too. They take tickets where keys will stand,
+    # since their record is the target's, too. ``heat`` is (1 / T, whether T is 0).
     i, j, live = at.i, at.j, at.live
     if packing.cu_drafts is None:
         there, token_at, n, own_row = i >= 0, i * 0, i * stored.step + j, j
@@ -245,10 +241,8 @@ def cuts_kernel(
     packing: _arguments.Packing, asked: _arguments.Steps, stored: Stored, search: Search, edits: _edits.Edits,
     no_edits: _edits.Edits, tiling: Tiling, STAGE: tl.constexpr,
 ):  # fmt: skip
-    """``of_target`` rows of the target, then ``of_draft`` of the draft; a side may be absent.
-
-    A program has memory for one row at a time.
-    """
+    """``of_target`` rows of the target, then ``of_draft`` of the draft; a side may be absent."""
+    # A program has memory for one row at a time.
     scratch = search.scratch + search.words * tl.program_id(0).to(tl.int64)
     for each in range(tl.program_id(0), of_target + of_draft, tl.num_programs(0)):
         if target.rows.rows is not None:  # noqa: SIM102  one is known when it is compiled
@@ -293,10 +287,8 @@ def search_words_of(vocab):
 
 
 def groups_of(rows, device):
-    """Groups of programs, with memory for a row each: one for every row, or four on a multiprocessor, at most 256.
-
-    More rows are taken in turn, if one launch does it all.
-    """
+    """Groups of programs, with memory for a row each: one for every row, or four on a multiprocessor, at most 256."""
+    # More rows are taken in turn, if one launch does it all.
     if not _launch.TICKETS_ORDER_STORES:
         return rows
     return max(1, min(rows, 256, 4 * _launch.multiprocessors(device)))
@@ -348,11 +340,9 @@ def launch_search(kernel, rows, tiles, warps, device, arguments):
 
 
 def launch_pair(call, draft, scanned, index, edits, figures, stored, scratch, requests, width):
-    """The cuts of an op's rows of a target and of a draft, or of no draft: what ``_laws.Law`` has of each side.
-
-    None for a law without filters. ``scanned`` says which sides are ``scanned_sides``. ``figures`` has four words for
-    each of the ``width`` rows of a request: what probabilities need of these.
-    """
+    """The cuts of an op's rows of a target and of a draft, or of no draft: what ``_laws.Law`` has of each side."""
+    # None for a law without filters. ``scanned`` says which sides are ``scanned_sides``. ``figures`` has four words for
+    # each of the ``width`` rows of a request: what probabilities need of these.
     packing = _arguments.packing_of(call, requests) if hasattr(call, "cu_drafts") else _arguments.UNPACKED
     rows = requests * width if packing.cu_drafts is None else len(call.target) + requests * stored.given
     sides, cuts = [], []

@@ -134,13 +134,10 @@ def has_own(edits, BIT: tl.constexpr):
 
 @triton.jit
 def place_at(edits, entry, row, target, target_row, node, first, live, columns):
-    """(the ``Place`` of a row, the status of its bias and of its indices).
-
-    The numbers and lists of its request are at (``entry``, ``row``), its own are at (``target``, ``target_row``). Where
-    an index says that a row has no list, the list's place is negative.
-    ``node`` drafts are before it, or it is that node of a tree. ``first`` counts the draft tokens before those of its
-    request where they are packed.
-    """
+    """(the ``Place`` of a row, the status of its bias and of its indices)."""
+    # The numbers and lists of its request are at (``entry``, ``row``), its own are at (``target``, ``target_row``).
+    # Where an index says that a row has no list, the list's place is negative. ``node`` drafts are before it, or it is
+    # that node of a tree. ``first`` counts the draft tokens before those of its request where they are packed.
     allowed_at, begin, end, rising, bad = 0, 0, 0, 0, 0
     repetition, inverse, frequency, presence = 1.0, 1.0, 0.0, 0.0
     prompt_at, output_at, counts_at, pending_at, pendings, tokens_at, parents_at = 0, 0, 0, 0, 0, 0, 0

@@ -271,10 +271,8 @@ def scanned_sides(call, draft, own_law):
 
 
 def cut(call, draft, scanned, search, shared, counters, known, scratch):
-    """Launches the kernel for sides that are ``scanned_sides``, and returns the cuts of both.
-
-    ``known`` has four words a row; ``scratch`` CUT words a row of each side, and what the search needs.
-    """
+    """Launches the kernel for sides that are ``scanned_sides``, and returns the cuts of both."""
+    # ``known`` has four words a row; ``scratch`` CUT words a row of each side, and what the search needs.
     target, rows, law, nodes = call.target, len(known) // 4, call.draft_law, call.target.shape[1]
     cuts = scratch, scratch[_laws.CUT.value * rows :] if scanned[1] else None
     flags = _arguments.Steps(counters[6 * rows + _rows.FLAGS.value :], 8, 0)

@@ -140,10 +140,8 @@ def number_of_cells(row, opened, CELL: tl.constexpr):
 
 @triton.jit
 def list_tokens(row, room, opened, keys, CELL: tl.constexpr, TILE: tl.constexpr):
-    """Lists raw values and ids of the tokens in a range of keys, in the order of ids; returns how many they are.
-
-    If they are more than the list holds, a number above ``LISTED``.
-    """
+    """Lists raw values and ids of the tokens in a range of keys, in the order of ids; returns how many they are."""
+    # If they are more than the list holds, a number above ``LISTED``.
     length = tl.full([], 0, tl.int32)
     for base in range(0, number_of_cells(row, opened, CELL), TILE // CELL):
         if length <= LISTED:
@@ -193,11 +191,9 @@ def measured(row, room, opened, top, keys, levels, CELL: tl.constexpr, TILE: tl.
 
 @triton.jit
 def level_in(keys, top, turn, quarter):
-    """The level between ``quarter`` quarters of a range, counted from below.
-
-    At first by distance from the largest value, then twice by equal steps of the value, then by equal steps of the key,
-    which always come to an end.
-    """
+    """The level between ``quarter`` quarters of a range, counted from below."""
+    # At first by distance from the largest value, then twice by equal steps of the value, then by equal steps of the
+    # key, which always come to an end.
     last = keys.end - 1
     low, high = _math.from_ordered(keys.first), _math.from_ordered(last)
     value = tl.where(turn == 0, top - 1.0 * (4 - quarter) * (4 - quarter), low + (high - low) * (0.25 * quarter))
@@ -208,10 +204,8 @@ def level_in(keys, top, turn, quarter):
 
 @triton.jit
 def narrowed(row, room, opened, top, keys, turn, most, limit, CELL: tl.constexpr, TILE: tl.constexpr):
-    """(a part of a range, the one that holds the cut; how many tokens are in it; ``most``).
-
-    If the range does not reach ``most`` nor ``limit``, all its tokens are kept: then ``most`` becomes their number.
-    """
+    """(a part of a range, the one that holds the cut; how many tokens are in it; ``most``)."""
+    # If the range does not reach ``most`` nor ``limit``, all its tokens are kept: then ``most`` becomes their number.
     first, end, rank, mass = keys
     a, b, c = level_in(keys, top, turn, 1), level_in(keys, top, turn, 2), level_in(keys, top, turn, 3)
     b = tl.maximum(a, b)
@@ -283,10 +277,8 @@ def share_of_mass(share, whole):
 
 @triton.jit
 def cut_of(row, filter, cells, top, whole, room, CELL: tl.constexpr, TILE: tl.constexpr):
-    """The ``Cut`` of a row that has weight.
-
-    ``cells`` are the largest values of the row's cells. ``whole`` is the row's mass, where top_p refers to it.
-    """
+    """The ``Cut`` of a row that has weight."""
+    # ``cells`` are the largest values of the row's cells. ``whole`` is the row's mass, where top_p refers to it.
     top_k, share, log_min_p, rules = filter
     by_k, by_share, by_least = top_k > 0, share >= 0, log_min_p > -_math.INFINITY
     after_k, after_least = by_k & (rules & AFTER_TOP_K != 0), by_least & (rules & AFTER_MIN_P != 0)

@@ -58,10 +58,8 @@ def score_list(row, order, cut, room, noise):
 
 @triton.jit
 def cut_kept(row, filter, scratch, cuts, tiling):
-    """The ``Cut`` of a row whose law has what its filter compares. ``listed`` is -1 if no token has weight.
-
-    0: no list holds them. Then the row's words of ``cuts`` have the cut.
-    """
+    """The ``Cut`` of a row whose law has what its filter compares. ``listed`` is -1 if no token has weight."""
+    # 0: no list holds them. Then the row's words of ``cuts`` have the cut.
     cut = _cuts.cut_row(row, filter, scratch, False, tiling)
     listed = tl.where(cut.top > -_math.INFINITY, cut.listed, -1)
     if listed == 0:

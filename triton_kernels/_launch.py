@@ -70,10 +70,8 @@ ANY = {int: 2**62 + 1, bool: 2**62 + 1, float: 0.5}
 
 
 def any_like(name, value):
-    """What Triton is to see of an argument in a tuple. It would compile in a 1, and that 16 divides a number.
-
-    All numbers of a type look alike to it, and all tensors but ``POINTERS``.
-    """
+    """What Triton is to see of an argument in a tuple. It would compile in a 1, and that 16 divides a number."""
+    # All numbers of a type look alike to it, and all tensors but ``POINTERS``.
     if isinstance(value, tuple):
         names = getattr(value, "_fields", range(len(value)))
         found = map(any_like, names, value)
@@ -160,10 +158,8 @@ class Programs:
 
 
 def taken(names, tuples, wanted):
-    """A function that takes from a dict of arguments those with some names, and fields of tuples.
-
-    It is made of text: this is half as long as going through tuples at each launch.
-    """
+    """A function that takes from a dict of arguments those with some names, and fields of tuples."""
+    # It is made of text: this is half as long as going through tuples at each launch.
     names = [*(name for name in names if wanted(name, tl.tensor))]
     found = [f"a[{name!r}]" for name in names]
     found += [f"a[{p.name!r}].{leaf}" for p in tuples for leaf in leaves(p.annotation, wanted)]
@@ -247,10 +243,8 @@ def multiprocessors(device):
 
 @functools.cache
 def tile_of(vocab, edited=False):
-    """(tokens of a tile, tiles of a row, warps). They depend on the vocabulary, and on whether there are edits.
-
-    A thread has 32 tokens at once. Where they are edited it has 8, for it needs several numbers for each.
-    """
+    """(tokens of a tile, tiles of a row, warps). They depend on the vocabulary, and on whether there are edits."""
+    # A thread has 32 tokens at once. Where they are edited it has 8, for it needs several numbers for each.
     tile = min(1024 if edited else 4096, max(128, triton.next_power_of_2(vocab)))
     return tile, -(-vocab // tile), max(1, tile // (256 if edited else 1024))
 
@@ -331,10 +325,8 @@ def is_learned(law):
 
 
 def scanned_sides(call, draft, both=True):
-    """Whether the launch that finds cuts also learns what probabilities need: of target rows, and of draft rows.
-
-    It does so for rows with filters. If ``both``, then for all from logits as soon as one side has filters.
-    """
+    """Whether the launch that finds cuts also learns what probabilities need: of target rows, and of draft rows."""
+    # It does so for rows with filters. If ``both``, then for all from logits as soon as one side has filters.
     laws = call.target_law, None if draft is None else call.draft_law
     filtered = [law is not None and is_filtered(law) for law in laws]
     if not both or not any(filtered):
@@ -343,21 +335,17 @@ def scanned_sides(call, draft, both=True):
 
 
 def learns(call, draft, own_law, scanned):
-    """Whether a launch has to go before the one that uses probabilities: for sums of logits, or a draft's argmax.
-
-    Rows that were ``scanned_sides`` need none.
-    """
+    """Whether a launch has to go before the one that uses probabilities: for sums of logits, or a draft's argmax."""
+    # Rows that were ``scanned_sides`` need none.
     return (call.target_law.space == "logits" and not scanned[0]) or (
         draft is not None and (call.draft_law.space == "logits" or own_law) and not scanned[1]
     )
 
 
 def workspace(tensor, counters, scratch):
-    """(int32 counters, float32 scratch) for one call. Counters are zero, and every call leaves them so.
-
-    Kept for each thread, device and stream. A captured call gets its own, which the graph clears at every replay: it
-    may run beside others of its stream then.
-    """
+    """(int32 counters, float32 scratch) for one call. Counters are zero, and every call leaves them so."""
+    # Kept for each thread, device and stream. A captured call gets its own, which the graph clears at every replay: it
+    # may run beside others of its stream then.
     device = tensor.device
     stream, capturing = 0, False
     if tensor.is_cuda:

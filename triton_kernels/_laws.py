@@ -47,11 +47,9 @@ def nothing(law):
 
 @triton.jit
 def keeps(x, columns, there, law):
-    """Which raw values of a row its filters keep.
-
-    The words of a cut: the smallest value kept, the last column kept that has it, what raw values are multiplied by
-    before they are compared.
-    """
+    """Which raw values of a row its filters keep."""
+    # The words of a cut: the smallest value kept, the last column kept that has it, what raw values are multiplied by
+    # before they are compared.
     cut = law.cuts + CUT * law.row
     value = tl.load(cut, mask=there, other=0.0)
     last = tl.load(cut + 1, mask=there, other=0.0).to(tl.int32, bitcast=True)

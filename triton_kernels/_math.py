@@ -228,10 +228,8 @@ def of_units(units):
 
 @triton.jit
 def sum_in_any_order(x):
-    """The sum of all of a block of float32, in whole numbers of 2^-40 of the power of two below its largest.
-
-    A sum of floats has the order of the block's layout, and that is another one if the rows' addresses are.
-    """
+    """The sum of all of a block of float32, in whole numbers of 2^-40 of the power of two below its largest."""
+    # A sum of floats has the order of the block's layout, and that is another one if the rows' addresses are.
     flat = tl.reshape(x, [x.numel])
     largest = tl.max(tl.abs(flat), axis=0)
     power = tl.maximum(largest.to(tl.int32, bitcast=True) & 0x7F800000, 0x00800000)  # as float32

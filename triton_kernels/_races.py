@@ -35,11 +35,9 @@ def may_win(tops, a, best, law):
 
 @triton.jit
 def exchange(key, best):
-    """The best key of all programs of a row so far, after telling them ours.
-
-    Memory that other programs may write is read by atomics only. Each warp makes a scalar load on its own: two warps
-    could see different values and take different branches.
-    """
+    """The best key of all programs of a row so far, after telling them ours."""
+    # Memory that other programs may write is read by atomics only. Each warp makes a scalar load on its own: two warps
+    # could see different values and take different branches.
     return tl.maximum(best, tl.atomic_max(key, best, sem="relaxed"))
 
 
@@ -263,11 +261,9 @@ def shared(p, q, shares, by_bucket):
 def residual_tiles(
     p_row, q_row, first, last, key, h, noise, STREAM: tl.constexpr, TILE: tl.constexpr, shares=None, by_bucket=0.0
 ):  # fmt: skip
-    """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last).
-
-    p is an upper bound of the weights, so q of logits is computed for few tiles only. Whether q has weight is looked at
-    only if the draft row holds probabilities.
-    """
+    """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last)."""
+    # p is an upper bound of the weights, so q of logits is computed for few tiles only. Whether q has weight is looked
+    # at only if the draft row holds probabilities.
     GROUPS: tl.constexpr = TILE // _math.GROUP
     best = tl.full([], 0, tl.uint64)
     bad, drafted = tl.zeros([GROUPS], tl.int1), tl.zeros([GROUPS], tl.int1)
@@ -306,11 +302,9 @@ def draw_part(
     p, q, figures, h, from_residual, readable, excluded, children, request, noise, split, splits, TILE: tl.constexpr,
     shares=None, by_bucket=0.0,
 ):  # fmt: skip
-    """A program's part of the draw that ends a verification: from (p - h q)^+ or, if not ``from_residual``, from p.
-
-    ``figures`` has what is known of the two rows. Without a draft row, tokens that were tried have no weight. Returns
-    whether it was the last part.
-    """
+    """A program's part of the draw that ends a verification: from (p - h q)^+ or, if not ``from_residual``, from p."""
+    # ``figures`` has what is known of the two rows. Without a draft row, tokens that were tried have no weight. Returns
+    # whether it was the last part.
     first, last = _rows.share_of(tl.cdiv(p.columns, TILE), split, splits)
     last = tl.where(readable, last, first)
     key = _rows.key_at(request)
@@ -349,10 +343,8 @@ def drawn(p, q, from_residual, readable, request, noise, TILE: tl.constexpr):
 
 @triton.jit
 def arrival_of(best, live, idle, place, vocab_start):
-    """(token, score, whether a token arrived) of a key at a place; -1 and -inf for nobody.
-
-    A request that is not live has its one token at place 0, with a score that wins against all parts of a row.
-    """
+    """(token, score, whether a token arrived) of a key at a place; -1 and -inf for nobody."""
+    # A request that is not live has its one token at place 0, with a score that wins against all parts of a row.
     arrived = (best != _math.NOBODY) & live
     unread = (live == 0) & (place == 0)
     token = tl.where(arrived, _math.key_token(best).to(tl.int64) + vocab_start, -1)
@@ -394,11 +386,9 @@ def limit(does, rows):
 
 
 def most_registers(arguments):
-    """Limits of a verification.
-
-    With edits three programs of rejection fit, where ptxas would spill to fit in four; and one of the 512 threads that
-    walk, where it would spill for two. Four draw from what filters keep.
-    """
+    """Limits of a verification."""
+    # With edits three programs of rejection fit, where ptxas would spill to fit in four; and one of the 512 threads
+    # that walk, where it would spill for two. Four draw from what filters keep.
     stage, races, memory = arguments["STAGE"], arguments["plan"].METHOD.value == "race", arguments["memory"]
     rows, draft = arguments["target"].rows, arguments["draft"].rows
     if arguments["edits"].by_row is not None:

@@ -32,10 +32,8 @@ def group_tokens(groups):
 
 @triton.jit
 def row_at(rows, offset, ALIGNED: tl.constexpr):
-    """Pointer to the row at an offset in elements.
-
-    ALIGNED offsets are multiples of 16. Rounding them changes nothing, but tells the compiler so.
-    """
+    """Pointer to the row at an offset in elements."""
+    # ALIGNED offsets are multiples of 16. Rounding them changes nothing, but tells the compiler so.
     if ALIGNED:
         offset = offset // 16 * 16
     return rows + offset
@@ -242,11 +240,9 @@ def load_masses(row, start, TILE: tl.constexpr):
 
 @triton.jit
 def mass_tiles(row, first, last, items, TILE: tl.constexpr):
-    """Stores what the mass tiles in the tiles [first, last) of a row of logits weigh; returns whether one was bad.
-
-    Their weights are whole numbers in units of each tile's own maximum, so nothing depends on how a row was split or
-    on the order of a sum. They can be added to each other only once the row's maximum is known: ``finish_mass``.
-    """
+    """Stores what the mass tiles in the tiles [first, last) of a row of logits weigh; returns whether one was bad."""
+    # Their weights are whole numbers in units of each tile's own maximum, so nothing depends on how a row was split or
+    # on the order of a sum. They can be added to each other only once the row's maximum is known: ``finish_mass``.
     MASSES: tl.constexpr = max(TILE // _math.MASS_TILE, 1)
     count = tl.cdiv(row.columns, _math.MASS_TILE)
     bad = first < 0
@@ -348,12 +344,10 @@ def finish_row(row, key, items, figures, ITEMS: tl.constexpr):
 
 @triton.jit
 def learn_pair(p, p_key, q, record, items, figures, split, splits, TILE: tl.constexpr, TILES: tl.constexpr):
-    """A program's part of what the probabilities of a row, or of a pair of rows, need.
-
-    (whether it was the last part; then the ``Known`` of the target's and of the draft's row: four floats, in
-    ``figures``). Mass tiles go to ``items``: of the target's row, then of the draft's, which is no longer; ``record``
-    counts parts and holds the key of a draft row's argmax.
-    """
+    """A program's part of what the probabilities of a row, or of a pair of rows, need."""
+    # (whether it was the last part; then the ``Known`` of the target's and of the draft's row: four floats, in
+    # ``figures``). Mass tiles go to ``items``: of the target's row, then of the draft's, which is no longer; ``record``
+    # counts parts and holds the key of a draft row's argmax.
     ITEMS: tl.constexpr = TILES * max(TILE // _math.MASS_TILE, 1)
     q_items = items + mass_items_of(p.columns)
     bad = scan_row(p, p_key, items, split, splits, TILE)

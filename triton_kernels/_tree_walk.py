@@ -82,10 +82,8 @@ def tell_children(walk, node, child, subtracted, reported):
 
 @triton.jit
 def finish_walk(walk, flags, racing, writer):
-    """Follows the decisions from the root; what is left for the other launch is the last token, unless ``racing``.
-
-    A request that is not ``live`` has no root: token 0 if it is none, -1 if it is idle.
-    """
+    """Follows the decisions from the root; what is left for the other launch is the last token, unless ``racing``."""
+    # A request that is not ``live`` has no root: token 0 if it is none, -1 if it is idle.
     tree, nodes = walk.tree, walk.nodes
     node, depth = nodes * 0, tl.where(walk.live | walk.idle, 0, 1)
     child = tl.where(walk.live, 0, -1)

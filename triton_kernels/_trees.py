@@ -76,10 +76,8 @@ def prefix_of(prefix, most):
 
 @triton.jit
 def next_node(tree, node, step, by, nodes):
-    """(the first of ``node``, ``node + step``, … that is ``by`` or below it, its depth); ``nodes`` if there is none.
-
-    An absent node, and all nodes below it, are not connected to the root, and are passed over.
-    """
+    """(the first of ``node``, ``node + step``, … that is ``by`` or below it, its depth); ``nodes`` if there is none."""
+    # An absent node, and all nodes below it, are not connected to the root, and are passed over.
     found, depth = nodes + 0, nodes * 0
     while node < found:
         index = node + step * tl.arange(0, NODES)

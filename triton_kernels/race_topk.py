@@ -95,10 +95,8 @@ def filtered_topk_kernel(
     k: tl.int32, vocab_start: tl.int32, draft_map, sampled: _races.Sampled, counters, search: _cuts.Search,
     count: tl.int32, tiling: _cuts.Tiling, STAGE: tl.constexpr,
 ):  # fmt: skip
-    """A program has memory for one row at a time: for its cut, then for its keys.
-
-    The search has CUT words a row, for rows that no list holds.
-    """
+    """A program has memory for one row at a time: for its cut, then for its keys."""
+    # The search has CUT words a row, for rows that no list holds.
     TILE: tl.constexpr = tiling.TILE
     scratch = search.scratch + search.words * tl.program_id(0).to(tl.int64)
     split, splits, tiles = tl.program_id(1), tl.num_programs(1), tl.cdiv(draft.vocab, TILE)

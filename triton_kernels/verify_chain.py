@@ -148,10 +148,8 @@ def tokens_of(drafts, request):
 
 @triton.jit
 def given_to(drafts, request, vocab):
-    """(the slot that has a token in the place of a row, that token, its status). A token out of range is token 0.
-
-    The slot is that behind all drafts of a request. One that is cut off before has a row there.
-    """
+    """(the slot that has a token in the place of a row, that token, its status). A token out of range is token 0."""
+    # The slot is that behind all drafts of a request. One that is cut off before has a row there.
     whole = request.readable
     if drafts.packing.cu_drafts is not None:
         cu_drafts = drafts.packing.cu_drafts + request.b
@@ -198,10 +196,8 @@ def slot_accepts(slot, token, in_range, p_row, q_row, h, epsilon, noise):
 
 @triton.jit
 def race_slot(row, noise, slot, token, alone, record, request, split, splits, TILE: tl.constexpr):
-    """A program's part of the race of a row; the last one says whether the walk ends there.
-
-    Unless the row is all that programs of it have: then nobody asks.
-    """
+    """A program's part of the race of a row; the last one says whether the walk ends there."""
+    # Unless the row is all that programs of it have: then nobody asks.
     _kept.race_part_of_row(row, record, noise, split, splits, TILE)
     if alone == 0:  # noqa: SIM102  `and` would take a ticket
         if _rows.is_last(record + _rows.DONE, splits):  # noqa: SIM102  `and` would load early
@@ -211,10 +207,8 @@ def race_slot(row, noise, slot, token, alone, record, request, split, splits, TI
 
 @triton.jit
 def learn_slot(p, q, h, epsilon, noise, slot, token, record, request, figures, items, split, splits, plan):
-    """A program's part of what is to be learned of a slot's rows.
-
-    The last one says whether the walk ends there, if a slot decides for itself.
-    """
+    """A program's part of what is to be learned of a slot's rows."""
+    # The last one says whether the walk ends there, if a slot decides for itself.
     last, p_known, q_known = _rows.learn_pair(p, None, q, record, items, figures, split, splits, plan.TILE, plan.TILES)
     if (plan.METHOD == "rejection") and last:
         in_range = (token >= 0) & (token < p.columns)
@@ -246,10 +240,8 @@ def put_slots(writer, slot, n, width, tokens):
 
 @triton.jit
 def finish_race(chain, readable, flags, vocab, records, figures, request, writer, width):
-    """The verdict of a request whose rows were all raced, and its counters back to zero.
-
-    Or whose rows' argmax was found together with their cuts: then it is in ``figures``, else None.
-    """
+    """The verdict of a request whose rows were all raced, and its counters back to zero."""
+    # Or whose rows' argmax was found together with their cuts: then it is in ``figures``, else None.
     n = chain.slots
     for base in range(0, width, CHUNK):
         slot = base + tl.arange(0, CHUNK)
@@ -280,10 +272,8 @@ def finish_race(chain, readable, flags, vocab, records, figures, request, writer
 
 @triton.jit
 def walk(chain, edits, target, draft, epsilon, noise, records, figures, MET: tl.constexpr, ALIGNED: tl.constexpr):
-    """(accepted drafts n, the token refused at slot n or -1, h there, status) from what is known of all slots.
-
-    Slots whose rows are edited are looked at one by one, for each row has lists of its own.
-    """
+    """(accepted drafts n, the token refused at slot n or -1, h there, status) from what is known of all slots."""
+    # Slots whose rows are edited are looked at one by one, for each row has lists of its own.
     SLOTS: tl.constexpr = CHUNK if edits.edits.by_row is None else 1
     n = chain.slots
     refused = tl.full([], -1, tl.int64)

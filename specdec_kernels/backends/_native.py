@@ -19,10 +19,8 @@ def _functions_of_torch():
 
 
 def use_torch(native):
-    """Tell it what a tensor is, how torch gives its address and shape without Python, and how to make one.
-
-    If one of the watchers says that a mode or a profiler watches torch, calls are not read directly.
-    """
+    """Tell it what a tensor is, how torch gives its address and shape without Python, and how to make one."""
+    # If one of the watchers says that a mode or a profiler watches torch, calls are not read directly.
     use_tensors(native)
     watchers = [torch_names.dispatch_modes, torch_names.function_modes, torch_names.profiles]
     types = [Sampling, Edits, Draft, Packing, InputPositions, Form]

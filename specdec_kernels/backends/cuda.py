@@ -33,10 +33,8 @@ def runs_on(capability, archs):
 
 
 def absent():
-    """Why this backend cannot run here, as far as one can tell without touching a device; or None.
-
-    A process that has touched one can no longer fork children that use it.
-    """
+    """Why this backend cannot run here, as far as one can tell without touching a device; or None."""
+    # A process that has touched one can no longer fork children that use it.
     built = json.loads(_C.build_info())
     if not hasattr(_C, "cuda"):
         return f"built without CUDA: {built['cuda_reason']}"

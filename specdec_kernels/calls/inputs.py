@@ -110,10 +110,8 @@ def real(x):
 
 
 def whole(name, x, expected, least, most=None, step=1):
-    """An int from ``least`` to ``most``, a multiple of ``step``; ``expected`` may name these in braces.
-
-    Braces, because a size in a text that is not needed would be compiled as a constant.
-    """
+    """An int from ``least`` to ``most``, a multiple of ``step``; ``expected`` may name these in braces."""
+    # Braces, because a size in a text that is not needed would be compiled as a constant.
     found = integer(x)
     if found is None or found < least or (most is not None and found > most) or (step > 1 and found % step):
         raise ValueError(f"{name}: expected {expected.format(least=least, most=most, step=step)}; got {x!r}")
@@ -146,10 +144,8 @@ def counter(name, x, shape, device, seen=None):
 
 
 def number(name, x, shape, device, least, most, seen=None):
-    """``temperature``, ``draft_prob`` or ``epsilon``: a float in range, or one float32 for each of ``shape``.
-
-    A tensor's values are the kernels' to check: they set status bit 8.
-    """
+    """``temperature``, ``draft_prob`` or ``epsilon``: a float in range, or one float32 for each of ``shape``."""
+    # A tensor's values are the kernels' to check: they set status bit 8.
     if isinstance(x, torch.Tensor):
         return _broadcast(name, x, (torch.float32,), shape, device, seen)
     if (plain := real(x)) is None:
@@ -270,10 +266,8 @@ def check_logits(name, rows, space):
 
 
 def raise_for_softmaxed(name, low, high, total, places):
-    """Raise if of rows with these least and largest numbers and sums one is softmaxed.
-
-    A row of equal numbers, or with a single one of 1, is none: it has the same law or the same argmax either way.
-    """
+    """Raise if of rows with these least and largest numbers and sums one is softmaxed."""
+    # A row of equal numbers, or with a single one of 1, is none: it has the same law or the same argmax either way.
     wrong = (low >= 0) & (low < high) & (high < 1) & ((total - 1).abs() <= SUM_SLACK)
     if bool(wrong.any()):
         raise ValueError(

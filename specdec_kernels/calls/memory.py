@@ -9,10 +9,8 @@ SCALARS = frozenset((type(None), str, int, float, bool))
 
 
 def check_apart(arguments, call):
-    """Raise ValueError if an output of ``call`` shares memory with another one, or with an input.
-
-    ``_C.apart`` tells most calls by where tensors begin and end. Here bytes are compared where these spans meet.
-    """
+    """Raise ValueError if an output of ``call`` shares memory with another one, or with an input."""
+    # ``_C.apart`` tells most calls by where tensors begin and end. Here bytes are compared where these spans meet.
     read, written = [], []
     for (name, kind), value in zip(arguments.items(), call, strict=True):
         if type(value) in SCALARS:

@@ -110,11 +110,9 @@ class Op:
         return call[self._place].device
 
     def check(self, sizes, **given):
-        """Raise if arguments are not what the declaration says of them. Returns ``sizes``.
-
-        It has those that are known by their letters, "*" for leading dimensions, and the ``device``. Others are as the
-        first tensor has them. ``packed`` among them says that requests are.
-        """
+        """Raise if arguments are not what the declaration says of them. Returns ``sizes``."""
+        # It has those that are known by their letters, "*" for leading dimensions, and the ``device``. Others are as
+        # the first tensor has them. ``packed`` among them says that requests are.
         for name, x in given.items():
             self.arguments[name].check(name, x, sizes)
         return sizes

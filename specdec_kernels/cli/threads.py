@@ -21,11 +21,9 @@ LENGTH = 5  # tokens a forward, as a target reads of a round
 
 @contextmanager
 def quickest(models: Sequence[LanguageModel]) -> Iterator[int]:
-    """Let torch and our ops use as many threads as are quicker with these models in turn: one or all; how many.
-
-    OpenMP's threads, which torch has, wait for each other. Beside other work a forward of a small model takes many
-    times as long with them as without. Who sets `OMP_NUM_THREADS` has it.
-    """
+    """Let torch and our ops use as many threads as are quicker with these models in turn: one or all; how many."""
+    # OpenMP's threads, which torch has, wait for each other. Beside other work a forward of a small model takes many
+    # times as long with them as without. Who sets `OMP_NUM_THREADS` has it.
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(choose(models, _cores.threads()))

@@ -162,10 +162,8 @@ def log_ratio(p, q, vocabulary, known):
 
 
 def add_kl_of_draft(gradient, p, q, share):
-    """Add ``share`` of the gradient of KL(p || q) in the draft's rows, of logits before they are scaled.
-
-    p has the draft's tokens. For logits nothing is divided by q.
-    """
+    """Add ``share`` of the gradient of KL(p || q) in the draft's rows, of logits before they are scaled."""
+    # p has the draft's tokens. For logits nothing is divided by q.
     if q.logits:
         gradient.addcmul_(q.probs, share * p.sum(-1, keepdim=True)).addcmul_(p, -share)
     else:

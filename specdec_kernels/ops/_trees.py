@@ -8,10 +8,8 @@ from specdec_kernels.calls.inputs import host_sees
 
 
 def check_parents(parents, shape=None):
-    """Check shape and type, and the entries if the host can read them. Returns the greatest depth, else None.
-
-    ``shape`` is [B, N], where it is known.
-    """
+    """Check shape and type, and the entries if the host can read them. Returns the greatest depth, else None."""
+    # ``shape`` is [B, N], where it is known.
     inputs.check_tensor("parents", parents, inputs.TOKEN_DTYPES, None)
     if parents.ndim not in (1, 2) or parents.shape[-1] == 0:
         raise ValueError(f"parents: expected shape [N] or [B, N], N at least 1; got {inputs.shown(parents)}")

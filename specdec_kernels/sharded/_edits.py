@@ -83,10 +83,8 @@ def _of_requests(edits, shard, requests, target, by_row, pending):
 
 
 def _of_slots(edits, names, name, shape, of_rows):
-    """Edits of whose lists ``names``, [*shape, items], an index says which is a row's: nothing is gathered.
-
-    ``of_rows`` gives each row what its request has in an index of requests, or its request's own number for None.
-    """
+    """Edits of whose lists ``names``, [*shape, items], an index says which is a row's: nothing is gathered."""
+    # ``of_rows`` gives each row what its request has in an index of requests, or its request's own number for None.
     given = {one: x for one in names if (x := getattr(edits, one)) is not None}
     if not given:
         return edits
@@ -159,10 +157,8 @@ def _of_slice(edits, shard, size, spans):
 
 
 def _bias_of_slice(tokens, values, spans, first, size, vocab):
-    """The entries of a slice's tokens. Tokens rise, so they are a part of each span.
-
-    A span with an entry that is not used stays whole, so that every rank tells of it.
-    """
+    """The entries of a slice's tokens. Tokens rise, so they are a part of each span."""
+    # A span with an entry that is not used stays whole, so that every rank tells of it.
     count, spans = len(tokens), spans.long()
     begin, end = spans.unbind(-1)
     whole = (begin >= 0) & (end >= begin) & (end <= count)

@@ -84,11 +84,9 @@ def may_be_on(sampling, name):
 
 
 def kept_of(shard, rows, sampling, request_index=None, edits=None):
-    """What the filters of ``sampling``, whose numbers are those of the rows, keep of [..., n] rows.
-
-    ``top_k`` bounds the lists. Where nothing does, longer ones are asked for until they decide: one more round each,
-    and the host waits to know. Shares of a whole row need its mass: the tiles travel with the first lists.
-    """
+    """What the filters of ``sampling``, whose numbers are those of the rows, keep of [..., n] rows."""
+    # ``top_k`` bounds the lists. Where nothing does, longer ones are asked for until they decide: one more round each,
+    # and the host waits to know. Shares of a whole row need its mass: the tiles travel with the first lists.
     vocab, size = shard.vocab, rows.shape[-1]
     sampling = sampling._replace(top_k=_within(sampling.top_k, vocab))
     lead, order = rows.shape[:-1], inverse_of(_divisor(sampling), rows.shape[:-1], rows.device)

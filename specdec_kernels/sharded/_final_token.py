@@ -8,10 +8,8 @@ from specdec_kernels.status import Status
 
 
 def last_tokens(shard, target, draft, walked, temperature, draft_temperature, numbers):
-    """A function that waits for (token, status), int64 and int32 [B], from the laws of the rows that walks ended at.
-
-    ``numbers`` are seed, position and nonce. One gather of 12 bytes a request, which is under way when this returns.
-    """
+    """A function that waits for (token, status), int64 and int32 [B], from the laws of the rows that walks ended at."""
+    # ``numbers`` are seed, position and nonce. One gather of 12 bytes a request, which is under way when this returns.
     if draft is None:
         how = {"excluded": walked.excluded}
     else:

@@ -49,10 +49,8 @@ def draft_law_of(draft, target):
 
 
 def check_draft(name, draft, target, rows, more=False):
-    """Whether draft rows of this ``name`` have the target's columns, and are as many a request as ``rows`` says.
-
-    With ``more`` they may be more.
-    """
+    """Whether draft rows of this ``name`` have the target's columns, and are as many a request as ``rows`` says."""
+    # With ``more`` they may be more.
     inputs.check_rows(name, draft, 3 if more else target.ndim)
     if draft.shape[-1] != target.shape[-1]:
         raise ValueError(f"{name}: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")

@@ -171,11 +171,9 @@ def count_at_least(rows, least, *, temperature=None, edits=None, request_index=N
 
 
 def first_arrivals(packed):
-    """(tokens int64, status, empty), [...] each: of all parts' candidates the best score, then the lower token.
-
-    ``packed`` int32 [parts, ..., 3]: a token, the bits of its score, the status. -inf is no candidate; +inf is not
-    live.
-    """
+    """(tokens int64, status, empty), [...] each: of all parts' candidates the best score, then the lower token."""
+    # ``packed`` int32 [parts, ..., 3]: a token, the bits of its score, the status. -inf is no candidate; +inf is not
+    # live.
     if (arrived := FIRST_ARRIVALS.direct(False, packed, None, None, None)) is not None:
         return arrived
     lead = packed.shape[1:-1]
@@ -184,11 +182,9 @@ def first_arrivals(packed):
 
 
 def mass_tiles(rows, *, temperature=None, edits=None, request_index=None):
-    """(int32 [..., 3, tiles], status [...]): what each tile of 1,024 tokens weighs, for ``tile_laws``.
-
-    The bits of its largest logit, then the low and the high words of its weight in units of 2**-30 of that; -inf and 0
-    of one without weight. Status: 1 a NaN or +inf, 8 a temperature, an index or an edit out of range.
-    """
+    """(int32 [..., 3, tiles], status [...]): what each tile of 1,024 tokens weighs, for ``tile_laws``."""
+    # The bits of its largest logit, then the low and the high words of its weight in units of 2**-30 of that; -inf and
+    # 0 of one without weight. Status: 1 a NaN or +inf, 8 a temperature, an index or an edit out of range.
     return on_rows.run(MASS_TILES, False, rows, request_index, "logits", temperature, None, edits, None, None)
 
 
@@ -212,10 +208,8 @@ def tile_laws(tiles, raw, *, temperature=1.0):
 
 
 def token_logits(rows, tokens, *, places=None, vocab_start=0, edits=None):
-    """float32, like ``tokens`` [...] or [..., m]: their logits, after edits; 0 where the part has not got the token.
-
-    With ``places`` [P] tokens are [P] or [P, m], of these rows. The bits of 0 are 0, so all parts' are or'ed.
-    """
+    """float32, like ``tokens`` [...] or [..., m]: their logits, after edits; 0 where the part has not got the token."""
+    # With ``places`` [P] tokens are [P] or [P, m], of these rows. The bits of 0 are 0, so all parts' are or'ed.
     if (logits := TOKEN_LOGITS.direct(False, rows, vocab_start, places, tokens, edits, None)) is not None:
         return logits
     inputs.check_rows("rows", rows)
@@ -259,10 +253,8 @@ def residual_sums(
     target, draft, row, draft_row, *, known, subtracted=1.0, temperature=None, draft_temperature=None, cuts=None,
     edits=None,
 ):  # fmt: skip
-    """(int64 [P, 2], status [P]): ``(p - subtracted q)^+`` and q, summed over parts of rows, in units of 2**-42.
-
-    Arguments as of ``residual_race``. A pair of which a row is -1 weighs nothing.
-    """
+    """(int64 [P, 2], status [P]): ``(p - subtracted q)^+`` and q, summed over parts of rows, in units of 2**-42."""
+    # Arguments as of ``residual_race``. A pair of which a row is -1 weighs nothing.
     of_draft = temperature if draft_temperature is None else draft_temperature
     if (sums := RESIDUAL_SUMS.direct(
         False, target, draft, row, draft_row, cuts, known, "logits", temperature, None, "logits", of_draft, None, edits,
@@ -299,12 +291,10 @@ def walk_tables(
     draft_row_status=None, draft_known=None, draft_places=None, answers=None, parents=None, replacement=False,
     cu_drafts=None, temperature=1.0, draft_prob=1.0, epsilon=0.0, seed=0, position=0, nonce=0, request_index=None,
 ):  # fmt: skip
-    """``Walked``: the walks of chains, or with ``parents`` of trees, where p and q of each draft are known.
-
-    A walk that has to know what is left of a pair of rows asks for it: ``residual_sums`` of all parts, added up, is the
-    answer, and it is called again. In one call it asks for all that it may come to, as far as it can tell. Tables are
-    those of specdec_sharded.h, with [rows, 2] for ``known`` and [B, n, 2] for ``answers``.
-    """
+    """``Walked``: the walks of chains, or with ``parents`` of trees, where p and q of each draft are known."""
+    # A walk that has to know what is left of a pair of rows asks for it: ``residual_sums`` of all parts, added up, is
+    # the answer, and it is called again. In one call it asks for all that it may come to, as far as it can tell. Tables
+    # are those of specdec_sharded.h, with [rows, 2] for ``known`` and [B, n, 2] for ``answers``.
     drawn, asks = method != "race", answers is not None
     certain = q_of_drafts is None or q_of_drafts.numel() == 0
     wanted = [True, parents is not None, True, True, *[drawn] * 5, drawn and certain, asks, asks, method == "traversal"]

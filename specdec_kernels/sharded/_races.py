@@ -142,10 +142,8 @@ def keys_of(tokens, scores):
 
 
 def race(shard, rows, k=None, edits=None, **how):
-    """(tokens, status) of a race over the whole vocabulary, or over what filters keep of it.
-
-    ``edits`` are those of the slice, with one place for each row; then so are all numbers.
-    """
+    """(tokens, status) of a race over the whole vocabulary, or over what filters keep of it."""
+    # ``edits`` are those of the slice, with one place for each row; then so are all numbers.
     sampling, reported = how.get("sampling"), None
     if may_filter(sampling):
         laws.check_one_temperature(how.get("temperature"), sampling)
@@ -160,10 +158,8 @@ def race(shard, rows, k=None, edits=None, **how):
 
 
 def of_rows(how, lead, edits=None):
-    """Arguments whose numbers are those of the rows, not of the entries that ``request_index`` points to.
-
-    ``edits`` are those of the call, which may be what says how many entries there are.
-    """
+    """Arguments whose numbers are those of the rows, not of the entries that ``request_index`` points to."""
+    # ``edits`` are those of the call, which may be what says how many entries there are.
     index = how["request_index"]
     if index is None:
         return dict(how)

@@ -114,10 +114,8 @@ class Requests:
 
 
 def looked_up(request_index, leading, numbers):
-    """(how many entries these numbers have, the entry of each request, the index of a call with one for each).
-
-    Numbers of ``leading`` dimensions have entries. Where none has, any index that is not negative is right.
-    """
+    """(how many entries these numbers have, the entry of each request, the index of a call with one for each)."""
+    # Numbers of ``leading`` dimensions have entries. Where none has, any index that is not negative is right.
     there = any(isinstance(x, torch.Tensor) and x.ndim >= leading for x in numbers)
     entries = laws.entries(None, leading, *numbers)
     entry = request_index.long().clamp(0, entries - 1)

@@ -29,13 +29,11 @@ def raced(requests, shard, draft_tokens, target, edits, law, **how):
 
 
 def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, sound=None, lossy=False, **how):
-    """Walked by rejection or traversal, with the last tokens.
-
-    ``sides``: the target's and, if there are draft laws, the draft's. ``draft_places``: the draft's row of each draft
-    or node, if they are not those in order. ``laws``: Samplings of target and draft, whose numbers may be those of
-    entries, and the draft's as given. ``sound`` bool [B]: whose rows lie where they can. ``lossy``: p alone may be
-    overruled.
-    """
+    """Walked by rejection or traversal, with the last tokens."""
+    # ``sides``: the target's and, if there are draft laws, the draft's. ``draft_places``: the draft's row of each draft
+    # or node, if they are not those in order. ``laws``: Samplings of target and draft, whose numbers may be those of
+    # entries, and the draft's as given. ``sound`` bool [B]: whose rows lie where they can. ``lossy``: p alone may be
+    # overruled.
     law, draft_law, draft_sampling = laws
     greedy = requests.greedy(law.temperature)
     also = []

@@ -150,11 +150,9 @@ def _powers_of_one_minus_z(n: int) -> np.ndarray:
 
 
 def _counts_by_quadrature(rates: np.ndarray, ranks: int) -> np.ndarray:
-    """As `_counts_by_subsets` for any number of rates, to about 1e-10.
-
-    In x = log t the integrand is analytic in a strip of half-width pi/2, and its spectrum around rank m is Gaussian of
-    deviation sqrt(m) before it falls as exp(-pi/2 |omega|): the step puts 2 pi / h beyond both.
-    """
+    """As `_counts_by_subsets` for any number of rates, to about 1e-10."""
+    # In x = log t the integrand is analytic in a strip of half-width pi/2, and its spectrum around rank m is Gaussian
+    # of deviation sqrt(m) before it falls as exp(-pi/2 |omega|): the step puts 2 pi / h beyond both.
     step = 2 * np.pi / (25 + 8.5 * np.sqrt(ranks))
     t = np.exp(np.arange(-37, 4, step))
     law = np.zeros((ranks, len(t)))

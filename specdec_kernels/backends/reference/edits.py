@@ -102,11 +102,9 @@ class Edits:
         return self._edited(values, slice(None), slice(None)) if self.on else values
 
     def rows_at(self, values, requests, places, said=None):
-        """(edited logits, whether what is their own is bad) of one row of each of ``requests``.
-
-        ``places`` are those rows' places among the target's rows, in order. ``said`` [n, J] are tokens that are output
-        before these rows beside those counted, -1 for none.
-        """
+        """(edited logits, whether what is their own is bad) of one row of each of ``requests``."""
+        # ``places`` are those rows' places among the target's rows, in order. ``said`` [n, J] are tokens that are
+        # output before these rows beside those counted, -1 for none.
         bad = torch.zeros_like(requests, dtype=torch.bool)
         if not self.on:
             return values, bad

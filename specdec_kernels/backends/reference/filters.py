@@ -21,11 +21,9 @@ class Cut(NamedTuple):
 
 
 def cut(v, top_k, top_p, min_p, rules, row_mass=mass.mass):
-    """The Cut of a row: v is float32, -inf for no weight.
-
-    A filter is off with top_k <= 0 or >= V, top_p >= 1, min_p below SMALLEST. ``row_mass(v, largest)`` is the whole
-    row's, of which v may be a part.
-    """
+    """The Cut of a row: v is float32, -inf for no weight."""
+    # A filter is off with top_k <= 0 or >= V, top_p >= 1, min_p below SMALLEST. ``row_mass(v, largest)`` is the whole
+    # row's, of which v may be a part.
     largest, some = v.max(), v > -np.inf
     by_k, by_share, by_least = 0 < top_k < len(v), top_p < 1, min_p >= SMALLEST
     if largest == -np.inf:

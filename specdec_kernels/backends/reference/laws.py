@@ -16,10 +16,8 @@ from specdec_kernels.calls.values import BEFORE_TEMPERATURE, DIVIDED, Law, filte
 
 
 def decoded(law, who):
-    """(Law, bad) of the requests ``who``: temperature 0 where it is too small, negative or NaN; bad where not >= 0.
-
-    A top_p or min_p that is not >= 0 is bad, too, and off.
-    """
+    """(Law, bad) of the requests ``who``: temperature 0 where it is too small, negative or NaN; bad where not >= 0."""
+    # A top_p or min_p that is not >= 0 is bad, too, and off.
     temperature = who.numbers(law.temperature, torch.float32)
     bad = ~(temperature >= 0)
     temperature = torch.where(temperature >= SMALLEST, 1.0 if law.rules & DIVIDED else temperature, 0.0)
@@ -99,10 +97,8 @@ def cuts(values, law):
 
 
 def kept(values, law, edited=False):
-    """Which tokens of each row the filters keep; at temperature 0 all, for filters then change nothing.
-
-    Of ``edited`` rows no token of logit -inf is kept.
-    """
+    """Which tokens of each row the filters keep; at temperature 0 all, for filters then change nothing."""
+    # Of ``edited`` rows no token of logit -inf is kept.
     some = values > -torch.inf if edited else torch.ones_like(values, dtype=torch.bool)
     if not filters_of(law):
         return some

@@ -92,11 +92,9 @@ def buckets_of(p, q):
 
 
 def looking(p, q, chains, weight):
-    """(pi, G): the law of j, and what q of each bucket is multiplied by to get the law of the token taken.
-
-    The best of j chains lies in bucket B with probability F(B)^j - F(<B)^j, F being the sum of q up to a bucket. That
-    is q_B times the sum of F(B)^k F(<B)^(j-1-k) over k < j.
-    """
+    """(pi, G): the law of j, and what q of each bucket is multiplied by to get the law of the token taken."""
+    # The best of j chains lies in bucket B with probability F(B)^j - F(<B)^j, F being the sum of q up to a bucket. That
+    # is q_B times the sum of F(B)^k F(<B)^(j-1-k) over k < j.
     most = min(chains, MOST_LOOKED)
     upto = np.append(0.0, q.cumsum() / q.sum()) if q.any() else np.zeros(len(q) + 1)
     before, through = upto[:-1], upto[1:]

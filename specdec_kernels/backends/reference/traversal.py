@@ -29,10 +29,8 @@ class Trees(NamedTuple):
 
 
 def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, walk=None):
-    """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of every tree.
-
-    ``walk(request, b)`` takes the place of ``Request.traverse``, for request b.
-    """
+    """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of every tree."""
+    # ``walk(request, b)`` takes the place of ``Request.traverse``, for request b.
     count, nodes = drafts.tokens.shape
     device, vocabulary = drafts.target.device, drafts.target.shape[-1]
     everyone = torch.arange(count, device=device, dtype=torch.int64)

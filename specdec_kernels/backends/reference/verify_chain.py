@@ -108,10 +108,8 @@ def given(call, who, last):
 
 
 def as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from):
-    """Each chain as a tree whose nodes have one child each: slot j is node j + 1.
-
-    A node whose token is given has no row: it gets one that is a law, and the place of the row before.
-    """
+    """Each chain as a tree whose nodes have one child each: slot j is node j + 1."""
+    # A node whose token is given has no row: it gets one that is a law, and the place of the row before.
     node, count = torch.arange(form.shape_of(call)[1], device=count.device, dtype=torch.int64), count.unsqueeze(-1)
     first = tokens_from.unsqueeze(-1) + node
     drafted, drawn_from = (node > 0) & (node <= count), node < count
@@ -134,10 +132,8 @@ def as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from):
 
 
 def slot_bounds(call, batch):
-    """(bounds, outside): request b has the slots bounds[b] .. bounds[b + 1]; which requests' bounds point outside.
-
-    Padded or ragged, target row i + b verifies slot i.
-    """
+    """(bounds, outside): request b has the slots bounds[b] .. bounds[b + 1]; which requests' bounds point outside."""
+    # Padded or ragged, target row i + b verifies slot i.
     if call.cu_drafts is None:
         each = torch.arange(batch + 1, device=call.draft_tokens.device, dtype=torch.int64)
         return each * call.draft_tokens.shape[-1], None

@@ -41,10 +41,8 @@ class Pair(NamedTuple):
         return laws.kept(self.target, self.target_law, self.edited).gather(-1, x.unsqueeze(-1)).squeeze(-1)
 
     def unfit(self, drafted, glance, x):
-        """Which pairs have a row that was read and is no law; the draft's rows are read where ``drafted``.
-
-        ``glance``: of rows of probabilities only token x was read. An argmax reads a whole row.
-        """
+        """Which pairs have a row that was read and is no law; the draft's rows are read where ``drafted``."""
+        # ``glance``: of rows of probabilities only token x was read. An argmax reads a whole row.
         target = unfit_where_read(self.target, self.target_law, glance, x)
         if self.draft is None:
             return target
@@ -60,12 +58,11 @@ def unfit_where_read(rows, law, glance, column):
 
 
 def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
-    """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of ``traversal.Trees``.
-
-    From the root to the first child accepted, as long as there is one; then one token more. Children come after their
-    parents and in the order in which they are tried, so one pass over the nodes is the walk. A child x is accepted iff
-    ``u h q(x) < p(x) + epsilon``; a refused one leaves ``norm((p - h q)+)``. h and epsilon are those of ``slots``.
-    """
+    """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of ``traversal.Trees``."""
+    # From the root to the first child accepted, as long as there is one; then one token more. Children come after their
+    # parents and in the order in which they are tried, so one pass over the nodes is the walk. A child x is accepted
+    # iff ``u h q(x) < p(x) + epsilon``; a refused one leaves ``norm((p - h q)+)``. h and epsilon are those of
+    # ``slots``.
     (count, nodes), vocabulary, device = drafts.tokens.shape, drafts.target.shape[-1], drafts.target.device
     everyone, certain = torch.arange(count, device=device, dtype=torch.int64), target_law.temperature == 0
     tokens, path = torch.full((2, count, drafts.width), -1, device=device, dtype=torch.int64)
