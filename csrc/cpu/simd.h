@@ -16,7 +16,6 @@
 #endif
 
 #include "specdec/bounds.h"
-#include "specdec/ops.h"
 #include "specdec/philox.h"
 
 SPECDEC_BEGIN
@@ -47,6 +46,51 @@ SPECDEC_HD float to_float(float x) { return x; }
 SPECDEC_HD float to_float(BFloat16 x) { return from_bits(static_cast<uint32_t>(x.bits) << 16); }
 SPECDEC_HD float to_float(Float16 x) { return float_of_half(static_cast<uint32_t>(x.bits)); }
 
+using Mask = uint32_t;  // one bit a lane
+
+// Two vectors, or Two of Two, as one. The operations of all take turns: so while one waits for its own result before,
+// the others work.
+template <class Each>
+struct Two {
+  Each a, b;
+  Two() = default;
+  SPECDEC_HD Two(Each x, Each y) : a(x), b(y) {}
+  template <class Number>
+  SPECDEC_HD explicit Two(Number x) : a(x), b(x) {}
+};
+template <class Each>
+SPECDEC_HD Two<Each> both(Each a, Each b) { return {a, b}; }
+
+#define SPECDEC_OF_ONE(f) \
+  template <class V>      \
+  SPECDEC_HD auto f(Two<V> x) { return both(f(x.a), f(x.b)); }
+#define SPECDEC_OF_TWO(f) \
+  template <class V>      \
+  SPECDEC_HD auto f(Two<V> x, Two<V> y) { return both(f(x.a, y.a), f(x.b, y.b)); }
+#define SPECDEC_BETWEEN(op) \
+  template <class V>        \
+  SPECDEC_HD Two<V> operator op(Two<V> x, Two<V> y) { return {x.a op y.a, x.b op y.b}; }
+#define SPECDEC_BY_NUMBER(f) \
+  template <class V>         \
+  SPECDEC_HD Two<V> f(Two<V> x, int n) { return {f(x.a, n), f(x.b, n)}; }
+SPECDEC_OF_ONE(bits) SPECDEC_OF_ONE(from_bits) SPECDEC_OF_ONE(magnitude) SPECDEC_OF_ONE(signed_float)
+SPECDEC_OF_ONE(unsigned_float) SPECDEC_OF_ONE(whole_number) SPECDEC_OF_ONE(with_exponent_0)
+SPECDEC_OF_TWO(add) SPECDEC_OF_TWO(sub) SPECDEC_OF_TWO(mul) SPECDEC_OF_TWO(div) SPECDEC_OF_TWO(min) SPECDEC_OF_TWO(max)
+SPECDEC_OF_TWO(mulhi) SPECDEC_OF_TWO(shift_right)
+SPECDEC_OF_TWO(at_least) SPECDEC_OF_TWO(greater) SPECDEC_OF_TWO(unordered) SPECDEC_OF_TWO(at_most)
+SPECDEC_BETWEEN(+) SPECDEC_BETWEEN(-) SPECDEC_BETWEEN(*) SPECDEC_BETWEEN(^)
+SPECDEC_BY_NUMBER(shift_left) SPECDEC_BY_NUMBER(shift_right_signed)
+#undef SPECDEC_OF_ONE
+#undef SPECDEC_OF_TWO
+#undef SPECDEC_BETWEEN
+#undef SPECDEC_BY_NUMBER
+template <class V>
+SPECDEC_HD Two<V> fma(Two<V> x, Two<V> y, Two<V> z) { return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b)}; }
+template <class V>
+SPECDEC_HD auto gather(const float* p, Two<V> i) { return both(gather(p, i.a), gather(p, i.b)); }
+template <class M, class V>
+SPECDEC_HD Two<V> where(Two<M> m, Two<V> x, Two<V> y) { return {where(m.a, x.a, y.a), where(m.b, x.b, y.b)}; }
+
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 
 struct F32x16 {
@@ -61,7 +105,6 @@ struct U32x16 {
   SPECDEC_HD U32x16(__m512i x) : v(x) {}
   SPECDEC_HD explicit U32x16(uint32_t x) : v(_mm512_set1_epi32(static_cast<int>(x))) {}
 };
-using Mask = uint32_t;  // one bit a lane
 
 SPECDEC_HD F32x16 load(const float* p) { return _mm512_loadu_ps(p); }
 SPECDEC_HD F32x16 load(const BFloat16* p) {
@@ -174,116 +217,97 @@ struct Sum16 {
 
 #elif defined(__AVX2__)
 
-struct F32x16 {
-  __m256 a, b;
-  F32x16() = default;
-  SPECDEC_HD F32x16(__m256 x, __m256 y) : a(x), b(y) {}
-  SPECDEC_HD explicit F32x16(float x) : a(_mm256_set1_ps(x)), b(_mm256_set1_ps(x)) {}
+struct F32x8 {
+  __m256 v;
+  F32x8() = default;
+  SPECDEC_HD F32x8(__m256 x) : v(x) {}
+  SPECDEC_HD explicit F32x8(float x) : v(_mm256_set1_ps(x)) {}
 };
-struct U32x16 {
-  __m256i a, b;
-  U32x16() = default;
-  SPECDEC_HD U32x16(__m256i x, __m256i y) : a(x), b(y) {}
-  SPECDEC_HD explicit U32x16(uint32_t x)
-      : a(_mm256_set1_epi32(static_cast<int>(x))), b(_mm256_set1_epi32(static_cast<int>(x))) {}
+struct U32x8 {
+  __m256i v;
+  U32x8() = default;
+  SPECDEC_HD U32x8(__m256i x) : v(x) {}
+  SPECDEC_HD explicit U32x8(uint32_t x) : v(_mm256_set1_epi32(static_cast<int>(x))) {}
 };
-using Mask = uint32_t;
+using F32x16 = Two<F32x8>;
+using U32x16 = Two<U32x8>;
 
-SPECDEC_HD F32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+// Eight lanes of a mask.
+struct Mask8 { Mask bits; };
+SPECDEC_HD Mask both(Mask8 a, Mask8 b) { return a.bits | b.bits << 8; }
+
 SPECDEC_HD __m128i load_half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
-SPECDEC_HD __m256 widen(__m128i h) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+SPECDEC_HD F32x8 load_eight(const float* p) { return _mm256_loadu_ps(p); }
+SPECDEC_HD F32x8 load_eight(const BFloat16* p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(p)), 16));
 }
-SPECDEC_HD F32x16 load(const BFloat16* p) { return {widen(load_half(p)), widen(load_half(p + 8))}; }
-SPECDEC_HD F32x16 load(const Float16* p) { return {_mm256_cvtph_ps(load_half(p)), _mm256_cvtph_ps(load_half(p + 8))}; }
-SPECDEC_HD U32x16 load(const uint32_t* p) {
-  const __m256i* q = reinterpret_cast<const __m256i*>(p);
-  return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
-}
-SPECDEC_HD void store(float* p, F32x16 x) { _mm256_storeu_ps(p, x.a), _mm256_storeu_ps(p + 8, x.b); }
+SPECDEC_HD F32x8 load_eight(const Float16* p) { return _mm256_cvtph_ps(load_half(p)); }
+SPECDEC_HD U32x8 load_eight(const uint32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+template <class T>
+SPECDEC_HD auto load(const T* p) { return both(load_eight(p), load_eight(p + 8)); }
+SPECDEC_HD void store(float* p, F32x16 x) { _mm256_storeu_ps(p, x.a.v), _mm256_storeu_ps(p + 8, x.b.v); }
 SPECDEC_HD void store(uint32_t* p, U32x16 x) {
   __m256i* q = reinterpret_cast<__m256i*>(p);
-  _mm256_storeu_si256(q, x.a), _mm256_storeu_si256(q + 1, x.b);
+  _mm256_storeu_si256(q, x.a.v), _mm256_storeu_si256(q + 1, x.b.v);
 }
-SPECDEC_HD F32x16 add(F32x16 x, F32x16 y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
-SPECDEC_HD F32x16 sub(F32x16 x, F32x16 y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
-SPECDEC_HD F32x16 mul(F32x16 x, F32x16 y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
-SPECDEC_HD F32x16 fma(F32x16 x, F32x16 y, F32x16 z) {
-  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
-}
-SPECDEC_HD F32x16 max(F32x16 x, F32x16 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
-SPECDEC_HD F32x16 min(F32x16 x, F32x16 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
-SPECDEC_HD U32x16 bits(F32x16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }
-SPECDEC_HD F32x16 from_bits(U32x16 x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
-SPECDEC_HD U32x16 operator+(U32x16 x, U32x16 y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
-SPECDEC_HD U32x16 operator^(U32x16 x, U32x16 y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
-SPECDEC_HD U32x16 operator*(U32x16 x, U32x16 y) { return {_mm256_mullo_epi32(x.a, y.a), _mm256_mullo_epi32(x.b, y.b)}; }
-SPECDEC_HD U32x16 operator-(U32x16 x, U32x16 y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
-SPECDEC_HD U32x16 shift_left(U32x16 x, int n) { return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)}; }
-SPECDEC_HD U32x16 shift_right(U32x16 x, U32x16 n) { return {_mm256_srlv_epi32(x.a, n.a), _mm256_srlv_epi32(x.b, n.b)}; }
-SPECDEC_HD U32x16 shift_right_signed(U32x16 x, int n) { return {_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)}; }
-SPECDEC_HD F32x16 signed_float(U32x16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
-SPECDEC_HD U32x16 whole_number(F32x16 x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
-SPECDEC_HD F32x16 with_exponent_0(U32x16 x) {
+SPECDEC_HD F32x8 add(F32x8 x, F32x8 y) { return _mm256_add_ps(x.v, y.v); }
+SPECDEC_HD F32x8 sub(F32x8 x, F32x8 y) { return _mm256_sub_ps(x.v, y.v); }
+SPECDEC_HD F32x8 mul(F32x8 x, F32x8 y) { return _mm256_mul_ps(x.v, y.v); }
+SPECDEC_HD F32x8 div(F32x8 x, F32x8 y) { return _mm256_div_ps(x.v, y.v); }
+SPECDEC_HD F32x8 fma(F32x8 x, F32x8 y, F32x8 z) { return _mm256_fmadd_ps(x.v, y.v, z.v); }
+SPECDEC_HD F32x8 max(F32x8 x, F32x8 y) { return _mm256_max_ps(x.v, y.v); }
+SPECDEC_HD F32x8 min(F32x8 x, F32x8 y) { return _mm256_min_ps(x.v, y.v); }
+SPECDEC_HD U32x8 bits(F32x8 x) { return _mm256_castps_si256(x.v); }
+SPECDEC_HD F32x8 from_bits(U32x8 x) { return _mm256_castsi256_ps(x.v); }
+SPECDEC_HD U32x8 operator+(U32x8 x, U32x8 y) { return _mm256_add_epi32(x.v, y.v); }
+SPECDEC_HD U32x8 operator^(U32x8 x, U32x8 y) { return _mm256_xor_si256(x.v, y.v); }
+SPECDEC_HD U32x8 operator*(U32x8 x, U32x8 y) { return _mm256_mullo_epi32(x.v, y.v); }
+SPECDEC_HD U32x8 operator-(U32x8 x, U32x8 y) { return _mm256_sub_epi32(x.v, y.v); }
+SPECDEC_HD U32x8 shift_left(U32x8 x, int n) { return _mm256_slli_epi32(x.v, n); }
+SPECDEC_HD U32x8 shift_right(U32x8 x, U32x8 n) { return _mm256_srlv_epi32(x.v, n.v); }
+SPECDEC_HD U32x8 shift_right_signed(U32x8 x, int n) { return _mm256_srai_epi32(x.v, n); }
+SPECDEC_HD F32x8 signed_float(U32x8 x) { return _mm256_cvtepi32_ps(x.v); }
+SPECDEC_HD U32x8 whole_number(F32x8 x) { return _mm256_cvtps_epi32(x.v); }
+SPECDEC_HD F32x8 with_exponent_0(U32x8 x) {
   const __m256i mantissa = _mm256_set1_epi32(0x7fffff), one = _mm256_set1_epi32(0x3f800000);
-  const auto moved = [=](__m256i y) { return _mm256_castsi256_ps(_mm256_or_si256(_mm256_and_si256(y, mantissa), one)); };
-  return {moved(x.a), moved(x.b)};
+  return _mm256_castsi256_ps(_mm256_or_si256(_mm256_and_si256(x.v, mantissa), one));
 }
-SPECDEC_HD F32x16 div(F32x16 x, F32x16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
 // Halves of 16 bits: both are exact, so the sum rounds once.
-SPECDEC_HD __m256 unsigned_float(__m256i x) {
-  const __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 16));
-  const __m256 low = _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(0xffff)));
+SPECDEC_HD F32x8 unsigned_float(U32x8 x) {
+  const __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(x.v, 16));
+  const __m256 low = _mm256_cvtepi32_ps(_mm256_and_si256(x.v, _mm256_set1_epi32(0xffff)));
   return _mm256_add_ps(_mm256_mul_ps(high, _mm256_set1_ps(65536.0f)), low);
 }
-SPECDEC_HD F32x16 unsigned_float(U32x16 x) { return {unsigned_float(x.a), unsigned_float(x.b)}; }
-SPECDEC_HD F32x16 magnitude(F32x16 x) {
-  const __m256 sign = _mm256_set1_ps(-0.0f);
-  return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
-}
-// The elements p[0], p[2] ... p[30], and p[1] ... p[31].
-SPECDEC_HD F32x16 gather(const float* p, U32x16 i) {
-  return {_mm256_i32gather_ps(p, i.a, 4), _mm256_i32gather_ps(p, i.b, 4)};
-}
+SPECDEC_HD F32x8 magnitude(F32x8 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x.v); }
+SPECDEC_HD F32x8 gather(const float* p, U32x8 i) { return _mm256_i32gather_ps(p, i.v, 4); }
 SPECDEC_HD void load_pairs(const float* p, F32x16* even, F32x16* odd) {
-  const auto take = [](__m256 low, __m256 high, auto pick) {
-    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(pick(low, high)), 0xd8));
+  const auto take = [](F32x8 low, F32x8 high, auto pick) {
+    return F32x8(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(pick(low.v, high.v)), 0xd8)));
   };
   const auto evens = [](__m256 low, __m256 high) { return _mm256_shuffle_ps(low, high, 0x88); };
   const auto odds = [](__m256 low, __m256 high) { return _mm256_shuffle_ps(low, high, 0xdd); };
-  const __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + 8), c = _mm256_loadu_ps(p + 16),
-               d = _mm256_loadu_ps(p + 24);
-  *even = {take(a, b, evens), take(c, d, evens)};
-  *odd = {take(a, b, odds), take(c, d, odds)};
+  const F32x16 first = load(p), second = load(p + 16);
+  *even = {take(first.a, first.b, evens), take(second.a, second.b, evens)};
+  *odd = {take(first.a, first.b, odds), take(second.a, second.b, odds)};
 }
-SPECDEC_HD __m256i mulhi(__m256i x, __m256i y) {
-  const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(x, y), 32);
-  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(y, 32));
+SPECDEC_HD U32x8 mulhi(U32x8 x, U32x8 y) {
+  const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(x.v, y.v), 32);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x.v, 32), _mm256_srli_epi64(y.v, 32));
   return _mm256_blend_epi32(even, odd, 0xAA);
 }
-SPECDEC_HD U32x16 mulhi(U32x16 x, U32x16 y) { return {mulhi(x.a, y.a), mulhi(x.b, y.b)}; }
-SPECDEC_HD Mask lanes(__m256 a, __m256 b) {
-  return static_cast<Mask>(_mm256_movemask_ps(a)) | static_cast<Mask>(_mm256_movemask_ps(b)) << 8;
+SPECDEC_HD Mask8 lanes(__m256 held) { return {static_cast<Mask>(_mm256_movemask_ps(held))}; }
+SPECDEC_HD Mask8 at_least(F32x8 x, F32x8 y) { return lanes(_mm256_cmp_ps(x.v, y.v, _CMP_GE_OQ)); }
+SPECDEC_HD Mask8 greater(F32x8 x, F32x8 y) { return lanes(_mm256_cmp_ps(x.v, y.v, _CMP_GT_OQ)); }
+SPECDEC_HD Mask8 unordered(F32x8 x, F32x8 y) { return lanes(_mm256_cmp_ps(x.v, y.v, _CMP_UNORD_Q)); }
+SPECDEC_HD Mask8 at_most(U32x8 x, U32x8 y) {
+  return lanes(_mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_min_epu32(x.v, y.v), x.v)));
 }
-SPECDEC_HD Mask at_least(F32x16 x, F32x16 y) {
-  return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_GE_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GE_OQ));
-}
-SPECDEC_HD Mask greater(F32x16 x, F32x16 y) {
-  return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ));
-}
-SPECDEC_HD Mask unordered(F32x16 x, F32x16 y) {
-  return lanes(_mm256_cmp_ps(x.a, y.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, y.b, _CMP_UNORD_Q));
-}
-SPECDEC_HD __m256 at_most(__m256i x, __m256i y) {
-  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_min_epu32(x, y), x));
-}
-SPECDEC_HD Mask at_most(U32x16 x, U32x16 y) { return lanes(at_most(x.a, y.a), at_most(x.b, y.b)); }
 SPECDEC_HD __m256 spread(Mask m) {
   const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
   return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(m)), bit), bit));
 }
 SPECDEC_HD F32x16 where(Mask m, F32x16 x, F32x16 y) {
-  return {_mm256_blendv_ps(y.a, x.a, spread(m)), _mm256_blendv_ps(y.b, x.b, spread(m >> 8))};
+  return {_mm256_blendv_ps(y.a.v, x.a.v, spread(m)), _mm256_blendv_ps(y.b.v, x.b.v, spread(m >> 8))};
 }
 
 // Lane i: the largest lane of v[i].
@@ -293,7 +317,7 @@ SPECDEC_HD F32x16 largest_of_each(const F32x16* v) {
     __m256 two[2];
     for (int j = 0; j < 2; ++j) {
       const F32x16 &x = v[4 * i + 2 * j], &y = v[4 * i + 2 * j + 1];
-      const __m256 a = _mm256_max_ps(x.a, x.b), b = _mm256_max_ps(y.a, y.b);
+      const __m256 a = _mm256_max_ps(x.a.v, x.b.v), b = _mm256_max_ps(y.a.v, y.b.v);
       two[j] = _mm256_max_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
     }
     const __m256d a = _mm256_castps_pd(two[0]), b = _mm256_castps_pd(two[1]);
@@ -309,8 +333,8 @@ SPECDEC_HD F32x16 largest_of_each(const F32x16* v) {
 struct Sum16 {
   __m256i a = _mm256_setzero_si256(), b = a, upper = a;  // as above
   SPECDEC_HD void add(U32x16 x) {
-    a = _mm256_add_epi64(a, x.a), b = _mm256_add_epi64(b, x.b);
-    upper = _mm256_add_epi64(upper, _mm256_add_epi64(_mm256_srli_epi64(x.a, 32), _mm256_srli_epi64(x.b, 32)));
+    a = _mm256_add_epi64(a, x.a.v), b = _mm256_add_epi64(b, x.b.v);
+    upper = _mm256_add_epi64(upper, _mm256_add_epi64(_mm256_srli_epi64(x.a.v, 32), _mm256_srli_epi64(x.b.v, 32)));
   }
   // (q << 11) >> n of the lanes chosen.
   SPECDEC_HD void add(U32x16 q, U32x16 n, Mask lanes) {
@@ -322,8 +346,8 @@ struct Sum16 {
       return _mm256_add_epi64(four(_mm256_castsi256_si128(q8), _mm256_castsi256_si128(n8)),
                               four(_mm256_extracti128_si256(q8, 1), _mm256_extracti128_si256(n8, 1)));
     };
-    a = _mm256_add_epi64(a, eight(q.a, n.a, lanes));
-    b = _mm256_add_epi64(b, eight(q.b, n.b, lanes >> 8));
+    a = _mm256_add_epi64(a, eight(q.a.v, n.a.v, lanes));
+    b = _mm256_add_epi64(b, eight(q.b.v, n.b.v, lanes >> 8));
   }
   SPECDEC_HD uint64_t total() const {
     uint64_t lane[4];
@@ -337,23 +361,30 @@ struct Sum16 {
 
 using Longs = uint64_t __attribute__((vector_size(16)));
 
-// A number in every lane.
-SPECDEC_HD Floats spread(float x) { return Floats{x, x, x, x}; }
-SPECDEC_HD Uints spread(uint32_t x) { return Uints{x, x, x, x}; }
+struct F32x4 {
+  Floats v;
+  F32x4() = default;
+  SPECDEC_HD F32x4(Floats x) : v(x) {}
+  SPECDEC_HD explicit F32x4(float x) : v{x, x, x, x} {}
+};
+struct U32x4 {
+  Uints v;
+  U32x4() = default;
+  SPECDEC_HD U32x4(Uints x) : v(x) {}
+  SPECDEC_HD explicit U32x4(uint32_t x) : v{x, x, x, x} {}
+};
+using F32x16 = Two<Two<F32x4>>;
+using U32x16 = Two<Two<U32x4>>;
 
-struct F32x16 {
-  Floats a, b, c, d;
-  F32x16() = default;
-  SPECDEC_HD F32x16(Floats w, Floats x, Floats y, Floats z) : a(w), b(x), c(y), d(z) {}
-  SPECDEC_HD explicit F32x16(float x) : F32x16(spread(x), spread(x), spread(x), spread(x)) {}
-};
-struct U32x16 {
-  Uints a, b, c, d;
-  U32x16() = default;
-  SPECDEC_HD U32x16(Uints w, Uints x, Uints y, Uints z) : a(w), b(x), c(y), d(z) {}
-  SPECDEC_HD explicit U32x16(uint32_t x) : U32x16(spread(x), spread(x), spread(x), spread(x)) {}
-};
-using Mask = uint32_t;
+// Four and eight lanes of a mask: a bit of 0 to 3, or 0 to 7, in each word.
+struct Mask4 { Uints bits; };
+struct Mask8 { Uints bits; };
+SPECDEC_HD Mask8 both(Mask4 a, Mask4 b) { return {a.bits | b.bits << 4}; }
+SPECDEC_HD Mask both(Mask8 a, Mask8 b) {
+  const Longs all = reinterpret_cast<Longs>(a.bits | b.bits << 8);
+  const uint64_t two = all[0] | all[1];
+  return static_cast<Mask>(two | two >> 32);
+}
 
 template <class Vector>
 SPECDEC_HD Vector load_vector(const void* p) {
@@ -365,126 +396,86 @@ SPECDEC_HD Uints load_halves(const void* p) {
   using Halves = uint16_t __attribute__((vector_size(8)));
   return __builtin_convertvector(load_vector<Halves>(p), Uints);
 }
-SPECDEC_HD Floats load_four(const float* p) { return load_vector<Floats>(p); }
-SPECDEC_HD Floats load_four(const BFloat16* p) { return from_bits(load_halves(p) << 16); }
-SPECDEC_HD Floats load_four(const Float16* p) { return float_of_half(load_halves(p)); }
-SPECDEC_HD Uints load_four(const uint32_t* p) { return load_vector<Uints>(p); }
+SPECDEC_HD F32x4 load_four(const float* p) { return load_vector<Floats>(p); }
+SPECDEC_HD F32x4 load_four(const BFloat16* p) { return from_bits(load_halves(p) << 16); }
+SPECDEC_HD F32x4 load_four(const Float16* p) { return float_of_half(load_halves(p)); }
+SPECDEC_HD U32x4 load_four(const uint32_t* p) { return load_vector<Uints>(p); }
 template <class T>
-SPECDEC_HD F32x16 load(const T* p) { return {load_four(p), load_four(p + 4), load_four(p + 8), load_four(p + 12)}; }
-SPECDEC_HD U32x16 load(const uint32_t* p) {
-  return {load_four(p), load_four(p + 4), load_four(p + 8), load_four(p + 12)};
+SPECDEC_HD auto load(const T* p) {
+  return both(both(load_four(p), load_four(p + 4)), both(load_four(p + 8), load_four(p + 12)));
 }
-template <class Vector>
-SPECDEC_HD void store_vector(void* p, Vector x) { std::memcpy(p, &x, sizeof x); }
-SPECDEC_HD void store(float* p, F32x16 x) {
-  store_vector(p, x.a), store_vector(p + 4, x.b), store_vector(p + 8, x.c), store_vector(p + 12, x.d);
+template <class T, class V>
+SPECDEC_HD void store(T* p, Two<Two<V>> x) { std::memcpy(p, &x, kLanes * sizeof(T)); }
+SPECDEC_HD F32x4 add(F32x4 x, F32x4 y) { return x.v + y.v; }
+SPECDEC_HD F32x4 sub(F32x4 x, F32x4 y) { return x.v - y.v; }
+SPECDEC_HD F32x4 mul(F32x4 x, F32x4 y) { return x.v * y.v; }
+SPECDEC_HD F32x4 div(F32x4 x, F32x4 y) { return x.v / y.v; }
+SPECDEC_HD F32x4 fma(F32x4 x, F32x4 y, F32x4 z) {
+  const Floats a = x.v, b = y.v, c = z.v;
+  return Floats{fma(a[0], b[0], c[0]), fma(a[1], b[1], c[1]), fma(a[2], b[2], c[2]), fma(a[3], b[3], c[3])};
 }
-SPECDEC_HD void store(uint32_t* p, U32x16 x) {
-  store_vector(p, x.a), store_vector(p + 4, x.b), store_vector(p + 8, x.c), store_vector(p + 12, x.d);
-}
-SPECDEC_HD F32x16 add(F32x16 x, F32x16 y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
-SPECDEC_HD F32x16 sub(F32x16 x, F32x16 y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
-SPECDEC_HD F32x16 mul(F32x16 x, F32x16 y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
-SPECDEC_HD F32x16 div(F32x16 x, F32x16 y) { return {x.a / y.a, x.b / y.b, x.c / y.c, x.d / y.d}; }
-SPECDEC_HD Floats fma(Floats x, Floats y, Floats z) {
-  return Floats{fma(x[0], y[0], z[0]), fma(x[1], y[1], z[1]), fma(x[2], y[2], z[2]), fma(x[3], y[3], z[3])};
-}
-SPECDEC_HD F32x16 fma(F32x16 x, F32x16 y, F32x16 z) {
-  return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b), fma(x.c, y.c, z.c), fma(x.d, y.d, z.d)};
-}
-SPECDEC_HD Floats max(Floats x, Floats y) { return x > y ? x : y; }
-SPECDEC_HD Floats min(Floats x, Floats y) { return x < y ? x : y; }
-SPECDEC_HD F32x16 max(F32x16 x, F32x16 y) { return {max(x.a, y.a), max(x.b, y.b), max(x.c, y.c), max(x.d, y.d)}; }
-SPECDEC_HD F32x16 min(F32x16 x, F32x16 y) { return {min(x.a, y.a), min(x.b, y.b), min(x.c, y.c), min(x.d, y.d)}; }
-SPECDEC_HD U32x16 bits(F32x16 x) { return {bits(x.a), bits(x.b), bits(x.c), bits(x.d)}; }
-SPECDEC_HD F32x16 from_bits(U32x16 x) { return {from_bits(x.a), from_bits(x.b), from_bits(x.c), from_bits(x.d)}; }
-SPECDEC_HD U32x16 operator+(U32x16 x, U32x16 y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
-SPECDEC_HD U32x16 operator^(U32x16 x, U32x16 y) { return {x.a ^ y.a, x.b ^ y.b, x.c ^ y.c, x.d ^ y.d}; }
-SPECDEC_HD U32x16 operator*(U32x16 x, U32x16 y) { return {x.a * y.a, x.b * y.b, x.c * y.c, x.d * y.d}; }
-SPECDEC_HD U32x16 operator-(U32x16 x, U32x16 y) { return {x.a - y.a, x.b - y.b, x.c - y.c, x.d - y.d}; }
-SPECDEC_HD U32x16 shift_left(U32x16 x, int n) { return {x.a << n, x.b << n, x.c << n, x.d << n}; }
+SPECDEC_HD F32x4 max(F32x4 x, F32x4 y) { return x.v > y.v ? x.v : y.v; }
+SPECDEC_HD F32x4 min(F32x4 x, F32x4 y) { return x.v < y.v ? x.v : y.v; }
+SPECDEC_HD U32x4 bits(F32x4 x) { return bits(x.v); }
+SPECDEC_HD F32x4 from_bits(U32x4 x) { return from_bits(x.v); }
+SPECDEC_HD U32x4 operator+(U32x4 x, U32x4 y) { return x.v + y.v; }
+SPECDEC_HD U32x4 operator^(U32x4 x, U32x4 y) { return x.v ^ y.v; }
+SPECDEC_HD U32x4 operator*(U32x4 x, U32x4 y) { return x.v * y.v; }
+SPECDEC_HD U32x4 operator-(U32x4 x, U32x4 y) { return x.v - y.v; }
+SPECDEC_HD U32x4 shift_left(U32x4 x, int n) { return x.v << n; }
 SPECDEC_HD Uints shift_right(Uints x, Uints n) { return n < 32 ? x >> (n & 31) : Uints{}; }
-SPECDEC_HD U32x16 shift_right(U32x16 x, U32x16 n) {
-  return {shift_right(x.a, n.a), shift_right(x.b, n.b), shift_right(x.c, n.c), shift_right(x.d, n.d)};
+SPECDEC_HD U32x4 shift_right(U32x4 x, U32x4 n) { return shift_right(x.v, n.v); }
+SPECDEC_HD U32x4 shift_right_signed(U32x4 x, int n) {
+  return reinterpret_cast<Uints>(reinterpret_cast<Ints>(x.v) >> n);
 }
-SPECDEC_HD Uints shift_right_signed(Uints x, int n) { return reinterpret_cast<Uints>(reinterpret_cast<Ints>(x) >> n); }
-SPECDEC_HD U32x16 shift_right_signed(U32x16 x, int n) {
-  return {shift_right_signed(x.a, n), shift_right_signed(x.b, n), shift_right_signed(x.c, n),
-          shift_right_signed(x.d, n)};
-}
-SPECDEC_HD Floats unsigned_float(Uints x) { return __builtin_convertvector(x, Floats); }
-SPECDEC_HD F32x16 signed_float(U32x16 x) {
-  return {signed_float(x.a), signed_float(x.b), signed_float(x.c), signed_float(x.d)};
-}
-SPECDEC_HD Uints whole_number(Floats x) { return reinterpret_cast<Uints>(__builtin_convertvector(x, Ints)); }
-SPECDEC_HD U32x16 whole_number(F32x16 x) {
-  return {whole_number(x.a), whole_number(x.b), whole_number(x.c), whole_number(x.d)};
-}
-SPECDEC_HD Floats with_exponent_0(Uints x) { return from_bits((x & 0x7fffff) | 0x3f800000); }
-SPECDEC_HD F32x16 with_exponent_0(U32x16 x) {
-  return {with_exponent_0(x.a), with_exponent_0(x.b), with_exponent_0(x.c), with_exponent_0(x.d)};
-}
-SPECDEC_HD F32x16 unsigned_float(U32x16 x) {
-  return {unsigned_float(x.a), unsigned_float(x.b), unsigned_float(x.c), unsigned_float(x.d)};
-}
-SPECDEC_HD Floats magnitude(Floats x) { return from_bits(bits(x) & 0x7fffffff); }
-SPECDEC_HD F32x16 magnitude(F32x16 x) { return {magnitude(x.a), magnitude(x.b), magnitude(x.c), magnitude(x.d)}; }
-// The elements p[0], p[2] ... p[30], and p[1] ... p[31].
-SPECDEC_HD Floats gather(const float* p, Uints i) { return Floats{p[i[0]], p[i[1]], p[i[2]], p[i[3]]}; }
-SPECDEC_HD F32x16 gather(const float* p, U32x16 i) {
-  return {gather(p, i.a), gather(p, i.b), gather(p, i.c), gather(p, i.d)};
-}
+SPECDEC_HD F32x4 signed_float(U32x4 x) { return signed_float(x.v); }
+SPECDEC_HD F32x4 unsigned_float(U32x4 x) { return __builtin_convertvector(x.v, Floats); }
+SPECDEC_HD U32x4 whole_number(F32x4 x) { return reinterpret_cast<Uints>(__builtin_convertvector(x.v, Ints)); }
+SPECDEC_HD F32x4 with_exponent_0(U32x4 x) { return from_bits((x.v & 0x7fffff) | 0x3f800000); }
+SPECDEC_HD F32x4 magnitude(F32x4 x) { return from_bits(bits(x.v) & 0x7fffffff); }
+SPECDEC_HD F32x4 gather(const float* p, U32x4 i) { return Floats{p[i.v[0]], p[i.v[1]], p[i.v[2]], p[i.v[3]]}; }
 SPECDEC_HD void load_pairs(const float* p, F32x16* even, F32x16* odd) {
-  const auto four = [](const float* q) { return Floats{q[0], q[2], q[4], q[6]}; };
-  *even = {four(p), four(p + 8), four(p + 16), four(p + 24)};
-  *odd = {four(p + 1), four(p + 9), four(p + 17), four(p + 25)};
+  const auto four = [](const float* q) { return F32x4(Floats{q[0], q[2], q[4], q[6]}); };
+  *even = {{four(p), four(p + 8)}, {four(p + 16), four(p + 24)}};
+  *odd = {{four(p + 1), four(p + 9)}, {four(p + 17), four(p + 25)}};
 }
-SPECDEC_HD Uints mulhi(Uints x, Uints y) {
-  return Uints{mulhi(x[0], y[0]), mulhi(x[1], y[1]), mulhi(x[2], y[2]), mulhi(x[3], y[3])};
+SPECDEC_HD U32x4 mulhi(U32x4 x, U32x4 y) {
+  const Uints a = x.v, b = y.v;
+  return Uints{mulhi(a[0], b[0]), mulhi(a[1], b[1]), mulhi(a[2], b[2]), mulhi(a[3], b[3])};
 }
-SPECDEC_HD U32x16 mulhi(U32x16 x, U32x16 y) {
-  return {mulhi(x.a, y.a), mulhi(x.b, y.b), mulhi(x.c, y.c), mulhi(x.d, y.d)};
-}
-SPECDEC_HD Mask lanes(Ints a, Ints b, Ints c, Ints d) {
-  const auto chosen = [](Ints held, uint32_t first) {
-    return reinterpret_cast<Uints>(held) & Uints{first, 2 * first, 4 * first, 8 * first};
-  };
-  const Longs all = reinterpret_cast<Longs>(chosen(a, 1) | chosen(b, 1 << 4) | chosen(c, 1 << 8) | chosen(d, 1 << 12));
-  const uint64_t two = all[0] | all[1];
-  return static_cast<Mask>(two | two >> 32);
-}
-SPECDEC_HD Mask at_least(F32x16 x, F32x16 y) { return lanes(x.a >= y.a, x.b >= y.b, x.c >= y.c, x.d >= y.d); }
-SPECDEC_HD Mask greater(F32x16 x, F32x16 y) { return lanes(x.a > y.a, x.b > y.b, x.c > y.c, x.d > y.d); }
-SPECDEC_HD Ints unordered(Floats x, Floats y) { return (x != x) | (y != y); }
-SPECDEC_HD Mask unordered(F32x16 x, F32x16 y) {
-  return lanes(unordered(x.a, y.a), unordered(x.b, y.b), unordered(x.c, y.c), unordered(x.d, y.d));
-}
-SPECDEC_HD Mask at_most(U32x16 x, U32x16 y) { return lanes(x.a <= y.a, x.b <= y.b, x.c <= y.c, x.d <= y.d); }
+SPECDEC_HD Mask4 lanes(Ints held) { return {reinterpret_cast<Uints>(held) & Uints{1, 2, 4, 8}}; }
+SPECDEC_HD Mask4 at_least(F32x4 x, F32x4 y) { return lanes(x.v >= y.v); }
+SPECDEC_HD Mask4 greater(F32x4 x, F32x4 y) { return lanes(x.v > y.v); }
+SPECDEC_HD Mask4 unordered(F32x4 x, F32x4 y) { return lanes((x.v != x.v) | (y.v != y.v)); }
+SPECDEC_HD Mask4 at_most(U32x4 x, U32x4 y) { return lanes(x.v <= y.v); }
 SPECDEC_HD F32x16 where(Mask m, F32x16 x, F32x16 y) {
-  const auto four = [](Mask chosen, Floats p, Floats q) { return (spread(chosen) & Uints{1, 2, 4, 8}) != 0 ? p : q; };
-  return {four(m, x.a, y.a), four(m >> 4, x.b, y.b), four(m >> 8, x.c, y.c), four(m >> 12, x.d, y.d)};
+  const auto four = [](Mask chosen, F32x4 p, F32x4 q) {
+    return F32x4((U32x4(chosen).v & Uints{1, 2, 4, 8}) != 0 ? p.v : q.v);
+  };
+  return {{four(m, x.a.a, y.a.a), four(m >> 4, x.a.b, y.a.b)},
+          {four(m >> 8, x.b.a, y.b.a), four(m >> 12, x.b.b, y.b.b)}};
 }
 
 // Lane i: the largest lane of v[i].
 inline F32x16 largest_of_each(const F32x16* v) {
   const auto four = [](const F32x16* w) {
     Floats x[4];
-    for (int i = 0; i < 4; ++i) x[i] = max(max(w[i].a, w[i].b), max(w[i].c, w[i].d));
-    const auto column = [&](int lane) { return Floats{x[0][lane], x[1][lane], x[2][lane], x[3][lane]}; };
+    for (int i = 0; i < 4; ++i) x[i] = max(max(w[i].a.a, w[i].a.b), max(w[i].b.a, w[i].b.b)).v;
+    const auto column = [&](int lane) { return F32x4(Floats{x[0][lane], x[1][lane], x[2][lane], x[3][lane]}); };
     return max(max(column(0), column(1)), max(column(2), column(3)));
   };
-  return {four(v), four(v + 4), four(v + 8), four(v + 12)};
+  return {{four(v), four(v + 4)}, {four(v + 8), four(v + 12)}};
 }
 
 // Sums of 32-bit numbers, and of weights in their row, in 64 bits.
 struct Sum16 {
   Longs sum = {};
   SPECDEC_HD void add(U32x16 x) {
-    const auto pairs = [](Uints four) {
-      const Longs two = reinterpret_cast<Longs>(four);
+    const auto pairs = [](U32x4 four) {
+      const Longs two = reinterpret_cast<Longs>(four.v);
       return (two & 0xffffffff) + (two >> 32);
     };
-    sum += (pairs(x.a) + pairs(x.b)) + (pairs(x.c) + pairs(x.d));
+    sum += (pairs(x.a.a) + pairs(x.a.b)) + (pairs(x.b.a) + pairs(x.b.b));
   }
   // (q << 11) >> n of the lanes chosen.
   SPECDEC_HD void add(U32x16 q, U32x16 n, Mask lanes) {
@@ -519,50 +510,7 @@ SPECDEC_HD void compress(float* p, Mask m, F32x16 a) {
 
 SPECDEC_HD U32x16 where(Mask m, U32x16 a, U32x16 b) { return bits(where(m, from_bits(a), from_bits(b))); }
 
-// Two vectors, or Two of Two, as one. The operations of all take turns: so while one waits for its own result before, the
-// others work.
-template <class Each>
-struct Two {
-  Each a, b;
-  Two() = default;
-  SPECDEC_HD Two(Each x, Each y) : a(x), b(y) {}
-  template <class Number>
-  SPECDEC_HD explicit Two(Number x) : a(x), b(x) {}
-};
-template <class V>
-SPECDEC_HD Two<V> add(Two<V> x, Two<V> y) { return {add(x.a, y.a), add(x.b, y.b)}; }
-template <class V>
-SPECDEC_HD Two<V> sub(Two<V> x, Two<V> y) { return {sub(x.a, y.a), sub(x.b, y.b)}; }
-template <class V>
-SPECDEC_HD Two<V> mul(Two<V> x, Two<V> y) { return {mul(x.a, y.a), mul(x.b, y.b)}; }
-template <class V>
-SPECDEC_HD Two<V> div(Two<V> x, Two<V> y) { return {div(x.a, y.a), div(x.b, y.b)}; }
-template <class V>
-SPECDEC_HD Two<V> magnitude(Two<V> x) { return {magnitude(x.a), magnitude(x.b)}; }
-template <class V>
-SPECDEC_HD Two<V> fma(Two<V> x, Two<V> y, Two<V> z) { return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b)}; }
-template <class V>
-SPECDEC_HD Two<V> min(Two<V> x, Two<V> y) { return {min(x.a, y.a), min(x.b, y.b)}; }
-template <class V>
-SPECDEC_HD Two<V> max(Two<V> x, Two<V> y) { return {max(x.a, y.a), max(x.b, y.b)}; }
-template <class V>
-SPECDEC_HD auto bits(Two<V> x) { return Two<decltype(bits(x.a))>(bits(x.a), bits(x.b)); }
-template <class V>
-SPECDEC_HD auto from_bits(Two<V> x) { return Two<decltype(from_bits(x.a))>(from_bits(x.a), from_bits(x.b)); }
-template <class V>
-SPECDEC_HD Two<V> operator+(Two<V> x, Two<V> y) { return {x.a + y.a, x.b + y.b}; }
-template <class V>
-SPECDEC_HD Two<V> operator-(Two<V> x, Two<V> y) { return {x.a - y.a, x.b - y.b}; }
-template <class V>
-SPECDEC_HD Two<V> shift_left(Two<V> x, int n) { return {shift_left(x.a, n), shift_left(x.b, n)}; }
-template <class V>
-SPECDEC_HD Two<V> shift_right(Two<V> x, Two<V> n) { return {shift_right(x.a, n.a), shift_right(x.b, n.b)}; }
-template <class V>
-SPECDEC_HD auto at_least(Two<V> x, Two<V> y) {
-  return Two<decltype(at_least(x.a, y.a))>(at_least(x.a, y.a), at_least(x.b, y.b));
-}
-template <class M, class V>
-SPECDEC_HD Two<V> where(Two<M> m, Two<V> x, Two<V> y) { return {where(m.a, x.a, y.a), where(m.b, x.b, y.b)}; }
+SPECDEC_HD U32x16 in_one(U32x16 x) { return x; }
 template <class V>
 SPECDEC_HD auto in_one(Two<V> x) { return in_one(x.a) + in_one(x.b); }
 
@@ -588,7 +536,7 @@ SPECDEC_HD float largest(F32x16 x) {
 #if defined(__AVX512F__) && defined(__AVX512BW__)
   const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));
 #else
-  const __m256 eight = _mm256_max_ps(x.a, x.b);
+  const __m256 eight = _mm256_max_ps(x.a.v, x.b.v);
 #endif
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
