@@ -1,8 +1,7 @@
 // Errors, and the library's version.
 #include "call.h"
 
-namespace specdec {
-namespace c_api {
+namespace specdec::c_api {
 
 namespace {
 
@@ -22,8 +21,7 @@ int failed(int error, const char* op, const char* message) noexcept {
   return error;
 }
 
-}  // namespace c_api
-}  // namespace specdec
+}  // namespace specdec::c_api
 
 int specdec_version(void) { return SPECDEC_VERSION; }
 

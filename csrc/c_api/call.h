@@ -7,8 +7,7 @@
 #include "../cpu/float_mode.h"
 #include "specdec/ops.h"
 
-namespace specdec {
-namespace c_api {
+namespace specdec::c_api {
 
 // Thrown inside of a call; its number is what the C function returns.
 struct Refusal {
@@ -42,5 +41,4 @@ int call(const char* op, void (*check)(const Params&), const Params* params, F&&
   }
 }
 
-}  // namespace c_api
-}  // namespace specdec
+}  // namespace specdec::c_api

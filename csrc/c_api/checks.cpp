@@ -6,8 +6,7 @@
 #include "specdec/filter.h"
 #include "specdec/mass.h"
 
-namespace specdec {
-namespace c_api {
+namespace specdec::c_api {
 
 namespace {
 
@@ -705,5 +704,4 @@ void fit_context_seeds(const ContextParams& p) {
 SPECDEC_OPS(SPECDEC_CHECK_ALL)
 #undef SPECDEC_CHECK_ALL
 
-}  // namespace c_api
-}  // namespace specdec
+}  // namespace specdec::c_api

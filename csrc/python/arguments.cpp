@@ -4,8 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 namespace {
 
@@ -354,5 +353,4 @@ void raise_for(int error) {
   if (error != SPECDEC_OK) throw std::runtime_error(specdec_last_error());
 }
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

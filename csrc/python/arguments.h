@@ -7,8 +7,7 @@
 #include "specdec/ops.h"
 #include "tensor.h"
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 enum class Kind : uint8_t {
   kBool, kInt32, kInt64, kRows, kTokens, kTokenOutput, kNumber, kCounter, kIndices, kValues, kFlags, kLists,
@@ -85,5 +84,4 @@ class Call {
 // Raises the error of a function of specdec.h.
 void raise_for(int error);
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

@@ -3,8 +3,7 @@
 
 #include "ops.h"
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 namespace {
 
@@ -74,5 +73,4 @@ void add_cuda(PyObject* module, int32_t device) {
   add(module, "capture", capture);
 }
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

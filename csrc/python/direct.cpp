@@ -9,8 +9,7 @@
 #include "check_parents.h"
 #include "specdec/mass.h"
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 namespace {
 
@@ -1067,5 +1066,4 @@ PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count)
   });
 }
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

@@ -5,8 +5,7 @@
 
 #include "plan.h"
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 // Runs an op that was read. False: it could not run.
 using Run = bool (*)(void* context, const Params& params);
@@ -19,5 +18,4 @@ PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, voi
 // bfloat16 and float16; types of grouped arguments; the addresses of torch's functions for a new tensor, or None).
 PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

@@ -4,8 +4,7 @@
 
 #include <cstdint>
 
-namespace specdec {
-namespace dlpack {
+namespace specdec::dlpack {
 
 constexpr const char* kCapsule = "dlpack_exchange_api";
 constexpr uint32_t kMajor = 1;  // minor versions only add fields
@@ -49,5 +48,4 @@ struct ExchangeApi {
   int (*current_stream)(int32_t device_type, int32_t device_index, void** out);
 };
 
-}  // namespace dlpack
-}  // namespace specdec
+}  // namespace specdec::dlpack

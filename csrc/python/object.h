@@ -8,8 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 // Thrown where an error of Python is set.
 struct Raised {};
@@ -70,5 +69,4 @@ struct Unlocked {
   ~Unlocked() { PyEval_RestoreThread(state); }
 };
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

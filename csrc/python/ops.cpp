@@ -5,8 +5,7 @@
 
 #include "../cpu/float_mode.h"
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 namespace {
 
@@ -84,5 +83,4 @@ void add_ops(PyObject* module, const Ops& ops) {
   add(module, "use_functions", use_functions);
 }
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

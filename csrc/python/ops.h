@@ -4,8 +4,7 @@
 
 #include "direct.h"
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 struct Ops {
   int32_t device;          // DLPack's type of device, where the tensors of direct calls are
@@ -22,5 +21,4 @@ void add_ops(PyObject* module, const Ops& ops);
 // kernel was enqueued, else the number of bytes that the workspace must have.
 void add_cuda(PyObject* module, int32_t device);
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 namespace {
 
@@ -104,5 +103,4 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
   coins = table.find("coins");
 }
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

@@ -6,8 +6,7 @@
 
 #include "arguments.h"
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 // Where an argument's sizes stand: a letter names a size of the op, a digit is one. The first tensor that has a size
 // sets it; E, the entries of numbers and draft rows, is set by the first that has not one of them. N are nodes, at
@@ -84,5 +83,4 @@ struct Plan {
               *coins = nullptr, *map_of_rows = nullptr;
 };
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

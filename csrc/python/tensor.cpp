@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 Torch torch = {};
 
@@ -157,5 +156,4 @@ PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   });
 }
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python

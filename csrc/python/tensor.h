@@ -8,8 +8,7 @@
 #include "dlpack.h"
 #include "object.h"
 
-namespace specdec {
-namespace python {
+namespace specdec::python {
 
 // DLPack's code and bits.
 enum class Element : uint16_t {
@@ -99,5 +98,4 @@ PyObject* all_viewed(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 // all other values and from each other. False where spans meet, though the elements in them may not.
 PyObject* apart(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
-}  // namespace python
-}  // namespace specdec
+}  // namespace specdec::python
