@@ -1,5 +1,6 @@
 """Checks that an output shares no byte with another output or an input of its call."""
 
+import operator
 from itertools import pairwise
 
 import numpy as np
@@ -21,7 +22,7 @@ def check_apart(arguments, call):
         else:  # a group, or a list of tensors
             names = getattr(value, "_fields", None) or [kind.shown] * len(value)
             spans += [_span(x, names[i]) for i, x in enumerate(value) if type(x) not in SCALARS]
-    written.sort(key=_first)
+    written.sort(key=operator.itemgetter(0))
     for one, other in pairwise(written):
         if other[0] < one[1]:
             _check_written(written)
@@ -30,10 +31,6 @@ def check_apart(arguments, call):
         for own_first, own_end, output, own in written:
             if first < own_end and own_first < end and _meet(own, x):
                 raise _shared(output, name)
-
-
-def _first(span):
-    return span[0]
 
 
 def _span(x, name):

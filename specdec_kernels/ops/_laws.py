@@ -2,17 +2,8 @@
 
 import torch
 
-from specdec_kernels.calls import inputs, kinds
-from specdec_kernels.calls.values import (
-    AFTER,
-    BEFORE_TEMPERATURE,
-    DIVIDED,
-    FILTERED,
-    TOGETHER,
-    Law,
-    Noise,
-    filters_of,
-)  # fmt: skip
+from specdec_kernels.calls import inputs, kinds, values
+from specdec_kernels.calls.values import Law, Noise
 from specdec_kernels.sampling import Draft, Sampling
 
 NUMBERS = kinds.law().kinds
@@ -47,7 +38,7 @@ def draft_law(law, draft, shape, device, seen=None):
     else:
         inputs.check_choice("draft.space", space, inputs.SPACES)
     if sampling is None:  # of draft rows that are probabilities, the target's temperature only says whether it is 0
-        return Law(space, law.temperature, rules=law.rules & DIVIDED if space == "logits" else 0)
+        return Law(space, law.temperature, rules=law.rules & values.DIVIDED if space == "logits" else 0)
     return _law("draft.sampling", sampling, "draft.space", space, shape, device, seen)
 
 
@@ -68,13 +59,14 @@ def _law(name, sampling, space_name, space, shape, device, seen):
     if not isinstance(top_k, torch.Tensor) and top_k <= 0:
         top_k = 0
     law = Law(space, temperature, top_k, top_p, min_p, rules)
-    filters = filters_of(law)
+    filters = values.filters_of(law)
     if space == "probs" and filters:
         raise ValueError(
             f"{name}.{filters[0]}: expected none with {space_name}='probs', whose laws are final (filter before the "
             f"softmax); got {inputs.shown(getattr(sampling, filters[0]))}"
         )
-    return law._replace(rules=(rules | FILTERED if filters else 0) | DIVIDED * (divided and space == "logits"))
+    divided = values.DIVIDED * (divided and space == "logits")
+    return law._replace(rules=(rules | values.FILTERED if filters else 0) | divided)
 
 
 def _rules(name, top_p_after, ties, at_temperature):
@@ -82,11 +74,11 @@ def _rules(name, top_p_after, ties, at_temperature):
         raise TypeError(f"{name}.top_p_after: expected a tuple of words; got {inputs.shown(top_p_after)}")
     rules = 0
     for cut in top_p_after:
-        inputs.check_choice(f"{name}.top_p_after", cut, tuple(AFTER))
-        rules |= AFTER[cut]
+        inputs.check_choice(f"{name}.top_p_after", cut, tuple(values.AFTER))
+        rules |= values.AFTER[cut]
     inputs.check_choice(f"{name}.ties", ties, ("first", "all"))
     at_temperature = inputs.flag(f"{name}.at_temperature", at_temperature)
-    return rules | TOGETHER * (ties == "all") | BEFORE_TEMPERATURE * (not at_temperature)
+    return rules | values.TOGETHER * (ties == "all") | values.BEFORE_TEMPERATURE * (not at_temperature)
 
 
 def slot_numbers(op, draft_prob, requests, slots, ragged, device):
