@@ -216,7 +216,9 @@ def jit_launch(kernel, grid, num_warps, arguments):
 
 
 def launch(kernel, grid, num_warps, arguments):
-    """Every launch of this package."""
+    """Every launch of this package; none of no programs."""
+    if 0 in grid:
+        return
     if INTERPRETED or not _versions.KNOWN_LAUNCH or kernel.programs is None or is_watched(kernel):
         jit_launch(kernel, grid, num_warps, arguments)
     else:

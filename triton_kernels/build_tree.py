@@ -154,8 +154,6 @@ def build_tree_kernel(
 def build_tree(call):
     """Links, ``positions`` and ``node_index`` int64 [B, N], ``mask`` in bytes; ``status`` int32 [B]."""
     requests, nodes = call.node_index.shape
-    if requests == 0:
-        return
     row_bytes = nodes if call.layout != "bits" else 4 if nodes > 16 else 2 if nodes > 8 else 1
     with _launch.on_device(call.selected):
         parents, selected = _arguments.nodes_of(call.parent_list), _arguments.nodes_of(call.selected)

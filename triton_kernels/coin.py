@@ -24,8 +24,6 @@ def coin_kernel(
 def coin(call):
     """A coin for each place of ``coins`` float32 [A, R]."""
     noise, index, stream, coins = call
-    if coins.numel() == 0:
-        return
     with _launch.on_device(coins):
         arguments = dict(
             noise=_arguments.noise_numbers(noise), index=_arguments.counter_of(index),

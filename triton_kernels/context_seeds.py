@@ -111,8 +111,6 @@ def context_seeds_kernel(
 def context_seeds(call):
     """Seeds int64 [B, N] of each request's rows."""
     requests, nodes = call.seeds.shape
-    if requests == 0:
-        return
     parents = _arguments.NO_STEPS if call.parents is None else _arguments.nodes_of(call.parents)
     text = call.text
     with _launch.on_device(text):

@@ -36,8 +36,6 @@ def count_at_least(call):
     rows = call.rows
     outer, inner, vocab = rows.shape
     count = outer * inner
-    if count == 0:
-        return
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     index = _arguments.index_of(call.request_index, call.law.temperature, edit=call.edits)

@@ -55,8 +55,6 @@ def count_tokens_kernel(
 def count_tokens(call):
     """Bits of ``mask`` int32 [B, W] and counts int32 [B, V] of each request's first ``num`` tokens."""
     requests, slots = call.tokens.shape
-    if requests == 0:
-        return
     counts = call.counts
     with _launch.on_device(call.tokens):
         arguments = dict(

@@ -29,8 +29,6 @@ def first_arrivals_kernel(packed, parts: tl.int32, count: tl.int64, tokens, stat
 def first_arrivals(call):
     """``tokens`` int64 [n], ``status`` and ``empty`` int32 [n], from ``packed`` int32 [parts, 3 n]."""
     rows = len(call.tokens)
-    if rows == 0:
-        return
     with _launch.on_device(call.packed):
         arguments = dict(
             packed=call.packed, parts=len(call.packed), count=rows, tokens=call.tokens, status=call.status,

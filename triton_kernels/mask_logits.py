@@ -31,8 +31,6 @@ def mask_logits(call):
     """``out`` like ``rows`` [A, R, V], from ``value`` float32 and ``last`` int64 [A R]."""
     rows, out = call.rows, call.out
     outer, inner, vocab = rows.shape
-    if outer * inner == 0:
-        return
     with _launch.on_device(rows):
         arguments = dict(
             target=_arguments.rows_of(rows), temperature=_arguments.number_of(call.temperature), value=call.value,

@@ -39,8 +39,6 @@ def mass_tiles(call):
     rows = call.rows
     outer, inner, vocab = rows.shape
     count = outer * inner
-    if count == 0:
-        return
     edits = _edits.arguments(call)
     tile, _, warps = _launch.tile_of(max(vocab, _math.MASS_TILE.value), edits is not _edits.OFF)
     index = _arguments.index_of(call.request_index, call.law.temperature, edit=call.edits)

@@ -84,8 +84,6 @@ def overlap(call):
     """sum min(p, q), total variation, KL(p || q) and sum p q / (p + q), each [A R], of row pairs [A, R, V]."""
     target = call.target
     rows, vocab = target.shape[0] * target.shape[1], target.shape[2]
-    if rows == 0:
-        return
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:

@@ -84,8 +84,6 @@ def residual(call):
     """norm((p - a q)^+) [A R, V] and the probability [A R] that a token is drawn from it; p and 0 if it is empty."""
     target = call.target
     rows, vocab = target.shape[0] * target.shape[1], target.shape[2]
-    if rows == 0:
-        return
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:

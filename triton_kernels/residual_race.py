@@ -102,8 +102,6 @@ def residual_race_kernel(
 def residual_race(call):
     """The first arrival in one row of each request; ``tokens`` int64 [B]."""
     target, draft, batch = call.target, call.draft, len(call.row)
-    if batch == 0:
-        return
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(target.shape[2], edits is not _edits.OFF)
     excluded = Excluded(_arguments.steps_or_none(call.excluded), 0 if call.excluded is None else call.excluded.shape[1])

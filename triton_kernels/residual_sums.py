@@ -58,8 +58,6 @@ def residual_sums_kernel(
 def residual_sums(call):
     """The units of (p - subtracted q)^+ and of q of each pair; ``sums`` int64 [P, 2]."""
     target, draft, pairs = call.target, call.draft, len(call.row)
-    if pairs == 0:
-        return
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(target.shape[2], edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:

@@ -25,8 +25,6 @@ def tile_laws_kernel(
 def tile_laws(call):
     """``known`` float32 [n, 2] and ``probs`` float32 [n, k] from ``tiles`` int32 [n, 3 tiles] and ``raw`` [n, k]."""
     rows, values = call.raw.shape
-    if rows == 0:
-        return
     count = call.tiles.shape[1] // 3
     with _launch.on_device(call.raw):
         arguments = dict(

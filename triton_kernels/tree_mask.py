@@ -42,8 +42,6 @@ def tree_mask_kernel(
 def tree_mask(call):
     """Which slots each node attends to; ``mask`` [B, N, columns], or int32 words of 32; ``status`` int32 [B]."""
     requests, nodes, width = call.mask.shape
-    if requests == 0:
-        return
     layout = {torch.bool: "bool", torch.int32: "bits"}.get(call.mask.dtype, "additive")
     with _launch.on_device(call.parents):
         arguments = dict(

@@ -116,8 +116,6 @@ def tree_parents_kernel(
 def tree_parents(call):
     """Parents and ranks int32 [B, N] of links; ``status`` int32 [B]."""
     requests, nodes = call.parents.shape
-    if requests == 0:
-        return
     with _launch.on_device(call.first_child):
         arguments = dict(
             children=_arguments.nodes_of(call.first_child), siblings=_arguments.nodes_of(call.next_sibling),

@@ -31,8 +31,6 @@ def tree_positions_kernel(
 def tree_positions(call):
     """prefix_len + depth of each node; ``positions`` int64 [B, N], ``status`` int32 [B]."""
     requests, nodes = call.positions.shape
-    if requests == 0:
-        return
     with _launch.on_device(call.parents):
         arguments = dict(
             parents=_arguments.nodes_of(call.parents), prefix_len=_arguments.counter_of(call.prefix_len),
