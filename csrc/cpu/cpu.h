@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "specdec/ops.h"
+#include "specdec/config.h"
 
 namespace specdec {
 

@@ -18,22 +18,22 @@ float* scratch(int slot, int64_t floats) {
   return memory[slot].data();
 }
 
-#define SPECDEC_DECLARE(op, Params, ...) void op(const Params& p, int threads);
-SPECDEC_OTHER_OPS(SPECDEC_DECLARE)
+#define SPECDEC_CPU_DECLARE(op, Params, ...) void op(const Params& p, int threads);
+SPECDEC_OTHER_OPS(SPECDEC_CPU_DECLARE)
 namespace scalar {
-SPECDEC_ROW_OPS(SPECDEC_DECLARE)
+SPECDEC_ROW_OPS(SPECDEC_CPU_DECLARE)
 }
 #if defined(SPECDEC_HAS_AVX2)
 namespace avx2 {
-SPECDEC_ROW_OPS(SPECDEC_DECLARE)
+SPECDEC_ROW_OPS(SPECDEC_CPU_DECLARE)
 }
 #endif
 #if defined(SPECDEC_HAS_AVX512)
 namespace avx512 {
-SPECDEC_ROW_OPS(SPECDEC_DECLARE)
+SPECDEC_ROW_OPS(SPECDEC_CPU_DECLARE)
 }
 #endif
-#undef SPECDEC_DECLARE
+#undef SPECDEC_CPU_DECLARE
 
 namespace cpu {
 

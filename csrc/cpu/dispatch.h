@@ -16,8 +16,8 @@ void set_isa(const std::string& name);
 int64_t weighed_rows();  // so far, in this process; for tests
 #pragma GCC visibility pop
 
-#define SPECDEC_DECLARE(op, Params, ...) void op(const Params& p, int threads);
-SPECDEC_OPS(SPECDEC_DECLARE)
-#undef SPECDEC_DECLARE
+#define SPECDEC_CPU_DECLARE(op, Params, ...) void op(const Params& p, int threads);
+SPECDEC_OPS(SPECDEC_CPU_DECLARE)
+#undef SPECDEC_CPU_DECLARE
 
 }  // namespace specdec::cpu

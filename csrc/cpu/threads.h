@@ -7,7 +7,6 @@
 #include <chrono>
 
 #include "cpu.h"
-#include "specdec/config.h"
 
 namespace specdec {
 

@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "specdec/ops.h"
+
 namespace specdec::python {
 
 namespace {

@@ -4,7 +4,8 @@
 
 #include <vector>
 
-#include "specdec/ops.h"
+#include "specdec/c/caches.h"
+#include "specdec/config.h"
 #include "tensor.h"
 
 namespace specdec::python {

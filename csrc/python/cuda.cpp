@@ -2,6 +2,7 @@
 #include <string>
 
 #include "ops.h"
+#include "specdec/ops.h"
 
 namespace specdec::python {
 

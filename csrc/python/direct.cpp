@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "check_parents.h"
+#include "specdec/c/trees.h"
 #include "specdec/mass.h"
 
 namespace specdec::python {

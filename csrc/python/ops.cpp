@@ -4,6 +4,7 @@
 #include <string>
 
 #include "../cpu/float_mode.h"
+#include "specdec.h"
 
 namespace specdec::python {
 

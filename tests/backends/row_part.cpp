@@ -4,6 +4,7 @@
 
 #if defined(SPECDEC_ISA)
 #include "../../csrc/cpu/race/race_row.h"
+#include "specdec/c/races.h"
 
 SPECDEC_BEGIN
 void race_sample(const RaceParams& p, int threads);

@@ -1033,19 +1033,19 @@ FAULTS = {
         OFFSETS,
     ),
     "rows: 32 bits from request to request": Fault(
-        "csrc/include/specdec.h",
+        "csrc/include/specdec/c/parts.h",
         "return «outer * request_stride» + inner * row_stride;\n  })\n  /* A place",
         "static_cast<int32_t>(outer * request_stride)",
         OFFSETS,
     ),
     "numbers: 32 bits from request to request": Fault(
-        "csrc/include/specdec.h",
+        "csrc/include/specdec/c/parts.h",
         "data ? load(«outer * outer_stride + inner * inner_stride») : value;\n  })\n} specdec_number",
         "static_cast<int32_t>(outer * outer_stride) + inner * inner_stride",
         OFFSETS,
     ),
     "counters: 32 bits from request to request": Fault(
-        "csrc/include/specdec.h",
+        "csrc/include/specdec/c/parts.h",
         "data ? load(«outer * outer_stride + inner * inner_stride») : value;\n  })\n} specdec_counter",
         "static_cast<int32_t>(outer * outer_stride) + inner * inner_stride",
         OFFSETS,
@@ -1111,7 +1111,7 @@ FAULTS = {
         "tests/ops/test_edits.py -k cpu",
     ),
     "verdicts: 32 bits from request to request": Fault(
-        "csrc/include/specdec.h",
+        "csrc/include/specdec/c/parts.h",
         "return «row * row_stride» + column * (column_stride",
         "static_cast<int32_t>(row * row_stride)",
         OFFSETS,

@@ -114,7 +114,7 @@ def read_in_cpp(backend, op, struct, changed=None):
     waiting, seen, found = [CSRC / backend / "ops" / f"{op}{CPP[backend]}"], set(), set()
     while waiting:
         path = waiting.pop()
-        if path in seen or path.name in ("specdec.h", "specdec_sharded.h", "ops.h"):
+        if path in seen or path.parent.name == "c" or path.name == "ops.h":
             continue
         seen.add(path)
         text = changed.get(path.name, path.read_text(encoding="utf-8"))
@@ -139,7 +139,7 @@ def structs():
 
 def text_of(struct):
     """The body of a struct that C++ knows by this name. In C one that two ops share has a name of its own."""
-    text = "".join((CSRC / "include" / name).read_text(encoding="utf-8") for name in ("specdec.h", "specdec_sharded.h"))
+    text = "".join(path.read_text(encoding="utf-8") for path in (CSRC / "include" / "specdec" / "c").glob("*.h"))
     name = f"specdec_{next(op for op, name in structs().items() if name == struct)}_params"
     name = dict(map(reversed, re.findall(r"^typedef (\w+) (\w+);", text, re.MULTILINE))).get(name, name)
     return re.search(rf"^typedef struct {name} {{(.*?)^}} {name};", text, re.MULTILINE | re.DOTALL)[1]

@@ -1,5 +1,6 @@
 // coin on the CPU.
 #include "../threads.h"
+#include "specdec/c/noise.h"
 #include "specdec/noise.h"
 
 SPECDEC_BEGIN

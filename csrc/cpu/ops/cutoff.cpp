@@ -1,6 +1,7 @@
 // cutoff on the CPU: where the filters of a row cut, and what they keep.
 #include "../rows/edits.h"
 #include "../rows/law_row.h"
+#include "specdec/c/rows.h"
 #include "specdec/request.h"
 
 SPECDEC_BEGIN

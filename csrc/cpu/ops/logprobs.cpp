@@ -4,6 +4,7 @@
 
 #include "../rows/edits.h"
 #include "../rows/law_row.h"
+#include "specdec/c/rows.h"
 #include "specdec/request.h"
 
 SPECDEC_BEGIN

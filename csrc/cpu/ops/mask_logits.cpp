@@ -1,5 +1,6 @@
 // mask_logits on the CPU.
 #include "../rows/row.h"
+#include "specdec/c/rows.h"
 #include "specdec/filter.h"
 
 SPECDEC_BEGIN

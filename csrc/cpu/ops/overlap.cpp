@@ -1,4 +1,5 @@
 // overlap on the CPU: how close two laws are, in one pass over the pair of rows.
+#include "specdec/c/pairs.h"
 #include "specdec/overlap.h"
 #include "../rows/edits.h"
 #include "../rows/pair_tile.h"

@@ -4,6 +4,7 @@
 #include "../rows/edits.h"
 #include "../rows/pair_tile.h"
 #include "../rows/unit_sum.h"
+#include "specdec/c/pairs.h"
 #include "specdec/chain.h"
 #include "specdec/request.h"
 

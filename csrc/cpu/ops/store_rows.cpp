@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "../threads.h"
-#include "specdec/ops.h"
+#include "specdec/c/rows.h"
 
 SPECDEC_BEGIN
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "../threads.h"
+#include "specdec/c/trees.h"
 #include "specdec/tree.h"
 
 SPECDEC_BEGIN

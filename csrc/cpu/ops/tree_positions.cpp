@@ -1,5 +1,6 @@
 // tree_positions on the CPU.
 #include "../threads.h"
+#include "specdec/c/trees.h"
 #include "specdec/tree.h"
 
 SPECDEC_BEGIN

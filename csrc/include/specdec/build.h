@@ -3,6 +3,7 @@
 // numbers, so that a parent stands before its children.
 #pragma once
 
+#include "c/trees.h"
 #include "tree.h"
 
 SPECDEC_BEGIN

@@ -1,6 +1,7 @@
 // A chain of drafts: how a request of it is decoded, and its topology (walk.h). Node j + 1 is the draft of slot j.
 #pragma once
 
+#include "c/verify_chain.h"
 #include "walk.h"
 
 SPECDEC_BEGIN

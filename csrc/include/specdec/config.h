@@ -2,7 +2,15 @@
 // folder knows torch or Python.
 #pragma once
 
-#include "../specdec.h"
+#include "c/parts.h"
+
+namespace specdec {
+
+using Rows = specdec_rows;
+using Tokens = specdec_tokens;
+using Lists = specdec_lists;
+
+}  // namespace specdec
 
 // Stands before a function that calls its argument, which may be a function for the device only.
 #if defined(__CUDACC__)

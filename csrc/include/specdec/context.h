@@ -1,6 +1,7 @@
 // Seeds of races from the tokens before them (docs/watermark.md): what a text's own watermark is drawn by.
 #pragma once
 
+#include "c/noise.h"
 #include "noise.h"
 #include "request.h"
 #include "tree.h"

@@ -1,7 +1,8 @@
 // The record of a request's tokens that penalties look at: a bit of a token that was seen, and how often it was.
 #pragma once
 
-#include "ops.h"
+#include "c/caches.h"
+#include "config.h"
 
 SPECDEC_BEGIN
 

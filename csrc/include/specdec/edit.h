@@ -3,7 +3,7 @@
 #pragma once
 
 #include "arithmetic.h"
-#include "ops.h"
+#include "config.h"
 
 SPECDEC_BEGIN
 

@@ -1,6 +1,7 @@
 // The winner of a row, from what each part of it found. Parts lie on several devices, and were gathered.
 #pragma once
 
+#include "c/sharded.h"
 #include "partial.h"
 
 SPECDEC_BEGIN

@@ -2,6 +2,7 @@
 // multiplies by an inverse temperature or asks which space a row is in.
 #pragma once
 
+#include "c/sharded.h"
 #include "race.h"
 #include "softmax.h"
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "accept.h"
+#include "c/verify_links.h"
 #include "walk.h"
 
 SPECDEC_BEGIN

@@ -3,7 +3,8 @@
 // its parent; of several that do so the one of the highest index. A node without an elder is the eldest of its siblings.
 #pragma once
 
-#include "ops.h"
+#include "c/trees.h"
+#include "config.h"
 
 SPECDEC_BEGIN
 

@@ -1,7 +1,8 @@
 // Trees of chains: those that begin alike share nodes. Chain by chain, each adds the nodes that no chain before it has.
 #pragma once
 
-#include "ops.h"
+#include "c/trees.h"
+#include "config.h"
 
 SPECDEC_BEGIN
 

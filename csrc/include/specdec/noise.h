@@ -2,7 +2,7 @@
 #pragma once
 
 #include "logarithm.h"
-#include "ops.h"
+#include "config.h"
 #include "philox.h"
 
 SPECDEC_BEGIN

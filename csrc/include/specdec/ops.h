@@ -1,5 +1,5 @@
-// Every op: its name, C++'s name of its struct of specdec.h or specdec_sharded.h, and which C function calls which
-// function of a C++ backend. From these lists come the declarations of both, what is between them, and the bindings.
+// Every op: its name, C++'s name of its struct (c/), and which C function calls which function of a C++ backend. From
+// these lists come the declarations of both, what is between them, and the bindings.
 #pragma once
 
 #include "../specdec_sharded.h"
@@ -67,14 +67,3 @@
      specdec_cpu_context_seeds, cpu::context_seeds, specdec_cuda_context_seeds, cuda::context_seeds)
 
 #define SPECDEC_OPS(op) SPECDEC_ROW_OPS(op) SPECDEC_OTHER_OPS(op)
-
-namespace specdec {
-
-using Rows = specdec_rows;
-using Tokens = specdec_tokens;
-using Lists = specdec_lists;
-#define SPECDEC_NAME(op, Params, ...) using Params = specdec_##op##_params;
-SPECDEC_OPS(SPECDEC_NAME)
-#undef SPECDEC_NAME
-
-}  // namespace specdec

@@ -3,7 +3,7 @@
 // a row that was cut see MassTile (mass.h).
 #pragma once
 
-#include "ops.h"
+#include "c/races.h"
 #include "race.h"
 
 SPECDEC_BEGIN

@@ -1,7 +1,8 @@
 // Which numbers and draft rows a batch row uses: those of its own index or, with request_index, of another one.
 #pragma once
 
-#include "ops.h"
+#include "c/sharded.h"
+#include "config.h"
 
 SPECDEC_BEGIN
 

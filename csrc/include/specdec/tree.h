@@ -1,6 +1,8 @@
 // A tree of drafts: how a request of it is decoded, and its topology (walk.h). Children are tried by rising index.
 #pragma once
 
+#include "c/caches.h"
+#include "c/verify_tree.h"
 #include "walk.h"
 
 SPECDEC_BEGIN

@@ -4,6 +4,7 @@
 // time, which takes a few look-ups.
 #pragma once
 
+#include "c/sharded.h"
 #include "chain.h"
 #include "tree.h"
 
