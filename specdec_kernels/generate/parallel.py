@@ -38,7 +38,7 @@ def join(ranks: int, device: str) -> int:
     return int(os.environ.get("RANK", 0))
 
 
-def split_head(target: LanguageModel, group: dist.ProcessGroup | None = None) -> LanguageModel:
+def split_head(target: LanguageModel) -> LanguageModel:
     """The model with this rank's columns of its LM head alone: its logits are a slice of the vocabulary's.
 
     All other layers are whole on every rank. `shard` of the model says which slice it is.
@@ -50,7 +50,7 @@ def split_head(target: LanguageModel, group: dist.ProcessGroup | None = None) ->
     """
     from specdec_kernels.generate.models import of_tokens
 
-    shard = sharded.VocabShard.even(len(target.model.get_output_embeddings().weight), group)
+    shard = sharded.VocabShard.even(len(target.model.get_output_embeddings().weight))
     end = dict(zip(shard.bounds(shard.vocab, shard.ranks), shard.bounds(shard.vocab, shard.ranks)[1:], strict=False))
     split = of_tokens(target, slice(shard.vocab_start, end[shard.vocab_start]))
     split.shard = shard

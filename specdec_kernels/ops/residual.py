@@ -62,6 +62,7 @@ def residual(
     """The law ``norm((p - h q)^+)`` that a rejected (or undrafted) token is drawn from, h = ``draft_prob``.
 
     ``verify_chain`` draws from it without ever writing it; this op is for engines that want to look at it.
+    It has no gradient, and an argument that requires one is an error.
 
     Parameters
     ----------
@@ -93,11 +94,6 @@ def residual(
     -------
     Residual
         ``(probs, mass)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came; also if an argument requires grad, for this op has none.
 
     References
     ----------

@@ -62,11 +62,6 @@ def tree_mask(
     Tensor
         [B, N, columns], or int32 [B, N, ceil(columns / 32)]; B = 1 where neither argument has one.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came; for bad entries of ``parents`` on a CPU.
-
     Examples
     --------
     >>> import torch, specdec_kernels

@@ -42,11 +42,6 @@ def tree_positions(
     Tensor
         int64 [B, N]; B = 1 where neither argument has one.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came; for bad entries of ``parents`` on a CPU.
-
     Examples
     --------
     >>> import torch, specdec_kernels

@@ -131,7 +131,8 @@ def verify_tree(
         child x is accepted with probability p(x) / (mass not yet tried). ``method="race"`` needs none and takes none.
     parents : Tensor
         int32 or int64 [N], one tree for the batch, or [B, N]: ``parents[0] = -1``, ``parents[i] < i``. A smaller tree
-        is padded with -1. ``DraftTree`` makes shapes.
+        is padded with -1. ``DraftTree`` makes shapes. A bad entry is an error on a CPU; elsewhere it counts as absent
+        and sets status 8.
     leaves : Tensor, optional
         int32 or int64 [B, n], with ``method="paths"``: the node at which each chain ends, -1 for none. Of chains that
         have no node in common the tokens may be equal. Which length a chain has must not depend on its tokens, unless
@@ -171,12 +172,6 @@ def verify_tree(
     -------
     TreeVerdict
         ``(tokens, path, num_accepted, status)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        Naming the argument, what was expected and what came. Entries of ``parents`` are looked at on a CPU; elsewhere a
-        bad one counts as absent and sets status 8.
 
     References
     ----------

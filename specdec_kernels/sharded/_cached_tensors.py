@@ -9,9 +9,9 @@ MOST = 512  # tensors that are kept; a server has as many sizes of batches
 _KEPT = {}
 
 
-def filled(value, like, *shape, dtype=None):
+def filled(value, like, *shape):
     """A tensor of one value, on the device of another and of its dtype; for -0.0 that of 0.0."""
-    return _kept(torch.full, shape, value, dtype or like.dtype, like.device)
+    return _kept(torch.full, shape, value, like.dtype, like.device)
 
 
 def steps(count, step, device):
