@@ -27,6 +27,14 @@ def test_direct_launches_are_those_of_triton():
     assert found["direct"] == [True, False, False, True]
 
 
+@pytest.mark.parametrize("grid", [(0,), (0, 4), (3, 0)])
+def test_no_programs_are_no_launch(monkeypatch, grid):
+    """A device refuses a grid of none. Ops of no rows, requests or pairs leave it to this."""
+    monkeypatch.setattr(_launch, "jit_launch", lambda *_: pytest.fail("launched"))
+    monkeypatch.setattr(_launch.Programs, "launch", lambda *_: pytest.fail("launched"))
+    _launch.launch(_launch.kernel(store_group), grid, 1, {})
+
+
 def store_group(out):
     tl.store(out, _math.GROUP)
 
