@@ -1,19 +1,14 @@
 // overlap: a team sums over a pair of rows tile by tile.
 #include "specdec/overlap.h"
 
-#include "../rows/filtered_row.cuh"
-#include "specdec/request.h"
+#include "../rows/pair.cuh"
 
 namespace specdec {
 namespace cuda {
 
 namespace {
 
-struct OverlapArguments {
-  OverlapParams p;
-  PairArguments pair;
-  CutRoom cut;  // where there may be filters or edits
-};
+using OverlapArguments = PairArguments<OverlapParams>;
 
 __device__ __forceinline__ void store(const OverlapParams& p, int64_t index, const TwoSums& first,
                                       const TwoSums& second, int32_t status) {
@@ -26,24 +21,17 @@ __device__ __forceinline__ void store(const OverlapParams& p, int64_t index, con
 
 template <class Reader>
 __device__ __forceinline__ void find_overlap(const OverlapArguments& a, const Reader& reader) {
-  using Kept = typename Reader::Kept;
   const OverlapParams& p = a.p;
-  Team team(a.pair.team);
-  const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
-  const Entry who = entry_of(p.request_index, i);
-  if (!who.live()) {
-    if (team.rank() == 0 && threadIdx.x == 0) store(p, index, {0.0f, 0.0f}, {0.0f, 0.0f}, who.status());
+  Team team(a.team);
+  const PairPlace at(p, team.index());
+  if (!at.who.live()) {
+    if (team.rank() == 0 && threadIdx.x == 0) store(p, at.index, {0.0f, 0.0f}, {0.0f, 0.0f}, at.who.status());
     team.leave();
     return;
   }
-  const int64_t n = who.index;
   int32_t status = SPECDEC_STATUS_OK;
-  LawRowOf<Kept> sides[2] = {
-      law_row<Kept>(row_of_pair(p, reader, 0, i, n, j), law_at(p.target_law, n, j, &status)),
-      law_row<Kept>(row_of_pair(p, reader, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  status |= reader.decode(p.edits, p.target.vocab, {n, j}, {i, j});
-  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, reader, i, n, j, a.cut, sides, &status);
-  else know_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
+  LawRowOf<typename Reader::Kept> sides[2];
+  know_pair(team, a, at, reader, sides, &status);
 
   const int32_t vocab = p.target.vocab;
   const int tiles = sum_tiles_of(vocab), stride = word_stride(team, tiles);
@@ -67,7 +55,7 @@ __device__ __forceinline__ void find_overlap(const OverlapArguments& a, const Re
       });
   team.sync();
   const TwoSums first = sum_items(team, 0, tiles), second = sum_items(team, stride, tiles);
-  if (team.rank() == 0 && threadIdx.x == 0) store(p, index, first, second, status);
+  if (team.rank() == 0 && threadIdx.x == 0) store(p, at.index, first, second, status);
   team.leave();
 }
 
@@ -89,15 +77,7 @@ cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStre
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    TeamPlan plan;
-    CutPlan cut;
-    OverlapArguments a = {p, {}, {}};
-    plan_pair(p, workspace, needed, device, &plan, &a.pair, &cut);
-    if (*needed) return cudaSuccess;
-    a.cut = cut.room;
-    if (is_shaped(p))
-      return launch_teams(shaped_overlap_kernel, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
-    return launch_teams(overlap_kernel, plan, device, a, plan.shared_bytes(), stream);
+    return launch_pairs(overlap_kernel, shaped_overlap_kernel, p, workspace, device, stream, needed);
   });
 }
 

@@ -1,18 +1,13 @@
 // residual: a team weighs a pair of rows tile by tile, agrees on the sum, and divides what it wrote.
-#include "../rows/filtered_row.cuh"
+#include "../rows/pair.cuh"
 #include "specdec/chain.h"
-#include "specdec/request.h"
 
 namespace specdec {
 namespace cuda {
 
 namespace {
 
-struct ResidualArguments {
-  ResidualParams p;
-  PairArguments pair;
-  CutRoom cut;  // where there may be filters or edits
-};
+using ResidualArguments = PairArguments<ResidualParams>;
 
 // Are tokens token .. token + 3 one vector in memory?
 __device__ __forceinline__ bool whole(const float* probs, int32_t token, int32_t vocab) {
@@ -44,28 +39,21 @@ __device__ __forceinline__ void store_figures(const ResidualParams& p, int64_t i
 
 template <class Reader>
 __device__ __forceinline__ void find_residual(const ResidualArguments& a, const Reader& reader) {
-  using Kept = typename Reader::Kept;
   const ResidualParams& p = a.p;
-  Team team(a.pair.team);
-  const int64_t index = team.index(), i = index / p.target.rows, j = index % p.target.rows;
+  Team team(a.team);
+  const PairPlace at(p, team.index());
   const int32_t vocab = p.target.vocab;
-  float* probs = p.probs.data + index * vocab;
-  const Entry who = entry_of(p.request_index, i);
-  if (!who.live()) {
+  float* probs = p.probs.data + at.index * vocab;
+  if (!at.who.live()) {
     over_sum_tiles(part_of(team), vocab, [](int) {}, [&](int32_t token) { store_four(probs, token, vocab, {{}}); }, [](int) {});
-    if (team.rank() == 0 && threadIdx.x == 0) store_figures(p, index, 0.0f, who.status());
+    if (team.rank() == 0 && threadIdx.x == 0) store_figures(p, at.index, 0.0f, at.who.status());
     team.leave();
     return;
   }
-  const int64_t n = who.index;
   int32_t status = SPECDEC_STATUS_OK;
-  const float h = draft_prob_of(p.draft_prob.at(n, j), &status);
-  LawRowOf<Kept> sides[2] = {
-      law_row<Kept>(row_of_pair(p, reader, 0, i, n, j), law_at(p.target_law, n, j, &status)),
-      law_row<Kept>(row_of_pair(p, reader, 1, i, n, j), law_at(p.draft_law, n, j, &status), p.draft_map.data)};
-  status |= reader.decode(p.edits, p.target.vocab, {n, j}, {i, j});
-  if constexpr (Kept::kFiltered) know_filtered_rows(team, p, reader, i, n, j, a.cut, sides, &status);
-  else know_rows(team, a.pair.tiles, sides, p.status.data != nullptr, &status);
+  const float h = draft_prob_of(p.draft_prob.at(at.who.index, at.j), &status);
+  LawRowOf<typename Reader::Kept> sides[2];
+  know_pair(team, a, at, reader, sides, &status);
 
   TwoUnitSums weights;  // of which the second is 0
   over_sum_tiles(
@@ -96,7 +84,7 @@ __device__ __forceinline__ void find_residual(const ResidualArguments& a, const 
       },
       [](int) {});
   if (team.rank() == 0 && threadIdx.x == 0)
-    store_figures(p, index, sums.a, empty ? status | SPECDEC_STATUS_EMPTY_RESIDUAL : status);
+    store_figures(p, at.index, sums.a, empty ? status | SPECDEC_STATUS_EMPTY_RESIDUAL : status);
   team.leave();
 }
 
@@ -118,15 +106,7 @@ cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaSt
   *needed = 0;
   if (p.count() == 0) return cudaSuccess;
   return on_device(stream, kernels, [&](const Device& device) {
-    TeamPlan plan;
-    CutPlan cut;
-    ResidualArguments a = {p, {}, {}};
-    plan_pair(p, workspace, needed, device, &plan, &a.pair, &cut);
-    if (*needed) return cudaSuccess;
-    a.cut = cut.room;
-    if (is_shaped(p))
-      return launch_teams(shaped_residual_kernel, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
-    return launch_teams(residual_kernel, plan, device, a, plan.shared_bytes(), stream);
+    return launch_pairs(residual_kernel, shaped_residual_kernel, p, workspace, device, stream, needed);
   });
 }
 

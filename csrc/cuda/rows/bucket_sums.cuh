@@ -56,9 +56,9 @@ class BucketCounts {
     }
     __syncwarp();
   }
-  // The team's, in `room.sums` of each member, for its first warp.
+  // The team's, in `room.sums` of each member.
   __device__ void add_up(Team& team) const {
-    const int warps = warps_in_block(), stride = team.size() * warps;
+    const int warps = warps_in_block();
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       if (i * 32 + lane_id() < kBucketSums) room.of_warps[warp_id() * kBucketSums + i * 32 + lane_id()] = units[i];
@@ -67,16 +67,9 @@ class BucketCounts {
       uint64_t all = 0;
       for (int warp = lane_id(); warp < warps; warp += 32) all += room.of_warps[warp * kBucketSums + sum];
       all = warp_sum(all);
-      if (lane_id() == 0) team.put(sum / warps * stride + team.rank() * warps + sum % warps, all);
+      if (lane_id() == 0) team.bring(sum, all);
     }
-    team.sync();
-    for (int sum = lane_id(); warp_id() == 0 && sum < kBucketSums; sum += 32) {
-      uint64_t all = 0;
-      for (int rank = 0; rank < team.size(); ++rank)
-        all += team.get(sum / warps * stride + rank * warps + sum % warps);
-      room.sums[sum] = all;
-    }
-    __syncwarp();
+    sum_members(team, kBucketSums, room.sums);
   }
 
  private:
@@ -120,11 +113,6 @@ __device__ __forceinline__ void choose_look(const BucketRoom& room, int32_t chai
   chosen[kShareFew] = static_cast<float>(look.few);
   chosen[kShareMany] = static_cast<float>(look.many);
   chosen[kShareOfFew] = look.share;
-}
-
-// The items of the team that add_up needs.
-__host__ __device__ __forceinline__ int items_of_buckets(int size, int warps) {
-  return (kBucketSums + warps - 1) / warps * size * warps;
 }
 
 }  // namespace cuda

@@ -18,27 +18,6 @@ constexpr int kCutSums = 2 * (kLevels + 1);
 constexpr uint32_t kLeastKey = 0x00800000u;  // ordered(-kLargest): a smaller key has no weight
 constexpr uint64_t kNoLimit = ~uint64_t{0};
 
-// ---- sums -----------------------------------------------------------------------------------------------------------
-
-// Adds up x over the block, for every thread.
-template <int N>
-__device__ __forceinline__ void block_sums(uint64_t (&x)[N]) {
-  SPECDEC_SHARED(uint64_t, room, N * kMaxWarps);
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    const uint64_t sum = warp_sum(x[i]);
-    if (lane_id() == 0) room[i * kMaxWarps + warp_id()] = sum;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = 0;
-#pragma unroll(N > 2 ? 1 : 4)  // many numbers are rare, and would take much code
-  for (int w = 0; w < warps_in_block(); ++w)
-#pragma unroll
-    for (int i = 0; i < N; ++i) x[i] += room[i * kMaxWarps + w];
-  __syncthreads();
-}
-
 // The largest key of the block, for every thread.
 __device__ __forceinline__ uint32_t block_max(uint32_t key) {
   SPECDEC_SHARED(uint32_t, room, kMaxWarps);
@@ -51,35 +30,6 @@ __device__ __forceinline__ uint32_t block_max(uint32_t key) {
   }
   __syncthreads();
   return key;
-}
-
-// The item that holds word j of a member: it belongs to the member's warp j, modulo its warps.
-__device__ __forceinline__ int member_slot(const Team& team, int rank, int j) {
-  const int warps = warps_in_block();
-  return (j / warps * team.size() + rank) * warps + j % warps;
-}
-
-// Sums over the team: each member brings N numbers of its block.
-template <int N>
-__device__ __forceinline__ void team_sums(Team& team, uint64_t (&x)[N]) {
-  static_assert(N <= kMemberWords, "room for so many");
-  SPECDEC_SHARED(uint64_t, total, N);
-  block_sums(x);
-  if (team.size() == 1) return;
-#pragma unroll
-  for (int j = 0; j < N; ++j)
-    if (j % warps_in_block() == warp_id() && lane_id() == 0) team.put(member_slot(team, team.rank(), j), x[j]);
-  team.sync();
-  for (int j = warp_id(); j < N; j += warps_in_block()) {
-    uint64_t sum = 0;
-    for (int rank = lane_id(); rank < team.size(); rank += 32) sum += team.get(member_slot(team, rank, j));
-    sum = warp_sum(sum);
-    if (lane_id() == 0) total[j] = sum;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int j = 0; j < N; ++j) x[j] = total[j];
-  __syncthreads();
 }
 
 // ---- the row --------------------------------------------------------------------------------------------------------

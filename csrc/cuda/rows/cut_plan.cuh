@@ -9,7 +9,6 @@ namespace cuda {
 
 constexpr int kMostCells = 4096;  // of a row, unless it has more tiles
 constexpr int kListed = 2048;     // the most tokens that are listed and sorted
-constexpr int kMemberWords = 32;  // that a member brings to a sum or a list, at most
 
 // Where a block keeps the cells and the list of a row.
 struct CutRoom {
@@ -23,11 +22,6 @@ struct CutRoom {
 __host__ __device__ __forceinline__ int cells_a_tile(int lanes) { return 32 / lanes; }
 __host__ __device__ __forceinline__ int cell_words(int lanes) { return (cells_a_tile(lanes) + 1) / 2; }
 __host__ __device__ __forceinline__ int words_a_tile(int lanes) { return cell_words(lanes) + 1; }
-
-// The items of a team whose members bring kMemberWords each.
-inline int items_of_members(const TeamShape& shape) {
-  return rounded_up(kMemberWords, shape.threads / 32) * shape.size;
-}
 
 // What a launch needs for the cuts of rows.
 struct CutPlan {
@@ -94,23 +88,6 @@ inline ShapedPlan shaped_plan(const Device& device, const TeamShape& shape, int6
 // The blocks that share a row, of `count`.
 inline TeamShape shaped_team(const Device& device, int64_t count, const Rows& rows) {
   return team_shape(device, count, widened(rows), 1, Ends::kTogether);
-}
-
-template <class Params>
-void plan_pair(const Params& p, const Workspace& workspace, int64_t* needed, const Device& device, TeamPlan* plan,
-               PairArguments* pair, CutPlan* cut) {
-  const bool shaped = is_shaped(p);
-  pair->tiles = mass_tiles_of(p.target) > mass_tiles_of(p.draft) ? mass_tiles_of(p.target) : mass_tiles_of(p.draft);
-  const TeamShape shape =
-      team_shape(device, p.count(), shaped ? widened(p.target) : p.target, 2, Ends::kTogether);
-  *cut = cut_plan(shape, p.count(), longest(p), 0, device.dynamic_shared);
-  const int masses = shaped ? cut->items : places_of(shape, 2 * pair->tiles, kWordsATile);
-  const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
-  const Room room = room_in(workspace);
-  *plan = team_plan(shape, p.count(), sums > masses ? sums : masses, 0, 0);
-  if (!plan->fits(room)) *needed = plan->bytes();
-  pair->team = plan->team(room);
-  cut->room.at = plan->shared_bytes();
 }
 
 }  // namespace cuda

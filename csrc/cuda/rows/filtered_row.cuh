@@ -78,52 +78,5 @@ __device__ __forceinline__ RowPartial filtered_winner(Team& team, const RaceRequ
   return best_of_team(team, find_winner(r, part_of(team), row.kept));
 }
 
-// Row (i, j) of the target (side 0), or row (n, j) of the draft.
-template <class Params, class Reader>
-__device__ __forceinline__ auto row_of_pair(const Params& p, const Reader& reader, int side, int64_t i, int64_t n,
-                                            int64_t j) {
-  const Rows& rows = side == 0 ? p.target : p.draft;
-  return reader.of(row_at(rows, rows.offset(side == 0 ? i : n, j)), side == 0);
-}
-
-// know_rows of pair_sums.cuh, with the filters of entry (n, j). Rows of logits are looked through one after the other.
-// What is found waits in shared memory: in registers it would be too much.
-template <class Params>
-__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, const ShapedRows& reader, int64_t i,
-                                                   int64_t n, int64_t j, const CutRoom& room,
-                                                   LawRowOf<Filtered> (&sides)[2], int32_t* status) {
-  SPECDEC_SHARED(RowStats, stats, 2);
-  SPECDEC_SHARED(Cut, cuts, 2);
-  SPECDEC_SHARED(float, orders, 2);
-  int32_t bits = SPECDEC_STATUS_OK;
-#pragma unroll 1
-  for (int side = 0; side < 2; ++side) {
-    const specdec_law& params = side == 0 ? p.target_law : p.draft_law;
-    const EditedRow row = row_of_pair(p, reader, side, i, n, j);
-    const Law law = law_at(params, n, j, &bits);
-    const Filter filter = filter_at(params, law, row.vocab, n, j, &bits);
-    FilteredRow found = {kNoStats, {}, -1};
-    if (law.needs_sum()) found = know_filtered(team, row, law, filter, room);
-    else if (law.greedy || p.status.data) found.stats = scan_argmax(team, law_row<Filtered>(row, law));
-    if (threadIdx.x == 0) {
-      stats[side] = found.stats;
-      cuts[side] = found.kept.cut;
-      orders[side] = found.kept.order.inverse;
-    }
-    __syncthreads();  // what an argmax got of the team is read before the next row's sync, too
-  }
-  *status |= bits;
-#pragma unroll
-  for (int side = 0; side < 2; ++side) {
-    const RowStats row = stats[side];
-    const Law law = law_at(side == 0 ? p.target_law : p.draft_law, n, j, &bits);
-    sides[side] = law_row<Filtered>(row_of_pair(p, reader, side, i, n, j), law,
-                                         side == 0 ? nullptr : p.draft_map.data);
-    sides[side].stats = with_stats(law, row);
-    sides[side].kept = {cuts[side], {orders[side]}};
-    *status |= row.status;
-  }
-}
-
 }  // namespace cuda
 }  // namespace specdec

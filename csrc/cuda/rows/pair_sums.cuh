@@ -64,37 +64,6 @@ __device__ __forceinline__ LawRowOf<Kept> law_row(const typename Kept::RowType& 
   return {row, without_stats(law), map};
 }
 
-struct PairArguments {
-  TeamRoom team;
-  int tiles;  // of the longer row of logits
-};
-
-// Finds out what the laws of both sides need to know of their rows, for every thread of the team. Rows of probabilities
-// need nothing. They are looked through only if their status is wanted.
-__device__ __forceinline__ void know_rows(Team& team, int tiles, LawRow (&sides)[2], bool wants_status,
-                                          int32_t* status) {
-  SPECDEC_SHARED(RowStats, stats, 2);
-  const bool sums_target = sides[0].stats.law.needs_sum(), sums_draft = sides[1].stats.law.needs_sum();
-  const auto side_of = [&](int row) { return row == 0 && sums_target ? 0 : 1; };
-  if (sums_target || sums_draft) {
-    take_sums_of_rows(
-        team, sums_target && sums_draft ? 2 : 1, tiles,
-        [&](int row) { return side_of(row) == 0 ? sides[0] : sides[1]; },
-        [&](int row, const RowStats& whole) { stats[side_of(row)] = whole; });
-    __syncthreads();
-  }
-#pragma unroll 1
-  for (int side = 0; side < 2; ++side) {
-    const LawRow row = side == 0 ? sides[0] : sides[1];
-    RowStats whole = kNoStats;
-    if (row.stats.law.needs_sum()) whole = stats[side];
-    else if (row.stats.law.greedy || wants_status) whole = scan_argmax(team, row);
-    if (side == 0) sides[0].stats = with_stats(row.stats.law, whole);
-    else sides[1].stats = with_stats(row.stats.law, whole);
-    *status |= whole.status;
-  }
-}
-
 // Brings a tile of a pair into the L2 cache.
 template <class Kept>
 __device__ __forceinline__ void prefetch_tile(const LawRowOf<Kept> (&sides)[2], int tile) {
@@ -155,18 +124,11 @@ struct TwoUnitSums {
   }
 };
 
-// The items of the team that add_up needs.
-__host__ __device__ __forceinline__ int items_of_sums(int size, int warps) { return 2 * size * warps; }
-
 // Adds up what all lanes of the team found. Every lane of every member gets it.
 __device__ __forceinline__ TwoSums add_up(Team& team, const TwoUnitSums& mine) {
-  const int warps = team.size() * warps_in_block(), item = team.rank() * warps_in_block() + warp_id();
-  const uint64_t a = warp_sum(mine.units_a), b = warp_sum(mine.units_b);
-  if (lane_id() == 0) team.put(item, a), team.put(warps + item, b);
-  team.sync();
-  uint64_t all_a = 0, all_b = 0;
-  for (int i = lane_id(); i < warps; i += 32) all_a += team.get(i), all_b += team.get(warps + i);
-  return {sum_of_units(warp_sum(all_a)), sum_of_units(warp_sum(all_b))};
+  uint64_t sums[2] = {mine.units_a, mine.units_b};
+  team_sums(team, sums);
+  return {sum_of_units(sums[0]), sum_of_units(sums[1])};
 }
 
 }  // namespace cuda

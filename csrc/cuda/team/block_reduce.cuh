@@ -75,6 +75,25 @@ __device__ __forceinline__ RowPartial best_of_block(const Candidate& mine, bool 
   return {candidate_of_key(best), bad ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
 }
 
+// Adds up x over the block, for every thread.
+template <int N>
+__device__ __forceinline__ void block_sums(uint64_t (&x)[N]) {
+  SPECDEC_SHARED(uint64_t, room, N * kMaxWarps);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const uint64_t sum = warp_sum(x[i]);
+    if (lane_id() == 0) room[i * kMaxWarps + warp_id()] = sum;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = 0;
+#pragma unroll(N > 2 ? 1 : 4)  // many numbers are rare, and would take much code
+  for (int w = 0; w < warps_in_block(); ++w)
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] += room[i * kMaxWarps + w];
+  __syncthreads();
+}
+
 // Returns true to every thread of the last of `blocks` blocks that call this. That block sees what the others wrote
 // before. The counter is zero again afterwards.
 __device__ __forceinline__ bool last_to_come(unsigned* counter, unsigned blocks) {

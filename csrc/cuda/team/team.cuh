@@ -77,6 +77,17 @@ struct Team {
     return peer(set(phase - 1), place.member)[place.slot];
   }
 
+  // Words that each member brings, by number: any of its threads may.
+  __device__ void bring(int number, WideKey word) const {
+    if (room.kind == TeamKind::kGrid) return put_word(words(phase) + number * room.size + rank(), word);
+    wrote = true;
+    set(phase)[number] = word;
+  }
+  __device__ WideKey brought(int member, int number) const {
+    if (room.kind == TeamKind::kGrid) return load_fresh(words(phase - 1) + number * room.size + member);
+    return in_cluster() ? peer(set(phase - 1), static_cast<unsigned>(member))[number] : set(phase - 1)[number];
+  }
+
   __device__ void sync() {
     ++phase;
     if (in_cluster()) {
@@ -137,15 +148,47 @@ __device__ __forceinline__ int word_stride(const Team& team, int items) {
   return rounded_up(items, team.size() * warps_in_block());
 }
 
+constexpr int kMemberWords = 32;  // that a member brings to a sum or a list, mostly
+
 // The best of the members' parts. Every member gets it.
 __device__ __forceinline__ RowPartial best_of_team(Team& team, const RowPartial& mine) {
   if (team.size() == 1) return mine;
   if (threadIdx.x == 0) {
-    team.put(team.rank() * warps_in_block(), key_of_candidate(mine.best));
-    team.put(team.rank() * warps_in_block() + 1, static_cast<uint32_t>(mine.status));
+    team.bring(0, key_of_candidate(mine.best));
+    team.bring(1, static_cast<uint32_t>(mine.status));
   }
   team.sync();
-  return best_of_parts(team.size(), [&](int rank, int k) { return team.get(rank * warps_in_block() + k); });
+  return best_of_parts(team.size(), [&](int member, int k) { return team.brought(member, k); });
+}
+
+// Adds up `count` words that the members brought, into `sums`, for every thread.
+__device__ __forceinline__ void sum_members(Team& team, int count, const Shared<WideKey>& sums) {
+  team.sync();
+#pragma unroll 1
+  for (int number = warp_id(); number < count; number += warps_in_block()) {
+    uint64_t sum = 0;
+#pragma unroll 4
+    for (int member = lane_id(); member < team.size(); member += 32) sum += team.brought(member, number);
+    sum = warp_sum(sum);
+    if (lane_id() == 0) sums[number] = sum;
+  }
+  __syncthreads();
+}
+
+// Adds up x over the team, for every thread.
+template <int N>
+__device__ __forceinline__ void team_sums(Team& team, uint64_t (&x)[N]) {
+  static_assert(N <= kMemberWords, "room for so many");
+  SPECDEC_SHARED(WideKey, sums, N);
+  block_sums(x);
+  if (team.size() == 1) return;
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (threadIdx.x == 0) team.bring(i, x[i]);
+  sum_members(team, N, sums);
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = static_cast<WideKey>(sums[i]);
+  __syncthreads();
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
@@ -190,6 +233,9 @@ inline int places_of(const TeamShape& shape, int items, int words) {
   return words * rounded_up(items, shape.size * (shape.threads / 32));
 }
 
+// The items of a team whose members bring so many words each.
+inline int items_of_members(const TeamShape& shape, int words = kMemberWords) { return words * shape.size; }
+
 // What the teams of a launch share. `tickets` and `words` count the kernel's own; those of the teams come after them.
 struct TeamPlan {
   TeamShape shape;
@@ -211,7 +257,7 @@ struct TeamPlan {
 };
 
 inline TeamPlan team_plan(const TeamShape& shape, int64_t requests, int items, int64_t tickets, int64_t words) {
-  const int least = shape.size * (shape.threads / 32);  // best_of_team uses an item for each warp
+  const int least = items_of_members(shape, 2);  // of best_of_team
   return {shape, requests, items > least ? items : least, tickets, words};
 }
 

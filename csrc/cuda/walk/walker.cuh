@@ -447,10 +447,7 @@ size_t keep_rows(WalkArguments<Params>& a, size_t at) {
 // A team of more than one block also needs a ticket, and memory for what each of its blocks drew.
 template <class Params>
 TeamPlan walk_plan(const TeamShape& shape, const Params& p, int items) {
-  const int warps = shape.threads / 32;
-  const int sums = p.method == SPECDEC_RACE    ? 0
-                   : p.method == SPECDEC_PATHS ? items_of_buckets(shape.size, warps)
-                                               : items_of_sums(shape.size, warps);
+  const int sums = items_of_members(shape, p.method == SPECDEC_PATHS ? kBucketSums : 2);
   const int64_t tickets = shape.size > 1 ? p.batch() : 0;
   return team_plan(shape, p.batch(), items > sums ? items : sums, tickets, tickets * shape.size * kWordsAPartial);
 }
