@@ -123,6 +123,22 @@ def test_every_part_of_a_row_tells_what_it_met(device, bad):
     assert status == 1
 
 
+def test_what_many_blocks_know_of_a_row_is_put_together(device):
+    """Sums, ranks with ties and the best tokens of 36 blocks."""
+    rows = torch.randn(2, 1, 36_000, generator=torch.Generator().manual_seed(5)).mul(2).round().div(2)
+    device.play("large", multiprocessors=132)
+    for options in ({"top": 40}, {"top": 3, "sampling": Sampling(top_p=0.9)}, {"temperature": 0.0}):
+        call = {"tokens": torch.tensor([20_000])} | options
+        found = []
+        assert device.counted(lambda: found.append(logprobs(rows[0], **call)))["blocks"] > 32  # noqa: B023
+        for figure, expected in zip(found[0], on_cpu(logprobs, rows[0], **call), strict=True):
+            assert figure is expected is None or torch.equal(figure, expected)
+    pair = torch.randn(2, 1, 69_632, generator=torch.Generator().manual_seed(6)).bfloat16()
+    found = []
+    assert device.counted(lambda: found.append(residual(*pair)))["blocks"] > 32
+    assert all(map(torch.equal, found[0], on_cpu(residual, *pair)))
+
+
 def test_warps_are_merged_more_than_once(device):
     """The best 32 of a block's warps, and then the next: who is quick must not write where another one still reads."""
     rows = torch.randn(2, 5000, generator=torch.Generator().manual_seed(4))

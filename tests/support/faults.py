@@ -747,6 +747,30 @@ FAULTS = {
         "log2_approx(u) * 0.69314718f - 4.1588831f",
         "tests/backends/test_cuda_edges.py -k first_guess",
     ),
+    "logprobs, CUDA: the block before the last puts the row together": Fault(
+        "csrc/cuda/ops/logprobs.cu",
+        "if (last_to_come(a.tickets + index, static_cast<unsigned>(«a.parts.count.by()»)))",
+        "a.parts.count.by() > 1 ? a.parts.count.by() - 1 : 1",
+        "tests/backends/test_cuda_edges.py -k many_blocks",
+    ),
+    "logprobs, CUDA: a tile is looked through once for each 32 places": Fault(
+        "csrc/cuda/ops/logprobs.cu",
+        "if («counts») sums[0] +=",
+        "true",
+        "tests/backends/test_cuda_edges.py -k many_blocks",
+    ),
+    "CUDA: a team's sum leaves out the members behind the third": Fault(
+        "csrc/cuda/team/team.cuh",
+        "for (int member = lane_id(); «member < team.size()»; member += 32) sum +=",
+        "member < 3",
+        "tests/backends/test_cuda_edges.py -k many_blocks",
+    ),
+    "CUDA: the best keys of a block are its first two warps'": Fault(
+        "csrc/cuda/team/topk.cuh",
+        "for (int w = 1; «w < warps_in_block()»; ++w) topk.offer",
+        "w < 2",
+        "tests/backends/test_cuda_edges.py -k many_blocks",
+    ),
     "CUDA: nobody asks the parts behind the 32nd": Fault(
         "csrc/cuda/team/block_reduce.cuh",
         "status |= static_cast<unsigned>(word(i, 1));",
@@ -754,7 +778,7 @@ FAULTS = {
         "tests/backends/test_cuda_edges.py -k every_part",
     ),
     "pairs, CUDA: filters do not wait for an argmax before them": Fault(
-        "csrc/cuda/rows/filtered_row.cuh",
+        "csrc/cuda/rows/pair.cuh",
         "«__syncthreads();»  // what an argmax",
         "if (side == 1) __syncthreads();",
         "tests/backends/test_cuda_filters.py -k figures_of_pairs",

@@ -1,6 +1,9 @@
-// logprobs: a team finds the law of a row, counts the tokens that are at least as probable as the one asked for, and takes
-// the most probable ones, 32 at a time.
+// logprobs: the blocks of a row look through its tiles once: for their masses, for how many tokens are at least as probable
+// as the one asked for, and for the most probable ones, 32 at a time. The last block of a row to come puts all of it
+// together. With filters or edits a team finds the row's law before.
+#include "../rows/draw.cuh"  // Parts
 #include "../rows/filtered_row.cuh"
+#include "../rows/staged_tile.cuh"
 #include "../team/topk.cuh"
 
 namespace specdec {
@@ -10,8 +13,38 @@ namespace {
 
 struct LogprobsArguments {
   LogprobsParams p;
+  unsigned* tickets;  // one a row
+  WideKey* words;     // see RowWords
+  Parts parts;        // of a row, a block each
+};
+
+struct ShapedLogprobsArguments {
+  LogprobsArguments of;
   TeamRoom team;
-  CutRoom cut;  // where there may be filters or edits
+  CutRoom cut;
+};
+
+// What the blocks of a row tell the last one: the words of its tiles, where they are weighed here; of each part how many
+// tokens are at least as probable and how many are kept; and the best keys of each part.
+struct RowWords {
+  WideKey *tiles, *counts, *lists;
+  __host__ __device__ static int64_t a_row(const Parts& parts, int32_t top) {
+    return kWordsATile * parts.tiles + parts.count.by() * (int64_t{2} + top);
+  }
+  __device__ RowWords(const LogprobsArguments& a, int64_t index)
+      : tiles(a.words + index * a_row(a.parts, a.p.top())),
+        counts(tiles + kWordsATile * a.parts.tiles),
+        lists(counts + 2 * a.parts.count.by()) {}
+};
+
+// The row, as all of its blocks know it.
+template <class Kept>
+struct AskedRow {
+  int64_t index;
+  LawRowOf<Kept> side;
+  int32_t token;  // kNoToken: none
+  float x;        // the token's; -inf if it is not kept
+  int32_t status;
 };
 
 // x of an element, -inf if the row's law does not keep it.
@@ -20,56 +53,90 @@ __device__ __forceinline__ float kept_x(const LawRowOf<Kept>& side, float raw, i
   return side.kept.keeps(raw, column) ? side.stats.law.logits().scaled(raw) : -kInfinity;
 }
 
-// How many kept tokens have at least this x.
-template <class Kept>
-__device__ __forceinline__ int32_t rank_of(Team& team, const LawRowOf<Kept>& side, float x) {
-  uint64_t rank[1] = {0};
-  over_sum_tiles(
-      part_of(team), side.row.vocab, [](int) {},
-      [&](int32_t token) {
-        const Four four = four_elements(side.row, token);
+// A tile, by a warp: counts its tokens, writes bits of those kept, and offers them. `four_at(u)` is a lane's u-th four.
+template <class Kept, class FourAt>
+__device__ __forceinline__ void look_through(const LogprobsParams& p, const AskedRow<Kept>& row, int tile, bool counts,
+                                             uint64_t (&sums)[2], TopK* topk, FourAt&& four_at) {
+  const int32_t vocab = row.side.row.vocab;
+#pragma unroll 1
+  for (int u = 0; u < kMassTile / 128 && tile * kMassTile + u * 128 < vocab; ++u) {
+    const int32_t column = tile * kMassTile + u * 128 + lane_id() * 4;
+    const Four four = four_at(u, column);
+    float x[4], most = -kInfinity;
+    unsigned kept = 0;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) rank[0] += kept_x(side, four.value[i], token + i) >= x;
-      },
-      [](int) {});
-  team_sums(team, rank);
-  return static_cast<int32_t>(rank[0]);
-}
-
-// Offers this warp's kept tokens.
-template <class Kept>
-__device__ __forceinline__ void fill_topk(const Team& team, const LawRowOf<Kept>& side, TopK* topk) {
-  const int warps = team.size() * warps_in_block();
+    for (int i = 0; i < 4; ++i) {
+      x[i] = kept_x(row.side, four.value[i], column + i);
+      most = max(x[i], most);
+      kept |= static_cast<unsigned>(x[i] > -kInfinity) << i;
+      if (counts) sums[0] += x[i] >= row.x;
+    }
+    if (counts && p.kept_bits.data) {
+      sums[1] += static_cast<uint64_t>(__popc(kept));
+      kept <<= lane_id() % 8 * 4;
+      for (int with = 1; with < 8; with *= 2) kept |= __shfl_xor_sync(kWarp, kept, with);
+      if (lane_id() % 8 == 0 && column < vocab)
+        p.kept_bits.data[row.index * p.words() + column / 32] = static_cast<int32_t>(kept);
+    }
+    const float to_beat = topk->to_beat();  // of lower columns, which win ties
+    if (!__any_sync(kWarp, most > to_beat)) continue;
 #pragma unroll 1
-  for (int tile = team.rank() * warps_in_block() + warp_id(); tile < sum_tiles_of(side.row.vocab); tile += warps) {
-#pragma unroll 1
-    for (int32_t first = tile * kSumTile; first < (tile + 1) * kSumTile; first += 32) {
-      const int32_t column = first + lane_id();
-      const float x = column < side.row.vocab ? kept_x(side, element(side.row, column), column) : -kInfinity;
-      topk->offer(x > -kInfinity ? key_of_candidate({x, column}) : 0);
+    for (int i = 0; i < 4; ++i) {
+      const float mine = i == 0 ? x[0] : i == 1 ? x[1] : i == 2 ? x[2] : x[3];
+      topk->offer(mine > -kInfinity ? key_of_candidate({mine, column + i}) : 0);
     }
   }
 }
 
-// Writes bits of the tokens that the row's law keeps, and how many these are.
-template <class Kept>
-__device__ __forceinline__ void store_kept(const LogprobsParams& p, Team& team, int64_t index,
-                                           const LawRowOf<Kept>& side) {
-  uint64_t count[1] = {0};
-  const int32_t warps = team.size() * warps_in_block();
-#pragma unroll 1
-  for (int32_t word = team.rank() * warps_in_block() + warp_id(); word < p.words(); word += warps) {
-    const int32_t column = 32 * word + lane_id();
-    const bool mine = column < side.row.vocab && kept_x(side, element(side.row, column), column) > -kInfinity;
-    const unsigned bits = __ballot_sync(kWarp, mine);
-    if (lane_id() == 0) p.kept_bits.data[index * p.words() + word] = static_cast<int32_t>(bits);
-    count[0] += mine;
+// The words of a tile: of its mass, or at temperature 0 of its best token.
+__device__ __forceinline__ void put_tile(WideKey* words, int tiles, int tile, const LawRow& side, const StagedTile& staged) {
+  WideKey first, second;
+  if (side.stats.law.greedy) {
+    const RowPartial best = argmax_of_tile(side, staged, tile * kMassTile);
+    first = key_of_candidate(best.best), second = static_cast<unsigned>(best.status);
+  } else {
+    const TileMass mass = mass_of_tile(side, staged, tile * kMassTile);
+    first = packed_max(mass), second = mass.tile.units;
   }
-  team_sums(team, count);
-  if (team.rank() == 0 && threadIdx.x == 0) p.kept_count.data[index] = static_cast<int32_t>(count[0]);
+  if (lane_id() == 0) put_word(words + tile, first), put_word(words + tiles + tile, second);
 }
 
-// That of a row that keeps one token, or with kNoToken none.
+// By block `part` of the row's.
+template <class Kept>
+__device__ __forceinline__ void look_through_part(const LogprobsArguments& a, const AskedRow<Kept>& row, int part) {
+  const RowWords words(a, row.index);
+  const Tiles tiles = a.parts.tiles_of(part);
+  const int32_t top = a.p.top();
+  uint64_t sums[2] = {0, 0};
+  const auto offer_tiles = [&](int32_t first, TopK* topk) {
+#pragma unroll 1
+    for (int tile = tiles.begin + warp_id(); tile < tiles.end; tile += warps_in_block()) {
+      if constexpr (Kept::kFiltered) {
+        look_through(a.p, row, tile, first == 0, sums, topk, [&](int, int32_t column) -> Four {
+          if (column < row.side.row.vocab) return four_elements(row.side.row, column);
+          return {{-kInfinity, -kInfinity, -kInfinity, -kInfinity}};
+        });
+      } else {
+        StagedTile staged = {dynamic_shared<uint4>(0, kVectors * kThreads)};
+        staged.template load<kVectors>(row.side.row, tile * kMassTile);
+        if (first == 0) put_tile(words.tiles, a.parts.tiles, tile, row.side, staged);
+        look_through(a.p, row, tile, first == 0, sums, topk, [&](int u, int32_t) -> Four {
+          const uint4 four = u < staged.count ? staged.of(u) : kNoElements;
+          return {{Float32::at(four, 0), Float32::at(four, 1), Float32::at(four, 2), Float32::at(four, 3)}};
+        });
+      }
+    }
+  };
+  // If none is asked for, or one token has all weight, the best key is found for nothing.
+  take_best(top > 0 && !row.side.stats.law.greedy ? top : 1, offer_tiles, [&](int32_t place, WideKey key) {
+    if (place < top) put_word(words.lists + int64_t{part} * top + place, key);
+  });
+  block_sums(sums);
+  if (threadIdx.x == 0)
+    put_word(words.counts + 2 * part, WideKey{sums[0]}), put_word(words.counts + 2 * part + 1, WideKey{sums[1]});
+}
+
+// The bits of a row that keeps one token, or with kNoToken none.
 __device__ __forceinline__ void store_kept_alone(const LogprobsParams& p, int64_t index, int32_t token) {
   for (int32_t word = static_cast<int32_t>(threadIdx.x); word < p.words(); word += static_cast<int32_t>(blockDim.x))
     p.kept_bits.data[index * p.words() + word] =
@@ -77,72 +144,69 @@ __device__ __forceinline__ void store_kept_alone(const LogprobsParams& p, int64_
   if (threadIdx.x == 0) p.kept_count.data[index] = token != kNoToken;
 }
 
-// The best keys of the whole team, for warp 0 of every member.
-__device__ __forceinline__ void merge_teams(Team& team, TopK* topk) {
-  merge_topk(topk, false);
-  if (team.size() == 1) return;
-  SPECDEC_SHARED(WideKey, places, 32);
-  if (warp_id() == 0) places[lane_id()] = topk->place;
-  __syncthreads();
-  const int mine = warp_id() + lane_id() * warps_in_block();
-  if (mine < 32) team.put(member_slot(team, team.rank(), mine), places[mine]);
-  team.sync();
-  if (warp_id() != 0) return;
-  for (int rank = 0; rank < team.size(); ++rank)
-    if (rank != team.rank()) topk->offer(team.get(member_slot(team, rank, lane_id())));
+// By one block. At temperature 0, or of a row that is not read, with kNoToken: the law has one token or none.
+__device__ __forceinline__ void store_certain(const LogprobsParams& p, int64_t index, int32_t argmax) {
+  if (p.kept_bits.data) store_kept_alone(p, index, argmax);
+  for (int place = static_cast<int>(threadIdx.x); place < p.top(); place += static_cast<int>(blockDim.x)) {
+    const bool best = place == 0 && argmax != kNoToken;
+    p.top_tokens.data[index * p.top() + place] = best ? argmax : -1;
+    p.top_logprobs.data[index * p.top() + place] = best ? 0.0f : -kInfinity;
+  }
 }
 
+__device__ __forceinline__ void store_asked(const LogprobsParams& p, int64_t index, float logprob, uint64_t rank,
+                                            int32_t status) {
+  if (threadIdx.x != 0) return;
+  p.logprob.data[index] = logprob;
+  p.rank.data[index] = static_cast<int32_t>(rank);
+  if (p.status.data) p.status.data[index] = status;
+}
+
+// By the last block of a row: what all of them found.
 template <class Kept>
-__device__ __forceinline__ void store_top(const LogprobsParams& p, Team& team, int64_t index,
-                                          const LawRowOf<Kept>& side) {
-  SPECDEC_SHARED(WideKey, lowest, 1);
-  const int32_t top = p.top();
-  WideKey below = kCeiling;
-#pragma unroll 1
-  for (int32_t from = 0; from < top; from += 32) {
-    TopK topk = {0, top - from < 32 ? top - from : 32, below};
-    if (below) fill_topk(team, side, &topk);
-    merge_teams(team, &topk);
-    if (warp_id() == 0) {
-      const Candidate found = candidate_of_key(topk.place);
-      const bool none = found.token == kNoToken;
-      if (team.rank() == 0 && lane_id() < topk.size) {
-        p.top_tokens.data[index * top + from + lane_id()] = none ? -1 : found.token;
-        p.top_logprobs.data[index * top + from + lane_id()] =
-            none ? -kInfinity : log_probability(found.score, side.stats.lse);
-      }
-      const WideKey last = topk.last();
-      if (lane_id() == 0) lowest[0] = last;
+__device__ __forceinline__ void put_together(const LogprobsArguments& a, const AskedRow<Kept>& row) {
+  const LogprobsParams& p = a.p;
+  const RowWords words(a, row.index);
+  const int32_t top = p.top(), parts = a.parts.count.by();
+  const bool greedy = row.side.stats.law.greedy;
+  RowStats stats = {row.side.stats.lse, row.side.stats.argmax, SPECDEC_STATUS_OK};
+  if constexpr (!Kept::kFiltered) {
+    const int tiles = a.parts.tiles;
+    const auto word_of = [&](int tile, int word) { return load_fresh(words.tiles + word * tiles + tile); };
+    if (greedy) {
+      stats = argmax_stats(best_of_parts(tiles, word_of));
+    } else {
+      TileWords held;
+      held.load(tiles, word_of);
+      stats = row_of_tiles(tiles, held, word_of);
     }
-    __syncthreads();
-    below = lowest[0];
-    __syncthreads();
   }
+  uint64_t sums[2] = {0, 0};
+  for (int part = lane_id(); part < parts; part += 32)
+    sums[0] += load_fresh(words.counts + 2 * part), sums[1] += load_fresh(words.counts + 2 * part + 1);
+  uint64_t rank = warp_sum(sums[0]);
+  const uint64_t kept = warp_sum(sums[1]);
+  float logprob = greedy ? -kInfinity : log_probability(row.x, stats.lse);
+  if (!(row.x > -kInfinity)) logprob = -kInfinity, rank = 0;
+  if (row.token != kNoToken && row.token == stats.argmax) logprob = 0.0f, rank = 1;
+  store_asked(p, row.index, logprob, rank, row.status | stats.status);
+  if (greedy) return store_certain(p, row.index, stats.argmax);
+  if (p.kept_count.data && threadIdx.x == 0) p.kept_count.data[row.index] = static_cast<int32_t>(kept);
+  take_best(
+      top, [&](int32_t, TopK* topk) { topk->offer_all(words.lists, parts * top); },
+      [&](int32_t place, WideKey key) {
+        const Candidate best = candidate_of_key(key);
+        const bool none = best.token == kNoToken;
+        p.top_tokens.data[row.index * top + place] = none ? -1 : best.token;
+        p.top_logprobs.data[row.index * top + place] = none ? -kInfinity : log_probability(best.score, stats.lse);
+      });
 }
 
-// What is known of the law of a row, for every thread of the team.
-__device__ __forceinline__ void know(const LogprobsArguments&, Team& team, int64_t, int64_t, LawRow* side,
-                                     int32_t* status) {
-  SPECDEC_SHARED(RowStats, stats, 1);
-  const Law law = side->stats.law;
-  RowStats found;
-  if (law.greedy) {
-    found = scan_argmax(team, *side);
-  } else {
-    take_sums_of_rows(
-        team, 1, mass_tiles_of(side->row.vocab), [&](int) { return *side; },
-        [&](int, const RowStats& whole) { stats[0] = whole; });
-    __syncthreads();
-    found = stats[0];
-  }
-  side->stats = with_stats(law, found);
-  *status |= found.status;
-}
-
-__device__ __forceinline__ void know(const LogprobsArguments& a, Team& team, int64_t n, int64_t j,
+// What is known of the law of a row with filters or edits, for every thread of the team.
+__device__ __forceinline__ void know(const ShapedLogprobsArguments& a, Team& team, int64_t n, int64_t j,
                                      LawRowOf<Filtered>* side, int32_t* status) {
   const Law law = side->stats.law;
-  const Filter filter = filter_at(a.p.law, law, side->row.vocab, n, j, status);
+  const Filter filter = filter_at(a.of.p.law, law, side->row.vocab, n, j, status);
   FilteredRow found = {kNoStats, {}, -1};
   if (law.greedy) found.stats = scan_argmax(team, *side);
   else found = know_filtered(team, side->row, law, filter, a.cut);
@@ -151,60 +215,49 @@ __device__ __forceinline__ void know(const LogprobsArguments& a, Team& team, int
   *status |= found.stats.status;
 }
 
-template <class Reader>
-__device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, const Reader& reader) {
+// By block `part` of the row's. know(n, j, &side, &status) finds what a team knows of the row before.
+template <class Reader, class Know>
+__device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, int64_t index, int part, const Reader& reader,
+                                              Know&& know) {
   const LogprobsParams& p = a.p;
-  Team team(a.team);
-  const int64_t index = team.index(), i = index / p.rows.rows, j = index % p.rows.rows;
+  const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
   const int64_t token = p.tokens.at(i * p.tokens.request_stride + j * p.tokens.slot_stride);
   const Entry who = entry_of(p.request_index, i);
-  int32_t status = who.status(), rank = 0, argmax = kNoToken;
-  float logprob = -kInfinity;
-  bool listed = false;
-  if (who.live() && (token != -1 || p.top() > 0)) {
-    const Law law = law_at(p.law, who.index, j, &status);
-    status |= reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
-    auto side = law_row<typename Reader::Kept>(reader.of(row_at(p.rows, p.rows.offset(i, j))), law);
-    know(a, team, who.index, j, &side, &status);
-    argmax = side.stats.argmax;
-    const bool in_range = token >= 0 && token < p.rows.vocab;
-    if (!in_range && token != -1) status |= SPECDEC_STATUS_TOKEN_RANGE;
-    if (in_range) {
-      const int32_t column = static_cast<int32_t>(token);
-      const float x = kept_x(side, element(side.row, column), column);
-      if (column == argmax) logprob = 0.0f, rank = 1;
-      else if (x > -kInfinity) rank = rank_of(team, side, x);
-      if (x > -kInfinity && !law.greedy) logprob = log_probability(x, side.stats.lse);
-    }
-    listed = !law.greedy;
-    if (listed) store_top(p, team, index, side);
-    if (listed && p.kept_bits.data) store_kept(p, team, index, side);
+  if (!who.live() || (token == -1 && p.top() == 0)) {
+    if (part == 0) store_certain(p, index, kNoToken), store_asked(p, index, -kInfinity, 0, who.status());
+    return;
   }
-  if (team.rank() == 0) {
-    if (!listed && p.kept_bits.data) store_kept_alone(p, index, argmax);
-    for (int place = static_cast<int>(threadIdx.x); !listed && place < p.top(); place += static_cast<int>(blockDim.x)) {
-      const bool found = place == 0 && argmax != kNoToken;
-      p.top_tokens.data[index * p.top() + place] = found ? argmax : -1;
-      p.top_logprobs.data[index * p.top() + place] = found ? 0.0f : -kInfinity;
-    }
-    if (threadIdx.x == 0) {
-      p.logprob.data[index] = logprob;
-      p.rank.data[index] = rank;
-      if (p.status.data) p.status.data[index] = status;
-    }
+  AskedRow<typename Reader::Kept> row = {index, {}, kNoToken, -kInfinity, who.status()};
+  const Law law = law_at(p.law, who.index, j, &row.status);
+  row.status |= reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
+  row.side = law_row<typename Reader::Kept>(reader.of(row_at(p.rows, p.rows.offset(i, j))), law);
+  know(who.index, j, &row.side, &row.status);
+  if (token >= 0 && token < p.rows.vocab) {
+    row.token = static_cast<int32_t>(token);
+    row.x = kept_x(row.side, element(row.side.row, row.token), row.token);
+  } else if (token != -1) {
+    row.status |= SPECDEC_STATUS_TOKEN_RANGE;
   }
-  team.leave();
+  if (part >= a.parts.count.by()) return;
+  look_through_part(a, row, part);
+  __syncthreads();  // the last block's words are there, too
+  if (last_to_come(a.tickets + index, static_cast<unsigned>(a.parts.count.by()))) put_together(a, row);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) logprobs_kernel(const LogprobsArguments a) {
   wait_for_kernel_before();
-  find_logprobs(a, PlainRows{});
+  const int block = static_cast<int>(blockIdx.x), index = a.parts.count.of(block);
+  find_logprobs(a, index, block - index * a.parts.count.by(), PlainRows{}, [](int64_t, int64_t, LawRow*, int32_t*) {});
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_logprobs_kernel(const LogprobsArguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    shaped_logprobs_kernel(const ShapedLogprobsArguments a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(DecodedEdits, edits, 1);
-  find_logprobs(a, ShapedRows{edits, a.p.edits.on()});
+  Team team(a.team);
+  find_logprobs(a.of, team.index(), team.rank(), ShapedRows{edits, a.of.p.edits.on()},
+                [&](int64_t n, int64_t j, LawRowOf<Filtered>* side, int32_t* status) { know(a, team, n, j, side, status); });
+  team.leave();
 }
 
 }  // namespace
@@ -212,20 +265,28 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_logpr
 cudaError_t logprobs(const LogprobsParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   static const Kernels kernels(logprobs_kernel, shaped_logprobs_kernel);
   *needed = 0;
-  if (p.count() == 0) return cudaSuccess;
+  const int64_t rows = p.count();
+  if (rows == 0) return cudaSuccess;
+  const int64_t most = most_lists(rows, p.top());
   return on_device(stream, kernels, [&](const Device& device) {
-    const bool shaped = p.edits.on() || p.law.rules & SPECDEC_FILTERED;
-    ShapedPlan plan = shaped_plan(device, shaped_team(device, p.count(), p.rows), p.count(), p.rows.vocab);
-    if (!shaped) {
-      const TeamShape shape = team_shape(device, p.count(), p.rows, 1, Ends::kTogether);
-      const int masses = places_of(shape, mass_tiles_of(p.rows), kWordsATile), sums = items_of_members(shape);
-      plan.team = team_plan(shape, p.count(), masses > sums ? masses : sums, 0, 0);
-      plan.shared_bytes = plan.team.shared_bytes();
-    }
     const Room room = room_in(workspace);
+    if (!p.edits.on() && !(p.law.rules & SPECDEC_FILTERED)) {
+      const int64_t share = blocks_at_once(device) / rows;
+      const Parts parts = parts_of_rows(p.rows.vocab, share < most ? share : most);
+      const int64_t words = rows * RowWords::a_row(parts, p.top());
+      if (rows > room.ticket_count || words > room.word_count) return *needed = room_needed(rows, words), cudaSuccess;
+      Shape shape = {rows * parts.count.by(), kThreads};
+      shape.overlaps = true;
+      shape.dynamic_shared = kStagedBytes;
+      return launch(logprobs_kernel, shape, {p, room.tickets, room.words, parts}, stream);
+    }
+    const TeamShape shape = shaped_team(device, rows, p.rows);
+    const Parts parts = parts_of_rows(p.rows.vocab, shape.size < most ? shape.size : most);
+    const ShapedPlan plan =
+        shaped_plan(device, shape, rows, p.rows.vocab, rows, rows * RowWords::a_row(parts, p.top()));
     if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
-    return launch_teams(shaped ? shaped_logprobs_kernel : logprobs_kernel, plan.team, device,
-                        {p, plan.team.team(room), plan.cut}, plan.shared_bytes, stream);
+    return launch_teams(shaped_logprobs_kernel, plan.team, device,
+                        {{p, room.tickets, room.words, parts}, plan.team.team(room), plan.cut}, plan.shared_bytes, stream);
   });
 }
 

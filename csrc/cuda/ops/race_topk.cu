@@ -141,46 +141,30 @@ __device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
                                               const RaceRequestOf<typename Kept::RowType>& r, int64_t index, int rank,
                                               const Kept& kept) {
   SPECDEC_SHARED(unsigned, best, 1);
-  SPECDEC_SHARED(WideKey, lowest, 1);
   const int32_t k = a.p.k();
-  WideKey* lists = a.lists + index * a.splits * k;
-  WideKey* flags = a.flags + index * a.splits;
-
-  WideKey below = kCeiling;
-#pragma unroll 1
-  for (int32_t from = 0; from < k; from += 32) {
-    TopK topk = {0, k - from < 32 ? k - from : 32, below};
-    if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
-    __syncthreads();
-    const bool bad = below ? fill_topk(r, {rank, a.splits}, kept, best, &topk) : false;
-    const bool any_bad = merge_topk(&topk, bad);
-    if (threadIdx.x < topk.size) {
-      if (a.splits == 1) store_arrival(a, r, index, from + lane_id(), topk.place);
-      else put_word(lists + static_cast<int64_t>(rank) * k + from + lane_id(), topk.place);
-    }
-    if (from == 0 && threadIdx.x == 0) {
-      if (a.splits == 1) store_status(a, r, index, any_bad, topk.place);
-      else put_word(flags + rank, static_cast<WideKey>(any_bad));
-    }
-    if (threadIdx.x == topk.size - 1) lowest[0] = topk.place;
-    __syncthreads();
-    below = lowest[0];
-  }
-  if (a.splits == 1 || !last_to_come(a.tickets + index, static_cast<unsigned>(a.splits)) || warp_id() != 0) return;
-
-  below = kCeiling;
+  WideKey *const lists = a.lists + index * a.splits * k, *const flags = a.flags + index * a.splits;
   bool bad = false;
+  take_best(
+      k,
+      [&](int32_t, TopK* topk) {
+        if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
+        __syncthreads();
+        bad |= fill_topk(r, {rank, a.splits}, kept, best, topk);
+      },
+      [&](int32_t place, WideKey key) { put_word(lists + int64_t{rank} * k + place, key); });
+  bad = __syncthreads_or(bad);
+  if (threadIdx.x == 0) put_word(flags + rank, static_cast<WideKey>(bad));
+  __syncthreads();  // a block alone reads its own words
+  if (!last_to_come(a.tickets + index, static_cast<unsigned>(a.splits))) return;
+  bad = false;
   for (int i = lane_id(); i < a.splits; i += 32) bad |= load_fresh(flags + i) != 0;
   bad = __any_sync(kWarp, bad);
-#pragma unroll 1
-  for (int32_t from = 0; from < k; from += 32) {
-    TopK topk = {0, k - from < 32 ? k - from : 32, below};
-    const int count = a.splits * k;
-    for (int i = 0; i < count; i += 32) topk.offer(i + lane_id() < count ? load_fresh(lists + i + lane_id()) : 0);
-    if (lane_id() < topk.size) store_arrival(a, r, index, from + lane_id(), topk.place);
-    if (from == 0 && lane_id() == 0) store_status(a, r, index, bad, topk.place);
-    below = topk.last();
-  }
+  take_best(
+      k, [&](int32_t, TopK* topk) { topk->offer_all(lists, a.splits * k); },
+      [&](int32_t place, WideKey key) {
+        store_arrival(a, r, index, place, key);
+        if (place == 0) store_status(a, r, index, bad, key);
+      });
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_kernel(const RaceTopkArguments a) {
@@ -215,20 +199,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_topk_
   else store_no_arrivals(a.race, r, index, team.rank());
 }
 
-// Each block has a list of k, so the blocks of a row are limited to keep the lists short.
-int64_t most_lists(int64_t rows, int32_t k) {
-  constexpr int64_t kLists = 16 << 10;
-  return kLists / (rows * k) > 1 ? kLists / (rows * k) : 1;
-}
-
 cudaError_t shaped_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
                         int64_t* needed) {
   const int64_t rows = p.count(), most = most_lists(rows, p.k());
   TeamShape shape = shaped_team(device, rows, p.rows);
   if (shape.size > most) shape = {shape.threads, static_cast<int>(most), shape.grid && most > 1};
-  const int64_t lists = shape.size > 1 ? rows * shape.size * p.k() : 0, flags = shape.size > 1 ? rows * shape.size : 0;
-  const ShapedPlan plan =
-      shaped_plan(device, shape, rows, p.rows.vocab, shape.size > 1 ? rows : 0, lists + flags);
+  const int64_t lists = rows * shape.size * p.k(), flags = rows * shape.size;
+  const ShapedPlan plan = shaped_plan(device, shape, rows, p.rows.vocab, rows, lists + flags);
   const Room room = room_in(workspace);
   if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
   const ShapedTopkArguments a = {
@@ -245,7 +222,7 @@ cudaError_t plain_topk(const RaceParams& p, const Workspace& workspace, const De
   if (splits > most) splits = most;
   const Room room = room_in(workspace);
   const int64_t words = rows * splits * (k + 1);
-  if (splits > 1 && (rows > room.ticket_count || words > room.word_count))
+  if (rows > room.ticket_count || words > room.word_count)
     return *needed = room_needed(rows, words), cudaSuccess;
   Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
   shape.overlaps = true;

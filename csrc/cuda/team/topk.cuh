@@ -32,17 +32,43 @@ struct TopK {
       else if (lane_id() > at) place = above;
     }
   }
+
+  // By the block's warps together: these words of other blocks.
+  __device__ void offer_all(const WideKey* keys, int count) {
+#pragma unroll 1
+    for (int first = warp_id() * 32; first < count; first += static_cast<int>(blockDim.x))
+      offer(first + lane_id() < count ? load_fresh(keys + first + lane_id()) : 0);
+  }
 };
 
-// The best of the block's warps, for warp 0. Returns to every thread whether any thread's `bad` is set.
-__device__ __forceinline__ bool merge_topk(TopK* topk, bool bad) {
+// The blocks that share a row, at most, where each has a list of k keys: all lists of a launch are kept short.
+inline int64_t most_lists(int64_t rows, int64_t k) {
+  constexpr int64_t kKeys = 16 << 10;
+  const int64_t most = kKeys / (rows * (k > 1 ? k : 1));
+  return most > 1 ? most : 1;
+}
+
+// The best k keys of a block, in order. fill(first, &topk) offers those of the caller's warp: more than once where k is
+// above 32, for places from `first` on. Then a thread calls take(place, key) for each place. All threads call.
+template <class Fill, class Take>
+__device__ __forceinline__ void take_best(int32_t k, Fill&& fill, Take&& take) {
   SPECDEC_SHARED(WideKey, places, kMaxWarps * 32);
-  places[threadIdx.x] = topk->place;
-  bad = __syncthreads_or(bad);
-  if (warp_id() == 0)
-    for (int w = 1; w < warps_in_block(); ++w) topk->offer(places[w * 32 + lane_id()]);
-  __syncthreads();
-  return bad;
+  SPECDEC_SHARED(WideKey, lowest, 1);
+  WideKey below = kCeiling;
+#pragma unroll 1
+  for (int32_t first = 0; first < k; first += 32) {
+    TopK topk = {0, k - first < 32 ? k - first : 32, below};
+    if (below) fill(first, &topk);
+    places[threadIdx.x] = topk.place;
+    __syncthreads();
+    if (warp_id() == 0) {
+      for (int w = 1; w < warps_in_block(); ++w) topk.offer(places[w * 32 + lane_id()]);
+      if (lane_id() < topk.size) take(first + lane_id(), topk.place);
+      if (lane_id() == topk.size - 1) lowest[0] = topk.place;
+    }
+    __syncthreads();
+    below = lowest[0];
+  }
 }
 
 }  // namespace cuda
