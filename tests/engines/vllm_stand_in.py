@@ -116,11 +116,12 @@ class LogprobTokenIdsState:
     """Of each slot the tokens whose log-probabilities are wanted; memory behind the last is anything."""
 
     def __init__(self, slots):
-        self.num_token_ids, self.token_ids = Backed([0] * slots, torch.int32), Backed([[7] * 128] * slots, torch.int32)
+        self.num_token_ids = Backed([0] * slots, torch.int32)
+        self.token_ids = types.SimpleNamespace(gpu=torch.full((slots, 128), 7, dtype=torch.int32))
 
     def put(self, slot, tokens):
         self.num_token_ids.np[slot] = len(tokens)
-        self.token_ids.np[slot, : len(tokens)] = tokens
+        self.token_ids.gpu[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
 
     def max_num_token_ids(self, idx_mapping_np):
         return int(self.num_token_ids.np[idx_mapping_np].max(initial=0))

@@ -30,6 +30,7 @@ FILES = (
     "vllm.v1.worker.gpu.sample.gumbel",
     "vllm.v1.worker.gpu.sample.logit_bias",
     "vllm.v1.worker.gpu.sample.logits_processor.interface",
+    "vllm.v1.worker.gpu.sample.logprob",
     "vllm.v1.worker.gpu.sample.min_p",
     "vllm.v1.worker.gpu.sample.penalties",
     "vllm.v1.worker.gpu.sample.sampler",
@@ -103,6 +104,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 "num_compute_units": lambda index: 4, "is_uva_available": lambda: False,
             },
             "vllm.envs": lambda: {"VLLM_MAX_BAD_WORDS_TOTAL_TOKENS": 8, "VLLM_MAX_NUM_BAD_WORDS": 2},
+            "vllm.sampling_params": lambda: {"MAX_LOGPROB_TOKEN_IDS": 128},
             "vllm.tracing": lambda: {"instrument": lambda **named: lambda function: function},
             "vllm.utils.gpu_sync_debug": lambda: {"gpu_sync_allowed": mock.MagicMock()},
             "vllm.model_executor.warmup.jit_warmup_triton_helper": lambda: {
