@@ -15,7 +15,7 @@ import pytest
 
 from specdec_kernels.watermark import detect
 from tests.engines.parameters import asked, compared
-from tests.engines.text_laws import FEW, LAWS, LENGTH, OPEN, PARTS, TEMPERATURE, p_values
+from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, p_values
 from tests.support.laws import FALSE_ALARM
 
 sglang = pytest.importorskip("sglang")
@@ -42,7 +42,6 @@ CHECKED = {
     ("n-grams", "race"): ("top-k 3",),
 }
 ASKED = (("no drafts", "race"), ("chains", "race"), ("chains", OWN))  # for each parameter
-OF_LAWS = ("filters of the draft alone", "one seed for all")  # faults that a law shows
 TAGS = '{"structures": [{"begin": "<a>", "schema": {"type": "integer"}, "end": "</a>"}], "triggers": ["<a>"]}'
 OF_SAMPLING = {
     "max_new_tokens": 5, "stop": ["e"], "stop_token_ids": [101], "stop_regex": "e", "temperature": 0.5, "top_p": 0.5,
@@ -87,7 +86,7 @@ MARKED = {
 
 
 def started(method, fault="", mark="", **given):
-    """A new engine that verifies so."""
+    """A new engine that verifies so, with the fault that this file names."""
     of_processes = {"SPECDEC_SGLANG": method, "WHOLE_SGLANG_FAULT": fault, "SPECDEC_WATERMARK": mark}
     os.environ.update(of_processes | ({"SPECDEC_SGLANG": ""} if method == OWN else {}))
     usual = {"model_path": str(MODELS / "target"), "enable_deterministic_inference": method == "race"}  # else no seeds
@@ -100,31 +99,43 @@ def started(method, fault="", mark="", **given):
     )  # fmt: skip
 
 
+def texts_of(engine, kinds, new, prompts=PROMPTS, **more):
+    """Tokens of each, all in one batch, and what SGLang says of them."""
+    usual = {"temperature": TEMPERATURE, "max_new_tokens": new, "sampling_seed": 5}
+    given = [usual | kind | more for kind in kinds]
+    outputs = engine.generate([prompts[i % len(prompts)] for i in range(len(given))], given)
+    return [output["output_ids"] for output in outputs], [output["meta_info"] for output in outputs]
+
+
+def drawn_by(engine, shape, count=MANY):
+    """Texts of a law, each with a seed."""
+    seeds = (dict(sampling_seed=seed) for seed in range(count))
+    texts, _ = texts_of(engine, seeds, LENGTH, [OPEN], ignore_eos=True, **LAWS[shape])
+    return [tuple(text) for text in texts]
+
+
 @functools.cache
-def written(drafts, method, fault="", mark=""):
-    """Of a new engine: tokens of each kind of request, all in one batch, and of those that are greedy; texts of laws;
-    answers to each parameter; tokens a call, and a second. With a watermark the first alone, with a fault what sees it.
-    """
-    all_kinds, usual_engine = KINDS | (MARKED if mark else {}), not (fault or mark)
-    engine = started(method, fault, mark, **DRAFTS[drafts])
-
-    def texts(kinds, new, prompts=PROMPTS, **more):
-        usual = {"temperature": TEMPERATURE, "max_new_tokens": new, "sampling_seed": 5}
-        given = [usual | kind | more for kind in kinds]
-        outputs = engine.generate([prompts[i % len(prompts)] for i in range(len(given))], given)
-        return [output["output_ids"] for output in outputs], [output["meta_info"] for output in outputs]
-
-    mixed, greedy, drawn, answers, a_call, rate = {}, {}, {}, None, None, None
+def written(drafts, method, mark=""):
+    """Of a new engine: tokens of each kind of request, and of those that are greedy; texts of laws; answers to each
+    parameter; tokens a call, and a second. With a watermark the first alone."""
+    kinds, greedy, drawn, answers, a_call, rate = KINDS | (MARKED if mark else {}), {}, {}, None, None, None
+    engine = started(method, mark=mark, **DRAFTS[drafts])
     try:
-        if method == "race" and fault not in OF_LAWS:
-            mixed = dict(zip(all_kinds, texts(all_kinds.values(), NEW)[0], strict=True))
-        if usual_engine:
-            greedy = dict(zip(KINDS, texts(KINDS.values(), NEW, temperature=0.0)[0], strict=True))
+        mixed = dict(zip(kinds, texts_of(engine, kinds.values(), NEW)[0], strict=True)) if method == "race" else {}
+        if not mark:
+            texts, _ = texts_of(engine, KINDS.values(), NEW, temperature=0.0)
+            greedy = dict(zip(KINDS, texts, strict=True))
             start = time.perf_counter()
-            long, infos = texts([dict(sampling_seed=seed) for seed in range(4)], 96)
+            long, infos = texts_of(engine, [dict(sampling_seed=seed) for seed in range(4)], 96)
             rate = sum(map(len, long)) / (time.perf_counter() - start)
             calls = sum(info.get("spec_verify_ct", 0) for info in infos)
             a_call = 4 * 95 / calls if calls else 1.0
+            if calls:  # SGLang's counters of accepted drafts, by round: they are of ours
+                counted = [info["spec_correct_drafts_histogram"] for info in infos]
+                accepted = sum(many * rounds for each in counted for many, rounds in enumerate(each))
+                assert sum(map(sum, counted)) == calls
+                assert 0 <= calls + accepted - 4 * 95 <= 4 * K  # what is emitted behind an end
+            drawn = {shape: drawn_by(engine, shape) for shape in CHECKED.get((drafts, method), ())}
         given = {
             name: dict([(name, value), WITH.get(name, (name, value))])
             for name, value in (OF_SAMPLING | BESIDE).items()
@@ -138,11 +149,8 @@ def written(drafts, method, fault="", mark=""):
             found = found if isinstance(found, list) else [found]
             return [(one["output_ids"], one["text"], scores_of(one["meta_info"])) for one in found]
 
-        if usual_engine and (drafts, method) in ASKED:
+        if not mark and (drafts, method) in ASKED:
             answers = asked(write, given)
-        for shape in CHECKED.get((drafts, method), ()) if usual_engine or fault in OF_LAWS else ():
-            seeds = (dict(sampling_seed=seed) for seed in range(FEW))
-            drawn[shape], _ = texts(seeds, LENGTH, [OPEN], ignore_eos=True, **LAWS[shape])
     finally:
         engine.shutdown()
     return mixed, greedy, drawn, answers, a_call, rate
@@ -194,10 +202,10 @@ def test_greedy_texts_are_those_without_drafts(drafts, method, table):
 
 @pytest.mark.parametrize("drafts, method, shape", [(*of, shape) for of, shapes in CHECKED.items() for shape in shapes])
 def test_law(drafts, method, shape, table):
-    texts = [tuple(text) for text in written(drafts, method)[2][shape]]
+    texts = written(drafts, method)[2][shape]
     found = p_values(texts, shape)
     row = {"verification": f"{method}, {drafts}", "filter": shape}
-    title = f"SGLang, whole: laws of {FEW} texts, p by chi-squared"
+    title = f"SGLang, whole: laws of {MANY} texts, p by chi-squared"
     table(title, row | {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)})
     assert min(found) >= FALSE_ALARM
     (other,) = {"top-k 3", "top-p 0.6"} - {shape}
@@ -219,9 +227,17 @@ def test_tokens_a_call(table):
         table("SGLang, whole: 4 texts of 96 tokens at once", row | {"tokens/s": f"{rate:.0f}"})
 
 
-def test_planted_faults():
+def test_planted_faults(tmp_path):
     """Each is seen by one of the checks above, and by that alone it is found."""
-    assert written("chains", "race", "one place later")[0] != written("chains", "race")[0]
-    for fault in OF_LAWS:
-        texts = [tuple(text) for text in written("chains", "race", fault)[2]["top-k 3"]]
-        assert min(p_values(texts, "top-k 3")) < FALSE_ALARM
+    usual, fault = written("chains", "race")[0], tmp_path / "fault"
+    fault.write_text("one place later")
+    engine = started("race", str(fault), **DRAFTS["chains"])
+    try:
+        assert texts_of(engine, KINDS.values(), NEW)[0] != [*usual.values()]
+        for name in ("filters of the draft alone", "one seed for all"):
+            fault.write_text(name)
+            assert min(p_values(drawn_by(engine, "top-k 3", 400), "top-k 3")) < FALSE_ALARM
+        fault.write_text("")
+        assert texts_of(engine, KINDS.values(), NEW)[0] == [*usual.values()]
+    finally:
+        engine.shutdown()

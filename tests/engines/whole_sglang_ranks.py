@@ -9,7 +9,7 @@ import os
 import pytest
 
 from tests.engines import vllm_ranks
-from tests.engines.text_laws import FEW, LAWS, LENGTH, OPEN, PARTS, TEMPERATURE, p_values
+from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, p_values
 from tests.engines.whole_sglang import DRAFTS, KINDS, MODELS, NEW, PROMPTS, started
 from tests.support.laws import FALSE_ALARM
 
@@ -65,7 +65,7 @@ def written(place, ranks, drafts, method, sharded=False):
         scores = {name: value for name, value in info.items() if name.endswith(("logprobs", "ids_logprobs"))}
         drawn = {}
         for shape in ("top-k 3", "top-p 0.6") if method == "rejection" and sharded else ():
-            drawn[shape] = texts([{}] * FEW, LENGTH, [OPEN], ignore_eos=True, **LAWS[shape])
+            drawn[shape] = texts([{}] * MANY, LENGTH, [OPEN], ignore_eos=True, **LAWS[shape])
     finally:
         engine.shutdown()
     return counted, mixed, greedy, rounded(scores), drawn
@@ -106,7 +106,7 @@ def test_law(wide, shape, table):
     texts = [tuple(map(back.__getitem__, text)) for text in written(wide, 2, "chains", "rejection", True)[4][shape]]
     found = p_values(texts, shape)
     parts = {part: f"{p:.2f}" for part, p in zip(PARTS, found, strict=True)}
-    table(f"SGLang, two ranks: laws of {FEW} texts, p by chi-squared", {"filter": shape} | parts)
+    table(f"SGLang, two ranks: laws of {MANY} texts, p by chi-squared", {"filter": shape} | parts)
     assert min(found) >= FALSE_ALARM
 
 
