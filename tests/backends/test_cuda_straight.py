@@ -14,6 +14,7 @@ from tests.backends.host_cuda.build import build
 from tests.backends.ptx.build import unavailable
 from tests.support import ops
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, seeds
+from tests.support.edits import random_edits
 from tests.support.random_calls import random_filtered, random_served_chain
 
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
@@ -111,6 +112,33 @@ def odd_filtered(names=FILTERS):
         yield name, {"target": rows, "sampling": FILTERS[name], "seed": seeds(len(rows)), "position": 3}
 
 
+def odd_shaped():
+    """Chains whose cuts, records, lists or edits could go wrong: drafts that are refused, and some that are not."""
+    off = {"at_temperature": False}
+    for number, (name, of_target) in enumerate(FILTERS.items()):
+        method = ("rejection", "block", "rejection", "race")[number % 4]
+        call = chain_call(number, requests=1 + number % 4, slots=3, vocabulary=2101, dtype=DTYPES[number % len(DTYPES)])
+        temperature = call.pop("temperature")
+        of_draft = Sampling(1.0, 9, 0.9, **(off if of_target.at_temperature is False else {}))
+        call |= {"method": method, "sampling": of_target, "draft.sampling": of_draft}
+        if method == "race":
+            call["draft"] = None
+            del call["draft.sampling"]
+        yield name, call
+    mixed = Sampling(temperature, torch.tensor([0, 5, 0, 400]), torch.tensor([1.0, 0.9, 0.9, 1.0]))
+    for method in ("rejection", "block"):
+        call |= {"method": method, "sampling": mixed, "draft.sampling": mixed, "draft": call["target"][:, :-1].flip(-1)}
+        yield f"some requests without filters, {method}", call
+        nan = copy.deepcopy(call)
+        nan["draft"][..., 1::2], nan["target"][1:, :, ::512] = torch.nan, torch.nan
+        yield f"NaN, {method}", nan
+        edits = random_edits(4, 4, vocabulary=2101, seed=1, bias_by_row=True)
+        yield f"edits, {method}", call | {"edits": edits, "draft_tokens": call["draft_tokens"].clamp(0, 40)}
+        yield f"one-hot, {method}", {name: x for name, x in call.items() if name != "draft.sampling"} | {"draft": None}
+    refused = (call["target"][:, :-1]).argmin(-1)
+    yield "equal laws", call | {"draft": call["target"][:, :-1], "draft_tokens": refused, "method": "rejection"}
+
+
 def filtered_calls(numbers, most, op):
     return ((number, random_filtered(number, op, most)) for number in numbers)
 
@@ -137,6 +165,9 @@ class TestPlayedMachine:
     @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
     def test_few_with_filters(self, machine, op):
         assert_as_on_the_cpu(filtered_calls(range(8), 2100, op), op)
+
+    def test_odd_chains_with_filters(self, machine):
+        assert_as_on_the_cpu(odd_shaped())
 
     @pytest.mark.slow
     @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])

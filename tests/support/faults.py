@@ -1447,6 +1447,48 @@ FAULTS = {
         "false",
         "tests/backends/test_cuda_straight.py -k 'odd_rows_with_filters and not Ptx'",
     ),
+    "verify_chain, filtered: a request's last ticket comes early": Fault(
+        "csrc/cuda/walk/filtered_chain.cuh",
+        "return comes_last(meeting, static_cast<unsigned>(«a.rows»));",
+        "a.rows > 1 ? a.rows - 1 : 1",
+        "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
+    ),
+    "verify_chain, filtered: the last column kept is not handed on": Fault(
+        "csrc/cuda/walk/filtered_chain.cuh",
+        "for (int i = static_cast<int>(threadIdx.x); «2 * i < listed»; i += kThreads)",
+        "2 * i + 2 < listed",
+        "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
+    ),
+    "verify_chain, filtered: the draft has the target's cut": Fault(
+        "csrc/cuda/walk/filtered_chain.cuh",
+        "a.p.draft_map.data, {«draft.cut», filter_order(a, r, true)}};",
+        "target.cut",
+        "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
+    ),
+    "verify_chain, filtered: a NaN hides what may be kept beside it": Fault(
+        "csrc/cuda/rows/draw.cuh",
+        "!(«largest != largest» || w.target.kept.reaches(largest));",
+        "false",
+        "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
+    ),
+    "verify_chain, filtered: bounds do not know what the draft keeps": Fault(
+        "csrc/cuda/rows/draw.cuh",
+        "return «draft.kept.keeps(raw, draft.map ? draft.columns().column(token) : token)»;",
+        "true",
+        "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
+    ),
+    "verify_chain, filtered: rows are left out that block may reach": Fault(
+        "csrc/cuda/walk/filtered_chain.cuh",
+        "if (a.p.method == SPECDEC_BLOCK) return «!(p > 0.0f)»;",
+        "!(p > q)",
+        "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
+    ),
+    "verify_chain, filtered: edits of the row behind are read": Fault(
+        "csrc/cuda/walk/filtered_chain.cuh",
+        "reader.decode(a.p.edits, row.vocab, {r.entry, 0}, «r.target_place(r.request, node), node»);",
+        "r.target_place(r.request, node + 1), node + 1",
+        "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
+    ),
     **{
         f"context_seeds: {name}": Fault("csrc/include/specdec/context.h", text, other, CONTEXT)
         for name, text, other in (

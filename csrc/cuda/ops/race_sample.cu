@@ -77,9 +77,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     draw_tiles<3>(weights_of_row(whole_row(row.row), row.law), row.noise, tiles.begin, tiles.end, sure, meeting);
   }
   if (!comes_last(meeting, a.parts.count.by()) || threadIdx.x != 0) return;
-  const Found found = taken_from(meeting);
   meeting->came = 0;
-  store(a.p, index, row, {found.best, found.met & kBadValue ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK});
+  store(a.p, index, row, partial_of(taken_from(meeting)));
 }
 
 // With filters.
@@ -95,11 +94,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   Filter filter;
   if (row.who.live()) filter = race_filter(a.p, index, &row);
   __syncthreads();
-  RowPartial found;
-  if (straight_winner(row, row.who.live(), filter, a.cut, a.parts, index, block - index * a.parts.count.by(), sure,
-                      a.meetings + index, &found) &&
+  RowEnd end;
+  if (straight_row(row, row.who.live(), false, filter, a.cut, a.parts, index, block - index * a.parts.count.by(), sure,
+                   a.meetings + index, &end) &&
       threadIdx.x == 0)
-    store(a.p, index, row, found);
+    store(a.p, index, row, end.best);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_race_kernel(const ShapedRaceArguments a) {

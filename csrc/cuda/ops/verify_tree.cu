@@ -1,45 +1,21 @@
 // verify_tree in one launch: a team of blocks walks each request's tree and stops (walker.cuh). Rows off the accepted
 // path are not read; traversal reads those it comes by.
 #include "../walk/walker.cuh"
-#include "specdec/tree.h"
 
 namespace specdec {
 namespace cuda {
 
 namespace {
 
-// A tree that the lanes of a warp search together, 32 parents at a time. Each lane has its own `bits`.
-struct WarpTree : TreeRequest {
-  using TreeRequest::TreeRequest;
-
-  __device__ int32_t next_child(int32_t node, int32_t after, int32_t* bits) const {
-#pragma unroll 1
-    for (int32_t first = after + 1; first < nodes(); first += 32) {
-      const int32_t child = first + lane_id();
-      const unsigned children = __ballot_sync(kWarp, child < nodes() && parent(child, bits) == node);
-      if (children) return first + __ffs(static_cast<int>(children)) - 1;
-    }
-    return kNoNode;
-  }
-
-  __device__ bool has_elder(int32_t node, int32_t child, int64_t token, int32_t* bits) const {
-    bool found = false;
-#pragma unroll 1
-    for (int32_t elder = node + 1 + lane_id(); elder < child; elder += 32)
-      found |= parent(elder, bits) == node && draft_token(elder) == token;
-    return __any_sync(kWarp, found);
-  }
-};
-
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) tree_kernel(const WalkArguments<TreeParams> a) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) tree_kernel(const WalkArguments a) {
   wait_for_kernel_before();
-  walk_request<WarpTree>(a);
+  walk_request<NoShape>(a);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    shaped_tree_kernel(const ShapedWalkArguments<TreeParams> a) {
+    shaped_tree_kernel(const ShapedWalkArguments a) {
   wait_for_kernel_before();
-  walk_request<WarpTree, RequestShape>(a);
+  walk_request<RequestShape>(a);
 }
 
 // What is kept if paths are walked.
@@ -52,7 +28,7 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
                         int64_t* needed) {
   const int sides = p.draft.data ? 2 : 1;
   const bool shaped = is_shaped(p);
-  ShapedWalkArguments<TreeParams> a = {walk_arguments(p), {}, p.edits.on(), 0};
+  ShapedWalkArguments a = {walk_arguments(p), {}, p.edits.on(), 0};
   const size_t marks = p.method != SPECDEC_RACE ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
   // Shared memory that still lets a second block run on the multiprocessor. The device takes 1 KiB for each of them.
   const size_t room_of_block = device.dynamic_shared / kBlocksAMultiprocessor - 512;
@@ -83,7 +59,7 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   if (sides == 2 && a.held_at + held <= room_of_block) a.held_fours = fours;
   const size_t shared = a.held_at + (a.held_fours ? held : 0);
   if (shaped) return launch_teams(shaped_tree_kernel, plan, device, a, shared, stream);
-  return launch_teams<WalkArguments<TreeParams>>(tree_kernel, plan, device, a, shared, stream);
+  return launch_teams<WalkArguments>(tree_kernel, plan, device, a, shared, stream);
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ __device__ __forceinline__ float about_probability(const LawWithStats& side, flo
 }
 
 // Of the logarithm of a token's weight: a NaN or -inf says that it has none. `q` is not yet multiplied.
-__device__ __forceinline__ Range log2_weight_bounds(const Weights& w, float raw, float q) {
+template <class Kept>
+__device__ __forceinline__ Range log2_weight_bounds(const WeightsOf<Kept>& w, float raw, float q) {
   const Law& law = w.target.stats.law;
   if (!w.residual) {
     const float log2_weight =
@@ -59,7 +60,8 @@ __device__ __forceinline__ Range log2_weight_bounds(const Weights& w, float raw,
 }
 
 // No token with an element up to this has a larger logarithm of its weight; NaN if there is no such bound.
-__device__ __forceinline__ float log2_weight_bound(const Weights& w, float largest) {
+template <class Kept>
+__device__ __forceinline__ float log2_weight_bound(const WeightsOf<Kept>& w, float largest) {
   const Law& law = w.target.stats.law;
   if (law.space != SPECDEC_LOGITS) return largest != largest ? largest : log2_approx(Probs{}.probability(largest, {}));
   const float x = min(kLargest, law.key(largest));
@@ -123,7 +125,8 @@ struct Fetched {
 // ---- the draft's side -----------------------------------------------------------------------------------------------
 
 // The draft's elements of a lane's four columns of the target, in a vocabulary of its own. What it lacks has no weight.
-__device__ __forceinline__ uint4 mapped_four(const LawRow& draft, int32_t column) {
+template <class Kept>
+__device__ __forceinline__ uint4 mapped_four(const LawRowOf<Kept>& draft, int32_t column) {
   int32_t own = draft.columns().first_at_least(column);
   uint32_t raw[4];
 #pragma unroll
@@ -136,7 +139,8 @@ __device__ __forceinline__ uint4 mapped_four(const LawRow& draft, int32_t column
 }
 
 // The target's token of the draft's argmax, if the draft is greedy; else kNoToken.
-__device__ __forceinline__ int32_t certain_token(const LawRow& draft) {
+template <class Kept>
+__device__ __forceinline__ int32_t certain_token(const LawRowOf<Kept>& draft) {
   return draft.stats.law.greedy ? draft.columns().to_target({0.0f, draft.stats.argmax}).token : kNoToken;
 }
 
@@ -169,6 +173,10 @@ __device__ __forceinline__ Found taken_from(Meeting* meeting) {
   return {candidate_of_key(atomicExch(&meeting->best, WideKey{0})), atomicExch(&meeting->met, 0u)};
 }
 
+__device__ __forceinline__ RowPartial partial_of(const Found& found) {
+  return {found.best, found.met & kBadValue ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
+}
+
 // What a lane knows of the tokens that it looked through: the best by its upper bound, and all that its exact score takes.
 struct Likely {
   float highest = -kInfinity, second = -kInfinity;  // upper bounds
@@ -180,9 +188,12 @@ struct Likely {
 };
 
 // The exact score. `draft_raw` is the draft's element of this token.
-__device__ __forceinline__ float exact_score(const Weights& w, const Likely& t, int32_t certain) {
+template <class Kept>
+__device__ __forceinline__ float exact_score(const WeightsOf<Kept>& w, const Likely& t, int32_t certain) {
   float log_weight;
-  if (!w.residual) {
+  if constexpr (Kept::kFiltered) {
+    log_weight = w.log_weight(t.raw, t.column);
+  } else if (!w.residual) {
     log_weight = t.column == w.excluded ? -kInfinity : w.target.stats.law.in_space([&](auto s) { return s.log_weight(t.raw); });
   } else {
     const float p = w.target.stats.probability(t.column, t.raw);
@@ -195,8 +206,15 @@ __device__ __forceinline__ float exact_score(const Weights& w, const Likely& t, 
                                   : race_score(log_weight, is_first ? first : add(first, later_by(t.later)));
 }
 
+// Whether the draft's filters keep a token of the target.
+__device__ __forceinline__ bool keeps_draft(const LawRow&, float, int32_t) { return true; }
+__device__ __forceinline__ bool keeps_draft(const LawRowOf<Filtered>& draft, float raw, int32_t token) {
+  return draft.kept.keeps(raw, draft.map ? draft.columns().column(token) : token);
+}
+
 // Bounds the scores of a lane's four tokens.
-__device__ __forceinline__ void bound_four(const Weights& w, const Noise& noise, int32_t certain, int32_t column,
+template <class Kept>
+__device__ __forceinline__ void bound_four(const WeightsOf<Kept>& w, const Noise& noise, int32_t certain, int32_t column,
                                            const uint4& values, const uint4& draft, const LaneNoise& group,
                                            float first, Likely* best) {
   const Words<uint32_t> late = noise_words(noise, static_cast<uint32_t>(column) >> 2, 1);
@@ -207,10 +225,11 @@ __device__ __forceinline__ void bound_four(const Weights& w, const Noise& noise,
     const float raw = Float32::at(values, i), draft_raw = Float32::at(draft, i);
     const uint32_t word = i == 0 ? late.word[0] : i == 1 ? late.word[1] : i == 2 ? late.word[2] : late.word[3];
     float q = 0.0f;
-    if (w.residual && certain == kNoToken) q = max(about_probability(w.draft.stats, draft_raw), 0.0f);
+    if (w.residual && certain == kNoToken && keeps_draft(w.draft, draft_raw, column + i))
+      q = max(about_probability(w.draft.stats, draft_raw), 0.0f);
     if (certain == column + i) q = 1.0f;
     Range weight = log2_weight_bounds(w, raw, q);
-    if (column + i == w.excluded) weight = {-kInfinity, -kInfinity};
+    if (column + i == w.excluded || !w.target.kept.keeps(raw, column + i)) weight = {-kInfinity, -kInfinity};
     const float arrives = log2_approx(first + (winner == i ? 0.0f : about_neg_log1p(word)));
     const float most = weight.high - arrives + score_error(weight.high);
     best->second = max(min(best->highest, most), best->second);
@@ -224,7 +243,8 @@ __device__ __forceinline__ void bound_four(const Weights& w, const Noise& noise,
 }
 
 // Whether a draw has to say what is wrong with the draft's row: of one that was looked through before it is known.
-__device__ __forceinline__ bool reads_probs_of_draft(const Weights& w) {
+template <class Kept>
+__device__ __forceinline__ bool reads_probs_of_draft(const WeightsOf<Kept>& w) {
   return w.residual && w.draft.stats.law.space != SPECDEC_LOGITS && !w.draft.stats.law.greedy;
 }
 
@@ -256,11 +276,12 @@ __device__ __forceinline__ void prefetch_columns(const Row& row, int32_t begin, 
 // The block draws over the tiles [tile, end) of 1,024 columns, and brings what it finds to the meeting. Behind
 // begin_draw and a barrier. At temperature 0 it is the most probable token that is found. A lane loads `kSteps` fours
 // together.
-template <int kSteps>
-__device__ __forceinline__ void draw_tiles(const Weights& w, const Noise& visible, int tile, int end,
+template <int kSteps, class Kept>
+__device__ __forceinline__ void draw_tiles(const WeightsOf<Kept>& w, const Noise& visible, int tile, int end,
                                            const Shared<unsigned>& sure, Meeting* meeting) {
   using Own = Batch<Float32, kSteps>;
-  const Row &row = w.target.row, &draft_row = w.draft.row;
+  const auto& row = w.target.row;
+  const Row& draft_row = as_it_came(w.draft.row);  // a draft's row has no edits
   const Law& law = w.target.stats.law;
   const bool probs = law.space != SPECDEC_LOGITS, draft_probs = reads_probs_of_draft(w);
   const int32_t certain = w.residual ? certain_token(w.draft) : kNoToken;
@@ -279,7 +300,7 @@ __device__ __forceinline__ void draw_tiles(const Weights& w, const Noise& visibl
   for (int32_t at = begin; at < stop; at += Own::kTokens) {
     const int steps = stop - at < Own::kTokens ? (stop - at) / Own::kPerStep : kSteps;
     Fetched<kSteps> fetched, fetched_draft;
-    fetched.fetch(row, at, steps);
+    fetched.fetch(as_it_came(row), at, steps);
     if (reads_draft) fetched_draft.fetch(draft_row, at, steps);
     const Noise noise = opaque(visible);
     const int held = (at - begin) / Own::kPerStep % kHeld;
@@ -287,11 +308,12 @@ __device__ __forceinline__ void draw_tiles(const Weights& w, const Noise& visibl
       words = lane_noise(noise, row, at);
       first = about_first_arrival(words);
       if (at + Own::kTokens < stop) {
-        prefetch_columns(row, at, stop);
+        prefetch_columns(as_it_came(row), at, stop);
         if (reads_draft) prefetch_columns(draft_row, at, stop);
       }
     }
-    const Own batch = fetched.floats(row, at, steps);
+    Own batch = fetched.floats(as_it_came(row), at, steps);
+    edit_if(row, at, steps, &batch);
     Own draft = {};
     if (reads_draft) draft = fetched_draft.floats(draft_row, at, steps);
     const float to_beat = from_ordered(read_atomic(sure)), log2_first = log2_approx(first);
@@ -317,7 +339,8 @@ __device__ __forceinline__ void draw_tiles(const Weights& w, const Noise& visibl
       const LaneGroup own = group.of_vector<Float32>(held + u);
       const float bound = log2_weight_bound(w, largest);
       const float log2_earliest = __shfl_sync(kWarp, log2_first, 2 * (held + u) + lane_id() / 16);
-      const bool hopeless = bound == -kInfinity || bound + score_error(bound) - log2_earliest < to_beat;
+      const bool hopeless = bound == -kInfinity || bound + score_error(bound) - log2_earliest < to_beat ||
+                            !(largest != largest || w.target.kept.reaches(largest));
       if (__all_sync(kWarp, hopeless)) continue;
       if (maps) draft_values = column < row.vocab ? mapped_four(w.draft, column) : kNoElements;
       bound_four(w, noise, certain, column, values, draft_values, own.words, own.needed, &best);

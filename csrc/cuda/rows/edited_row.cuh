@@ -212,7 +212,8 @@ __device__ __forceinline__ const char* address_of(const Row& row, int32_t token)
 }
 
 // Edits a batch of `count` steps that begins with `first`, a multiple of 32. All lanes of the warp call.
-__device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int count, Batch<Float32>* batch) {
+template <int kCount>
+__device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int count, Batch<Float32, kCount>* batch) {
   const int32_t word = first / 32 + lane_id();  // of this lane; each step of a batch has four words
   const int shift = lane_id() % 8 * 4;
   const bool inside = lane_id() < 4 * count && word * 32 < row.vocab;
@@ -220,7 +221,7 @@ __device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int co
   const uint32_t touched = inside ? touched_word(row, word) & allowed : 0u;
   uint32_t mine = 0;  // four bits a vector
 #pragma unroll
-  for (int u = 0; u < kVectors; ++u) {
+  for (int u = 0; u < kCount; ++u) {
     const int owner = 4 * u + lane_id() / 8;
     batch->vector[u] = permitted(batch->vector[u], __shfl_sync(kWarp, allowed, owner) >> shift);
     mine |= (__shfl_sync(kWarp, touched, owner) >> shift & 15u) << 4 * u;
@@ -231,9 +232,17 @@ __device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int co
     const uint4 v = batch->at(step);
     const float z = changed(row, Batch<Float32>::token(first, step) + i, Float32::at(v, i));
 #pragma unroll
-    for (int u = 0; u < kVectors; ++u)
+    for (int u = 0; u < kCount; ++u)
       if (step == u) batch->vector[u] = with_element(batch->vector[u], i, z);
   }
+}
+
+// The same, if the row has edits.
+template <int kCount>
+__device__ __forceinline__ void edit_if(const Row&, int32_t, int, Batch<Float32, kCount>*) {}
+template <int kCount>
+__device__ __forceinline__ void edit_if(const EditedRow& row, int32_t first, int count, Batch<Float32, kCount>* batch) {
+  if (row.edited) edit(row, first, count, batch);
 }
 
 template <class T, int kCount>

@@ -1,6 +1,7 @@
-// The filters of a row at few requests. Each block of a row keeps the maxima of its cells, as in cut.cuh. The last of them
-// to come has all cells: it finds a level that the cut does not lie below, lists the tokens that reach it, mostly few more
-// than are kept, and cuts and draws alone. A list that is not short is left to cut.cuh, with a team of one.
+// The filters of a row, straight. Each block of a row keeps the maxima of its cells, as in cut.cuh. The last of them to come
+// has all cells: it finds a level that the cut does not lie below, lists the tokens that reach it, mostly few more than are
+// kept, and cuts and draws alone. A list that is not short is left to cut.cuh, with a team of one. The cells of a row that
+// has one block stay in its shared memory.
 #pragma once
 
 #include "draw.cuh"
@@ -16,18 +17,26 @@ constexpr unsigned kInfiniteValue = 4;  // beside kBadValue, in what a block met
 constexpr int kCutWordsATile = kCellsATile / 2 + 1;
 
 struct StraightCut {
-  WideKey* words;  // kCutWordsATile * tiles a row
+  WideKey* words;  // kCutWordsATile * tiles a row, if a row has more than one block
   TeamRoom alone;  // the last block, as a team
   CutRoom room;
 };
 
-// The block's tiles: cells, and units if `weigh`.
+// Of a row with one block: in the room of a team of one, which needs it only later.
+__device__ __forceinline__ Shared<WideKey> units_of_row(const TeamCutFinder& of) {
+  return dynamic_shared<WideKey>(0, of.tiles);
+}
+
+// The block's tiles: cells, and units if `weigh`; to the workspace, or where a row's only block looks for them.
 template <int kSteps>
-__device__ __forceinline__ void put_cells(const Row& row, const Logits& order, bool weigh, const Tiles& part, int tiles,
-                                          WideKey* words, Meeting* meeting) {
+__device__ __forceinline__ void put_cells(const TeamCutFinder& of, bool weigh, const Tiles& part, WideKey* words,
+                                          Meeting* meeting) {
+  const Row& row = as_it_came(of.row);
+  const Logits order = of.f.order;
   constexpr int kPieces = kMassTile / 128;  // of a tile
   SPECDEC_SHARED(uint32_t, cells, kSteps * kCellsATile);
   SPECDEC_SHARED(WideKey, units, kSteps * kPieces);
+  const Shared<WideKey> own_units = units_of_row(of);
   const int thread = static_cast<int>(threadIdx.x);
   unsigned met = 0;
 #pragma unroll 1
@@ -39,7 +48,8 @@ __device__ __forceinline__ void put_cells(const Row& row, const Logits& order, b
     fetched.fetch(row, at, steps);
     if (thread < kSteps * kCellsATile) cells[thread] = 0;
     __syncthreads();
-    const Batch<Float32, kSteps> batch = fetched.floats(row, at, steps);
+    Batch<Float32, kSteps> batch = fetched.floats(row, at, steps);
+    edit_if(of.row, at, steps, &batch);
 #pragma unroll 1
     for (int u = 0; u < steps; ++u) {
       const uint4 values = batch.at(u);
@@ -75,12 +85,16 @@ __device__ __forceinline__ void put_cells(const Row& row, const Logits& order, b
         const int own = kThreads - 1 - thread;
         uint64_t sum = 0;
         for (int i = 0; i < kPieces; ++i) sum += static_cast<WideKey>(units[own * kPieces + i]);
-        put_word(words + tiles * (kCellsATile / 2) + tile + own, WideKey{sum});
+        if (words) put_word(words + of.count / 2 + tile + own, WideKey{sum});
+        else own_units[tile + own] = sum;
       }
     }
-    if (thread < steps * (kCellsATile / 2))
+    if (!words && thread < steps * kCellsATile) {
+      of.cells[tile * kCellsATile + thread] = cells[thread];
+    } else if (words && thread < steps * (kCellsATile / 2)) {
       put_word(words + tile * (kCellsATile / 2) + thread,
                static_cast<WideKey>(cells[2 * thread]) << 32 | static_cast<uint32_t>(cells[2 * thread + 1]));
+    }
     if (tile + kSteps < part.end) __syncthreads();
   }
   if (__any_sync(kWarp, met != 0)) {
@@ -98,18 +112,24 @@ struct LastCutFinder {
   static constexpr int kShort = 319, kFound = kShort + 1, kWeights = 2 * kFound, kMasses = 3 * kFound;
   static_assert(4 * kFound <= kListed, "in the room of a long list");
 
-  // Reads the cells. `top` of the finder is known then, and the row's mass if `weigh`.
+  // Reads the cells. `top` of the finder is known then, and the row's mass if `weigh`. `met` is the first thread's.
   __device__ KeptRow scan(const WideKey* words, bool weigh, unsigned met) const {
+    SPECDEC_SHARED(unsigned, met_by_row, 1);
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    if (thread == 0) met_by_row[0] = met;
     uint32_t largest = 0;
 #pragma unroll 2
-    for (int i = thread; i < of.count / 2; i += threads) {
+    for (int i = thread; words && i < of.count / 2; i += threads) {
       const WideKey two = load_fresh(words + i);
       const uint32_t a = static_cast<uint32_t>(two >> 32), b = static_cast<uint32_t>(two);
       of.cells[2 * i] = a, of.cells[2 * i + 1] = b;
       largest = a > largest ? a : largest, largest = b > largest ? b : largest;
     }
+#pragma unroll 1
+    for (int i = thread; !words && i < of.count; i += threads)
+      if (const uint32_t cell = of.cells[i]; cell > largest) largest = cell;
     largest = block_max(largest);
+    met = met_by_row[0];
     of.top = from_ordered(largest);
     uint64_t mass[1] = {0};
     if (weigh) {
@@ -119,7 +139,8 @@ struct LastCutFinder {
           const uint32_t cell = of.cells[tile * kCellsATile + i];
           best = cell > best ? cell : best;
         }
-        mass[0] += tile_mass({load_fresh(words + of.count / 2 + tile), from_ordered(best)}, of.top);
+        const WideKey units = words ? load_fresh(words + of.count / 2 + tile) : static_cast<WideKey>(units_of_row(of)[tile]);
+        mass[0] += tile_mass({units, from_ordered(best)}, of.top);
       }
       block_sums(mass);
     }
@@ -152,6 +173,21 @@ struct LastCutFinder {
     found.cut = {from_ordered(static_cast<uint32_t>(last >> 32)), static_cast<int32_t>(~static_cast<uint32_t>(last))};
     found.listed = size, found.count = static_cast<uint64_t>(size), found.mass = of.list[kMasses + size];
     return found;
+  }
+
+  // The log-sum-exp of what is kept, at the temperature of `space`.
+  __device__ LogSumExp lse(const Logits& space, const KeptRow& kept) const {
+    if (of.f.order.inverse == space.inverse) return log_sum_exp(kept.top, kept.mass);
+    const float top_x = space.scaled(kept.infinite ? kInfinity : kept.top);
+    if (kept.listed < 0) return log_sum_exp(top_x, of.mass_in(space, top_x, kept.cut));
+    uint64_t mass[1] = {0};
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < kept.listed; i += kThreads) {
+      const int32_t column = static_cast<int32_t>(~static_cast<uint32_t>(of.list[i]));
+      mass[0] += row_weight(min(0.0f, space.below(element(of.row, column), top_x)));
+    }
+    block_sums(mass);
+    return log_sum_exp(top_x, mass[0]);
   }
 
  private:
@@ -299,35 +335,54 @@ struct LastCutFinder {
   }
 };
 
-// The block's part of a race. True for the row's last block to come, of `parts`; its first thread has the winner.
-// Behind begin_draw and a barrier.
-__device__ __forceinline__ bool straight_winner(const RaceRequestOf<EditedRow>& r, bool live, const Filter& filter,
-                                                const StraightCut& cut, const Parts& parts, int64_t row, int part,
-                                                const Shared<unsigned>& sure, Meeting* meeting, RowPartial* found) {
-  WideKey* const words = cut.words + row * kCutWordsATile * parts.tiles;
-  const Tiles tiles = parts.tiles_of(part);
-  if (live && filter.on())
-    put_cells<3>(as_it_came(r.row), filter.order, filter.of_row(), tiles, parts.tiles, words, meeting);
-  else if (live)
-    draw_tiles<3>(weights_of_row(whole_row(as_it_came(r.row)), r.law), r.noise, tiles.begin, tiles.end, sure, meeting);
-  if (!comes_last(meeting, parts.count.by())) return false;
-  *found = kNoPart;
-  if (!live) {
-  } else if (!filter.on()) {
-    if (threadIdx.x == 0) {
-      const Found drawn = taken_from(meeting);
-      *found = {drawn.best, drawn.met & kBadValue ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
-    }
-  } else {
-    Team alone(cut.alone);
-    TeamCutFinder finder(alone, r.row, filter, cut.room);
-    const LastCutFinder last = {finder};
+// What the last block of a row knows of it. `kept`: if it was cut, or weighed; `lse`: if that was asked for. `best`: the
+// winner of a race, or the most probable token, known to the first thread.
+struct RowEnd {
+  KeptRow kept;
+  LogSumExp lse;
+  RowPartial best;
+};
+
+// The block's part of a row: `sums` asks for its mass and what is kept of it, else a token is drawn. True for the last
+// block to come. Behind begin_draw and a barrier.
+__device__ __forceinline__ bool straight_row(const RaceRequestOf<EditedRow>& r, bool live, bool sums, const Filter& filter,
+                                             const StraightCut& cut, const Parts& parts, int64_t row, int part,
+                                             const Shared<unsigned>& sure, Meeting* meeting, RowEnd* end) {
+  const bool cuts = live && (filter.on() || sums), weighs = filter.of_row() || (sums && !filter.on());
+  Team alone(cut.alone);
+  TeamCutFinder finder(alone, r.row, filter, cut.room);
+  WideKey* const words = parts.count.by() == 1 ? nullptr : cut.words + row * kCutWordsATile * parts.tiles;
+  auto weights = weights_of_row<Filtered>(whole_row(r.row), r.law);
+  SPECDEC_SHARED(Noise, noise_of_row, 1);  // over a cut it would take registers
+  RaceRequestOf<EditedRow> race = r;
+  if (threadIdx.x == 0) noise_of_row[0] = r.noise;
+  Tiles tiles = parts.tiles_of(part);
+  if (tiles.end > finder.tiles) tiles.end = finder.tiles;
+  if (cuts) put_cells<3>(finder, weighs, tiles, words, meeting);
+  end->lse = kNoMass, end->best = kNoPart;
+  bool draws = live && !cuts;
+#pragma unroll 1
+  for (bool last = false;; last = true) {
+    if (draws) draw_tiles<3>(weights, race.noise, tiles.begin, tiles.end, sure, meeting);
+    if (last) break;
+    if (!comes_last(meeting, parts.count.by())) return false;
+    if (!cuts) break;
+    const LastCutFinder of_last = {finder};
     const unsigned met = threadIdx.x == 0 ? atomicExch(&meeting->met, 0u) : 0u;
-    KeptRow kept = last.scan(words, filter.of_row(), met);
-    if (kept.listed < 0) kept = last.kept(kept);
-    const auto weights = weights_of_row(r.row, r.law, Filtered{kept.cut, filter.order});
-    if (kept.listed >= 0) *found = race_listed(r, weights, kept.listed, cut.room, kept.status);
-    else *found = race_part(weights, r.noise, part_of(alone));
+    end->kept = of_last.scan(words, weighs, met);
+    if (filter.on() && end->kept.listed < 0) end->kept = of_last.kept(end->kept);
+    if (sums && end->kept.top > -kInfinity) end->lse = of_last.lse(r.law.logits(), end->kept);
+    race.noise = noise_of_row[0];
+    if (sums || end->kept.listed >= 0) break;
+    weights.target.kept = {end->kept.cut, filter.order};
+    tiles = {0, finder.tiles}, draws = true;
+  }
+  if (draws) {
+    __syncthreads();
+    if (threadIdx.x == 0) end->best = partial_of(taken_from(meeting));
+  } else if (cuts && !sums) {
+    weights.target.kept = {end->kept.cut, filter.order};
+    end->best = race_listed(race, weights, end->kept.listed, cut.room, end->kept.status);
   }
   if (threadIdx.x == 0) meeting->came = 0;
   return true;

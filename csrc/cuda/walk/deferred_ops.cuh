@@ -8,11 +8,33 @@
 #include "../rows/edited_row.cuh"
 #include "../rows/mass_row.cuh"
 #include "../rows/weights.cuh"
-#include "specdec/chain.h"
 #include "specdec/tree.h"
 
 namespace specdec {
 namespace cuda {
+
+// A tree that the lanes of a warp search together, 32 parents at a time. Each lane has its own `bits`.
+struct WarpTree : TreeRequest {
+  using TreeRequest::TreeRequest;
+
+  __device__ int32_t next_child(int32_t node, int32_t after, int32_t* bits) const {
+#pragma unroll 1
+    for (int32_t first = after + 1; first < nodes(); first += 32) {
+      const int32_t child = first + lane_id();
+      const unsigned children = __ballot_sync(kWarp, child < nodes() && parent(child, bits) == node);
+      if (children) return first + __ffs(static_cast<int>(children)) - 1;
+    }
+    return kNoNode;
+  }
+
+  __device__ bool has_elder(int32_t node, int32_t child, int64_t token, int32_t* bits) const {
+    bool found = false;
+#pragma unroll 1
+    for (int32_t elder = node + 1 + lane_id(); elder < child; elder += 32)
+      found |= parent(elder, bits) == node && draft_token(elder) == token;
+    return __any_sync(kWarp, found);
+  }
+};
 
 // The rows of a node, as bits.
 constexpr unsigned kTarget = 1, kDraft = 2;
@@ -108,9 +130,9 @@ struct RequestShape : ShapeRoom {
 };
 
 // The row operations, by the lanes of the walking warp together.
-template <class Topology, class Shaping>
+template <class Shaping>
 struct AskingOps {
-  const Topology& t;
+  const WarpTree& t;
   const Shared<VerdictWriter>& verdict;
   const Shared<RowStats>& row_stats;  // by place: see place_of
   const Shared<PathNode<float>>& nodes;    // of the path, by depth, for walk_traversal
@@ -155,7 +177,7 @@ struct AskingOps {
     masses->status = row_status(kTarget | kDraft);
     if (state.masses_child == child) return true;
     place(RowWork::kMasses, node);
-    work.end = !Topology::kSiblings || t.replacement() ? 0 : child;
+    work.end = t.replacement() ? 0 : child;
     work.subtracted = subtracted;
     work.fresh = state.masses_node != node;
     state.masses_node = node;
@@ -314,8 +336,7 @@ struct AskingOps {
     work.target_place = place_of(kTarget);
     work.draft_place = place_of(kDraft);
     work.shares = -1;
-    if constexpr (Topology::kSiblings)
-      if (t.p.method == SPECDEC_PATHS && chosen_at(kShareMany) > 1.0f) work.shares = depth();
+    if (t.p.method == SPECDEC_PATHS && chosen_at(kShareMany) > 1.0f) work.shares = depth();
   }
 };
 
@@ -339,29 +360,23 @@ __device__ __forceinline__ Topology decoded_request(const typename Topology::Par
 }
 
 // A warp walks request `request` as far as values are known. Then the next work, or kDone, is in shared memory.
-template <class Topology, class Shaping>
-__device__ void walk_on(const typename Topology::Params& p, int64_t request,
-                        const Shared<typename Topology::State>& decoded, const Shared<VerdictWriter>& verdict,
+template <class Shaping>
+__device__ void walk_on(const TreeParams& p, int64_t request, const Shared<WarpTree::State>& decoded,
+                        const Shared<VerdictWriter>& verdict,
                         const Shared<RowStats>& row_stats, const Shared<PathNode<float>>& nodes,
                         const typename Shaping::Room& room, const Shared<float>& chosen,
                         const Shared<WalkAnswers>& answers, const Shared<WalkState>& shared_state,
                         const Shared<RowWork>& shared_work) {
-  const Topology t = decoded_request<Topology>(p, decoded);
+  const WarpTree t = decoded_request<WarpTree>(p, decoded);
   const Shaping shaping(room);
   WalkState state = shared_state[0];
   RowWork work = {};
   int32_t status = state.status | t.status;  // each lane's own until the end
-  AskingOps<Topology, Shaping> ops{t, verdict, row_stats, nodes, answers, state, work, shaping, chosen};
+  AskingOps<Shaping> ops{t, verdict, row_stats, nodes, answers, state, work, shaping, chosen};
   const bool through = walk(t, p.method, ops, &state.walk, &status);
   state.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
-  if (through && static_cast<WalkAnswers>(answers[0]).writes) {
+  if (through && static_cast<WalkAnswers>(answers[0]).writes)
     finish(verdict[0], accepted_by(t, state.walk), state.status);
-    if constexpr (!Topology::kSiblings)
-      if (lane_id() == 0)
-        count_passing(t, request, state.walk.depth, [](const Rows& rows, int64_t offset, int32_t token) {
-          return Probs{}.probability(element(row_at(rows, offset), token), {});
-        });
-  }
   __syncwarp();  // every lane has read its state
   if (lane_id() != 0) return;
   shared_state[0] = state;

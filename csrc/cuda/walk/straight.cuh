@@ -54,8 +54,10 @@ struct StraightArguments {
 struct Place {
   int part, node;
   int64_t request;
-  __device__ explicit Place(const StraightArguments& a) : Place(a, opaque(blockIdx.x)) {}
-  __device__ Place(const StraightArguments& a, unsigned number) {
+  template <class Arguments>
+  __device__ explicit Place(const Arguments& a) : Place(a, opaque(blockIdx.x)) {}
+  template <class Arguments>
+  __device__ Place(const Arguments& a, unsigned number) {
     const int block = static_cast<int>(number), row = a.parts.count.of(block);
     part = block - row * a.parts.count.by();
     node = a.requests.of(row);
@@ -324,7 +326,8 @@ struct Ending {
 };
 
 // The ending at a node, of which its lane knows whether there is a residual, and what it subtracts.
-__device__ __forceinline__ Ending ending_at(const ChainRequest& r, const Slot& slot, int32_t node, bool residual,
+template <class SlotOf>
+__device__ __forceinline__ Ending ending_at(const ChainRequest& r, const SlotOf& slot, int32_t node, bool residual,
                                             float subtracted, int32_t status) {
   Ending e = {node, status, false, false, 0, 1.0f, kNoToken};
   const bool mine = residual && slot.in_range && !r.has_draft();
@@ -341,14 +344,16 @@ __device__ __forceinline__ Ending ending_at(const ChainRequest& r, const Slot& s
 }
 
 // The first lane of those that stop, or none if all of `slots` lanes are through and there are more.
-__device__ __forceinline__ int32_t end_by_lanes(const ChainRequest& r, const Slot& slot, bool goes_on, int32_t slots) {
+template <class SlotOf>
+__device__ __forceinline__ int32_t end_by_lanes(const ChainRequest& r, const SlotOf& slot, bool goes_on, int32_t slots) {
   const unsigned ends = __ballot_sync(kWarp, !goes_on || lane_id() >= slots);
   const int32_t node = slot.first + __ffs(static_cast<int>(ends)) - 1;
   return node == slot.first + slots && node < r.drafts() ? kNoNode : node;
 }
 
 // At temperature 0 the target's most probable tokens decide.
-__device__ __forceinline__ Ending end_of_greedy(const ChainRequest& r, const Slot& slot, int32_t slots) {
+template <class SlotOf>
+__device__ __forceinline__ Ending end_of_greedy(const ChainRequest& r, const SlotOf& slot, int32_t slots) {
   if (!r.readable) return {0, 0, true, false, 0, 1.0f, kNoToken};
   const Draw most = r.is_given(slot.own()) ? given_token(r) : draw_of(slot.target_stats);
   const int32_t node = end_by_lanes(r, slot, slot.draft == most.token, slots);
@@ -359,7 +364,8 @@ __device__ __forceinline__ Ending end_of_greedy(const ChainRequest& r, const Slo
 }
 
 // A lane tests its draft, as if all before it were accepted.
-__device__ __forceinline__ Ending judge_slots(const ChainRequest& r, const Slot& slot, int32_t slots) {
+template <class SlotOf>
+__device__ __forceinline__ Ending judge_slots(const ChainRequest& r, const SlotOf& slot, int32_t slots) {
   int32_t status = SPECDEC_STATUS_OK;
   const float share = r.draft_share(slot.own(), &status);
   const AcceptTest test = {r.noise_at_depth(slot.own(), 0), static_cast<uint32_t>(slot.own()), 0.0f, share, r.epsilon()};
@@ -373,7 +379,8 @@ __device__ __forceinline__ Ending judge_slots(const ChainRequest& r, const Slot&
 
 // ---- the draw, and the end ------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void write_verdict(const ChainRequest& r, const Slot& slot, int32_t accepted, int32_t last,
+template <class SlotOf>
+__device__ __forceinline__ void write_verdict(const ChainRequest& r, const SlotOf& slot, int32_t accepted, int32_t last,
                                               int32_t bits) {
   const VerdictWriter verdict = verdict_at(r.p, r.request);
   for (int32_t node = lane_id(); node < slot.first; node += 32) verdict.put(node, node, r.draft_token(node + 1));
@@ -436,7 +443,8 @@ struct Leaf {
 
 // The weight of the first lane's node. Afterwards it is that of the node behind the last lane, and `lanes` is how many
 // nodes were visited.
-__device__ __forceinline__ Leaf leaf_of_lane(const ChainRequest& r, const Slot& slot, float* weight, int* lanes) {
+template <class SlotOf>
+__device__ __forceinline__ Leaf leaf_of_lane(const ChainRequest& r, const SlotOf& slot, float* weight, int* lanes) {
   const int32_t own = lane_id();
   const float p = slot.p(r), q = slot.in_range ? slot.q(r) : 0.0f;
   Leaf leaf = {*weight, 0.0f, slot.status(r), false, false, false};
@@ -491,12 +499,12 @@ __device__ __forceinline__ void sum_tiles(const StraightArguments& a, const Chai
 }
 
 // Accepts drafts as a block: the deepest node whose coin allows it. Sums are taken of those nodes alone whose coins ask
-// for them; then all blocks of the request meet once more. All rows are known.
-__device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const ChainRequest& r, Slot& slot,
-                                               const Shared<RowStats>& known, int sides, int32_t rows,
-                                               unsigned* blocks) {
-  const Shared<Leaf> leaves =
-      dynamic_shared<Leaf>(kStagedBytes + known_rows(a) * sizeof(RowStats), a.p.places());
+// for them: take_sums(from, end) is called if there are such, and units(node) is one of them. slot_at(node) is a slot,
+// rows_status(node) that of a node's rows.
+template <class SlotOf, class SlotAt, class TakeSums, class Units, class RowsStatus>
+__device__ __forceinline__ Ending judge_blocks(const ChainRequest& r, const Shared<Leaf>& leaves, SlotOf& slot,
+                                               SlotAt&& slot_at, TakeSums&& take_sums, Units&& units,
+                                               RowsStatus&& rows_status) {
   int32_t visited = 0, sure = 0;
   float weight = 1.0f;
 #pragma unroll 1
@@ -508,27 +516,18 @@ __device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const
     if (accepted) sure = slot.first + 31 - __clz(static_cast<int>(accepted));
     visited += lanes < 32 ? lanes : 32;
     if (lanes <= 32) break;
-    slot = Slot(r, slot.first + 32);
-    slot.know(known, sides, 0, rows);
+    slot = slot_at(slot.first + 32);
   }
   __syncthreads();
   bool asking = false;
   for (int32_t node = sure + 1 + lane_id(); node < visited; node += 32) asking |= static_cast<Leaf>(leaves[node]).asks;
   int32_t node = sure;
   if (__any_sync(kWarp, asking)) {
-#pragma unroll 1
-    for (int32_t asks = sure + 1; asks < visited; ++asks)
-      if (const Leaf leaf = leaves[asks]; leaf.asks) sum_tiles(a, r, known, asks, leaf.subtracted());
-    arrive(&a.meetings[r.request].came);
-    wait_for(&a.meetings[r.request].came, *blocks);
-    *blocks += a.parts.count.by();
+    take_sums(sure + 1, visited);
 #pragma unroll 1
     for (int32_t asks = sure + 1; asks < visited; ++asks) {
       const Leaf leaf = leaves[asks];
-      if (!leaf.asks) continue;
-      uint64_t units = 0;
-      for (int part = lane_id(); part < a.parts.count.by(); part += 32) units += load_fresh(sums_of_node(a, r, asks) + part);
-      if (leaf.coin < weight_after(leaf.weight, 1.0f, sum_of_units(warp_sum(units)))) node = asks;
+      if (leaf.asks && leaf.coin < weight_after(leaf.weight, 1.0f, sum_of_units(units(asks)))) node = asks;
     }
   }
   int32_t status = SPECDEC_STATUS_OK;
@@ -536,16 +535,42 @@ __device__ __forceinline__ Ending judge_blocks(const StraightArguments& a, const
   for (int32_t own = lane_id(); own < visited; own += 32) {
     const Leaf leaf = leaves[own];
     status |= leaf.status;
-    if (leaf.asks && own > sure && own >= node)
-      status |= static_cast<RowStats>(known[2 * own]).status | static_cast<RowStats>(known[2 * own + 1]).status;
+    if (leaf.asks && own > sure && own >= node) status |= rows_status(own);
   }
-  if (node < slot.first) {
-    slot = Slot(r, node / 32 * 32);
-    slot.know(known, sides, 0, rows);
-  }
+  if (node < slot.first) slot = slot_at(node / 32 * 32);
   Leaf leaf = {};
   if (slot.own() < visited) leaf = leaves[slot.own()];
   return ending_at(r, slot, node, leaf.tried, r.has_draft() ? leaf.subtracted() : 1.0f, status);
+}
+
+// All rows are known. For sums all blocks of the request meet once more.
+__device__ __forceinline__ Ending judge_blocks_straight(const StraightArguments& a, const ChainRequest& r, Slot& slot,
+                                                        const Shared<RowStats>& known, int sides, int32_t rows,
+                                                        unsigned* blocks) {
+  const Shared<Leaf> leaves =
+      dynamic_shared<Leaf>(kStagedBytes + known_rows(a) * sizeof(RowStats), a.p.places());
+  const auto slot_at = [&](int32_t node) {
+    Slot next(r, node);
+    next.know(known, sides, 0, rows);
+    return next;
+  };
+  const auto take_sums = [&](int32_t from, int32_t end) {
+#pragma unroll 1
+    for (int32_t asks = from; asks < end; ++asks)
+      if (const Leaf leaf = leaves[asks]; leaf.asks) sum_tiles(a, r, known, asks, leaf.subtracted());
+    arrive(&a.meetings[r.request].came);
+    wait_for(&a.meetings[r.request].came, *blocks);
+    *blocks += a.parts.count.by();
+  };
+  const auto units = [&](int32_t node) {
+    uint64_t sum = 0;
+    for (int part = lane_id(); part < a.parts.count.by(); part += 32) sum += load_fresh(sums_of_node(a, r, node) + part);
+    return warp_sum(sum);
+  };
+  const auto rows_status = [&](int32_t node) {
+    return static_cast<RowStats>(known[2 * node]).status | static_cast<RowStats>(known[2 * node + 1]).status;
+  };
+  return judge_blocks(r, leaves, slot, slot_at, take_sums, units, rows_status);
 }
 
 // ---- rejection and block --------------------------------------------------------------------------------------------
@@ -579,7 +604,7 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
     slot.know(known, sides.count, from, rows);
     Ending e;
     if (r.target_law.greedy || !r.readable) e = end_of_greedy(r, slot, a.slots);
-    else if constexpr (kBlock) e = judge_blocks(a, r, slot, known, sides.count, rows, &blocks);
+    else if constexpr (kBlock) e = judge_blocks_straight(a, r, slot, known, sides.count, rows, &blocks);
     else e = judge_slots(r, slot, a.slots);
     r.status |= e.status;  // each lane's own
     if (e.node != kNoNode)  // the part anew, because it would take a register until here

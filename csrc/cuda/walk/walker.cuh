@@ -1,4 +1,4 @@
-// A kernel that walks a chain or a tree. The walking warp asks for work on rows (deferred_ops.cuh), its block and team
+// A kernel that walks a tree. The walking warp asks for work on rows (deferred_ops.cuh), its block and team
 // do it.
 #pragma once
 
@@ -8,9 +8,8 @@
 namespace specdec {
 namespace cuda {
 
-template <class Params>
 struct WalkArguments {
-  Params p;
+  TreeParams p;
   TeamRoom team;
   unsigned* tickets;  // one a request
   WideKey* partials;  // one a block
@@ -32,8 +31,7 @@ __host__ __device__ __forceinline__ size_t bytes_of_chosen(int depths) {
 // What a block keeps of rows at a place, and of a path's node at a depth.
 constexpr size_t kBytesAPlace = sizeof(RowStats) + sizeof(Cut), kBytesANode = sizeof(PathNode<float>);
 
-template <class Params>
-struct ShapedWalkArguments : WalkArguments<Params> {
+struct ShapedWalkArguments : WalkArguments {
   CutRoom cut;
   bool edited;        // whether the target's rows have edits
   size_t drafted_at;  // the tokens of the path so far, in bytes of shared memory
@@ -42,8 +40,7 @@ struct ShapedWalkArguments : WalkArguments<Params> {
 // ---- what is known of rows ------------------------------------------------------------------------------------------
 
 // Puts the log-sum-exps that were asked for into shared memory.
-template <class Params>
-__device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+__device__ __forceinline__ void take_sums(const WalkArguments& a, Team& team, const RowWork& work,
                                           const Shared<RowStats>& row_stats) {
   const int sides = work.sides == (kTarget | kDraft) ? 2 : 1;
   const auto is_target = [&](int row) { return (work.sides & kTarget) && row == 0; };
@@ -59,8 +56,8 @@ __device__ __forceinline__ void take_sums(const WalkArguments<Params>& a, Team& 
 }
 
 // The rows of a piece of work, with what is known of them. Of rows of probabilities nothing needs to be known.
-template <class Params, class Shaping>
-__device__ __forceinline__ LawRowOf<typename Shaping::Kept> target_of_work(const WalkArguments<Params>& a,
+template <class Shaping>
+__device__ __forceinline__ LawRowOf<typename Shaping::Kept> target_of_work(const WalkArguments& a,
                                                                            const RowWork& work,
                                                                            const Shared<RowStats>& row_stats,
                                                                            const Shaping& shaping) {
@@ -69,8 +66,8 @@ __device__ __forceinline__ LawRowOf<typename Shaping::Kept> target_of_work(const
   return {shaping.of(row_at(a.p.target, work.target), true), with_stats(work.target_law, whole), nullptr,
           shaping.kept(kTarget, work.target_place)};
 }
-template <class Params, class Shaping>
-__device__ __forceinline__ LawRowOf<typename Shaping::Kept> draft_of_work(const WalkArguments<Params>& a,
+template <class Shaping>
+__device__ __forceinline__ LawRowOf<typename Shaping::Kept> draft_of_work(const WalkArguments& a,
                                                                           const RowWork& work,
                                                                           const Shared<RowStats>& row_stats,
                                                                           const Shaping& shaping) {
@@ -82,8 +79,7 @@ __device__ __forceinline__ LawRowOf<typename Shaping::Kept> draft_of_work(const 
 
 // What is known of the rows that were asked for, and what their filters keep, into shared memory. One node at a time;
 // the target's row comes last, so that its list stays.
-template <class Params>
-__device__ __forceinline__ void take_shaped_sums(const ShapedWalkArguments<Params>& a, Team& team,
+__device__ __forceinline__ void take_shaped_sums(const ShapedWalkArguments& a, Team& team,
                                                  const Shared<RowWork>& shared_work, const RequestShape& shaping,
                                                  const Shared<RowStats>& row_stats) {
 #pragma unroll 1
@@ -106,43 +102,32 @@ __device__ __forceinline__ void take_shaped_sums(const ShapedWalkArguments<Param
 // ---- a draw ---------------------------------------------------------------------------------------------------------
 
 // The weights to draw by.
-template <class Topology, class Shaping>
+template <class Shaping>
 __device__ __forceinline__ WeightsOf<typename Shaping::Kept> weights_of_work(
-    const WalkArguments<typename Topology::Params>& a, const Shared<typename Topology::State>& decoded,
+    const WalkArguments& a, const Shared<WarpTree::State>& decoded,
     const RowWork& work, const Shared<RowStats>& row_stats, const Shaping& shaping, const Shared<unsigned>& tried) {
   if (work.residual && !work.end) {
     auto residual = weights_of_residual(target_of_work(a, work, row_stats, shaping),
                                         draft_of_work(a, work, row_stats, shaping), work.subtracted);
-    if constexpr (Topology::kSiblings) {
-      residual.leaves_out = work.shares >= 0;
-      if (residual.leaves_out)
-        residual.tried =
-            dynamic_shared<unsigned>(a.paths_at + sizeof(float) * work.shares * kSharesADepth, kBuckets);
-    }
+    residual.leaves_out = work.shares >= 0;
+    if (residual.leaves_out)
+      residual.tried = dynamic_shared<unsigned>(a.paths_at + sizeof(float) * work.shares * kSharesADepth, kBuckets);
     return residual;
   }
   WeightsOf<typename Shaping::Kept> weights =
       weights_of_row(shaping.of(row_at(a.p.target, work.target), true), work.target_law,
                      shaping.kept(kTarget, work.target_place));
   if (!work.end) return weights;
-  if constexpr (Topology::kSiblings) {
-    weights.tried = tried;
-    weights.leaves_out = true;
-  } else {
-    const Topology t = decoded_request<Topology>(a.p, decoded);
-    int32_t reported = SPECDEC_STATUS_OK;
-    const int32_t child = t.next_child(work.node, work.node, &reported);
-    const int64_t token = child == kNoNode ? -1 : t.draft_token(child);
-    if (in_vocab(t, token)) weights.excluded = static_cast<int32_t>(token);
-  }
+  weights.tried = tried;
+  weights.leaves_out = true;
   return weights;
 }
 
 // Looks through rows, then draws, as asked. Afterwards every member knows the draw, unless the walk ends with it.
 // Then only the last member to come knows it. That member writes the verdict, and nobody waits for it.
-template <class Topology, class Shaping, class Arguments>
+template <class Shaping, class Arguments>
 __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const RowWork& work,
-                                          const Shared<typename Topology::State>& decoded,
+                                          const Shared<WarpTree::State>& decoded,
                                           const Shared<RowStats>& row_stats, const Shaping& shaping,
                                           const Shared<unsigned>& tried, const Shared<WalkAnswers>& answers) {
   RowPartial found, scanned = kNoPart;
@@ -158,7 +143,7 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
   }
   if (work.kind == RowWork::kArgmax) return;
 
-  auto weights = weights_of_work<Topology>(a, decoded, work, row_stats, shaping, tried);
+  auto weights = weights_of_work(a, decoded, work, row_stats, shaping, tried);
   bool writes;
   int32_t status = scanned.status;
   if (!work.sides || scanned.best.token != kNoToken) status |= kDraftWeighs;
@@ -200,8 +185,7 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
 // ---- sums over both rows --------------------------------------------------------------------------------------------
 
 // Marks the tokens of the node's children with an index below `end`, for the whole block.
-template <class Topology>
-__device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int32_t end,
+__device__ __forceinline__ void mark_tried(const WarpTree& t, int32_t node, int32_t end,
                                            const Shared<unsigned>& tried) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
 #pragma unroll 1
@@ -218,8 +202,8 @@ __device__ __forceinline__ void mark_tried(const Topology& t, int32_t node, int3
 }
 
 // Calls f(token, p, q) for four tokens of this thread at a time, of the rows of a node, and end() after each tile.
-template <class Params, class Kept, class F, class End>
-__device__ __forceinline__ void over_pairs(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+template <class Kept, class F, class End>
+__device__ __forceinline__ void over_pairs(const WalkArguments& a, Team& team, const RowWork& work,
                                            const LawRowOf<Kept>& target, const LawRowOf<Kept>& draft,
                                            const Shared<Four>& held, F&& f, End&& end) {
   const int32_t vocab = a.p.target.vocab;
@@ -242,8 +226,8 @@ __device__ __forceinline__ void over_pairs(const WalkArguments<Params>& a, Team&
 // A node's rows are read from memory once, for their log-sum-exps. From the second child on, or if a leaf is taken off,
 // sums over both rows are needed. They are taken from p and q in the team's shared memory or, if a member's part does
 // not fit, read again from the L2 cache.
-template <class Topology, class Params, class Shaping>
-__device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+template <class Shaping>
+__device__ __forceinline__ void take_masses(const WalkArguments& a, Team& team, const RowWork& work,
                                             const Shared<RowStats>& row_stats, const Shaping& shaping,
                                             const Shared<unsigned>& tried, const Shared<float>& chosen,
                                             const Shared<WalkAnswers>& answers) {
@@ -255,15 +239,12 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
       a, team, work, target, draft, held,
       [&](int32_t token, const Four& law_p, const Four& law_q) {
         unsigned gone = 0u;
-        if constexpr (Topology::kSiblings)
-          if (work.end) gone = tried[token / 32] >> token % 32;
+        if (work.end) gone = tried[token / 32] >> token % 32;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float q = law_q.value[i];
-          if constexpr (Topology::kSiblings) {
-            sums.b.take(gone >> i & 1u ? 0.0f : q);
-            if (work.shares >= 0) q = mul(chosen[work.shares * kSharesADepth + bucket_of(law_p.value[i], q)], q);
-          }
+          sums.b.take(gone >> i & 1u ? 0.0f : q);
+          if (work.shares >= 0) q = mul(chosen[work.shares * kSharesADepth + bucket_of(law_p.value[i], q)], q);
           sums.a.take(residual_weight(law_p.value[i], mul(work.subtracted, q)));
         }
       },
@@ -277,8 +258,8 @@ __device__ __forceinline__ void take_masses(const WalkArguments<Params>& a, Team
 }
 
 // Sums of p and q by buckets, and what they say about the chains that go on.
-template <class Params, class Shaping>
-__device__ __forceinline__ void take_buckets(const WalkArguments<Params>& a, Team& team, const RowWork& work,
+template <class Shaping>
+__device__ __forceinline__ void take_buckets(const WalkArguments& a, Team& team, const RowWork& work,
                                              const Shared<RowStats>& row_stats, const Shaping& shaping,
                                              const Shared<float>& chosen) {
   const Shared<Four> held = dynamic_shared<Four>(a.held_at, 2 * a.held_fours);
@@ -297,13 +278,8 @@ __device__ __forceinline__ void take_buckets(const WalkArguments<Params>& a, Tea
 
 // ---- edits ----------------------------------------------------------------------------------------------------------
 
-// How many tokens of a path a walk may keep. The last one is no draft.
-template <class Params>
-__host__ __device__ __forceinline__ int drafts_kept(const Params& p) {
-  return p.places();
-}
-template <class Params>
-size_t bytes_of_drafts(const Params& p) { return (drafts_kept(p) + 3) / 4 * size_t{16}; }
+// The tokens of a path.
+inline size_t bytes_of_drafts(const TreeParams& p) { return (p.places() + 3) / 4 * size_t{16}; }
 
 // By one thread.
 __device__ __forceinline__ void remember_status(const Shared<WalkState>& state, int32_t status) {
@@ -313,9 +289,8 @@ __device__ __forceinline__ void remember_status(const Shared<WalkState>& state, 
 }
 
 // Decodes the edits of a node's row, if there are any, unless they are. What does not depend on the row is decoded once.
-template <class Topology>
-__device__ __forceinline__ void edit_row(const typename Topology::Params& p,
-                                         const Shared<typename Topology::State>& decoded, int64_t request, int32_t node,
+__device__ __forceinline__ void edit_row(const TreeParams& p,
+                                         const Shared<WarpTree::State>& decoded, int64_t request, int32_t node,
                                          const ShapedRows& rows, const Shared<WalkState>& state) {
   if (!rows.edited) return;
   const int32_t before = static_cast<DecodedEdits>(rows.edits[0]).node;
@@ -323,7 +298,7 @@ __device__ __forceinline__ void edit_row(const typename Topology::Params& p,
   const int32_t drafts = static_cast<WalkState>(state[0]).walk.depth;
   __syncthreads();
   if (before == kNoNode || p.edits.by_row) {
-    const Topology t = decoded_request<Topology>(p, decoded);
+    const WarpTree t = decoded_request<WarpTree>(p, decoded);
     const int32_t status =
         rows.decode(p.edits, p.target.vocab, {t.entry, 0}, t.target_place(request, node), drafts);
     if (threadIdx.x == 0) remember_status(state, status);
@@ -340,7 +315,7 @@ __device__ __forceinline__ void edit_row(const typename Topology::Params& p,
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
 // A team walks one request.
-template <class Topology, class Shaping = NoShape, class Arguments>
+template <class Shaping, class Arguments>
 __device__ __forceinline__ void walk_request(const Arguments& a) {
   const size_t places_at = a.known_at + a.nodes * kBytesANode;
   const auto nodes = dynamic_shared<PathNode<float>>(a.known_at, a.nodes);
@@ -348,23 +323,19 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   SPECDEC_SHARED(WalkState, state, 1);
   SPECDEC_SHARED(WalkAnswers, answers, 1);
   SPECDEC_SHARED(RowWork, shared_work, 1);
-  SPECDEC_SHARED(typename Topology::State, decoded, 1);
+  SPECDEC_SHARED(WarpTree::State, decoded, 1);
   SPECDEC_SHARED(VerdictWriter, verdict, 1);
-  Shared<unsigned> tried = {};
-  Shared<float> chosen = {};
-  if constexpr (Topology::kSiblings) {
-    tried = dynamic_shared<unsigned>(a.tried_at, (a.paths_at - a.tried_at) / 4);
-    const int32_t choices = a.p.method == SPECDEC_PATHS ? a.nodes * kSharesADepth : 0;
-    chosen = dynamic_shared<float>(a.paths_at, choices);
-    for (int32_t i = threadIdx.x; i < choices; i += blockDim.x) chosen[i] = 0.0f;
-  }
+  const auto tried = dynamic_shared<unsigned>(a.tried_at, (a.paths_at - a.tried_at) / 4);
+  const int32_t choices = a.p.method == SPECDEC_PATHS ? a.nodes * kSharesADepth : 0;
+  const auto chosen = dynamic_shared<float>(a.paths_at, choices);
+  for (int32_t i = threadIdx.x; i < choices; i += blockDim.x) chosen[i] = 0.0f;
   Team team(a.team);
   if (threadIdx.x == 0) {
     state[0] = fresh_state();
     WalkAnswers none = {};
     none.writes = team.rank() == 0;
     answers[0] = none;
-    decoded[0] = Topology(a.p, team.index());
+    decoded[0] = WarpTree(a.p, team.index());
     verdict[0] = verdict_at(a.p, team.index());
   }
   if (threadIdx.x == 0 && a.nodes > 0) nodes[0] = path_node<float>(0);
@@ -379,7 +350,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
             listed};
     if (threadIdx.x == 0) {
       listed[1] = kNoNode;
-      const RequestFilters found(decoded_request<Topology>(a.p, decoded));
+      const RequestFilters found(decoded_request<WarpTree>(a.p, decoded));
       filters[0] = found.target, filters[1] = found.draft;
       remember_status(state, found.status);
       DecodedEdits none = {};
@@ -390,12 +361,12 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   for (;;) {
     __syncthreads();
     if (warp_id() == 0)
-      walk_on<Topology, Shaping>(a.p, team.index(), decoded, verdict, row_stats, nodes, room, chosen, answers, state,
+      walk_on<Shaping>(a.p, team.index(), decoded, verdict, row_stats, nodes, room, chosen, answers, state,
                                  shared_work);
     __syncthreads();
     const RowWork work = shared_work[0];
     if (work.kind == RowWork::kDone) break;
-    if constexpr (Shaping::kShaped) edit_row<Topology>(a.p, decoded, team.index(), work.node, room.rows, state);
+    if constexpr (Shaping::kShaped) edit_row(a.p, decoded, team.index(), work.node, room.rows, state);
     const Shaping shaping(room);
     if (work.kind == RowWork::kSums) {
       if constexpr (Shaping::kShaped) take_shaped_sums(a, team, shared_work, shaping, row_stats);
@@ -403,37 +374,33 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
       continue;
     }
     if (work.kind == RowWork::kEdit) continue;
-    if constexpr (Topology::kSiblings) {
-      if (work.kind == RowWork::kBuckets) {
-        take_buckets(a, team, work, row_stats, shaping, chosen);
-        continue;
-      }
-      if (work.end) mark_tried(decoded_request<Topology>(a.p, decoded), work.node, work.end, tried);
+    if (work.kind == RowWork::kBuckets) {
+      take_buckets(a, team, work, row_stats, shaping, chosen);
+      continue;
     }
+    if (work.end) mark_tried(decoded_request<WarpTree>(a.p, decoded), work.node, work.end, tried);
     if (work.kind == RowWork::kMasses) {
-      take_masses<Topology>(a, team, work, row_stats, shaping, tried, chosen, answers);
+      take_masses(a, team, work, row_stats, shaping, tried, chosen, answers);
       continue;
     }
     // Read again, not kept: registers are few.
-    take_draw<Topology>(a, team, shared_work[0], decoded, row_stats, shaping, tried, answers);
+    take_draw(a, team, shared_work[0], decoded, row_stats, shaping, tried, answers);
   }
   team.leave();
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-template <class Params>
-WalkArguments<Params> walk_arguments(const Params& p) {
+inline WalkArguments walk_arguments(const TreeParams& p) {
   const int target = mass_tiles_of(p.target), draft = mass_tiles_of(p.draft);
-  WalkArguments<Params> a = {};
+  WalkArguments a = {};
   a.p = p;
   a.tiles = target > draft ? target : draft;
   return a;
 }
 
 // Plans what the walk keeps, from this byte of shared memory on. Returns where that ends.
-template <class Params>
-size_t keep_rows(WalkArguments<Params>& a, size_t at) {
+inline size_t keep_rows(WalkArguments& a, size_t at) {
   static_assert(kBytesANode == 32, "Nodes come first, then rows, then cuts: each at a multiple of its size");
   a.known_at = (at + 31) / 32 * 32;
   a.places = 2;
@@ -445,15 +412,13 @@ size_t keep_rows(WalkArguments<Params>& a, size_t at) {
 }
 
 // A team of more than one block also needs a ticket, and memory for what each of its blocks drew.
-template <class Params>
-TeamPlan walk_plan(const TeamShape& shape, const Params& p, int items) {
+inline TeamPlan walk_plan(const TeamShape& shape, const TreeParams& p, int items) {
   const int sums = items_of_members(shape, p.method == SPECDEC_PATHS ? kBucketSums : 2);
   const int64_t tickets = shape.size > 1 ? p.batch() : 0;
   return team_plan(shape, p.batch(), items > sums ? items : sums, tickets, tickets * shape.size * kWordsAPartial);
 }
 
-template <class Params>
-void use_room(WalkArguments<Params>& a, const TeamPlan& plan, const Room& room) {
+inline void use_room(WalkArguments& a, const TeamPlan& plan, const Room& room) {
   a.team = plan.team(room);
   a.tickets = room.tickets;
   a.partials = room.words;
