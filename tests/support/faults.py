@@ -1465,12 +1465,6 @@ FAULTS = {
         "target.cut",
         "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
     ),
-    "verify_chain, filtered: a NaN hides what may be kept beside it": Fault(
-        "csrc/cuda/rows/draw.cuh",
-        "!(«largest != largest» || w.target.kept.reaches(largest));",
-        "false",
-        "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
-    ),
     "verify_chain, filtered: bounds do not know what the draft keeps": Fault(
         "csrc/cuda/rows/draw.cuh",
         "return «draft.kept.keeps(raw, draft.map ? draft.columns().column(token) : token)»;",
@@ -1485,8 +1479,8 @@ FAULTS = {
     ),
     "verify_chain, filtered: edits of the row behind are read": Fault(
         "csrc/cuda/walk/filtered_chain.cuh",
-        "reader.decode(a.p.edits, row.vocab, {r.entry, 0}, «r.target_place(r.request, node), node»);",
-        "r.target_place(r.request, node + 1), node + 1",
+        "reader.decode(a.p.edits, row.vocab, {r.entry, 0}, r.target_place(r.request, «node»), node);",
+        "node + 1",
         "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
     ),
     **{
