@@ -53,38 +53,32 @@ __device__ __forceinline__ float kept_x(const LawRowOf<Kept>& side, float raw, i
   return side.kept.keeps(raw, column) ? side.stats.law.logits().scaled(raw) : -kInfinity;
 }
 
-// A tile, by a warp: counts its tokens, writes bits of those kept, and offers them. `four_at(u)` is a lane's u-th four.
-template <class Kept, class FourAt>
-__device__ __forceinline__ void look_through(const LogprobsParams& p, const AskedRow<Kept>& row, int tile, bool counts,
-                                             uint64_t (&sums)[2], TopK* topk, FourAt&& four_at) {
-  const int32_t vocab = row.side.row.vocab;
-#pragma unroll 1
-  for (int u = 0; u < kMassTile / 128 && tile * kMassTile + u * 128 < vocab; ++u) {
-    const int32_t column = tile * kMassTile + u * 128 + lane_id() * 4;
-    const Four four = four_at(u, column);
-    float x[4], most = -kInfinity;
-    unsigned kept = 0;
+// Four tokens of a lane, from `column` on: counts them, writes bits of those kept, and offers them.
+template <class Kept>
+__device__ __forceinline__ void look_at(const LogprobsParams& p, const AskedRow<Kept>& row, int32_t column,
+                                        const Four& four, bool counts, uint64_t (&sums)[2], TopK* topk) {
+  float x[4], most = -kInfinity;
+  unsigned kept = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[i] = kept_x(row.side, four.value[i], column + i);
-      most = max(x[i], most);
-      kept |= static_cast<unsigned>(x[i] > -kInfinity) << i;
-      if (counts) sums[0] += x[i] >= row.x;
-    }
-    if (counts && p.kept_bits.data) {
-      sums[1] += static_cast<uint64_t>(__popc(kept));
-      kept <<= lane_id() % 8 * 4;
-      for (int with = 1; with < 8; with *= 2) kept |= __shfl_xor_sync(kWarp, kept, with);
-      if (lane_id() % 8 == 0 && column < vocab)
-        p.kept_bits.data[row.index * p.words() + column / 32] = static_cast<int32_t>(kept);
-    }
-    const float to_beat = topk->to_beat();  // of lower columns, which win ties
-    if (!__any_sync(kWarp, most > to_beat)) continue;
+  for (int i = 0; i < 4; ++i) {
+    x[i] = kept_x(row.side, four.value[i], column + i);
+    most = max(x[i], most);
+    kept |= static_cast<unsigned>(x[i] > -kInfinity) << i;
+    if (counts) sums[0] += x[i] >= row.x;
+  }
+  if (counts && p.kept_bits.data) {
+    sums[1] += static_cast<uint64_t>(__popc(kept));
+    kept <<= lane_id() % 8 * 4;
+    for (int with = 1; with < 8; with *= 2) kept |= __shfl_xor_sync(kWarp, kept, with);
+    if (lane_id() % 8 == 0 && column < row.side.row.vocab)
+      p.kept_bits.data[row.index * p.words() + column / 32] = static_cast<int32_t>(kept);
+  }
+  const float to_beat = topk->to_beat();  // of lower columns, which win ties
+  if (!__any_sync(kWarp, most > to_beat)) return;
 #pragma unroll 1
-    for (int i = 0; i < 4; ++i) {
-      const float mine = i == 0 ? x[0] : i == 1 ? x[1] : i == 2 ? x[2] : x[3];
-      topk->offer(mine > -kInfinity ? key_of_candidate({mine, column + i}) : 0);
-    }
+  for (int i = 0; i < 4; ++i) {
+    const float mine = i == 0 ? x[0] : i == 1 ? x[1] : i == 2 ? x[2] : x[3];
+    topk->offer(mine > -kInfinity ? key_of_candidate({mine, column + i}) : 0);
   }
 }
 
@@ -108,22 +102,36 @@ __device__ __forceinline__ void look_through_part(const LogprobsArguments& a, co
   const Tiles tiles = a.parts.tiles_of(part);
   const int32_t top = a.p.top();
   uint64_t sums[2] = {0, 0};
+  // A warp weighs a tile; then all warps look through as many tiles as there are warps, 128 columns at a time.
+  const Shared<uint4> fours = dynamic_shared<uint4>(0, Kept::kFiltered ? 0 : kVectors * kThreads);
   const auto offer_tiles = [&](int32_t first, TopK* topk) {
+    const int32_t vocab = row.side.row.vocab, warps = warps_in_block();
 #pragma unroll 1
-    for (int tile = tiles.begin + warp_id(); tile < tiles.end; tile += warps_in_block()) {
-      if constexpr (Kept::kFiltered) {
-        look_through(a.p, row, tile, first == 0, sums, topk, [&](int, int32_t column) -> Four {
-          if (column < row.side.row.vocab) return four_elements(row.side.row, column);
-          return {{-kInfinity, -kInfinity, -kInfinity, -kInfinity}};
-        });
-      } else {
-        StagedTile staged = {dynamic_shared<uint4>(0, kVectors * kThreads)};
-        staged.template load<kVectors>(row.side.row, tile * kMassTile);
-        if (first == 0) put_tile(words.tiles, a.parts.tiles, tile, row.side, staged);
-        look_through(a.p, row, tile, first == 0, sums, topk, [&](int u, int32_t) -> Four {
-          const uint4 four = u < staged.count ? staged.of(u) : kNoElements;
-          return {{Float32::at(four, 0), Float32::at(four, 1), Float32::at(four, 2), Float32::at(four, 3)}};
-        });
+    for (int tile = tiles.begin; tile < tiles.end; tile += warps) {
+      if constexpr (!Kept::kFiltered) {
+        const int own = tile + warp_id();
+        __syncthreads();  // nobody looks at the tiles before
+        if (own < tiles.end) {
+          StagedTile staged = {fours};
+          staged.template load<kVectors>(row.side.row, own * kMassTile);
+          if (first == 0) put_tile(words.tiles, a.parts.tiles, own, row.side, staged);
+        }
+        __syncthreads();
+      }
+      const int steps = (tiles.end - tile < warps ? tiles.end - tile : warps) * kVectors;
+#pragma unroll 1
+      for (int step = warp_id(); step < steps; step += warps) {
+        const int32_t column = (tile + step / kVectors) * kMassTile + step % kVectors * 128 + lane_id() * 4;
+        Four four = {{-kInfinity, -kInfinity, -kInfinity, -kInfinity}};
+        if (column < vocab) {
+          if constexpr (Kept::kFiltered) {
+            four = four_elements(row.side.row, column);
+          } else {
+            const uint4 v = fours[step % kVectors * kThreads + step / kVectors * 32 + lane_id()];
+            four = {{Float32::at(v, 0), Float32::at(v, 1), Float32::at(v, 2), Float32::at(v, 3)}};
+          }
+        }
+        look_at(a.p, row, column, four, first == 0, sums, topk);
       }
     }
   };

@@ -17,15 +17,15 @@ struct TopK {
   __device__ WideKey last() const { return __shfl_sync(kWarp, place, size - 1); }
   __device__ float to_beat() const { return candidate_of_key(last()).score; }
 
-  // Every lane offers a key, or 0.
+  // Every lane offers a key, or 0. The largest enters first: so no more do than there are places.
   __device__ void offer(WideKey key) {
     if (key >= below) key = 0;
     for (;;) {
-      const unsigned better = __ballot_sync(kWarp, key > last());
-      if (!better) return;
-      const int from = __ffs(static_cast<int>(better)) - 1;
-      const WideKey enters = __shfl_sync(kWarp, key, from);
-      if (lane_id() == from) key = 0;
+      if (!__any_sync(kWarp, key > last())) return;
+      const unsigned high = static_cast<unsigned>(key >> 32), most = __reduce_max_sync(kWarp, high);
+      const unsigned low = __reduce_max_sync(kWarp, high == most ? static_cast<unsigned>(key) : 0u);
+      const WideKey enters = static_cast<WideKey>(most) << 32 | low;
+      if (key == enters) key = 0;
       const int at = __popc(__ballot_sync(kWarp, place > enters));
       const WideKey above = __shfl_up_sync(kWarp, place, 1u);
       if (lane_id() == at) place = enters;
