@@ -14,8 +14,7 @@
 #include <host_arch.cuh>
 #endif
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr unsigned kWarp = 0xffffffffu;
 
@@ -24,5 +23,4 @@ __device__ __forceinline__ int lane_id() { return static_cast<int>(opaque(thread
 __device__ __forceinline__ int warp_id() { return static_cast<int>(opaque(threadIdx.x) / 32); }
 __device__ __forceinline__ int warps_in_block() { return static_cast<int>(blockDim.x / 32); }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

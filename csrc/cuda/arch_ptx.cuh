@@ -11,8 +11,7 @@
 #pragma nv_diag_suppress 20054
 #define SPECDEC_SHARED(type, name, count) __shared__ type name[count]
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 template <class T>
 using Shared = T*;
@@ -200,5 +199,4 @@ inline int multiprocessors_of(cudaStream_t stream, int all) {
 #endif
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

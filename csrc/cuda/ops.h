@@ -5,8 +5,7 @@
 
 #include "specdec/ops.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // Device memory that belongs to one stream, all zero when it is new. A kernel leaves its tickets at zero.
 struct Workspace {
@@ -20,5 +19,4 @@ struct Workspace {
 SPECDEC_OPS(SPECDEC_CUDA_DECLARE)
 #undef SPECDEC_CUDA_DECLARE
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

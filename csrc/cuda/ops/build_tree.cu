@@ -3,8 +3,7 @@
 #include "../team/launch.cuh"
 #include "specdec/build.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -29,5 +28,4 @@ cudaError_t build_tree(const BuildParams& p, const Workspace&, cudaStream_t stre
   return launch_alone<build_tree_kernel>({p.index.rows, threads}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

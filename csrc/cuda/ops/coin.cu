@@ -2,8 +2,7 @@
 #include "../team/launch.cuh"
 #include "specdec/noise.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -22,5 +21,4 @@ cudaError_t coin(const CoinParams& p, const Workspace&, cudaStream_t stream, int
   return launch_alone<coin_kernel>({(p.coins.rows * p.coins.columns + kThreads - 1) / kThreads, kThreads}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

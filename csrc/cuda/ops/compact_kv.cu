@@ -3,8 +3,7 @@
 #include "../team/launch.cuh"
 #include "specdec/tree.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -132,5 +131,4 @@ cudaError_t compact_kv(const CompactParams& p, const Workspace&, cudaStream_t st
   return e;
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -2,8 +2,7 @@
 #include "../team/launch.cuh"
 #include "specdec/context.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -20,5 +19,4 @@ cudaError_t context_seeds(const ContextParams& p, const Workspace&, cudaStream_t
   return launch_alone<context_seeds_kernel>({p.seeds.rows * p.seeds.columns, kThreads}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

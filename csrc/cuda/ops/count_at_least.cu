@@ -4,8 +4,7 @@
 #include "../team/launch.cuh"
 #include "specdec/request.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) count_at_least_kernel(const CountAtLeastParams p) {
   SPECDEC_SHARED(DecodedEdits, edits, 1);
@@ -45,5 +44,4 @@ cudaError_t count_at_least(const CountAtLeastParams& p, const Workspace&, cudaSt
   return launch_alone<count_at_least_kernel>(shape, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -3,8 +3,7 @@
 #include "../team/launch.cuh"
 #include "specdec/count.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -51,5 +50,4 @@ cudaError_t count_tokens(const CountParams& p, const Workspace&, cudaStream_t st
   return launch_alone<count_tokens_kernel>({p.mask.rows, threads}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

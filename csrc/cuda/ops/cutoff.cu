@@ -2,8 +2,7 @@
 #include "../rows/cut.cuh"
 #include "specdec/request.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -92,5 +91,4 @@ cudaError_t cutoff(const CutoffParams& p, const Workspace& workspace, cudaStream
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -2,8 +2,7 @@
 #include "../team/launch.cuh"
 #include "specdec/first_arrivals.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -19,5 +18,4 @@ cudaError_t first_arrivals(const FirstArrivalsParams& p, const Workspace&, cudaS
   return launch_alone<first_arrivals_kernel>({(p.tokens.rows + kThreads - 1) / kThreads, kThreads}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

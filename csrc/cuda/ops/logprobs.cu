@@ -6,8 +6,7 @@
 #include "../rows/staged_tile.cuh"
 #include "../team/topk.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -298,5 +297,4 @@ cudaError_t logprobs(const LogprobsParams& p, const Workspace& workspace, cudaSt
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -3,8 +3,7 @@
 #include "../team/launch.cuh"
 #include "specdec/filter.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -44,5 +43,4 @@ cudaError_t mask_logits(const MaskLogitsParams& p, const Workspace&, cudaStream_
   return launch_alone<mask_logits_kernel>({p.count() * splits, kShareThreads}, MaskArguments{p, splits}, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -4,8 +4,7 @@
 #include "../team/launch.cuh"
 #include "specdec/request.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -49,5 +48,4 @@ cudaError_t mass_tiles(const MassTilesParams& p, const Workspace&, cudaStream_t 
   return launch_alone<mass_tiles_kernel>({p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -2,8 +2,7 @@
 #include "../team/launch.cuh"
 #include "specdec/merge.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -33,5 +32,4 @@ cudaError_t merge_paths(const MergeParams& p, const Workspace&, cudaStream_t str
   return launch_alone<merge_paths_kernel>({p.draft_tokens.rows, threads > 0 ? threads : 32}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

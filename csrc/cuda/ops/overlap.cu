@@ -3,8 +3,7 @@
 
 #include "../rows/pair.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -81,5 +80,4 @@ cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStre
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

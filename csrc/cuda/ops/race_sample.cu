@@ -4,8 +4,7 @@
 // With filters or edits a team has a row: it finds what is kept, then who of these arrives first.
 #include "../rows/straight_cut.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 struct RaceSampleArguments {
   RaceParams p;
@@ -178,5 +177,4 @@ cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStr
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

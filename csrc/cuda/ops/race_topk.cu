@@ -3,8 +3,7 @@
 #include "../rows/filtered_row.cuh"
 #include "../team/topk.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -242,5 +241,4 @@ cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStrea
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

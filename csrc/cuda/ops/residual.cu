@@ -2,8 +2,7 @@
 #include "../rows/pair.cuh"
 #include "specdec/chain.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -110,5 +109,4 @@ cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaSt
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

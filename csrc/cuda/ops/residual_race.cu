@@ -4,8 +4,7 @@
 #include "../team/launch.cuh"
 #include "specdec/request.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -144,5 +143,4 @@ cudaError_t residual_race(const ResidualRaceParams& p, const Workspace& workspac
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -5,8 +5,7 @@
 #include "../team/launch.cuh"
 #include "specdec/request.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -177,5 +176,4 @@ cudaError_t residual_sums(const ResidualSumsParams& p, const Workspace& workspac
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -2,8 +2,7 @@
 #include "../rows/row_share.cuh"
 #include "../team/launch.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -31,5 +30,4 @@ cudaError_t store_rows(const StoreRowsParams& p, const Workspace&, cudaStream_t 
   return launch_alone<store_rows_kernel>({p.count() * splits, kShareThreads}, StoreArguments{p, splits}, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

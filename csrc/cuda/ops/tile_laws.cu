@@ -2,8 +2,7 @@
 #include "../rows/mass_row.cuh"
 #include "../team/launch.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 __global__ void __launch_bounds__(32) tile_laws_kernel(const TileLawsParams p) {
   const int64_t index = blockIdx.x;
@@ -27,5 +26,4 @@ cudaError_t tile_laws(const TileLawsParams& p, const Workspace&, cudaStream_t st
   return launch_alone<tile_laws_kernel>({p.batch(), 32}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

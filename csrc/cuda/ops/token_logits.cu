@@ -2,8 +2,7 @@
 #include "../rows/edited_row.cuh"
 #include "../team/launch.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -39,5 +38,4 @@ cudaError_t token_logits(const TokenLogitsParams& p, const Workspace&, cudaStrea
   return launch_alone<token_logits_kernel>({p.logits.columns > 0 ? p.batch() : 0, kTokenThreads}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -4,8 +4,7 @@
 #include "../team/launch.cuh"
 #include "specdec/tree.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -114,5 +113,4 @@ cudaError_t tree_mask(const MaskParams& p, const Workspace&, cudaStream_t stream
   return launch_alone<tree_mask_kernel>({p.mask.batch * a.request_blocks, kThreads}, a, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

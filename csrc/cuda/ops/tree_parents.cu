@@ -3,8 +3,7 @@
 #include "../team/launch.cuh"
 #include "specdec/links.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -29,5 +28,4 @@ cudaError_t tree_parents(const LinksParams& p, const Workspace&, cudaStream_t st
   return launch_alone<tree_parents_kernel>({p.parents.rows, threads}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -3,8 +3,7 @@
 #include "../team/launch.cuh"
 #include "specdec/tree.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -30,5 +29,4 @@ cudaError_t tree_positions(const PositionsParams& p, const Workspace&, cudaStrea
   return launch_alone<tree_positions_kernel>({p.positions.rows, threads}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -1,8 +1,7 @@
 // verify_chain in one launch: straight (walk/straight.cuh), with filters or edits, too (walk/filtered_chain.cuh).
 #include "../walk/filtered_chain.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
   static const Kernels kernels(filtered_chain_kernel, straight_race_kernel, straight_rejection_kernel,
@@ -16,5 +15,4 @@ cudaError_t verify_chain(const ChainParams& p, const Workspace& workspace, cudaS
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

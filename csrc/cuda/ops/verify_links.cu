@@ -5,8 +5,7 @@
 #include "../team/launch.cuh"
 #include "specdec/link_walk.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -105,5 +104,4 @@ cudaError_t verify_links(const LinkedParams& p, const Workspace& workspace, cuda
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -2,8 +2,7 @@
 // path are not read; traversal reads those it comes by.
 #include "../walk/walker.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -73,5 +72,4 @@ cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStr
   });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -2,8 +2,7 @@
 #include "../team/launch.cuh"
 #include "specdec/walk_tables.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 namespace {
 
@@ -21,5 +20,4 @@ cudaError_t walk_tables(const WalkTablesParams& p, const Workspace&, cudaStream_
   return launch_alone<walk_tables_kernel>({(p.batch() + kRequests - 1) / kRequests, kRequests}, p, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

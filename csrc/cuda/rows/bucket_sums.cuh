@@ -4,8 +4,7 @@
 #include "pair_sums.cuh"
 #include "specdec/paths.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // Lanes of a warp that meet in a bucket wait for each other. So a warp has some copies of what it counts: of each sum the
 // high and the low part of UnitSum.
@@ -115,5 +114,4 @@ __device__ __forceinline__ void choose_look(const BucketRoom& room, int32_t chai
   chosen[kShareOfFew] = look.share;
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -9,8 +9,7 @@
 #include "cut_plan.cuh"
 #include "edited_row.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr int kLevels = 5;  // of one pass that narrows the range
 constexpr int kCutSums = 2 * (kLevels + 1);
@@ -482,5 +481,4 @@ struct TeamCutFinder {
   }
 };
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -4,8 +4,7 @@
 #include "pair_sums.cuh"
 #include "specdec/filter.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr int kMostCells = 4096;  // of a row, unless it has more tiles
 constexpr int kListed = 2048;     // the most tokens that are listed and sorted
@@ -90,5 +89,4 @@ inline TeamShape shaped_team(const Device& device, int64_t count, const Rows& ro
   return team_shape(device, count, widened(rows), 1, Ends::kTogether);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -10,8 +10,7 @@
 #include "edited_row.cuh"
 #include "race.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
 
@@ -421,5 +420,4 @@ inline bool straight_if(bool few) {
   return asked && !std::strcmp(asked, "0") ? false : asked && !std::strcmp(asked, "1") ? true : few;
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

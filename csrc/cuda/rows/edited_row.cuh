@@ -13,8 +13,7 @@
 #include "specdec/walk.h"
 #include "weights.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // The edits of one row, decoded. Lists that do not matter are null, or have no entries.
 struct DecodedEdits {
@@ -381,5 +380,4 @@ struct ShapedRows {
   }
 };
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -4,8 +4,7 @@
 #include "cut.cuh"
 #include "race_request.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // What is known of a row of logits, and what its filters keep.
 struct FilteredRow {
@@ -78,5 +77,4 @@ __device__ __forceinline__ RowPartial filtered_winner(Team& team, const RaceRequ
   return best_of_team(team, find_winner(r, part_of(team), row.kept));
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -4,8 +4,7 @@
 #include "filtered_row.cuh"
 #include "specdec/request.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 template <class Params>
 struct PairArguments {
@@ -139,5 +138,4 @@ cudaError_t launch_pairs(void (*plain)(PairArguments<Params>), void (*with_cuts)
   return launch_teams(plain, plan, device, a, plan.shared_bytes(), stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -6,8 +6,7 @@
 
 #include "team_rows.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr int kSumTile = 1024;
 
@@ -131,5 +130,4 @@ __device__ __forceinline__ TwoSums add_up(Team& team, const TwoUnitSums& mine) {
   return {sum_of_units(sums[0]), sum_of_units(sums[1])};
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -7,8 +7,7 @@
 #include "../team/block_reduce.cuh"
 #include "weights.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // The part of a row that this block takes: it is block `rank` of `size`. The warps of all blocks take chunks in turn.
 struct Part {
@@ -378,5 +377,4 @@ __device__ __forceinline__ RowPartial argmax_part(const R& row, const Law& law, 
   return best_of_block(mine, bad);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

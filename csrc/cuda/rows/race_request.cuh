@@ -5,8 +5,7 @@
 #include "race.cuh"
 #include "specdec/request.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 template <class R>
 struct RaceRequestOf {
@@ -127,5 +126,4 @@ __device__ __forceinline__ RowPartial find_winner(const RaceRequestOf<typename K
                                        : find_winner<kAhead>(r.row, r.law, r.noise, part, kept);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -3,8 +3,7 @@
 
 #include "rows.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr int kShareThreads = 256, kVectorsInFlight = 4;
 
@@ -56,5 +55,4 @@ __device__ __forceinline__ void copy_share(const void* from, void* to, RowShare 
   for (int32_t token = whole + thread; token < share.end; token += threads) out[token] = change(in[token], token);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

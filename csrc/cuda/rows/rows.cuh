@@ -6,8 +6,7 @@
 #include "specdec/ops.h"
 #include "specdec/partial.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr int kVectors = 8;  // 16-byte loads a lane has in flight
 
@@ -279,5 +278,4 @@ __device__ __forceinline__ void prefetch(const Row& row, int32_t first, int coun
   }
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

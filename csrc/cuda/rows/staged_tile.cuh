@@ -4,8 +4,7 @@
 #include "edited_row.cuh"
 #include "mass_row.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // Of a block.
 constexpr size_t kStagedBytes = kVectors * kThreads * sizeof(uint4);
@@ -106,5 +105,4 @@ __device__ __forceinline__ TileMass mass_of_tile(const LawRow& side, const Stage
   return {odd, __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

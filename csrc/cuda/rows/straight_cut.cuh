@@ -7,8 +7,7 @@
 #include "draw.cuh"
 #include "filtered_row.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr int kCellLanes = 4, kCellsATile = 32 / kCellLanes;
 constexpr unsigned kInfiniteValue = 4;  // beside kBadValue, in what a block met
@@ -402,5 +401,4 @@ inline StraightCut straight_cut(const CutPlan& plan, WideKey* words) {
   return {words, team_room(TeamKind::kBlock, 1, kThreads, plan.items, nullptr, nullptr), plan.room};
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -4,8 +4,7 @@
 #include "../team/team.cuh"
 #include "mass_row.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // Of a row of logits, on the host.
 inline int mass_tiles_of(const Rows& rows) { return rows.data ? (rows.vocab + kMassTile - 1) / kMassTile : 0; }
@@ -59,5 +58,4 @@ __device__ __forceinline__ RowStats scan_argmax(Team& team, const LawRowOf<Kept>
   return argmax_stats(best_of_team(team, argmax_part(side.row, side.stats.law, part_of(team))));
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -9,8 +9,7 @@
 #include "specdec/paths.h"
 #include "specdec/residual.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // What is kept of a row in kernels without filters, which do not pay for them: everything.
 struct Unfiltered {
@@ -129,5 +128,4 @@ __device__ __forceinline__ float law_of(const LawRowOf<Kept>& side, int32_t toke
   return column == kNoColumn ? 0.0f : law_of(side, column, element(side.row, column), status);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -4,8 +4,7 @@
 #include "../arch.cuh"
 #include "specdec/partial.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // A larger score makes a larger key; with equal scores, a lower token does. 0 is nobody.
 using WideKey = unsigned long long;
@@ -134,5 +133,4 @@ __device__ __forceinline__ RowPartial gather_partials(const WideKey* partials, i
   return best_of_parts(count, [&](int i, int k) { return load_fresh(partials + (first + i) * kWordsAPartial + k); });
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -7,8 +7,7 @@
 #include "../ops.h"
 #include "block_reduce.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr int kThreads = 256;  // at most
 constexpr int kBlocksAMultiprocessor = 2;  // a grid is made for so many, which leaves 128 registers a thread
@@ -206,5 +205,4 @@ inline int64_t room_needed(int64_t tickets, int64_t words) {
   return by_tickets > by_words ? by_tickets : by_words;
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -13,8 +13,7 @@
 
 #include "launch.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 enum class TeamKind : int { kBlock, kCluster, kGrid };
 
@@ -275,5 +274,4 @@ cudaError_t launch_teams(void (*kernel)(Arguments), const TeamPlan& plan, const 
   return launch(kernel, shape, a, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -3,8 +3,7 @@
 
 #include "block_reduce.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr WideKey kCeiling = ~WideKey{0};
 
@@ -71,5 +70,4 @@ __device__ __forceinline__ void take_best(int32_t k, Fill&& fill, Take&& take) {
   }
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

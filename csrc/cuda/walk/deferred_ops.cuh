@@ -10,8 +10,7 @@
 #include "../rows/weights.cuh"
 #include "specdec/tree.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // A tree that the lanes of a warp search together, 32 parents at a time. Each lane has its own `bits`.
 struct WarpTree : TreeRequest {
@@ -383,5 +382,4 @@ __device__ void walk_on(const TreeParams& p, int64_t request, const Shared<WarpT
   shared_work[0] = work;
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

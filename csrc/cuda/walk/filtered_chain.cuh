@@ -10,8 +10,7 @@
 #include "../rows/straight_cut.cuh"
 #include "straight.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 // What is known of a row.
 struct RowRecord {
@@ -454,5 +453,4 @@ inline cudaError_t launch_filtered(const ChainParams& p, const Device& device, c
   return launch(filtered_chain_kernel, shape, a, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -18,8 +18,7 @@
 #include "deferred_ops.cuh"  // finish
 #include "specdec/chain.h"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 constexpr int32_t kStraightSlots = 31;  // a lane judges a slot, and one is left for the last token
 constexpr int64_t kRowsTogether = 80;   // of the target, of all requests, that are weighed between two meetings
@@ -745,5 +744,4 @@ inline cudaError_t launch_straight(const ChainParams& p, const Device& device, c
   return launch(block ? straight_block_kernel : in_turns ? straight_turn_kernel : straight_rejection_kernel, shape, a, stream);
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda

@@ -5,8 +5,7 @@
 #include "../rows/filtered_row.cuh"
 #include "deferred_ops.cuh"
 
-namespace specdec {
-namespace cuda {
+namespace specdec::cuda {
 
 struct WalkArguments {
   TreeParams p;
@@ -424,5 +423,4 @@ inline void use_room(WalkArguments& a, const TeamPlan& plan, const Room& room) {
   a.partials = room.words;
 }
 
-}  // namespace cuda
-}  // namespace specdec
+}  // namespace specdec::cuda
