@@ -265,7 +265,9 @@ struct LastCutFinder {
 #pragma unroll 1
     for (int i = warp_id(); i < open; i += 2 * warps) {
       const int32_t a = column_of(i), b = i + warps < open ? column_of(i + warps) : of.row.vocab;
-      const Four fours[2] = {four_elements(of.row, a), four_elements(of.row, b)};
+      constexpr Four kNothing = {{-kInfinity, -kInfinity, -kInfinity, -kInfinity}};  // masks end where the row does
+      const Four fours[2] = {a < of.row.vocab ? four_elements(of.row, a) : kNothing,
+                             b < of.row.vocab ? four_elements(of.row, b) : kNothing};
 #pragma unroll
       for (int which = 0; which < 2; ++which) {
         unsigned found = 0;
