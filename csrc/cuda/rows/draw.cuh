@@ -312,7 +312,7 @@ __device__ __forceinline__ void draw_tiles(const WeightsOf<Kept>& w, const Noise
       }
     }
     Own batch = fetched.floats(as_it_came(row), at, steps);
-    edit_if(row, at, steps, &batch);
+    edit_in_turn(row, at, held, &batch);
     Own draft = {};
     if (reads_draft) draft = fetched_draft.floats(draft_row, at, steps);
     const float to_beat = from_ordered(read_atomic(sure)), log2_first = log2_approx(first);

@@ -210,20 +210,28 @@ __device__ __forceinline__ const char* address_of(const Row& row, int32_t token)
   return static_cast<const char*>(row.data) + static_cast<int64_t>(token) * (row.dtype == SPECDEC_FLOAT32 ? 4 : 2);
 }
 
-// Edits a batch of `count` steps that begins with `first`, a multiple of 32. All lanes of the warp call.
+// What edits allow and touch of up to eight steps of 128 columns: a word of a lane, four a step.
+struct EditWords {
+  uint32_t allowed = 0, touched = 0;
+};
+__device__ __forceinline__ EditWords edit_words(const EditedRow& row, int32_t first, int steps) {
+  const int32_t word = first / 32 + lane_id();
+  if (lane_id() >= 4 * steps || word * 32 >= row.vocab) return {};
+  const uint32_t allowed = allowed_word(row, word);
+  return {allowed, touched_word(row, word) & allowed};
+}
+
+// Edits a batch that begins with `first`, a multiple of 32, step `step_of_words` of the words. All lanes of the warp call.
 template <int kCount>
-__device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int count, Batch<Float32, kCount>* batch) {
-  const int32_t word = first / 32 + lane_id();  // of this lane; each step of a batch has four words
+__device__ __forceinline__ void edit(const EditedRow& row, const EditWords& words, int step_of_words, int32_t first,
+                                     Batch<Float32, kCount>* batch) {
   const int shift = lane_id() % 8 * 4;
-  const bool inside = lane_id() < 4 * count && word * 32 < row.vocab;
-  const uint32_t allowed = inside ? allowed_word(row, word) : 0u;
-  const uint32_t touched = inside ? touched_word(row, word) & allowed : 0u;
   uint32_t mine = 0;  // four bits a vector
 #pragma unroll
   for (int u = 0; u < kCount; ++u) {
-    const int owner = 4 * u + lane_id() / 8;
-    batch->vector[u] = permitted(batch->vector[u], __shfl_sync(kWarp, allowed, owner) >> shift);
-    mine |= (__shfl_sync(kWarp, touched, owner) >> shift & 15u) << 4 * u;
+    const int owner = 4 * (step_of_words + u) + lane_id() / 8;
+    batch->vector[u] = permitted(batch->vector[u], __shfl_sync(kWarp, words.allowed, owner) >> shift);
+    mine |= (__shfl_sync(kWarp, words.touched, owner) >> shift & 15u) << 4 * u;
   }
 #pragma unroll 1
   for (; mine; mine &= mine - 1) {
@@ -236,12 +244,23 @@ __device__ __forceinline__ void edit(const EditedRow& row, int32_t first, int co
   }
 }
 
-// The same, if the row has edits.
+__device__ __forceinline__ Shared<EditWords> words_of_lanes() {
+  SPECDEC_SHARED(EditWords, words, kThreads);
+  return words;
+}
+
+// The same, if the row has edits, for batches that come one after the other: words are looked up once for several of them,
+// and wait in shared memory. `step` is counted from the first batch, or from a later one.
 template <int kCount>
-__device__ __forceinline__ void edit_if(const Row&, int32_t, int, Batch<Float32, kCount>*) {}
+__device__ __forceinline__ void edit_in_turn(const Row&, int32_t, int, Batch<Float32, kCount>*) {}
 template <int kCount>
-__device__ __forceinline__ void edit_if(const EditedRow& row, int32_t first, int count, Batch<Float32, kCount>* batch) {
-  if (row.edited) edit(row, first, count, batch);
+__device__ __forceinline__ void edit_in_turn(const EditedRow& row, int32_t first, int step,
+                                             Batch<Float32, kCount>* batch) {
+  constexpr int kSteps = 8 / kCount * kCount;
+  if (!row.edited) return;
+  const Shared<EditWords> words = words_of_lanes();
+  if (step % kSteps == 0) words[threadIdx.x] = edit_words(row, first, kSteps);
+  edit(row, words[threadIdx.x], step % kSteps, first, batch);
 }
 
 template <class T, int kCount>
@@ -280,7 +299,7 @@ __device__ __forceinline__ void Batch<T, kCount>::load(const EditedRow& row, int
     if (!aligned || row.vocab % 4) put(raw_four(as_it_came(row), edge), edge - first);
     if (edge == last) break;
   }
-  if (row.edited) edit(row, first, count, this);
+  if (row.edited) edit(row, edit_words(row, first, count), 0, first, this);
 }
 
 template <class T, int kCount>

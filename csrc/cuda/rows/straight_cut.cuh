@@ -48,7 +48,7 @@ __device__ __forceinline__ void put_cells(const TeamCutFinder& of, bool weigh, c
     if (thread < kSteps * kCellsATile) cells[thread] = 0;
     __syncthreads();
     Batch<Float32, kSteps> batch = fetched.floats(row, at, steps);
-    edit_if(of.row, at, steps, &batch);
+    if (of.row.edited) edit(of.row, edit_words(of.row, at, steps), 0, at, &batch);
 #pragma unroll 1
     for (int u = 0; u < steps; ++u) {
       const uint4 values = batch.at(u);
