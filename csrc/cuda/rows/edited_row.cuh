@@ -245,7 +245,7 @@ __device__ __forceinline__ void edit(const EditedRow& row, const EditWords& word
 }
 
 __device__ __forceinline__ Shared<EditWords> words_of_lanes() {
-  SPECDEC_SHARED(EditWords, words, kThreads);
+  SPECDEC_SHARED(EditWords, words, kMaxWarps * 32);
   return words;
 }
 
