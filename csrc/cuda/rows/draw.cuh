@@ -121,6 +121,27 @@ struct Fetched {
   }
 };
 
+// ---- edits ---------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ Shared<EditWords> words_of_lanes() {
+  SPECDEC_SHARED(EditWords, words, kThreads);
+  return words;
+}
+
+// Edits batches that come one after the other, if the row has edits: words are looked up once for several of them, and wait
+// in shared memory. `step` is counted from the first batch, or from a later one.
+template <int kCount>
+__device__ __forceinline__ void edit_in_turn(const Row&, int32_t, int, Batch<Float32, kCount>*) {}
+template <int kCount>
+__device__ __forceinline__ void edit_in_turn(const EditedRow& row, int32_t first, int step,
+                                             Batch<Float32, kCount>* batch) {
+  constexpr int kSteps = 8 / kCount * kCount;
+  if (!row.edited) return;
+  const Shared<EditWords> words = words_of_lanes();
+  if (step % kSteps == 0) words[threadIdx.x] = edit_words(row, first, kSteps);
+  edit(row, words[threadIdx.x], step % kSteps, first, batch);
+}
+
 // ---- the draft's side -----------------------------------------------------------------------------------------------
 
 // The draft's elements of a lane's four columns of the target, in a vocabulary of its own. What it lacks has no weight.

@@ -244,25 +244,6 @@ __device__ __forceinline__ void edit(const EditedRow& row, const EditWords& word
   }
 }
 
-__device__ __forceinline__ Shared<EditWords> words_of_lanes() {
-  SPECDEC_SHARED(EditWords, words, kMaxWarps * 32);
-  return words;
-}
-
-// The same, if the row has edits, for batches that come one after the other: words are looked up once for several of them,
-// and wait in shared memory. `step` is counted from the first batch, or from a later one.
-template <int kCount>
-__device__ __forceinline__ void edit_in_turn(const Row&, int32_t, int, Batch<Float32, kCount>*) {}
-template <int kCount>
-__device__ __forceinline__ void edit_in_turn(const EditedRow& row, int32_t first, int step,
-                                             Batch<Float32, kCount>* batch) {
-  constexpr int kSteps = 8 / kCount * kCount;
-  if (!row.edited) return;
-  const Shared<EditWords> words = words_of_lanes();
-  if (step % kSteps == 0) words[threadIdx.x] = edit_words(row, first, kSteps);
-  edit(row, words[threadIdx.x], step % kSteps, first, batch);
-}
-
 template <class T, int kCount>
 __device__ __forceinline__ void Batch<T, kCount>::load(const EditedRow& row, int32_t first, int count) {
   const bool wide = row.dtype == SPECDEC_FLOAT32, brain = row.dtype == SPECDEC_BFLOAT16;
