@@ -20,7 +20,7 @@ from tests.backends.ptx.build import unavailable
 from tests.backends.test_cuda_ops import assert_same, assert_same_figures, on_cpu, rows_of
 from tests.support.calls import every_call
 from tests.support.cases import chain_call, poisoned, seeds
-from tests.support.ops import overlap, residual, verify_chain
+from tests.support.ops import overlap, residual, verify_tree
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
@@ -88,12 +88,16 @@ def test_clusters(size):
     requests, multiprocessors = CLUSTERS[size]
     call = chain_call(size, requests=requests, slots=1, vocabulary=33_001)
     pair = call["target"][:, 0], call["draft"][:, 0]
-    filtered = {name: x for name, x in call.items() if name != "temperature"} | {"sampling": Sampling(top_k=40)}
+    tree = {
+        "draft_tokens": torch.cat([torch.full((requests, 1), -1), call["draft_tokens"]], 1), "target": call["target"],
+        "draft": call["draft"].expand(-1, 2, -1), "parents": torch.tensor([-1, 0]), "max_depth": 1,
+        "seed": call["seed"], "position": call["position"], "sampling": Sampling(top_k=40),
+    }  # fmt: skip
     with played("large", multiprocessors=multiprocessors) as backend:
         found = []
-        blocks = backend.counted(lambda: found.append(verify_chain(**filtered)))["blocks"]
+        blocks = backend.counted(lambda: found.append(verify_tree(**tree)))["blocks"]
         assert blocks == requests * size
-        assert_same(found[0], on_cpu(verify_chain, **filtered))
+        assert_same(found[0], on_cpu(verify_tree, **tree))
         assert_same(residual(*pair), on_cpu(residual, *pair))
 
 
