@@ -1,7 +1,8 @@
 // Chains with filters or edits, straight, by each method and for any number of requests. A row has some blocks. The last
 // of them to come cuts it alone (straight_cut.cuh), and leaves a record: what is known of the row, p or q of the draft
 // there, and the columns that are kept. So rows of a request are cut beside each other. The last row's block judges, and
-// draws from the columns kept of the row where the chain ends. No block waits for another.
+// draws from the columns kept of the row where the chain ends. No block waits for another, but where there are edits: then
+// all blocks of a request whose filters are off wait for the judge, and draw over the whole row together.
 //
 // Where rows do not fit the device at once, each has one block, and rows behind a refused draft are left out if their
 // blocks come that late.
@@ -35,6 +36,8 @@ struct FilteredChainArguments {
   int sides, rows;    // of a node: the target's row, the draft's; of a request
   size_t drafted_at;  // the tokens of drafts, in bytes of shared memory
   size_t leaves_at;   // block: Leaf by node, then units of sums by node
+  bool helps;         // blocks of a request without filters may wait, and draw together
+  Parts shares;       // then, of such a draw
 };
 
 // ---- records --------------------------------------------------------------------------------------------------------
@@ -288,11 +291,45 @@ __device__ __forceinline__ uint64_t units_of_pair(const FilteredPair& pair, cons
   return units[0];
 }
 
+// ---- a draw that all blocks of a request share ----------------------------------------------------------------------
+
+// What this block has of it; in shared memory, because it would take registers until there.
+struct OwnShare {
+  Tiles tiles;
+  unsigned helpers;  // who wait for the judge: 0 if the draw is not shared
+  bool judges;
+};
+
+// Where it ends is told by the request's meeting, as 1 if nobody draws; blocks draw into that of its first row, which nobody
+// uses any more, and come to it when they have.
+__device__ __forceinline__ Meeting* shared_draw(const FilteredChainArguments& a, int64_t request) {
+  return a.meetings + a.requests.by() + request * a.rows;
+}
+__device__ __forceinline__ void tell_ending(Meeting* meeting, const Ending& e, bool draws) {
+  if (threadIdx.x != 0) return;
+  put_word(&meeting->best, two_words(bits(e.subtracted), static_cast<uint32_t>(e.excluded)));
+  add_acquire_release(&meeting->met, draws ? static_cast<unsigned>(e.node) << 2 | 2u | e.residual : 1u);
+}
+// False if nobody draws.
+__device__ __forceinline__ bool hear_ending(Meeting* meeting, const Shared<Ending>& shared_end) {
+  if (threadIdx.x == 0) {
+    unsigned told;
+    while ((told = load_acquire(&meeting->met)) == 0) {
+    }
+    const WideKey what = load_fresh(&meeting->best);
+    shared_end[0] = {told & 2u ? static_cast<int32_t>(told >> 2) : kNoNode, 0, false, (told & 1u) != 0, 0, first_of(what),
+                     static_cast<int32_t>(what)};
+  }
+  __syncthreads();
+  return static_cast<Ending>(shared_end[0]).node != kNoNode;
+}
+
 // The token after the last draft, if it is not known, for the first thread; statuses for all. Behind the last slot it was
-// drawn before; else it is drawn from what is kept of the row where the chain ends.
+// drawn before; else it is drawn from what is kept of the row where the chain ends. Of blocks
+// that share the draw the judge alone gets the token.
 __device__ __forceinline__ Draw draw_at_end(const FilteredChainArguments& a, const ChainRequest& r,
                                             const ShapedRows& reader, const Shared<Ending>& shared_end,
-                                            const Shared<unsigned>& sure) {
+                                            const Shared<unsigned>& sure, const Shared<OwnShare>& share) {
   const Ending e = shared_end[0];
   if (e.known) return {e.token, SPECDEC_STATUS_OK};
   int32_t status;
@@ -319,17 +356,22 @@ __device__ __forceinline__ Draw draw_at_end(const FilteredChainArguments& a, con
     if (pair.listed >= 0) {
       found = race_listed(request, weights, pair.listed, a.cut.room, SPECDEC_STATUS_OK);
     } else {
-      Meeting* const meeting = a.meetings + a.requests.by() + r.request * a.rows;  // of a row that nobody uses any more
-      draw_tiles<1>(weights, request.noise, 0, sum_tiles_of(pair.target.row.vocab), sure, meeting);
+      Meeting* const meeting = shared_draw(a, r.request);
+      const Tiles mine = static_cast<OwnShare>(share[0]).tiles;
+      if (mine.begin < mine.end) draw_tiles<1>(weights, request.noise, mine.begin, mine.end, sure, meeting);
+      if (!static_cast<OwnShare>(share[0]).judges) return {};
       __syncthreads();
+      wait_for(&meeting->came, static_cast<OwnShare>(share[0]).helpers);
       if (threadIdx.x == 0) found = partial_of(taken_from(meeting));
     }
-    const bool empty = threadIdx.x == 0 && found.best.token == kNoToken && !again && static_cast<Ending>(shared_end[0]).residual;
+    const bool empty = threadIdx.x == 0 && found.best.token == kNoToken && !again &&
+                       static_cast<Ending>(shared_end[0]).residual;
     if (!__syncthreads_or(empty)) {
       const Draw draw = threadIdx.x == 0 ? draw_of(found) : Draw{0, SPECDEC_STATUS_OK};
       return {draw.token, draw.status | status};
     }
-    // p and q are equal up to rounding.
+    // p and q are equal up to rounding: the judge draws from p alone.
+    if (threadIdx.x == 0) share[0] = {{0, sum_tiles_of(a.p.target.vocab)}, static_cast<OwnShare>(share[0]).helpers, true};
     status |= found.status | SPECDEC_STATUS_EMPTY_RESIDUAL;
     weights.residual = false, weights.excluded = kNoToken;
   }
@@ -384,7 +426,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) filtered_cha
     place[0] = at, decoded[0] = r, filters[0] = both.target, filters[1] = both.draft;
   }
   __syncthreads();
-  if (!take_row(a, reader, place, decoded, filters, sure)) return;
+  SPECDEC_SHARED(OwnShare, share, 1);
+  {
+    const bool judges = take_row(a, reader, place, decoded, filters, sure);
+    const bool shares = a.helps && !static_cast<Filter>(filters[0]).on() && static_cast<ChainState>(decoded[0]).readable;
+    if (!judges && !shares) return;
+    if (threadIdx.x == 0) {
+      const RowOfBlock at = place[0];
+      OwnShare own = {{0, sum_tiles_of(a.p.target.vocab)}, 0, judges};
+      if (shares) {
+        own.tiles = a.shares.tiles_of(at.row * a.parts.count.by() + at.part);
+        own.helpers = static_cast<unsigned>(a.rows * a.parts.count.by() - 1);
+      }
+      share[0] = own;
+    }
+    __syncthreads();
+  }
   if (a.p.method == SPECDEC_RACE) {
     const ChainRequest r = decoded_request<ChainRequest>(a.p, decoded);
     if (warp_id() == 0)
@@ -395,9 +452,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) filtered_cha
       });
   } else {
     SPECDEC_SHARED(Ending, shared_end, 1);
-    {
+    bool draws = true;
+    if (!static_cast<OwnShare>(share[0]).judges) {
+      draws = hear_ending(a.meetings + static_cast<RowOfBlock>(place[0]).request, shared_end);
+    }
+    if (reader.edited) {
       const ChainRequest r = decoded_request<ChainRequest>(a.p, decoded);
-      if (reader.edited) keep_drafts(a, r, r.drafts());
+      keep_drafts(a, r, r.drafts());
+    }
+    if (static_cast<OwnShare>(share[0]).judges) {
+      const ChainRequest r = decoded_request<ChainRequest>(a.p, decoded);
       int32_t status = r.status;
       Ending e;
 #pragma unroll 1
@@ -408,15 +472,23 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) filtered_cha
       }
       e.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
       if (threadIdx.x == 0) shared_end[0] = e;
+      if (static_cast<OwnShare>(share[0]).helpers > 0)
+        tell_ending(a.meetings + r.request, e, !e.known && e.node != r.slots);
     }
     __syncthreads();
-    const Draw last = draw_at_end(a, decoded_request<ChainRequest>(a.p, decoded), reader, shared_end, sure);
+    Draw last = {};
+    if (draws)
+      last = draw_at_end(a, decoded_request<ChainRequest>(a.p, decoded), reader, shared_end, sure, share);
+    Meeting* const drawn = shared_draw(a, static_cast<RowOfBlock>(place[0]).request);
+    if (!static_cast<OwnShare>(share[0]).judges) return arrive(&drawn->came);
     const ChainRequest r = decoded_request<ChainRequest>(a.p, decoded);  // anew, as before
     const Ending e = shared_end[0];
     const int32_t first = e.node / 32 * 32;
     if (warp_id() == 0)
       write_verdict(r, LaneDraft{first, draft_of_lane(r, first)}, e.node, __shfl_sync(kWarp, last.token, 0),
                     e.status | last.status);
+    wait_for(&drawn->came, static_cast<OwnShare>(share[0]).helpers);  // all have heard
+    if (threadIdx.x == 0) drawn->came = 0;
   }
   if (threadIdx.x == 0) a.meetings[static_cast<RowOfBlock>(place[0]).request] = {};
 }
@@ -435,6 +507,9 @@ inline cudaError_t launch_filtered(const ChainParams& p, const Device& device, c
   a.in_order = rows > at_once;
   a.parts = parts_of_rows(longest(p), a.in_order ? 1 : at_once / rows);
   a.requests = quotient(requests);
+  const int64_t blocks = int64_t{a.rows} * a.parts.count.by();  // of a request
+  a.helps = !race && !a.in_order && p.edits.on() && device.teams && blocks > 1;
+  a.shares = parts_of_rows(p.target.vocab, blocks);
   const int64_t cells = a.parts.count.by() > 1 ? rows * kCutWordsATile * a.parts.tiles : 0;
   const int64_t lists = race ? 0 : requests * p.max_drafts() * kWordsAList;
   const int64_t tickets = kTicketsAMeeting * (requests + rows), words = cells + lists + rows * kWordsARecord;
@@ -447,6 +522,7 @@ inline cudaError_t launch_filtered(const ChainParams& p, const Device& device, c
   a.leaves_at = a.drafted_at + (p.places() + 3) / 4 * size_t{16};
   Shape shape = {rows * a.parts.count.by(), kThreads};
   shape.overlaps = true;
+  shape.cooperative = a.helps, shape.multiprocessors = device.multiprocessors;
   shape.dynamic_shared =
       a.leaves_at + (p.method == SPECDEC_BLOCK ? p.places() * (sizeof(Leaf) + sizeof(WideKey)) : 0);
   if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
