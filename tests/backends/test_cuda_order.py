@@ -4,10 +4,11 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Form
+from specdec_kernels import Form, Sampling
 from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_ops import assert_same, indexed_calls, on_cpu
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
+from tests.support.edits import random_edits
 from tests.support.ops import verify_chain
 
 pytestmark = test_cuda_ops.pytestmark
@@ -133,6 +134,24 @@ def test_given_tokens(play, change):
         assert found.tokens[1, slots] == 7
         assert found.status.tolist() == [0] * 4 + [8] + [0] * 7
         assert_same(found, on_cpu(verify_chain, **options))
+
+
+@pytest.mark.parametrize(
+    "requests, change", [(3, {}), (3, {"refuses": True}), (1, {"lags": True, "multiprocessors": 2})]
+)
+def test_a_draw_under_edits_is_shared(play, requests, change):
+    """By the blocks of a request without filters; the second one has some. Of few blocks one lags."""
+    generator = torch.Generator().manual_seed(1)
+    for seed, method in enumerate(("rejection", "block", "rejection")):
+        call = chain_call(seed, requests=requests, slots=1 + requests // 2, vocabulary=5000, dtype=torch.bfloat16)
+        slots = call["draft_tokens"].shape[1]
+        call |= {"edits": random_edits(requests, slots + 1, vocabulary=5000, seed=seed), "temperature": None}
+        call |= {"method": method, "sampling": Sampling(top_k=torch.tensor([0, 20, 0][:requests]))}
+        call["draft"] = call["target"][:, :-1] + 2 * torch.randn(requests, slots, 5000, generator=generator).bfloat16()
+        backend = play(**{"multiprocessors": 40, "schedule": seed} | change)
+        assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
+        for workspace in backend.workspaces():
+            assert not workspace[: workspace.numel() // 64 * 8].any()
 
 
 @pytest.mark.parametrize("change", [{}, *DEVICES.values()], ids=["large", *DEVICES])

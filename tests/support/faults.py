@@ -747,6 +747,24 @@ FAULTS = {
         "log2_approx(u) * 0.69314718f - 4.1588831f",
         "tests/backends/test_cuda_edges.py -k first_guess",
     ),
+    "verify_chain, CUDA: the judge does not wait for those who draw with it": Fault(
+        "csrc/cuda/walk/filtered_chain.cuh",
+        "wait_for(&meeting->came, «static_cast<OwnShare>(share[0]).helpers»);",
+        "0u",
+        "tests/backends/test_cuda_order.py -k shared",
+    ),
+    "verify_chain, CUDA: all who draw with a judge draw over the first columns": Fault(
+        "csrc/cuda/walk/filtered_chain.cuh",
+        "own.tiles = a.shares.tiles_of(«at.row * a.parts.count.by() + at.part»);",
+        "0",
+        "tests/backends/test_cuda_order.py -k shared",
+    ),
+    "verify_chain, CUDA: who drew with a judge stays counted": Fault(
+        "csrc/cuda/walk/filtered_chain.cuh",
+        "if (threadIdx.x == 0) «drawn->came = 0»;",
+        "drawn->met = 0",
+        "tests/backends/test_cuda_order.py -k shared",
+    ),
     "logprobs, CUDA: the block before the last puts the row together": Fault(
         "csrc/cuda/ops/logprobs.cu",
         "if (last_to_come(a.tickets + index, static_cast<unsigned>(«a.parts.count.by()»)))",
