@@ -16,7 +16,17 @@ from specdec_kernels import _C, Edits, Sampling, cutoff, logprobs, race_sample, 
 from specdec_kernels.sharded._parts import residual_sums
 from tests.backends.host_cuda.build import ROOT, build
 from tests.support.calls import every_call
-from tests.support.cases import DTYPES, FAR_ELEMENTS, adversarial_rows, chain_call, far_chain, poisoned, ragged, seeds
+from tests.support.cases import (
+    DTYPES,
+    FAR_ELEMENTS,
+    adversarial_rows,
+    chain_as_tree,
+    chain_call,
+    far_chain,
+    poisoned,
+    ragged,
+    seeds,
+)
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
 pytestmark = [
@@ -59,16 +69,16 @@ with backend("cuda-host"):
 OLDER_CODE = """
 import torch
 from specdec_kernels import Edits, backend
-from tests.support.ops import verify_chain
+from tests.support.ops import verify_tree
 from tests import conftest
-from tests.support.cases import chain_call
+from tests.support.cases import chain_as_tree, chain_call
 conftest.pytest_configure()
 with backend("cuda-host"):
     from tests.backends.host_cuda.backend import counted, play
     play("large", multiprocessors=40, code=80)
-    call = chain_call(3, requests=20, slots=3, vocabulary=9000)
+    call = chain_as_tree(chain_call(3, requests=20, slots=3, vocabulary=9000))
     call["edits"] = Edits(allowed=torch.full((20, 282), -1, dtype=torch.int32))
-    print(counted(lambda: verify_chain(**call))["blocks"])
+    print(counted(lambda: verify_tree(**call))["blocks"])
 """
 
 
@@ -504,17 +514,17 @@ ASKED = {(1, False): 1, (3, False): 3, (9, False): 8, (3, True): 3, (40, True): 
 @pytest.mark.parametrize(("asked", "blocks"), ASKED.items(), ids=str)
 def test_teams_that_are_asked_for(asked, blocks):
     """As a bench does: the verdict is the same, by as many blocks as can wait for each other."""
-    call = chain_call(3, requests=3, slots=3, vocabulary=80_000)
+    call = chain_as_tree(chain_call(3, requests=3, slots=3, vocabulary=80_000))
     call |= {"edits": Edits(allowed=torch.full((3, 2500), -1, dtype=torch.int32))}
     with specdec_kernels.backend("cuda-host"):
         from tests.backends.host_cuda import backend
 
         try:
             backend.play("large")
-            expected = verify_chain(**call)
+            expected = verify_tree(**call)
             backend.play("large", team=asked[0], team_is_grid=asked[1])
             found = []
-            count = backend.counted(lambda: found.append(verify_chain(**call)))
+            count = backend.counted(lambda: found.append(verify_tree(**call)))
             assert (count["launches"], count["blocks"]) == (1, 3 * blocks)
             assert_same(found[0], expected)
         finally:

@@ -19,7 +19,7 @@ from tests.backends.host_cuda.played import MACHINES
 from tests.backends.ptx.build import unavailable
 from tests.backends.test_cuda_ops import assert_same, assert_same_figures, on_cpu, rows_of
 from tests.support.calls import every_call
-from tests.support.cases import chain_call, poisoned, seeds
+from tests.support.cases import chain_as_tree, chain_call, poisoned, seeds
 from tests.support.ops import overlap, residual, verify_tree
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -88,11 +88,7 @@ def test_clusters(size):
     requests, multiprocessors = CLUSTERS[size]
     call = chain_call(size, requests=requests, slots=1, vocabulary=33_001)
     pair = call["target"][:, 0], call["draft"][:, 0]
-    tree = {
-        "draft_tokens": torch.cat([torch.full((requests, 1), -1), call["draft_tokens"]], 1), "target": call["target"],
-        "draft": call["draft"].expand(-1, 2, -1), "parents": torch.tensor([-1, 0]), "max_depth": 1,
-        "seed": call["seed"], "position": call["position"], "sampling": Sampling(top_k=40),
-    }  # fmt: skip
+    tree = chain_as_tree(call) | {"temperature": None, "sampling": Sampling(top_k=40)}
     with played("large", multiprocessors=multiprocessors) as backend:
         found = []
         blocks = backend.counted(lambda: found.append(verify_tree(**tree)))["blocks"]

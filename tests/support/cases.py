@@ -104,6 +104,14 @@ def chain_call(seed, requests=32, slots=4, vocabulary=65, draft_vocabulary=None,
     }  # fmt: skip
 
 
+def chain_as_tree(call):
+    """Arguments of ``verify_tree`` for the drafts of ``chain_call``, each of which has one child."""
+    tokens, draft, slots = call["draft_tokens"], call["draft"], call["draft_tokens"].shape[1]
+    tokens = torch.cat([torch.full_like(tokens[:, :1], -1), tokens], 1)
+    draft = torch.cat([draft, draft[:, -1:]], 1)  # of the leaf, which nobody asks for
+    return call | {"draft_tokens": tokens, "draft": draft, "parents": torch.arange(slots + 1) - 1, "max_depth": slots}
+
+
 def ragged(call, counts):
     """A call with only the first counts[b] slots of request b, laid out one after the other."""
     bounds = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
