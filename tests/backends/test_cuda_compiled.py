@@ -107,7 +107,7 @@ WHOLE_ROWS = "race_sample_kernel", "race_topk_kernel", "residual_race_kernel"
 # eight bytes where elements have 16 bits.
 FEW_LOADS = {
     "straight_race_kernel": 3, "straight_sample_kernel": 3, "straight_rejection_kernel": 4, "straight_block_kernel": 4,
-    "straight_turn_kernel": 4, "filtered_sample_kernel": 3, "filtered_chain_kernel": 3,
+    "straight_turn_kernel": 4, "filtered_sample_kernel": 3, "filtered_chain_kernel": 3, "logprobs_kernel": 7,
 }  # fmt: skip
 
 # Each compiles for minutes; sm_90a comes from the build.
