@@ -986,9 +986,9 @@ FAULTS = {
     # Two slacks of race.h are not here: nothing was found that changes without them. largest_winning_word: a group's
     # first arrival is later than its word a says, by a share of a 2^-33, and the limit is rounded up. lowest_noted:
     # log_below of a word is not above the logarithm of the group's arrival (looked at: all words near powers of two).
-    # Nor are tiles of -inf that are weighed (row_masses): x - max is NaN there, which weighs nothing. Nor is the first
-    # barrier of last_to_come: in all of its callers the thread that draws the ticket wrote the words itself, or one lies
-    # between.
+    # Nor are tiles of -inf that are weighed (row_masses): x - max is NaN there, which weighs nothing. Nor is
+    # the first barrier of last_to_come: in all of its callers the thread that draws the ticket wrote the words itself,
+    # or one lies between.
     "race: what a token needs has no slack": Fault(
         "csrc/include/specdec/race.h", "sub(needed, «slack(best, needed)»)", "Float(0.0f)", BOUNDS
     ),
