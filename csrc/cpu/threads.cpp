@@ -6,12 +6,15 @@
 #include <pthread.h>
 #include <signal.h>
 #if defined(__linux__)
+#include <dirent.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -187,8 +190,25 @@ void sleep(Pool& p) {
   while (!take(p.woken, 1)) sleep_while(p.woken, 0);
 }
 
+// A new thread is bound to the cores of the one that starts it, and OpenMP may have bound that to one (OMP_PROC_BIND). A
+// helper runs wherever a thread of this process may.
+void leave_core() {
+#if defined(__linux__)
+  cpu_set_t cores, own;
+  CPU_ZERO(&cores);
+  DIR* const threads = opendir("/proc/self/task");
+  if (!threads) return;
+  while (const dirent* const thread = readdir(threads))
+    if (const int id = std::atoi(thread->d_name); id > 0 && sched_getaffinity(id, sizeof own, &own) == 0)
+      CPU_OR(&cores, &cores, &own);
+  closedir(threads);
+  sched_setaffinity(0, sizeof cores, &cores);
+#endif
+}
+
 void* helper(void* pool) {
   const FloatMode mode;  // not that of the thread that needed help first
+  leave_core();
   Pool& p = *static_cast<Pool*>(pool);
   Place* const mine = p.take_place();
   if (!mine) return p.coming.fetch_sub(1, std::memory_order_relaxed), nullptr;

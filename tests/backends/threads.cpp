@@ -250,6 +250,28 @@ void modes(int) {
   EXPECT(!seen && rounds_up());
 }
 
+// A helper runs wherever a thread of the process may, though the one that needed it is bound to a core. Elsewhere than on
+// Linux, and on one core, nothing is tried.
+void bound_caller(int) {
+#if defined(__linux__)
+  cpu_set_t all, one, seen;
+  EXPECT(sched_getaffinity(0, sizeof all, &all) == 0);
+  CPU_ZERO(&one);
+  CPU_ZERO(&seen);
+  for (int core = 0; CPU_COUNT(&one) == 0; ++core)
+    if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
+  std::atomic<bool> over{false};
+  std::thread unbound([&] {
+    while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  EXPECT(sched_setaffinity(0, sizeof one, &one) == 0);
+  helped_call(2, [&] { sched_getaffinity(0, sizeof seen, &seen); });
+  EXPECT(CPU_EQUAL(&seen, &all));
+  over = true;
+  unbound.join();
+#endif
+}
+
 // The program ends while a helper is in a part: nothing waits, nothing crashes.
 void exit_in_a_call(int) {
   std::atomic<bool> stuck{false};
@@ -274,7 +296,7 @@ int main(int count, char** arguments) {
       {"once", once}, {"many_callers", many_callers}, {"nobody_waits", nobody_waits}, {"throws", throws},
       {"nested", nested}, {"at_most", at_most}, {"small_work_is_done_alone", small_work_is_done_alone},
       {"helped_rows", helped_rows}, {"forks", forks}, {"more_callers_than_places", more_callers_than_places}, {"modes", modes},
-      {"exit_in_a_call", exit_in_a_call},
+      {"bound_caller", bound_caller}, {"exit_in_a_call", exit_in_a_call},
   };
   alarm(300);
   for (const auto& one : tried) {
