@@ -175,13 +175,13 @@ class Op:
     def direct(self, check, *raw):
         """Run a call as its caller made it, if it keeps to the declaration; not one whose status the caller ``check``s.
 
-        ``raw`` are the function's arguments in the order of ``names``. Returns what the function does, or None: then it
-        was not run.
+        ``raw`` are the function's arguments in the order of ``names``. Returns what the function does. A call that C++
+        left is ``read``.
         """
         if self.figures:
             self.refuse_derivatives(raw)
         if is_dynamo_compiling():
-            return None
+            return self.read(check, raw)
         if not check:
             for run in self.ran.get(block().name, ()):
                 try:
@@ -191,6 +191,10 @@ class Op:
                     if torch_names.transforms() is None:
                         raise  # else a new output has no memory of its own: the call goes through torch
         self.refuse_unreadable(raw)
+        return self.read(check, raw)
+
+    def read(self, check, raw):
+        """What becomes of a call that C++ left: the function goes on, and reads its arguments itself."""
         return None
 
     def refuse_unreadable(self, raw):

@@ -2,19 +2,17 @@
 
 from specdec_kernels._constants import MASS_TILE
 from specdec_kernels.calls import inputs
+from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.values import Noise
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 
 
-def run(op, check, *raw):
-    """The result of a call, from its arguments in the order of ``op.names``: in C++ or, where that left it, by torch.
+class RowOp(Op):
+    """An op on rows, whose calls are read here where C++ left them."""
 
-    None has been read of it if C++ did not run it, so it is read here.
-    """
-    if (found := op.direct(check, *raw)) is not None:
-        return found
-    return Reading(op, check, raw)()
+    def read(self, check, raw):
+        return Reading(self, check, raw)()
 
 
 class Reading:

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.calls import kinds
-from specdec_kernels.calls.op import Op
-from specdec_kernels.ops import _rows
+from specdec_kernels.ops._rows import RowOp
 from specdec_kernels.sampling import Edits, Sampling
 
 
@@ -38,7 +37,7 @@ class Cut(NamedTuple):
     max: torch.Tensor
 
 
-CUTOFF = Op(
+CUTOFF = RowOp(
     "cutoff",
     result=Cut,
     figures=True,
@@ -108,4 +107,4 @@ def cutoff(
     >>> cut.value.item(), cut.last.item(), cut.count.item()  # tokens 5, 0 and the first of the two ones
     (1.0, 1, 3)
     """
-    return _rows.run(CUTOFF, check, rows, request_index, "logits", None, sampling, edits, out, status)
+    return CUTOFF.direct(check, rows, request_index, "logits", None, sampling, edits, out, status)

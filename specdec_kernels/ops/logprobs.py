@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.calls import inputs, kinds
-from specdec_kernels.calls.op import Op, saved_by_name
+from specdec_kernels.calls.op import saved_by_name
 from specdec_kernels.calls.types import Number
-from specdec_kernels.ops import _rows
+from specdec_kernels.ops._rows import RowOp
 from specdec_kernels.sampling import Edits, Sampling
 
 
@@ -49,7 +49,7 @@ class Kept(NamedTuple):
     count: torch.Tensor  # type: ignore[assignment]  # a tuple has a method of this name
 
 
-LOGPROBS = Op(
+LOGPROBS = RowOp(
     "logprobs",
     result=Logprobs,
     figures=True,
@@ -134,8 +134,8 @@ def logprobs(
     (-1.4076, 2, [2, 0])
     """
     bits, number = (None, None) if kept is None else _bits_and_count(kept)
-    return _rows.run(
-        LOGPROBS, check, rows, tokens, request_index, "logits", temperature, sampling, edits, top, out, bits, number,
+    return LOGPROBS.direct(
+        check, rows, tokens, request_index, "logits", temperature, sampling, edits, top, out, bits, number,
         status,
     )  # fmt: skip
 

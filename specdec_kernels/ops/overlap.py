@@ -6,11 +6,10 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.calls import inputs, kinds
-from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number, Space
 from specdec_kernels.calls.values import FILTERED
 from specdec_kernels.ops import _gradients as gradients
-from specdec_kernels.ops import _rows as rows
+from specdec_kernels.ops._rows import Reading, RowOp
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
@@ -35,7 +34,7 @@ class Overlap(NamedTuple):
     harmonic: torch.Tensor
 
 
-OVERLAP = Op(
+OVERLAP = RowOp(
     "overlap",
     result=Overlap,
     figures=True,
@@ -107,10 +106,10 @@ def overlap(
     raw = (target, draft, request_index, space, temperature, sampling, edits, out, status)
     of_draft = draft.rows if isinstance(draft, Draft) else draft
     if not inputs.wants_gradient(target, of_draft):
-        return rows.run(OVERLAP, check, *raw)
+        return OVERLAP.direct(check, *raw)
     OVERLAP.refuse_derivatives(raw)
     OVERLAP.refuse_unreadable(raw)
-    call = rows.Reading(OVERLAP, check, raw)
+    call = Reading(OVERLAP, check, raw)
     if any(law.rules & FILTERED for law in call.laws):
         raise ValueError("sampling: expected no filters where target or draft requires grad; got some that may be on")
     if call.values["edits"].on():

@@ -3,12 +3,11 @@
 import torch
 
 from specdec_kernels.calls import kinds
-from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space
-from specdec_kernels.ops import _rows as rows
+from specdec_kernels.ops._rows import RowOp
 from specdec_kernels.sampling import Edits, Sampling
 
-RACE_SAMPLE = Op(
+RACE_SAMPLE = RowOp(
     "race_sample",
     rows=kinds.rows("*V", shown="target"),
     vocab_start=kinds.size(least=0),
@@ -88,7 +87,7 @@ def race_sample(
     >>> specdec_kernels.race_sample(logits, seed=1, position=0, temperature=0.0).item()
     1
     """
-    return rows.run(
-        RACE_SAMPLE, check, target, 0, draft_map, request_index, space, temperature, sampling, edits, seed, position,
+    return RACE_SAMPLE.direct(
+        check, target, 0, draft_map, request_index, space, temperature, sampling, edits, seed, position,
         nonce, out, status, None,
     )  # fmt: skip

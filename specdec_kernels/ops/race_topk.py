@@ -3,12 +3,11 @@
 import torch
 
 from specdec_kernels.calls import kinds
-from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space
-from specdec_kernels.ops import _rows as rows
+from specdec_kernels.ops._rows import RowOp
 from specdec_kernels.sampling import Edits, Sampling
 
-RACE_TOPK = Op(
+RACE_TOPK = RowOp(
     "race_topk",
     sizes={"k": kinds.size("KV", least=1)},
     rows=kinds.rows("*V", shown="draft"),
@@ -78,7 +77,7 @@ def race_topk(
     >>> specdec_kernels.race_topk(logits, 4, seed=1, position=0, temperature=0.0).tolist()
     [1, 2, 0, -1]
     """
-    return rows.run(
-        RACE_TOPK, check, draft, 0, draft_map, request_index, space, temperature, sampling, edits, seed, position,
+    return RACE_TOPK.direct(
+        check, draft, 0, draft_map, request_index, space, temperature, sampling, edits, seed, position,
         nonce, k, out, status, None,
     )  # fmt: skip

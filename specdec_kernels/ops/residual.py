@@ -6,9 +6,8 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.calls import kinds
-from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Number, Space
-from specdec_kernels.ops import _rows as rows
+from specdec_kernels.ops._rows import RowOp
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
@@ -27,7 +26,7 @@ class Residual(NamedTuple):
     mass: torch.Tensor
 
 
-RESIDUAL = Op(
+RESIDUAL = RowOp(
     "residual",
     result=Residual,
     figures=True,
@@ -107,6 +106,6 @@ def residual(
     >>> [round(x, 4) for x in probs.tolist()], round(mass.item(), 4)
     ([0.75, 0.25, 0.0, 0.0], 0.4)
     """
-    return rows.run(
-        RESIDUAL, check, target, draft, request_index, space, temperature, sampling, edits, draft_prob, out, status,
+    return RESIDUAL.direct(
+        check, target, draft, request_index, space, temperature, sampling, edits, draft_prob, out, status,
     )  # fmt: skip

@@ -71,8 +71,7 @@ def tree_parents(
     >>> parents.tolist(), ranks.tolist()  # the root's children are 2, then 1
     ([[-1, 0, 0, 2]], [[0, 1, 0, 0]])
     """
-    given = {"first_child": first_child, "next_sibling": next_sibling, "out": out, "status": status}
-    if (found := TREE_PARENTS.direct(False, *given.values())) is not None:
+    if (found := TREE_PARENTS.direct(False, first_child, next_sibling, out, status)) is not None:
         return found
-    sizes = TREE_PARENTS.check({}, first_child=first_child, next_sibling=next_sibling)
-    return TREE_PARENTS.finish(sizes, given, first_child=first_child, next_sibling=next_sibling)
+    links = {"first_child": first_child, "next_sibling": next_sibling}
+    return TREE_PARENTS.finish(TREE_PARENTS.check({}, **links), {"out": out, "status": status}, **links)

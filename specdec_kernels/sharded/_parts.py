@@ -17,7 +17,7 @@ from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.values import Law, Noise
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops import _rows as on_rows
+from specdec_kernels.ops._rows import RowOp
 
 NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
 
@@ -39,7 +39,7 @@ class Walked(NamedTuple):
     asked_subtracted: torch.Tensor | None = None
 
 
-COUNT_AT_LEAST = Op(
+COUNT_AT_LEAST = RowOp(
     "count_at_least",
     figures=True,
     rows=kinds.rows("*V"),
@@ -57,7 +57,7 @@ FIRST_ARRIVALS = Op(
     status=kinds.Output(torch.int32, "status", "*"),
     empty=kinds.Output(torch.int32, "empty", "*"),
 )
-MASS_TILES = Op(
+MASS_TILES = RowOp(
     "mass_tiles",
     result=tuple,
     figures=True,
@@ -167,7 +167,7 @@ WALK_TABLES = Op(
 
 def count_at_least(rows, least, *, temperature=None, edits=None, request_index=None):
     """int32 [...]: how many tokens of each row have ``logit / temperature >= least``; none where it is -inf or NaN."""
-    return on_rows.run(COUNT_AT_LEAST, False, rows, request_index, "logits", temperature, None, edits, least, None)
+    return COUNT_AT_LEAST.direct(False, rows, request_index, "logits", temperature, None, edits, least, None)
 
 
 def first_arrivals(packed):
@@ -185,7 +185,7 @@ def mass_tiles(rows, *, temperature=None, edits=None, request_index=None):
     """(int32 [..., 3, tiles], status [...]): what each tile of 1,024 tokens weighs, for ``tile_laws``."""
     # The bits of its largest logit, then the low and the high words of its weight in units of 2**-30 of that; -inf and
     # 0 of one without weight. Status: 1 a NaN or +inf, 8 a temperature, an index or an edit out of range.
-    return on_rows.run(MASS_TILES, False, rows, request_index, "logits", temperature, None, edits, None, None)
+    return MASS_TILES.direct(False, rows, request_index, "logits", temperature, None, edits, None, None)
 
 
 def tile_laws(tiles, raw, *, temperature=1.0):

@@ -10,7 +10,6 @@ from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.calls.types import Counter, Number, Space
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.ops import _rows as on_rows
 from specdec_kernels.ops.race_sample import RACE_SAMPLE
 from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import Edits, Sampling
@@ -105,8 +104,8 @@ def race_partial(
     tokens = torch.empty(wide, dtype=torch.int64, device=device)
     scores = torch.empty(wide, dtype=torch.float32, device=device)
     status = torch.empty(lead, dtype=torch.int32, device=device)
-    on_rows.run(
-        op, False, rows, vocab_start, None, request_index, space, temperature, sampling, edits, seed, position, nonce,
+    op.direct(
+        False, rows, vocab_start, None, request_index, space, temperature, sampling, edits, seed, position, nonce,
         *places, tokens, status, scores,
     )  # fmt: skip
     if k is None:
