@@ -67,7 +67,7 @@ coverage: $(READY)
 	$(PY) -m tests.support.coverage --jobs $(TEST_JOBS) $(TEST_OPTIONS)
 
 bench: $(READY) build
-	OMP_PROC_BIND=close OMP_PLACES=cores $(PY) -m pytest -q bench -o addopts= -o python_files='bench_*.py' \
+	$(PY) -m pytest -q bench -o addopts= -o python_files='bench_*.py' \
 		-o python_functions='bench_*' --benchmark-quiet --benchmark-disable-gc
 
 # The tests of an op on every backend, its own and those of all ops that name it: make test-op OP=verify_chain
