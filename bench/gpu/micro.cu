@@ -95,7 +95,7 @@ double empty_time(bool cooperative, int64_t blocks) {
 double sync_time(TeamKind kind, int size, unsigned* counters, WideKey* words) {
   const bool grid = kind == TeamKind::kGrid;
   const int items = kThreads / 32 * (grid ? size : 1);
-  const TeamRoom room = team_room(kind, size, kThreads, items, counters, words);
+  const TeamRoom room = team_room(kind, size, items, counters, words);
   Shape shape = {size, kThreads};
   shape.cooperative = grid;
   shape.multiprocessors = this_one().multiprocessors;

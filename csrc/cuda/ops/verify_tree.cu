@@ -53,7 +53,7 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   a.tried_at = a.drafted_at + drafts;
   a.paths_at = a.tried_at + marks;
   a.held_at = a.paths_at + bytes_of_paths(p, shape);
-  const int fours = own_slots(sum_tiles_of(p.target.vocab), shape.size, shape.threads / 32) * kSumTile / 4;
+  const int fours = own_slots(sum_tiles_of(p.target.vocab), shape.size) * kSumTile / 4;
   const size_t held = 2 * sizeof(Four) * fours;
   if (sides == 2 && a.held_at + held <= room_of_block) a.held_fours = fours;
   const size_t shared = a.held_at + (a.held_fours ? held : 0);

@@ -106,7 +106,7 @@ struct TeamCutFinder {
   __device__ KeptRow scan(bool weigh) {
     const int lanes = room.lanes, words = words_a_tile(lanes), each = cells_a_tile(lanes);
     const int stride = word_stride(team, tiles);
-    for (int i = team.rank() * warps_in_block() + warp_id(); i < tiles; i += team.size() * warps_in_block()) {
+    for (int i = team.first_item(); i < tiles; i += team.size() * warps_in_block()) {
       CellsOfTile out = {team, i, stride, lanes, weigh};
       const TileMass mass = weigh_tile<Float32>(row, i, f.order, out);
       const bool infinite = __any_sync(kWarp, out.infinite);

@@ -77,13 +77,14 @@ __device__ __forceinline__ void prefetch_tile(const LawRowOf<Kept> (&sides)[2], 
   }
 }
 
-// Calls f(token) for the tiles of this warp, of blocks that share a row: four tokens of a lane at a time. Before each tile it calls ahead(the next one),
-// because four tokens a lane in flight are few. After each tile it calls end(tile).
+// Calls f(token) for the tiles of this warp, of blocks that share a row: four tokens of a lane at a time. They are items
+// of a team, so each block has one before any has two. Before each tile it calls ahead(the next one), because four tokens
+// a lane in flight are few. After each tile it calls end(tile).
 template <class Ahead, class F, class End>
 __device__ __forceinline__ void over_sum_tiles(Part part, int32_t vocab, Ahead&& ahead, F&& f, End&& end) {
   const int warps = part.size * warps_in_block();
 #pragma unroll 1
-  for (int tile = part.rank * warps_in_block() + warp_id(); tile < sum_tiles_of(vocab); tile += warps) {
+  for (int tile = warp_id() * part.size + part.rank; tile < sum_tiles_of(vocab); tile += warps) {
     ahead(tile + warps);
 #pragma unroll 1
     for (int32_t token = tile * kSumTile + lane_id() * 4; token < (tile + 1) * kSumTile && token < vocab; token += 128)

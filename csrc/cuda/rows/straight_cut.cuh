@@ -400,7 +400,7 @@ inline CutPlan straight_plan(int32_t vocab) {
 inline size_t bytes_of_straight(const CutPlan& plan) { return plan.room.at + plan.shared_bytes(); }
 
 inline StraightCut straight_cut(const CutPlan& plan, WideKey* words) {
-  return {words, team_room(TeamKind::kBlock, 1, kThreads, plan.items, nullptr, nullptr), plan.room};
+  return {words, team_room(TeamKind::kBlock, 1, plan.items, nullptr, nullptr), plan.room};
 }
 
 }  // namespace specdec::cuda

@@ -18,7 +18,7 @@ template <class RowAt, class Store>
 __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tiles, RowAt&& row_at, Store&& store) {
   const int stride = word_stride(team, rows * tiles), step = team.size() * warps_in_block();
   // A tile of a row. The warps of the team take them in turn.
-  int row = 0, tile = team.rank() * warps_in_block() + warp_id();
+  int row = 0, tile = team.first_item();
   const auto settle = [&] {
     for (; tile >= tiles && row < rows; tile -= tiles) ++row;
   };

@@ -1,5 +1,6 @@
 // A team: the blocks that share one request. A member puts a word under an item, and after the next sync every member
-// can get it. The warps of the team own the items in turn. Only the warp that owns an item may put it.
+// can get it. The members own the items in turn, and so do a member's warps: so few items are spread over all blocks.
+// Only the warp that owns an item may put it.
 //
 // What kind of team it is, is known at run time:
 //
@@ -29,26 +30,19 @@ inline Divisor divisor(int by) {
 
 struct TeamRoom {
   TeamKind kind;
-  int size;                     // blocks a team
-  Divisor members, all, warps;  // by the blocks of the team, its warps, those of a member; the first two unless kBlock
-  int items;                    // of one set that a member has room for; kGrid: that all members have
-  unsigned* counters;           // kGrid: one a team
-  WideKey* words;               // kGrid: 2 * items a team
+  int size;            // blocks a team
+  Divisor members;     // unless kBlock
+  int items;           // of one set that a member has room for; kGrid: that all members have
+  unsigned* counters;  // kGrid: one a team
+  WideKey* words;      // kGrid: 2 * items a team
 };
 
-inline TeamRoom team_room(TeamKind kind, int size, int threads, int items, unsigned* counters, WideKey* words) {
-  const int warps = threads / 32;
-  return {kind, size, divisor(size), divisor(size * warps), divisor(warps), items, counters, words};
+inline TeamRoom team_room(TeamKind kind, int size, int items, unsigned* counters, WideKey* words) {
+  return {kind, size, divisor(size), items, counters, words};
 }
 
-// Where a member of a team of `size` keeps an item that it owns, and how many places it needs for `items` of the team.
-__device__ __forceinline__ int own_slot(int item, int size) {
-  const int warps = warps_in_block();
-  return item / (size * warps) * warps + item % warps;
-}
-__host__ __device__ __forceinline__ int own_slots(int items, int size, int warps) {
-  return (items + size * warps - 1) / (size * warps) * warps;
-}
+// The places that a member of a team of `size` needs for `items` of the team.
+inline int own_slots(int items, int size) { return (items + size - 1) / size; }
 
 struct Team {
   TeamRoom room;
@@ -63,17 +57,21 @@ struct Team {
   }
   __device__ int rank() const { return static_cast<int>(opaque(blockIdx.x)) - index() * room.size; }
   __device__ int size() const { return room.size; }
+  // The first item that this warp owns. The next one is all warps of the team further.
+  __device__ int first_item() const { return warp_id() * size() + rank(); }
+  // Where its owner keeps an item.
+  __device__ int own_slot(int item) const { return room.kind == TeamKind::kBlock ? item : room.members.quotient(item); }
 
   __device__ void put(int item, WideKey word) const {
     if (room.kind == TeamKind::kGrid) return put_word(words(phase) + item, word);
     wrote = true;
-    set(phase)[in_cluster() ? place_of(item).slot : item] = word;
+    set(phase)[own_slot(item)] = word;
   }
   __device__ WideKey get(int item) const {
     if (room.kind == TeamKind::kGrid) return load_fresh(words(phase - 1) + item);
-    if (!in_cluster()) return set(phase - 1)[item];
-    const Place place = place_of(item);
-    return peer(set(phase - 1), place.member)[place.slot];
+    const int slot = own_slot(item);
+    if (!in_cluster()) return set(phase - 1)[slot];
+    return peer(set(phase - 1), static_cast<unsigned>(item - slot * size()))[slot];
   }
 
   // Words that each member brings, by number: any of its threads may.
@@ -121,16 +119,6 @@ struct Team {
  private:
   // A constant where there are none: their code is not compiled.
   __device__ bool in_cluster() const { return kHasClusters && room.kind == TeamKind::kCluster; }
-  struct Place {
-    unsigned member;
-    int slot;
-  };
-  // In a cluster.
-  __device__ Place place_of(int item) const {
-    const int turn = room.all.quotient(item), rest = item - turn * static_cast<int>(room.all.by);
-    const int member = room.warps.quotient(rest), warps = static_cast<int>(room.warps.by);
-    return {static_cast<unsigned>(member), turn * warps + rest - member * warps};
-  }
   __device__ unsigned* counter() const { return room.counters + index(); }
   __device__ WideKey* words(unsigned which) const {
     return room.words + (static_cast<int64_t>(index()) * 2 + (which & 1)) * room.items;
@@ -140,12 +128,10 @@ struct Team {
   }
 };
 
-// Items of several words: how far the words of an item lie apart. A multiple of the team's warps, so that the warp that
+// Items of several words: how far the words of an item lie apart. A multiple of the team's size, so that the member that
 // owns the first word owns all of them.
-__host__ __device__ __forceinline__ int rounded_up(int items, int warps) { return (items + warps - 1) / warps * warps; }
-__device__ __forceinline__ int word_stride(const Team& team, int items) {
-  return rounded_up(items, team.size() * warps_in_block());
-}
+__host__ __device__ __forceinline__ int rounded_up(int items, int size) { return (items + size - 1) / size * size; }
+__device__ __forceinline__ int word_stride(const Team& team, int items) { return rounded_up(items, team.size()); }
 
 constexpr int kMemberWords = 32;  // that a member brings to a sum or a list, mostly
 
@@ -229,7 +215,7 @@ inline TeamShape team_shape(const Device& device, int64_t requests, const Rows& 
 
 // The places that `items` of so many words take.
 inline int places_of(const TeamShape& shape, int items, int words) {
-  return words * rounded_up(items, shape.size * (shape.threads / 32));
+  return words * rounded_up(items, shape.size);
 }
 
 // The items of a team whose members bring so many words each.
@@ -244,14 +230,14 @@ struct TeamPlan {
   int64_t all_tickets() const { return tickets + (shape.grid ? requests : 0); }
   int64_t all_words() const { return words + (shape.grid ? requests * 2 * items : 0); }
   // Items of one set that a member keeps.
-  int kept() const { return shape.grid ? items : own_slots(items, shape.size, shape.threads / 32); }
+  int kept() const { return shape.grid ? items : own_slots(items, shape.size); }
   // The shared memory that a block needs for its team.
   size_t shared_bytes() const { return shape.grid ? 0 : 2 * sizeof(WideKey) * kept(); }
   bool fits(const Room& room) const { return all_tickets() <= room.ticket_count && all_words() <= room.word_count; }
   int64_t bytes() const { return room_needed(all_tickets(), all_words()); }
   TeamRoom team(const Room& room) const {
     const TeamKind kind = shape.grid ? TeamKind::kGrid : shape.size > 1 ? TeamKind::kCluster : TeamKind::kBlock;
-    return team_room(kind, shape.size, shape.threads, kept(), room.tickets + tickets, room.words + words);
+    return team_room(kind, shape.size, kept(), room.tickets + tickets, room.words + words);
   }
 };
 

@@ -209,7 +209,7 @@ __device__ __forceinline__ void over_pairs(const WalkArguments& a, Team& team, c
   over_sum_tiles(
       part_of(team), vocab, [](int) {},  // the rows were looked through: they are in the L2 cache
       [&](int32_t token) {
-        const int place = (own_slot(token / kSumTile, team.size()) * kSumTile + token % kSumTile) / 4;
+        const int place = (team.own_slot(token / kSumTile) * kSumTile + token % kSumTile) / 4;
         Four law_p, law_q;
         if (a.held_fours && !work.fresh) {  // every thread gets the same tokens as before
           law_p = held[place], law_q = held[a.held_fours + place];

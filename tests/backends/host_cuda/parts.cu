@@ -25,7 +25,7 @@ __global__ void exchange_kernel(const ExchangeArguments a) {
   Team team(a.team);
   WideKey sum = 0;
   for (int round = 0; round < a.rounds; ++round) {
-    for (int item = team.rank() * warps_in_block() + warp_id(); item < a.team.items; item += team.size() * warps_in_block())
+    for (int item = team.first_item(); item < a.team.items; item += team.size() * warps_in_block())
       if (lane_id() == 0) team.put(item, static_cast<WideKey>(round + item));
     team.sync();
     for (int item = 0; item < a.team.items; ++item) sum += team.get(item);
@@ -127,7 +127,7 @@ uint64_t exchange(uint64_t schedule, int lags, int teams, int size, int items, i
   Shape shape = {teams * size, 64};
   shape.cooperative = true;
   shape.multiprocessors = 8;
-  const ExchangeArguments a = {team_room(TeamKind::kGrid, size, 64, items, counters.data(), words.data()), counters.data() + teams,
+  const ExchangeArguments a = {team_room(TeamKind::kGrid, size, items, counters.data(), words.data()), counters.data() + teams,
                                words.data() + 2 * teams * items, rounds, &found};
   return launch(exchange_kernel, shape, a, nullptr) == cudaSuccess ? found : 0;
 }
