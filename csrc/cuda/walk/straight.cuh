@@ -4,8 +4,8 @@
 //   straight_race_kernel       a draw from each row; the last block of a request compares winners and drafts
 //   straight_rejection_kernel  the masses of all rows; every block judges all slots, and draws over its own columns of
 //                              the row where the chain ends; the last block writes the verdict
-//   straight_turn_kernel       the same for many requests, some slots of all requests after the others: each block judges
-//                              the slots before, then weighs its own, or draws
+//   straight_turn_kernel       the same for many requests or slots, some slots of all requests after the others: each
+//                              block judges the slots before, then weighs its own, or draws
 //   straight_block_kernel      as for few, but between judging and drawing the sums of those pairs that a coin asks for
 //
 // A block has eight warps, and a part of a request is some tiles of 1,024 columns of all of its rows.
@@ -22,6 +22,7 @@ namespace specdec::cuda {
 
 constexpr int32_t kStraightSlots = 31;  // a lane judges a slot, and one is left for the last token
 constexpr int64_t kRowsTogether = 80;   // of the target, of all requests, that are weighed between two meetings
+constexpr int64_t kProbsTogether = 256;  // of probabilities, which are not weighed but at temperature 0
 constexpr int64_t kTilesInOrder = 32;  // of a part, at most
 constexpr int kBlocksOfMany = 3;
 
@@ -574,6 +575,7 @@ __device__ __forceinline__ Ending judge_blocks_straight(const StraightArguments&
 
 // ---- rejection and block --------------------------------------------------------------------------------------------
 
+// A block is verified by some slots after the others; a rejection has all of them at once.
 template <bool kBlock>
 __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
   SPECDEC_SHARED(unsigned, sure, 1);
@@ -606,7 +608,7 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
     else if constexpr (kBlock) e = judge_blocks_straight(a, r, slot, known, sides.count, rows, &blocks);
     else e = judge_slots(r, slot, a.slots);
     r.status |= e.status;  // each lane's own
-    if (e.node != kNoNode)  // the part anew, because it would take a register until here
+    if (!kBlock || e.node != kNoNode)  // the part anew, because it would take a register until here
       return draw_and_write(a, r, known, kBlock ? 0 : slot.first, sure, [&] { return slot; }, e, Place(a).part, blocks);
     __syncthreads();  // all have read what is known
   }
@@ -713,12 +715,11 @@ inline cudaError_t launch_straight(const ChainParams& p, const Device& device, c
   const int64_t requests = p.batch(), drafts = p.max_drafts();
   StraightArguments a = {};
   a.p = p;
-  const int64_t together = kRowsTogether / requests, at_once = blocks_at_once(device);
+  const bool weighs = block || p.target_law.space == SPECDEC_LOGITS || (p.draft.data && p.draft_law.space == SPECDEC_LOGITS);
+  const int64_t together = (weighs ? kRowsTogether : kProbsTogether) / requests, at_once = blocks_at_once(device);
   a.slots = static_cast<int>(together < 1 ? 1 : together < kStraightSlots ? together : kStraightSlots);
   if (a.slots > drafts) a.slots = drafts < 1 ? 1 : static_cast<int>(drafts);
-  // Rows of probabilities are not weighed.
-  const bool weighs = p.target_law.space == SPECDEC_LOGITS || (p.draft.data && p.draft_law.space == SPECDEC_LOGITS);
-  const bool in_turns = !block && weighs && a.slots < drafts;
+  const bool in_turns = !block && a.slots < drafts;
   const int64_t turns = in_turns ? (drafts + a.slots - 1) / a.slots + 1 : 1;
   // A turn has two blocks for each that runs, so that most of the turn before have ended when its own begin.
   const int64_t share = in_turns ? (2 * at_once + requests - 1) / requests : device.teams ? at_once / requests : 1;
