@@ -81,19 +81,6 @@ __device__ __forceinline__ void look_at(const LogprobsParams& p, const AskedRow<
   }
 }
 
-// The words of a tile: of its mass, or at temperature 0 of its best token.
-__device__ __forceinline__ void put_tile(WideKey* words, int tiles, int tile, const LawRow& side, const StagedTile& staged) {
-  WideKey first, second;
-  if (side.stats.law.greedy) {
-    const RowPartial best = argmax_of_tile(side, staged, tile * kMassTile);
-    first = key_of_candidate(best.best), second = static_cast<unsigned>(best.status);
-  } else {
-    const TileMass mass = mass_of_tile(side, staged, tile * kMassTile);
-    first = packed_max(mass), second = mass.tile.units;
-  }
-  if (lane_id() == 0) put_word(words + tile, first), put_word(words + tiles + tile, second);
-}
-
 // By block `part` of the row's.
 template <class Kept>
 __device__ __forceinline__ void look_through_part(const LogprobsArguments& a, const AskedRow<Kept>& row, int part) {
@@ -112,7 +99,7 @@ __device__ __forceinline__ void look_through_part(const LogprobsArguments& a, co
         __syncthreads();  // nobody looks at the tiles before
         if (own < tiles.end) {
           StagedTile staged = {fours};
-          staged.template load<kVectors>(row.side.row, own * kMassTile);
+          staged.load(row.side.row, own * kMassTile);
           if (first == 0) put_tile(words.tiles, a.parts.tiles, own, row.side, staged);
         }
         __syncthreads();

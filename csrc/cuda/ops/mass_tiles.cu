@@ -1,6 +1,5 @@
 // mass_tiles: a block has a row, and its warps take tiles in turn.
-#include "../rows/edited_row.cuh"
-#include "../rows/mass_row.cuh"
+#include "../rows/staged_tile.cuh"
 #include "../team/launch.cuh"
 #include "specdec/request.h"
 
@@ -8,8 +7,10 @@ namespace specdec::cuda {
 
 namespace {
 
-template <class Reader>
-__device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Reader& reader) {
+// Three blocks share a multiprocessor, as plain rows ask for, whichever rows these are.
+__global__ void __launch_bounds__(kThreads, 3) mass_tiles_kernel(const MassTilesParams p) {
+  SPECDEC_SHARED(DecodedEdits, edits, 1);
+  const ShapedRows reader = {edits, p.edits.on()};
   const int64_t index = blockIdx.x, i = index / p.rows.rows, j = index % p.rows.rows;
   const int32_t count = static_cast<int32_t>(p.tiles.columns / 3);
   int32_t* words = p.tiles.data + index * p.tiles.columns;
@@ -20,13 +21,14 @@ __device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Reader
     law = law_at(p.law, who.index, j, &status);
     status |= reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
   }
-  const auto row = reader.of(row_at(p.rows, p.rows.offset(i, j)));
+  const EditedRow row = reader.of(row_at(p.rows, p.rows.offset(i, j)));
+  const Shared<uint4> fours = dynamic_shared<uint4>(0, kVectors * kThreads);
   const bool weighs = who.live() && !law.greedy;
   bool bad = false;
 #pragma unroll 1
   for (int32_t tile = warp_id(); tile < mass_tiles_of(row.vocab); tile += warps_in_block()) {
     prefetch_tile(as_it_came(row), tile + warps_in_block());
-    const TileMass mass = weighs ? weigh(row, tile, law.logits()) : kNoTileMass;
+    const TileMass mass = weighs ? weigh(row, tile, law.logits(), fours) : kNoTileMass;
     bad |= mass.status != SPECDEC_STATUS_OK;
     if (lane_id() == 0) put_tile(words, count, tile, mass.tile);
   }
@@ -34,18 +36,13 @@ __device__ __forceinline__ void weigh_row(const MassTilesParams& p, const Reader
   if (threadIdx.x == 0) p.status.data[index] = status;
 }
 
-// Registers for three blocks a multiprocessor, as plain rows ask for, whichever rows these are.
-__global__ void __launch_bounds__(kThreads, 3) mass_tiles_kernel(const MassTilesParams p) {
-  SPECDEC_SHARED(DecodedEdits, edits, 1);
-  if (p.edits.on()) return weigh_row(p, ShapedRows{edits, true});
-  weigh_row(p, PlainRows{});
-}
-
 }  // namespace
 
 cudaError_t mass_tiles(const MassTilesParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
   *needed = 0;
-  return launch_alone<mass_tiles_kernel>({p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)}, p, stream);
+  Shape shape = {p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)};
+  shape.dynamic_shared = kStagedBytes;
+  return launch_alone<mass_tiles_kernel>(shape, p, stream);
 }
 
 }  // namespace specdec::cuda

@@ -33,11 +33,11 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   const size_t room_of_block = device.dynamic_shared / kBlocksAMultiprocessor - 512;
   TeamShape shape =
       team_shape(device, p.batch(), shaped ? widened(p.target) : p.target, sides, Ends::kOneByOne);
-  const size_t drafts = shaped ? bytes_of_drafts(p) : 0;
+  const size_t drafts = shaped ? bytes_of_drafts(p) : 0, staged = shaped || p.method == SPECDEC_RACE ? 0 : kStagedBytes;
   const size_t taken = keep_rows(a, 16) + drafts + marks + bytes_of_paths(p, shape);
   CutPlan cut = cut_plan(shape, p.batch(), longest(p), taken, shape.grid ? room_of_block : device.dynamic_shared);
   // Blocks that wait for each other must run at the same time.
-  if (shape.grid && taken + (shaped ? cut.shared_bytes() : 0) > room_of_block) {
+  if (shape.grid && taken + (shaped ? cut.shared_bytes() : staged) > room_of_block) {
     shape = {shape.threads, 1, false};
     cut = cut_plan(shape, p.batch(), longest(p), taken, device.dynamic_shared);
   }
@@ -56,7 +56,7 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   const int fours = own_slots(sum_tiles_of(p.target.vocab), shape.size) * kSumTile / 4;
   const size_t held = 2 * sizeof(Four) * fours;
   if (sides == 2 && a.held_at + held <= room_of_block) a.held_fours = fours;
-  const size_t shared = a.held_at + (a.held_fours ? held : 0);
+  const size_t shared = a.held_at + (a.held_fours && held > staged ? held : staged);
   if (shaped) return launch_teams(shaped_tree_kernel, plan, device, a, shared, stream);
   return launch_teams<WalkArguments>(tree_kernel, plan, device, a, shared, stream);
 }

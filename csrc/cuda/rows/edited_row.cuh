@@ -54,6 +54,9 @@ __device__ __forceinline__ const Row& as_it_came(const EditedRow& row) { return 
 __device__ __forceinline__ EditedRow whole_row(const EditedRow& row) {
   return {whole_row(as_it_came(row)), row.edited, row.edits};
 }
+// A row as it is read where it may have edits.
+__device__ __forceinline__ EditedRow with_edits(const Row& row) { return {row, false, {}}; }
+__device__ __forceinline__ const EditedRow& with_edits(const EditedRow& row) { return row; }
 __device__ __forceinline__ bool forbids(const EditedRow& row, float logit) {
   return row.edited && !(logit > -kInfinity);
 }

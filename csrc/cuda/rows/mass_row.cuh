@@ -188,11 +188,6 @@ __device__ __forceinline__ TileMass weigh_tile(const R& row, int32_t tile, const
   return {{ExactMass::of_warp(units), tile_top}, SPECDEC_STATUS_OK};
 }
 
-template <class R>
-__device__ __forceinline__ TileMass weigh(const R& row, int32_t tile, const Logits& space) {
-  return with_type(row, [&](auto type) { return weigh_tile<decltype(type)>(row, tile, space); });
-}
-
 // Brings a tile into the L2 cache: a lane has a part of a line.
 __device__ __forceinline__ void prefetch_tile(const Row& row, int32_t tile) {
   const int64_t size = row.dtype == SPECDEC_FLOAT32 ? 4 : 2;

@@ -11,7 +11,7 @@ struct PairArguments {
   Params p;
   TeamRoom team;
   int tiles;    // of the longer row of logits
-  CutRoom cut;  // where there may be filters or edits
+  CutRoom cut;  // where there may be filters or edits; else only where it is: tiles are weighed there
 };
 
 // Which pair it is: (i, j) of the call's rows, and the entry of its request.
@@ -33,14 +33,14 @@ __device__ __forceinline__ auto row_of_pair(const Params& p, const Reader& reade
 
 // Finds out what the laws of both sides need to know of their rows, for every thread of the team. Rows of probabilities
 // need nothing. They are looked through only if their status is wanted.
-__device__ __forceinline__ void know_rows(Team& team, int tiles, LawRow (&sides)[2], bool wants_status,
-                                          int32_t* status) {
+__device__ __forceinline__ void know_rows(Team& team, int tiles, const Shared<uint4>& fours, LawRow (&sides)[2],
+                                          bool wants_status, int32_t* status) {
   SPECDEC_SHARED(RowStats, stats, 2);
   const bool sums_target = sides[0].stats.law.needs_sum(), sums_draft = sides[1].stats.law.needs_sum();
   const auto side_of = [&](int row) { return row == 0 && sums_target ? 0 : 1; };
   if (sums_target || sums_draft) {
     take_sums_of_rows(
-        team, sums_target && sums_draft ? 2 : 1, tiles,
+        team, sums_target && sums_draft ? 2 : 1, tiles, fours,
         [&](int row) { return side_of(row) == 0 ? sides[0] : sides[1]; },
         [&](int row, const RowStats& whole) { stats[side_of(row)] = whole; });
     __syncthreads();
@@ -111,7 +111,7 @@ __device__ __forceinline__ void know_pair(Team& team, const PairArguments<Params
     sides[0] = law_row<Kept>(row_of_pair(p, reader, 0, at.i, n, at.j), law_at(p.target_law, n, at.j, status));
     sides[1] = law_row<Kept>(row_of_pair(p, reader, 1, at.i, n, at.j), law_at(p.draft_law, n, at.j, status),
                              p.draft_map.data);
-    know_rows(team, a.tiles, sides, p.status.data != nullptr, status);
+    know_rows(team, a.tiles, dynamic_shared<uint4>(a.cut.at, kVectors * kThreads), sides, p.status.data != nullptr, status);
   }
 }
 
@@ -135,7 +135,7 @@ cudaError_t launch_pairs(void (*plain)(PairArguments<Params>), void (*with_cuts)
   a.cut = cut.room;
   a.cut.at = plan.shared_bytes();
   if (shaped) return launch_teams(with_cuts, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
-  return launch_teams(plain, plan, device, a, plan.shared_bytes(), stream);
+  return launch_teams(plain, plan, device, a, a.cut.at + kStagedBytes, stream);
 }
 
 }  // namespace specdec::cuda

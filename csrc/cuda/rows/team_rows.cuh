@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../team/team.cuh"
-#include "mass_row.cuh"
+#include "staged_tile.cuh"
 
 namespace specdec::cuda {
 
@@ -13,9 +13,11 @@ inline int mass_tiles_of(const Rows& rows) { return rows.data ? (rows.vocab + kM
 __device__ __forceinline__ Part part_of(const Team& team) { return {team.rank(), team.size()}; }
 
 // The log-sum-exps of rows 0 .. rows - 1, of at most `tiles` tiles each. One thread of this block calls store(row,
-// what is known of it). The block needs a barrier before other threads use that. row_at(i) is a row and its law.
+// what is known of it). The block needs a barrier before other threads use that. row_at(i) is a row and its law, `fours`
+// as in StagedTile.
 template <class RowAt, class Store>
-__device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tiles, RowAt&& row_at, Store&& store) {
+__device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tiles, const Shared<uint4>& fours,
+                                                  RowAt&& row_at, Store&& store) {
   const int stride = word_stride(team, rows * tiles), step = team.size() * warps_in_block();
   // A tile of a row. The warps of the team take them in turn.
   int row = 0, tile = team.first_item();
@@ -31,7 +33,7 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tile
     settle();
     if (row < rows) prefetch_tile(row_at(row).row, tile);  // on its way to the L2 cache meanwhile
     const TileMass mass =
-        now < mass_tiles_of(side.row.vocab) ? weigh(side.row, now, side.stats.law.logits()) : kNoTileMass;
+        now < mass_tiles_of(side.row.vocab) ? weigh(side.row, now, side.stats.law.logits(), fours) : kNoTileMass;
     if (lane_id() != 0) continue;
     team.put(item, packed_max(mass));
     team.put(stride + item, mass.tile.units);

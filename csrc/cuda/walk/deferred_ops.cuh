@@ -303,6 +303,7 @@ struct AskingOps {
     if (wanted & kTarget) add_row(&state.target_from, &state.target_to);
     if (wanted & kDraft) add_row(&state.draft_from, &state.draft_to);
     place(sums ? RowWork::kSums : RowWork::kArgmax, node);
+    if (sums) state.masses_node = kNoNode;  // p and q of a node do not outlive the weighing of tiles
     work.sides = wanted;
     return false;
   }

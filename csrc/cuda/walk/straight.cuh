@@ -210,8 +210,8 @@ __device__ __forceinline__ WideKey* sums_of_node(const StraightArguments& a, con
 }
 
 // The block's tiles of all rows: a warp takes one at a time, of one row if there are as many as warps or half of them.
-// `kAll`: see Sides. `kWide`: see StagedTile.
-template <bool kAll, int kWide = kVectors>
+// `kAll`: see Sides.
+template <bool kAll>
 __device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const ChainRequest& r, const Sides& sides,
                                             int set, const Tiles& tiles, const Shared<uint4>& fours) {
   int tile = tiles.begin, decoded = -1;
@@ -221,20 +221,10 @@ __device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const Ch
     for (; row >= sides.rows && tile < tiles.end; row -= sides.rows) ++tile;
     if (tile >= tiles.end) return;
     if (row != decoded) side = side_of(r, sides.node(row), sides.is_draft(row)), decoded = row;
-    const bool looks = kAll || side.stats.law.needs_row(), there = tile * kMassTile < side.row.vocab;
-    if (!looks) continue;
-    TileMass mass = kNoTileMass;
-    RowPartial most = kNoPart;
-    if (there) {
-      StagedTile staged = {fours};
-      staged.load<kWide>(side.row, tile * kMassTile);
-      if (side.stats.law.needs_sum()) mass = mass_of_tile(side, staged, tile * kMassTile);
-      else most = argmax_of_tile(side, staged, tile * kMassTile);
-    }
-    WideKey first = key_of_candidate(most.best), second = static_cast<unsigned>(most.status);
-    if (side.stats.law.needs_sum()) first = packed_max(mass), second = mass.tile.units;
-    WideKey* const words = words_of_row(a, r, set, row) + tile;
-    if (lane_id() == 0) put_word(words, first), put_word(words + a.parts.tiles, second);
+    if (!kAll && !side.stats.law.needs_row()) continue;
+    StagedTile staged = {fours};
+    staged.load(side.row, tile * kMassTile);
+    put_tile(words_of_row(a, r, set, row), a.parts.tiles, tile, side, staged);
   }
 }
 
@@ -671,7 +661,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMany) straight_turn_kernel(
     }
   }
   if (!over && !draws) {
-    weigh_tiles<false, kVectors / 2>(a, r, Sides(r, first, a.slots), turn % 2, a.parts.tiles_of(place.part),
+    weigh_tiles<false>(a, r, Sides(r, first, a.slots), turn % 2, a.parts.tiles_of(place.part),
                        dynamic_shared<uint4>(0, kVectors * kThreads));
     arrive(&turns->came);
   }

@@ -17,7 +17,7 @@ struct WalkArguments {
   int places, nodes;  // of so many rows; and the nodes of the path if it is walked back, else 0
   // If nodes have siblings, bytes of shared memory:
   size_t tried_at;  // marks of the tokens tried, a bit each
-  size_t held_at;   // p and q of a node
+  size_t held_at;   // p and q of a node; tiles are weighed there, too
   int held_fours;   // vectors of each; 0 if they do not fit
   size_t paths_at;  // what is kept if paths are walked, in bytes of shared memory
 };
@@ -44,7 +44,7 @@ __device__ __forceinline__ void take_sums(const WalkArguments& a, Team& team, co
   const int sides = work.sides == (kTarget | kDraft) ? 2 : 1;
   const auto is_target = [&](int row) { return (work.sides & kTarget) && row == 0; };
   take_sums_of_rows(
-      team, sides, a.tiles,
+      team, sides, a.tiles, dynamic_shared<uint4>(a.held_at, kVectors * kThreads),
       [&](int row) -> LawRow {
         if (is_target(row)) return {row_at(a.p.target, work.target), without_stats(work.target_law)};
         return {row_at(a.p.draft, work.draft), without_stats(work.draft_law)};
