@@ -10,7 +10,7 @@ using namespace specdec;
 namespace {
 
 template <class Params>
-using Launcher = cudaError_t (*)(const Params&, const cuda::Workspace&, cudaStream_t, int64_t*);
+using Launcher = cudaError_t (*)(const Params&, const cuda::Call&);
 
 void check_workspace(const void* data, size_t bytes) {
   if (!data && bytes > 0) throw c_api::Refusal{SPECDEC_INVALID_ARGUMENT, "workspace: expected memory; got NULL"};
@@ -25,7 +25,7 @@ int run(const char* op, void (*check)(const Params&), Launcher<Params> launch, c
   const int error = c_api::call(op, check, params, [&](const Params& checked) {
     check_workspace(workspace, bytes);
     const cudaError_t e =
-        launch(checked, {workspace, static_cast<int64_t>(bytes)}, static_cast<cudaStream_t>(stream), &wanted);
+        launch(checked, {workspace, static_cast<int64_t>(bytes), static_cast<cudaStream_t>(stream), &wanted});
     if (e == cudaErrorLaunchOutOfResources)
       throw c_api::Refusal{SPECDEC_CUDA_ERROR, "a block would need more shared memory than the device has for it"};
     if (e != cudaSuccess)

@@ -1,6 +1,6 @@
 // What differs between machines, in one place: shared memory, loads, a few instructions, barriers across blocks, bulk
 // copies. Nothing above this file contains PTX. tests/backends/host_cuda gives the same names for the CPU. At the
-// end, which lane and warp a thread is in.
+// end, which lane and warp a thread is in, and loops that a block shares.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -22,5 +22,14 @@ constexpr unsigned kWarp = 0xffffffffu;
 __device__ __forceinline__ int lane_id() { return static_cast<int>(opaque(threadIdx.x) % 32); }
 __device__ __forceinline__ int warp_id() { return static_cast<int>(opaque(threadIdx.x) / 32); }
 __device__ __forceinline__ int warps_in_block() { return static_cast<int>(blockDim.x / 32); }
+
+// Calls f(i) for each i of [first, end), a thread of the block each.
+template <class F>
+__device__ __forceinline__ void over_block(int32_t first, int32_t end, F&& f) {
+#pragma unroll 1
+  for (int32_t i = first + static_cast<int32_t>(threadIdx.x); i < end; i += static_cast<int32_t>(blockDim.x)) f(i);
+}
+template <class F>
+__device__ __forceinline__ void over_block(int32_t count, F&& f) { over_block(0, count, f); }
 
 }  // namespace specdec::cuda

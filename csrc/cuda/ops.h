@@ -1,4 +1,4 @@
-// The CUDA backend. A launcher enqueues one kernel on `stream` and returns; it never waits for the device.
+// The CUDA backend. A launcher enqueues one kernel on a stream and returns; it never waits for the device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,15 +7,17 @@
 
 namespace specdec::cuda {
 
-// Device memory that belongs to one stream, all zero when it is new. A kernel leaves its tickets at zero.
-struct Workspace {
-  void* data;
+// Where a call goes. The workspace is device memory that belongs to the stream, all zero when it is new. A kernel leaves
+// its tickets at zero.
+struct Call {
+  void* workspace;
   int64_t bytes;
+  cudaStream_t stream;
+  int64_t* needed;  // 0
 };
 
-// Launches if the workspace is large enough, and sets *needed to 0. Otherwise sets *needed to the bytes it takes.
-#define SPECDEC_CUDA_DECLARE(name, Params, ...) \
-  cudaError_t name(const Params& params, const Workspace& workspace, cudaStream_t stream, int64_t* needed);
+// Launches if the workspace is large enough. Otherwise sets *needed to the bytes it takes.
+#define SPECDEC_CUDA_DECLARE(name, Params, ...) cudaError_t name(const Params& params, const Call& call);
 SPECDEC_OPS(SPECDEC_CUDA_DECLARE)
 #undef SPECDEC_CUDA_DECLARE
 

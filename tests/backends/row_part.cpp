@@ -12,7 +12,7 @@ void race_topk(const RaceParams& p, int threads);
 SPECDEC_END
 #else
 #include "../../csrc/cuda/ops/race_sample.cu"
-#include "../../csrc/cuda/rows/mass_row.cuh"
+#include "../../csrc/cuda/rows/staged_tile.cuh"
 #include "../../csrc/cuda/ops/race_topk.cu"
 #endif
 #include "specdec/mass.h"
@@ -27,10 +27,9 @@ int run(const specdec::RaceParams& p) {
   return 0;
 #else
   static unsigned long long memory[1 << 15];
-  const specdec::cuda::Workspace workspace = {memory, sizeof memory};
   int64_t needed = 0;
-  const cudaError_t e = one ? specdec::cuda::race_sample(p, workspace, nullptr, &needed)
-                            : specdec::cuda::race_topk(p, workspace, nullptr, &needed);
+  const specdec::cuda::Call call = {memory, sizeof memory, nullptr, &needed};
+  const cudaError_t e = one ? specdec::cuda::race_sample(p, call) : specdec::cuda::race_topk(p, call);
   return e != cudaSuccess || needed;
 #endif
 }
@@ -135,8 +134,9 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
       logits.vector[step] = {product_at(p, column), product_at(p, column + 1), product_at(p, column + 2),
                              product_at(p, column + 3)};
     }
-    race_turn(logits, weights, noise_at(noise, 0, 0, kStreamRace), first, kVectors, &race,
-              [&](int step) { return logits.at(step); });
+    const Noise own = noise_at(noise, 0, 0, kStreamRace);
+    race_turn<Float32>(largest_of(weights.target.stats.law, logits, kVectors), weights, own, first, kVectors,
+                       lane_noise(own, row, first), &race, [&](int step) { return logits.at(step); });
   }
   const RowPartial found = best_of_block(race.mine, race.bad);
   if (threadIdx.x == 0) *p.token = draw_of(found).token;
@@ -152,7 +152,7 @@ struct TilesOfRow {
 __global__ void __launch_bounds__(kThreads) tiles_kernel(const TilesOfRow p) {
   const Row row = row_at(p.rows, 0);
   for (int32_t tile = warp_id(); tile < mass_tiles_of(row.vocab); tile += warps_in_block()) {
-    const TileMass mass = weigh(row, tile, {p.inverse});
+    const TileMass mass = weigh(row, tile, {p.inverse}, dynamic_shared<uint4>(0, kVectors * kThreads));
     if (lane_id() != 0) continue;
     p.status[tile] = mass.status;
     p.tiles[tile] = mass.tile;
@@ -167,8 +167,10 @@ extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float te
   using namespace specdec;
   const Rows rows = {logits, 0, vocab, 1, 1, vocab, dtype, 0};
   std::vector<int32_t> met(static_cast<size_t>(vocab) / kMassTile + 1);
-  const cudaError_t e = cuda::launch(cuda::tiles_kernel, {1, cuda::kThreads},
-                                     {rows, 1.0f / temperature, tiles, met.data()}, nullptr);
+  cuda::Shape shape = {1, cuda::kThreads};
+  shape.dynamic_shared = cuda::kStagedBytes;
+  const cudaError_t e =
+      cuda::launch(cuda::tiles_kernel, shape, {rows, 1.0f / temperature, tiles, met.data()}, nullptr);
   *status = 0;
   for (const int32_t bits : met) *status |= bits;
   return e;

@@ -16,9 +16,8 @@ __global__ void __launch_bounds__(kThreads) coin_kernel(const CoinParams p) {
 
 }  // namespace
 
-cudaError_t coin(const CoinParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
-  return launch_alone<coin_kernel>({(p.coins.rows * p.coins.columns + kThreads - 1) / kThreads, kThreads}, p, stream);
+cudaError_t coin(const CoinParams& p, const Call& call) {
+  return launch_alone<coin_kernel>({(p.coins.rows * p.coins.columns + kThreads - 1) / kThreads, kThreads}, p, call);
 }
 
 }  // namespace specdec::cuda

@@ -99,7 +99,7 @@ int32_t width_of(const specdec_cache_layer& layer) {
 }
 
 // Layers first .. first + count of the call.
-cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, cudaStream_t stream) {
+cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, const Call& call) {
   CompactArguments a = {static_cast<int32_t>(p.path.columns), 1, count > 0 ? count : 1, room_of(p),
                                  p.path.data, p.path.row_stride, p.block_table.data, p.block_table.row_stride,
                                  p.prefix_len, p.status.data, {}};
@@ -113,19 +113,18 @@ cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, 
     if (blocks > a.layer_blocks) a.layer_blocks = blocks;
   }
   const Shape shape = {p.path.rows * a.layer_count * a.layer_blocks, kThreads};
-  return launch_alone<compact_kv_kernel>(shape, a, stream);
+  return launch_alone<compact_kv_kernel>(shape, a, call);
 }
 
 }  // namespace
 
-cudaError_t compact_kv(const CompactParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
+cudaError_t compact_kv(const CompactParams& p, const Call& call) {
   const int32_t layers = static_cast<int32_t>(p.layers.size);
   int32_t first = 0;
   cudaError_t e;
   do {  // without layers, too: the kernel writes the status
     const int32_t left = layers - first;
-    e = launch_layers(p, first, left < kMostLayers ? left : kMostLayers, stream);
+    e = launch_layers(p, first, left < kMostLayers ? left : kMostLayers, call);
     first += kMostLayers;
   } while (e == cudaSuccess && first < layers);
   return e;

@@ -14,9 +14,8 @@ __global__ void __launch_bounds__(kThreads) context_seeds_kernel(const ContextPa
 
 }  // namespace
 
-cudaError_t context_seeds(const ContextParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
-  return launch_alone<context_seeds_kernel>({p.seeds.rows * p.seeds.columns, kThreads}, p, stream);
+cudaError_t context_seeds(const ContextParams& p, const Call& call) {
+  return launch_alone<context_seeds_kernel>({p.seeds.rows * p.seeds.columns, kThreads}, p, call);
 }
 
 }  // namespace specdec::cuda

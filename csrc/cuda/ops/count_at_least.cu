@@ -8,11 +8,10 @@ namespace specdec::cuda {
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) count_at_least_kernel(const CountAtLeastParams p) {
   SPECDEC_SHARED(DecodedEdits, edits, 1);
-  SPECDEC_SHARED(uint64_t, counts, kMaxWarps);
   const int64_t index = blockIdx.x, i = index / p.rows.rows, j = index % p.rows.rows;
   const Entry who = entry_of(p.request_index, i);
   const float least = p.least.data[index];
-  uint64_t mine = 0;
+  uint64_t count[1] = {0};
   if (who.live() && least > -kInfinity) {
     int32_t reported = SPECDEC_STATUS_OK;
     const Logits space = law_at(p.law, who.index, j, &reported).logits();
@@ -26,22 +25,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) count_at_lea
       for (int u = 0; u < kVectors; ++u)
 #pragma unroll
         for (int k = 0; k < T::kPerVector; ++k) here += space.scaled(T::at(batch.vector[u], k)) >= least;
-      mine += here;
+      count[0] += here;
     });
   }
-  mine = warp_sum(mine);
-  if (lane_id() == 0) counts[warp_id()] = mine;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  uint64_t all = 0;
-  for (int w = 0; w < warps_in_block(); ++w) all += counts[w];
-  p.counts.data[index] = static_cast<int32_t>(all);
+  block_sums(count);
+  if (threadIdx.x == 0) p.counts.data[index] = static_cast<int32_t>(count[0]);
 }
 
-cudaError_t count_at_least(const CountAtLeastParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
+cudaError_t count_at_least(const CountAtLeastParams& p, const Call& call) {
   const Shape shape = {p.count(), threads_of_block(p.rows.vocab, SPECDEC_FLOAT32)};
-  return launch_alone<count_at_least_kernel>(shape, p, stream);
+  return launch_alone<count_at_least_kernel>(shape, p, call);
 }
 
 }  // namespace specdec::cuda

@@ -14,10 +14,10 @@ __global__ void __launch_bounds__(kThreads) count_tokens_kernel(const CountParam
   int32_t* const mask = p.mask.data + b * p.mask.row_stride;
   int32_t* const counts = p.counts.data ? p.counts.data + b * p.counts.row_stride : nullptr;
   const auto over_tokens = [&](auto&& f) {
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < num; i += static_cast<int32_t>(blockDim.x)) {
+    over_block(num, [&](int32_t i) {
       const int64_t token = p.tokens.at(b * p.tokens.request_stride + i * p.tokens.slot_stride);
       if (token >= 0 && token < vocab) f(token);
-    }
+    });
   };
   if (counts) {
     over_tokens([&](int64_t token) {
@@ -43,11 +43,8 @@ __global__ void __launch_bounds__(kThreads) count_tokens_kernel(const CountParam
 
 }  // namespace
 
-cudaError_t count_tokens(const CountParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
-  const int32_t slots = p.tokens.slots < 1 ? 1 : p.tokens.slots;
-  const int threads = slots < kThreads ? (slots + 31) / 32 * 32 : kThreads;
-  return launch_alone<count_tokens_kernel>({p.mask.rows, threads}, p, stream);
+cudaError_t count_tokens(const CountParams& p, const Call& call) {
+  return launch_alone<count_tokens_kernel>({p.mask.rows, threads_for(p.tokens.slots)}, p, call);
 }
 
 }  // namespace specdec::cuda

@@ -78,16 +78,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kerne
 
 }  // namespace
 
-cudaError_t cutoff(const CutoffParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+cudaError_t cutoff(const CutoffParams& p, const Call& call) {
   static const Kernels kernels(cutoff_kernel);
-  *needed = 0;
-  if (p.count() == 0) return cudaSuccess;
-  return on_device(stream, kernels, [&](const Device& device) {
+  return on_device(call, p.count(), kernels, [&](const Device& device) {
     const ShapedPlan plan = shaped_plan(device, shaped_team(device, p.count(), p.rows), p.count(), p.rows.vocab);
-    const Room room = room_in(workspace);
-    if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
-    return launch_teams(cutoff_kernel, plan.team, device, {p, plan.team.team(room), plan.cut}, plan.shared_bytes,
-                        stream);
+    if (plan.team.lacks(device.room)) return cudaSuccess;
+    return launch_teams(cutoff_kernel, plan.team, device, {p, plan.team.team(device.room), plan.cut},
+                        plan.shared_bytes);
   });
 }
 

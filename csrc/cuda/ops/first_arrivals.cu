@@ -13,9 +13,8 @@ __global__ void __launch_bounds__(kThreads) first_arrivals_kernel(const FirstArr
 
 }  // namespace
 
-cudaError_t first_arrivals(const FirstArrivalsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
-  return launch_alone<first_arrivals_kernel>({(p.tokens.rows + kThreads - 1) / kThreads, kThreads}, p, stream);
+cudaError_t first_arrivals(const FirstArrivalsParams& p, const Call& call) {
+  return launch_alone<first_arrivals_kernel>({(p.tokens.rows + kThreads - 1) / kThreads, kThreads}, p, call);
 }
 
 }  // namespace specdec::cuda

@@ -132,20 +132,21 @@ __device__ __forceinline__ void look_through_part(const LogprobsArguments& a, co
 
 // The bits of a row that keeps one token, or with kNoToken none.
 __device__ __forceinline__ void store_kept_alone(const LogprobsParams& p, int64_t index, int32_t token) {
-  for (int32_t word = static_cast<int32_t>(threadIdx.x); word < p.words(); word += static_cast<int32_t>(blockDim.x))
-    p.kept_bits.data[index * p.words() + word] =
-        token != kNoToken && word == token / 32 ? static_cast<int32_t>(1u << token % 32) : 0;
+  over_block(static_cast<int32_t>(p.words()), [&](int32_t word) {
+    const bool own = token != kNoToken && word == token / 32;
+    p.kept_bits.data[index * p.words() + word] = own ? static_cast<int32_t>(1u << token % 32) : 0;
+  });
   if (threadIdx.x == 0) p.kept_count.data[index] = token != kNoToken;
 }
 
 // By one block. At temperature 0, or of a row that is not read, with kNoToken: the law has one token or none.
 __device__ __forceinline__ void store_certain(const LogprobsParams& p, int64_t index, int32_t argmax) {
   if (p.kept_bits.data) store_kept_alone(p, index, argmax);
-  for (int place = static_cast<int>(threadIdx.x); place < p.top(); place += static_cast<int>(blockDim.x)) {
+  over_block(p.top(), [&](int32_t place) {
     const bool best = place == 0 && argmax != kNoToken;
     p.top_tokens.data[index * p.top() + place] = best ? argmax : -1;
     p.top_logprobs.data[index * p.top() + place] = best ? 0.0f : -kInfinity;
-  }
+  });
 }
 
 __device__ __forceinline__ void store_asked(const LogprobsParams& p, int64_t index, float logprob, uint64_t rank,
@@ -256,31 +257,28 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 
 }  // namespace
 
-cudaError_t logprobs(const LogprobsParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+cudaError_t logprobs(const LogprobsParams& p, const Call& call) {
   static const Kernels kernels(logprobs_kernel, shaped_logprobs_kernel);
-  *needed = 0;
   const int64_t rows = p.count();
-  if (rows == 0) return cudaSuccess;
-  const int64_t most = most_lists(rows, p.top());
-  return on_device(stream, kernels, [&](const Device& device) {
-    const Room room = room_in(workspace);
+  return on_device(call, rows, kernels, [&](const Device& device) {
+    const Room& room = device.room;
+    const int64_t most = most_lists(rows, p.top());
     if (!p.edits.on() && !(p.law.rules & SPECDEC_FILTERED)) {
       const int64_t share = blocks_at_once(device) / rows;
       const Parts parts = parts_of_rows(p.rows.vocab, share < most ? share : most);
-      const int64_t words = rows * RowWords::a_row(parts, p.top());
-      if (rows > room.ticket_count || words > room.word_count) return *needed = room_needed(rows, words), cudaSuccess;
+      if (room.lacks(rows, rows * RowWords::a_row(parts, p.top()))) return cudaSuccess;
       Shape shape = {rows * parts.count.by(), kThreads};
       shape.overlaps = true;
       shape.dynamic_shared = kStagedBytes;
-      return launch(logprobs_kernel, shape, {p, room.tickets, room.words, parts}, stream);
+      return launch(logprobs_kernel, shape, {p, room.tickets, room.words, parts}, device.stream);
     }
     const TeamShape shape = shaped_team(device, rows, p.rows);
     const Parts parts = parts_of_rows(p.rows.vocab, shape.size < most ? shape.size : most);
     const ShapedPlan plan =
         shaped_plan(device, shape, rows, p.rows.vocab, rows, rows * RowWords::a_row(parts, p.top()));
-    if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
+    if (plan.team.lacks(room)) return cudaSuccess;
     return launch_teams(shaped_logprobs_kernel, plan.team, device,
-                        {{p, room.tickets, room.words, parts}, plan.team.team(room), plan.cut}, plan.shared_bytes, stream);
+                        {{p, room.tickets, room.words, parts}, plan.team.team(room), plan.cut}, plan.shared_bytes);
   });
 }
 

@@ -37,10 +37,9 @@ __global__ void __launch_bounds__(kShareThreads) mask_logits_kernel(const MaskAr
 
 }  // namespace
 
-cudaError_t mask_logits(const MaskLogitsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
+cudaError_t mask_logits(const MaskLogitsParams& p, const Call& call) {
   const int splits = splits_of(p.rows.vocab);
-  return launch_alone<mask_logits_kernel>({p.count() * splits, kShareThreads}, MaskArguments{p, splits}, stream);
+  return launch_alone<mask_logits_kernel>({p.count() * splits, kShareThreads}, MaskArguments{p, splits}, call);
 }
 
 }  // namespace specdec::cuda

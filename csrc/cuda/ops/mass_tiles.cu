@@ -38,11 +38,10 @@ __global__ void __launch_bounds__(kThreads, 3) mass_tiles_kernel(const MassTiles
 
 }  // namespace
 
-cudaError_t mass_tiles(const MassTilesParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
+cudaError_t mass_tiles(const MassTilesParams& p, const Call& call) {
   Shape shape = {p.count(), threads_of_block(p.rows.vocab, p.rows.dtype)};
   shape.dynamic_shared = kStagedBytes;
-  return launch_alone<mass_tiles_kernel>(shape, p, stream);
+  return launch_alone<mass_tiles_kernel>(shape, p, call);
 }
 
 }  // namespace specdec::cuda

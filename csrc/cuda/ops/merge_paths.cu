@@ -9,11 +9,11 @@ namespace {
 __global__ void __launch_bounds__(kThreads) merge_paths_kernel(const MergeParams p) {
   const MergedPaths tree(p, blockIdx.x);
   const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
-  for (int32_t chain = thread; chain < p.chains(); chain += threads) tree.count(chain);
+  over_block(p.chains(), [&](int32_t chain) { tree.count(chain); });
   __syncthreads();
-  for (int32_t chain = thread; chain < p.chains(); chain += threads) tree.put_nodes(chain);
+  over_block(p.chains(), [&](int32_t chain) { tree.put_nodes(chain); });
   if (thread == 0) tree.clear(0);
-  for (int32_t node = tree.nodes() + thread; node < p.draft_tokens.columns; node += threads) tree.clear(node);
+  over_block(tree.nodes(), static_cast<int32_t>(p.draft_tokens.columns), [&](int32_t node) { tree.clear(node); });
   // A leaf takes the place of a number that the chains after it need.
   for (int32_t last = p.chains(); last > 0; last -= threads) {
     const int32_t chain = last - 1 - thread;
@@ -26,10 +26,8 @@ __global__ void __launch_bounds__(kThreads) merge_paths_kernel(const MergeParams
 
 }  // namespace
 
-cudaError_t merge_paths(const MergeParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
-  const int threads = p.chains() < kThreads ? (p.chains() + 31) / 32 * 32 : kThreads;
-  return launch_alone<merge_paths_kernel>({p.draft_tokens.rows, threads > 0 ? threads : 32}, p, stream);
+cudaError_t merge_paths(const MergeParams& p, const Call& call) {
+  return launch_alone<merge_paths_kernel>({p.draft_tokens.rows, threads_for(p.chains())}, p, call);
 }
 
 }  // namespace specdec::cuda

@@ -71,12 +71,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_overl
 
 }  // namespace
 
-cudaError_t overlap(const OverlapParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+cudaError_t overlap(const OverlapParams& p, const Call& call) {
   static const Kernels kernels(overlap_kernel, shaped_overlap_kernel);
-  *needed = 0;
-  if (p.count() == 0) return cudaSuccess;
-  return on_device(stream, kernels, [&](const Device& device) {
-    return launch_pairs(overlap_kernel, shaped_overlap_kernel, p, workspace, device, stream, needed);
+  return on_device(call, p.count(), kernels, [&](const Device& device) {
+    return launch_pairs(overlap_kernel, shaped_overlap_kernel, p, device);
   });
 }
 

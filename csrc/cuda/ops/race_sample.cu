@@ -6,12 +6,6 @@
 
 namespace specdec::cuda {
 
-struct RaceSampleArguments {
-  RaceParams p;
-  Room room;
-  int splits;
-};
-
 struct StraightSampleArguments {
   RaceParams p;
   Meeting* meetings;  // one a row
@@ -47,19 +41,14 @@ __device__ __forceinline__ void store(const RaceParams& p, int64_t index, const 
   if (p.status.data) p.status.data[index] = status;
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_sample_kernel(const RaceSampleArguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    race_sample_kernel(const SplitArguments<RaceParams> a) {
   wait_for_kernel_before();
-  const int64_t index = blockIdx.x / a.splits;
-  const int rank = static_cast<int>(blockIdx.x % a.splits);
+  const int64_t index = a.splits.index();
   const RaceRequest row = race_request(a.p, index);
   RowPartial found = kNoPart;
-  if (row.who.live()) found = find_winner(row, {rank, a.splits});
-  if (a.splits > 1) {
-    if (threadIdx.x == 0) store_partial(a.room.words, index * a.splits + rank, found);
-    if (!last_to_come(a.room.tickets + index, a.splits)) return;
-    found = gather_partials(a.room.words, index * a.splits, a.splits);
-  }
-  if (threadIdx.x == 0) store(a.p, index, row, found);
+  if (row.who.live()) found = find_winner(row, {a.splits.rank(), a.splits.count});
+  if (a.splits.gather(&found) && threadIdx.x == 0) store(a.p, index, row, found);
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
@@ -116,13 +105,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_race_
 
 namespace {
 
-cudaError_t shaped_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
-                        int64_t* needed) {
+cudaError_t shaped_race(const RaceParams& p, const Device& device) {
   const ShapedPlan plan = shaped_plan(device, shaped_team(device, p.count(), p.rows), p.count(), p.rows.vocab);
-  const Room room = room_in(workspace);
-  if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
-  return launch_teams(shaped_race_kernel, plan.team, device, {p, plan.team.team(room), plan.cut}, plan.shared_bytes,
-                      stream);
+  if (plan.team.lacks(device.room)) return cudaSuccess;
+  return launch_teams(shaped_race_kernel, plan.team, device, {p, plan.team.team(device.room), plan.cut},
+                      plan.shared_bytes);
 }
 
 // Of rows of the whole vocabulary alone.
@@ -133,47 +120,33 @@ bool goes_straight(const RaceParams& p, const Device& device) {
          straight_if(p.count() <= kStraightRows);
 }
 
-cudaError_t straight_sample(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
-                            int64_t* needed) {
+cudaError_t straight_sample(const RaceParams& p, const Device& device) {
   const int64_t rows = p.count();
-  const Room room = room_in(workspace);
+  const Room& room = device.room;
   const bool filtered = (p.law.rules & SPECDEC_FILTERED) != 0;
   const Parts parts = parts_of_rows(p.rows.vocab, blocks_at_once(device) / rows);
   const int64_t words = filtered ? rows * kCutWordsATile * parts.tiles : 0;
-  if (kTicketsAMeeting * rows > room.ticket_count || words > room.word_count)
-    return *needed = room_needed(kTicketsAMeeting * rows, words), cudaSuccess;
+  if (room.lacks(kTicketsAMeeting * rows, words)) return cudaSuccess;
   Shape shape = {rows * parts.count.by(), kThreads};
   shape.overlaps = true;
   Meeting* const meetings = reinterpret_cast<Meeting*>(room.tickets);
-  if (!filtered) return launch(straight_sample_kernel, shape, {p, meetings, parts}, stream);
+  if (!filtered) return launch(straight_sample_kernel, shape, {p, meetings, parts}, device.stream);
   const CutPlan plan = straight_plan(p.rows.vocab);
   const StraightCut cut = straight_cut(plan, room.words);
   shape.dynamic_shared = bytes_of_straight(plan);
-  return launch(filtered_sample_kernel, shape, {p, meetings, parts, cut}, stream);
-}
-
-cudaError_t plain_race(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
-                       int64_t* needed) {
-  const int64_t rows = p.count();
-  const int splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
-  const Room room = room_in(workspace);
-  if (splits > 1 && (rows > room.ticket_count || rows * splits * kWordsAPartial > room.word_count))
-    return *needed = room_needed(rows, rows * splits * kWordsAPartial), cudaSuccess;
-  Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
-  shape.overlaps = true;
-  return launch(race_sample_kernel, shape, {p, room, splits}, stream);
+  return launch(filtered_sample_kernel, shape, {p, meetings, parts, cut}, device.stream);
 }
 
 }  // namespace
 
-cudaError_t race_sample(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+cudaError_t race_sample(const RaceParams& p, const Call& call) {
   static const Kernels kernels(race_sample_kernel, straight_sample_kernel, filtered_sample_kernel, shaped_race_kernel);
-  *needed = 0;
-  if (p.count() == 0) return cudaSuccess;
-  return on_device(stream, kernels, [&](const Device& device) {
-    if (goes_straight(p, device)) return straight_sample(p, workspace, device, stream, needed);
-    return p.edits.on() || p.law.rules & SPECDEC_FILTERED ? shaped_race(p, workspace, device, stream, needed)
-                                                          : plain_race(p, workspace, device, stream, needed);
+  return on_device(call, p.count(), kernels, [&](const Device& device) {
+    if (goes_straight(p, device)) return straight_sample(p, device);
+    if (p.edits.on() || p.law.rules & SPECDEC_FILTERED) return shaped_race(p, device);
+    Shape shape = {};
+    shape.overlaps = true;
+    return launch_splits(race_sample_kernel, p, p.count(), p.rows, device, shape);
   });
 }
 

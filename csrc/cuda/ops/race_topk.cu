@@ -129,8 +129,7 @@ __device__ __forceinline__ void store_no_arrivals(const RaceTopkArguments& a, co
                                                   int rank) {
   const int32_t k = a.p.k();
   if (rank > 0) return;
-  for (int32_t at = static_cast<int32_t>(threadIdx.x); at < k; at += static_cast<int32_t>(blockDim.x))
-    arrivals_at(a.p, index).put_unread(at, r.who.token());
+  over_block(k, [&](int32_t at) { arrivals_at(a.p, index).put_unread(at, r.who.token()); });
   if (threadIdx.x == 0 && a.p.status.data) a.p.status.data[index] = r.status;
 }
 
@@ -198,46 +197,39 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_topk_
   else store_no_arrivals(a.race, r, index, team.rank());
 }
 
-cudaError_t shaped_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
-                        int64_t* needed) {
+cudaError_t shaped_topk(const RaceParams& p, const Device& device) {
   const int64_t rows = p.count(), most = most_lists(rows, p.k());
   TeamShape shape = shaped_team(device, rows, p.rows);
   if (shape.size > most) shape = {shape.threads, static_cast<int>(most), shape.grid && most > 1};
   const int64_t lists = rows * shape.size * p.k(), flags = rows * shape.size;
   const ShapedPlan plan = shaped_plan(device, shape, rows, p.rows.vocab, rows, lists + flags);
-  const Room room = room_in(workspace);
-  if (!plan.team.fits(room)) return *needed = plan.team.bytes(), cudaSuccess;
+  const Room& room = device.room;
+  if (plan.team.lacks(room)) return cudaSuccess;
   const ShapedTopkArguments a = {
       {p, room.words, room.words + lists, room.tickets, shape.size}, plan.team.team(room), plan.cut};
-  return launch_teams(shaped_topk_kernel, plan.team, device, a, plan.shared_bytes, stream);
+  return launch_teams(shaped_topk_kernel, plan.team, device, a, plan.shared_bytes);
 }
 
-cudaError_t plain_topk(const RaceParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
-                       int64_t* needed) {
+cudaError_t plain_topk(const RaceParams& p, const Device& device) {
   const int64_t rows = p.count();
   const int32_t k = p.k();
   const int64_t most = most_lists(rows, k);
   int64_t splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
   if (splits > most) splits = most;
-  const Room room = room_in(workspace);
-  const int64_t words = rows * splits * (k + 1);
-  if (rows > room.ticket_count || words > room.word_count)
-    return *needed = room_needed(rows, words), cudaSuccess;
+  const Room& room = device.room;
+  if (room.lacks(rows, rows * splits * (k + 1))) return cudaSuccess;
   Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
   shape.overlaps = true;
   const RaceTopkArguments a = {p, room.words, room.words + rows * splits * k, room.tickets, static_cast<int>(splits)};
-  return launch(race_topk_kernel, shape, a, stream);
+  return launch(race_topk_kernel, shape, a, device.stream);
 }
 
 }  // namespace
 
-cudaError_t race_topk(const RaceParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+cudaError_t race_topk(const RaceParams& p, const Call& call) {
   static const Kernels kernels(race_topk_kernel, shaped_topk_kernel);
-  *needed = 0;
-  if (p.count() == 0 || p.k() == 0) return cudaSuccess;
-  return on_device(stream, kernels, [&](const Device& device) {
-    return p.edits.on() || p.law.rules & SPECDEC_FILTERED ? shaped_topk(p, workspace, device, stream, needed)
-                                                   : plain_topk(p, workspace, device, stream, needed);
+  return on_device(call, p.count() * p.k(), kernels, [&](const Device& device) {
+    return p.edits.on() || p.law.rules & SPECDEC_FILTERED ? shaped_topk(p, device) : plain_topk(p, device);
   });
 }
 

@@ -100,12 +100,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_resid
 
 }  // namespace
 
-cudaError_t residual(const ResidualParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+cudaError_t residual(const ResidualParams& p, const Call& call) {
   static const Kernels kernels(residual_kernel, shaped_residual_kernel);
-  *needed = 0;
-  if (p.count() == 0) return cudaSuccess;
-  return on_device(stream, kernels, [&](const Device& device) {
-    return launch_pairs(residual_kernel, shaped_residual_kernel, p, workspace, device, stream, needed);
+  return on_device(call, p.count(), kernels, [&](const Device& device) {
+    return launch_pairs(residual_kernel, shaped_residual_kernel, p, device);
   });
 }
 

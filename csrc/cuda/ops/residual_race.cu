@@ -24,11 +24,7 @@ struct KeptPart {
   __device__ bool reaches(float largest) const { return !part.on() || part.order.scaled(largest) >= part.cut.value; }
 };
 
-struct ResidualRaceArguments {
-  ResidualRaceParams p;
-  Room room;
-  int splits;
-};
+using ResidualRaceArguments = SplitArguments<ResidualRaceParams>;
 
 // A side's row at a place among all rows: with all tokens, or with what a call's cuts keep.
 template <class Kept>
@@ -95,17 +91,11 @@ __device__ __forceinline__ RowPartial first_arrival(const ResidualRaceParams& p,
 
 template <class Parts>
 __device__ __forceinline__ void race_request(const ResidualRaceArguments& a, const Parts& parts) {
-  const int64_t b = blockIdx.x / a.splits;
-  const int rank = static_cast<int>(blockIdx.x % a.splits);
+  const int64_t b = a.splits.index();
   const Entry who = entry_of(a.p, b);
   RowPartial found = kNoPart;
-  if (who.live()) found = first_arrival(a.p, b, {rank, a.splits}, parts);
-  if (a.splits > 1) {
-    if (threadIdx.x == 0) store_partial(a.room.words, b * a.splits + rank, found);
-    if (!last_to_come(a.room.tickets + b, a.splits)) return;
-    found = gather_partials(a.room.words, b * a.splits, a.splits);
-  }
-  if (threadIdx.x != 0) return;
+  if (who.live()) found = first_arrival(a.p, b, {a.splits.rank(), a.splits.count}, parts);
+  if (!a.splits.gather(&found) || threadIdx.x != 0) return;
   const Arrivals out = {a.p.tokens.data + b, a.p.scores.data + b, 1};
   if (found.best.token != kNoToken) found.best.token += a.p.target.vocab_start;
   if (who.live()) out.put(0, found.best);
@@ -126,20 +116,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 
 }  // namespace
 
-cudaError_t residual_race(const ResidualRaceParams& p, const Workspace& workspace, cudaStream_t stream,
-                          int64_t* needed) {
+cudaError_t residual_race(const ResidualRaceParams& p, const Call& call) {
   static const Kernels kernels(residual_race_kernel, shaped_residual_race_kernel);
-  *needed = 0;
-  if (p.batch() == 0) return cudaSuccess;
-  return on_device(stream, kernels, [&](const Device& device) {
-    const int splits = splits_of_row(device, p.batch(), p.target.vocab, p.target.dtype);
-    const Room room = room_in(workspace);
-    if (splits > 1 && (p.batch() > room.ticket_count || p.batch() * splits * kWordsAPartial > room.word_count))
-      return *needed = room_needed(p.batch(), p.batch() * splits * kWordsAPartial), cudaSuccess;
-    const Shape shape = {p.batch() * splits, threads_of_block(p.target.vocab, p.target.dtype)};
-    const ResidualRaceArguments a = {p, room, splits};
+  return on_device(call, p.batch(), kernels, [&](const Device& device) {
     const bool shaped = p.edits.on() || p.cuts.data || (p.excluded.data && p.excluded.columns > 1);
-    return launch(shaped ? shaped_residual_race_kernel : residual_race_kernel, shape, a, stream);
+    return launch_splits(shaped ? shaped_residual_race_kernel : residual_race_kernel, p, p.batch(), p.target, device);
   });
 }
 

@@ -9,18 +9,6 @@ namespace specdec::cuda {
 
 namespace {
 
-struct ResidualSumsArguments {
-  ResidualSumsParams p;
-  Room room;
-  int splits;
-};
-
-struct PairSums {
-  WideKey residual_mass, drafted;
-};
-
-constexpr int kWordsAPair = 2;
-
 // What a call's cut keeps of a side's row.
 template <class Kept>
 __device__ __forceinline__ Kept kept_of(const ResidualSumsParams& p, int64_t pair, int side) {
@@ -44,18 +32,6 @@ __device__ __forceinline__ LawRowOf<typename Reader::Kept> known_part(const Resi
           {{SPECDEC_LOGITS, space.inverse, false}, {known[0], known[1]}, kNoToken},
           nullptr,
           kept_of<typename Reader::Kept>(p, pair, side)};
-}
-
-// Every lane of the first warp gets the sums of the block.
-__device__ __forceinline__ PairSums sums_of_block(const TwoUnitSums& mine) {
-  SPECDEC_SHARED(WideKey, words, kWordsAPair * kMaxWarps);
-  const uint64_t residual_mass = warp_sum(mine.units_a), drafted = warp_sum(mine.units_b);
-  if (lane_id() == 0) words[kWordsAPair * warp_id()] = residual_mass, words[kWordsAPair * warp_id() + 1] = drafted;
-  __syncthreads();
-  PairSums all = {0, 0};
-  for (int w = 0; w < warps_in_block(); ++w)
-    all.residual_mass += words[kWordsAPair * w], all.drafted += words[kWordsAPair * w + 1];
-  return all;
 }
 
 // Calls take(p, q) for this warp's chunks of two rows of one type. What lies outside of the rows is -inf.
@@ -100,9 +76,10 @@ __device__ __forceinline__ void over_tiles_of_both(const LawRowOf<Kept> (&sides)
       [&](int) { sums->end_tile(); });
 }
 
+// What this thread finds in a part of a pair.
 template <class Reader>
-__device__ __forceinline__ PairSums sums_of_split(const ResidualSumsParams& p, int64_t pair, Part part,
-                                                  const Reader& reader, int32_t* status) {
+__device__ __forceinline__ TwoUnitSums sums_of_part(const ResidualSumsParams& p, int64_t pair, Part part,
+                                                    const Reader& reader, int32_t* status) {
   const int32_t place = p.row.data[pair];
   const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
   *status |= reader.decode(p.edits, p.target.vocab, of_row, of_row);
@@ -118,40 +95,37 @@ __device__ __forceinline__ PairSums sums_of_split(const ResidualSumsParams& p, i
     with_type(sides[0].row, [&](auto type) { over_both<decltype(type)>(sides, part, take, &sums); });
   else
     over_tiles_of_both(sides, part, take, &sums);
-  return sums_of_block(sums);
+  return sums;
 }
 
 template <class Reader>
-__device__ __forceinline__ void sum_pair(const ResidualSumsArguments& a, const Reader& reader) {
-  const int64_t pair = blockIdx.x / a.splits;
-  const Part part = {static_cast<int>(blockIdx.x % a.splits), a.splits};
+__device__ __forceinline__ void sum_pair(const SplitArguments<ResidualSumsParams>& a, const Reader& reader) {
+  const int64_t pair = a.splits.index();
+  const int rank = a.splits.rank(), count = a.splits.count;
   const Entry who = entry_of(a.p, pair);
   int32_t status = who.status();
-  PairSums sums = {0, 0};
-  if (who.live()) sums = sums_of_split(a.p, pair, part, reader, &status);
-  if (a.splits > 1) {
-    WideKey* const words = a.room.words + pair * a.splits * kWordsAPair;
-    if (threadIdx.x == 0) {
-      put_word(words + part.rank * kWordsAPair, sums.residual_mass);
-      put_word(words + part.rank * kWordsAPair + 1, sums.drafted);
-    }
-    if (!last_to_come(a.room.tickets + pair, a.splits)) return;
-    uint64_t residual_mass = 0, drafted = 0;
-    for (int i = lane_id(); i < a.splits; i += 32) {
-      residual_mass += load_fresh(words + i * kWordsAPair);
-      drafted += load_fresh(words + i * kWordsAPair + 1);
-    }
-    sums = {warp_sum(residual_mass), warp_sum(drafted)};
+  TwoUnitSums mine;
+  if (who.live()) mine = sums_of_part(a.p, pair, {rank, count}, reader, &status);
+  uint64_t sums[2] = {mine.units_a, mine.units_b};  // of the residual, and of q
+  block_sums(sums);
+  if (count > 1) {
+    WideKey* const words = a.splits.words + pair * count * 2;
+    if (threadIdx.x < 2) put_word(words + rank * 2 + threadIdx.x, WideKey{threadIdx.x == 0 ? sums[0] : sums[1]});
+    if (!last_to_come(a.splits.tickets + pair, static_cast<unsigned>(count))) return;
+    sums[0] = sums[1] = 0;
+    for (int i = lane_id(); i < count; i += 32)
+      sums[0] += load_fresh(words + i * 2), sums[1] += load_fresh(words + i * 2 + 1);
+    sums[0] = warp_sum(sums[0]), sums[1] = warp_sum(sums[1]);
   }
   if (threadIdx.x != 0) return;
-  a.p.sums.data[2 * pair] = static_cast<int64_t>(sums.residual_mass);
-  a.p.sums.data[2 * pair + 1] = static_cast<int64_t>(sums.drafted);
+  a.p.sums.data[2 * pair] = static_cast<int64_t>(sums[0]);
+  a.p.sums.data[2 * pair + 1] = static_cast<int64_t>(sums[1]);
   a.p.status.data[pair] = status;
 }
 
 // Both ways are in one kernel: they take no more registers than the shaped one alone.
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    residual_sums_kernel(const ResidualSumsArguments a) {
+    residual_sums_kernel(const SplitArguments<ResidualSumsParams> a) {
   SPECDEC_SHARED(DecodedEdits, edits, 1);
   if (a.p.edits.on() || a.p.cuts.data) return sum_pair(a, ShapedRows{edits, a.p.edits.on()});
   sum_pair(a, PlainRows{});
@@ -159,20 +133,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 
 }  // namespace
 
-cudaError_t residual_sums(const ResidualSumsParams& p, const Workspace& workspace, cudaStream_t stream,
-                          int64_t* needed) {
+cudaError_t residual_sums(const ResidualSumsParams& p, const Call& call) {
   static const Kernels kernels(residual_sums_kernel);
-  *needed = 0;
-  if (p.pairs() == 0) return cudaSuccess;
-  return on_device(stream, kernels, [&](const Device& device) {
-    const int splits = splits_of_row(device, p.pairs(), p.target.vocab, p.target.dtype);
-    const Room room = room_in(workspace);
-    const int64_t words = p.pairs() * splits * kWordsAPair;
-    if (splits > 1 && (p.pairs() > room.ticket_count || words > room.word_count))
-      return *needed = room_needed(p.pairs(), words), cudaSuccess;
-    const Shape shape = {p.pairs() * splits, threads_of_block(p.target.vocab, p.target.dtype)};
-    const ResidualSumsArguments a = {p, room, splits};
-    return launch(residual_sums_kernel, shape, a, stream);
+  return on_device(call, p.pairs(), kernels, [&](const Device& device) {
+    return launch_splits(residual_sums_kernel, p, p.pairs(), p.target, device);
   });
 }
 

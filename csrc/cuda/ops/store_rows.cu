@@ -24,10 +24,9 @@ __global__ void __launch_bounds__(kShareThreads) store_rows_kernel(const StoreAr
 
 }  // namespace
 
-cudaError_t store_rows(const StoreRowsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
+cudaError_t store_rows(const StoreRowsParams& p, const Call& call) {
   const int splits = splits_of(p.rows.vocab);
-  return launch_alone<store_rows_kernel>({p.count() * splits, kShareThreads}, StoreArguments{p, splits}, stream);
+  return launch_alone<store_rows_kernel>({p.count() * splits, kShareThreads}, StoreArguments{p, splits}, call);
 }
 
 }  // namespace specdec::cuda

@@ -21,9 +21,8 @@ __global__ void __launch_bounds__(32) tile_laws_kernel(const TileLawsParams p) {
     p.probs.data[index * raw.vocab + i] = law.logits().probability(element(raw, i), lse);
 }
 
-cudaError_t tile_laws(const TileLawsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
-  return launch_alone<tile_laws_kernel>({p.batch(), 32}, p, stream);
+cudaError_t tile_laws(const TileLawsParams& p, const Call& call) {
+  return launch_alone<tile_laws_kernel>({p.batch(), 32}, p, call);
 }
 
 }  // namespace specdec::cuda

@@ -33,9 +33,8 @@ __global__ void __launch_bounds__(kTokenThreads, 4) token_logits_kernel(const To
   }
 }
 
-cudaError_t token_logits(const TokenLogitsParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
-  return launch_alone<token_logits_kernel>({p.logits.columns > 0 ? p.batch() : 0, kTokenThreads}, p, stream);
+cudaError_t token_logits(const TokenLogitsParams& p, const Call& call) {
+  return launch_alone<token_logits_kernel>({p.logits.columns > 0 ? p.batch() : 0, kTokenThreads}, p, call);
 }
 
 }  // namespace specdec::cuda

@@ -87,10 +87,10 @@ __global__ void __launch_bounds__(kThreads) tree_mask_kernel(const MaskArguments
   int32_t status = SPECDEC_STATUS_OK;
   const int64_t prefix = prefix_of(p.prefix_len.at(request), p.columns - p.mask.nodes, &status);
   if (block == 0) {
-    for (int32_t node = static_cast<int32_t>(threadIdx.x); node < p.mask.nodes; node += kThreads)
+    over_block(p.mask.nodes, [&](int32_t node) {
       parent_of(p.parents, request * p.parents.request_stride, node, &status);
-    const bool bad = __syncthreads_or(status != SPECDEC_STATUS_OK);
-    if (threadIdx.x == 0) p.status.data[request] = bad ? SPECDEC_STATUS_PARAMETER : SPECDEC_STATUS_OK;
+    });
+    store_status(p.status.data + request, status);
   }
   const int64_t task = block * kWarps + warp_id(), chunk = task % a.chunks;
   if (task / a.chunks >= p.mask.nodes) return;
@@ -105,12 +105,11 @@ __global__ void __launch_bounds__(kThreads) tree_mask_kernel(const MaskArguments
 
 }  // namespace
 
-cudaError_t tree_mask(const MaskParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
+cudaError_t tree_mask(const MaskParams& p, const Call& call) {
   MaskArguments a = {p, 0, 0};
   a.chunks = (p.columns + 15 + kColumns - 1) / kColumns;  // 15: a boundary lies at most that far before the row
   a.request_blocks = (p.mask.nodes * a.chunks + kWarps - 1) / kWarps;
-  return launch_alone<tree_mask_kernel>({p.mask.batch * a.request_blocks, kThreads}, a, stream);
+  return launch_alone<tree_mask_kernel>({p.mask.batch * a.request_blocks, kThreads}, a, call);
 }
 
 }  // namespace specdec::cuda

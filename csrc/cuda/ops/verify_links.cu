@@ -9,24 +9,17 @@ namespace specdec::cuda {
 
 namespace {
 
-struct LinkedArguments {
-  LinkedParams p;
-  Room room;
-  int splits;
-};
-
 __host__ __device__ __forceinline__ int32_t words_of_marks(int32_t vocab) { return (vocab + 127) / 128 * 4; }
 
 // Walks, and marks the tokens that were tried in vain, for the whole block.
 __device__ __forceinline__ LinkWalk walk_of_block(const LinkedRequest& t, const VerdictWriter& verdict, bool writes,
                                                   const Shared<unsigned>& tried, int32_t words) {
   SPECDEC_SHARED(LinkWalk, ended, 1);
-  const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
-  for (int32_t word = thread; word < words; word += threads) tried[word] = 0;
-  for (int32_t depth = thread; writes && depth < verdict.places; depth += threads) verdict.clear(depth);
-  for (int32_t node = thread; writes && node < verdict.zeroed_nodes(); node += threads) verdict.zero(node);
+  over_block(words, [&](int32_t word) { tried[word] = 0; });
+  over_block(writes ? verdict.places : 0, [&](int32_t depth) { verdict.clear(depth); });
+  over_block(writes ? verdict.zeroed_nodes() : 0, [&](int32_t node) { verdict.zero(node); });
   __syncthreads();
-  if (thread == 0) {
+  if (threadIdx.x == 0) {
     const auto probability = [&](int32_t node, int32_t token, int32_t* status) {
       return probability_of(element(row_at(t.p.target, t.row(node)), token), status);
     };
@@ -45,9 +38,10 @@ __device__ __forceinline__ LinkWalk walk_of_block(const LinkedRequest& t, const 
   return ended[0];
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) verify_links_kernel(const LinkedArguments a) {
-  const int64_t b = blockIdx.x / a.splits;
-  Part part = {static_cast<int>(blockIdx.x % a.splits), a.splits};
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    verify_links_kernel(const SplitArguments<LinkedParams> a) {
+  const int64_t b = a.splits.index();
+  Part part = {a.splits.rank(), a.splits.count};
   const LinkedRequest t(a.p, b);
   const VerdictWriter verdict = verdict_at(a.p, b);
   const int32_t words = words_of_marks(t.vocab());
@@ -64,11 +58,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) verify_links
     RowPartial found;
     for (;;) {
       found = race_part(weights, t.noise_at_depth(at.depth), part);
-      if (part.size > 1) {
-        if (threadIdx.x == 0) store_partial(a.room.words, b * part.size + part.rank, found);
-        if (!last_to_come(a.room.tickets + b, static_cast<unsigned>(part.size))) return;
-        found = gather_partials(a.room.words, b * part.size, part.size);
-      }
+      if (part.size > 1 && !a.splits.gather(&found)) return;
       status |= found.status;
       if (found.best.token != kNoToken || !weights.leaves_out) break;
       // Nothing is left: the last block alone draws from p.
@@ -87,20 +77,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) verify_links
 
 }  // namespace
 
-cudaError_t verify_links(const LinkedParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+cudaError_t verify_links(const LinkedParams& p, const Call& call) {
   static const Kernels kernels(verify_links_kernel);
-  *needed = 0;
-  if (p.batch() == 0) return cudaSuccess;
-  return on_device(stream, kernels, [&](const Device& device) {
-    const bool draws = p.target.data != nullptr;
-    const int splits = draws ? splits_of_row(device, p.batch(), p.target.vocab, p.target.dtype) : 1;
-    const Room room = room_in(workspace);
-    if (splits > 1 && (p.batch() > room.ticket_count || p.batch() * splits * kWordsAPartial > room.word_count))
-      return *needed = room_needed(p.batch(), p.batch() * splits * kWordsAPartial), cudaSuccess;
-    Shape shape = {p.batch() * splits, draws ? threads_of_block(p.target.vocab, p.target.dtype) : 32};
+  return on_device(call, p.batch(), kernels, [&](const Device& device) {
+    Shape shape = {};
     shape.dynamic_shared = sizeof(unsigned) * words_of_marks(p.target.vocab);
-    if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
-    return launch(verify_links_kernel, shape, {p, room, splits}, stream);
+    return launch_splits(verify_links_kernel, p, p.batch(), p.target, device, shape);
   });
 }
 

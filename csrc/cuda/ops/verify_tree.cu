@@ -23,8 +23,7 @@ size_t bytes_of_paths(const TreeParams& p, const TeamShape& shape) {
   return bytes_of_chosen(p.places()) + (bytes_of_buckets(shape.threads / 32) + 15) / 16 * 16;
 }
 
-cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const Device& device, cudaStream_t stream,
-                        int64_t* needed) {
+cudaError_t launch_tree(const TreeParams& p, const Device& device) {
   const int sides = p.draft.data ? 2 : 1;
   const bool shaped = is_shaped(p);
   ShapedWalkArguments a = {walk_arguments(p), {}, p.edits.on(), 0};
@@ -44,9 +43,8 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   const size_t cuts = shaped ? cut.shared_bytes() : 0;
   const TeamPlan plan =
       walk_plan(shape, p, shaped ? cut.items : places_of(shape, sides * a.tiles, kWordsATile));
-  const Room room = room_in(workspace);
-  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
-  use_room(a, plan, room);
+  if (plan.lacks(device.room)) return cudaSuccess;
+  use_room(a, plan, device.room);
   a.cut = cut.room;
   a.cut.at = plan.shared_bytes();
   a.drafted_at = keep_rows(a, plan.shared_bytes() + cuts);
@@ -57,18 +55,16 @@ cudaError_t launch_tree(const TreeParams& p, const Workspace& workspace, const D
   const size_t held = 2 * sizeof(Four) * fours;
   if (sides == 2 && a.held_at + held <= room_of_block) a.held_fours = fours;
   const size_t shared = a.held_at + (a.held_fours && held > staged ? held : staged);
-  if (shaped) return launch_teams(shaped_tree_kernel, plan, device, a, shared, stream);
-  return launch_teams<WalkArguments>(tree_kernel, plan, device, a, shared, stream);
+  if (shaped) return launch_teams(shaped_tree_kernel, plan, device, a, shared);
+  return launch_teams<WalkArguments>(tree_kernel, plan, device, a, shared);
 }
 
 }  // namespace
 
-cudaError_t verify_tree(const TreeParams& p, const Workspace& workspace, cudaStream_t stream, int64_t* needed) {
+cudaError_t verify_tree(const TreeParams& p, const Call& call) {
   static const Kernels kernels(tree_kernel, shaped_tree_kernel);
-  *needed = 0;
-  if (p.batch() == 0) return cudaSuccess;
-  return on_device(stream, kernels, [&](const Device& device) {
-    return launch_tree(p, workspace, device, stream, needed);
+  return on_device(call, p.batch(), kernels, [&](const Device& device) {
+    return launch_tree(p, device);
   });
 }
 

@@ -15,9 +15,8 @@ __global__ void __launch_bounds__(kRequests, 8) walk_tables_kernel(const WalkTab
 
 }  // namespace
 
-cudaError_t walk_tables(const WalkTablesParams& p, const Workspace&, cudaStream_t stream, int64_t* needed) {
-  *needed = 0;
-  return launch_alone<walk_tables_kernel>({(p.batch() + kRequests - 1) / kRequests, kRequests}, p, stream);
+cudaError_t walk_tables(const WalkTablesParams& p, const Call& call) {
+  return launch_alone<walk_tables_kernel>({(p.batch() + kRequests - 1) / kRequests, kRequests}, p, call);
 }
 
 }  // namespace specdec::cuda

@@ -311,7 +311,6 @@ __device__ __forceinline__ int32_t decode_edits(const specdec_edits& p, int32_t 
                                                 const RowPlace& target, int32_t drafts,
                                                 const Shared<DecodedEdits>& edits,
                                                 size_t drafted_at) {
-  const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
   int32_t status = SPECDEC_STATUS_OK;
   DecodedEdits e = {};
   e.penalties = penalties_at(p, entry.outer, entry.inner, &status);
@@ -328,11 +327,10 @@ __device__ __forceinline__ int32_t decode_edits(const specdec_edits& p, int32_t 
     e.pending = static_cast<const char*>(p.pending.data) + first * (e.wide ? 8 : 4);
     e.pendings = static_cast<int32_t>(p.pending.size);
   }
-#pragma unroll 1
-  for (int32_t i = thread; i < e.pendings; i += threads) {
+  over_block(e.pendings, [&](int32_t i) {
     const int64_t token = e.pending_at(i);
     bad |= token < -1 || token >= vocab;
-  }
+  });
   if (__syncthreads_or(bad)) status |= SPECDEC_STATUS_PARAMETER;
   const ListPlace seen = seen_place(p, entry.outer, entry.inner, &status);
   if (e.penalties.on()) {
@@ -349,14 +347,13 @@ __device__ __forceinline__ int32_t decode_edits(const specdec_edits& p, int32_t 
   e.bias_values = p.bias_values.data + span.begin;
   e.biases = static_cast<int32_t>(span.end - span.begin);
   bad = false;
-#pragma unroll 1
-  for (int32_t i = thread; i < e.biases; i += threads) {
+  over_block(e.biases, [&](int32_t i) {
     const int32_t token = e.bias_tokens[i];
     bad |= token < 0 || token >= vocab || (i > 0 && token <= e.bias_tokens[i - 1]);
-  }
+  });
   e.rising = !__syncthreads_or(bad);
   if (!e.rising) status |= SPECDEC_STATUS_PARAMETER;
-  if (thread == 0) edits[0] = e;
+  if (threadIdx.x == 0) edits[0] = e;
   __syncthreads();
   return status;
 }

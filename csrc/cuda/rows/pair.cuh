@@ -119,7 +119,7 @@ __device__ __forceinline__ void know_pair(Team& team, const PairArguments<Params
 
 template <class Params>
 cudaError_t launch_pairs(void (*plain)(PairArguments<Params>), void (*with_cuts)(PairArguments<Params>), const Params& p,
-                         const Workspace& workspace, const Device& device, cudaStream_t stream, int64_t* needed) {
+                         const Device& device) {
   const bool shaped = is_shaped(p);
   PairArguments<Params> a = {p, {}, 0, {}};
   a.tiles = mass_tiles_of(p.target) > mass_tiles_of(p.draft) ? mass_tiles_of(p.target) : mass_tiles_of(p.draft);
@@ -129,13 +129,12 @@ cudaError_t launch_pairs(void (*plain)(PairArguments<Params>), void (*with_cuts)
   const int masses = shaped ? cut.items : places_of(shape, 2 * a.tiles, kWordsATile);
   const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
   const TeamPlan plan = team_plan(shape, p.count(), sums > masses ? sums : masses, 0, 0);
-  const Room room = room_in(workspace);
-  if (!plan.fits(room)) return *needed = plan.bytes(), cudaSuccess;
-  a.team = plan.team(room);
+  if (plan.lacks(device.room)) return cudaSuccess;
+  a.team = plan.team(device.room);
   a.cut = cut.room;
   a.cut.at = plan.shared_bytes();
-  if (shaped) return launch_teams(with_cuts, plan, device, a, a.cut.at + cut.shared_bytes(), stream);
-  return launch_teams(plain, plan, device, a, a.cut.at + kStagedBytes, stream);
+  if (shaped) return launch_teams(with_cuts, plan, device, a, a.cut.at + cut.shared_bytes());
+  return launch_teams(plain, plan, device, a, a.cut.at + kStagedBytes);
 }
 
 }  // namespace specdec::cuda

@@ -109,12 +109,6 @@ __device__ __forceinline__ bool bad_elements(const R& row, const Law& law, unsig
   return negative;
 }
 
-template <class T, class R>
-__device__ __forceinline__ bool bad_elements(const R& row, const Law& law, const Batch<T>& batch, float largest,
-                                             int32_t first, int steps) {
-  return bad_elements<T>(row, law, signs_of(law, batch), largest, first, steps);
-}
-
 // What a race needs of a lane's chunk: the largest element of each vector (NaN if one is), and the vectors with signs.
 struct Largest {
   float of[kVectors];
@@ -309,13 +303,6 @@ __device__ __forceinline__ void race_turn(const Largest& largest, const WeightsO
   }
 }
 
-template <class T, class Kept, class Again>
-__device__ __forceinline__ void race_turn(const Batch<T>& batch, const WeightsOf<Kept>& weights, const Noise& noise,
-                                          int32_t first, int steps, BlockRace* race, Again&& again) {
-  race_turn<T>(largest_of(weights.target.stats.law, batch, steps), weights, noise, first, steps,
-               lane_noise(noise, weights.target.row, first), race, again);
-}
-
 // The winner of this block's part of a row under `weights`, as a column. Every thread gets it. `kAhead`: chunks are
 // loaded ahead (race_chunks), for which kernels that walk have no registers left.
 template <bool kAhead = false, class Kept>
@@ -362,7 +349,7 @@ __device__ __forceinline__ RowPartial argmax_part(const R& row, const Law& law, 
                        top = max_nan(top, largest);
                        if (!(largest <= mine.score)) larger |= 1u << u;  // with a NaN the maximum is unknown
                      }
-                     bad |= bad_elements(row, law, batch, top, first, steps);
+                     bad |= bad_elements<T>(row, law, signs_of(law, batch), top, first, steps);
 #pragma unroll 1
                      for (; larger; larger &= larger - 1) {
                        const int32_t column = Batch<T>::token(first, __ffs(static_cast<int>(larger)) - 1);

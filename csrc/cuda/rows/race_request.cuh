@@ -110,20 +110,13 @@ __device__ __forceinline__ RowPartial mapped_race_part(const RaceRequestOf<typen
   return best_of_block(mine, bad);
 }
 
-// `kAhead`: see race_part.
-template <bool kAhead, class Kept = Unfiltered>
-__device__ __forceinline__ RowPartial find_winner(const typename Kept::RowType& row, const Law& law,
-                                                  const Noise& noise, Part part, const Kept& kept = {}) {
-  if (law.greedy) return argmax_part(row, law, part);
-  return race_part<kAhead>(weights_of_row(row, law, kept), noise, part);
-}
-
 template <class Kept = Unfiltered>
 __device__ __forceinline__ RowPartial find_winner(const RaceRequestOf<typename Kept::RowType>& r, Part part,
                                                   const Kept& kept = {}) {
+  if (r.law.greedy) return argmax_part(r.row, r.law, part);
+  if (r.map.tokens) return mapped_race_part(r, part, kept);
   constexpr bool kAhead = !Kept::kFiltered;  // kernels with filters have no registers left for it
-  return r.map.tokens && !r.law.greedy ? mapped_race_part(r, part, kept)
-                                       : find_winner<kAhead>(r.row, r.law, r.noise, part, kept);
+  return race_part<kAhead>(weights_of_row(r.row, r.law, kept), r.noise, part);
 }
 
 }  // namespace specdec::cuda

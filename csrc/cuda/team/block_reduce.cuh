@@ -6,6 +6,12 @@
 
 namespace specdec::cuda {
 
+// By a whole block: a request's status, of which each thread knows some.
+__device__ __forceinline__ void store_status(int32_t* to, int32_t known) {
+  const bool bad = __syncthreads_or(known != SPECDEC_STATUS_OK);
+  if (threadIdx.x == 0) *to = bad ? SPECDEC_STATUS_PARAMETER : SPECDEC_STATUS_OK;
+}
+
 // A larger score makes a larger key; with equal scores, a lower token does. 0 is nobody.
 using WideKey = unsigned long long;
 
@@ -132,5 +138,23 @@ __device__ __forceinline__ RowPartial best_of_parts(int count, Word&& word) {
 __device__ __forceinline__ RowPartial gather_partials(const WideKey* partials, int64_t first, int count) {
   return best_of_parts(count, [&](int i, int k) { return load_fresh(partials + (first + i) * kWordsAPartial + k); });
 }
+
+// What the blocks of a row or request tell the last of them to come: `splits` parts each.
+struct Splits {
+  unsigned* tickets;
+  WideKey* words;
+  int count;
+  __device__ int64_t index() const { return blockIdx.x / count; }
+  __device__ int rank() const { return static_cast<int>(blockIdx.x % count); }
+
+  // True for the last block, which has the best part.
+  __device__ __forceinline__ bool gather(RowPartial* best) const {
+    if (count == 1) return true;
+    if (threadIdx.x == 0) store_partial(words, index() * count + rank(), *best);
+    if (!last_to_come(tickets + index(), static_cast<unsigned>(count))) return false;
+    *best = gather_partials(words, index() * count, count);
+    return true;
+  }
+};
 
 }  // namespace specdec::cuda

@@ -14,11 +14,37 @@ constexpr int kBlocksAMultiprocessor = 2;  // a grid is made for so many, which 
 
 constexpr size_t kDeclaredShared = 6 << 10;  // bytes of shared memory that a kernel declares, at most
 
+// The workspace: tickets, which are zero before and after every kernel, then room for partial results.
+struct Room {
+  unsigned* tickets;
+  int64_t ticket_count;
+  WideKey* words;
+  int64_t word_count;
+  int64_t* needed;
+
+  // Whether it has not so many tickets and words. Then it says what a workspace must have.
+  bool lacks(int64_t tickets_needed, int64_t words_needed) const {
+    const bool lacking = tickets_needed > ticket_count || words_needed > word_count;
+    const int64_t by_tickets = tickets_needed * 4 * 8 + 64, by_words = words_needed * 8 * 8 / 7 + 128;
+    if (lacking) *needed = by_tickets > by_words ? by_tickets : by_words;
+    return lacking;
+  }
+};
+
+inline Room room_in(const Call& call) {
+  const int64_t tickets = call.bytes / 8 / 8 * 8;  // bytes: an eighth of the whole
+  char* start = static_cast<char*>(call.workspace);
+  return {reinterpret_cast<unsigned*>(start), tickets / 4, reinterpret_cast<WideKey*>(start + tickets),
+          (call.bytes - tickets) / 8, call.needed};
+}
+
 struct Device {
   int multiprocessors;    // that the stream may use
   bool clusters;          // whether it has them
   size_t dynamic_shared;  // bytes that a block may have beside what its kernel declares
   bool teams;             // whether blocks may wait for each other
+  cudaStream_t stream;
+  Room room;              // of the call
 };
 
 // Devices for which the driver has compiled this library anew, from PTX of an architecture before sm_90: that code has
@@ -33,7 +59,7 @@ inline cudaError_t this_device(cudaStream_t stream, Device* device) {
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, id);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
   *device = {multiprocessors_of(stream, all), clusters != 0 && !(older_code & bit_of_device(id)),
-             static_cast<size_t>(shared) - kDeclaredShared, true};
+             static_cast<size_t>(shared) - kDeclaredShared, true, stream, {}};
   return e;
 }
 
@@ -142,20 +168,22 @@ cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& par
 
 // Of an op that has no other kernel, and whose blocks never wait for each other.
 template <auto kernel, class Params>
-cudaError_t launch_alone(const Shape& shape, const Params& params, cudaStream_t stream) {
+cudaError_t launch_alone(const Shape& shape, const Params& params, const Call& call) {
   static const Kernels kernels(kernel);
   const cudaError_t e = kernels.load();
-  return e == cudaSuccess ? launch(kernel, shape, params, stream) : e;
+  return e == cudaSuccess ? launch(kernel, shape, params, call.stream) : e;
 }
 
-// Calls launch(device) once its kernels are loaded. Where its blocks would wait for each other and cannot, it is called
-// again for one block a request; an error that has another reason shows again there.
+// Calls launch(device) once its kernels are loaded, for `count` rows or requests. Where its blocks would wait for each
+// other and cannot, it is called again for one block a request; an error that has another reason shows again there.
 template <class Launch>
-cudaError_t on_device(cudaStream_t stream, const Kernels& kernels, Launch&& launch) {
+cudaError_t on_device(const Call& call, int64_t count, const Kernels& kernels, Launch&& launch) {
+  if (count == 0) return cudaSuccess;
   const bool clean = cudaPeekAtLastError() == cudaSuccess;
   Device device = {};
   cudaError_t e = kernels.load();
-  if (e == cudaSuccess) e = this_device(stream, &device);
+  if (e == cudaSuccess) e = this_device(call.stream, &device);
+  device.room = room_in(call);
   if (e == cudaSuccess) e = launch(device);
   if (e != cudaErrorCooperativeLaunchTooLarge) return e;
   if (clean) cudaGetLastError();  // it is dealt with; but an error from before this call is its caller's
@@ -172,6 +200,11 @@ inline int threads_of_block(int32_t vocab, int32_t dtype) {
   return warps < 2 ? 64 : warps < kThreads / 32 ? warps * 32 : kThreads;
 }
 
+// Of a block that has a thread for each of `count`, as far as it may have so many.
+inline int threads_for(int64_t count) {
+  return count < 1 ? 32 : count < kThreads ? static_cast<int>((count + 31) / 32 * 32) : kThreads;
+}
+
 // Blocks that run at the same time. One more would start only when one of them ends.
 inline int64_t blocks_at_once(const Device& device) { return int64_t{device.multiprocessors} * kBlocksAMultiprocessor; }
 
@@ -184,25 +217,22 @@ inline int splits_of_row(const Device& device, int64_t rows, int32_t vocab, int3
   return splits < 1 ? 1 : static_cast<int>(splits);
 }
 
-// The workspace: tickets, which are zero before and after every kernel, then room for partial results.
-struct Room {
-  unsigned* tickets;
-  int64_t ticket_count;
-  WideKey* words;
-  int64_t word_count;
+// A row or request is split over some blocks, as many as have work.
+template <class Params>
+struct SplitArguments {
+  Params p;
+  Splits splits;
 };
 
-inline Room room_in(const Workspace& w) {
-  const int64_t tickets = w.bytes / 8 / 8 * 8;  // bytes: an eighth of the whole
-  char* start = static_cast<char*>(w.data);
-  return {reinterpret_cast<unsigned*>(start), tickets / 4, reinterpret_cast<WideKey*>(start + tickets),
-          (w.bytes - tickets) / 8};
-}
-
-// What a workspace must have for so many tickets and words.
-inline int64_t room_needed(int64_t tickets, int64_t words) {
-  const int64_t by_tickets = tickets * 4 * 8 + 64, by_words = words * 8 * 8 / 7 + 128;
-  return by_tickets > by_words ? by_tickets : by_words;
+// `shape` without blocks and threads, for so many rows or requests.
+template <class Params>
+cudaError_t launch_splits(void (*kernel)(SplitArguments<Params>), const Params& p, int64_t count, const Rows& rows,
+                          const Device& device, Shape shape = {}) {
+  const int splits = rows.data ? splits_of_row(device, count, rows.vocab, rows.dtype) : 1;
+  if (splits > 1 && device.room.lacks(count, count * splits * kWordsAPartial)) return cudaSuccess;
+  shape.blocks = count * splits, shape.threads = rows.data ? threads_of_block(rows.vocab, rows.dtype) : 32;
+  if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
+  return launch(kernel, shape, {p, {device.room.tickets, device.room.words, splits}}, device.stream);
 }
 
 }  // namespace specdec::cuda

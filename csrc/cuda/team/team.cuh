@@ -233,8 +233,7 @@ struct TeamPlan {
   int kept() const { return shape.grid ? items : own_slots(items, shape.size); }
   // The shared memory that a block needs for its team.
   size_t shared_bytes() const { return shape.grid ? 0 : 2 * sizeof(WideKey) * kept(); }
-  bool fits(const Room& room) const { return all_tickets() <= room.ticket_count && all_words() <= room.word_count; }
-  int64_t bytes() const { return room_needed(all_tickets(), all_words()); }
+  bool lacks(const Room& room) const { return room.lacks(all_tickets(), all_words()); }
   TeamRoom team(const Room& room) const {
     const TeamKind kind = shape.grid ? TeamKind::kGrid : shape.size > 1 ? TeamKind::kCluster : TeamKind::kBlock;
     return team_room(kind, shape.size, kept(), room.tickets + tickets, room.words + words);
@@ -249,7 +248,7 @@ inline TeamPlan team_plan(const TeamShape& shape, int64_t requests, int items, i
 // `shared`: bytes of dynamic shared memory, plan.shared_bytes() and what the kernel keeps after them.
 template <class Arguments>
 cudaError_t launch_teams(void (*kernel)(Arguments), const TeamPlan& plan, const Device& device, const Arguments& a,
-                         size_t shared, cudaStream_t stream) {
+                         size_t shared) {
   Shape shape = {plan.requests * plan.shape.size, plan.shape.threads};
   shape.dynamic_shared = shared;
   shape.overlaps = true;
@@ -257,7 +256,7 @@ cudaError_t launch_teams(void (*kernel)(Arguments), const TeamPlan& plan, const 
   shape.cooperative = plan.shape.grid;
   if (plan.shape.grid) shape.multiprocessors = device.multiprocessors;
   else shape.cluster = plan.shape.size;
-  return launch(kernel, shape, a, stream);
+  return launch(kernel, shape, a, device.stream);
 }
 
 }  // namespace specdec::cuda

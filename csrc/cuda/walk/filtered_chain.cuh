@@ -495,8 +495,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) filtered_cha
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-inline cudaError_t launch_filtered(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
-                                 int64_t* needed) {
+inline cudaError_t launch_filtered(const ChainParams& p, const Device& device) {
   const bool race = p.method == SPECDEC_RACE;
   const int64_t requests = p.batch();
   FilteredChainArguments a = {};
@@ -513,7 +512,8 @@ inline cudaError_t launch_filtered(const ChainParams& p, const Device& device, c
   const int64_t cells = a.parts.count.by() > 1 ? rows * kCutWordsATile * a.parts.tiles : 0;
   const int64_t lists = race ? 0 : requests * p.max_drafts() * kWordsAList;
   const int64_t tickets = kTicketsAMeeting * (requests + rows), words = cells + lists + rows * kWordsARecord;
-  if (tickets > room.ticket_count || words > room.word_count) return *needed = room_needed(tickets, words), cudaSuccess;
+  const Room& room = device.room;
+  if (room.lacks(tickets, words)) return cudaSuccess;
   a.meetings = reinterpret_cast<Meeting*>(room.tickets);
   const CutPlan plan = straight_plan(longest(p));
   a.cut = straight_cut(plan, room.words);
@@ -526,7 +526,7 @@ inline cudaError_t launch_filtered(const ChainParams& p, const Device& device, c
   shape.dynamic_shared =
       a.leaves_at + (p.method == SPECDEC_BLOCK ? p.places() * (sizeof(Leaf) + sizeof(WideKey)) : 0);
   if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
-  return launch(filtered_chain_kernel, shape, a, stream);
+  return launch(filtered_chain_kernel, shape, a, device.stream);
 }
 
 }  // namespace specdec::cuda

@@ -677,15 +677,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) straight_blo
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-inline cudaError_t launch_straight_race(const ChainParams& p, const Device& device, const Room& room,
-                                        cudaStream_t stream, int64_t* needed) {
+inline cudaError_t launch_straight_race(const ChainParams& p, const Device& device) {
   const int64_t requests = p.batch(), rows = requests * p.places(), slots = blocks_at_once(device);
-  const int64_t meetings = requests + rows;
-  if (kTicketsAMeeting * meetings > room.ticket_count)
-    return *needed = room_needed(kTicketsAMeeting * meetings, 0), cudaSuccess;
+  if (device.room.lacks(kTicketsAMeeting * (requests + rows), 0)) return cudaSuccess;
   StraightArguments a = {};
   a.p = p;
-  a.meetings = reinterpret_cast<Meeting*>(room.tickets);
+  a.meetings = reinterpret_cast<Meeting*>(device.room.tickets);
   a.requests = quotient(requests);
   // Rows that do not fit the device at once come in order. Of one node there are two blocks for each that runs: so most
   // winners are known when the blocks of the next node begin.
@@ -695,12 +692,11 @@ inline cudaError_t launch_straight_race(const ChainParams& p, const Device& devi
   a.parts = parts_of_rows(p.target.vocab, a.in_order && share < least ? least : share);
   Shape shape = {rows * a.parts.count.by(), kThreads};
   shape.overlaps = true;
-  return launch(straight_race_kernel, shape, a, stream);
+  return launch(straight_race_kernel, shape, a, device.stream);
 }
 
-inline cudaError_t launch_straight(const ChainParams& p, const Device& device, const Room& room, cudaStream_t stream,
-                                   int64_t* needed) {
-  if (p.method == SPECDEC_RACE) return launch_straight_race(p, device, room, stream, needed);
+inline cudaError_t launch_straight(const ChainParams& p, const Device& device) {
+  if (p.method == SPECDEC_RACE) return launch_straight_race(p, device);
   const bool block = p.method == SPECDEC_BLOCK;
   const int64_t requests = p.batch(), drafts = p.max_drafts();
   StraightArguments a = {};
@@ -720,8 +716,8 @@ inline cudaError_t launch_straight(const ChainParams& p, const Device& device, c
   a.sets = (in_turns || parts > 1) && a.slots < drafts ? 2 : 1;
   const int64_t words = a.sets * requests * a.rows * kWordsATile * tiles, sums = block ? requests * p.places() * parts : 0;
   const int64_t tickets = kTicketsAMeeting * (in_turns ? 2 * requests + 1 : requests);
-  if (tickets > room.ticket_count || words + sums > room.word_count)
-    return *needed = room_needed(tickets, words + sums), cudaSuccess;
+  const Room& room = device.room;
+  if (room.lacks(tickets, words + sums)) return cudaSuccess;
   a.meetings = reinterpret_cast<Meeting*>(room.tickets);
   a.turns = reinterpret_cast<Turns*>(a.meetings + requests);
   a.begun = reinterpret_cast<unsigned*>(a.turns + requests);
@@ -732,7 +728,8 @@ inline cudaError_t launch_straight(const ChainParams& p, const Device& device, c
   shape.cooperative = !in_turns && parts > 1, shape.multiprocessors = device.multiprocessors;
   shape.dynamic_shared = kStagedBytes + known_rows(a) * sizeof(RowStats) + (block ? p.places() * sizeof(Leaf) : 0);
   if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
-  return launch(block ? straight_block_kernel : in_turns ? straight_turn_kernel : straight_rejection_kernel, shape, a, stream);
+  return launch(block ? straight_block_kernel : in_turns ? straight_turn_kernel : straight_rejection_kernel, shape, a,
+                device.stream);
 }
 
 }  // namespace specdec::cuda

@@ -10,9 +10,8 @@ namespace specdec::cuda {
 struct WalkArguments {
   TreeParams p;
   TeamRoom team;
-  unsigned* tickets;  // one a request
-  WideKey* partials;  // one a block
-  int tiles;          // of the longest row of logits
+  Splits draws;  // what the blocks of a team tell the last to come, who writes
+  int tiles;     // of the longest row of logits
   size_t known_at;    // what is known of a path and of rows, in bytes of shared memory
   int places, nodes;  // of so many rows; and the nodes of the path if it is walked back, else 0
   // If nodes have siblings, bytes of shared memory:
@@ -160,11 +159,8 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
     if (a.p.method == SPECDEC_RACE) {  // the walk may go on
       if (shaping.count(work.node) < 0) found = best_of_team(team, found);
     } else if (!alone() && team.size() > 1) {
-      const int64_t first = static_cast<int64_t>(team.index()) * team.size();
-      if (threadIdx.x == 0) store_partial(a.partials, first + team.rank(), found);
-      writes = last_to_come(a.tickets + team.index(), static_cast<unsigned>(team.size()));
+      writes = a.draws.gather(&found);
       if (!writes) break;
-      found = gather_partials(a.partials, first, team.size());
     }
     if (found.best.token != kNoToken || !work.residual || alone()) break;
     // p and q are equal up to rounding. The last member alone draws from p.
@@ -186,17 +182,14 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
 // Marks the tokens of the node's children with an index below `end`, for the whole block.
 __device__ __forceinline__ void mark_tried(const WarpTree& t, int32_t node, int32_t end,
                                            const Shared<unsigned>& tried) {
-  const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
-#pragma unroll 1
-  for (int32_t word = thread; word < (t.vocab() + 31) / 32; word += threads) tried[word] = 0;
+  over_block((t.vocab() + 31) / 32, [&](int32_t word) { tried[word] = 0; });
   __syncthreads();
   int32_t reported = SPECDEC_STATUS_OK;
-#pragma unroll 1
-  for (int32_t child = node + 1 + thread; child < t.nodes() && child < end; child += threads) {
-    if (t.parent(child, &reported) != node) continue;
+  over_block(node + 1, end < t.nodes() ? end : t.nodes(), [&](int32_t child) {
+    if (t.parent(child, &reported) != node) return;
     const int64_t token = t.draft_token(child);
     if (in_vocab(t, token)) atomicOr(&tried[token / 32], 1u << token % 32);
-  }
+  });
   __syncthreads();
 }
 
@@ -327,7 +320,7 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   const auto tried = dynamic_shared<unsigned>(a.tried_at, (a.paths_at - a.tried_at) / 4);
   const int32_t choices = a.p.method == SPECDEC_PATHS ? a.nodes * kSharesADepth : 0;
   const auto chosen = dynamic_shared<float>(a.paths_at, choices);
-  for (int32_t i = threadIdx.x; i < choices; i += blockDim.x) chosen[i] = 0.0f;
+  over_block(choices, [&](int32_t i) { chosen[i] = 0.0f; });
   Team team(a.team);
   if (threadIdx.x == 0) {
     state[0] = fresh_state();
@@ -419,8 +412,7 @@ inline TeamPlan walk_plan(const TeamShape& shape, const TreeParams& p, int items
 
 inline void use_room(WalkArguments& a, const TeamPlan& plan, const Room& room) {
   a.team = plan.team(room);
-  a.tickets = room.tickets;
-  a.partials = room.words;
+  a.draws = {room.tickets, room.words, plan.shape.size};
 }
 
 }  // namespace specdec::cuda
