@@ -34,49 +34,36 @@ __device__ __forceinline__ LawRowOf<typename Reader::Kept> known_part(const Resi
           kept_of<typename Reader::Kept>(p, pair, side)};
 }
 
-// Calls take(p, q) for this warp's chunks of two rows of one type. What lies outside of the rows is -inf.
-template <class T, class Kept, class Take>
-__device__ __forceinline__ void over_both(const LawRowOf<Kept> (&sides)[2], Part part, Take&& take,
-                                          TwoUnitSums* sums) {
+// What this thread finds of (p - subtracted q)^+, and of q. What lies outside of the rows is -inf.
+template <class Kept>
+__device__ __forceinline__ TwoUnitSums sums_of_both(const LawRowOf<Kept> (&sides)[2], Part part, float subtracted) {
+  TwoUnitSums sums;
   const Logits target_space = sides[0].stats.law.logits(), draft_space = sides[1].stats.law.logits();
-  over_chunks<T>(
-      sides[0].row, part, [](int32_t, int, bool) {},
-      [&](const Batch<T>& target, int32_t first, int steps) {
-        Batch<T> draft;
-        draft.load(sides[1].row, first, steps);
+  over_chunks<Float32>(
+      with_edits(sides[0].row), part, [](int32_t, int, bool) {},
+      [&](const Batch<Float32>& target, int32_t first, int steps) {
+        Batch<Float32> draft;
+        draft.load(with_edits(sides[1].row), first, steps);
 #pragma unroll
         for (int u = 0; u < kVectors; ++u) {
           if (u >= steps) continue;
 #pragma unroll
-          for (int i = 0; i < T::kPerVector; ++i) {
-            const float x = T::at(target.vector[u], i), y = T::at(draft.vector[u], i);
-            const int32_t column = Batch<T>::token(first, u) + i;
+          for (int i = 0; i < Float32::kPerVector; ++i) {
+            const float x = Float32::at(target.vector[u], i), y = Float32::at(draft.vector[u], i);
+            const int32_t column = Batch<Float32>::token(first, u) + i;
             const float p = target_space.probability(x, sides[0].stats.lse);
-            const float q = draft_space.probability(y, sides[1].stats.lse);
-            take(sides[0].kept.keeps(x, column) ? p : 0.0f, sides[1].kept.keeps(y, column) ? q : 0.0f);
+            float q = draft_space.probability(y, sides[1].stats.lse);
+            if (!sides[1].kept.keeps(y, column)) q = 0.0f;
+            sums.a.take(residual_weight(sides[0].kept.keeps(x, column) ? p : 0.0f, mul(subtracted, q)));
+            sums.b.take(q);
           }
         }
-        sums->end_tile();
+        sums.end_tile();
       });
+  return sums;
 }
 
-// Calls take(p, q) for the tokens of any two rows, by tiles.
-template <class Kept, class Take>
-__device__ __forceinline__ void over_tiles_of_both(const LawRowOf<Kept> (&sides)[2], Part part, Take&& take,
-                                                   TwoUnitSums* sums) {
-  const int32_t vocab = sides[0].row.vocab;
-  over_sum_tiles(
-      part, vocab, [&](int tile) { prefetch_tile(sides, tile); },
-      [&](int32_t token) {
-        const Four target = probabilities(sides[0], token, vocab);
-        const Four draft = probabilities(sides[1], token, vocab);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) take(target.value[k], draft.value[k]);
-      },
-      [&](int) { sums->end_tile(); });
-}
-
-// What this thread finds in a part of a pair.
+// In a part of a pair.
 template <class Reader>
 __device__ __forceinline__ TwoUnitSums sums_of_part(const ResidualSumsParams& p, int64_t pair, Part part,
                                                     const Reader& reader, int32_t* status) {
@@ -85,17 +72,7 @@ __device__ __forceinline__ TwoUnitSums sums_of_part(const ResidualSumsParams& p,
   *status |= reader.decode(p.edits, p.target.vocab, of_row, of_row);
   const LawRowOf<typename Reader::Kept> sides[2] = {known_part(p, pair, 0, reader, status),
                                                     known_part(p, pair, 1, reader, status)};
-  const float subtracted = p.subtracted.at(pair);
-  TwoUnitSums sums;
-  const auto take = [&](float p_of_token, float q_of_token) {
-    sums.a.take(residual_weight(p_of_token, mul(subtracted, q_of_token)));
-    sums.b.take(q_of_token);
-  };
-  if (loaded_type(sides[0].row) == loaded_type(sides[1].row))
-    with_type(sides[0].row, [&](auto type) { over_both<decltype(type)>(sides, part, take, &sums); });
-  else
-    over_tiles_of_both(sides, part, take, &sums);
-  return sums;
+  return sums_of_both(sides, part, p.subtracted.at(pair));
 }
 
 template <class Reader>

@@ -67,60 +67,6 @@ __device__ __forceinline__ float log2_weight_bound(const WeightsOf<Kept>& w, flo
   return (w.residual ? log_probability(x, w.target.stats.lse) : x) * kLog2E;
 }
 
-// ---- loads ----------------------------------------------------------------------------------------------------------
-
-// A lane's fours of a row, on their way: 16-bit elements as they came. In registers they are float32, so one code does for
-// all types. What is not whole fours comes when it is asked for.
-template <int kSteps>
-struct Fetched {
-  using Floats = Batch<Float32, kSteps>;
-  uint4 raw[kSteps] = {};
-  bool whole = false;
-
-  __device__ __forceinline__ void fetch(const Row& row, int32_t first, int steps) {
-    const bool wide = row.dtype == SPECDEC_FLOAT32;
-    const char* const at = address_of(row, Floats::token(first, 0));
-    const int32_t left = row.vocab - Floats::token(first, 0);
-    whole = reinterpret_cast<uintptr_t>(row.data) % (wide ? 16 : 8) == 0 &&
-            (row.vocab % 4 == 0 || first + steps * Floats::kPerStep < row.vocab);
-    if (!whole) return;
-    if (wide) {
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u)
-        raw[u] = u < steps && left - u * Floats::kPerStep >= 4 ? load_stream(at + u * Floats::kPerStep * 4) : kNoElements;
-      return;
-    }
-    const uint32_t nothing =
-        row.dtype == SPECDEC_BFLOAT16 ? BFloat16::kMinusInfinity * 0x10001u : Float16::kMinusInfinity * 0x10001u;
-#pragma unroll
-    for (int u = 0; u < kSteps; ++u) {
-      uint2 half = {nothing, nothing};
-      if (u < steps && left - u * Floats::kPerStep >= 4) half = load_stream_half(at + u * Floats::kPerStep * 2);
-      raw[u] = {half.x, half.y, 0, 0};
-    }
-  }
-
-  __device__ __forceinline__ Floats floats(const Row& row, int32_t first, int steps) const {
-    Floats batch;
-    if (whole) {
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u) batch.vector[u] = raw[u];
-      if (row.dtype == SPECDEC_BFLOAT16) {
-#pragma unroll
-        for (int u = 0; u < kSteps; ++u) batch.vector[u] = widened(true, {raw[u].x, raw[u].y});
-      } else if (row.dtype == SPECDEC_FLOAT16) {
-#pragma unroll
-        for (int u = 0; u < kSteps; ++u) batch.vector[u] = widened(false, {raw[u].x, raw[u].y});
-      }
-    } else {
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u)
-        batch.vector[u] = u < steps ? raw_four(row, Floats::token(first, u)) : kNoElements;
-    }
-    return batch;
-  }
-};
-
 // ---- edits ---------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ Shared<EditWords> words_of_lanes() {

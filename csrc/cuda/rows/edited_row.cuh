@@ -47,7 +47,6 @@ struct EditedRow : Row {
 };
 
 // How rows are loaded: a type of elements.
-__device__ __forceinline__ int32_t loaded_type(const EditedRow&) { return SPECDEC_FLOAT32; }
 template <class F>
 __device__ __forceinline__ auto with_type(const EditedRow&, F&& f) { return f(Float32{}); }
 __device__ __forceinline__ const Row& as_it_came(const EditedRow& row) { return row; }
@@ -247,42 +246,97 @@ __device__ __forceinline__ void edit(const EditedRow& row, const EditWords& word
   }
 }
 
-template <class T, int kCount>
-__device__ __forceinline__ void Batch<T, kCount>::load(const EditedRow& row, int32_t first, int count) {
-  const bool wide = row.dtype == SPECDEC_FLOAT32, brain = row.dtype == SPECDEC_BFLOAT16;
-  const bool aligned = reinterpret_cast<uintptr_t>(row.data) % (wide ? 16 : 8) == 0;
-  const int32_t left = row.vocab - token(first, 0), stop = first + count * kPerStep;
-  if (!aligned && wide) {
-    uint32_t words[kCount][4];
-    load_words<4, kPerStep>(static_cast<const uint32_t*>(row.data), row.vocab, token(first, 0), stop, kNothing, words);
+// Two elements of 16 bits without weight.
+__device__ __forceinline__ uint32_t nothing_of(bool brain) {
+  return (brain ? BFloat16::kMinusInfinity : Float16::kMinusInfinity) * 0x10001u;
+}
+
+// A lane's fours of a row, on their way: 16-bit elements as they came. In registers they are float32, so one code does
+// for all types. What is not whole fours comes when it is asked for.
+template <int kCount>
+struct Fetched {
+  using Floats = Batch<Float32, kCount>;
+  uint4 raw[kCount] = {};
+  bool whole = false;
+
+  __device__ __forceinline__ void fetch(const Row& row, int32_t first, int count) {
+    const bool wide = row.dtype == SPECDEC_FLOAT32;
+    constexpr int kStep = Floats::kPerStep;
+    const char* const at = address_of(row, Floats::token(first, 0));
+    const int32_t left = row.vocab - Floats::token(first, 0);
+    whole = reinterpret_cast<uintptr_t>(row.data) % (wide ? 16 : 8) == 0 &&
+            (row.vocab % 4 == 0 || first + count * kStep < row.vocab);
+    if (!whole) return;
+    if (wide) {
 #pragma unroll
-    for (int u = 0; u < kCount; ++u) vector[u] = {words[u][0], words[u][1], words[u][2], words[u][3]};
-  } else if (!aligned) {
-    uint32_t words[kCount][2];
-    const uint32_t nothing = (brain ? BFloat16::kMinusInfinity : Float16::kMinusInfinity) * 0x10001u;
-    load_words<2, kPerStep>(static_cast<const uint16_t*>(row.data), row.vocab, token(first, 0), stop, nothing, words);
+      for (int u = 0; u < kCount; ++u)
+        raw[u] = u < count && left - u * kStep >= 4 ? load_stream(at + u * kStep * 4) : kNoElements;
+      return;
+    }
+    const uint32_t nothing = nothing_of(row.dtype == SPECDEC_BFLOAT16);
 #pragma unroll
-    for (int u = 0; u < kCount; ++u) vector[u] = widened(brain, {words[u][0], words[u][1]});
-  } else if (const char* mine = address_of(row, token(first, 0)); wide) {
-#pragma unroll
-    for (int u = 0; u < kCount; ++u)
-      vector[u] = u < count && left - u * kPerStep >= 4 ? load_stream(mine + u * kPerStep * 4) : kNoElements;
-  } else {
-    uint2 half[kCount] = {};
-#pragma unroll
-    for (int u = 0; u < kCount; ++u)
-      if (u < count && left - u * kPerStep >= 4) half[u] = load_stream_half(mine + u * kPerStep * 2);
-#pragma unroll
-    for (int u = 0; u < kCount; ++u)
-      vector[u] = u >= count || left - u * kPerStep < 4 ? kNoElements : widened(brain, half[u]);
+    for (int u = 0; u < kCount; ++u) {
+      uint2 half = {nothing, nothing};
+      if (u < count && left - u * kStep >= 4) half = load_stream_half(at + u * kStep * 2);
+      raw[u] = {half.x, half.y, 0, 0};
+    }
   }
-  // The fours that the row begins and ends in, if they are here and not whole.
-  const int32_t last = (row.vocab - 1) / 4 * 4;
+
+  __device__ __forceinline__ Floats floats(const Row& row, int32_t first, int count) const {
+    Floats batch;
+    if (!whole) {
+#pragma unroll
+      for (int u = 0; u < kCount; ++u)
+        batch.vector[u] = u < count ? raw_four(row, Floats::token(first, u)) : kNoElements;
+      return batch;
+    }
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) batch.vector[u] = raw[u];
+    if (row.dtype == SPECDEC_BFLOAT16) {
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) batch.vector[u] = widened(true, {raw[u].x, raw[u].y});
+    } else if (row.dtype == SPECDEC_FLOAT16) {
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) batch.vector[u] = widened(false, {raw[u].x, raw[u].y});
+    }
+    return batch;
+  }
+};
+
+// The same of a row off 16 or 8 bytes, or at its end: by aligned words, all of them on their way together.
+template <int kCount>
+__device__ __forceinline__ Batch<Float32, kCount> floats_by_words(const Row& row, int32_t first, int count) {
+  using Floats = Batch<Float32, kCount>;
+  constexpr int kStep = Floats::kPerStep;
+  const bool brain = row.dtype == SPECDEC_BFLOAT16;
+  const int32_t own = Floats::token(first, 0), stop = first + count * kStep, last = (row.vocab - 1) / 4 * 4;
+  Floats batch;
+  if (row.dtype == SPECDEC_FLOAT32) {
+    uint32_t words[kCount][4];
+    load_words<4, kStep>(static_cast<const uint32_t*>(row.data), row.vocab, own, stop, Floats::kNothing, words);
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) batch.vector[u] = {words[u][0], words[u][1], words[u][2], words[u][3]};
+  } else {
+    uint32_t words[kCount][2];
+    load_words<2, kStep>(static_cast<const uint16_t*>(row.data), row.vocab, own, stop, nothing_of(brain), words);
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) batch.vector[u] = widened(brain, {words[u][0], words[u][1]});
+  }
+  // The fours that the row begins and ends in, if they are here.
 #pragma unroll 1
-  for (int32_t edge = aligned || first > 0 ? last : first; edge >= first && edge < stop; edge = last) {
-    if (!aligned || row.vocab % 4) put(raw_four(as_it_came(row), edge), edge - first);
+  for (int32_t edge = first > 0 ? last : first; edge >= first && edge < stop; edge = last) {
+    batch.put(raw_four(row, edge), edge - first);
     if (edge == last) break;
   }
+  return batch;
+}
+
+template <class T, int kCount>
+__device__ __forceinline__ void Batch<T, kCount>::load(const EditedRow& row, int32_t first, int count) {
+  const Row& own = as_it_came(row);
+  Fetched<kCount> fetched;
+  fetched.fetch(own, first, count);
+  *this = fetched.whole ? fetched.floats(own, first, count) : floats_by_words<kCount>(own, first, count);
   if (row.edited) edit(row, edit_words(row, first, count), 0, first, this);
 }
 

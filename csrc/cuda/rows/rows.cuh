@@ -82,10 +82,7 @@ __device__ __forceinline__ Row part_at(const Rows& rows, int64_t offset) {
   return row;
 }
 
-// The type that elements are loaded as.
-__device__ __forceinline__ int32_t loaded_type(const Row& row) { return row.dtype; }
-
-// Calls f with that type. The branch is the same for a whole block.
+// Calls f with the type that elements are loaded as. The branch is the same for a whole block.
 template <class F>
 __device__ __forceinline__ auto with_type(const Row& row, F&& f) {
   switch (row.dtype) {
