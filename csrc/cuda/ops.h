@@ -7,8 +7,8 @@
 
 namespace specdec::cuda {
 
-// Where a call goes. The workspace is device memory that belongs to the stream, all zero when it is new. A kernel leaves
-// its tickets at zero.
+// Where a call goes. The workspace is device memory that belongs to the stream, all zero when it is new. A kernel
+// leaves its tickets at zero.
 struct Call {
   void* workspace;
   int64_t bytes;

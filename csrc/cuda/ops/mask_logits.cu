@@ -7,21 +7,15 @@ namespace specdec::cuda {
 
 namespace {
 
-struct MaskArguments {
-  MaskLogitsParams p;
-  int splits;
-};
-
 template <class T>
 __device__ __forceinline__ bool drops(const PartCut& what, typename T::Raw raw, int32_t token) {
   const float v = min(kLargest, what.order.key(T::value(raw)));  // in this order a NaN stays
   return v < what.cut.value || (v == what.cut.value && token > what.cut.last);
 }
 
-__global__ void __launch_bounds__(kShareThreads) mask_logits_kernel(const MaskArguments a) {
-  const MaskLogitsParams& p = a.p;
-  const int64_t index = blockIdx.x / a.splits, i = index / p.rows.rows, j = index % p.rows.rows;
-  const RowShare share = share_of(p.rows.vocab, static_cast<int32_t>(blockIdx.x % a.splits), a.splits);
+__global__ void __launch_bounds__(kShareThreads) mask_logits_kernel(const MaskLogitsParams p) {
+  const RowShare share(p.rows.vocab);
+  const int64_t index = share.index, i = index / p.rows.rows, j = index % p.rows.rows;
   int32_t reported = SPECDEC_STATUS_OK;
   const Law law = law_of(SPECDEC_LOGITS, p.temperature.at(i, j), &reported);
   const PartCut what = {{p.value.data[index], static_cast<int32_t>(p.last.at(index * p.last.slot_stride))},
@@ -38,8 +32,7 @@ __global__ void __launch_bounds__(kShareThreads) mask_logits_kernel(const MaskAr
 }  // namespace
 
 cudaError_t mask_logits(const MaskLogitsParams& p, const Call& call) {
-  const int splits = splits_of(p.rows.vocab);
-  return launch_alone<mask_logits_kernel>({p.count() * splits, kShareThreads}, MaskArguments{p, splits}, call);
+  return launch_alone<mask_logits_kernel>({p.count() * splits_of(p.rows.vocab), kShareThreads}, p, call);
 }
 
 }  // namespace specdec::cuda

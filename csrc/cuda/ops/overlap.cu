@@ -72,10 +72,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_overl
 }  // namespace
 
 cudaError_t overlap(const OverlapParams& p, const Call& call) {
-  static const Kernels kernels(overlap_kernel, shaped_overlap_kernel);
-  return on_device(call, p.count(), kernels, [&](const Device& device) {
-    return launch_pairs(overlap_kernel, shaped_overlap_kernel, p, device);
-  });
+  return launch_pairs<overlap_kernel, shaped_overlap_kernel>(p, call);
 }
 
 }  // namespace specdec::cuda

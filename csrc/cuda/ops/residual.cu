@@ -101,10 +101,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_resid
 }  // namespace
 
 cudaError_t residual(const ResidualParams& p, const Call& call) {
-  static const Kernels kernels(residual_kernel, shaped_residual_kernel);
-  return on_device(call, p.count(), kernels, [&](const Device& device) {
-    return launch_pairs(residual_kernel, shaped_residual_kernel, p, device);
-  });
+  return launch_pairs<residual_kernel, shaped_residual_kernel>(p, call);
 }
 
 }  // namespace specdec::cuda

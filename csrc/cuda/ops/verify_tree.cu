@@ -26,7 +26,10 @@ size_t bytes_of_paths(const TreeParams& p, const TeamShape& shape) {
 cudaError_t launch_tree(const TreeParams& p, const Device& device) {
   const int sides = p.draft.data ? 2 : 1;
   const bool shaped = is_shaped(p);
-  ShapedWalkArguments a = {walk_arguments(p), {}, p.edits.on(), 0};
+  ShapedWalkArguments a = {};
+  a.p = p;
+  a.edited = p.edits.on();
+  a.tiles = longest_tiles(p);
   const size_t marks = p.method != SPECDEC_RACE ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
   // Shared memory that still lets a second block run on the multiprocessor. The device takes 1 KiB for each of them.
   const size_t room_of_block = device.dynamic_shared / kBlocksAMultiprocessor - 512;
@@ -41,10 +44,14 @@ cudaError_t launch_tree(const TreeParams& p, const Device& device) {
     cut = cut_plan(shape, p.batch(), longest(p), taken, device.dynamic_shared);
   }
   const size_t cuts = shaped ? cut.shared_bytes() : 0;
+  const int items = shaped ? cut.items : places_of(shape, sides * a.tiles, kWordsATile);
+  const int sums = items_of_members(shape, p.method == SPECDEC_PATHS ? kBucketSums : 2);
+  const int64_t draws = shape.size > 1 ? p.batch() : 0;  // the last block of a team knows what was drawn
   const TeamPlan plan =
-      walk_plan(shape, p, shaped ? cut.items : places_of(shape, sides * a.tiles, kWordsATile));
+      team_plan(shape, p.batch(), items > sums ? items : sums, draws, draws * shape.size * kWordsAPartial);
   if (plan.lacks(device.room)) return cudaSuccess;
-  use_room(a, plan, device.room);
+  a.team = plan.team(device.room);
+  a.draws = {device.room.tickets, device.room.words, shape.size};
   a.cut = cut.room;
   a.cut.at = plan.shared_bytes();
   a.drafted_at = keep_rows(a, plan.shared_bytes() + cuts);
@@ -63,9 +70,7 @@ cudaError_t launch_tree(const TreeParams& p, const Device& device) {
 
 cudaError_t verify_tree(const TreeParams& p, const Call& call) {
   static const Kernels kernels(tree_kernel, shaped_tree_kernel);
-  return on_device(call, p.batch(), kernels, [&](const Device& device) {
-    return launch_tree(p, device);
-  });
+  return on_device(call, p.batch(), kernels, [&](const Device& device) { return launch_tree(p, device); });
 }
 
 }  // namespace specdec::cuda

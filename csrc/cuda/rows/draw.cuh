@@ -340,20 +340,6 @@ __device__ __forceinline__ void draw_tiles(const WeightsOf<Kept>& w, const Noise
 
 // ---- parts of rows -------------------------------------------------------------------------------------------------
 
-// Division by a number that is known at launch: a multiplication, which gives the quotient or one less.
-struct Quotient {
-  uint32_t divisor, inverse;
-  __device__ int of(int n) const {
-    const uint32_t least = static_cast<uint32_t>(uint64_t{static_cast<uint32_t>(n)} * inverse >> 32);
-    return static_cast<int>(least + (static_cast<uint32_t>(n) - least * divisor >= divisor));
-  }
-  __host__ __device__ int by() const { return static_cast<int>(divisor); }
-};
-
-inline Quotient quotient(int64_t by) {
-  return {static_cast<uint32_t>(by), by == 1 ? ~0u : static_cast<uint32_t>((uint64_t{1} << 32) / by)};
-}
-
 struct Tiles {
   int begin, end;
 };

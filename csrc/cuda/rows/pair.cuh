@@ -111,30 +111,33 @@ __device__ __forceinline__ void know_pair(Team& team, const PairArguments<Params
     sides[0] = law_row<Kept>(row_of_pair(p, reader, 0, at.i, n, at.j), law_at(p.target_law, n, at.j, status));
     sides[1] = law_row<Kept>(row_of_pair(p, reader, 1, at.i, n, at.j), law_at(p.draft_law, n, at.j, status),
                              p.draft_map.data);
-    know_rows(team, a.tiles, dynamic_shared<uint4>(a.cut.at, kVectors * kThreads), sides, p.status.data != nullptr, status);
+    const Shared<uint4> fours = dynamic_shared<uint4>(a.cut.at, kVectors * kThreads);
+    know_rows(team, a.tiles, fours, sides, p.status.data != nullptr, status);
   }
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-template <class Params>
-cudaError_t launch_pairs(void (*plain)(PairArguments<Params>), void (*with_cuts)(PairArguments<Params>), const Params& p,
-                         const Device& device) {
-  const bool shaped = is_shaped(p);
-  PairArguments<Params> a = {p, {}, 0, {}};
-  a.tiles = mass_tiles_of(p.target) > mass_tiles_of(p.draft) ? mass_tiles_of(p.target) : mass_tiles_of(p.draft);
-  const TeamShape shape =
-      team_shape(device, p.count(), shaped ? widened(p.target) : p.target, 2, Ends::kTogether);
-  const CutPlan cut = cut_plan(shape, p.count(), longest(p), 0, device.dynamic_shared);
-  const int masses = shaped ? cut.items : places_of(shape, 2 * a.tiles, kWordsATile);
-  const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
-  const TeamPlan plan = team_plan(shape, p.count(), sums > masses ? sums : masses, 0, 0);
-  if (plan.lacks(device.room)) return cudaSuccess;
-  a.team = plan.team(device.room);
-  a.cut = cut.room;
-  a.cut.at = plan.shared_bytes();
-  if (shaped) return launch_teams(with_cuts, plan, device, a, a.cut.at + cut.shared_bytes());
-  return launch_teams(plain, plan, device, a, a.cut.at + kStagedBytes);
+// An op of two kernels: of rows as they come, and of rows with filters or edits.
+template <auto plain, auto with_cuts, class Params>
+cudaError_t launch_pairs(const Params& p, const Call& call) {
+  static const Kernels kernels(plain, with_cuts);
+  return on_device(call, p.count(), kernels, [&](const Device& device) {
+    const bool shaped = is_shaped(p);
+    PairArguments<Params> a = {p, {}, longest_tiles(p), {}};
+    const TeamShape shape =
+        team_shape(device, p.count(), shaped ? widened(p.target) : p.target, 2, Ends::kTogether);
+    const CutPlan cut = cut_plan(shape, p.count(), longest(p), 0, device.dynamic_shared);
+    const int masses = shaped ? cut.items : places_of(shape, 2 * a.tiles, kWordsATile);
+    const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
+    const TeamPlan plan = team_plan(shape, p.count(), sums > masses ? sums : masses, 0, 0);
+    if (plan.lacks(device.room)) return cudaSuccess;
+    a.team = plan.team(device.room);
+    a.cut = cut.room;
+    a.cut.at = plan.shared_bytes();
+    if (shaped) return launch_teams(with_cuts, plan, device, a, a.cut.at + cut.shared_bytes());
+    return launch_teams(plain, plan, device, a, a.cut.at + kStagedBytes);
+  });
 }
 
 }  // namespace specdec::cuda

@@ -77,9 +77,9 @@ __device__ __forceinline__ void prefetch_tile(const LawRowOf<Kept> (&sides)[2], 
   }
 }
 
-// Calls f(token) for the tiles of this warp, of blocks that share a row: four tokens of a lane at a time. They are items
-// of a team, so each block has one before any has two. Before each tile it calls ahead(the next one), because four tokens
-// a lane in flight are few. After each tile it calls end(tile).
+// Calls f(token) for the tiles of this warp, of blocks that share a row: four tokens of a lane at a time. Tiles are
+// items of a team: each block has one before any has two. Before each it calls ahead(the next one), because four tokens
+// a lane in flight are few; after each end(tile).
 template <class Ahead, class F, class End>
 __device__ __forceinline__ void over_sum_tiles(Part part, int32_t vocab, Ahead&& ahead, F&& f, End&& end) {
   const int warps = part.size * warps_in_block();

@@ -7,26 +7,28 @@ namespace specdec::cuda {
 
 constexpr int kShareThreads = 256, kVectorsInFlight = 4;
 
-// The elements [first, end) of a row.
+__host__ __device__ __forceinline__ int splits_of(int32_t vocab) {
+  constexpr int32_t kShare = 16384;  // elements of a block
+  return vocab / kShare + (vocab % kShare > 0);
+}
+
+// The block's row, of rows of this length, and its elements [first, end).
 struct RowShare {
+  int64_t index;
   int32_t first, end;
+  // Shares begin with multiples of 8 elements, so that vectors stay aligned.
+  __device__ explicit RowShare(int32_t vocab) {
+    const int splits = splits_of(vocab), share = static_cast<int>(blockIdx.x % splits);
+    const int64_t eights = (int64_t{vocab} + 7) / 8, next = 8 * (eights * (share + 1) / splits);
+    index = blockIdx.x / splits;
+    first = static_cast<int32_t>(8 * (eights * share / splits));
+    end = next < vocab ? static_cast<int32_t>(next) : vocab;
+  }
 };
-
-// Shares begin with multiples of 8 elements, so that vectors stay aligned.
-__device__ __forceinline__ RowShare share_of(int32_t vocab, int32_t share, int splits) {
-  const int64_t eights = (int64_t{vocab} + 7) / 8;
-  const int64_t next = 8 * (eights * (share + 1) / splits);
-  return {static_cast<int32_t>(8 * (eights * share / splits)), next < vocab ? static_cast<int32_t>(next) : vocab};
-}
-
-inline int splits_of(int32_t vocab) {
-  constexpr int64_t kShare = 16384;  // elements of a block
-  return static_cast<int>((int64_t{vocab} + kShare - 1) / kShare);
-}
 
 // Writes change(raw, token) of each element.
 template <class T, class Change>
-__device__ __forceinline__ void copy_share(const void* from, void* to, RowShare share, const Change& change) {
+__device__ __forceinline__ void copy_share(const void* from, void* to, const RowShare& share, const Change& change) {
   using Raw = typename T::Raw;
   const Raw* const in = static_cast<const Raw*>(from);
   Raw* const out = static_cast<Raw*>(to);

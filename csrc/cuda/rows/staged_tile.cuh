@@ -10,7 +10,8 @@ namespace specdec::cuda {
 // Of a block.
 constexpr size_t kStagedBytes = kVectors * kThreads * sizeof(uint4);
 
-// A lane's fours of a tile, as float32 in shared memory, so that loops over them are short. Outside of the row they are -inf.
+// A lane's fours of a tile, as float32 in shared memory, so that loops over them are short. Outside of the row they are
+// -inf.
 struct StagedTile {
   Shared<uint4> fours;  // by step and thread
   float largest = -kInfinity;  // of the lane's; NaN if one is
@@ -51,7 +52,8 @@ __device__ __forceinline__ RowPartial argmax_of_tile(const LawRow& side, const S
 
 // A tile's mass.
 template <class R>
-__device__ __forceinline__ TileMass mass_of_tile(const R& row, const Logits& space, const StagedTile& tile, int32_t first) {
+__device__ __forceinline__ TileMass mass_of_tile(const R& row, const Logits& space, const StagedTile& tile,
+                                                 int32_t first) {
   const float top = space.key(tile.largest);
   if (__all_sync(kWarp, top < kInfinity)) {
     const float tile_top = warp_max(top);
@@ -82,7 +84,8 @@ __device__ __forceinline__ TileMass weigh(const R& row, int32_t tile, const Logi
 }
 
 // The words of a tile: of its mass, or where the law needs none of its best token.
-__device__ __forceinline__ void put_tile(WideKey* words, int tiles, int tile, const LawRow& side, const StagedTile& staged) {
+__device__ __forceinline__ void put_tile(WideKey* words, int tiles, int tile, const LawRow& side,
+                                         const StagedTile& staged) {
   WideKey first, second;
   if (side.stats.law.needs_sum()) {
     const TileMass mass = mass_of_tile(side.row, side.stats.law.logits(), staged, tile * kMassTile);

@@ -9,11 +9,18 @@ namespace specdec::cuda {
 // Of a row of logits, on the host.
 inline int mass_tiles_of(const Rows& rows) { return rows.data ? (rows.vocab + kMassTile - 1) / kMassTile : 0; }
 
+// Of the longer row of a pair.
+template <class Params>
+int longest_tiles(const Params& p) {
+  const int target = mass_tiles_of(p.target), draft = mass_tiles_of(p.draft);
+  return target > draft ? target : draft;
+}
+
 // What a member takes of a row.
 __device__ __forceinline__ Part part_of(const Team& team) { return {team.rank(), team.size()}; }
 
 // The log-sum-exps of rows 0 .. rows - 1, of at most `tiles` tiles each. One thread of this block calls store(row,
-// what is known of it). The block needs a barrier before other threads use that. row_at(i) is a row and its law, `fours`
+// what is known of it). The block needs a barrier before others use that. row_at(i) is a row and its law; `fours`
 // as in StagedTile.
 template <class RowAt, class Store>
 __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tiles, const Shared<uint4>& fours,

@@ -14,6 +14,20 @@ constexpr int kBlocksAMultiprocessor = 2;  // a grid is made for so many, which 
 
 constexpr size_t kDeclaredShared = 6 << 10;  // bytes of shared memory that a kernel declares, at most
 
+// Division by a number that is known at launch: a multiplication, which gives the quotient or one less.
+struct Quotient {
+  uint32_t divisor, inverse;
+  __device__ int of(int n) const {
+    const uint32_t least = static_cast<uint32_t>(uint64_t{static_cast<uint32_t>(n)} * inverse >> 32);
+    return static_cast<int>(least + (static_cast<uint32_t>(n) - least * divisor >= divisor));
+  }
+  __host__ __device__ int by() const { return static_cast<int>(divisor); }
+};
+
+inline Quotient quotient(int64_t by) {
+  return {static_cast<uint32_t>(by), by == 1 ? ~0u : static_cast<uint32_t>((uint64_t{1} << 32) / by)};
+}
+
 // The workspace: tickets, which are zero before and after every kernel, then room for partial results.
 struct Room {
   unsigned* tickets;

@@ -18,27 +18,17 @@ namespace specdec::cuda {
 
 enum class TeamKind : int { kBlock, kCluster, kGrid };
 
-// Division by a number from 2 on that is known at launch, of numbers below 2^32 / `by`: a multiplication.
-struct Divisor {
-  uint32_t by, inverse;
-  __device__ int quotient(int n) const { return static_cast<int>(uint64_t{static_cast<uint32_t>(n)} * inverse >> 32); }
-};
-
-inline Divisor divisor(int by) {
-  return {static_cast<uint32_t>(by), static_cast<uint32_t>((uint64_t{1} << 32) / static_cast<uint32_t>(by)) + 1};
-}
-
 struct TeamRoom {
   TeamKind kind;
   int size;            // blocks a team
-  Divisor members;     // unless kBlock
+  Quotient members;    // unless kBlock
   int items;           // of one set that a member has room for; kGrid: that all members have
   unsigned* counters;  // kGrid: one a team
   WideKey* words;      // kGrid: 2 * items a team
 };
 
 inline TeamRoom team_room(TeamKind kind, int size, int items, unsigned* counters, WideKey* words) {
-  return {kind, size, divisor(size), items, counters, words};
+  return {kind, size, quotient(size), items, counters, words};
 }
 
 // The places that a member of a team of `size` needs for `items` of the team.
@@ -53,14 +43,14 @@ struct Team {
   // Opaque, so that neither takes a register for the whole kernel.
   __device__ int index() const {
     const int block = static_cast<int>(opaque(blockIdx.x));
-    return room.kind == TeamKind::kBlock ? block : room.members.quotient(block);
+    return room.kind == TeamKind::kBlock ? block : room.members.of(block);
   }
   __device__ int rank() const { return static_cast<int>(opaque(blockIdx.x)) - index() * room.size; }
   __device__ int size() const { return room.size; }
   // The first item that this warp owns. The next one is all warps of the team further.
   __device__ int first_item() const { return warp_id() * size() + rank(); }
   // Where its owner keeps an item.
-  __device__ int own_slot(int item) const { return room.kind == TeamKind::kBlock ? item : room.members.quotient(item); }
+  __device__ int own_slot(int item) const { return room.kind == TeamKind::kBlock ? item : room.members.of(item); }
 
   __device__ void put(int item, WideKey word) const {
     if (room.kind == TeamKind::kGrid) return put_word(words(phase) + item, word);
@@ -128,8 +118,8 @@ struct Team {
   }
 };
 
-// Items of several words: how far the words of an item lie apart. A multiple of the team's size, so that the member that
-// owns the first word owns all of them.
+// Items of several words: how far the words of an item lie apart. A multiple of the team's size, so that who owns the
+// first word owns all of them.
 __host__ __device__ __forceinline__ int rounded_up(int items, int size) { return (items + size - 1) / size * size; }
 __device__ __forceinline__ int word_stride(const Team& team, int items) { return rounded_up(items, team.size()); }
 

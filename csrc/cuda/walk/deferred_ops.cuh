@@ -38,14 +38,20 @@ struct WarpTree : TreeRequest {
 // The rows of a node, as bits.
 constexpr unsigned kTarget = 1, kDraft = 2;
 
+// A row of a node: where it starts, in elements, and where in `row_stats` it is kept what is known of it.
+struct NodeRow {
+  int64_t at;
+  Law law;
+  int32_t place;
+};
+
 // What a walk asks of its block and team.
 struct RowWork {
   // kEdit: the row's edits are decoded, no more
   enum Kind : int32_t { kDone, kSums, kArgmax, kEdit, kMasses, kBuckets, kDraw };
   Kind kind;
   int32_t node;
-  int64_t target, draft;  // where the node's rows start, in elements
-  Law target_law, draft_law;
+  NodeRow target, draft;
   unsigned sides;  // kSums, kArgmax: which rows; kDraw: which rows to look through before the draw
   int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this; 0: none.
                    // kBuckets: how many chains go on from the node
@@ -53,8 +59,8 @@ struct RowWork {
   bool residual;   // kDraw: from (p - subtracted q)^+, or from p without the tokens left out
   float subtracted;  // the multiple of q that is subtracted; kBuckets: the node's weight
   int32_t shares;    // the depth whose shares q is multiplied with, -1: it counts as it came
-  int32_t target_place, draft_place;  // the places of its rows in `row_stats`
   Noise noise;
+  __device__ NodeRow row(bool of_target) const { return of_target ? target : draft; }
 };
 
 // What the walking warp keeps between two pieces of work. kNoNode: no node, no child.
@@ -70,6 +76,19 @@ struct WalkAnswers {
   Masses masses;
   Draw drawn;
   bool writes;  // this member writes the verdict, for its team
+};
+
+// What a block keeps of its walk in shared memory.
+struct WalkRoom {
+  Shared<WarpTree::State> decoded;  // the request
+  Shared<VerdictWriter> verdict;
+  Shared<RowStats> row_stats;     // by place: see place_of
+  Shared<PathNode<float>> nodes;  // of the path, by depth, for walk_traversal
+  Shared<float> chosen;           // by depth, for walk_paths: kSharesADepth each
+  Shared<unsigned> tried;         // marks of tokens, a bit each
+  Shared<WalkState> state;
+  Shared<RowWork> work;
+  Shared<WalkAnswers> answers;
 };
 
 __device__ __forceinline__ WalkState fresh_state() {
@@ -128,18 +147,27 @@ struct RequestShape : ShapeRoom {
   }
 };
 
+template <class Shaping>
+__device__ __forceinline__ auto read_as(const TreeParams& p, const NodeRow& row, bool of_target,
+                                        const Shaping& shaping) {
+  return shaping.of(of_target ? row_at(p.target, row.at) : row_at(p.draft, row.at), of_target);
+}
+template <class Shaping>
+__device__ __forceinline__ auto known_as(const TreeParams& p, const NodeRow& row, bool of_target,
+                                         RowStats whole, const Shaping& shaping) {
+  return LawRowOf<typename Shaping::Kept>{read_as(p, row, of_target, shaping), with_stats(row.law, whole),
+                                          of_target ? nullptr : p.draft_map.data,
+                                          shaping.kept(of_target ? kTarget : kDraft, row.place)};
+}
+
 // The row operations, by the lanes of the walking warp together.
 template <class Shaping>
 struct AskingOps {
   const WarpTree& t;
-  const Shared<VerdictWriter>& verdict;
-  const Shared<RowStats>& row_stats;  // by place: see place_of
-  const Shared<PathNode<float>>& nodes;    // of the path, by depth, for walk_traversal
-  const Shared<WalkAnswers>& answers;
+  const WalkRoom& room;
   WalkState& state;
   RowWork& work;
   const Shaping& shaping;
-  const Shared<float>& chosen;  // by depth, for walk_paths: kSharesADepth each
 
   using Number = float;
   static constexpr bool kSumsBuckets = true;
@@ -221,7 +249,7 @@ struct AskingOps {
 
   __device__ void emit(int32_t depth, int32_t node, int32_t token) const {
     if (lane_id() != 0 || !answer().writes) return;
-    static_cast<VerdictWriter>(verdict[0]).put(depth, node, token);
+    static_cast<VerdictWriter>(room.verdict[0]).put(depth, node, token);
   }
 
   __device__ void enter(int32_t depth, int32_t, int32_t token) const {
@@ -232,17 +260,17 @@ struct AskingOps {
     if (state.target_to > depth + 1) state.target_to = depth + 1;
     if (state.draft_to > depth + 1) state.draft_to = depth + 1;
   }
-  __device__ PathNode<float> path(int32_t depth) const { return nodes[depth]; }
+  __device__ PathNode<float> path(int32_t depth) const { return room.nodes[depth]; }
   __device__ void put(int32_t depth, const PathNode<float>& node) const {
     __syncwarp();  // every lane has read what was there
-    if (lane_id() == 0) nodes[depth] = node;
+    if (lane_id() == 0) room.nodes[depth] = node;
     __syncwarp();
   }
 
  private:
   using Kept = typename Shaping::Kept;
 
-  __device__ WalkAnswers answer() const { return answers[0]; }
+  __device__ WalkAnswers answer() const { return room.answers[0]; }
 
   // The row that must be looked through before a race over it.
   __device__ unsigned rows_cut() const {
@@ -257,13 +285,16 @@ struct AskingOps {
     return (t.target_law.needs_sum() ? kTarget : 0u) | (t.has_draft() && t.draft_law.needs_sum() ? kDraft : 0u);
   }
 
+  __device__ NodeRow row_of(int32_t node, bool of_target) const {
+    if (of_target) return {t.target_row(node), t.target_law, place_of(kTarget)};
+    return {t.draft_row(node), t.draft_law, place_of(kDraft)};
+  }
+
   // p and q of a token, of rows that were looked through.
   __device__ void laws_of(int32_t node, int32_t token, float* p, float* q, int32_t* status) const {
     const RowStats target_stats = stats_of(kTarget), draft_stats = stats_of(kDraft);
     if (t.target_law.needs_row()) *status |= target_stats.status;
-    const LawRowOf<Kept> target = {shaping.of(row_at(t.p.target, t.target_row(node)), true),
-                                   with_stats(t.target_law, target_stats), nullptr,
-                                   shaping.kept(kTarget, place_of(kTarget))};
+    const LawRowOf<Kept> target = known_as(t.p, row_of(node, true), true, target_stats, shaping);
     const float raw = element(target.row, token);
     *p = law_of(target, token, raw, status);
     if constexpr (Shaping::kShaped)
@@ -271,10 +302,7 @@ struct AskingOps {
     *q = 1.0f;
     if (!t.has_draft()) return;
     if (t.draft_law.needs_row()) *status |= draft_stats.status;
-    const LawRowOf<Kept> draft = {shaping.of(row_at(t.p.draft, t.draft_row(node)), false),
-                                  with_stats(t.draft_law, draft_stats), t.p.draft_map.data,
-                                  shaping.kept(kDraft, place_of(kDraft))};
-    *q = law_of(draft, token, status);
+    *q = law_of(known_as(t.p, row_of(node, false), false, draft_stats, shaping), token, status);
   }
 
   // All of these are about the rows of the node where the walk stands.
@@ -288,7 +316,7 @@ struct AskingOps {
   }
   __device__ RowStats stats_of(unsigned side) const {
     if (!knows(side)) return kNoStats;
-    return row_stats[place_of(side)];
+    return room.row_stats[place_of(side)];
   }
   __device__ int32_t row_status(unsigned sides) const {
     return (sides & kTarget ? stats_of(kTarget).status : SPECDEC_STATUS_OK) |
@@ -315,7 +343,7 @@ struct AskingOps {
   }
 
   // Of the node where paths are walked.
-  __device__ float chosen_at(int what) const { return chosen[depth() * kSharesADepth + what]; }
+  __device__ float chosen_at(int what) const { return room.chosen[depth() * kSharesADepth + what]; }
 
   // Was the node's token drawn? If not, the draw is asked for.
   __device__ bool drawn(int32_t node, const Noise& noise) {
@@ -329,12 +357,8 @@ struct AskingOps {
   __device__ void place(RowWork::Kind kind, int32_t node) {
     work.kind = kind;
     work.node = node;
-    work.target = t.target_row(node);
-    work.draft = t.draft_row(node);
-    work.target_law = t.target_law;
-    work.draft_law = t.draft_law;
-    work.target_place = place_of(kTarget);
-    work.draft_place = place_of(kDraft);
+    work.target = row_of(node, true);
+    work.draft = row_of(node, false);
     work.shares = -1;
     if (t.p.method == SPECDEC_PATHS && chosen_at(kShareMany) > 1.0f) work.shares = depth();
   }
@@ -359,28 +383,22 @@ __device__ __forceinline__ Topology decoded_request(const typename Topology::Par
   return Topology(p, state);
 }
 
-// A warp walks request `request` as far as values are known. Then the next work, or kDone, is in shared memory.
+// A warp walks its request as far as values are known. Then the next work, or kDone, is in shared memory.
 template <class Shaping>
-__device__ void walk_on(const TreeParams& p, int64_t request, const Shared<WarpTree::State>& decoded,
-                        const Shared<VerdictWriter>& verdict,
-                        const Shared<RowStats>& row_stats, const Shared<PathNode<float>>& nodes,
-                        const typename Shaping::Room& room, const Shared<float>& chosen,
-                        const Shared<WalkAnswers>& answers, const Shared<WalkState>& shared_state,
-                        const Shared<RowWork>& shared_work) {
-  const WarpTree t = decoded_request<WarpTree>(p, decoded);
-  const Shaping shaping(room);
-  WalkState state = shared_state[0];
+__device__ void walk_on(const TreeParams& p, const WalkRoom& room, const Shaping& shaping) {
+  const WarpTree t = decoded_request<WarpTree>(p, room.decoded);
+  WalkState state = room.state[0];
   RowWork work = {};
   int32_t status = state.status | t.status;  // each lane's own until the end
-  AskingOps<Shaping> ops{t, verdict, row_stats, nodes, answers, state, work, shaping, chosen};
+  AskingOps<Shaping> ops{t, room, state, work, shaping};
   const bool through = walk(t, p.method, ops, &state.walk, &status);
   state.status = static_cast<int32_t>(__reduce_or_sync(kWarp, static_cast<unsigned>(status)));
-  if (through && static_cast<WalkAnswers>(answers[0]).writes)
-    finish(verdict[0], accepted_by(t, state.walk), state.status);
+  if (through && static_cast<WalkAnswers>(room.answers[0]).writes)
+    finish(room.verdict[0], accepted_by(t, state.walk), state.status);
   __syncwarp();  // every lane has read its state
   if (lane_id() != 0) return;
-  shared_state[0] = state;
-  shared_work[0] = work;
+  room.state[0] = state;
+  room.work[0] = work;
 }
 
 }  // namespace specdec::cuda

@@ -701,7 +701,8 @@ inline cudaError_t launch_straight(const ChainParams& p, const Device& device) {
   const int64_t requests = p.batch(), drafts = p.max_drafts();
   StraightArguments a = {};
   a.p = p;
-  const bool weighs = block || p.target_law.space == SPECDEC_LOGITS || (p.draft.data && p.draft_law.space == SPECDEC_LOGITS);
+  const bool weighs =
+      block || p.target_law.space == SPECDEC_LOGITS || (p.draft.data && p.draft_law.space == SPECDEC_LOGITS);
   const int64_t together = (weighs ? kRowsTogether : kProbsTogether) / requests, at_once = blocks_at_once(device);
   a.slots = static_cast<int>(together < 1 ? 1 : together < kStraightSlots ? together : kStraightSlots);
   if (a.slots > drafts) a.slots = drafts < 1 ? 1 : static_cast<int>(drafts);

@@ -127,8 +127,8 @@ uint64_t exchange(uint64_t schedule, int lags, int teams, int size, int items, i
   Shape shape = {teams * size, 64};
   shape.cooperative = true;
   shape.multiprocessors = 8;
-  const ExchangeArguments a = {team_room(TeamKind::kGrid, size, items, counters.data(), words.data()), counters.data() + teams,
-                               words.data() + 2 * teams * items, rounds, &found};
+  const ExchangeArguments a = {team_room(TeamKind::kGrid, size, items, counters.data(), words.data()),
+                               counters.data() + teams, words.data() + 2 * teams * items, rounds, &found};
   return launch(exchange_kernel, shape, a, nullptr) == cudaSuccess ? found : 0;
 }
 
