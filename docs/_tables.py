@@ -466,12 +466,13 @@ def h100_behind() -> Table:
 
 
 # The 16-byte loads that a lane has in flight, by kernels; `…` stands for any that go on so.
-NEXT, MASSES = "8, of the next chunk", "8; 4 for masses of 16-bit rows"
+NEXT, MASSES = "8, of the next chunk", "8; for masses 8 of 8 bytes for 16-bit rows"
 LOADS = {
     "race_sample": NEXT, "tree": MASSES,
-    "straight_…": "8 (of float32 6), less in a draw", "filtered_sample filtered_chain": "3, then of a few cells",
+    "straight_…": "8; of 8 bytes for 16-bit rows, less in a draw", "filtered_sample filtered_chain": "3, then of a few cells",
     "race_topk": "8", "residual overlap": MASSES, "verify_links": "8", "logprobs": MASSES,
-    "cutoff shaped_…": "8; of 8 bytes for 16-bit rows", "residual_sums residual_race mass_tiles count_at_least": "8",
+    "cutoff shaped_…": "8; of 8 bytes for 16-bit rows", "residual_race": "8",
+    "residual_sums mass_tiles count_at_least": "8; of 8 bytes for 16-bit rows",
     "mask_logits store_rows": "four at once", "compact_kv": "8, of a cache",
     "tree_mask tree_positions tree_parents build_tree merge_paths coin count_tokens first_arrivals walk_tables "
     "context_seeds": "no rows",
