@@ -76,6 +76,12 @@ def odd_calls():
     call = chain_call(3, requests=2, slots=31, vocabulary=300)
     for method in ("rejection", "block", "race"):
         yield f"31 slots, {method}", call | {"method": method} | ({"draft": None} if method == "race" else {})
+    # More than lanes judge at once: no draft of the first request is refused, one of the second.
+    long = chain_call(5, requests=2, slots=70, vocabulary=300, space="probs") | {"temperature": 1.0}
+    long["draft"].copy_(long["target"][:, :-1])
+    long["draft_tokens"] = long["draft"].argmax(-1)
+    long["target"][1, 50, long["draft_tokens"][1, 50]] = 0.0
+    yield "70 slots of probabilities", long
     cold = Sampling(torch.tensor([1e-30, 0.0]))
     call = {name: x for name, x in chain_call(4, requests=2, slots=2, vocabulary=2050).items() if name != "temperature"}
     yield "cold", call | {"sampling": cold, "draft.sampling": Sampling(1e30)}

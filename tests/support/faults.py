@@ -705,6 +705,12 @@ FAULTS = {
         "1",
         "tests/backends/test_cuda_order.py -k turns",
     ),
+    "verify_chain, CUDA: more probabilities than lanes judge do not go in turns": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "const bool in_turns = «!block && a.slots < drafts»;",
+        "!block && weighs && a.slots < drafts",
+        "tests/backends/test_cuda_straight.py -k 'Played and odd_calls'",
+    ),
     "verify_chain, CUDA: a turn's blocks come in the order of their numbers": Fault(
         "csrc/cuda/walk/straight.cuh",
         "number[0] = «atomicAdd(a.begun, 1u)»;",
