@@ -1,4 +1,4 @@
-"""The tables of the bench can be run. No test runs `make bench`, and what its cases are called with is seen nowhere else."""
+"""The tables of the bench can be run: no test runs `make bench`, and nothing else sees how its cases are called."""
 
 import importlib
 import inspect
