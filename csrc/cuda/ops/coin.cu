@@ -1,5 +1,6 @@
 // coin: a thread for each coin.
 #include "../team/launch.cuh"
+#include "specdec/c/noise.h"
 #include "specdec/noise.h"
 
 namespace specdec::cuda {

@@ -1,5 +1,6 @@
 // cutoff: a team finds where the filters of a row cut (cut.cuh).
 #include "../rows/cut.cuh"
+#include "specdec/c/rows.h"
 #include "specdec/request.h"
 
 namespace specdec::cuda {

@@ -5,6 +5,7 @@
 #include "../rows/filtered_row.cuh"
 #include "../rows/staged_tile.cuh"
 #include "../team/topk.cuh"
+#include "specdec/c/rows.h"
 
 namespace specdec::cuda {
 

@@ -1,6 +1,7 @@
 // mask_logits: grid = rows x splits.
 #include "../rows/row_share.cuh"
 #include "../team/launch.cuh"
+#include "specdec/c/rows.h"
 #include "specdec/filter.h"
 
 namespace specdec::cuda {

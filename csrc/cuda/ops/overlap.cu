@@ -1,4 +1,5 @@
 // overlap: a team sums over a pair of rows tile by tile.
+#include "specdec/c/pairs.h"
 #include "specdec/overlap.h"
 
 #include "../rows/pair.cuh"

@@ -1,5 +1,6 @@
 // residual: a team weighs a pair of rows tile by tile, agrees on the sum, and divides what it wrote.
 #include "../rows/pair.cuh"
+#include "specdec/c/pairs.h"
 #include "specdec/chain.h"
 
 namespace specdec::cuda {

@@ -1,6 +1,7 @@
 // store_rows: grid = rows x splits.
 #include "../rows/row_share.cuh"
 #include "../team/launch.cuh"
+#include "specdec/c/rows.h"
 
 namespace specdec::cuda {
 

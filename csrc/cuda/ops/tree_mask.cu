@@ -2,6 +2,7 @@
 // into its own 32 columns, then writes 16 bytes at a time. A row may start anywhere, so columns are counted from a
 // 16-byte boundary.
 #include "../team/launch.cuh"
+#include "specdec/c/trees.h"
 #include "specdec/tree.h"
 
 namespace specdec::cuda {

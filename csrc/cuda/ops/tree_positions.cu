@@ -1,6 +1,7 @@
 // tree_positions: a block for each request, a thread for each node, which walks up to the root. A parent comes before
 // its child, so the walk ends whatever the entries are, after as many steps as the node is deep.
 #include "../team/launch.cuh"
+#include "specdec/c/trees.h"
 #include "specdec/tree.h"
 
 namespace specdec::cuda {

@@ -3,7 +3,6 @@
 
 #include "../arch.cuh"
 #include "specdec/law.h"
-#include "specdec/ops.h"
 #include "specdec/partial.h"
 
 namespace specdec::cuda {

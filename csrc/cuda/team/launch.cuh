@@ -4,7 +4,7 @@
 #include <atomic>
 #include <vector>
 
-#include "../ops.h"
+#include "../call.h"
 #include "block_reduce.cuh"
 
 namespace specdec::cuda {
