@@ -131,13 +131,13 @@ def _row_wide(sampling, lead, request_index):
     if not may_be_on(sampling, "top_p"):
         return None
     p, temperature = (on_host(x, torch.float32, lead) for x in (sampling.top_p, sampling.temperature))
-    found = (p >= 0) & (p < 1) & (temperature >= SMALLEST)
+    wanted = (p >= 0) & (p < 1) & (temperature >= SMALLEST)
     for name in sampling.top_p_after:
         dtype = torch.int64 if name == "top_k" else torch.float32
-        found &= ~(on_host(getattr(sampling, name), dtype, lead) >= ON[name])
+        wanted &= ~(on_host(getattr(sampling, name), dtype, lead) >= ON[name])
     if request_index is not None:
-        found &= (request_index.cpu() >= 0).view(-1, *[1] * (len(lead) - 1))
-    return found if bool(found.any()) else None
+        wanted &= (request_index.cpu() >= 0).view(-1, *[1] * (len(lead) - 1))
+    return wanted if bool(wanted.any()) else None
 
 
 def _cut_shares(cut, logits, sampling, order, row_wide, tiles):
@@ -150,13 +150,13 @@ def _cut_shares(cut, logits, sampling, order, row_wide, tiles):
     ]
     values = scaled(logits, order.unsqueeze(-1)).flatten(0, -2)
     values, tiles = (x.cpu()[rows].contiguous() for x in (values, tiles))
-    found = [torch.empty(len(rows), dtype=part.dtype, device="cpu") for part in cut]
-    arrays = (x.data_ptr() for x in (values, *numbers, tiles, *found))
+    filled = [torch.empty(len(rows), dtype=part.dtype, device="cpu") for part in cut]
+    arrays = (x.data_ptr() for x in (values, *numbers, tiles, *filled))
     _C.cut_lists(*values.shape, tiles.shape[-1], rules, *arrays)
     rows = rows.to(logits.device)
     return Cut(*(
         part.flatten().index_copy(0, rows, new.to(rows.device)).view_as(part)
-        for part, new in zip(cut, found, strict=True)
+        for part, new in zip(cut, filled, strict=True)
     ))  # fmt: skip
 
 
@@ -181,10 +181,10 @@ def own_list(shard, rows, divisor, listed, request_index, edits=None):
     """int32 [..., 2, listed]: the slice's largest tokens, and their logits' bits; -1 and -inf in places without."""
     size = rows.shape[-1]
     nobody = torch.full(rows.shape[:-1], -1, device=rows.device, dtype=torch.int64)
-    found = ops.logprobs(
+    likeliest = ops.logprobs(
         rows, nobody, temperature=divisor, edits=edits, top=min(listed, size), request_index=request_index
     )
-    tokens = found.top_tokens
+    tokens = likeliest.top_tokens
     column = tokens.clamp(min=0)
     logits = parts.token_logits(rows, column, edits=edits)
     logits = torch.where(tokens < 0, -torch.inf, logits)
@@ -227,9 +227,9 @@ def scaled(logits, inverse):
 
 def _decided(cut, tokens, stays, shard, listed):
     """Whether no token outside of the lists can be kept: each rank's list ends with one that is not, or has all."""
-    found = []
+    decided = []
     ends = [*shard.slices[1:], shard.vocab]
     for first, end in zip(shard.slices, ends, strict=True):
         mine = (tokens >= first) & (tokens < end)
-        found.append((mine.sum(-1) < min(listed, end - first)) | (mine & ~stays).any(-1) | (listed >= end - first))
-    return torch.stack(found).all(dim=0) | (cut.value == -torch.inf)
+        decided.append((mine.sum(-1) < min(listed, end - first)) | (mine & ~stays).any(-1) | (listed >= end - first))
+    return torch.stack(decided).all(dim=0) | (cut.value == -torch.inf)

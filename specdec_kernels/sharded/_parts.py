@@ -22,6 +22,19 @@ from specdec_kernels.ops._rows import RowOp
 NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
 
 
+class Tables(NamedTuple):
+    """What is known of rows; ``walk_tables`` of specdec_sharded.h, with [rows, 2] for ``known``. None: nothing."""
+
+    row_status: torch.Tensor
+    winners: torch.Tensor | None = None
+    p_of_drafts: torch.Tensor | None = None
+    known: torch.Tensor | None = None
+    q_of_drafts: torch.Tensor | None = None
+    draft_row_status: torch.Tensor | None = None
+    draft_known: torch.Tensor | None = None
+    draft_places: torch.Tensor | None = None
+
+
 class Walked(NamedTuple):
     """What each walk decided, or asks; ``walk_tables`` of specdec_sharded.h. What a method does not need is None."""
 
@@ -43,7 +56,7 @@ COUNT_AT_LEAST = RowOp(
     "count_at_least",
     figures=True,
     rows=kinds.rows("*V"),
-    request_index=kinds.tokens("B:c", optional=True),
+    request_index=kinds.REQUEST_INDEX,
     law=kinds.law("~"),
     edits=kinds.EDITS,
     least=kinds.floats("*:c"),
@@ -62,7 +75,7 @@ MASS_TILES = RowOp(
     result=tuple,
     figures=True,
     rows=kinds.rows("*V"),
-    request_index=kinds.tokens("B:c", optional=True),
+    request_index=kinds.REQUEST_INDEX,
     law=kinds.law("~"),
     edits=kinds.EDITS,
     tiles=kinds.Output(torch.int32, "out", "*3J"),
@@ -133,7 +146,7 @@ WALK_TABLES = Op(
     cu_drafts=kinds.ints(":c", optional=True, role="packs"),
     parents=kinds.tokens(optional=True),
     vocab=kinds.size(),
-    request_index=kinds.tokens("B:c", optional=True),
+    request_index=kinds.REQUEST_INDEX,
     method=kinds.choice("rejection", "race", "traversal"),
     replacement=kinds.FLAG,
     temperature=kinds.number("B"),
@@ -287,25 +300,23 @@ def _pair(op, target, draft, temperature, draft_temperature, edits, subtracted, 
 
 
 def walk_tables(
-    draft_tokens, row_status, *, vocab, places, method, winners=None, p_of_drafts=None, known=None, q_of_drafts=None,
-    draft_row_status=None, draft_known=None, draft_places=None, answers=None, parents=None, replacement=False,
-    cu_drafts=None, temperature=1.0, draft_prob=1.0, epsilon=0.0, seed=0, position=0, nonce=0, request_index=None,
+    draft_tokens, tables, *, vocab, places, method, answers=None, parents=None, replacement=False, cu_drafts=None,
+    temperature=1.0, draft_prob=1.0, epsilon=0.0, noise=Noise(0, 0, 0), request_index=None,  # noqa: B008
 ):  # fmt: skip
     """``Walked``: the walks of chains, or with ``parents`` of trees, where p and q of each draft are known."""
     # A walk that has to know what is left of a pair of rows asks for it: ``residual_sums`` of all parts, added up, is
-    # the answer, and it is called again. In one call it asks for all that it may come to, as far as it can tell. Tables
-    # are those of specdec_sharded.h, with [rows, 2] for ``known`` and [B, n, 2] for ``answers``.
+    # the answer, and it is called again. In one call it asks for all that it may come to, as far as it can tell.
+    # ``answers`` are [B, n, 2].
     drawn, asks = method != "race", answers is not None
-    certain = q_of_drafts is None or q_of_drafts.numel() == 0
+    certain = tables.q_of_drafts is None or tables.q_of_drafts.numel() == 0
     wanted = [True, parents is not None, True, True, *[drawn] * 5, drawn and certain, asks, asks, method == "traversal"]
-    device, packed = row_status.device, cu_drafts is not None
+    device, packed = draft_tokens.device, cu_drafts is not None
     batch = len(cu_drafts) - 1 if packed else len(draft_tokens)
     nodes = places if parents is None else draft_tokens.shape[1]
     sizes = batch, places, 1 if parents is None else nodes, nodes, NODE_WORDS * places
     walked = WALK_TABLES.direct(
         False, *sizes, draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature,
-        draft_prob, epsilon, seed, position, nonce, row_status, winners, p_of_drafts, known, q_of_drafts,
-        draft_row_status, draft_known, draft_places, answers, *(here or None for here in wanted),
+        draft_prob, epsilon, *noise, *tables, answers, *(here or None for here in wanted),
     )  # fmt: skip
     if walked is not None:
         given = iter(walked)
@@ -314,13 +325,12 @@ def walk_tables(
     temperature = WALK_TABLES.number("temperature", temperature, (batch,), device)
     draft_prob = laws.slot_numbers(WALK_TABLES, draft_prob, batch, tuple(draft_tokens.shape), packed, device)
     epsilon = WALK_TABLES.number("epsilon", epsilon, (batch,), device)
-    counters = ("seed", seed), ("position", position), ("nonce", nonce)
+    noise = Noise(*(inputs.counter(name, x, (batch,), device) for name, x in noise._asdict().items()))
     made = WALK_TABLES.new(by_letter, wanted)
-    known, draft_known = (None if x is None else x.view(-1) for x in (known, draft_known))
+    known, draft_known = (None if x is None else x.view(-1) for x in (tables.known, tables.draft_known))
     WALK_TABLES(
         draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob, epsilon,
-        Noise(*(inputs.counter(name, x, (batch,), device) for name, x in counters)),
-        row_status, winners, p_of_drafts, known, q_of_drafts, draft_row_status, draft_known, draft_places,
-        answers.flatten(1) if asks else None, *made[:10], made[10].flatten(1) if asks else None, *made[11:],
+        noise, *tables._replace(known=known, draft_known=draft_known), answers.flatten(1) if asks else None, *made[:10],
+        made[10].flatten(1) if asks else None, *made[11:],
     )  # fmt: skip
     return Walked(*made[:12])

@@ -8,10 +8,11 @@ left of the last row.
 
 import torch
 
+from specdec_kernels.calls.values import Noise
 from specdec_kernels.sharded._cached_tensors import only
 from specdec_kernels.sharded._final_token import last_tokens
 from specdec_kernels.sharded._laws import argmax_of, laws_of, left_in_slices, parameters
-from specdec_kernels.sharded._parts import walk_tables
+from specdec_kernels.sharded._parts import Tables, walk_tables
 from specdec_kernels.sharded._races import race, race_finish
 from specdec_kernels.sharded._requests import both
 from specdec_kernels.status import Status
@@ -22,10 +23,8 @@ SPARED_BY_NOBODY = -1.0  # in place of p: csrc/include/specdec/walk.h
 def raced(requests, shard, draft_tokens, target, edits, law, **how):
     """Walked, with the law and the noise of every row. ``how`` is more of walk_tables' arguments, here and below."""
     winners, row_status = race(shard, target, edits=edits, **law, **requests.noise_of_rows())
-    return walk_tables(
-        draft_tokens, row_status.flatten(), vocab=shard.vocab, method="race", winners=winners.flatten(),
-        request_index=requests.index, **how,
-    )  # fmt: skip
+    tables = Tables(row_status.flatten(), winners.flatten())
+    return walk_tables(draft_tokens, tables, vocab=shard.vocab, method="race", request_index=requests.index, **how)
 
 
 def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, sound=None, lossy=False, **how):
@@ -44,18 +43,18 @@ def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, so
     if greedy.any_may_be:
         winners, of_argmax = (x.flatten() for x in race_finish(also[0]))
         row_status = torch.where(greedy.of_rows().flatten(), row_status & ~Status.NON_FINITE | of_argmax, row_status)
-    known = {"row_status": row_status, "winners": winners, "known": target.known}
-    known["p_of_drafts"] = _spared(target) if lossy else target.probs
+    tables = Tables(row_status, winners, _spared(target) if lossy else target.probs, target.known)
     if draft:
-        known |= {
-            "q_of_drafts": draft[0].probs, "draft_known": draft[0].known, "draft_places": draft_places,
-            "draft_row_status": draft[0].row_status if draft_places is None else draft[0].row_status[draft_places],
-        }  # fmt: skip
-    walked = _answered(
-        shard, target, draft, draft_tokens, vocab=shard.vocab, method=method, temperature=greedy.temperature(),
-        request_index=requests.index, **known, **requests.noise_of_requests(), **how,
-    )  # fmt: skip
+        (q,) = draft
+        of_drafts = q.row_status if draft_places is None else q.row_status[draft_places]
+        tables = tables._replace(
+            q_of_drafts=q.probs, draft_row_status=of_drafts, draft_known=q.known, draft_places=draft_places
+        )
     numbers = requests.noise_of_requests()
+    walked = _answered(
+        shard, target, draft, draft_tokens, tables, vocab=shard.vocab, method=method, temperature=greedy.temperature(),
+        request_index=requests.index, noise=Noise(**numbers), **how,
+    )  # fmt: skip
     numbers["position"] = walked.slot + numbers["position"]
     temperatures = (requests.of_requests(x.temperature) for x in (law, draft_law))
     drawn = last_tokens(shard, target, draft[0] if draft else None, walked, *temperatures, numbers)
@@ -78,16 +77,16 @@ def _spared(target):
     return only(both(*some), target.probs, SPARED_BY_NOBODY)
 
 
-def _answered(shard, target, draft, draft_tokens, *, parents=None, cu_drafts=None, method, places, **how):
+def _answered(shard, target, draft, draft_tokens, tables, *, parents=None, cu_drafts=None, method, places, **how):
     """Walked, once nothing is asked any more."""
     walk = {"parents": parents, "cu_drafts": cu_drafts, "method": method, "places": places, **how}
     if not draft or (parents is None and method == "rejection"):
-        return walk_tables(draft_tokens, **walk)
+        return walk_tables(draft_tokens, tables, **walk)
     batch = len(draft_tokens) if cu_drafts is None else len(cu_drafts) - 1
     nodes = places if parents is None else draft_tokens.shape[1]
     answers = torch.full((batch, nodes, 2), -1, device=draft_tokens.device, dtype=torch.int64)
     while True:
-        walked = walk_tables(draft_tokens, answers=answers, **walk)
+        walked = walk_tables(draft_tokens, tables, answers=answers, **walk)
         asked = (walked.asked[..., 0] >= 0).nonzero(as_tuple=True)
         if not len(asked[0]):
             return walked

@@ -4,13 +4,24 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels.sharded._parts import walk_tables
+from specdec_kernels.calls.values import Noise
+from specdec_kernels.sharded import _parts
 
 INTS = torch.int32
 
 
 def ints(*x):
     return torch.tensor(x, dtype=INTS)
+
+
+def walk_tables(draft_tokens, **given):
+    """With tables and counters by name."""
+    tables = {name: given.pop(name) for name in _parts.Tables._fields if name in given}
+    noise = Noise(*(given.pop(name, 0) for name in Noise._fields))
+    return _parts.walk_tables(draft_tokens, _parts.Tables(**tables), noise=noise, **given)
+
+
+walk_tables.__module__ = _parts.__name__  # which is private
 
 
 def tables(rows, drafts, draft_rows=None):
