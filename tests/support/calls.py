@@ -19,6 +19,11 @@ from tests.support.cases import chain_call
 PARENTS = torch.tensor([-1, 0, 0, 1])
 
 
+def backends_call(op, **fields):
+    """A call as backends get it. What is not named is not there."""
+    return OPS[op].Call(**dict.fromkeys(OPS[op].Call._fields) | fields)
+
+
 def rows(vocabulary=33, count=3, dtype=torch.float32):
     target, draft = torch.randn(2, count, vocabulary, generator=torch.Generator().manual_seed(count)).to(dtype)
     return {"target": target, "draft": draft}

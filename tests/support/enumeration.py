@@ -13,8 +13,8 @@ import torch
 
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.calls.op import OPS
 from specdec_kernels.calls.values import Edit, Law, Noise
+from tests.support.calls import backends_call
 
 PROBS = Law("probs", 1.0)
 
@@ -89,14 +89,12 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
         patch.setattr(noise, "arrivals", case_as_arrivals)
         patch.setattr(laws, "draw", draw)
         target, draft = given.rows(p_rows, q_rows)
-        call = OPS["verify_chain"].Call(
-            draft_tokens=torch.tensor(drafts).expand(len(cases), -1), target=target.expand(len(cases), -1, -1),
-            draft=draft.expand(len(cases), -1, -1), cu_drafts=None, tokens_by_row=False, draft_map=given.draft_map,
-            request_index=None, method="rejection", target_law=given.target, draft_law=given.draft, edits=Edit(),
+        call = backends_call(
+            "verify_chain", draft_tokens=torch.tensor(drafts).expand(len(cases), -1),
+            target=target.expand(len(cases), -1, -1), draft=draft.expand(len(cases), -1, -1), draft_map=given.draft_map,
+            method="rejection", target_law=given.target, draft_law=given.draft, edits=Edit(), form=0,
             draft_prob=draft_prob.expand(len(cases), -1), epsilon=epsilon, noise=Noise(torch.arange(len(cases)), 0, 0),
-            row_seeds=None,
-            input_positions=None, input_nonces=None, tokens=tokens, num_accepted=num_accepted, status=status, path=None,
-            num_passed=None, index=None, bonus=None, form=0,
+            tokens=tokens, num_accepted=num_accepted, status=status,
         )  # fmt: skip
         reference.verify_chain(call)
     # The last draw of a case is the one that ended it, and the widths of coins that were not reached add up to one.

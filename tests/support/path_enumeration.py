@@ -15,8 +15,8 @@ import torch
 
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.calls.op import OPS
 from specdec_kernels.calls.values import Edit, Noise
+from tests.support.calls import backends_call
 from tests.support.enumeration import AS_PROBS
 from tests.support.traversal_enumeration import FIRST_COIN, after
 
@@ -235,13 +235,11 @@ def run(contexts, chains, length, cases, given):
         patch.setattr(noise, "arrivals", lambda whose, stream, size: whose.seed.unsqueeze(-1))
         patch.setattr(laws, "draw", draw)
         target, draft = given.rows(p_rows, q_rows)
-        reference.verify_tree(OPS["verify_tree"].Call(
-            draft_tokens=torch.tensor(tokens), parents=torch.tensor(parents), target=target, draft=draft,
-            draft_map=given.draft_map, request_index=None, method="paths", replacement=False, target_law=given.target,
-            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0),
-            row_seeds=None, input_positions=None,
-            leaves=torch.tensor(leaves), tokens=emitted, path=path, num_accepted=num_accepted, status=status,
-            index=None, form=0,
+        reference.verify_tree(backends_call(
+            "verify_tree", draft_tokens=torch.tensor(tokens), parents=torch.tensor(parents), target=target, draft=draft,
+            draft_map=given.draft_map, method="paths", replacement=False, target_law=given.target,
+            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0), leaves=torch.tensor(leaves),
+            tokens=emitted, path=path, num_accepted=num_accepted, status=status, form=0,
         ))  # fmt: skip
     law = {}
     for (_, _, chance), said, last in zip(cases, emitted.tolist(), drawn_from.tolist(), strict=True):

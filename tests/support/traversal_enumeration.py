@@ -11,8 +11,8 @@ import torch
 
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.calls.op import OPS
 from specdec_kernels.calls.values import Edit, Noise
+from tests.support.calls import backends_call
 from tests.support.enumeration import AS_PROBS
 from tests.support.tree_enumeration import context, drafts
 from tests.support.trees import children, depths
@@ -122,22 +122,19 @@ def run(contexts, parents, cases, replacement, certain, given, op):
         patch.setattr(laws, "draw", draw)
         target, draft = given.rows(p_rows, q_rows)
         shared = dict(
-            target=target, draft_map=given.draft_map, request_index=None, target_law=given.target,
-            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0),
-            row_seeds=None, input_positions=None,
-            tokens=tokens, num_accepted=num_accepted, status=status, index=None, form=0,
+            target=target, draft_map=given.draft_map, target_law=given.target, draft_law=given.draft, edits=Edit(),
+            noise=Noise(torch.arange(count), 0, 0), tokens=tokens, num_accepted=num_accepted, status=status, form=0,
         )  # fmt: skip
         if op == "verify_chain":
-            reference.verify_chain(OPS[op].Call(
-                draft_tokens=drafted[:, 1:], draft=None if certain else draft[:, :-1], cu_drafts=None,
-                tokens_by_row=False, method="block", draft_prob=1.0, epsilon=0.0, input_nonces=None, path=None,
-                num_passed=None, bonus=None, **shared,
+            reference.verify_chain(backends_call(
+                op, draft_tokens=drafted[:, 1:], draft=None if certain else draft[:, :-1], method="block",
+                draft_prob=1.0, epsilon=0.0, **shared,
             ))  # fmt: skip
             path = torch.where(tokens >= 0, torch.arange(width), -1)
         else:
-            reference.verify_tree(OPS[op].Call(
-                draft_tokens=drafted, parents=torch.tensor(parents), draft=None if certain else draft,
-                method="traversal", replacement=replacement, leaves=None, path=path, **shared,
+            reference.verify_tree(backends_call(
+                op, draft_tokens=drafted, parents=torch.tensor(parents), draft=None if certain else draft,
+                method="traversal", replacement=replacement, path=path, **shared,
             ))  # fmt: skip
     law = {}
     for (_, _, chance), walked, emitted, last in zip(

@@ -12,8 +12,8 @@ import torch
 
 from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.calls.op import OPS
 from specdec_kernels.calls.values import Edit, Noise
+from tests.support.calls import backends_call
 from tests.support.enumeration import AS_PROBS
 from tests.support.trees import children, depths
 
@@ -148,13 +148,11 @@ def run(contexts, parents, cases, replacement, certain, given):
         patch.setattr(noise, "arrivals", case_as_arrivals)
         patch.setattr(laws, "draw", draw)
         target, draft = given.rows(p_rows, q_rows)
-        call = OPS["verify_tree"].Call(
-            draft_tokens=drafted, parents=torch.tensor(parents), target=target, draft=None if certain else draft,
-            draft_map=given.draft_map, request_index=None, method="rejection", replacement=replacement,
+        call = backends_call(
+            "verify_tree", draft_tokens=drafted, parents=torch.tensor(parents), target=target,
+            draft=None if certain else draft, draft_map=given.draft_map, method="rejection", replacement=replacement,
             target_law=given.target, draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0),
-            row_seeds=None,
-            input_positions=None, leaves=None, tokens=tokens, path=path, num_accepted=num_accepted, status=status,
-            index=None, form=0,
+            tokens=tokens, path=path, num_accepted=num_accepted, status=status, form=0,
         )  # fmt: skip
         reference.verify_tree(call)
     law = {}
