@@ -66,6 +66,11 @@ def check_choice(name, x, choices):
         raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}; got {x!r}")
 
 
+def check_type(name, x, kind):
+    if not isinstance(x, kind):
+        raise TypeError(f"{name}: expected {'an' if kind.__name__[0] == 'E' else 'a'} {kind.__name__}; got {shown(x)}")
+
+
 def beside(x):
     """What ``Op.check`` knows of tensors that lie where this one lies."""
     return {"device": x.device} if isinstance(x, torch.Tensor) else {}
@@ -160,11 +165,8 @@ def _broadcast(name, x, dtypes, shape, device, seen):
     """A tensor broadcast to ``shape``, as the backends have ``seen`` it."""
     if x.dtype not in dtypes:
         raise TypeError(f"{name}: expected {named(dtypes)}; got {shown(x)}")
-    if x.device != device:
-        raise ValueError(f"{name}: expected a tensor on {device}; got {shown(x)}")
+    check_device(name, x, device)
     if x.shape != shape:
-        if x.ndim > len(shape):
-            raise ValueError(f"{name}: expected shape {list(shape)}; got {shown(x)}")
         try:
             x = x.expand(shape)
         except RuntimeError:
@@ -190,9 +192,7 @@ def output(name, x, dtype, shape, device, by_rows=False):
             return
         if not by_rows or (x.stride(-1) != 1 and x.shape[-1] > 1):
             raise ValueError(f"{name}: expected {'unit stride' if by_rows else 'contiguous'}; got strides {x.stride()}")
-        if x.stride(0) < x.shape[1]:
-            raise ValueError(f"{name}: expected rows that share no memory; got strides {x.stride()}")
-        return
+        return check_rows_apart(name, x)
     check_tensor(name, x, (dtype,), None)
     check_shape(name, x, shape)
     check_device(name, x, device)
@@ -212,8 +212,12 @@ def strided_output(name, x, dtypes, shape, device):
     check_tensor(name, x, dtypes, None)
     check_shape(name, x, shape)
     check_device(name, x, device)
-    if x.is_contiguous() or x.numel() == 0:
-        return
+    if not x.is_contiguous() and x.numel() > 0:
+        check_rows_apart(name, x)
+
+
+def check_rows_apart(name, x):
+    """No two elements of one or two dimensions are one."""
     sizes, strides, last = x.shape, x.stride(), x.ndim - 1
     inner = 0 if strides[0] < strides[last] else last
     outer = last - inner  # where there is one dimension, it is both

@@ -74,14 +74,14 @@ class Given(Kind):
         """Raise if this is no such tensor."""
         if x is None and self._optional:
             return
-        (dims, known), name = self._packed if "packed" in sizes else self._padded, self.shown or name
+        (dims, key), name = self._packed if "packed" in sizes else self._padded, self.shown or name
         if not isinstance(x, torch.Tensor) or x.dtype not in self._dtypes:
             inputs.check_tensor(name, x, self._dtypes, None)
         shape, device = x.shape, x.device
         if dims == "*":
             inputs.check_shape(name, x, sizes[dims])
         elif dims:  # else of any shape
-            new = shape != sizes.get(known)
+            new = shape != sizes.get(key)
             if new and len(shape) != len(dims):
                 inputs.check_tensor(name, x, self._dtypes, len(dims))
             if self._rows:
@@ -91,7 +91,7 @@ class Given(Kind):
                 for dim, size in zip(dims, shape, strict=True):
                     if sizes.setdefault(dim, size) != size or (size == 0 and dim == "N"):
                         self._refuse(name, x, dims, sizes)
-                sizes[known] = shape
+                sizes[key] = shape
         if device != sizes.setdefault("device", device):
             inputs.check_device(name, x, sizes["device"])
         if self._contiguous and not x.is_contiguous():
@@ -247,6 +247,7 @@ def noise(shape=""):
     return Group(Noise, "noise", shape, seed=counter(), position=counter(), nonce=counter())
 
 
+REQUEST_INDEX = tokens("B:c", optional=True)
 FLAG = Kind("bool {}", None, "flag")
 _LISTS = Kind("Tensor? {}")
 

@@ -219,8 +219,8 @@ class Op:
             wanted = reverse and x.requires_grad
             if not (wanted or forward):
                 continue
-            known = any(x is (y.rows if isinstance(y, Draft) else y) for y in raw[: self._backward])
-            if wanted and not known:
+            has_one = any(x is (y.rows if isinstance(y, Draft) else y) for y in raw[: self._backward])
+            if wanted and not has_one:
                 raise ValueError(
                     f"{self._name_of(x, raw)}: expected no gradient to be wanted, since {self.name} has none for it "
                     "(detach() it, or call under torch.no_grad()); got a tensor that requires grad"
@@ -229,7 +229,7 @@ class Op:
             if dual or (wanted and not is_compiling() and torch_names.is_wrapped(x)):
                 raise ValueError(
                     f"{self._name_of(x, raw)}: expected no derivative of torch.func or forward mode to be wanted, "
-                    f"since {self.name} has {'those of backward() alone' if known else 'none'} (detach() it); got "
+                    f"since {self.name} has {'those of backward() alone' if has_one else 'none'} (detach() it); got "
                     "a tensor that carries one"
                 )
 

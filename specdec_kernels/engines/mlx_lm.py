@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specdec_kernels import Sampling
 from specdec_kernels.engines._methods import METHODS
 from specdec_kernels.engines._replace import Replacements
+from specdec_kernels.generate.checks import whole_number
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -98,8 +99,7 @@ def generate_step(
         ("num_draft_tokens", num_draft_tokens, 0), ("max_tokens", max_tokens, -1),
         ("prefill_step_size", prefill_step_size, 1), ("max_pending", max_pending, 1),
     ):  # fmt: skip
-        if number < least:
-            raise ValueError(f"{name}: expected at least {least}; got {number}")
+        whole_number(name, number, least)
     if not len(prompt):
         raise ValueError("prompt: expected one token at least; got none")
     parts = importlib.import_module("specdec_kernels.engines._mlx_lm")

@@ -42,9 +42,9 @@ class ModelDrafter:
             return
         from specdec_kernels.generate.models import of_tokens
 
-        tokens, known = sorted({*whole_numbers(vocabulary)}), language_model.config.vocab_size
-        if not tokens or tokens[0] < 0 or tokens[-1] >= known:
-            raise ValueError(f"vocabulary: expected token ids from 0 to {known - 1}; got {tokens[:1] + tokens[-1:]}")
+        tokens, size = sorted({*whole_numbers(vocabulary)}), language_model.config.vocab_size
+        if not tokens or tokens[0] < 0 or tokens[-1] >= size:
+            raise ValueError(f"vocabulary: expected token ids from 0 to {size - 1}; got {tokens[:1] + tokens[-1:]}")
         self.map = torch.tensor(tokens, dtype=torch.int32, device=language_model.device)
         self.language_model = of_tokens(language_model, self.map.long())
 
@@ -232,19 +232,19 @@ def path_to(node: int, tree: DraftTree) -> list[int]:
 
 
 def draw_children(
-    logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, known: torch.Tensor | None = None
+    logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, draft_map: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Children int64 [B, R, width] of nodes with logits [B, R, V]; -1 where the vocabulary has no more.
 
-    They are the first arrivals of each node's race. ``known``: the tokens that the logits are of.
+    They are the first arrivals of each node's race. ``draft_map``: the tokens that the logits are of.
     """
     law = keywords(noise, per_row(sampling))
-    arrivals = specdec.race_topk(logits, min(width, logits.shape[-1]), draft_map=known, **law)
+    arrivals = specdec.race_topk(logits, min(width, logits.shape[-1]), draft_map=draft_map, **law)
     return torch.nn.functional.pad(arrivals, (0, width - arrivals.shape[-1]), value=-1)
 
 
 def draw_independent(
-    logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, known: torch.Tensor | None = None
+    logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, draft_map: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Children int64 [B, R, width] that are independent of each other: the winners of races of their own.
 
@@ -253,8 +253,16 @@ def draw_independent(
     nodes, drawn = logits.shape[1], []
     for index in range(width):
         race = of_races(noise, index * nodes, nodes) if noise.nonce else per_row(noise)._replace(nonce=1 + index)
-        drawn.append(specdec.race_sample(logits, draft_map=known, **keywords(race, per_row(sampling))))
+        drawn.append(specdec.race_sample(logits, draft_map=draft_map, **keywords(race, per_row(sampling))))
     return torch.stack(drawn, dim=-1)
+
+
+def suffix_lengths(longest: int, shortest: int) -> tuple[int, int]:
+    """The lengths of a text's suffix that is looked for, from the longest down."""
+    longest, shortest = whole_number("longest", longest), whole_number("shortest", shortest)
+    if not 1 <= shortest <= longest:
+        raise ValueError(f"shortest: expected 1 <= shortest <= longest; got {shortest} and {longest}")
+    return longest, shortest
 
 
 class NgramDrafter:
@@ -267,9 +275,7 @@ class NgramDrafter:
     laws = False
 
     def __init__(self, longest: int = 4, shortest: int = 1) -> None:
-        self.longest, self.shortest = whole_number("longest", longest), whole_number("shortest", shortest)
-        if not 1 <= self.shortest <= self.longest:
-            raise ValueError(f"shortest: expected 1 <= shortest <= longest; got {shortest} and {longest}")
+        self.longest, self.shortest = suffix_lengths(longest, shortest)
 
     def start(self, batch: int, capacity: int, vocabulary: int) -> None:
         pass
@@ -321,10 +327,8 @@ class NgramCache:
     """
 
     def __init__(self, longest: int = 4, shortest: int = 2, most: int = 1_000_000) -> None:
-        self.longest, self.shortest = whole_number("longest", longest), whole_number("shortest", shortest)
+        self.longest, self.shortest = suffix_lengths(longest, shortest)
         self.most = whole_number("most", most, 1)
-        if not 1 <= self.shortest <= self.longest:
-            raise ValueError(f"shortest: expected 1 <= shortest <= longest; got {shortest} and {longest}")
         self.clear()
 
     def clear(self) -> None:
@@ -337,12 +341,12 @@ class NgramCache:
         """Be shown a text; one that was shown before under this name has grown."""
         if self.size > self.most:
             self.clear()
-        known = self.texts.setdefault(name, [])
-        for token in text[len(known) :]:
-            end = len(known)
+        history = self.texts.setdefault(name, [])
+        for token in text[len(history) :]:
+            end = len(history)
             for size in range(self.shortest, min(self.longest, end) + 1):
-                self.after[tuple(known[end - size :])] = known, end
-            known.append(token)
+                self.after[tuple(history[end - size :])] = history, end
+            history.append(token)
             self.size += 1
 
     def follow(self, text: list[int], count: int) -> list[int]:
@@ -350,8 +354,8 @@ class NgramCache:
         for size in range(min(self.longest, len(text)), self.shortest - 1, -1):
             found = self.after.get(tuple(text[-size:]))
             if found is not None:
-                known, place = found
-                return known[place : place + count]
+                history, place = found
+                return history[place : place + count]
         return []
 
 

@@ -45,8 +45,7 @@ def of_requests(edits, law, target, requests):
 
 def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
     """``by_row``: a mask of what is allowed is always one of each row."""
-    if not isinstance(edits, Edits):
-        raise TypeError(f"edits: expected an Edits; got {inputs.shown(edits)}")
+    inputs.check_type("edits", edits, Edits)
     vocab, lead, device = target.shape[-1], target.shape[:-1], target.device
     words = -(-vocab // WORD)
     entries = (shape, seen)

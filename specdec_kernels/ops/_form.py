@@ -13,8 +13,7 @@ def checked(form, out, shape):
     """(form, the bits of its choices, the shape of tokens) for paths of this ``shape``."""
     if form is None:
         return PLAIN, 0, shape
-    if not isinstance(form, Form):
-        raise TypeError(f"form: expected a Form; got {inputs.shown(form)}")
+    inputs.check_type("form", form, Form)
     inputs.check_choice("form.count", form.count, ("accepted", "emitted"))
     zeros, add = (inputs.flag(f"form.{name}", getattr(form, name)) for name in ("zeros", "add"))
     given = (None,) * 3 if out is None else out

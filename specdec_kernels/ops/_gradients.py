@@ -94,8 +94,8 @@ class Overlap(torch.autograd.Function):
             rows = draft[entry]
             laws = [law._replace(temperature=by_entry(law.temperature, entry)) for law in laws]
         p, q = (LawOf(x, law.space, divisor(law)) for x, law in ((target, laws[0]), (rows, laws[1])))
-        vocabulary, known = target.shape[-1], slice(draft.shape[-1]) if draft_map is None else draft_map.long()
-        wide = widened(q.probs, vocabulary, known, 0.0)
+        vocabulary, columns = target.shape[-1], slice(draft.shape[-1]) if draft_map is None else draft_map.long()
+        wide = widened(q.probs, vocabulary, columns, 0.0)
 
         def by_row(gradient):
             return gradient.reshape(target.shape[:-1]).unsqueeze(-1)
@@ -112,12 +112,12 @@ class Overlap(torch.autograd.Function):
             of_p.addcmul_(torch.div(wide, both).square_(), by_row(harmonic))
             of_q.addcmul_(torch.div(p.probs, both, out=both).square_(), by_row(harmonic))
         if kl is not None and p.logits:
-            of_p.addcmul_(log_ratio(p, q, vocabulary, known), by_row(kl))
-        of_target, of_draft = p.of_rows(of_p), q.of_rows(of_q[..., known])
+            of_p.addcmul_(log_ratio(p, q, vocabulary, columns), by_row(kl))
+        of_target, of_draft = p.of_rows(of_p), q.of_rows(of_q[..., columns])
         if kl is not None:
             if not p.logits:
-                of_target += by_row(kl) * torch.where(p.probs > 0, log_ratio(p, q, vocabulary, known) + 1, 0.0)
-            add_kl_of_draft(of_draft, p.probs[..., known], q, by_row(kl))
+                of_target += by_row(kl) * torch.where(p.probs > 0, log_ratio(p, q, vocabulary, columns) + 1, 0.0)
+            add_kl_of_draft(of_draft, p.probs[..., columns], q, by_row(kl))
         of_target, of_draft = p.of_raw(of_target), q.of_raw(of_draft)
         if index is not None:
             of_target, of_draft = (torch.where(live[:, None, None], each, 0.0) for each in (of_target, of_draft))
@@ -144,20 +144,20 @@ def by_entry(numbers, entry):
     return numbers[entry] if isinstance(numbers, torch.Tensor) else numbers
 
 
-def widened(values, vocabulary, known, nothing):
+def widened(values, vocabulary, columns, nothing):
     """Over the target's vocabulary; ``nothing`` at tokens that the draft does not know."""
-    if isinstance(known, slice):
+    if isinstance(columns, slice):
         missing = vocabulary - values.shape[-1]
         return pad(values, (0, missing), value=nothing) if missing else values
     wide = values.new_full((*values.shape[:-1], vocabulary), nothing)
-    wide[..., known] = values
+    wide[..., columns] = values
     return wide
 
 
-def log_ratio(p, q, vocabulary, known):
+def log_ratio(p, q, vocabulary, columns):
     """log(p / q), where p = 0 anything that is finite."""
     (log_p, more_p), (log_q, more_q) = p.log(), q.log()
-    ratio = (log_p - widened(log_q, vocabulary, known, -torch.inf)).sub_(more_p - more_q)
+    ratio = (log_p - widened(log_q, vocabulary, columns, -torch.inf)).sub_(more_p - more_q)
     return ratio.nan_to_num_(0.0, FAR, -FAR)
 
 

@@ -4,6 +4,7 @@ import torch
 
 from specdec_kernels.calls import inputs, kinds, values
 from specdec_kernels.calls.values import Law, Noise
+from specdec_kernels.layout import InputPositions
 from specdec_kernels.sampling import Draft, Sampling
 
 NUMBERS = kinds.law().kinds
@@ -44,8 +45,7 @@ def draft_law(law, draft, shape, device, seen=None):
 
 def _law(name, sampling, space_name, space, shape, device, seen):
     """The Law of a Sampling that was given as the argument ``name``."""
-    if not isinstance(sampling, Sampling):
-        raise TypeError(f"{name}: expected a Sampling; got {inputs.shown(sampling)}")
+    inputs.check_type(name, sampling, Sampling)
 
     def number(part, x):
         return NUMBERS[part].taken(f"{name}.{part}", x, shape, device, seen)
@@ -104,17 +104,29 @@ def noise_of(requests, seed, position, nonce, shape, device, seen=None):
     )
 
 
-def row_seeds(op, sizes, method, seed, position, nonce):
-    """``seed``, if it is one for each row of a race; else None."""
-    if not isinstance(seed, torch.Tensor) or seed.ndim != 2:
-        return None
-    if method != "race" or inputs.integer(position) != 0 or inputs.integer(nonce) != 0:
-        raise ValueError(
-            f"seed: expected [B] but with method='race', position=0 and nonce=0; got {inputs.shown(seed)} with "
-            f"{method!r}, {inputs.shown(position)} and {inputs.shown(nonce)}"
-        )
-    op.check(sizes, row_seeds=seed)
-    return seed
+def noise_of_requests(op, sizes, method, seed, position, nonce, batch, shape, device):
+    """The noise of a verification, and what of it lies by row, as arguments of the op."""
+    by_row = {name: None for name in ("row_seeds", "input_positions", "input_nonces") if name in op.arguments}
+    if isinstance(seed, torch.Tensor) and seed.ndim == 2:
+        if method != "race" or inputs.integer(position) != 0 or inputs.integer(nonce) != 0:
+            raise ValueError(
+                f"seed: expected [B] but with method='race', position=0 and nonce=0; got {inputs.shown(seed)} with "
+                f"{method!r}, {inputs.shown(position)} and {inputs.shown(nonce)}"
+            )
+        op.check(sizes, row_seeds=seed)
+        return by_row | {"noise": Noise(0, 0, 0), "row_seeds": seed}
+    if not isinstance(position, InputPositions):
+        return by_row | {"noise": noise_of(batch, seed, position, nonce, shape, device)}
+    positions, nonces = position
+    op.check(sizes, input_positions=positions)
+    if nonces is not None:
+        if "input_nonces" not in op.arguments:
+            raise ValueError(f"position.nonces: expected None for trees; got {inputs.shown(nonces)}")
+        op.check(sizes, input_nonces=nonces)
+        if inputs.integer(nonce) != 0:
+            raise ValueError(f"nonce: expected 0 beside position.nonces; got {inputs.shown(nonce)}")
+        by_row["input_nonces"] = nonces
+    return by_row | {"noise": noise_of(1, seed, 0, nonce, shape, device), "input_positions": positions}
 
 
 def check_method(method, draft, draft_prob=1.0, epsilon=0.0):
@@ -174,11 +186,8 @@ def check_draft_map(name, draft_map, draft_vocab, vocab, device):
 
 
 def check_index(request_index, requests, device):
-    """int32 or int64, one for each batch row."""
-    inputs.check_tensor("request_index", request_index, (torch.int32, torch.int64), 1)
-    inputs.check_device("request_index", request_index, device)
-    if request_index.shape[0] != requests or not request_index.is_contiguous():
-        raise ValueError(f"request_index: expected contiguous [{requests}]; got {inputs.shown(request_index)}")
+    """One for each batch row."""
+    kinds.REQUEST_INDEX.check("request_index", request_index, {"B": requests, "device": device})
 
 
 def entries(draft, leading, *numbers):

@@ -21,7 +21,7 @@ CONTEXT_SEEDS = Op(
     cu_drafts=kinds.ints(optional=True, role="packing"),
     tokens_by_row=kinds.Kind("bool {}", role="packing"),
     parents=kinds.tokens(optional=True),
-    request_index=kinds.tokens("B:c", optional=True),
+    request_index=kinds.REQUEST_INDEX,
     key=kinds.counter("E"),
     start=kinds.counter("E"),
     seed=kinds.counters("B"),

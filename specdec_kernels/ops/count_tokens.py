@@ -60,8 +60,7 @@ def count_tokens(
         some = num if isinstance(num, (int, torch.Tensor)) and (isinstance(num, torch.Tensor) or num <= slots) else None
         if COUNT_TOKENS.direct(False, tokens, slots if num is None else some, mask, counts, status) is not None:
             return
-    if not isinstance(edits, Edits):
-        raise TypeError(f"edits: expected an Edits; got {inputs.shown(edits)}")
+    inputs.check_type("edits", edits, Edits)
     prompt = inputs.flag("prompt", prompt)
     COUNT_TOKENS.check({}, tokens=tokens)
     (batch, slots), device = tokens.shape, tokens.device

@@ -42,7 +42,7 @@ CUTOFF = RowOp(
     result=Cut,
     figures=True,
     rows=kinds.rows("*V"),
-    request_index=kinds.tokens("B:c", optional=True),
+    request_index=kinds.REQUEST_INDEX,
     law=kinds.law("~"),
     edits=kinds.EDITS,
     value=kinds.Output(torch.float32, "out.value", "*"),

@@ -56,7 +56,7 @@ LOGPROBS = RowOp(
     sizes={"top": kinds.size("KV", least=0)},
     rows=kinds.rows("*V"),
     tokens=kinds.tokens("*"),
-    request_index=kinds.tokens("B:c", optional=True),
+    request_index=kinds.REQUEST_INDEX,
     law=kinds.law("~"),
     edits=kinds.EDITS,
     logprob=kinds.Output(torch.float32, "out.logprob", "*"),

@@ -13,7 +13,7 @@ RACE_TOPK = RowOp(
     rows=kinds.rows("*V", shown="draft"),
     vocab_start=kinds.size(least=0),
     draft_map=kinds.ints("V", optional=True),
-    request_index=kinds.tokens("B:c", optional=True),
+    request_index=kinds.REQUEST_INDEX,
     law=kinds.law("~"),
     edits=kinds.EDITS,
     noise=kinds.noise("~"),

@@ -33,7 +33,7 @@ RESIDUAL = RowOp(
     target=kinds.rows("*V"),
     draft=kinds.rows("~U", role="draft"),
     draft_map=kinds.ints("U", optional=True, role="draft"),
-    request_index=kinds.tokens("B:c", optional=True),
+    request_index=kinds.REQUEST_INDEX,
     target_law=kinds.law("~"),
     draft_law=kinds.law("~", role="draft"),
     edits=kinds.EDITS,

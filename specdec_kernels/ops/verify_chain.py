@@ -8,7 +8,6 @@ import torch
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import ChainMethod, Counter, Number, Space
-from specdec_kernels.calls.values import Noise
 from specdec_kernels.layout import Form, InputPositions, Packing
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _form as forms
@@ -46,7 +45,7 @@ VERIFY_CHAIN = Op(
     cu_drafts=kinds.ints(optional=True, role="packing"),
     tokens_by_row=kinds.Kind("bool {}", role="packing"),
     draft_map=kinds.ints("U", optional=True, role="draft"),
-    request_index=kinds.tokens("B:c", optional=True),
+    request_index=kinds.REQUEST_INDEX,
     method=kinds.choice("rejection", "race", "block"),
     target_law=kinds.law("E"),
     draft_law=kinds.law("E", role="draft"),
@@ -218,17 +217,7 @@ def verify_chain(
     epsilon = VERIFY_CHAIN.number("epsilon", epsilon, shape, device)
     draft_prob = laws.slot_numbers(VERIFY_CHAIN, draft_prob, requests, slots, ragged, device)
     laws.check_method(method, drafted.rows, draft_prob, epsilon)
-    positions = nonces = None
-    if (row_seeds := laws.row_seeds(VERIFY_CHAIN, sizes, method, seed, position, nonce)) is not None:
-        noise = Noise(0, 0, 0)
-    elif isinstance(position, InputPositions):
-        positions, nonces = position
-        VERIFY_CHAIN.check(sizes, input_positions=positions, input_nonces=nonces)
-        if nonces is not None and inputs.integer(nonce) != 0:
-            raise ValueError(f"nonce: expected 0 beside position.nonces; got {inputs.shown(nonce)}")
-        noise = laws.noise_of(1, seed, 0, nonce, shape, device)
-    else:
-        noise = laws.noise_of(batch, seed, position, nonce, shape, device)
+    noise = laws.noise_of_requests(VERIFY_CHAIN, sizes, method, seed, position, nonce, batch, shape, device)
 
     form, choices, room = forms.checked(form, out, places)
     VERIFY_CHAIN.check(sizes, index=form.index)
@@ -250,9 +239,9 @@ def verify_chain(
     VERIFY_CHAIN(
         draft_tokens=draft_tokens, target=target, draft=drafted.rows, cu_drafts=ends, tokens_by_row=tokens_by_row,
         draft_map=drafted.map, request_index=request_index, method=method, target_law=target_law, draft_law=draft_law,
-        edits=changes, draft_prob=draft_prob, epsilon=epsilon, noise=noise, input_positions=positions,
-        input_nonces=nonces, row_seeds=row_seeds, **verdict._asdict(), path=path, num_passed=num_passed,
-        index=form.index, bonus=bonus, form=choices, given=out is not None or form is not forms.PLAIN,
+        edits=changes, draft_prob=draft_prob, epsilon=epsilon, **noise, **verdict._asdict(), path=path,
+        num_passed=num_passed, index=form.index, bonus=bonus, form=choices,
+        given=out is not None or form is not forms.PLAIN,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_chain", verdict.status)
@@ -263,8 +252,7 @@ def ends_of(packing):
     """(cu_drafts or cu_rows, whether it is the latter, max_drafts) of a Packing."""
     if packing is None:
         return None, False, None
-    if not isinstance(packing, Packing):
-        raise TypeError(f"packing: expected a Packing; got {inputs.shown(packing)}")
+    inputs.check_type("packing", packing, Packing)
     cu_drafts, cu_rows, max_drafts = packing
     if cu_rows is None:
         if cu_drafts is None and max_drafts is not None:

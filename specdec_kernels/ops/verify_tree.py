@@ -8,7 +8,6 @@ import torch
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space, TreeMethod
-from specdec_kernels.calls.values import Noise
 from specdec_kernels.layout import Form, InputPositions
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _form as forms
@@ -52,7 +51,7 @@ VERIFY_TREE = Op(
     target=kinds.rows("BNV"),
     draft=kinds.rows("ENU", optional=True, role="draft"),
     draft_map=kinds.ints("U", optional=True, role="draft"),
-    request_index=kinds.tokens("B:c", optional=True),
+    request_index=kinds.REQUEST_INDEX,
     method=kinds.choice("rejection", "race", "traversal", "paths"),
     replacement=kinds.FLAG,
     target_law=kinds.law("E"),
@@ -218,17 +217,7 @@ def verify_tree(
     target_law = laws.target_law(space, temperature, sampling, (requests,), device)
     draft_law = laws.draft_law(target_law, drafted, (requests,), device)
     changes = edit.of_requests(edits, target_law, target, requests)
-    positions = None
-    if (row_seeds := laws.row_seeds(VERIFY_TREE, sizes, method, seed, position, nonce)) is not None:
-        noise = Noise(0, 0, 0)
-    elif isinstance(position, InputPositions):
-        positions, nonces = position
-        VERIFY_TREE.check(sizes, input_positions=positions)
-        if nonces is not None:
-            raise ValueError(f"position.nonces: expected None for trees; got {inputs.shown(nonces)}")
-        noise = laws.noise_of(1, seed, 0, nonce, (requests,), device)
-    else:
-        noise = laws.noise_of(batch, seed, position, nonce, (requests,), device)
+    noise = laws.noise_of_requests(VERIFY_TREE, sizes, method, seed, position, nonce, batch, (requests,), device)
 
     width = width_of(max_depth, depth, nodes, out)
     form, choices, room = forms.checked(form, out, (batch, width))
@@ -243,8 +232,8 @@ def verify_tree(
     VERIFY_TREE(
         draft_tokens=draft_tokens, parents=parents, target=target, draft=drafted.rows, draft_map=drafted.map,
         request_index=request_index, method=method, replacement=replacement, target_law=target_law, draft_law=draft_law,
-        edits=changes, noise=noise, input_positions=positions, row_seeds=row_seeds, leaves=leaves,
-        **verdict._asdict(), index=form.index, form=choices, given=out is not None,
+        edits=changes, leaves=leaves, **noise, **verdict._asdict(), index=form.index, form=choices,
+        given=out is not None,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_tree", verdict.status)

@@ -235,7 +235,7 @@ REFUSED = {
           "parents": PARENTS}, ValueError, r"packing: expected None with parents; got int64 \[9\]"),
         ({"parents": PARENTS}, ValueError, r"parents: expected shape \[5\] or \[4, 5\]; got int64 \[9\]"),
         ({"position": torch.zeros(3).long()}, ValueError, r"position: expected shape \[4\]; got int64 \[3\]"),
-        ({"request_index": torch.zeros(3).int()}, ValueError, r"request_index: expected contiguous \[4\]"),
+        ({"request_index": torch.zeros(3).int()}, ValueError, r"request_index: expected shape \[4\]"),
         ({"out": torch.zeros(B, K).long()}, ValueError, r"out: expected shape \[4, 6\]"),
     ]),
 }  # fmt: skip

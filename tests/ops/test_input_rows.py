@@ -223,7 +223,7 @@ REFUSED = {
         ({"position.positions": torch.zeros(B, K).int()}, ValueError,
          r"position.positions: expected shape \[6, 5\]; got int32 \[6, 4\]"),
         ({"request_index": torch.zeros(B)}, TypeError, "request_index: expected a tensor of int32 or int64; got"),
-        ({"request_index": seeds(5)}, ValueError, r"request_index: expected contiguous \[6\]; got int64 \[5\]"),
+        ({"request_index": seeds(5)}, ValueError, r"request_index: expected shape \[6\]; got int64 \[5\]"),
     ]),
     "nonces of rows": (verify_chain, BESIDE, [
         ({"nonce": 3}, ValueError, "nonce: expected 0 beside position.nonces; got 3"),
