@@ -189,11 +189,11 @@ class Direct {
 
   void bind(char name, int64_t got, bool or_more = false) {
     if (name <= '9') return;  // C knows
-    int64_t& known = name == 'E' ? (entries(), size('E')) : size(name);
+    int64_t& bound = name == 'E' ? (entries(), size('E')) : size(name);
     if (name == 'M') size('N') = got + 1;
     need(name != 'N' || got > 0);
-    if (known < 0) known = got;
-    need(or_more ? got >= known : got == known);
+    if (bound < 0) bound = got;
+    need(or_more ? got >= bound : got == bound);
   }
 
   void lead(const Tensor& t, int32_t begin, int32_t others) {
@@ -512,17 +512,17 @@ class Direct {
       return whole(object, &value) && value == 0;
     };
     Tensor rows;
-    // A race may have a seed for each row, at position and nonce 0 alone: the last part.
-    if (item.parts.size() > 2 && is_zero(position) && is_zero(raw(item, 2)) &&
+    // A race may have a seed for each row, at position and nonce 0 alone.
+    if (plan_.row_seeds && is_zero(position) && is_zero(raw(item, 2)) &&
         field<int32_t>(plan_.method) == SPECDEC_RACE && view(raw(item), &rows) && rows.ndim > 1)
-      return read_tensor(item.parts.back(), raw(item));
+      return read_tensor(*plan_.row_seeds, raw(item));
     const bool shared = (shape.dim[0].size == 'E' || shape.dim[0].size == '~') && !entered_alone();
     if (is_a(position, types.input_positions)) {
-      need(item.parts.size() > 2);
-      read_tensor(item.parts[1], item_of(position, 0));
+      need(plan_.input_positions);
+      read_tensor(*plan_.input_positions, item_of(position, 0));
       if (item_of(position, 1) != Py_None) {
-        need(item.parts.size() > 3 && is_zero(raw(item, 2)));  // trees have none
-        read_tensor(item.parts[2], item_of(position, 1));
+        need(plan_.input_nonces && is_zero(raw(item, 2)));  // trees have none
+        read_tensor(*plan_.input_nonces, item_of(position, 1));
       }
       position = nullptr;
     }
@@ -571,10 +571,10 @@ class Direct {
         continue;
       }
       need(out->ndim < Tensor::kMaxDims);
-      int64_t known = letter <= '9' ? letter - '0' : size(letter);
-      if (letter == 'I') known = (size('V') + 31) / 32;
-      if (letter == 'J') known = (size('V') + kMassTile - 1) / kMassTile;
-      out->shape[out->ndim++] = known;  // below 0, a size that nothing says: torch makes no such tensor
+      int64_t extent = letter <= '9' ? letter - '0' : size(letter);
+      if (letter == 'I') extent = (size('V') + 31) / 32;
+      if (letter == 'J') extent = (size('V') + kMassTile - 1) / kMassTile;
+      out->shape[out->ndim++] = extent;  // below 0, a size that nothing says: torch makes no such tensor
     }
     int64_t step = 1;
     for (int32_t i = out->ndim - 1; i >= 0; --i) out->strides[i] = step, step *= std::max<int64_t>(out->shape[i], 1);
@@ -1054,9 +1054,9 @@ PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     watchers.clear();
     for (Py_ssize_t i = 0; i < PySequence_Size(arguments[0]); ++i) watchers.push_back(item(0, i).release());
     for (size_t i = 0; i < std::size(floats); ++i) floats[i] = item(1, static_cast<Py_ssize_t>(i)).release();
-    PyObject** const known[] = {&types.sampling, &types.edits,           &types.draft,
+    PyObject** const places[] = {&types.sampling, &types.edits,           &types.draft,
                                 &types.packing,  &types.input_positions, &types.form};
-    for (Py_ssize_t i = 0; i < 6; ++i) *known[i] = item(2, i).release();
+    for (Py_ssize_t i = 0; i < 6; ++i) *places[i] = item(2, i).release();
     functions = {};
     if (arguments[3] == Py_None) Py_RETURN_NONE;
     const auto address = [&](auto*& function, Py_ssize_t i) {

@@ -85,13 +85,15 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
     take(index, is("request_index")), take(target_tokens, is("target_tokens")), take(draft_tokens, is("draft_tokens"));
     take(block_table, is("block_table"));
   }
-  if (form)
-    for (const Part& part : form->parts) {
-      const auto take = [&](const Part*& place, const char* name) {
-        if (part.field->is(name)) place = &part;
+  for (const Item& item : items)
+    for (const Part& part : item.parts) {
+      const auto take = [&](const Part*& place, Role role, const char* name) {
+        if (item.role == role && part.field->is(name)) place = &part;
       };
-      take(form_path, "path"), take(form_passed, "num_passed"), take(form_bonus, "bonus");
-      take(form_index, "index"), take(form_bits, "form");
+      take(form_path, Role::kForm, "path"), take(form_passed, Role::kForm, "num_passed");
+      take(form_bonus, Role::kForm, "bonus"), take(form_index, Role::kForm, "index");
+      take(form_bits, Role::kForm, "form"), take(row_seeds, Role::kNoise, "row_seeds");
+      take(input_positions, Role::kNoise, "input_positions"), take(input_nonces, Role::kNoise, "input_nonces");
     }
   if (!form) draft_tokens = nullptr;  // only verdicts have sizes that these say alone
   const bool pairs = table.find("draft_law");

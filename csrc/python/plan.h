@@ -75,9 +75,9 @@ struct Plan {
   const Item *index = nullptr, *draft_tokens = nullptr, *packing = nullptr, *out = nullptr, *form = nullptr,
              *max_depth = nullptr, *target_tokens = nullptr, *edits = nullptr, *law = nullptr, *packs = nullptr,
              *block_table = nullptr;
-  // Of the form, by what they are. Trees and links have the last two alone.
+  // Of the form and of noise, by what they are. Trees and links have the form's last two alone.
   const Part *form_path = nullptr, *form_passed = nullptr, *form_bonus = nullptr, *form_index = nullptr,
-             *form_bits = nullptr;
+             *form_bits = nullptr, *input_positions = nullptr, *input_nonces = nullptr, *row_seeds = nullptr;
   // Fields that exclude each other, and a draft_map beside its own rows alone.
   const Field *method = nullptr, *draft_prob = nullptr, *epsilon = nullptr, *target = nullptr,
               *coins = nullptr, *map_of_rows = nullptr;
