@@ -1,6 +1,5 @@
 // cutoff on the CPU: where the filters of a row cut, and what they keep.
 #include "../rows/edits.h"
-#include "../rows/law_row.h"
 #include "specdec/c/rows.h"
 #include "specdec/request.h"
 
@@ -21,11 +20,9 @@ void cutoff_row(const CutoffParams& p, int64_t index, const ThreadTeam& team) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
   const Entry who = entry_of(p.request_index, i);
   if (!who.live()) return store(p, index, kUncut, -kInfinity, who.status());
-  int32_t status = SPECDEC_STATUS_OK;
-  LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
-  Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
-  editor.edit(&r.row, {i, j});
-  status |= editor.status;
+  TargetRow of(p.rows, p.law, p.edits, who.index, i, j);
+  LawRow& r = of.row;
+  int32_t status = of.status;
   if (r.stats.law.greedy) {
     scan_exact(r, team, 0);
     status |= r.status;

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "../rows/edits.h"
-#include "../rows/law_row.h"
 #include "specdec/c/rows.h"
 #include "specdec/request.h"
 
@@ -20,9 +19,9 @@ int32_t rank_of(const LawRow& r, const Logits& space, float x) {
     const int32_t begin = tile * kTile, end = begin + r.row.tile_size(tile);
     for (int32_t at = begin; at < end; at += kLanes) {
       const F32x16 raw = elements(r.row, at, end - at, __builtin_nanf(""));
-      Mask found = at_least(min(largest_x, space.key(raw)), least);
-      if (found && r.filter.on()) found &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
-      rank += __builtin_popcount(found);
+      Mask lanes = at_least(min(largest_x, space.key(raw)), least);
+      if (lanes && r.filter.on()) lanes &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
+      rank += __builtin_popcount(lanes);
     }
   }
   return rank;
@@ -42,14 +41,14 @@ int32_t greedy_rank(const LawRow& r, int32_t column) {
 
 // The places of the `top` most probable of the kept tokens, in order; fewer if fewer are kept.
 std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_t top) {
-  std::vector<uint64_t> found;
+  std::vector<uint64_t> best;
   const F32x16 largest_x(kLargest);
   float least = -kInfinity;  // the worst of the best so far, which the next token has to beat
   const auto earlier = [](uint64_t a, uint64_t b) { return a > b; };
   const auto keep_best = [&] {
-    std::nth_element(found.begin(), found.begin() + (top - 1), found.end(), earlier);
-    found.resize(static_cast<size_t>(top));
-    least = value_at(found.back());
+    std::nth_element(best.begin(), best.begin() + (top - 1), best.end(), earlier);
+    best.resize(static_cast<size_t>(top));
+    least = value_at(best.back());
   };
   for (int32_t tile = 0; tile < r.row.tiles(); ++tile) {
     if (!(space.scaled(tile_max(r.cells, tile)) > least)) continue;
@@ -63,14 +62,14 @@ std::vector<uint64_t> most_probable(const LawRow& r, const Logits& space, int32_
       store(x, scaled);
       for (; better; better &= better - 1) {
         const int lane = __builtin_ctz(better);
-        if (x[lane] > least) found.push_back(place_of(x[lane], at + lane));
-        if (static_cast<int64_t>(found.size()) >= 2 * static_cast<int64_t>(top) + 64) keep_best();
+        if (x[lane] > least) best.push_back(place_of(x[lane], at + lane));
+        if (static_cast<int64_t>(best.size()) >= 2 * static_cast<int64_t>(top) + 64) keep_best();
       }
     }
   }
-  std::sort(found.begin(), found.end(), earlier);
-  if (static_cast<int64_t>(found.size()) > top) found.resize(static_cast<size_t>(top));
-  return found;
+  std::sort(best.begin(), best.end(), earlier);
+  if (static_cast<int64_t>(best.size()) > top) best.resize(static_cast<size_t>(top));
+  return best;
 }
 
 // Writes bits of the tokens that a row's law keeps; how many these are.
@@ -80,10 +79,10 @@ int32_t store_kept(const LawRow& r, const Logits& space, int32_t* bits) {
   const auto sixteen = [&](int32_t at) -> uint32_t {
     if (at >= r.row.vocab) return 0;
     const F32x16 raw = elements(r.row, at, r.row.vocab - at, __builtin_nanf(""));
-    Mask found = greater(space.key(raw), nothing);
-    if (found && r.filter.on()) found &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
-    count += __builtin_popcount(found);
-    return found;
+    Mask kept = greater(space.key(raw), nothing);
+    if (kept && r.filter.on()) kept &= lanes_kept(r.kept.cut, value_of(r.filter, raw), at);
+    count += __builtin_popcount(kept);
+    return kept;
   };
   for (int32_t at = 0; at < r.row.vocab; at += 32)
     bits[at / 32] = static_cast<int32_t>(sixteen(at) | sixteen(at + kLanes) << kLanes);
@@ -130,11 +129,9 @@ void logprobs_row(const LogprobsParams& p, int64_t index, const ThreadTeam& team
     report.kept_alone(kNoToken);
     return report.status(who.live() ? SPECDEC_STATUS_OK : who.status());
   }
-  int32_t status = SPECDEC_STATUS_OK;
-  LawRow r = law_row_of(p.rows, p.rows.offset(i, j), p.law, who.index, j, {nullptr, p.rows.vocab}, &status);
-  Editor editor(p.edits, p.rows.vocab, {who.index, j}, 0);
-  editor.edit(&r.row, {i, j});
-  status |= editor.status;
+  TargetRow of(p.rows, p.law, p.edits, who.index, i, j);
+  LawRow& r = of.row;
+  int32_t status = of.status;
   scan_exact(r, team, 0);
   status |= r.status;
   const bool in_range = token >= 0 && token < p.rows.vocab;

@@ -69,11 +69,9 @@ void overlap(const OverlapParams& p, int threads) {
     const Entry who = entry_of(p.request_index, i);
     if (!who.live()) return store(p, index, {}, who.status());
     const int64_t n = who.index;
-    int32_t status = SPECDEC_STATUS_OK;
-    LawRow target = law_row_of(p.target, p.target.offset(i, j), p.target_law, n, j, {nullptr, p.target.vocab}, &status);
-    Editor editor(p.edits, p.target.vocab, {n, j}, 0);
-    editor.edit(&target.row, {i, j});
-    status |= editor.status;
+    TargetRow of(p.target, p.target_law, p.edits, n, i, j);
+    LawRow& target = of.row;
+    int32_t status = of.status;
     LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
                               &status);
     scan_if_needed(target, p.status.data != nullptr, team, 0);

@@ -56,11 +56,9 @@ void residual_row(const ResidualParams& p, int64_t index, const ThreadTeam& team
     return;
   }
   const int64_t n = who.index;
-  int32_t status = SPECDEC_STATUS_OK;
-  LawRow target = law_row_of(p.target, p.target.offset(i, j), p.target_law, n, j, {nullptr, p.target.vocab}, &status);
-  Editor editor(p.edits, p.target.vocab, {n, j}, 0);
-  editor.edit(&target.row, {i, j});
-  status |= editor.status;
+  TargetRow of(p.target, p.target_law, p.edits, n, i, j);
+  LawRow& target = of.row;
+  int32_t status = of.status;
   LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
                             &status);
   const float h = draft_prob_of(p.draft_prob.at(n, j), &status);

@@ -83,12 +83,12 @@ class CutFinder {
     const F32x16 least(low);
     each_sixteen(low, [&](F32x16 raw, int32_t at) {
       const F32x16 v = value(raw);
-      Mask found = at_least(v, least);
-      if (!found) return true;
+      Mask lanes = at_least(v, least);
+      if (!lanes) return true;
       float lane[kLanes];
       store(lane, v);
-      for (; found; found &= found - 1) {
-        const int i = __builtin_ctz(found);
+      for (; lanes; lanes &= lanes - 1) {
+        const int i = __builtin_ctz(lanes);
         if (!g(lane[i], at + i)) return false;
       }
       return true;
@@ -99,8 +99,8 @@ class CutFinder {
   template <class G>
   void each_kept(const Cut& cut, G&& g) const {
     each_sixteen(cut.value, [&](F32x16 raw, int32_t at) {
-      const Mask found = lanes_kept(cut, value(raw), at);
-      if (found) g(raw, found);
+      const Mask lanes = lanes_kept(cut, value(raw), at);
+      if (lanes) g(raw, lanes);
       return true;
     });
   }
@@ -108,7 +108,7 @@ class CutFinder {
   // How many tokens a cut keeps, and their mass.
   void sum(Kept* k) const {
     int32_t kept = 0;
-    each_kept(k->cut, [&](F32x16, Mask found) { kept += __builtin_popcount(found); });
+    each_kept(k->cut, [&](F32x16, Mask lanes) { kept += __builtin_popcount(lanes); });
     k->count = kept;
     k->mass = mass_in(f.order, top, k->cut);
   }
@@ -117,9 +117,9 @@ class CutFinder {
   uint64_t mass_in(const Logits& space, float top_x, const Cut& cut) const {
     Sum16 mass;
     const F32x16 zero(0.0f), high(top_x);
-    Packed packed([&](F32x16 raw, Mask found) {
+    Packed packed([&](F32x16 raw, Mask lanes) {
       const auto e = integer_exp(min(zero, space.below(raw, high)));
-      mass.add(e.q, e.n, found);
+      mass.add(e.q, e.n, lanes);
     });
     each_sixteen(cut.value, [&](F32x16 raw, int32_t at) {
       packed.add(raw, lanes_kept(cut, value(raw), at));
@@ -187,10 +187,10 @@ class CutFinder {
     int32_t listed = 0;
     each_sixteen(from_ordered(first), [&](F32x16 raw, int32_t at) {
       const F32x16 v = value(raw);
-      const Mask found = at_least(v, least) & ~at_least(v, stop);
-      compress(values + listed, found, v);
-      compress(columns + listed, found, from_bits(rising_from(at)));
-      listed += __builtin_popcount(found);
+      const Mask lanes = at_least(v, least) & ~at_least(v, stop);
+      compress(values + listed, lanes, v);
+      compress(columns + listed, lanes, from_bits(rising_from(at)));
+      listed += __builtin_popcount(lanes);
       return listed <= kListed;
     });
     if (listed > kListed) return listed;
@@ -215,21 +215,21 @@ class CutFinder {
       else if (turn < 16) level = low + 0.5f * (high - low);
       else level = from_ordered(ordered(low) + (ordered(high) - ordered(low)) / 2);
       if (!(level > low) || !(level < high)) continue;
-      const int32_t found = cells_from(level);
-      if (found < wanted) {
+      const int32_t reached = cells_from(level);
+      if (reached < wanted) {
         high = level;
       } else {
         low = level;
-        if (found <= wanted + spare) break;
+        if (reached <= wanted + spare) break;
       }
     }
     return low;
   }
   int32_t cells_from(float level) const {
     const F32x16 least(level);
-    int32_t found = 0;
-    for (int32_t i = 0; i < count; i += kLanes) found += __builtin_popcount(at_least(load(cells + i), least));
-    return found;
+    int32_t reached = 0;
+    for (int32_t i = 0; i < count; i += kLanes) reached += __builtin_popcount(at_least(load(cells + i), least));
+    return reached;
   }
 
   // The cut, and what it keeps, from a list of all tokens down to some value below the cut or at it.
@@ -377,13 +377,13 @@ class CutFinder {
       }
     }
     const double expected = static_cast<double>(most) * share, enough = expected + 3.0 * std::sqrt(expected) + 3.0;
-    double found = 0.0;
+    double ranks = 0.0;
     int last = 0;
     for (; last < bin; ++last) {
-      found += sums.ranks[last];
-      if (found >= enough) break;
+      ranks += sums.ranks[last];
+      if (ranks >= enough) break;
     }
-    *left = (found + sums.ranks[last]) / share;
+    *left = (ranks + sums.ranks[last]) / share;
     bin = last;
     Between rest = range;
     bins.narrow(&rest, bin);

@@ -2,7 +2,7 @@
 // of them, once a row. What a grammar allows stays in its mask. So nothing as long as a row is written.
 #pragma once
 
-#include "row.h"
+#include "law_row.h"
 #include "specdec/edit.h"
 #include "specdec/walk.h"
 
@@ -66,6 +66,25 @@ class Editor {
   uint64_t* bits;
   int32_t *before, *tokens, *counts;
   float *bias, *values;  // the latter of the row edited last
+};
+
+// A target's row as ops on rows read it: with its law and its edits. The row points into this.
+class TargetRow {
+ public:
+  int32_t status = SPECDEC_STATUS_OK;  // of their numbers
+  LawRow row;
+
+  // Row (i, j) with the numbers of entry n.
+  TargetRow(const Rows& rows, const specdec_law& law, const specdec_edits& edits, int64_t n, int64_t i, int64_t j)
+      : row(law_row_of(rows, rows.offset(i, j), law, n, j, {nullptr, rows.vocab}, &status)),
+        editor_(edits, rows.vocab, {n, j}, 0) {
+    editor_.edit(&row.row, {i, j});
+    status |= editor_.status;
+  }
+  TargetRow(const TargetRow&) = delete;
+
+ private:
+  Editor editor_;
 };
 
 SPECDEC_END
