@@ -13,4 +13,3 @@ PART_UNIT = 128  # a part of a row begins with a multiple of it: there words of 
 NO_TOKEN = 2**31 - 1
 LEAF_COINS = 2**30  # indices of a traversal's coins begin here; those below belong to rejection
 LOOK_COIN = 2**31  # index of the coin by which paths draws how many chains it looks at
-UNIT = 2.0**-42  # of sums of weights, which are whole numbers

@@ -15,7 +15,7 @@ enum class Kind : uint8_t {
   kRequestIndex, kInt64Output, kInt32Output, kPath, kFloatOutput, kByteOutput, kMask, kLayers, kGroup,
 };
 
-constexpr size_t kNone = ~size_t{0}, kMostBytes = 4096;
+constexpr size_t kMostBytes = 4096;
 
 struct Table;
 

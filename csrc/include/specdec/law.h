@@ -169,9 +169,6 @@ struct LawWithStats {
 
 SPECDEC_HD LawWithStats without_stats(const Law& law) { return {law, kNoMass, kNoToken}; }
 
-// Whether rows of such laws have log-sum-exps to take, whatever their temperatures.
-SPECDEC_HD bool may_need_sum(const specdec_law& p) { return p.space == SPECDEC_LOGITS; }
-
 // Every temperature between 0 and this one counts as this one. Logits that are not zero differ by far more than so
 // little, but above 2^64 times the largest float that 1/T makes of them they would all be equal. Every temperature above
 // the hottest counts as that one: infinity would make a NaN of +inf.

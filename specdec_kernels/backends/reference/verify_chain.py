@@ -49,7 +49,7 @@ def verify_chain(call: "typed.VerifyChain"):
         tokens, _, num_accepted, status = traversal.decide(drafts, target_law, draft_law, edits, whose)
         status[ends[:, 0]] = 0  # nothing was read
     else:
-        share, bad_share = (shares_of(call, x, shares_from, drafted, width) for x in (draft_prob, bad_draft_prob))
+        share, bad_share = (shares_of(x, shares_from, drafted, width) for x in (draft_prob, bad_draft_prob))
         slots = walk.Slots(node < drafted.unsqueeze(-1), share, bad_share, ends, epsilon)
         tokens, _, num_accepted, status = walk.decide(
             drafts, target_law, draft_law, edits, whose, call.method == "race", slots
@@ -65,7 +65,7 @@ def verify_chain(call: "typed.VerifyChain"):
         call.num_passed.copy_(call.num_passed + passed if call.form & ADDED else passed)
 
 
-def shares_of(call, values, shares_from, drafted, width):
+def shares_of(values, shares_from, drafted, width):
     """What slots have, by request and node: [n, width], zeros behind the slots."""
     by_node = values.new_zeros(len(drafted), width)
     if values.ndim == 1:
