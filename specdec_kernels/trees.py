@@ -250,8 +250,8 @@ class DraftTree:
         1.75
         """
         if not callable(acceptance):
-            known = _probabilities(acceptance)
-            acceptance = lambda path: known[path[-1]] if path[-1] < len(known) else 0.0  # noqa: E731
+            by_child = _probabilities(acceptance)
+            acceptance = lambda path: by_child[path[-1]] if path[-1] < len(by_child) else 0.0  # noqa: E731
         values = [1.0]
         for parent, path in zip(self.parents[1:], self.to_paths(), strict=True):
             values.append(values[parent] * (acceptance(path) or 0.0) if values[parent] else 0.0)

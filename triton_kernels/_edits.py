@@ -282,8 +282,8 @@ def counts_of(tokens, there, law):
         count = bits_at(law.edits.output_mask.data + law.place.output_at, tokens, there)
         if law.edits.output_counts.data is not None:
             seen = count > 0
-            found = tl.load(law.edits.output_counts.data + law.place.counts_at + tokens, mask=seen, other=0)
-            count = tl.where(seen, tl.maximum(found, 1), 0)
+            counted = tl.load(law.edits.output_counts.data + law.place.counts_at + tokens, mask=seen, other=0)
+            count = tl.where(seen, tl.maximum(counted, 1), 0)
     if law.edits.pending.data is not None:
         for i in range(0, law.place.pendings):
             count = one_more(
@@ -360,37 +360,37 @@ def arguments(call, tokens=None, parents=None, ragged=False):
     edit = call.edits
     if not is_on(edit):
         return OFF
-    found = {}
+    fields = {}
     packed = ragged and edit.by_row & ALLOWED_BY_ROW
     if edit.allowed_index is not None:
-        found |= {"allowed": steps_of(edit.allowed), "allowed_index": steps_of(edit.allowed_index, packed)}
-        found["allowed_size"] = len(edit.allowed)
+        fields |= {"allowed": steps_of(edit.allowed), "allowed_index": steps_of(edit.allowed_index, packed)}
+        fields["allowed_size"] = len(edit.allowed)
     elif edit.allowed is not None:
-        found["allowed"] = steps_of(edit.allowed, packed)
+        fields["allowed"] = steps_of(edit.allowed, packed)
     if edit.bias_tokens is not None:
-        found |= {"bias_tokens": edit.bias_tokens, "bias_values": edit.bias_values, "bias_size": len(edit.bias_tokens)}
-        found["bias_spans"] = steps_of(edit.bias_spans, ragged and edit.by_row & BIAS_BY_ROW)
+        fields |= {"bias_tokens": edit.bias_tokens, "bias_values": edit.bias_values, "bias_size": len(edit.bias_tokens)}
+        fields["bias_spans"] = steps_of(edit.bias_spans, ragged and edit.by_row & BIAS_BY_ROW)
     if edit._replace(
         allowed=None, allowed_index=None, bias_tokens=None, bias_values=None, bias_spans=None, by_row=0
     ).on():  # fmt: skip
-        found["penalises"] = 1
+        fields["penalises"] = 1
         for name in ("repetition", "frequency", "presence"):
             value = getattr(edit, name)
             is_tensor = isinstance(value, torch.Tensor)
-            found[name] = _arguments.Number(
+            fields[name] = _arguments.Number(
                 *(steps_of(value) if is_tensor else (None, 0, 0)), 0.0 if is_tensor else float(value)
             )
         for name in ("prompt_mask", "output_mask", "output_counts", "seen_index"):
             if getattr(edit, name) is not None:
-                found[name] = steps_of(getattr(edit, name))
+                fields[name] = steps_of(getattr(edit, name))
         if edit.seen_index is not None:
-            found["seen_size"] = len(edit.prompt_mask if edit.output_mask is None else edit.output_mask)
+            fields["seen_size"] = len(edit.prompt_mask if edit.output_mask is None else edit.output_mask)
         if edit.pending is not None and edit.pending.shape[-1]:
-            found |= {"pending": steps_of(edit.pending), "pending_size": edit.pending.shape[-1]}
+            fields |= {"pending": steps_of(edit.pending), "pending_size": edit.pending.shape[-1]}
         if tokens is not None:
-            found["tokens"] = _arguments.Steps(tokens, 0 if ragged else tokens.stride(0), tokens.stride(-1))
+            fields["tokens"] = _arguments.Steps(tokens, 0 if ragged else tokens.stride(0), tokens.stride(-1))
         if parents is not None:
-            found["parents"] = _arguments.Steps(
+            fields["parents"] = _arguments.Steps(
                 parents, parents.stride(0) if parents.ndim == 2 else 0, parents.stride(-1)
             )
-    return {"edits": Edits(by_row=edit.by_row, **found)}
+    return {"edits": Edits(by_row=edit.by_row, **fields)}

@@ -51,9 +51,9 @@ def kernel(function):
     """``triton.jit`` for a kernel that compiles once for each vocabulary: no other number changes the code."""
     parameters = inspect.signature(function).parameters.values()
     varying = [p.name for p in parameters if p.annotation is not tl.constexpr and p.name not in (*POINTERS, *SIZES)]
-    found = (triton.jit if INTERPRETED else Kernel)(function, do_not_specialize=varying)
-    found.programs, found.most_registers = Programs(parameters), lambda arguments: None
-    return found
+    compiled = (triton.jit if INTERPRETED else Kernel)(function, do_not_specialize=varying)
+    compiled.programs, compiled.most_registers = Programs(parameters), lambda arguments: None
+    return compiled
 
 
 class Anywhere:
@@ -74,8 +74,8 @@ def any_like(name, value):
     # All numbers of a type look alike to it, and all tensors but ``POINTERS``.
     if isinstance(value, tuple):
         names = getattr(value, "_fields", range(len(value)))
-        found = map(any_like, names, value)
-        return type(value)(*found) if is_tuple(value) else tuple(found)
+        fields = map(any_like, names, value)
+        return type(value)(*fields) if is_tuple(value) else tuple(fields)
     if name in POINTERS or name in SIZES:
         return value
     return Anywhere(value.dtype) if isinstance(value, torch.Tensor) else ANY.get(type(value), value)
@@ -113,7 +113,7 @@ class Programs:
     """
 
     def __init__(self, parameters):
-        self.found = {}
+        self.programs = {}
         self.values = tuple_of([p.name for p in parameters])
         tuples = [p for p in parameters if is_tuple(p.annotation)]
         fixed = [p for p in tuples if tl.constexpr in p.annotation.__annotations__.values()]
@@ -146,24 +146,26 @@ class Programs:
     def launch(self, kernel, grid, num_warps, arguments):
         device = driver.active.get_current_device()
         key = self.key(device, num_warps, arguments)
-        found = self.found.get(key)
-        if found is None:
-            found = program_of(kernel, grid, num_warps, arguments)
-            if not isinstance(found, CompiledKernel):  # somebody's hook compiles it
+        program = self.programs.get(key)
+        if program is None:
+            program = program_of(kernel, grid, num_warps, arguments)
+            if not isinstance(program, CompiledKernel):  # somebody's hook compiles it
                 return
-            self.found[key] = found
+            self.programs[key] = program
         x, y, z = (*grid, 1, 1)[:3]
         stream = driver.active.get_current_stream(device)
-        found.run(x, y, z, stream, found.function, found.packed_metadata, None, None, None, *self.values(arguments))
+        program.run(
+            x, y, z, stream, program.function, program.packed_metadata, None, None, None, *self.values(arguments)
+        )
 
 
 def taken(names, tuples, wanted):
     """A function that takes from a dict of arguments those with some names, and fields of tuples."""
     # It is made of text: this is half as long as going through tuples at each launch.
     names = [*(name for name in names if wanted(name, tl.tensor))]
-    found = [f"a[{name!r}]" for name in names]
-    found += [f"a[{p.name!r}].{leaf}" for p in tuples for leaf in leaves(p.annotation, wanted)]
-    return eval(f"lambda a: ({''.join(f'{each}, ' for each in found)})")
+    expressions = [f"a[{name!r}]" for name in names]
+    expressions += [f"a[{p.name!r}].{leaf}" for p in tuples for leaf in leaves(p.annotation, wanted)]
+    return eval(f"lambda a: ({''.join(f'{each}, ' for each in expressions)})")
 
 
 def tuple_of(names):
@@ -202,8 +204,8 @@ def program_of(kernel, grid, num_warps, arguments):
     """The program that Triton compiles for such arguments, or has compiled."""
     backend = driver.active.get_current_target().backend
     options = options_of(kernel, arguments, backend)
-    found = kernel.run(grid=grid, warmup=True, **seen_by_triton(arguments), num_warps=num_warps, **options)
-    return found.result() if hasattr(found, "result") else found
+    compiled = kernel.run(grid=grid, warmup=True, **seen_by_triton(arguments), num_warps=num_warps, **options)
+    return compiled.result() if hasattr(compiled, "result") else compiled
 
 
 def jit_launch(kernel, grid, num_warps, arguments):
@@ -211,8 +213,8 @@ def jit_launch(kernel, grid, num_warps, arguments):
     if INTERPRETED:
         with _interpreter:
             return kernel[grid](**arguments, num_warps=num_warps, **options_of(kernel, arguments, None))
-    found = program_of(kernel, grid, num_warps, arguments)
-    return None if found is None else found[(*grid, 1, 1)[:3]](*kernel.programs.values(arguments))
+    program = program_of(kernel, grid, num_warps, arguments)
+    return None if program is None else program[(*grid, 1, 1)[:3]](*kernel.programs.values(arguments))
 
 
 def launch(kernel, grid, num_warps, arguments):
@@ -354,17 +356,17 @@ def workspace(tensor, counters, scratch):
         stream = torch.cuda.current_stream(device).cuda_stream
         capturing = torch.cuda.is_current_stream_capturing()
     kept = _workspaces.__dict__
-    found = None if capturing else kept.get((device, stream))
-    if found is None or found[0].numel() < counters or found[1].numel() < scratch:
-        if found is not None:
-            counters, scratch = max(counters, found[0].numel()), max(scratch, found[1].numel())
-        found = (
+    memory = None if capturing else kept.get((device, stream))
+    if memory is None or memory[0].numel() < counters or memory[1].numel() < scratch:
+        if memory is not None:
+            counters, scratch = max(counters, memory[0].numel()), max(scratch, memory[1].numel())
+        memory = (
             torch.zeros(counters, dtype=torch.int32, device=device),
             torch.empty(scratch, dtype=torch.float32, device=device),
         )
         if not capturing:
-            kept[device, stream] = found
-    return found
+            kept[device, stream] = memory
+    return memory
 
 
 class WholeCalls:

@@ -73,8 +73,8 @@ def register(name: str, module: Any, devices: Sequence[str]) -> None:
 
 
 def _forget_direct():
-    for known in ran.values():
-        known.clear()
+    for functions in ran.values():
+        functions.clear()
     _direct.cache_clear()
 
 
@@ -218,9 +218,9 @@ def run(op, call, device_type):
         raise BackendError(f"backend {name!r} cannot do this {op.name}: {reason}")
     getattr(module, op.name)(call)
     if op.plan is not None and hasattr(module, "direct"):
-        known = op.ran.get(block().name, ())
-        if (function := _direct(name, op)) not in known:
-            op.ran[block().name] = (*known, function)
+        functions = op.ran.get(block().name, ())
+        if (function := _direct(name, op)) not in functions:
+            op.ran[block().name] = (*functions, function)
 
 
 def _absent(name):

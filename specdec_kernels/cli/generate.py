@@ -457,10 +457,10 @@ def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     else:
         draft = load("draft", source)
         check_vocabularies(target, draft)
-    known = args.draft_vocabulary
+    size = args.draft_vocabulary
     most = min(draft.config.vocab_size, target.config.vocab_size)
     make = ParallelDrafter if looks_ahead(draft) else ModelDrafter
-    return target, make(draft, None if known is None or known >= most else range(known))
+    return target, make(draft, None if size is None or size >= most else range(size))
 
 
 def ngrams(source: str, sizes: dict[str, int]) -> Drafter:

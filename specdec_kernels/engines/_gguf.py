@@ -33,16 +33,16 @@ def write(name: str, path: Path) -> None:
     writer.add_name(name)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    for size, known in SIZES.items():
-        getattr(writer, f"add_{size}")(config[known])
+    for size, ours in SIZES.items():
+        getattr(writer, f"add_{size}")(config[ours])
     write_tokens(writer, json.loads((folder / "tokenizer.json").read_text()), config)
     weights = load_file(folder / "model.safetensors")
     weights = {part: weight.astype(np.float32) for part, weight in weights.items()}
     writer.add_tensor("token_embd.weight", weights["model.embed_tokens.weight"])  # the head, too
     writer.add_tensor("output_norm.weight", weights["model.norm.weight"])
     for layer in range(config["num_hidden_layers"]):
-        for part, known in PARTS.items():
-            weight = weights[f"model.layers.{layer}.{known}.weight"]
+        for part, ours in PARTS.items():
+            weight = weights[f"model.layers.{layer}.{ours}.weight"]
             if part in ("attn_q", "attn_k"):
                 weight = pairs_together(weight, config["num_attention_heads"])
             writer.add_tensor(f"blk.{layer}.{part}.weight", weight)

@@ -219,12 +219,12 @@ class LlamaReader:
     def _restored(self, row: int, end: int) -> int:
         """How many tokens a text knows once it has the state again that was kept; 0 if that knows more than `end`."""
         text = self.texts[row]
-        known = self.saved.get(text, 0)
-        if not 0 < known <= end:
+        length = self.saved.get(text, 0)
+        if not 0 < length <= end:
             return 0
         self.context.remove(text, 0)
         self.context.copy(self.batch + text, text, 0)
-        return known
+        return length
 
     def keep(self, rows: list[int]) -> None:
         """Drop every text but those of index `rows`."""

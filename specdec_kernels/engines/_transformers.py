@@ -43,10 +43,10 @@ def language_model(model: PreTrainedModel, name: str) -> LanguageModel:
     """The model as our loop reads it. Kept, for whether it can be read takes a forward to find out."""
     if model.training:
         raise ValueError(f"{name}: expected a model that is evaluated (eval()); got one in training")
-    known = _read.get(model)
-    if known is None or known.device != model.device:
-        known = _read[model] = LanguageModel(model, name=name)
-    return known
+    reader = _read.get(model)
+    if reader is None or reader.device != model.device:
+        reader = _read[model] = LanguageModel(model, name=name)
+    return reader
 
 
 def refuse_unknown(model: PreTrainedModel, config: GenerationConfig, assisted: bool, inputs: Mapping[str, Any]) -> None:

@@ -83,8 +83,8 @@ def rejection_sample(
         fly_window_size=fly_window_size > 0,
     )
     if draft_logits is not None:
-        known = min(target_logits.shape[-1], draft_logits.shape[-1])
-        target_logits, draft_logits = target_logits[:, :known], draft_logits[..., :known]
+        vocab_size = min(target_logits.shape[-1], draft_logits.shape[-1])
+        target_logits, draft_logits = target_logits[:, :vocab_size], draft_logits[..., :vocab_size]
     return verify(
         target_logits, draft_logits, draft_sampled, cu_num_logits, pos, idx_mapping, num_speculative_steps, None,
         seed=seed, sampling=Sampling(temperature, divided=True), drawn_by=Sampling(temperature),

@@ -29,12 +29,12 @@ def token_lists(prompts: Sequence[str | Sequence[int]], target: LanguageModel) -
     """The tokens of every prompt, all of which the target can read."""
     if not several(prompts):
         raise TypeError(f"prompts: expected a list of texts or of lists of token ids; got {prompts!r}")
-    known = target.tokens_read  # asked once: a model looks for its embedding each time
-    return [token_list(f"prompts[{index}]", prompt, target, known) for index, prompt in enumerate(prompts)]
+    vocab_size = target.tokens_read  # asked once: a model looks for its embedding each time
+    return [token_list(f"prompts[{index}]", prompt, target, vocab_size) for index, prompt in enumerate(prompts)]
 
 
-def token_list(name: str, prompt: str | Sequence[int], target: LanguageModel, known: int) -> list[int]:
-    """The tokens of one prompt; ids from `known` on are refused."""
+def token_list(name: str, prompt: str | Sequence[int], target: LanguageModel, vocab_size: int) -> list[int]:
+    """The tokens of one prompt; ids from `vocab_size` on are refused."""
     try:
         tokens = target.encode(prompt) if isinstance(prompt, str) else whole_numbers(prompt)
     except TypeError:
@@ -44,9 +44,9 @@ def token_list(name: str, prompt: str | Sequence[int], target: LanguageModel, kn
     if not tokens:
         raise ValueError(f"{name}: expected at least one token; got none")
     for token in tokens:
-        if not 0 <= token < known:
+        if not 0 <= token < vocab_size:
             raise ValueError(
-                f"{name}: expected token ids from 0 to {known - 1}, which {target.name} reads; got {token}"
+                f"{name}: expected token ids from 0 to {vocab_size - 1}, which {target.name} reads; got {token}"
             )
     return tokens
 
@@ -206,10 +206,10 @@ def kept_count(name: str, value: object) -> int:
 
 def share(name: str, value: float | Sequence[float], batch: int) -> float | torch.Tensor:
     """A number from 0 to 1, or float32 [batch] of them."""
-    found = one_or_each(name, value, batch)
-    if not all(0 <= number <= 1 for number in (found if isinstance(found, list) else [found])):
+    shares = one_or_each(name, value, batch)
+    if not all(0 <= number <= 1 for number in (shares if isinstance(shares, list) else [shares])):
         raise ValueError(f"{name}: expected numbers from 0 to 1; got {value}")
-    return torch.tensor(found, dtype=torch.float32, device="cpu") if isinstance(found, list) else found
+    return torch.tensor(shares, dtype=torch.float32, device="cpu") if isinstance(shares, list) else shares
 
 
 def one_or_each(
@@ -217,12 +217,12 @@ def one_or_each(
 ) -> Number | list[Number]:
     """A number, or a list of one per request."""
     try:
-        found = [read("", entry) for entry in value] if several(value) else read("", value)
+        numbers = [read("", entry) for entry in value] if several(value) else read("", value)
     except TypeError:
         raise TypeError(f"{name}: expected a {kind} or one per prompt; got {value!r}") from None
-    if isinstance(found, list) and len(found) != batch:
-        raise ValueError(f"{name}: expected a {kind} or one per prompt ({batch}); got {len(found)}")
-    return found
+    if isinstance(numbers, list) and len(numbers) != batch:
+        raise ValueError(f"{name}: expected a {kind} or one per prompt ({batch}); got {len(numbers)}")
+    return numbers
 
 
 def record_of(edits: TextEdits | None, prompts: list[list[int]], target: LanguageModel) -> Record | None:
@@ -244,8 +244,8 @@ def record_of(edits: TextEdits | None, prompts: list[list[int]], target: Languag
 
 def penalty(name: str, value: float | Sequence[float], batch: int) -> torch.Tensor:
     """Finite float32 [batch]."""
-    found = one_or_each(f"edits.{name}", value, batch)
-    numbers = torch.tensor(found if isinstance(found, list) else [found] * batch, dtype=torch.float32, device="cpu")
+    given = one_or_each(f"edits.{name}", value, batch)
+    numbers = torch.tensor(given if isinstance(given, list) else [given] * batch, dtype=torch.float32, device="cpu")
     if not numbers.isfinite().all():
         raise ValueError(f"edits.{name}: expected finite numbers; got {value}")
     return numbers
@@ -256,14 +256,14 @@ def bias_of(bias: Mapping[int, float] | None, target: LanguageModel) -> dict[int
     if bias is None:
         return {}
     try:
-        found = {whole_number("", token): real_number("", value) for token, value in bias.items()}
+        biases = {whole_number("", token): real_number("", value) for token, value in bias.items()}
     except (AttributeError, TypeError, ValueError):
         raise TypeError(f"edits.bias: expected a dict from token ids to numbers; got {bias!r}") from None
-    check_ids("edits.bias", found, target)
-    for token, value in found.items():
+    check_ids("edits.bias", biases, target)
+    for token, value in biases.items():
         if not value < float("inf"):
             raise ValueError(f"edits.bias[{token}]: expected a finite number or -inf; got {value}")
-    return found
+    return biases
 
 
 def allowed_of(allowed: Sequence[int] | None, target: LanguageModel) -> list[int] | None:
@@ -271,13 +271,13 @@ def allowed_of(allowed: Sequence[int] | None, target: LanguageModel) -> list[int
     if allowed is None:
         return None
     try:
-        found = whole_numbers(allowed)
+        tokens = whole_numbers(allowed)
     except TypeError:
         raise TypeError(f"edits.allowed: expected a list of token ids; got {allowed!r}") from None
-    if not found:
+    if not tokens:
         raise ValueError("edits.allowed: expected one token at least; got none")
-    check_ids("edits.allowed", found, target)
-    return found
+    check_ids("edits.allowed", tokens, target)
+    return tokens
 
 
 def check_ids(name: str, tokens: Iterable[int], target: LanguageModel) -> None:

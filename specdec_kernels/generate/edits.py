@@ -97,18 +97,18 @@ class Record:
 
         `pending` [B, R, J] are the tokens of the text that lie between the record and each row, -1 for none.
         """
-        z, known = logits.float(), slice(logits.shape[-1])
+        z, columns = logits.float(), slice(logits.shape[-1])
         there = self.bias_tokens < logits.shape[-1]
         z = z.index_add(-1, self.bias_tokens[there], self.bias_values[there].expand(*z.shape[:-1], -1))
         counts = self.counts[:, None].expand(*pending.shape[:2], -1).clone()
         counts.scatter_add_(-1, pending.clamp(min=0), (pending >= 0).int())
-        counts = counts[..., known]
-        seen = bits(self.prompt)[:, None, known] | (counts > 0)
+        counts = counts[..., columns]
+        seen = bits(self.prompt)[:, None, columns] | (counts > 0)
         r, f, g = (number[:, None, None] for number in self.numbers)
         z = torch.where(seen, torch.where(z > 0, z * (1 / r), z * r), z)
         z = torch.where(counts > 0, z - f * counts.float(), z)
         z = torch.where(counts > 0, z - g, z)
-        return z if self.allowed is None else torch.where(bits(self.allowed)[:, None, known], z, -torch.inf)
+        return z if self.allowed is None else torch.where(bits(self.allowed)[:, None, columns], z, -torch.inf)
 
     def left(self) -> torch.Tensor:
         """bool [V]: the tokens that may come."""

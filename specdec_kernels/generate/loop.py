@@ -107,8 +107,9 @@ def stream(
     if record is not None:
         arguments.check_left(edits, record, target.name, slice(None))
         if draft is not None:
-            known = getattr(drafter, "map", None)
-            arguments.check_left(edits, record, draft.name, slice(draft.config.vocab_size) if known is None else known)
+            draft_map = getattr(drafter, "map", None)
+            columns = slice(draft.config.vocab_size) if draft_map is None else draft_map
+            arguments.check_left(edits, record, draft.name, columns)
     arguments.check_lengths(texts, max_new_tokens, models)
     arguments.check_models(models, policy)
     arguments.check_ops(sampling, noise.seed, logprobs, record is not None)

@@ -299,8 +299,8 @@ def check_vocabularies(target: LanguageModel, draft: LanguageModel) -> None:
                 f"that of target {target.name}; got {draft.config.vocab_size}"
             )
         return
-    known = target.tokenizer.get_vocab()
-    strangers = [token for token, index in draft.tokenizer.get_vocab().items() if known.get(token) != index]
+    ids = target.tokenizer.get_vocab()
+    strangers = [token for token, index in draft.tokenizer.get_vocab().items() if ids.get(token) != index]
     if strangers:
         raise ValueError(
             f"draft {draft.name}: expected the vocabulary of target {target.name}; "
