@@ -1,6 +1,7 @@
 // count_at_least on the CPU: how many tokens of rows are at least as large as a number.
 #include "../rows/edits.h"
 #include "../rows/law_row.h"
+#include "specdec/c/sharded.h"
 #include "specdec/request.h"
 
 SPECDEC_BEGIN

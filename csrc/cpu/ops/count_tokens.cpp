@@ -1,5 +1,6 @@
 // count_tokens on the CPU.
 #include "../threads.h"
+#include "specdec/c/caches.h"
 #include "specdec/count.h"
 
 SPECDEC_BEGIN

@@ -1,6 +1,7 @@
 // mass_tiles on the CPU: what the tiles of rows weigh.
 #include "../rows/edits.h"
 #include "../rows/law_row.h"
+#include "specdec/c/sharded.h"
 #include "specdec/request.h"
 
 SPECDEC_BEGIN

@@ -1,8 +1,8 @@
 // residual_race on the CPU: the first arrival in a part of a row, over what a draft left of its law.
 #include "../race/race_row.h"
 #include "../rows/edits.h"
+#include "specdec/part_rows.h"
 #include "specdec/partial.h"
-#include "specdec/request.h"
 
 SPECDEC_BEGIN
 

@@ -2,7 +2,7 @@
 #include "../rows/edits.h"
 #include "../rows/kept.h"
 #include "../rows/unit_sum.h"
-#include "specdec/request.h"
+#include "specdec/part_rows.h"
 
 SPECDEC_BEGIN
 

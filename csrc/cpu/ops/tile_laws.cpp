@@ -1,5 +1,6 @@
 // tile_laws on the CPU: log-sum-exps of rows from their tiles, and probabilities.
 #include "../rows/law_row.h"
+#include "specdec/part_rows.h"
 
 SPECDEC_BEGIN
 

@@ -3,6 +3,7 @@
 
 #include "../rows/edits.h"
 #include "../rows/law_row.h"
+#include "specdec/c/sharded.h"
 
 SPECDEC_BEGIN
 

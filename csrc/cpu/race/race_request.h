@@ -4,6 +4,7 @@
 #include "../rows/edits.h"
 #include "../rows/law_row.h"
 #include "../threads.h"
+#include "specdec/c/races.h"
 #include "specdec/partial.h"
 #include "specdec/request.h"
 

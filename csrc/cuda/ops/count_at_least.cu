@@ -2,6 +2,7 @@
 #include "../rows/edited_row.cuh"
 #include "../rows/race.cuh"
 #include "../team/launch.cuh"
+#include "specdec/c/sharded.h"
 #include "specdec/request.h"
 
 namespace specdec::cuda {

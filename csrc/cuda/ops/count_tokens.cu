@@ -1,6 +1,7 @@
 // count_tokens: a block for each request, a thread for each token. A token may come more than once. So all threads first
 // make sense of the counts in memory, then count, then end the counts that went too far.
 #include "../team/launch.cuh"
+#include "specdec/c/caches.h"
 #include "specdec/count.h"
 
 namespace specdec::cuda {

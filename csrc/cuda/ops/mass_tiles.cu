@@ -1,6 +1,7 @@
 // mass_tiles: a block has a row, and its warps take tiles in turn.
 #include "../rows/staged_tile.cuh"
 #include "../team/launch.cuh"
+#include "specdec/c/sharded.h"
 #include "specdec/request.h"
 
 namespace specdec::cuda {

@@ -3,6 +3,7 @@
 //
 // With filters or edits a team has a row: it finds what is kept, then who of these arrives first.
 #include "../rows/straight_cut.cuh"
+#include "specdec/c/races.h"
 
 namespace specdec::cuda {
 

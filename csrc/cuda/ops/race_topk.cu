@@ -2,6 +2,7 @@
 // is read again for the next 32. Each block writes the list of its part, and the last block of a row merges the lists.
 #include "../rows/filtered_row.cuh"
 #include "../team/topk.cuh"
+#include "specdec/c/races.h"
 
 namespace specdec::cuda {
 

@@ -2,7 +2,7 @@
 #include "../rows/edited_row.cuh"
 #include "../rows/race_request.cuh"
 #include "../team/launch.cuh"
-#include "specdec/request.h"
+#include "specdec/part_rows.h"
 
 namespace specdec::cuda {
 

@@ -3,7 +3,7 @@
 #include "../rows/pair_sums.cuh"
 #include "../rows/race.cuh"
 #include "../team/launch.cuh"
-#include "specdec/request.h"
+#include "specdec/part_rows.h"
 
 namespace specdec::cuda {
 

@@ -1,6 +1,7 @@
 // tile_laws: a warp has a row, a lane some of its tiles and raw values.
 #include "../rows/mass_row.cuh"
 #include "../team/launch.cuh"
+#include "specdec/part_rows.h"
 
 namespace specdec::cuda {
 

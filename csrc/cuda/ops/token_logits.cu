@@ -1,6 +1,7 @@
 // token_logits: a block has a row and a thread some of its tokens.
 #include "../rows/edited_row.cuh"
 #include "../team/launch.cuh"
+#include "specdec/c/sharded.h"
 
 namespace specdec::cuda {
 

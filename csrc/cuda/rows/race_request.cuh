@@ -35,7 +35,9 @@ __device__ __forceinline__ RaceRequestOf<R> race_of(const R& row, const Law& law
   return r;
 }
 
-__device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t index) {
+// `Params` are RaceParams, here and below: other ops that include this do not compile again with each of its fields.
+template <class Params>
+__device__ __forceinline__ RaceRequest race_request(const Params& p, int64_t index) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
   RaceRequest r = {};
   r.who = entry_of(p.request_index, i);
@@ -49,7 +51,8 @@ __device__ __forceinline__ RaceRequest race_request(const RaceParams& p, int64_t
 }
 
 // As it is read where there may be filters and edits, for a whole block.
-__device__ __forceinline__ RaceRequestOf<EditedRow> shaped_request(const RaceParams& p, int64_t index,
+template <class Params>
+__device__ __forceinline__ RaceRequestOf<EditedRow> shaped_request(const Params& p, int64_t index,
                                                                    const ShapedRows& reader) {
   const RaceRequest r = race_request(p, index);
   RaceRequestOf<EditedRow> shaped = {reader.of(r.row), r.law, r.noise, r.map, r.who, r.status};
@@ -59,7 +62,8 @@ __device__ __forceinline__ RaceRequestOf<EditedRow> shaped_request(const RacePar
 }
 
 // The filters of a live request.
-__device__ __forceinline__ Filter race_filter(const RaceParams& p, int64_t index, RaceRequestOf<EditedRow>* r) {
+template <class Params>
+__device__ __forceinline__ Filter race_filter(const Params& p, int64_t index, RaceRequestOf<EditedRow>* r) {
   return filter_at(p.law, r->law, r->row.vocab, r->who.index, index % p.rows.rows, &r->status);
 }
 

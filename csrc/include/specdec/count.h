@@ -1,7 +1,6 @@
 // The record of a request's tokens that penalties look at: a bit of a token that was seen, and how often it was.
 #pragma once
 
-#include "c/caches.h"
 #include "config.h"
 
 SPECDEC_BEGIN

@@ -8,3 +8,4 @@
 #include "../../cuda/rows/pair_sums.cuh"
 #include "../../cuda/rows/race_request.cuh"
 #include "../../cuda/rows/team_rows.cuh"
+#include "c/races.h"

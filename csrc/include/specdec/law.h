@@ -2,7 +2,6 @@
 // multiplies by an inverse temperature or asks which space a row is in.
 #pragma once
 
-#include "c/sharded.h"
 #include "race.h"
 #include "softmax.h"
 
@@ -184,12 +183,6 @@ SPECDEC_HD Law law_at(const specdec_law& p, int64_t outer, int64_t inner, int32_
   Law law = law_of(p.space, p.temperature.at(outer, inner), status);
   if (p.rules & SPECDEC_DIVIDED) law.inverse = 1.0f;
   return law;
-}
-
-// The status of a temperature is told with the tiles.
-SPECDEC_HD Law law_at(const TileLawsParams& p, int64_t row) {
-  int32_t reported = SPECDEC_STATUS_OK;
-  return law_of(SPECDEC_LOGITS, p.temperature.at(0, row), &reported);
 }
 
 SPECDEC_END

@@ -3,7 +3,6 @@
 // a row that was cut see MassTile (mass.h).
 #pragma once
 
-#include "c/races.h"
 #include "race.h"
 
 SPECDEC_BEGIN
@@ -44,7 +43,9 @@ struct Arrivals {
   }
 };
 
-SPECDEC_HD Arrivals arrivals_at(const RaceParams& p, int64_t index) {
+// Of RaceParams.
+template <class Params>
+SPECDEC_HD Arrivals arrivals_at(const Params& p, int64_t index) {
   const int32_t k = p.k();
   return {p.tokens.data + index * k, p.scores.data ? p.scores.data + index * k : nullptr, k};
 }

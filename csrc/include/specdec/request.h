@@ -1,7 +1,6 @@
 // Which numbers and draft rows a batch row uses: those of its own index or, with request_index, of another one.
 #pragma once
 
-#include "c/sharded.h"
 #include "config.h"
 
 SPECDEC_BEGIN
@@ -23,21 +22,6 @@ SPECDEC_HD Entry entry_of(const specdec_request_index& index, int64_t b) {
   if (i == -1) return {0, Entry::kIdle};
   if (i < 0 || i >= index.entries) return {0, Entry::kOutside};
   return {i, Entry::kLive};
-}
-
-// Whether the rows of a request are there: idle if it has none of the target. It needs none of the draft.
-SPECDEC_HD Entry entry_of(const ResidualRaceParams& p, int64_t b) {
-  const int32_t row = p.row.data[b], draft_row = p.draft_row.data ? p.draft_row.data[b] : -1;
-  if (row == -1) return {0, Entry::kIdle};
-  const bool there = p.target.has(row) && (draft_row == -1 || p.draft.has(draft_row));
-  return {b, there ? Entry::kLive : Entry::kOutside};
-}
-
-// Whether a pair of rows is there: idle if either row is -1.
-SPECDEC_HD Entry entry_of(const ResidualSumsParams& p, int64_t pair) {
-  const int32_t row = p.row.data[pair], draft_row = p.draft_row.data[pair];
-  if (row == -1 || draft_row == -1) return {0, Entry::kIdle};
-  return {pair, p.target.has(row) && p.draft.has(draft_row) ? Entry::kLive : Entry::kOutside};
 }
 
 SPECDEC_END
