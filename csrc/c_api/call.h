@@ -19,7 +19,7 @@ struct Refusal {
 int failed(int error, const char* op, const char* message) noexcept;
 
 // Throws a Refusal if the parameters are wrong or do not fit together.
-#define SPECDEC_CHECK(op, Params, ...) void check_##op(const Params& params);
+#define SPECDEC_CHECK(op, Params) void check_##op(const Params& params);
 SPECDEC_OPS(SPECDEC_CHECK)
 #undef SPECDEC_CHECK
 

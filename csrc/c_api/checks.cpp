@@ -696,7 +696,7 @@ void fit_context_seeds(const ContextParams& p) {
 
 }  // namespace
 
-#define SPECDEC_CHECK_ALL(op, Params, ...)  \
+#define SPECDEC_CHECK_ALL(op, Params)       \
   void check_##op(const Params& params) {   \
     check_fields(params);                   \
     fit_##op(params);                       \

@@ -18,8 +18,8 @@ int run(const char* op, void (*check)(const Params&), void (*kernel)(const Param
 
 }  // namespace
 
-#define SPECDEC_DEFINE(op, Params, c_function, kernel, ...)       \
-  int c_function(const Params* params, int threads) {             \
-    return run(#op, c_api::check_##op, kernel, params, threads); \
+#define SPECDEC_DEFINE(op, Params)                                 \
+  int specdec_cpu_##op(const Params* params, int threads) {        \
+    return run(#op, c_api::check_##op, cpu::op, params, threads); \
   }
 SPECDEC_OPS(SPECDEC_DEFINE)

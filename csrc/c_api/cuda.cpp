@@ -40,9 +40,9 @@ int run(const char* op, void (*check)(const Params&), Launcher<Params> launch, c
 
 }  // namespace
 
-#define SPECDEC_DEFINE(op, Params, cpu_function, cpu_kernel, c_function, launch)                      \
-  int c_function(const Params* params, void* workspace, size_t bytes, size_t* needed, void* stream) { \
-    return run(#op, c_api::check_##op, launch, params, workspace, bytes, needed, stream);             \
+#define SPECDEC_DEFINE(op, Params)                                                                           \
+  int specdec_cuda_##op(const Params* params, void* workspace, size_t bytes, size_t* needed, void* stream) { \
+    return run(#op, c_api::check_##op, cuda::op, params, workspace, bytes, needed, stream);                  \
   }
 
 int specdec_cuda_available(void) {
@@ -79,8 +79,8 @@ int built_without(const char* op) { return c_api::failed(SPECDEC_NO_CUDA, op, "b
 
 }  // namespace
 
-#define SPECDEC_DEFINE(op, Params, cpu_function, cpu_kernel, c_function, launch) \
-  int c_function(const Params*, void*, size_t, size_t*, void*) { return built_without(#op); }
+#define SPECDEC_DEFINE(op, Params) \
+  int specdec_cuda_##op(const Params*, void*, size_t, size_t*, void*) { return built_without(#op); }
 
 int specdec_cuda_available(void) { return built_without(""); }
 int specdec_cuda_capture(void*, uint64_t* capture) { return *capture = 0, built_without(""); }

@@ -18,7 +18,7 @@ float* scratch(int slot, int64_t floats) {
   return memory[slot].data();
 }
 
-#define SPECDEC_CPU_DECLARE(op, Params, ...) void op(const Params& p, int threads);
+#define SPECDEC_CPU_DECLARE(op, Params) void op(const Params& p, int threads);
 SPECDEC_OTHER_OPS(SPECDEC_CPU_DECLARE)
 namespace scalar {
 SPECDEC_ROW_OPS(SPECDEC_CPU_DECLARE)
@@ -89,7 +89,7 @@ void set_isa(const std::string& name) { chosen() = isa_of(name); }
 #else
 #define SPECDEC_AVX512(op)
 #endif
-#define SPECDEC_DISPATCH(op, Params, ...)     \
+#define SPECDEC_DISPATCH(op, Params)          \
   void op(const Params& p, int threads) {     \
     switch (chosen()) {                       \
       SPECDEC_AVX512(op)                      \
@@ -100,7 +100,7 @@ void set_isa(const std::string& name) { chosen() = isa_of(name); }
 SPECDEC_ROW_OPS(SPECDEC_DISPATCH)
 #undef SPECDEC_DISPATCH
 
-#define SPECDEC_CALL(op, Params, ...) \
+#define SPECDEC_CALL(op, Params) \
   void op(const Params& p, int threads) { specdec::op(p, threads); }
 SPECDEC_OTHER_OPS(SPECDEC_CALL)
 #undef SPECDEC_CALL

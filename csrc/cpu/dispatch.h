@@ -16,7 +16,7 @@ void set_isa(const std::string& name);
 int64_t weighed_rows();  // so far, in this process; for tests
 #pragma GCC visibility pop
 
-#define SPECDEC_CPU_DECLARE(op, Params, ...) void op(const Params& p, int threads);
+#define SPECDEC_CPU_DECLARE(op, Params) void op(const Params& p, int threads);
 SPECDEC_OPS(SPECDEC_CPU_DECLARE)
 #undef SPECDEC_CPU_DECLARE
 

@@ -270,7 +270,7 @@ const Field* Table::find(const char* name) const {
 const std::vector<const Table*>& tables() {
   static const std::vector<const Table*> all = [] {
     std::vector<const Table*> made;
-#define SPECDEC_TABLE(name, P, ...)            \
+#define SPECDEC_TABLE(name, P)                 \
   made.push_back(new Table(*table_of<P>()));   \
   const_cast<Table*>(made.back())->op = #name;
     SPECDEC_OPS(SPECDEC_TABLE)

@@ -65,7 +65,7 @@ PyObject* capture(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 }  // namespace
 
 void add_cuda(PyObject* module, int32_t device) {
-#define SPECDEC_FUNCTION(name, P, cpu_function, cpu_kernel, c_function, ...) reinterpret_cast<void*>(c_function),
+#define SPECDEC_FUNCTION(name, P) reinterpret_cast<void*>(specdec_cuda_##name),
   static void* const functions[] = {SPECDEC_OPS(SPECDEC_FUNCTION)};
 #undef SPECDEC_FUNCTION
   add_ops(module, {device, functions, 3, launch});

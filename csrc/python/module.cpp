@@ -132,7 +132,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   bind_trees(m);
   bind_lists(m);
   bind_maths(m.def_submodule("maths"));
-#define SPECDEC_FUNCTION(name, P, c_function, ...) reinterpret_cast<void*>(c_function),
+#define SPECDEC_FUNCTION(name, P) reinterpret_cast<void*>(specdec_cpu_##name),
   static void* const functions[] = {SPECDEC_OPS(SPECDEC_FUNCTION)};
 #undef SPECDEC_FUNCTION
   add_ops(m.ptr(), {1, functions, 0, run});

@@ -42,7 +42,7 @@ def test_a_file_includes_nothing_of_a_folder_above_its_own(backend):
 
 def test_an_op_has_a_file_of_its_name_in_each_folder():
     listed = (CSRC / "include" / "specdec" / "ops.h").read_text()
-    ops = set(re.findall(r"op\((\w+), \w+Params,", listed))
+    ops = set(re.findall(r"op\((\w+), \w+Params\)", listed))
     assert len(ops) > 20
     for folder, suffix in {"csrc/cpu/ops": "cpp", "csrc/cuda/ops": "cu"}.items():
         assert {path.name for path in (ROOT / folder).iterdir()} == {f"{op}.{suffix}" for op in ops}

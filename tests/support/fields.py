@@ -134,7 +134,7 @@ def members_read(struct, used):
 def structs():
     """op -> C++'s name of its struct, from ops.h."""
     text = (CSRC / "include" / "specdec" / "ops.h").read_text(encoding="utf-8")
-    return dict(re.findall(r"^  op\((\w+), (\w+),", text, re.MULTILINE))
+    return dict(re.findall(r"^  op\((\w+), (\w+)\)", text, re.MULTILINE))
 
 
 def text_of(struct):

@@ -94,8 +94,10 @@ SPECDEC_API void record_into(const char* path, const char* libspecdec) {
 SPECDEC_API void record_tensors(const Span* spans, int64_t count) { tensors.assign(spans, spans + count); }
 SPECDEC_API void record_end() { expect(std::fclose(file) == 0, "close"); }
 
-#define RECORD_CALLS(op, Params, function, ...) \
-  int function(const specdec_##op##_params* params, int threads) { return record(#op, #function, params, threads); }
+#define RECORD_CALLS(op, Params)                                          \
+  int specdec_cpu_##op(const specdec_##op##_params* params, int threads) { \
+    return record(#op, "specdec_cpu_" #op, params, threads);               \
+  }
 SPECDEC_OPS(RECORD_CALLS)
 
 #else
@@ -170,8 +172,8 @@ int replay(int (*function)(const Params*, int), const char* bytes, const std::ve
 }
 
 int replay(const Head& head, const char* bytes, const std::vector<Copy>& tensors, int threads) {
-#define REPLAY_CALL(op, Params, function, ...) \
-  if (std::strcmp(head.name, #op) == 0) return replay(function, bytes, tensors, threads);
+#define REPLAY_CALL(op, Params) \
+  if (std::strcmp(head.name, #op) == 0) return replay(specdec_cpu_##op, bytes, tensors, threads);
   SPECDEC_OPS(REPLAY_CALL)
   return -1;
 }
