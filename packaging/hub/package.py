@@ -4,34 +4,14 @@ The ops of specdec-kernels in Triton for GPUs, and compiled for CPUs; where noth
 and exact. ``backend("reference")``, or another of ``available_backends()``, chooses for a ``with`` block.
 """
 
+from . import ops
 from .backends import available_backends, backend
-from .layout import InputPositions, Packing
-from .ops import (
-    Form,
-    build_tree,
-    coin,
-    compact_kv,
-    context_seeds,
-    count_tokens,
-    cutoff,
-    logprobs,
-    mask_logits,
-    merge_paths,
-    overlap,
-    race_sample,
-    race_topk,
-    residual,
-    store_rows,
-    tree_mask,
-    tree_parents,
-    tree_positions,
-    verify_chain,
-    verify_links,
-    verify_tree,
-)
+from .layout import Form, InputPositions, Packing
 from .sampling import Draft, Edits, Sampling
 from .status import Status
 
+_FUNCTIONS = {name: getattr(ops, name) for name in ops.__all__ if name.islower()}
+globals().update(_FUNCTIONS)
 __all__ = [
     "Draft",
     "Edits",
@@ -42,24 +22,5 @@ __all__ = [
     "Status",
     "available_backends",
     "backend",
-    "build_tree",
-    "coin",
-    "compact_kv",
-    "context_seeds",
-    "count_tokens",
-    "cutoff",
-    "logprobs",
-    "mask_logits",
-    "merge_paths",
-    "overlap",
-    "race_sample",
-    "race_topk",
-    "residual",
-    "store_rows",
-    "tree_mask",
-    "tree_parents",
-    "tree_positions",
-    "verify_chain",
-    "verify_links",
-    "verify_tree",
+    *_FUNCTIONS,
 ]
