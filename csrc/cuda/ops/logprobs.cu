@@ -198,19 +198,6 @@ __device__ __forceinline__ void put_together(const LogprobsArguments& a, const A
       });
 }
 
-// What is known of the law of a row with filters or edits, for every thread of the team.
-__device__ __forceinline__ void know(const ShapedLogprobsArguments& a, Team& team, int64_t n, int64_t j,
-                                     LawRowOf<Filtered>* side, int32_t* status) {
-  const Law law = side->stats.law;
-  const Filter filter = filter_at(a.of.p.law, law, side->row.vocab, n, j, status);
-  FilteredRow found = {kNoStats, {}, -1};
-  if (law.greedy) found.stats = scan_argmax(team, *side);
-  else found = know_filtered(team, side->row, law, filter, a.cut);
-  side->stats = with_stats(law, found.stats);
-  side->kept = found.kept;
-  *status |= found.stats.status;
-}
-
 // By block `part` of the row's. know(n, j, &side, &status) finds what a team knows of the row before.
 template <class Reader, class Know>
 __device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, int64_t index, int part, const Reader& reader,
@@ -252,7 +239,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   SPECDEC_SHARED(DecodedEdits, edits, 1);
   Team team(a.team);
   find_logprobs(a.of, team.index(), team.rank(), ShapedRows{edits, a.of.p.edits.on()},
-                [&](int64_t n, int64_t j, LawRowOf<Filtered>* side, int32_t* status) { know(a, team, n, j, side, status); });
+                [&](int64_t n, int64_t j, LawRowOf<Filtered>* side, int32_t* status) {
+                  know_law(team, a.of.p.law, n, j, a.cut, side, status);
+                });
   team.leave();
 }
 

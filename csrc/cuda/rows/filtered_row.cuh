@@ -36,6 +36,19 @@ __device__ __forceinline__ FilteredRow know_filtered(Team& team, const EditedRow
   return found;
 }
 
+// What is known of a row's law, that of entry (n, j), for every thread of the team.
+__device__ __forceinline__ void know_law(Team& team, const specdec_law& p, int64_t n, int64_t j, const CutRoom& room,
+                                         LawRowOf<Filtered>* side, int32_t* status) {
+  const Law law = side->stats.law;
+  const Filter filter = filter_at(p, law, side->row.vocab, n, j, status);
+  FilteredRow row = {kNoStats, {}, -1};
+  if (law.greedy) row.stats = scan_argmax(team, *side);
+  else row = know_filtered(team, side->row, law, filter, room);
+  side->stats = with_stats(law, row.stats);
+  side->kept = row.kept;
+  *status |= row.stats.status;
+}
+
 // ---- races ----------------------------------------------------------------------------------------------------------
 
 // What the filter of a race keeps, by columns.
