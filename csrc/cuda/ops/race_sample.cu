@@ -1,30 +1,9 @@
-// race_sample: grid = rows x splits; the last block of a row compares what the others found. Few rows go straight: their
-// blocks draw without lists (draw.cuh), or cut by the last block of a row (straight_cut.cuh).
-//
-// With filters or edits a team has a row: it finds what is kept, then who of these arrives first.
-#include "../rows/straight_cut.cuh"
+// race_sample: grid = rows x splits; the last block of a row compares what the others found. Few rows go straight: blocks
+// draw without lists (draw.cuh). So do all with filters or edits: the last block of a row finds what is kept.
+#include "../rows/filtered_row.cuh"
 #include "specdec/c/races.h"
 
 namespace specdec::cuda {
-
-struct StraightSampleArguments {
-  RaceParams p;
-  Meeting* meetings;  // one a row
-  Parts parts;
-};
-
-struct FilteredSampleArguments {
-  RaceParams p;
-  Meeting* meetings;
-  Parts parts;
-  StraightCut cut;
-};
-
-struct ShapedRaceArguments {
-  RaceParams p;
-  TeamRoom team;
-  CutRoom cut;
-};
 
 template <class R>
 __device__ __forceinline__ void store(const RaceParams& p, int64_t index, const RaceRequestOf<R>& row,
@@ -53,7 +32,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    straight_sample_kernel(const StraightSampleArguments a) {
+    straight_sample_kernel(const StraightRows<RaceParams> a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(unsigned, sure, 1);
   begin_draw(sure);
@@ -70,84 +49,50 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   store(a.p, index, row, partial_of(taken_from(meeting)));
 }
 
-// With filters.
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    filtered_sample_kernel(const FilteredSampleArguments a) {
+// With filters or edits. `kFew`: some whole rows without edits.
+template <bool kFew>
+__device__ __forceinline__ void sample_row(const StraightRows<RaceParams>& a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(unsigned, sure, 1);
   SPECDEC_SHARED(DecodedEdits, edits, 1);
   begin_draw(sure);
   const int block = static_cast<int>(blockIdx.x), index = a.parts.count.of(block);
-  RaceRequestOf<EditedRow> row = shaped_request(a.p, index, {edits, false});
-  row.map = {};  // a constant: there is none
+  RaceRequestOf<EditedRow> row = shaped_request(a.p, index, {edits, !kFew && a.p.edits.on()});
+  if (kFew) row.row = whole_row(row.row), row.map = {};  // constants
   Filter filter;
   if (row.who.live()) filter = race_filter(a.p, index, &row);
   __syncthreads();
   RowEnd end;
-  if (straight_row(row, row.who.live(), false, filter, a.cut, a.parts, index, block - index * a.parts.count.by(), sure,
-                   a.meetings + index, &end) &&
+  if (straight_row<kFew ? 3 : kVectors>(row, row.who.live(), false, filter, a.cut, a.parts, index,
+                                        block - index * a.parts.count.by(), sure, a.meetings + index, &end) &&
       threadIdx.x == 0)
     store(a.p, index, row, end.best);
 }
-
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_race_kernel(const ShapedRaceArguments a) {
-  wait_for_kernel_before();
-  SPECDEC_SHARED(DecodedEdits, edits, 1);
-  Team team(a.team);
-  RaceRequestOf<EditedRow> row = shaped_request(a.p, team.index(), {edits, a.p.edits.on()});
-  RowPartial found = kNoPart;
-  if (row.who.live()) {
-    const Filter filter = race_filter(a.p, team.index(), &row);
-    found = filtered_winner(team, row, filter, a.cut);
-  }
-  if (team.rank() == 0 && threadIdx.x == 0) store(a.p, team.index(), row, found);
-  team.leave();
-}
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    filtered_sample_kernel(const StraightRows<RaceParams> a) { sample_row<true>(a); }
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
+    shaped_sample_kernel(const StraightRows<RaceParams> a) { sample_row<false>(a); }
 
 namespace {
 
-cudaError_t shaped_race(const RaceParams& p, const Device& device) {
-  const ShapedPlan plan = shaped_plan(device, shaped_team(device, p.count(), p.rows), p.count(), p.rows.vocab);
-  if (plan.team.lacks(device.room)) return cudaSuccess;
-  return launch_teams(shaped_race_kernel, plan.team, device, {p, plan.team.team(device.room), plan.cut},
-                      plan.shared_bytes);
-}
-
-// Of rows of the whole vocabulary alone.
-bool goes_straight(const RaceParams& p, const Device& device) {
-  if (p.law.rules & SPECDEC_FILTERED && bytes_of_straight(straight_plan(p.rows.vocab)) > device.dynamic_shared)
-    return false;
+// Few rows, of the whole vocabulary alone.
+bool are_few(const RaceParams& p) {
   return !p.edits.on() && !p.scores.data && !p.draft_map.data && p.rows.vocab_start == 0 &&
          straight_if(p.count() <= kStraightRows);
-}
-
-cudaError_t straight_sample(const RaceParams& p, const Device& device) {
-  const int64_t rows = p.count();
-  const Room& room = device.room;
-  const bool filtered = (p.law.rules & SPECDEC_FILTERED) != 0;
-  const Parts parts = parts_of_rows(p.rows.vocab, blocks_at_once(device) / rows);
-  const int64_t words = filtered ? rows * kCutWordsATile * parts.tiles : 0;
-  if (room.lacks(kTicketsAMeeting * rows, words)) return cudaSuccess;
-  Shape shape = {rows * parts.count.by(), kThreads};
-  shape.overlaps = true;
-  Meeting* const meetings = reinterpret_cast<Meeting*>(room.tickets);
-  if (!filtered) return launch(straight_sample_kernel, shape, {p, meetings, parts}, device.stream);
-  const CutPlan plan = straight_plan(p.rows.vocab);
-  const StraightCut cut = straight_cut(plan, room.words);
-  shape.dynamic_shared = bytes_of_straight(plan);
-  return launch(filtered_sample_kernel, shape, {p, meetings, parts, cut}, device.stream);
 }
 
 }  // namespace
 
 cudaError_t race_sample(const RaceParams& p, const Call& call) {
-  static const Kernels kernels(race_sample_kernel, straight_sample_kernel, filtered_sample_kernel, shaped_race_kernel);
+  static const Kernels kernels(race_sample_kernel, straight_sample_kernel, filtered_sample_kernel,
+                               shaped_sample_kernel);
+  const bool shaped = p.edits.on() || p.law.rules & SPECDEC_FILTERED, few = are_few(p);
   return on_device(call, p.count(), kernels, [&](const Device& device) {
-    if (goes_straight(p, device)) return straight_sample(p, device);
-    if (p.edits.on() || p.law.rules & SPECDEC_FILTERED) return shaped_race(p, device);
     Shape shape = {};
     shape.overlaps = true;
-    return launch_splits(race_sample_kernel, p, p.count(), p.rows, device, shape);
+    if (!shaped && !few) return launch_splits(race_sample_kernel, p, p.count(), p.rows, device, shape);
+    const auto filtered = few ? filtered_sample_kernel : shaped_sample_kernel;
+    return launch_straight(shaped ? filtered : straight_sample_kernel, p, shaped, device);
   });
 }
 

@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_topk_
   Filtered kept;
   if (r.who.live()) {
     const Filter filter = race_filter(a.race.p, index, &r);
-    kept = kept_of_race(team, r, filter, a.cut).kept;
+    if (filter.on()) kept = know_filtered(team, whole_row(r.row), r.law, filter, a.cut).kept;
   }
   team.leave();
   if (r.who.live()) take_arrivals(a.race, r, index, team.rank(), kept);

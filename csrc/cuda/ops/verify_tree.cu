@@ -33,17 +33,17 @@ cudaError_t launch_tree(const TreeParams& p, const Device& device) {
   const size_t marks = p.method != SPECDEC_RACE ? (p.target.vocab + 127) / 128 * size_t{16} : 0;
   // Shared memory that still lets a second block run on the multiprocessor. The device takes 1 KiB for each of them.
   const size_t room_of_block = device.dynamic_shared / kBlocksAMultiprocessor - 512;
-  TeamShape shape =
-      team_shape(device, p.batch(), shaped ? widened(p.target) : p.target, sides, Ends::kOneByOne);
+  TeamShape shape = shaped ? shaped_team(device, p.batch(), p.target, sides, Ends::kOneByOne)
+                           : team_shape(device, p.batch(), p.target, sides, Ends::kOneByOne);
   const size_t drafts = shaped ? bytes_of_drafts(p) : 0, staged = shaped || p.method == SPECDEC_RACE ? 0 : kStagedBytes;
   const size_t taken = keep_rows(a, 16) + drafts + marks + bytes_of_paths(p, shape);
   CutPlan cut = cut_plan(shape, p.batch(), longest(p), taken, shape.grid ? room_of_block : device.dynamic_shared);
   // Blocks that wait for each other must run at the same time.
-  if (shape.grid && taken + (shaped ? cut.shared_bytes() : staged) > room_of_block) {
+  if (shape.grid && taken + (shaped ? cut.shared_bytes : staged) > room_of_block) {
     shape = {shape.threads, 1, false};
     cut = cut_plan(shape, p.batch(), longest(p), taken, device.dynamic_shared);
   }
-  const size_t cuts = shaped ? cut.shared_bytes() : 0;
+  const size_t cuts = shaped ? cut.shared_bytes : 0;
   const int items = shaped ? cut.items : places_of(shape, sides * a.tiles, kWordsATile);
   const int sums = items_of_members(shape, p.method == SPECDEC_PATHS ? kBucketSums : 2);
   const int64_t draws = shape.size > 1 ? p.batch() : 0;  // the last block of a team knows what was drawn

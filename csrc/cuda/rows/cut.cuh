@@ -1,21 +1,25 @@
-// Where a row's filters cut (specdec/filter.h), found by a team. The team reads the row once, for the maxima of its
-// cells. A cell is what a few lanes hold of a tile of 1,024 columns: 64 columns, more in long rows. The k-th largest of
-// these maxima is at most the k-th largest value of the row, and the tokens above a level have at least the mass of the
-// maxima above it. So the maxima give a level that the cut does not lie below. Mostly few tokens reach it: each block
-// lists and sorts them for itself. If they are too many, counts and masses above several levels narrow the range down
-// first. All sums are of integers, so the cut does not depend on how the row was shared.
+// Where a row's filters cut (specdec/filter.h). The blocks that share a row read it once, for the maxima of its cells. The
+// k-th largest of these is at most the k-th largest value of the row, and the tokens above a level have at least the mass
+// of the maxima above it. So the maxima give a level that the cut does not lie below. Mostly few tokens reach it: they
+// are listed, and who comes before each, with the mass, says where the row is cut. If they are too many, counts and masses
+// above several levels narrow the range down first. All sums are of integers, so the cut does not depend on how the row
+// was shared.
+//
+// The blocks of a team hand each other the maxima, and then all of them cut alike. Where no block waits for another, the
+// last one to come to a row has the maxima of all, and cuts alone.
 #pragma once
 
 #include "cut_plan.cuh"
-#include "edited_row.cuh"
+#include "draw.cuh"
 
 namespace specdec::cuda {
 
-constexpr int kLevels = 5;  // of one pass that narrows the range
+constexpr int kLevels = 3;  // of one pass that narrows the range
 constexpr int kCutSums = 2 * (kLevels + 1);
 
 constexpr uint32_t kLeastKey = 0x00800000u;  // ordered(-kLargest): a smaller key has no weight
 constexpr uint64_t kNoLimit = ~uint64_t{0};
+constexpr unsigned kInfiniteValue = 4;  // beside kBadValue, in what a block met
 
 // The largest key of the block, for every thread.
 __device__ __forceinline__ uint32_t block_max(uint32_t key) {
@@ -31,8 +35,6 @@ __device__ __forceinline__ uint32_t block_max(uint32_t key) {
   return key;
 }
 
-// ---- the row --------------------------------------------------------------------------------------------------------
-
 // What filters keep of a row, and what is known of the row besides. Every thread of the team has it.
 struct KeptRow {
   Cut cut;         // `last` is kNoToken if every token of that value is kept
@@ -45,439 +47,555 @@ struct KeptRow {
 };
 
 // A token is kept if fewer than `most` tokens and a mass of less than `limit` are before it, and its key is at least
-// `least`. The first token is always kept.
+// `least`. Neither number is 0, so the first token is.
 struct CutRule {
   uint64_t most, limit;
   uint32_t least;
   __device__ bool keeps(uint64_t rank, uint64_t mass, uint32_t key) const {
-    return rank == 0 || (rank < most && mass < limit && key >= least);
+    return rank < most && mass < limit && key >= least;
   }
   __device__ bool reached(uint64_t rank, uint64_t mass) const { return rank >= most || mass >= limit; }
 };
 
-// The keys [first, end), and count and mass of the tokens above them.
-struct KeyRange {
-  uint32_t first, end;
+// A token as a word, larger if it comes before: its key, then its column turned round.
+__device__ __forceinline__ int32_t column_of(WideKey word) {
+  return static_cast<int32_t>(~static_cast<uint32_t>(word));
+}
+
+// The words [first, end), and count and mass of the tokens above them.
+struct WordRange {
+  WideKey first, end;
   uint64_t rank, mass;
 };
 
-// Passes the tops of a tile's lanes on as cells.
-struct CellsOfTile {
-  static constexpr bool kWanted = true;
-  const Team& team;
-  int item, stride, lanes;
-  bool weigh;  // whether the tile's units are wanted, too
-  bool infinite = false;
-
-  __device__ void put(float top) const {
-    uint32_t key = ordered(min(top, kLargest));
-    for (int with = 1; with < lanes; with *= 2) {
-      const uint32_t other = __shfl_xor_sync(kWarp, key, with);
-      key = other > key ? other : key;
-    }
-    const uint32_t next = __shfl_down_sync(kWarp, key, static_cast<unsigned>(lanes % 32));
-    if (lane_id() % (2 * lanes) != 0) return;
-    team.put(lane_id() / (2 * lanes) * stride + item, static_cast<WideKey>(key) << 32 | (lanes < 32 ? next : 0u));
-  }
-};
-
-constexpr WideKey kOddTile = WideKey{1} << 63, kInfiniteTile = WideKey{1} << 62;  // flags beside a tile's units
-
-struct TeamCutFinder {
+struct CutFinder {
   Team& team;
   const EditedRow& row;
   const Filter& f;
-  const CutRoom& room;
-  Shared<uint32_t> cells;
+  CutRoom room;
+  int tiles;
   Shared<WideKey> list;
-  int tiles, count;  // of the row; its cells
-  float top;
+  Shared<WideKey> pairs;  // of maxima, the first one low; then, of a row with one block, units of tiles
+  Shared<uint32_t> maxima;
+  float top = -kInfinity;
 
-  __device__ TeamCutFinder(Team& with, const EditedRow& of, const Filter& filter, const CutRoom& r)
-      : team(with), row(of), f(filter), room(r),
-        cells(dynamic_shared<uint32_t>(r.at + sizeof(WideKey) * kListed, r.cells)),
-        list(dynamic_shared<WideKey>(r.at, kListed)), tiles(sum_tiles_of(of.vocab)),
-        count(tiles * cells_a_tile(r.lanes)) {}
+  static constexpr int kShort = 319;  // tokens of a list that is put in order
+
+  __device__ CutFinder(Team& with, const EditedRow& of, const Filter& filter, const CutRoom& in)
+      : team(with), row(of), f(filter), room(in), tiles(sum_tiles_of(of.vocab)),
+        list(dynamic_shared<WideKey>(in.at, kListWords)),
+        pairs(dynamic_shared<WideKey>(in.at + sizeof(WideKey) * kListWords, words() + tiles)),
+        maxima(dynamic_shared<uint32_t>(in.at + sizeof(WideKey) * kListWords, maxima_of(tiles, in.wide))) {}
 
   __device__ uint32_t key(float raw) const { return ordered(f.order.scaled(raw)); }
   __device__ uint64_t weight(uint32_t key) const { return row_weight(sub(from_ordered(key), top)); }
 
-  // Reads the row. Fills the cells, `top` and what is known of the whole row; its mass if `weigh`.
-  __device__ KeptRow scan(bool weigh) {
-    const int lanes = room.lanes, words = words_a_tile(lanes), each = cells_a_tile(lanes);
-    const int stride = word_stride(team, tiles);
-    for (int i = team.first_item(); i < tiles; i += team.size() * warps_in_block()) {
-      CellsOfTile out = {team, i, stride, lanes, weigh};
-      const TileMass mass = weigh_tile<Float32>(row, i, f.order, out);
-      const bool infinite = __any_sync(kWarp, out.infinite);
-      const WideKey flags = (mass.status ? kOddTile : 0) | (infinite ? kInfiniteTile : 0);
-      if (lane_id() == 0) team.put((words - 1) * stride + i, mass.tile.units | flags);
+  // A row's words between its blocks: so many of two maxima each, then one for the units of each tile.
+  __device__ int words() const { return maxima_of(tiles, room.wide) / 2; }
+
+  // By each block of a row, of its tiles: calls put(i, word), for units if `weigh`. Returns what this thread met. A lane
+  // loads `kSteps` fours together.
+  template <int kSteps, class Put>
+  __device__ unsigned put_tiles(bool weigh, const Tiles& part, Put&& put) const {
+    const Logits order = f.order;
+    constexpr int kPieces = kMassTile / 128;  // of a tile
+    const Shared<uint32_t> cells = dynamic_shared<uint32_t>(room.at, kSteps * kCellsATile);  // where the list will be
+    const Shared<WideKey> units =
+        dynamic_shared<WideKey>(room.at + sizeof(uint32_t) * kSteps * kCellsATile, kSteps * kPieces);
+    const int thread = static_cast<int>(threadIdx.x), own_words = words_a_tile(room.wide) - 1;
+    unsigned met = 0;
+#pragma unroll 1
+    for (int tile = part.begin; tile < part.end; tile += kSteps) {
+      // A warp has as many pieces of 128 columns as there are tiles.
+      const int steps = part.end - tile < kSteps ? part.end - tile : kSteps, piece = warp_id() * steps;
+      const int32_t at = tile * kMassTile + piece * 128;
+      Fetched<kSteps> fetched;
+      fetched.fetch(as_it_came(row), at, steps);
+      if (thread < kSteps * kCellsATile) cells[thread] = 0;
+      __syncthreads();
+      Batch<Float32, kSteps> batch = fetched.floats(as_it_came(row), at, steps);
+      if (row.edited) edit(row, edit_words(row, at, steps), 0, at, &batch);
+      const auto cell = [&](int u, int of_tile) {
+        return ((piece + u) / kPieces * kCellsATile + of_tile) >> room.wide;
+      };
+      float most = -kInfinity;
+#pragma unroll 1
+      for (int u = 0; u < steps; ++u) {
+        const uint4 values = batch.at(u);
+        float largest = order.key(Float32::largest(values));
+        if (!(largest < kInfinity)) {
+          largest = -kInfinity;
+#pragma unroll 1
+          for (int i = 0; i < 4; ++i) {
+            const float raw = Float32::at(values, i);
+            if (!order.is_element(raw)) met |= raw == kInfinity ? kBadValue | kInfiniteValue : kBadValue;
+            largest = max(order.scaled(raw), largest);
+          }
+        }
+        most = max(largest, most);
+        if (kSteps >= kPieces && u + 1 < steps && (piece + u + 1) % kPieces != 0) continue;  // its cell goes on
+        most = max(most, __shfl_xor_sync(kWarp, most, 1)), most = max(most, __shfl_xor_sync(kWarp, most, 2));
+        if (lane_id() % kCellLanes == 0) atomicMax(&cells[cell(u, lane_id() / kCellLanes)], ordered(most));
+        most = -kInfinity;
+      }
+      __syncthreads();
+      if (weigh) {
+#pragma unroll 1
+        for (int u = 0; u < steps; ++u) {
+          const uint32_t largest = cells[cell(u, lane_id() % kCellsATile)];
+          const float tile_top = from_ordered(__reduce_max_sync(kWarp, largest));
+          const uint4 values = batch.at(u);
+          uint64_t sum = 0;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sum += unit_weight(min(0.0f, order.below(Float32::at(values, i), tile_top)));
+          sum = warp_sum(sum);
+          if (lane_id() == 0) units[piece + u] = sum;
+        }
+        __syncthreads();
+        if (thread >= kThreads - steps) {
+          const int own = kThreads - 1 - thread;
+          uint64_t sum = 0;
+          for (int i = 0; i < kPieces; ++i) sum += static_cast<WideKey>(units[own * kPieces + i]);
+          put(words() + tile + own, WideKey{sum});
+        }
+      }
+      if (thread < steps * own_words)
+        put(tile * own_words + thread,
+            static_cast<WideKey>(cells[2 * thread + 1]) << 32 | static_cast<uint32_t>(cells[2 * thread]));
+      if (tile + kSteps < part.end) __syncthreads();
     }
-    team.sync();
-    const auto word = [&](int tile, int w) { return team.get(w * stride + tile); };
+    return met;
+  }
+
+  // By a block that has all words of a row: what is known of the whole row; its mass if `weigh`. `met` is the first
+  // thread's.
+  template <class Word>
+  __device__ KeptRow take_tiles(bool weigh, unsigned met, Word&& word) {
+    SPECDEC_SHARED(unsigned, met_by_row, 1);
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread == 0) met_by_row[0] = met;
     uint32_t largest = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < tiles * (words - 1); i += static_cast<int>(blockDim.x)) {
-      const int tile = i / (words - 1), w = i % (words - 1);
-      const WideKey two = word(tile, w);
+#pragma unroll 2
+    for (int i = thread; i < words(); i += kThreads) {
+      const WideKey two = word(i);
       const uint32_t a = static_cast<uint32_t>(two >> 32), b = static_cast<uint32_t>(two);
-      cells[tile * each + 2 * w] = a;
-      if (2 * w + 1 < each) cells[tile * each + 2 * w + 1] = b;
-      largest = max(largest, max(a, b));
+      pairs[i] = two;
+      largest = a > largest ? a : largest, largest = b > largest ? b : largest;
     }
-    largest = block_max(largest);  // its barrier makes the cells visible, too
+    largest = block_max(largest);  // its barrier makes the maxima visible, too
+    met = met_by_row[0];
     top = from_ordered(largest);
-    uint64_t sums[1] = {0};
-    WideKey flags = 0;
-    for (int tile = static_cast<int>(threadIdx.x); tile < tiles; tile += static_cast<int>(blockDim.x)) {
-      const WideKey units = word(tile, words - 1);
-      flags |= units & (kOddTile | kInfiniteTile);
-      uint32_t best = 0;
-      for (int c = 0; weigh && c < each; ++c) best = max(best, static_cast<uint32_t>(cells[tile * each + c]));
-      if (weigh) sums[0] += tile_mass({units & ~(kOddTile | kInfiniteTile), from_ordered(best)}, top);
+    uint64_t mass[1] = {0};
+    if (weigh) {
+      const int each = maxima_of(1, room.wide);
+      for (int tile = thread; tile < tiles; tile += kThreads) {
+        uint32_t best = 0;
+        for (int i = 0; i < each; ++i) {
+          const uint32_t cell = maxima[tile * each + i];
+          best = cell > best ? cell : best;
+        }
+        mass[0] += tile_mass({word(words() + tile), from_ordered(best)}, top);
+      }
+      block_sums(mass);
     }
-    const bool odd = __syncthreads_or((flags & kOddTile) != 0);
-    const bool infinite = __syncthreads_or((flags & kInfiniteTile) != 0);
-    if (weigh) block_sums(sums);
-    const bool empty = largest < kLeastKey;
+    const bool empty = largest < kLeastKey, bad = empty || met & kBadValue;
     if (empty) top = -kInfinity;
-    return {kKeepsAll, -1, 0, sums[0], top, infinite, odd || empty ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
+    return {kKeepsAll, empty ? 0 : -1, 0, mass[0], top, (met & kInfiniteValue) != 0,
+            bad ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
+  }
+
+  // By a team: both.
+  __device__ KeptRow scan(bool weigh) {
+    const int share = tiles_of_member(tiles, team.size()), of_maxima = words_a_tile(room.wide) - 1;
+    const int begin = share * team.rank(), end = begin + share < tiles ? begin + share : tiles;
+    const int own_words = words_of_member(tiles, team.size(), room.wide);
+    const auto number = [&](int i, int member) {
+      return i < words() ? i - member * share * of_maxima : share * of_maxima + i - words() - member * share;
+    };
+    __syncthreads();  // the list of the row before is read
+    unsigned met = put_tiles<kVectors>(weigh, {begin, end},
+                                       [&](int i, WideKey word) { team.bring(number(i, team.rank()), word); });
+    const bool bad = __syncthreads_or((met & kBadValue) != 0), infinite = __syncthreads_or((met & kInfiniteValue) != 0);
+    if (threadIdx.x == 0) team.bring(own_words - 1, (bad ? kBadValue : 0u) | (infinite ? kInfiniteValue : 0u));
+    team.sync();
+    met = 0;
+    for (int member = lane_id(); member < team.size(); member += 32)
+      met |= static_cast<unsigned>(team.brought(member, own_words - 1));
+    return take_tiles(weigh, __reduce_or_sync(kWarp, met), [&](int i) {
+      const int member = (i < words() ? i / of_maxima : i - words()) / share;
+      return team.brought(member, number(i, member));
+    });
   }
 
   // What the filters keep. `whole`: what is known of the row; its mass must be known if top_p is a share of it.
-  __device__ KeptRow kept(const KeptRow& whole) {
+  __device__ KeptRow kept(const KeptRow& whole) const {
     const uint64_t k = f.has_top_k() ? static_cast<uint64_t>(f.top_k) : kNoLimit;
-    const uint32_t floor = f.has_min_p() ? max(ordered(f.floor_below(top)), kLeastKey) : kLeastKey;
+    uint32_t floor = kLeastKey;
+    if (f.has_min_p() && ordered(f.floor_below(top)) > floor) floor = ordered(f.floor_below(top));
+    const auto all_rules = [&](uint64_t mass) {
+      const uint64_t limit = mass_kept(f, mass);
+      return CutRule{k, limit > 0 ? limit : 1, floor};
+    };
     const bool after_k = f.after_top_k(), after_floor = f.after_min_p();
     // If top_p is a share of what other cuts keep, these come first, alone.
     bool first = f.has_top_p() && (after_k || after_floor);
-    CutRule rule = {k, f.has_top_p() ? mass_kept(f, whole.mass) : kNoLimit, floor};
+    CutRule rule = all_rules(whole.mass);
     if (first) rule = {after_k ? k : kNoLimit, kNoLimit, after_floor ? floor : kLeastKey};
+    SPECDEC_SHARED(unsigned, numbers, 2);
+    if (threadIdx.x < 2) numbers[static_cast<int>(threadIdx.x)] = 0;
+    WordRange range = {word_of_key(level(rule)), word_of_key(ordered(top) + 1), 0, 0};
+    int listed = list_from(range.first, range.end, numbers);
     KeptRow found = whole;
-    KeyRange range = {};
-    int listed = -1;
-#pragma unroll 1
-    for (;;) {
-      if (listed < 0) {
-        range = {bracket(rule), ordered(top) + 1, 0, 0};
-#pragma unroll 1
-        while ((listed = list_from(range)) > kListed)
-          if (!narrowed(rule, &range, &found)) {
-            listed = -1;
-            break;
-          }
-        if (listed >= 0) sort(listed);
-      }
-      if (listed >= 0) cut_list(rule, range, listed, &found);
-      if (range.rank > 0) listed = -1;  // the list does not begin with the first of the order
-      if (!first) {
-        found.listed = listed < 0 ? -1 : static_cast<int>(found.count);
-        return found;
-      }
-      first = false;
-      rule = {k, mass_kept(f, found.mass), floor};
+    if (listed <= kShort) {
+      const OrderedList<0, kShort> short_list = {*this};
+      short_list.order(listed);
+      int size = short_list.size_of(rule, {}, listed);
+      if (first) size = short_list.size_of(all_rules(short_list.mass(size)), {}, listed);
+      short_list.cut_at(size, {}, &found);
+      found.listed = size;
+      return found;
     }
+#pragma unroll 1
+    for (;; first = false) {
+      listed = narrow(rule, range, listed, numbers, &found);
+      if (!first) break;
+      rule = all_rules(found.mass);
+      range.first = word_of_key(ordered(found.cut.value));  // the second cut does not lie below the first
+    }
+    if (listed <= kListed) {
+      gather(listed, 0, numbers,
+             [&](WideKey word) { return found.cut.keeps(from_ordered(key_of(word)), column_of(word)); });
+      found.listed = static_cast<int>(found.count);
+    }
+    return found;
   }
 
-  // The mass of the tokens that a cut keeps, at the temperature of `space`; `top_x` is the row's largest x there.
-  __device__ uint64_t mass_in(const Logits& space, float top_x, const Cut& cut) const {
+  // The log-sum-exp of what is kept, at the temperature of `space`.
+  __device__ LogSumExp lse(const Logits& space, const KeptRow& kept) const {
+    if (f.order.inverse == space.inverse) return log_sum_exp(kept.top, kept.mass);
+    const float top_x = space.scaled(kept.infinite ? kInfinity : kept.top);
     uint64_t mass[1] = {0};
+    const auto add = [&](float raw) { mass[0] += row_weight(min(0.0f, space.below(raw, top_x))); };
+    if (kept.listed >= 0) {
+#pragma unroll 1
+      for (int i = static_cast<int>(threadIdx.x); i < kept.listed; i += kThreads)
+        add(element(row, column_of(list[i])));
+      block_sums(mass);
+    } else {
+      over_row([&](float raw, int32_t column) {
+        if (kept.cut.keeps(f.order.scaled(raw), column)) add(raw);
+      });
+      team_sums(team, mass);
+    }
+    return log_sum_exp(top_x, mass[0]);
+  }
+
+  // By the team: calls take(raw, column), and past the row's end, too.
+  template <class Take>
+  __device__ void over_row(Take&& take) const {
     over_sum_tiles(
         part_of(team), row.vocab, [](int) {},
-        [&](int32_t token) {
-          const Four four = four_elements(row, token);
+        [&](int32_t column) {
+          const Four four = four_elements(row, column);
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (cut.keeps(f.order.scaled(four.value[i]), token + i))
-              mass[0] += row_weight(min(0.0f, space.below(four.value[i], top_x)));
+          for (int i = 0; i < 4; ++i) take(four.value[i], column + i);
         },
         [](int) {});
-    team_sums(team, mass);
-    return mass[0];
   }
 
  private:
-  static __device__ uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
-  static __device__ float max(float a, float b) { return specdec::max(a, b); }
+  static __device__ WideKey word_of_key(uint32_t key) { return static_cast<WideKey>(key) << 32; }
+  static __device__ uint32_t key_of(WideKey word) { return static_cast<uint32_t>(word >> 32); }
 
-  // A key that the cut does not lie below.
-  __device__ uint32_t bracket(const CutRule& rule) const {
-    if (rule.most == kNoLimit && rule.limit == kNoLimit) return rule.least;
-    const uint64_t few = rule.most == kNoLimit ? 32 : rule.most + rule.most / 4 + 8;
-    uint32_t low = rule.least, high = ordered(top) + 1;
-    float step = 4.0f;
-#pragma unroll 1
-    for (int turn = 0; high - low > 1; ++turn) {
-      uint32_t level = low + (high - low) / 2;
-      if (low == rule.least && turn < 8) level = ordered(sub(top, step)), step = mul(step, 2.0f);
-      else if (turn < 16) level = ordered(from_ordered(low) + 0.5f * (from_ordered(high - 1) - from_ordered(low)));
-      if (level <= low || level >= high) {
-        if (turn < 16) continue;
-      }
-      uint64_t sums[2] = {0, 0};  // of the cells that reach the level: how many, and the mass of their maxima
-      for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-        const uint32_t cell = cells[i];
-        if (cell < level) continue;
-        ++sums[0];
-        if (rule.limit != kNoLimit) sums[1] += weight(cell);
-      }
-      block_sums(sums);
-      if (rule.reached(sums[0], sums[1])) {
-        low = level;
-        if (sums[0] <= few) break;
-      } else {
-        high = level;
-      }
-    }
-    return low;
+  // ---- a level ------------------------------------------------------------------------------------------------------
+
+  static constexpr int kBins = 256, kFirstBin = (127 - 4) << 4;  // from 1/16 to 4,096
+  __device__ int bin_of(uint32_t cell) const {
+    const int bin = static_cast<int>(bits(sub(top, from_ordered(cell))) >> 19) - kFirstBin;
+    return bin < 0 ? 0 : bin < kBins ? bin : kBins - 1;
+  }
+  // All cells of a bin lie less below the largest value.
+  __device__ static float end_of_bin(int bin) { return from_bits(static_cast<uint32_t>(kFirstBin + bin + 1) << 19); }
+  __device__ static uint64_t mass_of_bin(int bin, const Shared<unsigned>& bins) {
+    const unsigned n = bins[bin];
+    return n > 0 && bin < kBins - 1 ? n * row_weight(-end_of_bin(bin)) : 0;
   }
 
-  // Lists the tokens of a range. Returns how many there are; if they do not fit, a number above kListed.
-  __device__ int list_from(const KeyRange& range) const {
-    SPECDEC_SHARED(unsigned, listed, 1);
-    if (threadIdx.x == 0) listed[0] = 0;
+  // A key that the cut does not lie below. Maxima are counted by bins of their distance from the largest value, sixteen
+  // an octave, and every warp adds the bins up. Of the mass of a cell it counts what the bin's far end weighs. Contains
+  // a barrier.
+  __device__ uint32_t level(const CutRule& rule) const {
+    const Shared<unsigned> bins = dynamic_shared<unsigned>(room.at, kBins);  // where the list will be
+    const int thread = static_cast<int>(threadIdx.x), count = maxima_of(tiles, room.wide);
+    for (int i = thread; i < kBins; i += kThreads) bins[i] = 0;
     __syncthreads();
+    const bool weighs = rule.limit != kNoLimit;
+    if (rule.most == kNoLimit && !weighs) return rule.least;
+    for (int i = thread; i < count; i += kThreads)
+      if (const uint32_t cell = maxima[i]; cell >= rule.least) atomicAdd(&bins[bin_of(cell)], 1u);
+    __syncthreads();
+    constexpr int kOwn = kBins / 32;
+    unsigned number = 0;  // of the lane's bins, and of all up to them
+    uint64_t mass = 0;
+#pragma unroll 4
+    for (int i = 0; i < kOwn; ++i) number += bins[lane_id() * kOwn + i];
+    unsigned all_number = number;
+    uint64_t all_mass = 0;
+    if (weighs) {
 #pragma unroll 1
-    for (int base = warp_id() * 32; base < count; base += static_cast<int>(blockDim.x)) {
-      const uint32_t cell = base + lane_id() < count ? static_cast<uint32_t>(cells[base + lane_id()]) : 0u;
-      unsigned open = __ballot_sync(kWarp, cell >= range.first);
+      for (int i = 0; i < kOwn; ++i) mass += mass_of_bin(lane_id() * kOwn + i, bins);
+      all_mass = mass;
+    }
 #pragma unroll 1
-      for (; open; open &= open - 1) {
-        if (read_atomic(listed) > kListed) break;
-        list_cell(base + __ffs(static_cast<int>(open)) - 1, range, listed);
+    for (unsigned by = 1; by < 32; by *= 2) {
+      const unsigned n = __shfl_up_sync(kWarp, all_number, by);
+      const uint64_t m = weighs ? __shfl_up_sync(kWarp, all_mass, by) : 0;
+      if (lane_id() >= static_cast<int>(by)) all_number += n, all_mass += m;
+    }
+    const unsigned reached = __ballot_sync(kWarp, rule.reached(all_number, all_mass));
+    if (!reached) return rule.least;
+    const int lane = __ffs(static_cast<int>(reached)) - 1;
+    number = __shfl_sync(kWarp, all_number - number, lane);
+    if (weighs) mass = __shfl_sync(kWarp, all_mass - mass, lane);
+    int bin = lane * kOwn;
+#pragma unroll 1
+    for (;; ++bin) {
+      number += bins[bin];
+      if (weighs) mass += mass_of_bin(bin, bins);
+      if (rule.reached(number, mass)) break;
+    }
+    const uint32_t key = bin < kBins - 1 ? ordered(sub(top, end_of_bin(bin))) : 0u;
+    return key > rule.least ? key : rule.least;
+  }
+
+  // ---- a list -------------------------------------------------------------------------------------------------------
+
+  // The words of the list: a short one takes four places a token (OrderedList). A long one has its tokens from kFound
+  // on, and behind them few in order, where the cells were that were opened.
+  static constexpr int kFound = kShort + 1, kFew = 63, kFewAt = kListWords - 4 * (kFew + 1);
+  static constexpr int kListed = kFewAt - kFound, kOpen = 16 * (kFew + 1);  // the most tokens, the most cells together
+  static_assert(4 * kFound <= kFewAt, "a short list comes before");
+
+  // Lists the tokens whose words are in [first, end). Returns how many there are: all are listed if that is kListed at
+  // most. First come the cells that may hold one: a warp reads two of them together. `numbers` are zeros.
+  __device__ int list_from(WideKey first, WideKey end, const Shared<unsigned>& numbers) const {
+    const Shared<uint16_t> opened = dynamic_shared<uint16_t>(room.at + sizeof(WideKey) * kFewAt, kOpen);
+    const int thread = static_cast<int>(threadIdx.x), warps = kThreads / 32, cells = tiles * kCellsATile;
+    const uint32_t least = key_of(first);
+    const float value = from_ordered(least);
+    int before = 0;
+#pragma unroll 1
+    for (int from = 0; from < cells; from += kOpen) {
+      for (int i = thread; i < kOpen && from + i < cells; i += kThreads) {
+        if (maxima[(from + i) >> room.wide] < least) continue;
+        opened[static_cast<int>(atomicAdd(&numbers[0], 1u)) - before] = static_cast<uint16_t>(i);
       }
-    }
-    __syncthreads();
-    const int found = static_cast<int>(listed[0]);
-    __syncthreads();
-    return found;
-  }
-
-  // By a warp.
-  __device__ void list_cell(int cell, const KeyRange& range, const Shared<unsigned>& listed) const {
-    const int each = cells_a_tile(room.lanes), vector = Float32::kPerVector, run = room.lanes * vector;
-    const int32_t first = cell / each * kMassTile + cell % each * run;
+      __syncthreads();
+      const int open = static_cast<int>(numbers[0]) - before;
+      // The lane's four columns of an open cell.
+      const auto column_in = [&](int i) {
+        const int cell = from + opened[i], lane = lane_id();
+        return cell / kCellsATile * kMassTile + lane / kCellLanes * 128 +
+               (cell % kCellsATile * kCellLanes + lane % kCellLanes) * 4;
+      };
 #pragma unroll 1
-    for (int i = lane_id(); i < 32 * room.lanes; i += 32) {
-      const int32_t column = first + i / run * (32 * vector) + i % run;
-      const uint32_t at = column < row.vocab ? key(element(row, column)) : 0u;
-      const bool found = at >= range.first && at < range.end;
-      const unsigned all = __ballot_sync(kWarp, found);
-      if (!all) continue;
-      unsigned place = 0;
-      if (lane_id() == 0) place = atomicAdd(&listed[0], static_cast<unsigned>(__popc(all)));
-      place = __shfl_sync(kWarp, place, 0) + static_cast<unsigned>(__popc(all & ((1u << lane_id()) - 1u)));
-      if (found && place < kListed) list[place] = static_cast<WideKey>(at) << 32 | static_cast<uint32_t>(~column);
-    }
-  }
-
-  // Sorts the list, the first of the order first: a bitonic network over the next power of two.
-  __device__ void sort(int listed) const {
-    int size = 2;
-    while (size < listed) size *= 2;
-    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    for (int i = listed + thread; i < size; i += threads) list[i] = 0;
-    __syncthreads();
-#pragma unroll 1
-    for (int run = 2; run <= size; run *= 2) {
-#pragma unroll 1
-      for (int step = run / 2; step; step /= 2) {
-        for (int i = thread; i < size / 2; i += threads) {
-          const int at = 2 * i - (i & (step - 1));
-          const WideKey a = list[at], b = list[at + step];
-          if ((a < b) == ((at & run) == 0)) list[at] = b, list[at + step] = a;
-        }
-        __syncthreads();
-      }
-    }
-  }
-
-  // Cuts the sorted list of a range.
-  __device__ void cut_list(const CutRule& rule, const KeyRange& range, int listed, KeptRow* found) const {
-    SPECDEC_SHARED(uint64_t, figures, 3);  // place of the last token kept, count, mass
-    if (warp_id() == 0) {
-      uint64_t before = range.mass, mass = range.mass;      // of all tokens so far, of those kept
-      uint64_t run_rank = range.rank, run_mass = range.mass;  // before the tokens that tie with the last one
-      int size = 0;
-#pragma unroll 1
-      for (int base = 0; base < listed; base += 32) {
-        const int i = base + lane_id();
-        const bool inside = i < listed;
-        const WideKey place = inside ? static_cast<WideKey>(list[i]) : 0;
-        const uint32_t here = static_cast<uint32_t>(place >> 32);
-        const uint64_t w = inside ? weight(here) : 0;
-        uint64_t sum = w;
+      for (int i = warp_id(); i < open; i += 2 * warps) {
+        const int32_t a = column_in(i), b = i + warps < open ? column_in(i + warps) : row.vocab;
+        constexpr Four kNothing = {{-kInfinity, -kInfinity, -kInfinity, -kInfinity}};  // masks end where the row does
+        const Four fours[2] = {a < row.vocab ? four_elements(row, a) : kNothing,
+                               b < row.vocab ? four_elements(row, b) : kNothing};
 #pragma unroll
-        for (unsigned by = 1; by < 32; by *= 2) {
-          const uint64_t other = __shfl_up_sync(kWarp, sum, by);
-          if (lane_id() >= static_cast<int>(by)) sum += other;
+        for (int which = 0; which < 2; ++which) {
+          unsigned reach = 0;
+#pragma unroll
+          for (int k = 0; k < 4; ++k)
+            reach |= static_cast<unsigned>(f.order.scaled(fours[which].value[k]) >= value) << k;
+          if (!reach) continue;
+          const uint4 raw = {bits(fours[which].value[0]), bits(fours[which].value[1]), bits(fours[which].value[2]),
+                             bits(fours[which].value[3])};
+#pragma unroll 1
+          for (; reach; reach &= reach - 1) {
+            const int k = __ffs(static_cast<int>(reach)) - 1;
+            const WideKey word = word_of(Float32::at(raw, k), (which == 0 ? a : b) + k);
+            if (word < first || word >= end) continue;
+            const unsigned place = atomicAdd(&numbers[1], 1u);
+            if (place < kListed) list[kFound + static_cast<int>(place)] = word;
+          }
         }
-        // Where ties stay together, a token has the rank of the first that it ties with.
-        const bool starts = !f.ties_all() || i == 0 || (inside && here != static_cast<uint32_t>(list[i - 1] >> 32));
-        const unsigned up_to = __ballot_sync(kWarp, starts) & (0xffffffffu >> (31 - lane_id()));
-        const int from = up_to ? 31 - __clz(static_cast<int>(up_to)) : 0;
-        const uint64_t start_mass = __shfl_sync(kWarp, before + sum - w, from);
-        if (up_to) run_rank = range.rank + static_cast<uint64_t>(base + from), run_mass = start_mass;
-        const bool stays = inside && rule.keeps(run_rank, run_mass, here);
-        const int kept = __popc(__ballot_sync(kWarp, stays));
-        mass += warp_sum(stays ? w : 0);
-        size += kept;
-        before += __shfl_sync(kWarp, sum, 31);
-        run_rank = __shfl_sync(kWarp, run_rank, 31), run_mass = __shfl_sync(kWarp, run_mass, 31);
-        if (kept < 32) break;
       }
-      if (lane_id() == 0) {
-        figures[0] = list[size - 1];
-        figures[1] = range.rank + static_cast<uint64_t>(size);
-        figures[2] = mass;
-      }
+      __syncthreads();
+      before += open;
     }
-    __syncthreads();
-    const WideKey last = figures[0];
-    found->cut = {from_ordered(static_cast<uint32_t>(last >> 32)), static_cast<int32_t>(~static_cast<uint32_t>(last))};
-    found->count = figures[1];
-    found->mass = figures[2];
-    __syncthreads();
+    return static_cast<int>(numbers[1]);
   }
+
+  __device__ WideKey word_of(float raw, int32_t column) const {
+    return word_of_key(key(raw)) | static_cast<uint32_t>(~column);
+  }
+
+  // A list of up to kMost tokens, from place kAt on: in order; as they were found; their weights; and for each in order,
+  // and for the end, the mass before it.
+  template <int kAt, int kMost>
+  struct OrderedList {
+    static constexpr int kPlaces = kMost + 1;
+    static constexpr int kUnordered = kAt + kPlaces, kWeights = kUnordered + kPlaces, kMasses = kWeights + kPlaces;
+    const CutFinder& of;
+
+    __device__ uint64_t mass(int size) const { return of.list[kMasses + size]; }
+
+    // Four lanes a token count who is before it.
+    __device__ void order(int listed) const {
+      const int thread = static_cast<int>(threadIdx.x), part = thread % 4;
+      for (int i = thread; i < listed; i += kThreads)
+        of.list[kWeights + i] = of.weight(key_of(of.list[kUnordered + i]));
+      __syncthreads();
+#pragma unroll 1
+      for (int first = 0; first <= listed; first += kThreads / 4) {
+        const int i = first + thread / 4;
+        const WideKey own = i < listed ? static_cast<WideKey>(of.list[kUnordered + i]) : 0;
+        int place = 0;
+        uint64_t before = 0;
+#pragma unroll 2
+        for (int j = part; j < listed; j += 4)
+          if (of.list[kUnordered + j] > own) ++place, before += static_cast<WideKey>(of.list[kWeights + j]);
+#pragma unroll
+        for (int with = 1; with < 4; with *= 2)
+          place += __shfl_xor_sync(kWarp, place, with), before += __shfl_xor_sync(kWarp, before, with);
+        if (i <= listed && part == 0) of.list[kAt + place] = own, of.list[kMasses + place] = before;
+      }
+      __syncthreads();
+    }
+
+    // How many tokens at the front a rule keeps, of those of a range. Where ties stay together, a token has the rank of
+    // the first that it ties with.
+    __device__ int size_of(const CutRule& rule, const WordRange& range, int listed) const {
+      int kept = 0, not_kept = listed;
+#pragma unroll 1
+      while (kept < not_kept) {
+        const int i = (kept + not_kept) / 2;
+        const uint32_t key = key_of(of.list[kAt + i]);
+        int rank = i;
+#pragma unroll 1
+        while (of.f.ties_all() && rank > 0 && key_of(of.list[kAt + rank - 1]) == key) --rank;
+        if (rule.keeps(range.rank + static_cast<uint64_t>(rank), range.mass + mass(rank), key)) kept = i + 1;
+        else not_kept = i;
+      }
+      return kept;
+    }
+
+    __device__ void cut_at(int size, const WordRange& range, KeptRow* found) const {
+      const WideKey last = of.list[kAt + size - 1];
+      found->cut = {from_ordered(key_of(last)), column_of(last)};
+      found->count = range.rank + static_cast<uint64_t>(size), found->mass = range.mass + mass(size);
+    }
+  };
 
   // ---- long lists ---------------------------------------------------------------------------------------------------
 
-  // Narrows the range to where the cut is, until a list has room for its tokens. Each pass over the row takes count and
-  // mass of the tokens above some levels, and goes on between the two where the cut lies. Returns false if the cut was
-  // found without a list.
-  __device__ bool narrowed(const CutRule& rule, KeyRange* range, KeptRow* found) const {
+  // What a rule keeps, of tokens that no short list holds. Each pass takes count and mass of the words above some
+  // levels, and goes on between the two where the cut lies: of the list, once that holds them, until then of the row.
+  // Returns how many are listed: kListed at most, if the list holds all that are kept.
+  __device__ int narrow(const CutRule& rule, WordRange range, int listed, const Shared<unsigned>& numbers,
+                        KeptRow* found) const {
+    bool from_top = true;
+    if (range.first < word_of_key(rule.least)) range.first = word_of_key(rule.least);
 #pragma unroll 1
     for (int turn = 0;; ++turn) {
-      uint32_t level[kLevels + 1];
-      level[0] = range->first;
+      WideKey level[kLevels + 1];
+      level[0] = range.first;
 #pragma unroll
-      for (int j = 1; j <= kLevels; ++j) level[j] = max(level[j - 1], level_at(j, turn, *range));
-      uint64_t sums[kCutSums];  // for each level the count, then the mass of the keys [level, end)
-      measure(level, range->end, sums);
-      uint64_t above = 0, here = sums[0], mass_above = 0, mass_here = sums[kLevels + 1];
+      for (int j = 1; j <= kLevels; ++j) {
+        level[j] = level_at(j, turn, range);
+        if (level[j] < level[j - 1]) level[j] = level[j - 1];
+      }
+      uint64_t sums[kCutSums];  // for each level the count, then the mass of the words [level, end)
+      measure(level, range.end, listed, sums);
+      uint64_t count = sums[0], mass = sums[kLevels + 1], above = 0, mass_above = 0;
       bool within = false;  // a level is reached
-      KeyRange next = *range;
+      WordRange next = range;
 #pragma unroll
       for (int j = kLevels; j >= 0; --j) {
-        const uint64_t n = sums[j], m = sums[kLevels + 1 + j];
         if (within) continue;
-        if (rule.reached(range->rank + n, range->mass + m)) {
-          within = true;
-          next.first = level[j];
-          here = n, mass_here = m;
-        } else {
-          next.end = level[j];
-          above = n, mass_above = m;
-        }
+        within = rule.reached(range.rank + sums[j], range.mass + sums[kLevels + 1 + j]);
+        if (within) next.first = level[j], count = sums[j] - above, mass = sums[kLevels + 1 + j] - mass_above;
+        else next.end = level[j], above = sums[j], mass_above = sums[kLevels + 1 + j];
       }
-      if (!within) {  // all are kept
-        found->cut = {from_ordered(range->first), kNoToken};
-        found->count = range->rank + here;
-        found->mass = range->mass + mass_here;
-        return false;
+      if (within) next.rank += above, next.mass += mass_above, range = next;
+      const bool equal = key_of(range.first) == key_of(range.end - 1);
+      if (!within || (f.ties_all() && equal)) {  // all of the range are kept
+        found->cut = {from_ordered(key_of(range.first)), kNoToken};
+        found->count = range.rank + count, found->mass = range.mass + mass;
+        break;
       }
-      next.rank = range->rank + above, next.mass = range->mass + mass_above;
-      *range = next;
-      if (here - above <= kListed) return true;
-      if (next.end - next.first == 1) {
-        cut_among_equals(rule, next, here - above, found);
-        return false;
+      if (listed > kListed && count <= kListed) {
+        from_top = range.rank + count <= kListed;
+        if (threadIdx.x < 2) numbers[static_cast<int>(threadIdx.x)] = 0;
+        __syncthreads();
+        listed = list_from(range.first, from_top ? ~WideKey{0} : range.end, numbers);
       }
+      if (listed <= kListed && count <= kFew) {
+        const OrderedList<kFewAt, kFew> few = {*this};
+        gather(listed, few.kUnordered, numbers, [&](WideKey word) { return word >= range.first && word < range.end; });
+        few.order(static_cast<int>(count));
+        few.cut_at(few.size_of(rule, range, static_cast<int>(count)), range, found);
+        break;
+      }
+      const WideKey last_column = word_of_key(key_of(range.first)) | static_cast<uint32_t>(-row.vocab);
+      if (equal && range.first < last_column) range.first = last_column;
     }
+    return from_top ? listed : kListed + 1;
   }
 
   // The j-th level inside of a range. In the first pass by distance from the largest value, in the next two by equal
-  // steps of the value, then by equal steps of the key, which always come to an end.
-  __device__ uint32_t level_at(int j, int turn, const KeyRange& range) const {
-    const uint64_t width = range.end - range.first;
-    uint32_t level = range.first + static_cast<uint32_t>(width * static_cast<uint64_t>(j) / (kLevels + 1));
-    if (turn == 0) {  // up to 25 below it
+  // steps of the value, then by equal steps of the word, which always come to an end.
+  __device__ WideKey level_at(int j, int turn, const WordRange& range) const {
+    const WideKey last = range.end - 1, step = (range.end - range.first) / (kLevels + 1);
+    WideKey level = range.first + (step > 0 ? step : 1) * static_cast<WideKey>(j);
+    if (turn == 0) {  // up to 18 below it
       const int n = kLevels + 1 - j;
-      level = ordered(sub(top, 0.7f * static_cast<float>(n * n)));
+      level = word_of_key(ordered(sub(top, 2.0f * static_cast<float>(n * n))));
     } else if (turn < 3) {
-      const float from = from_ordered(range.first), to = from_ordered(range.end - 1);
-      level = ordered(from + (to - from) * (static_cast<float>(j) / (kLevels + 1)));
+      const float from = from_ordered(key_of(range.first)), to = from_ordered(key_of(last));
+      level = word_of_key(ordered(from + (to - from) * (static_cast<float>(j) / (kLevels + 1))));
     }
-    const uint32_t last = range.end - 1;
-    return level < range.first ? range.first : level > last ? last : level;
+    level = level < range.first ? range.first : level > last ? last : level;
+    return f.ties_all() ? word_of_key(key_of(level)) : level;
   }
 
-  __device__ void measure(const uint32_t (&level)[kLevels + 1], uint32_t end, uint64_t (&sums)[kCutSums]) const {
+  __device__ void measure(const WideKey (&level)[kLevels + 1], WideKey end, int listed,
+                          uint64_t (&sums)[kCutSums]) const {
     uint32_t counts[kLevels + 1] = {};
     uint64_t masses[kLevels + 1] = {};
-    over_sum_tiles(
-        part_of(team), row.vocab, [](int) {},
-        [&](int32_t token) {
-          const Four four = four_elements(row, token);
+    const auto take = [&](WideKey word) {
+      if (word < level[0] || word >= end) return;
+      const uint64_t w = weight(key_of(word));
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const uint32_t here = key(four.value[i]);
-            if (here < level[0] || here >= end) continue;
-            const uint64_t w = weight(here);
-#pragma unroll
-            for (int j = 0; j <= kLevels; ++j)
-              if (here >= level[j]) ++counts[j], masses[j] += w;
-          }
-        },
-        [](int) {});
+      for (int j = 0; j <= kLevels; ++j)
+        if (word >= level[j]) ++counts[j], masses[j] += w;
+    };
+    const bool in_list = listed <= kListed;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); in_list && i < listed; i += kThreads) take(list[kFound + i]);
+    if (!in_list) over_row([&](float raw, int32_t column) { take(word_of(raw, column)); });
 #pragma unroll
     for (int j = 0; j <= kLevels; ++j) sums[j] = counts[j], sums[kLevels + 1 + j] = masses[j];
-    team_sums(team, sums);
+    if (in_list) block_sums(sums);
+    else team_sums(team, sums);
   }
 
-  // The cut among many tokens of one value.
-  __device__ void cut_among_equals(const CutRule& rule, const KeyRange& range, uint64_t equal, KeptRow* found) const {
-    const uint64_t w = weight(range.first);
-    uint64_t left = rule.most - range.rank;  // of the equal tokens, how many are kept
-    if (w > 0 && rule.limit != kNoLimit) {
-      const uint64_t by_mass = (rule.limit - range.mass + w - 1) / w;
-      left = by_mass < left ? by_mass : left;
-    }
-    if (range.rank == 0 && left == 0) left = 1;
-    if (f.ties_all()) left = equal;
-    found->cut = {from_ordered(range.first), column_of(range.first, left)};
-    found->count = range.rank + left;
-    found->mass = range.mass + w * left;
-  }
-
-  // The column of the n-th token with this key, from 1.
-  __device__ int32_t column_of(uint32_t wanted, uint64_t n) const {
-    SPECDEC_SHARED(int32_t, place, 1);
-    unsigned equal = 0;
-    over_sum_tiles(
-        part_of(team), row.vocab, [](int) {},
-        [&](int32_t token) {
-          const Four four = four_elements(row, token);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) equal += key(four.value[i]) == wanted;
-        },
-        [&](int tile) {
-          const unsigned all = __reduce_add_sync(kWarp, equal);
-          if (lane_id() == 0) team.put(tile, all);
-          equal = 0;
-        });
-    team.sync();
-    if (warp_id() == 0) {
-      int tile = 0;
-      for (; tile < tiles; ++tile) {  // every lane reads the same
-        const uint64_t here = team.get(tile);
-        if (here >= n) break;
-        n -= here;
-      }
-      int32_t found = kNoToken;
-      for (int32_t token = tile * kSumTile; found == kNoToken && token < row.vocab; token += 32) {
-        const int32_t column = token + lane_id();
-        const bool same = column < row.vocab && key(element(row, column)) == wanted;
-        const unsigned all = __ballot_sync(kWarp, same), up_to = all & (0xffffffffu >> (31 - lane_id()));
-        const unsigned hit = __ballot_sync(kWarp, same && static_cast<uint64_t>(__popc(up_to)) == n);
-        if (hit) found = token + __ffs(static_cast<int>(hit)) - 1;
-        else n -= static_cast<uint64_t>(__popc(all));
-      }
-      if (lane_id() == 0) place[0] = found;
+  // Brings those of a long list that are wanted to the place `to` and behind it.
+  template <class Wanted>
+  __device__ void gather(int listed, int to, const Shared<unsigned>& numbers, Wanted&& wanted) const {
+    __syncthreads();
+    if (threadIdx.x == 0) numbers[0] = 0;
+#pragma unroll 1
+    for (int first = 0; first < listed; first += kThreads) {
+      const int i = first + static_cast<int>(threadIdx.x);
+      const WideKey word = i < listed ? static_cast<WideKey>(list[kFound + i]) : 0;
+      __syncthreads();  // who reads from there has read
+      if (i < listed && wanted(word)) list[to + static_cast<int>(atomicAdd(&numbers[0], 1u))] = word;
     }
     __syncthreads();
-    const int32_t found = place[0];
-    __syncthreads();
-    return found;
   }
 };
 

@@ -6,43 +6,51 @@
 
 namespace specdec::cuda {
 
-constexpr int kMostCells = 4096;  // of a row, unless it has more tiles
-constexpr int kListed = 2048;     // the most tokens that are listed and sorted
+constexpr int kCellLanes = 4, kCellsATile = 32 / kCellLanes;  // what four lanes hold of a tile, 128 columns, is a cell
+constexpr int kListWords = 2048;
 
-// Where a block keeps the cells and the list of a row.
+// Where a block keeps the list of a row's tokens, and behind it the maxima of its cells.
 struct CutRoom {
-  int lanes;  // that share a cell: a power of 2
-  int cells;
+  int wide;   // 2^wide cells of a tile share a maximum, if memory is short: 0 to 2
   size_t at;  // in dynamic shared memory
 };
 
-// The words of a tile between the blocks: two cells each, then one for the tile's units and flags. Rows that are cut are
-// loaded as float32, so a chunk is a tile.
-__host__ __device__ __forceinline__ int cells_a_tile(int lanes) { return 32 / lanes; }
-__host__ __device__ __forceinline__ int cell_words(int lanes) { return (cells_a_tile(lanes) + 1) / 2; }
-__host__ __device__ __forceinline__ int words_a_tile(int lanes) { return cell_words(lanes) + 1; }
+__host__ __device__ __forceinline__ int maxima_of(int tiles, int wide) { return tiles * kCellsATile >> wide; }
+// The words of a tile between blocks: two maxima each, then one for its units.
+__host__ __device__ __forceinline__ int words_a_tile(int wide) { return (kCellsATile / 2 >> wide) + 1; }
 
-// What a launch needs for the cuts of rows.
+// With the units of tiles.
+inline size_t bytes_of_cut(int32_t vocab, int wide) {
+  const int tiles = sum_tiles_of(vocab);
+  return (sizeof(WideKey) * (kListWords + tiles) + sizeof(uint32_t) * maxima_of(tiles, wide) + 15) / 16 * 16;
+}
+
+// The words that a member of a team brings: of its tiles, then what it met.
+__host__ __device__ __forceinline__ int tiles_of_member(int tiles, int size) { return (tiles + size - 1) / size; }
+__host__ __device__ __forceinline__ int words_of_member(int tiles, int size, int wide) {
+  return tiles_of_member(tiles, size) * words_a_tile(wide) + 1;
+}
+
+// What a launch of teams needs for the cuts of rows.
 struct CutPlan {
   CutRoom room;
   int items;
-  size_t shared_bytes() const { return sizeof(WideKey) * kListed + (room.cells + 3) / 4 * size_t{16}; }
+  size_t shared_bytes;
 };
 
-// Cells are as narrow as they can be, so that few tokens are looked at one by one. But all of it has to fit: cells and
-// list, with the words of the team and `taken` bytes of other things, into `shared` bytes of a block.
+// All of it has to fit: maxima and list, with the words of the team and `taken` bytes of other things, into `shared` bytes of
+// a block.
 inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, int32_t vocab, size_t taken, size_t shared) {
   constexpr int64_t kMostWords = 3 << 15;  // of all software clusters
-  const int words = items_of_members(shape);
   const int tiles = sum_tiles_of(vocab);
   CutPlan plan = {};
-  for (int lanes = 2; lanes <= 32; lanes *= 2) {
-    plan.room = {lanes, tiles * cells_a_tile(lanes), 0};
-    plan.items = places_of(shape, tiles, words_a_tile(lanes));
-    if (plan.items < words) plan.items = words;
+  for (int wide = 0; wide <= 2; ++wide) {
+    const int words = words_of_member(tiles, shape.size, wide);
+    plan = {{wide, 0}, items_of_members(shape, words > kMemberWords ? words : kMemberWords),
+            bytes_of_cut(vocab, wide)};
     const size_t of_team = team_plan(shape, requests, plan.items, 0, 0).shared_bytes();
-    const bool fits = taken + of_team + plan.shared_bytes() <= shared;
-    if (fits && plan.room.cells <= kMostCells && (!shape.grid || requests * 2 * plan.items <= kMostWords)) break;
+    const bool fits = taken + of_team + plan.shared_bytes <= shared;
+    if (fits && (!shape.grid || requests * 2 * plan.items <= kMostWords)) break;
   }
   return plan;
 }
@@ -61,12 +69,6 @@ int32_t longest(const Params& p) {
   return p.draft.data && p.draft.vocab > p.target.vocab ? p.draft.vocab : p.target.vocab;
 }
 
-// Rows as they are loaded where they may have filters or edits.
-inline Rows widened(Rows rows) {
-  rows.dtype = SPECDEC_FLOAT32;
-  return rows;
-}
-
 // A launch in which a team finds the cuts of its row or rows. `tickets` and `words` as in team_plan, `taken` as in
 // cut_plan.
 struct ShapedPlan {
@@ -80,13 +82,17 @@ inline ShapedPlan shaped_plan(const Device& device, const TeamShape& shape, int6
   const CutPlan cut = cut_plan(shape, requests, vocab, taken, device.dynamic_shared);
   ShapedPlan plan = {team_plan(shape, requests, cut.items, tickets, words), cut.room, 0};
   plan.cut.at = plan.team.shared_bytes();
-  plan.shared_bytes = plan.cut.at + cut.shared_bytes();
+  plan.shared_bytes = plan.cut.at + cut.shared_bytes;
   return plan;
 }
 
-// The blocks that share a row, of `count`.
-inline TeamShape shaped_team(const Device& device, int64_t count, const Rows& rows) {
-  return team_shape(device, count, widened(rows), 1, Ends::kTogether);
+// The blocks that share a request of `work` such rows. All have eight warps, which share each tile.
+inline TeamShape shaped_team(const Device& device, int64_t count, Rows rows, int work = 1,
+                             Ends ends = Ends::kTogether) {
+  rows.dtype = SPECDEC_FLOAT32;  // as they are loaded
+  TeamShape shape = team_shape(device, count, rows, work, ends);
+  shape.threads = kThreads;
+  return shape;
 }
 
 }  // namespace specdec::cuda

@@ -183,7 +183,7 @@ template <class Kept>
 __device__ __forceinline__ void bound_four(const WeightsOf<Kept>& w, const Noise& noise, int32_t certain, int32_t column,
                                            const uint4& values, const uint4& draft, const LaneNoise& group,
                                            float first, Likely* best) {
-  const Words<uint32_t> late = noise_words(noise, static_cast<uint32_t>(column) >> 2, 1);
+  const Words<uint32_t> late = noise_words(noise, static_cast<uint32_t>(w.target.row.vocab_start + column) >> 2, 1);
   const int winner = first_winner(group.b) - column % kGroup;
   bool changed = false;
 #pragma unroll 1
@@ -330,9 +330,10 @@ __device__ __forceinline__ void draw_tiles(const WeightsOf<Kept>& w, const Noise
 #pragma unroll 1
       for (int i = 0; i < 4 && Own::token(at, 0) + i < row.vocab; ++i) {
         const int32_t column = Own::token(at, 0) + i;
+        const uint32_t token = static_cast<uint32_t>(row.vocab_start + column);
         const float log_weight = w.log_weight(element(row, column), column);
         if (log_weight > -kInfinity)
-          mine = best_of(Candidate{race_score(log_weight, arrival(opaque(visible), static_cast<uint32_t>(column))), column}, mine);
+          mine = best_of(Candidate{race_score(log_weight, arrival(opaque(visible), token)), column}, mine);
       }
   }
   if (mine.score > -kInfinity) atomicMax(&meeting->best, key_of_candidate(mine));

@@ -3,8 +3,6 @@
 // them.
 #pragma once
 
-#include <type_traits>
-
 #include "race.cuh"
 #include "specdec/mass.h"
 
@@ -140,31 +138,8 @@ __device__ __forceinline__ MassTile weigh_odd_tile(const R& row, const Logits& s
   return {warp_sum(units), top};
 }
 
-// weigh_tile can also say the largest x of each lane's elements. Here nobody wants to know.
-struct NoTops {
-  static constexpr bool kWanted = false;
-};
-
-// The largest x of a lane's elements in a tile with odd ones, from a cache, without NaNs. Says whether +inf was met.
 template <class T, class R>
-__device__ __forceinline__ float top_of_lane(const R& row, const Logits& space, int32_t begin, bool* infinite) {
-  float top = -kInfinity;
-#pragma unroll 1
-  for (int u = 0; u < kVectorsATile<T>; ++u) {
-    const int32_t first = Batch<T>::token(begin, u);
-#pragma unroll 1
-    for (int32_t token = first; token < first + T::kPerVector && token < row.vocab; ++token) {
-      const float raw = element(row, token);
-      *infinite |= raw == kInfinity;
-      top = max(space.scaled(raw), top);
-    }
-  }
-  return top;
-}
-
-template <class T, class R, class Tops = NoTops>
-__device__ __forceinline__ TileMass weigh_tile(const R& row, int32_t tile, const Logits& space, Tops&& tops = {}) {
-  constexpr bool kTops = std::remove_reference_t<Tops>::kWanted;
+__device__ __forceinline__ TileMass weigh_tile(const R& row, int32_t tile, const Logits& space) {
   constexpr int kCount = kVectorsATile<T>;
   const int32_t first = tile * kMassTile;
   Batch<T, kCount> batch;
@@ -176,12 +151,7 @@ __device__ __forceinline__ TileMass weigh_tile(const R& row, int32_t tile, const
   if (!__all_sync(kWarp, top < kInfinity)) {
     bool bad = false;
     const MassTile odd = weigh_odd_tile(row, space, first, &bad);
-    if constexpr (kTops) tops.put(top_of_lane<T>(row, space, first, &tops.infinite));
     return {odd, __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
-  }
-  if constexpr (kTops) {
-    tops.put(top);
-    if (!tops.weigh) return {kNoTile, SPECDEC_STATUS_OK};
   }
   const float tile_top = warp_max(top);
   const uint64_t units = ExactMass::of_lane(batch, space, tile_top);

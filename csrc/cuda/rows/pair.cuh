@@ -125,8 +125,8 @@ cudaError_t launch_pairs(const Params& p, const Call& call) {
   return on_device(call, p.count(), kernels, [&](const Device& device) {
     const bool shaped = is_shaped(p);
     PairArguments<Params> a = {p, {}, longest_tiles(p), {}};
-    const TeamShape shape =
-        team_shape(device, p.count(), shaped ? widened(p.target) : p.target, 2, Ends::kTogether);
+    const TeamShape shape = shaped ? shaped_team(device, p.count(), p.target, 2)
+                                   : team_shape(device, p.count(), p.target, 2, Ends::kTogether);
     const CutPlan cut = cut_plan(shape, p.count(), longest(p), 0, device.dynamic_shared);
     const int masses = shaped ? cut.items : places_of(shape, 2 * a.tiles, kWordsATile);
     const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
@@ -135,7 +135,7 @@ cudaError_t launch_pairs(const Params& p, const Call& call) {
     a.team = plan.team(device.room);
     a.cut = cut.room;
     a.cut.at = plan.shared_bytes();
-    if (shaped) return launch_teams(with_cuts, plan, device, a, a.cut.at + cut.shared_bytes());
+    if (shaped) return launch_teams(with_cuts, plan, device, a, a.cut.at + cut.shared_bytes);
     return launch_teams(plain, plan, device, a, a.cut.at + kStagedBytes);
   });
 }

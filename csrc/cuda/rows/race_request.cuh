@@ -114,13 +114,11 @@ __device__ __forceinline__ RowPartial mapped_race_part(const RaceRequestOf<typen
   return best_of_block(mine, bad);
 }
 
-template <class Kept = Unfiltered>
-__device__ __forceinline__ RowPartial find_winner(const RaceRequestOf<typename Kept::RowType>& r, Part part,
-                                                  const Kept& kept = {}) {
+// Of a row without filters.
+__device__ __forceinline__ RowPartial find_winner(const RaceRequest& r, Part part) {
   if (r.law.greedy) return argmax_part(r.row, r.law, part);
-  if (r.map.tokens) return mapped_race_part(r, part, kept);
-  constexpr bool kAhead = !Kept::kFiltered;  // kernels with filters have no registers left for it
-  return race_part<kAhead>(weights_of_row(r.row, r.law, kept), r.noise, part);
+  return r.map.tokens ? mapped_race_part(r, part, Unfiltered{})
+                      : race_part<true>(weights_of_row(r.row, r.law), r.noise, part);
 }
 
 }  // namespace specdec::cuda

@@ -1,5 +1,5 @@
 // Chains with filters or edits, straight, by each method and for any number of requests. A row has some blocks. The last
-// of them to come cuts it alone (straight_cut.cuh), and leaves a record: what is known of the row, p or q of the draft
+// of them to come cuts it alone (straight_row), and leaves a record: what is known of the row, p or q of the draft
 // there, and the columns that are kept. So rows of a request are cut beside each other. The last row's block judges, and
 // draws from the columns kept of the row where the chain ends. No block waits for another, but where there are edits: then
 // all blocks of a request whose filters are off wait for the judge, and draw over the whole row together.
@@ -8,7 +8,7 @@
 // blocks come that late.
 #pragma once
 
-#include "../rows/straight_cut.cuh"
+#include "../rows/filtered_row.cuh"
 #include "straight.cuh"
 
 namespace specdec::cuda {
@@ -22,7 +22,7 @@ struct RowRecord {
   int32_t slot_status;  // of that p or q
   int32_t edit_status;
 };
-constexpr int kWordsARecord = 4, kWordsAList = (LastCutFinder::kShort + 1) / 2;
+constexpr int kWordsARecord = 4, kWordsAList = (CutFinder::kShort + 1) / 2;
 
 struct FilteredChainArguments {
   ChainParams p;
@@ -175,11 +175,13 @@ __device__ __forceinline__ bool leave_record(const FilteredChainArguments& a, co
   const ChainRequest r = decoded_request<ChainRequest>(a.p, decoded);
   Meeting* const meeting = a.meetings + r.request;
   int32_t listed = -1;
-  if (live && sums && !at.of_draft && end.kept.listed <= LastCutFinder::kShort) listed = end.kept.listed;
-  const Shared<WideKey> list = dynamic_shared<WideKey>(a.cut.room.at, kListed);
-  for (int i = static_cast<int>(threadIdx.x); 2 * i < listed; i += kThreads)
+  if (live && sums && !at.of_draft && end.kept.listed <= CutFinder::kShort) listed = end.kept.listed;
+  const Shared<WideKey> list = dynamic_shared<WideKey>(a.cut.room.at, kListWords);
+  for (int i = static_cast<int>(threadIdx.x); 2 * i < listed; i += kThreads) {
+    const WideKey one = list[2 * i], other = list[2 * i + (2 * i + 1 < listed)];
     put_word(list_of(a, r.request, at.node) + i,
-             two_words(~static_cast<uint32_t>(list[2 * i + 1]), ~static_cast<uint32_t>(list[2 * i])));
+             two_words(~static_cast<uint32_t>(other), ~static_cast<uint32_t>(one)));
+  }
   if (threadIdx.x == 0) {
     RowRecord record = shared_record[0];
     record.listed = listed;
@@ -245,8 +247,8 @@ __device__ __forceinline__ bool take_row(const FilteredChainArguments& a, const 
   RowEnd end;
   const RowOfBlock at = place[0];
   const int64_t number = at.request * a.rows + at.row;
-  if (!straight_row(request, live, sums, filter, a.cut, a.parts, number, at.part, sure,
-                    a.meetings + a.requests.by() + number, &end))
+  if (!straight_row<3>(request, live, sums, filter, a.cut, a.parts, number, at.part, sure,
+                       a.meetings + a.requests.by() + number, &end))
     return false;
   return leave_record(a, place, decoded, live, sums, end, shared_record);
 }
@@ -345,7 +347,7 @@ __device__ __forceinline__ Draw draw_at_end(const FilteredChainArguments& a, con
   auto weights = weights_of_residual(pair.target, pair.draft, e.subtracted);
   weights.residual = e.residual && r.has_draft(), weights.excluded = e.excluded;
   const auto request = race_of(pair.target.row, r.target_law, r.noise_at_depth(e.node, kStreamResidual));
-  const Shared<WideKey> list = dynamic_shared<WideKey>(a.cut.room.at, kListed);
+  const Shared<WideKey> list = dynamic_shared<WideKey>(a.cut.room.at, kListWords);
   for (int i = static_cast<int>(threadIdx.x); i < pair.listed; i += kThreads)
     list[i] = ~static_cast<uint32_t>(column_in(list_of(a, r.request, e.node), i));
 #pragma unroll 1
@@ -509,22 +511,23 @@ inline cudaError_t launch_filtered(const ChainParams& p, const Device& device) {
   const int64_t blocks = int64_t{a.rows} * a.parts.count.by();  // of a request
   a.helps = !race && !a.in_order && p.edits.on() && device.teams && blocks > 1;
   a.shares = parts_of_rows(p.target.vocab, blocks);
-  const int64_t cells = a.parts.count.by() > 1 ? rows * kCutWordsATile * a.parts.tiles : 0;
+  const size_t drafts = (p.places() + 3) / 4 * size_t{16};
+  const size_t leaves = p.method == SPECDEC_BLOCK ? p.places() * (sizeof(Leaf) + sizeof(WideKey)) : 0;
+  a.cut.room = straight_room(longest(p), device.dynamic_shared - drafts - leaves);
+  const int64_t cells = a.parts.count.by() > 1 ? rows * words_a_tile(a.cut.room.wide) * a.parts.tiles : 0;
   const int64_t lists = race ? 0 : requests * p.max_drafts() * kWordsAList;
   const int64_t tickets = kTicketsAMeeting * (requests + rows), words = cells + lists + rows * kWordsARecord;
   const Room& room = device.room;
   if (room.lacks(tickets, words)) return cudaSuccess;
   a.meetings = reinterpret_cast<Meeting*>(room.tickets);
-  const CutPlan plan = straight_plan(longest(p));
-  a.cut = straight_cut(plan, room.words);
+  a.cut.words = room.words;
   a.lists = room.words + cells, a.records = a.lists + lists;
-  a.drafted_at = bytes_of_straight(plan);
-  a.leaves_at = a.drafted_at + (p.places() + 3) / 4 * size_t{16};
+  a.drafted_at = bytes_of_cut(longest(p), a.cut.room.wide);
+  a.leaves_at = a.drafted_at + drafts;
   Shape shape = {rows * a.parts.count.by(), kThreads};
   shape.overlaps = true;
   shape.cooperative = a.helps, shape.multiprocessors = device.multiprocessors;
-  shape.dynamic_shared =
-      a.leaves_at + (p.method == SPECDEC_BLOCK ? p.places() * (sizeof(Leaf) + sizeof(WideKey)) : 0);
+  shape.dynamic_shared = a.leaves_at + leaves;
   if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
   return launch(filtered_chain_kernel, shape, a, device.stream);
 }
