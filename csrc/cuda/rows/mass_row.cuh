@@ -62,9 +62,6 @@ __device__ __forceinline__ RowStats argmax_stats(const RowPartial& row) {
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
 
-template <class T>
-constexpr int kVectorsATile = kMassTile / Batch<T>::kPerStep;
-
 __device__ __forceinline__ int32_t mass_tiles_of(int32_t vocab) { return (vocab + kMassTile - 1) / kMassTile; }
 
 struct TileMass {
@@ -85,32 +82,9 @@ __device__ __forceinline__ int32_t status_of_packed(WideKey max) {
   return max & 1 ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK;
 }
 
-// How tiles are weighed, and put together to a row by a warp. `T` is the type of the elements, `kCount` how many vectors
-// of a tile a lane has.
+// How tiles are put together to a row by a warp.
 struct ExactMass {
   uint64_t sum = 0;
-
-  // Eight weights at a time, in a loop: a block that has one tile waits longer for code than for sums.
-  template <class T, int kCount>
-  __device__ __forceinline__ static uint64_t of_lane(const Batch<T, kCount>& batch, const Logits& space,
-                                                     float tile_top) {
-    constexpr int kTogether = 8 / T::kPerVector;
-    uint64_t units = 0;
-#pragma unroll 1
-    for (int u = 0; u < kCount; u += kTogether)
-#pragma unroll
-      for (int v = 0; v < kTogether; ++v) {
-        const uint4 values = batch.at(u + v);
-#pragma unroll
-        for (int i = 0; i < T::kPerVector; i += 2) {
-          const TwoWords w = unit_weight(Floats(space.below(T::at(values, i), tile_top),
-                                                space.below(T::at(values, i + 1), tile_top)));
-          units += w.a + w.b;  // they fit 32 bits
-        }
-      }
-    return units;
-  }
-  __device__ static uint64_t of_warp(uint64_t units) { return warp_sum(units); }
 
   __device__ void add_tile(uint64_t units, float tile_top, float top) { sum += tile_mass({units, tile_top}, top); }
   __device__ RowStats row(float top, unsigned status) const {
@@ -136,26 +110,6 @@ __device__ __forceinline__ MassTile weigh_odd_tile(const R& row, const Logits& s
   for (int32_t token = begin + lane_id(); token < end; token += 32)  // in this order min lets a NaN through
     units += unit_weight(min(0.0f, space.below(element(row, token), top)));
   return {warp_sum(units), top};
-}
-
-template <class T, class R>
-__device__ __forceinline__ TileMass weigh_tile(const R& row, int32_t tile, const Logits& space) {
-  constexpr int kCount = kVectorsATile<T>;
-  const int32_t first = tile * kMassTile;
-  Batch<T, kCount> batch;
-  batch.load(row, first, kCount);
-  float top = -kInfinity;
-#pragma unroll
-  for (int u = 0; u < kCount; ++u) top = max_nan(top, T::largest(batch.vector[u]));
-  top = space.key(top);
-  if (!__all_sync(kWarp, top < kInfinity)) {
-    bool bad = false;
-    const MassTile odd = weigh_odd_tile(row, space, first, &bad);
-    return {odd, __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
-  }
-  const float tile_top = warp_max(top);
-  const uint64_t units = ExactMass::of_lane(batch, space, tile_top);
-  return {{ExactMass::of_warp(units), tile_top}, SPECDEC_STATUS_OK};
 }
 
 // Brings a tile into the L2 cache: a lane has a part of a line.
