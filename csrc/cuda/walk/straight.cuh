@@ -25,6 +25,11 @@ constexpr int64_t kRowsTogether = 80;   // of the target, of all requests, that 
 constexpr int64_t kProbsTogether = 256;  // of probabilities, which are not weighed but at temperature 0
 constexpr int64_t kTilesInOrder = 32;  // of a part, at most
 constexpr int kBlocksOfMany = 3;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kBlocksOfTurns = 2;  // three would spill there
+#else
+constexpr int kBlocksOfTurns = kBlocksOfMany;
+#endif
 
 // What the blocks of a request tell those of its later turns: zero before and after every kernel.
 struct alignas(16) Turns {
@@ -614,7 +619,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 
 // Blocks wait for those of the turn before alone, which have begun: a block's number is its place in the order in which
 // blocks begin. So no launch has to fit the device, and requests that end early make room at once.
-__global__ void __launch_bounds__(kThreads, kBlocksOfMany) straight_turn_kernel(const StraightArguments a) {
+__global__ void __launch_bounds__(kThreads, kBlocksOfTurns) straight_turn_kernel(const StraightArguments a) {
   wait_for_kernel_before();
   SPECDEC_SHARED(unsigned, sure, 1);
   SPECDEC_SHARED(unsigned, number, 1);
