@@ -102,7 +102,7 @@ def same(values, others):
 def forget(kernel):
     kernel.device_caches.clear()
     if kernel.programs is not None:
-        kernel.programs.found.clear()
+        kernel.programs.programs.clear()
 
 
 def mistakes():
@@ -126,7 +126,7 @@ def mistakes():
                     if direct[:6] != jit[:6] or direct[6:9] != (None,) * 3 or not same(direct[9:], jit[9:]):
                         found.append([target.backend, "arguments", kernel.__name__])
         for kernel in {id(kernel): kernel for kernel, *_ in launches()}.values():
-            if kernel.programs is not None and not kernel.programs.found:
+            if kernel.programs is not None and not kernel.programs.programs:
                 found.append([target.backend, "nothing remembered", kernel.__name__])
             forget(kernel)
     return found
