@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.verify_chain import verify_chain
     from specdec_kernels.ops.verify_links import verify_links
     from specdec_kernels.ops.verify_tree import verify_tree
-    from specdec_kernels.sampling import Draft, Edits, Sampling
+    from specdec_kernels.sampling import Draft, Edits, Sampling, draft_map
     from specdec_kernels.status import Status
     from specdec_kernels.trees import DraftTree
 
@@ -49,6 +49,7 @@ __all__ = [
     "context_seeds",
     "count_tokens",
     "cutoff",
+    "draft_map",
     "logprobs",
     "mask_logits",
     "merge_paths",
@@ -83,7 +84,7 @@ if not TYPE_CHECKING:
     _PLACES = dict.fromkeys(__all__, "ops") | {
         "Draft": "sampling", "DraftTree": "trees", "Edits": "sampling", "Form": "layout", "InputPositions": "layout",
         "Packing": "layout", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
-        "backend": "backends", "build_info": "backends",
+        "backend": "backends", "build_info": "backends", "draft_map": "sampling",
     }  # fmt: skip
 
     def __getattr__(name: str) -> Any:

@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple
 import torch
 
 from specdec_kernels._constants import SMALLEST
+from specdec_kernels.calls import inputs
 
-__all__ = ["Draft", "Edits", "Sampling"]
+__all__ = ["Draft", "Edits", "Sampling", "draft_map"]
 
 Number = float | torch.Tensor  # float32
 Count = int | torch.Tensor  # int32 or int64
@@ -214,7 +215,7 @@ class Draft(NamedTuple):
         How the draft tokens were drawn from their rows. Default: at the target's temperature, without filters.
     map : Tensor, optional
         int32 [V'], rising: the target's token for each of the draft's, if the draft has a vocabulary of its own. All
-        other tokens have q = 0. Draft tokens are always the target's.
+        other tokens have q = 0. Draft tokens are always the target's. ``draft_map`` makes it of what checkpoints hold.
 
     Examples
     --------
@@ -230,6 +231,97 @@ class Draft(NamedTuple):
     space: Literal["logits", "probs"] | None = None
     sampling: Sampling | None = None
     map: torch.Tensor | None = None
+
+
+def draft_map(
+    *, d2t: torch.Tensor | None = None, t2d: torch.Tensor | None = None, vocab_size: int | None = None
+) -> torch.Tensor:
+    """The ``map`` of a ``Draft``, from the tensors of that name in checkpoints of EAGLE-3 and of speculators.
+
+    ``map[i] = i + d2t[i]``; the places of ``t2d`` that hold True are the same tokens. The values are checked here,
+    once, and a tensor on a GPU is waited for. Ops look into maps on a CPU alone.
+
+    Parameters
+    ----------
+    d2t : Tensor, optional
+        int64 or int32 [V']: how far the target's token lies behind the draft's. Not the token itself.
+    t2d : Tensor, optional
+        bool [V]: whether the draft knows a token of the target. Beside ``d2t`` the two must name the same tokens.
+    vocab_size : int, optional
+        V of the target's rows, if tokens are to be checked against it.
+
+    Returns
+    -------
+    Tensor
+        int32 [V'], rising, on the device of the tensor that was given.
+
+    Raises
+    ------
+    TypeError
+        For tensors of another type.
+    ValueError
+        For tokens out of range, for tokens that do not rise (the text names the order that sorts the draft's columns),
+        and for two tensors that name different tokens.
+
+    References
+    ----------
+    Li et al. 2025, "EAGLE-3"; ``build_vocab_mappings_from_distribution`` of speculators 0.9.0, which writes both.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from specdec_kernels import draft_map
+    >>> draft_map(d2t=torch.tensor([0, 2, 2, 5])).tolist()
+    [0, 3, 4, 8]
+    >>> draft_map(t2d=torch.tensor([True, False, False, True, True])).tolist()
+    [0, 3, 4]
+    """
+    limit = 2**31 if vocab_size is None else inputs.whole("vocab_size", vocab_size, "a positive int", 1)
+    maps = [] if d2t is None else [_offset_tokens(d2t, limit)]
+    maps += [] if t2d is None else [_flagged_tokens(t2d, limit)]
+    if not maps:
+        raise ValueError("d2t, t2d: expected one of them, or both; got neither")
+    if not torch.equal(maps[0], maps[-1]):
+        shown = [f"{len(tokens)} tokens from {int(tokens[0])} to {int(tokens[-1])}" for tokens in maps]
+        raise ValueError(f"d2t: expected offsets of the tokens of t2d, {shown[1]}; got {shown[0]}")
+    device = next(x.device for x in (d2t, t2d) if x is not None)
+    return maps[0].to(device, torch.int32)
+
+
+def _offset_tokens(d2t: torch.Tensor, limit: int) -> torch.Tensor:
+    """The tokens of a ``d2t``, int64 [V'] on the host, each below ``limit``; ValueError if they do not rise."""
+    inputs.check_tensor("d2t", d2t, inputs.TOKEN_DTYPES, 1)
+    tokens = d2t.cpu().long() + torch.arange(len(d2t), device="cpu")
+    order = tokens.argsort(stable=True)
+    ascending = tokens[order]
+    _check_range("d2t", ascending, limit)
+    repeats, falls = ((x.diff() <= 0).nonzero().flatten().tolist() for x in (ascending, tokens))
+    if repeats:
+        first, second = int(order[repeats[0]]), int(order[repeats[0] + 1])
+        raise ValueError(f"d2t: expected each token once; got {int(tokens[first])} in columns {first} and {second}")
+    if falls:
+        raise ValueError(
+            f"d2t: expected rising tokens d2t[i] + i; got {int(tokens[falls[0] + 1])} after {int(tokens[falls[0]])} "
+            "(with tokens = d2t + torch.arange(len(d2t)) and order = tokens.argsort() the map is tokens[order].int(), "
+            "and the draft's rows are rows[..., order], or its lm_head has weight[order])"
+        )
+    return tokens
+
+
+def _flagged_tokens(t2d: torch.Tensor, limit: int) -> torch.Tensor:
+    """The tokens of a ``t2d``, as ``_offset_tokens``."""
+    inputs.check_tensor("t2d", t2d, (torch.bool,), 1)
+    tokens = t2d.cpu().nonzero().flatten()
+    _check_range("t2d", tokens, limit)
+    return tokens
+
+
+def _check_range(name: str, ascending: torch.Tensor, limit: int) -> None:
+    if not len(ascending):
+        raise ValueError(f"{name}: expected a token at least; got none")
+    if ascending[0] < 0 or ascending[-1] >= limit:
+        got = f"{int(ascending[0])} to {int(ascending[-1])}"
+        raise ValueError(f"{name}: expected tokens inside [0, {limit}); got {got}")
 
 
 def undivided(sampling: Sampling) -> Sampling:

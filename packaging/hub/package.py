@@ -7,7 +7,7 @@ and exact. ``backend("reference")``, or another of ``available_backends()``, cho
 from . import ops
 from .backends import available_backends, backend
 from .layout import Form, InputPositions, Packing
-from .sampling import Draft, Edits, Sampling
+from .sampling import Draft, Edits, Sampling, draft_map
 from .status import Status
 
 _FUNCTIONS = {name: getattr(ops, name) for name in ops.__all__ if name.islower()}
@@ -22,5 +22,6 @@ __all__ = [
     "Status",
     "available_backends",
     "backend",
+    "draft_map",
     *_FUNCTIONS,
 ]

@@ -8,6 +8,7 @@ from specdec_kernels.layout import InputPositions
 from specdec_kernels.sampling import Draft, Sampling
 
 NUMBERS = kinds.law().kinds
+OF_CHECKPOINTS = "draft_map() makes a map of a checkpoint's d2t, which holds offsets, or t2d"
 
 
 def target_law(space, temperature, sampling, shape, device, seen=None):
@@ -166,6 +167,8 @@ def check_vocabularies(name, draft, target):
 
 def check_draft_map(name, draft_map, draft_vocab, vocab, device):
     """int32, one token of the target for each of the draft's, rising. ``vocab`` is None where there is no target."""
+    if isinstance(draft_map, torch.Tensor) and draft_map.dtype in (torch.int64, torch.bool):
+        raise TypeError(f"{name}: expected a tensor of int32; got {inputs.shown(draft_map)} ({OF_CHECKPOINTS})")
     inputs.check_tensor(name, draft_map, (torch.int32,), 1)
     inputs.check_device(name, draft_map, device)
     if draft_map.shape[0] != draft_vocab or not draft_map.is_contiguous():
@@ -182,7 +185,10 @@ def check_draft_map(name, draft_map, draft_vocab, vocab, device):
     falls = (draft_map[1:] <= draft_map[:-1]).nonzero()
     if len(falls):
         at = int(falls[0])
-        raise ValueError(f"{name}: expected rising tokens; got {int(draft_map[at + 1])} after {int(draft_map[at])}")
+        raise ValueError(
+            f"{name}: expected rising tokens; got {int(draft_map[at + 1])} after {int(draft_map[at])} "
+            f"({OF_CHECKPOINTS}; tokens in another order become one by order = map.argsort(), with rows[..., order])"
+        )
 
 
 def check_index(request_index, requests, device):

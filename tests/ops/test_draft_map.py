@@ -1,9 +1,15 @@
-"""draft_map: a draft with a vocabulary of its own, as one over the target's with nothing elsewhere."""
+"""draft_map: a draft with a vocabulary of its own, as one over the target's with nothing elsewhere.
+
+As an argument and ``Draft.map``; and the function of that name, by tensors as checkpoints hold them. Those that
+speculators itself writes are in tests/engines/whole_speculators.py.
+"""
 
 import pytest
 import torch
 
-from specdec_kernels import Sampling, race_sample, race_topk
+from specdec_kernels import Draft, Sampling, race_sample, race_topk
+from specdec_kernels import draft_map as map_of
+from specdec_kernels import verify_chain as public_verify_chain
 from specdec_kernels.conformance import Contexts
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, seeds
 from tests.support.enumeration import PROBS, Given, output_law
@@ -262,6 +268,90 @@ class TestExactly:
         given = Given(PROBS, PROBS, self.draft_map)
         law = tree_law(contexts, (-1, 0, 0, 1), drawn_with_replacement=replacement, given=given)
         assert contexts.distance(emitted_law(law), 3) < 1e-11
+
+
+def offsets(tokens):
+    """As a checkpoint holds them: int64 [V']."""
+    tokens = torch.as_tensor(tokens)
+    return tokens.long() - torch.arange(len(tokens))
+
+
+def flags(tokens, vocabulary=V):
+    """As a checkpoint holds them: bool [V]."""
+    return torch.zeros(vocabulary, dtype=torch.bool).index_fill_(0, torch.as_tensor(tokens).long(), True)
+
+
+@pytest.mark.one_backend
+class TestOfCheckpoints:
+    """By hand: d2t holds how far the target's token lies behind the draft's, t2d the tokens that the draft knows."""
+
+    @EVERY_MAP
+    def test_both_tensors_say_the_same(self, draft_map):
+        d2t, t2d = offsets(draft_map), flags(draft_map)
+        for made in (map_of(d2t=d2t), map_of(t2d=t2d), map_of(d2t=d2t.int()), map_of(d2t=d2t, t2d=t2d, vocab_size=V)):
+            assert made.dtype == torch.int32
+            assert made.is_contiguous()
+            assert torch.equal(made, draft_map)
+
+    def test_four_tokens(self):
+        assert map_of(d2t=torch.tensor([0, 2, 2, 5])).tolist() == [0, 3, 4, 8]
+        assert map_of(d2t=torch.tensor([0, 0, 0])).tolist() == [0, 1, 2]
+
+    def test_tokens_in_another_order(self):
+        """What the error says is the map, and the rows, of the same law."""
+        shuffled = torch.tensor([40, 0, 69, 3])
+        d2t, rows = offsets(shuffled), draft_rows(shuffled, 5, 2)
+        with pytest.raises(ValueError, match=r"^d2t: expected rising tokens .*; got 0 after 40 \(with") as said:
+            map_of(d2t=d2t)
+        assert "order = tokens.argsort() the map is tokens[order].int()" in str(said.value)
+        assert "rows[..., order]" in str(said.value)
+        tokens = d2t + torch.arange(len(d2t))
+        order = tokens.argsort()
+        call = chain_call(5, requests=5, slots=2, vocabulary=V)
+        drawn = {"draft": rows[..., order].contiguous(), "draft.map": tokens[order].int()}
+        full = scattered(rows, shuffled, "logits")
+        assert_same(verify_chain(**call | drawn), verify_chain(**call | {"draft": full}))
+
+    @pytest.mark.parametrize(
+        ("given", "error", "said"),
+        [
+            ({}, ValueError, "d2t, t2d: expected one of them, or both; got neither"),
+            ({"d2t": [0, 1]}, TypeError, "d2t: expected a tensor of int32 or int64; got list"),
+            ({"d2t": torch.zeros(2)}, TypeError, "d2t: expected a tensor of int32 or int64; got float32"),
+            ({"d2t": torch.zeros(1, 2, dtype=torch.int64)}, ValueError, "d2t: expected 1 dimensions"),
+            ({"t2d": torch.zeros(2, dtype=torch.int64)}, TypeError, "t2d: expected a tensor of bool; got int64"),
+            ({"t2d": torch.zeros(9, dtype=torch.bool)}, ValueError, "t2d: expected a token at least; got none"),
+            ({"d2t": torch.zeros(0, dtype=torch.int64)}, ValueError, "d2t: expected a token at least; got none"),
+            ({"d2t": offsets([-1, 4])}, ValueError, r"d2t: expected tokens inside \[0, 2147483648\); got -1 to 4"),
+            ({"d2t": offsets([2, 2**31])}, ValueError, r"d2t: expected tokens inside \[0, 2147483648\); got 2 to"),
+            ({"d2t": offsets([2, 70]), "vocab_size": 70}, ValueError, r"d2t: expected tokens inside \[0, 70\); got 2"),
+            ({"t2d": flags([2, 69]), "vocab_size": 69}, ValueError, r"t2d: expected tokens inside \[0, 69\); got 2"),
+            ({"t2d": flags([2]), "vocab_size": 0}, ValueError, "vocab_size: expected a positive int; got 0"),
+            ({"d2t": offsets([5, 3, 5])}, ValueError, "d2t: expected each token once; got 5 in columns 0 and 2"),
+            ({"d2t": offsets([5, 7]), "t2d": flags([5, 8, 9])}, ValueError,
+             "d2t: expected offsets of the tokens of t2d, 3 tokens from 5 to 9; got 2 tokens from 5 to 7"),
+        ],
+    )  # fmt: skip
+    def test_what_is_no_map(self, given, error, said):
+        with pytest.raises(error, match=f"^{said}"):
+            map_of(**given)
+
+    def test_the_ops_name_it(self):
+        """Offsets in the place of a map: of their own type, and as int32, where one stands twice."""
+        d2t, rows = offsets([0, 2, 3, 11]), draft_rows(range(4), 3, 2)
+        for given, error in ((d2t, TypeError), (d2t.int(), ValueError), (flags(range(4), 4), TypeError)):
+            with pytest.raises(error, match=r"draft.map: .* \(draft_map\(\) makes a map of a checkpoint's d2t"):
+                verify_chain(**CHAIN | {"draft": rows, "draft.map": given})
+
+    def test_values_are_checked_where_the_host_does_not_see_them(self, unseen):
+        """As on a device: an op looks into no map there, and one that is made was looked into."""
+        with pytest.raises(ValueError, match="d2t: expected each token once"):
+            map_of(d2t=offsets([5, 5]))
+        verdict = public_verify_chain(
+            CHAIN["draft_tokens"], CHAIN["target"], Draft(draft_rows([5, 5], 3, 2), map=torch.tensor([5, 5]).int()),
+            seed=seeds(3), position=0,
+        )  # fmt: skip
+        assert ((verdict.tokens >= -1) & (verdict.tokens < V)).all()
 
 
 MAP = MAPS["some"]
