@@ -60,7 +60,7 @@ def refuse_unknown(model: PreTrainedModel, config: GenerationConfig, assisted: b
         if getattr(config, name, None):
             raise NotImplementedError(f"{name}: expected None; got {getattr(config, name)}")
     for name, value in inputs.items():
-        if name not in INPUTS and value is not None:
+        if name not in INPUTS and value is not None and not (isinstance(value, Mapping) and not value):
             raise NotImplementedError(f"{name}: expected None, for the model is given token ids alone")
     for name in CACHES:
         if inputs.get(name) is not None and inputs[name].get_seq_length():

@@ -68,8 +68,9 @@ class LanguageModel:
         """
         rope = getattr(self.config, "rope_parameters", None) or getattr(self.config, "rope_scaling", None) or {}
         lengths = [getattr(self.config, "max_position_embeddings", None)]
-        if rope.get("rope_type") == "longrope":
-            lengths.append(rope.get("original_max_position_embeddings"))
+        for rotary in (rope, *(of_kind for of_kind in rope.values() if isinstance(of_kind, dict))):
+            if rotary.get("rope_type") == "longrope":
+                lengths.append(rotary.get("original_max_position_embeddings"))
         return min((length for length in lengths if length), default=None)
 
     @property
