@@ -278,7 +278,7 @@ def counts_of(tokens, there, law):
     count = (tokens * 0).to(tl.int32)
     if law.edits.output_mask.data is not None:
         if law.edits.seen_index.data is not None:
-            there = there & (law.place.output_at >= 0)
+            there = _math.both(there, law.place.output_at >= 0)
         count = bits_at(law.edits.output_mask.data + law.place.output_at, tokens, there)
         if law.edits.output_counts.data is not None:
             seen = count > 0
@@ -312,7 +312,7 @@ def penalised(z, tokens, there, law):
     seen = counted
     if law.edits.prompt_mask.data is not None:
         if law.edits.seen_index.data is not None:
-            there = there & (law.place.prompt_at >= 0)
+            there = _math.both(there, law.place.prompt_at >= 0)
         seen = seen | (bits_at(law.edits.prompt_mask.data + law.place.prompt_at, tokens, there) > 0)
     z = tl.where(seen, tl.where(z > 0.0, z * law.place.inverse, z * law.place.repetition), z)
     return tl.where(counted, (z - law.place.frequency * count.to(tl.float32)) - law.place.presence, z)
@@ -329,7 +329,7 @@ def edited(x, tokens, there, start, end, law):
                 x = penalised(x, tokens, there, law)
         if law.edits.allowed.data is not None:
             if law.edits.allowed_index.data is not None:
-                there = there & (law.place.allowed_at >= 0)
+                there = _math.both(there, law.place.allowed_at >= 0)
             may = bits_at(law.edits.allowed.data + law.place.allowed_at, tokens, there) > 0
             if law.edits.allowed_index.data is not None:
                 may = may | (law.place.allowed_at < 0)

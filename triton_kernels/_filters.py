@@ -122,7 +122,7 @@ def load_cells(row, room, opened, base, CELL: tl.constexpr, TILE: tl.constexpr):
     """(raw values, tokens) of a tile of cells: of those listed, or of all if ``opened`` is -1."""
     index = base + tl.arange(0, TILE // CELL)
     cell = tl.load(room.cells + index, mask=index < opened, other=0, cache_modifier=".cg")
-    there = (index < opened) | (opened < 0)
+    there = index < tl.where(opened < 0, _math.NO_TOKEN, opened)
     cell = tl.where(opened < 0, index, cell)
     tokens = cell[:, None] * CELL + tl.arange(0, CELL)[None, :]
     inside = there[:, None] & (tokens < row.columns)

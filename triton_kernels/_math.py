@@ -43,6 +43,15 @@ def any_of(condition):
     return tl.max(condition.to(tl.int32), axis=0)
 
 
+@triton.jit
+def both(lanes, condition):
+    """``lanes & condition``, as a mask for memory, where ``condition`` is one for all lanes.
+
+    The interpreter broadcasts a scalar comparison as numbers of what was compared. Triton 3.9 takes no mask of these.
+    """
+    return tl.where(condition, lanes, lanes != lanes)
+
+
 # philox.h, noise.h
 
 

@@ -85,8 +85,9 @@ def clear_places(writer, depth, there):
 @triton.jit
 def clear_nodes(writer, node, there):
     """Nodes that are not on the path: where an index leads to, and its places are wanted without gaps."""
-    if writer.to.index is not None:
-        put_token(writer, node, node, node * 0, there & ((writer.to.form & ZEROS) != 0))
+    if writer.to.index is not None:  # noqa: SIM102  one is known when it is compiled
+        if (writer.to.form & ZEROS) != 0:
+            put_token(writer, node, node, node * 0, there)
 
 
 @triton.jit

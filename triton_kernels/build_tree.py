@@ -89,8 +89,8 @@ def write_rows(mask, row, parents, node, there, nodes, row_bytes, LAYOUT: tl.con
     else:
         for first in range(0, nodes, 32):
             word = attended(parents, node, first, there)
-            for j in range(0, 32):
-                tl.store(mask + row + first + j, (word >> j) & 1, mask=there & (first + j < nodes))
+            for j in range(0, tl.minimum(nodes - first, 32)):
+                tl.store(mask + row + first + j, (word >> j) & 1, mask=there)
 
 
 @triton.jit
@@ -138,7 +138,8 @@ def build_tree_kernel(
         row, fits = (b * nodes + node) * row_bytes, there
         if LAYOUT == "full":
             row = size - room + node * (prefix + nodes) + prefix
-            fits = there & (room >= 0) & (prefix <= room) & (prefix + nodes <= room // (node + 1))
+            rows = tl.where((room >= 0) & (prefix <= room), nodes, 0)
+            fits = (node < rows) & (prefix + nodes <= room // (node + 1))
             bad |= _math.any_of(there & (fits == 0)) * _math.PARAMETER
         write_rows(mask.at, row, index, node, fits, nodes, row_bytes, LAYOUT)
         child, sibling = links_of(index, node, there, nodes)

@@ -38,7 +38,8 @@ def place_of(table, prefix, node, page_slots, mask):
 @triton.jit
 def is_there(table, prefix, node, layers, page_slots, asked):
     """Whether the cache has a slot for the node."""
-    there = asked & (prefix >= 0) & (node >= 0) & (node < layers.slots - prefix)
+    room = tl.where(prefix >= 0, layers.slots - prefix, 0)
+    there = asked & (node >= 0) & (node < room)
     page, _ = place_of(table, prefix, node, page_slots, there)
     return there & (page >= 0) & (page < layers.pages)
 

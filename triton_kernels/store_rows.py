@@ -31,11 +31,11 @@ def store_rows_kernel(
     start = tl.program_id(1) * BLOCK
     token = start + tl.arange(0, BLOCK)
     source, sink = _rows.start_of(target, row, 0, ALIGNED) + token, _rows.row_at(cache.at.data, offset, ALIGNED) + token
-    if start + BLOCK <= vocab:  # without a mask by token: 16 bytes a lane
-        tl.store(sink, tl.load(source, mask=inside, other=0.0), mask=inside)
-    else:
-        there = inside & (token < vocab)
-        tl.store(sink, tl.load(source, mask=there, other=0.0), mask=there)
+    if inside:
+        if start + BLOCK <= vocab:  # without a mask: 16 bytes a lane
+            tl.store(sink, tl.load(source))
+        else:
+            tl.store(sink, tl.load(source, mask=token < vocab, other=0.0), mask=token < vocab)
 
 
 def store_rows(call):

@@ -24,8 +24,8 @@ def token_logits_kernel(
     for base in range(0, values, BLOCK):
         at = base + tl.arange(0, BLOCK)
         column = tl.load(_arguments.at(tokens, index, at), mask=at < values, other=-1).to(tl.int64)
-        column = column - vocab_start
-        there = live & (at < values) & (column >= 0) & (column < vocab)
+        column = tl.where(live, column - vocab_start, -1)
+        there = (at < values) & (column >= 0) & (column < vocab)
         column = tl.where(there, column, 0).to(tl.int32)
         x = _edits.edited(tl.load(row + column, mask=there, other=0.0).to(tl.float32), column, there, 0, vocab, law)
         tl.store(logits + index * values + at, tl.where(there, x, 0.0), mask=at < values)

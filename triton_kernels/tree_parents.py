@@ -25,7 +25,7 @@ def note_of(notes, node, there):
 
 
 @triton.jit
-def settle(next_sibling, sibling_node, parents, ranks, node, there, live, nodes):
+def settle(next_sibling, sibling_node, parents, ranks, node, there, nodes):
     """Eldest tell their younger siblings."""
     at, rank = node, tl.zeros_like(node)
     mine = there & (note_of(ranks, node, there) == ELDEST)
@@ -34,7 +34,7 @@ def settle(next_sibling, sibling_node, parents, ranks, node, there, live, nodes)
         _rows.barrier()  # all have looked
         tl.store(parents + at, parent, mask=mine)
         tl.store(ranks + at, -rank + FIRST, mask=mine)
-        sibling, leads = link_of(next_sibling, sibling_node, at, mine & live, nodes)
+        sibling, leads = link_of(next_sibling, sibling_node, at, mine, nodes)
         mine = mine & leads
         mine = mine & (note_of(ranks, sibling, mine) == at)
         at = tl.where(mine, sibling, at).to(tl.int32)
@@ -70,7 +70,6 @@ def tree_parents_kernel(
     next_sibling, next_sibling_node = _arguments.at(siblings, b, 0), siblings.inner
     parents += b * nodes
     ranks += b * nodes
-    live = nodes > 0
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         tl.store(parents + node, tl.full([BLOCK], -1, tl.int32), mask=node < nodes)
@@ -78,7 +77,7 @@ def tree_parents_kernel(
     _rows.barrier()
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
-        there = (node < nodes) & live
+        there = node < nodes
         child, leads = link_of(first_child, first_child_node, node, there, nodes)
         tl.atomic_max(parents + child, node, mask=leads, sem="relaxed")
         sibling, leads = link_of(next_sibling, next_sibling_node, node, there, nodes)
@@ -86,7 +85,7 @@ def tree_parents_kernel(
     _rows.barrier()
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
-        settle(next_sibling, next_sibling_node, parents, ranks, node, node < nodes, live, nodes)
+        settle(next_sibling, next_sibling_node, parents, ranks, node, node < nodes, nodes)
     _rows.barrier()
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
@@ -105,7 +104,7 @@ def tree_parents_kernel(
     bad = 0
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
-        there = (node < nodes) & live
+        there = node < nodes
         parent, rank = note_of(parents, node, there), note_of(ranks, node, there)
         first = astray(first_child, first_child_node, parents, ranks, node, there, node, 0, nodes)
         younger = astray(next_sibling, next_sibling_node, parents, ranks, node, there, parent, rank + 1, nodes)

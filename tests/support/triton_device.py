@@ -59,6 +59,20 @@ def leave_out_what_nobody_sees():
     semantic.computation_type_impl = functools.cache(semantic.computation_type_impl)
 
 
+def take_no_mask_of_numbers():
+    """Triton 3.9's interpreter refuses masks that are not boolean in memory; here those of older ones do, too."""
+    builder = interpreter.InterpreterBuilder
+    for name, operand in {"create_masked_load": 1, "create_masked_store": 2, "create_atomic_rmw": 3}.items():
+        run = getattr(builder, name)
+
+        def checked(self, *arguments, _run=run, _operand=operand, **keywords):
+            if arguments[_operand].data.dtype != bool:
+                raise TypeError(f"mask: expected booleans in memory, got {arguments[_operand].data.dtype}")
+            return _run(self, *arguments, **keywords)
+
+        setattr(builder, name, checked)
+
+
 @contextlib.contextmanager
 def interpreted_language(function):
     """triton.language as the interpreter has it, where a function runs outside of a launch."""
@@ -73,3 +87,4 @@ def interpreted_language(function):
 if INTERPRETED:
     patch_language_once_a_launch()
     leave_out_what_nobody_sees()
+    take_no_mask_of_numbers()
