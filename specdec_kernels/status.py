@@ -18,9 +18,9 @@ class Status(enum.IntFlag):
     """
 
     NON_FINITE = 1
-    """A NaN, +inf or a negative probability was met, or a row without positive weight."""
+    """A NaN, +inf or a negative probability was met, or a row without positive weight was asked for a token."""
     EMPTY_RESIDUAL = 2
-    """Target and draft were equal to rounding: drawn from the target itself."""
+    """Target and draft were equal to rounding: drawn from the target itself, which has weight."""
     TOKEN_RANGE = 4
     """A draft token outside of the vocabulary: rejected. In ``logprobs`` any token outside but -1."""
     PARAMETER = 8

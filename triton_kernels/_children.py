@@ -92,7 +92,9 @@ def try_children(tree, node, nodes, p_row, q_row, noise, REPLACEMENT: tl.constex
             again = _trees.child_with(tree, node, token, child) < child
         else:
             again = node < 0
+        ends = node < 0
         if again == 0:
+            first = tried == 0
             if (q_row.at is not None) and tried:
                 children = None
                 if REPEATS == 0:
@@ -107,11 +109,15 @@ def try_children(tree, node, nodes, p_row, q_row, noise, REPLACEMENT: tl.constex
                 q, bad_draft = _rows.probability_at(q_row, token, in_range)
                 bad |= bad_draft
             flags |= tl.where(bad, _math.NON_FINITE, 0)
+            if first & (p <= 0.0):
+                ends = _rows.is_empty(p_row, min(MASS_PART, TILE))
             if in_range & _math.accepts(_math.accept_coin(noise, child - 1), p - subtracted * q, share * q, 0.0):
                 accepted = child
             elif q_row.at is not None:
                 subtracted = tl.minimum(subtracted + share, _math.LARGEST)
             else:  # one-hot drafts: the mass not yet tried
                 share = tl.maximum(share - p, 0.0)
-        child = tl.where(accepted < 0, _trees.next_child(tree, node, child, nodes), nodes)
+        if ends:  # a row without weight ends the branch: its children count as absent
+            subtracted, flags, child = tl.full([], 0.0, tl.float32), 0 * node, nodes
+        child = tl.where((accepted < 0) & (child < nodes), _trees.next_child(tree, node, child, nodes), nodes)
     return accepted, subtracted, flags

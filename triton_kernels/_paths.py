@@ -164,6 +164,9 @@ def walk_paths(
             flags |= tl.where((count > 0) & (depth == max_depth), _math.PARAMETER, 0)
             down = (count > 0) & (depth < max_depth)
             if down:
+                down = _rows.is_empty(p_row, TILE) == 0  # a row without weight ends the chains
+                flags |= tl.where(down, 0, bad_bias)
+            if down:
                 looked, by_bucket = nodes * 0 + 1, none
                 if count > 1:
                     p_sums, q_sums, unfit = bucket_sums(p_row, q_row, TILE)

@@ -326,7 +326,10 @@ def draw_part(
 
 @triton.jit
 def drawn(p, q, from_residual, readable, request, noise, TILE: tl.constexpr):
-    """(the token that all parts together drew, status), from p if the residual is empty. The last part calls this."""
+    """(the token that all parts together drew, status, whether p has no weight), from p if the residual is empty.
+
+    The last part calls this.
+    """
     best = tl.atomic_xchg(_rows.key_at(request), tl.full([], 0, tl.uint64), sem="relaxed")
     row_status = tl.load(request + _rows.FLAGS, cache_modifier=".cg")
     flags = row_status & _math.NON_FINITE
@@ -334,11 +337,10 @@ def drawn(p, q, from_residual, readable, request, noise, TILE: tl.constexpr):
         if q.law.inverse is None:
             flags |= tl.where(from_residual & (row_status & DRAFTED == 0), _math.NON_FINITE, 0)
     if (best == _math.NOBODY) & from_residual:
-        flags |= _math.EMPTY_RESIDUAL
         best, bad = race_row(p, noise, _math.STREAM_RESIDUAL, TILE)
-        flags |= tl.where(bad, _math.NON_FINITE, 0)
-    flags |= tl.where((best == _math.NOBODY) & readable, _math.NON_FINITE, 0)
-    return _math.key_token(best).to(tl.int64), flags
+        flags |= tl.where(bad, _math.NON_FINITE, 0) | tl.where(best == _math.NOBODY, 0, _math.EMPTY_RESIDUAL)
+    empty = (best == _math.NOBODY) & readable
+    return _math.key_token(best).to(tl.int64), flags | tl.where(empty, _math.NON_FINITE, 0), empty
 
 
 @triton.jit

@@ -135,6 +135,19 @@ def probability_at(row, token, there):
 
 
 @triton.jit
+def is_empty(row, TILE: tl.constexpr):
+    """Whether no token of a target's row has weight, so that the chain or branch ends there; its law is not greedy."""
+    if row.law.inverse is not None:
+        return row.known.log_sum == _math.INFINITY
+    else:
+        weighs = row.columns < 0
+        for at in range(0, row.columns, TILE):
+            x = _laws.clean(load_tile(row, tl.cast(at, tl.int32), TILE), row.law)
+            weighs = weighs | (_math.any_of(tl.max(x, axis=1) >= _math.SMALLEST) > 0)
+        return weighs == 0
+
+
+@triton.jit
 def _max_or_nan(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 

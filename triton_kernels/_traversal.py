@@ -105,10 +105,16 @@ def traverse(
 
         gone = node + 0  # what may be taken off now
         own_p = other
+        token, in_range, bad = tl.full([], -1, tl.int64), node < 0, node < 0
         if goes_on:
             token = _trees.token_of(tree, child).to(tl.int64)
             in_range = (token >= 0) & (token < target.columns)
             own_p, bad = _rows.probability_at(p_row, token, in_range)
+            if (after == node) & (own_p <= 0.0):
+                goes_on = _rows.is_empty(p_row, TILE) == 0  # a row without weight ends the branch
+                flags |= tl.where(goes_on, 0, bad_bias)
+                own_p = tl.where(goes_on, own_p, other)
+        if goes_on:
             q, share = 1.0, residual_mass
             if draft.at is not None:
                 q, bad_draft = _rows.probability_at(q_row, token, in_range)

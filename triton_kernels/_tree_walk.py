@@ -64,6 +64,7 @@ def decide(walk, node, child):
 @triton.jit
 def decide_winner(walk, node, below, best):
     """Says which child of ``node``, whose race the key ``best`` won, the walk goes on to."""
+    below = tl.where(best == _math.NOBODY, 0, below)  # a row without weight ends the branch
     child = _trees.child_with(walk.tree, node, _math.key_token(best), below)
     if _trees.strays(walk.tree, node, child, walk.vocab):
         tl.atomic_or(walk.records + node * ROW + _rows.FLAGS, _math.TOKEN_RANGE, sem="relaxed")

@@ -257,7 +257,9 @@ def finish_race(chain, readable, flags, vocab, records, figures, request, writer
         if chain.given_at is not None:
             winner, unknown = tl.where(slot == chain.given_at, chain.given, winner), unknown & (slot != chain.given_at)
         bad = (row_status & _math.NON_FINITE != 0) | unknown
-        n = tl.minimum(n, tl.min(tl.where(held & (winner != token), slot, _math.NO_TOKEN), axis=0))
+        token = tl.where(unknown, -1, token)  # a row without weight ends the chain
+        ends = held & (unknown | (winner != token))
+        n = tl.minimum(n, tl.min(tl.where(ends, slot, _math.NO_TOKEN), axis=0))
         reached = held & (slot <= n)
         flags |= _math.any_of(reached & bad) * _math.NON_FINITE
         flags |= _math.any_of(reached & (row_status & _math.PARAMETER != 0)) * _math.PARAMETER
@@ -271,7 +273,10 @@ def finish_race(chain, readable, flags, vocab, records, figures, request, writer
 
 
 @triton.jit
-def walk(chain, edits, target, draft, epsilon, noise, records, figures, MET: tl.constexpr, ALIGNED: tl.constexpr):
+def walk(
+    chain, edits, target, draft, epsilon, noise, records, figures, MET: tl.constexpr, ALIGNED: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
     """(accepted drafts n, the token refused at slot n or -1, h there, status) from what is known of all slots."""
     # Slots whose rows are edited are looked at one by one, for each row has lists of its own.
     SLOTS: tl.constexpr = CHUNK if edits.edits.by_row is None else 1
@@ -284,7 +289,6 @@ def walk(chain, edits, target, draft, epsilon, noise, records, figures, MET: tl.
         slot = base + tl.arange(0, SLOTS)
         here = slot < chain.slots
         token = token_at(chain, slot)
-        in_range = (token >= 0) & (token < target.columns)
         known = figures + 4 * slot
         h = tl.full([SLOTS], 1.0, tl.float32)
         bad_h = tl.zeros([SLOTS], tl.int32)
@@ -293,6 +297,11 @@ def walk(chain, edits, target, draft, epsilon, noise, records, figures, MET: tl.
         p_law = _laws.Law(target.inverse, None, target.cuts, target.row + slot, edits.edits.by_row, place, edits.edits)
         p_known = _laws.known_at(known, p_law, here)
         p_row = _laws.Row(_rows.of_side(target, slot, ALIGNED), target.columns, p_law, None, p_known)
+        if target.inverse is not None:  # a row without weight ends the chain
+            token = tl.where(p_known.log_sum == _math.INFINITY, -1, token)
+        elif epsilon > 0.0:
+            token = without_ended(chain, slot, token, target, p_row, ALIGNED, TILE)
+        in_range = (token >= 0) & (token < target.columns)
         q_row = _laws.Row(None)
         if draft.at is not None:
             h, bad_h = share_at(chain, slot)
@@ -312,6 +321,22 @@ def walk(chain, edits, target, draft, epsilon, noise, records, figures, MET: tl.
         share += tl.sum(tl.where(here & (slot == n), h - 1.0, 0.0), axis=0)
         base += SLOTS
     return n, refused, share, flags
+
+
+@triton.jit
+def without_ended(chain, slot, token, target, p_row, ALIGNED: tl.constexpr, TILE: tl.constexpr):
+    """The draft tokens of slots, -1 where the row of probabilities has no weight."""
+    # Over-acceptance may accept a token of probability 0, but none of a row without weight. Rows are looked through
+    # only where the token has no probability; elsewhere the draw finds whether there is weight.
+    in_range = (token >= 0) & (token < target.columns)
+    left = in_range & ((_rows.value_at(p_row, token, in_range) >= _math.SMALLEST) == 0)
+    at = tl.min(tl.where(left, slot, _math.NO_TOKEN), axis=0)
+    while at < _math.NO_TOKEN:
+        row = _laws.Row(_rows.of_side(target, at, ALIGNED), target.columns, _laws.Law(None))
+        token = tl.where((slot == at) & _rows.is_empty(row, TILE), -1, token)
+        left = left & (slot > at)
+        at = tl.min(tl.where(left, slot, _math.NO_TOKEN), axis=0)
+    return token
 
 
 @triton.jit
@@ -475,7 +500,17 @@ def verify_chain_kernel(
                 refused = tl.where(from_residual, token_at(chain, n), -1)
             else:
                 n, refused, h, reported = walk(
-                    chain, own_edits, p_side, q_side, share, r.noise, records, figures, LEARNS or FILTERED, ALIGNED
+                    chain,
+                    own_edits,
+                    p_side,
+                    q_side,
+                    share,
+                    r.noise,
+                    records,
+                    figures,
+                    LEARNS or FILTERED,
+                    ALIGNED,
+                    plan.TILE,
                 )
                 from_residual = (refused != -1) | (h < 1.0)
             q_row, excluded = _laws.Row(None), None
@@ -496,7 +531,11 @@ def verify_chain_kernel(
                 p_row, q_row, figures + 4 * n, h, from_residual, draws, excluded, None, request, own_noise, split,
                 splits, plan.TILE,
             ):  # fmt: skip
-                token, drawn_flags = _races.drawn(p_row, q_row, from_residual, draws, request, own_noise, plan.TILE)
+                token, drawn_flags, empty = _races.drawn(
+                    p_row, q_row, from_residual, draws, request, own_noise, plan.TILE
+                )  # fmt: skip
+                if plan.METHOD == "rejection":  # the draft refused at a row without weight counts as absent
+                    reported = tl.where(empty, reported & _math.PARAMETER, reported)
                 reported |= bad_bias | _edits.request_status(edits, r.entry, 0, r.live, vocab)
                 flags |= reported | drawn_flags
                 if num_passed is not None:

@@ -182,7 +182,7 @@ def verify_links_kernel(
         if _races.draw_part(
             row, _laws.Row(None), None, 1.0, tried, there, None, children, record, own_noise, split, splits, TILE
         ):
-            token, reported = _races.drawn(row, _laws.Row(None), tried, there, record, own_noise, TILE)
+            token, reported, _ = _races.drawn(row, _laws.Row(None), tried, there, record, own_noise, TILE)
             reported |= tl.load(record + _rows.FLAGS, cache_modifier=".cg")
             _rows.barrier()  # all warps have read
             finish_verdict(writer, depth, node, token, reported, max_depth)

@@ -228,7 +228,7 @@ def verify_tree_kernel(
             p_row, q_row, figures + 4 * node, subtracted, tried, live, None, children, request, own_noise, split,
             splits, plan.TILE, shares, by_bucket,
         ):  # fmt: skip
-            token, reported = _races.drawn(p_row, q_row, tried, live, request, own_noise, plan.TILE)
+            token, reported, _ = _races.drawn(p_row, q_row, tried, live, request, own_noise, plan.TILE)
             flags = _verdict.status_of(writer) | reported | bad_bias
             _rows.barrier()  # all warps have read
             _verdict.put_token(writer, depth, node, token, live)

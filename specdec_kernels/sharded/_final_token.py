@@ -30,9 +30,10 @@ def last_tokens(shard, target, draft, walked, temperature, draft_temperature, nu
         token, status, empty = parts.first_arrivals(every())
         empty = torch.logical_and(empty, walked.draft_row >= 0)
         if bool(empty.any()):  # p and q equal to rounding, or all of p tried; rare, and the same on all ranks
-            again, more, _ = parts.first_arrivals(draw(torch.where(empty, walked.row, -1))())
+            again, more, weightless = parts.first_arrivals(draw(torch.where(empty, walked.row, -1))())
             token = torch.where(empty, again, token)
-            status = torch.where(empty, status & ~Status.NON_FINITE | more | Status.EMPTY_RESIDUAL, status)
+            more = torch.where(weightless.bool(), more, more | Status.EMPTY_RESIDUAL)
+            status = torch.where(empty, status & ~Status.NON_FINITE | more, status)
         return token, status
 
     return drawn

@@ -142,6 +142,17 @@ def keys_of(tokens, scores):
 
 def race(shard, rows, k=None, edits=None, **how):
     """(tokens, status) of a race over the whole vocabulary, or over what filters keep of it."""
+    return race_finish(gathered(shard, rows, k, edits, **how), k)
+
+
+def winners(packed):
+    """(int32 [rows], status [rows]) of races that all ranks ``packed``: the winner, -1 where no token has weight."""
+    token, status, empty = parts.first_arrivals(packed.contiguous())
+    return token.masked_fill(empty.bool(), -1).flatten(), status.flatten()
+
+
+def gathered(shard, rows, k=None, edits=None, **how):
+    """What all ranks ``packed`` of the race that ``race`` runs."""
     # ``edits`` are those of the slice, with one place for each row; then so are all numbers.
     sampling, reported = how.get("sampling"), None
     if may_filter(sampling):
@@ -153,7 +164,7 @@ def race(shard, rows, k=None, edits=None, **how):
     part = race_partial(rows, k, vocab_start=shard.vocab_start, edits=edits, **how)
     if reported is not None:
         part = part.without((kept.here == 0).unsqueeze(-1), reported)
-    return race_finish(shard.gather(part.packed()), k)
+    return shard.gather(part.packed())
 
 
 def of_rows(how, lead, edits=None):

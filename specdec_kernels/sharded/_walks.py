@@ -13,7 +13,7 @@ from specdec_kernels.sharded._cached_tensors import only
 from specdec_kernels.sharded._final_token import last_tokens
 from specdec_kernels.sharded._laws import argmax_of, laws_of, left_in_slices, parameters
 from specdec_kernels.sharded._parts import Tables, walk_tables
-from specdec_kernels.sharded._races import race, race_finish
+from specdec_kernels.sharded._races import gathered, winners
 from specdec_kernels.sharded._requests import both
 from specdec_kernels.status import Status
 
@@ -22,8 +22,8 @@ SPARED_BY_NOBODY = -1.0  # in place of p: csrc/include/specdec/walk.h
 
 def raced(requests, shard, draft_tokens, target, edits, law, **how):
     """Walked, with the law and the noise of every row. ``how`` is more of walk_tables' arguments, here and below."""
-    winners, row_status = race(shard, target, edits=edits, **law, **requests.noise_of_rows())
-    tables = Tables(row_status.flatten(), winners.flatten())
+    winner, row_status = winners(gathered(shard, target, edits=edits, **law, **requests.noise_of_rows()))
+    tables = Tables(row_status, winner)
     return walk_tables(draft_tokens, tables, vocab=shard.vocab, method="race", request_index=requests.index, **how)
 
 
@@ -39,11 +39,11 @@ def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, so
     if greedy.any_may_be:
         also.append(argmax_of(sides[0].rows, shard, greedy.row_index(), sides[0].edits).packed())
     (target, *draft), also = laws_of(shard, sides, *also)
-    row_status, winners = target.row_status, None
+    row_status, winner = target.row_status, None
     if greedy.any_may_be:
-        winners, of_argmax = (x.flatten() for x in race_finish(also[0]))
+        winner, of_argmax = winners(also[0])
         row_status = torch.where(greedy.of_rows().flatten(), row_status & ~Status.NON_FINITE | of_argmax, row_status)
-    tables = Tables(row_status, winners, _spared(target) if lossy else target.probs, target.known)
+    tables = Tables(row_status, winner, _spared(target) if lossy else target.probs, target.known)
     if draft:
         (q,) = draft
         of_drafts = q.row_status if draft_places is None else q.row_status[draft_places]

@@ -38,6 +38,20 @@ def test_certain_drafts(fast_backend, begins):
     check(ragged(call, COUNTS.repeat(2)), begins)
 
 
+@pytest.mark.parametrize("method", ["rejection", "block", "race"])
+def test_rows_without_weight_end_the_chain(fast_backend, method):
+    """tests/ops/test_empty_rows.py has the rule."""
+    call = {**chain_call_with_hits(VOCABULARY), "method": method}
+    requests, rows = call["target"].shape[:2]
+    call["target"][torch.rand(requests, rows, generator=torch.Generator().manual_seed(5)) < 0.3] = -torch.inf
+    if method == "race":
+        call["draft"] = None
+    if method == "rejection":
+        check({**call, "epsilon": 0.4})
+    verdict = check(call)
+    assert {0, int(Status.NON_FINITE)} <= set(verdict.status.tolist())
+
+
 @pytest.mark.interpreted
 def test_verdicts_on_every_backend(parts_backend):
     call = chain_call_with_hits(2048 + 9, requests=4, slots=2)

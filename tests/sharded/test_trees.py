@@ -82,6 +82,22 @@ def test_faults_of_rows_that_were_read(fast_backend, method):
     check({**call, "draft": None})
 
 
+@pytest.mark.parametrize("method", ["rejection", "traversal", "race"])
+@pytest.mark.parametrize("value", [-torch.inf, torch.nan])
+def test_rows_without_weight_end_a_branch(fast_backend, method, value):
+    """tests/ops/test_empty_rows.py has the rule."""
+    call = trees(method, requests=40)
+    call["target"][torch.rand(40, 9, generator=torch.Generator().manual_seed(3)) < 0.3] = value
+    if method == "race":
+        call["draft"] = None
+    else:
+        check({**call, "draft": None})
+        check({**call, "temperature": None, "sampling": Sampling(0.9, top_k=30)})
+    verdict = check(call)
+    assert {0, int(Status.NON_FINITE)} <= set(verdict.status.tolist())
+    assert len(set(verdict.num_accepted.tolist())) > 2
+
+
 @pytest.mark.interpreted
 @METHODS
 def test_every_backend(parts_backend, method):

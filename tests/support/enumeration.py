@@ -39,6 +39,12 @@ def rows_of(probabilities, law):
 AS_PROBS = Given()
 
 
+def shares_of(weights):
+    """Laws of rows of weights; of a row without weight any token may come."""
+    total = weights.sum(dim=-1, keepdim=True)
+    return torch.where(total > 0, weights / total, 1 / weights.shape[-1])
+
+
 def output_law(contexts, draft_lengths, draft_prob=1.0, epsilon=0.0, given=AS_PROBS):
     """{emitted tokens: probability} of one round that drafts l tokens with probability ``draft_lengths[l]``.
 
@@ -78,8 +84,7 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
 
     def draw(weights, case):
         case = case.squeeze(-1)
-        shares = weights / weights.sum(dim=-1, keepdim=True)
-        drawn_with[case] = shares.gather(-1, forced[case].unsqueeze(-1)).squeeze(-1)
+        drawn_with[case] = shares_of(weights).gather(-1, forced[case].unsqueeze(-1)).squeeze(-1)
         return forced[case]
 
     tokens = torch.empty(len(cases), slots + 1, dtype=torch.int64)

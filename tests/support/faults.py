@@ -485,8 +485,8 @@ FAULTS = {
     ),
     "sharded: an empty residual has its row's status": Fault(
         "specdec_kernels/sharded/_final_token.py",
-        "status & ~Status.NON_FINITE | more | Status.EMPTY_RESIDUAL",
-        "status | more | Status.EMPTY_RESIDUAL",
+        "status & ~Status.NON_FINITE | more, status",
+        "status | more, status",
         "tests/sharded/test_trees.py -k residual",
     ),
     "sharded: slices are looked at once": Fault(
@@ -594,8 +594,8 @@ FAULTS = {
     ),
     "walk_tables: the row that ended the walk does not say what it met": Fault(
         "csrc/include/specdec/walk_tables.h",
-        "*draw = {0, status_of(node)};",
-        "*draw = {0, SPECDEC_STATUS_OK};",
+        "*draw = {0, status_of(node), false};",
+        "*draw = {0, SPECDEC_STATUS_OK, false};",
         "tests/ops/test_walk_tables.py -k cpu",
     ),
     "filters: the last token of a tie is dropped": Fault(
@@ -693,9 +693,45 @@ FAULTS = {
     "verify_chain, CUDA: rows behind the end leave their counters": Fault(
         "csrc/cuda/walk/straight.cuh", "rows[own].came = 0;", "", "tests/backends/test_cuda_order.py"
     ),
+    "walk: a row without weight does not end a branch": Fault(
+        "csrc/include/specdec/walk.h",
+        "return (in_range && low(p) > 0.0f) || ops.is_empty(node, ends);",
+        "return true;",
+        "tests/ops/test_empty_rows.py -k cpu",
+    ),
+    "walk: a race goes on behind a row without weight": Fault(
+        "csrc/include/specdec/walk.h",
+        "if («draw.empty») skip_drafts",
+        "false",
+        "tests/ops/test_empty_rows.py -k cpu",
+    ),
+    "verify_chain, CUDA: a row without weight does not end the chain": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "(all || r.target_law.needs_row()) && target_stats.is_empty()",
+        "false",
+        "tests/ops/test_empty_rows.py -k 'cuda-host and block'",
+    ),
+    "verify_chain, CUDA: a race goes on behind a row without weight": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "if («draw.empty») draft = -1;",
+        "false",
+        "tests/ops/test_empty_rows.py -k 'cuda-host and race'",
+    ),
+    "verify_chain, CUDA: the draft refused at a row without weight is told of": Fault(
+        "csrc/cuda/walk/straight.cuh",
+        "if («__shfl_sync(kWarp, last.empty, 0) && e.residual») status",
+        "false",
+        "tests/ops/test_empty_rows.py -k 'cuda-host and rejection'",
+    ),
+    "verify_chain, Triton: the draft refused at a row without weight is told of": Fault(
+        "triton_kernels/verify_chain.py",
+        "tl.where(empty, reported & _math.PARAMETER, reported)",
+        "reported",
+        "tests/ops/test_empty_rows.py -k 'triton'",
+    ),
     "verify_chain, CUDA: every row ends its chain": Fault(
         "csrc/cuda/walk/straight.cuh",
-        "if («draw.token != r.draft_token(node + 1)») atomicMax",
+        "if («draw.empty || draw.token != r.draft_token(node + 1)») atomicMax",
         "true",
         "tests/backends/test_cuda_order.py",
     ),

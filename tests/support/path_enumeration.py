@@ -17,7 +17,7 @@ from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
 from specdec_kernels.calls.values import Edit, Noise
 from tests.support.calls import backends_call
-from tests.support.enumeration import AS_PROBS
+from tests.support.enumeration import AS_PROBS, shares_of
 from tests.support.traversal_enumeration import FIRST_COIN, after
 
 LOOK_COIN, NEAR, SHARES = 2**31, 2.0**-14, (0.2, 0.4, 0.6, 0.8)
@@ -73,7 +73,9 @@ def ends(contexts, chains, length, *, given=None, named=False, wrong=None):
 
     def down(chance, said, left, tokens, looks, places, weight):
         p, q = (tuple(laws_[said].tolist()) for laws_ in (contexts.p, contexts.q))
-        if len(said) == length:
+        if len(said) == length or not any(p):  # a row without weight ends the chains, whatever they have behind it
+            behind = [0] * (length - len(said))
+            tokens = [[*row, *behind] if c in left else row for c, row in enumerate(tokens)]
             yield End(chance, said, tuple(map(tuple, tokens)), looks, (*places, (p, None, weight)))
             return
         way, law, buckets = look(p, q, weight, len(left)) if len(left) > 1 else ({1: 1.0}, list(q), [0] * len(q))
@@ -124,6 +126,8 @@ def decided(contexts, end, wrong=None):
         if wrong == "residual of q" and drafted is not None:
             drafted = contexts.q[end.said[:accepted]].tolist()
         rest = p if drafted is None else [max(0.0, weight * x - y) for x, y in zip(p, drafted, strict=True)]
+        if not any(p):
+            rest = [1.0] * len(p)
         for token, share in enumerate(rest):
             if chance > 0 and share > 0:
                 key = (*end.said[:accepted], token)
@@ -196,7 +200,7 @@ def oracle_law(contexts, chains, length, given=AS_PROBS):
     for end in ends(contexts, chains, length, named=True):
         chance, h, known = end.chance, thresholds(end), merged(end.chains, 0)[3]
         coins = {}
-        for accepted in range(length, -1, -1):
+        for accepted in range(len(end.said), -1, -1):
             node, threshold = known[end.said[:accepted]], h[accepted - 1] if accepted else 1.0
             if chance * threshold > 0:
                 cases.append((end, coins | {node: threshold * (1 - near)}, chance * threshold))
@@ -210,7 +214,8 @@ def run(contexts, chains, length, cases, given):
     nodes, count = chains * length + 1, len(cases)
     tokens, parents, leaves, known = zip(*(merged(end.chains, nodes) for end, _, _ in cases), strict=True)
     coin_table = torch.full((count, nodes), torch.nan, dtype=torch.float64)
-    look_table = torch.tensor([(*end.looks, 0.0) for end, _, _ in cases], dtype=torch.float64)
+    looks = [(*end.looks, *[0.0] * (length + 1 - len(end.looks))) for end, _, _ in cases]
+    look_table = torch.tensor(looks, dtype=torch.float64)
     p_rows, q_rows = torch.full((2, count, nodes, contexts.vocabulary), torch.nan, dtype=torch.float64)
     for case, ((_, coins, _), said) in enumerate(zip(cases, known, strict=True)):
         for node, coin in coins.items():
@@ -225,7 +230,7 @@ def run(contexts, chains, length, cases, given):
         return coin_table[whose.seed, index - FIRST_COIN + 1]
 
     def draw(weights, case):
-        drawn_from[case.squeeze(-1)] = weights / weights.sum(dim=-1, keepdim=True)
+        drawn_from[case.squeeze(-1)] = shares_of(weights)
         return torch.zeros(len(weights), dtype=torch.int64)
 
     emitted, path = torch.empty(count, length + 1, dtype=torch.int64), torch.empty(count, length + 1, dtype=torch.int32)

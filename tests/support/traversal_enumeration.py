@@ -13,7 +13,7 @@ from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
 from specdec_kernels.calls.values import Edit, Noise
 from tests.support.calls import backends_call
-from tests.support.enumeration import AS_PROBS
+from tests.support.enumeration import AS_PROBS, shares_of
 from tests.support.tree_enumeration import context, drafts
 from tests.support.trees import children, depths
 
@@ -36,6 +36,8 @@ def leaves(p, q, tree, tokens, replacement):
         if remaining[here.node]:
             child = remaining[here.node].pop(0)
             x = tokens[child]
+            if not p[here.node].any():  # the branch ends at a row without weight
+                continue
             if x == -1 or (x in here.tried and (q is None or not replacement)):
                 continue
             drafted = 1.0 if q is None else float(q[here.node][x]) / here.untried_mass
@@ -110,7 +112,7 @@ def run(contexts, parents, cases, replacement, certain, given, op):
     drawn_from = torch.zeros(count, contexts.vocabulary, dtype=torch.float64)
 
     def draw(weights, case):
-        drawn_from[case.squeeze(-1)] = weights / weights.sum(dim=-1, keepdim=True)
+        drawn_from[case.squeeze(-1)] = shares_of(weights)
         return torch.zeros(len(weights), dtype=torch.int64)
 
     width = max(depths(parents)) + 1

@@ -14,7 +14,7 @@ from specdec_kernels.backends import reference
 from specdec_kernels.backends.reference import laws, noise
 from specdec_kernels.calls.values import Edit, Noise
 from tests.support.calls import backends_call
-from tests.support.enumeration import AS_PROBS
+from tests.support.enumeration import AS_PROBS, shares_of
 from tests.support.trees import children, depths
 
 UNTRIED = -1.0
@@ -136,8 +136,7 @@ def run(contexts, parents, cases, replacement, certain, given):
 
     def draw(weights, case):
         case = case.squeeze(-1)
-        shares = weights / weights.sum(dim=-1, keepdim=True)
-        drawn_with[case] = shares.gather(-1, forced[case].unsqueeze(-1)).squeeze(-1)
+        drawn_with[case] = shares_of(weights).gather(-1, forced[case].unsqueeze(-1)).squeeze(-1)
         return forced[case]
 
     width = max(depths(parents)) + 1

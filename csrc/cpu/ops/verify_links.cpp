@@ -27,9 +27,10 @@ Draw last_token(const LinkedRequest& t, const LinkWalk& at, const ThreadTeam& te
   if (at.tried) {
     const Candidate found = row_winner(target, children_of(t, at.node), noise, team, 0);
     if (found.token != kNoToken) return draw_of(found, status);
-    status |= SPECDEC_STATUS_EMPTY_RESIDUAL;
   }
-  return draw_of(row_winner(target, {}, noise, team, 0), status);
+  Draw draw = draw_of(row_winner(target, {}, noise, team, 0), status);
+  if (at.tried && !draw.empty) draw.status |= SPECDEC_STATUS_EMPTY_RESIDUAL;
+  return draw;
 }
 
 }  // namespace

@@ -60,6 +60,13 @@ class WalkOps {
     return true;
   }
 
+  bool is_empty(int32_t node, bool* empty) {
+    go_to(node);
+    if (!target.stats.law.needs_sum() || !scan_bounds(target, team, 0)) scan_exact(target, team, 0);
+    *empty = target.stats.is_empty();
+    return true;
+  }
+
   bool race(int32_t node, const Noise& noise, Draw* draw) {
     go_to(node);
     *draw = draw_from_target(noise);
@@ -89,7 +96,8 @@ class WalkOps {
     *draw = t.has_draft() ? race_residual(noise, subtracted) : race_without(noise, children_before(node, kNoToken));
     if (draw->token != kNoToken) return true;
     const Draw whole = draw_from_target(noise);
-    *draw = {whole.token, draw->status | whole.status | SPECDEC_STATUS_EMPTY_RESIDUAL};
+    const int32_t bits = whole.empty ? SPECDEC_STATUS_OK : SPECDEC_STATUS_EMPTY_RESIDUAL;
+    *draw = {whole.token, draw->status | whole.status | bits, whole.empty};
     return true;
   }
 
@@ -98,7 +106,7 @@ class WalkOps {
     if (!t.has_draft()) return residual(node, noise, 0.0f, draw);
     go_to(node);
     if (is_exact(subtracted)) *draw = race_residual(noise, subtracted.low);
-    else *draw = {even_here() ? winner_by_bounds(noise, subtracted) : kNoToken, target.status | draft.status};
+    else *draw = {even_here() ? winner_by_bounds(noise, subtracted) : kNoToken, target.status | draft.status, false};
     return draw->token != kNoToken;
   }
 
@@ -183,6 +191,7 @@ class WalkOps {
     put_away();
     at = node;
     at_depth = depth;
+    read_whole = false;
     target = law_row(row_at(t.p.target, t.target_row(node)), t.target_law, target_filter, {nullptr, t.p.target.vocab});
     if (editor) editor->edit(&target.row, t.target_place(b, node));
     draft = t.has_draft_row(node) ? draft_at(node) : LawRow{};
@@ -204,6 +213,7 @@ class WalkOps {
   }
 
   int32_t scan_both_exact() {
+    read_whole = true;
     scan_exact(target, team, 0);
     scan_exact(draft, team, 1);
     return target.status | draft.status;
@@ -218,7 +228,7 @@ class WalkOps {
   }
   void note_status(const LawRow& side, int32_t token, int32_t* bits) const {
     const int32_t column = side.map.column(token);
-    if (side.in_memory()) *bits |= side.status;
+    if (side.in_memory() && (read_whole || side.stats.law.needs_row())) *bits |= side.status;
     else if (column != kNoColumn && !side.stats.law.is_element(element(side.row, column)))
       *bits |= SPECDEC_STATUS_NON_FINITE;
   }
@@ -237,17 +247,17 @@ class WalkOps {
   // kNoToken if no other token has weight.
   Draw race_without(const Noise& noise, const TokenList& excluded) {
     scan_maxima_again(ScanFor::kWinner);
-    return {row_winner(target, excluded, noise, team, 0).token, target.status};
+    return {row_winner(target, excluded, noise, team, 0).token, target.status, false};
   }
 
   // kNoToken if the residual is empty.
   Draw race_residual(const Noise& noise, float subtracted) {
     const BucketShares* const shares = shares_here();
     const int32_t found = shares && !shares->even ? kNoToken : winner_by_bounds(noise, {subtracted, subtracted});
-    if (found != kNoToken) return {found, target.status | draft.status};
+    if (found != kNoToken) return {found, target.status | draft.status, false};
     const int32_t status = scan_both_exact();
     scan_maxima_again(ScanFor::kLaw);
-    return {residual_winner(target, draft, subtracted, shares, noise, team, 0).token, status};
+    return {residual_winner(target, draft, subtracted, shares, noise, team, 0).token, status, false};
   }
 
   // The winner of the residual's race if bounds of its weights tell, else kNoToken.
@@ -287,6 +297,7 @@ class WalkOps {
   Place* places = nullptr;   // by depth, if they are kept
   float* cells = nullptr;    // of their targets
   int32_t at = kNoNode, at_depth = 0;
+  bool read_whole = false;  // whether the walk used all of both rows: the status of rows of probabilities counts then
   int32_t depth = 0;  // of the walk, which may have gone on
   Filter target_filter, draft_filter;
   LawRow target = {}, draft = {};  // of node `at`

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
     }
     const Draw draw = draw_of(found.best, status);
     last = draw.token;
-    status = draw.status;
+    status = draw.empty ? draw.status & ~SPECDEC_STATUS_EMPTY_RESIDUAL : draw.status;
   }
   if (threadIdx.x != 0) return;
   verdict.put(at.depth, at.node, last);

@@ -44,8 +44,10 @@ namespace cuda {
 // What is known of a row that was looked through.
 struct RowStats {
   LogSumExp lse;
-  int32_t argmax;  // kNoToken where nothing has weight, or where nobody asked
+  int32_t argmax;  // kNoToken where nothing has weight, or where no argmax was looked for
   int32_t status;
+  // As LawWithStats: whether no token of a row that was looked through has weight.
+  __device__ bool is_empty() const { return argmax == kNoToken && !(lse.log_sum < kInfinity); }
 };
 
 constexpr RowStats kNoStats = {kNoMass, kNoToken, SPECDEC_STATUS_OK};

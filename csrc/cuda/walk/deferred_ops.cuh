@@ -178,6 +178,12 @@ struct AskingOps {
     return true;
   }
 
+  __device__ bool is_empty(int32_t node, bool* empty) {
+    if (!know(node, kTarget)) return false;
+    *empty = stats_of(kTarget).is_empty();
+    return true;
+  }
+
   __device__ bool race(int32_t node, const Noise& noise, Draw* draw) {
     if (!know(node, rows_cut())) return false;
     *draw = answer().drawn;
@@ -336,9 +342,10 @@ struct AskingOps {
     return false;
   }
   __device__ unsigned known_sides() const { return (knows(kTarget) ? kTarget : 0u) | (knows(kDraft) ? kDraft : 0u); }
-  // The node's row will be known. Those right above stay so for walk_traversal, which comes back to them.
+  // The node's row will be known. Those right above stay so for walk_traversal, which comes back to them. `from` may lie
+  // below the node, if the walk went back and no row of the nodes above was looked through.
   __device__ void add_row(int32_t* from, int32_t* to) const {
-    if (!goes_back(t.p.method) || *to != depth()) *from = depth();
+    if (!goes_back(t.p.method) || *to != depth() || *from > depth()) *from = depth();
     *to = depth() + 1;
   }
 

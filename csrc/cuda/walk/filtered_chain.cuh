@@ -85,12 +85,13 @@ struct RecordedSlot {
     if (r.readable && own() <= r.slots) target = record_at(record_of(a, r.request, own(), 0));
     if (r.readable && own() < r.slots && a.sides == 2) draft_row = record_at(record_of(a, r.request, own(), 1));
     target_stats = target.stats;
+    if (r.readable && own() < r.slots && target_stats.is_empty()) draft = -1, tried = in_range = false;  // as Slot::know
   }
   __device__ int32_t own() const { return first + lane_id(); }
   __device__ float p(const ChainRequest&) const { return in_range ? target.law : 0.0f; }
   __device__ float q(const ChainRequest& r) const { return r.has_draft() ? draft_row.law : 1.0f; }
   __device__ int32_t status(const ChainRequest& r) const {
-    if (!tried) return SPECDEC_STATUS_OK;
+    if (!tried) return target_stats.is_empty() ? target.edit_status : SPECDEC_STATUS_OK;
     if (!in_range) return SPECDEC_STATUS_TOKEN_RANGE | target.edit_status;
     return target.slot_status | target.edit_status | (r.has_draft() ? draft_row.slot_status : SPECDEC_STATUS_OK);
   }
@@ -150,6 +151,7 @@ __device__ __forceinline__ bool refuses(const FilteredChainArguments& a, const C
                                         const RowOfBlock& at, const RowRecord& own) {
   const int32_t node = at.node;
   const int64_t draft = r.draft_token(node + 1);
+  if (own.stats.is_empty() && !at.of_draft) return true;
   if (a.p.method == SPECDEC_RACE || r.target_law.greedy) return draw_of(own.stats).token != draft;
   if (!in_vocab(r, draft)) return true;
   float q = 1.0f, p = own.law;
@@ -333,14 +335,14 @@ __device__ __forceinline__ Draw draw_at_end(const FilteredChainArguments& a, con
                                             const ShapedRows& reader, const Shared<Ending>& shared_end,
                                             const Shared<unsigned>& sure, const Shared<OwnShare>& share) {
   const Ending e = shared_end[0];
-  if (e.known) return {e.token, SPECDEC_STATUS_OK};
+  if (e.known) return {e.token, SPECDEC_STATUS_OK, false};
   int32_t status;
   {
     const RowRecord row = record_at(record_of(a, r.request, e.node, 0));
     status = row.edit_status | row.stats.status;
     if (e.node == r.slots) {
       const Draw draw = draw_of(row.stats);
-      return {draw.token, draw.status | status};
+      return {draw.token, draw.status | status, draw.empty};
     }
   }
   const FilteredPair pair = pair_at(a, r, reader, e.node);
@@ -369,8 +371,9 @@ __device__ __forceinline__ Draw draw_at_end(const FilteredChainArguments& a, con
     const bool empty = threadIdx.x == 0 && found.best.token == kNoToken && !again &&
                        static_cast<Ending>(shared_end[0]).residual;
     if (!__syncthreads_or(empty)) {
-      const Draw draw = threadIdx.x == 0 ? draw_of(found) : Draw{0, SPECDEC_STATUS_OK};
-      return {draw.token, draw.status | status};
+      const Draw draw = threadIdx.x == 0 ? draw_of(found) : Draw{0, SPECDEC_STATUS_OK, false};
+      if (draw.empty) status &= ~SPECDEC_STATUS_EMPTY_RESIDUAL;  // p is empty, too
+      return {draw.token, draw.status | status, draw.empty};
     }
     // p and q are equal up to rounding: the judge draws from p alone.
     if (threadIdx.x == 0) share[0] = {{0, sum_tiles_of(a.p.target.vocab)}, static_cast<OwnShare>(share[0]).helpers, true};
@@ -450,7 +453,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) filtered_cha
       write_race(r, draft_of_lane(r), r.status, [&](int32_t own) {
         const RowRecord row = record_at(record_of(a, r.request, own, 0));
         const Draw draw = draw_of(row.stats);
-        return Draw{draw.token, draw.status | row.edit_status};
+        return Draw{draw.token, draw.status | row.edit_status, draw.empty};
       });
   } else {
     SPECDEC_SHARED(Ending, shared_end, 1);

@@ -105,7 +105,8 @@ __device__ __forceinline__ void end_verdict(const ChainRequest& r, const Verdict
 // The token after the last draft, where it comes with the call.
 __device__ __forceinline__ Draw given_token(const ChainRequest& r) {
   const int64_t token = r.given_token();
-  return in_vocab(r, token) ? Draw{static_cast<int32_t>(token), SPECDEC_STATUS_OK} : Draw{0, SPECDEC_STATUS_PARAMETER};
+  if (in_vocab(r, token)) return {static_cast<int32_t>(token), SPECDEC_STATUS_OK, false};
+  return {0, SPECDEC_STATUS_PARAMETER, false};
 }
 
 // A lane's draft, the one after its node.
@@ -130,9 +131,10 @@ __device__ __forceinline__ void write_race(const ChainRequest& r, int64_t draft,
 #pragma unroll 1
   for (int32_t first = 0;;) {
     const int32_t own = first + lane_id();
-    Draw draw = {0, SPECDEC_STATUS_OK};
+    Draw draw = {0, SPECDEC_STATUS_OK, false};
     if (r.readable && own <= r.slots) draw = r.is_given(own) ? given_token(r) : winner_at(own);
     if (!ended) {
+      if (draw.empty) draft = -1;  // a row without weight ends the chain
       const unsigned refused = __ballot_sync(kWarp, !r.readable || draft != draw.token);
       ended = refused != 0;
       accepted = first + (ended ? __ffs(static_cast<int>(refused)) - 1 : 31);
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMany) straight_race_kernel(
                   r.race_noise(node, node), tiles.begin, tiles.end, sure, rows + node);
     if (a.in_order && node < r.slots && comes_last(rows + node, a.parts.count.by()) && threadIdx.x == 0) {
       const Draw draw = draw_of(candidate_of_key(atomicMax(&rows[node].best, WideKey{0})), SPECDEC_STATUS_OK);
-      if (draw.token != r.draft_token(node + 1)) atomicMax(&meeting->met, before);
+      if (draw.empty || draw.token != r.draft_token(node + 1)) atomicMax(&meeting->met, before);
     }
   }
   if (!comes_last(meeting, a.parts.count.by() * nodes) || warp_id() != 0) return;
@@ -177,6 +179,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMany) straight_race_kernel(
 }
 
 // ---- rows that are looked through -----------------------------------------------------------------------------------
+
+// Whether rows of probabilities are looked through before drafts are judged: for the sums of a block, and since
+// over-acceptance may accept a token of probability 0, but none of a row without weight.
+template <bool kBlock>
+__device__ __forceinline__ bool looks_at_all(const ChainRequest& r) { return kBlock || r.epsilon() > 0.0f; }
 
 // Which rows of a request, of some slots from one on: those of the target, at temperature 0 to the last; or the pairs of
 // target and draft, one after the other. Of rows of probabilities nothing needs to be known but for the argmax.
@@ -215,10 +222,9 @@ __device__ __forceinline__ WideKey* sums_of_node(const StraightArguments& a, con
 }
 
 // The block's tiles of all rows: a warp takes one at a time, of one row if there are as many as warps or half of them.
-// `kAll`: see Sides.
-template <bool kAll>
+// `all`: rows of probabilities, too.
 __device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const ChainRequest& r, const Sides& sides,
-                                            int set, const Tiles& tiles, const Shared<uint4>& fours) {
+                                            int set, const Tiles& tiles, const Shared<uint4>& fours, bool all) {
   int tile = tiles.begin, decoded = -1;
   LawRow side = {};
 #pragma unroll 1
@@ -226,7 +232,7 @@ __device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const Ch
     for (; row >= sides.rows && tile < tiles.end; row -= sides.rows) ++tile;
     if (tile >= tiles.end) return;
     if (row != decoded) side = side_of(r, sides.node(row), sides.is_draft(row)), decoded = row;
-    if (!kAll && !side.stats.law.needs_row()) continue;
+    if (!all && !side.stats.law.needs_row()) continue;
     StagedTile staged = {fours};
     staged.load(side.row, tile * kMassTile);
     put_tile(words_of_row(a, r, set, row), a.parts.tiles, tile, side, staged);
@@ -234,16 +240,15 @@ __device__ __forceinline__ void weigh_tiles(const StraightArguments& a, const Ch
 }
 
 // What comes of the words, from place `at` on: a warp takes a row. The block needs a barrier behind it.
-template <bool kAll>
 __device__ __forceinline__ void know_rows(const StraightArguments& a, const ChainRequest& r, const Sides& sides, int set,
-                                          int32_t at, const Shared<RowStats>& known) {
+                                          int32_t at, const Shared<RowStats>& known, bool all) {
 #pragma unroll 1
   for (int row = warp_id(); row < sides.rows; row += warps_in_block()) {
     const WideKey* const words = words_of_row(a, r, set, row);
     const auto word = [&](int tile, int which) { return load_fresh(words + which * a.parts.tiles + tile); };
     const Law law = sides.is_draft(row) ? Law(r.draft_law) : Law(r.target_law);
     RowStats whole = kNoStats;
-    if (law.greedy || (kAll && !law.needs_sum())) {
+    if (law.greedy || (all && !law.needs_sum())) {
       whole = argmax_stats(best_of_parts(a.parts.tiles, word));
     } else if (law.needs_sum()) {
       TileWords held;
@@ -276,12 +281,16 @@ struct Slot {
     column = side.columns().column(static_cast<int32_t>(draft));
     if (column != kNoColumn) from = element(side.row, column);
   }
-  // Of `rows` that are known, those of the node `from` come first.
-  __device__ void know(const Shared<RowStats>& known, int sides, int32_t from, int32_t rows) {
+  // Of `rows` that are known, those of the node `from` come first. `all`: see looks_at_all. A target row without weight
+  // ends the chain: the lane's draft counts as absent.
+  __device__ void know(const ChainRequest& r, const Shared<RowStats>& known, int sides, int32_t from, int32_t rows,
+                       bool all) {
     const int32_t row = (own() - from) * sides;
     target_stats = draft_stats = kNoStats;
-    if (row < rows) target_stats = known[row];
-    if (sides == 2 && row < rows) draft_stats = known[row + 1];
+    if (row >= rows) return;
+    target_stats = known[row];
+    if (sides == 2) draft_stats = known[row + 1];
+    if ((all || r.target_law.needs_row()) && target_stats.is_empty()) draft = -1, tried = in_range = false;
   }
   __device__ int32_t own() const { return first + lane_id(); }
   __device__ float p(const ChainRequest& r) const {
@@ -401,7 +410,7 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
   weights.residual = residual, weights.excluded = e.excluded;
   const Noise noise = r.noise_at_depth(e.node, kStreamResidual);
   int32_t status = r.status;
-  Draw last = {e.token, SPECDEC_STATUS_OK};
+  Draw last = {e.token, SPECDEC_STATUS_OK, false};
 #pragma unroll 1
   for (bool alone = false;; alone = true) {
     if (!e.known) draw_tiles<1>(weights, noise, tiles.begin, tiles.end, sure, meeting);
@@ -421,7 +430,11 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
     begin_draw(sure);
     __syncthreads();
   }
-  if (warp_id() == 0) write_verdict(r, slot(), e.node, __shfl_sync(kWarp, last.token, 0), status | last.status);
+  if (warp_id() == 0) {
+    // A row of probabilities without weight is found by the draw alone. The draft refused there counts as absent.
+    if (__shfl_sync(kWarp, last.empty, 0) && e.residual) status &= SPECDEC_STATUS_PARAMETER;
+    write_verdict(r, slot(), e.node, __shfl_sync(kWarp, last.token, 0), status | last.status);
+  }
   if (threadIdx.x == 0) meeting->came = 0;
 }
 
@@ -546,7 +559,7 @@ __device__ __forceinline__ Ending judge_blocks_straight(const StraightArguments&
       dynamic_shared<Leaf>(kStagedBytes + known_rows(a) * sizeof(RowStats), a.p.places());
   const auto slot_at = [&](int32_t node) {
     Slot next(r, node);
-    next.know(known, sides, 0, rows);
+    next.know(r, known, sides, 0, rows, true);
     return next;
   };
   const auto take_sums = [&](int32_t from, int32_t end) {
@@ -582,9 +595,9 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
 #pragma unroll 1
   for (int32_t first = 0, set = 0;; first += a.slots, set ^= a.sets - 1) {
     const Sides sides(r, first, a.slots);
-    const bool looks = sides.looks(r, kBlock);
+    const bool all = looks_at_all<kBlock>(r), looks = sides.looks(r, all);
     if (looks) {
-      weigh_tiles<kBlock>(a, r, sides, set, a.parts.tiles_of(Place(a).part), dynamic_shared<uint4>(0, kVectors * kThreads));
+      weigh_tiles(a, r, sides, set, a.parts.tiles_of(Place(a).part), dynamic_shared<uint4>(0, kVectors * kThreads), all);
       arrive(&a.meetings[r.request].came);
     }
     const int32_t from = as_block ? 0 : first;
@@ -593,11 +606,11 @@ __device__ __forceinline__ void verify_straight(const StraightArguments& a) {
       wait_for(&a.meetings[r.request].came, blocks);
       blocks += a.parts.count.by();
     }
-    know_rows<kBlock>(a, r, sides, set, (first - from) * sides.count, known);
+    know_rows(a, r, sides, set, (first - from) * sides.count, known, all);
     __syncthreads();
     if (as_block && first + a.slots < r.slots) continue;
     const int32_t rows = (first - from) * sides.count + sides.rows;
-    slot.know(known, sides.count, from, rows);
+    slot.know(r, known, sides.count, from, rows, all);
     Ending e;
     if (r.target_law.greedy || !r.readable) e = end_of_greedy(r, slot, a.slots);
     else if constexpr (kBlock) e = judge_blocks_straight(a, r, slot, known, sides.count, rows, &blocks);
@@ -646,9 +659,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfTurns) straight_turn_kernel
     over = __syncthreads_or(over);
     if (!over) {
       Slot slot(r, before);
-      know_rows<false>(a, r, sides, (turn - 1) % 2, 0, known);
+      know_rows(a, r, sides, (turn - 1) % 2, 0, known, looks_at_all<false>(r));
       __syncthreads();
-      slot.know(known, sides.count, before, sides.rows);
+      slot.know(r, known, sides.count, before, sides.rows, looks_at_all<false>(r));
       const Ending e = r.target_law.greedy || !r.readable ? end_of_greedy(r, slot, a.slots) : judge_slots(r, slot, a.slots);
       draws = e.node != kNoNode;
       if (draws) {
@@ -666,8 +679,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfTurns) straight_turn_kernel
     }
   }
   if (!over && !draws) {
-    weigh_tiles<false>(a, r, Sides(r, first, a.slots), turn % 2, a.parts.tiles_of(place.part),
-                       dynamic_shared<uint4>(0, kVectors * kThreads));
+    weigh_tiles(a, r, Sides(r, first, a.slots), turn % 2, a.parts.tiles_of(place.part),
+                dynamic_shared<uint4>(0, kVectors * kThreads), looks_at_all<false>(r));
     arrive(&turns->came);
   }
   if (threadIdx.x != 0) return;

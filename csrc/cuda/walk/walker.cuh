@@ -145,6 +145,7 @@ __device__ __forceinline__ void take_draw(const Arguments& a, Team& team, const 
   }
   if (!(found.status & kDraftWeighs)) found.status |= SPECDEC_STATUS_NON_FINITE;
   found.status &= ~kDraftWeighs;
+  if (found.best.token == kNoToken) found.status &= ~SPECDEC_STATUS_EMPTY_RESIDUAL;  // p is empty, too
   if (threadIdx.x == 0) {
     WalkAnswers answer = {};
     answer.drawn = draw_of(found);

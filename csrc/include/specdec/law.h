@@ -156,6 +156,9 @@ struct LawWithStats {
   LogSumExp lse;
   int32_t argmax;  // kNoToken where nothing has weight
 
+  // Whether no token of the row has weight, once the row was looked through for its log-sum-exp or its argmax.
+  SPECDEC_HD bool is_empty() const { return argmax == kNoToken && !(lse.log_sum < kInfinity); }
+
   SPECDEC_HD float probability(int32_t token, float raw) const {
     if (law.greedy) return token == argmax ? 1.0f : 0.0f;
     return law.in_space([&](auto s) { return s.probability(raw, lse); });

@@ -23,14 +23,17 @@ SPECDEC_HD bool better(const Candidate& a, const Candidate& b) {
 
 SPECDEC_HD Candidate best_of(const Candidate& a, const Candidate& b) { return better(a, b) ? a : b; }
 
-// What a row operation found: a token, and the status bits of the rows it read.
+// The result of a row operation: a token, and the status bits of the rows that it read. `empty`: no token of the row has
+// weight, and token 0 stands in its place.
 struct Draw {
   int32_t token;
   int32_t status;
+  bool empty;
 };
 
 SPECDEC_HD Draw draw_of(const Candidate& winner, int32_t status) {
-  return winner.token == kNoToken ? Draw{0, status | SPECDEC_STATUS_NON_FINITE} : Draw{winner.token, status};
+  if (winner.token == kNoToken) return {0, status | SPECDEC_STATUS_NON_FINITE, true};
+  return {winner.token, status, false};
 }
 
 SPECDEC_HD float log_weight(float w) { return w >= kSmallest ? log(w) : -kInfinity; }

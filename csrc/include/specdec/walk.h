@@ -28,6 +28,7 @@
 // Ops gives, for the rows of a node,
 //   bool argmax(node, Draw*)                   the most probable token
 //   bool race(node, noise, Draw*)              a token from p
+//   bool is_empty(node, bool*)                 whether no token of the target's row has weight
 //   bool laws(node, token, p*, q*, status*)    p(token), q(token) (1 without draft laws), and status bits of the rows;
 //                                              p is kNever for a token that the target's filters took out
 //   bool masses(node, child, subtracted, Masses*)   sums over both rows; the children before `child` were tried
@@ -198,6 +199,26 @@ SPECDEC_HD int32_t next_draft(const Topology& t, const WalkOf<Number>& at, int32
   return kNoNode;
 }
 
+// ---- rows without weight --------------------------------------------------------------------------------------------
+
+// A target row in which no token has weight ends the chain or branch: the drafts after its node count as absent. Grammars
+// write such rows behind a stop token. If they counted as drafts of probability 0 the rules that look ahead (traversal,
+// paths) would refuse the tokens before them for their sake, and the target's law would be lost.
+
+// Whether the drafts after `node` count as absent. `p` is that of one of them, if it is a token of the vocabulary: the row
+// is looked at only where p leaves the answer open.
+template <class Ops, class Number>
+SPECDEC_HD bool ends_at(Ops& ops, int32_t node, bool in_range, const Number& p, bool* ends) {
+  *ends = false;
+  return (in_range && low(p) > 0.0f) || ops.is_empty(node, ends);
+}
+
+// Passes over the drafts from `child` on, which count as absent: what is wrong with the tree itself is still reported.
+template <class Topology, class Number>
+SPECDEC_HD void skip_drafts(const Topology& t, const WalkOf<Number>& at, int32_t child, int32_t* status) {
+  while (child != kNoNode) child = next_draft(t, at, child, status);
+}
+
 // ---- race -----------------------------------------------------------------------------------------------------------
 
 // The first child with this token, kNoNode if there is none.
@@ -218,8 +239,8 @@ SPECDEC_HD bool given(const Topology& t, int32_t node, Draw* draw) {
   if constexpr (!Topology::kSiblings) {
     if (!t.is_given(node)) return false;
     const int64_t token = t.given_token();
-    *draw = in_vocab(t, token) ? Draw{static_cast<int32_t>(token), SPECDEC_STATUS_OK}
-                               : Draw{0, SPECDEC_STATUS_PARAMETER};
+    *draw = in_vocab(t, token) ? Draw{static_cast<int32_t>(token), SPECDEC_STATUS_OK, false}
+                               : Draw{0, SPECDEC_STATUS_PARAMETER, false};
     return true;
   }
   return false;
@@ -235,7 +256,9 @@ SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status
                                             : ops.race(at->node, t.race_noise(at->node, at->depth), &draw));
     if (!known) return false;
     *status |= draw.status;
-    const int32_t child = child_with(t, *at, draw.token, status);
+    int32_t child = kNoNode;
+    if (draw.empty) skip_drafts(t, *at, at->node, status);
+    else child = child_with(t, *at, draw.token, status);
     ops.emit(at->depth, at->node, draw.token);
     if (child == kNoNode) return true;
     ops.enter(at->depth, child, draw.token);
@@ -264,7 +287,6 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, WalkOf<Number>* at, in
        child = next_draft(t, *at, child, status)) {
     const int64_t token = t.draft_token(child);
     const bool in_range = in_vocab(t, token);
-    if (!in_range) *status |= SPECDEC_STATUS_TOKEN_RANGE;
     Number share = at->share;
     if (!at->tried) set(&share, t.draft_share(node, status));
     if constexpr (Topology::kSiblings) {
@@ -280,11 +302,22 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, WalkOf<Number>* at, in
       }
     }
     Number p = {}, q = {};
+    int32_t bits = in_range ? SPECDEC_STATUS_OK : SPECDEC_STATUS_TOKEN_RANGE;
+    if (in_range && !ops.laws(node, static_cast<int32_t>(token), &p, &q, &bits)) return false;
+    if (!at->tried) {
+      bool ends;
+      if (!ends_at(ops, node, in_range, p, &ends)) return false;
+      if (ends) {
+        skip_drafts(t, *at, child, status);
+        return true;
+      }
+    }
+    *status |= bits;
     if (in_range) {
       const AcceptTestOf<Number> test = {t.noise_at_depth(at->depth, 0), static_cast<uint32_t>(child - 1),
                                          at->subtracted, share, t.epsilon()};
       bool passed;
-      if (!ops.laws(node, static_cast<int32_t>(token), &p, &q, status) || !test.decided(p, q, &passed)) return false;
+      if (!test.decided(p, q, &passed)) return false;
       if (passed) {
         *accepted = child;
         return true;
@@ -398,18 +431,21 @@ SPECDEC_HD bool first_left(const Topology& t, Ops& ops, const Walk& at, Node* he
   return true;
 }
 
-// `share` says which multiple of q a token was drawn with, from its p and q.
+// `share` says which multiple of q a token was drawn with, from its p and q. *ends: the child counts as absent.
 template <class Topology, class Ops, class Node, class Share>
-SPECDEC_HD bool weigh_child(const Topology& t, Ops& ops, const Node& here, Node* child, Share&& share, int32_t* status) {
+SPECDEC_HD bool weigh_child(const Topology& t, Ops& ops, const Node& here, Node* child, Share&& share, bool* ends,
+                            int32_t* status) {
   const int64_t token = t.draft_token(child->node);
+  const bool in_range = in_vocab(t, token);
+  int32_t bits = in_range ? SPECDEC_STATUS_OK : SPECDEC_STATUS_TOKEN_RANGE;
+  typename Ops::Number q = {};
   set(&child->weight, 0.0f);
-  if (!in_vocab(t, token)) {
-    *status |= SPECDEC_STATUS_TOKEN_RANGE;
-    return true;
-  }
-  typename Ops::Number q;
-  if (!ops.laws(here.node, static_cast<int32_t>(token), &child->p, &q, status)) return false;
-  child->weight = child_weight(here.weight, child->p, q, here.subtracted, share(child->p, q));
+  if (in_range && !ops.laws(here.node, static_cast<int32_t>(token), &child->p, &q, &bits)) return false;
+  *ends = false;
+  if (here.after == here.node && !ends_at(ops, here.node, in_range, child->p, ends)) return false;
+  if (*ends) return true;
+  *status |= bits;
+  if (in_range) child->weight = child_weight(here.weight, child->p, q, here.subtracted, share(child->p, q));
   return true;
 }
 
@@ -496,8 +532,13 @@ SPECDEC_HD bool walk_traversal(const Topology& t, Ops& ops, Walk* at, int32_t* s
       const auto share = [&](const Number&, const Number&) {
         return t.has_draft() ? share_of(here.residual_mass, here.untried_mass) : here.residual_mass;
       };
-      if (!weigh_child(t, ops, here, &child, share, status) || !go_down(t, ops, at, here, child)) return false;
-      continue;
+      bool ends;
+      if (!weigh_child(t, ops, here, &child, share, &ends, status)) return false;
+      if (!ends) {
+        if (!go_down(t, ops, at, here, child)) return false;
+        continue;
+      }
+      skip_drafts(t, *at, first, status);
     }
     bool accepted;
     if (!try_leaf(t, ops, *at, &here, &accepted, status)) return false;
@@ -546,7 +587,7 @@ SPECDEC_HD bool best_of_chains(const Topology& t, Ops& ops, int32_t node, int32_
     ++looked;
     int32_t bucket = -1;
     const int64_t token = t.draft_token(child);
-    if (!in_vocab(t, token)) {
+    if (chains > 1 && !in_vocab(t, token)) {
       *status |= SPECDEC_STATUS_TOKEN_RANGE;
     } else if (chains > 1) {
       typename Ops::Number p, q;
@@ -565,7 +606,9 @@ SPECDEC_HD bool walk_paths(const Topology& t, Ops& ops, Walk* at, int32_t* statu
   for (;;) {
     Node here = ops.path(at->depth);
     const int32_t chains = here.after == here.node ? chains_from(t, *at, status) : 0;
-    if (chains > 0) {
+    bool ends = chains == 0;
+    if (chains > 1 && !ops.is_empty(at->node, &ends)) return false;
+    if (!ends) {
       int32_t looked = 1, best = kNoNode;
       if (chains > 1) {
         Look look;
@@ -579,9 +622,11 @@ SPECDEC_HD bool walk_paths(const Topology& t, Ops& ops, Walk* at, int32_t* statu
         set(&found, ops.share(max(low(p), 0.0f), low(q)));
         return found;
       };
-      if (!weigh_child(t, ops, here, &child, share, status)) return false;
-      if (!go_down(t, ops, at, here, child)) return false;
-      continue;
+      if (!weigh_child(t, ops, here, &child, share, &ends, status)) return false;
+      if (!ends) {
+        if (!go_down(t, ops, at, here, child)) return false;
+        continue;
+      }
     }
     bool accepted;
     if (!try_leaf(t, ops, *at, &here, &accepted, status)) return false;

@@ -67,20 +67,24 @@ class TableOps {
 
   SPECDEC_HD bool argmax(int32_t node, Draw* draw) {
     const int64_t row = t.target_row(node);
-    *draw = {p.winners.data ? static_cast<int32_t>(p.winners.at(row * p.winners.slot_stride)) : 0,
-             p.row_status.data[row]};
+    const int32_t winner = p.winners.data ? static_cast<int32_t>(p.winners.at(row * p.winners.slot_stride)) : 0;
+    *draw = {winner < 0 ? 0 : winner, p.row_status.data[row], winner < 0};
+    return true;
+  }
+  SPECDEC_HD bool is_empty(int32_t node, bool* empty) {
+    *empty = !(p.known.data[2 * t.target_row(node) + 1] < kInfinity);
     return true;
   }
   // The race's winners are known where nothing else decides. Else this is the last token, which is drawn later.
   SPECDEC_HD bool race(int32_t node, const Noise&, Draw* draw) {
     if (p.method == SPECDEC_RACE) return argmax(node, draw);
     last = node, refused = false, share_of_last = 1.0f;
-    *draw = {0, p.row_status.data[t.target_row(node)]};
+    *draw = {0, p.row_status.data[t.target_row(node)], false};
     return true;
   }
   SPECDEC_HD bool residual(int32_t node, const Noise&, float subtracted, Draw* draw) {
     last = node, refused = true, share_of_last = t.has_draft() ? subtracted : 1.0f;
-    *draw = {0, status_of(node)};
+    *draw = {0, status_of(node), false};
     return true;
   }
   SPECDEC_HD bool laws(int32_t node, int32_t token, float* p_of_token, float* q_of_token, int32_t* status) {

@@ -58,6 +58,11 @@ def unfit(values, space):
     return (non_finite(values, space) | weightless.all(dim=-1, keepdim=True)).any(dim=-1)
 
 
+def empty(values, law):
+    """Which rows have no token with weight."""
+    return log_weights(values, law).amax(dim=-1) == -torch.inf
+
+
 def weights(values):
     """Probabilities as weights, float64, without values that are impossible in a law."""
     values = values.double().nan_to_num(nan=0.0, posinf=LARGEST).clamp(min=0.0)

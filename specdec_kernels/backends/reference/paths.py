@@ -33,7 +33,7 @@ class Walk:
             if left and depth == request.max_depth:
                 request.status |= Status.PARAMETER
                 left = []
-            if not left:
+            if not left or here.ends():
                 break
             node = take(here, [chain[depth + 1] for chain in left], self.coins[b][depth])
             weight = here.weight_of(request.tokens[node])

@@ -83,6 +83,7 @@ class Rows(NamedTuple):
     p: np.ndarray  # float64 [V]
     q: np.ndarray | None  # float64 [V] over the target's vocabulary; None: children are certain
     sampled: np.ndarray  # bool: the temperature is not 0
+    empty: np.ndarray  # bool: no token of the target's row has weight, which ends the chain or branch
     unfit_target: np.ndarray  # bool: the row is no law
     unfit_draft: np.ndarray
     odd: np.ndarray  # bool [V]: impossible values, where a row may be read at one token alone; else of the whole row
@@ -103,8 +104,8 @@ def rows_at(node, drafts, target_law, draft_law, edits, said):
         unfit_draft = laws.unfit(draft, draft_law.space) & sampled
         odd_values = laws.widened(laws.non_finite(draft, draft_law.space), *wide)
         odd |= odd_tokens(odd_values, unfit_draft, draft_law) & sampled.unsqueeze(-1)
-    found = (p, q, sampled, unfit_target, unfit_draft, odd, bad)
-    return Rows._make(None if part is None else part.cpu().numpy() for part in found)
+    rows = (p, q, sampled, laws.empty(target, target_law), unfit_target, unfit_draft, odd, bad)
+    return Rows._make(None if part is None else part.cpu().numpy() for part in rows)
 
 
 def odd_tokens(odd_values, unfit, law):
@@ -167,6 +168,8 @@ class Place:
             if depth == request.max_depth:
                 request.status |= Status.PARAMETER
                 return None
+            if self.ends():
+                return None
             # The draft draws no token twice without replacement: a repeated one was not drawn from what is left of q.
             if token in self.removed and (request.certain or not request.replacement):
                 continue
@@ -176,6 +179,13 @@ class Place:
             self.after = child
             return child
         return None
+
+    def ends(self):
+        """Whether the target's row has no weight: then the drafts after the node count as absent."""
+        rows = self.request.rows[self.node]
+        if rows.empty:
+            self.request.status |= int(rows.bad_edits) * Status.PARAMETER
+        return bool(rows.empty)
 
     def sum_up(self):
         """Read the rows that the weight is made of, once a child was removed."""

@@ -114,7 +114,7 @@ def drawn(rows, tried, whose, depth):
         row[[token for token in tokens if 0 <= token < len(row)]] = 0.0
     empty = (rest == 0).all(dim=-1)
     some = torch.tensor([len(tokens) > 0 for tokens in tried], dtype=torch.bool, device=rows.device)
-    status |= (empty & some).int() * Status.EMPTY_RESIDUAL
+    status |= (empty & some & (whole > 0).any(dim=-1)).int() * Status.EMPTY_RESIDUAL
     now = noise.at(whose, torch.arange(len(rows), device=rows.device, dtype=torch.int64), depth)
     arrivals = noise.arrivals(now, noise.RESIDUAL, rows.shape[-1])
     return laws.draw(torch.where(empty.unsqueeze(-1), whole, rest), arrivals), status

@@ -40,6 +40,10 @@ class Pair(NamedTuple):
         """Whether the target's filters and edits keep token x."""
         return laws.kept(self.target, self.target_law, self.edited).gather(-1, x.unsqueeze(-1)).squeeze(-1)
 
+    def empty(self):
+        """Which rows of the target have no token with weight: they end the chain or branch."""
+        return laws.empty(self.target, self.target_law)
+
     def unfit(self, drafted, glance, x):
         """Which pairs have a row that was read and is no law; the draft's rows are read where ``drafted``."""
         # ``glance``: of rows of probabilities only token x was read. An argmax reads a whole row.
@@ -70,6 +74,7 @@ def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
     # The laws p^m and h q^m at each request's node, and the tokens tried there.
     p, q = torch.zeros(2, count, vocabulary, dtype=torch.float64, device=device)
     tried = torch.zeros(count, vocabulary, dtype=torch.bool, device=device)
+    ended = torch.zeros(count, dtype=torch.bool, device=device)  # the target's row there has no weight
 
     def now(some):
         if whose.seed.ndim == 2:  # each node's own
@@ -92,9 +97,10 @@ def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
 
     def arrive(some):
         path[some, depth[some]] = node[some]
-        tries[some], tried[some] = 0, False
+        tries[some], tried[some], ended[some] = 0, False, False
         some = with_row(some)
         pair = pair_at(some)
+        ended[some] = pair.empty()
         if race:
             # With p one-hot on the race's winner, the walk accepts or emits just that token.
             winner, flags = race_step(pair.target, pair.target_law, now(some))
@@ -128,6 +134,7 @@ def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
         x = drafts.tokens[:, child]
         here = (drafts.parents[:, child] == node) & (x != -1)
         no_room = here & (depth == drafts.width - 1)
+        here &= ~ended | no_room
         valid = (x >= 0) & (x < vocabulary)
         x = torch.where(valid, x, 0)
         status |= no_room.int() * Status.PARAMETER | (here & ~no_room & ~valid).int() * Status.TOKEN_RANGE
@@ -164,7 +171,7 @@ def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
         read(some, torch.zeros_like(some), glance=torch.zeros_like(some, dtype=torch.bool))
     empty = (p[some] == 0).all(dim=-1)
     weights = torch.where(empty.unsqueeze(-1), pair_at(some).p(), p[some])
-    status[some] |= (empty & (tries[some] > 0)).int() * Status.EMPTY_RESIDUAL
+    status[some] |= (empty & (tries[some] > 0) & ~ended[some]).int() * Status.EMPTY_RESIDUAL
     tokens[some, depth[some]] = laws.draw(weights, noise.arrivals(now(some), noise.RESIDUAL, vocabulary))
     return tokens, path, depth, status
 

@@ -123,7 +123,8 @@ typedef struct specdec_walk_tables_params {
   specdec_number temperature, draft_prob, epsilon; /* a temperature of 0: winners decide */
   specdec_noise noise;
   specdec_indices row_status;  /* [target rows]: statuses */
-  specdec_tokens winners;      /* [target rows], optional: of the race, or the argmax of requests of temperature 0 */
+  specdec_tokens winners;      /* [target rows], optional: of the race, or the argmax of requests of temperature 0;
+                                  -1: no token of the row has weight */
   specdec_values p_of_drafts;  /* [target rows]: of the draft after a row; of trees of a node's token, after its parent */
   specdec_values known;        /* [2 target rows]: as from tile_laws */
   specdec_values q_of_drafts;  /* [drafts], of trees [B N]; none: no draft laws */

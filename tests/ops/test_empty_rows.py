@@ -1,0 +1,234 @@
+"""Target rows in which no token has weight: they end the chain or branch, and the tokens before them keep their law.
+
+Grammars write such rows behind a stop token. One rule holds for all methods: what is drafted at or behind such a row
+counts as absent. So a call is compared with the same call whose drafts are -1 there, bit for bit.
+"""
+
+import random
+from itertools import product
+
+import pytest
+import torch
+
+from specdec_kernels import Edits, Sampling, Status
+from specdec_kernels.conformance import Contexts
+from tests.support import enumeration, path_enumeration, traversal_enumeration, tree_enumeration
+from tests.support.cases import chain_call
+from tests.support.enumeration import PROBS, Given
+from tests.support.laws import assert_law
+from tests.support.ops import verify_chain, verify_tree
+from tests.support.tree_enumeration import emitted_law
+from tests.support.trees import leaves_of, shapes, tree_call
+
+P, Q, STOP = torch.tensor([0.5, 0.2, 0.3]), torch.tensor([0.2, 0.2, 0.6]), 2
+METHODS = "rejection", "race", "block", "traversal", "paths"
+
+
+def stopped(vocabulary, depth, seed, stop=STOP):
+    """Contexts whose target allows nothing behind a stop token."""
+    contexts = Contexts(vocabulary, depth, seed)
+    for said in contexts.p:
+        if stop in said:
+            contexts.p[said] = torch.zeros(vocabulary, dtype=torch.float64)
+    return contexts
+
+
+def distance(contexts, law, length):
+    """The total variation between texts and the target's, both up to the first row without weight."""
+    found, expected = {}, {}
+    for emitted, chance in law.items():
+        for rest in product(range(contexts.vocabulary), repeat=max(0, length - len(emitted))):
+            text, whole = emitted[:length] + rest, chance
+            for i in range(len(text)):
+                row = contexts.p[text[:i]]
+                if not row.any():
+                    text, whole = text[:i], whole / contexts.vocabulary ** max(0, length - max(i, len(emitted)))
+                    break
+                whole *= float(row[text[i]]) if i >= len(emitted) else 1.0
+            found[text] = found.get(text, 0.0) + whole
+    for text in product(range(contexts.vocabulary), repeat=length):
+        end = next((i for i in range(length) if not contexts.p[text[:i]].any()), length)
+        expected[text[:end]] = contexts.chance(contexts.p, text[:end])
+    keys = {*found, *expected}
+    return sum(abs(found.get(x, 0.0) - expected.get(x, 0.0)) for x in keys) / 2
+
+
+@pytest.mark.one_backend
+class TestExactly:
+    """Every draft, coin and draw of the oracle, enumerated."""
+
+    def test_the_distance_sees_what_is_lost(self):
+        contexts = stopped(3, 2, seed=0)
+        assert distance(contexts, {(0,): 1.0}, 2) > 0.1
+
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("slots, draft_prob", [(1, 1.0), (2, 1.0), (3, 1.0), (2, 0.75)])
+    def test_rejection(self, slots, draft_prob, seed):
+        contexts = stopped(3, slots, seed)
+        lengths = [0.0] * slots + [1.0]
+        if draft_prob < 1:
+            lengths = [0.25, 0.1875, 0.5625]
+        law = enumeration.output_law(contexts, lengths, draft_prob)
+        assert distance(contexts, law, slots + 1) < 1e-7
+
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("certain", [False, True], ids=["laws", "one-hot"])
+    @pytest.mark.parametrize("slots", [1, 2, 3])
+    def test_block(self, slots, certain, seed):
+        contexts = stopped(3, slots, seed)
+        chain, options = tuple(range(-1, slots)), {"op": "verify_chain", "certain": certain}
+        if certain:
+            options["drafted"] = [((-1, *drafts), 1.0) for drafts in product(range(3), repeat=slots)]
+        laws_ = [traversal_enumeration.output_law(contexts, chain, **options | {"drafted": [(x, 1.0)]})
+                 for x, _ in options["drafted"]] if certain else [traversal_enumeration.output_law(contexts, chain, **options)]  # fmt: skip
+        for law in laws_:
+            assert distance(contexts, emitted_law(law), slots + 1) < 1e-11
+
+    @pytest.mark.parametrize("replacement", [False, True], ids=["without", "with"])
+    @pytest.mark.parametrize("method", ["rejection", "traversal"])
+    def test_trees(self, method, replacement):
+        run = {"rejection": tree_enumeration, "traversal": traversal_enumeration}[method].output_law
+        for nodes in range(2, 5):
+            for parents in shapes(nodes):
+                contexts = stopped(3, nodes, seed=nodes)
+                law = emitted_law(run(contexts, parents, drawn_with_replacement=replacement))
+                assert distance(contexts, law, 2) < 1e-11, parents
+
+    @pytest.mark.parametrize("seed", range(2))
+    @pytest.mark.parametrize("chains, length", [(2, 1), (2, 2), (3, 2)])
+    def test_paths(self, chains, length, seed):
+        contexts = stopped(3, length, seed)
+        law = path_enumeration.oracle_law(contexts, chains, length)
+        assert law == pytest.approx(path_enumeration.path_law(contexts, chains, length), abs=1e-9)
+        assert distance(contexts, law, length + 1) < 1e-9
+
+    def test_of_logits(self):
+        contexts = stopped(3, 2, seed=5)
+        given = Given(PROBS._replace(space="logits"), PROBS._replace(space="logits"))
+        law = traversal_enumeration.output_law(contexts, (-1, 0, 1), op="verify_chain", given=given)
+        assert distance(contexts, emitted_law(law), 3) < 1e-4
+
+
+# ---- every backend --------------------------------------------------------------------------------------------------
+
+WAYS = "mask", "NaN", "-inf", "zero"
+
+
+def emptied(number, method, *, most=3000):
+    """(op, a random call with rows that have no weight, the same call whose drafts are absent there)."""
+    r, generator = random.Random(number), torch.Generator().manual_seed(number)
+    tree = method in ("traversal", "paths") or (method != "block" and r.random() < 0.5)
+    vocabulary = min(most, r.choice([r.randint(2, 9), r.randint(10, 140), 257, 1000, 2049]))
+    requests, space = r.randint(1, 4), r.choice(["logits", "logits", "probs"])
+    if tree:
+        nodes = r.randint(2, 9)
+        call = tree_call(number, requests, nodes, vocabulary, space=space,
+                         replacement=method == "rejection" and r.random() < 0.3)  # fmt: skip
+        parents = call["parents"]
+    else:
+        nodes = r.randint(2, 7)
+        call = chain_call(number, requests, nodes - 1, vocabulary, space=space)
+        parents = torch.arange(-1, nodes - 1).expand(requests, nodes)
+    call["method"] = method
+    if method == "paths":
+        call["leaves"] = leaves_of(parents)
+    if r.random() < 0.4:  # drafts that are likely, so that rows behind them are reached
+        call["draft"].copy_(call["target"][:, : call["draft"].shape[1]])
+    if space == "logits" and r.random() < 0.4:
+        call.pop("temperature")
+        call["sampling"] = Sampling(r.choice([1.0, 0.0, 0.7]), r.choice([0, 1, 5]), r.choice([1.0, 0.9, 0.3]))
+    if space == "probs":
+        call["temperature"] = call["temperature"].clamp(max=1.0).round()
+    if method == "race" or (method != "paths" and r.random() < 0.3):
+        call["draft"] = None
+    elif method == "rejection" and not tree and r.random() < 0.4:
+        call[r.choice(["draft_prob", "epsilon"])] = r.choice([0.3, 1.0])
+    empty = torch.rand(requests, nodes, generator=generator) < 0.4
+    ways = ["mask", "NaN", "-inf"] if space == "logits" else ["NaN", "zero"]
+    if (way := r.choice(ways)) == "mask":
+        allowed = torch.randint(-(2**31), 2**31, (requests, nodes, -(-vocabulary // 32)), generator=generator)
+        call["edits"] = Edits(allowed=torch.where(empty.unsqueeze(-1), 0, allowed | 3).int())
+    call["target"][empty] = {"mask": call["target"][empty], "NaN": torch.nan, "-inf": -torch.inf, "zero": 0.0}[way]
+    drafts = call["draft_tokens"].clone()
+    if tree:
+        below = empty.gather(1, parents.clamp(min=0)) & (parents >= 0)
+        drafts[below] = -1
+    else:
+        drafts[empty.cummax(1).values[:, :-1]] = -1
+    return "verify_tree" if tree else "verify_chain", call, call | {"draft_tokens": drafts}
+
+
+def verdict(op, call):
+    run = {"verify_chain": verify_chain, "verify_tree": verify_tree}[op]
+    return run(**call)
+
+
+def assert_rows_end(numbers, method, **options):
+    seen = 0
+    for number in numbers:
+        op, call, absent = emptied(number, method, **options)
+        found, expected = verdict(op, call), verdict(op, absent)
+        for name, one, other in zip(found._fields, found, expected, strict=True):
+            assert torch.equal(one, other), (number, op, name, one, other)
+        assert bool(((found.tokens >= -1) & (found.tokens < call["target"].shape[-1])).all())
+        seen += int((expected.status & Status.NON_FINITE).ne(0).sum())
+    assert seen
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("method", METHODS)
+def test_drafts_at_such_a_row_count_as_absent(backend, method):
+    few = backend in ("triton", "cuda-host")
+    assert_rows_end(range(12 if few else 60), method, **({"most": 140} if backend == "triton" else {}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_many(backend, method):
+    assert_rows_end(range(1000, 3000 if backend == "cpu" else 1200), method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_first_token_has_the_law_of_the_target(quick_backend, method):
+    """K = 3, and rows behind the first stop token forbid all. False alarms: 1e-6."""
+    count, slots = 4000 if quick_backend == "reference" else 20_000, 3
+    generator = torch.Generator().manual_seed(7)
+    drafts = torch.multinomial(Q.expand(count * slots, -1), 1, generator=generator).view(count, slots)
+    target, draft = P.log().repeat(count, slots + 1, 1), Q.log().repeat(count, slots, 1)
+    behind = (drafts == STOP).cummax(1).values
+    target[:, 1:][behind] = -torch.inf
+    noise = {"seed": torch.arange(count), "position": 0}
+    if method == "race":
+        found = verify_chain(drafts, target, method=method, **noise)
+    elif method in ("rejection", "block"):
+        found = verify_chain(drafts, target, draft, method=method, **noise)
+    else:
+        tree = {"parents": torch.arange(-1, slots), "draft_tokens": torch.nn.functional.pad(drafts, (1, 0), value=-1)}
+        if method == "paths":
+            tree["leaves"] = torch.full((count, 1), slots, dtype=torch.int32)
+        found = verify_tree(
+            target=target, draft=torch.nn.functional.pad(draft, (0, 0, 0, 1)), method=method, **tree, **noise
+        )
+    assert_law(found.tokens[:, 0], P)
+
+
+def test_the_status_tells_of_the_row_that_was_asked_for_a_token(backend):
+    """Of the row behind the stop token, if that was accepted; not of rows that the text never came to."""
+    target = torch.tensor([0.0, 0.0, 50.0]).repeat(2, 3, 1)
+    target[1, 0] = torch.tensor([50.0, 0.0, 0.0])
+    target[:, 1:] = -torch.inf
+    drafts, draft = torch.tensor([[STOP, 0], [STOP, 0]]), torch.zeros(2, 2, 3)
+    for method in ("rejection", "race", "block"):
+        for law in (draft, None) if method != "race" else (None,):
+            found = verify_chain(drafts, target, law, method=method, seed=torch.arange(2), position=0)
+            assert found.num_accepted.tolist() == [1, 0], method
+            assert found.status.tolist() == [Status.NON_FINITE, 0], method
+    tree = {"draft_tokens": torch.tensor([[-1, STOP, 0, 0]]), "parents": torch.tensor([-1, 0, 1, 0])}
+    rows = torch.cat([target, target[:, 2:]], 1)
+    rows[1, 3] = 0.0
+    for method in ("rejection", "race", "traversal"):
+        law = None if method == "race" else torch.zeros(2, 4, 3)
+        both = {**tree, "draft_tokens": tree["draft_tokens"].repeat(2, 1)}
+        found = verify_tree(target=rows, draft=law, method=method, seed=torch.arange(2), position=0, **both)
+        assert found.num_accepted.tolist() == [1, 1], method
+        assert found.status.tolist() == [Status.NON_FINITE, 0], method
