@@ -649,7 +649,7 @@ FAULTS = {
     ),
     "verify_links, CPU: an empty residual says nothing": Fault(
         "csrc/cpu/ops/verify_links.cpp",
-        "status |= SPECDEC_STATUS_EMPTY_RESIDUAL;",
+        "draw.status |= SPECDEC_STATUS_EMPTY_RESIDUAL;",
         "",
         "tests/ops/test_verify_links.py -k cpu",
     ),
