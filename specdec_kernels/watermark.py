@@ -3,12 +3,15 @@
 A page says what that is and what it is not: docs/watermark.md.
 """
 
+import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from specdec_kernels._C import maths
+from specdec_kernels.calls import inputs
 from specdec_kernels.ops.context_seeds import context_seeds
 
 __all__ = ["Detection", "check_race", "detect", "p_value", "scores"]
@@ -37,8 +40,16 @@ def detect(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
     ----------
     tokens : sequence of int
         Token ids of the text, by the model's tokenizer. A prompt before it weakens the statistic and is no error.
-    key, window, ordered
+    key : int
+        The secret that the text may be drawn by. Not 0, which is no watermark.
+    window, ordered
         As for ``context_seeds``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For tokens that are no sequence of whole numbers (a string, a generator, floats), a key of 0, and a window that is
+        no int from 1 to 8.
 
     Examples
     --------
@@ -53,12 +64,14 @@ def detect(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
 
 def scores(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = True) -> torch.Tensor:
     """The score ``−log(1 − U)`` of each token that counts, float64: exponential without the watermark."""
-    text = torch.as_tensor(tokens, dtype=torch.int64, device="cpu")
-    if text.ndim != 1 or (text < 0).any():
-        raise ValueError(f"tokens: expected token ids of 0 or more; got {tokens!r:.80}")
+    text = _ids(tokens)
+    if (secret := inputs.integer(key)) is None:
+        raise TypeError(f"key: expected an int; got {inputs.shown(key)}")
+    check_key("key", secret)
+    window = inputs.whole("window", window, "an int from {least} to {most}", 1, 8)
     windows = text.unfold(0, window, 1)[:-1] if len(text) > window else text.new_empty(0, window)
     seeds = context_seeds(  # of windows one by one, so that none of them comes again
-        windows, windows[:, :0], key=key, seed=0, position=window, window=window, ordered=ordered
+        windows, windows[:, :0], key=secret, seed=0, position=window, window=window, ordered=ordered
     )
     first: dict[int, int] = {}
     for seed, token in zip(seeds[:, 0].tolist(), text[window:].tolist(), strict=True):
@@ -69,12 +82,36 @@ def scores(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
     return -torch.log(-torch.expm1(-arrivals.double()))
 
 
+def _ids(tokens: Any) -> torch.Tensor:
+    """Token ids of a sequence, a tensor or an array as int64 [n]."""
+    ids = tokens.tolist() if isinstance(tokens, (torch.Tensor, np.ndarray)) else tokens
+    wrong = "tokens: expected a sequence of token ids, whole numbers; got"
+    if not isinstance(ids, Sequence) or isinstance(ids, (str, bytes)):
+        raise TypeError(f"{wrong} {inputs.shown(tokens)}")
+    for token in ids:
+        try:
+            if isinstance(token, bool):
+                raise TypeError
+            number = operator.index(token)
+        except TypeError:
+            raise TypeError(f"{wrong} {inputs.shown(token)}") from None
+        if not 0 <= number < 2**63:
+            raise ValueError(f"tokens: expected token ids from 0 to 2^63 - 1; got {number}")
+    return torch.tensor(list(map(operator.index, ids)), dtype=torch.int64, device="cpu")
+
+
 def p_value(statistic: float, count: int) -> float:
     """How probable a gamma variable of shape ``count`` is to be at least ``statistic``."""
     if count == 0:
         return 1.0
     shape, at = (torch.tensor(float(x), dtype=torch.float64, device="cpu") for x in (count, statistic))
     return float(torch.special.gammaincc(shape, at))
+
+
+def check_key(name: str, key: int) -> None:
+    """Raise ValueError for a key of 0, by which ops leave texts without a watermark."""
+    if key == 0:
+        raise ValueError(f"{name}: expected a number other than 0, which is no watermark; got 0")
 
 
 def check_race(name: str, method: str) -> None:

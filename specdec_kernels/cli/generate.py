@@ -150,7 +150,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="allow only the token ids in this file")  # fmt: skip
     parser.add_argument("--seed", type=options.seed, default=0,
                         help="of the first prompt; the next has one more")  # fmt: skip
-    parser.add_argument("--watermark", type=options.seed, metavar="KEY",
+    parser.add_argument("--watermark", type=options.key, metavar="KEY",
                         help="with --method race or plain: let the text carry the watermark of this secret number, "
                         "which `specdec-kernels watermark` finds")  # fmt: skip
     parser.add_argument("--watermark-window", type=options.whole(1, 8), default=4, metavar="N",

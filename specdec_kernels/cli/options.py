@@ -91,6 +91,7 @@ def token_file(word: str) -> list[int]:
 text = checked(utf8, "text in UTF-8", lambda value: True)
 some_text = checked(utf8, "text in UTF-8 that is not empty", bool)
 seed = checked(int, "a whole number", lambda value: True)
+key = checked(int, "a whole number other than 0", bool)
 probability = checked(float, "a number in [0, 1]", lambda value: 0 <= value <= 1)
 finite = checked(float, "a finite number >= 0", lambda value: 0 <= value < math.inf)
 fraction = checked(float, "a number between 0 and 1", lambda value: 0 < value < 1)

@@ -11,7 +11,7 @@ from specdec_kernels.cli import options
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `specdec-kernels watermark`."""
-    parser.add_argument("--key", type=options.seed, required=True, help="the secret number")
+    parser.add_argument("--key", type=options.key, required=True, help="the secret number")
     parser.add_argument("--window", type=options.whole(1, 8), default=4, metavar="N",
                         help="by how many tokens before each (default: 4)")  # fmt: skip
     given = parser.add_mutually_exclusive_group()

@@ -22,7 +22,8 @@ def asked(method: str) -> Watermark | None:
     if not words:
         return None
     try:
-        key, window = (*map(int, words.split(",")), 4)[:2]
+        key, *rest = map(int, words.split(","))
+        (window,) = rest or (4,)
     except ValueError:
         key, window = 0, 0
     if not 1 <= window <= 8:

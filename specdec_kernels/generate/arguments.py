@@ -15,7 +15,7 @@ from specdec_kernels.generate.noise import Noise, Sampling, Watermark
 from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, TreeDrafter, TreePolicy
 from specdec_kernels.trees import DraftTree
-from specdec_kernels.watermark import check_race
+from specdec_kernels.watermark import check_key, check_race
 
 if TYPE_CHECKING:
     from specdec_kernels.generate.models import LanguageModel
@@ -315,8 +315,11 @@ def noise_of(
     if not isinstance(watermark, Watermark):
         raise TypeError(f"watermark: expected a Watermark; got {watermark!r}")
     check_race("watermark", "race" if method == "plain" else method)
-    key = watermark.key if several(watermark.key) else [watermark.key] * len(prompts)
-    key = spread("watermark.key", key, len(prompts)).to(device)
+    keys = watermark.key
+    if not several(keys):
+        check_key("watermark.key", one := whole_number("watermark.key", keys, None))
+        keys = [one] * len(prompts)
+    key = spread("watermark.key", keys, len(prompts)).to(device)
     return noise._replace(key=key, start=ends, window=watermark.window)
 
 

@@ -17,7 +17,8 @@ from specdec_kernels import Sampling
 class Watermark(NamedTuple):
     """The watermark that texts are to carry, by races keyed with their last tokens: `docs/watermark.md`.
 
-    `key` is a secret whole number, or one per prompt, 0 for none; `window` is as for `context_seeds`.
+    `key` is a secret whole number other than 0, or one per prompt, of which 0 leaves its text without a watermark;
+    `window` is as for `context_seeds`.
     """
 
     key: int | Sequence[int]

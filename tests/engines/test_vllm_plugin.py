@@ -132,6 +132,8 @@ def test_refused_by_name(name, given):
     ("7", "rejection", ValueError, "SPECDEC_WATERMARK: expected a race; got rejection, whose accept coins are"),
     ("7,9", "race", ValueError, "SPECDEC_WATERMARK: expected KEY or KEY,WINDOW, .* a window of 1 to 8; got '7,9'"),
     ("key", "race", ValueError, "SPECDEC_WATERMARK: expected KEY or KEY,WINDOW"),
+    ("7,4,2", "race", ValueError, "SPECDEC_WATERMARK: expected KEY or KEY,WINDOW, .*; got '7,4,2'"),
+    ("7,2.0", "race", ValueError, "SPECDEC_WATERMARK: expected KEY or KEY,WINDOW, .*; got '7,2.0'"),
 ])  # fmt: skip
 def test_watermarks_that_are_refused(monkeypatch, words, method, error, says):
     monkeypatch.setenv("SPECDEC_WATERMARK", words)

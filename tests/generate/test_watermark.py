@@ -26,7 +26,7 @@ def plainly(pair):
     """Of each window, each prompt on its own. A window of one token comes again at once."""
     found = {}
     for window in (1, 4):
-        marks = [Watermark(key, window) for key in KEYS]
+        marks = [Watermark([key], window) for key in KEYS]
         found[window] = [
             generate([prompt], pair[0], method="plain", watermark=mark, seed=3 + i, max_new_tokens=NEW)[0]
             for i, (prompt, mark) in enumerate(zip(PROMPTS, marks, strict=True))
@@ -220,10 +220,16 @@ REFUSED = [
     ({"method": "rejection"}, ValueError, "watermark: expected a race; got rejection, whose accept coins"),
     ({"method": "block"}, ValueError, "watermark: expected a race; got block"),
     ({"watermark": 5}, TypeError, "watermark: expected a Watermark; got 5"),
-    ({"watermark": Watermark(1.5)}, TypeError, "watermark.key: expected a whole number or one per prompt; got"),
+    ({"watermark": Watermark(1.5)}, TypeError, "watermark.key: expected a whole number; got 1.5"),
     ({"watermark": Watermark([1])}, ValueError, r"watermark.key: expected a number or one per prompt \(2\); got 1"),
     ({"watermark": Watermark(2**64)}, ValueError, "watermark.key: expected 64 bits at most"),
     ({"watermark": Watermark(1, 9)}, ValueError, "window: expected an int from 1 to 8; got 9"),
+    ({"watermark": Watermark(1, 2.0)}, ValueError, "window: expected an int from 1 to 8; got 2.0"),
+    ({"watermark": Watermark(1, None)}, ValueError, "window: expected an int from 1 to 8; got None"),
+    ({"watermark": Watermark(0)}, ValueError, "watermark.key: expected a number other than 0, which is no watermark"),
+    ({"watermark": Watermark("12")}, TypeError, "watermark.key: expected a whole number; got '12'"),
+    ({"watermark": Watermark([1.0, 2])}, TypeError, "watermark.key: expected a whole number or one per prompt; got"),
+    ({"watermark": Watermark(None)}, TypeError, "watermark.key: expected a whole number; got None"),
 ]  # fmt: skip
 
 
@@ -237,5 +243,58 @@ def test_refused_by_name(pair, changes, error, says):
 def test_no_ids():
     assert detect([], 1) == (0, 0.0, 1.0)
     assert detect([1, 2, 3, 4], 1).count == 0
-    with pytest.raises(ValueError, match="tokens: expected token ids of 0 or more; got"):
-        detect([1, -1], 1)
+    assert detect((), 1) == detect(torch.empty(0, dtype=torch.int32), 1) == detect([], 1)
+
+
+TEXT = [5, 3, 8, 1, 5, 3, 8, 1, 5, 2**31, 7]
+REFUSED_BY_DETECTOR = [
+    ({"key": 0}, ValueError, "key: expected a number other than 0, which is no watermark; got 0"),
+    ({"key": np.int64(0)}, ValueError, "key: expected a number other than 0, which is no watermark; got 0"),
+    ({"key": 1.0}, TypeError, "key: expected an int; got 1.0"),
+    ({"key": True}, TypeError, "key: expected an int; got True"),
+    ({"key": None}, TypeError, "key: expected an int; got None"),
+    ({"key": "12"}, TypeError, "key: expected an int; got '12'"),
+    ({"key": torch.tensor(3)}, TypeError, r"key: expected an int; got int64 \[\]"),
+    ({"key": 2**64}, ValueError, "key: expected 64 bits at most; got"),
+    ({"key": -(2**63) - 1}, ValueError, "key: expected 64 bits at most; got"),
+    *(({"tokens": tokens}, TypeError, f"tokens: expected a sequence of token ids, whole numbers; got {says}")
+      for tokens, says in (
+          ([5.0, 3.0, 8.0, 1.0, 5.0], "5.0"), ([5, 3, 8.5], "8.5"), (["5", "3"], "'5'"), ([5, True], "True"),
+          ([5, None], "None"), ([[5, 3], [8, 1]], "list"), ([torch.tensor([5, 3])], r"int64 \[2\]"), ("5381", "'5381'"),
+          (b"5381", "bytes"), ((x for x in TEXT), "generator"), ({5, 3}, "set"), (None, "None"), (5, "5"),
+          (torch.tensor([5.0, 3.0]), "5.0"), (torch.tensor([True]), "True"), (torch.tensor([[5, 3]]), "list"),
+          (torch.tensor(5), r"int64 \[\]"), (np.array([5.0, 3.0]), "5.0"), (np.array([[5, 3]]), "list"),
+          (np.array(["5"]), "'5'"),
+      )),
+    ({"tokens": [1, -1]}, ValueError, "tokens: expected token ids from 0 to 2\\^63 - 1; got -1"),
+    ({"tokens": [1, 2**63]}, ValueError, f"tokens: expected token ids from 0 to 2\\^63 - 1; got {2**63}"),
+    ({"tokens": torch.tensor([1, -7])}, ValueError, "tokens: expected token ids from 0 to 2\\^63 - 1; got -7"),
+    *(({"window": window}, ValueError, f"window: expected an int from 1 to 8; got {window!r}")
+      for window in (0, 9, 2.0, None, True, "2")),
+    ({"ordered": 1}, TypeError, "ordered: expected a bool; got 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes, error, says", REFUSED_BY_DETECTOR)
+@pytest.mark.parametrize("op", [detect, scores])
+@pytest.mark.parametrize("length", [0, len(TEXT)])
+def test_the_detector_refuses_by_name(op, changes, error, says, length):
+    """Whether any token would count or not."""
+    if length == 0 and "tokens" in changes:
+        return
+    with pytest.raises(error, match=says):
+        op(**{"tokens": TEXT[:length], "key": 7} | changes)
+
+
+@pytest.mark.parametrize("window", [1, 4, np.int64(4), 8])
+def test_texts_of_any_kind_are_one(window):
+    expected = detect(TEXT, 7, window=window)
+    assert expected.count == len({tuple(TEXT[i : i + window]) for i in range(len(TEXT) - window)})
+    for tokens in (
+        tuple(TEXT), torch.tensor(TEXT), torch.tensor(TEXT).repeat_interleave(2)[::2], np.array(TEXT),
+        np.array(TEXT, dtype=np.uint64), [*map(np.int64, TEXT)], [*map(torch.tensor, TEXT)],
+    ):  # fmt: skip
+        assert detect(tokens, 7, window=window) == expected
+    assert detect(range(20), 7, window=window) == detect(list(range(20)), 7, window=window)
+    assert detect(TEXT, np.int64(7), window=window) == expected
+    assert detect(TEXT, -7, window=window) == detect(TEXT, 2**64 - 7, window=window)
