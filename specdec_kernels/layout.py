@@ -16,6 +16,8 @@ class Packing(NamedTuple):
     ----------
     cu_drafts : Tensor, optional
         int32 [B+1] from 0: request b owns drafts ``cu[b] .. cu[b+1]`` and target rows from ``cu[b] + b`` on.
+        Token 0 and status bit 8 come of a request whose bounds fall or end behind the last draft, and of the first one
+        where ``cu[0]`` is not 0.
     cu_rows : Tensor, optional
         int32 [B+1] from 0, in the place of ``cu_drafts``: request b owns target rows ``cu[b] .. cu[b+1]``, one more
         than drafts. ``draft_tokens`` is [D+B] then: each row has the token that enters it, which a request's first row

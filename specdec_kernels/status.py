@@ -25,6 +25,6 @@ class Status(enum.IntFlag):
     """A draft token outside of the vocabulary: rejected. In ``logprobs`` any token outside but -1."""
     PARAMETER = 8
     """A temperature, ``top_p``, ``min_p``, ``draft_prob`` or ``epsilon`` out of range (taken as argmax, off, off,
-    clamped, 0), a ``request_index`` or ``cu_drafts`` that points outside (token 0), a given token outside of the
-    vocabulary (token 0), an entry of ``parents``, ``path`` or ``prefix_len`` out of range, or a link that is no part of
-    a tree."""
+    clamped, 0), a ``request_index`` or ``cu_drafts`` that points outside, ``cu_drafts`` that does not begin with 0
+    (token 0), a given token outside of the vocabulary (token 0), an entry of ``parents``, ``path`` or ``prefix_len``
+    out of range, or a link that is no part of a tree."""

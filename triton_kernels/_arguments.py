@@ -143,7 +143,7 @@ def packed_of(packing, b, most):
         begin, end = tl.load(packing.cu_drafts + b).to(tl.int64), tl.load(packing.cu_drafts + b + 1).to(tl.int64)
         begin -= tl.where(packing.tokens_by_row != 0, b, 0)
         end -= tl.where(packing.tokens_by_row != 0, b + 1, 0)
-        readable = (begin >= 0) & (end >= begin) & (end <= packing.total)
+        readable = (begin >= 0) & ((b > 0) | (begin == 0)) & (end >= begin) & (end <= packing.total)
         begin = tl.where(readable, begin, 0)
         drafts = tl.where(readable, end - begin, 0)
         return Packed(

@@ -32,6 +32,7 @@ class Chains:
                 cu_drafts.diff().long() if max_drafts is None else cu_drafts.diff().long().clamp(max=max_drafts)
             )
             self.sound = (cu_drafts[:-1] >= 0) & (cu_drafts[1:] >= cu_drafts[:-1]) & (cu_drafts[1:] <= drafts)
+            self.sound[:1] &= cu_drafts[:-1][:1] == 0
             return
         self.batch, width = draft_tokens.shape
         if target.shape[:-1] != (self.batch, width + 1):

@@ -132,6 +132,9 @@ def test_packed_chains(parts_backend):
     assert walked.status.tolist() == [0 | 1 | 2 | 8, 4, 5 | 6 | 8, 8]
     torch.testing.assert_close(walked.subtracted, torch.tensor([1.0, 1.0, 0.5, 1.0]))
     assert walked.laws[2].tolist() == [12, 13, 130, 131]
+    later = walk_tables(**packed | {"cu_drafts": ints(1, 3, 3, 7, 9)})  # bounds begin with 0
+    assert later.tokens.tolist() == [[0, -1, -1], *walked.tokens.tolist()[1:]]
+    assert later.status.tolist() == [8, *walked.status.tolist()[1:]]
 
 
 @pytest.mark.interpreted

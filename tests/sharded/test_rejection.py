@@ -29,6 +29,18 @@ def test_verdicts_of_chains_on_any_number_of_ranks(fast_backend, begins, dtype):
     check({**ragged(call, COUNTS.repeat(2)), "packing.max_drafts": 2}, begins)
 
 
+@pytest.mark.parametrize("how", [{}, {"method": "block"}, {"method": "race", "draft": None}], ids=str)
+def test_bounds_begin_with_0(fast_backend, how):
+    call = ragged(chain_call_with_hits(VOCABULARY) | how, COUNTS.repeat(2))
+    good = check(call)
+    for first in (1, 2, 9):
+        call["packing.cu_drafts"][0] = first
+        found = check(call)
+        assert (found.tokens[0, 0], found.status[0]) == (0, Status.PARAMETER)
+        assert torch.equal(found.tokens[1:], good.tokens[1:])
+        assert torch.equal(found.status[1:], good.status[1:])
+
+
 @pytest.mark.parametrize("begins", BEGINS[1:3], ids=len)
 def test_certain_drafts(fast_backend, begins):
     """Without draft laws the residual is p without the draft."""

@@ -562,6 +562,18 @@ FAULTS = {
         "from -= b, to -= b;",
         "tests/ops/test_verify_chain.py tests/ops/test_input_rows.py -k cpu",
     ),
+    "chain: packed requests may begin behind 0": Fault(
+        "csrc/include/specdec/chain.h",
+        "b > 0 ? from >= 0 : «from == 0») && to >= from",
+        "from >= 0",
+        "tests/ops/test_bad_input.py -k 'bounds and cpu'",
+    ),
+    "chain: bounds that fall are a number of drafts": Fault(
+        "csrc/include/specdec/chain.h",
+        "if («!readable») slots = 0;",
+        "false",
+        "tests/ops/test_bad_input.py -k 'bounds and cpu'",
+    ),
     "tree: a token may be tried twice under a node": Fault(
         "csrc/include/specdec/tree.h",
         "draft_token(elder) == token) «return true;»",
@@ -1387,6 +1399,12 @@ FAULTS = {
         "tl.where(top_p >= 0.0, 0, _math.PARAMETER)",
         "tests/ops/test_cutoff.py -k 'out_of_range and triton'",
     ),
+    "Triton: packed requests may begin behind 0": Fault(
+        "triton_kernels/_arguments.py",
+        "(begin >= 0) & «((b > 0) | (begin == 0))» & (end >= begin)",
+        "(b >= 0)",
+        "tests/ops/test_bad_input.py -k 'bounds and triton'",
+    ),
     "Triton: more drafts than there is room for say nothing": Fault(
         "triton_kernels/_arguments.py",
         "tl.where(readable & (drafts <= most), 0, _math.PARAMETER)",
@@ -1554,7 +1572,8 @@ FAULTS = {
         for name, text, other in (
             ("a text behind the last is read", "within = «who.index < p.text.requests»;", "true"),
             ("drafts of the next request are read", "return «slot < slots» ?", "slot < p.draft_tokens.slots"),
-            ("bounds may begin before the first draft", "within && «from >= rows * b» &&", "true"),
+            ("bounds may begin before the first draft", "b > 0 ? «from >= rows * b» :", "true"),
+            ("bounds may begin behind 0", ": «from == 0»;", "from >= 0"),
             ("bounds may fall", "&& «to >= from» &&", "true"),
             ("bounds may go on", "&& «to + rows <= slots - rows * (p.seeds.rows - b - 1)»;", "true"),
             (

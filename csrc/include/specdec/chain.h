@@ -97,13 +97,14 @@ struct ChainRequest : ChainState {
     return x.at(b * x.request_stride + (p.cu_drafts.data ? rows_before() * x.slot_stride : 0));
   }
 
-  // Requests are packed one after another: this one has the drafts [from, to), and one target row more than drafts, if
-  // no bonus token is given.
+  // Requests are packed one after another from 0 on: this one has the drafts [from, to), and one target row more than
+  // drafts, if no bonus token is given. Bounds that break this leave the request without drafts.
   SPECDEC_HD void read_ragged(int64_t b, int64_t from, int64_t to) {
     if (p.tokens_by_row) from -= b, to -= b + 1;
-    readable = from >= 0 && to >= from && to <= p.packed_drafts();
+    readable = (b > 0 ? from >= 0 : from == 0) && to >= from && to <= p.packed_drafts();
     if (!readable || to - from > p.max_drafts()) status |= SPECDEC_STATUS_PARAMETER;
-    if (to - from < slots) slots = static_cast<int32_t>(to - from);
+    if (!readable) slots = 0;
+    else if (to - from < slots) slots = static_cast<int32_t>(to - from);
     first_prob = from;
     first_token = (p.tokens_by_row ? from + b + 1 : from) * p.draft_tokens.slot_stride;
     first_target = rows_before() * p.target.row_stride;

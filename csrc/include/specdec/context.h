@@ -51,7 +51,8 @@ struct ContextRow {
     if (p.cu_drafts.data) {
       const int64_t rows = p.tokens_by_row ? 1 : 0;  // of each request, beside its drafts
       const int64_t from = p.cu_drafts.data[b], to = p.cu_drafts.data[b + 1] - rows;
-      within = within && from >= rows * b && to >= from && to + rows <= slots - rows * (p.seeds.rows - b - 1);
+      const bool begins = b > 0 ? from >= rows * b : from == 0;
+      within = within && begins && to >= from && to + rows <= slots - rows * (p.seeds.rows - b - 1);
       slots = static_cast<int32_t>(to - from);
       first_token = (from + rows) * p.draft_tokens.slot_stride;
     }

@@ -141,4 +141,6 @@ def slot_bounds(call, batch):
     if call.tokens_by_row:
         bounds, drafts = bounds - torch.arange(batch + 1, device=bounds.device, dtype=torch.int64), drafts - batch
     begin, end = bounds[:-1], bounds[1:]
-    return bounds, (begin < 0) | (end < begin) | (end > drafts)
+    outside = (begin < 0) | (end < begin) | (end > drafts)
+    outside[:1] |= begin[:1] != 0
+    return bounds, outside

@@ -9,7 +9,7 @@
 typedef struct specdec_verify_chain_params {
   specdec_tokens draft_tokens;
   specdec_rows target, draft;          /* without draft: its laws are one-hot, or the method is the race */
-  specdec_indices cu_drafts;           /* [B+1], optional */
+  specdec_indices cu_drafts;           /* [B+1] from 0, optional */
   bool tokens_by_row;                  /* cu_drafts counts target rows, and draft_tokens are [1, D+B]: row r has the
                                         * token that enters it, a request's first row one that is not looked at */
   specdec_indices draft_map;           /* [V'], optional: the target's token for each of the draft's, rising */
