@@ -1,5 +1,5 @@
 """Bounds hold: what the headers say of a number by bounds, beside the number. Each slack is needed: without it one of
-these tests fails, or `support.faults` says why nothing changes."""
+these tests fails, or `support/survivors.txt` says why nothing changes."""
 
 import ctypes
 import shutil

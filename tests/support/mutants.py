@@ -1,0 +1,375 @@
+"""Draws mutants, plants them in a copy of the tree, and says which test kills each.
+
+    python -m tests.support.mutants                             how many there are, by folder and operator
+    python -m tests.support.mutants --list --in csrc/cpu/race   their addresses
+    python -m tests.support.mutants --try 100 --seed 1          draws as many over all folders; a line of JSON each
+    python -m tests.support.mutants --only ADDRESS...           tries these
+
+`mutators.py` says what a mutant and its address are. `survivors.txt` has those that no test can kill, and why, and
+those that none kills yet. A mutant that the compiler refuses is left out.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import functools
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from tests.support.mutators import mutants_of
+from tests.support.planting import BUILDS, ROOT, VARIABLE, Change, build, make_tree, number_of, plant
+
+FOLDERS = (
+    "csrc/include/specdec",
+    "csrc/cpu",
+    "csrc/cuda",
+    "csrc/c_api/checks.cpp",
+    "csrc/python/direct.cpp",
+    "triton_kernels",
+    "specdec_kernels/ops",
+    "specdec_kernels/calls",
+    "specdec_kernels/backends/reference",
+    "specdec_kernels/sharded",
+)
+SURVIVORS = Path(__file__).with_name("survivors.txt")
+LONGEST = 15  # seconds of the processor for one test; of doing nothing, too
+
+
+def ops(names, backend):
+    return " ".join(f"tests/ops/test_{name}.py" for name in names.split()) + f" -k {backend}"
+
+
+# What decides a file's mutants, by the beginning of its name: one set of tests after another. `{op}` is the file's
+# stem. The first line that fits counts.
+RANDOM = "tests/backends/test_random_calls.py -k OracleCpu"
+BOUNDS = "tests/backends/test_cpu_bounds.py tests/backends/test_bounds.py"
+CHAINS = "verify_chain chain_laws input_rows bonus row_seeds"
+TREES = "verify_tree tree_laws traversal traversal_laws paths"
+WALKS = f"{CHAINS} {TREES} verify_links form status walk_tables"
+LAWS = "sampling filters cutoff check_logits logprobs edits"
+CPU = {
+    "csrc/include/specdec/accept": (ops(f"{CHAINS} {TREES}", "cpu"), BOUNDS),
+    "csrc/include/specdec/arithmetic": (ops("noise context_seeds race_sample residual logprobs", "cpu"), RANDOM),
+    "csrc/include/specdec/bounds": (BOUNDS, RANDOM),
+    "csrc/include/specdec/build": (ops("build_tree", "cpu"),),
+    "csrc/include/specdec/c/": (ops(f"{CHAINS} {LAWS} form compact_kv tree_mask offsets verify_tree", "cpu"),),
+    "csrc/include/specdec/chain": (ops(f"{CHAINS} draft_map offsets shapes status", "cpu"),),
+    "csrc/include/specdec/context": (ops("context_seeds", "cpu"),),
+    "csrc/include/specdec/count": (ops("count_tokens count_at_least cutoff", "cpu"),),
+    "csrc/include/specdec/draft_map": (ops("draft_map verify_chain", "cpu"),),
+    "csrc/include/specdec/edit": (ops("edits", "cpu"), RANDOM),
+    "csrc/include/specdec/ex": (ops("race_sample residual logprobs overlap", "cpu"), RANDOM, BOUNDS),
+    "csrc/include/specdec/filter": (ops("filters cutoff", "cpu"), RANDOM, BOUNDS),
+    "csrc/include/specdec/first": (ops("first_arrivals race_topk", "cpu"),),
+    "csrc/include/specdec/la": (ops(f"race_sample {LAWS} residual verify_chain", "cpu"), BOUNDS, RANDOM),
+    "csrc/include/specdec/link": (ops("verify_links", "cpu"),),
+    "csrc/include/specdec/log": (ops("race_sample logprobs overlap", "cpu"), RANDOM, BOUNDS),
+    "csrc/include/specdec/mass": (ops("residual_sums mass_tiles logprobs residual overlap", "cpu"), BOUNDS, RANDOM),
+    "csrc/include/specdec/merge": (ops("merge_paths", "cpu"),),
+    "csrc/include/specdec/noise": (ops("noise race_sample row_seeds verify_chain verify_tree coin", "cpu"),),
+    "csrc/include/specdec/optimal": (ops("build_tree", "cpu"),),
+    "csrc/include/specdec/overlap": (ops("overlap", "cpu"),),
+    "csrc/include/specdec/part": (ops("race_sample race_topk residual_race residual_sums", "cpu"), ops(WALKS, "cpu")),
+    "csrc/include/specdec/paths": (ops("paths", "cpu"),),
+    "csrc/include/specdec/philox": (ops("noise race_sample", "cpu"),),
+    "csrc/include/specdec/race": (ops("race_sample race_topk residual_race", "cpu"), BOUNDS, RANDOM),
+    "csrc/include/specdec/request": (ops("request_index verify_chain", "cpu"),),
+    "csrc/include/specdec/residual": (ops("residual residual_sums residual_race chain_laws", "cpu"), BOUNDS, RANDOM),
+    "csrc/include/specdec/softmax": (ops("logprobs race_sample residual", "cpu"), RANDOM),
+    "csrc/include/specdec/traversal": (ops("traversal_laws traversal verify_chain", "cpu"), BOUNDS),
+    "csrc/include/specdec/tree": (ops(f"{TREES} compact_kv tree_mask tree_parents merge_paths status offsets", "cpu"),),
+    "csrc/include/specdec/walk_tables": (ops("walk_tables", "cpu"), "tests/sharded/test_rejection.py"),
+    "csrc/include/specdec/walk": (ops(WALKS, "cpu"), BOUNDS),
+    "csrc/include/": (ops(f"race_sample {WALKS}", "cpu"),),
+    "csrc/cpu/ops/tree_positions": (ops("tree_mask", "cpu"),),
+    "csrc/cpu/ops/verify_chain": (ops(CHAINS, "cpu"),),
+    "csrc/cpu/ops/": (ops("{op}", "cpu"), RANDOM, ops("shared_rows threads shapes sizes", "cpu")),
+    "csrc/cpu/race/": (
+        ops("race_sample race_topk residual_race verify_chain draft_map", "cpu"), BOUNDS, RANDOM,
+        ops("shared_rows", "cpu") + " tests/backends/test_sizes.py",
+    ),
+    "csrc/cpu/rows/edit": (ops("edits", "cpu"), "tests/backends/test_cpu_edits.py", RANDOM),
+    "csrc/cpu/rows/cut": (ops("filters cutoff", "cpu"), BOUNDS, RANDOM, "tests/backends/test_sizes.py -k cpu"),
+    "csrc/cpu/rows/": (ops(f"race_sample {LAWS} residual", "cpu"), BOUNDS, RANDOM, ops("shared_rows offsets", "cpu")),
+    "csrc/cpu/walk/": (ops(WALKS, "cpu"), BOUNDS, RANDOM),
+    "csrc/cpu/simd": (ops("race_sample residual filters", "cpu"), RANDOM, BOUNDS),
+    "csrc/cpu/": ("tests/backends/test_cpu_threads.py tests/backends/test_cores.py", ops("threads shared_rows", "cpu")),
+    "csrc/python/": (
+        ops("direct bad_input", "'not triton and not cuda'"), ops("numbers outputs shapes draft_map form", "cpu"),
+    ),
+    "csrc/c_api/": ("tests/backends/test_c_api.py -k 'mistake and cpu'", ops("bad_input", "cpu")),
+}  # fmt: skip
+PLAYED = "not Ptx and not ptx"
+STRAIGHT = f"tests/backends/test_cuda_straight.py -k '{PLAYED}'"
+ORDER, EDGES = (f"tests/backends/test_cuda_{name}.py -k '{PLAYED}'" for name in ("order", "edges"))
+RANDOM_CUDA = "tests/backends/test_random_calls.py -k 'OracleCuda or PlayedMachine'"
+CUDA = {
+    "csrc/cuda/ops/tree_positions": (ops("tree_mask", "cuda-host"),),
+    "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), STRAIGHT),
+    "csrc/cuda/ops/": (ops("{op}", "cuda-host"), EDGES, RANDOM_CUDA),
+    "csrc/cuda/rows/cut": (
+        ops("cutoff filters", "cuda-host"), f"tests/backends/test_cuda_filters.py -k '{PLAYED}'", STRAIGHT, RANDOM_CUDA,
+    ),
+    "csrc/cuda/rows/edit": (ops("edits", "cuda-host"), f"tests/backends/test_cuda_edits.py -k '{PLAYED}'", RANDOM_CUDA),
+    "csrc/cuda/rows/": (
+        ops("race_sample residual cutoff edits verify_chain", "cuda-host"), EDGES, STRAIGHT, RANDOM_CUDA,
+    ),
+    "csrc/cuda/team/": (ops("race_sample race_topk residual verify_tree", "cuda-host"), EDGES, ORDER, RANDOM_CUDA),
+    "csrc/cuda/walk/straight": (ops("verify_chain", "cuda-host"), ORDER, STRAIGHT),
+    "csrc/cuda/walk/filtered": (STRAIGHT, ORDER),
+    "csrc/cuda/walk/": (
+        ops("verify_chain verify_tree traversal paths", "cuda-host"),
+        f"tests/backends/test_cuda_trees.py -k '{PLAYED}'", RANDOM_CUDA,
+    ),
+    "csrc/cuda/": (ops("race_sample", "cuda-host"), EDGES, f"tests/backends/test_cuda_backend.py -k '{PLAYED}'"),
+}  # fmt: skip
+TRITON = "tests/backends/test_triton_{}.py"
+MACHINE = TRITON.format("machine")
+PYTHON = {
+    "triton_kernels/_edits": (ops("edits", "triton"), TRITON.format("edits")),
+    "triton_kernels/_cuts": (ops("cutoff filters", "triton"), TRITON.format("filters")),
+    "triton_kernels/_filter": (ops("cutoff filters", "triton"), TRITON.format("filters")),
+    "triton_kernels/_tr": (ops("verify_tree traversal tree_laws", "triton"), TRITON.format("trees")),
+    "triton_kernels/_paths": (ops("paths", "triton"), TRITON.format("trees")),
+    "triton_kernels/_children": (ops("verify_tree verify_links", "triton"), TRITON.format("trees")),
+    "triton_kernels/_la": (ops("race_sample sampling", "triton"), TRITON.format("launch"), TRITON.format("calls")),
+    "triton_kernels/_math": (TRITON.format("math"), ops("race_sample residual verify_chain", "triton")),
+    "triton_kernels/_": (ops("race_sample verify_chain residual", "triton"), TRITON.format("ops"), MACHINE),
+    "triton_kernels/tree_positions": (ops("tree_mask", "triton"),),
+    "triton_kernels/": (ops("{op}", "triton"), TRITON.format("ops"), TRITON.format("calls"), MACHINE),
+    "specdec_kernels/ops/_edits": (ops("edits bad_input", "'reference or cpu or refus'"),),
+    "specdec_kernels/ops/_form": (ops("form bad_input", "'reference or cpu or refus'"),),
+    "specdec_kernels/ops/_gradients": (ops("overlap registration", "'reference or cpu'"),),
+    "specdec_kernels/ops/_": (ops(f"{LAWS} bad_input shapes registration", "'reference or cpu or refus'"),),
+    "specdec_kernels/ops/tree_positions": (ops("tree_mask", "'reference or cpu'"),),
+    "specdec_kernels/ops/": (
+        ops("{op}", "'reference or cpu'"),
+        ops("bad_input direct registration draft_map form", "'not triton and not cuda'"),
+    ),
+    "specdec_kernels/calls/": (
+        ops("bad_input registration direct", "'not triton and not cuda'"),
+        ops("numbers outputs sampling noise check_logits shapes", "'reference or cpu'"), "tests/package/test_types.py",
+    ),
+    "specdec_kernels/backends/reference/edits": (ops("edits", "reference"),),
+    "specdec_kernels/backends/reference/filters": (ops("filters cutoff", "reference"),),
+    "specdec_kernels/backends/reference/form": (ops("form status", "reference"),),
+    "specdec_kernels/backends/reference/laws": (ops(f"{LAWS} residual", "reference"),),
+    "specdec_kernels/backends/reference/mass": (ops("logprobs residual overlap mass_tiles", "reference"),),
+    "specdec_kernels/backends/reference/requests": (ops("request_index input_rows verify_chain", "reference"),),
+    "specdec_kernels/backends/reference/tree_positions": (ops("tree_mask", "reference"),),
+    "specdec_kernels/backends/reference/trees": (ops("tree_parents compact_kv verify_tree", "reference"),),
+    "specdec_kernels/backends/reference/walk": (ops(WALKS, "reference"),),
+    "specdec_kernels/backends/reference/verify_chain": (ops(CHAINS, "reference"),),
+    "specdec_kernels/backends/reference/__init__": (ops("registration", "reference"),),
+    "specdec_kernels/backends/reference/": (ops("{op}", "reference"), ops(WALKS, "reference")),
+    "specdec_kernels/sharded/_logprobs": ("tests/sharded/test_logprobs.py",),
+    "specdec_kernels/sharded/_edits": ("tests/sharded/test_edits.py",),
+    "specdec_kernels/sharded/_filters": ("tests/sharded/test_filters.py", "tests/sharded/test_rejection.py"),
+    "specdec_kernels/sharded/_cut": ("tests/sharded/test_filters.py",),
+    "specdec_kernels/sharded/_trees": ("tests/sharded/test_trees.py",),
+    "specdec_kernels/sharded/_races": ("tests/sharded/test_races.py",),
+    "specdec_kernels/sharded/_parts": (ops("residual_sums mass_tiles tile_laws count_at_least token_logits", "cpu"),),
+    "specdec_kernels/sharded/": (
+        "tests/sharded/test_rejection.py", "tests/sharded/test_races.py tests/sharded/test_trees.py",
+        "tests/sharded/test_filters.py tests/sharded/test_check_logits.py tests/sharded/test_writes.py",
+    ),
+}  # fmt: skip
+
+
+def tests_of(file):
+    """One set of tests after another: the arguments of pytest."""
+    table = PYTHON if file.endswith(".py") else CUDA if file.startswith("csrc/cuda/") else CPU
+    sets = next(sets for begin, sets in table.items() if file.startswith(begin))
+    stages = [tests.replace("{op}", Path(file).stem) for tests in sets]
+    return [" ".join(each for each in tests.split(" ") if is_there(each)) for tests in stages]
+
+
+def is_there(argument):
+    return not argument.startswith("tests/") or (ROOT / argument).exists()
+
+
+def all_mutants(folders=FOLDERS):
+    """folder -> address -> mutant."""
+    found = {}
+    for folder in folders:
+        top = ROOT / folder
+        files = sorted(top.rglob("*")) if top.is_dir() else [top]
+        for path in files:
+            if path.suffix in (".h", ".cuh", ".cpp", ".cu", ".py"):
+                found.setdefault(folder, {}).update(mutants_of(path.relative_to(ROOT).as_posix(), path.read_text()))
+    return found
+
+
+def survivors():
+    """address -> (kind, why): kind is "equivalent" or "gap"."""
+    lines = [line.split(maxsplit=2) for line in SURVIVORS.read_text().splitlines() if line and not line.startswith("#")]
+    return {address: (kind, why) for kind, address, why in lines}
+
+
+def draw(number, seed, folders):
+    """Addresses: as many of each folder, and there of each operator, as far as there are."""
+    rng, known, drawn = random.Random(seed), survivors(), {}
+    for i, mutants in enumerate(all_mutants(folders).values()):
+        queues = collections.defaultdict(list)
+        for mutant in mutants.values():
+            if known.get(mutant.address, ("",))[0] != "equivalent":
+                queues[mutant.operator].append(mutant)
+        for queue in queues.values():
+            rng.shuffle(queue)
+        share = number * (i + 1) // len(folders) - number * i // len(folders)
+        turns = [queue[k] for k in range(share) for queue in queues.values() if k < len(queue)]
+        drawn |= {mutant.address: mutant for mutant in turns[:share]}
+    return drawn
+
+
+# ---- what compiles ---------------------------------------------------------------------------------------------------
+
+
+def syntax_commands(kind):
+    """Commands that compile each source of a kind, and write nothing."""
+    import pybind11
+
+    from setup import COMPILED_ONCE, CPU_SOURCES, CSRC, CXX_FLAGS, ISA_FLAGS, isas
+    from tests.backends.host_cuda.build import FLAGS, KERNELS, include_flags
+
+    compiler = [os.environ.get("CXX", "g++"), "-fsyntax-only", "-w", "-fdiagnostics-color=never"]
+    if kind == "cuda":
+        return [[*compiler, *FLAGS, *include_flags(), "-x", "c++", str(path)] for path in KERNELS]
+    include = ["-I", str(CSRC / "include")]
+    python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"]]
+    alone = [CSRC / "c_api" / "checks.cpp", CSRC / "c_api" / "cpu.cpp", CSRC / "python" / "direct.cpp"]
+    commands = [[*compiler, *CXX_FLAGS, *include, *python, str(path)] for path in alone]
+    for isa in isas(compiler[:1])[0]:
+        own = [*compiler, *CXX_FLAGS, *ISA_FLAGS[isa], f"-DSPECDEC_ISA={isa}", *include]
+        commands += [[*own, str(path)] for path in CPU_SOURCES if isa == "scalar" or path.name not in COMPILED_ONCE]
+    return commands
+
+
+def refused(output, tree, changes):
+    """The changes that a compiler's errors are about: by the lines that they have in the tree's sources."""
+    numbers = {number_of(name): name for name in changes}
+    lines, blamed = {}, set()
+
+    def numbers_at(file, line):
+        path = tree / file
+        if path not in lines:
+            lines[path] = {}
+            text = path.read_text().partition("#line 1\n")[2] if path.exists() else ""
+            for match in re.finditer(rf"{VARIABLE}\((\d+)\)(?:[^\n]*)\n", text):
+                name = numbers[int(match[1])]
+                first = text.count("\n", 0, match.start()) + 1
+                for k in range(first, first + changes[name].other.count("\n") + 2):
+                    lines[path].setdefault(k, set()).add(name)
+        return lines[path].get(line, set())
+
+    for error in re.split(r"(?m)^(?=In file included|\S+: In )", output):
+        if ": error: " not in error and ": fatal" not in error:
+            continue
+        places = re.findall(r"(?m)^(?:\S*/)?((?:csrc|tests)/\S+?):(\d+):\d+: (?:error|  )", error)
+        places += re.findall(r"((?:csrc|tests)/[^\s:]+):(\d+)[:,]\d*", error)
+        names = next(filter(None, (numbers_at(file, int(line)) for file, line in places)), set())
+        blamed |= names
+    return blamed
+
+
+def compiled(kind, changes, name):
+    """A tree with those changes that compile, built; and these changes."""
+    changes, commands = dict(changes), None
+    while True:
+        tree = make_tree(kind, changes, name=name)
+        if kind not in BUILDS:
+            return tree, changes
+        if commands is None:
+            inside = ROOT.as_posix() + "/"
+            commands = [[word.replace(inside, f"{tree}/") for word in command] for command in syntax_commands(kind)]
+        run = functools.partial(subprocess.run, cwd=tree, capture_output=True, text=True)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            outputs = [done.stderr for done in pool.map(run, commands)]
+        commands = [command for command, output in zip(commands, outputs, strict=True) if output]
+        output = "".join(outputs) if commands else build(kind, tree)
+        if not output:
+            return tree, changes
+        blamed = refused(output, tree, changes)
+        if not blamed:
+            raise RuntimeError(output[:6000])
+        print(f"{kind}: {len(blamed)} do not compile", file=sys.stderr, flush=True)
+        changes = {key: change for key, change in changes.items() if key not in blamed}
+
+
+# ---- trying ----------------------------------------------------------------------------------------------------------
+
+
+def attempt(mutants):
+    """Yields each mutant with what became of it, "killed", "time", "survived" or "not compiled"; the test; seconds."""
+    stages = {address: tests_of(address.partition(":")[0]) for address in mutants}
+    by_kind = collections.defaultdict(dict)
+    for address, mutant in mutants.items():
+        file = address.partition(":")[0]
+        change = Change(file, mutant.start, mutant.stop, mutant.other, mutant.form, stages[address][0])
+        by_kind["python" if file.endswith(".py") else "cuda" if file.startswith("csrc/cuda/") else "cpu"][address] = (
+            change
+        )
+    for kind, changes in by_kind.items():
+        tree, left = compiled(kind, changes, f"mutants-{kind}")
+        for address in changes.keys() - left.keys():
+            yield mutants[address], "not compiled", None, 0
+        spent = collections.Counter()
+        for stage in range(max(map(len, stages.values()))):
+            asked = {a: c._replace(tests=stages[a][stage]) for a, c in left.items() if stage < len(stages[a])}
+            for address, seen in tried(asked, tree):
+                spent[address] += seen.seconds
+                if seen.test:
+                    del left[address]
+                    yield mutants[address], "time" if seen.wrong == "time" else "killed", seen.test, spent[address]
+        for address in left:
+            yield mutants[address], "survived", None, spent[address]
+
+
+def tried(changes, tree):
+    """As planting.plant, each change in a process that has the package. What only an import runs has one of its own."""
+    again = {}
+    for address, seen in plant(changes, tree, fresh=False, sound=False, longest=LONGEST) if changes else ():
+        if seen.wrong == "import":
+            again[address] = changes[address]
+        elif seen.test is None and seen.wrong:
+            raise RuntimeError(f"{address}: {changes[address].tests}: {seen.wrong}")
+        else:
+            yield address, seen
+    yield from plant(again, tree, sound=False, longest=LONGEST) if again else ()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--try", type=int, dest="number")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--in", action="append", dest="folders")
+    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    folders = options.folders or FOLDERS
+    if options.only:
+        files = dict.fromkeys(address.partition(":")[0] for address in options.only)
+        every = {address: mutant for mutants in all_mutants(files).values() for address, mutant in mutants.items()}
+        chosen = {address: every[address] for address in options.only}
+    elif options.number:
+        chosen = draw(options.number, options.seed, folders)
+    else:
+        for folder, mutants in all_mutants(folders).items():
+            counts = collections.Counter(mutant.operator for mutant in mutants.values())
+            print(folder, len(mutants), dict(sorted(counts.items())))
+            for mutant in mutants.values() if options.list else ():
+                print(f"{mutant.address}  {mutant.shown}")
+        return
+    for mutant, outcome, test, seconds in attempt(chosen):
+        row = {"mutant": mutant.address, "change": mutant.shown, "outcome": outcome, "test": test}
+        print(json.dumps(row | {"seconds": round(seconds, 1)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
