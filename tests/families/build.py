@@ -34,7 +34,8 @@ SIZES: dict[str, Any] = {
     **each(LONGEST, """max_position_embeddings n_positions max_seq_len max_target_positions context_length n_ctx"""),
     **each(HIDDEN, """hidden_size n_embd d_model emb_dim embedding_dim intermediate_size moe_intermediate_size n_inner
         embedding_size ffn_dim decoder_ffn_dim encoder_ffn_dim
-        ffn_hidden_size expert_ffn_hidden_size dense_intermediate_size intermediate_size_mlp shared_expert_intermediate_size shared_intermediate_size shared_experts_intermediate_size
+        ffn_hidden_size expert_ffn_hidden_size dense_intermediate_size intermediate_size_mlp
+        shared_expert_intermediate_size shared_intermediate_size shared_experts_intermediate_size
         moe_shared_expert_intermediate_size dff dim_ff d_inner mamba_d_ssm lru_width word_embed_proj_dim
         input_embedding_size output_embedding_size attention_hidden_size cross_attention_hidden_size"""),
     **each(HEADS, """num_attention_heads n_head n_heads num_heads attention_heads decoder_attention_heads
@@ -46,7 +47,8 @@ SIZES: dict[str, Any] = {
         ssm_state_size state_size chunk_size mamba_chunk_size block_size attention_head_dim attention_head_size
         query_pre_attn_scalar global_head_dim index_head_dim"""),
     **each(2, """num_hidden_layers n_layer n_layers num_layers num_blocks encoder_layers decoder_layers
-        num_encoder_layers num_decoder_layers num_layers_per_stack num_experts_per_tok moe_topk moe_k top_k n_groups"""),
+        num_encoder_layers num_decoder_layers num_layers_per_stack
+        num_experts_per_tok moe_topk moe_k top_k n_groups"""),
     **each(4, "num_experts n_routed_experts num_local_experts moe_num_experts rotary_dim"),
     **each(1, """n_group topk_group n_shared_experts moe_num_shared_experts num_shared_experts first_k_dense_replace
         mamba_n_groups mamba_ngroups expand mamba_expand pretraining_tp max_window_layers"""),
