@@ -48,8 +48,8 @@ def detect(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
     Raises
     ------
     TypeError, ValueError
-        For tokens that are no sequence of whole numbers (a string, a generator, floats), a key of 0, and a window that is
-        no int from 1 to 8.
+        For tokens that are no sequence of whole numbers (a string, a generator, floats), a key of 0, and a window that
+        is no int from 1 to 8.
 
     Examples
     --------
