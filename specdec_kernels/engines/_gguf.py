@@ -25,9 +25,9 @@ PARTS = {
 
 def write(name: str, path: Path) -> None:
     """Write "embedded:target" or "embedded:draft" to a file, in float32."""
-    folder = EMBEDDED / name.removeprefix("embedded:")
-    if not name.startswith("embedded:") or not folder.is_dir():
+    if name not in ("embedded:target", "embedded:draft"):
         raise ValueError(f"name: expected embedded:target or embedded:draft; got {name!r}")
+    folder = EMBEDDED / name.removeprefix("embedded:")
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(name)

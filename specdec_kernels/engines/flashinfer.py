@@ -14,8 +14,9 @@ What all of them change:
 - **Ties** at a cut are kept together, as in FlashInfer, so more than k may stay.
 
 What their arguments share: ``logits`` are float32, bfloat16 or float16 [B, V]; ``probs`` any floats [B, V], of any sum.
-With ``indices``, int32 or int64 [B], rows are [U, V] and copied: which row each output is drawn from. ``top_k``,
-``top_p`` and ``min_p`` are a number, or one for each row. ``seed`` and ``offset`` are ints, or int64 or uint64 [1] or
+With ``indices``, int32 or int64 [B], rows are [U, V] and copied: which row each output is drawn from. A negative one,
+or one of U and more, is a ValueError on the CPU and an assertion on a device. ``top_k``, ``top_p`` and ``min_p`` are a
+number, or a tensor with one for all or one for each row. ``seed`` and ``offset`` are ints, or int64 or uint64 [1] or
 [B], both or neither. ``check_nan`` raises a ValueError for NaN, and waits for the device. Tokens are [B], int32 or of
 the type of ``indices``; with ``return_valid`` bool [B] comes, too: whether the row has a law (positive weights, no
 NaN). Token 0 stands where it has none.
@@ -235,8 +236,14 @@ def _drawn(
     if indices is not None:
         if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
             raise TypeError(f"indices: expected int32 or int64 [B]; got {indices.dtype} {list(indices.shape)}")
-        dtype, rows, made = indices.dtype, rows[indices], True
-        sampling = Sampling(*(x[indices] if isinstance(x, torch.Tensor) and len(x) > 1 else x for x in sampling))
+        if indices.device.type == "cpu" and not all(0 <= row < len(rows) for row in indices.tolist()):
+            raise ValueError(f"indices: expected rows from 0 to {len(rows) - 1}; got {indices.tolist()!r:.60}")
+    numbers = {
+        name: _of_rows(name, getattr(sampling, name), indices, len(rows)) for name in ("top_k", "top_p", "min_p")
+    }
+    sampling = sampling._replace(**numbers)
+    if indices is not None:
+        dtype, rows, made = indices.dtype, rows.index_select(0, indices), True
     noise = _noise(rows, len(rows), generator, seed, offset)
     status = torch.empty(len(rows), dtype=torch.int32, device=rows.device) if return_valid else None
     if made:
@@ -248,6 +255,16 @@ def _drawn(
     else:
         tokens = specdec.race_sample(rows, space=space, sampling=sampling, status=status, **noise._asdict()).to(dtype)
     return tokens if status is None else (tokens, status == 0)
+
+
+def _of_rows(name: str, x: Counter | float, indices: torch.Tensor | None, rows: int) -> Counter | float:
+    """A filter's number for each output: a number, or a tensor with one for all or one for each row."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    if x.ndim > 1 or x.numel() not in (1, rows):
+        raise ValueError(f"{name}: expected a number, or a tensor [1] or [{rows}]; got {x.dtype} {list(x.shape)}")
+    x = x.reshape(-1)
+    return x if indices is None or len(x) == 1 else x.index_select(0, indices)
 
 
 def _noise(

@@ -308,6 +308,23 @@ class TestSampling:
         indices = torch.arange(600).to(dtype) % 3
         found = flashinfer.top_k_top_p_sampling_from_logits(flat, counts, 1.0, indices, seed=1, offset=0)
         assert [found[indices == row].max().item() for row in range(3)] == [0, 1, 7]
+        for bad in ([-1], [0, 3], [2**31 - 1]):
+            with pytest.raises(ValueError, match=r"indices: expected rows from 0 to 2; got \["):
+                flashinfer.sampling_from_logits(rows, torch.tensor(bad, dtype=dtype), seed=1, offset=0)
+        assert flashinfer.sampling_from_logits(rows, indices[:0], seed=1, offset=0).shape == (0,)
+        for one in (torch.tensor(1), torch.tensor([1])):  # for all rows
+            found = flashinfer.top_k_top_p_sampling_from_logits(rows, one, 1.0, indices[:3], seed=1, offset=0)
+            assert torch.equal(found, rows.argmax(-1)[indices[:3]].to(dtype))
+            assert torch.equal(
+                flashinfer.top_k_top_p_sampling_from_logits(rows, one, 1.0, seed=1, offset=0), rows.argmax(-1).int()
+            )
+        for where in (None, indices[:3]):
+            with pytest.raises(
+                ValueError, match=r"top_k: expected a number, or a tensor \[1\] or \[3\]; got torch.int64 \[2\]"
+            ):
+                flashinfer.top_k_top_p_sampling_from_logits(rows, torch.tensor([1, 2]), 1.0, where, seed=1, offset=0)
+            with pytest.raises(ValueError, match=r"top_p: expected a number, or a tensor \[1\] or \[3\]"):
+                flashinfer.top_k_top_p_sampling_from_logits(rows, 2, torch.rand(3, 1), where, seed=1, offset=0)
         with pytest.raises(TypeError, match="indices: expected int32 or int64"):
             flashinfer.sampling_from_logits(rows, torch.tensor([0.0]), seed=1, offset=0)
 
