@@ -57,7 +57,8 @@ def generate(
     model, input_ids, logits_processor, stopping_criteria, generation_config : optional
         From transformers, prepared. Padding stands on the left.
     assistant_model : PreTrainedModel, optional
-        Drafts. Its vocabulary is the target's, or the first part of it. Method "plain" does not use it.
+        Drafts. The ids that both models know are the same tokens; one vocabulary may be longer than the other, and
+        drafts are drawn from the target's tokens alone. Method "plain" does not use it.
     streamer : BaseStreamer, optional
         Gets the tokens of each round; one text only.
     method : {"race", "rejection", "block", "traversal", "plain"}

@@ -160,7 +160,10 @@ def check_vocabularies(name, draft, target):
     """Of a Draft and a target."""
     own, most = draft.rows.shape[-1], target.shape[-1]
     if own > most:
-        raise ValueError(f"{name}: expected a vocabulary no larger than the target's {most}; got {own}")
+        raise ValueError(
+            f"{name}: expected a vocabulary no larger than the target's {most}; got {own} (cut the draft's logits to "
+            f"[..., :{most}] before tokens are drawn from them: rows that are cut afterwards are not the drafts' law)"
+        )
     if draft.map is not None:
         check_draft_map("draft.map", draft.map, own, most, target.device)
 
