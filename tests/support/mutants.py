@@ -23,7 +23,7 @@ import sysconfig
 from pathlib import Path
 
 from tests.support.mutators import mutants_of
-from tests.support.planting import BUILDS, ROOT, VARIABLE, Change, build, make_tree, number_of, plant
+from tests.support.planting import BUILDS, ROOT, UNSOUND, VARIABLE, Change, build, make_tree, number_of, plant
 
 FOLDERS = (
     "csrc/include/specdec",
@@ -41,25 +41,38 @@ SURVIVORS = Path(__file__).with_name("survivors.txt")
 LONGEST = 15  # seconds of the processor for one test; of doing nothing, too
 
 
+# Of tests of ops: those that take seconds each.
+LONG = (
+    "Frequency ManyDraws thousand many_children several_rounds compiles watches every_op long_row many_tiles wide_rows"
+)
+
+
 def ops(names, backend):
-    return " ".join(f"tests/ops/test_{name}.py" for name in names.split()) + f" -k {backend}"
+    without = {"cpu": "reference cuda triton", "reference": "cpu cuda triton", "both": "cuda triton"}.get(backend)
+    if without:  # so tests that are about no backend run, too
+        backend = " and ".join(f"not {word}" for word in without.split())
+    quick = " and ".join(f"not {word}" for word in LONG.split())
+    return f"{' '.join(f'tests/ops/test_{name}.py' for name in names.split())} -k '({backend}) and {quick}'"
 
 
 # What decides a file's mutants, by the beginning of its name: one set of tests after another. `{op}` is the file's
 # stem. The first line that fits counts.
 RANDOM = "tests/backends/test_random_calls.py -k OracleCpu"
 BOUNDS = "tests/backends/test_cpu_bounds.py tests/backends/test_bounds.py"
-CHAINS = "verify_chain chain_laws input_rows bonus row_seeds"
-TREES = "verify_tree tree_laws traversal traversal_laws paths"
-WALKS = f"{CHAINS} {TREES} verify_links form status walk_tables"
-LAWS = "sampling filters cutoff check_logits logprobs edits"
+CHAINS = "verify_chain chain_laws"
+TREES = "verify_tree traversal tree_laws"
+WALKS = f"{CHAINS} {TREES}"
+FORMS = "paths traversal_laws verify_links form status bonus row_seeds input_rows"
+LAWS = "sampling cutoff logprobs filters"
 CPU = {
-    "csrc/include/specdec/accept": (ops(f"{CHAINS} {TREES}", "cpu"), BOUNDS),
+    "csrc/include/specdec/accept": (ops("chain_laws tree_laws verify_chain verify_tree", "cpu"), BOUNDS),
     "csrc/include/specdec/arithmetic": (ops("noise context_seeds race_sample residual logprobs", "cpu"), RANDOM),
     "csrc/include/specdec/bounds": (BOUNDS, RANDOM),
     "csrc/include/specdec/build": (ops("build_tree", "cpu"),),
-    "csrc/include/specdec/c/": (ops(f"{CHAINS} {LAWS} form compact_kv tree_mask offsets verify_tree", "cpu"),),
-    "csrc/include/specdec/chain": (ops(f"{CHAINS} draft_map offsets shapes status", "cpu"),),
+    "csrc/include/specdec/c/": (
+        ops("verify_chain sampling compact_kv tree_mask", "cpu"), ops(f"{FORMS} offsets logprobs", "cpu"),
+    ),
+    "csrc/include/specdec/chain": (ops(CHAINS, "cpu"), ops(f"{FORMS} draft_map offsets", "cpu")),
     "csrc/include/specdec/context": (ops("context_seeds", "cpu"),),
     "csrc/include/specdec/count": (ops("count_tokens count_at_least cutoff", "cpu"),),
     "csrc/include/specdec/draft_map": (ops("draft_map verify_chain", "cpu"),),
@@ -73,7 +86,7 @@ CPU = {
     "csrc/include/specdec/mass": (ops("residual_sums mass_tiles logprobs residual overlap", "cpu"), BOUNDS, RANDOM),
     "csrc/include/specdec/merge": (ops("merge_paths", "cpu"),),
     "csrc/include/specdec/noise": (ops("noise race_sample row_seeds verify_chain verify_tree coin", "cpu"),),
-    "csrc/include/specdec/optimal": (ops("build_tree", "cpu"),),
+    "csrc/include/specdec/optimal": ("tests/theory/test_trees.py", "tests/generate/test_trees.py"),
     "csrc/include/specdec/overlap": (ops("overlap", "cpu"),),
     "csrc/include/specdec/part": (ops("race_sample race_topk residual_race residual_sums", "cpu"), ops(WALKS, "cpu")),
     "csrc/include/specdec/paths": (ops("paths", "cpu"),),
@@ -83,9 +96,11 @@ CPU = {
     "csrc/include/specdec/residual": (ops("residual residual_sums residual_race chain_laws", "cpu"), BOUNDS, RANDOM),
     "csrc/include/specdec/softmax": (ops("logprobs race_sample residual", "cpu"), RANDOM),
     "csrc/include/specdec/traversal": (ops("traversal_laws traversal verify_chain", "cpu"), BOUNDS),
-    "csrc/include/specdec/tree": (ops(f"{TREES} compact_kv tree_mask tree_parents merge_paths status offsets", "cpu"),),
-    "csrc/include/specdec/walk_tables": (ops("walk_tables", "cpu"), "tests/sharded/test_rejection.py"),
-    "csrc/include/specdec/walk": (ops(WALKS, "cpu"), BOUNDS),
+    "csrc/include/specdec/tree": (
+        ops(f"{TREES} compact_kv tree_mask", "cpu"), ops(f"{FORMS} tree_parents offsets", "cpu"),
+    ),
+    "csrc/include/specdec/walk_tables": (ops("walk_tables", "cpu"), "tests/sharded/test_rejection.py -k cpu"),
+    "csrc/include/specdec/walk": (ops(WALKS, "cpu"), ops(FORMS, "cpu"), BOUNDS),
     "csrc/include/": (ops(f"race_sample {WALKS}", "cpu"),),
     "csrc/cpu/ops/tree_positions": (ops("tree_mask", "cpu"),),
     "csrc/cpu/ops/verify_chain": (ops(CHAINS, "cpu"),),
@@ -97,11 +112,11 @@ CPU = {
     "csrc/cpu/rows/edit": (ops("edits", "cpu"), "tests/backends/test_cpu_edits.py", RANDOM),
     "csrc/cpu/rows/cut": (ops("filters cutoff", "cpu"), BOUNDS, RANDOM, "tests/backends/test_sizes.py -k cpu"),
     "csrc/cpu/rows/": (ops(f"race_sample {LAWS} residual", "cpu"), BOUNDS, RANDOM, ops("shared_rows offsets", "cpu")),
-    "csrc/cpu/walk/": (ops(WALKS, "cpu"), BOUNDS, RANDOM),
+    "csrc/cpu/walk/": (ops(WALKS, "cpu"), ops(FORMS, "cpu"), BOUNDS, RANDOM),
     "csrc/cpu/simd": (ops("race_sample residual filters", "cpu"), RANDOM, BOUNDS),
     "csrc/cpu/": ("tests/backends/test_cpu_threads.py tests/backends/test_cores.py", ops("threads shared_rows", "cpu")),
     "csrc/python/": (
-        ops("direct bad_input", "'not triton and not cuda'"), ops("numbers outputs shapes draft_map form", "cpu"),
+        ops("direct bad_input", "both"), ops("numbers outputs shapes draft_map form", "cpu"),
     ),
     "csrc/c_api/": ("tests/backends/test_c_api.py -k 'mistake and cpu'", ops("bad_input", "cpu")),
 }  # fmt: skip
@@ -129,6 +144,8 @@ CUDA = {
     ),
     "csrc/cuda/": (ops("race_sample", "cuda-host"), EDGES, f"tests/backends/test_cuda_backend.py -k '{PLAYED}'"),
 }  # fmt: skip
+PARTS = "residual_sums residual_race mass_tiles tile_laws count_at_least token_logits walk_tables first_arrivals"
+HERE = "-k 'not cuda and not triton'"
 TRITON = "tests/backends/test_triton_{}.py"
 MACHINE = TRITON.format("machine")
 PYTHON = {
@@ -143,18 +160,20 @@ PYTHON = {
     "triton_kernels/_": (ops("race_sample verify_chain residual", "triton"), TRITON.format("ops"), MACHINE),
     "triton_kernels/tree_positions": (ops("tree_mask", "triton"),),
     "triton_kernels/": (ops("{op}", "triton"), TRITON.format("ops"), TRITON.format("calls"), MACHINE),
-    "specdec_kernels/ops/_edits": (ops("edits bad_input", "'reference or cpu or refus'"),),
-    "specdec_kernels/ops/_form": (ops("form bad_input", "'reference or cpu or refus'"),),
-    "specdec_kernels/ops/_gradients": (ops("overlap registration", "'reference or cpu'"),),
-    "specdec_kernels/ops/_": (ops(f"{LAWS} bad_input shapes registration", "'reference or cpu or refus'"),),
-    "specdec_kernels/ops/tree_positions": (ops("tree_mask", "'reference or cpu'"),),
+    "specdec_kernels/ops/_edits": (ops("edits bad_input", "both"),),
+    "specdec_kernels/ops/_form": (ops("form bad_input", "both"),),
+    "specdec_kernels/ops/_gradients": (ops("overlap registration", "both"),),
+    "specdec_kernels/ops/_": (
+        ops(f"{LAWS} bad_input shapes registration", "both"),
+    ),
+    "specdec_kernels/ops/tree_positions": (ops("tree_mask", "both"),),
     "specdec_kernels/ops/": (
-        ops("{op}", "'reference or cpu'"),
-        ops("bad_input direct registration draft_map form", "'not triton and not cuda'"),
+        ops("{op}", "both"),
+        ops("bad_input direct registration draft_map form", "both"),
     ),
     "specdec_kernels/calls/": (
-        ops("bad_input registration direct", "'not triton and not cuda'"),
-        ops("numbers outputs sampling noise check_logits shapes", "'reference or cpu'"), "tests/package/test_types.py",
+        ops("bad_input registration direct", "both"),
+        ops("numbers outputs sampling noise check_logits shapes", "both"), "tests/package/test_types.py",
     ),
     "specdec_kernels/backends/reference/edits": (ops("edits", "reference"),),
     "specdec_kernels/backends/reference/filters": (ops("filters cutoff", "reference"),),
@@ -164,20 +183,21 @@ PYTHON = {
     "specdec_kernels/backends/reference/requests": (ops("request_index input_rows verify_chain", "reference"),),
     "specdec_kernels/backends/reference/tree_positions": (ops("tree_mask", "reference"),),
     "specdec_kernels/backends/reference/trees": (ops("tree_parents compact_kv verify_tree", "reference"),),
-    "specdec_kernels/backends/reference/walk": (ops(WALKS, "reference"),),
-    "specdec_kernels/backends/reference/verify_chain": (ops(CHAINS, "reference"),),
+    "specdec_kernels/backends/reference/walk": (ops(WALKS, "reference"), ops(FORMS, "reference")),
+    "specdec_kernels/backends/reference/verify_chain": (ops(CHAINS, "reference"), ops(FORMS, "reference")),
     "specdec_kernels/backends/reference/__init__": (ops("registration", "reference"),),
     "specdec_kernels/backends/reference/": (ops("{op}", "reference"), ops(WALKS, "reference")),
-    "specdec_kernels/sharded/_logprobs": ("tests/sharded/test_logprobs.py",),
-    "specdec_kernels/sharded/_edits": ("tests/sharded/test_edits.py",),
-    "specdec_kernels/sharded/_filters": ("tests/sharded/test_filters.py", "tests/sharded/test_rejection.py"),
-    "specdec_kernels/sharded/_cut": ("tests/sharded/test_filters.py",),
-    "specdec_kernels/sharded/_trees": ("tests/sharded/test_trees.py",),
-    "specdec_kernels/sharded/_races": ("tests/sharded/test_races.py",),
-    "specdec_kernels/sharded/_parts": (ops("residual_sums mass_tiles tile_laws count_at_least token_logits", "cpu"),),
+    "specdec_kernels/sharded/_logprobs": (f"tests/sharded/test_logprobs.py {HERE}",),
+    "specdec_kernels/sharded/_edits": (f"tests/sharded/test_edits.py {HERE}",),
+    "specdec_kernels/sharded/_filters": (f"tests/sharded/test_filters.py tests/sharded/test_rejection.py {HERE}",),
+    "specdec_kernels/sharded/_cut": (f"tests/sharded/test_filters.py {HERE}",),
+    "specdec_kernels/sharded/_trees": (f"tests/sharded/test_trees.py {HERE}",),
+    "specdec_kernels/sharded/_races": (f"tests/sharded/test_races.py {HERE}",),
+    "specdec_kernels/sharded/_parts": (ops(PARTS, "both"),
+        ops("bad_input shapes", "both"), f"tests/sharded/test_rejection.py tests/sharded/test_races.py {HERE}",),
     "specdec_kernels/sharded/": (
-        "tests/sharded/test_rejection.py", "tests/sharded/test_races.py tests/sharded/test_trees.py",
-        "tests/sharded/test_filters.py tests/sharded/test_check_logits.py tests/sharded/test_writes.py",
+        f"tests/sharded/test_rejection.py {HERE}", f"tests/sharded/test_races.py tests/sharded/test_trees.py {HERE}",
+        f"tests/sharded/test_filters.py tests/sharded/test_check_logits.py tests/sharded/test_writes.py {HERE}",
     ),
 }  # fmt: skip
 
@@ -273,8 +293,12 @@ def refused(output, tree, changes):
             continue
         places = re.findall(r"(?m)^(?:\S*/)?((?:csrc|tests)/\S+?):(\d+):\d+: (?:error|  )", error)
         places += re.findall(r"((?:csrc|tests)/[^\s:]+):(\d+)[:,]\d*", error)
-        names = next(filter(None, (numbers_at(file, int(line)) for file, line in places)), set())
-        blamed |= names
+        blamed |= next(filter(None, (numbers_at(file, int(line)) for file, line in places)), set())
+        if not blamed:  # a declaration was left out: the change before
+            near = [(lines[tree / file], int(line)) for file, line in places]
+            blamed |= next(
+                (each[max(k for k in each if k < line)] for each, line in near if min(each, default=line) < line), set()
+            )
     return blamed
 
 
@@ -297,7 +321,7 @@ def compiled(kind, changes, name):
             return tree, changes
         blamed = refused(output, tree, changes)
         if not blamed:
-            raise RuntimeError(output[:6000])
+            raise RuntimeError(output[-6000:])
         print(f"{kind}: {len(blamed)} do not compile", file=sys.stderr, flush=True)
         changes = {key: change for key, change in changes.items() if key not in blamed}
 
@@ -305,8 +329,9 @@ def compiled(kind, changes, name):
 # ---- trying ----------------------------------------------------------------------------------------------------------
 
 
-def attempt(mutants):
-    """Yields each mutant with what became of it, "killed", "time", "survived" or "not compiled"; the test; seconds."""
+def attempt(mutants, suffix=""):
+    """Yields each mutant with what became of it, "killed", "time", "survived" or "not compiled"; the test; seconds. If
+    the test fails without the mutant, too, "unsound" comes after the first."""
     stages = {address: tests_of(address.partition(":")[0]) for address in mutants}
     by_kind = collections.defaultdict(dict)
     for address, mutant in mutants.items():
@@ -316,7 +341,7 @@ def attempt(mutants):
             change
         )
     for kind, changes in by_kind.items():
-        tree, left = compiled(kind, changes, f"mutants-{kind}")
+        tree, left = compiled(kind, changes, f"mutants-{kind}{suffix}")
         for address in changes.keys() - left.keys():
             yield mutants[address], "not compiled", None, 0
         spent = collections.Counter()
@@ -324,7 +349,9 @@ def attempt(mutants):
             asked = {a: c._replace(tests=stages[a][stage]) for a, c in left.items() if stage < len(stages[a])}
             for address, seen in tried(asked, tree):
                 spent[address] += seen.seconds
-                if seen.test:
+                if seen.wrong == UNSOUND:
+                    yield mutants[address], "unsound", seen.test, spent[address]
+                elif seen.test:
                     del left[address]
                     yield mutants[address], "time" if seen.wrong == "time" else "killed", seen.test, spent[address]
         for address in left:
@@ -334,14 +361,14 @@ def attempt(mutants):
 def tried(changes, tree):
     """As planting.plant, each change in a process that has the package. What only an import runs has one of its own."""
     again = {}
-    for address, seen in plant(changes, tree, fresh=False, sound=False, longest=LONGEST) if changes else ():
+    for address, seen in plant(changes, tree, fresh=False, longest=LONGEST) if changes else ():
         if seen.wrong == "import":
             again[address] = changes[address]
         elif seen.test is None and seen.wrong:
             raise RuntimeError(f"{address}: {changes[address].tests}: {seen.wrong}")
         else:
             yield address, seen
-    yield from plant(again, tree, sound=False, longest=LONGEST) if again else ()
+    yield from plant(again, tree, longest=LONGEST) if again else ()
 
 
 def main():
@@ -351,6 +378,7 @@ def main():
     parser.add_argument("--in", action="append", dest="folders")
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--copy", default="", help="ending of the copy's name: each run beside others needs its own")
     options = parser.parse_args()
     folders = options.folders or FOLDERS
     if options.only:
@@ -366,7 +394,7 @@ def main():
             for mutant in mutants.values() if options.list else ():
                 print(f"{mutant.address}  {mutant.shown}")
         return
-    for mutant, outcome, test, seconds in attempt(chosen):
+    for mutant, outcome, test, seconds in attempt(chosen, options.copy):
         row = {"mutant": mutant.address, "change": mutant.shown, "outcome": outcome, "test": test}
         print(json.dumps(row | {"seconds": round(seconds, 1)}), flush=True)
 

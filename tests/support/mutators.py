@@ -327,7 +327,7 @@ class CppSource:
             i = k
         if self.tokens[i].kind != "name":
             return None
-        k = i + 1
+        k = self.over(i + 1) if self.at(i) == "decltype" else i + 1
         while k < end:
             if self.at(k) == "::" and self.tokens[k + 1].kind == "name":
                 k += 2

@@ -57,6 +57,7 @@ HEAVY = (
     "transformers",
 )
 LONGEST = 60  # seconds of the processor for one test; and seconds in which it neither runs nor waits for a processor
+UNSOUND = "fails without the fault, too"
 COPIED = ("bench", "csrc", "docs", "examples", "packaging", "specdec_kernels", "tests", "triton_kernels")
 BUILDS = {
     "cpu": ("setup.py -q build_ext --inplace", "-m tests.backends.cpu_parts"),
@@ -220,10 +221,10 @@ class Seen(NamedTuple):
     wrong: str = ""
 
 
-def plant(changes, tree, fresh=True, sound=True, longest=LONGEST):
+def plant(changes, tree, fresh=True, longest=LONGEST):
     """Yields the name of each change, and a Seen, as soon as it is there. ``fresh``: a process imports the package for
-    each change of Python. ``sound``: whether the tests that see something run without it at the end."""
-    command = [sys.executable, "-m", "tests.support.planting", str(longest), *["fresh"] * fresh, *["sound"] * sound]
+    each change of Python. The name of a change comes again if the test that sees it fails without it, too."""
+    command = [sys.executable, "-m", "tests.support.planting", str(longest), *["fresh"] * fresh]
     jobs = json.dumps([[name, *change] for name, change in changes.items()])
     with subprocess.Popen(
         command, cwd=tree, env=environment(tree), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -396,7 +397,7 @@ def changed_for_a_while(path, change):
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def run_jobs(jobs, tree, longest, fresh, sound):
+def run_jobs(jobs, tree, longest, fresh):
     """For each change a line of output: its name and its Seen; and one more at the end if that has to be taken back."""
     out = os.fdopen(os.dup(1), "w")
     (tree / "build").mkdir(exist_ok=True)
@@ -425,13 +426,13 @@ def run_jobs(jobs, tree, longest, fresh, sound):
             seen |= run_pytest(shlex.split(tests), changes, tree, fresh, longest)
         for name in changes:
             tell(name)
-    seeing = sorted({test for test, *_ in seen.values() if test}) if sound else []
+    seeing = sorted({test for test, *_ in seen.values() if test})
     alone = run_pytest(seeing, {}, tree, True, longest) if seeing else {}
     for name, (test, seconds, _) in seen.items():
-        if test and sound and alone.get(test, ["?"])[0] is not None:
-            seen[name] = [test, seconds, "fails without the fault, too"]
+        if test and alone.get(test, ["?"])[0] is not None:
+            seen[name] = [test, seconds, UNSOUND]
             tell(name)
 
 
 if __name__ == "__main__":
-    run_jobs(json.loads(sys.stdin.read()), Path.cwd(), float(sys.argv[1]), "fresh" in sys.argv, "sound" in sys.argv)
+    run_jobs(json.loads(sys.stdin.read()), Path.cwd(), float(sys.argv[1]), "fresh" in sys.argv)
