@@ -30,6 +30,11 @@ struct Rows {
     return specdec::draw_of(winner, SPECDEC_STATUS_OK);
   }
 
+  bool is_empty(int row, bool* empty) const {
+    *empty = true;
+    for (float p : target[row]) *empty = *empty && !(p > 0.0f);
+    return true;
+  }
   bool race(int row, const specdec::Noise& noise, specdec::Draw* draw) const {
     *draw = race_over(target[row].size(), noise, [&](int token) { return target[row][token]; });
     return true;

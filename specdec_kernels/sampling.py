@@ -291,7 +291,7 @@ def draft_map(
 def _offset_tokens(d2t: torch.Tensor, limit: int) -> torch.Tensor:
     """The tokens of a ``d2t``, int64 [V'] on the host, each below ``limit``; ValueError if they do not rise."""
     inputs.check_tensor("d2t", d2t, inputs.TOKEN_DTYPES, 1)
-    tokens = d2t.cpu().long() + torch.arange(len(d2t), device="cpu")
+    tokens = d2t.cpu().long() + torch.arange(len(d2t), dtype=torch.int64, device="cpu")
     order = tokens.argsort(stable=True)
     ascending = tokens[order]
     _check_range("d2t", ascending, limit)
