@@ -116,7 +116,7 @@ def known_at(figures, law, there):
     if law.inverse is not None:
         return Known(tl.load(figures, mask=there, other=0.0), tl.load(figures + 1, mask=there, other=0.0))
     elif law.greedy is not None:
-        return Known(tl.load(figures, mask=there & (law.greedy != 0), other=0.0), 0.0)
+        return Known(tl.load(figures, mask=_math.both(there, law.greedy), other=0.0), 0.0)
     else:
         return Known(0.0, 0.0)
 
