@@ -32,6 +32,12 @@ class RankSlices:
         if not self.keeps:
             return gather(rows)
         if self.shard is None:
+            ranks, width = self.group.world_size, rows.shape[-1]
+            if width * (ranks - 1) >= vocabulary:  # on every rank, so that none waits for another
+                raise ValueError(
+                    f"{self.switch}: expected columns on each of {ranks} ranks; got a vocabulary of {vocabulary} in "
+                    f"slices of {width}, which the last ranks have none of"
+                )
             self.width, self.shard = rows.shape[-1], shard_of(self.group, rows.shape[-1], vocabulary)
             self.columns = slice(self.shard.vocab_start, self.shard.vocab_start + self.width)
             self.shard.check_tiles(self.switch)

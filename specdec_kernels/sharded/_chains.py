@@ -17,7 +17,7 @@ from specdec_kernels.sharded._edits import of_chains
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._layout import Chains
 from specdec_kernels.sharded._requests import Requests
-from specdec_kernels.sharded._shard import VocabShard
+from specdec_kernels.sharded._shard import VocabShard, with_a_column
 from specdec_kernels.sharded._walks import raced, weighed
 
 
@@ -55,6 +55,8 @@ def verify_chain(
         As for ``specdec_kernels.verify_chain``; ``draft`` has this rank's columns, too.
     """
     draft, rows_name = laws.drafted(draft)
+    target, empty = with_a_column(target, space)
+    draft = draft._replace(rows=with_a_column(draft.rows)[0])
     rows, (cu_drafts, by_rows, max_drafts) = draft.rows, ends_of(packing)
     refused = {"draft.map": draft.map, "packing.cu_rows": cu_drafts if by_rows else None}
     refused |= {name: x for name, x in (("seed", seed), ("position", position)) if isinstance(x, tuple)}
@@ -63,7 +65,6 @@ def verify_chain(
     chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
     laws.check_method(method, rows, draft_prob, epsilon)
     if method != "race":
-        shard.check_tiles(f"method={method!r}")
         if rows is not None:
             by_entries = cu_drafts is not None and request_index is not None
             check_draft(
@@ -71,7 +72,9 @@ def verify_chain(
             )
         p_law = law_of(space, temperature, sampling)
         q_law = draft_law_of(draft, p_law)
-    shard.check("verify_chain", target)
+    shard.check("verify_chain", target, empty)
+    if method != "race":
+        shard.check_tiles(f"method={method!r}")
     if check and space == "logits":
         check_logits(shard, target=target, **{} if rows is None else {rows_name: rows})
     requests = Requests(

@@ -21,6 +21,8 @@ def check_logits(shard, **named):
             return
         low, high = rows.flatten(0, -2).aminmax(dim=-1)
         mine = torch.stack([low.float(), high.float(), rows.flatten(0, -2).sum(-1, dtype=torch.float32)])
+        if shard.is_empty:
+            mine = mine.new_tensor([[torch.inf], [-torch.inf], [0.0]]).expand_as(mine).contiguous()
         low, high, total = shard.gather(mine).unbind(1)
         places = torch.ones(rows.shape[:-1], dtype=torch.bool, device=rows.device).nonzero()
         inputs.raise_for_softmaxed(name, low.amin(0), high.amax(0), total.sum(0), places)

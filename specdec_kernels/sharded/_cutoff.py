@@ -12,7 +12,7 @@ from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import kept_of, may_filter
 from specdec_kernels.sharded._races import of_rows
-from specdec_kernels.sharded._shard import VocabShard
+from specdec_kernels.sharded._shard import VocabShard, with_a_column
 
 
 @with_denormals
@@ -43,10 +43,11 @@ def cutoff(
     Cut
         Of the whole rows, on every rank.
     """
+    rows, empty = with_a_column(rows)
     inputs.check_rows("rows", rows)
     if not may_filter(sampling):
         raise ValueError(f"sampling: expected a filter that is on, for slices; got {inputs.shown(sampling)}")
-    shard.check("cutoff", rows)
+    shard.check("cutoff", rows, empty)
     how = {"sampling": undivided(sampling), "request_index": request_index}
     own = None if edits is None else edits_of_rows(edits, shard, rows, how)
     how = of_rows(how, rows.shape[:-1], edits)

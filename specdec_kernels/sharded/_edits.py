@@ -138,7 +138,9 @@ def _said(chains, vocab):
 
 
 def _of_slice(edits, shard, size, spans):
-    """Edits of the columns from ``vocab_start`` on."""
+    """Edits of the columns from ``vocab_start`` on; none of a rank without tokens."""
+    if shard.is_empty:
+        return Edits()
     first = shard.vocab_start
     words, columns = slice(first // edit.WORD, -(-(first + size) // edit.WORD)), slice(first, first + size)
 

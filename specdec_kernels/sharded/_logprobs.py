@@ -16,7 +16,7 @@ from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import lists_of, own_list, scaled
 from specdec_kernels.sharded._laws import Side, argmax_of, law_of, laws_of
 from specdec_kernels.sharded._races import of_rows
-from specdec_kernels.sharded._shard import VocabShard
+from specdec_kernels.sharded._shard import VocabShard, with_a_column
 from specdec_kernels.status import Status
 
 
@@ -53,12 +53,13 @@ def logprobs(
     Logprobs
         Of the whole rows, on every rank.
     """
+    rows, empty = with_a_column(rows)
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     LOGPROBS.check({"*": lead, "device": device}, tokens=tokens)
     top = inputs.whole("top", top, "an int from 0 to the vocabulary's {most}", 0, shard.vocab)
+    shard.check("logprobs", rows, empty)
     shard.check_tiles("logprobs")
-    shard.check("logprobs", rows)
     if check:
         check_logits(shard, rows=rows)
     how = {"sampling": law_of("logits", temperature, sampling), "request_index": request_index}

@@ -9,7 +9,7 @@ from specdec_kernels.sampling import Edits, Sampling, undivided
 from specdec_kernels.sharded._checks import check_logits, refuse
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._races import of_rows, race
-from specdec_kernels.sharded._shard import VocabShard
+from specdec_kernels.sharded._shard import VocabShard, with_a_column
 
 
 @with_denormals
@@ -101,8 +101,9 @@ def _race(op, rows, k, shard, edits, draft_map, how, check):
     if how["sampling"] is not None:
         how["sampling"] = undivided(how["sampling"])
     name = "target" if k is None else "draft"
+    rows, empty = with_a_column(rows, how["space"])
     inputs.check_rows(name, rows)
-    shard.check(op, rows)
+    shard.check(op, rows, empty)
     if check and how["space"] == "logits":
         check_logits(shard, **{name: rows})
     if edits is None:

@@ -18,7 +18,7 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 class VocabShard:
     """The slice of the vocabulary that this rank's LM head gives: tokens from ``vocab_start`` on.
 
-    Slices may be of different sizes. Together they are the vocabulary, in any order of the ranks.
+    Slices may be of different sizes, of no token, too. Together they are the vocabulary, in any order of the ranks.
 
     Parameters
     ----------
@@ -26,7 +26,9 @@ class VocabShard:
         Tokens of the whole vocabulary.
     vocab_start : int
         Of this rank's slice: a multiple of 128, so that a group of the race has one owner. ``method="rejection"`` needs
-        a multiple of 1,024, for the same reason: its masses are summed in tiles of so many tokens.
+        a multiple of 1,024, for the same reason: its masses are summed in tiles of so many tokens. The slice of a rank
+        without tokens, whose rows are [..., 0], may begin anywhere, behind the vocabulary, too; the first call moves it
+        there.
     group : ProcessGroup, optional
         The ranks that share the vocabulary. Default: the default group of ``torch.distributed``.
     debug : bool
@@ -36,7 +38,7 @@ class VocabShard:
     Raises
     ------
     ValueError
-        If ``vocab_start`` is no multiple of 128, or outside of the vocabulary.
+        If ``vocab_start`` is inside of the vocabulary and no multiple of 128.
 
     Notes
     -----
@@ -54,9 +56,11 @@ class VocabShard:
 
     def __init__(self, vocab: int, vocab_start: int, group=None, *, debug: bool = False) -> None:
         self.vocab, self.group, self.debug = inputs.whole("vocab", vocab, "an int of 1 or more", 1), group, debug
-        places = f"a multiple of {PART_UNIT} inside [0, {self.vocab}), and of {MASS_TILE:,} for rejection"
-        self.vocab_start = inputs.whole("vocab_start", vocab_start, places, 0, self.vocab - 1, PART_UNIT)
-        self._checked = None
+        places = f"a multiple of {PART_UNIT} inside [0, {self.vocab}), and of {MASS_TILE:,} for rejection; or more"
+        self.vocab_start = inputs.whole("vocab_start", vocab_start, places, 0)
+        if self.vocab_start < self.vocab:
+            inputs.whole("vocab_start", vocab_start, places, 0, step=PART_UNIT)
+        self._checked, self.slices, self.is_empty = None, None, False
 
     @classmethod
     def even(cls, vocab: int, group=None, *, debug: bool = False) -> "VocabShard":
@@ -116,31 +120,32 @@ class VocabShard:
 
     # ---- checks -----------------------------------------------------------------------------------------------------
 
-    def check(self, op, rows):
-        """The slice of ``rows``, the first time; with ``debug``, whether all ranks were called alike, each time."""
-        size = rows.shape[-1]
-        if self.vocab_start + size > self.vocab:
-            raise ValueError(
-                f"rows: expected a slice inside [0, {self.vocab}); got tokens [{self.vocab_start}, "
-                f"{self.vocab_start + size})"
-            )
+    def check(self, op, rows, empty=False):
+        """The slice of ``rows``, the first time; with ``debug``, whether all ranks were called alike, each time.
+
+        ``empty``: this rank has no tokens, and rows of ``with_a_column``.
+        """
+        size = 0 if empty else rows.shape[-1]
         if self._checked != size:
-            self._check_slices(rows)
-            self._checked = size
+            self._check_slices(rows, size)
+            self._checked, self.is_empty = size, empty
+            if empty:
+                self.vocab_start = -(-self.vocab // MASS_TILE) * MASS_TILE
         if self.debug:
             self._check_alike(op, rows)
 
     def check_tiles(self, op):
-        """Whether the slice begins with a tile."""
-        if self.vocab_start % MASS_TILE:
-            raise ValueError(
-                f"shard: expected slices that begin with multiples of {MASS_TILE:,} for {op}, which sums tiles of so "
-                f"many tokens; got vocab_start {self.vocab_start}"
-            )
+        """Whether slices begin with a tile: all of them, once ranks have told of theirs."""
+        for first in [self.vocab_start] if self.slices is None else self.slices:
+            if first % MASS_TILE:
+                raise ValueError(
+                    f"shard: expected slices that begin with multiples of {MASS_TILE:,} for {op}, which sums tiles of "
+                    f"so many tokens; got vocab_start {first}"
+                )
 
-    def _check_slices(self, rows):
-        mine = torch.tensor([self.vocab_start, rows.shape[-1], self.vocab], device=rows.device, dtype=torch.int64)
-        slices = sorted((first, first + size) for first, size, _ in self._told(mine))
+    def _check_slices(self, rows, size):
+        mine = torch.tensor([self.vocab_start, size, self.vocab], device=rows.device, dtype=torch.int64)
+        slices = sorted((first, first + size) for first, size, _ in self._told(mine) if size)
         at = 0
         for first, end in [*slices, (self.vocab, self.vocab)]:
             if first != at:
@@ -167,6 +172,16 @@ class VocabShard:
 
     def _told(self, mine):
         return self.gather(mine).tolist()
+
+
+def with_a_column(rows, space="logits"):
+    """(rows, whether this rank has no tokens): those of a rank without any get one of no weight, which no race picks.
+
+    That token lies behind the vocabulary, so no draft is it, and no other rank has it.
+    """
+    if not isinstance(rows, torch.Tensor) or rows.ndim == 0 or rows.shape[-1] > 0:
+        return rows, False
+    return rows.new_full((*rows.shape[:-1], 1), 0.0 if space == "probs" else -torch.inf), True
 
 
 def hash_of(word):

@@ -17,7 +17,7 @@ from specdec_kernels.sharded._checks import check_logits, refuse, written
 from specdec_kernels.sharded._edits import of_trees
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._requests import Requests
-from specdec_kernels.sharded._shard import VocabShard
+from specdec_kernels.sharded._shard import VocabShard, with_a_column
 from specdec_kernels.sharded._walks import raced, weighed
 
 
@@ -55,6 +55,8 @@ def verify_tree(
         As for ``specdec_kernels.verify_tree``; ``draft`` has this rank's columns, too.
     """
     draft, rows_name = laws.drafted(draft)
+    target, empty = with_a_column(target, space)
+    draft = draft._replace(rows=with_a_column(draft.rows)[0])
     rows = draft.rows
     refused = {name: x for name, x in (("seed", seed), ("position", position)) if isinstance(x, tuple)}
     refuse("verify_tree", **{"draft.map": draft.map}, **refused)
@@ -62,14 +64,15 @@ def verify_tree(
     VERIFY_TREE.check({}, draft_tokens=draft_tokens, target=target)
     laws.check_method(method, rows)
     if method != "race":
-        shard.check_tiles(f"method={method!r}")
         p_law = law_of(space, temperature, sampling)
         q_law = draft_law_of(draft, p_law)
     if rows is not None:
         check_draft(rows_name, rows, target, (draft_tokens.shape[1],))
     replacement = inputs.flag("replacement", replacement)
     deepest = trees.check_parents(parents, draft_tokens.shape)
-    shard.check("verify_tree", target)
+    shard.check("verify_tree", target, empty)
+    if method != "race":
+        shard.check_tiles(f"method={method!r}")
     if check and space == "logits":
         check_logits(shard, target=target, **{} if rows is None else {rows_name: rows})
     batch, nodes = draft_tokens.shape

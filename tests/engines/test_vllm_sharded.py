@@ -192,17 +192,22 @@ def nothing_left(runner):
             "probabilities of vLLM's own drafts beside SPECDEC_VLLM_SHARD",
         ),
         (own_vocabulary, NotImplementedError, "a drafter's own vocabulary beside SPECDEC_VLLM_SHARDED"),
-        (nothing_left, ValueError, r"vocab_start: expected .* inside \[0, 1000\)"),
+        (nothing_left, ValueError, "SPECDEC_VLLM_SHARDED: expected columns on each of 2 ranks; got"),
     ],
 )
 def test_what_is_refused_as_the_engine_starts(plugin, sharded, change, error, words):  # noqa: F811
+    """By every rank, before any waits for another."""
+    refused = []
+
     def act(group):
         runner = on_rank(group, DRAFT)
         change(runner)
-        plugin.take_over(runner, "rejection")
+        with pytest.raises(error, match=words):
+            plugin.take_over(runner, "rejection")
+        refused.append(group.rank_in_group)
 
-    with pytest.raises(error, match=words):
-        sharded(act)
+    sharded(act)
+    assert sorted(refused) == [0, 1]
 
 
 def test_watermarks_are_refused(plugin, sharded, monkeypatch):  # noqa: F811

@@ -30,6 +30,11 @@ def test_verdicts_are_those_of_one_process(tmp_path, ranks):
     assert played(ranks, tmp_path, "same") == [["same"]] * ranks
 
 
+@pytest.mark.costly
+def test_ranks_of_nothing(tmp_path):
+    assert played(3, tmp_path, "nothing") == [["same"]] * 3
+
+
 def test_a_killed_rank_is_noticed_by_all(tmp_path):
     """By chains and trees, killed before the first round and between two."""
     told = played(3, tmp_path, "lost")

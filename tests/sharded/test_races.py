@@ -12,7 +12,8 @@ from tests.support.ops import grouped, verify_chain, verify_tree
 from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
 
 VOCABULARY = 5 * 1024 + 77
-BEGINS = ([0], [0, 4096], [0, 1024, 5120], [0, 1024, 2048, 4096])  # the slices of 1, 2, 3 and 4 ranks
+# The slices of 1, 2, 3 and 4 ranks, and of 5 of which two have no tokens.
+BEGINS = ([0], [0, 4096], [0, 1024, 5120], [0, 1024, 2048, 4096], [0, 2048, 2048, 4096, 6144])
 
 
 def assert_all_equal(results, expected):
@@ -264,10 +265,82 @@ def test_batches_of_none():
         assert [x.shape for x in verdict] == [(0, 3), (0,), (0,)]
 
 
-@pytest.mark.parametrize("vocab_start", [-128, 1, 64, 1023, 4096, 1.0, None])
+@pytest.mark.parametrize("vocab_start", [-128, 1, 64, 1023, 1.0, None])
 def test_where_a_slice_may_begin(vocab_start):
     with pytest.raises(ValueError, match=r"vocab_start: expected a multiple of 128 inside \[0, 4096\)"):
         VocabShard(4096, vocab_start)
+
+
+CALLS = {
+    "race_sample": {"seed": seeds(3), "position": 5},
+    "race_topk": {"k": 4, "seed": seeds(3), "position": 5},
+    "logprobs": {"tokens": torch.tensor([0, 2049, -1]), "top": 3},
+    "cutoff": {"sampling": Sampling(top_k=3)},
+}
+
+
+@pytest.mark.parametrize(
+    "begins", [[0, 1024, 1024], [0, 0, 1024], [0, 1024, 4096], [0, 2056], [0, 5000, 9999]], ids=str
+)
+@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.interpreted
+def test_a_rank_of_nothing(parts_backend, op, begins):
+    """Wherever it stands: inside of the vocabulary, at its end, behind it."""
+    rows = torch.randn(3, 2056, generator=torch.Generator().manual_seed(3))
+    rows[2] = -torch.inf  # a row that no rank has a weight in
+    name = {"race_sample": "target", "race_topk": "draft"}.get(op, "rows")
+    call = CALLS[op] | {name: rows}
+    for first, how in enumerate(({}, {"request_index": torch.tensor([2, -1, 0]).int()})):
+        expected = getattr(specdec_kernels, op)(**call, **how)
+        found = on_ranks(getattr(sharded, op), begins, call | how, debug=bool(first))
+        assert_all_equal(found, expected)
+
+
+def test_a_rank_of_nothing_of_probabilities(fast_backend):
+    rows = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(3)).softmax(-1)
+    call = {"target": rows, "seed": seeds(3), "position": 5, "space": "probs"}
+    expected = whole(specdec_kernels.race_sample, call)
+    assert_all_equal(on_ranks(with_status(sharded.race_sample), BEGINS[-1], call), expected)
+
+
+@pytest.mark.parametrize("begins", [[0, 2048, 6144], [0, 2048, 4096], [0, 2048, 2048]], ids=str)
+def test_slices_that_a_rank_of_nothing_does_not_mend(begins):
+    """All ranks raise, and none waits for another: columns behind the vocabulary, too many, too few."""
+    stage, refused = Stage(3), []
+
+    def act(rank):
+        rows = torch.zeros(1, (1024, 1024, 3072)[rank] if begins[2] != 4096 else (2048, 1024, 0)[rank])
+        shard = PlayedShard(4096, begins[rank], stage, rank)
+        with pytest.raises(ValueError, match="shard: expected slices that are the vocabulary together"):
+            sharded.race_sample(rows, shard=shard, seed=1, position=1)
+        refused.append(rank)
+
+    stage.run(act)
+    assert sorted(refused) == [0, 1, 2]
+
+
+def test_slices_that_begin_inside_of_a_tile():
+    """All ranks raise, also that whose own slice begins with one."""
+    stage, refused = Stage(2), []
+
+    def act(rank):
+        rows, how = torch.zeros(1, 2, (1152, 896)[rank]), {"seed": 1, "position": 1}
+        for op, call in (
+            ("verify_chain", {"draft_tokens": torch.ones(1, 1).long(), "target": rows} | how),
+            (
+                "verify_tree",
+                {"draft_tokens": torch.ones(1, 2).long(), "target": rows, "parents": torch.tensor([-1, 0])},
+            ),
+            ("logprobs", {"rows": rows, "tokens": torch.zeros(1, 2).long()}),
+        ):
+            shard = PlayedShard(2048, 1152 * rank, stage, rank)
+            noise = how if op != "logprobs" else {}
+            with pytest.raises(ValueError, match=r"expected slices that begin with multiples of 1,024 for .* 1152"):
+                getattr(sharded, op)(**call | noise, shard=shard)
+            refused.append(rank)
+
+    stage.run(act)
+    assert sorted(refused) == [0, 0, 0, 1, 1, 1]
 
 
 def test_even_slices():
@@ -343,5 +416,8 @@ def test_what_is_refused_is_named():
     shard = VocabShard(2048, 0)
     with pytest.raises(ValueError, match=r"draft_map: expected None in sharded\.race_sample"):
         sharded.race_sample(**call, shard=shard, draft_map=torch.arange(2048).int())
-    with pytest.raises(ValueError, match=r"rows: expected a slice inside \[0, 2048\); got tokens \[1024, 3072\)"):
-        sharded.race_sample(**call, shard=VocabShard(2048, 1024))
+    wanted = r"shard: expected slices .* \[0, 2048\); got \[\(1024, 3072\)\], where one should begin with token 0"
+    alone = VocabShard(2048, 1024)
+    alone.ranks = 1
+    with pytest.raises(ValueError, match=wanted):
+        sharded.race_sample(**call, shard=alone)

@@ -19,9 +19,13 @@ LOSSES = 5  # of ``losses``
 
 def same(shard):
     """Verdicts of the sharded ops, and whether they are those of the ops on whole rows."""
-    first = shard.vocab_start
     bounds = shard.bounds(shard.vocab, shard.ranks)
-    own = slice(first, bounds[bounds.index(first) + 1])
+    own = slice(shard.vocab_start, bounds[bounds.index(shard.vocab_start) + 1])
+    return verified(shard, own)
+
+
+def verified(shard, own):
+    """Verdicts by a rank that has these columns."""
     call = chain_call_with_hits(VOCABULARY, requests=8)
     call["target"][0, 0, -1] = torch.nan  # of the last slice
     tree = tree_call_with_hits(VOCABULARY, requests=8, nodes=7)
@@ -36,7 +40,7 @@ def same(shard):
         found, expected = getattr(sharded, op)(**mine, shard=shard), getattr(specdec_kernels, op)(**whole)
         if not all(map(torch.equal, found, expected)):
             return f"{op} differs: {whole.get('method', 'rejection')}"
-    none = torch.empty(0, own.stop - own.start)
+    none = rows["rows"][:0, own]
     sharded.race_sample(none, shard=shard, seed=1, position=torch.empty(0, dtype=torch.int64))
     return "same"
 
@@ -104,7 +108,11 @@ def main(rank, ranks, store, case):
     if case == "lost":
         return each_loss(rank, ranks, store)
     started(rank, ranks, store)
-    print(same(VocabShard.even(VOCABULARY, debug=True)), flush=True)
+    if case == "nothing":  # one rank has all tokens, the others stand at its end, or behind
+        shard = VocabShard(VOCABULARY, 1024 * rank * (1 + VOCABULARY // 1024))
+        print(verified(shard, slice(shard.vocab_start, VOCABULARY)), flush=True)
+    else:
+        print(same(VocabShard.even(VOCABULARY, debug=True)), flush=True)
     dist.destroy_process_group()
 
 
