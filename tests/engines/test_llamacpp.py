@@ -92,7 +92,7 @@ class TestGenerate:
         """Of two tokens; and drafts are accepted as often as their laws say, so they are the drafts' own."""
         target, draft = pair()
         count, prompt = 4000, [2, 1]
-        p, q = (torch.from_numpy(model.table).softmax(-1) for model in (target, draft))
+        p, q = (torch.from_numpy(model.table).double().softmax(-1) for model in (target, draft))
         models, batch, found, accepted = (LlamaModel(target), LlamaModel(draft)), 8, [], []
         options = dict(method="rejection", max_new_tokens=2, eos_token_ids=[], **WAYS[way])
         for seed in range(0, count, batch):

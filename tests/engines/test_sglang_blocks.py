@@ -121,7 +121,9 @@ def test_law_with_filters(worker, method, monkeypatch):
     given |= dict(need_top_k_sampling=True, need_min_p_sampling=True)
     worker, batch = made(monkeypatch, method, *worker), batch_of(info(MANY, **given), [5] * MANY)
     accepted, _, _, found = rounds_of(worker, batch, torch.full((MANY,), 7))[1]
-    law = TARGET.softmax(-1) * torch.stack([kept(row, Sampling.sglang(1.0, top_k=4, min_p=0.2)) for row in TARGET])
+    law = TARGET.double().softmax(-1) * torch.stack(
+        [kept(row, Sampling.sglang(1.0, top_k=4, min_p=0.2)) for row in TARGET]
+    )
     assert_law(found[:, 0], law[7] / law[7].sum())
     second = found[accepted > 0]
     assert len(second) > 500

@@ -307,7 +307,7 @@ def test_custom_processors_run_once(monkeypatch):
     drawn = backend.forward(output, given, True, [], [], torch.full((50,), 5))
     rows[:, 0] += 1
     assert torch.equal(drawn, specdec.race_sample(rows, seed=torch.arange(50), position=6))
-    wanted = rows.log_softmax(-1).gather(1, drawn[:, None])[:, 0]
+    wanted = rows.double().log_softmax(-1).gather(1, drawn[:, None])[:, 0].float()
     torch.testing.assert_close(output.next_token_logprobs, wanted)
 
 

@@ -338,8 +338,8 @@ def test_the_likeliest_drafts_are_told_of_alone(ranks, engine, top):
 
     (found, sent, others), (again, *_) = ranks(act, "rejection", draft=True)
     assert torch.equal(found, again)
-    wanted = rows.softmax(1)
-    shares, tokens = found.softmax(1).topk(top)
+    wanted = rows.double().softmax(1)
+    shares, tokens = found.double().softmax(1).topk(top)
     assert torch.equal(tokens, rows.topk(top).indices)
     torch.testing.assert_close(shares, wanted.gather(1, tokens), rtol=1e-4, atol=1e-6)
     assert sent < 2 * 4 * 150

@@ -312,10 +312,10 @@ def test_law(small, method, options):
     (own,) = given
     law = torch.zeros(5, 5, dtype=torch.float64)
     with torch.no_grad():
-        first = own(prompt, target(prompt).logits[:, -1]).softmax(-1)[0]
+        first = own(prompt, target(prompt).logits[:, -1]).double().softmax(-1)[0]
         for token in range(5):
             text = torch.cat([prompt, torch.tensor([[token]])], 1)
-            law[token] = first[token] * own(text, target(text).logits[:, -1]).softmax(-1)[0]
+            law[token] = first[token] * own(text, target(text).logits[:, -1]).double().softmax(-1)[0]
     found = target.generate(
         prompt.repeat(count, 1), custom_generate=generate, assistant_model=draft, method=method, seed=0, k=2, **shared
     )

@@ -162,7 +162,7 @@ def test_law_of_filters_and_temperatures(forbidden):
     tokens, num, *_ = verified(
         rejection, batch, rows.repeat(count, 1), drafts_of(draft, count, temperature, 5), draft.expand(count, K, -1)
     )
-    law = rows[0].float()
+    law = rows[0].double()
     if forbidden is not None:
         law[forbidden] = -torch.inf
     sampling = Sampling.vllm(**shaping)
@@ -199,11 +199,11 @@ def test_drafts_have_the_filters_of_their_requests(monkeypatch, case):
     found, *_ = verified(rejection, batch, TARGET[3].expand(2 * count, -1), tokens.flatten(), cache)
     for each, shape in enumerate(shapes):
         laws = [
-            (row / temperature).softmax(-1) * kept(row, Sampling.vllm(temperature, **shape))
+            (row.double() / temperature).softmax(-1) * kept(row, Sampling.vllm(temperature, **shape))
             for row in (TARGET[3], DRAFT[3])
         ]
         assert_law(found[each::2, 0], laws[0])
-        assert_law(drafts[each::2], laws[1] if filters == "1" else (DRAFT[3] / temperature).softmax(-1))
+        assert_law(drafts[each::2], laws[1] if filters == "1" else (DRAFT[3].double() / temperature).softmax(-1))
     monkeypatch.setenv("SPECDEC_DRAFT_FILTERS", "yes")
     with pytest.raises(ValueError, match="SPECDEC_DRAFT_FILTERS: expected '0' or '1'; got 'yes'"):
         state.custom_sampler(sampler)
@@ -334,7 +334,7 @@ def test_race_couples_its_drafts():
     vllm.uninstall()
     draft = stand_in.DraftModelSpeculator.sample_draft(None, torch.tensor([[0.0, 2.0]]), *[None] * 6)
     assert draft.tolist() == [1]  # vLLM's own is back
-    law, other = TARGET.softmax(-1), DRAFT.softmax(-1)
+    law, other = TARGET.double().softmax(-1), DRAFT.double().softmax(-1)
     assert accepted > torch.minimum(law, other).sum(1).mean() * 0.7
 
 
@@ -416,7 +416,7 @@ def test_each_speculator_follows_its_own_engine(order):
     found, *_ = verified(
         states["rejection"].samplers[1], batch, TARGET[3].expand(2 * count, -1), tokens.flatten(), cache
     )
-    assert_law(found[:, 0], (TARGET[3] / temperature).softmax(-1))
+    assert_law(found[:, 0], (TARGET[3].double() / temperature).softmax(-1))
 
 
 class TestSaid:
@@ -509,7 +509,7 @@ def test_logprobs(mode, adaptive):
         rows = rejection.sampler.penalties_state.apply(rows, context)
         rows /= torch.where(batch.expanded_idx_mapping == 1, 1.0, 0.7)[:, None]
         rows[rows < rows.topk(6, dim=1).values[:, -1:]] = -torch.inf
-    wanted = rows if mode.endswith("logits") else rows.log_softmax(-1)
+    wanted = rows if mode.endswith("logits") else rows.double().log_softmax(-1).float()
     flat = torch.cat([row[:count] for row, count in zip(found, counts, strict=True)])
     there = flat >= 0
     assert scores.logprob_token_ids.shape == scores.logprobs.shape == (8, 3)
@@ -536,7 +536,8 @@ def test_log_probabilities_of_given_tokens(mode, top):
     rejection.sampler.logprob_token_ids_state.put(0, [2])
     batch, rows = stand_in.batch_of([2, 1, 2], [1, 4, 0], [9, 5, 7]), TARGET[:5]
     _, _, scores, _ = verified(rejection, batch, rows, rows.argmax(1), num_logprobs=top)
-    wanted, likeliest = rows.log_softmax(-1) if mode == "raw_logprobs" else rows / 0.5, rows.topk(max(top, 0)).indices
+    wanted = rows.double().log_softmax(-1).float() if mode == "raw_logprobs" else rows / 0.5
+    likeliest = rows.topk(max(top, 0)).indices
     for row, named in enumerate([*likeliest[:2].tolist(), [30, 5], [2], [2]]):
         ids, values = scores.logprob_token_ids[row, 1:].tolist(), scores.logprobs[row, 1:]
         assert len(ids) == max(top, 2)

@@ -135,7 +135,7 @@ def test_law_of_several_rounds(plugin, method):
     generator = torch.Generator().manual_seed(3)
     target, draft = (1.5 * torch.randn(3, 3, generator=generator) for _ in range(2))
     texts, accepted = write(plugin, method, [{}] * 6000, 4, draft, target)
-    law = target.softmax(-1)
+    law = target.double().softmax(-1)
     for prompt in range(3):
         joint = law[prompt]
         for _ in range(3):
@@ -188,7 +188,7 @@ def test_law_of_drafts_with_filters(plugin, given):
         proposer.rows = law.expand(count, 1, -1)
     rows = TARGET[3].expand(2 * count, -1)
     found = runner.step(rows, drafts.tolist(), [10 + 1] * count).sampled_token_ids
-    assert_law(found[:, 0], (TARGET[3] / 0.7).softmax(0) * kept(TARGET[3], sampling))
+    assert_law(found[:, 0], (TARGET[3].double() / 0.7).softmax(0) * kept(TARGET[3], sampling))
     assert 0.3 < (found[:, 1] >= 0).float().mean() < 1.0
 
 
@@ -281,7 +281,7 @@ def test_logprobs(plugin, mode, counts, asked):
                 values[3] = -torch.inf
                 values /= kinds[request]["temperature"] or 1.0
                 values[values < values.topk(6).values[-1]] = -torch.inf
-            wanted = values.clone() if mode.endswith("logits") else values.log_softmax(-1)
+            wanted = values.clone() if mode.endswith("logits") else values.double().log_softmax(-1).float()
             at = request * width + place
             ids = scores.logprob_token_ids[at].long()
             named = asked.get(request, values.topk(2).indices.tolist())

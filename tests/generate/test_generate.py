@@ -101,7 +101,7 @@ def law_at(small_pair):
 def text_law(target, temperature):
     texts = torch.tensor([PROMPT + list(tail) for tail in itertools.product(range(VOCAB), repeat=LENGTH)])
     with torch.no_grad():
-        logs = (target.model(input_ids=texts).logits / temperature).log_softmax(-1)
+        logs = (target.model(input_ids=texts).logits.double() / temperature).log_softmax(-1)
     following = logs[:, len(PROMPT) - 1 : -1].gather(2, texts[:, len(PROMPT) :, None])
     return following.sum((1, 2)).exp()
 

@@ -175,7 +175,7 @@ class TestBiasIsCaught:
                 x[:, None], target.expand(TRIALS, 2, -1), claimed.expand(TRIALS, 1, -1),
                 temperature=0.7, seed=seed, position=0,
             )  # fmt: skip
-            assert follows_law(verdict.tokens[:, 0], (target / 0.7).softmax(-1)) == lossless
+            assert follows_law(verdict.tokens[:, 0], (target.double() / 0.7).softmax(-1)) == lossless
 
     def test_the_target_where_nothing_was_drafted(self):
         seed = seeds(TRIALS)

@@ -178,7 +178,7 @@ class TestByFrequency:
         tokens = torch.nn.functional.pad(race_topk(draft.expand(len(seed), -1), 3, **noise), (1, 0), value=-1)
         rows = (len(seed), 4, -1)
         verdict = verify_tree(tokens, target.expand(rows), draft.expand(rows), parents=parents, **noise)
-        assert_law(verdict.tokens[:, 0], (target / temperature).softmax(-1))
+        assert_law(verdict.tokens[:, 0], (target.double() / temperature).softmax(-1))
 
     @pytest.mark.parametrize("method, replacement", [("rejection", False), ("rejection", True), ("race", False)])
     def test_several_rounds(self, method, replacement):
