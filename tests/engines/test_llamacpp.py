@@ -5,6 +5,8 @@ import gc
 import importlib
 import subprocess
 import sys
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from specdec_kernels.engines.llamacpp import (
     generate,
     install,
     uninstall,
+    write_gguf,
 )
 from specdec_kernels.generate import NgramDrafter, stream
 from tests.engines import llama_stand_in as lib
@@ -326,6 +329,20 @@ class TestRefusals:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.stdout == "none\nnone\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["embedded:", "embedded:other", "embedded:../models", "embedded", "target", "", None, 3, Path("embedded:target")],
+)
+def test_models_that_are_not_embedded(monkeypatch, tmp_path, name):
+    """Named before anything is written; gguf is not needed for that."""
+    monkeypatch.setitem(sys.modules, "gguf", types.ModuleType("gguf"))
+    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._gguf", raising=False)
+    with pytest.raises(ValueError, match="name: expected embedded:target or embedded:draft; got"):
+        write_gguf(name, tmp_path / "it.gguf")
+    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._gguf")
+    assert not list(tmp_path.iterdir())
 
 
 class TestTheirLoop:
