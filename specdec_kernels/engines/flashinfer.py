@@ -234,6 +234,8 @@ def _drawn(
         raise ValueError(f"rows: expected [B, V]; got {list(rows.shape)}")
     dtype = torch.int32
     if indices is not None:
+        if not isinstance(indices, torch.Tensor):
+            raise TypeError(f"indices: expected int32 or int64 [B]; got {type(indices).__name__}")
         if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
             raise TypeError(f"indices: expected int32 or int64 [B]; got {indices.dtype} {list(indices.shape)}")
         if indices.device.type == "cpu" and not all(0 <= row < len(rows) for row in indices.tolist()):
