@@ -325,7 +325,13 @@ class TestSampling:
                 flashinfer.top_k_top_p_sampling_from_logits(rows, torch.tensor([1, 2]), 1.0, where, seed=1, offset=0)
             with pytest.raises(ValueError, match=r"top_p: expected a number, or a tensor \[1\] or \[3\]"):
                 flashinfer.top_k_top_p_sampling_from_logits(rows, 2, torch.rand(3, 1), where, seed=1, offset=0)
-        for wrong in (torch.tensor([0.0]), torch.tensor([True]), torch.tensor(0), torch.zeros(1, 1, dtype=dtype), [0, 1]):
+        for wrong in (
+            torch.tensor([0.0]),
+            torch.tensor([True]),
+            torch.tensor(0),
+            torch.zeros(1, 1, dtype=dtype),
+            [0, 1],
+        ):
             with pytest.raises(TypeError, match=r"indices: expected int32 or int64 \[B\]; got"):
                 flashinfer.sampling_from_logits(rows, wrong, seed=1, offset=0)
 
