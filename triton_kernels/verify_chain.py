@@ -352,7 +352,7 @@ def count_passing(chain, readable, n, target, draft, noise, passed, form, ALIGNE
     for base in range(0, end, CHUNK):
         slot = base + tl.arange(0, CHUNK)
         token = token_at(chain, slot)
-        there = readable & (slot > n) & (slot < end) & (token >= 0) & (token < draft.columns)
+        there = _math.both((slot > n) & (slot < end) & (token >= 0) & (token < draft.columns), readable)
         p_law = _laws.Law(target.inverse, None, target.cuts, target.row)
         q_law = _laws.Law(draft.inverse, draft.greedy, draft.cuts, draft.row)
         p_row = _laws.Row(_rows.of_side(target, slot, ALIGNED), target.columns, p_law, None, known)
