@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfMany) straight_race_kernel(
                   r.race_noise(node, node), tiles.begin, tiles.end, sure, rows + node);
     if (a.in_order && node < r.slots && comes_last(rows + node, a.parts.count.by()) && threadIdx.x == 0) {
       const Draw draw = draw_of(candidate_of_key(atomicMax(&rows[node].best, WideKey{0})), SPECDEC_STATUS_OK);
-      if (draw.empty || draw.token != r.draft_token(node + 1)) atomicMax(&meeting->met, before);
+      // A row without weight whose draft is token 0 goes by here: the rows behind it are read in vain, no more.
+      if (draw.token != r.draft_token(node + 1)) atomicMax(&meeting->met, before);
     }
   }
   if (!comes_last(meeting, a.parts.count.by() * nodes) || warp_id() != 0) return;
@@ -420,7 +421,7 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
     if (threadIdx.x == 0 && !e.known) {
       const Found found = taken_from(meeting);
       again = found.best.token == kNoToken && e.residual && !alone;
-      last = draw_of(found, reads_probs_of_draft(weights));
+      last = {found.best.token, draw_of(found, reads_probs_of_draft(weights)).status, false};
       // p and q are equal up to rounding. This block alone draws from p.
       if (again) status |= status_of_met(found, reads_probs_of_draft(weights)) | SPECDEC_STATUS_EMPTY_RESIDUAL;
     }
@@ -431,9 +432,11 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
     __syncthreads();
   }
   if (warp_id() == 0) {
-    // A row of probabilities without weight is found by the draw alone. The draft refused there counts as absent.
-    if (__shfl_sync(kWarp, last.empty, 0) && e.residual) status &= SPECDEC_STATUS_PARAMETER;
-    write_verdict(r, slot(), e.node, __shfl_sync(kWarp, last.token, 0), status | last.status);
+    // A row of probabilities without weight is found by the draw alone: the token is kNoToken until here. The draft
+    // refused there counts as absent.
+    const int32_t token = __shfl_sync(kWarp, last.token, 0);
+    if (token == kNoToken && e.residual) status &= SPECDEC_STATUS_PARAMETER;
+    write_verdict(r, slot(), e.node, token == kNoToken ? 0 : token, status | last.status);
   }
   if (threadIdx.x == 0) meeting->came = 0;
 }
