@@ -239,17 +239,3 @@ def test_every_planted_fault_is_seen(kind):
     seen = dict(plant(faults, tree_of(kind)))
     assert seen.keys() == faults.keys()
     assert not {name: one.wrong or "every test passes" for name, one in seen.items() if one.test is None or one.wrong}
-
-
-@pytest.mark.slow
-def test_every_check_is_seen():
-    """A statement of the checks of C that is left out is missed, and so is a condition of direct calls."""
-    known = mutants.survivors()
-    chosen = {
-        address: mutant
-        for folder, operators in (("csrc/c_api/checks.cpp", {"drop"}), ("csrc/python/direct.cpp", {"logic"}))
-        for address, mutant in mutants.all_mutants([folder])[folder].items()
-        if mutant.operator in operators and address not in known
-    }
-    outcomes = {mutant.address: outcome for mutant, outcome, *_ in mutants.attempt(chosen)}
-    assert [address for address, outcome in outcomes.items() if outcome == "survived"] == []
