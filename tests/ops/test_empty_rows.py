@@ -234,3 +234,17 @@ def test_the_status_tells_of_the_row_that_was_asked_for_a_token(backend):
         found = verify_tree(target=rows, draft=law, method=method, seed=torch.arange(2), position=0, **both)
         assert found.num_accepted.tolist() == [1, 1], method
         assert found.status.tolist() == [Status.NON_FINITE, 0], method
+
+
+@pytest.mark.interpreted
+def test_a_draft_that_counts_as_absent_sets_no_bit(backend):
+    """A row of probabilities without weight is found by the draw alone, once the draft there is refused."""
+    target, draft = torch.zeros(2, 2, 3), torch.full((2, 1, 3), 1 / 3)
+    target[:, 1] = 1 / 3
+    for law in (draft, None):
+        found = verify_chain(
+            torch.tensor([[7], [1]]), target, law, method="rejection", space="probs", seed=torch.arange(2), position=0
+        )
+        assert found.num_accepted.tolist() == [0, 0]
+        assert found.tokens[:, 0].tolist() == [0, 0]
+        assert found.status.tolist() == [Status.NON_FINITE] * 2
