@@ -6,7 +6,7 @@
 # largest coins become the smallest, one in 512 in bfloat16 and one in 4,096 in float16. An accept test u < p / q, with u drawn
 # in the type of the laws, then accepts one draft in 512 whatever p is, and u <= p / q also one that the target forbids.
 #
-# Seen on 2026-11-29, torch 2.13.0 on x86-64, 2^20 numbers of each type:
+# Seen on 2026-11-29, torch 2.13.0 and 2.15.0 on x86-64, 2^20 numbers of each type:
 #   torch.bfloat16: 2054 zeros, 1 in 511, all of float32 numbers from 0.998052 on
 #   torch.float16: 270 zeros, 1 in 3884, all of float32 numbers from 0.999756 on
 #   all others are the float32 numbers, rounded; of these 0 are 0
@@ -16,7 +16,7 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install -q torch==2.13.0 numpy==2.4.6
+"$folder/venv/bin/pip" install -q "torch==${1:-2.13.0}" numpy==2.4.6
 "$folder/venv/bin/python" - <<'PY'
 import platform
 
