@@ -593,6 +593,15 @@ static void chains(void) {
   FINE(verify_chain, indexed, (void)p);
   FINE(verify_chain, chain, memset(&p.draft, 0, sizeof p.draft));
   FINE(verify_chain, chain, p.tokens.rows = p.num_accepted.rows = p.status.rows = 0);
+  FINE(verify_chain, chain,
+       (p.tokens.rows = p.num_accepted.rows = p.status.rows = 0, memset(&p.target, 0, sizeof p.target)));
+  FINE(verify_chain, chain, (memset(&p.draft, 0, sizeof p.draft), p.draft.requests = B));
+  FINE(verify_chain, chain, (p.tokens.columns = 1, memset(&p.draft_tokens, 0, sizeof p.draft_tokens)));
+  FINE(verify_chain, chain, (p.tokens.row_stride = 1, p.tokens.column_stride = B));
+  FINE(verify_chain, chain, (p.target_law.space = p.draft_law.space = SPECDEC_PROBS, p.num_passed = i32(B)));
+  INVALID(verify_chain, ragged,
+          (p.request_index.data = parents, p.request_index.size = B, p.request_index.entries = B + 1),
+          "draft.requests: expected 3 or more; got 1");
 }
 
 static void trees(void) {
@@ -728,6 +737,12 @@ static void trees(void) {
   INVALID(compact_kv, compact, layers[0].slots = -1, "layers.slots: expected 0 or more; got -1");
   INVALID(compact_kv, compact, p.status.rows = 1, "status.rows: expected 2; got 1");
   FINE(verify_tree, tree, (void)p);
+  FINE(verify_tree, tree,
+       (p.tokens.rows = p.path.rows = p.num_accepted.rows = p.status.rows = 0, memset(&p.target, 0, sizeof p.target)));
+  FINE(verify_links, links,
+       (p.tokens.rows = p.path.rows = p.num_accepted.rows = p.status.rows = 0, memset(&p.target, 0, sizeof p.target)));
+  FINE(compact_kv, compact, (p.path.rows = p.status.rows = 0, layers[0].data = NULL));
+  FINE(compact_kv, compact, (p.block_table = p.path, layers[0].slots = 0));
   FINE(tree_mask, mask, (void)p);
   FINE(tree_positions, tree_positions, (void)p);
   FINE(tree_parents, tree_parents, (void)p);
@@ -792,7 +807,8 @@ static void rows_alone(void) {
   INVALID(logprobs, logprobs, p.rank.data = NULL, "rank.data: expected memory; got NULL");
   INVALID(logprobs, logprobs, p.top_tokens.row_stride = 4, "top_tokens.row_stride: expected 3; got 4");
   INVALID(logprobs, logprobs, p.top_logprobs.columns = 2, "top_logprobs.columns: expected 3; got 2");
-  INVALID(logprobs, logprobs, (p.kept_bits = i32s(2 * B, 1), p.kept_count = i32(2 * B)),
+  INVALID(logprobs, logprobs, p.rows.vocab_start = 64, "rows.vocab_start: expected 0; got 64");
+  INVALID(logprobs, logprobs, (p.rows.vocab = 33, p.kept_bits = i32s(2 * B, 1), p.kept_count = i32(2 * B)),
           "kept_bits.columns: expected 2; got 1");
   INVALID(logprobs, logprobs, p.kept_bits = i32s(2 * B, 2), "kept_count.rows: expected 4; got 0");
   INVALID(logprobs, logprobs, p.kept_count = i32(2 * B), "kept_bits.data: expected memory; got NULL");
@@ -816,6 +832,8 @@ static void rows_alone(void) {
   FINE(race_sample, race, (void)p);
   FINE(race_topk, race, (void)p);
   FINE(residual, residual, (void)p);
+  FINE(residual, residual, (p.target = p.draft = some_rows(3), p.probs = f32(3 * B, V), p.mass = f32(3 * B, 1)));
+  FINE(residual, residual, (p.target.requests = 0, p.mass.rows = 0, memset(&p.probs, 0, sizeof p.probs)));
   FINE(overlap, overlap, (void)p);
 }
 
@@ -856,6 +874,8 @@ static void parts(void) {
   INVALID(residual_sums, residual_sums,
           (p.draft.data = NULL, p.draft.requests = 0, p.draft_row.data = NULL, p.draft_row.size = 0),
           "draft_row.size: expected 2; got 0");
+  INVALID(residual_sums, residual_sums, p.target_law.space = SPECDEC_PROBS,
+          "target_law.space: expected logits; got probabilities");
   INVALID(residual_sums, residual_sums, p.sums.columns = 1, "sums.columns: expected 2; got 1");
   INVALID(residual_sums, residual_sums, p.status.rows = 1, "status.rows: expected 2; got 1");
   INVALID(first_arrivals, first_arrivals, p.packed.columns = 5, "packed.columns: expected 6; got 5");
@@ -900,15 +920,37 @@ static void parts(void) {
   FINE(residual_sums, residual_sums, (void)p);
   FINE(first_arrivals, first_arrivals, (void)p);
   FINE(walk_tables, tables, (void)p);
+  FINE(walk_tables, tables,
+       (p.q_of_drafts = values(B * K), p.draft_row_status = each(p.row_status.data, B * K),
+        p.draft_known = values(2 * B * K)));
   FINE(walk_tables, raced_tables, (void)p);
   FINE(walk_tables, tree_tables, (void)p);
   FINE(walk_tables, traversed_tables, (void)p);
   FINE(walk_tables, packed_tables, (void)p);
 }
 
+/* A mask of one word a request, where two are needed. */
+#define EDITED(op, valid, change)                                                                       \
+  INVALID(op, valid, (p.edits.frequency.value = 1.0f, p.edits.output_mask = narrow, change),            \
+          "edits.output_mask.size: expected 2 or more; got 1")
+
 static void edits(void) {
   static const int32_t slots[B] = {0};
   const specdec_lists one_index = {slots, 1, 1, B, 1, 1, false}, short_index = {slots, 1, 1, 1, 1, 1, false};
+  const specdec_lists narrow = {slots, 1, 0, B, 1, 1, false};
+  EDITED(verify_chain, ragged, (void)p);
+  EDITED(verify_tree, tree, (void)p);
+  EDITED(residual, residual, p.draft.vocab = 32);
+  EDITED(residual_race, residual_race, (void)p);
+  EDITED(cutoff, cutoff, (void)p);
+  EDITED(logprobs, logprobs, (void)p);
+  EDITED(count_at_least, count_at_least, (void)p);
+  EDITED(mass_tiles, mass_tiles, (void)p);
+  INVALID(token_logits, token_logits,
+          (p.rows = some_rows(3), p.edits.frequency.value = 1.0f, p.edits.output_mask = short_index),
+          "edits.output_mask.requests: expected 2 or more; got 1");
+  INVALID(verify_chain, edited, (p.edits.prompt_mask = p.edits.output_mask, p.edits.prompt_mask.size = 1),
+          "edits.prompt_mask.size: expected 2 or more; got 1");
   INVALID(verify_chain, edited, p.edits.allowed.size = 1, "edits.allowed.size: expected 2 or more; got 1");
   INVALID(verify_chain, edited, p.edits.allowed.rows = K, "edits.allowed.rows: expected 4 or more; got 3");
   INVALID(verify_chain, edited, p.edits.allowed.requests = 1, "edits.allowed.requests: expected 2 or more; got 1");
