@@ -37,7 +37,8 @@ class Edits(NamedTuple):
     ----------
     allowed : Tensor, optional
         int32, bit ``i % 32`` of word ``i // 32`` is 1 where token i may come. [..., ceil(V / 32)], one mask for each
-        target row, or [B, ceil(V / 32)], one for each request; with a ``Packing`` that is [B, 1, ceil(V / 32)].
+        target row (of chains and trees [B N, ceil(V / 32)], too, rows one after the other), or [B, ceil(V / 32)], one
+        for each request; with a ``Packing`` that is [B, 1, ceil(V / 32)].
     bias : tuple, optional
         ``(tokens, values, cu)``: int32 [n], float32 [n], int32 [B+1]. Request b has the entries ``cu[b] .. cu[b+1]``,
         whose tokens rise. Or a begin and an end for each target row: ``cu`` is then [..., 2]. -inf forbids a token, and

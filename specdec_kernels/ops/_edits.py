@@ -40,6 +40,8 @@ def of_requests(edits, law, target, requests):
     if edits is None:
         return NONE
     rows = target.shape[:2] if target.ndim == 3 else (1, target.shape[0])
+    if isinstance(edits, Edits) and edits.allowed_index is None and _is_flat(edits.allowed, target, requests):
+        edits = edits._replace(allowed=edits.allowed.unflatten(0, rows))
     return _edit(edits, law, target, (requests,), (requests, 1), None, rows, by_row=False)
 
 
@@ -94,6 +96,12 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
     if law.space == "probs" and found.on():
         raise ValueError("edits: expected None with space='probs', whose laws are final; got an Edits")
     return found
+
+
+def _is_flat(allowed, target, requests):
+    """Whether masks [B N, words] are those of rows [B, N, V], one after the other; with entries they never are."""
+    flat = isinstance(allowed, torch.Tensor) and allowed.ndim == 2 and target.ndim == 3
+    return flat and allowed.shape[0] == target.shape[:2].numel() != requests == target.shape[0]
 
 
 def _allowed_by_row(edits, target):

@@ -200,6 +200,21 @@ class TestChains:
             verify_chain(**call | {"edits": chain.edits._replace(allowed=shared[:, None])}).tokens, expected.tokens
         )
 
+    @pytest.mark.interpreted
+    def test_masks_of_all_rows_one_after_the_other(self):
+        """[B (K + 1), words], of chains and of trees; where entries have masks, as many are those of the entries."""
+        allowed, _ = random_allowed(3, 4, vocabulary=V, seed=7)
+        drafts, rows = torch.tensor([[1, 2, 3]]).expand(3, 3), rows_of(3, 4)
+        call = {"target": rows, "method": "race", "temperature": 0.0, "seed": seeds(3), "position": 0}
+        flat, expected = Edits(allowed=allowed.view(12, -1)), verify_chain(drafts, **call, edits=Edits(allowed=allowed))
+        assert_same(verify_chain(drafts, **call, edits=flat), expected)
+        nodes = {"draft_tokens": torch.nn.functional.pad(drafts, (1, 0)), "parents": torch.tensor([-1, 0, 0, 1])}
+        assert_same(verify_tree(**nodes, **call, edits=flat), verify_tree(**nodes, **call, edits=Edits(allowed)))
+        entries = call | {"request_index": torch.tensor([7, 0, 11], dtype=torch.int32), "seed": seeds(12)}
+        expected = [race_sample(rows[b, 0], seed=e, position=0, temperature=0.0, edits=Edits(flat.allowed[e]))
+                    for b, e in enumerate((7, 0, 11))]  # fmt: skip
+        assert verify_chain(drafts, **entries, edits=flat).tokens[:, 0].tolist() == [token.item() for token in expected]
+
     def test_bias_by_row(self):
         """A span for each row, in memory in any order."""
         chain = Chain(5, **RACE)
