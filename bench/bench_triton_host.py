@@ -39,7 +39,7 @@ def by_backend(method):
     call = OPS["verify_chain"].Call(**nothing | OUT._asdict() | {
         "draft_tokens": TOKENS, "target": TARGET, "draft": draft, "tokens_by_row": False, "method": method,
         "target_law": law, "draft_law": law, "edits": Edit(), "draft_prob": 1.0, "epsilon": 0.0, "noise": noise,
-        "form": 0,
+        "output_format": 0,
     })  # fmt: skip
     return lambda: triton_kernels.verify_chain(call)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
-    from specdec_kernels.layout import Form, InputPositions, Packing
+    from specdec_kernels.layout import InputPositions, OutputFormat, Packing
     from specdec_kernels.ops.build_tree import build_tree
     from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
@@ -35,8 +35,8 @@ __all__ = [
     "Draft",
     "DraftTree",
     "Edits",
-    "Form",
     "InputPositions",
+    "OutputFormat",
     "Packing",
     "Sampling",
     "Status",
@@ -82,7 +82,8 @@ if not TYPE_CHECKING:
 
     _MODULES = ("backends", "headers", "layout", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {
-        "Draft": "sampling", "DraftTree": "trees", "Edits": "sampling", "Form": "layout", "InputPositions": "layout",
+        "Draft": "sampling", "DraftTree": "trees", "Edits": "sampling", "OutputFormat": "layout",
+        "InputPositions": "layout",
         "Packing": "layout", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
         "backend": "backends", "build_info": "backends", "draft_map": "sampling",
     }  # fmt: skip

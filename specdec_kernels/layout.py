@@ -6,7 +6,7 @@ import torch
 
 from specdec_kernels.calls.types import Count
 
-__all__ = ["Form", "InputPositions", "Packing"]
+__all__ = ["InputPositions", "OutputFormat", "Packing"]
 
 
 class Packing(NamedTuple):
@@ -74,7 +74,7 @@ class InputPositions(NamedTuple):
     nonces: torch.Tensor | None = None
 
 
-class Form(NamedTuple):
+class OutputFormat(NamedTuple):
     """How ``verify_chain`` and ``verify_tree`` write what ``out`` has, for engines that want it so from one launch.
 
     With an ``index`` the tokens of all requests lie in one row, ``out.tokens`` [any]: the token after node i of request

@@ -1,4 +1,5 @@
-"""How a verdict is written (``specdec_kernels.Form``): what csrc/include/specdec/walk.h has as ``VerdictWriter``."""
+"""How a verdict is written (``specdec_kernels.OutputFormat``): what csrc/include/specdec/walk.h has as
+``VerdictWriter``."""
 
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ class Verdict(NamedTuple):
     flat: int
     num_accepted: tl.tensor
     status: tl.tensor
-    form: int
+    output_format: int
 
 
 class Writer(NamedTuple):
@@ -77,7 +78,7 @@ def clear_places(writer, depth, there):
     """Depths behind the last."""
     if writer.to.index is None:
         at = writer.to.tokens + writer.b * writer.to.tokens_request + depth * writer.to.tokens_slot
-        tl.store(at, tl.where((writer.to.form & ZEROS) != 0, 0, -1), mask=there)
+        tl.store(at, tl.where((writer.to.output_format & ZEROS) != 0, 0, -1), mask=there)
     if writer.to.path is not None:
         tl.store(path_of(writer) + depth, -1, mask=there)
 
@@ -86,7 +87,7 @@ def clear_places(writer, depth, there):
 def clear_nodes(writer, node, there):
     """Nodes that are not on the path: where an index leads to, and its places are wanted without gaps."""
     if writer.to.index is not None:  # noqa: SIM102  one is known when it is compiled
-        if (writer.to.form & ZEROS) != 0:
+        if (writer.to.output_format & ZEROS) != 0:
             put_token(writer, node, node, node * 0, there)
 
 
@@ -94,7 +95,7 @@ def clear_nodes(writer, node, there):
 def clear_off_path(writer, nodes, depth):
     """All nodes but those of the path, which this program has written down to ``depth``."""
     if writer.to.index is not None:  # noqa: SIM102  one is known when it is compiled
-        if (writer.to.form & ZEROS) != 0:
+        if (writer.to.output_format & ZEROS) != 0:
             _rows.barrier()
             for base in range(0, nodes, _trees.NODES):
                 node = base + tl.arange(0, _trees.NODES)
@@ -108,8 +109,8 @@ def clear_off_path(writer, nodes, depth):
 @triton.jit
 def put_count(writer, accepted):
     """By one program: how many drafts were accepted, -1 for an idle request."""
-    counted = accepted + tl.where((writer.to.form & EMITTED) != 0, 1, 0)
-    added = (writer.to.form & ADDED) != 0
+    counted = accepted + tl.where((writer.to.output_format & EMITTED) != 0, 1, 0)
+    added = (writer.to.output_format & ADDED) != 0
     before = tl.load(writer.to.num_accepted + writer.b, mask=added, other=0)
     tl.store(writer.to.num_accepted + writer.b, tl.where(added, before + tl.maximum(counted, 0), counted))
 
@@ -125,12 +126,12 @@ def status_of(writer):
 
 
 def verdict_of(call):
-    """A call's form, as the kernels take it."""
+    """A call's output_format, as the kernels take it."""
     index, path = call.index, call.path
     return Verdict(
         call.tokens, call.tokens.stride(0) if index is None else 0, call.tokens.stride(-1), path,
         0 if path is None else path.stride(0), index, *((0, 0) if index is None else index.stride()),
-        call.tokens.shape[-1], call.num_accepted, call.status, call.form,
+        call.tokens.shape[-1], call.num_accepted, call.status, call.output_format,
     )  # fmt: skip
 
 

@@ -340,7 +340,7 @@ def without_ended(chain, slot, token, target, p_row, ALIGNED: tl.constexpr, TILE
 
 
 @triton.jit
-def count_passing(chain, readable, n, target, draft, noise, passed, form, ALIGNED: tl.constexpr):
+def count_passing(chain, readable, n, target, draft, noise, passed, output_format, ALIGNED: tl.constexpr):
     """Writes how many drafts pass their own test: n, and those behind the refused one, before the first -1."""
     end = chain.slots
     for base in range(0, chain.slots, CHUNK):
@@ -361,7 +361,7 @@ def count_passing(chain, readable, n, target, draft, noise, passed, form, ALIGNE
         q, _ = _rows.probability_at(q_row, token, there)
         passes = there & _math.accepts(_math.accept_coin(_math.later(noise, slot), slot), p, q, 0.0)
         count += tl.sum(passes.to(tl.int32), axis=0)
-    before = tl.load(passed, mask=(form & _verdict.ADDED) != 0, other=0)
+    before = tl.load(passed, mask=(output_format & _verdict.ADDED) != 0, other=0)
     tl.store(passed, before + count)
 
 
@@ -540,7 +540,7 @@ def verify_chain_kernel(
                 flags |= reported | drawn_flags
                 if num_passed is not None:
                     passed = num_passed + b
-                    count_passing(chain, readable, n, p_side, q_side, r.noise, passed, verdict.form, ALIGNED)
+                    count_passing(chain, readable, n, p_side, q_side, r.noise, passed, verdict.output_format, ALIGNED)
                 finish_draw(chain, readable, n, token, flags, records, request, writer, most + 1)
         elif not plan.SCANS:  # noqa: SIM102  the launch for cuts has found each argmax
             if split == 0:

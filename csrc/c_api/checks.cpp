@@ -46,7 +46,7 @@ void choice(Name name, int64_t got, int64_t last) {
   if (!data) refuse({name, ".data"}, "memory", "NULL");
 }
 
-// ---- each field by itself ------------------------------------------------------------------------------------------
+// ---- each field by itself -------------------------------------------------------------------------------------------
 
 // Here the name of the field is left out: check_fields puts it in front.
 void check(const Rows& x) {
@@ -178,7 +178,7 @@ void check_fields(const Params& p) {
   }
 }
 
-// ---- fields against each other -------------------------------------------------------------------------------------
+// ---- fields against each other --------------------------------------------------------------------------------------
 
 // So many rows or slots of each of so many requests, or of one that all share.
 template <class T>
@@ -308,8 +308,8 @@ void check_draft(const Params& p, int64_t requests, int64_t rows) {
 template <class Params>
 void check_written(const Params& p) {
   at_least(FIELD(tokens.columns), 1);
-  at_least({"form"}, p.form, 0);
-  at_most({"form"}, p.form, SPECDEC_EMITTED | SPECDEC_ADDED | SPECDEC_ZEROS);
+  at_least({"output_format"}, p.output_format, 0);
+  at_most({"output_format"}, p.output_format, SPECDEC_EMITTED | SPECDEC_ADDED | SPECDEC_ZEROS);
   if (p.index.data) {
     rows_apart(FIELD(tokens), 1, p.tokens.columns);
     at_least(FIELD(path.columns), 1);
@@ -373,7 +373,7 @@ void check_pairs(const Params& p) {
   check_edits(p.edits, p.target_law, p.target, requests, p.target.rows, p.target.requests, p.target.rows);
 }
 
-// ---- ops -----------------------------------------------------------------------------------------------------------
+// ---- ops ------------------------------------------------------------------------------------------------------------
 
 void fit_verify_chain(const ChainParams& p) {
   check_verdict(p, SPECDEC_BLOCK);

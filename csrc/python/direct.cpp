@@ -18,7 +18,7 @@ namespace {
 
 // Types of several arguments in one.
 struct Types {
-  PyObject *sampling, *edits, *draft, *packing, *input_positions, *form;
+  PyObject *sampling, *edits, *draft, *packing, *input_positions, *output_format;
 } types = {};
 
 std::vector<PyObject*> watchers;  // functions without arguments
@@ -276,7 +276,7 @@ class Direct {
       case Role::kStatus:
         if (raw(item) != Py_None) add_output(item.parts[0], raw(item) == Py_True ? Py_None : raw(item));
         return;
-      case Role::kForm: return read_form(item);
+      case Role::kOutputFormat: return read_output_format(item);
       case Role::kParents: return read_parents(item);
       case Role::kWritten: return read_written(item.parts[0], raw(item));
       case Role::kMask: return read_mask(item);
@@ -657,33 +657,34 @@ class Direct {
       add_output(item.parts[static_cast<size_t>(i)], out == Py_None ? out : PySequence_Fast_ITEMS(out)[i]);
   }
 
-  void read_form(const Item& item) {
-    PyObject* const form = raw(item);
-    if (form == Py_None) return;
-    PyObject *const path = item_of(form, 1), *const passed = item_of(form, 2), *const bonus = item_of(form, 6);
-    const bool chain = plan_.form_bonus != nullptr;
+  void read_output_format(const Item& item) {
+    PyObject* const output_format = raw(item);
+    if (output_format == Py_None) return;
+    PyObject *const path = item_of(output_format, 1), *const passed = item_of(output_format, 2),
+                    *const bonus = item_of(output_format, 6);
+    const bool chain = plan_.format_bonus != nullptr;
     need(chain || (path == Py_None && passed == Py_None && bonus == Py_None));
-    read_tensor(*plan_.form_index, item_of(form, 0));
-    const bool zeros = flag(item_of(form, 3)), add = flag(item_of(form, 5));
-    const bool emitted = is_word(item_of(form, 4), "emitted");
-    need(emitted || is_word(item_of(form, 4), "accepted"));
+    read_tensor(*plan_.format_index, item_of(output_format, 0));
+    const bool zeros = flag(item_of(output_format, 3)), add = flag(item_of(output_format, 5));
+    const bool emitted = is_word(item_of(output_format, 4), "emitted");
+    need(emitted || is_word(item_of(output_format, 4), "accepted"));
     PyObject* const out = raw(*plan_.out);
     if (add) need(out != Py_None && PySequence_Fast_ITEMS(out)[PySequence_Fast_GET_SIZE(out) - 2] != Py_None);
-    field<int64_t>(plan_.form_bits->field) = SPECDEC_EMITTED * emitted | SPECDEC_ADDED * add | SPECDEC_ZEROS * zeros;
+    field<int64_t>(plan_.format_bits->field) = SPECDEC_EMITTED * emitted | SPECDEC_ADDED * add | SPECDEC_ZEROS * zeros;
     if (!chain) return;
-    if (path != Py_None) add_output(*plan_.form_path, path);
+    if (path != Py_None) add_output(*plan_.format_path, path);
     passed_ = passed != Py_None;
-    if (passed_) add_output(*plan_.form_passed, passed);
-    read_tensor(*plan_.form_bonus, bonus);
+    if (passed_) add_output(*plan_.format_passed, passed);
+    read_tensor(*plan_.format_bonus, bonus);
   }
 
   // ---- chains and trees ---------------------------------------------------------------------------------------------
 
   // What can be said of sizes before anything is read. Of tokens that are no matrix or vector it is refused later.
   void sizes() {
-    if (plan_.form && raw(*plan_.form) != Py_None) {
-      need(is_a(raw(*plan_.form), types.form));
-      scattered_ = item_of(raw(*plan_.form), 0) != Py_None;
+    if (plan_.output_format && raw(*plan_.output_format) != Py_None) {
+      need(is_a(raw(*plan_.output_format), types.output_format));
+      scattered_ = item_of(raw(*plan_.output_format), 0) != Py_None;
     }
     Tensor t = {};
     view(raw(*plan_.draft_tokens), &t);
@@ -706,8 +707,8 @@ class Direct {
   }
 
   void sizes_of_chains(const Tensor& tokens) {
-    PyObject* const form = plan_.form ? raw(*plan_.form) : Py_None;
-    const bool bonus = form != Py_None && item_of(form, 6) != Py_None;
+    PyObject* const output_format = plan_.output_format ? raw(*plan_.output_format) : Py_None;
+    const bool bonus = output_format != Py_None && item_of(output_format, 6) != Py_None;
     PyObject *const packing = raw(*plan_.packing), *ends = Py_None, *most = Py_None;
     bool by_row = false;
     if (packing != Py_None) {
@@ -735,7 +736,7 @@ class Direct {
     size('B') = batch, size('D') = drafts, size('T') = tokens.shape[0];
     size('L') = drafts + (bonus ? 0 : batch);
     int64_t width = drafts;
-    PyObject* const path = form != Py_None ? item_of(form, 1) : Py_None;
+    PyObject* const path = output_format != Py_None ? item_of(output_format, 1) : Py_None;
     const int64_t written = width_of(path != Py_None ? path : given(0));
     if (most != Py_None) {
       need(whole(most, &width));
@@ -1055,7 +1056,7 @@ PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     for (Py_ssize_t i = 0; i < PySequence_Size(arguments[0]); ++i) watchers.push_back(item(0, i).release());
     for (size_t i = 0; i < std::size(floats); ++i) floats[i] = item(1, static_cast<Py_ssize_t>(i)).release();
     PyObject** const places[] = {&types.sampling, &types.edits,           &types.draft,
-                                &types.packing,  &types.input_positions, &types.form};
+                                &types.packing,  &types.input_positions, &types.output_format};
     for (Py_ssize_t i = 0; i < 6; ++i) *places[i] = item(2, i).release();
     functions = {};
     if (arguments[3] == Py_None) Py_RETURN_NONE;

@@ -79,7 +79,7 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
     };
     const auto has_role = [&](const Item*& place, Role role) { take(place, item.role == role); };
     const auto is = [&](const char* name) { return first.field && first.field->is(name); };
-    has_role(packing, Role::kPacking), has_role(out, Role::kOut), has_role(form, Role::kForm);
+    has_role(packing, Role::kPacking), has_role(out, Role::kOut), has_role(output_format, Role::kOutputFormat);
     has_role(edits, Role::kEdits), has_role(law, Role::kLaw), has_role(packs, Role::kPacks);
     take(max_depth, item.role == Role::kSize && first.shape.dim[0].size == 'W');
     take(index, is("request_index")), take(target_tokens, is("target_tokens")), take(draft_tokens, is("draft_tokens"));
@@ -90,12 +90,12 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
       const auto take = [&](const Part*& place, Role role, const char* name) {
         if (item.role == role && part.field->is(name)) place = &part;
       };
-      take(form_path, Role::kForm, "path"), take(form_passed, Role::kForm, "num_passed");
-      take(form_bonus, Role::kForm, "bonus"), take(form_index, Role::kForm, "index");
-      take(form_bits, Role::kForm, "form"), take(row_seeds, Role::kNoise, "row_seeds");
+      take(format_path, Role::kOutputFormat, "path"), take(format_passed, Role::kOutputFormat, "num_passed");
+      take(format_bonus, Role::kOutputFormat, "bonus"), take(format_index, Role::kOutputFormat, "index");
+      take(format_bits, Role::kOutputFormat, "output_format"), take(row_seeds, Role::kNoise, "row_seeds");
       take(input_positions, Role::kNoise, "input_positions"), take(input_nonces, Role::kNoise, "input_nonces");
     }
-  if (!form) draft_tokens = nullptr;  // only verdicts have sizes that these say alone
+  if (!output_format) draft_tokens = nullptr;  // only verdicts have sizes that these say alone
   const bool pairs = table.find("draft_law");
   method = table.find("method");
   draft_prob = table.find("draft_prob");

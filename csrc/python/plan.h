@@ -42,11 +42,12 @@ struct Part {
 };
 
 // What an item is, and the word for it in Python.
-#define SPECDEC_ROLES(role)                                                                                      \
-  role(kTensor, "tensor") role(kDraft, "draft") role(kPacking, "packing") role(kSize, "size") role(kInt, "int")  \
-  role(kChoice, "choice") role(kFlag, "flag") role(kNumber, "number") role(kLaw, "law") role(kEdits, "edits")    \
-  role(kNoise, "noise") role(kOut, "out") role(kOutput, "output") role(kStatus, "status") role(kForm, "form")    \
-  role(kParents, "parents") role(kWritten, "written") role(kMask, "mask") role(kLayers, "layers") role(kPacks, "packs")
+#define SPECDEC_ROLES(role)                                                                                       \
+  role(kTensor, "tensor") role(kDraft, "draft") role(kPacking, "packing") role(kSize, "size") role(kInt, "int")   \
+      role(kChoice, "choice") role(kFlag, "flag") role(kNumber, "number") role(kLaw, "law") role(kEdits, "edits") \
+          role(kNoise, "noise") role(kOut, "out") role(kOutput, "output") role(kStatus, "status")                 \
+              role(kOutputFormat, "output_format") role(kParents, "parents") role(kWritten, "written")            \
+                  role(kMask, "mask") role(kLayers, "layers") role(kPacks, "packs")
 #define SPECDEC_ROLE(role, word) role,
 enum class Role : uint8_t { SPECDEC_ROLES(SPECDEC_ROLE) };
 #undef SPECDEC_ROLE
@@ -72,12 +73,12 @@ struct Plan {
   size_t count = 0;              // of a call's tuple
   PyObject* out_type = nullptr;  // the NamedTuple of its outputs, if it has one
   // Items that others look at. `packs`: whether requests lie one after the other.
-  const Item *index = nullptr, *draft_tokens = nullptr, *packing = nullptr, *out = nullptr, *form = nullptr,
+  const Item *index = nullptr, *draft_tokens = nullptr, *packing = nullptr, *out = nullptr, *output_format = nullptr,
              *max_depth = nullptr, *target_tokens = nullptr, *edits = nullptr, *law = nullptr, *packs = nullptr,
              *block_table = nullptr;
-  // Of the form and of noise, by what they are. Trees and links have the form's last two alone.
-  const Part *form_path = nullptr, *form_passed = nullptr, *form_bonus = nullptr, *form_index = nullptr,
-             *form_bits = nullptr, *input_positions = nullptr, *input_nonces = nullptr, *row_seeds = nullptr;
+  // Items of the output format and of the noise. Trees and linked trees have only the last two of the format.
+  const Part *format_path = nullptr, *format_passed = nullptr, *format_bonus = nullptr, *format_index = nullptr,
+             *format_bits = nullptr, *input_positions = nullptr, *input_nonces = nullptr, *row_seeds = nullptr;
   // Fields that exclude each other, and a draft_map beside its own rows alone.
   const Field *method = nullptr, *draft_prob = nullptr, *epsilon = nullptr, *target = nullptr,
               *coins = nullptr, *map_of_rows = nullptr;

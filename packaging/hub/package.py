@@ -6,7 +6,7 @@ and exact. ``backend("reference")``, or another of ``available_backends()``, cho
 
 from . import ops
 from .backends import available_backends, backend
-from .layout import Form, InputPositions, Packing
+from .layout import InputPositions, OutputFormat, Packing
 from .sampling import Draft, Edits, Sampling, draft_map
 from .status import Status
 
@@ -15,7 +15,7 @@ globals().update(_FUNCTIONS)
 __all__ = [
     "Draft",
     "Edits",
-    "Form",
+    "OutputFormat",
     "InputPositions",
     "Packing",
     "Sampling",

@@ -68,7 +68,9 @@ def check_choice(name, x, choices):
 
 def check_type(name, x, kind):
     if not isinstance(x, kind):
-        raise TypeError(f"{name}: expected {'an' if kind.__name__[0] == 'E' else 'a'} {kind.__name__}; got {shown(x)}")
+        raise TypeError(
+            f"{name}: expected {'an' if kind.__name__[0] in 'EIO' else 'a'} {kind.__name__}; got {shown(x)}"
+        )
 
 
 def beside(x):

@@ -20,7 +20,7 @@ from specdec_kernels.calls.kinds import Output
 from specdec_kernels.calls.memory import SCALARS, check_apart
 from specdec_kernels.calls.tensors import use_tensors
 from specdec_kernels.calls.values import Noise
-from specdec_kernels.layout import Form, InputPositions, Packing
+from specdec_kernels.layout import InputPositions, OutputFormat, Packing
 from specdec_kernels.sampling import Draft, Edits
 
 OPS = {}  # name -> Op
@@ -261,11 +261,13 @@ def saved_by_name(kind):
 
 
 # Not Sampling: what torch (2.13) makes of `top_p` and `top_p_after` in an argument is no Python.
-for _kind in (Draft, Edits, Form, InputPositions, Packing):
+for _kind in (Draft, Edits, OutputFormat, InputPositions, Packing):
     saved_by_name(_kind)
 
 
-_GROUPED = "draft packing noise mask out form".split()  # several arguments of an op that come in one, or together
+_GROUPED = (
+    "draft packing noise mask out output_format".split()
+)  # several arguments of an op that come in one, or together
 _NAMES = {
     "law": ("space", "temperature", "sampling"), "noise": Noise._fields, "mask": ("layout", "dtype", "columns", "out"),
 }  # fmt: skip

@@ -265,7 +265,7 @@ class VerifyChain(NamedTuple):
     num_passed: Tensor | None
     index: Tensor | None  # type: ignore[assignment]
     bonus: Tensor | None
-    form: int
+    output_format: int
 
 class VerifyLinks(NamedTuple):
     draft_tokens: Tensor
@@ -283,7 +283,7 @@ class VerifyLinks(NamedTuple):
     num_accepted: Tensor
     status: Tensor
     index: Tensor | None  # type: ignore[assignment]
-    form: int
+    output_format: int
 
 class VerifyTree(NamedTuple):
     draft_tokens: Tensor
@@ -306,7 +306,7 @@ class VerifyTree(NamedTuple):
     num_accepted: Tensor
     status: Tensor
     index: Tensor | None  # type: ignore[assignment]
-    form: int
+    output_format: int
 
 class WalkTables(NamedTuple):
     draft_tokens: Tensor

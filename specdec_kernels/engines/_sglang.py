@@ -15,7 +15,7 @@ from sglang.srt.speculative import eagle_utils, spec_utils
 from sglang.srt.utils.async_probe import sanitize_nan_logits
 
 import specdec_kernels as specdec
-from specdec_kernels import Draft, Form, InputPositions, Sampling
+from specdec_kernels import Draft, InputPositions, OutputFormat, Sampling
 from specdec_kernels.engines import _sglang_penalties as penalties
 from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._methods import method_of, refuse
@@ -100,7 +100,7 @@ def eagle_sample(
     accept_index = torch.empty((requests, depth), dtype=torch.int32, device=device)
     emitted = torch.empty(requests, dtype=torch.int32, device=device)
     outputs = predict, accept_index, emitted
-    form = Form(index=index, count="emitted", zeros=width == nodes)
+    output_format = OutputFormat(index=index, count="emitted", zeros=width == nodes)
     law = {"sampling": sampling_of(info), "method": method}
     noise = dict(block.key) if block else key_of(info, requests, slices)
     marks = getattr(batch.req_to_token_pool, "specdec_marks", None)
@@ -121,7 +121,7 @@ def eagle_sample(
                 law["method"] = "block"
         ops.verify_chain(
             candidates[:, 1:width], rows[:, :width], **law, **noise, out=(predict, emitted, None),
-            form=form._replace(index=index[:, :width], path=accept_index[:, :width]),
+            output_format=output_format._replace(index=index[:, :width], path=accept_index[:, :width]),
         )  # fmt: skip
         if depth > width:
             accept_index[:, width:] = -1
@@ -129,7 +129,7 @@ def eagle_sample(
         if method == "block":
             law["method"] = "rejection"  # it is for chains
         ops.verify_tree(
-            candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), form=form,
+            candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), output_format=output_format,
         )  # fmt: skip
     else:
         probs = specdec.residual(
@@ -140,7 +140,8 @@ def eagle_sample(
             key["nonce"] = LENIENT
         specdec.verify_links(
             candidates, probs, first_child=links[0], next_sibling=links[1], threshold_single=single,
-            threshold_total=max(total, 1e-9), **key, position=batch.seq_lens, out=(*outputs, None), form=form,
+            threshold_total=max(total, 1e-9), **key, position=batch.seq_lens, out=(*outputs, None),
+            output_format=output_format,
         )  # fmt: skip
     group = get_parallel().attn_tp_group if is_dp_attention_enabled() else get_parallel().tp_group
     if group.world_size > 1 and slices is None:  # ranks without a request's seed draw others of their own

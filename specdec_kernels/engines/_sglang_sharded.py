@@ -17,7 +17,7 @@ from sglang.srt.layers.dp_attention import is_dp_attention_enabled
 from sglang.srt.layers.logits_processor import ForwardMode, LogitsMetadata, LogitsProcessor
 from sglang.srt.runtime_context import get_lora, get_parallel, get_spec
 
-from specdec_kernels import Form, InputPositions, sharded
+from specdec_kernels import InputPositions, OutputFormat, sharded
 from specdec_kernels._constants import MASS_TILE
 from specdec_kernels.engines._methods import SGLANG_SHARDED, method_of, refuse
 from specdec_kernels.engines._ranks import RankSlices, shard_of
@@ -113,25 +113,40 @@ class Slices(RankSlices):
         return self.group.broadcast(seeds, src=0)
 
     def verify_chain(
-        self, tokens: torch.Tensor, rows: torch.Tensor, *, position: InputPositions, out: Any, form: Form, **call: Any
+        self,
+        tokens: torch.Tensor,
+        rows: torch.Tensor,
+        *,
+        position: InputPositions,
+        out: Any,
+        output_format: OutputFormat,
+        **call: Any,
     ) -> None:
         """As `eagle_sample` calls that of whole rows."""
         verdict = sharded.verify_chain(tokens, rows, shard=self.shard, position=position.positions[:, 0] + 1, **call)
         each = torch.arange(rows.shape[1], device=rows.device, dtype=torch.int64)
         path = torch.where(each <= verdict.num_accepted[:, None], each, -1)
-        _write(verdict.tokens, path, form.index, (out[0], form.path, out[1]))
+        _write(verdict.tokens, path, output_format.index, (out[0], output_format.path, out[1]))
 
     def verify_tree(
-        self, tokens: torch.Tensor, rows: torch.Tensor, *, position: InputPositions, out: Any, form: Form, **call: Any
+        self,
+        tokens: torch.Tensor,
+        rows: torch.Tensor,
+        *,
+        position: InputPositions,
+        out: Any,
+        output_format: OutputFormat,
+        **call: Any,
     ) -> None:
         """As `eagle_sample` calls that of whole rows."""
         call |= {"position": position.positions[:, 0] + 1, "max_depth": out[1].shape[1] - 1}
         verdict = sharded.verify_tree(tokens, rows, shard=self.shard, **call)
-        _write(verdict.tokens, verdict.path.long(), form.index, out)
+        _write(verdict.tokens, verdict.path.long(), output_format.index, out)
 
 
 def _write(tokens: torch.Tensor, path: torch.Tensor, index: torch.Tensor, out: Any) -> None:
-    """``Form(index=index, count="emitted")`` of a verdict: places that are off the path write its first token again."""
+    """``OutputFormat(index=index, count="emitted")`` of a verdict: places that are off the path write its first token
+    again."""
     on_path = path >= 0
     places = index.gather(1, path.clamp(min=0)).long()
     out[0].zero_()

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Draft, Edits, Form, InputPositions, Packing, Sampling
+from specdec_kernels import Draft, Edits, InputPositions, OutputFormat, Packing, Sampling
 from specdec_kernels.engines._replace import Replacements
 from specdec_kernels.engines._watermark import Marks
 
 LOGGER = logging.getLogger("vllm.specdec_kernels")  # vLLM prints what is logged below "vllm"
 REPLACEMENTS = Replacements()
-EMITTED = Form(count="emitted")
-IN_RANGE = Form(zeros=True)
+EMITTED = OutputFormat(count="emitted")
+IN_RANGE = OutputFormat(zeros=True)
 TARGET = -1  # the nonce of the target's noise; drafts have those of columns
 
 
@@ -56,7 +56,7 @@ def verify(
     if marks is not None:
         first = pos[cu_num_logits[:-1]] if per_request is None else pos[:, 0]
         noise = marks.noise(drafts, first + 1, idx_mapping, seed[idx_mapping], packing=laws.get("packing"))
-    verdict = specdec.verify_chain(drafts, logits, request_index=idx_mapping, form=EMITTED, **noise, **laws)
+    verdict = specdec.verify_chain(drafts, logits, request_index=idx_mapping, output_format=EMITTED, **noise, **laws)
     return verdict.tokens if width == steps else tokens, verdict.num_accepted
 
 
@@ -76,7 +76,8 @@ def drawn(
     if marks is not None:
         noise = marks.noise(drafts, pos + 1, slots, seed[slots])
     verdict = specdec.verify_chain(
-        drafts, rows.unsqueeze(1), method="race", sampling=sampling, edits=edits, request_index=slots, form=IN_RANGE,
+        drafts, rows.unsqueeze(1), method="race", sampling=sampling, edits=edits, request_index=slots,
+        output_format=IN_RANGE,
         **noise,
     )  # fmt: skip
     return verdict.tokens.squeeze(1)

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Form, Sampling
+from specdec_kernels import OutputFormat, Sampling
 from specdec_kernels.engines._noise import WORD, kept, mixed, positions, seed_of
 from specdec_kernels.engines._replace import Replacements
 
@@ -101,7 +101,7 @@ def chain_speculative_sampling(
     accepted, emitted = (made(batch, dtype=torch.int32, device=target.device) if x is None else x for x in counters)
     specdec.verify_chain(
         drafts, target, draft, space="probs", **noise._asdict(), out=(tokens, emitted, None),
-        form=Form(num_passed=accepted, add=adds),
+        output_format=OutputFormat(num_passed=accepted, add=adds),
     )  # fmt: skip
     return tokens, accepted, emitted
 

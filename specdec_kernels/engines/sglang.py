@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Form
+from specdec_kernels import OutputFormat
 from specdec_kernels.engines import _watermark
 from specdec_kernels.engines._methods import SGLANG_SHARDED, method_of, switched
 from specdec_kernels.engines._replace import hide_checkout
@@ -94,7 +94,7 @@ def tree_speculative_sampling_target_only(
         next_sibling=retrive_next_sibling, tree_valid=tree_valid, threshold_single=threshold_single,
         threshold_total=max(threshold_acc, 1e-9),
         **_bits(uniform_samples, uniform_samples_for_final_sampling, -1, -2),  # mostly leaves', which decide nothing
-        out=(predicts, accept_index, accept_token_num, None), form=Form(index=retrive_index),
+        out=(predicts, accept_index, accept_token_num, None), output_format=OutputFormat(index=retrive_index),
     )  # fmt: skip
 
 
@@ -120,7 +120,8 @@ def verify_tree_greedy(
     _check_outputs(predicts, accept_index, accept_token_num, candidates, retrive_index)
     specdec.verify_links(
         candidates, target_tokens=target_predict, first_child=retrive_next_token, next_sibling=retrive_next_sibling,
-        tree_valid=tree_valid, out=(predicts, accept_index, accept_token_num, None), form=Form(index=retrive_index),
+        tree_valid=tree_valid, out=(predicts, accept_index, accept_token_num, None),
+        output_format=OutputFormat(index=retrive_index),
     )  # fmt: skip
 
 
@@ -157,7 +158,8 @@ def chain_speculative_sampling_triton(
         candidates[:, 1:width], target_probs[:, :width], draft_probs[:, : width - 1], space="probs",
         method="block" if block_verification else "rejection",
         **_bits(uniform_samples, uniform_samples_for_final_sampling, 0, 1),
-        out=(predicts, accept_token_num, None), form=Form(index=retrive_index[:, :width], path=accept_index[:, :width]),
+        out=(predicts, accept_token_num, None),
+        output_format=OutputFormat(index=retrive_index[:, :width], path=accept_index[:, :width]),
     )  # fmt: skip
     if accept_index.shape[1] > width:
         accept_index[:, width:] = -1

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Draft, Form, Packing, Sampling
+from specdec_kernels import Draft, OutputFormat, Packing, Sampling
 from specdec_kernels.engines._methods import refuse
 from specdec_kernels.engines._noise import mixed, seed_of
 
@@ -82,7 +82,7 @@ def rejection_sample(
     tokens = torch.empty(batch, max_spec_len + 1, dtype=torch.int32, device=device)
     specdec.verify_chain(
         draft_token_ids, target_logits, draft, seed=seed, position=0, sampling=sampling, packing=Packing(cu_drafts),
-        out=(tokens, None, None), form=Form(bonus=bonus_token_ids[:, 0]),
+        out=(tokens, None, None), output_format=OutputFormat(bonus=bonus_token_ids[:, 0]),
     )  # fmt: skip
     return tokens
 

@@ -100,5 +100,5 @@ def of_races(noise: Noise, first: int, count: int) -> Noise:
 
 
 def policy_coin(where: Noise, index: int) -> list[float]:
-    """For every request, coin `index` of those that decide how far it drafts: uniform in [0, 1)."""
+    """For every request, coin `index` of those that decide how far it drafts, in [0, 1)."""
     return specdec.coin(where.seed, where.position, index=index).tolist()

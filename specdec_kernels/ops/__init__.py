@@ -7,7 +7,7 @@ what rows hold (``docs/ops.md``). The names are written out because type checker
 text.
 """
 
-from specdec_kernels.layout import Form
+from specdec_kernels.layout import OutputFormat
 from specdec_kernels.ops.build_tree import BuiltTrees, build_tree
 from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
@@ -32,10 +32,10 @@ from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 __all__ = [
     "BuiltTrees",
     "Cut",
-    "Form",
     "Kept",
     "Logprobs",
     "MergedPaths",
+    "OutputFormat",
     "Overlap",
     "Residual",
     "TreeParents",

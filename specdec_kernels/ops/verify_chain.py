@@ -8,10 +8,10 @@ import torch
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import ChainMethod, Counter, Number, Space
-from specdec_kernels.layout import Form, InputPositions, Packing
+from specdec_kernels.layout import InputPositions, OutputFormat, Packing
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
 
@@ -27,8 +27,8 @@ class Verdict(NamedTuple):
     status : Tensor
         int32 [B], the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row without positive
         weight; 2 the residual was empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature, top_p,
-        min_p, draft_prob, epsilon, packing, request_index or form.bonus out of range (argmax, off, clamped, or token
-        0). Bits tell only of rows that decided the output.
+        min_p, draft_prob, epsilon, packing, request_index or output_format.bonus out of range (argmax, off, clamped, or
+        token 0). Bits tell only of rows that decided the output.
     """
 
     tokens: torch.Tensor
@@ -59,11 +59,11 @@ VERIFY_CHAIN = Op(
     tokens=kinds.Output(torch.int64, "out.tokens", "BP", given_as=inputs.TOKEN_DTYPES),
     num_accepted=kinds.Output(torch.int32, "out.num_accepted", "B"),
     status=kinds.Output(torch.int32, "out.status", "B"),
-    path=kinds.Output(torch.int32, "form.path", "BP", optional=True, by_rows=True),
-    num_passed=kinds.Output(torch.int32, "form.num_passed", "B", optional=True),
-    index=kinds.tokens("BP", "form.index", optional=True, role="form"),
-    bonus=kinds.tokens("B", "form.bonus", optional=True, role="form"),
-    form=kinds.size(role="form"),
+    path=kinds.Output(torch.int32, "output_format.path", "BP", optional=True, by_rows=True),
+    num_passed=kinds.Output(torch.int32, "output_format.num_passed", "B", optional=True),
+    index=kinds.tokens("BP", "output_format.index", optional=True, role="output_format"),
+    bonus=kinds.tokens("B", "output_format.bonus", optional=True, role="output_format"),
+    output_format=kinds.size(role="output_format"),
 )
 
 
@@ -85,7 +85,7 @@ def verify_chain(
     request_index: torch.Tensor | None = None,
     packing: Packing | None = None,
     out: Sequence[torch.Tensor | None] | None = None,
-    form: Form | None = None,
+    output_format: OutputFormat | None = None,
     check: bool = False,
 ) -> Verdict:
     """Verify each request's chain of draft tokens against the target, so that the output law is exactly the target's.
@@ -108,7 +108,8 @@ def verify_chain(
         int32 or int64 [B, K], or [D] with ``packing``. The first -1 of a request ends its drafts; K may be 0.
     target : Tensor
         float32, bfloat16 or float16 [B, K+1, V], or [D+B, V]: row j of a request is the law of the token that draft j
-        proposes. Only the last dimension must be contiguous. One row less for each request with ``form.bonus``.
+        proposes. Only the last dimension must be contiguous. One row less for each request with
+        ``output_format.bonus``.
     draft : Tensor or Draft, optional
         [B, K, V'] or [D, V'], V' <= V: the laws the draft tokens were sampled from; tokens from V' on have q = 0. A
         ``Draft`` also says what the rows hold, how tokens were drawn from them, and which tokens they are of. At target
@@ -149,7 +150,7 @@ def verify_chain(
     out : Verdict, optional
         Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
         anew. Tokens may be int32, and have any strides.
-    form : Form, optional
+    output_format : OutputFormat, optional
         How outputs are written, if otherwise: into one row for all requests, added, or with a given token after the
         last draft.
 
@@ -175,12 +176,12 @@ def verify_chain(
     """
     if (found := VERIFY_CHAIN.direct(
         check, draft_tokens, target, draft, packing, request_index, method, space, temperature, sampling, edits,
-        draft_prob, epsilon, seed, position, nonce, out, form,
+        draft_prob, epsilon, seed, position, nonce, out, output_format,
     )) is not None:  # fmt: skip
         return found
     ends, tokens_by_row, max_drafts = ends_of(packing)
     drafted, rows_name = laws.drafted(draft)
-    bonus = form.bonus if isinstance(form, Form) else None
+    bonus = output_format.bonus if isinstance(output_format, OutputFormat) else None
     last_rows = 0 if bonus is not None else 1  # of a request, after its last draft
     ragged = ends is not None
     sizes = inputs.beside(target)
@@ -191,7 +192,7 @@ def verify_chain(
     if ragged:
         VERIFY_CHAIN.check(sizes, target=target)
         batch, drafts = check_ragged(ends, tokens_by_row, draft_tokens, target, last_rows)
-        given = out if form is None or form.path is None else form[1:2]
+        given = out if output_format is None or output_format.path is None else output_format[1:2]
         width = ragged_width(ends, tokens_by_row, drafts, max_drafts, given)
     else:
         batch, width = draft_tokens.shape
@@ -201,7 +202,7 @@ def verify_chain(
     requests, (sizes["B"], sizes["P"]) = batch, places
     if bonus is not None:
         VERIFY_CHAIN.check(sizes, bonus=bonus)
-        forms.check_bonus(tokens_by_row, isinstance(position, InputPositions))
+        formats.check_bonus(tokens_by_row, isinstance(position, InputPositions))
     if request_index is not None:
         laws.check_index(request_index, batch, device)
         numbers = (*laws.numbers_in(temperature, sampling, drafted.sampling), *edit.lists(edits, target))
@@ -219,19 +220,22 @@ def verify_chain(
     laws.check_method(method, drafted.rows, draft_prob, epsilon)
     noise = laws.noise_of_requests(VERIFY_CHAIN, sizes, method, seed, position, nonce, batch, shape, device)
 
-    form, choices, room = forms.checked(form, out, places)
-    VERIFY_CHAIN.check(sizes, index=form.index)
-    if form.index is not None and form.path is None:
-        raise ValueError("form.path: expected int32 [B, K+1] with form.index; got None")
+    output_format, choices, room = formats.checked(output_format, out, places)
+    VERIFY_CHAIN.check(sizes, index=output_format.index)
+    if output_format.index is not None and output_format.path is None:
+        raise ValueError("output_format.path: expected int32 [B, K+1] with output_format.index; got None")
     verdict = VERIFY_CHAIN.outputs(out, device, room, (batch,), (batch,))
     path, num_passed = (
         None if given is None else VERIFY_CHAIN.output(name, given, size, device)
-        for name, given, size in (("path", form.path, places), ("num_passed", form.num_passed, (batch,)))
+        for name, given, size in (
+            ("path", output_format.path, places),
+            ("num_passed", output_format.num_passed, (batch,)),
+        )
     )
-    if form.num_passed is not None:
+    if output_format.num_passed is not None:
         plain = inputs.real(draft_prob) == 1 and inputs.real(epsilon) == 0
         _check_passed(drafted, method, target_law, draft_law, plain)
-    if forms.is_empty(form):
+    if formats.is_empty(output_format):
         return verdict
     if check:
         inputs.check_logits("target", target, target_law.space)
@@ -240,8 +244,8 @@ def verify_chain(
         draft_tokens=draft_tokens, target=target, draft=drafted.rows, cu_drafts=ends, tokens_by_row=tokens_by_row,
         draft_map=drafted.map, request_index=request_index, method=method, target_law=target_law, draft_law=draft_law,
         edits=changes, draft_prob=draft_prob, epsilon=epsilon, **noise, **verdict._asdict(), path=path,
-        num_passed=num_passed, index=form.index, bonus=bonus, form=choices,
-        given=out is not None or form is not forms.PLAIN,
+        num_passed=num_passed, index=output_format.index, bonus=bonus, output_format=choices,
+        given=out is not None or output_format is not formats.PLAIN,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_chain", verdict.status)
@@ -302,6 +306,6 @@ def _check_passed(draft, method, target_law, draft_law, plain):
     greedy = target_law.temperature == 0.0 if laws_are_rows else False
     if draft.rows is None or draft.map is not None or method != "rejection" or not laws_are_rows or greedy or not plain:
         raise ValueError(
-            "form.num_passed: expected None but with method='rejection' of probabilities and a draft of them, without "
-            "temperatures, draft.map, draft_prob and epsilon; got a tensor"
+            "output_format.num_passed: expected None but with method='rejection' of probabilities and a draft of them, "
+            "without temperatures, draft.map, draft_prob and epsilon; got a tensor"
         )

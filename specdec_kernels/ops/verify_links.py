@@ -7,9 +7,9 @@ import torch
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number
-from specdec_kernels.layout import Form
-from specdec_kernels.ops import _form as forms
+from specdec_kernels.layout import OutputFormat
 from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.ops.verify_tree import TreeVerdict
 
 VERIFY_LINKS = Op(
@@ -29,8 +29,8 @@ VERIFY_LINKS = Op(
     path=kinds.Output(torch.int32, "out.path", "BW", by_rows=True),
     num_accepted=kinds.Output(torch.int32, "out.num_accepted", "B"),
     status=kinds.Output(torch.int32, "out.status", "B"),
-    index=kinds.tokens("BN", "form.index", optional=True, role="form"),
-    form=kinds.size(role="form"),
+    index=kinds.tokens("BN", "output_format.index", optional=True, role="output_format"),
+    output_format=kinds.size(role="output_format"),
 )
 
 
@@ -49,7 +49,7 @@ def verify_links(
     position: Counter = 0,
     nonce: Counter = 0,
     out: Sequence[torch.Tensor | None] | None = None,
-    form: Form | None = None,
+    output_format: OutputFormat | None = None,
     check: bool = False,
 ) -> TreeVerdict:
     """Verify trees that an engine keeps as links, where it may give the coins too, or the target's own tokens.
@@ -89,7 +89,7 @@ def verify_links(
     out : TreeVerdict, optional
         Preallocated outputs, as for ``verify_tree``. The columns of its path say how deep a tree may be, the root
         counted; deeper nodes count as absent. Default: N.
-    form : Form, optional
+    output_format : OutputFormat, optional
         How outputs are written, if otherwise, as for ``verify_tree``.
 
     Returns
@@ -118,7 +118,7 @@ def verify_links(
     """
     if (found := VERIFY_LINKS.direct(
         check, draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, threshold_single,
-        threshold_total, seed, position, nonce, out, form,
+        threshold_total, seed, position, nonce, out, output_format,
     )) is not None:  # fmt: skip
         return found
     sizes = VERIFY_LINKS.check(
@@ -138,15 +138,15 @@ def verify_links(
     width = nodes
     if out is not None and len(out) > 1 and isinstance(out[1], torch.Tensor) and out[1].ndim == 2:
         width = max(out[1].shape[1], 1)
-    form, choices, room = forms.checked(form, out, (batch, width))
-    VERIFY_LINKS.check(sizes, index=form.index)
-    forms.check_tree(form)
+    output_format, choices, room = formats.checked(output_format, out, (batch, width))
+    VERIFY_LINKS.check(sizes, index=output_format.index)
+    formats.check_tree(output_format)
     verdict = VERIFY_LINKS.outputs(out, device, room, (batch, width), (batch,), (batch,))
-    if forms.is_empty(form):
+    if formats.is_empty(output_format):
         return verdict
     VERIFY_LINKS(
         draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, single, total, noise,
-        *verdict, form.index, choices, given=out is not None,
+        *verdict, output_format.index, choices, given=out is not None,
     )  # fmt: skip
     if check:
         inputs.raise_for_status("verify_links", verdict.status)

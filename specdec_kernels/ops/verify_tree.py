@@ -8,10 +8,10 @@ import torch
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter, Number, Space, TreeMethod
-from specdec_kernels.layout import Form, InputPositions
+from specdec_kernels.layout import InputPositions, OutputFormat
 from specdec_kernels.ops import _edits as edit
-from specdec_kernels.ops import _form as forms
 from specdec_kernels.ops import _laws as laws
+from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.sampling import Draft, Edits, Sampling
 
@@ -65,8 +65,8 @@ VERIFY_TREE = Op(
     path=kinds.Output(torch.int32, "out.path", "BW", by_rows=True),
     num_accepted=kinds.Output(torch.int32, "out.num_accepted", "B"),
     status=kinds.Output(torch.int32, "out.status", "B"),
-    index=kinds.tokens("BN", "form.index", optional=True, role="form"),
-    form=kinds.size(role="form"),
+    index=kinds.tokens("BN", "output_format.index", optional=True, role="output_format"),
+    output_format=kinds.size(role="output_format"),
 )
 
 
@@ -89,7 +89,7 @@ def verify_tree(
     request_index: torch.Tensor | None = None,
     max_depth: int | None = None,
     out: Sequence[torch.Tensor | None] | None = None,
-    form: Form | None = None,
+    output_format: OutputFormat | None = None,
     check: bool = False,
 ) -> TreeVerdict:
     """Verify each request's tree of draft tokens against the target, so that the output law is exactly the target's.
@@ -164,7 +164,7 @@ def verify_tree(
     out : TreeVerdict, optional
         Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
         anew. Tokens may be int32, and have any strides.
-    form : Form, optional
+    output_format : OutputFormat, optional
         How outputs are written, if otherwise: into one row for all requests, or added.
 
     Returns
@@ -191,7 +191,7 @@ def verify_tree(
     """
     if (found := VERIFY_TREE.direct(
         check, max_depth, draft_tokens, parents, target, draft, request_index, method, replacement, space, temperature,
-        sampling, edits, seed, position, nonce, leaves, out, form,
+        sampling, edits, seed, position, nonce, leaves, out, output_format,
     )) is not None:  # fmt: skip
         return found
     drafted, rows_name = laws.drafted(draft)
@@ -220,11 +220,11 @@ def verify_tree(
     noise = laws.noise_of_requests(VERIFY_TREE, sizes, method, seed, position, nonce, batch, (requests,), device)
 
     width = width_of(max_depth, depth, nodes, out)
-    form, choices, room = forms.checked(form, out, (batch, width))
-    VERIFY_TREE.check(sizes, index=form.index)
-    forms.check_tree(form)
+    output_format, choices, room = formats.checked(output_format, out, (batch, width))
+    VERIFY_TREE.check(sizes, index=output_format.index)
+    formats.check_tree(output_format)
     verdict = VERIFY_TREE.outputs(out, device, room, (batch, width), (batch,), (batch,))
-    if forms.is_empty(form):
+    if formats.is_empty(output_format):
         return verdict
     if check:
         inputs.check_logits("target", target, target_law.space)
@@ -232,7 +232,7 @@ def verify_tree(
     VERIFY_TREE(
         draft_tokens=draft_tokens, parents=parents, target=target, draft=drafted.rows, draft_map=drafted.map,
         request_index=request_index, method=method, replacement=replacement, target_law=target_law, draft_law=draft_law,
-        edits=changes, leaves=leaves, **noise, **verdict._asdict(), index=form.index, form=choices,
+        edits=changes, leaves=leaves, **noise, **verdict._asdict(), index=output_format.index, output_format=choices,
         given=out is not None,
     )  # fmt: skip
     if check:

@@ -539,7 +539,7 @@ static void chains(void) {
   INVALID(verify_chain, chain, p.tokens.columns = 0, "tokens.columns: expected 1 or more; got 0");
   INVALID(verify_chain, chain, p.tokens.row_stride = K, "tokens.row_stride: expected 4 or more; got 3");
   INVALID(verify_chain, chain, p.tokens.column_stride = 2, "tokens.row_stride: expected 7 or more; got 4");
-  INVALID(verify_chain, chain, p.form = 16, "form: expected at most 7; got 16");
+  INVALID(verify_chain, chain, p.output_format = 16, "output_format: expected at most 7; got 16");
   INVALID(verify_chain, chain, (p.tokens = written(1, 9), p.index = some_tokens(draft_tokens, B, K + 1)),
           "path.columns: expected 1 or more; got 0");
   INVALID(verify_chain, chain, p.num_accepted.data = NULL, "num_accepted.data: expected memory; got NULL");
@@ -567,7 +567,7 @@ static void chains(void) {
           "target_law.rules: expected no SPECDEC_FILTERED with probabilities, which are final; got 16");
   INVALID(verify_chain, chain, (p.tokens.row_stride = 8, p.tokens.column_stride = -1),
           "tokens.column_stride: expected 1 or more; got -1");
-  INVALID(verify_chain, chain, p.form = -1, "form: expected 0 or more; got -1");
+  INVALID(verify_chain, chain, p.output_format = -1, "output_format: expected 0 or more; got -1");
   INVALID(verify_chain, chain, (p.index = some_tokens(draft_tokens, B, K + 1), p.path = i32s(B, K + 1)),
           "tokens.rows: expected 1; got 2");
   INVALID(verify_chain, chain,
@@ -685,7 +685,7 @@ static void trees(void) {
   INVALID(verify_links, links, p.target.rows = 3, "target.rows: expected 4 or more; got 3");
   INVALID(verify_links, links, p.target_tokens = p.draft_tokens, "target: expected none beside target_tokens; got some");
   INVALID(verify_links, links, p.path.data = NULL, "path.data: expected memory; got NULL");
-  INVALID(verify_links, links, p.form = 16, "form: expected at most 7; got 16");
+  INVALID(verify_links, links, p.output_format = 16, "output_format: expected at most 7; got 16");
   INVALID(compact_kv, compact, p.layers.data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].entry_bytes = -4, "layers.entry_bytes: expected 0 or more; got -4");

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Form, Sampling
+from specdec_kernels import OutputFormat, Sampling
 from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_ops import assert_same, indexed_calls, on_cpu
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
@@ -108,9 +108,9 @@ def test_forms(play):
 
     def verdict():
         path = torch.full((len(accepted), slots + 1), -5, dtype=torch.int32)
-        form = Form(index=index, path=path, count="emitted", add=True)
+        output_format = OutputFormat(index=index, path=path, count="emitted", add=True)
         tokens, counts = torch.full((places,), -5), torch.zeros(2, len(accepted), dtype=torch.int32)
-        found = verify_chain(**call, form=form, out=specdec_kernels.ops.Verdict(tokens, *counts))
+        found = verify_chain(**call, output_format=output_format, out=specdec_kernels.ops.Verdict(tokens, *counts))
         return *found, path
 
     with specdec_kernels.backend("cpu"):
@@ -128,7 +128,7 @@ def test_given_tokens(play, change):
         call["draft_tokens"][7:, slots // 2] = -1
         bonus = torch.arange(12) * 7 % 90
         bonus[4] = 2**40
-        options = {**call, "target": call["target"][:, :-1], "form": Form(bonus=bonus)}
+        options = {**call, "target": call["target"][:, :-1], "output_format": OutputFormat(bonus=bonus)}
         play(**change, schedule=slots)
         found = verify_chain(**options)
         assert found.tokens[1, slots] == 7
@@ -185,7 +185,7 @@ class TestRows:
     def bytes_read(self, play, accepted, bonus=None):
         call = decided_chain(accepted, self.SLOTS)
         if bonus is not None:
-            call |= {"target": call["target"][:, :-1], "form": Form(bonus=bonus)}
+            call |= {"target": call["target"][:, :-1], "output_format": OutputFormat(bonus=bonus)}
         found, count = counted(play(multiprocessors=2), call)
         assert found.num_accepted.tolist() == accepted
         assert count["launches"] == 1

@@ -31,7 +31,7 @@ def verdict(call, op="verify_chain"):
         found = getattr(ops, op, race_sample)(**call, **status), status
     except (ValueError, TypeError) as error:
         return str(error)
-    return [x for x in tree_leaves((found, call.get("form"))) if isinstance(x, torch.Tensor)]
+    return [x for x in tree_leaves((found, call.get("output_format"))) if isinstance(x, torch.Tensor)]
 
 
 def assert_as_on_the_cpu(calls, op="verify_chain"):

@@ -14,7 +14,7 @@ if not INTERPRETED:
 from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
-from specdec_kernels import Form, Sampling, compact_kv, cutoff, logprobs, race_sample, race_topk
+from specdec_kernels import OutputFormat, Sampling, compact_kv, cutoff, logprobs, race_sample, race_topk
 from specdec_kernels.calls.op import OPS
 from specdec_kernels.sharded._parts import count_at_least, mass_tiles, residual_race, residual_sums
 from tests.support.calls import every_call, reads_rows
@@ -76,7 +76,7 @@ CALLS = {
         verify_tree,
         TREE
         | {
-            "form": Form(index=torch.arange(10).view(2, 5), zeros=True),
+            "output_format": OutputFormat(index=torch.arange(10).view(2, 5), zeros=True),
             "out": (torch.full((10,), -77), torch.full((2, 5), -77, dtype=torch.int32), None, None),
         },
     ),
@@ -152,7 +152,7 @@ def results(name):
     op, call = CALLS[name]
     if op in WITH_STATUS:
         call = call | {"status": torch.full((2,), -77, dtype=torch.int32)}
-    if "form" in call:
+    if "output_format" in call:
         call = call | {"out": tuple(x if x is None else x.clone() for x in call["out"])}
     if op is compact_kv:
         call = call | {"cache": [layer.clone() for layer in call["cache"]]}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Draft, Form, InputPositions, Sampling, race_sample, race_topk
+from specdec_kernels import Draft, InputPositions, OutputFormat, Sampling, race_sample, race_topk
 from specdec_kernels.calls import inputs
 from tests.support.calls import every_refusal, public_calls
 from tests.support.cases import chain_call, ragged, seeds, untouched_verdict
@@ -63,9 +63,10 @@ REFUSED = {
         ({"method": "gumbel"}, ValueError, "method: expected one of 'rejection', 'race', 'block'; got 'gumbel'"),
         ({"space": "log"}, ValueError, "space: expected one of 'logits', 'probs'; got 'log'"),
         ({"draft": Draft(None)}, TypeError, "draft.rows: expected a tensor of .*; got None"),
-        ({"form": Form(add=True)}, ValueError, "out.num_accepted: expected a counter with form.add=True; got None"),
-        ({"form": Form(add=True), "out": (torch.zeros(3, 3).long(), None, seeds(3).int())}, ValueError,
-         "out.num_accepted: expected a counter with form.add=True; got None"),
+        ({"output_format": OutputFormat(add=True)}, ValueError,
+        "out.num_accepted: expected a counter with output_format.add=True; got None"),
+        ({"output_format": OutputFormat(add=True), "out": (torch.zeros(3, 3).long(), None, seeds(3).int())}, ValueError,
+         "out.num_accepted: expected a counter with output_format.add=True; got None"),
         ({"temperature": -1.0}, ValueError, r"temperature: expected a number at least 0 and finite; got -1.0"),
         ({"temperature": float("nan")}, ValueError, "temperature: expected .*; got nan"),
         ({"temperature": float("inf")}, ValueError, "temperature: expected .*; got inf"),
@@ -100,14 +101,18 @@ REFUSED = {
         ({"draft": torch.zeros(0, 2, 5), "draft.map": torch.arange(4).int()}, ValueError, "draft.map: expected contig"),
         ({"draft": None, "seed": torch.zeros(0, 3).long(), "position": 0}, ValueError, "seed: expected"),
         ({"draft": None, "draft_tokens": seeds(0), "target": ROWS[:0], "packing.cu_rows": torch.zeros(1).int(),
-          "form": Form(bonus=seeds(0))}, ValueError, "packing.cu_rows: expected None with form.bonus; got a tensor"),
-        ({"form": Form(index=torch.zeros(0, 3).long()), "out": (seeds(9), *seeds(0).int().expand(2, 0))}, ValueError,
-         "form.path: expected"),
-        ({"draft": None, "space": "probs", "temperature": None, "form": Form(num_passed=seeds(0).int())}, ValueError,
-         "form.num_passed: expected None but"),
+          "output_format": OutputFormat(bonus=seeds(0))}, ValueError,
+          "packing.cu_rows: expected None with output_format.bonus; got a tensor"),
+        ({"output_format": OutputFormat(index=torch.zeros(0, 3).long()),
+        "out": (seeds(9), *seeds(0).int().expand(2, 0))}, ValueError,
+         "output_format.path: expected"),
+        ({"draft": None, "space": "probs", "temperature": None,
+        "output_format": OutputFormat(num_passed=seeds(0).int())}, ValueError,
+         "output_format.num_passed: expected None but"),
     ]),
-    "rejection of probabilities": (rejection_of_probs, {"form": Form(num_passed=torch.zeros(3).int())}, [
-        (changes, ValueError, "form.num_passed: expected None but with method='rejection' of probabilities")
+    "rejection of probabilities": (rejection_of_probs, {"output_format": OutputFormat(num_passed=torch.zeros(3).int())},
+    [
+        (changes, ValueError, "output_format.num_passed: expected None but with method='rejection' of probabilities")
         for changes in (
             {"draft": None}, {"epsilon": 0.5}, {"draft_prob": 0.5}, {"temperature": 0.0},
             {"temperature": torch.ones(3), "draft.sampling": Sampling(1.0)},

@@ -1,10 +1,10 @@
-"""Form.bonus: the token after the last draft comes with the call. It is as if its row held nothing else."""
+"""OutputFormat.bonus: the token after the last draft comes with the call. It is as if its row held nothing else."""
 
 import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Edits, Form, Sampling
+from specdec_kernels import Edits, OutputFormat, Sampling
 from tests.conftest import INTERPRETED
 from tests.support.cases import UNTOUCHED, chain_call, poisoned, ragged
 from tests.support.ops import verify_chain, verify_tree
@@ -108,7 +108,7 @@ class TestBonus:
         call, bonus = calls(method)
         expected = verify_chain(**call)
         assert 0 < (expected.num_accepted == K).sum() < B
-        assert_same(verify_chain(**without_last_rows(call), form=Form(bonus=bonus)), expected)
+        assert_same(verify_chain(**without_last_rows(call), output_format=OutputFormat(bonus=bonus)), expected)
 
     @pytest.mark.costly
     @of(METHODS, *WAYS)
@@ -119,7 +119,7 @@ class TestBonus:
         call = packed(call)
         expected = verify_chain(**call)
         assert (expected.num_accepted == COUNTS).sum() > 2
-        assert_same(verify_chain(**without_last_rows(call, COUNTS), form=Form(bonus=bonus)), expected)
+        assert_same(verify_chain(**without_last_rows(call, COUNTS), output_format=OutputFormat(bonus=bonus)), expected)
 
     @pytest.mark.parametrize("layout", ["padded", "packed"])
     @pytest.mark.parametrize("method", METHODS)
@@ -145,7 +145,7 @@ class TestBonus:
         ]
         expected = verify_chain(**call | {"edits": edits[0]})
         assert (expected.status & 8).any()
-        found = verify_chain(**own | {"edits": edits[1]}, form=Form(bonus=bonus))
+        found = verify_chain(**own | {"edits": edits[1]}, output_format=OutputFormat(bonus=bonus))
         assert_same(found, expected)
 
     @of(FEW, "rejection", "race, filtered")
@@ -155,7 +155,7 @@ class TestBonus:
         index = torch.tensor([0, -1, 2, 99, 4, 5, 6, 7])
         expected = verify_chain(**call, request_index=index)
         bonus[index == -1], bonus[index == 99] = 2**40, 2**40
-        found = verify_chain(**without_last_rows(call), request_index=index, form=Form(bonus=bonus))
+        found = verify_chain(**without_last_rows(call), request_index=index, output_format=OutputFormat(bonus=bonus))
         assert_same(found, expected)
 
     @of(FEW, "rejection", "race, filtered")
@@ -175,7 +175,7 @@ class TestBonus:
             (torch.empty(0, V), flat | {"packing.cu_drafts": bounds, "packing.max_drafts": 0}),
             (nothing[:0], flat | {"packing.cu_drafts": bounds, "packing.max_drafts": 2}),
         ):
-            found = verify_chain(**call | {"target": rows} | more, form=Form(bonus=bonus))
+            found = verify_chain(**call | {"target": rows} | more, output_format=OutputFormat(bonus=bonus))
             assert found.tokens[:, 0].tolist() == bonus.tolist()
             assert (found.tokens[:, 1:] == -1).all()
             assert not found.num_accepted.any()
@@ -187,7 +187,7 @@ class TestBonus:
         call, bonus = calls(method)
         own, expected = without_last_rows(call), verify_chain(**call)
         bad = torch.tensor([V, 2**40, -1, -(2**33), V + 7, -9, bonus[6], bonus[7]])
-        found = verify_chain(**own, form=Form(bonus=bad))
+        found = verify_chain(**own, output_format=OutputFormat(bonus=bad))
         reached = (expected.num_accepted == K) & (torch.arange(B) < 6)
         assert reached.any()
         assert torch.equal(found.num_accepted, expected.num_accepted)
@@ -203,8 +203,8 @@ class TestBonus:
         wide = torch.full((B, 3), 2**40)
         wide[:, 1] = bonus
         for given in (bonus.int(), wide[:, 1], wide.view(-1)[1::3], bonus.int().repeat(2).view(2, B).T[:, 1]):
-            assert_same(verify_chain(**own, form=Form(bonus=given)), expected)
-        one = verify_chain(**own, form=Form(bonus=bonus[:1].expand(B)))
+            assert_same(verify_chain(**own, output_format=OutputFormat(bonus=given)), expected)
+        one = verify_chain(**own, output_format=OutputFormat(bonus=bonus[:1].expand(B)))
         through = expected.num_accepted == K
         assert (one.tokens[through, K] == bonus[0]).all()
 
@@ -218,7 +218,7 @@ class TestBonus:
         expected = verify_chain(**call)
         assert (expected.num_accepted == 1).any()
         assert (expected.status & 8).all()
-        assert_same(verify_chain(**without_last_rows(call, counts), form=Form(bonus=bonus)), expected)
+        assert_same(verify_chain(**without_last_rows(call, counts), output_format=OutputFormat(bonus=bonus)), expected)
 
     @pytest.mark.parametrize("method", FEW)
     def test_other_forms(self, method):
@@ -228,16 +228,19 @@ class TestBonus:
         written = []
         for arguments, given in ((call, None), (without_last_rows(call), bonus)):
             row, path = (torch.full(size, UNTOUCHED, dtype=torch.int32) for size in ((B * (K + 1),), (B, K + 1)))
-            num, form = torch.arange(B, dtype=torch.int32), Form(index, path, count="emitted", add=True, bonus=given)
-            written.append((*verify_chain(**arguments, out=(row, num, None), form=form), path))
+            num, output_format = (
+                torch.arange(B, dtype=torch.int32),
+                OutputFormat(index, path, count="emitted", add=True, bonus=given),
+            )
+            written.append((*verify_chain(**arguments, out=(row, num, None), output_format=output_format), path))
         assert_same(*reversed(written))
 
     @pytest.mark.interpreted
     def test_drafts_that_pass(self):
         call, bonus = calls("rejection", space="probs")
         passed = torch.zeros(2, B, dtype=torch.int32)
-        expected = verify_chain(**call, form=Form(num_passed=passed[0]))
-        found = verify_chain(**without_last_rows(call), form=Form(num_passed=passed[1], bonus=bonus))
+        expected = verify_chain(**call, output_format=OutputFormat(num_passed=passed[0]))
+        found = verify_chain(**without_last_rows(call), output_format=OutputFormat(num_passed=passed[1], bonus=bonus))
         assert_same(found, expected)
         assert torch.equal(*passed)
 
@@ -248,7 +251,7 @@ class TestBonus:
             bonus = (bonus + turn) % V
             call["target"][:, -1] = torch.nn.functional.one_hot(bonus, V).float().log()
             expected = verify_chain(**call)
-            assert_same(verify_chain(**without_last_rows(call), form=Form(bonus=bonus)), expected)
+            assert_same(verify_chain(**without_last_rows(call), output_format=OutputFormat(bonus=bonus)), expected)
             own = call | {"target": call["target"][:, :-1]}
             one_less = verify_chain(
                 **own | {"draft_tokens": call["draft_tokens"][:, :-1], "draft": call["draft"][:, :-1]}
@@ -268,31 +271,38 @@ def test_bad_arguments():
         "packing.cu_rows": rows,
     }
     for arguments, error, message in (
-        (own | {"form": Form(bonus=3)}, TypeError, "form.bonus: expected a tensor of int32 or int64; got 3"),
-        (own | {"form": Form(bonus=bonus.float())}, TypeError, "form.bonus: expected a tensor of int32 or int64; got"),
-        (own | {"form": Form(bonus=bonus[:, None])}, ValueError, "form.bonus: expected 1 dimensions; got int64"),
-        (own | {"form": Form(bonus=bonus[1:])}, ValueError, r"form.bonus: expected shape \[8\]; got int64 \[7\]"),
-        (own | {"form": Form(bonus=bonus.to("meta"))}, ValueError, "form.bonus: expected a tensor on cpu"),
+        (own | {"output_format": OutputFormat(bonus=3)}, TypeError,
+        "output_format.bonus: expected a tensor of int32 or int64; got 3"),
+        (own | {"output_format": OutputFormat(bonus=bonus.float())}, TypeError,
+        "output_format.bonus: expected a tensor of int32 or int64; got"),
+        (own | {"output_format": OutputFormat(bonus=bonus[:, None])}, ValueError,
+        "output_format.bonus: expected 1 dimensions; got int64"),
+        (own | {"output_format": OutputFormat(bonus=bonus[1:])}, ValueError,
+        r"output_format.bonus: expected shape \[8\]; got int64 \[7\]"),
+        (own | {"output_format": OutputFormat(bonus=bonus.to("meta"))}, ValueError,
+        "output_format.bonus: expected a tensor on cpu"),
         (
-            call | {"form": Form(bonus=bonus)}, ValueError,
+            call | {"output_format": OutputFormat(bonus=bonus)}, ValueError,
             r"target: expected shape \[8, 3, V\]; got float32 \[8, 4, 65\]",
         ),
         (own, ValueError, r"target: expected shape \[8, 4, V\]; got float32 \[8, 3, 65\]"),
-        (flat | {"form": Form(bonus=bonus)}, ValueError, r"target: expected 15 rows \(D\); got float32 \[23, 65\]"),
-        (by_rows | {"form": Form(bonus=bonus)}, ValueError, "packing.cu_rows: expected None with form.bonus; got"),
+        (flat | {"output_format": OutputFormat(bonus=bonus)}, ValueError,
+        r"target: expected 15 rows \(D\); got float32 \[23, 65\]"),
+        (by_rows | {"output_format": OutputFormat(bonus=bonus)}, ValueError,
+        "packing.cu_rows: expected None with output_format.bonus; got"),
         (
-            own | {"form": Form(bonus=bonus), "position.positions": torch.zeros(B, K).int()},
-            ValueError, "position: expected an int or a tensor of int64 or int32 with form.bonus; got Input",
+            own | {"output_format": OutputFormat(bonus=bonus), "position.positions": torch.zeros(B, K).int()},
+            ValueError, "position: expected an int or a tensor of int64 or int32 with output_format.bonus; got Input",
         ),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
             verify_chain(**arguments)
     same = bonus.int()
     with pytest.raises(ValueError, match="memory of its own"):
-        verify_chain(**own, out=(None, same, None), form=Form(bonus=same))
+        verify_chain(**own, out=(None, same, None), output_format=OutputFormat(bonus=same))
     tree = tree_call(1, requests=B, nodes=4, vocabulary=V)
-    with pytest.raises(ValueError, match=r"form\.bonus: expected None for trees; got int64"):
-        verify_tree(**tree, form=Form(bonus=bonus))
+    with pytest.raises(ValueError, match=r"output_format\.bonus: expected None for trees; got int64"):
+        verify_tree(**tree, output_format=OutputFormat(bonus=bonus))
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", *INTERPRETED])
@@ -300,4 +310,4 @@ def test_no_requests(backend):
     call, bonus = calls("rejection")
     with specdec_kernels.backend(backend):
         none = {name: x[:0] if isinstance(x, torch.Tensor) else x for name, x in without_last_rows(call).items()}
-        assert verify_chain(**none, form=Form(bonus=bonus[:0]), check=True).tokens.shape == (0, K + 1)
+        assert verify_chain(**none, output_format=OutputFormat(bonus=bonus[:0]), check=True).tokens.shape == (0, K + 1)

@@ -100,7 +100,7 @@ def variants():
     for name, (function, arguments) in every_call().items():
         parameters = inspect.signature(function).parameters
         # A form may need its outputs.
-        options = ("status", "check") if "form" in arguments else ("out", "status", "check")
+        options = ("status", "check") if "output_format" in arguments else ("out", "status", "check")
         plain = {key: value for key, value in arguments.items() if key not in options}
         shapes = {}
         if "out" in parameters:
@@ -369,9 +369,11 @@ def odd_calls():
     verify, call = public_calls()["verify_chain in one row"]
     for requests in (0, 1):
         some = {name: x[:requests] if isinstance(x, torch.Tensor) else x for name, x in call.items()}
-        some["form"] = call["form"]._replace(index=call["form"].index[:requests], path=call["form"].path[:requests])
+        some["output_format"] = call["output_format"]._replace(
+            index=call["output_format"].index[:requests], path=call["output_format"].path[:requests]
+        )
         some["out"] = (call["out"][0], *(x[:requests] for x in call["out"][1:]))
-        for change in ({}, {"out": None}, {"form": some["form"]._replace(path=None)}):
+        for change in ({}, {"out": None}, {"output_format": some["output_format"]._replace(path=None)}):
             yield verify, some | change
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec_kernels import Form, Sampling
+from specdec_kernels import OutputFormat, Sampling
 from tests.support.cases import UNTOUCHED, chain_call, ragged, seeds, untouched_verdict
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
@@ -217,7 +217,8 @@ REFUSED = {
          ValueError, "target: expected a row of each of 6 requests at least; got"),
         ({"position.positions": seeds(5)}, ValueError,
          r"position.positions: expected shape \[23\]; got int64 \[5\]"),
-        ({"form": Form(bonus=seeds(B))}, ValueError, "packing.cu_rows: expected None with form.bonus; got a tensor"),
+        ({"output_format": OutputFormat(bonus=seeds(B))}, ValueError,
+        "packing.cu_rows: expected None with output_format.bonus; got a tensor"),
         ({"position.positions": None, "position": None}, TypeError,
          "position: expected an int or a tensor of int64 or int32; got None"),
     ]),

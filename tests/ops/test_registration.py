@@ -16,8 +16,8 @@ import specdec_kernels
 from specdec_kernels import (
     Draft,
     Edits,
-    Form,
     InputPositions,
+    OutputFormat,
     Packing,
     Sampling,
     coin,
@@ -273,7 +273,8 @@ def test_exported_programs_are_saved_with_their_arguments():
     target, draft = rows(count=3)["target"], rows(count=2)["draft"]
     given = {
         "draft_tokens": torch.tensor([4, 7]), "target": target, "draft": Draft(draft),
-        "packing": Packing(torch.tensor([0, 2], dtype=torch.int32), max_drafts=2), "form": Form(zeros=True),
+        "packing": Packing(torch.tensor([0, 2], dtype=torch.int32), max_drafts=2),
+        "output_format": OutputFormat(zeros=True),
         "seed": torch.tensor([3]), "position": InputPositions(torch.arange(3)),
         "edits": Edits(allowed=torch.full((1, 2), -1, dtype=torch.int32)),
     }  # fmt: skip

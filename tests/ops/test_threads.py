@@ -47,7 +47,7 @@ def equal(found, wanted):
 def made_by_call(name):
     """A call without the outputs that it was given, if it can do without them."""
     function, arguments = CALLS[name]
-    if "form" not in arguments:
+    if "output_format" not in arguments:
         arguments = {key: value for key, value in arguments.items() if key not in ("out", "status")}
     return function, arguments
 

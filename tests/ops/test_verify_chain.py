@@ -6,7 +6,7 @@ import torch
 from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import Form, Sampling, race_sample
+from specdec_kernels import OutputFormat, Sampling, race_sample
 from tests.support.calls import chain
 from tests.support.cases import (
     DTYPES,
@@ -24,7 +24,7 @@ from tests.support.races import log_arrivals, log_weights
 
 IN_ONE_ROW = (
     (torch.zeros(9, dtype=torch.int32), *untouched_verdict(3, 3)[1:]),
-    Form(
+    OutputFormat(
         index=torch.arange(9).view(3, 3),
         path=torch.zeros(3, 3, dtype=torch.int32),
     ),
@@ -57,9 +57,9 @@ CALLS = {
     "verify_chain out": (verify_chain, chain(out=untouched_verdict(3, 3))),
     "verify_chain given": (
         verify_chain,
-        chain(target=chain()["target"][:, :2], form=Form(bonus=torch.tensor([3, 40, 7]))),
+        chain(target=chain()["target"][:, :2], output_format=OutputFormat(bonus=torch.tensor([3, 40, 7]))),
     ),
-    "verify_chain in one row": (verify_chain, chain(out=IN_ONE_ROW[0], form=IN_ONE_ROW[1])),
+    "verify_chain in one row": (verify_chain, chain(out=IN_ONE_ROW[0], output_format=IN_ONE_ROW[1])),
 }
 
 OPTIONS = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import DraftTree, Form, verify_chain, verify_links, verify_tree
+from specdec_kernels import DraftTree, OutputFormat, verify_chain, verify_links, verify_tree
 from specdec_kernels.ops import TreeVerdict
 from tests.ops.test_tree_parents import BAD, FIRST, SIBLING, links_of
 from tests.support.cases import DTYPES, UNTOUCHED, poisoned, seeds
@@ -188,7 +188,7 @@ class TestWalks:
             assert out.status.tolist() == [8 * each for each in cut.tolist()]
         row, path, num = torch.full((60,), UNTOUCHED, dtype=torch.int32), untouched(6, 9).path, torch.zeros(6).int()
         index = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:54].view(6, 9)
-        verify_links(**call, out=(row, path, num, None), form=Form(index=index, count="emitted"))
+        verify_links(**call, out=(row, path, num, None), output_format=OutputFormat(index=index, count="emitted"))
         assert torch.equal(num, whole.num_accepted + 1)
         there = whole.path >= 0
         places = index.gather(1, whole.path.clamp(min=0).long())
@@ -204,7 +204,7 @@ class TestWalks:
         row = torch.full((60,), UNTOUCHED, dtype=torch.int32)
         index = torch.randperm(60, generator=torch.Generator().manual_seed(3))[:54].view(6, 9)
         index[2, 8], index[3, 7] = -1, 60
-        verify_links(**call, out=(row, path, None, None), form=Form(index=index, zeros=True))
+        verify_links(**call, out=(row, path, None, None), output_format=OutputFormat(index=index, zeros=True))
         wanted, there = torch.full((60,), UNTOUCHED, dtype=torch.int32), whole.path >= 0
         wanted[index[(index >= 0) & (index < 60)]] = 0
         places, tokens = index.gather(1, whole.path.clamp(min=0).long())[there], whole.tokens[there].int()
@@ -426,7 +426,8 @@ REFUSED = {
         ({"threshold_total": 1.5}, ValueError, r"threshold_total: expected a number \[0, 1\]; got 1.5"),
         ({"threshold_single": torch.ones(2)}, ValueError, r"threshold_single: expected shape \[3\]; got float32 \[2\]"),
         ({"seed": 1, "position": 1}, ValueError, "seed: expected one seed per request"),
-        ({"form": Form(path=torch.zeros(3, 7).int())}, ValueError, r"form.path: expected None for trees; got"),
+        ({"output_format": OutputFormat(path=torch.zeros(3, 7).int())}, ValueError,
+        r"output_format.path: expected None for trees; got"),
         ({"out": (FIRST, None)}, TypeError, r"out: expected \(tokens, path, num_accepted, status\); got"),
     ]),
     "links of no tree": (verify_links, NO_TREE, [

@@ -6,7 +6,7 @@ import torch
 from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import Form, race_sample
+from specdec_kernels import OutputFormat, race_sample
 from specdec_kernels.ops import TreeVerdict
 from tests.support.calls import PARENTS, tree
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned, seeds
@@ -17,7 +17,7 @@ from tests.support.trees import children, depths, random_parents, tree_call
 
 IN_ONE_ROW = (  # zeros at the places of nodes off the path
     tuple(torch.zeros(*shape, dtype=torch.int32) for shape in ((12,), (3, 3), (3,), (3,))),
-    Form(index=torch.arange(12).view(3, 4), zeros=True),
+    OutputFormat(index=torch.arange(12).view(3, 4), zeros=True),
 )
 CALLS = {
     "verify_tree rejection": (verify_tree, tree()),
@@ -33,7 +33,7 @@ CALLS = {
         {name: value for name, value in tree().items() if name != "position"}
         | {"position.positions": torch.arange(12).view(3, 4), "request_index": torch.tensor([2, 0, 1])},
     ),
-    "verify_tree in one row": (verify_tree, tree(out=IN_ONE_ROW[0], form=IN_ONE_ROW[1])),
+    "verify_tree in one row": (verify_tree, tree(out=IN_ONE_ROW[0], output_format=IN_ONE_ROW[1])),
 }
 
 OPTIONS = {

@@ -97,7 +97,7 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
         call = backends_call(
             "verify_chain", draft_tokens=torch.tensor(drafts).expand(len(cases), -1),
             target=target.expand(len(cases), -1, -1), draft=draft.expand(len(cases), -1, -1), draft_map=given.draft_map,
-            method="rejection", target_law=given.target, draft_law=given.draft, edits=Edit(), form=0,
+            method="rejection", target_law=given.target, draft_law=given.draft, edits=Edit(), output_format=0,
             draft_prob=draft_prob.expand(len(cases), -1), epsilon=epsilon, noise=Noise(torch.arange(len(cases)), 0, 0),
             tokens=tokens, num_accepted=num_accepted, status=status,
         )  # fmt: skip

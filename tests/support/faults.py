@@ -77,8 +77,8 @@ FAULTS = {
     ),
     "engines, vLLM: numbers of the first slots": Fault(
         "specdec_kernels/engines/_vllm_rounds.py",
-        "request_index=idx_mapping, form=EMITTED,",
-        "request_index=torch.arange(batch), form=EMITTED,",
+        "request_index=idx_mapping, output_format=EMITTED,",
+        "request_index=torch.arange(batch), output_format=EMITTED,",
         "tests/engines/test_slot_machine.py -k 'test_vllm and not v1'",
     ),
     "engines, vLLM: a recycled slot keeps its seed": Fault(

@@ -62,7 +62,7 @@ BOUNDS = "tests/backends/test_cpu_bounds.py tests/backends/test_bounds.py"
 CHAINS = "verify_chain chain_laws"
 TREES = "verify_tree traversal tree_laws"
 WALKS = f"{CHAINS} {TREES}"
-FORMS = "paths traversal_laws verify_links form status bonus row_seeds input_rows"
+FORMS = "paths traversal_laws verify_links output_format status bonus row_seeds input_rows"
 LAWS = "sampling cutoff logprobs filters"
 CPU = {
     "csrc/include/specdec/accept": (ops("chain_laws tree_laws verify_chain verify_tree", "cpu"), BOUNDS),
@@ -116,7 +116,7 @@ CPU = {
     "csrc/cpu/simd": (ops("race_sample residual filters", "cpu"), RANDOM, BOUNDS),
     "csrc/cpu/": ("tests/backends/test_cpu_threads.py tests/backends/test_cores.py", ops("threads shared_rows", "cpu")),
     "csrc/python/": (
-        ops("direct bad_input", "both"), ops("numbers outputs shapes draft_map form", "cpu"),
+        ops("direct bad_input", "both"), ops("numbers outputs shapes draft_map output_format", "cpu"),
     ),
     "csrc/c_api/": ("tests/backends/test_c_api.py -k 'mistake and cpu'", ops("bad_input", "cpu")),
 }  # fmt: skip
@@ -161,7 +161,7 @@ PYTHON = {
     "triton_kernels/tree_positions": (ops("tree_mask", "triton"),),
     "triton_kernels/": (ops("{op}", "triton"), TRITON.format("ops"), TRITON.format("calls"), MACHINE),
     "specdec_kernels/ops/_edits": (ops("edits bad_input", "both"),),
-    "specdec_kernels/ops/_form": (ops("form bad_input", "both"),),
+    "specdec_kernels/ops/_output_format": (ops("output_format bad_input", "both"),),
     "specdec_kernels/ops/_gradients": (ops("overlap registration", "both"),),
     "specdec_kernels/ops/_": (
         ops(f"{LAWS} bad_input shapes registration", "both"),
@@ -169,7 +169,7 @@ PYTHON = {
     "specdec_kernels/ops/tree_positions": (ops("tree_mask", "both"),),
     "specdec_kernels/ops/": (
         ops("{op}", "both"),
-        ops("bad_input direct registration draft_map form", "both"),
+        ops("bad_input direct registration draft_map output_format", "both"),
     ),
     "specdec_kernels/calls/": (
         ops("bad_input registration direct", "both"),
@@ -177,7 +177,7 @@ PYTHON = {
     ),
     "specdec_kernels/backends/reference/edits": (ops("edits", "reference"),),
     "specdec_kernels/backends/reference/filters": (ops("filters cutoff", "reference"),),
-    "specdec_kernels/backends/reference/form": (ops("form status", "reference"),),
+    "specdec_kernels/backends/reference/output_format": (ops("output_format status", "reference"),),
     "specdec_kernels/backends/reference/laws": (ops(f"{LAWS} residual", "reference"),),
     "specdec_kernels/backends/reference/mass": (ops("logprobs residual overlap mass_tiles", "reference"),),
     "specdec_kernels/backends/reference/requests": (ops("request_index input_rows verify_chain", "reference"),),

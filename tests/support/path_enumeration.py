@@ -244,7 +244,7 @@ def run(contexts, chains, length, cases, given):
             "verify_tree", draft_tokens=torch.tensor(tokens), parents=torch.tensor(parents), target=target, draft=draft,
             draft_map=given.draft_map, method="paths", replacement=False, target_law=given.target,
             draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0), leaves=torch.tensor(leaves),
-            tokens=emitted, path=path, num_accepted=num_accepted, status=status, form=0,
+            tokens=emitted, path=path, num_accepted=num_accepted, status=status, output_format=0,
         ))  # fmt: skip
     law = {}
     for (_, _, chance), said, last in zip(cases, emitted.tolist(), drawn_from.tolist(), strict=True):

@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from specdec_kernels import Form, Sampling
+from specdec_kernels import OutputFormat, Sampling
 from specdec_kernels.ops import Verdict
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged
 from tests.support.edits import random_edits
@@ -124,7 +124,7 @@ def random_served_chain(number, most=4097, requests=(1, 9)):
     if "packing.max_drafts" not in call and r.random() < 0.3:
         call["request_index"] = torch.tensor([r.randrange(-1, requests) for _ in range(requests)], dtype=torch.int32)
     call = laid_out(r, call)
-    return call | served_form(r, requests, width + 1, bonus, passed)
+    return call | served_format(r, requests, width + 1, bonus, passed)
 
 
 def random_filtered(number, op, most=4097):
@@ -142,8 +142,8 @@ def temperatures(r, count, kinds):
     return Sampling(r.choice([r.choice(kinds), torch.tensor([r.choice(kinds) for _ in range(count)])]))
 
 
-def served_form(r, requests, places, bonus, passed):
-    """``form`` and ``out``, each way that engines want it."""
+def served_format(r, requests, places, bonus, passed):
+    """``output_format`` and ``out``, each way that engines want it."""
     index = path = None
     tokens = torch.full((requests, places), -77)
     if r.random() < 0.25:
@@ -152,10 +152,10 @@ def served_form(r, requests, places, bonus, passed):
     if index is not None or r.random() < 0.3:
         path = torch.full((requests, places), -77, dtype=torch.int32)
     counts = torch.full((2, requests), 5, dtype=torch.int32)
-    form = Form(
+    output_format = OutputFormat(
         index, path, passed, r.random() < 0.3, r.choice(["accepted", "emitted"]), r.random() < 0.3, bonus
     )  # fmt: skip
-    return {"form": form, "out": Verdict(tokens, *counts)}
+    return {"output_format": output_format, "out": Verdict(tokens, *counts)}
 
 
 def random_tree(r, vocabulary):

@@ -125,7 +125,8 @@ def run(contexts, parents, cases, replacement, certain, given, op):
         target, draft = given.rows(p_rows, q_rows)
         shared = dict(
             target=target, draft_map=given.draft_map, target_law=given.target, draft_law=given.draft, edits=Edit(),
-            noise=Noise(torch.arange(count), 0, 0), tokens=tokens, num_accepted=num_accepted, status=status, form=0,
+            noise=Noise(torch.arange(count), 0, 0), tokens=tokens, num_accepted=num_accepted, status=status,
+            output_format=0,
         )  # fmt: skip
         if op == "verify_chain":
             reference.verify_chain(backends_call(

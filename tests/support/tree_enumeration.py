@@ -151,7 +151,7 @@ def run(contexts, parents, cases, replacement, certain, given):
             "verify_tree", draft_tokens=drafted, parents=torch.tensor(parents), target=target,
             draft=None if certain else draft, draft_map=given.draft_map, method="rejection", replacement=replacement,
             target_law=given.target, draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0),
-            tokens=tokens, path=path, num_accepted=num_accepted, status=status, form=0,
+            tokens=tokens, path=path, num_accepted=num_accepted, status=status, output_format=0,
         )  # fmt: skip
         reference.verify_tree(call)
     law = {}

@@ -285,7 +285,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
 
 OFF = {
     "edits": Edit(), "vocab_start": 0, "tokens_by_row": False, "replacement": False, "draft_prob": 1.0, "epsilon": 0.0,
-    "form": 0,
+    "output_format": 0,
 }  # fmt: skip
 
 
@@ -320,12 +320,12 @@ def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2
     yield made(
         "verify_chain", draft_tokens=tokens[:, 1:], target=target, draft=draft[:, 1:], method="rejection",
         draft_prob=numbers, epsilon=numbers, input_nonces=counters, path=path, num_passed=counts.clone(),
-        **verdict | {"tokens": tokens.int().flatten(), "index": tokens, "bonus": counts, "form": 7}, **laws,
+        **verdict | {"tokens": tokens.int().flatten(), "index": tokens, "bonus": counts, "output_format": 7}, **laws,
         **asked | {"request_index": index.long()},
     )  # fmt: skip
     yield made(
         "verify_tree", draft_tokens=tokens, parents=tokens, target=target, draft=draft, method="rejection", path=path,
-        **verdict | {"tokens": tokens.int().flatten(), "index": tokens, "form": 7}, **laws, **asked,
+        **verdict | {"tokens": tokens.int().flatten(), "index": tokens, "output_format": 7}, **laws, **asked,
     )  # fmt: skip
     raced = {"rows": draft, "law": row_laws["draft_law"], "noise": row_noise, "status": row_counts, **asked}
     yield made("race_sample", tokens=tokens.flatten(), scores=figures[0], **raced)

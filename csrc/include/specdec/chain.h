@@ -134,13 +134,13 @@ template <class Probability>
 SPECDEC_HD void count_passing(const ChainRequest& t, int64_t b, int32_t accepted, Probability&& probability) {
   if (!t.p.num_passed.data) return;
   const int32_t count = t.readable ? drafts_passing(t, accepted, probability) : 0;
-  if (t.p.form & SPECDEC_ADDED) t.p.num_passed.data[b] += count;
+  if (t.p.output_format & SPECDEC_ADDED) t.p.num_passed.data[b] += count;
   else t.p.num_passed.data[b] = count;
 }
 
 SPECDEC_HD VerdictWriter verdict_at(const ChainParams& p, int64_t b) {
   return {p.tokens, p.index, p.path.data ? p.path.data + b * p.path.row_stride : nullptr, p.num_accepted.data + b,
-          p.status.data + b, b, p.form, p.places()};
+          p.status.data + b, b, p.output_format, p.places()};
 }
 
 SPECDEC_END

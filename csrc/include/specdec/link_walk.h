@@ -127,7 +127,7 @@ SPECDEC_HD float probability_of(float raw, int32_t* bits) {
 
 SPECDEC_HD VerdictWriter verdict_at(const LinkedParams& p, int64_t b) {
   return {p.tokens, p.index, p.path.data + b * p.path.row_stride, p.num_accepted.data + b, p.status.data + b,
-          b, p.form, p.places()};
+          b, p.output_format, p.places()};
 }
 
 SPECDEC_END

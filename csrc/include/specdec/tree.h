@@ -103,7 +103,7 @@ struct TreeRequest : TreeState {
 
 SPECDEC_HD VerdictWriter verdict_at(const TreeParams& p, int64_t b) {
   return {p.tokens, p.index, p.path.data + b * p.path.row_stride, p.num_accepted.data + b, p.status.data + b, b,
-          p.form, p.places()};
+          p.output_format, p.places()};
 }
 
 // A prefix length, moved into [0, most] if it is outside; the status then says so.

@@ -102,7 +102,7 @@ struct VerdictWriter {
   Tokens index;
   int32_t* path;  // null where nobody wants it
   int32_t *num_accepted, *status;
-  int64_t request, form;
+  int64_t request, output_format;
   int32_t places;
 
   SPECDEC_HD void put(int32_t depth, int32_t node, int64_t token) const {
@@ -118,12 +118,12 @@ struct VerdictWriter {
 
   // Of a depth behind the last.
   SPECDEC_HD void clear(int32_t depth) const {
-    if (!index.data) write(tokens.offset(request, depth), form & SPECDEC_ZEROS ? 0 : -1);
+    if (!index.data) write(tokens.offset(request, depth), output_format & SPECDEC_ZEROS ? 0 : -1);
     if (path) path[depth] = -1;
   }
 
   // How many nodes have token 0 at their places if they are not on the path: all of them, or none.
-  SPECDEC_HD int32_t zeroed_nodes() const { return index.data && form & SPECDEC_ZEROS ? index.slots : 0; }
+  SPECDEC_HD int32_t zeroed_nodes() const { return index.data && output_format & SPECDEC_ZEROS ? index.slots : 0; }
 
   // Before the walk.
   SPECDEC_HD void zero(int32_t node) const {
@@ -144,8 +144,8 @@ struct VerdictWriter {
     for (int32_t depth = 0; index.data && depth <= accepted; ++depth)
       if (path[depth] < 0) bits |= SPECDEC_STATUS_PARAMETER;
     *status = bits;
-    const int32_t counted = accepted + (form & SPECDEC_EMITTED ? 1 : 0);
-    if (!(form & SPECDEC_ADDED)) *num_accepted = counted;
+    const int32_t counted = accepted + (output_format & SPECDEC_EMITTED ? 1 : 0);
+    if (!(output_format & SPECDEC_ADDED)) *num_accepted = counted;
     else if (counted > 0) *num_accepted += counted;
   }
 

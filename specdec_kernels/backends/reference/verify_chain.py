@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.backends.reference import form, laws, noise, requests, traversal, walk
+from specdec_kernels.backends.reference import laws, noise, output_format, requests, traversal, walk
 from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.calls import typed
 from specdec_kernels.calls.values import ADDED
@@ -11,7 +11,7 @@ from specdec_kernels.status import Status
 
 def verify_chain(call: "typed.VerifyChain"):
     """Accept drafts until the method rejects one or none is left; every slot that is reached emits one token."""
-    batch, width = form.shape_of(call)
+    batch, width = output_format.shape_of(call)
     device, vocabulary = call.target.device, call.target.shape[-1]
     bounds, outside = slot_bounds(call, batch)
     who = requests.of(call, batch, device, outside=outside)
@@ -57,12 +57,12 @@ def verify_chain(call: "typed.VerifyChain"):
     last = is_given(call, num_accepted, count).nonzero().squeeze(-1)
     tokens[last, num_accepted[last]], flags = given(call, who, last)
     status[last] |= flags
-    form.write(call, who, tokens, node.expand_as(tokens), num_accepted, status | bad.int() * Status.PARAMETER)
+    output_format.write(call, who, tokens, node.expand_as(tokens), num_accepted, status | bad.int() * Status.PARAMETER)
     if call.num_passed is not None:
         count = passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, whose, num_accepted)
         passed = torch.zeros_like(call.num_passed)
         who.write(passed, count)
-        call.num_passed.copy_(call.num_passed + passed if call.form & ADDED else passed)
+        call.num_passed.copy_(call.num_passed + passed if call.output_format & ADDED else passed)
 
 
 def shares_of(values, shares_from, drafted, width):
@@ -110,7 +110,10 @@ def given(call, who, last):
 def as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from):
     """Each chain as a tree whose nodes have one child each: slot j is node j + 1."""
     # A node whose token is given has no row: it gets one that is a law, and the place of the row before.
-    node, count = torch.arange(form.shape_of(call)[1], device=count.device, dtype=torch.int64), count.unsqueeze(-1)
+    node, count = (
+        torch.arange(output_format.shape_of(call)[1], device=count.device, dtype=torch.int64),
+        count.unsqueeze(-1),
+    )
     first = tokens_from.unsqueeze(-1) + node
     drafted, drawn_from = (node > 0) & (node <= count), node < count
     tokens = torch.full_like(first, -1)

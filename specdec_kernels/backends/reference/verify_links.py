@@ -2,14 +2,14 @@
 
 import torch
 
-from specdec_kernels.backends.reference import form, laws, noise, requests
+from specdec_kernels.backends.reference import laws, noise, output_format, requests
 from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
 def verify_links(call: "typed.VerifyLinks"):
     """From the root to the first child accepted, as long as there is one; then one token more."""
-    (batch, width), device = form.shape_of(call), call.draft_tokens.device
+    (batch, width), device = output_format.shape_of(call), call.draft_tokens.device
     who = requests.Requests(None, batch, batch, device)
     single, total = (who.numbers(x, torch.float32) for x in (call.threshold_single, call.threshold_total))
     tokens, path = torch.full((2, batch, width), -1, device=device, dtype=torch.int64)
@@ -33,7 +33,7 @@ def verify_links(call: "typed.VerifyLinks"):
     else:
         tokens[everyone, depth], found = drawn(call.target[everyone, last], tried, whose, depth)
         status |= found
-    form.write(call, who, tokens, path, depth, status)
+    output_format.write(call, who, tokens, path, depth, status)
 
 
 class Tree:

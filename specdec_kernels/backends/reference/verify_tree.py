@@ -2,7 +2,7 @@
 
 import torch
 
-from specdec_kernels.backends.reference import form, laws, noise, paths, requests, traversal, walk
+from specdec_kernels.backends.reference import laws, noise, output_format, paths, requests, traversal, walk
 from specdec_kernels.backends.reference.edits import Edits
 from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
@@ -10,7 +10,7 @@ from specdec_kernels.status import Status
 
 def verify_tree(call: "typed.VerifyTree"):
     """Make the drafts of the live requests trees, and have the method's rule decide."""
-    (batch, width), nodes, device = form.shape_of(call), call.target.shape[1], call.target.device
+    (batch, width), nodes, device = output_format.shape_of(call), call.target.shape[1], call.target.device
     who = requests.of(call, batch, device)
     target_law, bad_temperature = laws.decoded(call.target_law, who)
     draft_law, bad_draft_temperature = laws.decoded(call.draft_law, who)
@@ -37,4 +37,4 @@ def verify_tree(call: "typed.VerifyTree"):
     else:
         verdict = walk.decide(drafts, target_law, draft_law, edits, whose, call.method == "race")
     tokens, path, num_accepted, status = verdict
-    form.write(call, who, tokens, path, num_accepted, status | bad.int() * Status.PARAMETER)
+    output_format.write(call, who, tokens, path, num_accepted, status | bad.int() * Status.PARAMETER)

@@ -40,10 +40,10 @@ typedef struct specdec_verify_chain_params {
    * [B, K, V], ragged [1, D, V] with request b's rows from cu_drafts[b] on. A token out of range gives token 0 and a
    * bit of the status. Not with tokens_by_row or input_positions. */
   specdec_tokens bonus;
-  int64_t form; /* SPECDEC_EMITTED, ... */
+  int64_t output_format; /* SPECDEC_EMITTED, ... */
   SPECDEC_FIELDS(draft_tokens, target, draft, cu_drafts, tokens_by_row, draft_map, request_index, method, target_law,
                  draft_law, edits, draft_prob, epsilon, noise, input_positions, input_nonces, row_seeds, tokens,
-                 num_accepted, status, path, num_passed, index, bonus, form)
+                 num_accepted, status, path, num_passed, index, bonus, output_format)
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
   SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
   SPECDEC_MEMBER(int32_t max_drafts() const { return places() - 1; })

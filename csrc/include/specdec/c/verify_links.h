@@ -25,9 +25,9 @@ typedef struct specdec_verify_links_params {
   specdec_output_i32 num_accepted;
   specdec_output_i32 status;
   specdec_tokens index;
-  int64_t form;
+  int64_t output_format;
   SPECDEC_FIELDS(draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, threshold_single,
-                 threshold_total, noise, tokens, path, num_accepted, status, index, form)
+                 threshold_total, noise, tokens, path, num_accepted, status, index, output_format)
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
   SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
 } specdec_verify_links_params;

@@ -23,10 +23,10 @@ typedef struct specdec_verify_tree_params {
   specdec_output_i32 num_accepted; /* [B] */
   specdec_output_i32 status;       /* [B] */
   specdec_tokens index;            /* [B, N], optional, as for chains */
-  int64_t form;
+  int64_t output_format;
   SPECDEC_FIELDS(draft_tokens, parents, target, draft, draft_map, request_index, method, replacement, target_law,
                  draft_law, edits, noise, input_positions, row_seeds, leaves, tokens, path, num_accepted,
-                 status, index, form)
+                 status, index, output_format)
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
   SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
   SPECDEC_MEMBER(int32_t nodes() const { return static_cast<int32_t>(target.rows); })

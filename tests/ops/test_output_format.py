@@ -1,10 +1,11 @@
-"""Form, and outputs that engines give: what is written is the verdict, where it is wanted, and nothing else is."""
+"""OutputFormat, and outputs that engines give: what is written is the verdict, where it is wanted, and nothing else
+is."""
 
 import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Form, Sampling
+from specdec_kernels import OutputFormat, Sampling
 from specdec_kernels.backends.reference import noise
 from specdec_kernels.calls.values import Noise
 from tests.conftest import INTERPRETED
@@ -74,11 +75,11 @@ def assert_one_row(op, made, method):
     index[0, 0], index[4, path[4, expected.num_accepted[4]]] = -1, 2 * B * nodes
     whole, places = room(2 * B * nodes + 2), room(B, expected.tokens.shape[1])
     row = whole[1:-1:2]
-    num, form = torch.arange(B, dtype=torch.int32), Form(index=index, count="emitted", add=True)
+    num, output_format = torch.arange(B, dtype=torch.int32), OutputFormat(index=index, count="emitted", add=True)
     if op is verify_chain:
-        found = op(**call, out=(row, num, None), form=form._replace(path=places))
+        found = op(**call, out=(row, num, None), output_format=output_format._replace(path=places))
     else:
-        found = op(**call, out=(row, places, num, None), form=form)
+        found = op(**call, out=(row, places, num, None), output_format=output_format)
     there = told(expected)
     place = index.gather(1, path.clamp(min=0).long())
     lost = (place < 0) | (place >= len(row))
@@ -119,7 +120,7 @@ class TestForm:
             fresh, added = room(B), before.clone()
             for num, add, wanted in ((fresh, False, counted), (added, True, before + counted.clamp(min=0))):
                 out = (tokens, *[None] * (len(expected) - 3), num, None)
-                found = op(**call, out=out, form=Form(count=count, add=add))
+                found = op(**call, out=out, output_format=OutputFormat(count=count, add=add))
                 assert torch.equal(num, wanted)
                 assert torch.equal(found.status, expected.status)
         assert torch.equal(tokens, expected.tokens.int())
@@ -132,7 +133,7 @@ class TestForm:
         expected = op(**call)
         assert (expected.tokens[1] == -1).all()
         tokens = room(*expected.tokens.shape)
-        found = op(**call, out=(tokens, *[None] * (len(expected) - 1)), form=Form(zeros=True))
+        found = op(**call, out=(tokens, *[None] * (len(expected) - 1)), output_format=OutputFormat(zeros=True))
         assert torch.equal(tokens, expected.tokens.clamp(min=0).int())
         for one, other in zip(found[1:], expected[1:], strict=True):
             assert torch.equal(one, other)
@@ -150,11 +151,11 @@ class TestForm:
         verdicts = []
         for zeros in (False, True):
             whole, places = room(2 * B * nodes + 3), room(B, width)
-            row, form = whole[1:-2:2], Form(index=index, zeros=zeros)
+            row, output_format = whole[1:-2:2], OutputFormat(index=index, zeros=zeros)
             if op is verify_chain:
-                found = op(**call, out=(row, None, None), form=form._replace(path=places))
+                found = op(**call, out=(row, None, None), output_format=output_format._replace(path=places))
             else:
-                found = op(**call, out=(row, places, None, None), form=form)
+                found = op(**call, out=(row, places, None, None), output_format=output_format)
             verdicts.append((whole, row, places, *found[-2:]))
         (_, without, path, *rest), (whole, row, places, *others) = verdicts
         assert torch.equal(path, places)
@@ -177,9 +178,9 @@ class TestForm:
             whole, nodes = room(shift + B * N), N if op is verify_tree else K + 1
             index, places = torch.arange(B * nodes).view(B, nodes), room(B, op(**call).tokens.shape[1])
             if op is verify_chain:
-                op(**call, out=(whole[shift:], None, None), form=Form(index=index, path=places))
+                op(**call, out=(whole[shift:], None, None), output_format=OutputFormat(index=index, path=places))
             else:
-                op(**call, out=(whole[shift:], places, None, None), form=Form(index=index))
+                op(**call, out=(whole[shift:], places, None, None), output_format=OutputFormat(index=index))
             verdicts.append((whole[shift:], places))
         for one, other in zip(*verdicts, strict=True):
             assert torch.equal(one, other)
@@ -198,7 +199,7 @@ def test_triton_writes_one_row(op, made, method):
 def test_paths_of_ragged_chains(method):
     call = ragged(chain_of(method), torch.tensor([2, 0, 1, 3, 3, 1])) | {"packing.max_drafts": K}
     places = room(B, K + 1)
-    found = verify_chain(**call, form=Form(path=places))
+    found = verify_chain(**call, output_format=OutputFormat(path=places))
     assert torch.equal(places, torch.where(found.tokens >= 0, torch.arange(K + 1), -1).int())
 
 
@@ -226,7 +227,7 @@ def test_drafts_that_pass():
         call = chain_call(seed, requests=B, slots=K, vocabulary=9, draft_vocabulary=8, space="probs")
         call["temperature"] = None
         passed = room(B)
-        found = verify_chain(**call, form=Form(num_passed=passed))
+        found = verify_chain(**call, output_format=OutputFormat(num_passed=passed))
         wanted = passing_drafts(call, [K] * B, found.num_accepted)
         assert passed.tolist() == wanted
         seen |= {(more - own) for more, own in zip(wanted, found.num_accepted.tolist(), strict=True)}
@@ -234,17 +235,19 @@ def test_drafts_that_pass():
         counters = torch.arange(B, dtype=torch.int32), room(B)
         counters[1][:] = 5
         packed = ragged(call, counts) | {"packing.max_drafts": K}
-        again = verify_chain(**packed, form=Form(num_passed=counters[1], add=True), out=(None, counters[0], None))
+        again = verify_chain(
+            **packed, output_format=OutputFormat(num_passed=counters[1], add=True), out=(None, counters[0], None)
+        )
         assert torch.equal(again.num_accepted, counters[0])
         own = again.num_accepted - torch.arange(B)
         assert (counters[1] - 5).tolist() == passing_drafts(call, counts, own)
         idle = torch.tensor([0, -1, 2, 3, 4, 5], dtype=torch.int32)
-        verify_chain(**call, form=Form(num_passed=passed), request_index=idle)
+        verify_chain(**call, output_format=OutputFormat(num_passed=passed), request_index=idle)
         assert passed.tolist() == [0 if b == 1 else each for b, each in enumerate(wanted)]
     assert len(seen) > 1
     nobody = ragged(call, torch.zeros(B, dtype=torch.int64)) | {"packing.max_drafts": K}  # no drafts, so no memory
     assert not nobody["draft"].numel()
-    verify_chain(**nobody, form=Form(num_passed=passed))
+    verify_chain(**nobody, output_format=OutputFormat(num_passed=passed))
     assert passed.tolist() == [0] * B
 
 
@@ -256,12 +259,12 @@ def test_no_requests_in_one_row(backend, method):
     row, num = room(5), room(0)
     with specdec_kernels.backend(backend):
         chain = {k: x[:0] if isinstance(x, torch.Tensor) else x for k, x in chain_of(method).items()}
-        form = Form(index=room(0, K + 1, dtype=torch.int64), path=room(0, K + 1))
-        verify_chain(**chain, out=(row, num, None), form=form, check=True)
+        output_format = OutputFormat(index=room(0, K + 1, dtype=torch.int64), path=room(0, K + 1))
+        verify_chain(**chain, out=(row, num, None), output_format=output_format, check=True)
         tree = {k: x[:0] if isinstance(x, torch.Tensor) and k != "parents" else x for k, x in tree_of(method).items()}
         tree["parents"] = tree["parents"][0] if tree["parents"].ndim == 2 else tree["parents"]
         out = (row, room(0, N), num, None)
-        verify_tree(**tree, out=out, form=Form(index=room(0, N, dtype=torch.int64)), check=True)
+        verify_tree(**tree, out=out, output_format=OutputFormat(index=room(0, N, dtype=torch.int64)), check=True)
     assert (row == UNTOUCHED).all()
 
 
@@ -269,30 +272,48 @@ def test_no_requests_in_one_row(backend, method):
 def test_bad_forms():
     call, tokens, places = chain_of("rejection"), room(B * (K + 1)), room(B, K + 1)
     index = torch.arange(B * (K + 1)).view(B, K + 1)
-    flat = {"out": (tokens, None, None), "form": Form(index=index, path=places)}
+    flat = {"out": (tokens, None, None), "output_format": OutputFormat(index=index, path=places)}
     for options, message in (
-        ({"form": 3}, "form: expected a Form"),
-        ({"form": Form(count="all")}, "form.count: expected one of 'accepted', 'emitted'; got 'all'"),
-        ({"form": Form(add=True)}, "out.num_accepted: expected a counter"),
-        ({"form": Form(zeros=1)}, "form.zeros: expected a bool"),
-        ({"form": Form(index=index, path=places)}, "out.tokens: expected one dimension with form.index; got None"),
-        (flat | {"form": Form(index=index)}, "form.path: expected int32"),
-        (flat | {"form": Form(index=index[:, 1:], path=places)}, r"form.index: expected shape \[6, 4\]"),
-        (flat | {"form": Form(index=index.float(), path=places)}, "form.index: expected a tensor of int32 or int64"),
-        (flat | {"form": Form(index=index, path=places.long())}, "form.path: expected a tensor of int32"),
+        ({"output_format": 3}, "output_format: expected an OutputFormat"),
+        (
+            {"output_format": OutputFormat(count="all")},
+            "output_format.count: expected one of 'accepted', 'emitted'; got 'all'",
+        ),
+        ({"output_format": OutputFormat(add=True)}, "out.num_accepted: expected a counter"),
+        ({"output_format": OutputFormat(zeros=1)}, "output_format.zeros: expected a bool"),
+        (
+            {"output_format": OutputFormat(index=index, path=places)},
+            "out.tokens: expected one dimension with output_format.index; got None",
+        ),
+        (flat | {"output_format": OutputFormat(index=index)}, "output_format.path: expected int32"),
+        (
+            flat | {"output_format": OutputFormat(index=index[:, 1:], path=places)},
+            r"output_format.index: expected shape \[6, 4\]",
+        ),
+        (
+            flat | {"output_format": OutputFormat(index=index.float(), path=places)},
+            "output_format.index: expected a tensor of int32 or int64",
+        ),
+        (
+            flat | {"output_format": OutputFormat(index=index, path=places.long())},
+            "output_format.path: expected a tensor of int32",
+        ),
         ({"out": (tokens[:1].expand(B, K + 1), None, None)}, "out.tokens: expected rows that share no memory"),
         ({"out": (index.float(), None, None)}, "out.tokens: expected a tensor of int32 or int64"),
-        ({"form": Form(num_passed=room(B))}, "form.num_passed: expected None but with method='rejection' of prob"),
         (
-            {"out": (tokens, None, None), "form": Form(index=index, path=tokens.view(B, K + 1))},
-            "form.path: expected memory of its own; got some of out.tokens's",
+            {"output_format": OutputFormat(num_passed=room(B))},
+            "output_format.num_passed: expected None but with method='rejection' of prob",
+        ),
+        (
+            {"out": (tokens, None, None), "output_format": OutputFormat(index=index, path=tokens.view(B, K + 1))},
+            "output_format.path: expected memory of its own; got some of out.tokens's",
         ),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             verify_chain(**call, **options)
-    with pytest.raises(ValueError, match=r"form\.path: expected None for trees"):
-        verify_tree(**tree_of("rejection"), form=Form(path=places))
+    with pytest.raises(ValueError, match=r"output_format\.path: expected None for trees"):
+        verify_tree(**tree_of("rejection"), output_format=OutputFormat(path=places))
     with specdec_kernels.backend("cpu"):  # a call that was remembered, in memory that is shared
-        verify_chain(**call, out=(None, room(B), None), form=Form(path=places))
+        verify_chain(**call, out=(None, room(B), None), output_format=OutputFormat(path=places))
         with pytest.raises(ValueError, match="memory of its own"):
-            verify_chain(**call, out=(None, places.view(-1)[5 : 5 + B], None), form=Form(path=places))
+            verify_chain(**call, out=(None, places.view(-1)[5 : 5 + B], None), output_format=OutputFormat(path=places))

@@ -1,4 +1,4 @@
-"""How a verdict is written: ``specdec_kernels.Form``."""
+"""How a verdict is written: ``specdec_kernels.OutputFormat``."""
 
 import torch
 
@@ -26,11 +26,11 @@ def write(call, who, tokens, nodes, num_accepted, status):
         output.copy_(torch.where(there, values, behind))
 
     if call.index is None:
-        fill(call.tokens, token, 0 if call.form & ZEROS else -1)
+        fill(call.tokens, token, 0 if call.output_format & ZEROS else -1)
         if call.path is not None:
             fill(call.path, node)
     else:
-        if call.form & ZEROS:
+        if call.output_format & ZEROS:
             every = call.index.long()
             call.tokens[every[(every >= 0) & (every < len(call.tokens))]] = 0
         place = call.index.long().gather(1, node.clamp(min=0))
@@ -39,5 +39,5 @@ def write(call, who, tokens, nodes, num_accepted, status):
         fill(call.path, torch.where(inside, place, -1))
         bits |= (there & ~inside).any(dim=1).int() * Status.PARAMETER
     call.status.copy_(bits)
-    counted = count + bool(call.form & EMITTED)
-    call.num_accepted.copy_(call.num_accepted + counted.clamp(min=0) if call.form & ADDED else counted)
+    counted = count + bool(call.output_format & EMITTED)
+    call.num_accepted.copy_(call.num_accepted + counted.clamp(min=0) if call.output_format & ADDED else counted)

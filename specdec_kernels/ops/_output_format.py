@@ -1,0 +1,51 @@
+"""Checks of ``output_format=``, how a verdict is written where an engine wants it otherwise."""
+
+import torch
+
+from specdec_kernels.calls import inputs
+from specdec_kernels.calls.values import ADDED, EMITTED, ZEROS
+from specdec_kernels.layout import OutputFormat
+
+PLAIN = OutputFormat()
+
+
+def checked(output_format, out, shape):
+    """(output_format, the bits of its choices, the shape of tokens) for paths of this ``shape``."""
+    if output_format is None:
+        return PLAIN, 0, shape
+    inputs.check_type("output_format", output_format, OutputFormat)
+    inputs.check_choice("output_format.count", output_format.count, ("accepted", "emitted"))
+    zeros, add = (inputs.flag(f"output_format.{name}", getattr(output_format, name)) for name in ("zeros", "add"))
+    given = (None,) * 3 if out is None else out
+    if add and given[-2] is None:
+        raise ValueError("out.num_accepted: expected a counter with output_format.add=True; got None")
+    bits = EMITTED * (output_format.count == "emitted") | ADDED * add | ZEROS * zeros
+    if output_format.index is None:
+        return output_format, bits, shape
+    if not isinstance(given[0], torch.Tensor) or given[0].ndim != 1:
+        raise ValueError(f"out.tokens: expected one dimension with output_format.index; got {inputs.shown(given[0])}")
+    return output_format, bits, given[0].shape
+
+
+def check_bonus(by_rows, by_input):
+    """A call with a bonus token has nothing with one item for each row."""
+    if by_rows:
+        raise ValueError("packing.cu_rows: expected None with output_format.bonus; got a tensor")
+    if by_input:
+        raise ValueError(
+            "position: expected an int or a tensor of int64 or int32 with output_format.bonus; got InputPositions"
+        )
+
+
+def is_empty(output_format):
+    """Whether there is an index, of no requests. It has no address, so native code would take it for none."""
+    return output_format.index is not None and output_format.index.numel() == 0
+
+
+def check_tree(output_format):
+    """Trees have these elsewhere, or not at all."""
+    for name in ("path", "num_passed", "bonus"):
+        if output_format is not PLAIN and getattr(output_format, name) is not None:
+            raise ValueError(
+                f"output_format.{name}: expected None for trees; got {inputs.shown(getattr(output_format, name))}"
+            )
