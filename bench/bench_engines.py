@@ -91,11 +91,11 @@ CALLS = {
     "chain_speculative_sampling_triton": (sglang_verification(sglang.chain_speculative_sampling_triton), CHAIN),
     "tree_speculative_sampling_target_only": (
         sglang_verification(sglang.tree_speculative_sampling_target_only),
-        lambda: sd.verify_links(TOKENS, P, first_child=TREE[1], next_sibling=TREE[2], coins=COINS[0], seed=SEEDS),
+        lambda: sd.verify_linked_tree(TOKENS, P, first_child=TREE[1], next_sibling=TREE[2], coins=COINS[0], seed=SEEDS),
     ),
     "verify_tree_greedy": (
         sglang_verification(lambda *given: sglang.verify_tree_greedy(*given[:-4], WANTED)),
-        lambda: sd.verify_links(TOKENS, first_child=TREE[1], next_sibling=TREE[2], target_tokens=WANTED),
+        lambda: sd.verify_linked_tree(TOKENS, first_child=TREE[1], next_sibling=TREE[2], target_tokens=WANTED),
     ),
     "build_tree_kernel_efficient": (sglang_tree(), lambda: sd.build_tree(*NUMBERS, topk=K, prefix_len=SLOTS)),
     "speculative_sampling": (

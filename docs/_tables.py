@@ -471,7 +471,7 @@ LOADS = {
     "race_sample": NEXT, "tree": MASSES,
     "straight_…": "8; of 8 bytes for 16-bit rows, less in a draw",
     "filtered_sample filtered_chain": "3, then of a few cells",
-    "race_topk": "8", "residual overlap": MASSES, "verify_links": "8", "logprobs": MASSES,
+    "race_topk": "8", "residual overlap": MASSES, "verify_linked_tree": "8", "logprobs": MASSES,
     "cutoff shaped_…": "8; of 8 bytes for 16-bit rows", "residual_race": "8",
     "residual_sums mass_tiles count_at_least": "8; of 8 bytes for 16-bit rows",
     "mask_logits store_rows": "four at once", "compact_kv": "8, of a cache",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.tree_parents import tree_parents
     from specdec_kernels.ops.tree_positions import tree_positions
     from specdec_kernels.ops.verify_chain import verify_chain
-    from specdec_kernels.ops.verify_links import verify_links
+    from specdec_kernels.ops.verify_linked_tree import verify_linked_tree
     from specdec_kernels.ops.verify_tree import verify_tree
     from specdec_kernels.sampling import Draft, Edits, Sampling, draft_map
     from specdec_kernels.status import Status
@@ -62,7 +62,7 @@ __all__ = [
     "tree_parents",
     "tree_positions",
     "verify_chain",
-    "verify_links",
+    "verify_linked_tree",
     "verify_tree",
 ]
 __version__ = "0.1.0"

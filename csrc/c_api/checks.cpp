@@ -492,7 +492,7 @@ void fit_merge_paths(const MergeParams& p) {
   holds(FIELD(paths), batch, p.chains() * p.length());
 }
 
-void fit_verify_links(const LinkedParams& p) {
+void fit_verify_linked_tree(const LinkedParams& p) {
   check_written(p);
   rows_apart(FIELD(path), p.batch(), p.places());
   if (p.batch() == 0) return;

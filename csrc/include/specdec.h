@@ -78,7 +78,7 @@ SPECDEC_API int specdec_cuda_wait(void* stream);
 
 #include "specdec/c/verify_chain.h"
 #include "specdec/c/verify_tree.h"
-#include "specdec/c/verify_links.h"
+#include "specdec/c/verify_linked_tree.h"
 #include "specdec/c/races.h"
 #include "specdec/c/pairs.h"
 #include "specdec/c/rows.h"

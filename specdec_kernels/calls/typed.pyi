@@ -267,7 +267,7 @@ class VerifyChain(NamedTuple):
     bonus: Tensor | None
     output_format: int
 
-class VerifyLinks(NamedTuple):
+class VerifyLinkedTree(NamedTuple):
     draft_tokens: Tensor
     first_child: Tensor
     next_sibling: Tensor

@@ -138,7 +138,7 @@ def eagle_sample(
         key = key_of(info, requests)
         if info.sampling_seed is not None:
             key["nonce"] = LENIENT
-        specdec.verify_links(
+        specdec.verify_linked_tree(
             candidates, probs, first_child=links[0], next_sibling=links[1], threshold_single=single,
             threshold_total=max(total, 1e-9), **key, position=batch.seq_lens, out=(*outputs, None),
             output_format=output_format,

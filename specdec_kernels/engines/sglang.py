@@ -9,7 +9,8 @@ What the functions share:
 
 - **Outputs** are written in place: ``predicts`` int32 [B N], the token after each node of the path; ``accept_index``
   int32 [B, S], the path in the flat batch, -1 after its last node; ``accept_token_num`` int32 [B], drafts accepted.
-- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. `verify_links`
+- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked.
+`verify_linked_tree`
   walks by them: what it says of links that make no tree holds here.
 - **Arguments**: ``candidates`` int64 or int32 [B, N], the nodes' tokens, of which the root's is not looked at;
   ``retrive_*`` int64 [B, N]: where a node stands in the flat batch, its first child, its next sibling, -1 for none;
@@ -89,7 +90,7 @@ def tree_speculative_sampling_target_only(
     for name, value in (("threshold_single", threshold_single), ("threshold_acc", threshold_acc)):
         if not 0 <= value <= 1:
             raise ValueError(f"{name}: expected a number in [0, 1]; got {value}")
-    specdec.verify_links(
+    specdec.verify_linked_tree(
         candidates, target_probs, coins=uniform_samples[:, : candidates.shape[1]], first_child=retrive_next_token,
         next_sibling=retrive_next_sibling, tree_valid=tree_valid, threshold_single=threshold_single,
         threshold_total=max(threshold_acc, 1e-9),
@@ -118,7 +119,7 @@ def verify_tree_greedy(
     ([1, 5], [[0, 1]], [1])
     """
     _check_outputs(predicts, accept_index, accept_token_num, candidates, retrive_index)
-    specdec.verify_links(
+    specdec.verify_linked_tree(
         candidates, target_tokens=target_predict, first_child=retrive_next_token, next_sibling=retrive_next_sibling,
         tree_valid=tree_valid, out=(predicts, accept_index, accept_token_num, None),
         output_format=OutputFormat(index=retrive_index),

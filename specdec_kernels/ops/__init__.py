@@ -26,7 +26,7 @@ from specdec_kernels.ops.tree_mask import tree_mask
 from specdec_kernels.ops.tree_parents import TreeParents, tree_parents
 from specdec_kernels.ops.tree_positions import tree_positions
 from specdec_kernels.ops.verify_chain import Verdict, verify_chain
-from specdec_kernels.ops.verify_links import verify_links
+from specdec_kernels.ops.verify_linked_tree import verify_linked_tree
 from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 
 __all__ = [
@@ -59,6 +59,6 @@ __all__ = [
     "tree_parents",
     "tree_positions",
     "verify_chain",
-    "verify_links",
+    "verify_linked_tree",
     "verify_tree",
 ]

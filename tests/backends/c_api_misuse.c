@@ -225,10 +225,10 @@ static specdec_tree_parents_params tree_parents(void) {
   return p;
 }
 
-static specdec_verify_links_params links(void) {
+static specdec_verify_linked_tree_params links(void) {
   static int32_t path[B * (D + 1)];
   const specdec_output_i32 paths = {path, D + 1, B, D + 1};
-  specdec_verify_links_params p;
+  specdec_verify_linked_tree_params p;
   memset(&p, 0, sizeof p);
   p.draft_tokens = p.first_child = p.next_sibling = some_tokens(parents, 1, N);
   p.target = some_rows(N);
@@ -680,12 +680,13 @@ static void trees(void) {
   FINE(verify_chain, ragged, (p.bonus = some_tokens(draft_tokens, 1, B), p.target.rows = 3));
   INVALID(verify_chain, chain, p.num_passed = i32(B),
           "num_passed: expected NULL but with rejection of probabilities, without draft_map; got memory");
-  INVALID(verify_links, links, p.draft_tokens.data = NULL, "draft_tokens.data: expected memory; got NULL");
-  INVALID(verify_links, links, p.first_child.slots = 1, "first_child.slots: expected 4 or more; got 1");
-  INVALID(verify_links, links, p.target.rows = 3, "target.rows: expected 4 or more; got 3");
-  INVALID(verify_links, links, p.target_tokens = p.draft_tokens, "target: expected none beside target_tokens; got some");
-  INVALID(verify_links, links, p.path.data = NULL, "path.data: expected memory; got NULL");
-  INVALID(verify_links, links, p.output_format = 16, "output_format: expected at most 7; got 16");
+  INVALID(verify_linked_tree, links, p.draft_tokens.data = NULL, "draft_tokens.data: expected memory; got NULL");
+  INVALID(verify_linked_tree, links, p.first_child.slots = 1, "first_child.slots: expected 4 or more; got 1");
+  INVALID(verify_linked_tree, links, p.target.rows = 3, "target.rows: expected 4 or more; got 3");
+  INVALID(verify_linked_tree, links, p.target_tokens = p.draft_tokens,
+          "target: expected none beside target_tokens; got some");
+  INVALID(verify_linked_tree, links, p.path.data = NULL, "path.data: expected memory; got NULL");
+  INVALID(verify_linked_tree, links, p.output_format = 16, "output_format: expected at most 7; got 16");
   INVALID(compact_kv, compact, p.layers.data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].data = NULL, "layers.data: expected memory; got NULL");
   INVALID(compact_kv, compact, layers[0].entry_bytes = -4, "layers.entry_bytes: expected 0 or more; got -4");
@@ -720,16 +721,16 @@ static void trees(void) {
   INVALID(build_tree, wide_tree, p.layout = SPECDEC_TREE_BITS, "index.columns: expected at most 32; got 33");
   INVALID(tree_parents, tree_parents, p.parents.row_stride = 5, "parents.row_stride: expected 4; got 5");
   INVALID(tree_parents, tree_parents, p.next_sibling.slots = 1, "next_sibling.slots: expected 4 or more; got 1");
-  INVALID(verify_links, links, p.draft_tokens.slots = 0, "draft_tokens.slots: expected 1 or more; got 0");
-  INVALID(verify_links, links, (p.draft_tokens.requests = 1, p.draft_tokens.request_stride = 4),
+  INVALID(verify_linked_tree, links, p.draft_tokens.slots = 0, "draft_tokens.slots: expected 1 or more; got 0");
+  INVALID(verify_linked_tree, links, (p.draft_tokens.requests = 1, p.draft_tokens.request_stride = 4),
           "draft_tokens.requests: expected 2 or more; got 1");
-  INVALID(verify_links, links, p.next_sibling.slots = 1, "next_sibling.slots: expected 4 or more; got 1");
-  INVALID(verify_links, links, (p.tree_valid.data = (const bool*)cache, p.tree_valid.size = 1),
+  INVALID(verify_linked_tree, links, p.next_sibling.slots = 1, "next_sibling.slots: expected 4 or more; got 1");
+  INVALID(verify_linked_tree, links, (p.tree_valid.data = (const bool*)cache, p.tree_valid.size = 1),
           "tree_valid.size: expected 2; got 1");
-  INVALID(verify_links, links, (p.tokens = written(1, 9), p.index = some_tokens(draft_tokens, B, N - 1)),
+  INVALID(verify_linked_tree, links, (p.tokens = written(1, 9), p.index = some_tokens(draft_tokens, B, N - 1)),
           "index.slots: expected 4 or more; got 3");
-  INVALID(verify_links, links, p.target.vocab_start = 64, "target.vocab_start: expected 0; got 64");
-  INVALID(verify_links, links,
+  INVALID(verify_linked_tree, links, p.target.vocab_start = 64, "target.vocab_start: expected 0; got 64");
+  INVALID(verify_linked_tree, links,
           (memset(&p.target, 0, sizeof p.target), p.target_tokens = some_tokens(parents, 1, N - 1)),
           "target_tokens.slots: expected 4 or more; got 3");
   INVALID(compact_kv, compact, p.layers.size = -1, "layers.size: expected 0 or more; got -1");
@@ -739,7 +740,7 @@ static void trees(void) {
   FINE(verify_tree, tree, (void)p);
   FINE(verify_tree, tree,
        (p.tokens.rows = p.path.rows = p.num_accepted.rows = p.status.rows = 0, memset(&p.target, 0, sizeof p.target)));
-  FINE(verify_links, links,
+  FINE(verify_linked_tree, links,
        (p.tokens.rows = p.path.rows = p.num_accepted.rows = p.status.rows = 0, memset(&p.target, 0, sizeof p.target)));
   FINE(compact_kv, compact, (p.path.rows = p.status.rows = 0, layers[0].data = NULL));
   FINE(compact_kv, compact, (p.block_table = p.path, layers[0].slots = 0));
@@ -747,7 +748,7 @@ static void trees(void) {
   FINE(tree_positions, tree_positions, (void)p);
   FINE(tree_parents, tree_parents, (void)p);
   FINE(build_tree, build_tree, (void)p);
-  FINE(verify_links, links, (void)p);
+  FINE(verify_linked_tree, links, (void)p);
   FINE(compact_kv, compact, (void)p);
 }
 
@@ -1054,7 +1055,7 @@ int main(void) {
   NOTHING(tree_positions);
   NOTHING(tree_parents);
   NOTHING(build_tree);
-  NOTHING(verify_links);
+  NOTHING(verify_linked_tree);
   NOTHING(compact_kv);
   NOTHING(count_tokens);
   NOTHING(coin);

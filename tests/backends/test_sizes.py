@@ -16,7 +16,7 @@ from specdec_kernels import (
     tree_mask,
     tree_parents,
     tree_positions,
-    verify_links,
+    verify_linked_tree,
 )
 from tests.conftest import ORACLE
 from tests.support.cases import chain_call, seeds
@@ -125,7 +125,7 @@ def test_shapes_of_as_many_nodes(nodes):
     tokens = torch.randint(0, 12, (1, nodes), generator=torch.Generator().manual_seed(nodes))
     probs /= probs.sum(-1, keepdim=True)
     links = {"first_child": first, "next_sibling": following}
-    assert_as_by_oracle(verify_links, draft_tokens=tokens, **links, target=probs, **NOISE)
+    assert_as_by_oracle(verify_linked_tree, draft_tokens=tokens, **links, target=probs, **NOISE)
 
 
 @pytest.mark.parametrize("slots", some(33, 65, slow=(31, 32, 63, 129)))

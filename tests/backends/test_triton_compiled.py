@@ -40,7 +40,7 @@ CUTS = {
 }  # fmt: skip
 NO_ROWS = {name for name in OPS if not reads_rows(name)} | {"compact_kv, pages"}
 # Compiled as the tests call them, on rows of some tokens.
-SMALL_ROWS = {"count_at_least", "mass_tiles", "residual_race", "residual_sums", "token_logits", "verify_links"}
+SMALL_ROWS = {"count_at_least", "mass_tiles", "residual_race", "residual_sums", "token_logits", "verify_linked_tree"}
 
 
 def ahead_of_time(*arguments, cache):

@@ -174,7 +174,7 @@ class TestTree:
         """One that walks, draws and writes."""
         given = trees(4)
         found = launches(lambda: sglang.tree_speculative_sampling_target_only(**given))
-        assert found == ["specdec::verify_links"]
+        assert found == ["specdec::verify_linked_tree"]
 
 
 class TestGreedy:
@@ -195,7 +195,7 @@ class TestGreedy:
         assert given["accept_token_num"].tolist() == [3, 1, 0]
         assert given["accept_index"].tolist() == [[0, 4, 2, 5], [6, 7, -1, -1], [12, -1, -1, -1]]
         assert given["predicts"].view(3, 6).tolist() == [[4, 0, 5, 0, 2, 7], [1, 6, 0, 0, 0, 0], [7, 0, 0, 0, 0, 0]]
-        assert launches(lambda: sglang.verify_tree_greedy(**given)) == ["specdec::verify_links"]
+        assert launches(lambda: sglang.verify_tree_greedy(**given)) == ["specdec::verify_linked_tree"]
 
 
 class TestChain:

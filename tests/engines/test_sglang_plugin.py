@@ -170,7 +170,7 @@ def test_launches(method, seeds, engine):
 
 def test_launches_of_lenient_thresholds(engine):
     engine.options.speculative_accept_threshold_acc = 0.5
-    ours = ["specdec::residual", "specdec::verify_links"]
+    ours = ["specdec::residual", "specdec::verify_linked_tree"]
     assert launched(drafted(4), TREE, info(4)) == ours
     chain = dict(tokens=drafted(4)[:, :3], tree=DraftTree.chain(2), topk=1)
     assert launched(**chain, sampling_info=info(4)) == ours

@@ -21,7 +21,7 @@ from specdec_kernels import (
     store_rows,
     tree_mask,
     tree_positions,
-    verify_links,
+    verify_linked_tree,
 )
 from specdec_kernels.calls.op import OPS
 from specdec_kernels.generate import NgramDrafter
@@ -69,7 +69,7 @@ CALLS = [
     (count_tokens, {"edits": EDITS, "tokens": torch.tensor([[3, 4]]), "num": 1, "prompt": False}),
     first(store_rows, column=1),
     first(mask_logits, temperature=0.5),
-    first(verify_links, threshold_single=0.25, threshold_total=0.5, nonce=1),
+    first(verify_linked_tree, threshold_single=0.25, threshold_total=0.5, nonce=1),
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from specdec_kernels import (
     tree_mask,
     tree_parents,
     tree_positions,
-    verify_links,
+    verify_linked_tree,
 )
 from specdec_kernels.calls.memory import check_apart
 from specdec_kernels.calls.op import OPS
@@ -53,8 +53,8 @@ CALLS = {
         {"parents": PARENTS, "prefix_len": LENS, "layout": "additive", "dtype": torch.bfloat16},
     ),
     "tree_positions": (tree_positions, {"parents": PARENTS, "prefix_len": LENS}),
-    "verify_links": (
-        verify_links,
+    "verify_linked_tree": (
+        verify_linked_tree,
         {
             "draft_tokens": torch.arange(12).view(3, 4),
             "target": rows(3, 4).softmax(-1),

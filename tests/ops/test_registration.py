@@ -348,7 +348,7 @@ class TestDynamicShapes:
     def test_compact_kv(self):
         assert self.count_graphs(compact_kv, [cache(n, b) for n, b in ((4, 6), (4, 7), (5, 10))]) == 1
 
-    @pytest.mark.parametrize("name", ["verify_chain rejection", "verify_tree rejection", "verify_links by coins"])
+    @pytest.mark.parametrize("name", ["verify_chain rejection", "verify_tree rejection", "verify_linked_tree by coins"])
     def test_outputs_that_lie_apart(self, name):
         function, call = CALLS[name]
         expected = function(**call)

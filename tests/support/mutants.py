@@ -62,7 +62,7 @@ BOUNDS = "tests/backends/test_cpu_bounds.py tests/backends/test_bounds.py"
 CHAINS = "verify_chain chain_laws"
 TREES = "verify_tree traversal tree_laws"
 WALKS = f"{CHAINS} {TREES}"
-FORMS = "paths traversal_laws verify_links output_format status bonus row_seeds input_rows"
+FORMS = "paths traversal_laws verify_linked_tree output_format status bonus row_seeds input_rows"
 LAWS = "sampling cutoff logprobs filters"
 CPU = {
     "csrc/include/specdec/accept": (ops("chain_laws tree_laws verify_chain verify_tree", "cpu"), BOUNDS),
@@ -81,7 +81,7 @@ CPU = {
     "csrc/include/specdec/filter": (ops("filters cutoff", "cpu"), RANDOM, BOUNDS),
     "csrc/include/specdec/first": (ops("first_arrivals race_topk", "cpu"),),
     "csrc/include/specdec/la": (ops(f"race_sample {LAWS} residual verify_chain", "cpu"), BOUNDS, RANDOM),
-    "csrc/include/specdec/link": (ops("verify_links", "cpu"),),
+    "csrc/include/specdec/link": (ops("verify_linked_tree", "cpu"),),
     "csrc/include/specdec/log": (ops("race_sample logprobs overlap", "cpu"), RANDOM, BOUNDS),
     "csrc/include/specdec/mass": (ops("residual_sums mass_tiles logprobs residual overlap", "cpu"), BOUNDS, RANDOM),
     "csrc/include/specdec/merge": (ops("merge_paths", "cpu"),),
@@ -154,7 +154,7 @@ PYTHON = {
     "triton_kernels/_filter": (ops("cutoff filters", "triton"), TRITON.format("filters")),
     "triton_kernels/_tr": (ops("verify_tree traversal tree_laws", "triton"), TRITON.format("trees")),
     "triton_kernels/_paths": (ops("paths", "triton"), TRITON.format("trees")),
-    "triton_kernels/_children": (ops("verify_tree verify_links", "triton"), TRITON.format("trees")),
+    "triton_kernels/_children": (ops("verify_tree verify_linked_tree", "triton"), TRITON.format("trees")),
     "triton_kernels/_la": (ops("race_sample sampling", "triton"), TRITON.format("launch"), TRITON.format("calls")),
     "triton_kernels/_math": (TRITON.format("math"), ops("race_sample residual verify_chain", "triton")),
     "triton_kernels/_": (ops("race_sample verify_chain residual", "triton"), TRITON.format("ops"), MACHINE),

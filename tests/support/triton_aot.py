@@ -151,7 +151,7 @@ def other_calls(shown, requests, number):
         counters |= {
             part for _, kind in kinds if kind.role == "noise" and isinstance(kind, Group) for part in Noise._fields
         }
-        if name == "verify_links":  # not all requests may have the same noise
+        if name == "verify_linked_tree":  # not all requests may have the same noise
             counters.remove("seed")
 
         def other(part, value, counters=counters):

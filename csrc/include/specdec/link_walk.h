@@ -8,7 +8,7 @@
 #pragma once
 
 #include "accept.h"
-#include "c/verify_links.h"
+#include "c/verify_linked_tree.h"
 #include "walk.h"
 
 SPECDEC_BEGIN

@@ -9,7 +9,7 @@
 #define SPECDEC_ROW_OPS(op)                   \
   op(verify_chain, ChainParams)               \
   op(verify_tree, TreeParams)                 \
-  op(verify_links, LinkedParams)              \
+  op(verify_linked_tree, LinkedParams)              \
   op(race_sample, RaceParams)                 \
   op(race_topk, RaceParams)                   \
   op(residual, ResidualParams)                \

@@ -128,7 +128,7 @@ def finish_verdict(writer, depth, node, token, flags, max_depth):
 
 
 @_launch.kernel
-def verify_links_kernel(
+def verify_linked_tree_kernel(
     links: Links, target: _arguments.Rows, target_tokens: _arguments.Steps, rule: Rule, noise: _arguments.Noise,
     verdict: _verdict.Verdict, counters, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -190,8 +190,8 @@ def verify_links_kernel(
             tl.store(record + _rows.FLAGS, 0)
 
 
-def verify_links(call):
-    """The verdict of each request, as ``specdec_kernels.verify_links`` has it."""
+def verify_linked_tree(call):
+    """The verdict of each request, as ``specdec_kernels.verify_linked_tree`` has it."""
     target, (requests, width) = call.target, _verdict.shape_of(call)
     if requests == 0:
         return
@@ -210,4 +210,4 @@ def verify_links(call):
             ALIGNED=target is not None and _launch.aligned(target),
         )  # fmt: skip
         splits = 1 if target is None else _launch.splits_of(requests, tiles, target.device)
-        _launch.launch(verify_links_kernel, (requests, splits), warps, arguments)
+        _launch.launch(verify_linked_tree_kernel, (requests, splits), warps, arguments)

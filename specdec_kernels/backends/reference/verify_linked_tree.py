@@ -7,7 +7,7 @@ from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
-def verify_links(call: "typed.VerifyLinks"):
+def verify_linked_tree(call: "typed.VerifyLinkedTree"):
     """From the root to the first child accepted, as long as there is one; then one token more."""
     (batch, width), device = output_format.shape_of(call), call.draft_tokens.device
     who = requests.Requests(None, batch, batch, device)

@@ -1,4 +1,4 @@
-// verify_links on the CPU. Of rows on the path the tokens of children are read; the last one is looked through.
+// verify_linked_tree on the CPU. Of rows on the path the tokens of children are read; the last one is looked through.
 #include "../race/race_row.h"
 #include "specdec/link_walk.h"
 
@@ -35,7 +35,7 @@ Draw last_token(const LinkedRequest& t, const LinkWalk& at, const ThreadTeam& te
 
 }  // namespace
 
-void verify_links(const LinkedParams& p, int threads) {
+void verify_linked_tree(const LinkedParams& p, int threads) {
   over_requests(p.batch(), tiles_of(p.target.vocab), threads, [&](int64_t b, const ThreadTeam& team) {
     const LinkedRequest t(p, b);
     const VerdictWriter verdict = verdict_at(p, b);

@@ -1,6 +1,6 @@
-// verify_links: grid = requests x splits. One thread of each block walks its request's tree, which is short, so every
-// block knows the row at its end without asking another. The blocks share the race over that row, and the last of them
-// compares what the others found. The first block writes the path.
+// verify_linked_tree: grid = requests x splits. One thread of each block walks its request's tree, which is short, so
+// every block knows the row at its end without asking another. The blocks share the race over that row, and the last of
+// them compares what the others found. The first block writes the path.
 #include "../rows/race_request.cuh"
 #include "../team/launch.cuh"
 #include "specdec/link_walk.h"
@@ -39,7 +39,7 @@ __device__ __forceinline__ LinkWalk walk_of_block(const LinkedRequest& t, const 
 }
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
-    verify_links_kernel(const SplitArguments<LinkedParams> a) {
+    verify_linked_tree_kernel(const SplitArguments<LinkedParams> a) {
   const int64_t b = a.splits.index();
   Part part = {a.splits.rank(), a.splits.count};
   const LinkedRequest t(a.p, b);
@@ -77,12 +77,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
 
 }  // namespace
 
-cudaError_t verify_links(const LinkedParams& p, const Call& call) {
-  static const Kernels kernels(verify_links_kernel);
+cudaError_t verify_linked_tree(const LinkedParams& p, const Call& call) {
+  static const Kernels kernels(verify_linked_tree_kernel);
   return on_device(call, p.batch(), kernels, [&](const Device& device) {
     Shape shape = {};
     shape.dynamic_shared = sizeof(unsigned) * words_of_marks(p.target.vocab);
-    return launch_splits(verify_links_kernel, p, p.batch(), p.target, device, shape);
+    return launch_splits(verify_linked_tree_kernel, p, p.batch(), p.target, device, shape);
   });
 }
 

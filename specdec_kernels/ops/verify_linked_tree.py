@@ -1,4 +1,4 @@
-"""verify_links: walk trees by the links by which engines keep them, and by the coins or tokens that they give."""
+"""verify_linked_tree: walk trees by the links by which engines keep them, and by the coins or tokens that they give."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.ops.verify_tree import TreeVerdict
 
-VERIFY_LINKS = Op(
-    "verify_links",
+VERIFY_LINKED_TREE = Op(
+    "verify_linked_tree",
     result=TreeVerdict,
     draft_tokens=kinds.tokens("BN"),
     first_child=kinds.tokens("BN"),
@@ -34,7 +34,7 @@ VERIFY_LINKS = Op(
 )
 
 
-def verify_links(
+def verify_linked_tree(
     draft_tokens: torch.Tensor,
     target: torch.Tensor | None = None,
     *,
@@ -109,19 +109,19 @@ def verify_links(
     >>> p = torch.tensor([0.5, 0.3, 0.2]).expand(1, 3, 3)
     >>> links = {"first_child": torch.tensor([[2, -1, -1]]), "next_sibling": torch.tensor([[-1, -1, 1]])}
     >>> drafts, coins = torch.tensor([[-1, 0, 1]]), torch.tensor([[0.6, 0.5, 0.5]])
-    >>> verdict = specdec_kernels.verify_links(drafts, p, coins=coins, **links, seed=7, position=0)
+    >>> verdict = specdec_kernels.verify_linked_tree(drafts, p, coins=coins, **links, seed=7, position=0)
     >>> verdict.path.tolist(), verdict.tokens[:, 0].tolist()  # 0.6 is above p(1), and below p(1) + p(0)
     ([[0, 1, -1]], [0])
     >>> wanted = torch.tensor([[1, 5, 6]])
-    >>> specdec_kernels.verify_links(drafts, target_tokens=wanted, **links).tokens.tolist()
+    >>> specdec_kernels.verify_linked_tree(drafts, target_tokens=wanted, **links).tokens.tolist()
     [[1, 6, -1]]
     """
-    if (found := VERIFY_LINKS.direct(
+    if (found := VERIFY_LINKED_TREE.direct(
         check, draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, threshold_single,
         threshold_total, seed, position, nonce, out, output_format,
     )) is not None:  # fmt: skip
         return found
-    sizes = VERIFY_LINKS.check(
+    sizes = VERIFY_LINKED_TREE.check(
         {}, draft_tokens=draft_tokens, first_child=first_child, next_sibling=next_sibling, tree_valid=tree_valid,
         target=target, target_tokens=target_tokens, coins=coins,
     )  # fmt: skip
@@ -131,23 +131,23 @@ def verify_links(
     for name, value in (("target", target), ("coins", coins)):
         if target_tokens is not None and value is not None:
             raise ValueError(f"{name}: expected None beside target_tokens; got {inputs.shown(value)}")
-    single = VERIFY_LINKS.number("threshold_single", threshold_single, (batch,), device)
-    total = VERIFY_LINKS.number("threshold_total", threshold_total, (batch,), device)
+    single = VERIFY_LINKED_TREE.number("threshold_single", threshold_single, (batch,), device)
+    total = VERIFY_LINKED_TREE.number("threshold_total", threshold_total, (batch,), device)
     noise = laws.noise_of(1 if target is None else batch, seed, position, nonce, (batch,), device)
 
     width = nodes
     if out is not None and len(out) > 1 and isinstance(out[1], torch.Tensor) and out[1].ndim == 2:
         width = max(out[1].shape[1], 1)
     output_format, choices, room = formats.checked(output_format, out, (batch, width))
-    VERIFY_LINKS.check(sizes, index=output_format.index)
+    VERIFY_LINKED_TREE.check(sizes, index=output_format.index)
     formats.check_tree(output_format)
-    verdict = VERIFY_LINKS.outputs(out, device, room, (batch, width), (batch,), (batch,))
+    verdict = VERIFY_LINKED_TREE.outputs(out, device, room, (batch, width), (batch,), (batch,))
     if formats.is_empty(output_format):
         return verdict
-    VERIFY_LINKS(
+    VERIFY_LINKED_TREE(
         draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, single, total, noise,
         *verdict, output_format.index, choices, given=out is not None,
     )  # fmt: skip
     if check:
-        inputs.raise_for_status("verify_links", verdict.status)
+        inputs.raise_for_status("verify_linked_tree", verdict.status)
     return verdict

@@ -8,11 +8,11 @@ typedef struct specdec_flags {
   int64_t size;
 } specdec_flags;
 
-/* A walk through trees of build_tree. One coin decides among a node's children: the m-th is accepted iff its probability is above
- * 0, and coin * threshold_total is below the sum of the first m or it is threshold_single itself. If none is, a token is
- * drawn from the row without theirs. With target_tokens a child is accepted iff it has its parent's, and that of the last
- * node follows. */
-typedef struct specdec_verify_links_params {
+/* A walk through trees of build_tree. One coin decides among a node's children: the m-th is accepted iff its
+ * probability is above 0, and coin * threshold_total is below the sum of the first m or it is threshold_single itself.
+ * If none is, a token is drawn from the row without theirs. With target_tokens a child is accepted iff it has its
+ * parent's, and that of the last node follows. */
+typedef struct specdec_verify_linked_tree_params {
   specdec_tokens draft_tokens, first_child, next_sibling; /* [B, N] */
   specdec_flags tree_valid; /* [B], optional: false makes a tree its root alone */
   specdec_rows target;                                    /* [B, N, V]: probabilities; none beside target_tokens */
@@ -30,5 +30,5 @@ typedef struct specdec_verify_links_params {
                  threshold_total, noise, tokens, path, num_accepted, status, index, output_format)
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
   SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
-} specdec_verify_links_params;
-SPECDEC_DECLARE(specdec_cpu_verify_links, specdec_cuda_verify_links, specdec_verify_links_params, LinkedParams)
+} specdec_verify_linked_tree_params;
+SPECDEC_DECLARE(specdec_cpu_verify_linked_tree, specdec_cuda_verify_linked_tree, specdec_verify_linked_tree_params, LinkedParams)

@@ -1,10 +1,10 @@
-"""verify_links: link order, given coins and given tokens decide as the docstring says, whatever the links are."""
+"""verify_linked_tree: link order, given coins and given tokens decide as the docstring says, whatever the links are."""
 
 import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import DraftTree, OutputFormat, verify_chain, verify_links, verify_tree
+from specdec_kernels import DraftTree, OutputFormat, verify_chain, verify_linked_tree, verify_tree
 from specdec_kernels.ops import TreeVerdict
 from tests.ops.test_tree_parents import BAD, FIRST, SIBLING, links_of
 from tests.support.cases import DTYPES, UNTOUCHED, poisoned, seeds
@@ -45,21 +45,21 @@ def by_tokens(call):
 VALID = torch.tensor([True, False, True])
 ONE_TREE = call_of(1, links=(FIRST, SIBLING))
 CALLS = {
-    "verify_links by coins": (
-        verify_links,
+    "verify_linked_tree by coins": (
+        verify_linked_tree,
         ONE_TREE | {
             "tree_valid": VALID, "nonce": seeds(3), "threshold_single": torch.tensor([1.0, 0.2, 0.0]),
             "threshold_total": torch.tensor([1.0, 0.5, 0.0]),
         },
     ),
-    "verify_links by tokens": (verify_links, by_tokens(ONE_TREE) | {"tree_valid": VALID}),
-    "verify_links by noise": (verify_links, ONE_TREE | {"coins": None, "tree_valid": VALID}),
+    "verify_linked_tree by tokens": (verify_linked_tree, by_tokens(ONE_TREE) | {"tree_valid": VALID}),
+    "verify_linked_tree by noise": (verify_linked_tree, ONE_TREE | {"coins": None, "tree_valid": VALID}),
 }  # fmt: skip
 
 
 def by_the_oracle(**call):
     with specdec_kernels.backend("reference"):
-        return verify_links(**call)
+        return verify_linked_tree(**call)
 
 
 def assert_same(verdict, expected):
@@ -106,7 +106,7 @@ class TestWalks:
     def test_by_the_rule(self):
         """In link order, which is not that of indices, with one coin a node; then a token that was not tried."""
         call = call_of(2, requests=24, nodes=12, vocabulary=9)
-        found = verify_links(**call)
+        found = verify_linked_tree(**call)
         depths = set()
         for b in range(24):
             path, tried = path_by_the_rule(call, b)
@@ -129,7 +129,7 @@ class TestWalks:
 
         def path(coin, **thresholds):
             coins = torch.full((1, N), coin)
-            return verify_links(tokens, rows, coins=coins, **tree, **thresholds).path[0].tolist()
+            return verify_linked_tree(tokens, rows, coins=coins, **tree, **thresholds).path[0].tolist()
 
         nothing = [0, -1, -1, -1, -1, -1, -1]
         assert path(0.0) == [0, 4, 2, 3, -1, -1, -1]
@@ -142,7 +142,7 @@ class TestWalks:
 
     def test_by_given_tokens(self):
         wanted = torch.tensor([[4, 0, 5, 8, 2, 7, 1], [1, 6, 0, 0, 0, 0, 1], [7, 0, 0, 0, 0, 0, 1]])
-        found = verify_links(
+        found = verify_linked_tree(
             torch.arange(N).repeat(3, 1), target_tokens=wanted.int(), first_child=FIRST.repeat(3, 1).int(),
             next_sibling=SIBLING.repeat(3, 1),
         )  # fmt: skip
@@ -160,7 +160,7 @@ class TestWalks:
         tokens = torch.stack([torch.randperm(7, generator=generator)[:6] for _ in range(48)])
         noise = {"seed": seeds(48), "position": 5, "nonce": 2}
         wanted = verify_tree(tokens, rows, parents=parents, space="probs", max_depth=5, **noise)
-        found = verify_links(
+        found = verify_linked_tree(
             tokens, rows, first_child=first.repeat(48, 1), next_sibling=sibling.repeat(48, 1),
             coins=torch.rand(48, 6, generator=generator), **noise,
         )  # fmt: skip
@@ -176,11 +176,11 @@ class TestWalks:
         )
         call["coins"][:3] = 0.0
         call["draft_tokens"] = call["target"].argmax(-1).roll(1, dims=1)
-        whole = verify_links(**call)
+        whole = verify_linked_tree(**call)
         assert (whole.num_accepted[:3] == 4).all()
         for width in (1, 3, 9):
             out = untouched(6, width)
-            verify_links(**call, out=out)
+            verify_linked_tree(**call, out=out)
             cut = (whole.num_accepted >= width - 1) & (width < 5)  # node 4 is a leaf
             assert torch.equal(out.num_accepted, whole.num_accepted.clamp(max=width - 1))
             assert torch.equal(out.path, whole.path[:, :width])
@@ -188,7 +188,7 @@ class TestWalks:
             assert out.status.tolist() == [8 * each for each in cut.tolist()]
         row, path, num = torch.full((60,), UNTOUCHED, dtype=torch.int32), untouched(6, 9).path, torch.zeros(6).int()
         index = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:54].view(6, 9)
-        verify_links(**call, out=(row, path, num, None), output_format=OutputFormat(index=index, count="emitted"))
+        verify_linked_tree(**call, out=(row, path, num, None), output_format=OutputFormat(index=index, count="emitted"))
         assert torch.equal(num, whole.num_accepted + 1)
         there = whole.path >= 0
         places = index.gather(1, whole.path.clamp(min=0).long())
@@ -200,11 +200,11 @@ class TestWalks:
     def test_zeros_off_the_path(self, made):
         """At the places of all nodes but those of the path; one is not there."""
         call = made(call_of(13, requests=6, nodes=9, vocabulary=7))
-        whole, path = verify_links(**call), untouched(6, 9).path
+        whole, path = verify_linked_tree(**call), untouched(6, 9).path
         row = torch.full((60,), UNTOUCHED, dtype=torch.int32)
         index = torch.randperm(60, generator=torch.Generator().manual_seed(3))[:54].view(6, 9)
         index[2, 8], index[3, 7] = -1, 60
-        verify_links(**call, out=(row, path, None, None), output_format=OutputFormat(index=index, zeros=True))
+        verify_linked_tree(**call, out=(row, path, None, None), output_format=OutputFormat(index=index, zeros=True))
         wanted, there = torch.full((60,), UNTOUCHED, dtype=torch.int32), whole.path >= 0
         wanted[index[(index >= 0) & (index < 60)]] = 0
         places, tokens = index.gather(1, whole.path.clamp(min=0).long())[there], whole.tokens[there].int()
@@ -216,7 +216,7 @@ class TestWalks:
     def test_poison_around_and_off_the_path(self):
         """Strides of any kind; what the walk does not come by is not looked at."""
         call = call_of(6, requests=8, nodes=7, vocabulary=130, links=(FIRST, SIBLING))
-        expected = verify_links(**call)
+        expected = verify_linked_tree(**call)
         off = torch.ones(8, 7, dtype=torch.bool).scatter(1, expected.path.clamp(min=0).long(), False)
         spoiled = poisoned(call["target"])
         spoiled[off] = torch.nan
@@ -224,10 +224,10 @@ class TestWalks:
             name: torch.full((7, 8, 3), 7, dtype=call[name].dtype).transpose(0, 1)[..., 1].copy_(call[name])
             for name in ("draft_tokens", "first_child", "next_sibling", "coins")
         }
-        assert_same(verify_links(**call | apart | {"target": spoiled}), expected)
+        assert_same(verify_linked_tree(**call | apart | {"target": spoiled}), expected)
 
     def test_no_requests(self):
-        found = verify_links(**{name: x[:0] for name, x in ONE_TREE.items()})
+        found = verify_linked_tree(**{name: x[:0] for name, x in ONE_TREE.items()})
         assert [x.shape for x in found] == [(0, N), (0, N), (0,), (0,)]
 
 
@@ -245,7 +245,7 @@ class TestStatus:
         rows = torch.tensor([0.0, 0.1, 0.1, 0.1, 0.7]).expand(2 * count, 4, 5)
         for coin in (0.05, 0.15, 0.95):
             coins = torch.full((2 * count, 4), coin)
-            found = verify_links(**call, target=rows, coins=coins, seed=seeds(2 * count), position=0)
+            found = verify_linked_tree(**call, target=rows, coins=coins, seed=seeds(2 * count), position=0)
             assert (found.path[1::2] == found.path[1]).all()
             assert (found.status[1::2] == 0).all()
             assert ((found.path >= -1) & (found.path < 4)).all()
@@ -253,18 +253,18 @@ class TestStatus:
         assert status["a cycle of siblings"] == status["its own sibling"] == 8
         assert status["a cycle beside the tree"] == status["links of a node in no tree"] == 0
         for wanted in (torch.arange(4), torch.full((4,), 3)):
-            verify_links(**call, target_tokens=wanted.expand(2 * count, 4))
+            verify_linked_tree(**call, target_tokens=wanted.expand(2 * count, 4))
 
     def test_a_circle_of_parents_ends_at_the_width(self):
         first, none = torch.tensor([[1, 2, 1]]), torch.full((1, 3), -1)
-        found = verify_links(
+        found = verify_linked_tree(
             torch.tensor([[9, 4, 4]]), target_tokens=torch.full((1, 3), 4), first_child=first, next_sibling=none
         )
         assert found.path.tolist() == [[0, 1, 2]]
         assert found.status.tolist() == [8]
 
     def test_a_circle_of_siblings_ends_at_the_count_of_nodes(self):
-        found = verify_links(
+        found = verify_linked_tree(
             torch.tensor([[9, 4, 5]]), target_tokens=torch.full((1, 3), 6), first_child=torch.tensor([[1, -1, -1]]),
             next_sibling=torch.tensor([[-1, 2, 1]]),
         )  # fmt: skip
@@ -278,7 +278,7 @@ class TestStatus:
         call["draft_tokens"] = torch.arange(N).repeat(3, 1)
         call["first_child"] = call["first_child"].clone()
         call["first_child"][2] = 10**9
-        found = verify_links(**call)
+        found = verify_linked_tree(**call)
         assert found.num_accepted.tolist() == [0, 3, 0]
         assert found.status.tolist() == [0, 0, 0]
 
@@ -292,7 +292,7 @@ class TestStatus:
         rows[4, 0] = torch.tensor([0.5, 0.4, 0.0])  # and nothing is left
         rows[5, 0] = 0.0
         coins = torch.full((6, 3), 0.95)
-        found = verify_links(tokens, rows, coins=coins, **links, seed=seeds(6), position=1)
+        found = verify_linked_tree(tokens, rows, coins=coins, **links, seed=seeds(6), position=1)
         assert found.num_accepted.tolist() == [0] * 6
         assert found.status.tolist() == [0, 4, 4, 3, 2, 1]
         assert found.tokens[0, 0] == 2
@@ -300,7 +300,7 @@ class TestStatus:
         assert found.tokens[5, 0] == 0
         absent = tokens.clone()
         absent[:, 1] = -1
-        assert verify_links(absent, rows[:1].expand(6, -1, -1), coins=coins, **links, seed=1,
+        assert verify_linked_tree(absent, rows[:1].expand(6, -1, -1), coins=coins, **links, seed=1,
                             position=seeds(6)).status.tolist() == [0] * 6  # fmt: skip
 
 
@@ -310,20 +310,20 @@ class TestEqualsTheOracle:
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_rows(self, vocabulary, dtype):
         call = call_of(8, requests=16, nodes=9, vocabulary=vocabulary, dtype=dtype)
-        assert_same(verify_links(**call), by_the_oracle(**call))
+        assert_same(verify_linked_tree(**call), by_the_oracle(**call))
 
     @pytest.mark.parametrize("nodes", [1, 2, 33, 130])
     def test_trees(self, nodes):
         call = call_of(9, requests=16, nodes=nodes, vocabulary=40)
-        assert_same(verify_links(**call), by_the_oracle(**call))
-        assert_same(verify_links(**by_tokens(call)), by_the_oracle(**by_tokens(call)))
+        assert_same(verify_linked_tree(**call), by_the_oracle(**call))
+        assert_same(verify_linked_tree(**by_tokens(call)), by_the_oracle(**by_tokens(call)))
 
     def test_numbers_of_each_request(self):
         generator = torch.Generator().manual_seed(0)
         single, total = torch.rand(2, 64, generator=generator)
         call = call_of(10, requests=64, nodes=9, vocabulary=12, nonce=seeds(64, first=5), threshold_single=single)
         call |= {"threshold_total": total, "tree_valid": torch.arange(64) % 5 > 0}
-        assert_same(verify_links(**call), by_the_oracle(**call))
+        assert_same(verify_linked_tree(**call), by_the_oracle(**call))
 
     def test_rows_that_are_no_laws(self):
         generator = torch.Generator().manual_seed(11)
@@ -333,15 +333,15 @@ class TestEqualsTheOracle:
         kinds = strange[torch.randint(0, 6, where.shape, generator=generator)]
         call["target"] = torch.where(where, kinds, call["target"])
         call["target"][torch.rand(64, 9, generator=generator) < 0.1] = 0.0
-        found, expected = verify_links(**call), by_the_oracle(**call)
+        found, expected = verify_linked_tree(**call), by_the_oracle(**call)
         assert set(expected.status.tolist()) >= {0, 1, 4, 5}
         assert_same(found, expected)
 
     def test_random_links(self):
         links = torch.randint(-2, 14, (2, 64, 12), generator=torch.Generator().manual_seed(3))
         call = call_of(12, requests=64, nodes=12, vocabulary=10, links=links)
-        assert_same(verify_links(**call), by_the_oracle(**call))
-        assert_same(verify_links(**by_tokens(call)), by_the_oracle(**by_tokens(call)))
+        assert_same(verify_linked_tree(**call), by_the_oracle(**call))
+        assert_same(verify_linked_tree(**by_tokens(call)), by_the_oracle(**by_tokens(call)))
 
 
 def coins_of(call, nonce):
@@ -365,8 +365,8 @@ class TestCoinsOfTheNoise:
     @pytest.mark.parametrize("thresholds", [{}, {"threshold_total": 0.6, "threshold_single": 0.5}])
     def test_each_at_the_depth_of_its_node(self, thresholds):
         call, nonce = call_of(13, requests=48, nodes=11, vocabulary=3), torch.arange(48)
-        given = verify_links(**call | {"coins": coins_of(call, nonce)}, nonce=nonce, **thresholds)
-        assert_same(verify_links(**call | {"coins": None}, nonce=nonce, **thresholds), given)
+        given = verify_linked_tree(**call | {"coins": coins_of(call, nonce)}, nonce=nonce, **thresholds)
+        assert_same(verify_linked_tree(**call | {"coins": None}, nonce=nonce, **thresholds), given)
         assert given.num_accepted.max() >= 3
 
     def test_chains_are_those_of_verify_chain(self):
@@ -375,7 +375,7 @@ class TestCoinsOfTheNoise:
         call = call_of(14, requests=48, nodes=6, vocabulary=3, links=links) | {"coins": None}
         chain = {name: call[name] for name in ("target", "seed", "position")}
         expected = verify_chain(call["draft_tokens"][:, 1:], **chain, space="probs")
-        found = verify_links(**call)
+        found = verify_linked_tree(**call)
         assert torch.equal(found.tokens, expected.tokens)
         assert torch.equal(found.num_accepted, expected.num_accepted)
         assert set(expected.num_accepted.tolist()) >= {0, 1, 2}
@@ -391,15 +391,15 @@ def test_law(given, quick_backend):
         "coins": torch.rand(many, N, generator=torch.Generator().manual_seed(0)) if given else None,
         "seed": seeds(many),
     }  # fmt: skip
-    found = verify_links(**call)
+    found = verify_linked_tree(**call)
     assert_law(found.tokens[:, 0], law)
     assert_law(found.tokens[found.num_accepted > 0, 1], law)
-    assert not follows_law(verify_links(**call, threshold_total=0.5).tokens[:, 0], law)
+    assert not follows_law(verify_linked_tree(**call, threshold_total=0.5).tokens[:, 0], law)
 
 
 NO_TREE = {name: x[:0] if torch.is_tensor(x) and x.ndim else x for name, x in ONE_TREE.items()}
 REFUSED = {
-    "verify_links": (verify_links, ONE_TREE, [
+    "verify_linked_tree": (verify_linked_tree, ONE_TREE, [
         ({"first_child": FIRST[None]}, ValueError, r"first_child: expected shape \[3, 7\]; got int64 \[1, 7\]"),
         ({"next_sibling": None}, TypeError, "next_sibling: expected a tensor of int32 or int64; got None"),
         ({"tree_valid": torch.ones(3)}, TypeError, "tree_valid: expected a tensor of bool; got float32"),
@@ -430,7 +430,7 @@ REFUSED = {
         r"output_format.path: expected None for trees; got"),
         ({"out": (FIRST, None)}, TypeError, r"out: expected \(tokens, path, num_accepted, status\); got"),
     ]),
-    "links of no tree": (verify_links, NO_TREE, [
+    "links of no tree": (verify_linked_tree, NO_TREE, [
         ({"target": None}, TypeError, "target: expected"),
     ]),
 }  # fmt: skip
@@ -439,5 +439,5 @@ REFUSED = {
 @pytest.mark.one_backend
 def test_check():
     call = ONE_TREE | {"target": ONE_TREE["target"] * torch.nan}
-    with pytest.raises(RuntimeError, match="verify_links: request 0: a NaN, "):
-        verify_links(**call, check=True)
+    with pytest.raises(RuntimeError, match="verify_linked_tree: request 0: a NaN, "):
+        verify_linked_tree(**call, check=True)
