@@ -15,7 +15,7 @@ from specdec_kernels import Edits, Sampling
 K = 5
 NONE_ACCEPTED = -1e30  # a target logit whose token has probability 0
 
-# ---- chains, at acceptance 0, about 0.7 and 1 ---------------------------------------------------------------------
+# ---- chains, at acceptance 0, about 0.7 and 1 ------------------------------------------------------------------------
 
 
 def chain(method, draft_tokens, target, draft, seed, position):
@@ -99,7 +99,7 @@ def chains():
         )  # fmt: skip
 
 
-# ---- a binary tree of 15 nodes -------------------------------------------------------------------------------------
+# ---- a binary tree of 15 nodes ---------------------------------------------------------------------------------------
 
 NODES = 15
 PARENTS = torch.tensor([-1, *((i - 1) // 2 for i in range(1, NODES))])
@@ -146,7 +146,7 @@ def trees():
         yield Case("verify_tree", case, {OURS: TREES[method]} | peers, inputs, bytes=partial(tree_bytes, method))
 
 
-# ---- several chains as one tree ------------------------------------------------------------------------------------
+# ---- several chains as one tree --------------------------------------------------------------------------------------
 
 PATHS = 4
 
@@ -160,7 +160,7 @@ def path_inputs(kind):
             position = torch.tensor([1000 * turn])
             places = {"seed": SEED, "position": position[:, None] + torch.arange(K)}
             drawn = [sd.race_sample(draft[:, :K], nonce=2 + path, **places) for path in range(PATHS)]
-            tree = sd.merge_paths(torch.stack(drawn, dim=1))
+            tree = sd.merge_chains(torch.stack(drawn, dim=1))
             rows = sd.tree_positions(tree.parents, prefix_len=0)[0].clamp(0, K)
             # A row for each depth would be read from cache: nodes have rows of their own, as in a model's output.
             yield tree, target[:, rows], draft[:, rows], position, target, draft
@@ -195,7 +195,7 @@ def paths():
         yield Case("paths", case, contenders, lambda kind=kind: list(path_inputs(kind)), check)
 
 
-# ---- filters and edits ---------------------------------------------------------------------------------------------
+# ---- filters and edits -----------------------------------------------------------------------------------------------
 
 FILTERS = {
     "top_k 50": {"top_k": 50},

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.cutoff import cutoff
     from specdec_kernels.ops.logprobs import logprobs
     from specdec_kernels.ops.mask_logits import mask_logits
-    from specdec_kernels.ops.merge_paths import merge_paths
+    from specdec_kernels.ops.merge_chains import merge_chains
     from specdec_kernels.ops.overlap import overlap
     from specdec_kernels.ops.race_sample import race_sample
     from specdec_kernels.ops.race_topk import race_topk
@@ -52,7 +52,7 @@ __all__ = [
     "draft_map",
     "logprobs",
     "mask_logits",
-    "merge_paths",
+    "merge_chains",
     "overlap",
     "race_sample",
     "race_topk",

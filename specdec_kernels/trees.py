@@ -95,7 +95,7 @@ class DraftTree:
 
     @classmethod
     def chains(cls, n: int, k: int) -> DraftTree:
-        """``n`` chains of ``k`` tokens, one after the other: what ``merge_paths`` makes smaller trees of.
+        """``n`` chains of ``k`` tokens, one after the other: what ``merge_chains`` makes smaller trees of.
 
         Examples
         --------

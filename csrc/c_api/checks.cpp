@@ -483,7 +483,7 @@ void fit_build_tree(const BuildParams& p) {
   if (p.layout != SPECDEC_TREE_FULL) at_least(FIELD(mask.rows), batch * nodes * p.row_bytes());
 }
 
-void fit_merge_paths(const MergeParams& p) {
+void fit_merge_chains(const MergeParams& p) {
   const int64_t batch = p.draft_tokens.rows;
   contiguous(FIELD(leaves), batch, p.chains());
   if (p.chains() > 0) equal("paths.slots % leaves.columns", p.paths.slots % p.chains(), 0);

@@ -110,7 +110,7 @@ class MassTiles(NamedTuple):
     tiles: Tensor
     status: Tensor
 
-class MergePaths(NamedTuple):
+class MergeChains(NamedTuple):
     paths: Tensor
     draft_tokens: Tensor
     parents: Tensor

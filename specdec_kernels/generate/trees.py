@@ -111,7 +111,7 @@ def merged(proposed: Drafts, tree: DraftTree) -> tuple[Drafts, torch.Tensor, tor
     if tree != DraftTree.chains(chains, tree.depth):
         raise ValueError(f"tree: expected chains of one length with method paths; got parents {list(tree.parents)}")
     paths = proposed.tokens[:, 1:].unflatten(1, (chains, -1))
-    tokens, parents, leaves = specdec.merge_paths(paths)
+    tokens, parents, leaves = specdec.merge_chains(paths)
     tokens[:, 0] = proposed.tokens[:, 0]
     # The nodes are those drafts that no chain before has, in order.
     first = (paths[:, :, None] == paths[:, None]).cumprod(-1).argmax(2)

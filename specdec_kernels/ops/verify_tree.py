@@ -111,7 +111,7 @@ def verify_tree(
     again. If the root alone is left, one token of its p is emitted. As for ``block``, every round needs a fresh
     ``nonce``; and, since a walk may leave one branch for another, the children of each node must be drawn with a nonce
     of their own.
-    ``method="paths"`` is for chains that were drawn independently of each other, merged into a tree (``merge_paths``).
+    ``method="paths"`` is for chains that were drawn independently of each other, merged into a tree (``merge_chains``).
     At each node it takes the best draft among some of the chains that are left, by p / q in half octaves, and goes on
     with all chains that have it; q' is the law of that draft. The chain taken in the end is verified as by
     ``method="block"`` of ``verify_chain``, with q' in the place of q. It accepts more than traversal of the same

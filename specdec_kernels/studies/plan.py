@@ -124,7 +124,7 @@ def accepted_of_chains(p: ArrayLike, q: ArrayLike, n: int, seed: int = 0) -> np.
     noise = dict(seed=seeds[:, None, None], position=places, nonce=nonces[:, None])
     flat = {name: value.expand(shape).reshape(runs, -1) for name, value in noise.items()}
     drawn = specdec.race_sample(q.repeat(1, n, 1), space="probs", **flat)
-    tree = specdec.merge_paths(drawn.view(shape))
+    tree = specdec.merge_chains(drawn.view(shape))
     depth = specdec.tree_positions(tree.parents, prefix_len=0).clamp(0, k - 1)[..., None]
     p, q = (law.take_along_dim(depth, 1) for law in (p, q))
     verdict = specdec.verify_tree(

@@ -166,9 +166,9 @@ static specdec_tree_positions_params tree_positions(void) {
 }
 
 /* One chain of three tokens a request. */
-static specdec_merge_paths_params merge_paths(void) {
+static specdec_merge_chains_params merge_chains(void) {
   static int32_t each[2][B * N];
-  specdec_merge_paths_params p;
+  specdec_merge_chains_params p;
   memset(&p, 0, sizeof p);
   p.paths = some_tokens(draft_tokens, B, N - 1);
   p.draft_tokens = i64(B, N);
@@ -620,10 +620,10 @@ static void trees(void) {
   INVALID(verify_tree, tree, (p.method = SPECDEC_PATHS, p.leaves = some_tokens(parents, B, 1), p.draft.data = NULL),
           "draft.data: expected memory; got NULL");
   FINE(verify_tree, tree, (p.method = SPECDEC_PATHS, p.leaves = some_tokens(parents, B, 1)));
-  FINE(merge_paths, merge_paths, (void)p);
-  INVALID(merge_paths, merge_paths, p.paths.slots = N, "draft_tokens.columns: expected 5; got 4");
-  INVALID(merge_paths, merge_paths, p.leaves.data = NULL, "leaves.data: expected memory; got NULL");
-  INVALID(merge_paths, merge_paths, p.paths.requests = 1, "paths.requests: expected 2 or more; got 1");
+  FINE(merge_chains, merge_chains, (void)p);
+  INVALID(merge_chains, merge_chains, p.paths.slots = N, "draft_tokens.columns: expected 5; got 4");
+  INVALID(merge_chains, merge_chains, p.leaves.data = NULL, "leaves.data: expected memory; got NULL");
+  INVALID(merge_chains, merge_chains, p.paths.requests = 1, "paths.requests: expected 2 or more; got 1");
   INVALID(tree_mask, mask, p.mask.layout = 4, "mask.layout: expected at most 3; got 4");
   INVALID(tree_mask, mask, p.mask.data = NULL, "mask.data: expected memory; got NULL");
   INVALID(tree_mask, mask, p.columns = N - 1, "columns: expected 4 or more; got 3");
@@ -703,9 +703,9 @@ static void trees(void) {
   INVALID(verify_tree, tree,
           (p.method = SPECDEC_PATHS, p.leaves = some_tokens(parents, 1, 1), p.leaves.request_stride = 1),
           "leaves.requests: expected 2 or more; got 1");
-  INVALID(merge_paths, merge_paths, (p.paths.slots = N, p.leaves.columns = p.leaves.row_stride = 3),
+  INVALID(merge_chains, merge_chains, (p.paths.slots = N, p.leaves.columns = p.leaves.row_stride = 3),
           "paths.slots % leaves.columns: expected 0; got 1");
-  INVALID(merge_paths, merge_paths, p.parents.columns = N + 1, "parents.columns: expected 4; got 5");
+  INVALID(merge_chains, merge_chains, p.parents.columns = N + 1, "parents.columns: expected 4; got 5");
   INVALID(tree_mask, mask, p.mask.batch = -1, "mask.batch: expected 0 or more; got -1");
   INVALID(tree_mask, mask, p.mask.nodes = 0, "mask.nodes: expected 1 or more; got 0");
   INVALID(tree_mask, mask, p.parents.slots = 1, "parents.slots: expected 4 or more; got 1");

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_kernels import DraftTree, Edits, Status, merge_paths, race_sample, race_topk, verify_chain, verify_tree
+from specdec_kernels import DraftTree, Edits, Status, merge_chains, race_sample, race_topk, verify_chain, verify_tree
 from tests.support.laws import assert_law
 
 llguidance, outlines_core, xgrammar = map(pytest.importorskip, ("llguidance", "outlines_core", "xgrammar"))
@@ -242,7 +242,7 @@ class TestWhatThePageSays:
             assert bits(allowed, 64).all()
 
 
-# ---- laws -----------------------------------------------------------------------------------------------------------
+# ---- laws ------------------------------------------------------------------------------------------------------------
 
 generator = torch.Generator().manual_seed(3)
 TARGET = torch.randn(STOP + 1, V, generator=generator)  # a language model: the logits after each token that may come
@@ -296,7 +296,7 @@ def drafted(method, tree, count):
                 drawn = race_sample(rows, seed=seed, position=depth, nonce=chain + 1)
                 tokens = torch.cat([tokens, drawn[:, None]], 1)
             chains.append(tokens[:, 1:])
-        merged = merge_paths(torch.stack(chains, 1))
+        merged = merge_chains(torch.stack(chains, 1))
         return merged.draft_tokens, merged.parents, logits(DRAFT, merged.draft_tokens), merged.leaves
     tokens = torch.full((count, nodes), -1)
     for node, children in enumerate(tree.children):

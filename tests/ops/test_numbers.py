@@ -138,7 +138,7 @@ def test_trees_and_sizes_of_drafters():
 def test_the_ops_with_numbers_are_here():
     named = {function.__name__ for function, _ in CALLS}
     # Or with those of a Sampling or an Edits alone.
-    without = {"context_seeds", "cutoff", "first_arrivals", "merge_paths", "tree_parents"}
+    without = {"context_seeds", "cutoff", "first_arrivals", "merge_chains", "tree_parents"}
     parts = {
         "count_at_least",
         "mass_tiles",

@@ -13,7 +13,7 @@ import specdec_kernels
 from specdec_kernels import (
     build_tree,
     compact_kv,
-    merge_paths,
+    merge_chains,
     race_sample,
     race_topk,
     tree_mask,
@@ -66,7 +66,7 @@ CALLS = {
         },
     ),
     "tree_parents": (tree_parents, {"first_child": CHILDREN, "next_sibling": CHILDREN - 2}),
-    "merge_paths": (merge_paths, {"paths": torch.arange(18).view(3, 2, 3) // 4}),
+    "merge_chains": (merge_chains, {"paths": torch.arange(18).view(3, 2, 3) // 4}),
     "build_tree": (build_tree, {"parent_list": CHILDREN, "selected": CHILDREN[:, 1:], "topk": 2}),
 }
 EVERY_CALL = pytest.mark.parametrize("op, call", CALLS.values(), ids=CALLS)
@@ -81,7 +81,7 @@ WITHOUT_STATUS = (
     "coin",
     "context_seeds",
     "mask_logits",
-    "merge_paths",
+    "merge_chains",
     "store_rows",
 )  # nothing can be wrong with their numbers
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Edits, InputPositions, Sampling, Status, merge_paths, race_sample
+from specdec_kernels import Edits, InputPositions, Sampling, Status, merge_chains, race_sample
 from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
 from tests.ops.test_traversal_laws import alike
@@ -121,7 +121,7 @@ def path_call(seed, requests=24, chains=3, length=3, vocabulary=65, draft_vocabu
         paths = torch.where((unlikely > 0.94) & (unlikely < 0.97), vocabulary + 3, paths)
         paths = torch.where(unlikely > 0.97, vocabulary - 1, paths)
     with specdec_kernels.backend("reference"):
-        tokens, parents, leaves = merge_paths(paths)
+        tokens, parents, leaves = merge_chains(paths)
     target = torch.randn(*tokens.shape, vocabulary, generator=generator)
     draft = target + torch.randn(target.shape, generator=generator)
     for child in range(1, tokens.shape[1]):  # drafts are likely
@@ -262,7 +262,7 @@ def texts(p, q, count, length, chains=3, drafts=2, fresh=True, first_seed=0):
         noise = {"seed": seed[:, None], "position": places}
         drawn = [race_sample(rows, space="probs", nonce=nonce + c, **noise) for c in range(1, chains + 1)]
         paths = torch.stack(drawn, dim=1)
-        tokens, parents, leaves = merge_paths(paths)
+        tokens, parents, leaves = merge_chains(paths)
         verdict = specdec_kernels.verify_tree(
             tokens, p.expand(*tokens.shape, -1), q.expand(*tokens.shape, -1), parents=parents, leaves=leaves,
             method="paths", space="probs", seed=seed, position=done, nonce=nonce, max_depth=drafts,

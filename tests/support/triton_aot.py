@@ -278,7 +278,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         moved = {"caches": layers, "path": path, "prefix_len": seed, "status": status}
         yield "tree_mask", lambda: run("tree_mask", columns=mask.shape[-1], mask=mask, **shape)
         yield "tree_positions", lambda: run("tree_positions", positions=tokens, **shape)
-        yield "merge_paths", lambda: run("merge_paths", **merged)
+        yield "merge_chains", lambda: run("merge_chains", **merged)
         yield "compact_kv", lambda: run("compact_kv", **moved)
         yield "compact_kv, pages", lambda: run("compact_kv", block_table=path, **moved)
 

@@ -32,7 +32,7 @@
   op(tree_positions, PositionsParams)         \
   op(tree_parents, LinksParams)               \
   op(build_tree, BuildParams)                 \
-  op(merge_paths, MergeParams)                \
+  op(merge_chains, MergeParams)                \
   op(compact_kv, CompactParams)               \
   op(count_tokens, CountParams)               \
   op(coin, CoinParams)                        \

@@ -76,7 +76,7 @@ SPECDEC_DECLARE(specdec_cpu_build_tree, specdec_cuda_build_tree, specdec_build_t
 
 /* Trees of chains: equal beginnings become one node. Node 0 is the root, the others follow chain by chain. A chain ends
  * before its first -1. */
-typedef struct specdec_merge_paths_params {
+typedef struct specdec_merge_chains_params {
   specdec_tokens paths;            /* [B, n K]: K tokens of each of n chains */
   specdec_output_i64 draft_tokens; /* [B, n K + 1], -1 for the root and behind the last node */
   specdec_output_i32 parents;      /* [B, n K + 1], -1 there, too */
@@ -84,5 +84,5 @@ typedef struct specdec_merge_paths_params {
   SPECDEC_FIELDS(paths, draft_tokens, parents, leaves)
   SPECDEC_MEMBER(int32_t chains() const { return static_cast<int32_t>(leaves.columns); })
   SPECDEC_MEMBER(int32_t length() const { return chains() > 0 ? paths.slots / chains() : 0; })
-} specdec_merge_paths_params;
-SPECDEC_DECLARE(specdec_cpu_merge_paths, specdec_cuda_merge_paths, specdec_merge_paths_params, MergeParams)
+} specdec_merge_chains_params;
+SPECDEC_DECLARE(specdec_cpu_merge_chains, specdec_cuda_merge_chains, specdec_merge_chains_params, MergeParams)

@@ -1,4 +1,4 @@
-// merge_paths: a block for each request, a thread for each chain.
+// merge_chains: a block for each request, a thread for each chain.
 #include "../team/launch.cuh"
 #include "specdec/merge.h"
 
@@ -6,7 +6,7 @@ namespace specdec::cuda {
 
 namespace {
 
-__global__ void __launch_bounds__(kThreads) merge_paths_kernel(const MergeParams p) {
+__global__ void __launch_bounds__(kThreads) merge_chains_kernel(const MergeParams p) {
   const MergedPaths tree(p, blockIdx.x);
   const int32_t thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
   over_block(p.chains(), [&](int32_t chain) { tree.count(chain); });
@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kThreads) merge_paths_kernel(const MergeParams
 
 }  // namespace
 
-cudaError_t merge_paths(const MergeParams& p, const Call& call) {
-  return launch_alone<merge_paths_kernel>({p.draft_tokens.rows, threads_for(p.chains())}, p, call);
+cudaError_t merge_chains(const MergeParams& p, const Call& call) {
+  return launch_alone<merge_chains_kernel>({p.draft_tokens.rows, threads_for(p.chains())}, p, call);
 }
 
 }  // namespace specdec::cuda

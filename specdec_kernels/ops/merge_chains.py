@@ -1,4 +1,4 @@
-"""merge_paths: trees of chains of draft tokens, in which those that begin alike share nodes."""
+"""merge_chains: trees of chains of draft tokens, in which those that begin alike share nodes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,8 +27,8 @@ class MergedPaths(NamedTuple):
     leaves: torch.Tensor
 
 
-MERGE_PATHS = Op(
-    "merge_paths",
+MERGE_CHAINS = Op(
+    "merge_chains",
     result=MergedPaths,
     sizes={"nodes": kinds.size("N")},
     paths=kinds.tokens("BQK:m"),
@@ -38,7 +38,7 @@ MERGE_PATHS = Op(
 )
 
 
-def merge_paths(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | None = None) -> MergedPaths:
+def merge_chains(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | None = None) -> MergedPaths:
     """A batch of trees from chains that were drawn independently of each other, for ``verify_tree(method="paths")``.
 
     Node 0 is the root. The others come chain by chain: each chain adds, in order, those that no chain before it has.
@@ -59,18 +59,18 @@ def merge_paths(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | Non
     Examples
     --------
     >>> import torch, specdec_kernels
-    >>> tree = specdec_kernels.merge_paths(torch.tensor([[[5, 7], [5, 8], [6, -1]]]))
+    >>> tree = specdec_kernels.merge_chains(torch.tensor([[[5, 7], [5, 8], [6, -1]]]))
     >>> tree.draft_tokens.tolist(), tree.parents.tolist(), tree.leaves.tolist()
     ([[-1, 5, 7, 8, 6, -1, -1]], [[-1, 0, 1, 1, 0, -1, -1]], [[2, 3, 4]])
     """
     several = isinstance(paths, torch.Tensor) and paths.ndim == 3
     nodes = paths.shape[1] * paths.shape[2] + 1 if several else 1
-    if (found := MERGE_PATHS.direct(False, nodes, paths, out)) is not None:
+    if (found := MERGE_CHAINS.direct(False, nodes, paths, out)) is not None:
         return found
-    sizes = MERGE_PATHS.check({"N": nodes}, paths=paths)
+    sizes = MERGE_CHAINS.check({"N": nodes}, paths=paths)
     batch, chains, length = paths.shape
     if chains > 1 and length > 0 and paths.stride(1) != length * paths.stride(2):
         raise ValueError(
             f"paths: expected chains {length} steps apart; got strides {paths.stride()} of {inputs.shown(paths)}"
         )
-    return MERGE_PATHS.finish(sizes, {"out": out}, paths=paths.view(batch, nodes - 1))
+    return MERGE_CHAINS.finish(sizes, {"out": out}, paths=paths.view(batch, nodes - 1))

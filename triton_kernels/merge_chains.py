@@ -14,7 +14,7 @@ def at_chain(numbers, chains, chain):
 
 
 @_launch.kernel
-def merge_paths_kernel(
+def merge_chains_kernel(
     paths: _arguments.Steps, count: tl.int32, length: tl.int32, nodes: tl.int32,
     draft_tokens, parents, leaves, CHAINS: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -60,7 +60,7 @@ def merge_paths_kernel(
         tl.store(parents + node, tl.full([BLOCK], -1, tl.int32), mask=clear)
 
 
-def merge_paths(call):
+def merge_chains(call):
     """``draft_tokens`` int64 and ``parents`` int32 [B, N], ``leaves`` int32 [B, n]."""
     (requests, nodes), count = call.draft_tokens.shape, call.leaves.shape[1]
     length = (nodes - 1) // max(count, 1)
@@ -70,4 +70,4 @@ def merge_paths(call):
             draft_tokens=call.draft_tokens, parents=call.parents, leaves=call.leaves,
             CHAINS=max(CHAINS, _launch.power_of_2(count)), TOKENS=max(TOKENS, _launch.power_of_2(length)), BLOCK=BLOCK,
         )  # fmt: skip
-        _launch.launch(merge_paths_kernel, (requests,), 1, arguments)
+        _launch.launch(merge_chains_kernel, (requests,), 1, arguments)

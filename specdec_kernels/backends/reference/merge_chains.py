@@ -5,7 +5,7 @@ import torch
 from specdec_kernels.calls import typed
 
 
-def merge_paths(call: "typed.MergePaths"):
+def merge_chains(call: "typed.MergeChains"):
     """Chain by chain, token by token: the node of what was said so far, a new one where nobody said that before."""
     (batch, nodes), chains = call.draft_tokens.shape, call.leaves.shape[1]
     for b, tokens in enumerate(call.paths.view(batch, chains, (nodes - 1) // max(chains, 1)).tolist()):

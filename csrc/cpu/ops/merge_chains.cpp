@@ -1,10 +1,10 @@
-// merge_paths on the CPU.
+// merge_chains on the CPU.
 #include "../threads.h"
 #include "specdec/merge.h"
 
 SPECDEC_BEGIN
 
-void merge_paths(const MergeParams& p, int threads) {
+void merge_chains(const MergeParams& p, int threads) {
   over_requests(p.draft_tokens.rows, 1, threads, [&](int64_t b, const ThreadTeam&) {
     const MergedPaths tree(p, b);
     for (int32_t chain = 0; chain < p.chains(); ++chain) tree.count(chain);
