@@ -51,7 +51,7 @@ COMPILED_ONCE = {
     f"{name}.cpp"
     for name in (
         "dispatch threads first_arrivals walk_tables store_rows tree_mask tree_positions tree_parents build_tree "
-        "merge_chains compact_kv count_tokens coin context_seeds"
+        "merge_chains compact_kv count_tokens uniform context_seeds"
     ).split()
 }
 CPU_SOURCES = sorted((CSRC / "cpu").rglob("*.cpp"))

@@ -22,7 +22,7 @@ SLOTS, SEEDS, WARM = torch.arange(B), torch.arange(B) + SEED, torch.ones(B)
 POSITIONS = SLOTS.clone()  # a call that has one tensor in two places is not remembered
 PLACES, ENDS = torch.arange(K + 1).repeat(B), (K + 1) * torch.arange(B + 1, dtype=torch.int32)
 TREE = sd.DraftTree.chain(K).to_sglang(B)
-COINS = torch.rand(B, K + 1), torch.rand(B)
+UNIFORMS = torch.rand(B, K + 1), torch.rand(B)
 TOKENS = torch.nn.functional.pad(DRAFTS, (1, 0))
 WANTED = TOKENS.roll(-1, 1)
 
@@ -40,7 +40,7 @@ def sglang_verification(function):
     tokens = torch.nn.functional.pad(DRAFTS, (1, 0))
 
     def call():
-        function(*outputs, tokens, *TREE, *COINS, P, Q)
+        function(*outputs, tokens, *TREE, *UNIFORMS, P, Q)
         return tuple(x.clone() for x in outputs)
 
     return call
@@ -91,7 +91,9 @@ CALLS = {
     "chain_speculative_sampling_triton": (sglang_verification(sglang.chain_speculative_sampling_triton), CHAIN),
     "tree_speculative_sampling_target_only": (
         sglang_verification(sglang.tree_speculative_sampling_target_only),
-        lambda: sd.verify_linked_tree(TOKENS, P, first_child=TREE[1], next_sibling=TREE[2], coins=COINS[0], seed=SEEDS),
+        lambda: sd.verify_linked_tree(
+            TOKENS, P, first_child=TREE[1], next_sibling=TREE[2], uniforms=UNIFORMS[0], seed=SEEDS
+        ),
     ),
     "verify_tree_greedy": (
         sglang_verification(lambda *given: sglang.verify_tree_greedy(*given[:-4], WANTED)),

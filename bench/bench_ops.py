@@ -9,7 +9,7 @@ from harness import KINDS, OURS, ROOF, SEED, VOCABULARY, Case, draft_near, logit
 import specdec_kernels as sd
 from specdec_kernels.ops import Verdict
 
-# ---- rows -----------------------------------------------------------------------------------------------------------
+# ---- rows ------------------------------------------------------------------------------------------------------------
 
 
 def rows_and_positions(kind, vocabulary=VOCABULARY):
@@ -46,7 +46,7 @@ def race_topk():
         yield Case("race_topk", case, contenders, lambda kind=kind: rows_and_positions(kind), bytes=4 * VOCABULARY)
 
 
-# ---- pairs of rows --------------------------------------------------------------------------------------------------
+# ---- pairs of rows ---------------------------------------------------------------------------------------------------
 
 
 def pairs(kind):
@@ -117,7 +117,7 @@ def pairs_of_rows():
         yield Case("overlap", case | {"gradients": True}, gradients, inputs, exact)
 
 
-# ---- records, caches and coins --------------------------------------------------------------------------------------
+# ---- records, caches and uniforms ------------------------------------------------------------------------------------
 
 
 def like_torch(fresh, theirs):
@@ -136,21 +136,21 @@ def like_torch(fresh, theirs):
 
 def by_reference(seeds):
     with sd.backend("reference"):
-        return sd.coin(seeds, position=1000)
+        return sd.uniform(seeds, position=1000)
 
 
 SHUFFLED, SEEDS = torch.Generator().manual_seed(SEED), torch.arange(5).view(1, 5)
 
 
-def coins():
+def uniforms():
     contenders = {
-        OURS: lambda seeds: sd.coin(seeds, position=1000),
+        OURS: lambda seeds: sd.uniform(seeds, position=1000),
         "torch.rand": lambda seeds: torch.rand(len(seeds)),
         "reference": by_reference,
     }
     for count in (1, 256, 65_536):
         inputs = lambda count=count: [(torch.arange(SEED + i, SEED + i + count),) for i in range(8)]  # noqa: E731
-        yield Case("coin", {"B": count}, contenders, inputs, bytes=12 * count)
+        yield Case("uniform", {"B": count}, contenders, inputs, bytes=12 * count)
 
 
 def context_seeds():
@@ -258,7 +258,7 @@ def compact_kv():
         yield Case(name, case, {OURS: ours, "torch": theirs}, inputs, check, moved)
 
 
-# ---- trees ----------------------------------------------------------------------------------------------------------
+# ---- trees -----------------------------------------------------------------------------------------------------------
 
 TREES, NODES, PREFIX = 16, 64, 1024
 PARENTS = torch.tensor([-1, *((i - 1) // 3 for i in range(1, NODES))]).expand(TREES, NODES).contiguous()
@@ -344,7 +344,7 @@ def trees():
         yield Case(op, case, {OURS: ours, "torch": theirs}, inputs, check, written)
 
 
-# ---- what a call costs before any work ------------------------------------------------------------------------------
+# ---- what a call costs before any work -------------------------------------------------------------------------------
 
 TARGET, DRAFT = torch.randn(1, 2, 8), torch.randn(1, 1, 8)
 ROW = TARGET[0, :1]
@@ -372,7 +372,7 @@ def host_cost():
 
 
 GROUPS_OF_CASES = (
-    race_sample, race_topk, pairs_of_rows, coins, context_seeds, count_tokens, store_rows, compact_kv, trees,
+    race_sample, race_topk, pairs_of_rows, uniforms, context_seeds, count_tokens, store_rows, compact_kv, trees,
     host_cost,
 )  # fmt: skip
 

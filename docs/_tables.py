@@ -475,7 +475,7 @@ LOADS = {
     "cutoff shaped_…": "8; of 8 bytes for 16-bit rows", "residual_race": "8",
     "residual_sums mass_tiles count_at_least": "8; of 8 bytes for 16-bit rows",
     "mask_logits store_rows": "four at once", "compact_kv": "8, of a cache",
-    "tree_mask tree_positions tree_parents build_tree merge_chains coin count_tokens first_arrivals walk_tables "
+    "tree_mask tree_positions tree_parents build_tree merge_chains uniform count_tokens first_arrivals walk_tables "
     "context_seeds": "no rows",
     "…": "none",
 }  # fmt: skip

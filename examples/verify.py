@@ -64,7 +64,7 @@ def main() -> None:
     tree = sd.DraftTree.alternatives(3)
     mask = sd.tree_mask(tree.tensor(), prefix_len=2, layout="bool")
     print(f"mask of {len(tree.parents)} nodes: {list(mask.shape)}")
-    drafts = sd.coin(torch.arange(4), position=7) < 0.5
+    drafts = sd.uniform(torch.arange(4), position=7) < 0.5
     print(f"requests that draft: {drafts.nonzero().flatten().tolist()}")
 
 

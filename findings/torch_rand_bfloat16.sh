@@ -3,7 +3,7 @@
 # that.
 #
 # What happens on a CPU: it is, but for the numbers that would round to 1, which is outside of [0, 1). These come as 0: the
-# largest coins become the smallest, one in 512 in bfloat16 and one in 4,096 in float16. An accept test u < p / q, with u drawn
+# largest uniforms become the smallest, one in 512 in bfloat16 and one in 4,096 in float16. An accept test u < p / q, with u drawn
 # in the type of the laws, then accepts one draft in 512 whatever p is, and u <= p / q also one that the target forbids.
 #
 # Seen on 2026-11-29, torch 2.13.0 and 2.15.0 on x86-64, 2^20 numbers of each type:
@@ -11,7 +11,7 @@
 #   torch.float16: 270 zeros, 1 in 3884, all of float32 numbers from 0.999756 on
 #   all others are the float32 numbers, rounded; of these 0 are 0
 #
-# What to do: draw coins in float32, whatever the type of the laws is.
+# What to do: draw uniforms in float32, whatever the type of the laws is.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

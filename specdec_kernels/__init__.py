@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from specdec_kernels.backends import available_backends, backend, build_info
     from specdec_kernels.layout import InputPositions, OutputFormat, Packing
     from specdec_kernels.ops.build_tree import build_tree
-    from specdec_kernels.ops.coin import coin
     from specdec_kernels.ops.compact_kv import compact_kv
     from specdec_kernels.ops.context_seeds import context_seeds
     from specdec_kernels.ops.count_tokens import count_tokens
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.tree_mask import tree_mask
     from specdec_kernels.ops.tree_parents import tree_parents
     from specdec_kernels.ops.tree_positions import tree_positions
+    from specdec_kernels.ops.uniform import uniform
     from specdec_kernels.ops.verify_chain import verify_chain
     from specdec_kernels.ops.verify_linked_tree import verify_linked_tree
     from specdec_kernels.ops.verify_tree import verify_tree
@@ -44,7 +44,6 @@ __all__ = [
     "backend",
     "build_info",
     "build_tree",
-    "coin",
     "compact_kv",
     "context_seeds",
     "count_tokens",
@@ -61,6 +60,7 @@ __all__ = [
     "tree_mask",
     "tree_parents",
     "tree_positions",
+    "uniform",
     "verify_chain",
     "verify_linked_tree",
     "verify_tree",

@@ -11,5 +11,5 @@ HOTTEST = 1 / COLDEST  # as which every one above it counts
 MASS_TILE = 1024  # tokens whose weights are first summed relative to their own maximum
 PART_UNIT = 128  # a part of a row begins with a multiple of it: there words of masks and of a race's noise begin
 NO_TOKEN = 2**31 - 1
-LEAF_COINS = 2**30  # indices of a traversal's coins begin here; those below belong to rejection
-LOOK_COIN = 2**31  # index of the coin by which paths draws how many chains it looks at
+LEAF_UNIFORMS = 2**30  # indices of a traversal's uniforms begin here; those below belong to rejection
+LOOK_UNIFORM = 2**31  # index of the uniform by which paths draws how many chains it looks at

@@ -90,7 +90,7 @@ class OutputFormat(NamedTuple):
         int32 [B, K+1]: of chains, the path is written here. Needed with ``index``. Trees have it in ``out``.
     num_passed : Tensor, optional
         int32 [B]: of chains, how many drafts pass their own test is written here: those that were accepted, and those
-        behind the rejected one, up to the first -1, that their own coins would accept. With rejection alone, of
+        behind the rejected one, up to the first -1, that their own uniforms would accept. With rejection alone, of
         probabilities of one vocabulary.
     zeros : bool
         Whether tokens have 0 after the last, not -1, so that each can be looked up in a table: for padded batches,

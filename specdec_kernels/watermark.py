@@ -118,6 +118,6 @@ def check_race(name: str, method: str) -> None:
     """Raise ValueError for a method that does not draw all tokens by the race."""
     if method != "race":
         raise ValueError(
-            f"{name}: expected a race; got {method}, whose accept coins are not of the key: either fewer drafts are "
+            f"{name}: expected a race; got {method}, whose accept uniforms are not of the key: either fewer drafts are "
             "accepted, or the watermark is weaker (Hu, Huang 2024)"
         )

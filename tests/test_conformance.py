@@ -43,7 +43,7 @@ def vllm_on_a_cpu(batch, mended=False):
 
 
 def hierarchical(drafts, p, q, capped=False):
-    """{emitted: probability} by the public code of "hierarchical" verification: its last coin is not capped."""
+    """{emitted: probability} by the public code of "hierarchical" verification: its last uniform is not capped."""
     ratios = [float(p[i, x] / q[i, x]) for i, x in enumerate(drafts)]
     w = [1.0, min(1.0, ratios[0])]
     last = min(1.0, (w[1] if capped else ratios[0]) * ratios[1])
@@ -74,7 +74,7 @@ def by_law(decide):
     return verify
 
 
-def test_the_cap_of_the_last_coin_exactly():
+def test_the_cap_of_the_last_uniform_exactly():
     two = Contexts.of([1 / 3, 2 / 3], [2 / 3, 1 / 3])
     assert two.distance(two.round(2, hierarchical), 3) == pytest.approx(1 / 9, abs=1e-12)
     for contexts in (two, Contexts(4)):
@@ -96,7 +96,7 @@ CHAINS = {"chain, three tokens", "chain, p and q reversed", "chain, zeros in p a
 # A verifier, the checks it goes through, and those in which it fails.
 FAULTS = {
     "temperatures lost": (vllm_on_a_cpu, ["temperatures"], {f"temperatures, T = {t}" for t in (0.0, 0.5, 1.0, 2.0)}),
-    "last coin not capped": (by_law(hierarchical), ["chain"], CHAINS),
+    "last uniform not capped": (by_law(hierarchical), ["chain"], CHAINS),
     "noise of the draft": (noise_of_the_draft, ["chain"], {"chain, zeros in p and q"}),
     "certain drafts as if drawn": (
         lambda batch: ours(batch._replace(draft=torch.full_like(batch.target[:, :2], 0.25))),

@@ -111,7 +111,7 @@ def try_children(tree, node, nodes, p_row, q_row, noise, REPLACEMENT: tl.constex
             flags |= tl.where(bad, _math.NON_FINITE, 0)
             if first & (p <= 0.0):
                 ends = _rows.is_empty(p_row, min(MASS_PART, TILE))
-            if in_range & _math.accepts(_math.accept_coin(noise, child - 1), p - subtracted * q, share * q, 0.0):
+            if in_range & _math.accepts(_math.accept_uniform(noise, child - 1), p - subtracted * q, share * q, 0.0):
                 accepted = child
             elif q_row.at is not None:
                 subtracted = tl.minimum(subtracted + share, _math.LARGEST)

@@ -136,13 +136,13 @@ def second_words(noise, token, stream):
 
 
 @triton.jit
-def coin_of(word):
+def uniform_of(word):
     return tl.where(word < 0x1000000, word.to(tl.float32) * 2.0**-32, (word >> 8).to(tl.float32) * 2.0**-24)
 
 
 @triton.jit
-def accept_coin(noise, index):
-    return coin_of(words(noise, index.to(tl.uint32), STREAM_ACCEPT)[0])
+def accept_uniform(noise, index):
+    return uniform_of(words(noise, index.to(tl.uint32), STREAM_ACCEPT)[0])
 
 
 # logarithm.h, exponential.h
@@ -341,8 +341,8 @@ def share_left(residual_mass, untried_mass):
 
 
 @triton.jit
-def accepts(coin, p, drafted, epsilon):
-    return (drafted > 0.0) & (coin * drafted < p + epsilon)
+def accepts(uniform, p, drafted, epsilon):
+    return (drafted > 0.0) & (uniform * drafted < p + epsilon)
 
 
 # traversal.h

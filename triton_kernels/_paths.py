@@ -14,7 +14,7 @@ BUCKETS = tl.constexpr(21)
 PLACES = tl.constexpr(32)  # of a vector with a number for each bucket
 MOST_LOOKED = tl.constexpr(16)
 WAYS = tl.constexpr(512)  # to look, at most
-LOOK_COIN = tl.constexpr(1 << 31)
+LOOK_UNIFORM = tl.constexpr(1 << 31)
 BY_BUCKET, SHARES = tl.constexpr(1), tl.constexpr(2)  # of a node's words; its weight is the first
 KEPT = tl.constexpr(32)  # words of a node
 
@@ -173,7 +173,7 @@ def walk_paths(
                     flags |= of_pair | unfit
                     i, j, s, shares = look_at(p_sums, q_sums, count, weight)
                     looked = tl.where(
-                        _math.accept_coin(_math.later(noise, depth), tl.full([], LOOK_COIN, tl.uint32)) < s, i, j
+                        _math.accept_uniform(_math.later(noise, depth), tl.full([], LOOK_UNIFORM, tl.uint32)) < s, i, j
                     )
                     by_bucket = full
                     for b in range(0, BUCKETS):
@@ -208,15 +208,15 @@ def walk_paths(
         else:
             if removed:
                 subtracted = _math.subtracted_after(none, _math.share_left(full, full), weight)
-            coin = _math.accept_coin(_math.later(noise, depth - 1), node - 1 + _traversal.FIRST_COIN)
-            accepted = (node == 0) | (coin < weight)
+            uniform = _math.accept_uniform(_math.later(noise, depth - 1), node - 1 + _traversal.FIRST_UNIFORM)
+            accepted = (node == 0) | (uniform < weight)
             if removed & (node > 0) & accepted & (weight < 1.0):
                 table = (at + SHARES).to(tl.pointer_type(tl.float32), bitcast=True)
                 rest, _other, unfit = _children.masses(
                     p_row, q_row, subtracted, None, TILE, table, _traversal.fetch(at + BY_BUCKET)
                 )  # fmt: skip
                 flags |= of_pair | unfit
-                accepted = coin < _math.weight_after(weight, full, rest)
+                accepted = uniform < _math.weight_after(weight, full, rest)
             if accepted:
                 flags |= tl.where(removed, of_pair, of_target)
                 walking = nodes < 0

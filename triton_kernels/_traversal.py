@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _children, _cuts, _edits, _laws, _math, _rows, _trees
 
-FIRST_COIN = tl.constexpr(1 << 30)  # lower indices belong to rejection
+FIRST_UNIFORM = tl.constexpr(1 << 30)  # lower indices belong to rejection
 KEPT = tl.constexpr(4)  # words of a node in scratch memory
 MORE_WARPS = 4  # times those of other launches, for one program has a row pair to itself
 
@@ -91,9 +91,9 @@ def traverse(
         child = first_left(tree, node, after, nodes, target.columns, REPEATS == 0)
         flags |= tl.where((child < nodes) & (depth == max_depth), _math.PARAMETER, 0)
         goes_on = (child < nodes) & (depth < max_depth)
-        coin = _math.accept_coin(_math.later(noise, depth - 1), node - 1 + FIRST_COIN)
+        uniform = _math.accept_uniform(_math.later(noise, depth - 1), node - 1 + FIRST_UNIFORM)
         if draft.at is not None:  # noqa: SIM102  one is known when it is compiled
-            if due & (goes_on | ((node > 0) & (weight < 1.0) & (coin < weight))):
+            if due & (goes_on | ((node > 0) & (weight < 1.0) & (uniform < weight))):
                 children = None
                 if REPEATS == 0:
                     children = _trees.Children(tree, node, after + 1)
@@ -133,7 +133,7 @@ def traverse(
         elif node == 0:
             walking = node < 0
         else:
-            walking = coin >= weight
+            walking = uniform >= weight
             if walking:
                 node, _ = _trees.parents_of(tree.parents, tree.parents_node, node, walking)
                 depth -= 1

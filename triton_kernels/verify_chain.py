@@ -190,8 +190,8 @@ def slot_accepts(slot, token, in_range, p_row, q_row, h, epsilon, noise):
     if q_row.at is not None:
         q, bad_draft = _rows.probability_at(q_row, token, in_range)
         bad |= bad_draft
-    coin = _math.accept_coin(_math.later(noise, slot), slot)
-    return in_range & _math.accepts(coin, p, h * q, epsilon), bad
+    uniform = _math.accept_uniform(_math.later(noise, slot), slot)
+    return in_range & _math.accepts(uniform, p, h * q, epsilon), bad
 
 
 @triton.jit
@@ -359,7 +359,7 @@ def count_passing(chain, readable, n, target, draft, noise, passed, output_forma
         q_row = _laws.Row(_rows.of_side(draft, slot, ALIGNED), draft.columns, q_law, draft.map, known)
         p, _ = _rows.probability_at(p_row, token, there)
         q, _ = _rows.probability_at(q_row, token, there)
-        passes = there & _math.accepts(_math.accept_coin(_math.later(noise, slot), slot), p, q, 0.0)
+        passes = there & _math.accepts(_math.accept_uniform(_math.later(noise, slot), slot), p, q, 0.0)
         count += tl.sum(passes.to(tl.int32), axis=0)
     before = tl.load(passed, mask=(output_format & _verdict.ADDED) != 0, other=0)
     tl.store(passed, before + count)

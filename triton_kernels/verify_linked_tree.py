@@ -34,9 +34,9 @@ class Linked(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What accepts: coins that are given, and thresholds."""
+    """What accepts: uniforms that are given, and thresholds."""
 
-    coins: _arguments.Number
+    uniforms: _arguments.Number
     single: _arguments.Number
     total: _arguments.Number
 
@@ -77,7 +77,7 @@ def listed_before(tree, node, token, count):
 
 
 @triton.jit
-def try_links(tree, node, deep, row, target_token, coin, single):
+def try_links(tree, node, deep, row, target_token, uniform, single):
     """(the child accepted, or -1; whether any was tried; status). Where ``deep``, none may be tried."""
     accepted, count, flags = tl.full([], -1, tl.int64), 0 * tree.nodes, 0 * tree.nodes
     total = tl.full([], 0.0, tl.float32)
@@ -106,7 +106,7 @@ def try_links(tree, node, deep, row, target_token, coin, single):
                         p, bad = _rows.probability_at(row, token, in_range)
                         flags |= tl.where(bad, _math.NON_FINITE, 0)
                         total += p
-                        passes = (p > 0.0) & ((coin < total) | (p >= single))
+                        passes = (p > 0.0) & ((uniform < total) | (p >= single))
                 count += 1
                 accepted = tl.where(passes, link, accepted)
                 over = passes
@@ -147,16 +147,16 @@ def verify_linked_tree_kernel(
     node, depth, flags, tried = tl.full([], 0, tl.int64), 0 * nodes, 0 * nodes, b < 0
     walks = there
     while walks:
-        row, wanted, coin = _laws.Row(None), None, 0.0
+        row, wanted, uniform = _laws.Row(None), None, 0.0
         if target.rows is None:
             wanted = _arguments.at(target_tokens, b, node)
         else:
             row = _laws.Row(_rows.start_of(target, b, node, ALIGNED), target.vocab, law, None, known)
-            if rule.coins.data is None:
-                coin = _math.accept_coin(_math.later(seeds, depth), node)
+            if rule.uniforms.data is None:
+                uniform = _math.accept_uniform(_math.later(seeds, depth), node)
             else:
-                coin = tl.load(_arguments.at(rule.coins, b, node))
-        child, tried, reported = try_links(tree, node, depth == max_depth, row, wanted, coin * total, single)
+                uniform = tl.load(_arguments.at(rule.uniforms, b, node))
+        child, tried, reported = try_links(tree, node, depth == max_depth, row, wanted, uniform * total, single)
         flags |= reported | _verdict.put_node(writer, depth, node, writes)
         walks = child >= 0
         if walks:
@@ -198,14 +198,14 @@ def verify_linked_tree(call):
     vocab = 1 if target is None else target.shape[-1]
     tile, tiles, warps = _launch.tile_of(vocab)
     trees = map(_arguments.nodes_of, (call.draft_tokens, call.first_child, call.next_sibling))
-    coins = 0.0 if call.coins is None else call.coins
+    uniforms = 0.0 if call.uniforms is None else call.uniforms
     with _launch.on_device(call.draft_tokens), _launch.whole_calls:
         counters, _ = _launch.workspace(call.draft_tokens, 4 * requests, 0)
         arguments = dict(
             links=Links(*trees, call.tree_valid, call.draft_tokens.shape[1], width - 1),
             target=_arguments.rows_of(target), verdict=_verdict.verdict_of(call), counters=counters,
             target_tokens=_arguments.NO_STEPS if target is not None else _arguments.nodes_of(call.target_tokens),
-            rule=Rule(*map(_arguments.number_of, (coins, call.threshold_single, call.threshold_total))),
+            rule=Rule(*map(_arguments.number_of, (uniforms, call.threshold_single, call.threshold_total))),
             noise=_arguments.noise_numbers(call.noise), TILE=tile,
             ALIGNED=target is not None and _launch.aligned(target),
         )  # fmt: skip

@@ -163,8 +163,8 @@ def make(op, requests, vocabulary, acceptance, number, device):
     races = op in ("race", "serving race")
     tokens = sd.race_sample(target[:, :K] if races else draft, seed=seed[:, None], position=steps)
     if races:
-        coins = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(number))
-        tokens = (tokens + (coins >= acceptance).to(device)) % vocabulary
+        uniforms = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(number))
+        tokens = (tokens + (uniforms >= acceptance).to(device)) % vocabulary
     elif acceptance == 0:
         target[:, :K].scatter_(-1, tokens[..., None], -1e30)
     return Inputs(tokens, target, draft.contiguous(), seed, position)

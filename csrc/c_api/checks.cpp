@@ -667,10 +667,10 @@ void fit_count_tokens(const CountParams& p) {
   holds(FIELD(tokens), p.mask.rows, p.tokens.slots);
 }
 
-void fit_coin(const CoinParams& p) {
+void fit_uniform(const UniformParams& p) {
   at_least(FIELD(stream), 0);
   at_most(FIELD(stream), UINT32_MAX);
-  contiguous(FIELD(coins), p.coins.rows, p.coins.columns);
+  contiguous(FIELD(uniforms), p.uniforms.rows, p.uniforms.columns);
 }
 
 void fit_context_seeds(const ContextParams& p) {

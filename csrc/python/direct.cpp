@@ -987,7 +987,7 @@ class Direct {
     if (plan_.target_tokens) {
       const bool given = field<Tokens>(plan_.target_tokens->parts[0].field).data;
       need(given != (field<Rows>(plan_.target).vocab > 0));
-      need(!given || !field<specdec_number>(plan_.coins).data);
+      need(!given || !field<specdec_number>(plan_.uniforms).data);
     }
     if (!plan_.epsilon) return;
     const bool drafted = plain(field<specdec_number>(plan_.draft_prob), 1.0f);

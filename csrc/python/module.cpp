@@ -58,9 +58,9 @@ void bind_maths(py::module_ m) {
   m.def("group_uniform", [](uint32_t a, uint32_t b) { return group_uniform(a, b); });
   m.def("first_arrival", [](uint32_t a, uint32_t b) { return first_arrival(a, b); });
   m.def("later_by", [](uint32_t word) { return later_by(word); });
-  m.def("coin_of", [](uint32_t word) { return coin_of(word); });
-  m.def("coin", [](int64_t seed, uint32_t index, uint32_t position, uint32_t nonce, uint32_t stream) {
-    return coin({key_of(seed), position, nonce, stream}, index);
+  m.def("uniform_of", [](uint32_t word) { return uniform_of(word); });
+  m.def("uniform", [](int64_t seed, uint32_t index, uint32_t position, uint32_t nonce, uint32_t stream) {
+    return uniform({key_of(seed), position, nonce, stream}, index);
   });
   const auto map = [&](const char* name, float (*f)(float)) {
     m.def(name, [f](intptr_t in, int64_t count, intptr_t out) {

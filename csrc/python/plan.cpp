@@ -102,7 +102,7 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
   epsilon = pairs ? table.find("epsilon") : nullptr;
   map_of_rows = pairs ? nullptr : table.find("draft_map");
   target = table.find("target");
-  coins = table.find("coins");
+  uniforms = table.find("uniforms");
 }
 
 }  // namespace specdec::python

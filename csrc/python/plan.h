@@ -81,7 +81,7 @@ struct Plan {
              *format_bits = nullptr, *input_positions = nullptr, *input_nonces = nullptr, *row_seeds = nullptr;
   // Fields that exclude each other, and a draft_map beside its own rows alone.
   const Field *method = nullptr, *draft_prob = nullptr, *epsilon = nullptr, *target = nullptr,
-              *coins = nullptr, *map_of_rows = nullptr;
+              *uniforms = nullptr, *map_of_rows = nullptr;
 };
 
 }  // namespace specdec::python

@@ -20,11 +20,11 @@ class BuildTree(NamedTuple):
     next_sibling: Tensor
     status: Tensor
 
-class Coin(NamedTuple):
+class Uniform(NamedTuple):
     noise: Noise
     index: int | Tensor  # type: ignore[assignment]
     stream: int
-    coins: Tensor
+    uniforms: Tensor
 
 class CompactKv(NamedTuple):
     caches: Sequence[Tensor]
@@ -274,7 +274,7 @@ class VerifyLinkedTree(NamedTuple):
     tree_valid: Tensor | None
     target: Tensor | None
     target_tokens: Tensor | None
-    coins: Tensor | None
+    uniforms: Tensor | None
     threshold_single: float | Tensor
     threshold_total: float | Tensor
     noise: Noise

@@ -115,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft-prob", default=1.0, help="probability that a round drafts, with --method rejection",
                         type=options.probability)  # fmt: skip
     parser.add_argument("--draft-policy", choices=["chain", "token", "uniform"],
-                        help="what --draft-prob is spent on: a coin a round, a coin a token, a length")  # fmt: skip
+                        help="what --draft-prob is spent on: each round, each token, or a length")  # fmt: skip
     parser.add_argument("--tree", type=draft_tree, metavar="SHAPE",
                         help=f"draft a tree a round: {TREES}, which learns size and shape while it runs")  # fmt: skip
     parser.add_argument("--paths", type=path_count, metavar="N",

@@ -14,11 +14,11 @@ What the functions share:
   walks by them: what it says of links that make no tree holds here.
 - **Arguments**: ``candidates`` int64 or int32 [B, N], the nodes' tokens, of which the root's is not looked at;
   ``retrive_*`` int64 [B, N]: where a node stands in the flat batch, its first child, its next sibling, -1 for none;
-  ``uniform_samples`` float32 [B, N] in [0, 1), one coin for each node's children, and [B] for the last token;
+  ``uniform_samples`` float32 [B, N] in [0, 1), one uniform for each node's children, and [B] for the last token;
   probabilities float32, bfloat16 or float16 [B, N, V]. ``deterministic`` makes no difference.
 - **tree_valid**, bool [B]: without it a tree is its root alone. Of TensorRT-LLM.
-- **Coins** given are used as they are in accept tests. Where a token is drawn, their bits are those of our noise:
-  the law is kept, the same coins give the same token, and it is another one than SGLang draws.
+- **Uniforms** given are used as they are in accept tests. Where a token is drawn, their bits are those of our noise:
+  the law is kept, the same uniforms give the same token, and it is another one than SGLang draws.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def tree_speculative_sampling_target_only(
 ) -> None:  # fmt: skip
     """Verify trees of drafts that were not sampled: SGLang's kernel of this name (``sgl_kernel``, ``kernels.ops``).
 
-    Below each node one coin u decides among its children in link order: child m is accepted iff ``p(x_m) > 0`` and
+    Below each node one uniform u decides among its children in link order: child m is accepted iff ``p(x_m) > 0`` and
     ``u < (p(x_1) + ... + p(x_m)) / threshold_acc``, or ``p(x_m) >= threshold_single``. If none is, a token is drawn
     from p without them. At thresholds of 1 the law of the output is exactly the target's; below 1 it is not, for more
     drafts are accepted than may be. Thresholds are in [0, 1].
 
     A sibling with the token of an elder one is skipped, where SGLang counts its probability again. A residual without
     mass gives a token of positive probability, where SGLang gives V - 1. ``draft_probs`` is SGLang's scratch memory:
-    not looked at, and left as it is. The noise is the bits of a request's last two coins and of its one for the last
+    not looked at, and left as it is. The noise is the bits of a request's last two uniforms and of its one for the last
     token.
 
     Examples
@@ -91,7 +91,7 @@ def tree_speculative_sampling_target_only(
         if not 0 <= value <= 1:
             raise ValueError(f"{name}: expected a number in [0, 1]; got {value}")
     specdec.verify_linked_tree(
-        candidates, target_probs, coins=uniform_samples[:, : candidates.shape[1]], first_child=retrive_next_token,
+        candidates, target_probs, uniforms=uniform_samples[:, : candidates.shape[1]], first_child=retrive_next_token,
         next_sibling=retrive_next_sibling, tree_valid=tree_valid, threshold_single=threshold_single,
         threshold_total=max(threshold_acc, 1e-9),
         **_bits(uniform_samples, uniform_samples_for_final_sampling, -1, -2),  # mostly leaves', which decide nothing
@@ -137,9 +137,9 @@ def chain_speculative_sampling_triton(
     """Verify chains of sampled drafts: the function of this name in ``sglang.kernels.ops``, by `verify_chain`.
 
     Node i + 1 is the child of node i, whatever the links say; thresholds are not looked at, as there. q may be more
-    than 1 by rounding; SGLang then rejects a draft that is certain. The first two coins of a request and its last one
-    are the bits of our noise. ``accept_index`` may be narrower than the chain; what is beyond it is not tried. With N =
-    K + 1 coins are float32 [B, K or more], ``target_probs`` [B, K + 1, V], ``draft_probs`` [B, K or more, V].
+    than 1 by rounding; SGLang then rejects a draft that is certain. The first two uniforms of a request and its last
+    one are the bits of our noise. ``accept_index`` may be narrower than the chain; what is beyond it is not tried. With
+    N = K + 1 uniforms are float32 [B, K or more], ``target_probs`` [B, K + 1, V], ``draft_probs`` [B, K or more, V].
     ``block_verification`` is ``method="block"`` of `verify_chain`.
 
     Examples
@@ -217,10 +217,10 @@ def build_tree_kernel_efficient(
     )  # fmt: skip
 
 
-def _bits(coins: torch.Tensor, final: torch.Tensor, first: int, second: int) -> dict[str, torch.Tensor]:
-    """The bits of two of a request's coins and of its last one as noise, int32 [B] each, read where they lie."""
-    words = coins.view(torch.int32)
-    second = max(min(second, words.shape[1] - 1), -words.shape[1])  # there may be one coin alone
+def _bits(uniforms: torch.Tensor, final: torch.Tensor, first: int, second: int) -> dict[str, torch.Tensor]:
+    """The bits of two of a request's uniforms and of its last one as noise, int32 [B] each, read where they lie."""
+    words = uniforms.view(torch.int32)
+    second = max(min(second, words.shape[1] - 1), -words.shape[1])  # there may be one uniform alone
     return {"seed": words[:, first], "position": words[:, second], "nonce": final.view(torch.int32)}
 
 

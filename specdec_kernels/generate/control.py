@@ -25,10 +25,10 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance, PrefixWeights, Times
-from specdec_kernels.generate.noise import Noise, Sampling, filtered, kept, policy_coin
+from specdec_kernels.generate.noise import Noise, Sampling, filtered, kept, policy_uniform
 from specdec_kernels.generate.protocols import DraftPlan
 from specdec_kernels.generate.results import Round
-from specdec_kernels.generate.schemes import coin_per_chain
+from specdec_kernels.generate.schemes import per_chain
 from specdec_kernels.theory.chains import tokens_curve
 from specdec_kernels.theory.randomised import drafted_mass
 from specdec_kernels.theory.trees import optimal_nodes
@@ -37,7 +37,7 @@ from specdec_kernels.trees import DraftTree
 # Before anything is known. The first round also reads the prompt, so its time is not counted.
 FIRST_LENGTHS = (4, 2, 4, 0, 2, 4, 0, 2, 4, 0)
 EXPLORE_EVERY = 12  # rounds; a length near the best costs a few percent of one of them
-NO_DRAFT = -1  # the length of a round in which the coin said not to draft; it still needs one draft row
+NO_DRAFT = -1  # the length of a round in which the uniform said not to draft; it still needs one draft row
 
 
 class Choice(NamedTuple):
@@ -102,8 +102,8 @@ class Controller(Learner):
     max_k : int
         The longest draft considered; 0 … max_k are.
     randomised : bool
-        Also choose a probability of drafting at all (one coin a round, h = (a, 1, 1, …)); for method "rejection" with
-        a model as drafter. Needs `look`, which learns p(x)/q(x) of first draft tokens; without it a stays 1.
+        Also choose a probability of drafting at all (one uniform a round, h = (a, 1, 1, …)); for method "rejection"
+        with a model as drafter. Needs `look`, which learns p(x)/q(x) of first draft tokens; without it a stays 1.
     block : bool
         Rounds are verified by method "block": learn from the weights of all drafts in place of acceptance by slot.
     parallel : bool
@@ -158,7 +158,7 @@ class Controller(Learner):
         if not self.randomised:
             self.planned = [min(k, most) for most in limit]
             return DraftPlan(self.planned, 1.0)
-        drafts = [coin_per_chain(k, a, lambda slot, head=head: head) for head in policy_coin(noise, 0)]
+        drafts = [per_chain(k, a, lambda slot, head=head: head) for head in policy_uniform(noise, 0)]
         self.planned = [min(draft.length, most) for draft, most in zip(drafts, limit, strict=True)]
         if a < 1 and k:
             self.planned = [

@@ -367,7 +367,8 @@ class CachedNgramDrafter(NgramDrafter):
     """Repeats what followed the same tokens in any text of this process, prompts and finished texts included.
 
     A race writes the text of plain sampling, whatever is drafted. With "rejection" give every text a seed of its own: a
-    text that was written before under the same seed was drawn by the same noise, and its drafts would know the coins.
+    text that was written before under the same seed was drawn by the same noise, and its drafts would know the
+    uniforms.
 
     Parameters
     ----------

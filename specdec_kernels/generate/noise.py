@@ -99,6 +99,6 @@ def of_races(noise: Noise, first: int, count: int) -> Noise:
     return noise._replace(nonce=noise.nonce + own) if noise.nonce else noise
 
 
-def policy_coin(where: Noise, index: int) -> list[float]:
-    """For every request, coin `index` of those that decide how far it drafts, in [0, 1)."""
-    return specdec.coin(where.seed, where.position, index=index).tolist()
+def policy_uniform(where: Noise, index: int) -> list[float]:
+    """For every request, uniform `index` of those that decide how far it drafts, in [0, 1)."""
+    return specdec.uniform(where.seed, where.position, index=index).tolist()

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 
 from specdec_kernels.generate.checks import real_number, whole_number
-from specdec_kernels.generate.noise import Noise, Sampling, policy_coin
+from specdec_kernels.generate.noise import Noise, Sampling, policy_uniform
 from specdec_kernels.generate.protocols import DraftPlan
 from specdec_kernels.generate.results import Round
 from specdec_kernels.generate.schemes import SCHEMES
@@ -53,7 +53,7 @@ class RandomLength(FixedLength):
     draft_prob : float
         The scheme's probability a.
     scheme : {"chain", "token", "uniform"}
-        "chain" (k tokens or none, by one coin), "token" (a coin for every token) or "uniform".
+        "chain" (k tokens or none, by one uniform), "token" (a uniform for every token) or "uniform".
     """
 
     randomised = True
@@ -69,9 +69,9 @@ class RandomLength(FixedLength):
         self.draft_prob, self.scheme = draft_prob, SCHEMES[scheme]
 
     def plan(self, noise: Noise, limit: list[int]) -> DraftPlan:
-        coins = cache(lambda index: policy_coin(noise, index))
-        coin_of = [lambda index, row=row: coins(index)[row] for row in range(len(limit))]
-        drafts = [self.scheme(self.max_k, self.draft_prob, coin) for coin in coin_of]
+        uniforms = cache(lambda index: policy_uniform(noise, index))
+        uniform_of = [lambda index, row=row: uniforms(index)[row] for row in range(len(limit))]
+        drafts = [self.scheme(self.max_k, self.draft_prob, uniform) for uniform in uniform_of]
         h = torch.tensor([entry.h for entry in drafts], dtype=torch.float32, device=noise.seed.device)
         return DraftPlan([min(entry.length, most) for entry, most in zip(drafts, limit, strict=True)], h)
 

@@ -6,10 +6,10 @@ with ``min(1, p / (h_i q))`` and draws from ``norm((p - h_i q)^+)`` on a rejecti
 after k drafts the bonus token comes from p. It is lossless exactly because h_i is this conditional probability: a
 slot is drafted and accepted with mass ``h_i q min(1, p / (h_i q)) = min(p, h_i q)``, and the residual is what is
 missing to p. This extends Toner et al. (2025), Algorithm 2, from one token to k. Not lossless: sampling p itself at
-an undrafted slot, the unconditional probabilities a^i for h_i, and a at every slot with one coin for all.
+an undrafted slot, the unconditional probabilities a^i for h_i, and a at every slot with one uniform for all.
 
-A scheme is called as ``scheme(k, a, coin)``. ``coin(i)`` is a uniform number in [0, 1): the policy coin (stream 6) with
-first counter word i at the round's first position.
+A scheme is called as ``scheme(k, a, uniform)``. ``uniform(i)`` is a number in [0, 1): the policy uniform (stream 6)
+with first counter word i at the round's first position.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ class Draft(NamedTuple):
     h: tuple[float, ...]
 
 
-Coin = Callable[[int], float]
+Uniform = Callable[[int], float]
 
 
-def coin_per_token(k: int, a: float, coin: Coin) -> Draft:
-    """Go on drafting while a coin for each slot is below `a`: h = (a, a, …).
+def per_token(k: int, a: float, uniform: Uniform) -> Draft:
+    """Go on drafting while a uniform for each slot is below `a`: h = (a, a, …).
 
     Examples
     --------
-    >>> coin_per_token(3, 0.5, [0.2, 0.9, 0.1].__getitem__)
+    >>> per_token(3, 0.5, [0.2, 0.9, 0.1].__getitem__)
     Draft(length=1, h=(0.5, 0.5, 0.5))
     """
-    return Draft(next((slot for slot in range(k) if coin(slot) >= a), k), (a,) * k)
+    return Draft(next((slot for slot in range(k) if uniform(slot) >= a), k), (a,) * k)
 
 
-def coin_per_chain(k: int, a: float, coin: Coin) -> Draft:
-    """Draft k tokens if one coin is below `a`, else none: h = (a, 1, 1, …).
+def per_chain(k: int, a: float, uniform: Uniform) -> Draft:
+    """Draft k tokens if one uniform is below `a`, else none: h = (a, 1, 1, …).
 
     Examples
     --------
-    >>> coin_per_chain(3, 0.5, lambda slot: 0.2)
+    >>> per_chain(3, 0.5, lambda slot: 0.2)
     Draft(length=3, h=(0.5, 1.0, 1.0))
     """
-    return Draft(k if coin(0) < a else 0, ((a,) + (1.0,) * k)[:k])
+    return Draft(k if uniform(0) < a else 0, ((a,) + (1.0,) * k)[:k])
 
 
-def uniform_length(k: int, a: float, coin: Coin) -> Draft:
+def uniform_length(k: int, a: float, uniform: Uniform) -> Draft:
     """With probability `a` draft a length drawn uniformly from 0 … k, else nothing: h = (a k/(k+1), (k-1)/k, …, 1/2).
 
     Examples
@@ -58,13 +58,13 @@ def uniform_length(k: int, a: float, coin: Coin) -> Draft:
     >>> uniform_length(2, 1.0, lambda slot: 0.5)
     Draft(length=1, h=(0.6666666666666666, 0.5))
     """
-    u = coin(0)
+    u = uniform(0)
     count = min(k, int(u / a * (k + 1))) if u < a else 0
     return Draft(count, tuple((a if slot == 0 else 1.0) * (k - slot) / (k + 1 - slot) for slot in range(k)))
 
 
-SCHEMES: dict[str, Callable[[int, float, Coin], Draft]] = {
-    "token": coin_per_token,
-    "chain": coin_per_chain,
+SCHEMES: dict[str, Callable[[int, float, Uniform], Draft]] = {
+    "token": per_token,
+    "chain": per_chain,
     "uniform": uniform_length,
 }

@@ -9,7 +9,6 @@ text.
 
 from specdec_kernels.layout import OutputFormat
 from specdec_kernels.ops.build_tree import BuiltTrees, build_tree
-from specdec_kernels.ops.coin import coin
 from specdec_kernels.ops.compact_kv import compact_kv
 from specdec_kernels.ops.context_seeds import context_seeds
 from specdec_kernels.ops.count_tokens import count_tokens
@@ -25,6 +24,7 @@ from specdec_kernels.ops.store_rows import store_rows
 from specdec_kernels.ops.tree_mask import tree_mask
 from specdec_kernels.ops.tree_parents import TreeParents, tree_parents
 from specdec_kernels.ops.tree_positions import tree_positions
+from specdec_kernels.ops.uniform import uniform
 from specdec_kernels.ops.verify_chain import Verdict, verify_chain
 from specdec_kernels.ops.verify_linked_tree import verify_linked_tree
 from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
@@ -42,7 +42,6 @@ __all__ = [
     "TreeVerdict",
     "Verdict",
     "build_tree",
-    "coin",
     "compact_kv",
     "context_seeds",
     "count_tokens",
@@ -58,6 +57,7 @@ __all__ = [
     "tree_mask",
     "tree_parents",
     "tree_positions",
+    "uniform",
     "verify_chain",
     "verify_linked_tree",
     "verify_tree",

@@ -1,4 +1,5 @@
-"""verify_linked_tree: walk trees by the links by which engines keep them, and by the coins or tokens that they give."""
+"""verify_linked_tree: walk trees by the links by which engines keep them, and by the uniforms or tokens that they
+give."""
 
 from collections.abc import Sequence
 
@@ -21,7 +22,7 @@ VERIFY_LINKED_TREE = Op(
     tree_valid=kinds.Given((torch.bool,), "B:c", optional=True),
     target=kinds.rows("BNV", optional=True),
     target_tokens=kinds.tokens("BN", optional=True),
-    coins=kinds.floats("BN", optional=True),
+    uniforms=kinds.floats("BN", optional=True),
     threshold_single=kinds.number("E", most=1.0),
     threshold_total=kinds.number("E", most=1.0),
     noise=kinds.noise("E"),
@@ -41,7 +42,7 @@ def verify_linked_tree(
     first_child: torch.Tensor,
     next_sibling: torch.Tensor,
     tree_valid: torch.Tensor | None = None,
-    coins: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
     target_tokens: torch.Tensor | None = None,
     threshold_single: Number = 1.0,
     threshold_total: Number = 1.0,
@@ -52,16 +53,17 @@ def verify_linked_tree(
     output_format: OutputFormat | None = None,
     check: bool = False,
 ) -> TreeVerdict:
-    """Verify trees that an engine keeps as links, where it may give the coins too, or the target's own tokens.
+    """Verify trees that an engine keeps as links, where it may give the uniforms too, or the target's own tokens.
 
     ``verify_tree`` without draft laws, but siblings are tried in the order in which they are linked, nodes may have any
-    order of indices, and one coin u of a node decides among its children: the m-th, with token x_m, is accepted iff
+    order of indices, and one uniform u of a node decides among its children: the m-th, with token x_m, is accepted iff
     ``p(x_m) > 0`` and ``u threshold_total < p(x_1) + ... + p(x_m)``, or ``p(x_m) >= threshold_single``. If none is, one
-    token of p without theirs is emitted. With coins of a uniform law and both thresholds at 1 the output law is exactly
-    the target's; below 1 more is accepted than may be. A sibling with the token of an elder one is skipped.
+    token of p without theirs is emitted. With uniforms of a uniform law and both thresholds at 1 the output law is
+    exactly the target's; below 1 more is accepted than may be. A sibling with the token of an elder one is skipped.
 
-    With ``target_tokens`` in the place of ``target`` and ``coins``, a child is accepted iff it has its parent's token,
-    and the token of the last node is emitted. That is greedy verification, or one by tokens that were drawn before.
+    With ``target_tokens`` in the place of ``target`` and ``uniforms``, a child is accepted iff it has its parent's
+    token, and the token of the last node is emitted. That is greedy verification, or one by tokens that were drawn
+    before.
 
     Parameters
     ----------
@@ -76,16 +78,16 @@ def verify_linked_tree(
         What several nodes link is a child of each.
     tree_valid : Tensor, optional
         bool [B], contiguous: without it a tree is its root alone, and its links are not looked at.
-    coins : Tensor, optional
-        float32 [B, N] in [0, 1]: one for the children of each node. Default: the noise's accept coin of index i for
+    uniforms : Tensor, optional
+        float32 [B, N] in [0, 1]: one for the children of each node. Default: the noise's accept uniform of index i for
         node i, at depth d that of position + d. So a chain gives what ``verify_chain`` gives without draft laws.
     target_tokens : Tensor, optional
         int32 or int64 [B, N]: the token after each node.
     threshold_single, threshold_total : float or Tensor
         In [0, 1], or float32 [B].
     seed, position, nonce : int or Tensor
-        int64 or int32 [B], as for ``verify_tree``: of the last token, at depth d of position + d, and of coins that are
-        not given. Tokens that are given need none.
+        int64 or int32 [B], as for ``verify_tree``: of the last token, at depth d of position + d, and of uniforms that
+        are not given. Tokens that are given need none.
     out : TreeVerdict, optional
         Preallocated outputs, as for ``verify_tree``. The columns of its path say how deep a tree may be, the root
         counted; deeper nodes count as absent. Default: N.
@@ -108,8 +110,8 @@ def verify_linked_tree(
     >>> import torch, specdec_kernels
     >>> p = torch.tensor([0.5, 0.3, 0.2]).expand(1, 3, 3)
     >>> links = {"first_child": torch.tensor([[2, -1, -1]]), "next_sibling": torch.tensor([[-1, -1, 1]])}
-    >>> drafts, coins = torch.tensor([[-1, 0, 1]]), torch.tensor([[0.6, 0.5, 0.5]])
-    >>> verdict = specdec_kernels.verify_linked_tree(drafts, p, coins=coins, **links, seed=7, position=0)
+    >>> drafts, uniforms = torch.tensor([[-1, 0, 1]]), torch.tensor([[0.6, 0.5, 0.5]])
+    >>> verdict = specdec_kernels.verify_linked_tree(drafts, p, uniforms=uniforms, **links, seed=7, position=0)
     >>> verdict.path.tolist(), verdict.tokens[:, 0].tolist()  # 0.6 is above p(1), and below p(1) + p(0)
     ([[0, 1, -1]], [0])
     >>> wanted = torch.tensor([[1, 5, 6]])
@@ -117,18 +119,18 @@ def verify_linked_tree(
     [[1, 6, -1]]
     """
     if (found := VERIFY_LINKED_TREE.direct(
-        check, draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, threshold_single,
+        check, draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, uniforms, threshold_single,
         threshold_total, seed, position, nonce, out, output_format,
     )) is not None:  # fmt: skip
         return found
     sizes = VERIFY_LINKED_TREE.check(
         {}, draft_tokens=draft_tokens, first_child=first_child, next_sibling=next_sibling, tree_valid=tree_valid,
-        target=target, target_tokens=target_tokens, coins=coins,
+        target=target, target_tokens=target_tokens, uniforms=uniforms,
     )  # fmt: skip
     (batch, nodes), device = draft_tokens.shape, draft_tokens.device
     if target_tokens is None and target is None:
         inputs.check_rows("target", target)
-    for name, value in (("target", target), ("coins", coins)):
+    for name, value in (("target", target), ("uniforms", uniforms)):
         if target_tokens is not None and value is not None:
             raise ValueError(f"{name}: expected None beside target_tokens; got {inputs.shown(value)}")
     single = VERIFY_LINKED_TREE.number("threshold_single", threshold_single, (batch,), device)
@@ -145,7 +147,7 @@ def verify_linked_tree(
     if formats.is_empty(output_format):
         return verdict
     VERIFY_LINKED_TREE(
-        draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, coins, single, total, noise,
+        draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, uniforms, single, total, noise,
         *verdict, output_format.index, choices, given=out is not None,
     )  # fmt: skip
     if check:

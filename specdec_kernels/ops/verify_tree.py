@@ -151,9 +151,9 @@ def verify_tree(
         its path; the root's token is output already.
     seed, position, nonce : int or Tensor
         int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides, or an
-        ``InputPositions``. A node at depth d decides ``position + d``; the coin of node i has index i - 1 (traversal:
-        2^30 + i - 1, and so paths, which at each depth have a coin of index 2^31, too). So a chain gives what
-        ``verify_chain`` gives. Of a race ``seed`` may be [B, N].
+        ``InputPositions``. A node at depth d decides ``position + d``; the uniform of node i has index i - 1
+        (traversal: 2^30 + i - 1, and so paths, which at each depth have a uniform of index 2^31, too). So a chain gives
+        what ``verify_chain`` gives. Of a race ``seed`` may be [B, N].
     request_index : Tensor, optional
         int32 or int64 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft``
         then have S entries; ``draft_tokens``, ``parents`` and ``target`` still have B.

@@ -59,7 +59,7 @@ void prob_bounds(const Elements* p, int64_t count) {
 // Five ranges, and a number of each. What functions of them are, by number, and their ranges: see names in the test.
 struct Ranges {
   const float *low, *high, *inside;  // [count, 5]
-  const uint32_t* seed;              // of a coin
+  const uint32_t* seed;              // of a uniform
   float *Low, *High, *Inside;        // [count, 7]
   uint8_t *Decided, *Accepted, *Accepts;
 };

@@ -286,10 +286,10 @@ static specdec_count_tokens_params counting(void) {
   return p;
 }
 
-static specdec_coin_params coin(void) {
-  specdec_coin_params p;
+static specdec_uniform_params uniform(void) {
+  specdec_uniform_params p;
   memset(&p, 0, sizeof p);
-  p.coins = f32(B, K);
+  p.uniforms = f32(B, K);
   return p;
 }
 
@@ -766,9 +766,9 @@ static void rows_alone(void) {
   INVALID(overlap, overlap, p.draft.requests = 1, "draft.requests: expected 2 or more; got 1");
   INVALID(overlap, overlap, p.kl.data = NULL, "kl.data: expected memory; got NULL");
   INVALID(overlap, overlap, p.harmonic.rows = 3, "harmonic.rows: expected 4; got 3");
-  INVALID(coin, coin, p.coins.data = NULL, "coins.data: expected memory; got NULL");
-  INVALID(coin, coin, p.coins.row_stride = 1, "coins.row_stride: expected 3; got 1");
-  INVALID(coin, coin, p.stream = -1, "stream: expected 0 or more; got -1");
+  INVALID(uniform, uniform, p.uniforms.data = NULL, "uniforms.data: expected memory; got NULL");
+  INVALID(uniform, uniform, p.uniforms.row_stride = 1, "uniforms.row_stride: expected 3; got 1");
+  INVALID(uniform, uniform, p.stream = -1, "stream: expected 0 or more; got -1");
   INVALID(context_seeds, seeds, p.window = 0, "window: expected 1 or more; got 0");
   INVALID(context_seeds, seeds, p.window = 9, "window: expected at most 8; got 9");
   INVALID(context_seeds, seeds, p.seeds.data = NULL, "seeds.data: expected memory; got NULL");
@@ -799,7 +799,7 @@ static void rows_alone(void) {
           "rows.vocab_start % 128: expected 0; got 64");
   INVALID(residual, residual, p.status = i32(1), "status.rows: expected 4; got 1");
   INVALID(overlap, overlap, memset(&p.draft, 0, sizeof p.draft), "draft.data: expected memory; got NULL");
-  INVALID(coin, coin, p.stream = 1LL << 32, "stream: expected at most 4294967295; got 4294967296");
+  INVALID(uniform, uniform, p.stream = 1LL << 32, "stream: expected at most 4294967295; got 4294967296");
   INVALID(cutoff, cutoff, p.law.space = SPECDEC_PROBS, "law.space: expected logits; got probabilities");
   INVALID(cutoff, cutoff, p.rows.vocab_start = 64, "rows.vocab_start: expected 0; got 64");
   INVALID(cutoff, cutoff, p.mass.rows = 1, "mass.rows: expected 4; got 1");
@@ -824,7 +824,7 @@ static void rows_alone(void) {
   INVALID(store_rows, store_rows, p.slots.slots = 1, "slots.slots: expected 2; got 1");
   INVALID(store_rows, store_rows, p.cache.vocab = V - 1, "cache.vocab: expected 50 or more; got 49");
   INVALID(store_rows, store_rows, p.cache.dtype = SPECDEC_FLOAT16, "cache.dtype: expected 0; got 2");
-  FINE(coin, coin, (void)p);
+  FINE(uniform, uniform, (void)p);
   FINE(context_seeds, seeds, (void)p);
   FINE(cutoff, cutoff, (void)p);
   FINE(logprobs, logprobs, (void)p);
@@ -1058,7 +1058,7 @@ int main(void) {
   NOTHING(verify_linked_tree);
   NOTHING(compact_kv);
   NOTHING(count_tokens);
-  NOTHING(coin);
+  NOTHING(uniform);
   NOTHING(context_seeds);
   NOTHING(cutoff);
   NOTHING(logprobs);

@@ -72,10 +72,10 @@ EDGES = pytest.mark.parametrize(("of_target", "of_draft"), [(TOO_LARGE, TOO_SMAL
 
 @EDGES
 @pytest.mark.parametrize(("method", "drafts"), [("rejection", 1), ("block", 1), ("block", 2)])
-def test_coins_at_the_edge(of_target, of_draft, method, drafts):
-    """p / q is 1/2, and its bounds are off by 0.0014 of that: some coins lie between. A flat row has the error
-    of one exponential. Bounds closer than 0.00057 would decide some of those coins wrongly. A second draft of a block,
-    once refused, leaves a coin that depends on bounds of the residual's sum."""
+def test_uniforms_at_the_edge(of_target, of_draft, method, drafts):
+    """p / q is 1/2, and its bounds are off by 0.0014 of that: some uniforms lie between. A flat row has the error
+    of one exponential. Bounds closer than 0.00057 would decide some of those uniforms wrongly. A second draft of a
+    block, once refused, leaves a uniform that depends on bounds of the residual's sum."""
     requests = REQUESTS * (4 if drafts == 2 else 1)
     target = torch.full((requests, drafts + 1, 128), of_target)
     draft = torch.full((requests, drafts, 128), of_draft)
@@ -87,9 +87,9 @@ def test_coins_at_the_edge(of_target, of_draft, method, drafts):
 
 
 @EDGES
-def test_coins_of_siblings_at_the_edge(of_target, of_draft):
+def test_uniforms_of_siblings_at_the_edge(of_target, of_draft):
     """A child of probability 3.6 p, then one of 0.9 p. The second is accepted by (p - q) / W against q / R, about 1/4:
-    W and R are known by bounds, too, and some coins lie between what these allow."""
+    W and R are known by bounds, too, and some uniforms lie between what these allow."""
     target = torch.full((REQUESTS, 3, 128), of_target)
     draft = torch.full((REQUESTS, 3, 128), of_draft)
     draft[..., :20] += 2 * math.log(2)
@@ -102,7 +102,7 @@ def test_coins_of_siblings_at_the_edge(of_target, of_draft):
     assert 10 < few < 0.06 * REQUESTS < REQUESTS < all_rows
 
 
-def test_coins_at_the_edge_of_large_logits():
+def test_uniforms_at_the_edge_of_large_logits():
     """As above, of logits whose roundings, divided by T, are wider than what is known of exponentials: the two whose
     quotients are rounded up and down the most."""
     some = 3e5 + torch.arange(64) / 32
@@ -221,9 +221,9 @@ STEPS = -math.log(2) * (torch.arange(8192) // 2 % 6)  # values that all have the
 
 
 @EDGES
-def test_coins_at_the_edge_of_filtered_laws(of_target, of_draft):
-    """Coins at the edge where top_p keeps thousands of tokens of each row, about in the middle of those of one value:
-    which, and how many, is known by bounds alone."""
+def test_uniforms_at_the_edge_of_filtered_laws(of_target, of_draft):
+    """Uniforms at the edge where top_p keeps thousands of tokens of each row, about in the middle of those of one
+    value: which, and how many, is known by bounds alone."""
     target, draft = of_target + STEPS, of_draft + STEPS
     draft[1::2] = -torch.inf
     tokens, laws = torch.zeros(FEWER, 1, dtype=torch.long), Sampling(top_p=0.9)

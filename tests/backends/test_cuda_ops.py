@@ -189,7 +189,7 @@ def calls_at_the_threshold(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_coins_at_the_threshold(machine, dtype):
+def test_uniforms_at_the_threshold(machine, dtype):
     """A bit more or less in any probability would decide otherwise, on the CPU's instruction sets and here."""
     before = _C.isa()
     try:

@@ -166,7 +166,7 @@ class TestTheSameVerdict:
 def calls_at_the_threshold(options):
     """Two calls that differ by one unit in the last place of p of every second sibling's token.
 
-    Its coin, which compares p with sums over both rows, accepts it in the first call and not in the second.
+    Its uniform, which compares p with sums over both rows, accepts it in the first call and not in the second.
     """
     generator = torch.Generator().manual_seed(7)
     target = 2 * torch.randn(64, 1, 5000, generator=generator)
@@ -190,7 +190,7 @@ def calls_at_the_threshold(options):
 
 
 @pytest.mark.parametrize("options", [OPTIONS["distinct"], OPTIONS["independent"], OPTIONS["traversal"]], ids=str)
-def test_coins_of_later_siblings_at_the_threshold(machine, options):
+def test_uniforms_of_later_siblings_at_the_threshold(machine, options):
     """A bit more or less in any sum over a pair of rows would decide otherwise."""
     for accepted, call in zip((1, 0), on_cpu(calls_at_the_threshold, options), strict=True):
         found = verify_tree(**call)

@@ -92,9 +92,9 @@ for op in OPS:
 same = ("TestTheSameBits", "TestTheSameVerdict")
 pairs = ("test_figures_of_pairs", "test_figures_of_a_vocabulary_of_the_drafts_own")
 more = (
-    "test_coins_at_the_threshold", "test_a_draft_row_whose_only_weight_one_block_sees", "test_rows_far_apart",
+    "test_uniforms_at_the_threshold", "test_a_draft_row_whose_only_weight_one_block_sees", "test_rows_far_apart",
     "test_more_slots_than_a_warp_has_lanes", "test_by_index_and_in_a_vocabulary_of_the_drafts_own", "test_compact_kv",
-    "test_compact_kv_in_pages", "test_coins_of_later_siblings_at_the_threshold",
+    "test_compact_kv_in_pages", "test_uniforms_of_later_siblings_at_the_threshold",
     "test_every_offset_has_64_bits",
 )  # fmt: skip
 for module in (test_cuda_ops, test_cuda_edits, test_cuda_filters, test_cuda_trees):

@@ -81,7 +81,7 @@ def assert_near(found, expected, call):
 
 
 def assert_as_by_oracle(numbers, *sizes):
-    """Of these numbers no call has a coin that tells the difference."""
+    """Of these numbers no call has a uniform that tells the difference."""
     for number in numbers:
         op, call = far_call(number, *sizes)
         assert_near(result(op, call), by_oracle(number, *sizes), (number, op))

@@ -27,7 +27,7 @@ MOST_SPILLED_IN_CUT_TREES = 2200  # where children are tried as well; docs/trito
 MOST_REGISTERS, MOST_EDITED = 80, 168
 WITHOUT_TICKETS = {
     "residual: weigh", "residual: normalise", "tree_mask", "tree_parents", "tree_positions", "build_tree",
-    "compact_kv", "compact_kv, pages", "coin", "context_seeds", "count_tokens", "tile_laws", "first_arrivals",
+    "compact_kv", "compact_kv, pages", "uniform", "context_seeds", "count_tokens", "tile_laws", "first_arrivals",
     "mask_logits", "merge_chains", "store_rows", "token_logits", "token_logits, edited", "verify_chain, block: walk",
     "verify_tree, paths: walk",
     "verify_tree, traversal: walk", "verify_tree, one-hot traversal: walk", "verify_tree, traversal, edited: walk",

@@ -194,7 +194,7 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("compact_kv", "compact_kv_kernel", "compact_kv, a path over itself"),
     ("tree_parents", "settle", "tree_parents"),
     ("_kept", "cut_kept", "race_sample, more than are listed"),
-    ("verify_linked_tree", "verify_linked_tree_kernel", "verify_linked_tree by coins"),
+    ("verify_linked_tree", "verify_linked_tree_kernel", "verify_linked_tree by uniforms"),
     ("race_topk", "store_list", "race_topk, filtered, whose keys reach the list"),
     ("race_topk", "filtered_topk_kernel", "race_topk, filtered"),
     ("_rows", "clear", "chain, race"),

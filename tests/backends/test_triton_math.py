@@ -58,20 +58,20 @@ def words_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STRE
 
 
 @_launch.kernel
-def coin_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, COUNT: tl.constexpr):
+def uniform_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, COUNT: tl.constexpr):
     i = tl.arange(0, COUNT)
     noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32), 0)
-    tl.store(y + i, _math.accept_coin(noise, tl.load(x + i)))
+    tl.store(y + i, _math.accept_uniform(noise, tl.load(x + i)))
 
 
 @_launch.kernel
-def coin_of_kernel(x, y, COUNT: tl.constexpr):
+def uniform_of_kernel(x, y, COUNT: tl.constexpr):
     i = tl.arange(0, COUNT)
-    tl.store(y + i, _math.coin_of(tl.load(x + i).to(tl.uint32, bitcast=True)))
+    tl.store(y + i, _math.uniform_of(tl.load(x + i).to(tl.uint32, bitcast=True)))
 
 
 @_launch.kernel
-def uniform_kernel(x, y, z, w, COUNT: tl.constexpr):
+def group_uniform_kernel(x, y, z, w, COUNT: tl.constexpr):
     i = tl.arange(0, COUNT)
     a, b = tl.load(x + i).to(tl.uint32, bitcast=True), tl.load(y + i).to(tl.uint32, bitcast=True)
     tl.store(z + i, _math.group_uniform(a, b))
@@ -170,21 +170,21 @@ def test_words():
             assert found[i].tolist() == list(expected)
 
 
-def test_coins():
+def test_uniforms():
     index = np.arange(COUNT)
     out = torch.zeros(COUNT, device=DEVICE)
-    found = run(coin_kernel, COUNT, device(index, np.uint32), out, seed=-5, position=2**31, nonce=9)
-    expected = [maths.coin(-5, i, 2**31, 9, 4) for i in range(COUNT)]
+    found = run(uniform_kernel, COUNT, device(index, np.uint32), out, seed=-5, position=2**31, nonce=9)
+    expected = [maths.uniform(-5, i, 2**31, 9, 4) for i in range(COUNT)]
     assert (bits(found) == bits(expected)).all()
     words = padded(sweep(COUNT))
-    found = run(coin_of_kernel, COUNT, words, torch.zeros(COUNT, device=DEVICE))
-    assert (bits(found) == bits([maths.coin_of(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
+    found = run(uniform_of_kernel, COUNT, words, torch.zeros(COUNT, device=DEVICE))
+    assert (bits(found) == bits([maths.uniform_of(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
 
 
 def test_uniforms_and_first_arrivals():
     a, b = padded(sweep(COUNT)), padded(reversed(sweep(COUNT, seed=1)))
     uniform = torch.zeros(COUNT, device=DEVICE)
-    found = run(uniform_kernel, COUNT, a, b, uniform, torch.zeros(COUNT, device=DEVICE))
+    found = run(group_uniform_kernel, COUNT, a, b, uniform, torch.zeros(COUNT, device=DEVICE))
     pairs = list(zip(*(w.cpu().numpy().view(np.uint32).tolist() for w in (a, b)), strict=True))
     assert (bits(uniform.cpu()) == bits([maths.group_uniform(*pair) for pair in pairs])).all()
     assert (bits(found) == bits([maths.first_arrival(*pair) for pair in pairs])).all()

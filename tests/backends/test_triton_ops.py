@@ -129,7 +129,7 @@ def test_chains_over_a_whole_vocabulary():
 
 
 def at_the_threshold(op, call, accepted):
-    """The call with requests whose coin is as close to its threshold as float32 allows, five for each of the call.
+    """The call with requests whose uniform is as close to its threshold as float32 allows, five for each of the call.
 
     The logit of token 0 in row 0 is where the CPU backend begins to accept, and up to two ulps beside it.
     """
@@ -168,7 +168,7 @@ def assert_thresholds_are_the_same(op, call, accepted):
 
 @pytest.mark.costly
 @pytest.mark.parametrize("vocabulary, drafted", [(1100, True), (2100, False)])
-def test_coins_at_the_threshold_fall_alike(vocabulary, drafted):
+def test_uniforms_at_the_threshold_fall_alike(vocabulary, drafted):
     generator = torch.Generator().manual_seed(16)
     target = torch.randn(4, 1, vocabulary, generator=generator).expand(-1, 2, -1)
     draft = torch.randn(4, 1, vocabulary, generator=generator) if drafted else None

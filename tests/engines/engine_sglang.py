@@ -109,7 +109,7 @@ def test_greedy_walks_alike(table):
 
 
 @pytest.mark.parametrize("block", [False, True])
-def test_chains_that_no_coin_can_change(block, table):
+def test_chains_that_no_uniform_can_change(block, table):
     """Targets that are certain; drafts of which most are right."""
     theirs, width, vocabulary = load("reject_sampling"), 5, 11
     generator = torch.Generator().manual_seed(2)

@@ -92,7 +92,7 @@ def test_what_is_hooked_is_there():
 
 
 def decided(case):
-    """`rejection_sample`'s arguments for twelve requests whose outcome no coin can change."""
+    """`rejection_sample`'s arguments for twelve requests whose outcome no uniform can change."""
     counts, generator = [1 + b % (K + 1) for b in range(12)], torch.Generator().manual_seed(3)
     slots = torch.randperm(16, generator=generator)[:12].tolist()
     wanted = torch.randint(4, (sum(counts),), generator=generator)  # what each row decides
@@ -141,7 +141,7 @@ def test_v2_law(block, table):
 
 @pytest.mark.parametrize("law", ["with probabilities", "that count as certain"])
 def test_v1_decides_alike(law, table):
-    """Greedy requests and others, whose outcome no coin can change, in one batch."""
+    """Greedy requests and others, whose outcome no uniform can change, in one batch."""
     generator = torch.Generator().manual_seed(4)
     counts = [b % (K + 1) for b in range(12)]
     total = sum(counts)

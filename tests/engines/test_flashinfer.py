@@ -55,7 +55,7 @@ class TestChain:
         assert report.passed, str(report)
 
     def test_accepted_counts_drafts_that_pass_their_own_test(self):
-        """Each by a coin of its own: sum min(p, q) of them, wherever the first rejection was."""
+        """Each by a uniform of its own: sum min(p, q) of them, wherever the first rejection was."""
         draft, ids, target = drafted(20_000, seed=2)
         draft, target = Q.expand_as(draft), P.expand_as(target)
         ids = torch.multinomial(Q, ids.numel(), replacement=True).view(ids.shape)

@@ -35,7 +35,7 @@ def outputs(batch, nodes=NODES, width=4):
     }
 
 
-def coins(batch, nodes=NODES, seed=0):
+def uniforms(batch, nodes=NODES, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return {
         "uniform_samples": torch.rand(batch, nodes, generator=generator),
@@ -47,11 +47,11 @@ def walked(given, request, single=1.0, total=1.0):
     """The path of one request, by the rule, node after node."""
     node, path = 0, [0]
     while len(path) < given["accept_index"].shape[1]:
-        mass, coin = 0.0, given["uniform_samples"][request, node].item()
+        mass, uniform = 0.0, given["uniform_samples"][request, node].item()
         for child in CHILDREN.get(node, []):
             p = given["target_probs"][request, node, given["candidates"][request, child]].item()
             mass += p
-            if p > 0 and (coin < mass / total or p >= single):
+            if p > 0 and (uniform < mass / total or p >= single):
                 path.append(child)
                 break
         else:
@@ -66,7 +66,7 @@ def trees(batch, seed=0, **changed):
     tokens = torch.stack([torch.randperm(VOCABULARY, generator=generator) for _ in range(batch)])
     candidates = torch.cat((torch.full((batch, 1), 10**9), tokens), dim=1)
     return {
-        **outputs(batch), "candidates": candidates, **links(FIRST, SIBLING, batch), **coins(batch, seed=seed),
+        **outputs(batch), "candidates": candidates, **links(FIRST, SIBLING, batch), **uniforms(batch, seed=seed),
         "target_probs": random_laws(generator, batch, NODES, VOCABULARY), "draft_probs": None,
     } | changed  # fmt: skip
 
@@ -75,7 +75,7 @@ class TestTree:
     @pytest.mark.parametrize("single, total", [(1.0, 1.0), (0.3, 1.0), (1.0, 0.5), (0.0, 0.0)])
     @pytest.mark.parametrize("width", [4, 2, 1])
     def test_paths_by_the_rule(self, single, total, width):
-        """Coins are used as they are: the paths are those of SGLang's rule, in link order, thresholds included."""
+        """Uniforms are used as they are: the paths are those of SGLang's rule, in link order, thresholds included."""
         given = trees(300, threshold_single=single, threshold_acc=total, **outputs(300, width=width))
         given["predicts"] -= 5
         sglang.tree_speculative_sampling_target_only(**given)
@@ -123,7 +123,7 @@ class TestTree:
         assert_law(given["predicts"].view(MANY, NODES)[:, 0], rows[0, 0])
 
     def test_a_residual_without_mass(self):
-        """All that has mass was tried, and a coin of almost 1 takes none: a token of the target, not V - 1."""
+        """All that has mass was tried, and a uniform of almost 1 takes none: a token of the target, not V - 1."""
         rows = torch.tensor([0.0, 0.6, 0.4 - 1e-6, 0.0, 0.0]).expand(50, NODES, VOCABULARY)
         tokens = torch.tensor([0, 1, 2, 0, 2, 4]).expand(50, NODES)
         given = trees(50, target_probs=rows, candidates=tokens)
@@ -132,7 +132,7 @@ class TestTree:
         assert (given["accept_token_num"] == 0).all()
         assert set(given["predicts"].view(50, NODES)[:, 0].tolist()) <= {1, 2}
 
-    def test_coins_of_both_ends(self):
+    def test_uniforms_of_both_ends(self):
         given = trees(100)
         given["uniform_samples"][:50] = 0.0
         given["uniform_samples"][50:] = 1.0
@@ -152,7 +152,7 @@ class TestTree:
             assert torch.equal(given[name], spelt[name])
         assert torch.equal(half["accept_index"][valid], given["accept_index"][valid])
         assert (half["accept_token_num"][~valid] == 0).all()
-        other = coins(64, seed=9)["uniform_samples_for_final_sampling"]
+        other = uniforms(64, seed=9)["uniform_samples_for_final_sampling"]
         again = trees(64, uniform_samples_for_final_sampling=other)
         sglang.tree_speculative_sampling_target_only(**again)
         assert torch.equal(given["accept_index"], again["accept_index"])
@@ -206,7 +206,7 @@ class TestChain:
         drafts = torch.multinomial(self.DRAFT, batch, replacement=True).T
         given = {
             **outputs(batch, 3, width), "candidates": torch.nn.functional.pad(drafts, (1, 0)),
-            **links(torch.tensor([1, 2, -1]), torch.full((3,), -1), batch), **coins(batch, 3),
+            **links(torch.tensor([1, 2, -1]), torch.full((3,), -1), batch), **uniforms(batch, 3),
             "target_probs": self.TARGET.expand(batch, -1, -1),
             "draft_probs": (self.DRAFT if draft is None else draft).expand(batch, -1, -1),
         } | changed  # fmt: skip

@@ -209,7 +209,7 @@ def test_lenient_thresholds(engine):
     engine.options.speculative_accept_threshold_acc = 0.5
     tokens = verified(LAW.log().expand(MANY, 4, -1), drafted(MANY), TREE, info(MANY))
     assert not follows_law(tokens[:, 0], LAW)
-    assert (tokens[:, 0] < 2).all()  # 0.55 / 0.5 is more than any coin
+    assert (tokens[:, 0] < 2).all()  # 0.55 / 0.5 is more than any uniform
     raced = verified(LAW.log().expand(MANY, 4, -1), drafted(MANY), TREE, info(MANY), method="race")
     assert_law(raced[:, 0], LAW)
 

@@ -129,7 +129,7 @@ def test_refused_by_name(name, given):
 
 
 @pytest.mark.parametrize("words, method, error, says", [
-    ("7", "rejection", ValueError, "SPECDEC_WATERMARK: expected a race; got rejection, whose accept coins are"),
+    ("7", "rejection", ValueError, "SPECDEC_WATERMARK: expected a race; got rejection, whose accept uniforms are"),
     ("7,9", "race", ValueError, "SPECDEC_WATERMARK: expected KEY or KEY,WINDOW, .* a window of 1 to 8; got '7,9'"),
     ("key", "race", ValueError, "SPECDEC_WATERMARK: expected KEY or KEY,WINDOW"),
     ("7,4,2", "race", ValueError, "SPECDEC_WATERMARK: expected KEY or KEY,WINDOW, .*; got '7,4,2'"),

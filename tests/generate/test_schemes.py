@@ -1,6 +1,6 @@
 """The schemes of randomised drafting, proved lossless by enumeration, and their near misses, proved biased.
 
-Each scheme is run on every combination of coins that decides differently, with that combination's probability, and
+Each scheme is run on every combination of uniforms that decides differently, with that combination's probability, and
 the verifier's rule is summed over every draft. Laws depend on the token before; four tokens are followed, one more than
 are drafted.
 """
@@ -48,7 +48,7 @@ def emitted(target, draft, count, h, token=-1, slot=0, undrafted="residual"):
 
 
 def outcomes(scheme, a):
-    """(probability, Draft) over intervals of the coins: a and the multiples of 1/12 and of a/4 are their ends."""
+    """(probability, Draft) over intervals of the uniforms: a and the multiples of 1/12 and of a/4 are their ends."""
     ends = np.unique([0.0, a, *np.arange(1, 13) / 12, *(a * np.arange(1, 5) / 4)])
     middles, widths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
     for cells in itertools.product(range(len(middles)), repeat=K):
@@ -91,13 +91,13 @@ def test_sampling_the_target_at_an_undrafted_slot_is_biased(scheme):
 
 @pytest.mark.parametrize("a", [0.3, 0.8])
 def test_thresholds_a_to_the_i_are_biased(a):
-    # One coin for all slots, below a^i to draft slot i, gives the count the law of a coin per token: h = a would do
-    # there too, and the unconditional a^i is as wrong.
+    # One uniform for all slots, below a^i to draft slot i, gives the count the law of a uniform per token: h = a would
+    # do there too, and the unconditional a^i is as wrong.
     assert bias(SCHEMES["token"], a, h=[a, a**2, a**3]) > 0.01
 
 
 @pytest.mark.parametrize("a", [0.3, 0.8])
-def test_one_coin_but_a_at_every_slot_is_biased(a):
+def test_one_uniform_but_a_at_every_slot_is_biased(a):
     assert bias(SCHEMES["chain"], a, h=[a] * K) > 0.01
 
 

@@ -217,7 +217,7 @@ def test_edits_spoil_their_own_windows(pair):
 
 
 REFUSED = [
-    ({"method": "rejection"}, ValueError, "watermark: expected a race; got rejection, whose accept coins"),
+    ({"method": "rejection"}, ValueError, "watermark: expected a race; got rejection, whose accept uniforms"),
     ({"method": "block"}, ValueError, "watermark: expected a race; got block"),
     ({"watermark": 5}, TypeError, "watermark: expected a Watermark; got 5"),
     ({"watermark": Watermark(1.5)}, TypeError, "watermark.key: expected a whole number; got 1.5"),

@@ -24,7 +24,7 @@ def accepted_and_total_variation(draft_length, draft_prob=1.0, epsilon=0.0):
 
 @pytest.mark.one_backend
 class TestExactly:
-    """Every coin and every draw of the oracle, enumerated."""
+    """Every uniform and every draw of the oracle, enumerated."""
 
     @pytest.mark.parametrize("vocabulary, slots", [(2, 3), (3, 2), (5, 1)])
     def test_lossless(self, vocabulary, slots):
@@ -34,8 +34,8 @@ class TestExactly:
     @pytest.mark.parametrize(
         "draft_length, draft_prob",
         [
-            pytest.param([0.25, 0.1875, 0.5625], [0.75, 0.75], id="a coin per token"),
-            pytest.param([0.25, 0.0, 0.75], [0.75, 1.0], id="one coin for the chain"),
+            pytest.param([0.25, 0.1875, 0.5625], [0.75, 0.75], id="a uniform per token"),
+            pytest.param([0.25, 0.0, 0.75], [0.75, 1.0], id="one uniform for the chain"),
             pytest.param([0.25, 0.25, 0.5], [0.75, 2 / 3], id="a random length"),
             pytest.param([0.25, 0.25, 0.5], [1.0, 1.0], id="drafts that end early"),
         ],
@@ -48,7 +48,7 @@ class TestExactly:
         "draft_length, draft_prob",
         [
             pytest.param([0.25, 0.1875, 0.5625], [0.75, 0.5625], id="powers of a"),
-            pytest.param([0.25, 0.0, 0.75], [0.75, 0.75], id="one coin, a everywhere"),
+            pytest.param([0.25, 0.0, 0.75], [0.75, 0.75], id="one uniform, a everywhere"),
         ],
     )
     def test_biased_randomised_drafting_is_caught(self, draft_length, draft_prob):

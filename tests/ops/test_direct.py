@@ -14,12 +14,12 @@ from specdec_kernels import (
     InputPositions,
     Sampling,
     backends,
-    coin,
     cutoff,
     race_sample,
     race_topk,
     tree_mask,
     tree_positions,
+    uniform,
 )  # fmt: skip
 from specdec_kernels.backends import _native
 from specdec_kernels.calls import torch_names
@@ -182,7 +182,7 @@ class TestCounters:
             assert_as_checked(race_topk, {"draft": rows(45)["draft"], "k": k, "seed": seeds(3), "position": 0})
         for stream in (6, 7):
             for index in (0, 1):
-                assert_as_checked(coin, {"seed": seeds(2), "position": 1, "stream": stream, "index": index})
+                assert_as_checked(uniform, {"seed": seeds(2), "position": 1, "stream": stream, "index": index})
 
 
 class TestTensors:

@@ -246,7 +246,7 @@ class TestMapsThatAreNone:
 
 @pytest.mark.one_backend
 class TestExactly:
-    """Every coin and every draw of the oracle, enumerated: drafts from a part of the vocabulary lose nothing."""
+    """Every uniform and every draw of the oracle, enumerated: drafts from a part of the vocabulary lose nothing."""
 
     draft_map = torch.tensor([0, 2], dtype=torch.int32)
 

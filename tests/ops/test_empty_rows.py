@@ -55,7 +55,7 @@ def distance(contexts, law, length):
 
 @pytest.mark.one_backend
 class TestExactly:
-    """Every draft, coin and draw of the oracle, enumerated."""
+    """Every draft, uniform and draw of the oracle, enumerated."""
 
     def test_the_distance_sees_what_is_lost(self):
         contexts = stopped(3, 2, seed=0)
@@ -108,7 +108,7 @@ class TestExactly:
         assert distance(contexts, emitted_law(law), 3) < 1e-4
 
 
-# ---- every backend --------------------------------------------------------------------------------------------------
+# ---- every backend ---------------------------------------------------------------------------------------------------
 
 WAYS = "mask", "NaN", "-inf", "zero"
 

@@ -400,7 +400,7 @@ CUTS = {
 
 @pytest.mark.one_backend
 class TestExactly:
-    """Every coin and every draw of the oracle, enumerated."""
+    """Every uniform and every draw of the oracle, enumerated."""
 
     @pytest.mark.parametrize("given", CUTS.values(), ids=CUTS)
     def test_chains(self, given):

@@ -80,16 +80,16 @@ class TestPhilox:
 
 
 class TestUniforms:
-    def test_coins_are_exact_and_below_one(self):
+    def test_uniforms_are_exact_and_below_one(self):
         for word in sweep(20_000):
             expected = word / 2**32 if word < 2**24 else (word >> 8) / 2**24
-            assert maths.coin_of(word) == expected < 1
+            assert maths.uniform_of(word) == expected < 1
 
-    def test_coins_of_a_request(self):
+    def test_uniforms_of_a_request(self):
         generator = np.random.default_rng(1)
         for seed, index, position, nonce in generator.integers(0, 2**31, (200, 4)).tolist():
-            oracle = noise.coins(Noise(*map(torch.tensor, (seed, position, nonce))), noise.COIN, index)
-            assert maths.coin(seed, index, position, nonce, 4) == float(oracle)
+            oracle = noise.uniforms(Noise(*map(torch.tensor, (seed, position, nonce))), noise.UNIFORM, index)
+            assert maths.uniform(seed, index, position, nonce, 4) == float(oracle)
 
     def test_first_arrivals_use_56_bits_cut_to_24(self):
         words = sweep(200)

@@ -11,7 +11,6 @@ from specdec_kernels import (
     OutputFormat,
     Sampling,
     build_tree,
-    coin,
     compact_kv,
     count_tokens,
     logprobs,
@@ -21,6 +20,7 @@ from specdec_kernels import (
     store_rows,
     tree_mask,
     tree_positions,
+    uniform,
     verify_linked_tree,
 )
 from specdec_kernels.calls.op import OPS
@@ -60,7 +60,7 @@ CALLS = [
      chain(draft_prob=0.5, epsilon=0.25, temperature=1, nonce=3, out=ADDED, output_format=OutputFormat(add=True))),
     (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])) | {"packing.max_drafts": 2, "draft.sampling": LAW}),
     (verify_tree, tree(replacement=True, max_depth=2, output_format=OutputFormat(zeros=True))),
-    (coin, {**NOISE, "stream": 5, "index": 4}),
+    (uniform, {**NOISE, "stream": 5, "index": 4}),
     (tree_mask, {"parents": torch.tensor([-1, 0, 0]), "prefix_len": 2, "columns": 8}),
     (tree_mask, {"parents": torch.tensor([-1, 0, 0]), "prefix_len": 2}),
     (tree_positions, {"parents": torch.tensor([-1, 0, 0]), "prefix_len": 2}),

@@ -204,24 +204,24 @@ def test_paths_of_ragged_chains(method):
 
 
 def passing_drafts(call, counts, accepted):
-    """How many drafts pass, coin by coin: the accepted ones, and those behind the refused one and before a -1."""
+    """How many drafts pass, uniform by uniform: the accepted ones, and those behind the refused one and before a -1."""
     found = accepted.tolist()
     whose = Noise(call["seed"], call["position"], torch.zeros_like(call["position"]))
     for slot in range(K):
-        coins = noise.coins(noise.at(whose, slice(None), slot), noise.COIN, slot)
+        uniforms = noise.uniforms(noise.at(whose, slice(None), slot), noise.UNIFORM, slot)
         for b in range(B):
             x = call["draft_tokens"][b, slot].item()
             ended = (call["draft_tokens"][b, accepted[b] : slot + 1] == -1).any()
             if accepted[b] < slot < counts[b] and not ended and 0 <= x < call["draft"].shape[-1]:
                 p, q = call["target"][b, slot, x].double(), call["draft"][b, slot, x].double()
-                found[b] += bool(q > 0 and coins[b] * q < p)
+                found[b] += bool(q > 0 and uniforms[b] * q < p)
     return found
 
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.interpreted
 def test_drafts_that_pass():
-    """Behind the first rejection by their own coins; added, of packed chains, and of an idle request."""
+    """Behind the first rejection by their own uniforms; added, of packed chains, and of an idle request."""
     seen = set()
     for seed in range(4):
         call = chain_call(seed, requests=B, slots=K, vocabulary=9, draft_vocabulary=8, space="probs")

@@ -60,7 +60,7 @@ CALLS = {
             "target": rows(3, 4).softmax(-1),
             "first_child": CHILDREN,
             "next_sibling": CHILDREN - 2,
-            "coins": torch.full((3, 4), 0.1),
+            "uniforms": torch.full((3, 4), 0.1),
             "seed": seeds(3),
             "position": LENS,
         },
@@ -78,7 +78,7 @@ def poison(tensor):
 
 
 WITHOUT_STATUS = (
-    "coin",
+    "uniform",
     "context_seeds",
     "mask_logits",
     "merge_chains",
@@ -89,7 +89,16 @@ WITHOUT_STATUS = (
 @pytest.mark.one_backend
 def test_every_op_is_here():
     named = {op.__name__ for op, _ in CALLS.values()}
-    named |= {"compact_kv", "coin", "context_seeds", "count_tokens", "cutoff", "logprobs", "mask_logits", "store_rows"}
+    named |= {
+        "compact_kv",
+        "uniform",
+        "context_seeds",
+        "count_tokens",
+        "cutoff",
+        "logprobs",
+        "mask_logits",
+        "store_rows",
+    }
     # Of ops on slices, whose outputs are sent on.
     halves = {"mass_tiles", "tile_laws", "residual_race", "residual_sums", "count_at_least", "token_logits"}
     halves |= {"first_arrivals", "walk_tables"}

@@ -29,7 +29,7 @@ def accepted_by(law):
 
 @pytest.mark.one_backend
 class TestExactly:
-    """Every tuple of chains, every number of them looked at, the two sides of every coin and every token drawn."""
+    """Every tuple of chains, every number of them looked at, the two sides of every uniform and every token drawn."""
 
     @pytest.mark.parametrize("vocabulary", [2, 3, 4])
     @pytest.mark.parametrize("length", [1, 2, 3])

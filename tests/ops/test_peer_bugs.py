@@ -18,37 +18,37 @@ from tests.support.ops import verify_chain
 
 pytestmark = pytest.mark.usefixtures("backend")
 
-# Found by search: seeds whose accept coin (index 0, position 0, nonce 0) is the smallest and the largest there is.
-SEED_OF_COIN_0, SEED_OF_LARGEST_COIN = 941592700, 399336823
+# Found by search: seeds whose accept uniform (index 0, position 0, nonce 0) is the smallest and the largest there is.
+SEED_OF_UNIFORM_0, SEED_OF_LARGEST_UNIFORM = 941592700, 399336823
 
 
 @pytest.mark.interpreted
-def test_the_seeds_of_extreme_coins():
-    assert maths.coin(SEED_OF_COIN_0, 0, 0, 0, 4) == 0
-    assert maths.coin(SEED_OF_LARGEST_COIN, 0, 0, 0, 4) == 1 - 2**-24
+def test_the_seeds_of_extreme_uniforms():
+    assert maths.uniform(SEED_OF_UNIFORM_0, 0, 0, 0, 4) == 0
+    assert maths.uniform(SEED_OF_LARGEST_UNIFORM, 0, 0, 0, 4) == 1 - 2**-24
 
 
-def strict(coin, p, q):
-    return coin * q < p
+def strict(uniform, p, q):
+    return uniform * q < p
 
 
-def not_strict(coin, p, q):
-    return coin * q <= p
+def not_strict(uniform, p, q):
+    return uniform * q <= p
 
 
 def accepts_the_impossible(accept):
-    """Whether a coin of 0 accepts a token of probability 0."""
+    """Whether a uniform of 0 accepts a token of probability 0."""
     return accept(0.0, 0.0, 0.5)
 
 
 def rejects_the_certain(accept):
-    """Whether the largest coin rejects where p = q."""
+    """Whether the largest uniform rejects where p = q."""
     return not all(accept(1 - 2**-24, p, p) for p in (1.0, 0.3, 1e-30))
 
 
-def by_verify_chain(coin, p, q):
-    """The accept test of the op itself, asked about one coin."""
-    seed = SEED_OF_COIN_0 if coin == 0 else SEED_OF_LARGEST_COIN
+def by_verify_chain(uniform, p, q):
+    """The accept test of the op itself, asked about one uniform."""
+    seed = SEED_OF_UNIFORM_0 if uniform == 0 else SEED_OF_LARGEST_UNIFORM
     verdict = verify_chain(
         torch.tensor([[0]]), torch.tensor([[[p, 0.7], [0.5, 0.5]]]), torch.tensor([[[q, 0.7]]]),
         space="probs", seed=seed, position=0,
@@ -57,16 +57,16 @@ def by_verify_chain(coin, p, q):
 
 
 @pytest.mark.interpreted
-def test_a_zero_coin_does_not_accept_probability_zero():
+def test_a_zero_uniform_does_not_accept_probability_zero():
     assert not accepts_the_impossible(by_verify_chain)
     assert not accepts_the_impossible(strict)
     assert accepts_the_impossible(not_strict)
 
 
 @pytest.mark.interpreted
-def test_a_coin_next_to_one_does_not_reject_equal_laws():
+def test_a_uniform_next_to_one_does_not_reject_equal_laws():
     assert not rejects_the_certain(by_verify_chain)
-    assert rejects_the_certain(lambda coin, p, q: coin + 2**-24 < p / q)
+    assert rejects_the_certain(lambda uniform, p, q: uniform + 2**-24 < p / q)
 
 
 def test_equal_laws_accept_everything():

@@ -20,7 +20,6 @@ from specdec_kernels import (
     OutputFormat,
     Packing,
     Sampling,
-    coin,
     compact_kv,
     cutoff,
     logprobs,
@@ -29,6 +28,7 @@ from specdec_kernels import (
     tree_mask,
     tree_parents,
     tree_positions,
+    uniform,
 )
 from specdec_kernels.calls.op import OPS
 from tests.support.calls import cache, every_call, noise, rows, tree, unsupported
@@ -348,7 +348,9 @@ class TestDynamicShapes:
     def test_compact_kv(self):
         assert self.count_graphs(compact_kv, [cache(n, b) for n, b in ((4, 6), (4, 7), (5, 10))]) == 1
 
-    @pytest.mark.parametrize("name", ["verify_chain rejection", "verify_tree rejection", "verify_linked_tree by coins"])
+    @pytest.mark.parametrize(
+        "name", ["verify_chain rejection", "verify_tree rejection", "verify_linked_tree by uniforms"]
+    )
     def test_outputs_that_lie_apart(self, name):
         function, call = CALLS[name]
         expected = function(**call)
@@ -413,7 +415,7 @@ def test_gradients_that_would_be_lost_are_refused():
         number.requires_grad_(False)
     calls = [
         (residual, (plain["target"], plain["draft"])), (overlap, (plain["target"], plain["draft"])),
-        (cutoff, (plain["target"],)), (logprobs, (plain["target"], torch.zeros(3).long())), (coin, (7, 1)),
+        (cutoff, (plain["target"],)), (logprobs, (plain["target"], torch.zeros(3).long())), (uniform, (7, 1)),
     ]  # fmt: skip
     for op, arguments in calls:
         out = op(*arguments)

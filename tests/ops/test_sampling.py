@@ -249,7 +249,7 @@ def greedy(contexts):
 
 @pytest.mark.one_backend
 class TestExactly:
-    """Every coin and every draw of the oracle, enumerated; scaled logits are rounded to float32."""
+    """Every uniform and every draw of the oracle, enumerated; scaled logits are rounded to float32."""
 
     def is_lossless(self, contexts, given, draft_lengths, draft_prob=1.0):
         law = output_law(contexts, draft_lengths, draft_prob, given=given)

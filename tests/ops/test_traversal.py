@@ -111,9 +111,9 @@ class TestMeansTheSame:
 
 
 @pytest.mark.usefixtures("backend")
-class TestCoins:
-    def test_each_leaf_has_its_own_coin(self):
-        """Leaf i uses coin 2^30 + i - 1 at the position of its token, and is accepted strictly below its weight."""
+class TestUniforms:
+    def test_each_leaf_has_its_own_uniform(self):
+        """Leaf i uses uniform 2^30 + i - 1 at the position of its token, and is accepted strictly below its weight."""
         count = 1 << 10
         p, q = torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0])
         verdict = verify_chain(
@@ -121,8 +121,8 @@ class TestCoins:
             seed=seeds(count), position=11, nonce=2, **BLOCK,
         )  # fmt: skip
         # w = 1/2, 1/4, 1/8. Z = (w/2 - 1)^+ + w/2 = w/2, so h = (w/2) / (1 - w/2): 1/3, 1/7 and, for the last, w = 1/8.
-        coins = np.array([[maths.coin(s, 2**30 + i, 11 + i, 2, 4) for i in range(3)] for s in range(count)])
-        below = coins < np.array([1 / 3, 1 / 7, 1 / 8])
+        uniforms = np.array([[maths.uniform(s, 2**30 + i, 11 + i, 2, 4) for i in range(3)] for s in range(count)])
+        below = uniforms < np.array([1 / 3, 1 / 7, 1 / 8])
         np.testing.assert_array_equal(verdict.num_accepted, (below * np.array([1, 2, 3])).max(axis=1))
 
     def test_first_leaves_first(self):
@@ -156,8 +156,8 @@ class TestStatus:
         target[0, 0, 3] = torch.nan
         assert verify_tree(torch.tensor([[-1, 2, 0]]), target, draft, **call).status.item() == Status.NON_FINITE
 
-    def test_rows_of_a_draft_that_its_coin_refuses_are_not_summed(self):
-        """A weight only falls when its sums are taken: they matter only if the coin is below the weight before."""
+    def test_rows_of_a_draft_that_its_uniform_refuses_are_not_summed(self):
+        """A weight only falls when its sums are taken: they matter only if the uniform is below the weight before."""
         count = 64
         target, draft = torch.tensor([0.5, 0.5, 0.0]).repeat(count, 3, 1), torch.tensor([1.0, 0.0, 0.0])
         target[:, 1, 2] = torch.nan
@@ -165,7 +165,9 @@ class TestStatus:
             torch.zeros(count, 2, dtype=torch.int64), target, draft.expand(count, 2, -1), space="probs",
             seed=seeds(count), position=11, **BLOCK,
         )  # fmt: skip
-        first, second = np.array([[maths.coin(s, 2**30 + i, 11 + i, 0, 4) for i in range(2)] for s in range(count)]).T
+        first, second = np.array(
+            [[maths.uniform(s, 2**30 + i, 11 + i, 0, 4) for i in range(2)] for s in range(count)]
+        ).T
         summed = (second >= 0.25) & (first < 0.5)
         assert 0 < summed.sum() < count
         np.testing.assert_array_equal(verdict.status, np.where(summed, int(Status.NON_FINITE), 0))

@@ -162,7 +162,7 @@ class TestLimits:
         assert expected_accepted(law) == pytest.approx(3)
 
 
-def suns_law(contexts, slots, *, clipped=True, weighted=True, first_refused=False, shared_coin=False):
+def suns_law(contexts, slots, *, clipped=True, weighted=True, first_refused=False, shared_uniform=False):
     """{(path, emitted tokens): probability} by the formulas of Sun et al., and by rules that go wrong in one point."""
     law = {}
     for drafts in product(range(contexts.vocabulary), repeat=slots):
@@ -188,7 +188,9 @@ def suns_law(contexts, slots, *, clipped=True, weighted=True, first_refused=Fals
             if chance == 0:
                 continue
             share = weights / weights.sum()
-            if shared_coin and length < slots:  # the coin refused, uniform above h, is a place in the sums of shares
+            if (
+                shared_uniform and length < slots
+            ):  # the uniform refused, uniform above h, is a place in the sums of shares
                 ends = torch.nn.functional.pad(share.cumsum(0), (1, 0)).clamp(min=h[length + 1])
                 share = ends.diff() / (1 - h[length + 1])
             for token, part in enumerate(share.tolist()):
@@ -222,8 +224,9 @@ class TestBiasIsCaughtExactly:
         assert alike(output_law(contexts, chain(3), op="verify_chain"), suns_law(contexts, 3))
 
     @pytest.mark.parametrize(
-        "wrong", [{"clipped": False}, {"weighted": False}, {"first_refused": True}, {"shared_coin": True}],
-        ids=["w not clipped", "residual without w", "stops at the first coin refused", "coin shared with the residual"],
+        "wrong", [{"clipped": False}, {"weighted": False}, {"first_refused": True}, {"shared_uniform": True}],
+        ids=["w not clipped", "residual without w", "stops at the first uniform refused",
+        "uniform shared with the residual"],
     )  # fmt: skip
     def test_wrong_rules(self, wrong):
         contexts = one_law(depth=2)

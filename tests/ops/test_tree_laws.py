@@ -33,7 +33,7 @@ def is_lossless(contexts, law, length):
 
 @pytest.mark.one_backend
 class TestExactly:
-    """Every draft, every coin and every draw of the oracle, enumerated."""
+    """Every draft, every uniform and every draw of the oracle, enumerated."""
 
     @pytest.mark.parametrize("with_replacement", [False, True], ids=["without", "with"])
     @pytest.mark.parametrize("parents", SMALL_SHAPES, ids=named)
@@ -108,9 +108,9 @@ class TestBiasIsCaughtExactly:
         law = output_law(contexts, self.STAR, drawn_with_replacement=True, repeats=False)
         assert not is_lossless(contexts, law, 2)
 
-    def test_one_coin_for_all_siblings(self):
+    def test_one_uniform_for_all_siblings(self):
         contexts = one_law()
-        assert not is_lossless(contexts, output_law(contexts, self.STAR, shared_coins=True), 2)
+        assert not is_lossless(contexts, output_law(contexts, self.STAR, shared_uniforms=True), 2)
 
     def test_duplicate_siblings_subtracted_twice(self):
         """The elder's token again cannot come from what is left of q. To subtract it again would bias the output."""

@@ -168,30 +168,30 @@ class TestEqualsTheOracle:
 
 
 @pytest.mark.usefixtures("quick_backend")
-class TestCoins:
-    """The accept test, coin by coin: a step at p(x) / (h q(x)), not a frequency."""
+class TestUniforms:
+    """The accept test, uniform by uniform: a step at p(x) / (h q(x)), not a frequency."""
 
     @pytest.mark.parametrize("options", [{}, {"draft_prob": 0.75}, {"epsilon": 0.1}])
     def test_accepts_exactly_below_the_ratio(self, options):
         count, h, epsilon = 1 << 15, options.get("draft_prob", 1.0), options.get("epsilon", 0.0)
-        coins = np.array([maths.coin(seed, 0, 7, 0, 4) for seed in range(count)], dtype=np.float32)
+        uniforms = np.array([maths.uniform(seed, 0, 7, 0, 4) for seed in range(count)], dtype=np.float32)
         for x in range(4):
             verdict = verify_chain(
                 torch.full((count, 1), x), P.expand(count, 2, -1), Q.expand(count, 1, -1),
                 space="probs", seed=seeds(count), position=7, **options,
             )  # fmt: skip
             drafted = np.float32(h) * Q[x].numpy()
-            np.testing.assert_array_equal(verdict.num_accepted, coins * drafted < P[x].numpy() + np.float32(epsilon))
+            np.testing.assert_array_equal(verdict.num_accepted, uniforms * drafted < P[x].numpy() + np.float32(epsilon))
 
-    def test_each_slot_has_its_own_coin(self):
-        """Slot j uses coin j at position + j."""
+    def test_each_slot_has_its_own_uniform(self):
+        """Slot j uses uniform j at position + j."""
         count, slots = 1 << 12, 3
         p, q = torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0])
         verdict = verify_chain(
             torch.zeros(count, slots, dtype=torch.int64), p.expand(count, slots + 1, -1), q.expand(count, slots, -1),
             space="probs", seed=seeds(count), position=11, nonce=2,
         )  # fmt: skip
-        accepted = np.array([[maths.coin(s, j, 11 + j, 2, 4) < 0.5 for j in range(slots)] for s in range(count)])
+        accepted = np.array([[maths.uniform(s, j, 11 + j, 2, 4) < 0.5 for j in range(slots)] for s in range(count)])
         np.testing.assert_array_equal(verdict.num_accepted, accepted.cumprod(axis=1).sum(axis=1))
 
 

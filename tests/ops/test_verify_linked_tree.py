@@ -1,4 +1,5 @@
-"""verify_linked_tree: link order, given coins and given tokens decide as the docstring says, whatever the links are."""
+"""verify_linked_tree: link order, given uniforms and given tokens decide as the docstring says, whatever the links
+are."""
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def call_of(seed, requests=3, nodes=N, vocabulary=33, links=None, dtype=torch.fl
     first, sibling = (x.repeat(requests, 1) if x.ndim == 1 else x for x in links)
     return {
         "draft_tokens": drafts, "target": target, "first_child": first, "next_sibling": sibling,
-        "coins": torch.rand(requests, nodes, generator=generator), "seed": seeds(requests, first=seed),
+        "uniforms": torch.rand(requests, nodes, generator=generator), "seed": seeds(requests, first=seed),
         "position": torch.randint(0, 2**31, (requests,), generator=generator),
     } | changed  # fmt: skip
 
@@ -45,7 +46,7 @@ def by_tokens(call):
 VALID = torch.tensor([True, False, True])
 ONE_TREE = call_of(1, links=(FIRST, SIBLING))
 CALLS = {
-    "verify_linked_tree by coins": (
+    "verify_linked_tree by uniforms": (
         verify_linked_tree,
         ONE_TREE | {
             "tree_valid": VALID, "nonce": seeds(3), "threshold_single": torch.tensor([1.0, 0.2, 0.0]),
@@ -53,7 +54,7 @@ CALLS = {
         },
     ),
     "verify_linked_tree by tokens": (verify_linked_tree, by_tokens(ONE_TREE) | {"tree_valid": VALID}),
-    "verify_linked_tree by noise": (verify_linked_tree, ONE_TREE | {"coins": None, "tree_valid": VALID}),
+    "verify_linked_tree by noise": (verify_linked_tree, ONE_TREE | {"uniforms": None, "tree_valid": VALID}),
 }  # fmt: skip
 
 
@@ -85,14 +86,14 @@ def listed(call, b, node):
 def path_by_the_rule(call, b):
     node, path, vocabulary = 0, [0], call["target"].shape[-1]
     while True:
-        mass, seen, coin = 0.0, set(), call["coins"][b, node].item()
+        mass, seen, uniform = 0.0, set(), call["uniforms"][b, node].item()
         for child in listed(call, b, node):
             token = call["draft_tokens"][b, child].item()
             if not 0 <= token < vocabulary or token in seen:
                 continue
             seen.add(token)
             mass += call["target"][b, node, token].item()
-            if coin < mass:
+            if uniform < mass:
                 path.append(child)
                 break
         else:
@@ -104,7 +105,7 @@ def path_by_the_rule(call, b):
 @pytest.mark.interpreted
 class TestWalks:
     def test_by_the_rule(self):
-        """In link order, which is not that of indices, with one coin a node; then a token that was not tried."""
+        """In link order, which is not that of indices, with one uniform a node; then a token that was not tried."""
         call = call_of(2, requests=24, nodes=12, vocabulary=9)
         found = verify_linked_tree(**call)
         depths = set()
@@ -127,9 +128,9 @@ class TestWalks:
         tree = {"first_child": FIRST[None], "next_sibling": SIBLING[None], "seed": 3, "position": 0}
         tokens = torch.tensor([[9, 1, 0, 1, 2, 2, 0]])
 
-        def path(coin, **thresholds):
-            coins = torch.full((1, N), coin)
-            return verify_linked_tree(tokens, rows, coins=coins, **tree, **thresholds).path[0].tolist()
+        def path(uniform, **thresholds):
+            uniforms = torch.full((1, N), uniform)
+            return verify_linked_tree(tokens, rows, uniforms=uniforms, **tree, **thresholds).path[0].tolist()
 
         nothing = [0, -1, -1, -1, -1, -1, -1]
         assert path(0.0) == [0, 4, 2, 3, -1, -1, -1]
@@ -162,7 +163,7 @@ class TestWalks:
         wanted = verify_tree(tokens, rows, parents=parents, space="probs", max_depth=5, **noise)
         found = verify_linked_tree(
             tokens, rows, first_child=first.repeat(48, 1), next_sibling=sibling.repeat(48, 1),
-            coins=torch.rand(48, 6, generator=generator), **noise,
+            uniforms=torch.rand(48, 6, generator=generator), **noise,
         )  # fmt: skip
         same = (found.path == wanted.path).all(1)
         assert (found.num_accepted[same] == 0).any()
@@ -174,7 +175,7 @@ class TestWalks:
         call = call_of(
             5, requests=6, nodes=9, links=(torch.tensor([1, 2, 3, 4, -1, -1, -1, -1, -1]), torch.full((9,), -1))
         )
-        call["coins"][:3] = 0.0
+        call["uniforms"][:3] = 0.0
         call["draft_tokens"] = call["target"].argmax(-1).roll(1, dims=1)
         whole = verify_linked_tree(**call)
         assert (whole.num_accepted[:3] == 4).all()
@@ -196,7 +197,7 @@ class TestWalks:
         assert torch.equal(row[places[there]], whole.tokens[there].int())
         assert (row == UNTOUCHED).sum() == 60 - there.sum()
 
-    @pytest.mark.parametrize("made", [dict, by_tokens], ids=["coins", "tokens"])
+    @pytest.mark.parametrize("made", [dict, by_tokens], ids=["uniforms", "tokens"])
     def test_zeros_off_the_path(self, made):
         """At the places of all nodes but those of the path; one is not there."""
         call = made(call_of(13, requests=6, nodes=9, vocabulary=7))
@@ -222,7 +223,7 @@ class TestWalks:
         spoiled[off] = torch.nan
         apart = {
             name: torch.full((7, 8, 3), 7, dtype=call[name].dtype).transpose(0, 1)[..., 1].copy_(call[name])
-            for name in ("draft_tokens", "first_child", "next_sibling", "coins")
+            for name in ("draft_tokens", "first_child", "next_sibling", "uniforms")
         }
         assert_same(verify_linked_tree(**call | apart | {"target": spoiled}), expected)
 
@@ -243,9 +244,9 @@ class TestStatus:
         tokens = torch.tensor([9, 1, 2, 3]).repeat(2 * count, 1)
         call = {"draft_tokens": tokens, "first_child": links[0], "next_sibling": links[1]}
         rows = torch.tensor([0.0, 0.1, 0.1, 0.1, 0.7]).expand(2 * count, 4, 5)
-        for coin in (0.05, 0.15, 0.95):
-            coins = torch.full((2 * count, 4), coin)
-            found = verify_linked_tree(**call, target=rows, coins=coins, seed=seeds(2 * count), position=0)
+        for uniform in (0.05, 0.15, 0.95):
+            uniforms = torch.full((2 * count, 4), uniform)
+            found = verify_linked_tree(**call, target=rows, uniforms=uniforms, seed=seeds(2 * count), position=0)
             assert (found.path[1::2] == found.path[1]).all()
             assert (found.status[1::2] == 0).all()
             assert ((found.path >= -1) & (found.path < 4)).all()
@@ -274,7 +275,7 @@ class TestStatus:
     def test_invalid_trees_are_their_root(self):
         """Their links are not looked at."""
         call = call_of(7, links=(FIRST, SIBLING), tree_valid=torch.tensor([False, True, False]))
-        call["coins"][:] = 0.0
+        call["uniforms"][:] = 0.0
         call["draft_tokens"] = torch.arange(N).repeat(3, 1)
         call["first_child"] = call["first_child"].clone()
         call["first_child"][2] = 10**9
@@ -291,8 +292,8 @@ class TestStatus:
         rows[3, 0, 2] = torch.nan  # looked at by the last token alone; nothing else is left
         rows[4, 0] = torch.tensor([0.5, 0.4, 0.0])  # and nothing is left
         rows[5, 0] = 0.0
-        coins = torch.full((6, 3), 0.95)
-        found = verify_linked_tree(tokens, rows, coins=coins, **links, seed=seeds(6), position=1)
+        uniforms = torch.full((6, 3), 0.95)
+        found = verify_linked_tree(tokens, rows, uniforms=uniforms, **links, seed=seeds(6), position=1)
         assert found.num_accepted.tolist() == [0] * 6
         assert found.status.tolist() == [0, 4, 4, 3, 2, 1]
         assert found.tokens[0, 0] == 2
@@ -300,7 +301,7 @@ class TestStatus:
         assert found.tokens[5, 0] == 0
         absent = tokens.clone()
         absent[:, 1] = -1
-        assert verify_linked_tree(absent, rows[:1].expand(6, -1, -1), coins=coins, **links, seed=1,
+        assert verify_linked_tree(absent, rows[:1].expand(6, -1, -1), uniforms=uniforms, **links, seed=1,
                             position=seeds(6)).status.tolist() == [0] * 6  # fmt: skip
 
 
@@ -344,8 +345,8 @@ class TestEqualsTheOracle:
         assert_same(verify_linked_tree(**by_tokens(call)), by_the_oracle(**by_tokens(call)))
 
 
-def coins_of(call, nonce):
-    """The accept coins of the nodes, each at its depth."""
+def uniforms_of(call, nonce):
+    """The accept uniforms of the nodes, each at its depth."""
     requests, nodes = call["draft_tokens"].shape
     depths = torch.zeros(requests, nodes, dtype=torch.int64)
     for b in range(requests):
@@ -356,23 +357,23 @@ def coins_of(call, nonce):
             below += children
     position = call["position"][:, None] + depths
     index, stream = torch.arange(nodes), 4
-    return specdec_kernels.coin(call["seed"][:, None], position, nonce[:, None], index=index, stream=stream)
+    return specdec_kernels.uniform(call["seed"][:, None], position, nonce[:, None], index=index, stream=stream)
 
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.interpreted
-class TestCoinsOfTheNoise:
+class TestUniformsOfTheNoise:
     @pytest.mark.parametrize("thresholds", [{}, {"threshold_total": 0.6, "threshold_single": 0.5}])
     def test_each_at_the_depth_of_its_node(self, thresholds):
         call, nonce = call_of(13, requests=48, nodes=11, vocabulary=3), torch.arange(48)
-        given = verify_linked_tree(**call | {"coins": coins_of(call, nonce)}, nonce=nonce, **thresholds)
-        assert_same(verify_linked_tree(**call | {"coins": None}, nonce=nonce, **thresholds), given)
+        given = verify_linked_tree(**call | {"uniforms": uniforms_of(call, nonce)}, nonce=nonce, **thresholds)
+        assert_same(verify_linked_tree(**call | {"uniforms": None}, nonce=nonce, **thresholds), given)
         assert given.num_accepted.max() >= 3
 
     def test_chains_are_those_of_verify_chain(self):
-        """Without draft laws: the same coins, and the same noise of the last token."""
+        """Without draft laws: the same uniforms, and the same noise of the last token."""
         links = DraftTree.chain(5).to_sglang(48)[1:]
-        call = call_of(14, requests=48, nodes=6, vocabulary=3, links=links) | {"coins": None}
+        call = call_of(14, requests=48, nodes=6, vocabulary=3, links=links) | {"uniforms": None}
         chain = {name: call[name] for name in ("target", "seed", "position")}
         expected = verify_chain(call["draft_tokens"][:, 1:], **chain, space="probs")
         found = verify_linked_tree(**call)
@@ -388,7 +389,7 @@ def test_law(given, quick_backend):
     call = {
         "draft_tokens": torch.tensor([9, 1, 2, 0, 0, 4, 0]).expand(many, N), "target": law.expand(many, N, 5),
         "first_child": FIRST.expand(many, N), "next_sibling": SIBLING.expand(many, N), "position": 0,
-        "coins": torch.rand(many, N, generator=torch.Generator().manual_seed(0)) if given else None,
+        "uniforms": torch.rand(many, N, generator=torch.Generator().manual_seed(0)) if given else None,
         "seed": seeds(many),
     }  # fmt: skip
     found = verify_linked_tree(**call)
@@ -410,16 +411,17 @@ REFUSED = {
         ),
         ({"target": None}, TypeError, "target: expected a tensor of float32, bfloat16 or float16|target: expected a"),
         ({"target": ONE_TREE["target"][:, 1:]}, ValueError, r"target: expected shape \[3, 7, V\]; got float32 \[3, 6"),
-        ({"coins": 0.5}, TypeError, "coins: expected a tensor of float32; got 0.5"),
-        ({"coins": ONE_TREE["coins"][:2]}, ValueError, r"coins: expected shape \[3, 7\]; got float32 \[2, 7\]"),
+        ({"uniforms": 0.5}, TypeError, "uniforms: expected a tensor of float32; got 0.5"),
+        ({"uniforms": ONE_TREE["uniforms"][:2]}, ValueError,
+        r"uniforms: expected shape \[3, 7\]; got float32 \[2, 7\]"),
         ({"target_tokens": FIRST.repeat(3, 1)}, ValueError, "target: expected None beside target_tokens; got float32"),
         (
             {"target_tokens": FIRST.repeat(3, 1), "target": None},
             ValueError,
-            "coins: expected None beside target_tokens; got float32",
+            "uniforms: expected None beside target_tokens; got float32",
         ),
         (
-            {"target_tokens": FIRST[None], "target": None, "coins": None},
+            {"target_tokens": FIRST[None], "target": None, "uniforms": None},
             ValueError,
             r"target_tokens: expected shape \[3, 7\]; got int64 \[1, 7\]",
         ),

@@ -155,11 +155,11 @@ class TestChain:
 
 
 @pytest.mark.usefixtures("backend")
-class TestCoins:
-    """The accept test, coin by coin: a step at p(x) / q(x), not a frequency."""
+class TestUniforms:
+    """The accept test, uniform by uniform: a step at p(x) / q(x), not a frequency."""
 
-    def test_each_node_has_its_own_coin(self):
-        """Node i uses coin i - 1, at the position of its parent's row."""
+    def test_each_node_has_its_own_uniform(self):
+        """Node i uses uniform i - 1, at the position of its parent's row."""
         count = 1 << 11
         parents = [-1, 0, 0, 1, 1, 2]
         p, q = torch.tensor([0.25, 0.25, 0.5]), torch.tensor([0.5, 0.5, 0.0])
@@ -169,10 +169,10 @@ class TestCoins:
             seed=seeds(count), position=11, nonce=2,
         )  # fmt: skip
         # The first child is accepted below 1/2. Then (p - q)+ leaves only token 2, and no sibling is accepted.
-        coin = np.array(
-            [[maths.coin(s, i - 1, 11 + depths(parents)[parents[i]], 2, 4) for i in (1, 3)] for s in range(count)]
+        uniform = np.array(
+            [[maths.uniform(s, i - 1, 11 + depths(parents)[parents[i]], 2, 4) for i in (1, 3)] for s in range(count)]
         )
-        first, second = coin[:, 0] < 0.5, coin[:, 1] < 0.5
+        first, second = uniform[:, 0] < 0.5, uniform[:, 1] < 0.5
         np.testing.assert_array_equal(verdict.num_accepted, first + (first & second).astype(int))
         np.testing.assert_array_equal(verdict.path[:, 1], np.where(first, 1, -1))
         np.testing.assert_array_equal(verdict.path[:, 2], np.where(first & second, 3, -1))
@@ -180,14 +180,14 @@ class TestCoins:
     def test_steps_of_the_second_sibling(self, backend):
         """u q^2(x) < p^2(x) with p^2 = (.75, .25, 0, 0) and q^2 = (1/7, 2/7, 0, 4/7) after token 2 was rejected."""
         count = 1 << 12
-        coins = np.array([[maths.coin(s, i, 7, 0, 4) for i in (0, 1)] for s in range(count)])
+        uniforms = np.array([[maths.uniform(s, i, 7, 0, 4) for i in (0, 1)] for s in range(count)])
         for x, ratio in ((0, 1.0), (1, 0.875), (3, 0.0)):
             verdict = verify_tree(
                 torch.tensor([-1, 2, x]).expand(count, -1), P.expand(count, 3, -1), Q.expand(count, 3, -1),
                 parents=torch.tensor([-1, 0, 0]), space="probs", seed=seeds(count), position=7,
             )  # fmt: skip
-            first = coins[:, 0] < 2 / 3
-            expected = np.where(first, 1, np.where(coins[:, 1] < ratio, 2, -1))
+            first = uniforms[:, 0] < 2 / 3
+            expected = np.where(first, 1, np.where(uniforms[:, 1] < ratio, 2, -1))
             np.testing.assert_array_equal(np.where(verdict.num_accepted == 1, verdict.path[:, 1], -1), expected)
 
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -353,7 +353,7 @@ class TestMeaning:
             seed=seeds(count), position=0,
         )  # fmt: skip
         # p^2 = p and q^2 = (0, 2/3, 1/3, 0): accepted below .45.
-        accepted = np.array([maths.coin(s, 1, 0, 0, 4) < 0.45 for s in range(count)])
+        accepted = np.array([maths.uniform(s, 1, 0, 0, 4) < 0.45 for s in range(count)])
         assert (accepted == (verdict.num_accepted == 1).numpy()).mean() > 0.999
 
 

@@ -21,7 +21,7 @@ ONCE = {
     "the largest number, Python": (PYTHON, r"float32\)\.max\b|2\.0\*\*128", "specdec_kernels/_constants.py"),
     "the coldest temperature, Python": (PYTHON, r"2\.0\*\*-64", "specdec_kernels/_constants.py"),
     "the unit of sums, Python": (PYTHON, r"2\.0\*\*-?42", None),
-    "coins of leaves, Python": (PYTHON, r"^\w+ = (2\*\*30|1 << 30)", "specdec_kernels/_constants.py"),
+    "uniforms of leaves, Python": (PYTHON, r"^\w+ = (2\*\*30|1 << 30)", "specdec_kernels/_constants.py"),
     "no token, Python": (PYTHON, r"0x7FFFFFFF", None),
     "no token, Triton": (TRITON, r"0x7FFFFFFF", "triton_kernels/_math.py"),
 }

@@ -85,7 +85,7 @@ def test_links_and_named_files_exist(page):
 def test_the_recipe_for_an_op_is_true_to_the_line():
     """By the example that its table says it is; rows of files that many ops share count what they need."""
     rows = re.findall(r"^\| ([^|]*<op>[^|]*) \| [^|]* \| ([\d, ]+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
-    said = {name.replace("<op>", "coin"): int(lines) for names, counts in rows
+    said = {name.replace("<op>", "uniform"): int(lines) for names, counts in rows
             for name, lines in zip(re.findall(r"`([^`]+)`", names), counts.split(","), strict=True)}  # fmt: skip
     assert len(said) == 6
     assert said == {name: len((ROOT / name).read_text().splitlines()) for name in said}

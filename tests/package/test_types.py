@@ -20,12 +20,12 @@ rows = torch.zeros(2, 3)
 token: int = sd.race_sample(rows, seed=torch.arange(2), position=0)
 sd.race_sample(rows, seed=1.5, position=0)
 sd.verify_chain(rows, rows, seed=1, position=0, method="gumbel")
-sd.coin(1)
+sd.uniform(1)
 sd.no_such_op(rows)
 from specdec_kernels.calls import typed
 
 
-def coin(call: "typed.Coin") -> None:
+def uniform(call: "typed.Uniform") -> None:
     print(call.seed, call.noise.seed)
 """
 

@@ -125,7 +125,7 @@ def ragged(call, counts):
 
 
 def close_calls(call, method_options, verdict):
-    """Requests in which the deciding coin is within 1e-5, relatively, of its threshold."""
+    """Requests in which the deciding uniform is within 1e-5, relatively, of its threshold."""
     target, draft = call["target"], call["draft"]
     count, slots = call["draft_tokens"].shape
     law, _ = laws.decoded(Law(call["space"], call["temperature"]), requests.Requests(None, count, count, "cpu"))
@@ -137,7 +137,7 @@ def close_calls(call, method_options, verdict):
         q = 1.0
         if draft is not None:
             q = laws.widened(laws.probabilities(draft[:, slot], law), target.shape[-1], None).gather(-1, x)[:, 0]
-        u = noise.coins(noise.at(whose, slice(None), slot), noise.COIN, slot)
+        u = noise.uniforms(noise.at(whose, slice(None), slot), noise.UNIFORM, slot)
         h = method_options.get("draft_prob", 1.0)
         threshold = p + method_options.get("epsilon", 0.0)
         close |= (verdict.num_accepted >= slot) & ((u * h * q - threshold).abs() <= 1e-5 * threshold)

@@ -1,8 +1,8 @@
-"""Exact laws of the oracle's decisions: every coin and every draw it could meet, weighted by probability.
+"""Exact laws of the oracle's decisions: every uniform and every draw it could meet, weighted by probability.
 
-The oracle's own code runs. Its coins are replaced by one value from each interval between the points where a decision
-could change, its races by each token in turn; the seed of a case is its number. The law of what is emitted then is a
-finite sum.
+The oracle's own code runs. Its uniforms are replaced by one value from each interval between the points where a
+decision could change, its races by each token in turn; the seed of a case is its number. The law of what is emitted
+then is a finite sum.
 """
 
 from itertools import pairwise, product
@@ -72,12 +72,12 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
     cells = [((low + high) / 2, high - low) for low, high in pairwise(edges)]
     cases = list(product(product(cells, repeat=slots), range(vocabulary)))
     forced = torch.tensor([token for _, token in cases])
-    coin_table, widths = torch.tensor([coins for coins, _ in cases], dtype=torch.float64).unbind(-1)
+    uniform_table, widths = torch.tensor([uniforms for uniforms, _ in cases], dtype=torch.float64).unbind(-1)
     drawn_with = torch.zeros(len(cases), dtype=torch.float64)
 
-    def coins(whose, stream, index):
+    def uniforms(whose, stream, index):
         case = whose.seed
-        return coin_table[case, index] if index < slots else torch.zeros(len(case), dtype=torch.float64)
+        return uniform_table[case, index] if index < slots else torch.zeros(len(case), dtype=torch.float64)
 
     def case_as_arrivals(whose, stream, size):
         return whose.seed.unsqueeze(-1)
@@ -90,7 +90,7 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
     tokens = torch.empty(len(cases), slots + 1, dtype=torch.int64)
     num_accepted, status = torch.empty(2, len(cases), dtype=torch.int32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise, "coins", coins)
+        patch.setattr(noise, "uniforms", uniforms)
         patch.setattr(noise, "arrivals", case_as_arrivals)
         patch.setattr(laws, "draw", draw)
         target, draft = given.rows(p_rows, q_rows)
@@ -102,7 +102,7 @@ def decisions(drafts, p_rows, q_rows, draft_prob, epsilon, given):
             tokens=tokens, num_accepted=num_accepted, status=status,
         )  # fmt: skip
         reference.verify_chain(call)
-    # The last draw of a case is the one that ended it, and the widths of coins that were not reached add up to one.
+    # The last draw of a case is the one that ended it, and the widths of uniforms that were not reached add up to one.
     law = {}
     for emitted, probability in zip(tokens.tolist(), (widths.prod(dim=-1) * drawn_with).tolist(), strict=True):
         key = tuple(token for token in emitted if token != -1)

@@ -85,7 +85,7 @@ CPU = {
     "csrc/include/specdec/log": (ops("race_sample logprobs overlap", "cpu"), RANDOM, BOUNDS),
     "csrc/include/specdec/mass": (ops("residual_sums mass_tiles logprobs residual overlap", "cpu"), BOUNDS, RANDOM),
     "csrc/include/specdec/merge": (ops("merge_chains", "cpu"),),
-    "csrc/include/specdec/noise": (ops("noise race_sample row_seeds verify_chain verify_tree coin", "cpu"),),
+    "csrc/include/specdec/noise": (ops("noise race_sample row_seeds verify_chain verify_tree uniform", "cpu"),),
     "csrc/include/specdec/optimal": ("tests/theory/test_trees.py", "tests/generate/test_trees.py"),
     "csrc/include/specdec/overlap": (ops("overlap", "cpu"),),
     "csrc/include/specdec/part": (ops("race_sample race_topk residual_race residual_sums", "cpu"), ops(WALKS, "cpu")),

@@ -18,9 +18,9 @@ from specdec_kernels.backends.reference import laws, noise
 from specdec_kernels.calls.values import Edit, Noise
 from tests.support.calls import backends_call
 from tests.support.enumeration import AS_PROBS, shares_of
-from tests.support.traversal_enumeration import FIRST_COIN, after
+from tests.support.traversal_enumeration import FIRST_UNIFORM, after
 
-LOOK_COIN, NEAR, SHARES = 2**31, 2.0**-14, (0.2, 0.4, 0.6, 0.8)
+LOOK_UNIFORM, NEAR, SHARES = 2**31, 2.0**-14, (0.2, 0.4, 0.6, 0.8)
 
 
 class End(NamedTuple):
@@ -29,7 +29,7 @@ class End(NamedTuple):
     chance: float
     said: tuple  # the tokens of the chain taken
     chains: tuple  # all tokens of all chains that were enumerated on the way
-    looks: tuple  # a coin for each token: one by which so many chains are looked at
+    looks: tuple  # a uniform for each token: one by which so many chains are looked at
     places: tuple  # (p, q', w) by depth, w after the token before
 
 
@@ -83,7 +83,7 @@ def ends(contexts, chains, length, *, given=None, named=False, wrong=None):
         everything = product(range(len(q)), repeat=len(left))
         for drawn in everything if given is None else [[given[c][len(said)] for c in left]]:
             share = math.prod(q[x] for x in drawn) if given is None else 1.0
-            coin = 0.0
+            uniform = 0.0
             for number, part in sorted(way.items()):
                 if wrong == "peeks" and len(left) > 1:
                     number = next((i for i, x in enumerate(drawn, 1) if p[x] >= q[x]), len(left))
@@ -92,22 +92,22 @@ def ends(contexts, chains, length, *, given=None, named=False, wrong=None):
                 if wrong == "stay among those looked at":
                     stay = stay[: list(drawn[:number]).count(x)]
                 longer = [[*row, drawn[left.index(c)]] if c in left else row for c, row in enumerate(tokens)]
-                key = (x, stay, coin + part / 2, tuple(map(tuple, longer))) if named else (x, len(stay))
+                key = (x, stay, uniform + part / 2, tuple(map(tuple, longer))) if named else (x, len(stay))
                 found[key] = found.get(key, 0.0) + share * part
-                coin += part
+                uniform += part
         for (x, stay, *more), share in found.items():
-            coin, longer = more if named else (0.0, tokens)
+            uniform, longer = more if named else (0.0, tokens)
             ratio = weight * p[x] / law[x]
             yield from down(
                 chance * share, (*said, x), stay if named else tuple(range(stay)), list(map(list, longer)),
-                (*looks, coin), (*places, (p, law, weight)), ratio if wrong == "unclipped" else min(1.0, ratio),
+                (*looks, uniform), (*places, (p, law, weight)), ratio if wrong == "unclipped" else min(1.0, ratio),
             )  # fmt: skip
 
     yield from down(1.0, (), tuple(range(chains)), [[] for _ in range(chains)], (), (), 1.0)
 
 
 def thresholds(end):
-    """What the coin of each token has to be below."""
+    """What the uniform of each token has to be below."""
     found = []
     for p, law, weight in end.places[1:]:
         if law is None:
@@ -195,39 +195,39 @@ def merged(chains, nodes):
 
 
 def oracle_law(contexts, chains, length, given=AS_PROBS):
-    """`path_law` of the oracle: at each end its coins lie just below or just above the thresholds."""
+    """`path_law` of the oracle: at each end its uniforms lie just below or just above the thresholds."""
     near, cases = 1e-9 if given.target.space == "probs" else 1e-5, []
     for end in ends(contexts, chains, length, named=True):
         chance, h, known = end.chance, thresholds(end), merged(end.chains, 0)[3]
-        coins = {}
+        uniforms = {}
         for accepted in range(len(end.said), -1, -1):
             node, threshold = known[end.said[:accepted]], h[accepted - 1] if accepted else 1.0
             if chance * threshold > 0:
-                cases.append((end, coins | {node: threshold * (1 - near)}, chance * threshold))
-            coins[node] = threshold * (1 + near)
+                cases.append((end, uniforms | {node: threshold * (1 - near)}, chance * threshold))
+            uniforms[node] = threshold * (1 + near)
             chance *= 1 - threshold
     return run(contexts, chains, length, cases, given)
 
 
 def run(contexts, chains, length, cases, given):
-    """The oracle on all cases at once, with their coins; what it draws is recorded."""
+    """The oracle on all cases at once, with their uniforms; what it draws is recorded."""
     nodes, count = chains * length + 1, len(cases)
     tokens, parents, leaves, known = zip(*(merged(end.chains, nodes) for end, _, _ in cases), strict=True)
-    coin_table = torch.full((count, nodes), torch.nan, dtype=torch.float64)
+    uniform_table = torch.full((count, nodes), torch.nan, dtype=torch.float64)
     looks = [(*end.looks, *[0.0] * (length + 1 - len(end.looks))) for end, _, _ in cases]
     look_table = torch.tensor(looks, dtype=torch.float64)
     p_rows, q_rows = torch.full((2, count, nodes, contexts.vocabulary), torch.nan, dtype=torch.float64)
-    for case, ((_, coins, _), said) in enumerate(zip(cases, known, strict=True)):
-        for node, coin in coins.items():
-            coin_table[case, node] = coin
+    for case, ((_, uniforms, _), said) in enumerate(zip(cases, known, strict=True)):
+        for node, uniform in uniforms.items():
+            uniform_table[case, node] = uniform
         for tokens_said, node in said.items():
             p_rows[case, node], q_rows[case, node] = contexts.p[tokens_said], contexts.q[tokens_said]
     drawn_from = torch.zeros(count, contexts.vocabulary, dtype=torch.float64)
 
-    def coins(whose, stream, index):
-        if index == LOOK_COIN:
+    def uniforms(whose, stream, index):
+        if index == LOOK_UNIFORM:
             return look_table[whose.seed, whose.position]
-        return coin_table[whose.seed, index - FIRST_COIN + 1]
+        return uniform_table[whose.seed, index - FIRST_UNIFORM + 1]
 
     def draw(weights, case):
         drawn_from[case.squeeze(-1)] = shares_of(weights)
@@ -236,7 +236,7 @@ def run(contexts, chains, length, cases, given):
     emitted, path = torch.empty(count, length + 1, dtype=torch.int64), torch.empty(count, length + 1, dtype=torch.int32)
     num_accepted, status = torch.empty(2, count, dtype=torch.int32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise, "coins", coins)
+        patch.setattr(noise, "uniforms", uniforms)
         patch.setattr(noise, "arrivals", lambda whose, stream, size: whose.seed.unsqueeze(-1))
         patch.setattr(laws, "draw", draw)
         target, draft = given.rows(p_rows, q_rows)

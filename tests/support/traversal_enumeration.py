@@ -2,7 +2,7 @@
 
 For given drafts such a walk has few ends: each leaf that is tried is accepted, or in the end nothing is. The leaves and
 their weights are worked out here a second time, in another form than the oracle's: the multiples of q that were
-subtracted from p are added up, as the kernels do it. The coins of a case then lie just below or just above these
+subtracted from p are added up, as the kernels do it. The uniforms of a case then lie just below or just above these
 weights: one of the oracle's that differs by 1e-9 shows. What is drawn last is recorded as a law.
 """
 
@@ -17,7 +17,7 @@ from tests.support.enumeration import AS_PROBS, shares_of
 from tests.support.tree_enumeration import context, drafts
 from tests.support.trees import children, depths
 
-FIRST_COIN = 2**30
+FIRST_UNIFORM = 2**30
 
 
 class Place:
@@ -84,26 +84,26 @@ def output_law(contexts, parents, *, drawn_with_replacement=False, replacement=N
         said = [context(parents, tokens, node) for node in range(len(parents))]
         p = [contexts.p.get(x) for x in said]
         q = None if certain else [contexts.q.get(x) for x in said]
-        coins = {}
+        uniforms = {}
         for leaf, weight in leaves(p, q, parents, tokens, replacement):
             if chance * weight > 0:
-                cases.append((tokens, coins | {leaf: weight * (1 - near)}, chance * weight))
-            coins[leaf] = weight * (1 + near)
+                cases.append((tokens, uniforms | {leaf: weight * (1 - near)}, chance * weight))
+            uniforms[leaf] = weight * (1 + near)
             chance *= 1 - weight
         if chance > 0:
-            cases.append((tokens, coins, chance))
+            cases.append((tokens, uniforms, chance))
     return run(contexts, parents, cases, replacement, certain, given, op)
 
 
 def run(contexts, parents, cases, replacement, certain, given, op):
-    """The oracle on all cases at once, with their coins; what it draws is recorded."""
+    """The oracle on all cases at once, with their uniforms; what it draws is recorded."""
     nodes, count = len(parents), len(cases)
     drafted = torch.tensor([tokens for tokens, _, _ in cases])
-    coin_table = torch.full((count, nodes), torch.nan, dtype=torch.float64)
+    uniform_table = torch.full((count, nodes), torch.nan, dtype=torch.float64)
     p_rows, q_rows = torch.full((2, count, nodes, contexts.vocabulary), torch.nan, dtype=torch.float64)
-    for case, (tokens, coins, _) in enumerate(cases):
-        for node, coin in coins.items():
-            coin_table[case, node] = coin
+    for case, (tokens, uniforms, _) in enumerate(cases):
+        for node, uniform in uniforms.items():
+            uniform_table[case, node] = uniform
         for node in range(nodes):
             said = context(parents, tokens, node)
             if said is not None:  # rows of absent nodes must not be read: they stay NaN
@@ -119,7 +119,9 @@ def run(contexts, parents, cases, replacement, certain, given, op):
     tokens, path = torch.empty(count, width, dtype=torch.int64), torch.empty(count, width, dtype=torch.int32)
     num_accepted, status = torch.empty(2, count, dtype=torch.int32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise, "coins", lambda whose, stream, index: coin_table[whose.seed, index - FIRST_COIN + 1])
+        patch.setattr(
+            noise, "uniforms", lambda whose, stream, index: uniform_table[whose.seed, index - FIRST_UNIFORM + 1]
+        )
         patch.setattr(noise, "arrivals", lambda whose, stream, size: whose.seed.unsqueeze(-1))
         patch.setattr(laws, "draw", draw)
         target, draft = given.rows(p_rows, q_rows)

@@ -1,7 +1,7 @@
 """Exact laws of the oracle's decisions on trees, as tests/support/enumeration.py has them for chains.
 
 Every draft a tree could hold, every side of every accept test and every token drawn, weighted by probability. A child's
-coin only matters by the side of one threshold on which it falls, for its elder siblings were rejected or it is not
+uniform only matters by the side of one threshold on which it falls, for its elder siblings were rejected or it is not
 tried; the thresholds are worked out here a second time, so one that differed from the oracle's would spoil the law.
 """
 
@@ -21,12 +21,12 @@ UNTRIED = -1.0
 
 
 def output_law(contexts, parents, *, drawn_with_replacement=False, replacement=None, certain=False, repeats=True,
-               shared_coins=False, given=AS_PROBS):  # fmt: skip
+               shared_uniforms=False, given=AS_PROBS):  # fmt: skip
     """{(path, emitted tokens): probability} of one round with this tree.
 
     Siblings are drawn with or without replacement, and verified as ``replacement`` says (as drawn, by default).
     Variants: ``certain`` verifies without draft laws; ``repeats=False`` drops a sibling with the token of an elder one;
-    ``shared_coins`` tosses one coin for all siblings.
+    ``shared_uniforms`` tosses one uniform for all siblings.
     """
     replacement = drawn_with_replacement if replacement is None else replacement
     cases = []
@@ -34,8 +34,8 @@ def output_law(contexts, parents, *, drawn_with_replacement=False, replacement=N
         if not repeats:
             tokens = without_repeats(parents, tokens)
         q = None if certain else contexts.q
-        for coins, width in coin_cells(contexts.p, q, parents, tokens, replacement, shared_coins):
-            cases += [(tokens, coins, chance * width, drawn) for drawn in range(contexts.vocabulary)]
+        for uniforms, width in uniform_cells(contexts.p, q, parents, tokens, replacement, shared_uniforms):
+            cases += [(tokens, uniforms, chance * width, drawn) for drawn in range(contexts.vocabulary)]
     return run(contexts, parents, cases, replacement, certain, given)
 
 
@@ -90,8 +90,8 @@ def thresholds(p, q, tokens, replacement):
     return found
 
 
-def coin_cells(p, q, parents, tokens, replacement, shared):
-    """(coins of nodes 1.., probability): one coin from each interval between thresholds."""
+def uniform_cells(p, q, parents, tokens, replacement, shared):
+    """(uniforms of nodes 1.., probability): one uniform from each interval between thresholds."""
     threshold = [UNTRIED] * len(parents)
     for node, below in enumerate(children(parents)):
         said = context(parents, tokens, node)
@@ -105,19 +105,21 @@ def coin_cells(p, q, parents, tokens, replacement, shared):
         edges = sorted({0.0, 1.0, *(threshold[c] for c in group if threshold[c] != UNTRIED)})
         choices.append([(group, (low + high) / 2, high - low) for low, high in pairwise(edges)])
     for choice in product(*choices):
-        coins, width = [0.0] * len(parents), 1.0
-        for group, coin, share in choice:
+        uniforms, width = [0.0] * len(parents), 1.0
+        for group, uniform, share in choice:
             width *= share
             for child in group:
-                coins[child] = coin
-        yield coins[1:], width
+                uniforms[child] = uniform
+        yield uniforms[1:], width
 
 
 def run(contexts, parents, cases, replacement, certain, given):
-    """The oracle on all cases at once, its coins and draws replaced by those of the case."""
+    """The oracle on all cases at once, its uniforms and draws replaced by those of the case."""
     nodes, count = len(parents), len(cases)
     drafted = torch.tensor([tokens for tokens, _, _, _ in cases])
-    coin_table = torch.tensor([coins for _, coins, _, _ in cases], dtype=torch.float64).reshape(count, nodes - 1)
+    uniform_table = torch.tensor([uniforms for _, uniforms, _, _ in cases], dtype=torch.float64).reshape(
+        count, nodes - 1
+    )
     forced = torch.tensor([drawn for _, _, _, drawn in cases])
     drawn_with = torch.zeros(count, dtype=torch.float64)
     p_rows, q_rows = torch.full((2, count, nodes, contexts.vocabulary), torch.nan, dtype=torch.float64)
@@ -128,8 +130,8 @@ def run(contexts, parents, cases, replacement, certain, given):
                 p_rows[case, node] = contexts.p[said]
                 q_rows[case, node] = contexts.q.get(said, q_rows[case, node])
 
-    def coins(whose, stream, index):
-        return coin_table[whose.seed, index]
+    def uniforms(whose, stream, index):
+        return uniform_table[whose.seed, index]
 
     def case_as_arrivals(whose, stream, size):
         return whose.seed.unsqueeze(-1)
@@ -143,7 +145,7 @@ def run(contexts, parents, cases, replacement, certain, given):
     tokens, path = torch.empty(count, width, dtype=torch.int64), torch.empty(count, width, dtype=torch.int32)
     num_accepted, status = torch.empty(2, count, dtype=torch.int32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise, "coins", coins)
+        patch.setattr(noise, "uniforms", uniforms)
         patch.setattr(noise, "arrivals", case_as_arrivals)
         patch.setattr(laws, "draw", draw)
         target, draft = given.rows(p_rows, q_rows)

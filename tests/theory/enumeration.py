@@ -1,6 +1,6 @@
-"""Brute force: laws of the decision rules by summing over every draft, coin interval and policy outcome.
+"""Brute force: laws of the decision rules by summing over every draft, uniform interval and policy outcome.
 
-Written from the rules (algorithms, sections 2 to 4), not from the formulas under test: coins are integrated as the
+Written from the rules (algorithms, sections 2 to 4), not from the formulas under test: uniforms are integrated as the
 probability of the interval they fall in. Exact up to float64 rounding.
 """
 

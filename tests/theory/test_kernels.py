@@ -145,8 +145,8 @@ def test_expected_tokens_of_the_best_tree(nodes):
 def test_lossless_policies_through_the_kernel(name, a):
     """Joint law of the first two tokens of rounds of two drafts at most; p writes on where a round ends early."""
     k, rng = 2, np.random.default_rng(1)
-    coins = rng.random((DRAWS, k))
-    plans = [SCHEMES[name](k, a, coin.__getitem__) for coin in coins]
+    uniforms = rng.random((DRAWS, k))
+    plans = [SCHEMES[name](k, a, uniform.__getitem__) for uniform in uniforms]
     count = torch.tensor([plan.length for plan in plans])
     tokens = torch.where(torch.arange(k) < count[:, None], drafts(Q, k), -1)
     h = torch.tensor(plans[0].h, dtype=torch.float32).expand(DRAWS, k)
@@ -159,7 +159,9 @@ def test_a_biased_policy_is_caught_by_the_same_check():
     k, rng = 2, np.random.default_rng(1)
     drafted = torch.from_numpy(rng.random(DRAWS) < 0.4)
     tokens = torch.where(drafted[:, None], drafts(Q, k), -1)
-    written = verified(P, Q, k, tokens, draft_prob=torch.full((DRAWS, k), 0.4)).tokens[:, :2]  # one coin, a everywhere
+    written = verified(P, Q, k, tokens, draft_prob=torch.full((DRAWS, k), 0.4)).tokens[
+        :, :2
+    ]  # one uniform, a everywhere
     written = torch.where(written < 0, torch.from_numpy(rng.choice(4, (DRAWS, 2), p=P)), written)
     with pytest.raises(AssertionError):
         assert_law(written[:, 0] * 4 + written[:, 1], np.outer(P, P).ravel())

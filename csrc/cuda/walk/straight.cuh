@@ -6,7 +6,8 @@
 //                              the row where the chain ends; the last block writes the verdict
 //   straight_turn_kernel       the same for many requests or slots, some slots of all requests after the others: each
 //                              block judges the slots before, then weighs its own, or draws
-//   straight_block_kernel      as for few, but between judging and drawing the sums of those pairs that a coin asks for
+//   straight_block_kernel      as for few, but between judging and drawing the sums of those pairs that a uniform asks
+//   for
 //
 // A block has eight warps, and a part of a request is some tiles of 1,024 columns of all of its rows.
 #pragma once
@@ -445,10 +446,10 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
 
 // The walk of walk_traversal (specdec/walk.h) on a chain, by lanes: a lane has a node.
 struct Leaf {
-  float weight, coin;  // a, of the walk down
+  float weight, uniform;  // a, of the walk down
   int32_t status;      // of its slot
   bool tried;          // whether the draft after it was refused, or taken off
-  bool accepted, asks;  // asks: its coin decides once its sum is known
+  bool accepted, asks;  // asks: its uniform decides once its sum is known
   __device__ float subtracted() const { return subtracted_after(0.0f, 1.0f, weight); }
 };
 
@@ -470,10 +471,10 @@ __device__ __forceinline__ Leaf leaf_of_lane(const ChainRequest& r, const SlotOf
   }
   if (slot.own() == 0) leaf.accepted = true;
   if (slot.own() == 0 || own >= *lanes) return leaf;
-  leaf.coin = leaf_coin(r.noise_at_depth(slot.own() - 1, 0), slot.own());
+  leaf.uniform = leaf_uniform(r.noise_at_depth(slot.own() - 1, 0), slot.own());
   float sum_known = leaf.weight;
   if (leaf.tried && !r.has_draft()) sum_known = weight_after(leaf.weight, 1.0f, untried_after(1.0f, p));
-  leaf.accepted = leaf.coin < sum_known;
+  leaf.accepted = leaf.uniform < sum_known;
   leaf.asks = leaf.accepted && leaf.tried && r.has_draft() && sum_known < 1.0f;
   leaf.accepted &= !leaf.asks;
   return leaf;
@@ -509,9 +510,9 @@ __device__ __forceinline__ void sum_tiles(const StraightArguments& a, const Chai
   __syncthreads();
 }
 
-// Accepts drafts as a block: the deepest node whose coin allows it. Sums are taken of those nodes alone whose coins ask
-// for them: take_sums(from, end) is called if there are such, and units(node) is one of them. slot_at(node) is a slot,
-// rows_status(node) that of a node's rows.
+// Accepts drafts as a block: the deepest node whose uniform allows it. Sums are taken of those nodes alone whose
+// uniforms ask for them: take_sums(from, end) is called if there are such, and units(node) is one of them.
+// slot_at(node) is a slot, rows_status(node) that of a node's rows.
 template <class SlotOf, class SlotAt, class TakeSums, class Units, class RowsStatus>
 __device__ __forceinline__ Ending judge_blocks(const ChainRequest& r, const Shared<Leaf>& leaves, SlotOf& slot,
                                                SlotAt&& slot_at, TakeSums&& take_sums, Units&& units,
@@ -538,7 +539,7 @@ __device__ __forceinline__ Ending judge_blocks(const ChainRequest& r, const Shar
 #pragma unroll 1
     for (int32_t asks = sure + 1; asks < visited; ++asks) {
       const Leaf leaf = leaves[asks];
-      if (leaf.asks && leaf.coin < weight_after(leaf.weight, 1.0f, sum_of_units(units(asks)))) node = asks;
+      if (leaf.asks && leaf.uniform < weight_after(leaf.weight, 1.0f, sum_of_units(units(asks)))) node = asks;
     }
   }
   int32_t status = SPECDEC_STATUS_OK;

@@ -13,10 +13,10 @@ SPECDEC_HD bool accepts(float u, float p, float drafted, float epsilon) {
   return drafted > 0.0f && mul(u, drafted) < add(p, epsilon);
 }
 
-// The coin of a chain's draft slot, or of a tree's node.
-SPECDEC_HD float accept_coin(Noise noise, uint32_t index) {
+// The uniform of a chain's draft slot, or of a tree's node.
+SPECDEC_HD float accept_uniform(Noise noise, uint32_t index) {
   noise.stream = kStreamAccept;
-  return coin(noise, index);
+  return uniform(noise, index);
 }
 
 // The accept test of one draft. `subtracted` is the multiple of q that was subtracted from p before. `Number` is float, or
@@ -24,12 +24,12 @@ SPECDEC_HD float accept_coin(Noise noise, uint32_t index) {
 template <class Number>
 struct AcceptTestOf {
   Noise noise;
-  uint32_t index;  // of the coin
+  uint32_t index;  // of the uniform
   Number subtracted, share;
   float epsilon;
 
   SPECDEC_HD bool operator()(float p, float q) const {
-    return passes(accept_coin(noise, index), p, q, subtracted, share);
+    return passes(accept_uniform(noise, index), p, q, subtracted, share);
   }
 
   // Whether it is known how it comes out; *accepted says so.
@@ -40,7 +40,7 @@ struct AcceptTestOf {
   // It is if it comes out the same for all numbers of these ranges. The test is monotone: each operation rounds, and
   // rounding keeps order. Only h q = 0 is an exception.
   SPECDEC_HD bool decided(const Range& p, const Range& q, bool* accepted) const {
-    const float u = accept_coin(noise, index);
+    const float u = accept_uniform(noise, index);
     *accepted = passes(u, p.low, q.high, high(subtracted), high(share));
     return *accepted == passes(u, p.high, q.low, low(subtracted), low(share)) &&
            (mul(low(share), q.low) > 0.0f) == (mul(high(share), q.high) > 0.0f);

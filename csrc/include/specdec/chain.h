@@ -113,7 +113,7 @@ struct ChainRequest : ChainState {
 };
 
 // How many drafts pass their own test: those that were accepted, and those behind the first rejection that their own
-// coins would accept. Of probabilities; probability(rows, offset, token) is that of a token of a row.
+// uniforms would accept. Of probabilities; probability(rows, offset, token) is that of a token of a row.
 SPECDEC_CALLS_BACK
 template <class Probability>
 SPECDEC_HD int32_t drafts_passing(const ChainRequest& t, int32_t accepted, Probability&& probability) {

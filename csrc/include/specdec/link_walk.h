@@ -1,7 +1,8 @@
 // A walk through a tree by its links (links.h). Siblings are tried in the order in which they are linked. What decides
-// is given: a coin for the children of each node, or the target's own tokens. Without both, coins are the noise's.
+// is given: a uniform for the children of each node, or the target's own tokens. Without both, uniforms are the
+// noise's.
 //
-// Below a node one coin u decides. Child m, with token x_m, is accepted iff p(x_m) > 0 and
+// Below a node one uniform u decides. Child m, with token x_m, is accepted iff p(x_m) > 0 and
 //   u total < p(x_1) + ... + p(x_m),   or p(x_m) >= single.
 // With u uniform and both thresholds at 1 token x_m is accepted with probability p(x_m); if none is, the token after
 // the node comes from p without x_1 ... x_m. So the law is p. A token that is listed twice counts once.
@@ -39,8 +40,9 @@ struct LinkedRequest {
     return later(noise_at(p.noise, request, 0, kStreamRace), depth, kStreamResidual);
   }
   // That decides among the children of a node. In a chain it is that of verify_tree.
-  SPECDEC_HD float coin_at(int32_t node, int32_t depth) const {
-    return p.coins.data ? p.coins.at(request, node) : accept_coin(noise_at_depth(depth), static_cast<uint32_t>(node));
+  SPECDEC_HD float uniform_at(int32_t node, int32_t depth) const {
+    return p.uniforms.data ? p.uniforms.at(request, node)
+                           : accept_uniform(noise_at_depth(depth), static_cast<uint32_t>(node));
   }
 
   // Calls f(child, token) for the children of a node that are not absent, until it returns true. Any links end: a list
@@ -73,7 +75,7 @@ struct LinkedRequest {
   // Of the child after `count` others, whose tokens weigh `total`.
   SPECDEC_CALLS_BACK
   template <class Probability>
-  SPECDEC_HD bool accepts(int32_t node, int64_t token, float coin, int32_t count, float* total,
+  SPECDEC_HD bool accepts(int32_t node, int64_t token, float uniform, int32_t count, float* total,
                           Probability&& probability, int32_t* bits) const {
     if (has_tokens()) return token == target_token(node);
     if (!in_vocab(*this, token)) {
@@ -83,7 +85,7 @@ struct LinkedRequest {
     if (lists(node, token, count)) return false;
     const float weight = probability(node, static_cast<int32_t>(token), bits);
     *total = add(*total, weight);
-    return weight > 0.0f && (mul(coin, p.threshold_total.at(request)) < *total ||
+    return weight > 0.0f && (mul(uniform, p.threshold_total.at(request)) < *total ||
                              weight >= p.threshold_single.at(request));
   }
 
@@ -102,14 +104,14 @@ SPECDEC_HD LinkWalk walk_links(const LinkedRequest& t, Probability&& probability
   for (;;) {
     int32_t next = kNoNode, count = 0;
     float total = 0.0f;
-    const float coin = t.has_tokens() ? 0.0f : t.coin_at(at.node, at.depth);
+    const float uniform = t.has_tokens() ? 0.0f : t.uniform_at(at.node, at.depth);
     t.over_children(at.node, &at.status, [&](int32_t child, int64_t token) {
       if (at.depth == t.max_depth()) {
         at.status |= SPECDEC_STATUS_PARAMETER;
         return true;
       }
       at.tried = true;
-      if (!t.accepts(at.node, token, coin, count++, &total, probability, &at.status)) return false;
+      if (!t.accepts(at.node, token, uniform, count++, &total, probability, &at.status)) return false;
       put(at.depth, at.node, token);
       next = child;
       return true;

@@ -12,7 +12,7 @@ constexpr int kGroup = 64;  // tokens whose first arrival is drawn together
 enum Stream : uint32_t {
   kStreamRace = 0,      // the race shared by draft and target (1: second words)
   kStreamResidual = 2,  // residuals and bonus tokens of rejection (3: second words)
-  kStreamAccept = 4,    // accept coins
+  kStreamAccept = 4,    // accept uniforms
   kStreamPolicy = 6,    // whether, or how far, to draft
   kStreamContext = 8,   // seeds from the tokens before a row (9: from their sum, 10: of a text's own)
 };
@@ -94,10 +94,10 @@ SPECDEC_HD float arrival(const Noise& noise, uint32_t token) {
 }
 
 // A float32 in [0, 1), exact: word 0 of the counter.
-SPECDEC_HD float coin_of(uint32_t c) {
+SPECDEC_HD float uniform_of(uint32_t c) {
   return c < (1u << 24) ? mul(static_cast<float>(c), 0x1p-32f) : mul(static_cast<float>(c >> 8), 0x1p-24f);
 }
 
-SPECDEC_HD float coin(const Noise& noise, uint32_t index) { return coin_of(noise_words(noise, index).word[0]); }
+SPECDEC_HD float uniform(const Noise& noise, uint32_t index) { return uniform_of(noise_words(noise, index).word[0]); }
 
 SPECDEC_END

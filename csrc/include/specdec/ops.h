@@ -35,7 +35,7 @@
   op(merge_chains, MergeParams)                \
   op(compact_kv, CompactParams)               \
   op(count_tokens, CountParams)               \
-  op(coin, CoinParams)                        \
+  op(uniform, UniformParams)                        \
   op(context_seeds, ContextParams)
 
 #define SPECDEC_OPS(op) SPECDEC_ROW_OPS(op) SPECDEC_OTHER_OPS(op)

@@ -97,11 +97,11 @@ SPECDEC_HD bool decide_above(Range x, float u, bool* yes) {
   return *yes == (u < x.high);
 }
 
-// The coin of the leaf `node`. Its indices are not those of rejection.
-constexpr uint32_t kLeafCoins = 1u << 30;
-SPECDEC_HD float leaf_coin(Noise noise, int32_t node) {
+// The uniform of the leaf `node`. Its indices are not those of rejection.
+constexpr uint32_t kLeafUniforms = 1u << 30;
+SPECDEC_HD float leaf_uniform(Noise noise, int32_t node) {
   noise.stream = kStreamAccept;
-  return coin(noise, kLeafCoins + static_cast<uint32_t>(node - 1));
+  return uniform(noise, kLeafUniforms + static_cast<uint32_t>(node - 1));
 }
 
 SPECDEC_END

@@ -368,16 +368,16 @@ SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, WalkOf<Number>* at, 
 // ---- traversal ------------------------------------------------------------------------------------------------------
 
 // Traversal verification; block verification on a chain. Leaves are tried, from the bottom up. A node on the path from
-// the root has its laws p^m and q^m, as for rejection, and a weight: of the root 1, of a child with token x under a node
-// of weight a
+// the root has its laws p^m and q^m, as for rejection, and a weight: of the root 1, of a child with token x under a
+// node of weight a
 //   min(1, a p^m(x) / q^m(x)).
 // The walk goes to the first child that is left, again and again. The leaf it comes to is accepted, with its path, with
 // probability a, and the token after it drawn from its p^m. Else the leaf is taken off: for its parent, of weight a,
 //   p^{m+1} = norm((a p^m - q^m)^+),   a' = s / (s + 1 - a),   s = sum (a p^m - q^m)^+.
 // With W, R and T as above, (a p^m - q^m)^+ = a / W_m (p - T_{m+1} q)^+, where T_{m+1} = T_m + W_m / (a R_m), and
 // s = a W_{m+1} / W_m. No sum is taken before it is asked for. A node of weight 1 keeps its weight, and weights do not
-// grow: if the coin refuses a leaf by its weight before, the sums of its rows are not needed. Nothing below a node of
-// weight 0 can be accepted: it counts as a leaf.
+// grow: if the uniform refuses a leaf by its weight before, the sums of its rows are not needed. Nothing below a node
+// of weight 0 can be accepted: it counts as a leaf.
 
 // A node on the path. The root's is never a leaf to be refused.
 template <class Number>
@@ -488,7 +488,7 @@ template <class Topology, class Ops, class Node>
 SPECDEC_HD bool try_leaf(const Topology& t, Ops& ops, const Walk& at, Node* here, bool* accepted, int32_t* status) {
   *accepted = at.depth == 0;
   if (*accepted) return true;
-  const float u = leaf_coin(t.noise_at_depth(at.depth - 1, 0), at.node);
+  const float u = leaf_uniform(t.noise_at_depth(at.depth - 1, 0), at.node);
   if (!decide_above(here->weight, u, accepted)) return false;
   bool stays = here->summed || !*accepted;
   if (!stays && !decide_at_least(here->weight, 1.0f, &stays)) return false;
@@ -556,8 +556,8 @@ SPECDEC_HD bool walk_traversal(const Topology& t, Ops& ops, Walk* at, int32_t* s
 // is chosen by what is known before the token. The chain taken in the end is verified as a block, with q' in the place
 // of q.
 
-// The coin by which j is drawn. One a depth.
-constexpr uint32_t kLookCoin = 1u << 31;
+// The uniform by which j is drawn. One a depth.
+constexpr uint32_t kLookUniform = 1u << 31;
 
 // What a chain has after a node, kNoNode if it ends there or does not come by.
 template <class Topology>
@@ -613,7 +613,7 @@ SPECDEC_HD bool walk_paths(const Topology& t, Ops& ops, Walk* at, int32_t* statu
       if (chains > 1) {
         Look look;
         if (!is_exact(here.weight) || !ops.look(at->node, chains, low(here.weight), &look, status)) return false;
-        looked = look.chains(accept_coin(t.noise_at_depth(at->depth, 0), kLookCoin));
+        looked = look.chains(accept_uniform(t.noise_at_depth(at->depth, 0), kLookUniform));
       }
       if (!best_of_chains(t, ops, at->node, looked, &best, status)) return false;
       Node child = path_node<Number>(best);

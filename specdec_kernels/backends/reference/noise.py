@@ -1,4 +1,4 @@
-"""Counter-based noise: Philox4x32-10, accept coins, arrivals in groups of 64 tokens.
+"""Counter-based noise: Philox4x32-10, accept uniforms, arrivals in groups of 64 tokens.
 
 Seed, position and nonce come as a ``Noise`` of int64 tensors [...]. 32-bit words are held in int64 tensors, too: the 64
 bits of a product of two of them all fit.
@@ -8,7 +8,7 @@ import torch
 
 from specdec_kernels.calls.values import Noise
 
-RACE, RESIDUAL, COIN, POLICY, CONTEXT = 0, 2, 4, 6, 8
+RACE, RESIDUAL, UNIFORM, POLICY, CONTEXT = 0, 2, 4, 6, 8
 WORD = 0xFFFFFFFF
 GROUP = 64
 
@@ -32,13 +32,15 @@ def words(whose, stream, index):
     return torch.stack(philox((seed & WORD, seed >> 32 & WORD), counter), dim=-1)
 
 
-def coins(whose, stream, index):
-    """Coin u in [0, 1), float64 but exact in float32, for one counter ``index`` per request."""
-    return coin_of(words(whose, stream, torch.tensor([index], device=whose.seed.device, dtype=torch.int64))[..., 0, 0])
+def uniforms(whose, stream, index):
+    """Uniform u in [0, 1), float64 but exact in float32, for one counter ``index`` per request."""
+    return uniform_of(
+        words(whose, stream, torch.tensor([index], device=whose.seed.device, dtype=torch.int64))[..., 0, 0]
+    )
 
 
-def coin_of(word):
-    """The coin of a 32-bit word."""
+def uniform_of(word):
+    """The uniform of a 32-bit word."""
     return torch.where(word < 1 << 24, word.double() * 2.0**-32, (word >> 8).double() * 2.0**-24)
 
 

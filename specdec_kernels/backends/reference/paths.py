@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from specdec_kernels._constants import LOOK_COIN, SMALLEST
+from specdec_kernels._constants import LOOK_UNIFORM, SMALLEST
 from specdec_kernels.backends.reference import noise
 from specdec_kernels.backends.reference.traversal import Place
 from specdec_kernels.status import Status
@@ -18,8 +18,10 @@ class Walk:
 
     def __init__(self, leaves, whose, width):
         everyone = torch.arange(len(leaves), device=leaves.device, dtype=torch.int64)
-        coins = [noise.coins(noise.at(whose, everyone, depth), noise.COIN, LOOK_COIN) for depth in range(width)]
-        self.leaves, self.coins = leaves.tolist(), torch.stack(coins, dim=-1).tolist()
+        uniforms = [
+            noise.uniforms(noise.at(whose, everyone, depth), noise.UNIFORM, LOOK_UNIFORM) for depth in range(width)
+        ]
+        self.leaves, self.uniforms = leaves.tolist(), torch.stack(uniforms, dim=-1).tolist()
 
     def __call__(self, request, b):
         """(the nodes accepted, weights [V] of the token that follows them)."""
@@ -35,13 +37,13 @@ class Walk:
                 left = []
             if not left or here.ends():
                 break
-            node = take(here, [chain[depth + 1] for chain in left], self.coins[b][depth])
+            node = take(here, [chain[depth + 1] for chain in left], self.uniforms[b][depth])
             weight = here.weight_of(request.tokens[node])
             if weight < SMALLEST:
                 here.remove(request.tokens[node])
                 break
             path.append(Place(request, node, weight))
-        while len(path) > 1 and not path[-1].accepts(request.coins[path[-1].node]):
+        while len(path) > 1 and not path[-1].accepts(request.uniforms[path[-1].node]):
             node = path.pop().node
             path[-1].remove(request.tokens[node])
         return [place.node for place in path], path[-1].left()
@@ -60,7 +62,7 @@ def chain_to(leaf, request):
     return [0, *chain[: absent.index(True) if True in absent else None]] if leaf == 0 else []
 
 
-def take(here, nodes, coin):
+def take(here, nodes, uniform):
     """The node taken, of those with which the m chains that are left go on. From now on the place's q is its law."""
     if len(nodes) == 1:
         return nodes[0]
@@ -69,7 +71,7 @@ def take(here, nodes, coin):
     buckets = buckets_of(here.p, here.q)
     p, q = (np.bincount(buckets, law, minlength=HIGHEST - LOWEST + 1) for law in (here.p, here.q))
     pi, shares = looking(p, q, len(nodes), here.weight)
-    looked = nodes[: int((pi.cumsum() > coin).argmax()) + 1]
+    looked = nodes[: int((pi.cumsum() > uniform).argmax()) + 1]
 
     def rank(node):
         x = request.tokens[node]

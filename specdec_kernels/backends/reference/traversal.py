@@ -1,6 +1,6 @@
 """The rule that decides from the leaves up: ``traversal`` on trees, ``block`` on chains, which are trees.
 
-Laws, coins and draws are computed for all requests at once. The walk is done for one request after the other, on
+Laws, uniforms and draws are computed for all requests at once. The walk is done for one request after the other, on
 NumPy's rows, step by step as the papers have it: Weng et al. 2025 (traversal), Sun et al. 2024 (block).
 """
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from specdec_kernels._constants import LEAF_COINS
+from specdec_kernels._constants import LEAF_UNIFORMS
 from specdec_kernels.backends.reference import laws, noise
 from specdec_kernels.calls.values import Law, Noise
 from specdec_kernels.status import Status
@@ -36,8 +36,8 @@ def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, 
     everyone = torch.arange(count, device=device, dtype=torch.int64)
     depths, said = paths(drafts)
     rows = [rows_at(node, drafts, target_law, draft_law, edits, said) for node in range(nodes)]
-    coins = [
-        noise.coins(noise.at(whose, everyone, depths[:, node] - 1), noise.COIN, LEAF_COINS + node - 1).tolist()
+    uniforms = [
+        noise.uniforms(noise.at(whose, everyone, depths[:, node] - 1), noise.UNIFORM, LEAF_UNIFORMS + node - 1).tolist()
         for node in range(1, nodes)
     ]
 
@@ -48,7 +48,7 @@ def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, 
     for b in range(count):
         request = Request(
             parents[b], drafted[b], [Rows._make(None if part is None else part[b] for part in row) for row in rows],
-            [0.0] + [coin[b] for coin in coins], drafts.draft is None, drafts.replacement, drafts.width - 1,
+            [0.0] + [uniform[b] for uniform in uniforms], drafts.draft is None, drafts.replacement, drafts.width - 1,
         )  # fmt: skip
         accepted, law = walk(request, b) if walk else request.traverse()
         path[b, : len(accepted)] = torch.tensor(accepted, dtype=torch.int64, device="cpu")
@@ -115,10 +115,10 @@ def odd_tokens(odd_values, unfit, law):
 
 
 class Request:
-    """A tree, the rows and coins of its nodes, and the status found so far."""
+    """A tree, the rows and uniforms of its nodes, and the status found so far."""
 
-    def __init__(self, parents, tokens, rows, coins, certain, replacement, max_depth):
-        self.parents, self.tokens, self.rows, self.coins = parents, tokens, rows, coins
+    def __init__(self, parents, tokens, rows, uniforms, certain, replacement, max_depth):
+        self.parents, self.tokens, self.rows, self.uniforms = parents, tokens, rows, uniforms
         self.certain, self.replacement, self.max_depth = certain, replacement, max_depth
         self.vocabulary, self.status = len(rows[0].p), 0
 
@@ -130,7 +130,7 @@ class Request:
             child = here.next_child(depth=len(path) - 1)
             if child is not None:
                 path.append(Place(self, child, here.weight_of(self.tokens[child])))
-            elif len(path) == 1 or here.accepts(self.coins[here.node]):
+            elif len(path) == 1 or here.accepts(self.uniforms[here.node]):
                 return [place.node for place in path], here.left()
             else:
                 path.pop()
@@ -193,12 +193,12 @@ class Place:
             self.request.read(self.node, draft=True)
         self.before = None
 
-    def accepts(self, coin):
+    def accepts(self, uniform):
         """Whether this leaf is accepted. Its weight only falls: where the one before refuses it, rows are not read."""
-        if self.before is not None and coin >= self.before:
+        if self.before is not None and uniform >= self.before:
             return False
         self.sum_up()
-        return coin < self.weight
+        return uniform < self.weight
 
     def weight_of(self, x):
         """min(1, alpha p(x) / q(x)) of the laws left; 0 for a token that was not drawn from q."""

@@ -88,8 +88,8 @@ def passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts
         within, x = within[valid], x[valid]
         p = laws.weights(target[rows_from[within] + slot, x])
         q = laws.weights(draft[drafts_from[within] + slot, x])
-        coin = noise.coins(noise.at(whose, within, slot), noise.COIN, slot)
-        count[within] += (q > 0) & (coin * q < p)
+        uniform = noise.uniforms(noise.at(whose, within, slot), noise.UNIFORM, slot)
+        count[within] += (q > 0) & (uniform * q < p)
     return count
 
 

@@ -1,4 +1,4 @@
-"""Walks through trees by their links, and by coins or tokens that may be given: request by request, node by node."""
+"""Walks through trees by their links, and by uniforms or tokens that may be given: request by request, node by node."""
 
 import torch
 
@@ -18,7 +18,9 @@ def verify_linked_tree(call: "typed.VerifyLinkedTree"):
     for b in range(batch):
         tree = Tree(call, b)
         accepts = (
-            tree.by_tokens() if call.target is None else tree.by_coins(coins_of(call, b, whose), single[b], total[b])
+            tree.by_tokens()
+            if call.target is None
+            else tree.by_uniforms(uniforms_of(call, b, whose), single[b], total[b])
         )
         nodes, tried[b] = walk(tree, accepts, width)
         drafts = [tree.tokens[node] for node in nodes[1:]]
@@ -59,7 +61,7 @@ class Tree:
         wanted = self.call.target_tokens[self.b].tolist()
         return lambda node, depth, token, elders: token == wanted[node]
 
-    def by_coins(self, coin, single, total):
+    def by_uniforms(self, uniform, single, total):
         rows = self.call.target[self.b]
         weights = laws.weights(rows).float()
 
@@ -71,22 +73,22 @@ class Tree:
                 return False
             if laws.non_finite(rows[node, token], "probs"):
                 self.status |= Status.NON_FINITE
-            # In float32, one after the other, by contract: an engine's coin may be equal to such a sum.
+            # In float32, one after the other, by contract: an engine's uniform may be equal to such a sum.
             before = [x for x in dict.fromkeys(elders) if 0 <= x < rows.shape[-1]]
             p, mass = weights[node, token], weights.new_zeros(())
             for each in (*before, token):
                 mass = mass + weights[node, each]
-            return p > 0 and (coin(node, depth) * total < mass or p >= single)
+            return p > 0 and (uniform(node, depth) * total < mass or p >= single)
 
         return accepts
 
 
-def coins_of(call, b, whose):
-    """The coin of request b for the children of a node, at its depth: one that is given, or the noise's."""
-    if isinstance(call.coins, torch.Tensor):
-        return lambda node, depth: call.coins[b, node]
+def uniforms_of(call, b, whose):
+    """The uniform of request b for the children of a node, at its depth: one that is given, or the noise's."""
+    if isinstance(call.uniforms, torch.Tensor):
+        return lambda node, depth: call.uniforms[b, node]
     request = torch.tensor([b], device=call.draft_tokens.device, dtype=torch.int64)
-    return lambda node, depth: noise.coins(noise.at(whose, request, depth), noise.COIN, node)[0].float()
+    return lambda node, depth: noise.uniforms(noise.at(whose, request, depth), noise.UNIFORM, node)[0].float()
 
 
 def walk(tree, accepts, width):

@@ -121,13 +121,13 @@ def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
         drafted = (tries[some] > 0) & ~certain[some]
         status[some] |= pair_at(some).unfit(drafted, glance, x).int() * Status.NON_FINITE
 
-    def accepts(some, x, valid, coin):
+    def accepts(some, x, valid, uniform):
         p_x, q_x = (law[some].gather(-1, x.unsqueeze(-1)).squeeze(-1) for law in (p, q))
         # A token without weight in the draft's law was not drawn from it. A race and an argmax have none.
         drawn_from_q = valid if race else (q_x > 0) | certain[some]
         if slots is not None and bool(slots.epsilon.any()) and len(some):
             p_x = p_x + torch.where(~certain[some] & pair_at(some).kept(x), slots.epsilon[some], 0.0)
-        return valid & drawn_from_q & (coin * q_x < p_x)
+        return valid & drawn_from_q & (uniform * q_x < p_x)
 
     arrive(everyone)
     for child in range(1, nodes):
@@ -150,7 +150,7 @@ def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
             read(some, x, glance=(tries[some] == 1) | (drafts.draft is None))
             if drafts.draft is None:
                 q[some] = one_hot(x, vocabulary) * (valid & ~certain[some]).unsqueeze(-1)
-        accepted = accepts(some, x, valid, noise.coins(now(some), noise.COIN, child - 1))
+        accepted = accepts(some, x, valid, noise.uniforms(now(some), noise.UNIFORM, child - 1))
         refused = some[~accepted]
         p[refused] = normalised((p[refused] - q[refused]).clamp(min=0.0))
         if not drafts.replacement:

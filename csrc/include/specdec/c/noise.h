@@ -3,14 +3,14 @@
 
 #include "parts.h"
 
-typedef struct specdec_coin_params {
+typedef struct specdec_uniform_params {
   specdec_noise noise;
-  specdec_counter index;    /* which coin of this seed, position and nonce */
-  int64_t stream;           /* in [0, 2^32): what the coins are for; 6: a policy of the engine */
-  specdec_output_f32 coins; /* [outer, inner] */
-  SPECDEC_FIELDS(noise, index, stream, coins)
-} specdec_coin_params;
-SPECDEC_DECLARE(specdec_cpu_coin, specdec_cuda_coin, specdec_coin_params, CoinParams)
+  specdec_counter index;    /* which uniform of this seed, position and nonce */
+  int64_t stream;           /* in [0, 2^32): what the uniforms are for; 6: a policy of the engine */
+  specdec_output_f32 uniforms; /* [outer, inner] */
+  SPECDEC_FIELDS(noise, index, stream, uniforms)
+} specdec_uniform_params;
+SPECDEC_DECLARE(specdec_cpu_uniform, specdec_cuda_uniform, specdec_uniform_params, UniformParams)
 
 /* The seed of the race of each row of chains or trees, from a key and the last tokens before the row: those of the text
  * from `start` on, and the drafts on its path. Where there are not so many, the same were there before, or the key is 0,

@@ -1,20 +1,23 @@
-"""coin: the contract's known answers, on every backend and of every shape."""
+"""uniform: the contract's known answers, on every backend and of every shape."""
 
 import pytest
 import torch
 from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import coin
+from specdec_kernels import uniform
 from tests.ops.test_noise import KNOWN_ANSWERS
 from tests.support.cases import UNTOUCHED, seeds
 from tests.support.laws import assert_law
 
 CALLS = {
-    "coin": (coin, {"seed": seeds(3), "position": 5 + seeds(3), "nonce": seeds(3), "index": seeds(3)}),
-    "coin of numbers": (coin, {"seed": 1, "position": 2, "out": torch.tensor(0.0)}),
-    "coin of slots": (coin, {"seed": seeds(3)[:, None], "position": 2, "index": torch.arange(5, dtype=torch.int32)}),
-    "coin out": (coin, {"seed": seeds(3), "position": 2, "out": torch.full((3,), float(UNTOUCHED))}),
+    "uniform": (uniform, {"seed": seeds(3), "position": 5 + seeds(3), "nonce": seeds(3), "index": seeds(3)}),
+    "uniform of numbers": (uniform, {"seed": 1, "position": 2, "out": torch.tensor(0.0)}),
+    "uniform of slots": (
+        uniform,
+        {"seed": seeds(3)[:, None], "position": 2, "index": torch.arange(5, dtype=torch.int32)},
+    ),
+    "uniform out": (uniform, {"seed": seeds(3), "position": 2, "out": torch.full((3,), float(UNTOUCHED))}),
 }
 
 
@@ -26,28 +29,28 @@ def shape_of(*shape, dtype=torch.int64):
 
 
 def spelt_out(seed, position, nonce, stream, index):
-    """Each coin by the headers' own function."""
+    """Each uniform by the headers' own function."""
     parts = torch.broadcast_tensors(*map(torch.as_tensor, (seed, index, position, nonce)))
-    coins = [
-        maths.coin(s, *(word % 2**32 for word in words), stream)
+    uniforms = [
+        maths.uniform(s, *(word % 2**32 for word in words), stream)
         for s, *words in zip(*(part.flatten().tolist() for part in parts), strict=True)
     ]
-    return torch.tensor(coins).view(parts[0].shape)
+    return torch.tensor(uniforms).view(parts[0].shape)
 
 
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("backend")
-class TestCoins:
+class TestUniforms:
     @pytest.mark.parametrize("key, counter, words", KNOWN_ANSWERS)
     def test_known_answers(self, key, counter, words):
         index, position, nonce, stream = counter
-        found = coin(key[0] | key[1] << 32, position, nonce, stream=stream, index=index)
+        found = uniform(key[0] | key[1] << 32, position, nonce, stream=stream, index=index)
         assert (found.item(), found.shape, found.dtype) == ((words[0] >> 8) / 2**24, (), torch.float32)
 
     def test_small_words_keep_their_last_bits(self):
-        """One coin in 256 is below 2^-8, where the word itself is exact."""
+        """One uniform in 256 is below 2^-8, where the word itself is exact."""
         position = torch.arange(2000)
-        found = coin(1, position)
+        found = uniform(1, position)
         assert torch.equal(found, spelt_out(1, position, 0, 6, 0))
         assert ((found > 2**-9) & (found < 2**-8) & ((found * 2**24) % 1 != 0)).any()
 
@@ -66,20 +69,20 @@ class TestCoins:
     )
     def test_shapes_and_types(self, seed, position, nonce, index, dtype):
         parts = [shape_of(*shape, dtype=dtype) for shape in (seed, position, nonce, index)]
-        found = coin(*parts[:3], stream=2**32 - 1, index=parts[3])
+        found = uniform(*parts[:3], stream=2**32 - 1, index=parts[3])
         assert torch.equal(found, spelt_out(*parts[:3], 2**32 - 1, parts[3]))
 
     def test_numbers_beside_tensors(self):
         seed = shape_of(5)
         for position, nonce, index in ((-1, 2**40, 3), (2**31, -5, -1)):
-            found = coin(seed, position, nonce, index=index)
+            found = uniform(seed, position, nonce, index=index)
             assert torch.equal(found, spelt_out(seed, position, nonce, 6, index))
-        assert torch.equal(coin(2**64 - 1, seed), spelt_out(-1, seed, 0, 6, 0))
+        assert torch.equal(uniform(2**64 - 1, seed), spelt_out(-1, seed, 0, 6, 0))
 
     def test_out(self):
         room = torch.full((5, 4), float(UNTOUCHED))
         out = room[1:4]
-        assert coin(seeds(3)[:, None], 7, index=seeds(4), out=out) is out
+        assert uniform(seeds(3)[:, None], 7, index=seeds(4), out=out) is out
         assert torch.equal(out, spelt_out(seeds(3)[:, None], 7, 0, 6, seeds(4)))
         assert (room[0] == UNTOUCHED).all()
         assert (room[4] == UNTOUCHED).all()
@@ -87,31 +90,31 @@ class TestCoins:
 
 def test_uniform(quick_backend):
     """Pearson's chi-squared over 256 cells, one in a million right ones called wrong; and over pairs of neighbours."""
-    cells = (256 * coin(11, torch.arange(500_000))).long()
+    cells = (256 * uniform(11, torch.arange(500_000))).long()
     assert_law(cells, [1] * 256)
     pairs = cells.view(-1, 2) // 16
     assert_law(16 * pairs[:, 0] + pairs[:, 1], [1] * 256)
 
 
 def test_every_number_counts(backend):
-    here = coin(1, torch.arange(1000))
+    here = uniform(1, torch.arange(1000))
     for other in ({"seed": 2}, {"nonce": 1}, {"stream": 4}, {"index": 1}, {"seed": 1 << 32 | 1}):
-        assert (here == coin(**{"seed": 1, "position": torch.arange(1000)} | other)).float().mean() < 0.01
+        assert (here == uniform(**{"seed": 1, "position": torch.arange(1000)} | other)).float().mean() < 0.01
 
 
 @pytest.mark.one_backend
 def test_threads_change_nothing():
     before = torch.get_num_threads()
-    one = coin(1, torch.arange(5000))
+    one = uniform(1, torch.arange(5000))
     try:
         torch.set_num_threads(3)
-        assert torch.equal(coin(1, torch.arange(5000)), one)
+        assert torch.equal(uniform(1, torch.arange(5000)), one)
     finally:
         torch.set_num_threads(before)
 
 
 REFUSED = {
-    "coin": (coin, {"seed": seeds(3), "position": 0}, [
+    "uniform": (uniform, {"seed": seeds(3), "position": 0}, [
         ({"seed": 1.0}, TypeError, "seed: expected an int or a tensor of int64 or int32; got 1.0"),
         ({"seed": 2**64}, ValueError, "seed: expected 64 bits"),
         ({"position": torch.zeros(3)}, TypeError, r"position: expected int64 or int32; got float32 \[3\] on cpu"),
@@ -136,11 +139,11 @@ REFUSED = {
 def test_out_has_memory_of_its_own():
     room = torch.zeros(4, dtype=torch.int32)
     with pytest.raises(ValueError, match="out: expected memory of its own; got some of seed's"):
-        coin(room, 0, out=room.view(torch.float32))
+        uniform(room, 0, out=room.view(torch.float32))
 
 
 @pytest.mark.one_backend
 def test_where_the_tensors_are():
-    assert coin(1, seeds(3).to("meta")).device.type == "meta"
+    assert uniform(1, seeds(3).to("meta")).device.type == "meta"
     with specdec_kernels.backend("reference"):
-        assert coin(1, 2).device.type == "cpu"
+        assert uniform(1, 2).device.type == "cpu"

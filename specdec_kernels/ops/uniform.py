@@ -1,4 +1,4 @@
-"""coin: the coins of the noise contract, for random decisions beside a verification."""
+"""uniform: the uniforms of the noise contract, for random decisions beside a verification."""
 
 import torch
 
@@ -7,18 +7,18 @@ from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter
 from specdec_kernels.calls.values import Noise
 
-COIN = Op(
-    "coin",
+UNIFORM = Op(
+    "uniform",
     figures=True,
     names=("seed", "position", "nonce", "stream", "index", "out"),
     noise=kinds.noise(),
     index=kinds.counter(),
     stream=kinds.size(),
-    coins=kinds.Output(torch.float32, "out"),
+    uniforms=kinds.Output(torch.float32, "out"),
 )
 
 
-def coin(
+def uniform(
     seed: Counter,
     position: Counter,
     nonce: Counter = 0,
@@ -27,7 +27,7 @@ def coin(
     index: Counter = 0,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Coins in [0, 1): uniform, independent, each a pure function of its five numbers.
+    """Uniform numbers in [0, 1), independent, each a pure function of its five numbers.
 
     ``u = c · 2⁻³²`` for c below 2²⁴, else ``⌊c / 2⁸⌋ · 2⁻²⁴``, where c is the first word of Philox4x32-10 with key
     ``seed`` and counter ``(index, position, nonce, stream)``. The numbers are broadcast against each other.
@@ -38,10 +38,10 @@ def coin(
         int64 or int32: the request's seed, the place in its text, and 0 unless a place is decided again. Positions and
         nonces count modulo 2³².
     stream : int
-        In [0, 2³²): what the coins are for. 6: a policy, for instance whether to draft, or how far. Verifications use 4
-        for their accept tests, and 0 to 3 for races.
+        In [0, 2³²): what the uniforms are for. 6: a policy, for instance whether to draft, or how far. Verifications
+        use 4 for their accept tests, and 0 to 3 for races.
     index : int or Tensor
-        int64 or int32: which coin of that place, for instance the number of the draft slot; modulo 2³².
+        int64 or int32: which uniform of that place, for instance the number of the draft slot; modulo 2³².
     out : Tensor, optional
         float32 of the broadcast shape, preallocated, contiguous.
 
@@ -57,11 +57,11 @@ def coin(
     Examples
     --------
     >>> import torch, specdec_kernels
-    >>> drafts = specdec_kernels.coin(torch.arange(4), position=7) < 0.5  # for each request, whether to draft
+    >>> drafts = specdec_kernels.uniform(torch.arange(4), position=7) < 0.5  # for each request, whether to draft
     >>> drafts.shape
     torch.Size([4])
     """
-    COIN.direct(False, seed, position, nonce, stream, index, out)
+    UNIFORM.direct(False, seed, position, nonce, stream, index, out)
     if inputs.integer(stream) is None:
         raise TypeError(f"stream: expected an int; got {inputs.shown(stream)}")
     stream = inputs.whole("stream", stream, "an int in [0, 2**32)", 0, 2**32 - 1)
@@ -72,8 +72,8 @@ def coin(
     seen = shape[:1].numel(), shape[1:].numel()
     *noise, index = (inputs.counter(name, x, shape, device, seen) for name, x in counters.items())
     given = out is not None
-    out = COIN.output("coins", out, shape, device)
-    COIN(Noise(*noise), index, stream, out.view(seen), given=given)
+    out = UNIFORM.output("uniforms", out, shape, device)
+    UNIFORM(Noise(*noise), index, stream, out.view(seen), given=given)
     return out
 
 
