@@ -179,7 +179,7 @@ def check_counts(call, inputs):
     ((edits, tokens),) = inputs
     counts = [torch.zeros_like(edits.output_counts) for _ in range(2)]
     for function, own in zip((call, counted_by_torch), counts, strict=True):
-        function(sd.Edits(output_mask=torch.zeros_like(edits.output_mask), output_counts=own), tokens)
+        function(sd.LogitEdits(output_mask=torch.zeros_like(edits.output_mask), output_counts=own), tokens)
     assert torch.equal(*counts)
 
 
@@ -189,7 +189,7 @@ def count_tokens():
         def inputs(batch=batch):
             tokens = torch.randint(-1, VOCABULARY, (batch, 6), generator=torch.Generator().manual_seed(SEED))
             mask, counts = (torch.zeros(batch, size, dtype=torch.int32) for size in (VOCABULARY // 32, VOCABULARY))
-            return [(sd.Edits(output_mask=mask, output_counts=counts), tokens)]
+            return [(sd.LogitEdits(output_mask=mask, output_counts=counts), tokens)]
 
         contenders = {OURS: sd.count_tokens, "torch": counted_by_torch}
         yield Case("count_tokens", {"B": batch}, contenders, inputs, check_counts, bytes=24 * 6 * batch)

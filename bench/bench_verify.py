@@ -10,7 +10,7 @@ import torch
 from harness import KINDS, OURS, SEED, VOCABULARY, Case, draft_near, like_reference, logits, table
 
 import specdec_kernels as sd
-from specdec_kernels import Edits, Sampling
+from specdec_kernels import LogitEdits, Sampling
 
 K = 5
 NONE_ACCEPTED = -1e30  # a target logit whose token has probability 0
@@ -256,12 +256,12 @@ def edits_of(name):
     generator = torch.Generator().manual_seed(SEED)
     words = VOCABULARY // 32
     if name == "grammar":
-        return Edits(allowed=torch.randint(-(2**31), 2**31, (1, words), generator=generator).int())
+        return LogitEdits(allowed=torch.randint(-(2**31), 2**31, (1, words), generator=generator).int())
     counts = torch.zeros(VOCABULARY, dtype=torch.int32)
     counts[torch.randperm(VOCABULARY, generator=generator)[:1500]] = 2
     bits = ((counts > 0).view(words, 32).long() << torch.arange(32)).sum(-1)
     mask = torch.where(bits < 2**31, bits, bits - 2**32).int()
-    return Edits(repetition=1.1, frequency=0.1, presence=0.2, output_mask=mask[None], output_counts=counts[None])
+    return LogitEdits(repetition=1.1, frequency=0.1, presence=0.2, output_mask=mask[None], output_counts=counts[None])
 
 
 def shaped_rows():

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Draft, Edits, Sampling
+from specdec_kernels import Draft, LogitEdits, Sampling
 from specdec_kernels.conformance import Batch, check
 
 
@@ -17,7 +17,7 @@ def ours(batch: Batch, method: Literal["rejection", "race", "block"] = "rejectio
     vocabulary = batch.target.shape[-1]
     mask, prompt = torch.zeros(2, len(batch.drafts), 1, dtype=torch.int32)
     counts = torch.zeros(len(batch.drafts), vocabulary, dtype=torch.int32)
-    edits = Edits(
+    edits = LogitEdits(
         repetition=batch.repetition, frequency=batch.frequency, presence=batch.presence, prompt_mask=prompt,
         output_mask=mask, output_counts=counts,
     )  # fmt: skip

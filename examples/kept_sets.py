@@ -6,7 +6,7 @@ Run it: python examples/kept_sets.py
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Edits, Sampling
+from specdec_kernels import LogitEdits, Sampling
 from specdec_kernels.ops import Kept
 
 
@@ -21,7 +21,7 @@ def sample(logits: torch.Tensor, sampling: Sampling, seed: torch.Tensor) -> tupl
 
 def of_trainer(logits: torch.Tensor, tokens: torch.Tensor, temperature: float, kept: Kept) -> torch.Tensor:
     """The tokens' log-probabilities in a trainer's logits, over the sampler's sets."""
-    return specdec.logprobs(logits, tokens, temperature=temperature, edits=Edits(allowed=kept.bits)).logprob
+    return specdec.logprobs(logits, tokens, temperature=temperature, edits=LogitEdits(allowed=kept.bits)).logprob
 
 
 def main() -> tuple[torch.Tensor, torch.Tensor]:

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from specdec_kernels.ops.verify_chain import verify_chain
     from specdec_kernels.ops.verify_linked_tree import verify_linked_tree
     from specdec_kernels.ops.verify_tree import verify_tree
-    from specdec_kernels.sampling import Draft, Edits, Sampling, draft_map
+    from specdec_kernels.sampling import Draft, LogitEdits, Sampling, draft_map
     from specdec_kernels.status import Status
     from specdec_kernels.trees import DraftTree
 
 __all__ = [
     "Draft",
     "DraftTree",
-    "Edits",
     "InputPositions",
+    "LogitEdits",
     "OutputFormat",
     "Packing",
     "Sampling",
@@ -82,7 +82,7 @@ if not TYPE_CHECKING:
 
     _MODULES = ("backends", "headers", "layout", "ops", "sampling", "status", "trees")
     _PLACES = dict.fromkeys(__all__, "ops") | {
-        "Draft": "sampling", "DraftTree": "trees", "Edits": "sampling", "OutputFormat": "layout",
+        "Draft": "sampling", "DraftTree": "trees", "LogitEdits": "sampling", "OutputFormat": "layout",
         "InputPositions": "layout",
         "Packing": "layout", "Sampling": "sampling", "Status": "status", "available_backends": "backends",
         "backend": "backends", "build_info": "backends", "draft_map": "sampling",

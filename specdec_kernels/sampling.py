@@ -9,13 +9,13 @@ import torch
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
 
-__all__ = ["Draft", "Edits", "Sampling", "draft_map"]
+__all__ = ["Draft", "LogitEdits", "Sampling", "draft_map"]
 
 Number = float | torch.Tensor  # float32
 Count = int | torch.Tensor  # int32 or int64
 
 
-class Edits(NamedTuple):
+class LogitEdits(NamedTuple):
     """What is done to a target's logits before ``Sampling``: what every op that reads target rows takes as ``edits=``.
 
     In this order, each operation in float32 and rounded once; z is the logit as it came:
@@ -66,10 +66,10 @@ class Edits(NamedTuple):
     Examples
     --------
     >>> import torch, specdec_kernels
-    >>> from specdec_kernels import Edits
+    >>> from specdec_kernels import LogitEdits
     >>> token = specdec_kernels.race_sample(
     ...     torch.tensor([0.0, 9.0, 5.0]), seed=1, position=0, temperature=0.0,
-    ...     edits=Edits(allowed=torch.tensor([0b101], dtype=torch.int32)),
+    ...     edits=LogitEdits(allowed=torch.tensor([0b101], dtype=torch.int32)),
     ... )
     >>> token.item()
     2

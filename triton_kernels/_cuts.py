@@ -238,8 +238,8 @@ def cut_side(
 @_launch.kernel
 def cuts_kernel(
     target: Side, draft: Side, of_target: tl.int32, of_draft: tl.int32, index: _arguments.Index,
-    packing: _arguments.Packing, asked: _arguments.Steps, stored: Stored, search: Search, edits: _edits.Edits,
-    no_edits: _edits.Edits, tiling: Tiling, STAGE: tl.constexpr,
+    packing: _arguments.Packing, asked: _arguments.Steps, stored: Stored, search: Search, edits: _edits.LogitEdits,
+    no_edits: _edits.LogitEdits, tiling: Tiling, STAGE: tl.constexpr,
 ):  # fmt: skip
     """``of_target`` rows of the target, then ``of_draft`` of the draft; a side may be absent."""
     # A program has memory for one row at a time.
@@ -322,7 +322,7 @@ def launch_cuts(
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     arguments = dict(
         target=target, draft=draft, of_target=counts[0], of_draft=counts[1], index=index, packing=packing, asked=asked,
-        stored=stored, search=Search(None, scratch, search_words_of(vocab)), **edits, no_edits=_edits.Edits.OFF,
+        stored=stored, search=Search(None, scratch, search_words_of(vocab)), **edits, no_edits=_edits.LogitEdits.OFF,
         tiling=tiling_of(tile, tiles, _launch.aligned(*tensors)),
     )  # fmt: skip
     launch_search(cuts_kernel, sum(counts), tiles, warps, tensors[0].device, arguments)

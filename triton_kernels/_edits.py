@@ -1,8 +1,8 @@
-"""Edits of the target's rows (csrc/include/specdec/edit.h): bias, penalties, and what a grammar allows.
+"""LogitEdits of the target's rows (csrc/include/specdec/edit.h): bias, penalties, and what a grammar allows.
 
 Values are edited right after they are loaded (``_rows.load_tile``, ``load_masses``, ``value_at``), so no other text
-knows of edits but that which makes laws. A kernel gets them as one argument, an ``Edits``. What is None in it is left
-out when the kernel is compiled; a kernel without edits is the one that it would be if there were no edits.
+knows of edits but that which makes laws. A kernel gets them as one argument, a ``LogitEdits``. What is None in it is
+left out when the kernel is compiled; a kernel without edits is the one that it would be if there were no edits.
 """
 
 import operator
@@ -20,7 +20,7 @@ BLOCK = tl.constexpr(128)  # entries of a list looked at together
 BY_ROW_ALLOWED, BY_ROW_BIAS = tl.constexpr(ALLOWED_BY_ROW), tl.constexpr(BIAS_BY_ROW)
 
 
-class Edits(NamedTuple):
+class LogitEdits(NamedTuple):
     """A call's ``Edit``, as kernels get it.
 
     ``tokens`` and ``parents`` are those of the draft, where penalties count along it.
@@ -50,7 +50,7 @@ class Edits(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the lists of one row of the target are, in elements from the pointers of an ``Edits``; and its numbers.
+    """Where the lists of one row of the target are, in elements from the pointers of a ``LogitEdits``; and its numbers.
 
     ``node`` is the number of drafts before the row, or its node in a tree.
     """
@@ -184,12 +184,12 @@ def place_at(edits, entry, row, target, target_row, node, first, live, columns):
 
 
 class RequestEdits(NamedTuple):
-    """A call's ``Edits``, for one request: its entry, and what its target rows and draft tokens count from.
+    """A call's ``LogitEdits``, for one request: its entry, and what its target rows and draft tokens count from.
 
     ``given_at`` is the node that has no row, for the token after it is given; or None.
     """
 
-    edits: Edits
+    edits: LogitEdits
     entry: tl.tensor
     request: tl.tensor
     live: tl.tensor
@@ -339,8 +339,8 @@ def edited(x, tokens, there, start, end, law):
 
 # Host side
 
-Edits.OFF = Edits()
-OFF = {"edits": Edits.OFF}
+LogitEdits.OFF = LogitEdits()
+OFF = {"edits": LogitEdits.OFF}
 _NO_EDIT = Edit()
 
 
@@ -393,4 +393,4 @@ def arguments(call, tokens=None, parents=None, ragged=False):
             fields["parents"] = _arguments.Steps(
                 parents, parents.stride(0) if parents.ndim == 2 else 0, parents.stride(-1)
             )
-    return {"edits": Edits(by_row=edit.by_row, **fields)}
+    return {"edits": LogitEdits(by_row=edit.by_row, **fields)}

@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 def filtered_tree_kernel(
     drafts: _trees.Drafts, target: _arguments.Rows, index: _arguments.Index, law: _arguments.Law,
     noise: _arguments.Noise, entering: _arguments.Entering, verdict: _verdict.Verdict, counters, search: _cuts.Search,
-    edits: _edits.Edits, tiling: _cuts.Tiling,
+    edits: _edits.LogitEdits, tiling: _cuts.Tiling,
 ):  # fmt: skip
     """Races of rows with filters. The programs of a group go from row to row together only if there is one of them:
     the group has memory for one row."""
@@ -130,7 +130,7 @@ def try_cut_node(walk, node, below, p, q, noise, figures, REPLACEMENT: tl.conste
 def cut_tree_kernel(
     drafts: _trees.Drafts, target: _cuts.Side, draft: _cuts.Side, index: _arguments.Index, packing: _arguments.Packing,
     noise: _arguments.Noise, entering: _arguments.Entering, verdict: _verdict.Verdict, stored: _cuts.Stored,
-    search: _cuts.Search, edits: _edits.Edits, no_edits: _edits.Edits, plan: Plan, tiling: _cuts.Tiling,
+    search: _cuts.Search, edits: _edits.LogitEdits, no_edits: _edits.LogitEdits, plan: Plan, tiling: _cuts.Tiling,
 ):  # fmt: skip
     """The cuts of a target's rows, and of a draft's that children are tried with. In rejection, who stores the second
     of a node tries the children; a request at temperature 0 goes to the child that is the argmax."""
@@ -284,7 +284,8 @@ def cut(call, draft, scanned, search, shared, counters, known, scratch):
         None if draft is None else call.draft_map, cuts[1], known[2:]), packing=_arguments.UNPACKED,
         stored=_cuts.Stored(nodes, 4, counters, _tree_walk.ROW.value, flags, 0), search=_cuts.Search(None,
         scratch[_laws.CUT.value * rows * sum(scanned) :], _cuts.search_words_of(target.shape[2])),
-        no_edits=_edits.Edits.OFF, plan=_launch.constants(Plan, method, call.replacement and draft is not None, space),
+        no_edits=_edits.LogitEdits.OFF,
+        plan=_launch.constants(Plan, method, call.replacement and draft is not None, space),
         tiling=_cuts.tiling_of(search.tile, search.tiles, _launch.aligned(target, draft)),
     )  # fmt: skip
     _launch.launch(cut_tree_kernel, search.grid, search.warps, arguments)

@@ -16,7 +16,7 @@ Law.__doc__ = """How values become weights.
 ``inverse`` is 1/T, None if rows hold probabilities. ``greedy`` says whether T = 0, so that the argmax has all the
 weight; None if T cannot be 0. Weights that are already clean count as probabilities. ``cuts`` points to what filters
 keep of rows, None without filters; ``row`` says which of them is meant. ``edited`` is None if no value is edited; else
-the row's ``Place`` and the ``Edits`` say how.
+the row's ``Place`` and the ``LogitEdits`` say how.
 """
 
 Row = namedtuple("Row", ("at", "columns", "law", "map", "known"), defaults=(None, None, None, None, None))

@@ -70,7 +70,9 @@ def columns_of(side, index, live):
 
 
 @_launch.kernel
-def laws_kernel(target: Side, draft: Side, index: _arguments.Index, memory: Memory, edits: _edits.Edits, plan: Plan):
+def laws_kernel(
+    target: Side, draft: Side, index: _arguments.Index, memory: Memory, edits: _edits.LogitEdits, plan: Plan
+):
     """Stores four numbers for each pair."""
     row = tl.program_id(0).to(tl.int64)
     at = _arguments.row_of(target.rows, index, row)

@@ -6,7 +6,7 @@ from specdec_kernels.triton_kernels import _arguments, _edits, _launch, _laws, _
 
 @_launch.kernel
 def count_at_least_kernel(
-    target: _arguments.Rows, index: _arguments.Index, temperature: _arguments.Number, edits: _edits.Edits, least,
+    target: _arguments.Rows, index: _arguments.Index, temperature: _arguments.Number, edits: _edits.LogitEdits, least,
     counts, counters, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)

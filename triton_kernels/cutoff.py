@@ -19,7 +19,8 @@ class Found(NamedTuple):
 
 @_launch.kernel
 def cutoff_kernel(
-    target: _arguments.Rows, index: _arguments.Index, law: _arguments.Law, edits: _edits.Edits, found: Found, counters,
+    target: _arguments.Rows, index: _arguments.Index, law: _arguments.Law, edits: _edits.LogitEdits, found: Found,
+    counters,
     search: _cuts.Search, count: tl.int32, tiling: _cuts.Tiling, STAGE: tl.constexpr,
 ):  # fmt: skip
     scratch = search.scratch + search.words * tl.program_id(0).to(tl.int64)

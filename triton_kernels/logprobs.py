@@ -38,7 +38,8 @@ class Memory(NamedTuple):
 @_launch.kernel
 def logprobs_kernel(
     target: _arguments.Rows, tokens: _arguments.Steps, index: _arguments.Index, temperature: _arguments.Number,
-    edits: _edits.Edits, found: Found, memory: Memory, ALIGNED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    edits: _edits.LogitEdits, found: Found, memory: Memory, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    TILES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     tile, tiles = tl.program_id(1), tl.num_programs(1)

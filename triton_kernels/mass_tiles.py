@@ -6,7 +6,7 @@ from specdec_kernels.triton_kernels import _arguments, _edits, _launch, _laws, _
 
 @_launch.kernel
 def mass_tiles_kernel(
-    target: _arguments.Rows, index: _arguments.Index, temperature: _arguments.Number, edits: _edits.Edits, tiles,
+    target: _arguments.Rows, index: _arguments.Index, temperature: _arguments.Number, edits: _edits.LogitEdits, tiles,
     status, counters, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)

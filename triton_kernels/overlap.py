@@ -26,7 +26,7 @@ def sum_of_tiles(sums, index, here):
 @_launch.kernel
 def overlap_kernel(
     target: _pairs.Side, draft: _pairs.Side, index: _arguments.Index, figures: Figures, memory: _pairs.Memory,
-    edits: _edits.Edits, plan: _pairs.Plan,
+    edits: _edits.LogitEdits, plan: _pairs.Plan,
 ):  # fmt: skip
     TILE: tl.constexpr = plan.TILE
     row = tl.program_id(0).to(tl.int64)

@@ -40,7 +40,7 @@ def finish_race(row, at, flags, vocab_start, edits, vocab, record, sampled):
 @_launch.kernel
 def race_sample_kernel(
     target: _arguments.Rows, index: _arguments.Index, temperature: _arguments.Number, noise: _arguments.Noise,
-    edits: _edits.Edits, vocab_start: tl.int32, draft_map, sampled: _races.Sampled, counters,
+    edits: _edits.LogitEdits, vocab_start: tl.int32, draft_map, sampled: _races.Sampled, counters,
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -66,7 +66,8 @@ race_sample_kernel.most_registers = most_registers
 
 @_launch.kernel
 def filtered_race_kernel(
-    target: _arguments.Rows, index: _arguments.Index, law: _arguments.Law, noise: _arguments.Noise, edits: _edits.Edits,
+    target: _arguments.Rows, index: _arguments.Index, law: _arguments.Law, noise: _arguments.Noise,
+    edits: _edits.LogitEdits,
     vocab_start: tl.int32, draft_map, sampled: _races.Sampled, counters, search: _cuts.Search, count: tl.int32,
     tiling: _cuts.Tiling, STAGE: tl.constexpr,
 ):  # fmt: skip

@@ -72,7 +72,7 @@ def finish_topk(keys, count, row, k, at, flags, vocab_start, edits, vocab, recor
 @_launch.kernel
 def race_topk_kernel(
     draft: _arguments.Rows, index: _arguments.Index, temperature: _arguments.Number, noise: _arguments.Noise,
-    edits: _edits.Edits, k: tl.int32, vocab_start: tl.int32, draft_map, sampled: _races.Sampled, counters, scratch,
+    edits: _edits.LogitEdits, k: tl.int32, vocab_start: tl.int32, draft_map, sampled: _races.Sampled, counters, scratch,
     SPACE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -91,7 +91,8 @@ def race_topk_kernel(
 
 @_launch.kernel
 def filtered_topk_kernel(
-    draft: _arguments.Rows, index: _arguments.Index, law: _arguments.Law, noise: _arguments.Noise, edits: _edits.Edits,
+    draft: _arguments.Rows, index: _arguments.Index, law: _arguments.Law, noise: _arguments.Noise,
+    edits: _edits.LogitEdits,
     k: tl.int32, vocab_start: tl.int32, draft_map, sampled: _races.Sampled, counters, search: _cuts.Search,
     count: tl.int32, tiling: _cuts.Tiling, STAGE: tl.constexpr,
 ):  # fmt: skip

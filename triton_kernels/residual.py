@@ -11,7 +11,7 @@ from specdec_kernels.triton_kernels import _arguments, _edits, _launch, _laws, _
 @_launch.kernel
 def residual_kernel(
     target: _pairs.Side, draft: _pairs.Side, index: _arguments.Index, draft_prob: _arguments.Number, probs, mass,
-    status, memory: _pairs.Memory, edits: _edits.Edits, plan: _pairs.Plan, STAGE: tl.constexpr,
+    status, memory: _pairs.Memory, edits: _edits.LogitEdits, plan: _pairs.Plan, STAGE: tl.constexpr,
 ):  # fmt: skip
     TILE: tl.constexpr = plan.TILE
     row = tl.program_id(0).to(tl.int64)

@@ -28,7 +28,7 @@ def any_foreign(row, first, last, TILE: tl.constexpr):
 def residual_race_kernel(
     target: _arguments.Rows, draft: _arguments.Rows, pair: _pairs.Pair, excluded: Excluded, vocab_start: tl.int32,
     temperature: _arguments.Number, draft_temperature: _arguments.Number, noise: _arguments.Noise,
-    raced: _races.Sampled, counters, edits: _edits.Edits, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    raced: _races.Sampled, counters, edits: _edits.LogitEdits, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     vocab = target.vocab

@@ -9,7 +9,7 @@ DRAFTED = tl.constexpr(4)  # where the second sum of a pair's counters stands; t
 @_launch.kernel
 def residual_sums_kernel(
     target: _arguments.Rows, draft: _arguments.Rows, pair: _pairs.Pair, temperature: _arguments.Number,
-    draft_temperature: _arguments.Number, sums, status, counters, edits: _edits.Edits, ALIGNED: tl.constexpr,
+    draft_temperature: _arguments.Number, sums, status, counters, edits: _edits.LogitEdits, ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)

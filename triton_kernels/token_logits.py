@@ -9,7 +9,7 @@ BLOCK = 64  # tokens of a program at once
 @_launch.kernel
 def token_logits_kernel(
     target: _arguments.Rows, count: tl.int64, vocab_start: tl.int32, places: _arguments.Steps, tokens: _arguments.Steps,
-    values: tl.int32, logits, edits: _edits.Edits, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    values: tl.int32, logits, edits: _edits.LogitEdits, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     index = tl.program_id(0).to(tl.int64)
     vocab, place = target.vocab, index

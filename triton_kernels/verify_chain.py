@@ -384,7 +384,7 @@ def verify_chain_kernel(
     drafts: Drafts, target: _arguments.Rows, draft: _arguments.Rows, index: _arguments.Index,
     target_temperature: _arguments.Number, draft_temperature: _arguments.Number, epsilon: _arguments.Number,
     noise: _arguments.Noise, entering: _arguments.Entering, verdict: _verdict.Verdict, num_passed, memory: Memory,
-    edits: _edits.Edits, plan: Plan, STAGE: tl.constexpr,
+    edits: _edits.LogitEdits, plan: Plan, STAGE: tl.constexpr,
 ):  # fmt: skip
     r = request_of(drafts, index, noise, entering, tl.program_id(0).to(tl.int64))
     b, readable, row, flags, vocab = r.b, r.readable, r.first_row, r.flags, target.vocab
@@ -555,7 +555,7 @@ verify_chain_kernel.most_registers = _races.most_registers
 def filtered_chain_kernel(
     drafts: Drafts, target: _arguments.Rows, index: _arguments.Index, law: _arguments.Law, epsilon: _arguments.Number,
     noise: _arguments.Noise, entering: _arguments.Entering, verdict: _verdict.Verdict, memory: Memory,
-    search: _cuts.Search, edits: _edits.Edits, tiling: _cuts.Tiling,
+    search: _cuts.Search, edits: _edits.LogitEdits, tiling: _cuts.Tiling,
 ):  # fmt: skip
     """Races of rows with filters. The programs of a group go from row to row together only if there is one of them:
     the group has memory for one row."""

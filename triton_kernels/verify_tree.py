@@ -100,7 +100,7 @@ def verify_tree_kernel(
     drafts: _trees.Drafts, target: _arguments.Rows, draft: _arguments.Rows, draft_map, index: _arguments.Index,
     target_temperature: _arguments.Number, draft_temperature: _arguments.Number, noise: _arguments.Noise,
     entering: _arguments.Entering, leaves: _paths.Chains, verdict: _verdict.Verdict, memory: Memory,
-    edits: _edits.Edits, plan: Plan, STAGE: tl.constexpr,
+    edits: _edits.LogitEdits, plan: Plan, STAGE: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     ALIGNED: tl.constexpr = plan.ALIGNED

@@ -245,8 +245,8 @@ void holds(const char* name, const char* part, const Lists& x, int64_t requests,
   at_least({name, (std::string(part) + ".rows").c_str()}, x.rows, x.row_stride == 0 ? std::min<int64_t>(rows, 1) : rows);
 }
 
-// Edits of rows of logits like `rows`, whose entries have `entry_rows` rows each. The target's rows that are read are
-// [requests, target_rows].
+// LogitEdits of rows of logits like `rows`, whose entries have `entry_rows` rows each. The target's rows that are read
+// are [requests, target_rows].
 void check_edits(const specdec_edits& x, const specdec_law& law, const Rows& rows, int64_t entries, int64_t entry_rows,
                  int64_t requests, int64_t target_rows) {
   if (!x.on()) return;

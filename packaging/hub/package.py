@@ -7,14 +7,14 @@ and exact. ``backend("reference")``, or another of ``available_backends()``, cho
 from . import ops
 from .backends import available_backends, backend
 from .layout import InputPositions, OutputFormat, Packing
-from .sampling import Draft, Edits, Sampling, draft_map
+from .sampling import Draft, LogitEdits, Sampling, draft_map
 from .status import Status
 
 _FUNCTIONS = {name: getattr(ops, name) for name in ops.__all__ if name.islower()}
 globals().update(_FUNCTIONS)
 __all__ = [
     "Draft",
-    "Edits",
+    "LogitEdits",
     "OutputFormat",
     "InputPositions",
     "Packing",

@@ -5,7 +5,7 @@ import torch
 from specdec_kernels.calls import torch_names
 from specdec_kernels.calls.tensors import functions_of_torch, use_tensors
 from specdec_kernels.layout import InputPositions, OutputFormat, Packing
-from specdec_kernels.sampling import Draft, Edits, Sampling
+from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 
 # A new tensor in C; it as an object of Python, which C++ gives under this name in 2.11 to 2.14; to drop the first.
 _FUNCTIONS = (
@@ -23,7 +23,7 @@ def use_torch(native):
     # If one of the watchers says that a mode or a profiler watches torch, calls are not read directly.
     use_tensors(native)
     watchers = [torch_names.dispatch_modes, torch_names.function_modes, torch_names.profiles]
-    types = [Sampling, Edits, Draft, Packing, InputPositions, OutputFormat]
+    types = [Sampling, LogitEdits, Draft, Packing, InputPositions, OutputFormat]
     floats = [torch.float32, torch.bfloat16, torch.float16]
     native.use_functions(watchers, floats, types, _functions_of_torch())
 

@@ -21,7 +21,7 @@ from specdec_kernels.calls.memory import SCALARS, check_apart
 from specdec_kernels.calls.tensors import use_tensors
 from specdec_kernels.calls.values import Noise
 from specdec_kernels.layout import InputPositions, OutputFormat, Packing
-from specdec_kernels.sampling import Draft, Edits
+from specdec_kernels.sampling import Draft, LogitEdits
 
 OPS = {}  # name -> Op
 use_tensors(_C)
@@ -261,7 +261,7 @@ def saved_by_name(kind):
 
 
 # Not Sampling: what torch (2.13) makes of `top_p` and `top_p_after` in an argument is no Python.
-for _kind in (Draft, Edits, OutputFormat, InputPositions, Packing):
+for _kind in (Draft, LogitEdits, OutputFormat, InputPositions, Packing):
     saved_by_name(_kind)
 
 

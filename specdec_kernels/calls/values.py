@@ -30,7 +30,8 @@ class Law(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """What becomes of a target row's logits before its law sees them: ``specdec_kernels.Edits``, as backends get it.
+    """What becomes of a target row's logits before its law sees them: ``specdec_kernels.LogitEdits``, as backends get
+    it.
 
     Tensors but ``bias_tokens`` and ``bias_values`` are [S, R, items]: one list for each entry S and, in ops on rows,
     each row R; elsewhere R is 1. Bits 1 and 2 of ``by_row`` say that ``allowed`` and ``bias_spans`` are like the

@@ -21,7 +21,7 @@ from vllm.v1.worker.gpu.spec_decode import rejection_sampler as theirs
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 
 import specdec_kernels as specdec
-from specdec_kernels import Edits, Sampling
+from specdec_kernels import LogitEdits, Sampling
 from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._methods import filters_drafts, refuse
 from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, TARGET, check_arguments, drawn, verify
@@ -188,7 +188,7 @@ class Shaped(NamedTuple):
 
     rows: torch.Tensor
     sampling: Sampling
-    edits: Edits | None
+    edits: LogitEdits | None
 
 
 def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Shaped:
@@ -230,12 +230,12 @@ def asked_for(processor: Any, slots: np.ndarray) -> bool:
     return True
 
 
-def edits_of(penalties: Any, slots: torch.Tensor) -> Edits:
+def edits_of(penalties: Any, slots: torch.Tensor) -> LogitEdits:
     """Penalties as edits by slot. vLLM counts output and has no mask of it, which is made of these requests' counts."""
     counts = penalties.output_bin_counts
     mask = torch.empty_like(penalties.prompt_bin_mask)
     mask[slots] = bits(counts[slots] > 0)
-    return Edits(
+    return LogitEdits(
         repetition=penalties.repetition_penalty.gpu, frequency=penalties.frequency_penalty.gpu,
         presence=penalties.presence_penalty.gpu, prompt_mask=penalties.prompt_bin_mask, output_mask=mask,
         output_counts=counts,

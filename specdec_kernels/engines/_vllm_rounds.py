@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Draft, Edits, InputPositions, OutputFormat, Packing, Sampling
+from specdec_kernels import Draft, InputPositions, LogitEdits, OutputFormat, Packing, Sampling
 from specdec_kernels.engines._replace import Replacements
 from specdec_kernels.engines._watermark import Marks
 
@@ -30,7 +30,7 @@ def check_arguments(owner: type, name: str, names: str) -> None:
 def verify(
     logits: torch.Tensor, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor, cu_num_logits: torch.Tensor,
     pos: torch.Tensor, idx_mapping: torch.Tensor, steps: int, per_request: int | None, *,
-    seed: torch.Tensor, sampling: Sampling, drawn_by: Sampling, method: str, edits: Edits | None = None,
+    seed: torch.Tensor, sampling: Sampling, drawn_by: Sampling, method: str, edits: LogitEdits | None = None,
     marks: Marks | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """One `verify_chain` over vLLM's rows: tokens [B, steps + 1] and how many. All numbers are by slot.
@@ -62,7 +62,7 @@ def verify(
 
 def drawn(
     logits: torch.Tensor, slots: torch.Tensor, sampling: Sampling, seed: torch.Tensor, pos: torch.Tensor,
-    nonce: int | torch.Tensor = TARGET, edits: Edits | None = None, marks: Marks | None = None,
+    nonce: int | torch.Tensor = TARGET, edits: LogitEdits | None = None, marks: Marks | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """A token of each row, int64 [N], with the noise of our verification, if no other ``nonce`` is given.
 

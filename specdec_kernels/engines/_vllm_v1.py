@@ -10,7 +10,7 @@ import torch
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 
 import specdec_kernels as specdec
-from specdec_kernels import Draft, Edits, Packing, Sampling
+from specdec_kernels import Draft, LogitEdits, Packing, Sampling
 from specdec_kernels.engines._methods import SHARDED, filters_drafts, refuse, switched
 from specdec_kernels.engines._noise import WORD, seed_of
 from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET, check_arguments
@@ -104,7 +104,7 @@ class Seen:
         prompts = metadata.prompt_token_ids
         batch, words = len(prompts), -(-vocabulary // 32)
         masks = torch.zeros(2, batch, words, dtype=torch.int32, device=prompts.device)
-        self.edits = Edits(
+        self.edits = LogitEdits(
             repetition=metadata.repetition_penalties, frequency=metadata.frequency_penalties,
             presence=metadata.presence_penalties, prompt_mask=masks[0], output_mask=masks[1],
             output_counts=torch.empty(batch, vocabulary, dtype=torch.int32, device=prompts.device),
@@ -112,7 +112,7 @@ class Seen:
         specdec.count_tokens(self.edits, prompts, prompt=True)
         self.known = [0] * batch
 
-    def counted(self, outputs: Sequence[list[int]]) -> Edits:
+    def counted(self, outputs: Sequence[list[int]]) -> LogitEdits:
         """The edits, once what is new in these texts is counted. -1 stands where a token is not known yet."""
         new = [output[known:] for output, known in zip(outputs, self.known, strict=True)]
         new = [tokens[: tokens.index(-1)] if -1 in tokens else tokens for tokens in new]
@@ -301,9 +301,9 @@ class Sampler:
         kept = (lengths >= short.least) | rows.isneginf().all(1)
         rows[:, stops] = before.masked_fill_(~kept[:, None], -torch.inf)
 
-    def _edits(self, step: Step) -> Edits | None:
+    def _edits(self, step: Step) -> LogitEdits | None:
         metadata, laws, bias = step.metadata, step.laws, None
-        edits = Edits() if laws.seen is None else laws.seen.counted(metadata.output_token_ids)
+        edits = LogitEdits() if laws.seen is None else laws.seen.counted(metadata.output_token_ids)
         if laws.bias or step.short or metadata.bad_words_token_ids:
             bias = self._bias(step)
         if bias is None and laws.allowed is None:
@@ -380,7 +380,7 @@ class Sampler:
 
 
 def laid_out(
-    drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, edits: Edits | None, counts: Sequence[int],
+    drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, edits: LogitEdits | None, counts: Sequence[int],
     ends: torch.Tensor,
 ) -> dict[str, Any]:  # fmt: skip
     """What `verify_chain` gets, packed where numbers of drafts differ. ``ends`` are places after all that entered."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Edits
+from specdec_kernels import LogitEdits
 from specdec_kernels.generate.checks import real_number, several, whole_number, whole_numbers
 from specdec_kernels.generate.edits import Numbers, Record, TextEdits
 from specdec_kernels.generate.noise import Noise, Sampling, Watermark
@@ -298,7 +298,7 @@ def check_left(edits: TextEdits, record: Record, name: str, tokens: torch.Tensor
 def check_ops(sampling: Sampling, seeds: torch.Tensor, logprobs: int | None, edited: bool) -> None:
     """Raise what the ops say of these arguments, and of their backend, before the first token."""
     rows = torch.zeros(len(seeds), 1, dtype=torch.float32, device=seeds.device)
-    edits = Edits(presence=1.0) if edited else None
+    edits = LogitEdits(presence=1.0) if edited else None
     tokens = specdec.race_sample(rows, seed=seeds, position=0, sampling=sampling, edits=edits)
     if logprobs is not None:
         specdec.logprobs(rows, tokens, sampling=sampling, edits=edits)

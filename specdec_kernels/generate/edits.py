@@ -1,4 +1,4 @@
-"""Edits of logits for whole texts: what is said of them, and the record of each text that penalties look at."""
+"""LogitEdits of logits for whole texts: what is said of them, and the record of each text that penalties look at."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 import specdec_kernels as specdec
-from specdec_kernels import Edits
+from specdec_kernels import LogitEdits
 
 WORD = 32  # tokens in a word of a mask
 
 
 class TextEdits(NamedTuple):
-    """What is done to the logits of every token of a text, of the target and of its drafts alike (see `Edits`).
+    """What is done to the logits of every token of a text, of the target and of its drafts alike (see `LogitEdits`).
 
     Attributes
     ----------
@@ -76,24 +76,24 @@ class Record:
         self.output = torch.zeros_like(self.prompt)
         self.counts = torch.zeros(len(prompts), vocabulary, dtype=torch.int32, device=device)
 
-    def of_requests(self) -> Edits:
+    def of_requests(self) -> LogitEdits:
         """For verifications of chains and trees."""
         batch, entries = len(self.counts), len(self.bias_tokens)
         ends = entries * torch.arange(batch + 1, dtype=torch.int32, device=self.counts.device)
         bias = (self.bias_tokens.repeat(batch), self.bias_values.repeat(batch), ends)
         allowed = None if self.allowed is None else self.allowed.expand(batch, -1)
-        return Edits(allowed, bias, *self.numbers, self.prompt, self.output, self.counts)
+        return LogitEdits(allowed, bias, *self.numbers, self.prompt, self.output, self.counts)
 
-    def of_rows(self, tokens: torch.Tensor) -> Edits:
+    def of_rows(self, tokens: torch.Tensor) -> LogitEdits:
         """For rows [B, L, V] that decided these tokens [B, L] of each text, one after the other."""
         span = torch.tensor([0, len(self.bias_tokens)], dtype=torch.int32, device=tokens.device)
         bias = (self.bias_tokens, self.bias_values, span.expand(*tokens.shape, 2))
         numbers = (number[:, None] for number in self.numbers)
         record = (part[:, None] for part in (self.prompt, self.output, self.counts))
-        return Edits(self.allowed, bias, *numbers, *record, pending=before(tokens))
+        return LogitEdits(self.allowed, bias, *numbers, *record, pending=before(tokens))
 
     def edited(self, logits: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
-        """Float32 rows [B, R, V'] of a model that knows the target's first V' tokens, edited as `Edits` says.
+        """Float32 rows [B, R, V'] of a model that knows the target's first V' tokens, edited as `LogitEdits` says.
 
         `pending` [B, R, J] are the tokens of the text that lie between the record and each row, -1 for none.
         """
@@ -120,7 +120,7 @@ class Record:
 
     def count(self, tokens: torch.Tensor) -> None:
         """Add the tokens [B, L] of each text, -1 for none."""
-        specdec.count_tokens(Edits(output_mask=self.output, output_counts=self.counts), tokens)
+        specdec.count_tokens(LogitEdits(output_mask=self.output, output_counts=self.counts), tokens)
 
     def keep(self, rows: list[int]) -> None:
         """Drop every text but those of index `rows`."""
@@ -135,7 +135,7 @@ def mask_of(lists: Sequence[Sequence[int]], words: int, device: torch.device) ->
         [torch.tensor(tokens, dtype=torch.int64, device="cpu") for tokens in lists], batch_first=True
     ).to(device)
     mask = torch.zeros(len(lists), words, dtype=torch.int32, device=device)
-    specdec.count_tokens(Edits(prompt_mask=mask), padded, lengths, prompt=True)
+    specdec.count_tokens(LogitEdits(prompt_mask=mask), padded, lengths, prompt=True)
     return mask
 
 

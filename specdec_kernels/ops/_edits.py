@@ -1,18 +1,19 @@
-"""Checks of ``edits=``: from the ``Edits`` a caller gives to the ``Edit`` of a call."""
+"""Checks of ``edits=``: from the ``LogitEdits`` a caller gives to the ``Edit`` of a call."""
 
 import torch
 
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.values import ALLOWED_BY_ROW, BIAS_BY_ROW, Edit
-from specdec_kernels.sampling import Edits
+from specdec_kernels.sampling import LogitEdits
 
 NONE = Edit()
 WORD = 32  # tokens in a word of a mask
 
 
 def lists(edits, target=None):
-    """What an Edits has for each request's entry, without the lists' own dimension; ``target`` of chains and trees."""
-    if not isinstance(edits, Edits):
+    """What a LogitEdits has for each request's entry, without the lists' own dimension; ``target`` of chains and
+    trees."""
+    if not isinstance(edits, LogitEdits):
         return []
     found = [edits.pending]
     if edits.seen_index is None:
@@ -40,14 +41,14 @@ def of_requests(edits, law, target, requests):
     if edits is None:
         return NONE
     rows = target.shape[:2] if target.ndim == 3 else (1, target.shape[0])
-    if isinstance(edits, Edits) and edits.allowed_index is None and _is_flat(edits.allowed, target, requests):
+    if isinstance(edits, LogitEdits) and edits.allowed_index is None and _is_flat(edits.allowed, target, requests):
         edits = edits._replace(allowed=edits.allowed.unflatten(0, rows))
     return _edit(edits, law, target, (requests,), (requests, 1), None, rows, by_row=False)
 
 
 def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
     """``by_row``: a mask of what is allowed is always one of each row."""
-    inputs.check_type("edits", edits, Edits)
+    inputs.check_type("edits", edits, LogitEdits)
     vocab, lead, device = target.shape[-1], target.shape[:-1], target.device
     words = -(-vocab // WORD)
     entries = (shape, seen)
@@ -94,7 +95,7 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
         allowed_index,
     )  # fmt: skip
     if law.space == "probs" and found.on():
-        raise ValueError("edits: expected None with space='probs', whose laws are final; got an Edits")
+        raise ValueError("edits: expected None with space='probs', whose laws are final; got a LogitEdits")
     return found
 
 

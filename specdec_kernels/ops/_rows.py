@@ -74,7 +74,7 @@ class Reading:
         values["edits"] = edit.of_rows(edits, law, target, self.rows, shape, seen)
         if own is None and given.get("draft_map") is not None and values["edits"].on():
             raise ValueError(
-                "edits: expected None beside draft_map, for they are edits of a target's rows; got an Edits"
+                "edits: expected None beside draft_map, for they are edits of a target's rows; got a LogitEdits"
             )
         if counters:
             values["noise"] = laws.noise_of(self.rows.shape[:2].numel(), *counters, shape, device, seen)

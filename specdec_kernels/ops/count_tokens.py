@@ -5,7 +5,7 @@ import torch
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.types import Counter
-from specdec_kernels.sampling import Edits
+from specdec_kernels.sampling import LogitEdits
 
 COUNT_TOKENS = Op(
     "count_tokens",
@@ -18,7 +18,7 @@ COUNT_TOKENS = Op(
 
 
 def count_tokens(
-    edits: Edits,
+    edits: LogitEdits,
     tokens: torch.Tensor,
     num: Counter | None = None,
     *,
@@ -32,7 +32,7 @@ def count_tokens(
 
     Parameters
     ----------
-    edits : Edits
+    edits : LogitEdits
         Its masks int32 [B, W] are bits, its counts int32 [B, V], W at least ceil(V / 32); rows may lie apart. Without
         counts the mask alone is kept. Counts end at 2**31 - 1.
     tokens : Tensor
@@ -47,20 +47,20 @@ def count_tokens(
     Examples
     --------
     >>> import torch, specdec_kernels
-    >>> from specdec_kernels import Edits
+    >>> from specdec_kernels import LogitEdits
     >>> mask, counts = torch.zeros(1, 1, dtype=torch.int32), torch.zeros(1, 6, dtype=torch.int32)
-    >>> edits = Edits(frequency=0.5, output_mask=mask, output_counts=counts)
+    >>> edits = LogitEdits(frequency=0.5, output_mask=mask, output_counts=counts)
     >>> specdec_kernels.count_tokens(edits, torch.tensor([[3, 1, 3, -1]]))
     >>> counts.tolist(), mask.tolist()
     ([[0, 1, 0, 2, 0, 0]], [[10]])
     """
-    if type(edits) is Edits and type(prompt) is bool:
+    if type(edits) is LogitEdits and type(prompt) is bool:
         mask, counts = (edits.prompt_mask, None) if prompt else (edits.output_mask, edits.output_counts)
         slots = tokens.shape[-1] if isinstance(tokens, torch.Tensor) and tokens.ndim else 0
         some = num if isinstance(num, (int, torch.Tensor)) and (isinstance(num, torch.Tensor) or num <= slots) else None
         if COUNT_TOKENS.direct(False, tokens, slots if num is None else some, mask, counts, status) is not None:
             return
-    inputs.check_type("edits", edits, Edits)
+    inputs.check_type("edits", edits, LogitEdits)
     prompt = inputs.flag("prompt", prompt)
     COUNT_TOKENS.check({}, tokens=tokens)
     (batch, slots), device = tokens.shape, tokens.device

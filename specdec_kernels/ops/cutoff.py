@@ -7,7 +7,7 @@ import torch
 
 from specdec_kernels.calls import kinds
 from specdec_kernels.ops._rows import RowOp
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import LogitEdits, Sampling
 
 
 class Cut(NamedTuple):
@@ -58,7 +58,7 @@ def cutoff(
     rows: torch.Tensor,
     *,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     request_index: torch.Tensor | None = None,
     out: Sequence[torch.Tensor] | None = None,
     status: torch.Tensor | None = None,
@@ -76,7 +76,7 @@ def cutoff(
         are final, and have no cut.
     sampling : Sampling, optional
         The filters, and the temperature; at 0 the argmax alone is kept: its value, a count of 1 and a mass of 2**42.
-    edits : Edits, optional
+    edits : LogitEdits, optional
         What becomes of the logits before that: bias, penalties, a grammar.
     request_index : Tensor, optional
         int32 or int64 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the

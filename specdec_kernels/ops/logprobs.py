@@ -9,7 +9,7 @@ from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import saved_by_name
 from specdec_kernels.calls.types import Number
 from specdec_kernels.ops._rows import RowOp
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import LogitEdits, Sampling
 
 
 class Logprobs(NamedTuple):
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
     Attributes
     ----------
     bits : Tensor
-        int32 [..., ceil(V / 32)]: bit i % 32 of word i // 32 says that token i is kept, as in ``Edits.allowed``.
+        int32 [..., ceil(V / 32)]: bit i % 32 of word i // 32 says that token i is kept, as in ``LogitEdits.allowed``.
     count : Tensor
         int32 [...]: how many are.
     """
@@ -75,7 +75,7 @@ def logprobs(
     *,
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     top: int = 0,
     request_index: torch.Tensor | None = None,
     kept: Kept | None = None,
@@ -100,14 +100,14 @@ def logprobs(
         and rank 1, alone among the top; other tokens have -inf, and their rank by logit among all.
     sampling : Sampling, optional
         How a row becomes a law.
-    edits : Edits, optional
+    edits : LogitEdits, optional
         What becomes of the logits before that: bias, penalties, a grammar.
     top : int
         How many of the likeliest tokens to name, in [0, V].
     kept : Kept, optional
         Preallocated: the set that the filters keep of each row is written here, after edits; without filters all tokens
         that have weight. At temperature 0 it is the argmax alone. A row that is not read or has no weight has none.
-        As ``Edits(allowed=kept.bits)`` it makes any op, a trainer's too, look at the same set.
+        As ``LogitEdits(allowed=kept.bits)`` it makes any op, a trainer's too, look at the same set.
     request_index : Tensor, optional
         int32 or int64 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the
         place of B. -1 is an idle request: its row counts as one without weight, its token as -1. So do those of any

@@ -31,8 +31,8 @@ def mask_logits(
     rows : Tensor
         float32, bfloat16 or float16 [..., V], contiguous along the vocabulary.
     cut : Cut
-        What ``cutoff`` says of these rows; ``value`` and ``last``, [...], are looked at. Edits do not change what is
-        written: the rows are compared as they are.
+        What ``cutoff`` says of these rows; ``value`` and ``last``, [...], are looked at. LogitEdits do not change what
+        is written: the rows are compared as they are.
     temperature : float or Tensor
         float32, broadcast to the rows: that of the cut. 1.0 where filters stood before the temperature.
     out : Tensor, optional

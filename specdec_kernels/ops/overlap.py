@@ -10,7 +10,7 @@ from specdec_kernels.calls.types import Number, Space
 from specdec_kernels.calls.values import FILTERED
 from specdec_kernels.ops import _gradients as gradients
 from specdec_kernels.ops._rows import Reading, RowOp
-from specdec_kernels.sampling import Draft, Edits, Sampling
+from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 
 
 class Overlap(NamedTuple):
@@ -61,7 +61,7 @@ def overlap(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     request_index: torch.Tensor | None = None,
     out: Sequence[torch.Tensor] | None = None,
     status: torch.Tensor | None = None,
@@ -113,7 +113,7 @@ def overlap(
     if any(law.rules & FILTERED for law in call.laws):
         raise ValueError("sampling: expected no filters where target or draft requires grad; got some that may be on")
     if call.values["edits"].on():
-        raise ValueError("edits: expected None where target or draft requires grad; got an Edits")
+        raise ValueError("edits: expected None where target or draft requires grad; got a LogitEdits")
     if out is not None:
         raise ValueError("out: expected None where target or draft requires grad; got preallocated outputs")
     shapes = call.rows.shape, call.values["draft"].shape

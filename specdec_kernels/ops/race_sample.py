@@ -5,7 +5,7 @@ import torch
 from specdec_kernels.calls import kinds
 from specdec_kernels.calls.types import Counter, Number, Space
 from specdec_kernels.ops._rows import RowOp
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import LogitEdits, Sampling
 
 RACE_SAMPLE = RowOp(
     "race_sample",
@@ -31,7 +31,7 @@ def race_sample(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     draft_map: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
@@ -56,7 +56,7 @@ def race_sample(
     sampling : Sampling, optional
         How a row becomes a law, in place of ``temperature``. With filters the law is that over the tokens they keep;
         the noise stays the whole row's.
-    edits : Edits, optional
+    edits : LogitEdits, optional
         What becomes of the logits before that: bias, penalties, a grammar. Not with ``draft_map``.
     draft_map : Tensor, optional
         int32 [V], rising: the target's token for each column of a row, for a draft with a vocabulary of its own. The

@@ -5,7 +5,7 @@ import torch
 from specdec_kernels.calls import kinds
 from specdec_kernels.calls.types import Counter, Number, Space
 from specdec_kernels.ops._rows import RowOp
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import LogitEdits, Sampling
 
 RACE_TOPK = RowOp(
     "race_topk",
@@ -33,7 +33,7 @@ def race_topk(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     draft_map: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     out: torch.Tensor | None = None,

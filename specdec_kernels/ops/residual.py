@@ -8,7 +8,7 @@ import torch
 from specdec_kernels.calls import kinds
 from specdec_kernels.calls.types import Number, Space
 from specdec_kernels.ops._rows import RowOp
-from specdec_kernels.sampling import Draft, Edits, Sampling
+from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 
 
 class Residual(NamedTuple):
@@ -51,7 +51,7 @@ def residual(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     draft_prob: Number = 1.0,
     request_index: torch.Tensor | None = None,
     out: Sequence[torch.Tensor] | None = None,
@@ -74,7 +74,7 @@ def residual(
         float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
         How a target row becomes a law, in place of ``temperature``.
-    edits : Edits, optional
+    edits : LogitEdits, optional
         What becomes of the target's logits before that: bias, penalties, a grammar.
     draft_prob : float or Tensor
         float32, broadcast to the rows.

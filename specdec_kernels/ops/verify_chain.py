@@ -12,7 +12,7 @@ from specdec_kernels.layout import InputPositions, OutputFormat, Packing
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _output_format as formats
-from specdec_kernels.sampling import Draft, Edits, Sampling
+from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 
 
 class Verdict(NamedTuple):
@@ -76,7 +76,7 @@ def verify_chain(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     draft_prob: Number = 1.0,
     epsilon: Number = 0.0,
     seed: Counter,
@@ -123,7 +123,7 @@ def verify_chain(
         Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
         How a target row becomes a law, in place of ``temperature``.
-    edits : Edits, optional
+    edits : LogitEdits, optional
         What becomes of the target's logits before that: bias, penalties, a grammar. Row j of a request counts the
         drafts before it as output. Draft rows are never edited: drafts that were drawn with edits come with rows of
         edited logits.

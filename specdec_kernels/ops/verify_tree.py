@@ -13,7 +13,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.ops import _trees as trees
-from specdec_kernels.sampling import Draft, Edits, Sampling
+from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 
 
 class TreeVerdict(NamedTuple):
@@ -82,7 +82,7 @@ def verify_tree(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     seed: Counter,
     position: Counter | InputPositions,
     nonce: Counter = 0,

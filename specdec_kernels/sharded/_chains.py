@@ -11,7 +11,7 @@ from specdec_kernels.ops import Verdict
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops.verify_chain import VERIFY_CHAIN, ends_of
-from specdec_kernels.sampling import Draft, Edits, Sampling
+from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 from specdec_kernels.sharded._checks import check_logits, refuse, written
 from specdec_kernels.sharded._edits import of_chains
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
@@ -32,7 +32,7 @@ def verify_chain(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     draft_prob: Number = 1.0,
     epsilon: Number = 0.0,
     seed: Counter,

@@ -7,7 +7,7 @@ import torch
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.ops import Cut
-from specdec_kernels.sampling import Edits, Sampling, undivided
+from specdec_kernels.sampling import LogitEdits, Sampling, undivided
 from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._filters import kept_of, may_filter
@@ -21,7 +21,7 @@ def cutoff(
     *,
     shard: VocabShard,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     request_index: torch.Tensor | None = None,
     out: Sequence[torch.Tensor] | None = None,
 ) -> Cut:

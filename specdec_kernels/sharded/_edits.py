@@ -1,4 +1,4 @@
-"""Edits of rows of which each rank has a slice: those of the slice's tokens, with one place for each row.
+"""LogitEdits of rows of which each rank has a slice: those of the slice's tokens, with one place for each row.
 
 Lists are views of those of the whole vocabulary, and an index says which of them is a row's. Tokens are counted from
 the slice's first. The local ops apply them as they read rows.
@@ -10,13 +10,13 @@ from specdec_kernels.calls import inputs
 from specdec_kernels.calls.values import Law
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
-from specdec_kernels.sampling import Edits
+from specdec_kernels.sampling import LogitEdits
 
-NUMBERS, SEEN = Edits._fields[2:5], Edits._fields[5:8]  # and whose tokens were seen
+NUMBERS, SEEN = LogitEdits._fields[2:5], LogitEdits._fields[5:8]  # and whose tokens were seen
 
 
 def of_rows(edits, shard, rows, how):
-    """The Edits of the slice's columns, in ops on rows; ``how`` has what numbers the op is called with."""
+    """The LogitEdits of the slice's columns, in ops on rows; ``how`` has what numbers the op is called with."""
     wide, folded, index = _wide(rows, shard), inputs.rows3("rows", rows), how["request_index"]
     numbers = laws.numbers_in(*(how.get(name) for name in ("temperature", "sampling", "seed", "position", "nonce")))
     shape, seen = laws.number_shapes(wide, folded, index, None, *edit.lists(edits), *numbers)
@@ -39,21 +39,22 @@ def of_rows(edits, shard, rows, how):
 
 
 def of_chains(edits, shard, chains, requests, target, space):
-    """Edits of a slice for chains: each row has its own, in which the drafts before it are pending."""
+    """LogitEdits of a slice for chains: each row has its own, in which the drafts before it are pending."""
     found = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
     pending = _said(chains, shard.vocab) if _penalises(found) else None
     return _of_requests(edits, shard, requests, target, found.by_row, pending)
 
 
 def of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space):
-    """Edits of a slice for trees: the drafts on the path to a row's node, its own among them, are pending there."""
+    """LogitEdits of a slice for trees: the drafts on the path to a row's node, its own among them, are pending
+    there."""
     found = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
     pending = _on_paths(draft_tokens, parents, depth, shard.vocab) if _penalises(found) else None
     return _of_requests(edits, shard, requests, target, found.by_row, pending)
 
 
 def _of_requests(edits, shard, requests, target, by_row, pending):
-    """Edits of the slice, for each row, from those of requests; tokens ``pending`` in each row, or None."""
+    """LogitEdits of the slice, for each row, from those of requests; tokens ``pending`` in each row, or None."""
     entry, entries = requests.request, (requests.entries,)
     if requests.entry is not None:
         entry = requests.entry[entry]
@@ -83,7 +84,7 @@ def _of_requests(edits, shard, requests, target, by_row, pending):
 
 
 def _of_slots(edits, names, name, shape, of_rows):
-    """Edits of whose lists ``names``, [*shape, items], an index says which is a row's: nothing is gathered."""
+    """LogitEdits of whose lists ``names``, [*shape, items], an index says which is a row's: nothing is gathered."""
     # ``of_rows`` gives each row what its request has in an index of requests, or its request's own number for None.
     given = {one: x for one in names if (x := getattr(edits, one)) is not None}
     if not given:
@@ -138,9 +139,9 @@ def _said(chains, vocab):
 
 
 def _of_slice(edits, shard, size, spans):
-    """Edits of the columns from ``vocab_start`` on; none of a rank without tokens."""
+    """LogitEdits of the columns from ``vocab_start`` on; none of a rank without tokens."""
     if shard.is_empty:
-        return Edits()
+        return LogitEdits()
     first = shard.vocab_start
     words, columns = slice(first // edit.WORD, -(-(first + size) // edit.WORD)), slice(first, first + size)
 

@@ -13,7 +13,7 @@ import torch
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
 from specdec_kernels.ops._laws import check_one_temperature
-from specdec_kernels.sampling import Edits, Sampling, undivided
+from specdec_kernels.sampling import LogitEdits, Sampling, undivided
 from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._cached_tensors import filled
 from specdec_kernels.sharded._filters import Kept, inverse_of, kept_of, may_filter, scaled
@@ -67,7 +67,7 @@ class Side(NamedTuple):
     # both: int64 [P]: a row among all, and a token, for each probability. Without places: the rows in order
     places: torch.Tensor | None
     tokens: torch.Tensor
-    edits: Edits | None = None  # of the slice's columns, with one place for each row
+    edits: LogitEdits | None = None  # of the slice's columns, with one place for each row
 
     def at(self, of_rows):
         """What rows have, for each probability."""
@@ -229,7 +229,7 @@ def parameters(requests, *samplings):
     return torch.where(functools.reduce(torch.logical_or, bad) & requests.live(), Status.PARAMETER, 0).int()
 
 
-# ---- sums over pairs of rows ----------------------------------------------------------------------------------------
+# ---- sums over pairs of rows -----------------------------------------------------------------------------------------
 
 
 def left_in_slices(shard, target, draft, places, draft_places, subtracted):

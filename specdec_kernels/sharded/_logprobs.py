@@ -9,7 +9,7 @@ from specdec_kernels.calls import inputs
 from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.calls.types import Number
 from specdec_kernels.ops.logprobs import LOGPROBS, Logprobs
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import LogitEdits, Sampling
 from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._checks import check_logits, written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
@@ -28,7 +28,7 @@ def logprobs(
     shard: VocabShard,
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     top: int = 0,
     request_index: torch.Tensor | None = None,
     out: Sequence[torch.Tensor] | None = None,

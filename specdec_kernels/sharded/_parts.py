@@ -243,7 +243,7 @@ def residual_race(
 
     ``row`` and ``draft_row`` int32 [B], among all rows: -1 is idle, and over p. ``excluded`` int32 [B] or [B, n]:
     tokens without weight where the race is over p. ``known`` float32 [B, 4]: what ``tile_laws`` says of both rows.
-    ``cuts`` int32 [B, 6]: what filters keep of both. Edits are of all rows of ``target``.
+    ``cuts`` int32 [B, 6]: what filters keep of both. LogitEdits are of all rows of ``target``.
     """
     of_draft = temperature if draft_temperature is None else draft_temperature
     if (arrived := RESIDUAL_RACE.direct(

@@ -12,7 +12,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops.race_sample import RACE_SAMPLE
 from specdec_kernels.ops.race_topk import RACE_TOPK
-from specdec_kernels.sampling import Edits, Sampling
+from specdec_kernels.sampling import LogitEdits, Sampling
 from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._cached_tensors import filled
 from specdec_kernels.sharded._filters import kept_of, may_filter
@@ -64,7 +64,7 @@ def race_partial(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     request_index: torch.Tensor | None = None,
 ) -> RowPartial:
     """The local half of ``race_sample`` (``k`` None) and ``race_topk``: the first arrivals in a slice of each row.
@@ -82,7 +82,7 @@ def race_partial(
     seed, position, nonce, space, temperature, sampling, request_index
         As for ``race_sample``. Filters are those of the slice, as if it were all: ``top_k`` is how many of its tokens
         are kept.
-    edits : Edits, optional
+    edits : LogitEdits, optional
         As for ``race_sample``, of the slice's columns: masks begin with the slice's words, tokens with 0.
 
     Examples

@@ -5,7 +5,7 @@ import torch
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.calls.types import Counter, Number, Space
-from specdec_kernels.sampling import Edits, Sampling, undivided
+from specdec_kernels.sampling import LogitEdits, Sampling, undivided
 from specdec_kernels.sharded._checks import check_logits, refuse
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._races import of_rows, race
@@ -23,7 +23,7 @@ def race_sample(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     draft_map: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
@@ -64,7 +64,7 @@ def race_topk(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     draft_map: torch.Tensor | None = None,
     request_index: torch.Tensor | None = None,
     out: torch.Tensor | None = None,

@@ -12,7 +12,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops.verify_tree import VERIFY_TREE, width_of
-from specdec_kernels.sampling import Draft, Edits, Sampling
+from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 from specdec_kernels.sharded._checks import check_logits, refuse, written
 from specdec_kernels.sharded._edits import of_trees
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
@@ -34,7 +34,7 @@ def verify_tree(
     space: Space = "logits",
     temperature: Number | None = None,
     sampling: Sampling | None = None,
-    edits: Edits | None = None,
+    edits: LogitEdits | None = None,
     seed: Counter,
     position: Counter,
     nonce: Counter = 0,

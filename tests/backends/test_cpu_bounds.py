@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from specdec_kernels import _C, Edits, Sampling, backend, cutoff, race_sample
+from specdec_kernels import _C, LogitEdits, Sampling, backend, cutoff, race_sample
 from tests.support.cases import adversarial_pairs, chain_call, seeds
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
@@ -173,7 +173,7 @@ def test_hard_rows(size):
         assert_same_decisions(by_bounds, by_masses)
 
 
-@pytest.mark.parametrize("edits", [None, Edits(presence=0.5)])
+@pytest.mark.parametrize("edits", [None, LogitEdits(presence=0.5)])
 def test_a_block_goes_back_to_the_row_it_draws_from(edits):
     """Each row has its weight in a few cells of its own. A residual's race at a row before the last uses the maxima of
     that row's cells; another row's would hide its tokens."""

@@ -1,4 +1,5 @@
-"""Edits on the CPU, which lists few tokens and reads the others where they lie: at all sizes, in rows of all types."""
+"""LogitEdits on the CPU, which lists few tokens and reads the others where they lie: at all sizes, in rows of all
+types."""
 
 import pytest
 import torch

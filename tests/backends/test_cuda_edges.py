@@ -7,7 +7,17 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Edits, Sampling, cutoff, logprobs, overlap, race_sample, race_topk, residual, verify_chain
+from specdec_kernels import (
+    LogitEdits,
+    Sampling,
+    cutoff,
+    logprobs,
+    overlap,
+    race_sample,
+    race_topk,
+    residual,
+    verify_chain,
+)
 from specdec_kernels.calls.values import Edit, Law
 from specdec_kernels.sharded._parts import MASS_TILES, mass_tiles
 from tests.support.cases import DTYPES, chain_call, poisoned, seeds
@@ -102,7 +112,7 @@ def test_clusters_of_any_size_have_the_bits_of_one_block(device, team):
     for found, expected in zip(overlap(target, draft), on_cpu(overlap, target, draft), strict=True):
         torch.testing.assert_close(found, expected, rtol=4e-6, atol=1e-6)
     call = chain_call(5, requests=2, slots=2, vocabulary=19_001)
-    call["edits"] = Edits(allowed=torch.full((2, 594), -1, dtype=torch.int32))
+    call["edits"] = LogitEdits(allowed=torch.full((2, 594), -1, dtype=torch.int32))
     for options in ({}, {"method": "block"}, {"method": "race", "draft": None}):
         assert all(map(torch.equal, verify_chain(**call | options), on_cpu(verify_chain, **call | options)))
 

@@ -1,10 +1,10 @@
-"""Edits in the CUDA kernels on the played machine: the CPU backend's bits, however many blocks share a row."""
+"""LogitEdits in the CUDA kernels on the played machine: the CPU backend's bits, however many blocks share a row."""
 
 import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Edits, Sampling, cutoff, race_sample
+from specdec_kernels import LogitEdits, Sampling, cutoff, race_sample
 from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_filters import CHAINS, TREES, assert_same_rows, sampling_of, with_status, without
 from tests.backends.test_cuda_ops import MACHINES, assert_same, assert_same_figures, called, on_cpu, rows_of
@@ -37,7 +37,7 @@ class TestTheSameBits:
         else:
             tokens[1, 1::2] = tokens[1, ::2]
         cu = 90 * torch.arange(4, dtype=torch.int32)
-        edits = Edits(bias=(tokens.flatten(), 3 * torch.randn(270, generator=generator), cu))
+        edits = LogitEdits(bias=(tokens.flatten(), 3 * torch.randn(270, generator=generator), cu))
         rows = 2 * torch.randn(3, 1500, generator=generator).bfloat16()
         assert_same_rows(rows, Sampling(torch.tensor([1.0, 0.7, 0.0]), torch.tensor([0, 30, 0]), 0.8), k=9, edits=edits)
         status = with_status(race_sample, rows, seed=seeds(3), position=0, edits=edits)[-1]
@@ -137,7 +137,7 @@ class TestTheLaunch:
 
             backend.play("large", multiprocessors=132)
             logits = torch.zeros(vocabulary, dtype=torch.bfloat16).expand(rows, -1)
-            edits = Edits(allowed=bits_of([range(9)], vocabulary))
+            edits = LogitEdits(allowed=bits_of([range(9)], vocabulary))
             found = backend.counted(lambda: race_sample(logits, seed=seeds(rows), position=0, edits=edits))
             assert found["blocks"] <= max(264, rows)
             backend.play(MACHINES[0])

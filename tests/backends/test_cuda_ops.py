@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import _C, Edits, Sampling, cutoff, logprobs, race_sample, race_topk
+from specdec_kernels import _C, LogitEdits, Sampling, cutoff, logprobs, race_sample, race_topk
 from specdec_kernels.sharded._parts import residual_sums
 from tests.backends.host_cuda.build import ROOT, build
 from tests.support.calls import every_call
@@ -68,7 +68,7 @@ with backend("cuda-host"):
 
 OLDER_CODE = """
 import torch
-from specdec_kernels import Edits, backend
+from specdec_kernels import LogitEdits, backend
 from tests.support.ops import verify_tree
 from tests import conftest
 from tests.support.cases import chain_as_tree, chain_call
@@ -77,7 +77,7 @@ with backend("cuda-host"):
     from tests.backends.host_cuda.backend import counted, play
     play("large", multiprocessors=40, code=80)
     call = chain_as_tree(chain_call(3, requests=20, slots=3, vocabulary=9000))
-    call["edits"] = Edits(allowed=torch.full((20, 282), -1, dtype=torch.int32))
+    call["edits"] = LogitEdits(allowed=torch.full((20, 282), -1, dtype=torch.int32))
     print(counted(lambda: verify_tree(**call))["blocks"])
 """
 
@@ -515,7 +515,7 @@ ASKED = {(1, False): 1, (3, False): 3, (9, False): 8, (3, True): 3, (40, True): 
 def test_teams_that_are_asked_for(asked, blocks):
     """As a bench does: the verdict is the same, by as many blocks as can wait for each other."""
     call = chain_as_tree(chain_call(3, requests=3, slots=3, vocabulary=80_000))
-    call |= {"edits": Edits(allowed=torch.full((3, 2500), -1, dtype=torch.int32))}
+    call |= {"edits": LogitEdits(allowed=torch.full((3, 2500), -1, dtype=torch.int32))}
     with specdec_kernels.backend("cuda-host"):
         from tests.backends.host_cuda import backend
 

@@ -1,4 +1,5 @@
-"""Edits in Triton against the CPU backend's: all results of calls with all that edits can have, and all that is bad."""
+"""LogitEdits in Triton against the CPU backend's: all results of calls with all that edits can have, and all that is
+bad."""
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ MOST = 2**31 - 1
 
 
 def spoiled(edits):
-    """Edits of six places or more, with values out of range in each, and whatever else is rare."""
+    """LogitEdits of six places or more, with values out of range in each, and whatever else is rare."""
     repetition, frequency, presence = (x.clone() for x in (edits.repetition, edits.frequency, edits.presence))
     repetition[1], frequency[2], presence[3] = 0.0, torch.nan, torch.inf
     repetition[5], frequency[5], presence[5] = 1.0, 0.0, 0.0  # off
@@ -43,7 +44,7 @@ def spoiled(edits):
 
 
 def edits_of(*lead, seed=1, **options):
-    """Edits that change many tokens: a span has ten entries, and a third of the tokens was seen."""
+    """LogitEdits that change many tokens: a span has ten entries, and a third of the tokens was seen."""
     edits = random_edits(*lead, vocabulary=V, seed=seed, **options)
     places = lead if options.get("bias_by_row") else lead[:1]
     count, size = torch.Size(places).numel(), 10

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_kernels import DraftTree, Edits, Status, merge_chains, race_sample, race_topk, verify_chain, verify_tree
+from specdec_kernels import (
+    DraftTree,
+    LogitEdits,
+    Status,
+    merge_chains,
+    race_sample,
+    race_topk,
+    verify_chain,
+    verify_tree,
+)
 from tests.support.laws import assert_law
 
 llguidance, outlines_core, xgrammar = map(pytest.importorskip, ("llguidance", "outlines_core", "xgrammar"))
@@ -77,7 +86,7 @@ def page():
     """The recipe's functions; its last lines are run by a test of their own."""
     block = re.search(r"^## 7. Grammars.*?^```py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)[1]
     lines, usage = re.split(r"^(?=allowed = )", block, flags=re.M)
-    namespace = {"torch": torch, "Edits": Edits, "verify_tree": verify_tree, "STOP": STOP}
+    namespace = {"torch": torch, "LogitEdits": LogitEdits, "verify_tree": verify_tree, "STOP": STOP}
     exec(compile(lines, str(PAGE), "exec"), namespace)
     return namespace | {"usage": usage}
 
@@ -151,7 +160,7 @@ class TestRows:
             assert torch.equal(found, torch.stack(expected))
 
     def test_one_row_for_each_row_of_all_requests(self):
-        """llguidance's chains, one after the other: what Edits takes as [B (K + 1), words]."""
+        """llguidance's chains, one after the other: what LogitEdits takes as [B (K + 1), words]."""
         drafts, K = [[0, 1, 2], [3, STOP, 0], [0, 0, 1]], 3
         allowed = torch.zeros(len(drafts) * (K + 1), 2, dtype=torch.int32)
         states = [matcher("llguidance", "ab*c?") for _ in drafts]
@@ -159,8 +168,10 @@ class TestRows:
         fill_next_token_bitmask_par_with_draft_tokens(llguidance.LLExecutor(1), work, allowed)
         target = torch.zeros(3, K + 1, V)
         call = dict(method="race", seed=torch.arange(3), position=0)
-        found = verify_chain(torch.tensor(drafts), target, edits=Edits(allowed=allowed), **call)
-        expected = verify_chain(torch.tensor(drafts), target, edits=Edits(allowed=allowed.view(3, K + 1, 2)), **call)
+        found = verify_chain(torch.tensor(drafts), target, edits=LogitEdits(allowed=allowed), **call)
+        expected = verify_chain(
+            torch.tensor(drafts), target, edits=LogitEdits(allowed=allowed.view(3, K + 1, 2)), **call
+        )
         assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
         assert set(found.tokens[:, 0].tolist()) <= {0, 3}
 
@@ -325,7 +336,7 @@ METHODS = ["rejection", "block", "race", "traversal", "paths"]
 
 def decide(method, tokens, parents, draft, leaves, allowed, chain):
     """The verdict of every request; a chain by verify_chain, else by verify_tree."""
-    target, edits = logits(TARGET, tokens), Edits(allowed=allowed)
+    target, edits = logits(TARGET, tokens), LogitEdits(allowed=allowed)
     call = dict(edits=edits, method=method, seed=torch.arange(len(tokens)), position=0)
     draft = None if method == "race" else draft
     if chain:
@@ -374,7 +385,7 @@ def test_a_race_writes_the_text_of_plain_sampling(page, library):
         for one in seed.tolist():
             said = ()
             while STOP not in said and len(said) < 12:
-                row = Edits(allowed=rows_of(page, library, None, DraftTree.chain(0), [-1],
+                row = LogitEdits(allowed=rows_of(page, library, None, DraftTree.chain(0), [-1],
                                             state=matcher(library, grammar, said))[0])  # fmt: skip
                 last = torch.tensor(said[-1] if said else ROOT)
                 said += (int(race_sample(logits(TARGET, last), seed=one, position=len(said), edits=row)),)

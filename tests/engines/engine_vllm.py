@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Edits, Sampling
+from specdec_kernels import LogitEdits, Sampling
 from specdec_kernels.engines import vllm, vllm_v1
 from tests.engines import vllm_stand_in as stand_in
 from tests.engines.test_vllm import TARGET, K, arguments, drafted, metadata, prefix_law
@@ -212,7 +212,7 @@ def test_penalties(table):
             drafts[:, row + 1] = likeliest[:, row]
     seen = counts > 0
     words = (seen.view(requests, -1, 32).long() << torch.arange(32)).sum(-1)
-    edits = Edits(
+    edits = LogitEdits(
         repetition=penalties[0], frequency=penalties[1], presence=penalties[2], prompt_mask=prompt,
         output_mask=torch.where(words < 2**31, words, words - 2**32).int(), output_counts=counts,
     )  # fmt: skip

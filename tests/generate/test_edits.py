@@ -1,4 +1,4 @@
-"""Edits in generation: rows, log-probabilities and policies under them; the law of whole texts is in test_laws."""
+"""LogitEdits in generation: rows, log-probabilities and policies under them; the law of whole texts is in test_laws."""
 
 import pytest
 import torch

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Edits, OutputFormat, Sampling
+from specdec_kernels import LogitEdits, OutputFormat, Sampling
 from tests.conftest import INTERPRETED
 from tests.support.cases import UNTOUCHED, chain_call, poisoned, ragged
 from tests.support.ops import verify_chain, verify_tree
@@ -38,10 +38,10 @@ METHODS = {
     "rejection, filtered": FILTERS,
     "race, filtered": {"method": "race", "draft": None, **FILTERS},
     "block, filtered": {"method": "block", **FILTERS},
-    "rejection, edited": {"edits": Edits(**PENALTIES)},
-    "race, edited": {"method": "race", "draft": None, "edits": Edits(**PENALTIES)},
-    "race, filtered and edited": {"method": "race", "draft": None, **FILTERS, "edits": Edits(**PENALTIES)},
-    "block, edited": {"method": "block", "edits": Edits(**PENALTIES)},
+    "rejection, edited": {"edits": LogitEdits(**PENALTIES)},
+    "race, edited": {"method": "race", "draft": None, "edits": LogitEdits(**PENALTIES)},
+    "race, filtered and edited": {"method": "race", "draft": None, **FILTERS, "edits": LogitEdits(**PENALTIES)},
+    "block, edited": {"method": "block", "edits": LogitEdits(**PENALTIES)},
 }
 FEW = ("rejection", "race", "block", "rejection, filtered", "race, filtered")
 
@@ -140,7 +140,7 @@ class TestBonus:
             own, without = without_last_rows(call, COUNTS), (mask[drafted], spans[drafted])
             mask, spans = mask[kept], spans[kept]
         edits = [
-            Edits(allowed=rows, bias=(*bias, torch.cat((torch.zeros_like(ends), ends), -1)))
+            LogitEdits(allowed=rows, bias=(*bias, torch.cat((torch.zeros_like(ends), ends), -1)))
             for rows, ends in ((mask, spans), without)
         ]
         expected = verify_chain(**call | {"edits": edits[0]})

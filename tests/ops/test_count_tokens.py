@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from specdec_kernels import Edits, count_tokens
+from specdec_kernels import LogitEdits, count_tokens
 from tests.support.cases import UNTOUCHED
 from tests.support.edits import bits_of
 
@@ -17,7 +17,7 @@ INT = torch.int32
 
 def empty(requests, vocabulary=V, words=3):
     """A record of no tokens; what counts hold there does not matter."""
-    return Edits(
+    return LogitEdits(
         prompt_mask=torch.zeros(requests, words, dtype=INT),
         output_mask=torch.zeros(requests, words, dtype=INT),
         output_counts=torch.full((requests, vocabulary), UNTOUCHED, dtype=INT),
@@ -56,7 +56,7 @@ def test_counts_what_came(dtype, slots):
     generator = torch.Generator().manual_seed(slots)
     edits, texts = empty(3), [[], [], []]
     wide = {name: torch.full((3, 90), UNTOUCHED, dtype=INT) for name in ("prompt_mask", "output_mask", "output_counts")}
-    room = Edits(
+    room = LogitEdits(
         **{name: x[:, : getattr(edits, name).shape[1]].copy_(getattr(edits, name)) for name, x in wide.items()}
     )
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_counts_end():
 
 
 def test_masks_without_counts():
-    edits = Edits(output_mask=torch.zeros(1, 2, dtype=INT))
+    edits = LogitEdits(output_mask=torch.zeros(1, 2, dtype=INT))
     count_tokens(edits, torch.tensor([[63, 0, 64, 63]]))
     assert sets_of(edits.output_mask) == [{0, 63}]
 
@@ -117,9 +117,9 @@ def test_no_requests():
 
 REFUSED = {
     "count_tokens": (count_tokens, call(), [
-        ({"edits": None}, TypeError, "edits: expected an Edits; got None"),
-        ({"edits": Edits()}, TypeError, "edits.output_mask: expected a tensor of int32; got None"),
-        ({"edits": Edits(), "prompt": True}, TypeError, "edits.prompt_mask: expected a tensor of int32; got None"),
+        ({"edits": None}, TypeError, "edits: expected a LogitEdits; got None"),
+        ({"edits": LogitEdits()}, TypeError, "edits.output_mask: expected a tensor of int32; got None"),
+        ({"edits": LogitEdits(), "prompt": True}, TypeError, "edits.prompt_mask: expected a tensor of int32; got None"),
         ({"edits": empty(3)}, ValueError, r"edits.output_mask: expected shape \[2, 3\]; got int32 \[3, 3\]"),
         ({"edits": empty(2, words=2)}, ValueError, "edits.output_mask: expected a bit for each of 70 counts"),
         (

@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import specdec_kernels
 from specdec_kernels import (
-    Edits,
     InputPositions,
+    LogitEdits,
     Sampling,
     backends,
     cutoff,
@@ -361,7 +361,7 @@ def odd_calls():
     yield mass_tiles, {"rows": eight}
     yield race_sample, {"target": WIDE.view(3, 2, 1, 51).transpose(0, 1), "seed": seeds(2), "position": 4}
     bias = [seeds(2).int(), torch.ones(2), torch.tensor([0, 1, 2, 2]).int()]
-    yield race_sample, {"target": rows(51)["target"], "edits": Edits(bias=bias), **noise}
+    yield race_sample, {"target": rows(51)["target"], "edits": LogitEdits(bias=bias), **noise}
     yield verify_chain, chain() | {"position": InputPositions(None)}
     yield tree_mask, {"parents": torch.tensor([-1, 0]), "prefix_len": 0, "columns": 2**50}
     build, call = public_calls()["build_tree"]

@@ -1,10 +1,10 @@
-"""Edits in every op that reads target rows: they act as if the rows had come edited."""
+"""LogitEdits in every op that reads target rows: they act as if the rows had come edited."""
 
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from specdec_kernels import Edits, Sampling, count_tokens, cutoff, logprobs, race_sample, race_topk
+from specdec_kernels import LogitEdits, Sampling, count_tokens, cutoff, logprobs, race_sample, race_topk
 from tests.support.cases import chain_call, ragged, seeds
 from tests.support.edits import Place, bias_of, bits_of, packed, random_allowed, random_places
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
@@ -44,7 +44,7 @@ ON_ROWS = {
 
 
 # Changes nothing, but the rows count as edited: no epsilon accepts a token of logit -inf.
-EVERYTHING = Edits(allowed=torch.full((1, 3), -1, dtype=torch.int32))
+EVERYTHING = LogitEdits(allowed=torch.full((1, 3), -1, dtype=torch.int32))
 
 
 class TestRows:
@@ -71,7 +71,7 @@ class TestRows:
         def shaped(x):
             return x.unflatten(0, (3, 2)) if isinstance(x, torch.Tensor) else x
 
-        edits = Edits(allowed, edits.bias, *(shaped(x) for x in edits[2:]))
+        edits = LogitEdits(allowed, edits.bias, *(shaped(x) for x in edits[2:]))
         noise = {"seed": torch.arange(6).view(3, 2), "position": 3}
         status = torch.empty(5, 2, dtype=torch.int32)
         found = race_sample(rows, request_index=index, edits=edits, status=status, **noise)
@@ -89,7 +89,7 @@ class TestRows:
         one = packed([place], V)
         rows = rows_of(3, 4)
         wide = torch.tensor([0, 2], dtype=torch.int32).expand(3, 4, 2)
-        edits = Edits(None, (*one.bias[:2], wide), 1.5, 0.25, 0.5, *one[5:8])
+        edits = LogitEdits(None, (*one.bias[:2], wide), 1.5, 0.25, 0.5, *one[5:8])
         found = race_sample(rows, seed=torch.arange(12).view(3, 4), position=0, edits=edits)
         by_hand = torch.stack([place.edited(row) for row in rows.view(-1, V)]).view(rows.shape)
         assert torch.equal(found, race_sample(by_hand, seed=torch.arange(12).view(3, 4), position=0))
@@ -98,12 +98,14 @@ class TestRows:
         rows = rows_of(ROWS)
         plain = race_sample(rows, **NOISE)
         state = packed(random_places(ROWS, V, seed=5), V)
-        nothing = Edits(prompt_mask=state.prompt_mask, output_mask=state.output_mask, output_counts=state.output_counts)
-        for edits in (Edits(), nothing, Edits(bias=bias_of([{}] * ROWS)), packed([Place()] * ROWS, V)):
+        nothing = LogitEdits(
+            prompt_mask=state.prompt_mask, output_mask=state.output_mask, output_counts=state.output_counts
+        )
+        for edits in (LogitEdits(), nothing, LogitEdits(bias=bias_of([{}] * ROWS)), packed([Place()] * ROWS, V)):
             assert torch.equal(race_sample(rows, edits=edits, **NOISE), plain)
         probs = rows.softmax(-1)
         plain = race_sample(probs, space="probs", **NOISE)
-        for edits in (Edits(), nothing, Edits(pending=torch.ones(ROWS, 2, dtype=torch.int64))):
+        for edits in (LogitEdits(), nothing, LogitEdits(pending=torch.ones(ROWS, 2, dtype=torch.int64))):
             assert torch.equal(race_sample(probs, space="probs", edits=edits, **NOISE), plain)
 
     def test_words_past_the_vocabulary(self):
@@ -206,12 +208,15 @@ class TestChains:
         allowed, _ = random_allowed(3, 4, vocabulary=V, seed=7)
         drafts, rows = torch.tensor([[1, 2, 3]]).expand(3, 3), rows_of(3, 4)
         call = {"target": rows, "method": "race", "temperature": 0.0, "seed": seeds(3), "position": 0}
-        flat, expected = Edits(allowed=allowed.view(12, -1)), verify_chain(drafts, **call, edits=Edits(allowed=allowed))
+        flat, expected = (
+            LogitEdits(allowed=allowed.view(12, -1)),
+            verify_chain(drafts, **call, edits=LogitEdits(allowed=allowed)),
+        )
         assert_same(verify_chain(drafts, **call, edits=flat), expected)
         nodes = {"draft_tokens": torch.nn.functional.pad(drafts, (1, 0)), "parents": torch.tensor([-1, 0, 0, 1])}
-        assert_same(verify_tree(**nodes, **call, edits=flat), verify_tree(**nodes, **call, edits=Edits(allowed)))
+        assert_same(verify_tree(**nodes, **call, edits=flat), verify_tree(**nodes, **call, edits=LogitEdits(allowed)))
         entries = call | {"request_index": torch.tensor([7, 0, 11], dtype=torch.int32), "seed": seeds(12)}
-        expected = [race_sample(rows[b, 0], seed=e, position=0, temperature=0.0, edits=Edits(flat.allowed[e]))
+        expected = [race_sample(rows[b, 0], seed=e, position=0, temperature=0.0, edits=LogitEdits(flat.allowed[e]))
                     for b, e in enumerate((7, 0, 11))]  # fmt: skip
         assert verify_chain(drafts, **entries, edits=flat).tokens[:, 0].tolist() == [token.item() for token in expected]
 
@@ -237,7 +242,7 @@ class TestChains:
         target = torch.full((1, 3, V), -9.0)
         target[..., 5] = 9.0
         spans = torch.tensor([[[0, 1], [1, 1], [1, 0]]], dtype=torch.int32)
-        edits = Edits(bias=(torch.tensor([7], dtype=torch.int32), torch.tensor([1.0]), spans))
+        edits = LogitEdits(bias=(torch.tensor([7], dtype=torch.int32), torch.tensor([1.0]), spans))
         for drafts, status in (([5, 5], 8), ([5, 6], 0)):
             for options in ({}, {"method": "race"}):
                 found = verify_chain(torch.tensor([drafts]), target, edits=edits, seed=1, position=0, **options)
@@ -267,7 +272,7 @@ class TestChains:
     @pytest.mark.parametrize("index, token, status", [(2, 7, 0), (3, 0, 8), (100_000, 0, 8)])
     def test_entries_known_by_masks_alone(self, index, token, status):
         """With plain numbers everywhere, the masks say how many entries there are."""
-        edits = Edits(allowed=bits_of([{5}, {6}, {7}], V))
+        edits = LogitEdits(allowed=bits_of([{5}, {6}, {7}], V))
         call = {"request_index": torch.tensor([index], dtype=torch.int32), "seed": 7, "position": 0, "method": "race"}
         found = verify_chain(torch.empty(1, 0, dtype=torch.int64), rows_of(1, 1), edits=edits, **call)
         assert (found.tokens.item(), found.status.item()) == (token, status)
@@ -275,7 +280,9 @@ class TestChains:
     def test_a_forbidden_token_is_never_accepted(self):
         """Even if epsilon would accept everything."""
         target, draft = rows_of(64, 2), rows_of(64, 1, seed=2)
-        forbidden = Edits(bias=bias_of([{11: -float("inf")}] * 64), allowed=bits_of([set(range(V)) - {12}] * 64, V))
+        forbidden = LogitEdits(
+            bias=bias_of([{11: -float("inf")}] * 64), allowed=bits_of([set(range(V)) - {12}] * 64, V)
+        )
         for token in (11, 12):
             call = {"draft_tokens": torch.full((64, 1), token), "target": target, "draft": draft, "position": 0}
             found = verify_chain(**call, edits=forbidden, epsilon=1.0, seed=seeds(64))
@@ -290,7 +297,7 @@ class TestChains:
         for b in range(0, 24, 5):
             own = slice(b, b + 1)
             bias = (*chain.edits.bias[:2], chain.edits.bias[2][b : b + 2])
-            edits = Edits(chain.edits.allowed[own], bias, *(x[own] for x in chain.edits[2:9]))
+            edits = LogitEdits(chain.edits.allowed[own], bias, *(x[own] for x in chain.edits[2:9]))
             call = {name: x[own] if isinstance(x, torch.Tensor) else x for name, x in chain.call.items()}
             assert_same(verify_chain(**call, edits=edits), [x[own] for x in together])
 
@@ -447,9 +454,9 @@ class TestPenalties:
     def test_masks_alone(self):
         """Repetition and presence need no counts."""
         mask = bits_of([{0}], V)
-        assert greedy([4.0, 3.5], Edits(presence=0.75, output_mask=mask)) == 1
-        assert greedy([4.0, 3.5], Edits(repetition=2.0, prompt_mask=mask)) == 1
-        assert greedy([4.0, 3.5], Edits(repetition=2.0, output_mask=mask)) == 1
+        assert greedy([4.0, 3.5], LogitEdits(presence=0.75, output_mask=mask)) == 1
+        assert greedy([4.0, 3.5], LogitEdits(repetition=2.0, prompt_mask=mask)) == 1
+        assert greedy([4.0, 3.5], LogitEdits(repetition=2.0, output_mask=mask)) == 1
 
     def test_off_for_one_request(self):
         """A request of a batch without penalties gets its plain tokens."""
@@ -471,62 +478,69 @@ WORDS = (V + 31) // 32
 MASKS = torch.full((3, WORDS), -1, dtype=INT)
 TOKENS, VALUES, ENDS = seeds(2).int(), torch.zeros(2), torch.tensor([0, 1, 2, 2], dtype=INT)
 WRONG = [
-    (tuple(Edits()), TypeError, "edits: expected an Edits; got tuple"),
-    (Edits(allowed=MASKS.float()), TypeError, "edits.allowed: expected a tensor of int32; got float32"),
-    (Edits(allowed=MASKS.long()), TypeError, "edits.allowed: expected a tensor of int32; got int64"),
-    (Edits(allowed=MASKS[:, 1:]), ValueError, "edits.allowed: expected 3 words or more in the last dim"),
-    (Edits(allowed=MASKS[0, 0]), ValueError, "edits.allowed: expected 3 words or more in the last dim"),
-    (Edits(allowed=MASKS.repeat(2, 1)[:4]), ValueError, r"edits.allowed: expected shape \[3, 3\]; got int32 \[4, 3\]"),
-    (Edits(allowed=MASKS.repeat(1, 2)[:, ::2]), ValueError, "edits.allowed: expected unit stride"),
-    (Edits(allowed_index=seeds(3).int()), ValueError, "edits.allowed: expected masks beside allowed_index; got None"),
-    (Edits(allowed=MASKS, allowed_index=seeds(3)), TypeError, "edits.allowed_index: expected a tensor of int32"),
-    (Edits(allowed=MASKS, allowed_index=TOKENS[0]), ValueError, r"edits.allowed_index: expected shape \[3\]"),
-    (Edits(bias=5), TypeError, r"edits.bias: expected \(tokens, values, cu\); got 5"),
-    (Edits(bias=(TOKENS, VALUES)), TypeError, r"edits.bias: expected \(tokens, values, cu\); got tuple"),
-    (Edits(bias=(TOKENS, torch.zeros(3), ENDS)), ValueError, r"edits.bias\[1\]: expected shape \[2\]"),
-    (Edits(bias=(TOKENS[:0], VALUES[:1], ENDS)), ValueError, r"edits.bias\[1\]: expected shape \[0\]"),
-    (Edits(bias=(seeds(2), VALUES, ENDS)), TypeError, r"edits.bias\[0\]: expected a tensor of int32"),
-    (Edits(bias=(TOKENS, VALUES, ENDS.long())), TypeError, r"edits.bias\[2\]: expected a tensor of int32"),
-    (Edits(bias=(TOKENS[:0], VALUES[:0], ENDS.long())), TypeError, r"edits.bias\[2\]: expected a tensor of int32"),
-    (Edits(bias=(TOKENS, VALUES, ENDS[:3])), ValueError, r"edits.bias\[2\]: expected shape \[4\] or"),
-    (Edits(bias=(TOKENS[:0], VALUES[:0], ENDS[:3])), ValueError, r"edits.bias\[2\]: expected shape \[4\] or"),
-    (Edits(bias=(TOKENS, VALUES, ENDS[0])), ValueError, r"edits.bias\[2\]: expected shape \[4\] or \[3, 2\]"),
-    (Edits(bias=(TOKENS, VALUES, ENDS[:3].expand(3, 3))), ValueError, r"edits.bias\[2\]: expected .*\[3, 2\]"),
-    (Edits(bias=(TOKENS[:0], VALUES[:0], MASKS)), ValueError, r"edits.bias\[2\]: expected shape \[4\] or \[3, 2\]"),
-    (Edits(bias=(TOKENS, VALUES, ENDS.repeat(2)[::2])), ValueError, r"edits.bias\[2\]: expected unit stride"),
-    (Edits(bias=(TOKENS[:0], VALUES[:0], ENDS.repeat(2)[::2])), ValueError, r"edits.bias\[2\]: expected unit stride"),
-    (Edits(repetition=0.0), ValueError, "edits.repetition: expected a number more than 0; got 0"),
-    (Edits(repetition=-1.0), ValueError, "edits.repetition: expected a number at least 0 and finite; got -1.0"),
-    (Edits(repetition=torch.ones(4)), ValueError, r"edits.repetition: expected shape \[3\]"),
-    (Edits(frequency=float("nan")), ValueError, "edits.frequency: expected a finite number; got nan"),
-    (Edits(presence=-float("inf")), ValueError, "edits.presence: expected a finite number; got -inf"),
-    (Edits(presence="1"), TypeError, "edits.presence: expected a float"),
-    (Edits(prompt_mask=MASKS.long()), TypeError, "edits.prompt_mask: expected a tensor of int32"),
-    (Edits(prompt_mask=MASKS[:, 1:]), ValueError, "edits.prompt_mask: expected 3 words or more in the last dim"),
-    (Edits(output_mask=MASKS.repeat(1, 2)[:, ::2]), ValueError, "edits.output_mask: expected unit stride"),
-    (Edits(seen_index=seeds(3).int()), ValueError, "edits.prompt_mask: expected masks beside seen_index; got None"),
-    (Edits(output_mask=MASKS, seen_index=seeds(3)), TypeError, "edits.seen_index: expected a tensor of int32"),
-    (Edits(output_counts=torch.zeros(3, V, dtype=INT)), ValueError, "edits.output_mask: expected a mask beside output"),
+    (tuple(LogitEdits()), TypeError, "edits: expected a LogitEdits; got tuple"),
+    (LogitEdits(allowed=MASKS.float()), TypeError, "edits.allowed: expected a tensor of int32; got float32"),
+    (LogitEdits(allowed=MASKS.long()), TypeError, "edits.allowed: expected a tensor of int32; got int64"),
+    (LogitEdits(allowed=MASKS[:, 1:]), ValueError, "edits.allowed: expected 3 words or more in the last dim"),
+    (LogitEdits(allowed=MASKS[0, 0]), ValueError, "edits.allowed: expected 3 words or more in the last dim"),
+    (LogitEdits(allowed=MASKS.repeat(2, 1)[:4]), ValueError,
+    r"edits.allowed: expected shape \[3, 3\]; got int32 \[4, 3\]"),
+    (LogitEdits(allowed=MASKS.repeat(1, 2)[:, ::2]), ValueError, "edits.allowed: expected unit stride"),
+    (LogitEdits(allowed_index=seeds(3).int()), ValueError,
+    "edits.allowed: expected masks beside allowed_index; got None"),
+    (LogitEdits(allowed=MASKS, allowed_index=seeds(3)), TypeError, "edits.allowed_index: expected a tensor of int32"),
+    (LogitEdits(allowed=MASKS, allowed_index=TOKENS[0]), ValueError, r"edits.allowed_index: expected shape \[3\]"),
+    (LogitEdits(bias=5), TypeError, r"edits.bias: expected \(tokens, values, cu\); got 5"),
+    (LogitEdits(bias=(TOKENS, VALUES)), TypeError, r"edits.bias: expected \(tokens, values, cu\); got tuple"),
+    (LogitEdits(bias=(TOKENS, torch.zeros(3), ENDS)), ValueError, r"edits.bias\[1\]: expected shape \[2\]"),
+    (LogitEdits(bias=(TOKENS[:0], VALUES[:1], ENDS)), ValueError, r"edits.bias\[1\]: expected shape \[0\]"),
+    (LogitEdits(bias=(seeds(2), VALUES, ENDS)), TypeError, r"edits.bias\[0\]: expected a tensor of int32"),
+    (LogitEdits(bias=(TOKENS, VALUES, ENDS.long())), TypeError, r"edits.bias\[2\]: expected a tensor of int32"),
+    (LogitEdits(bias=(TOKENS[:0], VALUES[:0], ENDS.long())), TypeError, r"edits.bias\[2\]: expected a tensor of int32"),
+    (LogitEdits(bias=(TOKENS, VALUES, ENDS[:3])), ValueError, r"edits.bias\[2\]: expected shape \[4\] or"),
+    (LogitEdits(bias=(TOKENS[:0], VALUES[:0], ENDS[:3])), ValueError, r"edits.bias\[2\]: expected shape \[4\] or"),
+    (LogitEdits(bias=(TOKENS, VALUES, ENDS[0])), ValueError, r"edits.bias\[2\]: expected shape \[4\] or \[3, 2\]"),
+    (LogitEdits(bias=(TOKENS, VALUES, ENDS[:3].expand(3, 3))), ValueError, r"edits.bias\[2\]: expected .*\[3, 2\]"),
+    (LogitEdits(bias=(TOKENS[:0], VALUES[:0], MASKS)), ValueError,
+    r"edits.bias\[2\]: expected shape \[4\] or \[3, 2\]"),
+    (LogitEdits(bias=(TOKENS, VALUES, ENDS.repeat(2)[::2])), ValueError, r"edits.bias\[2\]: expected unit stride"),
+    (LogitEdits(bias=(TOKENS[:0], VALUES[:0], ENDS.repeat(2)[::2])), ValueError,
+    r"edits.bias\[2\]: expected unit stride"),
+    (LogitEdits(repetition=0.0), ValueError, "edits.repetition: expected a number more than 0; got 0"),
+    (LogitEdits(repetition=-1.0), ValueError, "edits.repetition: expected a number at least 0 and finite; got -1.0"),
+    (LogitEdits(repetition=torch.ones(4)), ValueError, r"edits.repetition: expected shape \[3\]"),
+    (LogitEdits(frequency=float("nan")), ValueError, "edits.frequency: expected a finite number; got nan"),
+    (LogitEdits(presence=-float("inf")), ValueError, "edits.presence: expected a finite number; got -inf"),
+    (LogitEdits(presence="1"), TypeError, "edits.presence: expected a float"),
+    (LogitEdits(prompt_mask=MASKS.long()), TypeError, "edits.prompt_mask: expected a tensor of int32"),
+    (LogitEdits(prompt_mask=MASKS[:, 1:]), ValueError, "edits.prompt_mask: expected 3 words or more in the last dim"),
+    (LogitEdits(output_mask=MASKS.repeat(1, 2)[:, ::2]), ValueError, "edits.output_mask: expected unit stride"),
+    (LogitEdits(seen_index=seeds(3).int()), ValueError,
+    "edits.prompt_mask: expected masks beside seen_index; got None"),
+    (LogitEdits(output_mask=MASKS, seen_index=seeds(3)), TypeError, "edits.seen_index: expected a tensor of int32"),
+    (LogitEdits(output_counts=torch.zeros(3, V, dtype=INT)), ValueError,
+    "edits.output_mask: expected a mask beside output"),
     *(
-        (Edits(output_mask=MASKS, output_counts=torch.zeros(3, count, dtype=INT)), ValueError,
+        (LogitEdits(output_mask=MASKS, output_counts=torch.zeros(3, count, dtype=INT)), ValueError,
          "edits.output_counts: expected 70 counts in the last")
         for count in (V - 1, V + 26)
     ),
-    (Edits(output_mask=MASKS, frequency=1.0), ValueError,
+    (LogitEdits(output_mask=MASKS, frequency=1.0), ValueError,
      "edits.output_counts: expected counts beside output_mask and frequency; got None"),
-    (Edits(pending=torch.zeros(3, 1)), TypeError, "edits.pending: expected a tensor of int32 or int64"),
-    (Edits(pending=TOKENS[0]), ValueError, "edits.pending: expected any number of tokens in the last dimension"),
-    (Edits(presence=1.0, pending=torch.zeros(3, 1, dtype=INT, device="meta")), ValueError,
+    (LogitEdits(pending=torch.zeros(3, 1)), TypeError, "edits.pending: expected a tensor of int32 or int64"),
+    (LogitEdits(pending=TOKENS[0]), ValueError, "edits.pending: expected any number of tokens in the last dimension"),
+    (LogitEdits(presence=1.0, pending=torch.zeros(3, 1, dtype=INT, device="meta")), ValueError,
      "edits.pending: expected a tensor on cpu"),
 ]  # fmt: skip
 REFUSED = {
     "edits": (
         race_sample, {"target": rows_of(3), "seed": seeds(3), "position": 0},
         [({"edits": edits}, error, message) for edits, error, message in WRONG] + [
-            ({"space": "probs", "edits": Edits(presence=x)}, ValueError, "edits: expected None with space='probs'")
+            ({"space": "probs", "edits": LogitEdits(presence=x)}, ValueError, "edits: expected None with space='probs'")
             for x in (1.0, 1e-60)
         ] + [
-            ({"target": rows_of(1), "seed": 1, "edits": Edits(allowed=MASKS[:1], allowed_index=TOKENS[0])}, ValueError,
+            ({"target": rows_of(1), "seed": 1, "edits": LogitEdits(allowed=MASKS[:1], allowed_index=TOKENS[0])},
+            ValueError,
              r"edits.allowed_index: expected shape \[1\]; got int32 \[\]"),
         ],
     ),
@@ -535,12 +549,12 @@ REFUSED = {
 
 class TestBadInput:
     def test_refused_beside_others(self):
-        edits = Edits(allowed=torch.full((3, 3), -1, dtype=INT))
+        edits = LogitEdits(allowed=torch.full((3, 3), -1, dtype=INT))
         refused(ValueError, "^edits: expected None with space='probs'", space="probs", edits=edits)
         refused(ValueError, "^edits: expected None beside draft_map", draft_map=seeds(V).int(), edits=edits)
         rows = rows_of(3).requires_grad_()
         refused(ValueError, "^edits: expected None where", overlap, target=rows, draft=rows_of(3), edits=edits)
-        wanting = Edits(presence=torch.ones(3, requires_grad=True))
+        wanting = LogitEdits(presence=torch.ones(3, requires_grad=True))
         refused(ValueError, "^edits: expected no gradient", overlap, target=rows_of(3), draft=rows_of(3), edits=wanting)
 
     @pytest.mark.parametrize("name, value", [
@@ -558,7 +572,9 @@ class TestBadInput:
     @pytest.mark.interpreted
     def test_status_of_a_request(self):
         """Of chains and trees: that of what is the request's own."""
-        edits = Edits(presence=torch.tensor([0.5, torch.nan, 0.5, 0.5]), pending=torch.tensor([[-1], [1], [V], [-2]]))
+        edits = LogitEdits(
+            presence=torch.tensor([0.5, torch.nan, 0.5, 0.5]), pending=torch.tensor([[-1], [1], [V], [-2]])
+        )
         call = {"target": rows_of(4, 3), "edits": edits, "seed": seeds(4), "position": 0}
         assert verify_chain(torch.ones(4, 2, dtype=torch.int64), **call).status.tolist() == [0, 8, 8, 8]
         tree = {"parents": torch.tensor([-1, 0, 0])} | call
@@ -595,14 +611,14 @@ class TestBadInput:
         for tokens, kept in cases:
             bias = (torch.tensor(tokens, dtype=INT), values, torch.tensor([0, 0, 6, 6], dtype=INT))
             status = torch.empty(3, dtype=INT)
-            found = race_sample(rows, seed=seeds(3), position=0, edits=Edits(bias=bias), status=status)
+            found = race_sample(rows, seed=seeds(3), position=0, edits=LogitEdits(bias=bias), status=status)
             by_hand = rows.clone()
             by_hand[1] = Place(kept).edited(rows[1])
             assert torch.equal(found, race_sample(by_hand, seed=seeds(3), position=0))
             assert status.tolist() == [0, 8, 0]
         for cu, bad in (([0, 3, 2, 6], [0, 8, 0]), ([-1, 0, 0, 6], [8, 0, 0]), ([0, 0, 0, 7], [0, 0, 8])):
             bias = (seeds(6).int(), values, torch.tensor(cu, dtype=INT))
-            race_sample(rows, seed=seeds(3), position=0, edits=Edits(bias=bias), status=status)
+            race_sample(rows, seed=seeds(3), position=0, edits=LogitEdits(bias=bias), status=status)
             assert status.tolist() == bad
 
     @pytest.mark.parametrize("method", ["race", "rejection"])
@@ -618,7 +634,9 @@ class TestBadInput:
         assert found.status[5] & 1
         assert 0 <= found.tokens[5, 0] < V
         status = torch.empty(ROWS, dtype=INT)
-        tokens = race_sample(rows_of(ROWS), edits=Edits(allowed=torch.zeros(1, 3, dtype=INT)), status=status, **NOISE)
+        tokens = race_sample(
+            rows_of(ROWS), edits=LogitEdits(allowed=torch.zeros(1, 3, dtype=INT)), status=status, **NOISE
+        )
         assert (tokens == 0).all()
         assert (status == 1).all()
 
@@ -628,7 +646,7 @@ class TestBadInput:
         bias = bias_of([{t % V: 1e9} for t in range(ROWS)])
         for sampling in (SAMPLING, Sampling(0.6, top_p=0.5), Sampling(0.6, top_k=1)):
             status = torch.empty(ROWS, dtype=INT)
-            found = race_sample(rows, sampling=sampling, edits=Edits(bias=bias), status=status, **NOISE)
+            found = race_sample(rows, sampling=sampling, edits=LogitEdits(bias=bias), status=status, **NOISE)
             assert torch.equal(found, seeds(ROWS))
             assert (status == 0).all()
 
@@ -636,7 +654,7 @@ class TestBadInput:
     def test_top_k_of_fewer_tokens_than_are_left(self):
         """A grammar that leaves three tokens under a top_k of 12."""
         rows = rows_of(ROWS)
-        edits = Edits(allowed=bits_of([{1, 40, 69}] * ROWS, V))
+        edits = LogitEdits(allowed=bits_of([{1, 40, 69}] * ROWS, V))
         found = cutoff(rows, sampling=Sampling(top_k=12), edits=edits)
         assert (found.count == 3).all()
         tokens = race_topk(rows, 5, edits=edits, sampling=Sampling(top_k=12), **NOISE)
@@ -650,7 +668,7 @@ class TestBadInput:
         rows[0, 3], rows[1, 3], rows[2, 3], rows[3, 3] = torch.nan, torch.inf, torch.nan, torch.inf
         allowed = bits_of([set(range(V)) - {3}] * 2 + [range(V)] * 2, V)
         status = torch.empty(4, dtype=INT)
-        edits = Edits(allowed=allowed, presence=0.5, output_mask=bits_of([{3}] * 4, V))
+        edits = LogitEdits(allowed=allowed, presence=0.5, output_mask=bits_of([{3}] * 4, V))
         found = race_sample(rows, seed=seeds(4), position=0, edits=edits, status=status)
         assert status.tolist() == [0, 0, 1, 1]
         assert found[3] == 3
@@ -777,10 +795,10 @@ class TestIndices:
         rows[..., 40], rows[..., 3] = 99.0, 50.0
         index = torch.tensor([0, 1, -1, 2, -5], dtype=torch.int32)
         masks = bits_of([set(range(V)) - {40}, range(V)], V)
-        seen = Edits(repetition=9.0, prompt_mask=bits_of([[40], []], V), seen_index=index)
-        counted = Edits(presence=70.0, output_mask=bits_of([[40], []], V), seen_index=index)
+        seen = LogitEdits(repetition=9.0, prompt_mask=bits_of([[40], []], V), seen_index=index)
+        counted = LogitEdits(presence=70.0, output_mask=bits_of([[40], []], V), seen_index=index)
         root = {"draft_tokens": torch.full((5, 1), -1), "parents": torch.tensor([-1])}
-        for edits in (Edits(masks, allowed_index=index), seen, counted):
+        for edits in (LogitEdits(masks, allowed_index=index), seen, counted):
             call = {"seed": seeds(5), "position": 0, "temperature": 0.0}
             of_rows = edits._replace(allowed_index=None if edits.allowed_index is None else index[:, None])
             chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=edits, **call)
@@ -798,12 +816,12 @@ class TestIndices:
         rows, index = rows_of(3), torch.zeros(3, dtype=torch.int32)
         masks = bits_of([{5}] * 4, V)
         for edits, message in (
-            (Edits(masks, allowed_index=index.long()), r"edits\.allowed_index: expected a tensor of int32"),
-            (Edits(masks, allowed_index=index[:2]), r"edits\.allowed_index: expected shape \[3\]"),
-            (Edits(allowed_index=index), r"edits\.allowed: expected masks beside allowed_index"),
-            (Edits(seen_index=index), r"edits\.prompt_mask: expected masks beside seen_index"),
+            (LogitEdits(masks, allowed_index=index.long()), r"edits\.allowed_index: expected a tensor of int32"),
+            (LogitEdits(masks, allowed_index=index[:2]), r"edits\.allowed_index: expected shape \[3\]"),
+            (LogitEdits(allowed_index=index), r"edits\.allowed: expected masks beside allowed_index"),
+            (LogitEdits(seen_index=index), r"edits\.prompt_mask: expected masks beside seen_index"),
             (
-                Edits(presence=0.5, repetition=1.2, prompt_mask=masks, output_mask=masks[:3], seen_index=index),
+                LogitEdits(presence=0.5, repetition=1.2, prompt_mask=masks, output_mask=masks[:3], seen_index=index),
                 r"edits\.output_mask: expected shape \[4, 3\]",
             ),
         ):

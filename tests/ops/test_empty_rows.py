@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 import torch
 
-from specdec_kernels import Edits, Sampling, Status
+from specdec_kernels import LogitEdits, Sampling, Status
 from specdec_kernels.conformance import Contexts
 from tests.support import enumeration, path_enumeration, traversal_enumeration, tree_enumeration
 from tests.support.cases import chain_call
@@ -146,7 +146,7 @@ def emptied(number, method, *, most=3000):
     ways = ["mask", "NaN", "-inf"] if space == "logits" else ["NaN", "zero"]
     if (way := r.choice(ways)) == "mask":
         allowed = torch.randint(-(2**31), 2**31, (requests, nodes, -(-vocabulary // 32)), generator=generator)
-        call["edits"] = Edits(allowed=torch.where(empty.unsqueeze(-1), 0, allowed | 3).int())
+        call["edits"] = LogitEdits(allowed=torch.where(empty.unsqueeze(-1), 0, allowed | 3).int())
     call["target"][empty] = {"mask": call["target"][empty], "NaN": torch.nan, "-inf": -torch.inf, "zero": 0.0}[way]
     drafts = call["draft_tokens"].clone()
     if tree:

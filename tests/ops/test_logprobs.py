@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec_kernels import Edits, Sampling, cutoff, logprobs
+from specdec_kernels import LogitEdits, Sampling, cutoff, logprobs
 from specdec_kernels.ops import Kept
 from tests.support import filters
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned
@@ -259,7 +259,7 @@ def set_of(bits, vocabulary):
 
 @pytest.mark.usefixtures("backend")
 class TestKept:
-    """The set that filters keep, in the format of Edits.allowed."""
+    """The set that filters keep, in the format of LogitEdits.allowed."""
 
     @pytest.mark.parametrize("vocabulary", [1, 31, 33, 2049])
     def test_is_that_of_top_and_of_cutoff(self, vocabulary):
@@ -290,12 +290,14 @@ class TestKept:
         rows = rows_of(3)
         allowed = torch.tensor([[0x0F0F0F0F, 1], [-1, 1], [0, 0]], dtype=torch.int32)
         kept = kept_of(rows)
-        logprobs(rows, TOKENS, edits=Edits(allowed=allowed), sampling=Sampling(top_k=12), kept=kept)
+        logprobs(rows, TOKENS, edits=LogitEdits(allowed=allowed), sampling=Sampling(top_k=12), kept=kept)
         sets, may = set_of(kept.bits, 33), set_of(allowed, 33)
         assert kept.count.tolist() == [12, 12, 0]
         assert not (sets & ~may).any()
         again = kept_of(rows)  # the set as a mask keeps what it kept
-        logprobs(rows[:2], TOKENS[:2], edits=Edits(allowed=kept.bits[:2]), kept=Kept(again.bits[:2], again.count[:2]))
+        logprobs(
+            rows[:2], TOKENS[:2], edits=LogitEdits(allowed=kept.bits[:2]), kept=Kept(again.bits[:2], again.count[:2])
+        )
         assert torch.equal(again.bits[:2], kept.bits[:2])
 
     def test_what_is_not_read_keeps_nothing(self):

@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_map
 
 from specdec_kernels import (
     DraftTree,
-    Edits,
+    LogitEdits,
     OutputFormat,
     Sampling,
     build_tree,
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.one_backend
 
 ROW = torch.randn(33, generator=torch.Generator().manual_seed(0))
 LAW = Sampling(0.5, 20, 0.75, 0.0625, at_temperature=False, divided=True)
-EDITS = Edits(
+EDITS = LogitEdits(
     repetition=1.5, frequency=0.5, presence=0.25, output_mask=torch.full((1, 2), 5, dtype=torch.int32),
     output_counts=torch.full((1, 33), 3, dtype=torch.int32),
 )  # fmt: skip
@@ -137,7 +137,7 @@ def test_trees_and_sizes_of_drafters():
 
 def test_the_ops_with_numbers_are_here():
     named = {function.__name__ for function, _ in CALLS}
-    # Or with those of a Sampling or an Edits alone.
+    # Or with those of a Sampling or a LogitEdits alone.
     without = {"context_seeds", "cutoff", "first_arrivals", "merge_chains", "tree_parents"}
     parts = {
         "count_at_least",

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Edits, InputPositions, Sampling, Status, merge_chains, race_sample
+from specdec_kernels import InputPositions, LogitEdits, Sampling, Status, merge_chains, race_sample
 from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
 from tests.ops.test_traversal_laws import alike
@@ -157,7 +157,7 @@ CALLS = {
         "temperature": None, "sampling": Sampling(temperature=0.8, top_p=0.9), "draft.sampling": Sampling(top_k=30),
     },
     "edits": lambda: path_call(7) | {
-        "edits": Edits(repetition=1.3, presence=0.4, pending=torch.tensor([[1, 2]] * 24)),
+        "edits": LogitEdits(repetition=1.3, presence=0.4, pending=torch.tensor([[1, 2]] * 24)),
     },
     "odd values": lambda: with_nan(path_call(8)),
     "an index": lambda: path_call(9) | {

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 import specdec_kernels
 from specdec_kernels import (
     Draft,
-    Edits,
     InputPositions,
+    LogitEdits,
     OutputFormat,
     Packing,
     Sampling,
@@ -276,7 +276,7 @@ def test_exported_programs_are_saved_with_their_arguments():
         "packing": Packing(torch.tensor([0, 2], dtype=torch.int32), max_drafts=2),
         "output_format": OutputFormat(zeros=True),
         "seed": torch.tensor([3]), "position": InputPositions(torch.arange(3)),
-        "edits": Edits(allowed=torch.full((1, 2), -1, dtype=torch.int32)),
+        "edits": LogitEdits(allowed=torch.full((1, 2), -1, dtype=torch.int32)),
     }  # fmt: skip
     result = after_export(specdec_kernels.verify_chain, given, {})
     assert_same(result, specdec_kernels.verify_chain(**given))

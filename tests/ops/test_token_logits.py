@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec_kernels import Edits
+from specdec_kernels import LogitEdits
 from specdec_kernels.sharded._parts import token_logits
 from tests.support.cases import DTYPES, adversarial_rows
 from tests.support.edits import random_edits
@@ -81,6 +81,6 @@ def test_none_at_all(fast_backend):
     assert token_logits(ROWS[:0], TOKENS[:0]).shape == (0, 3)
     assert token_logits(ROWS, TOKENS[:0], places=torch.zeros(0).long()).shape == (0, 3)
     assert token_logits(ROWS[:0], TOKENS, places=torch.zeros(3).long()).tolist() == [[0.0] * 3] * 3
-    assert token_logits(ROWS[:0], TOKENS, places=torch.zeros(3).long(), edits=Edits(presence=0.5)).sum() == 0
-    row = Edits(allowed=torch.zeros(10, dtype=torch.int32))
+    assert token_logits(ROWS[:0], TOKENS, places=torch.zeros(3).long(), edits=LogitEdits(presence=0.5)).sum() == 0
+    row = LogitEdits(allowed=torch.zeros(10, dtype=torch.int32))
     assert token_logits(ROWS[0], torch.tensor(7), edits=row) == -torch.inf

@@ -5,7 +5,7 @@ import pytest
 import torch
 from specdec_kernels._C import maths
 
-from specdec_kernels import Edits, Sampling, Status
+from specdec_kernels import LogitEdits, Sampling, Status
 from tests.support.cases import chain_call, ragged, seeds
 from tests.support.laws import P, Q
 from tests.support.ops import verify_chain, verify_tree
@@ -90,7 +90,7 @@ class TestMeansTheSame:
                 for token in above:
                     edited[b, node, token] -= 1.5 * (token >= 0)
         expected = verify_tree(**call | TRAVERSAL | {"target": edited})
-        assert_same(verify_tree(**call, **TRAVERSAL, edits=Edits(frequency=1.5)), expected)
+        assert_same(verify_tree(**call, **TRAVERSAL, edits=LogitEdits(frequency=1.5)), expected)
 
     def test_filters(self):
         """Where filters keep all tokens but some, as with rows that lack these."""

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from specdec_kernels import Draft, Edits, InputPositions, OutputFormat, Packing, Sampling, ops
+from specdec_kernels import Draft, InputPositions, LogitEdits, OutputFormat, Packing, Sampling, ops
 from tests.package.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs the source tree")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs 
 PACKAGES = ("engines", "generate", "sharded", "studies", "theory", "cli")
 DOCUMENTS = ("README.md", "docs/quick-start.md", "docs/recipes.md")
 EVERY_OPS = {"out", "status", "check", "seed", "position", "nonce"}
-VALUES = {value.__name__: value for value in (Draft, Edits, OutputFormat, InputPositions, Packing, Sampling)}
+VALUES = {value.__name__: value for value in (Draft, LogitEdits, OutputFormat, InputPositions, Packing, Sampling)}
 OPS = {name: f for name in ops.__all__ if inspect.isfunction(f := getattr(ops, name))}
 NAMES = {name: list(inspect.signature(f).parameters) for name, f in OPS.items()}
 NAMES |= {name: list(value._fields) for name, value in VALUES.items()}

@@ -1,10 +1,10 @@
-"""Edits over slices of rows: on every rank what the op gives on whole rows that are edited."""
+"""LogitEdits over slices of rows: on every rank what the op gives on whole rows that are edited."""
 
 import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Edits, Sampling, Status, sharded
+from specdec_kernels import LogitEdits, Sampling, Status, sharded
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
 from tests.support.cases import ragged, seeds
 from tests.support.edits import random_edits
@@ -73,7 +73,7 @@ def test_edited_chains_with_filters_and_packed(fast_backend, method):
 def test_no_requests_and_no_drafts(fast_backend, method, requests, slots):
     call = chains(method, requests=4, slots=slots)
     call = {name: x[:requests] if isinstance(x, torch.Tensor) else x for name, x in call.items()}
-    edits = Edits(*(x[:requests] if isinstance(x, torch.Tensor) else x for x in call["edits"]))
+    edits = LogitEdits(*(x[:requests] if isinstance(x, torch.Tensor) else x for x in call["edits"]))
     call["edits"] = edits._replace(bias=(*edits.bias[:2], edits.bias[2][: requests + 1]))
     check("verify_chain", call)
     if requests:
@@ -89,7 +89,7 @@ def test_counts_move_along_the_draft(fast_backend, method):
         target[..., token] = 12.0
         call = {
             "draft_tokens": torch.full((16, 4), token), "target": target, "method": method, "seed": seeds(16),
-            "position": 3, "edits": Edits(frequency=2.0, presence=0.5, repetition=1.1),
+            "position": 3, "edits": LogitEdits(frequency=2.0, presence=0.5, repetition=1.1),
         }  # fmt: skip
         assert len(set(check("verify_chain", call).num_accepted.tolist())) > 1
         pending = torch.tensor([[token, -1], [token, token]]).repeat(8, 1)
@@ -138,7 +138,7 @@ def test_counts_move_along_the_path(fast_backend, method):
         call = {
             "draft_tokens": torch.tensor([0, 5, token, token, token, 5, token]).repeat(16, 1), "target": target,
             "parents": torch.tensor([-1, 0, 0, 2, 3, 3, 4]), "method": method, "seed": seeds(16), "position": 3,
-            "edits": Edits(frequency=0.7, presence=0.2, repetition=1.1),
+            "edits": LogitEdits(frequency=0.7, presence=0.2, repetition=1.1),
         }  # fmt: skip
         assert len(set(check("verify_tree", call).num_accepted.tolist())) > 1
         check("verify_tree", {**call, "edits": call["edits"]._replace(pending=torch.tensor([[token, -1]] * 16))})
@@ -202,7 +202,7 @@ def test_spans_that_share_entries(fast_backend):
     """Rows may have parts of one list of biases."""
     tokens = torch.tensor([3, 40, 1023, 1024, 2000, 2048, 4097], dtype=torch.int32)
     spans = torch.tensor([[0, 7], [2, 5], [0, 3], [3, 3], [4, 7], [1, 6]], dtype=torch.int32)
-    edits = Edits(bias=(tokens, torch.arange(7) + 3.0, spans))
+    edits = LogitEdits(bias=(tokens, torch.arange(7) + 3.0, spans))
     rows = torch.randn(6, VOCABULARY, generator=torch.Generator().manual_seed(2))
     for asked in tokens.tolist():
         check("logprobs", {"rows": rows, "tokens": torch.full((6,), asked), "edits": edits, "top": 3})
@@ -214,7 +214,7 @@ def test_entries_that_do_not_rise_are_passed_over(fast_backend):
     rows = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(2))
     for begin, end in ((0, 14), (5, 14), (1, 9)):
         spans = torch.tensor([[begin, end]] * 3, dtype=torch.int32)
-        edits = Edits(bias=(tokens, torch.arange(14) + 3.0, spans))
+        edits = LogitEdits(bias=(tokens, torch.arange(14) + 3.0, spans))
         for asked in tokens.tolist():
             check("logprobs", {"rows": rows, "tokens": torch.full((3,), asked), "edits": edits, "top": 3})
 
@@ -223,7 +223,7 @@ def test_a_bias_on_the_boundary(fast_backend):
     rows = torch.randn(4, VOCABULARY, generator=torch.Generator().manual_seed(2))
     for token in (0, 1023, 1024, VOCABULARY - 1):
         bias = torch.tensor([token], dtype=torch.int32), torch.tensor([40.0]), torch.tensor([0, 1, 1, 1, 1]).int()
-        call = {"target": rows, "seed": seeds(4), "position": 1, "edits": Edits(bias=bias)}
+        call = {"target": rows, "seed": seeds(4), "position": 1, "edits": LogitEdits(bias=bias)}
         assert check("race_sample", call)[0] == token
 
 

@@ -1,4 +1,5 @@
-"""Edits of logits by their definition: one token at a time, from sets and lists of tokens; and such cases packed."""
+"""LogitEdits of logits by their definition: one token at a time, from sets and lists of tokens; and such cases
+packed."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specdec_kernels import Edits
+from specdec_kernels import LogitEdits
 
 FLOAT = np.float32
 
@@ -65,13 +66,13 @@ def bias_of(dictionaries):
 
 
 def packed(places, vocabulary, allowed=None):
-    """The Edits of places, [len(places), ...]; ``allowed`` is taken as it is."""
+    """The LogitEdits of places, [len(places), ...]; ``allowed`` is taken as it is."""
     counts = torch.zeros(len(places), vocabulary, dtype=torch.int32)
     for row, place in zip(counts, places, strict=True):
         for token in place.output:
             row[token] += 1
     width = max(len(place.pending) for place in places)
-    return Edits(
+    return LogitEdits(
         allowed=allowed,
         bias=bias_of([place.bias for place in places]),
         repetition=torch.tensor([place.repetition for place in places]),
@@ -112,7 +113,7 @@ def random_allowed(*lead, vocabulary, seed):
 
 
 def random_edits(requests, *slots, vocabulary, seed, bias_by_row=False):
-    """Edits with everything, of rows [requests, *slots]: one mask of what is allowed for each row.
+    """LogitEdits with everything, of rows [requests, *slots]: one mask of what is allowed for each row.
 
     Masks and counts are rows of wider tensors. What no bit turns on, and what lies past the vocabulary, is -1.
     """
@@ -139,7 +140,7 @@ def random_edits(requests, *slots, vocabulary, seed, bias_by_row=False):
         torch.rand(torch.Size(rows).numel(), vocabulary, generator=generator).topk(size, -1).indices.sort(-1).values
     )
     begins = size * torch.arange(len(tokens) + 1, dtype=torch.int32)
-    return Edits(
+    return LogitEdits(
         allowed=bits(requests, *slots, share=0.8)[0],
         bias=(
             tokens.flatten().int(),

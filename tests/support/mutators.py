@@ -411,7 +411,7 @@ class CppSource:
             self.found.append(Found(self.function, operator, start, stop, other, form, shown))
 
         def change(operator, *edits, shown=None):
-            """Edits: (start, stop, text), in order."""
+            """LogitEdits: (start, stop, text), in order."""
             other, at = [], start
             for begin, end, text in edits:
                 other += [self.text[at:begin], text]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from specdec_kernels.backends.reference.edits import Edits as Dense
+from specdec_kernels.backends.reference.edits import LogitEdits as Dense
 from specdec_kernels.backends.reference.requests import Requests
 from specdec_kernels.calls.values import Law
 from specdec_kernels.ops import _edits, cutoff

@@ -26,7 +26,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.compiler.code_generator import CodeGenerator
 from triton.runtime.jit import create_function_from_signature
 
-from specdec_kernels import Edits, backend, backends, triton_kernels
+from specdec_kernels import LogitEdits, backend, backends, triton_kernels
 from specdec_kernels.calls.kinds import Group
 from specdec_kernels.calls.op import OPS
 from specdec_kernels.calls.values import ALLOWED_BY_ROW, FILTERED, Edit, Law, Noise
@@ -155,7 +155,7 @@ def other_calls(shown, requests, number):
             counters.remove("seed")
 
         def other(part, value, counters=counters):
-            if isinstance(value, (Edits, Cut)):
+            if isinstance(value, (LogitEdits, Cut)):
                 return type(value)(*(other(part, x) for x in value))
             if not isinstance(value, torch.Tensor):
                 return value

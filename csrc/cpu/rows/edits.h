@@ -8,7 +8,7 @@
 
 SPECDEC_BEGIN
 
-// Edits the rows of one request, one after another. It uses scratch memory, so a thread has one at a time.
+// LogitEdits the rows of one request, one after another. It uses scratch memory, so a thread has one at a time.
 class Editor {
  public:
   // `entry` is the place of the request's numbers and lists. At most `later` different tokens will be counted.
@@ -19,7 +19,7 @@ class Editor {
 
   int32_t status = SPECDEC_STATUS_OK;
 
-  // Edits a row, which has this place among the target's. It stays so until the next one is.
+  // LogitEdits a row, which has this place among the target's. It stays so until the next one is.
   void edit(Row* row, const RowPlace& target) {
     if (p.on()) edit_row(row, target);
   }

@@ -67,15 +67,15 @@ __device__ __forceinline__ float log2_weight_bound(const WeightsOf<Kept>& w, flo
   return (w.residual ? log_probability(x, w.target.stats.lse) : x) * kLog2E;
 }
 
-// ---- edits ---------------------------------------------------------------------------------------------------------
+// ---- edits ----------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ Shared<EditWords> words_of_lanes() {
   SPECDEC_SHARED(EditWords, words, kThreads);
   return words;
 }
 
-// Edits batches that come one after the other, if the row has edits: words are looked up once for several of them, and wait
-// in shared memory. `step` is counted from the first batch, or from a later one.
+// LogitEdits batches that come one after the other, if the row has edits: words are looked up once for several of them,
+// and wait in shared memory. `step` is counted from the first batch, or from a later one.
 template <int kCount>
 __device__ __forceinline__ void edit_in_turn(const Row&, int32_t, int, Batch<Float32, kCount>*) {}
 template <int kCount>
@@ -339,7 +339,7 @@ __device__ __forceinline__ void draw_tiles(const WeightsOf<Kept>& w, const Noise
   if (mine.score > -kInfinity) atomicMax(&meeting->best, key_of_candidate(mine));
 }
 
-// ---- parts of rows -------------------------------------------------------------------------------------------------
+// ---- parts of rows --------------------------------------------------------------------------------------------------
 
 struct Tiles {
   int begin, end;

@@ -223,7 +223,8 @@ __device__ __forceinline__ EditWords edit_words(const EditedRow& row, int32_t fi
   return {allowed, touched_word(row, word) & allowed};
 }
 
-// Edits a batch that begins with `first`, a multiple of 32, step `step_of_words` of the words. All lanes of the warp call.
+// LogitEdits a batch that begins with `first`, a multiple of 32, step `step_of_words` of the words. All lanes of the
+// warp call.
 template <int kCount>
 __device__ __forceinline__ void edit(const EditedRow& row, const EditWords& words, int step_of_words, int32_t first,
                                      Batch<Float32, kCount>* batch) {

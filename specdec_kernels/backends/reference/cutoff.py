@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, requests
-from specdec_kernels.backends.reference.edits import Edits
+from specdec_kernels.backends.reference.edits import LogitEdits
 from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
@@ -13,7 +13,7 @@ def cutoff(call: "typed.Cutoff"):
     batch, inner, _ = call.rows.shape
     who = requests.of(call, batch, call.rows.device, inner=(inner,))
     law, bad = laws.decoded(call.law, who)
-    edits = Edits(call, who, call.rows)
+    edits = LogitEdits(call, who, call.rows)
     rows = edits.rows(call.rows[who.live])
     cuts = laws.cuts(rows, law)
     for name, nothing in (("value", -torch.inf), ("last", -1), ("count", 0), ("mass", 0), ("max", -torch.inf)):

@@ -8,7 +8,7 @@ from specdec_kernels.calls.values import ALLOWED_BY_ROW, BIAS_BY_ROW
 MOST = 2**31 - 1  # where counts end
 
 
-class Edits:
+class LogitEdits:
     """The edits of a call's target rows.
 
     Parameters

@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, requests
-from specdec_kernels.backends.reference.edits import Edits
+from specdec_kernels.backends.reference.edits import LogitEdits
 from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
@@ -13,7 +13,7 @@ def logprobs(call: "typed.Logprobs"):
     batch, inner, vocabulary = call.rows.shape
     who = requests.of(call, batch, call.rows.device, inner=(inner,))
     law, bad = laws.decoded(call.law, who)
-    edits = Edits(call, who, call.rows)
+    edits = LogitEdits(call, who, call.rows)
     rows, token = edits.rows(call.rows[who.live]), call.tokens[who.live].long()
     greedy = (law.temperature == 0).unsqueeze(-1)
     logs = laws.log_weights(rows, law)

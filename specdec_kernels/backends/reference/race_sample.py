@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, noise, requests
-from specdec_kernels.backends.reference.edits import Edits
+from specdec_kernels.backends.reference.edits import LogitEdits
 from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
@@ -13,7 +13,7 @@ def race(call):
     batch, inner, vocabulary = call.rows.shape
     who = requests.of(call, batch, call.rows.device, inner=(inner,))
     law, bad = laws.decoded(call.law, who)
-    edits = Edits(call, who, call.rows)
+    edits = LogitEdits(call, who, call.rows)
     rows, map_ = edits.rows(call.rows[who.live]), call.draft_map
     last = call.vocab_start + vocabulary if map_ is None else int(map_[-1]) + 1
     arrivals = noise.arrivals(who.noise(call.noise), noise.RACE, last)

@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, requests
-from specdec_kernels.backends.reference.edits import Edits
+from specdec_kernels.backends.reference.edits import LogitEdits
 from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
@@ -14,7 +14,7 @@ def sides(call):
     who = requests.of(call, batch, call.target.device, inner=(inner,))
     target_law, bad_target = laws.decoded(call.target_law, who)
     draft_law, bad_draft = laws.decoded(call.draft_law, who)
-    edits = Edits(call, who, call.target)
+    edits = LogitEdits(call, who, call.target)
     target, draft = edits.rows(call.target[who.live]), call.draft[who.entry]
     unfit = laws.unfit(target, target_law.space) | laws.unfit(draft, draft_law.space)
     bad = bad_target | bad_draft | edits.bad

@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, noise, output_format, requests, traversal, walk
-from specdec_kernels.backends.reference.edits import Edits
+from specdec_kernels.backends.reference.edits import LogitEdits
 from specdec_kernels.calls import typed
 from specdec_kernels.calls.values import ADDED
 from specdec_kernels.status import Status
@@ -39,7 +39,7 @@ def verify_chain(call: "typed.VerifyChain"):
     rows_from = start if call.bonus is not None else start + who.live
     shares_from = start if call.cu_drafts is not None else torch.zeros_like(start)
 
-    edits = Edits(call, who, target)
+    edits = LogitEdits(call, who, target)
     bad = bad_temperature | bad_epsilon | (count > width - 1) | edits.bad
     if draft is not None:
         bad |= bad_draft_temperature

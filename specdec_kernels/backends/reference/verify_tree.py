@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels.backends.reference import laws, noise, output_format, paths, requests, traversal, walk
-from specdec_kernels.backends.reference.edits import Edits
+from specdec_kernels.backends.reference.edits import LogitEdits
 from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
@@ -27,7 +27,7 @@ def verify_tree(call: "typed.VerifyTree"):
         who.live.unsqueeze(-1) * nodes + node, None if call.draft is None else call.draft[who.entry], call.draft_map,
         call.replacement, width,
     )  # fmt: skip
-    edits = Edits(call, who, call.target)
+    edits = LogitEdits(call, who, call.target)
     bad = bad_temperature | stray.any(dim=1) | edits.bad
     if call.draft is not None:
         bad |= bad_draft_temperature

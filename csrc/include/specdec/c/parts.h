@@ -152,9 +152,9 @@ typedef struct specdec_lists {
   })
 } specdec_lists;
 
-/* What becomes of the target's logits before its law sees them, as said with Python's Edits. Zeros change nothing. Not
- * with probabilities, with draft_map in races, with vocab_start. `rows` of a list is 1, or in ops on rows [A, R, V] it
- * is R. */
+/* What becomes of the target's logits before its law sees them, as said with Python's LogitEdits. Zeros change nothing.
+ * Not with probabilities, with draft_map in races, with vocab_start. `rows` of a list is 1, or in ops on rows [A, R, V]
+ * it is R. */
 typedef struct specdec_edits {
   specdec_lists allowed;       /* bits: [B, 1, words] (ops on rows: [A, R, words]), or with SPECDEC_ALLOWED_BY_ROW one mask for
                                 * each target row */
