@@ -71,7 +71,7 @@ def chain_speculative_sampling(
     tuple of Tensor
         Tokens int32 [B, n + 1], -1 after the last. How many drafts pass their own test, int32 [B], those after the
         first rejection too. How many were emitted, without the last token, int32 [B]. The last two are the counters,
-        where they are given. A rejected draft did not pass: FlashInfer tosses a second uniform for the first one of a
+        where they are given. A rejected draft did not pass: FlashInfer draws a second uniform for the first one of a
         request, so that its ``accepted`` is larger on average than the documented count.
 
     Examples

@@ -26,7 +26,7 @@ def output_law(contexts, parents, *, drawn_with_replacement=False, replacement=N
 
     Siblings are drawn with or without replacement, and verified as ``replacement`` says (as drawn, by default).
     Variants: ``certain`` verifies without draft laws; ``repeats=False`` drops a sibling with the token of an elder one;
-    ``shared_uniforms`` tosses one uniform for all siblings.
+    ``shared_uniforms`` draws one uniform for all siblings.
     """
     replacement = drawn_with_replacement if replacement is None else replacement
     cases = []
