@@ -52,9 +52,13 @@ test-all: TEST_OPTIONS := -m ""
 test-all: TEST_SECONDS := 6200
 test-all: test test-newest test-oldest
 
-# All calls of the ops' tables, in the interpreters of the newest and the oldest Triton.
+# With the newest and the oldest torch, Triton and transformers: all calls of the ops' tables in Triton's interpreter, what
+# torch sees of each op, calls that pass torch by, and models and adapters of transformers.
+test-newest test-oldest: export OMP_NUM_THREADS := 1
 test-newest test-oldest: test-%: $(READY) build build/%/.ready
-	PYTHONPATH=build/$* OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "" -k triton tests/ops/test_tables.py
+	PYTHONPATH=$(CURDIR)/build/$* $(PY) -m pytest -q -m "" -k triton tests/ops/test_tables.py
+	PYTHONPATH=$(CURDIR)/build/$* $(PY) -m pytest -q -k "not cuda" tests/ops/test_registration.py tests/ops/test_direct.py \
+		tests/engines/test_transformers.py tests/generate/test_models.py
 
 # Our adapters beside the engines themselves, as far as these run without a GPU, in a whole vLLM for CPUs, by its V1 runner
 # and its V2 runner, and in a whole SGLang; no part of CI. llama.cpp is compiled.
@@ -116,7 +120,7 @@ $(DEMO): requirements-dev.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	grep -E '^(setuptools|pybind11|ninja)==' requirements-dev.txt | $(BIN)/pip install -q -r /dev/stdin
 	$(PY) setup.py -q build_ext --inplace & built=$$!; \
-		$(BIN)/pip install -q --no-compile "$$(grep '^torch==' requirements-dev.txt)" && \
+		$(BIN)/pip install -q --no-compile "$$(grep -x 'torch==[0-9.]*' requirements-dev.txt)" && \
 		grep '# demo$$' requirements-dev.txt | $(BIN)/pip install -q --no-compile -r /dev/stdin; \
 		fetched=$$?; wait $$built && exit $$fetched
 	touch $@
@@ -164,7 +168,7 @@ $(SGLANG)/.ready: requirements-dev.txt $(READY)
 	touch $@
 
 build/newest/.ready build/oldest/.ready: build/%/.ready: requirements-dev.txt $(READY)
-	grep '# $*$$' requirements-dev.txt | $(BIN)/pip install -q --no-deps --upgrade --target build/$* -r /dev/stdin
+	grep '# $*$$' requirements-dev.txt | $(BIN)/pip install -q --upgrade --target build/$* -r /dev/stdin
 	touch $@
 
 $(DOCS): requirements-dev.txt
