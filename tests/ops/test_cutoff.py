@@ -1,5 +1,7 @@
 """cutoff: which tokens filters keep, and their mass; equal in all figures on every backend."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -84,6 +86,14 @@ def test_fused_multiply_add_of_the_oracle():
         candidates = (np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf)))
         distance, _, best = min((abs(Fraction(float(x)) - exact), int(x.view(np.uint32)) & 1, x) for x in candidates)
         assert found == best, (one, other, third, distance)
+
+
+@pytest.mark.one_backend
+@pytest.mark.parametrize("x", [1.2e-38, 0.05, 0.7, 1.0, 1.5, 3e38])
+def test_logarithm_of_the_oracle(x):
+    """Within one unit of the last place."""
+    exact = math.log(np.float32(x))
+    assert abs(mass.log(x) - exact) <= np.spacing(np.float32(abs(exact)))
 
 
 @pytest.mark.usefixtures("backend")
