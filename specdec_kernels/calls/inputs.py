@@ -1,4 +1,4 @@
-"""Checks that ops share. Each error names the argument, what was expected and what came."""
+"""Checks that ops share. Each error names the argument, what was expected and what was given."""
 
 import math
 import operator
@@ -74,7 +74,7 @@ def check_type(name, x, kind):
 
 
 def beside(x):
-    """What ``Op.check`` knows of tensors that lie where this one lies."""
+    """The sizes that ``Op.check`` starts from: the device of this tensor."""
     return {"device": x.device} if isinstance(x, torch.Tensor) else {}
 
 
@@ -119,10 +119,10 @@ def real(x):
 def whole(name, x, expected, least, most=None, step=1):
     """An int from ``least`` to ``most``, a multiple of ``step``; ``expected`` may name these in braces."""
     # Braces, because a size in a text that is not needed would be compiled as a constant.
-    found = integer(x)
-    if found is None or found < least or (most is not None and found > most) or (step > 1 and found % step):
+    plain = integer(x)
+    if plain is None or plain < least or (most is not None and plain > most) or (step > 1 and plain % step):
         raise ValueError(f"{name}: expected {expected.format(least=least, most=most, step=step)}; got {x!r}")
-    return found
+    return plain
 
 
 def flag(name, x):
@@ -164,7 +164,7 @@ def number(name, x, shape, device, least, most, seen=None):
 
 
 def _broadcast(name, x, dtypes, shape, device, seen):
-    """A tensor broadcast to ``shape``, as the backends have ``seen`` it."""
+    """A tensor broadcast to ``shape``, in the shape ``seen`` that backends take."""
     if x.dtype not in dtypes:
         raise TypeError(f"{name}: expected {named(dtypes)}; got {shown(x)}")
     check_device(name, x, device)
@@ -175,7 +175,7 @@ def _broadcast(name, x, dtypes, shape, device, seen):
             raise ValueError(f"{name}: expected shape {list(shape)}; got {shown(x)}") from None
     if seen is None:
         return x
-    return x.unsqueeze(1) if x.ndim == 1 and seen[1] == 1 else x.reshape(seen)  # which takes twice as long
+    return x.unsqueeze(1) if x.ndim == 1 and seen[1] == 1 else x.reshape(seen)  # reshape takes twice as long
 
 
 def check_noise(requests, seed, position, nonce):
@@ -271,13 +271,13 @@ def check_logits(name, rows, space):
         raise_for_softmaxed(name, *rows.aminmax(dim=-1), rows.sum(-1, dtype=torch.float32), suspects.nonzero())
 
 
-def raise_for_softmaxed(name, low, high, total, places):
+def raise_for_softmaxed(name, low, high, total, indices):
     """Raise if of rows with these least and largest numbers and sums one is softmaxed."""
     # A row of equal numbers, or with a single one of 1, is none: it has the same law or the same argmax either way.
     wrong = (low >= 0) & (low < high) & (high < 1) & ((total - 1).abs() <= SUM_SLACK)
     if bool(wrong.any()):
         raise ValueError(
-            f"{name}{places[wrong][0].tolist()}: expected logits; got probabilities, for none is negative and they sum "
+            f"{name}{indices[wrong][0].tolist()}: expected logits; got probabilities, for none is negative and they sum "
             "to 1 (take log(), or say space='probs' where there is a space; of logits that look so subtract a constant)"
         )
 
@@ -285,8 +285,8 @@ def raise_for_softmaxed(name, low, high, total, places):
 def raise_for_status(op, status):
     """What ``check=True`` does: waits for the device, raises if any request (row) has a status bit set."""
     each = "request" if status.ndim == 1 else "row"
-    found = status.flatten().tolist()
-    bad = [(b, s) for b, s in enumerate(found) if s]
+    flat = status.flatten().tolist()
+    bad = [(b, s) for b, s in enumerate(flat) if s]
     if bad:
         lines = [f"{each} {b}: " + "; ".join(text for bit, text in STATUS.items() if s & bit) for b, s in bad[:8]]
         more = f" (and {len(bad) - 8} more)" if len(bad) > 8 else ""

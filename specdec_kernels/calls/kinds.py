@@ -23,8 +23,7 @@ class Kind:
     ``shown`` is its public name, if that differs. ``(!)`` in a schema marks what the op writes. ``role`` and ``shape``
     say what csrc/python/direct.cpp reads and ``Op.check`` looks at. A letter of a shape names a size of the op: the
     first tensor sets it, all others must have it; N is one at least. Without letters any shape will do. E is how many
-    entries numbers and draft rows have, * stands for all leading dimensions, ~ for these with E in the place of the
-    first. Behind a bar stands the shape where requests are packed, behind a colon: o optional, c contiguous, u with
+    entries numbers and draft rows have, * stands for all leading dimensions, ~ for these with E instead of the first. Behind a bar stands the shape where requests are packed, behind a colon: o optional, c contiguous, u with
     unit stride along the last dimension, w int64, r with contiguous rows, f flattened, m with the last two dimensions
     as one, s of any strides.
     """
@@ -37,7 +36,7 @@ class Kind:
 
     @property
     def is_tensor(self):
-        """Whether every call has a tensor here."""
+        """Whether every call has a tensor for this argument."""
         return self._schema in ("Tensor {}", "Tensor(!) {}")
 
     @property
@@ -55,7 +54,7 @@ class Kind:
         return next(flat)
 
     def check(self, name, x, sizes):
-        """Raise if this is none of a choice's words."""
+        """Raise unless ``x`` is one of the choices."""
         inputs.check_choice(name, x, self.shape)
 
 
@@ -121,7 +120,7 @@ class Either(Kind):
         return (float if self.type == "float" else int) | torch.Tensor
 
     def taken(self, name, x, shape, device, seen=None):
-        """It, once it is found fit; a tensor of numbers as ``inputs.number`` has it."""
+        """The checked number, or tensor of numbers as ``inputs.number`` returns it."""
         if self.type == "float":
             return inputs.number(name, x, shape, device, self.least, self.most, seen)
         return inputs.counter(name, x, shape, device, seen)
@@ -185,7 +184,7 @@ class Output(Kind):
         self.dtype, self._dims, self._by_rows, self._given_as = dtype, shape, by_rows, given_as
 
     def sized(self, sizes):
-        """Its shape, by sizes of its letters as ``Op.check`` has them."""
+        """Its shape, from the sizes of its letters."""
         if self._dims == "*":
             return sizes["*"]
         shape = []
@@ -194,11 +193,11 @@ class Output(Kind):
         return tuple(shape)
 
     def new(self, sizes):
-        """A new one."""
+        """A new output."""
         return self.made(None, self.sized(sizes), sizes["device"])
 
     def made(self, given, shape, device, dtype=None):
-        """A new one, or the one ``given`` once it is found fit."""
+        """A new output, or the checked one that was ``given``."""
         dtype = self.dtype if dtype is None else dtype
         if given is None:
             return torch.empty(*(shape or ((),)), dtype=dtype, device=device)  # of one tuple it takes 0.4 µs more

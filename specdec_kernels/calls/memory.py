@@ -28,8 +28,8 @@ def check_apart(arguments, call):
             _check_written(written)
             break
     for first, end, name, x in read:
-        for own_first, own_end, output, own in written:
-            if first < own_end and own_first < end and _meet(own, x):
+        for output_first, output_end, output, output_tensor in written:
+            if first < output_end and output_first < end and _overlap(output_tensor, x):
                 raise _shared(output, name)
 
 
@@ -60,7 +60,7 @@ def _check_written(spans):
         raise _shared(spans[other][2], spans[one][2])
 
 
-def _meet(output, x):
+def _overlap(output, x):
     """Whether an output and an input share a byte. The runs of an output do not overlap each other."""
     (starts, length), (others, other_length) = _runs(output), _runs(x)
     if not len(starts):

@@ -25,7 +25,7 @@ from specdec_kernels.sampling import Draft, LogitEdits
 
 OPS = {}  # name -> Op
 use_tensors(_C)
-_library = torch.library.Library("specdec", "DEF")  # kept for as long as the module lives
+_library = torch.library.Library("specdec", "DEF")  # torch drops the ops with it, so the module holds it
 
 
 class Op:
@@ -57,7 +57,7 @@ class Op:
     Call : type
         The NamedTuple of the arguments, which a backend's function gets; ``calls/typed.pyi`` has all for type checkers.
     plan : tuple or None
-        What C++ reads of a direct call, item by item: (role, places of the op's arguments, how many of the function's,
+        What C++ reads of a direct call, item by item: (role, indices of the op's arguments, how many of the function's,
         shapes, least, most).
     names : list of str
         The function's arguments as ``direct`` has them.
@@ -76,7 +76,7 @@ class Op:
             if isinstance(kind, Output)
         ]
         self._written = bytes(kind.written for kind in self._kinds)
-        self._place = next(place for place, kind in enumerate(self._kinds) if kind.is_tensor)
+        self._first_tensor = next(index for index, kind in enumerate(self._kinds) if kind.is_tensor)
         OPS[name] = self
         if self._fields:
             saved_by_name(result)
@@ -106,19 +106,19 @@ class Op:
         return self.Call(*[kind.whole(flat) for kind in self._kinds])
 
     def device(self, call):
-        """Where the tensors of a call are."""
-        return call[self._place].device
+        """The device of a call's tensors."""
+        return call[self._first_tensor].device
 
     def check(self, sizes, **given):
         """Raise if arguments are not what the declaration says of them. Returns ``sizes``."""
-        # It has those that are known by their letters, "*" for leading dimensions, and the ``device``. Others are as
-        # the first tensor has them. ``packed`` among them says that requests are.
+        # ``sizes`` holds sizes by their letters, "*" for leading dimensions, and the ``device``. The first tensor that
+        # has a letter sets it. The key ``packed`` says that requests are packed.
         for name, x in given.items():
             self.arguments[name].check(name, x, sizes)
         return sizes
 
     def number(self, name, x, shape, device, seen=None):
-        """A number, or a tensor of them, once it is found fit."""
+        """The number or tensor of numbers, checked."""
         return self.arguments[name].taken(name, x, shape, device, seen)
 
     def size(self, name, x, expected, most=None, step=1):
@@ -139,9 +139,9 @@ class Op:
         return self.result(*made)
 
     def make(self, sizes, given, check=False):
-        """(Outputs by name: new, or those ``given`` by the function's names once they are found fit; whether any is).
+        """(Outputs by name, new or the checked ones of ``given``; whether any was given).
 
-        Of what is optional None is made if it is not given, but a status that the caller will ``check``.
+        An optional output that is not given is None, except a status that the caller will ``check``.
         """
         out = inputs.outputs(self._fields, given.get("out")) if self._fields else ()
         made, some, device = {}, False, sizes["device"]
@@ -169,14 +169,14 @@ class Op:
         return self.result(*[made[name] for name in self._fields])
 
     def new(self, sizes, wanted):
-        """New outputs; None in the place of one that is not ``wanted``."""
-        return [kind.new(sizes) if here else None for (_, kind, _), here in zip(self._outputs, wanted, strict=True)]
+        """New outputs; None instead of one that is not ``wanted``."""
+        return [kind.new(sizes) if is_wanted else None for (_, kind, _), is_wanted in zip(self._outputs, wanted, strict=True)]
 
     def direct(self, check, *raw):
         """Run a call as its caller made it, if it keeps to the declaration; not one whose status the caller ``check``s.
 
-        ``raw`` are the function's arguments in the order of ``names``. Returns what the function does. A call that C++
-        left is ``read``.
+        ``raw`` are the function's arguments in the order of ``names``. Returns what the function returns. ``read`` takes
+        the calls that the C++ fast path declined.
         """
         if self.figures:
             self.refuse_derivatives(raw)
@@ -185,16 +185,16 @@ class Op:
         if not check:
             for run in self.ran.get(block().name, ()):
                 try:
-                    if (found := run(raw)) is not None:
-                        return found
+                    if (outputs := run(raw)) is not None:
+                        return outputs
                 except RuntimeError:
                     if torch_names.transforms() is None:
-                        raise  # else a new output has no memory of its own: the call goes through torch
+                        raise  # under a transform a new output has no memory, so the call goes through torch
         self.refuse_unreadable(raw)
         return self.read(check, raw)
 
     def read(self, check, raw):
-        """What becomes of a call that C++ left: the function goes on, and reads its arguments itself."""
+        """Fallback for calls that the C++ fast path declined: it returns None, and the Python body runs."""
         return None
 
     def refuse_unreadable(self, raw):
@@ -203,8 +203,8 @@ class Op:
             return
         transforms = torch_names.transforms() is not None
         for x in _tensors_in(raw):
-            if found := _unreadable(x, transforms):
-                what, instead = found
+            if refusal := _unreadable(x, transforms):
+                what, instead = refusal
                 raise ValueError(
                     f"{self._name_of(x, raw)}: expected a tensor whose values {self.name} finds in its memory "
                     f"({instead}); got {what}"
@@ -234,22 +234,22 @@ class Op:
                 )
 
     def _name_of(self, x, raw):
-        """The name of the argument that has this tensor."""
-        place = _place_of(x, raw)
-        if isinstance(raw[place], (Draft, InputPositions, Packing)):
-            return f"{self.names[place]}.{raw[place]._fields[_place_of(x, raw[place])]}"
-        return self.names[place]
+        """The name of the argument that is or holds this tensor."""
+        index = _index_of(x, raw)
+        if isinstance(raw[index], (Draft, InputPositions, Packing)):
+            return f"{self.names[index]}.{raw[index]._fields[_index_of(x, raw[index])]}"
+        return self.names[index]
 
     def __call__(self, *values, given=False, **named):
         """Run the op. ``given`` says that an output came from the caller, so its memory has to be checked."""
         call = self.Call(*values, **named)
-        place = call[self._place]
-        if _watched(place) or _transformed(call):
+        first = call[self._first_tensor]
+        if _watched(first) or _transformed(call):
             self._watched_call(*self.flat(call))
             return
         if given and not _C.apart(call, self._written):
             check_apart(self.arguments, call)
-        backends.run(self, call, "cpu" if place.is_cpu else place.device.type)
+        backends.run(self, call, "cpu" if first.is_cpu else first.device.type)
 
 
 @functools.cache
@@ -265,9 +265,8 @@ for _kind in (Draft, LogitEdits, OutputFormat, InputPositions, Packing):
     saved_by_name(_kind)
 
 
-_GROUPED = (
-    "draft packing noise mask out output_format".split()
-)  # several arguments of an op that come in one, or together
+# Roles of which several arguments of an op are one argument of its function, or stand side by side there.
+_GROUPED = "draft packing noise mask out output_format".split()
 _NAMES = {
     "law": ("space", "temperature", "sampling"), "noise": Noise._fields, "mask": ("layout", "dtype", "columns", "out"),
 }  # fmt: skip
@@ -284,7 +283,7 @@ def _plan(arguments, sizes):
                 names.append(name)
 
     add_sizes(limited=False)
-    places = {name: place for place, name in enumerate(arguments)}
+    indices = {name: index for index, name in enumerate(arguments)}
     for name, kind in arguments.items():
         if kind.role is None or kind.role in read:
             continue
@@ -296,17 +295,17 @@ def _plan(arguments, sizes):
             group = {name: other for name, other in arguments.items() if other.role == kind.role}
             read.add(kind.role)
         shapes = kind.shape if kind.role == "choice" else tuple(other.shape for other in group.values())
-        own = tuple(f"{kind.shown}_{part}" if kind.shown else part for part in _NAMES.get(kind.role, ()))
-        own = own or ((kind.role if kind.role in _GROUPED else kind.shown or name),)
-        fields = tuple(places[name] for name in group)
-        items.append((kind.role, fields, len(own), shapes, kind.least, kind.most))
-        names += own
+        names_of_group = tuple(f"{kind.shown}_{part}" if kind.shown else part for part in _NAMES.get(kind.role, ()))
+        names_of_group = names_of_group or ((kind.role if kind.role in _GROUPED else kind.shown or name),)
+        fields = tuple(indices[name] for name in group)
+        items.append((kind.role, fields, len(names_of_group), shapes, kind.least, kind.most))
+        names += names_of_group
     return tuple(items), names
 
 
-def _place_of(x, values):
-    """Which of the values has this tensor."""
-    return next(place for place, given in enumerate(values) if any(x is y for y in _tensors_in((given,))))
+def _index_of(x, values):
+    """The index of the value that is or holds this tensor."""
+    return next(index for index, given in enumerate(values) if any(x is y for y in _tensors_in((given,))))
 
 
 def _watched(tensor):
@@ -327,17 +326,17 @@ def _transformed(values):
 
 
 def _tensors_in(values):
-    """All tensors in some values, in tuples and lists among these, too."""
-    found = []
+    """The tensors among some values, those inside tuples and lists included."""
+    tensors = []
     for given in values:
         kind = type(given)
         if kind in SCALARS:
             continue
         if kind is torch.Tensor or isinstance(given, torch.Tensor):
-            found.append(given)
+            tensors.append(given)
         elif isinstance(given, (tuple, list)):
-            found += _tensors_in(given)
-    return found
+            tensors += _tensors_in(given)
+    return tensors
 
 
 def _is_batched(x):

@@ -11,22 +11,22 @@ WORD = 32  # tokens in a word of a mask
 
 
 def lists(edits, target=None):
-    """What a LogitEdits has for each request's entry, without the lists' own dimension; ``target`` of chains and
-    trees."""
+    """The tensors of a LogitEdits with an item for each request's entry, without the lists' dimension; ``target`` of
+    chains and trees."""
     if not isinstance(edits, LogitEdits):
         return []
-    found = [edits.pending]
+    tensors = [edits.pending]
     if edits.seen_index is None:
-        found += [edits.prompt_mask, edits.output_mask, edits.output_counts]
+        tensors += [edits.prompt_mask, edits.output_mask, edits.output_counts]
     of_requests = target is not None and not _allowed_by_row(edits, target)
     if of_requests and edits.allowed_index is None:
-        found.append(edits.allowed)
-    found = [x[..., 0] for x in found if isinstance(x, torch.Tensor) and x.ndim and x.shape[-1]]
-    found += [edits.seen_index, edits.allowed_index if of_requests else None]
+        tensors.append(edits.allowed)
+    tensors = [x[..., 0] for x in tensors if isinstance(x, torch.Tensor) and x.ndim and x.shape[-1]]
+    tensors += [edits.seen_index, edits.allowed_index if of_requests else None]
     spans = edits.bias[2] if isinstance(edits.bias, (tuple, list)) and len(edits.bias) == 3 else None
     if target is not None and isinstance(spans, torch.Tensor) and spans.ndim == 1:
-        found.append(spans[:-1])
-    return [*found, edits.repetition, edits.frequency, edits.presence]
+        tensors.append(spans[:-1])
+    return [*tensors, edits.repetition, edits.frequency, edits.presence]
 
 
 def of_rows(edits, law, target, rows, shape, seen):
@@ -53,14 +53,14 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
     words = -(-vocab // WORD)
     entries = (shape, seen)
 
-    def mask(name, places):
-        return _lists(name, getattr(edits, name), (torch.int32,), *places, device, words, f"{words} words or more")
+    def mask(name, shapes):
+        return _lists(name, getattr(edits, name), (torch.int32,), *shapes, device, words, f"{words} words or more")
 
     allowed_by_row = by_row or _allowed_by_row(edits, target)
     shared = entries if target.ndim == 3 else ((*shape, 1), seen)
-    own = (lead, rows) if allowed_by_row else shared
-    allowed_index, own = _index(edits, "allowed_index", own, device, "allowed")
-    allowed = mask("allowed", own)
+    allowed_shapes = (lead, rows) if allowed_by_row else shared
+    allowed_index, allowed_shapes = _index(edits, "allowed_index", allowed_shapes, device, "allowed")
+    allowed = mask("allowed", allowed_shapes)
     tokens, values, spans, bias_by_row = _bias(edits.bias, shape, seen, lead, rows, device)
 
     if not isinstance(edits.repetition, torch.Tensor) and edits.repetition == 0:
@@ -81,10 +81,10 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
     if counting and output_mask is not None and counts is None:
         raise ValueError("edits.output_counts: expected counts beside output_mask and frequency; got None")
 
-    # What no penalty looks at is left out.
+    # Lists that no penalty reads are left out.
     repeating = isinstance(repetition, torch.Tensor) or repetition != 1
     penalised = counting or repeating or isinstance(presence, torch.Tensor) or presence != 0
-    found = Edit(
+    edit = Edit(
         allowed, tokens, values, spans, repetition, frequency, presence,
         prompt_mask if repeating else None,
         output_mask if penalised else None,
@@ -94,9 +94,9 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
         seen_index if (penalised and output_mask is not None) or (repeating and prompt_mask is not None) else None,
         allowed_index,
     )  # fmt: skip
-    if law.space == "probs" and found.on():
+    if law.space == "probs" and edit.on():
         raise ValueError("edits: expected None with space='probs', whose laws are final; got a LogitEdits")
-    return found
+    return edit
 
 
 def _is_flat(allowed, target, requests):
@@ -112,20 +112,20 @@ def _allowed_by_row(edits, target):
     return isinstance(edits.allowed, torch.Tensor) and edits.allowed.ndim == target.ndim
 
 
-def _index(edits, name, places, device, *names):
-    """(The index that says which of the lists ``names`` a place has, or None; where these lists are.)"""
+def _index(edits, name, shapes, device, *names):
+    """(The index from an entry to its item of the lists ``names``, or None; the shapes of these lists.)"""
     x = getattr(edits, name)
     if x is None:
-        return None, places
-    shape, seen = places
+        return None, shapes
+    shape, seen = shapes
     inputs.check_tensor(f"edits.{name}", x, (torch.int32,), None)
     inputs.check_device(f"edits.{name}", x, device)
     sizes = [len(y) for y in (getattr(edits, one) for one in names) if isinstance(y, torch.Tensor) and y.ndim]
     if not sizes:
         raise ValueError(f"edits.{names[0]}: expected masks beside {name}; got None")
     inputs.check_shape(f"edits.{name}", x, torch.Size(shape))
-    slots = max(sizes)
-    return x.reshape(*seen, 1), ((slots,), (slots, 1))
+    entries = max(sizes)
+    return x.reshape(*seen, 1), ((entries,), (entries, 1))
 
 
 def _lists(name, x, dtypes, shape, seen, device, least, sizes, most=None):

@@ -158,14 +158,14 @@ def check_draft(name, draft, target, rows, more=False):
 
 def check_vocabularies(name, draft, target):
     """Of a Draft and a target."""
-    own, most = draft.rows.shape[-1], target.shape[-1]
-    if own > most:
+    draft_vocab, vocab = draft.rows.shape[-1], target.shape[-1]
+    if draft_vocab > vocab:
         raise ValueError(
-            f"{name}: expected a vocabulary no larger than the target's {most}; got {own} (cut the draft's logits to "
-            f"[..., :{most}] before tokens are drawn from them: rows that are cut afterwards are not the drafts' law)"
+            f"{name}: expected a vocabulary no larger than the target's {vocab}; got {draft_vocab} (cut the draft's logits to "
+            f"[..., :{vocab}] before tokens are drawn from them: rows that are cut afterwards are not the drafts' law)"
         )
     if draft.map is not None:
-        check_draft_map("draft.map", draft.map, own, most, target.device)
+        check_draft_map("draft.map", draft.map, draft_vocab, vocab, target.device)
 
 
 def check_draft_map(name, draft_map, draft_vocab, vocab, device):

@@ -45,16 +45,16 @@ class Reading:
         self.sizes = sizes
 
     def _read_pair(self):
-        name, own, lead = self.draft_name, self.drafted.rows, self.target.shape[:-1]
-        inputs.check_rows(name, own)
-        inputs.check_device(name, own, self.target.device)
+        name, rows, lead = self.draft_name, self.drafted.rows, self.target.shape[:-1]
+        inputs.check_rows(name, rows)
+        inputs.check_device(name, rows, self.target.device)
         if self.given["request_index"] is None:
-            if own.shape[:-1] != lead:
-                raise ValueError(f"{name}: expected shape {[*lead, 'V']}; got {inputs.shown(own)}")
-        elif own.ndim != self.target.ndim or own.shape[1:-1] != lead[1:]:
-            raise ValueError(f"{name}: expected shape {['S', *lead[1:], 'V']}; got {inputs.shown(own)}")
+            if rows.shape[:-1] != lead:
+                raise ValueError(f"{name}: expected shape {[*lead, 'V']}; got {inputs.shown(rows)}")
+        elif rows.ndim != self.target.ndim or rows.shape[1:-1] != lead[1:]:
+            raise ValueError(f"{name}: expected shape {['S', *lead[1:], 'V']}; got {inputs.shown(rows)}")
         laws.check_vocabularies(name, self.drafted, self.target)
-        self.values |= {"draft": inputs.rows3(name, own), "draft_map": self.drafted.map}
+        self.values |= {"draft": inputs.rows3(name, rows), "draft_map": self.drafted.map}
 
     def _read_numbers(self):
         """Laws, edits, noise, and what else each row has."""
@@ -63,16 +63,16 @@ class Reading:
             given["temperature"], given["sampling"], given["edits"], given["request_index"]
         )  # fmt: skip
         counters = [given[x] for x in Noise._fields] if "seed" in given else ()
-        own = None if self.drafted is None else self.drafted.rows
+        draft_rows = None if self.drafted is None else self.drafted.rows
         numbers = () if index is None else (*laws.numbers_in(temperature, sampling), *edit.lists(edits), *counters)
-        shape, seen = laws.number_shapes(target, self.rows, index, own, *numbers)
+        shape, seen = laws.number_shapes(target, self.rows, index, draft_rows, *numbers)
         law = laws.target_law(given["space"], temperature, sampling, shape, device, seen)
         self.laws, values["law"] = [law], law
-        if own is not None:
+        if draft_rows is not None:
             self.laws.append(laws.draft_law(law, self.drafted, shape, device, seen))
             values["target_law"], values["draft_law"] = self.laws
         values["edits"] = edit.of_rows(edits, law, target, self.rows, shape, seen)
-        if own is None and given.get("draft_map") is not None and values["edits"].on():
+        if draft_rows is None and given.get("draft_map") is not None and values["edits"].on():
             raise ValueError(
                 "edits: expected None beside draft_map, for they are edits of a target's rows; got a LogitEdits"
             )
@@ -84,7 +84,7 @@ class Reading:
     def __call__(self):
         """Run it."""
         op, check, given = self.op, self.check, self.given
-        made, some = op.make(self.sizes, given, check)
+        made, given_outputs = op.make(self.sizes, given, check)
         lead = self.target.shape[:-1]
         count, dims = lead.numel(), len(lead)
         for name, x in made.items():  # backends have one dimension for all rows
@@ -96,7 +96,7 @@ class Reading:
             inputs.check_logits(self.name, self.target, self.laws[0].space)
         if check and self.drafted is not None:
             inputs.check_logits(self.draft_name, self.drafted.rows, self.laws[1].space)
-        op(*[self.values[name] for name in op.arguments], given=some)
+        op(*[self.values[name] for name in op.arguments], given=given_outputs)
         if check:
             inputs.raise_for_status(op.name, made["status"])
         return op.returned(made)

@@ -112,8 +112,8 @@ def build_tree(
     >>> trees.mask[0].int().tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
     """
-    if (found := BUILD_TREE.direct(False, parent_list, selected, prefix_len, topk, layout, out, status)) is not None:
-        return found
+    if (outputs := BUILD_TREE.direct(False, parent_list, selected, prefix_len, topk, layout, out, status)) is not None:
+        return outputs
     BUILD_TREE.check({}, selected=selected, parent_list=parent_list, layout=layout)
     batch, nodes, device = selected.shape[0], selected.shape[1] + 1, selected.device
     topk = BUILD_TREE.size("topk", topk, "an int of {least} or more")

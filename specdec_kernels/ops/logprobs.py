@@ -129,8 +129,8 @@ def logprobs(
     >>> import torch, specdec_kernels
     >>> logits = torch.tensor([2.0, 1.0, 3.0])
     >>> with specdec_kernels.backend("reference"):
-    ...     found = specdec_kernels.logprobs(logits, torch.tensor(0), top=2)
-    >>> round(found.logprob.item(), 4), found.rank.item(), found.top_tokens.tolist()
+    ...     scores = specdec_kernels.logprobs(logits, torch.tensor(0), top=2)
+    >>> round(scores.logprob.item(), 4), scores.rank.item(), scores.top_tokens.tolist()
     (-1.4076, 2, [2, 0])
     """
     bits, number = (None, None) if kept is None else _bits_and_count(kept)

@@ -54,16 +54,16 @@ def mask_logits(
     if not isinstance(cut, (tuple, list)) or len(cut) != 5:
         raise TypeError(f"cut: expected a Cut; got {inputs.shown(cut)}")
     value, last = cut[0], cut[1]
-    if (found := MASK_LOGITS.direct(False, rows, temperature, value, last, out is rows or out)) is not None:
-        return found
+    if (outputs := MASK_LOGITS.direct(False, rows, temperature, value, last, out is rows or out)) is not None:
+        return outputs
     inputs.check_rows("rows", rows)
     lead, device = rows.shape[:-1], rows.device
     MASK_LOGITS.check({"*": lead, "device": device}, value=value, last=last)
     temperature = MASK_LOGITS.number("temperature", temperature, lead, device)
-    own = out is not None and out is not rows
+    separate = out is not None and out is not rows
     if out is None:
         out = torch.empty(*rows.shape, dtype=rows.dtype, device=device)
-    elif own:
+    elif separate:
         inputs.check_tensor("out", out, (rows.dtype,), rows.ndim)
         inputs.check_shape("out", out, rows.shape)
         inputs.check_device("out", out, device)
@@ -71,6 +71,6 @@ def mask_logits(
     if isinstance(temperature, torch.Tensor):
         temperature = temperature.reshape(folded.shape[:2])
     MASK_LOGITS(
-        folded, temperature, value.view(-1), last.view(-1), inputs.rows3("out", out), given=own,
+        folded, temperature, value.view(-1), last.view(-1), inputs.rows3("out", out), given=separate,
     )  # fmt: skip
     return out

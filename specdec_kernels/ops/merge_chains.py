@@ -65,8 +65,8 @@ def merge_chains(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | No
     """
     several = isinstance(paths, torch.Tensor) and paths.ndim == 3
     nodes = paths.shape[1] * paths.shape[2] + 1 if several else 1
-    if (found := MERGE_CHAINS.direct(False, nodes, paths, out)) is not None:
-        return found
+    if (outputs := MERGE_CHAINS.direct(False, nodes, paths, out)) is not None:
+        return outputs
     sizes = MERGE_CHAINS.check({"N": nodes}, paths=paths)
     batch, chains, length = paths.shape
     if chains > 1 and length > 0 and paths.stride(1) != length * paths.stride(2):

@@ -74,8 +74,8 @@ def tree_mask(
     [1, 3, 5, 11]
     """
     prefix_len = 0 if prefix_len is None else prefix_len
-    if (found := TREE_MASK.direct(False, parents, prefix_len, layout, dtype, columns, out, status)) is not None:
-        return found
+    if (outputs := TREE_MASK.direct(False, parents, prefix_len, layout, dtype, columns, out, status)) is not None:
+        return outputs
     trees.check_parents(parents)
     inputs.check_choice("layout", layout, LAYOUTS)
     if layout == "additive":

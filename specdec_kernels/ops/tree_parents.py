@@ -71,7 +71,7 @@ def tree_parents(
     >>> parents.tolist(), ranks.tolist()  # the root's children are 2, then 1
     ([[-1, 0, 0, 2]], [[0, 1, 0, 0]])
     """
-    if (found := TREE_PARENTS.direct(False, first_child, next_sibling, out, status)) is not None:
-        return found
+    if (outputs := TREE_PARENTS.direct(False, first_child, next_sibling, out, status)) is not None:
+        return outputs
     links = {"first_child": first_child, "next_sibling": next_sibling}
     return TREE_PARENTS.finish(TREE_PARENTS.check({}, **links), {"out": out, "status": status}, **links)

@@ -48,8 +48,8 @@ def tree_positions(
     >>> specdec_kernels.tree_positions(torch.tensor([-1, 0, 0, 1]), prefix_len=10).tolist()
     [[10, 11, 11, 12]]
     """
-    if (found := TREE_POSITIONS.direct(False, parents, prefix_len, out, status)) is not None:
-        return found
+    if (outputs := TREE_POSITIONS.direct(False, parents, prefix_len, out, status)) is not None:
+        return outputs
     trees.check_parents(parents)
     batch, nodes, device = trees.batch_of(parents, prefix_len), parents.shape[-1], parents.device
     prefix_len = trees.prefix_lens(prefix_len, batch, device, nodes)

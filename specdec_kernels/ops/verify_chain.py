@@ -174,11 +174,11 @@ def verify_chain(
     >>> verdict.num_accepted.tolist()  # p(0) >= q(0): always accepted
     [1]
     """
-    if (found := VERIFY_CHAIN.direct(
+    if (outputs := VERIFY_CHAIN.direct(
         check, draft_tokens, target, draft, packing, request_index, method, space, temperature, sampling, edits,
         draft_prob, epsilon, seed, position, nonce, out, output_format,
     )) is not None:  # fmt: skip
-        return found
+        return outputs
     ends, tokens_by_row, max_drafts = ends_of(packing)
     drafted, rows_name = laws.drafted(draft)
     bonus = output_format.bonus if isinstance(output_format, OutputFormat) else None
@@ -198,8 +198,8 @@ def verify_chain(
         batch, width = draft_tokens.shape
         sizes["L"] = width + last_rows
         VERIFY_CHAIN.check(sizes, target=target)
-    places = (batch, width + 1)
-    requests, (sizes["B"], sizes["P"]) = batch, places
+    token_shape = (batch, width + 1)
+    requests, (sizes["B"], sizes["P"]) = batch, token_shape
     if bonus is not None:
         VERIFY_CHAIN.check(sizes, bonus=bonus)
         formats.check_bonus(tokens_by_row, isinstance(position, InputPositions))
@@ -220,7 +220,7 @@ def verify_chain(
     laws.check_method(method, drafted.rows, draft_prob, epsilon)
     noise = laws.noise_of_requests(VERIFY_CHAIN, sizes, method, seed, position, nonce, batch, shape, device)
 
-    output_format, choices, room = formats.checked(output_format, out, places)
+    output_format, choices, room = formats.checked(output_format, out, token_shape)
     VERIFY_CHAIN.check(sizes, index=output_format.index)
     if output_format.index is not None and output_format.path is None:
         raise ValueError("output_format.path: expected int32 [B, K+1] with output_format.index; got None")
@@ -228,7 +228,7 @@ def verify_chain(
     path, num_passed = (
         None if given is None else VERIFY_CHAIN.output(name, given, size, device)
         for name, given, size in (
-            ("path", output_format.path, places),
+            ("path", output_format.path, token_shape),
             ("num_passed", output_format.num_passed, (batch,)),
         )
     )

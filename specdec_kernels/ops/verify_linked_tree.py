@@ -118,11 +118,11 @@ def verify_linked_tree(
     >>> specdec_kernels.verify_linked_tree(drafts, target_tokens=wanted, **links).tokens.tolist()
     [[1, 6, -1]]
     """
-    if (found := VERIFY_LINKED_TREE.direct(
+    if (outputs := VERIFY_LINKED_TREE.direct(
         check, draft_tokens, first_child, next_sibling, tree_valid, target, target_tokens, uniforms, threshold_single,
         threshold_total, seed, position, nonce, out, output_format,
     )) is not None:  # fmt: skip
-        return found
+        return outputs
     sizes = VERIFY_LINKED_TREE.check(
         {}, draft_tokens=draft_tokens, first_child=first_child, next_sibling=next_sibling, tree_valid=tree_valid,
         target=target, target_tokens=target_tokens, uniforms=uniforms,

@@ -189,11 +189,11 @@ def verify_tree(
     >>> verdict.num_accepted.tolist(), verdict.path.tolist()  # p(0) >= q(0): the first child is always accepted
     ([1], [[0, 1]])
     """
-    if (found := VERIFY_TREE.direct(
+    if (outputs := VERIFY_TREE.direct(
         check, max_depth, draft_tokens, parents, target, draft, request_index, method, replacement, space, temperature,
         sampling, edits, seed, position, nonce, leaves, out, output_format,
     )) is not None:  # fmt: skip
-        return found
+        return outputs
     drafted, rows_name = laws.drafted(draft)
     sizes = inputs.beside(target)
     VERIFY_TREE.check(sizes, draft_tokens=draft_tokens, method=method)

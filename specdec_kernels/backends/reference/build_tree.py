@@ -39,7 +39,7 @@ def build_tree(call: "typed.BuildTree"):
         call.node_index[b] = b * nodes + torch.arange(nodes, dtype=torch.int64, device="cpu")
         for links, same in ((call.first_child, range(nodes)), (call.next_sibling, parents)):
             behind = [[j for j in range(i + 1, nodes) if parents[j] == above >= 0] for i, above in enumerate(same)]
-            links[b] = torch.tensor([found[0] if found else -1 for found in behind], dtype=torch.int64, device="cpu")
+            links[b] = torch.tensor([child[0] if child else -1 for child in behind], dtype=torch.int64, device="cpu")
         call.status[b] = bad * Status.PARAMETER
 
 

@@ -12,7 +12,7 @@ def compact_kv(call: "typed.CompactKv"):
     size = min((cache.shape[2] for cache in caches), default=2**63 if block_table is None else 1)
     pages = min((len(cache) for cache in caches), default=2**31)
 
-    def place(b, slot):
+    def slot_of(b, slot):
         """(entry of a cache, slot in there), or None outside of it."""
         if block_table is None:
             return (b, slot) if slot < size else None
@@ -26,13 +26,13 @@ def compact_kv(call: "typed.CompactKv"):
     for b, (nodes, prefix) in enumerate(zip(path.tolist(), lengths, strict=True)):
         nodes = nodes[: nodes.index(-1)] if -1 in nodes else nodes
         good = [
-            prefix >= 0 and node > before and None not in (place(b, prefix + node), place(b, prefix + d))
+            prefix >= 0 and node > before and None not in (slot_of(b, prefix + node), slot_of(b, prefix + d))
             for d, (before, node) in enumerate(pairwise([-1, *nodes]))
         ]
         moved = nodes[: good.index(False)] if False in good else nodes
         status[b] = (len(moved) < len(nodes)) * Status.PARAMETER
         for cache in caches:
-            entries = [cache[page, :, slot].clone() for page, slot in (place(b, prefix + node) for node in moved)]
+            entries = [cache[page, :, slot].clone() for page, slot in (slot_of(b, prefix + node) for node in moved)]
             for d, entry in enumerate(entries):
-                page, slot = place(b, prefix + d)
+                page, slot = slot_of(b, prefix + d)
                 cache[page, :, slot] = entry

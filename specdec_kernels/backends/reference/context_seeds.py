@@ -11,11 +11,11 @@ def context_seeds(call: "typed.ContextSeeds"):
     """A row's own text is what is committed and the drafts on its path. Its context has the last tokens of that."""
     batch, nodes = call.seeds.shape
     bounds, outside = (None, None) if call.parents is not None else slot_bounds(call, batch)
-    who = requests.Requests(call.request_index, batch, len(call.text), call.text.device, outside=outside)
-    keys, starts = (who.numbers(x, torch.int64).tolist() for x in (call.key, call.start))
+    active = requests.Requests(call.request_index, batch, len(call.text), call.text.device, outside=outside)
+    keys, starts = (active.numbers(x, torch.int64).tolist() for x in (call.key, call.start))
     seeds, positions = call.seed.tolist(), call.position.tolist()
     call.seeds.zero_()
-    for b, entry, key, start in zip(who.live.tolist(), who.entry.tolist(), keys, starts, strict=True):
+    for b, entry, key, start in zip(active.rows.tolist(), active.entry.tolist(), keys, starts, strict=True):
         tokens, parents = drafts_of(call, b, bounds, nodes)
         for node in range(nodes):
             path, above = list[int](), node
@@ -27,8 +27,8 @@ def context_seeds(call: "typed.ContextSeeds"):
             if key != 0 and contexts and contexts[-1] not in contexts[:-1]:
                 call.seeds[b, node] = seed_of(contexts[-1], key)
             else:
-                place = positions[b] + len(path) & noise.WORD
-                call.seeds[b, node] = word_of(seeds[b], (0, place, 0, noise.CONTEXT + 2))
+                position = positions[b] + len(path) & noise.WORD
+                call.seeds[b, node] = word_of(seeds[b], (0, position, 0, noise.CONTEXT + 2))
 
 
 def drafts_of(call, b, bounds, nodes):
@@ -48,7 +48,7 @@ def context(text, call):
 
 
 def seed_of(tokens, key):
-    """From the sum of words of each token and its place."""
+    """A seed from the sum of a word for each token and its index."""
     terms = [philox(key, (x & noise.WORD, i, len(tokens), noise.CONTEXT)) for i, x in enumerate(tokens, start=1)]
     a, b, c, _ = (sum(words) & noise.WORD for words in zip(*terms, strict=True))
     return word_of(key, (a, b, c, noise.CONTEXT + 1))

@@ -9,17 +9,17 @@ from specdec_kernels.status import Status
 
 
 def cutoff(call: "typed.Cutoff"):
-    """Value, id, count and mass of what is kept of each row."""
+    """Value, id, count and mass of the tokens that filters keep of each row."""
     batch, inner, _ = call.rows.shape
-    who = requests.of(call, batch, call.rows.device, inner=(inner,))
-    law, bad = laws.decoded(call.law, who)
-    edits = LogitEdits(call, who, call.rows)
-    rows = edits.rows(call.rows[who.live])
+    active = requests.of(call, batch, call.rows.device, inner=(inner,))
+    law, bad = laws.decoded(call.law, active)
+    edits = LogitEdits(call, active, call.rows)
+    rows = edits.rows(call.rows[active.rows])
     cuts = laws.cuts(rows, law)
     for name, nothing in (("value", -torch.inf), ("last", -1), ("count", 0), ("mass", 0), ("max", -torch.inf)):
         output = getattr(call, name)
-        found = torch.tensor([getattr(cut, name) for cut in cuts], dtype=output.dtype, device=output.device)
-        who.write(output, found.view(len(rows), inner), idle=nothing, outside=nothing)
+        figures = torch.tensor([getattr(cut, name) for cut in cuts], dtype=output.dtype, device=output.device)
+        active.write(output, figures.view(len(rows), inner), idle=nothing, outside=nothing)
     if call.status is not None:
         status = laws.unfit(rows, law.space).int() * Status.NON_FINITE | (bad | edits.bad).int() * Status.PARAMETER
-        who.write(call.status, status, outside=Status.PARAMETER)
+        active.write(call.status, status, outside=Status.PARAMETER)

@@ -14,8 +14,8 @@ class LogitEdits:
     Parameters
     ----------
     call
-        With ``edits``; in ops on rows each row [A, R] has its own place, else each request has one.
-    who : Requests
+        With ``edits``; in ops on rows each row [A, R] has lists of its own, else each request has.
+    active : Requests
     target : Tensor
         The target's rows.
 
@@ -27,55 +27,55 @@ class LogitEdits:
         bool [n, *inner]: live requests (rows) with a number, a bias entry or a pending token out of range.
     """
 
-    def __init__(self, call, who, target):
+    def __init__(self, call, active, target):
         edit = call.edits
         self.on, self._edit, vocabulary = edit.on(), edit, target.shape[-1]
         self._vocabulary = vocabulary
-        places = (len(who.live), *who.inner)
-        self.bad = torch.zeros(places, dtype=torch.bool, device=target.device)
+        shape = (len(active.rows), *active.inner)
+        self.bad = torch.zeros(shape, dtype=torch.bool, device=target.device)
         if not self.on:
             return
 
-        def own(lists):
-            """Of each place; chains and trees have one row an entry."""
-            return lists[who.entry] if who.inner else lists[who.entry, 0]
+        def by_entry(lists):
+            """The lists by request, or by row in ops on rows; chains and trees have one list an entry."""
+            return lists[active.entry] if active.inner else lists[active.entry, 0]
 
         def by_row(lists):
-            """Of each row of the target, in order; ops on rows have the live ones."""
-            return lists[who.live] if who.inner else lists.flatten(0, 1)
+            """The lists by row of the target, in order; ops on rows take the live rows."""
+            return lists[active.rows] if active.inner else lists.flatten(0, 1)
 
         self._allowed = self._bias = None
         self._bad_rows = []  # bool, of each row of the target
         if edit.allowed is not None:
             of_rows = edit.by_row & ALLOWED_BY_ROW
-            self._allowed, bad = indexed(edit.allowed, edit.allowed_index, by_row if of_rows else own, -1)
-            self._tell(who, bad, of_rows)
+            self._allowed, bad = indexed(edit.allowed, edit.allowed_index, by_row if of_rows else by_entry, -1)
+            self._report(active, bad, of_rows)
         if edit.bias_tokens is not None:
             of_rows = edit.by_row & BIAS_BY_ROW
-            spans = (by_row if of_rows else own)(edit.bias_spans)
+            spans = (by_row if of_rows else by_entry)(edit.bias_spans)
             self._bias, bad = dense_bias(edit.bias_tokens, edit.bias_values, spans, vocabulary)
-            self._tell(who, bad, of_rows)
+            self._report(active, bad, of_rows)
 
         self._repetition, self._frequency, self._presence = (
-            self._number(who, value, off, least)
+            self._number(active, value, off, least)
             for value, off, least in (
                 (edit.repetition, 1.0, 0.0),
                 (edit.frequency, 0.0, None),
                 (edit.presence, 0.0, None),
             )
         )
-        self._counts = torch.zeros(*places, vocabulary, dtype=torch.int64, device=target.device)
+        self._counts = torch.zeros(*shape, vocabulary, dtype=torch.int64, device=target.device)
 
         def seen(lists):
-            found, bad = indexed(lists, edit.seen_index, own, 0)
+            gathered, bad = indexed(lists, edit.seen_index, by_entry, 0)
             self.bad |= bad
-            return found
+            return gathered
 
         if edit.output_mask is not None:
             counts = 1 if edit.output_counts is None else seen(edit.output_counts).long().clamp(min=1)
             self._counts += bits(seen(edit.output_mask), vocabulary) * counts
         if edit.pending is not None:
-            tokens = own(edit.pending).long()
+            tokens = by_entry(edit.pending).long()
             valid = (tokens >= 0) & (tokens < vocabulary)
             self._counts.scatter_add_(-1, torch.where(valid, tokens, 0), valid.long())
             self.bad |= (~valid & (tokens != -1)).any(dim=-1)
@@ -83,16 +83,16 @@ class LogitEdits:
         if edit.prompt_mask is not None:
             self._seen |= bits(seen(edit.prompt_mask), vocabulary)
 
-    def _tell(self, who, bad, of_rows):
-        """Something is bad: of places, or of rows, which tell of it when they are read."""
-        if who.inner or not of_rows:
+    def _report(self, active, bad, of_rows):
+        """Adds to ``bad`` by request, or defers to rows that set the status only when they are read."""
+        if active.inner or not of_rows:
             self.bad |= bad
         else:
             self._bad_rows.append(bad)
 
-    def _number(self, who, value, off, least):
-        """float32 of each place; one that is not finite, or not more than ``least``, is bad and off."""
-        value = who.numbers(value, torch.float32)
+    def _number(self, active, value, off, least):
+        """float32 by request (row); one that is not finite, or not more than ``least``, is bad and off."""
+        value = active.numbers(value, torch.float32)
         good = value.isfinite() if least is None else value.isfinite() & (value > least)
         self.bad |= ~good
         return torch.where(good, value, off).unsqueeze(-1)
@@ -101,16 +101,16 @@ class LogitEdits:
         """The edited logits of rows [n, R, V], in ops on rows; float32."""
         return self._edited(values, slice(None), slice(None)) if self.on else values
 
-    def rows_at(self, values, requests, places, said=None):
-        """(edited logits, whether what is their own is bad) of one row of each of ``requests``."""
-        # ``places`` are those rows' places among the target's rows, in order. ``said`` [n, J] are tokens that are
-        # output before these rows beside those counted, -1 for none.
+    def rows_at(self, values, requests, row_indices, said=None):
+        """(edited logits, whether the row's own lists are bad) of one row of each of ``requests``."""
+        # ``row_indices`` says where these rows lie among the target's. ``said`` [n, J] are tokens that are output
+        # before these rows and are not counted yet, -1 for none.
         bad = torch.zeros_like(requests, dtype=torch.bool)
         if not self.on:
             return values, bad
-        for own in self._bad_rows:
-            bad = bad | own[places]
-        return self._edited(values, requests, places, said), bad
+        for row_is_bad in self._bad_rows:
+            bad = bad | row_is_bad[row_indices]
+        return self._edited(values, requests, row_indices, said), bad
 
     def count(self, requests, tokens):
         """From now on one more of these tokens is in the output of each of ``requests``."""
@@ -118,10 +118,10 @@ class LogitEdits:
             self._counts[requests, tokens] += 1
             self._seen[requests, tokens] = True
 
-    def _edited(self, values, requests, places, said=None):
+    def _edited(self, values, requests, row_indices, said=None):
         z = values.float()
         if self._bias is not None:
-            z = z + self._bias[places if self._edit.by_row & BIAS_BY_ROW else requests]
+            z = z + self._bias[row_indices if self._edit.by_row & BIAS_BY_ROW else requests]
         r, f, g = (x[requests] for x in (self._repetition, self._frequency, self._presence))
         counts, seen = self._counts[requests], self._seen[requests]
         if said is not None:
@@ -133,16 +133,16 @@ class LogitEdits:
         z = torch.where(counts > 0, z - g, z)
         if self._allowed is None:
             return z
-        words = self._allowed[places if self._edit.by_row & ALLOWED_BY_ROW else requests]
+        words = self._allowed[row_indices if self._edit.by_row & ALLOWED_BY_ROW else requests]
         return torch.where(bits(words, self._vocabulary), z, -torch.inf)
 
 
-def indexed(lists, index, at_places, other):
-    """(The lists of places, whether their index is out of range.) Where it points to none: a list of ``other``."""
+def indexed(lists, index, select, other):
+    """(The lists that ``select`` and an index choose; whether the index is out of range.) -1 chooses a list of ``other``."""
     if index is None:
-        found = at_places(lists)
-        return found, torch.zeros(found.shape[:-1], dtype=torch.bool, device=found.device)
-    entry = at_places(index).squeeze(-1).long()
+        gathered = select(lists)
+        return gathered, torch.zeros(gathered.shape[:-1], dtype=torch.bool, device=gathered.device)
+    entry = select(index).squeeze(-1).long()
     inside = (entry >= 0) & (entry < len(lists))
     every = torch.cat([lists[:, 0], torch.full((1, lists.shape[-1]), other, dtype=lists.dtype, device=lists.device)])
     return every[torch.where(inside, entry, len(lists))], ~inside & (entry != -1)
@@ -162,16 +162,16 @@ def dense_bias(tokens, values, spans, vocabulary):
     bias = torch.zeros(*spans.shape[:-1], vocabulary, dtype=torch.float32, device=spans.device)
     bad = torch.zeros(spans.shape[:-1], dtype=torch.bool, device=spans.device)
     values = torch.where(values.isnan(), -torch.inf, values).clamp(max=LARGEST)
-    for own, own_bad, (begin, end) in zip(
+    for row_bias, row_is_bad, (begin, end) in zip(
         bias.view(-1, vocabulary), bad.view(-1), spans.reshape(-1, 2).tolist(), strict=True
     ):
         if not 0 <= begin <= end <= len(tokens):
-            own_bad.fill_(True)
+            row_is_bad.fill_(True)
             continue
         last = -1
         for token, value in zip(tokens[begin:end].tolist(), values[begin:end].tolist(), strict=True):
             if last < token < vocabulary:
-                own[token], last = value, token
+                row_bias[token], last = value, token
             else:
-                own_bad.fill_(True)
+                row_is_bad.fill_(True)
     return bias, bad

@@ -12,7 +12,7 @@ from specdec_kernels.calls.values import AFTER, TOGETHER
 class Cut(NamedTuple):
     """The tokens kept, bool [V], and the figures of ``specdec_kernels.ops.Cut``."""
 
-    kept: np.ndarray
+    in_support: np.ndarray
     value: float
     last: int
     count: int  # type: ignore[assignment]  # tuples have a method of this name
@@ -46,10 +46,10 @@ def cut(v, top_k, top_p, min_p, rules, row_mass=mass.mass):
         whole = int(weights[np.all(after, axis=0)].sum()) if after else row_mass(v, largest)
         keep &= before < np.uint64(max(1, mass.share(top_p, whole)))
 
-    kept = np.zeros_like(some)
-    kept[order[keep]] = True
+    in_support = np.zeros_like(some)
+    in_support[order[keep]] = True
     last = int(order[keep][-1])
-    return Cut(kept, v[last], last, int(keep.sum()), int(weights[keep].sum()), largest)
+    return Cut(in_support, v[last], last, int(keep.sum()), int(weights[keep].sum()), largest)
 
 
 def argmax(v):

@@ -3,7 +3,7 @@
 Values that are impossible in a law have one meaning: NaN and negative probabilities have no weight, +inf counts as the
 largest float32. Weights below 2**-126, the smallest normal float32, count as zero.
 
-A law comes as a ``Law`` whose temperature is a tensor [...] beside rows [..., V]; so are its filters if one may be on.
+A law comes as a ``Law`` counters temperature is a tensor [...] beside rows [..., V]; so are its filters if one may be on.
 ``decoded`` makes it from the law of a call.
 """
 
@@ -15,23 +15,23 @@ from specdec_kernels.backends.reference import filters
 from specdec_kernels.calls.values import BEFORE_TEMPERATURE, DIVIDED, Law, filters_of
 
 
-def decoded(law, who):
-    """(Law, bad) of the requests ``who``: temperature 0 where it is too small, negative or NaN; bad where not >= 0."""
+def decoded(law, active):
+    """(Law, bad) of the requests ``active``: temperature 0 where it is too small, negative or NaN; bad where not >= 0."""
     # A top_p or min_p that is not >= 0 is bad, too, and off.
-    temperature = who.numbers(law.temperature, torch.float32)
+    temperature = active.numbers(law.temperature, torch.float32)
     bad = ~(temperature >= 0)
     temperature = torch.where(temperature >= SMALLEST, 1.0 if law.rules & DIVIDED else temperature, 0.0)
     if not filters_of(law):
         return Law(law.space, temperature), bad
-    top_k = who.numbers(law.top_k, torch.int64)
-    top_p, min_p = (who.numbers(x, torch.float32) for x in (law.top_p, law.min_p))
+    top_k = active.numbers(law.top_k, torch.int64)
+    top_p, min_p = (active.numbers(x, torch.float32) for x in (law.top_p, law.min_p))
     bad |= ~((top_p >= 0) & (min_p >= 0))
     top_p, min_p = torch.where(top_p >= 0, top_p, 1.0), torch.where(min_p >= 0, min_p, 0.0)
     return Law(law.space, temperature, top_k, top_p, min_p, law.rules), bad
 
 
 def at(law, requests):
-    """The law of some requests."""
+    """The law of these requests."""
     return law._replace(**{name: x[requests] for name, x in law._asdict().items() if isinstance(x, torch.Tensor)})
 
 
@@ -74,11 +74,11 @@ def log_weights(values, law):
     if law.space == "probs":
         return weights(values).log()
     logs = scaled(values, law.temperature).double()
-    return torch.where(kept(values, law), logs, -torch.inf) if filters_of(law) else logs
+    return torch.where(in_support(values, law), logs, -torch.inf) if filters_of(law) else logs
 
 
 def inverse_of(temperature):
-    """What logits are multiplied by: 1 / T, and 1 where the argmax has all the weight."""
+    """The factor of logits: 1 / T, and 1 where the argmax has all the weight."""
     return torch.where(temperature >= SMALLEST, 1 / temperature.clamp(COLDEST, HOTTEST), 1.0)
 
 
@@ -101,44 +101,44 @@ def cuts(values, law):
     ]
 
 
-def kept(values, law, edited=False):
+def in_support(values, law, edited=False):
     """Which tokens of each row the filters keep; at temperature 0 all, for filters then change nothing."""
     # Of ``edited`` rows no token of logit -inf is kept.
-    some = values > -torch.inf if edited else torch.ones_like(values, dtype=torch.bool)
+    has_weight = values > -torch.inf if edited else torch.ones_like(values, dtype=torch.bool)
     if not filters_of(law):
-        return some
-    rows = [torch.from_numpy(cut.kept) for cut in cuts(values, law)]
+        return has_weight
+    rows = [torch.from_numpy(cut.in_support) for cut in cuts(values, law)]
     every = torch.stack(rows) if rows else torch.ones(0, dtype=torch.bool, device="cpu")
-    return some & (every.view(values.shape).to(values.device) | (law.temperature == 0).unsqueeze(-1))
+    return has_weight & (every.view(values.shape).to(values.device) | (law.temperature == 0).unsqueeze(-1))
 
 
 def probabilities(values, law):
     """Probabilities of each row, float64; all zero without any weight. Temperature 0: one-hot on the lowest argmax."""
     logs = log_weights(values, law)
     if law.space == "probs":
-        found = weights(values)
+        probs = weights(values)
     else:
-        found = logs.softmax(dim=-1).nan_to_num(nan=0.0)
-        found = torch.where(found < SMALLEST, 0.0, found)
+        probs = logs.softmax(dim=-1).nan_to_num(nan=0.0)
+        probs = torch.where(probs < SMALLEST, 0.0, probs)
     top = torch.zeros_like(logs).scatter_(-1, logs.argmax(dim=-1, keepdim=True), 1.0)
-    return torch.where((law.temperature > 0).unsqueeze(-1), found, top)
+    return torch.where((law.temperature > 0).unsqueeze(-1), probs, top)
 
 
 def log_probabilities(values, law):
-    """Their logarithms, float64: -inf without weight, else finite, also where a probability is too small for it."""
+    """Log-probabilities, float64: -inf without weight, else finite, even where the probability underflows."""
     logs = log_weights(values, law)
     if law.space == "probs":
-        found = logs
+        log_probs = logs
     else:
         below = logs - logs.amax(dim=-1, keepdim=True)  # first, as a large logit leaves no room for the log of a sum
-        found = torch.where(logs > -torch.inf, below - below.exp().sum(dim=-1, keepdim=True).log(), -torch.inf)
+        log_probs = torch.where(logs > -torch.inf, below - below.exp().sum(dim=-1, keepdim=True).log(), -torch.inf)
     best = torch.zeros_like(logs, dtype=torch.bool).scatter_(-1, logs.argmax(dim=-1, keepdim=True), True)
     top = torch.where(best & (logs > -torch.inf), 0.0, logs.new_full((), -torch.inf))
-    return torch.where((law.temperature > 0).unsqueeze(-1), found, top)
+    return torch.where((law.temperature > 0).unsqueeze(-1), log_probs, top)
 
 
 def widened(draft_law, vocabulary, draft_map, nothing=0.0):
-    """A draft law over the target's vocabulary: tokens the draft does not know have probability 0, or ``nothing``."""
+    """A draft law over the target's vocabulary: tokens outside the draft's have probability 0, or ``nothing``."""
     if draft_map is None:
         return torch.nn.functional.pad(draft_law, (0, vocabulary - draft_law.shape[-1]), value=nothing)
     wide = draft_law.new_full((*draft_law.shape[:-1], vocabulary), nothing)
@@ -147,10 +147,10 @@ def widened(draft_law, vocabulary, draft_map, nothing=0.0):
 
 
 def columns(tokens, draft_vocabulary, vocabulary, draft_map):
-    """Where the target's tokens stand in a draft row; -1 for those it does not know."""
-    known = torch.arange(draft_vocabulary, device=tokens.device, dtype=torch.int64)
+    """The column of each of the target's tokens in a draft row; -1 where it has none."""
+    draft_columns = torch.arange(draft_vocabulary, device=tokens.device, dtype=torch.int64)
     column = torch.full((vocabulary,), -1, device=tokens.device, dtype=torch.int64)
-    column[known if draft_map is None else draft_map.long()] = known
+    column[draft_columns if draft_map is None else draft_map.long()] = draft_columns
     return column[tokens]
 
 

@@ -11,10 +11,10 @@ from specdec_kernels.status import Status
 def logprobs(call: "typed.Logprobs"):
     """log softmax over the tokens kept, how many of them are as large, and the largest of all."""
     batch, inner, vocabulary = call.rows.shape
-    who = requests.of(call, batch, call.rows.device, inner=(inner,))
-    law, bad = laws.decoded(call.law, who)
-    edits = LogitEdits(call, who, call.rows)
-    rows, token = edits.rows(call.rows[who.live]), call.tokens[who.live].long()
+    active = requests.of(call, batch, call.rows.device, inner=(inner,))
+    law, bad = laws.decoded(call.law, active)
+    edits = LogitEdits(call, active, call.rows)
+    rows, token = edits.rows(call.rows[active.rows]), call.tokens[active.rows].long()
     greedy = (law.temperature == 0).unsqueeze(-1)
     logs = laws.log_weights(rows, law)
     normalised = laws.log_probabilities(rows, law)
@@ -23,27 +23,27 @@ def logprobs(call: "typed.Logprobs"):
 
     valid = (token >= 0) & (token < vocabulary)
     at = torch.where(valid, token, 0).unsqueeze(-1)
-    own = logs.gather(-1, at)
-    rank = torch.where(own > -torch.inf, (logs >= own).sum(dim=-1, keepdim=True), 0)
+    token_logit = logs.gather(-1, at)
+    rank = torch.where(token_logit > -torch.inf, (logs >= token_logit).sum(dim=-1, keepdim=True), 0)
     rank = torch.where(greedy & best.gather(-1, at), 1, rank).squeeze(-1)
-    who.write(call.logprob, torch.where(valid, normalised.gather(-1, at).squeeze(-1), -torch.inf), *[-torch.inf] * 2)
-    who.write(call.rank, torch.where(valid, rank, 0))
+    active.write(call.logprob, torch.where(valid, normalised.gather(-1, at).squeeze(-1), -torch.inf), *[-torch.inf] * 2)
+    active.write(call.rank, torch.where(valid, rank, 0))
 
     top = call.top_tokens.shape[-1]
     ordered, order = torch.where(greedy & ~best, -torch.inf, logs).sort(dim=-1, descending=True, stable=True)
     order = torch.where(ordered > -torch.inf, order, -1)[..., :top]
-    found = normalised.gather(-1, order.clamp(min=0))
-    who.write(call.top_tokens, order, idle=-1, outside=-1)
-    who.write(call.top_logprobs, torch.where(order >= 0, found, -torch.inf), *[-torch.inf] * 2)
+    top_logprobs = normalised.gather(-1, order.clamp(min=0))
+    active.write(call.top_tokens, order, idle=-1, outside=-1)
+    active.write(call.top_logprobs, torch.where(order >= 0, top_logprobs, -torch.inf), *[-torch.inf] * 2)
     read = (token != -1) | (top > 0)
     if call.kept_bits is not None:
-        kept = torch.where(greedy, best, logs > -torch.inf) & read.unsqueeze(-1)
-        padded = torch.nn.functional.pad(kept, (0, -vocabulary % 32)).unflatten(-1, (-1, 32))
+        in_support = torch.where(greedy, best, logs > -torch.inf) & read.unsqueeze(-1)
+        padded = torch.nn.functional.pad(in_support, (0, -vocabulary % 32)).unflatten(-1, (-1, 32))
         words = (padded.long() << torch.arange(32, dtype=torch.int64, device="cpu")).sum(dim=-1)
-        who.write(call.kept_bits, words.to(torch.int32))
-        who.write(call.kept_count, kept.sum(dim=-1).to(torch.int32))
+        active.write(call.kept_bits, words.to(torch.int32))
+        active.write(call.kept_count, in_support.sum(dim=-1).to(torch.int32))
     if call.status is not None:
         bad |= edits.bad
         status = (laws.unfit(rows, law.space) & read).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
         status |= (~valid & (token != -1)).int() * Status.TOKEN_RANGE
-        who.write(call.status, status, outside=Status.PARAMETER)
+        active.write(call.status, status, outside=Status.PARAMETER)

@@ -24,18 +24,18 @@ def philox(key, counter):
     return c0, c1, c2, c3
 
 
-def words(whose, stream, index):
-    """Philox words [..., n, 4] of the n counters ``index``."""
-    seed, position, nonce = (value.unsqueeze(-1) for value in whose)
+def words(counters, stream, index):
+    """Philox words [..., n, 4] for n values of ``index``."""
+    seed, position, nonce = (value.unsqueeze(-1) for value in counters)
     index = index.expand(*seed.shape[:-1], -1)
     counter = (index & WORD, position & WORD, nonce & WORD, torch.full_like(index, stream))
     return torch.stack(philox((seed & WORD, seed >> 32 & WORD), counter), dim=-1)
 
 
-def uniforms(whose, stream, index):
+def uniforms(counters, stream, index):
     """Uniform u in [0, 1), float64 but exact in float32, for one counter ``index`` per request."""
     return uniform_of(
-        words(whose, stream, torch.tensor([index], device=whose.seed.device, dtype=torch.int64))[..., 0, 0]
+        words(counters, stream, torch.tensor([index], device=counters.seed.device, dtype=torch.int64))[..., 0, 0]
     )
 
 
@@ -44,15 +44,15 @@ def uniform_of(word):
     return torch.where(word < 1 << 24, word.double() * 2.0**-32, (word >> 8).double() * 2.0**-24)
 
 
-def at(whose, requests, step):
+def at(counters, requests, step):
     """The noise of some requests, ``step`` positions later."""
-    seed, position, nonce = (value[requests] for value in whose)
+    seed, position, nonce = (value[requests] for value in counters)
     return Noise(seed, position + step, nonce)
 
 
-def by_node(call, who):
+def by_node(call, active):
     """The noise of each node's race, [n, N], where a call has seeds of rows."""
-    seeds = call.row_seeds[who.live].long()
+    seeds = call.row_seeds[active.rows].long()
     return Noise(seeds, torch.zeros_like(seeds), torch.zeros_like(seeds))
 
 
@@ -62,18 +62,18 @@ def truncated(integer, bits):
     return integer >> drop << drop
 
 
-def arrivals(whose, stream, vocabulary):
+def arrivals(counters, stream, vocabulary):
     """Exp(1) arrivals [..., vocabulary]: of every group of 64 the first one's time and token, then all delays."""
-    token = torch.arange(vocabulary, device=whose.seed.device, dtype=torch.int64)
+    token = torch.arange(vocabulary, device=counters.seed.device, dtype=torch.int64)
     group = token // GROUP
 
-    pairs = words(whose, stream, torch.arange((vocabulary + 127) // 128, device=token.device, dtype=torch.int64))
+    pairs = words(counters, stream, torch.arange((vocabulary + 127) // 128, device=token.device, dtype=torch.int64))
     a, b = pairs[..., :2].flatten(-2), pairs[..., 2:].flatten(-2)
     uniform = truncated(2 * ((a << 24) + (b & 0xFFFFFF)) + 1, bits=57).double() * 2.0**-57
     first = -torch.log1p(-uniform) / GROUP
     winner = b >> 26
 
-    fours = words(whose, stream + 1, torch.arange((vocabulary + 3) // 4, device=token.device, dtype=torch.int64))
+    fours = words(counters, stream + 1, torch.arange((vocabulary + 3) // 4, device=token.device, dtype=torch.int64))
     uniform = truncated(2 * fours.flatten(-2)[..., :vocabulary] + 1, bits=33).double() * 2.0**-33
     delay = torch.where(token % GROUP == winner[..., group], 0.0, -torch.log1p(-uniform))
     return first[..., group] + delay

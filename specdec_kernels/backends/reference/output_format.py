@@ -7,19 +7,19 @@ from specdec_kernels.status import Status
 
 
 def shape_of(call):
-    """[requests, places] of the paths."""
+    """[requests, depth] of the paths."""
     return (call.tokens if call.index is None else call.path).shape
 
 
-def write(call, who, tokens, nodes, num_accepted, status):
+def write(call, active, tokens, nodes, num_accepted, status):
     """The verdicts of the live requests, and those of the others: an idle one has none, one outside has token 0."""
     batch, width = shape_of(call)
     device, bits = tokens.device, torch.zeros(batch, dtype=torch.int32, device=tokens.device)
     count, (token, node) = torch.zeros_like(bits), torch.zeros(2, batch, width, dtype=torch.int64, device=device)
-    who.write(count, num_accepted, idle=-1)
-    who.write(token, tokens)
-    who.write(node, nodes)
-    who.write(bits, status, outside=Status.PARAMETER)
+    active.write(count, num_accepted, idle=-1)
+    active.write(token, tokens)
+    active.write(node, nodes)
+    active.write(bits, status, outside=Status.PARAMETER)
     there = torch.arange(width, device=device, dtype=torch.int64) <= count[:, None]
 
     def fill(output, values, behind=-1):
@@ -33,10 +33,10 @@ def write(call, who, tokens, nodes, num_accepted, status):
         if call.output_format & ZEROS:
             every = call.index.long()
             call.tokens[every[(every >= 0) & (every < len(call.tokens))]] = 0
-        place = call.index.long().gather(1, node.clamp(min=0))
-        inside = (place >= 0) & (place < len(call.tokens))
-        call.tokens[place[there & inside]] = token[there & inside].to(call.tokens.dtype)
-        fill(call.path, torch.where(inside, place, -1))
+        target_index = call.index.long().gather(1, node.clamp(min=0))
+        inside = (target_index >= 0) & (target_index < len(call.tokens))
+        call.tokens[target_index[there & inside]] = token[there & inside].to(call.tokens.dtype)
+        fill(call.path, torch.where(inside, target_index, -1))
         bits |= (there & ~inside).any(dim=1).int() * Status.PARAMETER
     call.status.copy_(bits)
     counted = count + bool(call.output_format & EMITTED)

@@ -11,16 +11,16 @@ from specdec_kernels.status import Status
 
 def overlap(call: "typed.Overlap"):
     """sum min(p, q), total variation, KL(p || q) and sum p q / (p + q) of each pair of rows."""
-    who, target, draft, status = sides(call)
+    active, target, draft, status = sides(call)
     p, log_p = laws.probabilities(*target), laws.log_probabilities(*target)
     q, log_q = (
         laws.widened(of_draft, call.target.shape[-1], call.draft_map, nothing)
         for of_draft, nothing in ((laws.probabilities(*draft), 0.0), (laws.log_probabilities(*draft), -torch.inf))
     )
     log_q = torch.where(log_q > -torch.inf, log_q.clamp(min=LEAST_LOG_PROB), log_q)
-    who.write(call.accept, torch.minimum(p, q).sum(dim=-1))
-    who.write(call.tv, (p - q).abs().sum(dim=-1) / 2)
-    who.write(call.kl, torch.where(p > 0, p * (log_p - log_q), 0.0).sum(dim=-1))
-    who.write(call.harmonic, torch.where(p * q > 0, p * q / (p + q), 0.0).sum(dim=-1))
+    active.write(call.accept, torch.minimum(p, q).sum(dim=-1))
+    active.write(call.tv, (p - q).abs().sum(dim=-1) / 2)
+    active.write(call.kl, torch.where(p > 0, p * (log_p - log_q), 0.0).sum(dim=-1))
+    active.write(call.harmonic, torch.where(p * q > 0, p * q / (p + q), 0.0).sum(dim=-1))
     if call.status is not None:
-        who.write(call.status, status, outside=Status.PARAMETER)
+        active.write(call.status, status, outside=Status.PARAMETER)

@@ -5,7 +5,7 @@ import torch
 
 from specdec_kernels._constants import LOOK_UNIFORM, SMALLEST
 from specdec_kernels.backends.reference import noise
-from specdec_kernels.backends.reference.traversal import Place
+from specdec_kernels.backends.reference.traversal import PathEntry
 from specdec_kernels.status import Status
 
 LOWEST, HIGHEST = -12, 8  # half octaves of p / q
@@ -16,10 +16,10 @@ NEAR = 2.0**-14  # ways to look that are so near to the best are as good
 class Walk:
     """Walks with the chains that end at ``leaves`` [n, chains]."""
 
-    def __init__(self, leaves, whose, width):
+    def __init__(self, leaves, counters, width):
         everyone = torch.arange(len(leaves), device=leaves.device, dtype=torch.int64)
         uniforms = [
-            noise.uniforms(noise.at(whose, everyone, depth), noise.UNIFORM, LOOK_UNIFORM) for depth in range(width)
+            noise.uniforms(noise.at(counters, everyone, depth), noise.UNIFORM, LOOK_UNIFORM) for depth in range(width)
         ]
         self.leaves, self.uniforms = leaves.tolist(), torch.stack(uniforms, dim=-1).tolist()
 
@@ -28,25 +28,25 @@ class Walk:
         if not request.rows[0].sampled:
             return request.traverse()
         chains = [chain_to(leaf, request) for leaf in self.leaves[b]]
-        path = [Place(request, 0, 1.0)]
+        path = [PathEntry(request, 0, 1.0)]
         while True:
-            here, depth = path[-1], len(path) - 1
-            left = [chain for chain in chains if chain[depth : depth + 1] == [here.node] and len(chain) > depth + 1]
+            entry, depth = path[-1], len(path) - 1
+            left = [chain for chain in chains if chain[depth : depth + 1] == [entry.node] and len(chain) > depth + 1]
             if left and depth == request.max_depth:
                 request.status |= Status.PARAMETER
                 left = []
-            if not left or here.ends():
+            if not left or entry.ends():
                 break
-            node = take(here, [chain[depth + 1] for chain in left], self.uniforms[b][depth])
-            weight = here.weight_of(request.tokens[node])
+            node = take(entry, [chain[depth + 1] for chain in left], self.uniforms[b][depth])
+            weight = entry.weight_of(request.tokens[node])
             if weight < SMALLEST:
-                here.remove(request.tokens[node])
+                entry.remove(request.tokens[node])
                 break
-            path.append(Place(request, node, weight))
+            path.append(PathEntry(request, node, weight))
         while len(path) > 1 and not path[-1].accepts(request.uniforms[path[-1].node]):
             node = path.pop().node
             path[-1].remove(request.tokens[node])
-        return [place.node for place in path], path[-1].left()
+        return [entry.node for entry in path], path[-1].left()
 
 
 def chain_to(leaf, request):
@@ -62,15 +62,15 @@ def chain_to(leaf, request):
     return [0, *chain[: absent.index(True) if True in absent else None]] if leaf == 0 else []
 
 
-def take(here, nodes, uniform):
-    """The node taken, of those with which the m chains that are left go on. From now on the place's q is its law."""
+def take(entry, nodes, uniform):
+    """The node taken, of those with which the m chains that are left go on. From then on the entry's q is its law."""
     if len(nodes) == 1:
         return nodes[0]
-    request = here.request
-    request.read(here.node, draft=True)
-    buckets = buckets_of(here.p, here.q)
-    p, q = (np.bincount(buckets, law, minlength=HIGHEST - LOWEST + 1) for law in (here.p, here.q))
-    pi, shares = looking(p, q, len(nodes), here.weight)
+    request = entry.request
+    request.read(entry.node, draft=True)
+    buckets = buckets_of(entry.p, entry.q)
+    p, q = (np.bincount(buckets, law, minlength=HIGHEST - LOWEST + 1) for law in (entry.p, entry.q))
+    pi, shares = looking(p, q, len(nodes), entry.weight)
     looked = nodes[: int((pi.cumsum() > uniform).argmax()) + 1]
 
     def rank(node):
@@ -78,10 +78,10 @@ def take(here, nodes, uniform):
         if not request.in_vocabulary(x):
             request.status |= Status.TOKEN_RANGE
             return -1
-        return buckets[x] if here.q[x] > 0 else -1
+        return buckets[x] if entry.q[x] > 0 else -1
 
     taken = max(looked, key=rank)  # the first of the best
-    here.q = here.q * shares[buckets]
+    entry.q = entry.q * shares[buckets]
     return taken
 
 

@@ -11,16 +11,16 @@ from specdec_kernels.status import Status
 def race(call):
     """(requests, scores [n, R, V] of every token in the race that draft and target share, status): -inf cannot win."""
     batch, inner, vocabulary = call.rows.shape
-    who = requests.of(call, batch, call.rows.device, inner=(inner,))
-    law, bad = laws.decoded(call.law, who)
-    edits = LogitEdits(call, who, call.rows)
-    rows, map_ = edits.rows(call.rows[who.live]), call.draft_map
+    active = requests.of(call, batch, call.rows.device, inner=(inner,))
+    law, bad = laws.decoded(call.law, active)
+    edits = LogitEdits(call, active, call.rows)
+    rows, map_ = edits.rows(call.rows[active.rows]), call.draft_map
     last = call.vocab_start + vocabulary if map_ is None else int(map_[-1]) + 1
-    arrivals = noise.arrivals(who.noise(call.noise), noise.RACE, last)
+    arrivals = noise.arrivals(active.noise(call.noise), noise.RACE, last)
     arrivals = arrivals[..., call.vocab_start :] if map_ is None else arrivals[..., map_.long()]
     unfit = laws.unfit(rows, law.space) if call.scores is None else laws.non_finite(rows, law.space).any(dim=-1)
     status = unfit.int() * Status.NON_FINITE | (bad | edits.bad).int() * Status.PARAMETER
-    return who, laws.scores(laws.log_weights(rows, law), arrivals, law.temperature), status
+    return active, laws.scores(laws.log_weights(rows, law), arrivals, law.temperature), status
 
 
 def tokens_of(columns, call):
@@ -31,11 +31,11 @@ def tokens_of(columns, call):
 
 def race_sample(call: "typed.RaceSample"):
     """argmin over tokens of arrival / p, the lowest token on ties; 0 in a row without weight."""
-    who, scores, status = race(call)
+    active, scores, status = race(call)
     best, columns = scores.max(dim=-1)
-    nobody = 0 if call.scores is None else -1
-    who.write(call.tokens, torch.where(best == -torch.inf, nobody, tokens_of(columns, call)), idle=-1)
+    no_winner = 0 if call.scores is None else -1
+    active.write(call.tokens, torch.where(best == -torch.inf, no_winner, tokens_of(columns, call)), idle=-1)
     if call.scores is not None:
-        who.write(call.scores, best, idle=torch.inf, outside=torch.inf)
+        active.write(call.scores, best, idle=torch.inf, outside=torch.inf)
     if call.status is not None:
-        who.write(call.status, status, outside=Status.PARAMETER)
+        active.write(call.status, status, outside=Status.PARAMETER)

@@ -9,14 +9,14 @@ from specdec_kernels.status import Status
 
 def race_topk(call: "typed.RaceTopk"):
     """The k smallest arrivals / q in order, lower tokens first on ties; -1 once no weight is left."""
-    who, scores, status = race(call)
+    active, scores, status = race(call)
     k = call.tokens.shape[-1]
     scores, order = scores.sort(dim=-1, descending=True, stable=True)
     order = torch.where(scores > -torch.inf, order, -1)[..., :k]
     nothing = torch.tensor([0] + [-1] * (k - 1), device=order.device, dtype=torch.int64)
-    who.write(call.tokens, tokens_of(order, call), idle=-1, outside=nothing)
+    active.write(call.tokens, tokens_of(order, call), idle=-1, outside=nothing)
     if call.scores is not None:
         unread = torch.tensor([torch.inf] + [-torch.inf] * (k - 1), device=order.device, dtype=torch.float32)
-        who.write(call.scores, scores[..., :k], idle=unread, outside=unread)
+        active.write(call.scores, scores[..., :k], idle=unread, outside=unread)
     if call.status is not None:
-        who.write(call.status, status, outside=Status.PARAMETER)
+        active.write(call.status, status, outside=Status.PARAMETER)

@@ -35,14 +35,14 @@ class Requests:
         self.outside = (index < -1) | (index >= entries)
         if outside is not None:
             self.outside |= outside & ~self.idle
-        self.live = (~self.idle & ~self.outside).nonzero().squeeze(-1)
-        self.entry, self.inner = index[self.live], inner
+        self.rows = (~self.idle & ~self.outside).nonzero().squeeze(-1)
+        self.entry, self.inner = index[self.rows], inner
 
     def numbers(self, value, dtype):
         """A number, or a tensor with one for each entry, as a tensor with one for each live request: [n, *inner]."""
         if isinstance(value, torch.Tensor):
             return value[self.entry].to(dtype)
-        return torch.tensor(value, dtype=dtype, device=self.live.device).expand(len(self.live), *self.inner)
+        return torch.tensor(value, dtype=dtype, device=self.rows.device).expand(len(self.rows), *self.inner)
 
     def noise(self, noise):
         return Noise(*(self.numbers(value, torch.int64) for value in noise))
@@ -52,7 +52,7 @@ class Requests:
         if self.inner:
             output = output.unflatten(0, (len(self.idle), *self.inner))
         output[self.idle], output[self.outside] = idle, outside
-        output[self.live] = values.to(output.dtype)
+        output[self.rows] = values.to(output.dtype)
 
 
 def of(call, batch, device, inner=(), outside=None):

@@ -11,30 +11,30 @@ from specdec_kernels.status import Status
 def sides(call):
     """(requests, rows [n, R, V] and law of the target, those of the draft, status) of pairs of rows."""
     batch, inner, _ = call.target.shape
-    who = requests.of(call, batch, call.target.device, inner=(inner,))
-    target_law, bad_target = laws.decoded(call.target_law, who)
-    draft_law, bad_draft = laws.decoded(call.draft_law, who)
-    edits = LogitEdits(call, who, call.target)
-    target, draft = edits.rows(call.target[who.live]), call.draft[who.entry]
+    active = requests.of(call, batch, call.target.device, inner=(inner,))
+    target_law, bad_target = laws.decoded(call.target_law, active)
+    draft_law, bad_draft = laws.decoded(call.draft_law, active)
+    edits = LogitEdits(call, active, call.target)
+    target, draft = edits.rows(call.target[active.rows]), call.draft[active.entry]
     unfit = laws.unfit(target, target_law.space) | laws.unfit(draft, draft_law.space)
     bad = bad_target | bad_draft | edits.bad
     status = unfit.int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
-    return who, (target, target_law), (draft, draft_law), status
+    return active, (target, target_law), (draft, draft_law), status
 
 
 def residual(call: "typed.Residual"):
     """norm((p - a q)+), and the mass sum (p - a q)+: how probable it is that a token is drawn from it."""
     # If nothing is left: p and 0.
-    who, target, draft, status = sides(call)
+    active, target, draft, status = sides(call)
     p = laws.probabilities(*target)
     q = laws.widened(laws.probabilities(*draft), call.target.shape[-1], call.draft_map)
-    draft_prob, bad_draft_prob = laws.draft_probs(who.numbers(call.draft_prob, torch.float32))
+    draft_prob, bad_draft_prob = laws.draft_probs(active.numbers(call.draft_prob, torch.float32))
     excess = laws.residual_weights(p, q, draft_prob)
     total = excess.sum(dim=-1, keepdim=True)
-    who.write(call.probs, torch.where(total > 0, excess / total, p))
+    active.write(call.probs, torch.where(total > 0, excess / total, p))
 
-    who.write(call.mass, total.squeeze(-1))
+    active.write(call.mass, total.squeeze(-1))
     if call.status is not None:
         status |= bad_draft_prob.int() * Status.PARAMETER
         status |= (total == 0).squeeze(-1).int() * Status.EMPTY_RESIDUAL
-        who.write(call.status, status, outside=Status.PARAMETER)
+        active.write(call.status, status, outside=Status.PARAMETER)

@@ -21,23 +21,23 @@ class Trees(NamedTuple):
     parents: torch.Tensor  # int64 [n, N], -1: the root, or absent
     tokens: torch.Tensor  # int64 [n, N], -1: absent
     target: torch.Tensor  # [n, N, V]
-    places: torch.Tensor  # int64 [n, N]: the places of these rows among all of the target's
+    row_indices: torch.Tensor  # int64 [n, N]: where these rows lie among all of the target's
     draft: torch.Tensor | None  # [n, N, V']
     draft_map: torch.Tensor | None
     replacement: bool
     width: int  # deeper nodes than width - 1 count as absent
 
 
-def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, walk=None):
+def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, counters: Noise, walk=None):
     """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of every tree."""
-    # ``walk(request, b)`` takes the place of ``Request.traverse``, for request b.
+    # ``walk(request, b)`` replaces ``Request.traverse`` for request b.
     count, nodes = drafts.tokens.shape
     device, vocabulary = drafts.target.device, drafts.target.shape[-1]
     everyone = torch.arange(count, device=device, dtype=torch.int64)
     depths, said = paths(drafts)
     rows = [rows_at(node, drafts, target_law, draft_law, edits, said) for node in range(nodes)]
     uniforms = [
-        noise.uniforms(noise.at(whose, everyone, depths[:, node] - 1), noise.UNIFORM, LEAF_UNIFORMS + node - 1).tolist()
+        noise.uniforms(noise.at(counters, everyone, depths[:, node] - 1), noise.UNIFORM, LEAF_UNIFORMS + node - 1).tolist()
         for node in range(1, nodes)
     ]
 
@@ -55,7 +55,7 @@ def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, whose: Noise, 
         tokens[b, : len(accepted) - 1] = drafts.tokens[b, accepted[1:]]
         num_accepted[b], status[b] = len(accepted) - 1, request.status
         weights[b] = torch.from_numpy(law)
-    last = noise.arrivals(noise.at(whose, everyone, num_accepted), noise.RESIDUAL, vocabulary)
+    last = noise.arrivals(noise.at(counters, everyone, num_accepted), noise.RESIDUAL, vocabulary)
     tokens[everyone, num_accepted] = laws.draw(weights, last)
     return tokens, path, num_accepted, status
 
@@ -66,8 +66,8 @@ def paths(drafts):
         drafts.parents.clamp(min=0),
         torch.arange(len(drafts.parents), device=drafts.parents.device, dtype=torch.int64),
     )
-    known = (drafts.tokens >= 0) & (drafts.tokens < drafts.target.shape[-1])
-    tokens = torch.where(known, drafts.tokens, -1)
+    valid = (drafts.tokens >= 0) & (drafts.tokens < drafts.target.shape[-1])
+    tokens = torch.where(valid, drafts.tokens, -1)
     depths = torch.zeros_like(parents)
     said = torch.full((*tokens.shape, tokens.shape[1]), -1, device=tokens.device, dtype=torch.int64)
     for node in range(1, tokens.shape[1]):
@@ -78,7 +78,7 @@ def paths(drafts):
 
 
 class Rows(NamedTuple):
-    """The rows of a node: their laws, and what would be found wrong with them, of one request or of all."""
+    """The rows of a node, of one request or of all: their laws, and the faults that a read would set a status for."""
 
     p: np.ndarray  # float64 [V]
     q: np.ndarray | None  # float64 [V] over the target's vocabulary; None: children are certain
@@ -93,7 +93,7 @@ class Rows(NamedTuple):
 def rows_at(node, drafts, target_law, draft_law, edits, said):
     """The Rows of this node of all requests."""
     everyone = torch.arange(len(drafts.tokens), device=drafts.tokens.device, dtype=torch.int64)
-    target, bad = edits.rows_at(drafts.target[:, node], everyone, drafts.places[:, node], said[:, node])
+    target, bad = edits.rows_at(drafts.target[:, node], everyone, drafts.row_indices[:, node], said[:, node])
     sampled = target_law.temperature > 0
     p, unfit_target = laws.probabilities(target, target_law), laws.unfit(target, target_law.space)
     odd = odd_tokens(laws.non_finite(target, target_law.space), unfit_target, target_law)
@@ -109,13 +109,13 @@ def rows_at(node, drafts, target_law, draft_law, edits, said):
 
 
 def odd_tokens(odd_values, unfit, law):
-    """At which tokens a glance finds something wrong. Of logits, and for an argmax, the whole row is read."""
+    """The tokens at which a read of that token alone sets the status. Logits and an argmax read the whole row."""
     by_token = (law.temperature > 0).unsqueeze(-1) & (law.space == "probs")
     return torch.where(by_token, odd_values, unfit.unsqueeze(-1))
 
 
 class Request:
-    """A tree, the rows and uniforms of its nodes, and the status found so far."""
+    """A tree, the rows and uniforms of its nodes, and the status so far."""
 
     def __init__(self, parents, tokens, rows, uniforms, certain, replacement, max_depth):
         self.parents, self.tokens, self.rows, self.uniforms = parents, tokens, rows, uniforms
@@ -124,17 +124,17 @@ class Request:
 
     def traverse(self):
         """(the nodes from the root to the one accepted, weights [V] of the token that follows it)."""
-        path = [Place(self, 0, 1.0)]
+        path = [PathEntry(self, 0, 1.0)]
         while True:
-            here = path[-1]
-            child = here.next_child(depth=len(path) - 1)
+            entry = path[-1]
+            child = entry.next_child(depth=len(path) - 1)
             if child is not None:
-                path.append(Place(self, child, here.weight_of(self.tokens[child])))
-            elif len(path) == 1 or here.accepts(self.uniforms[here.node]):
-                return [place.node for place in path], here.left()
+                path.append(PathEntry(self, child, entry.weight_of(self.tokens[child])))
+            elif len(path) == 1 or entry.accepts(self.uniforms[entry.node]):
+                return [entry.node for entry in path], entry.left()
             else:
                 path.pop()
-                path[-1].remove(self.tokens[here.node])
+                path[-1].remove(self.tokens[entry.node])
 
     def in_vocabulary(self, token):
         return 0 <= token < self.vocabulary
@@ -146,7 +146,7 @@ class Request:
         self.status |= int(wrong) * Status.NON_FINITE | int(rows.bad_edits) * Status.PARAMETER
 
 
-class Place:
+class PathEntry:
     """A node on the path: its weight alpha, and the laws p and q that are left there after the children removed."""
 
     def __init__(self, request, node, weight):
@@ -223,9 +223,9 @@ class Place:
         elif not request.certain:
             self.before = self.weight
         left = (self.weight * self.p - drafted).clip(min=0.0)
-        kept = left.sum()
-        rest = kept + 1.0 - self.weight
-        self.weight = min(1.0, kept / rest) if rest > 0 else 1.0
+        residual_mass = left.sum()
+        rest = residual_mass + 1.0 - self.weight
+        self.weight = min(1.0, residual_mass / rest) if rest > 0 else 1.0
         self.p = normalised(left)
         if not request.certain and not request.replacement:
             self.q = normalised(np.where(np.isin(np.arange(request.vocabulary), self.removed), 0.0, self.q))

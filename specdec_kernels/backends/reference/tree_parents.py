@@ -15,13 +15,13 @@ def tree_parents(call: "typed.TreeParents"):
         elder = {sibling: node for node, sibling in enumerate(next_sibling)}
         nodes = range(1, len(first_child))
         tree = {0: (-1, 0)}  # node -> (parent, rank)
-        found = [0]
-        for node in found:  # which grows
+        reached = [0]
+        for node in reached:  # which grows
             child, rank = first_child[node], 0
             follows = child in nodes and child not in elder and parent[child] == node
             while follows:
                 tree[child] = node, rank
-                found.append(child)
+                reached.append(child)
                 sibling, rank = next_sibling[child], rank + 1
                 follows = sibling in nodes and elder[sibling] == child
                 child = sibling

@@ -14,54 +14,54 @@ def verify_chain(call: "typed.VerifyChain"):
     batch, width = output_format.shape_of(call)
     device, vocabulary = call.target.device, call.target.shape[-1]
     bounds, outside = slot_bounds(call, batch)
-    who = requests.of(call, batch, device, outside=outside)
-    target_law, bad_temperature = laws.decoded(call.target_law, who)
-    draft_law, bad_draft_temperature = laws.decoded(call.draft_law, who)
-    epsilon, bad_epsilon = laws.epsilons(who.numbers(call.epsilon, torch.float32))
-    draft_prob, bad_draft_prob = laws.draft_probs(who.numbers(call.draft_prob, torch.float32))
-    whose = who.noise(call.noise)
+    active = requests.of(call, batch, device, outside=outside)
+    target_law, bad_temperature = laws.decoded(call.target_law, active)
+    draft_law, bad_draft_temperature = laws.decoded(call.draft_law, active)
+    epsilon, bad_epsilon = laws.epsilons(active.numbers(call.epsilon, torch.float32))
+    draft_prob, bad_draft_prob = laws.draft_probs(active.numbers(call.draft_prob, torch.float32))
+    counters = active.noise(call.noise)
 
-    start, count = bounds[:-1][who.live], bounds.diff()[who.live]
+    start, count = bounds[:-1][active.rows], bounds.diff()[active.rows]
     if call.input_positions is not None:
-        first = start + who.live if call.cu_drafts is not None else who.live * call.input_positions.shape[-1]
-        whose = whose._replace(position=call.input_positions.reshape(-1)[first].long() + 1)
+        first = start + active.rows if call.cu_drafts is not None else active.rows * call.input_positions.shape[-1]
+        counters = counters._replace(position=call.input_positions.reshape(-1)[first].long() + 1)
     if call.input_nonces is not None:
-        whose = whose._replace(nonce=call.input_nonces[who.live].long())
+        counters = counters._replace(nonce=call.input_nonces[active.rows].long())
     if call.row_seeds is not None:
-        whose = noise.by_node(call, who)
+        counters = noise.by_node(call, active)
     node, drafted = torch.arange(width, device=device, dtype=torch.int64), count.clamp(max=width - 1)
     draft_tokens = call.draft_tokens.reshape(-1).long()
-    tokens_from = start + who.live + 1 if call.tokens_by_row else start
+    tokens_from = start + active.rows + 1 if call.tokens_by_row else start
     target = call.target.reshape(-1, vocabulary)
     # Padded draft_prob is ordered by entry, ragged one by slot; so are draft rows, but by entry with an index, too.
     draft = None if call.draft is None or not call.draft.numel() else call.draft.reshape(-1, call.draft.shape[-1])
-    drafts_from = who.entry * call.draft.shape[1] if call.draft is not None and call.draft.ndim == 3 else start
-    rows_from = start if call.bonus is not None else start + who.live
+    drafts_from = active.entry * call.draft.shape[1] if call.draft is not None and call.draft.ndim == 3 else start
+    rows_from = start if call.bonus is not None else start + active.rows
     shares_from = start if call.cu_drafts is not None else torch.zeros_like(start)
 
-    edits = LogitEdits(call, who, target)
+    edits = LogitEdits(call, active, target)
     bad = bad_temperature | bad_epsilon | (count > width - 1) | edits.bad
     if draft is not None:
         bad |= bad_draft_temperature
     drafts = as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from)
     ends = is_given(call, node, count.unsqueeze(-1))
     if call.method == "block":
-        tokens, _, num_accepted, status = traversal.decide(drafts, target_law, draft_law, edits, whose)
-        status[ends[:, 0]] = 0  # nothing was read
+        tokens, _, num_accepted, status = traversal.decide(drafts, target_law, draft_law, edits, counters)
+        status[ends[:, 0]] = 0  # no row was read
     else:
         share, bad_share = (shares_of(x, shares_from, drafted, width) for x in (draft_prob, bad_draft_prob))
         slots = walk.Slots(node < drafted.unsqueeze(-1), share, bad_share, ends, epsilon)
         tokens, _, num_accepted, status = walk.decide(
-            drafts, target_law, draft_law, edits, whose, call.method == "race", slots
+            drafts, target_law, draft_law, edits, counters, call.method == "race", slots
         )  # fmt: skip
     last = is_given(call, num_accepted, count).nonzero().squeeze(-1)
-    tokens[last, num_accepted[last]], flags = given(call, who, last)
+    tokens[last, num_accepted[last]], flags = bonus_tokens(call, active, last)
     status[last] |= flags
-    output_format.write(call, who, tokens, node.expand_as(tokens), num_accepted, status | bad.int() * Status.PARAMETER)
+    output_format.write(call, active, tokens, node.expand_as(tokens), num_accepted, status | bad.int() * Status.PARAMETER)
     if call.num_passed is not None:
-        count = passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, whose, num_accepted)
+        count = passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, counters, num_accepted)
         passed = torch.zeros_like(call.num_passed)
-        who.write(passed, count)
+        active.write(passed, count)
         call.num_passed.copy_(call.num_passed + passed if call.output_format & ADDED else passed)
 
 
@@ -77,7 +77,7 @@ def shares_of(values, shares_from, drafted, width):
     return by_node
 
 
-def passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, whose, num_accepted):
+def passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, counters, num_accepted):
     """How many drafts were accepted, or pass their own test behind the first rejection and before the first -1."""
     count, ended = num_accepted.clone(), torch.zeros_like(num_accepted, dtype=torch.bool)
     for slot in range(int(drafted.max()) if len(drafted) else 0):
@@ -88,7 +88,7 @@ def passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts
         within, x = within[valid], x[valid]
         p = laws.weights(target[rows_from[within] + slot, x])
         q = laws.weights(draft[drafts_from[within] + slot, x])
-        uniform = noise.uniforms(noise.at(whose, within, slot), noise.UNIFORM, slot)
+        uniform = noise.uniforms(noise.at(counters, within, slot), noise.UNIFORM, slot)
         count[within] += (q > 0) & (uniform * q < p)
     return count
 
@@ -98,18 +98,18 @@ def is_given(call, slot, count):
     return (count == slot) & (call.bonus is not None)
 
 
-def given(call, who, last):
+def bonus_tokens(call, active, last):
     """(the given tokens of these requests, status bits). One out of the vocabulary is token 0."""
     if call.bonus is None:
         return torch.zeros_like(last), torch.zeros_like(last)
-    token = call.bonus[who.live[last]].long()
+    token = call.bonus[active.rows[last]].long()
     bad = (token < 0) | (token >= call.target.shape[-1])
     return token.masked_fill(bad, 0), bad.int() * Status.PARAMETER
 
 
 def as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from):
-    """Each chain as a tree whose nodes have one child each: slot j is node j + 1."""
-    # A node whose token is given has no row: it gets one that is a law, and the place of the row before.
+    """Each chain as a tree whose nodes have one child each: draft j is node j + 1."""
+    # A node whose token is given has no row: it gets one that is a law, and the index of the row before.
     node, count = (
         torch.arange(output_format.shape_of(call)[1], device=count.device, dtype=torch.int64),
         count.unsqueeze(-1),
@@ -123,14 +123,14 @@ def as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from):
         draft_rows = draft.new_zeros(*first.shape, draft.shape[-1])
         draft_rows[drawn_from] = draft[(drafts_from.unsqueeze(-1) + node)[drawn_from]]
     has_row = node <= count
-    places = rows_from.unsqueeze(-1) + torch.minimum(node, count)
+    row_indices = rows_from.unsqueeze(-1) + torch.minimum(node, count)
     if call.bonus is not None:
-        has_row, places = node < count, (places - (node >= count).long()).clamp(min=0)
+        has_row, row_indices = node < count, (row_indices - (node >= count).long()).clamp(min=0)
     rows = target.new_ones(*first.shape, target.shape[-1])
-    rows[has_row] = target[places[has_row]]
+    rows[has_row] = target[row_indices[has_row]]
     parents = (node - 1).expand_as(tokens)
     return traversal.Trees(
-        parents, tokens, rows, places, draft_rows, call.draft_map, replacement=False, width=len(node)
+        parents, tokens, rows, row_indices, draft_rows, call.draft_map, replacement=False, width=len(node)
     )
 
 

@@ -10,17 +10,17 @@ from specdec_kernels.status import Status
 def verify_linked_tree(call: "typed.VerifyLinkedTree"):
     """From the root to the first child accepted, as long as there is one; then one token more."""
     (batch, width), device = output_format.shape_of(call), call.draft_tokens.device
-    who = requests.Requests(None, batch, batch, device)
-    single, total = (who.numbers(x, torch.float32) for x in (call.threshold_single, call.threshold_total))
+    active = requests.Requests(None, batch, batch, device)
+    single, total = (active.numbers(x, torch.float32) for x in (call.threshold_single, call.threshold_total))
     tokens, path = torch.full((2, batch, width), -1, device=device, dtype=torch.int64)
     depth, status = torch.zeros(2, batch, dtype=torch.int64, device=device)
-    tried, whose = [()] * batch, who.noise(call.noise)
+    tried, counters = [()] * batch, active.noise(call.noise)
     for b in range(batch):
         tree = Tree(call, b)
         accepts = (
             tree.by_tokens()
             if call.target is None
-            else tree.by_uniforms(uniforms_of(call, b, whose), single[b], total[b])
+            else tree.by_uniforms(uniforms_of(call, b, counters), single[b], total[b])
         )
         nodes, tried[b] = walk(tree, accepts, width)
         drafts = [tree.tokens[node] for node in nodes[1:]]
@@ -33,9 +33,9 @@ def verify_linked_tree(call: "typed.VerifyLinkedTree"):
         assert call.target_tokens is not None  # the op has either
         tokens[everyone, depth] = call.target_tokens[everyone, last].long()
     else:
-        tokens[everyone, depth], found = drawn(call.target[everyone, last], tried, whose, depth)
-        status |= found
-    output_format.write(call, who, tokens, path, depth, status)
+        tokens[everyone, depth], flags = drawn(call.target[everyone, last], tried, counters, depth)
+        status |= flags
+    output_format.write(call, active, tokens, path, depth, status)
 
 
 class Tree:
@@ -83,12 +83,12 @@ class Tree:
         return accepts
 
 
-def uniforms_of(call, b, whose):
+def uniforms_of(call, b, counters):
     """The uniform of request b for the children of a node, at its depth: one that is given, or the noise's."""
     if isinstance(call.uniforms, torch.Tensor):
         return lambda node, depth: call.uniforms[b, node]
     request = torch.tensor([b], device=call.draft_tokens.device, dtype=torch.int64)
-    return lambda node, depth: noise.uniforms(noise.at(whose, request, depth), noise.UNIFORM, node)[0].float()
+    return lambda node, depth: noise.uniforms(noise.at(counters, request, depth), noise.UNIFORM, node)[0].float()
 
 
 def walk(tree, accepts, width):
@@ -108,7 +108,7 @@ def walk(tree, accepts, width):
             return nodes, tried
 
 
-def drawn(rows, tried, whose, depth):
+def drawn(rows, tried, counters, depth):
     """(a token of each row's law without the tokens that were tried, or of the whole where nothing is left; status)."""
     whole, status = laws.weights(rows), laws.unfit(rows, "probs").int() * Status.NON_FINITE
     rest = whole.clone()
@@ -117,6 +117,6 @@ def drawn(rows, tried, whose, depth):
     empty = (rest == 0).all(dim=-1)
     some = torch.tensor([len(tokens) > 0 for tokens in tried], dtype=torch.bool, device=rows.device)
     status |= (empty & some & (whole > 0).any(dim=-1)).int() * Status.EMPTY_RESIDUAL
-    now = noise.at(whose, torch.arange(len(rows), device=rows.device, dtype=torch.int64), depth)
+    now = noise.at(counters, torch.arange(len(rows), device=rows.device, dtype=torch.int64), depth)
     arrivals = noise.arrivals(now, noise.RESIDUAL, rows.shape[-1])
     return laws.draw(torch.where(empty.unsqueeze(-1), whole, rest), arrivals), status

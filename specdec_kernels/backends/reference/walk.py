@@ -33,12 +33,12 @@ class Pair(NamedTuple):
         return laws.probabilities(self.target, self.target_law)
 
     def q(self):
-        """Over the target's vocabulary."""
+        """Draft probabilities over the target's vocabulary."""
         return laws.widened(laws.probabilities(self.draft, self.draft_law), self.target.shape[-1], self.draft_map)
 
-    def kept(self, x):
+    def in_support(self, x):
         """Whether the target's filters and edits keep token x."""
-        return laws.kept(self.target, self.target_law, self.edited).gather(-1, x.unsqueeze(-1)).squeeze(-1)
+        return laws.in_support(self.target, self.target_law, self.edited).gather(-1, x.unsqueeze(-1)).squeeze(-1)
 
     def empty(self):
         """Which rows of the target have no token with weight: they end the chain or branch."""
@@ -61,7 +61,7 @@ def unfit_where_read(rows, law, glance, column):
     return torch.where(glance & (law.space == "probs") & (law.temperature > 0), glanced, laws.unfit(rows, law.space))
 
 
-def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
+def decide(drafts, target_law, draft_law, edits, counters, race, slots=None):
     """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of ``traversal.Trees``."""
     # From the root to the first child accepted, as long as there is one; then one token more. Children come after their
     # parents and in the order in which they are tried, so one pass over the nodes is the walk. A child x is accepted
@@ -76,103 +76,103 @@ def decide(drafts, target_law, draft_law, edits, whose, race, slots=None):
     tried = torch.zeros(count, vocabulary, dtype=torch.bool, device=device)
     ended = torch.zeros(count, dtype=torch.bool, device=device)  # the target's row there has no weight
 
-    def now(some):
-        if whose.seed.ndim == 2:  # each node's own
-            return Noise(*(value[some, node[some]] for value in whose))
-        return noise.at(whose, some, depth[some])
+    def now(subset):
+        if counters.seed.ndim == 2:  # a seed for each node
+            return Noise(*(value[subset, node[subset]] for value in counters))
+        return noise.at(counters, subset, depth[subset])
 
-    def pair_at(some):
-        """The rows at their nodes."""
-        place = some, node[some]
-        target, bad = edits.rows_at(drafts.target[place], some, drafts.places[place])
-        status[some] |= bad.int() * Status.PARAMETER
-        law = laws.at(target_law, some)
+    def pair_at(subset):
+        """The rows at the nodes of these requests."""
+        index = subset, node[subset]
+        target, bad = edits.rows_at(drafts.target[index], subset, drafts.row_indices[index])
+        status[subset] |= bad.int() * Status.PARAMETER
+        law = laws.at(target_law, subset)
         if drafts.draft is None:
             return Pair(target, law, edits.on)
-        return Pair(target, law, edits.on, drafts.draft[place], laws.at(draft_law, some), drafts.draft_map)
+        return Pair(target, law, edits.on, drafts.draft[index], laws.at(draft_law, subset), drafts.draft_map)
 
-    def with_row(some):
-        """Those whose node has a row of its own."""
-        return some if slots is None else some[~slots.given[some, node[some]]]
+    def with_row(subset):
+        """The requests of ``subset`` whose node has a row of its own."""
+        return subset if slots is None else subset[~slots.given[subset, node[subset]]]
 
-    def arrive(some):
-        path[some, depth[some]] = node[some]
-        tries[some], tried[some], ended[some] = 0, False, False
-        some = with_row(some)
-        pair = pair_at(some)
-        ended[some] = pair.empty()
+    def arrive(subset):
+        path[subset, depth[subset]] = node[subset]
+        tries[subset], tried[subset], ended[subset] = 0, False, False
+        subset = with_row(subset)
+        pair = pair_at(subset)
+        ended[subset] = pair.empty()
         if race:
             # With p one-hot on the race's winner, the walk accepts or emits just that token.
-            winner, flags = race_step(pair.target, pair.target_law, now(some))
-            p[some], q[some] = one_hot(winner, vocabulary), 0.0
-            status[some] |= flags
+            winner, flags = race_step(pair.target, pair.target_law, now(subset))
+            p[subset], q[subset] = one_hot(winner, vocabulary), 0.0
+            status[subset] |= flags
             return
-        p[some], q[some] = pair.p(), 0.0
+        p[subset], q[subset] = pair.p(), 0.0
         if drafts.draft is not None:
-            q[some] = torch.where(certain[some].unsqueeze(-1), 0.0, pair.q())
+            q[subset] = torch.where(certain[subset].unsqueeze(-1), 0.0, pair.q())
         if slots is not None:
-            place = some, node[some]
-            drawn = slots.follows[place] & ~certain[some]
-            q[some] *= (slots.share[place] * drawn).unsqueeze(-1)
-            status[some] |= (slots.bad_share[place] & drawn).int() * Status.PARAMETER
+            index = subset, node[subset]
+            drawn = slots.follows[index] & ~certain[subset]
+            q[subset] *= (slots.share[index] * drawn).unsqueeze(-1)
+            status[subset] |= (slots.bad_share[index] & drawn).int() * Status.PARAMETER
 
-    def read(some, x, glance):
+    def read(subset, x, glance):
         """Set the status of what a trial or a draw reads of the node's pair of rows: only token x where ``glance``."""
-        drafted = (tries[some] > 0) & ~certain[some]
-        status[some] |= pair_at(some).unfit(drafted, glance, x).int() * Status.NON_FINITE
+        drafted = (tries[subset] > 0) & ~certain[subset]
+        status[subset] |= pair_at(subset).unfit(drafted, glance, x).int() * Status.NON_FINITE
 
-    def accepts(some, x, valid, uniform):
-        p_x, q_x = (law[some].gather(-1, x.unsqueeze(-1)).squeeze(-1) for law in (p, q))
+    def accepts(subset, x, valid, uniform):
+        p_x, q_x = (law[subset].gather(-1, x.unsqueeze(-1)).squeeze(-1) for law in (p, q))
         # A token without weight in the draft's law was not drawn from it. A race and an argmax have none.
-        drawn_from_q = valid if race else (q_x > 0) | certain[some]
-        if slots is not None and bool(slots.epsilon.any()) and len(some):
-            p_x = p_x + torch.where(~certain[some] & pair_at(some).kept(x), slots.epsilon[some], 0.0)
+        drawn_from_q = valid if race else (q_x > 0) | certain[subset]
+        if slots is not None and bool(slots.epsilon.any()) and len(subset):
+            p_x = p_x + torch.where(~certain[subset] & pair_at(subset).in_support(x), slots.epsilon[subset], 0.0)
         return valid & drawn_from_q & (uniform * q_x < p_x)
 
     arrive(everyone)
     for child in range(1, nodes):
         x = drafts.tokens[:, child]
-        here = (drafts.parents[:, child] == node) & (x != -1)
-        no_room = here & (depth == drafts.width - 1)
-        here &= ~ended | no_room
+        is_child = (drafts.parents[:, child] == node) & (x != -1)
+        no_room = is_child & (depth == drafts.width - 1)
+        is_child &= ~ended | no_room
         valid = (x >= 0) & (x < vocabulary)
         x = torch.where(valid, x, 0)
-        status |= no_room.int() * Status.PARAMETER | (here & ~no_room & ~valid).int() * Status.TOKEN_RANGE
+        status |= no_room.int() * Status.PARAMETER | (is_child & ~no_room & ~valid).int() * Status.TOKEN_RANGE
         if drafts.draft is None or not drafts.replacement:
-            here = here & ~(valid & tried.gather(-1, x.unsqueeze(-1)).squeeze(-1))
+            is_child = is_child & ~(valid & tried.gather(-1, x.unsqueeze(-1)).squeeze(-1))
 
-        some = (here & ~no_room).nonzero().squeeze(-1)
-        x, valid = x[some], valid[some]
+        subset = (is_child & ~no_room).nonzero().squeeze(-1)
+        x, valid = x[subset], valid[subset]
         at_x = x.unsqueeze(-1)
-        tries[some] += 1
-        tried[some] = tried[some].scatter(-1, at_x, valid.unsqueeze(-1) | tried[some].gather(-1, at_x))
+        tries[subset] += 1
+        tried[subset] = tried[subset].scatter(-1, at_x, valid.unsqueeze(-1) | tried[subset].gather(-1, at_x))
         if not race:
-            read(some, x, glance=(tries[some] == 1) | (drafts.draft is None))
+            read(subset, x, glance=(tries[subset] == 1) | (drafts.draft is None))
             if drafts.draft is None:
-                q[some] = one_hot(x, vocabulary) * (valid & ~certain[some]).unsqueeze(-1)
-        accepted = accepts(some, x, valid, noise.uniforms(now(some), noise.UNIFORM, child - 1))
-        refused = some[~accepted]
+                q[subset] = one_hot(x, vocabulary) * (valid & ~certain[subset]).unsqueeze(-1)
+        accepted = accepts(subset, x, valid, noise.uniforms(now(subset), noise.UNIFORM, child - 1))
+        refused = subset[~accepted]
         p[refused] = normalised((p[refused] - q[refused]).clamp(min=0.0))
         if not drafts.replacement:
             q[refused] = normalised(torch.where(tried[refused], 0.0, q[refused]))
 
-        some, x = some[accepted], x[accepted]
-        tokens[some, depth[some]] = x
-        node[some], depth[some] = child, depth[some] + 1
-        edits.count(some, x)
-        arrive(some)
+        subset, x = subset[accepted], x[accepted]
+        tokens[subset, depth[subset]] = x
+        node[subset], depth[subset] = child, depth[subset] + 1
+        edits.count(subset, x)
+        arrive(subset)
 
-    some = with_row(everyone)
+    subset = with_row(everyone)
     if slots is not None and drafts.draft is not None and not race:  # nothing was drafted where something could be
-        place = everyone, node
-        undrafted = slots.follows[place] & (slots.share[place] < 1) & (tries == 0) & ~certain
+        index = everyone, node
+        undrafted = slots.follows[index] & (slots.share[index] < 1) & (tries == 0) & ~certain
         tries[undrafted], p[undrafted] = 1, normalised((p[undrafted] - q[undrafted]).clamp(min=0.0))
     if not race:
-        read(some, torch.zeros_like(some), glance=torch.zeros_like(some, dtype=torch.bool))
-    empty = (p[some] == 0).all(dim=-1)
-    weights = torch.where(empty.unsqueeze(-1), pair_at(some).p(), p[some])
-    status[some] |= (empty & (tries[some] > 0) & ~ended[some]).int() * Status.EMPTY_RESIDUAL
-    tokens[some, depth[some]] = laws.draw(weights, noise.arrivals(now(some), noise.RESIDUAL, vocabulary))
+        read(subset, torch.zeros_like(subset), glance=torch.zeros_like(subset, dtype=torch.bool))
+    empty = (p[subset] == 0).all(dim=-1)
+    weights = torch.where(empty.unsqueeze(-1), pair_at(subset).p(), p[subset])
+    status[subset] |= (empty & (tries[subset] > 0) & ~ended[subset]).int() * Status.EMPTY_RESIDUAL
+    tokens[subset, depth[subset]] = laws.draw(weights, noise.arrivals(now(subset), noise.RESIDUAL, vocabulary))
     return tokens, path, depth, status
 
 
