@@ -71,10 +71,10 @@ if not TYPE_CHECKING:
 
     def _check_place(module: Any, *expected: str) -> None:
         """Raise if a part comes from elsewhere: an installation's finder fills what a checkout on PYTHONPATH lacks."""
-        place, wanted = (os.path.dirname(os.path.realpath(file)) for file in (module.__file__, __file__))
-        if place not in [os.path.normpath(os.path.join(wanted, name)) for name in expected]:
+        folder, wanted = (os.path.dirname(os.path.realpath(file)) for file in (module.__file__, __file__))
+        if folder not in [os.path.normpath(os.path.join(wanted, name)) for name in expected]:
             raise ImportError(
-                f"{module.__name__}: expected it beside {wanted}, from which {__name__} was imported; got {place} "
+                f"{module.__name__}: expected it beside {wanted}, from which {__name__} was imported; got {folder} "
                 "(build that checkout, or take it off PYTHONPATH)"
             )
 

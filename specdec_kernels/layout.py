@@ -19,7 +19,7 @@ class Packing(NamedTuple):
         Token 0 and status bit 8 come of a request whose bounds fall or end behind the last draft, and of the first one
         where ``cu[0]`` is not 0.
     cu_rows : Tensor, optional
-        int32 [B+1] from 0, in the place of ``cu_drafts``: request b owns target rows ``cu[b] .. cu[b+1]``, one more
+        int32 [B+1] from 0, instead of ``cu_drafts``: request b owns target rows ``cu[b] .. cu[b+1]``, one more
         than drafts. ``draft_tokens`` is [D+B] then: each row has the token that enters it, which a request's first row
         has from before. Rows behind the last request's may be there.
     max_drafts : int, optional
@@ -56,7 +56,7 @@ class InputPositions(NamedTuple):
         int64 or int32 [B, K+1], or like packed target rows; of trees [B, N]. Only that of a request's first row, of a
         tree's root, is looked at.
     nonces : Tensor, optional
-        int64 or int32 [B], in the place of ``nonce``. Not of trees.
+        int64 or int32 [B], instead of ``nonce``. Not of trees.
 
     Examples
     --------

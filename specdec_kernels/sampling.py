@@ -203,7 +203,7 @@ class Sampling(NamedTuple):
 class Draft(NamedTuple):
     """The laws that draft tokens were drawn from: what ops that compare them with the target's take as ``draft``.
 
-    A tensor in its place is short for ``Draft(tensor)``.
+    A tensor is short for ``Draft(tensor)``.
 
     Attributes
     ----------
@@ -223,8 +223,8 @@ class Draft(NamedTuple):
     >>> import torch, specdec_kernels
     >>> from specdec_kernels import Draft
     >>> p, q = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.5, 0.5])
-    >>> known = torch.tensor([1, 3], dtype=torch.int32)  # the target's tokens that the draft can write
-    >>> round(specdec_kernels.overlap(p, Draft(q, map=known), space="probs").accept.item(), 4)
+    >>> writable = torch.tensor([1, 3], dtype=torch.int32)  # the target's tokens that the draft can write
+    >>> round(specdec_kernels.overlap(p, Draft(q, map=writable), space="probs").accept.item(), 4)
     0.6
     """
 
@@ -239,7 +239,7 @@ def draft_map(
 ) -> torch.Tensor:
     """The ``map`` of a ``Draft``, from the tensors of that name in checkpoints of EAGLE-3 and of speculators.
 
-    ``map[i] = i + d2t[i]``; the places of ``t2d`` that hold True are the same tokens. The values are checked here,
+    ``map[i] = i + d2t[i]``; the indices at which ``t2d`` is True are the same tokens. The values are checked here,
     once, and a tensor on a GPU is waited for. Ops look into maps on a CPU alone.
 
     Parameters

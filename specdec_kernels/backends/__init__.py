@@ -35,7 +35,7 @@ _BACKENDS = {
     "reference": ("specdec_kernels.backends.reference", ("cpu", "cuda")),
 }
 _loaded: dict[str, Any] = {}
-# op -> name of a block -> functions for direct calls, of the backends that it may mean
+# op -> name of a block -> functions for direct calls, one for each backend that the block may mean
 ran: dict[str, Any] = {}
 
 
@@ -49,16 +49,16 @@ class _Block:
 
 
 class _Ended(_Block):
-    """What a block becomes for threads and tasks that began inside and outlive it: the one around it."""
+    """A block that has ended. Threads and tasks that began inside and outlive it use the one around it."""
 
     __slots__ = ()
     name = property(lambda self: self.outer.name)
 
 
-# Outside of any block is what $SPECDEC_BACKEND said when the package was imported, None where the device decides.
+# Outside of any block the backend is that of $SPECDEC_BACKEND at import; None: the device decides.
 _OUTSIDE = _Block(os.environ.get("SPECDEC_BACKEND") or None, None)
 _block = contextvars.ContextVar("specdec_backend", default=_OUTSIDE)
-block = _block.get  # whose ``name`` is that of the backend
+block = _block.get  # its ``name`` names the backend
 
 
 class BackendError(RuntimeError):
@@ -95,7 +95,7 @@ def _load(name):
         if reason := getattr(module, "unavailable", lambda: None)():
             raise BackendError(_not_available(name, reason))
         _loaded[name] = module
-        _forget_direct()  # of another module that had the name
+        _forget_direct()  # another module may have had the name
     return module
 
 
@@ -107,9 +107,9 @@ def _not_available(name, reason):
 def backend(name: str) -> Iterator[None]:
     """Use one backend for every call inside the ``with`` block.
 
-    The block holds where it was entered, and in the threads (of ``threading``) and asyncio tasks that are started from
-    there, until it ends. Other threads do not notice: neither those that run already, as the idle ones of a pool, nor
-    those that they start.
+    The block holds in the thread that entered it, and in the threads (of ``threading``) and asyncio tasks that are started
+    inside, until it ends. It does not reach threads that run already, as the idle ones of a pool, nor threads that
+    these start.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def backend(name: str) -> Iterator[None]:
 
 @functools.cache
 def _reach_threads():
-    """From now on threads begin in the block that they are started in. Only free-threaded Python does so by itself."""
+    """Makes threads begin in the block that they are started in. Only free-threaded Python does so by itself."""
     if getattr(sys.flags, "thread_inherit_context", False):
         return
     start = threading.Thread.start
@@ -158,7 +158,7 @@ def _reach_threads():
         around, run = block(), thread.run
 
         def run_inside():
-            vars(thread).pop("run", None)  # a circle of references
+            vars(thread).pop("run", None)  # else the thread and its run refer to each other
             _block.set(around)
             run()
 
@@ -175,7 +175,7 @@ def _cuda_runs():
     try:
         return _load("cuda") is not None
     except (ImportError, BackendError) as error:
-        if torch.version.hip is None:  # AMD's devices are called so, too
+        if torch.version.hip is None:  # AMD's devices have type "cuda", too
             _LOGGER.info(
                 "calls on CUDA tensors run by backend 'triton', whose kernels are compiled at their first calls; a "
                 "package with CUDA kernels for this device needs no compiling, and less time a call on the host (%s)",
@@ -193,7 +193,7 @@ def _default(device_type):
 
 
 def of_device(device_type):
-    """The backend that tensors on this type of device have where nobody chose one."""
+    """The default backend for tensors on this type of device."""
     return _load(_default(device_type))
 
 
@@ -203,7 +203,7 @@ def _direct(name, op):
 
 
 def run(op, call, device_type):
-    """Have the backend for tensors on this type of device do a call of an op."""
+    """Run a call of an op on the backend for tensors on this type of device."""
     name = block().name or _default(device_type)
     module = _loaded.get(name)
     if module is None:

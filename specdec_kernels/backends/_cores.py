@@ -9,18 +9,18 @@ from pathlib import Path
 
 import torch
 
-ASKED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # whoever sets one of these gets it
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # a set one decides
 
 
-def asked() -> bool:
+def is_set() -> bool:
     """Whether the environment says how many threads to use."""
-    return any(os.environ.get(name) for name in ASKED)
+    return any(os.environ.get(name) for name in VARIABLES)
 
 
 def threads() -> int:
-    """torch's number of threads, but no more than cores whose time the process may use, if nobody asked for more."""
+    """torch's number of threads; without a variable, no more than the cores whose time the process may use."""
     most = torch.get_num_threads()
-    return most if asked() else max(1, math.ceil(min(most, quota())))
+    return most if is_set() else max(1, math.ceil(min(most, quota())))
 
 
 def quota(root: Path = Path("/")) -> float:
@@ -34,18 +34,18 @@ def limits(root: Path) -> Iterator[float]:
         groups = (root / "proc/self/cgroup").read_text().split("\n")
     except (OSError, UnicodeDecodeError):  # not Linux
         return
-    for _, controllers, path in (group.split(":", 2) for group in groups if group.count(":") > 1):
+    for _, controllers, path in (line.split(":", 2) for line in groups if line.count(":") > 1):
         if controllers and "cpu" not in controllers.split(","):
             continue
         for mount in ("", "cpu", controllers):
-            place = root / "sys/fs/cgroup" / mount
+            group = root / "sys/fs/cgroup" / mount
             for folder in ("", *(part for part in Path(path).parts if part not in ("/", ".."))):
-                place /= folder
-                yield from limit(place)
+                group /= folder
+                yield from limit(group)
 
 
 def limit(group: Path) -> Iterator[float]:
-    """What one cgroup allows, if it has a limit."""
+    """The cores that one cgroup allows, if it has a limit."""
     for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
         try:
             quota, period = map(int, " ".join((group / name).read_text() for name in files).split())

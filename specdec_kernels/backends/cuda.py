@@ -12,11 +12,11 @@ from specdec_kernels.calls.op import OPS
 
 __all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable"]
 
-HAS = _C.ops  # what the CPU does
+HAS = _C.ops  # the ops of the CPU backend
 
-_BYTES = 5 << 18  # what a stream has to start with: enough for most calls
-_ASIDE = 4 << 20  # put aside for captures
-_STEP = 4 << 10  # what captures get is a multiple of this
+_BYTES = 5 << 18  # a stream's first workspace: enough for most calls
+_ASIDE = 4 << 20  # bytes put aside for captures
+_STEP = 4 << 10  # captures get a multiple of this
 
 
 def runs_on(capability, archs):
@@ -40,7 +40,7 @@ def absent():
         return f"built without CUDA: {built['cuda_reason']}"
     if torch.version.cuda is None:
         return "this torch cannot use CUDA"
-    if torch.cuda.device_count() == 0:  # asks the driver's management library
+    if torch.cuda.device_count() == 0:  # reads the driver's management library
         return "no CUDA device can be used: torch finds none"
     return None
 
@@ -74,50 +74,50 @@ class Workspaces:
         self._capture_of = capture_of
         self._wait = wait
         self._captured = {}  # (device, stream) -> (capture, memory)
-        self._aside = {}  # device -> memory that nobody has yet
+        self._aside = {}  # device -> memory for captures to come
         self._taken = set()  # devices where some of it was taken
-        self._kept = []  # what graphs may hold parts of
-        # Of all but `held`, whose streams have an order. A finaliser may call an op in the middle of it.
+        self._borrowed = []  # memory that graphs may still use
+        # Guards all but `held`, which a stream orders. It is re-entrant: a finaliser may call an op while it is held.
         self._lock = threading.RLock()
 
     def get(self, device, stream, size):
-        """Memory of ``size`` bytes or more; a capture that asks for one byte may get none."""
-        place, capture = (device, stream), self._capture_of(stream)
+        """Memory of ``size`` bytes or more; a capture may get none for one byte."""
+        key, capture = (device, stream), self._capture_of(stream)
         if capture:
             with self._lock:
-                return self._of_capture(place, capture, size)
-        held = self.held.get(place)
+                return self._of_capture(key, capture, size)
+        held = self.held.get(key)
         if held is None or held.numel() < size:
             # The stream that used the old memory is the one it was allocated on, so it may be freed.
-            held = self.held[place] = torch.zeros(max(size, _BYTES), dtype=torch.uint8, device=device)
+            held = self.held[key] = torch.zeros(max(size, _BYTES), dtype=torch.uint8, device=device)
         if device in self._taken or device not in self._aside:
             with self._lock:
                 self._put_aside(device, stream)
         return held
 
-    def _of_capture(self, place, capture, size):
-        known, held = self._captured.get(place, (0, None))
-        if known != capture:
-            held = torch.empty(0, dtype=torch.uint8, device=place[0])  # so the first call says what it needs
+    def _of_capture(self, key, capture, size):
+        last_capture, held = self._captured.get(key, (0, None))
+        if last_capture != capture:
+            held = torch.empty(0, dtype=torch.uint8, device=key[0])  # the first call then returns the size it needs
         if size > max(held.numel(), 1):
-            held = self._taken_aside(place[0], -(-size // _STEP) * _STEP)
-        self._captured[place] = capture, held
+            held = self._taken_aside(key[0], -(-size // _STEP) * _STEP)
+        self._captured[key] = capture, held
         return held
 
     def _taken_aside(self, device, size):
         while (aside := self._aside.get(device)) is not None and aside.numel() >= size:
             mine, rest = aside[:size], aside[size:]
-            if self._aside[device] is aside:  # no finaliser took some meanwhile
+            if self._aside[device] is aside:  # no finaliser took a part meanwhile
                 self._aside[device] = rest
                 self._taken.add(device)
                 return mine
-        return torch.zeros(size, dtype=torch.uint8, device=device)  # in the graph
+        return torch.zeros(size, dtype=torch.uint8, device=device)  # an allocation of the graph
 
     def _put_aside(self, device, stream):
         if device not in self._aside or self._aside[device].numel() < _ASIDE // 2:
             aside = torch.zeros(_ASIDE, dtype=torch.uint8, device=device)
             self._wait(stream)  # other streams will use it
-            self._kept.append(aside)
+            self._borrowed.append(aside)
             self._aside[device] = aside
         self._taken.discard(device)
 

@@ -35,7 +35,7 @@ def quickest(models: Sequence[LanguageModel]) -> Iterator[int]:
 def choose(models: Sequence[LanguageModel], most: int) -> int:
     """One thread, or the most."""
     on_cpu = all(model.device.type == "cpu" for model in models)
-    if most == 1 or _cores.asked() or not on_cpu or sum(map(parameters, models)) > SMALL:
+    if most == 1 or _cores.is_set() or not on_cpu or sum(map(parameters, models)) > SMALL:
         return most
     try:
         forwards(models, 1)  # what is made once is there then

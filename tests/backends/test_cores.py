@@ -40,7 +40,7 @@ def test_quota(tmp_path, groups, files, wanted):
 
 @pytest.fixture
 def environment(monkeypatch):
-    for name in _cores.ASKED:
+    for name in _cores.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     return monkeypatch
@@ -50,7 +50,7 @@ def environment(monkeypatch):
 def test_threads(environment, quota, wanted):
     environment.setattr(_cores, "quota", lambda: quota)
     assert _cores.threads() == wanted
-    for name in _cores.ASKED:
+    for name in _cores.VARIABLES:
         with environment.context() as asked:
             asked.setenv(name, "8")
             assert _cores.threads() == 8

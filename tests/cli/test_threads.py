@@ -28,7 +28,7 @@ def clock(monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(threads.time, "perf_counter", lambda: clock.now)
     monkeypatch.setattr(_cores, "threads", lambda: 3)
-    for name in _cores.ASKED:
+    for name in _cores.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return clock
 
