@@ -107,9 +107,9 @@ def _not_available(name, reason):
 def backend(name: str) -> Iterator[None]:
     """Use one backend for every call inside the ``with`` block.
 
-    The block holds in the thread that entered it, and in the threads (of ``threading``) and asyncio tasks that are started
-    inside, until it ends. It does not reach threads that run already, as the idle ones of a pool, nor threads that
-    these start.
+    The block holds in the thread that entered it, and in the threads (of ``threading``) and asyncio tasks that are
+    started inside, until it ends. It does not reach threads that run already, as the idle ones of a pool, nor threads
+    that these start.
 
     Parameters
     ----------

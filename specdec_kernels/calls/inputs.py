@@ -277,8 +277,8 @@ def raise_for_softmaxed(name, low, high, total, indices):
     wrong = (low >= 0) & (low < high) & (high < 1) & ((total - 1).abs() <= SUM_SLACK)
     if bool(wrong.any()):
         raise ValueError(
-            f"{name}{indices[wrong][0].tolist()}: expected logits; got probabilities, for none is negative and they sum "
-            "to 1 (take log(), or say space='probs' where there is a space; of logits that look so subtract a constant)"
+            f"{name}{indices[wrong][0].tolist()}: expected logits; got probabilities, for none is negative and they "
+            "sum to 1 (take log(), or say space='probs' where there is a space; of logits that look so subtract a constant)"
         )
 
 

@@ -23,9 +23,10 @@ class Kind:
     ``shown`` is its public name, if that differs. ``(!)`` in a schema marks what the op writes. ``role`` and ``shape``
     say what csrc/python/direct.cpp reads and ``Op.check`` looks at. A letter of a shape names a size of the op: the
     first tensor sets it, all others must have it; N is one at least. Without letters any shape will do. E is how many
-    entries numbers and draft rows have, * stands for all leading dimensions, ~ for these with E instead of the first. Behind a bar stands the shape where requests are packed, behind a colon: o optional, c contiguous, u with
-    unit stride along the last dimension, w int64, r with contiguous rows, f flattened, m with the last two dimensions
-    as one, s of any strides.
+    entries numbers and draft rows have, * stands for all leading dimensions, ~ for these with E instead of the first.
+    Behind a bar stands the shape where requests are packed, behind a colon: o optional, c contiguous, u with unit
+    stride along the last dimension, w int64, r with contiguous rows, f flattened, m with the last two dimensions as
+    one, s of any strides.
     """
 
     def __init__(self, schema, shown=None, role="tensor", shape="", least=-math.inf, most=math.inf):

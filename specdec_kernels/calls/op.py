@@ -170,13 +170,16 @@ class Op:
 
     def new(self, sizes, wanted):
         """New outputs; None instead of one that is not ``wanted``."""
-        return [kind.new(sizes) if is_wanted else None for (_, kind, _), is_wanted in zip(self._outputs, wanted, strict=True)]
+        return [
+            kind.new(sizes) if is_wanted else None
+            for (_, kind, _), is_wanted in zip(self._outputs, wanted, strict=True)
+        ]
 
     def direct(self, check, *raw):
         """Run a call as its caller made it, if it keeps to the declaration; not one whose status the caller ``check``s.
 
-        ``raw`` are the function's arguments in the order of ``names``. Returns what the function returns. ``read`` takes
-        the calls that the C++ fast path declined.
+        ``raw`` are the function's arguments in the order of ``names``. Returns what the function returns. ``read``
+        takes the calls that the C++ fast path declined.
         """
         if self.figures:
             self.refuse_derivatives(raw)

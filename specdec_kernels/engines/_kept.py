@@ -12,14 +12,14 @@ from specdec_kernels.ops import Kept
 def kept_by(rows: torch.Tensor, tokens: torch.Tensor, sampling: Sampling, slots: torch.Tensor | None = None) -> Kept:
     """The tokens that are kept of each row [N, V] whose token is not -1; ``slots`` says whose numbers a row has."""
     count, vocabulary = rows.shape
-    words = torch.empty(count, -(-vocabulary // 32), dtype=torch.int32, device=rows.device)
-    kept = Kept(words, torch.empty_like(words[:, 0]))
+    bits_out = torch.empty(count, -(-vocabulary // 32), dtype=torch.int32, device=rows.device)
+    support = Kept(bits_out, torch.empty_like(bits_out[:, 0]))
     index = None if slots is None else slots.int()
-    specdec.logprobs(rows, tokens, sampling=sampling, request_index=index, kept=kept)
-    return kept
+    specdec.logprobs(rows, tokens, sampling=sampling, request_index=index, kept=support)
+    return support
 
 
-def seen(words: torch.Tensor, vocabulary: int) -> torch.Tensor:
+def seen(bits: torch.Tensor, vocabulary: int) -> torch.Tensor:
     """bool [N, V]: the bits of int32 [N, ceil(V / 32)]."""
-    each = torch.arange(8, device=words.device, dtype=torch.uint8)
-    return (words.view(torch.uint8)[..., None] >> each & 1).flatten(1)[:, :vocabulary].bool()
+    each = torch.arange(8, device=bits.device, dtype=torch.uint8)
+    return (bits.view(torch.uint8)[..., None] >> each & 1).flatten(1)[:, :vocabulary].bool()

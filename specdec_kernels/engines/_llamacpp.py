@@ -234,8 +234,8 @@ class LlamaReader:
 
     def _forget(self, row: int, begin: int) -> None:
         """The tokens of a text at this position and beyond; with all of them the state that was kept, too."""
-        kept = () if begin or not self.model.recurrent else (self.batch + self.texts[row],)
-        for sequence in self.sequences(row) + kept:
+        saved = () if begin or not self.model.recurrent else (self.batch + self.texts[row],)
+        for sequence in self.sequences(row) + saved:
             self.context.remove(sequence, begin)
 
     def _widen(self, leaves: int) -> None:

@@ -54,13 +54,13 @@ class Text:
         """Logits [R, V] after the last R of text and drafts, processed, each with the tokens before it."""
         if not self.processors:
             return rows
-        tokens, found = mx.array(self.tokens + drafts, mx.uint32), []
+        tokens, chunks = mx.array(self.tokens + drafts, mx.uint32), []
         for row, end in enumerate(range(tokens.size - len(rows) + 1, tokens.size + 1)):
             logits = rows[row : row + 1]
             for processor in self.processors:
                 logits = processor(tokens[:end], logits)
-            found.append(logits)
-        return mx.concatenate(found)
+            chunks.append(logits)
+        return mx.concatenate(chunks)
 
 
 class Reader:
@@ -97,8 +97,8 @@ class Reader:
             self.before.append(
                 (self.length, [None if rewinds(each) else copied(each.state) for each in flat(self.cache)])
             )
-        known = [token if token < self.vocabulary else 0 for token in tokens]
-        logits = self.model(mx.array([known], mx.uint32), cache=self.cache)
+        in_range = [token if token < self.vocabulary else 0 for token in tokens]
+        logits = self.model(mx.array([in_range], mx.uint32), cache=self.cache)
         generation.maybe_quantize_kv_cache(self.cache, *self.quantization)
         self.length += len(tokens)
         return logits
@@ -115,9 +115,9 @@ class Reader:
         for each, state in zip(parts, states, strict=True):
             if state is not None:
                 each.state = copied(state)
-            elif (found := each.trim(count)) != count:
+            elif (trimmed := each.trim(count)) != count:
                 raise RuntimeError(
-                    f"{self.name}: expected a cache that rewinds by {count}; {type(each).__name__} did by {found}"
+                    f"{self.name}: expected a cache that rewinds by {count}; {type(each).__name__} did by {trimmed}"
                 )
         self.length = length
 

@@ -43,13 +43,13 @@ def positions(rows: int, stride: int, device: torch.device) -> torch.Tensor:
     return torch.arange(0, rows * stride, stride, device=device, dtype=torch.int64)
 
 
-def kept(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:
+def cached(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:
     """Kept, so that a step of a running engine makes none. Tensors of a compiler are not for others, nor those of a
     graph's capture, which get their values when it is replayed.
     """
     plain = type(like) is torch.Tensor and not torch.compiler.is_compiling()
     plain = plain and not (like.is_cuda and torch.cuda.is_current_stream_capturing())
-    found = (made if plain else made.__wrapped__)(*sizes, like.device)
-    if plain and type(found) is not torch.Tensor:  # a mode that is on makes others of it
+    tensor = (made if plain else made.__wrapped__)(*sizes, like.device)
+    if plain and type(tensor) is not torch.Tensor:  # a mode that is on makes others of it
         made.cache_clear()
-    return found
+    return tensor

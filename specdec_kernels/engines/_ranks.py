@@ -27,8 +27,8 @@ class RankSlices:
     def __init__(self, group: Any, switch: str) -> None:
         self.group, self.switch = group, switch  # by which name errors call us
 
-    def kept(self, gather: Callable[..., torch.Tensor], vocabulary: int, rows: torch.Tensor) -> torch.Tensor:
-        """In the place of an engine's gather: rows as they are, without the padding of the vocabulary."""
+    def skip_gather(self, gather: Callable[..., torch.Tensor], vocabulary: int, rows: torch.Tensor) -> torch.Tensor:
+        """Replaces an engine's gather: returns the rows of this rank, without the padding of the vocabulary."""
         if not self.keeps:
             return gather(rows)
         if self.shard is None:
@@ -49,10 +49,10 @@ class RankSlices:
         """Raise NotImplementedError unless a model's rows are the slice of those that it gave when it gathered."""
         if self.shard is not None and whole.shape[-1] == self.shard.vocab and torch.equal(mine, whole[:, self.columns]):
             return
-        place = "" if self.shard is None else f" {self.columns.start} to {self.columns.stop} of {self.shard.vocab}"
+        columns = "" if self.shard is None else f" {self.columns.start} to {self.columns.stop} of {self.shard.vocab}"
         raise NotImplementedError(
-            f"{self.switch}: expected logits of {what} that are columns{place} before they are gathered; got others of "
-            f"{type(model).__name__}"
+            f"{self.switch}: expected logits of {what} that are columns{columns} before they are gathered; got others "
+            f"of {type(model).__name__}"
         )
 
     def whole(self, rows: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ class Replacements:
 
     def put(self, module: ModuleType | type, name: str, function: Callable[..., object]) -> None:
         """Replace `module.name`; a second time does nothing."""
-        if not any(module is place and name == known for place, known, _ in self._before):
+        if not any(module is owner and name == replaced_name for owner, replaced_name, _ in self._before):
             self._before.append((module, name, getattr(module, name)))
             setattr(module, name, function)
 

@@ -19,7 +19,7 @@ from specdec_kernels import Draft, InputPositions, OutputFormat, Sampling
 from specdec_kernels.engines import _sglang_penalties as penalties
 from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._methods import method_of, refuse
-from specdec_kernels.engines._noise import kept, positions, seed_of
+from specdec_kernels.engines._noise import cached, positions, seed_of
 from specdec_kernels.engines._sglang_sharded import Slices, _slices, slices_of
 from specdec_kernels.engines._watermark import Marks, asked
 
@@ -174,7 +174,7 @@ def key_of(info: Any, requests: int, slices: Slices | None = None) -> dict[str, 
         return {"seed": info.sampling_seed.long(), "nonce": 0}
     device = info.temperatures.device
     seed = seed_of(None, device)
-    nonce = kept(positions, info.temperatures, requests, 1)
+    nonce = cached(positions, info.temperatures, requests, 1)
     return {"seed": seed if slices is None else slices.agreed(seed, device), "nonce": nonce}
 
 

@@ -16,15 +16,15 @@ from sglang.srt.runtime_context import get_parallel
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Sampling
 from specdec_kernels.engines._methods import method_of
-from specdec_kernels.engines._noise import kept, positions
+from specdec_kernels.engines._noise import cached, positions
 from specdec_kernels.engines._sglang import Block, eagle_sample, key_of, of_rows, sampling_of
 
 MOST = 2**16  # requests in a batch
 
 
-def worker(found: type, algorithm: Any, *rest: Any) -> type | None:
+def worker(worker_class: type, algorithm: Any, *rest: Any) -> type | None:
     """After ``SpeculativeAlgorithm.create_worker``: the class of a worker, with our methods."""
-    return dflash(found) if algorithm.is_dflash() else dspark(found) if algorithm.is_dspark() else None
+    return dflash(worker_class) if algorithm.is_dflash() else dspark(worker_class) if algorithm.is_dspark() else None
 
 
 def is_plain(info: Any) -> bool:
@@ -46,23 +46,23 @@ class Noise:
             key = key_of(batch.sampling_info, size)
             self.seed[:size], self.nonce[:size], self.position[:size] = key["seed"], key["nonce"], batch.seq_lens + 1
 
-    def at(self, size: int, places: int | torch.Tensor) -> dict[str, torch.Tensor]:
-        """That of drafts at these places in the blocks: one for all requests, or [K] of each."""
-        rows = (x[:size] if isinstance(places, int) else x[:size, None] for x in (self.seed, self.nonce, self.position))
+    def at(self, size: int, index: int | torch.Tensor) -> dict[str, torch.Tensor]:
+        """The noise of the drafts at this index in the blocks: one for all requests, or [K] for each."""
+        rows = (x[:size] if isinstance(index, int) else x[:size, None] for x in (self.seed, self.nonce, self.position))
         seed, nonce, position = rows
-        return {"seed": seed, "nonce": nonce, "position": position + places}
+        return {"seed": seed, "nonce": nonce, "position": position + index}
 
     def verified(
         self, batch: Any, tokens: torch.Tensor, logits: torch.Tensor, draft: Draft | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Drafts accepted and tokens put out int32 [B], the last one int64 [B], all of them int64 [B, N], then 0."""
         size, width = tokens.shape
-        index = kept(positions, tokens, size * width, 1).view(size, width)
+        index = cached(positions, tokens, size * width, 1).view(size, width)
         key = {"seed": self.seed[:size], "nonce": self.nonce[:size]}
         rows = SimpleNamespace(next_token_logits=logits)
         predict, emitted, _ = eagle_sample(Block(tokens, width, width, index, draft, key), batch, rows)
-        found, accepted = predict.view(size, width).long(), emitted - 1
-        return accepted, emitted, found.gather(1, accepted[:, None].long())[:, 0], found
+        emitted_tokens, accepted = predict.view(size, width).long(), emitted - 1
+        return accepted, emitted, emitted_tokens.gather(1, accepted[:, None].long())[:, 0], emitted_tokens
 
 
 def dflash(base: type) -> type:
@@ -75,8 +75,8 @@ def dflash(base: type) -> type:
             self.specdec_noise.begin(batch)
 
         def _maybe_build_draft_sampler(self) -> Any:  # a captured argmax, or heads that draft by more than rows
-            own = self.selector is not None or self.lilicorr is not None or self._is_domino
-            return super()._maybe_build_draft_sampler() if own or method_of() != "race" else None
+            has_sampler = self.selector is not None or self.lilicorr is not None or self._is_domino
+            return super()._maybe_build_draft_sampler() if has_sampler or method_of() != "race" else None
 
         def _greedy_sample_from_vocab_parallel_head(self, *, hidden_states: torch.Tensor, lm_head: Any) -> torch.Tensor:
             info, size = self.specdec_batch.sampling_info, len(self.specdec_batch.seq_lens)
@@ -134,8 +134,8 @@ def dspark(base: type) -> type:
                 tokens = tokens.masked_fill(each >= given["layout"].verify_lens[:, None], -1)
             if not block.greedy_draft:
                 draft = Draft(block.corrected_logits, sampling=Sampling(block.temperatures))
-            found = self.specdec_noise.verified(self.specdec_batch, tokens, given["target_logits"], draft)
-            accepted, emitted, last, tokens = found
+            verified = self.specdec_noise.verified(self.specdec_batch, tokens, given["target_logits"], draft)
+            accepted, emitted, last, tokens = verified
             return importlib.import_module(outs).AcceptOuts(
                 correct_len=accepted, bonus=last, cap_trim_lens=torch.zeros_like(accepted), commit_lens=emitted,
                 new_seq_lens=given["prefix_lens"] + emitted, out_tokens=tokens,
@@ -151,5 +151,5 @@ def draft_step(
     if not isinstance(noise, Noise):
         return original(markov_head, prev_tokens, base_logits, noise=noise, **given)
     bias, state = markov_head.step_bias(prev_tokens, hidden_states=given["hidden_states"], state=given["state"])
-    rows, places = base_logits[:, : bias.shape[1]] + bias, noise.at(len(prev_tokens), given["step"])
-    return specdec.race_sample(rows, temperature=given["temperatures"], **places), state
+    rows, draw_position = base_logits[:, : bias.shape[1]] + bias, noise.at(len(prev_tokens), given["step"])
+    return specdec.race_sample(rows, temperature=given["temperatures"], **draw_position), state

@@ -18,7 +18,7 @@ from sglang.srt.utils.common import is_pin_memory_available
 
 from specdec_kernels.engines._methods import refuse
 
-PLACES = 256  # tokens kept of each request slot: more than a path has
+RING = 256  # tokens kept of each request slot: more than a path has
 
 
 def _counts(kind: str, penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
@@ -93,7 +93,7 @@ class Recent:
 
     def __init__(self, pool: Any) -> None:
         table = pool.req_to_token
-        self.tokens = torch.zeros(len(table), PLACES, dtype=torch.int64, device=table.device)
+        self.tokens = torch.zeros(len(table), RING, dtype=torch.int64, device=table.device)
         self.width = 1  # of the widest path so far
 
 
@@ -103,28 +103,28 @@ _recent: weakref.WeakKeyDictionary[Any, Recent] = weakref.WeakKeyDictionary()
 def keep(batch: Any, predict: torch.Tensor, accept_index: torch.Tensor) -> None:
     """Keep the tokens of a round. What is written behind a path is written again before it is looked at."""
     width, pool = accept_index.shape[1], batch.req_to_token_pool
-    if width > PLACES:
-        raise ValueError(f"max_tree_depth: expected {PLACES} at most with penalties; got {width}")
+    if width > RING:
+        raise ValueError(f"max_tree_depth: expected {RING} at most with penalties; got {width}")
     if pool not in _recent:
         _recent[pool] = Recent(pool)
     recent = _recent[pool]
     recent.width = max(recent.width, width)
-    places = (batch.seq_lens[:, None] + torch.arange(1, width + 1, device=predict.device, dtype=torch.int64)) % PLACES
-    recent.tokens[batch.req_pool_indices[:, None], places] = predict[accept_index.long().clamp(min=0)].long()
+    ring = (batch.seq_lens[:, None] + torch.arange(1, width + 1, device=predict.device, dtype=torch.int64)) % RING
+    recent.tokens[batch.req_pool_indices[:, None], ring] = predict[accept_index.long().clamp(min=0)].long()
 
 
 def late(
-    pool: Any, slots: torch.Tensor, last: torch.Tensor, token: torch.Tensor, known: torch.Tensor
+    pool: Any, slots: torch.Tensor, last: torch.Tensor, token: torch.Tensor, counted: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens [B, W] up to `token`, which stands at `last`, and whether they stand behind the `known` first ones."""
     recent = _recent.get(pool)
     width = 1 if recent is None else recent.width
     positions = last[:, None] - torch.arange(width - 1, -1, -1, device=last.device, dtype=torch.int64)
     if recent is None:
-        return token[:, None], positions >= known[:, None]
-    tokens = recent.tokens[slots[:, None], positions % PLACES]
+        return token[:, None], positions >= counted[:, None]
+    tokens = recent.tokens[slots[:, None], positions % RING]
     tokens[:, -1] = token
-    return tokens, positions >= known[:, None]
+    return tokens, positions >= counted[:, None]
 
 
 class Changes(NamedTuple):

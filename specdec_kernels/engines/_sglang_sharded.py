@@ -29,8 +29,8 @@ _slices: list[Slices] = []  # of this process's target, once it is loaded
 
 def slices_of(rows: torch.Tensor) -> Slices | None:
     """What can be done with these rows if they are slices; None if they are whole."""
-    found = _slices[0] if _slices else None
-    return None if found is None or rows.shape[-1] == found.shard.vocab else found
+    slices = _slices[0] if _slices else None
+    return None if slices is None or rows.shape[-1] == slices.shard.vocab else slices
 
 
 def padded(layer: Any, *given: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -98,7 +98,9 @@ class Slices(RankSlices):
             finally:
                 self.keeps = False
 
-        processor._logits_gatherer = functools.partial(self.kept, processor._logits_gatherer, processor.vocab_size)
+        processor._logits_gatherer = functools.partial(
+            self.skip_gather, processor._logits_gatherer, processor.vocab_size
+        )
         processor._get_logits, processor._can_gather_softcap_fused = logits, lambda *_: False
 
     def cut(self, mask: Any) -> Any:
@@ -148,10 +150,10 @@ def _write(tokens: torch.Tensor, path: torch.Tensor, index: torch.Tensor, out: A
     """``OutputFormat(index=index, count="emitted")`` of a verdict: places that are off the path write its first token
     again."""
     on_path = path >= 0
-    places = index.gather(1, path.clamp(min=0)).long()
+    targets = index.gather(1, path.clamp(min=0)).long()
     out[0].zero_()
-    out[0][places] = torch.where(on_path, tokens, tokens[:, :1]).to(out[0].dtype)
-    out[1].copy_(torch.where(on_path, places, -1))
+    out[0][targets] = torch.where(on_path, tokens, tokens[:, :1]).to(out[0].dtype)
+    out[1].copy_(torch.where(on_path, targets, -1))
     out[2].copy_(on_path.sum(1))
 
 
@@ -167,9 +169,9 @@ def _likeliest(
     if not shards:
         shards.append(shard_of(group, width, vocabulary))
     rows, none = rows[:, : vocabulary - shards[0].vocab_start], rows.new_zeros(len(rows), dtype=torch.int64)
-    found = sharded.logprobs(rows, none, shard=shards[0], temperature=1.0, top=top)
-    left = (1 - found.top_logprobs.exp().sum(1, keepdim=True)).clamp(min=1e-30) / (vocabulary - top)
-    return left.log().expand(-1, vocabulary).scatter(1, found.top_tokens, found.top_logprobs)
+    likeliest = sharded.logprobs(rows, none, shard=shards[0], temperature=1.0, top=top)
+    left = (1 - likeliest.top_logprobs.exp().sum(1, keepdim=True)).clamp(min=1e-30) / (vocabulary - top)
+    return left.log().expand(-1, vocabulary).scatter(1, likeliest.top_tokens, likeliest.top_logprobs)
 
 
 def gather_for_beams(batch: Any, forward: Any, output: Any) -> None:

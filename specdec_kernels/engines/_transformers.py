@@ -117,23 +117,23 @@ def skips(penalty: Any, padding: list[int]) -> bool:
 
 
 def applied(
-    given: processors.LogitsProcessorList, batch: int, places: list[int], texts: list[list[int]], rows: torch.Tensor
+    given: processors.LogitsProcessorList, batch: int, batch_rows: list[int], texts: list[list[int]], rows: torch.Tensor
 ) -> torch.Tensor:
     """Rows [N, V] after the processors, each with its text, which stands at `places[n]` of a batch.
 
     A call is for texts of one length, as all of transformers' are. Each stands at its place in a batch of the full
     size, for some processors hold a number for each place; where there is none of this length, another one stands.
     """
-    found, groups = torch.empty_like(rows), defaultdict(list)
+    processed, groups = torch.empty_like(rows), defaultdict(list)
     for row, text in enumerate(texts):
         groups[len(text)].append(row)
     for members in groups.values():
-        at = [places[row] for row in members]
+        at = [batch_rows[row] for row in members]
         source = dict(zip(at, members, strict=True))
-        every = [source.get(place, members[0]) for place in range(batch)]
+        every = [source.get(batch_row, members[0]) for batch_row in range(batch)]
         ids = torch.tensor([texts[row] for row in every], device=rows.device, dtype=torch.int64)
-        found[members] = given(ids, rows[every])[at].to(rows.dtype)
-    return found
+        processed[members] = given(ids, rows[every])[at].to(rows.dtype)
+    return processed
 
 
 class Processed:
@@ -141,7 +141,7 @@ class Processed:
 
     def __init__(self, rest: processors.LogitsProcessorList, input_ids: torch.Tensor, vocabulary: int) -> None:
         self.rest, self.vocabulary, self.batch = rest, vocabulary, len(input_ids)
-        self.texts, self.places = input_ids.tolist(), list(range(self.batch))
+        self.texts, self.batch_rows = input_ids.tolist(), list(range(self.batch))
 
     def edited(self, logits: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
         """Float32 rows [B, R, V], processed; a model that knows fewer tokens gives the others no weight."""
@@ -151,13 +151,15 @@ class Processed:
             for text, slots in zip(self.texts, pending.tolist(), strict=True)
             for tokens in slots
         ]
-        places = [place for place in self.places for _ in range(rows.shape[1])]
+        batch_rows = [batch_row for batch_row in self.batch_rows for _ in range(rows.shape[1])]
         # Row after row of a text has a length of its own: those of one slot are processed together.
-        found = [
-            applied(self.rest, self.batch, places[slot :: rows.shape[1]], texts[slot :: rows.shape[1]], rows[:, slot])
+        processed = [
+            applied(
+                self.rest, self.batch, batch_rows[slot :: rows.shape[1]], texts[slot :: rows.shape[1]], rows[:, slot]
+            )
             for slot in range(rows.shape[1])
         ]
-        return torch.stack(found, dim=1)
+        return torch.stack(processed, dim=1)
 
     def count(self, tokens: torch.Tensor) -> None:
         """Add the tokens [B, L] of each text, -1 for none."""
@@ -166,7 +168,7 @@ class Processed:
 
     def keep(self, rows: list[int]) -> None:
         """Drop every text but those of index `rows`."""
-        self.texts, self.places = [self.texts[row] for row in rows], [self.places[row] for row in rows]
+        self.texts, self.batch_rows = [self.texts[row] for row in rows], [self.batch_rows[row] for row in rows]
 
 
 class ProcessedRounds(ChainRounds):
@@ -191,9 +193,9 @@ class EngineRequest(Request):
         self.row, self.stops = row, stops
 
     def _finish(self, token: int) -> str | None:
-        found = super()._finish(token)
-        if found or not self.stops.rest:
-            return found
+        reason = super()._finish(token)
+        if reason or not self.stops.rest:
+            return reason
         ids = torch.tensor([self.row + self.stream.tokens], device=self.stops.device, dtype=torch.int64)
         return "stop" if self.stops.rest(ids, None).any() else None
 

@@ -141,8 +141,8 @@ class RejectionSampler(theirs.RejectionSampler):
         flat = tokens[:, :per_request].reshape(-1) if per_request else self._of_rows(tokens, batch, len(logits))
         slots, masks, scores = batch.expanded_idx_mapping, None, None
         if sampler.return_sampling_mask:
-            kept = kept_by(law.rows, flat, law.sampling, slots)
-            masks = masks_of(kept, batch.cu_num_logits, self.num_speculative_steps + 1, logits.shape[1])
+            sets = kept_by(law.rows, flat, law.sampling, slots)
+            masks = masks_of(sets, batch.cu_num_logits, self.num_speculative_steps + 1, logits.shape[1])
         if not silent:
             rows, sampling = (law.rows, law.sampling) if wants_processed else (logits, None)
             begins: tuple[Any, ...] = ()
@@ -168,19 +168,22 @@ def given_tokens(sampler: Any, batch: Any) -> torch.Tensor | None:
     if not most:
         return None
     slots = batch.expanded_idx_mapping
-    named, places = state.token_ids.gpu[slots, :most].long(), torch.arange(most, device=slots.device, dtype=torch.int32)
-    return named.masked_fill_(places >= state.num_token_ids.gpu[slots, None], -1)
+    named, columns = (
+        state.token_ids.gpu[slots, :most].long(),
+        torch.arange(most, device=slots.device, dtype=torch.int32),
+    )
+    return named.masked_fill_(columns >= state.num_token_ids.gpu[slots, None], -1)
 
 
-def masks_of(kept: Any, starts: torch.Tensor, places: int, vocabulary: int) -> Any:
+def masks_of(sets: Any, starts: torch.Tensor, columns: int, vocabulary: int) -> Any:
     """The sets of rows as vLLM has them, by request and place; it reads those of tokens that were sampled.
 
     No ids, so vLLM takes them from the bits.
     """
-    each = torch.arange(places, device=starts.device, dtype=torch.int64)
-    rows = (starts[:-1, None] + each).clamp_(max=len(kept.count) - 1).flatten()
-    packed = kept.bits[rows].view(torch.uint8)[:, : -(-vocabulary // 8)]
-    return SamplingMaskTensors(kept.bits.new_empty(len(rows), 0), packed, kept.count[rows], vocabulary, places)
+    each = torch.arange(columns, device=starts.device, dtype=torch.int64)
+    rows = (starts[:-1, None] + each).clamp_(max=len(sets.count) - 1).flatten()
+    packed = sets.bits[rows].view(torch.uint8)[:, : -(-vocabulary // 8)]
+    return SamplingMaskTensors(sets.bits.new_empty(len(rows), 0), packed, sets.count[rows], vocabulary, columns)
 
 
 class Shaped(NamedTuple):
@@ -260,9 +263,9 @@ def _sample(
     law, seeds = shaped(self, logits, context, fused=fused), self.sampling_states.seeds.gpu
     sampled = drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits, marks=self.specdec_marks)
     if self.return_sampling_mask:  # vLLM takes the finite ones for the set, and there is no temperature 0
-        kept = kept_by(law.rows, sampled, law.sampling, expanded_idx_mapping)
+        sets = kept_by(law.rows, sampled, law.sampling, expanded_idx_mapping)
         scaled = law.rows.float() / self.sampling_states.temperature.gpu[expanded_idx_mapping, None]
-        return sampled, scaled.masked_fill_(~seen(kept.bits, logits.shape[1]), -torch.inf)
+        return sampled, scaled.masked_fill_(~seen(sets.bits, logits.shape[1]), -torch.inf)
     if wants_processed:
         logits = self.apply_sampling_params(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,
@@ -313,14 +316,14 @@ def _drawing_each(original: Callable[..., torch.Tensor]) -> Callable[..., torch.
     def _sample_logits(
         self: Any, logits: torch.Tensor, idx_map: torch.Tensor, sample_pos: torch.Tensor, step: int
     ) -> torch.Tensor:
-        state, places = getattr(self, "model_state", None), self._d2t_scatter_index
+        state, targets_of_drafts = getattr(self, "model_state", None), self._d2t_scatter_index
         mapped = self.model.draft_id_to_target_id is not None
-        if getattr(state, "specdec_method", None) != "race" or (mapped and places is None):
+        if getattr(state, "specdec_method", None) != "race" or (mapped and targets_of_drafts is None):
             return original(self, logits, idx_map, sample_pos, step)
         self._maybe_predict_acceptance(logits, idx_map, self._step_cols[step])
         if mapped:
             rows = self._draft_scatter_buf[: len(logits)]
-            logits = rows.index_copy_(1, places, logits.to(rows.dtype))
+            logits = rows.index_copy_(1, targets_of_drafts, logits.to(rows.dtype))
         return _draft_of(state, logits, idx_map.contiguous(), self.temperature, self.seeds, sample_pos - 1, TARGET)
 
     return _sample_logits

@@ -22,9 +22,11 @@ TARGET = -1  # the nonce of the target's noise; drafts have those of columns
 
 def check_arguments(owner: type, name: str, names: str) -> None:
     """Raise RuntimeError if what is replaced takes other arguments than in the versions seen."""
-    found = " ".join(inspect.signature(getattr(owner, name)).parameters)
-    if found not in (names, names.removesuffix(" num_steps")):  # 0.32.0 has no such argument
-        raise RuntimeError(f"vllm: expected {owner.__name__}.{name}({names}), as in 0.32.0 and 0.33.0; got ({found})")
+    arguments = " ".join(inspect.signature(getattr(owner, name)).parameters)
+    if arguments not in (names, names.removesuffix(" num_steps")):  # 0.32.0 has no such argument
+        raise RuntimeError(
+            f"vllm: expected {owner.__name__}.{name}({names}), as in 0.32.0 and 0.33.0; got ({arguments})"
+        )
 
 
 def verify(

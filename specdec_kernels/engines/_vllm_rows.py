@@ -41,23 +41,25 @@ def scored(
         laws = {"sampling": sampling._replace(temperature=warm)}
         if slots is not None and any(isinstance(number, torch.Tensor) for number in laws["sampling"]):
             laws["request_index"] = slots.int()
-    found = ops.logprobs(rows, tokens, top=top, **laws)
-    named, known = found.top_tokens, found.top_logprobs
+    scored = ops.logprobs(rows, tokens, top=top, **laws)
+    top_tokens, top_logprobs = scored.top_tokens, scored.top_logprobs
     if given is not None:
         if sampling is not None:  # a number of a row is one for all of its tokens
             numbers = (x[:, None] if isinstance(x, torch.Tensor) else x for x in laws["sampling"])
             laws["sampling"] = Sampling(*numbers)
         each = ops.logprobs(rows[:, None].expand(-1, given.shape[1], -1), given, **laws).logprob
         more = max(given.shape[1] - top, 0)
-        named, known = pad(named, (0, more), value=-1), pad(known, (0, more), value=-torch.inf)
-        given, each = (pad(x, (0, named.shape[1] - x.shape[1]), value=y) for x, y in ((given, -1), (each, -torch.inf)))
+        top_tokens, top_logprobs = pad(top_tokens, (0, more), value=-1), pad(top_logprobs, (0, more), value=-torch.inf)
+        given, each = (
+            pad(x, (0, top_tokens.shape[1] - x.shape[1]), value=y) for x, y in ((given, -1), (each, -torch.inf))
+        )
         asked = (given >= 0).any(1, keepdim=True)
-        named, known = given.where(asked, named), each.where(asked, known)
-    ids = torch.cat((tokens[:, None], named), dim=1).clamp_(min=0)
-    scores = torch.cat((found.logprob[:, None], known), dim=1)
+        top_tokens, top_logprobs = given.where(asked, top_tokens), each.where(asked, top_logprobs)
+    ids = torch.cat((tokens[:, None], top_tokens), dim=1).clamp_(min=0)
+    scores = torch.cat((scored.logprob[:, None], top_logprobs), dim=1)
     if mode.endswith("logits"):
         values = rows.gather(1, ids).float()
         if isinstance(warm, torch.Tensor):
             values /= (warm if slots is None else warm[slots])[:, None]
         scores = values.masked_fill_(scores == -torch.inf, -torch.inf)
-    return ids, scores, found.rank.long()
+    return ids, scores, scored.rank.long()

@@ -51,15 +51,15 @@ class Slices(RankSlices):
 
     def take(self, what: str, model: Any, hidden_size: int) -> None:
         """Leave this model's logits where they are. A row shows whether they are the slice then."""
-        own = getattr(model, "draft_id_to_target_id", None)
-        refuse(**{f"a drafter's own vocabulary beside {SHARDED}": own is not None})
+        own_map = getattr(model, "draft_id_to_target_id", None)
+        refuse(**{f"a drafter's own vocabulary beside {SHARDED}": own_map is not None})
         hidden = torch.linspace(-1, 1, hidden_size, device=self.runner.device, dtype=torch.float32)
         hidden = hidden.to(self.runner.model_config.dtype)[None]
         with torch.inference_mode():
             whole = model.compute_logits(hidden)
             for head in model.modules():
                 if hasattr(head, "_gather_logits"):
-                    head._gather_logits = functools.partial(self.kept, head._gather_logits, whole.shape[-1])
+                    head._gather_logits = functools.partial(self.skip_gather, head._gather_logits, whole.shape[-1])
             self.check(what, model, model.compute_logits(hidden), whole)
 
     def verify_chain(
@@ -73,8 +73,8 @@ class Slices(RankSlices):
     def _sample_tokens(self, sample: Callable[..., Any], grammar: Any) -> Any:
         if grammar is not None:
             first = self.shard.vocab_start // 32
-            own = grammar.grammar_bitmask[:, first : first + self.width // 32]
-            grammar = dataclasses.replace(grammar, grammar_bitmask=own)
+            columns = grammar.grammar_bitmask[:, first : first + self.width // 32]
+            grammar = dataclasses.replace(grammar, grammar_bitmask=columns)
         return sample(grammar)
 
     def _of_prompts(self, scores: Callable[..., Any], *given: Any) -> Any:

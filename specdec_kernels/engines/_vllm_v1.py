@@ -110,11 +110,11 @@ class Seen:
             output_counts=torch.empty(batch, vocabulary, dtype=torch.int32, device=prompts.device),
         )  # fmt: skip
         specdec.count_tokens(self.edits, prompts, prompt=True)
-        self.known = [0] * batch
+        self.num_counted = [0] * batch
 
     def counted(self, outputs: Sequence[list[int]]) -> LogitEdits:
         """The edits, once what is new in these texts is counted. -1 stands where a token is not known yet."""
-        new = [output[known:] for output, known in zip(outputs, self.known, strict=True)]
+        new = [output[num_counted:] for output, num_counted in zip(outputs, self.num_counted, strict=True)]
         new = [tokens[: tokens.index(-1)] if -1 in tokens else tokens for tokens in new]
         width = max(map(len, new))
         if width:
@@ -123,7 +123,9 @@ class Seen:
                 row[: len(tokens)] = tokens
             counts = self.edits.output_counts
             specdec.count_tokens(self.edits, torch.from_numpy(rows).to(counts.device, non_blocking=True))
-            self.known = [known + len(tokens) for known, tokens in zip(self.known, new, strict=True)]
+            self.num_counted = [
+                num_counted + len(tokens) for num_counted, tokens in zip(self.num_counted, new, strict=True)
+            ]
         return self.edits
 
 
@@ -220,8 +222,8 @@ class Sampler:
         for name in self.runner.input_batch.req_ids:
             state = self.runner.requests[name]
             if not hasattr(state, "specdec_seed"):
-                own = state.generator
-                seed = seed_of(None, self.runner.device) if own is None else own.initial_seed()
+                generator = state.generator
+                seed = seed_of(None, self.runner.device) if generator is None else generator.initial_seed()
                 state.specdec_seed = (seed + HALF) % WORD**2 - HALF
             seeds.append(state.specdec_seed)
         return self._moved(seeds, torch.int64)
@@ -274,8 +276,8 @@ class Sampler:
         theirs, verifier = self.runner.sampler, getattr(self.runner, "rejection_sampler", None)
         metadata, chains, laws, short = step.metadata, step.chains, step.laws, step.short
         rows = logits.float().clone()
-        own = laws if verifier is not None else laws._replace(bias={})
-        if (bias := self._bias(step._replace(laws=own))) is not None:
+        applied = laws if verifier is not None else laws._replace(bias={})
+        if (bias := self._bias(step._replace(laws=applied))) is not None:
             tokens, values, spans = bias
             each = torch.arange(len(rows), device=rows.device, dtype=torch.int64)
             rows[each.repeat_interleave((spans[:, 1] - spans[:, 0]).long()), tokens.long()] += values
@@ -283,9 +285,9 @@ class Sampler:
             rows = theirs.apply_logits_processors(rows, metadata, False)
         else:
             last, drafted = chains.bonus_logits_indices, chains.target_logits_indices
-            found = theirs.apply_logits_processors(rows[last], metadata, True)
+            bonus_rows = theirs.apply_logits_processors(rows[last], metadata, True)
             rows[drafted] = verifier.apply_logits_processors(rows[drafted], metadata, chains)
-            rows[last] = found
+            rows[last] = bonus_rows
         begin = 0
         for request, count in enumerate(step.counts):
             if request in short and short[request].grammar:  # it may leave stop tokens alone
@@ -298,8 +300,8 @@ class Sampler:
         stops = self._moved(sorted(short.stops), torch.int64)
         before, lengths = rows[:, stops], start + torch.arange(len(rows), device=rows.device, dtype=torch.int64)
         rows[:, stops] = -torch.inf
-        kept = (lengths >= short.least) | rows.isneginf().all(1)
-        rows[:, stops] = before.masked_fill_(~kept[:, None], -torch.inf)
+        allowed = (lengths >= short.least) | rows.isneginf().all(1)
+        rows[:, stops] = before.masked_fill_(~allowed[:, None], -torch.inf)
 
     def _edits(self, step: Step) -> LogitEdits | None:
         metadata, laws, bias = step.metadata, step.laws, None
@@ -312,30 +314,30 @@ class Sampler:
 
     def _bias(self, step: Step) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
         """What is added to tokens of each row: biases, and -inf where a bad word or a text too short would end."""
-        metadata, found, values, spans = step.metadata, [], [], []
+        metadata, tokens, values, spans = step.metadata, [], [], []
         limits = []  # of each entry its request, and how long its text must be at the first row
         for request, count in enumerate(step.counts):
-            own, bad = step.laws.bias.get(request), metadata.bad_words_token_ids.get(request)
+            biases, bad = step.laws.bias.get(request), metadata.bad_words_token_ids.get(request)
             one = step.short.get(request)
             stops = one.stops if one is not None and not one.grammar else ()
             for row in range(count + 1):
-                entries = dict.fromkeys(stops, 0.0) | (own or {})
+                entries = dict.fromkeys(stops, 0.0) | (biases or {})
                 if bad is not None:
                     text = metadata.output_token_ids[request] + metadata.spec_token_ids[request][:row]
                     ends = (word[-1] for word in bad if text[len(text) - len(word) + 1 :] == word[:-1])
                     entries |= dict.fromkeys(ends, -torch.inf)
-                spans.append((len(found), len(found) + len(entries)))
+                spans.append((len(tokens), len(tokens) + len(entries)))
                 for token in sorted(entries):
-                    found.append(token)
+                    tokens.append(token)
                     values.append(entries[token])
                     limits.append((request, one.least - row if token in stops else NEVER))
-        if not found:
+        if not tokens:
             return None
         added = self._moved(values, torch.float32)
         if step.starts is not None:
             which, least = self._moved(limits, torch.int64).unbind(1)
             added.masked_fill_(step.starts[which] < least, -torch.inf)
-        return self._moved(found, torch.int32), added, self._moved(spans, torch.int32)
+        return self._moved(tokens, torch.int32), added, self._moved(spans, torch.int32)
 
     def _draft(self, chains: Any, laws: Laws) -> Draft | None:
         """The laws of drafts, if they were drawn: rows [D, V], logits where we drew. Others count as certain."""
@@ -358,15 +360,15 @@ class Sampler:
             slots = None
             if wanted or (most and sampling is not None):
                 slots = torch.arange(len(tokens), device=tokens.device, dtype=torch.int64).repeat_interleave(most + 1)
-            places, flat = None, tokens.view(-1)
+            entry_index, flat = None, tokens.view(-1)
         else:
             many = np.asarray(counts) + 1
             begins = np.cumsum(many) - many
             request = np.repeat(np.arange(len(many)), many)
             table = np.stack((request, np.arange(len(request)) - begins[request]))
-            places = begins[:, None] + np.minimum(np.arange(most + 1), many[:, None] - 1)
+            entry_index = begins[:, None] + np.minimum(np.arange(most + 1), many[:, None] - 1)
             slots, local = torch.from_numpy(table).to(tokens.device)
-            places, flat = torch.from_numpy(places.ravel()).to(tokens.device), tokens[slots, local]
+            entry_index, flat = torch.from_numpy(entry_index.ravel()).to(tokens.device), tokens[slots, local]
         given = None
         if wanted:
             table = np.full((len(tokens), max(map(len, wanted.values()))), -1)
@@ -374,9 +376,9 @@ class Sampler:
                 table[request, : len(named)] = named
             given = torch.from_numpy(table).to(tokens.device, non_blocking=True)[slots]
         top, mode = step.metadata.max_num_logprobs or 0, self.runner.sampler.logprobs_mode
-        ids, *found = scored(rows, flat, top, sampling, slots, mode, given, ops)
-        found = ids.int(), *found
-        return LogprobsTensors(*(found if places is None else (x[places] for x in found)))
+        ids, *columns = scored(rows, flat, top, sampling, slots, mode, given, ops)
+        columns = ids.int(), *columns
+        return LogprobsTensors(*(columns if entry_index is None else (x[entry_index] for x in columns)))
 
 
 def laid_out(

@@ -59,8 +59,8 @@ class Marks:
         )  # fmt: skip
         return {"seed": rows, "position": 0, "nonce": 0}
 
-    def put(self, slots: torch.Tensor, places: torch.Tensor, tokens: torch.Tensor) -> None:
+    def put(self, slots: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
         """Write tokens to texts; none of slot -1, nor behind a text's end."""
-        there = (slots >= 0) & (places < self.text.shape[1])
-        slots, places = torch.where(there, slots, 0).long(), torch.where(there, places, 0).long()
-        self.text[slots, places] = torch.where(there, tokens.to(self.text.dtype), self.text[slots, places])
+        there = (slots >= 0) & (positions < self.text.shape[1])
+        slots, positions = torch.where(there, slots, 0).long(), torch.where(there, positions, 0).long()
+        self.text[slots, positions] = torch.where(there, tokens.to(self.text.dtype), self.text[slots, positions])

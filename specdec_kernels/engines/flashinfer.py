@@ -31,7 +31,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import OutputFormat, Sampling
-from specdec_kernels.engines._noise import WORD, kept, mixed, positions, seed_of
+from specdec_kernels.engines._noise import WORD, cached, mixed, positions, seed_of
 from specdec_kernels.engines._replace import Replacements
 
 __all__ = [
@@ -274,7 +274,7 @@ def _noise(
     stride: int = 1,
 ) -> Noise:  # fmt: skip
     """Noise of its own for each row, `stride` positions long."""
-    position, device = kept(positions, like, rows, stride), like.device
+    position, device = cached(positions, like, rows, stride), like.device
     if seed is None or offset is None:
         return Noise(seed_of(generator, device), position, 0)
     if isinstance(seed, torch.Tensor) != isinstance(offset, torch.Tensor):

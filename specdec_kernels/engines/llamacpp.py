@@ -64,8 +64,8 @@ class LlamaModel:
     def __init__(self, llama: Llama, *, n_ctx: int | None = None, name: str = "model") -> None:
         lib = importlib.import_module("llama_cpp")
         self.llama, self.name, self.max_length = llama, name, n_ctx or llama.n_ctx()
-        for kind, found in ("an encoder", lib.llama_model_has_encoder), ("diffusion", lib.llama_model_is_diffusion):
-            if found(llama.model):
+        for kind, has_kind in ("an encoder", lib.llama_model_has_encoder), ("diffusion", lib.llama_model_is_diffusion):
+            if has_kind(llama.model):
                 raise NotImplementedError(f"{name}: expected a decoder; got a model with {kind}")
         self.recurrent = lib.llama_model_is_recurrent(llama.model) or lib.llama_model_is_hybrid(llama.model)
         if llama.lora_path:
@@ -207,17 +207,17 @@ def install(target: Llama | LlamaModel, draft: Llama | LlamaModel | Drafter | No
     llama, drafter = target.llama, _drafter(target, draft, options)
     if llama._logits_all:
         raise NotImplementedError("target: expected a Llama with logits_all=False; got one with logits_all")
-    own = type(llama).generate.__get__(llama)
-    asked_of = inspect.signature(own)
+    generate = type(llama).generate.__get__(llama)
+    signature = inspect.signature(generate)
     most = min(model.max_length for model in (target, drafter and drafter.language_model) if model)
 
-    @functools.wraps(own)
+    @functools.wraps(generate)
     def write(*args: Any, **keywords: Any) -> Iterator[int]:
-        given = asked_of.bind(*args, **keywords)
+        given = signature.bind(*args, **keywords)
         given.apply_defaults()
         asked = given.arguments
         if asked["temp"] < 0 or any(asked[name] != off for name, off in OFF.items()):
-            return own(*args, **keywords)
+            return generate(*args, **keywords)
         tokens = list(asked["tokens"])
         rounds = stream(
             [tokens], target, copy.copy(drafter), seed=llama._seed, max_new_tokens=most - len(tokens),
@@ -264,23 +264,23 @@ class LlamaDraft:
         self, draft: Llama | LlamaModel, k: int = 4, *, seed: int = 0, sampling: Sampling | None = None
     ) -> None:
         self.model, self.k, self.seed, self.sampling = _model(draft, "draft"), k, seed, sampling or Sampling()
-        self.known: list[int] = []
+        self.read_tokens: list[int] = []
 
     def __call__(self, input_ids: np.ndarray, /, **_: Any) -> np.ndarray:
         """Drafts int32 after these tokens."""
         length, most = len(input_ids), self.model.max_length
         count = max(0, min(self.k, most - length))
-        if not self.known:
+        if not self.read_tokens:
             self.reader = self.model.reader(1, most)
         text = torch.zeros(1, length + count, dtype=torch.int64, device="cpu")
         text[0, :length] = torch.from_numpy(np.asarray(input_ids, np.int64))
-        pairs = zip(self.known, text[0, : length - 1].tolist(), strict=False)
+        pairs = zip(self.read_tokens, text[0, : length - 1].tolist(), strict=False)
         self.reader.roll_back([next((at for at, (old, new) in enumerate(pairs) if old != new), length - 1)])
         self.reader.settle(text, [length], PENDING)
         for end in range(length, length + count):
             logits = self.reader.read(text, [end], rows=1)[0, 0]
             text[0, end] = specdec.race_sample(logits, seed=self.seed, position=end, sampling=self.sampling)
-        self.known = text[0].tolist()
+        self.read_tokens = text[0].tolist()
         return text[0, length:].numpy().astype(np.intc)
 
 

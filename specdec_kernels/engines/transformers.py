@@ -230,17 +230,17 @@ class _Written:
         if not self.config.return_dict_in_generate:
             return sequences
         scores, logits = (
-            self.by_step(found, length) if wanted else None
-            for found, wanted in ((self.scores, self.wants_scores), (self.logits, self.wants_logits))
+            self.by_step(texts, length) if wanted else None
+            for texts, wanted in ((self.scores, self.wants_scores), (self.logits, self.wants_logits))
         )
         output = importlib.import_module("transformers.generation").GenerateDecoderOnlyOutput
         return output(sequences=sequences, scores=scores, logits=logits)
 
-    def by_step(self, found: list[list[torch.Tensor]], length: int) -> tuple[torch.Tensor, ...]:
+    def by_step(self, texts: list[list[torch.Tensor]], length: int) -> tuple[torch.Tensor, ...]:
         """A tensor [B, V] for each step."""
-        nothing = torch.zeros_like(found[0][0])
+        nothing = torch.zeros_like(texts[0][0])
         steps = range(length - self.prompt)
-        return tuple(torch.stack([row[step] if step < len(row) else nothing for row in found]) for step in steps)
+        return tuple(torch.stack([row[step] if step < len(row) else nothing for row in texts]) for step in steps)
 
 
 def speculative_sampling(

@@ -157,12 +157,12 @@ def check_draft(name, draft, target, rows, more=False):
 
 
 def check_vocabularies(name, draft, target):
-    """Of a Draft and a target."""
+    """The draft's vocabulary is no larger than the target's, and its map fits both."""
     draft_vocab, vocab = draft.rows.shape[-1], target.shape[-1]
     if draft_vocab > vocab:
         raise ValueError(
-            f"{name}: expected a vocabulary no larger than the target's {vocab}; got {draft_vocab} (cut the draft's logits to "
-            f"[..., :{vocab}] before tokens are drawn from them: rows that are cut afterwards are not the drafts' law)"
+            f"{name}: expected a vocabulary no larger than the target's {vocab}; got {draft_vocab} (cut the draft's "
+            f"logits to [..., :{vocab}] before tokens are drawn from them: rows that are cut afterwards are not the drafts' law)"
         )
     if draft.map is not None:
         check_draft_map("draft.map", draft.map, draft_vocab, vocab, target.device)

@@ -57,7 +57,9 @@ def count_tokens(
     if type(edits) is LogitEdits and type(prompt) is bool:
         mask, counts = (edits.prompt_mask, None) if prompt else (edits.output_mask, edits.output_counts)
         slots = tokens.shape[-1] if isinstance(tokens, torch.Tensor) and tokens.ndim else 0
-        direct_num = num if isinstance(num, (int, torch.Tensor)) and (isinstance(num, torch.Tensor) or num <= slots) else None
+        direct_num = (
+            num if isinstance(num, (int, torch.Tensor)) and (isinstance(num, torch.Tensor) or num <= slots) else None
+        )
         if COUNT_TOKENS.direct(False, tokens, slots if num is None else direct_num, mask, counts, status) is not None:
             return
     inputs.check_type("edits", edits, LogitEdits)

@@ -420,8 +420,8 @@ def test_what_a_capture_makes_is_not_kept(monkeypatch):
     capturing = types.SimpleNamespace(is_cuda=True, device=torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     monkeypatch.setattr(_noise, "type", lambda x: torch.Tensor, raising=False)
-    assert _noise.kept(made, capturing, 3, 2).tolist() == [0, 2, 4]
+    assert _noise.cached(made, capturing, 3, 2).tolist() == [0, 2, 4]
     assert made.cache_info().currsize == 0
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    _noise.kept(made, capturing, 3, 2)
+    _noise.cached(made, capturing, 3, 2)
     assert made.cache_info().currsize == 1

@@ -69,6 +69,6 @@ def test_paths_wider_than_what_is_kept_are_refused(monkeypatch):
     server = Server(reqs, TREES["chain"], 1)
     server.step(new=reqs)
     server.step()
-    monkeypatch.setattr(sys.modules["specdec_kernels.engines._sglang_penalties"], "PLACES", 3)
+    monkeypatch.setattr(sys.modules["specdec_kernels.engines._sglang_penalties"], "RING", 3)
     with pytest.raises(ValueError, match="max_tree_depth: expected 3 at most with penalties; got 4"):
         server.step()

@@ -138,7 +138,8 @@ class LogitEdits:
 
 
 def indexed(lists, index, select, other):
-    """(The lists that ``select`` and an index choose; whether the index is out of range.) -1 chooses a list of ``other``."""
+    """(The lists that ``select`` and an index choose; whether the index is out of range.) -1 chooses a list of
+    ``other``."""
     if index is None:
         gathered = select(lists)
         return gathered, torch.zeros(gathered.shape[:-1], dtype=torch.bool, device=gathered.device)

@@ -3,8 +3,8 @@
 Values that are impossible in a law have one meaning: NaN and negative probabilities have no weight, +inf counts as the
 largest float32. Weights below 2**-126, the smallest normal float32, count as zero.
 
-A law comes as a ``Law`` counters temperature is a tensor [...] beside rows [..., V]; so are its filters if one may be on.
-``decoded`` makes it from the law of a call.
+A law comes as a ``Law`` counters temperature is a tensor [...] beside rows [..., V]; so are its filters if one may be
+on. ``decoded`` makes it from the law of a call.
 """
 
 import numpy as np
@@ -16,7 +16,8 @@ from specdec_kernels.calls.values import BEFORE_TEMPERATURE, DIVIDED, Law, filte
 
 
 def decoded(law, active):
-    """(Law, bad) of the requests ``active``: temperature 0 where it is too small, negative or NaN; bad where not >= 0."""
+    """(Law, bad) of the requests ``active``: temperature 0 where it is too small, negative or NaN; bad where not >=
+    0."""
     # A top_p or min_p that is not >= 0 is bad, too, and off.
     temperature = active.numbers(law.temperature, torch.float32)
     bad = ~(temperature >= 0)

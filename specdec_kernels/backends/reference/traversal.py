@@ -37,7 +37,9 @@ def decide(drafts: Trees, target_law: Law, draft_law: Law, edits, counters: Nois
     depths, said = paths(drafts)
     rows = [rows_at(node, drafts, target_law, draft_law, edits, said) for node in range(nodes)]
     uniforms = [
-        noise.uniforms(noise.at(counters, everyone, depths[:, node] - 1), noise.UNIFORM, LEAF_UNIFORMS + node - 1).tolist()
+        noise.uniforms(
+            noise.at(counters, everyone, depths[:, node] - 1), noise.UNIFORM, LEAF_UNIFORMS + node - 1
+        ).tolist()
         for node in range(1, nodes)
     ]
 

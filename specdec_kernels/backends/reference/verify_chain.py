@@ -57,9 +57,13 @@ def verify_chain(call: "typed.VerifyChain"):
     last = is_given(call, num_accepted, count).nonzero().squeeze(-1)
     tokens[last, num_accepted[last]], flags = bonus_tokens(call, active, last)
     status[last] |= flags
-    output_format.write(call, active, tokens, node.expand_as(tokens), num_accepted, status | bad.int() * Status.PARAMETER)
+    output_format.write(
+        call, active, tokens, node.expand_as(tokens), num_accepted, status | bad.int() * Status.PARAMETER
+    )
     if call.num_passed is not None:
-        count = passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, counters, num_accepted)
+        count = passing(
+            draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, counters, num_accepted
+        )
         passed = torch.zeros_like(call.num_passed)
         active.write(passed, count)
         call.num_passed.copy_(call.num_passed + passed if call.output_format & ADDED else passed)

@@ -24,7 +24,8 @@ def verify_tree(call: "typed.VerifyTree"):
     stray = (parents < -1) | (parents >= node)
     drafts = traversal.Trees(
         torch.where(stray, -1, parents), call.draft_tokens[active.rows].long(), call.target[active.rows],
-        active.rows.unsqueeze(-1) * nodes + node, None if call.draft is None else call.draft[active.entry], call.draft_map,
+        active.rows.unsqueeze(-1) * nodes + node, None if call.draft is None else call.draft[active.entry],
+        call.draft_map,
         call.replacement, width,
     )  # fmt: skip
     edits = LogitEdits(call, active, call.target)
