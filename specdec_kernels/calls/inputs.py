@@ -278,7 +278,8 @@ def raise_for_softmaxed(name, low, high, total, indices):
     if bool(wrong.any()):
         raise ValueError(
             f"{name}{indices[wrong][0].tolist()}: expected logits; got probabilities, for none is negative and they "
-            "sum to 1 (take log(), or say space='probs' where there is a space; of logits that look so subtract a constant)"
+            "sum to 1 (take log(), or say space='probs' where there is a space; of logits that look so subtract a "
+            "constant)"
         )
 
 

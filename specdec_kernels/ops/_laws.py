@@ -162,7 +162,8 @@ def check_vocabularies(name, draft, target):
     if draft_vocab > vocab:
         raise ValueError(
             f"{name}: expected a vocabulary no larger than the target's {vocab}; got {draft_vocab} (cut the draft's "
-            f"logits to [..., :{vocab}] before tokens are drawn from them: rows that are cut afterwards are not the drafts' law)"
+            f"logits to [..., :{vocab}] before tokens are drawn from them: rows that are cut afterwards are not the "
+            "drafts' law)"
         )
     if draft.map is not None:
         check_draft_map("draft.map", draft.map, draft_vocab, vocab, target.device)
