@@ -6,7 +6,7 @@ An operation takes a tensor without dimensions in half the time of a Python numb
 import torch
 
 MOST = 512  # tensors that are kept; a server has as many sizes of batches
-_KEPT = {}
+_CACHE = {}
 
 
 def filled(value, like, *shape):
@@ -40,16 +40,16 @@ def _owners(batch, width, dtype, device):
 
 
 def _kept(make, *key):
-    found = _KEPT.get((make, *key))
-    if found is None:
+    tensor = _CACHE.get((make, *key))
+    if tensor is None:
         *how, dtype, device = key
         with torch.inference_mode(False):
-            found = make(*how, dtype=dtype, device=device)
-        if _lasts(found):
-            if len(_KEPT) >= MOST:
-                _KEPT.clear()
-            _KEPT[(make, *key)] = found
-    return found
+            tensor = make(*how, dtype=dtype, device=device)
+        if _lasts(tensor):
+            if len(_CACHE) >= MOST:
+                _CACHE.clear()
+            _CACHE[(make, *key)] = tensor
+    return tensor
 
 
 def _lasts(made):

@@ -94,8 +94,8 @@ def verify_chain(
         draft_places = None
         if rows is not None:
             draft_places = requests.draft_places(chains, rows)
-            own = requests.of_draft_rows(chains, rows, q_law)
-            sides.append(Side(rows, own, None, draft_places, draft_tokens.flatten()))
+            drafts_law = requests.of_draft_rows(chains, rows, q_law)
+            sides.append(Side(rows, drafts_law, None, draft_places, draft_tokens.flatten()))
         walked = weighed(
             requests, shard, draft_tokens, sides, draft_places, (p_law, q_law, draft.sampling),
             "traversal" if method == "block" else method, chains.sound, lossy=inputs.real(epsilon) != 0,

@@ -31,9 +31,9 @@ def check_logits(shard, **named):
 def written(op, results, out, check, status=None):
     """The results, in ``out`` if that was given; with ``check``, after a look at the status."""
     if out is not None:
-        for name, place, result in zip(results._fields, inputs.outputs(results._fields, out), results, strict=True):
-            inputs.output(f"out.{name}", place, result.dtype, result.shape, result.device, by_rows=True)
-            place.copy_(result)
+        for name, output, result in zip(results._fields, inputs.outputs(results._fields, out), results, strict=True):
+            inputs.output(f"out.{name}", output, result.dtype, result.shape, result.device, by_rows=True)
+            output.copy_(result)
         results = type(results)(*out)
     if check:
         inputs.raise_for_status(op, results.status if status is None else status)

@@ -10,7 +10,7 @@ from specdec_kernels.ops import Cut
 from specdec_kernels.sampling import LogitEdits, Sampling, undivided
 from specdec_kernels.sharded._checks import written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
-from specdec_kernels.sharded._filters import kept_of, may_filter
+from specdec_kernels.sharded._filters import may_filter, support_of
 from specdec_kernels.sharded._races import of_rows
 from specdec_kernels.sharded._shard import VocabShard, with_a_column
 
@@ -49,7 +49,7 @@ def cutoff(
         raise ValueError(f"sampling: expected a filter that is on, for slices; got {inputs.shown(sampling)}")
     shard.check("cutoff", rows, empty)
     how = {"sampling": undivided(sampling), "request_index": request_index}
-    own = None if edits is None else edits_of_rows(edits, shard, rows, how)
+    edits_of_slice = None if edits is None else edits_of_rows(edits, shard, rows, how)
     how = of_rows(how, rows.shape[:-1], edits)
-    cut = kept_of(shard, rows, how["sampling"], how["request_index"], own).cut
+    cut = support_of(shard, rows, how["sampling"], how["request_index"], edits_of_slice).cut
     return written("cutoff", cut, out, check=False)

@@ -31,8 +31,8 @@ def of_rows(edits, shard, rows, how):
 
     if spans is not None and edits.bias[2].ndim == 1:
         spans = at(spans, 2)
-    places = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=rows.device).view(shape)
-    edits = _of_slots(edits, SEEN, "seen_index", shape, lambda x: at(places if x is None else x))
+    entry_of = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=rows.device).view(shape)
+    edits = _of_slots(edits, SEEN, "seen_index", shape, lambda x: at(entry_of if x is None else x))
     pending = None if edits.pending is None else at(edits.pending, edits.pending.shape[-1])
     edits = edits._replace(pending=pending, **dict(zip(NUMBERS, map(at, edits[2:5]), strict=True)))
     return _of_slice(edits, shard, rows.shape[-1], spans)
@@ -40,17 +40,17 @@ def of_rows(edits, shard, rows, how):
 
 def of_chains(edits, shard, chains, requests, target, space):
     """LogitEdits of a slice for chains: each row has its own, in which the drafts before it are pending."""
-    found = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
-    pending = _said(chains, shard.vocab) if _penalises(found) else None
-    return _of_requests(edits, shard, requests, target, found.by_row, pending)
+    edit_of_call = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
+    pending = _said(chains, shard.vocab) if _penalises(edit_of_call) else None
+    return _of_requests(edits, shard, requests, target, edit_of_call.by_row, pending)
 
 
 def of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space):
     """LogitEdits of a slice for trees: the drafts on the path to a row's node, its own among them, are pending
     there."""
-    found = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
-    pending = _on_paths(draft_tokens, parents, depth, shard.vocab) if _penalises(found) else None
-    return _of_requests(edits, shard, requests, target, found.by_row, pending)
+    edit_of_call = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
+    pending = _on_paths(draft_tokens, parents, depth, shard.vocab) if _penalises(edit_of_call) else None
+    return _of_requests(edits, shard, requests, target, edit_of_call.by_row, pending)
 
 
 def _of_requests(edits, shard, requests, target, by_row, pending):
@@ -59,11 +59,11 @@ def _of_requests(edits, shard, requests, target, by_row, pending):
     if requests.entry is not None:
         entry = requests.entry[entry]
 
-    def own(lists):
+    def per_row(lists):
         return lists.expand(*entries, *lists.shape[1:])[entry]
 
     def of_rows(index):
-        return entry.int() if index is None else own(index)
+        return entry.int() if index is None else per_row(index)
 
     edits = _of_slots(edits, SEEN, "seen_index", entries, of_rows)
     if not by_row & edit.ALLOWED_BY_ROW:
@@ -74,11 +74,11 @@ def _of_requests(edits, shard, requests, target, by_row, pending):
         edits = _of_slots(edits, ("allowed",), "allowed_index", entries, of_rows)
     spans = _spans(edits, entries)
     if spans is not None and edits.bias[2].ndim == 1:
-        spans = own(spans)
+        spans = per_row(spans)
     if pending is None or edits.pending is None:
         earlier = pending
     else:
-        earlier = torch.cat([own(edits.pending).expand(*pending.shape[:-1], -1), pending], dim=-1)
+        earlier = torch.cat([per_row(edits.pending).expand(*pending.shape[:-1], -1), pending], dim=-1)
     numbers = dict(zip(NUMBERS, map(requests.of_rows, edits[2:5]), strict=True))
     return _of_slice(edits._replace(pending=earlier, **numbers), shard, target.shape[-1], spans)
 
@@ -95,9 +95,9 @@ def _of_slots(edits, names, name, shape, of_rows):
     return edits._replace(**{name: index}, **given)
 
 
-def _penalises(found):
+def _penalises(edit_of_call):
     """Whether a penalty may be on."""
-    return any(isinstance(x, torch.Tensor) or x != off for x, off in zip(found[4:7], (1, 0, 0), strict=True))
+    return any(isinstance(x, torch.Tensor) or x != off for x, off in zip(edit_of_call[4:7], (1, 0, 0), strict=True))
 
 
 def _on_paths(draft_tokens, parents, depth, vocab):
@@ -105,12 +105,12 @@ def _on_paths(draft_tokens, parents, depth, vocab):
     tokens = draft_tokens.long()
     tokens = torch.where(tokens < vocab, tokens, -1).clamp(min=-1)
     node = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int64).expand(tokens.shape)
-    parents, found = parents.long().expand(tokens.shape), []
+    parents, drafts = parents.long().expand(tokens.shape), []
     for _ in range(int(depth.max()) if depth.numel() else 0):
-        found.append(torch.where(node > 0, tokens.gather(1, node), -1))
+        drafts.append(torch.where(node > 0, tokens.gather(1, node), -1))
         parent = parents.gather(1, node)
         node = torch.where((parent > 0) & (parent < node), parent, 0)
-    return torch.stack(found, dim=-1) if found else tokens.new_empty(*tokens.shape, 0)
+    return torch.stack(drafts, dim=-1) if drafts else tokens.new_empty(*tokens.shape, 0)
 
 
 def _wide(rows, shard):
@@ -134,8 +134,8 @@ def _said(chains, vocab):
         slot = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int64)
         return torch.where(slot < chains.step.unsqueeze(-1), tokens.unsqueeze(1), -1)
     slot = torch.arange(int(chains.slots.max()) if len(tokens) else 0, device=tokens.device, dtype=torch.int64)
-    place = chains.first_draft[chains.request].unsqueeze(-1) + slot
-    return torch.where(slot < chains.step.unsqueeze(-1), tokens[place.clamp(0, max(len(tokens) - 1, 0))], -1)
+    draft_index = chains.first_draft[chains.request].unsqueeze(-1) + slot
+    return torch.where(slot < chains.step.unsqueeze(-1), tokens[draft_index.clamp(0, max(len(tokens) - 1, 0))], -1)
 
 
 def _of_slice(edits, shard, size, spans):
@@ -145,13 +145,13 @@ def _of_slice(edits, shard, size, spans):
     first = shard.vocab_start
     words, columns = slice(first // edit.WORD, -(-(first + size) // edit.WORD)), slice(first, first + size)
 
-    def cut(lists, own):
-        return None if lists is None else lists[..., own]
+    def cut(lists, part):
+        return None if lists is None else lists[..., part]
 
     pending = edits.pending
     if pending is not None:
-        here, outside = (pending >= first) & (pending < first + size), (pending < -1) | (pending >= shard.vocab)
-        pending = torch.where(here, pending - first, torch.where(outside, size, -1))
+        in_slice, outside = (pending >= first) & (pending < first + size), (pending < -1) | (pending >= shard.vocab)
+        pending = torch.where(in_slice, pending - first, torch.where(outside, size, -1))
     return edits._replace(
         allowed=cut(edits.allowed, words), prompt_mask=cut(edits.prompt_mask, words),
         output_mask=cut(edits.output_mask, words), output_counts=cut(edits.output_counts, columns), pending=pending,
@@ -177,6 +177,6 @@ def _bias_of_slice(tokens, values, spans, first, size, vocab):
         before = torch.nn.functional.pad(marked.long().cumsum(0), (1, 0))
         return before[end.clamp(0, count)] - before[begin.clamp(0, count)]
 
-    own = torch.stack([begin + among(tokens < first), begin + among(tokens < first + size)], dim=-1)
+    spans_of_slice = torch.stack([begin + among(tokens < first), begin + among(tokens < first + size)], dim=-1)
     cut = (whole & (among(~used) == 0)).unsqueeze(-1)
-    return torch.where(used, tokens - first, size).int(), values, torch.where(cut, own, spans).int()
+    return torch.where(used, tokens - first, size).int(), values, torch.where(cut, spans_of_slice, spans).int()

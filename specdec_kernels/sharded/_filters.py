@@ -22,14 +22,14 @@ OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 ON = {"top_k": 1, "min_p": SMALLEST}  # the least numbers that are not off
 
 
-class Kept(NamedTuple):
+class Support(NamedTuple):
     """What filters keep of rows [...], and of this rank's slice.
 
     Attributes
     ----------
     cut : Cut
         Of the whole rows.
-    here : Tensor
+    num_in_slice : Tensor
         int64 [...]: how many tokens of the slice; all where filters are off.
     status : Tensor
         int32 [...]: of the filters' numbers.
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
     """
 
     cut: Cut
-    here: torch.Tensor
+    num_in_slice: torch.Tensor
     status: torch.Tensor
     tokens: torch.Tensor
     logits: torch.Tensor
@@ -51,9 +51,11 @@ class Kept(NamedTuple):
         """Where a filter is on: bool [...]."""
         return self.cut.value > -torch.inf
 
-    def keeps(self, places, tokens, logits):
+    def contains(self, row_indices, tokens, logits):
         """Whether tokens [P, n] of some rows, which have these logits, are kept."""
-        value, last, order = (x.flatten()[places].unsqueeze(-1) for x in (self.cut.value, self.cut.last, self.order))
+        value, last, order = (
+            x.flatten()[row_indices].unsqueeze(-1) for x in (self.cut.value, self.cut.last, self.order)
+        )
         v = scaled(logits, order)
         return (v > value) | ((v == value) & (tokens <= last)) | (value == -torch.inf)
 
@@ -64,7 +66,7 @@ class Kept(NamedTuple):
         temperature = temperature.expand(self.cut.count.shape).flatten()
         return Sampling(temperature, count, at_temperature=sampling.at_temperature)
 
-    def known(self, sampling):
+    def row_stats(self, sampling):
         """float32 [rows, 2]: maximum and log-sum-exp of the tokens kept, as by ``tile_laws``."""
         first = self.logits.argmax(dim=-1)
         log = ops.logprobs(self.logits, first, sampling=self.law(sampling)).logprob
@@ -83,7 +85,7 @@ def may_be_on(sampling, name):
     return isinstance(value, torch.Tensor) or (value > 0 if name == "top_k" else value != OFF[name])
 
 
-def kept_of(shard, rows, sampling, request_index=None, edits=None):
+def support_of(shard, rows, sampling, request_index=None, edits=None):
     """What the filters of ``sampling``, whose numbers are those of the rows, keep of [..., n] rows."""
     # ``top_k`` bounds the lists. Where nothing does, longer ones are asked for until they decide: one more round each,
     # and the host waits to know. Shares of a whole row need its mass: the tiles travel with the first lists.
@@ -95,7 +97,7 @@ def kept_of(shard, rows, sampling, request_index=None, edits=None):
         shard.check_tiles("top_p of whole rows")
     listed, bounded = _list_size(sampling)
     while True:
-        letter = [own_list(shard, rows, _divisor(sampling), min(listed, vocab), request_index, edits)]
+        letter = [largest_of_slice(shard, rows, _divisor(sampling), min(listed, vocab), request_index, edits)]
         if row_wide is not None and tiles is None:
             letter.append(tiles_of(rows, _divisor(sampling), shard, request_index, edits)[0])
         every, *reported = sent([[part] for part in letter], shard)
@@ -109,14 +111,14 @@ def kept_of(shard, rows, sampling, request_index=None, edits=None):
             cut = _cut_shares(cut, logits, sampling, order, row_wide, tiles)
         last = tokens.gather(-1, cut.last.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         cut = cut._replace(last=torch.where(cut.last < 0, -1, last))
-        kept = Kept(cut, last, status & Status.PARAMETER, tokens.flatten(0, -2), logits.flatten(0, -2), order)
-        every = torch.arange(len(kept.tokens), device=rows.device, dtype=torch.int64)
-        stays = (kept.keeps(every, kept.tokens, kept.logits) & (kept.tokens >= 0)).view(tokens.shape)
+        support = Support(cut, last, status & Status.PARAMETER, tokens.flatten(0, -2), logits.flatten(0, -2), order)
+        every = torch.arange(len(support.tokens), device=rows.device, dtype=torch.int64)
+        stays = (support.contains(every, support.tokens, support.logits) & (support.tokens >= 0)).view(tokens.shape)
         if (bounded and row_wide is None) or bool(_decided(cut, tokens, stays, shard, min(listed, vocab)).all()):
             break
         listed *= 8
     mine = stays & (tokens >= shard.vocab_start) & (tokens < shard.vocab_start + size)
-    return kept._replace(here=torch.where(kept.on, mine.sum(dim=-1), size))
+    return support._replace(num_in_slice=torch.where(support.on, mine.sum(dim=-1), size))
 
 
 def _within(top_k, vocab):
@@ -177,12 +179,12 @@ def _list_size(sampling):
     return max(most + 1, LISTED), False
 
 
-def own_list(shard, rows, divisor, listed, request_index, edits=None):
+def largest_of_slice(shard, rows, divisor, listed, request_index, edits=None):
     """int32 [..., 2, listed]: the slice's largest tokens, and their logits' bits; -1 and -inf in places without."""
     size = rows.shape[-1]
-    nobody = torch.full(rows.shape[:-1], -1, device=rows.device, dtype=torch.int64)
+    no_token = torch.full(rows.shape[:-1], -1, device=rows.device, dtype=torch.int64)
     likeliest = ops.logprobs(
-        rows, nobody, temperature=divisor, edits=edits, top=min(listed, size), request_index=request_index
+        rows, no_token, temperature=divisor, edits=edits, top=min(listed, size), request_index=request_index
     )
     tokens = likeliest.top_tokens
     column = tokens.clamp(min=0)

@@ -16,7 +16,7 @@ from specdec_kernels.ops._laws import check_one_temperature
 from specdec_kernels.sampling import LogitEdits, Sampling, undivided
 from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._cached_tensors import filled
-from specdec_kernels.sharded._filters import Kept, inverse_of, kept_of, may_filter, scaled
+from specdec_kernels.sharded._filters import Support, inverse_of, may_filter, scaled, support_of
 from specdec_kernels.sharded._races import race_partial
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
 from specdec_kernels.status import Status
@@ -90,7 +90,7 @@ class Laws(NamedTuple):
     row_status: torch.Tensor  # int32 [rows]: status
     logits: torch.Tensor  # both: float32 [P]: of the tokens asked for; 0 where there is no such token
     probs: torch.Tensor
-    kept: Kept | None  # what filters keep, where there may be some
+    support: Support | None  # what filters keep, where there may be some
 
     def temperature(self, places):
         """That of some rows: a number for all, or a tensor."""
@@ -104,27 +104,28 @@ class Laws(NamedTuple):
         inverse = inverse_of(self.side.sampling.temperature, self.side.rows.shape[:-1], self.known.device)
         return inverse.flatten()[places]
 
-    def keeps(self):
+    def contains(self):
         """bool [P]: whether filters, where there may be some, keep the tokens asked for."""
         tokens, logits = self.side.tokens.unsqueeze(-1), self.logits.unsqueeze(-1)
-        return self.kept.keeps(self.side.every_place(), tokens, logits).squeeze(-1)
+        return self.support.contains(self.side.every_place(), tokens, logits).squeeze(-1)
 
     def cut_at(self, places, vocab_start):
         """int32 [P, 3]: what filters keep of some rows' slices, as residual_race takes it."""
         value, last, order = (
-            at_any(x.flatten(), places) for x in (self.kept.cut.value, self.kept.cut.last, self.kept.order)
+            at_any(x.flatten(), places) for x in (self.support.cut.value, self.support.cut.last, self.support.order)
         )
         return torch.stack([value.view(torch.int32), (last - vocab_start).int(), order.view(torch.int32)], dim=-1)
 
 
 def cuts_of(shard, *sides):
     """int32 [P, 6]: that of (Laws or None, places) of both sides; None where filters drop nothing."""
-    if all(laws is None or laws.kept is None for laws, _ in sides):
+    if all(laws is None or laws.support is None for laws, _ in sides):
         return None
     places, device = sides[0][1], sides[0][1].device
     all_kept = torch.tensor([KEEPS_ALL, 0, 0], dtype=torch.int32, device=device).expand(len(places), 3)
     return torch.cat([
-        all_kept if laws is None or laws.kept is None else laws.cut_at(some, shard.vocab_start) for laws, some in sides
+        all_kept if laws is None or laws.support is None else laws.cut_at(some, shard.vocab_start) for laws,
+        some in sides
     ], dim=-1)  # fmt: skip
 
 
@@ -150,8 +151,8 @@ def exp(log):
 
 def laws_of(shard, sides, *also):
     """[Laws of each side] after one gather, and what all ranks have of more tensors; filters need more before."""
-    kept = [
-        kept_of(shard, side.rows, side.sampling, side.index, side.edits) if may_filter(side.sampling) else None
+    support = [
+        support_of(shard, side.rows, side.sampling, side.index, side.edits) if may_filter(side.sampling) else None
         for side in sides
     ]
     weighed = [tiles_of(side.rows, side.sampling.temperature, shard, side.index, side.edits) for side in sides]
@@ -165,9 +166,9 @@ def laws_of(shard, sides, *also):
     known, probs = _known(sides, rows, tiles, logits)
     weightless = known.select(-1, 1) == filled(torch.inf, known)
     row_status = torch.where(weightless, row_status | filled(Status.NON_FINITE, row_status), row_status)
-    each = zip(sides, kept, known.split_with_sizes(rows), row_status.split_with_sizes(rows),
+    each = zip(sides, support, known.split_with_sizes(rows), row_status.split_with_sizes(rows),
                logits.split_with_sizes(asked), probs.split_with_sizes(asked), strict=True)  # fmt: skip
-    return [_laws(side, kept, *found) for side, kept, *found in each], also
+    return [_laws(side, support, *of_side) for side, support, *of_side in each], also
 
 
 def logits_of(side, shard):
@@ -201,15 +202,15 @@ def of_each_row(temperature, rows):
     return torch.as_tensor(temperature, dtype=torch.float32, device=rows.device).expand(rows.shape[:-1]).flatten()
 
 
-def _laws(side, kept, known, row_status, logits, probs):
+def _laws(side, support, known, row_status, logits, probs):
     """The Laws of a side, with what filters keep."""
-    if kept is None:
+    if support is None:
         return Laws(side, known, row_status, logits, probs, None)
-    row_status = row_status | kept.status.flatten()
-    known = torch.where(kept.on.flatten().unsqueeze(-1), kept.known(side.sampling), known)
-    found = Laws(side, known, row_status, logits, logits, kept)
-    probs = probabilities(logits.unsqueeze(-1), side.at(found.inverse(slice(None))), side.at(known)).squeeze(-1)
-    return found._replace(probs=torch.where(found.keeps(), probs, 0.0))
+    row_status = row_status | support.status.flatten()
+    known = torch.where(support.on.flatten().unsqueeze(-1), support.row_stats(side.sampling), known)
+    laws = Laws(side, known, row_status, logits, logits, support)
+    probs = probabilities(logits.unsqueeze(-1), side.at(laws.inverse(slice(None))), side.at(known)).squeeze(-1)
+    return laws._replace(probs=torch.where(laws.contains(), probs, 0.0))
 
 
 def argmax_of(rows, shard, index, edits=None):

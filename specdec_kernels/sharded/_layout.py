@@ -20,11 +20,11 @@ class Chains:
         device = target.device
         if ragged:
             self.batch, drafts = check_ragged(cu_drafts, False, draft_tokens, target, last_rows=1)
-            own = torch.arange(self.batch, device=device, dtype=torch.int64)
+            requests = torch.arange(self.batch, device=device, dtype=torch.int64)
             self.first_draft = cu_drafts[:-1].long()
-            self.first = self.first_draft + own  # of each request's rows, among all
+            self.first = self.first_draft + requests  # of each request's rows, among all
             rows = torch.arange(drafts + self.batch, device=device, dtype=torch.int64)
-            self.request = self._owner(cu_drafts[1:] + own + 1, rows)
+            self.request = self._owner(cu_drafts[1:] + requests + 1, rows)
             self.step = rows - self.first[self.request] if self.batch else rows
             draft = rows[:drafts]
             self.draft_rows = draft + self._owner(cu_drafts[1:], draft)
@@ -41,9 +41,9 @@ class Chains:
         self.first, self.first_draft = (cached.steps(self.batch, size, device) for size in (width + 1, width))
         self.width, self.sound = width, None
 
-    def _owner(self, ends, places):
+    def _owner(self, ends, indices):
         """The request of each place, if those before ``ends[b]`` are of requests up to b."""
-        return torch.searchsorted(ends, places.to(ends.dtype), right=True).clamp(max=max(self.batch - 1, 0))
+        return torch.searchsorted(ends, indices.to(ends.dtype), right=True).clamp(max=max(self.batch - 1, 0))
 
     def at_drafts(self, of_rows):
         """What rows have, for the row of each draft."""

@@ -13,7 +13,7 @@ from specdec_kernels.sampling import LogitEdits, Sampling
 from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._checks import check_logits, written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
-from specdec_kernels.sharded._filters import lists_of, own_list, scaled
+from specdec_kernels.sharded._filters import largest_of_slice, lists_of, scaled
 from specdec_kernels.sharded._laws import Side, argmax_of, law_of, laws_of
 from specdec_kernels.sharded._races import of_rows
 from specdec_kernels.sharded._shard import VocabShard, with_a_column
@@ -63,23 +63,23 @@ def logprobs(
     if check:
         check_logits(shard, rows=rows)
     how = {"sampling": law_of("logits", temperature, sampling), "request_index": request_index}
-    own = None if edits is None else edits_of_rows(edits, shard, rows, how)
+    edits_of_slice = None if edits is None else edits_of_rows(edits, shard, rows, how)
     how = of_rows(how, lead, edits)
-    found, row_status = _found(shard, rows, tokens, top, how["sampling"], how["request_index"], own)
+    result, row_status = _figures(shard, rows, tokens, top, how["sampling"], how["request_index"], edits_of_slice)
     if status is not None:
         inputs.output("status", status, torch.int32, lead, device)
         status.copy_(row_status)
-    return written("logprobs", found, out, check, row_status)
+    return written("logprobs", result, out, check, row_status)
 
 
-def _found(shard, rows, tokens, top, sampling, index, edits):
+def _figures(shard, rows, tokens, top, sampling, index, edits):
     """(Logprobs, status) of rows whose numbers are those of ``sampling``."""
     lead, device = rows.shape[:-1], rows.device
     places, asked = torch.arange(lead.numel(), device=device, dtype=torch.int64), tokens.long().flatten()
     temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=device).expand(lead).flatten()
     greedy = ~(temperature >= SMALLEST)
     of_lists = torch.where(greedy, 1.0, temperature).view(lead)
-    letter = [own_list(shard, rows, of_lists, top, index, edits)] if top else []
+    letter = [largest_of_slice(shard, rows, of_lists, top, index, edits)] if top else []
     if isinstance(sampling.temperature, torch.Tensor) or sampling.temperature < SMALLEST:
         letter.append(argmax_of(rows, shard, index, edits).packed())
     (law,), every = laws_of(shard, [Side(rows, sampling, index, None, asked, edits)], *letter)
@@ -87,19 +87,19 @@ def _found(shard, rows, tokens, top, sampling, index, edits):
     known, inverse, status = law.known, law.inverse(places), law.row_status
     inside = (asked >= 0) & (asked < shard.vocab)
     x = scaled(law.logits, inverse)
-    kept, cut = inside & (x > -torch.inf), None
-    if law.kept is not None:
-        cut = law.kept.on.flatten() & ~greedy
-        kept &= law.keeps() | ~cut
-    logprob = torch.where(kept, x - known[:, 0] - known[:, 1], -torch.inf)
-    rank = torch.where(kept, _rank(shard, law, cut, x, inverse), 0)
+    support, cut = inside & (x > -torch.inf), None
+    if law.support is not None:
+        cut = law.support.on.flatten() & ~greedy
+        support &= law.contains() | ~cut
+    logprob = torch.where(support, x - known[:, 0] - known[:, 1], -torch.inf)
+    rank = torch.where(support, _rank(shard, law, cut, x, inverse), 0)
     top_tokens = top_logprobs = known.new_empty(len(places), 0)
     if top:
         top_tokens, top_x = _top(law, cut, top, inverse, *lists_of(every[0]))
         top_logprobs = torch.where(top_tokens < 0, -torch.inf, top_x - known[:, :1] - known[:, 1:])
     if len(every) > bool(top):
-        winner, row_status, nobody = parts.first_arrivals(every[-1].contiguous())
-        winner = torch.where(nobody > 0, -1, winner).flatten()
+        winner, row_status, no_winner = parts.first_arrivals(every[-1].contiguous())
+        winner = torch.where(no_winner > 0, -1, winner).flatten()
         status = torch.where(greedy, status & Status.PARAMETER | row_status.flatten(), status)
         won = inside & (asked == winner)
         logprob = torch.where(greedy, torch.zeros_like(logprob).masked_fill(~won, -torch.inf), logprob)
@@ -121,8 +121,8 @@ def _found(shard, rows, tokens, top, sampling, index, edits):
     status = torch.where(read, status, 0)
     if index is not None:
         status = torch.where(index < -1, Status.PARAMETER, status)
-    found = (logprob.view(lead), rank.int().view(lead), top_tokens.long().view(*lead, top))
-    return Logprobs(*found, top_logprobs.view(*lead, top)), status.int().view(lead)
+    figures = (logprob.view(lead), rank.int().view(lead), top_tokens.long().view(*lead, top))
+    return Logprobs(*figures, top_logprobs.view(*lead, top)), status.int().view(lead)
 
 
 def _rank(shard, law, cut, x, inverse):
@@ -141,11 +141,11 @@ def _rank(shard, law, cut, x, inverse):
 
 def _listed(law, inverse):
     """(x, tokens) of what filters keep, in the lists' places; -inf and -1 elsewhere."""
-    kept = law.kept
-    places = torch.arange(len(kept.tokens), device=kept.tokens.device, dtype=torch.int64)
-    here = kept.keeps(places, kept.tokens, kept.logits) & (kept.tokens >= 0)
-    x = torch.where(here, scaled(kept.logits, inverse.unsqueeze(-1)), -torch.inf)
-    return x, torch.where(x > -torch.inf, kept.tokens, -1)
+    support = law.support
+    places = torch.arange(len(support.tokens), device=support.tokens.device, dtype=torch.int64)
+    here = support.contains(places, support.tokens, support.logits) & (support.tokens >= 0)
+    x = torch.where(here, scaled(support.logits, inverse.unsqueeze(-1)), -torch.inf)
+    return x, torch.where(x > -torch.inf, support.tokens, -1)
 
 
 def _top(law, cut, top, inverse, tokens, logits):

@@ -15,7 +15,7 @@ from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import LogitEdits, Sampling
 from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._cached_tensors import filled
-from specdec_kernels.sharded._filters import kept_of, may_filter
+from specdec_kernels.sharded._filters import may_filter, support_of
 from specdec_kernels.sharded._requests import looked_up
 from specdec_kernels.sharded._wire import any_of
 from specdec_kernels.status import Status
@@ -127,10 +127,10 @@ def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tenso
         return parts.first_arrivals(packed.contiguous())[:2]
     tokens, scores, status = packed.split([packed.shape[-1] // 2, packed.shape[-1] // 2, 1], dim=-1)
     best = keys_of(tokens, scores).movedim(0, -2).flatten(-2).topk(k).values
-    nobody, row_status = best[..., 0] >> 32 == NO_SCORE, any_of(status.squeeze(-1))
+    no_winner, row_status = best[..., 0] >> 32 == NO_SCORE, any_of(status.squeeze(-1))
     tokens = NO_TOKEN - (best & 0xFFFFFFFF)
     tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
-    return tokens, torch.where(nobody, row_status | filled(Status.NON_FINITE, row_status), row_status)
+    return tokens, torch.where(no_winner, row_status | filled(Status.NON_FINITE, row_status), row_status)
 
 
 def keys_of(tokens, scores):
@@ -158,12 +158,12 @@ def gathered(shard, rows, k=None, edits=None, **how):
     if may_filter(sampling):
         laws.check_one_temperature(how.get("temperature"), sampling)
         how = of_rows(how, rows.shape[:-1])
-        kept = kept_of(shard, rows, how["sampling"], how["request_index"], edits)
-        temperature, reported = how["sampling"].temperature, kept.status
-        how["sampling"] = Sampling(temperature, kept.here, at_temperature=sampling.at_temperature)
+        support = support_of(shard, rows, how["sampling"], how["request_index"], edits)
+        temperature, reported = how["sampling"].temperature, support.status
+        how["sampling"] = Sampling(temperature, support.num_in_slice, at_temperature=sampling.at_temperature)
     part = race_partial(rows, k, vocab_start=shard.vocab_start, edits=edits, **how)
     if reported is not None:
-        part = part.without((kept.here == 0).unsqueeze(-1), reported)
+        part = part.without((support.num_in_slice == 0).unsqueeze(-1), reported)
     return shard.gather(part.packed())
 
 
@@ -180,7 +180,7 @@ def of_rows(how, lead, edits=None):
     def at(x):
         if isinstance(x, Sampling):
             return x._replace(**{name: at(getattr(x, name)) for name in Sampling._fields[:4]})
-        own = isinstance(x, torch.Tensor) and x.ndim == len(lead) and len(x) > 1
-        return x[entry] if own else x
+        by_row = isinstance(x, torch.Tensor) and x.ndim == len(lead) and len(x) > 1
+        return x[entry] if by_row else x
 
     return {name: index if name == "request_index" else at(x) for name, x in how.items()}

@@ -71,8 +71,8 @@ class Requests:
         index = self.index if index is None else index
         if index is None or self.request.ndim > 1:
             return index
-        own = torch.arange(len(self.request), device=index.device, dtype=torch.int32)  # ragged: each row is a request
-        return torch.where(index[self.request] >= 0, own, index[self.request])
+        row = torch.arange(len(self.request), device=index.device, dtype=torch.int32)  # ragged: each row is a request
+        return torch.where(index[self.request] >= 0, row, index[self.request])
 
     @functools.cached_property
     def those_live(self):
@@ -85,7 +85,7 @@ class Requests:
             return torch.ones(self.batch, dtype=torch.bool, device=self.request.device)
         return self.those_live
 
-    # ---- drafts -----------------------------------------------------------------------------------------------------
+    # ---- drafts ------------------------------------------------------------------------------------------------------
 
     def draft_places(self, chains, draft):
         """The row of each draft among all draft rows; None if these are the drafts in order."""
@@ -120,8 +120,8 @@ def looked_up(request_index, leading, numbers):
     entries = laws.entries(None, leading, *numbers)
     entry = request_index.long().clamp(0, entries - 1)
     inside = (request_index >= 0) & (request_index < entries) if there else request_index >= 0
-    own = torch.arange(len(request_index), device=request_index.device, dtype=torch.int32)
-    return entries, entry, torch.where(inside, own, torch.where(request_index == -1, -1, NO_ENTRY)).int()
+    row = torch.arange(len(request_index), device=request_index.device, dtype=torch.int32)
+    return entries, entry, torch.where(inside, row, torch.where(request_index == -1, -1, NO_ENTRY)).int()
 
 
 def _of_entries(sampling):

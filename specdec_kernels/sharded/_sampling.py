@@ -108,15 +108,15 @@ def _race(op, rows, k, shard, edits, draft_map, how, check):
         check_logits(shard, **{name: rows})
     if edits is None:
         return race(shard, rows, k, **how)
-    own = edits_of_rows(edits, shard, rows, how)
-    return race(shard, rows, k, own, **of_rows(how, rows.shape[:-1], edits))
+    edits_of_slice = edits_of_rows(edits, shard, rows, how)
+    return race(shard, rows, k, edits_of_slice, **of_rows(how, rows.shape[:-1], edits))
 
 
 def _written(op, tokens, row_status, out, status, check):
-    for name, place, result in (("out", out, tokens), ("status", status, row_status)):
-        if place is not None:
-            inputs.output(name, place, result.dtype, result.shape, result.device)
-            place.copy_(result)
+    for name, output, result in (("out", out, tokens), ("status", status, row_status)):
+        if output is not None:
+            inputs.output(name, output, result.dtype, result.shape, result.device)
+            output.copy_(result)
     if check:
         inputs.raise_for_status(op, row_status)
     return tokens if out is None else out

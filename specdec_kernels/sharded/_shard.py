@@ -56,10 +56,10 @@ class VocabShard:
 
     def __init__(self, vocab: int, vocab_start: int, group=None, *, debug: bool = False) -> None:
         self.vocab, self.group, self.debug = inputs.whole("vocab", vocab, "an int of 1 or more", 1), group, debug
-        places = f"a multiple of {PART_UNIT} inside [0, {self.vocab}), and of {MASS_TILE:,} for rejection; or more"
-        self.vocab_start = inputs.whole("vocab_start", vocab_start, places, 0)
+        units = f"a multiple of {PART_UNIT} inside [0, {self.vocab}), and of {MASS_TILE:,} for rejection; or more"
+        self.vocab_start = inputs.whole("vocab_start", vocab_start, units, 0)
         if self.vocab_start < self.vocab:
-            inputs.whole("vocab_start", vocab_start, places, 0, step=PART_UNIT)
+            inputs.whole("vocab_start", vocab_start, units, 0, step=PART_UNIT)
         self._checked, self.slices, self.is_empty = None, None, False
 
     @classmethod
@@ -118,7 +118,7 @@ class VocabShard:
                 f"has waited for it past the timeout of the group ({reason})"
             ) from error
 
-    # ---- checks -----------------------------------------------------------------------------------------------------
+    # ---- checks ------------------------------------------------------------------------------------------------------
 
     def check(self, op, rows, empty=False):
         """The slice of ``rows``, the first time; with ``debug``, whether all ranks were called alike, each time.

@@ -17,7 +17,7 @@ from specdec_kernels.sharded._races import gathered, winners
 from specdec_kernels.sharded._requests import both
 from specdec_kernels.status import Status
 
-SPARED_BY_NOBODY = -1.0  # in place of p: csrc/include/specdec/walk.h
+SPARED_BY_NONE = -1.0  # in place of p: csrc/include/specdec/walk.h
 
 
 def raced(requests, shard, draft_tokens, target, edits, law, **how):
@@ -71,10 +71,10 @@ def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, so
 
 def _spared(target):
     """p of the drafts. Over-acceptance spares no token that filters drop or edits forbid."""
-    some = [] if target.kept is None else [target.keeps()]
+    some = [] if target.support is None else [target.contains()]
     if target.side.edits is not None:
         some.append(target.logits > -torch.inf)
-    return only(both(*some), target.probs, SPARED_BY_NOBODY)
+    return only(both(*some), target.probs, SPARED_BY_NONE)
 
 
 def _answered(shard, target, draft, draft_tokens, tables, *, parents=None, cu_drafts=None, method, places, **how):

@@ -11,13 +11,13 @@ NO_MAXIMUM = torch.tensor(-torch.inf, dtype=torch.float32, device="cpu").view(to
 
 def tiles_of(rows, temperature, shard, request_index=None, edits=None):
     """(int32 [rows, 3, tiles], status [...]) of a slice, with as many tiles on every rank."""
-    found, status = parts.mass_tiles(rows, temperature=temperature, edits=edits, request_index=request_index)
-    found = found.flatten(0, -3)
-    if found.shape[-1] == shard.most_tiles:
-        return found, status
-    tiles = found.new_zeros(*found.shape[:-1], shard.most_tiles)
+    tiles_of_rank, status = parts.mass_tiles(rows, temperature=temperature, edits=edits, request_index=request_index)
+    tiles_of_rank = tiles_of_rank.flatten(0, -3)
+    if tiles_of_rank.shape[-1] == shard.most_tiles:
+        return tiles_of_rank, status
+    tiles = tiles_of_rank.new_zeros(*tiles_of_rank.shape[:-1], shard.most_tiles)
     tiles[:, 0] = NO_MAXIMUM
-    tiles[..., : found.shape[-1]] = found
+    tiles[..., : tiles_of_rank.shape[-1]] = tiles_of_rank
     return tiles, status
 
 

@@ -29,7 +29,7 @@ MIXED = Sampling(
 )
 
 
-def kept_of(rows):
+def support_of(rows):
     """Room for the sets that are kept, with something in it already."""
     lead, words = rows.shape[:-1], -(-rows.shape[-1] // 32)
     return Kept(*(torch.full(shape, UNTOUCHED, dtype=torch.int32) for shape in ((*lead, words), lead)))
@@ -37,7 +37,10 @@ def kept_of(rows):
 
 CALLS = {
     "logprobs": (logprobs, {"rows": rows_of(3), "tokens": TOKENS, "sampling": MIXED, "top": 3}),
-    "logprobs kept": (logprobs, {"rows": rows_of(3), "tokens": TOKENS, "sampling": MIXED, "kept": kept_of(rows_of(3))}),
+    "logprobs kept": (
+        logprobs,
+        {"rows": rows_of(3), "tokens": TOKENS, "sampling": MIXED, "kept": support_of(rows_of(3))},
+    ),
     "logprobs raw": (logprobs, {"rows": rows_of(3), "tokens": TOKENS}),
 }
 SAMPLINGS = {
@@ -272,7 +275,7 @@ class TestKept:
         )  # fmt: skip
         for ties in ("first", "all"):
             rule = sampling._replace(ties=ties)
-            kept = kept_of(rows)
+            kept = support_of(rows)
             top = min(vocabulary, 64)
             found = logprobs(rows, torch.zeros(4, dtype=torch.int64), sampling=rule, top=top, kept=kept)
             sets = set_of(kept.bits, vocabulary)
@@ -289,12 +292,12 @@ class TestKept:
     def test_after_edits(self):
         rows = rows_of(3)
         allowed = torch.tensor([[0x0F0F0F0F, 1], [-1, 1], [0, 0]], dtype=torch.int32)
-        kept = kept_of(rows)
+        kept = support_of(rows)
         logprobs(rows, TOKENS, edits=LogitEdits(allowed=allowed), sampling=Sampling(top_k=12), kept=kept)
         sets, may = set_of(kept.bits, 33), set_of(allowed, 33)
         assert kept.count.tolist() == [12, 12, 0]
         assert not (sets & ~may).any()
-        again = kept_of(rows)  # the set as a mask keeps what it kept
+        again = support_of(rows)  # the set as a mask keeps what it kept
         logprobs(
             rows[:2], TOKENS[:2], edits=LogitEdits(allowed=kept.bits[:2]), kept=Kept(again.bits[:2], again.count[:2])
         )
@@ -303,7 +306,7 @@ class TestKept:
     def test_what_is_not_read_keeps_nothing(self):
         rows = rows_of(4)
         rows[0] = -torch.inf
-        kept = kept_of(rows)
+        kept = support_of(rows)
         index = torch.tensor([0, -1, 0, 7], dtype=torch.int32)
         logprobs(rows, torch.tensor([1, 1, -1, 1]), sampling=Sampling(torch.ones(1)), request_index=index, kept=kept)
         assert not kept.bits.any()
@@ -316,7 +319,7 @@ class TestKept:
         assert (whole - 1).abs().min() > 1e-2
 
     def test_bad_input(self):
-        rows, kept = rows_of(3), kept_of(rows_of(3))
+        rows, kept = rows_of(3), support_of(rows_of(3))
         for bad, error, message in (
             (kept.bits, TypeError, "kept: expected a Kept; got int32"),
             (

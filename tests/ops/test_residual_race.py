@@ -6,7 +6,7 @@ import torch
 from specdec_kernels import Sampling, race_sample, residual
 from specdec_kernels.sharded._parts import mass_tiles, residual_race, tile_laws
 from tests.support.cases import DTYPES, seeds
-from tests.support.parts import cut_words, edited, edits_of, kept_of
+from tests.support.parts import cut_words, edited, edits_of, support_of
 
 ROWS = torch.randn(2, 3, 2, 33, generator=torch.Generator().manual_seed(3))
 CALL = {
@@ -119,7 +119,7 @@ def test_cuts(parts_backend, factor):
     words = [cut_words(target, sampling[0], factor)[row], cut_words(draft, sampling[1], 1.0)[beside]]
     words[0][0, 1], words[0][1, 1] = -(2**31), 2**31 - 1  # the last column lies in another part
     found = residual_race(target, draft, cuts=torch.cat(words, dim=-1), **how)
-    kept = [kept_of(target[row], words[0]), kept_of(draft[beside], words[1])]
+    kept = [support_of(target[row], words[0]), support_of(draft[beside], words[1])]
     places = torch.arange(8, dtype=torch.int32)
     kept[0] = torch.where((how["temperature"] == 0).unsqueeze(-1), target[row], kept[0])  # the argmax of all
     expected = residual_race(*kept, **how | {"row": places, "draft_row": torch.where(beside < 0, -1, places).int()})

@@ -7,7 +7,7 @@ import specdec_kernels
 from specdec_kernels import Sampling
 from specdec_kernels.sharded._parts import mass_tiles, residual_sums, tile_laws
 from tests.support.cases import DTYPES, adversarial_pairs, poisoned
-from tests.support.parts import cut_words, edited, edits_of, kept_of
+from tests.support.parts import cut_words, edited, edits_of, support_of
 
 ROWS = torch.randn(2, 3, 2, 33, generator=torch.Generator().manual_seed(3))
 CALL = {
@@ -125,11 +125,11 @@ def test_cuts_and_edits(parts_backend, dtypes):
         cut_words(draft, Sampling(top_k=25), 1.0).flatten(0, 1)[draft_row.long()],
     ]
     words[0][2, 1], words[1][3, 1] = -5, 10**6
-    kept = [kept_of(x.float(), own) for x, own in zip(flat, words, strict=True)]
+    kept = [support_of(x.float(), own) for x, own in zip(flat, words, strict=True)]
     both = torch.cat(words, dim=-1)
     for how, expected in (
         ({"cuts": both, "edits": edits}, kept),
-        ({"cuts": both}, [kept_of(target.flatten(0, 1)[row.long()].float(), words[0]), kept[1]]),
+        ({"cuts": both}, [support_of(target.flatten(0, 1)[row.long()].float(), words[0]), kept[1]]),
         ({"edits": edits}, flat),
     ):
         sums, status = residual_sums(target, draft, row, draft_row, **call, **how)

@@ -107,8 +107,8 @@ def test_cutoff(fast_backend, name):
 def test_lists_are_as_short_as_filters_allow(fast_backend, monkeypatch):
     """k entries where top_k says so, and no second round; else as many rounds as it takes."""
     asked = []
-    own_list = _filters.own_list
-    monkeypatch.setattr(_filters, "own_list", lambda *args: asked.append(args[3]) or own_list(*args))
+    largest_of_slice = _filters.largest_of_slice
+    monkeypatch.setattr(_filters, "largest_of_slice", lambda *args: asked.append(args[3]) or largest_of_slice(*args))
     rows = {"rows": torch.zeros(1, 4096)}
     on_ranks(sharded.cutoff, [0, 2048], {**rows, "sampling": Sampling(top_k=50, top_p=0.9)})
     assert asked == [50, 50]

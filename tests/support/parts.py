@@ -28,7 +28,7 @@ def cut_words(rows, sampling, factor, first=0, edits=None):
     return torch.stack([cut.value.view(torch.int32), (cut.last - first).int(), factor.view(torch.int32)], dim=-1)
 
 
-def kept_of(rows, words, first=0):
+def support_of(rows, words, first=0):
     """Rows [P, n] with -inf where words [P, 3] drop a token."""
     value, last, factor = words.unsqueeze(-1).unbind(1)
     v = rows.float() * factor.contiguous().view(torch.float32)
