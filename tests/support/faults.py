@@ -53,8 +53,8 @@ FAULTS = {
     ),
     "engines, vLLM: given tokens have the scores of the likeliest": Fault(
         "specdec_kernels/engines/_vllm_rows.py",
-        "given.where(asked, named), each.where(asked, known)",
-        "given.where(asked, named), known",
+        "given.where(asked, top_tokens), each.where(asked, top_logprobs)",
+        "given.where(asked, top_tokens), top_logprobs",
         "tests/engines/test_vllm_plugin.py -k given_tokens",
     ),
     "engines, vLLM: drafts with filters are verified as if they had none": Fault(
@@ -101,13 +101,13 @@ FAULTS = {
     ),
     "engines, SGLang: late tokens of another slot": Fault(
         "specdec_kernels/engines/_sglang_penalties.py",
-        "recent.tokens[slots[:, None], positions % PLACES]",
-        "recent.tokens[torch.arange(len(slots))[:, None], positions % PLACES]",
+        "recent.tokens[slots[:, None], positions % RING]",
+        "recent.tokens[torch.arange(len(slots))[:, None], positions % RING]",
         "tests/engines/test_slot_machine.py -k sglang",
     ),
     "engines, SGLang: drafts of a block one place later": Fault(
         "specdec_kernels/engines/_sglang_blocks.py",
-        '"position": position + places}',
+        '"position": position + index}',
         '"position": position + places + 1}',
         "tests/engines/test_sglang_blocks.py -k all_accepted",
     ),
