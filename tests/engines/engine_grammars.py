@@ -81,6 +81,12 @@ def matcher(library, grammar, said=(), size=V):
     return state
 
 
+@cache
+def root(library, grammar):
+    """The state before a text, which walks leave as it is."""
+    return matcher(library, grammar)
+
+
 @pytest.fixture(scope="module")
 def page():
     """The recipe's functions; its last lines are run by a test of their own."""
@@ -126,7 +132,7 @@ def paths(tree, tokens):
 def rows_of(page, library, grammar, tree, tokens, *, held=0, state=None):
     """int32 [N, words]: what the page's lines write for a tree; ``held`` stood in the buffer before."""
     allowed = torch.full((len(tree.parents), (V + 31) // 32), held, dtype=torch.int32)
-    page[f"{library}_rows"](state or matcher(library, grammar), tree, list(tokens), allowed)
+    page[f"{library}_rows"](state or root(library, grammar), tree, list(tokens), allowed)
     return allowed
 
 
@@ -274,12 +280,17 @@ def law_of_texts(grammar):
     for _ in range(LENGTH):
         longer = {}
         for said, chance in open_texts.items():
-            row = TARGET[said[-1] if said else ROOT].double()
-            law = row.masked_fill(~may_come(grammar, said), -torch.inf).softmax(-1)
+            law = law_after(grammar, said)
             for token in law.nonzero().flatten().tolist():
                 (done if token == STOP else longer)[(*said, token)] = chance * law[token].item()
         open_texts = longer
     return done | open_texts
+
+
+@cache
+def law_after(grammar, text):
+    row = TARGET[text[-1] if text else ROOT].double()
+    return row.masked_fill(~may_come(grammar, text), -torch.inf).softmax(-1)
 
 
 def completed(grammar, emitted, generator):
@@ -287,8 +298,7 @@ def completed(grammar, emitted, generator):
     for text in emitted:
         text = tuple(text[: text.index(STOP) + 1] if STOP in text else text)[:LENGTH]
         while STOP not in text and len(text) < LENGTH:
-            row = TARGET[text[-1] if text else ROOT].masked_fill(~may_come(grammar, text), -torch.inf)
-            text += (int(torch.multinomial(row.softmax(-1), 1, generator=generator)),)
+            text += (int(torch.multinomial(law_after(grammar, text), 1, generator=generator)),)
         yield text
 
 
