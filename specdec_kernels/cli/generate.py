@@ -421,8 +421,9 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
 def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     """The target and the drafter that the arguments name."""
     from specdec_kernels.generate import ModelDrafter, ParallelDrafter
+    from specdec_kernels.generate.derived import early_exit
     from specdec_kernels.generate.drafters import looks_ahead
-    from specdec_kernels.generate.models import check_vocabularies, device_of, early_exit, load_model
+    from specdec_kernels.generate.models import check_vocabularies, device_of, load_model
 
     try:
         device = device_of(args.device)

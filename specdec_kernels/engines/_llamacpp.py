@@ -146,6 +146,11 @@ class LlamaReader:
         text = self.texts[row]
         return tuple(leaf * self.batch + text for leaf in (range(self.width) if leaves is None else leaves))
 
+    def pending(self, length: list[int]) -> int:
+        """How many tokens before the last of text[b, :length[b]] are to be read again, at most."""
+        pending = [end - 1 - cached for end, cached in zip(length, self.cached, strict=True)]
+        return max(pending) if self.model.recurrent else 0
+
     def settle(self, text: torch.Tensor, length: list[int], most: int) -> None:
         """Hear that text[b, :length[b]] will not be taken back; read it but for its last token where `most` pend."""
         self.settled = list(length)

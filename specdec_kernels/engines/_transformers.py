@@ -20,6 +20,7 @@ from specdec_kernels.generate.edits import Record
 from specdec_kernels.generate.loop import Request
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.protocols import Drafts
+from specdec_kernels.generate.reader import CACHES
 from specdec_kernels.generate.text import TextStream
 
 # In the order that transformers has them in, which is that of our filters.
@@ -32,7 +33,6 @@ WARPERS = {
 # They remember their calls, and drafts that are not accepted would be among them.
 REMEMBERING = {"UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"}
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASSISTED_GENERATION)
-CACHES = ("past_key_values", "cache")  # before transformers 5.24, and from it on
 INPUTS = {"attention_mask", "position_ids", *CACHES, "use_cache", "logits_to_keep", "cache_position"}
 REFUSED = ("assistant_early_exit", "assistant_ensemble_weight", "output_attentions", "output_hidden_states")
 
@@ -63,8 +63,16 @@ def refuse_unknown(model: PreTrainedModel, config: GenerationConfig, assisted: b
         if name not in INPUTS and value is not None and not (isinstance(value, Mapping) and not value):
             raise NotImplementedError(f"{name}: expected None, for the model is given token ids alone")
     for name in CACHES:
-        if inputs.get(name) is not None and inputs[name].get_seq_length():
+        if inputs.get(name) is not None and _has_entries(inputs[name]):
             raise NotImplementedError(f"{name}: expected an empty cache, for the loop has one of its own")
+
+
+def _has_entries(cache: Any) -> bool:
+    """Whether something was read into a cache."""
+    try:
+        return bool(cache.get_seq_length())
+    except ValueError:  # of one that has states alone
+        return cache.has_previous_state()
 
 
 def unpadded(input_ids: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor | None) -> list[list[int]]:

@@ -107,6 +107,11 @@ class LlamaModel:
     def check_readable(self) -> None:
         """Does nothing: what cannot be read was refused."""
 
+    def check_trees(self) -> None:
+        """Raise ValueError if some layers have a state, which has one past."""
+        if self.recurrent:
+            raise ValueError(f"tree: expected chains with {self.name}, which has recurrent layers; got a tree")
+
 
 class _Text:
     """A tokenizer's way back to text, without special tokens. Each token's bytes are asked for once."""

@@ -145,8 +145,8 @@ def generate(
     seed = seed_of(None, torch.device("cpu")) if seed is None else seed
     noise = arguments.noise_of(seed, None, method, texts, target.device)
     models = [target, *([] if drafter is None or drafter.language_model is None else [drafter.language_model])]
-    arguments.check_lengths(texts, stops.max_length - input_ids.shape[1], models)
     arguments.check_models(models, policy)
+    arguments.check_lengths(texts, stops.max_length - input_ids.shape[1], models)
     arguments.check_ops(sampling, noise.seed, None, record is not None)
     if not shaping.rest:
         rounds = loop.rounds_of(target, drafter, method, policy, replacement)

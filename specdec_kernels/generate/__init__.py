@@ -25,7 +25,8 @@ from specdec_kernels.generate.protocols import ChainPolicy, Drafter, DraftPlan, 
 from specdec_kernels.generate.results import Generation, Round, TokenLogprobs, VerifiedTree
 
 if TYPE_CHECKING:
-    from specdec_kernels.generate.models import LanguageModel, check_vocabularies, early_exit, load_model
+    from specdec_kernels.generate.derived import early_exit
+    from specdec_kernels.generate.models import LanguageModel, check_vocabularies, load_model
 
 __all__ = [
     "CachedNgramDrafter",
@@ -59,10 +60,10 @@ __all__ = [
     "stream",
 ]
 
-_MODELS = ("LanguageModel", "check_vocabularies", "early_exit", "load_model")
+_MODELS = dict.fromkeys(("LanguageModel", "check_vocabularies", "load_model"), "models") | {"early_exit": "derived"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODELS:
-        return getattr(importlib.import_module("specdec_kernels.generate.models"), name)
+        return getattr(importlib.import_module(f"specdec_kernels.generate.{_MODELS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

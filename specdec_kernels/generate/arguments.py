@@ -131,9 +131,9 @@ def check_lengths(prompts: list[list[int]], max_new_tokens: int, models: Sequenc
 def check_models(models: Sequence[LanguageModel], policy: ChainPolicy | TreePolicy) -> None:
     """Raise unless every model can be read in pieces, and in trees where the policy plans them."""
     for model in models:
-        if model.recurrent and isinstance(policy, TreePolicy):
-            raise ValueError(f"tree: expected chains with {model.name}, which has recurrent layers; got a tree")
         model.check_readable()
+        if isinstance(policy, TreePolicy):
+            model.check_trees()
 
 
 def stop_strings(stop: Sequence[str], target: LanguageModel) -> tuple[str, ...]:

@@ -33,12 +33,16 @@ class ChainRounds(Rounds):
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
         record: Record | None, watch: Stopwatch,
     ) -> Outcome:  # fmt: skip
+        learned = self.passes.pending() if isinstance(self.policy, Learner) else None
+        most = self.max_pending or learned or PENDING
+        by_race = self.method == "race"  # what it writes does not depend on its drafts, which others of the batch stop
+        if by_race and self.reader.pending(length) >= most and not self.passes.settle_at_once(len(length)):
+            limit = [0] * len(length)
         proposed, draft_prob = self.draft(text, length, limit, noise, sampling, record)
         drafts = proposed.tokens
         watch.lap("draft")
         slots, first = drafts.shape[1], len(self.reader.passes)
-        learned = self.passes.pending() if isinstance(self.policy, Learner) else None
-        self.reader.settle(text, length, self.max_pending or learned or PENDING)
+        self.reader.settle(text, length, most if slots else max(length))
         logits = self.reader.read(text, [end + slots for end in length], rows=slots + 1)
         watch.lap("target")
         law = keywords(noise, sampling, marked(noise, text, drafts))

@@ -40,7 +40,7 @@ class ModelDrafter:
         self.language_model, self.map = language_model, None
         if vocabulary is None:
             return
-        from specdec_kernels.generate.models import of_tokens
+        from specdec_kernels.generate.derived import of_tokens
 
         tokens, size = sorted({*whole_numbers(vocabulary)}), language_model.config.vocab_size
         if not tokens or tokens[0] < 0 or tokens[-1] >= size:

@@ -180,6 +180,14 @@ class Passes:
         if len(read) == 1:
             self.times.add(read[0], seconds)
 
+    def settle_at_once(self, batch: int) -> bool:
+        """Whether a forward that settles the texts of a batch costs less than a round without drafts for each does.
+
+        With a accepted drafts a round, the forward costs the 1 + a tokens that it does not emit, the rounds a tokens
+        each: less for one text, whatever a is.
+        """
+        return (batch - 1) * (self.emitted - self.rounds) > self.rounds
+
     def pending(self) -> int | None:
         """The most tokens that are to be pending; None while the times of two lengths are not known."""
         measured = self.times.measured()

@@ -110,8 +110,8 @@ def stream(
             draft_map = getattr(drafter, "map", None)
             columns = slice(draft.config.vocab_size) if draft_map is None else draft_map
             arguments.check_left(edits, record, draft.name, columns)
-    arguments.check_lengths(texts, max_new_tokens, models)
     arguments.check_models(models, policy)
+    arguments.check_lengths(texts, max_new_tokens, models)
     arguments.check_ops(sampling, noise.seed, logprobs, record is not None)
     requests = [
         Request(index, text, TextStream(target.tokenizer, text, stop), eos, max_new_tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +11,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from specdec_kernels.generate.attention import RECURRENT, windows_of
-from specdec_kernels.generate.checks import whole_number
-from specdec_kernels.generate.reader import Reader
+from specdec_kernels.generate.attention import cache_window, layers_of
+from specdec_kernels.generate.reader import CACHES, Reader, TextReader
 from specdec_kernels.sharded import VocabShard
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "models"
+CHECKED, LONGEST_CHECKED = 12, 128  # tokens that are read to see whether a model can be; the longest window among them
 
 
 class LanguageModel:
@@ -26,7 +25,7 @@ class LanguageModel:
     Parameters
     ----------
     model : PreTrainedModel
-        A transformers causal language model with attention, full or through sliding windows, and recurrent layers.
+        A transformers causal language model.
     tokenizer : PreTrainedTokenizerBase, optional
         Its tokenizer, or None where only token ids are used.
     name : str
@@ -34,12 +33,14 @@ class LanguageModel:
 
     Attributes
     ----------
-    windows : dict of str to int or None
-        By kind of its layers, how many tokens they see; None: all, or a state.
+    layers : Layers or None
+        How masks and positions of ours are given to its layers. None: its texts are read one by one (`TextReader`).
+    first_position : int
+        The position of a text's first token: 0, or behind that of padding.
     recurrent : bool
-        Whether some layers have a state, which cannot forget a token. What was accepted may have to be read again.
+        Whether what is read cannot be forgotten in part. What was accepted may have to be read again.
     cache_argument : str
-        What its forward calls the cache: ``past_key_values``, or ``cache`` from transformers 5.24 on.
+        What its forward calls the cache: ``past_key_values``, or ``cache`` from transformers 5.24 on; "": it has none.
     shard : VocabShard or None
         Which slice of the vocabulary its logits are, where ranks share its head (`parallel.split_head`).
     """
@@ -49,28 +50,35 @@ class LanguageModel:
     ) -> None:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         self.config = model.config.get_text_config()
-        self.device, self.windows = model.device, windows_of(model, name)
-        self.recurrent = not RECURRENT.isdisjoint(self.windows)
+        self.device = model.device
         parameters = inspect.signature(model.forward).parameters
-        self.keeps_logits = "logits_to_keep" in parameters
-        self.cache_argument = next((x for x in ("past_key_values", "cache") if x in parameters), "")
-        if "position_ids" not in parameters or not self.cache_argument:
-            raise ValueError(f"{name}: expected a model with position_ids and a cache; got {type(model).__name__}")
-        self.readable = False
+        self.keeps_logits, self.may_cache = "logits_to_keep" in parameters, "use_cache" in parameters
+        self.cache_argument = next((x for x in CACHES if x in parameters), "")
+        takes_masks = {"position_ids", "attention_mask"} <= parameters.keys() and self.cache_argument in CACHES[:2]
+        self.layers = layers_of(model) if takes_masks else None
+        self.first_position, self.readable, self.reads_trees = 0, False, False
         self.shard: VocabShard | None = None  # which slice of the vocabulary its logits are; None: all
+
+    @property
+    def recurrent(self) -> bool:
+        return bool(self.cache_argument) if self.layers is None else self.layers.recurrent
 
     @property
     def max_length(self) -> int | None:
         """The longest text, in tokens; None if any will do.
 
         Where rotary frequencies change for all positions once a text is long (longrope), it ends before they do: what
-        is cached would have to be read again.
+        is cached would have to be read again. Where transformers' cache has a window that no mask has, it ends with the
+        window: beyond it, what a forward gives depends on what was cached before.
         """
         rope = getattr(self.config, "rope_parameters", None) or getattr(self.config, "rope_scaling", None) or {}
-        lengths = [getattr(self.config, "max_position_embeddings", None)]
+        longest = getattr(self.config, "max_position_embeddings", None)
+        lengths = [longest and longest - self.first_position]
         for rotary in (rope, *(of_kind for of_kind in rope.values() if isinstance(of_kind, dict))):
             if rotary.get("rope_type") == "longrope":
                 lengths.append(rotary.get("original_max_position_embeddings"))
+        if self.layers is not None:
+            lengths.append(cache_window(self.model, self.layers))
         return min((length for length in lengths if length), default=None)
 
     @property
@@ -104,44 +112,110 @@ class LanguageModel:
         return str(token) if self.tokenizer is None else self.tokenizer.decode([token])
 
     def reader(self, batch: int, capacity: int) -> Reader:
-        return Reader(self, batch, capacity)
+        return (TextReader if self.layers is None else Reader)(self, batch, capacity)
+
+    def whole(self, text: torch.Tensor) -> torch.Tensor:
+        """The logits [B, T, V] of one forward without a cache."""
+        with torch.no_grad():
+            return self.model(input_ids=text, **({"use_cache": False} if self.may_cache else {})).logits
 
     def check_readable(self) -> None:
-        """Raise ValueError unless reading in pieces, with masks and a cache of ours, gives the logits of one forward.
+        """Raise ValueError unless reading in pieces gives the logits of one forward; choose how it is read.
 
-        Five tokens are read, once, and some of them taken back on the way. That tells models apart whose attention is
-        not causal, whose positions do not begin at 0, or that remember in other ways than by keys, values and states.
+        Two texts are read, once, in steps and with some of their tokens taken back on the way: more tokens than a short
+        window has. Masks of ours come first, with positions from 0 or from behind that of padding; else each text is
+        read by itself, with the masks, positions and cache that the model makes.
         """
         if self.readable:
             return
-        text = torch.tensor(
-            [[(1 + i) * self.tokens_read // 7 for i in range(5)]], device=self.device, dtype=torch.int64
+        first, most = (getattr(self.config, x, None) for x in ("pad_token_id", "max_position_embeddings"))
+        ways = [(self.layers, 0)] if self.layers else []
+        if ways and isinstance(first, int) and most and 0 <= first < most - 2 * CHECKED:
+            ways.append((self.layers, first + 1))
+        text, wrong = self._text_to_check(), ""
+        for self.layers, self.first_position in [*ways, (None, 0)]:
+            try:
+                apart = self._apart_in_pieces(text)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # transformers' models raise what they please
+                wrong = f"which raised {type(error).__name__}: {first_line(error)}"
+                continue
+            self.readable = not apart > self.tolerance
+            if self.readable:
+                return
+            wrong = f"whose logits differ by {apart:.1%}"
+        raise ValueError(
+            f"{self.name}: expected logits that do not depend on how a text is read in pieces; "
+            f"got {type(self.model).__name__}, {self._lack(text) or wrong}"
         )
+
+    def check_trees(self) -> None:
+        """Raise ValueError unless the nodes of a tree can be read at once; asked of the model, once."""
+        if self.recurrent or self.layers is None:
+            lack = "has recurrent layers" if self.layers else "makes its masks itself"
+            raise ValueError(f"tree: expected chains with {self.name}, which {lack}; got a tree")
+        if self.reads_trees:
+            return
+        text = self._text_to_check()
+        first, begin = text[:1], text.shape[1] - 4
+        branches = torch.cat([first[:, :begin].expand(2, -1), text[:, begin : begin + 2]], dim=1)
+        parents = torch.tensor([-1, 0, 0, 1, 2], dtype=torch.int64, device=self.device)
+        reader, nodes = self.reader(1, text.shape[1] + 1), torch.arange(5, dtype=torch.int64, device=self.device)
+        tokens = torch.cat([first[0, begin - 1 : begin], branches[:, begin:].T.flatten()])[None]
+        rows = reader.read_tree(first, [begin], parents, tokens, nodes)[0]
+        ours = torch.stack([rows[[0, 1, 3]], rows[[0, 2, 4]]])
+        self.reads_trees = not apart_by(ours, self.whole(branches)[:, begin - 1 :]) > self.tolerance
+        if not self.reads_trees:
+            raise ValueError(f"tree: expected chains with {self.name}, which does not heed a tree's mask; got a tree")
+
+    @property
+    def tolerance(self) -> float:
+        """How far logits of reading in pieces may be from those of one forward; experts may change by rounding."""
+        return {8: 1e-4, 4: 0.01}.get(self.model.dtype.itemsize, 0.25)
+
+    def _text_to_check(self) -> torch.Tensor:
+        """Two texts, int64 [2, T]; each token differs from the one beside it."""
+        layers = layers_of(self.model)
+        windows = layers.windows.values() if layers else ()
+        count = CHECKED + max((window for window in windows if window and window <= LONGEST_CHECKED), default=0)
+        count = min(count, self.max_length or count)
+        text = (1 + torch.arange(count, dtype=torch.int64, device=self.device)) * self.tokens_read // (count + 2)
+        return torch.stack([text, text.flip(0)])
+
+    def _apart_in_pieces(self, text: torch.Tensor) -> float:
+        """How far the logits of texts that are read in pieces, with some taken back, are from those of one forward."""
+        last, whole, reader = text.shape[1], self.whole(text), self.reader(2, text.shape[1])
+        steps = [(last - 3, last - 3), (last - 1, last - 2), (last, last)]  # to where both are read, and what is left
+        if self.recurrent:  # put back to nothing, and to the states after one token
+            steps = [(last - 1, 1), (2, 2), *steps]
+        ours, theirs = [], []
+        for end, left in steps:
+            ends = [end, end - 1]
+            rows = min(stop - cached for stop, cached in zip(ends, reader.cached, strict=True))
+            ours += reader.read(text, ends, rows)
+            theirs += [whole[row, stop - rows : stop] for row, stop in enumerate(ends)]
+            reader.roll_back([left, left - 1])
+        return apart_by(torch.cat(ours), torch.cat(theirs))
+
+    def _lack(self, text: torch.Tensor) -> str:
+        """What a model that cannot be read in pieces lacks; "" if it does not say."""
         try:
-            reader = self.reader(1, 5)
-            # Put back to nothing, and to the states after two tokens.
-            for end, known in ((4, 0), (1, 1), (2, 2), (4, 3)) if self.recurrent else ((3, 3),):
-                reader.read(text, [end], rows=1)
-                reader.roll_back([known])
-            ours = reader.read(text, [5], rows=2)[0].double()
-            with torch.no_grad():
-                theirs = self.model(input_ids=text, use_cache=False).logits[0, 3:].double()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # transformers' models raise what they please
-            raised = f"{type(error).__name__}: {first_line(error)}"
-            raise ValueError(
-                f"{self.name}: expected a model that reads with a mask, position_ids and a cache; "
-                f"got {type(self.model).__name__}, which raised {raised}"
-            ) from error
-        ours, theirs = (logits - logits.mean(-1, keepdim=True) for logits in (ours, theirs))  # of one token: 0
-        apart = float((ours - theirs).norm() / theirs.norm())
-        if apart > (0.01 if self.model.dtype.itemsize >= 4 else 0.25):
-            raise ValueError(
-                f"{self.name}: expected logits that do not depend on how a text is read in pieces; "
-                f"got {type(self.model).__name__}, whose logits differ by {apart:.0%}"
-            )
-        self.readable = True
+            whole, reader = self.whole(text), self.reader(2, text.shape[1])
+            if apart_by(self.whole(text[:, :-2]), whole[:, :-2]) > self.tolerance:
+                return "whose logits depend on later tokens"
+            rows = [reader.read(text, [end, end], rows=1) for end in range(1, 1 + text.shape[1])]
+        except Exception:
+            return ""
+        if apart_by(torch.cat(rows, dim=1), whole) > self.tolerance:
+            return "whose cache does not hold what one forward sees"
+        return "which begins anew from nothing wherever several tokens are read; one by one, their logits are right"
+
+
+def apart_by(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """How far logits are from others, relative to these; NaN for those of one token."""
+    ours, theirs = (logits.double() - logits.double().mean(-1, keepdim=True) for logits in (ours, theirs))
+    return float((ours - theirs).norm() / theirs.norm())
 
 
 def first_line(error: Exception) -> str:
@@ -225,70 +299,6 @@ def default_dtype(device: str) -> torch.dtype:
     if torch.device(device).type != "cuda":
         return torch.float32
     return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-
-
-def early_exit(target: LanguageModel, layers: int) -> LanguageModel:
-    """A draft made of the target itself: its first layers, then its last norm and its head. No weight is copied.
-
-    Parameters
-    ----------
-    target : LanguageModel
-        The model to draft for.
-    layers : int
-        How many of its layers, from 1 to one less than all.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `layers` is no such number, or the model has no list of layers of the length that its config says.
-
-    References
-    ----------
-    Zhang et al. (2023), Draft & Verify; Elhoushi et al. (2024), LayerSkip.
-
-    Examples
-    --------
-    >>> target = load_model("embedded:target")
-    >>> early_exit(target, 2).name
-    'embedded:target (2 of 6 layers)'
-    """
-    layers, depth = whole_number("layers", layers, 1), target.config.num_hidden_layers
-    if layers >= depth:
-        raise ValueError(f"layers: expected 1 to {depth - 1}, less than {target.name} has; got {layers}")
-    lists = (
-        name for name, module in target.model.named_modules()
-        if isinstance(module, torch.nn.ModuleList) and len(module) == depth
-    )  # fmt: skip
-    place = next(lists, None)
-    if place is None:
-        raise ValueError(f"{target.name}: expected a list of {depth} layers to leave early; got none")
-    model = holder = apart(target.model)
-    *path, last = place.split(".")
-    for part in path:
-        holder._modules[part] = apart(holder._modules[part])
-        holder = holder._modules[part]
-    holder._modules[last] = holder._modules[last][:layers]
-    return LanguageModel(model, target.tokenizer, f"{target.name} ({layers} of {depth} layers)")
-
-
-def apart(module: torch.nn.Module) -> torch.nn.Module:
-    """A module of the same parts, any of which can be replaced without changing the first."""
-    twin = copy.copy(module)
-    twin._modules = dict(module._modules)
-    return twin
-
-
-def of_tokens(language_model: LanguageModel, tokens: slice | torch.Tensor) -> LanguageModel:
-    """The model with the rows of these tokens in its LM head alone: its logits are theirs."""
-    head = language_model.model.get_output_embeddings()
-    part = apart(head)
-    part._parameters = dict(head._parameters)
-    part.weight = torch.nn.Parameter(head.weight[tokens], requires_grad=False)
-    if getattr(head, "bias", None) is not None:
-        part.bias = torch.nn.Parameter(head.bias[tokens], requires_grad=False)
-    model = apart(language_model.model)
-    model.set_output_embeddings(part)
-    return LanguageModel(model, language_model.tokenizer, language_model.name)
 
 
 def check_vocabularies(target: LanguageModel, draft: LanguageModel) -> None:

@@ -48,7 +48,7 @@ def split_head(target: LanguageModel) -> LanguageModel:
     ValueError
         If the vocabulary has no 128 tokens for each rank but the last.
     """
-    from specdec_kernels.generate.models import of_tokens
+    from specdec_kernels.generate.derived import of_tokens
 
     shard = sharded.VocabShard.even(len(target.model.get_output_embeddings().weight))
     end = dict(zip(shard.bounds(shard.vocab, shard.ranks), shard.bounds(shard.vocab, shard.ranks)[1:], strict=False))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, DynamicLayer
 
 import specdec_kernels as specdec
@@ -13,6 +15,9 @@ from specdec_kernels.generate.attention import Visibility, logits_of
 
 if TYPE_CHECKING:
     from specdec_kernels.generate.models import LanguageModel
+
+CACHES = "past_key_values", "cache", "cache_params", "state"
+"""What models call their caches; those of the first two names are filled by `Cache.update`."""
 
 
 class SlotCache(Cache):
@@ -30,7 +35,7 @@ class SlotCache(Cache):
     def __init__(self, batch: int, capacity: int) -> None:
         super().__init__(layer_class_to_replicate=DynamicLayer)
         self.batch, self.capacity, self.used = batch, capacity, 0
-        self.entries: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.entries: dict[tuple[str, int], torch.Tensor] = {}
         self.states: dict[tuple[str, int, int], torch.Tensor] = {}
         self.rows = self.slots = torch.empty(0, dtype=torch.int64, device="cpu")
 
@@ -45,16 +50,19 @@ class SlotCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if layer_idx not in self.entries:
-            self.entries[layer_idx] = self._empty(key_states), self._empty(value_states)
-        keys, values = self.entries[layer_idx]
-        keys[self.rows, :, self.slots] = key_states.transpose(1, 2)
-        values[self.rows, :, self.slots] = value_states.transpose(1, 2)
-        return keys[:, :, : self.used], values[:, :, : self.used]
+        return self._put("keys", layer_idx, key_states), self._put("values", layer_idx, value_states)
 
-    def _empty(self, new: torch.Tensor) -> torch.Tensor:
-        # Zeros, not garbage: a masked slot has weight 0, and 0 times NaN is NaN.
-        return new.new_zeros(self.batch, new.shape[1], self.capacity, new.shape[3])
+    def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> torch.Tensor:
+        return self._put("indexer", layer_idx, indexer_key_states[:, None])[:, 0]
+
+    def _put(self, what: str, layer: int, new: torch.Tensor) -> torch.Tensor:
+        """Put [batch, H, T, E] into the slots of the next entries; what all slots hold that queries are shown."""
+        if (what, layer) not in self.entries:
+            # Zeros, not garbage: a masked slot has weight 0, and 0 times NaN is NaN.
+            self.entries[what, layer] = new.new_zeros(self.batch, new.shape[1], self.capacity, new.shape[3])
+        entries = self.entries[what, layer]
+        entries[self.rows, :, self.slots] = new.transpose(1, 2)
+        return entries[:, :, : self.used]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.used
@@ -104,7 +112,7 @@ class SlotCache(Cache):
     def keep(self, rows: torch.Tensor) -> None:
         """Drop every text but those of index `rows`."""
         self.batch = len(rows)
-        self.entries = {layer: (keys[rows], values[rows]) for layer, (keys, values) in self.entries.items()}
+        self.entries = {place: entries[rows] for place, entries in self.entries.items()}
         self.states = {place: state[rows] for place, state in self.states.items()}
 
 
@@ -117,10 +125,19 @@ class Reader:
     """
 
     def __init__(self, language_model: LanguageModel, batch: int, capacity: int) -> None:
-        self.language_model, self.cache, self.cached = language_model, SlotCache(batch, capacity), [0] * batch
+        self.language_model, self.cache, self.cached = language_model, self._cache(batch, capacity), [0] * batch
         self.last_position = (language_model.max_length or capacity) - 1
         self.passes: list[int] = []
         self.before: list[tuple[list[int], dict[tuple[str, int, int], torch.Tensor]]] = []
+
+    def _cache(self, batch: int, capacity: int) -> Any:
+        return SlotCache(batch, capacity)
+
+    def pending(self, length: list[int]) -> int:
+        """How many tokens before the last of text[b, :length[b]] are to be read again, at most."""
+        if not self.language_model.recurrent:
+            return 0
+        return max(end - 1 - cached for end, cached in zip(length, self.cached, strict=True))
 
     def settle(self, text: torch.Tensor, length: list[int], most: int) -> None:
         """Read tokens of text[b, :length[b] - 1] now where as many as `most` of them, or more, are pending.
@@ -217,12 +234,12 @@ class Reader:
     def _forward(self, tokens: torch.Tensor, slots: torch.Tensor, seen: Visibility, rows: int) -> torch.Tensor:
         """Logits [B, rows, V] after the last of `tokens` [B, T], which go to cache slots and see what they may."""
         self.cache.write_at(slots, seen.hidden.shape[2])
-        positions = seen.positions.clamp(max=self.last_position)
+        positions = seen.positions.clamp(max=self.last_position) + self.language_model.first_position
         inputs = {"position_ids": positions, self.language_model.cache_argument: self.cache}
         if self.language_model.keeps_logits:
             inputs["logits_to_keep"] = rows
-        model, windows = self.language_model.model, self.language_model.windows
-        logits = logits_of(model, windows, seen, input_ids=tokens, use_cache=True, **inputs)[:, -rows:]
+        model, layers = self.language_model.model, self.language_model.layers
+        logits = logits_of(model, layers, seen, input_ids=tokens, use_cache=True, **inputs)[:, -rows:]
         self.passes.append(tokens.shape[1])
         return logits.float() if logits.dtype == torch.float64 else logits
 
@@ -246,3 +263,74 @@ class Reader:
         """Drop every text but those of index `rows`."""
         self.cached = [self.cached[row] for row in rows]
         self.cache.keep(torch.tensor(rows, dtype=torch.int64, device=self.language_model.device))
+
+
+class TextCaches:
+    """The caches of a batch of texts, each as its model makes it. One that was read stays as it is, to be put back."""
+
+    def __init__(self, batch: int) -> None:
+        self.states: dict[int, Any] = {}
+        self.batch = batch
+
+    def put_back(self, rows: list[int], states: dict[int, Any]) -> None:
+        """Give these texts the caches that they had; none where nothing was read."""
+        for row in rows:
+            self.states.pop(row, None)
+            self.states |= {row: states[row]} if row in states else {}
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Drop every text but those of index `rows`."""
+        self.states = {now: self.states[row] for now, row in enumerate(rows.tolist()) if row in self.states}
+
+
+class TextReader(Reader):
+    """Reads each text in forwards of its own, with the masks, the positions and the cache that its model makes.
+
+    So it reads what takes no mask of ours. A cache is put back whole, as a state is; where a model has none, a text is
+    read anew. A pass is a forward for each text.
+    """
+
+    def _cache(self, batch: int, capacity: int) -> TextCaches:
+        return TextCaches(batch)
+
+    @torch.no_grad()
+    def _read(self, text: torch.Tensor, end: list[int], rows: int, whole: list[bool] | None) -> torch.Tensor:
+        states, logits, begin = self.cache.states, [], self.cached
+        if self.language_model.recurrent:
+            self.before.append((begin, states.copy()))
+        self.cached = [now if whole is None or whole[row] else begin[row] for row, now in enumerate(end)]
+        for row, (known, now) in enumerate(zip(begin, self.cached, strict=True)):
+            if now > known:
+                begin_at = known if row in states else 0
+                output = self._forward_alone(text[row : row + 1, begin_at:now], states.get(row), rows)
+                logits.append(output.logits[:, -rows:])
+                cache = next((output[name] for name in CACHES if output.get(name) is not None), None)
+                states |= {} if cache is None else {row: cache}
+        self.passes.append(max(now - known for known, now in zip(begin, end, strict=True)))
+        every = torch.cat(logits)
+        return every.float() if every.dtype == torch.float64 else every
+
+    def _forward_alone(self, tokens: torch.Tensor, cache: Any, rows: int) -> Any:
+        """What a model gives after tokens [1, T] that come behind those in its cache."""
+        language_model = self.language_model
+        inputs = {"use_cache": True} if language_model.may_cache else {}
+        if cache is not None:
+            inputs[language_model.cache_argument] = copied(cache)
+        if language_model.keeps_logits:
+            inputs["logits_to_keep"] = rows
+        return language_model.model(input_ids=tokens, return_dict=True, **inputs)
+
+
+def copied(value: Any) -> Any:
+    """A cache that can be read on from while this one stays: states are overwritten, entries are joined with others."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, (list, tuple)):
+        return type(value)(copied(part) for part in value)
+    if isinstance(value, dict):
+        return {key: copied(part) for key, part in value.items()}
+    if isinstance(value, (type, PreTrainedConfig)) or not hasattr(value, "__dict__"):
+        return value
+    twin = copy.copy(value)
+    twin.__dict__ |= {name: copied(part) for name, part in vars(value).items() if not isinstance(part, torch.Tensor)}
+    return twin

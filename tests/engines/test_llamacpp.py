@@ -273,10 +273,11 @@ class TestRecurrent:
 
     def test_pending_tokens_are_bounded(self, kind):
         target, draft = (lib.Llama(table, kind=kind) for table in (tables()[0], np.zeros((V, V, V))))
-        options = dict(method="race", k=4, max_new_tokens=40, seed=1, eos_token_ids=[])
-        (text,) = generate([[1, 2]], target, draft, max_pending=3, **options)
-        assert max(count for entry in text.rounds for count in entry.read) <= 2 + 5 + 4
-        assert any(len(entry.read) == 2 for entry in text.rounds)
+        options = dict(k=4, max_new_tokens=40, seed=1, eos_token_ids=[])
+        for method in ("race", "rejection"):
+            (text,) = generate([[1, 2]], target, draft, method=method, max_pending=3, **options)
+            assert max(count for entry in text.rounds for count in entry.read) <= 2 + 5 + 4
+            assert any(len(entry.read) == 2 for entry in text.rounds) == (method == "rejection")
 
     def test_sequences(self, kind):
         """Two for each text: its own, and one that has the state before the drafts."""

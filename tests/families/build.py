@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -85,7 +86,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "hrm_text": {"num_layers_per_stack": DEFAULT, "num_hidden_layers": 1},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
-    "moshi": {"audio_vocab_size": 16, "audio_encoder_config": {"model_type": "mimi"}},
+    "moshi": {"audio_vocab_size": 16, "audio_encoder_config": {"model_type": "mimi"}, "sliding_window": LONGEST},
     "qwen4_exp": {"text_config": QWEN4}, "qwen4_exp_text": QWEN4,
     "reformer": {"is_decoder": True, "attn_layers": ["local", "local"], "axial_pos_embds": False},
     "xmod": {"default_language": "en_XX"},
@@ -164,24 +165,16 @@ def random_model(config: PreTrainedConfig, seed: int = 1) -> PreTrainedModel:
 
 
 def in_float64(forward: Any) -> Any:
-    """A forward that computes in float64 throughout."""
+    """A forward that computes in float64 throughout, so that forwards of any shape give the same logits."""
 
     @functools.wraps(forward)
     def called(*arguments: Any, **options: Any) -> Any:
-        with InFloat64():
+        with ExitStack() as stack:
+            for owner, name, wider in (
+                (torch, "float32", torch.float64), (torch, "float", torch.float64),
+                (torch.Tensor, "float", torch.Tensor.double),
+            ):  # fmt: skip
+                stack.enter_context(patch.object(owner, name, wider))
             return forward(*arguments, **options)
 
     return called
-
-
-class InFloat64(TorchFunctionMode):
-    """Within it, whatever asks for float32 gets float64, so that forwards of any shape give the same logits."""
-
-    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        if function is torch.Tensor.float:
-            function = torch.Tensor.double
-        elif function is torch.finfo:
-            return function(*arguments, **(options or {}))
-        wider = [torch.float64 if value is torch.float32 else value for value in arguments]
-        named = {name: torch.float64 if value is torch.float32 else value for name, value in (options or {}).items()}
-        return function(*wider, **named)

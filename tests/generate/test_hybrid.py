@@ -148,7 +148,7 @@ def test_reading_in_pieces_equals_one_forward(name):
 def test_race_equals_plain(name):
     texts = written(name, k=3)
     assert tokens_of(texts) == plain(name)
-    assert all(0 < text.accepted < text.drafted for text in texts)
+    assert 0 < sum(text.accepted for text in texts) < sum(text.drafted for text in texts)
 
 
 @slow
@@ -183,7 +183,7 @@ def test_drafts_of_one_pass():
     race = generate(PROMPTS, pair("qwen3_next")[0], drafter, k=3, seed=3, max_new_tokens=NEW)
     assert tokens_of(race) == plain("qwen3_next")
     rounds = max(len(text.rounds) for text in race)
-    assert rounds < len(drafter.reader.passes) < 2 * rounds
+    assert rounds / 2 < len(drafter.reader.passes) < 2 * rounds
 
 
 @pytest.mark.parametrize("policy", [Controller(4), RandomLength(3, 0.6, "token")])
@@ -194,13 +194,11 @@ def test_a_policy_may_choose(policy):
 
 
 def read_by_hand(text, most):
-    """The tokens of each forward in each round, from how many were drafted and accepted."""
+    """The tokens of each round's forward, from how many were drafted and accepted; no drafts behind `most` pending."""
     length, known, found = len(text.prompt), 0, []
     for entry in text.rounds:
         found.append([])
-        if length - 1 - known >= most:
-            found[-1].append(length - 1 - known)
-            known = length - 1
+        assert not entry.drafted or length - 1 - known < most
         found[-1].append(length - known + entry.drafted)
         if entry.accepted == entry.drafted:
             known = length + entry.drafted
@@ -214,12 +212,16 @@ def test_forwards_and_tokens_are_counted(most):
     (text,) = generate([[7, 3, 9]], target, ModelDrafter(draft), k=4, seed=3, max_new_tokens=32, max_pending=most)
     assert [entry.read for entry in text.rounds] == read_by_hand(text, most)
     assert any(entry.accepted < entry.drafted for entry in text.rounds)
-    if most == 100:
-        assert text.target_calls == len(text.rounds) < 32
-    if most == 1:  # every round that refused something is settled, but the last
-        assert text.target_calls - len(text.rounds) == 1 + sum(
-            entry.accepted < entry.drafted for entry in text.rounds[:-1]
-        )
+    assert text.target_calls == len(text.rounds) <= 32
+    assert any(not entry.drafted for entry in text.rounds[:-1]) == (most < 100)
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "falcon_h1"])
+def test_passes_are_no_more_than_those_of_plain_sampling(name):
+    """What n-grams draft is mostly wrong, so that each round leaves a token pending."""
+    (text,) = generate([[7, 3, 9] * 5], pair(name)[0], NgramDrafter(1), k=3, seed=3, max_new_tokens=40, max_pending=4)
+    assert text.drafted > 2 * text.accepted
+    assert text.target_calls == len(text.rounds) <= 40
 
 
 def test_a_pass_settles_as_many_tokens_as_one_pass_can():
@@ -244,14 +246,6 @@ def test_trees_are_refused_by_name():
 def test_a_bound_that_is_none_is_named(most, error):
     with pytest.raises(error, match=r"^max_pending: expected"):
         written("qwen3_next", max_pending=most)
-
-
-def test_a_model_that_forgets_its_states_is_refused():
-    """transformers' Mamba 1 begins anew wherever it reads several tokens at once."""
-    options = dict(attn_layer_period=2, attn_layer_offset=1, num_experts=2, num_experts_per_tok=1, mamba_d_state=8)
-    model = random_model(transformers.JambaConfig(vocab_size=50, **TWO, **options))
-    with pytest.raises(ValueError, match=r"^jamba-0: expected logits that do not depend on how .*differ by \d+%$"):
-        generate(PROMPTS, model, max_new_tokens=5)
 
 
 @pytest.fixture(scope="module")

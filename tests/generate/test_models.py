@@ -4,7 +4,17 @@ import pytest
 import torch
 import transformers
 
-from specdec_kernels.generate import LanguageModel, ModelDrafter, check_vocabularies, generate, load_model, stream
+import specdec_kernels as specdec
+from specdec_kernels.generate import (
+    LanguageModel,
+    ModelDrafter,
+    TextEdits,
+    check_vocabularies,
+    generate,
+    load_model,
+    stream,
+)
+from specdec_kernels.generate.attention import Visibility
 from specdec_kernels.generate.models import default_dtype, device_of
 from specdec_kernels.generate.train import byte_tokenizer
 from tests.generate.small import llama, random_model
@@ -92,10 +102,10 @@ def test_longest_text():
 def test_windows_are_those_of_the_model(name):
     """Without them the logits are others, so that the tests above and below can fail."""
     model = random_model(CONFIGS[name], seed=1, spread=0.5)
-    assert 6 in model.windows.values()
+    assert 6 in model.layers.windows.values()
     text = torch.randint(50, (1, 20), generator=torch.Generator().manual_seed(0))
     assert_near(model.reader(1, 20).read(text, [20], rows=1)[0], whole(model, text[0])[-1:])
-    model.windows = dict.fromkeys(model.windows)
+    model.layers = model.layers._replace(windows=dict.fromkeys(model.layers.windows))
     blind = model.reader(1, 20).read(text, [20], rows=1)[0]
     assert (blind - whole(model, text[0])[-1:]).abs().max() > 0.01
 
@@ -121,34 +131,90 @@ def test_windowed_models_race_to_the_same_text(name, tree):
     assert [text.tokens for text in race] == [text.tokens for text in plain]
 
 
-def config_with_alibi():
-    return transformers.FalconConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=50, alibi=True
-    )
+TEXT_BY_TEXT = {
+    "alibi in masks": transformers.FalconConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=50, alibi=True
+    ),
+    "no position_ids": transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=50),
+    "states alone": transformers.Mamba2Config(
+        hidden_size=16, num_hidden_layers=2, num_heads=4, head_dim=8, vocab_size=50, state_size=8, n_groups=2, expand=2,
+        chunk_size=8, time_step_limit=(0.0, float("inf")), time_step_min=1e-30,
+    ),
+    "no cache": transformers.OpenAIGPTConfig(n_embd=32, n_layer=2, n_head=4, vocab_size=50, n_positions=64),
+}  # fmt: skip
 
 
-def test_layers_and_positions_that_masks_cannot_express_are_refused():
-    chunked = llama().model
-    chunked.config.layer_types = ["full_attention", "chunked_attention"]
-    wanted = r"^mine: expected layers of full or sliding attention, or recurrent ones; got chunked_attention$"
-    with pytest.raises(ValueError, match=wanted):
-        LanguageModel(chunked, name="mine")
-    with pytest.raises(ValueError, match=r"^falcon-0: expected positions that the tokens bring; got ALiBi"):
-        random_model(config_with_alibi())
+@pytest.mark.parametrize("name", TEXT_BY_TEXT)
+def test_what_takes_no_masks_is_read_text_by_text(name):
+    """With the masks, the positions and the cache that a model makes; a batch of texts of other lengths."""
+    target, draft = (random_model(TEXT_BY_TEXT[name], seed=seed, spread=0.5) for seed in (1, 2))
+    prompts, options = [[7, 3, 9], [5], [1] * 12], dict(seed=3, max_new_tokens=20, eos_token_ids=[])
+    plain = generate(prompts, target, method="plain", **options)
+    race = generate(prompts, target, ModelDrafter(draft), k=3, **options)
+    assert [text.tokens for text in race] == [text.tokens for text in plain]
+    for index, text in enumerate(plain):
+        rows = whole(target, torch.tensor(text.prompt + text.tokens))[len(text.prompt) - 1 : -1]
+        position = torch.arange(len(text.prompt), len(text.prompt) + 20)
+        assert specdec.race_sample(rows, seed=3 + index, position=position).tolist() == text.tokens
+    with pytest.raises(ValueError, match=r"^tree: expected chains with .*, which makes its masks itself; got a tree$"):
+        generate(prompts, target, ModelDrafter(draft), tree=[-1, 0, 0], **options)
 
 
-@pytest.mark.parametrize(
-    "config, name",
-    [
-        (transformers.BertConfig(**SMALL), "bert-0: .*; got BertLMHeadModel"),
-        (transformers.RobertaConfig(**SMALL, is_decoder=True), "roberta-0: .*; got RobertaForCausalLM"),
-    ],
-    ids=["not causal", "positions that do not begin at 0"],
-)
-def test_models_that_read_otherwise_are_refused_before_the_first_token(config, name):
+def test_positions_may_begin_behind_that_of_padding():
+    config = transformers.RobertaConfig(**SMALL, is_decoder=True, pad_token_id=1, max_position_embeddings=40)
+    target, draft = (random_model(config, seed=seed, spread=0.5) for seed in (1, 2))
+    prompts, unpadded = [[7, 3, 9], [5]], TextEdits(bias={1: float("-inf")})  # padding has no position of its own
+    options = dict(seed=3, max_new_tokens=30, edits=unpadded, eos_token_ids=[])
+    plain = generate(prompts, target, method="plain", **options)
+    tree = generate(prompts, target, ModelDrafter(draft), tree=[-1, 0, 0, 1], **options)
+    assert [text.tokens for text in tree] == [text.tokens for text in plain]
+    assert (target.first_position, target.max_length) == (2, 38)
+    logits = target.reader(1, 9).read(torch.tensor([[7, 3, 9, 4]]), [4], rows=2)[0]
+    assert_near(logits, whole(target, torch.tensor([7, 3, 9, 4]))[-2:])
+
+
+def test_a_window_that_no_mask_has_ends_a_text():
+    """transformers' cache of Moshi holds the last tokens alone, and its masks are of all: more depends on the cache."""
+    sizes = dict(audio_vocab_size=16, audio_encoder_config=dict(model_type="mimi"), ffn_dim=32)
+    config = transformers.MoshiConfig(**SMALL, **sizes, max_position_embeddings=64, sliding_window=8)
+    model = random_model(config)
+    assert model.max_length == 8
+    assert len(generate([[3]], model, max_new_tokens=7)[0].tokens) == 7
+    with pytest.raises(ValueError, match=r"^max_new_tokens: expected at most 7 .*\(moshi-0 ends at 8\)"):
+        generate([[3]], model, max_new_tokens=8)
+
+
+@pytest.mark.parametrize("window", [6, 40])
+def test_more_is_checked_than_a_window_has(window, monkeypatch):
+    """Masks without it are seen to be wrong, whatever the first tokens give; the model's own are taken."""
+    config = transformers.MistralConfig(**dict(GROUPED, sliding_window=window), head_dim=8)
+    models = [random_model(config, spread=0.5) for _ in range(2)]
+    models[0].check_readable()
+    monkeypatch.setattr(Visibility, "within", lambda seen, kind, window: seen.hidden)
+    models[1].check_readable()
+    assert [model.layers is None for model in models] == [False, True]
+
+
+REFUSED = {
+    "not causal": (transformers.BertConfig(**SMALL), "depend on later tokens"),
+    "no cache of all": (
+        transformers.JambaConfig(
+            **SMALL, num_key_value_heads=2, attn_layer_period=2, attn_layer_offset=1, num_experts=2,
+            num_experts_per_tok=1, mamba_d_state=8, pad_token_id=0,
+        ),
+        "begins anew .* wherever several tokens are read",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_models_that_read_otherwise_are_refused_before_the_first_token(name):
+    config, lack = REFUSED[name]
     model = random_model(config)
     for target, drafter in ((model, None), (llama(50), ModelDrafter(model))):
-        with pytest.raises(ValueError, match=rf"^{name}, whose logits differ by \d+%$"):
+        with pytest.raises(
+            ValueError, match=rf"^{model.name}: expected .*; got {type(model.model).__name__}, .*{lack}"
+        ):
             stream([[3, 4]], target, drafter, max_new_tokens=5)
 
 
@@ -189,12 +255,6 @@ def test_end_of_text_tokens():
     model.model.generation_config.eos_token_id = [3, 4]
     assert model.eos_token_ids == {3, 4}
     assert load_model("embedded:target").eos_token_ids == {257}
-
-
-def test_a_model_without_position_ids_is_refused():
-    bloom = transformers.BloomConfig(hidden_size=16, n_layer=1, n_head=2, vocab_size=8)
-    with pytest.raises(ValueError, match="expected a model with position_ids and a cache; got BloomForCausalLM"):
-        LanguageModel(transformers.AutoModelForCausalLM.from_config(bloom))
 
 
 def test_missing_or_foreign_directories_are_named(tmp_path):

@@ -1,0 +1,157 @@
+"""Every causal family of the installed transformers, tiny and random, beside the generator: `make test-models`.
+
+A text is right if it is the one that forwards over the whole text write, without a cache, token by token. Prompts of 3
+and 21 tokens share a batch, and texts go on past every window, chunk and index. All is in float64.
+
+    python -m tests.families.sweep [FAMILY ...] [--json FILE] [--part 1/2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import CONFIG_MAPPING, PreTrainedModel
+
+import specdec_kernels as specdec
+from specdec_kernels.engines.transformers import generate as adapter
+from specdec_kernels.generate import LanguageModel, ModelDrafter, NgramDrafter, TextEdits, generate
+from tests.families.build import NAMES, SPECIAL, VOCAB, random_model, small
+
+NEW, SEED, TREE = 20, 5, [-1, 0, 0, 1, 1, 2, 3]
+PROMPTS = [[7, 3, 9], [3 + 11 * index % (VOCAB - 4) for index in range(21)]]
+"""What every family writes on from."""
+PADDING = TextEdits(bias={0: float("-inf")})
+"""Some families count no position where padding is: no text has it."""
+
+
+def nearby(model: PreTrainedModel, config: Any, distance: float = 0.02) -> PreTrainedModel:
+    """A model of the same config with the weights of another, and a little noise."""
+    draft = random_model(config)
+    draft.load_state_dict(model.state_dict())
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter += distance * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+    return draft
+
+
+def is_true(model: LanguageModel, prompt: list[int], tokens: list[int], seed: int, temperature: float) -> bool:
+    """Whether each token of a text is the one that a forward over all of it draws behind those before it."""
+    text = torch.tensor([prompt + tokens])
+    rows = model.whole(text)[0, len(prompt) - 1 : -1, :VOCAB].float()
+    rows[:, 0] = float("-inf")
+    position = torch.arange(len(prompt), text.shape[1])
+    drawn = specdec.race_sample(rows, seed=seed, position=position, temperature=temperature)
+    return drawn.tolist() == tokens
+
+
+def reading_of(model: LanguageModel) -> str:
+    """How the generator reads a model."""
+    if model.layers is None:
+        return "text by text" if model.cache_argument else "anew"
+    return "masks, from behind padding" if model.first_position else "masks"
+
+
+def trees_of(model: LanguageModel) -> str:
+    """ "yes", or why no trees are read."""
+    try:
+        model.check_trees()
+    except ValueError as error:
+        return str(error).split(", which ")[1].split(";")[0]
+    return "yes"
+
+
+def by_transformers(model: LanguageModel, prompt: list[int], **options: Any) -> list[int]:
+    """The greedy text of `model.generate`."""
+    text = torch.tensor([prompt])
+    options |= dict(do_sample=False, max_new_tokens=NEW, eos_token_id=None, suppress_tokens=[0], pad_token_id=0)
+    return model.model.generate(text, attention_mask=torch.ones_like(text), **options)[0, len(prompt) :].tolist()
+
+
+def wrong_texts(target: LanguageModel, draft: LanguageModel, trees: bool) -> list[str]:
+    """Which texts of the generator are not those of whole forwards, and passes that are more than plain sampling's."""
+    options = dict(seed=SEED, max_new_tokens=NEW, eos_token_ids=[], edits=PADDING)
+    runs = {
+        "plain": (None, dict(method="plain")),
+        "race": (ModelDrafter(draft), dict(k=4)),
+        "n-grams": (NgramDrafter(2), dict(k=4, max_pending=4)),
+        "rejection": (ModelDrafter(draft), dict(k=3, method="rejection", temperature=0)),
+        "block": (ModelDrafter(draft), dict(k=5, method="block", temperature=0)),
+    }
+    if trees:
+        runs["tree"] = ModelDrafter(draft), dict(tree=TREE)
+    wrong, calls = [], {}
+    for name, (drafter, more) in runs.items():
+        texts = generate(PROMPTS, target, drafter, **options, **more)
+        calls[name] = max(text.target_calls for text in texts)
+        temperature = more.get("temperature", 1.0)
+        true = [is_true(target, text.prompt, text.tokens, SEED + i, temperature) for i, text in enumerate(texts)]
+        wrong += [] if all(true) else [name]
+    if calls["n-grams"] > calls["plain"] + 1:
+        wrong.append(f"n-grams: {calls['n-grams']} passes for {calls['plain']}")
+    if not target.model.config.is_encoder_decoder:
+        ours = by_transformers(target, PROMPTS[1], custom_generate=adapter, drafter=draft.model)
+        wrong += [] if is_true(target, PROMPTS[1], ours, 0, 0.0) else ["adapter"]
+    return wrong
+
+
+def tried(name: str) -> dict[str, Any]:
+    """What the generator makes of a family."""
+    begun = time.monotonic()
+    try:
+        config = small(CONFIG_MAPPING[name], SPECIAL.get(name, {}))
+        model = random_model(config)
+        target, draft = LanguageModel(model, name=name), LanguageModel(nearby(model, config), name=f"{name} nearby")
+    except Exception as error:
+        return {"ours": "not built", "why": one_line(error)}
+    try:
+        target.check_readable()
+        entry = {"reading": reading_of(target), "trees": trees_of(target)}
+        wrong = wrong_texts(target, draft, entry["trees"] == "yes")
+        entry |= {"ours": "wrong" if wrong else "right"} | ({"why": ", ".join(wrong)} if wrong else {})
+    except Exception as error:
+        refused = isinstance(error, ValueError) and str(error).startswith(name)
+        entry = {"ours": "refused" if refused else "raised", "why": one_line(error)}
+    try:
+        same = is_true(target, PROMPTS[1], by_transformers(target, PROMPTS[1]), 0, 0.0)
+        entry["transformers"] = "same" if same else "other text"
+    except Exception as error:
+        entry["transformers"] = one_line(error)
+    return entry | {"seconds": round(time.monotonic() - begun, 1)}
+
+
+def one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
+
+
+def main() -> None:
+    """Try families, print each, and write what was seen."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", default=NAMES, metavar="FAMILY")
+    parser.add_argument("--json", type=Path, help="where to write the table")
+    parser.add_argument("--part", default="1/1", help="1/2: each second family")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity(transformers.utils.logging.CRITICAL)
+    part, parts = map(int, options.part.split("/"))
+    table = {}
+    for name in options.names[part - 1 :: parts]:
+        entry = table[name] = tried(name)
+        print(name, json.dumps(entry), flush=True)
+    print(Counter(entry["ours"] for entry in table.values()))
+    if options.json:
+        seen = {"transformers": transformers.__version__, "families": table}
+        options.json.write_text(json.dumps(seen, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
