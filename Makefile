@@ -31,7 +31,7 @@ TEST_JOBS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); e
 TEST_SECONDS := 1190
 BUILD_SECONDS := 570
 
-.PHONY: demo test estimate test-op test-all test-newest test-oldest test-engines coverage bench lint docs dist build build-tests clean
+.PHONY: demo test estimate test-op test-all test-newest test-oldest test-engines test-models coverage bench lint docs dist build build-tests clean
 
 demo: build
 	$(BIN)/specdec-kernels info
@@ -68,6 +68,10 @@ test-engines: build $(ENGINES)/.ready $(VLLM)/.ready $(SGLANG)/.ready
 		tests/engines/whole_vllm.py $(TEST_OPTIONS) || exit; done
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/tests/engines/sglang_cpu $(SGLANG)/bin/python -m pytest -q -m "" \
 		tests/engines/whole_sglang.py tests/engines/whole_sglang_ranks.py $(TEST_OPTIONS)
+
+# Every causal family of the installed transformers, tiny and random, beside the generator; LIGHT=1: each second one.
+test-models: build $(READY)
+	OMP_NUM_THREADS=1 $(PY) -m tests.families.sweep --json build/families.json $(if $(LIGHT),--part 1/2)
 
 # What the two sets of tests run of the code, in numbers.
 coverage: $(READY)
