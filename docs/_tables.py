@@ -347,6 +347,18 @@ def adapters() -> Table:
 
 
 @table
+def field() -> Table:
+    rows: Table = [["package", "what was run", "total variation", "what was seen", "on"]]
+    for package, result in data("bench/results/field.json").items():
+        for case in result["cases"]:
+            distance = "exact" if case["verdict"] == "passed" else "-"
+            distance = f"{case['distance']:.2g}" if case["verdict"] == "failed" else distance
+            said = case["said"].split(";")[-1].split(", (")[0].strip()
+            rows.append([f"{package} {result['version']}", case["what"], distance, said, result["date"]])
+    return rows
+
+
+@table
 def assisted() -> Table:
     """Tokens a second of a text in a decoding loop."""
     said = {

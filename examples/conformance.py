@@ -43,5 +43,5 @@ def mistaken(batch: Batch) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    print("verify_chain:", check(ours, draw=race_draft), sep="\n")
-    print("\nWith another law of the drafts:", check(mistaken, ["chain", "ends"]), sep="\n")
+    print("verify_chain:", check(ours, draw=race_draft, trials=20_000), sep="\n")
+    print("\nWith another law of the drafts:", check(mistaken, ["chain", "ends"], trials=20_000), sep="\n")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels.conformance import Contexts, check, chi_squared
+from specdec_kernels.conformance import Contexts, check, chi_squared, smallest_fault
 
 EXAMPLE = runpy.run_path(str(Path(__file__).resolve().parents[1] / "examples" / "conformance.py"))
 ours, race_draft = EXAMPLE["ours"], EXAMPLE["race_draft"]
@@ -203,17 +203,27 @@ def of_size(sizes, which, ordered=None):
     return verify
 
 
+def is_constant(target):
+    """Whether laws do not depend on the text."""
+    return bool((target - target[:1, :1]).abs().max() < 1e-6)
+
+
 TOGETHER = 8 * 19  # requests of the check "batch": all that there are, eight times
 SINGLE = {
     "chain, three tokens": wrong_bonus,
-    "chain, p and q reversed": wrong_where(lambda batch: torch.full(batch.seed.shape, batch.target.shape[-1] == 2)),
+    "chain, p and q reversed": wrong_where(
+        lambda batch: torch.full(batch.seed.shape, batch.target.shape[-1] == 2 and is_constant(batch.target))
+    ),
     "chain, zeros in p and q": changed(target=lambda batch: batch.target.clamp(min=-5.0)),
     "certain, drafts without a law": wrong_where(lambda batch: torch.full(batch.seed.shape, batch.draft is None)),
     "ends, no draft": wrong_where(lambda batch: batch.drafts[:, 0] < 0),
     "ends, one draft": wrong_where(lambda batch: (batch.drafts[:, 0] >= 0) & (batch.drafts[:, 1] < 0)),
     "ends, two drafts": wrong_where(
-        lambda batch: mixed(lambda batch: (batch.drafts < 0).any())(batch) & (batch.drafts >= 0).all(1)
+        lambda batch: mixed(lambda batch: (batch.drafts < 0).any())(batch) & (batch.drafts[:, :3] >= 0).sum(1).eq(2)
     ),
+    "longer, three drafts": wrong_where(lambda batch: (batch.drafts >= 0).sum(1) == 3),
+    "longer, four drafts": wrong_where(lambda batch: (batch.drafts >= 0).sum(1) == 4),
+    "rounds, the text goes on": wrong_where(lambda batch: torch.full(batch.seed.shape, batch.output.shape[1] > 2)),
     "temperatures, T = 0.0": changed(temperature=lambda batch: batch.temperature.clamp(min=0.3)),
     "temperatures, T = 0.5": changed(
         temperature=lambda batch: batch.temperature.where((batch.temperature != 0.5) | (batch.top_k > 0), 0.8)
@@ -246,7 +256,7 @@ SINGLE = {
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_what_one_check_alone_catches(name):
-    report = check(SINGLE[name], trials=1000)
+    report = check(SINGLE[name], trials=3000 if "all three" in name else 1000)
     assert failed(report) == {name}, str(report)
     assert [finding.verdict for finding in report.findings].count("passed") == len(SINGLE) - 1, str(report)
 
@@ -289,7 +299,9 @@ def test_texts_of_the_right_law_that_no_round_emits(verify, said):
     assert re.match(said, finding.said), finding.said
 
 
-@pytest.mark.parametrize("name", ["chain", "certain", "ends", "temperatures", "filters", "penalties", "seeds", "batch"])
+@pytest.mark.parametrize(
+    "name", ["chain", "certain", "ends", "longer", "rounds", "temperatures", "filters", "penalties", "seeds", "batch"]
+)
 def test_a_verifier_that_accepts_no_draft_says_nothing(name):
     """What it emits is right, and would be if it looked at no draft."""
 
@@ -342,3 +354,29 @@ def test_the_false_alarm_is_shared_out():
     assert found > 0
     for false_alarm, verdict in ((2.9 * found, "passed"), (3.1 * found, "failed")):
         assert check(SINGLE["ends, one draft"], false_alarm=false_alarm, **few).findings[1].verdict == verdict
+
+
+def test_the_smallest_fault_is_caught_nine_times_of_ten():
+    """By 200 counts of a fault that moves all cells alike, the hardest kind; 5 standard deviations are 0.11."""
+    law, trials, threshold = torch.full((16,), 1 / 16, dtype=torch.float64), 50_000, 1e-4
+    distance = smallest_fault(15, threshold, trials)
+    wrong = law + distance / 8 * torch.tensor([1.0, -1.0] * 8, dtype=torch.float64)
+    assert (wrong - law).abs().sum() / 2 == pytest.approx(distance)
+    torch.manual_seed(0)
+    counts = torch.distributions.Multinomial(trials, wrong).sample((200,))
+    caught = sum(chi_squared(drawn, law)[2] < threshold for drawn in counts) / 200
+    assert 0.79 < caught < 1.0
+    assert smallest_fault(15, threshold, 4 * trials) == pytest.approx(distance / 2, rel=1e-6)
+
+
+def test_as_many_requests_as_a_fault_takes():
+    rows = []
+
+    def counted(batch):
+        rows.append(len(batch.drafts))
+        return ours(batch)
+
+    report = check(counted, ["ends"], smallest=0.05)
+    assert all(0.04 < finding.catches <= 0.05 for finding in report.findings), str(report)
+    assert max(rows) <= 1 << 16
+    assert "accepted, catches 4." in str(report)

@@ -17,6 +17,7 @@ COMMANDS = {
     "plan": "the best draft length, drafting probability and tree",
     "compare": "every method on a pair of models: acceptance, tokens a call, tokens a second",
     "watermark": "find the watermark of a key in a text",
+    "judge": "does a verifier of package.module:function keep the target's law?",
     "train": "train a byte-level target and distil a draft from it",
 }
 """What each command does. Its module here has its name, `add_arguments(parser)` and `run(args)` -> exit status."""

@@ -51,7 +51,7 @@ class TestChain:
                 batch.draft, batch.drafts.to(dtype), batch.target.softmax(-1), seed=batch.seed, offset=batch.position
             )[0]
 
-        report = check(verify, ["chain", "ends", "seeds"])
+        report = check(verify, ["chain", "ends", "seeds"], trials=20_000)
         assert report.passed, str(report)
 
     def test_accepted_counts_drafts_that_pass_their_own_test(self):

@@ -70,7 +70,9 @@ class TestRejection:
     @pytest.mark.parametrize("padded", [False, True])
     def test_conforms(self, padded):
         """A -1 ends the drafts, whether there are rows behind it or not."""
-        report = check(lambda batch: verified(batch, padded), ["chain", "certain", "ends", "seeds", "batch"])
+        report = check(
+            lambda batch: verified(batch, padded), ["chain", "certain", "ends", "seeds", "batch"], trials=20_000
+        )
         assert report.passed, str(report)
 
     @pytest.mark.parametrize("is_drafting", [True, False])
@@ -81,7 +83,7 @@ class TestRejection:
             slots, ones = torch.arange(len(seed)), torch.ones(len(seed))
             return vllm.gumbel_sample(probs.log(), slots, ones, seed, position, True, is_drafting)
 
-        report = check(verified, ["chain"], draw=draw)
+        report = check(verified, ["chain"], draw=draw, trials=20_000)
         assert report.passed, str(report)
 
     def test_shapes_and_padding(self):
