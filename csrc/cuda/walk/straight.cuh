@@ -411,7 +411,8 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
       e.subtracted);
   weights.residual = residual, weights.excluded = e.excluded;
   const Noise noise = r.noise_at_depth(e.node, kStreamResidual);
-  int32_t status = r.status, token = e.token;
+  int32_t status = r.status;
+  Draw last = {e.token, SPECDEC_STATUS_OK, false};
 #pragma unroll 1
   for (bool alone = false;; alone = true) {
     if (!e.known) draw_tiles<1>(weights, noise, tiles.begin, tiles.end, sure, meeting);
@@ -420,11 +421,10 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
     bool again = false;
     if (threadIdx.x == 0 && !e.known) {
       const Found found = taken_from(meeting);
-      token = found.best.token;
-      again = token == kNoToken && e.residual && !alone;
+      again = found.best.token == kNoToken && e.residual && !alone;
+      last = {found.best.token, draw_of(found, reads_probs_of_draft(weights)).status, false};
       // p and q are equal up to rounding. This block alone draws from p.
-      status |= again ? status_of_met(found, reads_probs_of_draft(weights)) | SPECDEC_STATUS_EMPTY_RESIDUAL
-                      : draw_of(found, reads_probs_of_draft(weights)).status;
+      if (again) status |= status_of_met(found, reads_probs_of_draft(weights)) | SPECDEC_STATUS_EMPTY_RESIDUAL;
     }
     if (!__syncthreads_or(again)) break;
     weights.residual = false, weights.excluded = kNoToken;
@@ -435,9 +435,9 @@ __device__ __forceinline__ void draw_and_write(const StraightArguments& a, const
   if (warp_id() == 0) {
     // A row of probabilities without weight is found by the draw alone: the token is kNoToken until here. The draft
     // refused there counts as absent.
-    token = __shfl_sync(kWarp, token, 0);
-    if (token == kNoToken && e.residual) status = (status & SPECDEC_STATUS_PARAMETER) | SPECDEC_STATUS_NON_FINITE;
-    write_verdict(r, slot(), e.node, token == kNoToken ? 0 : token, status);
+    const int32_t token = __shfl_sync(kWarp, last.token, 0);
+    if (token == kNoToken && e.residual) status &= SPECDEC_STATUS_PARAMETER;
+    write_verdict(r, slot(), e.node, token == kNoToken ? 0 : token, status | last.status);
   }
   if (threadIdx.x == 0) meeting->came = 0;
 }
@@ -674,12 +674,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfTurns) straight_turn_kernel
           atomicMax(&turns->draws, turn);
           r.status |= static_cast<int32_t>(load_acquire(&turns->status));
         }
-        // The request is decoded anew for its slot, because it would take registers until there.
-        const auto slot_before = [&] {
-          const Place again = place_of_block();
-          return Slot(ChainRequest(a.p, again.request), (again.node - 1) * a.slots);
-        };
-        draw_and_write(a, r, known, before, sure, slot_before, e, place_of_block().part, parts);
+        draw_and_write(a, r, known, before, sure, [&] { return Slot(r, (place_of_block().node - 1) * a.slots); }, e,
+                       place_of_block().part, parts);
       } else if (place.part == 0 && warp_id() == 0) {
         const unsigned status = __reduce_or_sync(kWarp, static_cast<unsigned>(e.status));
         if (status != 0 && lane_id() == 0) atomicOr(&turns->status, status);
