@@ -481,7 +481,7 @@ def h100_behind() -> Table:
 NEXT, MASSES = "8, of the next chunk", "8; for masses 8 of 8 bytes for 16-bit rows"
 LOADS = {
     "race_sample": NEXT, "tree": MASSES,
-    "straight_…": "8; of 8 bytes for 16-bit rows, less in a draw",
+    "chain_… sample_few_rows": "8; of 8 bytes for 16-bit rows, less in a draw",
     "filtered_sample filtered_chain": "3, then of a few cells",
     "race_topk": "8", "residual overlap": MASSES, "verify_linked_tree": "8", "logprobs": MASSES,
     "cutoff shaped_…": "8; of 8 bytes for 16-bit rows", "residual_race": "8",

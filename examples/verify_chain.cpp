@@ -22,12 +22,12 @@ struct Rows {
 
   template <class Weight>
   static specdec::Draw race_over(size_t vocab, const specdec::Noise& noise, Weight weight) {
-    specdec::Candidate winner = specdec::kNobody;
+    specdec::Candidate winner = specdec::kNoCandidate;
     for (int token = 0; token < static_cast<int>(vocab); ++token) {
       const float score = specdec::race_score(specdec::log_weight(weight(token)), specdec::arrival(noise, token));
       if (score > -specdec::kInfinity) winner = specdec::best_of(winner, {score, token});
     }
-    return specdec::draw_of(winner, SPECDEC_STATUS_OK);
+    return specdec::to_draw(winner, SPECDEC_STATUS_OK);
   }
 
   bool is_empty(int row, bool* empty) const {

@@ -1,19 +1,19 @@
-"""The ops on a GPU: our backends and what others do, side by side, replayed from CUDA graphs.
+"""The ops on a GPU: our backends and peers, side by side, replayed from CUDA graphs.
 
     python bench/gpu/bench.py --out DIRECTORY       measures; writes gpu.json and plots
     python bench/gpu/bench.py --out DIRECTORY --seconds 480 --ops race,rejection
     python bench/gpu/bench.py --dry-run             small, on the CPU: the same path, no figure worth anything
-    python bench/gpu/bench.py --profile             a few calls of the cases that a profiler looks at
-    python bench/gpu/bench.py --team cluster4       chains by teams of this kind and size, beside those that we choose
+    python bench/gpu/bench.py --profile             a few calls for a profiler
+    python bench/gpu/bench.py --team cluster4       chains by teams of this kind and size, beside the default ones
 
 bfloat16 logits with a peaked head and a long tail, K = 4: a chain, or a tree of two children, the first of which has
-two. *Serving*: a chain as engines keep it, packed, with temperatures and seeds in tensors, and an index of requests.
+two. *Serving*: a chain as engines have it, packed, with temperatures and seeds in tensors, and an index of requests.
 *Cold*: a graph of calls on inputs that together overflow the L2 cache; *warm*: a graph of calls on one. A time is that
 of a replay over the number of its calls. *Behind a product*: each call comes after a large matrix product, whose code
 and operands drive ours out of the caches; the time is what the calls add to a graph of the products alone. Bytes are
-those of the rows that a verification cannot do without, up to and including the first rejection, or on the accepted
-path; the roof is the best of a large read and a large copy in the same run. A call is checked against the CPU backend
-before it is timed; one that differs is written down and not timed.
+those of the rows that a verification has to read, up to the first rejection, or on the accepted path; the roof is the
+best of a large read and a large copy in the same run. A call is checked against the CPU backend before it is timed; one
+that differs is recorded and not timed.
 
 Each case is added to cases.jsonl once it is measured. A run with the same directory leaves those out, so that a long
 bench can be done in pieces.
@@ -44,7 +44,7 @@ from specdec_kernels.ops import TreeVerdict, Verdict
 K = 4
 PARENTS = (-1, 0, 0, 1, 1)
 DEPTH = 2
-ROWS = 32  # that all inputs are made of, each at another rotation
+ROWS = 32  # rows of a pool; an input rotates each by another distance
 CALLS, REPLAYS = 20, 25
 DRY = {"V": (512, 1000), "B": (1, 3), "cold_bytes": 1 << 16, "read_bytes": 1 << 20, "product": 64}
 FULL = {
@@ -88,7 +88,7 @@ class Inputs:
 
     @cached_property
     def served(self):
-        """The arguments of a chain as engines keep it; the index is read, but changes nothing."""
+        """The arguments of a chain as engines have it; the index is the identity."""
         requests, device = len(self.seed), self.seed.device
         bounds = K * torch.arange(requests + 1, device=device, dtype=torch.int32)
         return {
@@ -98,8 +98,8 @@ class Inputs:
         }  # fmt: skip
 
     @cached_property
-    def vllm_place(self):
-        """Where vLLM's requests lie: row ``start + i`` verifies ``draft_sampled[start + i + 1]``."""
+    def vllm_index(self):
+        """vLLM's indices of requests: row ``start + i`` verifies ``draft_sampled[start + i + 1]``."""
         requests, device = len(self.seed), self.seed.device
         request = torch.arange(requests, device=device, dtype=torch.int32)
         step = torch.arange(K + 1, device=device)
@@ -137,7 +137,7 @@ def tree(x, **how):
 
 
 def by_both(op):
-    """The race and rejection by one of these."""
+    """(race, rejection) by one of the functions above."""
     return lambda x: op(x, method="race"), lambda x: op(x, draft=x.draft)
 
 
@@ -148,10 +148,10 @@ OURS = CHAINS | SERVING | TREES
 
 
 def make(op, requests, vocabulary, acceptance, number, device):
-    """The ``number``-th input: rows of a small pool, rotated, with drafts that are accepted so often."""
+    """The ``number``-th input: rotated rows of the pool, whose drafts are accepted with probability ``acceptance``."""
     target_pool, draft_pool = pool(vocabulary, device)
-    places = [(number * requests + request) * (K + 1) + slot for request in range(requests) for slot in range(K + 1)]
-    rotated = lambda rows: torch.stack([rows[i % ROWS].roll(7919 * i) for i in places])  # noqa: E731
+    indices = [(number * requests + request) * (K + 1) + row for request in range(requests) for row in range(K + 1)]
+    rotated = lambda rows: torch.stack([rows[i % ROWS].roll(7919 * i) for i in indices])  # noqa: E731
     target = rotated(target_pool).view(requests, K + 1, vocabulary)
     draft = rotated(target_pool if acceptance == 1 else draft_pool).view(requests, K + 1, vocabulary)
     draft = draft if op in TREES else draft[:, :K]
@@ -171,7 +171,7 @@ def make(op, requests, vocabulary, acceptance, number, device):
 
 
 def children(law, seed, position):
-    """The draft tokens of the tree: of its first two nodes' rows the first two arrivals each."""
+    """The draft tokens of the tree: the first two arrivals in the rows of its first two nodes."""
     arrivals = [sd.race_topk(law[:, node], 2, seed=seed, position=position + node) for node in (0, 1)]
     return torch.cat([torch.zeros_like(seed)[:, None], *arrivals], dim=1)
 
@@ -194,7 +194,7 @@ def inputs_of(op, requests, vocabulary, acceptance, cold, scale, device):
 
 
 def bytes_needed(op, inputs):
-    """Mean bytes of a call, by what the CPU backend decides."""
+    """Mean bytes that a call has to read, by the verdicts of the CPU backend."""
     row = inputs[0].target.shape[-1] * 2
     if op == "race_sample":
         return len(inputs[0].seed) * row
@@ -211,20 +211,20 @@ def bytes_needed(op, inputs):
 
 
 def same(op, backend, inputs):
-    """Does a backend give the CPU's results?"""
+    """Whether a backend gives the CPU's results."""
     for x in inputs[:2]:
         with sd.backend("cpu"):
             expected = OURS[op](x.on("cpu"))
         with sd.backend(backend):
-            found = OURS[op](x)
-        pairs = zip(expected, found, strict=True) if op != "race_sample" else [(expected, found)]
+            result = OURS[op](x)
+        pairs = zip(expected, result, strict=True) if op != "race_sample" else [(expected, result)]
         if not all(torch.equal(one, other.cpu()) for one, other in pairs):
             return False
     return True
 
 
 def facts(op, contender, call, inputs):
-    """Does a call wait for the device, what does it allocate?"""
+    """Whether a call waits for the device, and what it allocates."""
     torch.cuda.reset_peak_memory_stats()
     before, held = torch.cuda.memory_stats(), torch.cuda.memory_allocated()
     torch.cuda.set_sync_debug_mode("error")
@@ -242,7 +242,7 @@ def facts(op, contender, call, inputs):
 
 
 def graph_of(calls):
-    """A graph of some calls; None where they cannot be captured."""
+    """A CUDA graph of calls; None if they cannot be captured."""
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()
@@ -257,7 +257,7 @@ def graph_of(calls):
 
 
 def replay_time(graph):
-    """Seconds."""
+    """Seconds of a replay."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     graph.replay()
@@ -267,14 +267,14 @@ def replay_time(graph):
 
 
 def replayed(call, inputs):
-    """Seconds a call, of each replay of a graph; None where the calls cannot be captured."""
+    """Seconds a call in each replay of a graph; None if the calls cannot be captured."""
     turns = [inputs[i % len(inputs)] for i in range(max(CALLS, len(inputs)))]
     graph = graph_of([partial(call, x) for x in turns])
     return graph and [replay_time(graph) / len(turns) for _ in range(REPLAYS + 3)][3:]
 
 
 def product_of(size, device):
-    """A product of two square matrices: a call."""
+    """A call that multiplies two square matrices."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     x = torch.randn(2, size, size, dtype=dtype, device=device)
     y = torch.empty_like(x[0])
@@ -300,7 +300,7 @@ def called(call, inputs):
 
 
 def called_behind(product, call, inputs):
-    """On a CPU nothing else runs meanwhile: the product comes before the time."""
+    """On a CPU calls do not overlap, so the product runs before the clock starts."""
     times = []
     for x in inputs:
         product()
@@ -333,7 +333,7 @@ def cases(scale):
 
 
 def measured(op, case, scale, device, backends):
-    """What was found of a case: seconds by contender, what differs from the CPU backend, what was left out and why."""
+    """A case's entry: seconds by contender, contenders that differ from the CPU backend, those skipped and why."""
     inputs = inputs_of(op, case["B"], case["V"], case["acceptance"], case["cold"], scale, device)
     timed = called if device == "cpu" else replayed
     if case["sweep"] == BEHIND:
@@ -356,7 +356,7 @@ def measured(op, case, scale, device, backends):
 
     @contextlib.contextmanager
     def left_out(name):
-        """One that fails (another version's signature, a kernel that does not compile) is told, and left out."""
+        """Skips a contender that fails (another version's signature, a kernel that does not compile), and says why."""
         try:
             yield
         except Exception as error:
@@ -382,14 +382,14 @@ def all_cases(scale, ops, team=None):
                 few, middle = min(requests, scale["B"][-1]), scale["V"][len(scale["V"]) // 2]
                 yield op, {"sweep": f"team {team}", "B": few, "V": middle, "acceptance": 0.7, "cold": True}
         return
-    found = [
+    all_of_them = [
         (op, {"sweep": sweep, "B": requests, "V": vocabulary, "acceptance": acceptance, "cold": cold})
         for op in ops
         for sweep, requests, vocabulary, acceptance, cold in cases(scale)
         if op in CHAINS or (acceptance == 0.7 and (op in TREES or sweep in ("B", BEHIND)))
     ]
-    # An hour may be short: what is predicted comes first.
-    yield from sorted(found, key=lambda each: not is_predicted(*each))
+    # Cases with a prediction come first, for time on a device may run out.
+    yield from sorted(all_of_them, key=lambda each: not is_predicted(*each))
 
 
 def book_of(entries, roof):
@@ -410,14 +410,14 @@ TEAM = r"local|(cluster|grid)[1-9][0-9]*"
 
 
 def teams(book):
-    """Rows of (op, B, times by kind and size of teams), in microseconds; "chosen" is what we take."""
-    asked = sorted({r.case["sweep"] for r in book.records if r.case["sweep"].startswith("team ")})
+    """Rows of (op, B, times by kind and size of teams), in microseconds; "chosen" is the default team."""
+    sweeps = sorted({r.case["sweep"] for r in book.records if r.case["sweep"].startswith("team ")})
     for op in TEAM_OPS:
-        for requests in TEAM_REQUESTS if asked else ():
-            times = {name: book.find(op, harness.OURS, B=requests, sweep=name) for name in asked}
+        for requests in TEAM_REQUESTS if sweeps else ():
+            times = {name: book.find(op, harness.OURS, B=requests, sweep=name) for name in sweeps}
             times["chosen"] = book.find(op, harness.OURS, B=requests, V=128_256, sweep="B")
             yield {"op": op, "B": requests, "us": {
-                name.removeprefix("team "): round(found * 1e6, 2) for name, found in times.items() if found
+                name.removeprefix("team "): round(seconds * 1e6, 2) for name, seconds in times.items() if seconds
             }}  # fmt: skip
 
 
@@ -436,17 +436,17 @@ def is_predicted(op, case):
 
 
 def predictions(book):
-    """Rows of (op, B, predicted, measured), in microseconds, and what was measured behind a product."""
+    """Rows of (op, B, microseconds predicted, measured, and measured behind a product)."""
     for op, times in PREDICTED.items():
         for requests, predicted in times.items():
-            found, behind = (book.find(op, harness.OURS, B=requests, V=128_256, sweep=s) for s in ("B", BEHIND))
-            if found:
-                row = {"op": op, "B": requests, "predicted_us": predicted, "measured_us": round(found * 1e6, 2)}
+            seconds, behind = (book.find(op, harness.OURS, B=requests, V=128_256, sweep=s) for s in ("B", BEHIND))
+            if seconds:
+                row = {"op": op, "B": requests, "predicted_us": predicted, "measured_us": round(seconds * 1e6, 2)}
                 yield row | {"behind_us": behind and round(behind * 1e6, 2)}
 
 
 def profile(device, scale):
-    """The calls that a profiler looks at: chains of few requests and of many, by either method, behind a product."""
+    """Runs the calls for a profiler: chains of few requests and of many, by either method, behind a product."""
     product, calls = product_of(scale["product"], device), []
     for op in ("race", "rejection", *SERVING):
         for requests in (1, min(64, scale["B"][-1])):
@@ -467,10 +467,10 @@ def goals():
     def value(op, peer, **case):
         return lambda book: book.ratio(op, peer, acceptance=0.7, **case)
 
-    def share(op):
+    def roof_share(op):
         def of(book):
             rows = [r for r in book.records if (r.op, r.contender, r.case["sweep"]) == (op, harness.OURS, "B")]
-            return next((book.share(r) for r in rows if r.case["B"] == 64), None)
+            return next((book.percent_of_roof(r) for r in rows if r.case["B"] == 64), None)
 
         return of
 
@@ -480,8 +480,8 @@ def goals():
     one = {"B": 1, "sweep": "B"}
     chain = "softmax + flashinfer chain"
     return [
-        harness.Goal("race, B = 64, cold: % of the read roof", 85, True, share("race")),
-        harness.Goal("rejection, B = 64, cold: % of the read roof", 70, True, share("rejection")),
+        harness.Goal("race, B = 64, cold: % of the read roof", 85, True, roof_share("race")),
+        harness.Goal("rejection, B = 64, cold: % of the read roof", 70, True, roof_share("rejection")),
         *(
             harness.Goal(f"{op}, B = 1, {'cold' if cold else 'warm'}: µs", 8, False, micros(op, cold))
             for op in ("race", "rejection")
@@ -497,12 +497,12 @@ def goals():
 def driver():
     """The driver's version, or None."""
     try:
-        found = subprocess.run(
+        query = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True
         )
     except FileNotFoundError:
         return None
-    return found.stdout.strip().splitlines()[0] if found.stdout.strip() else None
+    return query.stdout.strip().splitlines()[0] if query.stdout.strip() else None
 
 
 def environment(device):
@@ -528,12 +528,10 @@ def lines_of(path):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="where the results go (default: bench/results/<device>)")
-    parser.add_argument(
-        "--ops", type=lambda text: text.split(","), default=list(OURS), help="some of the ops, by commas"
-    )
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after so many")
+    parser.add_argument("--ops", type=lambda text: text.split(","), default=list(OURS), help="ops, separated by commas")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no case after so many seconds")
     parser.add_argument("--dry-run", action="store_true", help="small, on the CPU; writes only where --out says")
-    parser.add_argument("--profile", action="store_true", help="only call what a profiler looks at")
+    parser.add_argument("--profile", action="store_true", help="only run the calls for a profiler")
     parser.add_argument("--team", metavar="KIND", help="local, clusterN or gridN: chains by teams of N blocks")
     chosen = parser.parse_args()
     if chosen.team and not re.fullmatch(TEAM, chosen.team):
@@ -550,46 +548,46 @@ def main():
     device, scale = ("cpu", DRY) if chosen.dry_run else ("cuda", FULL)
     if chosen.profile:
         return profile(device, scale)
-    wanted = {harness.OURS: "cpu"} if chosen.dry_run else {harness.OURS: "cuda", f"{harness.OURS} triton": "triton"}
+    contenders = {harness.OURS: "cpu"} if chosen.dry_run else {harness.OURS: "cuda", f"{harness.OURS} triton": "triton"}
     reasons = sd.build_info()["backends"]
-    backends = {name: backend for name, backend in wanted.items() if reasons[backend] is None}
+    backends = {name: backend for name, backend in contenders.items() if reasons[backend] is None}
     env = environment(device)
     out = chosen.out or (None if chosen.dry_run else harness.folder(env))
     if out:
         out.mkdir(parents=True, exist_ok=True)
     path = out and out / "cases.jsonl"
     entries = lines_of(path)
-    known = [(entry["op"], entry["case"]) for entry in entries]
+    measured_cases = [(entry["op"], entry["case"]) for entry in entries]
     if chosen.team:
         os.environ["SPECDEC_CUDA_TEAM"] = chosen.team  # read at the first launch
     for op, case in all_cases(scale, chosen.ops, chosen.team):
         if time.monotonic() - begun > chosen.seconds:
             break
-        if (op, case) in known:
+        if (op, case) in measured_cases:
             continue
         entries.append(measured(op, case, scale, device, backends))
         if path:
             with path.open("a") as file:
                 file.write(json.dumps(entries[-1]) + "\n")
-    skipped = {name: reasons[backend] for name, backend in wanted.items() if reasons[backend]}
+    skipped = {name: reasons[backend] for name, backend in contenders.items() if reasons[backend]}
     report(entries, read_roof(scale, device), env, skipped, len(list(all_cases(scale, OURS))), out)
     return any(entry["differs"] for entry in entries)
 
 
 def report(entries, roof, env, skipped, cases_in_all, out):
-    """Tables, and gpu.json and plots where they are wanted."""
+    """Prints tables; writes gpu.json and plots if there is an ``out``."""
     from rich.console import Console
 
     book = book_of(entries, roof)
-    met = [row for row in (goal.row(book) for goal in goals()) if row]
-    harness.print_table(book, met, env, Console(width=170))
+    goal_rows = [row for row in (goal.row(book) for goal in goals()) if row]
+    harness.print_table(book, goal_rows, env, Console(width=170))
     for entry in entries:
         skipped |= entry["skipped"]
         for name in entry["differs"]:
             print(f"DIFFERS from the CPU backend: {name}, {entry['op']}, {entry['case']}")
     for name, reason in skipped.items():
         print(f"skipped {name}: {reason}")
-    for row in (found := list(predictions(book))):
+    for row in (predicted := list(predictions(book))):
         text = "{op}, B = {B}: predicted {predicted_us} µs, measured {measured_us}, behind a product {behind_us}"
         print(text.format(**row))
     for row in (by_team := list(teams(book))):
@@ -598,8 +596,8 @@ def report(entries, roof, env, skipped, cases_in_all, out):
     if not out:
         return
     content = {
-        "environment": env, "roof_bytes_per_second": roof, "goals": met, "predictions": found, "teams": by_team,
-        "skipped": skipped,
+        "environment": env, "roof_bytes_per_second": roof, "goals": goal_rows, "predictions": predicted,
+        "teams": by_team, "skipped": skipped,
         "differs": [[entry["op"], entry["case"], entry["differs"]] for entry in entries if entry["differs"]],
         "facts": [fact for entry in entries for fact in entry["facts"]],
         "records": [asdict(r) for r in book.records],

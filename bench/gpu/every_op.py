@@ -48,7 +48,7 @@ def trees(requests, vocabulary, dtype, space):
 
 
 def main():
-    # One request shared by a software cluster, a few by clusters, more than multiprocessors with a block each.
+    # A software cluster shares one request, clusters share a few, and more than multiprocessors get a block each.
     for requests, vocabulary in ((1, 20_001), (40, 9_001), (300, 700)):
         for dtype in DTYPES if requests == 1 else DTYPES[1:2]:
             for space in ("logits", "probs"):

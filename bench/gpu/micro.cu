@@ -1,4 +1,4 @@
-// What a launch and a barrier cost on this GPU, in microseconds, as JSON: an empty kernel in a graph, plain and
+// Prints the microseconds of launches and barriers on this GPU as JSON: an empty kernel in a graph, plain and
 // cooperative, a ticket, a fence, and the barriers of each kind of team (csrc/cuda/team/team.cuh) by the number of its
 // blocks.
 #include <algorithm>
@@ -55,14 +55,14 @@ double graph_time(int calls, Call&& call) {
 
 __global__ void empty_kernel(int) {}
 
-__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) sync_kernel(const TeamRoom room) {
+__global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) sync_kernel(const TeamLayout room) {
   Team team(room);
 #pragma unroll 1
   for (int i = 0; i < kSyncs; ++i) team.sync();
   team.leave();
 }
 
-// A store and the fence that lets the cluster see it.
+// Stores a word, and fences it for the cluster.
 __global__ void fence_kernel(unsigned* word) {
 #pragma unroll 1
   for (unsigned i = 0; i < kSyncs; ++i)
@@ -91,11 +91,11 @@ double empty_time(bool cooperative, int64_t blocks) {
   return graph_time(kCalls, [&](cudaStream_t s) { must(launch(empty_kernel, shape, 0, s)); });
 }
 
-// A barrier of a team, without the launch around it.
+// Microseconds of a team's barrier, without the launch around it.
 double sync_time(TeamKind kind, int size, unsigned* counters, WideKey* words) {
   const bool grid = kind == TeamKind::kGrid;
   const int items = kThreads / 32 * (grid ? size : 1);
-  const TeamRoom room = team_room(kind, size, items, counters, words);
+  const TeamLayout room = team_layout(kind, size, items, counters, words);
   Shape shape = {size, kThreads};
   shape.cooperative = grid;
   shape.multiprocessors = this_one().multiprocessors;

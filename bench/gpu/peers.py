@@ -1,7 +1,7 @@
-"""What others do instead, each as a function of the same arguments, or the reason why it does not run here.
+"""Peers, each a function of the same arguments, or the reason why it does not run.
 
-Nothing of theirs is in this project; what is installed is imported, as of FlashInfer 0.7.2 and vLLM 0.33. Those that
-take probabilities pay for the softmax. Seeds are plain numbers where a generator could not be captured in a graph.
+Installed packages are imported, in the form of FlashInfer 0.7.2 and vLLM 0.33. A peer that takes probabilities pays for
+the softmax. Seeds are plain numbers, since a generator could not be captured in a graph.
 """
 
 import importlib
@@ -14,7 +14,7 @@ def softmax_multinomial(inputs):
 
 
 def gumbel_argmax(inputs):
-    """Noise for every token of every row."""
+    """Argmax after Gumbel noise for every token of every row."""
     x = inputs.target.float()
     return (x - torch.empty_like(x).exponential_().log_()).argmax(-1)
 
@@ -33,20 +33,20 @@ def flashinfer_chain(inputs, softmax=torch.softmax):
 
 
 def flashinfer_softmax_chain(inputs):
-    """With its own softmax, which takes matrices."""
+    """The chain after FlashInfer's softmax, which takes matrices."""
     from flashinfer.sampling import softmax
 
     return flashinfer_chain(inputs, lambda x, _: softmax(x.flatten(0, 1)).view_as(x))
 
 
 def vllm_gumbel(inputs, rows=slice(None)):
-    """What vLLM's second model runner samples rows by, on the float32 logits that it makes."""
+    """The sampler of vLLM's second model runner, on float32 logits as it makes them."""
     from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
-    place, logits = inputs.vllm_place, inputs.target[:, rows].float().flatten(0, 1)
+    index, logits = inputs.vllm_index, inputs.target[:, rows].float().flatten(0, 1)
     every = logits.shape[0] // len(inputs.seed)
-    request = place["expanded_idx_mapping"] if every > 1 else place["idx_mapping"]
-    position = place["pos"] if every > 1 else inputs.position
+    request = index["expanded_idx_mapping"] if every > 1 else index["idx_mapping"]
+    position = index["pos"] if every > 1 else inputs.position
     return gumbel_sample(logits, request, inputs.ones, inputs.seed, position, True, False)
 
 
@@ -55,12 +55,12 @@ def vllm_gumbel_sample(inputs):
 
 
 def vllm_rejection(inputs):
-    """The four kernels of vLLM's second model runner, on the float32 logits that it makes."""
+    """The four kernels of vLLM's second model runner, on float32 logits as it makes them."""
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
 
     return rejection_sample(
         target_logits=inputs.target.float().flatten(0, 1), draft_logits=inputs.draft, temperature=inputs.ones,
-        seed=inputs.seed, num_speculative_steps=inputs.draft.shape[1], **inputs.vllm_place,
+        seed=inputs.seed, num_speculative_steps=inputs.draft.shape[1], **inputs.vllm_index,
     )  # fmt: skip
 
 
@@ -70,8 +70,8 @@ def torch_rejection(inputs):
     index = inputs.tokens.unsqueeze(-1)
     p, q = target[:, :-1].gather(-1, index)[..., 0], draft.gather(-1, index)[..., 0]
     accepted = (torch.rand_like(q) * q < p).long().cumprod(-1).sum(-1)
-    place = accepted[:, None, None].expand(-1, 1, target.shape[-1])
-    left = torch.nn.functional.pad(draft, (0, 0, 0, 1)).gather(1, place).neg_().add_(target.gather(1, place)).clamp_(0)
+    row = accepted[:, None, None].expand(-1, 1, target.shape[-1])
+    left = torch.nn.functional.pad(draft, (0, 0, 0, 1)).gather(1, row).neg_().add_(target.gather(1, row)).clamp_(0)
     return accepted, torch.multinomial(left[:, 0], 1)
 
 

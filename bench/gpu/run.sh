@@ -1,6 +1,6 @@
 #!/bin/sh
-# Everything that needs a GPU: look at the driver, build, test, sanitize, measure. Each step ends by itself, writes as it
-# goes, and leaves the others alone; the exit status tells whether one failed. Run again, a step goes on where it stopped.
+# All steps that need a GPU: check the driver, build, test, sanitize, measure. A step has a time limit, writes results as
+# it goes, and depends on no other; the exit status is 1 if one failed. Run again, a step continues where it stopped.
 #   OUT=... PYTHON=... SECONDS_A_STEP=540 bench/gpu/run.sh [STEP...]
 # Steps: driver build test triton/1 ... triton/4 sanitize micro bench teams profile; all of them if none is named.
 # $OUT (default build/gpu) gets the logs and results, and gpu.tar.gz with all of them.
@@ -9,13 +9,13 @@ cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-build/gpu}
 LIMIT=${SECONDS_A_STEP:-540}
-# Beside each other, as they wait for the CPU's results. More processes only wait longer for their first use of the GPU.
+# Tests run in parallel, as they wait for the CPU's results. More processes only wait longer to open the GPU.
 PYTEST="-m pytest -q -rs -p no:cacheprovider -o faulthandler_timeout=120 -n ${TEST_JOBS:-8} --dist worksteal"
 SHARDS=4
 mkdir -p "$OUT/logs"
 failed=0
 
-# An older driver makes no step fail: all would be skipped.
+# Without this check an older driver would skip every test, and no step would fail.
 run_driver() {
     driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader) || { echo "no driver: nvidia-smi failed"; return 1; }
     driver=$(echo "$driver" | head -n 1)
@@ -30,7 +30,7 @@ run_driver() {
 }
 
 run_build() {
-    # For the GPU at hand, with its own instructions where it has some (sm_90a).
+    # The build is for the GPU at hand, with its specific instructions if it has any (sm_90a).
     arch=$("$PYTHON" -c '
 import torch
 major, minor = torch.cuda.get_device_capability()
@@ -45,7 +45,7 @@ run_test() {
     "$PYTHON" $PYTEST tests -k "cuda-device or (test_cuda_gpu and not triton)"
 }
 
-# Triton compiles some 600 kernels, 5 s each: every fourth test.
+# Triton compiles some 600 kernels, 5 s each, so a step runs every fourth test.
 run_triton() {
     # shellcheck disable=SC2086
     PYTHONPATH=bench/gpu SHARD=$1/$SHARDS "$PYTHON" $PYTEST -p shard tests -k "triton-device or (test_cuda_gpu and triton)"
@@ -64,7 +64,7 @@ run_bench() {
     "$PYTHON" bench/gpu/bench.py --out "$OUT" --seconds $((LIMIT - 60))
 }
 
-# Chains by teams of each kind and some sizes.
+# Times chains by teams of each kind and several sizes.
 run_teams() {
     status=0
     for team in local cluster2 cluster4 cluster8 grid2 grid4 grid8 grid16 grid32; do
@@ -95,7 +95,7 @@ for step in ${*:-$steps}; do
     esac
     name=${step%/*}
     log="$OUT/logs/$(echo "$step" | tr / -).txt"
-    # A step is a shell of its own, so that timeout can end it.
+    # A step is another shell, so that timeout can end it.
     if [ "${IN_STEP:-}" = "$step" ]; then
         "run_$name" "${step#*/}"
         exit $?
@@ -103,8 +103,7 @@ for step in ${*:-$steps}; do
     echo "== $step"
     IN_STEP=$step timeout -k 10 "$LIMIT" sh "$0" "$step" >"$log" 2>&1 || { failed=1 && echo "FAILED: $step" >>"$log"; }
     tail -n 25 "$log"
-    # All results at once, however many files come back. The archive is there before tar looks at its folder: tar fails
-    # if a folder changes meanwhile.
+    # One archive has all results. It exists before tar reads its folder, for tar fails if a folder changes meanwhile.
     : >"$OUT/gpu.tar.gz.new"
     tar -czf "$OUT/gpu.tar.gz.new" -C "$OUT" --exclude='gpu.tar.gz*' --exclude=micro . && mv "$OUT/gpu.tar.gz.new" "$OUT/gpu.tar.gz"
 done

@@ -12,7 +12,7 @@ rm -f "$logs"/*.status
 failed=0
 for tool in memcheck racecheck synccheck initcheck; do
     options=
-    # What a workspace holds before its first use is zero on purpose; what else is read must have been written.
+    # Workspaces are zeroed before their first use, so every byte that is read must have been written.
     [ "$tool" = memcheck ] && options="--leak-check no --report-api-errors no"
     # shellcheck disable=SC2086
     {

@@ -1,12 +1,11 @@
-"""Straight kernels, race_sample's two kinds in turns, in one process, for a device's few minutes.
+"""Times the chain kernels, and both kinds of race_sample's in turns, in one process of a few minutes on a device.
 
     python bench/gpu/straight.py --out build/gpu/straight.jsonl [--seconds 300]
     python bench/gpu/straight.py --dry-run        small, on the CPU: the same path, no figure worth anything
 
-A line is a case: microseconds of a call, of race_sample by SPECDEC_CUDA_STRAIGHT, and, where they are there, by vLLM's
-kernels; cold, and what it adds to a large matrix product; and what the tracer's model says
-(bench/results/compiled/traces.json).
-Cases that are in the file already are left out. Few requests come first.
+A line is a case: microseconds of a call (of race_sample by SPECDEC_CUDA_STRAIGHT, and of vLLM's kernels if they are
+installed), cold, and added to a large matrix product; and the tracer's model (bench/results/compiled/traces.json).
+Cases that the file already has are skipped. Few requests come first.
 """
 
 import argparse
@@ -52,10 +51,10 @@ def call_of(op, straight):
 def times(call, inputs, product, dry):
     """Medians of microseconds: cold, and behind a product."""
     if dry:
-        found = bench.called(call, inputs), bench.called_behind(product, call, inputs)
+        seconds = bench.called(call, inputs), bench.called_behind(product, call, inputs)
     else:
-        found = bench.replayed(call, inputs), bench.replayed_behind(product, call, inputs)
-    return [round(1e6 * statistics.median(seconds), 2) for seconds in found]
+        seconds = bench.replayed(call, inputs), bench.replayed_behind(product, call, inputs)
+    return [round(1e6 * statistics.median(seconds), 2) for seconds in seconds]
 
 
 def measured(op, requests, acceptance, scale, device):

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A device's fifteen minutes for the straight kernels: build once, the device tests of what changed, then old and new in
-# turns beside vLLM. The first two can be left out where objects were carried.
+# Fifteen minutes of a device for the chain kernels: a build, the device tests of chains, then old and new kernels in turns
+# beside vLLM. Steps can be left out, the build if its objects are there already.
 #   OUT=... PYTHON=... SECONDS_A_STEP=300 bench/gpu/straight.sh [build] [test] [time]
 set -u
 cd "$(dirname "$0")/../.."
@@ -13,7 +13,7 @@ rm -f "$failed"
 for step in "$@"; do
     case $step in
     build) OUT=$OUT PYTHON=$PYTHON sh bench/gpu/run.sh driver build ;;
-    # With the device's own backend: 90 s. Rows of race_sample have two kinds of kernels.
+    # The tests take 90 s on the device. race_sample has two kinds of kernels.
     test)
         tests() { timeout 90 "$PYTHON" -m pytest -q -p no:cacheprovider -n 8 --dist worksteal "$@" || touch "$failed"; }
         tests tests/ops/test_verify_chain.py tests/backends/test_cuda_gpu.py -k "cuda-device or cuda_gpu and chain"

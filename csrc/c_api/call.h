@@ -1,4 +1,4 @@
-// What every C function does around a call: it checks the parameters, and turns exceptions into errors.
+// The frame of every C function: it checks the parameters, runs the op, and turns exceptions into error codes.
 #pragma once
 
 #include <new>
@@ -15,7 +15,7 @@ struct Refusal {
   std::string message;
 };
 
-// Keeps the message for specdec_last_error() and returns the error. An op of "" is none.
+// Stores the message for specdec_last_error() and returns the error. With an op of "" the message has no prefix.
 int failed(int error, const char* op, const char* message) noexcept;
 
 // Throws a Refusal if the parameters are wrong or do not fit together.
@@ -23,7 +23,7 @@ int failed(int error, const char* op, const char* message) noexcept;
 SPECDEC_OPS(SPECDEC_CHECK)
 #undef SPECDEC_CHECK
 
-// Checks the parameters and runs f(params). Returns SPECDEC_OK, or the error for what was thrown.
+// Checks the parameters and runs f(params). Returns SPECDEC_OK, or the error code of an exception.
 template <class Params, class F>
 int call(const char* op, void (*check)(const Params&), const Params* params, F&& f) noexcept {
   const FloatMode mode;

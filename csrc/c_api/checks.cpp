@@ -1,5 +1,5 @@
-// What is checked before a call runs: each field by itself, then the fields against each other. The outputs say how
-// large a call is. Inputs may be larger than that.
+// Checks before a call runs: each field, then the fields against each other. The outputs define a call's size.
+// Inputs may be larger.
 #include <algorithm>
 
 #include "call.h"
@@ -10,11 +10,11 @@ namespace specdec::c_api {
 
 namespace {
 
-// "target", or with a part "target.rows".
+// "target", or with a member "target.rows".
 struct Name {
   const char* field;
   const char* part = "";
-  Name(const char* name, const char* part_of_it = "") : field(name), part(part_of_it) {}
+  Name(const char* name, const char* member = "") : field(name), part(member) {}
 };
 
 // A field of the parameters `p`: its name and itself.
@@ -48,7 +48,7 @@ void choice(Name name, int64_t got, int64_t last) {
 
 // ---- each field by itself -------------------------------------------------------------------------------------------
 
-// Here the name of the field is left out: check_fields puts it in front.
+// Errors of these functions begin with the member's name; check_fields prepends the field's.
 void check(const Rows& x) {
   size(".requests", x.requests);
   size(".rows", x.rows);
@@ -121,7 +121,7 @@ void over_lists(const specdec_edits& x, F&& f) {
   f(".seen_index", x.seen_index);
   f(".allowed_index", x.allowed_index);
 }
-// The index that says which of some lists is a place's.
+// The index tensor of some lists, or null.
 const Lists* index_of(const specdec_edits& x, const Lists& lists) {
   const bool seen = &lists == &x.prompt_mask || &lists == &x.output_mask || &lists == &x.output_counts;
   const Lists* index = seen ? &x.seen_index : &lists == &x.allowed ? &x.allowed_index : nullptr;
@@ -157,7 +157,7 @@ void check(const specdec_edits& x) {
   }
 }
 
-// Any value will do, or the op's own function looks at it.
+// Any value is valid, or the op's fit_... function checks it.
 void check(const specdec_number&) {}
 void check(const specdec_counter&) {}
 void check(const specdec_noise&) {}
@@ -180,7 +180,7 @@ void check_fields(const Params& p) {
 
 // ---- fields against each other --------------------------------------------------------------------------------------
 
-// So many rows or slots of each of so many requests, or of one that all share.
+// The inputs must have at least so many requests, or one that all share (stride 0), with so many rows or slots each.
 template <class T>
 void for_requests(const char* name, const T& x, int64_t requests) {
   at_least({name, ".requests"}, x.requests, x.request_stride == 0 ? std::min<int64_t>(requests, 1) : requests);
@@ -202,7 +202,7 @@ void sized(const char* name, const Out& x, int64_t rows, int64_t columns) {
   equal({name, ".columns"}, x.columns, columns);
   if (columns > 0) memory(name, x.data);
 }
-// Of any row stride.
+// An output of any row stride.
 template <class Out>
 void rows_apart(const char* name, const Out& x, int64_t rows, int64_t columns) {
   sized(name, x, rows, columns);
@@ -214,14 +214,14 @@ void contiguous(const char* name, const Out& x, int64_t rows, int64_t columns = 
   if (rows > 1 && columns > 0) equal({name, ".row_stride"}, x.row_stride, columns);
 }
 
-// Several: so many rows, then names and outputs.
+// Several outputs of one column: the number of rows, then names and outputs.
 template <class Out, class... More>
 void contiguous_each(int64_t rows, const char* name, const Out& x, const More&... more) {
   contiguous(name, x, rows);
   if constexpr (sizeof...(more) > 0) contiguous_each(rows, more...);
 }
 
-// Of any strides, if no two places are one.
+// Any strides under which no two elements overlap.
 void rows_apart(const char* name, const specdec_output_tokens& x, int64_t rows, int64_t columns) {
   sized(name, x, rows, columns);
   const int64_t step = x.column_stride == 0 ? 1 : x.column_stride;
@@ -230,7 +230,7 @@ void rows_apart(const char* name, const specdec_output_tokens& x, int64_t rows, 
   if (rows > 1) at_least({name, ".row_stride"}, x.row_stride, (columns - 1) * step + 1);
 }
 
-// How many requests' numbers and draft rows there are.
+// How many entries of numbers and draft rows there are.
 template <class Params>
 int64_t entries(const Params& p, int64_t batch) {
   if (!p.request_index.data) return batch;
@@ -245,8 +245,7 @@ void holds(const char* name, const char* part, const Lists& x, int64_t requests,
   at_least({name, (std::string(part) + ".rows").c_str()}, x.rows, x.row_stride == 0 ? std::min<int64_t>(rows, 1) : rows);
 }
 
-// LogitEdits of rows of logits like `rows`, whose entries have `entry_rows` rows each. The target's rows that are read
-// are [requests, target_rows].
+// Edits of rows of logits like `rows`, whose entries have `entry_rows` rows each; [requests, target_rows] are read.
 void check_edits(const specdec_edits& x, const specdec_law& law, const Rows& rows, int64_t entries, int64_t entry_rows,
                  int64_t requests, int64_t target_rows) {
   if (!x.on()) return;
@@ -267,17 +266,17 @@ void check_edits(const specdec_edits& x, const specdec_law& law, const Rows& row
   });
 }
 
-// Checks edits where each row has an entry's numbers of its own.
+// Edits of ops whose rows each have an entry.
 template <class Params>
 void check_edits(const Params& p) {
   check_edits(p.edits, p.law, p.rows, entries(p, p.rows.requests), p.rows.rows, p.rows.requests, p.rows.rows);
 }
 
-// What residual_race and residual_sums have in common: a row of the target, perhaps beside one of the draft, among all.
+// Checks of residual_race and residual_sums: a row of the target, and perhaps one of the draft, by their indices.
 template <class Params>
 void check_pair_of_parts(const Params& p, int64_t pairs) {
   if (p.target_law.space != SPECDEC_LOGITS) refuse("target_law.space", "logits", "probabilities");
-  const char* const unfiltered = "no SPECDEC_FILTERED, for cuts say what is kept";
+  const char* const unfiltered = "no SPECDEC_FILTERED, since cuts replace filters";
   if (p.target_law.rules & SPECDEC_FILTERED) refuse("target_law.rules", unfiltered, "it");
   if (p.draft.data) {
     if (p.draft_law.space != SPECDEC_LOGITS) refuse("draft_law.space", "logits", "probabilities");
@@ -293,7 +292,7 @@ void check_pair_of_parts(const Params& p, int64_t pairs) {
   check_edits(p.edits, p.target_law, p.target, p.target.requests, p.target.rows, p.target.requests, p.target.rows);
 }
 
-// Only races take rows that are a part of a vocabulary.
+// vocab_start must be 0, since only races take rows that are a part of a vocabulary.
 template <class Params>
 void check_draft(const Params& p, int64_t requests, int64_t rows) {
   equal(FIELD(target.vocab_start), 0);
@@ -304,7 +303,7 @@ void check_draft(const Params& p, int64_t requests, int64_t rows) {
   if (p.draft_map.data) equal(FIELD(draft_map.size), p.draft.vocab);
 }
 
-// Where a verdict goes.
+// The outputs of a verdict.
 template <class Params>
 void check_written(const Params& p) {
   at_least(FIELD(tokens.columns), 1);
@@ -315,13 +314,13 @@ void check_written(const Params& p) {
     at_least(FIELD(path.columns), 1);
     memory("path", p.path.data);
   } else {
-    rows_apart(FIELD(tokens), p.batch(), p.places());
+    rows_apart(FIELD(tokens), p.batch(), p.width());
   }
-  if (p.path.data) rows_apart(FIELD(path), p.batch(), p.places());
+  if (p.path.data) rows_apart(FIELD(path), p.batch(), p.width());
   contiguous_each(p.batch(), FIELD(num_accepted), FIELD(status));
 }
 
-// What chains and trees have in common.
+// Checks of both chains and trees.
 template <class Params>
 void check_verdict(const Params& p, int32_t last_method) {
   choice(FIELD(method), last_method);
@@ -329,7 +328,7 @@ void check_verdict(const Params& p, int32_t last_method) {
   if (p.method == SPECDEC_RACE && p.draft.data) refuse("draft", "none with the race", "one");
 }
 
-// Of a request's nodes.
+// A seed for each node of each request.
 template <class Params>
 void check_row_seeds(const Params& p, int64_t nodes) {
   if (!p.row_seeds.data) return;
@@ -359,11 +358,11 @@ void check_race(const RaceParams& p, int64_t most) {
   if (p.draft_map.data) equal(FIELD(draft_map.size), p.rows.vocab);
   if (p.draft_map.data && p.edits.on()) refuse("edits", "none with draft_map", "some");
   if (p.scores.data) contiguous(FIELD(scores), p.count(), p.tokens.columns);
-  // What a filter keeps is a question to the whole vocabulary, unless the caller says that the row is a part of one.
+  // A filter's cut needs the whole vocabulary, unless `scores` marks the row as a part of one.
   if (p.law.rules & SPECDEC_FILTERED && !p.scores.data) equal(FIELD(rows.vocab_start), 0);
 }
 
-// What residual and overlap have in common: each row of the target beside one of the draft.
+// Checks of residual and overlap: each row of the target has one of the draft.
 template <class Params>
 void check_pairs(const Params& p) {
   if (p.status.data) contiguous(FIELD(status), p.count());
@@ -385,13 +384,13 @@ void fit_verify_chain(const ChainParams& p) {
     if (p.method != SPECDEC_REJECTION || !probs || p.draft_map.data)
       refuse("num_passed", "NULL but with rejection of probabilities, without draft_map", "memory");
   }
-  if (p.index.data) holds(FIELD(index), p.batch(), p.places());
-  if (p.method == SPECDEC_TRAVERSAL) {  // blocks have no use for them
+  if (p.index.data) holds(FIELD(index), p.batch(), p.width());
+  if (p.method == SPECDEC_TRAVERSAL) {  // blocks ignore both
     if (p.draft_prob.data || p.draft_prob.value != 1.0f) refuse("draft_prob", "1 for all with blocks", "another");
     if (p.epsilon.data || p.epsilon.value != 0.0f) refuse("epsilon", "0 for all with blocks", "another");
   }
   if (p.batch() == 0) return;
-  check_row_seeds(p, p.places());
+  check_row_seeds(p, p.width());
   if (p.bonus.data) {
     holds(FIELD(bonus), 1, p.batch());
     if (p.tokens_by_row) refuse("bonus", "NULL with tokens_by_row", "memory");
@@ -413,7 +412,7 @@ void fit_verify_chain(const ChainParams& p) {
 
 void fit_verify_tree(const TreeParams& p) {
   check_verdict(p, SPECDEC_PATHS);
-  rows_apart(FIELD(path), p.batch(), p.places());
+  rows_apart(FIELD(path), p.batch(), p.width());
   if (p.index.data) holds(FIELD(index), p.batch(), p.nodes());
   if (p.batch() == 0) return;
   holds(FIELD(target), p.batch(), 1);
@@ -423,7 +422,7 @@ void fit_verify_tree(const TreeParams& p) {
   if (p.input_positions.data) holds(FIELD(input_positions), p.batch(), 1);
   if (p.method == SPECDEC_PATHS) {
     memory("draft", p.draft.data);
-    if (p.leaves.requests == 0) memory("leaves", p.leaves.data);  // [B, 0] are of no chains
+    if (p.leaves.requests == 0) memory("leaves", p.leaves.data);  // [B, 0] without memory means no chains
     holds(FIELD(leaves), p.batch(), p.leaves.slots);
   } else if (p.leaves.data) {
     refuse("leaves", "NULL but with paths", "memory");
@@ -494,7 +493,7 @@ void fit_merge_chains(const MergeParams& p) {
 
 void fit_verify_linked_tree(const LinkedParams& p) {
   check_written(p);
-  rows_apart(FIELD(path), p.batch(), p.places());
+  rows_apart(FIELD(path), p.batch(), p.width());
   if (p.batch() == 0) return;
   const int32_t nodes = p.draft_tokens.slots;
   at_least(FIELD(draft_tokens.slots), 1);
@@ -525,7 +524,7 @@ void fit_compact_kv(const CompactParams& p) {
     at_most({"block_table", ".columns"}, p.block_table.columns, INT32_MAX / p.layers.data[0].slots);
 }
 
-// Rows of logits, of a whole vocabulary.
+// The rows are logits of a whole vocabulary.
 template <class Params>
 void check_logits(const Params& p) {
   if (p.law.space != SPECDEC_LOGITS) refuse("law.space", "logits", "probabilities");
@@ -623,20 +622,20 @@ void fit_walk_tables(const WalkTablesParams& p) {
   const int64_t batch = p.batch();
   at_least("tokens.columns", p.tokens.columns, 1);
   const bool packed = p.cu_drafts.data != nullptr, tree = p.parents.data != nullptr;
-  const int64_t nodes = tree ? p.draft_tokens.slots : p.places();
-  const int64_t drafts = packed ? p.draft_tokens.slots : batch * (tree ? nodes : p.places() - 1);
+  const int64_t nodes = tree ? p.draft_tokens.slots : p.width();
+  const int64_t drafts = packed ? p.draft_tokens.slots : batch * (tree ? nodes : p.width() - 1);
   const int64_t rows = tree ? drafts : drafts + batch;
   if (packed) equal(FIELD(cu_drafts.size), batch + 1);
   if (tree) equal(FIELD(cu_drafts.size), 0);
   if (tree) holds(FIELD(parents), batch, nodes);
-  holds(FIELD(draft_tokens), packed ? 1 : batch, packed ? drafts : tree ? nodes : p.places() - 1);
+  holds(FIELD(draft_tokens), packed ? 1 : batch, packed ? drafts : tree ? nodes : p.width() - 1);
   at_least(FIELD(vocab), 1);
   at_most(FIELD(vocab), INT32_MAX);
   if (p.request_index.data) equal(FIELD(request_index.size), batch);
   equal(FIELD(row_status.size), rows);
   if (p.winners.data) equal(FIELD(winners.slots), rows);
-  rows_apart(FIELD(tokens), batch, p.places());
-  if (p.path.data) rows_apart(FIELD(path), batch, p.places());
+  rows_apart(FIELD(tokens), batch, p.width());
+  if (p.path.data) rows_apart(FIELD(path), batch, p.width());
   contiguous_each(batch, FIELD(num_accepted), FIELD(status));
   if (p.method == SPECDEC_RACE) {
     if (batch > 0) memory("winners", p.winners.data);
@@ -646,7 +645,7 @@ void fit_walk_tables(const WalkTablesParams& p) {
   equal(FIELD(known.size), 2 * rows);
   contiguous_each(batch, FIELD(row), FIELD(draft_row), FIELD(subtracted), FIELD(slot));
   contiguous(FIELD(laws), batch, 4);
-  if (p.method == SPECDEC_TRAVERSAL) contiguous(FIELD(memory), batch, 8 * p.places());
+  if (p.method == SPECDEC_TRAVERSAL) contiguous(FIELD(memory), batch, 8 * p.width());
   if (!p.q_of_drafts.data) return contiguous(FIELD(excluded), batch, tree ? nodes : 1);
   equal(FIELD(q_of_drafts.size), drafts);
   equal(FIELD(draft_row_status.size), drafts);

@@ -1,4 +1,4 @@
-// The CPU's ops for C.
+// The C functions of the CPU's ops.
 #include "../cpu/dispatch.h"
 #include "call.h"
 

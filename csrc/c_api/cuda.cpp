@@ -1,4 +1,4 @@
-// The CUDA ops for C. In a build without CUDA each returns an error that says so.
+// The C functions of the CUDA ops. In a build without CUDA each returns SPECDEC_NO_CUDA.
 #include "call.h"
 
 using namespace specdec;

@@ -1,4 +1,4 @@
-// Shared by the copies of the CPU kernels. There is a copy for each instruction set.
+// Declarations that all copies of the CPU kernels share. There is a copy for each instruction set.
 #pragma once
 
 #include <atomic>
@@ -10,9 +10,9 @@ namespace specdec {
 
 constexpr int kMaxParts = 64;  // a row has at most so many
 
-extern std::atomic<int64_t> weighed_rows;  // how many rows' masses were taken; for tests of what should not take them
+extern std::atomic<int64_t> weighed_rows;  // how many rows' masses were taken; tests count them
 
-// Memory of this thread that lasts until the same slot is asked for again; throws std::bad_alloc.
-float* scratch(int slot, int64_t floats);
+// Memory of this thread that lasts until the next call with the same id; throws std::bad_alloc.
+float* scratch(int scratch_id, int64_t floats);
 
 }  // namespace specdec

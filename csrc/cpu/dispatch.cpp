@@ -1,4 +1,4 @@
-// Picks the copy of the kernels for this machine, and lends them memory.
+// Picks the copy of the kernels for this machine, and owns their scratch memory.
 #include "dispatch.h"
 
 #include <atomic>
@@ -12,10 +12,10 @@ namespace specdec {
 
 std::atomic<int64_t> weighed_rows{0};
 
-float* scratch(int slot, int64_t floats) {
+float* scratch(int scratch_id, int64_t floats) {
   static thread_local std::vector<float> memory[7];
-  if (static_cast<int64_t>(memory[slot].size()) < floats) memory[slot].resize(static_cast<size_t>(floats));
-  return memory[slot].data();
+  if (static_cast<int64_t>(memory[scratch_id].size()) < floats) memory[scratch_id].resize(static_cast<size_t>(floats));
+  return memory[scratch_id].data();
 }
 
 #define SPECDEC_CPU_DECLARE(op, Params) void op(const Params& p, int threads);
@@ -56,17 +56,17 @@ namespace {
 enum Isa { kScalar, kAvx2, kAvx512 };
 
 Isa isa_of(const std::string& name) {
-  for (const std::string& known : isas())
-    if (name == known) return name == "scalar" ? kScalar : name == "avx2" ? kAvx2 : kAvx512;
+  for (const std::string& supported : isas())
+    if (name == supported) return name == "scalar" ? kScalar : name == "avx2" ? kAvx2 : kAvx512;
   std::string message = "instruction set: expected one of";
-  for (const std::string& known : isas()) message += " " + known;
+  for (const std::string& supported : isas()) message += " " + supported;
   throw std::invalid_argument(message + "; got " + name);
 }
 
 Isa& chosen() {
   static Isa isa = [] {
-    const char* asked = std::getenv("SPECDEC_CPU_ISA");
-    return isa_of(asked && *asked ? asked : isas().back());
+    const char* requested = std::getenv("SPECDEC_CPU_ISA");
+    return isa_of(requested && *requested ? requested : isas().back());
   }();
   return isa;
 }

@@ -8,10 +8,10 @@
 
 namespace specdec::cpu {
 
-// For Python's module, which is another library.
+// Visible to Python's module, which is another library.
 #pragma GCC visibility push(default)
-std::vector<std::string> isas();  // of what was compiled, what this machine can run; least capable first
-std::string isa();                // what it does run: the most capable, or $SPECDEC_CPU_ISA
+std::vector<std::string> isas();  // compiled instruction sets that this machine supports; least capable first
+std::string isa();                // the one in use: the most capable, or $SPECDEC_CPU_ISA
 void set_isa(const std::string& name);
 int64_t weighed_rows();  // so far, in this process; for tests
 #pragma GCC visibility pop

@@ -1,5 +1,5 @@
-// How the processor rounds, and what it does with denormal numbers: the caller's business outside of a call, ours inside.
-// Logits may be denormal, and filters compare them. A mode that takes them for 0 would change what is kept.
+// The processor's rounding and denormal mode belongs to the caller outside of a call, and to this library inside.
+// Logits may be denormal, and filters compare them: a mode that flushes them to 0 would change a filter's cut.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace specdec {
 
-// While one lives, this thread rounds to the nearest and keeps denormal numbers. To look takes a few cycles.
+// While an object lives, its thread rounds to nearest and does not flush denormals. Reading it takes few cycles.
 class FloatMode {
  public:
   FloatMode() : before_(now()) {
@@ -26,7 +26,7 @@ class FloatMode {
   using Word = uint32_t;
   static Word now() { return _mm_getcsr(); }
   static void set(Word word) { _mm_setcsr(word); }
-  // The lowest bits tell what has happened.
+  // The lowest six bits are sticky exception flags, so they are preserved and not compared.
   static Word usual(Word word) { return (word & 0x3fu) | 0x1f80u; }
   static bool is_usual(Word word) { return (word & ~0x3fu) == 0x1f80u; }
 #elif defined(__aarch64__)

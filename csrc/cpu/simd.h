@@ -25,8 +25,7 @@ constexpr int kLanes = 16;
 struct BFloat16 { uint16_t bits; };
 struct Float16 { uint16_t bits; };
 
-// Four lanes in vectors of the compiler's own, which are registers of SSE2 or NEON. Their comparisons are -1 in the
-// lanes where they hold.
+// Four lanes as the compiler's vector types, which are registers of SSE2 or NEON. Comparisons are -1 where they hold.
 using Floats = float __attribute__((vector_size(16)));
 using Ints = int32_t __attribute__((vector_size(16)));
 using Uints = uint32_t __attribute__((vector_size(16)));
@@ -48,8 +47,7 @@ SPECDEC_HD float to_float(Float16 x) { return float_of_half(static_cast<uint32_t
 
 using Mask = uint32_t;  // one bit a lane
 
-// Two vectors, or Two of Two, as one. The operations of all take turns: so while one waits for its own result before,
-// the others work.
+// Two vectors, or Two of Two, as one. Their operations interleave, which hides each vector's latency.
 template <class Each>
 struct Two {
   Each a, b;
@@ -108,7 +106,7 @@ struct U32x16 {
 
 SPECDEC_HD F32x16 load(const float* p) { return _mm512_loadu_ps(p); }
 SPECDEC_HD F32x16 load(const BFloat16* p) {
-  // One operation, where to widen and to shift are two: element i becomes the upper half of lane i.
+  // One permutation instead of a widening and a shift: element i becomes the upper half of lane i.
   const __m512i half = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, _mm512_slli_epi32(lane, 16), half));

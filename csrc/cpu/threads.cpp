@@ -1,6 +1,7 @@
-// The threads that help with calls. One word says whose a piece of work is and how many of its parts nobody has claimed:
-// who takes one off has claimed a part, and until that part has ended its owner waits, so all it reads stays there.
-// What a helper looks at without a claim is never freed. There are no locks: who holds one may have lost its core.
+// The threads that help with calls. One atomic word holds the number of a job's call and how many of its parts are not
+// claimed. A thread that decrements it has claimed a part, and the job's owner waits until that part has ended, so all
+// memory that the part reads stays valid. Memory that a helper reads without a claim is never freed. There are no
+// locks, since a thread that holds one may have lost its core.
 #include "threads.h"
 
 #include <pthread.h>
@@ -27,12 +28,12 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr int kPlaceBits = 9, kPlaces = 1 << kPlaceBits, kMostThreads = kPlaces / 2, kCountBits = 16;
+constexpr int kSlotBits = 9, kThreadSlots = 1 << kSlotBits, kMostThreads = kThreadSlots / 2, kCountBits = 16;
 constexpr uint64_t kCount = (1 << kCountBits) - 1;
 static_assert(kMostThreads * kGroups <= kCount, "The parts of a call fit its word");
-// Waking a thread costs the caller some microseconds, and the thread comes some tens later.
+// Waking a thread costs the caller some microseconds, and the thread runs some tens later.
 constexpr microseconds kWorthAThread(100), kLingers(50);
-constexpr size_t kStackBytes = 2 << 20;  // musl's own are too small
+constexpr size_t kStackBytes = 2 << 20;  // musl's default stacks are too small
 
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -42,9 +43,9 @@ void pause() {
 #endif
 }
 
-// Sleeps while a word is what it was. Conditions of the C library are not used: to signal one may wait for a thread.
+// Sleeps while a word has this value. The C library's condition variables are not used: to signal one may wait.
 #if defined(__APPLE__)
-// By these libc++ sleeps there, too. A last 0 is no time limit. All are woken, whatever the count, and look again.
+// libc++ sleeps by these functions on macOS, too. A last 0 is no time limit. All threads are woken and check again.
 extern "C" int __ulock_wait(uint32_t operation, void* word, uint64_t value, uint32_t microseconds);
 extern "C" int __ulock_wake(uint32_t operation, void* word, uint64_t value);
 constexpr uint32_t kCompareAndWait = 1, kWakeAll = 0x100;
@@ -62,13 +63,13 @@ void wake(std::atomic<int32_t>& word, int count) {
 }
 #endif
 
-// A word: the number of a call, and below it how many are left of what it has.
+// A word: the number of a call, and in its low bits a count of the call's parts or seats that are left.
 uint64_t word(int64_t call, int count) {
   return static_cast<uint64_t>(call) << kCountBits | static_cast<uint64_t>(count);
 }
 int64_t call_of(uint64_t word) { return static_cast<int64_t>(word >> kCountBits); }
 
-// Takes one of what a call has, and returns how many there were: 0 if none is left, or the call has ended.
+// Decrements a call's count, and returns its value before: 0 if none is left, or the call has ended.
 int take_one(std::atomic<uint64_t>& word, int64_t call) {
   uint64_t seen = word.load(std::memory_order_relaxed);
   do {
@@ -85,7 +86,7 @@ void give_back(std::atomic<uint64_t>& word, int64_t call) {
 
 }  // namespace
 
-// Parts that are being run.
+// Parts that threads run now.
 struct Job {
   std::atomic<uint64_t> unclaimed{0};
   std::atomic<int32_t> unfinished{0};
@@ -94,36 +95,36 @@ struct Job {
   Parts parts = {};
 };
 
-struct alignas(128) Place {
+struct alignas(128) ThreadSlot {
   Job jobs[2];                     // by Of
-  std::atomic<uint64_t> seats{0};  // how many may yet help with the call of this place
+  std::atomic<uint64_t> seats{0};  // how many more helpers this slot's call may have
   std::atomic<bool> taken{false};
 };
 
 namespace {
 
 struct Pool {
-  Place places[kPlaces];
-  std::atomic<int> used{0};  // places that were ever taken
+  ThreadSlot slots[kThreadSlots];
+  std::atomic<int> used{0};  // slots that were ever taken
   std::atomic<int64_t> calls{1};
   std::atomic<int> coming{0};  // helpers that are awake without work, or were woken
   std::atomic<int> started{0};
-  std::atomic<int> asleep{0};     // of them, who were not woken
-  std::atomic<int32_t> woken{0};  // who were, and sleep still
+  std::atomic<int> asleep{0};     // helpers that sleep and were not woken
+  std::atomic<int32_t> woken{0};  // helpers that were woken and still sleep
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
 
-  Place* take_place() {
-    for (int i = 0; i < kPlaces; ++i) {
-      if (places[i].taken.load(std::memory_order_relaxed) || places[i].taken.exchange(true)) continue;
+  ThreadSlot* take_slot() {
+    for (int i = 0; i < kThreadSlots; ++i) {
+      if (slots[i].taken.load(std::memory_order_relaxed) || slots[i].taken.exchange(true)) continue;
       for (int seen = used.load(); seen <= i && !used.compare_exchange_weak(seen, i + 1);) {
       }
-      return &places[i];
+      return &slots[i];
     }
     return nullptr;
   }
 };
 
-// Never freed: helpers look at it as long as the process lives. A forked child has no helpers, and makes its own.
+// Never freed: helpers read the pool as long as the process lives. A forked child has no helpers, and makes a new one.
 std::atomic<Pool*> the_pool{nullptr};
 const int watching_forks = pthread_atfork(nullptr, nullptr, [] { the_pool = nullptr; });
 
@@ -136,8 +137,8 @@ Pool& pool() {
   return *there;
 }
 
-// Runs a part that was claimed. What threads do together runs here, and nowhere else.
-void run_part(Job& job, Place* owner, int32_t part, Place* mine) {
+// Runs a part that was claimed. All work that threads share passes through this function.
+void run_part(Job& job, ThreadSlot* owner, int32_t part, ThreadSlot* mine) {
   try {
     job.parts.run(job.parts.work, part, mine);
   } catch (...) {
@@ -146,9 +147,9 @@ void run_part(Job& job, Place* owner, int32_t part, Place* mine) {
   if (job.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1 && owner != mine) wake(job.unfinished, 1);
 }
 
-// Claims and runs parts until none is left, calls left_after(unclaimed parts) after each; whether there was one.
+// Claims and runs parts until none is left, and calls left_after(unclaimed parts) after each. Returns whether one ran.
 template <class F>
-bool run_some(Job& job, int64_t call, Place* owner, Place* mine, F&& left_after) {
+bool run_some(Job& job, int64_t call, ThreadSlot* owner, ThreadSlot* mine, F&& left_after) {
   bool any = false;
   for (int left; (left = take_one(job.unclaimed, call)); any = true) {
     run_part(job, owner, job.parts.count - left, mine);
@@ -157,14 +158,14 @@ bool run_some(Job& job, int64_t call, Place* owner, Place* mine, F&& left_after)
   return any;
 }
 
-// Helps with one piece of work, if there is any whose call has a seat.
-bool help(Pool& p, Place* mine) {
+// Runs parts of one job whose call has a free seat. Returns whether one ran.
+bool help(Pool& p, ThreadSlot* mine) {
   const int used = p.used.load(std::memory_order_relaxed);
-  for (Place* owner = p.places; owner < p.places + used; ++owner) {
+  for (ThreadSlot* owner = p.slots; owner < p.slots + used; ++owner) {
     for (Job& job : owner->jobs) {
       const uint64_t seen = job.unclaimed.load(std::memory_order_relaxed);
       const int64_t call = call_of(seen);
-      std::atomic<uint64_t>& seats = p.places[call % kPlaces].seats;
+      std::atomic<uint64_t>& seats = p.slots[call % kThreadSlots].seats;
       if (!(seen & kCount) || !take_one(seats, call)) continue;
       p.coming.fetch_sub(1, std::memory_order_relaxed);
       const bool helped = run_some(job, call, owner, mine, [](int) {});
@@ -176,7 +177,7 @@ bool help(Pool& p, Place* mine) {
   return false;
 }
 
-// Takes up to `count` of a number, and returns how many those were.
+// Subtracts up to `count` from a number, and returns how much it subtracted.
 int take(std::atomic<int32_t>& number, int count) {
   int seen = number.load(), taken;
   do taken = std::min(seen, count);
@@ -190,27 +191,27 @@ void sleep(Pool& p) {
   while (!take(p.woken, 1)) sleep_while(p.woken, 0);
 }
 
-// A new thread is bound to the cores of the one that starts it, and OpenMP may have bound that to one (OMP_PROC_BIND). A
-// helper runs wherever a thread of this process may.
+// A new thread inherits the cores of the thread that starts it, and OpenMP may have bound that to one (OMP_PROC_BIND).
+// A helper may run on every core that any thread of this process may use.
 void leave_core() {
 #if defined(__linux__)
-  cpu_set_t cores, own;
+  cpu_set_t cores, allowed;
   CPU_ZERO(&cores);
   DIR* const threads = opendir("/proc/self/task");
   if (!threads) return;
   while (const dirent* const thread = readdir(threads))
-    if (const int id = std::atoi(thread->d_name); id > 0 && sched_getaffinity(id, sizeof own, &own) == 0)
-      CPU_OR(&cores, &cores, &own);
+    if (const int id = std::atoi(thread->d_name); id > 0 && sched_getaffinity(id, sizeof allowed, &allowed) == 0)
+      CPU_OR(&cores, &cores, &allowed);
   closedir(threads);
   sched_setaffinity(0, sizeof cores, &cores);
 #endif
 }
 
 void* helper(void* pool) {
-  const FloatMode mode;  // not that of the thread that needed help first
+  const FloatMode mode;  // replaces the mode inherited from the thread that started the helper
   leave_core();
   Pool& p = *static_cast<Pool*>(pool);
-  Place* const mine = p.take_place();
+  ThreadSlot* const mine = p.take_slot();
   if (!mine) return p.coming.fetch_sub(1, std::memory_order_relaxed), nullptr;
   for (Clock::time_point idle = Clock::now();;) {
     if (help(p, mine)) {
@@ -225,10 +226,10 @@ void* helper(void* pool) {
 }
 
 bool start_helper(Pool& p) {
-  // Signals are for the program's own threads, but for those that a thread raises by what it does.
+  // Signals go to the program's threads, except those that a thread's instructions raise in itself.
   sigset_t others, before;
   sigfillset(&others);
-  for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&others, own);
+  for (int synchronous : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&others, synchronous);
   pthread_sigmask(SIG_SETMASK, &others, &before);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -241,7 +242,7 @@ bool start_helper(Pool& p) {
   return started;
 }
 
-// Waits for the parts that others have claimed.
+// Waits for the parts that helpers have claimed.
 void wait(Job& job) {
   const auto left = [&] { return job.unfinished.load(std::memory_order_acquire); };
   if (!left()) return;
@@ -251,11 +252,11 @@ void wait(Job& job) {
   while (const int32_t now = left()) sleep_while(job.unfinished, now);
 }
 
-// Wakes or starts threads if what is left is worth it: from `begun` until now the caller took for `done` of it.
-void call_for_help(const Call& call, const Place* place, Clock::time_point begun, int64_t done, int64_t left) {
-  if (place != call.place || left <= 0) return;
+// Wakes or starts threads if the rest is worth it: `done` units of the work took from `begun` until now.
+void request_help(const Call& call, const ThreadSlot* slot, Clock::time_point begun, int64_t done, int64_t left) {
+  if (slot != call.slot || left <= 0) return;
   Pool& p = pool();
-  const int others = call.threads - 1, free = static_cast<int>(place->seats.load(std::memory_order_relaxed) & kCount);
+  const int others = call.threads - 1, free = static_cast<int>(slot->seats.load(std::memory_order_relaxed) & kCount);
   const int missing = free - p.coming.load(std::memory_order_relaxed);
   if (missing <= 0) return;
   const std::chrono::duration<double> spent = Clock::now() - begun;
@@ -271,7 +272,7 @@ void call_for_help(const Call& call, const Place* place, Clock::time_point begun
   for (int i = woken; i < more && p.started.load() < most; ++i) {
     p.coming.fetch_add(1, std::memory_order_relaxed);
     p.started.fetch_add(1);
-    if (!start_helper(p)) p.coming.fetch_sub(1, std::memory_order_relaxed);  // it is not tried again
+    if (!start_helper(p)) p.coming.fetch_sub(1, std::memory_order_relaxed);  // `started` still counts it: no retry
   }
 }
 
@@ -279,33 +280,33 @@ void call_for_help(const Call& call, const Place* place, Clock::time_point begun
 
 Call::Call(int most, int64_t count) : threads(most < kMostThreads ? most : kMostThreads), requests(count), left(count) {
   Pool& p = pool();
-  place = p.take_place();
-  if (!place) return;
-  number = p.calls.fetch_add(1, std::memory_order_relaxed) << kPlaceBits | (place - p.places);
-  place->seats.store(word(number, threads - 1), std::memory_order_release);
+  slot = p.take_slot();
+  if (!slot) return;
+  number = p.calls.fetch_add(1, std::memory_order_relaxed) << kSlotBits | (slot - p.slots);
+  slot->seats.store(word(number, threads - 1), std::memory_order_release);
   begun = Clock::now();
 }
 
 Call::~Call() {
-  if (!place) return;
-  place->seats.store(0, std::memory_order_relaxed);
-  place->taken.store(false, std::memory_order_release);
+  if (!slot) return;
+  slot->seats.store(0, std::memory_order_relaxed);
+  slot->taken.store(false, std::memory_order_release);
 }
 
-void call_for_help(const Call& call, const Place* place) {
-  // As much as was done of each request that was begun, as a guess, is left of this one, and of each that was not.
+void request_help(const Call& call, const ThreadSlot* slot) {
+  // An estimate: this request and each that was not begun still need as much as each that was begun has taken.
   const int64_t left = call.left.load(std::memory_order_relaxed);
-  call_for_help(call, place, call.begun, call.requests - left, left + 1);
+  request_help(call, slot, call.begun, call.requests - left, left + 1);
 }
 
-void run_parts(const Call& call, Place* place, Of what, const Parts& parts) {
-  Job& job = place->jobs[static_cast<int>(what)];
+void run_parts(const Call& call, ThreadSlot* slot, Of what, const Parts& parts) {
+  Job& job = slot->jobs[static_cast<int>(what)];
   job.parts = parts;
   job.unfinished.store(parts.count, std::memory_order_relaxed);
   job.unclaimed.store(word(call.number, parts.count), std::memory_order_release);
   const Clock::time_point begun = what == Of::kCall ? call.begun : Clock::now();
-  run_some(job, call.number, place, place, [&](int left) {
-    call_for_help(call, place, begun, parts.count - left, left);
+  run_some(job, call.number, slot, slot, [&](int left) {
+    request_help(call, slot, begun, parts.count - left, left);
   });
   wait(job);
   if (!job.failed.load(std::memory_order_relaxed)) return;

@@ -1,6 +1,6 @@
-// A call's own thread does its work. Others help if they come, and nobody waits for one that has not begun.
+// The calling thread does the work of its call. Helpers may take parts; the caller waits for none that has not begun.
 //
-// Threads take requests one by one. A thread that finds none left takes parts of the other threads' rows.
+// Threads take requests one by one. A thread without a request takes parts of the other threads' rows.
 #pragma once
 
 #include <atomic>
@@ -10,41 +10,41 @@
 
 namespace specdec {
 
-struct Place;  // of a thread that works, in threads.cpp
+struct ThreadSlot;  // the record of a working thread, in threads.cpp
 using Clock = std::chrono::steady_clock;
-constexpr int kGroups = 64;  // of requests, a thread
+constexpr int kGroups = 64;  // groups of requests per thread
 
-// One call of an op that others may help with. Where there is no place for one more call, there is no help.
+// One call of an op that helpers may work on. If all slots are taken the call runs without help.
 struct Call {
-  int threads;  // at most so many work at once, the caller among them
+  int threads;  // at most so many work at once, including the caller
   int64_t requests;
-  std::atomic<int64_t> left;  // of the requests those that nobody has begun
-  int64_t number = 0;         // no other call of this process has it
-  Place* place = nullptr;     // the caller's, nullptr without help
+  std::atomic<int64_t> left;   // requests that no thread has begun
+  int64_t number = 0;          // unique in this process
+  ThreadSlot* slot = nullptr;  // the caller's; nullptr: no help
   Clock::time_point begun;
   Call(int threads, int64_t requests);
   ~Call();
 };
 
-// The parts of some work, each to be run once: run(work, part, place of the thread that runs it).
+// Work in parts, each of which runs once: run(work, part, slot of the thread that runs it).
 struct Parts {
   int32_t count;
-  void (*run)(const void* work, int32_t part, Place* place);
+  void (*run)(const void* work, int32_t part, ThreadSlot* slot);
   const void* work;
 };
 
-// Runs all parts, and returns when the last one has ended. Throws what a part threw.
-enum class Of { kCall, kRow };  // a thread may share both at once
-void run_parts(const Call& call, Place* place, Of what, const Parts& parts);
-// Wakes others if what is left of a call seems to be worth it.
-void call_for_help(const Call& call, const Place* place);
+// Runs all parts, and returns when the last one has ended. Throws the exception that a part threw.
+enum class Of { kCall, kRow };  // a thread may have a job of each kind at once
+void run_parts(const Call& call, ThreadSlot* slot, Of what, const Parts& parts);
+// Wakes helpers if the rest of a call is estimated to take long enough.
+void request_help(const Call& call, const ThreadSlot* slot);
 
 }  // namespace specdec
 
 SPECDEC_BEGIN
 
-constexpr int kTilesAPart = 8;   // of a row
-constexpr int kTilesAlone = 32;  // less work, some 70 microseconds at most, needs no help
+constexpr int kTilesAPart = 8;   // a row's parts have at least so many tiles
+constexpr int kTilesAlone = 32;  // less work, some 70 microseconds at most, runs without help
 constexpr int kTileBytes = 8192;
 
 inline int64_t tiles_of_bytes(int64_t bytes) { return (bytes + kTileBytes - 1) / kTileBytes; }
@@ -54,36 +54,36 @@ inline int parts_of(int32_t tiles) {
   return parts < 1 ? 1 : parts;
 }
 
-// A thread among those of a call.
+// One of the threads that work on a call.
 struct ThreadTeam {
   const Call* call = nullptr;  // nullptr: alone
-  Place* place = nullptr;
+  ThreadSlot* slot = nullptr;
   int parts(int32_t tiles) const {
     return !call || call->left.load(std::memory_order_relaxed) > 0 ? 1 : parts_of(tiles);
   }
 };
 
-// Calls f(request, team) for every request. The longest row of a request has `tiles` tiles, or is as much work.
+// Calls f(request, team) for every request. A request's work is that of a row of `tiles` tiles.
 template <class F>
 inline void over_requests(int64_t requests, int64_t tiles, int threads, F&& f) {
   if (threads > 1 && requests * tiles >= kTilesAlone) {
     Call call(threads, requests);
-    if (call.place) {
+    if (call.slot) {
       struct Work {
         F& f;
         Call& call;
         int64_t requests, groups;
       } work = {f, call, requests, int64_t{kGroups} * call.threads};
       if (work.groups > requests) work.groups = requests;
-      const auto run = [](const void* work, int32_t group, Place* place) {
+      const auto run = [](const void* work, int32_t group, ThreadSlot* slot) {
         const Work& w = *static_cast<const Work*>(work);
-        const ThreadTeam team = {&w.call, place};
+        const ThreadTeam team = {&w.call, slot};
         for (int64_t b = w.requests * group / w.groups; b < w.requests * (group + 1) / w.groups; ++b) {
           w.call.left.fetch_sub(1, std::memory_order_relaxed);
           w.f(b, team);
         }
       };
-      return run_parts(call, call.place, Of::kCall, {static_cast<int32_t>(work.groups), run, &work});
+      return run_parts(call, call.slot, Of::kCall, {static_cast<int32_t>(work.groups), run, &work});
     }
   }
   for (int64_t b = 0; b < requests; ++b) f(b, ThreadTeam{});
@@ -93,7 +93,7 @@ inline void over_requests(int64_t requests, int64_t tiles, int threads, F&& f) {
 template <class F>
 inline int over_parts(int32_t tiles, const ThreadTeam& team, F&& f) {
   const int parts = team.parts(tiles);
-  if (team.call) call_for_help(*team.call, team.place);
+  if (team.call) request_help(*team.call, team.slot);
   if (parts == 1) {
     f(0, 0, tiles);
     return 1;
@@ -103,12 +103,12 @@ inline int over_parts(int32_t tiles, const ThreadTeam& team, F&& f) {
     int32_t tiles;
     int parts;
   } work = {f, tiles, parts};
-  const auto run = [](const void* work, int32_t part, Place*) {
+  const auto run = [](const void* work, int32_t part, ThreadSlot*) {
     const Work& w = *static_cast<const Work*>(work);
     const auto end_of = [&](int64_t parts) { return static_cast<int32_t>(w.tiles * parts / w.parts); };
     w.f(part, end_of(part), end_of(part + int64_t{1}));
   };
-  run_parts(*team.call, team.place, Of::kRow, {parts, run, &work});
+  run_parts(*team.call, team.slot, Of::kRow, {parts, run, &work});
   return parts;
 }
 

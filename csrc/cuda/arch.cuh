@@ -1,6 +1,6 @@
-// What differs between machines, in one place: shared memory, loads, a few instructions, barriers across blocks, bulk
-// copies. Nothing above this file contains PTX. tests/backends/host_cuda gives the same names for the CPU. At the
-// end, which lane and warp a thread is in, and loops that a block shares.
+// The differences between machines: shared memory, loads, a few instructions, barriers across blocks. No file above
+// this one contains PTX; tests/backends/host_cuda has the same names for the CPU. At the end: a thread's lane and warp,
+// and loops that a block shares.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -18,12 +18,12 @@ namespace specdec::cuda {
 
 constexpr unsigned kWarp = 0xffffffffu;
 
-// Opaque, so that the compiler does not move what a loop computes from these out of the loop: it would take registers.
+// Opaque: else the compiler moves arithmetic on these out of loops, where it takes registers.
 __device__ __forceinline__ int lane_id() { return static_cast<int>(opaque(threadIdx.x) % 32); }
 __device__ __forceinline__ int warp_id() { return static_cast<int>(opaque(threadIdx.x) / 32); }
 __device__ __forceinline__ int warps_in_block() { return static_cast<int>(blockDim.x / 32); }
 
-// Calls f(i) for each i of [first, end), a thread of the block each.
+// Calls f(i) for each i of [first, end), each in one thread of the block.
 template <class F>
 __device__ __forceinline__ void over_block(int32_t first, int32_t end, F&& f) {
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// arch.cuh for nvcc. Inline PTX only where CUDA C++ has no word for it.
+// arch.cuh for nvcc. Inline PTX stands only where CUDA C++ has no intrinsic.
 #pragma once
 
 #include <cuda.h>
@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// A struct's default values are not there: nobody reads shared memory before it is written, as the played machine checks.
+// Members of shared structs are not initialised; the played machine checks that no read comes before a write.
 #pragma nv_diag_suppress 20054
 #define SPECDEC_SHARED(type, name, count) __shared__ type name[count]
 
@@ -24,7 +24,7 @@ __device__ __forceinline__ T* dynamic_shared(size_t byte_offset, size_t) {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// 16 bytes that nobody writes during the kernel and that this block reads once. They bypass the L1 cache.
+// 16 bytes that no thread writes during the kernel and that this block reads once. They bypass the L1 cache.
 __device__ __forceinline__ uint4 load_stream(const void* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
   return v;
 }
 
-// Eight bytes that nobody writes during the kernel and that this block reads once.
+// Eight such bytes.
 __device__ __forceinline__ uint2 load_stream_half(const void* p) {
   uint2 v;
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
@@ -63,7 +63,7 @@ __device__ __forceinline__ unsigned add_acquire_release(unsigned* p, unsigned v)
 
 // ---- instructions ---------------------------------------------------------------------------------------------------
 
-// Maxima that a NaN wins, so that one test at the end finds it.
+// Maxima that a NaN wins: one test at the end is enough.
 __device__ __forceinline__ float max_nan(float a, float b) {
   float r;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
@@ -80,14 +80,14 @@ __device__ __forceinline__ uint32_t max2_nan_fp16(uint32_t a, uint32_t b) {
   return r;
 }
 
-// The compiler cannot see what this value is. So it does not move work on it out of a loop: the twenty round keys of a
-// key would take registers there.
+// Hides a value from the compiler, which then leaves work on it in its loop: the twenty round keys of a key would take
+// registers outside.
 __device__ __forceinline__ uint32_t opaque(uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// Within 2^-22 between 0.5 and 2, elsewhere within 2^-22 of its own size (the callers say why that is enough).
+// Within 2^-22 between 0.5 and 2, elsewhere within 2^-22 of its value. Callers say why that is enough.
 __device__ __forceinline__ float log2_approx(float x) {
   float r;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -101,12 +101,12 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return r;
 }
 
-// ---- kernels one after the other -----------------------------------------------------------------------------------
+// ---- kernels one after the other ------------------------------------------------------------------------------------
 
-// The first thing that a kernel does which may be launched while the kernel before it runs (may_overlap in launch.cuh).
-// Its blocks take their places; then they wait until that kernel is through and what it wrote is there. Before that
-// they may touch no input, no output and no workspace. The kernel after this one may take places from here on, too. In
-// a launch that was not allowed to overlap, and before sm_90, this does nothing.
+// The first statement of a kernel that may be launched while the kernel before it runs (may_overlap in launch.cuh). Its
+// blocks become resident, then wait until that kernel has ended and its writes are visible. Before that they may touch
+// no input, output or workspace. From here on the next kernel's blocks may become resident, too. In a launch that may
+// not overlap, and before sm_90, this does nothing.
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");
@@ -117,14 +117,13 @@ __device__ __forceinline__ void wait_for_kernel_before() {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 constexpr bool kHasClusters = true;
-// What this thread did before, and all that a barrier of its block put before that, is there for the cluster behind its
-// next barrier.
+// Behind its next barrier the cluster sees what this thread wrote, and what a barrier of its block put before that.
 __device__ __forceinline__ void fence_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
-// All threads of the cluster meet. That alone orders nothing: whoever touched what others use has a fence before it.
+// A barrier for all threads of the cluster. It orders no memory: threads that share memory have a fence before it.
 __device__ __forceinline__ void sync_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Where a variable of this block lies in the shared memory of another block of the cluster.
+// The address of a shared variable in another block of the cluster.
 template <class T>
 __device__ __forceinline__ T* peer(T* mine, unsigned rank) {
   uint64_t address;
@@ -141,7 +140,7 @@ __device__ __forceinline__ T* peer(T* mine, unsigned) { return mine; }
 
 // ---- the host -------------------------------------------------------------------------------------------------------
 
-// Whether launches may overlap: SPECDEC_CUDA_OVERLAP=1 says so, once for the process.
+// Whether launches may overlap: SPECDEC_CUDA_OVERLAP=1, read once for the process.
 inline bool overlap_wanted() {
   static const bool wanted = [] {
     const char* value = std::getenv("SPECDEC_CUDA_OVERLAP");
@@ -150,33 +149,33 @@ inline bool overlap_wanted() {
   return wanted;
 }
 
-// A kind and a size of teams that is to be measured: SPECDEC_CUDA_TEAM is local, clusterN or gridN, read once for the
-// process. Other values are none.
-struct AskedTeam {
+// A kind and size of teams to measure: SPECDEC_CUDA_TEAM is local, clusterN or gridN, read once for the process. Other
+// values are ignored.
+struct RequestedTeam {
   int size;  // 0: none
   bool grid;
 };
-inline AskedTeam asked_team() {
-  static const AskedTeam asked = [] {
+inline RequestedTeam requested_team() {
+  static const RequestedTeam requested = [] {
     const char* value = std::getenv("SPECDEC_CUDA_TEAM");
     int size = 0;
-    if (!value) return AskedTeam{0, false};
-    if (!std::strcmp(value, "local")) return AskedTeam{1, false};
-    if (std::sscanf(value, "cluster%d", &size) == 1) return AskedTeam{size, false};
-    return AskedTeam{std::sscanf(value, "grid%d", &size) == 1 ? size : 0, true};
+    if (!value) return RequestedTeam{0, false};
+    if (!std::strcmp(value, "local")) return RequestedTeam{1, false};
+    if (std::sscanf(value, "cluster%d", &size) == 1) return RequestedTeam{size, false};
+    return RequestedTeam{std::sscanf(value, "grid%d", &size) == 1 ? size : 0, true};
   }();
-  return asked;
+  return requested;
 }
 
-// The multiprocessors that the work of a stream may use, of the `all` that the device has. Green contexts and MPS give
-// less. Toolkits and drivers before CUDA 12.5 cannot tell; there a launch that asks for too much is refused instead.
+// The multiprocessors that the work of a stream may use, of `all` on the device. Green contexts and MPS give less.
+// Toolkits and drivers before CUDA 12.5 cannot tell; there a launch that needs too many fails instead.
 inline int multiprocessors_of(cudaStream_t stream, int all) {
 #if CUDART_VERSION >= 12050
   static const auto driver = [](const char* name) {
-    void* found = nullptr;
+    void* symbol = nullptr;
     cudaDriverEntryPointQueryResult result;
-    const cudaError_t e = cudaGetDriverEntryPointByVersion(name, &found, 12050, cudaEnableDefault, &result);
-    return e == cudaSuccess ? found : nullptr;
+    const cudaError_t e = cudaGetDriverEntryPointByVersion(name, &symbol, 12050, cudaEnableDefault, &result);
+    return e == cudaSuccess ? symbol : nullptr;
   };
   static const auto green_of = reinterpret_cast<CUresult (*)(CUstream, CUgreenCtx*)>(driver("cuStreamGetGreenCtx"));
   static const auto green_has =
@@ -187,12 +186,12 @@ inline int multiprocessors_of(cudaStream_t stream, int all) {
   CUdevResource resource = {};
   CUgreenCtx green = nullptr;
   CUcontext context = nullptr;
-  bool known = green_of && green_has && green_of(stream, &green) == CUDA_SUCCESS && green &&
+  bool queried = green_of && green_has && green_of(stream, &green) == CUDA_SUCCESS && green &&
                green_has(green, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS;
-  if (!known)
-    known = current && context_has && current(&context) == CUDA_SUCCESS && context &&
+  if (!queried)
+    queried = current && context_has && current(&context) == CUDA_SUCCESS && context &&
             context_has(context, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS;
-  const int count = known ? static_cast<int>(resource.sm.smCount) : all;
+  const int count = queried ? static_cast<int>(resource.sm.smCount) : all;
   return count > 0 && count < all ? count : all;
 #else
   return all;

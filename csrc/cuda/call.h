@@ -1,4 +1,4 @@
-// Where a call of the CUDA backend goes.
+// The memory and the stream of a call to the CUDA backend.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,12 +7,12 @@
 
 namespace specdec::cuda {
 
-// The workspace is device memory that belongs to the stream, all zero when it is new. A kernel leaves its tickets at zero.
+// The workspace is device memory of the stream, all zero when it is new. A kernel leaves its tickets at zero.
 struct Call {
   void* workspace;
   int64_t bytes;
   cudaStream_t stream;
-  int64_t* needed;  // 0
+  int64_t* needed;  // bytes that the workspace must have; 0 on entry
 };
 
 }  // namespace specdec::cuda

@@ -6,10 +6,10 @@
  *   int specdec_cpu_<op>(params, threads)
  *   int specdec_cuda_<op>(params, workspace, workspace_bytes, needed, stream)
  *
- * They write into the outputs that the struct points to. Both return SPECDEC_OK or an error; specdec_last_error() then
- * says what was wrong. The parameters are checked first: a null pointer, an unknown dtype or sizes that do not fit
- * together are an error, and nothing runs. What a pointer points to cannot be checked. It must be memory of the right
- * size and kind, aligned as its elements are, and no output may overlap anything else.
+ * They write into the outputs that the struct points to. Both return SPECDEC_OK or an error, which specdec_last_error()
+ * then describes. The parameters are checked first: a null pointer, an unknown dtype or sizes that do not fit together
+ * are an error, and nothing runs. Memory cannot be checked: each pointer must be to memory of the right size and kind,
+ * aligned as its elements are, and no output may overlap anything else.
  *
  * What the ops compute, and from which random numbers, is documented with the Python functions of the same names. The
  * bits are the same as theirs.
@@ -61,17 +61,17 @@ enum {
 };
 
 SPECDEC_API int specdec_version(void);
-/* What an error number means. */
+/* The meaning of an error number. */
 SPECDEC_API const char* specdec_error_string(int error);
 /* The last failure in this thread: the op, the argument, what was expected and what was given. Empty before the first
  * failure. The text is valid until the thread's next failure. */
 SPECDEC_API const char* specdec_last_error(void);
 /* SPECDEC_OK if the CUDA functions have a device to run on. */
 SPECDEC_API int specdec_cuda_available(void);
-/* Writes into `capture` which capture the stream is in, 0 if none. Whoever keeps workspaces gives each capture one of its
- * own, because a graph keeps it. */
+/* Writes into `capture` the id of the capture that the stream is in, 0 if none. Each capture needs a separate
+ * workspace, because the graph holds it. */
 SPECDEC_API int specdec_cuda_capture(void* stream, uint64_t* capture);
-/* Waits until the stream, which is in no capture, has done what was put into it. Other threads may capture meanwhile. */
+/* Waits until the stream, which is in no capture, has finished its work. Other threads may capture meanwhile. */
 SPECDEC_API int specdec_cuda_wait(void* stream);
 
 /* ---- ops -------------------------------------------------------------------------------------------------------- */

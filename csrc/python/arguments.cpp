@@ -39,8 +39,7 @@ SPECDEC_KIND(specdec_mask, kMask)
 SPECDEC_KIND(specdec_cache_layers, kLayers)
 #undef SPECDEC_KIND
 
-// A tensor does not say where in the vocabulary it begins, so calls of these ops have that apart, after the rows, which
-// come first.
+// A tensor does not say where in the vocabulary it begins, so calls of these ops pass that, after the rows.
 template <class P>
 constexpr bool kHasFirstToken =
     std::is_same_v<P, RaceParams> || std::is_same_v<P, TokenLogitsParams> || std::is_same_v<P, ResidualRaceParams>;
@@ -97,7 +96,7 @@ const Table* table_of() {
 
 bool dims(const Tensor& t, int32_t least, int32_t most) { return t.ndim >= least && t.ndim <= most; }
 
-// A dimension of one entry is shared, so its stride does not matter.
+// A dimension of size 1 is broadcast, so its stride is 0.
 int64_t stride(const Tensor& t, int32_t i) { return i < t.ndim && t.shape[i] != 1 ? t.strides[i] : 0; }
 
 bool put(const Tensor& t, Rows& out) {
@@ -120,7 +119,7 @@ bool put(const Tensor& t, Tokens& out) {
   return true;
 }
 
-// One dimension is one row.
+// A tensor of one dimension is one row.
 bool put(const Tensor& t, specdec_output_tokens& out) {
   if (!t.is_ints() || !dims(t, 1, 2)) return false;
   const int32_t column = t.ndim - 1;
@@ -160,7 +159,7 @@ template <class Output>
 bool put_output(const Tensor& t, Output& out, Element element, int64_t rows) {
   if (t.element != element || t.ndim < 1) return false;
   if (rows < 0) rows = t.shape[0];
-  int64_t columns = 1;  // of the first dimension
+  int64_t columns = 1;  // elements per entry of the first dimension
   for (int32_t i = 1; i < t.ndim; ++i) columns *= t.shape[i];
   out = {static_cast<decltype(out.data)>(t.data), t.strides[0], rows, columns};
   if (rows == t.shape[0]) return true;
@@ -181,18 +180,18 @@ bool put(const Tensor& t, specdec_mask& out) {
   }
 }
 
-// How many entries the lists of edits have that are one for each; the last of these counts. 0: there are none.
+// How many entries the edits' lists with one list per entry have; the last such list counts. 0: there is none.
 int64_t entries_of(const specdec_edits& edits) {
-  int64_t found = 0;
+  int64_t entries = 0;
   const auto count = [&](const Lists& lists) {
-    if (lists.data) found = lists.requests;
+    if (lists.data) entries = lists.requests;
   };
   if (!(edits.by_row & SPECDEC_ALLOWED_BY_ROW)) count(edits.allowed_index.data ? edits.allowed_index : edits.allowed);
   if (!(edits.by_row & SPECDEC_BIAS_BY_ROW)) count(edits.bias_spans);
   count(edits.pending);
-  if (edits.seen_index.data) return count(edits.seen_index), found;
+  if (edits.seen_index.data) return count(edits.seen_index), entries;
   for (const Lists* lists : {&edits.prompt_mask, &edits.output_mask, &edits.output_counts}) count(*lists);
-  return found;
+  return entries;
 }
 
 }  // namespace
@@ -287,14 +286,14 @@ Call::Call(const Table& table, PyObject* tuple) : table_(table) {
   read(table, tuple, 0);
   const Field* const index = table.find("request_index");
   if (!index) return;
-  // There are as many entries as draft rows, or, without these, as numbers. Without both nothing is looked up.
+  // There are as many entries as draft rows, or, without these, as numbers. Without both any index is valid.
   const Field* const rows = table.find("draft");
   const Rows* const draft = rows ? &params.at<Rows>(rows->at) : nullptr;
   const bool has_draft = draft && draft->vocab > 0;  // not by its data, which is null for a draft of 0 requests
   params.at<specdec_request_index>(index->at).entries = has_draft ? draft->requests : numbers_;
 }
 
-// Reads a struct that lies from `begin`, field by field.
+// Reads a struct at the offset `begin`, field by field.
 void Call::read(const Table& table, PyObject* tuple, size_t begin) {
   const auto count = static_cast<Py_ssize_t>(table.fields.size());
   if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != count) {

@@ -1,5 +1,5 @@
-// An op's arguments in Python and the op's struct of specdec.h. A table says of each op what its fields are and where
-// they lie. It is made from the types of the fields. One reader serves all ops of all backends.
+// Converts an op's arguments in Python to the op's struct of specdec.h. A table lists each op's fields and their
+// offsets; it is made from the types of the fields. One reader serves all ops of all backends.
 #pragma once
 
 #include <vector>
@@ -21,10 +21,10 @@ struct Table;
 
 struct Field {
   const char* name;
-  size_t length;  // of the name
+  size_t length;  // of `name`, which is not terminated
   Kind kind;
-  size_t at;           // bytes from the begin of the op's struct
-  const Table* parts;  // of a group, whose fields lie from there
+  size_t at;           // offset in the op's struct, in bytes
+  const Table* parts;  // a group's fields, whose offsets count from `at`
 
   bool is(const char* other) const;
 };
@@ -35,29 +35,29 @@ struct Table {
   std::vector<Field> fields;
   int64_t (*rows)(const void*) = nullptr;  // how many rows the op's outputs have, where the op counts them
 
-  const Field* find(const char* name) const;  // null: the op has none
+  const Field* find(const char* name) const;  // null: the op has no such field
 };
 
-// Of every op, in the order of SPECDEC_OPS.
+// The tables of all ops, in the order of SPECDEC_OPS.
 const std::vector<const Table*>& tables();
 
-// An op's parameter struct, of any op.
+// Memory for the parameter struct of any op.
 struct Params {
   alignas(16) char bytes[kMostBytes];
 
   template <class T>
-  T& at(size_t place) { return *reinterpret_cast<T*>(bytes + place); }
+  T& at(size_t offset) { return *reinterpret_cast<T*>(bytes + offset); }
 };
 
-// Writes a tensor to a field of this kind. False if the field cannot have one of its type or dimensions. An output has
+// Writes a tensor to a field of this kind. Returns false if the field cannot hold its type or dimensions. An output has
 // so many `rows`, in any shape; -1: [rows, columns] or [rows].
 bool put(Kind kind, const Tensor& t, void* field, int64_t rows);
 
-// A number of Python. False: the object is none, or a bool, or has more than 64 bits. Of an unsigned seed bits count.
+// Converts a number of Python. Returns false for other objects, a bool, or over 64 bits. Unsigned seeds wrap.
 bool whole(PyObject* object, int64_t* out);
 bool real(PyObject* object, double* out);
 
-// The number of a choice by its name; -1: there is none of this name.
+// The number of a choice by its name; -1: no choice has this name.
 int32_t choice(PyObject* name);
 
 // A cache of four dimensions, of any type: its elements are only moved.

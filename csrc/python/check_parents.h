@@ -1,4 +1,4 @@
-// What a host checks before a call: whether these parents are trees, and how deep the trees are.
+// Checks on the host whether parents form trees, and computes how deep the trees are.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 namespace specdec {
 
 struct ParentsReport {
-  int32_t depth;  // of the deepest node that is connected to the root
+  int32_t depth;       // the largest depth of a node that is connected to the root
   int64_t tree, node;  // the first bad entry; -1 if there is none
 };
 
@@ -20,7 +20,7 @@ inline ParentsReport check_parents(const Tokens& parents) {
       int32_t status = SPECDEC_STATUS_OK;
       const int32_t parent = parent_of(parents, tree * parents.request_stride, node, &status);
       if (status != SPECDEC_STATUS_OK) return {0, tree, node};
-      // -1: not connected to the root, like all nodes below it.
+      // A depth of -1: not connected to the root, like all nodes below it.
       int32_t& depth = depths[static_cast<size_t>(node)];
       const int32_t above = parent < 0 ? -1 : depths[static_cast<size_t>(parent)];
       depth = node == 0 ? 0 : above < 0 ? -1 : above + 1;

@@ -1,4 +1,4 @@
-// The CUDA ops for Python.
+// The Python functions of the CUDA ops.
 #include <string>
 
 #include "ops.h"
@@ -28,16 +28,16 @@ int launch(void* op, const Params& params, PyObject* const* more, Ref* result) {
     const Unlocked unlocked;
     error = reinterpret_cast<Launch>(op)(params.bytes, workspace, bytes, &needed, stream);
   }
-  *result = Ref(error == SPECDEC_WORKSPACE_TOO_SMALL ? PyLong_FromSize_t(needed) : kept(Py_None));
+  *result = Ref(error == SPECDEC_WORKSPACE_TOO_SMALL ? PyLong_FromSize_t(needed) : new_reference(Py_None));
   return error == SPECDEC_WORKSPACE_TOO_SMALL ? SPECDEC_OK : error;
 }
 
-// Why no device can be used, or an empty string.
+// Returns why no device can be used, or an empty string.
 PyObject* unavailable(PyObject*, PyObject* const*, Py_ssize_t) {
   return PyUnicode_FromString(specdec_cuda_available() == SPECDEC_OK ? "" : specdec_last_error());
 }
 
-// wait(stream): until it is done.
+// wait(stream): returns when the stream is done.
 PyObject* wait(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     wants(count, 1);
@@ -52,13 +52,13 @@ PyObject* wait(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   });
 }
 
-// capture(stream): which capture a stream is in, or 0.
+// capture(stream): the id of the capture that a stream is in, or 0.
 PyObject* capture(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&] {
     wants(count, 1);
-    uint64_t found = 0;
-    raise_for(specdec_cuda_capture(pointer(arguments[0]), &found));
-    return PyLong_FromUnsignedLongLong(found);
+    uint64_t id = 0;
+    raise_for(specdec_cuda_capture(pointer(arguments[0]), &id));
+    return PyLong_FromUnsignedLongLong(id);
   });
 }
 

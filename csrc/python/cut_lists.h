@@ -1,5 +1,4 @@
-// What a host does for slices of rows: where filters cut rows of which lists have all tokens that may be kept, and all
-// mass tiles are known.
+// Cuts of rows that are split between devices, computed on the host from all mass tiles and all candidates.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +11,13 @@ namespace specdec {
 
 struct ListCut {
   float value;
-  int64_t last;   // in the list
+  int64_t last;   // index in the list
   int32_t count;
   int64_t mass;
   float max;
 };
 
-// `v` are the values that filters compare, by rising token; -inf in places without. Top_p is a share of the whole row.
+// `v` [listed]: the values that filters compare, by rising token; -inf fills unused entries.
 inline ListCut cut_list(const float* v, int32_t listed, const Filter& filter, const int32_t* tiles, int32_t tile_count) {
   std::vector<int32_t> order(static_cast<size_t>(listed));
   std::iota(order.begin(), order.end(), 0);
@@ -28,13 +27,13 @@ inline ListCut cut_list(const float* v, int32_t listed, const Filter& filter, co
   const float top = v[order[0]], least = filter.floor_below(top);
   uint64_t whole = 0;
   for (int32_t tile = 0; tile < tile_count; ++tile) whole += tile_mass(tile_at(tiles, tile_count, tile), top);
-  const uint64_t most = std::max<uint64_t>(mass_kept(filter, whole), 1);
+  const uint64_t most = std::max<uint64_t>(top_p_limit(filter, whole), 1);
   ListCut cut = {-kInfinity, -1, 0, 0, top};
-  uint64_t before = 0;  // the mass, and the number, of the tokens before this one
+  uint64_t before = 0;  // the mass of the tokens before this one; `rank` is their number
   int32_t rank = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     const float value = v[order[i]];
-    if (i == 0 || !filter.ties_all() || value != v[order[i - 1]])  // else equal tokens stay together
+    if (i == 0 || !filter.ties_all() || value != v[order[i - 1]])  // else the tie is decided as one token
       before = static_cast<uint64_t>(cut.mass), rank = cut.count;
     if (rank >= filter.top_k || !(value >= least) || before >= most) break;
     cut = {value, order[i], cut.count + 1, cut.mass + static_cast<int64_t>(row_weight(sub(value, top))), top};

@@ -14,9 +14,9 @@ namespace specdec::python {
 
 namespace {
 
-// ---- what Python tells once -----------------------------------------------------------------------------------------
+// ---- set once by use_functions --------------------------------------------------------------------------------------
 
-// Types of several arguments in one.
+// Types that group several arguments.
 struct Types {
   PyObject *sampling, *edits, *draft, *packing, *input_positions, *output_format;
 } types = {};
@@ -24,10 +24,10 @@ struct Types {
 std::vector<PyObject*> watchers;  // functions without arguments
 
 constexpr Element kFloats[] = {Element::kFloat32, Element::kBFloat16, Element::kFloat16};
-PyObject* floats[std::size(kFloats)] = {};  // torch's names of them
+PyObject* floats[std::size(kFloats)] = {};  // torch's dtypes of these
 
-// torch's C functions for a new tensor, which take a third of the time of torch.empty_strided: the tensor, as an object
-// of Python, and what the first made. Null where a torch has no such functions: then Python makes outputs.
+// torch's C functions that make a tensor, wrap it in a Python object, and release the C handle. They take a third of
+// the time of torch.empty_strided. Null where a torch has no such functions: then Python makes outputs.
 struct {
   int (*empty_strided)(int64_t dims, const int64_t* shape, const int64_t* strides, int32_t dtype, int32_t device,
                        int32_t index, void** made);
@@ -51,14 +51,14 @@ int32_t number_of(Element element) {
   return -1;
 }
 
-// A call that Python shall read. What C looks at anyway is not looked at here.
+// Thrown to decline a call, which Python then reads. Conditions that the C function checks are not checked here.
 struct Declined {};
 [[noreturn, gnu::cold, gnu::noinline]] void decline() { throw Declined(); }
 void need(bool fine) {
   if (!fine) decline();
 }
 
-void look_for_watchers() {
+void decline_if_watched() {
   for (PyObject* const watcher : watchers) need(PyObject_IsTrue(Ref(PyObject_CallNoArgs(watcher)).get()) == 0);
 }
 
@@ -75,7 +75,7 @@ bool flag(PyObject* object) {
   return object == Py_True;
 }
 
-bool is_word(PyObject* object, std::string_view word) {
+bool is_text(PyObject* object, std::string_view word) {
   return PyUnicode_CheckExact(object) && PyUnicode_IS_COMPACT_ASCII(object) &&
          std::string_view(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(object)),
                           static_cast<size_t>(PyUnicode_GET_LENGTH(object))) == word;
@@ -91,14 +91,14 @@ bool is_contiguous(const Tensor& t) {
   return true;
 }
 
-// The first `count` dimensions as two, the last of them and all before it. Without a common stride these stay: they are
-// more than any field has.
+// Folds the first `count` dimensions into two: the last of them, and all before it. Without a common stride they stay,
+// and no field takes that many dimensions.
 void fold(Tensor* t, int32_t count) {
   if (count > 2) t->merge(0, count - 1);
   if (count < 2) t->merge(0, count), t->merge(1, 1);
 }
 
-// Lists whose memory the next call of a thread uses again.
+// Lists whose memory a thread's next call reuses.
 struct Scratch {
   std::vector<Span> spans;
   std::vector<specdec_cache_layer> layers;
@@ -125,16 +125,16 @@ class Direct {
       index.entries = !indexed_ ? kAnyIndex : entries() >= 0 ? entries() : numbers_;
     }
     fit();
-    need(!has_given_ || !meet(spans_));
+    need(!has_outputs_ || !meet(spans_));
   }
 
-  // Makes the outputs that were not given. They live as long as the call.
+  // Makes the outputs that the caller did not pass. They live as long as the call.
   void make_outputs() {
     for (int i = 0; i < num_outputs_; ++i) {
       Output& output = outputs_[i];
       Tensor& t = output.tensor;
-      if (output.given) {
-        owned_[i] = Ref(kept(output.given));
+      if (output.from_caller) {
+        owned_[i] = Ref(new_reference(output.from_caller));
         continue;
       }
       void* made = nullptr;
@@ -150,7 +150,7 @@ class Direct {
     }
   }
 
-  // What the function returns: its NamedTuple of outputs, or the first of them.
+  // The function's result: its NamedTuple of outputs, or the first of them.
   PyObject* result() {
     if (!plan_.out_type) return owned_[0].release();
     const auto count = static_cast<Py_ssize_t>(plan_.out ? plan_.out->parts.size() : static_cast<size_t>(num_outputs_));
@@ -165,7 +165,7 @@ class Direct {
  private:
   struct Output {
     const Part* part;
-    PyObject* given;  // null: to be made, like `tensor`
+    PyObject* from_caller;  // null: make_outputs makes it, like `tensor`
     Tensor tensor;
   };
 
@@ -174,21 +174,21 @@ class Direct {
   template <class T>
   T& field(const Field* field) { return params.at<T>(field->at); }
   template <class T>
-  T* found(const char* name) {
+  T* find_field(const char* name) {
     const Field* const field = plan_.table.find(name);
     return field ? &params.at<T>(field->at) : nullptr;
   }
 
   // ---- sizes and tensors --------------------------------------------------------------------------------------------
 
-  // E; where requests use their own numbers, as many as there are requests.
+  // E; without request_index as many as there are requests.
   int64_t entries() {
     if (size('E') < 0 && !indexed_) size('E') = size('B');
     return size('E');
   }
 
   void bind(char name, int64_t got, bool or_more = false) {
-    if (name <= '9') return;  // C knows
+    if (name <= '9') return;  // the C function checks fixed sizes
     int64_t& bound = name == 'E' ? (entries(), size('E')) : size(name);
     if (name == 'M') size('N') = got + 1;
     need(name != 'N' || got > 0);
@@ -208,7 +208,7 @@ class Direct {
     for (int i = 0; i < shape.count; ++i) {
       const Shape::Dim dim = shape.dim[i];
       if (dim.leads() && lead_ < 0) lead(t, i, shape.count - 1);
-      if (dim.size != '^') dims += dim.leads() ? lead_ : 1;  // '^': any number of its own, which is not looked at
+      if (dim.size != '^') dims += dim.leads() ? lead_ : 1;  // '^': any number of dimensions of any size
       if (dim.may_miss && dims == t.ndim + 1) missing_ = true, dims -= 1;
     }
     if (shape.dim[0].size == '^') at = std::max(t.ndim - dims, 0);
@@ -228,19 +228,19 @@ class Direct {
     if (device_.index < 0) device_.index = t->device.index;
     need(t->device.type == device_.type && t->device.index == device_.index);
     spans_.push_back({static_cast<const char*>(t->data), t->end(), written});
-    has_given_ |= written;
+    has_outputs_ |= written;
   }
 
-  // As a field's struct sees it.
+  // Writes a tensor to its field, with leading dimensions folded as the field's struct has them.
   void put(const Part& part, Tensor t, const Shape& shape) {
     if (missing_ && shape.dim[shape.count - 1].may_miss) t.merge(t.ndim, t.ndim);
     if (part.is(Mark::kLastMerged) || part.is(Mark::kFlattened)) {
       need(is_contiguous(t));
       t.merge(part.is(Mark::kFlattened) ? 0 : t.ndim - 2, t.ndim);
     } else if (shape.leads()) {
-      const int32_t own = shape.dim[0].size == '^' ? t.ndim - (shape.count - 1) : lead_;
-      if (part.is(Mark::kContiguous)) t.merge(0, own);
-      else fold(&t, own);
+      const int32_t leading = shape.dim[0].size == '^' ? t.ndim - (shape.count - 1) : lead_;
+      if (part.is(Mark::kContiguous)) t.merge(0, leading);
+      else fold(&t, leading);
     }
     put_as_it_is(part.field, t);
   }
@@ -269,7 +269,7 @@ class Direct {
         if (draft_law_) finish_draft_law(law, raw(item), item.parts[0].shape);
         return;
       }
-      case Role::kEdits: return;  // after all else, because E may be known then
+      case Role::kEdits: return;  // read() does it last, because other items may bind E
       case Role::kNoise: return read_noise(item);
       case Role::kOut: return read_out(item);
       case Role::kOutput: return add_output(item.parts[0], raw(item));
@@ -308,12 +308,12 @@ class Direct {
     put(part, t, shape);
   }
 
-  void read_map(const Field* place, PyObject* object, int64_t vocab, int64_t most) {
+  void read_map(const Field* to, PyObject* object, int64_t vocab, int64_t most) {
     if (object == Py_None) return;
     Tensor t;
     tensor(object, &t);
-    put_as_it_is(place, t);
-    const auto& map = field<specdec_indices>(place);
+    put_as_it_is(to, t);
+    const auto& map = field<specdec_indices>(to);
     need(map.size == vocab);
     if (!t.on_host()) return;
     int64_t before = -1;
@@ -360,17 +360,18 @@ class Direct {
   }
 
   void read_choice(const Item& item) {
-    const auto& words = item.words;
-    const auto word = std::find_if(words.begin(), words.end(), [&](const auto& x) { return is_word(raw(item), x); });
-    field<int32_t>(item.parts[0].field) = static_cast<int32_t>(word - words.begin());  // C knows how many there are
+    const auto& choices = item.choices;
+    const auto chosen =
+        std::find_if(choices.begin(), choices.end(), [&](const auto& x) { return is_text(raw(item), x); });
+    field<int32_t>(item.parts[0].field) = static_cast<int32_t>(chosen - choices.begin());  // C refuses one past the end
   }
 
   // ---- numbers ------------------------------------------------------------------------------------------------------
 
-  // The first `own` dimensions of a tensor broadcast to these sizes, of which the first is -1 where it is E, not known.
-  // Not `shared`: they have to be these.
-  void expand(const Tensor& t, int32_t own, int64_t* wanted, int32_t dims, bool shared, Tensor* out) {
-    const int32_t rest = t.ndim - own, missing = dims - own;
+  // Broadcasts the first `lead` dimensions of a tensor to these sizes; the first is -1 where it is an unbound E.
+  // Without `shared` the dimensions must have these sizes.
+  void expand(const Tensor& t, int32_t lead, int64_t* wanted, int32_t dims, bool shared, Tensor* out) {
+    const int32_t rest = t.ndim - lead, missing = dims - lead;
     need(missing >= 0 && (shared || missing == 0));
     *out = t;
     out->ndim = dims + rest;
@@ -382,11 +383,11 @@ class Direct {
       out->shape[i] = wanted[i] < 0 ? 1 : wanted[i];
       out->strides[i] = got == 1 ? 0 : t.strides[i - missing];
     }
-    std::copy_n(t.shape + own, rest, out->shape + dims);
-    std::copy_n(t.strides + own, rest, out->strides + dims);
+    std::copy_n(t.shape + lead, rest, out->shape + dims);
+    std::copy_n(t.strides + lead, rest, out->strides + dims);
   }
 
-  // A tensor broadcast to a shape.
+  // Broadcasts a tensor to a shape.
   void broadcast(const Tensor& t, const Shape& shape, Tensor* out) {
     int32_t dims = 0;
     int64_t wanted[Tensor::kMaxDims];
@@ -411,7 +412,7 @@ class Direct {
       auto& out = field<specdec_number>(to);
       if (PyFloat_CheckExact(object) || PyLong_CheckExact(object))
         return read_float(out, object, shape, item.least, item.most);
-      // One dimension beside slots is one of requests, where they are padded.
+      // With padded drafts a tensor of one dimension has a number per request, not per slot.
       Tensor t;
       const bool each = shape.count == 2 && !packed_ && view(object, &t) && t.ndim == 1;
       Shape alone = shape;
@@ -440,8 +441,8 @@ class Direct {
   // ---- laws ---------------------------------------------------------------------------------------------------------
 
   int32_t space_of(PyObject* object) {
-    const bool probs = is_word(object, "probs");
-    need(probs || is_word(object, "logits"));
+    const bool probs = is_text(object, "probs");
+    need(probs || is_text(object, "logits"));
     return probs ? SPECDEC_PROBS : SPECDEC_LOGITS;
   }
 
@@ -462,7 +463,7 @@ class Direct {
     if (sampled) read_filters(law, sampling, shape);
   }
 
-  // The rest of a Sampling.
+  // Reads the filters of a Sampling.
   void read_filters(specdec_law& law, PyObject* tuple, const Shape& shape) {
     PyObject* const top_k = item_of(tuple, 1);
     if (whole(top_k, &law.top_k.value)) law.top_k.value = std::max<int64_t>(law.top_k.value, 0);
@@ -473,21 +474,21 @@ class Direct {
     need(PyTuple_CheckExact(after));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(after); ++i) {
       PyObject* const word = PyTuple_GET_ITEM(after, i);
-      const bool top_k_first = is_word(word, "top_k");
-      need(top_k_first || is_word(word, "min_p"));
+      const bool top_k_first = is_text(word, "top_k");
+      need(top_k_first || is_text(word, "min_p"));
       law.rules |= top_k_first ? SPECDEC_TOP_P_AFTER_TOP_K : SPECDEC_TOP_P_AFTER_MIN_P;
     }
-    const bool all = is_word(item_of(tuple, 5), "all");
-    need(all || is_word(item_of(tuple, 5), "first"));
+    const bool all = is_text(item_of(tuple, 5), "all");
+    need(all || is_text(item_of(tuple, 5), "first"));
     if (all) law.rules |= SPECDEC_TIES_ALL;
     const bool at_temperature = flag(item_of(tuple, 6)), divided = flag(item_of(tuple, 7));
     if (!at_temperature) law.rules |= SPECDEC_BEFORE_TEMPERATURE;
     if (divided && law.space != SPECDEC_PROBS) law.rules |= SPECDEC_DIVIDED;
-    // As Python compares its doubles, which are not yet floats.
+    // Compared as doubles, as Python does: a float could round to "off".
     double top_p, min_p;
     const bool filters = law.top_k.data || law.top_k.value != 0 || !real(item_of(tuple, 2), &top_p) || top_p != 1.0 ||
                          !real(item_of(tuple, 3), &min_p) || min_p != 0.0;
-    if (filters) law.rules |= SPECDEC_FILTERED;  // of probabilities the C function takes none
+    if (filters) law.rules |= SPECDEC_FILTERED;  // the C function refuses filters of probabilities
   }
 
   void finish_draft_law(const specdec_law& target, PyObject* target_space, const Shape& shape) {
@@ -505,7 +506,7 @@ class Direct {
 
   void read_noise(const Item& item) {
     auto& noise = field<specdec_noise>(item.parts[0].field);
-    const Shape& shape = item.parts[0].shape;  // of other sizes than entries: of rows whose noise was looked at before
+    const Shape& shape = item.parts[0].shape;  // sizes other than entries: rows whose noise Python checked before
     PyObject* position = raw(item, 1);
     const auto is_zero = [](PyObject* object) {
       int64_t value;
@@ -538,7 +539,7 @@ class Direct {
     need(!shared || !plain);
   }
 
-  // Whether there is one request at most, so that none can share another's noise.
+  // Whether there is one request at most, so that no two share their noise.
   bool entered_alone() {
     if (plan_.target_tokens && raw(*plan_.target_tokens) != Py_None) return true;
     int64_t requests = size('B');
@@ -557,7 +558,7 @@ class Direct {
     }
   }
 
-  // The tensor that an output of this shape is, contiguous.
+  // Fills in a contiguous tensor of an output's shape, without memory.
   void like(const Part& part, Tensor* out) {
     out->data = nullptr;
     out->element = part.field->kind == Kind::kRows ? rows_element_ : element_of(part.field->kind);
@@ -574,13 +575,13 @@ class Direct {
       int64_t extent = letter <= '9' ? letter - '0' : size(letter);
       if (letter == 'I') extent = (size('V') + 31) / 32;
       if (letter == 'J') extent = (size('V') + kMassTile - 1) / kMassTile;
-      out->shape[out->ndim++] = extent;  // below 0, a size that nothing says: torch makes no such tensor
+      out->shape[out->ndim++] = extent;  // an unbound size is below 0, and torch makes no such tensor
     }
     int64_t step = 1;
     for (int32_t i = out->ndim - 1; i >= 0; --i) out->strides[i] = step, step *= std::max<int64_t>(out->shape[i], 1);
   }
 
-  // What is always given, and has room for more than is written.
+  // Reads an output that the caller always passes, and that may be larger than the rows written.
   void read_written(const Part& part, PyObject* object) {
     if (object == Py_None && part.is(Mark::kOptional)) return;
     Tensor t;
@@ -591,19 +592,19 @@ class Direct {
     put_as_it_is(part.field, t);
   }
 
-  void add_output(const Part& part, PyObject* given) {
+  void add_output(const Part& part, PyObject* from_caller) {
     need(num_outputs_ < kMostOutputs);
     if (size('B') < 0) size('B') = size('E') < 0 ? 1 : size('E');  // of parents that all requests share
     Output& output = outputs_[num_outputs_++];
-    output.part = &part, output.given = given == Py_None ? nullptr : given;
-    if (given == Py_True && part.field->kind == Kind::kRows) {  // in the place of its input
-      output.given = raw(plan_.items.front());
+    output.part = &part, output.from_caller = from_caller == Py_None ? nullptr : from_caller;
+    if (from_caller == Py_True && part.field->kind == Kind::kRows) {  // True: the op overwrites its input
+      output.from_caller = raw(plan_.items.front());
       const Field* const rows = plan_.items.front().parts[0].field;
       field<Rows>(part.field) = field<Rows>(rows);
       return;
     }
-    if (given == Py_None && part.field->kind == Kind::kByteOutput) {
-      const int32_t layout = *found<int32_t>("layout");
+    if (from_caller == Py_None && part.field->kind == Kind::kByteOutput) {
+      const int32_t layout = *find_field<int32_t>("layout");
       Tensor& t = output.tensor;
       need(layout != SPECDEC_TREE_FULL);
       like(part, &t);
@@ -613,26 +614,26 @@ class Direct {
       t.element = size('N') > 16 ? Element::kUInt32 : size('N') > 8 ? Element::kUInt16 : Element::kUInt8;
       return;
     }
-    const bool any_strides = part.is(Mark::kAnyStrides), places = any_strides && scattered_;
-    need(!places || given != Py_None);
+    const bool any_strides = part.is(Mark::kAnyStrides), scattered = any_strides && scattered_;
+    need(!scattered || from_caller != Py_None);
     Tensor wanted, &t = output.tensor;
-    if (given == Py_None) return like(part, &t);
-    tensor(given, &t, true);
+    if (from_caller == Py_None) return like(part, &t);
+    tensor(from_caller, &t, true);
     if (part.field->kind == Kind::kByteOutput) return put_bytes(part, t);
-    if (!places) like(part, &wanted);
-    need(t.ndim == (places ? 1 : wanted.ndim));
-    need(places || std::equal(t.shape, t.shape + t.ndim, wanted.shape));
+    if (!scattered) like(part, &wanted);
+    need(t.ndim == (scattered ? 1 : wanted.ndim));
+    need(scattered || std::equal(t.shape, t.shape + t.ndim, wanted.shape));
     if (any_strides) need(t.shape[t.ndim - 1] <= 1 || t.strides[t.ndim - 1] > 0);  // 0 is 1 to C
     else if (part.field->kind == Kind::kRows || part.is(Mark::kContiguousRows)) need(t.has_unit_stride());
     else need(is_contiguous(t));
     put_output(part, t);
   }
 
-  // The mask of build_tree, of any shape; the C function looks whether it is large enough.
+  // The mask of build_tree, of any shape; the C function checks that it is large enough.
   void put_bytes(const Part& part, const Tensor& t) {
-    const auto words = static_cast<Element>(dlpack::kUInt << 8 | (t.element_bytes * 8));
-    const bool bits = *found<int32_t>("layout") == SPECDEC_TREE_BITS && t.element_bytes <= 4;
-    need(t.element == Element::kBool || t.element == (bits ? words : Element::kUInt8));
+    const auto word_type = static_cast<Element>(dlpack::kUInt << 8 | (t.element_bytes * 8));
+    const bool bits = *find_field<int32_t>("layout") == SPECDEC_TREE_BITS && t.element_bytes <= 4;
+    need(t.element == Element::kBool || t.element == (bits ? word_type : Element::kUInt8));
     need(is_contiguous(t));
     int64_t bytes = t.element_bytes;
     for (int32_t i = 0; i < t.ndim; ++i) bytes *= t.shape[i];
@@ -666,8 +667,8 @@ class Direct {
     need(chain || (path == Py_None && passed == Py_None && bonus == Py_None));
     read_tensor(*plan_.format_index, item_of(output_format, 0));
     const bool zeros = flag(item_of(output_format, 3)), add = flag(item_of(output_format, 5));
-    const bool emitted = is_word(item_of(output_format, 4), "emitted");
-    need(emitted || is_word(item_of(output_format, 4), "accepted"));
+    const bool emitted = is_text(item_of(output_format, 4), "emitted");
+    need(emitted || is_text(item_of(output_format, 4), "accepted"));
     PyObject* const out = raw(*plan_.out);
     if (add) need(out != Py_None && PySequence_Fast_ITEMS(out)[PySequence_Fast_GET_SIZE(out) - 2] != Py_None);
     field<int64_t>(plan_.format_bits->field) = SPECDEC_EMITTED * emitted | SPECDEC_ADDED * add | SPECDEC_ZEROS * zeros;
@@ -680,7 +681,7 @@ class Direct {
 
   // ---- chains and trees ---------------------------------------------------------------------------------------------
 
-  // What can be said of sizes before anything is read. Of tokens that are no matrix or vector it is refused later.
+  // Binds the sizes that draft_tokens define. Tokens that are no matrix or vector are declined later.
   void sizes() {
     if (plan_.output_format && raw(*plan_.output_format) != Py_None) {
       need(is_a(raw(*plan_.output_format), types.output_format));
@@ -690,17 +691,17 @@ class Direct {
     view(raw(*plan_.draft_tokens), &t);
     if (plan_.packing) return sizes_of_chains(t);
     size('B') = t.shape[0], size('N') = t.shape[1];
-    if (!plan_.target_tokens) return;  // the width is that of parents
-    const int64_t path = width_of(given(1));
+    if (!plan_.target_tokens) return;  // read_parents binds the width
+    const int64_t path = width_of(caller_output(1));
     size('W') = path < 0 ? t.shape[1] : std::max<int64_t>(path, 1);
   }
 
-  // The width that the caller's outputs have; -1: none of these says it.
+  // The width of one of the caller's outputs; -1: there is none.
   static int64_t width_of(PyObject* output) {
     Tensor t;
     return output != Py_None && view(output, &t) && t.ndim == 2 ? t.shape[1] : -1;
   }
-  PyObject* given(Py_ssize_t i) {
+  PyObject* caller_output(Py_ssize_t i) {
     PyObject* const out = raw(*plan_.out);
     if ((!PyTuple_Check(out) && !PyList_CheckExact(out)) || PySequence_Fast_GET_SIZE(out) <= i) return Py_None;
     return PySequence_Fast_ITEMS(out)[i];
@@ -737,7 +738,7 @@ class Direct {
     size('L') = drafts + (bonus ? 0 : batch);
     int64_t width = drafts;
     PyObject* const path = output_format != Py_None ? item_of(output_format, 1) : Py_None;
-    const int64_t written = width_of(path != Py_None ? path : given(0));
+    const int64_t written = width_of(path != Py_None ? path : caller_output(0));
     if (most != Py_None) {
       need(whole(most, &width));
     } else if (written >= 0) {
@@ -767,23 +768,23 @@ class Direct {
       need(!plan_.draft_tokens || t.shape[0] == size('B'));
       size('B') = t.shape[0];
     }
-    ParentsReport found = {static_cast<int32_t>(nodes) - 1, -1, -1};
-    if (t.on_host()) found = check_parents(field<Tokens>(to));
-    need(found.node < 0);
+    ParentsReport report = {static_cast<int32_t>(nodes) - 1, -1, -1};
+    if (t.on_host()) report = check_parents(field<Tokens>(to));
+    need(report.node < 0);
     if (!plan_.draft_tokens) return;
-    int64_t width = found.depth + 1;
+    int64_t width = report.depth + 1;
     if (plan_.max_depth && raw(*plan_.max_depth) != Py_None) {
       need(whole(raw(*plan_.max_depth), &width));
       width += 1;
-    } else if (const int64_t tokens = width_of(given(0)); tokens > 0) {
+    } else if (const int64_t tokens = width_of(caller_output(0)); tokens > 0) {
       width = tokens;
-    } else if (const int64_t path = width_of(given(1)); path > 0) {
+    } else if (const int64_t path = width_of(caller_output(1)); path > 0) {
       width = path;
     }
     size('W') = width;
   }
 
-  // Tensors of caches, in lists of lists.
+  // Reads the tensors of caches, which may be nested in lists.
   void read_layers(PyObject* object) {
     if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
       for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) read_layers(PySequence_Fast_ITEMS(object)[i]);
@@ -798,18 +799,18 @@ class Direct {
     layers_.push_back(python::layer_of(t));
   }
 
-  // Of tree_mask: layout, dtype, columns and the mask itself.
+  // Reads tree_mask's layout, dtype, columns and mask.
   void read_mask(const Item& item) {
     Tensor wanted;
-    PyObject *const layout = raw(item), *const dtype = raw(item, 1), *const given = raw(item, 3);
-    const bool bits = is_word(layout, "bits"), additive = is_word(layout, "additive");
+    PyObject *const layout = raw(item), *const dtype = raw(item, 1), *const mask = raw(item, 3);
+    const bool bits = is_text(layout, "bits"), additive = is_text(layout, "additive");
     wanted.element = bits ? Element::kInt32 : Element::kBool;
-    if (!additive) need((bits || is_word(layout, "bool")) && dtype == Py_None);
+    if (!additive) need((bits || is_text(layout, "bool")) && dtype == Py_None);
     for (size_t i = 0; additive && i < std::size(floats); ++i)
       if (floats[i] == (dtype == Py_None ? floats[0] : dtype)) wanted.element = kFloats[i];
     need(!additive || wanted.element != Element::kBool);
     if (size('B') < 0) size('B') = size('E') < 0 ? 1 : size('E');
-    const specdec_counter& prefix = *found<specdec_counter>("prefix_len");
+    const specdec_counter& prefix = *find_field<specdec_counter>("prefix_len");
     int64_t columns = -1;
     if (raw(item, 2) != Py_None) {
       whole(raw(item, 2), &columns);
@@ -827,60 +828,60 @@ class Direct {
     wanted.data = nullptr;
     Output& output = outputs_[num_outputs_++];
     output = {&item.parts[1], nullptr, wanted};
-    if (given == Py_None) return;
+    if (mask == Py_None) return;
     Tensor& t = output.tensor;
-    tensor(given, &t, true);
+    tensor(mask, &t, true);
     put_output(item.parts[1], t);
     need(std::equal(t.shape, t.shape + 3, wanted.shape) && t.element == wanted.element && is_contiguous(t));
-    output.given = given;
+    output.from_caller = mask;
   }
 
   // ---- edits --------------------------------------------------------------------------------------------------------
 
-  // One list for each of these places, of which backends see two dimensions.
-  struct Places {
+  // The leading dimensions of a tensor of lists, one list each; backends see two dimensions of them.
+  struct ListShape {
     int64_t size[Tensor::kMaxDims];
     int32_t dims;
-    bool of_entries;  // size[0] is E, -1 if it is not known
+    bool of_entries;  // size[0] is E, -1 while it is unbound
     bool one_row;     // all are rows of one request
   };
 
-  Places of_entries() {
-    Places places = {{entries()}, 1, true, false};
-    if (lead_ < 0) return places;
-    places.dims = lead_;
-    for (int32_t i = 1; i < lead_; ++i) places.size[i] = leading_[i];
-    return places;
+  ListShape of_entries() {
+    ListShape list_shape = {{entries()}, 1, true, false};
+    if (lead_ < 0) return list_shape;
+    list_shape.dims = lead_;
+    for (int32_t i = 1; i < lead_; ++i) list_shape.size[i] = leading_[i];
+    return list_shape;
   }
-  Places of_rows() const {
-    Places places = {{}, rows_dims_ - 1, false, lead_ < 0 && rows_dims_ == 2};
-    std::copy_n(rows_shape_, places.dims, places.size);
-    return places;
+  ListShape of_rows() const {
+    ListShape list_shape = {{}, rows_dims_ - 1, false, lead_ < 0 && rows_dims_ == 2};
+    std::copy_n(rows_shape_, list_shape.dims, list_shape.size);
+    return list_shape;
   }
 
-  // `t` has one list for each place, in its last dimension; other dimensions may be one entry for all, if `shared`.
-  void put_lists(const Tensor& t, Places places, bool shared, Lists& out) {
+  // `t` has lists in its last dimension; with `shared` its other dimensions may be broadcast.
+  void put_lists(const Tensor& t, ListShape list_shape, bool shared, Lists& out) {
     Tensor seen;
-    expand(t, t.ndim - 1, places.size, places.dims, shared, &seen);
-    if (places.of_entries) numbers_ = seen.shape[0];
-    if (places.one_row) seen.merge(0, 0);
-    else fold(&seen, places.dims);
+    expand(t, t.ndim - 1, list_shape.size, list_shape.dims, shared, &seen);
+    if (list_shape.of_entries) numbers_ = seen.shape[0];
+    if (list_shape.one_row) seen.merge(0, 0);
+    else fold(&seen, list_shape.dims);
     put_in(Kind::kLists, seen, &out);
   }
 
-  void lists(PyObject* object, const Places& places, int64_t least, int64_t most, bool wide, Lists& out) {
+  void lists(PyObject* object, const ListShape& list_shape, int64_t least, int64_t most, bool wide, Lists& out) {
     if (object == Py_None) return;
     Tensor t;
     tensor(object, &t);
     const int64_t count = t.ndim > 0 ? t.shape[t.ndim - 1] : -1;
     need(count >= least && count <= most && t.has_unit_stride() && (wide || t.element == Element::kInt32));
-    put_lists(t, places, true, out);
+    put_lists(t, list_shape, true, out);
   }
 
-  // Which of the lists `of` a place has; then these are one for each of their own first dimension.
-  void index_of_lists(PyObject* object, const Places& places, std::initializer_list<PyObject*> of, Lists& out,
-                      Places* lists) {
-    *lists = places;
+  // Reads the index tensor of the lists `of`. With one, *lists is the lists' first dimension instead of `list_shape`.
+  void index_of_lists(PyObject* object, const ListShape& list_shape, std::initializer_list<PyObject*> of, Lists& out,
+                      ListShape* lists) {
+    *lists = list_shape;
     if (object == Py_None) return;
     int64_t slots = -1;
     Tensor t;
@@ -890,7 +891,7 @@ class Direct {
     need(slots >= 0 && t.element == Element::kInt32);
     t.merge(t.ndim, t.ndim);
     *lists = {{slots}, 1, false, false};
-    put_lists(t, places, false, out);
+    put_lists(t, list_shape, false, out);
   }
 
   void read_bias(PyObject* bias, specdec_edits& edits) {
@@ -907,13 +908,13 @@ class Direct {
       put_lists(spans, of_rows(), false, edits.bias_spans);
       edits.by_row |= SPECDEC_BIAS_BY_ROW;
     } else {
-      Places places = of_entries();
+      ListShape list_shape = of_entries();
       int64_t inner = 1;
-      for (int32_t i = 1; i < places.dims; ++i) inner *= places.size[i];
-      if (places.dims == 0) places.size[0] = 1;
-      if (places.size[0] < 0) size('E') = places.size[0] = lead_ < 0 ? spans.shape[0] - 1 : 1;
-      need(spans.shape[0] == places.size[0] * inner + 1);
-      const int64_t last = lead_ < 0 || places.dims < 2 ? 1 : places.size[places.dims - 1];
+      for (int32_t i = 1; i < list_shape.dims; ++i) inner *= list_shape.size[i];
+      if (list_shape.dims == 0) list_shape.size[0] = 1;
+      if (list_shape.size[0] < 0) size('E') = list_shape.size[0] = lead_ < 0 ? spans.shape[0] - 1 : 1;
+      need(spans.shape[0] == list_shape.size[0] * inner + 1);
+      const int64_t last = lead_ < 0 || list_shape.dims < 2 ? 1 : list_shape.size[list_shape.dims - 1];
       Tensor pairs = spans;
       pairs.ndim = 3;
       pairs.shape[0] = (spans.shape[0] - 1) / std::max<int64_t>(last, 1), pairs.shape[1] = last, pairs.shape[2] = 2;
@@ -941,15 +942,15 @@ class Direct {
     bool allowed_by_row = by_rows;
     if (!by_rows && part(kIndex) != Py_None) allowed_by_row = view(part(kIndex), &t) && t.ndim == rows_dims_ - 1;
     else if (!by_rows) allowed_by_row = view(part(kAllowed), &t) && t.ndim == rows_dims_;
-    Places own = allowed_by_row ? of_rows() : of_entries();
-    if (!allowed_by_row && rows_dims_ == 2 && !by_rows) own.size[own.dims++] = 1;
-    Places of_allowed, of_seen;
-    index_of_lists(part(kIndex), own, {part(kAllowed)}, edits.allowed_index, &of_allowed);
+    ListShape allowed_shape = allowed_by_row ? of_rows() : of_entries();
+    if (!allowed_by_row && rows_dims_ == 2 && !by_rows) allowed_shape.size[allowed_shape.dims++] = 1;
+    ListShape of_allowed, of_seen;
+    index_of_lists(part(kIndex), allowed_shape, {part(kAllowed)}, edits.allowed_index, &of_allowed);
     lists(part(kAllowed), of_allowed, words, INT64_MAX, false, edits.allowed);
     read_bias(part(kBias), edits);
 
-    const Shape& own_shape = plan_.edits->parts[0].shape;
-    const Shape& shape = own_shape.count ? own_shape : plan_.law->parts[0].shape;
+    const Shape& edits_shape = plan_.edits->parts[0].shape;
+    const Shape& shape = edits_shape.count ? edits_shape : plan_.law->parts[0].shape;
     double plain;
     need(!real(part(kRepetition), &plain) || plain != 0.0);
     read_float(edits.repetition, part(kRepetition), shape, 0.0, kInfinity);
@@ -962,7 +963,7 @@ class Direct {
     lists(part(kCounts), of_seen, vocab, vocab, false, edits.output_counts);
     lists(part(kPending), of_entries(), 0, INT64_MAX, true, edits.pending);
 
-    // As Python compares its doubles.
+    // Compared as doubles, as Python does.
     const auto other_than = [&](int i, double off) { return !real(part(i), &plain) || plain != off; };
     const bool counting = other_than(kFrequency, 0.0), repeating = other_than(kRepetition, 1.0);
     const bool penalised = counting || repeating || other_than(kPresence, 0.0);
@@ -981,13 +982,13 @@ class Direct {
 
   // ---- what excludes what -------------------------------------------------------------------------------------------
 
-  // Beside what the C function looks at.
+  // Rules about combinations that the C function does not check.
   void fit() {
     const auto plain = [](const specdec_number& x, float value) { return !x.data && x.value == value; };
     if (plan_.target_tokens) {
-      const bool given = field<Tokens>(plan_.target_tokens->parts[0].field).data;
-      need(given != (field<Rows>(plan_.target).vocab > 0));
-      need(!given || !field<specdec_number>(plan_.uniforms).data);
+      const bool has_tokens = field<Tokens>(plan_.target_tokens->parts[0].field).data;
+      need(has_tokens != (field<Rows>(plan_.target).vocab > 0));
+      need(!has_tokens || !field<specdec_number>(plan_.uniforms).data);
     }
     if (!plan_.epsilon) return;
     const bool drafted = plain(field<specdec_number>(plan_.draft_prob), 1.0f);
@@ -1003,14 +1004,14 @@ class Direct {
 
   const Plan& plan_;
   PyObject* const tuple_;
-  dlpack::Device device_;  // index -1: not known yet
+  dlpack::Device device_;  // index -1: set by the first tensor
   int64_t size_[26];
-  bool missing_ = false;  // a dimension that may miss
-  bool indexed_ = false, packed_ = false, has_draft_ = false, has_given_ = false, scattered_ = false, passed_ = false;
-  int64_t numbers_ = kAnyIndex;  // how many entries a tensor of numbers or lists has, where E is not known
-  int32_t lead_ = -1;     // leading dimensions; -1: not known, or no op on rows
+  bool missing_ = false;  // whether a dimension that may miss does
+  bool indexed_ = false, packed_ = false, has_draft_ = false, has_outputs_ = false, scattered_ = false, passed_ = false;
+  int64_t numbers_ = kAnyIndex;  // how many entries the tensors of numbers or lists have, where E is unbound
+  int32_t lead_ = -1;            // leading dimensions; -1: no tensor with any was read
   int64_t leading_[Tensor::kMaxDims];
-  int32_t rows_dims_ = -1;  // of the first rows
+  int32_t rows_dims_ = -1;  // dimensions of the first rows
   Element rows_element_ = {};
   int64_t rows_shape_[Tensor::kMaxDims];
   PyObject *draft_space_ = nullptr, *draft_sampling_ = nullptr;
@@ -1026,9 +1027,9 @@ class Direct {
 
 PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, void* context) {
   if (!torch.tensor) Py_RETURN_NONE;
-  thread_local Scratch kept_scratch;
+  thread_local Scratch thread_scratch;
   thread_local bool in_use = false;
-  Scratch own;  // of a call inside another one, by a finaliser, say
+  Scratch nested_scratch;  // for a call inside another one, by a finaliser, say
   const bool nested = std::exchange(in_use, true);
   struct Leave {
     bool& in_use;
@@ -1036,8 +1037,8 @@ PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, voi
     ~Leave() { in_use = before; }
   } leave = {in_use, nested};
   try {
-    look_for_watchers();
-    Direct call(plan, device, tuple, nested ? own : kept_scratch);
+    decline_if_watched();
+    Direct call(plan, device, tuple, nested ? nested_scratch : thread_scratch);
     call.read();
     call.make_outputs();
     need(run(context, call.params));
@@ -1055,9 +1056,9 @@ PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     watchers.clear();
     for (Py_ssize_t i = 0; i < PySequence_Size(arguments[0]); ++i) watchers.push_back(item(0, i).release());
     for (size_t i = 0; i < std::size(floats); ++i) floats[i] = item(1, static_cast<Py_ssize_t>(i)).release();
-    PyObject** const places[] = {&types.sampling, &types.edits,           &types.draft,
+    PyObject** const grouped_types[] = {&types.sampling, &types.edits,           &types.draft,
                                 &types.packing,  &types.input_positions, &types.output_format};
-    for (Py_ssize_t i = 0; i < 6; ++i) *places[i] = item(2, i).release();
+    for (Py_ssize_t i = 0; i < 6; ++i) *grouped_types[i] = item(2, i).release();
     functions = {};
     if (arguments[3] == Py_None) Py_RETURN_NONE;
     const auto address = [&](auto*& function, Py_ssize_t i) {

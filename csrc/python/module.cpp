@@ -1,6 +1,6 @@
 // The module specdec_kernels._C: the ops of libspecdec by their C functions (those of CUDA if they were built), and
 // functions about trees. Callers: the modules of specdec_kernels/backends, the ops' checks of `parents`,
-// DraftTree.optimal and the tests. What an op passes was checked by specdec_kernels/ops.
+// DraftTree.optimal and the tests. The arguments of ops were checked by specdec_kernels/ops.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -20,22 +20,23 @@ using namespace specdec::python;
 
 namespace {
 
-// The Python function that returns how many threads an op may use; and what one number, which nobody asked for, means.
+// The Python function that returns how many threads an op may use. It returns threads_unset where the program set no
+// number; threads_by_default replaces that.
 PyObject* threads_function = nullptr;
-long threads_unasked = 0, threads_by_default = 0;
+long threads_unset = 0, threads_by_default = 0;
 
 int threads() {
   if (!threads_function) return 1;
   const long number = PyLong_AsLong(Ref(PyObject_CallNoArgs(threads_function)).get());
   if (number == -1 && PyErr_Occurred()) throw Raised();
-  return static_cast<int>(number == threads_unasked ? threads_by_default : number);
+  return static_cast<int>(number == threads_unset ? threads_by_default : number);
 }
 
 using Function = int (*)(const void* params, int threads);
 
 int run(void* op, const Params& params, PyObject* const*, Ref* result) {
   const int count = threads();
-  *result = Ref(kept(Py_None));
+  *result = Ref(new_reference(Py_None));
   const Unlocked unlocked;
   return reinterpret_cast<Function>(op)(params.bytes, count);
 }
@@ -43,7 +44,8 @@ int run(void* op, const Params& params, PyObject* const*, Ref* result) {
 template <class T>
 T* at(intptr_t address) { return reinterpret_cast<T*>(address); }
 
-// The maths itself, for tests and for who looks for a watermark: arrays in and out by address. It is in a module of its own, so no name is also an op's.
+// The maths, for tests and for the detection of watermarks: arrays are passed by address. A submodule keeps its names
+// apart from ops.
 void bind_maths(py::module_ m) {
   m.def("philox", [](uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
     const Words<uint32_t> w = philox<uint32_t>(key_of(static_cast<int64_t>(key)), c0, c1, c2, c3);
@@ -72,7 +74,7 @@ void bind_maths(py::module_ m) {
   map("exp_or_zero", [](float x) { return exp_or_zero(x); });
 }
 
-// Functions about trees, for the host.
+// Functions about trees on the host.
 void bind_trees(py::module_& m) {
   m.def("check_parents", [](intptr_t address, int64_t tree_stride, int64_t node_stride, bool wide, int64_t trees,
                             int32_t nodes) {
@@ -95,7 +97,7 @@ void bind_trees(py::module_& m) {
   });
 }
 
-// For slices of rows, on the host: arrays by address, one number of each for each list; tiles are [lists, 3, tiles].
+// Cuts of rows split between devices. Arrays are passed by address: values [lists, listed], of_tiles [lists, 3, tiles].
 void bind_lists(py::module_& m) {
   m.def("cut_lists", [](int64_t lists, int32_t listed, int32_t tiles, int64_t rules, intptr_t values, intptr_t top_k,
                         intptr_t top_p, intptr_t min_p, intptr_t of_tiles, intptr_t value, intptr_t last, intptr_t count,
@@ -107,7 +109,7 @@ void bind_lists(py::module_& m) {
       law.top_k.value = at<int64_t>(top_k)[i];
       law.top_p.value = at<float>(top_p)[i], law.min_p.value = at<float>(min_p)[i];
       int32_t status = SPECDEC_STATUS_OK;
-      const Filter filter = filter_at(law, law_of(SPECDEC_LOGITS, 1.0f, &status), listed, 0, 0, &status);
+      const Filter filter = filter_at(law, decode_law(SPECDEC_LOGITS, 1.0f, &status), listed, 0, 0, &status);
       const ListCut cut =
           cut_list(at<float>(values) + i * listed, listed, filter, at<int32_t>(of_tiles) + i * 3 * tiles, tiles);
       at<float>(value)[i] = cut.value, at<int64_t>(last)[i] = cut.last, at<int32_t>(count)[i] = cut.count;
@@ -118,16 +120,16 @@ void bind_lists(py::module_& m) {
 
 }  // namespace
 
-// What is shared is written while the module is imported, so a Python without the GIL runs calls side by side.
+// Shared state is written only while the module is imported, so a Python without the GIL can run calls in parallel.
 PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.def("build_info", [] { return std::string(SPECDEC_BUILD_INFO); });
   m.def("isas", &cpu::isas);
   m.def("isa", &cpu::isa);
   m.def("set_isa", &cpu::set_isa);
   m.def("weighed_rows", &cpu::weighed_rows);
-  m.def("use_threads", [](py::object function, long unasked, long by_default) {
+  m.def("use_threads", [](py::object function, long unset, long by_default) {
     threads_function = function.release().ptr();
-    threads_unasked = unasked, threads_by_default = by_default;
+    threads_unset = unset, threads_by_default = by_default;
   });
   bind_trees(m);
   bind_lists(m);

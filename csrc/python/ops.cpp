@@ -21,7 +21,7 @@ struct Op {
 Op& op_of(PyObject* self) { return *static_cast<Op*>(PyCapsule_GetPointer(self, nullptr)); }
 
 PyObject* checked(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  const FloatMode mode;  // here, too: doubles become floats as a call is read
+  const FloatMode mode;  // needed here, too, because reading a call converts doubles to floats
   return guarded([&] {
     const Op& op = op_of(self);
     wants(count, 1 + op.ops->more);
@@ -46,7 +46,7 @@ PyObject* direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
       const Context& c = *static_cast<Context*>(pointer);
       Ref result;
       const int error = c.op.ops->run(c.op.function, params, c.more, &result);
-      if (error == SPECDEC_INVALID_ARGUMENT) return false;  // Python's checks say it in the caller's words
+      if (error == SPECDEC_INVALID_ARGUMENT) return false;  // Python's checks raise it with the caller's names
       raise_for(error);
       return result.get() == Py_None;
     };
@@ -54,11 +54,12 @@ PyObject* direct(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   });
 }
 
-// declare(items, out): from now on direct calls are read so.
+// declare(items, out): sets the plan by which direct calls are read.
 PyObject* declared(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     wants(count, 2);
-    op_of(self).plan = new Plan(*op_of(self).table, arguments[0], arguments[1]);  // for good: calls may be reading
+    op_of(self).plan =
+        new Plan(*op_of(self).table, arguments[0], arguments[1]);  // never freed: calls may be reading it
     Py_RETURN_NONE;
   });
 }
@@ -66,11 +67,11 @@ PyObject* declared(PyObject* self, PyObject* const* arguments, Py_ssize_t count)
 }  // namespace
 
 void add_ops(PyObject* module, const Ops& ops) {
-  const auto* const own = new Ops(ops);
+  const auto* const owned_ops = new Ops(ops);
   Ref names(PyList_New(0));
   for (size_t i = 0; i < tables().size(); ++i) {
     const Table* const table = tables()[i];
-    const Ref op(PyCapsule_New(new Op{table, own->functions[i], own}, nullptr, nullptr));
+    const Ref op(PyCapsule_New(new Op{table, owned_ops->functions[i], owned_ops}, nullptr, nullptr));
     const auto named = [&](const char* before) { return (new std::string(before + std::string(table->op)))->c_str(); };
     add(module, table->op, checked, op.get());
     add(module, named("direct_"), direct, op.get());

@@ -1,5 +1,5 @@
-// The ops as functions of a Python module, two for each: op(call, ...) of a call that Python checked, and
-// op.direct(raw call, ...), which returns None where Python's checks have to look at the call.
+// The ops as functions of a Python module, two for each: op(call, ...) takes a call that Python checked, and
+// direct_op(raw call, ...) returns None where Python's checks have to read the call.
 #pragma once
 
 #include "direct.h"
@@ -7,14 +7,14 @@
 namespace specdec::python {
 
 struct Ops {
-  int32_t device;          // DLPack's type of device, where the tensors of direct calls are
-  void* const* functions;  // of specdec.h, in the order of SPECDEC_OPS
+  int32_t device;          // DLPack's device type of direct calls' tensors
+  void* const* functions;  // the functions of specdec.h, in the order of SPECDEC_OPS
   Py_ssize_t more;         // arguments behind the call
-  // Runs one. Returns the error of the C function; `result` is op()'s result, None if the op ran.
+  // Runs an op. Returns the error of the C function; `result` is op()'s result, None if the op ran.
   int (*run)(void* function, const Params& params, PyObject* const* more, Ref* result);
 };
 
-// Adds them, and what tells them of torch.
+// Adds the ops, and the functions that pass torch's types and functions to them.
 void add_ops(PyObject* module, const Ops& ops);
 
 // Adds the ops of CUDA: op(call, stream, workspace, bytes), with the workspace's address. They return None if the

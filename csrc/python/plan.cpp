@@ -13,9 +13,9 @@ namespace {
 }
 
 const char* text(PyObject* object) {
-  const char* const found = PyUnicode_AsUTF8(object);
-  if (!found) throw Raised();
-  return found;
+  const char* const utf8 = PyUnicode_AsUTF8(object);
+  if (!utf8) throw Raised();
+  return utf8;
 }
 
 Role role_of(const char* name) {
@@ -47,7 +47,7 @@ void read_shape(const char* c, Part* part) {
 }  // namespace
 
 Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
-  if (result != Py_None) out_type = kept(result);
+  if (result != Py_None) out_type = new_reference(result);
   if (!PyTuple_Check(declared)) bad("expected a tuple");
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(declared); ++i) {
     const char* role = nullptr;
@@ -61,11 +61,12 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
     item.at = count;
     count += static_cast<size_t>(arguments);
     for (Py_ssize_t j = 0; item.role == Role::kChoice && j < PyTuple_GET_SIZE(shapes); ++j)
-      item.words.emplace_back(text(PyTuple_GET_ITEM(shapes, j)));
+      item.choices.emplace_back(text(PyTuple_GET_ITEM(shapes, j)));
     for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(fields); ++j) {
-      const Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(fields, j));  // -1: a size, which has no field
-      if (place >= static_cast<Py_ssize_t>(table.fields.size())) bad("no such argument");
-      Part part = {place < 0 ? nullptr : &table.fields[static_cast<size_t>(place)], {}, {}};
+      const Py_ssize_t index_of_field =
+          PyLong_AsSsize_t(PyTuple_GET_ITEM(fields, j));  // -1: a size, which has no field
+      if (index_of_field >= static_cast<Py_ssize_t>(table.fields.size())) bad("no such argument");
+      Part part = {index_of_field < 0 ? nullptr : &table.fields[static_cast<size_t>(index_of_field)], {}, {}};
       if (item.role != Role::kChoice && j < PyTuple_GET_SIZE(shapes))
         read_shape(text(PyTuple_GET_ITEM(shapes, j)), &part);
       item.parts.push_back(part);
@@ -74,10 +75,10 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
   }
   for (const Item& item : items) {
     const Part& first = item.parts[0];
-    const auto take = [&](const Item*& place, bool is) {
-      if (is && !place) place = &item;
+    const auto take = [&](const Item*& target_item, bool is) {
+      if (is && !target_item) target_item = &item;
     };
-    const auto has_role = [&](const Item*& place, Role role) { take(place, item.role == role); };
+    const auto has_role = [&](const Item*& target_item, Role role) { take(target_item, item.role == role); };
     const auto is = [&](const char* name) { return first.field && first.field->is(name); };
     has_role(packing, Role::kPacking), has_role(out, Role::kOut), has_role(output_format, Role::kOutputFormat);
     has_role(edits, Role::kEdits), has_role(law, Role::kLaw), has_role(packs, Role::kPacks);
@@ -87,15 +88,15 @@ Plan::Plan(const Table& op, PyObject* declared, PyObject* result) : table(op) {
   }
   for (const Item& item : items)
     for (const Part& part : item.parts) {
-      const auto take = [&](const Part*& place, Role role, const char* name) {
-        if (item.role == role && part.field->is(name)) place = &part;
+      const auto take = [&](const Part*& target_item, Role role, const char* name) {
+        if (item.role == role && part.field->is(name)) target_item = &part;
       };
       take(format_path, Role::kOutputFormat, "path"), take(format_passed, Role::kOutputFormat, "num_passed");
       take(format_bonus, Role::kOutputFormat, "bonus"), take(format_index, Role::kOutputFormat, "index");
       take(format_bits, Role::kOutputFormat, "output_format"), take(row_seeds, Role::kNoise, "row_seeds");
       take(input_positions, Role::kNoise, "input_positions"), take(input_nonces, Role::kNoise, "input_nonces");
     }
-  if (!output_format) draft_tokens = nullptr;  // only verdicts have sizes that these say alone
+  if (!output_format) draft_tokens = nullptr;  // draft_tokens define sizes only for verdicts
   const bool pairs = table.find("draft_law");
   method = table.find("method");
   draft_prob = table.find("draft_prob");

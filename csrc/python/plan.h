@@ -1,4 +1,4 @@
-// What a direct call of an op may be: the op's declaration in Python (Op.plan), read once.
+// The plan of an op's direct calls: the op's declaration in Python (Op.plan), read once.
 #pragma once
 
 #include <string>
@@ -8,11 +8,10 @@
 
 namespace specdec::python {
 
-// Where an argument's sizes stand: a letter names a size of the op, a digit is one. The first tensor that has a size
-// sets it; E, the entries of numbers and draft rows, is set by the first that has not one of them. N are nodes, at
+// An argument's sizes: a letter names a size of the op, a digit is a size. The first tensor that has a named size binds
+// it; E, the entries of numbers and draft rows, is bound by the first tensor that has not one of them. N are nodes, at
 // least one, M those without the root, I the words of bits and J the tiles of V tokens. '*' are all leading dimensions
-// of an op on rows, '~' these with E in the place of the first, '=' these as the rows of one request, '^' leading
-// dimensions of the argument's own.
+// of an op on rows, '~' these with E instead of the first, '=' these as the rows of one request, '^' any others.
 struct Shape {
   struct Dim {
     char size;
@@ -26,22 +25,28 @@ struct Shape {
   bool leads() const { return dim[0].leads() || dim[0].size == '^'; }
 };
 
-// What is said of a tensor beside its shape.
+// Properties of a tensor beside its shape.
 enum class Mark : char {
-  kOptional = 'o', kContiguous = 'c', kContiguousRows = 'r', kAnyStrides = 's', kUnitStride = 'u',  // of the last one
-  kInt64 = 'w', kFlattened = 'f', kLastMerged = 'm',  // the last two dimensions as one
+  kOptional = 'o',
+  kContiguous = 'c',
+  kContiguousRows = 'r',
+  kAnyStrides = 's',
+  kUnitStride = 'u',  // in the last dimension
+  kInt64 = 'w',
+  kFlattened = 'f',
+  kLastMerged = 'm',  // the last two dimensions as one
 };
 
 // One field of an item.
 struct Part {
   const Field* field;
-  Shape shape, packed;  // `packed`: where requests lie one after the other
+  Shape shape, packed;  // `packed`: the shape where requests are packed
   uint32_t marks = 0;
 
   bool is(Mark mark) const { return marks >> (static_cast<char>(mark) - 'a') & 1; }
 };
 
-// What an item is, and the word for it in Python.
+// An item's role, and its name in Python.
 #define SPECDEC_ROLES(role)                                                                                       \
   role(kTensor, "tensor") role(kDraft, "draft") role(kPacking, "packing") role(kSize, "size") role(kInt, "int")   \
       role(kChoice, "choice") role(kFlag, "flag") role(kNumber, "number") role(kLaw, "law") role(kEdits, "edits") \
@@ -55,9 +60,9 @@ enum class Role : uint8_t { SPECDEC_ROLES(SPECDEC_ROLE) };
 // One argument of an op, or several that go together.
 struct Item {
   Role role;
-  size_t at;  // of the first, in the tuple of a call
+  size_t at;  // index of its first argument in a call's tuple
   std::vector<Part> parts;
-  std::vector<std::string> words;  // choices, by their number
+  std::vector<std::string> choices;  // choices, by their number
   double least, most;
 
   bool takes(int64_t value) const { return static_cast<double>(value) >= least && static_cast<double>(value) <= most; }
@@ -70,16 +75,16 @@ struct Plan {
 
   const Table& table;
   std::vector<Item> items;
-  size_t count = 0;              // of a call's tuple
+  size_t count = 0;              // length of a call's tuple
   PyObject* out_type = nullptr;  // the NamedTuple of its outputs, if it has one
-  // Items that others look at. `packs`: whether requests lie one after the other.
+  // Items that the reading of others depends on. `packs`: whether requests are packed.
   const Item *index = nullptr, *draft_tokens = nullptr, *packing = nullptr, *out = nullptr, *output_format = nullptr,
              *max_depth = nullptr, *target_tokens = nullptr, *edits = nullptr, *law = nullptr, *packs = nullptr,
              *block_table = nullptr;
   // Items of the output format and of the noise. Trees and linked trees have only the last two of the format.
   const Part *format_path = nullptr, *format_passed = nullptr, *format_bonus = nullptr, *format_index = nullptr,
              *format_bits = nullptr, *input_positions = nullptr, *input_nonces = nullptr, *row_seeds = nullptr;
-  // Fields that exclude each other, and a draft_map beside its own rows alone.
+  // Fields that exclude each other, and the draft_map of ops with one kind of rows.
   const Field *method = nullptr, *draft_prob = nullptr, *epsilon = nullptr, *target = nullptr,
               *uniforms = nullptr, *map_of_rows = nullptr;
 };

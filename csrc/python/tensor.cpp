@@ -14,15 +14,15 @@ void expected(const char* what, PyObject* got) {
 
 namespace {
 
-// What torch views without a word, though the memory does not hold the values: zeros and functional tensors, which have
-// no memory, and tensors with the negative bit.
+// torch's function. It also views tensors whose memory does not hold the values: zero and functional tensors, which
+// have no memory, and tensors with the negative bit.
 int (*view_of_torch)(void* object, dlpack::View* out) = nullptr;
 
-// Whether a tensor has the negative bit. Its method, is_neg, takes 80 ns, for it lets other threads run. Torch's own
-// function takes 2: it wants the pointer to the tensor that a tensor's object holds, at an offset that was looked for.
+// Tests a tensor's negative bit. Its method is_neg takes 80 ns, since it releases the GIL. Torch's C++ function takes
+// 2: its argument is the pointer that the Python object holds at an offset, which find_negative determines.
 struct {
   PyObject* method;
-  bool (*function)(const void* held);  // null: this torch has none of this name, or nothing was found
+  bool (*function)(const void* held);  // null: this torch has no such function, or the offset is unknown
   Py_ssize_t offset;
 
   // 1 or 0; -1: an error is set.
@@ -38,8 +38,8 @@ const void* held_at(PyObject* object, Py_ssize_t offset) {
   return held;
 }
 
-// Finds the function and the offset by an example: (the function's address, a tensor, its address, a negative one, the
-// address of that).
+// Determines function and offset by examples: (the function's address, a tensor, its address, a negative one, its
+// address).
 void find_negative(PyObject* example) {
   const auto item = [&](Py_ssize_t i) { return PyTuple_GET_ITEM(example, i); };
   const auto address = [&](Py_ssize_t i) { return PyLong_AsVoidPtr(item(i)); };
@@ -47,8 +47,8 @@ void find_negative(PyObject* example) {
   const Py_ssize_t size = Py_TYPE(item(1))->tp_basicsize, word = sizeof(void*);
   for (Py_ssize_t offset = sizeof(PyObject); offset + word <= size; offset += word) {
     if (held_at(item(1), offset) != address(2) || held_at(item(3), offset) != address(4)) continue;
-    const auto ask = [&](Py_ssize_t i) { return function(reinterpret_cast<const char*>(item(i)) + offset); };
-    if (!ask(1) && ask(3)) is_negative.function = function, is_negative.offset = offset;
+    const auto is_negative_at = [&](Py_ssize_t i) { return function(reinterpret_cast<const char*>(item(i)) + offset); };
+    if (!is_negative_at(1) && is_negative_at(3)) is_negative.function = function, is_negative.offset = offset;
     return;
   }
 }
@@ -94,7 +94,7 @@ Tensor tensor_of(PyObject* object) {
 }
 
 bool meet(std::vector<Span>& spans) {
-  // Those that meet are neighbours by where they begin, or one of them spans all between.
+  // Sorted by their begins, spans that meet are neighbours, or one of them covers all between.
   std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
   const char *end = nullptr, *written_end = nullptr;  // the last so far, of all and of what is written
   for (const Span& span : spans) {
@@ -151,7 +151,7 @@ PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     view_of_torch = api->view_object;
     is_negative = {Ref(PyObject_GetAttrString(arguments[0], "is_neg")).release(), nullptr, 0};
     if (arguments[2] != Py_None) find_negative(arguments[2]);
-    torch = {kept(arguments[0]), view_of_values};
+    torch = {new_reference(arguments[0]), view_of_values};
     Py_RETURN_NONE;
   });
 }

@@ -1,4 +1,4 @@
-// Reads Python's tensors in C++, through the functions that torch offers for this (dlpack.h), in 40 ns each.
+// Reads Python's tensors in C++, through torch's DLPack functions (dlpack.h), in 40 ns each.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,11 @@ struct Tensor {
   void* data;
   Element element;  // not one of the above: a type that only compact_kv takes
   int32_t element_bytes, ndim;
-  dlpack::Device device;  // of a tensor that was viewed
+  dlpack::Device device;  // set by `view`
   int64_t shape[kMaxDims], strides[kMaxDims];  // in elements
 
-  // Makes one dimension of those from `begin` to before `end`; of none, one of size 1. False: they have no common
-  // stride, or there are too many.
+  // Merges the dimensions [begin, end) into one; an empty range inserts one of size 1. Returns false if they have no
+  // common stride, or there are too many.
   bool merge(int32_t begin, int32_t end) {
     int64_t size = 1, step = 0;
     for (int32_t i = end - 1; i >= begin; --i) {
@@ -49,7 +49,7 @@ struct Tensor {
   }
 
   bool is_ints() const { return element == Element::kInt32 || element == Element::kInt64; }
-  bool has_unit_stride() const { return shape[ndim - 1] <= 1 || strides[ndim - 1] == 1; }  // of the last dimension
+  bool has_unit_stride() const { return shape[ndim - 1] <= 1 || strides[ndim - 1] == 1; }  // in the last dimension
   bool on_host() const { return device.type == 1; }  // DLPack's number of the CPU
 
   // The byte after the last that the tensor can reach.
@@ -63,7 +63,7 @@ struct Tensor {
   }
 };
 
-// What torch is for this module; told once (use_torch in tensor.cpp).
+// torch's type and view function, set once by use_tensors.
 struct Torch {
   PyObject* tensor;  // the one type that `view` can view; null if there is no such function
   int (*view)(void* object, dlpack::View* out);
@@ -72,10 +72,10 @@ extern Torch torch;
 
 [[noreturn]] void expected(const char* what, PyObject* got);
 
-// False if the tensor cannot be viewed, is no plain torch.Tensor or has more than 8 dimensions; no error is set.
+// Returns false, without an error set, if the tensor cannot be viewed, is no torch.Tensor or has over 8 dimensions.
 bool view(PyObject* object, Tensor* out);
 
-// Any tensor, of a subclass, too.
+// Views any tensor, also of a subclass; throws if it cannot.
 Tensor tensor_of(PyObject* object);
 
 // The memory of a tensor.
@@ -84,18 +84,17 @@ struct Span {
   bool written;
 };
 
-// Whether the span of something written meets another one. Sorts them.
+// Whether a written span overlaps another one. Sorts the spans.
 bool meet(std::vector<Span>& spans);
 
-// use_tensors(torch.Tensor, its capsule of functions, an example of a negative tensor or None): what a tensor is from
-// now on.
+// use_tensors(torch.Tensor, its capsule of functions, an example of a negative tensor or None): sets `torch`.
 PyObject* use_tensors(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
-// all_viewed(values): whether each tensor in some values, in tuples and lists among these, too, can be viewed.
+// all_viewed(values): whether each tensor in some values, also in nested tuples and lists, can be viewed.
 PyObject* all_viewed(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
-// apart(values, written): whether what is written, the values whose byte in `written` is not 0, is surely apart from
-// all other values and from each other. False where spans meet, though the elements in them may not.
+// apart(values, written): whether the written values, whose byte in `written` is not 0, overlap no other value. False
+// where spans meet, even if the elements in them do not.
 PyObject* apart(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
 }  // namespace specdec::python

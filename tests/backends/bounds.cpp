@@ -73,7 +73,7 @@ void ranges(const Ranges* p, int64_t count) {
       p->Low[7 * i + k] = range.low, p->High[7 * i + k] = range.high, p->Inside[7 * i + k++] = x;
     };
     put(weight_after(of(0), of(1), of(2)), weight_after(at(0), at(1), at(2)));
-    put(share_of(of(1), of(2)), share_of(at(1), at(2)));
+    put(draft_scale(of(1), of(2)), draft_scale(at(1), at(2)));
     put(child_weight(of(0), of(1), of(2), of(3), of(4)), child_weight(at(0), at(1), at(2), at(3), at(4)));
     put(subtracted_after(of(3), of(4)), subtracted_after(at(3), at(4)));
     put(subtracted_after(of(3), of(4), of(0)), subtracted_after(at(3), at(4), at(0)));

@@ -856,11 +856,11 @@ static void parts(void) {
   INVALID(residual_race, residual_race, p.target_law.space = SPECDEC_PROBS,
           "target_law.space: expected logits; got probabilities");
   INVALID(residual_race, residual_race, p.target_law.rules = SPECDEC_FILTERED,
-          "target_law.rules: expected no SPECDEC_FILTERED, for cuts say what is kept; got it");
+          "target_law.rules: expected no SPECDEC_FILTERED, since cuts replace filters; got it");
   INVALID(residual_race, residual_race, p.draft_law.space = SPECDEC_PROBS,
           "draft_law.space: expected logits; got probabilities");
   INVALID(residual_race, residual_race, p.draft_law.rules = SPECDEC_FILTERED,
-          "draft_law.rules: expected no SPECDEC_FILTERED, for cuts say what is kept; got it");
+          "draft_law.rules: expected no SPECDEC_FILTERED, since cuts replace filters; got it");
   INVALID(residual_race, residual_race, p.draft.vocab = V - 1, "draft.vocab: expected 50; got 49");
   INVALID(residual_race, residual_race, p.draft.vocab_start = 64, "draft.vocab_start: expected 0; got 64");
   INVALID(residual_race, residual_race, p.draft_row.size = 1, "draft_row.size: expected 2; got 1");

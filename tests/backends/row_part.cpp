@@ -54,10 +54,10 @@ extern "C" void known_of_parts(const float* logits, const int32_t* begin, int pa
   using namespace specdec;
   const Logits space = {1.0f};
   std::vector<MassTile> tiles;
-  *row = kNoPart;
+  *row = kNoPartial;
   for (int i = 0; i < parts; ++i) {
     const int at = backwards ? parts - 1 - i : i;
-    RowPartial part = kNoPart;
+    RowPartial part = kNoPartial;
     for (int32_t first = begin[at]; first < begin[at + 1]; first += kMassTile) {
       const int32_t end = begin[at + 1] - first < kMassTile ? begin[at + 1] : first + kMassTile;
       MassTile tile = kNoTile;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
                        lane_noise(own, row, first), &race, [&](int step) { return logits.at(step); });
   }
   const RowPartial found = best_of_block(race.mine, race.bad);
-  if (threadIdx.x == 0) *p.token = draw_of(found).token;
+  if (threadIdx.x == 0) *p.token = to_draw(found).token;
 }
 
 struct TilesOfRow {

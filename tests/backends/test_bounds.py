@@ -93,7 +93,7 @@ def some_ranges(random, width):
     return np.ascontiguousarray(low), np.ascontiguousarray(high), np.ascontiguousarray(inside)
 
 
-FUNCTIONS = "weight_after share_of child_weight subtracted_after subtracted_after_weight untried_after same".split()
+FUNCTIONS = "weight_after draft_scale child_weight subtracted_after subtracted_after_weight untried_after same".split()
 
 
 @pytest.mark.parametrize("width", [3e-7, 1e-3, 0.5])

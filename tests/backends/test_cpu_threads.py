@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 LIBRARY = Path(get_library_dir(), "libspecdec.so")
 TRIED = (
     "once many_callers nobody_waits throws nested at_most small_work_is_done_alone helped_rows forks "
-    "more_callers_than_places modes bound_caller exit_in_a_call"
+    "more_callers_than_slots modes bound_caller exit_in_a_call"
 ).split()
 
 pytestmark = pytest.mark.skipif(shutil.which(CXX[0]) is None, reason="no C++ compiler")

@@ -106,8 +106,8 @@ WHOLE_ROWS = "race_sample_kernel", "race_topk_kernel", "residual_race_kernel"
 # For few requests: those that draw, of which a lane has a few columns; and those that weigh, whose eight loads are of
 # eight bytes where elements have 16 bits.
 FEW_LOADS = {
-    "straight_race_kernel": 3, "straight_sample_kernel": 3, "straight_rejection_kernel": 4, "straight_block_kernel": 4,
-    "straight_turn_kernel": 4, "filtered_sample_kernel": 3, "filtered_chain_kernel": 3, "logprobs_kernel": 7,
+    "chain_race_kernel": 3, "sample_few_rows_kernel": 3, "chain_rejection_kernel": 4, "chain_block_kernel": 4,
+    "chain_chunk_kernel": 4, "filtered_sample_kernel": 3, "filtered_chain_kernel": 3, "logprobs_kernel": 7,
 }  # fmt: skip
 
 # Each compiles for minutes; sm_90a comes from the build.

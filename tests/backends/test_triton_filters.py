@@ -85,9 +85,9 @@ def test_cuts_do_not_depend_on_the_number_of_programs(monkeypatch):
 
 
 FAULTS = {
-    "a bracket one key too high": ("cut_of", "first, end, most, limit)", "first, end, most, limit) + 1"),
-    "as much mass as is asked for": ("share_of_mass", "low).to(tl.int64), 1)", "low).to(tl.int64), 1) + 1"),
-    "no tie too few": ("ties_kept", "ties = tl.minimum(most, equal)", "ties = equal"),
+    "a bracket one key too high": ("find_cut", "first, end, most, limit)", "first, end, most, limit) + 1"),
+    "as much mass as is asked for": ("mass_limit", "low).to(tl.int64), 1)", "low).to(tl.int64), 1) + 1"),
+    "no tie too few": ("count_ties", "ties = tl.minimum(most, equal)", "ties = equal"),
 }
 
 

@@ -52,7 +52,7 @@ def words_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, STRE
     i = tl.arange(0, COUNT)
     index = tl.load(x + i).to(tl.uint32, bitcast=True)
     noise = _math.Noise(seed, position.to(tl.uint32), nonce.to(tl.uint32), 0)
-    w = _math.words(noise, index, STREAM)
+    w = _math.random_words(noise, index, STREAM)
     for k in tl.static_range(4):
         tl.store(y + 4 * i + k, w[k].to(tl.int32, bitcast=True))
 
@@ -139,7 +139,7 @@ def sets_kernel(x, y, z, COUNT: tl.constexpr, SETS: tl.constexpr):
     """The set of x, the groups that are taken from it at once, and what is left."""
     for i in range(SETS):
         at, out = x + 64 * i + tl.arange(0, 64), z + 2 * i
-        found = _races.set_of(tl.load(at) != 0)
+        found = _races.pack_groups(tl.load(at) != 0)
         groups, left = _races.next_groups(found, tl.cast(64, tl.int32), COUNT)
         tl.store(y + COUNT * i + tl.arange(0, COUNT), groups)
         tl.store(out, found.to(tl.int64, bitcast=True))

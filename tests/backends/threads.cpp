@@ -222,17 +222,17 @@ void forks(int) {
 }
 
 // Callers that end give their places back; more callers than places do their work alone.
-void more_callers_than_places(int) {
-  for (int i = 0; i < 2 * kPlaces; ++i) std::thread([] { check_once(2, 64, 2, 0); }).join();
+void more_callers_than_slots(int) {
+  for (int i = 0; i < 2 * kThreadSlots; ++i) std::thread([] { check_once(2, 64, 2, 0); }).join();
   EXPECT(pool().used.load() < 20);
   std::mutex mutex;
   std::condition_variable all_here;
   int here = 0;
-  in_threads(kPlaces + 40, [&](int) {
+  in_threads(kThreadSlots + 40, [&](int) {
     over_requests(1, kTiles, 2, [&](int64_t, const ThreadTeam&) {
       std::unique_lock<std::mutex> lock(mutex);
-      if (++here == kPlaces + 40) all_here.notify_all();
-      all_here.wait(lock, [&] { return here == kPlaces + 40; });
+      if (++here == kThreadSlots + 40) all_here.notify_all();
+      all_here.wait(lock, [&] { return here == kThreadSlots + 40; });
     });
   });
   check_once(9, 64, 3, 10);
@@ -295,7 +295,7 @@ int main(int count, char** arguments) {
   } tried[] = {
       {"once", once}, {"many_callers", many_callers}, {"nobody_waits", nobody_waits}, {"throws", throws},
       {"nested", nested}, {"at_most", at_most}, {"small_work_is_done_alone", small_work_is_done_alone},
-      {"helped_rows", helped_rows}, {"forks", forks}, {"more_callers_than_places", more_callers_than_places}, {"modes", modes},
+      {"helped_rows", helped_rows}, {"forks", forks}, {"more_callers_than_slots", more_callers_than_slots}, {"modes", modes},
       {"bound_caller", bound_caller}, {"exit_in_a_call", exit_in_a_call},
   };
   alarm(300);

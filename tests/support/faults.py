@@ -149,8 +149,8 @@ FAULTS = {
     ),
     "generate: filters of the first texts when others ended": Fault(
         "specdec_kernels/generate/loop.py",
-        "kept(sampling, going)",
-        "kept(sampling, list(range(len(going))))",
+        "at_rows(sampling, going)",
+        "at_rows(sampling, list(range(len(going))))",
         "tests/generate/test_generate.py -k s_own_stays",
     ),
     "generate: states are not put back": Fault(
@@ -246,7 +246,7 @@ FAULTS = {
     ),
     "bounds, CPU: a tile that is far above those before it is not weighed again": Fault(
         "csrc/cpu/rows/law_row.cpp",
-        "if (!(whole > unit_ + kFar)) return found;",
+        "if (!(whole > unit_ + kFar)) return bound;",
         "if (unit_ > -kInfinity) return found;",
         FAR,
     ),
@@ -258,8 +258,8 @@ FAULTS = {
     ),
     "filters: what top_p keeps is rounded down": Fault(
         "csrc/include/specdec/filter.h",
-        "f.share * (whole & 0xffffffffu) + 0xffffffffu",
-        "f.share * (whole & 0xffffffffu)",
+        "f.top_p_fixed * (whole & 0xffffffffu) + 0xffffffffu",
+        "f.top_p_fixed * (whole & 0xffffffffu)",
         "tests/ops/test_cutoff.py -k 'rounded and cpu'",
     ),
     "race, CPU: the second by bounds is forgotten": Fault(
@@ -270,7 +270,7 @@ FAULTS = {
     ),
     "rows: 32 bits from request to request": Fault(
         "csrc/include/specdec/c/parts.h",
-        "return «outer * request_stride» + inner * row_stride;\n  })\n  /* A place",
+        "return «outer * request_stride» + inner * row_stride;\n  })\n  /* `row`",
         "static_cast<int32_t>(outer * request_stride)",
         OFFSETS,
     ),
@@ -289,17 +289,17 @@ FAULTS = {
     ),
     # CUDA, on the played machine.
     "verify_chain, CUDA: rows behind the end leave their counters": Fault(
-        "csrc/cuda/walk/straight.cuh", "rows[own].came = 0;", "", "tests/backends/test_cuda_order.py"
+        "csrc/cuda/walk/chain.cuh", "rows[other].arrived = 0;", "", "tests/backends/test_cuda_order.py"
     ),
     "verify_chain, CUDA: the next slots are weighed over the words of these": Fault(
-        "csrc/cuda/walk/straight.cuh",
-        "a.sets = «(in_turns || parts > 1) && a.slots < drafts ? 2 : 1»;",
+        "csrc/cuda/walk/chain.cuh",
+        "a.sets = «(in_chunks || parts > 1) && a.chunk_size < drafts ? 2 : 1»;",
         "1",
         "tests/backends/test_cuda_order.py -k turns",
     ),
     "verify_chain, CUDA: a turn's blocks come in the order of their numbers": Fault(
-        "csrc/cuda/walk/straight.cuh",
-        "number[0] = «atomicAdd(a.begun, 1u)»;",
+        "csrc/cuda/walk/chain.cuh",
+        "number[0] = «atomicAdd(a.started, 1u)»;",
         "blockIdx.x",
         "tests/backends/test_cuda_order.py -k turns",
     ),
@@ -317,7 +317,7 @@ FAULTS = {
     ),
     "CUDA: a filtered race reads before the kernel before has ended": Fault(
         "csrc/cuda/ops/race_sample.cu",
-        "  «wait_for_kernel_before();»\n  SPECDEC_SHARED(unsigned, sure, 1);\n  SPECDEC_SHARED(DecodedEdits",
+        "  «wait_for_kernel_before();»\n  SPECDEC_SHARED(unsigned, block_bound, 1);\n  SPECDEC_SHARED(DecodedEdits",
         "",
         "tests/backends/test_cuda_edges.py -k filtered",
     ),
@@ -340,7 +340,7 @@ FAULTS = {
         "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
     ),
     "verify_chain, CUDA: a row without weight does not end the chain": Fault(
-        "csrc/cuda/walk/straight.cuh",
+        "csrc/cuda/walk/chain.cuh",
         "(all || r.target_law.needs_row()) && target_stats.is_empty()",
         "false",
         "tests/ops/test_empty_rows.py -k 'cuda-host and block'",
@@ -360,7 +360,7 @@ FAULTS = {
     ),
     "race_sample, Triton: groups are left that may win": Fault(
         "triton_kernels/_races.py",
-        "left &= set_of(may_win(tops, a, best, row.law))",
+        "left &= pack_groups(may_win(tops, a, best, row.law))",
         "left = left * 0",
         "tests/backends/test_triton_ops.py -k misaligned",
     ),

@@ -138,7 +138,7 @@ CUDA = {
         ops("race_sample residual cutoff edits verify_chain", "cuda-host"), EDGES, STRAIGHT, RANDOM_CUDA,
     ),
     "csrc/cuda/team/": (ops("race_sample race_topk residual verify_tree", "cuda-host"), EDGES, ORDER, RANDOM_CUDA),
-    "csrc/cuda/walk/straight": (ops("verify_chain", "cuda-host"), ORDER, STRAIGHT),
+    "csrc/cuda/walk/chain": (ops("verify_chain", "cuda-host"), ORDER, STRAIGHT),
     "csrc/cuda/walk/filtered": (STRAIGHT, ORDER),
     "csrc/cuda/walk/": (
         ops("verify_chain verify_tree traversal paths", "cuda-host"),

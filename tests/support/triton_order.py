@@ -2,8 +2,8 @@
 
 import re
 
-# What the last program of a row reads of the others; ``figures``, ``items`` and the like are parts of the workspace.
-WORKSPACE = ("counters", "figures", "items", "keys", "partials", "records", "scratch")
+# What the last program of a row reads of the others; ``pair_stats``, ``items`` and the like are parts of the workspace.
+WORKSPACE = ("counters", "pair_stats", "items", "keys", "partials", "records", "scratch")
 TICKET, BARRIER = "tt.atomic_rmw add, acq_rel", re.compile(r"\b(ttg|gpu)\.barrier\b")
 MOVES = re.compile(
     r"%([\w.#]+) = (?:tt\.(?:addptr|bitcast|splat|broadcast|expand_dims)|ttg\.convert_layout) %([\w.#]+)"

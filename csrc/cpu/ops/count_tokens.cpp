@@ -15,7 +15,7 @@ void count_tokens(const CountParams& p, int threads) {
       const int64_t token = p.tokens.at(b * p.tokens.request_stride + i * p.tokens.slot_stride);
       if (token < 0 || token >= p.vocab()) continue;
       if (counts) {
-        const int32_t count = count_of(counts[token], has_bit(mask, token));
+        const int32_t count = decode_count(counts[token], has_bit(mask, token));
         counts[token] = count == INT32_MAX ? count : count + 1;
       }
       mask[token / 32] = static_cast<int32_t>(static_cast<uint32_t>(mask[token / 32]) | 1u << token % 32);

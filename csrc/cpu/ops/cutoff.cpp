@@ -7,22 +7,22 @@ SPECDEC_BEGIN
 
 namespace {
 
-void store(const CutoffParams& p, int64_t index, const Kept& kept, float max, int32_t status) {
-  p.value.data[index] = kept.cut.value;
-  p.last.data[index] = kept.cut.last;
-  p.kept.data[index] = kept.count;
-  p.mass.data[index] = static_cast<int64_t>(kept.mass);
+void store(const CutoffParams& p, int64_t index, const RowCut& in_support, float max, int32_t status) {
+  p.value.data[index] = in_support.cut.value;
+  p.last.data[index] = in_support.cut.last;
+  p.kept.data[index] = in_support.count;
+  p.mass.data[index] = static_cast<int64_t>(in_support.mass);
   p.max.data[index] = max;
   if (p.status.data) p.status.data[index] = status;
 }
 
 void cutoff_row(const CutoffParams& p, int64_t index, const ThreadTeam& team) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
-  const Entry who = entry_of(p.request_index, i);
-  if (!who.live()) return store(p, index, kUncut, -kInfinity, who.status());
-  TargetRow of(p.rows, p.law, p.edits, who.index, i, j);
-  LawRow& r = of.row;
-  int32_t status = of.status;
+  const Entry source = decode_entry(p.request_index, i);
+  if (!source.live()) return store(p, index, kUncut, -kInfinity, source.status());
+  TargetRow edited_row(p.rows, p.law, p.edits, source.index, i, j);
+  LawRow& r = edited_row.row;
+  int32_t status = edited_row.status;
   if (r.stats.law.greedy) {
     scan_exact(r, team, 0);
     status |= r.status;
@@ -35,8 +35,8 @@ void cutoff_row(const CutoffParams& p, int64_t index, const ThreadTeam& team) {
   const RowMemory memory(0, r.row, true);
   status |= row_cells(r.row, r.stats.law, team, memory.cells);
   float top;
-  const Kept kept = kept_exactly(r, memory, team, &top);
-  store(p, index, kept, top, status | (top == -kInfinity ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK));
+  const RowCut in_support = find_exact_cut(r, memory, team, &top);
+  store(p, index, in_support, top, status | (top == -kInfinity ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK));
 }
 
 }  // namespace

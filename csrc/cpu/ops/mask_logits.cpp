@@ -29,7 +29,7 @@ void mask_logits(const MaskLogitsParams& p, int threads) {
   over_requests(p.count(), tiles, threads, [&](int64_t index, const ThreadTeam& team) {
     const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
     int32_t reported = SPECDEC_STATUS_OK;
-    const Law law = law_of(SPECDEC_LOGITS, p.temperature.at(i, j), &reported);
+    const Law law = decode_law(SPECDEC_LOGITS, p.temperature.at(i, j), &reported);
     const PartCut what = {{p.value.data[index], static_cast<int32_t>(p.last.at(index * p.last.slot_stride))},
                           law.logits()};
     const Row row = row_at(p.rows, p.rows.offset(i, j)), out = row_at(p.out, p.out.offset(i, j));

@@ -6,7 +6,7 @@ SPECDEC_BEGIN
 
 void merge_chains(const MergeParams& p, int threads) {
   over_requests(p.draft_tokens.rows, 1, threads, [&](int64_t b, const ThreadTeam&) {
-    const MergedPaths tree(p, b);
+    const MergedChains tree(p, b);
     for (int32_t chain = 0; chain < p.chains(); ++chain) tree.count(chain);
     for (int32_t chain = 0; chain < p.chains(); ++chain) tree.put_nodes(chain);
     tree.clear(0);

@@ -9,17 +9,17 @@ SPECDEC_BEGIN
 
 namespace {
 
-// Probabilities and their logarithms. Of plain logits the logarithms of ratios are known before probabilities.
+// Probabilities, and log(p / q), which for plain logits is the difference of the logarithms.
 struct WithRatio : ByLaw {
   using ByLaw::ByLaw;
   struct Draft {
     Two<F32x16> q, log_ratio;
   };
-  struct Sides {
+  struct RowPair {
     Two<F32x16> a;
     Draft b;
   };
-  SPECDEC_HD Sides operator()(Two<F32x16> p, Two<F32x16> q) const {
+  SPECDEC_HD RowPair operator()(Two<F32x16> p, Two<F32x16> q) const {
     const Four log = log_probabilities(p, q);
     Four weight = exp_in_range(log);
     Two<F32x16> ratio = sub(log.a, log.b);
@@ -39,9 +39,9 @@ struct TileSums {
   SPECDEC_HD void operator()(int32_t, const Weighed<F32x16>& p, const Weighed<F32x16>& q) {
     sums = add(sums, overlap_terms(p, q));
   }
-  SPECDEC_HD void operator()(int32_t, Two<F32x16> p, WithRatio::Draft of) {
-    sums = add(sums, overlap_terms(p.a, of.q.a, of.log_ratio.a));
-    sums = add(sums, overlap_terms(p.b, of.q.b, of.log_ratio.b));
+  SPECDEC_HD void operator()(int32_t, Two<F32x16> p, WithRatio::Draft edited_row) {
+    sums = add(sums, overlap_terms(p.a, edited_row.q.a, edited_row.log_ratio.a));
+    sums = add(sums, overlap_terms(p.b, edited_row.q.b, edited_row.log_ratio.b));
   }
 };
 
@@ -66,12 +66,12 @@ void store(const OverlapParams& p, int64_t index, const OverlapSums<float>& sums
 void overlap(const OverlapParams& p, int threads) {
   over_requests(p.count(), tiles_of(p.target.vocab), threads, [&](int64_t index, const ThreadTeam& team) {
     const int64_t i = index / p.target.rows, j = index % p.target.rows;
-    const Entry who = entry_of(p.request_index, i);
-    if (!who.live()) return store(p, index, {}, who.status());
-    const int64_t n = who.index;
-    TargetRow of(p.target, p.target_law, p.edits, n, i, j);
-    LawRow& target = of.row;
-    int32_t status = of.status;
+    const Entry source = decode_entry(p.request_index, i);
+    if (!source.live()) return store(p, index, {}, source.status());
+    const int64_t n = source.index;
+    TargetRow edited_row(p.target, p.target_law, p.edits, n, i, j);
+    LawRow& target = edited_row.row;
+    int32_t status = edited_row.status;
     LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
                               &status);
     scan_if_needed(target, p.status.data != nullptr, team, 0);

@@ -6,7 +6,7 @@ SPECDEC_BEGIN
 
 namespace {
 
-Candidate winner_of(RaceRequest& race, const ThreadTeam& team) {
+Candidate find_winner(RaceRequest& race, const ThreadTeam& team) {
   LawRow& r = race.r;
   return r.stats.law.greedy ? row_argmax(r.row, r.stats.law, r.cells) : row_winner(r, {}, race.noise, team, 0);
 }
@@ -15,9 +15,9 @@ Candidate winner_of(RaceRequest& race, const ThreadTeam& team) {
 
 void race_sample(const RaceParams& p, int threads) {
   over_race_requests(p, ScanFor::kWinner, threads, [&](RaceRequest& race, const ThreadTeam& team, const Arrivals& out) {
-    const Candidate winner = race.token_of(winner_of(race, team));
+    const Candidate winner = race.to_target_token(find_winner(race, team));
     out.put(0, winner);
-    if (!out.of_part()) *out.tokens = draw_of(winner, SPECDEC_STATUS_OK).token;
+    if (!out.of_part()) *out.tokens = to_draw(winner, SPECDEC_STATUS_OK).token;
     return out.status_of(winner, race.r.status);
   });
 }

@@ -8,43 +8,43 @@ SPECDEC_BEGIN
 
 namespace {
 
-constexpr int32_t kPlaces = 512;  // of a TopK, where each candidate is put in its place; more are sorted in the end
+constexpr int32_t kMostInserted = 512;  // up to this k a TopK inserts in order; a larger one sorts at the end
 
 // The first k arrivals, in order.
 struct TopK final : RaceResult {
-  Candidate* place;  // k of them
-  TopK(Candidate* memory, int32_t k) : RaceResult(k), place(memory) { std::fill(place, place + k, kNobody); }
+  Candidate* best;  // k of them
+  TopK(Candidate* memory, int32_t k) : RaceResult(k), best(memory) { std::fill(best, best + k, kNoCandidate); }
   void offer(const Candidate& c, float) override {
-    if (!better(c, place[places - 1])) return;
-    int32_t i = places - 1;
-    for (; i > 0 && better(c, place[i - 1]); --i) place[i] = place[i - 1];
-    place[i] = c;
-    to_beat = place[places - 1].score;
+    if (!better(c, best[capacity - 1])) return;
+    int32_t i = capacity - 1;
+    for (; i > 0 && better(c, best[i - 1]); --i) best[i] = best[i - 1];
+    best[i] = c;
+    to_beat = best[capacity - 1].score;
   }
 };
 
-// Many first arrivals: candidates are gathered, and all but the best k dropped when they are 2k.
+// The first k arrivals for a large k: candidates are gathered, and all but the best k are dropped when they are 2k.
 struct TopKBuffer final : RaceResult {
-  Candidate* place;  // 2k of them
+  Candidate* best;  // 2k of them
   int32_t count = 0;
-  TopKBuffer(Candidate* memory, int32_t k) : RaceResult(k), place(memory) {}
+  TopKBuffer(Candidate* memory, int32_t k) : RaceResult(k), best(memory) {}
   void offer(const Candidate& c, float) override {
     if (c.score < to_beat) return;
-    place[count++] = c;
-    if (count == 2 * places) drop();
+    best[count++] = c;
+    if (count == 2 * capacity) drop();
   }
-  // The k places, in order.
+  // Sorts the best k.
   void sort() {
-    if (count > places) drop();
-    std::sort(place, place + count, better);
-    std::fill(place + count, place + places, kNobody);
+    if (count > capacity) drop();
+    std::sort(best, best + count, better);
+    std::fill(best + count, best + capacity, kNoCandidate);
   }
 
  private:
   void drop() {
-    std::nth_element(place, place + places - 1, place + count, better);
-    to_beat = place[places - 1].score;
-    count = places;
+    std::nth_element(best, best + capacity - 1, best + count, better);
+    to_beat = best[capacity - 1].score;
+    count = capacity;
   }
 };
 
@@ -78,17 +78,17 @@ void race_topk(const RaceParams& p, int threads) {
   over_race_requests(p, ScanFor::kCut, threads,
                      [&](const RaceRequest& race, const ThreadTeam& team, const Arrivals& out) {
     static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");
-    Candidate* place = reinterpret_cast<Candidate*>(scratch(1, 4 * static_cast<int64_t>(k)));
-    if (k <= kPlaces) {
-      TopK top(place, k);
+    Candidate* best = reinterpret_cast<Candidate*>(scratch(1, 4 * static_cast<int64_t>(k)));
+    if (k <= kMostInserted) {
+      TopK top(best, k);
       offer_arrivals(race, team, top);
     } else {
-      TopKBuffer buffer(place, k);
+      TopKBuffer buffer(best, k);
       offer_arrivals(race, team, buffer);
       buffer.sort();
     }
-    for (int32_t i = 0; i < k; ++i) out.put(i, race.token_of(place[i]));
-    return out.status_of(place[0], race.r.status);
+    for (int32_t i = 0; i < k; ++i) out.put(i, race.to_target_token(best[i]));
+    return out.status_of(best[0], race.r.status);
   });
 }
 

@@ -25,8 +25,8 @@ SPECDEC_HD void store_lanes(Two<F32x16> values, int32_t token, int32_t, float* o
   store(out + token, values.a), store(out + token + kLanes, values.b);
 }
 
-// Writes the weights of one tile, not yet normalised, and not yet 0 where they are below kSmallest: those are nothing in
-// the sum, which it returns.
+// Writes the weights of one tile and returns their sum. They are not normalised, and not yet 0 where they are below
+// kSmallest, which adds nothing to the sum.
 uint64_t weigh_tile(const LawRow& target, const LawRow& draft, float h, int32_t tile, float* weights) {
   UnitSum<F32x16> weight;
   const int32_t end = tile * kTile + target.row.tile_size(tile);
@@ -48,20 +48,20 @@ void over_tokens(const Row& row, const ThreadTeam& team, F&& f) {
 void residual_row(const ResidualParams& p, int64_t index, const ThreadTeam& team) {
   const int64_t i = index / p.target.rows, j = index % p.target.rows;
   float* probs = p.probs.data + index * p.target.vocab;
-  const Entry who = entry_of(p.request_index, i);
-  if (!who.live()) {
+  const Entry source = decode_entry(p.request_index, i);
+  if (!source.live()) {
     for (int32_t token = 0; token < p.target.vocab; ++token) probs[token] = 0.0f;
     p.mass.data[index] = 0.0f;
-    if (p.status.data) p.status.data[index] = who.status();
+    if (p.status.data) p.status.data[index] = source.status();
     return;
   }
-  const int64_t n = who.index;
-  TargetRow of(p.target, p.target_law, p.edits, n, i, j);
-  LawRow& target = of.row;
-  int32_t status = of.status;
+  const int64_t n = source.index;
+  TargetRow edited_row(p.target, p.target_law, p.edits, n, i, j);
+  LawRow& target = edited_row.row;
+  int32_t status = edited_row.status;
   LawRow draft = law_row_of(p.draft, p.draft.offset(n, j), p.draft_law, n, j, draft_map_of(p.draft_map, p.draft),
                             &status);
-  const float h = draft_prob_of(p.draft_prob.at(n, j), &status);
+  const float h = checked_draft_prob(p.draft_prob.at(n, j), &status);
   scan_if_needed(target, p.status.data != nullptr, team, 0);
   scan_if_needed(draft, p.status.data != nullptr, team, 1);
   const int32_t tiles = target.row.tiles();

@@ -1,6 +1,6 @@
-// residual_sums on the CPU: what is left of a part of a row when a draft's share is subtracted, and what the draft has.
+// residual_sums on the CPU: the residual mass in a part of a row, and the draft's mass there.
 #include "../rows/edits.h"
-#include "../rows/kept.h"
+#include "../rows/row_cut.h"
 #include "../rows/unit_sum.h"
 #include "specdec/part_rows.h"
 
@@ -8,23 +8,23 @@ SPECDEC_BEGIN
 
 namespace {
 
-// A part of a row of logits whose log-sum-exp is known.
-struct KnownPart {
+// A part of a row of logits, with the log-sum-exp of the whole row.
+struct PartWithLse {
   Row row;
   Logits space;
   LogSumExp lse;
-  PartCut kept;
+  PartCut cut;
   SPECDEC_HD F32x16 probabilities(int32_t token, int32_t end) const {
     const F32x16 raw = elements(row, token, end - token, -kInfinity);
     const F32x16 p = space.probability(raw, lse);
-    if (!kept.on()) return p;
-    return where(lanes_kept(kept.cut, min(F32x16(kLargest), kept.order.key(raw)), token), p, F32x16(0.0f));
+    if (!cut.on()) return p;
+    return where(lanes_in_cut(cut.cut, min(F32x16(kLargest), cut.order.key(raw)), token), p, F32x16(0.0f));
   }
 };
 
-KnownPart known_part(const Rows& rows, int32_t place, const specdec_law& law, int64_t pair, const float* known,
-                     const PartCut& kept, int32_t* status) {
-  return {row_at(rows, rows.offset_of(place)), law_at(law, pair, 0, status).logits(), {known[0], known[1]}, kept};
+PartWithLse part_with_lse(const Rows& rows, int32_t row, const specdec_law& law, int64_t pair, const float* row_stats,
+                     const PartCut& cut, int32_t* status) {
+  return {row_at(rows, rows.offset_of(row)), law_at(law, pair, 0, status).logits(), {row_stats[0], row_stats[1]}, cut};
 }
 
 struct PairSums {
@@ -32,7 +32,7 @@ struct PairSums {
   void operator+=(const PairSums& other) { residual_mass += other.residual_mass, drafted += other.drafted; }
 };
 
-__attribute__((noinline)) PairSums tile_sums(const KnownPart& target, const KnownPart& draft, float subtracted,
+__attribute__((noinline)) PairSums tile_sums(const PartWithLse& target, const PartWithLse& draft, float subtracted,
                                              int32_t tile) {
   UnitSum<F32x16> residual_mass, drafted;
   const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
@@ -45,14 +45,15 @@ __attribute__((noinline)) PairSums tile_sums(const KnownPart& target, const Know
 }
 
 PairSums pair_sums(const ResidualSumsParams& p, int64_t pair, const ThreadTeam& team, int32_t* status) {
-  const float* known = static_cast<const float*>(p.known.data) + p.known.offset(0, pair);
-  const int32_t place = p.row.data[pair];
-  const RowPlace of_row = {place / p.target.rows, place % p.target.rows};
-  KnownPart target = known_part(p.target, place, p.target_law, pair, known, part_cut_at(p.cuts, pair, 0), status);
+  const float* row_stats = static_cast<const float*>(p.known.data) + p.known.offset(0, pair);
+  const int32_t row = p.row.data[pair];
+  const RowIndex of_row = {row / p.target.rows, row % p.target.rows};
+  PartWithLse target =
+      part_with_lse(p.target, row, p.target_law, pair, row_stats, part_cut_at(p.cuts, pair, 0), status);
   Editor editor(p.edits, p.target.vocab, of_row, 0);
   editor.edit(&target.row, of_row);
   *status |= editor.status;
-  const KnownPart draft = known_part(p.draft, p.draft_row.data[pair], p.draft_law, pair, known + 2,
+  const PartWithLse draft = part_with_lse(p.draft, p.draft_row.data[pair], p.draft_law, pair, row_stats + 2,
                                      part_cut_at(p.cuts, pair, 1), status);
   const float subtracted = p.subtracted.at(pair);
   PairSums parts[kMaxParts];
@@ -70,9 +71,9 @@ PairSums pair_sums(const ResidualSumsParams& p, int64_t pair, const ThreadTeam& 
 
 void residual_sums(const ResidualSumsParams& p, int threads) {
   over_requests(p.pairs(), tiles_of(p.target.vocab), threads, [&](int64_t pair, const ThreadTeam& team) {
-    const Entry who = entry_of(p, pair);
-    int32_t status = who.status();
-    const PairSums sums = who.live() ? pair_sums(p, pair, team, &status) : PairSums{};
+    const Entry source = decode_entry(p, pair);
+    int32_t status = source.status();
+    const PairSums sums = source.live() ? pair_sums(p, pair, team, &status) : PairSums{};
     p.sums.data[2 * pair] = static_cast<int64_t>(sums.residual_mass);
     p.sums.data[2 * pair + 1] = static_cast<int64_t>(sums.drafted);
     p.status.data[pair] = status;

@@ -1,4 +1,4 @@
-// tree_mask on the CPU: a node sees what its parent sees, and itself.
+// tree_mask on the CPU: a node attends to what its parent attends to, and to itself.
 #include <algorithm>
 #include <cstring>
 
@@ -53,7 +53,7 @@ void tree_mask(const MaskParams& p, int threads) {
   const int64_t bytes = row_bytes(p);
   over_requests(p.mask.batch, tiles_of_bytes(p.mask.nodes * bytes), threads, [&](int64_t b, const ThreadTeam&) {
     int32_t status = SPECDEC_STATUS_OK;
-    const int64_t prefix = prefix_of(p.prefix_len.at(b), p.columns - p.mask.nodes, &status);
+    const int64_t prefix = clamp_prefix(p.prefix_len.at(b), p.columns - p.mask.nodes, &status);
     char* rows = static_cast<char*>(p.mask.data) + b * p.mask.nodes * bytes;
     for (int32_t node = 0; node < p.mask.nodes; ++node) {
       const MaskRow row = {rows + node * bytes, p.mask.layout};

@@ -10,7 +10,7 @@ void tree_parents(const LinksParams& p, int threads) {
     const auto over_nodes = [&](auto&& f) {
       for (int32_t node = 0; node < links.nodes; ++node) f(node);
     };
-    p.status.data[b] = trees_of(links, over_nodes, [](int32_t* word, int32_t value) {
+    p.status.data[b] = read_links(links, over_nodes, [](int32_t* word, int32_t value) {
       if (*word < value) *word = value;
     });
   });

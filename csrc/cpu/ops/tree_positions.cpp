@@ -8,7 +8,7 @@ SPECDEC_BEGIN
 void tree_positions(const PositionsParams& p, int threads) {
   over_requests(p.positions.rows, 1, threads, [&](int64_t b, const ThreadTeam&) {
     int32_t status = SPECDEC_STATUS_OK;
-    const int64_t prefix = prefix_of(p.prefix_len.at(b), INT64_MAX - p.positions.columns, &status);
+    const int64_t prefix = clamp_prefix(p.prefix_len.at(b), INT64_MAX - p.positions.columns, &status);
     int64_t* positions = p.positions.data + b * p.positions.columns;
     for (int32_t node = 0; node < p.positions.columns; ++node) {
       const int32_t parent = parent_of(p.parents, b * p.parents.request_stride, node, &status);

@@ -6,7 +6,7 @@
 SPECDEC_BEGIN
 
 void uniform(const UniformParams& p, int threads) {
-  constexpr int64_t kBlock = 1024;  // uniforms worth handing to a thread
+  constexpr int64_t kBlock = 1024;  // uniforms that a thread takes at a time
   const int64_t count = p.uniforms.rows * p.uniforms.columns;
   over_requests((count + kBlock - 1) / kBlock, 1, threads, [&](int64_t block, const ThreadTeam&) {
     const int64_t end = block * kBlock + kBlock < count ? block * kBlock + kBlock : count;

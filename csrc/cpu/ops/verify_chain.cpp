@@ -1,4 +1,4 @@
-// verify_chain on the CPU. Rows past the first rejection are not touched; block reads all that may be accepted.
+// verify_chain on the CPU. Rows past the first rejection are not read; block reads all rows that may be accepted.
 #include "../threads.h"
 #include "../walk/walk_ops.h"
 #include "specdec/chain.h"

@@ -1,4 +1,4 @@
-// verify_linked_tree on the CPU. Of rows on the path the tokens of children are read; the last one is looked through.
+// verify_linked_tree on the CPU. Rows on the path are read at their children's tokens; the last one is scanned.
 #include "../race/race_row.h"
 #include "specdec/link_walk.h"
 
@@ -25,10 +25,10 @@ Draw last_token(const LinkedRequest& t, const LinkWalk& at, const ThreadTeam& te
   const Noise noise = t.noise_at_depth(at.depth);
   int32_t status = target.status;
   if (at.tried) {
-    const Candidate found = row_winner(target, children_of(t, at.node), noise, team, 0);
-    if (found.token != kNoToken) return draw_of(found, status);
+    const Candidate winner = row_winner(target, children_of(t, at.node), noise, team, 0);
+    if (winner.token != kNoToken) return to_draw(winner, status);
   }
-  Draw draw = draw_of(row_winner(target, {}, noise, team, 0), status);
+  Draw draw = to_draw(row_winner(target, {}, noise, team, 0), status);
   if (at.tried && !draw.empty) draw.status |= SPECDEC_STATUS_EMPTY_RESIDUAL;
   return draw;
 }
@@ -39,10 +39,10 @@ void verify_linked_tree(const LinkedParams& p, int threads) {
   over_requests(p.batch(), tiles_of(p.target.vocab), threads, [&](int64_t b, const ThreadTeam& team) {
     const LinkedRequest t(p, b);
     const VerdictWriter verdict = verdict_at(p, b);
-    for (int32_t depth = 0; depth < verdict.places; ++depth) verdict.clear(depth);
+    for (int32_t depth = 0; depth < verdict.columns; ++depth) verdict.clear(depth);
     for (int32_t node = 0; node < verdict.zeroed_nodes(); ++node) verdict.zero(node);
     const auto probability = [&](int32_t node, int32_t token, int32_t* status) {
-      return probability_of(element(row_at(p.target, t.row(node)), token), status);
+      return checked_probability(element(row_at(p.target, t.row(node)), token), status);
     };
     LinkWalk at = walk_links(t, probability, [&](int32_t depth, int32_t node, int64_t token) {
       verdict.put(depth, node, token);

@@ -5,7 +5,7 @@
 SPECDEC_BEGIN
 
 void walk_tables(const WalkTablesParams& p, int threads) {
-  over_requests(p.batch(), 1, threads, [&](int64_t b, const ThreadTeam&) { walk_tables_of(p, b); });
+  over_requests(p.batch(), 1, threads, [&](int64_t b, const ThreadTeam&) { walk_tables_at(p, b); });
 }
 
 SPECDEC_END

@@ -1,17 +1,17 @@
-// The race over a row of a draft's own vocabulary. Each column is a token of the target (specdec/draft_map.h) and has
-// that token's noise. Candidates are columns. Columns are dismissed by the maximum of their tile and by the first
-// arrival of their token's group.
+// The race over a row of a draft with a smaller vocabulary. Each column is a token of the target (specdec/draft_map.h)
+// and has that token's noise. Candidates are columns. Columns are dismissed by the maximum of their tile and by the
+// first arrival of their token's group.
 #pragma once
 
 #include "race_scan.h"
 
 SPECDEC_BEGIN
 
-// The noise of one group, as words. Tokens rise with the columns, so a column mostly has the group of the one before.
+// The random words of one group. Tokens rise with the columns, so a column is mostly in the group of the one before.
 struct GroupNoise {
   const Noise& noise;
   uint32_t index, a, b;
-  explicit GroupNoise(const Noise& whose) : noise(whose) { read(0); }
+  explicit GroupNoise(const Noise& row_noise) : noise(row_noise) { read(0); }
   void go_to(uint32_t group) {
     if (group != index) read(group);
   }

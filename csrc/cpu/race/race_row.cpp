@@ -1,15 +1,15 @@
-// The weights that a race may have, and what is kept of those that arrive.
+// The weights of the races, and the results that collect their arrivals.
 #include "race_row.h"
 
 #include "mapped_race.h"
-#include "race_kept.h"
+#include "race_filtered.h"
 #include "specdec/residual.h"
 
 SPECDEC_BEGIN
 
 namespace {
 
-// Weights p, but not of some tokens.
+// Weights p, except for some excluded tokens.
 template <class Space>
 struct WeightsWithout : RowWeights<Space> {
   TokenList excluded;
@@ -26,8 +26,8 @@ struct ResidualWeights {
   const LawRow& draft;
   Space space;  // the target's
   float draft_prob;
-  const BucketShares* shares;    // of q, if not all of it counts
-  const ResidualWeights* least;  // lower bounds, if these are upper ones: of rows at the ends of their ranges
+  const BucketScales* scales;    // factors of q; null: all are 1
+  const ResidualWeights* least;  // lower bounds, if these weights are upper ones; null: these are exact
   template <class Float>
   SPECDEC_HD Float key(Float raw) const { return space.key(raw); }
   float log_bound(float raw) const { return space.log_bound(raw, target.stats.lse); }
@@ -36,7 +36,7 @@ struct ResidualWeights {
   float log_weight(float raw, int32_t column) const {
     const float p = space.probability(raw, target.stats.lse);
     float q = draft.probability(column);
-    if (shares) q = mul((*shares)(p, q), q);
+    if (scales) q = mul((*scales)(p, q), q);
     return specdec::log_weight(residual_weight(p, mul(draft_prob, q)));
   }
   float least_log_weight(float raw, int32_t column) const {
@@ -45,7 +45,7 @@ struct ResidualWeights {
 };
 
 struct Winner final : RaceResult {
-  Candidate best = kNobody;
+  Candidate best = kNoCandidate;
   Winner() : RaceResult(1) {}
   void offer(const Candidate& c, float) override {
     best = best_of(best, c);
@@ -55,8 +55,8 @@ struct Winner final : RaceResult {
 
 // The winner where weights have bounds.
 struct ContestedWinner final : RaceResult {
-  Candidate sure = kNobody;  // of the best least score
-  Candidate most = kNobody;  // of the best score that may be
+  Candidate sure = kNoCandidate;  // the best by lower bounds of scores
+  Candidate most = kNoCandidate;  // the best by upper bounds
   float second = -kInfinity;
   ContestedWinner() : RaceResult(1) {}
   void offer(const Candidate& c, float least) override {
@@ -71,7 +71,7 @@ struct ContestedWinner final : RaceResult {
   }
 };
 
-// The race over all of a row.
+// The race over a row without its filters.
 template <class Weights>
 void race_all(const Weights& weights, const LawRow& r, const Noise& noise, const ThreadTeam& team, RaceResult& result) {
   if constexpr (Weights::kMayBeMapped) {
@@ -80,20 +80,20 @@ void race_all(const Weights& weights, const LawRow& r, const Noise& noise, const
   race_groups(weights, r, noise, team, result);
 }
 
-// The race over what the row's filters keep.
+// The race over the tokens that the row's filters keep.
 template <class Weights>
-void race_kept(const Weights& weights, const LawRow& r, const Noise& noise, const ThreadTeam& team,
+void race_filtered(const Weights& weights, const LawRow& r, const Noise& noise, const ThreadTeam& team,
                RaceResult& result) {
   if constexpr (Weights::kMayBeFiltered) {
-    if (r.filter.on() && r.kept.list) return race_list(weights, r, noise, result);
-    if (r.filter.on()) return race_all(KeptWeights<Weights>(weights, r), r, noise, team, result);
+    if (r.filter.on() && r.in_support.list) return race_list(weights, r, noise, result);
+    if (r.filter.on()) return race_all(FilteredWeights<Weights>(weights, r), r, noise, team, result);
   }
   race_all(weights, r, noise, team, result);
 }
 
-// The winner of all of a row. Threads share one that has a vocabulary of its own: each finds the winner of its part.
+// The winner over a row without its filters. Rows with a draft map are split between threads, each with its winner.
 template <class Weights>
-Candidate winner_of_all(const Weights& weights, const LawRow& r, const Noise& noise, const ThreadTeam& team) {
+Candidate unfiltered_winner(const Weights& weights, const LawRow& r, const Noise& noise, const ThreadTeam& team) {
   Winner winner;
   if constexpr (Weights::kMayBeMapped) {
     if (r.map.tokens) {
@@ -111,46 +111,48 @@ Candidate winner_of_all(const Weights& weights, const LawRow& r, const Noise& no
   return winner.best;
 }
 
-// The winner of what the row's filters keep. If the row is undecided, the winner may be a token that top_p drops. Then
-// top_p drops all tokens after it in the order, too, and the race is held again without them.
+// The winner over the tokens that the row's filters keep. If the row is undecided, the winner may be a token that top_p
+// drops. Then top_p drops all tokens after it in the order, too, and the race runs again without them.
 template <class Weights>
-Candidate winner_of_kept(const Weights& weights, LawRow& r, const Noise& noise, const ThreadTeam& team, int slot) {
+Candidate filtered_winner(const Weights& weights, LawRow& r, const Noise& noise, const ThreadTeam& team,
+                          int scratch_id) {
   if constexpr (Weights::kMayBeFiltered) {
     if (r.filter.on()) {
-      const KeptWeights<Weights> kept(weights, r);
-      const bool undecided = r.knowledge == Knowledge::kUndecided;
+      const FilteredWeights<Weights> in_support(weights, r);
+      const bool undecided = r.state == RowState::kUndecided;
       for (;;) {
         Winner winner;
-        if (!r.kept.list) winner.best = winner_of_all(kept, r, noise, team);
-        else if (undecided) race_list(kept, r, noise, winner);
+        if (!r.in_support.list) winner.best = unfiltered_winner(in_support, r, noise, team);
+        else if (undecided) race_list(in_support, r, noise, winner);
         else race_list(weights, r, noise, winner);
-        const Candidate found = winner.best;
-        if (!undecided || found.token == kNoToken || still_kept(r, found.token, team, slot)) return found;
+        const Candidate candidate = winner.best;
+        if (!undecided || candidate.token == kNoToken || confirm_winner(r, candidate.token, team, scratch_id))
+          return candidate;
       }
     }
   }
-  return winner_of_all(weights, r, noise, team);
+  return unfiltered_winner(weights, r, noise, team);
 }
 
 }  // namespace
 
 void race_row(const LawRow& r, const Noise& noise, const ThreadTeam& team, RaceResult& result) {
   r.stats.law.in_space([&](auto space) {
-    race_kept(WeightsWithout<decltype(space)>{{space}, {}}, r, noise, team, result);
+    race_filtered(WeightsWithout<decltype(space)>{{space}, {}}, r, noise, team, result);
   });
 }
 
-Candidate row_winner(LawRow& r, const TokenList& excluded, const Noise& noise, const ThreadTeam& team, int slot) {
+Candidate row_winner(LawRow& r, const TokenList& excluded, const Noise& noise, const ThreadTeam& team, int scratch_id) {
   return r.stats.law.in_space([&](auto space) {
-    return winner_of_kept(WeightsWithout<decltype(space)>{{space}, excluded}, r, noise, team, slot);
+    return filtered_winner(WeightsWithout<decltype(space)>{{space}, excluded}, r, noise, team, scratch_id);
   });
 }
 
-Candidate residual_winner(LawRow& target, const LawRow& draft, float subtracted, const BucketShares* shares,
-                          const Noise& noise, const ThreadTeam& team, int slot) {
+Candidate residual_winner(LawRow& target, const LawRow& draft, float subtracted, const BucketScales* scales,
+                          const Noise& noise, const ThreadTeam& team, int scratch_id) {
   return target.stats.law.in_space([&](auto space) {
-    const ResidualWeights<decltype(space)> weights = {target, draft, space, subtracted, shares, nullptr};
-    return winner_of_kept(weights, target, noise, team, slot);
+    const ResidualWeights<decltype(space)> weights = {target, draft, space, subtracted, scales, nullptr};
+    return filtered_winner(weights, target, noise, team, scratch_id);
   });
 }
 
@@ -163,7 +165,7 @@ int32_t residual_winner_by_bounds(const LawRow& target, const LawRow& draft, Ran
     const Weights least = {p_least, q_most, space, subtracted.high, nullptr, nullptr};
     const Weights weights = {p_most, q_least, space, subtracted.low, nullptr, &least};
     ContestedWinner winner;
-    race_kept(weights, p_most, noise, team, winner);
+    race_filtered(weights, p_most, noise, team, winner);
     return winner.decided() ? winner.sure.token : kNoToken;
   });
 }

@@ -1,6 +1,6 @@
 // The race over one row on the CPU. A cell of the row is a group of the race, so its maximum and the group's first
-// words tell the best score that the group can reach. The groups that can reach most give a first bar; then only groups
-// that can reach it are opened, a few dozen. Few of their tokens cost logarithms (specdec/race.h).
+// random words bound the best score that the group can reach. The groups with the highest bounds give a first bar; then
+// only groups that can reach it are opened, a few dozen. Few of their tokens cost logarithms (specdec/race.h).
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 SPECDEC_BEGIN
 
-// What the race needs to know of a row's weights: `key`, `log_bound` and `needed_key` as in specdec/law.h, log_bounds
-// (log_bound of sixteen maxima), and the log weight of a column. The caller gives the column's raw element. Weights may be
-// upper bounds: then `least` is not null, and there is a least_log_weight.
+// `Weights` of a race give `key`, `log_bound` and `needed_key` as in specdec/law.h, log_bounds (log_bound of sixteen
+// maxima), and the log weight of a column, whose raw element the caller passes. Weights may be upper bounds: then
+// `least` is not null, and there is a least_log_weight.
 
 // Weights p.
 template <class Space>
 struct RowWeights {
   static constexpr bool kMayBeFiltered = Space::kSigned;  // probabilities are final
-  static constexpr bool kMayBeMapped = true;              // the row may have a vocabulary of its own
+  static constexpr bool kMayBeMapped = true;              // the row may have a draft map
   static constexpr bool kMayBeBounds = false;
   Space space;
   template <class Float>
@@ -52,7 +52,7 @@ struct RaceTiles {
   SPECDEC_HD U32x16 counters(int32_t tile) const {
     return U32x16(static_cast<uint32_t>(first + tile) * kLanes) + lane_index();
   }
-  // The column where a group begins. It is negative if the group begins before the row.
+  // The column where a group begins; negative if the group begins before the row.
   int64_t column(uint32_t group) const { return static_cast<int64_t>(group) * kGroup - vocab_start; }
   // At least the largest elements of the even and the odd groups of a tile. A group may lie in two cells if the row
   // begins inside of a group.
@@ -75,22 +75,23 @@ struct RaceTiles {
   }
 };
 
-// The best scores that the groups of some tiles can reach: the token of the largest weight arrives first. What is read
-// in each round is a copy, which the compiler knows that no store changes.
+// Stores the best scores that the groups of some tiles can reach, if the token of the largest weight arrives first. The
+// loop's arguments are passed by value, so that the compiler does not reload them after each store.
 template <class Weights>
 inline void note_groups(const Weights weights, const Row& row, const Noise noise, const float* cells,
                         const RaceMemory notes, int32_t from, int32_t to) {
   const RaceTiles tiles(row);
   const F32x16 unit(0x1p-38f);
   for (int32_t tile = from; tile < to; ++tile) {
-    const Words<U32x16> words = noise_words(noise, tiles.counters(tile));
+    const Words<U32x16> random_words = noise_words(noise, tiles.counters(tile));
     F32x16 largest[2];
     tiles.largest(cells, tile, &largest[0], &largest[1]);
     for (int parity = 0; parity < 2; ++parity) {
-      const F32x16 earliest = mul(unsigned_float(words.word[parity]), unit);
+      const F32x16 earliest = mul(unsigned_float(random_words.word[parity]), unit);
       store(notes.scores + (2 * tile + parity) * kLanes, sub(weights.log_bounds(largest[parity]), log_below(earliest)));
     }
-    for (int word = 0; word < 4; ++word) store(notes.words + (4 * tile + word) * kLanes, words.word[word]);
+    for (int word = 0; word < 4; ++word)
+      store(notes.random_words + (4 * tile + word) * kLanes, random_words.word[word]);
   }
 }
 
@@ -98,42 +99,42 @@ inline void note_groups(const Weights weights, const Row& row, const Noise noise
 template <class Weights>
 inline uint64_t group_at_least(const Weights& weights, const Row& row, int64_t begin, float needed, float* raw) {
   const int32_t end = row.vocab - begin < kGroup ? static_cast<int32_t>(row.vocab - begin) : kGroup;
-  uint64_t found = 0;
+  uint64_t matches = 0;
   for (int32_t i = begin < 0 ? static_cast<int32_t>(-begin) : 0; i < end; i += kLanes) {
     const F32x16 x = elements(row, static_cast<int32_t>(begin + i), end - i, __builtin_nanf(""));
     const Mask large = at_least(weights.key(x), F32x16(needed));
     if (!large) continue;
-    found |= static_cast<uint64_t>(large) << i;
+    matches |= static_cast<uint64_t>(large) << i;
     store(raw + i, x);
   }
-  return found;
+  return matches;
 }
 
-// Tokens that may win by what is known of their groups, gathered until they are sixteen. Then their second words are
-// drawn together, and most prove to arrive too late.
+// Tokens that may win by the bounds of their groups, gathered until they are sixteen. Then their second words are drawn
+// together, and most of them arrive too late.
 template <class Weights>
 class PendingCandidates {
  public:
   PendingCandidates(const Weights& of, const Noise& with, RaceResult& into) : weights(of), noise(with), result(into) {}
 
-  float bar = -kInfinity;  // no token of a lower score is among the result's
+  float bar = -kInfinity;  // a token of a lower score cannot be in the result
   float to_beat() const { return max(result.to_beat, bar); }
 
-  // `a` and `b` are the words of the token's group.
+  // `a` and `b` are the random words of the token's group.
   void add(int32_t column, uint32_t token, float raw, uint32_t a, uint32_t b) {
     columns[count] = column, tokens[count] = token, raws[count] = raw, as[count] = a, bs[count] = b;
     if (++count == kLanes) decide();
   }
 
-  // Offers those that win. It must be called after the last token.
+  // Offers those that may win. It must be called after the last token.
   __attribute__((noinline)) void decide() {
     if (count == 0) return;
     const Words<U32x16> later = noise_words(noise, shift_right(load(tokens), U32x16(2)), 1);
-    uint32_t words[4][kLanes];
-    for (int word = 0; word < 4; ++word) store(words[word], later.word[word]);
+    uint32_t random_words[4][kLanes];
+    for (int word = 0; word < 4; ++word) store(random_words[word], later.word[word]);
     uint32_t mine[kLanes], waits[kLanes];
     for (int i = 0; i < kLanes; ++i) {
-      mine[i] = words[tokens[i] % 4][i];
+      mine[i] = random_words[tokens[i] % 4][i];
       waits[i] = is_first(i) ? 0u : mine[i];
     }
     const F32x16 sooner = specdec::add(mul(unsigned_float(load(as)), F32x16(0x1p-38f)),
@@ -185,24 +186,24 @@ class GroupRace {
   }
 
  private:
-  // A group that was noted as a lane of a vector.
+  // The group at a lane of a vector of notes.
   struct Noted {
     uint32_t index, a, b;
   };
   Noted group_noted(int32_t vector, int lane) const {
     const int32_t tile = vector / 2, parity = vector % 2;
-    const uint32_t* a = notes.words + (4 * tile + parity) * kLanes + lane;
+    const uint32_t* a = notes.random_words + (4 * tile + parity) * kLanes + lane;
     return {tiles.first_group(tile) + static_cast<uint32_t>(2 * lane + parity), a[0], a[2 * kLanes]};
   }
 
-  // The score that a group must be able to reach. One without weight cannot.
+  // The score that a group must be able to reach. Groups without weight never do.
   float needed() const { return max(lowest_noted(late.to_beat()), -kLargest); }
 
-  // Sets the bar from the scores of tokens that arrive first in their groups. The groups are put into classes, at least
-  // two for each of the result's places. Of each class the group that can reach most is looked at.
+  // Sets the bar from the scores of tokens that arrive first in their groups. The groups form classes, at least two for
+  // each candidate of the result, and each class contributes the group with the highest bound.
   void raise_bar() {
     constexpr int32_t kMostRounds = 64;
-    const int32_t places = result.places, vectors = 2 * tiles.count, rounds = (2 * places + kLanes - 1) / kLanes;
+    const int32_t capacity = result.capacity, vectors = 2 * tiles.count, rounds = (2 * capacity + kLanes - 1) / kLanes;
     if (rounds > kMostRounds) return;
     float scores[kMostRounds * kLanes];
     for (int32_t round = 0; round < rounds; ++round) {
@@ -216,9 +217,9 @@ class GroupRace {
       }
       store(scores + round * kLanes, first_scores(greater(most, F32x16(-kInfinity)), at));
     }
-    if (places > 1)
-      std::nth_element(scores, scores + places - 1, scores + rounds * kLanes, std::greater<float>());
-    late.bar = places > 1 ? scores[places - 1] : largest(load(scores));
+    if (capacity > 1)
+      std::nth_element(scores, scores + capacity - 1, scores + rounds * kLanes, std::greater<float>());
+    late.bar = capacity > 1 ? scores[capacity - 1] : largest(load(scores));
   }
 
   // The scores of the tokens that arrive first in sixteen groups, noted in these vectors.
@@ -236,10 +237,10 @@ class GroupRace {
       const int32_t at = static_cast<int32_t>(column);
       weight[i] = least_log_weight(weights, element(row, at), at);
     }
-    return race_score(load(weight), first_arrival_of(load(uniform)));
+    return race_score(load(weight), to_first_arrival(load(uniform)));
   }
 
-  // Takes the columns of a group that could win if they arrived first.
+  // Gathers the columns of a group that would win if they arrived first.
   void open(const Noted& group) {
     const int64_t begin = tiles.column(group.index);
     const float earliest = static_cast<float>(group.a) * 0x1p-38f;
@@ -260,7 +261,7 @@ class GroupRace {
   PendingCandidates<Weights> late;
 };
 
-// Offers a row's arrivals. The maxima of its cells are known.
+// Offers a row's arrivals, from the maxima of its cells.
 template <class Weights>
 inline void race_groups(const Weights& weights, const LawRow& r, const Noise& noise, const ThreadTeam& team,
                         RaceResult& result) {

@@ -1,6 +1,5 @@
-// Cells: a cell is a group of 64 columns, and what is kept of it is its largest element. A row of 128,256 tokens has
-// 2,004 cells, which fit the L1 cache. They answer most questions about the row's largest tokens, with a look into a
-// few cells.
+// Cells: a cell is a group of 64 columns, stored as its largest element. A row of 128,256 tokens has 2,004 cells, which
+// fit the L1 cache. With them most searches for the row's largest tokens read only a few cells' columns.
 #pragma once
 
 #include "row.h"
@@ -11,7 +10,7 @@ SPECDEC_BEGIN
 constexpr int32_t kCellsATile = kTile / kCell;
 static_assert(kCell == kGroup, "A race dismisses groups by the maxima of cells");
 
-// The cells of a row, those of its last tile counted in full.
+// The number of a row's cells; its last tile counts in full.
 inline int32_t cells_of(int32_t vocab) { return tiles_of(vocab) * kCellsATile; }
 
 inline float tile_max(const float* cells, int32_t tile) {

@@ -1,7 +1,7 @@
-// Finds where a row's filters cut (specdec/filter.h), from the maxima of its cells. The k-th largest of these maxima is
-// at most the k-th largest value of the row, and the tokens above a level have at least the mass of the maxima above
-// it. So the maxima give a level that the cut does not lie below. Mostly few tokens reach it: they are listed and
-// sorted. If they are too many, their counts and masses in bins narrow the range down first.
+// Computes a row's cut (specdec/filter.h) from the maxima of its cells. The k-th largest of these maxima is at most the
+// k-th largest value of the row, and the tokens above a level have at least the mass of the maxima above it. So the
+// maxima give a lower bound of the cut. Mostly few tokens reach it: they are listed and sorted. If they are too many,
+// their counts and masses in bins narrow the range down first.
 #pragma once
 
 #include <algorithm>
@@ -22,10 +22,10 @@ SPECDEC_HD U32x16 rising_from(int32_t first) {
   return U32x16(static_cast<uint32_t>(first)) + load(kLane);
 }
 
-// One row, looked at through its cells.
+// Computes the cut of one row.
 class CutFinder {
  public:
-  // `values` has room for one number for each cell of the row, `list` for kListed places.
+  // Shapes: raw_cells and values [cells], list_memory [kListed].
   CutFinder(const Row& r, const Filter& filter, const float* raw_cells, float* values, uint64_t* list_memory)
       : row(r), f(filter), cells(values), list(list_memory), count(cells_of(r.vocab)) {
     F32x16 best(-kInfinity);
@@ -39,42 +39,43 @@ class CutFinder {
 
   float top;  // the largest value
 
-  // What the filters keep. `summed` asks for count and mass; without it they may be missing. `whole` gives the mass of
-  // the row, and is called only if top_p is a share of it.
+  // The cut of all filters. Without `summed`, count and mass may be missing. whole() returns the mass of the row, and
+  // is called only if top_p is a share of it.
   template <class Whole>
-  Kept kept(bool summed, Whole&& whole) {
+  RowCut find_cut(bool summed, Whole&& whole) {
     const float floor = f.floor_below(top);
     const bool after_k = f.after_top_k(), after_floor = f.after_min_p();
     uint64_t limit = kNoLimit;
     if (f.has_top_p()) {
       uint64_t mass;
       if (after_k || after_floor) {
-        const Kept first = before(after_k ? f.top_k : kNoToken, limit, after_floor ? floor : -kInfinity, true);
+        const RowCut first = before(after_k ? f.top_k : kNoToken, limit, after_floor ? floor : -kInfinity, true);
         mass = first.mass;
-        limit = mass_kept(f, mass);
+        limit = top_p_limit(f, mass);
         if (first.list) return cut_list(first.count, f.has_top_k() ? f.top_k : kNoToken, limit, floor);
       } else {
         mass = whole();
-        limit = mass_kept(f, mass);
+        limit = top_p_limit(f, mass);
       }
     }
     return before(f.has_top_k() ? f.top_k : kNoToken, limit, floor, summed);
   }
 
-  // What is kept if top_p is a share of the row's mass, which is known to lie between two numbers. There is no list
-  // if that does not suffice, or if the cut is not among the tokens of a few cells.
-  Kept kept_of_few(uint64_t least, uint64_t most) {
-    const uint64_t limit = mass_kept(f, most);
+  // The cut if top_p is a share of the row's mass, which lies between two numbers. The result has no list if these
+  // bounds do not decide the cut, or if the cut is not among the tokens of a few cells.
+  RowCut find_cut_in_few_cells(uint64_t least, uint64_t most) {
+    const uint64_t limit = top_p_limit(f, most);
     const int32_t listed = list_from(level_of_cells(kFewCells));
-    Kept kept = kUncut;
-    if (listed > kListed || mass_listed(listed) < limit) return kept;
-    kept = cut_list(listed, f.has_top_k() ? f.top_k : kNoToken, limit, f.floor_below(top));
-    // Without its last token there is less than top_p of the smallest mass. So no mass in between drops that token.
-    if (f.ties_all() || kept.mass - weight(kept.cut.value) >= mass_kept(f, least)) kept.list = nullptr;
-    return kept;
+    RowCut in_support = kUncut;
+    if (listed > kListed || mass_listed(listed) < limit) return in_support;
+    in_support = cut_list(listed, f.has_top_k() ? f.top_k : kNoToken, limit, f.floor_below(top));
+    // The tokens before the last one have less than top_p of the smallest mass, so no mass in between drops the last.
+    if (f.ties_all() || in_support.mass - weight(in_support.cut.value) >= top_p_limit(f, least))
+      in_support.list = nullptr;
+    return in_support;
   }
 
-  // The cut that keeps the tokens before this one in the order; with ties together, those of a larger value.
+  // The cut just before this token in the order; with ties together, before all tokens of its value.
   Cut before_token(float v, int32_t column) const { return {v, f.ties_all() ? -1 : column - 1}; }
 
   // Calls g(v, column) for every token of at least `low`, by rising column, until it returns false.
@@ -95,21 +96,21 @@ class CutFinder {
     });
   }
 
-  // Calls g(raw, lanes) for sixteen elements at a time if the cut keeps some of them: `lanes` says which.
+  // Calls g(raw, lanes) for sixteen elements at a time if the cut keeps some of them; `lanes` is the mask of these.
   template <class G>
-  void each_kept(const Cut& cut, G&& g) const {
+  void each_in_cut(const Cut& cut, G&& g) const {
     each_sixteen(cut.value, [&](F32x16 raw, int32_t at) {
-      const Mask lanes = lanes_kept(cut, value(raw), at);
+      const Mask lanes = lanes_in_cut(cut, value(raw), at);
       if (lanes) g(raw, lanes);
       return true;
     });
   }
 
-  // How many tokens a cut keeps, and their mass.
-  void sum(Kept* k) const {
-    int32_t kept = 0;
-    each_kept(k->cut, [&](F32x16, Mask lanes) { kept += __builtin_popcount(lanes); });
-    k->count = kept;
+  // Fills in how many tokens a cut keeps, and their mass.
+  void sum(RowCut* k) const {
+    int32_t in_support = 0;
+    each_in_cut(k->cut, [&](F32x16, Mask lanes) { in_support += __builtin_popcount(lanes); });
+    k->count = in_support;
     k->mass = mass_in(f.order, top, k->cut);
   }
 
@@ -122,7 +123,7 @@ class CutFinder {
       mass.add(e.q, e.n, lanes);
     });
     each_sixteen(cut.value, [&](F32x16 raw, int32_t at) {
-      packed.add(raw, lanes_kept(cut, value(raw), at));
+      packed.add(raw, lanes_in_cut(cut, value(raw), at));
       return true;
     });
     packed.flush();
@@ -160,9 +161,9 @@ class CutFinder {
 
   static constexpr uint64_t kNoLimit = ~uint64_t{0};
 
-  // Keeps a token if fewer than k tokens and a mass of less than `limit` are before it, and its value is at least
-  // `floor`. The first token is always kept.
-  Kept before(int32_t k, uint64_t limit, float floor, bool summed) {
+  // The cut that keeps a token if fewer than k tokens and a mass of less than `limit` are before it, and its value is
+  // at least `floor`. The first token is always kept.
+  RowCut before(int32_t k, uint64_t limit, float floor, bool summed) {
     float low = max(floor, -kLargest);
     if (k != kNoToken) low = max(low, level_of_cells(k));
     if (limit != kNoLimit) {  // mostly a few cells hold all that top_p keeps
@@ -173,9 +174,9 @@ class CutFinder {
     const int32_t listed = list_from(low);
     if (listed <= kListed) return cut_list(listed, k, limit, floor);
     if (k != kNoToken || limit != kNoLimit) return narrowed(k, limit, low, summed || limit != kNoLimit);
-    Kept kept = {{low, kNoToken}, 0, 0, nullptr};
-    if (summed) sum(&kept);
-    return kept;
+    RowCut in_support = {{low, kNoToken}, 0, 0, nullptr};
+    if (summed) sum(&in_support);
+    return in_support;
   }
 
   // Lists the tokens of at least `low`, or of the keys [first, end). Returns how many there are, or more than kListed
@@ -194,7 +195,7 @@ class CutFinder {
       return listed <= kListed;
     });
     if (listed > kListed) return listed;
-    for (int32_t i = 0; i < listed; ++i) list[i] = place_of(values[i], static_cast<int32_t>(bits(columns[i])));
+    for (int32_t i = 0; i < listed; ++i) list[i] = list_entry(values[i], static_cast<int32_t>(bits(columns[i])));
     return listed;
   }
   uint64_t mass_listed(int32_t listed) const {
@@ -232,8 +233,8 @@ class CutFinder {
     return reached;
   }
 
-  // The cut, and what it keeps, from a list of all tokens down to some value below the cut or at it.
-  Kept cut_list(int32_t listed, int32_t k, uint64_t limit, float floor) {
+  // The cut from a list of all tokens down to some value at or below the cut.
+  RowCut cut_list(int32_t listed, int32_t k, uint64_t limit, float floor) {
     uint64_t* end = list + listed;
     if (floor > -kInfinity) end = std::partition(list, end, [&](uint64_t p) { return value_at(p) >= floor; });
     if (k < end - list) {
@@ -264,7 +265,7 @@ class CutFinder {
 
   // ---- long lists ---------------------------------------------------------------------------------------------------
 
-  // Where values come from: functions that call `add` with sixteen at a time, and NaNs where there are fewer.
+  // Sources of values: functions that call `add` with sixteen at a time, and NaNs where there are fewer.
   auto of_list(int32_t listed) const {
     return [this, listed](auto&& add) {
       for (int32_t i = 0; i < listed; i += kLanes) {
@@ -288,7 +289,7 @@ class CutFinder {
       for (int32_t i = 0; i < count; i += kLanes) add(load(cells + i));
     };
   }
-  // Some cells, with their maxima or without.
+  // The values of some cells, with their maxima or without.
   auto of_sample(bool maxima) const {
     return [this, maxima](auto&& add) {
       for (int64_t i = 1; i < 2 * kSampledCells; i += 2) {
@@ -301,10 +302,10 @@ class CutFinder {
     };
   }
 
-  // What is kept if the list would be too long. A pass over the row puts tokens into bins by their value, and adds up
+  // The cut where the list would be too long. A pass over the row puts tokens into bins by their value, and adds up
   // their counts and masses. The next pass takes the bin in which the cut lies, until the tokens there fit the list or
-  // all have the same value. Tokens that were listed by a good guess are not looked for again.
-  Kept narrowed(int32_t k, uint64_t limit, float low, bool weighed) {
+  // all have the same value. If the guessed range fits the list, the row is not read again.
+  RowCut narrowed(int32_t k, uint64_t limit, float low, bool weighed) {
     const uint64_t most = k == kNoToken ? kNoLimit : static_cast<uint64_t>(k);
     const Between all = {ordered(low), ordered(top) + 1, 0, 0};
     double expected;
@@ -359,53 +360,53 @@ class CutFinder {
     packed.flush();
   }
 
-  // A range without the smallest tokens, which are probably dropped: by a sample of some cells. top_k has room for
-  // three standard deviations, and top_p drops a seventh more than what is left out here. `left` is how many tokens are
-  // expected in the range.
+  // A range without the smallest tokens, which the filters probably drop, estimated from a sample of some cells. For
+  // top_k there is a margin of three standard deviations, and top_p drops a seventh more than this range does. `left`
+  // is how many tokens the range is expected to have.
   Between without_tail(const Between& range, uint64_t most, uint64_t limit, double* left) const {
     const Bins bins(range, true);
     Sums sums;
     fill(bins, range, limit != kNoLimit, of_sample(true), &sums);
-    const double share = static_cast<double>(kSampledCells) / count;
+    const double sampled = static_cast<double>(kSampledCells) / count;
     int bin = kBins - 1;
     if (limit != kNoLimit) {
-      const double dropped = static_cast<double>(limit) * (static_cast<double>(Filter::kWhole) / f.share - 1.0);
+      const double dropped = static_cast<double>(limit) * (static_cast<double>(Filter::kWhole) / f.top_p_fixed - 1.0);
       double tail = 0.0;
       for (; bin > 0; --bin) {
         tail += static_cast<double>(sums.masses[bin]);
-        if (tail > 0.875 * share * dropped) break;
+        if (tail > 0.875 * sampled * dropped) break;
       }
     }
-    const double expected = static_cast<double>(most) * share, enough = expected + 3.0 * std::sqrt(expected) + 3.0;
+    const double expected = static_cast<double>(most) * sampled, enough = expected + 3.0 * std::sqrt(expected) + 3.0;
     double ranks = 0.0;
     int last = 0;
     for (; last < bin; ++last) {
       ranks += sums.ranks[last];
       if (ranks >= enough) break;
     }
-    *left = (ranks + sums.ranks[last]) / share;
+    *left = (ranks + sums.ranks[last]) / sampled;
     bin = last;
     Between rest = range;
     bins.narrow(&rest, bin);
     return {rest.first, range.end, 0, 0};
   }
 
-  // The cut among the tokens of a range. They are listed; if `from_top`, then all tokens before them as well.
-  Kept cut_in(const Between& range, uint64_t most, uint64_t limit, int32_t listed, bool from_top) {
+  // The cut among the tokens of a range, which are listed; with `from_top` the list has all tokens before them, too.
+  RowCut cut_in(const Between& range, uint64_t most, uint64_t limit, int32_t listed, bool from_top) {
     uint64_t* const begin =
-        std::partition(list, list + listed, [&](uint64_t place) { return key_at(place) >= range.end; });
-    uint64_t* end = std::partition(begin, list + listed, [&](uint64_t place) { return key_at(place) >= range.first; });
-    uint64_t last_kept = reaching(begin, end, range, most, limit);
-    const Cut cut = {value_at(last_kept), f.ties_all() ? kNoToken : column_at(last_kept)};
-    if (f.ties_all()) last_kept &= ~uint64_t{0xffffffffu};
-    end = std::partition(begin, end, [&](uint64_t place) { return place >= last_kept; });
-    Kept kept = {cut, range.mass, static_cast<int32_t>(range.rank + (end - begin)), from_top ? list : nullptr};
-    for (const uint64_t* at = begin; at < end; ++at) kept.mass += weight(value_at(*at));
-    return kept;
+        std::partition(list, list + listed, [&](uint64_t entry) { return key_at(entry) >= range.end; });
+    uint64_t* end = std::partition(begin, list + listed, [&](uint64_t entry) { return key_at(entry) >= range.first; });
+    uint64_t cut_at_last_token = reaching(begin, end, range, most, limit);
+    const Cut cut = {value_at(cut_at_last_token), f.ties_all() ? kNoToken : column_at(cut_at_last_token)};
+    if (f.ties_all()) cut_at_last_token &= ~uint64_t{0xffffffffu};
+    end = std::partition(begin, end, [&](uint64_t entry) { return entry >= cut_at_last_token; });
+    RowCut in_support = {cut, range.mass, static_cast<int32_t>(range.rank + (end - begin)), from_top ? list : nullptr};
+    for (const uint64_t* at = begin; at < end; ++at) in_support.mass += weight(value_at(*at));
+    return in_support;
   }
 
-  // The place at which a list reaches `most` tokens or a mass of `limit`; its last place if it does not. Only the half
-  // where that happens is looked at again.
+  // The entry at which a list reaches `most` tokens or a mass of `limit`; its last entry if it does not. Each turn
+  // keeps the half in which that happens.
   uint64_t reaching(uint64_t* begin, uint64_t* end, Between at_begin, uint64_t most, uint64_t limit) const {
     while (end - begin > 1) {
       uint64_t* const middle = begin + (end - begin) / 2;
@@ -421,21 +422,21 @@ class CutFinder {
   }
 
   // The cut among many tokens of one value.
-  Kept cut_among_equals(const Between& range, uint64_t most, uint64_t limit) const {
+  RowCut cut_among_equals(const Between& range, uint64_t most, uint64_t limit) const {
     const float v = from_ordered(range.first);
     const uint64_t w = weight(v);
-    uint64_t left = f.ties_all() ? kNoLimit : most - range.rank;  // of the equal tokens, how many are kept
+    uint64_t left = f.ties_all() ? kNoLimit : most - range.rank;  // how many of the equal tokens the cut keeps
     if (!f.ties_all() && w > 0 && limit != kNoLimit) left = std::min(left, (limit - range.mass + w - 1) / w);
     if (left == 0 && range.rank == 0) left = 1;
-    int32_t last = kNoToken, kept = 0;
+    int32_t last = kNoToken, in_support = 0;
     each_from(v, [&](float other, int32_t column) {
       if (ordered(other) != range.first) return true;
       last = column;
-      ++kept;
+      ++in_support;
       return --left > 0;
     });
-    return {{v, f.ties_all() ? kNoToken : last}, range.mass + w * static_cast<uint64_t>(kept),
-            static_cast<int32_t>(range.rank) + kept, nullptr};
+    return {{v, f.ties_all() ? kNoToken : last}, range.mass + w * static_cast<uint64_t>(in_support),
+            static_cast<int32_t>(range.rank) + in_support, nullptr};
   }
 
   const Row& row;
@@ -445,7 +446,7 @@ class CutFinder {
   int32_t count;
 };
 
-// The mass of a row whose cells are known; `top` is its largest x.
+// The mass of a row from its cells; `top` is its largest x.
 inline uint64_t row_mass(const Row& row, const Logits& space, const ThreadTeam& team, const float* cells,
                          MassTile* tiles,
                          float top) {

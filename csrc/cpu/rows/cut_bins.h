@@ -1,14 +1,13 @@
-// How the place of a cut is narrowed down where too many tokens may be kept to list them (cut.h): they are put into bins
-// by their value, without gaps.
+// Bins of values, by which the range of a cut is narrowed down where too many tokens are left to list them (cut.h).
 #pragma once
 
 #include <algorithm>
 
-#include "kept.h"
+#include "row_cut.h"
 
 SPECDEC_BEGIN
 
-// Values without gaps. They are handed on sixteen at a time, with a mask of lanes: mostly few of those looked at are
+// Packs the wanted values and calls work(values, mask of lanes) for sixteen at a time: mostly few of the values are
 // wanted, and the work on them is long.
 template <class G>
 class Packed {
@@ -33,7 +32,7 @@ class Packed {
   float values[kFull + 2 * kLanes] = {};
 };
 
-// The keys [first, end), and count and mass of the tokens of larger keys.
+// The keys [first, end), and the count and mass of the tokens of larger keys.
 struct Between {
   uint32_t first, end;
   uint64_t rank, mass;
@@ -49,7 +48,7 @@ class Bins {
         scale((kBins - 1) / std::min(high - from_ordered(range.first), kDeepest)),
         step(by_value && scale < kLargest ? 0 : (last - range.first) / kBins + 1) {}
 
-  // Of sixteen values.
+  // The bins of sixteen values.
   void of(F32x16 v, uint32_t* bin) const {
     if (step == 0) {
       const F32x16 steps = min(mul(sub(F32x16(high), v), F32x16(scale)), F32x16(kBins - 1.0f));
@@ -61,7 +60,7 @@ class Bins {
     }
   }
 
-  // Leaves one bin of the range.
+  // Narrows the range to one bin.
   void narrow(Between* range, int bin) const {
     const uint32_t end = lowest_key(*range, bin - 1);
     range->first = lowest_key(*range, bin);
@@ -69,16 +68,16 @@ class Bins {
   }
 
  private:
-  static constexpr float kDeepest = 40.0f;   // what is further below the largest value has next to no mass
+  static constexpr float kDeepest = 40.0f;    // tokens further below the largest value have next to no mass
   static constexpr float kInteger = 0x1p23f;  // a number added to it is rounded to an integer, in its lowest bits
 
-  // Of a key and its value. There is a key for each of the two zeros, but no token has that of -0.
+  // The bin of a key and its value. Each of the two zeros has a key, but no token has that of -0.
   int of(uint32_t key, float v) const {
     if (step != 0) return static_cast<int>((last - key) / step);
     return static_cast<int>(bits(add(min(mul(sub(high, v), scale), kBins - 1.0f), kInteger)) - bits(kInteger));
   }
 
-  // The lowest key of the bins up to this one. They rise with falling keys.
+  // The lowest key of the bins up to this one. Bins rise with falling keys.
   uint32_t lowest_key(const Between& range, int bin) const {
     uint32_t low = range.first, high_key = range.end;
     while (low < high_key) {

@@ -1,5 +1,4 @@
-// How the tokens that edits change are listed, and what becomes of them in a row. It has a file of its own because no op
-// needs to be compiled with it.
+// Lists the tokens that edits change, and their edited logits in a row. A .cpp file is compiled once, not in every op.
 #include "edits.h"
 
 #include <algorithm>
@@ -8,7 +7,7 @@ SPECDEC_BEGIN
 
 namespace {
 
-constexpr int kTokensAtOnce = 2;  // so many are written for each cell, even if it has fewer
+constexpr int kTokensAtOnce = 2;  // a cell's tokens are written in twos, even if it has fewer
 
 int32_t edit_cells(int32_t vocab) { return (vocab + kCell - 1) / kCell; }
 
@@ -23,7 +22,7 @@ void Editor::each_bias(const BiasSpan& span, F&& f) {
   int32_t last = -1;
   for (int64_t i = span.begin; i < span.end; ++i) {
     const int32_t token = p.bias_tokens.data[i];
-    if (token > last && token < vocab) f(last = token, bias_of(p.bias_values.data[i]));
+    if (token > last && token < vocab) f(last = token, decode_bias(p.bias_values.data[i]));
     else status |= SPECDEC_STATUS_PARAMETER;
   }
 }
@@ -34,25 +33,25 @@ int32_t Editor::index_of(int32_t token) const {
 }
 
 void Editor::begin(int32_t later) {
-  penalties = penalties_at(p, place.outer, place.inner, &status);
-  seen = seen_place(p, place.outer, place.inner, &status);
+  penalties = penalties_at(p, entry.outer, entry.inner, &status);
+  seen = seen_list_at(p, entry.outer, entry.inner, &status);
   const int32_t cells = edit_cells(vocab), pending = p.pending.data ? static_cast<int32_t>(p.pending.size) : 0;
   bits = reinterpret_cast<uint64_t*>(scratch(3, int64_t{3} * cells + 2 * (int64_t{pending} + later)));
   before = reinterpret_cast<int32_t*>(bits + cells);
   extra = before + cells;
   earlier = extra + pending + later;
   for (int32_t i = 0; i < pending; ++i) {
-    const int64_t token = p.pending.load(p.pending.offset(place.outer, place.inner) + i);
+    const int64_t token = p.pending.load(p.pending.offset(entry.outer, entry.inner) + i);
     if (token >= 0 && token < vocab) extra[extras++] = static_cast<int32_t>(token);
     else if (token != -1) status |= SPECDEC_STATUS_PARAMETER;
   }
   if (!penalties.on()) extras = later = 0;
   more = later;
-  if (!(p.by_row & SPECDEC_BIAS_BY_ROW)) list_tokens(place);
+  if (!(p.by_row & SPECDEC_BIAS_BY_ROW)) list_tokens(entry);
 }
 
-// Lists all tokens with a penalty, and those with a bias at that place.
-void Editor::list_tokens(const RowPlace& of_bias) {
+// Lists all tokens with a penalty, and those with a bias for this row.
+void Editor::list_tokens(const RowIndex& of_bias) {
   const BiasSpan span = bias_span_at(p, of_bias.outer, of_bias.inner, &status);
   listed = 0;
   if (!penalties.on() && span.begin == span.end) return;
@@ -65,7 +64,7 @@ void Editor::list_tokens(const RowPlace& of_bias) {
   each_bias(span, [&](int32_t token, float value) { bias[index_of(token)] = value; });
 }
 
-// Sets the bits of what will be listed.
+// Sets the bits of the tokens to list.
 void Editor::mark(const int32_t* output, const int32_t* prompt, const BiasSpan& span) {
   const int32_t cells = edit_cells(vocab), words = (vocab + 31) / 32;
   std::fill(bits, bits + cells, uint64_t{0});
@@ -89,12 +88,12 @@ void Editor::write_tokens() {
     count += __builtin_popcountll(bits[cell]);
   }
   listed = count;
-  const int32_t room = listed + more + kTokensAtOnce;
-  tokens = reinterpret_cast<int32_t*>(scratch(4, int64_t{4} * room + kLanes));
-  counts = tokens + room;
-  bias = reinterpret_cast<float*>(counts + room);
-  values = bias + room;
-  // A cell's tokens are written by twos, without asking how many they are: the next cell writes over one too many.
+  const int32_t capacity = listed + more + kTokensAtOnce;
+  tokens = reinterpret_cast<int32_t*>(scratch(4, int64_t{4} * capacity + kLanes));
+  counts = tokens + capacity;
+  bias = reinterpret_cast<float*>(counts + capacity);
+  values = bias + capacity;
+  // A cell's tokens are written in twos, which saves a branch; the next cell overwrites one too many.
   for (int32_t cell = 0; cell < cells; ++cell) {
     int32_t* at = tokens + before[cell];
     uint64_t left = bits[cell];
@@ -108,12 +107,12 @@ void Editor::write_tokens() {
 }
 
 void Editor::write_counts(const int32_t* output, const int32_t* prompt, const int32_t* output_counts) {
-  for (int32_t i = 0; i < listed; ++i) {  // without branches, which nobody could predict
+  for (int32_t i = 0; i < listed; ++i) {  // without branches, which would be mispredicted
     const uint32_t token = static_cast<uint32_t>(tokens[i]);
     const int32_t in_output = output ? bit_of(output, token) : 0, in_prompt = prompt ? bit_of(prompt, token) : 0;
-    const int32_t found = output_counts ? std::max(output_counts[token & -in_output], 1) : 1;
+    const int32_t output_count = output_counts ? std::max(output_counts[token & -in_output], 1) : 1;
     static_assert(kUnseen == -1);
-    counts[i] = (found & -in_output) | ((in_prompt - 1) & (in_output - 1));
+    counts[i] = (output_count & -in_output) | ((in_prompt - 1) & (in_output - 1));
   }
   for (int32_t i = 0; i < extras; ++i) {
     int32_t& count = counts[index_of(extra[i])];
@@ -123,7 +122,7 @@ void Editor::write_counts(const int32_t* output, const int32_t* prompt, const in
 
 void Editor::count_token(int32_t token) {
   extra[extras++] = token;
-  if (p.by_row & SPECDEC_BIAS_BY_ROW) return;  // the next row's list takes it from there
+  if (p.by_row & SPECDEC_BIAS_BY_ROW) return;  // list_tokens runs for each row and reads `extra`
   const int32_t i = index_of(token), cell = token / kCell;
   const uint64_t bit = uint64_t{1} << token % kCell;
   if (!(bits[cell] & bit)) {
@@ -144,11 +143,11 @@ void Editor::uncount_token() {
   if (!(p.by_row & SPECDEC_BIAS_BY_ROW)) counts[index_of(token)] = earlier[extras];
 }
 
-void Editor::edit_row(Row* row, const RowPlace& target) {
+void Editor::edit_row(Row* row, const RowIndex& target) {
   if (p.by_row & SPECDEC_BIAS_BY_ROW) list_tokens(target);
-  const RowPlace& of_mask = p.by_row & SPECDEC_ALLOWED_BY_ROW ? target : place;
+  const RowIndex& of_mask = p.by_row & SPECDEC_ALLOWED_BY_ROW ? target : entry;
   edits = {};
-  const ListPlace allowed = allowed_place(p, of_mask.outer, of_mask.inner, &status);
+  const ListIndex allowed = allowed_list_at(p, of_mask.outer, of_mask.inner, &status);
   edits.allowed = reinterpret_cast<const uint32_t*>(allowed.of(p.allowed));
   if (listed > 0) {
     with_data(*row, [&](auto data) {

@@ -1,5 +1,5 @@
-// How a row's elements are read: sixteen at a time, from the row itself or with edits on the way. All texts of rows read
-// through this file and row.h, so none of them knows of edits.
+// Reads a row's elements, sixteen at a time, plain or edited. All code that scans rows reads through this file and
+// row.h, so it has no branches on edits.
 #pragma once
 
 #include "../simd.h"
@@ -14,13 +14,12 @@ SPECDEC_HD Mask first_lanes(int32_t count) { return count >= kLanes ? 0xffffu : 
 // The bits of sixteen columns from `column` on, a multiple of eight.
 SPECDEC_HD Mask sixteen_bits(const void* bits, uint32_t column) {
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "Bit i of a word is bit i % 8 of byte i / 8");
-  uint16_t found;
-  std::memcpy(&found, static_cast<const char*>(bits) + column / 8, sizeof found);
-  return found;
+  uint16_t sixteen;
+  std::memcpy(&sixteen, static_cast<const char*>(bits) + column / 8, sizeof sixteen);
+  return sixteen;
 }
 
-// What edits make of a row's elements. A column's new element is in a list, or the column is forbidden (-inf), or its
-// element is that of the row.
+// The edits of a row. A column's element is in a list, or the column is forbidden (-inf), or the row's element is read.
 struct RowEdits {
   const uint32_t* allowed;  // a bit for each column, 32 a word; null: all
   const uint64_t* listed;   // a bit for each column, 64 a word; null: none
@@ -39,7 +38,7 @@ struct RowEdits {
     return true;
   }
 
-  // Sixteen elements from `column` on. `x` are those of the row; `lanes` says which are inside of it.
+  // Sixteen edited elements from `column` on. `x` are the row's; `lanes` is the mask of those inside of the row.
   SPECDEC_HD F32x16 edited(F32x16 x, uint32_t column, Mask lanes) const {
     if (listed) x = inserted(x, column, listed[column / kCell], before[column / kCell]);
     return allowed ? permitted(x, column, lanes) : x;
@@ -54,10 +53,10 @@ struct RowEdits {
   }
 };
 
-// Edited elements from a column on: used like a pointer to elements. Columns are multiples of sixteen.
+// Edited elements from a column on, used like a pointer to elements. Columns are multiples of sixteen.
 template <class T>
 struct Edited {
-  const T* data;  // of column 0
+  const T* data;  // column 0
   const RowEdits* edits;
   int32_t column;
   SPECDEC_HD Edited operator+(int32_t columns) const { return {data, edits, column + columns}; }
@@ -89,7 +88,7 @@ SPECDEC_HD Cell load_cell(const T* p) {
   return {{load(p), load(p + kLanes), load(p + 2 * kLanes), load(p + 3 * kLanes)}};
 }
 
-// Most cells have no listed columns. A vector's bits are read from memory: that is quicker than to shift a mask.
+// Most cells have no listed columns. A vector's bits are read from memory, which is faster than shifting a mask.
 template <class T>
 SPECDEC_HD Cell load_cell(const Edited<T>& p) {
   const RowEdits& e = *p.edits;

@@ -1,5 +1,4 @@
-// How a row of logits is looked through if a filter is on. It has a file of its own because the code is long: so it is
-// not compiled again in every op.
+// Scans a row of logits whose filter is on. The code is long, so this .cpp file is compiled once, not in every op.
 #include "cut_bounds.h"
 
 SPECDEC_BEGIN
@@ -8,7 +7,7 @@ namespace {
 
 // The filter without its top_p.
 Filter without_top_p(Filter f) {
-  f.share = Filter::kWhole;
+  f.top_p_fixed = Filter::kWhole;
   return f;
 }
 
@@ -17,10 +16,10 @@ CutBounds cut_row(const LawRow& r, const Filter& filter, const RowMemory& memory
 }
 
 // The cut at the last token that `cut` keeps. The value of `cut` itself may lie between two tokens' values.
-Cut last_kept(const CutFinder& row, const Cut& cut) {
+Cut cut_at_last_token(const CutFinder& row, const Cut& cut) {
   uint64_t last = ~uint64_t{0};
   row.each_from(cut.value, [&](float v, int32_t column) {
-    if (cut.keeps(v, column)) last = std::min(last, place_of(v, column));
+    if (cut.keeps(v, column)) last = std::min(last, list_entry(v, column));
     return true;
   });
   return {value_at(last), column_at(last)};
@@ -32,7 +31,7 @@ uint64_t mass_of_row(LawRow& r, const RowMemory& memory, float top, const Thread
   return r.mass = row_mass(r.row, r.filter.order, team, memory.cells, memory.mass_tiles, top);
 }
 
-// Between what numbers a row's mass lies, and about what it is.
+// Bounds of a row's mass, and its approximate value.
 struct Span {
   double least, about, most;
 };
@@ -43,30 +42,30 @@ Span mass_span(const LogSumExp& lse) {
   return {sum / error, sum, sum * error};
 }
 
-// What top_p keeps of a row's mass that is known by bounds: exactly if that is simple. Else the row becomes rough, which
-// needs a filter that is top_p alone.
+// Sets the cut of top_p from bounds of the row's mass: exactly if they decide it. Else the row becomes rough, which
+// needs a filter of top_p alone. Returns false if neither works.
 bool cut_by_bounds(LawRow& r, ScanFor goal, const LogSumExp& row_lse, CutBounds& finder) {
   const Span mass = mass_span(row_lse);
-  r.kept = finder.kept_of_few(static_cast<uint64_t>(mass.least), static_cast<uint64_t>(mass.most));
-  if (r.kept.list) return true;
+  r.in_support = finder.find_cut_in_few_cells(static_cast<uint64_t>(mass.least), static_cast<uint64_t>(mass.most));
+  if (r.in_support.list) return true;
   const bool plain = !r.filter.has_top_k() && !r.filter.has_min_p();
   CutBounds::Bracket cuts;
   if (goal != ScanFor::kBounds || !plain || !finder.bracket(mass.about, &cuts)) return false;
-  r.kept.cut = cuts.least;
+  r.in_support.cut = cuts.least;
   r.most = cuts.most;
-  const double share = static_cast<double>(r.filter.share) / Filter::kWhole, half = 0.5 * std::log(cuts.over);
-  r.stats.lse = {row_lse.max, row_lse.log_sum + static_cast<float>(std::log(share) + half)};
+  const double top_p = static_cast<double>(r.filter.top_p_fixed) / Filter::kWhole, half = 0.5 * std::log(cuts.over);
+  r.stats.lse = {row_lse.max, row_lse.log_sum + static_cast<float>(std::log(top_p) + half)};
   r.error = log_sum_error(row_lse.max) + static_cast<float>(half);
-  r.knowledge = Knowledge::kBounds;
+  r.state = RowState::kBounds;
   return true;
 }
 
 }  // namespace
 
-void scan_filtered(LawRow& r, ScanFor goal, const ThreadTeam& team, int scratch_slot) {
+void scan_filtered(LawRow& r, ScanFor goal, const ThreadTeam& team, int scratch_id) {
   const Logits space = r.stats.law.logits();
   const bool has_maxima = r.in_memory();
-  const RowMemory memory = memory_of(r, scratch_slot);
+  const RowMemory memory = memory_of(r, scratch_id);
   const bool by_law = goal == ScanFor::kBounds || goal == ScanFor::kLaw, same = r.filter.order.inverse == space.inverse;
   // If top_p is a share of the row's mass, bounds of that mass come first.
   const bool bounded = by_law && r.filter.of_row() && !has_maxima;
@@ -74,72 +73,73 @@ void scan_filtered(LawRow& r, ScanFor goal, const ThreadTeam& team, int scratch_
   if (bounded) r.status = row_cells_and_bounds(r.row, r.filter.order, team, memory.cells, tiles);
   else if (!has_maxima) r.status = row_cells(r.row, r.stats.law, team, memory.cells);
   CutBounds finder = cut_row(r, r.filter, memory);
-  r.knowledge = by_law ? Knowledge::kExact : Knowledge::kMaxima;
-  r.kept.list = nullptr;
+  r.state = by_law ? RowState::kExact : RowState::kMaxima;
+  r.in_support.list = nullptr;
   if (finder.top == -kInfinity) {
-    r.kept = {{kInfinity, -1}, 0, 0, memory.list};
+    r.in_support = {{kInfinity, -1}, 0, 0, memory.list};
     r.status |= SPECDEC_STATUS_NON_FINITE;
     return;
   }
-  // If top_p is a share of the row's mass, a race may go before it: still_kept then tests the winner alone.
+  // If top_p is a share of the row's mass, a race may go before it: confirm_winner then tests the winner alone.
   if (goal == ScanFor::kWinner && r.filter.of_row()) {
     const Filter others = without_top_p(r.filter);
-    r.knowledge = Knowledge::kUndecided;
-    if (others.on()) r.kept = cut_row(r, others, memory).kept(false, [] { return uint64_t{0}; });
-    else r.kept = {{-kLargest, kNoToken}, 0, 0, nullptr};
+    r.state = RowState::kUndecided;
+    if (others.on()) r.in_support = cut_row(r, others, memory).find_cut(false, [] { return uint64_t{0}; });
+    else r.in_support = {{-kLargest, kNoToken}, 0, 0, nullptr};
     return;
   }
   if (bounded && r.status == SPECDEC_STATUS_OK && magnitude(finder.top) < kLargestBounded) {
     const LogSumExp lse = about_log_sum_exp(tiles, r.row.tiles(), finder.top);
     if (cut_by_bounds(r, same ? goal : ScanFor::kLaw, lse, finder) && r.rough()) return;
   }
-  if (!r.kept.list) r.kept = finder.kept(by_law, [&] { return mass_of_row(r, memory, finder.top, team); });
+  if (!r.in_support.list)
+    r.in_support = finder.find_cut(by_law, [&] { return mass_of_row(r, memory, finder.top, team); });
   if (!by_law) return;
   if (same) {
-    r.stats.lse = log_sum_exp(finder.top, r.kept.mass);
+    r.stats.lse = log_sum_exp(finder.top, r.in_support.mass);
     return;
   }
   float top = -kInfinity;
   for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(memory.cells, tile), top);
   top = space.scaled(top);
-  r.stats.lse = log_sum_exp(top, finder.mass_in(space, top, r.kept.cut));
+  r.stats.lse = log_sum_exp(top, finder.mass_in(space, top, r.in_support.cut));
 }
 
-Kept kept_exactly(const LawRow& r, const RowMemory& memory, const ThreadTeam& team, float* top) {
+RowCut find_exact_cut(const LawRow& r, const RowMemory& memory, const ThreadTeam& team, float* top) {
   CutFinder finder = cut_row(r, r.filter, memory);
   *top = finder.top;
   if (finder.top == -kInfinity) return kUncut;
   const auto whole = [&] { return row_mass(r.row, r.filter.order, team, memory.cells, memory.mass_tiles, finder.top); };
-  Kept kept = kUncut;
+  RowCut in_support = kUncut;
   if (r.filter.on()) {
-    kept = finder.kept(true, whole);
-    kept.cut = last_kept(finder, kept.cut);
+    in_support = finder.find_cut(true, whole);
+    in_support.cut = cut_at_last_token(finder, in_support.cut);
   } else {
-    finder.sum(&kept);
-    kept.mass = whole();
+    finder.sum(&in_support);
+    in_support.mass = whole();
   }
-  return kept;
+  return in_support;
 }
 
-bool settled(LawRow& r, int32_t token, int scratch_slot) {
+bool settled(LawRow& r, int32_t token, int scratch_id) {
   const int32_t column = r.map.column(token);
   if (!r.filter.on() || !r.rough() || column == kNoColumn) return true;
   const float v = r.filter.order.scaled(element(r.row, column));
-  if (r.kept.cut.keeps(v, column) || !r.most.keeps(v, column)) return true;
+  if (r.in_support.cut.keeps(v, column) || !r.most.keeps(v, column)) return true;
   if (!r.in_memory()) return false;  // its maxima are no longer in memory
-  const CutBounds finder = cut_row(r, r.filter, RowMemory(scratch_slot, r.row, true));
+  const CutBounds finder = cut_row(r, r.filter, RowMemory(scratch_id, r.row, true));
   const CutBounds::Side side = finder.side_of_mass_before(v, column);
-  if (side == CutBounds::Side::kBelow) r.kept.cut = {v, r.filter.ties_all() ? kNoToken : column};
+  if (side == CutBounds::Side::kBelow) r.in_support.cut = {v, r.filter.ties_all() ? kNoToken : column};
   if (side == CutBounds::Side::kAbove) r.most = finder.before_token(v, column);
   return side != CutBounds::Side::kUnknown;
 }
 
-bool still_kept(LawRow& r, int32_t column, const ThreadTeam& team, int scratch_slot) {
-  const RowMemory memory(scratch_slot, r.row, true);
+bool confirm_winner(LawRow& r, int32_t column, const ThreadTeam& team, int scratch_id) {
+  const RowMemory memory(scratch_id, r.row, true);
   const CutBounds finder = cut_row(r, r.filter, memory);
   const float v = r.filter.order.scaled(element(r.row, column));
-  if (finder.keeps_by_mass(v, column, [&] { return mass_of_row(r, memory, finder.top, team); })) return true;
-  r.kept.cut = finder.before_token(v, column);
+  if (finder.top_p_keeps(v, column, [&] { return mass_of_row(r, memory, finder.top, team); })) return true;
+  r.in_support.cut = finder.before_token(v, column);
   return false;
 }
 

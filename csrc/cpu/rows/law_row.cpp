@@ -1,5 +1,5 @@
-// How rows are looked through: a pass over a row for the maxima of its cells, and for what its tiles weigh, exactly or
-// about. Of a tile that is read twice the second time is from the L1 cache.
+// Scans rows: a pass over a row computes the maxima of its cells, and its tiles' masses, exactly or approximately. A
+// tile that is read twice comes from the L1 cache the second time.
 #include "law_row.h"
 
 #include "specdec/bounds.h"
@@ -11,7 +11,7 @@ namespace {
 // ---- cells ----------------------------------------------------------------------------------------------------------
 
 // The maxima of the sixteen cells from `p` on; elements from the `count`-th on are -inf. The mask returned is not 0 if
-// an element was met that is impossible in the space. also(x, k) is called for each vector, the k-th of its cell.
+// an element is invalid in the space. also(x, k) is called for each vector, the k-th of its cell.
 template <class Space, class Elements, class Also>
 Mask sixteen_cells(const Space& space, Elements p, int32_t count, float* maxima, Also&& also) {
   F32x16 best[kLanes];
@@ -40,7 +40,7 @@ SPECDEC_HD Mask sixteen_cells(const Space& space, Elements p, float* maxima, Als
     const Elements at = p + cell * kCell;
     prefetch_cell(at + kTile);
     const auto [a, b, c, d] = load_cell(at).vector;
-    // max(NaN, x) is x, but max(x, NaN) is NaN. So each new element stands on the left.
+    // max(NaN, x) is x, but max(x, NaN) is NaN, so each new element is on the left.
     best[cell] = max(d, max(c, max(b, max(a, F32x16(-kInfinity)))));
     const Mask all = 0xffffu;
     bad |= space.foreign(a, b, all) | space.foreign(c, d, all);
@@ -73,8 +73,8 @@ SPECDEC_HD void tile_cells(const Space& space, Elements p, int32_t size, float* 
 int32_t first_at_least(const Row& row, int32_t cell, float value) {
   const Cell elements = cell_of(row, cell * kCell);
   for (int k = 0; k < kCellVectors; ++k) {
-    const Mask found = at_least(elements.vector[k], F32x16(value));
-    if (found) return cell * kCell + k * kLanes + __builtin_ctz(found);
+    const Mask matches = at_least(elements.vector[k], F32x16(value));
+    if (matches) return cell * kCell + k * kLanes + __builtin_ctz(matches);
   }
   return kNoToken;
 }
@@ -106,7 +106,7 @@ uint64_t units_of(const Logits& space, Elements p, int32_t count, float top_x, i
 
 static_assert(kMassTile == kLanes * kCell, "Sixteen cells are a mass tile");
 
-// Fills the mass tiles of a tile of `size` columns whose maxima are known.
+// Fills the mass tiles of a tile of `size` columns from its cells' maxima.
 template <class Elements>
 void tile_masses(const Logits& space, Elements p, int32_t size, const float* maxima, MassTile* tiles) {
   for (int t = 0; t < kMassTilesATile; ++t) {
@@ -118,8 +118,8 @@ void tile_masses(const Logits& space, Elements p, int32_t size, const float* max
 
 // ---- bounds of masses (specdec/bounds.h) ----------------------------------------------------------------------------
 
-// Looks through tiles of a row, one after the other. A tile is weighed while its largest element is looked for, in
-// units of a weight that was found before. Where its own are far above that, it is weighed again.
+// Scans tiles of a row in order. A tile is weighed in the same pass as its maxima, in units from the tiles before. If
+// its maximum is far above that unit, it is weighed again.
 class BoundTiles {
  public:
   explicit BoundTiles(const Logits& of) : space_(of), scale_(of.inverse * 1.44269504f) {}
@@ -127,12 +127,12 @@ class BoundTiles {
   template <class Elements>
   BoundTile next(Elements p, int32_t size, float* maxima, int32_t* status) {
     constexpr float kFar = 64.0f, kMagic = 12582912.0f;  // rounds, as in exponential.h
-    BoundTile found = {0.0f, -kInfinity};
-    if (unit_ > -kInfinity) found = weighed(p, size, maxima, status);
+    BoundTile bound = {0.0f, -kInfinity};
+    if (unit_ > -kInfinity) bound = weighed(p, size, maxima, status);
     else tile_cells(space_, p, size, maxima, status);
     const float top = largest(max(load(maxima), load(maxima + kLanes)));
     const float whole = sub(add(mul(top, scale_), kMagic), kMagic);
-    if (!(whole > unit_ + kFar)) return found;
+    if (!(whole > unit_ + kFar)) return bound;
     unit_ = whole;
     return weighed(p, size, maxima, status);
   }
@@ -156,8 +156,8 @@ class BoundTiles {
 
 // ---- whole rows -----------------------------------------------------------------------------------------------------
 
-// Calls f(tile, its elements, &status) for every tile, in parts. Each part has an f of its own, and its tiles come in
-// order. Returns all the status bits that were set.
+// Calls f(tile, its elements, &status) for every tile, in parts. Each part has a copy of f and takes its tiles in
+// order. Returns the OR of the status bits.
 template <class F>
 int32_t over_tiles(const Row& row, const ThreadTeam& team, const F& f) {
   int32_t status[kMaxParts];
@@ -210,7 +210,7 @@ Candidate row_argmax(const Row& row, const Law& law, const float* cells) {
   F32x16 most(-kInfinity);
   for (int32_t i = 0; i < cells_of(row.vocab); i += kLanes) most = max(load(cells + i), most);
   const float raw = largest(most), top = law.rank(raw);
-  if (top == -kInfinity) return kNobody;
+  if (top == -kInfinity) return kNoCandidate;
   const F32x16 least(top);
   int32_t i = 0;
   while (!at_least(load(cells + i), least)) i += kLanes;
@@ -219,12 +219,12 @@ Candidate row_argmax(const Row& row, const Law& law, const float* cells) {
 
 // ---- rows and their laws --------------------------------------------------------------------------------------------
 
-void scan_exact(LawRow& r, const ThreadTeam& team, int scratch_slot) {
-  if (r.knowledge == Knowledge::kExact) return;
+void scan_exact(LawRow& r, const ThreadTeam& team, int scratch_id) {
+  if (r.state == RowState::kExact) return;
   const Law& law = r.stats.law;
-  if (r.filter.on()) return scan_filtered(r, ScanFor::kLaw, team, scratch_slot);
+  if (r.filter.on()) return scan_filtered(r, ScanFor::kLaw, team, scratch_id);
   const bool has_maxima = r.in_memory();
-  const RowMemory memory = memory_of(r, scratch_slot);
+  const RowMemory memory = memory_of(r, scratch_id);
   if (law.needs_sum()) {
     weighed_rows.fetch_add(1, std::memory_order_relaxed);
     if (has_maxima) row_masses(r.row, law.logits(), team, r.cells, memory.mass_tiles);
@@ -237,39 +237,39 @@ void scan_exact(LawRow& r, const ThreadTeam& team, int scratch_slot) {
     r.stats.argmax = row_argmax(r.row, law, r.cells).token;
     if (r.stats.argmax == kNoToken) r.status |= SPECDEC_STATUS_NON_FINITE;
   }
-  r.knowledge = Knowledge::kExact;
+  r.state = RowState::kExact;
 }
 
-void scan_if_needed(LawRow& r, bool for_status, const ThreadTeam& team, int scratch_slot) {
-  if (for_status || r.stats.law.needs_row()) scan_exact(r, team, scratch_slot);
+void scan_if_needed(LawRow& r, bool for_status, const ThreadTeam& team, int scratch_id) {
+  if (for_status || r.stats.law.needs_row()) scan_exact(r, team, scratch_id);
 }
 
-bool scan_bounds(LawRow& r, const ThreadTeam& team, int scratch_slot) {
-  if (!r.stats.law.needs_sum()) scan_if_needed(r, false, team, scratch_slot);
-  if (r.knowledge == Knowledge::kExact || !r.stats.law.needs_sum()) return true;
-  if (r.knowledge == Knowledge::kNothing && r.filter.on()) {
-    scan_filtered(r, ScanFor::kBounds, team, scratch_slot);
-  } else if (r.knowledge == Knowledge::kNothing) {
-    const RowMemory memory = memory_of(r, scratch_slot);
+bool scan_bounds(LawRow& r, const ThreadTeam& team, int scratch_id) {
+  if (!r.stats.law.needs_sum()) scan_if_needed(r, false, team, scratch_id);
+  if (r.state == RowState::kExact || !r.stats.law.needs_sum()) return true;
+  if (r.state == RowState::kNothing && r.filter.on()) {
+    scan_filtered(r, ScanFor::kBounds, team, scratch_id);
+  } else if (r.state == RowState::kNothing) {
+    const RowMemory memory = memory_of(r, scratch_id);
     BoundTile* const tiles = reinterpret_cast<BoundTile*>(memory.mass_tiles);
     r.status = row_cells_and_bounds(r.row, r.stats.law.logits(), team, r.cells, tiles);
-    r.knowledge = Knowledge::kMaxima;
+    r.state = RowState::kMaxima;
     float top = -kInfinity;
     for (int32_t tile = 0; tile < r.row.tiles(); ++tile) top = max(tile_max(r.cells, tile), top);
     top = r.stats.law.logits().scaled(top);
     if (magnitude(top) < kLargestBounded && r.status == SPECDEC_STATUS_OK) {
       r.stats.lse = about_log_sum_exp(tiles, r.row.tiles(), top);
       r.error = log_sum_error(top);
-      r.knowledge = Knowledge::kBounds;
+      r.state = RowState::kBounds;
     }
   }
-  return r.knowledge == Knowledge::kExact || r.rough();
+  return r.state == RowState::kExact || r.rough();
 }
 
-void scan_maxima(LawRow& r, ScanFor goal, const ThreadTeam& team, int scratch_slot) {
+void scan_maxima(LawRow& r, ScanFor goal, const ThreadTeam& team, int scratch_id) {
   if (r.in_memory() && !(r.filter.on() && r.rough() && goal != ScanFor::kBounds)) return;
-  if (r.filter.on()) return scan_filtered(r, goal, team, scratch_slot);
-  memory_of(r, scratch_slot);
+  if (r.filter.on()) return scan_filtered(r, goal, team, scratch_id);
+  memory_of(r, scratch_id);
   r.status = row_cells(r.row, r.stats.law, team, r.cells);
 }
 

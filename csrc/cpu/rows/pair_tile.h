@@ -5,14 +5,14 @@
 
 SPECDEC_BEGIN
 
-// What rows are read for that are not plain.
+// Reads rows that are not plain.
 struct Probabilities {
   static SPECDEC_HD F32x16 of_row(const LawRow& side, int32_t token, int32_t end, int32_t* column) {
     return side.probabilities(token, end, column);
   }
 };
 
-// How plain logits of both sides are weighed, as their laws have it: two vectors of each.
+// Exact probabilities of plain logits of both sides, two vectors of each.
 class ByLaw : public Probabilities {
  public:
   ByLaw(const LawRow& p, const LawRow& q)
@@ -25,7 +25,7 @@ class ByLaw : public Probabilities {
     if (!divided_) p = target_.law.logits().key(p), q = draft_.law.logits().key(q);
     return {log_probability(p, target_.lse), log_probability(q, draft_.lse)};
   }
-  // Few tokens are so far down that they count as zero: so all are asked at once.
+  // Few tokens are small enough to count as zero, so one comparison tests all vectors.
   static SPECDEC_HD bool all_count(Four log) {
     const F32x16 least = min(min(log.a.a, log.a.b), min(log.b.a, log.b.b));
     return at_least(least, F32x16(kExpUnderflow)) == first_lanes(kLanes);
@@ -36,19 +36,19 @@ class ByLaw : public Probabilities {
   bool divided_;
 };
 
-// Whether a row holds logits that are taken as they came, one for each token, and no NaN or +inf.
+// Whether a row holds plain logits: one for each token, without filters or edits, and no NaN or +inf.
 inline bool is_plain(const LawRow& side) {
   return side.stats.law.needs_sum() && !side.filter.on() && !side.row.edits && !side.map.tokens &&
          side.status == SPECDEC_STATUS_OK && side.stats.lse.max < kLargest;
 }
 
-// Calls f(token, p, q) for the tokens of a tile, with Weigh::of_row, sixteen at a time. Of plain logits it gets two
-// vectors of each side at once, as the a and b of what `Weigh` makes of them.
+// Calls f(token, p, q) for the tokens of a tile, sixteen at a time, with the values of Weigh::of_row. For plain logits
+// it is called with two vectors of each side, the a and b of a Weigh's result.
 template <class Weigh = ByLaw, class F>
 SPECDEC_HD void over_pair_tile(const LawRow& target, const LawRow& draft, int32_t tile, F&& f) {
   const int32_t begin = tile * kTile, end = begin + target.row.tile_size(tile);
   int32_t token = begin;
-  // Logits of one type, as they came: nothing is asked of each of them.
+  // Plain logits of one type need no test for each element.
   if (is_plain(target) && is_plain(draft) && target.row.dtype == draft.row.dtype) {
     constexpr int32_t kStep = 2 * kLanes;
     const int32_t columns = end < draft.row.vocab ? end : draft.row.vocab;

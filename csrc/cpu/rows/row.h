@@ -1,5 +1,5 @@
-// One row of a vocabulary on the CPU, in tiles of 2,048 tokens. A tile's figures do not depend on the thread that took
-// it, and they are combined in order. So no result depends on how a row was split.
+// One row of a vocabulary on the CPU, in tiles of 2,048 tokens. A tile's sums do not depend on the thread that computes
+// them, and they are added in order. So no result depends on how a row was split.
 #pragma once
 
 #include "../threads.h"
@@ -44,7 +44,7 @@ struct TokenList {
   }
 };
 
-// Calls f with a pointer to the row's data, of their own type.
+// Calls f with a pointer to the row's data, of its element type.
 template <class F>
 SPECDEC_HD auto with_data(const Row& row, F&& f) {
   switch (row.dtype) {
@@ -59,8 +59,8 @@ __attribute__((noinline)) auto with_edited(const Row& row, int32_t token, const 
   return with_data(row, [&](auto data) { return f(edited_from(data, *row.edits, token)); });
 }
 
-// Calls f with the row's elements from `token` on: a pointer or an Edited. The latter out of line, so that rows without
-// edits are not slowed down: where both ways met, the compiler took what f found through memory.
+// Calls f with the row's elements from `token` on: a pointer or an Edited. The latter is out of line, so that rows
+// without edits are not slowed down: with both paths inlined, the compiler passed f's result through memory.
 template <class F>
 SPECDEC_HD auto with_elements(const Row& row, int32_t token, const F& f) {
   if (row.edits) return with_edited(row, token, f);

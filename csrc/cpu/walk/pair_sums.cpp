@@ -1,4 +1,4 @@
-// The sums over a pair of rows that a walk asks for among siblings, and when it goes back (specdec/traversal.h).
+// The sums over a pair of rows that a walk needs among siblings, and when it goes back (specdec/traversal.h).
 #include "pair_sums.h"
 
 #include "../rows/pair_tile.h"
@@ -25,7 +25,7 @@ SPECDEC_HD void store_fours(Uints* out, const U32x16& a, const U32x16& b, const 
 #endif
 }
 
-// How plain logits are weighed nearly, in half of the operations.
+// Approximate weights of plain logits, in half of the operations of exact ones.
 class Nearly : public Probabilities {
  public:
   Nearly(const LawRow& p, const LawRow& q) : target_(of(p)), draft_(of(q)) {}
@@ -40,14 +40,14 @@ class Nearly : public Probabilities {
   AboutExp2 target_, draft_;
 };
 
-// What figures by `Nearly` are multiplied by to get the least and the largest that they may be. Each of them is off by
-// as much as their sum may be, and so may be the sum. Roundings are far below what log_sum_error leaves for them.
+// Factors from sums by `Nearly` to their lower and upper bounds. A sum's relative error is at most its terms'.
+// Roundings are far below the part of log_sum_error that is meant for them.
 Range factors(const LawRow& side) {
   const float error = log_sum_error(side.stats.lse.max) + (side.rough() ? side.error : 0.0f);
   return {1.0f - error, 1.0f + error * (1.0f + error)};  // of e^-error and e^error
 }
 
-// A pair of rows. kSiblings: whether R is summed, which a chain has no use for.
+// A pair of rows. kSiblings: whether R is summed, which chains do not need.
 template <bool kSiblings>
 struct Pair {
   const LawRow& target;
@@ -108,11 +108,11 @@ struct Pair {
   }
 
   // W alone.
-  Masses sums(float subtracted, const BucketShares& shares, const ThreadTeam& team) const {
+  Masses sums(float subtracted, const BucketScales& scales, const ThreadTeam& team) const {
     const uint64_t all = added_up<uint64_t>(team, [&](int32_t tile) {
       UnitSum<F32x16> residual_mass;
       over_tile<ByLaw>(tile, [&](F32x16 p, F32x16 q, F32x16) __attribute__((always_inline)) {
-        const F32x16 drafted = mul(gather(shares.of, bucket_of(p, q)), q);
+        const F32x16 drafted = mul(gather(scales.by_bucket, find_bucket(p, q)), q);
         residual_mass.take(residual_weight(p, mul(F32x16(subtracted), drafted)));
       });
       return total(residual_mass);
@@ -120,9 +120,9 @@ struct Pair {
     return {sum_of_units(all), 0.0f, target.status | draft.status};
   }
 
-  // A bucket's sums of a tile are UnitSums of p and q, four numbers that are added at once. There are as many of them as
-  // lanes of a quarter, so that no addition waits for the one before. What is added goes through memory: the lanes of a
-  // vector are slow to take out one by one.
+  // A bucket's sums of a tile are UnitSums of p and q, four numbers that are added at once. There are four copies, so
+  // that no addition waits for the one before. The terms go through memory, because extracting a vector's lanes one by
+  // one is slow.
   BucketSums buckets(const ThreadTeam& team) const {
     return added_up<BucketSums>(team, [&](int32_t tile) {
       constexpr int kCopies = 4;
@@ -133,19 +133,19 @@ struct Pair {
       over_tile<ByLaw>(tile, [&](F32x16 p, F32x16 q, F32x16) __attribute__((always_inline)) {
         UnitSum<F32x16> of_p, of_q;
         of_p.take(p), of_q.take(q);
-        store(bucket + filled, bucket_of(p, q));
+        store(bucket + filled, find_bucket(p, q));
         store_fours(units + filled, of_p.high, of_p.low, of_q.high, of_q.low);
         filled += kLanes;
       });
-      Uints found[kBuckets][kCopies] = {};
+      Uints copies[kBuckets][kCopies] = {};
       for (int32_t first = 0; first < filled; first += kLanes)
         for (int i = 0; i < kLanes; ++i)
-          found[bucket[first + i]][i % kCopies] += units[first + 4 * (i % 4) + i / 4];
+          copies[bucket[first + i]][i % kCopies] += units[first + 4 * (i % 4) + i / 4];
       BucketSums sums = {};
       for (int b = 0; b < kBuckets; ++b) {
-        for (const Uints& part : found[b]) {
-          sums.units[b] += units_of(part[0], part[1]);
-          sums.units[kBuckets + b] += units_of(part[2], part[3]);
+        for (const Uints& copy : copies[b]) {
+          sums.units[b] += units_of(copy[0], copy[1]);
+          sums.units[kBuckets + b] += units_of(copy[2], copy[3]);
         }
       }
       return sums;
@@ -197,10 +197,10 @@ Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, co
   return sums_of(target, draft, subtracted, tried, team);
 }
 
-Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, const BucketShares& shares,
+Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, const BucketScales& scales,
                  const ThreadTeam& team) {
   const Pair<false> pair = {target, draft, nullptr};
-  return shares.even ? pair.sums(subtracted, team) : pair.sums(subtracted, shares, team);
+  return scales.all_one ? pair.sums(subtracted, team) : pair.sums(subtracted, scales, team);
 }
 
 BucketSums bucket_sums(const LawRow& target, const LawRow& draft, const ThreadTeam& team) {

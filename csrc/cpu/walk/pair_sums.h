@@ -1,4 +1,4 @@
-// Sums over the rows of a pair, p and q, that were looked through.
+// Sums over a pair of rows, p and q, after a scan of both.
 #pragma once
 
 #include "../rows/law_row.h"
@@ -11,8 +11,8 @@ SPECDEC_BEGIN
 Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, const TokenList* tried,
                  const ThreadTeam& team);
 
-// W where these shares times q stand in the place of q.
-Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, const BucketShares& shares,
+// W where scale(p, q) q replaces q.
+Masses pair_sums(const LawRow& target, const LawRow& draft, float subtracted, const BucketScales& scales,
                  const ThreadTeam& team);
 
 // Sums by bucket.
@@ -24,7 +24,7 @@ struct BucketSums {
 };
 BucketSums bucket_sums(const LawRow& target, const LawRow& draft, const ThreadTeam& team);
 
-// W and R by bounds of p, q and T, after scan_bounds.
+// Bounds of W and R from bounds of p, q and T, after scan_bounds.
 SumsOf<Range> pair_sums(const LawRow& target, const LawRow& draft, Range subtracted, const TokenList* tried,
                         const ThreadTeam& team);
 

@@ -12,8 +12,8 @@
 
 SPECDEC_BEGIN
 
-// A walk that knows probabilities and sums as Range knows them by bounds. An operation may then answer that these do not
-// suffice; the walk has to ask again, exactly. `Number_` is what walk_traversal keeps of a path's nodes.
+// `Number_` is the type of the path's weights and sums: float, or Range in a walk by bounds. An operation on Ranges may
+// return false because bounds do not suffice; the walk is then repeated with exact numbers.
 template <class Topology, class Number_ = float>
 class WalkOps {
  public:
@@ -23,40 +23,41 @@ class WalkOps {
   WalkOps(const Topology& topology, int64_t request, const VerdictWriter& verdict, const ThreadTeam& threads)
       : t(topology), b(request), out(verdict), team(threads) {
     if (!t.readable) return;
-    if (t.p.edits.on()) editor.emplace(t.p.edits, t.p.target.vocab, RowPlace{t.entry, 0}, t.drafts());
+    if (t.p.edits.on()) editor.emplace(t.p.edits, t.p.target.vocab, RowIndex{t.entry, 0}, t.drafts());
     target_filter = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &filter_status);
     if (t.has_draft()) draft_filter = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &filter_status);
   }
 
-  // Keeps what is known of a path's rows, and its nodes: a walk that goes back asks for them again.
-  void keep_path() {
-    constexpr int64_t kFloats = sizeof(Place) / sizeof(float);
+  // Makes the walk store its path's nodes and their rows' statistics, which a walk that goes back reads again.
+  void store_path() {
+    constexpr int64_t kFloats = sizeof(PathEntry) / sizeof(float);
     const int64_t depths = t.max_depth() + int64_t{1};
-    places = reinterpret_cast<Place*>(scratch(5, (kFloats + cells_of(t.p.target.vocab)) * depths));
-    cells = reinterpret_cast<float*>(places + depths);
-    for (int32_t d = 0; d <= t.max_depth(); ++d) places[d].known = kNoNode, places[d].shares.even = true;
+    path_entries = reinterpret_cast<PathEntry*>(scratch(5, (kFloats + cells_of(t.p.target.vocab)) * depths));
+    cells = reinterpret_cast<float*>(path_entries + depths);
+    for (int32_t d = 0; d <= t.max_depth(); ++d)
+      path_entries[d].row_node = kNoNode, path_entries[d].scales.all_one = true;
     put(0, path_node<Number>(0));
   }
-  const PathNode<Number>& path(int32_t at_depth) const { return places[at_depth].node; }
-  void put(int32_t at_depth, const PathNode<Number>& node) { places[at_depth].node = node; }
+  const PathNode<Number>& path(int32_t at_depth) const { return path_entries[at_depth].node; }
+  void put(int32_t at_depth, const PathNode<Number>& node) { path_entries[at_depth].node = node; }
   void enter(int32_t at_depth, int32_t, int32_t token) {
-    if (editor) put_away(), editor->count(token);
+    if (editor) save_rows(), editor->count(token);
     depth = at_depth + 1;
   }
   void leave(int32_t at_depth, int32_t, int32_t) {
-    if (editor) put_away(), editor->uncount();
+    if (editor) save_rows(), editor->uncount();
     depth = at_depth;
   }
 
   bool filters_target() const { return target_filter.on(); }
 
-  // Of filters and edits.
+  // The status bits of filters and edits.
   int32_t status() const { return filter_status | (editor ? editor->status : SPECDEC_STATUS_OK); }
 
   bool argmax(int32_t node, Draw* draw) {
     go_to(node);
     scan_exact(target, team, 0);
-    *draw = draw_of({0.0f, target.stats.argmax}, target.status);
+    *draw = to_draw({0.0f, target.stats.argmax}, target.status);
     return true;
   }
 
@@ -95,49 +96,50 @@ class WalkOps {
     go_to(node);
     *draw = t.has_draft() ? race_residual(noise, subtracted) : race_without(noise, children_before(node, kNoToken));
     if (draw->token != kNoToken) return true;
-    const Draw whole = draw_from_target(noise);
-    const int32_t bits = whole.empty ? SPECDEC_STATUS_OK : SPECDEC_STATUS_EMPTY_RESIDUAL;
-    *draw = {whole.token, draw->status | whole.status | bits, whole.empty};
+    const Draw draw_from_p = draw_from_target(noise);
+    const int32_t bits = draw_from_p.empty ? SPECDEC_STATUS_OK : SPECDEC_STATUS_EMPTY_RESIDUAL;
+    *draw = {draw_from_p.token, draw->status | draw_from_p.status | bits, draw_from_p.empty};
     return true;
   }
 
-  // Draws from the residual by bounds of p and q; exactly where T is exact. An empty one is left to the exact walk.
+  // Draws from the residual by bounds of p and q; exactly where T is exact. The exact walk handles an empty one.
   bool residual(int32_t node, const Noise& noise, Range subtracted, Draw* draw) {
     if (!t.has_draft()) return residual(node, noise, 0.0f, draw);
     go_to(node);
     if (is_exact(subtracted)) *draw = race_residual(noise, subtracted.low);
-    else *draw = {even_here() ? winner_by_bounds(noise, subtracted) : kNoToken, target.status | draft.status, false};
+    else
+      *draw = {scales_are_one() ? winner_by_bounds(noise, subtracted) : kNoToken, target.status | draft.status, false};
     return draw->token != kNoToken;
   }
 
   bool masses(int32_t node, int32_t child, float subtracted, Masses* m) {
     go_to(node);
     scan_both_exact();
-    const BucketShares* const shares = shares_here();
-    *m = shares ? pair_sums(target, draft, subtracted, *shares, team) : sums(node, child, subtracted);
+    const BucketScales* const scales = current_scales();
+    *m = scales ? pair_sums(target, draft, subtracted, *scales, team) : sums(node, child, subtracted);
     return true;
   }
 
-  bool look(int32_t node, int32_t chains, float weight, Look* found, int32_t* status) {
+  bool look(int32_t node, int32_t chains, float weight, Look* look, int32_t* status) {
     go_to(node);
     *status |= scan_both_exact();
     const BucketSums sums = bucket_sums(target, draft, team);
     float memory[kLookFloats];
     const Looks<float*> looks(memory, chains);
     for (int32_t b = 0; b < kBuckets; ++b) looks.fill(sums.units, weight, b);
-    *found = looks.best(OneWorker{});
-    BucketShares& shares = places[depth].shares;
-    for (int32_t b = 0; b < kBuckets; ++b) shares.of[b] = looks.share(*found, b);
-    shares.even = found->many == 1;
+    *look = looks.best(OneWorker{});
+    BucketScales& scales = path_entries[depth].scales;
+    for (int32_t b = 0; b < kBuckets; ++b) scales.by_bucket[b] = looks.scale(*look, b);
+    scales.all_one = look->many == 1;
     return true;
   }
-  float share(float p, float q) const { return places[depth].shares(p, q); }
+  float bucket_scale(float p, float q) const { return path_entries[depth].scales(p, q); }
 
   bool masses(int32_t node, int32_t child, Range subtracted, SumsOf<Range>* m) {
     go_to(node);
-    if (!even_here()) return false;
+    if (!scales_are_one()) return false;
     if (!scan_bounds(target, team, 0) || !scan_bounds(draft, team, 1) || !target.rough()) return false;
-    if (kept_by_bounds(target) || kept_by_bounds(draft)) return false;  // no sum has bounds of what is kept
+    if (cut_is_rough(target) || cut_is_rough(draft)) return false;  // sums have no bounds where the cut is not exact
     *m = sums(node, child, subtracted);
     return true;
   }
@@ -145,59 +147,61 @@ class WalkOps {
   void emit(int32_t depth, int32_t node, int32_t token) { out.put(depth, node, token); }
 
  private:
-  struct Place {
+  struct PathEntry {
     PathNode<Number> node;
-    BucketShares shares;  // if paths are walked
-    int32_t known;  // the node whose rows these are
+    BucketScales scales;  // for SPECDEC_PATHS
+    int32_t row_node;     // the node of the rows below
     LawRow target, draft;
-    bool has_cells;  // whether the target's are kept, too
+    bool has_cells;  // whether the target's cells are stored, too
   };
 
-  // Keeps what is known of the rows that the walk is at, and leaves them. A token that is counted, or no longer is,
-  // changes the list that their edits are made from.
-  void put_away() {
-    if (places && at != kNoNode) {
-      Place& place = places[at_depth];
-      place.has_cells &= place.known == at;
+  // Stores the statistics of the current rows and leaves them. Called before a token is counted or uncounted, since
+  // that changes the list of edits that the rows read.
+  void save_rows() {
+    if (path_entries && at != kNoNode) {
+      PathEntry& entry = path_entries[at_depth];
+      entry.has_cells &= entry.row_node == at;
       if (target.in_memory() && !target.filter.on()) {
         std::memcpy(cells_at(at_depth), target.cells, cell_bytes());
-        place.has_cells = true;
+        entry.has_cells = true;
       }
-      place.known = at, place.target = target, place.draft = draft;
+      entry.row_node = at, entry.target = target, entry.draft = draft;
     }
     at = kNoNode;
   }
-  // Whether q at the node that the walk is at is as it came, whatever its bucket.
-  bool even_here() const { return !places || places[depth].shares.even; }
-  // Of q at the node that the walk is at, null where q is as it came.
-  const BucketShares* shares_here() const { return t.p.method == SPECDEC_PATHS ? &places[depth].shares : nullptr; }
+  // Whether the current node's q has the factor 1 in every bucket.
+  bool scales_are_one() const { return !path_entries || path_entries[depth].scales.all_one; }
+  // The factors of the current node's q; null except for SPECDEC_PATHS.
+  const BucketScales* current_scales() const {
+    return t.p.method == SPECDEC_PATHS ? &path_entries[depth].scales : nullptr;
+  }
   float* cells_at(int32_t at_depth) { return cells + int64_t{cells_of(t.p.target.vocab)} * at_depth; }
   size_t cell_bytes() const { return sizeof(float) * cells_of(t.p.target.vocab); }
 
-  // scan_maxima for the target. A row that the walk comes back to need not be read again for its cells.
+  // scan_maxima for the target. A row to which the walk returns has its cells stored.
   void scan_maxima_again(ScanFor goal) {
-    if (target.cells || target.knowledge == Knowledge::kNothing || !places[at_depth].has_cells)
+    if (target.cells || target.state == RowState::kNothing || !path_entries[at_depth].has_cells)
       return scan_maxima(target, goal, team, 0);
     memory_of(target, 0);
     std::memcpy(target.cells, cells_at(at_depth), cell_bytes());
   }
 
-  // Whether it is not known of all tokens if the row's filter keeps them.
-  static bool kept_by_bounds(const LawRow& side) { return side.rough() && side.filter.on(); }
+  // Whether there are tokens for which bounds leave open if the row's filter keeps them.
+  static bool cut_is_rough(const LawRow& side) { return side.rough() && side.filter.on(); }
 
-  // To the rows of `node`, which is at `depth`.
+  // Moves to the rows of `node`, which is at `depth`.
   void go_to(int32_t node) {
     if (at == node) return;
-    put_away();
+    save_rows();
     at = node;
     at_depth = depth;
     read_whole = false;
     target = law_row(row_at(t.p.target, t.target_row(node)), t.target_law, target_filter, {nullptr, t.p.target.vocab});
-    if (editor) editor->edit(&target.row, t.target_place(b, node));
+    if (editor) editor->edit(&target.row, t.target_index(b, node));
     draft = t.has_draft_row(node) ? draft_at(node) : LawRow{};
-    if (!places || places[depth].known != node) return;
-    recall(target, places[depth].target);
-    recall(draft, places[depth].draft);
+    if (!path_entries || path_entries[depth].row_node != node) return;
+    recall(target, path_entries[depth].target);
+    recall(draft, path_entries[depth].draft);
   }
 
   LawRow draft_at(int32_t node) const {
@@ -205,7 +209,7 @@ class WalkOps {
                    draft_map_of(t.p.draft_map, t.p.draft));
   }
 
-  // Whether filters or edits took a token out.
+  // Whether filters or edits remove a token.
   bool never_spared(int32_t token) const {
     if (!target.filter.on() && !target.row.edits) return false;
     const float logit = element(target.row, token);
@@ -219,10 +223,9 @@ class WalkOps {
     return target.status | draft.status;
   }
 
-  // Looks through the whole row only where its law needs that. Otherwise it looks at the one element. 0 of a token that
-  // is not kept.
-  float probability(LawRow& side, int scratch_slot, int32_t token, int32_t* bits) {
-    scan_if_needed(side, false, team, scratch_slot);
+  // p(token); 0 for a filtered token. Scans the whole row only where its law needs that, else reads the one element.
+  float probability(LawRow& side, int scratch_id, int32_t token, int32_t* bits) {
+    scan_if_needed(side, false, team, scratch_id);
     note_status(side, token, bits);
     return side.probability(token);
   }
@@ -241,7 +244,7 @@ class WalkOps {
 
   Draw draw_from_target(const Noise& noise) {
     const Draw winner = race_without(noise, {});
-    return draw_of({0.0f, winner.token}, winner.status);
+    return to_draw({0.0f, winner.token}, winner.status);
   }
 
   // kNoToken if no other token has weight.
@@ -252,15 +255,16 @@ class WalkOps {
 
   // kNoToken if the residual is empty.
   Draw race_residual(const Noise& noise, float subtracted) {
-    const BucketShares* const shares = shares_here();
-    const int32_t found = shares && !shares->even ? kNoToken : winner_by_bounds(noise, {subtracted, subtracted});
-    if (found != kNoToken) return {found, target.status | draft.status, false};
+    const BucketScales* const scales = current_scales();
+    const int32_t token_by_bounds =
+        scales && !scales->all_one ? kNoToken : winner_by_bounds(noise, {subtracted, subtracted});
+    if (token_by_bounds != kNoToken) return {token_by_bounds, target.status | draft.status, false};
     const int32_t status = scan_both_exact();
     scan_maxima_again(ScanFor::kLaw);
-    return {residual_winner(target, draft, subtracted, shares, noise, team, 0).token, status, false};
+    return {residual_winner(target, draft, subtracted, scales, noise, team, 0).token, status, false};
   }
 
-  // The winner of the residual's race if bounds of its weights tell, else kNoToken.
+  // The winner of the residual's race if bounds of its weights decide it, else kNoToken.
   int32_t winner_by_bounds(const Noise& noise, Range subtracted) {
     if (!scan_bounds(target, team, 0) || !scan_bounds(draft, team, 1)) return kNoToken;
     if (!target.rough() && !draft.rough()) return kNoToken;
@@ -280,7 +284,7 @@ class WalkOps {
     return {tokens, count};
   }
 
-  // Of the row pair of a node, some of whose children were tried.
+  // W and R of a node's row pair; the children before `child` were tried.
   template <class Subtracted>
   SumsOf<Subtracted> sums(int32_t node, int32_t child, Subtracted subtracted) const {
     if constexpr (!Topology::kSiblings) return pair_sums(target, draft, subtracted, nullptr, team);
@@ -294,16 +298,16 @@ class WalkOps {
   const ThreadTeam& team;
   int32_t filter_status = SPECDEC_STATUS_OK;
   std::optional<Editor> editor;  // if there are edits
-  Place* places = nullptr;   // by depth, if they are kept
-  float* cells = nullptr;    // of their targets
+  PathEntry* path_entries = nullptr;  // by depth; null unless the walk stores its path
+  float* cells = nullptr;             // the cells of their targets
   int32_t at = kNoNode, at_depth = 0;
   bool read_whole = false;  // whether the walk used all of both rows: the status of rows of probabilities counts then
-  int32_t depth = 0;  // of the walk, which may have gone on
+  int32_t depth = 0;        // the walk's depth, which may be beyond at_depth
   Filter target_filter, draft_filter;
-  LawRow target = {}, draft = {};  // of node `at`
+  LawRow target = {}, draft = {};  // the rows of node `at`
 };
 
-// Walks by rejection. What comes after a node is decided by bounds, and exactly only where these do not suffice.
+// Walks by rejection. Each step is decided by bounds, and exactly only where these do not suffice.
 template <class Topology>
 inline void reject(const Topology& t, WalkOps<Topology>& ops, Walk* at, int32_t* status) {
   int32_t node;
@@ -322,7 +326,7 @@ inline bool traverse_by_bounds(const Topology& t, int64_t b, const VerdictWriter
   if (!goes_back(t.p.method) || !t.readable || !t.target_law.needs_sum()) return false;
   WalkOps<Topology, Range> ops(t, b, verdict, team);
   if (ops.filters_target()) return false;
-  ops.keep_path();
+  ops.store_path();
   const bool through = walk_back(t, t.p.method, ops, at, status);
   *status |= ops.status();
   return through;
@@ -333,14 +337,14 @@ template <class Topology>
 inline void verify_request(const typename Topology::Params& p, int64_t b, const ThreadTeam& team) {
   const Topology t(p, b);
   const VerdictWriter verdict = verdict_at(p, b);
-  for (int32_t depth = 0; depth < verdict.places; ++depth) verdict.clear(depth);
+  for (int32_t depth = 0; depth < verdict.columns; ++depth) verdict.clear(depth);
   for (int32_t node = 0; node < verdict.zeroed_nodes(); ++node) verdict.zero(node);
   Walk at = walk_from(0, 0);
   int32_t status = t.status;
   if (!traverse_by_bounds(t, b, verdict, team, &at, &status)) {
     at = walk_from(0, 0), status = t.status;
     WalkOps<Topology> ops(t, b, verdict, team);
-    if (goes_back(p.method)) ops.keep_path();
+    if (goes_back(p.method)) ops.store_path();
     if (t.readable && !t.target_law.greedy && p.method == SPECDEC_REJECTION) reject(t, ops, &at, &status);
     else walk(t, p.method, ops, &at, &status);
     status |= ops.status();

@@ -7,13 +7,13 @@ namespace specdec::cuda {
 
 namespace {
 
-constexpr int kMovesAhead = 8;  // slots a thread has in flight
+constexpr int kMovesAhead = 8;  // slots of a thread in flight
 
 // The tensors travel with the launch, so that a CUDA graph holds them and nothing is copied: 7 KiB of parameters, which
 // CUDA takes since 12.1. A call with more tensors takes more launches.
 constexpr int kMostLayers = 128;
 
-// A tensor, and how wide its columns are.
+// A tensor, and the width of its columns.
 struct Columns {
   specdec_cache_layer layer;
   int32_t width;  // bytes: 1, 2, 4, 8 or 16
@@ -21,9 +21,9 @@ struct Columns {
 
 struct CompactArguments {
   int32_t path_length;   // D + 1
-  int32_t layer_blocks;  // blocks a request and tensor
+  int32_t layer_blocks;  // blocks of a request and tensor
   int32_t layer_count;
-  CacheRoom room;
+  CacheLimits limits;
   const int32_t* path;
   int64_t path_stride;
   const int32_t* block_table;
@@ -33,14 +33,14 @@ struct CompactArguments {
   Columns columns[kMostLayers];
 };
 
-// Moves entries [from, to) of a path. A path rises from 0, so path[d] >= d. When slot d is written, all later reads are
-// from slots path[d'] > path[d] >= d, so none of them sees it. Reading several slots ahead changes nothing in that.
+// Moves entries [from, to) of a path. A path rises from 0, so path[d] >= d. All reads after the write of slot d are
+// from slots path[d'] > path[d] >= d, so none of them sees it, and neither do reads of several slots ahead.
 template <class Vector, class Offset>
 __device__ __forceinline__ void move_column(char* column, const Offset& offset, const int32_t* path, int32_t from,
                                             int32_t to) {
 #pragma unroll 1
   for (int32_t d = from; d < to; d += kMovesAhead) {
-    int64_t at[kMovesAhead];  // known first, so that the reads are on their way together
+    int64_t at[kMovesAhead];  // addresses first: the loads are then in flight together
     Vector held[kMovesAhead];
 #pragma unroll
     for (int i = 0; i < kMovesAhead; ++i) at[i] = offset(path[d + i < to ? d + i : d]);
@@ -72,11 +72,11 @@ __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_const
   const int64_t request = task / a.layer_count;
   const int32_t* path = a.path + request * a.path_stride;
   const int32_t* pages = a.block_table ? a.block_table + request * a.table_stride : nullptr;
-  const NodeSlots slots = {a.room, request, a.prefix_len.at(request), pages};
+  const NodeSlots slots = {a.limits, request, a.prefix_len.at(request), pages};
   if (threadIdx.x == 0) {
     int32_t status = SPECDEC_STATUS_OK, from = 0;
-    const int32_t to = moves_of(path, a.path_length, slots, &status);
-    while (from < to && path[from] == from) ++from;  // these are in place already
+    const int32_t to = count_moves(path, a.path_length, slots, &status);
+    while (from < to && path[from] == from) ++from;  // already there
     moves[0] = from, moves[1] = to;
     if (index == 0 && block == 0) a.status[request] = status;
   }
@@ -91,16 +91,16 @@ __global__ void __launch_bounds__(kThreads) compact_kv_kernel(const __grid_const
   move_column(width, entries, [&](int32_t node) { return slots.offset(layer, node); }, path, from, to);
 }
 
-// The width of the widest vectors into which all entries of the tensor can be cut.
+// The widest vectors into which all entries of the tensor can be cut, in bytes.
 int32_t width_of(const specdec_cache_layer& layer) {
   const int64_t all = static_cast<int64_t>(reinterpret_cast<uintptr_t>(layer.data)) | layer.batch_stride |
                       layer.head_stride | layer.slot_stride | layer.entry_bytes | 16;
   return static_cast<int32_t>(all & -all);
 }
 
-// Layers first .. first + count of the call.
+// Launches layers first .. first + count of the call.
 cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, const Call& call) {
-  CompactArguments a = {static_cast<int32_t>(p.path.columns), 1, count > 0 ? count : 1, room_of(p),
+  CompactArguments a = {static_cast<int32_t>(p.path.columns), 1, count > 0 ? count : 1, cache_limits(p),
                                  p.path.data, p.path.row_stride, p.block_table.data, p.block_table.row_stride,
                                  p.prefix_len, p.status.data, {}};
   a.columns[0].width = 1;
@@ -122,7 +122,7 @@ cudaError_t compact_kv(const CompactParams& p, const Call& call) {
   const int32_t layers = static_cast<int32_t>(p.layers.size);
   int32_t first = 0;
   cudaError_t e;
-  do {  // without layers, too: the kernel writes the status
+  do {  // once without layers, too: the kernel writes the status
     const int32_t left = layers - first;
     e = launch_layers(p, first, left < kMostLayers ? left : kMostLayers, call);
     first += kMostLayers;

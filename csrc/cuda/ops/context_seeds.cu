@@ -1,4 +1,4 @@
-// context_seeds: a block for each row. Its threads share the text that they look through for the row's context.
+// context_seeds: a block for each row. Its threads share the text that they search for the row's context.
 #include "../team/launch.cuh"
 #include "specdec/context.h"
 

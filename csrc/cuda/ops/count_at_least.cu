@@ -10,23 +10,23 @@ namespace specdec::cuda {
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) count_at_least_kernel(const CountAtLeastParams p) {
   SPECDEC_SHARED(DecodedEdits, edits, 1);
   const int64_t index = blockIdx.x, i = index / p.rows.rows, j = index % p.rows.rows;
-  const Entry who = entry_of(p.request_index, i);
+  const Entry entry = decode_entry(p.request_index, i);
   const float least = p.least.data[index];
   uint64_t count[1] = {0};
-  if (who.live() && least > -kInfinity) {
+  if (entry.live() && least > -kInfinity) {
     int32_t reported = SPECDEC_STATUS_OK;
-    const Logits space = law_at(p.law, who.index, j, &reported).logits();
+    const Logits space = law_at(p.law, entry.index, j, &reported).logits();
     const ShapedRows reader = {edits, p.edits.on()};
-    reader.decode(p.edits, p.rows.vocab, {who.index, j}, {i, j});
+    reader.decode(p.edits, p.rows.vocab, {entry.index, j}, {i, j});
     const EditedRow row = reader.of(row_at(p.rows, p.rows.offset(i, j)));
     using T = Float32;
     over_chunks<T>(row, {0, 1}, [](int32_t, int, bool) {}, [&](const Batch<T>& batch, int32_t, int) {
-      unsigned here = 0;  // what lies outside of the row is -inf
+      unsigned chunk_count = 0;  // columns outside of the row are -inf
 #pragma unroll
       for (int u = 0; u < kVectors; ++u)
 #pragma unroll
-        for (int k = 0; k < T::kPerVector; ++k) here += space.scaled(T::at(batch.vector[u], k)) >= least;
-      count[0] += here;
+        for (int k = 0; k < T::kPerVector; ++k) chunk_count += space.scaled(T::at(batch.vector[u], k)) >= least;
+      count[0] += chunk_count;
     });
   }
   block_sums(count);

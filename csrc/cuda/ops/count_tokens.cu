@@ -1,5 +1,5 @@
-// count_tokens: a block for each request, a thread for each token. A token may come more than once. So all threads first
-// make sense of the counts in memory, then count, then end the counts that went too far.
+// count_tokens: a block for each request, a thread for each token. A token may occur more than once. So all threads
+// first normalise the counts in memory, then count, then clamp the counts that wrapped.
 #include "../team/launch.cuh"
 #include "specdec/c/caches.h"
 #include "specdec/count.h"
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) count_tokens_kernel(const CountParam
   if (counts) {
     __syncthreads();
     over_tokens([&](int64_t token) {
-      if (counts[token] < 0) counts[token] = INT32_MAX;  // fewer than 2^31 were added, so it went round once
+      if (counts[token] < 0) counts[token] = INT32_MAX;  // fewer than 2^31 were added, so it wrapped once
     });
   }
   if (threadIdx.x == 0) p.status.data[b] = status;

@@ -23,15 +23,15 @@ template <class Reader>
 __device__ __forceinline__ void find_overlap(const OverlapArguments& a, const Reader& reader) {
   const OverlapParams& p = a.p;
   Team team(a.team);
-  const PairPlace at(p, team.index());
-  if (!at.who.live()) {
-    if (team.rank() == 0 && threadIdx.x == 0) store(p, at.index, {0.0f, 0.0f}, {0.0f, 0.0f}, at.who.status());
+  const PairIndex at(p, team.index());
+  if (!at.entry.live()) {
+    if (team.rank() == 0 && threadIdx.x == 0) store(p, at.index, {0.0f, 0.0f}, {0.0f, 0.0f}, at.entry.status());
     team.leave();
     return;
   }
   int32_t status = SPECDEC_STATUS_OK;
-  LawRowOf<typename Reader::Kept> sides[2];
-  know_pair(team, a, at, reader, sides, &status);
+  LawRowOf<typename Reader::Support> sides[2];
+  load_pair(team, a, at, reader, sides, &status);
 
   const int32_t vocab = p.target.vocab;
   const int tiles = sum_tiles_of(vocab), stride = word_stride(team, tiles);
@@ -44,7 +44,7 @@ __device__ __forceinline__ void find_overlap(const OverlapArguments& a, const Re
         for (int k = 0; k < 4; ++k) sums = add(sums, overlap_terms(target.value[k], draft.value[k]));
       },
       [&](int tile) {
-        // Each of the two words of a tile is an item of the warp that owns the tile.
+        // The two words of a tile are items of the warp that owns the tile.
         const WideKey first = packed(warp_sum(sums.accept), warp_sum(sums.tv));
         const WideKey second = packed(warp_sum(sums.kl), warp_sum(sums.harmonic));
         if (lane_id() == 0) {

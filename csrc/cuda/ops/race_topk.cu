@@ -1,4 +1,4 @@
-// race_topk: the first k arrivals of a row, in order. A warp keeps its best 32 keys, one a lane. If k is more, the row
+// race_topk: the first k arrivals of a row, in order. A warp has its best 32 keys, one a lane. With a larger k the row
 // is read again for the next 32. Each block writes the list of its part, and the last block of a row merges the lists.
 #include "../rows/filtered_row.cuh"
 #include "../team/topk.cuh"
@@ -8,11 +8,11 @@ namespace specdec::cuda {
 
 namespace {
 
-// The key of one column, exactly; for a mapped row 0 if it cannot beat `to_beat`.
-template <class Kept>
-__device__ __forceinline__ WideKey key_of(const RaceRequestOf<typename Kept::RowType>& r,
-                                          const WeightsOf<Kept>& weights, const Group& group, float raw, int32_t column,
-                                          float to_beat) {
+// The exact key of one column; of a mapped row 0 if it cannot beat `to_beat`.
+template <class Support>
+__device__ __forceinline__ WideKey key_of(const RaceRequestOf<typename Support::RowType>& r,
+                                          const WeightsOf<Support>& weights, const Group& group, float raw,
+                                          int32_t column, float to_beat) {
   if (r.law.greedy) {
     const float rank = r.law.rank(raw);
     return rank == -kInfinity ? 0 : key_of_candidate({rank, column});
@@ -24,10 +24,10 @@ __device__ __forceinline__ WideKey key_of(const RaceRequestOf<typename Kept::Row
   return key_of_candidate({race_score(log_weight, arrives), column});
 }
 
-// The key of the token of the lane's group that arrives first, in a chunk of so many groups.
-template <class Kept>
-__device__ __forceinline__ WideKey key_of_first_arrival(const RaceRequestOf<typename Kept::RowType>& r,
-                                                        const WeightsOf<Kept>& weights, int32_t first, int groups) {
+// The key of the token of the lane's group that arrives first, in a chunk of `groups` groups.
+template <class Support>
+__device__ __forceinline__ WideKey key_of_first_arrival(const RaceRequestOf<typename Support::RowType>& r,
+                                                        const WeightsOf<Support>& weights, int32_t first, int groups) {
   const LaneNoise words = lane_noise(r.noise, r.row, first);
   const int32_t column = first + lane_id() * kGroup + first_winner(words.b);
   if (lane_id() >= groups || column < 0 || column >= r.row.vocab) return 0;
@@ -37,22 +37,22 @@ __device__ __forceinline__ WideKey key_of_first_arrival(const RaceRequestOf<type
              : key_of_candidate({race_score(log_weight, first_arrival(words.a, words.b)), column});
 }
 
-// The words of the lane's group in a chunk, and the key (specdec/law.h) that its elements need to be among the first.
-template <class Kept>
-__device__ __forceinline__ LaneGroup group_of_lane(const RaceRequestOf<typename Kept::RowType>& r,
-                                                   const WeightsOf<Kept>& weights, int32_t first, float to_beat) {
+// The words of the lane's group in a chunk, and the key (specdec/law.h) that its elements need to enter the list.
+template <class Support>
+__device__ __forceinline__ LaneGroup group_of_lane(const RaceRequestOf<typename Support::RowType>& r,
+                                                   const WeightsOf<Support>& weights, int32_t first, float to_beat) {
   const float least = weights.needed_key(-kInfinity);
-  if (r.law.greedy) return {{}, max(to_beat, least)};  // keys are elements there
+  if (r.law.greedy) return {{}, max(to_beat, least)};  // keys are elements
   if (r.map.tokens) return {{}, least};                // each token has a group of its own
   const LaneNoise words = lane_noise(r.noise, r.row, first);
   return {words, key_to_win(weights, words.a, to_beat)};
 }
 
-// The arrivals of this warp's chunks of a row. Returns whether this thread met a value that is impossible in a law.
-template <class Kept>
-__device__ __forceinline__ bool fill_topk(const RaceRequestOf<typename Kept::RowType>& r, Part part, const Kept& kept,
-                                          const Shared<unsigned>& best, TopK* topk) {
-  const WeightsOf<Kept> weights = weights_of_row(r.row, r.law, kept);
+// The arrivals of this warp's chunks of a row. Returns whether a value of this thread is impossible in a law.
+template <class Support>
+__device__ __forceinline__ bool fill_topk(const RaceRequestOf<typename Support::RowType>& r, Part part,
+                                          const Support& support, const Shared<unsigned>& best, TopK* topk) {
+  const WeightsOf<Support> weights = weights_of_row(r.row, r.law, support);
   bool bad = false;
   with_type(r.row, [&](auto type) {
     using T = decltype(type);
@@ -69,20 +69,21 @@ __device__ __forceinline__ bool fill_topk(const RaceRequestOf<typename Kept::Row
         },
         [&](const Batch<T>& batch, int32_t first, int steps) {
           const float to_beat = max(topk->to_beat(), from_ordered(read_atomic(best)));
-          const LaneGroup own = group_of_lane(r, weights, first, to_beat);
-          unsigned open = vectors_to_open<T>(largest_of(r.law, batch, steps), weights, first, steps, own.needed, &bad);
+          const LaneGroup lane = group_of_lane(r, weights, first, to_beat);
+          unsigned open = vectors_to_open<T>(largest_of(r.law, batch, steps), weights, first, steps, lane.needed, &bad);
 #pragma unroll 1
           while (__any_sync(kWarp, open != 0)) {
             const int step = open ? __ffs(static_cast<int>(open)) - 1 : 0;
-            const LaneGroup of = own.template of_vector<T>(step);
+            const LaneGroup group_key = lane.template of_vector<T>(step);
             const int32_t column = Batch<T>::token(first, step);
             uint4 values = {};
             unsigned left = 0;
             Group group = {};
             if (open) {
               values = Batch<T>::load_again(r.row, column);
-              left = elements_to_open<T>(r.law, values, of.needed);
-              group = group_of(static_cast<uint32_t>(r.row.vocab_start + column) / kGroup, of.words.a, of.words.b);
+              left = elements_to_open<T>(r.law, values, group_key.needed);
+              group = group_of(static_cast<uint32_t>(r.row.vocab_start + column) / kGroup, group_key.words.a,
+                               group_key.words.b);
             }
             open &= open - 1;
 #pragma unroll 1
@@ -104,7 +105,7 @@ __device__ __forceinline__ bool fill_topk(const RaceRequestOf<typename Kept::Row
 struct RaceTopkArguments {
   RaceParams p;
   WideKey* lists;  // [rows, splits, k]
-  WideKey* flags;  // [rows, splits]: whether the part has a value that is impossible in a law
+  WideKey* flags;  // [rows, splits]: the part has a value that is impossible in a law
   unsigned* tickets;
   int splits;
 };
@@ -124,21 +125,21 @@ __device__ __forceinline__ void store_status(const RaceTopkArguments& a, const R
     a.p.status.data[index] = arrivals_at(a.p, index).status_of(candidate_of_key(first), status);
 }
 
-// A row that is not read.
+// Writes the result of a row that is not read.
 template <class R>
 __device__ __forceinline__ void store_no_arrivals(const RaceTopkArguments& a, const RaceRequestOf<R>& r, int64_t index,
                                                   int rank) {
   const int32_t k = a.p.k();
   if (rank > 0) return;
-  over_block(k, [&](int32_t at) { arrivals_at(a.p, index).put_unread(at, r.who.token()); });
+  over_block(k, [&](int32_t at) { arrivals_at(a.p, index).put_unread(at, r.entry.token()); });
   if (threadIdx.x == 0 && a.p.status.data) a.p.status.data[index] = r.status;
 }
 
-// By block `rank` of the row's: the arrivals of its part, and of the whole row if it comes last.
-template <class Kept>
+// Computes the arrivals of part `rank` of a row; the last block merges those of all parts. All threads of a block call.
+template <class Support>
 __device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
-                                              const RaceRequestOf<typename Kept::RowType>& r, int64_t index, int rank,
-                                              const Kept& kept) {
+                                              const RaceRequestOf<typename Support::RowType>& r, int64_t index,
+                                              int rank, const Support& support) {
   SPECDEC_SHARED(unsigned, best, 1);
   const int32_t k = a.p.k();
   WideKey *const lists = a.lists + index * a.splits * k, *const flags = a.flags + index * a.splits;
@@ -148,21 +149,21 @@ __device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
       [&](int32_t, TopK* topk) {
         if (threadIdx.x == 0) best[0] = ordered(-kInfinity);
         __syncthreads();
-        bad |= fill_topk(r, {rank, a.splits}, kept, best, topk);
+        bad |= fill_topk(r, {rank, a.splits}, support, best, topk);
       },
-      [&](int32_t place, WideKey key) { put_word(lists + int64_t{rank} * k + place, key); });
+      [&](int32_t position, WideKey key) { put_word(lists + int64_t{rank} * k + position, key); });
   bad = __syncthreads_or(bad);
   if (threadIdx.x == 0) put_word(flags + rank, static_cast<WideKey>(bad));
-  __syncthreads();  // a block alone reads its own words
-  if (!last_to_come(a.tickets + index, static_cast<unsigned>(a.splits))) return;
+  __syncthreads();  // a row with one block reads its own words
+  if (!is_last_block(a.tickets + index, static_cast<unsigned>(a.splits))) return;
   bad = false;
   for (int i = lane_id(); i < a.splits; i += 32) bad |= load_fresh(flags + i) != 0;
   bad = __any_sync(kWarp, bad);
   take_best(
       k, [&](int32_t, TopK* topk) { topk->offer_all(lists, a.splits * k); },
-      [&](int32_t place, WideKey key) {
-        store_arrival(a, r, index, place, key);
-        if (place == 0) store_status(a, r, index, bad, key);
+      [&](int32_t position, WideKey key) {
+        store_arrival(a, r, index, position, key);
+        if (position == 0) store_status(a, r, index, bad, key);
       });
 }
 
@@ -171,15 +172,15 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) race_topk_ke
   const int64_t index = blockIdx.x / a.splits;
   const int rank = static_cast<int>(blockIdx.x % a.splits);
   const RaceRequest r = race_request(a.p, index);
-  if (r.who.live()) take_arrivals(a, r, index, rank, Unfiltered{});
+  if (r.entry.live()) take_arrivals(a, r, index, rank, Unfiltered{});
   else store_no_arrivals(a, r, index, rank);
 }
 
-// With filters or edits a team finds what is kept. Then its blocks are those of a row as above.
+// With filters or edits a team computes the support. Then its blocks share the row as above.
 struct ShapedTopkArguments {
   RaceTopkArguments race;
-  TeamRoom team;
-  CutRoom cut;
+  TeamLayout team;
+  CutMemory cut;
 };
 
 __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_topk_kernel(const ShapedTopkArguments a) {
@@ -188,13 +189,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) shaped_topk_
   Team team(a.team);
   const int64_t index = team.index();
   RaceRequestOf<EditedRow> r = shaped_request(a.race.p, index, {edits, a.race.p.edits.on()});
-  Filtered kept;
-  if (r.who.live()) {
+  Filtered support;
+  if (r.entry.live()) {
     const Filter filter = race_filter(a.race.p, index, &r);
-    if (filter.on()) kept = know_filtered(team, whole_row(r.row), r.law, filter, a.cut).kept;
+    if (filter.on()) support = load_filtered_row(team, whole_row(r.row), r.law, filter, a.cut).support;
   }
   team.leave();
-  if (r.who.live()) take_arrivals(a.race, r, index, team.rank(), kept);
+  if (r.entry.live()) take_arrivals(a.race, r, index, team.rank(), support);
   else store_no_arrivals(a.race, r, index, team.rank());
 }
 
@@ -204,10 +205,10 @@ cudaError_t shaped_topk(const RaceParams& p, const Device& device) {
   if (shape.size > most) shape = {shape.threads, static_cast<int>(most), shape.grid && most > 1};
   const int64_t lists = rows * shape.size * p.k(), flags = rows * shape.size;
   const ShapedPlan plan = shaped_plan(device, shape, rows, p.rows.vocab, rows, lists + flags);
-  const Room& room = device.room;
-  if (plan.team.lacks(room)) return cudaSuccess;
-  const ShapedTopkArguments a = {
-      {p, room.words, room.words + lists, room.tickets, shape.size}, plan.team.team(room), plan.cut};
+  const Workspace& workspace = device.workspace;
+  if (plan.team.lacks(workspace)) return cudaSuccess;
+  const ShapedTopkArguments a = {{p, workspace.partials, workspace.partials + lists, workspace.tickets, shape.size},
+                                 plan.team.team(workspace), plan.cut};
   return launch_teams(shaped_topk_kernel, plan.team, device, a, plan.shared_bytes);
 }
 
@@ -217,11 +218,12 @@ cudaError_t plain_topk(const RaceParams& p, const Device& device) {
   const int64_t most = most_lists(rows, k);
   int64_t splits = splits_of_row(device, rows, p.rows.vocab, p.rows.dtype);
   if (splits > most) splits = most;
-  const Room& room = device.room;
-  if (room.lacks(rows, rows * splits * (k + 1))) return cudaSuccess;
+  const Workspace& workspace = device.workspace;
+  if (workspace.lacks(rows, rows * splits * (k + 1))) return cudaSuccess;
   Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
   shape.overlaps = true;
-  const RaceTopkArguments a = {p, room.words, room.words + rows * splits * k, room.tickets, static_cast<int>(splits)};
+  const RaceTopkArguments a = {p, workspace.partials, workspace.partials + rows * splits * k, workspace.tickets,
+                               static_cast<int>(splits)};
   return launch(race_topk_kernel, shape, a, device.stream);
 }
 

@@ -1,4 +1,4 @@
-// residual: a team weighs a pair of rows tile by tile, agrees on the sum, and divides what it wrote.
+// residual: a team weighs a pair of rows tile by tile, adds up the sum, and divides the weights that it wrote.
 #include "../rows/pair.cuh"
 #include "specdec/c/pairs.h"
 #include "specdec/chain.h"
@@ -9,7 +9,7 @@ namespace {
 
 using ResidualArguments = PairArguments<ResidualParams>;
 
-// Are tokens token .. token + 3 one vector in memory?
+// Whether the tokens token .. token + 3 are one vector in memory.
 __device__ __forceinline__ bool whole(const float* probs, int32_t token, int32_t vocab) {
   return token + 4 <= vocab && reinterpret_cast<uintptr_t>(probs + token) % sizeof(Four) == 0;
 }
@@ -41,21 +41,21 @@ template <class Reader>
 __device__ __forceinline__ void find_residual(const ResidualArguments& a, const Reader& reader) {
   const ResidualParams& p = a.p;
   Team team(a.team);
-  const PairPlace at(p, team.index());
+  const PairIndex at(p, team.index());
   const int32_t vocab = p.target.vocab;
   float* probs = p.probs.data + at.index * vocab;
-  if (!at.who.live()) {
+  if (!at.entry.live()) {
     over_sum_tiles(part_of(team), vocab, [](int) {}, [&](int32_t token) { store_four(probs, token, vocab, {{}}); }, [](int) {});
-    if (team.rank() == 0 && threadIdx.x == 0) store_figures(p, at.index, 0.0f, at.who.status());
+    if (team.rank() == 0 && threadIdx.x == 0) store_figures(p, at.index, 0.0f, at.entry.status());
     team.leave();
     return;
   }
   int32_t status = SPECDEC_STATUS_OK;
-  const float h = draft_prob_of(p.draft_prob.at(at.who.index, at.j), &status);
-  LawRowOf<typename Reader::Kept> sides[2];
-  know_pair(team, a, at, reader, sides, &status);
+  const float h = checked_draft_prob(p.draft_prob.at(at.entry.index, at.j), &status);
+  LawRowOf<typename Reader::Support> sides[2];
+  load_pair(team, a, at, reader, sides, &status);
 
-  TwoUnitSums weights;  // of which the second is 0
+  TwoUnitSums weights;  // `b` stays 0
   over_sum_tiles(
       part_of(team), vocab, [&](int tile) { prefetch_tile(sides, tile); },
       [&](int32_t token) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void find_residual(const ResidualArguments& a, const 
       [&](int) { weights.end_tile(); });
   const TwoSums sums = add_up(team, weights);
   const bool empty = !(sums.a > 0.0f);
-  // Every thread gets the same tokens as before, so it reads what it wrote itself.
+  // Every thread gets the same tokens as before, so it reads its own writes.
   over_sum_tiles(
       part_of(team), vocab, [](int) {},
       [&](int32_t token) {

@@ -9,10 +9,10 @@ namespace {
 
 constexpr int kTokenThreads = 128;
 
-// The token's column in the row at a place; -1: the rows have not got it.
-__device__ __forceinline__ int64_t column_of(const TokenLogitsParams& p, int64_t place, int64_t index, int64_t i) {
+// The token's column in a row; -1: the rows have no such row or column.
+__device__ __forceinline__ int64_t column_of(const TokenLogitsParams& p, int64_t row_index, int64_t index, int64_t i) {
   const int64_t column = p.token(index, i) - p.rows.vocab_start;
-  return p.rows.has(place) && column >= 0 && column < p.rows.vocab ? column : -1;
+  return p.rows.has(row_index) && column >= 0 && column < p.rows.vocab ? column : -1;
 }
 
 }  // namespace
@@ -20,16 +20,16 @@ __device__ __forceinline__ int64_t column_of(const TokenLogitsParams& p, int64_t
 __global__ void __launch_bounds__(kTokenThreads, 4) token_logits_kernel(const TokenLogitsParams p) {
   SPECDEC_SHARED(DecodedEdits, edits, 1);
   const ShapedRows reader = {edits, p.edits.on()};
-  const int64_t index = blockIdx.x, place = p.place(index);
+  const int64_t index = blockIdx.x, row_index = p.row(index);
   bool mine = false;
   for (int64_t i = threadIdx.x; i < p.logits.columns; i += blockDim.x)
-    mine |= column_of(p, place, index, i) >= 0;
-  const bool some = __syncthreads_or(mine);
-  const RowPlace own = {place / p.rows.rows, place % p.rows.rows};
-  if (some) reader.decode(p.edits, p.rows.vocab, own, own);
-  const EditedRow row = reader.of(row_at(p.rows, some ? p.rows.offset_of(place) : 0));
+    mine |= column_of(p, row_index, index, i) >= 0;
+  const bool any = __syncthreads_or(mine);
+  const RowIndex place = {row_index / p.rows.rows, row_index % p.rows.rows};
+  if (any) reader.decode(p.edits, p.rows.vocab, place, place);
+  const EditedRow row = reader.of(row_at(p.rows, any ? p.rows.offset_of(row_index) : 0));
   for (int64_t i = threadIdx.x; i < p.logits.columns; i += blockDim.x) {
-    const int64_t column = column_of(p, place, index, i);
+    const int64_t column = column_of(p, row_index, index, i);
     p.logits.data[index * p.logits.columns + i] = column < 0 ? 0.0f : element(row, static_cast<int32_t>(column));
   }
 }

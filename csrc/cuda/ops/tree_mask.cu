@@ -1,6 +1,6 @@
-// tree_mask: a warp takes 1,024 columns of a node's row. It walks up from the node. Each lane notes the nodes that fall
-// into its own 32 columns, then writes 16 bytes at a time. A row may start anywhere, so columns are counted from a
-// 16-byte boundary.
+// tree_mask: a warp takes 1,024 columns of a node's row. It walks up from the node. Each lane notes the nodes within
+// its 32 columns, then writes 16 bytes at a time. A row may start anywhere, so columns are counted from a 16-byte
+// boundary.
 #include "../team/launch.cuh"
 #include "specdec/c/trees.h"
 #include "specdec/tree.h"
@@ -14,25 +14,25 @@ constexpr int64_t kColumns = 32 * 32;  // of a warp
 
 struct MaskArguments {
   MaskParams p;
-  int64_t chunks;          // warps a row
-  int64_t request_blocks;  // blocks a request
+  int64_t chunks;          // warps of a row
+  int64_t request_blocks;  // blocks of a request
 };
 
-// Bit j: does `node` attend to column `first` + 32 * lane + j? Columns before 0 do not matter.
+// Bit j: whether `node` attends to column `first` + 32 * lane + j. Columns before 0 do not matter.
 __device__ __forceinline__ uint32_t attended(const MaskParams& p, int64_t first_parent, int32_t node, int64_t prefix,
                                              int64_t first) {
   const int64_t column = first + 32 * lane_id(), committed = prefix - column;
   uint32_t word = committed >= 32 ? 0xffffffffu : committed > 0 ? (1u << committed) - 1u : 0u;
   if (first + kColumns <= prefix) return word;
-  int32_t known = SPECDEC_STATUS_OK;
-  for (int32_t at = node; at >= 0 && prefix + at >= first; at = parent_of(p.parents, first_parent, at, &known)) {
+  int32_t status = SPECDEC_STATUS_OK;
+  for (int32_t at = node; at >= 0 && prefix + at >= first; at = parent_of(p.parents, first_parent, at, &status)) {
     const int64_t bit = prefix + at - column;
     if (bit >= 0 && bit < 32) word |= 1u << bit;
   }
   return word;
 }
 
-// One 32-bit word of the mask, from the bits of the columns that it holds.
+// One 32-bit word of the mask, from the bits of its columns.
 __device__ __forceinline__ uint32_t mask_word(uint8_t, uint32_t attends, uint32_t) {
   return (attends & 15u) * 0x00204081u & 0x01010101u;  // four bits to four bytes
 }
@@ -46,7 +46,7 @@ __device__ __forceinline__ uint32_t mask_word(uint32_t, uint32_t attends, uint32
 // Writes a warp's columns of row `row` from the bits of its lanes.
 template <class Element>
 __device__ __forceinline__ void store_columns(const MaskParams& p, Element* row, int64_t first, uint32_t attends) {
-  constexpr int kVector = 16 / sizeof(Element), kWord = 4 / sizeof(Element);  // columns each holds
+  constexpr int kVector = 16 / sizeof(Element), kWord = 4 / sizeof(Element);  // columns in each
 #pragma unroll 1
   for (int at = lane_id() * kVector; at < kColumns; at += 32 * kVector) {
     const uint32_t bits = __shfl_sync(kWarp, attends, at / 32) >> at % 32;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) tree_mask_kernel(const MaskArguments
   const MaskParams& p = a.p;
   const int64_t request = blockIdx.x / a.request_blocks, block = blockIdx.x % a.request_blocks;
   int32_t status = SPECDEC_STATUS_OK;
-  const int64_t prefix = prefix_of(p.prefix_len.at(request), p.columns - p.mask.nodes, &status);
+  const int64_t prefix = clamp_prefix(p.prefix_len.at(request), p.columns - p.mask.nodes, &status);
   if (block == 0) {
     over_block(p.mask.nodes, [&](int32_t node) {
       parent_of(p.parents, request * p.parents.request_stride, node, &status);

@@ -1,5 +1,5 @@
-// tree_parents: a block for each request, a thread for each node. Steps are kept apart by barriers; their notes are in
-// the outputs, so trees may be of any size.
+// tree_parents: a block for each request, a thread for each node. Barriers separate its steps. Intermediate results are
+// in the outputs, so trees may be of any size.
 #include "../team/launch.cuh"
 #include "specdec/links.h"
 
@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads) tree_parents_kernel(const LinksParam
     __syncthreads();
   };
   const auto raise = [](int32_t* word, int32_t value) { atomicMax(word, value); };
-  store_status(p.status.data + blockIdx.x, trees_of(links, over_nodes, raise));
+  store_status(p.status.data + blockIdx.x, read_links(links, over_nodes, raise));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 __global__ void __launch_bounds__(kThreads) tree_positions_kernel(const PositionsParams p) {
   const int64_t request = blockIdx.x, first_parent = request * p.parents.request_stride;
   int32_t status = SPECDEC_STATUS_OK;
-  const int64_t prefix = prefix_of(p.prefix_len.at(request), INT64_MAX - p.positions.columns, &status);
+  const int64_t prefix = clamp_prefix(p.prefix_len.at(request), INT64_MAX - p.positions.columns, &status);
   over_block(static_cast<int32_t>(p.positions.columns), [&](int32_t node) {
     int64_t position = prefix;
     for (int32_t above = node; (above = parent_of(p.parents, first_parent, above, &status)) >= 0;) ++position;

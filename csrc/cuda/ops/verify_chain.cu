@@ -1,13 +1,13 @@
-// verify_chain in one launch: straight (walk/straight.cuh), with filters or edits, too (walk/filtered_chain.cuh).
+// verify_chain in one launch: walk/chain.cuh; with filters or edits walk/filtered_chain.cuh.
 #include "../walk/filtered_chain.cuh"
 
 namespace specdec::cuda {
 
 cudaError_t verify_chain(const ChainParams& p, const Call& call) {
-  static const Kernels kernels(filtered_chain_kernel, straight_race_kernel, straight_rejection_kernel,
-                               straight_turn_kernel, straight_block_kernel);
+  static const Kernels kernels(filtered_chain_kernel, chain_race_kernel, chain_rejection_kernel,
+                               chain_chunk_kernel, chain_block_kernel);
   return on_device(call, p.batch(), kernels, [&](const Device& device) {
-    return is_shaped(p) ? launch_filtered(p, device) : launch_straight(p, device);
+    return is_shaped(p) ? launch_filtered(p, device) : launch_chain(p, device);
   });
 }
 

@@ -1,5 +1,5 @@
 // verify_tree in one launch: a team of blocks walks each request's tree and stops (walker.cuh). Rows off the accepted
-// path are not read; traversal reads those it comes by.
+// path are not read, but for those that traversal visits.
 #include "../walk/walker.cuh"
 
 namespace specdec::cuda {
@@ -17,10 +17,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor)
   walk_request<RequestShape>(a);
 }
 
-// What is kept if paths are walked.
+// Shared memory of walk_paths.
 size_t bytes_of_paths(const TreeParams& p, const TeamShape& shape) {
   if (p.method != SPECDEC_PATHS) return 0;
-  return bytes_of_chosen(p.places()) + (bytes_of_buckets(shape.threads / 32) + 15) / 16 * 16;
+  return bytes_of_chosen(p.width()) + (bytes_of_buckets(shape.threads / 32) + 15) / 16 * 16;
 }
 
 cudaError_t launch_tree(const TreeParams& p, const Device& device) {
@@ -36,7 +36,7 @@ cudaError_t launch_tree(const TreeParams& p, const Device& device) {
   TeamShape shape = shaped ? shaped_team(device, p.batch(), p.target, sides, Ends::kOneByOne)
                            : team_shape(device, p.batch(), p.target, sides, Ends::kOneByOne);
   const size_t drafts = shaped ? bytes_of_drafts(p) : 0, staged = shaped || p.method == SPECDEC_RACE ? 0 : kStagedBytes;
-  const size_t taken = keep_rows(a, 16) + drafts + marks + bytes_of_paths(p, shape);
+  const size_t taken = plan_rows(a, 16) + drafts + marks + bytes_of_paths(p, shape);
   CutPlan cut = cut_plan(shape, p.batch(), longest(p), taken, shape.grid ? room_of_block : device.dynamic_shared);
   // Blocks that wait for each other must run at the same time.
   if (shape.grid && taken + (shaped ? cut.shared_bytes : staged) > room_of_block) {
@@ -44,21 +44,21 @@ cudaError_t launch_tree(const TreeParams& p, const Device& device) {
     cut = cut_plan(shape, p.batch(), longest(p), taken, device.dynamic_shared);
   }
   const size_t cuts = shaped ? cut.shared_bytes : 0;
-  const int items = shaped ? cut.items : places_of(shape, sides * a.tiles, kWordsATile);
+  const int items = shaped ? cut.items : words_of_items(shape, sides * a.tiles, kWordsATile);
   const int sums = items_of_members(shape, p.method == SPECDEC_PATHS ? kBucketSums : 2);
-  const int64_t draws = shape.size > 1 ? p.batch() : 0;  // the last block of a team knows what was drawn
+  const int64_t draws = shape.size > 1 ? p.batch() : 0;  // the last block of a team gets the draw
   const TeamPlan plan =
       team_plan(shape, p.batch(), items > sums ? items : sums, draws, draws * shape.size * kWordsAPartial);
-  if (plan.lacks(device.room)) return cudaSuccess;
-  a.team = plan.team(device.room);
-  a.draws = {device.room.tickets, device.room.words, shape.size};
-  a.cut = cut.room;
+  if (plan.lacks(device.workspace)) return cudaSuccess;
+  a.team = plan.team(device.workspace);
+  a.draws = {device.workspace.tickets, device.workspace.partials, shape.size};
+  a.cut = cut.memory;
   a.cut.at = plan.shared_bytes();
-  a.drafted_at = keep_rows(a, plan.shared_bytes() + cuts);
+  a.drafted_at = plan_rows(a, plan.shared_bytes() + cuts);
   a.tried_at = a.drafted_at + drafts;
   a.paths_at = a.tried_at + marks;
   a.held_at = a.paths_at + bytes_of_paths(p, shape);
-  const int fours = own_slots(sum_tiles_of(p.target.vocab), shape.size) * kSumTile / 4;
+  const int fours = items_a_member(sum_tiles_of(p.target.vocab), shape.size) * kSumTile / 4;
   const size_t held = 2 * sizeof(Four) * fours;
   if (sides == 2 && a.held_at + held <= room_of_block) a.held_fours = fours;
   const size_t shared = a.held_at + (a.held_fours && held > staged ? held : staged);

@@ -10,7 +10,7 @@ constexpr int kRequests = 64;  // of a block: walks take up to 96 registers each
 
 __global__ void __launch_bounds__(kRequests, 8) walk_tables_kernel(const WalkTablesParams p) {
   const int64_t b = int64_t{blockIdx.x} * kRequests + threadIdx.x;
-  if (b < p.batch()) walk_tables_of(p, b);
+  if (b < p.batch()) walk_tables_at(p, b);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
-// Where a row's filters cut (specdec/filter.h). The blocks that share a row read it once, for the maxima of its cells. The
-// k-th largest of these is at most the k-th largest value of the row, and the tokens above a level have at least the mass
-// of the maxima above it. So the maxima give a level that the cut does not lie below. Mostly few tokens reach it: they
-// are listed, and who comes before each, with the mass, says where the row is cut. If they are too many, counts and masses
-// above several levels narrow the range down first. All sums are of integers, so the cut does not depend on how the row
-// was shared.
+// The cut of a row's filters (specdec/filter.h). The blocks of a row read it once, for the maxima of its cells. The
+// k-th largest maximum is at most the k-th largest value of the row, and the tokens above a level have at least the
+// mass of the maxima above it. So the maxima give a level that the cut does not lie below. Mostly few tokens reach it:
+// they are listed and ordered, and counts and masses along the list give the cut. If they are too many, counts and
+// masses above several levels narrow the range first. All sums are integers, so the cut does not depend on how blocks
+// share the row.
 //
-// The blocks of a team hand each other the maxima, and then all of them cut alike. Where no block waits for another, the
-// last one to come to a row has the maxima of all, and cuts alone.
+// The blocks of a team exchange the maxima, and each of them computes the cut. In kernels without teams the last block
+// of a row has the maxima of all blocks, and cuts alone.
 #pragma once
 
 #include "cut_plan.cuh"
@@ -14,40 +14,40 @@
 
 namespace specdec::cuda {
 
-constexpr int kLevels = 3;  // of one pass that narrows the range
+constexpr int kLevels = 3;  // levels of one pass that narrows the range
 constexpr int kCutSums = 2 * (kLevels + 1);
 
 constexpr uint32_t kLeastKey = 0x00800000u;  // ordered(-kLargest): a smaller key has no weight
 constexpr uint64_t kNoLimit = ~uint64_t{0};
-constexpr unsigned kInfiniteValue = 4;  // beside kBadValue, in what a block met
+constexpr unsigned kInfiniteValue = 4;  // +inf; a flag as kBadValue
 
 // The largest key of the block, for every thread.
 __device__ __forceinline__ uint32_t block_max(uint32_t key) {
-  SPECDEC_SHARED(uint32_t, room, kMaxWarps);
+  SPECDEC_SHARED(uint32_t, maxima_of_warps, kMaxWarps);
   key = __reduce_max_sync(kWarp, key);
-  if (lane_id() == 0) room[warp_id()] = key;
+  if (lane_id() == 0) maxima_of_warps[warp_id()] = key;
   __syncthreads();
   for (int w = 0; w < warps_in_block(); ++w) {
-    const uint32_t other = room[w];
+    const uint32_t other = maxima_of_warps[w];
     key = other > key ? other : key;
   }
   __syncthreads();
   return key;
 }
 
-// What filters keep of a row, and what is known of the row besides. Every thread of the team has it.
-struct KeptRow {
-  Cut cut;         // `last` is kNoToken if every token of that value is kept
-  int listed;      // so many tokens at the front of the list are those kept; -1: they are not listed
-  uint64_t count;  // tokens kept
-  uint64_t mass;   // the sum of their weights, as filters see them
-  float top;       // the largest value; -inf if nothing has weight
-  bool infinite;   // +inf was met
+// The cut of a row's filters, and statistics of the row. Every thread of the team has it.
+struct CutResult {
+  Cut cut;         // `last` is kNoToken if every token of that value is in the support
+  int listed;      // the support are so many tokens at the front of the list; -1: not listed
+  uint64_t count;  // tokens of the support
+  uint64_t mass;   // their weights, as filters see them
+  float top;       // the largest value; -inf if no token has weight
+  bool infinite;   // the row has +inf
   int32_t status;
 };
 
-// A token is kept if fewer than `most` tokens and a mass of less than `limit` are before it, and its key is at least
-// `least`. Neither number is 0, so the first token is.
+// A token is in the support if fewer than `most` tokens and a mass of less than `limit` come before it, and its key is
+// at least `least`. Neither number is 0, so the first token always is.
 struct CutRule {
   uint64_t most, limit;
   uint32_t least;
@@ -57,12 +57,12 @@ struct CutRule {
   __device__ bool reached(uint64_t rank, uint64_t mass) const { return rank >= most || mass >= limit; }
 };
 
-// A token as a word, larger if it comes before: its key, then its column turned round.
+// A token as a word, larger if it comes first: its key, then its inverted column.
 __device__ __forceinline__ int32_t column_of(WideKey word) {
   return static_cast<int32_t>(~static_cast<uint32_t>(word));
 }
 
-// The words [first, end), and count and mass of the tokens above them.
+// The words [first, end), with count and mass of the tokens above them.
 struct WordRange {
   WideKey first, end;
   uint64_t rank, mass;
@@ -72,17 +72,17 @@ struct CutFinder {
   Team& team;
   const EditedRow& row;
   const Filter& f;
-  CutRoom room;
+  CutMemory memory;
   int tiles;
   Shared<WideKey> list;
-  Shared<WideKey> pairs;  // of maxima, the first one low; then, of a row with one block, units of tiles
+  Shared<WideKey> pairs;  // of maxima, the first in the low half; then, for a row with one block, units of tiles
   Shared<uint32_t> maxima;
   float top = -kInfinity;
 
   static constexpr int kShort = 319;  // tokens of a list that is put in order
 
-  __device__ CutFinder(Team& with, const EditedRow& of, const Filter& filter, const CutRoom& in)
-      : team(with), row(of), f(filter), room(in), tiles(sum_tiles_of(of.vocab)),
+  __device__ CutFinder(Team& with, const EditedRow& of, const Filter& filter, const CutMemory& in)
+      : team(with), row(of), f(filter), memory(in), tiles(sum_tiles_of(of.vocab)),
         list(dynamic_shared<WideKey>(in.at, kListWords)),
         pairs(dynamic_shared<WideKey>(in.at + sizeof(WideKey) * kListWords, words() + tiles)),
         maxima(dynamic_shared<uint32_t>(in.at + sizeof(WideKey) * kListWords, maxima_of(tiles, in.wide))) {}
@@ -90,33 +90,33 @@ struct CutFinder {
   __device__ uint32_t key(float raw) const { return ordered(f.order.scaled(raw)); }
   __device__ uint64_t weight(uint32_t key) const { return row_weight(sub(from_ordered(key), top)); }
 
-  // A row's words between its blocks: so many of two maxima each, then one for the units of each tile.
-  __device__ int words() const { return maxima_of(tiles, room.wide) / 2; }
+  // Words of maxima that blocks of a row exchange, two a word; a word for the units of each tile follows.
+  __device__ int words() const { return maxima_of(tiles, memory.wide) / 2; }
 
-  // By each block of a row, of its tiles: calls put(i, word), for units if `weigh`. Returns what this thread met. A lane
-  // loads `kSteps` fours together.
+  // Reads the block's tiles of a row and calls put(i, word) for their words; with units if `weigh`. Returns this
+  // thread's flags. A lane loads `kSteps` fours together.
   template <int kSteps, class Put>
   __device__ unsigned put_tiles(bool weigh, const Tiles& part, Put&& put) const {
     const Logits order = f.order;
-    constexpr int kPieces = kMassTile / 128;  // of a tile
-    const Shared<uint32_t> cells = dynamic_shared<uint32_t>(room.at, kSteps * kCellsATile);  // where the list will be
+    constexpr int kPieces = kMassTile / 128;                                                   // of a tile
+    const Shared<uint32_t> cells = dynamic_shared<uint32_t>(memory.at, kSteps * kCellsATile);  // the list's memory
     const Shared<WideKey> units =
-        dynamic_shared<WideKey>(room.at + sizeof(uint32_t) * kSteps * kCellsATile, kSteps * kPieces);
-    const int thread = static_cast<int>(threadIdx.x), own_words = words_a_tile(room.wide) - 1;
-    unsigned met = 0;
+        dynamic_shared<WideKey>(memory.at + sizeof(uint32_t) * kSteps * kCellsATile, kSteps * kPieces);
+    const int thread = static_cast<int>(threadIdx.x), tile_words = words_a_tile(memory.wide) - 1;
+    unsigned flags = 0;
 #pragma unroll 1
     for (int tile = part.begin; tile < part.end; tile += kSteps) {
       // A warp has as many pieces of 128 columns as there are tiles.
       const int steps = part.end - tile < kSteps ? part.end - tile : kSteps, piece = warp_id() * steps;
       const int32_t at = tile * kMassTile + piece * 128;
       Fetched<kSteps> fetched;
-      fetched.fetch(as_it_came(row), at, steps);
+      fetched.fetch(stored_row(row), at, steps);
       if (thread < kSteps * kCellsATile) cells[thread] = 0;
       __syncthreads();
-      Batch<Float32, kSteps> batch = fetched.floats(as_it_came(row), at, steps);
+      Batch<Float32, kSteps> batch = fetched.floats(stored_row(row), at, steps);
       if (row.edited) edit(row, edit_words(row, at, steps), 0, at, &batch);
       const auto cell = [&](int u, int of_tile) {
-        return ((piece + u) / kPieces * kCellsATile + of_tile) >> room.wide;
+        return ((piece + u) / kPieces * kCellsATile + of_tile) >> memory.wide;
       };
       float most = -kInfinity;
 #pragma unroll 1
@@ -128,12 +128,12 @@ struct CutFinder {
 #pragma unroll 1
           for (int i = 0; i < 4; ++i) {
             const float raw = Float32::at(values, i);
-            if (!order.is_element(raw)) met |= raw == kInfinity ? kBadValue | kInfiniteValue : kBadValue;
+            if (!order.is_element(raw)) flags |= raw == kInfinity ? kBadValue | kInfiniteValue : kBadValue;
             largest = max(order.scaled(raw), largest);
           }
         }
         most = max(largest, most);
-        if (kSteps >= kPieces && u + 1 < steps && (piece + u + 1) % kPieces != 0) continue;  // its cell goes on
+        if (kSteps >= kPieces && u + 1 < steps && (piece + u + 1) % kPieces != 0) continue;  // the cell goes on
         most = max(most, __shfl_xor_sync(kWarp, most, 1)), most = max(most, __shfl_xor_sync(kWarp, most, 2));
         if (lane_id() % kCellLanes == 0) atomicMax(&cells[cell(u, lane_id() / kCellLanes)], ordered(most));
         most = -kInfinity;
@@ -153,27 +153,27 @@ struct CutFinder {
         }
         __syncthreads();
         if (thread >= kThreads - steps) {
-          const int own = kThreads - 1 - thread;
+          const int tile_index = kThreads - 1 - thread;
           uint64_t sum = 0;
-          for (int i = 0; i < kPieces; ++i) sum += static_cast<WideKey>(units[own * kPieces + i]);
-          put(words() + tile + own, WideKey{sum});
+          for (int i = 0; i < kPieces; ++i) sum += static_cast<WideKey>(units[tile_index * kPieces + i]);
+          put(words() + tile + tile_index, WideKey{sum});
         }
       }
-      if (thread < steps * own_words)
-        put(tile * own_words + thread,
+      if (thread < steps * tile_words)
+        put(tile * tile_words + thread,
             static_cast<WideKey>(cells[2 * thread + 1]) << 32 | static_cast<uint32_t>(cells[2 * thread]));
       if (tile + kSteps < part.end) __syncthreads();
     }
-    return met;
+    return flags;
   }
 
-  // By a block that has all words of a row: what is known of the whole row; its mass if `weigh`. `met` is the first
-  // thread's.
+  // Statistics of the row from the words of all blocks; its mass if `weigh`. All threads of a block call; `flags` count
+  // in the first.
   template <class Word>
-  __device__ KeptRow take_tiles(bool weigh, unsigned met, Word&& word) {
-    SPECDEC_SHARED(unsigned, met_by_row, 1);
+  __device__ CutResult take_tiles(bool weigh, unsigned flags, Word&& word) {
+    SPECDEC_SHARED(unsigned, shared_flags, 1);
     const int thread = static_cast<int>(threadIdx.x);
-    if (thread == 0) met_by_row[0] = met;
+    if (thread == 0) shared_flags[0] = flags;
     uint32_t largest = 0;
 #pragma unroll 2
     for (int i = thread; i < words(); i += kThreads) {
@@ -183,11 +183,11 @@ struct CutFinder {
       largest = a > largest ? a : largest, largest = b > largest ? b : largest;
     }
     largest = block_max(largest);  // its barrier makes the maxima visible, too
-    met = met_by_row[0];
+    flags = shared_flags[0];
     top = from_ordered(largest);
     uint64_t mass[1] = {0};
     if (weigh) {
-      const int each = maxima_of(1, room.wide);
+      const int each = maxima_of(1, memory.wide);
       for (int tile = thread; tile < tiles; tile += kThreads) {
         uint32_t best = 0;
         for (int i = 0; i < each; ++i) {
@@ -198,46 +198,47 @@ struct CutFinder {
       }
       block_sums(mass);
     }
-    const bool empty = largest < kLeastKey, bad = empty || met & kBadValue;
+    const bool empty = largest < kLeastKey, bad = empty || flags & kBadValue;
     if (empty) top = -kInfinity;
-    return {kKeepsAll, empty ? 0 : -1, 0, mass[0], top, (met & kInfiniteValue) != 0,
+    return {kKeepsAll, empty ? 0 : -1, 0, mass[0], top, (flags & kInfiniteValue) != 0,
             bad ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
   }
 
-  // By a team: both.
-  __device__ KeptRow scan(bool weigh) {
-    const int share = tiles_of_member(tiles, team.size()), of_maxima = words_a_tile(room.wide) - 1;
-    const int begin = share * team.rank(), end = begin + share < tiles ? begin + share : tiles;
-    const int own_words = words_of_member(tiles, team.size(), room.wide);
+  // Both of them, for a team.
+  __device__ CutResult scan(bool weigh) {
+    const int each = tiles_of_member(tiles, team.size()), of_maxima = words_a_tile(memory.wide) - 1;
+    const int begin = each * team.rank(), end = begin + each < tiles ? begin + each : tiles;
+    const int member_words = words_of_member(tiles, team.size(), memory.wide);
     const auto number = [&](int i, int member) {
-      return i < words() ? i - member * share * of_maxima : share * of_maxima + i - words() - member * share;
+      return i < words() ? i - member * each * of_maxima : each * of_maxima + i - words() - member * each;
     };
-    __syncthreads();  // the list of the row before is read
-    unsigned met = put_tiles<kVectors>(weigh, {begin, end},
-                                       [&](int i, WideKey word) { team.bring(number(i, team.rank()), word); });
-    const bool bad = __syncthreads_or((met & kBadValue) != 0), infinite = __syncthreads_or((met & kInfiniteValue) != 0);
-    if (threadIdx.x == 0) team.bring(own_words - 1, (bad ? kBadValue : 0u) | (infinite ? kInfiniteValue : 0u));
+    __syncthreads();  // the list of the last row was read
+    unsigned flags = put_tiles<kVectors>(weigh, {begin, end},
+                                         [&](int i, WideKey word) { team.bring(number(i, team.rank()), word); });
+    const bool bad = __syncthreads_or((flags & kBadValue) != 0),
+               infinite = __syncthreads_or((flags & kInfiniteValue) != 0);
+    if (threadIdx.x == 0) team.bring(member_words - 1, (bad ? kBadValue : 0u) | (infinite ? kInfiniteValue : 0u));
     team.sync();
-    met = 0;
+    flags = 0;
     for (int member = lane_id(); member < team.size(); member += 32)
-      met |= static_cast<unsigned>(team.brought(member, own_words - 1));
-    return take_tiles(weigh, __reduce_or_sync(kWarp, met), [&](int i) {
-      const int member = (i < words() ? i / of_maxima : i - words()) / share;
+      flags |= static_cast<unsigned>(team.brought(member, member_words - 1));
+    return take_tiles(weigh, __reduce_or_sync(kWarp, flags), [&](int i) {
+      const int member = (i < words() ? i / of_maxima : i - words()) / each;
       return team.brought(member, number(i, member));
     });
   }
 
-  // What the filters keep. `whole`: what is known of the row; its mass must be known if top_p is a share of it.
-  __device__ KeptRow kept(const KeptRow& whole) const {
+  // Applies the filters. `whole`: the row's statistics; with its mass if top_p is a share of that.
+  __device__ CutResult apply(const CutResult& whole) const {
     const uint64_t k = f.has_top_k() ? static_cast<uint64_t>(f.top_k) : kNoLimit;
     uint32_t floor = kLeastKey;
     if (f.has_min_p() && ordered(f.floor_below(top)) > floor) floor = ordered(f.floor_below(top));
     const auto all_rules = [&](uint64_t mass) {
-      const uint64_t limit = mass_kept(f, mass);
+      const uint64_t limit = top_p_limit(f, mass);
       return CutRule{k, limit > 0 ? limit : 1, floor};
     };
     const bool after_k = f.after_top_k(), after_floor = f.after_min_p();
-    // If top_p is a share of what other cuts keep, these come first, alone.
+    // If top_p is a share of the support of other filters, these come first, alone.
     bool first = f.has_top_p() && (after_k || after_floor);
     CutRule rule = all_rules(whole.mass);
     if (first) rule = {after_k ? k : kNoLimit, kNoLimit, after_floor ? floor : kLeastKey};
@@ -245,52 +246,52 @@ struct CutFinder {
     if (threadIdx.x < 2) numbers[static_cast<int>(threadIdx.x)] = 0;
     WordRange range = {word_of_key(level(rule)), word_of_key(ordered(top) + 1), 0, 0};
     int listed = list_from(range.first, range.end, numbers);
-    KeptRow found = whole;
+    CutResult result = whole;
     if (listed <= kShort) {
       const OrderedList<0, kShort> short_list = {*this};
       short_list.order(listed);
       int size = short_list.size_of(rule, {}, listed);
       if (first) size = short_list.size_of(all_rules(short_list.mass(size)), {}, listed);
-      short_list.cut_at(size, {}, &found);
-      found.listed = size;
-      return found;
+      short_list.cut_at(size, {}, &result);
+      result.listed = size;
+      return result;
     }
 #pragma unroll 1
     for (;; first = false) {
-      listed = narrow(rule, range, listed, numbers, &found);
+      listed = narrow(rule, range, listed, numbers, &result);
       if (!first) break;
-      rule = all_rules(found.mass);
-      range.first = word_of_key(ordered(found.cut.value));  // the second cut does not lie below the first
+      rule = all_rules(result.mass);
+      range.first = word_of_key(ordered(result.cut.value));  // the second cut does not lie below the first
     }
     if (listed <= kListed) {
       gather(listed, 0, numbers,
-             [&](WideKey word) { return found.cut.keeps(from_ordered(key_of(word)), column_of(word)); });
-      found.listed = static_cast<int>(found.count);
+             [&](WideKey word) { return result.cut.keeps(from_ordered(key_of(word)), column_of(word)); });
+      result.listed = static_cast<int>(result.count);
     }
-    return found;
+    return result;
   }
 
-  // The log-sum-exp of what is kept, at the temperature of `space`.
-  __device__ LogSumExp lse(const Logits& space, const KeptRow& kept) const {
-    if (f.order.inverse == space.inverse) return log_sum_exp(kept.top, kept.mass);
-    const float top_x = space.scaled(kept.infinite ? kInfinity : kept.top);
+  // The log-sum-exp of the support, at the temperature of `space`.
+  __device__ LogSumExp lse(const Logits& space, const CutResult& row_cut) const {
+    if (f.order.inverse == space.inverse) return log_sum_exp(row_cut.top, row_cut.mass);
+    const float top_x = space.scaled(row_cut.infinite ? kInfinity : row_cut.top);
     uint64_t mass[1] = {0};
     const auto add = [&](float raw) { mass[0] += row_weight(min(0.0f, space.below(raw, top_x))); };
-    if (kept.listed >= 0) {
+    if (row_cut.listed >= 0) {
 #pragma unroll 1
-      for (int i = static_cast<int>(threadIdx.x); i < kept.listed; i += kThreads)
+      for (int i = static_cast<int>(threadIdx.x); i < row_cut.listed; i += kThreads)
         add(element(row, column_of(list[i])));
       block_sums(mass);
     } else {
       over_row([&](float raw, int32_t column) {
-        if (kept.cut.keeps(f.order.scaled(raw), column)) add(raw);
+        if (row_cut.cut.keeps(f.order.scaled(raw), column)) add(raw);
       });
       team_sums(team, mass);
     }
     return log_sum_exp(top_x, mass[0]);
   }
 
-  // By the team: calls take(raw, column), and past the row's end, too.
+  // Calls take(raw, column) over the row, and past its end, too. The team shares the row.
   template <class Take>
   __device__ void over_row(Take&& take) const {
     over_sum_tiles(
@@ -314,19 +315,19 @@ struct CutFinder {
     const int bin = static_cast<int>(bits(sub(top, from_ordered(cell))) >> 19) - kFirstBin;
     return bin < 0 ? 0 : bin < kBins ? bin : kBins - 1;
   }
-  // All cells of a bin lie less below the largest value.
+  // All cells of a bin lie less than this below the largest value.
   __device__ static float end_of_bin(int bin) { return from_bits(static_cast<uint32_t>(kFirstBin + bin + 1) << 19); }
   __device__ static uint64_t mass_of_bin(int bin, const Shared<unsigned>& bins) {
     const unsigned n = bins[bin];
     return n > 0 && bin < kBins - 1 ? n * row_weight(-end_of_bin(bin)) : 0;
   }
 
-  // A key that the cut does not lie below. Maxima are counted by bins of their distance from the largest value, sixteen
-  // an octave, and every warp adds the bins up. Of the mass of a cell it counts what the bin's far end weighs. Contains
+  // A key that the cut does not lie below. Maxima are counted in bins of their distance from the largest value, sixteen
+  // an octave, and every warp adds the bins up. The mass of a cell counts as the weight at the bin's far end. Contains
   // a barrier.
   __device__ uint32_t level(const CutRule& rule) const {
-    const Shared<unsigned> bins = dynamic_shared<unsigned>(room.at, kBins);  // where the list will be
-    const int thread = static_cast<int>(threadIdx.x), count = maxima_of(tiles, room.wide);
+    const Shared<unsigned> bins = dynamic_shared<unsigned>(memory.at, kBins);  // in the memory of the list
+    const int thread = static_cast<int>(threadIdx.x), count = maxima_of(tiles, memory.wide);
     for (int i = thread; i < kBins; i += kThreads) bins[i] = 0;
     __syncthreads();
     const bool weighs = rule.limit != kNoLimit;
@@ -334,16 +335,16 @@ struct CutFinder {
     for (int i = thread; i < count; i += kThreads)
       if (const uint32_t cell = maxima[i]; cell >= rule.least) atomicAdd(&bins[bin_of(cell)], 1u);
     __syncthreads();
-    constexpr int kOwn = kBins / 32;
-    unsigned number = 0;  // of the lane's bins, and of all up to them
+    constexpr int kLaneBins = kBins / 32;
+    unsigned number = 0;  // cells in the bins of this lane
     uint64_t mass = 0;
 #pragma unroll 4
-    for (int i = 0; i < kOwn; ++i) number += bins[lane_id() * kOwn + i];
+    for (int i = 0; i < kLaneBins; ++i) number += bins[lane_id() * kLaneBins + i];
     unsigned all_number = number;
     uint64_t all_mass = 0;
     if (weighs) {
 #pragma unroll 1
-      for (int i = 0; i < kOwn; ++i) mass += mass_of_bin(lane_id() * kOwn + i, bins);
+      for (int i = 0; i < kLaneBins; ++i) mass += mass_of_bin(lane_id() * kLaneBins + i, bins);
       all_mass = mass;
     }
 #pragma unroll 1
@@ -357,7 +358,7 @@ struct CutFinder {
     const int lane = __ffs(static_cast<int>(reached)) - 1;
     number = __shfl_sync(kWarp, all_number - number, lane);
     if (weighs) mass = __shfl_sync(kWarp, all_mass - mass, lane);
-    int bin = lane * kOwn;
+    int bin = lane * kLaneBins;
 #pragma unroll 1
     for (;; ++bin) {
       number += bins[bin];
@@ -370,16 +371,16 @@ struct CutFinder {
 
   // ---- a list -------------------------------------------------------------------------------------------------------
 
-  // The words of the list: a short one takes four places a token (OrderedList). A long one has its tokens from kFound
-  // on, and behind them few in order, where the cells were that were opened.
-  static constexpr int kFound = kShort + 1, kFew = 63, kFewAt = kListWords - 4 * (kFew + 1);
-  static constexpr int kListed = kFewAt - kFound, kOpen = 16 * (kFew + 1);  // the most tokens, the most cells together
-  static_assert(4 * kFound <= kFewAt, "a short list comes before");
+  // The layout of the list. A short one takes four words a token (OrderedList). A long one begins at kLongAt, and a
+  // short ordered list comes behind it, over the opened cells.
+  static constexpr int kLongAt = kShort + 1, kFew = 63, kFewAt = kListWords - 4 * (kFew + 1);
+  static constexpr int kListed = kFewAt - kLongAt, kOpen = 16 * (kFew + 1);  // the most tokens, the most cells together
+  static_assert(4 * kLongAt <= kFewAt, "a short list comes before");
 
-  // Lists the tokens whose words are in [first, end). Returns how many there are: all are listed if that is kListed at
-  // most. First come the cells that may hold one: a warp reads two of them together. `numbers` are zeros.
+  // Lists the tokens whose words are in [first, end). Returns their number: all are listed if that is kListed at most.
+  // The cells that may hold such a token are opened first, and a warp reads two of them together. `numbers` are zeros.
   __device__ int list_from(WideKey first, WideKey end, const Shared<unsigned>& numbers) const {
-    const Shared<uint16_t> opened = dynamic_shared<uint16_t>(room.at + sizeof(WideKey) * kFewAt, kOpen);
+    const Shared<uint16_t> opened = dynamic_shared<uint16_t>(memory.at + sizeof(WideKey) * kFewAt, kOpen);
     const int thread = static_cast<int>(threadIdx.x), warps = kThreads / 32, cells = tiles * kCellsATile;
     const uint32_t least = key_of(first);
     const float value = from_ordered(least);
@@ -387,7 +388,7 @@ struct CutFinder {
 #pragma unroll 1
     for (int from = 0; from < cells; from += kOpen) {
       for (int i = thread; i < kOpen && from + i < cells; i += kThreads) {
-        if (maxima[(from + i) >> room.wide] < least) continue;
+        if (maxima[(from + i) >> memory.wide] < least) continue;
         opened[static_cast<int>(atomicAdd(&numbers[0], 1u)) - before] = static_cast<uint16_t>(i);
       }
       __syncthreads();
@@ -418,8 +419,8 @@ struct CutFinder {
             const int k = __ffs(static_cast<int>(reach)) - 1;
             const WideKey word = word_of(Float32::at(raw, k), (which == 0 ? a : b) + k);
             if (word < first || word >= end) continue;
-            const unsigned place = atomicAdd(&numbers[1], 1u);
-            if (place < kListed) list[kFound + static_cast<int>(place)] = word;
+            const unsigned index = atomicAdd(&numbers[1], 1u);
+            if (index < kListed) list[kLongAt + static_cast<int>(index)] = word;
           }
         }
       }
@@ -433,17 +434,17 @@ struct CutFinder {
     return word_of_key(key(raw)) | static_cast<uint32_t>(~column);
   }
 
-  // A list of up to kMost tokens, from place kAt on: in order; as they were found; their weights; and for each in order,
-  // and for the end, the mass before it.
+  // A list of up to kMost tokens at kAt, as four arrays: the words in order, the words without order, their weights,
+  // and the mass before each in order and before the end.
   template <int kAt, int kMost>
   struct OrderedList {
-    static constexpr int kPlaces = kMost + 1;
-    static constexpr int kUnordered = kAt + kPlaces, kWeights = kUnordered + kPlaces, kMasses = kWeights + kPlaces;
+    static constexpr int kEntries = kMost + 1;
+    static constexpr int kUnordered = kAt + kEntries, kWeights = kUnordered + kEntries, kMasses = kWeights + kEntries;
     const CutFinder& of;
 
     __device__ uint64_t mass(int size) const { return of.list[kMasses + size]; }
 
-    // Four lanes a token count who is before it.
+    // Four lanes count the tokens before a token.
     __device__ void order(int listed) const {
       const int thread = static_cast<int>(threadIdx.x), part = thread % 4;
       for (int i = thread; i < listed; i += kThreads)
@@ -452,51 +453,51 @@ struct CutFinder {
 #pragma unroll 1
       for (int first = 0; first <= listed; first += kThreads / 4) {
         const int i = first + thread / 4;
-        const WideKey own = i < listed ? static_cast<WideKey>(of.list[kUnordered + i]) : 0;
-        int place = 0;
+        const WideKey word = i < listed ? static_cast<WideKey>(of.list[kUnordered + i]) : 0;
+        int rank = 0;
         uint64_t before = 0;
 #pragma unroll 2
         for (int j = part; j < listed; j += 4)
-          if (of.list[kUnordered + j] > own) ++place, before += static_cast<WideKey>(of.list[kWeights + j]);
+          if (of.list[kUnordered + j] > word) ++rank, before += static_cast<WideKey>(of.list[kWeights + j]);
 #pragma unroll
         for (int with = 1; with < 4; with *= 2)
-          place += __shfl_xor_sync(kWarp, place, with), before += __shfl_xor_sync(kWarp, before, with);
-        if (i <= listed && part == 0) of.list[kAt + place] = own, of.list[kMasses + place] = before;
+          rank += __shfl_xor_sync(kWarp, rank, with), before += __shfl_xor_sync(kWarp, before, with);
+        if (i <= listed && part == 0) of.list[kAt + rank] = word, of.list[kMasses + rank] = before;
       }
       __syncthreads();
     }
 
-    // How many tokens at the front a rule keeps, of those of a range. Where ties stay together, a token has the rank of
-    // the first that it ties with.
+    // The number of tokens at the front that a rule selects, of those of a range. Where ties stay together, a token has
+    // the rank of the first of its ties.
     __device__ int size_of(const CutRule& rule, const WordRange& range, int listed) const {
-      int kept = 0, not_kept = listed;
+      int inside = 0, outside = listed;
 #pragma unroll 1
-      while (kept < not_kept) {
-        const int i = (kept + not_kept) / 2;
+      while (inside < outside) {
+        const int i = (inside + outside) / 2;
         const uint32_t key = key_of(of.list[kAt + i]);
         int rank = i;
 #pragma unroll 1
         while (of.f.ties_all() && rank > 0 && key_of(of.list[kAt + rank - 1]) == key) --rank;
-        if (rule.keeps(range.rank + static_cast<uint64_t>(rank), range.mass + mass(rank), key)) kept = i + 1;
-        else not_kept = i;
+        if (rule.keeps(range.rank + static_cast<uint64_t>(rank), range.mass + mass(rank), key)) inside = i + 1;
+        else outside = i;
       }
-      return kept;
+      return inside;
     }
 
-    __device__ void cut_at(int size, const WordRange& range, KeptRow* found) const {
+    __device__ void cut_at(int size, const WordRange& range, CutResult* result) const {
       const WideKey last = of.list[kAt + size - 1];
-      found->cut = {from_ordered(key_of(last)), column_of(last)};
-      found->count = range.rank + static_cast<uint64_t>(size), found->mass = range.mass + mass(size);
+      result->cut = {from_ordered(key_of(last)), column_of(last)};
+      result->count = range.rank + static_cast<uint64_t>(size), result->mass = range.mass + mass(size);
     }
   };
 
   // ---- long lists ---------------------------------------------------------------------------------------------------
 
-  // What a rule keeps, of tokens that no short list holds. Each pass takes count and mass of the words above some
-  // levels, and goes on between the two where the cut lies: of the list, once that holds them, until then of the row.
-  // Returns how many are listed: kListed at most, if the list holds all that are kept.
+  // Applies a rule to more tokens than a short list holds. Each pass sums count and mass of the words above some
+  // levels, and goes on between the two levels around the cut: over the list, once that holds them, before that over
+  // the row. Returns how many tokens are listed: kListed at most, if the list holds the support.
   __device__ int narrow(const CutRule& rule, WordRange range, int listed, const Shared<unsigned>& numbers,
-                        KeptRow* found) const {
+                        CutResult* result) const {
     bool from_top = true;
     if (range.first < word_of_key(rule.least)) range.first = word_of_key(rule.least);
 #pragma unroll 1
@@ -508,7 +509,7 @@ struct CutFinder {
         level[j] = level_at(j, turn, range);
         if (level[j] < level[j - 1]) level[j] = level[j - 1];
       }
-      uint64_t sums[kCutSums];  // for each level the count, then the mass of the words [level, end)
+      uint64_t sums[kCutSums];  // of the words [level, end): counts by level, then masses
       measure(level, range.end, listed, sums);
       uint64_t count = sums[0], mass = sums[kLevels + 1], above = 0, mass_above = 0;
       bool within = false;  // a level is reached
@@ -522,9 +523,9 @@ struct CutFinder {
       }
       if (within) next.rank += above, next.mass += mass_above, range = next;
       const bool equal = key_of(range.first) == key_of(range.end - 1);
-      if (!within || (f.ties_all() && equal)) {  // all of the range are kept
-        found->cut = {from_ordered(key_of(range.first)), kNoToken};
-        found->count = range.rank + count, found->mass = range.mass + mass;
+      if (!within || (f.ties_all() && equal)) {  // the whole range is in the support
+        result->cut = {from_ordered(key_of(range.first)), kNoToken};
+        result->count = range.rank + count, result->mass = range.mass + mass;
         break;
       }
       if (listed > kListed && count <= kListed) {
@@ -537,7 +538,7 @@ struct CutFinder {
         const OrderedList<kFewAt, kFew> few = {*this};
         gather(listed, few.kUnordered, numbers, [&](WideKey word) { return word >= range.first && word < range.end; });
         few.order(static_cast<int>(count));
-        few.cut_at(few.size_of(rule, range, static_cast<int>(count)), range, found);
+        few.cut_at(few.size_of(rule, range, static_cast<int>(count)), range, result);
         break;
       }
       const WideKey last_column = word_of_key(key_of(range.first)) | static_cast<uint32_t>(-row.vocab);
@@ -546,12 +547,12 @@ struct CutFinder {
     return from_top ? listed : kListed + 1;
   }
 
-  // The j-th level inside of a range. In the first pass by distance from the largest value, in the next two by equal
-  // steps of the value, then by equal steps of the word, which always come to an end.
+  // The j-th level inside of a range. The first pass takes steps of the distance from the largest value, the next two
+  // equal steps of the value, all others equal steps of the word, which always come to an end.
   __device__ WideKey level_at(int j, int turn, const WordRange& range) const {
     const WideKey last = range.end - 1, step = (range.end - range.first) / (kLevels + 1);
     WideKey level = range.first + (step > 0 ? step : 1) * static_cast<WideKey>(j);
-    if (turn == 0) {  // up to 18 below it
+    if (turn == 0) {  // up to 18 below the largest value
       const int n = kLevels + 1 - j;
       level = word_of_key(ordered(sub(top, 2.0f * static_cast<float>(n * n))));
     } else if (turn < 3) {
@@ -575,7 +576,7 @@ struct CutFinder {
     };
     const bool in_list = listed <= kListed;
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); in_list && i < listed; i += kThreads) take(list[kFound + i]);
+    for (int i = static_cast<int>(threadIdx.x); in_list && i < listed; i += kThreads) take(list[kLongAt + i]);
     if (!in_list) over_row([&](float raw, int32_t column) { take(word_of(raw, column)); });
 #pragma unroll
     for (int j = 0; j <= kLevels; ++j) sums[j] = counts[j], sums[kLevels + 1 + j] = masses[j];
@@ -583,7 +584,7 @@ struct CutFinder {
     else team_sums(team, sums);
   }
 
-  // Brings those of a long list that are wanted to the place `to` and behind it.
+  // Copies the wanted words of a long list to `to` and behind it.
   template <class Wanted>
   __device__ void gather(int listed, int to, const Shared<unsigned>& numbers, Wanted&& wanted) const {
     __syncthreads();
@@ -591,8 +592,8 @@ struct CutFinder {
 #pragma unroll 1
     for (int first = 0; first < listed; first += kThreads) {
       const int i = first + static_cast<int>(threadIdx.x);
-      const WideKey word = i < listed ? static_cast<WideKey>(list[kFound + i]) : 0;
-      __syncthreads();  // who reads from there has read
+      const WideKey word = i < listed ? static_cast<WideKey>(list[kLongAt + i]) : 0;
+      __syncthreads();  // all threads have read their words
       if (i < listed && wanted(word)) list[to + static_cast<int>(atomicAdd(&numbers[0], 1u))] = word;
     }
     __syncthreads();

@@ -1,4 +1,4 @@
-// The memory in which a team finds cuts (cut.cuh), and the launches in which it does.
+// The memory in which a team searches cuts (cut.cuh), and launches of such teams.
 #pragma once
 
 #include "pair_sums.cuh"
@@ -6,40 +6,40 @@
 
 namespace specdec::cuda {
 
-constexpr int kCellLanes = 4, kCellsATile = 32 / kCellLanes;  // what four lanes hold of a tile, 128 columns, is a cell
+constexpr int kCellLanes = 4, kCellsATile = 32 / kCellLanes;  // a cell: columns of four lanes in a tile
 constexpr int kListWords = 2048;
 
-// Where a block keeps the list of a row's tokens, and behind it the maxima of its cells.
-struct CutRoom {
+// A block's list of a row's tokens, and behind it the maxima of its cells.
+struct CutMemory {
   int wide;   // 2^wide cells of a tile share a maximum, if memory is short: 0 to 2
-  size_t at;  // in dynamic shared memory
+  size_t at;  // byte of dynamic shared memory
 };
 
 __host__ __device__ __forceinline__ int maxima_of(int tiles, int wide) { return tiles * kCellsATile >> wide; }
-// The words of a tile between blocks: two maxima each, then one for its units.
+// Words of a tile between blocks: two maxima a word, then one for its units.
 __host__ __device__ __forceinline__ int words_a_tile(int wide) { return (kCellsATile / 2 >> wide) + 1; }
 
-// With the units of tiles.
+// Shared memory of a CutMemory, with the units of tiles.
 inline size_t bytes_of_cut(int32_t vocab, int wide) {
   const int tiles = sum_tiles_of(vocab);
   return (sizeof(WideKey) * (kListWords + tiles) + sizeof(uint32_t) * maxima_of(tiles, wide) + 15) / 16 * 16;
 }
 
-// The words that a member of a team brings: of its tiles, then what it met.
+// Words that a member of a team brings: those of its tiles, then its flags.
 __host__ __device__ __forceinline__ int tiles_of_member(int tiles, int size) { return (tiles + size - 1) / size; }
 __host__ __device__ __forceinline__ int words_of_member(int tiles, int size, int wide) {
   return tiles_of_member(tiles, size) * words_a_tile(wide) + 1;
 }
 
-// What a launch of teams needs for the cuts of rows.
+// The memory of a launch of teams that cut rows.
 struct CutPlan {
-  CutRoom room;
+  CutMemory memory;
   int items;
   size_t shared_bytes;
 };
 
-// All of it has to fit: maxima and list, with the words of the team and `taken` bytes of other things, into `shared` bytes of
-// a block.
+// The widest layout that fits: maxima and list, the words of the team, and `taken` bytes for other things, in `shared`
+// bytes of a block.
 inline CutPlan cut_plan(const TeamShape& shape, int64_t requests, int32_t vocab, size_t taken, size_t shared) {
   constexpr int64_t kMostWords = 3 << 15;  // of all software clusters
   const int tiles = sum_tiles_of(vocab);
@@ -69,27 +69,26 @@ int32_t longest(const Params& p) {
   return p.draft.data && p.draft.vocab > p.target.vocab ? p.draft.vocab : p.target.vocab;
 }
 
-// A launch in which a team finds the cuts of its row or rows. `tickets` and `words` as in team_plan, `taken` as in
-// cut_plan.
+// A launch of teams that cut rows. `tickets` and `words` as in team_plan, `taken` as in cut_plan.
 struct ShapedPlan {
   TeamPlan team;
-  CutRoom cut;
+  CutMemory cut;
   size_t shared_bytes;
 };
 
 inline ShapedPlan shaped_plan(const Device& device, const TeamShape& shape, int64_t requests, int32_t vocab,
                               int64_t tickets = 0, int64_t words = 0, size_t taken = 0) {
   const CutPlan cut = cut_plan(shape, requests, vocab, taken, device.dynamic_shared);
-  ShapedPlan plan = {team_plan(shape, requests, cut.items, tickets, words), cut.room, 0};
+  ShapedPlan plan = {team_plan(shape, requests, cut.items, tickets, words), cut.memory, 0};
   plan.cut.at = plan.team.shared_bytes();
   plan.shared_bytes = plan.cut.at + cut.shared_bytes;
   return plan;
 }
 
-// The blocks that share a request of `work` such rows. All have eight warps, which share each tile.
+// The blocks of a request of `work` such rows. All have eight warps, which share each tile.
 inline TeamShape shaped_team(const Device& device, int64_t count, Rows rows, int work = 1,
                              Ends ends = Ends::kTogether) {
-  rows.dtype = SPECDEC_FLOAT32;  // as they are loaded
+  rows.dtype = SPECDEC_FLOAT32;  // loads widen elements
   TeamShape shape = team_shape(device, count, rows, work, ends);
   shape.threads = kThreads;
   return shape;

@@ -1,6 +1,6 @@
-// A draw from a row, or from what is left of one, without a list: every token's score is bounded with the device's own
-// exponentials and logarithms, and only a token that may be the best of its block is evaluated exactly. For few requests,
-// where a block has a few thousand columns: code that runs once costs more than arithmetic. Scores are to base 2 here.
+// A draw from a row or a residual, without a list of elements: fast exponentials and logarithms of the device bound
+// every token's score, and only a token that may be the best of its block is evaluated exactly. It is for few requests,
+// where a block has a few thousand columns: code that runs once costs more than arithmetic. Scores are to base 2.
 #pragma once
 
 #include <cstdlib>
@@ -16,17 +16,17 @@ constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
 
 // ---- bounds ---------------------------------------------------------------------------------------------------------
 
-// What a score of a token may differ from its bound's middle: by the errors of two logarithms, of an arrival, and of the
-// exact score itself, whose roundings grow with the logarithm of the weight.
+// The largest distance between a token's score and the middle of its bounds: errors of two logarithms, of an arrival,
+// and of the exact score itself, whose roundings grow with the logarithm of the weight.
 __device__ __forceinline__ float score_error(float log2_weight) {
   return 6e-5f + 4e-7f * min(kLargest, magnitude(log2_weight));
 }
 
-// What p and q may differ from the exact ones, as a share of themselves.
+// The relative error of p and q.
 constexpr float kLawError = 6e-6f;
 
-// -log(1 - u) of a word in units of 2^-32, to 4e-5 of itself; of words below 2^15 it is less exact for a group. From 1/2
-// on u has 24 bits, as in truncated().
+// -log(1 - u) of a word in units of 2^-32, to 4e-5 of itself; for words below 2^15 it is less exact. From 1/2 on u has
+// 24 bits, as in truncated().
 __device__ __forceinline__ float about_neg_log1p(uint32_t word) {
   const float u = (static_cast<float>(word) + 0.5f) * 0x1p-32f;
   const float left = (static_cast<float>(~word | 0xffu) + 1.0f) * 0x1p-32f;
@@ -43,9 +43,9 @@ __device__ __forceinline__ float about_probability(const LawWithStats& side, flo
   return exp2_approx(log_probability(min(kLargest, side.law.key(raw)), side.lse) * kLog2E);
 }
 
-// Of the logarithm of a token's weight: a NaN or -inf says that it has none. `q` is not yet multiplied.
-template <class Kept>
-__device__ __forceinline__ Range log2_weight_bounds(const WeightsOf<Kept>& w, float raw, float q) {
+// Bounds of the logarithm of a token's weight; a NaN or -inf means that it has none. `q` is not yet multiplied.
+template <class Support>
+__device__ __forceinline__ Range log2_weight_bounds(const WeightsOf<Support>& w, float raw, float q) {
   const Law& law = w.target.stats.law;
   if (!w.residual) {
     const float log2_weight =
@@ -58,9 +58,9 @@ __device__ __forceinline__ Range log2_weight_bounds(const WeightsOf<Kept>& w, fl
   return {least > 1e-36f ? log2_approx(least) : -kInfinity, most > 0.0f ? log2_approx(most) : -kInfinity};
 }
 
-// No token with an element up to this has a larger logarithm of its weight; NaN if there is no such bound.
-template <class Kept>
-__device__ __forceinline__ float log2_weight_bound(const WeightsOf<Kept>& w, float largest) {
+// An upper bound for tokens with elements up to `largest`; NaN if there is none.
+template <class Support>
+__device__ __forceinline__ float log2_weight_bound(const WeightsOf<Support>& w, float largest) {
   const Law& law = w.target.stats.law;
   if (law.space != SPECDEC_LOGITS) return largest != largest ? largest : log2_approx(Probs{}.probability(largest, {}));
   const float x = min(kLargest, law.key(largest));
@@ -74,8 +74,8 @@ __device__ __forceinline__ Shared<EditWords> words_of_lanes() {
   return words;
 }
 
-// LogitEdits batches that come one after the other, if the row has edits: words are looked up once for several of them,
-// and wait in shared memory. `step` is counted from the first batch, or from a later one.
+// Edits batches that come one after the other, if the row has edits. Words are looked up once for several batches, and
+// wait in shared memory. `step` counts from the first batch, or from a later one.
 template <int kCount>
 __device__ __forceinline__ void edit_in_turn(const Row&, int32_t, int, Batch<Float32, kCount>*) {}
 template <int kCount>
@@ -90,74 +90,73 @@ __device__ __forceinline__ void edit_in_turn(const EditedRow& row, int32_t first
 
 // ---- the draft's side -----------------------------------------------------------------------------------------------
 
-// The draft's elements of a lane's four columns of the target, in a vocabulary of its own. What it lacks has no weight.
-template <class Kept>
-__device__ __forceinline__ uint4 mapped_four(const LawRowOf<Kept>& draft, int32_t column) {
-  int32_t own = draft.columns().first_at_least(column);
+// The draft's elements of a lane's four target columns, from its own vocabulary. Missing tokens have no weight.
+template <class Support>
+__device__ __forceinline__ uint4 mapped_four(const LawRowOf<Support>& draft, int32_t column) {
+  int32_t draft_column = draft.columns().first_at_least(column);
   uint32_t raw[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const bool there = own < draft.row.vocab && draft.map[own] == column + i;
-    raw[i] = there ? bits(element(draft.row, own)) : Float32::kMinusInfinity;
-    own += there;
+    const bool there = draft_column < draft.row.vocab && draft.map[draft_column] == column + i;
+    raw[i] = there ? bits(element(draft.row, draft_column)) : Float32::kMinusInfinity;
+    draft_column += there;
   }
   return {raw[0], raw[1], raw[2], raw[3]};
 }
 
-// The target's token of the draft's argmax, if the draft is greedy; else kNoToken.
-template <class Kept>
-__device__ __forceinline__ int32_t certain_token(const LawRowOf<Kept>& draft) {
+// The target's token of a greedy draft's argmax; else kNoToken.
+template <class Support>
+__device__ __forceinline__ int32_t certain_token(const LawRowOf<Support>& draft) {
   return draft.stats.law.greedy ? draft.columns().to_target({0.0f, draft.stats.argmax}).token : kNoToken;
 }
 
 // ---- the draw -------------------------------------------------------------------------------------------------------
 
-// What a block met in the rows: values that are impossible in a law; and of the draft's, if it is of probabilities, an
-// element that has weight.
+// Flags of a row: it has a value that is impossible in a law; a draft's row of probabilities has weight.
 constexpr unsigned kBadValue = 1, kDraftHasWeight = 2;
 
-struct alignas(16) Meeting {  // of blocks, in the workspace: zero before and after every kernel
-  unsigned came, met;
+struct alignas(16) Ticket {  // of a row or request, in the workspace: zero before and after every kernel
+  unsigned arrived, flags;
   WideKey best;
 };
 
-// Whether this block is the last to come, of so many. It sees what the others did before. All threads call.
-__device__ __forceinline__ bool comes_last(Meeting* meeting, unsigned blocks) {
+// Whether this block is the last of `blocks` to call. It sees what the others wrote before. All threads call.
+__device__ __forceinline__ bool is_last_block(Ticket* ticket, unsigned blocks) {
   SPECDEC_SHARED(unsigned, before, 1);
   __syncthreads();
-  if (threadIdx.x == 0) before[0] = add_acquire_release(&meeting->came, 1u);
+  if (threadIdx.x == 0) before[0] = add_acquire_release(&ticket->arrived, 1u);
   __syncthreads();
   return before[0] == blocks - 1;
 }
 
-// By one thread of the last block: what was found, and what blocks met in the rows. Nothing is left of it.
-struct Found {
+// The best candidate of all blocks, and the OR of their flags. A thread of the last block takes both off the ticket.
+struct BlockBest {
   Candidate best;
-  unsigned met;
+  unsigned flags;
 };
-__device__ __forceinline__ Found taken_from(Meeting* meeting) {
-  return {candidate_of_key(atomicExch(&meeting->best, WideKey{0})), atomicExch(&meeting->met, 0u)};
+__device__ __forceinline__ BlockBest take_block_best(Ticket* ticket) {
+  return {candidate_of_key(atomicExch(&ticket->best, WideKey{0})), atomicExch(&ticket->flags, 0u)};
 }
 
-__device__ __forceinline__ RowPartial partial_of(const Found& found) {
-  return {found.best, found.met & kBadValue ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
+__device__ __forceinline__ RowPartial partial_of(const BlockBest& best) {
+  return {best.best, best.flags & kBadValue ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
 }
 
-// What a lane knows of the tokens that it looked through: the best by its upper bound, and all that its exact score takes.
-struct Likely {
-  float highest = -kInfinity, second = -kInfinity;  // upper bounds
-  float sure = -kInfinity;                          // a score that the best one has at least
+// A lane's best token by its upper bound, with all that its exact score needs.
+struct LaneCandidate {
+  float upper = -kInfinity, second = -kInfinity;  // upper bounds
+  float lower = -kInfinity;                       // a lower bound of the best one's score
   int32_t column = kNoToken;
   float raw, draft_raw;
-  uint32_t later;  // the token's own word
+  uint32_t later;  // the word of this token
   LaneNoise group;
 };
 
 // The exact score. `draft_raw` is the draft's element of this token.
-template <class Kept>
-__device__ __forceinline__ float exact_score(const WeightsOf<Kept>& w, const Likely& t, int32_t certain) {
+template <class Support>
+__device__ __forceinline__ float exact_score(const WeightsOf<Support>& w, const LaneCandidate& t, int32_t certain) {
   float log_weight;
-  if constexpr (Kept::kFiltered) {
+  if constexpr (Support::kFiltered) {
     log_weight = w.log_weight(t.raw, t.column);
   } else if (!w.residual) {
     log_weight = t.column == w.excluded ? -kInfinity : w.target.stats.law.in_space([&](auto s) { return s.log_weight(t.raw); });
@@ -175,14 +174,14 @@ __device__ __forceinline__ float exact_score(const WeightsOf<Kept>& w, const Lik
 // Whether the draft's filters keep a token of the target.
 __device__ __forceinline__ bool keeps_draft(const LawRow&, float, int32_t) { return true; }
 __device__ __forceinline__ bool keeps_draft(const LawRowOf<Filtered>& draft, float raw, int32_t token) {
-  return draft.kept.keeps(raw, draft.map ? draft.columns().column(token) : token);
+  return draft.support.keeps(raw, draft.map ? draft.columns().column(token) : token);
 }
 
 // Bounds the scores of a lane's four tokens.
-template <class Kept>
-__device__ __forceinline__ void bound_four(const WeightsOf<Kept>& w, const Noise& noise, int32_t certain, int32_t column,
-                                           const uint4& values, const uint4& draft, const LaneNoise& group,
-                                           float first, Likely* best) {
+template <class Support>
+__device__ __forceinline__ void bound_four(const WeightsOf<Support>& w, const Noise& noise, int32_t certain,
+                                           int32_t column, const uint4& values, const uint4& draft,
+                                           const LaneNoise& group, float first, LaneCandidate* best) {
   const Words<uint32_t> late = noise_words(noise, static_cast<uint32_t>(w.target.row.vocab_start + column) >> 2, 1);
   const int winner = first_winner(group.b) - column % kGroup;
   bool changed = false;
@@ -195,12 +194,12 @@ __device__ __forceinline__ void bound_four(const WeightsOf<Kept>& w, const Noise
       q = max(about_probability(w.draft.stats, draft_raw), 0.0f);
     if (certain == column + i) q = 1.0f;
     Range weight = log2_weight_bounds(w, raw, q);
-    if (column + i == w.excluded || !w.target.kept.keeps(raw, column + i)) weight = {-kInfinity, -kInfinity};
+    if (column + i == w.excluded || !w.target.support.keeps(raw, column + i)) weight = {-kInfinity, -kInfinity};
     const float arrives = log2_approx(first + (winner == i ? 0.0f : about_neg_log1p(word)));
     const float most = weight.high - arrives + score_error(weight.high);
-    best->second = max(min(best->highest, most), best->second);
-    if (most > best->highest) {  // a NaN is nobody
-      best->highest = most, best->sure = weight.low - arrives - score_error(weight.low);
+    best->second = max(min(best->upper, most), best->second);
+    if (most > best->upper) {  // a NaN is no candidate
+      best->upper = most, best->lower = weight.low - arrives - score_error(weight.low);
       best->column = column + i, best->raw = raw, best->draft_raw = draft_raw, best->later = word;
       changed = true;
     }
@@ -208,27 +207,27 @@ __device__ __forceinline__ void bound_four(const WeightsOf<Kept>& w, const Noise
   if (changed) best->group = group;
 }
 
-// Whether a draw has to say what is wrong with the draft's row: of one that was looked through before it is known.
-template <class Kept>
-__device__ __forceinline__ bool reads_probs_of_draft(const WeightsOf<Kept>& w) {
+// Whether the draw reports the draft row's status: other draft rows were looked through before.
+template <class Support>
+__device__ __forceinline__ bool reads_probs_of_draft(const WeightsOf<Support>& w) {
   return w.residual && w.draft.stats.law.space != SPECDEC_LOGITS && !w.draft.stats.law.greedy;
 }
 
-// What is met in a lane's four elements of a row, `count` of them inside of it.
-__device__ __forceinline__ unsigned met_in_four(const Law& law, const uint4& values, int32_t count) {
-  unsigned met = 0;
+// The flags of a lane's four elements, `count` of which lie in the row.
+__device__ __forceinline__ unsigned flags_of_four(const Law& law, const uint4& values, int32_t count) {
+  unsigned flags = 0;
 #pragma unroll 1
   for (int i = 0; i < 4 && i < count; ++i) {
     const float raw = Float32::at(values, i);
-    if (!law.is_element(raw)) met |= kBadValue;
-    if (law.rank(raw) > -kInfinity) met |= kDraftHasWeight;
+    if (!law.is_element(raw)) flags |= kBadValue;
+    if (law.rank(raw) > -kInfinity) flags |= kDraftHasWeight;
   }
-  return met;
+  return flags;
 }
 
-// Where the scores of a block's tokens meet, as ordered words.
-__device__ __forceinline__ void begin_draw(const Shared<unsigned>& sure) {
-  if (threadIdx.x == 0) sure[0] = ordered(-kInfinity);
+// Resets the block's best lower bound, an ordered word.
+__device__ __forceinline__ void begin_draw(const Shared<unsigned>& block_bound) {
+  if (threadIdx.x == 0) block_bound[0] = ordered(-kInfinity);
 }
 
 // Brings 2,048 columns of a row, or those before `end`, into the L2 cache: 64 a lane.
@@ -239,104 +238,104 @@ __device__ __forceinline__ void prefetch_columns(const Row& row, int32_t begin, 
     prefetch_line(address_of(row, at));
 }
 
-// The block draws over the tiles [tile, end) of 1,024 columns, and brings what it finds to the meeting. Behind
-// begin_draw and a barrier. At temperature 0 it is the most probable token that is found. A lane loads `kSteps` fours
-// together.
-template <int kSteps, class Kept>
-__device__ __forceinline__ void draw_tiles(const WeightsOf<Kept>& w, const Noise& visible, int tile, int end,
-                                           const Shared<unsigned>& sure, Meeting* meeting) {
-  using Own = Batch<Float32, kSteps>;
+// Draws over the tiles [tile, end) of 1,024 columns, and adds the block's best candidate and flags to the ticket. A
+// barrier after begin_draw comes before. At temperature 0 the most probable token is the best. A lane loads `kSteps`
+// fours together.
+template <int kSteps, class Support>
+__device__ __forceinline__ void draw_tiles(const WeightsOf<Support>& w, const Noise& visible, int tile, int end,
+                                           const Shared<unsigned>& block_bound, Ticket* ticket) {
+  using Chunk = Batch<Float32, kSteps>;
   const auto& row = w.target.row;
-  const Row& draft_row = as_it_came(w.draft.row);  // a draft's row has no edits
+  const Row& draft_row = stored_row(w.draft.row);  // a draft's row has no edits
   const Law& law = w.target.stats.law;
   const bool probs = law.space != SPECDEC_LOGITS, draft_probs = reads_probs_of_draft(w);
   const int32_t certain = w.residual ? certain_token(w.draft) : kNoToken;
   const bool reads_draft = w.residual && !w.draft.stats.law.greedy && (!w.draft.map || draft_probs);
   const bool maps = w.residual && !w.draft.stats.law.greedy && w.draft.map;
-  // A warp takes as many columns as there are tiles, all of them side by side.
-  const int32_t begin = tile * kMassTile + warp_id() * (end - tile) * Own::kPerStep;
-  const int32_t stop = begin + (end - tile) * Own::kPerStep;
-  // A lane makes the words of a group, so a warp has those of 2,048 columns together.
-  constexpr int kHeld = kGroup * 32 / Own::kTokens * kSteps;  // steps
+  // A warp takes as many columns as there are tiles, side by side.
+  const int32_t begin = tile * kMassTile + warp_id() * (end - tile) * Chunk::kPerStep;
+  const int32_t stop = begin + (end - tile) * Chunk::kPerStep;
+  // A lane computes the words of one group, so a warp has those of 2,048 columns at once.
+  constexpr int kHeld = kGroup * 32 / Chunk::kTokens * kSteps;  // steps
   LaneNoise words = {};
   float first = 0.0f;
-  Likely best;
-  unsigned met = 0;
+  LaneCandidate best;
+  unsigned flags = 0;
 #pragma unroll 1
-  for (int32_t at = begin; at < stop; at += Own::kTokens) {
-    const int steps = stop - at < Own::kTokens ? (stop - at) / Own::kPerStep : kSteps;
+  for (int32_t at = begin; at < stop; at += Chunk::kTokens) {
+    const int steps = stop - at < Chunk::kTokens ? (stop - at) / Chunk::kPerStep : kSteps;
     Fetched<kSteps> fetched, fetched_draft;
-    fetched.fetch(as_it_came(row), at, steps);
+    fetched.fetch(stored_row(row), at, steps);
     if (reads_draft) fetched_draft.fetch(draft_row, at, steps);
     const Noise noise = opaque(visible);
-    const int held = (at - begin) / Own::kPerStep % kHeld;
+    const int held = (at - begin) / Chunk::kPerStep % kHeld;
     if (held == 0) {
       words = lane_noise(noise, row, at);
       first = about_first_arrival(words);
-      if (at + Own::kTokens < stop) {
-        prefetch_columns(as_it_came(row), at, stop);
+      if (at + Chunk::kTokens < stop) {
+        prefetch_columns(stored_row(row), at, stop);
         if (reads_draft) prefetch_columns(draft_row, at, stop);
       }
     }
-    Own batch = fetched.floats(as_it_came(row), at, steps);
+    Chunk batch = fetched.floats(stored_row(row), at, steps);
     edit_in_turn(row, at, held, &batch);
-    Own draft = {};
+    Chunk draft = {};
     if (reads_draft) draft = fetched_draft.floats(draft_row, at, steps);
-    const float to_beat = from_ordered(read_atomic(sure)), log2_first = log2_approx(first);
+    const float to_beat = from_ordered(read_atomic(block_bound)), log2_first = log2_approx(first);
 #pragma unroll 1
     for (int u = 0; u < steps; ++u) {
-      const int32_t column = Own::token(at, u);
+      const int32_t column = Chunk::token(at, u);
       const uint4 values = batch.at(u);
       const float largest = Float32::largest(values);
-      if (!(largest < kInfinity)) met |= kBadValue;
-      if (probs) met |= met_in_four(law, values, row.vocab - column) & kBadValue;
+      if (!(largest < kInfinity)) flags |= kBadValue;
+      if (probs) flags |= flags_of_four(law, values, row.vocab - column) & kBadValue;
       uint4 draft_values = kNoElements;
       if (reads_draft) draft_values = draft.at(u);
-      if (draft_probs) met |= met_in_four(w.draft.stats.law, draft_values, draft_row.vocab - column);
+      if (draft_probs) flags |= flags_of_four(w.draft.stats.law, draft_values, draft_row.vocab - column);
       if (law.greedy) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float rank = law.rank(Float32::at(values, i));
-          if (rank > best.highest) best.highest = rank, best.column = column + i;
+          if (rank > best.upper) best.upper = rank, best.column = column + i;
         }
         continue;
       }
       const LaneGroup group = {words, first};
-      const LaneGroup own = group.of_vector<Float32>(held + u);
+      const LaneGroup vector_group = group.of_vector<Float32>(held + u);
       const float bound = log2_weight_bound(w, largest);
       const float log2_earliest = __shfl_sync(kWarp, log2_first, 2 * (held + u) + lane_id() / 16);
       const bool hopeless = bound == -kInfinity || bound + score_error(bound) - log2_earliest < to_beat ||
-                            !(largest != largest || w.target.kept.reaches(largest));
+                            !(largest != largest || w.target.support.reaches(largest));
       if (__all_sync(kWarp, hopeless)) continue;
       if (maps) draft_values = column < row.vocab ? mapped_four(w.draft, column) : kNoElements;
-      bound_four(w, noise, certain, column, values, draft_values, own.words, own.needed, &best);
+      bound_four(w, noise, certain, column, values, draft_values, vector_group.words, vector_group.needed, &best);
     }
     if (law.greedy) continue;
-    const unsigned score = __reduce_max_sync(kWarp, ordered(best.sure));
-    if (lane_id() == 0) atomicMax(&sure[0], score);
+    const unsigned score = __reduce_max_sync(kWarp, ordered(best.lower));
+    if (lane_id() == 0) atomicMax(&block_bound[0], score);
   }
-  if (__any_sync(kWarp, met != 0)) {
-    met = __reduce_or_sync(kWarp, met);
-    if (lane_id() == 0) atomicOr(&meeting->met, met);
+  if (__any_sync(kWarp, flags != 0)) {
+    flags = __reduce_or_sync(kWarp, flags);
+    if (lane_id() == 0) atomicOr(&ticket->flags, flags);
   }
   __syncthreads();
-  // Mostly one token of a block is left. Where two of a lane are, it looks at all of its own.
-  const float needed = law.greedy ? -kInfinity : from_ordered(read_atomic(sure));
-  if (best.column == kNoToken || !(best.highest >= needed)) return;
-  Candidate mine = {law.greedy ? best.highest : exact_score(w, best, certain), best.column};
+  // Mostly one token of a block is left. A lane with two evaluates all of its tokens.
+  const float needed = law.greedy ? -kInfinity : from_ordered(read_atomic(block_bound));
+  if (best.column == kNoToken || !(best.upper >= needed)) return;
+  Candidate mine = {law.greedy ? best.upper : exact_score(w, best, certain), best.column};
   if (!law.greedy && best.second >= needed) {
 #pragma unroll 1
-    for (int32_t at = begin; at < stop; at += Own::kPerStep)
+    for (int32_t at = begin; at < stop; at += Chunk::kPerStep)
 #pragma unroll 1
-      for (int i = 0; i < 4 && Own::token(at, 0) + i < row.vocab; ++i) {
-        const int32_t column = Own::token(at, 0) + i;
+      for (int i = 0; i < 4 && Chunk::token(at, 0) + i < row.vocab; ++i) {
+        const int32_t column = Chunk::token(at, 0) + i;
         const uint32_t token = static_cast<uint32_t>(row.vocab_start + column);
         const float log_weight = w.log_weight(element(row, column), column);
         if (log_weight > -kInfinity)
           mine = best_of(Candidate{race_score(log_weight, arrival(opaque(visible), token)), column}, mine);
       }
   }
-  if (mine.score > -kInfinity) atomicMax(&meeting->best, key_of_candidate(mine));
+  if (mine.score > -kInfinity) atomicMax(&ticket->best, key_of_candidate(mine));
 }
 
 // ---- parts of rows --------------------------------------------------------------------------------------------------
@@ -347,7 +346,7 @@ struct Tiles {
 
 // How rows are cut into parts, a block each.
 struct Parts {
-  Quotient count;  // of a row
+  Quotient count;  // parts of a row
   int tiles;       // of a row
   int tiles_a_part;
   __device__ __forceinline__ Tiles tiles_of(int part) const {
@@ -356,22 +355,22 @@ struct Parts {
   }
 };
 
-// Up to `share` parts of a row.
-inline Parts parts_of_rows(int32_t vocab, int64_t share) {
+// Cuts a row into at most `most` parts.
+inline Parts parts_of_rows(int32_t vocab, int64_t most) {
   const int tiles = (vocab + kMassTile - 1) / kMassTile;
-  const int wanted = static_cast<int>(share < 1 ? 1 : share < tiles ? share : tiles);
+  const int wanted = static_cast<int>(most < 1 ? 1 : most < tiles ? most : tiles);
   const int tiles_a_part = (tiles + wanted - 1) / wanted;
   return {quotient((tiles + tiles_a_part - 1) / tiles_a_part), tiles, tiles_a_part};
 }
 
-constexpr int64_t kStraightRows = 16;
-constexpr int64_t kTicketsAMeeting = sizeof(Meeting) / sizeof(unsigned);
+constexpr int64_t kFewRows = 16;
+constexpr int64_t kTicketSize = sizeof(Ticket) / sizeof(unsigned);
 
-// Whether a call that can goes straight. SPECDEC_CUDA_STRAIGHT=0 sends none, 1 all that can. It is looked at in each
-// call, so that both ways can be measured in turns.
-inline bool straight_if(bool few) {
-  const char* const asked = std::getenv("SPECDEC_CUDA_STRAIGHT");
-  return asked && !std::strcmp(asked, "0") ? false : asked && !std::strcmp(asked, "1") ? true : few;
+// Whether to use the kernel for few rows. SPECDEC_CUDA_STRAIGHT=0 forbids it, 1 forces it. Each call reads the
+// variable, so that both ways can be timed in turns.
+inline bool use_few_rows_kernel(bool few) {
+  const char* const requested = std::getenv("SPECDEC_CUDA_STRAIGHT");
+  return requested && !std::strcmp(requested, "0") ? false : requested && !std::strcmp(requested, "1") ? true : few;
 }
 
 }  // namespace specdec::cuda

@@ -1,6 +1,5 @@
 // The mass of rows of logits, in tiles of 1,024 columns (specdec/mass.h): exact integers, so that no probability
-// depends on how many blocks shared a row. A warp takes a tile at once. Its weights are complete before anybody else sees
-// them.
+// depends on how many blocks share a row. One warp weighs a whole tile.
 #pragma once
 
 #include "race.cuh"
@@ -8,9 +7,9 @@
 
 namespace specdec {
 
-// Two floats, or two words: the maths of specdec/mass.h for two tokens at once. Each is rounded as one alone. On sm_100
-// and newer an instruction has both floats. There is no product of two here: ptxas 13.0 makes of mul.rn.f32x2 and
-// add.rn.f32x2 an fma, which rounds once.
+// Two floats, or two words: the maths of specdec/mass.h for two tokens at once, each rounded as one alone. On sm_100
+// and newer one instruction has both floats. There is no product of two: ptxas 13.0 fuses mul.rn.f32x2 and add.rn.f32x2
+// into an fma, which rounds once.
 template <class X>
 struct Both {
   X a, b;
@@ -41,12 +40,12 @@ SPECDEC_HD TwoWords shift_right(TwoWords x, TwoWords n) { return {shift_right(x.
 
 namespace cuda {
 
-// What is known of a row that was looked through.
+// Statistics of a row that was looked through.
 struct RowStats {
   LogSumExp lse;
-  int32_t argmax;  // kNoToken where nothing has weight, or where no argmax was looked for
+  int32_t argmax;  // kNoToken: nothing has weight, or it was not looked for
   int32_t status;
-  // As LawWithStats: whether no token of a row that was looked through has weight.
+  // As LawWithStats::is_empty: no token has weight.
   __device__ bool is_empty() const { return argmax == kNoToken && !(lse.log_sum < kInfinity); }
 };
 
@@ -55,11 +54,11 @@ constexpr RowStats kNoStats = {kNoMass, kNoToken, SPECDEC_STATUS_OK};
 __device__ __forceinline__ LawWithStats with_stats(const Law& law, const RowStats& row) {
   return {law, row.lse, row.argmax};
 }
-__device__ __forceinline__ Draw draw_of(const RowStats& row) {
-  return draw_of(Candidate{-kInfinity, row.argmax}, row.status);
+__device__ __forceinline__ Draw to_draw(const RowStats& row) {
+  return to_draw(Candidate{-kInfinity, row.argmax}, row.status);
 }
 __device__ __forceinline__ RowStats argmax_stats(const RowPartial& row) {
-  return {kNoMass, row.best.token, draw_of(row).status};
+  return {kNoMass, row.best.token, to_draw(row).status};
 }
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
@@ -73,7 +72,7 @@ struct TileMass {
 
 constexpr TileMass kNoTileMass = {kNoTile, SPECDEC_STATUS_OK};
 
-// A tile as words: its maximum and whether its status is not OK, then its units.
+// A tile as two words: its maximum with a bit for a bad status, then its units.
 constexpr int kWordsATile = 2;
 
 __device__ __forceinline__ WideKey packed_max(const TileMass& mass) {
@@ -84,7 +83,7 @@ __device__ __forceinline__ int32_t status_of_packed(WideKey max) {
   return max & 1 ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK;
 }
 
-// How tiles are put together to a row by a warp.
+// Adds the tiles of a row, a warp a row.
 struct ExactMass {
   uint64_t sum = 0;
 
@@ -95,7 +94,7 @@ struct ExactMass {
   }
 };
 
-// A tile of which some elements are no logits, or are scaled to infinity: by element, from a cache.
+// Weighs a tile with elements that are no logits, or that are scaled to infinity: by element, from a cache.
 template <class R>
 __device__ __forceinline__ MassTile weigh_odd_tile(const R& row, const Logits& space, int32_t begin, bool* bad) {
   const int32_t end = row.vocab - begin < kMassTile ? row.vocab : begin + kMassTile;
@@ -114,15 +113,15 @@ __device__ __forceinline__ MassTile weigh_odd_tile(const R& row, const Logits& s
   return {warp_sum(units), top};
 }
 
-// Brings a tile into the L2 cache: a lane has a part of a line.
+// Brings a tile into the L2 cache; a lane brings a part of a line.
 __device__ __forceinline__ void prefetch_tile(const Row& row, int32_t tile) {
   const int64_t size = row.dtype == SPECDEC_FLOAT32 ? 4 : 2;
   const int64_t token = int64_t{tile} * kMassTile + lane_id() * (kMassTile / 32);
   if (token < row.vocab) prefetch_line(static_cast<const char*>(row.data) + token * size);
 }
 
-// The words of a lane's first tiles. word(tile, k) is word k of a tile. Rows of up to 128 Ki tokens have no others, and
-// all words are on their way together.
+// The words of a lane's first tiles; word(tile, k) is word k of a tile. Rows of up to 128 Ki tokens have no others, and
+// all loads are in flight together.
 struct TileWords {
   static constexpr int kHeld = 4;
   WideKey maxima[kHeld], units[kHeld];
@@ -138,7 +137,7 @@ struct TileWords {
   }
 };
 
-// By one warp: the whole row from its tiles' words.
+// Adds up a row from its tiles' words. All lanes of a warp call.
 template <class F>
 __device__ __forceinline__ RowStats row_of_tiles(int32_t tiles, const TileWords& held, F&& word) {
   constexpr int kHeld = TileWords::kHeld;

@@ -1,4 +1,4 @@
-// A pair of a target row and a draft row by a team, in ops that are asked for sums over both: residual and overlap.
+// A pair of a target row and a draft row, read by a team: for residual and overlap, which sum over both.
 #pragma once
 
 #include "filtered_row.cuh"
@@ -9,18 +9,18 @@ namespace specdec::cuda {
 template <class Params>
 struct PairArguments {
   Params p;
-  TeamRoom team;
-  int tiles;    // of the longer row of logits
-  CutRoom cut;  // where there may be filters or edits; else only where it is: tiles are weighed there
+  TeamLayout team;
+  int tiles;      // of the longer row of logits
+  CutMemory cut;  // `at` is where tiles are weighed; the rest serves filters
 };
 
-// Which pair it is: (i, j) of the call's rows, and the entry of its request.
-struct PairPlace {
+// A pair: rows (i, j) of the call, and the entry of their request.
+struct PairIndex {
   int64_t index, i, j;
-  Entry who;
+  Entry entry;
   template <class Params>
-  __device__ PairPlace(const Params& p, int64_t pair)
-      : index(pair), i(pair / p.target.rows), j(pair % p.target.rows), who(entry_of(p.request_index, i)) {}
+  __device__ PairIndex(const Params& p, int64_t pair)
+      : index(pair), i(pair / p.target.rows), j(pair % p.target.rows), entry(decode_entry(p.request_index, i)) {}
 };
 
 // Row (i, j) of the target (side 0), or row (n, j) of the draft.
@@ -31,10 +31,10 @@ __device__ __forceinline__ auto row_of_pair(const Params& p, const Reader& reade
   return reader.of(row_at(rows, rows.offset(side == 0 ? i : n, j)), side == 0);
 }
 
-// Finds out what the laws of both sides need to know of their rows, for every thread of the team. Rows of probabilities
-// need nothing. They are looked through only if their status is wanted.
-__device__ __forceinline__ void know_rows(Team& team, int tiles, const Shared<uint4>& fours, LawRow (&sides)[2],
-                                          bool wants_status, int32_t* status) {
+// Loads the statistics that the laws of both rows need, for every thread of the team. Rows of probabilities have none,
+// and are looked through only if the call returns a status.
+__device__ __forceinline__ void load_row_stats(Team& team, int tiles, const Shared<uint4>& fours, LawRow (&sides)[2],
+                                               bool wants_status, int32_t* status) {
   SPECDEC_SHARED(RowStats, stats, 2);
   const bool sums_target = sides[0].stats.law.needs_sum(), sums_draft = sides[1].stats.law.needs_sum();
   const auto side_of = [&](int row) { return row == 0 && sums_target ? 0 : 1; };
@@ -57,11 +57,11 @@ __device__ __forceinline__ void know_rows(Team& team, int tiles, const Shared<ui
   }
 }
 
-// know_rows, with the filters of entry (n, j). Rows of logits are looked through one after the other.
-// What is found waits in shared memory: in registers it would be too much.
+// load_row_stats with the filters of entry (n, j). The rows are looked through one after the other. Results wait in
+// shared memory, since they would take too many registers.
 template <class Params>
-__device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, const ShapedRows& reader, int64_t i,
-                                                   int64_t n, int64_t j, const CutRoom& room,
+__device__ __forceinline__ void load_filtered_rows(Team& team, const Params& p, const ShapedRows& reader, int64_t i,
+                                                   int64_t n, int64_t j, const CutMemory& memory,
                                                    LawRowOf<Filtered> (&sides)[2], int32_t* status) {
   SPECDEC_SHARED(RowStats, stats, 2);
   SPECDEC_SHARED(Cut, cuts, 2);
@@ -73,15 +73,15 @@ __device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, 
     const EditedRow row = row_of_pair(p, reader, side, i, n, j);
     const Law law = law_at(params, n, j, &bits);
     const Filter filter = filter_at(params, law, row.vocab, n, j, &bits);
-    FilteredRow found = {kNoStats, {}, -1};
-    if (law.needs_sum()) found = know_filtered(team, row, law, filter, room);
-    else if (law.greedy || p.status.data) found.stats = scan_argmax(team, law_row<Filtered>(row, law));
+    FilteredRow filtered = {kNoStats, {}, -1};
+    if (law.needs_sum()) filtered = load_filtered_row(team, row, law, filter, memory);
+    else if (law.greedy || p.status.data) filtered.stats = scan_argmax(team, law_row<Filtered>(row, law));
     if (threadIdx.x == 0) {
-      stats[side] = found.stats;
-      cuts[side] = found.kept.cut;
-      orders[side] = found.kept.order.inverse;
+      stats[side] = filtered.stats;
+      cuts[side] = filtered.support.cut;
+      orders[side] = filtered.support.order.inverse;
     }
-    __syncthreads();  // what an argmax got of the team is read before the next row's sync, too
+    __syncthreads();  // all threads have read the argmax from the team
   }
   *status |= bits;
 #pragma unroll
@@ -89,36 +89,36 @@ __device__ __forceinline__ void know_filtered_rows(Team& team, const Params& p, 
     const RowStats row = stats[side];
     const Law law = law_at(side == 0 ? p.target_law : p.draft_law, n, j, &bits);
     sides[side] = law_row<Filtered>(row_of_pair(p, reader, side, i, n, j), law,
-                                         side == 0 ? nullptr : p.draft_map.data);
+                                    side == 0 ? nullptr : p.draft_map.data);
     sides[side].stats = with_stats(law, row);
-    sides[side].kept = {cuts[side], {orders[side]}};
+    sides[side].support = {cuts[side], {orders[side]}};
     *status |= row.status;
   }
 }
 
-// Both sides of a pair that is read, for every thread of the team.
+// Loads both rows of a pair, for every thread of the team.
 template <class Params, class Reader>
-__device__ __forceinline__ void know_pair(Team& team, const PairArguments<Params>& a, const PairPlace& at,
-                                          const Reader& reader, LawRowOf<typename Reader::Kept> (&sides)[2],
+__device__ __forceinline__ void load_pair(Team& team, const PairArguments<Params>& a, const PairIndex& at,
+                                          const Reader& reader, LawRowOf<typename Reader::Support> (&sides)[2],
                                           int32_t* status) {
-  using Kept = typename Reader::Kept;
+  using Support = typename Reader::Support;
   const Params& p = a.p;
-  const int64_t n = at.who.index;
+  const int64_t n = at.entry.index;
   *status |= reader.decode(p.edits, p.target.vocab, {n, at.j}, {at.i, at.j});
-  if constexpr (Kept::kFiltered) {
-    know_filtered_rows(team, p, reader, at.i, n, at.j, a.cut, sides, status);
+  if constexpr (Support::kFiltered) {
+    load_filtered_rows(team, p, reader, at.i, n, at.j, a.cut, sides, status);
   } else {
-    sides[0] = law_row<Kept>(row_of_pair(p, reader, 0, at.i, n, at.j), law_at(p.target_law, n, at.j, status));
-    sides[1] = law_row<Kept>(row_of_pair(p, reader, 1, at.i, n, at.j), law_at(p.draft_law, n, at.j, status),
-                             p.draft_map.data);
+    sides[0] = law_row<Support>(row_of_pair(p, reader, 0, at.i, n, at.j), law_at(p.target_law, n, at.j, status));
+    sides[1] = law_row<Support>(row_of_pair(p, reader, 1, at.i, n, at.j), law_at(p.draft_law, n, at.j, status),
+                                p.draft_map.data);
     const Shared<uint4> fours = dynamic_shared<uint4>(a.cut.at, kVectors * kThreads);
-    know_rows(team, a.tiles, fours, sides, p.status.data != nullptr, status);
+    load_row_stats(team, a.tiles, fours, sides, p.status.data != nullptr, status);
   }
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-// An op of two kernels: of rows as they come, and of rows with filters or edits.
+// Launches one of an op's two kernels: for plain rows, and for rows with filters or edits.
 template <auto plain, auto with_cuts, class Params>
 cudaError_t launch_pairs(const Params& p, const Call& call) {
   static const Kernels kernels(plain, with_cuts);
@@ -128,12 +128,12 @@ cudaError_t launch_pairs(const Params& p, const Call& call) {
     const TeamShape shape = shaped ? shaped_team(device, p.count(), p.target, 2)
                                    : team_shape(device, p.count(), p.target, 2, Ends::kTogether);
     const CutPlan cut = cut_plan(shape, p.count(), longest(p), 0, device.dynamic_shared);
-    const int masses = shaped ? cut.items : places_of(shape, 2 * a.tiles, kWordsATile);
-    const int sums = places_of(shape, sum_tiles_of(p.target.vocab), 2);
+    const int masses = shaped ? cut.items : words_of_items(shape, 2 * a.tiles, kWordsATile);
+    const int sums = words_of_items(shape, sum_tiles_of(p.target.vocab), 2);
     const TeamPlan plan = team_plan(shape, p.count(), sums > masses ? sums : masses, 0, 0);
-    if (plan.lacks(device.room)) return cudaSuccess;
-    a.team = plan.team(device.room);
-    a.cut = cut.room;
+    if (plan.lacks(device.workspace)) return cudaSuccess;
+    a.team = plan.team(device.workspace);
+    a.cut = cut.memory;
     a.cut.at = plan.shared_bytes();
     if (shaped) return launch_teams(with_cuts, plan, device, a, a.cut.at + cut.shared_bytes);
     return launch_teams(plain, plan, device, a, a.cut.at + kStagedBytes);

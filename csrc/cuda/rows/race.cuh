@@ -1,7 +1,7 @@
 // The race over a part of a row, and the argmax of a part: one pass, 16 bytes a load. A warp holds a chunk of up to
-// 2,048 tokens at once (1,024 in float32). Each lane owns the noise of one group. Most chunks are dismissed by one
-// integer compare a lane, most vectors of the others by a compare each. The tokens that are left are evaluated exactly
-// (specdec/race.h), so the winner does not depend on how the row was cut.
+// 2,048 tokens at once (1,024 in float32). Each lane computes the noise of one group. One compare a lane dismisses most
+// chunks, and a compare for each vector most vectors of the others. The rest is evaluated exactly (specdec/race.h), so
+// the winner does not depend on how the row was cut.
 #pragma once
 
 #include "../team/block_reduce.cuh"
@@ -9,17 +9,17 @@
 
 namespace specdec::cuda {
 
-// The part of a row that this block takes: it is block `rank` of `size`. The warps of all blocks take chunks in turn.
+// The part of a row that a block reads: block `rank` of `size`. The warps of all blocks take chunks in turn.
 struct Part {
   int rank, size;
 };
 
-// Vectors a lane takes at once: eight, or fewer if eight would leave warps without work.
+// Vectors of a lane in a chunk: eight, or fewer if eight would leave warps without work.
 template <class T>
 __device__ __forceinline__ int steps_a_chunk(int32_t vocab, int warps) {
   const int32_t steps = (vocab + Batch<T>::kPerStep - 1) / Batch<T>::kPerStep;
-  const int share = (steps + warps - 1) / warps;
-  return share < 1 ? 1 : share > kVectors ? kVectors : share;
+  const int warp_steps = (steps + warps - 1) / warps;
+  return warp_steps < 1 ? 1 : warp_steps > kVectors ? kVectors : warp_steps;
 }
 
 // Calls start(first column, steps, any), then f(batch, first column, steps) for each of this warp's chunks.
@@ -38,11 +38,11 @@ __device__ __forceinline__ void over_chunks(const R& row, Part part, Start&& sta
   }
 }
 
-// A race over a part's chunks, by words(first column), start(first column, steps, the words of that chunk) and
+// Races over a part's chunks by words(first column), start(first column, steps, the words of that chunk) and
 // f(reduce(batch, steps), first column, steps, its words). All warps of a block take as many turns: a chunk behind the
-// row is -inf. The words of a chunk are made at one place of the code, because code that runs once costs as much as its
-// fetch. What reduce gives is what f needs of a chunk, in few registers. So, if `kAhead`, the next chunk is on its way
-// before f looks at this one, and the first chunk before start(). Else it is on its way to the L2 cache.
+// row is -inf. words() is called at one place in the code, because code that runs once costs as much as its fetch.
+// reduce() keeps what f() needs of a chunk, in few registers. So with `kAhead` the next chunk is loaded before f()
+// looks at this one, and the first chunk before start(); without it, prefetched into the L2 cache.
 template <bool kAhead, class T, class R, class Words, class Start, class Reduce, class F>
 __device__ __forceinline__ void race_chunks(const R& row, Part part, Words&& words, Start&& start, Reduce&& reduce,
                                             F&& f) {
@@ -50,21 +50,21 @@ __device__ __forceinline__ void race_chunks(const R& row, Part part, Words&& wor
   const int steps = steps_a_chunk<T>(row.vocab, warps);
   const int32_t chunk = steps * Batch<T>::kPerStep;
   const int64_t stride = static_cast<int64_t>(warps) * chunk;
-  // The first warp's chunk of a turn; the others' come after it.
+  // The first warp's chunk in a turn; those of other warps follow.
   int64_t first = static_cast<int64_t>(part.rank) * warps_in_block() * chunk - row.skipped() - stride;
-  // What is loaded under a condition begins as zero. Else, in a kernel that calls this in a loop, the compiler keeps its
-  // registers from the start of that loop on, for each type of elements.
+  // Zeros: else, in a kernel that calls this in a loop, the compiler keeps the batch's registers from the start of that
+  // loop on, for each type of elements, since the first load is under a condition.
   Batch<T> batch = {};
   decltype(words(0)) now = {};
   bool starts = true;
 #pragma unroll 1
   for (;; first += stride) {
     const bool more = first + stride < row.vocab;
-    const int32_t here = static_cast<int32_t>(first) + warp_id() * chunk, next = here + static_cast<int32_t>(stride);
-    decltype(reduce(batch, steps)) found = {};
+    const int32_t begin = static_cast<int32_t>(first) + warp_id() * chunk, next = begin + static_cast<int32_t>(stride);
+    decltype(reduce(batch, steps)) reduced = {};
     if (!starts) {
-      if constexpr (!kAhead) batch.load(row, here, steps);
-      found = reduce(batch, steps);
+      if constexpr (!kAhead) batch.load(row, begin, steps);
+      reduced = reduce(batch, steps);
     }
     if (more) {
       if constexpr (kAhead) batch.load(row, next, steps);
@@ -73,14 +73,14 @@ __device__ __forceinline__ void race_chunks(const R& row, Part part, Words&& wor
     decltype(words(0)) then = {};
     if (more) then = words(next);
     if (starts) start(next, steps, then);
-    else f(found, here, steps, now);
+    else f(reduced, begin, steps, now);
     if (!more) return;
     now = then;
     starts = false;
   }
 }
 
-// Which of the lane's vectors have an element with a sign, as bits, where a law has no negative values.
+// The lane's vectors that have an element with a sign, as bits, if a law has no negative values.
 template <class T>
 __device__ __forceinline__ unsigned signs_of(const Law& law, const Batch<T>& batch) {
   unsigned signs = 0;
@@ -90,8 +90,8 @@ __device__ __forceinline__ unsigned signs_of(const Law& law, const Batch<T>& bat
   return signs;
 }
 
-// Is one of the lane's values impossible in a law (NaN, +inf, a negative probability)? `largest` is their maximum, or
-// NaN; `signs` is signs_of the chunk.
+// Whether one of the lane's values is impossible in a law (NaN, +inf, a negative probability). `largest` is their
+// maximum, or NaN; `signs` is signs_of the chunk.
 template <class T, class R>
 __device__ __forceinline__ bool bad_elements(const R& row, const Law& law, unsigned signs, float largest,
                                              int32_t first, int steps) {
@@ -102,14 +102,14 @@ __device__ __forceinline__ bool bad_elements(const R& row, const Law& law, unsig
   for (; signs; signs &= signs - 1) {  // rare: -0, a negative value, or the -inf outside of the row
     const int step = __ffs(static_cast<int>(signs)) - 1;
     const int32_t column = Batch<T>::token(first, step);
-    const uint4 values = Batch<T>::load_again(row, column);  // to hold fewer registers
+    const uint4 values = Batch<T>::load_again(row, column);  // holds fewer registers
     for (int i = 0; i < T::kPerVector; ++i)
       negative |= column + i >= 0 && column + i < row.vocab && T::at(values, i) < 0.0f;
   }
   return negative;
 }
 
-// What a race needs of a lane's chunk: the largest element of each vector (NaN if one is), and the vectors with signs.
+// A lane's chunk, reduced: the largest element of each vector (NaN if one is), and the vectors with signs.
 struct Largest {
   float of[kVectors];
   unsigned signs;
@@ -117,19 +117,19 @@ struct Largest {
 
 template <class T>
 __device__ __forceinline__ Largest largest_of(const Law& law, const Batch<T>& batch, int steps) {
-  Largest found;
+  Largest largest;
 #pragma unroll
-  for (int u = 0; u < kVectors; ++u) found.of[u] = -kInfinity;
+  for (int u = 0; u < kVectors; ++u) largest.of[u] = -kInfinity;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) {
     if (u >= steps) break;
-    found.of[u] = T::largest(batch.vector[u]);
+    largest.of[u] = T::largest(batch.vector[u]);
   }
-  found.signs = signs_of(law, batch);
-  return found;
+  largest.signs = signs_of(law, batch);
+  return largest;
 }
 
-// Noise that is opaque, so that the compiler does not move work on it out of a loop.
+// Noise that is opaque: the compiler does not move work on it out of a loop.
 __device__ __forceinline__ Noise opaque(const Noise& n) {
   return {{opaque(n.key.low), opaque(n.key.high)}, opaque(n.position), opaque(n.nonce), n.stream};
 }
@@ -147,10 +147,10 @@ __device__ __forceinline__ LaneNoise lane_noise(const Noise& visible, const R& r
   return group & 1 ? LaneNoise{w.word[1], w.word[3]} : LaneNoise{w.word[0], w.word[2]};
 }
 
-// A first guess at the best score: no more than the score of the token of the lane's group that arrives first. With
-// U = a 2^-32, rounded up, that is at U / 64 exp(U) or before, for U up to 1/2. Later ones are no good guess.
-template <class Kept>
-__device__ __forceinline__ float score_at_least(const WeightsOf<Kept>& weights, int32_t first, int groups,
+// A first guess at the best score: no more than the score of the first token to arrive in the lane's group. With U = a
+// 2^-32, rounded up, that arrives at U / 64 exp(U) or before, for U up to 1/2. Larger U make no good guess.
+template <class Support>
+__device__ __forceinline__ float score_at_least(const WeightsOf<Support>& weights, int32_t first, int groups,
                                                 const LaneNoise& words) {
   const auto& row = weights.target.row;
   const int32_t column = first + lane_id() * kGroup + first_winner(words.b);
@@ -161,20 +161,20 @@ __device__ __forceinline__ float score_at_least(const WeightsOf<Kept>& weights, 
   return log_weight - late - kWordLogError - slack(log_weight, late);
 }
 
-// The key (specdec/law.h) that an element needs at least to win against `to_beat` in a group with the word `a`: the
-// group's first arrival is at least a * 2^-38.
-template <class Kept>
-__device__ __forceinline__ float key_to_win(const WeightsOf<Kept>& weights, uint32_t a, float to_beat) {
+// The least key (specdec/law.h) that can win against `to_beat` in a group with the word `a`: the group's first arrival
+// is at least a * 2^-38.
+template <class Support>
+__device__ __forceinline__ float key_to_win(const WeightsOf<Support>& weights, uint32_t a, float to_beat) {
   const float needed = to_beat + (log2_approx(static_cast<float>(a)) - 38.0f) * 0.69314718f;
   return weights.needed_key(needed - kWordLogError - slack(to_beat, needed));
 }
 
-// What a lane knows of a group in a chunk: its words, and the key that its elements need.
+// A group of a chunk: its words, and the key that its elements need.
 struct LaneGroup {
   LaneNoise words;
   float needed;
 
-  // That of the group that holds this lane's vector `step`. All lanes of the warp call.
+  // The group of this lane's vector `step`. All lanes of the warp call.
   template <class T>
   __device__ __forceinline__ LaneGroup of_vector(int step) const {
     const int lane = step * Batch<T>::kGroupsAStep + lane_id() * T::kPerVector / kGroup;
@@ -182,7 +182,7 @@ struct LaneGroup {
   }
 };
 
-// Which elements of a vector have the key that they need, as bits.
+// The elements of a vector with at least the needed key, as bits.
 template <class T>
 __device__ __forceinline__ unsigned elements_to_open(const Law& law, const uint4& values, float needed) {
   unsigned open = 0;
@@ -199,16 +199,16 @@ struct alignas(16) Element {
 };
 constexpr int kElements = 32 * kMaxWarps;
 
-// A block's race. Its words in shared memory are the best score so far, as an ordered word, and how many elements were
-// listed; the rest is each thread's own.
+// A block's race. In shared memory are the best score so far, as an ordered word, and the number of listed elements;
+// the rest differs between threads.
 constexpr int kBestScore = 0, kListedElements = 1, kRaceWords = 2;
 
 struct BlockRace {
   Shared<unsigned> words;
   Shared<Element> list;
-  unsigned listed = 0;  // how many elements were listed and evaluated
-  Candidate mine = kNobody;
-  bool bad = false;  // whether a value was met that is impossible in a law
+  unsigned listed = 0;  // elements that were listed and evaluated
+  Candidate mine = kNoCandidate;
+  bool bad = false;  // a value was impossible in a law
 
   // The block needs a barrier behind it.
   __device__ __forceinline__ void begin() const {
@@ -216,34 +216,33 @@ struct BlockRace {
   }
 };
 
-// Lists what is `left` of a lane's elements, by their bits in a vector that begins with `column`, as far as there is
-// room.
+// Lists the elements that are `left` of a lane's vector at `column`, until the list is full.
 template <class T>
 __device__ __forceinline__ void list_elements(const BlockRace& race, const uint4& values, int32_t column,
                                               const LaneNoise& words, unsigned* left) {
   if (!*left) return;
-  unsigned place = atomicAdd(&race.words[kListedElements], static_cast<unsigned>(__popc(*left))) - race.listed;
+  unsigned index = atomicAdd(&race.words[kListedElements], static_cast<unsigned>(__popc(*left))) - race.listed;
 #pragma unroll 1
-  for (; *left && place < blockDim.x; *left &= *left - 1, ++place) {
+  for (; *left && index < blockDim.x; *left &= *left - 1, ++index) {
     const int i = __ffs(static_cast<int>(*left)) - 1;
-    race.list[place] = Element{T::at(values, i), column + i, words};
+    race.list[index] = Element{T::at(values, i), column + i, words};
   }
 }
 
 // Evaluates a listed element exactly.
-template <class Kept>
-__device__ __forceinline__ Candidate candidate_of(const WeightsOf<Kept>& weights, const Noise& visible,
+template <class Support>
+__device__ __forceinline__ Candidate candidate_of(const WeightsOf<Support>& weights, const Noise& visible,
                                                   const Element& element) {
   const float log_weight = weights.log_weight(element.raw, element.column);
-  if (log_weight == -kInfinity) return kNobody;
+  if (log_weight == -kInfinity) return kNoCandidate;
   const uint32_t token = static_cast<uint32_t>(weights.target.row.vocab_start + element.column);
   return {race_score(log_weight, arrival(opaque(visible), group_of(token / kGroup, element.words.a, element.words.b), token)),
           element.column};
 }
 
-// Which of the lane's vectors could hold a token that wins, as bits. All lanes of the warp call.
-template <class T, class Kept>
-__device__ __forceinline__ unsigned vectors_to_open(const Largest& largest, const WeightsOf<Kept>& weights,
+// The lane's vectors that could hold a winner, as bits. All lanes of the warp call.
+template <class T, class Support>
+__device__ __forceinline__ unsigned vectors_to_open(const Largest& largest, const WeightsOf<Support>& weights,
                                                     int32_t first, int steps, float needed, bool* bad) {
   float top = -kInfinity;
   unsigned open = 0;
@@ -258,16 +257,16 @@ __device__ __forceinline__ unsigned vectors_to_open(const Largest& largest, cons
   return open;
 }
 
-// The race of a turn: each warp has a chunk, whose words are `words`. `again(step)` returns a vector of the batch for the
-// second time. race_part reads it from the cache, because eight vectors would take too many registers until then. An
-// epilogue has its logits in registers alone and returns batch.at(step). Some lanes have several elements that could
-// win, and most have none. So the block lists them, and each thread evaluates one. All threads of the block call.
-template <class T, class Kept, class Again>
-__device__ __forceinline__ void race_turn(const Largest& largest, const WeightsOf<Kept>& weights, const Noise& noise,
+// One turn of a race: each warp has a chunk, whose words are `words`. again(step) returns a vector of the batch again:
+// race_part reads it from the cache, because eight vectors would take too many registers until then; an epilogue has
+// its logits in registers alone and returns batch.at(step). Some lanes have several elements that could win, and most
+// have none, so the block lists them, and each thread evaluates one. All threads of the block call.
+template <class T, class Support, class Again>
+__device__ __forceinline__ void race_turn(const Largest& largest, const WeightsOf<Support>& weights, const Noise& noise,
                                           int32_t first, int steps, const LaneNoise& words, BlockRace* race,
                                           Again&& again) {
-  const LaneGroup own = {words, key_to_win(weights, words.a, from_ordered(race->words[kBestScore]))};
-  unsigned open = vectors_to_open<T>(largest, weights, first, steps, own.needed, &race->bad), left = 0;
+  const LaneGroup lane_group = {words, key_to_win(weights, words.a, from_ordered(race->words[kBestScore]))};
+  unsigned open = vectors_to_open<T>(largest, weights, first, steps, lane_group.needed, &race->bad), left = 0;
   LaneGroup group = {};
   uint4 values = {};
   int32_t column = 0;
@@ -278,7 +277,7 @@ __device__ __forceinline__ void race_turn(const Largest& largest, const WeightsO
     while (__any_sync(kWarp, (left | open) != 0)) {
       if (!__any_sync(kWarp, left != 0)) {
         const int step = open ? __ffs(static_cast<int>(open)) - 1 : 0;
-        group = own.template of_vector<T>(step);
+        group = lane_group.template of_vector<T>(step);
         if (open) {
           column = Batch<T>::token(first, step);
           values = again(step);
@@ -303,10 +302,10 @@ __device__ __forceinline__ void race_turn(const Largest& largest, const WeightsO
   }
 }
 
-// The winner of this block's part of a row under `weights`, as a column. Every thread gets it. `kAhead`: chunks are
-// loaded ahead (race_chunks), for which kernels that walk have no registers left.
-template <bool kAhead = false, class Kept>
-__device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, const Noise& noise, Part part) {
+// The winner of this block's part of a row under `weights`, as a column. Every thread gets it. `kAhead` loads chunks
+// ahead (race_chunks); kernels that walk have no registers left for that.
+template <bool kAhead = false, class Support>
+__device__ __forceinline__ RowPartial race_part(const WeightsOf<Support>& weights, const Noise& noise, Part part) {
   SPECDEC_SHARED(unsigned, race_words, kRaceWords);
   SPECDEC_SHARED(Element, list, kElements);
   BlockRace race = {race_words, list};
@@ -332,10 +331,10 @@ __device__ __forceinline__ RowPartial race_part(const WeightsOf<Kept>& weights, 
   return best_of_block(race.mine, race.bad);
 }
 
-// The largest element of this block's part of a row, lowest token on ties: temperature 0.
+// The largest element of this block's part of a row at temperature 0; the lowest token wins a tie.
 template <class R>
 __device__ __forceinline__ RowPartial argmax_part(const R& row, const Law& law, Part part) {
-  Candidate mine = kNobody;
+  Candidate mine = kNoCandidate;
   bool bad = false;
   with_type(row, [&](auto type) {
     using T = decltype(type);

@@ -12,14 +12,14 @@ struct RaceRequestOf {
   R row;
   Law law;
   Noise noise;
-  DraftMap map;  // which tokens its columns are
-  Entry who;     // if it is not live, only the status is set
+  DraftMap map;  // the tokens of its columns
+  Entry entry;   // if it is not live, only `status` is set
   int32_t status;
 
   // Turns a candidate's column into the target's token.
   __device__ Candidate token_of(const Candidate& c) const {
-    const Candidate found = map.to_target(c);
-    return found.token == kNoToken ? found : Candidate{found.score, row.vocab_start + found.token};
+    const Candidate mapped = map.to_target(c);
+    return mapped.token == kNoToken ? mapped : Candidate{mapped.score, row.vocab_start + mapped.token};
   }
 };
 
@@ -40,58 +40,58 @@ template <class Params>
 __device__ __forceinline__ RaceRequest race_request(const Params& p, int64_t index) {
   const int64_t i = index / p.rows.rows, j = index % p.rows.rows;
   RaceRequest r = {};
-  r.who = entry_of(p.request_index, i);
-  r.status = r.who.status();
-  if (!r.who.live()) return r;
+  r.entry = decode_entry(p.request_index, i);
+  r.status = r.entry.status();
+  if (!r.entry.live()) return r;
   r.row = part_at(p.rows, p.rows.offset(i, j));
-  r.law = law_at(p.law, r.who.index, j, &r.status);
-  r.noise = noise_at(p.noise, r.who.index, j, kStreamRace);
+  r.law = law_at(p.law, r.entry.index, j, &r.status);
+  r.noise = noise_at(p.noise, r.entry.index, j, kStreamRace);
   r.map = draft_map_of(p.draft_map, p.rows);
   return r;
 }
 
-// As it is read where there may be filters and edits, for a whole block.
+// The same where rows may have filters and edits. All threads of the block call.
 template <class Params>
 __device__ __forceinline__ RaceRequestOf<EditedRow> shaped_request(const Params& p, int64_t index,
                                                                    const ShapedRows& reader) {
   const RaceRequest r = race_request(p, index);
-  RaceRequestOf<EditedRow> shaped = {reader.of(r.row), r.law, r.noise, r.map, r.who, r.status};
-  const RowPlace place = {index / p.rows.rows, index % p.rows.rows};
-  if (r.who.live()) shaped.status |= reader.decode(p.edits, r.row.vocab, {r.who.index, place.inner}, place);
+  RaceRequestOf<EditedRow> shaped = {reader.of(r.row), r.law, r.noise, r.map, r.entry, r.status};
+  const RowIndex place = {index / p.rows.rows, index % p.rows.rows};
+  if (r.entry.live()) shaped.status |= reader.decode(p.edits, r.row.vocab, {r.entry.index, place.inner}, place);
   return shaped;
 }
 
 // The filters of a live request.
 template <class Params>
 __device__ __forceinline__ Filter race_filter(const Params& p, int64_t index, RaceRequestOf<EditedRow>* r) {
-  return filter_at(p.law, r->law, r->row.vocab, r->who.index, index % p.rows.rows, &r->status);
+  return filter_at(p.law, r->law, r->row.vocab, r->entry.index, index % p.rows.rows, &r->status);
 }
 
-// ---- rows of a draft's own vocabulary: candidates are columns, and each has the noise of its token -----------------
+// ---- rows of a draft's own vocabulary: candidates are columns, and each has the noise of its token ------------------
 
-// A column with the raw element `raw` as a candidate; nobody if it cannot beat `to_beat`.
-template <class Kept>
-__device__ __forceinline__ Candidate mapped_candidate(const RaceRequestOf<typename Kept::RowType>& r,
-                                                      const WeightsOf<Kept>& weights, float raw, int32_t column,
+// A column with the raw element `raw` as a candidate; kNobody if it cannot beat `to_beat`.
+template <class Support>
+__device__ __forceinline__ Candidate mapped_candidate(const RaceRequestOf<typename Support::RowType>& r,
+                                                      const WeightsOf<Support>& weights, float raw, int32_t column,
                                                       float to_beat) {
   const int32_t token = r.map.tokens[column];
-  if (token < 0) return kNobody;  // not a valid map
+  if (token < 0) return kNoCandidate;  // not a valid map
   const uint32_t index = static_cast<uint32_t>(token) / kGroup;
   const Words<uint32_t> w = noise_words(opaque(r.noise), index >> 1);
   const uint32_t a = index & 1 ? w.word[1] : w.word[0], b = index & 1 ? w.word[3] : w.word[2];
-  if (!weights.reach(raw, key_to_win(weights, a, to_beat))) return kNobody;
+  if (!weights.reach(raw, key_to_win(weights, a, to_beat))) return kNoCandidate;
   const float log_weight = weights.log_weight(raw, column);
-  if (log_weight == -kInfinity) return kNobody;
+  if (log_weight == -kInfinity) return kNoCandidate;
   const Group group = group_of(index, a, b);
   return {race_score(log_weight, arrival(opaque(r.noise), group, static_cast<uint32_t>(token))), column};
 }
 
-// The best of this block's part of a row. Every thread gets it.
-template <class Kept>
-__device__ __forceinline__ RowPartial mapped_race_part(const RaceRequestOf<typename Kept::RowType>& r, Part part,
-                                                       const Kept& kept) {
-  const WeightsOf<Kept> weights = weights_of_row(r.row, r.law, kept);
-  Candidate mine = kNobody;
+// The best column of this block's part of a row. Every thread gets it.
+template <class Support>
+__device__ __forceinline__ RowPartial mapped_race_part(const RaceRequestOf<typename Support::RowType>& r, Part part,
+                                                       const Support& support) {
+  const WeightsOf<Support> weights = weights_of_row(r.row, r.law, support);
+  Candidate mine = kNoCandidate;
   bool bad = false;
   with_type(r.row, [&](auto type) {
     using T = decltype(type);
@@ -114,7 +114,7 @@ __device__ __forceinline__ RowPartial mapped_race_part(const RaceRequestOf<typen
   return best_of_block(mine, bad);
 }
 
-// Of a row without filters.
+// The winner of this block's part of a row without filters.
 __device__ __forceinline__ RowPartial find_winner(const RaceRequest& r, Part part) {
   if (r.law.greedy) return argmax_part(r.row, r.law, part);
   return r.map.tokens ? mapped_race_part(r, part, Unfiltered{})

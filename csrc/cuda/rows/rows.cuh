@@ -7,7 +7,7 @@
 
 namespace specdec::cuda {
 
-constexpr int kVectors = 8;  // 16-byte loads a lane has in flight
+constexpr int kVectors = 8;  // 16-byte loads of a lane in flight
 
 // ---- element types --------------------------------------------------------------------------------------------------
 
@@ -63,12 +63,12 @@ struct Row {
   int32_t dtype;
   int32_t vocab_start = 0;  // column 0 is this token; all other numbers here count columns
 
-  // How many tokens of the first column's group lie before the row. Chunks begin with that group, so they hold whole
+  // Tokens of the first column's group that lie before the row. Chunks begin with that group, so they hold whole
   // groups.
   __device__ __forceinline__ int32_t skipped() const { return vocab_start % kGroup; }
 };
 
-// A row of the whole vocabulary. The compiler knows then that vocab_start is 0.
+// A row of the whole vocabulary; the compiler knows that vocab_start is 0.
 __device__ __forceinline__ Row row_at(const Rows& rows, int64_t offset) {
   const int64_t size = rows.dtype == SPECDEC_FLOAT32 ? 4 : 2;
   return {static_cast<const char*>(rows.data) + offset * size, rows.vocab, rows.dtype};
@@ -94,13 +94,13 @@ __device__ __forceinline__ auto with_type(const Row& row, F&& f) {
 // Whether edits forbid a token of this element.
 __device__ __forceinline__ bool forbids(const Row&, float) { return false; }
 
-// The row in memory.
-__device__ __forceinline__ const Row& as_it_came(const Row& row) { return row; }
+// The row in memory, without edits.
+__device__ __forceinline__ const Row& stored_row(const Row& row) { return row; }
 
-// A row of which the compiler knows that vocab_start is 0.
+// The row with a vocab_start that the compiler knows to be 0.
 __device__ __forceinline__ Row whole_row(const Row& row) { return {row.data, row.vocab, row.dtype}; }
 
-// One element, for rare cases. A draft row may be shorter than the target's, so callers check `vocab` first.
+// One element, for rare reads. A draft row may be shorter than the target's, so callers check `vocab` first.
 __device__ __forceinline__ float element(const Row& row, int32_t token) {
   return row.dtype == SPECDEC_FLOAT32    ? static_cast<const float*>(row.data)[token]
          : row.dtype == SPECDEC_BFLOAT16 ? BFloat16::value(static_cast<const uint16_t*>(row.data)[token])
@@ -132,10 +132,10 @@ __device__ __forceinline__ Four four_elements(const Row& row, int32_t token) {
   return four;
 }
 
-// A lane's vectors of `kWords` words, `kStep` elements apart, that may begin anywhere: by aligned words, all of them on
-// their way together. `mine` is the first one's column, and from column `stop` on there are none. Those that begin in the
-// middle of a word take halves of one word more, so they need a neighbour on both sides. What lies outside of the row,
-// and the vectors at its edges, are `nothing`.
+// A lane's vectors of `kWords` words, `kStep` elements apart, which may begin anywhere. They are read by aligned words,
+// with all loads in flight together. `mine` is the first vector's column; from column `stop` on there are none. A
+// vector that begins in the middle of a word takes half of the next one, so it needs a neighbour on both sides.
+// Elements outside of the row, and vectors at its edges, are `nothing`.
 template <int kWords, int kStep, int kCount, class Raw>
 __device__ __forceinline__ void load_words(const Raw* data, int32_t vocab, int32_t mine, int32_t stop,
                                            uint32_t nothing, uint32_t (&vectors)[kCount][kWords]) {
@@ -148,9 +148,9 @@ __device__ __forceinline__ void load_words(const Raw* data, int32_t vocab, int32
 #pragma unroll
   for (int u = 0; u < kCount; ++u) {
     const bool inside = static_cast<uint32_t>(mine - odd + u * kStep) < static_cast<uint32_t>(starts > 0 ? starts : 0);
-    const uint32_t* own = words + u * (kStep * kSize / 4);
+    const uint32_t* vector_words = words + u * (kStep * kSize / 4);
 #pragma unroll
-    for (int w = 0; w <= kWords; ++w) word[u][w] = inside ? own[w < kWords ? w : kWords - 1 + odd] : nothing;
+    for (int w = 0; w <= kWords; ++w) word[u][w] = inside ? vector_words[w < kWords ? w : kWords - 1 + odd] : nothing;
   }
 #pragma unroll
   for (int u = 0; u < kCount; ++u)
@@ -161,11 +161,11 @@ __device__ __forceinline__ void load_words(const Raw* data, int32_t vocab, int32
 
 struct EditedRow;  // edited_row.cuh
 
-// What a warp holds of a row at once: `kCount` vectors a lane, from token `first` on.
+// The part of a row that a warp holds at once: `kCount` vectors a lane, from token `first` on.
 template <class T, int kCount = kVectors>
 struct Batch {
-  static constexpr int kPerStep = 32 * T::kPerVector;        // tokens of one vector over the warp
-  static constexpr int kTokens = kCount * kPerStep;          // of eight: 2,048 for 16-bit types, 1,024 for float32
+  static constexpr int kPerStep = 32 * T::kPerVector;  // tokens of one vector over the warp
+  static constexpr int kTokens = kCount * kPerStep;    // with eight: 2,048 for 16-bit types, 1,024 for float32
   static constexpr int kGroupsAStep = kPerStep / kGroup;
   using Raw = typename T::Raw;
   static constexpr uint32_t kNothing = sizeof(Raw) == 4 ? T::kMinusInfinity : T::kMinusInfinity * 0x10001u;
@@ -175,14 +175,14 @@ struct Batch {
     return first + step * kPerStep + lane_id() * T::kPerVector;
   }
 
-  // The vector that begins with column `at`, for the second time: it is in a cache.
+  // Loads the vector at column `at` again: it is in a cache.
   __device__ __forceinline__ static uint4 load_again(const Row& row, int32_t at) {
     const Raw* data = static_cast<const Raw*>(row.data);
     return aligned(row) && at >= 0 && row.vocab - at >= T::kPerVector ? *reinterpret_cast<const uint4*>(data + at)
                                                                       : load_elements(data, at, row.vocab);
   }
 
-  // Vector `step`, if `step` is known only at run time. It is selected, so that all vectors stay in registers.
+  // Vector `step`, of a step that the compiler does not know. It is selected, so that all vectors stay in registers.
   __device__ uint4 at(int step) const {
     uint4 v = vector[0];
 #pragma unroll
@@ -194,7 +194,7 @@ struct Batch {
   // Steps from `count` on and columns outside of the row are -inf. `first` may lie before the row.
   __device__ void load(const Row& row, int32_t first, int count) {
     const Raw* data = static_cast<const Raw*>(row.data);
-    bool begins = false;  // by an element, if the row does so here
+    bool begins = false;  // the row begins in this batch
     if (aligned(row) && first >= 0) {
       const Raw* mine = data + token(first, 0);  // one address register; instructions add the steps
       if (count == kCount && row.vocab - first >= kTokens) {
@@ -202,7 +202,7 @@ struct Batch {
         for (int u = 0; u < kCount; ++u) vector[u] = load_stream(mine + u * kPerStep);
         return;
       }
-      // The end of a row, or fewer steps. Whole vectors are on their way together, too. (With one condition more the
+      // The end of a row, or fewer steps. Whole vectors are in flight together, too. (With one condition more the
       // compiler branches around each load, and they come one after the other.)
       const int32_t left = row.vocab - token(first, 0);
 #pragma unroll
@@ -217,7 +217,7 @@ struct Batch {
       for (int u = 0; u < kCount; ++u) vector[u] = {words[u][0], words[u][1], words[u][2], words[u][3]};
       begins = first <= 0;
     }
-    // The vectors that the row begins and ends in, by elements.
+    // Loads the vectors in which the row begins and ends element by element.
     const int32_t last = first + (row.vocab - 1 - first) / T::kPerVector * T::kPerVector;
     int32_t edge = begins ? first % T::kPerVector : last;
 #pragma unroll 1
@@ -231,18 +231,18 @@ struct Batch {
   __device__ void load(const EditedRow& row, int32_t first, int count);
   __device__ static uint4 load_again(const EditedRow& row, int32_t at);
 
-  // Puts the vector that begins `from` tokens after the batch's first where it belongs. It is selected, as in at().
+  // Stores the vector that begins `from` tokens after the batch's first. It is selected, as in at().
   __device__ __forceinline__ void put(const uint4& v, int32_t from) {
     const int step = from % kPerStep / T::kPerVector == lane_id() ? from / kPerStep : -1;
 #pragma unroll
     for (int u = 0; u < kCount; ++u) {
-      uint4& own = vector[u];
-      own = {step == u ? v.x : own.x, step == u ? v.y : own.y, step == u ? v.z : own.z, step == u ? v.w : own.w};
+      uint4& held = vector[u];
+      held = {step == u ? v.x : held.x, step == u ? v.y : held.y, step == u ? v.z : held.z, step == u ? v.w : held.w};
     }
   }
 
  private:
-  // Do vectors begin on 16 bytes?
+  // Whether vectors begin on 16 bytes.
   __device__ __forceinline__ static bool aligned(const Row& row) {
     return reinterpret_cast<uintptr_t>(static_cast<const Raw*>(row.data) - row.skipped()) % 16 == 0;
   }
@@ -264,7 +264,6 @@ struct Batch {
   }
 };
 
-// Brings a chunk into the L2 cache.
 template <class T>
 __device__ __forceinline__ void prefetch(const Row& row, int32_t first, int count) {
 #pragma unroll 1

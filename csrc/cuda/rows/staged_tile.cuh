@@ -1,4 +1,4 @@
-// A tile of a row in shared memory: a warp loads it once, and looks at it as often as it likes.
+// A tile of a row in shared memory: a warp loads it once, and reads it as often as it needs.
 #pragma once
 
 #include "../team/launch.cuh"
@@ -7,18 +7,18 @@
 
 namespace specdec::cuda {
 
-// Of a block.
+// Shared memory of a block's tiles, one a warp.
 constexpr size_t kStagedBytes = kVectors * kThreads * sizeof(uint4);
 
-// A lane's fours of a tile, as float32 in shared memory, so that loops over them are short. Outside of the row they are
-// -inf.
+// A lane's fours of a tile, as float32 in shared memory, so that loops over them are short. Elements outside of the row
+// are -inf.
 struct StagedTile {
-  Shared<uint4> fours;  // by step and thread
-  float largest = -kInfinity;  // of the lane's; NaN if one is
+  Shared<uint4> fours;         // [steps, threads]
+  float largest = -kInfinity;  // of the lane's elements; NaN if one is
 
   __device__ __forceinline__ uint4 of(int step) const { return fours[step * kThreads + threadIdx.x]; }
 
-  // All loads are on their way together, of rows anywhere.
+  // All loads are in flight together; the row may begin anywhere.
   template <class R>
   __device__ __forceinline__ void load(const R& row, int32_t first) {
     Batch<Float32> batch;
@@ -31,9 +31,9 @@ struct StagedTile {
   }
 };
 
-// A tile's argmax: a candidate, and a status.
+// A tile's argmax, and its status.
 __device__ __forceinline__ RowPartial argmax_of_tile(const LawRow& side, const StagedTile& tile, int32_t first) {
-  Candidate mine = kNobody;
+  Candidate mine = kNoCandidate;
   bool bad = false;
 #pragma unroll 1
   for (int u = 0; u < kVectors; ++u) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ TileMass mass_of_tile(const R& row, const Logits& spa
   return {odd, __any_sync(kWarp, bad) ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
 }
 
-// A tile of a row of logits, weighed by a warp.
+// Loads and weighs a tile of a row of logits. All lanes of a warp call.
 template <class R>
 __device__ __forceinline__ TileMass weigh(const R& row, int32_t tile, const Logits& space, const Shared<uint4>& fours) {
   StagedTile staged = {fours};
@@ -83,7 +83,7 @@ __device__ __forceinline__ TileMass weigh(const R& row, int32_t tile, const Logi
   return mass_of_tile(row, space, staged, tile * kMassTile);
 }
 
-// The words of a tile: of its mass, or where the law needs none of its best token.
+// Writes the words of a tile: its mass, or its best token where the law needs no sum.
 __device__ __forceinline__ void put_tile(WideKey* words, int tiles, int tile, const LawRow& side,
                                          const StagedTile& staged) {
   WideKey first, second;

@@ -1,4 +1,4 @@
-// Whole rows, read by a team: every member learns what is known of them.
+// Whole rows, read by a team: every member gets their statistics.
 #pragma once
 
 #include "../team/team.cuh"
@@ -6,27 +6,27 @@
 
 namespace specdec::cuda {
 
-// Of a row of logits, on the host.
+// Tiles of a row of logits, on the host.
 inline int mass_tiles_of(const Rows& rows) { return rows.data ? (rows.vocab + kMassTile - 1) / kMassTile : 0; }
 
-// Of the longer row of a pair.
+// Tiles of the longer row of a pair.
 template <class Params>
 int longest_tiles(const Params& p) {
   const int target = mass_tiles_of(p.target), draft = mass_tiles_of(p.draft);
   return target > draft ? target : draft;
 }
 
-// What a member takes of a row.
+// The part of a row that a member reads.
 __device__ __forceinline__ Part part_of(const Team& team) { return {team.rank(), team.size()}; }
 
 // The log-sum-exps of rows 0 .. rows - 1, of at most `tiles` tiles each. One thread of this block calls store(row,
-// what is known of it). The block needs a barrier before others use that. row_at(i) is a row and its law; `fours`
-// as in StagedTile.
+// stats). The block needs a barrier before other threads use them. row_at(i) is a row and its law; `fours` as in
+// StagedTile.
 template <class RowAt, class Store>
 __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tiles, const Shared<uint4>& fours,
                                                   RowAt&& row_at, Store&& store) {
   const int stride = word_stride(team, rows * tiles), step = team.size() * warps_in_block();
-  // A tile of a row. The warps of the team take them in turn.
+  // The warps of the team take tiles of all rows in turn.
   int row = 0, tile = team.first_item();
   const auto settle = [&] {
     for (; tile >= tiles && row < rows; tile -= tiles) ++row;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tile
     const int item = row * tiles + tile, now = tile;
     tile += step;
     settle();
-    if (row < rows) prefetch_tile(row_at(row).row, tile);  // on its way to the L2 cache meanwhile
+    if (row < rows) prefetch_tile(row_at(row).row, tile);  // weighing this tile hides the prefetch
     const TileMass mass =
         now < mass_tiles_of(side.row.vocab) ? weigh(side.row, now, side.stats.law.logits(), fours) : kNoTileMass;
     if (lane_id() != 0) continue;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tile
     team.put(stride + item, mass.tile.units);
   }
   team.sync();
-  // A row is weighed while the words of this warp's next row are on their way.
+  // The words of this warp's next row are on their way while this row is added up.
   TileWords held = {};
 #pragma unroll 1
   for (int now = -1, next = warp_id(); now < rows; now = next, next += warps_in_block()) {
@@ -62,8 +62,8 @@ __device__ __forceinline__ void take_sums_of_rows(Team& team, int rows, int tile
 }
 
 // The argmax of a row, and whether it has a value that is impossible in a law. Every thread of the team gets both.
-template <class Kept>
-__device__ __forceinline__ RowStats scan_argmax(Team& team, const LawRowOf<Kept>& side) {
+template <class Support>
+__device__ __forceinline__ RowStats scan_argmax(Team& team, const LawRowOf<Support>& side) {
   return argmax_stats(best_of_team(team, argmax_part(side.row, side.stats.law, part_of(team))));
 }
 

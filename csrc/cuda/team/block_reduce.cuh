@@ -6,20 +6,20 @@
 
 namespace specdec::cuda {
 
-// By a whole block: a request's status, of which each thread knows some.
-__device__ __forceinline__ void store_status(int32_t* to, int32_t known) {
-  const bool bad = __syncthreads_or(known != SPECDEC_STATUS_OK);
+// Writes a request's status, of which each thread has a part. All threads of the block call.
+__device__ __forceinline__ void store_status(int32_t* to, int32_t status) {
+  const bool bad = __syncthreads_or(status != SPECDEC_STATUS_OK);
   if (threadIdx.x == 0) *to = bad ? SPECDEC_STATUS_PARAMETER : SPECDEC_STATUS_OK;
 }
 
-// A larger score makes a larger key; with equal scores, a lower token does. 0 is nobody.
+// A larger score makes a larger key; with equal scores, a lower token does. 0 is no candidate.
 using WideKey = unsigned long long;
 
 __device__ __forceinline__ WideKey key_of_candidate(const Candidate& c) {
   return c.token == kNoToken ? 0 : static_cast<WideKey>(ordered(c.score)) << 32 | static_cast<uint32_t>(~c.token);
 }
 __device__ __forceinline__ Candidate candidate_of_key(WideKey key) {
-  if (key == 0) return kNobody;
+  if (key == 0) return kNoCandidate;
   return {from_ordered(static_cast<uint32_t>(key >> 32)), static_cast<int32_t>(~static_cast<uint32_t>(key))};
 }
 
@@ -39,7 +39,7 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-// Every lane gets it. In parts of 22 bits, of which 32 add up to no more than 27 bits.
+// Every lane gets the sum. It adds parts of 22 bits, since 32 of them fit 27 bits.
 __device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
   constexpr uint64_t kPart = (1u << 22) - 1;
   const uint64_t low = __reduce_add_sync(kWarp, static_cast<unsigned>(x & kPart));
@@ -50,8 +50,8 @@ __device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
 
 __device__ __forceinline__ float warp_max(float x) { return from_ordered(__reduce_max_sync(kWarp, ordered(x))); }
 
-// A word of shared memory that other warps may update by atomics at the same time, for all lanes. A plain load would be
-// a race. One lane reads for all: an atomic takes the lanes one after the other.
+// Reads a word of shared memory that other warps may update by atomics at the same time; a plain load would be a race.
+// One lane reads for all, since an atomic takes the lanes one after the other.
 __device__ __forceinline__ unsigned read_atomic(const Shared<unsigned>& word) {
   unsigned value = 0;
   if (lane_id() == 0) value = atomicOr(&word[0], 0u);
@@ -60,12 +60,12 @@ __device__ __forceinline__ unsigned read_atomic(const Shared<unsigned>& word) {
 
 constexpr int kMaxWarps = 8;
 
-// A status bit between the blocks of a draw that also looked through a draft row: the row has weight. Never written
-// out.
+// A status bit between the blocks of a draw that also looked through a draft row: that row has weight. It is never
+// written out.
 constexpr int32_t kDraftWeighs = 1 << 30;
 
-// The block's best candidate, and whether any thread met a value that is impossible in a law. Every thread gets both.
-// It contains two barriers, so it can be called again at once.
+// The block's best candidate, and whether any thread has `bad`. Every thread gets both. The second barrier lets a
+// caller call again at once.
 __device__ __forceinline__ RowPartial best_of_block(const Candidate& mine, bool bad) {
   SPECDEC_SHARED(WideKey, keys, kMaxWarps);
   const WideKey key = warp_max(key_of_candidate(mine));
@@ -83,25 +83,25 @@ __device__ __forceinline__ RowPartial best_of_block(const Candidate& mine, bool 
 // Adds up x over the block, for every thread.
 template <int N>
 __device__ __forceinline__ void block_sums(uint64_t (&x)[N]) {
-  SPECDEC_SHARED(uint64_t, room, N * kMaxWarps);
+  SPECDEC_SHARED(uint64_t, partials, N * kMaxWarps);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const uint64_t sum = warp_sum(x[i]);
-    if (lane_id() == 0) room[i * kMaxWarps + warp_id()] = sum;
+    if (lane_id() == 0) partials[i * kMaxWarps + warp_id()] = sum;
   }
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < N; ++i) x[i] = 0;
-#pragma unroll(N > 2 ? 1 : 4)  // many numbers are rare, and would take much code
+#pragma unroll(N > 2 ? 1 : 4)  // large N are rare, and would take much code
   for (int w = 0; w < warps_in_block(); ++w)
 #pragma unroll
-    for (int i = 0; i < N; ++i) x[i] += room[i * kMaxWarps + w];
+    for (int i = 0; i < N; ++i) x[i] += partials[i * kMaxWarps + w];
   __syncthreads();
 }
 
 // Returns true to every thread of the last of `blocks` blocks that call this. That block sees what the others wrote
 // before. The counter is zero again afterwards.
-__device__ __forceinline__ bool last_to_come(unsigned* counter, unsigned blocks) {
+__device__ __forceinline__ bool is_last_block(unsigned* counter, unsigned blocks) {
   if (blocks == 1) return true;
   SPECDEC_SHARED(unsigned, ticket, 1);
   __syncthreads();  // all writes of this block come before the ticket
@@ -113,7 +113,7 @@ __device__ __forceinline__ bool last_to_come(unsigned* counter, unsigned blocks)
   return ticket[0] == blocks - 1;
 }
 
-// The candidate and the status of a part, as two words that blocks hand to each other.
+// A RowPartial as two words, which blocks hand to each other.
 constexpr int kWordsAPartial = 2;
 
 __device__ __forceinline__ void store_partial(WideKey* partials, int64_t index, const RowPartial& part) {
@@ -139,20 +139,20 @@ __device__ __forceinline__ RowPartial gather_partials(const WideKey* partials, i
   return best_of_parts(count, [&](int i, int k) { return load_fresh(partials + (first + i) * kWordsAPartial + k); });
 }
 
-// What the blocks of a row or request tell the last of them to come: `splits` parts each.
+// The partial results of a row or request, [rows, count, kWordsAPartial], which the last block combines.
 struct Splits {
   unsigned* tickets;
-  WideKey* words;
+  WideKey* partials;
   int count;
   __device__ int64_t index() const { return blockIdx.x / count; }
   __device__ int rank() const { return static_cast<int>(blockIdx.x % count); }
 
-  // True for the last block, which has the best part.
+  // Returns true in the last block, whose `best` is then that of all.
   __device__ __forceinline__ bool gather(RowPartial* best) const {
     if (count == 1) return true;
-    if (threadIdx.x == 0) store_partial(words, index() * count + rank(), *best);
-    if (!last_to_come(tickets + index(), static_cast<unsigned>(count))) return false;
-    *best = gather_partials(words, index() * count, count);
+    if (threadIdx.x == 0) store_partial(partials, index() * count + rank(), *best);
+    if (!is_last_block(tickets + index(), static_cast<unsigned>(count))) return false;
+    *best = gather_partials(partials, index() * count, count);
     return true;
   }
 };

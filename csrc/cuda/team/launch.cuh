@@ -14,7 +14,7 @@ constexpr int kBlocksAMultiprocessor = 2;  // a grid is made for so many, which 
 
 constexpr size_t kDeclaredShared = 6 << 10;  // bytes of shared memory that a kernel declares, at most
 
-// Division by a number that is known at launch: a multiplication, which gives the quotient or one less.
+// Division by a number that the launch fixes: a multiplication gives the quotient or one less.
 struct Quotient {
   uint32_t divisor, inverse;
   __device__ int of(int n) const {
@@ -28,15 +28,15 @@ inline Quotient quotient(int64_t by) {
   return {static_cast<uint32_t>(by), by == 1 ? ~0u : static_cast<uint32_t>((uint64_t{1} << 32) / by)};
 }
 
-// The workspace: tickets, which are zero before and after every kernel, then room for partial results.
-struct Room {
+// The workspace: tickets, which are zero before and after every kernel, then words for partial results.
+struct Workspace {
   unsigned* tickets;
   int64_t ticket_count;
-  WideKey* words;
+  WideKey* partials;
   int64_t word_count;
   int64_t* needed;
 
-  // Whether it has not so many tickets and words. Then it says what a workspace must have.
+  // Whether the workspace is too small. If so, *needed is set to the bytes that it must have.
   bool lacks(int64_t tickets_needed, int64_t words_needed) const {
     const bool lacking = tickets_needed > ticket_count || words_needed > word_count;
     const int64_t by_tickets = tickets_needed * 4 * 8 + 64, by_words = words_needed * 8 * 8 / 7 + 128;
@@ -45,7 +45,7 @@ struct Room {
   }
 };
 
-inline Room room_in(const Call& call) {
+inline Workspace workspace_of(const Call& call) {
   const int64_t tickets = call.bytes / 8 / 8 * 8;  // bytes: an eighth of the whole
   char* start = static_cast<char*>(call.workspace);
   return {reinterpret_cast<unsigned*>(start), tickets / 4, reinterpret_cast<WideKey*>(start + tickets),
@@ -54,15 +54,15 @@ inline Room room_in(const Call& call) {
 
 struct Device {
   int multiprocessors;    // that the stream may use
-  bool clusters;          // whether it has them
+  bool clusters;          // the device has thread-block clusters
   size_t dynamic_shared;  // bytes that a block may have beside what its kernel declares
-  bool teams;             // whether blocks may wait for each other
+  bool teams;             // blocks may wait for each other
   cudaStream_t stream;
-  Room room;              // of the call
+  Workspace workspace;
 };
 
-// Devices for which the driver has compiled this library anew, from PTX of an architecture before sm_90: that code has
-// neither clusters nor a wait for the kernel before it.
+// Devices for which the driver compiled this library from PTX of an architecture before sm_90: that code has neither
+// clusters nor a wait for the kernel before it.
 inline std::atomic<uint64_t> older_code{0};
 inline uint64_t bit_of_device(int id) { return uint64_t{1} << (id % 64); }
 
@@ -77,9 +77,9 @@ inline cudaError_t this_device(cudaStream_t stream, Device* device) {
   return e;
 }
 
-// All kernels of an op. The driver loads a kernel when it is first used, which a capture need not allow. So the first
-// call of an op on a device loads all of them, in a mode that captures allow. It also lets them have all the shared
-// memory that a block may have: what a launch would ask for, another thread could take back before it launches.
+// All kernels of an op. The driver loads a kernel at its first use, which a capture need not allow. So the first call
+// of an op on a device loads all of them, in a mode that captures allow. It also raises their limit of shared memory to
+// that of a block: another thread could undo a limit that a launch sets for itself.
 class Kernels {
  public:
   template <class... Kernel>
@@ -126,10 +126,10 @@ struct Shape {
   int multiprocessors = 0;  // that a cooperative launch may use
 };
 
-// Blocks that wait for each other have to run at the same time: those of a cluster, and all of a cooperative launch.
-// Whether they can.
+// Whether the blocks that wait for each other can run at the same time: those of a cluster, and all of a cooperative
+// launch.
 template <class Params>
-bool has_room(void (*kernel)(Params), const Shape& shape, const cudaLaunchConfig_t& config) {
+bool fits_device(void (*kernel)(Params), const Shape& shape, const cudaLaunchConfig_t& config) {
   int fit = 0;
   if (shape.cooperative)
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, kernel, shape.threads, shape.dynamic_shared) ==
@@ -138,8 +138,8 @@ bool has_room(void (*kernel)(Params), const Shape& shape, const cudaLaunchConfig
   return shape.cluster <= 1 || (cudaOccupancyMaxActiveClusters(&fit, kernel, &config) == cudaSuccess && fit > 0);
 }
 
-// Whether a kernel that waits by itself may be launched while the kernel before it in the stream runs. Then what a
-// launch costs is hidden behind that kernel.
+// Whether a kernel that waits by itself may be launched while the kernel before it in the stream runs. That hides the
+// cost of the launch.
 inline bool may_overlap() {
   int id = 0, major = 0;
   return overlap_wanted() && cudaGetDevice(&id) == cudaSuccess &&
@@ -169,7 +169,7 @@ cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& par
     attributes[config.numAttrs].val.cooperative = 1;
     ++config.numAttrs;
   }
-  if (!has_room(kernel, shape, config)) return cudaErrorCooperativeLaunchTooLarge;
+  if (!fits_device(kernel, shape, config)) return cudaErrorCooperativeLaunchTooLarge;
   if (shape.overlaps && may_overlap()) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
@@ -180,7 +180,7 @@ cudaError_t launch(void (*kernel)(Params), const Shape& shape, const Params& par
   return e != cudaSuccess && waits ? cudaErrorCooperativeLaunchTooLarge : e;
 }
 
-// Of an op that has no other kernel, and whose blocks never wait for each other.
+// Launches an op that has no other kernel, and whose blocks never wait for each other.
 template <auto kernel, class Params>
 cudaError_t launch_alone(const Shape& shape, const Params& params, const Call& call) {
   static const Kernels kernels(kernel);
@@ -188,8 +188,8 @@ cudaError_t launch_alone(const Shape& shape, const Params& params, const Call& c
   return e == cudaSuccess ? launch(kernel, shape, params, call.stream) : e;
 }
 
-// Calls launch(device) once its kernels are loaded, for `count` rows or requests. Where its blocks would wait for each
-// other and cannot, it is called again for one block a request; an error that has another reason shows again there.
+// Calls launch(device) once its kernels are loaded, for `count` rows or requests. If its blocks cannot wait for each
+// other, calls it again for one block a request; an error with another reason shows again there.
 template <class Launch>
 cudaError_t on_device(const Call& call, int64_t count, const Kernels& kernels, Launch&& launch) {
   if (count == 0) return cudaSuccess;
@@ -197,10 +197,10 @@ cudaError_t on_device(const Call& call, int64_t count, const Kernels& kernels, L
   Device device = {};
   cudaError_t e = kernels.load();
   if (e == cudaSuccess) e = this_device(call.stream, &device);
-  device.room = room_in(call);
+  device.workspace = workspace_of(call);
   if (e == cudaSuccess) e = launch(device);
   if (e != cudaErrorCooperativeLaunchTooLarge) return e;
-  if (clean) cudaGetLastError();  // it is dealt with; but an error from before this call is its caller's
+  if (clean) cudaGetLastError();  // handled here; an error from before this call is its caller's
   device.teams = false;
   return launch(device);
 }
@@ -214,15 +214,14 @@ inline int threads_of_block(int32_t vocab, int32_t dtype) {
   return warps < 2 ? 64 : warps < kThreads / 32 ? warps * 32 : kThreads;
 }
 
-// Of a block that has a thread for each of `count`, as far as it may have so many.
+// Threads of a block with one for each of `count`, up to kThreads.
 inline int threads_for(int64_t count) {
   return count < 1 ? 32 : count < kThreads ? static_cast<int>((count + 31) / 32 * 32) : kThreads;
 }
 
-// Blocks that run at the same time. One more would start only when one of them ends.
 inline int64_t blocks_at_once(const Device& device) { return int64_t{device.multiprocessors} * kBlocksAMultiprocessor; }
 
-// Blocks a row is split into when `rows` rows run at once: enough to fill the device, and no more than have work.
+// Blocks of a row when `rows` rows run at once: enough to fill the device, and no more than have work.
 inline int splits_of_row(const Device& device, int64_t rows, int32_t vocab, int32_t dtype) {
   const int64_t wanted = blocks_at_once(device) / rows;
   const int64_t block = int64_t{tokens_a_step(dtype)} * (kThreads / 32);
@@ -231,22 +230,22 @@ inline int splits_of_row(const Device& device, int64_t rows, int32_t vocab, int3
   return splits < 1 ? 1 : static_cast<int>(splits);
 }
 
-// A row or request is split over some blocks, as many as have work.
+// The arguments of a kernel whose rows or requests are split over some blocks.
 template <class Params>
 struct SplitArguments {
   Params p;
   Splits splits;
 };
 
-// `shape` without blocks and threads, for so many rows or requests.
+// Launches `count` rows or requests. `shape` has neither blocks nor threads yet.
 template <class Params>
 cudaError_t launch_splits(void (*kernel)(SplitArguments<Params>), const Params& p, int64_t count, const Rows& rows,
                           const Device& device, Shape shape = {}) {
   const int splits = rows.data ? splits_of_row(device, count, rows.vocab, rows.dtype) : 1;
-  if (splits > 1 && device.room.lacks(count, count * splits * kWordsAPartial)) return cudaSuccess;
+  if (splits > 1 && device.workspace.lacks(count, count * splits * kWordsAPartial)) return cudaSuccess;
   shape.blocks = count * splits, shape.threads = rows.data ? threads_of_block(rows.vocab, rows.dtype) : 32;
   if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
-  return launch(kernel, shape, {p, {device.room.tickets, device.room.words, splits}}, device.stream);
+  return launch(kernel, shape, {p, {device.workspace.tickets, device.workspace.partials, splits}}, device.stream);
 }
 
 }  // namespace specdec::cuda

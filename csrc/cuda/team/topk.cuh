@@ -7,16 +7,16 @@ namespace specdec::cuda {
 
 constexpr WideKey kCeiling = ~WideKey{0};
 
-// The best keys of a warp in falling order. Lane i holds the i-th; 0 is nobody.
+// The best keys of a warp in falling order. Lane i has the i-th; 0 is no candidate.
 struct TopK {
-  WideKey place = 0;
-  int size;            // places that count, at most 32
-  WideKey below;       // this key and larger ones were taken by an earlier TopK
+  WideKey entry = 0;
+  int size;       // entries that count, at most 32
+  WideKey below;  // this key and larger ones are in an earlier TopK
 
-  __device__ WideKey last() const { return __shfl_sync(kWarp, place, size - 1); }
+  __device__ WideKey last() const { return __shfl_sync(kWarp, entry, size - 1); }
   __device__ float to_beat() const { return candidate_of_key(last()).score; }
 
-  // Every lane offers a key, or 0. The largest enters first: so no more do than there are places.
+  // Every lane offers a key, or 0. The largest enters first, so at most 32 do.
   __device__ void offer(WideKey key) {
     if (key >= below) key = 0;
     for (;;) {
@@ -25,14 +25,14 @@ struct TopK {
       const unsigned low = __reduce_max_sync(kWarp, high == most ? static_cast<unsigned>(key) : 0u);
       const WideKey enters = static_cast<WideKey>(most) << 32 | low;
       if (key == enters) key = 0;
-      const int at = __popc(__ballot_sync(kWarp, place > enters));
-      const WideKey above = __shfl_up_sync(kWarp, place, 1u);
-      if (lane_id() == at) place = enters;
-      else if (lane_id() > at) place = above;
+      const int at = __popc(__ballot_sync(kWarp, entry > enters));
+      const WideKey above = __shfl_up_sync(kWarp, entry, 1u);
+      if (lane_id() == at) entry = enters;
+      else if (lane_id() > at) entry = above;
     }
   }
 
-  // By the block's warps together: these words of other blocks.
+  // Offers words that other blocks wrote. All warps of the block call, and share them.
   __device__ void offer_all(const WideKey* keys, int count) {
 #pragma unroll 1
     for (int first = warp_id() * 32; first < count; first += static_cast<int>(blockDim.x))
@@ -40,30 +40,30 @@ struct TopK {
   }
 };
 
-// The blocks that share a row, at most, where each has a list of k keys: all lists of a launch are kept short.
+// Blocks of a row that has a list of k keys for each: all lists of a launch are kept short.
 inline int64_t most_lists(int64_t rows, int64_t k) {
   constexpr int64_t kKeys = 16 << 10;
   const int64_t most = kKeys / (rows * (k > 1 ? k : 1));
   return most > 1 ? most : 1;
 }
 
-// The best k keys of a block, in order. fill(first, &topk) offers those of the caller's warp: more than once where k is
-// above 32, for places from `first` on. Then a thread calls take(place, key) for each place. All threads call.
+// The best k keys of a block, in order. fill(first, &topk) offers keys of the caller's warp: once for each 32
+// positions, from `first` on. Then a thread calls take(position, key) for each. All threads call.
 template <class Fill, class Take>
 __device__ __forceinline__ void take_best(int32_t k, Fill&& fill, Take&& take) {
-  SPECDEC_SHARED(WideKey, places, kMaxWarps * 32);
+  SPECDEC_SHARED(WideKey, entries, kMaxWarps * 32);
   SPECDEC_SHARED(WideKey, lowest, 1);
   WideKey below = kCeiling;
 #pragma unroll 1
   for (int32_t first = 0; first < k; first += 32) {
     TopK topk = {0, k - first < 32 ? k - first : 32, below};
     if (below) fill(first, &topk);
-    places[threadIdx.x] = topk.place;
+    entries[threadIdx.x] = topk.entry;
     __syncthreads();
     if (warp_id() == 0) {
-      for (int w = 1; w < warps_in_block(); ++w) topk.offer(places[w * 32 + lane_id()]);
-      if (lane_id() < topk.size) take(first + lane_id(), topk.place);
-      if (lane_id() == topk.size - 1) lowest[0] = topk.place;
+      for (int w = 1; w < warps_in_block(); ++w) topk.offer(entries[w * 32 + lane_id()]);
+      if (lane_id() < topk.size) take(first + lane_id(), topk.entry);
+      if (lane_id() == topk.size - 1) lowest[0] = topk.entry;
     }
     __syncthreads();
     below = lowest[0];

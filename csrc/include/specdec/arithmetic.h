@@ -52,7 +52,7 @@ SPECDEC_HD uint32_t ordered(float x) {
 }
 SPECDEC_HD float from_ordered(uint32_t o) { return from_bits(o >> 31 ? o ^ 0x80000000u : ~o); }
 
-// Where a number lies. What takes a number that is known, or a range, has the same text for both.
+// Bounds of a number. Functions below exist for float and Range, so that templates take either.
 struct Range {
   float low, high;
 };

@@ -26,18 +26,18 @@ struct BoundTile {
   float sum, whole;
 };
 
-// ---- what backends' own sums and logarithms may be off by -----------------------------------------------------------
+// ---- errors of backends' sums and logarithms ------------------------------------------------------------------------
 
-// Of a weight in whole numbers, to the nearest multiple of 2^-42, and of such a weight, which is never below 2^-119.
+// The error of a weight in whole numbers: half a unit of 2^-42, and a little for weights, which are never below 2^-119.
 constexpr double kUnitError = 0x1.001p-43;
 
-// Of the logarithm of a word of noise, from the one to base 2 that a GPU has: it is 32 at most, and off by 2^-22 of
-// itself, so by 6e-6. Roundings follow.
+// The error of a random word's logarithm from a GPU's log2: it is 32 at most, with a relative error of 2^-22, plus
+// roundings.
 constexpr float kWordLogError = 1e-4f;
 
 constexpr float kLargestBounded = 1e6f;  // no bounds of rows whose largest x is above it, or below its negative
 
-// Of a row, from all of its tiles; `largest` is its largest x. The sum is in double: there is no error worth a bound.
+// Approximates a row's log-sum-exp from its tiles; `largest` is its largest x. The sum in double is exact enough.
 SPECDEC_HD LogSumExp about_log_sum_exp(const BoundTile* tiles, int32_t count, float largest) {
   float whole = -kInfinity;
   for (int32_t tile = 0; tile < count; ++tile) whole = max(tiles[tile].whole, whole);

@@ -8,20 +8,20 @@
 
 SPECDEC_BEGIN
 
-// Bytes of the full masks of requests `from`, `from` + `step`, ... before `to`. If they do not fit: more than there are.
-SPECDEC_HD int64_t bytes_of_masks(const BuildParams& p, int64_t from, int64_t to, int64_t step) {
+// Bytes of the full masks of requests `from`, `from` + `step`, ... before `to`; more than mask.rows if they do not fit.
+SPECDEC_HD int64_t count_mask_bytes(const BuildParams& p, int64_t from, int64_t to, int64_t step) {
   int64_t bytes = 0;
   if (p.layout != SPECDEC_TREE_FULL) return bytes;
   for (int64_t b = from; b < to && bytes <= p.mask.rows; b += step) {
-    int32_t known = SPECDEC_STATUS_OK;
-    const int64_t columns = prefix_of(p.prefix_len.at(b), p.mask.rows, &known) + p.nodes();
+    int32_t reported = SPECDEC_STATUS_OK;
+    const int64_t columns = clamp_prefix(p.prefix_len.at(b), p.mask.rows, &reported) + p.nodes();
     bytes += columns > p.mask.rows / p.nodes() ? p.mask.rows + 1 : p.nodes() * columns;
   }
   return bytes;
 }
 
-// The tree of one request. `before` is what bytes_of_masks says of all requests before it. Until the end `index` holds
-// each node's parent. Each step is done for all nodes before the next one begins, in any order.
+// The tree of one request. `before` is count_mask_bytes of all requests before it. Until the last step `index` holds each
+// node's parent. Each step is done for all nodes before the next one begins, in any order.
 struct Build {
   const BuildParams& p;
   int64_t request, before;
@@ -36,20 +36,20 @@ struct Build {
         selected(b * p.selected.request_stride), positions(p.positions.data + b * p.nodes()),
         index(p.index.data + b * p.nodes()), first_child(p.first_child.data + b * p.nodes()),
         next_sibling(p.next_sibling.data + b * p.nodes()), nodes(p.nodes()) {
-    prefix = prefix_of(p.prefix_len.at(b), INT64_MAX - nodes, &status);
+    prefix = clamp_prefix(p.prefix_len.at(b), INT64_MAX - nodes, &status);
   }
 
   SPECDEC_HD int64_t candidate(int32_t node) const {
     return p.selected.at(selected + (node - 1) * p.selected.slot_stride);
   }
 
-  // Notes a node's parent: -1 for the root, and where no node before this one is the candidate that it follows.
+  // Writes a node's parent: -1 for the root, and where no node before this one is the candidate that it follows.
   SPECDEC_HD void find_parent(int32_t node, int32_t* bits) const {
     index[node] = node == 0 ? -1 : parent_of(node);
     if (node > 0 && index[node] < 0) *bits |= SPECDEC_STATUS_PARAMETER;
   }
 
-  // Where the node stands, and what it attends to: itself and its ancestors.
+  // Writes the node's position and its mask row: it attends to itself and its ancestors.
   SPECDEC_HD void look_up(int32_t node, int32_t* bits) const {
     int64_t depth = 0;
     for (int64_t above = index[node]; above >= 0; above = index[above]) ++depth;
@@ -73,9 +73,9 @@ struct Build {
   SPECDEC_HD void number(int32_t node) const { index[node] = request * nodes + node; }
 
  private:
-  // Of several nodes that are one candidate the first is meant.
+  // If several nodes are one candidate, the first is the parent.
   SPECDEC_HD int64_t parent_of(int32_t node) const {
-    const int64_t mine = candidate(node), group = mine < 0 ? -1 : mine / p.topk;
+    const int64_t chosen = candidate(node), group = chosen < 0 ? -1 : chosen / p.topk;
     if (group == 0) return 0;
     if (group < 0 || group >= p.parent_list.slots) return -1;
     const int64_t followed = p.parent_list.at(parent_list + group * p.parent_list.slot_stride);
@@ -84,11 +84,11 @@ struct Build {
     return -1;
   }
 
-  // Where the bytes of a node's row begin; -1 if the mask has no room for them.
+  // The byte offset of a node's row; -1 if the row does not fit the mask.
   SPECDEC_HD int64_t row_of(int32_t node) const {
     if (p.layout != SPECDEC_TREE_FULL) return (request * nodes + node) * p.row_bytes();
-    const int64_t room = p.mask.rows - before;
-    if (room < 0 || prefix > room || prefix + nodes > room / (node + 1)) return -1;
+    const int64_t left = p.mask.rows - before;
+    if (left < 0 || prefix > left || prefix + nodes > left / (node + 1)) return -1;
     return before + node * (prefix + nodes) + prefix;
   }
 

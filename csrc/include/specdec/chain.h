@@ -6,23 +6,23 @@
 
 SPECDEC_BEGIN
 
-SPECDEC_HD float draft_prob_of(float h, int32_t* status) {
+SPECDEC_HD float checked_draft_prob(float h, int32_t* status) {
   if (h >= 0.0f && h <= 1.0f) return h;
   *status |= SPECDEC_STATUS_PARAMETER;
   return h < 0.0f ? 0.0f : 1.0f;
 }
 
-SPECDEC_HD float epsilon_of(float e, int32_t* status) {
+SPECDEC_HD float checked_epsilon(float e, int32_t* status) {
   if (e >= 0.0f) return min(e, 1.0f);
   *status |= SPECDEC_STATUS_PARAMETER;
   return 0.0f;
 }
 
-// What is decoded of a request.
+// The decoded fields of a request.
 struct ChainState : WalkRequest {
   int64_t request = 0;
   int64_t first_token = 0;            // offset of slot 0
-  int64_t entry = 0, first_prob = 0;  // draft_prob of a slot is that of (entry, first_prob + slot)
+  int64_t entry = 0, first_prob = 0;  // the draft_prob of slot j is at (entry, first_prob + j)
   int32_t slots = 0;                  // drafts at most
   float over_acceptance = 0.0f;
 };
@@ -36,13 +36,13 @@ struct ChainRequest : ChainState {
   SPECDEC_HD ChainRequest(const Params& params, const State& decoded) : State(decoded), p(params) {}
   SPECDEC_HD ChainRequest(const Params& params, int64_t b) : State{}, p(params) {
     request = b;
-    const Entry who = entry_of(p.request_index, b);
-    status = who.status();
-    readable = who.live();
-    idle = who.idle();
+    const Entry source = decode_entry(p.request_index, b);
+    status = source.status();
+    readable = source.live();
+    idle = source.idle();
     if (!readable) return;
     slots = p.max_drafts();
-    entry = who.index;
+    entry = source.index;
     first_token = b * p.draft_tokens.request_stride;
     first_target = b * p.target.request_stride;
     first_draft = entry * p.draft.request_stride;
@@ -52,7 +52,7 @@ struct ChainRequest : ChainState {
     if (p.input_nonces.data) noise.nonce = static_cast<uint32_t>(p.input_nonces.at(b * p.input_nonces.slot_stride));
     target_law = law_at(p.target_law, entry, 0, &status);
     draft_law = p.draft.data ? law_at(p.draft_law, entry, 0, &status) : target_law;
-    over_acceptance = epsilon_of(p.epsilon.at(entry), &status);
+    over_acceptance = checked_epsilon(p.epsilon.at(entry), &status);
   }
 
   SPECDEC_HD Noise race_noise(int32_t node, int32_t depth) const { return noise_of_race(p.row_seeds, request, node, depth); }
@@ -66,8 +66,8 @@ struct ChainRequest : ChainState {
   SPECDEC_HD int32_t drafts() const { return readable ? slots : 0; }
   SPECDEC_HD float epsilon() const { return over_acceptance; }
 
-  SPECDEC_HD float draft_share(int32_t node, int32_t* bits) const {
-    return has_draft_row(node) ? draft_prob_of(p.draft_prob.at(entry, first_prob + node), bits) : 1.0f;
+  SPECDEC_HD float draft_prob_at(int32_t node, int32_t* bits) const {
+    return has_draft_row(node) ? checked_draft_prob(p.draft_prob.at(entry, first_prob + node), bits) : 1.0f;
   }
   SPECDEC_HD int32_t next_child(int32_t node, int32_t after, int32_t*) const {
     return after == node && node < slots ? node + 1 : kNoNode;
@@ -76,29 +76,29 @@ struct ChainRequest : ChainState {
     return p.draft_tokens.at(first_token + (node - 1) * p.draft_tokens.slot_stride);
   }
 
-  SPECDEC_HD RowPlace target_place(int64_t b, int32_t node) const {
-    return p.cu_drafts.data ? RowPlace{0, rows_before() + node} : RowPlace{b, node};
+  SPECDEC_HD RowIndex target_index(int64_t b, int32_t node) const {
+    return p.cu_drafts.data ? RowIndex{0, rows_before() + node} : RowIndex{b, node};
   }
 
-  // Only after the last of all drafts that the request has: not where it is cut off at max_drafts.
-  SPECDEC_HD bool is_given(int32_t node) const {
+  // True only after the last of all drafts that the request has, not where max_drafts cuts it off.
+  SPECDEC_HD bool has_bonus(int32_t node) const {
     if (!p.bonus.data || node != slots) return false;
     return !p.cu_drafts.data || p.cu_drafts.data[request + 1] - p.cu_drafts.data[request] == slots;
   }
-  SPECDEC_HD int64_t given_token() const { return p.bonus.at(request * p.bonus.slot_stride); }
+  SPECDEC_HD int64_t bonus_token() const { return p.bonus.at(request * p.bonus.slot_stride); }
 
  private:
-  // Target rows of the requests before, where they are packed.
+  // Target rows of the requests before this one, where requests are packed.
   SPECDEC_HD int64_t rows_before() const { return first_prob + (p.bonus.data ? 0 : request); }
 
-  // Of the token before the first draft.
+  // The position of the token before the first draft.
   SPECDEC_HD int64_t input_position(int64_t b) const {
     const Tokens& x = p.input_positions;
     return x.at(b * x.request_stride + (p.cu_drafts.data ? rows_before() * x.slot_stride : 0));
   }
 
   // Requests are packed one after another from 0 on: this one has the drafts [from, to), and one target row more than
-  // drafts, if no bonus token is given. Bounds that break this leave the request without drafts.
+  // drafts, if the call has no bonus tokens. Bounds that break this leave the request without drafts.
   SPECDEC_HD void read_ragged(int64_t b, int64_t from, int64_t to) {
     if (p.tokens_by_row) from -= b, to -= b + 1;
     readable = (b > 0 ? from >= 0 : from == 0) && to >= from && to <= p.packed_drafts();
@@ -112,8 +112,8 @@ struct ChainRequest : ChainState {
   }
 };
 
-// How many drafts pass their own test: those that were accepted, and those behind the first rejection that their own
-// uniforms would accept. Of probabilities; probability(rows, offset, token) is that of a token of a row.
+// How many drafts pass their test: those that were accepted, and those behind the first rejection that their uniforms
+// would accept. Rows hold probabilities; probability(rows, offset, token) reads one of them.
 SPECDEC_CALLS_BACK
 template <class Probability>
 SPECDEC_HD int32_t drafts_passing(const ChainRequest& t, int32_t accepted, Probability&& probability) {
@@ -128,7 +128,7 @@ SPECDEC_HD int32_t drafts_passing(const ChainRequest& t, int32_t accepted, Proba
   return count;
 }
 
-// Writes that count where it is wanted. -1 of an idle request is 0 here.
+// Writes that count, if num_passed is an output of the call. An idle request counts as 0 here.
 SPECDEC_CALLS_BACK
 template <class Probability>
 SPECDEC_HD void count_passing(const ChainRequest& t, int64_t b, int32_t accepted, Probability&& probability) {
@@ -140,7 +140,7 @@ SPECDEC_HD void count_passing(const ChainRequest& t, int64_t b, int32_t accepted
 
 SPECDEC_HD VerdictWriter verdict_at(const ChainParams& p, int64_t b) {
   return {p.tokens, p.index, p.path.data ? p.path.data + b * p.path.row_stride : nullptr, p.num_accepted.data + b,
-          p.status.data + b, b, p.output_format, p.places()};
+          p.status.data + b, b, p.output_format, p.width()};
 }
 
 SPECDEC_END

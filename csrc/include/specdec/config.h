@@ -1,5 +1,5 @@
-// Macros that depend on the compiler, beside SPECDEC_HD of specdec.h, and constants of all headers. Nothing in this
-// folder knows torch or Python.
+// Macros that depend on the compiler, beside SPECDEC_HD of specdec.h, and constants of all headers. No header here
+// includes torch or Python.
 #pragma once
 
 #include "c/parts.h"

@@ -1,4 +1,4 @@
-// The record of a request's tokens that penalties look at: a bit of a token that was seen, and how often it was.
+// The record of a request's tokens that penalties read: a bit for each token that occurred, and a count.
 #pragma once
 
 #include "config.h"
@@ -16,7 +16,7 @@ SPECDEC_HD bool has_bit(const int32_t* mask, int64_t token) {
   return static_cast<uint32_t>(mask[token / 32]) >> token % 32 & 1;
 }
 
-// What a count in memory stands for: 0 without its bit, with it 1 at least.
-SPECDEC_HD int32_t count_of(int32_t count, bool seen) { return !seen ? 0 : count < 1 ? 1 : count; }
+// A count in memory means 0 without the token's bit, and at least 1 with it.
+SPECDEC_HD int32_t decode_count(int32_t count, bool seen) { return !seen ? 0 : count < 1 ? 1 : count; }
 
 SPECDEC_END

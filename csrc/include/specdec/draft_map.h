@@ -1,6 +1,5 @@
-// A draft with a vocabulary of its own: column i of its rows is the target's token tokens[i], and tokens rise with i.
-// The host never looks at a map in a GPU's memory. So nothing here trusts it: whatever a map holds, nothing outside of
-// the map and the row is read.
+// A draft with a smaller vocabulary: column i of its rows is the target's token tokens[i], and tokens rise with i. The
+// host cannot check a map in a GPU's memory. So whatever a map holds, nothing outside of the map and the row is read.
 #pragma once
 
 #include "race.h"
@@ -31,10 +30,10 @@ struct DraftMap {
     return at < columns && tokens[at] == token ? at : kNoColumn;
   }
 
-  // A candidate among the columns as one among the target's tokens; kNobody if the map's entry is negative.
+  // A candidate among the columns as one among the target's tokens; kNoCandidate if the map's entry is negative.
   SPECDEC_HD Candidate to_target(const Candidate& c) const {
     if (!tokens || c.token == kNoToken) return c;
-    return tokens[c.token] >= 0 ? Candidate{c.score, tokens[c.token]} : kNobody;
+    return tokens[c.token] >= 0 ? Candidate{c.score, tokens[c.token]} : kNoCandidate;
   }
 };
 

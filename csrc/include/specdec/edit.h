@@ -1,5 +1,5 @@
 // The caller's edits of a target row's logits, decoded: bias, penalties of tokens seen before, and what a grammar
-// allows. Whoever asks the law of a row (law.h) gives it edited elements.
+// allows. A row's law (law.h) takes edited elements.
 #pragma once
 
 #include "arithmetic.h"
@@ -7,7 +7,7 @@
 
 SPECDEC_BEGIN
 
-// Numbers that change nothing are off.
+// Defaults change nothing.
 struct Penalties {
   float repetition = 1.0f, inverse_repetition = 1.0f, frequency = 0.0f, presence = 0.0f;
   // Whether tokens of the prompt matter, and whether those of the output do.
@@ -22,19 +22,19 @@ SPECDEC_HD float finite_or(float off, float x, int32_t* status) {
 }
 
 SPECDEC_HD Penalties penalties_at(const specdec_edits& p, int64_t outer, int64_t inner, int32_t* status) {
-  Penalties found;
-  if (!p.penalises()) return found;
-  found.frequency = finite_or(0.0f, p.frequency.at(outer, inner), status);
-  found.presence = finite_or(0.0f, p.presence.at(outer, inner), status);
-  if (!p.repetition.data && p.repetition.value == 0.0f) return found;
+  Penalties penalties;
+  if (!p.penalises()) return penalties;
+  penalties.frequency = finite_or(0.0f, p.frequency.at(outer, inner), status);
+  penalties.presence = finite_or(0.0f, p.presence.at(outer, inner), status);
+  if (!p.repetition.data && p.repetition.value == 0.0f) return penalties;
   const float repetition = finite_or(1.0f, p.repetition.at(outer, inner), status);
-  if (repetition > 0.0f) found.repetition = repetition, found.inverse_repetition = 1.0f / repetition;
+  if (repetition > 0.0f) penalties.repetition = repetition, penalties.inverse_repetition = 1.0f / repetition;
   else *status |= SPECDEC_STATUS_PARAMETER;
-  return found;
+  return penalties;
 }
 
-// Where lists of a place are: there, or where an index says; or nowhere.
-struct ListPlace {
+// Which list a row uses: the one at its index, or where an index tensor points; `there` is false if it points to none.
+struct ListIndex {
   int64_t outer, inner;
   bool there = true;
   SPECDEC_HD const int32_t* of(const Lists& lists) const {
@@ -42,19 +42,20 @@ struct ListPlace {
   }
 };
 
-// `entries`: of the lists that the index, if there is one, points to.
-SPECDEC_HD ListPlace list_place(const Lists& index, int64_t entries, int64_t outer, int64_t inner, int32_t* status) {
+// `entries`: how many lists the index tensor, if there is one, may point to.
+SPECDEC_HD ListIndex list_index_at(const Lists& index, int64_t entries, int64_t outer, int64_t inner, int32_t* status) {
   if (!index.data) return {outer, inner};
   const int32_t entry = *index.at(outer, inner);
   const bool there = entry >= 0 && entry < entries;
   if (!there && entry != -1) *status |= SPECDEC_STATUS_PARAMETER;
   return {entry, 0, there};
 }
-SPECDEC_HD ListPlace seen_place(const specdec_edits& p, int64_t outer, int64_t inner, int32_t* status) {
-  return list_place(p.seen_index, (p.output_mask.data ? p.output_mask : p.prompt_mask).requests, outer, inner, status);
+SPECDEC_HD ListIndex seen_list_at(const specdec_edits& p, int64_t outer, int64_t inner, int32_t* status) {
+  return list_index_at(p.seen_index, (p.output_mask.data ? p.output_mask : p.prompt_mask).requests, outer, inner,
+                       status);
 }
-SPECDEC_HD ListPlace allowed_place(const specdec_edits& p, int64_t outer, int64_t inner, int32_t* status) {
-  return list_place(p.allowed_index, p.allowed.requests, outer, inner, status);
+SPECDEC_HD ListIndex allowed_list_at(const specdec_edits& p, int64_t outer, int64_t inner, int32_t* status) {
+  return list_index_at(p.allowed_index, p.allowed.requests, outer, inner, status);
 }
 
 constexpr float kNoBias = -0.0f;  // added to any number, it gives that number
@@ -73,7 +74,7 @@ SPECDEC_HD BiasSpan bias_span_at(const specdec_edits& p, int64_t outer, int64_t 
 }
 
 // NaN forbids like -inf; +inf is the largest finite number.
-SPECDEC_HD float bias_of(float value) { return value == value ? min(value, kLargest) : -kInfinity; }
+SPECDEC_HD float decode_bias(float value) { return value == value ? min(value, kLargest) : -kInfinity; }
 
 // A token's count is how often it stands in the output.
 constexpr int32_t kUnseen = -1;  // neither in the prompt nor in the output. 0: in the prompt alone

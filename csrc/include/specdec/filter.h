@@ -1,6 +1,6 @@
 // Sampling filters: top-k, top-p and min-p as cuts of one order (docs/filters.md). The larger value comes first, equal
-// values by rising token. Every filter keeps the tokens before some place in this order. All filters together keep the
-// tokens before the first of these places, and always the first token.
+// values by rising token. Every filter keeps the first tokens of this order, up to some rank. All filters together keep
+// the tokens up to the smallest of these ranks, and always the first token.
 #pragma once
 
 #include "law.h"
@@ -14,13 +14,13 @@ struct Filter {
 
   int32_t top_k = kNoToken;      // kNoToken: off
   float log_min_p = -kInfinity;  // -inf: off
-  uint64_t share = kWhole;       // top_p 2^32, rounded down; kWhole: off
+  uint64_t top_p_fixed = kWhole;       // top_p 2^32, rounded down; kWhole: off
   int64_t rules = 0;
   Logits order = {1.0f};         // filters compare order.scaled(raw)
 
   SPECDEC_HD bool has_top_k() const { return top_k != kNoToken; }
   SPECDEC_HD bool has_min_p() const { return log_min_p > -kInfinity; }
-  SPECDEC_HD bool has_top_p() const { return share != kWhole; }
+  SPECDEC_HD bool has_top_p() const { return top_p_fixed != kWhole; }
   SPECDEC_HD bool on() const { return has_top_k() || has_min_p() || has_top_p(); }
   SPECDEC_HD bool ties_all() const { return (rules & SPECDEC_TIES_ALL) != 0; }
   // Whether top_p is a share of what that cut keeps.
@@ -43,19 +43,19 @@ SPECDEC_HD Filter filter_at(const specdec_law& p, const Law& law, int32_t vocab,
   if (!law.needs_sum()) return f;
   if (k > 0 && k < vocab) f.top_k = static_cast<int32_t>(k);
   if (min_p >= kSmallest) f.log_min_p = log(min(min_p, 1.0f));
-  if (top_p >= 0.0f && top_p < 1.0f) f.share = static_cast<uint64_t>(mul(top_p, 0x1p32f));
+  if (top_p >= 0.0f && top_p < 1.0f) f.top_p_fixed = static_cast<uint64_t>(mul(top_p, 0x1p32f));
   f.rules = p.rules;
   f.order = p.rules & SPECDEC_BEFORE_TEMPERATURE ? Logits{1.0f} : law.logits();
   return f;
 }
 
-// top_p keeps a token if the mass before it is less than this: top_p of `whole`, rounded up.
-SPECDEC_HD uint64_t mass_kept(const Filter& f, uint64_t whole) {
+// top_p keeps a token if the mass before it is less than this limit: top_p times `whole`, rounded up.
+SPECDEC_HD uint64_t top_p_limit(const Filter& f, uint64_t whole) {
   if (!f.has_top_p()) return ~uint64_t{0};
-  return f.share * (whole >> 32) + ((f.share * (whole & 0xffffffffu) + 0xffffffffu) >> 32);
+  return f.top_p_fixed * (whole >> 32) + ((f.top_p_fixed * (whole & 0xffffffffu) + 0xffffffffu) >> 32);
 }
 
-// What filters keep of a row: values above `value`, and `value` itself up to the token `last`.
+// The result of a row's filters: they keep values above `value`, and `value` itself up to the token `last`.
 struct Cut {
   float value;
   int32_t last;
@@ -64,19 +64,19 @@ struct Cut {
 
 constexpr Cut kKeepsAll = {-kInfinity, -1};
 
-// What filters keep of a part of a row, and what they compare: order.scaled(raw).
+// The cut of a part of a row. Filters compare order.scaled(raw).
 struct PartCut {
-  Cut cut;  // its last is a column
+  Cut cut;  // cut.last is a column of the part
   Logits order;
   SPECDEC_HD bool on() const { return cut.value > -kInfinity; }
 };
 
-// That of the target's row, side 0, or of the draft's, side 1, from a call's cuts: for each side the value and the
-// factor, as bits of a float32, around the last column.
+// Decodes a call's cut of the target's row (side 0) or the draft's (side 1): for each side the value as bits of a
+// float32, the last column, and the factor of the order, as bits.
 SPECDEC_HD PartCut part_cut_at(const specdec_path& cuts, int64_t index, int side) {
   if (!cuts.data) return {kKeepsAll, {1.0f}};
-  const int32_t* words = cuts.data + index * cuts.row_stride + 3 * side;
-  return {{from_bits(static_cast<uint32_t>(words[0])), words[1]}, {from_bits(static_cast<uint32_t>(words[2]))}};
+  const int32_t* fields = cuts.data + index * cuts.row_stride + 3 * side;
+  return {{from_bits(static_cast<uint32_t>(fields[0])), fields[1]}, {from_bits(static_cast<uint32_t>(fields[2]))}};
 }
 
 SPECDEC_END

@@ -1,5 +1,5 @@
-// A row's law: the one way from a raw element, a logit or a probability, to a weight. Nothing outside of this file
-// multiplies by an inverse temperature or asks which space a row is in.
+// A row's law: the only way from a raw element, a logit or a probability, to a weight. Nothing outside of this file
+// multiplies by an inverse temperature or branches on the space of a row.
 #pragma once
 
 #include "race.h"
@@ -7,10 +7,10 @@
 
 SPECDEC_BEGIN
 
-// What the roundings of log p may take from it where it bounds others.
+// The roundings of log p are smaller than this; an upper bound of other tokens' log p adds it.
 constexpr float kLogProbError = 1e-5f;
 
-// The least logarithm of a probability: what is less counts as this, so that their mean is a number, too.
+// The least logarithm of a probability: smaller ones are raised to it, so that sums of them are finite.
 constexpr float kLeastLogProb = -0x1p127f;
 
 // The spaces, as types, so that loops over a row are compiled for one of them. `Float` is float or a vector of them.
@@ -24,8 +24,10 @@ constexpr float kLeastLogProb = -0x1p127f;
 //   weighed(raw, lse)        p, and log p: -inf without weight, else finite, though p may be so small that it is 0
 //   log_bound(s), needed_key with a log-sum-exp: of log p
 //   rank(raw)                what argmax compares: -inf without weight
-//   is_element(raw)          false for what no row should hold, which counts as the nearest that one may
-//   foreign(a, b, lanes)     where one of two vectors holds such, as a mask; +inf, which a maximum shows, is left out
+//   is_element(raw)          false for a value that no row should hold, which counts as the nearest valid one
+//   foreign(a, b, lanes)     a mask of the lanes where one of two vectors holds such a value; +inf, which a maximum
+//   shows,
+//                            is left out
 template <class Float>
 struct Weighed {
   Float p, log_p;
@@ -77,7 +79,7 @@ struct Logits {
   template <class Float, class Mask>
   SPECDEC_HD Mask foreign(Float a, Float b, Mask) const { return unordered(a, b); }
 
-  // x - top, of which weights are made (mass.h).
+  // x - top, the argument of a weight (mass.h).
   template <class Float>
   SPECDEC_HD Float below(Float raw, Float top) const { return sub(key(raw), top); }
 };
@@ -120,19 +122,19 @@ struct Probs {
   }
 };
 
-// Decoded. Logits are multiplied by `inverse`; a greedy law has its argmax alone.
+// A decoded law. Logits are multiplied by `inverse`; a greedy law has weight only at the argmax.
 struct Law {
   int32_t space;
   float inverse;
   bool greedy;
 
-  // Are probabilities known only once the row's log-sum-exp is, or its argmax?
+  // Whether probabilities need the row's log-sum-exp; and whether they need a pass, for that or the argmax.
   SPECDEC_HD bool needs_sum() const { return space == SPECDEC_LOGITS && !greedy; }
   SPECDEC_HD bool needs_row() const { return space == SPECDEC_LOGITS || greedy; }
 
   SPECDEC_HD Logits logits() const { return {inverse}; }
 
-  // f(the space).
+  // Calls f with the space as a type.
   SPECDEC_CALLS_BACK
   template <class F>
   SPECDEC_HD auto in_space(F&& f) const { return space == SPECDEC_LOGITS ? f(logits()) : f(Probs{}); }
@@ -140,7 +142,7 @@ struct Law {
   SPECDEC_HD bool is_signed() const {
     return in_space([](auto s) { return s.kSigned; });
   }
-  // That of the space, without a branch.
+  // The key of either space, without a branch.
   SPECDEC_HD float key(float raw) const { return mul(raw, space == SPECDEC_LOGITS ? inverse : 1.0f); }
   SPECDEC_HD float rank(float raw) const {
     return in_space([=](auto s) { return s.rank(raw); });
@@ -150,13 +152,13 @@ struct Law {
   }
 };
 
-// A law, and what its probabilities need to know of the whole row.
+// A law, and the statistics of the whole row that its probabilities need.
 struct LawWithStats {
   Law law;
   LogSumExp lse;
   int32_t argmax;  // kNoToken where nothing has weight
 
-  // Whether no token of the row has weight, once the row was looked through for its log-sum-exp or its argmax.
+  // Whether no token of the row has weight. Valid after a pass over the row for its log-sum-exp or its argmax.
   SPECDEC_HD bool is_empty() const { return argmax == kNoToken && !(lse.log_sum < kInfinity); }
 
   SPECDEC_HD float probability(int32_t token, float raw) const {
@@ -171,19 +173,18 @@ struct LawWithStats {
 
 SPECDEC_HD LawWithStats without_stats(const Law& law) { return {law, kNoMass, kNoToken}; }
 
-// Every temperature between 0 and this one counts as this one. Logits that are not zero differ by far more than so
-// little, but above 2^64 times the largest float that 1/T makes of them they would all be equal. Every temperature above
-// the hottest counts as that one: infinity would make a NaN of +inf.
+// Temperatures are clamped to [kColdest, kHottest], 0 excepted. A smaller one would scale all logits to the largest
+// float, where they are equal; logits that differ do so by far more than 2^-64. An infinite one turns +inf into NaN.
 constexpr float kColdest = 0x1p-64f, kHottest = 0x1p64f;
 
-SPECDEC_HD Law law_of(int32_t space, float t, int32_t* status) {
+SPECDEC_HD Law decode_law(int32_t space, float t, int32_t* status) {
   if (!(t >= 0.0f)) *status |= SPECDEC_STATUS_PARAMETER;
   if (!(t >= kSmallest)) return {space, 1.0f, true};
   return {space, 1.0f / min(max(t, kColdest), kHottest), false};
 }
 
 SPECDEC_HD Law law_at(const specdec_law& p, int64_t outer, int64_t inner, int32_t* status) {
-  Law law = law_of(p.space, p.temperature.at(outer, inner), status);
+  Law law = decode_law(p.space, p.temperature.at(outer, inner), status);
   if (p.rules & SPECDEC_DIVIDED) law.inverse = 1.0f;
   return law;
 }

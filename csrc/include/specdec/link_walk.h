@@ -1,6 +1,5 @@
-// A walk through a tree by its links (links.h). Siblings are tried in the order in which they are linked. What decides
-// is given: a uniform for the children of each node, or the target's own tokens. Without both, uniforms are the
-// noise's.
+// A walk through a tree by its links (links.h). Siblings are tried in the order in which they are linked. The call has
+// a uniform for the children of each node, or the target's tokens. Without both, uniforms come from the noise.
 //
 // Below a node one uniform u decides. Child m, with token x_m, is accepted iff p(x_m) > 0 and
 //   u total < p(x_1) + ... + p(x_m),   or p(x_m) >= single.
@@ -14,10 +13,10 @@
 
 SPECDEC_BEGIN
 
-// Where a walk stands.
+// The state of a walk.
 struct LinkWalk {
   int32_t node, depth;
-  bool tried;  // whether children of the node were, all in vain
+  bool tried;  // whether children of the node were tried and refused
   int32_t status;
 };
 
@@ -31,7 +30,7 @@ struct LinkedRequest {
 
   SPECDEC_HD int32_t nodes() const { return p.draft_tokens.slots; }
   SPECDEC_HD int32_t vocab() const { return p.target.vocab; }
-  SPECDEC_HD int32_t max_depth() const { return p.places() - 1; }
+  SPECDEC_HD int32_t max_depth() const { return p.width() - 1; }
   SPECDEC_HD bool has_tokens() const { return p.target_tokens.data != nullptr; }
   SPECDEC_HD int64_t draft_token(int32_t node) const { return of(p.draft_tokens, node); }
   SPECDEC_HD int64_t target_token(int32_t node) const { return of(p.target_tokens, node); }
@@ -39,7 +38,7 @@ struct LinkedRequest {
   SPECDEC_HD Noise noise_at_depth(int32_t depth) const {
     return later(noise_at(p.noise, request, 0, kStreamRace), depth, kStreamResidual);
   }
-  // That decides among the children of a node. In a chain it is that of verify_tree.
+  // The uniform for the children of a node. In a chain the noise's uniform equals verify_tree's.
   SPECDEC_HD float uniform_at(int32_t node, int32_t depth) const {
     return p.uniforms.data ? p.uniforms.at(request, node)
                            : accept_uniform(noise_at_depth(depth), static_cast<uint32_t>(node));
@@ -63,16 +62,16 @@ struct LinkedRequest {
 
   // Whether one of the first `count` children of a node has this token.
   SPECDEC_HD bool lists(int32_t node, int64_t token, int32_t count) const {
-    bool found = false;
-    int32_t known = SPECDEC_STATUS_OK;
-    over_children(node, &known, [&](int32_t, int64_t other) {
-      found = count > 0 && other == token;
-      return found || --count <= 0;
+    bool listed = false;
+    int32_t reported = SPECDEC_STATUS_OK;
+    over_children(node, &reported, [&](int32_t, int64_t other) {
+      listed = count > 0 && other == token;
+      return listed || --count <= 0;
     });
-    return found;
+    return listed;
   }
 
-  // Of the child after `count` others, whose tokens weigh `total`.
+  // Tests the child after `count` others, whose tokens weigh `total`.
   SPECDEC_CALLS_BACK
   template <class Probability>
   SPECDEC_HD bool accepts(int32_t node, int64_t token, float uniform, int32_t count, float* total,
@@ -122,14 +121,14 @@ SPECDEC_HD LinkWalk walk_links(const LinkedRequest& t, Probability&& probability
 }
 
 // A raw value as a probability.
-SPECDEC_HD float probability_of(float raw, int32_t* bits) {
+SPECDEC_HD float checked_probability(float raw, int32_t* bits) {
   if (!Probs{}.is_element(raw)) *bits |= SPECDEC_STATUS_NON_FINITE;
   return Probs{}.probability(raw, {});
 }
 
 SPECDEC_HD VerdictWriter verdict_at(const LinkedParams& p, int64_t b) {
   return {p.tokens, p.index, p.path.data + b * p.path.row_stride, p.num_accepted.data + b, p.status.data + b,
-          b, p.output_format, p.places()};
+          b, p.output_format, p.width()};
 }
 
 SPECDEC_END

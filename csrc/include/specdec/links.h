@@ -1,6 +1,6 @@
-// Trees as engines link them: each node names its first child and its next sibling. Links may be anything, so they are
-// first turned round. A node has one that names it as next sibling, its elder, or else one that names it as first child,
-// its parent; of several that do so the one of the highest index. A node without an elder is the eldest of its siblings.
+// Trees as engines link them: each node has links to its first child and its next sibling. Links may hold anything, so
+// they are reversed first. A node's elder is the node that links to it as next sibling; a node without one is the
+// eldest of its siblings, and its parent is the node that links to it as first child. Of several the last counts.
 #pragma once
 
 #include "c/trees.h"
@@ -8,16 +8,16 @@
 
 SPECDEC_BEGIN
 
-// The links of one request, and its outputs, which hold notes until the end:
+// The links of one request, and its outputs, which hold intermediate values until the last step:
 //
-//            `parents`                      `ranks`
-//   link     who names it as first child    its elder, or kEldest
-//   settle   its parent                     kFirst - rank; a cycle of siblings has no eldest, and stays as it was
-//   connect                                 kLost if its ancestors do not end at the root
-//   finish   its parent, or -1              its rank, or -1
+//            `parents`                           `ranks`
+//   link     the node with it as first child     its elder, or kEldest
+//   settle   its parent                          kFirst - rank; a cycle of siblings has no eldest, and stays as it was
+//   connect                                      kLost if its ancestors do not end at the root
+//   finish   its parent, or -1                   its rank, or -1
 //
-// Each step is done for all nodes before the next one begins, in any order. In `settle` and `connect` one node's notes
-// may change while another's are made. Old and new ones then lead to the same.
+// Each step is done for all nodes before the next one begins, in any order. In `settle` and `connect` a node's values
+// may change while another node reads them; old and new values give the same result.
 struct Links {
   static constexpr int32_t kEldest = -1, kFirst = -2, kLost = 0;
 
@@ -35,7 +35,7 @@ struct Links {
   SPECDEC_HD int64_t sibling_link(int32_t node) const {
     return p.next_sibling.at(next_sibling + node * p.next_sibling.slot_stride);
   }
-  // Nothing leads to the root.
+  // A link to the root is not one.
   SPECDEC_HD bool leads(int64_t link) const { return link > 0 && link < nodes; }
 
   SPECDEC_HD void clear(int32_t node) const {
@@ -50,7 +50,7 @@ struct Links {
     if (leads(sibling)) raise_to(ranks + sibling, node);
   }
 
-  // Of an eldest: tells its younger siblings. A node has one elder, so nobody else does, and none comes twice.
+  // The eldest writes its younger siblings' parents and ranks. A node has one elder, so one thread writes it, once.
   SPECDEC_HD void settle(int32_t node) const {
     if (ranks[node] != kEldest) return;
     const int32_t parent = parents[node];
@@ -87,10 +87,10 @@ struct Links {
 };
 
 // Reads a request's links; returns its status. over_nodes(f) calls f(node) for every node, and returns when that is
-// done; raise_to(word, value) makes a word `value` at least.
+// done; raise_to(word, value) sets *word to max(*word, value).
 SPECDEC_CALLS_BACK
 template <class OverNodes, class RaiseTo>
-SPECDEC_HD int32_t trees_of(const Links& links, OverNodes&& over_nodes, RaiseTo&& raise_to) {
+SPECDEC_HD int32_t read_links(const Links& links, OverNodes&& over_nodes, RaiseTo&& raise_to) {
   over_nodes([&](int32_t node) { links.clear(node); });
   over_nodes([&](int32_t node) { links.link(node, raise_to); });
   over_nodes([&](int32_t node) { links.settle(node); });

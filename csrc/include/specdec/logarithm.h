@@ -29,7 +29,7 @@ SPECDEC_HD Float log(Float x) {
   return add(add(r, f), mul(e, Float(0.693359375f)));
 }
 
-// -log(1 - u) for u in (0, 1) with at most 24 significant bits. 1 - u is rounded; what the rounding lost is put back.
+// -log(1 - u) for u in (0, 1) with at most 24 significant bits. 1 - u is rounded; a correction adds what rounding lost.
 // `Float` is float or a vector of them.
 template <class Float>
 SPECDEC_HD Float neg_log1p_neg(Float u) {

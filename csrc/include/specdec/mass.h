@@ -1,5 +1,5 @@
-// Masses: exp as an integer, and sums of it. A sum of integers does not depend on their order. So every backend, split
-// and batch finds the same normaliser, bit for bit. Every backend must use the numbers below: another polynomial would
+// Masses: exp as an integer, and sums of it. A sum of integers does not depend on their order, so every backend, split
+// and batch has the same normaliser, bit for bit. Every backend must use the numbers below: another polynomial would
 // change some decisions.
 #pragma once
 
@@ -47,11 +47,11 @@ SPECDEC_HD uint64_t row_weight(float below_max) { return row_weight(integer_exp(
 
 constexpr uint64_t kOneToken = uint64_t{1} << 42;  // the row_weight of a row's largest
 
-// What is known of a tile. Its weights add up to `units`, at most 2^40, and must be complete before they are put
-// together with other tiles' (tile_mass truncates). A row's tiles begin at the multiples of kMassTile.
+// The sum of a tile's weights, `units`, at most 2^40. It must be complete before it is added to other tiles', because
+// tile_mass truncates. A row's tiles begin at the multiples of kMassTile.
 struct MassTile {
   uint64_t units;
-  float max;  // of x = logit / T; -inf if nothing has weight
+  float max;  // the largest x = logit / T; -inf if no token has weight
 };
 
 constexpr MassTile kNoTile = {0, -kInfinity};
@@ -61,13 +61,13 @@ SPECDEC_HD MassTile tile_at(const int32_t* words, int32_t count, int32_t tile) {
   const uint64_t low = static_cast<uint32_t>(words[count + tile]), high = static_cast<uint32_t>(words[2 * count + tile]);
   return {high << 32 | low, from_bits(static_cast<uint32_t>(words[tile]))};
 }
-SPECDEC_HD void put_tile(int32_t* words, int32_t count, int32_t tile, const MassTile& found) {
-  words[tile] = static_cast<int32_t>(bits(found.max));
-  words[count + tile] = static_cast<int32_t>(found.units);
-  words[2 * count + tile] = static_cast<int32_t>(found.units >> 32);
+SPECDEC_HD void put_tile(int32_t* words, int32_t count, int32_t tile, const MassTile& values) {
+  words[tile] = static_cast<int32_t>(bits(values.max));
+  words[count + tile] = static_cast<int32_t>(values.units);
+  words[2 * count + tile] = static_cast<int32_t>(values.units >> 32);
 }
 
-// What a tile adds to the mass of a row of this maximum.
+// The mass that a tile adds to a row of this maximum.
 SPECDEC_HD uint64_t tile_mass(const MassTile& tile, float row_max) {
   const IntegerExp<uint32_t> e = integer_exp(sub(tile.max, row_max));
   return e.n < 54 ? (tile.units * (e.q >> 9)) >> (10 + e.n) : 0;
@@ -89,7 +89,7 @@ SPECDEC_HD LogSumExp log_sum_exp(float max, uint64_t mass) {
   return log_sum_exp(max, mul(static_cast<float>(mass), 0x1p-42f));
 }
 
-// Of a row, from all of its tiles, in any order.
+// The log-sum-exp of a row from all of its tiles, in any order.
 SPECDEC_HD LogSumExp log_sum_exp(const MassTile* tiles, int32_t count) {
   const float top = largest_of(tiles, count);
   return log_sum_exp(top, mass_of(tiles, count, top));

@@ -7,14 +7,14 @@
 
 SPECDEC_BEGIN
 
-constexpr int kGroup = 64;  // tokens whose first arrival is drawn together
+constexpr int kGroup = 64;  // tokens that share one draw of their first arrival
 
 enum Stream : uint32_t {
   kStreamRace = 0,      // the race shared by draft and target (1: second words)
   kStreamResidual = 2,  // residuals and bonus tokens of rejection (3: second words)
   kStreamAccept = 4,    // accept uniforms
   kStreamPolicy = 6,    // whether, or how far, to draft
-  kStreamContext = 8,   // seeds from the tokens before a row (9: from their sum, 10: of a text's own)
+  kStreamContext = 8,   // seeds from the tokens before a row (9: from their sum, 10: from the request's seed)
 };
 
 // The noise of one decided token.
@@ -28,7 +28,7 @@ SPECDEC_HD Noise noise_at(const specdec_noise& p, int64_t outer, int64_t inner, 
           static_cast<uint32_t>(p.nonce.at(outer, inner)), stream};
 }
 
-// The noise of the token `tokens` places later.
+// The noise of the token `tokens` positions later.
 SPECDEC_HD Noise later(const Noise& noise, int32_t tokens, uint32_t stream) {
   return {noise.key, noise.position + static_cast<uint32_t>(tokens), noise.nonce, stream};
 }
@@ -52,8 +52,8 @@ SPECDEC_HD float group_uniform(uint32_t a, uint32_t b) {
 
 // `Float` is float or a vector of them.
 template <class Float>
-SPECDEC_HD Float first_arrival_of(Float group_uniform) { return mul(neg_log1p_neg(group_uniform), Float(0x1p-6f)); }
-SPECDEC_HD float first_arrival(uint32_t a, uint32_t b) { return first_arrival_of(group_uniform(a, b)); }
+SPECDEC_HD Float to_first_arrival(Float group_uniform) { return mul(neg_log1p_neg(group_uniform), Float(0x1p-6f)); }
+SPECDEC_HD float first_arrival(uint32_t a, uint32_t b) { return to_first_arrival(group_uniform(a, b)); }
 SPECDEC_HD int first_winner(uint32_t b) { return static_cast<int>(b >> 26); }
 
 // How much later than the group's first any other of its tokens arrives; `word` is its second word.

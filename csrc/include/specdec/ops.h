@@ -1,15 +1,15 @@
 // Every op: its name, and C++'s name of its struct (c/). The C functions specdec_cpu_NAME and specdec_cuda_NAME call
-// cpu::NAME and cuda::NAME. From these lists come the declarations of both, what is between them, and the bindings.
+// cpu::NAME and cuda::NAME. These lists generate the declarations of both, the dispatch, and the bindings.
 #pragma once
 
 #include "../specdec_sharded.h"
 #include "config.h"
 
-// These look through rows. The CPU backend compiles them for each instruction set, the others once.
+// These ops scan rows, so the CPU backend compiles them for each instruction set, and the others once.
 #define SPECDEC_ROW_OPS(op)                   \
   op(verify_chain, ChainParams)               \
   op(verify_tree, TreeParams)                 \
-  op(verify_linked_tree, LinkedParams)              \
+  op(verify_linked_tree, LinkedParams)        \
   op(race_sample, RaceParams)                 \
   op(race_topk, RaceParams)                   \
   op(residual, ResidualParams)                \
@@ -32,10 +32,10 @@
   op(tree_positions, PositionsParams)         \
   op(tree_parents, LinksParams)               \
   op(build_tree, BuildParams)                 \
-  op(merge_chains, MergeParams)                \
+  op(merge_chains, MergeParams)               \
   op(compact_kv, CompactParams)               \
   op(count_tokens, CountParams)               \
-  op(uniform, UniformParams)                        \
+  op(uniform, UniformParams)                  \
   op(context_seeds, ContextParams)
 
 #define SPECDEC_OPS(op) SPECDEC_ROW_OPS(op) SPECDEC_OTHER_OPS(op)

@@ -1,4 +1,4 @@
-// The draft tree of k nodes with the most expected tokens: Kobus, Gündüz 2025, Algorithm 3. For the host.
+// The draft tree of k nodes with the most expected tokens: Kobus, Gündüz 2025, Algorithm 3. It runs on the host.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,13 @@ struct OptimalTree {
   std::vector<int32_t> parents, child_index;  // of k + 1 nodes; the root is node 0, its entries are -1
 };
 
-// A node is worth the product of the acceptances on its path. No acceptance may exceed 1 or that of the elder sibling.
-// Then a node is never worth more than its parent or its elder sibling. So a priority queue that holds, of each node
-// taken, only the next sibling and the first child gives the nodes from the best on. O(k log k); among equals the first
-// seen wins.
+// A node's value is the product of the acceptances on its path. No acceptance may exceed 1 or that of the elder
+// sibling, so a node's value is at most its parent's and its elder sibling's. So a priority queue that holds, for each
+// node taken, the next sibling and the first child yields nodes by falling value, in O(k log k); equals in order seen.
 //
 // `acceptance(tree, parent, child)` gives the probability that the child-th child (from 0) of node `parent` is accepted
-// once the parent is, nothing if there is no such child. Throws std::invalid_argument if one rises or is no
-// probability, or if there are fewer than k children in all.
+// if the parent is, nothing if there is no such child. Throws std::invalid_argument if one rises or is no probability,
+// or if there are fewer than k children in all.
 template <class Acceptance>
 OptimalTree optimal_tree(int32_t k, Acceptance&& acceptance) {
   struct Candidate {

@@ -1,4 +1,4 @@
-// What a pair of laws says about speculation before it is tried: sums over the vocabulary, one term a token.
+// Sums over the vocabulary of a pair of laws, one term a token, which predict how speculation does.
 #pragma once
 
 #include "law.h"
@@ -11,11 +11,11 @@ struct OverlapSums {
   Float accept;    // sum of min(p, q): the acceptance of rejection
   Float tv;        // sum of |p - q|, twice the total variation
   Float kl;        // KL(p || q)
-  Float harmonic;  // sum of p q / (p + q): what a race accepts at least
+  Float harmonic;  // sum of p q / (p + q): a lower bound of a race's acceptance
 };
 
-// log(p / q) where p has weight, else 0. p is 0 or at least kSmallest, and then its logarithm is finite. That of q is, too,
-// unless q has no weight at all: also where q itself is too small for a float.
+// log(p / q) where p has weight, else 0. A p of at least kSmallest has a finite logarithm. So has a q with any weight,
+// also where q itself is too small for a float.
 template <class Float>
 SPECDEC_HD Float log_ratio(Float p, Float log_p, Float log_q) {
   return where(at_least(p, Float(kSmallest)), sub(log_p, log_q), Float(0.0f));

@@ -25,7 +25,7 @@ SPECDEC_HD Words<Word> philox(Key key, Word c0, Word c1, Word c2, Word c3) {
   const Word m0 = Word(0xD2511F53u), m1 = Word(0xCD9E8D57u);
   uint32_t k0 = key.low, k1 = key.high;
 #if defined(__CUDA_ARCH__)
-#pragma unroll 2  // a kernel runs most of its code once, and then fetching it takes longer than a loop
+#pragma unroll 2  // a kernel runs most of its code once, so fetching unrolled code takes longer than a loop
 #endif
   for (int round = 0; round < 10; ++round) {
     const Word high0 = mulhi(m0, c0), low0 = m0 * c0;

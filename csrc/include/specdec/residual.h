@@ -1,12 +1,12 @@
-// The residual: what is left of the target's law when the draft's share is subtracted.
+// The residual: the target's law minus the draft's, where that is positive.
 #pragma once
 
 #include "arithmetic.h"
 
 SPECDEC_BEGIN
 
-// The weight (p - drafted)^+ of a token in the residual, drafted = h q. Never above p, which is what the race over a
-// residual uses as its bound. `Float` is float or a vector of them.
+// The weight (p - drafted)^+ of a token in the residual, drafted = h q. It is never above p, so the race over a
+// residual uses p as its bound. `Float` is float or a vector of them.
 template <class Float>
 SPECDEC_HD Float residual_weight(Float p, Float drafted) {
   const Float w = sub(p, drafted);
@@ -15,7 +15,7 @@ SPECDEC_HD Float residual_weight(Float p, Float drafted) {
 
 // ---- sums -----------------------------------------------------------------------------------------------------------
 
-// The sum of several numbers that are handled as one; csrc/cpu/simd.h has that of vectors.
+// The sum of several numbers that are handled as one. csrc/cpu/simd.h has the overloads for vectors.
 template <class Word>
 SPECDEC_HD Word in_one(Word x) { return x; }
 
@@ -32,7 +32,7 @@ class UnitSum {
  public:
   Word high = Word(0u), low = Word(0u);  // low is signed
 
-  // Returns what was taken. `Weights` is Float, or several of them handled as one.
+  // Returns the weights that it added. `Weights` is Float, or several of them handled as one.
   template <class Weights>
   SPECDEC_HD Weights take(Weights weight) {
     const Weights coarse(12.0f), fine(0x1.8p-19f);

@@ -7,7 +7,7 @@
 
 SPECDEC_BEGIN
 
-// The parent of a node. -1 for the root, for an absent node, and for a bad entry (not a node before this one), which
+// The parent of a node: -1 for the root, for an absent node, and for a bad entry (not a node before this one), which
 // also sets the status.
 SPECDEC_HD int32_t parent_of(const Tokens& parents, int64_t first_parent, int32_t node, int32_t* status) {
   const int64_t parent = parents.at(first_parent + node * parents.slot_stride);
@@ -16,7 +16,7 @@ SPECDEC_HD int32_t parent_of(const Tokens& parents, int64_t first_parent, int32_
   return -1;
 }
 
-// What is decoded of a request.
+// The decoded fields of a request.
 struct TreeState : WalkRequest {
   int64_t request = 0;
   int64_t first_token = 0, first_parent = 0;  // offsets of node 0
@@ -33,12 +33,12 @@ struct TreeRequest : TreeState {
   SPECDEC_HD TreeRequest(const Params& params, const State& decoded) : State(decoded), p(params) {}
   SPECDEC_HD TreeRequest(const Params& params, int64_t b) : State{}, p(params) {
     request = b;
-    const Entry who = entry_of(p.request_index, b);
-    status = who.status();
-    readable = who.live();
-    idle = who.idle();
+    const Entry source = decode_entry(p.request_index, b);
+    status = source.status();
+    readable = source.live();
+    idle = source.idle();
     if (!readable) return;
-    entry = who.index;
+    entry = source.index;
     first_token = b * p.draft_tokens.request_stride;
     first_parent = b * p.parents.request_stride;
     first_leaf = b * p.leaves.request_stride;
@@ -49,7 +49,7 @@ struct TreeRequest : TreeState {
     if (x.data) noise.position = static_cast<uint32_t>(x.at(b * x.request_stride)) + 1;
     target_law = law_at(p.target_law, entry, 0, &status);
     draft_law = p.draft.data ? law_at(p.draft_law, entry, 0, &status) : target_law;
-    parent(0, &status);  // the root has none
+    parent(0, &status);  // sets the status if the root has a parent
   }
 
   SPECDEC_HD int32_t nodes() const { return p.nodes(); }
@@ -63,8 +63,8 @@ struct TreeRequest : TreeState {
   SPECDEC_HD int32_t max_depth() const { return p.max_depth(); }
   SPECDEC_HD int32_t drafts() const { return nodes() - 1; }
   SPECDEC_HD float epsilon() const { return 0.0f; }
-  SPECDEC_HD float draft_share(int32_t, int32_t*) const { return 1.0f; }
-  SPECDEC_HD RowPlace target_place(int64_t b, int32_t node) const { return {b, node}; }
+  SPECDEC_HD float draft_prob_at(int32_t, int32_t*) const { return 1.0f; }
+  SPECDEC_HD RowIndex target_index(int64_t b, int32_t node) const { return {b, node}; }
 
   SPECDEC_HD int32_t parent(int32_t node, int32_t* bits) const {
     return parent_of(p.parents, first_parent, node, bits);
@@ -72,7 +72,7 @@ struct TreeRequest : TreeState {
   SPECDEC_HD int64_t draft_token(int32_t node) const {
     return p.draft_tokens.at(first_token + node * p.draft_tokens.slot_stride);
   }
-  // Children come after their parent. So a walk looks at every entry once, and never leaves [0, nodes).
+  // Children come after their parent, so a walk reads every entry once and never leaves [0, nodes).
   SPECDEC_HD int32_t next_child(int32_t node, int32_t after, int32_t* bits) const {
     for (int32_t child = after + 1; child < nodes(); ++child)
       if (parent(child, bits) == node) return child;
@@ -103,58 +103,58 @@ struct TreeRequest : TreeState {
 
 SPECDEC_HD VerdictWriter verdict_at(const TreeParams& p, int64_t b) {
   return {p.tokens, p.index, p.path.data + b * p.path.row_stride, p.num_accepted.data + b, p.status.data + b, b,
-          p.output_format, p.places()};
+          p.output_format, p.width()};
 }
 
-// A prefix length, moved into [0, most] if it is outside; the status then says so.
-SPECDEC_HD int64_t prefix_of(int64_t prefix, int64_t most, int32_t* status) {
+// A prefix length, moved into [0, most]; one outside sets the status.
+SPECDEC_HD int64_t clamp_prefix(int64_t prefix, int64_t most, int32_t* status) {
   if (prefix >= 0 && prefix <= most) return prefix;
   *status |= SPECDEC_STATUS_PARAMETER;
   return prefix < 0 ? 0 : most;
 }
 
-// What all tensors of a cache have room for: slots of a request, and pages if there is a block table.
-struct CacheRoom {
+// The smallest sizes among a cache's tensors: slots of a request, and pages if there is a block table.
+struct CacheLimits {
   int64_t slots = INT64_MAX;
   int32_t page_slots = 1, pages = INT32_MAX;
 };
-inline CacheRoom room_of(const CompactParams& p) {
-  CacheRoom room;
+inline CacheLimits cache_limits(const CompactParams& p) {
+  CacheLimits limits;
   for (int64_t i = 0; i < p.layers.size; ++i) {
     const specdec_cache_layer& layer = p.layers.data[i];
-    room.slots = layer.slots < room.slots ? layer.slots : room.slots;
-    room.pages = layer.batch < room.pages ? layer.batch : room.pages;
+    limits.slots = layer.slots < limits.slots ? layer.slots : limits.slots;
+    limits.pages = layer.batch < limits.pages ? layer.batch : limits.pages;
   }
-  if (!p.block_table.data) return room;
-  room.page_slots = p.layers.size > 0 ? static_cast<int32_t>(room.slots) : 1;
-  room.slots = p.block_table.columns * room.page_slots;
-  return room;
+  if (!p.block_table.data) return limits;
+  limits.page_slots = p.layers.size > 0 ? static_cast<int32_t>(limits.slots) : 1;
+  limits.slots = p.block_table.columns * limits.page_slots;
+  return limits;
 }
 
-// Where the entries of a request's nodes lie: behind its prefix, in order or in the pages of its row of the block table.
+// The cache slots of a request's nodes: behind its prefix, in order or in the pages of its row of the block table.
 struct NodeSlots {
-  CacheRoom room;
+  CacheLimits limits;
   int64_t request, prefix;
   const int32_t* pages;  // null without a block table
 
   SPECDEC_HD bool has(int32_t node) const {
-    if (prefix < 0 || node >= room.slots - prefix) return false;
-    return !pages || (page_of(node) >= 0 && page_of(node) < room.pages);
+    if (prefix < 0 || node >= limits.slots - prefix) return false;
+    return !pages || (page_of(node) >= 0 && page_of(node) < limits.pages);
   }
-  // In bytes, from the layer's start. Slots of pages are counted in 32 bits.
+  // A byte offset from the layer's start. Slots of pages have 32 bits, since GPUs divide 64 slowly.
   SPECDEC_HD int64_t offset(const specdec_cache_layer& layer, int32_t node) const {
     if (!pages) return request * layer.batch_stride + (prefix + node) * layer.slot_stride;
-    return page_of(node) * layer.batch_stride + slot_of(node) % room.page_slots * layer.slot_stride;
+    return page_of(node) * layer.batch_stride + slot_of(node) % limits.page_slots * layer.slot_stride;
   }
 
  private:
   SPECDEC_HD uint32_t slot_of(int32_t node) const { return static_cast<uint32_t>(prefix + node); }
-  SPECDEC_HD int64_t page_of(int32_t node) const { return pages[slot_of(node) / room.page_slots]; }
+  SPECDEC_HD int64_t page_of(int32_t node) const { return pages[slot_of(node) / limits.page_slots]; }
 };
 
-// How many entries of a path can be moved: those before the first that does not rise, or lies outside of the cache or
-// would come to do so.
-SPECDEC_HD int32_t moves_of(const int32_t* path, int32_t length, const NodeSlots& slots, int32_t* status) {
+// How many entries of a path can be moved: those before the first that does not rise, or whose slot, old or new, lies
+// outside of the cache.
+SPECDEC_HD int32_t count_moves(const int32_t* path, int32_t length, const NodeSlots& slots, int32_t* status) {
   int32_t moves = 0, last = -1;
   for (; moves < length && path[moves] != -1; last = path[moves++]) {
     if (path[moves] > last && slots.has(path[moves]) && slots.has(moves)) continue;

@@ -2,7 +2,7 @@
 //
 //   a topology        which drafts follow which: a chain (chain.h) or a tree (tree.h)
 //   a rule            what is decided at a row: walk_race, walk_rejection, walk_traversal and walk_paths below
-//   row operations    `Ops`, as a backend does them: by one thread, a block, a cluster
+//   row operations    `Ops`, one per backend: for one thread, a block, a cluster
 //
 // Rows are wide; a walk is short and sequential. Node 0 is the last committed token, every other node is a draft, and
 // row i is the law of the token after node i, whichever topology it is.
@@ -13,16 +13,17 @@
 //   int32_t vocab() const
 //   bool has_draft() const              whether there are draft laws; without them a draft is certain (one-hot)
 //   bool replacement() const            whether siblings were drawn with replacement
-//   Noise race_noise(node, depth)       of the race that decides the token after the node
-//   int32_t max_depth() const           the outputs have no place for deeper drafts: they count as absent
+//   Noise race_noise(node, depth)       noise of the race that decides the token after the node
+//   int32_t max_depth() const           the outputs have no column for deeper drafts, which count as absent
 //   int32_t drafts() const              how many nodes there may be beside the root
 //   float epsilon() const
-//   float draft_share(node, status*)    h, the probability that a draft was made after this node
+//   float draft_prob_at(node, status*)    h, the probability that a draft was made after this node
 //   int32_t next_child(node, after, status*)   the first child of `node` with an index above `after`, or kNoNode
 //   int64_t draft_token(node)           -1: absent
 //   bool has_elder(node, child, token, status*)   whether a child of `node` before `child` has this token, too
-//   RowPlace target_place(b, node)      of the node's row among the target's, if this is request b
-//   bool is_given(node), int64_t given_token()   of a chain: whether the token after this node comes with the call, so
+//   RowIndex target_index(b, node)      the node's row among the target's rows, for request b
+//   bool has_bonus(node), int64_t bonus_token()   chains only: whether the token after this node comes with the call,
+//   so
 //                                       that the node has no row; and that token
 //
 // Ops gives, for the rows of a node,
@@ -38,26 +39,24 @@
 //   void enter(depth, node, token)             goes on to this draft, from its parent at `depth`
 //   kSumsBuckets                               whether it has what walk_paths needs
 // walk_traversal goes back, too. It needs
-//   Number                                     float; or Range, where p, q and the sums are known by bounds
-//   PathNode<Number> path(depth)               of the node at this depth of the path; the root's is root_of_path()
+//   Number                                     float; or Range, where p, q and the sums are bounds
+//   PathNode<Number> path(depth)               the node at this depth of the path
 //   void put(depth, PathNode<Number>)
 //   void leave(depth, node, token)             goes back from this draft to its parent at `depth`
-// walk_paths needs all that, and of the topology
+// walk_paths needs all that, and from the topology
 //   int32_t chains() const                     how many chains were drafted
 //   int32_t leaf(chain, status*)               the node where one ends, or kNoNode
 //   int32_t child_toward(node, leaf, status*)  the child of `node` on the way to a leaf, or kNoNode
 // and of Ops
-//   bool look(node, chains, weight, Look*, status*)   how many of these chains to look at. From now on share(p, q) q
-//                                              stands in the place of q of this node, in its sums and its residual
-//   float share(p, q)                          of the node that the walk is at; 1 if look was not called for it
-// An operation returns false while its answer is not known. The rule then returns false as well. The backend finds the
-// answer and calls the rule again with the same `Walk`: it asks the same question again. A rule returns true when the
-// walk has ended: then Walk::depth drafts were accepted.
+//   bool look(node, chains, weight, Look*, status*)   how many of these chains to look at. After the call
+//                                              bucket_scale(p, q) q replaces q in this node's sums and its residual
+//   float bucket_scale(p, q)                   for the walk's current node; 1 if look was not called for it
+// An operation returns false while its value is not computed, and the rule then returns false as well. The backend
+// computes the value and calls the rule again with the same `Walk`, which requests the same value again. A rule returns
+// true when the walk has ended: then Walk::depth drafts were accepted.
 //
-// Where p, q and weights are Ranges, walk_paths looks by what is exact alone, and share(p, q) is asked of exact rows.
-// walk_rejection of a WalkOf<Range> asks for laws, masses and a residual by ranges, too.
-//
-// A new rule is one more function here; the others stay as they are.
+// Where p, q and weights are Ranges, walk_paths looks only where they are exact, and calls bucket_scale(p, q) for exact
+// rows alone. walk_rejection of a WalkOf<Range> requests laws, masses and a residual as ranges, too.
 #pragma once
 
 #include "accept.h"
@@ -71,15 +70,15 @@ SPECDEC_BEGIN
 
 constexpr int32_t kNoNode = -1;
 
-// A request and a row of it. Of ragged rows: 0, and a row among those of all requests.
-struct RowPlace {
+// A request and a row of it. With ragged rows `outer` is 0, and `inner` counts the rows of all requests.
+struct RowIndex {
   int64_t outer, inner;
 };
 
 // One request, decoded: the part that all topologies share.
 struct WalkRequest {
   int64_t first_target, first_draft;          // offsets of row 0, in elements
-  Noise noise;                                // of the token after node 0
+  Noise noise;                                // decides the token after node 0
   Law target_law, draft_law;
   int32_t status;
   bool readable;  // false: the request is idle, or its arguments point outside of their arrays; nothing is read
@@ -88,22 +87,22 @@ struct WalkRequest {
   SPECDEC_HD Noise noise_at_depth(int32_t depth, uint32_t stream) const { return later(noise, depth, stream); }
 
  protected:
-  // Of the race at a node of request b, whose rows may have seeds of their own.
+  // The race at a node of request b; row_seeds, where the call has them, replace the request's seed.
   SPECDEC_HD Noise noise_of_race(const Tokens& seeds, int64_t b, int32_t node, int32_t depth) const {
     if (!seeds.data) return noise_at_depth(depth, kStreamRace);
     return {key_of(seeds.at(b * seeds.request_stride + node * seeds.slot_stride)), 0, 0, kStreamRace};
   }
 };
 
-// Where the verdict of one request goes, and in which form. Without an index a token's place is its depth, and the path
-// is of nodes. With one the place is that of its node in a row that all requests share, and the path is of places.
+// Writes the verdict of one request. Without an index a token's column is its depth, and the path holds nodes. With one
+// all requests write to one row, index[node] is the column of the token after the node, and the path holds columns.
 struct VerdictWriter {
   specdec_output_tokens tokens;
   Tokens index;
-  int32_t* path;  // null where nobody wants it
+  int32_t* path;  // null: not an output of this call
   int32_t *num_accepted, *status;
   int64_t request, output_format;
-  int32_t places;
+  int32_t columns;
 
   SPECDEC_HD void put(int32_t depth, int32_t node, int64_t token) const {
     if (!index.data) {
@@ -111,35 +110,34 @@ struct VerdictWriter {
       if (path) path[depth] = node;
       return;
     }
-    const int32_t place = place_of(node);
-    if (place >= 0) write(tokens.offset(0, place), token);
-    path[depth] = place;
+    const int32_t column = column_of(node);
+    if (column >= 0) write(tokens.offset(0, column), token);
+    path[depth] = column;
   }
 
-  // Of a depth behind the last.
+  // Fills a depth behind the last token.
   SPECDEC_HD void clear(int32_t depth) const {
     if (!index.data) write(tokens.offset(request, depth), output_format & SPECDEC_ZEROS ? 0 : -1);
     if (path) path[depth] = -1;
   }
 
-  // How many nodes have token 0 at their places if they are not on the path: all of them, or none.
+  // How many nodes get token 0 in their columns if they are not on the path: all of them, or none.
   SPECDEC_HD int32_t zeroed_nodes() const { return index.data && output_format & SPECDEC_ZEROS ? index.slots : 0; }
 
-  // Before the walk.
+  // Called before the walk; zero_off_path afterwards, once the path is written.
   SPECDEC_HD void zero(int32_t node) const {
-    const int32_t place = place_of(node);
-    if (place >= 0) write(tokens.offset(0, place), 0);
+    const int32_t column = column_of(node);
+    if (column >= 0) write(tokens.offset(0, column), 0);
   }
 
-  // Behind it, once the path is written.
   SPECDEC_HD void zero_off_path(int32_t node, int32_t accepted) const {
-    const int32_t place = place_of(node);
+    const int32_t column = column_of(node);
     for (int32_t depth = 0; depth <= accepted; ++depth)
-      if (path[depth] == place) return;
-    if (place >= 0) write(tokens.offset(0, place), 0);
+      if (path[depth] == column) return;
+    if (column >= 0) write(tokens.offset(0, column), 0);
   }
 
-  // Whoever wrote the path writes how long it is: how many drafts were accepted, -1 for an idle request.
+  // Writes how many drafts were accepted, -1 for an idle request. Called by the thread that wrote the path.
   SPECDEC_HD void count(int32_t accepted, int32_t bits) const {
     for (int32_t depth = 0; index.data && depth <= accepted; ++depth)
       if (path[depth] < 0) bits |= SPECDEC_STATUS_PARAMETER;
@@ -150,10 +148,10 @@ struct VerdictWriter {
   }
 
  private:
-  // Where the index leads, -1 if that is not among the tokens.
-  SPECDEC_HD int32_t place_of(int32_t node) const {
-    const int64_t place = index.at(request * index.request_stride + node * index.slot_stride);
-    return place >= 0 && place < tokens.columns ? static_cast<int32_t>(place) : -1;
+  // The node's column; -1 if the index points outside of the tokens.
+  SPECDEC_HD int32_t column_of(int32_t node) const {
+    const int64_t column = index.at(request * index.request_stride + node * index.slot_stride);
+    return column >= 0 && column < tokens.columns ? static_cast<int32_t>(column) : -1;
   }
   SPECDEC_HD void write(int64_t at, int64_t token) const {
     if (tokens.narrow) static_cast<int32_t*>(tokens.data)[at] = static_cast<int32_t>(token);
@@ -161,15 +159,14 @@ struct VerdictWriter {
   }
 };
 
-// Where a walk stands: at a node, after some of its children. `Number` is float, or Range where what was subtracted is
-// known by bounds.
+// The state of a walk: a node, and which of its children were tried. `Number` is float, or Range for bounds.
 template <class Number>
 struct WalkOf {
   int32_t node, depth;
   int32_t after;      // the child tried last; the node itself before the first
   bool tried;         // whether any child was tried
   Number subtracted;  // the multiple of q that was subtracted from p so far: T_m below
-  Number share;       // with one-hot drafts: the mass of p on tokens not tried
+  Number scale;  // the multiple of q that the next child is tested with; one-hot drafts: p's mass on tokens not tried
 };
 using Walk = WalkOf<float>;
 
@@ -179,11 +176,11 @@ SPECDEC_HD int32_t accepted_by(const WalkRequest& r, const Walk& at) { return r.
 template <class Number = float>
 SPECDEC_HD WalkOf<Number> walk_from(int32_t node, int32_t depth) {
   WalkOf<Number> at = {node, depth, node, false, {}, {}};
-  set(&at.share, 1.0f);
+  set(&at.scale, 1.0f);
   return at;
 }
 
-// In place of p for a token that the target's filters took out. Over-acceptance adds 1 at most, so it cannot accept it.
+// Replaces p for a token that the filters remove: over-acceptance adds 1 at most, so it cannot accept the token.
 constexpr float kNever = -1.0f;
 
 template <class Topology>
@@ -201,19 +198,19 @@ SPECDEC_HD int32_t next_draft(const Topology& t, const WalkOf<Number>& at, int32
 
 // ---- rows without weight --------------------------------------------------------------------------------------------
 
-// A target row in which no token has weight ends the chain or branch: the drafts after its node count as absent. Grammars
-// write such rows behind a stop token. If they counted as drafts of probability 0 the rules that look ahead (traversal,
-// paths) would refuse the tokens before them for their sake, and the target's law would be lost.
+// A target row in which no token has weight ends the chain or branch: the drafts after its node count as absent.
+// Grammars write such rows behind a stop token. If these drafts counted with probability 0, the rules that look ahead
+// (traversal, paths) would refuse the tokens before them, and the target's law would be lost.
 
-// Whether the drafts after `node` count as absent. `p` is that of one of them, if it is a token of the vocabulary: the row
-// is looked at only where p leaves the answer open.
+// Whether the drafts after `node` count as absent. `p` belongs to one of them, if it is a token of the vocabulary: only
+// where p is 0 does the row have to be scanned.
 template <class Ops, class Number>
 SPECDEC_HD bool ends_at(Ops& ops, int32_t node, bool in_range, const Number& p, bool* ends) {
   *ends = false;
   return (in_range && low(p) > 0.0f) || ops.is_empty(node, ends);
 }
 
-// Passes over the drafts from `child` on, which count as absent: what is wrong with the tree itself is still reported.
+// Passes over the drafts from `child` on, which count as absent, so that faults of the tree itself are still reported.
 template <class Topology, class Number>
 SPECDEC_HD void skip_drafts(const Topology& t, const WalkOf<Number>& at, int32_t child, int32_t* status) {
   while (child != kNoNode) child = next_draft(t, at, child, status);
@@ -233,12 +230,12 @@ SPECDEC_HD int32_t child_with(const Topology& t, const Walk& at, int32_t token, 
   return child;
 }
 
-// The token after a node if it comes with the call. One out of range is token 0.
+// Draws the bonus token, if the token after the node comes with the call. A token out of range becomes token 0.
 template <class Topology>
-SPECDEC_HD bool given(const Topology& t, int32_t node, Draw* draw) {
+SPECDEC_HD bool bonus_given(const Topology& t, int32_t node, Draw* draw) {
   if constexpr (!Topology::kSiblings) {
-    if (!t.is_given(node)) return false;
-    const int64_t token = t.given_token();
+    if (!t.has_bonus(node)) return false;
+    const int64_t token = t.bonus_token();
     *draw = in_vocab(t, token) ? Draw{static_cast<int32_t>(token), SPECDEC_STATUS_OK, false}
                                : Draw{0, SPECDEC_STATUS_PARAMETER, false};
     return true;
@@ -246,15 +243,15 @@ SPECDEC_HD bool given(const Topology& t, int32_t node, Draw* draw) {
   return false;
 }
 
-// The target's own token decides: the winner of the race that the draft took part in, or the argmax at temperature 0.
+// The target's token decides: the winner of the race that the draft took part in, or the argmax at temperature 0.
 template <class Topology, class Ops>
 SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status) {
   for (;;) {
     Draw draw;
-    const bool known = given(t, at->node, &draw) ||
+    const bool decided = bonus_given(t, at->node, &draw) ||
                        (t.target_law.greedy ? ops.argmax(at->node, &draw)
                                             : ops.race(at->node, t.race_noise(at->node, at->depth), &draw));
-    if (!known) return false;
+    if (!decided) return false;
     *status |= draw.status;
     int32_t child = kNoNode;
     if (draw.empty) skip_drafts(t, *at, at->node, status);
@@ -268,16 +265,16 @@ SPECDEC_HD bool walk_race(const Topology& t, Ops& ops, Walk* at, int32_t* status
 
 // ---- rejection ------------------------------------------------------------------------------------------------------
 
-// Sampling without replacement asks, for the m-th child tried at a node, u q^m(x) < p^m(x), where
+// Sampling without replacement accepts the m-th child tried at a node if u q^m(x) < p^m(x), where
 //   p^1 = p, p^{m+1} = norm((p^m - q^m)^+),   q^1 = q, q^{m+1} = norm(q^m without the token tried).
 // None of these laws has to be stored. On tokens not tried q^m = q / R_m, where R_m is the mass of q on them. And
 // (a^+ - b)^+ = (a - b)^+ for b >= 0, so all the subtractions add up to one multiple of q:
 //   p^m = (p - T_m q)^+ / W_m,   T_1 = 0,   T_{m+1} = T_m + W_m / R_m,   W_m = sum (p - T_m q)^+,   W_1 = R_1 = 1.
 // A token that was tried has p^m = 0 from then on. So the test is u (W_m / R_m) q(x) < p(x) - T_m q(x), and after the
 // last child the law left is norm((p - T q)^+). With replacement R_m = 1 throughout. If a draft is made only with
-// probability h, h q takes the place of q for the first child. A chain has no second child.
+// probability h, h q replaces q for the first child. A chain has no second child.
 
-// Tries the children after at->after, in order. *accepted is the one accepted, or kNoNode.
+// Tries the children after at->after, in order. *accepted is the first that passes, or kNoNode.
 template <class Topology, class Ops, class Number>
 SPECDEC_HD bool try_children(const Topology& t, Ops& ops, WalkOf<Number>* at, int32_t* accepted, int32_t* status) {
   const bool has_draft = t.has_draft(), repeats = has_draft && t.replacement();
@@ -287,8 +284,8 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, WalkOf<Number>* at, in
        child = next_draft(t, *at, child, status)) {
     const int64_t token = t.draft_token(child);
     const bool in_range = in_vocab(t, token);
-    Number share = at->share;
-    if (!at->tried) set(&share, t.draft_share(node, status));
+    Number scale = at->scale;
+    if (!at->tried) set(&scale, t.draft_prob_at(node, status));
     if constexpr (Topology::kSiblings) {
       // A second child with the same token cannot come from q^m, which no longer holds it. Subtracting it again would
       // bias the result.
@@ -298,7 +295,7 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, WalkOf<Number>* at, in
         if (!ops.masses(node, child, at->subtracted, &m)) return false;
         *status |= m.status;
         if (repeats) set(&m.untried_mass, 1.0f);
-        share = share_of(m.residual_mass, m.untried_mass);
+        scale = draft_scale(m.residual_mass, m.untried_mass);
       }
     }
     Number p = {}, q = {};
@@ -315,7 +312,7 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, WalkOf<Number>* at, in
     *status |= bits;
     if (in_range) {
       const AcceptTestOf<Number> test = {t.noise_at_depth(at->depth, 0), static_cast<uint32_t>(child - 1),
-                                         at->subtracted, share, t.epsilon()};
+                                         at->subtracted, scale, t.epsilon()};
       bool passed;
       if (!test.decided(p, q, &passed)) return false;
       if (passed) {
@@ -325,8 +322,8 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, WalkOf<Number>* at, in
     }
     at->after = child;
     at->tried = true;
-    if (has_draft) at->subtracted = subtracted_after(at->subtracted, share);
-    else at->share = untried_after(share, p);
+    if (has_draft) at->subtracted = subtracted_after(at->subtracted, scale);
+    else at->scale = untried_after(scale, p);
   }
   return true;
 }
@@ -334,17 +331,17 @@ SPECDEC_HD bool try_children(const Topology& t, Ops& ops, WalkOf<Number>* at, in
 // The token after a node if none of its children was accepted.
 template <class Topology, class Ops, class Number>
 SPECDEC_HD bool draw_instead(const Topology& t, Ops& ops, const WalkOf<Number>& at, Draw* draw, int32_t* status) {
-  if (given(t, at.node, draw)) return true;
+  if (bonus_given(t, at.node, draw)) return true;
   const Noise noise = t.noise_at_depth(at.depth, kStreamResidual);
   Number subtracted = at.subtracted;
-  if (!at.tried) set(&subtracted, t.draft_share(at.node, status));
-  // A slot that could have been drafted but was not (h < 1) is decided like a rejected draft.
+  if (!at.tried) set(&subtracted, t.draft_prob_at(at.node, status));
+  // Where a draft could have been made but was not (h < 1), the token is drawn as after a rejected draft.
   if (at.tried || low(subtracted) < 1.0f) return ops.residual(at.node, noise, subtracted, draw);
   return ops.race(at.node, noise, draw);
 }
 
-// Accepts a draft with probability min(1, p / q), and draws from what is left of p if it accepts none. `one_step`: decides
-// what comes after one node; the walk has ended if it is still there.
+// Accepts a draft with probability min(1, p / q), and draws from what is left of p if it accepts none. With `one_step`
+// the walk takes one node; it has ended if it is still there.
 template <class Topology, class Ops, class Number>
 SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, WalkOf<Number>* at, int32_t* status, bool one_step = false) {
   for (;;) {
@@ -375,18 +372,18 @@ SPECDEC_HD bool walk_rejection(const Topology& t, Ops& ops, WalkOf<Number>* at, 
 // probability a, and the token after it drawn from its p^m. Else the leaf is taken off: for its parent, of weight a,
 //   p^{m+1} = norm((a p^m - q^m)^+),   a' = s / (s + 1 - a),   s = sum (a p^m - q^m)^+.
 // With W, R and T as above, (a p^m - q^m)^+ = a / W_m (p - T_{m+1} q)^+, where T_{m+1} = T_m + W_m / (a R_m), and
-// s = a W_{m+1} / W_m. No sum is taken before it is asked for. A node of weight 1 keeps its weight, and weights do not
-// grow: if the uniform refuses a leaf by its weight before, the sums of its rows are not needed. Nothing below a node
-// of weight 0 can be accepted: it counts as a leaf.
+// s = a W_{m+1} / W_m. Sums are taken late, since many are never needed: a node of weight 1 stays at 1, weights do not
+// grow, and a uniform that refuses a leaf by its earlier weight refuses it by the later one. Nothing below a node of
+// weight 0 can be accepted: it counts as a leaf.
 
 // A node on the path. The root's is never a leaf to be refused.
 template <class Number>
 struct PathNode {
   int32_t node, after;  // the child taken off last; the node itself before the first
-  bool summed;          // whether the weight and the sums below know of it
+  bool summed;          // whether the weight and the sums below include that child
   // a, T, W, R. With one-hot drafts W is the mass of p on tokens not tried.
   Number weight, subtracted, residual_mass, untried_mass;
-  Number p;                             // of its token under its parent, with one-hot drafts
+  Number p;  // probability of its token under its parent, for one-hot drafts
 };
 
 template <class Number>
@@ -398,26 +395,27 @@ SPECDEC_HD PathNode<Number> path_node(int32_t node) {
   return fresh;
 }
 
-// Takes the sums that are left to take, and the node's weight by them.
+// Takes the sums that are still missing, and updates the node's weight.
 template <class Topology, class Ops, class Node>
-SPECDEC_HD bool sum_up(const Topology& t, Ops& ops, int32_t depth, Node* here, int32_t* status) {
-  if (here->summed) return true;
+SPECDEC_HD bool sum_up(const Topology& t, Ops& ops, int32_t depth, Node* current, int32_t* status) {
+  if (current->summed) return true;
   SumsOf<typename Ops::Number> sums;
-  if (!ops.masses(here->node, here->after + 1, here->subtracted, &sums)) return false;
+  if (!ops.masses(current->node, current->after + 1, current->subtracted, &sums)) return false;
   *status |= sums.status;
-  here->weight = weight_after(here->weight, here->residual_mass, sums.residual_mass);
-  here->residual_mass = sums.residual_mass;
-  if (Topology::kSiblings && !t.replacement()) here->untried_mass = sums.untried_mass;
-  here->summed = true;
-  ops.put(depth, *here);
+  current->weight = weight_after(current->weight, current->residual_mass, sums.residual_mass);
+  current->residual_mass = sums.residual_mass;
+  if (Topology::kSiblings && !t.replacement()) current->untried_mass = sums.untried_mass;
+  current->summed = true;
+  ops.put(depth, *current);
   return true;
 }
 
-// The first child that is left of a node, kNoNode if there is none.
+// The first child of a node that was not taken off, kNoNode if there is none.
 template <class Topology, class Ops, class Node>
-SPECDEC_HD bool first_left(const Topology& t, Ops& ops, const Walk& at, Node* here, int32_t* child, int32_t* status) {
-  *child = next_draft(t, at, here->after, status);
-  if (!Topology::kSiblings || here->after == here->node) return true;
+SPECDEC_HD bool first_left(const Topology& t, Ops& ops, const Walk& at, Node* current, int32_t* child,
+                           int32_t* status) {
+  *child = next_draft(t, at, current->after, status);
+  if (!Topology::kSiblings || current->after == current->node) return true;
   if constexpr (Topology::kSiblings) {
     const bool repeats = t.has_draft() && t.replacement();
     while (*child != kNoNode && !repeats && in_vocab(t, t.draft_token(*child)) &&
@@ -426,52 +424,53 @@ SPECDEC_HD bool first_left(const Topology& t, Ops& ops, const Walk& at, Node* he
   }
   if (*child == kNoNode) return true;
   bool weighs;
-  if (!sum_up(t, ops, at.depth, here, status) || !decide_at_least(here->weight, kSmallest, &weighs)) return false;
+  if (!sum_up(t, ops, at.depth, current, status) || !decide_at_least(current->weight, kSmallest, &weighs)) return false;
   if (!weighs) *child = kNoNode;
   return true;
 }
 
-// `share` says which multiple of q a token was drawn with, from its p and q. *ends: the child counts as absent.
-template <class Topology, class Ops, class Node, class Share>
-SPECDEC_HD bool weigh_child(const Topology& t, Ops& ops, const Node& here, Node* child, Share&& share, bool* ends,
+// scale(p, q) is the multiple of q that a token was drawn with. *ends: the child counts as absent.
+template <class Topology, class Ops, class Node, class Scale>
+SPECDEC_HD bool weigh_child(const Topology& t, Ops& ops, const Node& current, Node* child, Scale&& scale, bool* ends,
                             int32_t* status) {
   const int64_t token = t.draft_token(child->node);
   const bool in_range = in_vocab(t, token);
   int32_t bits = in_range ? SPECDEC_STATUS_OK : SPECDEC_STATUS_TOKEN_RANGE;
   typename Ops::Number q = {};
   set(&child->weight, 0.0f);
-  if (in_range && !ops.laws(here.node, static_cast<int32_t>(token), &child->p, &q, &bits)) return false;
+  if (in_range && !ops.laws(current.node, static_cast<int32_t>(token), &child->p, &q, &bits)) return false;
   *ends = false;
-  if (here.after == here.node && !ends_at(ops, here.node, in_range, child->p, ends)) return false;
+  if (current.after == current.node && !ends_at(ops, current.node, in_range, child->p, ends)) return false;
   if (*ends) return true;
   *status |= bits;
-  if (in_range) child->weight = child_weight(here.weight, child->p, q, here.subtracted, share(child->p, q));
+  if (in_range) child->weight = child_weight(current.weight, child->p, q, current.subtracted, scale(child->p, q));
   return true;
 }
 
 template <class Topology, class Ops, class Node>
-SPECDEC_HD void take_off(const Topology& t, Ops& ops, int32_t depth, Node here, const Node& leaf) {
-  here.after = leaf.node;
+SPECDEC_HD void take_off(const Topology& t, Ops& ops, int32_t depth, Node current, const Node& leaf) {
+  current.after = leaf.node;
   if (t.has_draft()) {
-    here.subtracted = subtracted_after(here.subtracted, share_of(here.residual_mass, here.untried_mass), here.weight);
-    here.summed = false;
+    current.subtracted =
+        subtracted_after(current.subtracted, draft_scale(current.residual_mass, current.untried_mass), current.weight);
+    current.summed = false;
   } else {
-    const auto residual_mass = untried_after(here.residual_mass, leaf.p);
-    here.weight = weight_after(here.weight, here.residual_mass, residual_mass);
-    here.residual_mass = residual_mass;
+    const auto residual_mass = untried_after(current.residual_mass, leaf.p);
+    current.weight = weight_after(current.weight, current.residual_mass, residual_mass);
+    current.residual_mass = residual_mass;
   }
-  ops.put(depth, here);
+  ops.put(depth, current);
 }
 
-// Draws the token after the leaf `here`, and writes its path.
+// Draws the token after the leaf `current`, and writes the leaf's path.
 template <class Topology, class Ops, class Node>
-SPECDEC_HD bool accept_path(const Topology& t, Ops& ops, const Walk& at, const Node& here, int32_t* status) {
+SPECDEC_HD bool accept_path(const Topology& t, Ops& ops, const Walk& at, const Node& current, int32_t* status) {
   const Noise noise = t.noise_at_depth(at.depth, kStreamResidual);
   Draw draw;
-  const bool known = given(t, at.node, &draw) || (here.after == here.node
+  const bool decided = bonus_given(t, at.node, &draw) || (current.after == current.node
                                                       ? ops.race(at.node, noise, &draw)
-                                                      : ops.residual(at.node, noise, here.subtracted, &draw));
-  if (!known) return false;
+                                                      : ops.residual(at.node, noise, current.subtracted, &draw));
+  if (!decided) return false;
   *status |= draw.status;
   int32_t node = 0;
   for (int32_t depth = 0; depth < at.depth; ++depth) {
@@ -483,25 +482,25 @@ SPECDEC_HD bool accept_path(const Topology& t, Ops& ops, const Walk& at, const N
   return true;
 }
 
-// Whether the leaf that the walk stands at is accepted with its path. The root is.
+// Whether the walk's current leaf is accepted with its path. The root always is.
 template <class Topology, class Ops, class Node>
-SPECDEC_HD bool try_leaf(const Topology& t, Ops& ops, const Walk& at, Node* here, bool* accepted, int32_t* status) {
+SPECDEC_HD bool try_leaf(const Topology& t, Ops& ops, const Walk& at, Node* current, bool* accepted, int32_t* status) {
   *accepted = at.depth == 0;
   if (*accepted) return true;
   const float u = leaf_uniform(t.noise_at_depth(at.depth - 1, 0), at.node);
-  if (!decide_above(here->weight, u, accepted)) return false;
-  bool stays = here->summed || !*accepted;
-  if (!stays && !decide_at_least(here->weight, 1.0f, &stays)) return false;
-  return stays || (sum_up(t, ops, at.depth, here, status) && decide_above(here->weight, u, accepted));
+  if (!decide_above(current->weight, u, accepted)) return false;
+  bool stays = current->summed || !*accepted;
+  if (!stays && !decide_at_least(current->weight, 1.0f, &stays)) return false;
+  return stays || (sum_up(t, ops, at.depth, current, status) && decide_above(current->weight, u, accepted));
 }
 
-// Goes on to a child that weighs something, or takes it off.
+// Goes on to a child of positive weight; takes off one of weight 0.
 template <class Topology, class Ops, class Node>
-SPECDEC_HD bool go_down(const Topology& t, Ops& ops, Walk* at, const Node& here, const Node& child) {
+SPECDEC_HD bool go_down(const Topology& t, Ops& ops, Walk* at, const Node& current, const Node& child) {
   bool weighs;
   if (!decide_at_least(child.weight, kSmallest, &weighs)) return false;
   if (!weighs) {
-    take_off(t, ops, at->depth, here, child);
+    take_off(t, ops, at->depth, current, child);
     return true;
   }
   ops.enter(at->depth, child.node, static_cast<int32_t>(t.draft_token(child.node)));
@@ -510,7 +509,7 @@ SPECDEC_HD bool go_down(const Topology& t, Ops& ops, Walk* at, const Node& here,
   return true;
 }
 
-// Takes the leaf that the walk stands at off, and goes back to its parent.
+// Takes off the walk's current leaf, and goes back to its parent.
 template <class Topology, class Ops, class Node>
 SPECDEC_HD void go_back(const Topology& t, Ops& ops, Walk* at, const Node& leaf) {
   ops.leave(at->depth - 1, at->node, static_cast<int32_t>(t.draft_token(at->node)));
@@ -524,49 +523,48 @@ template <class Topology, class Ops>
 SPECDEC_HD bool walk_traversal(const Topology& t, Ops& ops, Walk* at, int32_t* status) {
   using Number = typename Ops::Number;
   for (;;) {
-    PathNode<Number> here = ops.path(at->depth);
+    PathNode<Number> current = ops.path(at->depth);
     int32_t first;
-    if (!first_left(t, ops, *at, &here, &first, status)) return false;
+    if (!first_left(t, ops, *at, &current, &first, status)) return false;
     if (first != kNoNode) {
       PathNode<Number> child = path_node<Number>(first);
-      const auto share = [&](const Number&, const Number&) {
-        return t.has_draft() ? share_of(here.residual_mass, here.untried_mass) : here.residual_mass;
+      const auto scale = [&](const Number&, const Number&) {
+        return t.has_draft() ? draft_scale(current.residual_mass, current.untried_mass) : current.residual_mass;
       };
       bool ends;
-      if (!weigh_child(t, ops, here, &child, share, &ends, status)) return false;
+      if (!weigh_child(t, ops, current, &child, scale, &ends, status)) return false;
       if (!ends) {
-        if (!go_down(t, ops, at, here, child)) return false;
+        if (!go_down(t, ops, at, current, child)) return false;
         continue;
       }
       skip_drafts(t, *at, first, status);
     }
     bool accepted;
-    if (!try_leaf(t, ops, *at, &here, &accepted, status)) return false;
-    if (accepted) return accept_path(t, ops, *at, here, status);
-    go_back(t, ops, at, here);
+    if (!try_leaf(t, ops, *at, &current, &accepted, status)) return false;
+    if (accepted) return accept_path(t, ops, *at, current, status);
+    go_back(t, ops, at, current);
   }
 }
 
 // ---- paths ----------------------------------------------------------------------------------------------------------
 
 // Several chains were drawn from the draft, independently of each other. The walk goes down from the root with those
-// that begin alike. At a node that m of them go on from, it looks at the first j, and takes the token of the first that
-// lies in the best bucket of them (paths.h). The chains with that token go on, whichever they are: their next tokens are
-// still independent draws from q. So the taken token has the law q' = q G, where G depends on its bucket, and j's law
-// is chosen by what is known before the token. The chain taken in the end is verified as a block, with q' in the place
-// of q.
+// that begin alike. At a node from which m of them go on, it looks at the first j, and takes the token of the first
+// that lies in the best bucket (paths.h). All chains with that token go on: their next tokens are still independent
+// draws from q. So the taken token has the law q' = q G, where G depends on its bucket, and j is drawn without looking
+// at the token. The chain taken in the end is verified as a block, with q' for q.
 
-// The uniform by which j is drawn. One a depth.
+// The uniform that draws j, one a depth.
 constexpr uint32_t kLookUniform = 1u << 31;
 
-// What a chain has after a node, kNoNode if it ends there or does not come by.
+// A chain's draft after a node, kNoNode if the chain ends there or does not pass the node.
 template <class Topology>
 SPECDEC_HD int32_t next_of_chain(const Topology& t, int32_t node, int32_t chain, int32_t* status) {
   const int32_t child = t.child_toward(node, t.leaf(chain, status), status);
   return child != kNoNode && t.draft_token(child) != -1 ? child : kNoNode;
 }
 
-// How many chains go on from a node, 0 if there is no place for their drafts.
+// How many chains go on from a node, 0 if the outputs have no column for their drafts.
 template <class Topology>
 SPECDEC_HD int32_t chains_from(const Topology& t, const Walk& at, int32_t* status) {
   int32_t count = 0;
@@ -576,7 +574,7 @@ SPECDEC_HD int32_t chains_from(const Topology& t, const Walk& at, int32_t* statu
   return 0;
 }
 
-// The first in the best bucket among the next drafts of the first chains. One that was not drawn from q is behind all.
+// The first in the best bucket among the next drafts of the first chains. A draft of q = 0 comes after all others.
 template <class Topology, class Ops>
 SPECDEC_HD bool best_of_chains(const Topology& t, Ops& ops, int32_t node, int32_t chains, int32_t* best,
                                int32_t* status) {
@@ -592,7 +590,7 @@ SPECDEC_HD bool best_of_chains(const Topology& t, Ops& ops, int32_t node, int32_
     } else if (chains > 1) {
       typename Ops::Number p, q;
       if (!ops.laws(node, static_cast<int32_t>(token), &p, &q, status) || !is_exact(p) || !is_exact(q)) return false;
-      if (low(q) > 0.0f) bucket = static_cast<int32_t>(bucket_of(max(low(p), 0.0f), low(q)));
+      if (low(q) > 0.0f) bucket = static_cast<int32_t>(find_bucket(max(low(p), 0.0f), low(q)));
     }
     if (bucket > best_bucket) *best = child, best_bucket = bucket;
   }
@@ -604,43 +602,43 @@ SPECDEC_HD bool walk_paths(const Topology& t, Ops& ops, Walk* at, int32_t* statu
   using Number = typename Ops::Number;
   using Node = PathNode<Number>;
   for (;;) {
-    Node here = ops.path(at->depth);
-    const int32_t chains = here.after == here.node ? chains_from(t, *at, status) : 0;
+    Node current = ops.path(at->depth);
+    const int32_t chains = current.after == current.node ? chains_from(t, *at, status) : 0;
     bool ends = chains == 0;
     if (chains > 1 && !ops.is_empty(at->node, &ends)) return false;
     if (!ends) {
       int32_t looked = 1, best = kNoNode;
       if (chains > 1) {
         Look look;
-        if (!is_exact(here.weight) || !ops.look(at->node, chains, low(here.weight), &look, status)) return false;
+        if (!is_exact(current.weight) || !ops.look(at->node, chains, low(current.weight), &look, status)) return false;
         looked = look.chains(accept_uniform(t.noise_at_depth(at->depth, 0), kLookUniform));
       }
       if (!best_of_chains(t, ops, at->node, looked, &best, status)) return false;
       Node child = path_node<Number>(best);
-      const auto share = [&](const Number& p, const Number& q) {
-        Number found;
-        set(&found, ops.share(max(low(p), 0.0f), low(q)));
-        return found;
+      const auto scale = [&](const Number& p, const Number& q) {
+        Number bucket;
+        set(&bucket, ops.bucket_scale(max(low(p), 0.0f), low(q)));
+        return bucket;
       };
-      if (!weigh_child(t, ops, here, &child, share, &ends, status)) return false;
+      if (!weigh_child(t, ops, current, &child, scale, &ends, status)) return false;
       if (!ends) {
-        if (!go_down(t, ops, at, here, child)) return false;
+        if (!go_down(t, ops, at, current, child)) return false;
         continue;
       }
     }
     bool accepted;
-    if (!try_leaf(t, ops, *at, &here, &accepted, status)) return false;
-    if (accepted) return accept_path(t, ops, *at, here, status);
-    go_back(t, ops, at, here);
+    if (!try_leaf(t, ops, *at, &current, &accepted, status)) return false;
+    if (accepted) return accept_path(t, ops, *at, current, status);
+    go_back(t, ops, at, current);
   }
 }
 
 // ---- by method ------------------------------------------------------------------------------------------------------
 
-// Whether a method's walk goes back up, so that what is known of a path's rows is kept.
+// Whether a method's walk goes back up, so that the state of the path's rows has to be stored.
 SPECDEC_HD bool goes_back(int32_t method) { return method == SPECDEC_TRAVERSAL || method == SPECDEC_PATHS; }
 
-// Such a walk, of a method that does.
+// The walk of such a method.
 template <class Topology, class Ops>
 SPECDEC_HD bool walk_back(const Topology& t, int32_t method, Ops& ops, Walk* at, int32_t* status) {
   if constexpr (Topology::kSiblings && Ops::kSumsBuckets)

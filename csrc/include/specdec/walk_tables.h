@@ -1,6 +1,6 @@
-// Walks of requests whose rows lie in parts on several devices. What is known of the rows stands in tables: p and q of
-// every draft, the status of every row, the winners. A sum over a pair of rows is asked for: it is an answer in a table,
-// or the walk writes the question and stops. Then all parts answer, and it is called again. It walks from the start each
+// Walks of requests whose rows lie in parts on several devices. Tables hold p and q of every draft, the status of every
+// row, and the winners. A walk that needs a sum over a pair of rows reads it from the table of answers, or writes a
+// request for it and stops. All parts then add up their sums, and the op is called again. It walks from the start each
 // time, which takes a few look-ups.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 SPECDEC_BEGIN
 
-// What a chain or a tree has to know for its walk. A row's offset is its place among all rows of the target.
+// The fields that a chain or a tree reads during its walk. A row's offset is its index among all rows of the target.
 SPECDEC_HD ChainParams walked_as(const WalkTablesParams& p, const ChainRequest*) {
   ChainParams w = {};
   w.cu_drafts = p.cu_drafts;
@@ -47,7 +47,7 @@ SPECDEC_HD int64_t first_draft_of(const ChainRequest& t, int64_t b) {
 }
 SPECDEC_HD int64_t first_draft_of(const TreeRequest& t, int64_t b) { return b * t.nodes(); }
 
-// A sum of q, in the units of sums.
+// q in the units of the answers' sums.
 SPECDEC_HD int64_t units_of(float q) {
   UnitSum<float> sum;
   sum.take(q);
@@ -75,15 +75,15 @@ class TableOps {
     *empty = !(p.known.data[2 * t.target_row(node) + 1] < kInfinity);
     return true;
   }
-  // The race's winners are known where nothing else decides. Else this is the last token, which is drawn later.
+  // The race's winners are in a table. With the other methods this is the last token, which another op draws later.
   SPECDEC_HD bool race(int32_t node, const Noise&, Draw* draw) {
     if (p.method == SPECDEC_RACE) return argmax(node, draw);
-    last = node, refused = false, share_of_last = 1.0f;
+    last = node, refused = false, last_scale = 1.0f;
     *draw = {0, p.row_status.data[t.target_row(node)], false};
     return true;
   }
   SPECDEC_HD bool residual(int32_t node, const Noise&, float subtracted, Draw* draw) {
-    last = node, refused = true, share_of_last = t.has_draft() ? subtracted : 1.0f;
+    last = node, refused = true, last_scale = t.has_draft() ? subtracted : 1.0f;
     *draw = {0, status_of(node), false};
     return true;
   }
@@ -95,15 +95,15 @@ class TableOps {
     return true;
   }
   SPECDEC_HD bool masses(int32_t node, int32_t child, float subtracted, Masses* m) {
-    const int64_t place = b * p.asked_subtracted.columns + child - 1;
-    const int64_t residual_mass = answer(2 * place);
+    const int64_t pair = b * p.asked_subtracted.columns + child - 1;
+    const int64_t residual_mass = answer(2 * pair);
     if (residual_mass < 0) {
-      p.asked.data[2 * place] = static_cast<int32_t>(t.target_row(node));
-      p.asked.data[2 * place + 1] = static_cast<int32_t>(draft_row(node));
-      p.asked_subtracted.data[place] = subtracted;
+      p.asked.data[2 * pair] = static_cast<int32_t>(t.target_row(node));
+      p.asked.data[2 * pair + 1] = static_cast<int32_t>(draft_row(node));
+      p.asked_subtracted.data[pair] = subtracted;
       return false;
     }
-    int64_t untried_mass = answer(2 * place + 1);
+    int64_t untried_mass = answer(2 * pair + 1);
     if constexpr (Topology::kSiblings) {
       int32_t reported = SPECDEC_STATUS_OK;
       for (int32_t elder = t.next_child(node, node, &reported); elder != kNoNode && elder < child;
@@ -124,29 +124,29 @@ class TableOps {
   SPECDEC_HD void put(int32_t depth, const PathNode<float>& node) { nodes()[depth] = node; }
 
   SPECDEC_HD void clear() const {
-    for (int32_t depth = 0; depth < out.places; ++depth) out.clear(depth);
+    for (int32_t depth = 0; depth < out.columns; ++depth) out.clear(depth);
   }
-  SPECDEC_HD void ask_nothing() const {
+  SPECDEC_HD void clear_requests() const {
     for (int64_t i = b * p.asked_subtracted.columns; p.asked.data && i < (b + 1) * p.asked_subtracted.columns; ++i) {
       p.asked.data[2 * i] = p.asked.data[2 * i + 1] = -1;
       p.asked_subtracted.data[i] = 0.0f;
     }
   }
 
-  // What the last token is drawn from, if it is still to be drawn.
+  // Writes which rows the last token is drawn from, if it is still to be drawn.
   SPECDEC_HD void put_last(int32_t depth) const {
     if (!p.row.data) return;
     const bool drawn = last != kNoNode;
     const int64_t row = drawn ? t.target_row(last) : -1, beside = drawn && refused ? draft_row(last) : -1;
     p.row.data[b] = static_cast<int32_t>(row);
     p.draft_row.data[b] = static_cast<int32_t>(beside);
-    p.subtracted.data[b] = drawn ? share_of_last : 1.0f;
+    p.subtracted.data[b] = drawn ? last_scale : 1.0f;
     p.slot.data[b] = drawn ? depth : 0;
     const bool has_law = p.draft_known.data && beside >= 0 && 2 * beside < p.draft_known.size;
     for (int i = 0; i < 2; ++i) {
-      const float own = drawn ? p.known.data[2 * row + i] : 0.0f;
-      p.laws.data[4 * b + i] = own;
-      p.laws.data[4 * b + 2 + i] = has_law ? p.draft_known.data[2 * beside + i] : own;
+      const float target_stat = drawn ? p.known.data[2 * row + i] : 0.0f;
+      p.laws.data[4 * b + i] = target_stat;
+      p.laws.data[4 * b + 2 + i] = has_law ? p.draft_known.data[2 * beside + i] : target_stat;
     }
     if (!p.excluded.data) return;
     int32_t* const excluded = p.excluded.data + b * p.excluded.columns;
@@ -164,7 +164,7 @@ class TableOps {
 
   SPECDEC_HD PathNode<float>* nodes() const {
     static_assert(sizeof(PathNode<float>) == 8 * sizeof(int32_t));
-    return reinterpret_cast<PathNode<float>*>(p.memory.data + 8 * out.places * b);
+    return reinterpret_cast<PathNode<float>*>(p.memory.data + 8 * out.columns * b);
   }
   SPECDEC_HD float q_of(int32_t child) const { return p.q_of_drafts.data[first_draft + child - kShift]; }
   SPECDEC_HD int64_t answer(int64_t i) const { return p.answers.at(i * p.answers.slot_stride); }
@@ -176,7 +176,7 @@ class TableOps {
     return p.row_status.data[t.target_row(node)] |
            (p.draft_row_status.data ? p.draft_row_status.data[first_draft + node] : SPECDEC_STATUS_OK);
   }
-  // The first child with this token: p and q of all that have it are the same.
+  // The first child with this token; p and q are equal for all that have it.
   SPECDEC_HD int32_t child_of(int32_t node, int32_t token) const {
     int32_t reported = SPECDEC_STATUS_OK, child = t.next_child(node, node, &reported);
     while (t.draft_token(child) != token) child = t.next_child(node, child, &reported);
@@ -187,17 +187,16 @@ class TableOps {
   const Topology& t;
   const VerdictWriter& out;
   const int64_t b;
-  const int64_t first_draft;  // of all: that of the slot after node 0, or node 0 itself
+  const int64_t first_draft;  // among all drafts: the one after node 0, or of a tree node 0 itself
   int32_t last = kNoNode;     // the node after which a token is still to be drawn
-  bool refused = false;       // whether that is from what is left of its row
-  float share_of_last = 1.0f;
+  bool refused = false;       // whether that token is drawn from the residual
+  float last_scale = 1.0f;
 };
 
-// The other questions that the walk may come to, so that one round answers them, too: one that traverses at the nodes of
-// its path, if it goes back to them; else the walk at the nodes that are still below it. None of them depends on the
-// answer that it stopped for.
+// Requests the sums that the walk may need later, so that one round answers them, too: traversal those at the nodes of
+// its path, to which it may go back; other walks those of the nodes below. None of them depends on the missing answer.
 template <class Topology>
-SPECDEC_HD void ask_ahead(const Topology& t, TableOps<Topology>& ops, int32_t method, Walk at) {
+SPECDEC_HD void request_ahead(const Topology& t, TableOps<Topology>& ops, int32_t method, Walk at) {
   int32_t reported = SPECDEC_STATUS_OK;
   if (method == SPECDEC_TRAVERSAL) {
     while (at.depth > 0) {
@@ -217,7 +216,7 @@ SPECDEC_HD void ask_ahead(const Topology& t, TableOps<Topology>& ops, int32_t me
   }
 }
 
-// Walks request b, and writes its verdict or what it asks.
+// Walks request b, and writes its verdict or its requests for sums.
 template <class Topology>
 SPECDEC_HD void walk_by_tables(const WalkTablesParams& p, int64_t b) {
   const typename Topology::Params params = walked<Topology>(p);
@@ -225,13 +224,13 @@ SPECDEC_HD void walk_by_tables(const WalkTablesParams& p, int64_t b) {
   const VerdictWriter out = verdict_at(params, b);
   TableOps<Topology> ops(p, t, out, b);
   ops.clear();
-  ops.ask_nothing();
+  ops.clear_requests();
   if (p.method == SPECDEC_TRAVERSAL) ops.put(0, path_node<float>(0));
   Walk at = walk_from(0, 0);
   int32_t status = t.status;
   const bool ended = walk(t, p.method, ops, &at, &status);
   if (!ended) {
-    ask_ahead(t, ops, p.method, at);
+    request_ahead(t, ops, p.method, at);
     ops.clear();
     ops.forget_last();
   }
@@ -239,7 +238,7 @@ SPECDEC_HD void walk_by_tables(const WalkTablesParams& p, int64_t b) {
   ops.put_last(at.depth);
 }
 
-SPECDEC_HD void walk_tables_of(const WalkTablesParams& p, int64_t b) {
+SPECDEC_HD void walk_tables_at(const WalkTablesParams& p, int64_t b) {
   if (p.parents.data) walk_by_tables<TreeRequest>(p, b);
   else walk_by_tables<ChainRequest>(p, b);
 }

@@ -13,7 +13,7 @@ using specdec::LawWithStats;
 namespace {
 
 struct ExchangeArguments {
-  TeamRoom team;
+  TeamLayout team;
   unsigned* ticket;
   WideKey* partials;
   int rounds;
@@ -32,7 +32,7 @@ __global__ void exchange_kernel(const ExchangeArguments a) {
   }
   team.leave();
   if (threadIdx.x == 0) store_partial(a.partials, blockIdx.x, {{static_cast<float>(sum), 1}, 0});
-  if (!last_to_come(a.ticket, gridDim.x)) return;
+  if (!is_last_block(a.ticket, gridDim.x)) return;
   WideKey all = 0;
   for (unsigned block = 0; block < gridDim.x; ++block)
     all += static_cast<WideKey>(gather_partials(a.partials, block, 1).best.score);
@@ -127,7 +127,7 @@ uint64_t exchange(uint64_t schedule, int lags, int teams, int size, int items, i
   Shape shape = {teams * size, 64};
   shape.cooperative = true;
   shape.multiprocessors = 8;
-  const ExchangeArguments a = {team_room(TeamKind::kGrid, size, items, counters.data(), words.data()),
+  const ExchangeArguments a = {team_layout(TeamKind::kGrid, size, items, counters.data(), words.data()),
                                counters.data() + teams, words.data() + 2 * teams * items, rounds, &found};
   return launch(exchange_kernel, shape, a, nullptr) == cudaSuccess ? found : 0;
 }

@@ -3,8 +3,8 @@
 
 #include "parts.h"
 
-/* One tensor [batch, heads, slots, entry] of a cache, or [pages, heads, slots of a page, entry]. Its elements are only
- * moved, so here strides count bytes. */
+/* One tensor [batch, heads, slots, entry] of a cache, or [pages, heads, slots of a page, entry]. Elements are only
+ * moved, so strides count bytes. */
 typedef struct specdec_cache_layer {
   char* data;
   int64_t batch_stride, head_stride, slot_stride;

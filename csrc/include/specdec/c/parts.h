@@ -1,12 +1,12 @@
-/* A part of specdec.h: what the structs of its ops are made of. */
+/* A part of specdec.h: the types of the fields of its ops' structs. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* In C++ the structs have functions, too, which the library uses. SPECDEC_MEMBER is one of them. SPECDEC_FIELDS makes
- * two: names() of all fields, in the order of the op's arguments in Python, and fields(f), which calls f with them. */
+/* In C++ the structs have member functions, which the library uses. SPECDEC_MEMBER declares one. SPECDEC_FIELDS
+ * declares two: names() of all fields, in the order of the op's arguments in Python, and fields(f), which calls f. */
 #if !defined(__cplusplus)
 #define SPECDEC_API __attribute__((visibility("default")))
 #define SPECDEC_MEMBER(...)
@@ -31,7 +31,7 @@
 /* Bits of the output `status`, one word a request or row. */
 enum {
   SPECDEC_STATUS_OK = 0,
-  SPECDEC_STATUS_NON_FINITE = 1,     /* a NaN, +inf or a negative probability was met, or a row without positive weight */
+  SPECDEC_STATUS_NON_FINITE = 1,     /* a row has a NaN, +inf or a negative probability, or no positive weight */
   SPECDEC_STATUS_EMPTY_RESIDUAL = 2, /* p and q equal to rounding: drew from p */
   SPECDEC_STATUS_TOKEN_RANGE = 4,    /* a draft token outside of the vocabulary: rejected */
   SPECDEC_STATUS_PARAMETER = 8       /* a number or an index outside of its range */
@@ -45,18 +45,18 @@ enum { SPECDEC_REJECTION = 0, SPECDEC_RACE = 1, SPECDEC_TRAVERSAL = 2, SPECDEC_B
 
 /* Rows of logits or probabilities [requests, rows, vocab], with unit stride along the vocabulary. */
 typedef struct specdec_rows {
-  const void* data; /* NULL: no draft laws, where these are optional */
+  const void* data; /* NULL: no draft rows, where these are optional */
   int64_t request_stride, row_stride;
   int64_t requests, rows;
   int32_t vocab;
   int32_t dtype;
-  int32_t vocab_start; /* races: column i is token vocab_start + i, where rows are a part of a vocabulary; else 0 */
+  int32_t vocab_start; /* races over a part of a vocabulary: column i is token vocab_start + i; else 0 */
   SPECDEC_MEMBER(int64_t offset(int64_t outer, int64_t inner) const {
     return outer * request_stride + inner * row_stride;
   })
-  /* A place counts the rows of all requests. */
-  SPECDEC_MEMBER(bool has(int64_t place) const { return place >= 0 && place < requests * rows; })
-  SPECDEC_MEMBER(int64_t offset_of(int64_t place) const { return offset(place / rows, place % rows); })
+  /* `row` counts the rows of all requests. */
+  SPECDEC_MEMBER(bool has(int64_t row) const { return row >= 0 && row < requests * rows; })
+  SPECDEC_MEMBER(int64_t offset_of(int64_t row) const { return offset(row / rows, row % rows); })
 } specdec_rows;
 
 /* Token ids or parents [requests, slots], -1 for none. One [slots] for all requests: requests 1, request_stride 0. */
@@ -72,7 +72,7 @@ typedef struct specdec_tokens {
 } specdec_tokens;
 
 /* A float32: `value` for all if `data` is NULL, else data[outer * outer_stride + inner * inner_stride]. `outer` is the
- * request, `inner` its slot or row, if it has several. With a stride of 0 all of them share a number. */
+ * request, `inner` its slot or row, if it has several. A stride of 0 broadcasts. */
 typedef struct specdec_number {
   const void* data;
   int64_t outer_stride, inner_stride;
@@ -84,7 +84,7 @@ typedef struct specdec_number {
   })
 } specdec_number;
 
-/* An integer, in the same way. */
+/* An integer, addressed like specdec_number. */
 typedef struct specdec_counter {
   const void* data;
   int64_t outer_stride, inner_stride;
@@ -99,12 +99,11 @@ typedef struct specdec_counter {
   })
 } specdec_counter;
 
-/* From a row's values to its law. Temperature 0 is the argmax, so a law of zeros is greedy. At any other temperature
+/* How a row's values become its law. Temperature 0 is the argmax, so a law of zeros is greedy. At any other temperature
  * logits are divided by it, and probabilities are final.
  *
- * Filters (of logits) are looked at where `rules` has SPECDEC_FILTERED. Then top_k <= 0, top_p >= 1 and
- * min_p <= 0 are off. What they keep is said with Python's Sampling; the other rules are its top_p_after, ties and
- * at_temperature. */
+ * Filters (of logits) apply where `rules` has SPECDEC_FILTERED. Then top_k <= 0, top_p >= 1 and min_p <= 0 are off.
+ * Python's Sampling documents them; the other rules are its top_p_after, ties and at_temperature. */
 typedef struct specdec_law {
   int32_t space; /* SPECDEC_LOGITS or SPECDEC_PROBS */
   specdec_number temperature;
@@ -118,8 +117,8 @@ enum {
   SPECDEC_TOP_P_AFTER_TOP_K = 1,  /* top_p is a share of the mass that top_k keeps; without this and the next, of all */
   SPECDEC_TOP_P_AFTER_MIN_P = 2,  /* top_p is a share of the mass that min_p keeps; with both, of what both keep */
   SPECDEC_TIES_ALL = 4,           /* tokens of equal value are kept or dropped together */
-  SPECDEC_BEFORE_TEMPERATURE = 8, /* filters compare the logits as they came, not divided by the temperature */
-  SPECDEC_FILTERED = 16,          /* filters may be on; without this top_k, top_p and min_p are not looked at */
+  SPECDEC_BEFORE_TEMPERATURE = 8, /* filters compare the raw logits, not divided by the temperature */
+  SPECDEC_FILTERED = 16,          /* filters may be on; without this top_k, top_p and min_p are not read */
   SPECDEC_DIVIDED = 32 /* logits are divided by the temperature already, which only says whether it is 0 */
 };
 
@@ -152,9 +151,8 @@ typedef struct specdec_lists {
   })
 } specdec_lists;
 
-/* What becomes of the target's logits before its law sees them, as said with Python's LogitEdits. Zeros change nothing.
- * Not with probabilities, with draft_map in races, with vocab_start. `rows` of a list is 1, or in ops on rows [A, R, V]
- * it is R. */
+/* Edits of the target's logits before its law, as documented with Python's LogitEdits. Zeros change nothing. Not with
+ * probabilities, nor with draft_map in races. `rows` of a list is 1, or R in ops on rows [A, R, V]. */
 typedef struct specdec_edits {
   specdec_lists allowed;       /* bits: [B, 1, words] (ops on rows: [A, R, words]), or with SPECDEC_ALLOWED_BY_ROW one mask for
                                 * each target row */
@@ -174,7 +172,7 @@ typedef struct specdec_edits {
                                 * SPECDEC_ALLOWED_BY_ROW a target row */
   SPECDEC_FIELDS(allowed, bias_tokens, bias_values, bias_spans, repetition, frequency, presence, prompt_mask,
                  output_mask, output_counts, pending, by_row, seen_index, allowed_index)
-  /* Whether anything may change. A repetition of zero that is not in memory was not given. */
+  /* Whether anything may change. A repetition of zero without memory is a field that was left out. */
   SPECDEC_MEMBER(bool on() const { return allowed.data || bias_tokens.size > 0 || penalises(); })
   SPECDEC_MEMBER(bool penalises() const {
     return repetition.data || (repetition.value != 0.0f && repetition.value != 1.0f) || frequency.data ||
@@ -190,8 +188,8 @@ typedef struct specdec_noise {
   SPECDEC_FIELDS(seed, position, nonce)
 } specdec_noise;
 
-/* int32 [size] (int64 if wide), contiguous: the index of the numbers and draft rows that each request of a batch uses.
- * -1: the request is idle, and nothing is read. Not given: each request uses its own. */
+/* int32 [size] (int64 if wide), contiguous: the entry of numbers and draft rows that each request of a batch uses. -1:
+ * the request is idle, and nothing is read. Without data request i uses entry i. */
 typedef struct specdec_request_index {
   const void* data;
   int64_t size;
@@ -215,7 +213,7 @@ SPECDEC_OUTPUT(specdec_output_f32, float)
 SPECDEC_OUTPUT(specdec_output_u8, uint8_t)
 SPECDEC_OUTPUT(specdec_path, const int32_t) /* an output of verify_tree, as compact_kv takes it */
 
-/* Tokens that are written, int64 or int32, [rows, columns] of any strides. */
+/* Output tokens, int64 or int32, [rows, columns] of any strides. */
 typedef struct specdec_output_tokens {
   void* data;
   int64_t row_stride;
@@ -228,11 +226,11 @@ typedef struct specdec_output_tokens {
 } specdec_output_tokens;
 
 /* How a verdict is written, a sum of these. SPECDEC_EMITTED: num_accepted counts the last token, too. SPECDEC_ADDED: it
- * is added to what is there. SPECDEC_ZEROS: tokens behind the last are 0, not -1; with an index those at the places of
- * all its nodes that are not on the path. */
+ * is added to the output's value. SPECDEC_ZEROS: tokens behind the last are 0, not -1; with an index those of all its
+ * nodes that are not on the path. */
 enum { SPECDEC_EMITTED = 1, SPECDEC_ADDED = 2, SPECDEC_ZEROS = 4 };
 
-/* The two functions of an op, and what C++ calls its struct. */
+/* Declares the two functions of an op, and its struct's name in C++. */
 #define SPECDEC_DECLARE(cpu_function, cuda_function, struct_of_op, name_in_cpp)                                    \
   SPECDEC_NAME(name_in_cpp, struct_of_op)                                                                            \
   SPECDEC_API int cpu_function(const struct_of_op* params, int threads);                                           \

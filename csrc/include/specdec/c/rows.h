@@ -3,7 +3,7 @@
 
 #include "parts.h"
 
-/* What the filters of rows [A, R, V] keep: values above `value`, and `value` itself up to the token `last`. */
+/* The cuts of rows [A, R, V]: their filters keep values above `value`, and `value` itself up to the token `last`. */
 typedef struct specdec_cutoff_params {
   specdec_rows rows;
   specdec_request_index request_index;
@@ -11,8 +11,8 @@ typedef struct specdec_cutoff_params {
   specdec_edits edits;
   specdec_output_f32 value;  /* [A R] */
   specdec_output_i64 last;   /* [A R] */
-  specdec_output_i32 kept;   /* [A R]: how many */
-  specdec_output_i64 mass;   /* [A R]: their weights, in units of 2^-42 of the largest */
+  specdec_output_i32 kept;   /* [A R]: how many tokens the filters keep */
+  specdec_output_i64 mass;   /* [A R]: the sum of their weights, in units of 2^-42 of the largest */
   specdec_output_f32 max;    /* [A R] */
   specdec_output_i32 status; /* [A R], optional */
   SPECDEC_FIELDS(rows, request_index, law, edits, value, last, kept, mass, max, status)
@@ -28,11 +28,11 @@ typedef struct specdec_logprobs_params {
   specdec_law law;
   specdec_edits edits;
   specdec_output_f32 logprob;      /* [A R] */
-  specdec_output_i32 rank;         /* [A R]: how many are at least as probable; 0 if the token is not kept */
+  specdec_output_i32 rank;         /* [A R]: how many are at least as probable; 0 if the filters drop the token */
   specdec_output_i64 top_tokens;   /* [A R, top], top may be 0; -1 where there are not so many */
   specdec_output_f32 top_logprobs; /* [A R, top] */
-  specdec_output_i32 kept_bits;    /* [A R, ceil(V / 32)], optional: bit i % 32 of word i / 32 says that token i is kept */
-  specdec_output_i32 kept_count;   /* [A R], beside it: how many are */
+  specdec_output_i32 kept_bits;    /* [A R, ceil(V / 32)], optional: bit i % 32 of word i / 32: token i has weight */
+  specdec_output_i32 kept_count;   /* [A R], with kept_bits: how many bits are set */
   specdec_output_i32 status;       /* [A R], optional */
   SPECDEC_FIELDS(rows, tokens, request_index, law, edits, logprob, rank, top_tokens, top_logprobs, kept_bits,
                  kept_count, status)
@@ -42,7 +42,7 @@ typedef struct specdec_logprobs_params {
 } specdec_logprobs_params;
 SPECDEC_DECLARE(specdec_cpu_logprobs, specdec_cuda_logprobs, specdec_logprobs_params, LogprobsParams)
 
-/* Rows [A, R, V] with -inf in the place of the logits that cuts drop. */
+/* Writes rows [A, R, V] with -inf for the logits that cuts drop. */
 typedef struct specdec_mask_logits_params {
   specdec_rows rows;
   specdec_number temperature; /* (A, R): that of the cuts; 1 with SPECDEC_BEFORE_TEMPERATURE */
@@ -54,8 +54,7 @@ typedef struct specdec_mask_logits_params {
 } specdec_mask_logits_params;
 SPECDEC_DECLARE(specdec_cpu_mask_logits, specdec_cuda_mask_logits, specdec_mask_logits_params, MaskLogitsParams)
 
-/* Rows [N, 1, V] put to cache[slots[n], column[n]]. Those of a slot or a column that is out of range, -1 for instance, go
- * nowhere. */
+/* Copies rows [N, 1, V] to cache[slots[n], column[n]]. A slot or a column out of range, such as -1, skips the row. */
 typedef struct specdec_store_rows_params {
   specdec_rows rows;
   specdec_tokens slots;   /* [N] */
@@ -63,8 +62,8 @@ typedef struct specdec_store_rows_params {
   specdec_rows cache;     /* [any, any, V or more] of the same type; written */
   SPECDEC_FIELDS(rows, slots, column, cache)
   SPECDEC_MEMBER(int64_t count() const { return rows.requests; })
-  /* Where in `cache` a row goes, in elements; -1: nowhere. */
-  SPECDEC_MEMBER(int64_t place(int64_t index) const {
+  /* The row's offset in `cache`, in elements; -1: it is skipped. */
+  SPECDEC_MEMBER(int64_t cache_offset(int64_t index) const {
     const int64_t slot = slots.at(index * slots.slot_stride), at = column.at(index);
     const bool inside = slot >= 0 && slot < cache.requests && at >= 0 && at < cache.rows;
     return inside ? cache.offset(slot, at) : -1;

@@ -3,29 +3,29 @@
 
 #include "parts.h"
 
-/* How many tokens of rows [A, R, n] are at least as large as a number each: what parts count adds up to a rank. */
+/* Counts the tokens of rows [A, R, n] that are at least as large as a number per row. The parts' sum is a rank. */
 typedef struct specdec_count_at_least_params {
   specdec_rows rows; /* logits */
   specdec_request_index request_index;
   specdec_law law; /* no filters */
   specdec_edits edits;
-  specdec_values least;      /* [A R]: of logit / temperature; nothing is read or counted where it is -inf or NaN */
+  specdec_values least;      /* [A R]: a logit / temperature; rows where it is -inf or NaN are not read and count 0 */
   specdec_output_i32 counts; /* [A R] */
   SPECDEC_FIELDS(rows, request_index, law, edits, least, counts)
   SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_count_at_least_params;
 SPECDEC_DECLARE(specdec_cpu_count_at_least, specdec_cuda_count_at_least, specdec_count_at_least_params, CountAtLeastParams)
 
-/* The logits of some tokens in parts of rows, after edits; 0 where a part has not the token, or a place is out of range. */
+/* The logits of some tokens in parts of rows, after edits; 0 if the part lacks the token or the row is invalid. */
 typedef struct specdec_token_logits_params {
   specdec_rows rows;         /* [A, R, n] */
-  specdec_tokens places;     /* [P], optional: which row each is of, among all; otherwise the rows in order */
+  specdec_tokens places;     /* [P], optional: the index of each row among all; without it the rows in order */
   specdec_tokens tokens;     /* [P, m], of the whole vocabulary */
   specdec_edits edits;       /* of the part's tokens */
   specdec_output_f32 logits; /* [P, m] */
   SPECDEC_FIELDS(rows, places, tokens, edits, logits)
   SPECDEC_MEMBER(int64_t batch() const { return logits.rows; })
-  SPECDEC_MEMBER(int64_t place(int64_t index) const {
+  SPECDEC_MEMBER(int64_t row(int64_t index) const {
     return places.data ? places.at(index * places.slot_stride) : index;
   })
   SPECDEC_MEMBER(int64_t token(int64_t index, int64_t i) const {
@@ -34,7 +34,7 @@ typedef struct specdec_token_logits_params {
 } specdec_token_logits_params;
 SPECDEC_DECLARE(specdec_cpu_token_logits, specdec_cuda_token_logits, specdec_token_logits_params, TokenLogitsParams)
 
-/* What the tiles of a part weigh. A tile is 1,024 tokens; the ranks' tiles together are those of the row. */
+/* The masses of a part's tiles. A tile is 1,024 tokens; the ranks' tiles together are those of the row. */
 typedef struct specdec_mass_tiles_params {
   specdec_rows rows; /* [A, R, n], logits */
   specdec_request_index request_index;
@@ -65,10 +65,10 @@ typedef struct specdec_residual_race_params {
   specdec_rows target, draft;     /* [A, R, n] */
   specdec_indices row, draft_row; /* [B]: among all rows; row -1: idle; draft_row -1 or none: over p */
   specdec_path excluded;          /* [B, k], optional: tokens without weight in p; -1: none */
-  specdec_path cuts;              /* [B, 6], optional, contiguous: what filters keep of the target's row, then of the
-                                     draft's. A value (bits of a float32; -inf: all is kept), the last column of the
-                                     part that is kept of those that have this value, and what logits are multiplied
-                                     by to be compared (bits of a float32) */
+  specdec_path cuts;              /* [B, 6], optional, contiguous: the cut of the target's row, then of the draft's. A
+                                     value (bits of a float32; -inf: no cut), the last column of the part that the
+                                     cut includes at this value, and the factor of logits to compare (bits of a
+                                     float32) */
   specdec_rows known;             /* float32 [1, B, 4]: as from tile_laws, of the target's row and of the draft's */
   specdec_law target_law, draft_law; /* no filters */
   specdec_edits edits;            /* of the target's rows [A, R]; of the part's tokens */
@@ -83,7 +83,7 @@ typedef struct specdec_residual_race_params {
 } specdec_residual_race_params;
 SPECDEC_DECLARE(specdec_cpu_residual_race, specdec_cuda_residual_race, specdec_residual_race_params, ResidualRaceParams)
 
-/* What (p - subtracted q)^+ and q weigh in parts of pairs of rows, as whole numbers: those of all parts can be added. */
+/* The masses of (p - subtracted q)^+ and q in parts of pairs of rows, as integers, which add up over the parts. */
 typedef struct specdec_residual_sums_params {
   specdec_rows target, draft;        /* [A, R, n], logits */
   specdec_indices row, draft_row;    /* [P]: among all rows; -1: idle, nothing weighs */
@@ -99,7 +99,7 @@ typedef struct specdec_residual_sums_params {
 } specdec_residual_sums_params;
 SPECDEC_DECLARE(specdec_cpu_residual_sums, specdec_cuda_residual_sums, specdec_residual_sums_params, ResidualSumsParams)
 
-/* The winners of n rows, from what the parts of each row found: -1 and a score of -inf are nobody. */
+/* The winners of n rows, from the candidates of each row's parts: -1 with a score of -inf is no candidate. */
 typedef struct specdec_first_arrivals_params {
   specdec_path packed;       /* [parts, 3 n], contiguous: of each row a token, the bits of its score, a status */
   specdec_output_i64 tokens; /* [n]; 0 where no part has a candidate */
@@ -109,8 +109,8 @@ typedef struct specdec_first_arrivals_params {
 } specdec_first_arrivals_params;
 SPECDEC_DECLARE(specdec_cpu_first_arrivals, specdec_cuda_first_arrivals, specdec_first_arrivals_params, FirstArrivalsParams)
 
-/* The walks of chains or trees whose rows lie in parts elsewhere: verdicts from what is known of the rows. A walk that needs
- * the sums of a pair of rows writes what it asks, and is called again with the answers; then it asks nothing. Rows are
+/* The walks of chains or trees whose rows lie in parts elsewhere: verdicts from tables about the rows. A walk that
+ * needs the sums of a pair of rows writes a request for them; the op is then called again with the answers. Rows are
  * counted over all requests. */
 typedef struct specdec_walk_tables_params {
   specdec_tokens draft_tokens; /* [B, K], or [D] with cu_drafts; of trees [B, N] */
@@ -131,25 +131,25 @@ typedef struct specdec_walk_tables_params {
   specdec_indices draft_row_status; /* [drafts], [B N]: statuses of their rows, of trees of each node's own row */
   specdec_values draft_known;  /* [2 draft rows] */
   specdec_tokens draft_places; /* [drafts], [B N], optional: their rows among all draft rows */
-  specdec_tokens answers;      /* int64 [B, 2 n], n = K + 1 or N: as from residual_sums, added up; -1: not known yet.
-                                  Wanted for trees and for traversal with draft laws */
-  specdec_output_tokens tokens; /* [B, K + 1], of trees [B, max_depth + 1]: a place that is still to be drawn has 0 */
+  specdec_tokens answers;      /* int64 [B, 2 n], n = K + 1 or N: as from residual_sums, added up; -1: none yet. Trees,
+                                  and traversal with draft laws, need it */
+  specdec_output_tokens tokens; /* [B, K + 1], of trees [B, max_depth + 1]: 0 for the token that is still to be drawn */
   specdec_output_i32 path;      /* [B, K + 1], of trees [B, max_depth + 1], optional */
   specdec_output_i32 num_accepted, status; /* [B] */
   specdec_output_i32 row;       /* [B]: the row that the last token is drawn from; -1: none. Optional with the race */
   specdec_output_i32 draft_row; /* [B]: the row whose law is subtracted, or any without draft laws; -1: none */
   specdec_output_f32 subtracted; /* [B]: how much of the draft's law is subtracted */
-  specdec_output_i64 slot;      /* [B]: of the last token */
+  specdec_output_i64 slot;      /* [B]: the depth of the last token */
   specdec_output_f32 laws;      /* [B, 4]: of `known`, then of `draft_known` */
   specdec_output_i32 excluded;  /* [B, 1], of trees [B, N]; without draft laws: tokens without weight, -1: none */
-  specdec_output_i32 asked;     /* [B, 2 n], beside answers: a target row and a draft row; -1: nothing is asked */
+  specdec_output_i32 asked;     /* [B, 2 n], with answers: the target row and draft row of a request; -1: no request */
   specdec_output_f32 asked_subtracted; /* [B, n] */
-  specdec_output_i32 memory;           /* [B, 8 places of tokens], wanted for traversal */
+  specdec_output_i32 memory;           /* [B, 8 columns of tokens], needed for traversal */
   SPECDEC_FIELDS(draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob,
                  epsilon, noise, row_status, winners, p_of_drafts, known, q_of_drafts, draft_row_status, draft_known,
                  draft_places, answers, tokens, path, num_accepted, status, row, draft_row, subtracted, slot, laws,
                  excluded, asked, asked_subtracted, memory)
   SPECDEC_MEMBER(int64_t batch() const { return tokens.rows; })
-  SPECDEC_MEMBER(int64_t places() const { return tokens.columns; })
+  SPECDEC_MEMBER(int64_t width() const { return tokens.columns; })
 } specdec_walk_tables_params;
 SPECDEC_DECLARE(specdec_cpu_walk_tables, specdec_cuda_walk_tables, specdec_walk_tables_params, WalkTablesParams)

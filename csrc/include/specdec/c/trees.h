@@ -15,7 +15,7 @@ typedef struct specdec_mask {
   uint32_t minus_infinity; /* additive: the bits of -inf, 0xff800000 in float32, 0xff80 bfloat16, 0xfc00 float16 */
 } specdec_mask;
 
-/* Row i of a request says which cache slots node i attends to. The slots before prefix_len hold what was accepted. */
+/* Row i of a request marks the cache slots that node i attends to. Slots before prefix_len hold accepted tokens. */
 typedef struct specdec_tree_mask_params {
   specdec_tokens parents; /* [batch, nodes] */
   specdec_counter prefix_len;
@@ -39,7 +39,7 @@ SPECDEC_DECLARE(specdec_cpu_tree_positions, specdec_cuda_tree_positions, specdec
 typedef struct specdec_tree_parents_params {
   specdec_tokens first_child, next_sibling; /* [B, N] */
   specdec_output_i32 parents;               /* [B, N]: -1 for the root and for nodes in no tree */
-  specdec_output_i32 ranks;                 /* [B, N]: place among the siblings from 0; -1 in no tree */
+  specdec_output_i32 ranks;                 /* [B, N]: index among the siblings; -1 in no tree */
   specdec_output_i32 status;                /* [B] */
   SPECDEC_FIELDS(first_child, next_sibling, parents, ranks, status)
 } specdec_tree_parents_params;
@@ -58,15 +58,15 @@ typedef struct specdec_build_tree_params {
   specdec_counter prefix_len; /* (B, 0) */
   int64_t topk;
   int32_t layout;         /* SPECDEC_TREE_FULL, ... */
-  specdec_output_u8 mask; /* [bytes]: what each node attends to, itself and its ancestors */
+  specdec_output_u8 mask; /* [bytes]: each node attends to itself and its ancestors */
   specdec_output_i64 positions;                 /* [B, N] */
-  specdec_output_i64 index;                     /* [B, N]: where a node stands in the batch, b N + i */
+  specdec_output_i64 index;                     /* [B, N]: the node's index in the batch, b N + i */
   specdec_output_i64 first_child, next_sibling; /* [B, N], -1 for none */
   specdec_output_i32 status;                    /* [B] */
   SPECDEC_FIELDS(parent_list, selected, prefix_len, topk, layout, mask, positions, index, first_child, next_sibling,
                  status)
   SPECDEC_MEMBER(int32_t nodes() const { return static_cast<int32_t>(index.columns); })
-  /* What is written of a node's row of the mask. A row of bits is one word. */
+  /* The bytes written of a node's mask row. A row of bits is one word. */
   SPECDEC_MEMBER(int32_t row_bytes() const {
     if (layout != SPECDEC_TREE_BITS) return nodes();
     return nodes() > 16 ? 4 : nodes() > 8 ? 2 : 1;

@@ -28,8 +28,8 @@ typedef struct specdec_verify_tree_params {
                  draft_law, edits, noise, input_positions, row_seeds, leaves, tokens, path, num_accepted,
                  status, index, output_format)
   SPECDEC_MEMBER(int64_t batch() const { return index.data ? path.rows : tokens.rows; })
-  SPECDEC_MEMBER(int32_t places() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
+  SPECDEC_MEMBER(int32_t width() const { return static_cast<int32_t>(index.data ? path.columns : tokens.columns); })
   SPECDEC_MEMBER(int32_t nodes() const { return static_cast<int32_t>(target.rows); })
-  SPECDEC_MEMBER(int32_t max_depth() const { return places() - 1; })
+  SPECDEC_MEMBER(int32_t max_depth() const { return width() - 1; })
 } specdec_verify_tree_params;
 SPECDEC_DECLARE(specdec_cpu_verify_tree, specdec_cuda_verify_tree, specdec_verify_tree_params, TreeParams)

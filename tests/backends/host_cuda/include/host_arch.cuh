@@ -100,7 +100,7 @@ inline float exp2_approx(float x) {
   return static_cast<float>(exact * (below ? 1.0 - 0x1p-22 : 1.0 + 0x1p-22));
 }
 
-// ---- kernels one after the other -----------------------------------------------------------------------------------
+// ---- kernels one after the other ------------------------------------------------------------------------------------
 
 inline void wait_for_kernel_before(Site site = Site::here()) { ::host_cuda::wait_for_kernel_before(site); }
 
@@ -117,11 +117,11 @@ Shared<T> peer(const Shared<T>& mine, unsigned rank, Site site = Site::here()) {
 // ---- the host -------------------------------------------------------------------------------------------------------
 
 inline bool overlap_wanted() { return ::host_cuda::device().overlaps; }
-struct AskedTeam {
+struct RequestedTeam {
   int size;
   bool grid;
 };
-inline AskedTeam asked_team() { return {::host_cuda::device().team, ::host_cuda::device().team_is_grid}; }
+inline RequestedTeam requested_team() { return {::host_cuda::device().team, ::host_cuda::device().team_is_grid}; }
 inline int multiprocessors_of(cudaStream_t, int) { return ::host_cuda::device().usable(); }
 
 // ---- bulk copies ----------------------------------------------------------------------------------------------------
