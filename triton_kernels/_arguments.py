@@ -1,7 +1,7 @@
-"""What kernels get of a call: tuples of what belongs together, with its steps beside each pointer.
+"""Arguments of kernels: NamedTuples of a call's tensors, each pointer beside its steps.
 
-Steps are in elements. Before Triton 3.7 a tuple that holds a None cannot be returned, nor compared with None; all else
-can be done with it, and its fields can be compared.
+Steps are in elements. Before Triton 3.7 a kernel can neither return a tuple that holds a None nor compare it with None;
+its fields can be compared.
 """
 
 from typing import NamedTuple
@@ -15,61 +15,61 @@ from specdec_kernels.calls.values import DIVIDED
 
 
 class Number(NamedTuple):
-    """A number of each entry, or of each row of an entry: from memory, or one for all."""
+    """A float for each entry and row: in memory, or one ``value`` for all if ``data`` is None."""
 
-    data: tl.tensor
-    outer: int  # steps
+    data: tl.tensor  # [A, R], [A, 1], or None
+    outer: int
     inner: int
     value: float
 
 
 class Counter(NamedTuple):
-    """A whole ``Number``."""
+    """A ``Number`` that is an integer."""
 
-    data: tl.tensor
+    data: tl.tensor  # [A, R], [A, 1], or None
     outer: int
     inner: int
     value: int
 
 
 class Steps(NamedTuple):
-    """A tensor that has something for each row of each entry."""
+    """A tensor of at least two dimensions, with the steps of the first two."""
 
-    data: tl.tensor = None
+    data: tl.tensor = None  # [A, R, ...]
     outer: int = None
     inner: int = None
 
 
 class Rows(NamedTuple):
-    """Rows [A, R, V]; ``count`` is R."""
+    """Rows of logits or probabilities. Packed rows [D, V] have an ``outer`` of 0."""
 
-    rows: tl.tensor
+    rows: tl.tensor  # [A, R, V]
     outer: int
     inner: int
-    count: int
-    vocab: int
+    count: int  # R
+    vocab: int  # V
 
 
 class Packing(NamedTuple):
-    """How requests of a chain are packed: cumulative numbers of drafts, and how many there are at all.
+    """Packed chains: request b has the drafts from ``cu_drafts[b]`` up to ``cu_drafts[b + 1]``, of ``total`` in all.
 
-    ``tokens_by_row``: ``cu_drafts`` counts rows, and tokens stand in the rows that they enter.
+    With ``tokens_by_row`` ``cu_drafts`` counts rows, and a token stands in the row whose input it is.
     """
 
-    cu_drafts: tl.tensor
+    cu_drafts: tl.tensor  # [B + 1]
     tokens_by_row: int
     total: int
 
 
 class Index(NamedTuple):
-    """Which of so many entries each request uses; the one with its own number if ``data`` is None."""
+    """``data[b]`` is the entry of request b, out of ``entries``; request b uses entry b if ``data`` is None."""
 
-    data: tl.tensor
+    data: tl.tensor  # [B]
     entries: int
 
 
 class Law(NamedTuple):
-    """The numbers of a law, and its rules."""
+    """The numbers of a law (a distribution), and the bits of its ``rules``."""
 
     temperature: Number
     top_k: Counter
@@ -85,8 +85,8 @@ class Noise(NamedTuple):
 
 
 @triton.jit
-def entry_of(index, b):
-    """(the entry whose numbers and draft rows request ``b`` uses, whether there is that entry, whether it is idle)."""
+def load_entry(index, b):
+    """(entry of request ``b``, 0 if it has none; whether it has one; whether the request is idle)."""
     if index.data is None:
         return b, b >= 0, b < 0
     else:
@@ -107,7 +107,7 @@ def at(steps, outer, inner):
 
 @triton.jit
 def number(number, entry, row, live):
-    """A number of a row of an entry: from memory (0 if there is no such entry), or the one for all."""
+    """The number of a row of an entry, 0 if the entry is not ``live``; or the one for all."""
     if number.data is None:
         return number.value
     else:
@@ -115,8 +115,8 @@ def number(number, entry, row, live):
 
 
 @triton.jit
-def heat_of(temperature, entry, row, live):
-    """(1 / T, whether T is 0, status). Beside a pointer a ``value`` of 1 says that logits are divided already."""
+def load_temperature(temperature, entry, row, live):
+    """(1 / T, whether T is 0, status). Logits are already divided by T where a pointer has a ``value`` of 1."""
     t = number(temperature, entry, row, live)
     if temperature.data is not None:
         t = tl.where((temperature.value > 0.0) & (t >= _math.SMALLEST), 1.0, t)
@@ -124,21 +124,21 @@ def heat_of(temperature, entry, row, live):
 
 
 class Packed(NamedTuple):
-    """Where one of packed requests is: its slots, the first draft and row of all, and the first draft token."""
+    """The position of one request among packed ones, as indices into all drafts, rows and draft tokens."""
 
-    readable: tl.tensor
-    drafts: tl.tensor
+    readable: tl.tensor  # whether its bounds make sense
+    drafts: tl.tensor  # how many of its drafts are verified
     first_draft: tl.tensor
     first_row: tl.tensor
     first_token: tl.tensor
-    flags: tl.tensor
+    flags: tl.tensor  # status bits
 
 
 @triton.jit
-def packed_of(packing, b, most):
-    """Where request ``b`` is, of which at most so many drafts count."""
+def locate_request(packing, b, max_drafts):
+    """The ``Packed`` of request ``b``, which verifies at most ``max_drafts`` drafts."""
     if packing.cu_drafts is None:
-        return Packed(b >= 0, most + 0, b * most, b * (most + 1), b * most, 0)
+        return Packed(b >= 0, max_drafts + 0, b * max_drafts, b * (max_drafts + 1), b * max_drafts, 0)
     else:
         begin, end = tl.load(packing.cu_drafts + b).to(tl.int64), tl.load(packing.cu_drafts + b + 1).to(tl.int64)
         begin -= tl.where(packing.tokens_by_row != 0, b, 0)
@@ -147,14 +147,14 @@ def packed_of(packing, b, most):
         begin = tl.where(readable, begin, 0)
         drafts = tl.where(readable, end - begin, 0)
         return Packed(
-            readable, tl.minimum(drafts, most).to(tl.int32), begin, begin + b,
+            readable, tl.minimum(drafts, max_drafts).to(tl.int32), begin, begin + b,
             begin + tl.where(packing.tokens_by_row != 0, b + 1, 0),
-            tl.where(readable & (drafts <= most), 0, _math.PARAMETER),
+            tl.where(readable & (drafts <= max_drafts), 0, _math.PARAMETER),
         )  # fmt: skip
 
 
 class At(NamedTuple):
-    """Row ``j`` of request ``i``, whose numbers are those of an entry, if it is ``live``."""
+    """Row ``j`` of request ``i``, which uses the numbers of ``entry`` if it is ``live``."""
 
     i: tl.tensor
     j: tl.tensor
@@ -164,49 +164,49 @@ class At(NamedTuple):
 
 
 @triton.jit
-def row_of(rows, index, row):
-    """Where a row is, of all."""
+def locate_row(rows, index, row):
+    """The ``At`` of a row, counted over all requests."""
     count = tl.cast(rows.count, tl.int32)
     i, j = row // count, row % count
-    entry, live, idle = entry_of(index, i)
+    entry, live, idle = load_entry(index, i)
     return At(i, j, entry, live, idle)
 
 
-class Entering(NamedTuple):
-    """Positions of the tokens that enter rows, nonces of requests, and seeds of races by row. None need be given."""
+class Inputs(NamedTuple):
+    """Where noise comes from other than a call's ``Noise``. Each tensor may be None."""
 
-    positions: Steps
-    nonces: Steps
-    row_seeds: Steps
+    positions: Steps  # [B, R] or packed [R]: positions of the input tokens of rows
+    nonces: Steps  # [B]
+    row_seeds: Steps  # [B, R]: the seed of the race in each row
 
 
 @triton.jit
-def entered(noise, entering, b, row, there):
-    """The noise of a row at the position after that of the token that enters it, if that is given."""
-    # Then its nonce may be given, too.
-    if entering.positions.data is None:
+def noise_at_input(noise, inputs, b, row, there):
+    """``noise`` at the position after the row's input token, and with the request's nonce, where ``inputs`` has
+    them."""
+    if inputs.positions.data is None:
         return noise
     else:
-        position, nonce = tl.load(at(entering.positions, b, row), mask=there, other=0) + 1, noise.nonce
-        if entering.nonces.data is not None:
-            nonce = tl.load(at(entering.nonces, b, 0), mask=there, other=0).to(tl.uint32)
+        position, nonce = tl.load(at(inputs.positions, b, row), mask=there, other=0) + 1, noise.nonce
+        if inputs.nonces.data is not None:
+            nonce = tl.load(at(inputs.nonces, b, 0), mask=there, other=0).to(tl.uint32)
         return _math.Noise(noise.seed, position.to(tl.uint32), nonce, noise.first)
 
 
 @triton.jit
-def race_noise(noise, entering, b, node, depth):
-    """The noise of the race at a node of request ``b`` from that at its root, or of seeds by row."""
-    if entering.row_seeds.data is None:
+def race_noise(noise, inputs, b, node, depth):
+    """The noise of the race at a node of request ``b``: ``noise`` ``depth`` positions later, or the row's seed."""
+    if inputs.row_seeds.data is None:
         return _math.later(noise, depth)
     else:
-        seed = tl.load(at(entering.row_seeds, b, node.to(tl.int64))).to(tl.int64)
+        seed = tl.load(at(inputs.row_seeds, b, node.to(tl.int64))).to(tl.int64)
         nothing = tl.full([], 0, tl.uint32)
         return _math.Noise(seed, nothing, nothing, noise.first)
 
 
 @triton.jit
-def noise_of(noise, entry, row, live, first=0):
-    """The noise of a row, from numbers that may be int32 or int64 in memory. Its column 0 is token ``first``."""
+def load_noise(noise, entry, row, live, first=0):
+    """The noise of a row whose column 0 is token ``first``. Numbers may be int32 or int64 in memory."""
     return _math.Noise(
         tl.cast(number(noise.seed, entry, row, live), tl.int64),
         tl.cast(number(noise.position, entry, row, live), tl.uint32),
@@ -255,9 +255,9 @@ def row_steps(tensor):
     return Steps(tensor, 0 if tensor.ndim == 1 else tensor.stride(0), tensor.stride(-1))
 
 
-def entering_of(call, positions, nonces=None):
-    """What a call has of an ``Entering``, ``positions`` as Steps."""
-    return Entering(positions, *map(steps_or_none, (nonces, call.row_seeds)))
+def inputs_of(call, positions, nonces=None):
+    """The ``Inputs`` of a call, ``positions`` as Steps."""
+    return Inputs(positions, *map(steps_or_none, (nonces, call.row_seeds)))
 
 
 def nodes_of(tensor):
@@ -273,11 +273,11 @@ def packing_of(call, requests):
 
 
 def temperature_of(law):
-    """A law's temperature, as ``heat_of`` reads it; without a law it is 1."""
+    """A law's temperature, as ``load_temperature`` reads it; without a law it is 1."""
     if law is None:
         return number_of(1.0)
-    found = number_of(law.temperature)
-    return found._replace(value=float(not _launch.is_greedy(law))) if law.rules & DIVIDED else found
+    temperature = number_of(law.temperature)
+    return temperature._replace(value=float(not _launch.is_greedy(law))) if law.rules & DIVIDED else temperature
 
 
 def law_of(law):
@@ -289,8 +289,8 @@ def noise_numbers(noise):
 
 
 def index_of(request_index, *values, edit=None):
-    """Which entries requests use: as many as draft rows, tensors of numbers and edits have."""
-    # If there are none of these, all requests have the same numbers, and any index is good.
+    """The ``Index`` of a call. ``values`` and ``edit`` say how many entries there are."""
+    # Without a tensor among them all requests have the same numbers, so any index is good.
     if request_index is None:
         return Index(None, 0)
     values = *values, *(() if edit is None else edit.by_entry())

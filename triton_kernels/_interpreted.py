@@ -1,4 +1,4 @@
-"""What Triton's interpreter does otherwise than a GPU, done right."""
+"""Operations in which Triton's interpreter differs from a GPU, corrected."""
 
 import numpy as np
 import triton.language as tl
@@ -8,7 +8,7 @@ from specdec_kernels.backends.reference import mass
 
 
 def fma(a, b, c):
-    """a * b + c, rounded once; the interpreter's own rounds the product, too. ``a`` is no constant."""
+    """a * b + c, rounded once; ``tl.fma`` of the interpreter also rounds the product. ``a`` is no constant."""
 
     def data(value):
         return value.handle.data if isinstance(value, tl.tensor) else np.float32(value)

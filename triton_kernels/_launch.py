@@ -1,4 +1,4 @@
-"""Host side: how a call is split into programs, and the memory that they share."""
+"""Host side: how many programs a call has, how they are launched, and the memory that they share."""
 
 import contextlib
 import functools
@@ -18,28 +18,28 @@ from triton.runtime import driver
 from specdec_kernels.calls.values import DIVIDED, FILTERED
 
 INTERPRETED = triton.knobs.runtime.interpret
-# Whether a ticket tells of what all threads of a program stored. On gfx942 a barrier waits for no stores of others.
+# Whether a ticket orders the stores of all threads of a program. On gfx942 a barrier does not wait for other waves'.
 TICKETS_ORDER_STORES = torch.version.hip is None
 
 ANY_NUMBER = 2**31
-# All that code may depend on, by their names; in tuples, too.
+# Compiled code depends on these arguments and fields only, found by name.
 POINTERS, SIZES = ("target", "draft", "rows", "probs", "mask"), ("vocab", "draft_vocab")
-_here = contextlib.nullcontext()
+_no_switch = contextlib.nullcontext()
 _workspaces = threading.local()
-_interpreter = threading.RLock()  # to interpret a kernel Triton changes its own functions, for all threads
+_interpreter = threading.RLock()  # the interpreter patches Triton's functions, for all threads
 
 
 @functools.cache
 def text_of_package():
-    """A digest of all that kernels may use."""
+    """A digest of the package's text."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest()
 
 
 class Kernel(triton.JITFunction):
-    """A kernel that Triton's cache does not keep longer than this package's text.
+    """A kernel whose cache key has the text of this package.
 
-    Triton's own key has no constants that are reached through a module, as ``_math.GROUP``.
+    Triton's own key lacks constants that are reached through a module, as ``_math.GROUP``.
     """
 
     @property
@@ -48,7 +48,7 @@ class Kernel(triton.JITFunction):
 
 
 def kernel(function):
-    """``triton.jit`` for a kernel that compiles once for each vocabulary: no other number changes the code."""
+    """``triton.jit``, but the vocabulary is the only number that is specialised."""
     parameters = inspect.signature(function).parameters.values()
     varying = [p.name for p in parameters if p.annotation is not tl.constexpr and p.name not in (*POINTERS, *SIZES)]
     compiled = (triton.jit if INTERPRETED else Kernel)(function, do_not_specialize=varying)
@@ -57,7 +57,7 @@ def kernel(function):
 
 
 class Anywhere:
-    """A tensor of this type, wherever it lies."""
+    """Stands for any tensor of a dtype; its address is aligned to nothing."""
 
     def __init__(self, dtype):
         self.dtype = dtype
@@ -70,8 +70,8 @@ ANY = {int: 2**62 + 1, bool: 2**62 + 1, float: 0.5}
 
 
 def any_like(name, value):
-    """What Triton is to see of an argument in a tuple. It would compile in a 1, and that 16 divides a number."""
-    # All numbers of a type look alike to it, and all tensors but ``POINTERS``.
+    """What Triton's compiler sees of an argument in a tuple. It would specialise a 1, and multiples of 16."""
+    # So all numbers of a type look alike, and all tensors but ``POINTERS``.
     if isinstance(value, tuple):
         names = getattr(value, "_fields", range(len(value)))
         fields = map(any_like, names, value)
@@ -86,11 +86,11 @@ def seen_by_triton(arguments):
 
 
 def leaves(kind, wanted):
-    """The dotted names of the fields of a class of tuples, and of those in it, of which ``wanted(name, type)``."""
-    for name, own in kind.__annotations__.items():
-        if is_tuple(own):
-            yield from (f"{name}.{leaf}" for leaf in leaves(own, wanted))
-        elif wanted(name, own):
+    """The dotted names of the fields of a NamedTuple, and of those in it, for which ``wanted(name, type)``."""
+    for name, type_ in kind.__annotations__.items():
+        if is_tuple(type_):
+            yield from (f"{name}.{leaf}" for leaf in leaves(type_, wanted))
+        elif wanted(name, type_):
             yield name
 
 
@@ -100,16 +100,16 @@ def is_tuple(kind):
 
 @functools.cache
 def constants(kind, *values):
-    """A tuple of what is compiled in. It is kept for good, so that it stands for its values in keys."""
+    """A tuple of what is compiled in. The cache holds it for good, so its ``id`` stands for its values in keys."""
     return kind(*map(tl.constexpr, values))
 
 
 class Programs:
-    """What Triton has compiled of a kernel, by all that decides what is compiled.
+    """The compiled programs of a kernel, by a key of all that specialises them.
 
-    Triton's own launch looks at each argument anew. But a program depends on these only: the device, the warps, the
-    constants, the vocabularies, which tensors there are and their types, and what Triton wants to know of ``POINTERS``
-    (on NVIDIA GPUs whether an address is a multiple of 16). Other numbers have the types that they are annotated with.
+    Triton's own launch inspects each argument anew. But a program depends on these only: the device, the warps, the
+    constants, the vocabularies, which tensors there are and their dtypes, and how Triton specialises ``POINTERS``
+    (on NVIDIA GPUs whether an address is a multiple of 16). Other numbers have the types of their annotations.
     """
 
     def __init__(self, parameters):
@@ -131,7 +131,7 @@ class Programs:
         ]
 
     def key(self, device, num_warps, arguments):
-        """What decides which program a launch needs."""
+        """The key of the program that a launch needs."""
         seen = seen_of(device)
         key = (
             device, num_warps, self._constants(arguments), self._sizes(arguments), *map(id, self._fixed(arguments)),
@@ -149,7 +149,7 @@ class Programs:
         program = self.programs.get(key)
         if program is None:
             program = program_of(kernel, grid, num_warps, arguments)
-            if not isinstance(program, CompiledKernel):  # somebody's hook compiles it
+            if not isinstance(program, CompiledKernel):  # a hook of Triton compiles it elsewhere
                 return
             self.programs[key] = program
         x, y, z = (*grid, 1, 1)[:3]
@@ -160,8 +160,8 @@ class Programs:
 
 
 def taken(names, tuples, wanted):
-    """A function that takes from a dict of arguments those with some names, and fields of tuples."""
-    # It is made of text: this is half as long as going through tuples at each launch.
+    """A function that takes arguments by ``names`` from a dict, and the fields of ``tuples`` that are ``wanted``."""
+    # Compiled from text it takes half the time of a loop over tuples at each launch.
     names = [*(name for name in names if wanted(name, tl.tensor))]
     expressions = [f"a[{name!r}]" for name in names]
     expressions += [f"a[{p.name!r}].{leaf}" for p in tuples for leaf in leaves(p.annotation, wanted)]
@@ -169,20 +169,20 @@ def taken(names, tuples, wanted):
 
 
 def tuple_of(names):
-    """A function that takes the values of these names from a dict, as a tuple."""
+    """A function that takes the values of ``names`` from a dict, as a tuple."""
     get = operator.itemgetter(*names) if names else lambda values: ()
     return get if len(names) != 1 else lambda values: (get(values),)
 
 
 @functools.cache
 def seen_of(device):
-    """The function by which Triton's backend for a device tells tensors of one type apart."""
+    """The function by which Triton's backend for a device specialises tensors."""
     with torch.cuda.device(device):
         return make_backend(driver.active.get_current_target()).get_tensor_specialization
 
 
 def is_watched(kernel):
-    """Whether somebody wants to see launches, or to have kernels compiled otherwise."""
+    """Whether a hook or a knob of Triton watches launches, or changes how kernels are compiled."""
     knobs = triton.knobs.runtime
     return (
         has_hooks(knobs.launch_enter_hook) or has_hooks(knobs.launch_exit_hook) or kernel.pre_run_hooks
@@ -191,17 +191,17 @@ def is_watched(kernel):
 
 
 def has_hooks(hook):
-    return hook is not None and getattr(hook, "calls", True)  # of a chain, or one function
+    return hook is not None and getattr(hook, "calls", True)  # a chain of hooks, or one function
 
 
 def options_of(kernel, arguments, backend):
-    """How a kernel is compiled. Without contraction each multiply and add rounds on its own, as ``_math`` needs."""
+    """Compiler options. Without contraction each multiply and add rounds on its own, as ``_math`` needs."""
     most = kernel.most_registers(arguments) if backend == "cuda" else None
     return {"enable_fp_fusion": False} | ({"maxnreg": most} if most else {})
 
 
 def program_of(kernel, grid, num_warps, arguments):
-    """The program that Triton compiles for such arguments, or has compiled."""
+    """The program for these arguments, which Triton compiles if it is not in its cache."""
     backend = driver.active.get_current_target().backend
     options = options_of(kernel, arguments, backend)
     compiled = kernel.run(grid=grid, warmup=True, **seen_by_triton(arguments), num_warps=num_warps, **options)
@@ -218,10 +218,10 @@ def jit_launch(kernel, grid, num_warps, arguments):
 
 
 def launch(kernel, grid, num_warps, arguments):
-    """Every launch of this package; none of no programs."""
+    """Launches a kernel, unless the grid is empty. Every launch of this package is made here."""
     if 0 in grid:
         return
-    if INTERPRETED or not _versions.KNOWN_LAUNCH or kernel.programs is None or is_watched(kernel):
+    if INTERPRETED or not _versions.DIRECT_LAUNCH or kernel.programs is None or is_watched(kernel):
         jit_launch(kernel, grid, num_warps, arguments)
     else:
         kernel.programs.launch(kernel, grid, num_warps, arguments)
@@ -230,46 +230,46 @@ def launch(kernel, grid, num_warps, arguments):
 def on_device(tensor):
     """A context in which launches go to the tensor's device."""
     if tensor.is_cuda:
-        return _here if tensor.device.index == torch.cuda.current_device() else torch.cuda.device(tensor.device)
+        return _no_switch if tensor.device.index == torch.cuda.current_device() else torch.cuda.device(tensor.device)
     if not INTERPRETED:
         raise RuntimeError(
             f"backend 'triton': expected CUDA tensors, got {tensor.device}; for CPU tensors set TRITON_INTERPRET=1 "
             "before specdec_kernels.triton_kernels is first imported"
         )
-    return _here
+    return _no_switch
 
 
 @functools.cache
 def multiprocessors(device):
-    # The interpreter gains nothing from many programs: a few are enough for rows that several of them share.
+    # The interpreter gains nothing from many programs; a few still share rows.
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @functools.cache
 def tile_of(vocab, edited=False):
-    """(tokens of a tile, tiles of a row, warps). They depend on the vocabulary, and on whether there are edits."""
-    # A thread has 32 tokens at once. Where they are edited it has 8, for it needs several numbers for each.
+    """(tokens of a tile, tiles of a row, warps)."""
+    # A thread has 32 tokens at once, but 8 if they are edited, for each needs several registers then.
     tile = min(1024 if edited else 4096, max(128, triton.next_power_of_2(vocab)))
     return tile, -(-vocab // tile), max(1, tile // (256 if edited else 1024))
 
 
-# Triton's functions are made for kernels, too: on the host they take microseconds, and integers are remembered.
+# Triton's function also works in kernels, so it takes microseconds on the host.
 power_of_2 = functools.cache(triton.next_power_of_2)
 
 
 def mass_items_of(vocab):
-    """float32 words of scratch memory for a pair of rows whose masses are learned: ``_rows.mass_items_of`` twice."""
+    """float32 words of scratch memory for the mass tiles of a pair of rows: ``_rows.mass_items_of`` twice."""
     return 6 * -(-vocab // _math.MASS_TILE.value)
 
 
 def splits_of(requests, tiles, device):
-    """Programs for each row: eight on each multiprocessor, if there are tiles for them; at most eight tiles each."""
+    """How many programs share a row: up to eight a multiprocessor, each with one to eight tiles."""
     wanted = 8 * multiprocessors(device) // max(1, requests)
     return max(1, min(tiles, max(wanted, -(-tiles // 8), 2)))
 
 
 def chunks_of(requests, splits, width, device):
-    """Groups of programs for each request: one for each row if the device has room; else each takes rows in order."""
+    """Groups of programs for each request: one a row, or fewer that take rows in order if the device is full."""
     return max(1, min(width, 8 * multiprocessors(device) // (requests * splits)))
 
 
@@ -289,9 +289,9 @@ def aligned(*tensors):
     return True
 
 
-def floats(words):
-    """int32 words as kernels read a cut."""
-    return None if words is None else words.view(torch.float32)
+def floats(ints):
+    """An int32 tensor of cuts as float32, or None."""
+    return None if ints is None else ints.view(torch.float32)
 
 
 def is_greedy(law):
@@ -300,7 +300,7 @@ def is_greedy(law):
 
 
 def numbers_of(law):
-    """The numbers of a law that may be tensors."""
+    """The numbers of a law, each of which may be a tensor."""
     return law.temperature, law.top_k, law.top_p, law.min_p
 
 
@@ -309,8 +309,8 @@ def is_filtered(law):
     return law.rules & FILTERED != 0
 
 
-def is_own(law, other):
-    """Whether a law's temperature matters and may differ from another's. Over probabilities only 0 or not 0 matters."""
+def has_separate_temperature(law, other):
+    """Whether a law's temperature may differ from another's. Over probabilities only whether it is 0 matters."""
     mine, others = law.temperature, other.temperature
     if isinstance(mine, torch.Tensor) or isinstance(others, torch.Tensor):
         same = mine is others or (
@@ -323,14 +323,14 @@ def is_own(law, other):
     return not same and (law.space == "logits" or isinstance(mine, torch.Tensor) or is_greedy(law))
 
 
-def is_learned(law):
-    """Whether a row's probabilities need something of the whole row first: a sum, or an argmax."""
+def needs_row_stats(law):
+    """Whether a row's probabilities need its ``RowStats``: a sum, or an argmax."""
     return law.space == "logits" or isinstance(law.temperature, torch.Tensor) or is_greedy(law)
 
 
 def scanned_sides(call, draft, both=True):
-    """Whether the launch that finds cuts also learns what probabilities need: of target rows, and of draft rows."""
-    # It does so for rows with filters. If ``both``, then for all from logits as soon as one side has filters.
+    """Whether the launch that finds cuts scans (target rows, draft rows), and so stores their ``RowStats``."""
+    # It scans rows with filters. With ``both`` it scans all rows of logits as soon as one side has filters.
     laws = call.target_law, None if draft is None else call.draft_law
     filtered = [law is not None and is_filtered(law) for law in laws]
     if not both or not any(filtered):
@@ -338,25 +338,24 @@ def scanned_sides(call, draft, both=True):
     return [law is not None and law.space == "logits" for law in laws]
 
 
-def learns(call, draft, own_law, scanned):
-    """Whether a launch has to go before the one that uses probabilities: for sums of logits, or a draft's argmax."""
-    # Rows that were ``scanned_sides`` need none.
+def needs_stats(call, draft, separate_law, scanned):
+    """Whether an earlier launch has to store ``RowStats``: of logits, or of a draft's argmax, that were not scanned."""
     return (call.target_law.space == "logits" and not scanned[0]) or (
-        draft is not None and (call.draft_law.space == "logits" or own_law) and not scanned[1]
+        draft is not None and (call.draft_law.space == "logits" or separate_law) and not scanned[1]
     )
 
 
 def workspace(tensor, counters, scratch):
     """(int32 counters, float32 scratch) for one call. Counters are zero, and every call leaves them so."""
-    # Kept for each thread, device and stream. A captured call gets its own, which the graph clears at every replay: it
-    # may run beside others of its stream then.
+    # Calls of a thread on a device and stream share one. A captured call gets its own, which the graph clears at every
+    # replay, for a replay may run beside other calls of that stream.
     device = tensor.device
     stream, capturing = 0, False
     if tensor.is_cuda:
         stream = torch.cuda.current_stream(device).cuda_stream
         capturing = torch.cuda.is_current_stream_capturing()
-    kept = _workspaces.__dict__
-    memory = None if capturing else kept.get((device, stream))
+    workspaces = _workspaces.__dict__
+    memory = None if capturing else workspaces.get((device, stream))
     if memory is None or memory[0].numel() < counters or memory[1].numel() < scratch:
         if memory is not None:
             counters, scratch = max(counters, memory[0].numel()), max(scratch, memory[1].numel())
@@ -365,12 +364,12 @@ def workspace(tensor, counters, scratch):
             torch.empty(scratch, dtype=torch.float32, device=device),
         )
         if not capturing:
-            kept[device, stream] = memory
+            workspaces[device, stream] = memory
     return memory
 
 
 class WholeCalls:
-    """If a call fails between two launches, counters may not be zero. Then all workspaces are dropped."""
+    """Drops all workspaces if a call fails between two launches, for counters may not be zero then."""
 
     def __enter__(self):
         pass

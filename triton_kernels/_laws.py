@@ -1,4 +1,4 @@
-"""Laws: from a raw logit or probability to a weight. Only this module scales values."""
+"""Laws (distributions) of rows: from raw logits or probabilities to weights. Only this module scales values."""
 
 from collections import namedtuple
 from typing import NamedTuple
@@ -8,48 +8,45 @@ import triton.language as tl
 from specdec_kernels.triton_kernels import _math
 
 Law = namedtuple(
-    "Law", ("inverse", "greedy", "cuts", "row", "edited", "place", "edits"),
+    "Law", ("inverse", "greedy", "cuts", "row", "edited", "row_edits", "edits"),
     defaults=(None, None, None, 0, None, None, None),
 )  # fmt: skip
 Law.__doc__ = """How values become weights.
 
-``inverse`` is 1/T, None if rows hold probabilities. ``greedy`` says whether T = 0, so that the argmax has all the
-weight; None if T cannot be 0. Weights that are already clean count as probabilities. ``cuts`` points to what filters
-keep of rows, None without filters; ``row`` says which of them is meant. ``edited`` is None if no value is edited; else
-the row's ``Place`` and the ``LogitEdits`` say how.
+``inverse`` is 1/T, None if rows hold probabilities or clean weights. ``greedy`` is whether T = 0, so that the argmax
+has all the weight; None if T cannot be 0. ``cuts`` points to float32 [rows, CUT], of which ``row`` is the row's index;
+None without filters. ``edited`` is None without edits, else ``row_edits`` and ``edits`` are the row's ``RowEdits`` and
+the call's ``LogitEdits``.
 """
 
-Row = namedtuple("Row", ("at", "columns", "law", "map", "known"), defaults=(None, None, None, None, None))
-Row.__doc__ = """A row, or each row of a block: pointer, number of columns, law.
+Row = namedtuple("Row", ("at", "columns", "law", "map", "stats"), defaults=(None, None, None, None, None))
+Row.__doc__ = """A row, or a block of rows: ``at`` points to its first column, ``columns`` counts them.
 
-``map`` has the token of each column of a draft row, if that is another. ``known`` is a ``Known``, or None.
+``map`` is int [columns]: the token of each column of a draft row, or None. ``stats`` is a ``RowStats`` or None.
 """
 
-CUT = tl.constexpr(4)  # words of a row's cut; the last one is not used
-CUT_WORDS = tl.constexpr(6)  # of the cuts of a target's and a draft's row, where a call has them
+CUT = tl.constexpr(4)  # words of a row's cut, of which the last is unused
+CUT_WORDS = tl.constexpr(6)  # words of two cuts, of a target's and a draft's row, as a call has them
 
 
-class Known(NamedTuple):
-    """What is known of a whole row: its largest logit over T and the log of the sum. At T = 0 ``top`` holds the argmax.
+class RowStats(NamedTuple):
+    """What probabilities need of a whole row."""
 
-    The argmax is stored as the bits of a float.
-    """
-
-    top: tl.tensor
-    log_sum: tl.tensor
+    top: tl.tensor  # its largest logit over T; at T = 0 its argmax, as the bits of a float
+    log_sum: tl.tensor  # log of the sum of exp(x / T - top)
 
 
 @triton.jit
 def nothing(law):
-    """A raw value without weight."""
+    """A raw value that has no weight."""
     return 0.0 if law.inverse is None else -_math.INFINITY
 
 
 @triton.jit
-def keeps(x, columns, there, law):
-    """Which raw values of a row its filters keep."""
-    # The words of a cut: the smallest value kept, the last column kept that has it, what raw values are multiplied by
-    # before they are compared.
+def in_support(x, columns, there, law):
+    """Which raw values of a row pass its filters."""
+    # The words of a cut: the smallest value that passes, the last column with that value that does, and the factor of
+    # raw values before they are compared.
     cut = law.cuts + CUT * law.row
     value = tl.load(cut, mask=there, other=0.0)
     last = tl.load(cut + 1, mask=there, other=0.0).to(tl.int32, bitcast=True)
@@ -58,17 +55,17 @@ def keeps(x, columns, there, law):
 
 
 @triton.jit
-def kept(x, columns, there, law):
-    """Raw values of a row, with -inf in place of those that its filters drop."""
+def drop_filtered(x, columns, there, law):
+    """Raw values of a row; those that its filters drop become -inf."""
     if law.cuts is None:
         return x
     else:
-        return tl.where(keeps(x, columns, there, law), x, -_math.INFINITY)
+        return tl.where(in_support(x, columns, there, law), x, -_math.INFINITY)
 
 
 @triton.jit
 def epsilon_at(epsilon, x, there, law):
-    """The epsilon of tokens with these values: over-acceptance does not bring back what filters or edits took out."""
+    """The epsilon of tokens with values ``x``: over-acceptance accepts no token that filters or edits drop."""
     if law.edited is not None:
         epsilon = tl.where(x > -_math.INFINITY, epsilon, 0.0)
     elif law.cuts is not None:
@@ -79,7 +76,7 @@ def epsilon_at(epsilon, x, there, law):
 
 @triton.jit
 def keys(x, law):
-    """Logits over T as they are: a NaN stays one."""
+    """Logits over T, without cleaning: a NaN stays one."""
     return x * law.inverse
 
 
@@ -111,64 +108,64 @@ def unclean_groups(x, tops, law):
 
 
 @triton.jit
-def known_at(figures, law, there):
-    """What is known of a row, from memory."""
+def load_row_stats(row_stats, law, there):
+    """The ``RowStats`` of a row, from two floats in memory."""
     if law.inverse is not None:
-        return Known(tl.load(figures, mask=there, other=0.0), tl.load(figures + 1, mask=there, other=0.0))
+        return RowStats(tl.load(row_stats, mask=there, other=0.0), tl.load(row_stats + 1, mask=there, other=0.0))
     elif law.greedy is not None:
-        return Known(tl.load(figures, mask=_math.both(there, law.greedy), other=0.0), 0.0)
+        return RowStats(tl.load(row_stats, mask=_math.both(there, law.greedy), other=0.0), 0.0)
     else:
-        return Known(0.0, 0.0)
+        return RowStats(0.0, 0.0)
 
 
 @triton.jit
-def argmax_known(key, draft_map):
-    """The ``Known`` of a row at T = 0, from the key of its best column; token -1 if no column has weight."""
+def argmax_stats(key, draft_map):
+    """The ``RowStats`` of a row at T = 0, from the key of its best column; token -1 if no column has weight."""
     token = _math.key_token(key)
     if draft_map is not None:
         token = tl.load(draft_map + token)
-    token = tl.where(key == _math.NOBODY, -1, token)
-    return Known(token.to(tl.float32, bitcast=True), 0.0)
+    token = tl.where(key == _math.NO_CANDIDATE, -1, token)
+    return RowStats(token.to(tl.float32, bitcast=True), 0.0)
 
 
 @triton.jit
-def probabilities(x, tokens, law, known):
+def probabilities(x, tokens, law, stats):
     """The probabilities of raw values; ``tokens`` are the tokens that have them."""
     if law.inverse is None:
         p = _math.clean_probability(x)
     else:
-        p = _math.probability(_math.scaled(x, law.inverse), known.top, known.log_sum)
+        p = _math.probability(_math.scaled(x, law.inverse), stats.top, stats.log_sum)
     if law.greedy is not None:
-        argmax = tl.cast(known.top, tl.float32).to(tl.int32, bitcast=True)
+        argmax = tl.cast(stats.top, tl.float32).to(tl.int32, bitcast=True)
         p = tl.where(law.greedy, (tokens == argmax).to(tl.float32), p)
     return p
 
 
 @triton.jit
-def weighed(x, tokens, law, known):
-    """(probabilities; their logarithms: -inf without weight, else finite, also where a probability is too small)."""
+def weighed(x, tokens, law, stats):
+    """(probabilities; their logarithms, which are finite for every token with weight, even if its probability is 0)."""
     if law.inverse is None:
         p = _math.clean_probability(x)
         logs = _math.log_weight(p)
     else:
         v = _math.scaled(x, law.inverse)
-        logs = tl.maximum(_math.log_probability(v, known.top, known.log_sum), _math.LEAST_LOG_PROB)
+        logs = tl.maximum(_math.log_probability(v, stats.top, stats.log_sum), _math.LEAST_LOG_PROB)
         logs = tl.where(v > -_math.INFINITY, logs, -_math.INFINITY)
         p = _math.exp_or_zero(logs)
     if law.greedy is not None:
-        certain = tokens == tl.cast(known.top, tl.float32).to(tl.int32, bitcast=True)
+        certain = tokens == tl.cast(stats.top, tl.float32).to(tl.int32, bitcast=True)
         p = tl.where(law.greedy, certain.to(tl.float32), p)
         logs = tl.where(law.greedy, tl.where(certain, 0.0, -_math.INFINITY), logs)
     return p, logs
 
 
 @triton.jit
-def log_bound(x, law, known):
+def log_bound(x, law, stats):
     """Upper bounds of the logarithms of the probabilities of raw values."""
     if law.inverse is None:
         return _math.log_weight(_math.clean_probability(x))
     else:
-        log_p = _math.log_probability(_math.scaled(x, law.inverse), known.top, known.log_sum)
+        log_p = _math.log_probability(_math.scaled(x, law.inverse), stats.top, stats.log_sum)
         return log_p + _math.LOG_PROB_ERROR
 
 

@@ -1,4 +1,4 @@
-"""The maths of csrc/include/specdec once more, in Triton, in the same order of roundings.
+"""The maths of csrc/include/specdec in Triton, with the same order of roundings.
 
 Launches pass ``enable_fp_fusion=False``: every multiply and add then rounds on its own, and the functions here give
 the bits of ``specdec_kernels._C`` (tests/backends/test_triton_math.py). They work on scalars and on blocks.
@@ -15,17 +15,17 @@ else:
     fma = tl.fma
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-GROUP = tl.constexpr(64)  # tokens whose first arrival is drawn together
-MASS_TILE = tl.constexpr(1024)  # tokens whose weights are first summed in units of their own maximum
+GROUP = tl.constexpr(64)  # tokens that share a first arrival
+MASS_TILE = tl.constexpr(1024)  # tokens whose weights are first summed in units of the largest of them
 LARGEST = tl.constexpr(3.4028234663852886e38)
 SMALLEST = tl.constexpr(2.0**-126)
-LOG_PROB_ERROR = tl.constexpr(1e-5)  # what the roundings of log p may take from it where it bounds others
-LEAST_LOG_PROB = tl.constexpr(-(2.0**127))  # what is less counts as this, so that a mean of them is a number, too
-COLDEST = tl.constexpr(2.0**-64)  # as which every temperature between 0 and this one counts; 1 / COLDEST is the hottest
+LOG_PROB_ERROR = tl.constexpr(1e-5)  # bound of the roundings of log p, where it bounds other weights
+LEAST_LOG_PROB = tl.constexpr(-(2.0**127))  # smaller ones count as this, so that a mean of them is finite
+COLDEST = tl.constexpr(2.0**-64)  # temperatures are clamped to [COLDEST, 1 / COLDEST]
 INFINITY = tl.constexpr(float("inf"))
 NO_TOKEN = tl.constexpr(0x7FFFFFFF)
-NO_GROUP = tl.constexpr(0x1FFFFFF)  # all of its tokens are beyond all columns
-NOBODY = tl.constexpr(0)  # the key of no candidate
+NO_GROUP = tl.constexpr(0x1FFFFFF)  # its tokens are behind all columns
+NO_CANDIDATE = tl.constexpr(0)  # the key of no candidate
 
 STREAM_RACE = tl.constexpr(0)
 STREAM_RESIDUAL = tl.constexpr(2)
@@ -45,9 +45,9 @@ def any_of(condition):
 
 @triton.jit
 def both(lanes, condition):
-    """``lanes & condition``, as a mask for memory, where ``condition`` is one for all lanes.
+    """``lanes & condition``, as a mask for memory, where ``condition`` is a scalar.
 
-    The interpreter broadcasts a scalar comparison as numbers of what was compared. Triton 3.9 takes no mask of these.
+    The interpreter broadcasts a scalar comparison as numbers of the compared type, which Triton 3.9 refuses as a mask.
     """
     return tl.where(condition, lanes, lanes != lanes)
 
@@ -56,26 +56,23 @@ def both(lanes, condition):
 
 
 class Noise(NamedTuple):
-    """Which random numbers: an int64 seed, and a position and a nonce as uint32.
+    """The address of random numbers."""
 
-    ``first`` is the token of a row's column 0, a multiple of 128.
-    """
-
-    seed: tl.tensor
-    position: tl.tensor
-    nonce: tl.tensor
-    first: tl.tensor
+    seed: tl.tensor  # int64
+    position: tl.tensor  # uint32
+    nonce: tl.tensor  # uint32
+    first: tl.tensor  # the token of a row's column 0, a multiple of 128
 
 
 @triton.jit
 def later(noise, steps):
-    """The noise so many positions later; blocks of steps give blocks of positions."""
+    """The noise ``steps`` positions later, for one number or a block."""
     return Noise(noise.seed, noise.position + steps.to(tl.uint32), noise.nonce, noise.first)
 
 
 @triton.jit
-def words(noise, index, stream):
-    """The four words of a stream at an index of uint32. Triton's own Philox4x32-10 is Random123's."""
+def random_words(noise, index, stream):
+    """The four random words of a stream at a uint32 index, by Philox4x32-10, which Triton has from Random123."""
     return tl.philox(noise.seed, index, noise.position, noise.nonce, stream)
 
 
@@ -110,26 +107,26 @@ def later_by(word):
 
 
 @triton.jit
-def group_words(noise, first_group, stream, GROUPS: tl.constexpr):
-    """Words (a, b) [GROUPS] of the groups from the even ``first_group`` on: one Philox call for two groups."""
+def random_group_words(noise, first_group, stream, GROUPS: tl.constexpr):
+    """Random words (a, b) [GROUPS] of the groups from the even ``first_group`` on: one Philox call for two groups."""
     pair = (noise.first // 128 + first_group // 2 + tl.arange(0, GROUPS // 2)).to(tl.uint32)
-    w0, w1, w2, w3 = words(noise, pair, stream)
+    w0, w1, w2, w3 = random_words(noise, pair, stream)
     return tl.reshape(tl.join(w0, w1), [GROUPS]), tl.reshape(tl.join(w2, w3), [GROUPS])
 
 
 @triton.jit
-def words_of_groups(noise, groups, stream):
-    """Words (a, b) of a block of groups, in any order."""
-    w0, w1, w2, w3 = words(noise, (noise.first // 128 + groups // 2).to(tl.uint32), stream)
+def random_words_of_groups(noise, groups, stream):
+    """Random words (a, b) of a block of groups, in any order."""
+    w0, w1, w2, w3 = random_words(noise, (noise.first // 128 + groups // 2).to(tl.uint32), stream)
     odd = groups % 2 == 1
     return tl.where(odd, w1, w0), tl.where(odd, w3, w2)
 
 
 @triton.jit
-def second_words(noise, token, stream):
-    """The second word of each token id."""
+def second_random_words(noise, token, stream):
+    """The random word of each token that does not win its group."""
     token = token.to(tl.uint32)
-    w0, w1, w2, w3 = words(noise, token >> 2, stream + 1)
+    w0, w1, w2, w3 = random_words(noise, token >> 2, stream + 1)
     low = tl.where(token & 1 == 1, w1, w0)
     high = tl.where(token & 1 == 1, w3, w2)
     return tl.where(token & 2 == 2, high, low)
@@ -142,7 +139,7 @@ def uniform_of(word):
 
 @triton.jit
 def accept_uniform(noise, index):
-    return uniform_of(words(noise, index.to(tl.uint32), STREAM_ACCEPT)[0])
+    return uniform_of(random_words(noise, index.to(tl.uint32), STREAM_ACCEPT)[0])
 
 
 # logarithm.h, exponential.h
@@ -203,48 +200,48 @@ def integer_exp(d):
     r = fma(r, f, 232814.109375)
     r = fma(r, f, 1007565.9375)
     r = fma(r, f, 2907269.25)
-    r = fma(r, f, 12582912.0)  # rounds to a whole number, which stands in the low bits
+    r = fma(r, f, 12582912.0)  # rounds to an integer in the low bits
     n = tl.sub(0x4B400000, rounded.to(tl.uint32, bitcast=True), sanitize_overflow=False)
     return r.to(tl.uint32, bitcast=True) << 9, n
 
 
 @triton.jit
 def unit_weight(below_tile_max):
-    """A weight in its tile: 2^-30 of the tile's maximum, uint32. Two of them fit 32 bits."""
+    """exp of a value below its tile's maximum, in units of 2^-30, uint32; the sum of two fits 32 bits."""
     q, n = integer_exp(below_tile_max)
     return (q >> 1) >> tl.minimum(n, 31)
 
 
 @triton.jit
 def row_weight(below_max):
-    """A weight in its row: 2^-42 of the row's maximum, int64."""
+    """exp of a value below its row's maximum, in units of 2^-42, int64."""
     q, n = integer_exp(below_max)
     return (q.to(tl.int64) << 11) >> tl.minimum(n, 63).to(tl.int64)
 
 
 @triton.jit
 def tile_mass(units, tile_below_max):
-    """What a tile adds to its row's mass, int64: its weights in units of its own maximum, so much below the row's."""
+    """The mass that a tile adds to its row, int64, from its units and how far its maximum is below the row's."""
     q, n = integer_exp(tile_below_max)
     return (units * (q >> 9).to(tl.int64)) >> (tl.minimum(n, 53) + 10).to(tl.int64)
 
 
 @triton.jit
 def of_units(units):
-    """A sum of whole numbers of 2^-42, int64, as float32."""
+    """int64 units of 2^-42 as float32."""
     return units.to(tl.float32) * 2.0**-42
 
 
 @triton.jit
 def sum_in_any_order(x):
-    """The sum of all of a block of float32, in whole numbers of 2^-40 of the power of two below its largest."""
-    # A sum of floats has the order of the block's layout, and that is another one if the rows' addresses are.
+    """The sum of a block of float32, rounded to units of 2^-40 of the power of two below its largest."""
+    # A sum of floats depends on the block's layout, which depends on the addresses of rows; a sum of integers does not.
     flat = tl.reshape(x, [x.numel])
     largest = tl.max(tl.abs(flat), axis=0)
     power = tl.maximum(largest.to(tl.int32, bitcast=True) & 0x7F800000, 0x00800000)  # as float32
-    power = tl.minimum(power, 0x7E800000)  # 2^126, for one over it is a normal number
-    share = flat * (0x7F000000 - power).to(tl.float32, bitcast=True)  # within (-4, 4)
-    total = tl.sum((share * 2.0**40).to(tl.int64), axis=0).to(tl.float32) * 2.0**-40
+    power = tl.minimum(power, 0x7E800000)  # 2^126, whose inverse is a normal number
+    scaled_values = flat * (0x7F000000 - power).to(tl.float32, bitcast=True)  # within (-4, 4)
+    total = tl.sum((scaled_values * 2.0**40).to(tl.int64), axis=0).to(tl.float32) * 2.0**-40
     return tl.where(largest < INFINITY, total * power.to(tl.float32, bitcast=True), INFINITY)
 
 
@@ -252,8 +249,8 @@ def sum_in_any_order(x):
 def unit_sums(w):
     """Sums [rows], int64, of a block [rows, columns] of weights, each clipped at 1 and rounded to a multiple of 2^-42.
 
-    Rounding takes two float32 steps, to 2^-20 and what is left to 2^-42, so that no token needs 64 bits. A row of 512
-    columns fits.
+    Rounding takes two float32 steps, to 2^-20 and the rest to 2^-42, so that no token needs 64 bits. The sums of 512
+    columns fit.
     """
     w = tl.minimum(w, 1.0)
     coarse = w + 12.0  # its last bit is 2^-20
@@ -286,7 +283,7 @@ def log_weight(w):
 
 @triton.jit
 def slack(a, b):
-    """More than all roundings of a score near these two can add up to."""
+    """A bound of all roundings of a score whose terms are about ``a`` and ``b``."""
     return 2e-5 + 4e-7 * (tl.abs(a) + tl.abs(b))
 
 
@@ -314,10 +311,10 @@ def residual_weight(p, drafted):
 
 @triton.jit
 def bucket_of(p, q):
-    """paths.h's: half octaves of p / q, from the exponent of its square."""
-    some = q >= SMALLEST
-    ratio = tl.div_rn(p, tl.where(some, q, 1.0))
-    square = tl.where(some, ratio * ratio, 256.0)
+    """The bucket of p / q in half octaves (paths.h), from the exponent of its square."""
+    has_draft = q >= SMALLEST
+    ratio = tl.div_rn(p, tl.where(has_draft, q, 1.0))
+    square = tl.where(has_draft, ratio * ratio, 256.0)
     return (tl.minimum(tl.maximum(square, 2.0**-12), 256.0).to(tl.int32, bitcast=True) >> 23) - 115
 
 
@@ -334,8 +331,8 @@ def harmonic_term(p, q):
 
 
 @triton.jit
-def share_left(residual_mass, untried_mass):
-    """The share of q^m in p^m's scale, from sum (p - T q)^+ and the mass of q not tried (tree.h)."""
+def draft_scale(residual_mass, untried_mass):
+    """The factor that scales q to p^m, from sum (p - T q)^+ and the mass of q not tried (tree.h)."""
     ratio = tl.div_rn(residual_mass, tl.maximum(untried_mass, SMALLEST))
     return tl.where(untried_mass >= SMALLEST, tl.minimum(ratio, LARGEST), 0.0)
 
@@ -349,28 +346,28 @@ def accepts(uniform, p, drafted, epsilon):
 
 
 @triton.jit
-def child_weight(weight, p, q, subtracted, share):
-    """The weight of a token under a node: weight p^m / q^m, at most 1."""
-    drafted = share * q
+def child_weight(weight, p, q, subtracted, scale):
+    """The weight of a child: min(weight p^m / q^m, 1)."""
+    drafted = scale * q
     ratio = tl.div_rn(residual_weight(p, subtracted * q), tl.where(drafted > 0.0, drafted, 1.0))
     return tl.where(drafted > 0.0, tl.minimum(weight * ratio, 1.0), 0.0)
 
 
 @triton.jit
-def subtracted_after(subtracted, share, weight):
-    return tl.minimum(subtracted + tl.div_rn(share, weight), LARGEST)
+def subtracted_after(subtracted, scale, weight):
+    return tl.minimum(subtracted + tl.div_rn(scale, weight), LARGEST)
 
 
 @triton.jit
 def weight_after(weight, before, residual_mass):
-    """The weight of a node after a child of it was taken off, which left so much."""
+    """The weight of a node after one of its children was refused, which left ``residual_mass`` of ``before``."""
     s = weight * tl.where(before >= SMALLEST, tl.div_rn(residual_mass, tl.maximum(before, SMALLEST)), 0.0)
     return tl.where(weight >= 1.0, 1.0, tl.div_rn(s, s + (1.0 - weight)))
 
 
 @triton.jit
 def untried_after(untried_mass, p):
-    """The mass of p on tokens not tried, once a certain draft of probability p was."""
+    """The mass of p on tokens not tried, after a one-hot draft of probability p."""
     return tl.maximum(untried_mass - tl.maximum(p, 0.0), 0.0)
 
 
@@ -399,13 +396,13 @@ def epsilon_of(e):
 
 
 # Candidates as integers
-# A score and its token in one uint64 whose order is race.h's `better`: the larger score, then the lower token. So one
-# maximum, in a block or as an atomic, finds the winner, and 0, which fresh workspace holds, is nobody.
+# A score and its token make one uint64 in the order of `better` of race.h: the larger score, then the lower token. So
+# one maximum, in a block or as an atomic, finds the winner. A fresh workspace holds 0, which is no candidate.
 
 
 @triton.jit
 def ordered(x):
-    """float32 as uint32 of the same order; both zeros are one."""
+    """float32 as uint32 of the same order; -0 equals 0."""
     bits = (x + 0.0).to(tl.uint32, bitcast=True)
     return tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
 
@@ -419,18 +416,18 @@ def from_ordered(key):
 @triton.jit
 def key_of(score, token):
     key = (ordered(score).to(tl.uint64) << 32) | (token.to(tl.uint32) ^ 0xFFFFFFFF).to(tl.uint64)
-    return tl.where(score > -INFINITY, key, NOBODY)
+    return tl.where(score > -INFINITY, key, NO_CANDIDATE)
 
 
 @triton.jit
 def key_score(key):
-    return tl.where(key == NOBODY, -INFINITY, from_ordered((key >> 32).to(tl.uint32)))
+    return tl.where(key == NO_CANDIDATE, -INFINITY, from_ordered((key >> 32).to(tl.uint32)))
 
 
 @triton.jit
 def key_token(key):
     """The token; 0 if there was no candidate."""
-    return tl.where(key == NOBODY, 0, ((key & 0xFFFFFFFF).to(tl.uint32) ^ 0xFFFFFFFF).to(tl.int32))
+    return tl.where(key == NO_CANDIDATE, 0, ((key & 0xFFFFFFFF).to(tl.uint32) ^ 0xFFFFFFFF).to(tl.int32))
 
 
 # Rising lists
@@ -438,7 +435,7 @@ def key_token(key):
 
 @triton.jit
 def first_not_below(entries, low, count, token):
-    """The index of the first of ``count`` rising entries from ``low`` on that is at least ``token``; else the next."""
+    """The index of the first of ``count`` rising entries from ``low`` that is at least ``token``, or the one behind."""
     while count > 1:
         half = count // 2
         low = tl.where(tl.load(entries + low + (half - 1)) < token, low + half, low)

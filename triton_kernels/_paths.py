@@ -1,7 +1,7 @@
 """The walk of several chains (csrc/include/specdec/walk.h, paths.h): one of them is taken, then verified as a block.
 
-One program walks a request, once all rows are learned, as in ``_traversal``. A node's words in scratch memory are its
-weight, whether q counts by bucket there, and by how much.
+One program walks a request after all ``RowStats`` are stored, as in ``_traversal``. A node's words in scratch memory
+are its weight, whether q is scaled by bucket there, and the scales.
 """
 
 from typing import NamedTuple
@@ -11,12 +11,12 @@ import triton.language as tl
 from specdec_kernels.triton_kernels import _arguments, _children, _cuts, _edits, _laws, _math, _rows, _traversal, _trees
 
 BUCKETS = tl.constexpr(21)
-PLACES = tl.constexpr(32)  # of a vector with a number for each bucket
-MOST_LOOKED = tl.constexpr(16)
-WAYS = tl.constexpr(512)  # to look, at most
+LANES = tl.constexpr(32)  # of a vector with a lane for each bucket
+MOST_LOOKED = tl.constexpr(16)  # chains that a node chooses from, at most
+WAYS = tl.constexpr(512)  # ways to choose how many, at most
 LOOK_UNIFORM = tl.constexpr(1 << 31)
-BY_BUCKET, SHARES = tl.constexpr(1), tl.constexpr(2)  # of a node's words; its weight is the first
-KEPT = tl.constexpr(32)  # words of a node
+BY_BUCKET, BUCKET_SCALES = tl.constexpr(1), tl.constexpr(2)  # index in a node's words, of which the first is its weight
+NODE_WORDS = tl.constexpr(32)  # words of a node
 
 
 @triton.jit
@@ -25,37 +25,37 @@ def put(at, number):
 
 
 @triton.jit
-def bucket_sums(p_row, q_row, PART: tl.constexpr):
-    """(units of p, of q, by bucket; status), by one program."""
-    GROUPS: tl.constexpr = PART // _math.GROUP
-    place = tl.arange(0, PLACES)
-    p_sums, q_sums = tl.zeros([PLACES], tl.int64), tl.zeros([PLACES], tl.int64)
+def bucket_sums(p_row, q_row, SLICE: tl.constexpr):
+    """(units of p by bucket, units of q by bucket, status) of two whole rows."""
+    GROUPS: tl.constexpr = SLICE // _math.GROUP
+    bucket_index = tl.arange(0, LANES)
+    p_sums, q_sums = tl.zeros([LANES], tl.int64), tl.zeros([LANES], tl.int64)
     p_all, q_all = tl.zeros([GROUPS], tl.float32), tl.zeros([GROUPS], tl.float32)
     bad = tl.zeros([GROUPS], tl.int1)
-    for at in range(0, p_row.columns, PART):
+    for at in range(0, p_row.columns, SLICE):
         start = tl.cast(at, tl.int32)
-        p, q, p_all, q_all, bad = _children.pair_at(p_row, q_row, start, p_all, q_all, bad, PART)
+        p, q, p_all, q_all, bad = _children.load_pair(p_row, q_row, start, p_all, q_all, bad, SLICE)
         bucket = _math.bucket_of(p, q)
         for b in range(0, BUCKETS):
-            mine = bucket == b
-            p_sums += tl.where(place == b, tl.sum(_math.unit_sums(tl.where(mine, p, 0.0)), axis=0), 0)
-            q_sums += tl.where(place == b, tl.sum(_math.unit_sums(tl.where(mine, q, 0.0)), axis=0), 0)
+            in_bucket = bucket == b
+            p_sums += tl.where(bucket_index == b, tl.sum(_math.unit_sums(tl.where(in_bucket, p, 0.0)), axis=0), 0)
+            q_sums += tl.where(bucket_index == b, tl.sum(_math.unit_sums(tl.where(in_bucket, q, 0.0)), axis=0), 0)
     return p_sums, q_sums, _children.pair_status(p_row, q_row, p_all, q_all, bad)
 
 
 @triton.jit
-def number_at(numbers, places, place):
-    """One of a vector's numbers, and no rounding: all others are 0."""
-    return tl.sum(tl.where(places == place, numbers, 0.0), axis=0)
+def number_at(numbers, lanes, lane):
+    """One lane of a vector; exact, since it is added to zeros."""
+    return tl.sum(tl.where(lanes == lane, numbers, 0.0), axis=0)
 
 
 @triton.jit
 def look_at(p_sums, q_sums, chains, weight):
-    """(i, j, s, shares of q by bucket): look at i chains with probability s, else at j."""
-    place = tl.arange(0, PLACES)
+    """(i, j, s, bucket scales of q): a node chooses from i chains with probability s, else from j (paths.h)."""
+    lane = tl.arange(0, LANES)
     most = tl.minimum(chains, MOST_LOOKED)
     through, total = tl.cumsum(q_sums, axis=0), tl.sum(q_sums, axis=0)
-    whole = tl.where(total > 0, total.to(tl.float32), 1.0) + tl.zeros([PLACES], tl.float32)
+    whole = tl.where(total > 0, total.to(tl.float32), 1.0) + tl.zeros([LANES], tl.float32)
     before, upto = tl.div_rn((through - q_sums).to(tl.float32), whole), tl.div_rn(through.to(tl.float32), whole)
     weighed, drafted = weight * _math.of_units(p_sums), _math.of_units(q_sums)
 
@@ -66,27 +66,27 @@ def look_at(p_sums, q_sums, chains, weight):
         pair = tl.where(beyond, pair - (most - few), pair)
         few += beyond.to(tl.int32)
     many = few + 1 + pair
-    share = tl.div_rn(((way - most) % 4 + 1).to(tl.float32), tl.full([WAYS], 5.0, tl.float32))
+    mix = tl.div_rn(((way - most) % 4 + 1).to(tl.float32), tl.full([WAYS], 5.0, tl.float32))
     few = tl.where(way < most, way + 1, few)
     many = tl.where(way < most, few, many)
     reach = tl.zeros([WAYS], tl.float32)
     for b in range(0, BUCKETS):
-        first, last = number_at(before, place, b), number_at(upto, place, b)
+        first, last = number_at(before, lane, b), number_at(upto, lane, b)
         gain, power = tl.full([], 1.0, tl.float32), tl.full([], 1.0, tl.float32)
         of_few, of_many = tl.full([WAYS], 1.0, tl.float32), tl.full([WAYS], 1.0, tl.float32)
         for j in range(2, most + 1):
             power = power * first
             gain = last * gain + power
             of_few, of_many = tl.where(few == j, gain, of_few), tl.where(many == j, gain, of_many)
-        mixed = tl.where(few == many, of_few, share * of_few + (1.0 - share) * of_many)
-        reach += tl.minimum(number_at(weighed, place, b), number_at(drafted, place, b) * mixed)
+        mixed = tl.where(few == many, of_few, mix * of_few + (1.0 - mix) * of_many)
+        reach += tl.minimum(number_at(weighed, lane, b), number_at(drafted, lane, b) * mixed)
     ways = most + 2 * most * (most - 1)
     reach = tl.where(way < ways, reach, -1.0)
     best = tl.min(tl.where(reach >= tl.max(reach, axis=0) - 2.0**-14, way, WAYS), axis=0)
     i, j = tl.sum(tl.where(way == best, few, 0), axis=0), tl.sum(tl.where(way == best, many, 0), axis=0)
-    s = tl.where(i == j, 1.0, number_at(share, way, best))
+    s = tl.where(i == j, 1.0, number_at(mix, way, best))
 
-    gain, power = tl.full([PLACES], 1.0, tl.float32), tl.full([PLACES], 1.0, tl.float32)
+    gain, power = tl.full([LANES], 1.0, tl.float32), tl.full([LANES], 1.0, tl.float32)
     of_i, of_j = gain, gain
     for number in range(2, most + 1):
         power = power * before
@@ -97,26 +97,26 @@ def look_at(p_sums, q_sums, chains, weight):
 
 @triton.jit
 def next_of_chain(tree, leaf, node):
-    """The node of the chain that ends at ``leaf`` after ``node``, -1 if there is none."""
-    child, found = leaf, leaf * 0 - 1
+    """The node after ``node`` on the chain that ends at ``leaf``, -1 if there is none."""
+    child, successor = leaf, leaf * 0 - 1
     while child > node:
-        parent, _ = _trees.parents_of(tree.parents, tree.parents_node, child, child > node)
+        parent, _ = _trees.load_parent(tree.parents, tree.parents_node, child, child > node)
         if parent == node:
-            found = child
+            successor = child
         child = tl.where(parent == node, node, parent)
-    token = tl.load(tree.tokens + found * tree.tokens_node, mask=found >= 0, other=-1)
-    return tl.where(token == -1, -1, found)
+    token = tl.load(tree.tokens + successor * tree.tokens_node, mask=successor >= 0, other=-1)
+    return tl.where(token == -1, -1, successor)
 
 
 class Chains(NamedTuple):
-    """The nodes at which chains end, so many of each request."""
+    """The leaves of a call."""
 
-    nodes: _arguments.Steps
+    nodes: _arguments.Steps  # [B, count]: the node at which each chain ends
     count: int
 
 
 class Leaves(NamedTuple):
-    """Those of one request."""
+    """The leaves of one request: ``count``, from ``at`` on, ``step`` elements apart."""
 
     at: tl.tensor
     step: tl.tensor
@@ -125,7 +125,7 @@ class Leaves(NamedTuple):
 
 @triton.jit
 def leaf_at(leaves, chain, nodes):
-    """(the node at which a chain ends, -1 for none; status)."""
+    """(the node at which ``chain`` ends, -1 for none; status)."""
     leaf = tl.load(leaves.at + tl.cast(chain, tl.int64) * leaves.step).to(tl.int64)
     inside = (leaf >= 0) & (leaf < nodes)
     return tl.where(inside, leaf, -1).to(tl.int32), tl.where(inside | (leaf == -1), 0, _math.PARAMETER)
@@ -136,25 +136,26 @@ def walk_paths(
     tree, leaves, nodes, max_depth, target, draft, edits, memory, noise, ROW: tl.constexpr, ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """walk.h's."""
-    kept = memory.kept.to(tl.pointer_type(tl.int32), bitcast=True)
+    """Walks a request as ``walk_paths`` of walk.h; returns the ``Walked``."""
+    node_state = memory.node_state.to(tl.pointer_type(tl.int32), bitcast=True)
     node, depth, flags = nodes * 0, nodes * 0, nodes * 0
     none, full = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
     weight, subtracted = full, none
     down, walking, removed = nodes > 0, nodes > 0, nodes < 0
     while walking:
-        record, figures = memory.records + ROW * node, memory.figures + 4 * node
-        place, bad_bias = _edits.place_of(edits, node, walking, target.columns)
-        p_law = _laws.Law(target.inverse, None, target.cuts, target.row + node, edits.edits.by_row, place, edits.edits)
-        p_known = _laws.known_at(figures, p_law, walking)
-        p_row = _laws.Row(_rows.of_side(target, node, ALIGNED), target.columns, p_law, None, p_known)
+        record, pair_stats = memory.records + ROW * node, memory.pair_stats + 4 * node
+        row_edits, bad_bias = _edits.load_node_edits(edits, node, walking, target.columns)
+        row, by_row = target.row + node, edits.edits.by_row
+        p_law = _laws.Law(target.inverse, None, target.cuts, row, by_row, row_edits, edits.edits)
+        p_stats = _laws.load_row_stats(pair_stats, p_law, walking)
+        p_row = _laws.Row(_rows.side_row(target, node, ALIGNED), target.columns, p_law, None, p_stats)
         q_law = _laws.Law(draft.inverse, draft.greedy, draft.cuts, draft.row + node)
-        q_known = _laws.known_at(figures + 2, q_law, walking)
-        q_row = _laws.Row(_rows.of_side(draft, node, ALIGNED), draft.columns, q_law, draft.map, q_known)
+        q_stats = _laws.load_row_stats(pair_stats + 2, q_law, walking)
+        q_row = _laws.Row(_rows.side_row(draft, node, ALIGNED), draft.columns, q_law, draft.map, q_stats)
         row_status = tl.load(record + _rows.FLAGS)
-        of_target = bad_bias | (row_status & (_cuts.DRAFT_MET - 1))
-        of_pair = _traversal.of_both(row_status, of_target)
-        at = kept + KEPT * node
+        target_status = bad_bias | (row_status & (_cuts.DRAFT_BAD - 1))
+        pair_status = _traversal.merge_status(row_status, target_status)
+        at = node_state + NODE_WORDS * node
         if down:
             count = nodes * 0
             for chain in range(0, leaves.count):
@@ -170,19 +171,19 @@ def walk_paths(
                 looked, by_bucket = nodes * 0 + 1, none
                 if count > 1:
                     p_sums, q_sums, unfit = bucket_sums(p_row, q_row, TILE)
-                    flags |= of_pair | unfit
-                    i, j, s, shares = look_at(p_sums, q_sums, count, weight)
+                    flags |= pair_status | unfit
+                    i, j, s, bucket_scales = look_at(p_sums, q_sums, count, weight)
                     looked = tl.where(
                         _math.accept_uniform(_math.later(noise, depth), tl.full([], LOOK_UNIFORM, tl.uint32)) < s, i, j
                     )
                     by_bucket = full
                     for b in range(0, BUCKETS):
-                        put(at + SHARES + b, number_at(shares, tl.arange(0, PLACES), b))
+                        put(at + BUCKET_SCALES + b, number_at(bucket_scales, tl.arange(0, LANES), b))
                 put(at, weight)
                 put(at + BY_BUCKET, by_bucket)
-                # The first in the best bucket, of so many chains. One that was not drawn from q is behind all.
+                # The first of ``looked`` chains in the highest bucket is taken; q = 0 is the lowest bucket.
                 best, best_bucket, seen = nodes * 0, nodes * 0 - 2, nodes * 0
-                own_p, own_q, own_in_range = none, none, nodes < 0
+                best_p, best_q, best_in_range = none, none, nodes < 0
                 for chain in range(0, leaves.count):
                     leaf, _bad_leaf = leaf_at(leaves, chain, nodes)
                     child = next_of_chain(tree, leaf, node)
@@ -192,38 +193,38 @@ def walk_paths(
                         in_range = (token >= 0) & (token < target.columns)
                         p, bad = _rows.probability_at(p_row, token, in_range)
                         q, bad_draft = _rows.probability_at(q_row, token, in_range)
-                        flags |= tl.where(in_range, of_pair, _math.TOKEN_RANGE)
+                        flags |= tl.where(in_range, pair_status, _math.TOKEN_RANGE)
                         flags |= tl.where(bad | bad_draft, _math.NON_FINITE, 0)
                         bucket = tl.where(in_range & (q > 0.0), _math.bucket_of(p, q), -1)
                         if bucket > best_bucket:
-                            best, best_bucket, own_p, own_q, own_in_range = child, bucket, p, q, in_range
-                share = full
+                            best, best_bucket, best_p, best_q, best_in_range = child, bucket, p, q, in_range
+                scale = full
                 if by_bucket > 0.0:
-                    share = _traversal.fetch(at + SHARES + tl.maximum(best_bucket, 0))
-                below = tl.where(own_in_range, _math.child_weight(weight, own_p, own_q, none, share), 0.0)
+                    scale = _traversal.fetch(at + BUCKET_SCALES + tl.maximum(best_bucket, 0))
+                below = tl.where(best_in_range, _math.child_weight(weight, best_p, best_q, none, scale), 0.0)
                 down = below >= _math.SMALLEST
                 removed = below < _math.SMALLEST
                 if down:
                     node, depth, weight = best, depth + 1, below
         else:
             if removed:
-                subtracted = _math.subtracted_after(none, _math.share_left(full, full), weight)
+                subtracted = _math.subtracted_after(none, _math.draft_scale(full, full), weight)
             uniform = _math.accept_uniform(_math.later(noise, depth - 1), node - 1 + _traversal.FIRST_UNIFORM)
             accepted = (node == 0) | (uniform < weight)
             if removed & (node > 0) & accepted & (weight < 1.0):
-                table = (at + SHARES).to(tl.pointer_type(tl.float32), bitcast=True)
+                table = (at + BUCKET_SCALES).to(tl.pointer_type(tl.float32), bitcast=True)
                 rest, _other, unfit = _children.masses(
                     p_row, q_row, subtracted, None, TILE, table, _traversal.fetch(at + BY_BUCKET)
                 )  # fmt: skip
-                flags |= of_pair | unfit
+                flags |= pair_status | unfit
                 accepted = uniform < _math.weight_after(weight, full, rest)
             if accepted:
-                flags |= tl.where(removed, of_pair, of_target)
+                flags |= tl.where(removed, pair_status, target_status)
                 walking = nodes < 0
             else:
-                node, _ = _trees.parents_of(tree.parents, tree.parents_node, node, walking)
+                node, _ = _trees.load_parent(tree.parents, tree.parents_node, node, walking)
                 depth -= 1
-                weight = _traversal.fetch(kept + KEPT * node)
+                weight = _traversal.fetch(node_state + NODE_WORDS * node)
                 removed = nodes > 0
     return _traversal.Walked(node, depth, subtracted, removed & (nodes > 0), flags)
 

@@ -1,4 +1,4 @@
-"""Races over tiles of rows: which token arrives first, and the draw that ends a verification."""
+"""Races over tiles of rows: which token arrives first, and the sample that ends a verification."""
 
 from typing import NamedTuple
 
@@ -7,19 +7,19 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _laws, _math, _rows, _trees
 
-# How many groups of a tile are scored at once: in races over one row, and over a pair. Scoring is rare, so it must not
-# decide how many registers a kernel takes.
+# How many groups of a tile are scored at once: in races over one row, and over a pair. Scoring is rare, so it should
+# not set the registers of a kernel.
 SCORED, WEIGHED = tl.constexpr(8), tl.constexpr(4)
-MERGED = tl.constexpr(1024)  # keys looked at together
-DRAFTED = tl.constexpr(1 << 16)  # beside the public bits: some token of the draft row has weight
+MERGED = tl.constexpr(1024)  # keys loaded together
+DRAFTED = tl.constexpr(1 << 16)  # a private status bit: a token of the draft row has weight
 
 
 @triton.jit
 def can_win(bound, a, to_beat):
     """Whether a group with first word ``a`` and log weights up to ``bound`` can win: it arrives at a * 2**-38 or later.
 
-    The errors of the approximate exponential and of the rounded ``a`` are far smaller than the slack. For a group
-    without weight the exponent is NaN, and the answer is no.
+    The errors of the approximate exponential and of the rounded ``a`` are far smaller than the slack. The
+    exponent of a group without weight is NaN, which is no.
     """
     return a.to(tl.float32) <= tl.exp(bound - to_beat + _math.slack(bound, to_beat)) * 2.0**38 + 1.0
 
@@ -34,65 +34,65 @@ def may_win(tops, a, best, law):
 
 
 @triton.jit
-def exchange(key, best):
-    """The best key of all programs of a row so far, after telling them ours."""
-    # Memory that other programs may write is read by atomics only. Each warp makes a scalar load on its own: two warps
-    # could see different values and take different branches.
+def exchange_best(key, best):
+    """Adds this program's best key to the row's; returns the best key of all its programs so far."""
+    # An atomic reads it, for other programs write it: each warp would make a scalar load of its own, so two warps could
+    # see different values and take different branches.
     return tl.maximum(best, tl.atomic_max(key, best, sem="relaxed"))
 
 
 @triton.jit
-def set_of(groups):
-    """Some groups of a tile, at most 64, as the bits of a number."""
+def pack_groups(groups):
+    """A mask [at most 64] of a tile's groups as the bits of a number."""
     bit = tl.full([groups.shape[0]], 1, tl.uint64) << tl.arange(0, groups.shape[0]).to(tl.uint64)
     return tl.sum(tl.where(groups, bit, 0), axis=0)
 
 
 @triton.jit
 def next_groups(left, first, COUNT: tl.constexpr):
-    """(the first COUNT groups of a set, counted on from ``first``, NO_GROUP behind them; the set without them)."""
-    place = tl.arange(0, COUNT)
+    """(the lowest COUNT groups in the bits of ``left``, plus ``first``, then NO_GROUP; the other bits)."""
+    lane = tl.arange(0, COUNT)
     groups = tl.full([COUNT], _math.NO_GROUP, tl.int32)
     for i in tl.static_range(COUNT):
         rest = left & tl.sub(left, 1, sanitize_overflow=False)
         bit = ((left ^ rest).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127
-        groups = tl.where((place == i) & (left != 0), first + bit, groups)
+        groups = tl.where((lane == i) & (left != 0), first + bit, groups)
         left = rest
     return groups, left
 
 
 @triton.jit
 def group_scores(x, groups, noise, law, STREAM: tl.constexpr):
-    """The score of every token of some groups of clean values."""
+    """The score of every token of ``groups``, whose clean values are ``x``."""
     GROUPS: tl.constexpr = x.shape[0]
-    a, b = _math.words_of_groups(noise, groups, STREAM)
+    a, b = _math.random_words_of_groups(noise, groups, STREAM)
     first = _math.first_arrival(a, b)[:, None]
     column = tl.arange(0, _math.GROUP)
     four = noise.first // 4 + groups[:, None] * (_math.GROUP // 4) + tl.arange(0, _math.GROUP // 4)[None, :]
-    w0, w1, w2, w3 = _math.words(noise, four.to(tl.uint32), STREAM + 1)
+    w0, w1, w2, w3 = _math.random_words(noise, four.to(tl.uint32), STREAM + 1)
     second = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), [GROUPS, _math.GROUP])
     arrival = tl.where(column[None, :] == _math.first_winner(b)[:, None], first, first + _math.later_by(second))
     return _laws.log_weights(x, law) - _math.log(arrival)
 
 
 class Sampled(NamedTuple):
-    """What a race writes: a number for each row, or k."""
+    """What a race writes."""
 
-    tokens: tl.tensor
-    scores: tl.tensor
-    status: tl.tensor
+    tokens: tl.tensor  # int64 [rows], or [rows, k]
+    scores: tl.tensor  # float32, of the same shape, or None
+    status: tl.tensor  # int32 [rows], or None
 
 
 class Excluded(NamedTuple):
-    """Tokens of a list: where they are, how many, and the token of column 0."""
+    """A list of tokens without weight."""
 
-    tokens: tl.tensor
+    tokens: tl.tensor  # [count]
     count: tl.tensor
     first: tl.tensor
 
 
 class Listed(NamedTuple):
-    """The children of a node by their links: from the first on, no more than the tree has nodes."""
+    """The children of a node by their links, from ``first`` on; a list longer than ``nodes`` is cut there."""
 
     tokens: tl.tensor
     tokens_node: tl.tensor
@@ -104,7 +104,7 @@ class Listed(NamedTuple):
 
 @triton.jit
 def without_linked(x, tokens, nothing, children):
-    """A block of values with ``nothing`` at the tokens of children by links."""
+    """A block of values with ``nothing`` at the tokens of linked children."""
     child, left = children.first, children.nodes + 0
     while (child > 0) & (child < children.nodes) & (left > 0):
         token = tl.load(children.tokens + child * children.tokens_node).to(tl.int64)
@@ -116,7 +116,7 @@ def without_linked(x, tokens, nothing, children):
 
 @triton.jit
 def without_children(x, tokens, start, nothing, children, TILE: tl.constexpr):
-    """A block of a tile with ``nothing`` at the tokens of ``children``: those of a node of a tree."""
+    """A block of the tile at ``start`` with ``nothing`` at the tokens of ``children``."""
     end = children.end
     for base in range(children.node + 1, end, _trees.NODES):
         index, token, mine = _trees.children_at(children.tree, base, children.node, end)
@@ -130,7 +130,7 @@ def without_children(x, tokens, start, nothing, children, TILE: tl.constexpr):
 
 @triton.jit
 def without_listed(x, tokens, nothing, listed):
-    """A block of values with ``nothing`` at listed tokens."""
+    """A block of values with ``nothing`` at the tokens of a list."""
     for i in range(0, listed.count):
         token = tl.load(listed.tokens + i)
         x = tl.where((tokens == token - listed.first) & (token >= 0), nothing, x)
@@ -139,7 +139,7 @@ def without_listed(x, tokens, nothing, listed):
 
 @triton.jit
 def best_of_groups(x, groups, best, noise, law, STREAM: tl.constexpr):
-    """The best key after some groups of clean values."""
+    """The best key after ``groups``, whose clean values are ``x``."""
     if law.greedy is None:
         scores = group_scores(x, groups, noise, law, STREAM)
     else:
@@ -151,14 +151,12 @@ def best_of_groups(x, groups, best, noise, law, STREAM: tl.constexpr):
 
 @triton.jit
 def race_tiles(row, first, last, key, noise, excluded, children, STREAM: tl.constexpr, TILE: tl.constexpr, listed=None):
-    """(best key, bad) of the tiles [first, last) of a row; token ``excluded`` and those of ``children`` have no weight.
+    """(best key, bad) of the tiles [first, last) of a row. ``excluded``, ``children`` and ``listed`` tokens have no
+    weight.
 
-    Nor have ``listed`` tokens: where they are, how many, and the token of column 0.
-
-    ``key`` points to the best key of all programs of the row; None for one that races alone. For each group, most tiles
-    cost a maximum, half a Philox call and one comparison. Groups that may hold the winner are read again, from cache,
-    some at a time, for as long as they may. ``excluded`` and ``children`` are taken out only there: before, a bound may
-    be too high, which does no harm.
+    ``key`` points to the best key of all programs of the row; None if one program races alone. Most groups cost a
+    maximum, half a Philox call and one comparison. Groups that may hold the winner are read again, from cache, SCORED
+    at a time, until none may. Only there tokens lose their weight; before, a bound that is too high does no harm.
     """
     GROUPS: tl.constexpr = TILE // _math.GROUP
     best = tl.full([], 0, tl.uint64)
@@ -167,13 +165,13 @@ def race_tiles(row, first, last, key, noise, excluded, children, STREAM: tl.cons
         start = tl.cast(tile, tl.int32) * TILE
         x = _rows.load_tile(row, start, TILE)
         if key is not None:
-            best = exchange(key, best)
+            best = exchange_best(key, best)
         tops = _rows.group_tops(x)
         unclean = _laws.unclean_groups(x, tops, row.law)
         bad = bad | unclean
-        tops = tl.where(unclean, _math.INFINITY, _laws.clean(tops, row.law))  # opened, whatever else it holds
-        a, _ = _math.group_words(noise, start // _math.GROUP, STREAM, GROUPS)
-        left = set_of(may_win(tops, a, best, row.law))
+        tops = tl.where(unclean, _math.INFINITY, _laws.clean(tops, row.law))  # a group with a bad value is read again
+        a, _ = _math.random_group_words(noise, start // _math.GROUP, STREAM, GROUPS)
+        left = pack_groups(may_win(tops, a, best, row.law))
         while left != 0:
             groups, left = next_groups(left, start // _math.GROUP, min(SCORED, GROUPS))
             tokens = _rows.group_tokens(groups)
@@ -189,22 +187,22 @@ def race_tiles(row, first, last, key, noise, excluded, children, STREAM: tl.cons
                     y = without_linked(y, tokens, _laws.nothing(row.law), children)
             best = best_of_groups(_laws.clean(y, row.law), groups, best, noise, row.law, STREAM)
             if left != 0:
-                left &= set_of(may_win(tops, a, best, row.law))
+                left &= pack_groups(may_win(tops, a, best, row.law))
     return best, _math.any_of(bad) > 0
 
 
 @triton.jit
 def race_row(row, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
-    """(best key, bad) of a row that one program races alone, as many groups at a time as it scores at once."""
-    PART: tl.constexpr = min(SCORED * _math.GROUP, TILE)
+    """(best key, bad) of a row that one program races alone, SCORED groups at a time."""
+    SLICE: tl.constexpr = min(SCORED * _math.GROUP, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = row.columns < 0
-    for at in range(0, row.columns, PART):
+    for at in range(0, row.columns, SLICE):
         start = tl.cast(at, tl.int32)
-        x = _rows.load_tile(row, start, PART)
+        x = _rows.load_tile(row, start, SLICE)
         bad = bad | (_math.any_of(_laws.unclean_groups(x, _rows.group_tops(x), row.law)) > 0)
-        x, groups = _laws.clean(x, row.law), start // _math.GROUP + tl.arange(0, PART // _math.GROUP)
-        a, _ = _math.group_words(noise, start // _math.GROUP, STREAM, PART // _math.GROUP)
+        x, groups = _laws.clean(x, row.law), start // _math.GROUP + tl.arange(0, SLICE // _math.GROUP)
+        a, _ = _math.random_group_words(noise, start // _math.GROUP, STREAM, SLICE // _math.GROUP)
         if _math.any_of(may_win(tl.max(x, axis=1), a, best, row.law)) > 0:
             best = best_of_groups(x, groups, best, noise, row.law, STREAM)
     return best, bad
@@ -212,36 +210,36 @@ def race_row(row, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def mapped_scores(x, tokens, noise, law, STREAM: tl.constexpr):
-    """The score of each value of a tile of clean values; ``tokens`` are the tokens that have them."""
-    w0, w1, w2, w3 = _math.words(noise, (tokens // (2 * _math.GROUP)).to(tl.uint32), STREAM)
+    """The scores of a tile of clean values of ``tokens``."""
+    w0, w1, w2, w3 = _math.random_words(noise, (tokens // (2 * _math.GROUP)).to(tl.uint32), STREAM)
     odd = tokens // _math.GROUP % 2 == 1
     first, winner = (
         _math.first_arrival(tl.where(odd, w1, w0), tl.where(odd, w3, w2)),
         _math.first_winner(tl.where(odd, w3, w2)),
     )
-    later = first + _math.later_by(_math.second_words(noise, tokens, STREAM))
+    later = first + _math.later_by(_math.second_random_words(noise, tokens, STREAM))
     return _laws.log_weights(x, law) - _math.log(tl.where(tokens % _math.GROUP == winner, first, later))
 
 
 @triton.jit
 def map_tokens(row, start, TILE: tl.constexpr):
-    """The target's tokens of a tile of a draft row's columns."""
+    """The target's tokens at a tile of a draft row's columns."""
     column = _rows.tile_tokens(start, TILE)
     return tl.load(row.map + column, mask=column < row.columns, other=_math.NO_TOKEN)
 
 
 @triton.jit
 def race_mapped(row, first, last, noise, STREAM: tl.constexpr, TILE: tl.constexpr):
-    """(best key, bad) of the tiles [first, last) of a draft row with a vocabulary of its own. Every token is scored."""
-    PART: tl.constexpr = min(SCORED * _math.GROUP, TILE)
+    """(best key, bad) of the tiles [first, last) of a draft row with a map. Every token is scored."""
+    SLICE: tl.constexpr = min(SCORED * _math.GROUP, TILE)
     best = tl.full([], 0, tl.uint64)
     bad = first < 0
-    for at in range(first * TILE, tl.minimum(last * TILE, row.columns), PART):
+    for at in range(first * TILE, tl.minimum(last * TILE, row.columns), SLICE):
         start = tl.cast(at, tl.int32)
-        x = _rows.load_tile(row, start, PART)
+        x = _rows.load_tile(row, start, SLICE)
         bad = bad | (_math.any_of(_laws.unclean_groups(x, _rows.group_tops(x), row.law)) > 0)
         x = _laws.clean(x, row.law)
-        tokens = map_tokens(row, start, PART)
+        tokens = map_tokens(row, start, SLICE)
         scores = _laws.greedy_scores(x, row.law)
         if row.law.greedy == 0:
             scores = mapped_scores(x, tokens, noise, row.law, STREAM)
@@ -250,27 +248,28 @@ def race_mapped(row, first, last, noise, STREAM: tl.constexpr, TILE: tl.constexp
 
 
 @triton.jit
-def shared(p, q, shares, by_bucket):
-    """q times the share of its bucket (paths.h), where it counts ``by_bucket``; else q."""
+def scale_by_bucket(p, q, bucket_scales, by_bucket):
+    """q times the scale of its bucket (paths.h) if ``by_bucket`` > 0; else q."""
     if by_bucket > 0.0:
-        q = tl.load(shares + _math.bucket_of(p, q), cache_modifier=".cg") * q
+        q = tl.load(bucket_scales + _math.bucket_of(p, q), cache_modifier=".cg") * q
     return q
 
 
 @triton.jit
 def residual_tiles(
-    p_row, q_row, first, last, key, h, noise, STREAM: tl.constexpr, TILE: tl.constexpr, shares=None, by_bucket=0.0
+    p_row, q_row, first, last, key, h, noise, STREAM: tl.constexpr, TILE: tl.constexpr, bucket_scales=None,
+    by_bucket=0.0
 ):  # fmt: skip
     """(best key, bad, whether q has weight) of the race over (p - h q)^+ in the tiles [first, last)."""
-    # p is an upper bound of the weights, so q of logits is computed for few tiles only. Whether q has weight is looked
-    # at only if the draft row holds probabilities.
+    # p bounds the weights, so q is computed from logits in few tiles only. Whether q has weight is checked only if the
+    # draft row holds probabilities.
     GROUPS: tl.constexpr = TILE // _math.GROUP
     best = tl.full([], 0, tl.uint64)
     bad, drafted = tl.zeros([GROUPS], tl.int1), tl.zeros([GROUPS], tl.int1)
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
         x = _rows.load_tile(p_row, start, TILE)
-        best = exchange(key, best)
+        best = exchange_best(key, best)
         tops = _rows.group_tops(x)
         unclean = _laws.unclean_groups(x, tops, p_row.law)
         if q_row.law.inverse is None:
@@ -279,40 +278,41 @@ def residual_tiles(
             unclean = unclean | _laws.unclean_groups(y, y_tops, q_row.law)
             drafted = drafted | ((y_tops < _math.SMALLEST) == 0)
         bad = bad | unclean
-        bounds = tl.where(unclean, _math.INFINITY, _laws.log_bound(tops, p_row.law, p_row.known))
-        a, _ = _math.group_words(noise, start // _math.GROUP, STREAM, GROUPS)
-        left = set_of(can_win(bounds, a, _math.key_score(best)))
+        bounds = tl.where(unclean, _math.INFINITY, _laws.log_bound(tops, p_row.law, p_row.stats))
+        a, _ = _math.random_group_words(noise, start // _math.GROUP, STREAM, GROUPS)
+        left = pack_groups(can_win(bounds, a, _math.key_score(best)))
         while left != 0:
             groups, left = next_groups(left, start // _math.GROUP, min(WEIGHED, GROUPS))
             tokens = _rows.group_tokens(groups)
-            p = _laws.probabilities(_rows.load(p_row, tokens, start, start + TILE), tokens, p_row.law, p_row.known)
+            p = _laws.probabilities(_rows.load(p_row, tokens, start, start + TILE), tokens, p_row.law, p_row.stats)
             raw = _rows.load_tokens(q_row, tokens, start, TILE)
-            q = _laws.probabilities(raw, tokens, q_row.law, q_row.known)
-            if shares is not None:
-                q = shared(p, q, shares, by_bucket)
+            q = _laws.probabilities(raw, tokens, q_row.law, q_row.stats)
+            if bucket_scales is not None:
+                q = scale_by_bucket(p, q, bucket_scales, by_bucket)
             weights = _math.residual_weight(p, h * q)
             best = best_of_groups(weights, groups, best, noise, _laws.Law(None, None), STREAM)
             if left != 0:
-                left &= set_of(can_win(bounds, a, _math.key_score(best)))
+                left &= pack_groups(can_win(bounds, a, _math.key_score(best)))
     return best, _math.any_of(bad) > 0, _math.any_of(drafted) > 0
 
 
 @triton.jit
-def draw_part(
-    p, q, figures, h, from_residual, readable, excluded, children, request, noise, split, splits, TILE: tl.constexpr,
-    shares=None, by_bucket=0.0,
+def sample_slice(
+    p, q, pair_stats, h, from_residual, readable, excluded, children, request, noise, split, splits, TILE: tl.constexpr,
+    bucket_scales=None, by_bucket=0.0,
 ):  # fmt: skip
-    """A program's part of the draw that ends a verification: from (p - h q)^+ or, if not ``from_residual``, from p."""
-    # ``figures`` has what is known of the two rows. Without a draft row, tokens that were tried have no weight. Returns
-    # whether it was the last part.
-    first, last = _rows.share_of(tl.cdiv(p.columns, TILE), split, splits)
+    """Races one program's tiles of the last token's sample: from (p - h q)^+, or p if not ``from_residual``."""
+    # ``pair_stats`` is float32 [4] for the two rows. Without a draft row, ``excluded`` and ``children`` have no weight.
+    # Returns whether this program was the last of the row.
+    first, last = _rows.tile_range(tl.cdiv(p.columns, TILE), split, splits)
     last = tl.where(readable, last, first)
     key = _rows.key_at(request)
     if (q.at is not None) and from_residual:
-        p_known, q_known = _laws.known_at(figures, p.law, readable), _laws.known_at(figures + 2, q.law, readable)
+        p_stats = _laws.load_row_stats(pair_stats, p.law, readable)
+        q_stats = _laws.load_row_stats(pair_stats + 2, q.law, readable)
         best, bad, drafted = residual_tiles(
-            _laws.Row(p.at, p.columns, p.law, None, p_known), _laws.Row(q.at, q.columns, q.law, q.map, q_known), first,
-            last, key, h, noise, _math.STREAM_RESIDUAL, TILE, shares, by_bucket,
+            _laws.Row(p.at, p.columns, p.law, None, p_stats), _laws.Row(q.at, q.columns, q.law, q.map, q_stats), first,
+            last, key, h, noise, _math.STREAM_RESIDUAL, TILE, bucket_scales, by_bucket,
         )  # fmt: skip
         if drafted:
             tl.atomic_or(request + _rows.FLAGS, DRAFTED, sem="relaxed")
@@ -325,30 +325,28 @@ def draw_part(
 
 
 @triton.jit
-def drawn(p, q, from_residual, readable, request, noise, TILE: tl.constexpr):
-    """(the token that all parts together drew, status, whether p has no weight), from p if the residual is empty.
-
-    The last part calls this.
-    """
+def finish_sample(p, q, from_residual, readable, request, noise, TILE: tl.constexpr):
+    """(sampled token, status, whether p has no weight), for the last program of a row. It samples p if the residual is
+    empty."""
     best = tl.atomic_xchg(_rows.key_at(request), tl.full([], 0, tl.uint64), sem="relaxed")
     row_status = tl.load(request + _rows.FLAGS, cache_modifier=".cg")
     flags = row_status & _math.NON_FINITE
-    if q.at is not None:  # noqa: SIM102  q has no law then
+    if q.at is not None:  # noqa: SIM102  without a draft row q has no law
         if q.law.inverse is None:
             flags |= tl.where(from_residual & (row_status & DRAFTED == 0), _math.NON_FINITE, 0)
-    if (best == _math.NOBODY) & from_residual:
+    if (best == _math.NO_CANDIDATE) & from_residual:
         best, bad = race_row(p, noise, _math.STREAM_RESIDUAL, TILE)
-        flags |= tl.where(bad, _math.NON_FINITE, 0) | tl.where(best == _math.NOBODY, 0, _math.EMPTY_RESIDUAL)
-    empty = (best == _math.NOBODY) & readable
+        flags |= tl.where(bad, _math.NON_FINITE, 0) | tl.where(best == _math.NO_CANDIDATE, 0, _math.EMPTY_RESIDUAL)
+    empty = (best == _math.NO_CANDIDATE) & readable
     return _math.key_token(best).to(tl.int64), flags | tl.where(empty, _math.NON_FINITE, 0), empty
 
 
 @triton.jit
-def arrival_of(best, live, idle, place, vocab_start):
-    """(token, score, whether a token arrived) of a key at a place; -1 and -inf for nobody."""
-    # A request that is not live has its one token at place 0, with a score that wins against all parts of a row.
-    arrived = (best != _math.NOBODY) & live
-    unread = (live == 0) & (place == 0)
+def decode_arrival(best, live, idle, rank, vocab_start):
+    """(token, score, whether a token arrived) of the key of an arrival, by ``rank``; -1 and -inf if none arrived."""
+    # A request that is not live has one token, of rank 0, with a score that beats those of all shards of a row.
+    arrived = (best != _math.NO_CANDIDATE) & live
+    unread = (live == 0) & (rank == 0)
     token = tl.where(arrived, _math.key_token(best).to(tl.int64) + vocab_start, -1)
     token = tl.where(unread & (idle == 0), 0, token)
     score = tl.where(arrived, _math.key_score(best), tl.where(unread, _math.INFINITY, -_math.INFINITY))
@@ -357,7 +355,7 @@ def arrival_of(best, live, idle, place, vocab_start):
 
 @triton.jit
 def store_best(keys, scores, tokens, k):
-    """Stores the k best keys of a tile of scores, in order."""
+    """Stores the k best keys of a tile of scores, best first."""
     for n in range(0, k):
         best = _rows.best_of_tile(scores, tokens, tl.full([], 0, tl.uint64))
         tl.store(keys + n, best)
@@ -366,20 +364,19 @@ def store_best(keys, scores, tokens, k):
 
 @triton.jit
 def next_best(keys, count, before):
-    """The best of ``count`` keys that programs of a row stored, of those below ``before``. No two keys are equal."""
+    """The best key below ``before`` of the ``count`` that programs of a row stored. No two keys are equal."""
     best = tl.full([], 0, tl.uint64)
     for base in range(0, count, MERGED):
         index = base + tl.arange(0, MERGED)
-        found = tl.load(keys + index, mask=index < count, other=_math.NOBODY, cache_modifier=".cg")
-        best = tl.maximum(best, tl.max(tl.where(found < before, found, _math.NOBODY), axis=0))
+        key = tl.load(keys + index, mask=index < count, other=_math.NO_CANDIDATE, cache_modifier=".cg")
+        best = tl.maximum(best, tl.max(tl.where(key < before, key, _math.NO_CANDIDATE), axis=0))
     return best
 
 
 # Host side
 
-
-# Registers of a thread, for rows of 16 bits and of float32, by what a kernel of 128 threads does: it races, draws, or
-# learns a pair of rows or one row. With 16 bits eight, six, four and five programs then fit a multiprocessor.
+# Registers of a thread, for rows of 16 bits and of float32, by what a kernel of 128 threads does: it races, samples the
+# last token, or scans a pair of rows or one row. So 8, 6, 4 and 5 programs of 16 bits fit a multiprocessor.
 LIMITS = {"race": (64, 96), "draw": (80, 96), "pair": (128, 168), "row": (96, 128)}
 
 
@@ -388,9 +385,9 @@ def limit(does, rows):
 
 
 def most_registers(arguments):
-    """Limits of a verification."""
-    # With edits three programs of rejection fit, where ptxas would spill to fit in four; and one of the 512 threads
-    # that walk, where it would spill for two. Four draw from what filters keep.
+    """Register limits of a verification."""
+    # With edits three programs of rejection fit, for ptxas spills to fit four, and one program of the 512 threads that
+    # walk, for it spills to fit two. Four programs sample from filtered rows.
     stage, races, memory = arguments["STAGE"], arguments["plan"].METHOD.value == "race", arguments["memory"]
     rows, draft = arguments["target"].rows, arguments["draft"].rows
     if arguments["edits"].by_row is not None:

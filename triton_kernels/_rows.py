@@ -1,4 +1,4 @@
-"""Rows in tiles of [groups, 64] tokens: how they are loaded, and how the programs that share a row work together."""
+"""Rows in tiles of [groups, 64] tokens: loads, reductions, and tickets of the programs that share a row."""
 
 from collections import namedtuple
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _edits, _laws, _math
 
-# The counters of a row or a request begin with the best key (two words), programs done, status.
+# A record of a row or a request begins with the best key (two words), then programs done, then status bits.
 DONE, FLAGS = tl.constexpr(2), tl.constexpr(3)
 
 
@@ -26,14 +26,14 @@ def tile_tokens(start, TILE: tl.constexpr):
 
 @triton.jit
 def group_tokens(groups):
-    """Token ids [groups, 64] of some groups of a row."""
+    """Token ids [groups, 64] of ``groups`` of a row."""
     return groups[:, None] * _math.GROUP + tl.arange(0, _math.GROUP)[None, :]
 
 
 @triton.jit
 def row_at(rows, offset, ALIGNED: tl.constexpr):
     """Pointer to the row at an offset in elements."""
-    # ALIGNED offsets are multiples of 16. Rounding them changes nothing, but tells the compiler so.
+    # ALIGNED offsets are multiples of 16. Rounding them changes nothing but shows that to the compiler.
     if ALIGNED:
         offset = offset // 16 * 16
     return rows + offset
@@ -46,38 +46,38 @@ def start_of(rows, outer, inner, ALIGNED: tl.constexpr):
 
 
 Side = namedtuple("Side", ("at", "step", "columns", "inverse", "greedy", "cuts", "row", "map"), defaults=8 * (None,))
-Side.__doc__ = """A request's rows of the target, or of its draft: the first, the step to the next, and their law.
+Side.__doc__ = """A request's rows of the target, or of its draft: ``at`` points to the first, ``step`` apart.
 
-``row`` counts rows before them, where cuts are kept. Without a draft all is None.
+``row`` is the index of the first in ``cuts``, float32 [rows, CUT]. Without a draft every field is None.
 """
 
 
 @triton.jit
-def of_side(side, n, ALIGNED: tl.constexpr):
+def side_row(side, n, ALIGNED: tl.constexpr):
     """Pointer to row n, or to a block of rows."""
     return row_at(side.at, n * side.step, ALIGNED)
 
 
 class Memory(NamedTuple):
-    """Of a request: records of its rows, four floats that are known of each pair, and what a walk keeps of nodes."""
+    """The memory of one request's walk."""
 
-    records: tl.tensor
-    figures: tl.tensor
-    kept: tl.tensor
+    records: tl.tensor  # int32 [rows, words of a record]
+    pair_stats: tl.tensor  # float32 [rows, 4]
+    node_state: tl.tensor  # float32 [nodes, NODE_WORDS]
 
 
 @triton.jit
-def share_of(tiles, split, splits):
+def tile_range(tiles, split, splits):
     """The tiles [first, last) of a row that this program takes."""
     return split * tiles // splits, (split + 1) * tiles // splits
 
 
 @triton.jit
 def load(row, tokens, start, end):
-    """The values of a block of columns in [start, end); columns beyond the row's end have no weight."""
+    """The values of a block of columns in [start, end); columns behind the row's end have no weight."""
     x = tl.load(row.at + tokens, mask=tokens < row.columns, other=_laws.nothing(row.law)).to(tl.float32)
     x = _edits.edited(x, tokens, tokens < row.columns, start, end, row.law)
-    return _laws.kept(x, tokens, start >= 0, row.law)
+    return _laws.drop_filtered(x, tokens, start >= 0, row.law)
 
 
 @triton.jit
@@ -96,7 +96,7 @@ def value_at(row, column, there):
             first = column if len(column.shape) == 0 else tl.max(column, axis=0)
             end = first + 1
         x = _edits.edited(x, column, there, first, end, row.law)
-    return _laws.kept(x, column, there, row.law)
+    return _laws.drop_filtered(x, column, there, row.law)
 
 
 @triton.jit
@@ -112,18 +112,18 @@ def column_of(row, token, there):
 
 @triton.jit
 def load_tokens(row, tokens, start, TILE: tl.constexpr):
-    """The values of a draft row for the target's ``tokens``, a block of those of the tile at ``start``."""
+    """The values of a draft row for the target's ``tokens``, all in the tile at ``start``."""
     if row.map is None:
         return load(row, tokens, start, start + TILE)
     else:
-        # Entries rise, so the tokens of this tile are among the TILE entries from the first that is at least ``start``.
+        # Entries rise, so those of this tile are among the TILE from the first that is at least ``start`` on.
         low = _math.first_not_below(row.map, start * 0, row.columns, start)
         low = tl.maximum(tl.minimum(low, row.columns - 1), 0)
         column = _math.first_not_below(row.map, low + tokens * 0, tl.minimum(row.columns - low, TILE), tokens)
         there = column < row.columns
         there = there & (tl.load(row.map + column, mask=there, other=-1) == tokens)
         x = tl.load(row.at + column, mask=there, other=_laws.nothing(row.law)).to(tl.float32)
-        return _laws.kept(x, column, start >= 0, row.law)
+        return _laws.drop_filtered(x, column, start >= 0, row.law)
 
 
 @triton.jit
@@ -131,14 +131,14 @@ def probability_at(row, token, there):
     """(the probability of a token in a row, 0 if not ``there``; whether its value cannot be a probability)."""
     column, there = column_of(row, token, there)
     x = value_at(row, column, there)
-    return tl.where(there, _laws.probabilities(x, token, row.law, row.known), 0.0), there & _laws.unlike(x, row.law)
+    return tl.where(there, _laws.probabilities(x, token, row.law, row.stats), 0.0), there & _laws.unlike(x, row.law)
 
 
 @triton.jit
 def is_empty(row, TILE: tl.constexpr):
     """Whether no token of a target's row has weight, so that the chain or branch ends there; its law is not greedy."""
     if row.law.inverse is not None:
-        return row.known.log_sum == _math.INFINITY
+        return row.stats.log_sum == _math.INFINITY
     else:
         weighs = row.columns < 0
         for at in range(0, row.columns, TILE):
@@ -155,7 +155,7 @@ def _max_or_nan(a, b):
 @triton.jit
 def group_tops(x):
     """The largest of each row [rows] of a block; a NaN or +inf shows as NaN or +inf."""
-    if _math.INTERPRETED:  # which runs a reduction that it does not know element by element
+    if _math.INTERPRETED:  # which runs a custom reduction element by element
         top = tl.max(tl.where(x == x, x, -_math.INFINITY), axis=1)
         return tl.where(tl.max((x != x).to(tl.int32), axis=1) > 0, float("nan"), top)
     else:
@@ -172,53 +172,53 @@ def best_of_tile(scores, tokens, best):
 
 @triton.jit
 def barrier():
-    """Waits for all threads of this program; then each sees what the others wrote."""
+    """A barrier of this program's threads; behind it each thread sees what the others wrote."""
     tl.debug_barrier()
 
 
 @triton.jit
-def is_last(ticket, parts, done=1):
-    """Whether these are the last of ``parts`` to be done. Then this program sees what others wrote before theirs."""
+def is_last(ticket, splits, done=1):
+    """Whether a ticket, or ``done``, is the last of ``splits``. Then this program sees all that others wrote."""
     barrier()  # all threads of this program have written
-    return tl.atomic_add(ticket, done, sem="acq_rel") == parts - done
+    return tl.atomic_add(ticket, done, sem="acq_rel") == splits - done
 
 
 @triton.jit
 def clear_record(record):
-    """Sets status and ticket of a record back to zero, once all warps have read."""
+    """Sets status and ticket of a record back to zero, after all warps have read them."""
     barrier()
     tl.store(record + FLAGS, 0)
     tl.store(record + DONE, 0)
 
 
 @triton.jit
-def clear(words, count):
-    """Sets so many int32 words back to zero, once all warps have read them."""
+def clear(record, count):
+    """Sets ``count`` int32 words back to zero, after all warps have read them."""
     barrier()
     for base in range(0, count, 128):
         at = base + tl.arange(0, 128)
-        tl.store(words + at, tl.zeros([128], tl.int32), mask=at < count)
+        tl.store(record + at, tl.zeros([128], tl.int32), mask=at < count)
 
 
 @triton.jit
 def mass_items_of(columns):
-    """float32 words that the mass tiles of a row take in scratch memory: a maximum and two words of units each."""
+    """float32 words of a row's mass tiles: a maximum each, and two words of int64 units."""
     return 3 * tl.cdiv(columns, _math.MASS_TILE)
 
 
 @triton.jit
 def store_item(items, count, tile, top, units):
-    """Keeps a mass tile: its largest value and its mass in units of that. Scalars: one thread stores them all."""
-    here = tile < count
-    words = items.to(tl.pointer_type(tl.int32), bitcast=True)
-    tl.store(items + tile, top, mask=here)
-    tl.store(words + count + tile, units.to(tl.int32), mask=here)
-    tl.store(words + 2 * count + tile, (units >> 32).to(tl.int32), mask=here)
+    """Stores a mass tile: its largest value, and its mass in units of that. One thread stores scalars."""
+    inside = tile < count
+    units_at = items.to(tl.pointer_type(tl.int32), bitcast=True)
+    tl.store(items + tile, top, mask=inside)
+    tl.store(units_at + count + tile, units.to(tl.int32), mask=inside)
+    tl.store(units_at + 2 * count + tile, (units >> 32).to(tl.int32), mask=inside)
 
 
 @triton.jit
 def store_items(items, count, tile, tops, units):
-    """Keeps one, two or four mass tiles from ``tile`` on."""
+    """Stores one, two or four mass tiles from ``tile`` on."""
     TILES: tl.constexpr = tops.shape[0]
     if TILES == 1:
         store_item(items, count, tile, tl.max(tops, axis=0), tl.sum(units, axis=0))
@@ -241,7 +241,7 @@ def store_items(items, count, tile, tops, units):
 
 @triton.jit
 def load_masses(row, start, TILE: tl.constexpr):
-    """A tile of a row [mass tiles, tokens], so that a thread has tokens of one mass tile only, where it can."""
+    """A tile of a row as [mass tiles, tokens], so that a thread has tokens of one mass tile if the layout allows."""
     MASSES: tl.constexpr = max(TILE // _math.MASS_TILE, 1)
     GROUPS: tl.constexpr = TILE // MASSES // _math.GROUP
     group, mass, column = tl.arange(0, GROUPS), tl.arange(0, MASSES), tl.arange(0, _math.GROUP)
@@ -253,9 +253,9 @@ def load_masses(row, start, TILE: tl.constexpr):
 
 @triton.jit
 def mass_tiles(row, first, last, items, TILE: tl.constexpr):
-    """Stores what the mass tiles in the tiles [first, last) of a row of logits weigh; returns whether one was bad."""
-    # Their weights are whole numbers in units of each tile's own maximum, so nothing depends on how a row was split or
-    # on the order of a sum. They can be added to each other only once the row's maximum is known: ``finish_mass``.
+    """Stores the mass tiles in the tiles [first, last) of a row of logits; returns whether a value was bad."""
+    # Weights are integers in units of their mass tile's maximum, so a mass depends neither on how a row is split nor on
+    # the order of a sum. ``finish_mass`` adds mass tiles, in units of the row's maximum.
     MASSES: tl.constexpr = max(TILE // _math.MASS_TILE, 1)
     count = tl.cdiv(row.columns, _math.MASS_TILE)
     bad = first < 0
@@ -265,10 +265,10 @@ def mass_tiles(row, first, last, items, TILE: tl.constexpr):
         x, tops = _laws.keys(raw, row.law), group_tops(raw)
         bad = bad | (_math.any_of(_laws.unclean_groups(raw, tops, row.law)) > 0)
         tops = _laws.keys(tops, row.law)
-        if _math.any_of((tops < _math.INFINITY) == 0) > 0:  # a NaN, or infinity, may be by the temperature
+        if _math.any_of((tops < _math.INFINITY) == 0) > 0:  # a bad value, or one that overflows by the temperature
             x = _laws.clean(raw, row.law)
             tops = group_tops(x)
-        weights = _math.unit_weight(x - tops[:, None])  # 0 of a NaN, and everywhere in a tile that has no weight
+        weights = _math.unit_weight(x - tops[:, None])  # 0 for a NaN, and for all of a tile without weight
         one, other = tl.split(tl.reshape(weights, [MASSES, weights.shape[1] // 2, 2]))
         units = tl.sum((one + other).to(tl.int64), axis=1)
         store_items(items, count, tl.cast(tile, tl.int32) * MASSES, tops, units)
@@ -276,14 +276,14 @@ def mass_tiles(row, first, last, items, TILE: tl.constexpr):
 
 
 @triton.jit
-def mass_of(items, count, ITEMS: tl.constexpr):
+def sum_masses(items, count, ITEMS: tl.constexpr):
     """(mass, largest value) of a row from all its mass tiles."""
     tile = tl.arange(0, ITEMS)
-    here = tile < count
-    words = items.to(tl.pointer_type(tl.uint32), bitcast=True)
-    tops = tl.load(items + tile, mask=here, other=-_math.INFINITY, cache_modifier=".cg")
-    low = tl.load(words + count + tile, mask=here, other=0, cache_modifier=".cg")
-    high = tl.load(words + 2 * count + tile, mask=here, other=0, cache_modifier=".cg")
+    inside = tile < count
+    units_at = items.to(tl.pointer_type(tl.uint32), bitcast=True)
+    tops = tl.load(items + tile, mask=inside, other=-_math.INFINITY, cache_modifier=".cg")
+    low = tl.load(units_at + count + tile, mask=inside, other=0, cache_modifier=".cg")
+    high = tl.load(units_at + 2 * count + tile, mask=inside, other=0, cache_modifier=".cg")
     units = (high.to(tl.int64) << 32) | low.to(tl.int64)
     top = tl.max(tops, axis=0)
     return tl.sum(_math.tile_mass(units, tops - top), axis=0), top
@@ -292,9 +292,10 @@ def mass_of(items, count, ITEMS: tl.constexpr):
 @triton.jit
 def finish_mass(items, count, ITEMS: tl.constexpr):
     """(largest, log of the sum, status) of a row from all its mass tiles."""
-    mass, top = mass_of(items, count, ITEMS)
-    some = top > -_math.INFINITY
-    return tl.where(some, top, 0.0), tl.where(some, _math.log_sum_of(mass), _math.INFINITY), top == -_math.INFINITY
+    mass, top = sum_masses(items, count, ITEMS)
+    has_weight = top > -_math.INFINITY
+    log_sum = tl.where(has_weight, _math.log_sum_of(mass), _math.INFINITY)
+    return tl.where(has_weight, top, 0.0), log_sum, top == -_math.INFINITY
 
 
 @triton.jit
@@ -312,11 +313,11 @@ def argmax_tiles(row, first, last, TILE: tl.constexpr):
 
 @triton.jit
 def scan_row(row, key, items, split, splits, TILE: tl.constexpr):
-    """A program's part of what probabilities of a row need: its mass, in ``items``, or at T = 0 its argmax, in ``key``.
+    """Scans one program's tiles of a row: its mass goes to ``items``, or at T = 0 its argmax to ``key``.
 
-    Nothing if its cut is known: what is kept of it was looked at then. Returns whether a value was bad.
+    A row with a cut is not scanned, for its ``RowStats`` are stored already. Returns whether a value was bad.
     """
-    first, last = share_of(tl.cdiv(row.columns, TILE), split, splits)
+    first, last = tile_range(tl.cdiv(row.columns, TILE), split, splits)
     bad = first < 0
     if row.law.cuts is not None:
         pass
@@ -332,35 +333,35 @@ def scan_row(row, key, items, split, splits, TILE: tl.constexpr):
 
 
 @triton.jit
-def finish_row(row, key, items, figures, ITEMS: tl.constexpr):
-    """Stores what all programs of a row learned; returns it, and whether the row has no weight at all."""
+def finish_row(row, key, items, row_stats, ITEMS: tl.constexpr):
+    """Stores and returns the ``RowStats`` of a row that all its programs scanned, and whether it has no weight."""
     top, log_sum, weightless = 0.0, 0.0, row.columns < 0
     if row.law.cuts is not None:
-        top, log_sum = tl.load(figures), tl.load(figures + 1)
+        top, log_sum = tl.load(row_stats), tl.load(row_stats + 1)
     elif row.law.greedy is not None:
         if row.law.greedy:
             best = tl.load(key, cache_modifier=".cg")
-            top, log_sum = _laws.argmax_known(best, row.map)
-            weightless = best == _math.NOBODY
-            barrier()  # all warps have read
+            top, log_sum = _laws.argmax_stats(best, row.map)
+            weightless = best == _math.NO_CANDIDATE
+            barrier()  # all warps have read it
             tl.store(key, best * 0)
         elif row.law.inverse is not None:
             top, log_sum, weightless = finish_mass(items, tl.cdiv(row.columns, _math.MASS_TILE), ITEMS)
-        tl.store(figures, top)
-        tl.store(figures + 1, log_sum)
+        tl.store(row_stats, top)
+        tl.store(row_stats + 1, log_sum)
     elif row.law.inverse is not None:
         top, log_sum, weightless = finish_mass(items, tl.cdiv(row.columns, _math.MASS_TILE), ITEMS)
-        tl.store(figures, top)
-        tl.store(figures + 1, log_sum)
+        tl.store(row_stats, top)
+        tl.store(row_stats + 1, log_sum)
     return top, log_sum, weightless
 
 
 @triton.jit
-def learn_pair(p, p_key, q, record, items, figures, split, splits, TILE: tl.constexpr, TILES: tl.constexpr):
-    """A program's part of what the probabilities of a row, or of a pair of rows, need."""
-    # (whether it was the last part; then the ``Known`` of the target's and of the draft's row: four floats, in
-    # ``figures``). Mass tiles go to ``items``: of the target's row, then of the draft's, which is no longer; ``record``
-    # counts parts and holds the key of a draft row's argmax.
+def scan_pair(p, p_key, q, record, items, pair_stats, split, splits, TILE: tl.constexpr, TILES: tl.constexpr):
+    """Scans one program's tiles of a row, or of a pair of rows; the last program stores their ``RowStats``."""
+    # Returns (whether this is the last; the ``RowStats`` of the target's and of the draft's row, valid in the last).
+    # ``items`` is for the mass tiles of the target's row, then of the draft's, which has no more of them. ``record``
+    # has the ticket and the key of a draft row's argmax.
     ITEMS: tl.constexpr = TILES * max(TILE // _math.MASS_TILE, 1)
     q_items = items + mass_items_of(p.columns)
     bad = scan_row(p, p_key, items, split, splits, TILE)
@@ -371,10 +372,10 @@ def learn_pair(p, p_key, q, record, items, figures, split, splits, TILE: tl.cons
     p_top, p_log_sum, q_top, q_log_sum = 0.0, 0.0, 0.0, 0.0
     last = is_last(record + DONE, splits)
     if last:
-        p_top, p_log_sum, weightless = finish_row(p, p_key, items, figures, ITEMS)
+        p_top, p_log_sum, weightless = finish_row(p, p_key, items, pair_stats, ITEMS)
         if q.at is not None:
-            q_top, q_log_sum, q_weightless = finish_row(q, key_at(record), q_items, figures + 2, ITEMS)
+            q_top, q_log_sum, q_weightless = finish_row(q, key_at(record), q_items, pair_stats + 2, ITEMS)
             weightless |= q_weightless
         if weightless:
             tl.atomic_or(record + FLAGS, _math.NON_FINITE, sem="relaxed")
-    return last, _laws.Known(p_top, p_log_sum), _laws.Known(q_top, q_log_sum)
+    return last, _laws.RowStats(p_top, p_log_sum), _laws.RowStats(q_top, q_log_sum)

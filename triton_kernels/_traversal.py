@@ -1,8 +1,8 @@
 """Traversal (csrc/include/specdec/walk.h): drafts are tried leaf by leaf, from the bottom up. On a chain it is block.
 
-One program walks a request, in a launch of its own, once all rows are learned: what is subtracted at a node depends on
-those above it. Four numbers of a node wait in scratch memory while the walk is below it. They are kept and fetched by
-atomics, which one thread does in order: on gfx942 a barrier does not wait for the stores of other waves.
+One program walks a request, in a launch after the one that stores all ``RowStats``, for the subtracted mass of a node
+depends on the nodes above it. While the walk is below a node, four numbers of it are in scratch memory. Atomics save
+and fetch them, since one thread runs these in order: on gfx942 a barrier does not wait for the stores of other waves.
 """
 
 from typing import NamedTuple
@@ -11,14 +11,14 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _children, _cuts, _edits, _laws, _math, _rows, _trees
 
-FIRST_UNIFORM = tl.constexpr(1 << 30)  # lower indices belong to rejection
-KEPT = tl.constexpr(4)  # words of a node in scratch memory
-MORE_WARPS = 4  # times those of other launches, for one program has a row pair to itself
+FIRST_UNIFORM = tl.constexpr(1 << 30)  # rejection uses lower indices
+NODE_WORDS = tl.constexpr(4)  # scratch words of a node
+MORE_WARPS = 4  # factor over other launches, for one program reads whole pairs of rows
 
 
 @triton.jit
-def keep(at, numbers):
-    for i in tl.static_range(KEPT):
+def save(at, numbers):
+    for i in tl.static_range(NODE_WORDS):
         tl.atomic_xchg(at + i, numbers[i].to(tl.int32, bitcast=True), sem="relaxed")
 
 
@@ -29,7 +29,7 @@ def fetch(at):
 
 @triton.jit
 def first_left(tree, node, after, end, vocab, SKIPS: tl.constexpr):
-    """The first child of ``node`` behind ``after``, but for one that repeats a token if it SKIPS; ``end``: none."""
+    """The first child of ``node`` behind ``after``, ``end`` if none is. SKIPS passes over repeated tokens."""
     child = _trees.next_child(tree, node, after, end)
     if SKIPS:
         repeats = child < end
@@ -43,19 +43,19 @@ def first_left(tree, node, after, end, vocab, SKIPS: tl.constexpr):
 
 
 class Walked(NamedTuple):
-    """Where a walk ended: the last node accepted, its depth, T there, whether a child of it was refused; status."""
+    """The end of a walk."""
 
-    node: tl.tensor
+    node: tl.tensor  # the last accepted node
     depth: tl.tensor
-    subtracted: tl.tensor
-    tried: tl.tensor
-    flags: tl.tensor
+    subtracted: tl.tensor  # T of walk.h at that node
+    tried: tl.tensor  # whether a child of it was refused
+    flags: tl.tensor  # status bits
 
 
 @triton.jit
-def of_both(row_status, of_target):
-    """The status where a draft's row was used beside the target's."""
-    return of_target | tl.where((row_status & _cuts.DRAFT_MET) != 0, _math.NON_FINITE, 0)
+def merge_status(row_status, target_status):
+    """The status of a pair of rows: that of the target's, and NON_FINITE if the draft's is bad."""
+    return target_status | tl.where((row_status & _cuts.DRAFT_BAD) != 0, _math.NON_FINITE, 0)
 
 
 @triton.jit
@@ -63,90 +63,91 @@ def traverse(
     tree, nodes, max_depth, target, draft, edits, memory, noise, ROW: tl.constexpr, REPLACEMENT: tl.constexpr,
     ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """walk.h's. No request without a root is walked."""
+    """Walks a request as ``walk_traversal`` of walk.h; returns the ``Walked``. None without nodes is walked."""
     CHAIN: tl.constexpr = tree.parents is None
     REPEATS: tl.constexpr = CHAIN or (REPLACEMENT and draft.at is not None)
-    kept = memory.kept.to(tl.pointer_type(tl.int32), bitcast=True)
+    node_state = memory.node_state.to(tl.pointer_type(tl.int32), bitcast=True)
     node, after, depth, flags = nodes * 0, nodes * 0, nodes * 0, nodes * 0
     none, full = tl.full([], 0.0, tl.float32), tl.full([], 1.0, tl.float32)
-    # Of walk.h: the node's weight, T, W, and R. With certain drafts p of its own token is in the place of R.
+    # walk.h names these the node's weight, T, W and R. With one-hot drafts ``other`` is p of the node's token, not R.
     weight, subtracted, residual_mass, other = full, none, full, full
     walking = nodes > 0
-    due = nodes < 0  # weight and sums do not know yet of the child taken off last
+    due = nodes < 0  # weight and sums are from before the last child was refused
     while walking:
-        record, figures = memory.records + ROW * node, memory.figures + 4 * node
-        place, bad_bias = _edits.place_of(edits, node, walking, target.columns)
-        p_law = _laws.Law(target.inverse, None, target.cuts, target.row + node, edits.edits.by_row, place, edits.edits)
-        p_known = _laws.known_at(figures, p_law, walking)
-        p_row = _laws.Row(_rows.of_side(target, node, ALIGNED), target.columns, p_law, None, p_known)
+        record, pair_stats = memory.records + ROW * node, memory.pair_stats + 4 * node
+        row_edits, bad_bias = _edits.load_node_edits(edits, node, walking, target.columns)
+        row, by_row = target.row + node, edits.edits.by_row
+        p_law = _laws.Law(target.inverse, None, target.cuts, row, by_row, row_edits, edits.edits)
+        p_stats = _laws.load_row_stats(pair_stats, p_law, walking)
+        p_row = _laws.Row(_rows.side_row(target, node, ALIGNED), target.columns, p_law, None, p_stats)
         q_row = _laws.Row(None)
         if draft.at is not None:
             q_law = _laws.Law(draft.inverse, draft.greedy, draft.cuts, draft.row + node)
-            q_known = _laws.known_at(figures + 2, q_law, walking)
-            q_row = _laws.Row(_rows.of_side(draft, node, ALIGNED), draft.columns, q_law, draft.map, q_known)
+            q_stats = _laws.load_row_stats(pair_stats + 2, q_law, walking)
+            q_row = _laws.Row(_rows.side_row(draft, node, ALIGNED), draft.columns, q_law, draft.map, q_stats)
         row_status = tl.load(record + _rows.FLAGS)
-        of_target = bad_bias | (row_status & (_cuts.DRAFT_MET - 1))
-        of_pair = of_both(row_status, of_target)
+        target_status = bad_bias | (row_status & (_cuts.DRAFT_BAD - 1))
+        pair_status = merge_status(row_status, target_status)
 
         child = first_left(tree, node, after, nodes, target.columns, REPEATS == 0)
         flags |= tl.where((child < nodes) & (depth == max_depth), _math.PARAMETER, 0)
         goes_on = (child < nodes) & (depth < max_depth)
         uniform = _math.accept_uniform(_math.later(noise, depth - 1), node - 1 + FIRST_UNIFORM)
-        if draft.at is not None:  # noqa: SIM102  one is known when it is compiled
+        if draft.at is not None:  # noqa: SIM102  the outer `if` is constexpr
             if due & (goes_on | ((node > 0) & (weight < 1.0) & (uniform < weight))):
                 children = None
                 if REPEATS == 0:
                     children = _trees.Children(tree, node, after + 1)
                 rest, other, unfit = _children.masses(p_row, q_row, subtracted, children, TILE)
-                flags |= of_pair | unfit
+                flags |= pair_status | unfit
                 weight = _math.weight_after(weight, residual_mass, rest)
                 residual_mass = rest
         goes_on = goes_on & (weight >= _math.SMALLEST)
 
-        gone = node + 0  # what may be taken off now
-        own_p = other
+        gone = node + 0  # ``after`` of the next turn, if the walk stays at this node
+        p = other
         token, in_range, bad = tl.full([], -1, tl.int64), node < 0, node < 0
         if goes_on:
             token = _trees.token_of(tree, child).to(tl.int64)
             in_range = (token >= 0) & (token < target.columns)
-            own_p, bad = _rows.probability_at(p_row, token, in_range)
-            if (after == node) & (own_p <= 0.0):
+            p, bad = _rows.probability_at(p_row, token, in_range)
+            if (after == node) & (p <= 0.0):
                 goes_on = _rows.is_empty(p_row, TILE) == 0  # a row without weight ends the branch
                 flags |= tl.where(goes_on, 0, bad_bias)
-                own_p = tl.where(goes_on, own_p, other)
+                p = tl.where(goes_on, p, other)
         if goes_on:
-            q, share = 1.0, residual_mass
+            q, scale = 1.0, residual_mass
             if draft.at is not None:
                 q, bad_draft = _rows.probability_at(q_row, token, in_range)
                 bad |= bad_draft
-                share = _math.share_left(residual_mass, other)
-            flags |= tl.where(in_range, of_pair, _math.TOKEN_RANGE) | tl.where(bad, _math.NON_FINITE, 0)
-            below = tl.where(in_range, _math.child_weight(weight, own_p, q, subtracted, share), 0.0)
+                scale = _math.draft_scale(residual_mass, other)
+            flags |= tl.where(in_range, pair_status, _math.TOKEN_RANGE) | tl.where(bad, _math.NON_FINITE, 0)
+            below = tl.where(in_range, _math.child_weight(weight, p, q, subtracted, scale), 0.0)
             gone = child
             goes_on = below >= _math.SMALLEST
             if goes_on:
-                keep(kept + KEPT * node, (weight, subtracted, residual_mass, other))
+                save(node_state + NODE_WORDS * node, (weight, subtracted, residual_mass, other))
                 node, after, depth = child, child, depth + 1
                 weight, subtracted, residual_mass, other = below, none, full, full
                 if draft.at is None:
-                    other = own_p
+                    other = p
         elif node == 0:
             walking = node < 0
         else:
             walking = uniform >= weight
             if walking:
-                node, _ = _trees.parents_of(tree.parents, tree.parents_node, node, walking)
+                node, _ = _trees.load_parent(tree.parents, tree.parents_node, node, walking)
                 depth -= 1
-                at = kept + KEPT * node
+                at = node_state + NODE_WORDS * node
                 weight, subtracted, residual_mass, other = fetch(at), fetch(at + 1), fetch(at + 2), fetch(at + 3)
         if walking & (goes_on == 0):
             after = gone
             if draft.at is None:
-                rest = _math.untried_after(residual_mass, own_p)
+                rest = _math.untried_after(residual_mass, p)
                 weight = _math.weight_after(weight, residual_mass, rest)
                 residual_mass = rest
             else:
-                subtracted = _math.subtracted_after(subtracted, _math.share_left(residual_mass, other), weight)
+                subtracted = _math.subtracted_after(subtracted, _math.draft_scale(residual_mass, other), weight)
         due = walking & (goes_on == 0)
-        flags |= tl.where(walking, 0, tl.where(after != node, of_pair, of_target))
+        flags |= tl.where(walking, 0, tl.where(after != node, pair_status, target_status))
     return Walked(node, depth, subtracted, (after != node) & (nodes > 0), flags)

@@ -1,4 +1,4 @@
-"""Trees in Triton: what csrc/include/specdec/tree.h asks of a tree, for a block of nodes at a time."""
+"""Trees, read a block of nodes at a time: parents, children, depths (csrc/include/specdec/tree.h)."""
 
 from typing import NamedTuple
 
@@ -6,29 +6,29 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _arguments, _math
 
-NODES = tl.constexpr(32)  # looked at together
+NODES = tl.constexpr(32)  # nodes of a block
 
 
 class Tree(NamedTuple):
-    """That of one request. A chain has None as parents: each node is the child of the one before it."""
+    """The tree of one request. A chain has no ``parents``: each node is the child of the one before it."""
 
-    parents: tl.tensor
-    parents_node: tl.tensor
-    tokens: tl.tensor
+    parents: tl.tensor  # [N], or None
+    parents_node: tl.tensor  # step between nodes
+    tokens: tl.tensor  # [N]
     tokens_node: tl.tensor
 
 
 class Drafts(NamedTuple):
-    """The trees of a call: parents and tokens [B, N], or [N] for all; how many nodes, and how deep they may be."""
+    """The trees of a call."""
 
-    parents: _arguments.Steps
-    tokens: _arguments.Steps
-    nodes: int
+    parents: _arguments.Steps  # [B, N], or [N] for all requests
+    tokens: _arguments.Steps  # [B, N], or [N] for all requests
+    nodes: int  # N
     max_depth: int
 
 
 class Children(NamedTuple):
-    """Those of a node of a tree, before index ``end``."""
+    """The children of a node of a tree with an index below ``end``."""
 
     tree: Tree
     node: tl.tensor
@@ -47,8 +47,8 @@ def token_of(tree, node):
 
 
 @triton.jit
-def parents_of(parents, parents_node, node, there):
-    """For a block of nodes (parent, -1 for the root and absent nodes; whether the entry is no node before it)."""
+def load_parent(parents, parents_node, node, there):
+    """(parents of a block of nodes, -1 for the root and absent nodes; whether an entry is bad: not below its own)."""
     if parents is None:
         parent = node - 1
     else:
@@ -58,17 +58,17 @@ def parents_of(parents, parents_node, node, there):
 
 
 @triton.jit
-def status_of(parents, parents_node, nodes):
+def check_parents(parents, parents_node, nodes):
     """PARAMETER if an entry of a tree is bad, else 0."""
     status = 0
     for base in range(0, nodes, NODES):
         node = base + tl.arange(0, NODES)
-        status |= _math.any_of(parents_of(parents, parents_node, node, node < nodes)[1]) * _math.PARAMETER
+        status |= _math.any_of(load_parent(parents, parents_node, node, node < nodes)[1]) * _math.PARAMETER
     return status
 
 
 @triton.jit
-def prefix_of(prefix, most):
+def clamp_prefix(prefix, most):
     """(a prefix length in [0, most], status)."""
     fit = tl.minimum(tl.maximum(prefix, 0), most)
     return fit, tl.where(fit == prefix, 0, _math.PARAMETER)
@@ -77,23 +77,23 @@ def prefix_of(prefix, most):
 @triton.jit
 def next_node(tree, node, step, by, nodes):
     """(the first of ``node``, ``node + step``, … that is ``by`` or below it, its depth); ``nodes`` if there is none."""
-    # An absent node, and all nodes below it, are not connected to the root, and are passed over.
-    found, depth = nodes + 0, nodes * 0
-    while node < found:
+    # An absent node, and all nodes below it, are not connected to the root, so they are skipped.
+    first, depth = nodes + 0, nodes * 0
+    while node < first:
         index = node + step * tl.arange(0, NODES)
         at = tl.where(index < nodes, index, -1)
         leads = at == by
         ups = tl.zeros([NODES], tl.int32)
         while _math.any_of(at > 0) > 0:
-            parent, _ = parents_of(tree.parents, tree.parents_node, at, at > 0)
+            parent, _ = load_parent(tree.parents, tree.parents_node, at, at > 0)
             token = tl.load(tree.tokens + at * tree.tokens_node, mask=at > 0, other=0)
             ups += (at > 0).to(tl.int32)
             at = tl.where(at > 0, tl.where(token == -1, -1, parent), at)
             leads = leads | (at == by)
-        found = tl.min(tl.where((at == 0) & leads, index, nodes), axis=0)
-        depth = tl.sum(tl.where(index == found, ups, 0), axis=0)
+        first = tl.min(tl.where((at == 0) & leads, index, nodes), axis=0)
+        depth = tl.sum(tl.where(index == first, ups, 0), axis=0)
         node += step * NODES
-    return found, depth
+    return first, depth
 
 
 @triton.jit
@@ -101,11 +101,11 @@ def children_at(tree, base, node, end):
     """(index, token, whether it is a child of ``node`` before ``end``) of the block of nodes from ``base`` on."""
     index = base + tl.arange(0, NODES)
     if tree.parents is None:
-        mine = (index == node + 1) & (index < end)
+        is_child = (index == node + 1) & (index < end)
     else:
-        mine = tl.load(tree.parents + index * tree.parents_node, mask=index < end, other=-1) == node
-    token = tl.load(tree.tokens + index * tree.tokens_node, mask=mine, other=-1).to(tl.int64)
-    return index, token, mine & (token != -1)
+        is_child = tl.load(tree.parents + index * tree.parents_node, mask=index < end, other=-1) == node
+    token = tl.load(tree.tokens + index * tree.tokens_node, mask=is_child, other=-1).to(tl.int64)
+    return index, token, is_child & (token != -1)
 
 
 @triton.jit
@@ -114,8 +114,8 @@ def next_child(tree, node, after, nodes):
     child = nodes + 0
     base = after + 1
     while base < child:
-        index, _token, mine = children_at(tree, base, node, nodes)
-        child = tl.minimum(child, tl.min(tl.where(mine, index, nodes), axis=0))
+        index, _token, is_child = children_at(tree, base, node, nodes)
+        child = tl.minimum(child, tl.min(tl.where(is_child, index, nodes), axis=0))
         base += NODES
     return child
 
@@ -126,20 +126,20 @@ def child_with(tree, node, token, end):
     child = end + 0
     base = node + 1
     while base < child:
-        index, other, mine = children_at(tree, base, node, end)
-        child = tl.minimum(child, tl.min(tl.where(mine & (other == token), index, end), axis=0))
+        index, other, is_child = children_at(tree, base, node, end)
+        child = tl.minimum(child, tl.min(tl.where(is_child & (other == token), index, end), axis=0))
         base += NODES
     return child
 
 
 @triton.jit
-def strays(tree, node, end, vocab):
+def has_stray(tree, node, end, vocab):
     """Whether a child of ``node`` before ``end`` has a token out of range."""
-    found = 0
+    stray = 0
     for base in range(node + 1, end, NODES):
-        _index, token, mine = children_at(tree, base, node, end)
-        found |= _math.any_of(mine & ((token < 0) | (token >= vocab)))
-    return found
+        _index, token, is_child = children_at(tree, base, node, end)
+        stray |= _math.any_of(is_child & ((token < 0) | (token >= vocab)))
+    return stray
 
 
 def drafts_of(call, width):

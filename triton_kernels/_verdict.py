@@ -1,5 +1,4 @@
-"""How a verdict is written (``specdec_kernels.OutputFormat``): what csrc/include/specdec/walk.h has as
-``VerdictWriter``."""
+"""Writing of verdicts (``specdec_kernels.OutputFormat``), as ``VerdictWriter`` of csrc/include/specdec/walk.h."""
 
 from typing import NamedTuple
 
@@ -11,24 +10,24 @@ EMITTED, ADDED, ZEROS = (tl.constexpr(bit) for bit in (1, 2, 4))
 
 
 class Verdict(NamedTuple):
-    """Where the verdicts of a call go; ``flat`` is the length of the row that an index leads into."""
+    """The outputs of a call."""
 
-    tokens: tl.tensor
+    tokens: tl.tensor  # [B, depths], or [flat] with an index
     tokens_request: int
-    tokens_slot: int
-    path: tl.tensor
+    tokens_column: int
+    path: tl.tensor  # int32 [B, depths], or None
     path_request: int
-    index: tl.tensor
+    index: tl.tensor  # [B, N]: the index of each node in ``tokens``, or None
     index_request: int
     index_node: int
     flat: int
-    num_accepted: tl.tensor
-    status: tl.tensor
-    output_format: int
+    num_accepted: tl.tensor  # int32 [B]
+    status: tl.tensor  # int32 [B]
+    output_format: int  # bits
 
 
 class Writer(NamedTuple):
-    """Where that of request ``b`` goes."""
+    """Writes the verdict of request ``b``."""
 
     to: Verdict
     b: tl.tensor
@@ -36,7 +35,7 @@ class Writer(NamedTuple):
 
 @triton.jit
 def index_at(writer, node, there):
-    """What the index has for a node, or a block of them."""
+    """The index of a node, or of a block of them; -1 if not ``there``."""
     index = writer.to.index + writer.b * writer.to.index_request
     return tl.load(index + node * writer.to.index_node, mask=there, other=-1).to(tl.int64)
 
@@ -50,19 +49,19 @@ def put_token(writer, depth, node, token, there):
     else:
         at = index_at(writer, node, there)
         there = there & (at >= 0) & (at < writer.to.flat)
-    tl.store(to + at * writer.to.tokens_slot, token.to(to.dtype.element_ty), mask=there)
+    tl.store(to + at * writer.to.tokens_column, token.to(to.dtype.element_ty), mask=there)
 
 
 @triton.jit
 def put_node(writer, depth, node, there):
-    """Writes a node of the path, or its place. Returns PARAMETER where that is outside of the tokens."""
+    """Writes a node of the path, or its index. Returns PARAMETER where that is outside of the tokens."""
     reported = there.to(tl.int32) * 0
     if writer.to.path is not None:
         shown = node
         if writer.to.index is not None:
-            place = index_at(writer, node, there)
-            inside = (place >= 0) & (place < writer.to.flat)
-            shown = tl.where(inside, place, -1)
+            column = index_at(writer, node, there)
+            inside = (column >= 0) & (column < writer.to.flat)
+            shown = tl.where(inside, column, -1)
             reported = (there & (inside == 0)).to(tl.int32) * _math.PARAMETER
         tl.store(path_of(writer) + depth, shown.to(tl.int32), mask=there)
     return reported
@@ -74,10 +73,10 @@ def path_of(writer):
 
 
 @triton.jit
-def clear_places(writer, depth, there):
-    """Depths behind the last."""
+def clear_columns(writer, depth, there):
+    """Writes that there is no token, and no node, at depths behind the last."""
     if writer.to.index is None:
-        at = writer.to.tokens + writer.b * writer.to.tokens_request + depth * writer.to.tokens_slot
+        at = writer.to.tokens + writer.b * writer.to.tokens_request + depth * writer.to.tokens_column
         tl.store(at, tl.where((writer.to.output_format & ZEROS) != 0, 0, -1), mask=there)
     if writer.to.path is not None:
         tl.store(path_of(writer) + depth, -1, mask=there)
@@ -85,30 +84,30 @@ def clear_places(writer, depth, there):
 
 @triton.jit
 def clear_nodes(writer, node, there):
-    """Nodes that are not on the path: where an index leads to, and its places are wanted without gaps."""
-    if writer.to.index is not None:  # noqa: SIM102  one is known when it is compiled
+    """Writes zeros as the tokens of nodes off the path, if there is an index and the format has zeros."""
+    if writer.to.index is not None:  # noqa: SIM102  the outer `if` is constexpr
         if (writer.to.output_format & ZEROS) != 0:
             put_token(writer, node, node, node * 0, there)
 
 
 @triton.jit
 def clear_off_path(writer, nodes, depth):
-    """All nodes but those of the path, which this program has written down to ``depth``."""
-    if writer.to.index is not None:  # noqa: SIM102  one is known when it is compiled
+    """Clears all nodes but those of the path, which this program has written down to ``depth``."""
+    if writer.to.index is not None:  # noqa: SIM102  the outer `if` is constexpr
         if (writer.to.output_format & ZEROS) != 0:
             _rows.barrier()
             for base in range(0, nodes, _trees.NODES):
                 node = base + tl.arange(0, _trees.NODES)
-                place = index_at(writer, node, node < nodes)
+                column = index_at(writer, node, node < nodes)
                 off = node < nodes
                 for at in range(0, depth + 1):
-                    off = off & (tl.load(path_of(writer) + at, cache_modifier=".cg") != place)
+                    off = off & (tl.load(path_of(writer) + at, cache_modifier=".cg") != column)
                 clear_nodes(writer, node, off)
 
 
 @triton.jit
 def put_count(writer, accepted):
-    """By one program: how many drafts were accepted, -1 for an idle request."""
+    """Writes how many drafts were accepted, -1 for an idle request. One program of the request calls this."""
     counted = accepted + tl.where((writer.to.output_format & EMITTED) != 0, 1, 0)
     added = (writer.to.output_format & ADDED) != 0
     before = tl.load(writer.to.num_accepted + writer.b, mask=added, other=0)
@@ -121,12 +120,12 @@ def put_status(writer, flags):
 
 
 @triton.jit
-def status_of(writer):
+def load_status(writer):
     return tl.load(writer.to.status + writer.b)
 
 
 def verdict_of(call):
-    """A call's output_format, as the kernels take it."""
+    """The ``Verdict`` of a call."""
     index, path = call.index, call.path
     return Verdict(
         call.tokens, call.tokens.stride(0) if index is None else 0, call.tokens.stride(-1), path,
@@ -136,5 +135,5 @@ def verdict_of(call):
 
 
 def shape_of(call):
-    """[requests, places] of the paths."""
+    """[requests, depths] of the paths."""
     return (call.tokens if call.index is None else call.path).shape

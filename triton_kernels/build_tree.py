@@ -1,6 +1,6 @@
-"""EAGLE's trees: one launch, a program for each request. It takes the steps of csrc/include/specdec/build.h.
+"""EAGLE's trees: one launch, a program for each request, with the steps of csrc/include/specdec/build.h.
 
-Until the end ``index`` holds each node's parent. A program is one warp, so that what it wrote is there when it goes on.
+``index`` holds each node's parent until the end. A program is one warp, so its stores are visible behind a barrier.
 """
 
 from typing import NamedTuple
@@ -9,28 +9,28 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _arguments, _launch, _math, _rows, _trees
 
-BLOCK = 64  # nodes at once
+BLOCK = 64  # nodes of a step
 
 
 class Candidates(NamedTuple):
-    """Which candidate each group of ``topk`` follows, of so many groups, and which were selected."""
+    """Candidates in groups of ``topk``."""
 
-    parents: _arguments.Steps
+    parents: _arguments.Steps  # [B, groups]: the candidate that each group follows
     groups: int
-    selected: _arguments.Steps
+    selected: _arguments.Steps  # [B, N - 1]: the candidate of each node but the root
     topk: int
 
 
 class Mask(NamedTuple):
-    """So many bytes, and how many a row takes."""
+    """The mask, in bytes."""
 
-    at: tl.tensor
+    at: tl.tensor  # [size]
     size: int
     row_bytes: int
 
 
 class Built(NamedTuple):
-    """What a call writes: a number for each node."""
+    """What a call writes, int64 [B, N] each."""
 
     positions: tl.tensor
     index: tl.tensor
@@ -40,36 +40,36 @@ class Built(NamedTuple):
 
 @triton.jit
 def bytes_before(b, prefix_len, nodes, size, BLOCK: tl.constexpr):
-    """What the full masks of the requests before ``b`` take; more than ``size`` if they do not fit."""
+    """Bytes of the full masks of the requests before ``b``; more than ``size`` if they do not fit."""
     taken = tl.zeros([BLOCK], tl.int64)
     for base in range(0, b, BLOCK):
         at = base + tl.arange(0, BLOCK)
         length = tl.cast(_arguments.number(prefix_len, at, 0, at < b), tl.int64)
-        columns = _trees.prefix_of(length, size)[0] + nodes
+        columns = _trees.clamp_prefix(length, size)[0] + nodes
         each = tl.where(columns > size // nodes, size + 1, nodes * columns)
         taken = tl.minimum(taken + tl.where(at < b, each, 0), size + 1)
     return tl.sum(taken, axis=0)
 
 
 @triton.jit
-def parent_of(candidates, b, node, there, nodes):
-    """The node that each of a block follows; -1 if none before it is the candidate that its group follows."""
+def find_parent(candidates, b, node, there, nodes):
+    """The parents of a block of nodes; -1 if no earlier node is the candidate that the node's group follows."""
     selected, step = _arguments.at(candidates.selected, b, 0), candidates.selected.inner
-    mine = tl.load(selected + (node - 1).to(tl.int64) * step, mask=there, other=-1).to(tl.int64)
-    group = tl.where(mine < 0, -1, mine // candidates.topk)
+    candidate_id = tl.load(selected + (node - 1).to(tl.int64) * step, mask=there, other=-1).to(tl.int64)
+    group = tl.where(candidate_id < 0, -1, candidate_id // candidates.topk)
     listed = there & (group > 0) & (group < candidates.groups)
     followed = tl.load(_arguments.at(candidates.parents, b, group), mask=listed, other=-1).to(tl.int64)
     parent = tl.where(there & (group == 0), 0, -1)
     for other in range(1, nodes):
         candidate = tl.load(selected + (other - 1) * step).to(tl.int64)
-        found = (parent < 0) & (followed >= 0) & (candidate == followed) & (other < node)
-        parent = tl.where(found, other, parent)
+        follows = (parent < 0) & (followed >= 0) & (candidate == followed) & (other < node)
+        parent = tl.where(follows, other, parent)
     return parent
 
 
 @triton.jit
 def attended(parents, node, first, there):
-    """Bit j: whether each of a block of nodes attends to node ``first`` + j."""
+    """An int32 for each node of a block: bit j is set if it attends to node ``first`` + j."""
     word = node * 0
     at = tl.where(there, node, -1).to(tl.int64)
     while _math.any_of(at >= first) > 0:
@@ -81,7 +81,7 @@ def attended(parents, node, first, there):
 
 @triton.jit
 def write_rows(mask, row, parents, node, there, nodes, row_bytes, LAYOUT: tl.constexpr):
-    """What a block of nodes attends to, to the bytes from ``row`` on."""
+    """Writes which nodes a block of nodes attends to, from byte ``row`` on."""
     if LAYOUT == "bits":
         word = attended(parents, node, 0, there)
         for byte in range(0, row_bytes):
@@ -94,8 +94,8 @@ def write_rows(mask, row, parents, node, there, nodes, row_bytes, LAYOUT: tl.con
 
 
 @triton.jit
-def links_of(parents, node, there, nodes):
-    """Of each of a block of nodes the first behind it that has it as parent, and the first that has its parent."""
+def find_links(parents, node, there, nodes):
+    """(first children, next siblings) of a block of nodes, -1 for none."""
     parent = tl.load(parents + node, mask=there, other=-1)
     child, sibling = node * 0 - 1, node * 0 - 1
     for other in range(1, nodes):
@@ -115,14 +115,14 @@ def build_tree_kernel(
     first_child, next_sibling = built.first_child + b * nodes, built.next_sibling + b * nodes
     size, row_bytes = mask.size, tl.cast(mask.row_bytes, tl.int32)
     length = tl.cast(_arguments.number(prefix_len, b, 0, b >= 0), tl.int64)
-    prefix, bad = _trees.prefix_of(length, 2**63 - 1 - nodes.to(tl.int64))
-    room = size
+    prefix, bad = _trees.clamp_prefix(length, 2**63 - 1 - nodes.to(tl.int64))
+    bytes_left = size
     if LAYOUT == "full":
-        room -= bytes_before(b, prefix_len, nodes, size, BLOCK)
+        bytes_left -= bytes_before(b, prefix_len, nodes, size, BLOCK)
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)
         there = (node > 0) & (node < nodes)
-        parent = parent_of(candidates, b, node, there, nodes)
+        parent = find_parent(candidates, b, node, there, nodes)
         bad |= _math.any_of(there & (parent < 0)) * _math.PARAMETER
         tl.store(index + node, parent.to(tl.int64), mask=node < nodes)
     _rows.barrier()
@@ -137,12 +137,12 @@ def build_tree_kernel(
         tl.store(positions + node, prefix + depth, mask=there)
         row, fits = (b * nodes + node) * row_bytes, there
         if LAYOUT == "full":
-            row = size - room + node * (prefix + nodes) + prefix
-            rows = tl.where((room >= 0) & (prefix <= room), nodes, 0)
-            fits = (node < rows) & (prefix + nodes <= room // (node + 1))
+            row = size - bytes_left + node * (prefix + nodes) + prefix
+            rows = tl.where((bytes_left >= 0) & (prefix <= bytes_left), nodes, 0)
+            fits = (node < rows) & (prefix + nodes <= bytes_left // (node + 1))
             bad |= _math.any_of(there & (fits == 0)) * _math.PARAMETER
         write_rows(mask.at, row, index, node, fits, nodes, row_bytes, LAYOUT)
-        child, sibling = links_of(index, node, there, nodes)
+        child, sibling = find_links(index, node, there, nodes)
         tl.store(first_child + node, child.to(tl.int64), mask=there)
         tl.store(next_sibling + node, sibling.to(tl.int64), mask=there)
     _rows.barrier()

@@ -1,4 +1,4 @@
-"""Seeds of races from the tokens before them: one launch, a program for each row, by csrc/include/specdec/context.h."""
+"""Seeds of races from the tokens before them (csrc/include/specdec/context.h): one launch, a program for each row."""
 
 from typing import NamedTuple
 
@@ -6,37 +6,34 @@ import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _arguments, _launch, _math, _trees
 
-WINDOW = tl.constexpr(8)  # tokens at most
-BLOCK = 128  # places of a text that are looked at together
+WINDOW = tl.constexpr(8)  # most tokens of a window
+BLOCK = 128  # windows of a text that are compared together
 
 
 class Text(NamedTuple):
-    """That of a row: ``length`` tokens of its request, and drafts from the root to ``node``, up to ``end``.
+    """The text before a row: tokens of its request, then drafts from the root to ``node``."""
 
-    Nodes behind the one that is ``last`` have no token.
-    """
-
-    tokens: tl.tensor
+    tokens: tl.tensor  # [length], ``step`` elements apart
     step: tl.tensor
     length: tl.tensor
-    end: tl.tensor
+    end: tl.tensor  # tokens and drafts together
     tree: _trees.Tree
     node: tl.tensor
-    last: tl.tensor
+    last: tl.tensor  # nodes behind this one have no token
 
 
 @triton.jit
-def windows_at(text, place, size, ORDERED: tl.constexpr):
-    """The tokens before places [n], int64 [n, WINDOW]: the latest first, or in order."""
+def windows_at(text, ends, size, ORDERED: tl.constexpr):
+    """The ``size`` tokens before each of ``ends`` [n], int64 [n, WINDOW]: the latest first if ORDERED, else sorted."""
     each = tl.arange(0, WINDOW)[None, :]
-    before = place[:, None] - 1 - each
+    before = ends[:, None] - 1 - each
     there = (each < size) & (before >= 0) & (before < text.length)
     token = tl.load(text.tokens + before * text.step, mask=there, other=-1).to(tl.int64)
-    at, drafted = tl.where(tl.max(place, axis=0) > text.length, text.node, 0), text.end - 1
+    at, drafted = tl.where(tl.max(ends, axis=0) > text.length, text.node, 0), text.end - 1
     while at > 0:
         draft = tl.load(text.tree.tokens + at * text.tree.tokens_node, mask=at <= text.last, other=-1).to(tl.int64)
         token = tl.where((before == drafted) & (each < size), draft, token)
-        at, _ = _trees.parents_of(text.tree.parents, text.tree.parents_node, at, at > 0)
+        at, _ = _trees.load_parent(text.tree.parents, text.tree.parents_node, at, at > 0)
         drafted -= 1
     if not ORDERED:
         token = tl.sort(tl.where(each < size, token, 1 << 62))
@@ -44,23 +41,23 @@ def windows_at(text, place, size, ORDERED: tl.constexpr):
 
 
 @triton.jit
-def sum_of(words, size):
-    """Modulo 2^32, of the first ``size``."""
+def sum_words(words, size):
+    """The sum of the first ``size`` words modulo 2^32."""
     return tl.sum(tl.where(tl.arange(0, WINDOW) < size, words.to(tl.int64), 0), axis=0).to(tl.uint32)
 
 
 @triton.jit
-def wide_of(key, a, b, c, stream):
+def wide_seed(key, a, b, c, stream):
     low, high, _, _ = tl.philox(key, a, b, c, tl.full([], _math.STREAM_CONTEXT + stream, tl.uint32))
     return (low.to(tl.uint64) | (high.to(tl.uint64) << 32)).to(tl.int64)
 
 
 @triton.jit
-def seed_of(window, size, key):
-    place, nothing = (tl.arange(0, WINDOW) + 1).to(tl.uint32), tl.zeros([WINDOW], tl.uint32)
+def window_seed(window, size, key):
+    lane, nothing = (tl.arange(0, WINDOW) + 1).to(tl.uint32), tl.zeros([WINDOW], tl.uint32)
     stream = nothing + _math.STREAM_CONTEXT
-    a, b, c, _ = tl.philox(key, window.to(tl.uint32), place, nothing + size.to(tl.uint32), stream)
-    return wide_of(key, sum_of(a, size), sum_of(b, size), sum_of(c, size), 1)
+    a, b, c, _ = tl.philox(key, window.to(tl.uint32), lane, nothing + size.to(tl.uint32), stream)
+    return wide_seed(key, sum_words(a, size), sum_words(b, size), sum_words(c, size), 1)
 
 
 @_launch.kernel
@@ -72,8 +69,8 @@ def context_seeds_kernel(
     row = tl.program_id(0).to(tl.int64)
     nodes = tl.cast(drafts.nodes, tl.int32)
     b, node = row // nodes, (row % nodes).to(tl.int32)
-    entry, live, _ = _arguments.entry_of(index, b)
-    packed = _arguments.packed_of(packing, b, nodes - 1)
+    entry, live, _ = _arguments.load_entry(index, b)
+    packed = _arguments.locate_request(packing, b, nodes - 1)
     live = live & (entry < entries) & packed.readable
     if drafts.parents.data is not None:
         tree, last = _trees.tree_of(drafts.parents, drafts.tokens, b), nodes - 1
@@ -82,34 +79,34 @@ def context_seeds_kernel(
         if packing.cu_drafts is not None:
             tokens = drafts.tokens.data + packed.first_token * drafts.tokens.inner
         tree, last = _trees.Tree(None, 0, tokens - drafts.tokens.inner, drafts.tokens.inner), packed.drafts
-    own_key = tl.cast(_arguments.number(key, entry, 0, live), tl.int64)
+    request_key = tl.cast(_arguments.number(key, entry, 0, live), tl.int64)
     first = tl.maximum(tl.cast(_arguments.number(start, entry, 0, live), tl.int64), 0) + size
-    place = tl.load(position.data + b * position.outer).to(tl.int64)
-    length = tl.minimum(tl.maximum(place, 0), columns)
+    row_position = tl.load(position.data + b * position.outer).to(tl.int64)
+    length = tl.minimum(tl.maximum(row_position, 0), columns)
     end, above = length, tl.where(live, node, 0)
     while above > 0:
-        above, _ = _trees.parents_of(tree.parents, tree.parents_node, above, above > 0)
+        above, _ = _trees.load_parent(tree.parents, tree.parents_node, above, above > 0)
         end += 1
-        place += 1
-    own_text = Text(_arguments.at(text, entry, 0), text.inner, length, end, tree, node, last)
-    marked = live & (own_key != 0) & (first <= end)
+        row_position += 1
+    row_text = Text(_arguments.at(text, entry, 0), text.inner, length, end, tree, node, last)
+    marked = live & (request_key != 0) & (first <= end)
     end = tl.where(marked, end, 0)
-    own = windows_at(own_text, tl.zeros([1], tl.int64) + end, size, ORDERED)
+    window = windows_at(row_text, tl.zeros([1], tl.int64) + end, size, ORDERED)
     seen = row * 0
     while first < end:
-        places = first + tl.arange(0, BLOCK)
-        same = tl.min((windows_at(own_text, places, size, ORDERED) == own).to(tl.int32), axis=1)
-        seen |= tl.max(same * (places < end), axis=0)
+        ends = first + tl.arange(0, BLOCK)
+        same = tl.min((windows_at(row_text, ends, size, ORDERED) == window).to(tl.int32), axis=1)
+        seen |= tl.max(same * (ends < end), axis=0)
         first += BLOCK
-    own_seed = tl.load(seed.data + b * seed.outer).to(tl.int64)
+    request_seed = tl.load(seed.data + b * seed.outer).to(tl.int64)
     zero = tl.full([], 0, tl.uint32)
-    noise = wide_of(own_seed, zero, place.to(tl.uint32), zero, 2)
-    drawn = tl.where(marked & (seen == 0), seed_of(tl.reshape(own, [WINDOW]), size, own_key), noise)
-    tl.store(seeds + row, tl.where(live, drawn, 0))
+    noise = wide_seed(request_seed, zero, row_position.to(tl.uint32), zero, 2)
+    row_seed = tl.where(marked & (seen == 0), window_seed(tl.reshape(window, [WINDOW]), size, request_key), noise)
+    tl.store(seeds + row, tl.where(live, row_seed, 0))
 
 
 def context_seeds(call):
-    """Seeds int64 [B, N] of each request's rows."""
+    """``seeds`` int64 [B, N] of the rows of each request."""
     requests, nodes = call.seeds.shape
     parents = _arguments.NO_STEPS if call.parents is None else _arguments.nodes_of(call.parents)
     text = call.text

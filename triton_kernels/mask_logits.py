@@ -1,4 +1,4 @@
-"""Rows without what cuts drop: one launch, rows split over programs."""
+"""Rows whose dropped tokens become -inf: one launch, rows split over programs."""
 
 import triton
 import triton.language as tl
@@ -21,7 +21,7 @@ def mask_logits_kernel(
     raw = tl.load(_rows.start_of(target, i, j, ALIGNED) + column, mask=there, other=0.0)
     v = raw.to(tl.float32) * inverse
     v = tl.where(v > _math.LARGEST, _math.LARGEST, v)
-    dropped = (v < least) | ((v == least) & (column > behind))  # a NaN stays
+    dropped = (v < least) | ((v == least) & (column > behind))  # not a NaN
     nothing = tl.full([BLOCK], float("-inf"), tl.float32).to(raw.dtype)
     to = _rows.row_at(out.data, _arguments.offset_at(out, i, j), ALIGNED) + column
     tl.store(to, tl.where(dropped, nothing, raw), mask=there)

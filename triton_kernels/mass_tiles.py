@@ -1,4 +1,4 @@
-"""What the tiles of rows weigh: one launch, rows split over programs."""
+"""The mass tiles of rows: one launch, rows split over programs."""
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _arguments, _edits, _launch, _laws, _math, _rows
@@ -11,18 +11,18 @@ def mass_tiles_kernel(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     vocab = target.vocab
-    at = _arguments.row_of(target, index, row)
+    at = _arguments.locate_row(target, index, row)
     live = at.live
-    inverse, greedy, flags = _arguments.heat_of(temperature, at.entry, at.j, live)
-    place, bad_bias = _edits.place_at(edits, at.entry, at.j, at.i, at.j, 0, 0, live, vocab)
-    law = _laws.Law(inverse, None, None, 0, edits.by_row, place, edits)
+    inverse, greedy, flags = _arguments.load_temperature(temperature, at.entry, at.j, live)
+    row_edits, bad_bias = _edits.load_row_edits(edits, at.entry, at.j, at.i, at.j, 0, 0, live, vocab)
+    law = _laws.Law(inverse, None, None, 0, edits.by_row, row_edits, edits)
     record = counters + 4 * row
     count = tl.cdiv(vocab, _math.MASS_TILE)
     items = tiles.to(tl.pointer_type(tl.float32), bitcast=True) + row * 3 * count
-    first, last = _rows.share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
-    own = _laws.Row(_rows.start_of(target, at.i, at.j, ALIGNED), vocab, law)
+    first, last = _rows.tile_range(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
+    p_row = _laws.Row(_rows.start_of(target, at.i, at.j, ALIGNED), vocab, law)
     if live & (greedy == 0):
-        if _rows.mass_tiles(own, first, last, items, TILE):
+        if _rows.mass_tiles(p_row, first, last, items, TILE):
             tl.atomic_or(record + _rows.FLAGS, _math.NON_FINITE, sem="relaxed")
     else:
         for tile in range(first * (TILE // _math.MASS_TILE), last * (TILE // _math.MASS_TILE)):

@@ -1,11 +1,11 @@
-"""Trees of chains: one launch, a program for each request. It takes chain by chain, beside all those before it."""
+"""Trees of chains: one launch, a program for each request, which compares each chain with all before it."""
 
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _arguments, _launch
 
-BLOCK = 128  # nodes at once
-CHAINS, TOKENS = 32, 64  # a program is for so many at least: one for all calls whose chains are not long or many
+BLOCK = 128  # nodes of a step
+CHAINS, TOKENS = 32, 64  # least sizes that are compiled, so that most calls share one program
 
 
 @triton.jit
@@ -22,17 +22,17 @@ def merge_chains_kernel(
     tokens, paths_node = _arguments.at(paths, b, 0), paths.inner
     draft_tokens, parents, leaves = draft_tokens + b * nodes, parents + b * nodes, leaves + b * count
     chains, depths = tl.arange(0, CHAINS), tl.arange(0, TOKENS)
-    # Of each chain so far: the first node that it added, and how many tokens it shares with one before it.
-    first, shares = tl.zeros([CHAINS], tl.int32), tl.zeros([CHAINS], tl.int32)
+    # ``first`` is the first node that each chain added, ``shared_tokens`` how many tokens an earlier one has.
+    first, shared_tokens = tl.zeros([CHAINS], tl.int32), tl.zeros([CHAINS], tl.int32)
     added = 1 + 0 * nodes
     for chain in range(0, count):
-        own = tokens + tl.cast(chain, tl.int64) * length * paths_node
+        chain_tokens = tokens + tl.cast(chain, tl.int64) * length * paths_node
         alike = chains < chain
         common = tl.zeros([CHAINS], tl.int32)
         depth = 0 * nodes
         going = length > 0
         while going:
-            token = tl.load(own + depth * paths_node).to(tl.int64)
+            token = tl.load(chain_tokens + depth * paths_node).to(tl.int64)
             going = token != -1
             if going:
                 elder = (chains.to(tl.int64) * length + depth) * paths_node
@@ -42,16 +42,16 @@ def merge_chains_kernel(
                 going = depth < length
         shared = tl.max(common, axis=0)
         elder = tl.min(tl.where(common == shared, chains, CHAINS), axis=0)
-        joint = at_chain(first, chains, elder) + shared - at_chain(shares, chains, elder) - 1
-        joint = tl.where(shared > 0, joint, 0)  # the node after what is shared
-        mine = (depths >= shared) & (depths < depth)
+        joint = at_chain(first, chains, elder) + shared - at_chain(shared_tokens, chains, elder) - 1
+        joint = tl.where(shared > 0, joint, 0)  # the node of the last shared token
+        is_new = (depths >= shared) & (depths < depth)
         node = added + depths - shared
-        token = tl.load(own + depths * paths_node, mask=mine, other=-1).to(tl.int64)
-        tl.store(draft_tokens + node, token, mask=mine)
-        tl.store(parents + node, tl.where(depths == shared, joint, node - 1), mask=mine)
+        token = tl.load(chain_tokens + depths * paths_node, mask=is_new, other=-1).to(tl.int64)
+        tl.store(draft_tokens + node, token, mask=is_new)
+        tl.store(parents + node, tl.where(depths == shared, joint, node - 1), mask=is_new)
         leaf = tl.where(depth > shared, added + depth - shared - 1, joint)
         tl.store(leaves + chain, tl.where(depth > 0, leaf, -1))
-        first, shares = tl.where(chains == chain, added, first), tl.where(chains == chain, shared, shares)
+        first, shared_tokens = tl.where(chains == chain, added, first), tl.where(chains == chain, shared, shared_tokens)
         added += depth - shared
     for base in range(0, nodes, BLOCK):
         node = base + tl.arange(0, BLOCK)

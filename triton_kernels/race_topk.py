@@ -1,6 +1,6 @@
 """The first k arrivals of a race: one launch. Each program finds those of one tile; the last of a row merges them.
 
-With filters a row's last program finds the row's cut, and races what is kept (``_kept``).
+With filters a row's last program finds the row's cut, and races the tokens that pass (``_filtered_races``).
 """
 
 import triton
@@ -9,8 +9,8 @@ from specdec_kernels.triton_kernels import (
     _arguments,
     _cuts,
     _edits,
+    _filtered_races,
     _filters,
-    _kept,
     _launch,
     _laws,
     _math,
@@ -21,7 +21,7 @@ from specdec_kernels.triton_kernels import (
 
 @triton.jit
 def store_tile(row, tile, noise, record, keys, k, TILE: tl.constexpr):
-    """Stores the k best keys of a tile of a row, in their place among those of all tiles."""
+    """Stores the k best keys of a tile of a row at ``keys[tile]``."""
     start = tl.cast(tile, tl.int32) * TILE
     raw = _rows.load_tile(row, start, TILE)
     x = _laws.clean(raw, row.law)
@@ -41,10 +41,10 @@ def store_tile(row, tile, noise, record, keys, k, TILE: tl.constexpr):
 
 
 @triton.jit
-def store_list(row, order, cut, room, noise, keys, k):
-    """Stores the k best keys of those that a cut keeps, all of them listed."""
-    scored, ids = _kept.score_list(row, order, cut, room, noise)
-    _rows.barrier()  # all warps have read the list, whose place many keys take
+def store_list(row, order, cut, workspace, noise, keys, k):
+    """Stores the k best keys of the listed tokens that pass a cut."""
+    scored, ids = _filtered_races.score_list(row, order, cut, workspace, noise)
+    _rows.barrier()  # all warps have read the list, which many keys overwrite
     _races.store_best(keys, scored, ids, k)
 
 
@@ -55,9 +55,9 @@ def finish_topk(keys, count, row, k, at, flags, vocab_start, edits, vocab, recor
     weighs = at.live
     for n in range(0, k):
         best = _races.next_best(keys, count, before)
-        token, score, arrived = _races.arrival_of(best, at.live, at.idle, n, vocab_start)
+        token, score, arrived = _races.decode_arrival(best, at.live, at.idle, n, vocab_start)
         tl.store(sampled.tokens + row * k + n, token)
-        if sampled.scores is not None:  # a part of a row, which need not have weight
+        if sampled.scores is not None:  # a shard of a row may have no weight
             tl.store(sampled.scores + row * k + n, score)
         else:
             weighs = weighs & ((n > 0) | arrived)
@@ -77,14 +77,14 @@ def race_topk_kernel(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     tile, tiles = tl.program_id(1), tl.num_programs(1)
-    at = _arguments.row_of(draft, index, row)
-    inverse, greedy, flags = _arguments.heat_of(temperature, at.entry, at.j, at.live)
-    noise = _arguments.noise_of(noise, at.entry, at.j, at.live, vocab_start)
-    place, bad_bias = _edits.place_at(edits, at.entry, at.j, at.i, at.j, 0, 0, at.live, draft.vocab)
-    law = _laws.Law(inverse if SPACE == "logits" else None, greedy, None, row, edits.by_row, place, edits)
+    at = _arguments.locate_row(draft, index, row)
+    inverse, greedy, flags = _arguments.load_temperature(temperature, at.entry, at.j, at.live)
+    noise = _arguments.load_noise(noise, at.entry, at.j, at.live, vocab_start)
+    row_edits, bad_bias = _edits.load_row_edits(edits, at.entry, at.j, at.i, at.j, 0, 0, at.live, draft.vocab)
+    law = _laws.Law(inverse if SPACE == "logits" else None, greedy, None, row, edits.by_row, row_edits, edits)
     record, keys = counters + 4 * row, _rows.key_at(scratch) + row * tiles * k
-    own = _laws.Row(_rows.start_of(draft, at.i, at.j, ALIGNED), draft.vocab, law, draft_map)
-    store_tile(own, tile, noise, record, keys, k, TILE)
+    q_row = _laws.Row(_rows.start_of(draft, at.i, at.j, ALIGNED), draft.vocab, law, draft_map)
+    store_tile(q_row, tile, noise, record, keys, k, TILE)
     if _rows.is_last(record + _rows.DONE, tiles):
         finish_topk(keys, tiles * k, row, k, at, flags | bad_bias, vocab_start, edits, draft.vocab, record, sampled)
 
@@ -96,45 +96,45 @@ def filtered_topk_kernel(
     k: tl.int32, vocab_start: tl.int32, draft_map, sampled: _races.Sampled, counters, search: _cuts.Search,
     count: tl.int32, tiling: _cuts.Tiling, STAGE: tl.constexpr,
 ):  # fmt: skip
-    """A program has memory for one row at a time: for its cut, then for its keys."""
-    # The search has CUT words a row, for rows that no list holds.
+    """Races filtered rows, one at a time: memory is for a cut, then for keys. ``search.cuts``: float32 [rows, CUT]."""
     TILE: tl.constexpr = tiling.TILE
-    scratch = search.scratch + search.words * tl.program_id(0).to(tl.int64)
+    scratch = search.scratch + search.row_words * tl.program_id(0).to(tl.int64)
     split, splits, tiles = tl.program_id(1), tl.num_programs(1), tl.cdiv(draft.vocab, TILE)
     for each in range(tl.program_id(0), count, tl.num_programs(0)):
         row = tl.cast(each, tl.int64)
-        at = _arguments.row_of(draft, index, row)
-        inverse, greedy, flags = _arguments.heat_of(law.temperature, at.entry, at.j, at.live)
-        filter, bad_number = _filters.filter_of(law, at.entry, at.j, at.live, draft.vocab, greedy)
-        own_noise = _arguments.noise_of(noise, at.entry, at.j, at.live, vocab_start)
-        place, bad_bias = _edits.place_at(edits, at.entry, at.j, at.i, at.j, 0, 0, at.live, draft.vocab)
+        at = _arguments.locate_row(draft, index, row)
+        inverse, greedy, flags = _arguments.load_temperature(law.temperature, at.entry, at.j, at.live)
+        filter, bad_number = _filters.load_filter(law, at.entry, at.j, at.live, draft.vocab, greedy)
+        row_noise = _arguments.load_noise(noise, at.entry, at.j, at.live, vocab_start)
+        row_edits, bad_bias = _edits.load_row_edits(edits, at.entry, at.j, at.i, at.j, 0, 0, at.live, draft.vocab)
         cuts_off = _cuts.is_on(filter) & (greedy == 0)
         order = _filters.order_of(filter, inverse)
         start, columns = _rows.start_of(draft, at.i, at.j, tiling.ALIGNED), tl.where(at.live, draft.vocab, 0)
-        own = _laws.Row(start, columns, _laws.Law(inverse, greedy, None, row, edits.by_row, place, edits), draft_map)
-        ordered = _laws.Row(start, columns, _laws.Law(order, None, None, row, edits.by_row, place, edits))
+        q_law = _laws.Law(inverse, greedy, None, row, edits.by_row, row_edits, edits)
+        q_row = _laws.Row(start, columns, q_law, draft_map)
+        ordered = _laws.Row(start, columns, _laws.Law(order, None, None, row, edits.by_row, row_edits, edits))
         record, keys = counters + 4 * row, _rows.key_at(scratch)
         last = tl.full([], STAGE != "scan", tl.int1)
         if STAGE != "cut":
             if cuts_off:
                 _cuts.scan_row(ordered, filter, record, scratch, split, splits, _math.NON_FINITE, tiling)
             else:
-                begin, end = _rows.share_of(tiles, split, splits)
+                begin, end = _rows.tile_range(tiles, split, splits)
                 for tile in range(begin, end):
-                    store_tile(own, tile, own_noise, record, keys, k, TILE)
+                    store_tile(q_row, tile, row_noise, record, keys, k, TILE)
         if STAGE == "all":
             last = _rows.is_last(record + _rows.DONE, splits)
         if last:
             stored = tiles
             if cuts_off:
-                cut = _kept.cut_kept(ordered, filter, scratch, search.cuts, tiling)
+                cut = _filtered_races.search_row(ordered, filter, scratch, search.cuts, tiling)
                 if cut.listed > 0:
-                    store_list(own, order, cut, _cuts.room_of(own, scratch, tiling), own_noise, keys, k)
+                    store_list(q_row, order, cut, _cuts.workspace_of(q_row, scratch, tiling), row_noise, keys, k)
                 elif cut.listed == 0:
-                    kept_law = _laws.Law(inverse, greedy, search.cuts, row, edits.by_row, place, edits)
-                    kept = _laws.Row(start, columns, kept_law, draft_map)
+                    support_law = _laws.Law(inverse, greedy, search.cuts, row, edits.by_row, row_edits, edits)
+                    support_row = _laws.Row(start, columns, support_law, draft_map)
                     for tile in range(0, tiles):
-                        store_tile(kept, tile, own_noise, record, keys, k, TILE)
+                        store_tile(support_row, tile, row_noise, record, keys, k, TILE)
                 stored = tl.where(cut.listed == 0, tiles, tl.where(cut.listed > 0, 1, 0))
                 _rows.barrier()  # the keys are stored
             flags |= bad_number | bad_bias
@@ -153,7 +153,7 @@ def race_topk(call):
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     filtered, keys = _launch.is_filtered(law), 2 * tiles * k  # words of a row
-    search = -(-max(_cuts.search_words_of(vocab), keys) // 2) * 2
+    search = -(-max(_cuts.count_search_words(vocab), keys) // 2) * 2
     groups = _cuts.groups_of(count, rows.device)
     with _launch.on_device(rows), _launch.whole_calls:
         counters, scratch = _launch.workspace(

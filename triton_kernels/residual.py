@@ -1,7 +1,7 @@
-"""The law that replaces a rejected token: one launch computes the weights, the next knows their sum and normalises.
+"""The law that replaces a rejected token: one launch computes weights and their sums, the next normalises.
 
-What several threads wrote of a row is read only after their launch has ended. On gfx942 the barrier before a ticket
-does not wait for the stores of other waves.
+A second launch reads the weights, since on gfx942 the barrier before a ticket does not wait for the stores of other
+waves.
 """
 
 import triton.language as tl
@@ -16,42 +16,43 @@ def residual_kernel(
     TILE: tl.constexpr = plan.TILE
     row = tl.program_id(0).to(tl.int64)
     split, splits = tl.program_id(1), tl.num_programs(1)
-    at = _arguments.row_of(target.rows, index, row)
+    at = _arguments.locate_row(target.rows, index, row)
     vocab, columns, q_columns = (
         target.rows.vocab, _pairs.columns_of(target, index, at.live), _pairs.columns_of(draft, index, at.live)
     )  # fmt: skip
-    inverse, greedy, flags = _arguments.heat_of(target.temperature, at.entry, at.j, at.live)
-    q_inverse, q_greedy, bad_heat = _arguments.heat_of(draft.temperature, at.entry, at.j, at.live)
+    inverse, greedy, flags = _arguments.load_temperature(target.temperature, at.entry, at.j, at.live)
+    q_inverse, q_greedy, bad_temperature = _arguments.load_temperature(draft.temperature, at.entry, at.j, at.live)
     h, bad_h = _math.draft_prob_of(_arguments.number(draft_prob, at.entry, at.j, at.live))
-    flags |= bad_heat | bad_h
-    place, bad_bias = _edits.place_at(edits, at.entry, at.j, at.i, at.j, 0, 0, at.live, vocab)
+    flags |= bad_temperature | bad_h
+    row_edits, bad_bias = _edits.load_row_edits(edits, at.entry, at.j, at.i, at.j, 0, 0, at.live, vocab)
     p_law = _laws.Law(
-        inverse if plan.TARGET == "logits" else None, greedy, target.cuts, row, edits.by_row, place, edits
+        inverse if plan.TARGET == "logits" else None, greedy, target.cuts, row, edits.by_row, row_edits, edits
     )  # fmt: skip
     q_law = _laws.Law(q_inverse if plan.DRAFT == "logits" else None, q_greedy, draft.cuts, row)
     p_row = _laws.Row(_rows.start_of(target.rows, at.i, at.j, plan.ALIGNED), columns, p_law)
     q_row = _laws.Row(_rows.start_of(draft.rows, at.entry, at.j, plan.ALIGNED), q_columns, q_law, draft.map)
     probs = _rows.row_at(probs, row * vocab, plan.ALIGNED)
-    figures, record = memory.figures + 4 * row, memory.counters + 8 * row
-    p_known, q_known = _laws.known_at(figures, p_law, row >= 0), _laws.known_at(figures + 2, q_law, row >= 0)
+    pair_stats, record = memory.pair_stats + 4 * row, memory.counters + 8 * row
+    p_stats = _laws.load_row_stats(pair_stats, p_law, row >= 0)
+    q_stats = _laws.load_row_stats(pair_stats + 2, q_law, row >= 0)
     tiles = tl.cdiv(vocab, TILE)
-    sums = (memory.partials + 2 * tiles * row).to(tl.pointer_type(tl.int64), bitcast=True)  # one for each tile
-    first, last = _rows.share_of(tiles, split, splits)
+    sums = (memory.partials + 2 * tiles * row).to(tl.pointer_type(tl.int64), bitcast=True)  # [tiles]
+    first, last = _rows.tile_range(tiles, split, splits)
     if STAGE == "weigh":
         row_status = 0
         for tile in range(first, last):
             start = tl.cast(tile, tl.int32) * TILE
             tokens = _rows.tile_tokens(start, TILE)
             x, y = _rows.load_tile(p_row, start, TILE), _rows.load_tokens(q_row, tokens, start, TILE)
-            p = _laws.probabilities(x, tokens, p_law, p_known)
-            drafted = h * _laws.probabilities(y, tokens, q_law, q_known)
+            p = _laws.probabilities(x, tokens, p_law, p_stats)
+            drafted = h * _laws.probabilities(y, tokens, q_law, q_stats)
             weight = _math.residual_weight(p, drafted)
             tl.store(probs + tokens, weight, mask=tokens < vocab)
             tl.store(sums + tile, tl.sum(_math.unit_sums(weight), axis=0))
             if status is not None:
-                row_status = _pairs.look(y, q_law, _pairs.look(x, p_law, row_status, 1), 2)
+                row_status = _pairs.tile_status(y, q_law, _pairs.tile_status(x, p_law, row_status, 1), 2)
         if status is not None:
-            _pairs.tell(record, row_status)
+            _pairs.report_status(record, row_status)
     else:
         each = tl.arange(0, plan.TILES)
         weight = _math.of_units(tl.sum(tl.load(sums + each, mask=each < tiles, other=0), axis=0))
@@ -61,7 +62,7 @@ def residual_kernel(
             if weight > 0.0:
                 p = tl.div_rn(tl.load(probs + tokens, mask=tokens < vocab, other=0.0), weight)
             else:
-                p = _laws.probabilities(_rows.load_tile(p_row, start, TILE), tokens, p_law, p_known)
+                p = _laws.probabilities(_rows.load_tile(p_row, start, TILE), tokens, p_law, p_stats)
             tl.store(probs + tokens, p, mask=tokens < vocab)
         if split == 0:
             tl.store(mass + row, weight)
@@ -87,7 +88,7 @@ def residual(call):
     edits = _edits.arguments(call)
     tile, tiles, warps = _launch.tile_of(vocab, edits is not _edits.OFF)
     with _launch.on_device(target), _launch.whole_calls:
-        counters, scratch = _launch.workspace(target, 8 * rows, _pairs.words_of(call))
+        counters, scratch = _launch.workspace(target, 8 * rows, _pairs.count_scratch_words(call))
         shared = _pairs.launch_laws(call, edits, counters, scratch, rows, tile, tiles, warps)
         spaces, aligned = (call.target_law.space, call.draft_law.space), _launch.aligned(target, call.draft, call.probs)
         arguments = shared | dict(

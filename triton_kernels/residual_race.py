@@ -1,4 +1,4 @@
-"""The race over what a draft left of a part of a row: one launch, rows split over programs."""
+"""The race over the residual of a shard of a row: one launch, rows split over programs."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,9 @@ from specdec_kernels.triton_kernels import _arguments, _edits, _launch, _laws, _
 
 
 class Excluded(NamedTuple):
-    """Tokens without weight where no draft row is: so many of each request."""
+    """Tokens without weight, for requests without a draft row."""
 
-    tokens: _arguments.Steps
+    tokens: _arguments.Steps  # [B, count]
     count: int
 
 
@@ -32,56 +32,60 @@ def residual_race_kernel(
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     vocab = target.vocab
-    place, beside = tl.load(pair.row + b), -1
-    idle, live = place == -1, (place >= 0) & (place < pair.rows_of_target)
+    p_index, q_index = tl.load(pair.row + b), -1
+    idle, live = p_index == -1, (p_index >= 0) & (p_index < pair.rows_of_target)
     if draft.rows is not None:
-        beside = tl.load(pair.draft_row + b)
-        live = live & (beside >= -1) & (beside < pair.rows_of_draft)
-    place = tl.where(live, place, 0)
-    inverse, greedy, flags = _arguments.heat_of(temperature, b, 0, live)
-    noise = _arguments.noise_of(noise, b, 0, live, vocab_start)
-    i, j = place // target.count, place % target.count
-    edited, bad_bias = _edits.place_at(edits, i, j, i, j, 0, 0, live, vocab)
+        q_index = tl.load(pair.draft_row + b)
+        live = live & (q_index >= -1) & (q_index < pair.rows_of_draft)
+    p_index = tl.where(live, p_index, 0)
+    inverse, greedy, flags = _arguments.load_temperature(temperature, b, 0, live)
+    noise = _arguments.load_noise(noise, b, 0, live, vocab_start)
+    i, j = p_index // target.count, p_index % target.count
+    row_edits, bad_bias = _edits.load_row_edits(edits, i, j, i, j, 0, 0, live, vocab)
     start = _rows.start_of(target, i, j, ALIGNED)
-    uncut = _laws.Row(start, vocab, _laws.Law(inverse, greedy, None, 0, edits.by_row, edited, edits))
+    uncut_row = _laws.Row(start, vocab, _laws.Law(inverse, greedy, None, 0, edits.by_row, row_edits, edits))
     cuts = None
     if pair.cuts is not None:
         cuts = pair.cuts + _laws.CUT_WORDS * b
-    own = _laws.Row(start, vocab, _laws.Law(inverse, None, cuts, 0, edits.by_row, edited, edits))
+    cut_row = _laws.Row(start, vocab, _laws.Law(inverse, None, cuts, 0, edits.by_row, row_edits, edits))
     record = counters + 4 * b
-    first, last = _rows.share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
+    first, last = _rows.tile_range(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
     last = tl.where(live, last, first)
-    beside = tl.where(live & (greedy == 0), beside, -1)
+    q_index = tl.where(live & (greedy == 0), q_index, -1)
     best, bad = tl.full([], 0, tl.uint64), vocab < 0
     key = _rows.key_at(record)
     if pair.cuts is not None:
-        bad = any_foreign(uncut, first, last, TILE)
-    if beside < 0:
+        bad = any_foreign(uncut_row, first, last, TILE)
+    if q_index < 0:
         out = None
         if excluded.tokens.data is not None:
             count = tl.where(greedy == 0, tl.cast(excluded.count, tl.int32), 0)
             out = _races.Excluded(_arguments.at(excluded.tokens, b, 0), count, vocab_start)
         if pair.cuts is None:
-            best, bad = _races.race_tiles(uncut, first, last, key, noise, None, None, _math.STREAM_RESIDUAL, TILE, out)
+            best, bad = _races.race_tiles(
+                uncut_row, first, last, key, noise, None, None, _math.STREAM_RESIDUAL, TILE, out
+            )
         else:
             if greedy:
-                best, _ = _races.race_tiles(uncut, first, last, key, noise, None, None, _math.STREAM_RESIDUAL, TILE)
+                best, _ = _races.race_tiles(uncut_row, first, last, key, noise, None, None, _math.STREAM_RESIDUAL, TILE)
             else:
-                best, _ = _races.race_tiles(own, first, last, key, noise, None, None, _math.STREAM_RESIDUAL, TILE, out)
-    if draft.rows is not None:  # noqa: SIM102  one is known when it is compiled
-        if beside >= 0:
-            q_inverse, _, q_flags = _arguments.heat_of(draft_temperature, b, 0, live)
+                best, _ = _races.race_tiles(
+                    cut_row, first, last, key, noise, None, None, _math.STREAM_RESIDUAL, TILE, out
+                )
+    if draft.rows is not None:  # noqa: SIM102  the outer `if` is constexpr
+        if q_index >= 0:
+            q_inverse, _, q_flags = _arguments.load_temperature(draft_temperature, b, 0, live)
             flags |= q_flags
-            p_known, q_known = _pairs.known_of(pair, b)
+            p_stats, q_stats = _pairs.load_pair_stats(pair, b)
             q_cuts = None
             if pair.cuts is not None:
                 q_cuts = pair.cuts + _laws.CUT_WORDS * b + _laws.CUT_WORDS // 2
-            q_start = _rows.start_of(draft, beside // draft.count, beside % draft.count, ALIGNED)
-            p_row = _laws.Row(start, vocab, own.law, None, p_known)
-            q_row = _laws.Row(q_start, vocab, _laws.Law(q_inverse, None, q_cuts, 0), None, q_known)
-            share = _arguments.number(pair.subtracted, b, 0, live)
+            q_start = _rows.start_of(draft, q_index // draft.count, q_index % draft.count, ALIGNED)
+            p_row = _laws.Row(start, vocab, cut_row.law, None, p_stats)
+            q_row = _laws.Row(q_start, vocab, _laws.Law(q_inverse, None, q_cuts, 0), None, q_stats)
+            subtracted = _arguments.number(pair.subtracted, b, 0, live)
             best, bad_pair, _ = _races.residual_tiles(
-                p_row, q_row, first, last, key, share, noise, _math.STREAM_RESIDUAL, TILE
+                p_row, q_row, first, last, key, subtracted, noise, _math.STREAM_RESIDUAL, TILE
             )  # fmt: skip
             if pair.cuts is None:
                 bad = bad_pair
@@ -90,7 +94,7 @@ def residual_race_kernel(
         tl.atomic_or(record + _rows.FLAGS, _math.NON_FINITE, sem="relaxed")
     if _rows.is_last(record + _rows.DONE, tl.num_programs(1)):
         best = tl.atomic_xchg(_rows.key_at(record), best * 0, sem="relaxed")
-        token, score, _ = _races.arrival_of(best, live, idle, 0, vocab_start)
+        token, score, _ = _races.decode_arrival(best, live, idle, 0, vocab_start)
         tl.store(raced.tokens + b, token)
         tl.store(raced.scores + b, score)
         flags |= tl.load(record + _rows.FLAGS, cache_modifier=".cg")

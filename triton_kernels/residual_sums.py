@@ -1,9 +1,9 @@
-"""What a draft left of its law in parts of rows, and what the draft has there: one launch, rows split over programs."""
+"""The masses of residuals, and of drafts, in shards of rows: one launch, rows split over programs."""
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _arguments, _edits, _launch, _laws, _math, _pairs, _rows
 
-DRAFTED = tl.constexpr(4)  # where the second sum of a pair's counters stands; the first stands where a key would
+DRAFTED = tl.constexpr(4)  # word of a pair's record with its second sum; the first is where a key would be
 
 
 @_launch.kernel
@@ -14,32 +14,33 @@ def residual_sums_kernel(
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     vocab = target.vocab
-    place, beside = tl.load(pair.row + b), tl.load(pair.draft_row + b)
-    idle = (place == -1) | (beside == -1)
-    live = (place >= 0) & (place < pair.rows_of_target) & (beside >= 0) & (beside < pair.rows_of_draft)
-    place, beside = tl.where(live, place, 0), tl.where(live, beside, 0)
-    inverse, _, flags = _arguments.heat_of(temperature, b, 0, live)
-    q_inverse, _, q_flags = _arguments.heat_of(draft_temperature, b, 0, live)
-    share = _arguments.number(pair.subtracted, b, 0, live)
-    i, j = place // target.count, place % target.count
-    edited, bad_bias = _edits.place_at(edits, i, j, i, j, 0, 0, live, vocab)
+    p_index, q_index = tl.load(pair.row + b), tl.load(pair.draft_row + b)
+    idle = (p_index == -1) | (q_index == -1)
+    live = (p_index >= 0) & (p_index < pair.rows_of_target) & (q_index >= 0) & (q_index < pair.rows_of_draft)
+    p_index, q_index = tl.where(live, p_index, 0), tl.where(live, q_index, 0)
+    inverse, _, flags = _arguments.load_temperature(temperature, b, 0, live)
+    q_inverse, _, q_flags = _arguments.load_temperature(draft_temperature, b, 0, live)
+    subtracted = _arguments.number(pair.subtracted, b, 0, live)
+    i, j = p_index // target.count, p_index % target.count
+    row_edits, bad_bias = _edits.load_row_edits(edits, i, j, i, j, 0, 0, live, vocab)
     cuts, q_cuts = None, None
     if pair.cuts is not None:
         cuts = pair.cuts + _laws.CUT_WORDS * b
         q_cuts = pair.cuts + _laws.CUT_WORDS * b + _laws.CUT_WORDS // 2
-    p_law, q_law = _laws.Law(inverse, None, cuts, 0, edits.by_row, edited, edits), _laws.Law(q_inverse, None, q_cuts, 0)
-    p_known, q_known = _pairs.known_of(pair, b)
+    p_law = _laws.Law(inverse, None, cuts, 0, edits.by_row, row_edits, edits)
+    q_law = _laws.Law(q_inverse, None, q_cuts, 0)
+    p_stats, q_stats = _pairs.load_pair_stats(pair, b)
     p_row = _laws.Row(_rows.start_of(target, i, j, ALIGNED), vocab, p_law)
-    q_row = _laws.Row(_rows.start_of(draft, beside // draft.count, beside % draft.count, ALIGNED), vocab, q_law)
-    first, last = _rows.share_of(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
+    q_row = _laws.Row(_rows.start_of(draft, q_index // draft.count, q_index % draft.count, ALIGNED), vocab, q_law)
+    first, last = _rows.tile_range(tl.cdiv(vocab, TILE), tl.program_id(1), tl.num_programs(1))
     last = tl.where(live, last, first)
     residual_mass, drafted = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     for tile in range(first, last):
         start = tl.cast(tile, tl.int32) * TILE
         tokens = _rows.tile_tokens(start, TILE)
-        p = _laws.probabilities(_rows.load_tile(p_row, start, TILE), tokens, p_law, p_known)
-        q = _laws.probabilities(_rows.load_tile(q_row, start, TILE), tokens, q_law, q_known)
-        residual_mass += tl.sum(_math.unit_sums(_math.residual_weight(p, share * q)), axis=0)
+        p = _laws.probabilities(_rows.load_tile(p_row, start, TILE), tokens, p_law, p_stats)
+        q = _laws.probabilities(_rows.load_tile(q_row, start, TILE), tokens, q_law, q_stats)
+        residual_mass += tl.sum(_math.unit_sums(_math.residual_weight(p, subtracted * q)), axis=0)
         drafted += tl.sum(_math.unit_sums(q), axis=0)
     record = counters + 8 * b
     tl.atomic_add(_rows.key_at(record), residual_mass.to(tl.uint64), sem="relaxed")

@@ -1,4 +1,4 @@
-"""Normalisers of rows from their tiles, and probabilities: one launch, a program for each row."""
+"""``RowStats`` of rows from their mass tiles, and probabilities: one launch, a program for each row."""
 
 import triton.language as tl
 from specdec_kernels.triton_kernels import _arguments, _launch, _math, _rows
@@ -6,20 +6,19 @@ from specdec_kernels.triton_kernels import _arguments, _launch, _math, _rows
 
 @_launch.kernel
 def tile_laws_kernel(
-    tiles, count: tl.int32, raw, raw_row: tl.int64, values: tl.int32, temperature: _arguments.Number, known, probs,
+    tiles, count: tl.int32, raw, raw_row: tl.int64, values: tl.int32, temperature: _arguments.Number, row_stats, probs,
     ITEMS: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     inverse, _, _ = _math.inverse_temperature(_arguments.number(temperature, 0, row, row >= 0))
     items = tiles.to(tl.pointer_type(tl.float32), bitcast=True) + row * 3 * count
     top, log_sum, _ = _rows.finish_mass(items, count, ITEMS)
-    tl.store(known + 2 * row, top)
-    tl.store(known + 2 * row + 1, log_sum)
-    place = tl.arange(0, VALUES)
-    x = tl.load(raw + row * raw_row + place, mask=place < values, other=0.0).to(tl.float32)
-    tl.store(
-        probs + row * values + place, _math.probability(_math.scaled(x, inverse), top, log_sum), mask=place < values
-    )
+    tl.store(row_stats + 2 * row, top)
+    tl.store(row_stats + 2 * row + 1, log_sum)
+    value_index = tl.arange(0, VALUES)
+    x = tl.load(raw + row * raw_row + value_index, mask=value_index < values, other=0.0).to(tl.float32)
+    p = _math.probability(_math.scaled(x, inverse), top, log_sum)
+    tl.store(probs + row * values + value_index, p, mask=value_index < values)
 
 
 def tile_laws(call):
@@ -30,6 +29,6 @@ def tile_laws(call):
         arguments = dict(
             tiles=call.tiles, count=count, raw=call.raw, raw_row=call.raw.stride(0), values=values,
             temperature=_arguments.number_of(call.temperature),
-            known=call.known, probs=call.probs, ITEMS=_launch.power_of_2(count), VALUES=_launch.power_of_2(values),
+            row_stats=call.known, probs=call.probs, ITEMS=_launch.power_of_2(count), VALUES=_launch.power_of_2(values),
         )  # fmt: skip
         _launch.launch(tile_laws_kernel, (rows,), 1, arguments)

@@ -1,20 +1,20 @@
-"""Trees from links: one launch, a program for each request. It takes the steps of csrc/include/specdec/links.h.
+"""Trees from links: one launch, a program for each request, with the steps of csrc/include/specdec/links.h.
 
-Notes are in the outputs. Atomics pass the L1 cache by, so loads do, too. A program is one warp, so that what it wrote
-is there when it goes on.
+The outputs hold intermediate notes. Atomics bypass the L1 cache, so loads of notes do, too. A program is one warp, so
+its stores are visible behind a barrier.
 """
 
 import triton
 import triton.language as tl
 from specdec_kernels.triton_kernels import _arguments, _launch, _math, _rows
 
-BLOCK = 64  # nodes at once
+BLOCK = 64  # nodes of a step
 ELDEST, FIRST, LOST = tl.constexpr(-1), tl.constexpr(-2), tl.constexpr(0)
 
 
 @triton.jit
 def link_of(links, links_node, node, there, nodes):
-    """(links of a block of nodes, whether they lead to a node; nothing leads to the root)."""
+    """(links of a block of nodes, whether each leads to a node, which is never the root)."""
     link = tl.load(links + node.to(tl.int64) * links_node, mask=there, other=-1).to(tl.int64)
     return link, (link > 0) & (link < nodes)
 
@@ -26,12 +26,12 @@ def note_of(notes, node, there):
 
 @triton.jit
 def settle(next_sibling, sibling_node, parents, ranks, node, there, nodes):
-    """Eldest tell their younger siblings."""
+    """Each eldest child stores its parent and the rank in all its younger siblings."""
     at, rank = node, tl.zeros_like(node)
     mine = there & (note_of(ranks, node, there) == ELDEST)
     parent = note_of(parents, node, mine)
     while _math.any_of(mine) > 0:
-        _rows.barrier()  # all have looked
+        _rows.barrier()  # all threads have loaded their notes
         tl.store(parents + at, parent, mask=mine)
         tl.store(ranks + at, -rank + FIRST, mask=mine)
         sibling, leads = link_of(next_sibling, sibling_node, at, mine, nodes)
@@ -54,7 +54,7 @@ def connected(parents, ranks, node, there, nodes):
 
 @triton.jit
 def astray(links, links_node, parents, ranks, node, there, parent, rank, nodes):
-    """Whether links of a block of nodes are neither -1 nor lead to one with this parent and rank."""
+    """Whether a link is bad: neither -1 nor to a node with this parent and rank."""
     link, leads = link_of(links, links_node, node, there, nodes)
     leads = leads & (note_of(ranks, node, there) >= 0)
     right = leads & (note_of(parents, link, leads) == parent) & (note_of(ranks, link, leads) == rank)
@@ -91,7 +91,7 @@ def tree_parents_kernel(
         node = base + tl.arange(0, BLOCK)
         there = node < nodes
         lost = connected(parents, ranks, node, there, nodes) == 0
-        _rows.barrier()  # all have looked
+        _rows.barrier()  # all threads have followed their ancestors
         tl.store(ranks + node, tl.full([BLOCK], LOST, tl.int32), mask=there & lost)
         _rows.barrier()
     for base in range(0, nodes, BLOCK):

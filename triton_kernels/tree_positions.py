@@ -1,4 +1,4 @@
-"""Position ids of trees: one launch, every node goes up to its root."""
+"""Position ids of trees: one launch, in which every node follows its path to the root."""
 
 import triton
 import triton.language as tl
@@ -13,19 +13,19 @@ def tree_positions_kernel(
 ):
     b = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
-    own_parents, parents_node = _arguments.at(parents, b, 0), parents.inner
+    tree_parents, parents_node = _arguments.at(parents, b, 0), parents.inner
     prefix = tl.cast(_arguments.number(prefix_len, b, 0, b >= 0), tl.int64)
-    prefix, bad = _trees.prefix_of(prefix, 2**63 - 1 - nodes.to(tl.int64))
+    prefix, bad = _trees.clamp_prefix(prefix, 2**63 - 1 - nodes.to(tl.int64))
     node = block * BLOCK + tl.arange(0, BLOCK)
     there = node < nodes
     depth = tl.zeros([BLOCK], tl.int32)
-    at, _ = _trees.parents_of(own_parents, parents_node, node, there)
+    at, _ = _trees.load_parent(tree_parents, parents_node, node, there)
     while _math.any_of(at >= 0) > 0:
         depth += (at >= 0).to(tl.int32)
-        at, _ = _trees.parents_of(own_parents, parents_node, at, at >= 0)
+        at, _ = _trees.load_parent(tree_parents, parents_node, at, at >= 0)
     tl.store(positions + b * nodes + node, prefix + depth, mask=there)
     if block == 0:
-        tl.store(status + b, bad | _trees.status_of(own_parents, parents_node, nodes))
+        tl.store(status + b, bad | _trees.check_parents(tree_parents, parents_node, nodes))
 
 
 def tree_positions(call):

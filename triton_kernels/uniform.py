@@ -13,17 +13,17 @@ def uniform_kernel(
     uniforms,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    live = place < count
-    i, j = place // inner, place % inner
-    own_noise = _arguments.noise_of(noise, i, j, live)
+    flat = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live = flat < count
+    i, j = flat // inner, flat % inner
+    row_noise = _arguments.load_noise(noise, i, j, live)
     at = _arguments.number(index, i, j, live) + tl.zeros([BLOCK], tl.int64)
-    word, _, _, _ = _math.words(own_noise, at.to(tl.uint32), noise_stream.to(tl.uint32))
-    tl.store(uniforms + place, _math.uniform_of(word), mask=live)
+    word, _, _, _ = _math.random_words(row_noise, at.to(tl.uint32), noise_stream.to(tl.uint32))
+    tl.store(uniforms + flat, _math.uniform_of(word), mask=live)
 
 
 def uniform(call):
-    """A uniform for each place of ``uniforms`` float32 [A, R]."""
+    """``uniforms`` float32 [A, R] in [0, 1)."""
     noise, index, stream, uniforms = call
     with _launch.on_device(uniforms):
         arguments = dict(

@@ -1,9 +1,9 @@
 """Walks through trees by their links: one launch, the last row split over programs (csrc/include/specdec/link_walk.h).
 
-Every program walks its request's tree, which is short, and so knows the row at its end without asking another. The
-first one writes the path, the last one the token that all drew.
+Every program of a request walks its tree, which is short, so all of them reach the same last row without waiting. The
+first program writes the path, the last one the token that all sampled.
 
-int32 counters of a request, zero before and after: the best key (two words), programs done, status.
+Counters are int32, zero before and after a call, 4 for each request: the best key (two words), programs done, status.
 """
 
 from typing import NamedTuple
@@ -14,18 +14,18 @@ from specdec_kernels.triton_kernels import _arguments, _launch, _laws, _math, _r
 
 
 class Links(NamedTuple):
-    """The trees of a call [B, N], which of them there are, and how deep they may be."""
+    """The trees of a call, [B, N] each."""
 
     tokens: _arguments.Steps
     first_child: _arguments.Steps
     next_sibling: _arguments.Steps
-    valid: tl.tensor
+    valid: tl.tensor  # [B]: whether a request has more than its root; or None
     nodes: int
     max_depth: int
 
 
 class Linked(NamedTuple):
-    """The tree of request ``b``. Without ``live`` it is its root alone."""
+    """The tree of request ``b``, which has its root alone unless it is ``live``."""
 
     links: Links
     b: tl.tensor
@@ -34,11 +34,11 @@ class Linked(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What accepts: uniforms that are given, and thresholds."""
+    """The acceptance rule: uniforms that are given, and thresholds."""
 
-    uniforms: _arguments.Number
-    single: _arguments.Number
-    total: _arguments.Number
+    uniforms: _arguments.Number  # [B, N]
+    single: _arguments.Number  # [B]: a child with this probability is accepted
+    total: _arguments.Number  # [B]: the factor of uniforms
 
 
 @triton.jit
@@ -49,7 +49,7 @@ def first_of(tree, node):
 
 @triton.jit
 def leads(tree, link, left):
-    """Whether a link leads to a node, and the list that it stands in is no longer than the tree."""
+    """Whether a link leads to a node, and its list is no longer than the tree."""
     return (link > 0) & (link < tree.nodes) & (left > 0)
 
 
@@ -66,19 +66,19 @@ def sibling_of(tree, node):
 @triton.jit
 def listed_before(tree, node, token, count):
     """Whether one of the first ``count`` children of a node has a token."""
-    found = count < 0
+    listed = count < 0
     link, left = first_of(tree, node), tree.nodes + 0
-    while leads(tree, link, left) & (count > 0) & (found == 0):
+    while leads(tree, link, left) & (count > 0) & (listed == 0):
         other = token_of(tree, link)
-        found = other == token
+        listed = other == token
         count -= (other != -1).to(tl.int32)
         link, left = sibling_of(tree, link), left - 1
-    return found
+    return listed
 
 
 @triton.jit
 def try_links(tree, node, deep, row, target_token, uniform, single):
-    """(the child accepted, or -1; whether any was tried; status). Where ``deep``, none may be tried."""
+    """(accepted child or -1, whether any was tried, status). If ``deep`` no child may be tried."""
     accepted, count, flags = tl.full([], -1, tl.int64), 0 * tree.nodes, 0 * tree.nodes
     total = tl.full([], 0.0, tl.float32)
     wanted = tl.full([], -1, tl.int64)
@@ -118,10 +118,10 @@ def try_links(tree, node, deep, row, target_token, uniform, single):
 
 @triton.jit
 def finish_verdict(writer, depth, node, token, flags, max_depth):
-    """By one program: the token at the end of the path, nothing behind it, and what is said of the request."""
+    """Writes the last token, clears what is behind it, and writes count and status. One program calls this."""
     for base in range(0, max_depth + 1, _trees.NODES):
         at = base + tl.arange(0, _trees.NODES)
-        _verdict.clear_places(writer, at, (at <= max_depth) & (at > depth))
+        _verdict.clear_columns(writer, at, (at <= max_depth) & (at > depth))
     _verdict.put_token(writer, depth, node, token, depth >= 0)
     _verdict.put_count(writer, depth)
     _verdict.put_status(writer, flags)
@@ -142,21 +142,21 @@ def verify_linked_tree_kernel(
     split, splits = tl.program_id(1), tl.num_programs(1)
     writes = split == 0
     single, total = _arguments.number(rule.single, b, 0, there), _arguments.number(rule.total, b, 0, there)
-    seeds = _arguments.noise_of(noise, b, 0, there)
-    law, known = _laws.Law(None, None), _laws.Known(0.0, 0.0)
+    seeds = _arguments.load_noise(noise, b, 0, there)
+    law, stats = _laws.Law(None, None), _laws.RowStats(0.0, 0.0)
     node, depth, flags, tried = tl.full([], 0, tl.int64), 0 * nodes, 0 * nodes, b < 0
     walks = there
     while walks:
-        row, wanted, uniform = _laws.Row(None), None, 0.0
+        row, target_token, uniform = _laws.Row(None), None, 0.0
         if target.rows is None:
-            wanted = _arguments.at(target_tokens, b, node)
+            target_token = _arguments.at(target_tokens, b, node)
         else:
-            row = _laws.Row(_rows.start_of(target, b, node, ALIGNED), target.vocab, law, None, known)
+            row = _laws.Row(_rows.start_of(target, b, node, ALIGNED), target.vocab, law, None, stats)
             if rule.uniforms.data is None:
                 uniform = _math.accept_uniform(_math.later(seeds, depth), node)
             else:
                 uniform = tl.load(_arguments.at(rule.uniforms, b, node))
-        child, tried, reported = try_links(tree, node, depth == max_depth, row, wanted, uniform * total, single)
+        child, tried, reported = try_links(tree, node, depth == max_depth, row, target_token, uniform * total, single)
         flags |= reported | _verdict.put_node(writer, depth, node, writes)
         walks = child >= 0
         if walks:
@@ -173,25 +173,25 @@ def verify_linked_tree_kernel(
         record = counters + 4 * b
         if writes:
             tl.atomic_or(record + _rows.FLAGS, flags, sem="relaxed")
-        own_noise = _math.later(seeds, depth)
+        last_noise = _math.later(seeds, depth)
         row = _laws.Row(_rows.start_of(target, b, node, ALIGNED), target.vocab, law)
         children = _races.Listed(
             _arguments.at(links.tokens, b, 0), links.tokens.inner, _arguments.at(links.next_sibling, b, 0),
             links.next_sibling.inner, tl.where(tried, first_of(tree, node), -1), nodes,
         )  # fmt: skip
-        if _races.draw_part(
-            row, _laws.Row(None), None, 1.0, tried, there, None, children, record, own_noise, split, splits, TILE
+        if _races.sample_slice(
+            row, _laws.Row(None), None, 1.0, tried, there, None, children, record, last_noise, split, splits, TILE
         ):
-            token, reported, _ = _races.drawn(row, _laws.Row(None), tried, there, record, own_noise, TILE)
+            token, reported, _ = _races.finish_sample(row, _laws.Row(None), tried, there, record, last_noise, TILE)
             reported |= tl.load(record + _rows.FLAGS, cache_modifier=".cg")
-            _rows.barrier()  # all warps have read
+            _rows.barrier()  # all warps have read it
             finish_verdict(writer, depth, node, token, reported, max_depth)
             tl.store(record + _rows.DONE, 0)
             tl.store(record + _rows.FLAGS, 0)
 
 
 def verify_linked_tree(call):
-    """The verdict of each request, as ``specdec_kernels.verify_linked_tree`` has it."""
+    """Writes the verdicts of ``specdec_kernels.verify_linked_tree``."""
     target, (requests, width) = call.target, _verdict.shape_of(call)
     if requests == 0:
         return

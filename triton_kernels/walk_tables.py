@@ -1,4 +1,4 @@
-"""Walks by tables. These are small: copies of them go to the op of the CPU, and the host waits for the device."""
+"""Walks by tables. Tables are small, so copies of them go to the op of the CPU, and the host waits for the device."""
 
 import torch
 
@@ -10,9 +10,9 @@ def walk_tables(call):
     """All outputs of ``ops.walk_tables``."""
     host = call._make(_on_host(value) for value in call)
     backends.of_device("cpu").walk_tables(host)
-    for kind, output, found in zip(OPS["walk_tables"].arguments.values(), call, host, strict=True):
-        if kind.written and output is not None and output is not found:
-            output.copy_(found)
+    for kind, output, result in zip(OPS["walk_tables"].arguments.values(), call, host, strict=True):
+        if kind.written and output is not None and output is not result:
+            output.copy_(result)
 
 
 def _on_host(value):
