@@ -1,4 +1,4 @@
-"""64 requests on all cores, rows in memory and in no cache: the bytes that a call needs, beside a plain sum of rows."""
+"""64 requests on all cores, rows in memory and in no cache: GB/s of each call, beside a plain sum of rows."""
 
 import functools
 
@@ -16,7 +16,7 @@ FILTERED = sd.Sampling(top_k=50, top_p=0.9)
 
 @functools.cache
 def rows_of(dtype):
-    """Rows of the target and of the draft, a row for each node of each request. Σ min(p, q) is about 0.7."""
+    """Rows of the target and of the draft, [BATCH, NODES, V] each. Σ min(p, q) is about 0.7."""
     if dtype != torch.float32:
         return [rows.to(dtype) for rows in rows_of(torch.float32)]
     generator = torch.Generator().manual_seed(SEED)
@@ -49,7 +49,7 @@ def trees(method):
 
 
 def rows_alone(call):
-    """A row of each request at a time: row after row of the trees'."""
+    """Calls on one row of each request, node after node of the trees."""
 
     def inputs(target, draft):
         at = torch.arange(BATCH)
@@ -63,7 +63,7 @@ def of_one(call):
 
 
 def of_two(call, written=0):
-    """``written``: bytes of the output for each token."""
+    """A call on pairs of rows, which writes ``written`` bytes for each token."""
     return *rows_alone(call), lambda calls: 2 * calls[0][0].nbytes + written * calls[0][0].numel()
 
 
@@ -92,8 +92,8 @@ def case_of(call, dtype, threads):
 
 @ALL_CORES
 def bench_read(measure, threads):
-    parts = [(rows,) for rows in rows_of(torch.float32)[0].chunk(8)]
-    measure(BATCHES, READ, case_of("sum", "float32", threads), torch.sum, parts, bytes=parts[0][0].nbytes)
+    chunks = [(rows,) for rows in rows_of(torch.float32)[0].chunk(8)]
+    measure(BATCHES, READ, case_of("sum", "float32", threads), torch.sum, chunks, bytes=chunks[0][0].nbytes)
 
 
 @ALL_CORES
@@ -106,8 +106,8 @@ def bench_batches(measure, name, dtype, threads):
     def check(_):
         with sd.backend("reference"):
             expected = call(*(rows[:2] for rows in inputs[0]))
-        found = call(*inputs[0])
-        for one, exact in zip(*([x] if torch.is_tensor(x) else x for x in (found, expected)), strict=True):
+        result = call(*inputs[0])
+        for one, exact in zip(*([x] if torch.is_tensor(x) else x for x in (result, expected)), strict=True):
             tolerance = {"rtol": 1e-4, "atol": 1e-6} if one.is_floating_point() else {"rtol": 0, "atol": 0}
             torch.testing.assert_close(one[:2], exact, **tolerance)
 

@@ -1,4 +1,4 @@
-"""What a call takes beside processes that compute: none, one, two and four for each core; on one thread and on all.
+"""Time of a call beside 0, 1, 2 and 4 busy processes a core, on one thread and on all.
 
     python bench/bench_busy.py
 
@@ -17,7 +17,7 @@ from harness import SEED, draft_near, environment, folder, like_reference, logit
 
 import specdec_kernels as sd
 
-RIVALS = (0, 1, 2, 4)  # a core
+RIVALS = (0, 1, 2, 4)  # busy processes a core
 SECONDS, TURNS = 1.0, 4
 VOCABULARY, REQUESTS, DRAFTS = 32_000, 8, 5
 
@@ -69,10 +69,10 @@ def measured(cores):
 def main():
     env, cores, load = environment(), max(2, len(os.sched_getaffinity(0))), os.getloadavg()[2]
     records = measured(cores)
-    place = folder(env)
-    place.mkdir(parents=True, exist_ok=True)
+    directory = folder(env)
+    directory.mkdir(parents=True, exist_ok=True)
     content = {"environment": env, "load": load, "records": records}
-    (place / "busy.json").write_text(json.dumps(content, indent=1) + "\n")
+    (directory / "busy.json").write_text(json.dumps(content, indent=1) + "\n")
     for record in records:
         print("{call}, {rivals} rivals a core, {threads} threads: {mean:,.0f} µs".format(**record))
 

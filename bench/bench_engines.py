@@ -1,4 +1,4 @@
-"""Adapters: transformers' assisted generation with its own verification and with ours, and what a call adds."""
+"""Adapters: what a call adds to the bare op, and transformers' assisted generation with either verification."""
 
 import time
 
@@ -18,9 +18,9 @@ P, Q = torch.rand(B, K + 1, V).softmax(-1), torch.rand(B, K, V).softmax(-1)
 LOGITS, DRAFTS = P[:, 0].log(), torch.randint(V, (B, K))
 ROWS, ROUNDS = torch.arange(B), (K + 1) * torch.arange(B)
 FILTERS = sd.Sampling.flashinfer(top_k=3, top_p=0.9)
-SLOTS, SEEDS, WARM = torch.arange(B), torch.arange(B) + SEED, torch.ones(B)
-POSITIONS = SLOTS.clone()  # a call that has one tensor in two places is not remembered
-PLACES, ENDS = torch.arange(K + 1).repeat(B), (K + 1) * torch.arange(B + 1, dtype=torch.int32)
+REQUESTS, SEEDS, WARM = torch.arange(B), torch.arange(B) + SEED, torch.ones(B)
+POSITIONS = REQUESTS.clone()  # a copy: a call with one tensor as two arguments is not cached
+DRAFT_INDICES, ENDS = torch.arange(K + 1).repeat(B), (K + 1) * torch.arange(B + 1, dtype=torch.int32)
 TREE = sd.DraftTree.chain(K).to_sglang(B)
 UNIFORMS = torch.rand(B, K + 1), torch.rand(B)
 TOKENS = torch.nn.functional.pad(DRAFTS, (1, 0))
@@ -29,9 +29,9 @@ WANTED = TOKENS.roll(-1, 1)
 
 def vllm_rejection():
     rows, tokens = P.log().flatten(0, 1), torch.nn.functional.pad(DRAFTS, (1, 0)).flatten()
-    slots = SLOTS.repeat_interleave(K + 1)
+    row_requests = REQUESTS.repeat_interleave(K + 1)
     return lambda: vllm.rejection_sample(
-        rows, Q, tokens, ENDS, PLACES, SLOTS, slots, PLACES, WARM, SEEDS, K
+        rows, Q, tokens, ENDS, DRAFT_INDICES, REQUESTS, row_requests, DRAFT_INDICES, WARM, SEEDS, K
     )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def sglang_tree():
     positions, *links = outputs
 
     def call():
-        sglang.build_tree_kernel_efficient(*NUMBERS, SLOTS, mask, positions.view(-1), *links, K, 2, K + 1, 1)
+        sglang.build_tree_kernel_efficient(*NUMBERS, REQUESTS, mask, positions.view(-1), *links, K, 2, K + 1, 1)
         return mask.clone(), outputs.clone()
 
     return call
@@ -62,7 +62,7 @@ def sglang_tree():
 
 CHAIN = lambda: sd.verify_chain(DRAFTS, P, Q, space="probs", seed=SEEDS, position=0)  # noqa: E731
 
-# Adapter and bare op, by the adapter's name.
+# name -> (adapter, bare op)
 CALLS = {
     "sampling_from_logits": (
         lambda: flashinfer.sampling_from_logits(LOGITS, seed=SEED, offset=0),
@@ -85,8 +85,8 @@ CALLS = {
         lambda: sd.verify_chain(DRAFTS, P, Q, seed=SEEDS, position=0),
     ),
     "vllm.gumbel_sample": (
-        lambda: vllm.gumbel_sample(LOGITS, SLOTS, WARM, SEEDS, POSITIONS, True, False),
-        lambda: sd.race_sample(LOGITS, seed=SEEDS, position=SLOTS, temperature=WARM),
+        lambda: vllm.gumbel_sample(LOGITS, REQUESTS, WARM, SEEDS, POSITIONS, True, False),
+        lambda: sd.race_sample(LOGITS, seed=SEEDS, position=REQUESTS, temperature=WARM),
     ),
     "chain_speculative_sampling_triton": (sglang_verification(sglang.chain_speculative_sampling_triton), CHAIN),
     "tree_speculative_sampling_target_only": (
@@ -96,10 +96,10 @@ CALLS = {
         ),
     ),
     "verify_tree_greedy": (
-        sglang_verification(lambda *given: sglang.verify_tree_greedy(*given[:-4], WANTED)),
+        sglang_verification(lambda *arguments: sglang.verify_tree_greedy(*arguments[:-4], WANTED)),
         lambda: sd.verify_linked_tree(TOKENS, first_child=TREE[1], next_sibling=TREE[2], target_tokens=WANTED),
     ),
-    "build_tree_kernel_efficient": (sglang_tree(), lambda: sd.build_tree(*NUMBERS, topk=K, prefix_len=SLOTS)),
+    "build_tree_kernel_efficient": (sglang_tree(), lambda: sd.build_tree(*NUMBERS, topk=K, prefix_len=REQUESTS)),
     "speculative_sampling": (
         lambda: transformers.speculative_sampling(DRAFTS[:1], Q[:1].log(), K, P[:1].log()),
         lambda: sd.verify_chain(DRAFTS[:1], P[:1].log(), Q[:1].log(), seed=SEED, position=0),
@@ -114,11 +114,11 @@ def bench_adapter(measure, name, contender, threads):
 
     def check(call):
         torch.manual_seed(SEED)
-        found = call()
+        result = call()
         with sd.backend("reference"):
             torch.manual_seed(SEED)
             expected = call()
-        pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+        pairs = zip(result, expected, strict=True) if isinstance(result, tuple) else [(result, expected)]
         assert all(torch.equal(*pair) for pair in pairs)
 
     call = adapter if contender == OURS else bare
@@ -141,7 +141,7 @@ class Timed:
 
 @pytest.fixture(scope="session")
 def pair():
-    """With drafts of K tokens, and texts that have no end."""
+    """The embedded pair, with drafts of K tokens and without an end of text."""
     target, draft = load_model("embedded:target"), load_model("embedded:draft")
     target.model.generation_config.eos_token_id = None
     config = draft.model.generation_config
@@ -160,7 +160,7 @@ LOOPS = {
 
 @pytest.mark.parametrize("contender", LOOPS)
 def bench_assisted_generation(measure, monkeypatch, pair, contender, threads):
-    """Of a text of 64 tokens; of transformers' loop the seconds of its verifications are printed as a share."""
+    """Generates 64 tokens, and prints the fraction of the time that transformers' loop spends in verifications."""
     target, draft = pair
     text = torch.tensor([target.encode("ROMEO:")])
     options = {"assistant_model": draft.model, "do_sample": True, "max_new_tokens": NEW} | LOOPS[contender]

@@ -1,4 +1,4 @@
-"""The ops beside others that do the same: torch's operations, softmax and multinomial, bare reads of rows."""
+"""The ops beside peers: torch's operations, softmax and multinomial, bare reads of rows."""
 
 import functools
 import itertools
@@ -26,7 +26,7 @@ RACES = {
 
 
 def race_sample():
-    """By kind and threads, and by vocabulary."""
+    """Cases by kind and threads, and by vocabulary."""
     cases = [("peers", kind, VOCABULARY, threads) for kind in KINDS for threads in (1, 2)]
     cases += [("V", "normal", vocabulary, 1) for vocabulary in (32_000, 64_000, 128_256, 151_936, 262_144)]
     for sweep, kind, vocabulary, threads in cases:
@@ -61,7 +61,7 @@ def torch_residual(target, draft):
 
 
 def check_residual(call, inputs):
-    """Against float64, within the rounding of the difference: some float32 ulps of p + q."""
+    """Compares with float64, within the rounding of the difference: a few float32 ulps of p + q."""
     for target, draft in inputs:
         exact = target.double(), draft.double()
         expected, mass = torch_residual(*exact)
@@ -79,7 +79,7 @@ def torch_overlap(target, draft):
 
 
 def with_gradients(overlap):
-    """What a step of training asks for: acceptance and KL, and their gradients in both sides."""
+    """A step of training: acceptance and KL, and their gradients in both sides."""
 
     def step(target, draft):
         leaves = [rows.detach().requires_grad_() for rows in (target, draft)]
@@ -94,7 +94,7 @@ def close_to(exact, atol):
     def check(call, inputs):
         for target, draft in inputs:
             wide = target.double(), draft.double()
-            # Where p = q but for rounding, a gradient may take either side.
+            # If p and q differ by rounding alone, a gradient may take either side.
             alike = torch.sub(*(torch.log_softmax(rows, -1) for rows in wide)).abs() < 1e-5
             for ours, expected in zip(call(target, draft), exact(*wide), strict=True):
                 if expected.shape == alike.shape:
@@ -113,7 +113,7 @@ def pairs_of_rows():
         contenders = {OURS: sd.overlap, "torch": torch_overlap}
         yield Case("overlap", case, contenders, inputs, close_to(torch_overlap, 1e-6), 8 * VOCABULARY)
         gradients = {name: with_gradients(overlap) for name, overlap in contenders.items()}
-        exact = close_to(with_gradients(torch_overlap), 1e-7)  # of torch's own, in float32, some are off by 2e-7
+        exact = close_to(with_gradients(torch_overlap), 1e-7)  # some of torch's float32 gradients are off by 2e-7
         yield Case("overlap", case | {"gradients": True}, gradients, inputs, exact)
 
 
@@ -121,7 +121,7 @@ def pairs_of_rows():
 
 
 def like_torch(fresh, theirs):
-    """Both write into arguments that ``fresh`` makes: the same is written."""
+    """A check that a call writes the same as ``theirs`` into the arguments of ``fresh``."""
 
     def check(call, inputs):
         written = []
@@ -154,7 +154,7 @@ def uniforms():
 
 
 def context_seeds():
-    """By how much text is looked through; and a race by them beside one without."""
+    """Cases by the length of the searched text, and a race by such seeds beside one by a single seed."""
     for batch, length in ((1, 8), (1, 1024), (8, 1024), (1, 32_768)):
         ends = torch.full((batch,), length)
         text, drafts = (torch.randint(50_000, (3, batch, size), generator=SHUFFLED) for size in (length, 4))
@@ -170,7 +170,7 @@ def context_seeds():
 
 
 def counted_by_torch(edits, tokens):
-    """Without bits: a scatter into the counts alone."""
+    """A scatter into the counts alone, without bits."""
     there = tokens >= 0
     edits.output_counts.scatter_add_(1, torch.where(there, tokens, 0), there.int())
 
@@ -178,8 +178,8 @@ def counted_by_torch(edits, tokens):
 def check_counts(call, inputs):
     ((edits, tokens),) = inputs
     counts = [torch.zeros_like(edits.output_counts) for _ in range(2)]
-    for function, own in zip((call, counted_by_torch), counts, strict=True):
-        function(sd.LogitEdits(output_mask=torch.zeros_like(edits.output_mask), output_counts=own), tokens)
+    for function, output_counts in zip((call, counted_by_torch), counts, strict=True):
+        function(sd.LogitEdits(output_mask=torch.zeros_like(edits.output_mask), output_counts=output_counts), tokens)
     assert torch.equal(*counts)
 
 
@@ -196,7 +196,7 @@ def count_tokens():
 
 
 def stored_by_torch(rows, cache, slots, column):
-    """Rows of padding add 0 to slot 0, as integers, so that it does not matter who writes first."""
+    """Rows of padding add the integer 0 to slot 0, so the order of writes does not matter."""
     bits = {2: torch.int16, 4: torch.int32}[rows.element_size()]
     there, at = cache.view(bits)[..., : rows.shape[-1]], (slots.clamp(min=0).long(), column.expand(len(slots)))
     there.index_put_(at, (rows.view(bits) - there[at]) * (slots >= 0)[:, None], accumulate=True)
@@ -218,33 +218,33 @@ def store_rows():
         yield Case("store_rows", {"B": batch}, contenders, lambda fresh=fresh: [fresh()], check, 4 * batch * VOCABULARY)
 
 
-BATCH, HEADS, SLOTS, WIDTH, TENSORS, PAGE = 4, 8, 512, 64, 32, 16
+BATCH, HEADS, CACHE_SLOTS, WIDTH, TENSORS, PAGE = 4, 8, 512, 64, 32, 16
 PATH = torch.tensor([[0, 2, 6, 14, 30]], dtype=torch.int32).expand(BATCH, 5).contiguous()
 LENGTHS = torch.tensor([100, 200, 300, 400])
-PAGES = torch.randperm(BATCH * SLOTS // PAGE, generator=torch.Generator().manual_seed(SEED)).view(BATCH, -1).int()
+PAGES = torch.randperm(BATCH * CACHE_SLOTS // PAGE, generator=torch.Generator().manual_seed(SEED)).view(BATCH, -1).int()
 
 
 def compacted_by_torch(cache, path, lengths):
     source = (lengths[:, None] + path)[:, None, :, None].expand(BATCH, HEADS, path.shape[1], WIDTH)
     target = (lengths[:, None] + torch.arange(path.shape[1]))[:, None, :, None].expand_as(source)
-    for part in cache:
-        part.scatter_(2, target, part.gather(2, source))
+    for layer in cache:
+        layer.scatter_(2, target, layer.gather(2, source))
 
 
 def pages_compacted_by_torch(cache, path, lengths):
-    def places(slots):
-        return PAGES.long().gather(1, slots // PAGE), slots % PAGE
+    def entries(columns):
+        return PAGES.long().gather(1, columns // PAGE), columns % PAGE
 
-    (source, i), (target, j) = places(lengths[:, None] + path), places(lengths[:, None] + torch.arange(path.shape[1]))
-    for part in cache:
-        part[target, :, j] = part[source, :, i]
+    (source, i), (target, j) = entries(lengths[:, None] + path), entries(lengths[:, None] + torch.arange(path.shape[1]))
+    for layer in cache:
+        layer[target, :, j] = layer[source, :, i]
 
 
 def compact_kv():
     """All layers of a cache in one call, beside a gather and a copy per tensor."""
     moved = 2 * 4 * BATCH * HEADS * WIDTH * PATH.shape[1] * TENSORS
     for name, shape, table_of_pages, theirs, more in (
-        ("compact_kv", (BATCH, HEADS, SLOTS, WIDTH), None, compacted_by_torch, {}),
+        ("compact_kv", (BATCH, HEADS, CACHE_SLOTS, WIDTH), None, compacted_by_torch, {}),
         ("compact_kv, pages", (PAGES.numel(), HEADS, PAGE, WIDTH), PAGES, pages_compacted_by_torch, {"page": PAGE}),
     ):
 
@@ -264,14 +264,14 @@ TREES, NODES, PREFIX = 16, 64, 1024
 PARENTS = torch.tensor([-1, *((i - 1) // 3 for i in range(1, NODES))]).expand(TREES, NODES).contiguous()
 PREFIXES = torch.arange(TREES) * 7 + PREFIX - 200
 COLUMNS = int(PREFIXES.max()) + NODES
-# Of groups of three. The root's children are group 0; each node i behind them is the first of group i.
+# The candidate of each node, in groups of three: the root's children are group 0, node i behind them heads group i.
 CANDIDATES = torch.tensor([-1, 0, 1, 2, *(3 * i for i in range(4, NODES))])
 SELECTED = CANDIDATES[1:].expand(TREES, -1).contiguous()
 GROUPS = torch.where(PARENTS > 0, CANDIDATES[PARENTS], -1)
 
 
 def torch_mask(parents, lengths):
-    """Each node joins its parent's row, generation by generation."""
+    """The mask by adding one generation of ancestors at a time."""
     nodes = torch.eye(NODES, dtype=torch.bool).expand(TREES, NODES, NODES).clone()
     above = parents
     while (above >= 0).any():
@@ -291,11 +291,10 @@ def torch_positions(parents, lengths):
 
 
 def torch_parents(first_child, next_sibling):
-    """Each younger sibling gets its elder's parent, until all have one."""
-    index, nobody = torch.arange(NODES).expand(TREES, NODES), torch.full((TREES, NODES + 1), -1)
+    """Parents by copying each elder sibling's, until every node has one."""
+    index, none = torch.arange(NODES).expand(TREES, NODES), torch.full((TREES, NODES + 1), -1)
     parents, elder = (
-        nobody.scatter(1, torch.where(links < 0, NODES, links), index)[:, :NODES]
-        for links in (first_child, next_sibling)
+        none.scatter(1, torch.where(links < 0, NODES, links), index)[:, :NODES] for links in (first_child, next_sibling)
     )
     while (waits := (parents < 0) & (elder >= 0)).any():
         parents = torch.where(waits, parents.gather(1, elder.clamp(min=0)), parents)
@@ -303,7 +302,7 @@ def torch_parents(first_child, next_sibling):
 
 
 def torch_built(groups, selected, lengths):
-    """Links, positions and the nodes' mask, by comparing all numbers with all."""
+    """Links, positions and the nodes' mask, from comparisons of all pairs."""
     followed = groups.gather(1, selected // 3)
     matches = selected[:, None] == followed[..., None]
     first_match = torch.where(matches.any(2), matches.int().argmax(2) + 1, 0)
@@ -318,7 +317,7 @@ def torch_built(groups, selected, lengths):
 
 
 def trees():
-    """Beside loops of torch over depths or siblings."""
+    """Cases beside loops of torch over depths or siblings."""
     links = sd.DraftTree.from_parents(PARENTS[0].tolist()).to_sglang(TREES)[1:]
     build = lambda g, s, n: sd.build_tree(g, s, topk=3, prefix_len=n)  # noqa: E731
     for op, arguments, ours, theirs, bytes_a_node in (
@@ -344,7 +343,7 @@ def trees():
         yield Case(op, case, {OURS: ours, "torch": theirs}, inputs, check, written)
 
 
-# ---- what a call costs before any work -------------------------------------------------------------------------------
+# ---- cost of a call without work -------------------------------------------------------------------------------------
 
 TARGET, DRAFT = torch.randn(1, 2, 8), torch.randn(1, 1, 8)
 ROW = TARGET[0, :1]
@@ -364,7 +363,7 @@ SMALL = {
 
 
 def host_cost():
-    """One request, eight tokens, given outputs but once; beside it calls of torch."""
+    """Calls on one request and eight tokens, all but one with ``out=``, beside a call of torch."""
     for name, call in SMALL.items():
         yield Case("host_cost", {"call": name}, {OURS: call})
     of_torch = {"torch": lambda: torch.multinomial(torch.softmax(ROW, -1), 1)}

@@ -3,8 +3,8 @@
     python bench/bench_sharded.py [--ranks 2 4] [--batches 1 8 64] [--calls 20] [--json FILE]
 
 Each rank is a process of one thread. Before it is timed, a verdict is compared with that of the gathered rows. Bytes
-are those that a rank gives to its collectives for one call; NCCL is given the same. Times are of the slowest rank, in
-microseconds, medians of calls that take turns; the ratio is the median of each turn's.
+are those that a rank passes to its collectives for one call, over NCCL as over gloo. Times are of the slowest rank, in
+microseconds, medians of calls that take turns; the ratio is the median over turns.
 """
 
 import argparse
@@ -24,11 +24,11 @@ import specdec_kernels as sd
 from specdec_kernels import sharded
 from specdec_kernels.sharded._shard import all_gather
 
-VOCABULARY, SLOTS = 128_256, 4
+VOCABULARY, DRAFTS = 128_256, 4
 
 
 class CountedShard(sharded.VocabShard):
-    """Counts what this rank sends."""
+    """A shard that counts the bytes that its rank sends."""
 
     sent = 0
 
@@ -38,27 +38,27 @@ class CountedShard(sharded.VocabShard):
 
 
 def inputs(batch, shard, size, rejection):
-    """Slices of rows in which about two of four drafts are accepted."""
+    """A call on slices of rows, in which about two of four drafts are accepted."""
     generator = torch.Generator().manual_seed(7)
-    rows = SLOTS + 1
+    rows = DRAFTS + 1
     target = torch.randn(batch, rows, VOCABULARY, generator=generator).mul_(2)
-    draft = target[:, :-1] + 0.5 * torch.randn(batch, SLOTS, VOCABULARY, generator=generator)
+    draft = target[:, :-1] + 0.5 * torch.randn(batch, DRAFTS, VOCABULARY, generator=generator)
     seed = torch.arange(batch)
-    drafts = sd.race_sample(draft, seed=seed[:, None], position=torch.arange(SLOTS))
-    own = slice(shard.vocab_start, shard.vocab_start + size)
-    call = {"draft_tokens": drafts, "target": target[..., own].bfloat16().contiguous(), "seed": seed, "position": 0}
+    drafts = sd.race_sample(draft, seed=seed[:, None], position=torch.arange(DRAFTS))
+    columns = slice(shard.vocab_start, shard.vocab_start + size)
+    call = {"draft_tokens": drafts, "target": target[..., columns].bfloat16().contiguous(), "seed": seed, "position": 0}
     if rejection:
-        call["draft"] = draft[..., own].bfloat16().contiguous()
+        call["draft"] = draft[..., columns].bfloat16().contiguous()
     return call | {"method": "rejection" if rejection else "race"}
 
 
 def gathered(rows, sizes):
-    """Whole rows from all ranks' slices, which are padded to one size for the collective."""
+    """(whole rows from all ranks' slices, bytes sent). The collective needs slices of one size, so they are padded."""
     most = max(sizes)
     mine = torch.nn.functional.pad(rows, (0, most - rows.shape[-1])) if rows.shape[-1] < most else rows
     every = mine.new_empty(len(sizes), *mine.shape)
     all_gather(every.flatten(0, 1), mine)
-    whole = torch.cat([part[..., :size] for part, size in zip(every, sizes, strict=True)], dim=-1)
+    whole = torch.cat([slice_[..., :size] for slice_, size in zip(every, sizes, strict=True)], dim=-1)
     return whole, mine.numel() * mine.element_size()
 
 
@@ -115,9 +115,9 @@ def play(rank, ranks, store, batches, calls):
     )
     for method in ("race", "rejection"):
         for batch in batches:
-            found = measure(rank, ranks, batch, method, max(3, calls if batch < 64 else calls // 4))
+            record = measure(rank, ranks, batch, method, max(3, calls if batch < 64 else calls // 4))
             if rank == 0:
-                print(json.dumps(found), flush=True)
+                print(json.dumps(record), flush=True)
     dist.destroy_process_group()
 
 
@@ -132,7 +132,7 @@ def main():
     if args.play:
         rank, ranks, store = args.play
         return play(int(rank), int(ranks), store, args.batches, args.calls)
-    found = []
+    rows = []
     shown = ("ranks", "B", "method", "accepted", "bytes", "gathered bytes", "fewer", "us", "gathered us", "ratio")
     print(*(f"{name:>14}" for name in shown))
     for ranks in args.ranks:
@@ -144,11 +144,11 @@ def main():
                 for rank in range(ranks)
             ]  # fmt: skip
             for line in each[0].stdout:
-                found.append(json.loads(line))
-                print(*(f"{x:>14,.1f}" if isinstance(x, float) else f"{x:>14}" for x in found[-1].values()), flush=True)
+                rows.append(json.loads(line))
+                print(*(f"{x:>14,.1f}" if isinstance(x, float) else f"{x:>14}" for x in rows[-1].values()), flush=True)
             assert all(process.wait() == 0 for process in each)
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

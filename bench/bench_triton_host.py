@@ -1,4 +1,4 @@
-"""What a call of the Triton backend costs on the host, with a driver that launches nothing, so without a GPU, too.
+"""Host time of a call of the Triton backend, with a driver that launches nothing, so that no GPU is needed.
 
 Eight requests with tensors for all numbers. ``backend`` is the backend's function; ``whole`` is the public function
 around it, with its checks.

@@ -1,6 +1,6 @@
-"""Verification of chains and trees, and filters and edits inside, beside others and beside the same calls without.
+"""Verification of chains and trees beside peers, and filters and edits beside the same calls without them.
 
-Peers are transformers' speculative sampling, its warpers and a draw, torch.topk and a draw, and a token of every row.
+Peers are transformers' speculative sampling, its warpers or torch.topk with multinomial, and a token of every row.
 """
 
 import itertools
@@ -24,7 +24,7 @@ def chain(method, draft_tokens, target, draft, seed, position):
 
 
 def served(method, tokens, target, draft, seed, position):
-    """As engines keep chains: packed drafts, an index of requests, temperatures and seeds in tensors."""
+    """A call as engines make it: packed drafts, an index of requests, temperatures and seeds in tensors."""
     batch = len(tokens)
     return sd.verify_chain(
         tokens.flatten(), target.flatten(0, 1), None if method == "race" else draft, method=method,
@@ -34,7 +34,7 @@ def served(method, tokens, target, draft, seed, position):
 
 
 def transformers(draft_tokens, target, draft, seed, position):
-    """It takes one request; a batch is a loop, as its own generate would have to do."""
+    """Takes one request at a time, so a batch is a loop."""
     from transformers.generation.utils import _speculative_sampling
 
     return [
@@ -47,8 +47,9 @@ CHAINS = {method: partial(chain, method) for method in ("rejection", "block", "r
 
 
 def chain_inputs(method, kind, batch, acceptance):
-    """Of a race the target's own winners, each replaced by another token with probability 1 - acceptance."""
-    # Else draft and target logits with that overlap, and tokens of the draft; for 0 such that the target never takes.
+    """Calls in which a draft is accepted with about that probability."""
+    # A race drafts the target's winners, other tokens with probability 1 - acceptance. Else the overlap of draft and
+    # target is the acceptance, or for 0 the target has no weight on drafted tokens.
     rows = []
     for number in range(4 if batch == 1 else 1):
         target = logits(kind, (batch, K + 1, VOCABULARY), SEED + number)
@@ -72,9 +73,9 @@ def chain_inputs(method, kind, batch, acceptance):
 
 
 def chain_bytes(method, call, inputs):
-    """Mean bytes of the rows that a verification cannot do without."""
-    # They are those up to and including the first rejection. A block needs every pair, as later drafts decide about
-    # earlier ones, unless a draft has no probability.
+    """Mean bytes of the rows that a verification has to read."""
+    # These are the rows up to the first rejection. A block needs every pair, as later drafts decide about earlier ones,
+    # unless a draft has no probability.
     accepted = torch.cat([call(*arguments).num_accepted for arguments in inputs]).long()
     rows = accepted + 1 if method == "race" else accepted + 1 + (accepted + 1).clamp(max=K)
     if method == "block":
@@ -107,7 +108,7 @@ DEPTHS = sd.tree_positions(PARENTS, prefix_len=torch.zeros(1, dtype=torch.int64)
 
 
 def tree_tokens(draft, position):
-    """Children are the first two arrivals of their parent's draft row."""
+    """The first two arrivals of each inner node's draft row, as its children."""
     pairs = sd.race_topk(draft[:, : NODES // 2], 2, seed=SEED, position=position[:, None] + DEPTHS[: NODES // 2])
     return torch.cat([torch.zeros(len(draft), 1, dtype=torch.int64), pairs.flatten(1)], 1)
 
@@ -128,14 +129,14 @@ TREES = {method: partial(tree, method) for method in ("race", "rejection", "trav
 
 
 def tree_bytes(method, call, inputs):
-    """Mean bytes of the rows that a verification looks at; of a traversal at most."""
+    """Mean bytes of the rows that a verification reads; for a traversal the most."""
     visited = sum(int((call(*arguments).num_accepted + 1).sum()) for arguments in inputs) / len(inputs)
     rows = {"race": visited, "rejection": 2 * visited, "traversal": len(inputs[0][0]) * (2 * (NODES // 2) + 1)}[method]
     return int(inputs[0][1].element_size() * VOCABULARY * rows)
 
 
 def trees():
-    """Beside sampling a token of every node's row."""
+    """Cases beside sampling a token of every node's row."""
     peers = {
         "torch.argmax, all rows": lambda tokens, p, q, at: torch.argmax(p, -1),
         "race_sample, all rows": lambda tokens, p, q, at: sd.race_sample(p, seed=SEED, position=at[:, None] + DEPTHS),
@@ -152,17 +153,17 @@ PATHS = 4
 
 
 def path_inputs(kind):
-    """Chains of the draft's tokens, merged; nodes of one depth have equal rows. Where they part differs by entry."""
+    """Merged chains of the draft's tokens, which part at different depths; nodes of one depth have equal rows."""
     for number in range(2):
         target = logits(kind, (1, K + 1, VOCABULARY), SEED + number)
         draft = draft_near(target, 0.7, SEED + 100 + number)
         for turn in range(4):
             position = torch.tensor([1000 * turn])
-            places = {"seed": SEED, "position": position[:, None] + torch.arange(K)}
-            drawn = [sd.race_sample(draft[:, :K], nonce=2 + path, **places) for path in range(PATHS)]
-            tree = sd.merge_chains(torch.stack(drawn, dim=1))
+            noise = {"seed": SEED, "position": position[:, None] + torch.arange(K)}
+            tokens = [sd.race_sample(draft[:, :K], nonce=2 + path, **noise) for path in range(PATHS)]
+            tree = sd.merge_chains(torch.stack(tokens, dim=1))
             rows = sd.tree_positions(tree.parents, prefix_len=0)[0].clamp(0, K)
-            # A row for each depth would be read from cache: nodes have rows of their own, as in a model's output.
+            # Each node has its own row, as in a model's output: one row for a depth would be read from cache.
             yield tree, target[:, rows], draft[:, rows], position, target, draft
 
 
@@ -184,7 +185,7 @@ def each_chain_by_transformers(tree, _, __, position, target, draft):
 
 
 def paths():
-    """Beside traversal of that tree, and a call for each chain."""
+    """Cases beside traversal of the same tree, and a call for each chain."""
     contenders = {
         OURS: partial(verified, "paths"), "traversal": partial(verified, "traversal"),
         "transformers, each chain": each_chain_by_transformers,
@@ -208,7 +209,7 @@ ROWS = ("normal", "zipf", "peaked")
 
 
 def rows_of(kind, shape):
-    """``peaked``: a head of 20 tokens anywhere in the row has most of the mass."""
+    """Rows; in ``peaked`` ones 20 tokens anywhere in the row have most of the mass."""
     generator = torch.Generator().manual_seed(SEED)
     if kind == "normal":
         return logits("normal", shape, SEED)
@@ -252,14 +253,14 @@ def drawn(row, position, **how):
 
 
 def edits_of(name):
-    """Half of all tokens allowed, or 1,500 tokens of the output with all penalties; anywhere in the vocabulary."""
+    """A grammar that allows half of all tokens, or all penalties over 1,500 tokens of the output."""
     generator = torch.Generator().manual_seed(SEED)
-    words = VOCABULARY // 32
+    mask_words = VOCABULARY // 32
     if name == "grammar":
-        return LogitEdits(allowed=torch.randint(-(2**31), 2**31, (1, words), generator=generator).int())
+        return LogitEdits(allowed=torch.randint(-(2**31), 2**31, (1, mask_words), generator=generator).int())
     counts = torch.zeros(VOCABULARY, dtype=torch.int32)
     counts[torch.randperm(VOCABULARY, generator=generator)[:1500]] = 2
-    bits = ((counts > 0).view(words, 32).long() << torch.arange(32)).sum(-1)
+    bits = ((counts > 0).view(mask_words, 32).long() << torch.arange(32)).sum(-1)
     mask = torch.where(bits < 2**31, bits, bits - 2**32).int()
     return LogitEdits(repetition=1.1, frequency=0.1, presence=0.2, output_mask=mask[None], output_counts=counts[None])
 
@@ -280,7 +281,7 @@ def shaped_rows():
 
 
 def filtered(sampling, rows, position):
-    """``rows``: (tokens, target, draft or None)."""
+    """Verifies ``rows``: (tokens, target, draft or None)."""
     tokens, target, draft = rows
     draft = None if draft is None else sd.Draft(draft, sampling=sampling)
     method = "race" if draft is None else "rejection"
@@ -288,7 +289,7 @@ def filtered(sampling, rows, position):
 
 
 def filtered_inputs(method, sampling, kind):
-    """At positions where filters leave the number of rows read as it is."""
+    """Calls at positions where filters do not change how many rows are read."""
     target = rows_of(kind, (1, K + 1, VOCABULARY))
     draft = None if method == "race" else draft_near(target[:, :K], 0.7, SEED)
     source = target[:, :K] if draft is None else draft

@@ -9,8 +9,8 @@ from goals import goals
 from harness import BATCHES, OURS, Book, environment, print_table, write, write_batches
 
 BOOK = Book()
-# A machine that others use, too, is slow for seconds at a time: so all cases take turns, and the contenders of a case
-# come one after the other.
+# A shared machine is slow for seconds at a time. So all cases take turns, and the contenders of a case run one after
+# the other.
 TURNS = 4
 SECONDS_A_TURN = 0.15
 
@@ -22,11 +22,11 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def threads(request):
-    """Runs the test with this many threads (indirect parametrisation; one thread unless told)."""
+    """Runs the test with ``param`` threads (indirect parametrisation), or with one."""
     before = torch.get_num_threads()
     count = getattr(request, "param", 1)
     if count > before:
-        pytest.skip(f"{count} threads asked, the machine has {before}")
+        pytest.skip(f"{count} threads needed, the machine has {before}")
     torch.set_num_threads(count)
     yield count
     torch.set_num_threads(before)
@@ -34,7 +34,7 @@ def threads(request):
 
 @pytest.fixture
 def measure(benchmark):
-    """``measure(op, contender, case, call, inputs, check=..., bytes=...)``: check once, warm up, time, write down."""
+    """``measure(op, contender, case, call, inputs, check=..., bytes=...)``: checks once, warms up, times, records."""
     # ``inputs`` is a list of argument tuples, rotated from round to round. ``check(call)`` raises when a result is
     # wrong; it must be given for our own ops.
 
@@ -65,14 +65,14 @@ def pytest_terminal_summary(terminalreporter):
     BOOK.close()
     env = environment()
     wanted = goals(env["isa"])
-    found = [row for row in (goal.row(BOOK) for goal in wanted) if row]
-    print_table(BOOK, found, env, Console(width=150))
+    rows = [row for row in (goal.row(BOOK) for goal in wanted) if row]
+    print_table(BOOK, rows, env, Console(width=150))
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line("A check failed: nothing is written.")
         return
     if any(r.op == BATCHES for r in BOOK.records) and not terminalreporter.stats.get("deselected"):
         print(f"written to {write_batches(BOOK, env).relative_to(terminalreporter.config.rootpath)}")
-    if len(found) < len(wanted):
+    if len(rows) < len(wanted):
         terminalreporter.write_line("A part of the benches ran: nothing is written.")
         return
-    print(f"written to {write(BOOK, found, env).relative_to(terminalreporter.config.rootpath)}")
+    print(f"written to {write(BOOK, rows, env).relative_to(terminalreporter.config.rootpath)}")

@@ -1,6 +1,6 @@
-"""Tokens for each call of the target, by drafts with their filters and without: ``python bench/draft_filters.py``.
+"""Tokens for each call of the target, by drafts with filters and without: ``python bench/draft_filters.py``.
 
-The generator and the embedded pair; no figure of it is a time, so every machine finds the same.
+It runs the generator on the embedded pair. No figure is a time, so every machine gives the same.
 """
 
 import json
@@ -16,18 +16,18 @@ FILTERS = ({"top_k": 5}, {"top_p": 0.9}, {"top_p": 0.7}, {"min_p": 0.05})
 
 
 class UnfilteredDrafts(Drafts):
-    """Tokens drawn by the temperature alone."""
+    """Drafts sampled by the temperature alone."""
 
     def laws(self, sampling):
         return super().laws(Sampling(temperature=sampling.temperature))
 
 
 class Unfiltered(ModelDrafter):
-    """A drafter that draws by the temperature alone."""
+    """A drafter that samples by the temperature alone."""
 
     def propose(self, text, length, counts, slots, noise, sampling, record=None):
-        own = Sampling(temperature=sampling.temperature)
-        return UnfilteredDrafts(*super().propose(text, length, counts, slots, noise, own, record))
+        unfiltered = Sampling(temperature=sampling.temperature)
+        return UnfilteredDrafts(*super().propose(text, length, counts, slots, noise, unfiltered, record))
 
 
 def main():

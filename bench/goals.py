@@ -1,4 +1,4 @@
-"""The CPU goals: one thread unless said otherwise, float32, V = 128,256, ratios in one run, worst kind of logits."""
+"""The CPU goals. Unless a goal says otherwise: one thread, float32, V = 128,256, worst kind of logits, one run."""
 
 from harness import KINDS, OURS, VOCABULARY, Goal
 
@@ -8,12 +8,12 @@ SAMPLERS = ("sampling_from_logits", "top_k_top_p_sampling_from_logits", "top_k_m
 SHORT = ("top_k 50", "top_k 50, top_p 0.9", "joint")
 
 
-def times(op, peer, kinds=KINDS, share=False, **case):
-    """How many times faster than a peer ours is at least, or the largest share of its time, over kinds of logits."""
+def times(op, peer, kinds=KINDS, as_share=False, **case):
+    """The least speed-up over a peer, or the largest share of its time, over kinds of logits."""
 
     def value(book):
         worst = book.worst(op, peer, kinds, **case)
-        return worst and (1 / worst if share else worst)
+        return worst and (1 / worst if as_share else worst)
 
     return value
 
@@ -29,7 +29,7 @@ def of_unfiltered(filters, kinds=ROWS, op="race_sample", **case):
 
 
 def block_of_rejection(book):
-    """The largest share of rejection's time where both read every row, and of blocks that refuse drafts."""
+    """The largest share of rejection's time, where both read every row and where a block refuses drafts."""
 
     def time(method, kind, acceptance):
         return book.find("verify_chain", OURS, method=method, kind=kind, acceptance=acceptance, **PEERS)
@@ -66,10 +66,10 @@ def triton_host_cost(method):
 
 
 def adds(op, without, cases):
-    """The most microseconds that ours takes more than the same call without."""
+    """The most microseconds that our call takes more than ``without``."""
 
     def value(book):
-        pairs = [[book.find(op, who, **case) for who in (OURS, without)] for case in cases]
+        pairs = [[book.find(op, contender, **case) for contender in (OURS, without)] for case in cases]
         return max(1e6 * (ours - other) for ours, other in pairs) if all(map(all, pairs)) else None
 
     return value
@@ -90,11 +90,11 @@ def transformers(method):
 RACE = {"op": "race_sample", "V": VOCABULARY, **PEERS}
 FILTERED = "filters: race_sample"
 AT_MOST = [
-    ("race_sample, one row: share of torch.argmax", 0.15, times(peer="torch.argmax", share=True, **RACE)),
+    ("race_sample, one row: share of torch.argmax", 0.15, times(peer="torch.argmax", as_share=True, **RACE)),
     ("verify_chain(block), K = 5: share of rejection, every row read", 1.6, block_of_rejection),
     (
         "verify_tree(paths), 4 chains of 5: share of traversal on that tree", 1.3,
-        times("paths", "traversal", share=True),
+        times("paths", "traversal", as_share=True),
     ),
     ("host cost of a call, µs", 10, host_cost),
     ("host cost of Triton's race, nothing launched, µs", 25, triton_host_cost("race")),
@@ -151,7 +151,7 @@ AT_LEAST = [
         )
     ),
 ]  # fmt: skip
-# What most users' CPUs have: SPECDEC_CPU_ISA=avx2 ATEN_CPU_CAPABILITY=avx2.
+# Most users' CPUs have no more than AVX2: SPECDEC_CPU_ISA=avx2 ATEN_CPU_CAPABILITY=avx2.
 AVX2_AT_MOST = [("host cost of a call with `out=`, µs", 3.5, host_cost_with_out)]
 AVX2_AT_LEAST = [
     *(
@@ -164,6 +164,6 @@ AVX2_AT_LEAST = [
 
 
 def goals(isa):
-    """The goals of a processor's instructions."""
+    """The goals of an instruction set."""
     at_most, at_least = (AVX2_AT_MOST, AVX2_AT_LEAST) if isa == "avx2" else (AT_MOST, AT_LEAST)
     return [Goal(*goal[:2], False, goal[2]) for goal in at_most] + [Goal(*goal[:2], True, goal[2]) for goal in at_least]

@@ -1,4 +1,4 @@
-"""What every bench shares: inputs, peers' environment, the book of records, its table, goals, JSON and plots.
+"""The harness of all benches: inputs, environment, the book of records, tables, goals, JSON and plots.
 
 A bench is a pytest-benchmark test that first checks its op on the inputs it is going to time; a failed check ends the
 test, so no figure is ever printed for a wrong result. Times are seconds per call; ``ratio`` is peer / ours.
@@ -22,7 +22,7 @@ import specdec_kernels as sd
 RESULTS = Path(__file__).parent / "results"
 OURS = "specdec"
 ROOF = "numpy.max"
-BATCHES, READ = "batches", "torch.sum"  # of bench_batches.py
+BATCHES, READ = "batches", "torch.sum"  # op and roof of bench_batches.py
 DTYPES = ("float32", "bfloat16", "float16")
 KINDS = ("normal", "realistic")
 VOCABULARY = 128_256
@@ -47,8 +47,8 @@ def draft_near(target, overlap, seed):
     low, high = 0.0, 8.0
     for _ in range(20):
         middle = (low + high) / 2
-        found = sd.overlap(target, target + middle * noise).accept.mean().item()
-        low, high = (middle, high) if found > overlap else (low, middle)
+        accept = sd.overlap(target, target + middle * noise).accept.mean().item()
+        low, high = (middle, high) if accept > overlap else (low, middle)
     return target + low * noise
 
 
@@ -67,7 +67,7 @@ class Record:
 
 @dataclass
 class Goal:
-    """``text`` is met when ``value(book)`` is at most (or at least) ``bound``."""
+    """A bound for ``value(book)``: at most, or at least, ``bound``."""
 
     text: str
     bound: float
@@ -78,22 +78,22 @@ class Goal:
         value = self.value(book)
         if value is None:
             return None
-        met = value >= self.bound if self.at_least else value <= self.bound
-        return {"goal": self.text, "bound": self.bound, "measured": value, "met": met}
+        reached = value >= self.bound if self.at_least else value <= self.bound
+        return {"goal": self.text, "bound": self.bound, "measured": value, "met": reached}
 
 
 @dataclass
 class Book:
     records: list = field(default_factory=list)
-    times: dict = field(default_factory=dict)  # all seconds of a case
-    bytes_per_second: float | None = None  # a roof measured by other means
+    times: dict = field(default_factory=dict)  # (op, contender, case) -> all seconds
+    bytes_per_second: float | None = None  # a roof that another bench measured
 
     def add(self, op, contender, case, times, bytes=0):
-        """Write down the seconds of some calls, together with those of the same case before."""
+        """Adds the seconds of calls to those of the same case."""
         seen = self.times.setdefault((op, contender, *case.items()), [])
         seen += times
         times = sorted(seen)
-        at = lambda share: times[min(len(times) - 1, int(share * len(times)))]  # noqa: E731
+        at = lambda quantile: times[min(len(times) - 1, int(quantile * len(times)))]  # noqa: E731
         record = Record(op, contender, case, statistics.median(times), at(0.2), at(0.8), len(times), bytes)
         same = [i for i, r in enumerate(self.records) if (r.op, r.contender, r.case) == (op, contender, case)]
         if same:
@@ -105,10 +105,10 @@ class Book:
         return (op, contender, *case.items()) in self.times
 
     def find(self, op, contender, **case):
-        """The median of the one record that has these values, or None. A case has not what is given as None."""
-        found = [r for r in self.records if (r.op, r.contender) == (op, contender)]
-        found = [r for r in found if all(r.case.get(key) == value for key, value in case.items())]
-        return found[0].median if len(found) == 1 else None
+        """The median of the one record that has these values, or None. None matches cases without the key."""
+        records = [r for r in self.records if (r.op, r.contender) == (op, contender)]
+        records = [r for r in records if all(r.case.get(key) == value for key, value in case.items())]
+        return records[0].median if len(records) == 1 else None
 
     def ratio(self, op, peer, **case):
         ours, theirs = self.find(op, OURS, **case), self.find(op, peer, **case)
@@ -120,7 +120,7 @@ class Book:
         return None if None in ratios else min(ratios)
 
     def roof(self, record):
-        """Bytes per second of as many threads that only read: rows from memory, or rows as other benches have them."""
+        """Bytes per second of as many threads that only read: from memory for batches, else the row of a bench."""
         if self.bytes_per_second:
             return self.bytes_per_second
         of_batch = [r for r in self.records if r.contender == READ]
@@ -130,8 +130,8 @@ class Book:
         one = statistics.median(r.bytes / r.median for r in reads) if reads else None
         return one and one * record.case.get("threads", 1)
 
-    def share(self, record):
-        """What a record reads of that, in percent."""
+    def percent_of_roof(self, record):
+        """Bytes per second of a record in percent of its roof."""
         roof = self.roof(record)
         return 100 * record.bytes / record.median / roof if roof and record.bytes else None
 
@@ -155,7 +155,7 @@ def cpu_name():
 
 
 def environment():
-    """Device, versions and build: what a figure depends on. Nothing of the machine's paths or of the date."""
+    """Device, versions and build, on which a figure depends; neither paths of the machine nor the date."""
     build = sd.build_info()
     return {
         "device": f"{cpu_name()}, {torch.get_num_threads()} cores",
@@ -176,11 +176,12 @@ def shown(seconds):
     return f"{seconds * 1e6:,.1f}"
 
 
-def rates(record, share):
+def rates(record, percent):
     """Megabytes counted, GB/s, and percent of the roof; empty where no bytes are counted."""
     if not record.bytes:
         return ["", "", ""]
-    return [f"{record.bytes / 1e6:.2f}", f"{record.bytes / record.median / 1e9:.1f}", f"{share:.0f}" if share else ""]
+    speed = record.bytes / record.median / 1e9
+    return [f"{record.bytes / 1e6:.2f}", f"{speed:.1f}", f"{percent:.0f}" if percent else ""]
 
 
 def print_table(book, goals, env, console):
@@ -197,7 +198,7 @@ def print_table(book, goals, env, console):
         for r in records:
             row = [str(r.case.get(key, "")) for key in keys]
             row += [r.contender, shown(r.median), shown(r.p20), shown(r.p80), str(r.rounds)]
-            row += rates(r, book.share(r))
+            row += rates(r, book.percent_of_roof(r))
             table.add_row(*row, f"{r.ratio:.2f}" if r.ratio else "")
         console.print(table)
     table = Table("goal", "bound", "measured", "met", title="goals")
@@ -235,9 +236,9 @@ def plot(book, path, op, axis, label, **case):
             xs = [r.case[axis] for r in line]
             axes.plot(xs, [r.median * 1e6 for r in line], marker="o", label=contender)
             axes.fill_between(xs, [r.p20 * 1e6 for r in line], [r.p80 * 1e6 for r in line], alpha=0.2)
-        given = "".join(f", {name} {value}" for name, value in case.items() if name != "sweep")
+        fixed = "".join(f", {name} {value}" for name, value in case.items() if name != "sweep")
         axes.set(xscale="log", yscale="log", xlabel=label, ylabel="µs per call")
-        axes.set_title(f"{op}{given}", loc="left")
+        axes.set_title(f"{op}{fixed}", loc="left")
         axes.set_xticks(xs, [f"{x:,}" for x in xs], minor=False)
         axes.minorticks_off()
         axes.grid(alpha=0.3)
@@ -251,7 +252,7 @@ def batches(book):
 
 
 def plot_batches(book, path):
-    """GB/s of what each call needs, by type, beside a plain sum's."""
+    """Plots GB/s of the bytes that each call needs, by dtype, beside a plain sum's."""
     with axes_of(path, 6.4, 6) as axes:
         for number, (dtype, records) in enumerate(batches(book).items()):
             heights = [i + 0.25 * (number - 1) for i in range(len(records))]
@@ -266,35 +267,35 @@ def plot_batches(book, path):
 
 
 def write_batches(book, env):
-    """What bench_batches.py found. It can be measured alone."""
-    place = folder(env)
-    place.mkdir(parents=True, exist_ok=True)
+    """Writes the records of bench_batches.py, which can run alone."""
+    directory = folder(env)
+    directory.mkdir(parents=True, exist_ok=True)
     content = {"environment": env, "records": [asdict(r) for r in book.records if r.op == BATCHES]}
-    (place / "batches.json").write_text(json.dumps(content, indent=1) + "\n")
-    plot_batches(book, place / "batches.svg")
-    return place
+    (directory / "batches.json").write_text(json.dumps(content, indent=1) + "\n")
+    plot_batches(book, directory / "batches.svg")
+    return directory
 
 
 def write(book, goals, env):
-    place = folder(env)
-    place.mkdir(parents=True, exist_ok=True)
+    path = folder(env)
+    path.mkdir(parents=True, exist_ok=True)
     content = {"environment": env, "goals": goals, "records": [asdict(r) for r in book.records if r.op != BATCHES]}
     chosen = os.environ.get("SPECDEC_CPU_ISA")
-    (place / f"cpu{'-' + chosen if chosen else ''}.json").write_text(json.dumps(content, indent=1) + "\n")
+    (path / f"cpu{'-' + chosen if chosen else ''}.json").write_text(json.dumps(content, indent=1) + "\n")
     if chosen:
-        return place
-    plot(book, place / "race_sample_vocabulary.svg", "race_sample", "V", "vocabulary", sweep="V")
+        return path
+    plot(book, path / "race_sample_vocabulary.svg", "race_sample", "V", "vocabulary", sweep="V")
     for method in ("race", "rejection"):
-        plot(book, place / f"verify_chain_{method}_batch.svg", "verify_chain", "B", "batch", sweep="B", method=method)
-    return place
+        plot(book, path / f"verify_chain_{method}_batch.svg", "verify_chain", "B", "batch", sweep="B", method=method)
+    return path
 
 
 @dataclass
 class Case:
-    """A row of a bench's table: who is called with what, how ours is checked, what has to move.
+    """A row of a bench's table: contenders and their inputs, the check of ours, the bytes that have to move.
 
     ``inputs`` makes a list of argument tuples, which take turns. ``check(call, inputs)`` raises if ours is wrong;
-    without one the reference backend has to give the same. ``bytes`` is a number, or a function of (call, inputs).
+    without one ours has to equal the reference backend. ``bytes`` is a number, or a function of (call, inputs).
     """
 
     op: str
@@ -304,13 +305,13 @@ class Case:
     check: object = None
     bytes: object = 0
     threads: int = 1
-    last = None  # of all cases: (the one that ran last, its inputs)
+    last = None  # (the case that ran last, its inputs)
 
     def __str__(self):
         return "-".join(map(str, (self.op, *self.case.values(), self.threads)))
 
     def made(self):
-        """The inputs, kept until another case makes its own: the contenders of a case come one after the other."""
+        """The inputs, cached until another case makes its inputs, for contenders of a case run one after the other."""
         if Case.last is None or Case.last[0] is not self:
             Case.last = self, self.inputs()
         return Case.last[1]
@@ -324,21 +325,21 @@ class Case:
 
 
 def like_reference(call, inputs, count=8):
-    """Raise if a call does not give what the reference gives, bit for bit, or has a status: of so many inputs."""
+    """Raises if a call differs from the reference backend, or has a status, on the first ``count`` inputs."""
     for arguments in inputs[:count]:
         with sd.backend("reference"):
-            expected = [x.clone() for x in parts_of(call(*arguments))]
+            expected = [x.clone() for x in outputs_of(call(*arguments))]
         result = call(*arguments)
-        assert all(map(torch.equal, parts_of(result), expected))
+        assert all(map(torch.equal, outputs_of(result), expected))
         assert not getattr(result, "status", torch.zeros(1)).any()
 
 
-def parts_of(result):
+def outputs_of(result):
     return result if isinstance(result, (tuple, list)) else [result]
 
 
 def table(cases):
-    """Parameters of a bench: a case, one of its contenders, and its threads."""
+    """Parametrises a bench by case, contender and threads."""
     rows = [(case, contender, case.threads) for case in cases for contender in case.contenders]
     ids = [f"{case}-{contender}" for case, contender, _ in rows]
     return pytest.mark.parametrize("case, contender, threads", rows, ids=ids, indirect=["threads"])

@@ -1,8 +1,8 @@
-"""Errors of the float32 functions and of the masses of docs/noise.md, against float64: on every machine alike.
+"""Errors of the float32 functions and of the masses of docs/noise.md, against float64.
 
     python bench/noise_errors.py
 
-It writes `bench/results/noise.json`, from which that page has its tables.
+It writes `bench/results/noise.json`, from which that page has its tables. Every machine gives the same.
 """
 
 import json
@@ -18,7 +18,7 @@ ROWS, TILES = 200, 50
 
 
 def in_ulps(function, exact, first, end, step=1):
-    """The largest error over every step-th float32 in [first, end), in units of the last place of what is exact."""
+    """The largest error over every step-th float32 in [first, end), in ulps of the exact value."""
     first, end = (int(np.float32(x).view(np.int32)) for x in (first, end))
     worst = 0.0
     for start in range(first, end, AT_ONCE * step):
@@ -31,16 +31,16 @@ def in_ulps(function, exact, first, end, step=1):
 
 def log():
     near, other = (2.0**-1, 2.0), [(2.0**-126, 2.0**-1), (2.0, np.float32(np.inf))]
-    return max(in_ulps(maths.log, np.log, *near), *(in_ulps(maths.log, np.log, *part, step=97) for part in other))
+    return max(in_ulps(maths.log, np.log, *near), *(in_ulps(maths.log, np.log, *span, step=97) for span in other))
 
 
 def neg_log1p_neg():
-    parts = [(2.0**-7, 1.0, 1), (2.0**-58, 2.0**-7, 13)]
-    return max(in_ulps(maths.neg_log1p_neg, lambda u: -np.log1p(-u), *part) for part in parts)
+    spans = [(2.0**-7, 1.0, 1), (2.0**-58, 2.0**-7, 13)]
+    return max(in_ulps(maths.neg_log1p_neg, lambda u: -np.log1p(-u), *span) for span in spans)
 
 
 def exponential():
-    """(relative error, d) where it is largest: every 61st float32 in (-30, -2^-10], before the cut to whole units."""
+    """(largest relative error, its d) over every 61st float32 in (-30, -2^-10], before rounding to whole units."""
     first, end = (int(np.float32(x).view(np.int32)) for x in (2.0**-10, 30.0))
     d = -np.arange(first, end, 61, dtype=np.int32).view(np.float32)
     q, n = mass.exponential(d, np.float32(0))
@@ -49,7 +49,7 @@ def exponential():
 
 
 def row_masses(rows):
-    """The largest relative error of a row's mass, tiles and all, and of the sum of its weights."""
+    """The largest relative errors of a row's mass by tiles, and of the sum of its weights."""
     of_tiles, of_weights = 0.0, 0.0
     for row in rows:
         exact = np.exp(row.astype(np.float64) - row.max()).sum() * 2.0**42
@@ -59,7 +59,7 @@ def row_masses(rows):
 
 
 def rows(peak):
-    """Normal logits of TILES tiles; one token of each tile stands so far above its others, and equals its like."""
+    """Normal logits of TILES tiles; with ``peak`` the largest ones of all tiles are equal, and far above the others."""
     random, width = np.random.default_rng(1), TILES * mass.MASS_TILE
     for _ in range(ROWS):
         row = random.normal(size=width).astype(np.float32)

@@ -293,16 +293,16 @@ class DraftTree:
         except TypeError:
             raise TypeError(f"paths: expected paths of child indices; got {given!r}") from None
         parents = [-1]
-        places: dict[tuple[int, ...], int] = {(): 0}
+        node_of_path: dict[tuple[int, ...], int] = {(): 0}
         for path in nodes:
-            if path in places or min(path) < 0:
+            if path in node_of_path or min(path) < 0:
                 raise ValueError(f"paths: expected child indices from 0 on, and each path once; got {path}")
             *before, child = path
             for needed in (before, [*before, child - 1]) if child else (before,):
-                if tuple(needed) not in places:
+                if tuple(needed) not in node_of_path:
                     raise ValueError(f"paths: expected {tuple(needed)} too, as {path} is there; got none")
-            places[path] = len(parents)
-            parents.append(places[tuple(before)])
+            node_of_path[path] = len(parents)
+            parents.append(node_of_path[tuple(before)])
         return cls(tuple(parents))
 
     def to_paths(self) -> list[tuple[int, ...]]:

@@ -122,7 +122,6 @@ REFUSED = {
     "bits": (lambda: random.getrandbits(3), "getrandbits or gauss"),
     "made before": (lambda: BEFORE.integers(10**6), "another result|made before"),
     "numpy's normal": (lambda: numpy.random.normal(), "numpy's normal has no stand-in"),
-    "the system": (lambda: random.SystemRandom().random() < 0.5, "without a stand-in|getrandbits"),
     "seeded twice, two kinds": (
         lambda: [draw(3, generator=torch.Generator().manual_seed(5)) for draw in (torch.rand, torch.randperm)],
         "two different draws from one state",

@@ -20,12 +20,6 @@ class BuildTree(NamedTuple):
     next_sibling: Tensor
     status: Tensor
 
-class Uniform(NamedTuple):
-    noise: Noise
-    index: int | Tensor  # type: ignore[assignment]
-    stream: int
-    uniforms: Tensor
-
 class CompactKv(NamedTuple):
     caches: Sequence[Tensor]
     path: Tensor
@@ -239,6 +233,12 @@ class TreePositions(NamedTuple):
     prefix_len: int | Tensor
     positions: Tensor
     status: Tensor
+
+class Uniform(NamedTuple):
+    noise: Noise
+    index: int | Tensor  # type: ignore[assignment]
+    stream: int
+    uniforms: Tensor
 
 class VerifyChain(NamedTuple):
     draft_tokens: Tensor

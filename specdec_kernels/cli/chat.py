@@ -17,14 +17,14 @@ Messages = list[dict[str, str]]
 
 def conversations_of(args: argparse.Namespace, text_of_file: Callable[[Path], str]) -> list[Messages]:
     """The conversations of `--prompt` and `--prompt-file`; a file's name in .json says that it has several turns."""
-    found = [[{"role": "user", "content": prompt}] for prompt in args.prompt or []]
+    conversations = [[{"role": "user", "content": prompt}] for prompt in args.prompt or []]
     for path in args.prompt_file or []:
         text = text_of_file(path)
-        found.append(messages_of(path, text) if path.suffix == ".json" else [{"role": "user", "content": text}])
-    if not found:
+        conversations.append(messages_of(path, text) if path.suffix == ".json" else [{"role": "user", "content": text}])
+    if not conversations:
         raise ValueError("argument --chat: expected --prompt or --prompt-file with it; got none")
     system = [] if args.system is None else [{"role": "system", "content": args.system}]
-    return [system + messages for messages in found]
+    return [system + messages for messages in conversations]
 
 
 def messages_of(path: Path, text: str) -> Messages:

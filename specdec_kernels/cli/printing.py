@@ -117,7 +117,7 @@ def report(generation: Generation, args: argparse.Namespace, elapsed: float) -> 
 
 def logprobs_report(generation: Generation, args: argparse.Namespace) -> dict[str, Any]:
     """What `--json` adds with `--logprobs`: an entry for each token."""
-    return {} if args.logprobs is None else {"logprobs": [found._asdict() for found in generation.logprobs]}
+    return {} if args.logprobs is None else {"logprobs": [token._asdict() for token in generation.logprobs]}
 
 
 def tree_report(generation: Generation, args: argparse.Namespace) -> dict[str, Any]:

@@ -73,15 +73,15 @@ def boxes_of(entry: Round, text_of: Callable[[int], str]) -> list[Box]:
         after = [entry.accepted - 1, *range(len(chain), len(chain) + len(rejected))]
         return chain + [Box(text_of(token), "rejected", at) for token, at in zip(rejected, after, strict=False)]
     shape, tokens, path = entry.tree.shape, entry.tree.tokens, entry.tree.path
-    place, found = {}, []
+    box_of, boxes = {}, []
     for node, parent in enumerate(shape.parents):
         if node == 0 or tokens[node] >= 0:
-            place[node] = len(found)
+            box_of[node] = len(boxes)
             kind = "known" if node == 0 else "accepted" if node in path else "rejected"
-            found.append(Box(text_of(tokens[node]), kind, place.get(parent, -1)))
+            boxes.append(Box(text_of(tokens[node]), kind, box_of.get(parent, -1)))
     if len(entry.tokens) > entry.accepted:
-        found.append(Box(text_of(entry.tokens[-1]), last, place[path[-1]]))
-    return found
+        boxes.append(Box(text_of(entry.tokens[-1]), last, box_of[path[-1]]))
+    return boxes
 
 
 def boxes(tree: Sequence[Box], x: int) -> tuple[list[str], int, int]:

@@ -33,6 +33,9 @@ def run(args: argparse.Namespace) -> int:
         file = args.text_file
         text = sys.stdin.read() if file is None else options.text_of_file(file, "--text-file")
         args.ids = tokenizer.encode(text, add_special_tokens=False)
-    found = detect(args.ids, args.key, window=args.window)
-    print(f"p = {found.p_value:.3g}: {found.statistic:.1f} from {found.count} tokens, {found.count} expected")
+    detection = detect(args.ids, args.key, window=args.window)
+    print(
+        f"p = {detection.p_value:.3g}: {detection.statistic:.1f} from {detection.count} tokens, "
+        f"{detection.count} expected"
+    )
     return 0

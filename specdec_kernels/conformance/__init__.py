@@ -85,9 +85,9 @@ def smallest_shift(degrees: int, threshold: float) -> float:
             low, high = (low, (low + high) / 2) if beyond((low + high) / 2) else ((low + high) / 2, high)
         return high
 
-    half = torch.tensor(degrees / 2, dtype=torch.float64)
+    half = torch.tensor(degrees / 2, dtype=torch.float64, device="cpu")
     critical = first(lambda x: torch.special.gammaincc(half, half.new_tensor(x / 2)).item() < threshold)
-    terms = torch.arange(2000, dtype=torch.float64)
+    terms = torch.arange(2000, dtype=torch.float64, device="cpu")
     tails = torch.special.gammaincc(half + terms, half.new_tensor(critical / 2).expand(2000))
 
     def power(shift: float) -> float:  # of a noncentral statistic: a mixture by Poisson's law
@@ -537,7 +537,7 @@ def memory(target: Callable[[Text], Any]) -> Callable[[Text, int], float]:
     def chance(text: Text, begin: int) -> float:
         for end in range(begin, len(text)):
             if text[:end] not in rows:
-                rows[text[:end]] = torch.as_tensor(target(text[:end])).tolist()
+                rows[text[:end]] = torch.as_tensor(target(text[:end]), dtype=None, device="cpu").tolist()
         return math.prod(rows[text[:end]][text[end]] for end in range(begin, len(text)))
 
     return chance
@@ -577,7 +577,7 @@ def per_request(verify: Callable[..., Sequence[Any]], *, logits: bool = False) -
             )  # fmt: skip
             rows.append([int(x) for x in tokens])
         width = max(batch.target.shape[1], *map(len, rows))
-        return torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows], dtype=torch.int64)
+        return torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows], dtype=torch.int64, device="cpu")
 
     return verify_all
 
@@ -740,7 +740,7 @@ class Rounds(NamedTuple):
     def seeds(self, trials: int, rate: float) -> Iterator[Finding]:
         """Whether seeds and positions make what is random."""
         shifts = {"the next seed": (1, 0), "the next position": (0, 1)}
-        counts, verdicts = {name: torch.zeros(16, dtype=torch.int64) for name in shifts}, {"inconclusive"}
+        counts, verdicts = {name: torch.zeros(16, dtype=torch.int64, device="cpu") for name in shifts}, {"inconclusive"}
         for begin in range(0, trials, CHUNK):
             size = min(CHUNK, trials - begin)
             batch = self.batch(ALL_SAY, [Request()], size, begin)

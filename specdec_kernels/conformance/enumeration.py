@@ -425,7 +425,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out, (swapped, inclusive) = func(*args, **kwargs), COMPARISONS[name]
             pairs = zip(*(self.values(x, out.shape) for x in args[:2]), strict=True)
             answers = [ways.below(*(y, x) if swapped else (x, y), inclusive) for x, y in pairs]
-            return out.copy_(torch.tensor(answers, dtype=out.dtype).reshape(out.shape))
+            return out.copy_(torch.tensor(answers, dtype=out.dtype, device="cpu").reshape(out.shape))
         if name in ("argmax", "argmin") or (name in ("max", "min") and schema.overload_name == "dim"):
             return self.race(func, name, args, kwargs)
         if name == "searchsorted" and isinstance(args[1], torch.Tensor) and not self.cells(args[0]):
@@ -478,7 +478,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if position and not x.is_floating_point() and name not in ("where", "cat", "stack", "scatter", "index_put"):
                 self.settle(x)
                 return x
-            double = torch.zeros(x.shape, dtype=torch.float64)
+            double = torch.zeros(x.shape, dtype=torch.float64, device="cpu")
             for i, cell in enumerate(self.cells(x)):
                 if cell:
                     double.view(-1)[i] = mark = 1e30 + 1e20 * len(cells)
@@ -591,7 +591,12 @@ class Noises(numpy.ndarray):
 
     def race(self, follower: Follower, largest: bool, axis: int | None) -> Any:
         rows = self.reshape(1, -1) if axis is None else numpy.moveaxis(self, axis, -1).reshape(-1, self.shape[axis])
-        winners = [follower.ways.winner([follower.values(torch.as_tensor(x))[0] for x in row], largest) for row in rows]
+        winners = [
+            follower.ways.winner(
+                [follower.values(torch.as_tensor(x, dtype=None, device="cpu"))[0] for x in row], largest
+            )
+            for row in rows
+        ]
         shape = () if axis is None else numpy.moveaxis(self, axis, -1).shape[:-1]
         return numpy.array(winners).reshape(shape)[()]
 
@@ -624,8 +629,8 @@ class Reader(TorchFunctionMode):
         made = name in ("tensor", "as_tensor", "asarray") and isinstance(x, (Noises, list, tuple))
         if made and any(follower.cells(y) for y in flattened(numpy.ravel(x) if isinstance(x, Noises) else x)):
             array = numpy.array(x, dtype=object)
-            out = torch.zeros(array.shape, dtype=kwargs.get("dtype") or torch.float64)
-            cells = [follower.values(torch.as_tensor(y))[0] for y in array.ravel()]
+            out = torch.zeros(array.shape, dtype=kwargs.get("dtype") or torch.float64, device="cpu")
+            cells = [follower.values(torch.as_tensor(y, dtype=None, device="cpu"))[0] for y in array.ravel()]
             return follower.write(out, [follower.narrowed(y, out.dtype) if isinstance(y, Cell) else y for y in cells])
         reads = name in ("item", "tolist", "numpy", "__array__", "__int__", "__trunc__", "__floor__", "__float__")
         return self.read(func, name, args, kwargs) if reads and follower.cells(x) else func(*args, **kwargs)

@@ -25,7 +25,7 @@ import torch
 import specdec_kernels as specdec
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance, PrefixWeights, Times
-from specdec_kernels.generate.noise import Noise, Sampling, filtered, kept, policy_uniform
+from specdec_kernels.generate.noise import Noise, Sampling, at_rows, filtered, policy_uniform
 from specdec_kernels.generate.protocols import DraftPlan
 from specdec_kernels.generate.results import Round
 from specdec_kernels.generate.schemes import per_chain
@@ -183,7 +183,7 @@ class Controller(Learner):
         if not self.randomised or draft_logits is None or not drafts.shape[1]:
             return
         rows = ((drafts[:, 0] >= 0) & (sampling.temperature > 0)).nonzero()[:, 0]
-        first, shared = drafts[rows, 0], kept(sampling, rows)
+        first, shared = drafts[rows, 0], at_rows(sampling, rows)
         logs = [log_probability(logits[rows, 0], first, shared) for logits in (target_logits, draft_logits)]
         self.ratios.extend((logs[0] - logs[1]).exp().tolist())
 
@@ -206,7 +206,7 @@ def prefix_weights(
     drafts: torch.Tensor, target_logits: torch.Tensor, draft_logits: torch.Tensor | None, sampling: Sampling
 ) -> torch.Tensor:
     """w_i = min(1, w_(i-1) p(x_i) / q(x_i)) of drafts [B, K] (-1: none), float64 [B, K]; q is 1 for certain drafts."""
-    weight, found = torch.ones(len(drafts), dtype=torch.float64, device=drafts.device), []
+    weight, weights = torch.ones(len(drafts), dtype=torch.float64, device=drafts.device), []
     for slot in range(drafts.shape[1]):
         x = drafts[:, slot].clamp(min=0)
         ratio = log_probability(target_logits[:, slot], x, sampling).double()
@@ -215,8 +215,8 @@ def prefix_weights(
         greedy = (target_logits[:, slot].argmax(-1) == x).double()
         ratio = torch.where(sampling.temperature > 0, ratio.exp().nan_to_num(0.0), greedy)
         weight = (weight * ratio).clamp(max=1.0)
-        found.append(weight)
-    return torch.stack(found, 1) if found else weight.new_empty(len(drafts), 0)
+        weights.append(weight)
+    return torch.stack(weights, 1) if weights else weight.new_empty(len(drafts), 0)
 
 
 class TreeController(Learner):

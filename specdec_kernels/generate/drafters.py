@@ -68,7 +68,7 @@ class ModelDrafter:
         each, begin = torch.arange(len(length), device=text.device, dtype=torch.int64), noise.position
         drafts, laws = torch.full((len(length), slots), -1, device=text.device, dtype=torch.int64), []
         wanted = torch.tensor(counts, device=text.device, dtype=torch.int64)
-        self.reader.settle(self.known(text), length, PENDING)
+        self.reader.settle(self.readable(text), length, PENDING)
         for slot in range(slots):
             logits = self.row(text, length, slot)[:, : self.vocabulary]
             logits = self.edited(record, logits[:, None], drafts[:, None, :slot])[:, 0]
@@ -96,8 +96,8 @@ class ModelDrafter:
         most, laws = torch.tensor(limit, device=device, dtype=torch.int64), None
         for depth in range(tree.depth):
             inner = [node for node, at in enumerate(tree.depths) if at == depth and tree.children[node]]
-            places = torch.tensor(inner, device=device, dtype=torch.int64)
-            logits = self.node_rows(text, length, parents, tokens, places, depth)[..., : self.vocabulary]
+            positions = torch.tensor(inner, device=device, dtype=torch.int64)
+            logits = self.node_rows(text, length, parents, tokens, positions, depth)[..., : self.vocabulary]
             if record is not None or replacement:
                 paths = torch.tensor([path_to(node, tree) for node in inner], dtype=torch.int64, device=device)
                 said = tokens[:, paths]
@@ -114,9 +114,9 @@ class ModelDrafter:
             if replacement:
                 drawn = draw_independent(logits, width, here, sampling, self.map)
             else:
-                own, races = marked(noise, text, tokens, parents), of_races(here, 0, len(inner))
-                if own is not None:
-                    races = Noise(own[:, inner], torch.zeros_like(own[:, inner]))
+                seeds_of_text, races = marked(noise, text, tokens, parents), of_races(here, 0, len(inner))
+                if seeds_of_text is not None:
+                    races = Noise(seeds_of_text[:, inner], torch.zeros_like(seeds_of_text[:, inner]))
                 drawn = draw_children(logits, width, races, sampling, self.map)
             below = [(node, row, index) for row, parent in enumerate(inner)
                      for index, node in enumerate(tree.children[parent])]  # fmt: skip
@@ -127,16 +127,16 @@ class ModelDrafter:
 
     def row(self, text: torch.Tensor, length: list[int], slot: int) -> torch.Tensor:
         """Logits [B, V] of slot `slot`; the slots before it are in `text`."""
-        return self.reader.read(self.known(text), [end + slot for end in length], rows=1)[:, 0]
+        return self.reader.read(self.readable(text), [end + slot for end in length], rows=1)[:, 0]
 
     def node_rows(
         self, text: torch.Tensor, length: list[int], parents: torch.Tensor, tokens: torch.Tensor, nodes: torch.Tensor,
         depth: int,
     ) -> torch.Tensor:  # fmt: skip
         """Logits [B, nodes, V] after nodes of a tree, all of one depth."""
-        return self.reader.read_tree(self.known(text), length, parents, self.known(tokens), nodes)
+        return self.reader.read_tree(self.readable(text), length, parents, self.readable(tokens), nodes)
 
-    def known(self, tokens: torch.Tensor) -> torch.Tensor:
+    def readable(self, tokens: torch.Tensor) -> torch.Tensor:
         """The tokens with 0 in place of ids that the model cannot read."""
         most = self.language_model.tokens_read
         return tokens if self.vocabulary <= most else tokens.masked_fill(tokens >= most, 0)
@@ -190,10 +190,10 @@ class ParallelDrafter(ModelDrafter):
             return
         ahead = self.language_model.config.look_ahead_token_ids[: count - 1]
         ahead = torch.tensor(ahead, dtype=torch.int64, device=text.device)
-        places = torch.tensor(length, device=text.device, dtype=torch.int64)[:, None] + torch.arange(
+        positions = torch.tensor(length, device=text.device, dtype=torch.int64)[:, None] + torch.arange(
             len(ahead), device=text.device, dtype=torch.int64
         )
-        read = self.known(text).scatter(1, places, ahead.expand_as(places))
+        read = self.readable(text).scatter(1, positions, ahead.expand_as(positions))
         self.reader.settle(read, length, PENDING)
         self.rows = self.reader.read(read, [end + len(ahead) for end in length], rows=1 + len(ahead))
         self.reader.roll_back(length)
@@ -352,10 +352,10 @@ class NgramCache:
     def follow(self, text: list[int], count: int) -> list[int]:
         """At most `count` tokens that followed the longest end of this text that was seen before."""
         for size in range(min(self.longest, len(text)), self.shortest - 1, -1):
-            found = self.after.get(tuple(text[-size:]))
-            if found is not None:
-                history, place = found
-                return history[place : place + count]
+            entry = self.after.get(tuple(text[-size:]))
+            if entry is not None:
+                history, index = entry
+                return history[index : index + count]
         return []
 
 
@@ -384,8 +384,8 @@ class CachedNgramDrafter(NgramDrafter):
 
     def follow(self, text: list[int], count: int) -> list[int]:
         """What the cache knows, as far as the target knows these tokens."""
-        found = self.cache.follow(text, count)
-        return found[: next((place for place, token in enumerate(found) if token >= self.vocabulary), count)]
+        drafts = self.cache.follow(text, count)
+        return drafts[: next((index for index, token in enumerate(drafts) if token >= self.vocabulary), count)]
 
     def propose(
         self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling,

@@ -12,8 +12,8 @@ from specdec_kernels.generate.results import TokenLogprobs
 def logprobs_of(emitted: Emitted, sampling: Sampling, record: Record | None, top: int) -> list[list[TokenLogprobs]]:
     """For every request, the log-probabilities of its tokens, and of the `top` most probable ones beside each."""
     edits = None if record is None else record.of_rows(emitted.tokens)
-    found = specdec.logprobs(emitted.logits, emitted.tokens, sampling=per_row(sampling), edits=edits, top=top)
-    rows = zip(emitted.tokens.tolist(), *(part.tolist() for part in found), strict=True)
+    scores = specdec.logprobs(emitted.logits, emitted.tokens, sampling=per_row(sampling), edits=edits, top=top)
+    rows = zip(emitted.tokens.tolist(), *(part.tolist() for part in scores), strict=True)
     return [
         [named(*figures) for token, *figures in zip(*row, strict=True) if token >= 0]
         for row in rows

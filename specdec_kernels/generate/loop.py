@@ -15,7 +15,7 @@ from specdec_kernels.generate.chains import ChainRounds
 from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.logprobs import logprobs_of
-from specdec_kernels.generate.noise import Noise, Sampling, Watermark, kept, of_round, on_device
+from specdec_kernels.generate.noise import Noise, Sampling, Watermark, at_rows, of_round, on_device
 from specdec_kernels.generate.parallel import check_split
 from specdec_kernels.generate.protocols import ChainPolicy, Drafter, Law, TreeDrafter, TreePolicy
 from specdec_kernels.generate.results import Generation, Round, TokenLogprobs
@@ -160,9 +160,9 @@ def run(
             if outcome.status[row] & Status.NON_FINITE:
                 raise FloatingPointError(no_law(rounds.laws_of(row), request.index))
 
-        found: list[list[TokenLogprobs] | None] = [None] * len(requests)
+        scores: list[list[TokenLogprobs] | None] = [None] * len(requests)
         if logprobs is not None:
-            found = logprobs_of(rounds.emitted(), sampling, record, logprobs)
+            scores = logprobs_of(rounds.emitted(), sampling, record, logprobs)
             watch.lap("logprobs")
 
         ended = []
@@ -170,7 +170,7 @@ def run(
             figures = dict(seconds=watch.seconds, status=outcome.status[row])
             figures |= dict(tree=outcome.trees[row], chain=outcome.chains[row], read=outcome.read)
             drafted, accepted, complete = outcome.drafted[row], outcome.accepted[row], outcome.complete[row]
-            ended.append(request.commit(emitted, drafted, accepted, complete, found[row], **figures))
+            ended.append(request.commit(emitted, drafted, accepted, complete, scores[row], **figures))
         write(text, length, outcome.tokens)
         yield from ended
 
@@ -183,13 +183,13 @@ def run(
             if record is not None:
                 record.keep(going)
         requests = [requests[row] for row in going]
-        text, noise, sampling = text[going], kept(noise, going), kept(sampling, going)
+        text, noise, sampling = text[going], at_rows(noise, going), at_rows(sampling, going)
 
 
 def write(text: torch.Tensor, length: list[int], emitted: list[list[int]]) -> None:
     """Put what each text emitted behind its first `length[b]` tokens, all of it at once."""
-    places = [(row, begin + slot, token) for row, begin in enumerate(length) for slot, token in enumerate(emitted[row])]
-    rows, columns, tokens = torch.tensor(places, device=text.device, dtype=torch.int64).unbind(1)
+    cells = [(row, begin + slot, token) for row, begin in enumerate(length) for slot, token in enumerate(emitted[row])]
+    rows, columns, tokens = torch.tensor(cells, device=text.device, dtype=torch.int64).unbind(1)
     text[rows, columns] = tokens
 
 

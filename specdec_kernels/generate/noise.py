@@ -46,8 +46,8 @@ Value = TypeVar("Value", Noise, Sampling)
 
 def keywords(noise: Noise, sampling: Sampling, rows: torch.Tensor | None = None) -> dict[str, Any]:
     """Both as the ops take them; `rows` are seeds of rows, in the place of the noise."""
-    own = {"seed": noise.seed, "position": noise.position, "nonce": noise.nonce}
-    return {**(own if rows is None else {"seed": rows, "position": 0}), "sampling": sampling}
+    from_noise = {"seed": noise.seed, "position": noise.position, "nonce": noise.nonce}
+    return {**(from_noise if rows is None else {"seed": rows, "position": 0}), "sampling": sampling}
 
 
 def marked(
@@ -60,7 +60,7 @@ def marked(
     return specdec.context_seeds(text, drafts, parents=parents, **given)
 
 
-def kept(value: Value, rows: list[int] | torch.Tensor) -> Value:
+def at_rows(value: Value, rows: list[int] | torch.Tensor) -> Value:
     """Noise or a sampling for the requests of index `rows` alone."""
     return type(value)(*(field[rows] if isinstance(field, torch.Tensor) else field for field in value))
 
@@ -95,8 +95,8 @@ def of_races(noise: Noise, first: int, count: int) -> Noise:
     the root sees one node of a depth: there all share their noise.
     """
     noise = per_row(noise)
-    own = torch.arange(first, first + count, device=noise.seed.device, dtype=torch.int64)
-    return noise._replace(nonce=noise.nonce + own) if noise.nonce else noise
+    nonces = torch.arange(first, first + count, device=noise.seed.device, dtype=torch.int64)
+    return noise._replace(nonce=noise.nonce + nonces) if noise.nonce else noise
 
 
 def policy_uniform(where: Noise, index: int) -> list[float]:

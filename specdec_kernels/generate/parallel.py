@@ -82,5 +82,5 @@ def verify(
     if target.shard is None:
         return getattr(specdec, op)(drafts, logits, draft, **how)
     first = target.shard.vocab_start
-    own = None if draft is None else draft._replace(rows=draft.rows[..., first : first + logits.shape[-1]])
-    return getattr(sharded, op)(drafts, logits, own, shard=target.shard, **how)
+    draft_slice = None if draft is None else draft._replace(rows=draft.rows[..., first : first + logits.shape[-1]])
+    return getattr(sharded, op)(drafts, logits, draft_slice, shard=target.shard, **how)

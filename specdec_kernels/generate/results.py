@@ -132,7 +132,7 @@ class Generation:
     @property
     def logprobs(self) -> list[TokenLogprobs]:
         """How probable each of them was; empty if that was not asked for."""
-        return [found for entry in self.rounds for found in entry.logprobs or ()]
+        return [score for entry in self.rounds for score in entry.logprobs or ()]
 
     @property
     def text(self) -> str:

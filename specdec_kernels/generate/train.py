@@ -128,7 +128,7 @@ def distillation_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens:
     return (apart.tv + apart.kl / 4).mean()
 
 
-def look_ahead_logits(model: LlamaForCausalLM, tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def look_ahead_logits(model: LlamaForCausalLM, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """What the parallel draft says at the look-ahead tokens after tokens[:, : place + 1] (float32 [B, P, ROWS - 1, V]).
 
     All places are read in one pass: the look-ahead tokens of each see the text up to it, and those before them.
@@ -136,16 +136,16 @@ def look_ahead_logits(model: LlamaForCausalLM, tokens: torch.Tensor, places: tor
     batch, length = tokens.shape
     ahead = torch.tensor(model.config.look_ahead_token_ids, device=tokens.device, dtype=torch.int64)
     steps = torch.arange(len(ahead), device=tokens.device, dtype=torch.int64)
-    text, last = torch.arange(length, device=tokens.device, dtype=torch.int64), places.repeat_interleave(len(ahead))
-    own, position = torch.cat([-1 - text, last]), torch.cat([text, (places[:, None] + 1 + steps).flatten()])
+    text, last = torch.arange(length, device=tokens.device, dtype=torch.int64), positions.repeat_interleave(len(ahead))
+    sees_until, position = torch.cat([-1 - text, last]), torch.cat([text, (positions[:, None] + 1 + steps).flatten()])
     # A look-ahead token sees the text up to its place, and its own kind of that place.
     of_text = text <= torch.cat([text, last])[:, None]
-    of_ahead = (last == own[:, None]) & (position[length:] <= position[:, None])
+    of_ahead = (last == sees_until[:, None]) & (position[length:] <= position[:, None])
     mask = torch.where(torch.cat([of_text, of_ahead], dim=1), 0.0, torch.finfo(torch.float32).min)
-    read = torch.cat([tokens, ahead.repeat(batch, len(places))], dim=1)
+    read = torch.cat([tokens, ahead.repeat(batch, len(positions))], dim=1)
     with torch.autocast(tokens.device.type, torch.bfloat16, enabled=model.training):
         logits = model(read, attention_mask=mask[None, None], position_ids=position[None], use_cache=False).logits
-    return logits[:, length:, :VOCAB].float().unflatten(1, (len(places), -1))
+    return logits[:, length:, :VOCAB].float().unflatten(1, (len(positions), -1))
 
 
 def look_ahead_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
@@ -153,11 +153,11 @@ def look_ahead_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens: t
     with torch.no_grad():
         p = logits_of(target, tokens)
     first = int(torch.randint(8, (), dtype=torch.int64, device="cpu"))
-    places = torch.arange(first, tokens.shape[1] - ROWS, 8, dtype=torch.int64, device="cpu")
-    further = p[:, places[:, None] + torch.arange(1, ROWS, dtype=torch.int64, device="cpu")]
+    positions = torch.arange(first, tokens.shape[1] - ROWS, 8, dtype=torch.int64, device="cpu")
+    further = p[:, positions[:, None] + torch.arange(1, ROWS, dtype=torch.int64, device="cpu")]
     losses = [
         specdec.overlap(*laws)
-        for laws in ((p, logits_of(draft, tokens)[..., :VOCAB]), (further, look_ahead_logits(draft, tokens, places)))
+        for laws in ((p, logits_of(draft, tokens)[..., :VOCAB]), (further, look_ahead_logits(draft, tokens, positions)))
     ]
     return sum((apart.tv + apart.kl / 4).sum() for apart in losses) / sum(apart.tv.numel() for apart in losses)
 
@@ -168,12 +168,12 @@ def evaluate_rows(draft: LlamaForCausalLM, windows: torch.Tensor, target: LlamaF
     draft.eval()
     accepted = []
     for tokens in windows.split(8):
-        places = torch.arange(0, tokens.shape[1] - ROWS, 8, dtype=torch.int64, device="cpu")
+        positions = torch.arange(0, tokens.shape[1] - ROWS, 8, dtype=torch.int64, device="cpu")
         p = target(tokens, use_cache=False).logits[
-            :, places[:, None] + torch.arange(ROWS, dtype=torch.int64, device="cpu")
+            :, positions[:, None] + torch.arange(ROWS, dtype=torch.int64, device="cpu")
         ]
-        q = draft(tokens, use_cache=False).logits[:, places, None, :VOCAB]
-        q = torch.cat([q, look_ahead_logits(draft, tokens, places)], dim=2)
+        q = draft(tokens, use_cache=False).logits[:, positions, None, :VOCAB]
+        q = torch.cat([q, look_ahead_logits(draft, tokens, positions)], dim=2)
         accepted.append(specdec.overlap(p, q).accept.mean(dim=1))
     draft.train()
     return {"acceptance": torch.cat(accepted).mean(dim=0).tolist()}

@@ -115,9 +115,11 @@ def merged(proposed: Drafts, tree: DraftTree) -> tuple[Drafts, torch.Tensor, tor
     tokens[:, 0] = proposed.tokens[:, 0]
     # The nodes are those drafts that no chain before has, in order.
     first = (paths[:, :, None] == paths[:, None]).cumprod(-1).argmax(2)
-    own = ((first == torch.arange(chains, device=paths.device, dtype=torch.int64)[:, None]) & (paths >= 0)).flatten(1)
-    nodes = 1 + int(own.sum(1).max())
-    drafted = pad(1 + own.int().argsort(dim=1, descending=True, stable=True), (1, 0))[:, :nodes]
+    is_first = (
+        (first == torch.arange(chains, device=paths.device, dtype=torch.int64)[:, None]) & (paths >= 0)
+    ).flatten(1)
+    nodes = 1 + int(is_first.sum(1).max())
+    drafted = pad(1 + is_first.int().argsort(dim=1, descending=True, stable=True), (1, 0))[:, :nodes]
     laws = proposed.logits.take_along_dim(drafted[..., None], 1)
     return Drafts(tokens[:, :nodes], laws, proposed.map), parents[:, :nodes], leaves, drafted
 
@@ -137,6 +139,6 @@ def cut(tree: DraftTree, depth: int) -> DraftTree:
     >>> cut(DraftTree.from_parents([-1, 0, 1, 0, 3]), 1).parents
     (-1, 0, 0)
     """
-    kept = [node for node, at in enumerate(tree.depths) if at <= depth]
-    index = {node: place for place, node in enumerate(kept)} | {-1: -1}
-    return DraftTree.from_parents([index[tree.parents[node]] for node in kept])
+    shallow = [node for node, at in enumerate(tree.depths) if at <= depth]
+    renumbered = {node: index for index, node in enumerate(shallow)} | {-1: -1}
+    return DraftTree.from_parents([renumbered[tree.parents[node]] for node in shallow])

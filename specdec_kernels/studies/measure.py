@@ -71,14 +71,14 @@ def acceptance_by_child(p: np.ndarray, q: np.ndarray, children: int = 8, draws: 
     """
     target, draft = (torch.tensor(law, dtype=torch.float32, device="cpu")[None].expand(draws, -1, -1) for law in (p, q))
     shape = target.shape[:2]
-    seeds, places = (
+    seeds, positions = (
         torch.arange(seed, seed + draws, dtype=torch.int64, device="cpu")[:, None].expand(shape),
         torch.arange(shape[1], dtype=torch.int64, device="cpu").expand(shape),
     )
-    race = dict(seed=seeds, position=places, space="probs")
+    race = dict(seed=seeds, position=positions, space="probs")
     arrivals = specdec.race_topk(draft, min(children, draft.shape[-1]), **race)
-    found = arrivals == specdec.race_sample(target, **race)[..., None]
-    return found.double().mean(dim=(0, 1)).tolist()
+    agrees = arrivals == specdec.race_sample(target, **race)[..., None]
+    return agrees.double().mean(dim=(0, 1)).tolist()
 
 
 def child_acceptance(generations: Sequence[Generation], children: int = 8) -> ChildAcceptance:

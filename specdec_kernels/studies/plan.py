@@ -99,8 +99,8 @@ def paths(
         longest = min(max_k, 64, nodes // n)
         if not longest:
             continue
-        places = rng.integers(len(p), size=(-(-draws // (n * longest)), longest))
-        parts = np.array_split(places, -(-n * places.size * p.shape[1] // 2**24))  # memory for so much at once
+        rows = rng.integers(len(p), size=(-(-draws // (n * longest)), longest))
+        parts = np.array_split(rows, -(-n * rows.size * p.shape[1] // 2**24))  # memory for so much at once
         rounds = [accepted_of_chains(p[at], q[at], n, seed=draws * part) for part, at in enumerate(parts)]
         accepted = np.concatenate(rounds)
         tokens = 1 + np.cumsum([(accepted >= i).mean() for i in range(1, longest + 1)])
@@ -120,8 +120,8 @@ def accepted_of_chains(p: ArrayLike, q: ArrayLike, n: int, seed: int = 0) -> np.
     p, q = (torch.as_tensor(np.asarray(law), dtype=torch.float32, device="cpu") for law in (p, q))
     seeds = torch.arange(seed, seed + runs, dtype=torch.int64, device="cpu")
     shape = (runs, n, k)
-    places, nonces = (torch.arange(a, b, dtype=torch.int64, device="cpu") for a, b in ((0, k), (1, n + 1)))
-    noise = dict(seed=seeds[:, None, None], position=places, nonce=nonces[:, None])
+    positions, nonces = (torch.arange(a, b, dtype=torch.int64, device="cpu") for a, b in ((0, k), (1, n + 1)))
+    noise = dict(seed=seeds[:, None, None], position=positions, nonce=nonces[:, None])
     flat = {name: value.expand(shape).reshape(runs, -1) for name, value in noise.items()}
     drawn = specdec.race_sample(q.repeat(1, n, 1), space="probs", **flat)
     tree = specdec.merge_chains(drawn.view(shape))

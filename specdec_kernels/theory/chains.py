@@ -298,8 +298,8 @@ def block_expected_accepted(p: ArrayLike, q: ArrayLike, k: int | None = None) ->
         prob = np.multiply.outer(prob, draft[drawn]).ravel()
         total += float(weight @ prob)
         # Equal products in another order differ by a rounding: 14 decimals merge them and move the total as little.
-        weight, places = np.unique(weight.round(14), return_inverse=True)
-        prob = np.bincount(places.ravel(), weights=prob)
+        weight, inverse = np.unique(weight.round(14), return_inverse=True)
+        prob = np.bincount(inverse.ravel(), weights=prob)
     return total
 
 

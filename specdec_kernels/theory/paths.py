@@ -46,19 +46,19 @@ def paths_expected_accepted(p: ArrayLike, q: ArrayLike, n: int, k: int) -> float
 
     total, states = 0.0, {(1.0, n): 1.0}  # how likely a weight is, with so many chains left
     for _ in range(k):
-        found: dict[tuple[float, int], float] = {}
+        next_states: dict[tuple[float, int], float] = {}
         for (weight, left), share in states.items():
             pi, gain = looking(sums[0], sums[1], left, weight)
             for x in np.flatnonzero((q > 0) & (p > 0)):
                 taken = q[x] * gain[buckets[x]]
                 # 14 decimals merge weights that differ by a rounding, so that each is worked out once.
-                own = round(min(1.0, float(weight * p[x] / taken)), 14)
-                total += share * taken * own
+                next_weight = round(min(1.0, float(weight * p[x] / taken)), 14)
+                total += share * taken * next_weight
                 at = buckets[x]
                 for others, chance in enumerate(survivors(q[x], before[at], through[at], pi, left)):
-                    state = own, 1 + others
-                    found[state] = found.get(state, 0.0) + share * chance
-        states = found
+                    state = next_weight, 1 + others
+                    next_states[state] = next_states.get(state, 0.0) + share * chance
+        states = next_states
     return float(total)
 
 

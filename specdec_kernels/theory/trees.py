@@ -102,13 +102,13 @@ def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[in
     below = [[child for child, at in enumerate(parents) if at == node] for node in range(len(parents))]
 
     total = 0.0
-    met: list[dict[float, float]] = [{} for _ in parents]  # by node: how likely it is met with which weight
-    met[0][1.0] = 1.0
+    reached: list[dict[float, float]] = [{} for _ in parents]  # by node: how likely it is met with which weight
+    reached[0][1.0] = 1.0
     for node, children in enumerate(below):
-        for alpha, share in met[node].items():
+        for alpha, share in reached[node].items():
             for chance, child, accepted in tries(children, alpha, p, q, replacement):
                 total += share * chance * accepted
-                met[child][accepted] = met[child].get(accepted, 0.0) + share * chance
+                reached[child][accepted] = reached[child].get(accepted, 0.0) + share * chance
     return float(total)
 
 
@@ -118,8 +118,8 @@ def tries(
     """(chance, child, its own weight) of every child that may be tried under a node of weight `alpha`."""
     waiting = [(1.0, 0, alpha, p, q)]  # of what is left when this many children were refused
     while waiting:
-        chance, place, weight, p, q = waiting.pop()
-        if place == len(children):
+        chance, index, weight, p, q = waiting.pop()
+        if index == len(children):
             continue
         left = np.maximum(weight * p - q, 0)
         rest = left.sum() + 1 - weight
@@ -127,11 +127,11 @@ def tries(
         for x in np.flatnonzero(q):
             # 14 decimals merge weights that differ by a rounding, so that each is worked out once.
             accepted = round(min(1.0, float(weight * p[x] / q[x])), 14)
-            yield chance * q[x], children[place], accepted
+            yield chance * q[x], children[index], accepted
             if accepted < 1:
                 without = q if replacement else np.where(np.arange(len(q)) == x, 0, q)
                 without = without / without.sum() if without.any() else without
-                waiting.append((chance * q[x] * (1 - accepted), place + 1, later, after, without))
+                waiting.append((chance * q[x] * (1 - accepted), index + 1, later, after, without))
 
 
 def tunstall_bound(R: ArrayLike, k: int) -> float:

@@ -16,7 +16,7 @@ from specdec_kernels.generate import (
     generate,
 )
 from specdec_kernels.generate.drafters import draw_independent
-from specdec_kernels.generate.noise import Noise, kept, keywords
+from specdec_kernels.generate.noise import Noise, at_rows, keywords
 from tests.generate.small import llama, random_model
 from tests.generate.test_generate import VOCAB, text_law
 from tests.support.laws import follows_law
@@ -67,7 +67,7 @@ def test_fixed_length_stops_at_the_limit():
 def test_random_length_is_a_function_of_seed_and_position():
     policy = RandomLength(3, 0.5, "token")
     plan = policy.plan(NOISE, [9] * 4)
-    again = policy.plan(kept(NOISE, [2]), [9])
+    again = policy.plan(at_rows(NOISE, [2]), [9])
     assert plan.lengths[2:3] == again.lengths
     assert plan.draft_prob.tolist() == [[0.5] * 3] * 4
     assert RandomLength(3, 1.0).plan(NOISE, [9, 9, 2, 0]).lengths == [3, 3, 2, 0]
