@@ -26,7 +26,7 @@ from tests.support.cuda_aot import disassembler, run
 
 FOLDERS = ("csrc", "triton_kernels", "specdec_kernels", "bench", "tests")
 CPP = re.compile(
-    r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\])+\'|[A-Za-z_]\w*|[\d.][\w.\']*|\\\n|\S', re.S
+    r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\])+\'|[A-Za-z_]\w*|(?:\d|\.\d)[\w.\']*|\\\n|\S', re.S
 )
 SYMBOL = re.compile(r"<[^>]*>|\b_Z\w+|`\([^)]*\)")
 PTX = """
