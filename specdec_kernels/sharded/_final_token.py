@@ -19,7 +19,7 @@ def last_tokens(shard, target, draft, walked, temperature, draft_temperature, nu
 
     def draw(row, draft=None, **how):
         token, scores, status = parts.residual_race(
-            target.side.rows, draft, row, vocab_start=shard.vocab_start, temperature=temperature, known=walked.laws,
+            target.side.rows, draft, row, vocab_start=shard.vocab_start, temperature=temperature, row_stats=walked.laws,
             cuts=cuts, edits=target.side.edits, **how, **numbers,
         )  # fmt: skip
         return shard.gather_later(torch.stack([token.int(), scores.view(torch.int32), status], dim=-1))

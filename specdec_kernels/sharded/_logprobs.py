@@ -75,33 +75,33 @@ def logprobs(
 def _figures(shard, rows, tokens, top, sampling, index, edits):
     """(Logprobs, status) of rows whose numbers are those of ``sampling``."""
     lead, device = rows.shape[:-1], rows.device
-    places, asked = torch.arange(lead.numel(), device=device, dtype=torch.int64), tokens.long().flatten()
+    row_indices, flat_tokens = torch.arange(lead.numel(), device=device, dtype=torch.int64), tokens.long().flatten()
     temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=device).expand(lead).flatten()
     greedy = ~(temperature >= SMALLEST)
     of_lists = torch.where(greedy, 1.0, temperature).view(lead)
     letter = [largest_of_slice(shard, rows, of_lists, top, index, edits)] if top else []
     if isinstance(sampling.temperature, torch.Tensor) or sampling.temperature < SMALLEST:
         letter.append(argmax_of(rows, shard, index, edits).packed())
-    (law,), every = laws_of(shard, [Side(rows, sampling, index, None, asked, edits)], *letter)
+    (law,), every = laws_of(shard, [Side(rows, sampling, index, None, flat_tokens, edits)], *letter)
 
-    known, inverse, status = law.known, law.inverse(places), law.row_status
-    inside = (asked >= 0) & (asked < shard.vocab)
+    row_stats, inverse, status = law.row_stats, law.inverse(row_indices), law.row_status
+    inside = (flat_tokens >= 0) & (flat_tokens < shard.vocab)
     x = scaled(law.logits, inverse)
     support, cut = inside & (x > -torch.inf), None
     if law.support is not None:
         cut = law.support.on.flatten() & ~greedy
         support &= law.contains() | ~cut
-    logprob = torch.where(support, x - known[:, 0] - known[:, 1], -torch.inf)
+    logprob = torch.where(support, x - row_stats[:, 0] - row_stats[:, 1], -torch.inf)
     rank = torch.where(support, _rank(shard, law, cut, x, inverse), 0)
-    top_tokens = top_logprobs = known.new_empty(len(places), 0)
+    top_tokens = top_logprobs = row_stats.new_empty(len(row_indices), 0)
     if top:
         top_tokens, top_x = _top(law, cut, top, inverse, *lists_of(every[0]))
-        top_logprobs = torch.where(top_tokens < 0, -torch.inf, top_x - known[:, :1] - known[:, 1:])
+        top_logprobs = torch.where(top_tokens < 0, -torch.inf, top_x - row_stats[:, :1] - row_stats[:, 1:])
     if len(every) > bool(top):
         winner, row_status, no_winner = parts.first_arrivals(every[-1].contiguous())
         winner = torch.where(no_winner > 0, -1, winner).flatten()
         status = torch.where(greedy, status & Status.PARAMETER | row_status.flatten(), status)
-        won = inside & (asked == winner)
+        won = inside & (flat_tokens == winner)
         logprob = torch.where(greedy, torch.zeros_like(logprob).masked_fill(~won, -torch.inf), logprob)
         rank = torch.where(greedy & won, 1, torch.where(greedy & (winner < 0), 0, rank))
         alone = torch.full_like(top_tokens, -1)
@@ -110,8 +110,8 @@ def _figures(shard, rows, tokens, top, sampling, index, edits):
         only = torch.zeros_like(top_logprobs).masked_fill(alone < 0, -torch.inf)
         top_logprobs = torch.where(greedy.unsqueeze(-1), only, top_logprobs)
 
-    status = status | (~inside & (asked != -1)).int() * Status.TOKEN_RANGE
-    read = (asked != -1) | (top > 0)
+    status = status | (~inside & (flat_tokens != -1)).int() * Status.TOKEN_RANGE
+    read = (flat_tokens != -1) | (top > 0)
     if index is not None:
         index = index.view(-1, *[1] * (len(lead) - 1)).expand(lead).flatten()
         read &= index >= 0
@@ -142,8 +142,8 @@ def _rank(shard, law, cut, x, inverse):
 def _listed(law, inverse):
     """(x, tokens) of what filters keep, in the lists' places; -inf and -1 elsewhere."""
     support = law.support
-    places = torch.arange(len(support.tokens), device=support.tokens.device, dtype=torch.int64)
-    here = support.contains(places, support.tokens, support.logits) & (support.tokens >= 0)
+    row_indices = torch.arange(len(support.tokens), device=support.tokens.device, dtype=torch.int64)
+    here = support.contains(row_indices, support.tokens, support.logits) & (support.tokens >= 0)
     x = torch.where(here, scaled(support.logits, inverse.unsqueeze(-1)), -torch.inf)
     return x, torch.where(x > -torch.inf, support.tokens, -1)
 

@@ -87,7 +87,7 @@ class Requests:
 
     # ---- drafts ------------------------------------------------------------------------------------------------------
 
-    def draft_places(self, chains, draft):
+    def draft_row_indices(self, chains, draft):
         """The row of each draft among all draft rows; None if these are the drafts in order."""
         if self.entry is None:
             return None

@@ -27,12 +27,12 @@ def raced(requests, shard, draft_tokens, target, edits, law, **how):
     return walk_tables(draft_tokens, tables, vocab=shard.vocab, method="race", request_index=requests.index, **how)
 
 
-def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, sound=None, lossy=False, **how):
+def weighed(requests, shard, draft_tokens, sides, draft_row_indices, laws, method, sound=None, lossy=False, **how):
     """Walked by rejection or traversal, with the last tokens."""
-    # ``sides``: the target's and, if there are draft laws, the draft's. ``draft_places``: the draft's row of each draft
-    # or node, if they are not those in order. ``laws``: Samplings of target and draft, whose numbers may be those of
-    # entries, and the draft's as given. ``sound`` bool [B]: whose rows lie where they can. ``lossy``: p alone may be
-    # overruled.
+    # ``sides``: the target's and, if there are draft laws, the draft's. ``draft_row_indices``: the draft's row of each
+    # draft or node; None if these are in order. ``laws``: Samplings of target and draft, whose numbers may be those of
+    # entries, and the draft's as given. ``sound`` bool [B]: the request's bounds of rows are in range. ``lossy``:
+    # over-acceptance may accept a draft that p alone would refuse.
     law, draft_law, draft_sampling = laws
     greedy = requests.greedy(law.temperature)
     also = []
@@ -43,13 +43,14 @@ def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, so
     if greedy.any_may_be:
         winner, of_argmax = winners(also[0])
         row_status = torch.where(greedy.of_rows().flatten(), row_status & ~Status.NON_FINITE | of_argmax, row_status)
-    tables = Tables(row_status, winner, _spared(target) if lossy else target.probs, target.known)
+    tables = Tables(row_status, winner, _spared(target) if lossy else target.probs, target.row_stats)
     if draft:
         (q,) = draft
-        of_drafts = q.row_status if draft_places is None else q.row_status[draft_places]
+        of_drafts = q.row_status if draft_row_indices is None else q.row_status[draft_row_indices]
         tables = tables._replace(
-            q_of_drafts=q.probs, draft_row_status=of_drafts, draft_known=q.known, draft_places=draft_places
-        )
+            q_of_drafts=q.probs, draft_row_status=of_drafts, draft_row_stats=q.row_stats,
+            draft_row_indices=draft_row_indices,
+        )  # fmt: skip
     numbers = requests.noise_of_requests()
     walked = _answered(
         shard, target, draft, draft_tokens, tables, vocab=shard.vocab, method=method, temperature=greedy.temperature(),
@@ -77,18 +78,19 @@ def _spared(target):
     return only(both(*some), target.probs, SPARED_BY_NONE)
 
 
-def _answered(shard, target, draft, draft_tokens, tables, *, parents=None, cu_drafts=None, method, places, **how):
+def _answered(shard, target, draft, draft_tokens, tables, *, parents=None, cu_drafts=None, method, width, **how):
     """Walked, once nothing is asked any more."""
-    walk = {"parents": parents, "cu_drafts": cu_drafts, "method": method, "places": places, **how}
+    walk = {"parents": parents, "cu_drafts": cu_drafts, "method": method, "width": width, **how}
     if not draft or (parents is None and method == "rejection"):
         return walk_tables(draft_tokens, tables, **walk)
     batch = len(draft_tokens) if cu_drafts is None else len(cu_drafts) - 1
-    nodes = places if parents is None else draft_tokens.shape[1]
+    nodes = width if parents is None else draft_tokens.shape[1]
     answers = torch.full((batch, nodes, 2), -1, device=draft_tokens.device, dtype=torch.int64)
     while True:
         walked = walk_tables(draft_tokens, tables, answers=answers, **walk)
-        asked = (walked.asked[..., 0] >= 0).nonzero(as_tuple=True)
-        if not len(asked[0]):
+        requested = (walked.requested_rows[..., 0] >= 0).nonzero(as_tuple=True)
+        if not len(requested[0]):
             return walked
-        rows, draft_rows = walked.asked[asked].T.contiguous()
-        answers[asked] = left_in_slices(shard, target, draft[0], rows, draft_rows, walked.asked_subtracted[asked])
+        rows, draft_rows = walked.requested_rows[requested].T.contiguous()
+        subtracted = walked.requested_subtracted[requested]
+        answers[requested] = left_in_slices(shard, target, draft[0], rows, draft_rows, subtracted)
