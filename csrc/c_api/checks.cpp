@@ -534,7 +534,7 @@ void check_logits(const Params& p) {
 void fit_cutoff(const CutoffParams& p) {
   check_logits(p);
   check_edits(p);
-  contiguous_each(p.count(), FIELD(value), FIELD(last), FIELD(kept), FIELD(mass), FIELD(max));
+  contiguous_each(p.count(), FIELD(value), FIELD(last), FIELD(support_size), FIELD(mass), FIELD(max));
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 

@@ -15,7 +15,7 @@ from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
 from specdec_kernels.ops.logprobs import Kept, Logprobs, logprobs
 from specdec_kernels.ops.mask_logits import mask_logits
-from specdec_kernels.ops.merge_chains import MergedPaths, merge_chains
+from specdec_kernels.ops.merge_chains import MergedChains, merge_chains
 from specdec_kernels.ops.overlap import Overlap, overlap
 from specdec_kernels.ops.race_sample import race_sample
 from specdec_kernels.ops.race_topk import race_topk
@@ -34,7 +34,7 @@ __all__ = [
     "Cut",
     "Kept",
     "Logprobs",
-    "MergedPaths",
+    "MergedChains",
     "OutputFormat",
     "Overlap",
     "Residual",

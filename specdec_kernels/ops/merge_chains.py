@@ -9,7 +9,7 @@ from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 
 
-class MergedPaths(NamedTuple):
+class MergedChains(NamedTuple):
     """Trees of n chains of at most K tokens, N = n K + 1.
 
     Attributes
@@ -29,7 +29,7 @@ class MergedPaths(NamedTuple):
 
 MERGE_CHAINS = Op(
     "merge_chains",
-    result=MergedPaths,
+    result=MergedChains,
     sizes={"nodes": kinds.size("N")},
     paths=kinds.tokens("BQK:m"),
     draft_tokens=kinds.Output(torch.int64, "out.draft_tokens", "BN"),
@@ -38,7 +38,7 @@ MERGE_CHAINS = Op(
 )
 
 
-def merge_chains(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | None = None) -> MergedPaths:
+def merge_chains(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | None = None) -> MergedChains:
     """A batch of trees from chains that were drawn independently of each other, for ``verify_tree(method="paths")``.
 
     Node 0 is the root. The others come chain by chain: each chain adds, in order, those that no chain before it has.
@@ -48,12 +48,12 @@ def merge_chains(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | No
     paths : Tensor
         int32 or int64 [B, n, K]: K tokens of each of n chains. A chain ends before its first -1. The chains of a
         request must lie K steps of one stride apart, as those of a contiguous tensor do.
-    out : MergedPaths, optional
+    out : MergedChains, optional
         Preallocated, contiguous; None among them is made anew.
 
     Returns
     -------
-    MergedPaths
+    MergedChains
         ``(draft_tokens, parents, leaves)``.
 
     Examples

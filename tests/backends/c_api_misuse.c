@@ -332,7 +332,7 @@ static specdec_cutoff_params cutoff(void) {
   p.rows = some_rows(2);
   p.value = p.max = f32(2 * B, 1);
   p.last = p.mass = i64(2 * B, 1);
-  p.kept = i32(2 * B);
+  p.support_size = i32(2 * B);
   return p;
 }
 

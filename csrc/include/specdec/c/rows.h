@@ -11,11 +11,11 @@ typedef struct specdec_cutoff_params {
   specdec_edits edits;
   specdec_output_f32 value;  /* [A R] */
   specdec_output_i64 last;   /* [A R] */
-  specdec_output_i32 kept;   /* [A R]: how many tokens the filters keep */
+  specdec_output_i32 support_size; /* [A R]: how many tokens the filters keep */
   specdec_output_i64 mass;   /* [A R]: the sum of their weights, in units of 2^-42 of the largest */
   specdec_output_f32 max;    /* [A R] */
   specdec_output_i32 status; /* [A R], optional */
-  SPECDEC_FIELDS(rows, request_index, law, edits, value, last, kept, mass, max, status)
+  SPECDEC_FIELDS(rows, request_index, law, edits, value, last, support_size, mass, max, status)
   SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_cutoff_params;
 SPECDEC_DECLARE(specdec_cpu_cutoff, specdec_cuda_cutoff, specdec_cutoff_params, CutoffParams)
