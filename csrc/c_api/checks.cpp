@@ -545,9 +545,9 @@ void fit_logprobs(const LogprobsParams& p) {
   contiguous_each(p.count(), FIELD(logprob), FIELD(rank));
   contiguous(FIELD(top_tokens), p.count(), p.top_tokens.columns);
   contiguous(FIELD(top_logprobs), p.count(), p.top_tokens.columns);
-  if (p.kept_bits.data) contiguous(FIELD(kept_bits), p.count(), (p.rows.vocab + int64_t{31}) / 32);
-  if (p.kept_bits.data || p.kept_count.data) contiguous(FIELD(kept_count), p.count());
-  if (p.kept_count.data && p.count() > 0) memory("kept_bits", p.kept_bits.data);
+  if (p.support_bits.data) contiguous(FIELD(support_bits), p.count(), (p.rows.vocab + int64_t{31}) / 32);
+  if (p.support_bits.data || p.support_size.data) contiguous(FIELD(support_size), p.count());
+  if (p.support_size.data && p.count() > 0) memory("support_bits", p.support_bits.data);
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 

@@ -85,8 +85,8 @@ class Logprobs(NamedTuple):
     rank: Tensor
     top_tokens: Tensor
     top_logprobs: Tensor
-    kept_bits: Tensor | None
-    kept_count: Tensor | None
+    support_bits: Tensor | None
+    support_size: Tensor | None
     status: Tensor | None
 
 class MaskLogits(NamedTuple):

@@ -17,10 +17,10 @@ from sglang.srt.utils.async_probe import sanitize_nan_logits
 import specdec_kernels as specdec
 from specdec_kernels import Draft, InputPositions, OutputFormat, Sampling
 from specdec_kernels.engines import _sglang_penalties as penalties
-from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._methods import method_of, refuse
 from specdec_kernels.engines._noise import cached, positions, seed_of
 from specdec_kernels.engines._sglang_sharded import Slices, _slices, slices_of
+from specdec_kernels.engines._support import seen, support_of_filters
 from specdec_kernels.engines._watermark import Marks, asked
 
 LOGGER = logging.getLogger("sglang.specdec_kernels")
@@ -294,13 +294,13 @@ class SpecdecSampler(Sampler):
             return super().forward(logits_output, sampling_info, *rest, **options)
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
         noise = noise_of(sampling_info, positions, slices)
-        law, self._kept = sampling_of(sampling_info), None
+        law, self._support = sampling_of(sampling_info), None
         if slices is not None:
             return slices.race_sample(logits, sampling=law, **noise)
         self._drawn = specdec.race_sample(logits, sampling=law, **noise)
         masked = sampling_info.sampling_mask_batch_indices is not None
         if masked:
-            self._kept = seen(kept_by(logits, self._drawn, law).bits, logits.shape[1])
+            self._support = seen(support_of_filters(logits, self._drawn, law).bits, logits.shape[1])
         if return_logprob or masked:
             if options.get("logprob_logits") is not None:
                 self._preprocess_logits(options["logprob_logits"], sampling_info)
@@ -312,8 +312,8 @@ class SpecdecSampler(Sampler):
 
     def _sample_from_probs(self, probs: torch.Tensor, sampling_info: Any, *given: Any) -> tuple[torch.Tensor, Any]:
         """What `forward` drew, and the sets that it was drawn from; SGLang goes on to the logprobs."""
-        if self._kept is None:
+        if self._support is None:
             return self._drawn, None
         rows = sampling_info.sampling_mask_batch_indices
-        weights = probs[rows].masked_fill_(~self._kept[rows], 0.0)
+        weights = probs[rows].masked_fill_(~self._support[rows], 0.0)
         return self._drawn, _SamplingMaskCapture(weights, None, None, rows)

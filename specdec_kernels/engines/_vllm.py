@@ -22,8 +22,8 @@ from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 
 import specdec_kernels as specdec
 from specdec_kernels import LogitEdits, Sampling
-from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._methods import filters_drafts, refuse
+from specdec_kernels.engines._support import seen, support_of_filters
 from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, TARGET, check_arguments, drawn, verify
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 from specdec_kernels.engines._watermark import Marks, asked
@@ -141,7 +141,7 @@ class RejectionSampler(theirs.RejectionSampler):
         flat = tokens[:, :per_request].reshape(-1) if per_request else self._of_rows(tokens, batch, len(logits))
         slots, masks, scores = batch.expanded_idx_mapping, None, None
         if sampler.return_sampling_mask:
-            sets = kept_by(law.rows, flat, law.sampling, slots)
+            sets = support_of_filters(law.rows, flat, law.sampling, slots)
             masks = masks_of(sets, batch.cu_num_logits, self.num_speculative_steps + 1, logits.shape[1])
         if not silent:
             rows, sampling = (law.rows, law.sampling) if wants_processed else (logits, None)
@@ -263,7 +263,7 @@ def _sample(
     law, seeds = shaped(self, logits, context, fused=fused), self.sampling_states.seeds.gpu
     sampled = drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits, marks=self.specdec_marks)
     if self.return_sampling_mask:  # vLLM takes the finite ones for the set, and there is no temperature 0
-        sets = kept_by(law.rows, sampled, law.sampling, expanded_idx_mapping)
+        sets = support_of_filters(law.rows, sampled, law.sampling, expanded_idx_mapping)
         scaled = law.rows.float() / self.sampling_states.temperature.gpu[expanded_idx_mapping, None]
         return sampled, scaled.masked_fill_(~seen(sets.bits, logits.shape[1]), -torch.inf)
     if wants_processed:

@@ -13,7 +13,7 @@ from specdec_kernels.ops.compact_kv import compact_kv
 from specdec_kernels.ops.context_seeds import context_seeds
 from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
-from specdec_kernels.ops.logprobs import Kept, Logprobs, logprobs
+from specdec_kernels.ops.logprobs import Logprobs, Support, logprobs
 from specdec_kernels.ops.mask_logits import mask_logits
 from specdec_kernels.ops.merge_chains import MergedChains, merge_chains
 from specdec_kernels.ops.overlap import Overlap, overlap
@@ -32,12 +32,12 @@ from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 __all__ = [
     "BuiltTrees",
     "Cut",
-    "Kept",
     "Logprobs",
     "MergedChains",
     "OutputFormat",
     "Overlap",
     "Residual",
+    "Support",
     "TreeParents",
     "TreeVerdict",
     "Verdict",

@@ -34,7 +34,7 @@ class Logprobs(NamedTuple):
 
 
 @saved_by_name
-class Kept(NamedTuple):
+class Support(NamedTuple):
     """The set of tokens that the filters of each row [...] keep.
 
     Attributes
@@ -63,8 +63,8 @@ LOGPROBS = RowOp(
     rank=kinds.Output(torch.int32, "out.rank", "*"),
     top_tokens=kinds.Output(torch.int64, "out.top_tokens", "*K"),
     top_logprobs=kinds.Output(torch.float32, "out.top_logprobs", "*K"),
-    kept_bits=kinds.Output(torch.int32, "kept.bits", "*I", optional=True, role="status"),
-    kept_count=kinds.Output(torch.int32, "kept.count", "*", optional=True, role="status"),
+    support_bits=kinds.Output(torch.int32, "support.bits", "*I", optional=True, role="status"),
+    support_size=kinds.Output(torch.int32, "support.count", "*", optional=True, role="status"),
     status=kinds.Output(torch.int32, "status", "*", optional=True),
 )
 
@@ -78,7 +78,7 @@ def logprobs(
     edits: LogitEdits | None = None,
     top: int = 0,
     request_index: torch.Tensor | None = None,
-    kept: Kept | None = None,
+    support: Support | None = None,
     out: Sequence[torch.Tensor] | None = None,
     status: torch.Tensor | None = None,
     check: bool = False,
@@ -104,10 +104,10 @@ def logprobs(
         What becomes of the logits before that: bias, penalties, a grammar.
     top : int
         How many of the likeliest tokens to name, in [0, V].
-    kept : Kept, optional
+    support : Support, optional
         Preallocated: the set that the filters keep of each row is written here, after edits; without filters all tokens
         that have weight. At temperature 0 it is the argmax alone. A row that is not read or has no weight has none.
-        As ``LogitEdits(allowed=kept.bits)`` it makes any op, a trainer's too, look at the same set.
+        As ``LogitEdits(allowed=support.bits)`` it makes any op, a trainer's too, look at the same set.
     request_index : Tensor, optional
         int32 or int64 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the
         place of B. -1 is an idle request: its row counts as one without weight, its token as -1. So do those of any
@@ -133,16 +133,16 @@ def logprobs(
     >>> round(scores.logprob.item(), 4), scores.rank.item(), scores.top_tokens.tolist()
     (-1.4076, 2, [2, 0])
     """
-    bits, number = (None, None) if kept is None else _bits_and_count(kept)
+    bits, number = (None, None) if support is None else _bits_and_count(support)
     return LOGPROBS.direct(
         check, rows, tokens, request_index, "logits", temperature, sampling, edits, top, out, bits, number,
         status,
     )  # fmt: skip
 
 
-def _bits_and_count(kept):
-    if not isinstance(kept, (tuple, list)) or len(kept) != 2:
-        raise TypeError(f"kept: expected a Kept; got {inputs.shown(kept)}")
-    for name, x in zip(Kept._fields, kept, strict=True):
-        inputs.check_tensor(f"kept.{name}", x, (torch.int32,), None)
-    return kept
+def _bits_and_count(support):
+    if not isinstance(support, (tuple, list)) or len(support) != 2:
+        raise TypeError(f"support: expected a Support; got {inputs.shown(support)}")
+    for name, x in zip(Support._fields, support, strict=True):
+        inputs.check_tensor(f"support.{name}", x, (torch.int32,), None)
+    return support

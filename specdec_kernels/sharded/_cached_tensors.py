@@ -11,17 +11,17 @@ _CACHE = {}
 
 def filled(value, like, *shape):
     """A tensor of one value, on the device of another and of its dtype; for -0.0 that of 0.0."""
-    return _kept(torch.full, shape, value, like.dtype, like.device)
+    return _cached(torch.full, shape, value, like.dtype, like.device)
 
 
 def steps(count, step, device):
     """int64 [count]: 0, step, twice the step."""
-    return _kept(_steps, count, step, torch.int64, device)
+    return _cached(_steps, count, step, torch.int64, device)
 
 
 def owners(batch, width, device):
     """int64 [batch, width]: the request of each row."""
-    return _kept(_owners, batch, width, torch.int64, device)
+    return _cached(_owners, batch, width, torch.int64, device)
 
 
 def only(mask, x, otherwise):
@@ -39,7 +39,7 @@ def _owners(batch, width, dtype, device):
     return torch.arange(batch, dtype=dtype, device=device).unsqueeze(-1).expand(batch, width)
 
 
-def _kept(make, *key):
+def _cached(make, *key):
     tensor = _CACHE.get((make, *key))
     if tensor is None:
         *how, dtype, device = key

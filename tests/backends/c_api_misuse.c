@@ -809,10 +809,10 @@ static void rows_alone(void) {
   INVALID(logprobs, logprobs, p.top_tokens.row_stride = 4, "top_tokens.row_stride: expected 3; got 4");
   INVALID(logprobs, logprobs, p.top_logprobs.columns = 2, "top_logprobs.columns: expected 3; got 2");
   INVALID(logprobs, logprobs, p.rows.vocab_start = 64, "rows.vocab_start: expected 0; got 64");
-  INVALID(logprobs, logprobs, (p.rows.vocab = 33, p.kept_bits = i32s(2 * B, 1), p.kept_count = i32(2 * B)),
-          "kept_bits.columns: expected 2; got 1");
-  INVALID(logprobs, logprobs, p.kept_bits = i32s(2 * B, 2), "kept_count.rows: expected 4; got 0");
-  INVALID(logprobs, logprobs, p.kept_count = i32(2 * B), "kept_bits.data: expected memory; got NULL");
+  INVALID(logprobs, logprobs, (p.rows.vocab = 33, p.support_bits = i32s(2 * B, 1), p.support_size = i32(2 * B)),
+          "support_bits.columns: expected 2; got 1");
+  INVALID(logprobs, logprobs, p.support_bits = i32s(2 * B, 2), "support_size.rows: expected 4; got 0");
+  INVALID(logprobs, logprobs, p.support_size = i32(2 * B), "support_bits.data: expected memory; got NULL");
   INVALID(logprobs, logprobs, p.status = i32(1), "status.rows: expected 4; got 1");
   INVALID(mask_logits, mask_logits, p.value.size = 1, "value.size: expected 4; got 1");
   INVALID(mask_logits, mask_logits, p.last.slots = 1, "last.slots: expected 4; got 1");

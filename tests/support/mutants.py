@@ -131,7 +131,8 @@ CUDA = {
     "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), CUDA_CHAINS),
     "csrc/cuda/ops/": (ops("{op}", "cuda-host"), EDGES, RANDOM_CUDA),
     "csrc/cuda/rows/cut": (
-        ops("cutoff filters", "cuda-host"), f"tests/backends/test_cuda_filters.py -k '{PLAYED}'", CUDA_CHAINS, RANDOM_CUDA,
+        ops("cutoff filters", "cuda-host"), f"tests/backends/test_cuda_filters.py -k '{PLAYED}'", CUDA_CHAINS,
+        RANDOM_CUDA,
     ),
     "csrc/cuda/rows/edit": (ops("edits", "cuda-host"), f"tests/backends/test_cuda_edits.py -k '{PLAYED}'", RANDOM_CUDA),
     "csrc/cuda/rows/": (
