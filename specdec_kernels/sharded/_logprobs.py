@@ -73,7 +73,7 @@ def logprobs(
 
 
 def _figures(shard, rows, tokens, top, sampling, index, edits):
-    """(Logprobs, status) of rows whose numbers are those of ``sampling``."""
+    """(Logprobs, status) of rows; ``sampling`` has the rows' numbers."""
     lead, device = rows.shape[:-1], rows.device
     row_indices, flat_tokens = torch.arange(lead.numel(), device=device, dtype=torch.int64), tokens.long().flatten()
     temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=device).expand(lead).flatten()
@@ -126,7 +126,7 @@ def _figures(shard, rows, tokens, top, sampling, index, edits):
 
 
 def _rank(shard, law, cut, x, inverse):
-    """How many tokens are at least as large as x [rows]: of whole rows every rank counts its own."""
+    """How many tokens are at least as large as x [rows]: ranks add up the counts of their slices."""
     side = law.side
     rank = shard.gather(parts.count_at_least(
         side.rows, x.view(side.rows.shape[:-1]), temperature=side.sampling.temperature, edits=side.edits,
@@ -140,7 +140,7 @@ def _rank(shard, law, cut, x, inverse):
 
 
 def _listed(law, inverse):
-    """(x, tokens) of what filters keep, in the lists' places; -inf and -1 elsewhere."""
+    """(x, tokens) of the support, in the order of the lists; -inf and -1 for the lists' other tokens."""
     support = law.support
     row_indices = torch.arange(len(support.tokens), device=support.tokens.device, dtype=torch.int64)
     here = support.contains(row_indices, support.tokens, support.logits) & (support.tokens >= 0)
@@ -149,17 +149,17 @@ def _listed(law, inverse):
 
 
 def _top(law, cut, top, inverse, tokens, logits):
-    """(tokens, x) of the ``top`` largest of each row, by rising token where equal."""
+    """(tokens, x) of the ``top`` largest of each row; of equal ones the lower token comes first."""
     tokens = tokens.flatten(0, -2)
-    found = _largest(scaled(logits.flatten(0, -2), inverse.unsqueeze(-1)), tokens, top)
+    largest = _largest(scaled(logits.flatten(0, -2), inverse.unsqueeze(-1)), tokens, top)
     if cut is None:
-        return found
+        return largest
     filtered = _largest(*_listed(law, inverse), top)
-    return [torch.where(cut.unsqueeze(-1), a, b) for a, b in zip(filtered, found, strict=True)]
+    return [torch.where(cut.unsqueeze(-1), a, b) for a, b in zip(filtered, largest, strict=True)]
 
 
 def _largest(x, tokens, top):
-    """The first ``top`` of lists by rising token."""
+    """The ``top`` largest of lists by rising token, which keep their order where equal."""
     order = x.argsort(dim=-1, descending=True, stable=True)[:, :top]
     room = (0, top - order.shape[-1])
     tokens, x = tokens.gather(-1, order), x.gather(-1, order)

@@ -1,11 +1,11 @@
-"""What the sharded ops are made of: what a rank finds in its slice of rows, and what all ranks make of that.
+"""The parts of sharded ops: what a rank computes from its slice of rows, and what all ranks combine.
 
-Private ops of every backend but the reference, whose whole ops a sharded verdict is compared with. None communicates,
-each is one launch, and csrc/include/specdec_sharded.h has their contracts. Their callers made the arguments: little is
-checked.
+These are private ops of every backend but the reference, whose ops on whole rows are the oracle. None communicates,
+each is one launch, and csrc/include/specdec_sharded.h has their contracts. Little is checked, for the sharded ops make
+the arguments.
 
-Rows are float32, bfloat16 or float16 [..., n] of logits, the columns of the tokens from ``vocab_start`` on; ``edits``
-are of these columns; of a request that is idle, or whose index is out of range, nothing is found.
+Rows are logits, float32, bfloat16 or float16 [..., n], of the tokens from ``vocab_start`` on; ``edits`` are of these
+columns. Rows of an idle request, or of one whose index is out of range, are not read.
 """
 
 from typing import NamedTuple
@@ -19,11 +19,11 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._rows import RowOp
 
-NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
+NODE_WORDS = 8  # int32 words a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
 
 
 class Tables(NamedTuple):
-    """What is known of rows; ``walk_tables`` of specdec_sharded.h, with [rows, 2] for ``row_stats``. None: nothing."""
+    """The rows' tables for ``walk_tables`` of specdec_sharded.h, with ``row_stats`` [rows, 2]; None: no table."""
 
     row_status: torch.Tensor
     winners: torch.Tensor | None = None
@@ -36,7 +36,7 @@ class Tables(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """What each walk decided, or asks; ``walk_tables`` of specdec_sharded.h. What a method does not need is None."""
+    """The outputs of ``walk_tables`` of specdec_sharded.h: verdicts, or requested sums; None if a method has none."""
 
     tokens: torch.Tensor
     path: torch.Tensor | None
@@ -184,9 +184,9 @@ def count_at_least(rows, least, *, temperature=None, edits=None, request_index=N
 
 
 def first_arrivals(packed):
-    """(tokens int64, status, empty), [...] each: of all parts' candidates the best score, then the lower token."""
-    # ``packed`` int32 [parts, ..., 3]: a token, the bits of its score, the status. -inf is no candidate; +inf is not
-    # live.
+    """(tokens int64, status, empty), [...] each: the best score of all parts' candidates; ties by the lower token."""
+    # ``packed`` int32 [parts, ..., 3]: a token, the bits of its score, the status. A score of -inf is no candidate;
+    # +inf marks an idle request.
     if (arrived := FIRST_ARRIVALS.direct(False, packed, None, None, None)) is not None:
         return arrived
     lead = packed.shape[1:-1]
@@ -195,16 +195,16 @@ def first_arrivals(packed):
 
 
 def mass_tiles(rows, *, temperature=None, edits=None, request_index=None):
-    """(int32 [..., 3, tiles], status [...]): what each tile of 1,024 tokens weighs, for ``tile_laws``."""
+    """(int32 [..., 3, tiles], status [...]): the weight of each tile of 1,024 tokens, for ``tile_laws``."""
     # The bits of its largest logit, then the low and the high words of its weight in units of 2**-30 of that; -inf and
-    # 0 of one without weight. Status: 1 a NaN or +inf, 8 a temperature, an index or an edit out of range.
+    # 0 for a tile without weight. Status: 1 a NaN or +inf, 8 a temperature, an index or an edit out of range.
     return MASS_TILES.direct(False, rows, request_index, "logits", temperature, None, edits, None, None)
 
 
 def tile_laws(tiles, raw, *, temperature=1.0):
     """(float32 [..., 2], [..., k]): each row's maximum, log-sum-exp less that, and the probabilities of logits ``raw``.
 
-    From all tiles of a row, [..., 3, any], in any order. 0 and inf of a row without weight.
+    ``tiles`` are all tiles of a row, [..., 3, any], in any order. A row without weight has 0 and inf.
     """
     if (learned := TILE_LAWS.direct(False, tiles, raw, temperature, None, None)) is not None:
         return learned
@@ -221,8 +221,8 @@ def tile_laws(tiles, raw, *, temperature=1.0):
 
 
 def token_logits(rows, tokens, *, row_indices=None, vocab_start=0, edits=None):
-    """float32, like ``tokens`` [...] or [..., m]: their logits, after edits; 0 where the part has not got the token."""
-    # With ``row_indices`` [P] tokens are [P] or [P, m], of these rows. The bits of 0 are 0, so all parts' are or'ed.
+    """float32, like ``tokens`` [...] or [..., m]: their logits, after edits; 0 where the part lacks the token."""
+    # With ``row_indices`` [P] tokens are [P] or [P, m], of these rows. 0 has no bit set, so parts combine by an or.
     if (logits := TOKEN_LOGITS.direct(False, rows, vocab_start, row_indices, tokens, edits, None)) is not None:
         return logits
     inputs.check_rows("rows", rows)
@@ -241,9 +241,9 @@ def residual_race(
 ):  # fmt: skip
     """(tokens, scores, status), [B] each: the first arrivals of one row of each request, over ``(p - subtracted q)^+``.
 
-    ``row`` and ``draft_row`` int32 [B], among all rows: -1 is idle, and over p. ``excluded`` int32 [B] or [B, n]:
-    tokens without weight where the race is over p. ``row_stats`` float32 [B, 4]: what ``tile_laws`` says of both rows.
-    ``cuts`` int32 [B, 6]: what filters keep of both. LogitEdits are of all rows of ``target``.
+    ``row`` and ``draft_row`` int32 [B], among all rows: -1 is idle, and no draft. ``excluded`` int32 [B] or [B, n]:
+    tokens without weight where the race is over p. ``row_stats`` float32 [B, 4]: of both rows, from ``tile_laws``.
+    ``cuts`` int32 [B, 6]: the filters' cuts of both. LogitEdits are of all rows of ``target``.
     """
     of_draft = temperature if draft_temperature is None else draft_temperature
     if (arrived := RESIDUAL_RACE.direct(
@@ -268,7 +268,7 @@ def residual_sums(
     edits=None,
 ):  # fmt: skip
     """(int64 [P, 2], status [P]): ``(p - subtracted q)^+`` and q, summed over parts of rows, in units of 2**-42."""
-    # Arguments as of ``residual_race``. A pair of which a row is -1 weighs nothing.
+    # Arguments as in ``residual_race``. A pair of which a row is -1 weighs nothing.
     of_draft = temperature if draft_temperature is None else draft_temperature
     if (sums := RESIDUAL_SUMS.direct(
         False, target, draft, row, draft_row, cuts, row_stats, "logits", temperature, None, "logits", of_draft, None,
@@ -283,7 +283,7 @@ def residual_sums(
 
 
 def _pair(op, target, draft, temperature, draft_temperature, edits, subtracted, shape):
-    """Rows of both sides as backends see them, their laws, the edits, and what is subtracted, by name."""
+    """Rows of both sides, their laws, the edits and the share to subtract, by the fields of the op."""
     for name, rows in ({"target": target} | ({} if draft is None else {"draft": draft})).items():
         inputs.check_rows(name, rows)
     law = laws.target_law("logits", temperature, None, shape, target.device)
@@ -305,10 +305,10 @@ def walk_tables(
     draft_tokens, tables, *, vocab, width, method, answers=None, parents=None, replacement=False, cu_drafts=None,
     temperature=1.0, draft_prob=1.0, epsilon=0.0, noise=Noise(0, 0, 0), request_index=None,  # noqa: B008
 ):  # fmt: skip
-    """``Walked``: the walks of chains, or with ``parents`` of trees, where p and q of each draft are known."""
-    # A walk that has to know what is left of a pair of rows asks for it: ``residual_sums`` of all parts, added up, is
-    # the answer, and it is called again. In one call it asks for all that it may come to, as far as it can tell.
-    # ``answers`` are [B, n, 2].
+    """``Walked``: the walks of chains, or with ``parents`` of trees, from p and q of each draft."""
+    # A walk that needs the residual's mass over a pair of rows writes a request: ``residual_sums`` of all parts, added
+    # up, are its answer, int64 [B, n, 2], and the op is called again. One call requests all sums that the walk may
+    # still need.
     drawn, has_answers = method != "race", answers is not None
     certain = tables.q_of_drafts is None or tables.q_of_drafts.numel() == 0
     wanted = [

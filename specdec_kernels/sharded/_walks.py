@@ -1,9 +1,9 @@
 """The walks of chains and trees over slices of rows, whatever the method.
 
-A race finds the winner of every row, and the walk compares drafts with them. Otherwise all ranks find p and q of every
-draft in one round: each weighs the tiles of its columns, and the owner of a draft's token tells its logits. Walks that
-need sums over pairs of rows ask for them, a round for all that are asked at once. Last round: the race over what is
-left of the last row.
+A race gives the winner of every row, and the walk compares drafts with winners. Otherwise all ranks get p and q of
+every draft in one round: each weighs the tiles of its columns, and the owner of a draft's token sends its logits. Walks
+that need sums over pairs of rows request them, a round for all requests at once. Last round: the race over the residual
+of the last row.
 """
 
 import torch
@@ -17,11 +17,11 @@ from specdec_kernels.sharded._races import gathered, winners
 from specdec_kernels.sharded._requests import both
 from specdec_kernels.status import Status
 
-SPARED_BY_NONE = -1.0  # in place of p: csrc/include/specdec/walk.h
+SPARED_BY_NONE = -1.0  # a value of p that over-acceptance never accepts (csrc/include/specdec/walk.h)
 
 
 def raced(requests, shard, draft_tokens, target, edits, law, **how):
-    """Walked, with the law and the noise of every row. ``how`` is more of walk_tables' arguments, here and below."""
+    """Walked by a race with the rows' law and noise. ``how``: other arguments of walk_tables, here and below."""
     winner, row_status = winners(gathered(shard, target, edits=edits, **law, **requests.noise_of_rows()))
     tables = Tables(row_status, winner)
     return walk_tables(draft_tokens, tables, vocab=shard.vocab, method="race", request_index=requests.index, **how)
@@ -59,19 +59,19 @@ def weighed(requests, shard, draft_tokens, sides, draft_row_indices, laws, metho
     numbers["position"] = walked.slot + numbers["position"]
     temperatures = (requests.of_requests(x.temperature) for x in (law, draft_law))
     drawn = last_tokens(shard, target, draft[0] if draft else None, walked, *temperatures, numbers)
-    place, bits = walked.slot.unsqueeze(-1), parameters(requests, law, draft_sampling)
+    column, bits = walked.slot.unsqueeze(-1), parameters(requests, law, draft_sampling)
     token, status = drawn()
     token = token.unsqueeze(-1)
     if both(requests.those_live, sound, greedy.others()) is not None:
-        token = torch.where((walked.row >= 0).unsqueeze(-1), token, walked.tokens.gather(1, place))
+        token = torch.where((walked.row >= 0).unsqueeze(-1), token, walked.tokens.gather(1, column))
     status = walked.status | status
     return walked._replace(
-        tokens=walked.tokens.scatter_(1, place, token), status=status if bits is None else status | bits
+        tokens=walked.tokens.scatter_(1, column, token), status=status if bits is None else status | bits
     )
 
 
 def _spared(target):
-    """p of the drafts. Over-acceptance spares no token that filters drop or edits forbid."""
+    """p of the drafts; where filters drop a token or edits forbid it, a value that over-acceptance never accepts."""
     some = [] if target.support is None else [target.contains()]
     if target.side.edits is not None:
         some.append(target.logits > -torch.inf)
@@ -79,7 +79,7 @@ def _spared(target):
 
 
 def _answered(shard, target, draft, draft_tokens, tables, *, parents=None, cu_drafts=None, method, width, **how):
-    """Walked, once nothing is asked any more."""
+    """Walked, after rounds of answers until no sum is requested."""
     walk = {"parents": parents, "cu_drafts": cu_drafts, "method": method, "width": width, **how}
     if not draft or (parents is None and method == "rejection"):
         return walk_tables(draft_tokens, tables, **walk)
