@@ -247,7 +247,7 @@ def rows3(name, x):
 
 
 STATUS = {
-    Status.NON_FINITE: "a NaN, +inf or a negative probability was met, or a row without positive weight",
+    Status.NON_FINITE: "a NaN, +inf or a negative probability in a row, or a row without positive weight",
     Status.EMPTY_RESIDUAL: "the residual was empty",
     Status.TOKEN_RANGE: "a token out of range",
     Status.PARAMETER: "a temperature, top_p, min_p, draft_prob, epsilon, edit, cu_drafts or request_index out of range",

@@ -1,6 +1,6 @@
 """The public ops: one file each, with its declaration, docstring, checks and one call.
 
-Each raises a ``TypeError`` or a ``ValueError`` that names the argument, what was expected and what came, and a
+Each raises a ``TypeError`` or a ``ValueError`` that names the argument, the expected value and the given one, and a
 ``RuntimeError`` if the backend cannot run the call here. ``check=True`` waits for the result and raises a
 ``RuntimeError`` if a status bit is set, and a ``ValueError`` if rows given as logits are probabilities. ``space`` says
 what rows hold (``docs/ops.md``). The names are written out because type checkers and the documents read them from the

@@ -1,4 +1,4 @@
-"""merge_chains: trees of chains of draft tokens, in which those that begin alike share nodes."""
+"""merge_chains: a tree from chains of draft tokens, in which chains with a common beginning share nodes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class MergedChains(NamedTuple):
     parents : Tensor
         int32 [B, N]: the parent of each node; -1 for the root, and behind the last node.
     leaves : Tensor
-        int32 [B, n]: the node at which each chain ends, -1 for one without tokens.
+        int32 [B, n]: the node at which each chain ends, -1 for a chain without tokens.
     """
 
     draft_tokens: torch.Tensor
@@ -41,7 +41,7 @@ MERGE_CHAINS = Op(
 def merge_chains(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | None = None) -> MergedChains:
     """A batch of trees from chains that were drawn independently of each other, for ``verify_tree(method="paths")``.
 
-    Node 0 is the root. The others come chain by chain: each chain adds, in order, those that no chain before it has.
+    Node 0 is the root. The others come chain by chain: each chain adds, in order, the nodes that are new.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def merge_chains(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | No
         int32 or int64 [B, n, K]: K tokens of each of n chains. A chain ends before its first -1. The chains of a
         request must lie K steps of one stride apart, as those of a contiguous tensor do.
     out : MergedChains, optional
-        Preallocated, contiguous; None among them is made anew.
+        Preallocated, contiguous; each None among them is allocated.
 
     Returns
     -------
