@@ -1,4 +1,4 @@
-"""What `engines.vllm.register` puts into vLLM's V2 runner: its samplers with our verification. It imports vLLM."""
+"""The V2 side of `engines.vllm.register`: vLLM's samplers with our verification. It imports vLLM."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from specdec_kernels.engines._watermark import Marks, asked
 
 
 def check_version() -> None:
-    """Raise RuntimeError if what is replaced takes other arguments than in the versions seen."""
+    """Raise RuntimeError if a replaced function has other arguments than in the versions seen."""
     names = "draft_logits draft_sampled pos max_chunk_logits max_num_logprobs verify_draft_sampled"
     check_arguments(theirs.RejectionSampler, "_verify_in_chunks", f"self logits input_batch {names}")
     names = "idx_mapping idx_mapping_np pos input_ids expanded_local_pos seq_lens_upper_bound_np return_logprobs"
@@ -40,7 +40,7 @@ def check_version() -> None:
 
 
 def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
-    """What ``ModelState.custom_sampler`` gives: the sampler and our rejection sampler. None: vLLM's own do."""
+    """``ModelState.custom_sampler``: the sampler and our rejection sampler. None: vLLM's remain."""
     check_version()
     config = state.vllm_config
     speculative = config.speculative_config
@@ -80,9 +80,9 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
 
 
 class Filters:
-    """The filters of requests by slot, for drafts: in tensors that stay where they are, as a captured graph needs it.
+    """The filters of requests by slot, for drafts: in tensors at fixed addresses, as a captured graph needs them.
 
-    ``drew`` says that drafts were drawn by them, and not by a function of the speculator's own.
+    ``drew`` says that drafts were drawn with them, and not by another function of the speculator.
     """
 
     def __init__(self, states: Any) -> None:
@@ -90,7 +90,7 @@ class Filters:
         self.numbers, self.before = [x.gpu.clone() for x in self.asked], [x.np.copy() for x in self.asked]
 
     def follow(self) -> None:
-        """Take what requests ask for now."""
+        """Copy the requests' current settings."""
         for number, before, x in zip(self.numbers, self.before, self.asked, strict=True):
             if not np.array_equal(before, x.np):
                 before[:] = x.np
@@ -98,12 +98,12 @@ class Filters:
 
 
 class RejectionSampler(theirs.RejectionSampler):
-    """vLLM's, with one `verify_chain` on the model's logits in place of processed copies, chunks and four kernels."""
+    """vLLM's, with one `verify_chain` on the model's logits instead of processed copies, chunks and four kernels."""
 
     def __init__(self, sampler: Any, spec_config: Any, device: torch.device, method: str) -> None:
         super().__init__(sampler, spec_config, device)
         refuse(
-            fly_window_size=getattr(self, "fly_window_size", 0) > 0,  # from 0.33.0 on
+            fly_window_size=getattr(self, "fly_window_size", 0) > 0,  # vLLM 0.33.0 or later
             synthetic_acceptance_rates=self.synthetic_conditional_rates is not None,
         )
         self.method = "block" if method == "rejection" and self.use_block_verification else method
@@ -116,7 +116,7 @@ class RejectionSampler(theirs.RejectionSampler):
     ) -> tuple[torch.Tensor, torch.Tensor, Any, Any]:  # fmt: skip
         batch, sampler = input_batch, self.sampler
         per_request = None
-        if not self.enable_adaptive_verification:  # with it, the host does not know how many rows a request has
+        if not self.enable_adaptive_verification:  # with it, the host lacks the number of a request's rows
             counts = np.diff(batch.cu_num_logits_np)
             per_request = int(counts[0]) if (counts == counts[0]).all() else None
         context = LogitsContext(
@@ -155,14 +155,14 @@ class RejectionSampler(theirs.RejectionSampler):
 
     @staticmethod
     def _of_rows(tokens: torch.Tensor, batch: Any, count: int) -> torch.Tensor:
-        """The token that each of the rows decided, int64 [count]; rows of no request give that of another."""
+        """The token that each row decided, int64 [count]; rows of no request have any token."""
         rows = torch.arange(count, device=tokens.device, dtype=torch.int64)
         request = torch.searchsorted(batch.cu_num_logits[1:].contiguous(), rows, right=True)
         return tokens[request.clamp_(max=len(tokens) - 1), batch.expanded_local_pos]
 
 
 def given_tokens(sampler: Any, batch: Any) -> torch.Tensor | None:
-    """Of each row the tokens whose log-probabilities its request names, int64 [N, G], -1 for none; None if none do."""
+    """The tokens whose log-probabilities a row's request names, int64 [N, G], -1 for none; None without such."""
     state = sampler.logprob_token_ids_state
     most = state.max_num_token_ids(batch.idx_mapping_np)
     if not most:
@@ -176,7 +176,7 @@ def given_tokens(sampler: Any, batch: Any) -> torch.Tensor | None:
 
 
 def masks_of(sets: Any, starts: torch.Tensor, columns: int, vocabulary: int) -> Any:
-    """The sets of rows as vLLM has them, by request and place; it reads those of tokens that were sampled.
+    """The supports of rows in vLLM's form, by request and column; vLLM reads those of sampled tokens.
 
     No ids, so vLLM takes them from the bits.
     """
@@ -187,7 +187,7 @@ def masks_of(sets: Any, starts: torch.Tensor, columns: int, vocabulary: int) -> 
 
 
 class Shaped(NamedTuple):
-    """Rows [N, V], and by slot how they become laws."""
+    """Rows [N, V], and the settings by slot that make them laws."""
 
     rows: torch.Tensor
     sampling: Sampling
@@ -195,10 +195,10 @@ class Shaped(NamedTuple):
 
 
 def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Shaped:
-    """What vLLM's ``apply_sampling_params`` does to logits, as arguments of our ops.
+    """vLLM's ``apply_sampling_params`` as arguments of our ops.
 
-    Penalties are edits of ours, if ``fused``. Where a request asks for a bias, allowed tokens, a minimum of tokens, bad
-    words, a budget of thinking or a processor of its own, vLLM's processors are run on a float32 copy, as there.
+    Penalties are our edits, if ``fused``. Where a request has a bias, allowed tokens, a minimum of tokens, bad words, a
+    thinking budget or a custom processor, vLLM's processors run on a float32 copy, as in vLLM.
     """
     slots, states = context.idx_mapping_np, sampler.sampling_states
     sampling = Sampling.vllm(
@@ -225,7 +225,7 @@ def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Sha
 
 
 def asked_for(processor: Any, slots: np.ndarray) -> bool:
-    """Whether a request of these slots uses a processor; one that is not vLLM's own may always be in use."""
+    """Whether a request of these slots uses a processor; one that vLLM did not define counts as used."""
     if isinstance(processor, LogitBiasState):
         return bool(processor.use_logit_bias[slots].any())
     if isinstance(processor, BadWordsState):
@@ -234,7 +234,7 @@ def asked_for(processor: Any, slots: np.ndarray) -> bool:
 
 
 def edits_of(penalties: Any, slots: torch.Tensor) -> LogitEdits:
-    """Penalties as edits by slot. vLLM counts output and has no mask of it, which is made of these requests' counts."""
+    """Penalties as edits by slot. vLLM counts output and has no mask of it, which is made from the counts."""
     counts = penalties.output_bin_counts
     mask = torch.empty_like(penalties.prompt_bin_mask)
     mask[slots] = bits(counts[slots] > 0)
@@ -262,7 +262,7 @@ def _sample(
     fused = not (wants_processed or self.return_sampling_mask)
     law, seeds = shaped(self, logits, context, fused=fused), self.sampling_states.seeds.gpu
     sampled = drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits, marks=self.specdec_marks)
-    if self.return_sampling_mask:  # vLLM takes the finite ones for the set, and there is no temperature 0
+    if self.return_sampling_mask:  # vLLM reads finite logits as the support, and there is no temperature 0
         sets = support_of_filters(law.rows, sampled, law.sampling, expanded_idx_mapping)
         scaled = law.rows.float() / self.sampling_states.temperature.gpu[expanded_idx_mapping, None]
         return sampled, scaled.masked_fill_(~seen(sets.bits, logits.shape[1]), -torch.inf)
@@ -275,19 +275,19 @@ def _sample(
 
 
 def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``sample_draft`` by our draws and the requests' filters, if its own engine is ours: a process may have others.
+    """``sample_draft`` with our draws and the requests' filters, in an engine of ours: a process may have others.
 
-    In a race with the noise that decides the same position in our verification. Else, where drafts are drawn at all,
-    with noise of each step's own, and their logits are stored for the verification.
+    In a race the noise is that of the same position in our verification. Else, where drafts are drawn at all, each step
+    has other noise, and their logits are stored for the verification.
     """
 
-    @functools.wraps(original)  # of another engine of this process its arguments are asked again
+    @functools.wraps(original)  # another engine of this process checks its arguments again
     def sample_draft(
         self: Any, hidden_states: torch.Tensor, sample_src_positions: torch.Tensor, idx_mapping: torch.Tensor,
         temperature: torch.Tensor, seeds: torch.Tensor, draft_step: torch.Tensor, draft_logits: torch.Tensor | None,
         spec_step_idx: int = 0, *more: Any, **named: Any,
     ) -> torch.Tensor:  # fmt: skip
-        state = getattr(self, "model_state", None)  # a speculator knows it from `set_attn` on
+        state = getattr(self, "model_state", None)  # a speculator has it after `set_attn`
         races, filters = getattr(state, "specdec_method", None) == "race", getattr(state, "specdec_filters", None)
         whole = draft_logits is not None or (races and not self.use_local_argmax_reduction)  # rows to draw from
         if not whole or not (races or filters):
@@ -307,9 +307,9 @@ def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
 
 def _drawing_each(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """DSpark's ``_sample_logits``, which draws one place of all blocks, with the noise of a race's verification.
+    """DSpark's ``_sample_logits``, which draws one column of all blocks, with the noise of a race's verification.
 
-    Rows of fewer tokens are drawn from where vLLM keeps room for them among the target's; else they are vLLM's.
+    Rows of a reduced vocabulary are drawn where vLLM scatters them to the target's tokens; else they stay vLLM's.
     """
 
     @functools.wraps(original)
@@ -333,7 +333,7 @@ def _draft_of(
     state: Any, logits: torch.Tensor, slots: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
     pos: torch.Tensor, nonce: int | torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """A draft of each row, by its request's filters, int64 [N]; a watermark's texts get it, too."""
+    """A draft of each row, with its request's filters, int64 [N]; it also goes to a watermark's texts."""
     sampling, marks, filters = Sampling(temperature), state.specdec_marks, state.specdec_filters
     if filters is not None:
         sampling, filters.drew = Sampling.vllm(temperature, *filters.numbers), True

@@ -80,8 +80,8 @@ def cutoff(
         Edits of the logits before that: bias, penalties, a grammar.
     request_index : Tensor, optional
         int32 or int64 [B], with rows [B, V] or [B, R, V]: row b uses the numbers of this entry. Numbers then
-        have S entries. -1 is an idle request: its row counts as one without weight. So does that of any other index outside
-        [0, S), with status 8.
+        have S entries. -1 is an idle request: its row counts as one without weight. So does that of any other index
+        outside [0, S), with status 8.
     out : Cut, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional

@@ -63,8 +63,8 @@ def race_sample(
         tokens drawn, and the noise, are then the target's.
     request_index : Tensor, optional
         int32 or int64 [B], with rows [B, V] or [B, R, V]: row b uses the numbers of this entry.
-        ``temperature``, ``seed``, ``position`` and ``nonce`` then have S entries. -1 is an idle request: token -1. Any other
-        index outside [0, S) gives token 0 and status 8.
+        ``temperature``, ``seed``, ``position`` and ``nonce`` then have S entries. -1 is an idle request: token -1. Any
+        other index outside [0, S) gives token 0 and status 8.
     out : Tensor, optional
         int64 [...], preallocated.
     status : Tensor, optional
