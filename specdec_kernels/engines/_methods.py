@@ -7,7 +7,7 @@ SHARDED = "SPECDEC_VLLM_SHARDED"  # vLLM's ranks compute on their slices of the 
 SGLANG_SHARDED = "SPECDEC_SGLANG_SHARDED"
 
 
-def asked(method: str | None, name: str) -> str | None:
+def checked_method(method: str | None, name: str) -> str | None:
     """The method, checked, of the setting ``name``; None if there is none."""
     if method and method not in METHODS:
         raise ValueError(f"{name}: expected one of {', '.join(map(repr, METHODS))}; got {method!r}")
@@ -29,7 +29,7 @@ def switched(name: str, usual: str = "0") -> bool:
 
 def method_of() -> str | None:
     """The method in SGLang's environment; None if there is none."""
-    return asked(os.environ.get("SPECDEC_SGLANG"), "SPECDEC_SGLANG")
+    return checked_method(os.environ.get("SPECDEC_SGLANG"), "SPECDEC_SGLANG")
 
 
 def refuse(**options: bool) -> None:

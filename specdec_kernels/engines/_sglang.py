@@ -21,7 +21,7 @@ from specdec_kernels.engines._methods import method_of, refuse
 from specdec_kernels.engines._noise import cached, positions, seed_of
 from specdec_kernels.engines._sglang_sharded import Slices, _slices, slices_of
 from specdec_kernels.engines._support import seen, support_of_filters
-from specdec_kernels.engines._watermark import Marks, asked
+from specdec_kernels.engines._watermark import Marks, requested_watermark
 
 LOGGER = logging.getLogger("sglang.specdec_kernels")
 
@@ -196,7 +196,7 @@ def own_seeds(info: Any) -> torch.Tensor:
 
 def begin_text(info: Any, cls: type, batch: Any, *rest: Any) -> None:
     """After ``SamplingBatchInfo.from_schedule_batch``, with a watermark: begins the texts of new requests."""
-    pool, given = batch.req_to_token_pool, asked("race")
+    pool, given = batch.req_to_token_pool, requested_watermark("race")
     if not hasattr(pool, "specdec_marks") and given is not None:
         pool.specdec_marks = Marks(given, torch.zeros_like(pool.req_to_token))  # texts by the pool's slots
     for req in batch.reqs:

@@ -21,7 +21,7 @@ from specdec_kernels import InputPositions, OutputFormat, sharded
 from specdec_kernels._constants import MASS_TILE
 from specdec_kernels.engines._methods import SGLANG_SHARDED, method_of, refuse
 from specdec_kernels.engines._ranks import RankSlices, shard_of
-from specdec_kernels.engines._watermark import asked
+from specdec_kernels.engines._watermark import requested_watermark
 from specdec_kernels.sharded import VocabShard
 
 _slices: list[Slices] = []  # those of this process's target, once it is loaded
@@ -58,7 +58,7 @@ def loaded(result: Any, runner: Any) -> None:
         "pipeline_parallel_size": get_parallel().pp_size > 1,
         "LoRA": bool(get_lora().enable_lora),
         "attention or a head that is split over data": is_dp_attention_enabled(),
-        "SPECDEC_WATERMARK": asked(method) is not None,
+        "SPECDEC_WATERMARK": requested_watermark(method) is not None,
         f"{algorithm}": algorithm in ("DFLASH", "DSPARK", "UNO"),
         "speculative_use_rejection_sampling": options.speculative_use_rejection_sampling and not races,
         "speculative_accept_threshold": bool(algorithm) and not (races or single == total == 1),

@@ -26,7 +26,7 @@ from specdec_kernels.engines._methods import filters_drafts, refuse
 from specdec_kernels.engines._support import seen, support_of_filters
 from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, TARGET, check_arguments, drawn, verify
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
-from specdec_kernels.engines._watermark import Marks, asked
+from specdec_kernels.engines._watermark import Marks, requested_watermark
 
 
 def check_version() -> None:
@@ -45,7 +45,7 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
     config = state.vllm_config
     speculative = config.speculative_config
     refuse(watermark_config=config.watermark_config is not None)
-    given = asked(method)
+    given = requested_watermark(method)
     if speculative is None and method != "race":
         return None
     rejection = None if speculative is None else RejectionSampler(sampler, speculative, state.device, method)
@@ -86,12 +86,12 @@ class Filters:
     """
 
     def __init__(self, states: Any) -> None:
-        self.drew, self.asked = False, (states.top_k, states.top_p, states.min_p)
-        self.numbers, self.before = [x.gpu.clone() for x in self.asked], [x.np.copy() for x in self.asked]
+        self.drew, self.settings = False, (states.top_k, states.top_p, states.min_p)
+        self.numbers, self.before = [x.gpu.clone() for x in self.settings], [x.np.copy() for x in self.settings]
 
     def follow(self) -> None:
         """Copy the requests' current settings."""
-        for number, before, x in zip(self.numbers, self.before, self.asked, strict=True):
+        for number, before, x in zip(self.numbers, self.before, self.settings, strict=True):
             if not np.array_equal(before, x.np):
                 before[:] = x.np
                 number.copy_(x.gpu, non_blocking=True)
@@ -212,7 +212,9 @@ def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Sha
     penalties = [x for x in sampler.logits_processors if isinstance(x, PenaltiesState) and x.use_penalty[slots].any()]
     thinking = sampler.thinking_budget_state
     others = thinking.enabled and thinking.use_thinking_budget[slots].any()
-    others = others or any(asked_for(x, slots) for x in sampler.logits_processors if not isinstance(x, PenaltiesState))
+    others = others or any(
+        uses_processor(x, slots) for x in sampler.logits_processors if not isinstance(x, PenaltiesState)
+    )
     if not others and not penalties:
         return Shaped(logits, sampling, None)
     if not others and fused and penalties[0].output_bin_counts.shape[1] == logits.shape[1]:
@@ -224,7 +226,7 @@ def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Sha
     return Shaped(rows, sampling, None)
 
 
-def asked_for(processor: Any, slots: np.ndarray) -> bool:
+def uses_processor(processor: Any, slots: np.ndarray) -> bool:
     """Whether a request of these slots uses a processor; one that vLLM did not define counts as used."""
     if isinstance(processor, LogitBiasState):
         return bool(processor.use_logit_bias[slots].any())

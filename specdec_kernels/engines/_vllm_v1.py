@@ -16,7 +16,7 @@ from specdec_kernels.engines._noise import WORD, seed_of
 from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET, check_arguments
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 from specdec_kernels.engines._vllm_sharded import Slices
-from specdec_kernels.engines._watermark import Marks, asked
+from specdec_kernels.engines._watermark import Marks, requested_watermark
 
 FUSED = ("MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor")  # ours apply these
 NEVER = -(2**31)
@@ -138,7 +138,7 @@ class Sampler:
         self.ops: Any = specdec
         self.slices: Slices | None = None
         self.marks = None
-        if (given := asked(method)) is not None:
+        if (given := requested_watermark(method)) is not None:
             size = 2 * runner.max_num_reqs, runner.max_model_len  # some are preempted, and keep their slots
             self.marks = Marks(given, torch.zeros(size, dtype=torch.int32, device=runner.device))
         self._of: Any = None  # the metadata that `_laws` are of: vLLM makes new ones when the batch changes
@@ -192,13 +192,13 @@ class Sampler:
 
     def _read(self, metadata: Any, vocabulary: int) -> Laws:
         states = [self.runner.requests[name] for name in self.runner.input_batch.req_ids]
-        asked = [state.sampling_params for state in states]  # with speculation vLLM makes no processors for these
+        parameters = [state.sampling_params for state in states]  # with speculation vLLM makes no processors for these
         min_p: float | torch.Tensor = 0.0
-        if any(one.min_p for one in asked):
-            min_p = self._moved([one.min_p for one in asked], torch.float32)
+        if any(one.min_p for one in parameters):
+            min_p = self._moved([one.min_p for one in parameters], torch.float32)
         shortest = {
             i: Shortest(one.min_tokens, one.all_stop_token_ids, state.output_token_ids, bool(one.structured_outputs))
-            for i, (one, state) in enumerate(zip(asked, states, strict=True))
+            for i, (one, state) in enumerate(zip(parameters, states, strict=True))
             if one.min_tokens and one.all_stop_token_ids
         }
         prompts = self._moved([state.num_prompt_tokens for state in states], torch.int32) if shortest else None
@@ -210,7 +210,7 @@ class Sampler:
         return Laws(
             sampling, self._seeds(), self._slots(), None if mask is None else bits(~mask[:, :vocabulary]),
             None if metadata.no_penalties else Seen(metadata, vocabulary),
-            {i: one.logit_bias for i, one in enumerate(asked) if one.logit_bias}, shortest, prompts,
+            {i: one.logit_bias for i, one in enumerate(parameters) if one.logit_bias}, shortest, prompts,
         )  # fmt: skip
 
     def _moved(self, numbers: Sequence[float], kind: torch.dtype) -> torch.Tensor:

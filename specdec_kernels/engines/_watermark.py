@@ -16,7 +16,7 @@ from specdec_kernels.watermark import check_race
 VARIABLE, OPTION = "SPECDEC_WATERMARK", "watermark_key"  # for all requests, and for one
 
 
-def asked(method: str) -> Watermark | None:
+def requested_watermark(method: str) -> Watermark | None:
     """The setting ``SPECDEC_WATERMARK``, ``KEY`` or ``KEY,WINDOW``; None without it. With a race alone."""
     words = os.environ.get(VARIABLE)
     if not words:

@@ -220,13 +220,13 @@ def install(target: Llama | LlamaModel, draft: Llama | LlamaModel | Drafter | No
     def write(*args: Any, **keywords: Any) -> Iterator[int]:
         given = signature.bind(*args, **keywords)
         given.apply_defaults()
-        asked = given.arguments
-        if asked["temp"] < 0 or any(asked[name] != off for name, off in OFF.items()):
+        arguments = given.arguments
+        if arguments["temp"] < 0 or any(arguments[name] != off for name, off in OFF.items()):
             return generate(*args, **keywords)
-        tokens = list(asked["tokens"])
+        tokens = list(arguments["tokens"])
         rounds = stream(
             [tokens], target, copy.copy(drafter), seed=llama._seed, max_new_tokens=most - len(tokens),
-            sampling=Sampling.llamacpp(asked["temp"], asked["top_k"], asked["top_p"], asked["min_p"]),
+            sampling=Sampling.llamacpp(arguments["temp"], arguments["top_k"], arguments["top_p"], arguments["min_p"]),
             eos_token_ids=[], **options,
         )  # fmt: skip
 

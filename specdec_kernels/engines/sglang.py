@@ -273,7 +273,7 @@ def register() -> None:
         hooks.append(("speculative.spec_utils.fast_sample", parts.fast_sample, kinds.AROUND))
         # With seeds SGLang takes no other backend than this one.
         sampler.register_sampler_backend("pytorch", parts.pytorch_sampler)
-    if _watermark.asked(method_of()) is not None:
+    if _watermark.requested_watermark(method_of()) is not None:
         hooks.append((f"{info}.from_schedule_batch", parts.begin_text, kinds.AFTER))
         hooks.append((f"{runner}.sample", parts.enter, kinds.BEFORE))
     if switched(SGLANG_SHARDED):

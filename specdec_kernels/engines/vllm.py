@@ -27,7 +27,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
-from specdec_kernels.engines._methods import SHARDED, asked, refuse, switched
+from specdec_kernels.engines._methods import SHARDED, checked_method, refuse, switched
 from specdec_kernels.engines._replace import hide_checkout
 from specdec_kernels.engines._vllm_rounds import LOGGER, REPLACEMENTS, TARGET, drawn, verify
 
@@ -279,4 +279,4 @@ def method_of(additional_config: Any) -> str | None:
     name, method = "SPECDEC_VLLM", os.environ.get("SPECDEC_VLLM")
     if not method and isinstance(additional_config, dict):
         name, method = "additional_config['specdec']", additional_config.get("specdec")
-    return asked(method, name)
+    return checked_method(method, name)
