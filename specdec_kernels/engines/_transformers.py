@@ -88,7 +88,7 @@ def unpadded(input_ids: torch.Tensor, mask: torch.Tensor | None, positions: torc
 
 
 class Shaping(NamedTuple):
-    """The processors of logits, sorted by who applies them."""
+    """The processors of logits: those that our ops replace, and the rest."""
 
     sampling: Sampling  # filters that our ops apply
     repetition: float  # a penalty that our ops apply

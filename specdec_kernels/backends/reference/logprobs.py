@@ -9,7 +9,7 @@ from specdec_kernels.status import Status
 
 
 def logprobs(call: "typed.Logprobs"):
-    """log softmax over the tokens kept, how many of them are as large, and the largest of all."""
+    """log softmax over the support, how many of its tokens are as large, and the largest of all."""
     batch, inner, vocabulary = call.rows.shape
     active = requests.of(call, batch, call.rows.device, inner=(inner,))
     law, bad = laws.decoded(call.law, active)
