@@ -116,8 +116,8 @@ class Sampling(NamedTuple):
     ties : {"first", "all"}
         Of equal logits at a cut keep those of the lowest ids, so that ``top_k`` keeps exactly k; or keep or drop them
         together.
+    at_temperature : bool
         Whether filters see logits divided by the temperature, or the logits of the row.
-        Whether filters see logits divided by the temperature, or as they came.
     divided : bool
         Whether logits are divided by the temperature already. Then it only tells whether it is 0.
 

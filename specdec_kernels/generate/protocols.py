@@ -26,8 +26,8 @@ class Drafts(NamedTuple):
 
     Attributes
     ----------
+    tokens : Tensor
         int64 [B, K], or [B, N] by node of a tree; -1 for an absent one.
-        int64 [B, K], or [B, N] by node of a tree; -1 where there is none.
     logits : Tensor or None
         [B, K, V] or by node [B, N, V], of the laws they were drawn from; None if there is no law.
     map : Tensor or None
@@ -69,8 +69,8 @@ class DraftPlan(NamedTuple):
 
     Attributes
     ----------
+    lengths : list of int
         Tokens to draft by request, at most the loop's limit.
-        Tokens to draft by request, at most what the loop allows.
     draft_prob : float or Tensor
         1.0, or float32 [B, max_k]: h_j, the probability that slot j was to be drafted given that the slots before it
         are accepted.

@@ -19,8 +19,8 @@ class Logprobs(NamedTuple):
     ----------
     logprob : Tensor
         float32: the token's log-probability in nats. -inf if filters drop it, if it has no weight, or for -1.
+    rank : Tensor
         int32: how many tokens of the support have at least its logit; 1 is the largest. 0 outside of the support.
-        int32: how many of the tokens kept have at least its logit; 1 is the largest. 0 where the token is not kept.
     top_tokens : Tensor
         int64 [..., top]: the tokens of the largest logits, in order, ties by the lower id; -1 where fewer are kept.
     top_logprobs : Tensor
