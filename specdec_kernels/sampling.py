@@ -27,7 +27,6 @@ class LogitEdits(NamedTuple):
     5. ``allowed``: -inf for tokens whose bit is 0.
     Along a draft, its tokens count as output: a row counts those before it, in a tree those on the path to its node
     (the output has the root's token already). So penalties are the same as without speculation.
-    (the root's own token is in the output already). So penalties are the same as without speculation.
 
     A request is one of the batch, or of the entries that ``request_index`` points to; in ops on rows each row is one.
     Rows of masks may have any stride; bits and numbers past V are not read. A number is one for all, or float32 with
