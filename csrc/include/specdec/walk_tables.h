@@ -127,8 +127,8 @@ class TableOps {
     for (int32_t depth = 0; depth < out.columns; ++depth) out.clear(depth);
   }
   SPECDEC_HD void clear_requests() const {
-    if (!p.requested_rows.data) return;
-    for (int64_t i = b * p.requested_subtracted.columns; i < (b + 1) * p.requested_subtracted.columns; ++i) {
+    const int64_t columns = p.requested_subtracted.columns;
+    for (int64_t i = b * columns; p.requested_rows.data && i < (b + 1) * columns; ++i) {
       p.requested_rows.data[2 * i] = p.requested_rows.data[2 * i + 1] = -1;
       p.requested_subtracted.data[i] = 0.0f;
     }
