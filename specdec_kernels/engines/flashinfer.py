@@ -1,4 +1,4 @@
-"""FlashInfer's samplers on our ops, with its names and signatures. Seen: flashinfer-python 0.7.2.post1.
+"""FlashInfer's samplers on our ops, with its names and signatures. Seen: flashinfer-python 0.7.4.
 
 The functions run on any device that a backend of ours has; only `install` needs FlashInfer.
 
@@ -11,7 +11,8 @@ What all of them change:
 - **deterministic** makes no difference: all results are deterministic.
 - **Numbers** that switch a filter off (``top_k`` of 0, negative or V and more) keep all tokens. FlashInfer's kernels
   take a ``top_k`` of 0 as it is, and drop the whole row.
-- **Ties** at a cut are kept together, as in FlashInfer, so more than k may stay.
+- **Ties** at a cut are kept together, as in FlashInfer, so more than k may stay. Its path for 65,536 tokens and more
+  with k up to 256 keeps exactly k.
 
 Shared arguments: ``logits`` are float32, bfloat16 or float16 [B, V]; ``probs`` any floats [B, V], of any sum.
 With ``indices``, int32 or int64 [B], rows are [U, V] and copied: which row each output is drawn from. A negative one,
@@ -201,11 +202,13 @@ def min_p_sampling_from_probs(
 def top_k_top_p_sampling_from_logits(
     logits: torch.Tensor, top_k: Counter, top_p: float | torch.Tensor, indices: torch.Tensor | None = None,
     filter_apply_order: str = "top_k_first", deterministic: bool = True, generator: torch.Generator | None = None,
-    check_nan: bool = False, seed: Counter | None = None, offset: Counter | None = None,
+    check_nan: bool = False, seed: Counter | None = None, offset: Counter | None = None, top_k_max: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """A token of what top-k and top-p keep: ``flashinfer.sampling.top_k_top_p_sampling_from_logits``, in one pass.
 
     ``filter_apply_order`` says whether ``top_p`` is a share of what ``top_k`` keeps, or of the whole row ("joint").
+    ``top_k_max`` bounds a tensor ``top_k`` where FlashInfer reads it: with "top_k_first", a bound of 1 to 256 below V,
+    and V of 65,536 or more. There a row of a larger or negative ``top_k`` has the bound, and one of 0 is greedy.
 
     Examples
     --------
@@ -215,8 +218,15 @@ def top_k_top_p_sampling_from_logits(
     orders = {"top_k_first": Sampling.flashinfer, "joint": Sampling.flashinfer_joint}
     if filter_apply_order not in orders:
         raise ValueError(f"filter_apply_order: expected 'top_k_first' or 'joint'; got {filter_apply_order!r}")
+    if top_k_max is not None and (not isinstance(top_k_max, int) or isinstance(top_k_max, bool)):
+        raise TypeError(f"top_k_max: expected an int or None; got {type(top_k_max).__name__}")
     _refuse_nan("logits", logits, check_nan)
-    sampling = orders[filter_apply_order](top_k=_count(top_k), top_p=_share(top_p))
+    top_k = _count(top_k)
+    bounded = isinstance(top_k, torch.Tensor) and top_k.ndim == 1 and filter_apply_order == "top_k_first"
+    vocabulary = logits.shape[-1]
+    if bounded and top_k_max is not None and 0 < top_k_max <= min(256, vocabulary - 1) and vocabulary >= 65_536:
+        top_k = torch.where(top_k < 0, top_k_max, top_k.clamp(1, top_k_max))
+    sampling = orders[filter_apply_order](top_k=top_k, top_p=_share(top_p))
     return _drawn(logits, sampling, indices, generator, seed, offset)
 
 
