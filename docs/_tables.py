@@ -508,15 +508,15 @@ def registers() -> Table:
 
 
 @table
-def straight() -> Table:
-    """Of one request and of eight, by the tracer."""
+def traced_calls() -> Table:
+    """What one request and eight take, by the tracer."""
     traced = data("bench/results/compiled/traces.json")
     head = ["call", "requests", "path, instructions", "lines that run", "registers", "waits",
             "model, cold; behind a product, µs"]  # fmt: skip
     counted = ("B", "path", "lines", "registers", "waits")
-    told = ([row["call"], *(f"{row[key]:,}" for key in counted), f"{row['cold_us']}; {row['behind_product_us']}"]
+    figures = ([row["call"], *(f"{row[key]:,}" for key in counted), f"{row['cold_us']}; {row['behind_product_us']}"]
             for row in traced)  # fmt: skip
-    return [head, *told]
+    return [head, *figures]
 
 
 @table

@@ -1,4 +1,4 @@
-"""What the ops report of each request."""
+"""The status bits of requests and rows."""
 
 import enum
 
@@ -6,9 +6,9 @@ __all__ = ["Status"]
 
 
 class Status(enum.IntFlag):
-    """Bits of a ``status``, one for each request, or for each row in ops on rows. 0: all is well.
+    """Bits of a ``status``, one for each request, or for each row in ops on rows. 0: no fault.
 
-    Bits tell only of what decided the output.
+    Bits report only rows and numbers that decided the output.
 
     Examples
     --------
@@ -18,9 +18,9 @@ class Status(enum.IntFlag):
     """
 
     NON_FINITE = 1
-    """A NaN, +inf or a negative probability was met, or a row without positive weight was asked for a token."""
+    """A row has a NaN, +inf or a negative probability, or no positive weight where a token is drawn from it."""
     EMPTY_RESIDUAL = 2
-    """Target and draft were equal to rounding: drawn from the target itself, which has weight."""
+    """Target and draft are equal to rounding: the token was drawn from the target, which has weight."""
     TOKEN_RANGE = 4
     """A draft token outside of the vocabulary: rejected. In ``logprobs`` any token outside but -1."""
     PARAMETER = 8

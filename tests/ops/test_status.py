@@ -38,7 +38,7 @@ def test_each_has_a_text():
 
 def test_a_negative_probability_is_named():
     wrong = torch.tensor([0.6, 0.5, -0.1])
-    with pytest.raises(RuntimeError, match=r"residual: row 0: a NaN, \+inf or a negative probability was met"):
+    with pytest.raises(RuntimeError, match=r"residual: row 0: a NaN, \+inf or a negative probability in a row"):
         residual(wrong, torch.tensor([0.2, 0.2, 0.6]), space="probs", check=True)
     for op in (cutoff, logprobs, overlap, race_sample, residual, Verdict, TreeVerdict):
-        assert "1 a NaN, +inf or a negative probability was met" in " ".join(op.__doc__.split())
+        assert "1 a NaN, +inf or a negative probability in a row" in " ".join(op.__doc__.split())

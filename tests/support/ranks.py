@@ -12,7 +12,7 @@ from tests.support.trees import depths, tree_call
 
 
 class Stage:
-    """Where the ranks of a test meet. A rank computes while it holds the baton, and lays it down to wait for others."""
+    """The meeting point of a test's ranks. A rank computes while it holds the baton, and else waits."""
 
     def __init__(self, ranks):
         self.ranks, self.sent = ranks, 0
@@ -42,7 +42,7 @@ class Stage:
         return results
 
     def gather(self, rank, mine):
-        assert mine.is_contiguous()  # as collectives want it
+        assert mine.is_contiguous()  # collectives require it
         self._told[rank] = mine
         self._meet()
         every = torch.stack(self._told)

@@ -5,7 +5,7 @@ import threading
 
 
 def together(*works):
-    """Run each work in a thread of its own; threads change as often as Python lets them. Raise what one raises."""
+    """Run each work in another thread; threads change as often as Python lets them. Raises what one raises."""
     errors, start = [], threading.Barrier(len(works))
 
     def run(work):
