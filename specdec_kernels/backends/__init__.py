@@ -17,8 +17,6 @@ import importlib
 import json
 import logging
 import os
-import sys
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -49,7 +47,7 @@ class _Block:
 
 
 class _Ended(_Block):
-    """A block that has ended. Threads and tasks that began inside and outlive it use the one around it."""
+    """A block that has ended. Tasks that began inside and outlive it use the one around it."""
 
     __slots__ = ()
     name = property(lambda self: self.outer.name)
@@ -107,9 +105,9 @@ def _not_available(name, reason):
 def backend(name: str) -> Iterator[None]:
     """Use one backend for every call inside the ``with`` block.
 
-    The block holds in the thread that entered it, and in the threads (of ``threading``) and asyncio tasks that are
-    started inside, until it ends. It does not reach threads that run already, as the idle ones of a pool, nor threads
-    that these start.
+    The block is a value of ``contextvars``: it holds in the thread that entered it and in the asyncio tasks that are
+    started inside, until it ends. Another thread has the block of its context: start it with
+    ``contextvars.copy_context().run``, or Python (3.14, or free-threaded) with ``thread_inherit_context``.
 
     Parameters
     ----------
@@ -136,7 +134,6 @@ def backend(name: str) -> Iterator[None]:
     """
     _check_name(name)
     _load(name)
-    _reach_threads()
     entered = _Block(name, block())
     token = _block.set(entered)
     try:
@@ -144,29 +141,6 @@ def backend(name: str) -> Iterator[None]:
     finally:
         entered.__class__ = _Ended
         _block.reset(token)
-
-
-@functools.cache
-def _reach_threads():
-    """Makes threads begin in the block of their start. Free-threaded Python alone does so by itself."""
-    if getattr(sys.flags, "thread_inherit_context", False):
-        return
-    start = threading.Thread.start
-
-    @functools.wraps(start)
-    def start_inside(thread):
-        around, run = block(), thread.run
-
-        def run_inside():
-            vars(thread).pop("run", None)  # else the thread and its run refer to each other
-            _block.set(around)
-            run()
-
-        if around is not _OUTSIDE:
-            thread.run = run_inside
-        start(thread)
-
-    threading.Thread.start = start_inside  # type: ignore[assignment, method-assign]
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Ranks that share a vocabulary, played by threads of one process: one computes at a time."""
 
+import contextvars
 import threading
 
 import torch
@@ -32,7 +33,7 @@ class Stage:
                     errors.append(error)
                     self._meeting.abort()
 
-        threads = [threading.Thread(target=play, args=(i,)) for i in range(self.ranks)]
+        threads = [threading.Thread(target=contextvars.copy_context().run, args=(play, i)) for i in range(self.ranks)]
         for thread in threads:
             thread.start()
         for thread in threads:
