@@ -43,11 +43,11 @@ def early_exit(target: LanguageModel, layers: int) -> LanguageModel:
         name for name, module in target.model.named_modules()
         if isinstance(module, torch.nn.ModuleList) and len(module) == depth
     )  # fmt: skip
-    place = next(lists, None)
-    if place is None:
+    list_name = next(lists, None)
+    if list_name is None:
         raise ValueError(f"{target.name}: expected a list of {depth} layers to leave early; got none")
     model = holder = twin(target.model)
-    *path, last = place.split(".")
+    *path, last = list_name.split(".")
     for part in path:
         holder._modules[part] = twin(holder._modules[part])
         holder = holder._modules[part]
