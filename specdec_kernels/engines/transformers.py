@@ -200,8 +200,9 @@ class _Written:
         self.rows, self.device, self.prompt = input_ids.tolist(), input_ids.device, input_ids.shape[1]
         self.scores: list[list[torch.Tensor]] = [[] for _ in self.rows]
         self.logits: list[list[torch.Tensor]] = [[] for _ in self.rows]
-        asked = config.return_dict_in_generate
-        self.wants_scores, self.wants_logits = asked and config.output_scores, asked and config.output_logits
+        returns_dict = config.return_dict_in_generate
+        self.wants_scores = returns_dict and config.output_scores
+        self.wants_logits = returns_dict and config.output_logits
 
     def add(self, entry: Round, logits: torch.Tensor) -> None:
         """Add the tokens of a round, and its logits where they are wanted."""

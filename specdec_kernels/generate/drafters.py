@@ -74,9 +74,9 @@ class ModelDrafter:
             logits = self.edited(record, logits[:, None], drafts[:, None, :slot])[:, 0]
             laws.append(logits)
             if slot < max(counts):
-                here = noise._replace(position=begin + slot)
-                rows = marked(here, text, drafts[:, :0])
-                law = keywords(here, sampling, None if rows is None else rows[:, 0])
+                noise_of_slot = noise._replace(position=begin + slot)
+                rows = marked(noise_of_slot, text, drafts[:, :0])
+                law = keywords(noise_of_slot, sampling, None if rows is None else rows[:, 0])
                 token = specdec.race_sample(logits, draft_map=self.map, **law)
                 text[each, begin + slot] = token
                 drafts[:, slot] = torch.where(slot < wanted, token, -1)
@@ -110,11 +110,11 @@ class ModelDrafter:
                 laws = logits.new_zeros(batch, nodes, logits.shape[-1])
             laws[:, inner] = logits
             width = max(len(tree.children[node]) for node in inner)
-            here = noise._replace(position=noise.position + depth)
+            noise_at_depth = noise._replace(position=noise.position + depth)
             if replacement:
-                drawn = draw_independent(logits, width, here, sampling, self.map)
+                drawn = draw_independent(logits, width, noise_at_depth, sampling, self.map)
             else:
-                seeds_of_text, races = marked(noise, text, tokens, parents), of_races(here, 0, len(inner))
+                seeds_of_text, races = marked(noise, text, tokens, parents), of_races(noise_at_depth, 0, len(inner))
                 if seeds_of_text is not None:
                     races = Noise(seeds_of_text[:, inner], torch.zeros_like(seeds_of_text[:, inner]))
                 drawn = draw_children(logits, width, races, sampling, self.map)

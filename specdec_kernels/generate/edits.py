@@ -93,7 +93,7 @@ class Record:
         return LogitEdits(self.allowed, bias, *numbers, *record, pending=before(tokens))
 
     def edited(self, logits: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
-        """Float32 rows [B, R, V'] of a model that knows the target's first V' tokens, edited as `LogitEdits` says.
+        """Float32 rows [B, R, V'] of a model whose vocabulary is the target's first V' tokens, edited by `LogitEdits`.
 
         `pending` [B, R, J] are the tokens of the text that lie between the record and each row, -1 for none.
         """

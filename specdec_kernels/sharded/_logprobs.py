@@ -143,8 +143,8 @@ def _listed(law, inverse):
     """(x, tokens) of the support, in the order of the lists; -inf and -1 for the lists' other tokens."""
     support = law.support
     row_indices = torch.arange(len(support.tokens), device=support.tokens.device, dtype=torch.int64)
-    here = support.contains(row_indices, support.tokens, support.logits) & (support.tokens >= 0)
-    x = torch.where(here, scaled(support.logits, inverse.unsqueeze(-1)), -torch.inf)
+    in_support = support.contains(row_indices, support.tokens, support.logits) & (support.tokens >= 0)
+    x = torch.where(in_support, scaled(support.logits, inverse.unsqueeze(-1)), -torch.inf)
     return x, torch.where(x > -torch.inf, support.tokens, -1)
 
 

@@ -321,11 +321,11 @@ def walk_tables(
     sizes = batch, width, 1 if parents is None else nodes, nodes, NODE_WORDS * width
     walked = WALK_TABLES.direct(
         False, *sizes, draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature,
-        draft_prob, epsilon, *noise, *tables, answers, *(here or None for here in wanted),
+        draft_prob, epsilon, *noise, *tables, answers, *(is_output or None for is_output in wanted),
     )  # fmt: skip
     if walked is not None:
         given = iter(walked)
-        return Walked(*(next(given) if here else None for here in wanted[:-1]))
+        return Walked(*(next(given) if is_output else None for is_output in wanted[:-1]))
     by_letter = dict(zip("BPXYZ", sizes, strict=True), device=device)
     temperature = WALK_TABLES.number("temperature", temperature, (batch,), device)
     draft_prob = laws.slot_numbers(WALK_TABLES, draft_prob, batch, tuple(draft_tokens.shape), packed, device)
