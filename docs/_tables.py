@@ -535,6 +535,21 @@ def traced_calls() -> Table:
 
 
 @table
+def triton_registers() -> Table:
+    """Kernels of sm_90 that spill by one of two Tritons."""
+    by_version: list[dict[str, Any]] = []
+    for file in ("triton", "triton_newest"):
+        rows = data(f"bench/results/compiled/{file}.json")
+        rows = [row for row in rows if (row["arch"], row["dtype"], row["space"]) == ("sm_90", "bfloat16", "logits")]
+        by_version.append({row["kernel"]: row for row in rows})
+    old, new = by_version
+    head = ["kernel", *(next(iter(rows.values()))["compiler"].replace("t", "T", 1) for rows in by_version)]
+    said = [[f"`{name}`", *(f"{rows[name]['registers']}, {rows[name]['spill_bytes']:,}" for rows in by_version)]
+            for name in old if name in new and (old[name]["spill_bytes"] or new[name]["spill_bytes"])]  # fmt: skip
+    return [head, *said]
+
+
+@table
 def logarithms() -> Table:
     worst = data("bench/results/noise.json")
     return [
