@@ -13,6 +13,7 @@ import json
 import time
 import warnings
 from collections import Counter
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -137,20 +138,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", default=NAMES, metavar="FAMILY")
     parser.add_argument("--json", type=Path, help="where to write the table")
+    parser.add_argument("--resume", action="store_true", help="keep what that file has of the same versions")
     parser.add_argument("--part", default="1/1", help="1/2: each second family")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity(transformers.utils.logging.CRITICAL)
     part, parts = map(int, options.part.split("/"))
-    table = {}
+    versions = {"transformers": transformers.__version__, "torch": torch.__version__}
+    table: dict[str, Any] = {}
+    if options.resume:
+        before = json.loads(options.json.read_text())
+        table = before["families"] if {name: before[name] for name in versions} == versions else {}
     for name in options.names[part - 1 :: parts]:
+        if name in table:
+            continue
         entry = table[name] = tried(name)
         print(name, json.dumps(entry), flush=True)
+        if options.json:
+            seen = versions | {"date": str(date.today()), "families": table}
+            options.json.write_text(json.dumps(seen, indent=1) + "\n")
     print(Counter(entry["ours"] for entry in table.values()))
-    if options.json:
-        seen = {"transformers": transformers.__version__, "families": table}
-        options.json.write_text(json.dumps(seen, indent=1) + "\n")
 
 
 if __name__ == "__main__":
