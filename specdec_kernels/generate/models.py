@@ -82,12 +82,18 @@ class LanguageModel:
                 lengths.append(rotary.get("original_max_position_embeddings"))
         if self.layers is not None:
             lengths.append(cache_window(self.model, self.layers))
-        return min((length for length in lengths if length), default=None)
+        return min((length for length in lengths if length and length > 0), default=None)
 
     @property
     def tokens_read(self) -> int:
-        """How many token ids it can read: rows of its embedding."""
-        return self.model.get_input_embeddings().weight.shape[0]
+        """How many token ids it can read: rows of its embedding. ValueError if it has several embeddings, or none."""
+        weight = getattr(self.model.get_input_embeddings(), "weight", None)
+        if weight is None:
+            raise ValueError(
+                f"{self.name}: expected a model that reads one token at a position; "
+                f"got {type(self.model).__name__}, which has no single embedding"
+            )
+        return weight.shape[0]
 
     @property
     def eos_token_ids(self) -> set[int]:
