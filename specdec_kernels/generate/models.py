@@ -223,9 +223,12 @@ class LanguageModel:
             whole, reader = self.whole(text), self.reader(2, text.shape[1])
             if apart_by(self.whole(text[:, :-2]), whole[:, :-2]) > self.tolerance:
                 return "whose logits depend on later tokens"
-            rows = [reader.read(text, [end, end], rows=1) for end in range(1, 1 + text.shape[1])]
         except Exception:
             return ""
+        try:
+            rows = [reader.read(text, [end, end], rows=1) for end in range(1, 1 + text.shape[1])]
+        except Exception as error:
+            return f"whose cache raised {type(error).__name__}: {first_line(error)}"
         if apart_by(torch.cat(rows, dim=1), whole) > self.tolerance:
             return "whose cache does not hold what one forward sees"
         return "which begins anew from nothing wherever several tokens are read; one by one, their logits are right"

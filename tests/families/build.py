@@ -38,7 +38,8 @@ SIZES: dict[str, Any] = {
         ffn_hidden_size expert_ffn_hidden_size dense_intermediate_size intermediate_size_mlp
         shared_expert_intermediate_size shared_intermediate_size shared_experts_intermediate_size
         moe_shared_expert_intermediate_size dff dim_ff d_inner mamba_d_ssm lru_width word_embed_proj_dim
-        input_embedding_size output_embedding_size hidden_size_global attention_hidden_size cross_attention_hidden_size"""),
+        input_embedding_size output_embedding_size hidden_size_global attention_hidden_size
+        cross_attention_hidden_size"""),
     **each(HEADS, """num_attention_heads n_head n_heads num_heads attention_heads decoder_attention_heads
         encoder_attention_heads num_decoder_attention_heads num_encoder_attention_heads linear_num_value_heads
         linear_num_heads swa_num_attention_heads mamba_n_heads mamba_num_heads n_mamba_heads"""),
@@ -83,7 +84,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "blt": {"encoder_hash_byte_group_vocab": 50},
     "cohere_compass_text": COMPASS,
-    "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": KV_HEADS, "clip_qkv": 8}},  # as its checkpoints have it, not its class
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": KV_HEADS, "clip_qkv": 8}},  # as checkpoints have it
     "dots3_note": {
         "vision_config": {"adapter_in_dim": HIDDEN, "adapter_out_dim": HIDDEN},
         "audio_config": {"adapter_input_size": HIDDEN, "adapter_out_dim": HIDDEN},

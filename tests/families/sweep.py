@@ -3,7 +3,9 @@
 A text is right if it is the one that forwards over the whole text write, without a cache, token by token. Prompts of 3
 and 21 tokens share a batch, and texts go on past every window, chunk and index. All is in float64.
 
-    python -m tests.families.sweep [FAMILY ...] [--json FILE] [--part 1/2]
+    python -m tests.families.sweep [FAMILY ...] [--json FILE [--resume]] [--part 1/2]
+
+It exits with 1 if a text is wrong, or if what is refused is not refused by name.
 """
 
 from __future__ import annotations
@@ -218,7 +220,9 @@ def main() -> None:
         if options.json:
             seen = versions | {"date": str(date.today()), "families": table}
             options.json.write_text(json.dumps(seen, indent=1) + "\n")
-    print(Counter(entry["ours"] for entry in table.values()))
+    count = Counter(entry["ours"] for entry in table.values())
+    print(count)
+    raise SystemExit(bool(count["wrong"] + count["raised"]))
 
 
 if __name__ == "__main__":

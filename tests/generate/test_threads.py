@@ -53,7 +53,8 @@ def test_a_model_that_threads_share_from_its_first_text_on(name, monkeypatch):
 
     monkeypatch.setattr(LanguageModel, "_apart_in_pieces", watched)
     together(work, work, work)
-    assert len(checking) == 1 and shared.readable
+    assert len(checking) == 1
+    assert shared.readable
 
 
 def test_threads_that_lend_buffers_to_the_same_layers():
