@@ -80,12 +80,19 @@ QWEN4 = {
     "split_ngram_parts": 2, "hc_lowrank": 8, "head_dim": 16,
 }  # fmt: skip
 ASSISTANT = each(0, "hidden_size_per_layer_input vocab_size_per_layer_input") | {"num_kv_shared_layers": 2}
+DOTS3 = {  # of layers with windows, which its class takes beside its fields
+    **each(HEADS, "swa_num_attention_heads swa_num_key_value_heads"), **each(16, "swa_q_lora_rank swa_kv_lora_rank"),
+    **each(HEAD, "swa_qk_nope_head_dim swa_qk_rope_head_dim swa_v_head_dim"),
+    "swa_head_dim": 2 * HEAD,
+}  # fmt: skip
 SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "blt": {"encoder_hash_byte_group_vocab": 50},
     "cohere_compass_text": COMPASS,
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": KV_HEADS, "clip_qkv": 8}},  # as checkpoints have it
+    "dots3_note_text": DOTS3,
     "dots3_note": {
+        "text_config": DOTS3,
         "vision_config": {"adapter_in_dim": HIDDEN, "adapter_out_dim": HIDDEN},
         "audio_config": {"adapter_input_size": HIDDEN, "adapter_out_dim": HIDDEN},
     },
