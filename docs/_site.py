@@ -35,6 +35,7 @@ PLACE = "reference/"
 OPTIONS = {"generate": {"docstring_options": {"warn_unknown_params": False}}}
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+_SOURCE = re.compile(r"<!-- source: (\S+) -->")
 _CODE = re.compile(r"^```.*?^```|^    .*?$|^#.*?$|\[[^\]]*\]\([^)]*\)|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 
 
@@ -144,4 +145,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"[{match[0]}][{path}]"
         return f"[{match[0]}]({posixpath.relpath(path, posixpath.dirname(page.file.src_uri) or '.')})"
 
-    return _CODE.sub(mention, _LINK.sub(link, markdown))
+    return _SOURCE.sub(source, _CODE.sub(mention, _LINK.sub(link, markdown)))
+
+
+def source(mark: re.Match[str]) -> str:
+    """The file of the repository that a page's mark names, as a block of code."""
+    return f"```python\n{(ROOT / mark[1]).read_text(encoding='utf-8')}```"

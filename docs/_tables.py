@@ -533,15 +533,30 @@ def registers() -> Table:
 
 
 @table
-def straight() -> Table:
-    """Of one request and of eight, by the tracer."""
+def traced_calls() -> Table:
+    """What one request and eight take, by the tracer."""
     traced = data("bench/results/compiled/traces.json")
     head = ["call", "requests", "path, instructions", "lines that run", "registers", "waits",
             "model, cold; behind a product, µs"]  # fmt: skip
     counted = ("B", "path", "lines", "registers", "waits")
-    told = ([row["call"], *(f"{row[key]:,}" for key in counted), f"{row['cold_us']}; {row['behind_product_us']}"]
+    figures = ([row["call"], *(f"{row[key]:,}" for key in counted), f"{row['cold_us']}; {row['behind_product_us']}"]
             for row in traced)  # fmt: skip
-    return [head, *told]
+    return [head, *figures]
+
+
+@table
+def triton_registers() -> Table:
+    """Kernels of sm_90 that spill by one of two Tritons."""
+    by_version: list[dict[str, Any]] = []
+    for file in ("triton", "triton_newest"):
+        rows = data(f"bench/results/compiled/{file}.json")
+        rows = [row for row in rows if (row["arch"], row["dtype"], row["space"]) == ("sm_90", "bfloat16", "logits")]
+        by_version.append({row["kernel"]: row for row in rows})
+    old, new = by_version
+    head = ["kernel", *(next(iter(rows.values()))["compiler"].replace("t", "T", 1) for rows in by_version)]
+    said = [[f"`{name}`", *(f"{rows[name]['registers']}, {rows[name]['spill_bytes']:,}" for rows in by_version)]
+            for name in old if name in new and (old[name]["spill_bytes"] or new[name]["spill_bytes"])]  # fmt: skip
+    return [head, *said]
 
 
 @table

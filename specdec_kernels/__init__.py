@@ -70,7 +70,7 @@ __version__ = "0.1.0"
 if not TYPE_CHECKING:
 
     def _check_place(module: Any, *expected: str) -> None:
-        """Raise if a part comes from elsewhere: an installation's finder fills what a checkout on PYTHONPATH lacks."""
+        """Raise if a part lies elsewhere: an installation's finder supplies what a checkout on PYTHONPATH lacks."""
         folder, wanted = (os.path.dirname(os.path.realpath(file)) for file in (module.__file__, __file__))
         if folder not in [os.path.normpath(os.path.join(wanted, name)) for name in expected]:
             raise ImportError(
@@ -89,7 +89,7 @@ if not TYPE_CHECKING:
     }  # fmt: skip
 
     def __getattr__(name: str) -> Any:
-        """A public name, when it is first asked for: `theory`, `headers` and the command line's help need no torch."""
+        """Import a public name at its first use: `theory`, `headers` and the command line's help need no torch."""
         if name in _MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         if name not in _PLACES:

@@ -1,8 +1,8 @@
-"""Where the headers and the library for engines in C and C++ are: the same ops, without torch or Python.
+"""The directories of the headers and the library for engines in C and C++: the same ops, without torch or Python.
 
 Each function gives a directory that exists.
 
-For scripts: ``python -m specdec_kernels.headers --include``, ``--lib``, ``--cmake``, ``--pkgconfig``.
+Scripts run ``python -m specdec_kernels.headers --include``, ``--lib``, ``--cmake``, ``--pkgconfig``.
 """
 
 import argparse
@@ -62,7 +62,7 @@ _DIRECTORIES = {
 
 
 def main() -> None:
-    """Prints the directory that an option names; several, one a line."""
+    """Prints the directory that an option names; several options print one a line."""
     parser = argparse.ArgumentParser(
         prog="python -m specdec_kernels.headers", description="Print directories for compilers, CMake and pkg-config."
     )

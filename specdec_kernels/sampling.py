@@ -1,4 +1,4 @@
-"""How logits are edited, how they become the law that tokens are drawn from, and which law drafts were drawn from."""
+"""How logits are edited, how rows become laws (distributions of tokens), and the laws of drafts."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ Count = int | torch.Tensor  # int32 or int64
 
 
 class LogitEdits(NamedTuple):
-    """What is done to a target's logits before ``Sampling``: what every op that reads target rows takes as ``edits=``.
+    """Edits of a target's logits before ``Sampling``: ``edits=`` of every op that reads target rows.
 
-    In this order, each operation in float32 and rounded once; z is the logit as it came:
+    In this order, each operation in float32 and rounded once; z is the logit of the row:
 
     1. ``bias``: ``z + b``.
     2. ``repetition`` r, for tokens seen in the prompt or the output: ``z * (1 / r)`` if z > 0, else ``z * r``.
     3. ``frequency`` f: ``z - f * c``, c how often the token stands in the output.
     4. ``presence`` g: ``z - g`` for tokens with c > 0.
     5. ``allowed``: -inf for tokens whose bit is 0.
-
-    Along a draft, its tokens are output too: a row counts those before it, in a tree those on the path to its node
-    (the root's own token is in the output already). So penalties are the same as without speculation.
+    Along a draft, its tokens count as output: a row counts those before it, in a tree those on the path to its node
+    (the output has the root's token already). So penalties are the same as without speculation.
 
     A request is one of the batch, or of the entries that ``request_index`` points to; in ops on rows each row is one.
-    Rows of masks may lie apart; bits and numbers past V are not looked at. A number is one for all or float32, one for
-    each request; one that is not finite, and a ``repetition`` of 0 or less, is off and sets status 8.
+    Rows of masks may have any stride; bits and numbers past V are not read. A number is one for all, or float32 with
+    one for each request; one that is not finite, and a ``repetition`` of 0 or less, is off and sets status 8.
 
     Attributes
     ----------
@@ -51,17 +50,17 @@ class LogitEdits(NamedTuple):
     prompt_mask, output_mask : Tensor, optional
         int32 [B, ceil(V / 32)], bits as in ``allowed``: tokens seen in the prompt, and in the output.
     output_counts : Tensor, optional
-        int32 [B, V]: how often. Looked at where ``output_mask`` has a bit, which counts as 1 at least. ``count_tokens``
-        keeps both. Counts end at 2**31 - 1.
+        int32 [B, V]: how often. Read where ``output_mask`` has a bit, which counts as 1 at least. ``count_tokens``
+        updates both. Counts end at 2**31 - 1.
     pending : Tensor, optional
-        int32 or int64 [B, J]: tokens that count as output already, for instance those that a draft model proposed so
-        far. -1 is none; others out of range are not used, and set status 8.
+        int32 or int64 [B, J]: tokens that count as output already, for instance those that a draft model has proposed.
+        -1 is none; others out of range are not used, and set status 8.
     seen_index : Tensor, optional
-        int32 [B]: which of ``prompt_mask``, ``output_mask`` and ``output_counts`` a request has, if these are those of
-        n slots, [n, ...]. -1: none of them; so do others out of range, which set status 8.
+        int32 [B]: the index of a request's ``prompt_mask``, ``output_mask`` and ``output_counts`` in lists [n, ...].
+        -1: no list; so do others out of range, which set status 8.
     allowed_index : Tensor, optional
-        int32, one for each target row, or [B]; with a ``Packing`` that is [B, 1]. Which of ``allowed`` it has, if
-        that is [n, ceil(V / 32)].
+        int32, one for each target row, or [B]; with a ``Packing`` that is [B, 1]. The index of its mask in ``allowed``
+        [n, ceil(V / 32)].
 
     Examples
     --------
@@ -89,7 +88,7 @@ class LogitEdits(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """How a row becomes a law: what every op that reads rows takes as ``sampling=``, and a ``Draft`` for its own.
+    """How a row becomes a law: ``sampling=`` of every op that reads rows, and of a ``Draft``.
 
     Filters keep tokens of one order: the largest logit first, ties by the lower id. ``W`` is a token's weight,
     ``exp(v - max v)``, as an integer, so that every backend keeps the same tokens. The first of the order always stays.
@@ -100,7 +99,7 @@ class Sampling(NamedTuple):
     Attributes
     ----------
     temperature : float or Tensor
-        What logits are divided by, float32. 0 means argmax, ties to the lowest id; filters then change nothing.
+        Logits are divided by it, float32. 0 means argmax, ties to the lowest id; filters then change nothing.
         Probabilities are final: there only 0 or not 0 matters, and a plain number is 0 or 1.
     top_k : int or Tensor
         int32 or int64: keep the first k tokens. 0, negative numbers and V or more mean all.
@@ -117,9 +116,9 @@ class Sampling(NamedTuple):
         Of equal logits at a cut keep those of the lowest ids, so that ``top_k`` keeps exactly k; or keep or drop them
         together.
     at_temperature : bool
-        Whether filters see logits divided by the temperature, or as they came.
+        Whether filters see logits divided by the temperature, or the logits of the row.
     divided : bool
-        Whether logits came divided by the temperature. Then it says no more than whether it is 0.
+        Whether logits are divided by the temperature already. Then it only tells whether it is 0.
 
     Notes
     -----
@@ -201,7 +200,7 @@ class Sampling(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """The laws that draft tokens were drawn from: what ops that compare them with the target's take as ``draft``.
+    """The laws that draft tokens were drawn from: ``draft`` of ops that compare them with the target's.
 
     A tensor is short for ``Draft(tensor)``.
 
@@ -215,8 +214,8 @@ class Draft(NamedTuple):
     sampling : Sampling, optional
         How the draft tokens were drawn from their rows. Default: at the target's temperature, without filters.
     map : Tensor, optional
-        int32 [V'], rising: the target's token for each of the draft's, if the draft has a vocabulary of its own. All
-        other tokens have q = 0. Draft tokens are always the target's. ``draft_map`` makes it of what checkpoints hold.
+        int32 [V'], rising: the target's token for each of the draft's, for a draft with a reduced vocabulary. All
+        other tokens have q = 0. Draft tokens are always the target's. ``draft_map`` makes it from checkpoints' tensors.
 
     Examples
     --------
@@ -240,21 +239,21 @@ def draft_map(
     """The ``map`` of a ``Draft``, from the tensors of that name in checkpoints of EAGLE-3 and of speculators.
 
     ``map[i] = i + d2t[i]``; the indices at which ``t2d`` is True are the same tokens. The values are checked here,
-    once, and a tensor on a GPU is waited for. Ops look into maps on a CPU alone.
+    once, which waits for a GPU's tensor. Ops check maps on a CPU alone.
 
     Parameters
     ----------
     d2t : Tensor, optional
-        int64 or int32 [V']: how far the target's token lies behind the draft's. Not the token itself.
+        int64 or int32 [V']: the target's token less the draft's. Not the token itself.
     t2d : Tensor, optional
-        bool [V]: whether the draft knows a token of the target. Beside ``d2t`` the two must name the same tokens.
+        bool [V]: whether the draft's vocabulary has a target token. Beside ``d2t`` the two must name the same tokens.
     vocab_size : int, optional
         V of the target's rows, if tokens are to be checked against it.
 
     Returns
     -------
     Tensor
-        int32 [V'], rising, on the device of the tensor that was given.
+        int32 [V'], rising, on the device of the argument.
 
     Raises
     ------
@@ -326,7 +325,7 @@ def _check_range(name: str, ascending: torch.Tensor, limit: int) -> None:
 
 
 def undivided(sampling: Sampling) -> Sampling:
-    """This law without ``divided``: by temperatures of 1, and those that mean argmax."""
+    """This law without ``divided``: temperatures are 1, or 0 for argmax."""
     if not sampling.divided:
         return sampling
     temperature = sampling.temperature

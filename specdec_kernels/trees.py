@@ -1,4 +1,4 @@
-"""Draft trees: shapes, what they are worth, and how other engines write them down."""
+"""Draft trees: shapes, their expected tokens, and the formats of other engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specdec_kernels import _C
 from specdec_kernels.ops.tree_mask import tree_mask
 
 TOLERANCE = 1e-6
-USUAL_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where none was measured
+USUAL_ACCEPTANCE = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # by child index, where none is measured
 Device = torch.device | str | None
 Acceptance = Sequence[float] | Callable[[tuple[int, ...]], float | None]
 
@@ -28,7 +28,7 @@ class RetrievalArrays(NamedTuple):
     Attributes
     ----------
     retrive_index : Tensor
-        ``b N + i``: where node i of request b stands in the flat batch.
+        ``b N + i``: the index of node i of request b in the flat batch.
     retrive_next_token : Tensor
         The first child of a node, -1 if it has none.
     retrive_next_sibling : Tensor
@@ -42,7 +42,7 @@ class RetrievalArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class DraftTree:
-    """The shape of a draft: which node is an alternative or a continuation of which.
+    """The shape of a draft: each node continues its parent, and siblings are alternatives.
 
     Node 0 is the root, the last committed token; every other node holds one drafted token. Children of a node are
     ordered by index. Trees are values: equal shapes are equal, and can be keys.
@@ -55,7 +55,7 @@ class DraftTree:
     Raises
     ------
     ValueError
-        If an entry is none of these.
+        If an entry is neither.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class DraftTree:
 
     @classmethod
     def chain(cls, k: int) -> DraftTree:
-        """One token after the other: what ``verify_chain`` verifies.
+        """One token after the other: the shape that ``verify_chain`` verifies.
 
         Examples
         --------
@@ -95,7 +95,7 @@ class DraftTree:
 
     @classmethod
     def chains(cls, n: int, k: int) -> DraftTree:
-        """``n`` chains of ``k`` tokens, one after the other: what ``merge_chains`` makes smaller trees of.
+        """``n`` chains of ``k`` tokens, one after the other; ``merge_chains`` merges their common beginnings.
 
         Examples
         --------
@@ -147,14 +147,14 @@ class DraftTree:
             node gets more children than that. Or ``acceptance(path)``, with the child indices from the root on as path:
             the probability of its last step, given the others; None if there is no such child.
         k : int
-            Number of nodes without the root. Nodes come in the order of what they are worth, so ``first`` of the result
+            Number of nodes without the root. Nodes come in the order of their probabilities, so ``first`` of the result
             is optimal too.
 
         Raises
         ------
         ValueError
-            For what is no probability, for siblings that sum to more than 1, for too few children, and for an
-            acceptance that rises from one sibling to the next: then growing from the best on is not optimal.
+            For a number that is no probability, for siblings that sum to more than 1, for too few children, and for an
+            acceptance that rises from one sibling to the next: then growing greedily is not optimal.
 
         References
         ----------
@@ -208,7 +208,7 @@ class DraftTree:
 
     @functools.cached_property
     def child_indices(self) -> tuple[int, ...]:
-        """Each node's place among its siblings, from 0; -1 for the root."""
+        """Each node's index among its siblings, from 0; -1 for the root."""
         indices = [-1] * len(self.parents)
         for siblings in self.children:
             for index, node in enumerate(siblings):
@@ -220,7 +220,7 @@ class DraftTree:
         return DraftTree(self.parents[: _count("k", k) + 1])
 
     def tensor(self, device: Device = None, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        """``parents`` [N] as the ops want it."""
+        """``parents`` [N], as the ops take it."""
         return torch.tensor(self.parents, dtype=dtype, device=device)
 
     @staticmethod

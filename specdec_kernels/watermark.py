@@ -1,6 +1,6 @@
-"""Whether a text carries the watermark of a key: the detector of what ``context_seeds`` lets races write.
+"""The detector of the watermark that races write into a text with ``context_seeds``.
 
-A page says what that is and what it is not: docs/watermark.md.
+docs/watermark.md says what the watermark is and what it is not.
 """
 
 import operator
@@ -18,10 +18,10 @@ __all__ = ["Detection", "check_race", "detect", "p_value", "scores"]
 
 
 class Detection(NamedTuple):
-    """What a text says of a key: how many tokens count, the sum of their scores, and how often others have as much.
+    """The evidence of a text for a key: the tokens that count, the sum of their scores, and its p-value.
 
-    Of texts that know nothing of the key the sum has the mean ``count``, and at most a share ``p_value`` of them has as
-    large a one.
+    For texts independent of the key the sum has the mean ``count``, and a share of at most ``p_value`` of them has as
+    large a sum.
     """
 
     count: int
@@ -32,16 +32,16 @@ class Detection(NamedTuple):
 def detect(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = True) -> Detection:
     """The statistic ``Σ −log(1 − U)`` of a text, and its p-value.
 
-    U is ``exp(−E)`` of a token's arrival in the race of its context, the kernels' own: uniform for a text that knows
-    nothing of the key, near 1 for one that was drawn by it. So the sum of n is gamma distributed, with shape n. Tokens
-    count behind a whole context that was not there before.
+    U is ``exp(−E)`` of a token's arrival in its context's race, as the kernels draw it: uniform for a text that is
+    independent of the key, near 1 for one that was drawn by it. So the sum of n is gamma distributed, with shape n. A
+    token counts if its whole context has not occurred before.
 
     Parameters
     ----------
     tokens : sequence of int
         Token ids of the text, by the model's tokenizer. A prompt before it weakens the statistic and is no error.
     key : int
-        The secret that the text may be drawn by. Not 0, which is no watermark.
+        The secret that the text may be drawn by. Not 0, which means no watermark.
     window, ordered
         As for ``context_seeds``.
 
@@ -70,7 +70,7 @@ def scores(tokens: Sequence[int], key: int, *, window: int = 4, ordered: bool = 
     check_key("key", secret)
     window = inputs.whole("window", window, "an int from {least} to {most}", 1, 8)
     windows = text.unfold(0, window, 1)[:-1] if len(text) > window else text.new_empty(0, window)
-    seeds = context_seeds(  # of windows one by one, so that none of them comes again
+    seeds = context_seeds(  # of single windows, so that a repeated window is not skipped
         windows, windows[:, :0], key=secret, seed=0, position=window, window=window, ordered=ordered
     )
     first: dict[int, int] = {}
@@ -109,7 +109,7 @@ def p_value(statistic: float, count: int) -> float:
 
 
 def check_key(name: str, key: int) -> None:
-    """Raise ValueError for a key of 0, by which ops leave texts without a watermark."""
+    """Raise ValueError for a key of 0, with which ops write no watermark."""
     if key == 0:
         raise ValueError(f"{name}: expected a number other than 0, which is no watermark; got 0")
 

@@ -14,15 +14,15 @@ import specdec_kernels
 import specdec_kernels.sharded  # its ops are among OPS
 from specdec_kernels import backends
 from specdec_kernels.backends import cuda
-from tests.support.interpreted import left_out
+from tests.support.interpreted import skipped_tests
 
-if not torch.cuda.is_available():  # Triton looks when it is first imported, which other packages do
+if not torch.cuda.is_available():  # Triton reads it at its first import, which other packages may make
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# The oracle, the backend that is fast here, and those that are played on the CPU, which take a thousand times longer.
+# The oracle, the backend that is fast here, and those that the CPU plays, which take a thousand times longer.
 ORACLE, NATIVE, PLAYED = "reference", "cpu", ("cuda-host",)
 # The GPU backends, where there is a device for them. Without one Triton interprets, 0.1 s a tile: tests of a few calls,
-# which say so by the marker `interpreted`.
+# which have the marker `interpreted`.
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
     ("triton-device",) if HAS_TRITON and torch.cuda.is_available() else ()
@@ -40,8 +40,8 @@ BACKENDS = (ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED)
 
 
 def pytest_configure():
-    gc.disable()  # until all is collected
-    # Two workers share two cores; ops that take more threads are tested for that by name.
+    gc.disable()  # until collection ends
+    # Two workers share two cores; ops on more threads have tests of their own.
     torch.set_num_threads(1)
     backends.register("cuda-host", "tests.backends.host_cuda.backend", ("cpu",))
     backends.register("cuda-ptx", "tests.backends.ptx.backend", ("cpu",))
@@ -50,8 +50,8 @@ def pytest_configure():
 
 
 def pytest_collection_finish():
-    """What was imported and collected stays, a million objects: to look through them for garbage again and again took a
-    quarter of all time.
+    """Imported and collected objects stay, a million of them: garbage collection would scan them again and again, which
+    took a quarter of all time.
     """
     gc.collect()
     gc.freeze()
@@ -63,21 +63,21 @@ def pytest_collection_modifyitems(items):
     def kept(item):
         if not hasattr(item, "callspec") or item.callspec.params.get("backend") not in INTERPRETED:
             return True
-        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))  # NumPy's, of what GPUs do in silence
+        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))  # NumPy warns where GPUs are silent
         marker = item.get_closest_marker("interpreted")
         return marker is not None and marker.args != (False,)
 
     items[:] = [item for item in items if kept(item)]
     refuse_without_backend(items)
-    thin_out(items)
-    names = left_out()
+    mark_slow_combinations(items)
+    names = skipped_tests()
     for item in items:
         if item.nodeid in names:
             item.add_marker(pytest.mark.slow)
 
 
 def refuse_without_backend(items):
-    """A test of an op that asks for no backend runs on the CPU's alone, and nobody would see it."""
+    """Raise for a test of an op without a backend: it would run on the CPU's alone, unnoticed."""
     ops = pathlib.Path(__file__).parent / "ops"
     without = [
         item.nodeid for item in items
@@ -88,9 +88,9 @@ def refuse_without_backend(items):
         raise pytest.UsageError(f"no fixture for backends, and no marker `one_backend`: {', '.join(without)}")
 
 
-def thin_out(items):
-    """The quick set has as many combinations of a test's parameters as it takes to meet each value of each, anew for
-    each backend, and each size with each instruction set, which cuts rows into vectors of its own. Of tests that are
+def mark_slow_combinations(items):
+    """The quick set has as many combinations of a test's parameters as it takes to have each value of each, anew for
+    each backend, and each size with each instruction set, which cuts rows into other vectors. Of tests that are
     interpreted or costly it has one for each backend. The rest is slow.
     """
     groups = {}
@@ -120,7 +120,7 @@ def thin_out(items):
 
 @contextlib.contextmanager
 def poisoned_memory():
-    """Fresh tensors hold NaN or the largest integer, so that an output left unwritten shows."""
+    """Fresh tensors hold NaN or the largest integer, so that an unwritten output shows."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:
@@ -138,12 +138,12 @@ def running(request):
 
 
 backend = pytest.fixture(running, name="backend", params=BACKENDS)
-# For the ops that shards are made of, which the oracle has not got.
+# For the parts of sharded ops, which the oracle lacks.
 parts_backend = pytest.fixture(running, name="parts_backend", params=BACKENDS[1:])
 # The C++ kernels alone.
 CUDA_ON_GPU = tuple(name for name in ON_GPU if name.startswith("cuda"))
 kernels = pytest.fixture(running, name="kernels", params=(NATIVE, *PLAYED, *CUDA_ON_GPU))
-# For what is compared with the oracle.
+# For comparisons with the oracle.
 other_backend = pytest.fixture(running, name="other_backend", params=(NATIVE, *PLAYED, *ON_GPU))
 # For statistics over many thousands of requests.
 quick_backend = pytest.fixture(running, name="quick_backend", params=(ORACLE, NATIVE, *ON_GPU))

@@ -7,6 +7,7 @@ import inspect
 import operator
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import triton
@@ -132,15 +133,15 @@ class Programs:
 
     def key(self, device, num_warps, arguments):
         """The key of the program that a launch needs."""
-        seen = seen_of(device)
+        seen, named = seen_of(device), SimpleNamespace(**arguments)
         key = (
-            device, num_warps, self._constants(arguments), self._sizes(arguments), *map(id, self._fixed(arguments)),
-            *[getattr(x, "dtype", x) for x in self._tensors(arguments)],
-            *[None if x is None else seen(x, align=True) for x in self._pointers(arguments)],
+            device, num_warps, self._constants(arguments), self._sizes(named), *map(id, self._fixed(arguments)),
+            *[getattr(x, "dtype", x) for x in self._tensors(named)],
+            *[None if x is None else seen(x, align=True) for x in self._pointers(named)],
         )  # fmt: skip
         for name, off, tensors in self._at_times:
             if arguments[name] is not off:
-                key += tuple(getattr(x, "dtype", x) for x in tensors(arguments))
+                key += tuple(getattr(x, "dtype", x) for x in tensors(named))
         return key
 
     def launch(self, kernel, grid, num_warps, arguments):
@@ -160,17 +161,15 @@ class Programs:
 
 
 def taken(names, tuples, wanted):
-    """A function that takes arguments by ``names`` from a dict, and the fields of ``tuples`` that are ``wanted``."""
-    # Compiled from text it takes half the time of a loop over tuples at each launch.
-    names = [*(name for name in names if wanted(name, tl.tensor))]
-    expressions = [f"a[{name!r}]" for name in names]
-    expressions += [f"a[{p.name!r}].{leaf}" for p in tuples for leaf in leaves(p.annotation, wanted)]
-    return eval(f"lambda a: ({''.join(f'{each}, ' for each in expressions)})")
+    """A function that takes attributes of an object by ``names``, and fields of its ``tuples`` that are ``wanted``."""
+    paths = [name for name in names if wanted(name, tl.tensor)]
+    paths += [f"{p.name}.{leaf}" for p in tuples for leaf in leaves(p.annotation, wanted)]
+    return tuple_of(paths, operator.attrgetter)
 
 
-def tuple_of(names):
-    """A function that takes the values of ``names`` from a dict, as a tuple."""
-    get = operator.itemgetter(*names) if names else lambda values: ()
+def tuple_of(names, getter=operator.itemgetter):
+    """A function that takes the values of ``names`` from a dict, or by ``attrgetter`` from an object, as a tuple."""
+    get = getter(*names) if names else lambda values: ()
     return get if len(names) != 1 else lambda values: (get(values),)
 
 

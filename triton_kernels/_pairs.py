@@ -136,7 +136,7 @@ def status_of_pair(record, p_law, q_law, flags, at):
 def pair_of(call):
     rows = [0 if rows is None else rows.shape[0] * rows.shape[1] for rows in (call.target, call.draft)]
     return Pair(
-        call.row, call.draft_row, *rows, _launch.floats(call.cuts), _arguments.steps_or_none(call.known),
+        call.row, call.draft_row, *rows, _launch.floats(call.cuts), _arguments.steps_or_none(call.row_stats),
         _arguments.number_of(call.subtracted),
     )  # fmt: skip
 

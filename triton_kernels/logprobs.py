@@ -109,7 +109,7 @@ def logprobs_kernel(
 
 def logprobs(call):
     """Log-probability and rank of a token of each row [A, R, V], and the most probable tokens."""
-    rows, law, most, bits = call.rows, call.law, call.top_tokens.shape[-1], call.kept_bits
+    rows, law, most, bits = call.rows, call.law, call.top_tokens.shape[-1], call.support_bits
     outer, inner, vocab = rows.shape
     count = outer * inner
     if count == 0:
@@ -134,7 +134,7 @@ def logprobs(call):
         )  # fmt: skip
         arguments = dict(
             target=target, tokens=tokens, index=index, temperature=_arguments.temperature_of(law), **edits,
-            outputs=Outputs(call.logprob, call.rank, call.top_tokens, call.top_logprobs, most, bits, call.kept_count,
+            outputs=Outputs(call.logprob, call.rank, call.top_tokens, call.top_logprobs, most, bits, call.support_size,
             0 if bits is None else bits.shape[-1], call.status),
             memory=Memory(counters, cuts, row_stats, counts, scratch),
             ALIGNED=_launch.aligned(rows), TILE=tile, TILES=_launch.power_of_2(tiles),

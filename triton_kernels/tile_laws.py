@@ -22,13 +22,14 @@ def tile_laws_kernel(
 
 
 def tile_laws(call):
-    """``known`` float32 [n, 2] and ``probs`` float32 [n, k] from ``tiles`` int32 [n, 3 tiles] and ``raw`` [n, k]."""
+    """``row_stats`` float32 [n, 2], ``probs`` float32 [n, k] from ``tiles`` int32 [n, 3 tiles] and ``raw`` [n, k]."""
     rows, values = call.raw.shape
     count = call.tiles.shape[1] // 3
     with _launch.on_device(call.raw):
         arguments = dict(
             tiles=call.tiles, count=count, raw=call.raw, raw_row=call.raw.stride(0), values=values,
             temperature=_arguments.number_of(call.temperature),
-            row_stats=call.known, probs=call.probs, ITEMS=_launch.power_of_2(count), VALUES=_launch.power_of_2(values),
+            row_stats=call.row_stats, probs=call.probs, ITEMS=_launch.power_of_2(count),
+            VALUES=_launch.power_of_2(values),
         )  # fmt: skip
         _launch.launch(tile_laws_kernel, (rows,), 1, arguments)

@@ -33,8 +33,8 @@ def token_logits_kernel(
 
 
 def token_logits(call):
-    """``logits`` float32 [n, m] of ``tokens`` [n, m] in the rows ``places`` [n]."""
-    rows, tokens, row_indices = call.rows, call.tokens, call.places
+    """``logits`` float32 [n, m] of ``tokens`` [n, m] in the rows ``row_indices`` [n]."""
+    rows, tokens, row_indices = call.rows, call.tokens, call.row_indices
     if tokens.numel() == 0:
         return
     with _launch.on_device(rows):

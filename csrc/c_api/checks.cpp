@@ -286,9 +286,9 @@ void check_pair_of_parts(const Params& p, int64_t pairs) {
   }
   if (p.draft.data || p.draft_row.data) equal(FIELD(draft_row.size), pairs);
   if (p.cuts.data) contiguous(FIELD(cuts), pairs, 6);
-  if (pairs > 0) at_least(FIELD(known.rows), pairs);
-  equal(FIELD(known.vocab), 4);
-  equal(FIELD(known.dtype), SPECDEC_FLOAT32);
+  if (pairs > 0) at_least(FIELD(row_stats.rows), pairs);
+  equal(FIELD(row_stats.vocab), 4);
+  equal(FIELD(row_stats.dtype), SPECDEC_FLOAT32);
   check_edits(p.edits, p.target_law, p.target, p.target.requests, p.target.rows, p.target.requests, p.target.rows);
 }
 
@@ -534,7 +534,7 @@ void check_logits(const Params& p) {
 void fit_cutoff(const CutoffParams& p) {
   check_logits(p);
   check_edits(p);
-  contiguous_each(p.count(), FIELD(value), FIELD(last), FIELD(kept), FIELD(mass), FIELD(max));
+  contiguous_each(p.count(), FIELD(value), FIELD(last), FIELD(support_size), FIELD(mass), FIELD(max));
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 
@@ -545,9 +545,9 @@ void fit_logprobs(const LogprobsParams& p) {
   contiguous_each(p.count(), FIELD(logprob), FIELD(rank));
   contiguous(FIELD(top_tokens), p.count(), p.top_tokens.columns);
   contiguous(FIELD(top_logprobs), p.count(), p.top_tokens.columns);
-  if (p.kept_bits.data) contiguous(FIELD(kept_bits), p.count(), (p.rows.vocab + int64_t{31}) / 32);
-  if (p.kept_bits.data || p.kept_count.data) contiguous(FIELD(kept_count), p.count());
-  if (p.kept_count.data && p.count() > 0) memory("kept_bits", p.kept_bits.data);
+  if (p.support_bits.data) contiguous(FIELD(support_bits), p.count(), (p.rows.vocab + int64_t{31}) / 32);
+  if (p.support_bits.data || p.support_size.data) contiguous(FIELD(support_size), p.count());
+  if (p.support_size.data && p.count() > 0) memory("support_bits", p.support_bits.data);
   if (p.status.data) contiguous(FIELD(status), p.count());
 }
 
@@ -561,7 +561,7 @@ void fit_count_at_least(const CountAtLeastParams& p) {
 void fit_token_logits(const TokenLogitsParams& p) {
   const specdec_law of_logits = {};
   check_edits(p.edits, of_logits, p.rows, p.rows.requests, p.rows.rows, p.rows.requests, p.rows.rows);
-  if (p.places.data) holds("places", p.places, 1, p.batch());
+  if (p.row_indices.data) holds("row_indices", p.row_indices, 1, p.batch());
   else if (p.batch() > 0) equal(FIELD(logits.rows), p.rows.requests * p.rows.rows);
   holds("tokens", p.tokens, p.batch(), p.logits.columns);
   contiguous(FIELD(logits), p.batch(), p.logits.columns);
@@ -577,7 +577,7 @@ void fit_mass_tiles(const MassTilesParams& p) {
 void fit_tile_laws(const TileLawsParams& p) {
   contiguous(FIELD(tiles), p.batch(), p.tiles.columns);
   equal("tiles.columns % 3", p.tiles.columns % 3, 0);
-  contiguous(FIELD(known), p.batch(), 2);
+  contiguous(FIELD(row_stats), p.batch(), 2);
   contiguous(FIELD(probs), p.batch(), p.raw.vocab);
 }
 
@@ -642,18 +642,18 @@ void fit_walk_tables(const WalkTablesParams& p) {
     return equal(FIELD(row.rows), 0);
   }
   equal(FIELD(p_of_drafts.size), rows);
-  equal(FIELD(known.size), 2 * rows);
+  equal(FIELD(row_stats.size), 2 * rows);
   contiguous_each(batch, FIELD(row), FIELD(draft_row), FIELD(subtracted), FIELD(slot));
   contiguous(FIELD(laws), batch, 4);
   if (p.method == SPECDEC_TRAVERSAL) contiguous(FIELD(memory), batch, 8 * p.width());
   if (!p.q_of_drafts.data) return contiguous(FIELD(excluded), batch, tree ? nodes : 1);
   equal(FIELD(q_of_drafts.size), drafts);
   equal(FIELD(draft_row_status.size), drafts);
-  if (p.draft_places.data) equal(FIELD(draft_places.slots), drafts);
+  if (p.draft_row_indices.data) equal(FIELD(draft_row_indices.slots), drafts);
   if (!tree && p.method != SPECDEC_TRAVERSAL) return;
   holds(FIELD(answers), batch, 2 * nodes);
-  contiguous(FIELD(asked), batch, 2 * nodes);
-  contiguous(FIELD(asked_subtracted), batch, nodes);
+  contiguous(FIELD(requested_rows), batch, 2 * nodes);
+  contiguous(FIELD(requested_subtracted), batch, nodes);
 }
 
 void fit_count_tokens(const CountParams& p) {

@@ -1,13 +1,13 @@
-"""The backends: which there are, which one a call uses, and how a call reaches it.
+"""The backends, the choice of one for a call, and a call's way to it.
 
 A backend is a module with one function per op (``specdec_kernels.calls.op.OPS``). The function takes one argument, an
 ``Op.Call`` that ``specdec_kernels.ops`` has checked. It writes its results into the call's output tensors and returns
-nothing. Numbers are a float or a float32 tensor, counters an int or an int64 or int32 tensor; what was not given is
-None. Beside rows [A, R, V], tensors of numbers are [A, R]. For chains (rows [B, K+1, V], ragged [D+B, V]) they are [B],
-and ``draft_prob`` is [B, K], ragged [B, D]. They have any strides. Outputs are [rows] or [rows, columns].
+nothing. Numbers are a float or a float32 tensor, counters an int or an int64 or int32 tensor; an argument that is not
+given is None. Beside rows [A, R, V], tensors of numbers are [A, R]. For chains (rows [B, K+1, V], ragged [D+B, V]) they
+are [B], and ``draft_prob`` is [B, K], ragged [B, D]. They have any strides. Outputs are [rows] or [rows, columns].
 
 A backend that cannot run everywhere has ``unavailable()``, one that cannot do every call has ``unsupported(op, call)``.
-Both give the reason, or None. ``absent()`` is what ``unavailable()`` can tell without touching a device.
+Both give the reason, or None. ``absent()`` is the part of ``unavailable()`` that touches no device.
 """
 
 import contextlib
@@ -17,8 +17,6 @@ import importlib
 import json
 import logging
 import os
-import sys
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -49,7 +47,7 @@ class _Block:
 
 
 class _Ended(_Block):
-    """A block that has ended. Threads and tasks that began inside and outlive it use the one around it."""
+    """A block that has ended. Tasks that began inside and outlive it use the one around it."""
 
     __slots__ = ()
     name = property(lambda self: self.outer.name)
@@ -62,7 +60,7 @@ block = _block.get  # its ``name`` names the backend
 
 
 class BackendError(RuntimeError):
-    """A backend cannot run here, or cannot do a call: the message names it and says why."""
+    """A backend cannot run here, or cannot do a call: the message names it and the reason."""
 
 
 def register(name: str, module: Any, devices: Sequence[str]) -> None:
@@ -95,7 +93,7 @@ def _load(name):
         if reason := getattr(module, "unavailable", lambda: None)():
             raise BackendError(_not_available(name, reason))
         _loaded[name] = module
-        _forget_direct()  # another module may have had the name
+        _forget_direct()  # the name may have meant another module
     return module
 
 
@@ -107,9 +105,9 @@ def _not_available(name, reason):
 def backend(name: str) -> Iterator[None]:
     """Use one backend for every call inside the ``with`` block.
 
-    The block holds in the thread that entered it, and in the threads (of ``threading``) and asyncio tasks that are
-    started inside, until it ends. It does not reach threads that run already, as the idle ones of a pool, nor threads
-    that these start.
+    The block is a value of ``contextvars``: it holds in the thread that entered it and in the asyncio tasks that are
+    started inside, until it ends. Another thread has the block of its context: start it with
+    ``contextvars.copy_context().run``, or Python (3.14, or free-threaded) with ``thread_inherit_context``.
 
     Parameters
     ----------
@@ -136,7 +134,6 @@ def backend(name: str) -> Iterator[None]:
     """
     _check_name(name)
     _load(name)
-    _reach_threads()
     entered = _Block(name, block())
     token = _block.set(entered)
     try:
@@ -144,29 +141,6 @@ def backend(name: str) -> Iterator[None]:
     finally:
         entered.__class__ = _Ended
         _block.reset(token)
-
-
-@functools.cache
-def _reach_threads():
-    """Makes threads begin in the block that they are started in. Only free-threaded Python does so by itself."""
-    if getattr(sys.flags, "thread_inherit_context", False):
-        return
-    start = threading.Thread.start
-
-    @functools.wraps(start)
-    def start_inside(thread):
-        around, run = block(), thread.run
-
-        def run_inside():
-            vars(thread).pop("run", None)  # else the thread and its run refer to each other
-            _block.set(around)
-            run()
-
-        if around is not _OUTSIDE:
-            thread.run = run_inside
-        start(thread)
-
-    threading.Thread.start = start_inside  # type: ignore[assignment, method-assign]
 
 
 @functools.cache
@@ -224,7 +198,7 @@ def run(op, call, device_type):
 
 
 def _absent(name):
-    """Why a backend cannot run here, or None; touches no device."""
+    """The reason why a backend cannot run here, or None; touches no device."""
     if name in _loaded:
         return None
     try:
@@ -248,7 +222,7 @@ def available_backends() -> list[str]:
 
 
 def build_info() -> dict[str, Any]:
-    """What was built, for which machines, and what runs on this one.
+    """The build: its compilers, its machines, and the backends that run on this one.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""How many threads a process may use by default: a container's quota of time is often less than the cores it sees."""
+"""The default number of threads of a process: a container's quota of time is often less than its cores."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # a set one decides
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # each decides if it is set
 
 
 def is_set() -> bool:
-    """Whether the environment says how many threads to use."""
+    """Whether the environment sets the number of threads."""
     return any(os.environ.get(name) for name in VARIABLES)
 
 
@@ -24,7 +24,7 @@ def threads() -> int:
 
 
 def quota(root: Path = Path("/")) -> float:
-    """How many cores' time the cgroups of this process allow; infinite without a limit."""
+    """The cores' time that the cgroups of this process allow; infinite without a limit."""
     return min(limits(root), default=math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Hands a native module, once, what it needs of torch."""
+"""Passes a native module, once, the functions of torch that it calls."""
 
 import torch
 
@@ -19,7 +19,7 @@ def _functions_of_torch():
 
 
 def use_torch(native):
-    """Hand it the type of tensors, and torch's functions that read or make one without Python."""
+    """Pass it the type of tensors, and torch's functions that read or make one without Python."""
     # While one of the watchers reports a mode or a profiler, the C++ fast path declines calls.
     use_tensors(native)
     watchers = [torch_names.dispatch_modes, torch_names.function_modes, torch_names.profiles]

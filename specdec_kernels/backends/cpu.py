@@ -1,4 +1,4 @@
-"""The C++ backend for CPU tensors: the functions of ``_C`` take the call as it is."""
+"""The C++ backend for CPU tensors: the functions of ``_C`` take calls unchanged."""
 
 import functools
 

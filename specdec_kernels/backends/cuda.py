@@ -15,12 +15,12 @@ __all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable"]
 HAS = _C.ops  # the ops of the CPU backend
 
 _BYTES = 5 << 18  # a stream's first workspace: enough for most calls
-_ASIDE = 4 << 20  # bytes put aside for captures
-_STEP = 4 << 10  # captures get a multiple of this
+_ASIDE = 4 << 20  # bytes reserved for captures
+_STEP = 4 << 10  # captures get multiples of this
 
 
 def runs_on(capability, archs):
-    """Is there code for a device of this capability, (major, minor), in a build for these architectures?"""
+    """Whether a build for these architectures has code for a device of this capability, (major, minor)."""
     for arch in archs:
         number = arch.removesuffix("+PTX")
         built = divmod(int(number.rstrip("af")), 10)
@@ -33,8 +33,8 @@ def runs_on(capability, archs):
 
 
 def absent():
-    """Why this backend cannot run here, as far as one can tell without touching a device; or None."""
-    # A process that has touched one can no longer fork children that use it.
+    """The reason why this backend cannot run here, or None, without touching a device."""
+    # A process that has touched a device can no longer fork children that use it.
     built = json.loads(_C.build_info())
     if not hasattr(_C, "cuda"):
         return f"built without CUDA: {built['cuda_reason']}"
@@ -46,7 +46,7 @@ def absent():
 
 
 def unavailable():
-    """Why this backend cannot run here, or None."""
+    """The reason why this backend cannot run here, or None."""
     if reason := absent():
         return reason
     if reason := _C.cuda.unavailable():
@@ -59,23 +59,23 @@ def unavailable():
 
 
 class Workspaces:
-    """Device memory that kernels leave as they found it: one for each stream of a device, and one for each capture.
+    """Device memory that kernels leave unchanged: one for each stream of a device, and one for each capture.
 
-    A CUDA graph keeps the workspace of its capture for as long as it can be replayed, beside anything else. So that
-    memory is never used again. Nothing can be allocated for good while a graph is captured: what captures take was put
-    aside by a call before. Where that is used up, the graph gets memory of its own, and clears it at each replay.
+    A CUDA graph holds the workspace of its capture for as long as it can be replayed, beside other work. So that memory
+    is never reused. Nothing permanent can be allocated while a graph is captured: captures take memory that an earlier
+    call reserved. When that is used up, the graph gets other memory, and clears it at each replay.
     """
 
     def __init__(self, capture_of, wait):
-        """``capture_of(stream)``: the number of the capture that a stream is in, or 0. ``wait(stream)``: until it is
-        done, whatever other threads capture.
+        """``capture_of(stream)``: the number of the capture that a stream is in, or 0. ``wait(stream)``: waits for it,
+        whatever other threads capture.
         """
         self.held = {}  # (device, stream) -> memory
         self._capture_of = capture_of
         self._wait = wait
         self._captured = {}  # (device, stream) -> (capture, memory)
-        self._aside = {}  # device -> memory for captures to come
-        self._taken = set()  # devices where some of it was taken
+        self._aside = {}  # device -> reserved memory for captures
+        self._taken = set()  # devices of whose reserve a part is taken
         self._borrowed = []  # memory that graphs may still use
         # Guards all but `held`, which a stream orders. It is re-entrant: a finaliser may call an op while it is held.
         self._lock = threading.RLock()
@@ -107,11 +107,11 @@ class Workspaces:
     def _taken_aside(self, device, size):
         while (aside := self._aside.get(device)) is not None and aside.numel() >= size:
             mine, rest = aside[:size], aside[size:]
-            if self._aside[device] is aside:  # no finaliser took a part meanwhile
+            if self._aside[device] is aside:  # no finaliser took a part since
                 self._aside[device] = rest
                 self._taken.add(device)
                 return mine
-        return torch.zeros(size, dtype=torch.uint8, device=device)  # an allocation of the graph
+        return torch.zeros(size, dtype=torch.uint8, device=device)  # an allocation inside the graph
 
     def _put_aside(self, device, stream):
         if device not in self._aside or self._aside[device].numel() < _ASIDE // 2:
@@ -123,7 +123,7 @@ class Workspaces:
 
 
 class Kernels:
-    """The ops over one native module: ``_C.cuda``, or the tests' machine without a GPU."""
+    """The ops of one native module: ``_C.cuda``, or the tests' machine without a GPU."""
 
     def __init__(self, native, current_stream):
         self._native = native
@@ -141,9 +141,9 @@ class Kernels:
             needed = function(call, stream, workspace.data_ptr(), workspace.numel())
 
     def _run(self, function, raw):
-        """The outputs of a direct call; None if the checks have to look at it, or if it needs a larger workspace."""
+        """The outputs of a direct call; None if Python must check it, or if it needs a larger workspace."""
         device = next((x.device for x in raw if isinstance(x, torch.Tensor)), None)
-        if device is None or device.type == "meta":  # nothing runs there, so no workspace is made
+        if device is None or device.type == "meta":  # nothing runs there, so it needs no workspace
             return None
         stream = self._current_stream(device)
         workspace = self._workspaces.get(device, stream, 1)

@@ -12,7 +12,7 @@ globals().update({name: getattr(triton_kernels, name) for name in triton_kernels
 
 
 def unavailable():
-    """Why these kernels cannot run here, or None. It touches no device (`absent` of the CUDA backend says why)."""
+    """The reason why these kernels cannot run here, or None. Touches no device (see `absent` of the CUDA backend)."""
     if INTERPRETED or torch.cuda.device_count() > 0:
         return None
     return "no GPU; on a CPU set TRITON_INTERPRET=1 before specdec_kernels.triton_kernels is first imported"

@@ -1,1 +1,1 @@
-"""What a call of an op is, for ops and for backends: neither of these imports the other."""
+"""The calls of ops, shared by ops and backends, neither of which imports the other."""

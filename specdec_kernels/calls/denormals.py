@@ -1,6 +1,6 @@
-"""Denormal numbers, which a thread's mode may take for 0. Logits may be some, and filters compare them.
+"""Denormal numbers, which a thread's mode may flush to 0. Logits may be denormal, and filters compare them.
 
-C++ sees to it in each call (csrc/cpu/float_mode.h); this is for what torch computes on a CPU.
+C++ sets the mode in each call (csrc/cpu/float_mode.h); this module does so for torch's operations on a CPU.
 """
 
 import functools
@@ -14,7 +14,7 @@ Function = TypeVar("Function", bound=Callable)
 
 
 def with_denormals(function: Function) -> Function:
-    """The function, run by this thread without ``torch.set_flush_denormal(True)``."""
+    """The function, run without ``torch.set_flush_denormal(True)`` in this thread."""
 
     @functools.wraps(function)
     def run(*arguments, **options):

@@ -1,4 +1,4 @@
-"""Checks that ops share. Each error names the argument, what was expected and what was given."""
+"""Checks that ops share. Each error names the argument, the expected value and the given one."""
 
 import math
 import operator
@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from specdec_kernels.calls import torch_names
-from specdec_kernels.status import Status
 
 ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOKEN_DTYPES = (torch.int32, torch.int64)
@@ -79,7 +78,7 @@ def beside(x):
 
 
 def check_final(name, temperature, space_name, space):
-    """Probabilities are final: a temperature only says argmax (0) or not."""
+    """Probabilities are final: a temperature only selects argmax (0) or not."""
     if space == "probs" and not isinstance(temperature, torch.Tensor) and temperature not in (0.0, 1.0):
         raise ValueError(
             f"{name}: expected 0 or 1 with {space_name}='probs', whose laws are final (apply it before the softmax); "
@@ -88,7 +87,7 @@ def check_final(name, temperature, space_name, space):
 
 
 def wants_gradient(*values):
-    """Whether autograd records what is computed from these."""
+    """Whether autograd records computations on these."""
     return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
 
 
@@ -100,7 +99,7 @@ def host_sees(tensor):
 
 
 def integer(x):
-    """An int, of Python, NumPy or anything else with ``__index__``; None of a bool, a tensor and what is none."""
+    """An int, of Python, NumPy or anything else with ``__index__``; None for a bool, a tensor and anything else."""
     if type(x) is int or isinstance(x, torch.SymInt):
         return x
     if isinstance(x, (bool, np.bool_, torch.Tensor)):
@@ -112,13 +111,13 @@ def integer(x):
 
 
 def real(x):
-    """A float, or an int, of Python or NumPy; None of a bool, a tensor and what is none."""
+    """A float, or an int, of Python or NumPy; None for a bool, a tensor and anything else."""
     return float(x) if isinstance(x, (float, np.floating)) else integer(x)
 
 
 def whole(name, x, expected, least, most=None, step=1):
     """An int from ``least`` to ``most``, a multiple of ``step``; ``expected`` may name these in braces."""
-    # Braces, because a size in a text that is not needed would be compiled as a constant.
+    # Braces, because a formatted size would be compiled as a constant even where no error is raised.
     plain = integer(x)
     if plain is None or plain < least or (most is not None and plain > most) or (step > 1 and plain % step):
         raise ValueError(f"{name}: expected {expected.format(least=least, most=most, step=step)}; got {x!r}")
@@ -152,7 +151,7 @@ def counter(name, x, shape, device, seen=None):
 
 def number(name, x, shape, device, least, most, seen=None):
     """``temperature``, ``draft_prob`` or ``epsilon``: a float in range, or one float32 for each of ``shape``."""
-    # A tensor's values are the kernels' to check: they set status bit 8.
+    # The kernels check a tensor's values: they set status bit 8.
     if isinstance(x, torch.Tensor):
         return _broadcast(name, x, (torch.float32,), shape, device, seen)
     if (plain := real(x)) is None:
@@ -179,7 +178,7 @@ def _broadcast(name, x, dtypes, shape, device, seen):
 
 
 def check_noise(requests, seed, position, nonce):
-    """Several requests must not have the same seed, position and nonce: they would share their noise."""
+    """Raise for requests with the same seed, position and nonce, which would share their noise."""
     if requests > 1 and integer(seed) is not None and integer(position) is not None and integer(nonce) is not None:
         raise ValueError(
             f"seed: expected one seed per request (int64 [{requests}]), or positions or nonces that differ, "
@@ -201,7 +200,7 @@ def output(name, x, dtype, shape, device, by_rows=False):
 
 
 def outputs(names, out):
-    """One for each of these names: None, or what the caller gave."""
+    """An item for each of these names: None, or the caller's."""
     if out is None:
         return (None,) * len(names)
     if not isinstance(out, (tuple, list)) or len(out) != len(names):
@@ -210,7 +209,7 @@ def outputs(names, out):
 
 
 def strided_output(name, x, dtypes, shape, device):
-    """Check a preallocated output of one or two dimensions, of any strides with which no two elements are one."""
+    """Check a preallocated output of one or two dimensions, whose strides keep its elements apart."""
     check_tensor(name, x, dtypes, None)
     check_shape(name, x, shape)
     check_device(name, x, device)
@@ -219,10 +218,10 @@ def strided_output(name, x, dtypes, shape, device):
 
 
 def check_rows_apart(name, x):
-    """No two elements of one or two dimensions are one."""
+    """Raise if two elements of one or two dimensions share memory."""
     sizes, strides, last = x.shape, x.stride(), x.ndim - 1
     inner = 0 if strides[0] < strides[last] else last
-    outer = last - inner  # where there is one dimension, it is both
+    outer = last - inner  # with one dimension, both are it
     apart = strides[inner] >= 1 or sizes[inner] <= 1
     if last and sizes[outer] > 1:
         apart = apart and strides[outer] >= max(1, sizes[inner] * strides[inner])
@@ -246,23 +245,15 @@ def rows3(name, x):
         ) from None
 
 
-STATUS = {
-    Status.NON_FINITE: "a NaN, +inf or a negative probability was met, or a row without positive weight",
-    Status.EMPTY_RESIDUAL: "the residual was empty",
-    Status.TOKEN_RANGE: "a token out of range",
-    Status.PARAMETER: "a temperature, top_p, min_p, draft_prob, epsilon, edit, cu_drafts or request_index out of range",
-}
-
-
-# What the sum of a softmaxed row may be off by: half precision rounds each number by 2^-9 of itself (bfloat16), or by
-# 2^-25 (float16's least, of which there may be 2^18), and such a row may have been widened since. Numbers that are
-# uniform in [0, 1] look so in 8 rows of 1,000 if there are three, in 3 of a million if there are SHORTEST: their sum's
-# density at 1 is 1/(n - 1)!. Of long rows hardly any is summed: one of its first is negative.
+# The error of a softmaxed row's sum: half precision rounds each number by 2^-9 of itself (bfloat16), or by 2^-25
+# (float16's least, of which there may be 2^18), and such a row may have been widened since. Numbers that are uniform in
+# [0, 1] look softmaxed in 8 rows of 1,000 if there are three, in 3 of a million if there are SHORTEST: their sum's
+# density at 1 is 1/(n - 1)!. Few long rows are summed: one of their first numbers is negative.
 SUM_SLACK, SHORTEST, LOOKED_AT = 2**-7, 8, 64
 
 
 def check_logits(name, rows, space):
-    """What ``check=True`` does first: waits for the device, raises if a row given as logits is a softmaxed one."""
+    """The first step of ``check=True``: waits for the device, raises if a row given as logits is a softmaxed one."""
     if space != "logits" or rows is None or rows.shape[-1] < SHORTEST:
         return
     suspects = (rows[..., :LOOKED_AT] >= 0).all(-1)
@@ -272,8 +263,8 @@ def check_logits(name, rows, space):
 
 
 def raise_for_softmaxed(name, low, high, total, indices):
-    """Raise if of rows with these least and largest numbers and sums one is softmaxed."""
-    # A row of equal numbers, or with a single one of 1, is none: it has the same law or the same argmax either way.
+    """Raise if a row with one of these least and largest numbers and sums is softmaxed."""
+    # A row of equal numbers, or with a single 1, is none: it has the same law or the same argmax either way.
     wrong = (low >= 0) & (low < high) & (high < 1) & ((total - 1).abs() <= SUM_SLACK)
     if bool(wrong.any()):
         raise ValueError(
@@ -281,14 +272,3 @@ def raise_for_softmaxed(name, low, high, total, indices):
             "sum to 1 (take log(), or say space='probs' where there is a space; of logits that look so subtract a "
             "constant)"
         )
-
-
-def raise_for_status(op, status):
-    """What ``check=True`` does: waits for the device, raises if any request (row) has a status bit set."""
-    each = "request" if status.ndim == 1 else "row"
-    flat = status.flatten().tolist()
-    bad = [(b, s) for b, s in enumerate(flat) if s]
-    if bad:
-        lines = [f"{each} {b}: " + "; ".join(text for bit, text in STATUS.items() if s & bit) for b, s in bad[:8]]
-        more = f" (and {len(bad) - 8} more)" if len(bad) > 8 else ""
-        raise RuntimeError(f"{op}: " + ", ".join(lines) + more)

@@ -1,4 +1,4 @@
-"""What the arguments of an op are: how each is written in torch's schema, and what a call may have there."""
+"""Kinds of arguments: how each is written in torch's schema, and which values a call may have there."""
 
 import functools
 import math
@@ -17,13 +17,13 @@ _ANNOTATIONS = {
 
 
 class Kind:
-    """How an argument is written in a schema, how a value becomes the schema's arguments and comes back, and what a
-    call may have there.
+    """How an argument is written in a schema, how a value becomes the schema's arguments and back, and the values that
+    are allowed.
 
-    ``shown`` is its public name, if that differs. ``(!)`` in a schema marks what the op writes. ``role`` and ``shape``
-    say what csrc/python/direct.cpp reads and ``Op.check`` looks at. A letter of a shape names a size of the op: the
-    first tensor sets it, all others must have it; N is one at least. Without letters any shape will do. E is how many
-    entries numbers and draft rows have, * stands for all leading dimensions, ~ for these with E instead of the first.
+    ``shown`` is its public name, if that differs. ``(!)`` in a schema marks outputs. ``role`` and ``shape`` are what
+    csrc/python/direct.cpp reads and ``Op.check`` checks. A letter of a shape names a size of the op: the first tensor
+    sets it, all others must have it; N is one at least. Without letters any shape is allowed. E is the number of
+    entries of numbers and draft rows, * stands for all leading dimensions, ~ for these with E instead of the first.
     Behind a bar stands the shape where requests are packed, behind a colon: o optional, c contiguous, u with unit
     stride along the last dimension, w int64, r with contiguous rows, f flattened, m with the last two dimensions as
     one, s of any strides.
@@ -37,12 +37,12 @@ class Kind:
 
     @property
     def is_tensor(self):
-        """Whether every call has a tensor for this argument."""
+        """Whether the argument is a tensor in every call."""
         return self._schema in ("Tensor {}", "Tensor(!) {}")
 
     @property
     def annotation(self):
-        """The type of what a call has here."""
+        """The type of its values in a call."""
         return _ANNOTATIONS[self._schema.split()[0]]
 
     def schema(self, name):
@@ -60,7 +60,7 @@ class Kind:
 
 
 class Given(Kind):
-    """A tensor of the caller's, of one of these dtypes."""
+    """A tensor of the caller, with one of these dtypes."""
 
     def __init__(self, dtypes, shape="", shown=None, optional=False, role="tensor"):
         dims, _, marks = shape.partition(":")
@@ -71,7 +71,7 @@ class Given(Kind):
         self._digits = {dim: int(dim) for dim in dims if dim.isdigit()}
 
     def check(self, name, x, sizes):
-        """Raise if this is no such tensor."""
+        """Raise unless ``x`` is such a tensor."""
         if x is None and self._optional:
             return
         (dims, key), name = self._packed if "packed" in sizes else self._padded, self.shown or name
@@ -109,7 +109,7 @@ class Given(Kind):
 class Either(Kind):
     """One number for all, or a tensor of them, of a shape that broadcasts to this one.
 
-    In a ``Group`` its number stands in a list with the group's others of its type: torch takes at most 64 arguments.
+    In a ``Group`` its number is in a list with the group's others of its type: torch takes at most 64 arguments.
     """
 
     def __init__(self, type_, shape, least, most, role="number"):
@@ -171,7 +171,7 @@ class Group(Kind):
 
 
 class Output(Kind):
-    """A tensor that the op writes. It is contiguous; with ``by_rows`` only its rows are, and may lie apart.
+    """A tensor that the op writes. It is contiguous; with ``by_rows`` only its rows are, at any row stride.
 
     With ``given_as`` the caller's may have one of these dtypes, and any strides.
     """
@@ -201,7 +201,7 @@ class Output(Kind):
         """A new output, or the checked one that was ``given``."""
         dtype = self.dtype if dtype is None else dtype
         if given is None:
-            return torch.empty(*(shape or ((),)), dtype=dtype, device=device)  # of one tuple it takes 0.4 µs more
+            return torch.empty(*(shape or ((),)), dtype=dtype, device=device)  # a tuple as the shape takes 0.4 µs more
         if self._given_as:
             inputs.strided_output(self.shown, given, self._given_as, shape, device)
         else:
@@ -231,12 +231,12 @@ def choice(*words):
 
 
 def size(shape="", least=-math.inf, most=math.inf, role="int"):
-    """An int. As an argument that is only a size it has a letter, and perhaps that of the size it may be at most."""
+    """An int. An argument that is only a size has a letter, and perhaps the letter of its upper bound."""
     return Kind("SymInt {}", None, role, shape, least, most)
 
 
 def law(shape="", role="law", shown=None):
-    """``shown`` stands before the names of its arguments."""
+    """``shown`` is the prefix of its arguments' names."""
     return Group(
         Law, role, shape, shown, space=choice(), temperature=number(), top_k=counter(), top_p=number(most=1.0),
         min_p=number(most=1.0), rules=size(),
@@ -253,7 +253,7 @@ _LISTS = Kind("Tensor? {}")
 
 
 def edits(shape=""):
-    """``shape`` is that of its numbers, where no law of the op has it."""
+    """``shape`` is that of its numbers, where no law of the op has them."""
     return Group(
         Edit, "edits", shape, allowed=_LISTS, bias_tokens=_LISTS, bias_values=_LISTS, bias_spans=_LISTS,
         repetition=number(), frequency=number(least=-math.inf), presence=number(least=-math.inf), prompt_mask=_LISTS,

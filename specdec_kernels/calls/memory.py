@@ -11,7 +11,7 @@ SCALARS = frozenset((type(None), str, int, float, bool))
 
 def check_apart(arguments, call):
     """Raise ValueError if an output of ``call`` shares memory with another one, or with an input."""
-    # ``_C.apart`` tells most calls by where tensors begin and end. Here bytes are compared where these spans meet.
+    # ``_C.apart`` decides most calls from where tensors begin and end. Here bytes are compared where these spans meet.
     read, written = [], []
     for (name, kind), value in zip(arguments.items(), call, strict=True):
         if type(value) in SCALARS:
@@ -34,7 +34,7 @@ def check_apart(arguments, call):
 
 
 def _span(x, name):
-    """(first byte, byte after the last, name, tensor) of the memory that a tensor spans; nothing if it is empty."""
+    """(first byte, byte after the last, name, tensor) of the span of a tensor's memory; nothing if it is empty."""
     first = x.data_ptr()
     if x.is_contiguous():
         return first, first + x.nbytes, name, x
@@ -47,7 +47,7 @@ def _shared(output, other):
 
 
 def _check_written(spans):
-    """Raise if two outputs meet. If any intervals meet, then two that are neighbours when sorted by start do."""
+    """Raise if two outputs overlap. If any intervals do, then two neighbours in order of their starts do."""
     runs = [_runs(x) for _, _, _, x in spans]
     starts = np.concatenate([start for start, _ in runs])
     ends = np.concatenate([start + length for start, length in runs])

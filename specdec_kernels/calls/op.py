@@ -1,8 +1,8 @@
-"""An op is declared once, as an ``Op``: named arguments, each of a kind.
+"""An op's declaration, an ``Op``: named arguments, each of a kind.
 
-From that come the tuple that backends get (``Op.Call``), the op's schema in torch with its CPU, CUDA and meta
-implementations, and the making and checking of outputs. ``OPS`` has all by name, those that ``specdec_kernels.sharded``
-is made of once that is imported.
+It yields the tuple that backends get (``Op.Call``), the op's schema in torch with its CPU, CUDA and meta
+implementations, and the allocation and checks of outputs. ``OPS`` has all ops by name, those of
+``specdec_kernels.sharded`` once that is imported.
 """
 
 import functools
@@ -25,29 +25,29 @@ from specdec_kernels.sampling import Draft, LogitEdits
 
 OPS = {}  # name -> Op
 use_tensors(_C)
-_library = torch.library.Library("specdec", "DEF")  # torch drops the ops with it, so the module holds it
+_library = torch.library.Library("specdec", "DEF")  # without a reference torch would drop the ops
 
 
 class Op:
-    """An op: called with its arguments in order, it has the active backend run it.
+    """An op: called with its arguments in order, it runs on the active backend.
 
-    The dispatcher costs a call about 2 µs, and 0.1 µs more for each argument (``torch.library.custom_op``: 14 µs). If
-    no compiler, mode, tensor subclass or profiler has to see the call, it goes to the backend directly.
+    The dispatcher costs a call about 2 µs, and 0.1 µs more for each argument (``torch.library.custom_op``: 14 µs).
+    Unless a compiler, mode, tensor subclass or profiler must see the call, it goes to the backend directly.
 
     Parameters
     ----------
     name : str
-        Of the op, and of every backend's function for it.
+        The name of the op, and of every backend's function for it.
     figures : bool
-        Whether it writes figures, of which one could want derivatives; tokens have none.
+        Whether its outputs are figures, which could have derivatives; tokens have none.
     backward : int
-        Of how many of the function's first arguments they have gradients.
+        How many of the function's first arguments have gradients.
     result : type, optional
         The NamedTuple of outputs that the function returns; without, it returns its first output.
     sizes : dict of str to Kind
         Arguments of the function that are sizes of outputs, and no arguments of the op.
     names : sequence of str
-        Of the function's arguments, where C++ does not read calls of it directly.
+        Names of the function's arguments, where C++ does not read its calls directly.
     arguments : Kind
         In the order of ``SPECDEC_FIELDS`` in csrc/include/specdec.h. The schema returns nothing: every output is an
         argument that the op writes.
@@ -57,10 +57,10 @@ class Op:
     Call : type
         The NamedTuple of the arguments, which a backend's function gets; ``calls/typed.pyi`` has all for type checkers.
     plan : tuple or None
-        What C++ reads of a direct call, item by item: (role, indices of the op's arguments, how many of the function's,
+        The items that C++ reads of a direct call: (role, indices of the op's arguments, how many of the function's,
         shapes, least, most).
     names : list of str
-        The function's arguments as ``direct`` has them.
+        The function's arguments in the order of ``direct``.
     """
 
     def __init__(self, name, figures=False, backward=0, result=None, sizes=None, names=None, **arguments):
@@ -110,9 +110,9 @@ class Op:
         return call[self._first_tensor].device
 
     def check(self, sizes, **given):
-        """Raise if arguments are not what the declaration says of them. Returns ``sizes``."""
-        # ``sizes`` holds sizes by their letters, "*" for leading dimensions, and the ``device``. The first tensor that
-        # has a letter sets it. The key ``packed`` says that requests are packed.
+        """Raise unless arguments keep to the declaration. Returns ``sizes``."""
+        # ``sizes`` holds sizes by their letters, "*" for leading dimensions, and the ``device``. The first tensor with
+        # a letter sets it. The key ``packed`` marks packed requests.
         for name, x in given.items():
             self.arguments[name].check(name, x, sizes)
         return sizes
@@ -122,7 +122,7 @@ class Op:
         return self.arguments[name].taken(name, x, shape, device, seen)
 
     def size(self, name, x, expected, most=None, step=1):
-        """An int that is not below an argument's range, as ``inputs.whole`` has it."""
+        """An int that is not below an argument's range, checked by ``inputs.whole``."""
         kind = self.arguments.get(name) or self.sizes[name]
         return inputs.whole(name, x, expected, kind.least, most, step)
 
@@ -155,13 +155,13 @@ class Op:
         return made, some
 
     def finish(self, sizes, given, **values):
-        """Run a call of which ``values`` are read and outputs are not; what the function returns."""
+        """Run a call with these inputs and new outputs; returns the function's result."""
         made, some = self.make(sizes, given)
         self(**values, **made, given=some)
         return self.returned(made)
 
     def returned(self, made):
-        """What the function returns of all outputs by name."""
+        """The function's result, from all outputs by name."""
         if self.result is None:
             return next(iter(made.values()))
         if self.result is tuple:
@@ -176,10 +176,10 @@ class Op:
         ]
 
     def direct(self, check, *raw):
-        """Run a call as its caller made it, if it keeps to the declaration; not one whose status the caller ``check``s.
+        """Run a call as its caller made it, if it keeps to the declaration; not one whose status is to be ``check``ed.
 
-        ``raw`` are the function's arguments in the order of ``names``. Returns what the function returns. ``read``
-        takes the calls that the C++ fast path declined.
+        ``raw`` are the function's arguments in the order of ``names``. Returns the function's result. ``read`` takes
+        the calls that the C++ fast path declined.
         """
         if self.figures:
             self.refuse_derivatives(raw)
@@ -244,7 +244,7 @@ class Op:
         return self.names[index]
 
     def __call__(self, *values, given=False, **named):
-        """Run the op. ``given`` says that an output came from the caller, so its memory has to be checked."""
+        """Run the op. ``given``: an output is the caller's, so its memory has to be checked."""
         call = self.Call(*values, **named)
         first = call[self._first_tensor]
         if _watched(first) or _transformed(call):
@@ -257,18 +257,18 @@ class Op:
 
 @functools.cache
 def saved_by_name(kind):
-    """This NamedTuple, once ``torch.export`` can save and load programs that take or return it."""
+    """This NamedTuple, registered so that ``torch.export`` can save and load programs that take or return it."""
     torch_names.save_by_name(kind, serialized_type_name=f"specdec_kernels.{kind.__name__}")
     torch.serialization.add_safe_globals([kind])
     return kind
 
 
-# Not Sampling: what torch (2.13) makes of `top_p` and `top_p_after` in an argument is no Python.
+# Not Sampling: torch (2.13) makes invalid Python of `top_p` and `top_p_after` in an argument.
 for _kind in (Draft, LogitEdits, OutputFormat, InputPositions, Packing):
     saved_by_name(_kind)
 
 
-# Roles of which several arguments of an op are one argument of its function, or stand side by side there.
+# Roles whose arguments of an op are one argument of its function, or adjacent there.
 _GROUPED = "draft packing noise mask out output_format".split()
 _NAMES = {
     "law": ("space", "temperature", "sampling"), "noise": Noise._fields, "mask": ("layout", "dtype", "columns", "out"),
@@ -343,7 +343,7 @@ def _tensors_in(values):
 
 
 def _is_batched(x):
-    """Whether a tensor is one of vmap, below what other transforms made of it."""
+    """Whether a tensor is one of vmap, inside the wrappers of other transforms."""
     while torch_names.is_wrapped(x):
         if torch_names.is_batched(x):
             return True
@@ -352,7 +352,7 @@ def _is_batched(x):
 
 
 def _unreadable(x, transforms):
-    """What a tensor is whose memory does not hold its values, and what to do instead; None of any other."""
+    """(kind, remedy) of a tensor whose memory does not hold its values; None for any other."""
     if x.is_nested:
         return "a nested tensor", "pad it, or pack its rows where the op takes them so"
     if x.layout is not torch.strided:

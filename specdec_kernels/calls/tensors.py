@@ -1,4 +1,4 @@
-"""What a native module has to know of torch's tensors."""
+"""The functions of torch's tensors that native modules call."""
 
 import ctypes
 
@@ -10,7 +10,7 @@ _IS_NEGATIVE = "_ZN2at6native6is_negERKNS_6TensorE"  # of a tensor, in C++; 2.13
 
 
 def functions_of_torch(*names):
-    """The addresses of functions by their names in C; None where this torch has not got one of them."""
+    """The addresses of functions by their names in C; None where this torch lacks one of them."""
     try:
         torch_and_all_it_needs = ctypes.CDLL(torch._C.__file__)
         return [ctypes.cast(getattr(torch_and_all_it_needs, name), ctypes.c_void_p).value for name in names]
@@ -19,14 +19,14 @@ def functions_of_torch(*names):
 
 
 def use_tensors(native):
-    """Tell it what a tensor is, and how torch gives its address and shape, and its negative bit, without Python."""
+    """Pass it the tensors' type, and torch's functions for their address, shape and negative bit, without Python."""
     native.use_tensors(torch.Tensor, torch.Tensor.__dlpack_c_exchange_api__, _negative_example())
 
 
 def _negative_example():
-    """Torch's function that asks for the negative bit, and tensors without and with it, each with its address in C++.
+    """Torch's function that reads the negative bit, and tensors without and with it, each with its address in C++.
 
-    None if this torch has no such function, or addresses: then its method is asked, which takes longer.
+    None if this torch has no such function, or addresses: then its Python method is called, which takes longer.
     """
     function, plain = functions_of_torch(_IS_NEGATIVE), torch.zeros(1, dtype=torch.float32, device="cpu")
     negative = torch_names.negative_view(plain)

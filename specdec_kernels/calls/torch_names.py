@@ -1,6 +1,6 @@
-"""What torch calls by private names. Where a torch has not got one, the way without it is slower and as right.
+"""Private names of torch. Where a torch lacks one, the replacement is slower and as correct.
 
-Without the first three every call goes through torch's dispatcher, as if somebody watched. Without the last one
+Without the first three every call goes through torch's dispatcher, as under a mode. Without the last one
 ``torch.export`` does not save programs that return our results.
 """
 
@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 
 def of_torch(name, otherwise):
-    """What torch has under a dotted name; else the other way."""
+    """The object with this dotted name in torch; else ``otherwise``."""
     try:
         return operator.attrgetter(name)(torch)
     except AttributeError:
@@ -35,5 +35,5 @@ globals().update({ours: of_torch(*names) for ours, names in PRIVATE.items()})
 
 
 def forward_mode():
-    """Whether tensors may carry tangents; without a name to ask, each of them is looked at."""
+    """Whether tensors may carry tangents; True where torch lacks the name, so that each tensor is checked."""
     return getattr(forward_ad, "_current_level", 0) >= 0

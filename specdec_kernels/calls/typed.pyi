@@ -85,8 +85,8 @@ class Logprobs(NamedTuple):
     rank: Tensor
     top_tokens: Tensor
     top_logprobs: Tensor
-    kept_bits: Tensor | None
-    kept_count: Tensor | None
+    support_bits: Tensor | None
+    support_size: Tensor | None
     status: Tensor | None
 
 class MaskLogits(NamedTuple):
@@ -169,7 +169,7 @@ class ResidualRace(NamedTuple):
     draft_row: Tensor | None
     excluded: Tensor | None
     cuts: Tensor | None
-    known: Tensor
+    row_stats: Tensor
     target_law: Law
     draft_law: Law
     edits: Edit
@@ -185,7 +185,7 @@ class ResidualSums(NamedTuple):
     row: Tensor
     draft_row: Tensor
     cuts: Tensor | None
-    known: Tensor
+    row_stats: Tensor
     target_law: Law
     draft_law: Law
     edits: Edit
@@ -203,13 +203,13 @@ class TileLaws(NamedTuple):
     tiles: Tensor
     raw: Tensor
     temperature: float | Tensor
-    known: Tensor
+    row_stats: Tensor
     probs: Tensor
 
 class TokenLogits(NamedTuple):
     rows: Tensor
     vocab_start: int
-    places: Tensor | None
+    row_indices: Tensor | None
     tokens: Tensor
     edits: Edit
     logits: Tensor
@@ -323,11 +323,11 @@ class WalkTables(NamedTuple):
     row_status: Tensor
     winners: Tensor | None
     p_of_drafts: Tensor | None
-    known: Tensor | None
+    row_stats: Tensor | None
     q_of_drafts: Tensor | None
     draft_row_status: Tensor | None
-    draft_known: Tensor | None
-    draft_places: Tensor | None
+    draft_row_stats: Tensor | None
+    draft_row_indices: Tensor | None
     answers: Tensor | None
     tokens: Tensor
     path: Tensor | None
@@ -339,6 +339,6 @@ class WalkTables(NamedTuple):
     slot: Tensor | None
     laws: Tensor | None
     excluded: Tensor | None
-    asked: Tensor | None
-    asked_subtracted: Tensor | None
+    requested_rows: Tensor | None
+    requested_subtracted: Tensor | None
     memory: Tensor | None

@@ -1,4 +1,4 @@
-"""What the public ops take, for their annotations."""
+"""The types of public arguments, for annotations."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -10,7 +10,7 @@ Counter = int | torch.Tensor  # int64 or int32
 Space = Literal["logits", "probs"]
 ChainMethod = Literal["rejection", "race", "block"]
 TreeMethod = Literal["rejection", "race", "traversal", "paths"]
-Method = Literal["rejection", "race"]  # of both, and of rows in parts
+Method = Literal["rejection", "race"]  # of chains and trees, and of rows in parts
 Count = Literal["accepted", "emitted"]
 Layout = Literal["bool", "additive", "bits"]
 BuiltLayout = Literal["full", "nodes", "bits"]

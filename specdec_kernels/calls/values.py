@@ -1,4 +1,4 @@
-"""Values that a call has: laws, edits, noise, and the bits that say how they are meant."""
+"""The values of a call: laws, edits, noise, and the bits that modify them."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ EMITTED, ADDED, ZEROS = 1, 2, 4
 
 
 class Law(NamedTuple):
-    """From a raw value of a row to a weight.
+    """The map from a row's raw values to weights.
 
     ``rules`` is a sum of bits: 1 top_p after top_k, 2 top_p after min_p, 4 ties stay together, 8 filters before the
     temperature, 16 filters may be on: none of them if every filter is a plain number that means off, 0, 1.0 and 0.0.
@@ -30,13 +30,12 @@ class Law(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """What becomes of a target row's logits before its law sees them: ``specdec_kernels.LogitEdits``, as backends get
-    it.
+    """Edits of a target row's logits before its law: ``specdec_kernels.LogitEdits`` in the backends' form.
 
-    Tensors but ``bias_tokens`` and ``bias_values`` are [S, R, items]: one list for each entry S and, in ops on rows,
-    each row R; elsewhere R is 1. Bits 1 and 2 of ``by_row`` say that ``allowed`` and ``bias_spans`` are like the
-    target's rows instead, ragged ones [1, rows, items]. A span is a begin and an end in ``bias_tokens``. Lists that an
-    index points to are [n, 1, items], and the index is what they would be, with one item.
+    Tensors except ``bias_tokens`` and ``bias_values`` are [S, R, items]: one list for each entry S and, in ops on rows,
+    each row R; elsewhere R is 1. Bits 1 and 2 of ``by_row``: ``allowed`` and ``bias_spans`` are like the target's rows
+    instead, ragged ones [1, rows, items]. A span is a begin and an end in ``bias_tokens``. Lists with an index are
+    [n, 1, items], and the index has their shape, with one item.
     """
 
     allowed: "torch.Tensor | None" = None
@@ -55,11 +54,11 @@ class Edit(NamedTuple):
     allowed_index: "torch.Tensor | None" = None
 
     def on(self):
-        """Whether it may change anything."""
+        """Whether it may change a logit."""
         return any(isinstance(x, torch.Tensor) or x != off for x, off in zip(self, Edit(), strict=True))
 
     def by_entry(self):
-        """The tensors that have one list or number for each entry."""
+        """The tensors with one list or number for each entry."""
         allowed = self.allowed if self.allowed_index is None else self.allowed_index
         seen = (self.prompt_mask, self.output_mask, self.output_counts)
         lists = [self.pending, *(seen if self.seen_index is None else [self.seen_index])]
@@ -69,7 +68,7 @@ class Edit(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Which random numbers a call uses."""
+    """The keys of a call's random numbers."""
 
     seed: "int | torch.Tensor"
     position: "int | torch.Tensor"
@@ -77,6 +76,6 @@ class Noise(NamedTuple):
 
 
 def filters_of(law):
-    """The names of a Law's filters that may be on: those that are tensors, or numbers that do not mean off."""
+    """The names of a Law's filters that may be on: tensors, and numbers that do not mean off."""
     filters = (("top_k", law.top_k, 0), ("top_p", law.top_p, 1.0), ("min_p", law.min_p, 0.0))
     return [name for name, value, off in filters if isinstance(value, torch.Tensor) or value != off]

@@ -1,4 +1,4 @@
-"""Conversations for `generate --chat`: from arguments and files to the tokens that a turn's answer follows."""
+"""Conversations for `generate --chat`: from arguments and files to the tokens before a turn's answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Messages = list[dict[str, str]]
 
 
 def conversations_of(args: argparse.Namespace, text_of_file: Callable[[Path], str]) -> list[Messages]:
-    """The conversations of `--prompt` and `--prompt-file`; a file's name in .json says that it has several turns."""
+    """The conversations of `--prompt` and `--prompt-file`; a file named .json has several turns."""
     conversations = [[{"role": "user", "content": prompt}] for prompt in args.prompt or []]
     for path in args.prompt_file or []:
         text = text_of_file(path)
@@ -28,7 +28,7 @@ def conversations_of(args: argparse.Namespace, text_of_file: Callable[[Path], st
 
 
 def messages_of(path: Path, text: str) -> Messages:
-    """The messages of a JSON file: strings are the user's, others say their role."""
+    """The messages of a JSON file: strings are the user's, others have a role."""
     try:
         messages = json.loads(text)
         entries = [{"role": "user", "content": entry} if isinstance(entry, str) else entry for entry in messages]
@@ -45,7 +45,7 @@ def messages_of(path: Path, text: str) -> Messages:
 
 
 def turns(messages: Messages) -> Iterator[Messages]:
-    """What each answer follows: the messages up to one of the user's that has none. Answers are appended by `send`."""
+    """The messages before each answer: up to a user's message without an answer. Answers are appended by `send`."""
     said: Messages = []
     for message, following in zip(messages, [*messages[1:], None], strict=True):
         said.append(message)
@@ -54,12 +54,12 @@ def turns(messages: Messages) -> Iterator[Messages]:
 
 
 def tokens_of(target: LanguageModel, messages: Messages) -> list[int]:
-    """The tokens of a conversation in the model's own form, ready for an answer."""
+    """The tokens of a conversation in the model's template, ready for an answer."""
     if not getattr(target.tokenizer, "chat_template", None):
         raise ValueError(
             f"argument --chat: expected a model whose tokenizer has a chat template; got {target.name}, which has none"
         )
     try:
         return list(target.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
-    except Exception as error:  # what templates raise has no common base
+    except Exception as error:  # exceptions of templates have no common base
         raise ValueError(f"argument --chat: {target.name}'s template takes no such conversation ({error})") from error

@@ -53,7 +53,7 @@ def draft_source(word: str) -> str:
 
 
 class TreeChoice(NamedTuple):
-    """A `--tree`: what was written, its kind and its numbers."""
+    """A checked `--tree`: its word, its kind and its numbers."""
 
     word: str
     kind: str
@@ -61,7 +61,7 @@ class TreeChoice(NamedTuple):
 
 
 def draft_tree(word: str) -> TreeChoice:
-    """A checked `--tree`: no huge tree will be built."""
+    """A checked `--tree`, whose size is bounded before it is built."""
     kind, _, rest = word.partition(":")
     try:
         numbers = [int(part) for part in rest.split(",")] if rest else []
@@ -177,7 +177,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the text; 0. What ends it early is raised after what there is was reported."""
+    """Write the text; 0. An error that ends it early is raised after the texts so far were reported."""
     from specdec_kernels.cli.threads import quickest
 
     check_arguments(args)
@@ -188,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
     draft = getattr(drafter, "language_model", None)
     with contextlib.ExitStack() as ended:
         args.threads = ended.enter_context(quickest([target] if draft is None else [target, draft]))
-        if rank > 0:  # one rank speaks for all
+        if rank > 0:  # one rank reports for all
             nowhere = ended.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
             ended.enter_context(contextlib.redirect_stdout(nowhere))
         if args.tensor_parallel > 1:
@@ -200,7 +200,7 @@ def writer_of(
     args: argparse.Namespace, target: LanguageModel, drafter: Drafter | None, conversations: Sequence[Messages],
     prompts: Sequence[str],
 ) -> Writer:  # fmt: skip
-    """What writes as the arguments say."""
+    """The Writer for these arguments."""
     from specdec_kernels.generate import Watermark
 
     mark = None if args.watermark is None else Watermark(args.watermark, args.watermark_window)
@@ -224,7 +224,7 @@ def write(
         else:
             writer.write(prompts, prompts, args.seed)
     except BaseException:
-        with contextlib.suppress(Exception):  # the first error is the one to show
+        with contextlib.suppress(Exception):  # the first error is the one to report
             if reports:
                 writer.report()
         raise
@@ -234,7 +234,7 @@ def write(
 
 
 def rank_of(args: argparse.Namespace) -> int:
-    """This process's place among those that share the target's head."""
+    """This process's rank among those that share the target's head."""
     if args.tensor_parallel == 1:
         return 0
     from specdec_kernels.generate.models import device_of
@@ -257,7 +257,7 @@ def with_split_head(args: argparse.Namespace, target: LanguageModel) -> Language
 
 
 class Writer:
-    """Writes texts, shows them as the arguments ask, and reports them all in the end."""
+    """Writes texts, shows them by the arguments, and reports them all in the end."""
 
     def __init__(
         self, target: LanguageModel, drafter: Drafter | None, args: argparse.Namespace, how: dict[str, Any]
@@ -293,7 +293,7 @@ class Writer:
         return generations
 
     def answer(self, messages: Messages, seed: int) -> None:
-        """Answer every message of a conversation that has no answer, in turn."""
+        """Answer every unanswered message of a conversation, in turn."""
         conversation = turns(messages)
         said = next(conversation)
         while said:
@@ -305,7 +305,7 @@ class Writer:
                 return
 
     def report(self) -> None:
-        """What `--svg`, `--json` or the last line say of all that was written."""
+        """Write `--svg`, `--json` or the last line for all texts."""
         if not self.generations:
             return
         if self.args.svg:
@@ -320,7 +320,7 @@ class Writer:
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Name what does not go together; and give --method and --k their defaults."""
+    """Raise for arguments that exclude each other; set the defaults of --method and --k."""
     if args.system is not None and not args.chat:
         raise ValueError("argument --system: expected --chat with it; got none")
     if args.logprobs is not None and not args.json:
@@ -357,7 +357,7 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
 
 
 def edits_of(args: argparse.Namespace) -> TextEdits | None:
-    """Penalties, bias and the tokens allowed; None if nothing is asked for."""
+    """Penalties, bias and the allowed tokens; None without any."""
     from specdec_kernels.generate import TextEdits
 
     bias: dict[int, float] = {}

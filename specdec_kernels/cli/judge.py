@@ -1,4 +1,4 @@
-"""`specdec-kernels judge`: whether anybody's verifier keeps the target's law."""
+"""`specdec-kernels judge`: whether a verifier keeps the target's law."""
 
 from specdec_kernels.conformance.__main__ import add_arguments, judge
 

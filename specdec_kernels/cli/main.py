@@ -1,4 +1,4 @@
-"""`specdec-kernels`: which commands there are, and how they end."""
+"""`specdec-kernels`: its commands, and their exit status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
@@ -45,11 +45,11 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 
 
 PLAIN = {"‹": "<", "›": ">", "«": "<<", "»": ">>", "✓": "*", "×": "x", "–": "-"}
-"""What stands for a character of ours where the output's encoding lacks it; for any other a question mark."""
+"""Replacements for characters of ours that the output's encoding lacks; any other becomes a question mark."""
 
 
 def in_plain(error: UnicodeError) -> tuple[str, int]:
-    """Write what an encoding lacks otherwise: a handler for `codecs`."""
+    """Replace characters that an encoding lacks: a handler for `codecs`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end
@@ -61,21 +61,21 @@ codecs.register_error("specdec-plain", in_plain)
 def main(arguments: list[str] | None = None) -> int:
     """Run a command: its exit status.
 
-    0 is success; 1 a model that gives no law, or nobody who reads; 2 a bad argument or file, or a backend that cannot
-    do it; 130 an interrupt. What is wrong is said in one line on stderr. A stdout or stderr that is closed takes all.
+    0 is success; 1 a model that gives no law, or a closed pipe; 2 a bad argument or file, or a backend that cannot do
+    it; 130 an interrupt. Errors take one line on stderr. A closed stdout or stderr discards all output.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     name = "specdec-kernels"
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:
             setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115, as long as the process
-    if getattr(sys.stdout, "errors", None) in ("strict", "surrogateescape"):  # else who runs us has chosen
+    if getattr(sys.stdout, "errors", None) in ("strict", "surrogateescape"):  # other handlers are the user's choice
         sys.stdout.reconfigure(errors="specdec-plain")
     try:
         args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
         name += f" {args.command}"
         status = args.run(args)
-        sys.stdout.flush()  # a full disk is met here, not at exit
+        sys.stdout.flush()  # a full disk fails here, not at exit
         return status
     except KeyboardInterrupt:
         return 130
@@ -90,19 +90,19 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         status, wrong = 2, str(error).replace("\n", " ")
     finally:
-        drop_what_nobody_takes()
+        discard_output()
     print(f"{name}: error: {wrong}", file=sys.stderr)
     return status
 
 
 def is_of_backend(error: RuntimeError) -> bool:
-    """Whether a backend cannot run or cannot do a call. Its module needs torch: without it none was asked."""
+    """Whether a backend cannot run or cannot do a call. Its module needs torch: without torch no backend ran."""
     backends = sys.modules.get("specdec_kernels.backends")
     return backends is not None and isinstance(error, backends.BackendError)
 
 
-def drop_what_nobody_takes() -> None:
-    """Drop what is left of our output on a full disk or in a broken pipe, where Python would try again at exit."""
+def discard_output() -> None:
+    """Discard buffered output on a full disk or in a broken pipe, which Python would write again at exit."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""Checked options: argparse types that say what was expected."""
+"""Checked options: argparse types whose errors have the expected value."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from specdec_kernels import Sampling
 
-# Its own constructors, by the engines whose rules they have.
+# The constructors of Sampling, named by the engines whose rules they have.
 PRESETS = tuple(name for name, made in vars(Sampling).items() if isinstance(made, classmethod) and name[0] != "_")
 
 
 def checked(kind: Callable[[str], Any], expected: str, allowed: Callable[[Any], bool]) -> Callable[[str], Any]:
-    """A type of argparse's: `kind` of the word, if `allowed`."""
+    """An argparse type: `kind` of the word, if `allowed`."""
 
     def parse(word: str) -> Any:
         try:
@@ -37,13 +37,13 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def utf8(word: str) -> str:
-    """The word; ValueError if it came in bytes that are not UTF-8."""
+    """The word; ValueError for bytes that are not UTF-8."""
     word.encode()
     return word
 
 
 def folder(word: str) -> Path:
-    """A folder that can be written to, made if it is not there: before anything is measured."""
+    """A folder that can be written to, made if it is missing, before anything is measured."""
     path = Path(word)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def folder(word: str) -> Path:
 
 
 def new_file(word: str) -> Path:
-    """A file that can be written to, made if it is not there: before anything is measured."""
+    """A file that can be written to, made if it is missing, before anything is measured."""
     path = Path(word)
     try:
         path.open("a").close()
@@ -70,7 +70,7 @@ def bias(word: str) -> tuple[int, float]:
 
 
 def text_of_file(path: Path, option: str = "--prompt-file") -> str:
-    """What is in a file of UTF-8: its line ends as they are, without the mark that some editors put before a text."""
+    """The text of a file in UTF-8, with its line ends, without a byte-order mark."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

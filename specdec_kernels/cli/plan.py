@@ -1,4 +1,4 @@
-"""`specdec-kernels plan`: from acceptance and cost, what to choose and what to expect of it."""
+"""`specdec-kernels plan`: from acceptance and cost, the best choices and their expected gain."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def figures(args: argparse.Namespace) -> dict[str, Any]:
-    """Acceptance by slot, cost, acceptance by child and laws, as given or measured."""
+    """Acceptance by slot, cost, acceptance by child and laws: given, or measured."""
     children = None if args.children is None else child_acceptances(args.children)
     if args.acceptance is None and args.laws is None:
         return measure(args) | ({} if children is None else {"children": children})
@@ -65,7 +65,7 @@ def figures(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """What a plan is made of, from what the pair of models does."""
+    """The figures of a plan, measured on the pair of models."""
     from specdec_kernels.generate import ModelDrafter, check_vocabularies, generate, load_model
     from specdec_kernels.generate.drafters import looks_ahead
     from specdec_kernels.studies.measure import acceptance_by_slot, cost_ratio, workload
@@ -75,12 +75,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"argument --tokens: expected at least {k + 2}; got {args.tokens}")
     target, draft = load_model(args.target), load_model(args.draft)
     check_vocabularies(target, draft)
-    if looks_ahead(draft):  # its laws are others at every depth
+    if looks_ahead(draft):  # its laws differ at every depth
         raise ValueError(f"argument --draft: expected a model that drafts token by token; got {args.draft}")
     prompts = args.prompt or ["ROMEO:\n", "JULIET:\n"]
     written = dict(max_new_tokens=args.tokens, temperature=args.temperature, seed=args.seed)
     plain, drafted = [], []
-    for prompt in prompts:  # in turn, so that both meet the same disturbances
+    for prompt in prompts:  # in turn, so that disturbances hit both
         plain += generate([prompt], target, method="plain", **written)
         drafted += generate([prompt], target, ModelDrafter(draft), method="rejection", k=k, **written)
     return dict(

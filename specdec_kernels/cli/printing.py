@@ -1,4 +1,4 @@
-"""How `specdec-kernels generate` shows what it does: running text, trees, a line of statistics, JSON."""
+"""The output of `specdec-kernels generate`: running text, trees, a line of statistics, JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKS = {"accepted": "{}", "replaced": "‹{}›", "bonus": "«{}»"}
 
 
 def reading() -> Callable[[int, int], None] | None:
-    """A function that says on one line how far a long prompt was read, if there is a terminal to say it on."""
+    """A function that prints, on one line of a terminal, how far a long prompt is read; None without a terminal."""
     if not sys.stderr.isatty():
         return None
 
@@ -32,7 +32,7 @@ def reading() -> Callable[[int, int], None] | None:
 
 
 def cleared(progress: Callable[[int, int], None] | None, begin: Callable[[], Printer]) -> Printer:
-    """Begin to print where the line of `progress` was."""
+    """Begin to print in the line of `progress`."""
     if progress:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     return begin()
@@ -55,7 +55,7 @@ def show(
     trees: defaultdict[int, int] = defaultdict(int)
 
     def write(pieces: Sequence[tuple[str, str]], end: str) -> None:
-        # Rich changes tabs and drops carriage returns, so a text without colours goes past it.
+        # Rich changes tabs and drops carriage returns, so text without colours is written directly.
         if coloured:
             console.print(Text.assemble(*pieces), end=end)
         else:
@@ -100,7 +100,7 @@ def drawing(entry: Round, tokenizer: PreTrainedTokenizerBase | None, coloured: b
 
 
 def report(generation: Generation, args: argparse.Namespace, elapsed: float) -> dict[str, Any]:
-    """What `--json` prints of one prompt."""
+    """The object that `--json` prints for one prompt."""
     return tree_report(generation, args) | logprobs_report(generation, args) | {
         "method": args.method, "k": args.k, "seed": args.seed, "temperature": args.temperature,
         "top_k": args.top_k, "top_p": args.top_p, "min_p": args.min_p, "preset": args.preset,
@@ -116,12 +116,12 @@ def report(generation: Generation, args: argparse.Namespace, elapsed: float) -> 
 
 
 def logprobs_report(generation: Generation, args: argparse.Namespace) -> dict[str, Any]:
-    """What `--json` adds with `--logprobs`: an entry for each token."""
+    """The part that `--logprobs` adds to `--json`: an entry for each token."""
     return {} if args.logprobs is None else {"logprobs": [token._asdict() for token in generation.logprobs]}
 
 
 def tree_report(generation: Generation, args: argparse.Namespace) -> dict[str, Any]:
-    """What `--json` adds with a tree: acceptance by child index, and every round's tree."""
+    """The part that a tree adds to `--json`: acceptance by child index, and every round's tree."""
     if args.tree is None:
         return {}
     from specdec_kernels.studies.measure import child_acceptance
@@ -158,7 +158,7 @@ def summary(generations: Sequence[Generation], elapsed: float, threads: int | No
 
 
 def children(generations: Sequence[Generation], most: int = 8) -> str:
-    """Shares of the nodes reached at which the first child was accepted, the second, and so on."""
+    """Shares of the visited nodes at which the first child was accepted, the second, and so on."""
     from specdec_kernels.studies.measure import child_acceptance
 
     seen = child_acceptance(generations, most)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Pixels: a character, a box's height, a row of boxes, between two, around all, for a round's number, a line of rounds.
 CELL, HEIGHT, ROW, GAP, MARGIN, NUMBER, WIDTH = 8, 22, 28, 12, 16, 28, 860
-COLOURS = {  # of a box: its ground, its edge and its text
+COLOURS = {  # by kind of box: its background, its edge and its text
     "accepted": ("#d3f5dc", "#1a7f37", "#0b3d1a"),
     "replaced": ("#ffdfdc", "#cf222e", "#5c0d13"),
     "bonus": ("#d5ecff", "#0969da", "#06305f"),
@@ -23,7 +23,7 @@ LEGEND = ("accepted", "rejected", "replaced", "bonus")
 
 
 class Box(NamedTuple):
-    """A token: its text, its kind, and the index of the box that it follows, -1 for one that begins the round."""
+    """A token: its text, its kind, and the index of the box before it, -1 for one that begins the round."""
 
     text: str
     kind: str
@@ -61,7 +61,7 @@ def picture(generations: Sequence[Generation], text_of: Callable[[int], str]) ->
 
 
 def boxes_of(entry: Round, text_of: Callable[[int], str]) -> list[Box]:
-    """The boxes of a round, parents first. Of a chain, rejected drafts are a row of their own below the replacement."""
+    """The boxes of a round, parents first. A chain's rejected drafts are a row below the replacement."""
     last = entry.pieces[-1][0]
     if entry.tree is None:
         kinds = ["accepted"] * min(entry.accepted, len(entry.tokens))
@@ -85,7 +85,7 @@ def boxes_of(entry: Round, text_of: Callable[[int], str]) -> list[Box]:
 
 
 def boxes(tree: Sequence[Box], x: int) -> tuple[list[str], int, int]:
-    """The drawing of a round's boxes from x on, where it ends, and how high it is."""
+    """The drawing of a round's boxes from x on, its right end, and its height."""
     below: dict[int, list[int]] = {index: [] for index in range(-1, len(tree))}
     for index, entry in enumerate(tree):
         below[entry.parent].append(index)
@@ -141,6 +141,6 @@ def width(text: str) -> int:
 
 
 def shown(text: str) -> str:
-    """A text in which spaces and line ends can be seen, without what XML cannot hold."""
+    """A text with visible spaces and line ends, without characters that XML forbids."""
     seen = text.replace("\r", "").replace("\n", "↵").replace("\t", "→").replace(" ", "·")
     return "".join(each if each.isprintable() else "�" for each in seen)

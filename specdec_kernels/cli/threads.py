@@ -1,4 +1,4 @@
-"""Which number of threads a small model's forwards take less time with, on this machine and now."""
+"""Measures which number of threads is faster for a small model's forwards, on this machine and now."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from specdec_kernels.generate import LanguageModel
 
 SMALL = 200_000_000  # parameters. Larger models gain by threads, and one forward on one thread takes long
-TURNS, CLEAR = 4, 2.0  # few forwards, and fewer where one number takes so many times as long
-LENGTH = 5  # tokens a forward, as a target reads of a round
+TURNS, CLEAR = 4, 2.0  # forwards of each; fewer where one number takes so many times as long
+LENGTH = 5  # tokens a forward, as a target reads in a round
 
 
 @contextmanager
 def quickest(models: Sequence[LanguageModel]) -> Iterator[int]:
-    """Let torch and our ops use as many threads as are quicker with these models in turn: one or all; how many."""
-    # OpenMP's threads, which torch has, wait for each other. Beside other work a forward of a small model takes many
-    # times as long with them as without. Who sets `OMP_NUM_THREADS` has it.
+    """Set torch's and our threads to the faster number for these models, one or all; yields it."""
+    # OpenMP's threads, which torch uses, wait for each other. Beside other work a forward of a small model takes many
+    # times as long with them as without. A set `OMP_NUM_THREADS` decides.
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(choose(models, _cores.threads()))
@@ -38,14 +38,14 @@ def choose(models: Sequence[LanguageModel], most: int) -> int:
     if most == 1 or _cores.is_set() or not on_cpu or sum(map(parameters, models)) > SMALL:
         return most
     try:
-        forwards(models, 1)  # what is made once is there then
+        forwards(models, 1)  # allocations and caches of a first forward
         one = all_of_them = 0.0
         for _ in range(TURNS):
             one += forwards(models, 1)
             all_of_them += forwards(models, most)
             if not 1 / CLEAR < all_of_them / one < CLEAR:
                 break
-    except Exception:  # a model that cannot do it is told of where it is used
+    except Exception:  # the loop reports a model that cannot be read
         return most
     return 1 if one < all_of_them else most
 

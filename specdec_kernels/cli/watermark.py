@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what the text says of the key; 0."""
+    """Print the evidence for the key; 0."""
     from specdec_kernels.generate import load_model
     from specdec_kernels.watermark import detect
 

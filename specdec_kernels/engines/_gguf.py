@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "models"
-# Sizes of a model, and parts of a layer, as GGUF and as the checkpoint name them.
+# The names of a model's sizes, and of a layer's parts, in GGUF and in the checkpoint.
 SIZES = {
     "vocab_size": "vocab_size", "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
     "block_count": "num_hidden_layers", "feed_forward_length": "intermediate_size", "head_count": "num_attention_heads",
@@ -53,7 +53,7 @@ def write(name: str, path: Path) -> None:
 
 
 def write_tokens(writer: gguf.GGUFWriter, tokenizer: dict, config: dict) -> None:
-    """Bytes, in the letters that byte-level BPE has for them, and two special tokens. Nothing is ever merged."""
+    """Bytes, in the letters of byte-level BPE, and two special tokens. No merge ever applies."""
     special = {entry["id"]: entry["content"] for entry in tokenizer["added_tokens"]}
     letters = {token: text for text, token in tokenizer["model"]["vocab"].items()} | special
     tokens = [letters[token] for token in range(config["vocab_size"])]
@@ -62,12 +62,12 @@ def write_tokens(writer: gguf.GGUFWriter, tokenizer: dict, config: dict) -> None
     writer.add_token_list(tokens)
     kinds = gguf.TokenType
     writer.add_token_types([kinds.CONTROL if token in special else kinds.NORMAL for token in range(len(tokens))])
-    writer.add_token_merges(["\u0100 \u0100"])  # llama.cpp asks for one; this makes no token that there is
+    writer.add_token_merges(["\u0100 \u0100"])  # llama.cpp needs one merge; this pair never occurs
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(True)
 
 
 def pairs_together(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows in the order of llama.cpp, which turns entries 2 i and 2 i + 1 of a head, not i and i + half of it."""
+    """Rows in the order of llama.cpp, which rotates entries 2 i and 2 i + 1 of a head, not i and i + half of it."""
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)

@@ -1,4 +1,4 @@
-"""What `engines.llamacpp` puts under our loop: contexts of llama.cpp that read texts. It imports llama_cpp."""
+"""The reader of `engines.llamacpp`: contexts of llama.cpp that read texts for our loop. It imports llama_cpp."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from specdec_kernels.trees import DraftTree
 if TYPE_CHECKING:
     from specdec_kernels.engines.llamacpp import LlamaModel
 
-SPARE_LEAVES = 8  # sequences for each text of a new context: trees with more leaves make a context of their own
+SPARE_LEAVES = 8  # sequences for each text of a new context: a tree with more leaves makes a new context
 
 
 class Entry(NamedTuple):
-    """A token to read: its place in the text, the sequences it is part of, and whether its logits are wanted."""
+    """A token to read: its position in the text, its sequences, and whether its logits are wanted."""
 
     token: int
     position: int
@@ -29,12 +29,12 @@ class Entry(NamedTuple):
 
 
 class Context:
-    """A llama_context over the weights of a Llama, with its settings, for so many tokens in so many sequences."""
+    """A llama_context with the weights and settings of a Llama, for so many tokens in so many sequences."""
 
     def __init__(self, llama: llama_cpp.Llama, tokens: int, sequences: int) -> None:
         params = type(llama.context_params).from_buffer_copy(llama.context_params)
         params.n_ctx, params.n_seq_max, params.embeddings = tokens, sequences, False
-        # One cache for all sequences, which share tokens, and none that forgets: what is rejected is taken back.
+        # One cache for all sequences, which share tokens; full windows, so that rejected tokens can be removed.
         params.kv_unified = params.swa_full = True
         self.llama, self.tokens, self.sequences = llama, tokens, sequences
         self.pointer = llama_cpp.llama_init_from_model(llama.model, params)
@@ -45,7 +45,7 @@ class Context:
         self.most, self.vocabulary = llama_cpp.llama_n_batch(self.pointer), llama.n_vocab()
 
     def decode(self, entries: Sequence[Entry]) -> None:
-        """Read tokens: one call of llama.cpp."""
+        """Read tokens by one call of llama.cpp."""
         tokens, positions, sequences, wanted = zip(*entries, strict=True)
         size, pointer = len(entries), ctypes.POINTER(ctypes.c_int32)
         batch = llama_cpp.llama_batch(
@@ -60,7 +60,7 @@ class Context:
             raise RuntimeError(f"llama_decode: expected 0; got {code}")
 
     def logits(self, entry: int, rows: int) -> torch.Tensor:
-        """Float32 [rows, V] of the last decode, from this entry on, where llama.cpp has them: until the next one.
+        """Float32 [rows, V] of the last decode, from this entry on, in llama.cpp's memory: valid until the next one.
 
         Rows lie one after the other, in the order of their entries (llama.h).
         """
@@ -69,27 +69,27 @@ class Context:
         return torch.frombuffer(there, dtype=torch.float32).view(rows, self.vocabulary)
 
     def remove(self, sequence: int, begin: int) -> None:
-        """Forget the tokens of a sequence at this position and beyond."""
+        """Remove the tokens of a sequence from this position on."""
         if not llama_cpp.llama_memory_seq_rm(self.memory, sequence, begin, -1):
             raise RuntimeError(f"llama_memory_seq_rm: expected a memory that forgets from position {begin}; got none")
 
     def copy(self, source: int, target: int, begin: int) -> None:
-        """Put the tokens of a sequence, from this position on, into another one, too. Nothing is moved."""
+        """Add the tokens of a sequence, from this position on, to another one, too. No data moves."""
         llama_cpp.llama_memory_seq_cp(self.memory, source, target, begin, -1)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all tokens."""
         llama_cpp.llama_memory_clear(self.memory, False)
 
 
 @functools.lru_cache(4096)
 def numbers(sequence: tuple[int, ...]) -> ctypes.Array[ctypes.c_int32]:
-    """A list of C."""
+    """A list as a C array."""
     return (ctypes.c_int32 * len(sequence))(*sequence)
 
 
 class Below:
-    """The leaves below each node of a tree, by their number; a leaf is below itself.
+    """The leaves below each node of a tree, by number; a leaf is below itself.
 
     Examples
     --------
@@ -112,27 +112,27 @@ below = functools.lru_cache(64)(Below)
 
 
 class LlamaReader:
-    """A model that is reading a batch of texts: `generate.reader.Reader`, in a context of llama.cpp.
+    """A reader of a batch of texts (`generate.reader.Reader`), in a context of llama.cpp.
 
     Each text has one sequence for every leaf of its tree. A token of the text is in all of them, a node in those of the
-    leaves below it; so a node sees its ancestors and the text. The logits it gives are those of llama.cpp, until the
-    next read; with `keeps` they are copies.
+    leaves below it; so a node attends to its ancestors and the text. Logits lie in llama.cpp's memory, until the next
+    read; with `keeps` they are copies.
 
-    A recurrent state forgets nothing. So before a text is read beyond what is settled, a second sequence gets its
-    state, which llama.cpp copies when the text moves on. `roll_back` puts that back, and what was accepted since then
-    is read again in front of what comes next.
+    A recurrent state cannot remove tokens. So before a text is read beyond its settled part, a second sequence gets its
+    state, which llama.cpp copies when the text moves on. `roll_back` restores it, and the tokens accepted since then
+    are read again in front of the next ones.
     """
 
     def __init__(self, model: LlamaModel, batch: int, capacity: int, keeps: bool) -> None:
         self.model, self.batch, self.capacity, self.keeps = model, batch, capacity, keeps
         self.texts, self.width = list(range(batch)), 1
         self.passes: list[int] = []
-        self.settled, self.saved = [0] * batch, dict[int, int]()  # saved: the tokens that a text's second sequence has
-        spare = 2 if model.recurrent else SPARE_LEAVES  # each is memory for a state
+        self.settled, self.saved = [0] * batch, dict[int, int]()  # saved: tokens in a text's second sequence
+        spare = 2 if model.recurrent else SPARE_LEAVES  # each sequence takes memory for a state
         self._new_context(min(batch * spare, max(batch, llama_cpp.llama_max_parallel_sequences())))
 
     def _new_context(self, sequences: int) -> None:
-        """One with nothing in it."""
+        """Take an empty context."""
         most = llama_cpp.llama_max_parallel_sequences()
         if sequences > most:
             raise ValueError(f"prompts: expected at most {most} texts, times leaves of a tree; got {sequences}")
@@ -142,17 +142,17 @@ class LlamaReader:
         self.cached = [0] * len(self.texts)
 
     def sequences(self, row: int, leaves: Sequence[int] | None = None) -> tuple[int, ...]:
-        """Those of a text, all or for some leaves."""
+        """The sequences of a text, all or for some leaves."""
         text = self.texts[row]
         return tuple(leaf * self.batch + text for leaf in (range(self.width) if leaves is None else leaves))
 
     def pending(self, length: list[int]) -> int:
-        """How many tokens before the last of text[b, :length[b]] are to be read again, at most."""
+        """The most tokens before the last of text[b, :length[b]] that are to be read again."""
         pending = [end - 1 - cached for end, cached in zip(length, self.cached, strict=True)]
         return max(pending) if self.model.recurrent else 0
 
     def settle(self, text: torch.Tensor, length: list[int], most: int) -> None:
-        """Hear that text[b, :length[b]] will not be taken back; read it but for its last token where `most` pend."""
+        """Mark text[b, :length[b]] as final; read it but for its last token where `most` tokens are pending."""
         self.settled = list(length)
         late = [row for row, end in enumerate(length) if end - 1 - self.cached[row] >= most]
         if self.model.recurrent and late:
@@ -164,7 +164,7 @@ class LlamaReader:
             self.passes.append(-(-len(entries) // len(self.texts)))
 
     def read(self, text: torch.Tensor, end: list[int], rows: int) -> torch.Tensor:
-        """Read text[b, cached[b]:end[b]] and give the logits [B, rows, V] after each of its last `rows` tokens."""
+        """Read text[b, cached[b]:end[b]]; returns the logits [B, rows, V] after each of its last `rows` tokens."""
         self._read_ahead(text, [last - rows for last in end], rows * len(end))
         entries = []
         for row, last in enumerate(end):
@@ -179,7 +179,7 @@ class LlamaReader:
     ) -> torch.Tensor:
         """Read `nodes` of a draft tree rooted at the last of `length[b]` tokens: the logits [B, nodes, V] after each.
 
-        Arguments as of `Reader.read_tree`: one shape for all texts, `parents` [N]; `tokens` [B, N], -1 where absent.
+        Arguments as in `Reader.read_tree`: one shape for all texts, `parents` [N]; `tokens` [B, N], -1 where absent.
         """
         tree, wanted, given = below(tuple(parents.tolist())), nodes.tolist(), tokens.tolist()
         self._widen(tree.count)
@@ -207,7 +207,7 @@ class LlamaReader:
             self.cached[row] = root + count
 
     def roll_back(self, length: list[int]) -> None:
-        """Forget what was read at positions length[b] and beyond."""
+        """Remove the tokens at positions length[b] and beyond."""
         for row, end in enumerate(length):
             if end < self.cached[row]:
                 self.cached[row] = self._restored(row, end) if self.model.recurrent else end
@@ -215,14 +215,14 @@ class LlamaReader:
         self.saved.clear()
 
     def _save(self, row: int) -> None:
-        """Keep the state of a text as it now is."""
+        """Save the state of a text."""
         text = self.texts[row]
         self.saved[text] = self.cached[row]
         self.context.remove(self.batch + text, 0)
         self.context.copy(text, self.batch + text, 0)
 
     def _restored(self, row: int, end: int) -> int:
-        """How many tokens a text knows once it has the state again that was kept; 0 if that knows more than `end`."""
+        """The number of tokens of a text after its saved state is restored; 0 if that has more than `end`."""
         text = self.texts[row]
         length = self.saved.get(text, 0)
         if not 0 < length <= end:
@@ -232,19 +232,19 @@ class LlamaReader:
         return length
 
     def keep(self, rows: list[int]) -> None:
-        """Drop every text but those of index `rows`."""
+        """Drop all texts but those of indices `rows`."""
         for row in {*range(len(self.texts))} - {*rows}:
             self._forget(row, 0)
         self.texts, self.cached = [self.texts[row] for row in rows], [self.cached[row] for row in rows]
 
     def _forget(self, row: int, begin: int) -> None:
-        """The tokens of a text at this position and beyond; with all of them the state that was kept, too."""
+        """Remove the tokens of a text from this position on; with all of them the saved state, too."""
         saved = () if begin or not self.model.recurrent else (self.batch + self.texts[row],)
         for sequence in self.sequences(row) + saved:
             self.context.remove(sequence, begin)
 
     def _widen(self, leaves: int) -> None:
-        """Have a sequence for each of so many leaves. A context that has too few is left, and the texts read again."""
+        """Make sequences for so many leaves. If the context has too few, a new one reads the texts again."""
         if leaves * self.batch > self.context.sequences:
             self.release()
             self._new_context(leaves * self.batch)
@@ -255,13 +255,13 @@ class LlamaReader:
         self.width = max(self.width, leaves)
 
     def _entries(self, text: torch.Tensor, row: int, end: int, rows: int) -> list[Entry]:
-        """What is left to read of a text, with logits for the last `rows` tokens."""
+        """The unread tokens of a text, with logits for the last `rows` tokens."""
         begin, sequences = self.cached[row], self.sequences(row)
         tokens = text[row, begin:end].tolist()
         return [Entry(token, at, sequences, at >= end - rows) for at, token in enumerate(tokens, start=begin)]
 
     def _read_ahead(self, text: torch.Tensor, end: list[int], more: int) -> None:
-        """If a decode cannot take all of text[b, :end[b]] and `more` tokens, read the former before, in pieces."""
+        """If one decode cannot take all of text[b, :end[b]] and `more` tokens, read the text first, in pieces."""
         left = [max(0, last - cached) for last, cached in zip(end, self.cached, strict=True)]
         if sum(left) + more <= self.context.most:
             return
@@ -276,7 +276,7 @@ class LlamaReader:
                 self.cached[row] = stop
 
     def _logits(self, entries: list[Entry], rows: int) -> torch.Tensor:
-        """Read; the logits [B, rows, V] that are wanted."""
+        """Read the entries; returns the wanted logits [B, rows, V]."""
         self.context.decode(entries)
         self.passes.append(-(-len(entries) // len(self.texts)))
         first = next(index for index, entry in enumerate(entries) if entry.wanted)

@@ -1,26 +1,26 @@
-"""What an engine is asked for: a method, switches, and what our ops have no rule for."""
+"""The settings of an engine: a method, switches, and options that our ops have no rule for."""
 
 import os
 
 METHODS = ("rejection", "race", "block")
-SHARDED = "SPECDEC_VLLM_SHARDED"  # vLLM's ranks keep their slices of the logits
+SHARDED = "SPECDEC_VLLM_SHARDED"  # vLLM's ranks compute on their slices of the logits
 SGLANG_SHARDED = "SPECDEC_SGLANG_SHARDED"
 
 
-def asked(method: str | None, name: str) -> str | None:
-    """The method that was asked for under this name; None if there is none."""
+def checked_method(method: str | None, name: str) -> str | None:
+    """The method, checked, of the setting ``name``; None if there is none."""
     if method and method not in METHODS:
         raise ValueError(f"{name}: expected one of {', '.join(map(repr, METHODS))}; got {method!r}")
     return method or None
 
 
 def filters_drafts() -> bool:
-    """Whether drafts are drawn by their requests' filters: unless ``SPECDEC_DRAFT_FILTERS=0``."""
+    """Whether drafts are drawn with their requests' filters: unless ``SPECDEC_DRAFT_FILTERS=0``."""
     return switched("SPECDEC_DRAFT_FILTERS", "1")
 
 
 def switched(name: str, usual: str = "0") -> bool:
-    """Whether a switch of the environment is on."""
+    """Whether a switch in the environment is on."""
     word = os.environ.get(name, usual)
     if word not in ("0", "1"):
         raise ValueError(f"{name}: expected '0' or '1'; got {word!r}")
@@ -28,12 +28,12 @@ def switched(name: str, usual: str = "0") -> bool:
 
 
 def method_of() -> str | None:
-    """The method that the environment asks SGLang for; None if it does not."""
-    return asked(os.environ.get("SPECDEC_SGLANG"), "SPECDEC_SGLANG")
+    """The method in SGLang's environment; None if there is none."""
+    return checked_method(os.environ.get("SPECDEC_SGLANG"), "SPECDEC_SGLANG")
 
 
 def refuse(**options: bool) -> None:
-    """Raise NotImplementedError, by name, for what is on."""
+    """Raise NotImplementedError that names an option that is on."""
     for name, on in options.items():
         if on:
             raise NotImplementedError(f"{name}: expected it to be off, for our ops have no such rule")

@@ -1,4 +1,4 @@
-"""What `engines.mlx_lm` puts around mlx-lm's models: reading, rewinding, rounds. It imports mlx and mlx_lm."""
+"""Reading, rewinding and rounds with mlx-lm's models, for `engines.mlx_lm`. It imports mlx and mlx_lm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ generation = importlib.import_module("mlx_lm.generate")  # the package has a fun
 
 
 def caches_of(model: Any, draft_model: Any, given: list[Any] | None) -> tuple[list[Any], list[Any]]:
-    """Those of the target and of the draft."""
+    """The caches of the target and of the draft."""
     if given is not None:
         layers = len(model.layers)
         return given[:layers], given[layers:]
@@ -32,14 +32,14 @@ def new_seed() -> int:
 
 
 def to_torch(array: mx.array) -> torch.Tensor:
-    """The array where it lies, in memory that mlx shares with the CPU. NumPy has no bfloat16."""
+    """The array without a copy, in memory that mlx shares with the CPU. NumPy has no bfloat16."""
     if array.dtype == mx.bfloat16:
         return torch.from_numpy(np.asarray(array.view(mx.uint16))).view(torch.bfloat16)
     return torch.from_numpy(np.asarray(array))
 
 
 class Text:
-    """The tokens of this call, the first of which stands at `start` of the whole text, and processors of its logits."""
+    """The tokens of this call, the first at position `start` of the whole text, and processors of its logits."""
 
     def __init__(self, prompt: mx.array | Sequence[int], start: int, processors: Sequence[Callable[..., Any]]) -> None:
         self.tokens = prompt.tolist() if isinstance(prompt, mx.array) else list(prompt)
@@ -47,7 +47,7 @@ class Text:
 
     @property
     def position(self) -> int:
-        """Where the next token stands."""
+        """The position of the next token."""
         return self.start + len(self.tokens)
 
     def processed(self, rows: mx.array, drafts: list[int]) -> mx.array:
@@ -64,11 +64,11 @@ class Text:
 
 
 class Reader:
-    """A model and its cache, which holds the first `length` tokens of a text, after what it held before.
+    """A model and its cache, which holds the first `length` tokens of a text, after the entries that it had before.
 
-    Recurrent states and full windows cannot forget a token. Of those that may not be able to, the states before each
-    read of a round are kept, in `before`: what was accepted since the newest that serves is read again, with what
-    comes next.
+    Recurrent states and full windows cannot remove a token. Where an entry may be such a one, the states before each
+    read of a round are saved, in `before`: tokens accepted since the newest state that serves are read again, with the
+    next ones.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Reader:
     def read(self, tokens: list[int], rows: int) -> mx.array:
         """Logits [rows, V] after each of the last `rows` tokens, of which the cache has none."""
         with mx.stream(self.stream):
-            # A few tokens more cost less than a call; rows of logits for all of a prompt would cost more.
+            # A few tokens more cost less than a call; logits for every token of a prompt would cost more.
             while (more := len(tokens) - rows - self.length) >= self.most:
                 self._forward(tokens[self.length : self.length + min(more, self.step)])
                 mx.eval([each.state for each in self.cache])
@@ -104,7 +104,7 @@ class Reader:
         return logits
 
     def rewind(self, length: int) -> None:
-        """Forget what stands at `length` and beyond."""
+        """Remove the tokens from position `length` on."""
         parts = flat(self.cache)
         states, whole = [None] * len(parts), all(each.is_trimmable() for each in parts)
         if self.length > length and not whole:
@@ -122,7 +122,7 @@ class Reader:
         self.length = length
 
     def catch_up(self, tokens: list[int]) -> None:
-        """Hold all of these tokens, whatever was read so far."""
+        """Read all of these tokens that the cache lacks."""
         self.rewind(len(tokens))
         if self.length < len(tokens):
             self.read(tokens, 1)
@@ -130,17 +130,17 @@ class Reader:
 
 
 def flat(cache: list[Any]) -> list[Any]:
-    """The entries, with those that are in a CacheList."""
+    """The entries, with those inside of a CacheList."""
     return [part for each in cache for part in (flat(each.caches) if hasattr(each, "caches") else [each])]
 
 
 def rewinds(entry: Any) -> bool:
-    """Whether an entry can take back tokens, however long the text is."""
+    """Whether an entry can remove tokens, however long the text is."""
     return entry.is_trimmable() and not hasattr(entry, "max_size")
 
 
 def copied(state: Any) -> Any:
-    """An entry's state, whose arrays stay as they are when the entry's are written to. mlx shares their memory."""
+    """A copy of an entry's state: later writes to the entry do not change it, although mlx shares memory."""
     if isinstance(state, (list, tuple)):
         return type(state)(map(copied, state))
     return mx.array(state) if isinstance(state, mx.array) else state
@@ -149,14 +149,14 @@ def copied(state: Any) -> Any:
 def rounds(
     text: Text, readers: list[Reader], method: str, most: int, left: int, sampling: Sampling, seed: int, kept: bool
 ) -> Iterator[tuple[int, mx.array, bool]]:
-    """Draft, read, verify, rewind. Caches that are `kept` hold all that was yielded, wherever the caller stops."""
+    """Draft, read, verify, rewind. With `kept` the caches hold all yielded tokens, wherever the caller stops."""
     target, count = readers[0], 0
     try:
         while left:
             count += 1
             for reader in readers:
                 reader.before = []
-            # A block's refused draft decides about tokens before it: no noise of its rounds comes twice.
+            # A block's refused draft decides about tokens before it, so each round needs other noise.
             noise = dict(seed=seed, nonce=count if method == "block" else 0, sampling=sampling)
             wanted = most if left < 0 else min(most, left - 1)
             drafts, laws = draft(text, readers[-1], wanted, target.vocabulary, noise)
@@ -182,7 +182,7 @@ def rounds(
 def draft(
     text: Text, reader: Reader, count: int, vocabulary: int, noise: dict[str, Any]
 ) -> tuple[list[int], list[torch.Tensor]]:
-    """Tokens drawn by the race with the noise of their places, and the logits [V'] that they were drawn from."""
+    """Tokens drawn by the race with the noise of their positions, and the logits [V'] that they were drawn from."""
     drafts: list[int] = []
     laws: list[torch.Tensor] = []
     for _ in range(count):

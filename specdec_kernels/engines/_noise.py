@@ -1,4 +1,4 @@
-"""Seeds from torch's generators, for engines that give none; positions that are kept from call to call."""
+"""Seeds from torch's generators, for engines without seeds; cached tensors of positions."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ SPREAD = 0x9E3779B97F4A7C15  # odd, with bits all over: 2**64 over the golden ra
 
 
 def seed_of(generator: torch.Generator | None, device: torch.device) -> int:
-    """A seed that the generator gives once: the device's own one if there is none.
+    """A seed from the generator; without one from the device's.
 
-    A CUDA generator is asked on the host, where it counts what was drawn. So nothing is launched and nothing waits.
+    A CUDA generator is read on the host, which holds its offset. So nothing is launched and nothing waits.
     """
     if device.type == "cuda":
         if generator is None:
             index = torch.cuda.current_device() if device.index is None else device.index
             generator = torch.cuda.default_generators[index]
         count = generator.get_offset()
-        generator.set_offset(count + 4)  # the step that CUDA generators ask for
+        generator.set_offset(count + 4)  # CUDA generators need multiples of 4
         return mixed(generator.initial_seed(), count)
     return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator))
 
 
 def mixed(seed: int, count: int) -> int:
-    """One seed of 64 bits for each pair; different ones for the different counts of a seed.
+    """A seed of 64 bits for each pair, injective in the count.
 
     Examples
     --------
@@ -39,17 +39,17 @@ def mixed(seed: int, count: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def positions(rows: int, stride: int, device: torch.device) -> torch.Tensor:
-    """int64 [rows]: where the positions of each row begin."""
+    """int64 [rows]: the first position of each row."""
     return torch.arange(0, rows * stride, stride, device=device, dtype=torch.int64)
 
 
 def cached(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:
-    """Kept, so that a step of a running engine makes none. Tensors of a compiler are not for others, nor those of a
-    graph's capture, which get their values when it is replayed.
+    """A cached result, so that a step of a running engine allocates none. A compiler's tensors are not cached, nor
+    those of a graph's capture, which have values after a replay alone.
     """
     plain = type(like) is torch.Tensor and not torch.compiler.is_compiling()
     plain = plain and not (like.is_cuda and torch.cuda.is_current_stream_capturing())
     tensor = (made if plain else made.__wrapped__)(*sizes, like.device)
-    if plain and type(tensor) is not torch.Tensor:  # a mode that is on makes others of it
+    if plain and type(tensor) is not torch.Tensor:  # a torch mode makes tensors of another class
         made.cache_clear()
     return tensor

@@ -14,18 +14,18 @@ from specdec_kernels.sharded import VocabShard
 
 
 def shard_of(group: Any, width: int, vocabulary: int) -> VocabShard:
-    """That of this rank of an engine's group, if each has `width` columns; the last ones may be padding."""
+    """The shard of this rank of an engine's group, if each has `width` columns; the last ones may be padding."""
     return VocabShard(vocabulary, group.rank_in_group * width, group.device_group)
 
 
 class RankSlices:
-    """This rank's columns of the logits, once the engine's model has given some, and the ops over them."""
+    """This rank's columns of the logits, after the engine's model has returned some, and the ops over them."""
 
     shard: VocabShard | None = None
     keeps = True  # else rows are gathered
 
     def __init__(self, group: Any, switch: str) -> None:
-        self.group, self.switch = group, switch  # by which name errors call us
+        self.group, self.switch = group, switch  # errors name the switch
 
     def skip_gather(self, gather: Callable[..., torch.Tensor], vocabulary: int, rows: torch.Tensor) -> torch.Tensor:
         """Replaces an engine's gather: returns the rows of this rank, without the padding of the vocabulary."""
@@ -33,7 +33,7 @@ class RankSlices:
             return gather(rows)
         if self.shard is None:
             ranks, width = self.group.world_size, rows.shape[-1]
-            if width * (ranks - 1) >= vocabulary:  # on every rank, so that none waits for another
+            if width * (ranks - 1) >= vocabulary:  # all ranks raise, so that none waits for another
                 raise ValueError(
                     f"{self.switch}: expected columns on each of {ranks} ranks; got a vocabulary of {vocabulary} in "
                     f"slices of {width}, which the last ranks have none of"

@@ -1,4 +1,4 @@
-"""Putting functions into an engine's modules and classes, and taking them out again."""
+"""Replaces functions in an engine's modules and classes, and restores them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from types import ModuleType
 
 
 def hide_checkout() -> None:
-    """Where a checkout of ours is on the path, an engine that looks for triton_kernels finds none, and says nothing.
+    """Make an engine's search for triton_kernels fail where a checkout of ours is on the path.
 
-    Its folder of that name is for `specdec_kernels.triton_kernels` alone and refuses to be imported.
+    The checkout's folder of that name is for `specdec_kernels.triton_kernels` alone and refuses to be imported.
     """
     seen = importlib.util.find_spec("triton_kernels")
     if seen is not None and seen.origin is not None and (Path(seen.origin).parent / "verify_chain.py").exists():
-        sys.modules["triton_kernels"] = None  # type: ignore[assignment]  # as if it was looked for in vain
+        sys.modules["triton_kernels"] = None  # type: ignore[assignment]  # an import raises ImportError
 
 
 class Replacements:
-    """The names that were replaced, and what they were before."""
+    """Replaced names, and their previous values."""
 
     def __init__(self) -> None:
         self._before: list[tuple[ModuleType | type, str, object]] = []
@@ -36,6 +36,6 @@ class Replacements:
             setattr(module, name, function)
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Restore all names."""
         while self._before:
             setattr(*self._before.pop())

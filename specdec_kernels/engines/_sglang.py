@@ -1,4 +1,4 @@
-"""What `engines.sglang.register` puts into SGLang: its verification of drafts, and a sampler. It imports SGLang."""
+"""SGLang's side of `engines.sglang.register`: our verification of drafts, and a sampler. It imports SGLang."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from sglang.srt.utils.async_probe import sanitize_nan_logits
 import specdec_kernels as specdec
 from specdec_kernels import Draft, InputPositions, OutputFormat, Sampling
 from specdec_kernels.engines import _sglang_penalties as penalties
-from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._methods import method_of, refuse
 from specdec_kernels.engines._noise import cached, positions, seed_of
 from specdec_kernels.engines._sglang_sharded import Slices, _slices, slices_of
-from specdec_kernels.engines._watermark import Marks, asked
+from specdec_kernels.engines._support import seen, support_of_filters
+from specdec_kernels.engines._watermark import Marks, requested_watermark
 
 LOGGER = logging.getLogger("sglang.specdec_kernels")
 
 
 class Block(NamedTuple):
-    """Drafts of a whole block, with what `eagle_sample` reads of a chain; those without a law count as certain."""
+    """Drafts of a whole block, with the fields that `eagle_sample` reads of a chain; without laws they are certain."""
 
     draft_token: torch.Tensor
     draft_token_num: int
@@ -39,7 +39,7 @@ class Block(NamedTuple):
     retrieve_next_sibling: None = None
 
 
-LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: no other noise has both
+LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: so their noise is used once
 
 
 def eagle_sample(
@@ -55,8 +55,8 @@ def eagle_sample(
     """``sglang.srt.speculative.eagle_utils.eagle_sample`` by one `verify_chain` or `verify_tree` on raw logits.
 
     Temperature, top-k, top-p and min-p are those of SGLang's sampler, joint, so that the law is that of plain sampling;
-    its own verification renormalises between them, and leaves min-p out. Penalties, bias and the grammar's mask are
-    written into the logits, as there; penalties are those of plain sampling (`_sglang_penalties`).
+    SGLang's verification renormalises between them, and ignores min-p. Penalties, bias and the grammar's mask are
+    written into the logits, as in SGLang; penalties are those of plain sampling (`_sglang_penalties`).
     """
     device = batch.device
     if batch.forward_mode.is_idle():
@@ -70,7 +70,7 @@ def eagle_sample(
     logits = logits_output.next_token_logits
     sanitize_nan_logits(logits, "verify: target model logits")
     slices = slices_of(logits)
-    if slices is not None and batch.return_logprob:  # SGLang takes them from whole rows, behind this
+    if slices is not None and batch.return_logprob:  # SGLang computes them from whole rows, after this call
         logits, slices = slices.whole(logits), None
         logits_output.next_token_logits = logits
     ops = specdec if slices is None else slices
@@ -89,12 +89,12 @@ def eagle_sample(
     parents = None if is_chain or (is_lenient and not penalised) else specdec.tree_parents(*links).parents
     if penalised:
         penalties.apply(rows, candidates, parents, depth - 1, batch, columns)
-    if info.logit_bias is not None and block is None:  # blocks have it
+    if info.logit_bias is not None and block is None:  # a block's rows are biased already
         rows += info.logit_bias[:, None, columns]
     if grammar_mask is not None:
         (grammar_mask if slices is None else slices.cut(grammar_mask)).apply(logits)
 
-    # SGLang's draft model looks up all of `predict`, whatever was accepted. Where no index leads zeros come first.
+    # SGLang's draft model looks up all of `predict`, accepted or not. Zeros fill what no index leads to.
     width = min(depth, nodes) if is_chain else nodes
     predict = (torch.empty if width == nodes else torch.zeros)(requests * nodes, dtype=torch.int32, device=device)
     accept_index = torch.empty((requests, depth), dtype=torch.int32, device=device)
@@ -111,7 +111,7 @@ def eagle_sample(
         noise = marks.noise(drafts, batch.seq_lens + 1, slots, own_seeds(info), parents=None if is_chain else parents)
     if is_chain:
         drawn_by = block.draft if block else None
-        if sampled and method != "race" and not info.is_all_greedy:  # SGLang keeps no laws for a greedy batch
+        if sampled and method != "race" and not info.is_all_greedy:  # SGLang stores no laws for a greedy batch
             if verify_input.draft_probs is None:
                 raise ValueError("draft_probs: expected the laws of the drafts with speculative_use_rejection_sampling")
             drawn_by = Draft(verify_input.draft_probs[:, : width - 1], space="probs")
@@ -127,7 +127,7 @@ def eagle_sample(
             accept_index[:, width:] = -1
     elif not is_lenient:
         if method == "block":
-            law["method"] = "rejection"  # it is for chains
+            law["method"] = "rejection"  # "block" is for chains
         ops.verify_tree(
             candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), output_format=output_format,
         )  # fmt: skip
@@ -144,7 +144,7 @@ def eagle_sample(
             output_format=output_format,
         )  # fmt: skip
     group = get_parallel().attn_tp_group if is_dp_attention_enabled() else get_parallel().tp_group
-    if group.world_size > 1 and slices is None:  # ranks without a request's seed draw others of their own
+    if group.world_size > 1 and slices is None:  # without request seeds each rank has drawn other tokens
         for each in outputs:
             group.broadcast(each, src=0)
     if penalised:
@@ -157,7 +157,7 @@ def eagle_sample(
 
 
 def sampling_of(info: Any) -> Sampling:
-    """The filters of a batch; those that no request has are numbers that are off."""
+    """The filters of a batch; a filter that no request uses is a number that is off."""
     if info.is_all_greedy:
         return Sampling(0.0)
     return Sampling.sglang(
@@ -169,7 +169,7 @@ def sampling_of(info: Any) -> Sampling:
 
 
 def key_of(info: Any, requests: int, slices: Slices | None = None) -> dict[str, Any]:
-    """Seeds of requests; without them one from the generator, for all ranks of `slices`, and a nonce for each."""
+    """Seeds of requests; without them one from the generator, the same on all ranks of `slices`, and nonces."""
     if info.sampling_seed is not None:
         return {"seed": info.sampling_seed.long(), "nonce": 0}
     device = info.temperatures.device
@@ -179,7 +179,7 @@ def key_of(info: Any, requests: int, slices: Slices | None = None) -> dict[str, 
 
 
 def noise_of(info: Any, last: torch.Tensor, slices: Slices | None) -> dict[str, Any]:
-    """The noise of tokens after those at the places `last`."""
+    """The noise of the tokens after positions `last`."""
     if (marked := getattr(info, "specdec_marked", None)) is None:
         return {**key_of(info, len(last), slices), "position": last + 1}
     marks, slots = marked
@@ -188,28 +188,28 @@ def noise_of(info: Any, last: torch.Tensor, slices: Slices | None) -> dict[str, 
 
 
 def own_seeds(info: Any) -> torch.Tensor:
-    """A seed of each request, int64 [B]; where SGLang has none, one that was never seen."""
+    """A seed for each request, int64 [B]; where SGLang has none, a fresh one."""
     if info.sampling_seed is not None:
         return info.sampling_seed.long()
     return torch.randint(2**62, (len(info.temperatures),), dtype=torch.int64, device=info.temperatures.device)
 
 
 def begin_text(info: Any, cls: type, batch: Any, *rest: Any) -> None:
-    """After ``SamplingBatchInfo.from_schedule_batch``, with a watermark: requests that come, or come back."""
-    pool, given = batch.req_to_token_pool, asked("race")
+    """After ``SamplingBatchInfo.from_schedule_batch``, with a watermark: begins the texts of new requests."""
+    pool, given = batch.req_to_token_pool, requested_watermark("race")
     if not hasattr(pool, "specdec_marks") and given is not None:
-        pool.specdec_marks = Marks(given, torch.zeros_like(pool.req_to_token))  # which has those slots
+        pool.specdec_marks = Marks(given, torch.zeros_like(pool.req_to_token))  # texts by the pool's slots
     for req in batch.reqs:
         custom = req.sampling_params.custom_params
         pool.specdec_marks.begin(req.kv.req_pool_idx, custom, len(req.origin_input_ids), req.output_ids)
 
 
 def enter(runner: Any, logits_output: Any, forward: Any) -> None:
-    """Before ``ModelRunner.sample``, with a watermark: what entered the rows goes to their texts."""
+    """Before ``ModelRunner.sample``, with a watermark: adds the rows' input tokens to their texts."""
     marks = getattr(runner.req_to_token_pool, "specdec_marks", None)
     if marks is None or forward.sampling_info is None:
         return
-    rows = len(logits_output.next_token_logits)  # a captured step may have been padded
+    rows = len(logits_output.next_token_logits)  # a captured step may have padding
     slots, tokens = forward.req_pool_indices[:rows], forward.input_ids
     if not forward.forward_mode.is_decode():
         tokens = tokens[forward.extend_seq_lens.cumsum(0) - 1]
@@ -228,9 +228,9 @@ def fast_sample(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Around ``sglang.srt.speculative.spec_utils.fast_sample``: a draft is drawn by the noise that will verify it.
 
-    EAGLE's worker says the place before the drafted token's. The multi-layer worker does not, and without seeds there
-    is no noise to share: these drafts stay SGLang's. So do drafts that rejection verifies, by that noise: a hook stays
-    where it is.
+    EAGLE's worker passes the position before the drafted token's. The multi-layer worker does not, and without seeds
+    there is no noise to share: these drafts stay SGLang's. So do drafts that rejection verifies, which needs other
+    noise: a hook cannot be removed, so this one may run with any method.
     """
     shares = method_of() == "race" and sampling_seed is not None and num_samples == 1
     if not shares or eagle_utils.get_spec().enable_multi_layer_eagle:
@@ -240,7 +240,7 @@ def fast_sample(
 
 
 def of_rows(x: Any) -> Any:
-    """A number of each request, for its rows."""
+    """A number of each request, repeated for its rows."""
     return x[:, None] if isinstance(x, torch.Tensor) else x
 
 
@@ -250,18 +250,18 @@ def sampler() -> Sampler:
 
 
 def pytorch_sampler() -> Sampler:
-    """The sampling backend "pytorch": ours where a race wants its noise, as asked for when the sampler is made."""
+    """The sampling backend "pytorch": ours where a race needs its noise, decided when the sampler is made."""
     return SpecdecSampler() if method_of() == "race" else Sampler()
 
 
 def report(result: Any, scheduler: Any) -> None:
-    """After ``Scheduler.init_model_worker``: log what became of the method, once for all ranks of tensors."""
+    """After ``Scheduler.init_model_worker``: log what the method changes, once for all tensor-parallel ranks."""
     if get_parallel().tp_rank != 0:
         return
     algorithm, method, reached = scheduler.spec_algorithm, method_of(), []
     kinds = "eagle", "standalone", "ngram", "uno", "dspark"
     is_ours = any(getattr(algorithm, f"is_{kind}")() for kind in kinds)
-    if algorithm.is_dflash():  # drafts that have laws stay SGLang's, but in a race
+    if algorithm.is_dflash():  # drafts with laws stay SGLang's, except in a race
         is_ours = method == "race" or scheduler.draft_worker.selector is scheduler.draft_worker.lilicorr is None
     if is_ours:
         reached.append(f"drafts of {algorithm.name}")
@@ -294,26 +294,26 @@ class SpecdecSampler(Sampler):
             return super().forward(logits_output, sampling_info, *rest, **options)
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
         noise = noise_of(sampling_info, positions, slices)
-        law, self._kept = sampling_of(sampling_info), None
+        law, self._support = sampling_of(sampling_info), None
         if slices is not None:
             return slices.race_sample(logits, sampling=law, **noise)
         self._drawn = specdec.race_sample(logits, sampling=law, **noise)
         masked = sampling_info.sampling_mask_batch_indices is not None
         if masked:
-            self._kept = seen(kept_by(logits, self._drawn, law).bits, logits.shape[1])
+            self._support = seen(support_of_filters(logits, self._drawn, law).bits, logits.shape[1])
         if return_logprob or masked:
             if options.get("logprob_logits") is not None:
                 self._preprocess_logits(options["logprob_logits"], sampling_info)
             processed = copy.copy(sampling_info)
-            processed.has_custom_logit_processor = False  # they have run, and change rows in place
+            processed.has_custom_logit_processor = False  # they have run, and must not run twice
             return super().forward(logits_output, processed, *rest, **options)
         self._sync_token_ids_across_tp(self._drawn, sampling_info)
         return self._drawn
 
     def _sample_from_probs(self, probs: torch.Tensor, sampling_info: Any, *given: Any) -> tuple[torch.Tensor, Any]:
-        """What `forward` drew, and the sets that it was drawn from; SGLang goes on to the logprobs."""
-        if self._kept is None:
+        """The tokens of `forward`, and their supports; SGLang computes log-probabilities afterwards."""
+        if self._support is None:
             return self._drawn, None
         rows = sampling_info.sampling_mask_batch_indices
-        weights = probs[rows].masked_fill_(~self._kept[rows], 0.0)
+        weights = probs[rows].masked_fill_(~self._support[rows], 0.0)
         return self._drawn, _SamplingMaskCapture(weights, None, None, rows)

@@ -1,4 +1,4 @@
-"""SGLang's drafters of a block at once, DFLASH and DSPARK, on our verification. It imports SGLang.
+"""SGLang's drafters that draft a block at once, DFLASH and DSPARK, on our verification. It imports SGLang.
 
 Greedy batches without penalties stay SGLang's.
 """
@@ -23,7 +23,7 @@ MOST = 2**16  # requests in a batch
 
 
 def worker(worker_class: type, algorithm: Any, *rest: Any) -> type | None:
-    """After ``SpeculativeAlgorithm.create_worker``: the class of a worker, with our methods."""
+    """After ``SpeculativeAlgorithm.create_worker``: a worker class with our methods."""
     return dflash(worker_class) if algorithm.is_dflash() else dspark(worker_class) if algorithm.is_dspark() else None
 
 
@@ -34,13 +34,13 @@ def is_plain(info: Any) -> bool:
 
 
 class Noise:
-    """Seeds, nonces and first positions of a round's requests, int64 [MOST] each, where captured graphs read them."""
+    """Seeds, nonces and first positions of a round's requests, int64 [MOST] each, at addresses that graphs capture."""
 
     def __init__(self, device: Any) -> None:
         self.seed, self.nonce, self.position = torch.zeros(3, MOST, dtype=torch.int64, device=device)
 
     def begin(self, batch: Any) -> None:
-        """A new round: its drafts and their verification share what is drawn here where requests have no seeds."""
+        """Begin a round: without request seeds its drafts and their verification share the noise drawn here."""
         if batch.sampling_info is not None:
             size = len(batch.seq_lens)
             key = key_of(batch.sampling_info, size)
@@ -55,7 +55,7 @@ class Noise:
     def verified(
         self, batch: Any, tokens: torch.Tensor, logits: torch.Tensor, draft: Draft | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Drafts accepted and tokens put out int32 [B], the last one int64 [B], all of them int64 [B, N], then 0."""
+        """Accepted drafts and emitted tokens int32 [B], the last one int64 [B], all of them int64 [B, N], then 0."""
         size, width = tokens.shape
         index = cached(positions, tokens, size * width, 1).view(size, width)
         key = {"seed": self.seed[:size], "nonce": self.nonce[:size]}
@@ -66,7 +66,7 @@ class Noise:
 
 
 def dflash(base: type) -> type:
-    """Drafts are the likeliest tokens; a race's are drawn by its noise, where rows are whole: not with more ranks."""
+    """Drafts are the likeliest tokens; in a race they are drawn by its noise, on one rank, which has whole rows."""
     is_dense = importlib.import_module("sglang.srt.speculative.dflash_utils").is_dense_head_weight
 
     class Worker(base):  # type: ignore[misc]
@@ -74,7 +74,7 @@ def dflash(base: type) -> type:
             self.specdec_batch, self.specdec_noise = batch, getattr(self, "specdec_noise", None) or Noise(self.device)
             self.specdec_noise.begin(batch)
 
-        def _maybe_build_draft_sampler(self) -> Any:  # a captured argmax, or heads that draft by more than rows
+        def _maybe_build_draft_sampler(self) -> Any:  # a captured argmax, or heads that draft from more than rows
             has_sampler = self.selector is not None or self.lilicorr is not None or self._is_domino
             return super()._maybe_build_draft_sampler() if has_sampler or method_of() != "race" else None
 
@@ -102,7 +102,7 @@ def dflash(base: type) -> type:
 
 
 def dspark(base: type) -> type:
-    """Drafts are drawn place by place: a race's by its noise, and then no logits of them are kept."""
+    """Drafts are drawn column by column; in a race by its noise, and then their logits are not stored."""
     parts = "sglang.srt.speculative.dspark_components"
     drafting, outs = importlib.import_module(f"{parts}.dspark_draft"), f"{parts}.dspark_verify"
     drafting._draft_step = functools.partial(draft_step, drafting._draft_step)
@@ -115,7 +115,7 @@ def dspark(base: type) -> type:
                 executor = self._verify_executor
                 executor.accept_and_finalize = functools.partial(self.specdec_accept, executor.accept_and_finalize)
                 if method_of() == "race" and self.draft_model.markov_head.vocab_shard is None:
-                    self._greedy_draft = self._proposer._greedy_draft = True  # else they are kept
+                    self._greedy_draft = self._proposer._greedy_draft = True  # else SGLang stores logits
                     self._proposer._noise = self.specdec_noise
 
         def _forward_decode(self, batch: Any, *given: Any, **named: Any) -> Any:
@@ -129,7 +129,7 @@ def dspark(base: type) -> type:
             if given["folded_accept"] or simulated or is_plain(given["sampling_info"]):
                 return original(**given)
             tokens, block, draft = given["verify_ids_2d"], given["draft_block"], None
-            if given["layout"] is not None:  # the target was not asked about all drafts
+            if given["layout"] is not None:  # the target has not read all drafts
                 each = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int64)
                 tokens = tokens.masked_fill(each >= given["layout"].verify_lens[:, None], -1)
             if not block.greedy_draft:
@@ -147,7 +147,7 @@ def dspark(base: type) -> type:
 def draft_step(
     original: Any, markov_head: Any, prev_tokens: torch.Tensor, base_logits: torch.Tensor, *, noise: Any, **given: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``dspark_draft._draft_step``, of noise that is ours: a draft of each request."""
+    """``dspark_draft._draft_step`` with our noise: a draft for each request."""
     if not isinstance(noise, Noise):
         return original(markov_head, prev_tokens, base_logits, noise=noise, **given)
     bias, state = markov_head.step_bias(prev_tokens, hidden_states=given["hidden_states"], state=given["state"])

@@ -1,8 +1,8 @@
-"""Penalties in SGLang as plain sampling would have them: all tokens of the output count, once. It imports SGLang.
+"""Penalties in SGLang as in plain sampling: all tokens of the output count, once. It imports SGLang.
 
-SGLang's scheduler counts one token of each request before a round, the last that it knows. Here it counts all that it
-had not counted yet (`cumulate_penalty_output_tokens`, `begin`). With overlap scheduling it knows a round's tokens only
-after the next round was launched. Those are kept on the device, and are counted there (`apply`, `count_late`).
+SGLang's scheduler counts one token of each request before a round, the last one on the host. Here it counts all that
+are not counted yet (`cumulate_penalty_output_tokens`, `begin`). With overlap scheduling a round's tokens reach the host
+only after the next round was launched. Those are stored on the device, and are counted there (`apply`, `count_late`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sglang.srt.utils.common import is_pin_memory_available
 
 from specdec_kernels.engines._methods import refuse
 
-RING = 256  # tokens kept of each request slot: more than a path has
+RING = 256  # tokens stored for each request slot: more than a path has
 
 
 def _counts(kind: str, penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-    """A token more for each pair of request and token: of frequencies each counts, of the others one is as many."""
+    """Add a token for each pair of request and token: frequencies count each, the others count one."""
     numbers, sums = (getattr(penalizer, f"{name}{kind}_penalties") for name in ("", "cumulated_"))
     sums.index_put_((rows, tokens), numbers[rows, 0], accumulate=kind == "frequency")
 
@@ -41,12 +41,12 @@ COUNT = {
 
 
 def cumulate_penalty_output_tokens(batch: Any) -> None:
-    """``ScheduleBatch.cumulate_penalty_output_tokens``: count all tokens of the output that were not counted yet."""
+    """``ScheduleBatch.cumulate_penalty_output_tokens``: count all output tokens that are not counted yet."""
     count(batch.reqs, batch.sampling_info.penalizer_orchestrator)
 
 
 def begin(info: Any, cls: type, batch: Any, *rest: Any) -> None:
-    """After ``SamplingBatchInfo.from_schedule_batch``, whose penalizers are new and have counted nothing.
+    """After ``SamplingBatchInfo.from_schedule_batch``, which made new penalizers without counts.
 
     A request that comes back after a retraction, or from another server, has an output already.
     """
@@ -57,10 +57,10 @@ def begin(info: Any, cls: type, batch: Any, *rest: Any) -> None:
 
 
 def count(reqs: list[Any], orchestrator: Any) -> None:
-    """Count what `reqs` have put out since they were counted last.
+    """Count the output tokens of `reqs` since their last count.
 
-    How much that was stands in the request, as ``specdec_counted``: SGLang filters and merges penalizers with their
-    requests, and `begin` knows of new ones. A penalizer that is none of `COUNT` can only be given one token of every
+    Each request holds the number of counted tokens, as ``specdec_counted``: SGLang filters and merges penalizers with
+    their requests, and `begin` handles new ones. A penalizer outside of `COUNT` can only be given one token of every
     request, no more and no less, so it is refused.
     """
     penalizers = {kind: each for kind, each in orchestrator.penalizers.items() if each.is_prepared()}
@@ -78,7 +78,7 @@ def count(reqs: list[Any], orchestrator: Any) -> None:
 
 
 def counted(req: Any) -> int:
-    """Tokens of its output that its penalizers have counted."""
+    """The number of output tokens that its penalizers have counted."""
     return getattr(req, "specdec_counted", 0)
 
 
@@ -89,19 +89,19 @@ def _sent(numbers: list[Any], dtype: torch.dtype, device: Any) -> torch.Tensor:
 
 
 class Recent:
-    """The last tokens of the requests in a pool's slots, on the device: that of position i at i mod `PLACES`."""
+    """The last tokens of the requests in a pool's slots, on the device: that of position i at i mod `RING`."""
 
     def __init__(self, pool: Any) -> None:
         table = pool.req_to_token
         self.tokens = torch.zeros(len(table), RING, dtype=torch.int64, device=table.device)
-        self.width = 1  # of the widest path so far
+        self.width = 1  # columns of the widest path so far
 
 
 _recent: weakref.WeakKeyDictionary[Any, Recent] = weakref.WeakKeyDictionary()
 
 
 def keep(batch: Any, predict: torch.Tensor, accept_index: torch.Tensor) -> None:
-    """Keep the tokens of a round. What is written behind a path is written again before it is looked at."""
+    """Store the tokens of a round. Padding behind a path is overwritten before it is read."""
     width, pool = accept_index.shape[1], batch.req_to_token_pool
     if width > RING:
         raise ValueError(f"max_tree_depth: expected {RING} at most with penalties; got {width}")
@@ -116,7 +116,7 @@ def keep(batch: Any, predict: torch.Tensor, accept_index: torch.Tensor) -> None:
 def late(
     pool: Any, slots: torch.Tensor, last: torch.Tensor, token: torch.Tensor, counted: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [B, W] up to `token`, which stands at `last`, and whether they stand behind the `known` first ones."""
+    """Tokens [B, W] up to `token` at position `last`, and whether they come after the `known` first ones."""
     recent = _recent.get(pool)
     width = 1 if recent is None else recent.width
     positions = last[:, None] - torch.arange(width - 1, -1, -1, device=last.device, dtype=torch.int64)
@@ -128,21 +128,21 @@ def late(
 
 
 class Changes(NamedTuple):
-    """What a request's tokens since its last count change, by row."""
+    """The changes by a request's tokens since its last count, for each row."""
 
-    tokens: torch.Tensor  # [B, N, M]; places without a token repeat one
+    tokens: torch.Tensor  # [B, N, M]; a column without a token repeats another one
     added: torch.Tensor  # float32 [B, N, M], of these tokens
     scale: torch.Tensor
-    free: torch.Tensor | None  # [B, N]: rows that the least length of an output no longer binds; None if it binds none
+    free: torch.Tensor | None  # [B, N]: rows beyond the minimum length of the output; None if it binds none
 
 
 def changes_of(
     info: Any, reqs: list[Any], said: torch.Tensor, in_row: torch.Tensor, lengths: torch.Tensor, before: torch.Tensor
 ) -> Changes:
-    """Of tokens `said` [B, M], which row n counts where `in_row` [B, N, M]; it has `before` [B, N] tokens before it.
+    """Changes by tokens `said` [B, M], which row n counts where `in_row` [B, N, M], after `before` [B, N] tokens.
 
-    What SGLang has accumulated does not tell whether a token was counted. It was if something was added, or if it was
-    scaled. (Frequency and presence penalties that sum up to 0 are taken for none.) -inf is of a least length alone.
+    SGLang's accumulated penalties do not say whether a token was counted: it was if they add to it or scale it.
+    (Frequency and presence penalties that sum up to 0 look like none.) -inf marks a minimum length alone.
     """
     names = "frequency_penalty", "presence_penalty", "repetition_penalty"
     numbers = [[getattr(req.sampling_params, name) for name in names] for req in reqs]
@@ -163,7 +163,7 @@ def changes_of(
 
 
 def lengths_of(reqs: list[Any], device: Any) -> torch.Tensor:
-    """int64 [B, 3]: the length of the prompt, the least of the output, and that of what the penalizers have counted."""
+    """int64 [B, 3]: the prompt's length, the output's minimum, and the length that the penalizers have counted."""
     prompts = [len(req.origin_input_ids) for req in reqs]
     rows = [[n, req.sampling_params.min_new_tokens, n + counted(req)] for n, req in zip(prompts, reqs, strict=True)]
     return _sent(rows, torch.int64, device)
@@ -172,10 +172,10 @@ def lengths_of(reqs: list[Any], device: Any) -> torch.Tensor:
 def apply(
     rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, depth: int, batch: Any, columns: slice
 ) -> None:
-    """Penalise `rows` [B, N, V] of a round, in place: by what SGLang has accumulated, and by what it has not.
+    """Penalise `rows` [B, N, V] of a round, in place: by SGLang's accumulated penalties, and by tokens not in them.
 
-    That is the tokens of the round before which the host does not know yet, and the drafts on the path to a row.
-    `parents` is None for chains; `columns` says which of the vocabulary's the rows have.
+    These are the tokens of the round before that have not reached the host, and the drafts on the path to a row.
+    `parents` is None for chains; `columns` are the columns of the vocabulary that the rows have.
     """
     info = batch.sampling_info
     on_path = _paths(candidates, parents, depth)
@@ -198,7 +198,7 @@ def apply(
         rows += added if change.free is None else _freed(added, change.free[..., None])
     if scale is not None:
         apply_scaling_penalties(rows, scale[:, None, columns])
-    if first is not None:  # what is not of these columns writes again what one of them has
+    if first is not None:  # a token outside of these columns repeats the write of one inside
         inside = at == change.tokens - first
         one, some = inside.int().argmax(-1, keepdim=True), inside.any(-1, keepdim=True)
         x = torch.where(inside, x, torch.where(some, x.gather(-1, one), rows.gather(-1, at[..., :1])))
@@ -207,15 +207,15 @@ def apply(
 
 
 def attach(given: Any, info: Any) -> None:
-    """After ``SamplingBatchInfo.copy_for_forward``: what a forward is given does not say whose it is."""
+    """After ``SamplingBatchInfo.copy_for_forward``: attaches the requests, which a forward's batch lacks."""
     if info.penalizer_orchestrator.is_required:
         given.specdec_reqs = list(info.penalizer_orchestrator.reqs())
 
 
 def count_late(runner: Any, logits_output: Any, forward: Any) -> None:
-    """Before ``ModelRunner.sample``: the token that entered a row may not be counted yet, nor those of a round before.
+    """Before ``ModelRunner.sample``: counts a row's input token, and those of a round before, if they are not yet.
 
-    What SGLang has accumulated for this forward is changed in place; it applies it then.
+    SGLang's accumulated penalties of this forward are changed in place; SGLang applies them then.
     """
     info, mode = forward.sampling_info, forward.forward_mode
     reqs, info.specdec_reqs = getattr(info, "specdec_reqs", None), None
@@ -243,7 +243,7 @@ def _freed(added: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
 
 
 def _paths(candidates: torch.Tensor, parents: torch.Tensor | None, depth: int) -> torch.Tensor:
-    """bool [B, N, N - 1]: the drafts on the path to each node, its own among them."""
+    """bool [B, N, N - 1]: the drafts on the path to each node, it included."""
     batch, nodes = candidates.shape
     node = torch.arange(nodes, device=candidates.device, dtype=torch.int64)
     if parents is None:

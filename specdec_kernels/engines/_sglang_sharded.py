@@ -1,6 +1,6 @@
 """SGLang where each tensor-parallel rank keeps its slice of the logits: ``SPECDEC_SGLANG_SHARDED=1``.
 
-It imports SGLang. Steps in which somebody else looks at whole rows gather them after all (`gather_for_sampling`,
+It imports SGLang. Steps in which other code reads whole rows gather them after all (`gather_for_sampling`,
 `gather_for_beams`).
 """
 
@@ -21,26 +21,26 @@ from specdec_kernels import InputPositions, OutputFormat, sharded
 from specdec_kernels._constants import MASS_TILE
 from specdec_kernels.engines._methods import SGLANG_SHARDED, method_of, refuse
 from specdec_kernels.engines._ranks import RankSlices, shard_of
-from specdec_kernels.engines._watermark import asked
+from specdec_kernels.engines._watermark import requested_watermark
 from specdec_kernels.sharded import VocabShard
 
-_slices: list[Slices] = []  # of this process's target, once it is loaded
+_slices: list[Slices] = []  # those of this process's target, once it is loaded
 
 
 def slices_of(rows: torch.Tensor) -> Slices | None:
-    """What can be done with these rows if they are slices; None if they are whole."""
+    """The ops on these rows if they are slices; None if they are whole."""
     slices = _slices[0] if _slices else None
     return None if slices is None or rows.shape[-1] == slices.shard.vocab else slices
 
 
 def padded(layer: Any, *given: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Before ``VocabParallelEmbedding.__init__``: each rank's slice begins with a tile of masses."""
+    """Before ``VocabParallelEmbedding.__init__``: makes each rank's slice begin with a tile of masses."""
     size = math.lcm(named.get("padding_size", 64), MASS_TILE * get_parallel().tp_size)
     return (layer, *given), named | {"padding_size": size}
 
 
 def loaded(result: Any, runner: Any) -> None:
-    """After ``ModelRunner.load_model``: rows of a target stay slices; drafters that take the likeliest send these."""
+    """After ``ModelRunner.load_model``: a target's rows stay slices; drafters that take the argmax send these."""
     if get_parallel().tp_size == 1:
         return
     processors = [x for x in runner.model.modules() if isinstance(x, LogitsProcessor)]
@@ -58,7 +58,7 @@ def loaded(result: Any, runner: Any) -> None:
         "pipeline_parallel_size": get_parallel().pp_size > 1,
         "LoRA": bool(get_lora().enable_lora),
         "attention or a head that is split over data": is_dp_attention_enabled(),
-        "SPECDEC_WATERMARK": asked(method) is not None,
+        "SPECDEC_WATERMARK": requested_watermark(method) is not None,
         f"{algorithm}": algorithm in ("DFLASH", "DSPARK", "UNO"),
         "speculative_use_rejection_sampling": options.speculative_use_rejection_sampling and not races,
         "speculative_accept_threshold": bool(algorithm) and not (races or single == total == 1),
@@ -69,9 +69,9 @@ def loaded(result: Any, runner: Any) -> None:
 
 
 class Slices(RankSlices):
-    """The ops of a step over this rank's slice of the rows, in the forms that SGLang asks for."""
+    """The ops of a step over this rank's slice of the rows, in the forms that SGLang calls."""
 
-    keeps = False  # but where rows are computed for a step
+    keeps = False  # True while rows are computed for a step
 
     def __init__(self, runner: Any, processors: list[Any]) -> None:
         super().__init__(get_parallel().tp_group, SGLANG_SHARDED)
@@ -88,7 +88,7 @@ class Slices(RankSlices):
         self.check("the model", runner.model, mine, whole)
 
     def _take(self, processor: Any) -> None:
-        """Leave this processor's rows where they are."""
+        """Make this processor return slices."""
         compute = processor._get_logits
 
         def logits(hidden: torch.Tensor, head: Any, metadata: Any, *rest: Any, **named: Any) -> torch.Tensor:
@@ -104,7 +104,7 @@ class Slices(RankSlices):
         processor._get_logits, processor._can_gather_softcap_fused = logits, lambda *_: False
 
     def cut(self, mask: Any) -> Any:
-        """A grammar's mask of these columns: words of bits, or bools."""
+        """The columns of a grammar's mask: words of bits, or bools."""
         first, last, words = self.columns.start, self.columns.stop, mask.vocab_mask
         size = 1 if words.dtype == torch.bool else 32
         return mask._replace(vocab_mask=words[:, first // size : last // size].contiguous())
@@ -124,7 +124,7 @@ class Slices(RankSlices):
         output_format: OutputFormat,
         **call: Any,
     ) -> None:
-        """As `eagle_sample` calls that of whole rows."""
+        """`verify_chain` as `eagle_sample` calls it on whole rows."""
         verdict = sharded.verify_chain(tokens, rows, shard=self.shard, position=position.positions[:, 0] + 1, **call)
         each = torch.arange(rows.shape[1], device=rows.device, dtype=torch.int64)
         path = torch.where(each <= verdict.num_accepted[:, None], each, -1)
@@ -140,15 +140,14 @@ class Slices(RankSlices):
         output_format: OutputFormat,
         **call: Any,
     ) -> None:
-        """As `eagle_sample` calls that of whole rows."""
+        """`verify_tree` as `eagle_sample` calls it on whole rows."""
         call |= {"position": position.positions[:, 0] + 1, "max_depth": out[1].shape[1] - 1}
         verdict = sharded.verify_tree(tokens, rows, shard=self.shard, **call)
         _write(verdict.tokens, verdict.path.long(), output_format.index, out)
 
 
 def _write(tokens: torch.Tensor, path: torch.Tensor, index: torch.Tensor, out: Any) -> None:
-    """``OutputFormat(index=index, count="emitted")`` of a verdict: places that are off the path write its first token
-    again."""
+    """``OutputFormat(index=index, count="emitted")`` of a verdict; entries off the path write its first token again."""
     on_path = path >= 0
     targets = index.gather(1, path.clamp(min=0)).long()
     out[0].zero_()
@@ -160,9 +159,9 @@ def _write(tokens: torch.Tensor, path: torch.Tensor, index: torch.Tensor, out: A
 def _likeliest(
     top: int, vocabulary: int, shards: list[VocabShard], gather: Callable[..., torch.Tensor], rows: torch.Tensor
 ) -> torch.Tensor:
-    """Whole rows of log-probabilities: of the likeliest tokens their own, of all others what is left, evenly."""
+    """Whole rows of log-probabilities: exact for the likeliest tokens; all others share the rest evenly."""
     group, width = get_parallel().tp_group, rows.shape[-1]
-    captured = rows.is_cuda and torch.cuda.is_current_stream_capturing()  # a graph has no place for what the host does
+    captured = rows.is_cuda and torch.cuda.is_current_stream_capturing()  # a graph does not capture the host's work
     fits = width * (group.world_size - 1) < vocabulary <= width * group.world_size
     if captured or width % MASS_TILE or not fits:
         return gather(rows)
@@ -181,7 +180,7 @@ def gather_for_beams(batch: Any, forward: Any, output: Any) -> None:
 
 
 def gather_for_sampling(runner: Any, output: Any, forward: Any) -> None:
-    """Before ``ModelRunner.sample``: where another sampler than ours, or log-probabilities, want whole rows."""
+    """Before ``ModelRunner.sample``: gathers rows for another sampler than ours, or for log-probabilities."""
     info = forward.sampling_info
     masks, custom = info.sampling_mask_batch_indices is not None, info.has_custom_logit_processor
     ours = hasattr(runner.sampler, "specdec_samples") and runner.sampling_observer is None

@@ -1,4 +1,4 @@
-"""What `engines.transformers.generate` puts into our loop: transformers' processors and criteria. It imports them."""
+"""Transformers' processors and criteria in our loop, for `engines.transformers.generate`. It imports transformers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from specdec_kernels.generate.protocols import Drafts
 from specdec_kernels.generate.reader import CACHES
 from specdec_kernels.generate.text import TextStream
 
-# In the order that transformers has them in, which is that of our filters.
+# In transformers' order, which is that of our filters.
 WARPERS = {
     processors.TemperatureLogitsWarper: "temperature",
     processors.TopKLogitsWarper: "top_k",
     processors.TopPLogitsWarper: "top_p",
     processors.MinPLogitsWarper: "min_p",
 }
-# They remember their calls, and drafts that are not accepted would be among them.
+# They store the tokens of their calls, among which drafts that are not accepted would be.
 REMEMBERING = {"UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"}
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASSISTED_GENERATION)
 INPUTS = {"attention_mask", "position_ids", *CACHES, "use_cache", "logits_to_keep", "cache_position"}
@@ -40,7 +40,7 @@ _read: weakref.WeakKeyDictionary[PreTrainedModel, LanguageModel] = weakref.WeakK
 
 
 def language_model(model: PreTrainedModel, name: str) -> LanguageModel:
-    """The model as our loop reads it. Kept, for whether it can be read takes a forward to find out."""
+    """The model for our loop. Cached, because the check that it can be read takes a forward."""
     if model.training:
         raise ValueError(f"{name}: expected a model that is evaluated (eval()); got one in training")
     reader = _read.get(model)
@@ -50,7 +50,7 @@ def language_model(model: PreTrainedModel, name: str) -> LanguageModel:
 
 
 def refuse_unknown(model: PreTrainedModel, config: GenerationConfig, assisted: bool, inputs: Mapping[str, Any]) -> None:
-    """Raise NotImplementedError, by name, for what our loop does not do."""
+    """Raise NotImplementedError that names an option which our loop lacks."""
     if model.config.is_encoder_decoder:
         raise NotImplementedError("model: expected a decoder alone; got an encoder and a decoder")
     mode = config.get_generation_mode(model if assisted else None)
@@ -68,10 +68,10 @@ def refuse_unknown(model: PreTrainedModel, config: GenerationConfig, assisted: b
 
 
 def _has_entries(cache: Any) -> bool:
-    """Whether something was read into a cache."""
+    """Whether a cache holds tokens."""
     try:
         return bool(cache.get_seq_length())
-    except ValueError:  # of one that has states alone
+    except ValueError:  # a cache of states alone
         return cache.has_previous_state()
 
 
@@ -88,20 +88,20 @@ def unpadded(input_ids: torch.Tensor, mask: torch.Tensor | None, positions: torc
 
 
 class Shaping(NamedTuple):
-    """What processors do to logits."""
+    """The processors of logits: those that our ops replace, and the rest."""
 
-    sampling: Sampling  # what our ops do
+    sampling: Sampling  # filters that our ops apply
     repetition: float  # a penalty that our ops apply
-    rest: processors.LogitsProcessorList  # processors that are applied before, as they are
+    rest: processors.LogitsProcessorList  # processors that run before our ops, unchanged
 
 
 def shaping_of(given: Sequence[Any], do_sample: bool, padding: list[int]) -> Shaping:
-    """The warpers at the end as filters, a repetition penalty that is left alone as an edit, the others as they are."""
+    """The last warpers as filters, a repetition penalty before them as an edit, the others unchanged."""
     for processor in given:
         if type(processor).__name__ in REMEMBERING:
             raise NotImplementedError(f"logits_processor: expected none that remembers; got {type(processor).__name__}")
     rest, filters, order = list(given), {}, list(WARPERS)
-    if rest and type(rest[-1]) is processors.LogitNormalization:  # the law is the same without
+    if rest and type(rest[-1]) is processors.LogitNormalization:  # it does not change the law
         rest.pop()
     while rest and type(rest[-1]) in order and usual(rest[-1]):
         warper = rest.pop()
@@ -127,10 +127,10 @@ def skips(penalty: Any, padding: list[int]) -> bool:
 def applied(
     given: processors.LogitsProcessorList, batch: int, batch_rows: list[int], texts: list[list[int]], rows: torch.Tensor
 ) -> torch.Tensor:
-    """Rows [N, V] after the processors, each with its text, which stands at `places[n]` of a batch.
+    """Rows [N, V] after the processors, each with its text, which is row `places[n]` of a batch.
 
-    A call is for texts of one length, as all of transformers' are. Each stands at its place in a batch of the full
-    size, for some processors hold a number for each place; where there is none of this length, another one stands.
+    As in transformers all texts of a call have one length. Each is at its row of a batch of the full size, because some
+    processors hold a number for each row; where a row has no text of this length, another text fills it.
     """
     processed, groups = torch.empty_like(rows), defaultdict(list)
     for row, text in enumerate(texts):
@@ -152,7 +152,7 @@ class Processed:
         self.texts, self.batch_rows = input_ids.tolist(), list(range(self.batch))
 
     def edited(self, logits: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
-        """Float32 rows [B, R, V], processed; a model that knows fewer tokens gives the others no weight."""
+        """Float32 rows [B, R, V], processed; tokens beyond the model's vocabulary have no weight."""
         rows = pad(logits.float(), (0, self.vocabulary - logits.shape[-1]), value=-torch.inf)
         texts = [
             text + [token for token in tokens if token >= 0]
@@ -160,7 +160,7 @@ class Processed:
             for tokens in slots
         ]
         batch_rows = [batch_row for batch_row in self.batch_rows for _ in range(rows.shape[1])]
-        # Row after row of a text has a length of its own: those of one slot are processed together.
+        # The rows of a text follow texts of different lengths: those of one slot are processed together.
         processed = [
             applied(
                 self.rest, self.batch, batch_rows[slot :: rows.shape[1]], texts[slot :: rows.shape[1]], rows[:, slot]
@@ -175,7 +175,7 @@ class Processed:
             text += [token for token in added if token >= 0]
 
     def keep(self, rows: list[int]) -> None:
-        """Drop every text but those of index `rows`."""
+        """Drop all texts but those of indices `rows`."""
         self.texts, self.batch_rows = [self.texts[row] for row in rows], [self.batch_rows[row] for row in rows]
 
 
@@ -194,7 +194,7 @@ class ProcessedRounds(ChainRounds):
 
 
 class EngineRequest(Request):
-    """A text that also ends where the engine's criteria say so; they see it with its padding."""
+    """A text that also ends by the engine's criteria, which get it with its padding."""
 
     def __init__(self, index: int, text: list[int], row: list[int], stops: Stops) -> None:
         super().__init__(index, text, TextStream(None, text), stops.eos, stops.max_length - len(row))
@@ -209,7 +209,7 @@ class EngineRequest(Request):
 
 
 class Stops(NamedTuple):
-    """What ends a text: tokens, a length with padding, and other criteria, asked after each token."""
+    """The ends of a text: tokens, a length with padding, and other criteria, called after each token."""
 
     eos: set[int]
     max_length: int
@@ -218,7 +218,7 @@ class Stops(NamedTuple):
 
 
 def stops_of(given: Sequence[Any], config: GenerationConfig, device: torch.device) -> Stops:
-    """Ends and lengths are ours to find; the other criteria are asked."""
+    """Our loop checks end tokens and lengths; it calls the other criteria."""
     eos, lengths, rest = set(), [config.max_length], criteria.StoppingCriteriaList()
     for criterion in given:
         if type(criterion) is criteria.EosTokenCriteria:

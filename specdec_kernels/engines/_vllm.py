@@ -1,4 +1,4 @@
-"""What `engines.vllm.register` puts into vLLM's V2 runner: its samplers with our verification. It imports vLLM."""
+"""The V2 side of `engines.vllm.register`: vLLM's samplers with our verification. It imports vLLM."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 
 import specdec_kernels as specdec
 from specdec_kernels import LogitEdits, Sampling
-from specdec_kernels.engines._kept import kept_by, seen
 from specdec_kernels.engines._methods import filters_drafts, refuse
+from specdec_kernels.engines._support import seen, support_of_filters
 from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, TARGET, check_arguments, drawn, verify
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
-from specdec_kernels.engines._watermark import Marks, asked
+from specdec_kernels.engines._watermark import Marks, requested_watermark
 
 
 def check_version() -> None:
-    """Raise RuntimeError if what is replaced takes other arguments than in the versions seen."""
+    """Raise RuntimeError if a replaced function has other arguments than in the versions seen."""
     names = "draft_logits draft_sampled pos max_chunk_logits max_num_logprobs verify_draft_sampled"
     check_arguments(theirs.RejectionSampler, "_verify_in_chunks", f"self logits input_batch {names}")
     names = "idx_mapping idx_mapping_np pos input_ids expanded_local_pos seq_lens_upper_bound_np return_logprobs"
@@ -40,12 +40,12 @@ def check_version() -> None:
 
 
 def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
-    """What ``ModelState.custom_sampler`` gives: the sampler and our rejection sampler. None: vLLM's own do."""
+    """``ModelState.custom_sampler``: the sampler and our rejection sampler. None: vLLM's remain."""
     check_version()
     config = state.vllm_config
     speculative = config.speculative_config
     refuse(watermark_config=config.watermark_config is not None)
-    given = asked(method)
+    given = requested_watermark(method)
     if speculative is None and method != "race":
         return None
     rejection = None if speculative is None else RejectionSampler(sampler, speculative, state.device, method)
@@ -80,30 +80,30 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
 
 
 class Filters:
-    """The filters of requests by slot, for drafts: in tensors that stay where they are, as a captured graph needs it.
+    """The filters of requests by slot, for drafts: in tensors at fixed addresses, as a captured graph needs them.
 
-    ``drew`` says that drafts were drawn by them, and not by a function of the speculator's own.
+    ``drew`` says that drafts were drawn with them, and not by another function of the speculator.
     """
 
     def __init__(self, states: Any) -> None:
-        self.drew, self.asked = False, (states.top_k, states.top_p, states.min_p)
-        self.numbers, self.before = [x.gpu.clone() for x in self.asked], [x.np.copy() for x in self.asked]
+        self.drew, self.settings = False, (states.top_k, states.top_p, states.min_p)
+        self.numbers, self.before = [x.gpu.clone() for x in self.settings], [x.np.copy() for x in self.settings]
 
     def follow(self) -> None:
-        """Take what requests ask for now."""
-        for number, before, x in zip(self.numbers, self.before, self.asked, strict=True):
+        """Copy the requests' current settings."""
+        for number, before, x in zip(self.numbers, self.before, self.settings, strict=True):
             if not np.array_equal(before, x.np):
                 before[:] = x.np
                 number.copy_(x.gpu, non_blocking=True)
 
 
 class RejectionSampler(theirs.RejectionSampler):
-    """vLLM's, with one `verify_chain` on the model's logits in place of processed copies, chunks and four kernels."""
+    """vLLM's, with one `verify_chain` on the model's logits instead of processed copies, chunks and four kernels."""
 
     def __init__(self, sampler: Any, spec_config: Any, device: torch.device, method: str) -> None:
         super().__init__(sampler, spec_config, device)
         refuse(
-            fly_window_size=getattr(self, "fly_window_size", 0) > 0,  # from 0.33.0 on
+            fly_window_size=getattr(self, "fly_window_size", 0) > 0,  # vLLM 0.33.0 or later
             synthetic_acceptance_rates=self.synthetic_conditional_rates is not None,
         )
         self.method = "block" if method == "rejection" and self.use_block_verification else method
@@ -116,7 +116,7 @@ class RejectionSampler(theirs.RejectionSampler):
     ) -> tuple[torch.Tensor, torch.Tensor, Any, Any]:  # fmt: skip
         batch, sampler = input_batch, self.sampler
         per_request = None
-        if not self.enable_adaptive_verification:  # with it, the host does not know how many rows a request has
+        if not self.enable_adaptive_verification:  # with it, the host lacks the number of a request's rows
             counts = np.diff(batch.cu_num_logits_np)
             per_request = int(counts[0]) if (counts == counts[0]).all() else None
         context = LogitsContext(
@@ -141,7 +141,7 @@ class RejectionSampler(theirs.RejectionSampler):
         flat = tokens[:, :per_request].reshape(-1) if per_request else self._of_rows(tokens, batch, len(logits))
         slots, masks, scores = batch.expanded_idx_mapping, None, None
         if sampler.return_sampling_mask:
-            sets = kept_by(law.rows, flat, law.sampling, slots)
+            sets = support_of_filters(law.rows, flat, law.sampling, slots)
             masks = masks_of(sets, batch.cu_num_logits, self.num_speculative_steps + 1, logits.shape[1])
         if not silent:
             rows, sampling = (law.rows, law.sampling) if wants_processed else (logits, None)
@@ -155,14 +155,14 @@ class RejectionSampler(theirs.RejectionSampler):
 
     @staticmethod
     def _of_rows(tokens: torch.Tensor, batch: Any, count: int) -> torch.Tensor:
-        """The token that each of the rows decided, int64 [count]; rows of no request give that of another."""
+        """The token that each row decided, int64 [count]; rows of no request have any token."""
         rows = torch.arange(count, device=tokens.device, dtype=torch.int64)
         request = torch.searchsorted(batch.cu_num_logits[1:].contiguous(), rows, right=True)
         return tokens[request.clamp_(max=len(tokens) - 1), batch.expanded_local_pos]
 
 
 def given_tokens(sampler: Any, batch: Any) -> torch.Tensor | None:
-    """Of each row the tokens whose log-probabilities its request names, int64 [N, G], -1 for none; None if none do."""
+    """The tokens whose log-probabilities a row's request names, int64 [N, G], -1 for none; None without such."""
     state = sampler.logprob_token_ids_state
     most = state.max_num_token_ids(batch.idx_mapping_np)
     if not most:
@@ -176,7 +176,7 @@ def given_tokens(sampler: Any, batch: Any) -> torch.Tensor | None:
 
 
 def masks_of(sets: Any, starts: torch.Tensor, columns: int, vocabulary: int) -> Any:
-    """The sets of rows as vLLM has them, by request and place; it reads those of tokens that were sampled.
+    """The supports of rows in vLLM's form, by request and column; vLLM reads those of sampled tokens.
 
     No ids, so vLLM takes them from the bits.
     """
@@ -187,7 +187,7 @@ def masks_of(sets: Any, starts: torch.Tensor, columns: int, vocabulary: int) -> 
 
 
 class Shaped(NamedTuple):
-    """Rows [N, V], and by slot how they become laws."""
+    """Rows [N, V], and the settings by slot that make them laws."""
 
     rows: torch.Tensor
     sampling: Sampling
@@ -195,10 +195,10 @@ class Shaped(NamedTuple):
 
 
 def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Shaped:
-    """What vLLM's ``apply_sampling_params`` does to logits, as arguments of our ops.
+    """vLLM's ``apply_sampling_params`` as arguments of our ops.
 
-    Penalties are edits of ours, if ``fused``. Where a request asks for a bias, allowed tokens, a minimum of tokens, bad
-    words, a budget of thinking or a processor of its own, vLLM's processors are run on a float32 copy, as there.
+    Penalties are our edits, if ``fused``. Where a request has a bias, allowed tokens, a minimum of tokens, bad words, a
+    thinking budget or a custom processor, vLLM's processors run on a float32 copy, as in vLLM.
     """
     slots, states = context.idx_mapping_np, sampler.sampling_states
     sampling = Sampling.vllm(
@@ -212,7 +212,9 @@ def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Sha
     penalties = [x for x in sampler.logits_processors if isinstance(x, PenaltiesState) and x.use_penalty[slots].any()]
     thinking = sampler.thinking_budget_state
     others = thinking.enabled and thinking.use_thinking_budget[slots].any()
-    others = others or any(asked_for(x, slots) for x in sampler.logits_processors if not isinstance(x, PenaltiesState))
+    others = others or any(
+        uses_processor(x, slots) for x in sampler.logits_processors if not isinstance(x, PenaltiesState)
+    )
     if not others and not penalties:
         return Shaped(logits, sampling, None)
     if not others and fused and penalties[0].output_bin_counts.shape[1] == logits.shape[1]:
@@ -224,8 +226,8 @@ def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Sha
     return Shaped(rows, sampling, None)
 
 
-def asked_for(processor: Any, slots: np.ndarray) -> bool:
-    """Whether a request of these slots uses a processor; one that is not vLLM's own may always be in use."""
+def uses_processor(processor: Any, slots: np.ndarray) -> bool:
+    """Whether a request of these slots uses a processor; one that vLLM did not define counts as used."""
     if isinstance(processor, LogitBiasState):
         return bool(processor.use_logit_bias[slots].any())
     if isinstance(processor, BadWordsState):
@@ -234,7 +236,7 @@ def asked_for(processor: Any, slots: np.ndarray) -> bool:
 
 
 def edits_of(penalties: Any, slots: torch.Tensor) -> LogitEdits:
-    """Penalties as edits by slot. vLLM counts output and has no mask of it, which is made of these requests' counts."""
+    """Penalties as edits by slot. vLLM counts output and has no mask of it, which is made from the counts."""
     counts = penalties.output_bin_counts
     mask = torch.empty_like(penalties.prompt_bin_mask)
     mask[slots] = bits(counts[slots] > 0)
@@ -262,8 +264,8 @@ def _sample(
     fused = not (wants_processed or self.return_sampling_mask)
     law, seeds = shaped(self, logits, context, fused=fused), self.sampling_states.seeds.gpu
     sampled = drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits, marks=self.specdec_marks)
-    if self.return_sampling_mask:  # vLLM takes the finite ones for the set, and there is no temperature 0
-        sets = kept_by(law.rows, sampled, law.sampling, expanded_idx_mapping)
+    if self.return_sampling_mask:  # vLLM reads finite logits as the support, and there is no temperature 0
+        sets = support_of_filters(law.rows, sampled, law.sampling, expanded_idx_mapping)
         scaled = law.rows.float() / self.sampling_states.temperature.gpu[expanded_idx_mapping, None]
         return sampled, scaled.masked_fill_(~seen(sets.bits, logits.shape[1]), -torch.inf)
     if wants_processed:
@@ -275,19 +277,19 @@ def _sample(
 
 
 def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``sample_draft`` by our draws and the requests' filters, if its own engine is ours: a process may have others.
+    """``sample_draft`` with our draws and the requests' filters, in an engine of ours: a process may have others.
 
-    In a race with the noise that decides the same position in our verification. Else, where drafts are drawn at all,
-    with noise of each step's own, and their logits are stored for the verification.
+    In a race the noise is that of the same position in our verification. Else, where drafts are drawn at all, each step
+    has other noise, and their logits are stored for the verification.
     """
 
-    @functools.wraps(original)  # of another engine of this process its arguments are asked again
+    @functools.wraps(original)  # another engine of this process checks its arguments again
     def sample_draft(
         self: Any, hidden_states: torch.Tensor, sample_src_positions: torch.Tensor, idx_mapping: torch.Tensor,
         temperature: torch.Tensor, seeds: torch.Tensor, draft_step: torch.Tensor, draft_logits: torch.Tensor | None,
         spec_step_idx: int = 0, *more: Any, **named: Any,
     ) -> torch.Tensor:  # fmt: skip
-        state = getattr(self, "model_state", None)  # a speculator knows it from `set_attn` on
+        state = getattr(self, "model_state", None)  # a speculator has it after `set_attn`
         races, filters = getattr(state, "specdec_method", None) == "race", getattr(state, "specdec_filters", None)
         whole = draft_logits is not None or (races and not self.use_local_argmax_reduction)  # rows to draw from
         if not whole or not (races or filters):
@@ -307,9 +309,9 @@ def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
 
 def _drawing_each(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """DSpark's ``_sample_logits``, which draws one place of all blocks, with the noise of a race's verification.
+    """DSpark's ``_sample_logits``, which draws one column of all blocks, with the noise of a race's verification.
 
-    Rows of fewer tokens are drawn from where vLLM keeps room for them among the target's; else they are vLLM's.
+    Rows of a reduced vocabulary are drawn where vLLM scatters them to the target's tokens; else they stay vLLM's.
     """
 
     @functools.wraps(original)
@@ -333,7 +335,7 @@ def _draft_of(
     state: Any, logits: torch.Tensor, slots: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
     pos: torch.Tensor, nonce: int | torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """A draft of each row, by its request's filters, int64 [N]; a watermark's texts get it, too."""
+    """A draft of each row, with its request's filters, int64 [N]; it also goes to a watermark's texts."""
     sampling, marks, filters = Sampling(temperature), state.specdec_marks, state.specdec_filters
     if filters is not None:
         sampling, filters.drew = Sampling.vllm(temperature, *filters.numbers), True

@@ -1,4 +1,4 @@
-"""What the adapters of both of vLLM's runners call: a verification and a draw over its rows, and where they log."""
+"""Shared by the adapters of both of vLLM's runners: a verification and a draw over its rows, and the logger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specdec_kernels import Draft, InputPositions, LogitEdits, OutputFormat, Pac
 from specdec_kernels.engines._replace import Replacements
 from specdec_kernels.engines._watermark import Marks
 
-LOGGER = logging.getLogger("vllm.specdec_kernels")  # vLLM prints what is logged below "vllm"
+LOGGER = logging.getLogger("vllm.specdec_kernels")  # vLLM prints logs below "vllm"
 REPLACEMENTS = Replacements()
 EMITTED = OutputFormat(count="emitted")
 IN_RANGE = OutputFormat(zeros=True)
@@ -21,7 +21,7 @@ TARGET = -1  # the nonce of the target's noise; drafts have those of columns
 
 
 def check_arguments(owner: type, name: str, names: str) -> None:
-    """Raise RuntimeError if what is replaced takes other arguments than in the versions seen."""
+    """Raise RuntimeError if a replaced function has other arguments than in the versions seen."""
     arguments = " ".join(inspect.signature(getattr(owner, name)).parameters)
     if arguments not in (names, names.removesuffix(" num_steps")):  # 0.32.0 has no such argument
         raise RuntimeError(
@@ -35,9 +35,9 @@ def verify(
     seed: torch.Tensor, sampling: Sampling, drawn_by: Sampling, method: str, edits: LogitEdits | None = None,
     marks: Marks | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """One `verify_chain` over vLLM's rows: tokens [B, steps + 1] and how many. All numbers are by slot.
+    """One `verify_chain` over vLLM's rows: tokens [B, steps + 1] and their numbers. All numbers are by slot.
 
-    Rows, drafts and positions are read where they lie: ``per_request`` of each request, or, if that is None, as many as
+    Rows, drafts and positions are not copied: ``per_request`` of each request, or, if that is None, as many as
     ``cu_num_logits`` says.
     """
     batch = len(idx_mapping)
@@ -66,10 +66,10 @@ def drawn(
     logits: torch.Tensor, slots: torch.Tensor, sampling: Sampling, seed: torch.Tensor, pos: torch.Tensor,
     nonce: int | torch.Tensor = TARGET, edits: LogitEdits | None = None, marks: Marks | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """A token of each row, int64 [N], with the noise of our verification, if no other ``nonce`` is given.
+    """A token of each row, int64 [N], with the noise of our verification, unless another ``nonce`` is given.
 
-    A chain without drafts is a race that finds numbers by slot and counts positions from those of input tokens. Token 0
-    is that of slot -1. A ``nonce`` is one for all, or has one for each row.
+    A chain without drafts is a race that reads numbers by slot and counts positions from those of input tokens. Slot -1
+    gets token 0. A ``nonce`` is one for all, or has one for each row.
     """
     by_row = isinstance(nonce, torch.Tensor) and nonce.ndim > 0
     rows = logits if logits.stride(-1) == 1 else logits.contiguous()

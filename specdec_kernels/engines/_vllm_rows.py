@@ -1,4 +1,4 @@
-"""What the plug-ins for vLLM's two runners share: bits of masks, and log-probabilities as vLLM wants them."""
+"""Shared by the plug-ins for vLLM's two runners: bits of masks, and log-probabilities in vLLM's form."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def scored(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Ids, scores [N, 1 + top] and ranks [N] of vLLM's logprobs, by `logprobs`: of each row's token and the likeliest.
 
-    ``slots`` says which numbers of ``sampling`` each row has. A request at temperature 0 has the scores of temperature
-    1, as in vLLM. Of a row with tokens in ``given``, int64 [N, G] with -1 for none, these stand in the place of the
-    likeliest; there are 1 + max(top, G) columns then. ``ops`` has the `logprobs` that reads these rows.
+    ``slots``: the entry of ``sampling`` for each row. A request at temperature 0 has the scores of temperature 1, as in
+    vLLM. The tokens of a row in ``given``, int64 [N, G] with -1 for none, replace the likeliest; there are
+    1 + max(top, G) columns then. ``ops`` has the `logprobs` that reads these rows.
     """
     laws: dict[str, Any] = {}
     warm: float | torch.Tensor = 1.0
@@ -44,7 +44,7 @@ def scored(
     scored = ops.logprobs(rows, tokens, top=top, **laws)
     top_tokens, top_logprobs = scored.top_tokens, scored.top_logprobs
     if given is not None:
-        if sampling is not None:  # a number of a row is one for all of its tokens
+        if sampling is not None:  # all tokens of a row share its numbers
             numbers = (x[:, None] if isinstance(x, torch.Tensor) else x for x in laws["sampling"])
             laws["sampling"] = Sampling(*numbers)
         each = ops.logprobs(rows[:, None].expand(-1, given.shape[1], -1), given, **laws).logprob

@@ -1,4 +1,4 @@
-"""vLLM's V1 runner where each tensor-parallel rank keeps its slice of the logits: ``SPECDEC_VLLM_SHARDED=1``."""
+"""vLLM's V1 runner where each tensor-parallel rank computes on its slice of the logits: ``SPECDEC_VLLM_SHARDED=1``."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def padded(pad: Callable[..., int], ranks: Callable[[], int]) -> Callable[..., i
 
 
 class Slices(RankSlices):
-    """The ops of a step, over this rank's slice of the rows that the runner's model gives from now on.
+    """The ops of a step, over this rank's slice of the rows, which the runner's model gives from then on.
 
-    Grammars are cut to the slice. The logits of prompts are gathered as before, and by `whole` others on demand.
+    Grammars are cut to the slice. The logits of prompts are gathered as before, others by `whole` on demand.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -50,7 +50,7 @@ class Slices(RankSlices):
         runner._get_prompt_logprobs_dict = functools.partial(self._of_prompts, runner._get_prompt_logprobs_dict)
 
     def take(self, what: str, model: Any, hidden_size: int) -> None:
-        """Leave this model's logits where they are. A row shows whether they are the slice then."""
+        """Make this model return slices of logits. A row then shows whether it does."""
         own_map = getattr(model, "draft_id_to_target_id", None)
         refuse(**{f"a drafter's own vocabulary beside {SHARDED}": own_map is not None})
         hidden = torch.linspace(-1, 1, hidden_size, device=self.runner.device, dtype=torch.float32)
@@ -65,7 +65,7 @@ class Slices(RankSlices):
     def verify_chain(
         self, *, out: tuple[torch.Tensor, None, None], packing: Packing | None = None, **call: Any
     ) -> None:
-        """The tokens of `verify_chain`, written into int32 ones."""
+        """`verify_chain`'s tokens, written into int32 ones."""
         if packing is not None:
             packing = packing._replace(max_drafts=out[0].shape[1] - 1)
         out[0].copy_(sharded.verify_chain(**call, packing=packing, shard=self.shard).tokens)

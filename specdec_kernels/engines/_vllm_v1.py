@@ -1,4 +1,4 @@
-"""What `engines.vllm` puts into vLLM's V1 runner, once its models are loaded: our verification and our draws."""
+"""The V1 side of `engines.vllm`: our verification and draws in a runner whose models are loaded."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from specdec_kernels.engines._noise import WORD, seed_of
 from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET, check_arguments
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
 from specdec_kernels.engines._vllm_sharded import Slices
-from specdec_kernels.engines._watermark import Marks, asked
+from specdec_kernels.engines._watermark import Marks, requested_watermark
 
-FUSED = ("MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor")  # what our ops do
+FUSED = ("MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor")  # ours apply these
 NEVER = -(2**31)
 HALF = WORD**2 // 2
 
 
 def strangers(runner: Any) -> list[str]:
-    """The logits processors of a runner that our ops have no rule for: vLLM has them where it does not speculate."""
+    """The logits processors of a runner without a rule in our ops: vLLM has them where it does not speculate."""
     names = [type(processor).__name__ for processor in runner.input_batch.logitsprocs.all]
     return [name for name in names if name not in FUSED]
 
 
 def take_over(runner: Any, method: str) -> str:
-    """Let this runner sample by our ops from now on; the answer says what its drafts are drawn by."""
+    """Make this runner sample by our ops; returns how its drafts are drawn, for the log."""
     config = runner.speculative_config
     if config is not None:
         theirs = runner.rejection_sampler
@@ -49,7 +49,7 @@ def take_over(runner: Any, method: str) -> str:
         return f"no drafts{said}"
     drafter = runner.drafter
     draws = hasattr(drafter, "_sample_draft_tokens") and (method == "race" or drafter._enable_probabilistic_draft_probs)
-    # No whole rows of the target's tokens, or draws of its own at each layer of Step 3.5.
+    # No whole rows of the target's tokens, or draws inside the model, as each layer of Step 3.5 makes.
     if draws and (drafter.use_heterogeneous_vocab or drafter.use_local_argmax_reduction):
         draws = False
     if not draws or hasattr(drafter, "_sample_draft_tokens_for_step"):
@@ -65,7 +65,7 @@ def take_over(runner: Any, method: str) -> str:
 
 
 class Shortest(NamedTuple):
-    """A minimum of tokens, before which stop tokens do not come."""
+    """A minimum of tokens; stop tokens are forbidden before it."""
 
     least: int
     stops: set[int]
@@ -74,7 +74,7 @@ class Shortest(NamedTuple):
 
 
 class Laws(NamedTuple):
-    """What the requests of a batch ask for, each number one for each request."""
+    """The settings of a batch's requests, each number one for each request."""
 
     sampling: Sampling
     seeds: torch.Tensor  # int64 [B]
@@ -83,18 +83,18 @@ class Laws(NamedTuple):
     seen: Seen | None
     bias: dict[int, dict[int, float]]
     shortest: dict[int, Shortest]
-    prompts: torch.Tensor | None  # int32 [B]: how long they are, where a text may be too short
+    prompts: torch.Tensor | None  # int32 [B]: their lengths, where a text may be too short
 
 
 class Step(NamedTuple):
-    """What a step verifies."""
+    """The rows and drafts that a step verifies."""
 
     metadata: Any
     chains: Any  # vLLM's, None where no request has drafts
     counts: Sequence[int]  # drafts of each request
     laws: Laws
     short: dict[int, Shortest]  # requests whose text may be too short to end
-    starts: torch.Tensor | None  # int32 [B]: how long texts are before their first rows, known on the device alone
+    starts: torch.Tensor | None  # int32 [B]: the lengths of texts before their first rows, on the device alone
 
 
 class Seen:
@@ -113,7 +113,7 @@ class Seen:
         self.num_counted = [0] * batch
 
     def counted(self, outputs: Sequence[list[int]]) -> LogitEdits:
-        """The edits, once what is new in these texts is counted. -1 stands where a token is not known yet."""
+        """The edits, after new tokens of these texts are counted. -1 stands for a token that is still on the device."""
         new = [output[num_counted:] for output, num_counted in zip(outputs, self.num_counted, strict=True)]
         new = [tokens[: tokens.index(-1)] if -1 in tokens else tokens for tokens in new]
         width = max(map(len, new))
@@ -138,10 +138,10 @@ class Sampler:
         self.ops: Any = specdec
         self.slices: Slices | None = None
         self.marks = None
-        if (given := asked(method)) is not None:
+        if (given := requested_watermark(method)) is not None:
             size = 2 * runner.max_num_reqs, runner.max_model_len  # some are preempted, and keep their slots
             self.marks = Marks(given, torch.zeros(size, dtype=torch.int32, device=runner.device))
-        self._of: Any = None  # the metadata that `_laws` are of: vLLM makes others when the batch changes
+        self._of: Any = None  # the metadata that `_laws` are of: vLLM makes new ones when the batch changes
         self._laws: Laws | None = None
         self._said: set[str] = set()
 
@@ -152,7 +152,7 @@ class Sampler:
         batch.update_async_output_token_ids()
         if chains is not None and runner.use_async_scheduling and runner._draft_token_req_ids is not None:
             batch.update_async_spec_token_ids(runner._get_draft_token_ids_cpu()[0])
-        batch.generators.clear()  # nothing is drawn from them, and vLLM winds them back where it throws a token away
+        batch.generators.clear()  # they are not used, and vLLM rewinds them where it discards a token
         metadata, size = batch.sampling_metadata, batch.num_reqs
         counts = [0] * size if chains is None else chains.num_draft_tokens
         most = max(counts)
@@ -192,13 +192,13 @@ class Sampler:
 
     def _read(self, metadata: Any, vocabulary: int) -> Laws:
         states = [self.runner.requests[name] for name in self.runner.input_batch.req_ids]
-        asked = [state.sampling_params for state in states]  # with speculation vLLM has no processors of all this
+        parameters = [state.sampling_params for state in states]  # with speculation vLLM makes no processors for these
         min_p: float | torch.Tensor = 0.0
-        if any(one.min_p for one in asked):
-            min_p = self._moved([one.min_p for one in asked], torch.float32)
+        if any(one.min_p for one in parameters):
+            min_p = self._moved([one.min_p for one in parameters], torch.float32)
         shortest = {
             i: Shortest(one.min_tokens, one.all_stop_token_ids, state.output_token_ids, bool(one.structured_outputs))
-            for i, (one, state) in enumerate(zip(asked, states, strict=True))
+            for i, (one, state) in enumerate(zip(parameters, states, strict=True))
             if one.min_tokens and one.all_stop_token_ids
         }
         prompts = self._moved([state.num_prompt_tokens for state in states], torch.int32) if shortest else None
@@ -210,14 +210,14 @@ class Sampler:
         return Laws(
             sampling, self._seeds(), self._slots(), None if mask is None else bits(~mask[:, :vocabulary]),
             None if metadata.no_penalties else Seen(metadata, vocabulary),
-            {i: one.logit_bias for i, one in enumerate(asked) if one.logit_bias}, shortest, prompts,
+            {i: one.logit_bias for i, one in enumerate(parameters) if one.logit_bias}, shortest, prompts,
         )  # fmt: skip
 
     def _moved(self, numbers: Sequence[float], kind: torch.dtype) -> torch.Tensor:
         return torch.tensor(numbers, dtype=kind, device="cpu").to(self.runner.device, non_blocking=True)
 
     def _seeds(self) -> torch.Tensor:
-        """A request's own seed, or one that is drawn when it is first seen; it stays with the request's state."""
+        """A request's seed, or one that is drawn at its first step; the request's state holds it."""
         seeds = []
         for name in self.runner.input_batch.req_ids:
             state = self.runner.requests[name]
@@ -229,7 +229,7 @@ class Sampler:
         return self._moved(seeds, torch.int64)
 
     def _slots(self) -> torch.Tensor | None:
-        """Where the texts of requests are, for a watermark; their states keep that."""
+        """The slots of requests' texts, for a watermark; their states hold them."""
         if self.marks is None:
             return None
         states = self.runner.requests
@@ -244,7 +244,7 @@ class Sampler:
         return self._moved(slots, torch.int64)
 
     def _marked(self, call: dict[str, Any], most: int, laws: Laws) -> dict[str, Any]:
-        """Seeds of rows, once the texts have what entered the model in this step."""
+        """Seeds of rows, after this step's input tokens were added to the texts."""
         runner, packing = self.runner, call["packing"]
         count = int(runner.query_start_loc.np[len(laws.slots)])
         slots = laws.slots[runner.req_indices.gpu[:count]]
@@ -253,12 +253,12 @@ class Sampler:
         return self.marks.noise(call["draft_tokens"], call["position"], laws.slots, laws.seeds, packing=packing)
 
     def _short(self, laws: Laws) -> dict[int, Shortest]:
-        """Whose text may be too short to end: the host may count drafts of two steps that are not verified yet."""
+        """Requests whose text may be too short to end: the host may count drafts of two unverified steps."""
         slack = 2 * (self.runner.num_spec_tokens + 1) if self.runner.use_async_scheduling else 0
         return {i: one for i, one in laws.shortest.items() if len(one.output) - slack < one.least}
 
     def _fuses(self, step: Step) -> bool:
-        """Whether all that the requests ask for are edits of ours. What is not is named in the log, once."""
+        """Whether our edits cover all settings of the requests. The log names, once, what they do not cover."""
         holder = step.metadata.thinking_budget_state_holder
         for name, on in (
             ("thinking_token_budget", holder is not None and holder.has_tracked_requests()),
@@ -272,7 +272,7 @@ class Sampler:
         return True
 
     def _processed(self, logits: torch.Tensor, step: Step) -> torch.Tensor:
-        """A float32 copy of the rows, edited by vLLM's processors, and before by what it leaves out beside drafts."""
+        """A float32 copy of the rows, edited by vLLM's processors, after those that vLLM skips beside drafts."""
         theirs, verifier = self.runner.sampler, getattr(self.runner, "rejection_sampler", None)
         metadata, chains, laws, short = step.metadata, step.chains, step.laws, step.short
         rows = logits.float().clone()
@@ -290,13 +290,13 @@ class Sampler:
             rows[last] = bonus_rows
         begin = 0
         for request, count in enumerate(step.counts):
-            if request in short and short[request].grammar:  # it may leave stop tokens alone
+            if request in short and short[request].grammar:  # the grammar may allow stop tokens alone
                 self._forbid(rows[begin : begin + count + 1], short[request], step.starts[request])
             begin += count + 1
         return rows
 
     def _forbid(self, rows: torch.Tensor, short: Shortest, start: torch.Tensor) -> None:
-        """Take stop tokens out of a request's rows where its text is too short and other tokens are left."""
+        """Forbid stop tokens in a request's rows where its text is too short and other tokens are left."""
         stops = self._moved(sorted(short.stops), torch.int64)
         before, lengths = rows[:, stops], start + torch.arange(len(rows), device=rows.device, dtype=torch.int64)
         rows[:, stops] = -torch.inf
@@ -313,9 +313,9 @@ class Sampler:
         return edits._replace(bias=bias, allowed=laws.allowed)
 
     def _bias(self, step: Step) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """What is added to tokens of each row: biases, and -inf where a bad word or a text too short would end."""
+        """The bias of each row's tokens: biases, and -inf where a bad word or a text too short would end."""
         metadata, tokens, values, spans = step.metadata, [], [], []
-        limits = []  # of each entry its request, and how long its text must be at the first row
+        limits = []  # by entry: its request, and the least length of its text at the first row
         for request, count in enumerate(step.counts):
             biases, bad = step.laws.bias.get(request), metadata.bad_words_token_ids.get(request)
             one = step.short.get(request)
@@ -340,7 +340,7 @@ class Sampler:
         return self._moved(tokens, torch.int32), added, self._moved(spans, torch.int32)
 
     def _draft(self, chains: Any, laws: Laws) -> Draft | None:
-        """The laws of drafts, if they were drawn: rows [D, V], logits where we drew. Others count as certain."""
+        """The laws of drafts that were drawn: rows [D, V], logits where we drew. Others count as certain."""
         rows = None if self.method == "race" else self.runner._get_spec_decode_draft_probs(chains)
         if rows is None:
             return None
@@ -348,13 +348,13 @@ class Sampler:
         return Draft(rows, "logits", self.drafted_by(laws)) if drew else Draft(rows, "probs")
 
     def drafted_by(self, laws: Laws) -> Sampling:
-        """How our drafts are drawn."""
+        """The Sampling that our drafts are drawn with."""
         return laws.sampling if self.filters else Sampling(laws.sampling.temperature)
 
     def _logprobs(
         self, rows: torch.Tensor, tokens: torch.Tensor, step: Step, sampling: Sampling | None, ops: Any
     ) -> Any:
-        """vLLM's log-probabilities: a row for each place of ``tokens``, whatever is in those behind the last."""
+        """vLLM's log-probabilities: a row for each column of ``tokens``; those behind the last are arbitrary."""
         counts, most, wanted = step.counts, max(step.counts), step.metadata.logprob_token_ids
         if min(counts) == most:
             slots = None
@@ -385,7 +385,7 @@ def laid_out(
     drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, edits: LogitEdits | None, counts: Sequence[int],
     ends: torch.Tensor,
 ) -> dict[str, Any]:  # fmt: skip
-    """What `verify_chain` gets, packed where numbers of drafts differ. ``ends`` are places after all that entered."""
+    """The arguments of `verify_chain`, packed where numbers of drafts differ. ``ends``: the ends of input tokens."""
     size, most, packing = len(counts), max(counts), None
     if min(counts) == most:
         drafts, rows, position = drafts.view(size, most), rows.view(size, most + 1, -1), ends - most if most else ends
@@ -394,7 +394,7 @@ def laid_out(
         if edits is not None and edits.bias is not None:
             edits = edits._replace(bias=(*edits.bias[:2], edits.bias[2].view(size, most + 1, 2)))
     else:
-        table = np.zeros(2 * size + 1, dtype=np.int32)  # where the drafts of each begin, and how many there are
+        table = np.zeros(2 * size + 1, dtype=np.int32)  # each request's first draft, and its number of drafts
         np.cumsum(counts, out=table[1 : size + 1])
         table[size + 1 :] = counts
         there = torch.from_numpy(table).to(rows.device, non_blocking=True)
@@ -407,10 +407,10 @@ def laid_out(
 
 
 class Drafter:
-    """The draws of ``SpecDecodeBaseProposer``, by `race_sample` at the places that its drafts decide.
+    """The draws of ``SpecDecodeBaseProposer``, by `race_sample` at the positions that its drafts decide.
 
-    In a race they have the noise of the verification. Otherwise each place in a chain has noise of its own, and the
-    rows they were drawn from are kept as they are: logits.
+    In a race they have the noise of the verification. Otherwise each position of a chain has other noise, and the rows
+    they were drawn from, logits, are stored unchanged.
     """
 
     def __init__(self, proposer: Any, sampler: Sampler) -> None:
@@ -421,7 +421,7 @@ class Drafter:
         proposer.propose, proposer._sample_draft_tokens = self.propose, self.draw
 
     def propose(self, **given: Any) -> torch.Tensor:
-        """The proposer's own, once it is known where its first draft will stand: two places after what entered."""
+        """The proposer's `propose`, after the position of its first draft is set: two after the last input token's."""
         attention, rejected = given["common_attn_metadata"], given["num_rejected_tokens_gpu"]
         ends = attention.seq_lens[: len(given["next_token_ids"])]
         self._positions = (ends if rejected is None else ends - rejected) + 1
@@ -438,7 +438,7 @@ class Drafter:
             return self._draw(hidden_states, sampling_metadata)
         rows = self.proposer.model.compute_logits(hidden_states)
         laws, races = self.sampler.laws(sampling_metadata, rows.shape[-1]), self.sampler.method == "race"
-        positions, steps = self._positions, len(rows) // len(self._positions)  # several where all are drawn at once
+        positions, steps = self._positions, len(rows) // len(self._positions)  # several if all are drawn at once
         sampling, seeds, nonce = self.sampler.drafted_by(laws), laws.seeds, self.drawn
         if steps > 1:
             nonce = torch.arange(steps, device=rows.device, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""The watermark of requests in an engine: keys by slot, and the seeds of rows from the texts there."""
+"""The watermark of requests in an engine: keys by slot, and the seeds of rows from their texts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from specdec_kernels.generate.arguments import spread
 from specdec_kernels.generate.noise import Watermark
 from specdec_kernels.watermark import check_race
 
-VARIABLE, OPTION = "SPECDEC_WATERMARK", "watermark_key"  # of all requests, and of one
+VARIABLE, OPTION = "SPECDEC_WATERMARK", "watermark_key"  # for all requests, and for one
 
 
-def asked(method: str) -> Watermark | None:
-    """What ``SPECDEC_WATERMARK`` asks for, ``KEY`` or ``KEY,WINDOW``; None if it is not there. With a race alone."""
+def requested_watermark(method: str) -> Watermark | None:
+    """The setting ``SPECDEC_WATERMARK``, ``KEY`` or ``KEY,WINDOW``; None without it. With a race alone."""
     words = os.environ.get(VARIABLE)
     if not words:
         return None
@@ -33,7 +33,7 @@ def asked(method: str) -> Watermark | None:
 
 
 class Marks:
-    """``text`` int32 or int64 [slots, T] holds prompts and output, ``start`` [slots] how long prompts are."""
+    """``text`` int32 or int64 [slots, T] holds prompts and output, ``start`` [slots] the lengths of prompts."""
 
     def __init__(self, given: Watermark, text: torch.Tensor, start: torch.Tensor | None = None) -> None:
         self.given, self.text = given, text
@@ -43,7 +43,7 @@ class Marks:
     def begin(
         self, slot: int, options: dict[str, Any] | None, start: int | None = None, output: Sequence[int] = ()
     ) -> None:
-        """A request's own key, 0 for none, or that of all. Where the engine keeps no text, what was written before."""
+        """Set a request's key, 0 for none, or the key of all; and its text, where the engine stores none."""
         self.keys[slot : slot + 1] = spread(OPTION, [(options or {}).get(OPTION, self.given.key)], 1)
         if start is not None:
             self.start[slot] = start
@@ -52,7 +52,7 @@ class Marks:
     def noise(
         self, drafts: torch.Tensor, position: torch.Tensor, slots: torch.Tensor, seed: torch.Tensor, **layout: Any
     ) -> dict[str, Any]:
-        """What verifications take in the place of seeds and positions, which are those of requests here."""
+        """Seeds and positions of verifications, which replace the requests'."""
         rows = specdec.context_seeds(
             self.text, drafts, key=self.keys, start=self.start, seed=seed, position=position,
             window=self.given.window, request_index=slots, **layout,
@@ -60,7 +60,7 @@ class Marks:
         return {"seed": rows, "position": 0, "nonce": 0}
 
     def put(self, slots: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Write tokens to texts; none of slot -1, nor behind a text's end."""
+        """Write tokens into texts; slot -1 is skipped, and so are positions behind a text's end."""
         there = (slots >= 0) & (positions < self.text.shape[1])
         slots, positions = torch.where(there, slots, 0).long(), torch.where(there, positions, 0).long()
         self.text[slots, positions] = torch.where(there, tokens.to(self.text.dtype), self.text[slots, positions])

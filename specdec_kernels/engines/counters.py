@@ -1,7 +1,7 @@
-"""How many drafts were accepted, by position, where the decoding loop is ours: transformers, mlx-lm, llama.cpp.
+"""Counts of accepted drafts by position, in engines whose decoding loop is ours: transformers, mlx-lm, llama.cpp.
 
-vLLM and SGLang count by themselves, ours included (``vllm:spec_decode_num_accepted_tokens_per_pos``; of each request
-``spec_correct_drafts_histogram``). Here a process counts for each engine, as long as it lives.
+vLLM and SGLang have such counters, which count our verdicts, too (``vllm:spec_decode_num_accepted_tokens_per_pos``; for
+each request ``spec_correct_drafts_histogram``). Here a process counts for each engine, as long as it lives.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ __all__ = ["Counts", "accepted_drafts"]
 
 
 class Counts(NamedTuple):
-    """What the rounds of an engine gave."""
+    """The figures of an engine's rounds."""
 
     rounds: int  # verifications of a text that had drafts
-    accepted: list[int]  # of each position of a chain, or depth of a tree, in how many of them its draft was accepted
+    accepted: list[int]  # by position of a chain, or depth of a tree: rounds in which its draft was accepted
 
 
 _SEEN: dict[str, Counter[int]] = {}
@@ -33,7 +33,7 @@ def accepted_drafts(engine: str) -> Counts:
     Counts(rounds=0, accepted=[])
     """
     with _LOCK:
-        lengths = dict(_SEEN.get(engine, {}))  # how many rounds accepted so many
+        lengths = dict(_SEEN.get(engine, {}))  # accepted drafts of a round -> number of such rounds
     most = max(lengths, default=0)
     return Counts(
         sum(lengths.values()), [sum(lengths.get(j, 0) for j in range(i, most + 1)) for i in range(1, most + 1)]
@@ -41,7 +41,7 @@ def accepted_drafts(engine: str) -> Counts:
 
 
 def count(engine: str, drafted: int, accepted: int) -> None:
-    """A round of this engine, if it had drafts."""
+    """Count a round of this engine, if it had drafts."""
     if drafted:
         with _LOCK:
             _SEEN.setdefault(engine, Counter())[accepted] += 1

@@ -1,25 +1,26 @@
-"""FlashInfer's samplers on our ops, with its names and signatures. Seen: flashinfer-python 0.7.2.post1.
+"""FlashInfer's samplers on our ops, with its names and signatures. Seen: flashinfer-python 0.7.4.
 
-The functions run on any device that a backend of ours has; FlashInfer need not be there, but for `install`.
+The functions run on any device that a backend of ours has; only `install` needs FlashInfer.
 
 What all of them change:
 
 - **Noise.** ``seed`` and ``offset`` are our seed and nonce, and the row is our position: the same pair gives the same
-  tokens, another offset gives independent ones, a row has noise of its own. These are not the tokens that FlashInfer
+  tokens, another offset gives independent ones, and rows are independent. These are not the tokens that FlashInfer
   draws from its Philox stream. Of offsets in a tensor the low 32 bits count. Without both, a seed comes from
-  ``generator`` or the device's own, which moves on.
-- **deterministic** is taken and makes no difference: everything here always is.
+  ``generator`` or the device's generator, which moves on.
+- **deterministic** makes no difference: all results are deterministic.
 - **Numbers** that switch a filter off (``top_k`` of 0, negative or V and more) keep all tokens. FlashInfer's kernels
   take a ``top_k`` of 0 as it is, and drop the whole row.
-- **Ties** at a cut are kept together, as in FlashInfer, so more than k may stay.
+- **Ties** at a cut are kept together, as in FlashInfer, so more than k may stay. Its path for 65,536 tokens and more
+  with k up to 256 keeps exactly k.
 
-What their arguments share: ``logits`` are float32, bfloat16 or float16 [B, V]; ``probs`` any floats [B, V], of any sum.
+Shared arguments: ``logits`` are float32, bfloat16 or float16 [B, V]; ``probs`` any floats [B, V], of any sum.
 With ``indices``, int32 or int64 [B], rows are [U, V] and copied: which row each output is drawn from. A negative one,
 or one of U and more, is a ValueError on the CPU and an assertion on a device. ``top_k``, ``top_p`` and ``min_p`` are a
 number, or a tensor with one for all or one for each row. ``seed`` and ``offset`` are ints, or int64 or uint64 [1] or
 [B], both or neither. ``check_nan`` raises a ValueError for NaN, and waits for the device. Tokens are [B], int32 or of
-the type of ``indices``; with ``return_valid`` bool [B] comes, too: whether the row has a law (positive weights, no
-NaN). Token 0 stands where it has none.
+the type of ``indices``; with ``return_valid`` bool [B] follows: whether the row has a law (positive weights, no NaN).
+Without one it gives token 0.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Noise(NamedTuple):
-    """What our ops take as ``seed``, ``position`` and ``nonce``."""
+    """seed, position and nonce of our ops."""
 
     seed: Counter
     position: torch.Tensor
@@ -133,7 +134,7 @@ def top_k_renorm_probs(probs: torch.Tensor, top_k: Counter, is_deterministic: bo
 
 
 def _renormed(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """float32 [B, V]: the law of a filtered row is its residual with a draft that never drafts."""
+    """float32 [B, V]: the law of a filtered row, which is its residual with a draft of probability 0."""
     logits = _logits(probs)
     return specdec.residual(logits, logits[..., :1], sampling=sampling, draft_prob=0.0).probs
 
@@ -201,11 +202,13 @@ def min_p_sampling_from_probs(
 def top_k_top_p_sampling_from_logits(
     logits: torch.Tensor, top_k: Counter, top_p: float | torch.Tensor, indices: torch.Tensor | None = None,
     filter_apply_order: str = "top_k_first", deterministic: bool = True, generator: torch.Generator | None = None,
-    check_nan: bool = False, seed: Counter | None = None, offset: Counter | None = None,
+    check_nan: bool = False, seed: Counter | None = None, offset: Counter | None = None, top_k_max: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """A token of what top-k and top-p keep: ``flashinfer.sampling.top_k_top_p_sampling_from_logits``, in one pass.
 
     ``filter_apply_order`` says whether ``top_p`` is a share of what ``top_k`` keeps, or of the whole row ("joint").
+    ``top_k_max`` bounds a tensor ``top_k`` where FlashInfer reads it: with "top_k_first", a bound of 1 to 256 below V,
+    and V of 65,536 or more. There a row of a larger or negative ``top_k`` has the bound, and one of 0 is greedy.
 
     Examples
     --------
@@ -215,8 +218,15 @@ def top_k_top_p_sampling_from_logits(
     orders = {"top_k_first": Sampling.flashinfer, "joint": Sampling.flashinfer_joint}
     if filter_apply_order not in orders:
         raise ValueError(f"filter_apply_order: expected 'top_k_first' or 'joint'; got {filter_apply_order!r}")
+    if top_k_max is not None and (not isinstance(top_k_max, int) or isinstance(top_k_max, bool)):
+        raise TypeError(f"top_k_max: expected an int or None; got {type(top_k_max).__name__}")
     _refuse_nan("logits", logits, check_nan)
-    sampling = orders[filter_apply_order](top_k=_count(top_k), top_p=_share(top_p))
+    top_k = _count(top_k)
+    bounded = isinstance(top_k, torch.Tensor) and top_k.ndim == 1 and filter_apply_order == "top_k_first"
+    vocabulary = logits.shape[-1]
+    if bounded and top_k_max is not None and 0 < top_k_max <= min(256, vocabulary - 1) and vocabulary >= 65_536:
+        top_k = torch.where(top_k < 0, top_k_max, top_k.clamp(1, top_k_max))
+    sampling = orders[filter_apply_order](top_k=top_k, top_p=_share(top_p))
     return _drawn(logits, sampling, indices, generator, seed, offset)
 
 
@@ -225,10 +235,10 @@ def _drawn(
     seed: Counter | None, offset: Counter | None, space: str = "logits", return_valid: bool = False,
     made: bool = False,
 ) -> Samples:  # fmt: skip
-    """A token of each row, and whether it had a law.
+    """A token of each row, and whether the row has a law.
 
-    Rows that took a launch to be made are raced by a chain without drafts, whose tokens may be int32. It takes the host
-    longer than a race, so that the others are raced, and changed to int32.
+    Rows that a launch made are raced by a chain without drafts, whose tokens may be int32. That takes the host longer
+    than a race, so other rows are raced, and their tokens changed to int32.
     """
     if rows.ndim != 2:
         raise ValueError(f"rows: expected [B, V]; got {list(rows.shape)}")
@@ -273,7 +283,7 @@ def _noise(
     like: torch.Tensor, rows: int, generator: torch.Generator | None, seed: Counter | None, offset: Counter | None,
     stride: int = 1,
 ) -> Noise:  # fmt: skip
-    """Noise of its own for each row, `stride` positions long."""
+    """Noise for each row, `stride` positions long."""
     position, device = cached(positions, like, rows, stride), like.device
     if seed is None or offset is None:
         return Noise(seed_of(generator, device), position, 0)
@@ -285,7 +295,7 @@ def _noise(
 
 
 def _counters(name: str, x: torch.Tensor, rows: int, device: torch.device) -> torch.Tensor:
-    """Seeds or offsets as our ops take them."""
+    """Seeds or offsets in the form of our ops."""
     if x.dtype not in (torch.int64, torch.uint64) or x.ndim != 1 or len(x) not in (1, rows) or x.device != device:
         raise ValueError(
             f"{name}: expected int64 or uint64 [1] or [{rows}] on {device}; got {x.dtype} {list(x.shape)} on {x.device}"
@@ -315,11 +325,11 @@ _replacements = Replacements()
 
 
 def install() -> None:
-    """Put these functions where FlashInfer's stand: in ``flashinfer.sampling`` and ``flashinfer``.
+    """Replace the functions of ``flashinfer.sampling`` and ``flashinfer`` by these.
 
     A module that already has a function by name (``from flashinfer.sampling import …``, as TensorRT-LLM does with
-    ``chain_speculative_sampling``) keeps FlashInfer's; so install before it is imported. Twice is once. Without
-    FlashInfer it raises an ImportError, and an AttributeError where that has no function of these names.
+    ``chain_speculative_sampling``) keeps FlashInfer's; so install before it is imported. A second call does nothing.
+    Without FlashInfer it raises an ImportError, and an AttributeError where that has no function of these names.
     """
     sampling, package = importlib.import_module("flashinfer.sampling"), importlib.import_module("flashinfer")
     for name in __all__:
@@ -331,5 +341,5 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Put FlashInfer's own functions back."""
+    """Restore FlashInfer's functions."""
     _replacements.undo()

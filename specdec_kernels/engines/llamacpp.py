@@ -1,10 +1,10 @@
 """llama.cpp, by llama-cpp-python, under our generator. Seen: llama-cpp-python 0.3.36.
 
-- `generate` writes texts by any of our methods, with one or two models in GGUF. It takes the place of
-  ``Llama.generate`` and ``Llama(draft_model=...)``, which verify a draft by sampling afresh and comparing.
-- `install` has a Llama write so, and with it ``llama_cpp.server``.
+- `generate` writes texts by any of our methods, with one or two models in GGUF. It replaces ``Llama.generate`` and
+  ``Llama(draft_model=...)``, which verify a draft by sampling afresh and comparing.
+- `install` makes a Llama write so, and with it ``llama_cpp.server``.
 - `LlamaModel` and `LlamaDrafter` are a model and a drafter for `specdec_kernels.generate`.
-- `LlamaDraft` and `RaceProcessor` bring the race into llama-cpp-python's own loop.
+- `LlamaDraft` and `RaceProcessor` bring the race into llama-cpp-python's loop.
 - `write_gguf` writes the embedded pair as GGUF.
 
 For C++ see ``examples/llamacpp_sampler.cpp``.
@@ -41,7 +41,7 @@ __all__ = [
     "LlamaDraft", "LlamaDrafter", "LlamaModel", "RaceProcessor", "generate", "install", "uninstall", "write_gguf",
 ]  # fmt: skip
 
-# What ``Llama.generate`` can be asked for and ours has no rules for, when it is off.
+# Arguments of ``Llama.generate`` without a rule in ours, with the values that switch them off.
 OFF = {
     "typical_p": 1.0, "mirostat_mode": 0, "repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
     "logits_processor": None, "stopping_criteria": None, "grammar": None,
@@ -49,16 +49,16 @@ OFF = {
 
 
 class LlamaModel:
-    """A Llama as our loop reads it: in contexts of its own, so that what the Llama itself holds stays as it is.
+    """A Llama for our loop, which reads in other contexts, so that the Llama's context stays unchanged.
 
     They take the Llama's settings (threads, batch sizes, types of the cache, flash attention, RoPE) and share its
-    weights. A context has room for the texts of a call, and is used again by the next call that fits. The Llama's own
-    one is not used: make it small (``Llama(..., n_ctx=32)``), and give `n_ctx`, the longest text in tokens, where
-    memory is short. The Llama must stay open. `name` is what errors call it. NotImplementedError, by name: models with
-    an encoder or of diffusion; LoRA adapters, which belong to the Llama's own context.
+    weights. A context has room for the texts of a call, and is used again by the next call that fits. The Llama's
+    context is not used: make it small (``Llama(..., n_ctx=32)``), and give `n_ctx`, the longest text in tokens, where
+    memory is short. The Llama must stay open. Errors call it `name`. NotImplementedError that names it: models with
+    an encoder or of diffusion; LoRA adapters, which belong to the Llama's context.
     """
 
-    device = torch.device("cpu")  # where the logits are, wherever the layers are
+    device = torch.device("cpu")  # the logits' device, wherever the layers are
     shard = None  # its rows are whole
 
     def __init__(self, llama: Llama, *, n_ctx: int | None = None, name: str = "model") -> None:
@@ -93,28 +93,28 @@ class LlamaModel:
         return str(token) if self.tokenizer is None else self.tokenizer.decode([token])
 
     def reader(self, batch: int, capacity: int, keeps: bool = False) -> LlamaReader:
-        """What reads a batch of texts of at most `capacity` tokens; with `keeps` its logits outlast the next read."""
+        """A reader for a batch of texts of at most `capacity` tokens; with `keeps` its logits outlast the next read."""
         return importlib.import_module("specdec_kernels.engines._llamacpp").LlamaReader(self, batch, capacity, keeps)
 
     def context(self, tokens: int, sequences: int) -> Context:
-        """One that is spare and large enough, else a new one."""
+        """A spare context that is large enough, else a new one."""
         spare = self.spare.pop() if self.spare else None
         if spare is not None and spare.tokens >= tokens and spare.sequences >= sequences:
             return spare
-        del spare  # before the new one takes memory
+        del spare  # frees its memory before the new one is made
         return importlib.import_module("specdec_kernels.engines._llamacpp").Context(self.llama, tokens, sequences)
 
     def check_readable(self) -> None:
-        """Does nothing: what cannot be read was refused."""
+        """Does nothing: models that cannot be read were refused."""
 
     def check_trees(self) -> None:
-        """Raise ValueError if some layers have a state, which has one past."""
+        """Raise ValueError if some layers have a state, which cannot branch."""
         if self.recurrent:
             raise ValueError(f"tree: expected chains with {self.name}, which has recurrent layers; got a tree")
 
 
 class _Text:
-    """A tokenizer's way back to text, without special tokens. Each token's bytes are asked for once."""
+    """A tokenizer's decoder, without special tokens, which caches each token's bytes."""
 
     def __init__(self, llama: Llama) -> None:
         self.piece = functools.cache(lambda token: llama.detokenize([token]))
@@ -133,7 +133,7 @@ class LlamaDrafter(ModelDrafter):
         super().__init__(_model(draft, "draft"))
 
     def start(self, batch: int, capacity: int, vocabulary: int) -> None:
-        # A drafter gives the laws of all its tokens at once, llama.cpp keeps those of the last read.
+        # A drafter returns the laws of all its tokens at once; llama.cpp holds those of the last read alone.
         self.reader, self.vocabulary = self.language_model.reader(batch, capacity, keeps=True), vocabulary
 
 
@@ -150,9 +150,9 @@ def generate(
     """Write on from every prompt: `specdec_kernels.generate.generate`, with models of llama.cpp.
 
     The law is the target's, in every method. "race" writes the text of "plain" with the same seed, whatever the draft,
-    if llama.cpp gives the same logits however many tokens it reads at once. The tokens are others than those of
+    if llama.cpp gives the same logits however many tokens it reads at once. The tokens differ from those of
     llama.cpp's ``dist`` with the same seed. ``sampling=Sampling.llamacpp(temperature, top_k, top_p, min_p)`` has the
-    order of llama.cpp's default chain, and its ties but for those that its sort leaves open.
+    order of llama.cpp's default chain, and its ties except those that its sort leaves open.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def generate(
 
 
 def _drafter(target: LlamaModel, draft: Llama | LlamaModel | Drafter | None, options: dict[str, Any]) -> Drafter | None:
-    """What drafts for these options, checked."""
+    """The drafter for these options, checked."""
     from specdec_kernels.generate import Drafter
 
     if options.get("method") == "plain":
@@ -197,14 +197,14 @@ def _drafter(target: LlamaModel, draft: Llama | LlamaModel | Drafter | None, opt
 
 
 def install(target: Llama | LlamaModel, draft: Llama | LlamaModel | Drafter | None = None, **options: Any) -> None:
-    """Have a Llama write by our loop: its ``generate``, and so its completions, its chats and ``llama_cpp.server``.
+    """Make a Llama write by our loop: its ``generate``, and so its completions, its chats and ``llama_cpp.server``.
 
-    Seeds, temperature, top-k, top-p and min-p are what the Llama is asked for; texts are those of our `generate`, with
-    its ``draft``, ``method``, ``k``, ``tree``, ``policy`` and errors, and no longer than the draft's context. Where it
-    is asked for what ours has no rules for (`OFF`: penalties, grammars, processors such as a bias, typical, mirostat)
-    it writes as ever, and so it does at temperatures below 0. Texts that are written at once, by several threads, do
-    not meet. A prompt is read anew for each text. A Llama with ``logits_all``, which log-probabilities of its own loop
-    want, is a NotImplementedError.
+    Seeds, temperature, top-k, top-p and min-p are those of the Llama's call; texts are those of our `generate`, with
+    its ``draft``, ``method``, ``k``, ``tree``, ``policy`` and errors, and no longer than the draft's context. A call
+    with options that ours lacks (`OFF`: penalties, grammars, processors such as a bias, typical, mirostat) writes as
+    before, and so does one with a temperature below 0. Several threads may write texts at once. A prompt is read anew
+    for each text. A Llama with ``logits_all``, which the log-probabilities of llama-cpp-python's loop need, is a
+    NotImplementedError.
     """
     from specdec_kernels.generate import stream
 
@@ -220,13 +220,13 @@ def install(target: Llama | LlamaModel, draft: Llama | LlamaModel | Drafter | No
     def write(*args: Any, **keywords: Any) -> Iterator[int]:
         given = signature.bind(*args, **keywords)
         given.apply_defaults()
-        asked = given.arguments
-        if asked["temp"] < 0 or any(asked[name] != off for name, off in OFF.items()):
+        arguments = given.arguments
+        if arguments["temp"] < 0 or any(arguments[name] != off for name, off in OFF.items()):
             return generate(*args, **keywords)
-        tokens = list(asked["tokens"])
+        tokens = list(arguments["tokens"])
         rounds = stream(
             [tokens], target, copy.copy(drafter), seed=llama._seed, max_new_tokens=most - len(tokens),
-            sampling=Sampling.llamacpp(asked["temp"], asked["top_k"], asked["top_p"], asked["min_p"]),
+            sampling=Sampling.llamacpp(arguments["temp"], arguments["top_k"], arguments["top_p"], arguments["min_p"]),
             eos_token_ids=[], **options,
         )  # fmt: skip
 
@@ -241,12 +241,12 @@ def install(target: Llama | LlamaModel, draft: Llama | LlamaModel | Drafter | No
 
 
 def uninstall(target: Llama | LlamaModel) -> None:
-    """Give a Llama its own ``generate`` back."""
+    """Restore a Llama's ``generate``."""
     vars(_model(target, "target").llama).pop("generate", None)
 
 
 def check_vocabularies(target: LlamaModel, draft: LlamaModel) -> None:
-    """Raise ValueError unless the tokens that both models have are the same."""
+    """Raise ValueError unless both models agree on all tokens of both vocabularies."""
     if target.tokenizer is None or draft.tokenizer is None or target.llama is draft.llama:
         return
     lib = importlib.import_module("llama_cpp")
@@ -257,11 +257,11 @@ def check_vocabularies(target: LlamaModel, draft: LlamaModel) -> None:
 
 
 class LlamaDraft:
-    """Drafts for llama-cpp-python's own loop, drawn by a race: ``Llama(..., draft_model=LlamaDraft(draft))``.
+    """Drafts for llama-cpp-python's loop, drawn by a race: ``Llama(..., draft_model=LlamaDraft(draft))``.
 
     A ``LlamaDraftModel`` of ``llama_cpp.llama_speculative``. That loop draws every token from the target and accepts a
-    draft that is the same. With a `RaceProcessor` of the same seed and sampling the target draws with the noise of the
-    draft, so that they are the same more often; without one a draft is accepted with its probability. There are `k`
+    draft that is equal. With a `RaceProcessor` of the same seed and sampling the target draws with the noise of the
+    draft, so that they are equal more often; without one a draft is accepted with its probability. There are `k`
     drafts a round, fewer where the draft's context ends. ``seed`` and ``sampling`` are those of ``race_sample``.
     """
 
@@ -272,7 +272,7 @@ class LlamaDraft:
         self.read_tokens: list[int] = []
 
     def __call__(self, input_ids: np.ndarray, /, **_: Any) -> np.ndarray:
-        """Drafts int32 after these tokens."""
+        """Drafts, int32, after these tokens."""
         length, most = len(input_ids), self.model.max_length
         count = max(0, min(self.k, most - length))
         if not self.read_tokens:
@@ -290,13 +290,13 @@ class LlamaDraft:
 
 
 class RaceProcessor:
-    """A logits processor that has llama-cpp-python's own loop draw by our race.
+    """A logits processor that makes llama-cpp-python's loop draw by our race.
 
     ``llama.generate(tokens, logits_processor=LogitsProcessorList([RaceProcessor(seed=1)]), temp=0.0)``. It leaves one
     token in each row, that which the race draws: the text is that of `generate` with method "plain" and the same seed.
-    Samplers that follow have nothing left to choose; ``temp=0.0`` makes them cheap. That loop tells a processor neither
-    which row of a round it is given nor when a text begins: use one for each generation. ``seed`` and ``sampling`` are
-    those of ``race_sample``; filters are ours, so switch off those of the loop.
+    Samplers that follow have no choice left; ``temp=0.0`` makes them cheap. That loop passes a processor neither the
+    row of a round nor the beginning of a text: use one for each generation. ``seed`` and ``sampling`` are those of
+    ``race_sample``; filters are ours, so switch off those of the loop.
     """
 
     def __init__(self, *, seed: int = 0, sampling: Sampling | None = None) -> None:

@@ -1,8 +1,7 @@
 """Speculative generation in mlx-lm by our methods. Seen: mlx-lm 0.32.2 with mlx 0.32.4 on CPUs, on no GPU of Apple.
 
-`generate_step` takes the place of ``speculative_generate_step``, which verifies a draft by sampling afresh and
-comparing. `install` puts it there, for ``mlx_lm.generate``, ``stream_generate`` and ``mlx_lm.server`` with a
-``draft_model``.
+`generate_step` replaces ``speculative_generate_step``, which verifies a draft by sampling afresh and comparing.
+`install` does so for ``mlx_lm.generate``, ``stream_generate`` and ``mlx_lm.server`` with a ``draft_model``.
 """
 
 from __future__ import annotations
@@ -36,38 +35,38 @@ def generate_step(
 ) -> Iterator[tuple[int, mx.array, bool]]:  # fmt: skip
     """Write on by our methods: ``mlx_lm.generate.speculative_generate_step``, one `verify_chain` a round.
 
-    The target reads the drafts in one call. Its logits are looked at where mlx has them, in float32, float16 or
-    bfloat16; those of drafts are copied, and not for "race". The ops run on the CPU. Token n of the whole text, with
-    what `prompt_cache` holds already, has the noise of position n, so "race" writes the text that it writes without
-    drafts, if the model gives the same logits however many tokens it reads at once.
+    The target reads the drafts in one call. Its logits are read in mlx's memory, in float32, float16 or bfloat16; those
+    of drafts are copied, and not for "race". The ops run on the CPU. Token n of the whole text, which begins with the
+    tokens in `prompt_cache`, has the noise of position n, so "race" writes the text that it writes without drafts, if
+    the model gives the same logits however many tokens it reads at once.
 
     Parameters
     ----------
     prompt : array or list of int
         [L], one token at least.
     model, draft_model : Module
-        Of mlx-lm, with the same tokens; ids past the end of the draft's vocabulary it reads as 0. Without a draft
-        model there is a token a call.
+        mlx-lm's, with the same tokens; the draft reads ids past the end of its vocabulary as 0. Without a draft model a
+        call gives a token.
     method : {"race", "rejection", "block"}
-        Of `verify_chain`. Greedy texts are the same with all.
+        A method of `verify_chain`. Greedy texts are the same with all.
     num_draft_tokens, max_tokens : int
-        Drafts a round, K; tokens of the text, -1 for no end.
+        Drafts a round, K; tokens of the text, -1 for no limit.
     sampling : Sampling
         Temperature, top-k, top-p and min-p of target and draft. Default: greedy, as in mlx-lm.
     seed : int, optional
-        One text each, whatever K is. Default: one from mlx's generator (``mx.random.seed``).
+        The text depends on it, not on K. Default: one from mlx's generator (``mx.random.seed``).
     sampler : callable, optional
-        One of ``make_sampler`` once `install` was called, without XTC: its law is taken in the place of `sampling`. No
-        other, for a function says nothing of its law.
+        One of ``make_sampler`` after `install` was called, without XTC: its law replaces `sampling`. No other, for the
+        law of a function is not known.
     logits_processors : list of callable, optional
-        ``processor(tokens [n], logits [1, V])``: run as they are for each row of target and draft, with the tokens
-        before it. They may not remember calls.
+        ``processor(tokens [n], logits [1, V])``: called for each row of target and draft, with the tokens before it.
+        They must not store anything between calls.
     prompt_cache : list, optional
-        The target's entries, then the draft's. In the end they hold the prompt and all that was yielded, wherever the
-        caller stops; a next call's prompt is what follows.
+        The target's entries, then the draft's. In the end they hold the prompt and all yielded tokens, wherever the
+        caller stops; the next call's prompt continues them.
     max_pending : int
-        Where recurrent states or windows cannot take tokens back: how many accepted ones are read again, at most, in
-        front of drafts; a call of their own settles more.
+        Where recurrent states or windows cannot remove tokens: how many accepted ones are read again, at most, in front
+        of drafts; beyond it another call reads them.
     stream, prefill_step_size, kv_bits, kv_group_size, quantized_kv_start : optional
         As in mlx-lm.
 
@@ -84,7 +83,7 @@ def generate_step(
     ValueError
         An unknown method; a prompt without tokens; numbers that are out of range.
     RuntimeError
-        Logits that are no law's; a cache that rewinds by less than it was asked to.
+        Logits that are no law's; a cache that rewinds by less than requested.
     """
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}; got {method!r}")
@@ -121,10 +120,10 @@ _replaced = Replacements()
 
 
 def install() -> None:
-    """Put `generate_step` in the place of ``mlx_lm.generate.speculative_generate_step``.
+    """Replace ``mlx_lm.generate.speculative_generate_step`` by `generate_step`.
 
     ``mlx_lm.generate(model, tokenizer, prompt, draft_model=..., method="race", sampling=..., seed=...)`` then takes
-    these arguments, and so does ``stream_generate``. Samplers of ``make_sampler`` tell `generate_step` their law, so
+    these arguments, and so does ``stream_generate``. Samplers of ``make_sampler`` carry their law, so
     that ``mlx_lm.server`` with a draft model writes by ours, too.
     """
     modules = [importlib.import_module(f"mlx_lm.{name}") for name in ("sample_utils", "generate", "server")]
@@ -135,7 +134,7 @@ def install() -> None:
 
 
 def _telling(make_sampler: Callable[..., Any]) -> Callable[..., Any]:
-    """mlx-lm's function, whose samplers have their law as ``sampling``, where there are rules for it."""
+    """mlx-lm's function, whose samplers carry their law as ``sampling``, where there are rules for it."""
 
     @functools.wraps(make_sampler)
     def made(
@@ -145,12 +144,12 @@ def _telling(make_sampler: Callable[..., Any]) -> Callable[..., Any]:
         sampler = make_sampler(temp, top_p, min_p, min_tokens_to_keep, top_k, xtc_probability, *rest, **more)
         if temp == 0 or (min_tokens_to_keep <= 1 and xtc_probability <= 0):
             whole = Sampling(temp, top_k, top_p if 0 < top_p < 1 else 1.0, min_p, (), "all", at_temperature=False)
-            sampler.sampling = whole if temp else GREEDY  # mlx-lm has one sampler for all that are greedy
+            sampler.sampling = whole if temp else GREEDY  # mlx-lm has one sampler for all greedy ones
         return sampler
 
     return made
 
 
 def uninstall() -> None:
-    """Put mlx-lm's own functions back."""
+    """Restore mlx-lm's functions."""
     _replaced.undo()

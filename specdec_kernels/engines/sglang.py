@@ -5,18 +5,18 @@ ours has; SGLang need not be there. Links may be spelt ``retrive_*`` or ``retrie
 ``SPECDEC_SGLANG=rejection``, ``race`` or ``block`` in the environment SGLang's EAGLE and n-gram workers verify by our
 ops, and there is a sampler for steps without drafts, ``--sampling-backend specdec``. Without it nothing changes.
 
-What the functions share:
+Shared by the functions:
 
 - **Outputs** are written in place: ``predicts`` int32 [B N], the token after each node of the path; ``accept_index``
   int32 [B, S], the path in the flat batch, -1 after its last node; ``accept_token_num`` int32 [B], drafts accepted.
 - **Links** may be in any order of indices. Siblings are tried in the order in which they are linked.
 `verify_linked_tree`
-  walks by them: what it says of links that make no tree holds here.
-- **Arguments**: ``candidates`` int64 or int32 [B, N], the nodes' tokens, of which the root's is not looked at;
-  ``retrive_*`` int64 [B, N]: where a node stands in the flat batch, its first child, its next sibling, -1 for none;
+  walks by them: its rules for links that make no tree hold here.
+- **Arguments**: ``candidates`` int64 or int32 [B, N], the nodes' tokens, of which the root's is not read;
+  ``retrive_*`` int64 [B, N]: the index of a node in the flat batch, its first child, its next sibling, -1 for none;
   ``uniform_samples`` float32 [B, N] in [0, 1), one uniform for each node's children, and [B] for the last token;
   probabilities float32, bfloat16 or float16 [B, N, V]. ``deterministic`` makes no difference.
-- **tree_valid**, bool [B]: without it a tree is its root alone. Of TensorRT-LLM.
+- **tree_valid**, bool [B]: where it is False a tree is its root alone. TensorRT-LLM passes it.
 - **Uniforms** given are used as they are in accept tests. Where a token is drawn, their bits are those of our noise:
   the law is kept, the same uniforms give the same token, and it is another one than SGLang draws.
 """
@@ -46,7 +46,7 @@ LAYOUTS = {FULL_MASK: "full", QLEN_ONLY: "nodes", QLEN_ONLY_BITPACKING: "bits"}
 
 
 def spelt(function: Callable[..., None]) -> Callable[..., None]:
-    """SGLang's callers say ``retrieve_*`` as well."""
+    """Accepts ``retrieve_*`` as well, as SGLang's callers say."""
 
     @functools.wraps(function)
     def called(*given: Any, **named: Any) -> None:
@@ -72,7 +72,7 @@ def tree_speculative_sampling_target_only(
 
     A sibling with the token of an elder one is skipped, where SGLang counts its probability again. A residual without
     mass gives a token of positive probability, where SGLang gives V - 1. ``draft_probs`` is SGLang's scratch memory:
-    not looked at, and left as it is. The noise is the bits of a request's last two uniforms and of its one for the last
+    not read, and left as it is. The noise is the bits of a request's last two uniforms and of its one for the last
     token.
 
     Examples
@@ -136,7 +136,7 @@ def chain_speculative_sampling_triton(
 ) -> None:  # fmt: skip
     """Verify chains of sampled drafts: the function of this name in ``sglang.kernels.ops``, by `verify_chain`.
 
-    Node i + 1 is the child of node i, whatever the links say; thresholds are not looked at, as there. q may be more
+    Node i + 1 is the child of node i, whatever the links say; thresholds are not read, as there. q may be more
     than 1 by rounding; SGLang then rejects a draft that is certain. The first two uniforms of a request and its last
     one are the bits of our noise. ``accept_index`` may be narrower than the chain; what is beyond it is not tried. With
     N = K + 1 uniforms are float32 [B, K or more], ``target_probs`` [B, K + 1, V], ``draft_probs`` [B, K or more, V].
@@ -176,9 +176,8 @@ def build_tree_kernel_efficient(
     """Links, positions and the mask of EAGLE's trees, in place: SGLang's kernel of this name, by `build_tree`.
 
     A node whose parent was not selected (of scores with NaN) is in no tree, and attends to itself alone; SGLang's walk
-    then leaves its arrays. A mode that is none, more than 32 nodes with bits, or a short mask is a TypeError or
-    ValueError. How long a full mask has to be stands in ``verified_seq_len``: rows that it has no room for are left
-    out.
+    then leaves its arrays. An unknown mode, more than 32 nodes with bits, or a short mask is a TypeError or ValueError.
+    ``verified_seq_len`` determines the length of a full mask: rows beyond the mask's end are not written.
 
     Parameters
     ----------
@@ -218,7 +217,7 @@ def build_tree_kernel_efficient(
 
 
 def _bits(uniforms: torch.Tensor, final: torch.Tensor, first: int, second: int) -> dict[str, torch.Tensor]:
-    """The bits of two of a request's uniforms and of its last one as noise, int32 [B] each, read where they lie."""
+    """The bits of two of a request's uniforms and of its last one as noise, int32 [B] each, without a copy."""
     words = uniforms.view(torch.int32)
     second = max(min(second, words.shape[1] - 1), -words.shape[1])  # there may be one uniform alone
     return {"seed": words[:, first], "position": words[:, second], "nonce": final.view(torch.int32)}
@@ -228,7 +227,7 @@ def _check_outputs(
     predicts: torch.Tensor, accept_index: torch.Tensor, accept_token_num: torch.Tensor, candidates: torch.Tensor,
     index: torch.Tensor,
 ) -> None:  # fmt: skip
-    """They are written in place, so what would be a copy is refused."""
+    """Outputs are written in place, so an output that would be copied is refused."""
     if index is None:
         raise TypeError("retrive_index: expected a tensor of int64 [B, N]; got None")
     batch, nodes = candidates.shape
@@ -242,12 +241,12 @@ def _check_outputs(
 
 
 def register() -> None:
-    """What SGLang calls, in each of its processes, as the plug-in ``specdec`` of the group ``sglang.srt.plugins``.
+    """The plug-in ``specdec`` of the group ``sglang.srt.plugins``, which SGLang calls in each of its processes.
 
-    With ``SPECDEC_SGLANG`` it replaces ``eagle_sample`` and the count of tokens that penalties need by SGLang's own
+    With ``SPECDEC_SGLANG`` it replaces ``eagle_sample`` and the count of tokens that penalties need, by SGLang's
     registry of hooks, with "race" the draws of drafts, too, and registers the sampling backend "specdec", with "race"
-    in the place of "pytorch", too. The logger ``sglang.specdec_kernels`` says what became of it. Without the variable
-    it does nothing; a word that is no method is a ValueError.
+    also instead of "pytorch". The logger ``sglang.specdec_kernels`` reports it. Without the variable it does nothing;
+    a word that is no method is a ValueError.
     """
     if method_of() is None:
         if switched(SGLANG_SHARDED):
@@ -274,7 +273,7 @@ def register() -> None:
         hooks.append(("speculative.spec_utils.fast_sample", parts.fast_sample, kinds.AROUND))
         # With seeds SGLang takes no other backend than this one.
         sampler.register_sampler_backend("pytorch", parts.pytorch_sampler)
-    if _watermark.asked(method_of()) is not None:
+    if _watermark.requested_watermark(method_of()) is not None:
         hooks.append((f"{info}.from_schedule_batch", parts.begin_text, kinds.AFTER))
         hooks.append((f"{runner}.sample", parts.enter, kinds.BEFORE))
     if switched(SGLANG_SHARDED):

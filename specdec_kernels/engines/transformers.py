@@ -1,7 +1,7 @@
 """Speculative generation in transformers by our methods. Seen: transformers 5.23.0, 5.24.0.
 
 `generate` is a decoding loop for ``model.generate(custom_generate=generate, ...)``: it changes nothing in transformers.
-`speculative_sampling` is the verification of transformers' own assisted generation; `install` puts it there.
+`speculative_sampling` is the verification of transformers' assisted generation; `install` puts it there.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ def generate(
     """Write on by our methods: ``model.generate(custom_generate=generate, assistant_model=..., method="race")``.
 
     It replaces ``_sample`` and ``_assisted_decoding`` (which takes one text). The loop is that of
-    `specdec_kernels.generate`, with a cache of its own. Temperature, top-k, top-p and min-p at the end of the
-    processors are done by our ops, and so is a repetition penalty that comes alone before them. What else there is runs
-    as it is, on the rows of target and draft alike, each with the tokens before it. Other criteria than an end token or
-    a length are asked after each token, text by text.
+    `specdec_kernels.generate`, with another cache. Our ops apply temperature, top-k, top-p and min-p at the end of the
+    processors, and a repetition penalty that comes alone before them. All other processors run unchanged, on the rows
+    of target and draft alike, each with the tokens before it. Criteria other than an end token or a length are called
+    after each token, text by text.
 
-    transformers 5.23 does not hand ``assistant_model`` and ``streamer`` to a callable. They are then taken from the
-    frame of the ``model.generate`` that called. It loses ``tokenizer``, too, and refuses ``stop_strings`` without one:
-    give ``stopping_criteria=[StopStringCriteria(tokenizer, [...])]``.
+    transformers 5.23 does not pass ``assistant_model`` and ``streamer`` to a callable. They are then taken from the
+    frame of the calling ``model.generate``. It drops ``tokenizer``, too, and refuses ``stop_strings`` without one: give
+    ``stopping_criteria=[StopStringCriteria(tokenizer, [...])]``.
 
     Parameters
     ----------
     model, input_ids, logits_processor, stopping_criteria, generation_config : optional
         From transformers, prepared. Padding stands on the left.
     assistant_model : PreTrainedModel, optional
-        Drafts. The ids that both models know are the same tokens; one vocabulary may be longer than the other, and
+        Drafts. Ids in both vocabularies are the same tokens; one vocabulary may be longer than the other, and
         drafts are drawn from the target's tokens alone. Method "plain" does not use it.
     streamer : BaseStreamer, optional
         Gets the tokens of each round; one text only.
@@ -69,7 +69,7 @@ def generate(
     seed : int or list of int, optional
         As in `specdec_kernels.generate`: one for each text, or s for s, s + 1, ... Default: one from torch's generator.
     drafter : Drafter or PreTrainedModel, optional
-        Where drafts come from instead, for instance a ``NgramDrafter``; ``prompt_lookup_num_tokens`` makes one. A model
+        Another source of drafts, for instance a ``NgramDrafter``; ``prompt_lookup_num_tokens`` makes one. A model
         drafts as an assistant does: give it here where transformers refuses assistants, for models with recurrent
         layers ("not supported with stateful models").
     draft_prob, policy, tree, replacement, max_pending : optional
@@ -81,14 +81,14 @@ def generate(
     -------
     Tensor or GenerateDecoderOnlyOutput
         int64 [B, L], padded on the right; with ``return_dict_in_generate`` an output with ``sequences``, and with
-        ``scores`` and ``logits`` if they were asked for: 0 where a text has ended. It has no ``past_key_values``.
+        ``scores`` and ``logits`` if they are requested: 0 where a text has ended. It has no ``past_key_values``.
 
     Raises
     ------
     NotImplementedError
-        By name: encoders, beams and other modes, ``assistant_early_exit``, ``assistant_ensemble_weight``,
+        Named in the text: encoders, beams and other modes, ``assistant_early_exit``, ``assistant_ensemble_weight``,
         ``output_attentions``, ``output_hidden_states``, inputs other than token ids, a cache with entries, guidance and
-        SynthID (their processors remember calls), a tree with processors that are run as they are.
+        SynthID (their processors store calls), a tree with processors that run unchanged.
     ValueError
         No assistant for a method that drafts; models or arguments that do not go together; padding that is not on the
         left; a streamer for several texts.
@@ -175,13 +175,13 @@ def generate(
 
 
 def _given_to_generate(frame: Any) -> dict[str, Any]:
-    """The arguments of the ``generate`` of transformers that this frame runs; nothing for another frame."""
+    """The arguments of transformers' ``generate`` if this frame runs it; else nothing."""
     mixin = importlib.import_module("transformers.generation.utils").GenerationMixin
     return frame.f_locals if frame.f_code is inspect.unwrap(mixin.generate).__code__ else {}
 
 
 def _with_logits(played: Iterator[Round], rounds: Rounds, batch: int) -> Iterator[tuple[Round, torch.Tensor]]:
-    """Each text's round with the target's logits [tokens, V], as they came."""
+    """Each text's round with the target's logits [tokens, V], unprocessed."""
     going = list(range(batch))
     while going:
         ended = [next(played) for _ in going]
@@ -191,7 +191,7 @@ def _with_logits(played: Iterator[Round], rounds: Rounds, batch: int) -> Iterato
 
 
 class _Written:
-    """What was written so far, and what is returned of it."""
+    """The tokens written so far, and the output made of them."""
 
     def __init__(
         self, input_ids: torch.Tensor, config: GenerationConfig, processors: LogitsProcessorList | None
@@ -200,11 +200,12 @@ class _Written:
         self.rows, self.device, self.prompt = input_ids.tolist(), input_ids.device, input_ids.shape[1]
         self.scores: list[list[torch.Tensor]] = [[] for _ in self.rows]
         self.logits: list[list[torch.Tensor]] = [[] for _ in self.rows]
-        asked = config.return_dict_in_generate
-        self.wants_scores, self.wants_logits = asked and config.output_scores, asked and config.output_logits
+        returns_dict = config.return_dict_in_generate
+        self.wants_scores = returns_dict and config.output_scores
+        self.wants_logits = returns_dict and config.output_logits
 
     def add(self, entry: Round, logits: torch.Tensor) -> None:
-        """The tokens of a round, and its logits where they are wanted."""
+        """Add the tokens of a round, and its logits where they are wanted."""
         row, logits = self.rows[entry.request], logits.float()
         if self.wants_logits:
             self.logits[entry.request] += logits.clone()
@@ -214,7 +215,7 @@ class _Written:
             row.append(token)
 
     def processed(self, request: int, row: list[int], law: torch.Tensor) -> torch.Tensor:
-        """The score of each token after a text: what all processors make of its logits."""
+        """The scores of each token after a text: its logits after all processors."""
         if not self.processors:
             return law
         parts = importlib.import_module("specdec_kernels.engines._transformers")
@@ -250,7 +251,7 @@ def speculative_sampling(
     """Verify a chain: ``transformers.generation.utils._speculative_sampling``, by `verify_chain`.
 
     The law is the target's, as transformers'. A residual without mass is no error: the token comes from the target.
-    Drafts must be drawn from the softmax of `candidate_logits`; transformers' own
+    Drafts must be drawn from the softmax of `candidate_logits`; transformers'
     ``SinglePositionMultiTokenCandidateGenerator`` (Gemma 4 assistants) drafts the argmax instead: the law is then
     wrong, with either function.
 
@@ -259,9 +260,9 @@ def speculative_sampling(
     candidate_input_ids, candidate_logits, candidate_length, new_logits : Tensor, Tensor, int, Tensor
         int64 [1, context + K]; [1, K, V], processed; K; [1, K + 1, V], processed.
     assistant_ensemble_weight : float, optional
-        w in (0, 1): verify ``w p + (1 - w) q`` in place of p (arXiv 2604.07622). Lossy. It writes rows of that law.
+        w in (0, 1): verify ``w p + (1 - w) q`` instead of p (arXiv 2604.07622). Lossy. It writes rows of that law.
     last_assistant_token_is_eos : bool
-        Of versions before 5.20, where it is the fifth argument: the last draft ends the text, so that nothing follows
+        For versions before 5.20, where it is the fifth argument: the last draft ends the text, so that nothing follows
         once it is accepted.
 
     Returns
@@ -299,14 +300,14 @@ def speculative_sampling(
     return verdict.tokens[:, : count + 1], accepted
 
 
-# What the fifth argument was called, in versions that say whether the drafts have ended.
+# Names of the fifth argument, in versions that pass whether the drafts have ended.
 _ENDED = ("is_done_candidate", "last_assistant_token_is_eos")
 _KNOWN = ("candidate_input_ids", "candidate_logits", "candidate_length", "new_logits", "assistant_ensemble_weight")
 _replacements = Replacements()
 
 
 def install() -> None:
-    """Put `speculative_sampling` where transformers' own is, with the signature that it has there. Twice is once.
+    """Replace transformers' function by `speculative_sampling`, with its signature there. A second call does nothing.
 
     ImportError or AttributeError: no transformers, or no such function there. RuntimeError: an unknown signature.
     """
@@ -316,12 +317,12 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Put transformers' own function back."""
+    """Restore transformers' function."""
     _replacements.undo()
 
 
 def _of_signature(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`speculative_sampling` as this version of transformers calls it."""
+    """`speculative_sampling` with the arguments that this version of transformers passes."""
     signature = inspect.signature(function)
     if unknown := set(signature.parameters) - {*_KNOWN, *_ENDED}:
         raise RuntimeError(
@@ -329,7 +330,7 @@ def _of_signature(function: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     if tuple(signature.parameters) == _KNOWN[: len(signature.parameters)]:
-        return speculative_sampling  # nothing has to be bound
+        return speculative_sampling  # the signatures agree
 
     def called(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         given = signature.bind(*args, **kwargs).arguments

@@ -27,13 +27,13 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import Sampling
-from specdec_kernels.engines._methods import SHARDED, asked, refuse, switched
+from specdec_kernels.engines._methods import SHARDED, checked_method, refuse, switched
 from specdec_kernels.engines._replace import hide_checkout
 from specdec_kernels.engines._vllm_rounds import LOGGER, REPLACEMENTS, TARGET, drawn, verify
 
 __all__ = ["apply_top_k_top_p", "gumbel_sample", "install", "register", "rejection_sample", "uninstall"]
 
-OURS = contextvars.ContextVar("OURS", default=False)  # whether a request that is checked is for an engine of ours
+OURS = contextvars.ContextVar("OURS", default=False)  # whether the request being checked is for an engine of ours
 
 
 def rejection_sample(
@@ -55,8 +55,8 @@ def rejection_sample(
     target_logits : Tensor
         [num_logits, V], processed: temperature and filters are in. A request has a row for each draft and one more.
     draft_logits : Tensor, optional
-        [slots, K, V'], before the temperature. None: drafts count as certain (argmax, n-grams). Tokens that only one of
-        the models knows are left out, as in vLLM.
+        [slots, K, V'], before the temperature. None: drafts count as certain (argmax, n-grams). Tokens of only one
+        of the vocabularies have no weight, as in vLLM.
     draft_sampled : Tensor
         int32 or int64 [num_logits]: row start + i + 1 holds the draft that row start + i verifies.
     cu_num_logits, idx_mapping : Tensor
@@ -100,17 +100,17 @@ def gumbel_sample(
 ) -> torch.Tensor:  # fmt: skip
     """A token of each row, int64 [N]: ``vllm.v1.worker.gpu.sample.gumbel.gumbel_sample``, by the race.
 
-    With ``is_drafting`` the noise is another than that of the target, and one of its own for each column of the cache.
-    So drafts are independent of their verification, as `rejection_sample` needs it. A slot of -1 is a padded row: it
-    gives a token in range, and is cached nowhere. Without ``apply_temperature`` the rows have it already.
+    With ``is_drafting`` the noise differs from the target's, and between columns of the cache. So drafts are
+    independent of their verification, as `rejection_sample` needs it. A slot of -1 is a padded row: it gives a token in
+    range, and is cached nowhere. Without ``apply_temperature`` the rows are divided by it already.
 
     Parameters
     ----------
     logits_cache, logits_cache_col : Tensor, optional
-        [slots, columns, at least V], of the type of what is written: rows before the temperature, for the verification.
+        [slots, columns, at least V], of the source's type: rows before the temperature, for the verification.
         int64 or int32, [] or [N].
     logits_cache_source : Tensor, optional
-        [N, V] to be cached in place of `logits`.
+        [N, V] to be cached instead of `logits`.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def gumbel_sample(
 def apply_top_k_top_p(
     logits: torch.Tensor, k: torch.Tensor | None, p: torch.Tensor | None, has_topp_only_rows: bool = True
 ) -> torch.Tensor:
-    """Logits with -inf for what filters drop, in place: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``.
+    """Logits with -inf for dropped tokens, in place: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``.
 
     By `cutoff` and `mask_logits`. Ties are kept by the lowest ids: exactly k stay. vLLM's kernel does so, too; its
     fallback in torch keeps all ties. ``k`` is int32 or int64 [N]; 0, negative numbers and V or more keep all. ``p`` is
@@ -158,10 +158,10 @@ def apply_top_k_top_p(
 
 
 def register() -> None:
-    """What vLLM calls, in each of its processes, as the plug-in ``specdec`` of the group ``vllm.general_plugins``.
+    """The plug-in ``specdec`` of the group ``vllm.general_plugins``, which vLLM calls in each of its processes.
 
-    With ``SPECDEC_VLLM`` in the environment it is `install`, and a word that is no method a ValueError. Without,
-    ``additional_config`` may still ask, so the same hook is set; with a vLLM that has no such place, nothing happens
+    With ``SPECDEC_VLLM`` in the environment it is `install`, and a word that is no method is a ValueError. Without,
+    ``additional_config`` may still name a method, so the same hook is set; a vLLM without that hook is left unchanged
     then.
     """
     try:
@@ -173,14 +173,14 @@ def register() -> None:
 
 
 def install() -> None:
-    """Put our samplers into vLLM's runners: V2's ``ModelState.custom_sampler``, and V1's loaded ones. Twice is once.
+    """Put our samplers into vLLM's runners: V2's ``ModelState.custom_sampler``, and V1's loaded ones, once.
 
     Requests may then have ``min_p`` and ``logit_bias`` beside speculation.
 
     They are used where ``SPECDEC_VLLM`` or the engine's ``additional_config["specdec"]`` names a method. A model whose
-    class has a ``custom_sampler`` of its own keeps it. The logger ``vllm.specdec_kernels`` says of each engine that
-    names a method what became of it. Without vLLM, or with one that has no V2 runner, it raises an ImportError or an
-    AttributeError; with one whose samplers have other arguments than those seen, a RuntimeError.
+    class defines ``custom_sampler`` keeps it. For each engine with a method the logger ``vllm.specdec_kernels`` reports
+    what changes. Without vLLM, or with one that has no V2 runner, it raises an ImportError or an AttributeError; with
+    one whose samplers have other arguments than those seen, a RuntimeError.
     """
     state_class = importlib.import_module("vllm.v1.worker.gpu.model_states.interface").ModelState
     wrapper_class = importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
@@ -206,11 +206,11 @@ def install() -> None:
         finally:
             OURS.reset(before)
 
-    def _validate_spec_decode(params: Any, speculative_config: Any) -> None:  # vLLM knows no min_p, no logit_bias there
+    def _validate_spec_decode(params: Any, speculative_config: Any) -> None:  # vLLM refuses min_p, logit_bias there
         if not OURS.get():
             check_speculation(params, speculative_config)
 
-    if method_of(None) is not None:  # a version that does not fit is better found now than with a model in memory
+    if method_of(None) is not None:  # an unknown version fails here, not with a model in memory
         importlib.import_module("specdec_kernels.engines._vllm").check_version()
     if switched(SHARDED):
         embedding = importlib.import_module("vllm.model_executor.layers.vocab_parallel_embedding")
@@ -225,7 +225,7 @@ def install() -> None:
 
 
 def settle(worker: Any) -> None:
-    """Take a V1 runner over, if its engine asks for us, and log what became of the method: once for all of its ranks.
+    """Make a V1 runner ours, if its engine names a method, and log the result: once for all of its ranks.
 
     A V2 runner has our samplers since its models were loaded.
     """
@@ -262,7 +262,7 @@ def settle(worker: Any) -> None:
 
 
 def why_v1(config: Any) -> str:
-    """What the V2 runner, which has more, lacks for this engine."""
+    """The features that this engine needs and the V2 runner lacks."""
     if os.environ.get("VLLM_USE_V2_MODEL_RUNNER"):
         return "VLLM_USE_V2_MODEL_RUNNER is set"
     missing = config._get_v2_model_runner_unsupported_features()
@@ -270,13 +270,13 @@ def why_v1(config: Any) -> str:
 
 
 def uninstall() -> None:
-    """Put vLLM's own names back, for engines that are made later."""
+    """Restore vLLM's names, for engines that are made later."""
     REPLACEMENTS.undo()
 
 
 def method_of(additional_config: Any) -> str | None:
-    """The method that the environment or vLLM's ``additional_config`` asks for; None if neither does."""
+    """The method of the environment or of vLLM's ``additional_config``; None if neither names one."""
     name, method = "SPECDEC_VLLM", os.environ.get("SPECDEC_VLLM")
     if not method and isinstance(additional_config, dict):
         name, method = "additional_config['specdec']", additional_config.get("specdec")
-    return asked(method, name)
+    return checked_method(method, name)

@@ -1,6 +1,6 @@
 """The rejection sampler of vLLM's V1 runner on our ops. Seen: vLLM 0.33.0, whose default is the V2 runner (`vllm`).
 
-`vllm` plugs in more: a whole step. vLLM need not be there. Put the function in place of its own with
+`vllm` plugs in more: a whole step. vLLM need not be there. Replace its function with
 ``vllm.v1.sample.rejection_sampler.rejection_sample = specdec_kernels.engines.vllm_v1.rejection_sample``.
 """
 
@@ -29,22 +29,22 @@ def rejection_sample(
 ) -> torch.Tensor:  # fmt: skip
     """Verify chains: ``vllm.v1.sample.rejection_sampler.rejection_sample``, by `verify_chain`.
 
-    The law is the target's. There is no row for the token after the last draft, which comes with the call. A request
-    with a generator gets a seed from it; its tokens do not depend on the others of the batch. The others share a seed
-    from the device's own generator. Noise is ours: other tokens than vLLM's, of the same law. What is synthetic, and
-    FLy, is refused if it is on (NotImplementedError); ``use_fp64_gumbel`` makes no difference.
+    The law is the target's. There is no row for the token after the last draft, which is an argument. A request with a
+    generator gets a seed from it; its tokens do not depend on the others of the batch. The others share a seed from the
+    device's generator. Noise is ours: other tokens than vLLM's, of the same law. Synthetic acceptance rates and FLy
+    are refused if they are on (NotImplementedError); ``use_fp64_gumbel`` makes no difference.
 
     Parameters
     ----------
     draft_token_ids, num_draft_tokens, max_spec_len : Tensor, list of int, int
-        int32 or int64 [N], N in all; drafts of each request, on the host, so that ``cu_num_draft_tokens`` is not looked
-        at; the most that a request has.
+        int32 or int64 [N], N in all; drafts of each request, on the host, so that ``cu_num_draft_tokens`` is not read;
+        the most of a request.
     draft_probs, target_logits : Tensor
         float32 [N, V]: probabilities, or None where drafts are certain; logits with temperature and filters in.
     bonus_token_ids : Tensor
-        int32 or int64 [B, 1]: what follows where all drafts are accepted.
+        int32 or int64 [B, 1]: the next token where all drafts are accepted.
     sampling_metadata : object
-        With ``all_greedy``, ``all_random``, ``temperature`` (float32 [B]; looked at if neither is true) and
+        With ``all_greedy``, ``all_random``, ``temperature`` (float32 [B]; read if neither is true) and
         ``generators``, a dict of ``torch.Generator`` by request. At temperature 0 the argmax decides.
 
     Returns
@@ -88,7 +88,7 @@ def rejection_sample(
 
 
 def _seeds(batch: int, metadata: Any, device: torch.device) -> list[int]:
-    """A seed for each request: from its generator, or one of its own from the device's."""
+    """A seed for each request: from its generator, or from the device's."""
     if metadata.all_greedy:
         return [0] * batch
     shared = None if len(metadata.generators) >= batch else seed_of(None, device) % 2**64

@@ -1,7 +1,7 @@
 """A reference generator: speculative decoding of Hugging Face models on the public ops.
 
-Models of Hugging Face need transformers, which is imported when the first of their names is used. Any other object that
-reads as a ``LanguageModel`` does will do in its place.
+Models of Hugging Face need transformers, which is imported at the first use of one of their names. Any other object
+with the interface of ``LanguageModel`` works as well.
 """
 
 from __future__ import annotations

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from specdec_kernels.generate.models import LanguageModel
 
 METHODS = ("plain", "rejection", "race", "block", "traversal", "paths")
-FROM_LAWS = ("rejection", "block", "traversal", "paths")  # methods that read the laws their drafts were drawn from
+FROM_LAWS = ("rejection", "block", "traversal", "paths")  # methods that read the drafts' laws
 Number = TypeVar("Number", int, float)
 
 
 def token_lists(prompts: Sequence[str | Sequence[int]], target: LanguageModel) -> list[list[int]]:
-    """The tokens of every prompt, all of which the target can read."""
+    """The tokens of every prompt, each in the target's vocabulary."""
     if not several(prompts):
         raise TypeError(f"prompts: expected a list of texts or of lists of token ids; got {prompts!r}")
-    vocab_size = target.tokens_read  # asked once: a model looks for its embedding each time
+    vocab_size = target.tokens_read  # read once: the property searches a model for its embedding each time
     return [token_list(f"prompts[{index}]", prompt, target, vocab_size) for index, prompt in enumerate(prompts)]
 
 
@@ -156,7 +156,7 @@ def end_tokens(eos_token_ids: Iterable[int] | None, target: LanguageModel) -> se
 
 
 def spread(name: str, value: int | Sequence[int], batch: int) -> torch.Tensor:
-    """A number of 64 bits per request, int64 [batch]; of one number the next for each."""
+    """A number of 64 bits per request, int64 [batch]; a single number s is spread to s, s + 1, …"""
     try:
         numbers = whole_numbers(value) if several(value) else [whole_number("", value, None) + i for i in range(batch)]
     except TypeError:
@@ -169,9 +169,9 @@ def spread(name: str, value: int | Sequence[int], batch: int) -> torch.Tensor:
 
 
 def sampling_of(temperature: float | Sequence[float] | None, sampling: Sampling | None, batch: int) -> Sampling:
-    """How logits become laws, with a temperature per request: float32 [batch]. Filters are numbers or one per request.
+    """The Sampling with a temperature per request, float32 [batch]. Filters are numbers or one per request.
 
-    A filter that is off stays a number, or backends without filters would take it for one that may be on.
+    A filter that is off stays a number; backends without filters would refuse a tensor, which may be on.
     """
     if sampling is None:
         return Sampling(spread_temperature("temperature", 1.0 if temperature is None else temperature, batch))
@@ -200,7 +200,7 @@ def spread_temperature(name: str, temperature: float | Sequence[float], batch: i
 
 
 def kept_count(name: str, value: object) -> int:
-    """A top_k; what is below 1, or more than any vocabulary has, means all."""
+    """A top_k; below 1, and beyond any vocabulary, it means all."""
     return min(max(whole_number(name, value, None), 0), 2**31 - 1)
 
 
@@ -289,14 +289,14 @@ def check_ids(name: str, tokens: Iterable[int], target: LanguageModel) -> None:
 
 
 def check_left(edits: TextEdits, record: Record, name: str, tokens: torch.Tensor | slice) -> None:
-    """Raise if edits leave this model none of the tokens that it writes."""
+    """Raise if edits forbid all tokens that this model writes."""
     if not record.left()[tokens].any():
         wrong = " and ".join(f"edits.{part}" for part in ("bias", "allowed") if getattr(edits, part) is not None)
         raise ValueError(f"{wrong}: expected at least one token to be left that {name} writes; got none")
 
 
 def check_ops(sampling: Sampling, seeds: torch.Tensor, logprobs: int | None, edited: bool) -> None:
-    """Raise what the ops say of these arguments, and of their backend, before the first token."""
+    """Raise the ops' errors about these arguments, and their backend's, before the first token."""
     rows = torch.zeros(len(seeds), 1, dtype=torch.float32, device=seeds.device)
     edits = LogitEdits(presence=1.0) if edited else None
     tokens = specdec.race_sample(rows, seed=seeds, position=0, sampling=sampling, edits=edits)
@@ -324,7 +324,7 @@ def noise_of(
 
 
 def count_of_likeliest(logprobs: int | None, target: LanguageModel) -> int | None:
-    """How many tokens to name beside each that is written, or None."""
+    """The number of likeliest tokens beside each written one, or None."""
     if logprobs is None:
         return None
     count, most = whole_number("logprobs", logprobs), target.config.vocab_size

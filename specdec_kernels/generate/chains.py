@@ -20,7 +20,7 @@ from specdec_kernels.generate.rounds import PENDING, Rounds, Stopwatch
 
 
 class ChainRounds(Rounds):
-    """Plays rounds with a chain of drafts per text, as long as `policy` says."""
+    """Plays rounds with a chain of drafts per text, whose length is `policy`'s."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -49,7 +49,7 @@ class ChainRounds(Rounds):
         chains, written = [[token for token in row if token >= 0] for row in drafts.tolist()], tokens.tolist()
         drafted = [len(chain) for chain in chains]
         watch.lap("verify")
-        # The last token emitted is not cached yet: the target has not read it.
+        # The last emitted token is not in the cache yet: the target has not read it.
         self.committed = [end + count for end, count in zip(length, accepted, strict=True)]
         self.length, self.seen, self.tokens, self.record = length, (proposed, logits, sampling), tokens, record
         pairs = list(zip(accepted, drafted, strict=True))
@@ -95,17 +95,17 @@ class ChainRounds(Rounds):
             self.drafter.roll_back(self.committed)
 
     def edited(self, drafts: torch.Tensor, logits: torch.Tensor, record: Record | None) -> torch.Tensor:
-        """The target's logits with the edits that the verification put in."""
+        """The target's logits with the edits that the verification applied."""
         return logits if record is None else record.edited(logits, before(pad(drafts, (0, 1), value=-1)))
 
     def draft(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
         record: Record | None,
     ) -> tuple[Drafts, float | torch.Tensor]:  # fmt: skip
-        """Draft tokens [B, K] with -1 where there are none, with logits where the verifier wants them, and draft_prob.
+        """Draft tokens [B, K], padded with -1, with logits where the verifier needs them, and draft_prob.
 
-        K is at least one more than a request drafts where its next slot might have been drafted and was not:
-        the verifier needs the draft's law there.
+        K is at least one more than a request drafts where its next slot was skipped at random: the verifier needs the
+        draft's law there.
         """
         plan = self.policy.plan(noise, limit)
         if self.drafter is None:
@@ -114,7 +114,7 @@ class ChainRounds(Rounds):
         if isinstance(draft_prob, torch.Tensor):
             for row, (count, most) in enumerate(zip(plan.lengths, limit, strict=True)):
                 slots[row] += count < min(most, self.policy.max_k) and bool(draft_prob[row, count] < 1)
-            # Beyond its slots a request's drafts have ended for certain.
+            # Beyond its slots a request's drafts have ended with certainty.
             ended = (
                 torch.arange(max(slots), device=text.device, dtype=torch.int64)
                 >= torch.tensor(slots, device=text.device, dtype=torch.int64)[:, None]

@@ -1,4 +1,4 @@
-"""Checks of single arguments. Errors name the argument, what was expected and what came."""
+"""Checks of single arguments. Errors name the argument, the expected value and the given one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def several(values: object) -> bool:
-    """Whether these are several values and not one: no string, no array without dimensions."""
+    """Whether this is a collection of values: no string, no array without dimensions."""
     return isinstance(values, Iterable) and not isinstance(values, str) and getattr(values, "ndim", 1) > 0
 
 
@@ -35,7 +35,7 @@ def real_number(name: str, value: object) -> float:
 
 
 def whole_numbers(values: object) -> list[int]:
-    """A list of ints from any iterable of them; TypeError if it is none."""
+    """A list of ints from any iterable of them; TypeError for anything else."""
     if not several(values):
         raise TypeError
     return [operator.index(value) for value in values]

@@ -1,4 +1,4 @@
-"""Models that are made of another: its first layers, or some rows of its head. No weight of a layer is copied."""
+"""Models made from another one: its first layers, or some rows of its head. Weights of layers are shared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specdec_kernels.generate.models import LanguageModel
 
 
 def early_exit(target: LanguageModel, layers: int) -> LanguageModel:
-    """A draft made of the target itself: its first layers, then its last norm and its head. No weight is copied.
+    """A draft made from the target: its first layers, then its last norm and its head. Weights are shared.
 
     Parameters
     ----------
@@ -43,11 +43,11 @@ def early_exit(target: LanguageModel, layers: int) -> LanguageModel:
         name for name, module in target.model.named_modules()
         if isinstance(module, torch.nn.ModuleList) and len(module) == depth
     )  # fmt: skip
-    place = next(lists, None)
-    if place is None:
+    list_name = next(lists, None)
+    if list_name is None:
         raise ValueError(f"{target.name}: expected a list of {depth} layers to leave early; got none")
     model = holder = twin(target.model)
-    *path, last = place.split(".")
+    *path, last = list_name.split(".")
     for part in path:
         holder._modules[part] = twin(holder._modules[part])
         holder = holder._modules[part]

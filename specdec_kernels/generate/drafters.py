@@ -1,4 +1,4 @@
-"""Where draft tokens come from; `protocols.Drafter` has what is asked of each."""
+"""The sources of draft tokens; `protocols.Drafter` is their interface."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class ModelDrafter:
-    """Drafts by sampling from a language model with the noise the target's race will use.
+    """Drafts by sampling from a language model with the noise that the target's race will use.
 
-    Ids that the model does not know (one tokenizer, vocabularies padded to other sizes) it reads as 0. Any law will do
-    for a draft, as long as its tokens are drawn from it.
+    Ids beyond the model's vocabulary (one tokenizer, vocabularies padded to other sizes) are read as 0. A draft may
+    have any law, as long as its tokens are drawn from it.
 
     Parameters
     ----------
     language_model : LanguageModel
-        What drafts.
+        The model that drafts.
     vocabulary : iterable of int, optional
-        The only tokens it drafts, such as those that are frequent: its head has no rows of others, which is most of
-        what a small model computes and reads (Zhao et al. 2025, "FR-Spec"). Others are written by the target alone.
+        The only tokens it drafts, such as frequent ones: its head has no rows for others, which are most of what a
+        small model computes and reads (Zhao et al. 2025, "FR-Spec"). The target alone writes the others.
     """
 
     laws = True
@@ -54,7 +54,7 @@ class ModelDrafter:
         self.reader, self.vocabulary = self.language_model.reader(batch, capacity), vocabulary
 
     def edited(self, record: Record | None, logits: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
-        """Logits [B, R, V] with the edits of texts in which these tokens [B, R, L] come next."""
+        """Logits [B, R, V] with the edits of texts that continue with these tokens [B, R, L]."""
         if record is None:
             return logits
         if self.map is None:
@@ -74,9 +74,9 @@ class ModelDrafter:
             logits = self.edited(record, logits[:, None], drafts[:, None, :slot])[:, 0]
             laws.append(logits)
             if slot < max(counts):
-                here = noise._replace(position=begin + slot)
-                rows = marked(here, text, drafts[:, :0])
-                law = keywords(here, sampling, None if rows is None else rows[:, 0])
+                noise_of_slot = noise._replace(position=begin + slot)
+                rows = marked(noise_of_slot, text, drafts[:, :0])
+                law = keywords(noise_of_slot, sampling, None if rows is None else rows[:, 0])
                 token = specdec.race_sample(logits, draft_map=self.map, **law)
                 text[each, begin + slot] = token
                 drafts[:, slot] = torch.where(slot < wanted, token, -1)
@@ -101,7 +101,7 @@ class ModelDrafter:
             if record is not None or replacement:
                 paths = torch.tensor([path_to(node, tree) for node in inner], dtype=torch.int64, device=device)
                 said = tokens[:, paths]
-            if replacement:  # what begins alike has one row: as they were read, two might differ in rounding
+            if replacement:  # equal beginnings share a row: two reads of one text might differ in rounding
                 alike = (said[:, :, None] == said[:, None]).all(-1)
                 logits = logits.take_along_dim(alike.int().argmax(-1)[..., None], 1)
             if record is not None:
@@ -110,11 +110,11 @@ class ModelDrafter:
                 laws = logits.new_zeros(batch, nodes, logits.shape[-1])
             laws[:, inner] = logits
             width = max(len(tree.children[node]) for node in inner)
-            here = noise._replace(position=noise.position + depth)
+            noise_at_depth = noise._replace(position=noise.position + depth)
             if replacement:
-                drawn = draw_independent(logits, width, here, sampling, self.map)
+                drawn = draw_independent(logits, width, noise_at_depth, sampling, self.map)
             else:
-                seeds_of_text, races = marked(noise, text, tokens, parents), of_races(here, 0, len(inner))
+                seeds_of_text, races = marked(noise, text, tokens, parents), of_races(noise_at_depth, 0, len(inner))
                 if seeds_of_text is not None:
                     races = Noise(seeds_of_text[:, inner], torch.zeros_like(seeds_of_text[:, inner]))
                 drawn = draw_children(logits, width, races, sampling, self.map)
@@ -137,7 +137,7 @@ class ModelDrafter:
         return self.reader.read_tree(self.readable(text), length, parents, self.readable(tokens), nodes)
 
     def readable(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The tokens with 0 in place of ids that the model cannot read."""
+        """The tokens with 0 in place of ids beyond the model's vocabulary."""
         most = self.language_model.tokens_read
         return tokens if self.vocabulary <= most else tokens.masked_fill(tokens >= most, 0)
 
@@ -152,15 +152,15 @@ class ModelDrafter:
 
 
 class ParallelDrafter(ModelDrafter):
-    """Drafts by a model that says the laws of several tokens in one pass: behind the text it reads look-ahead tokens.
+    """Drafts by a model that gives the laws of several tokens in one pass: behind the text it reads look-ahead tokens.
 
-    So its laws do not depend on what is drafted, and chains and trees cost no further pass. It has one law more than
+    So its laws do not depend on drafted tokens, and chains and trees cost no further pass. It has one law more than
     look-ahead tokens. Drafts of a greater depth are drawn from the last.
 
     Parameters
     ----------
     language_model : LanguageModel
-        What drafts. Its config has ``look_ahead_token_ids``, as that of "embedded:parallel".
+        The model that drafts. Its config has ``look_ahead_token_ids``, as that of "embedded:parallel".
     vocabulary : iterable of int, optional
         As for `ModelDrafter`.
 
@@ -185,7 +185,7 @@ class ParallelDrafter(ModelDrafter):
         return super().propose_tree(text, length, tree, *how)
 
     def look(self, text: torch.Tensor, length: list[int], count: int) -> None:
-        """Have the rows of the next `count` tokens."""
+        """Compute the rows of the next `count` tokens."""
         if not count:
             return
         ahead = self.language_model.config.look_ahead_token_ids[: count - 1]
@@ -208,7 +208,7 @@ class ParallelDrafter(ModelDrafter):
         return self.row(text, length, depth)[:, None].expand(-1, len(nodes), -1)
 
     def keep_path(self, path: torch.Tensor, length: list[int], read: list[int]) -> None:
-        """Does nothing: no draft was read."""
+        """Does nothing: the model has read no draft."""
 
 
 def looks_ahead(language_model: LanguageModel) -> bool:
@@ -217,7 +217,7 @@ def looks_ahead(language_model: LanguageModel) -> bool:
 
 
 def path_to(node: int, tree: DraftTree) -> list[int]:
-    """The nodes from below the root to this one.
+    """The nodes on the path from the root, which is left out, to this one.
 
     Examples
     --------
@@ -236,7 +236,7 @@ def draw_children(
 ) -> torch.Tensor:
     """Children int64 [B, R, width] of nodes with logits [B, R, V]; -1 where the vocabulary has no more.
 
-    They are the first arrivals of each node's race. ``draft_map``: the tokens that the logits are of.
+    They are the first arrivals of each node's race. ``draft_map``: the tokens of the logits' columns.
     """
     law = keywords(noise, per_row(sampling))
     arrivals = specdec.race_topk(logits, min(width, logits.shape[-1]), draft_map=draft_map, **law)
@@ -246,9 +246,9 @@ def draw_children(
 def draw_independent(
     logits: torch.Tensor, width: int, noise: Noise, sampling: Sampling, draft_map: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Children int64 [B, R, width] that are independent of each other: the winners of races of their own.
+    """Children int64 [B, R, width] that are independent of each other: the winners of different races.
 
-    These have nonces 1, 2, … or, for methods that look ahead, each its own.
+    These have nonces 1, 2, … or, for methods that look ahead, nonces used by no other race.
     """
     nodes, drawn = logits.shape[1], []
     for index in range(width):
@@ -258,7 +258,7 @@ def draw_independent(
 
 
 def suffix_lengths(longest: int, shortest: int) -> tuple[int, int]:
-    """The lengths of a text's suffix that is looked for, from the longest down."""
+    """The lengths of a text's suffix to search for, from the longest down."""
     longest, shortest = whole_number("longest", longest), whole_number("shortest", shortest)
     if not 1 <= shortest <= longest:
         raise ValueError(f"shortest: expected 1 <= shortest <= longest; got {shortest} and {longest}")
@@ -266,7 +266,7 @@ def suffix_lengths(longest: int, shortest: int) -> tuple[int, int]:
 
 
 class NgramDrafter:
-    """Drafts what followed the last earlier occurrence of the text's longest suffix of at most `longest` tokens.
+    """Drafts the continuation of the last earlier occurrence of the text's longest suffix of at most `longest` tokens.
 
     Prompt look-up: deterministic, so that its law is one-hot and no draft law is passed to the verifier.
     """
@@ -281,7 +281,7 @@ class NgramDrafter:
         pass
 
     def follow(self, text: list[int], count: int) -> list[int]:
-        """At most `count` tokens that followed where the text's end was seen before.
+        """At most `count` tokens that followed the last earlier occurrence of the text's end.
 
         Examples
         --------
@@ -314,9 +314,9 @@ class NgramDrafter:
 
 
 class NgramCache:
-    """What followed the last `longest` tokens, and fewer, in all texts it was shown; where seen often, the last time.
+    """The continuations of the last `longest` tokens, and fewer, in all texts added; the latest of several wins.
 
-    It forgets everything when it holds `most` tokens, so its memory is bounded.
+    It clears itself when it holds `most` tokens, so its memory is bounded.
 
     Examples
     --------
@@ -332,13 +332,13 @@ class NgramCache:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all texts."""
+        """Remove all texts."""
         self.texts: dict[object, list[int]] = {}
         self.after: dict[tuple[int, ...], tuple[list[int], int]] = {}
         self.size = 0
 
     def add(self, name: object, text: list[int]) -> None:
-        """Be shown a text; one that was shown before under this name has grown."""
+        """Add a text; a text of the same name is one that has grown."""
         if self.size > self.most:
             self.clear()
         history = self.texts.setdefault(name, [])
@@ -350,7 +350,7 @@ class NgramCache:
             self.size += 1
 
     def follow(self, text: list[int], count: int) -> list[int]:
-        """At most `count` tokens that followed the longest end of this text that was seen before."""
+        """At most `count` tokens that followed the longest end of this text that is in the cache."""
         for size in range(min(self.longest, len(text)), self.shortest - 1, -1):
             entry = self.after.get(tuple(text[-size:]))
             if entry is not None:
@@ -360,20 +360,20 @@ class NgramCache:
 
 
 CACHE = NgramCache()
-"""The cache of this process: what one text held is drafted in the next."""
+"""The cache of this process: texts are drafts for later ones."""
 
 
 class CachedNgramDrafter(NgramDrafter):
-    """Repeats what followed the same tokens in any text of this process, prompts and finished texts included.
+    """Drafts the continuation of the same tokens in any text of this process, prompts and finished texts included.
 
-    A race writes the text of plain sampling, whatever is drafted. With "rejection" give every text a seed of its own: a
-    text that was written before under the same seed was drawn by the same noise, and its drafts would know the
-    uniforms.
+    A race writes the text of plain sampling, whatever is drafted. With "rejection" use another seed for every text: the
+    noise that drew an earlier text with the same seed is that of the uniforms, so its tokens are not independent of
+    them.
 
     Parameters
     ----------
     cache : NgramCache
-        Whose texts; that of the process, if none is given.
+        The cache to use; by default that of the process.
     """
 
     def __init__(self, cache: NgramCache | None = None) -> None:
@@ -383,7 +383,7 @@ class CachedNgramDrafter(NgramDrafter):
         self.names, self.vocabulary = [object() for _ in range(batch)], vocabulary
 
     def follow(self, text: list[int], count: int) -> list[int]:
-        """What the cache knows, as far as the target knows these tokens."""
+        """The continuation in the cache, up to the first token outside of the target's vocabulary."""
         drafts = self.cache.follow(text, count)
         return drafts[: next((index for index, token in enumerate(drafts) if token >= self.vocabulary), count)]
 

@@ -1,4 +1,4 @@
-"""LogitEdits of logits for whole texts: what is said of them, and the record of each text that penalties look at."""
+"""LogitEdits of logits for whole texts: their settings, and the record of each text that penalties read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORD = 32  # tokens in a word of a mask
 
 
 class TextEdits(NamedTuple):
-    """What is done to the logits of every token of a text, of the target and of its drafts alike (see `LogitEdits`).
+    """Edits of the logits of every token of a text, of the target and of its drafts alike (see `LogitEdits`).
 
     Attributes
     ----------
@@ -23,9 +23,9 @@ class TextEdits(NamedTuple):
         Number above 0, or one per prompt: logits of tokens of the prompt and the text are divided by it where they are
         positive, else multiplied. 1 is off.
     frequency, presence : float or list of float
-        Taken from the logit of a token as often as the text has it, and once if it has it.
+        Subtracted from a token's logit once for each occurrence in the text, and once if it occurs.
     bias : dict, optional
-        From token id to what is added to its logit; -inf forbids it.
+        From token id to a number that is added to its logit; -inf forbids it.
     allowed : list of int, optional
         The only tokens that may come.
     """
@@ -46,10 +46,10 @@ class Numbers(NamedTuple):
 
 
 class Record:
-    """The edits of a batch of texts in the making: what each prompt and each text has so far.
+    """The edits of a batch of unfinished texts, and each prompt's and text's tokens so far.
 
-    Drafts are drawn from rows that were edited here, in torch, and these rows are what the verifier gets as the law of
-    the drafts. Target rows are edited by the ops.
+    Drafts are drawn from rows that were edited here, in torch, and the verifier gets these rows as the law of the
+    drafts. The ops edit the target's rows.
 
     Parameters
     ----------
@@ -58,9 +58,9 @@ class Record:
     bias, allowed : optional
         As in `TextEdits`, checked.
     prompts : list of list of int
-        Their tokens.
+        The prompts' tokens.
     vocabulary : int
-        Of the target.
+        The target's.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Record:
         return LogitEdits(self.allowed, bias, *numbers, *record, pending=before(tokens))
 
     def edited(self, logits: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
-        """Float32 rows [B, R, V'] of a model that knows the target's first V' tokens, edited as `LogitEdits` says.
+        """Float32 rows [B, R, V'] of a model whose vocabulary is the target's first V' tokens, edited by `LogitEdits`.
 
         `pending` [B, R, J] are the tokens of the text that lie between the record and each row, -1 for none.
         """

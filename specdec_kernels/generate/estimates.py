@@ -1,4 +1,4 @@
-"""What rounds that ended tell of the rounds to come: acceptance and time, for the controller and for measurements."""
+"""Estimates from past rounds: acceptance and time, for the controller and for measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Tally:
-    """How often each of n things was tried and passed, with old rounds fading."""
+    """Counts of trials and passes of n things, in which old rounds fade."""
 
     FADE = 0.995
 
@@ -16,7 +16,7 @@ class Tally:
         self.tried, self.passed = np.zeros(n), np.zeros(n)
 
     def fade(self) -> None:
-        """Let what was seen so far count a little less."""
+        """Reduce the weight of all counts a little."""
         self.tried *= self.FADE
         self.passed *= self.FADE
 
@@ -24,7 +24,7 @@ class Tally:
 class Acceptance(Tally):
     """Acceptance by slot, given that the slots before it were accepted.
 
-    A slot seldom reached is thought to be like the one before it.
+    A slot that is seldom reached is estimated to be like the one before it.
 
     Examples
     --------
@@ -53,8 +53,8 @@ class Acceptance(Tally):
 class PrefixWeights(Tally):
     """The mean weight w of drafted prefixes, by length: how often `block` accepts as many tokens or more.
 
-    It does not depend on how many tokens are drafted, nor on what was accepted. A length seldom drafted is thought to
-    fall as the one before it.
+    It does not depend on how many tokens are drafted, nor on what was accepted. A length that is seldom drafted is
+    estimated to fall as the one before it.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class PrefixWeights(Tally):
 class ChildAcceptance(Tally):
     """Acceptance by child index of a draft tree's nodes; falling, as the best trees need it.
 
-    A child seldom offered is thought to be accepted half as often as the one before it.
+    A child that is seldom offered is estimated to be accepted half as often as the one before it.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class ChildAcceptance(Tally):
     PRIOR, WEIGHT = 0.6, 4.0
 
     def add(self, offered: int, taken: int | None) -> None:
-        """Count a node that was reached: how many children it offered, and the index of the accepted one, if any."""
+        """Count a visited node: how many children it offered, and the index of the accepted one, if any."""
         self.tried[:offered] += 1
         if taken is not None and taken < len(self.passed):
             self.passed[taken] += 1
@@ -115,8 +115,8 @@ class ChildAcceptance(Tally):
 class Times:
     """Seconds of a round by number of drafted tokens: lower quartiles where measured, a line through them elsewhere.
 
-    Whatever disturbs a measurement makes it longer, so the lower quartile is steadier than mean or median; fewer than
-    three measurements of a length are not believed.
+    Disturbances only make a measurement longer, so the lower quartile is steadier than mean or median; a length with
+    fewer than three measurements counts as not measured.
 
     Examples
     --------
@@ -140,7 +140,7 @@ class Times:
             self.typical[length] = sorted(seen)[(len(seen) - 1) // 4]
 
     def measured(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Lengths that were measured often enough, their seconds, and how often: [lengths] each."""
+        """The lengths with enough measurements, their seconds, and their counts: [lengths] each."""
         lengths = [length for length in self.typical if length >= 0]
         seconds = [self.typical[length] for length in lengths]
         return np.array(lengths), np.array(seconds), np.array([len(self.seconds[length]) for length in lengths])
@@ -155,9 +155,9 @@ class Times:
 
 
 class Passes:
-    """Seconds of the target's forwards by the tokens they read, and how many may therefore be pending.
+    """Seconds of the target's forwards by the tokens they read, and the number of tokens that may therefore be pending.
 
-    What is pending is read in every round until a forward of its own settles it. With e tokens more a round, settled
+    Pending tokens are read in every round until another forward settles them. With e tokens more a round, settled
     every n rounds, and ``base + slope * tokens`` seconds a forward, a round pays base / n + slope * e * n / 2 for that:
     least at n = sqrt(2 base / (slope e)), when n e tokens are pending.
 
@@ -189,7 +189,7 @@ class Passes:
         return (batch - 1) * (self.emitted - self.rounds) > self.rounds
 
     def pending(self) -> int | None:
-        """The most tokens that are to be pending; None while the times of two lengths are not known."""
+        """The most tokens that are to be pending; None until two lengths have measured times."""
         measured = self.times.measured()
         if len(measured[0]) < 2:
             return None

@@ -1,4 +1,4 @@
-"""How probable the emitted tokens were."""
+"""The log-probabilities of emitted tokens."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def logprobs_of(emitted: Emitted, sampling: Sampling, record: Record | None, top
 
 
 def named(logprob: float, rank: int, top_tokens: list[int], top_logprobs: list[float]) -> TokenLogprobs:
-    """Without the places that no token fills."""
+    """A TokenLogprobs without the columns that hold no token."""
     count = sum(token >= 0 for token in top_tokens)
     return TokenLogprobs(logprob, rank, top_tokens[:count], top_logprobs[:count])

@@ -31,7 +31,7 @@ PIECE = 2048  # tokens of a prompt that are read at once
 
 
 class Request:
-    """A text in the making."""
+    """A text that is being written."""
 
     def __init__(self, index: int, prompt: list[int], stream: TextStream, eos: set[int], max_new_tokens: int) -> None:
         self.index, self.stream, self.eos = index, stream, eos
@@ -41,7 +41,7 @@ class Request:
         self, tokens: list[int], drafted: int, accepted: int, complete: bool, logprobs: list[TokenLogprobs] | None,
         **figures: Any,
     ) -> Round:  # fmt: skip
-        """Append a round's tokens, up to where the text ends; `complete`: no draft was left after the accepted ones."""
+        """Append a round's tokens, up to the text's end; `complete`: no draft was left after the accepted ones."""
         pieces, finish, taken = [], None, 0
         last = "bonus" if complete else "replaced"
         for token in tokens:
@@ -125,7 +125,7 @@ def stream(
 def rounds_of(
     target: LanguageModel, drafter: Drafter | None, method: str, policy: ChainPolicy | TreePolicy, replacement: bool
 ) -> Rounds:
-    """What plays the rounds of these checked arguments."""
+    """The `Rounds` for these checked arguments."""
     if isinstance(policy, TreePolicy) and isinstance(drafter, TreeDrafter):
         return TreeRounds(target, drafter, method, policy, replacement)
     return ChainRounds(target, drafter, method, policy)
@@ -136,10 +136,10 @@ def run(
     record: Record | None, logprobs: int | None, timer: Callable[[], float],
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[Round]:  # fmt: skip
-    """The loop itself, on checked arguments."""
+    """The loop, on checked arguments."""
     device = noise.seed.device
     # Room after the longest text: the drafts of the last round. A text has a round only while it lacks a token, so
-    # the last slot is nobody's: padding writes to it.
+    # no text uses the last slot: padding is written to it.
     room = rounds.room(max(request.left for request in requests))
     capacity = max(request.length + request.left for request in requests) + room
     text = torch.zeros(len(texts), capacity, dtype=torch.int64, device="cpu")
@@ -187,14 +187,14 @@ def run(
 
 
 def write(text: torch.Tensor, length: list[int], emitted: list[list[int]]) -> None:
-    """Put what each text emitted behind its first `length[b]` tokens, all of it at once."""
+    """Write each text's emitted tokens behind its first `length[b]` tokens, in one operation."""
     cells = [(row, begin + slot, token) for row, begin in enumerate(length) for slot, token in enumerate(emitted[row])]
     rows, columns, tokens = torch.tensor(cells, device=text.device, dtype=torch.int64).unbind(1)
     text[rows, columns] = tokens
 
 
 def read_ahead(rounds: Rounds, text: torch.Tensor, length: int, progress: Callable[[int, int], None] | None) -> None:
-    """Read long prompts in pieces, as far as all texts go; what is left is read by the first round."""
+    """Read long prompts in pieces, as far as all texts go; the first round reads the rest."""
     for end in range(PIECE, length, PIECE):
         rounds.read(text, [end] * len(text))
         if progress is not None:
@@ -202,9 +202,9 @@ def read_ahead(rounds: Rounds, text: torch.Tensor, length: int, progress: Callab
 
 
 def no_law(laws: Iterable[Law], request: int) -> str:
-    """What is wrong with the logits of a text, where the verifier found that something is."""
+    """The error text for a text's logits, after the verifier reported a fault."""
     for model, tokens, logits in laws:
-        most = logits.max()  # NaN where one is
+        most = logits.max()  # NaN if any is NaN
         if not most.isfinite():
             return f"{model.name}: expected finite logits; got {most} after {tokens} tokens of prompts[{request}]"
     return f"prompts[{request}]: expected finite logits; got others"
@@ -231,7 +231,7 @@ def generate(
     draft_prob : float
         With "rejection" and a ModelDrafter, the probability that a round drafts at all.
     policy : ChainPolicy or TreePolicy, optional
-        How many to draft, in place of `k` and `draft_prob`, or which tree (see `ChainPolicy` and `TreePolicy`).
+        The number of drafts, in place of `k` and `draft_prob`, or the tree (see `ChainPolicy` and `TreePolicy`).
     tree : DraftTree or list of int, optional
         A tree to draft every round, in place of `k`: DraftTree, or its parents; needs a ModelDrafter.
     paths : int, optional
@@ -239,8 +239,8 @@ def generate(
     replacement : bool
         With a tree and "rejection" or "traversal", draw siblings independently of each other.
     max_pending : int, optional
-        Of a target with recurrent layers: how many accepted tokens are read again, at most, in front of drafts; where
-        more would be, a forward of their own settles them. Default: 16, or what a Controller has learned.
+        For a target with recurrent layers: how many accepted tokens are read again, at most, in front of drafts; beyond
+        it another forward settles them. Default: 16, or a Controller's estimate.
     temperature : float or list of float
         Number, or one per prompt; 0 is greedy. Default 1. Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
@@ -248,22 +248,22 @@ def generate(
     edits : TextEdits, optional
         Penalties, bias, and which tokens are allowed, of the target and of its drafts alike.
     logprobs : int, optional
-        Give with every token its log-probability and rank by the law it was drawn from, and this many of the most
-        probable tokens beside it. Not given: nothing of it.
+        Return with every token its log-probability and rank by the law it was drawn from, and this many of the most
+        probable tokens. Without it nothing is computed.
     watermark : Watermark, optional
-        With "race" and "plain", let each text carry the watermark of a key; drafts share it.
+        With "race" and "plain": each text carries the watermark of a key; drafts share it.
     seed : int or list of int
         One per prompt, or a number s: prompt b then has the seed s + b.
     max_new_tokens : int
         The most tokens written per prompt.
     stop : list of str
-        Strings that end a text, and are left out of it.
+        Strings that end a text, and are not part of it.
     eos_token_ids : list of int, optional
-        Tokens that end a text; those of the target if not given.
+        Tokens that end a text; by default the target's.
     timer : callable
-        Gives seconds, by which rounds are timed.
+        Returns seconds, by which rounds are timed.
     progress : callable, optional
-        Told, while prompts of more than 2,048 tokens are read, how many tokens were read and how many there are.
+        Called, while prompts of more than 2,048 tokens are read, with the numbers of tokens read and to read.
 
     Returns
     -------
@@ -276,9 +276,9 @@ def generate(
         An argument of another type or out of range; methods, drafters, models that do not go together; a model that
         cannot be read in pieces.
     RuntimeError
-        The ops' backend knows no filters, no edits, or no log-probabilities.
+        The ops' backend has no filters, no edits, or no log-probabilities.
     FloatingPointError
-        Logits that are no law's (NaN, +inf, or nothing but -inf): of which model, and where.
+        Logits that are no law's (NaN, +inf, or nothing but -inf); the text names the model and the position.
 
     Examples
     --------

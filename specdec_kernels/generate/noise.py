@@ -1,6 +1,6 @@
-"""What a round is drawn with: the noise of its requests and how their logits become laws.
+"""The noise of a round's requests, and the keywords by which ops take noise and sampling.
 
-The loop passes both on as values and asks nothing of them; the ops take them by the keywords of `keywords`.
+The loop passes both on as values and does not read them; the ops take them by the keywords of `keywords`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from specdec_kernels import Sampling
 
 
 class Watermark(NamedTuple):
-    """The watermark that texts are to carry, by races keyed with their last tokens: `docs/watermark.md`.
+    """The watermark of texts, by races keyed with their last tokens: `docs/watermark.md`.
 
     `key` is a secret whole number other than 0, or one per prompt, of which 0 leaves its text without a watermark;
     `window` is as for `context_seeds`.
@@ -26,26 +26,26 @@ class Watermark(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Where in its noise every request stands."""
+    """Each request's position in its noise."""
 
     seed: torch.Tensor  # both: int64 [B]: the seed of each request, and the position of its next token
     position: torch.Tensor
-    # one for all, or int64 [B]; what is drawn under another nonce is independent. It is 0 or, for methods that
-    # look ahead, another one in every round
+    # one for all, or int64 [B]; draws under different nonces are independent. It is 0 or, for methods that look
+    # ahead, another one in every round
     nonce: int | torch.Tensor = 0
-    key: torch.Tensor | None = None  # both: int64 [B]: of a watermark, and how long prompts are
+    key: torch.Tensor | None = None  # both: int64 [B]: the key of a watermark, and the lengths of prompts
     start: torch.Tensor | None = None
     window: int = 0
 
 
 LOOKS_AHEAD = ("block", "traversal", "paths")
-"""Methods in which a refused draft decides what comes next: no other draft may be drawn with its noise again."""
-NODES = 2**16  # nonces of a round, for nodes of one depth. Rounds that share them by overflow are far apart
+"""Methods in which a refused draft affects later tokens: no other draft may be drawn with its noise."""
+NODES = 2**16  # nonces of a round, for nodes of one depth; rounds whose nonces overlap by overflow are far apart
 Value = TypeVar("Value", Noise, Sampling)
 
 
 def keywords(noise: Noise, sampling: Sampling, rows: torch.Tensor | None = None) -> dict[str, Any]:
-    """Both as the ops take them; `rows` are seeds of rows, in the place of the noise."""
+    """Noise and sampling as keywords of the ops; `rows` are seeds of rows, which replace the noise."""
     from_noise = {"seed": noise.seed, "position": noise.position, "nonce": noise.nonce}
     return {**(from_noise if rows is None else {"seed": rows, "position": 0}), "sampling": sampling}
 
@@ -53,7 +53,7 @@ def keywords(noise: Noise, sampling: Sampling, rows: torch.Tensor | None = None)
 def marked(
     noise: Noise, text: torch.Tensor, drafts: torch.Tensor, parents: torch.Tensor | None = None
 ) -> torch.Tensor | None:
-    """The seeds of these drafts' rows, behind texts as long as the noise says; None without a watermark."""
+    """The seeds of these drafts' rows, behind texts that end at the noise's positions; None without a watermark."""
     if noise.key is None:
         return None
     given = {name: getattr(noise, name) for name in ("key", "start", "window", "seed", "position")}
@@ -66,7 +66,7 @@ def at_rows(value: Value, rows: list[int] | torch.Tensor) -> Value:
 
 
 def per_row(value: Value) -> Value:
-    """Noise or a sampling for ops on rows [B, R, V], every row of a request alike."""
+    """Noise or a sampling for ops on rows [B, R, V], the same for every row of a request."""
     return type(value)(*(field[:, None] if isinstance(field, torch.Tensor) else field for field in value))
 
 
@@ -89,10 +89,10 @@ def of_round(noise: Noise, method: str, number: int) -> Noise:
 
 
 def of_races(noise: Noise, first: int, count: int) -> Noise:
-    """The noise, as `per_row` has it, of so many races at one depth of a tree, after the `first` ones.
+    """The noise, in the form of `per_row`, of so many races at one depth of a tree, after the `first` ones.
 
-    Methods that look ahead may refuse one branch and go on in another, so each race has a nonce of its own. A walk from
-    the root sees one node of a depth: there all share their noise.
+    Methods that look ahead may refuse one branch and go on in another, so each race has another nonce. A walk from the
+    root visits one node of a depth: there all share their noise.
     """
     noise = per_row(noise)
     nonces = torch.arange(first, first + count, device=noise.seed.device, dtype=torch.int64)
@@ -100,5 +100,5 @@ def of_races(noise: Noise, first: int, count: int) -> Noise:
 
 
 def policy_uniform(where: Noise, index: int) -> list[float]:
-    """For every request, uniform `index` of those that decide how far it drafts, in [0, 1)."""
+    """For every request, uniform `index` of those that decide how many tokens it drafts, in [0, 1)."""
     return specdec.uniform(where.seed, where.position, index=index).tolist()

@@ -21,7 +21,7 @@ TIMEOUT = datetime.timedelta(seconds=60)
 
 
 def join(ranks: int, device: str) -> int:
-    """Join the other processes that torchrun started; this one's rank.
+    """Join the other processes that torchrun started; returns this one's rank.
 
     Raises
     ------
@@ -39,14 +39,14 @@ def join(ranks: int, device: str) -> int:
 
 
 def split_head(target: LanguageModel) -> LanguageModel:
-    """The model with this rank's columns of its LM head alone: its logits are a slice of the vocabulary's.
+    """The model with this rank's columns of its LM head: its logits are a slice of the vocabulary's.
 
-    All other layers are whole on every rank. `shard` of the model says which slice it is.
+    All other layers are whole on every rank. The model's `shard` is the slice.
 
     Raises
     ------
     ValueError
-        If the vocabulary has no 128 tokens for each rank but the last.
+        If the vocabulary has fewer than 128 tokens for each rank but the last.
     """
     from specdec_kernels.generate.derived import of_tokens
 
@@ -61,7 +61,7 @@ def check_split(
     target: LanguageModel, method: str, policy: ChainPolicy | TreePolicy, edits: object, logprobs: int | None,
     watermark: object,
 ) -> None:  # fmt: skip
-    """Raise ValueError for what needs whole rows of a target that has none."""
+    """Raise ValueError for arguments that need whole rows of a target whose head is split."""
     if target.shard is None:
         return
     wanted = {"edits": edits, "logprobs": logprobs, "paths": method if method == "paths" else None}

@@ -1,4 +1,4 @@
-"""How far to draft, as fixed beforehand; `protocols` has what is asked of a policy, `control` one that learns."""
+"""Policies that fix the number of drafts beforehand; `protocols` has their interface, `control` an adaptive one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from specdec_kernels.generate.results import Round
 from specdec_kernels.generate.schemes import SCHEMES
 from specdec_kernels.trees import DraftTree
 
-LONGEST_RANDOM = 1024  # slots that a scheme states a probability for, every round
+LONGEST_RANDOM = 1024  # slots for which a scheme computes a probability in every round
 
 
 class FixedLength:
-    """Always k draft tokens.
+    """Drafts k tokens in every round.
 
     Parameters
     ----------
     k : int
-        How many; fewer where the text ends before.
+        The number of drafts; fewer where the text ends before.
     """
 
     randomised = False
@@ -37,14 +37,14 @@ class FixedLength:
     def look(
         self, drafts: torch.Tensor, target_logits: torch.Tensor, draft_logits: torch.Tensor | None, sampling: Sampling
     ) -> None:
-        """Does nothing: this policy does not look at drafts."""
+        """Does nothing: this policy does not use drafts."""
 
     def observe(self, rounds: Sequence[Round]) -> None:
-        """Does nothing: this policy does not learn."""
+        """Does nothing: this policy does not adapt."""
 
 
 class RandomLength(FixedLength):
-    """Draft a random number of tokens, at most k, as a scheme of `specdec_kernels.generate.schemes` says.
+    """Drafts a random number of tokens, at most k, by a scheme of `specdec_kernels.generate.schemes`.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class RandomLength(FixedLength):
 
 
 class FixedTree:
-    """Always the same tree.
+    """Drafts the same tree in every round.
 
     Parameters
     ----------
@@ -92,4 +92,4 @@ class FixedTree:
         return self.parents
 
     def observe_tree(self, path: list[int], seconds: float) -> None:
-        """Does nothing: this policy does not learn."""
+        """Does nothing: this policy does not adapt."""

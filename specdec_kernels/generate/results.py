@@ -1,4 +1,4 @@
-"""What generation gives: rounds, the trees they verified, finished texts."""
+"""The results of generation: rounds, the trees they verified, finished texts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from specdec_kernels.trees import DraftTree
 
 @dataclass(frozen=True)
 class VerifiedTree:
-    """The tree of one request in one round, and what became of it.
+    """The tree of one request in one round, and its verdict.
 
     Attributes
     ----------
     shape : DraftTree
-        Which node follows which.
+        The tree's shape.
     tokens : list of int
-        Token id by node, the root's known already; -1 where nothing was drafted.
+        Token id by node, with the last committed token at the root; -1 for an absent node.
     path : list of int
         Accepted nodes, from the root's 0 on.
     """
@@ -41,21 +41,21 @@ class VerifiedTree:
 
     @property
     def tested(self) -> int:
-        """Draft tokens the verifier decided on: the children of accepted nodes, up to the accepted one."""
+        """Draft tokens that the verifier tested: the children of accepted nodes, up to the accepted one."""
         return sum(count if taken is None else taken + 1 for count, taken in self.offers())
 
 
 class TokenLogprobs(NamedTuple):
-    """How probable a token was by the target's law that it was drawn from: at its temperature, after its filters.
+    """A token's probability by the target's law that it was drawn from: at its temperature, after its filters.
 
     Attributes
     ----------
     logprob : float
         Its log-probability in nats; 0 at temperature 0.
     rank : int
-        How many tokens that the filters keep are at least as probable; 1 is the most probable.
+        How many tokens of the filters' support are at least as probable; 1 is the most probable.
     top_tokens : list of int
-        The most probable tokens, in order; fewer than asked for where filters keep fewer.
+        The most probable tokens, in order; fewer than requested where filters keep fewer.
     top_logprobs : list of float
         Their log-probabilities.
     """
@@ -68,7 +68,7 @@ class TokenLogprobs(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """What one verification gave one request.
+    """The result of one verification for one request.
 
     Attributes
     ----------
@@ -81,15 +81,15 @@ class Round:
     drafted, accepted : int
         Draft tokens offered to the target, and accepted by it.
     finish : str or None
-        None, or why the text ends here: "length", "eos" or "stop".
+        None, or the reason of the text's end: "length", "eos" or "stop".
     seconds : dict of str to float
-        Seconds of the round, whole batch: "draft", "target", "verify", and "logprobs" where they were asked for.
+        Seconds of the round, whole batch: "draft", "target", "verify", and "logprobs" if requested.
     status : int
-        Bits set by the verifier (see `verify_chain`).
+        Status bits (see `verify_chain`).
     tree : VerifiedTree or None
         The tree that was drafted, None with chains.
     logprobs : list of TokenLogprobs or None
-        One for each of `tokens`, if they were asked for.
+        One for each of `tokens`, if requested.
     chain : list of int or None
         The chain that was drafted, `drafted` tokens, None with trees.
     read : list of int
@@ -112,13 +112,13 @@ class Round:
 
     @property
     def tested(self) -> int:
-        """Draft tokens the verifier decided on: those after the first rejection are not."""
+        """Draft tokens that the verifier tested: those up to the first rejection."""
         return min(self.accepted + 1, self.drafted) if self.tree is None else self.tree.tested
 
 
 @dataclass
 class Generation:
-    """A text in the rounds it took, finished or not. Seconds are those of the batch it was generated in."""
+    """A text in its rounds, finished or not. Seconds are those of the batch it was generated in."""
 
     prompt: list[int]
     """The tokens of the prompt."""
@@ -131,22 +131,22 @@ class Generation:
 
     @property
     def logprobs(self) -> list[TokenLogprobs]:
-        """How probable each of them was; empty if that was not asked for."""
+        """The log-probabilities of the tokens; empty if not requested."""
         return [score for entry in self.rounds for score in entry.logprobs or ()]
 
     @property
     def text(self) -> str:
-        """The text that was written, up to a stop string; empty without a tokenizer."""
+        """The written text, up to a stop string; empty without a tokenizer."""
         return "".join(piece for entry in self.rounds for _, piece in entry.pieces)
 
     @property
     def finish(self) -> str | None:
-        """Why the text ended: "length", "eos" or "stop"; None while it has not."""
+        """The reason of the text's end: "length", "eos" or "stop"; None if it has not ended."""
         return self.rounds[-1].finish if self.rounds else None
 
     @property
     def target_calls(self) -> int:
-        """Forward passes of the target: one a round, and those that settled what was pending (`Round.read`)."""
+        """Forward passes of the target: one a round, and those that settled pending tokens (`Round.read`)."""
         return sum(len(entry.read) for entry in self.rounds)
 
     @property
@@ -156,7 +156,7 @@ class Generation:
 
     @property
     def accepted(self) -> int:
-        """Draft tokens accepted by it."""
+        """Draft tokens that the target accepted."""
         return sum(entry.accepted for entry in self.rounds)
 
     @property
@@ -177,6 +177,6 @@ class Generation:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds of all rounds by part: "draft", "target", "verify", and "logprobs" where they were asked for."""
+        """Seconds of all rounds by part: "draft", "target", "verify", and "logprobs" if requested."""
         parts = self.rounds[0].seconds if self.rounds else ("draft", "target", "verify")
         return {part: sum(entry.seconds[part] for entry in self.rounds) for part in parts}

@@ -1,4 +1,4 @@
-"""What rounds with chains and with trees share; the loop plays them."""
+"""The common part of rounds with chains and with trees."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from specdec_kernels.generate.results import Round
 if TYPE_CHECKING:
     from specdec_kernels.generate.models import LanguageModel
 
-PENDING = 16  # tokens that are read again in front of drafts, at most, where nothing says what that costs
+PENDING = 16  # accepted tokens that are read again in front of drafts, at most, without an estimate of the cost
 
 
 class Stopwatch:
-    """Seconds by part; on a GPU it waits for the device, or the parts would be told apart wrongly."""
+    """Seconds by part; on a GPU it waits for the device at each part's end, for kernels are asynchronous."""
 
     def __init__(self, device: torch.device, timer: Callable[[], float]) -> None:
         self.device, self.timer, self.last = device, timer, timer()
         self.seconds: dict[str, float] = {}
 
     def lap(self, part: str) -> None:
-        """End a part: what passed since the last one is its time."""
+        """End a part: the time since the last lap is its."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         now = self.timer()
@@ -35,16 +35,16 @@ class Stopwatch:
 
 
 class Rounds(ABC):
-    """How a round is played: with chains or with trees, verified by a method of `verify_chain` or `verify_tree`."""
+    """A round's steps: with chains or with trees, verified by a method of `verify_chain` or `verify_tree`."""
 
-    max_pending: int | None = None  # of a target with recurrent layers; None: `PENDING`, or learned
+    max_pending: int | None = None  # for a target with recurrent layers; None: `PENDING`, or an estimate
 
     def __init__(self, target: LanguageModel, drafter: Any, method: str, policy: Any) -> None:
         self.target, self.drafter, self.method, self.policy = target, drafter, method, policy
 
     @abstractmethod
     def room(self, limit: int) -> int:
-        """Positions past a text's end that the drafts of rounds may take that can use `limit` at most."""
+        """Positions past a text's end that drafts may take in rounds of at most `limit` drafts."""
 
     def start(self, batch: int, capacity: int) -> None:
         """Begin a batch of texts of at most `capacity` tokens, drafts included."""
@@ -53,9 +53,9 @@ class Rounds(ABC):
             self.drafter.start(batch, capacity, self.target.config.vocab_size)
 
     def read(self, text: torch.Tensor, end: list[int]) -> None:
-        """Have the target read text[b, :end[b]], before any round."""
+        """Make the target read text[b, :end[b]], before any round."""
         self.reader.read(text, end, rows=1)
-        self.reader.roll_back(end)  # nothing of it will be taken back
+        self.reader.roll_back(end)  # all of it is final
 
     @abstractmethod
     def play(
@@ -66,18 +66,18 @@ class Rounds(ABC):
 
     @abstractmethod
     def laws_of(self, row: int) -> Iterator[Law]:
-        """The logits that the last round's verification had of a text."""
+        """The logits of a text in the last round's verification."""
 
     @abstractmethod
     def emitted(self) -> Emitted:
-        """What the last round emitted."""
+        """The tokens of the last round."""
 
     @abstractmethod
     def settle(self, rounds: Sequence[Round]) -> None:
-        """Learn from the round that has ended, and forget its rejected drafts."""
+        """Update estimates by the round that has ended, and remove its rejected drafts."""
 
     def keep(self, rows: list[int]) -> None:
-        """Drop every text but those of index `rows`."""
+        """Drop all texts but those of indices `rows`."""
         self.reader.keep(rows)
         if self.drafter is not None:
             self.drafter.keep(rows)

@@ -1,6 +1,6 @@
 """Schemes of randomised drafting that keep the target's law, for chains of any length.
 
-A scheme decides, before any token of the round is seen, how many tokens to draft, and states for every slot i the
+A scheme decides, before any token of the round is drawn, how many tokens to draft, and gives for every slot i the
 probability h_i that it is drafted given that the tokens before it were drafted and accepted. The verifier accepts
 with ``min(1, p / (h_i q))`` and draws from ``norm((p - h_i q)^+)`` on a rejection and at the first undrafted slot;
 after k drafts the bonus token comes from p. It is lossless exactly because h_i is this conditional probability: a
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 
 class Draft(NamedTuple):
-    """How many tokens to draft, and h for each of the k slots."""
+    """The number of tokens to draft, and h for each of the k slots."""
 
     length: int
     h: tuple[float, ...]

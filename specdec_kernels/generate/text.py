@@ -1,4 +1,4 @@
-"""From tokens to text as they come: incomplete characters and possible stop strings are held back."""
+"""Turns tokens into text as they come: incomplete characters and possible stop strings wait."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TextStream:
         self, tokenizer: PreTrainedTokenizerBase | None, prompt: list[int], stop: tuple[str, ...] = ()
     ) -> None:
         self.tokenizer, self.stop = tokenizer, stop
-        # A few tokens of context, because some tokenizers treat the first token of a text in a way of their own.
+        # A few tokens of context, because some tokenizers treat the first token of a text differently.
         self.context, self.shown = prompt[-16:], 0
         self.tokens: list[int] = []
         self.skip = len(self._decode(self.context))
@@ -44,7 +44,7 @@ class TextStream:
         return self._decode(self.context + self.tokens)[self.skip :]
 
     def read(self, final: bool = False) -> str:
-        """The text that is certain and was not given yet; `final`: all that is left."""
+        """The text that is certain and not returned yet; `final`: all that is left."""
         text = self._text()
         ends = [text.index(stop) for stop in self.stop if stop in text]
         end = min(ends) if ends else len(text)

@@ -4,8 +4,8 @@
 
 The target learns the next byte of the text; the draft then learns the target's laws on the same text, by minimising a
 mixture of TV(p, q), which is one minus the acceptance probability of a draft token, and KL(p || q). A copy of the draft
-then learns to say several laws in one pass: after the text it reads look-ahead tokens, and what it says at the j-th is
-to be the target's law j tokens further on (Monea, Joulin, Grave 2023, "PaSS"). All are written as Hugging Face Llama
+then learns to give several laws in one pass: after the text it reads look-ahead tokens, and its law at the j-th is to
+be the target's law j tokens further on (Monea, Joulin, Grave 2023, "PaSS"). All are written as Hugging Face Llama
 directories, `DIRECTORY/target`, `DIRECTORY/draft` and `DIRECTORY/parallel`: float16 safetensors and a byte-level
 tokenizer that `AutoTokenizer` reads. The end of the text is held out; every figure but "train" is measured on it.
 
@@ -32,7 +32,7 @@ from specdec_kernels.generate.models import quiet
 BOS, EOS, VOCAB = 256, 257, 258
 """Token id = byte value; the two ids after the bytes begin and end a text."""
 ROWS = 6
-"""Laws that the parallel draft says in one pass: after the text's last token, and at each look-ahead token."""
+"""Laws of the parallel draft in one pass: after the text's last token, and at each look-ahead token."""
 
 SHAPES = {
     "target": dict(hidden_size=192, intermediate_size=512, num_hidden_layers=6, num_attention_heads=6),
@@ -67,13 +67,13 @@ def new_model(role: str, context: int) -> LlamaForCausalLM:
 
 
 def save(model: LlamaForCausalLM, directory: Path) -> None:
-    """Write float16 weights, config and tokenizer, leaving the model in training as it is."""
+    """Write float16 weights, config and tokenizer; the model in training does not change."""
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
     with quiet():
         copy.half().save_pretrained(directory)
     byte_tokenizer().save_pretrained(directory)
-    # transformers 5 writes a class name that 4 does not know; both know this one.
+    # transformers 5 writes a class name that 4 lacks; both have this one.
     settings = directory / "tokenizer_config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}))
 
@@ -121,7 +121,7 @@ def next_byte_loss(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tenso
 
 
 def distillation_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
-    """TV(p, q) + KL(p || q) / 4: TV is what acceptance asks for, KL keeps its gradient alive where q is far from p."""
+    """TV(p, q) + KL(p || q) / 4: TV is one less the acceptance; KL keeps its gradient large where q is far from p."""
     with torch.no_grad():
         p = logits_of(target, tokens)
     apart = specdec.overlap(p, logits_of(draft, tokens))
@@ -129,16 +129,16 @@ def distillation_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens:
 
 
 def look_ahead_logits(model: LlamaForCausalLM, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """What the parallel draft says at the look-ahead tokens after tokens[:, : place + 1] (float32 [B, P, ROWS - 1, V]).
+    """The parallel draft's logits at the look-ahead tokens after each position, float32 [B, P, ROWS - 1, V].
 
-    All places are read in one pass: the look-ahead tokens of each see the text up to it, and those before them.
+    One pass reads all positions: the look-ahead tokens of each attend to the text up to it, and to those before them.
     """
     batch, length = tokens.shape
     ahead = torch.tensor(model.config.look_ahead_token_ids, device=tokens.device, dtype=torch.int64)
     steps = torch.arange(len(ahead), device=tokens.device, dtype=torch.int64)
     text, last = torch.arange(length, device=tokens.device, dtype=torch.int64), positions.repeat_interleave(len(ahead))
     sees_until, position = torch.cat([-1 - text, last]), torch.cat([text, (positions[:, None] + 1 + steps).flatten()])
-    # A look-ahead token sees the text up to its place, and its own kind of that place.
+    # A look-ahead token attends to the text up to its position, and to the look-ahead tokens of that position.
     of_text = text <= torch.cat([text, last])[:, None]
     of_ahead = (last == sees_until[:, None]) & (position[length:] <= position[:, None])
     mask = torch.where(torch.cat([of_text, of_ahead], dim=1), 0.0, torch.finfo(torch.float32).min)
@@ -149,7 +149,7 @@ def look_ahead_logits(model: LlamaForCausalLM, tokens: torch.Tensor, positions: 
 
 
 def look_ahead_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
-    """`distillation_loss` of every look-ahead token, at every eighth place, and of the text's own."""
+    """`distillation_loss` of every look-ahead token, at every eighth position, and of the text's tokens."""
     with torch.no_grad():
         p = logits_of(target, tokens)
     first = int(torch.randint(8, (), dtype=torch.int64, device="cpu"))
@@ -209,7 +209,7 @@ def fit(
 ) -> LlamaForCausalLM:  # fmt: skip
     """Minimise `loss_of(model, windows)` with AdamW; print progress and write the model ten times on the way.
 
-    `start`: a model whose weights it begins with, as far as they go.
+    `start`: a model whose weights are the initial ones, as far as they fit.
     """
     model = new_model(role, text.context)
     if start is not None:

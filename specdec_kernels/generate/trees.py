@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class TreeRounds(Rounds):
     """Plays rounds with a tree of drafts, of one shape for the batch, as `policy` plans it.
 
-    With method "paths" that is several chains. Verified are the trees that they merge to, each text's own.
+    With method "paths" that is several chains. The verifier gets the trees that they merge to, one for each text.
 
     The cache slot of node i is that of the root plus i; after the verdict the accepted path moves together.
     """
@@ -91,7 +91,7 @@ class TreeRounds(Rounds):
         return Emitted(self.tokens, self.seen[0][rows, self.path.long().clamp(min=0)])
 
     def settle(self, rounds: Sequence[Round]) -> None:
-        """Learn from the rounds whose whole tree was drafted, and keep the accepted path alone in both caches."""
+        """Update estimates by the rounds whose whole tree was drafted, and reduce both caches to the accepted path."""
         for entry, whole in zip(rounds, self.whole, strict=True):
             if whole:
                 self.policy.observe_tree(entry.tree.path, sum(entry.seconds.values()))
@@ -106,14 +106,14 @@ class TreeRounds(Rounds):
 
 
 def merged(proposed: Drafts, tree: DraftTree) -> tuple[Drafts, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Trees of a batch of chains, as large as the largest: (drafts, parents, leaves, which draft each node was)."""
+    """Trees of a batch of chains, as large as the largest: (drafts, parents, leaves, the draft of each node)."""
     chains = len(tree.children[0])
     if tree != DraftTree.chains(chains, tree.depth):
         raise ValueError(f"tree: expected chains of one length with method paths; got parents {list(tree.parents)}")
     paths = proposed.tokens[:, 1:].unflatten(1, (chains, -1))
     tokens, parents, leaves = specdec.merge_chains(paths)
     tokens[:, 0] = proposed.tokens[:, 0]
-    # The nodes are those drafts that no chain before has, in order.
+    # The nodes are the drafts whose prefix no chain before has, in order.
     first = (paths[:, :, None] == paths[:, None]).cumprod(-1).argmax(2)
     is_first = (
         (first == torch.arange(chains, device=paths.device, dtype=torch.int64)[:, None]) & (paths >= 0)

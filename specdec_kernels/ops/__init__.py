@@ -1,6 +1,6 @@
 """The public ops: one file each, with its declaration, docstring, checks and one call.
 
-Each raises a ``TypeError`` or a ``ValueError`` that names the argument, what was expected and what came, and a
+Each raises a ``TypeError`` or a ``ValueError`` that names the argument, the expected value and the given one, and a
 ``RuntimeError`` if the backend cannot run the call here. ``check=True`` waits for the result and raises a
 ``RuntimeError`` if a status bit is set, and a ``ValueError`` if rows given as logits are probabilities. ``space`` says
 what rows hold (``docs/ops.md``). The names are written out because type checkers and the documents read them from the
@@ -13,9 +13,9 @@ from specdec_kernels.ops.compact_kv import compact_kv
 from specdec_kernels.ops.context_seeds import context_seeds
 from specdec_kernels.ops.count_tokens import count_tokens
 from specdec_kernels.ops.cutoff import Cut, cutoff
-from specdec_kernels.ops.logprobs import Kept, Logprobs, logprobs
+from specdec_kernels.ops.logprobs import Logprobs, Support, logprobs
 from specdec_kernels.ops.mask_logits import mask_logits
-from specdec_kernels.ops.merge_chains import MergedPaths, merge_chains
+from specdec_kernels.ops.merge_chains import MergedChains, merge_chains
 from specdec_kernels.ops.overlap import Overlap, overlap
 from specdec_kernels.ops.race_sample import race_sample
 from specdec_kernels.ops.race_topk import race_topk
@@ -32,12 +32,12 @@ from specdec_kernels.ops.verify_tree import TreeVerdict, verify_tree
 __all__ = [
     "BuiltTrees",
     "Cut",
-    "Kept",
     "Logprobs",
-    "MergedPaths",
+    "MergedChains",
     "OutputFormat",
     "Overlap",
     "Residual",
+    "Support",
     "TreeParents",
     "TreeVerdict",
     "Verdict",

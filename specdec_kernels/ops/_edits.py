@@ -1,4 +1,4 @@
-"""Checks of ``edits=``: from the ``LogitEdits`` a caller gives to the ``Edit`` of a call."""
+"""Checks of ``edits=``: from a caller's ``LogitEdits`` to the ``Edit`` of a call."""
 
 import torch
 
@@ -11,7 +11,7 @@ WORD = 32  # tokens in a word of a mask
 
 
 def lists(edits, target=None):
-    """The tensors of a LogitEdits with an item for each request's entry, without the lists' dimension; ``target`` of
+    """The tensors of a LogitEdits that have an item for each entry, without the lists' dimension; ``target``: that of
     chains and trees."""
     if not isinstance(edits, LogitEdits):
         return []
@@ -30,7 +30,7 @@ def lists(edits, target=None):
 
 
 def of_rows(edits, law, target, rows, shape, seen):
-    """The Edit of rows ``target`` and numbers of ``shape``, which backends see as ``rows`` [A, R, V] and ``seen``."""
+    """The Edit of rows ``target`` and numbers of ``shape``; backends get them as ``rows`` [A, R, V] and ``seen``."""
     if edits is None:
         return NONE
     return _edit(edits, law, target, shape, seen, seen, rows.shape[:2], by_row=True)
@@ -47,7 +47,7 @@ def of_requests(edits, law, target, requests):
 
 
 def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
-    """``by_row``: a mask of what is allowed is always one of each row."""
+    """``by_row``: whether masks of allowed tokens are always one a row."""
     inputs.check_type("edits", edits, LogitEdits)
     vocab, lead, device = target.shape[-1], target.shape[:-1], target.device
     words = -(-vocab // WORD)
@@ -81,7 +81,7 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
     if counting and output_mask is not None and counts is None:
         raise ValueError("edits.output_counts: expected counts beside output_mask and frequency; got None")
 
-    # Lists that no penalty reads are left out.
+    # Lists that no penalty reads are dropped.
     repeating = isinstance(repetition, torch.Tensor) or repetition != 1
     penalised = counting or repeating or isinstance(presence, torch.Tensor) or presence != 0
     edit = Edit(
@@ -100,13 +100,13 @@ def _edit(edits, law, target, shape, seen, numbers_seen, rows, by_row):
 
 
 def _is_flat(allowed, target, requests):
-    """Whether masks [B N, words] are those of rows [B, N, V], one after the other; with entries they never are."""
+    """Whether masks [B N, words] are those of rows [B, N, V], one after the other; never with entries."""
     flat = isinstance(allowed, torch.Tensor) and allowed.ndim == 2 and target.ndim == 3
     return flat and allowed.shape[0] == target.shape[:2].numel() != requests == target.shape[0]
 
 
 def _allowed_by_row(edits, target):
-    """Whether ``allowed``, or the index to it, has one for each row of the target: as many dimensions as rows have."""
+    """Whether ``allowed``, or its index, has an item for each row of the target: as many dimensions as rows have."""
     if isinstance(edits.allowed_index, torch.Tensor):
         return edits.allowed_index.ndim == target.ndim - 1
     return isinstance(edits.allowed, torch.Tensor) and edits.allowed.ndim == target.ndim
@@ -129,7 +129,7 @@ def _index(edits, name, shapes, device, *names):
 
 
 def _lists(name, x, dtypes, shape, seen, device, least, sizes, most=None):
-    """Lists of at least so many items each, one for each of ``shape``, as the backends have ``seen`` them."""
+    """Lists of at least ``least`` items each, one for each of ``shape``, reshaped to ``seen`` for the backends."""
     if x is None:
         return None
     name = f"edits.{name}"

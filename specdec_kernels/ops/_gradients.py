@@ -1,6 +1,6 @@
-"""The gradient of ``overlap``, in plain torch and float32. Drafts are trained with it.
+"""The gradient of ``overlap``, in plain torch and float32, for training drafts.
 
-The backward pass computes the laws from the rows again. So the forward pass keeps nothing of their size but the rows.
+The backward pass computes the laws from the rows again, so that the forward pass saves no other tensor of their size.
 """
 
 import torch
@@ -10,11 +10,11 @@ from torch.nn.functional import pad
 from specdec_kernels._constants import COLDEST, HOTTEST, SMALLEST
 from specdec_kernels.calls.values import DIVIDED
 
-FAR = 1e38  # in the place of infinite logarithms; two of them added are finite
+FAR = 1e38  # replaces infinite logarithms; the sum of two is finite
 
 
 class LawOf:
-    """The law of rows [A, R, V], and how its gradients become those of the rows; an argmax (temperature 0) has none.
+    """The law of rows [A, R, V], and its gradients with respect to the rows; an argmax (temperature 0) has none.
 
     Nothing of the rows' size is chosen by ``where`` for logits: on a CPU that takes longer than a softmax.
     """
@@ -39,7 +39,7 @@ class LawOf:
         )
 
     def log(self):
-        """The logarithms of the probabilities, but for one number of each row, and that number."""
+        """The logarithms of the probabilities without the rows' normalisers, and these."""
         if not self.logits:
             return self.probs.log(), 0.0
         if self.some_greedy:
@@ -47,7 +47,7 @@ class LawOf:
         return self.scaled, self.scaled.amax(-1, keepdim=True) - self.probs.amax(-1, keepdim=True).log()
 
     def of_argmax(self, values, others, top):
-        """Write ``others`` and ``top`` into rows of which the argmax is certain."""
+        """Write ``others`` and ``top`` into rows at temperature 0, whose argmax has all weight."""
         if not self.some_greedy:
             return values
         values.masked_fill_(~self.sampled, others)
@@ -60,7 +60,7 @@ class LawOf:
         return torch.ops.aten._softmax_backward_data(gradient, self.probs, -1, torch.float32)
 
     def of_raw(self, gradient):
-        """From the gradient of what an inverse temperature multiplied to that of the rows."""
+        """From the gradient of rows that an inverse temperature multiplied to that of the rows."""
         return scaled_by(gradient, self.scale) if self.logits else gradient
 
 
@@ -70,10 +70,9 @@ def scaled_by(values, factor):
 
 
 class Overlap(torch.autograd.Function):
-    """``overlap`` of a target and a draft as ``run()`` gives it from their rows [A, R, V] and [S, R, V']: four figures.
+    """The four figures of ``overlap``, which ``run()`` computes from rows [A, R, V] and [S, R, V'].
 
-    What is kept are the caller's tensors, not views of them: compiled code of torch 2.11 takes a view that was kept for
-    memory of its own, and writes into it.
+    It saves the caller's tensors, not views of them: compiled code of torch 2.11 reuses the memory of a saved view.
     """
 
     @staticmethod
@@ -130,7 +129,7 @@ class Overlap(torch.autograd.Function):
 
 
 def divisor(law):
-    """The temperature of a Law; 1 in its place where rows are divided already."""
+    """The temperature of a Law; 1 where rows are divided by it already."""
     temperature = law.temperature
     if not law.rules & DIVIDED:
         return temperature
@@ -140,12 +139,12 @@ def divisor(law):
 
 
 def by_entry(numbers, entry):
-    """The numbers of each batch row."""
+    """The numbers of each batch row's entry."""
     return numbers[entry] if isinstance(numbers, torch.Tensor) else numbers
 
 
 def widened(values, vocabulary, columns, nothing):
-    """Over the target's vocabulary; ``nothing`` at tokens that the draft does not know."""
+    """Over the target's vocabulary; ``nothing`` at tokens outside of the draft's vocabulary."""
     if isinstance(columns, slice):
         missing = vocabulary - values.shape[-1]
         return pad(values, (0, missing), value=nothing) if missing else values
@@ -155,7 +154,7 @@ def widened(values, vocabulary, columns, nothing):
 
 
 def log_ratio(p, q, vocabulary, columns):
-    """log(p / q), where p = 0 anything that is finite."""
+    """log(p / q); any finite number where p = 0."""
     (log_p, more_p), (log_q, more_q) = p.log(), q.log()
     ratio = (log_p - widened(log_q, vocabulary, columns, -torch.inf)).sub_(more_p - more_q)
     return ratio.nan_to_num_(0.0, FAR, -FAR)

@@ -1,4 +1,4 @@
-"""Checks of arguments that say how rows become laws, and for whom: sampling, draft vocabulary, noise, request index."""
+"""Checks of arguments that make laws of rows: sampling, draft vocabulary, noise, request index."""
 
 import torch
 
@@ -33,19 +33,19 @@ def drafted(draft):
 
 
 def draft_law(law, draft, shape, device, seen=None):
-    """The draft's Law: what was said of the draft, and for the rest the target's space and temperature."""
+    """The draft's Law: the Draft's settings, and for the others the target's space and temperature."""
     space, sampling = draft.space, draft.sampling
     if space is None:
         space = law.space
     else:
         inputs.check_choice("draft.space", space, inputs.SPACES)
-    if sampling is None:  # of draft rows that are probabilities, the target's temperature only says whether it is 0
+    if sampling is None:  # for probabilities the target's temperature only says whether it is 0
         return Law(space, law.temperature, rules=law.rules & values.DIVIDED if space == "logits" else 0)
     return _law("draft.sampling", sampling, "draft.space", space, shape, device, seen)
 
 
 def _law(name, sampling, space_name, space, shape, device, seen):
-    """The Law of a Sampling that was given as the argument ``name``."""
+    """The Law of a Sampling, the argument called ``name``."""
     inputs.check_type(name, sampling, Sampling)
 
     def number(part, x):
@@ -83,7 +83,7 @@ def _rules(name, top_p_after, ties, at_temperature):
 
 
 def slot_numbers(op, draft_prob, requests, slots, ragged, device):
-    """``draft_prob`` as a number, or as [requests, slots]; ragged, the slots are those of all requests together."""
+    """``draft_prob`` as a number, or as [requests, slots]; if ragged, as [slots of all requests]."""
     if isinstance(draft_prob, torch.Tensor):
         if not ragged:
             draft_prob = draft_prob.unsqueeze(1) if draft_prob.ndim == 1 else draft_prob
@@ -106,7 +106,7 @@ def noise_of(requests, seed, position, nonce, shape, device, seen=None):
 
 
 def noise_of_requests(op, sizes, method, seed, position, nonce, batch, shape, device):
-    """The noise of a verification, and what of it lies by row, as arguments of the op."""
+    """The noise of a verification, and the parts of it that have an item for each row, as arguments of the op."""
     by_row = {name: None for name in ("row_seeds", "input_positions", "input_nonces") if name in op.arguments}
     if isinstance(seed, torch.Tensor) and seed.ndim == 2:
         if method != "race" or inputs.integer(position) != 0 or inputs.integer(nonce) != 0:
@@ -131,7 +131,7 @@ def noise_of_requests(op, sizes, method, seed, position, nonce, batch, shape, de
 
 
 def check_method(method, draft, draft_prob=1.0, epsilon=0.0):
-    """What excludes what, of a method, draft rows or None, and numbers."""
+    """Raise if a method, draft rows and numbers exclude each other."""
     if method == "race" and draft is not None:
         raise ValueError("draft: expected None with method='race', which needs no draft laws")
     if method != "rejection" and not (inputs.real(draft_prob) == 1 and inputs.real(epsilon) == 0):
@@ -141,13 +141,13 @@ def check_method(method, draft, draft_prob=1.0, epsilon=0.0):
 
 
 def check_one_temperature(temperature, sampling):
-    """A Sampling has one of its own."""
+    """Raise for a temperature beside a Sampling, which has one."""
     if sampling is not None and temperature is not None:
         raise ValueError(f"temperature: expected None beside sampling=, which has one; got {inputs.shown(temperature)}")
 
 
 def check_draft(name, draft, target, rows, more=False):
-    """A Draft, whose rows have this ``name``, of a target. ``rows``: which it has, or with ``more`` at least."""
+    """Check a Draft, whose rows are called ``name``. ``rows``: its leading shape, or with ``more`` the least."""
     inputs.check_rows(name, draft.rows, len(rows) + 1)
     inputs.check_device(name, draft.rows, target.device)
     lead = draft.rows.shape[:-1]
@@ -157,7 +157,7 @@ def check_draft(name, draft, target, rows, more=False):
 
 
 def check_vocabularies(name, draft, target):
-    """The draft's vocabulary is no larger than the target's, and its map fits both."""
+    """Check that the draft's vocabulary is no larger than the target's, and that its map fits both."""
     draft_vocab, vocab = draft.rows.shape[-1], target.shape[-1]
     if draft_vocab > vocab:
         raise ValueError(
@@ -170,7 +170,7 @@ def check_vocabularies(name, draft, target):
 
 
 def check_draft_map(name, draft_map, draft_vocab, vocab, device):
-    """int32, one token of the target for each of the draft's, rising. ``vocab`` is None where there is no target."""
+    """Check an int32 map, rising, from the draft's tokens to the target's. ``vocab``: None without a target."""
     if isinstance(draft_map, torch.Tensor) and draft_map.dtype in (torch.int64, torch.bool):
         raise TypeError(f"{name}: expected a tensor of int32; got {inputs.shown(draft_map)} ({OF_CHECKPOINTS})")
     inputs.check_tensor(name, draft_map, (torch.int32,), 1)
@@ -196,13 +196,13 @@ def check_draft_map(name, draft_map, draft_vocab, vocab, device):
 
 
 def check_index(request_index, requests, device):
-    """One for each batch row."""
+    """Check that there is an index for each batch row."""
     kinds.REQUEST_INDEX.check("request_index", request_index, {"B": requests, "device": device})
 
 
 def entries(draft, leading, *numbers):
-    """S, how many entries numbers and draft rows have: from the draft, or else from the first tensor of numbers with
-    ``leading`` dimensions or more. 1 if there are no such tensors: then all requests have the same numbers.
+    """S, the number of entries: of the draft, or else of the first tensor of numbers with ``leading`` dimensions or
+    more. 1 without such tensors: all requests share the numbers.
     """
     if draft is not None:
         return draft.shape[0]
@@ -211,12 +211,12 @@ def entries(draft, leading, *numbers):
 
 
 def numbers_in(*given):
-    """The numbers in what was given, each a number, a tensor, a Sampling or None."""
+    """The numbers in arguments, each a number, a tensor, a Sampling or None."""
     return [number for x in given for number in (x[:4] if isinstance(x, Sampling) else (x,))]
 
 
 def number_shapes(target, rows, request_index, draft, *numbers):
-    """For ops on rows: the shape of numbers as callers give them, and as backends see them beside rows [A, R, V]."""
+    """For ops on rows: the shape of numbers as callers give them, and the backends' shape beside rows [A, R, V]."""
     lead = target.shape[:-1]
     if request_index is None:
         return lead, rows.shape[:2]

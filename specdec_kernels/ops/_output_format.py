@@ -1,4 +1,4 @@
-"""Checks of ``output_format=``, how a verdict is written where an engine wants it otherwise."""
+"""Checks of ``output_format=``, how a verdict is written into an engine's buffers."""
 
 import torch
 
@@ -28,7 +28,7 @@ def checked(output_format, out, shape):
 
 
 def check_bonus(by_rows, by_input):
-    """A call with a bonus token has nothing with one item for each row."""
+    """Raise for arguments with an item for each row, which a call with a bonus token does not take."""
     if by_rows:
         raise ValueError("packing.cu_rows: expected None with output_format.bonus; got a tensor")
     if by_input:
@@ -38,12 +38,12 @@ def check_bonus(by_rows, by_input):
 
 
 def is_empty(output_format):
-    """Whether there is an index, of no requests. It has no address, so native code would take it for none."""
+    """Whether there is an index without requests. It has no address, so native code would read it as None."""
     return output_format.index is not None and output_format.index.numel() == 0
 
 
 def check_tree(output_format):
-    """Trees have these elsewhere, or not at all."""
+    """Raise for fields that trees return elsewhere, or not at all."""
     for name in ("path", "num_passed", "bonus"):
         if output_format is not PLAIN and getattr(output_format, name) is not None:
             raise ValueError(

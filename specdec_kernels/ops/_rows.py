@@ -1,4 +1,4 @@
-"""Ops on rows [..., V]: one reading of their arguments by the declaration, for calls that C++ left."""
+"""Ops on rows [..., V]: arguments are read by the declaration, for calls that C++ declined."""
 
 from specdec_kernels._constants import MASS_TILE
 from specdec_kernels.calls import inputs
@@ -6,17 +6,18 @@ from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.values import Noise
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
+from specdec_kernels.status import raise_for_status
 
 
 class RowOp(Op):
-    """An op on rows, whose calls are read here where C++ left them."""
+    """An op on rows, whose calls are read here where C++ declined them."""
 
     def read(self, check, raw):
         return Reading(self, check, raw)()
 
 
 class Reading:
-    """A call as backends get it: ``values`` by the names of the op's arguments. Calling it makes outputs, and runs."""
+    """A call's ``values`` for backends, by the names of the op's arguments. Calling it makes outputs, and runs."""
 
     def __init__(self, op, check, raw):
         given = self.given = dict(zip(op.names, raw, strict=True))
@@ -57,7 +58,7 @@ class Reading:
         self.values |= {"draft": inputs.rows3(name, rows), "draft_map": self.drafted.map}
 
     def _read_numbers(self):
-        """Laws, edits, noise, and what else each row has."""
+        """Laws, edits, noise, and other numbers of rows."""
         given, values, target, device = self.given, self.values, self.target, self.target.device
         temperature, sampling, edits, index = (
             given["temperature"], given["sampling"], given["edits"], given["request_index"]
@@ -82,7 +83,7 @@ class Reading:
             values["draft_prob"] = self.op.number("draft_prob", given["draft_prob"], shape, device, seen)
 
     def __call__(self):
-        """Run it."""
+        """Run the op."""
         op, check, given = self.op, self.check, self.given
         made, given_outputs = op.make(self.sizes, given, check)
         lead = self.target.shape[:-1]
@@ -98,5 +99,5 @@ class Reading:
             inputs.check_logits(self.draft_name, self.drafted.rows, self.laws[1].space)
         op(*[self.values[name] for name in op.arguments], given=given_outputs)
         if check:
-            inputs.raise_for_status(op.name, made["status"])
+            raise_for_status(op.name, made["status"])
         return op.returned(made)

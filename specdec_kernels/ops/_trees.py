@@ -30,7 +30,7 @@ def check_parents(parents, shape=None):
 
 
 def prefix_lens(prefix_len, batch, device, nodes):
-    """``prefix_len`` as an int, or a tensor with one for each request; int64 must hold ``nodes`` more slots."""
+    """``prefix_len`` as an int, or a tensor with one for each request; it leaves ``nodes`` more slots below 2**63."""
     lengths = inputs.counter("prefix_len", prefix_len, (batch,), device)
     if not isinstance(lengths, torch.Tensor) and not 0 <= lengths <= 2**63 - 1 - nodes:
         raise ValueError(f"prefix_len: expected 0 to 2**63 - 1 - {nodes}, the number of nodes; got {prefix_len}")
@@ -38,7 +38,7 @@ def prefix_lens(prefix_len, batch, device, nodes):
 
 
 def batch_of(parents, prefix_len):
-    """How many requests: those of ``parents`` [B, N] or of ``prefix_len`` [B]; 1 where both are shared."""
+    """The number of requests: that of ``parents`` [B, N] or ``prefix_len`` [B]; 1 where both are shared."""
     if parents.ndim == 2:
         return parents.shape[0]
     return prefix_len.shape[0] if isinstance(prefix_len, torch.Tensor) and prefix_len.ndim == 1 else 1

@@ -1,4 +1,4 @@
-"""build_tree: links, positions and mask of trees from candidates that were selected by their numbers."""
+"""build_tree: links, positions and mask of trees from the numbers of selected candidates."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,16 +12,16 @@ from specdec_kernels.ops import _trees as trees
 
 
 class BuiltTrees(NamedTuple):
-    """Trees as an engine's model and its verification need them.
+    """Trees in the forms that an engine's model and its verification take.
 
     Attributes
     ----------
     mask : Tensor
-        What each node attends to, itself and its ancestors, in one of the layouts.
+        The nodes that each node attends to, itself and its ancestors, in one of the layouts.
     positions : Tensor
         int64 [B, N]: ``prefix_len`` + depth.
     node_index : Tensor
-        int64 [B, N]: where a node stands in the batch, ``b N + i``.
+        int64 [B, N]: the index of a node in the batch, ``b N + i``.
     first_child, next_sibling : Tensor
         int64 [B, N], -1 for none. Siblings are linked in the order of their indices.
     """
@@ -45,7 +45,7 @@ BUILD_TREE = Op(
     prefix_len=kinds.counter("E", least=0, most=2**62),
     topk=kinds.size(least=1),
     layout=kinds.choice("full", "nodes", "bits"),
-    mask=kinds.Output(torch.uint8, "out.mask", "BNN"),  # the bytes of one of any of these types
+    mask=kinds.Output(torch.uint8, "out.mask", "BNN"),  # a mask's bytes, whatever its type
     positions=kinds.Output(torch.int64, "out.positions", "BN"),
     node_index=kinds.Output(torch.int64, "out.node_index", "BN"),
     first_child=kinds.Output(torch.int64, "out.first_child", "BN"),
@@ -68,13 +68,13 @@ def build_tree(
 
     Candidates are numbered over all levels, in groups of ``topk``: candidate c is one of group ``c // topk``, and all
     of a group follow one candidate. Those of group 0 follow the root, those of group g candidate ``parent_list[b, g]``.
-    Node 0 is the root, node i is candidate ``selected[b, i - 1]``. A node whose parent is none of the nodes before it
-    has none: it attends to itself, and no link leads to it.
+    Node 0 is the root, node i is candidate ``selected[b, i - 1]``. A node whose parent is not among the nodes before it
+    has no parent: it attends to itself, and no link leads to it.
 
     Parameters
     ----------
     parent_list : Tensor
-        int32 or int64 [B, G], G of any size. Entry 0 is not looked at.
+        int32 or int64 [B, G], G of any size. Entry 0 is not read.
     selected : Tensor
         int32 or int64 [B, N - 1], rising, so that parents come before their children.
     topk : int
@@ -82,16 +82,16 @@ def build_tree(
     prefix_len : int or Tensor
         int64 or int32 [B]: number of tokens before the root.
     layout : {"full", "nodes", "bits"}
-        Of the mask. "full": rows of ``prefix_len[b] + N``, request after request, in one dimension. The last N of each
-        row are written; what stands for the prefix is the caller's. "nodes": [B, N, N]. "bits": [B, N] words whose bit
-        j says whether the node attends to node j, uint8 for up to 8 nodes, uint16 for up to 16, uint32 for up to 32.
+        The mask's layout. "full": rows of ``prefix_len[b] + N``, request after request, in one dimension. The last N of
+        each row are written; the caller fills the prefix. "nodes": [B, N, N]. "bits": [B, N] words whose bit j says
+        whether the node attends to node j, uint8 for up to 8 nodes, uint16 for up to 16, uint32 for up to 32.
     out : BuiltTrees, optional
-        Preallocated, contiguous; None among them is made anew, but for a mask with the layout "full". The mask may have
-        any shape, and be larger than what is written from its beginning: bool or uint8, or with "bits" also the other
-        types of words.
+        Preallocated, contiguous; each None among them is allocated, but for a mask with the layout "full". The mask may
+        have any shape, and be larger than the part that is written, which is its beginning: bool or uint8, or with
+        "bits" also the other types of words.
     status : Tensor, optional
         int32 [B], overwritten: 8 where a node has no parent, where a ``prefix_len`` is out of range and counts as the
-        nearest possible one, or where a full mask has no room for a row, which is left out then.
+        nearest possible one, or where a full mask has no room for a row, which is then not written.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def build_tree(
 
 
 def _mask(given, layout, batch, nodes, device):
-    """A new mask, or the one given once it is found fit."""
+    """A new mask, or the given one if it fits."""
     word = WORD_DTYPES[(nodes > 8) + (nodes > 16)]
     if given is None:
         if layout == "full":

@@ -1,4 +1,4 @@
-"""compact_kv: move the cache entries of the accepted nodes together."""
+"""compact_kv: moves the cache entries of the accepted nodes behind the prefix."""
 
 import torch
 
@@ -47,11 +47,11 @@ def compact_kv(
     prefix_len : int or Tensor
         int64 or int32 [B]: slot of the root.
     block_table : Tensor, optional
-        int32 [B, M]: the pages of each request, in order. Only those that nodes lie in are read. Requests may share the
+        int32 [B, M]: the pages of each request, in order. Only pages that hold nodes are read. Requests may share the
         others.
     status : Tensor, optional
         int32 [B], overwritten: 8 where a path does not rise or leaves a cache, a page does not exist, or ``prefix_len``
-        is negative. Nothing is moved from there on.
+        is negative. The request's move stops there.
 
     Examples
     --------

@@ -50,31 +50,31 @@ def context_seeds(
     """The seed of each row's race, so that the text carries a watermark by ``key``.
 
     A row's context is the last ``window`` tokens before the token that it decides: drafts on its path, then the text.
-    Its seed is a keyed hash of them, as that of plain sampling after these tokens is; the page docs/watermark.md has
-    the formula. Where the prompt ends less than a window before, or the context was there since, it is one of the
-    request's own for that place: else texts would repeat themselves, and p-values would be wrong.
+    Its seed is a keyed hash of them, the same as in plain sampling; docs/watermark.md has the formula. Where fewer
+    than a window of tokens follow the prompt, or the context has occurred since the prompt, the seed is the request's
+    own for that position: else texts would repeat themselves, and p-values would be wrong.
 
     Parameters
     ----------
     text : Tensor
-        int32 or int64 [B, T]: prompts and what was written since. What is behind ``position`` is not looked at.
+        int32 or int64 [B, T]: prompts and the tokens written since. Tokens from ``position`` on are not read.
     draft_tokens : Tensor
         int32 or int64 [B, K], K may be 0, or [D] with ``packing``; with ``parents`` [B, N], as for ``verify_tree``.
     key, start : int or Tensor
-        int64 or int32 [B]: a secret, 0 for no watermark; and how long the prompt is, whose tokens are no context.
+        int64 or int32 [B]: a secret, 0 for no watermark; and the length of the prompt, whose tokens are no context.
     seed, position : int or Tensor
-        int64 or int32 [B]: of the request's own noise; and how many tokens of the text are there.
+        int64 or int32 [B]: the seed of the request's noise; and the number of tokens of the text.
     window : int
         From 1 to 8.
     ordered : bool
         Whether the order of a context's tokens counts. Otherwise they are hashed by rising token.
     parents : Tensor, optional
-        int32 or int64 [N] or [B, N]: that drafts are trees.
+        int32 or int64 [N] or [B, N]: the parents of drafts that are trees.
     packing : Packing, optional
         As for ``verify_chain``, with ``max_drafts``.
     request_index : Tensor, optional
-        int32 or int64 [B]: which ``text`` [S, T], ``key`` [S] and ``start`` [S] a request has. Rows of an idle one
-        (-1), and of one outside, have 0.
+        int32 or int64 [B]: the entry of ``text`` [S, T], ``key`` [S] and ``start`` [S] of a request. Rows of an idle
+        request (-1), and of an index outside, have 0.
     out : Tensor, optional
         int64, preallocated, contiguous.
 

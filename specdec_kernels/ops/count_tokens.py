@@ -1,4 +1,4 @@
-"""count_tokens: keep the record of output and prompt that penalties look at."""
+"""count_tokens: updates the masks and counts that penalties read."""
 
 import torch
 
@@ -27,16 +27,16 @@ def count_tokens(
 ) -> None:
     """Add each request's tokens to ``edits.output_mask`` and ``edits.output_counts``, in place.
 
-    After a verification ``count_tokens(edits, verdict.tokens)`` adds what it emitted. A count whose bit is clear is 0,
-    whatever is in memory. So zeroing a request's mask is enough to begin a new text.
+    After a verification ``count_tokens(edits, verdict.tokens)`` adds the emitted tokens. A count whose bit is clear is
+    0, whatever is in memory. So zeroing a request's mask is enough to begin a new text.
 
     Parameters
     ----------
     edits : LogitEdits
-        Its masks int32 [B, W] are bits, its counts int32 [B, V], W at least ceil(V / 32); rows may lie apart. Without
-        counts the mask alone is kept. Counts end at 2**31 - 1.
+        Its masks int32 [B, W] are bits, its counts int32 [B, V], W at least ceil(V / 32); rows may have any stride.
+        Without counts the mask alone is updated. Counts end at 2**31 - 1.
     tokens : Tensor
-        int32 or int64 [B, n]. -1, and ids outside [0, V), are left out; without counts V is 32 W.
+        int32 or int64 [B, n]. -1, and ids outside [0, V), are skipped; without counts V is 32 W.
     num : int or Tensor, optional
         int64 or int32 [B]: how many of a request's tokens to take, the first ones. Default: all.
     prompt : bool
@@ -81,7 +81,7 @@ def count_tokens(
 
 
 def _rows(name, x, batch, device):
-    """``x`` once it is found to be int32 [B, any], of which each row has memory of its own."""
+    """``x`` if it is int32 [B, any] and no two rows share memory."""
     inputs.check_tensor(name, x, (torch.int32,), 2)
     inputs.output(name, x, torch.int32, (batch, x.shape[1]), device, by_rows=True)
     return x

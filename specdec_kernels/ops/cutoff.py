@@ -1,4 +1,4 @@
-"""cutoff: which tokens sampling filters keep."""
+"""cutoff: the tokens that sampling filters keep, as a threshold."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,9 +11,9 @@ from specdec_kernels.sampling import LogitEdits, Sampling
 
 
 class Cut(NamedTuple):
-    """What filters keep of each row [...]: the tokens with ``v > value``, or ``v == value`` and an id up to ``last``.
+    """The support of each row [...]: tokens with ``v > value``, or ``v == value`` and an id up to ``last``.
 
-    ``v`` is the float32 logit over the temperature; the logit as it came where filters stand before the temperature.
+    ``v`` is the float32 logit over the temperature; the logit itself where filters come before the temperature.
 
     Attributes
     ----------
@@ -64,10 +64,10 @@ def cutoff(
     status: torch.Tensor | None = None,
     check: bool = False,
 ) -> Cut:
-    """Where the filters of ``sampling`` cut each row: a threshold, how many tokens are kept, and their mass.
+    """The cut of each row by the filters of ``sampling``: a threshold, how many tokens are kept, and their mass.
 
-    The ops that sample find it themselves; this one is for tests, and for engines that want to look at it. All figures
-    are the same bits on every backend.
+    The ops that sample compute it themselves; this one is for tests, and for engines that need the figures, which are
+    the same bits on every backend.
 
     Parameters
     ----------
@@ -77,15 +77,15 @@ def cutoff(
     sampling : Sampling, optional
         The filters, and the temperature; at 0 the argmax alone is kept: its value, a count of 1 and a mass of 2**42.
     edits : LogitEdits, optional
-        What becomes of the logits before that: bias, penalties, a grammar.
+        Edits of the logits before that: bias, penalties, a grammar.
     request_index : Tensor, optional
-        int32 or int64 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the
-        place of B. -1 is an idle request: its row counts as one without weight. So does that of any other index outside
-        [0, S), with status 8.
+        int32 or int64 [B], with rows [B, V] or [B, R, V]: row b uses the numbers of this entry. Numbers then
+        have S entries. -1 is an idle request: its row counts as one without weight. So does that of any other index
+        outside [0, S), with status 8.
     out : Cut, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional
-        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability in a row, or a row
         without positive weight; 8 a temperature (argmax), top_p or min_p (off) or request_index out of range.
 
     Returns

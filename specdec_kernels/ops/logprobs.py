@@ -13,14 +13,14 @@ from specdec_kernels.sampling import LogitEdits, Sampling
 
 
 class Logprobs(NamedTuple):
-    """Of each row [...] and its token.
+    """The figures of each row [...] and its token.
 
     Attributes
     ----------
     logprob : Tensor
         float32: the token's log-probability in nats. -inf if filters drop it, if it has no weight, or for -1.
     rank : Tensor
-        int32: how many of the tokens kept have at least its logit; 1 is the largest. 0 where the token is not kept.
+        int32: how many tokens of the support have at least its logit; 1 is the largest. 0 outside of the support.
     top_tokens : Tensor
         int64 [..., top]: the tokens of the largest logits, in order, ties by the lower id; -1 where fewer are kept.
     top_logprobs : Tensor
@@ -34,15 +34,15 @@ class Logprobs(NamedTuple):
 
 
 @saved_by_name
-class Kept(NamedTuple):
-    """The set of tokens that the filters of each row [...] keep.
+class Support(NamedTuple):
+    """The support of each row [...]: the tokens that its filters keep.
 
     Attributes
     ----------
     bits : Tensor
-        int32 [..., ceil(V / 32)]: bit i % 32 of word i // 32 says that token i is kept, as in ``LogitEdits.allowed``.
+        int32 [..., ceil(V / 32)]: bit i % 32 of word i // 32 is 1 if token i is kept, as in ``LogitEdits.allowed``.
     count : Tensor
-        int32 [...]: how many are.
+        int32 [...]: how many tokens are kept.
     """
 
     bits: torch.Tensor
@@ -63,8 +63,8 @@ LOGPROBS = RowOp(
     rank=kinds.Output(torch.int32, "out.rank", "*"),
     top_tokens=kinds.Output(torch.int64, "out.top_tokens", "*K"),
     top_logprobs=kinds.Output(torch.float32, "out.top_logprobs", "*K"),
-    kept_bits=kinds.Output(torch.int32, "kept.bits", "*I", optional=True, role="status"),
-    kept_count=kinds.Output(torch.int32, "kept.count", "*", optional=True, role="status"),
+    support_bits=kinds.Output(torch.int32, "support.bits", "*I", optional=True, role="status"),
+    support_size=kinds.Output(torch.int32, "support.count", "*", optional=True, role="status"),
     status=kinds.Output(torch.int32, "status", "*", optional=True),
 )
 
@@ -78,16 +78,16 @@ def logprobs(
     edits: LogitEdits | None = None,
     top: int = 0,
     request_index: torch.Tensor | None = None,
-    kept: Kept | None = None,
+    support: Support | None = None,
     out: Sequence[torch.Tensor] | None = None,
     status: torch.Tensor | None = None,
     check: bool = False,
 ) -> Logprobs:
     """``log softmax`` of each row at its token, the token's rank, and the ``top`` likeliest tokens.
 
-    Without ``temperature``, ``sampling`` and ``edits`` these are of the logits as they came. Otherwise they are of the
-    law that these make, over the tokens that the filters keep. Rows and tokens of a verdict can be given as they are:
-    its padding, -1, costs nothing.
+    Without ``temperature``, ``sampling`` and ``edits`` these are of the rows' logits. Otherwise they are of the law
+    that these make, over the support of the filters. Rows and tokens of a verdict can be passed unchanged: its
+    padding, -1, costs nothing.
 
     Parameters
     ----------
@@ -101,21 +101,21 @@ def logprobs(
     sampling : Sampling, optional
         How a row becomes a law.
     edits : LogitEdits, optional
-        What becomes of the logits before that: bias, penalties, a grammar.
+        Edits of the logits before that: bias, penalties, a grammar.
     top : int
         How many of the likeliest tokens to name, in [0, V].
-    kept : Kept, optional
-        Preallocated: the set that the filters keep of each row is written here, after edits; without filters all tokens
-        that have weight. At temperature 0 it is the argmax alone. A row that is not read or has no weight has none.
-        As ``LogitEdits(allowed=kept.bits)`` it makes any op, a trainer's too, look at the same set.
+    support : Support, optional
+        Preallocated: the support of each row is written here, after edits; without filters all tokens that have weight.
+        At temperature 0 it is the argmax alone. A row that is not read or has no weight has none. With
+        ``LogitEdits(allowed=support.bits)`` any other op, a trainer's too, has the same support.
     request_index : Tensor, optional
-        int32 or int64 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses; those then have S entries in the
-        place of B. -1 is an idle request: its row counts as one without weight, its token as -1. So do those of any
+        int32 or int64 [B], with rows [B, V] or [B, R, V]: row b uses the numbers of this entry. Numbers then
+        have S entries. -1 is an idle request: its row counts as one without weight, its token as -1. So do those of any
         other index outside [0, S), with status 8.
     out : Logprobs, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional
-        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability in a row, or a row
         without positive weight; 4 a token outside of the vocabulary, not -1; 8 a temperature (argmax), top_p or min_p
         (off) or request_index out of range.
 
@@ -133,16 +133,16 @@ def logprobs(
     >>> round(scores.logprob.item(), 4), scores.rank.item(), scores.top_tokens.tolist()
     (-1.4076, 2, [2, 0])
     """
-    bits, number = (None, None) if kept is None else _bits_and_count(kept)
+    bits, number = (None, None) if support is None else _bits_and_count(support)
     return LOGPROBS.direct(
         check, rows, tokens, request_index, "logits", temperature, sampling, edits, top, out, bits, number,
         status,
     )  # fmt: skip
 
 
-def _bits_and_count(kept):
-    if not isinstance(kept, (tuple, list)) or len(kept) != 2:
-        raise TypeError(f"kept: expected a Kept; got {inputs.shown(kept)}")
-    for name, x in zip(Kept._fields, kept, strict=True):
-        inputs.check_tensor(f"kept.{name}", x, (torch.int32,), None)
-    return kept
+def _bits_and_count(support):
+    if not isinstance(support, (tuple, list)) or len(support) != 2:
+        raise TypeError(f"support: expected a Support; got {inputs.shown(support)}")
+    for name, x in zip(Support._fields, support, strict=True):
+        inputs.check_tensor(f"support.{name}", x, (torch.int32,), None)
+    return support

@@ -1,4 +1,4 @@
-"""mask_logits: rows with -inf in the place of what filters drop."""
+"""mask_logits: rows with -inf for the tokens that filters drop."""
 
 import torch
 
@@ -23,18 +23,18 @@ def mask_logits(
 ) -> torch.Tensor:
     """Logits as they are, but -inf for tokens that filters drop.
 
-    The ops of this package take filters themselves, and write no rows. This is for engines that do something else with
-    filtered logits.
+    The ops of this package take filters themselves, and write no rows. This is for engines that need filtered logits
+    for something else.
 
     Parameters
     ----------
     rows : Tensor
         float32, bfloat16 or float16 [..., V], contiguous along the vocabulary.
     cut : Cut
-        What ``cutoff`` says of these rows; ``value`` and ``last``, [...], are looked at. LogitEdits do not change what
-        is written: the rows are compared as they are.
+        The result of ``cutoff`` for these rows; ``value`` and ``last``, [...], are read. LogitEdits are not applied:
+        the rows are compared as they are.
     temperature : float or Tensor
-        float32, broadcast to the rows: that of the cut. 1.0 where filters stood before the temperature.
+        float32, broadcast to the rows: that of the cut. 1.0 where filters come before the temperature.
     out : Tensor, optional
         Like ``rows``, preallocated. It may be ``rows``.
 

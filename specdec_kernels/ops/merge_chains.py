@@ -1,4 +1,4 @@
-"""merge_chains: trees of chains of draft tokens, in which those that begin alike share nodes."""
+"""merge_chains: a tree from chains of draft tokens, in which chains with a common beginning share nodes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
 
 
-class MergedPaths(NamedTuple):
+class MergedChains(NamedTuple):
     """Trees of n chains of at most K tokens, N = n K + 1.
 
     Attributes
@@ -19,7 +19,7 @@ class MergedPaths(NamedTuple):
     parents : Tensor
         int32 [B, N]: the parent of each node; -1 for the root, and behind the last node.
     leaves : Tensor
-        int32 [B, n]: the node at which each chain ends, -1 for one without tokens.
+        int32 [B, n]: the node at which each chain ends, -1 for a chain without tokens.
     """
 
     draft_tokens: torch.Tensor
@@ -29,7 +29,7 @@ class MergedPaths(NamedTuple):
 
 MERGE_CHAINS = Op(
     "merge_chains",
-    result=MergedPaths,
+    result=MergedChains,
     sizes={"nodes": kinds.size("N")},
     paths=kinds.tokens("BQK:m"),
     draft_tokens=kinds.Output(torch.int64, "out.draft_tokens", "BN"),
@@ -38,22 +38,22 @@ MERGE_CHAINS = Op(
 )
 
 
-def merge_chains(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | None = None) -> MergedPaths:
+def merge_chains(paths: torch.Tensor, *, out: Sequence[torch.Tensor | None] | None = None) -> MergedChains:
     """A batch of trees from chains that were drawn independently of each other, for ``verify_tree(method="paths")``.
 
-    Node 0 is the root. The others come chain by chain: each chain adds, in order, those that no chain before it has.
+    Node 0 is the root. The others come chain by chain: each chain adds, in order, the nodes that are new.
 
     Parameters
     ----------
     paths : Tensor
         int32 or int64 [B, n, K]: K tokens of each of n chains. A chain ends before its first -1. The chains of a
         request must lie K steps of one stride apart, as those of a contiguous tensor do.
-    out : MergedPaths, optional
-        Preallocated, contiguous; None among them is made anew.
+    out : MergedChains, optional
+        Preallocated, contiguous; each None among them is allocated.
 
     Returns
     -------
-    MergedPaths
+    MergedChains
         ``(draft_tokens, parents, leaves)``.
 
     Examples

@@ -19,13 +19,13 @@ class Overlap(NamedTuple):
     Attributes
     ----------
     accept : Tensor
-        ``sum min(p, q)``: what rejection accepts.
+        ``sum min(p, q)``: the acceptance by rejection.
     tv : Tensor
         ``1/2 sum |p - q|`` = 1 - accept.
     kl : Tensor
         ``KL(p || q)`` in nats; inf only where the draft gives a token of the target no weight at all.
     harmonic : Tensor
-        ``sum p q / (p + q)``: what a race accepts at least.
+        ``sum p q / (p + q)``: a lower bound of the acceptance by a race.
     """
 
     accept: torch.Tensor
@@ -69,7 +69,7 @@ def overlap(
 ) -> Overlap:
     """How much of the target's law the draft's covers: acceptance, distances, and the race's lower bound, in one pass.
 
-    Differentiable in ``target`` and ``draft``, once, by ``backward()``: its figures are what drafts are trained on.
+    Differentiable in ``target`` and ``draft``, once, by ``backward()``, for training drafts.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def overlap(
     out : Overlap, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional
-        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability in a row, or a row
         without positive weight; 8 a temperature (argmax), top_p or min_p (off) or request_index out of range.
 
     Returns

@@ -57,18 +57,18 @@ def race_sample(
         How a row becomes a law, in place of ``temperature``. With filters the law is that over the tokens they keep;
         the noise stays the whole row's.
     edits : LogitEdits, optional
-        What becomes of the logits before that: bias, penalties, a grammar. Not with ``draft_map``.
+        Edits of the logits before that: bias, penalties, a grammar. Not with ``draft_map``.
     draft_map : Tensor, optional
         int32 [V], rising: the target's token for each column of a row, for a draft with a vocabulary of its own. The
         tokens drawn, and the noise, are then the target's.
     request_index : Tensor, optional
-        int32 or int64 [B], with rows [B, V] or [B, R, V]: whose numbers row b uses. ``temperature``, ``seed``,
-        ``position`` and ``nonce`` then have S entries in the place of B. -1 is an idle request: token -1. Any other
-        index outside [0, S) gives token 0 and status 8.
+        int32 or int64 [B], with rows [B, V] or [B, R, V]: row b uses the numbers of this entry.
+        ``temperature``, ``seed``, ``position`` and ``nonce`` then have S entries. -1 is an idle request: token -1. Any
+        other index outside [0, S) gives token 0 and status 8.
     out : Tensor, optional
         int64 [...], preallocated.
     status : Tensor, optional
-        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability in a row, or a row
         without positive weight; 8 a temperature (argmax), top_p or min_p (off) or request_index out of range.
 
     Returns

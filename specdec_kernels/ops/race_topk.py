@@ -54,7 +54,7 @@ def race_topk(
         float32, broadcast to the rows. Default 1.0. 0 gives the k most probable tokens, ties to the lower id. Short for
         ``sampling=Sampling(temperature=...)``.
     sampling, edits, draft_map, request_index : optional
-        As for ``race_sample``. An idle request has -1 in all places, one with another index out of range has token 0
+        As for ``race_sample``. An idle request has -1 in all columns, one with another index out of range has token 0
         first, then -1.
     out : Tensor, optional
         int64 [..., k], preallocated.
@@ -64,7 +64,7 @@ def race_topk(
     Returns
     -------
     Tensor
-        int64 [..., k]; -1 in the last places where fewer than k tokens have positive weight, or are kept by filters.
+        int64 [..., k]; -1 in the last columns where fewer than k tokens have positive weight, or are kept by filters.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""residual: what is left of the target's law when the draft's share is subtracted."""
+"""residual: the target's law less the draft's share of it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class Residual(NamedTuple):
     Attributes
     ----------
     probs : Tensor
-        float32 [..., V]. Where nothing is left (p and q equal to rounding) it is p.
+        float32 [..., V]. Where the residual is empty (p and q equal to rounding) it is p.
     mass : Tensor
         float32 [...]: the probability that a token is drawn from it, ``sum (p - h q)^+``; TV(p, q) for h = 1.
     """
@@ -60,7 +60,7 @@ def residual(
 ) -> Residual:
     """The law ``norm((p - h q)^+)`` that a rejected (or undrafted) token is drawn from, h = ``draft_prob``.
 
-    ``verify_chain`` draws from it without ever writing it; this op is for engines that want to look at it.
+    ``verify_chain`` draws from it without ever writing it; this op is for engines that need it as a tensor.
     It has no gradient, and an argument that requires one is an error.
 
     Parameters
@@ -68,26 +68,26 @@ def residual(
     target : Tensor
         float32, bfloat16 or float16 [..., V].
     draft : Tensor or Draft
-        [..., V'], V' <= V; tokens from V' on have q = 0. A ``Draft`` also says what the rows hold, how tokens were
-        drawn from them, and which tokens they are of.
+        [..., V'], V' <= V; tokens from V' on have q = 0. A ``Draft`` also has the rows' space, the sampling of its
+        tokens, and the map of its vocabulary.
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
         How a target row becomes a law, in place of ``temperature``.
     edits : LogitEdits, optional
-        What becomes of the target's logits before that: bias, penalties, a grammar.
+        Edits of the target's logits before that: bias, penalties, a grammar.
     draft_prob : float or Tensor
         float32, broadcast to the rows.
     request_index : Tensor, optional
-        int32 or int64 [B], with rows [B, V] or [B, R, V]: whose draft rows and numbers target row b uses; those then
-        have S entries in the place of B. -1 is an idle request: its figures are 0. Any other index outside [0, S) gives
+        int32 or int64 [B], with rows [B, V] or [B, R, V]: target row b uses the draft rows and numbers of this
+        entry; these then have S entries. -1 is an idle request: its figures are 0. Any other index outside [0, S) gives
         0, too, and status 8.
     out : Residual, optional
         Preallocated outputs, contiguous.
     status : Tensor, optional
-        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row
-        without positive weight; 2 nothing is left; 8 a temperature (argmax), top_p or min_p (off), draft_prob (clamped)
-        or request_index out of range.
+        int32 [...], overwritten, the bits of ``Status``: 1 a NaN, +inf or a negative probability in a row, or a row
+        without positive weight; 2 the residual is empty; 8 a temperature (argmax), top_p or min_p (off), draft_prob
+        (clamped) or request_index out of range.
 
     Returns
     -------

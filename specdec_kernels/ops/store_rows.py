@@ -1,4 +1,4 @@
-"""store_rows: rows put where an engine keeps them by slot and column."""
+"""store_rows: copies rows to their slots and columns in an engine's cache."""
 
 import torch
 
@@ -17,22 +17,22 @@ STORE_ROWS = Op(
 
 
 def store_rows(rows: torch.Tensor, cache: torch.Tensor, *, slots: torch.Tensor, column: Counter = 0) -> torch.Tensor:
-    """``cache[slots[n], column[n], :V] = rows[n]``, and nothing for rows of padding.
+    """``cache[slots[n], column[n], :V] = rows[n]``, skipping rows of padding.
 
-    For engines that keep the draft's logits by slot until they are verified, as vLLM's V2 runner does. Of rows that go
-    to the same place one is kept.
+    For engines that store the draft's logits by slot until they are verified, as vLLM's V2 runner does. Of several rows
+    with one slot and column one is stored.
 
     Parameters
     ----------
     rows : Tensor
         float32, bfloat16 or float16 [N, V], contiguous along the vocabulary.
     cache : Tensor
-        [slots, columns, V or more] of the same type, contiguous along the vocabulary; written in place. What is behind
-        column V of a place, and every other place, stays as it is.
+        [slots, columns, V or more] of the same type, contiguous along the vocabulary; written in place. Elements from V
+        on, and all other slots and columns, stay as they are.
     slots : Tensor
-        int32 or int64 [N]. -1 is a row of padding; it, and one out of range, is written nowhere.
+        int32 or int64 [N]. -1 is a row of padding; it, and one out of range, is not written.
     column : int or Tensor
-        int32 or int64, broadcast to [N]. One out of range is written nowhere.
+        int32 or int64, broadcast to [N]. A row with one out of range is not written.
 
     Returns
     -------
@@ -43,8 +43,8 @@ def store_rows(rows: torch.Tensor, cache: torch.Tensor, *, slots: torch.Tensor, 
     --------
     >>> import torch
     >>> from specdec_kernels import store_rows
-    >>> kept = torch.zeros(2, 1, 2)
-    >>> store_rows(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), kept, slots=torch.tensor([1, -1]))
+    >>> cache = torch.zeros(2, 1, 2)
+    >>> store_rows(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), cache, slots=torch.tensor([1, -1]))
     tensor([[[0., 0.]],
     <BLANKLINE>
             [[1., 2.]]])

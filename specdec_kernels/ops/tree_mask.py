@@ -1,4 +1,4 @@
-"""tree_mask: which cache slots each node of a tree attends to."""
+"""tree_mask: the cache slots that each node of a tree attends to."""
 
 import torch
 
@@ -30,7 +30,7 @@ def tree_mask(
     out: torch.Tensor | None = None,
     status: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The attention mask of a batch of trees, straight from their parents.
+    """The attention mask of a batch of trees, from their parents.
 
     Columns are cache slots: a request's committed prefix lies in slots ``0 .. prefix_len - 1``, its node j in slot
     ``prefix_len + j``. Node i attends to the prefix, to its ancestors and to itself.
@@ -46,11 +46,11 @@ def tree_mask(
         "bool": True where attended. "additive": 0 where attended, else -inf, to be added to scores. "bits": int32
         words, bit j of word w (bit 0 the lowest) is column 32 w + j; bits past the last column are 0.
     dtype : torch.dtype, optional
-        Of the additive layout: float32 (default), bfloat16 or float16.
+        For the additive layout: float32 (default), bfloat16 or float16.
     columns : int, optional
-        Number of slots covered. Default: the longest prefix plus N; needed where ``prefix_len`` is a tensor whose
-        values the host cannot see (on a device, or under compilation). A prefix that leaves no room for the nodes is
-        cut off and sets status 8.
+        Number of slots covered. Default: the longest prefix plus N; needed where ``prefix_len`` is a tensor that the
+        host cannot read (on a device, or under compilation). A prefix that leaves no room for the nodes is cut off and
+        sets status 8.
     out : Tensor, optional
         Preallocated, contiguous, of the shape and type returned.
     status : Tensor, optional

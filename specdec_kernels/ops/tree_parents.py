@@ -1,4 +1,4 @@
-"""tree_parents: trees by their parents, from the links by which engines keep them."""
+"""tree_parents: the parents of trees that an engine stores as links."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class TreeParents(NamedTuple):
     parents : Tensor
         int32 [B, N]: the parent of each node; -1 for the root, and for nodes in no tree.
     ranks : Tensor
-        int32 [B, N]: the place of each node among its siblings, from 0, in the order in which they are linked; 0 for
+        int32 [B, N]: the index of each node among its siblings, from 0, in the order in which they are linked; 0 for
         the root, -1 for nodes in no tree.
     """
 
@@ -54,7 +54,7 @@ def tree_parents(
     first_child, next_sibling : Tensor
         int32 or int64 [B, N], -1 for none. Nodes may have any order of indices.
     out : TreeParents, optional
-        Preallocated, contiguous; None among them is made anew.
+        Preallocated, contiguous; each None among them is allocated.
     status : Tensor, optional
         int32 [B], overwritten: 8 where a link is neither -1 nor part of the tree.
 

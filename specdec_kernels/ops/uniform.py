@@ -35,13 +35,13 @@ def uniform(
     Parameters
     ----------
     seed, position, nonce : int or Tensor
-        int64 or int32: the request's seed, the place in its text, and 0 unless a place is decided again. Positions and
-        nonces count modulo 2³².
+        int64 or int32: the request's seed, the position in its text, and 0 unless a position is decided again.
+        Positions and nonces count modulo 2³².
     stream : int
-        In [0, 2³²): what the uniforms are for. 6: a policy, for instance whether to draft, or how far. Verifications
+        In [0, 2³²): the purpose of the uniforms. 6: a policy, for instance whether to draft, or how far. Verifications
         use 4 for their accept tests, and 0 to 3 for races.
     index : int or Tensor
-        int64 or int32: which uniform of that place, for instance the number of the draft slot; modulo 2³².
+        int64 or int32: which uniform of that position, for instance the number of the draft slot; modulo 2³².
     out : Tensor, optional
         float32 of the broadcast shape, preallocated, contiguous.
 
@@ -78,7 +78,7 @@ def uniform(
 
 
 def _broadcast_shape(counters):
-    """That of ints and tensors together."""
+    """The broadcast shape of ints and tensors."""
     shape = torch.Size()
     for name, x in counters.items():
         if isinstance(x, torch.Tensor):

@@ -13,10 +13,11 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling
+from specdec_kernels.status import raise_for_status
 
 
 class Verdict(NamedTuple):
-    """What became of each request's drafts.
+    """The verdict of each request's drafts.
 
     Attributes
     ----------
@@ -25,10 +26,10 @@ class Verdict(NamedTuple):
     num_accepted : Tensor
         int32 [B]: drafts accepted; ``num_accepted + 1`` tokens were emitted. -1 for an idle request.
     status : Tensor
-        int32 [B], the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row without positive
+        int32 [B], the bits of ``Status``: 1 a NaN, +inf or a negative probability in a row, or a row without positive
         weight; 2 the residual was empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature, top_p,
         min_p, draft_prob, epsilon, packing, request_index or output_format.bonus out of range (argmax, off, clamped, or
-        token 0). Bits tell only of rows that decided the output.
+        token 0). Bits report only rows that decided the output.
     """
 
     tokens: torch.Tensor
@@ -112,7 +113,7 @@ def verify_chain(
         ``output_format.bonus``.
     draft : Tensor or Draft, optional
         [B, K, V'] or [D, V'], V' <= V: the laws the draft tokens were sampled from; tokens from V' on have q = 0. A
-        ``Draft`` also says what the rows hold, how tokens were drawn from them, and which tokens they are of. At target
+        ``Draft`` also has the rows' space, the sampling of its tokens, and the map of its vocabulary. At target
         temperature 0 these laws are not used. Without them the drafts count as deterministic (q one-hot).
         ``method="race"`` needs none and takes none.
     method : {"rejection", "race", "block"}
@@ -124,7 +125,7 @@ def verify_chain(
     sampling : Sampling, optional
         How a target row becomes a law, in place of ``temperature``.
     edits : LogitEdits, optional
-        What becomes of the target's logits before that: bias, penalties, a grammar. Row j of a request counts the
+        Edits of the target's logits before that: bias, penalties, a grammar. Row j of a request counts the
         drafts before it as output. Draft rows are never edited: drafts that were drawn with edits come with rows of
         edited logits.
     draft_prob : float or Tensor
@@ -140,16 +141,16 @@ def verify_chain(
         that row 0 decides, and a counter for calls that may repeat a position. ``position`` may be an
         ``InputPositions``. Of a race ``seed`` may be [B, K+1], padded: one for each row, beside 0 and 0.
     request_index : Tensor, optional
-        int32 or int64 [B]: which state a request uses. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise
-        then have S entries in the place of B, and request b uses entry ``request_index[b]``; ``draft_tokens`` and
+        int32 or int64 [B]: the entry of a request. ``draft``, ``draft_prob``, ``epsilon``, temperatures and noise
+        then have S entries instead of B, and request b uses entry ``request_index[b]``; ``draft_tokens`` and
         ``target`` still have B. -1 is an idle request: nothing of it is read, its tokens and ``num_accepted`` are -1.
         Any other index outside [0, S) gives token 0 and status 8. With ``packing`` the draft's rows are those of an
         entry, too: [S, K or more, V'].
     packing : Packing, optional
-        That requests lie one after the other, each with its own number of drafts.
+        For requests that lie one after the other, each with another number of drafts.
     out : Verdict, optional
-        Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
-        anew. Tokens may be int32, and have any strides.
+        Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. Each None among them is
+        allocated. Tokens may be int32, and have any strides.
     output_format : OutputFormat, optional
         How outputs are written, if otherwise: into one row for all requests, added, or with a given token after the
         last draft.
@@ -182,7 +183,7 @@ def verify_chain(
     ends, tokens_by_row, max_drafts = ends_of(packing)
     drafted, rows_name = laws.drafted(draft)
     bonus = output_format.bonus if isinstance(output_format, OutputFormat) else None
-    last_rows = 0 if bonus is not None else 1  # of a request, after its last draft
+    last_rows = 0 if bonus is not None else 1  # rows of a request after its last draft
     ragged = ends is not None
     sizes = inputs.beside(target)
     if ragged:
@@ -248,7 +249,7 @@ def verify_chain(
         given=out is not None or output_format is not formats.PLAIN,
     )  # fmt: skip
     if check:
-        inputs.raise_for_status("verify_chain", verdict.status)
+        raise_for_status("verify_chain", verdict.status)
     return verdict
 
 
@@ -268,7 +269,7 @@ def ends_of(packing):
 
 
 def check_ends(ends, tokens_by_row, device):
-    """How many requests have these ends."""
+    """The number of requests that these ends make."""
     name = "packing.cu_rows" if tokens_by_row else "packing.cu_drafts"
     inputs.check_tensor(name, ends, (torch.int32,), 1)
     inputs.check_device(name, ends, device)
@@ -290,7 +291,7 @@ def check_ragged(ends, tokens_by_row, draft_tokens, target, last_rows):
 
 
 def ragged_width(ends, tokens_by_row, drafts, max_drafts, out):
-    """Drafts a request, at most, where they are packed."""
+    """The most drafts of a packed request."""
     if max_drafts is not None:
         return inputs.whole("packing.max_drafts", max_drafts, "an int of 0 or more", 0)
     if out is not None and isinstance(out[0], torch.Tensor) and out[0].ndim == 2:
@@ -301,7 +302,7 @@ def ragged_width(ends, tokens_by_row, drafts, max_drafts, out):
 
 
 def _check_passed(draft, method, target_law, draft_law, plain):
-    """Whether the test of a draft needs nothing but two probabilities that lie in memory."""
+    """Check that a draft's test needs nothing but two probabilities in memory."""
     laws_are_rows = all(law.space == "probs" and type(law.temperature) is float for law in (target_law, draft_law))
     greedy = target_law.temperature == 0.0 if laws_are_rows else False
     if draft.rows is None or draft.map is not None or method != "rejection" or not laws_are_rows or greedy or not plain:

@@ -1,5 +1,4 @@
-"""verify_linked_tree: walk trees by the links by which engines keep them, and by the uniforms or tokens that they
-give."""
+"""verify_linked_tree: verifies trees that an engine stores as links, with its uniforms or its target's tokens."""
 
 from collections.abc import Sequence
 
@@ -12,6 +11,7 @@ from specdec_kernels.layout import OutputFormat
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.ops.verify_tree import TreeVerdict
+from specdec_kernels.status import raise_for_status
 
 VERIFY_LINKED_TREE = Op(
     "verify_linked_tree",
@@ -53,7 +53,7 @@ def verify_linked_tree(
     output_format: OutputFormat | None = None,
     check: bool = False,
 ) -> TreeVerdict:
-    """Verify trees that an engine keeps as links, where it may give the uniforms too, or the target's own tokens.
+    """Verify trees that an engine stores as links, with the uniforms or the target's tokens of the engine, if given.
 
     ``verify_tree`` without draft laws, but siblings are tried in the order in which they are linked, nodes may have any
     order of indices, and one uniform u of a node decides among its children: the m-th, with token x_m, is accepted iff
@@ -75,9 +75,9 @@ def verify_linked_tree(
         dimension must be contiguous.
     first_child, next_sibling : Tensor
         int32 or int64 [B, N], -1 for none. Any links end, and no other request is ever read; nothing leads to the root.
-        What several nodes link is a child of each.
+        A node that several nodes link is a child of each.
     tree_valid : Tensor, optional
-        bool [B], contiguous: without it a tree is its root alone, and its links are not looked at.
+        bool [B], contiguous: where it is False a tree is its root alone, and its links are not read.
     uniforms : Tensor, optional
         float32 [B, N] in [0, 1]: one for the children of each node. Default: the noise's accept uniform of index i for
         node i, at depth d that of position + d. So a chain gives what ``verify_chain`` gives without draft laws.
@@ -86,10 +86,10 @@ def verify_linked_tree(
     threshold_single, threshold_total : float or Tensor
         In [0, 1], or float32 [B].
     seed, position, nonce : int or Tensor
-        int64 or int32 [B], as for ``verify_tree``: of the last token, at depth d of position + d, and of uniforms that
-        are not given. Tokens that are given need none.
+        int64 or int32 [B], as for ``verify_tree``: for the last token, at depth d of position + d, and for uniforms
+        that are not given. Not used with given tokens.
     out : TreeVerdict, optional
-        Preallocated outputs, as for ``verify_tree``. The columns of its path say how deep a tree may be, the root
+        Preallocated outputs, as for ``verify_tree``. The columns of its path bound the depth of a tree, the root
         counted; deeper nodes count as absent. Default: N.
     output_format : OutputFormat, optional
         How outputs are written, if otherwise, as for ``verify_tree``.
@@ -97,8 +97,8 @@ def verify_linked_tree(
     Returns
     -------
     TreeVerdict
-        ``(tokens, path, num_accepted, status)``. Bit 8 of the status also tells of a link that the walk met and that is
-        neither -1 nor a node's, or of siblings in a circle.
+        ``(tokens, path, num_accepted, status)``. Bit 8 of the status also reports a link on the walk that is neither
+        -1 nor a node's, or siblings in a circle.
 
     References
     ----------
@@ -151,5 +151,5 @@ def verify_linked_tree(
         *verdict, output_format.index, choices, given=out is not None,
     )  # fmt: skip
     if check:
-        inputs.raise_for_status("verify_linked_tree", verdict.status)
+        raise_for_status("verify_linked_tree", verdict.status)
     return verdict

@@ -1,4 +1,4 @@
-"""verify_tree: walk a request's draft tree from the root for as long as its tokens are accepted, and emit one more."""
+"""verify_tree: walks a request's draft tree from the root while tokens are accepted, and emits one token more."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,10 +14,11 @@ from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling
+from specdec_kernels.status import raise_for_status
 
 
 class TreeVerdict(NamedTuple):
-    """What became of each request's tree; D is the greatest depth of a node.
+    """The verdict of each request's tree; D is the greatest depth of a node.
 
     Attributes
     ----------
@@ -29,11 +30,11 @@ class TreeVerdict(NamedTuple):
     num_accepted : Tensor
         int32 [B]: draft nodes accepted; ``num_accepted + 1`` tokens were emitted. -1 for an idle request.
     status : Tensor
-        int32 [B], the bits of ``Status``: 1 a NaN, +inf or a negative probability was met, or a row without positive
+        int32 [B], the bits of ``Status``: 1 a NaN, +inf or a negative probability in a row, or a row without positive
         weight; 2 the residual was empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature
         (argmax), top_p or min_p (off) out of range, an entry of ``parents`` that is no node before its own (the node
         counts as absent), a node deeper than ``max_depth`` (absent, too), or a request_index that points outside (token
-        0). Bits tell only of what decided the output.
+        0). Bits report only rows and entries that decided the output.
     """
 
     tokens: torch.Tensor
@@ -94,7 +95,7 @@ def verify_tree(
 ) -> TreeVerdict:
     """Verify each request's tree of draft tokens against the target, so that the output law is exactly the target's.
 
-    A tree is ``parents``: node 0 is the root, the last token already known; the children of a node are its
+    A tree is ``parents``: node 0 is the root, the last committed token; the children of a node are its
     alternatives for the next token, in the order of their indices. Row i of the target is the law of the token after
     node i.
 
@@ -109,13 +110,13 @@ def verify_tree(
     leaves the tree, and with ``s = sum (a p - q)^+`` of its parent, that one's laws become ``norm((a p - q)^+)`` and q
     without x, renormalised (``replacement=True``: ``q`` itself), its weight ``s / (s + 1 - a)``; then the first leaf
     again. If the root alone is left, one token of its p is emitted. As for ``block``, every round needs a fresh
-    ``nonce``; and, since a walk may leave one branch for another, the children of each node must be drawn with a nonce
-    of their own.
+    ``nonce``; and, since a walk may leave one branch for another, the children of each node must be drawn with another
+    nonce.
     ``method="paths"`` is for chains that were drawn independently of each other, merged into a tree (``merge_chains``).
-    At each node it takes the best draft among some of the chains that are left, by p / q in half octaves, and goes on
-    with all chains that have it; q' is the law of that draft. The chain taken in the end is verified as by
-    ``method="block"`` of ``verify_chain``, with q' in the place of q. It accepts more than traversal of the same
-    chains. Every round needs a fresh ``nonce``, every chain one of its own.
+    At each node it takes the best draft among some of the remaining chains, by p / q in half octaves, and goes on with
+    all chains that have it; q' is the law of that draft. The chain taken in the end is verified as by
+    ``method="block"`` of ``verify_chain``, with q' instead of q. It accepts more than traversal of the same chains.
+    Every round needs a fresh ``nonce``, every chain another one.
 
     Parameters
     ----------
@@ -133,9 +134,9 @@ def verify_tree(
         is padded with -1. ``DraftTree`` makes shapes. A bad entry is an error on a CPU; elsewhere it counts as absent
         and sets status 8.
     leaves : Tensor, optional
-        int32 or int64 [B, n], with ``method="paths"``: the node at which each chain ends, -1 for none. Of chains that
-        have no node in common the tokens may be equal. Which length a chain has must not depend on its tokens, unless
-        an end of text ends all chains that begin so.
+        int32 or int64 [B, n], with ``method="paths"``: the node at which each chain ends, -1 for none. Chains without
+        a common node may have equal tokens. The length of a chain must not depend on its tokens, except that an end of
+        text ends all chains that begin so.
     method : {"rejection", "race", "traversal", "paths"}
         "paths" needs ``draft``.
     replacement : bool
@@ -158,12 +159,12 @@ def verify_tree(
         int32 or int64 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft``
         then have S entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
     max_depth : int, optional
-        D, the greatest depth that the outputs have room for. Default: the trees' own on a CPU, N - 1 elsewhere, where
-        looking would wait for the device, and under ``torch.compile``, which sees no values. Deeper nodes count as
-        absent; one that would have been tried sets status 8.
+        D, the greatest depth that the outputs have room for. Default: the trees' own on a CPU; N - 1 on a device, where
+        reading it would wait for it, and under ``torch.compile``, which traces no values. Deeper nodes count as absent;
+        one that would have been tried sets status 8.
     out : TreeVerdict, optional
-        Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. None among them is made
-        anew. Tokens may be int32, and have any strides.
+        Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. Each None among them is
+        allocated. Tokens may be int32, and have any strides.
     output_format : OutputFormat, optional
         How outputs are written, if otherwise: into one row for all requests, or added.
 
@@ -236,7 +237,7 @@ def verify_tree(
         given=out is not None,
     )  # fmt: skip
     if check:
-        inputs.raise_for_status("verify_tree", verdict.status)
+        raise_for_status("verify_tree", verdict.status)
     return verdict
 
 
@@ -250,7 +251,7 @@ def _check_leaves(leaves, method, draft):
 
 
 def width_of(max_depth, depth, nodes, out):
-    """Columns of the outputs."""
+    """The number of output columns."""
     if max_depth is not None:
         return inputs.whole("max_depth", max_depth, "an int of 0 or more", 0) + 1
     for given in () if out is None else out[:2]:

@@ -1,31 +1,31 @@
-"""Small tensors that every call needs again. Nobody writes to them.
+"""Small tensors that every call needs again; they are read-only.
 
-An operation takes a tensor without dimensions in half the time of a Python number, of which it first makes one.
+A torch operation that gets a Python number first makes a tensor of it, which doubles its time.
 """
 
 import torch
 
-MOST = 512  # tensors that are kept; a server has as many sizes of batches
+MOST = 512  # tensors in the cache; a server has as many batch sizes
 _CACHE = {}
 
 
 def filled(value, like, *shape):
-    """A tensor of one value, on the device of another and of its dtype; for -0.0 that of 0.0."""
-    return _kept(torch.full, shape, value, like.dtype, like.device)
+    """A tensor filled with ``value``, with the device and dtype of ``like``; -0.0 gives 0.0."""
+    return _cached(torch.full, shape, value, like.dtype, like.device)
 
 
 def steps(count, step, device):
     """int64 [count]: 0, step, twice the step."""
-    return _kept(_steps, count, step, torch.int64, device)
+    return _cached(_steps, count, step, torch.int64, device)
 
 
 def owners(batch, width, device):
     """int64 [batch, width]: the request of each row."""
-    return _kept(_owners, batch, width, torch.int64, device)
+    return _cached(_owners, batch, width, torch.int64, device)
 
 
 def only(mask, x, otherwise):
-    """``x`` where a mask holds, which may be None: everywhere. ``otherwise`` is a tensor, or a number of x's type."""
+    """``x`` where ``mask`` (None: everywhere) holds, else ``otherwise``: a tensor, or a number of x's type."""
     if mask is None:
         return x
     return torch.where(mask, x, otherwise if isinstance(otherwise, torch.Tensor) else filled(otherwise, x))
@@ -39,7 +39,7 @@ def _owners(batch, width, dtype, device):
     return torch.arange(batch, dtype=dtype, device=device).unsqueeze(-1).expand(batch, width)
 
 
-def _kept(make, *key):
+def _cached(make, *key):
     tensor = _CACHE.get((make, *key))
     if tensor is None:
         *how, dtype, device = key
@@ -53,5 +53,5 @@ def _kept(make, *key):
 
 
 def _lasts(made):
-    """Whether its values are there for later calls: a graph that is captured makes them when it is replayed."""
+    """Whether later calls can read it: a tensor made during a graph's capture has no values before the replay."""
     return type(made) is torch.Tensor and not (made.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -83,7 +83,7 @@ def verify_chain(
     )  # fmt: skip
     if edits is not None:
         edits = of_chains(edits, shard, chains, requests, target, space)
-    how = {"places": chains.most + 1, "cu_drafts": cu_drafts}
+    how = {"width": chains.most + 1, "cu_drafts": cu_drafts}
     if method != "race" and not isinstance(p_law.temperature, torch.Tensor) and p_law.temperature < SMALLEST:
         method, temperature, sampling = "race", 0.0, None  # the argmax decides
     if method == "race":
@@ -91,13 +91,13 @@ def verify_chain(
         walked = raced(requests, shard, draft_tokens, target, edits, law, **how)
     else:
         sides = [Side(target, requests.of_rows(p_law), requests.row_index(), None, chains.tokens.flatten(), edits)]
-        draft_places = None
+        draft_row_indices = None
         if rows is not None:
-            draft_places = requests.draft_places(chains, rows)
+            draft_row_indices = requests.draft_row_indices(chains, rows)
             drafts_law = requests.of_draft_rows(chains, rows, q_law)
-            sides.append(Side(rows, drafts_law, None, draft_places, draft_tokens.flatten()))
+            sides.append(Side(rows, drafts_law, None, draft_row_indices, draft_tokens.flatten()))
         walked = weighed(
-            requests, shard, draft_tokens, sides, draft_places, (p_law, q_law, draft.sampling),
+            requests, shard, draft_tokens, sides, draft_row_indices, (p_law, q_law, draft.sampling),
             "traversal" if method == "block" else method, chains.sound, lossy=inputs.real(epsilon) != 0,
             draft_prob=chains.slot_numbers(requests, draft_prob), epsilon=requests.of_requests(epsilon), **how,
         )  # fmt: skip

@@ -1,8 +1,9 @@
-"""What the sharded ops have in common: what none of them does, and outputs that were given."""
+"""What the sharded ops share: arguments that none of them takes, and outputs that the caller gave."""
 
 import torch
 
 from specdec_kernels.calls import inputs
+from specdec_kernels.status import raise_for_status
 
 
 def refuse(op, **arguments):
@@ -15,7 +16,7 @@ def refuse(op, **arguments):
 
 
 def check_logits(shard, **named):
-    """What ``check=True`` does first with rows of logits: 12 bytes of each to all ranks, then as for whole rows."""
+    """The first step of ``check=True`` with logits: ranks gather 12 bytes a row, then the check for whole rows runs."""
     for name, rows in named.items():
         if shard.vocab < inputs.SHORTEST or rows.numel() == 0:
             return
@@ -24,17 +25,17 @@ def check_logits(shard, **named):
         if shard.is_empty:
             mine = mine.new_tensor([[torch.inf], [-torch.inf], [0.0]]).expand_as(mine).contiguous()
         low, high, total = shard.gather(mine).unbind(1)
-        places = torch.ones(rows.shape[:-1], dtype=torch.bool, device=rows.device).nonzero()
-        inputs.raise_for_softmaxed(name, low.amin(0), high.amax(0), total.sum(0), places)
+        row_indices = torch.ones(rows.shape[:-1], dtype=torch.bool, device=rows.device).nonzero()
+        inputs.raise_for_softmaxed(name, low.amin(0), high.amax(0), total.sum(0), row_indices)
 
 
 def written(op, results, out, check, status=None):
-    """The results, in ``out`` if that was given; with ``check``, after a look at the status."""
+    """The results, in ``out`` if it was given; with ``check``, raises for a bad status."""
     if out is not None:
         for name, output, result in zip(results._fields, inputs.outputs(results._fields, out), results, strict=True):
             inputs.output(f"out.{name}", output, result.dtype, result.shape, result.device, by_rows=True)
             output.copy_(result)
         results = type(results)(*out)
     if check:
-        inputs.raise_for_status(op, results.status if status is None else status)
+        raise_for_status(op, results.status if status is None else status)
     return results

@@ -1,7 +1,7 @@
-"""LogitEdits of rows of which each rank has a slice: those of the slice's tokens, with one place for each row.
+"""LogitEdits of a slice of rows: the whole vocabulary's, cut to the slice's tokens, with an entry for each row.
 
-Lists are views of those of the whole vocabulary, and an index says which of them is a row's. Tokens are counted from
-the slice's first. The local ops apply them as they read rows.
+Lists are views of the whole vocabulary's, and an index names each row's list. Tokens are counted from the slice's
+first. The local ops apply the edits as they read rows.
 """
 
 import torch
@@ -12,11 +12,11 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.sampling import LogitEdits
 
-NUMBERS, SEEN = LogitEdits._fields[2:5], LogitEdits._fields[5:8]  # and whose tokens were seen
+NUMBERS, SEEN = LogitEdits._fields[2:5], LogitEdits._fields[5:8]  # penalties; the lists of tokens seen
 
 
 def of_rows(edits, shard, rows, how):
-    """The LogitEdits of the slice's columns, in ops on rows; ``how`` has what numbers the op is called with."""
+    """The LogitEdits of the slice's columns, in ops on rows; ``how``: the other arguments of the op's call."""
     wide, folded, index = _wide(rows, shard), inputs.rows3("rows", rows), how["request_index"]
     numbers = laws.numbers_in(*(how.get(name) for name in ("temperature", "sampling", "seed", "position", "nonce")))
     shape, seen = laws.number_shapes(wide, folded, index, None, *edit.lists(edits), *numbers)
@@ -39,22 +39,22 @@ def of_rows(edits, shard, rows, how):
 
 
 def of_chains(edits, shard, chains, requests, target, space):
-    """LogitEdits of a slice for chains: each row has its own, in which the drafts before it are pending."""
+    """LogitEdits of a slice for chains: each row has an entry, in which the drafts before the row are pending."""
     edit_of_call = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
     pending = _said(chains, shard.vocab) if _penalises(edit_of_call) else None
     return _of_requests(edits, shard, requests, target, edit_of_call.by_row, pending)
 
 
 def of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space):
-    """LogitEdits of a slice for trees: the drafts on the path to a row's node, its own among them, are pending
-    there."""
+    """LogitEdits of a slice for trees: in a row's entry the drafts on the path to its node, it included, are
+    pending."""
     edit_of_call = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
     pending = _on_paths(draft_tokens, parents, depth, shard.vocab) if _penalises(edit_of_call) else None
     return _of_requests(edits, shard, requests, target, edit_of_call.by_row, pending)
 
 
 def _of_requests(edits, shard, requests, target, by_row, pending):
-    """LogitEdits of the slice, for each row, from those of requests; tokens ``pending`` in each row, or None."""
+    """LogitEdits with an entry for each row, from those of requests; ``pending``: tokens of each row, or None."""
     entry, entries = requests.request, (requests.entries,)
     if requests.entry is not None:
         entry = requests.entry[entry]
@@ -84,8 +84,8 @@ def _of_requests(edits, shard, requests, target, by_row, pending):
 
 
 def _of_slots(edits, names, name, shape, of_rows):
-    """LogitEdits of whose lists ``names``, [*shape, items], an index says which is a row's: nothing is gathered."""
-    # ``of_rows`` gives each row what its request has in an index of requests, or its request's own number for None.
+    """LogitEdits whose lists ``names``, [*shape, items], are read through the index ``name``: nothing is gathered."""
+    # ``of_rows`` maps an index of requests to rows; None maps to each row's request.
     given = {one: x for one in names if (x := getattr(edits, one)) is not None}
     if not given:
         return edits
@@ -101,7 +101,7 @@ def _penalises(edit_of_call):
 
 
 def _on_paths(draft_tokens, parents, depth, vocab):
-    """int64 [B, N, depth]: the drafts on the path from the root to each node; -1 in places without."""
+    """int64 [B, N, depth]: the drafts on the path from the root to each node, padded with -1."""
     tokens = draft_tokens.long()
     tokens = torch.where(tokens < vocab, tokens, -1).clamp(min=-1)
     node = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int64).expand(tokens.shape)
@@ -114,12 +114,12 @@ def _on_paths(draft_tokens, parents, depth, vocab):
 
 
 def _wide(rows, shard):
-    """Stands for the whole rows where only shapes are looked at."""
+    """A stand-in for the whole rows, which has their shape alone."""
     return rows[..., :1].expand(*rows.shape[:-1], shard.vocab)
 
 
 def _spans(edits, shape):
-    """int32 [..., 2]: those of the bias, for each place of ``shape`` or as they are for each row; None without one."""
+    """int32 [..., 2]: the bias spans of each entry of ``shape``, or of each row; None without a bias."""
     if edits.bias is None or 0 in (len(edits.bias[0]), *shape):
         return None
     spans = edits.bias[2]
@@ -127,7 +127,7 @@ def _spans(edits, shape):
 
 
 def _said(chains, vocab):
-    """int64, for each row: the drafts before it, -1 in places without."""
+    """int64, for each row: the drafts before it, padded with -1."""
     tokens = chains.draft_tokens.long()
     tokens = torch.where(tokens < vocab, tokens, -1).clamp(min=-1)
     if chains.cu_drafts is None:
@@ -139,7 +139,7 @@ def _said(chains, vocab):
 
 
 def _of_slice(edits, shard, size, spans):
-    """LogitEdits of the columns from ``vocab_start`` on; none of a rank without tokens."""
+    """LogitEdits of the columns from ``vocab_start`` on; empty for a rank without tokens."""
     if shard.is_empty:
         return LogitEdits()
     first = shard.vocab_start
@@ -160,8 +160,8 @@ def _of_slice(edits, shard, size, spans):
 
 
 def _bias_of_slice(tokens, values, spans, first, size, vocab):
-    """The entries of a slice's tokens. Tokens rise, so they are a part of each span."""
-    # A span with an entry that is not used stays whole, so that every rank tells of it.
+    """The entries of a slice's tokens. Tokens rise, so these are a contiguous part of each span."""
+    # A span with an unused entry stays whole, so that every rank reports the same status.
     count, spans = len(tokens), spans.long()
     begin, end = spans.unbind(-1)
     whole = (begin >= 0) & (end >= begin) & (end <= count)

@@ -1,7 +1,7 @@
-"""What filters keep of rows, from short lists: each rank's largest tokens travel, 8 bytes each.
+"""The support of filters on sliced rows, from short lists: ranks gather their largest tokens, 8 bytes each.
 
-A filter keeps the first tokens of one order. So of a slice it keeps the first of the slice's own order, and a race over
-the slice needs to know only how many: that is its ``top_k``.
+A filter keeps the first tokens of one order, so of a slice it keeps the first of the slice's order. A race over the
+slice then needs their number alone, which is its ``top_k``.
 """
 
 from typing import NamedTuple
@@ -17,26 +17,26 @@ from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._wire import sent, tiles_of
 from specdec_kernels.status import Status
 
-LISTED = 64  # tokens of each rank's first list, where filters do not say how many are needed
+LISTED = 64  # tokens of each rank's first list, where filters do not bound how many are needed
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-ON = {"top_k": 1, "min_p": SMALLEST}  # the least numbers that are not off
+ON = {"top_k": 1, "min_p": SMALLEST}  # the least numbers that filter
 
 
 class Support(NamedTuple):
-    """What filters keep of rows [...], and of this rank's slice.
+    """The support of filters on rows [...], and of this rank's slice.
 
     Attributes
     ----------
     cut : Cut
-        Of the whole rows.
+        The cut of the whole rows.
     num_in_slice : Tensor
-        int64 [...]: how many tokens of the slice; all where filters are off.
+        int64 [...]: tokens of the support in the slice; all of the slice where filters are off.
     status : Tensor
-        int32 [...]: of the filters' numbers.
+        int32 [...]: bits for the filters' numbers.
     tokens, logits : Tensor
-        [rows, n]: all tokens that are kept, and others, by rising token; -1 and -inf in places without.
+        [rows, n]: the whole support and more tokens, by rising token, padded with -1 and -inf.
     order : Tensor
-        float32 [rows]: what logits are multiplied by where filters compare them.
+        float32 [rows]: the factor of logits where filters compare them.
     """
 
     cut: Cut
@@ -48,11 +48,11 @@ class Support(NamedTuple):
 
     @property
     def on(self):
-        """Where a filter is on: bool [...]."""
+        """bool [...]: whether a filter is on."""
         return self.cut.value > -torch.inf
 
     def contains(self, row_indices, tokens, logits):
-        """Whether tokens [P, n] of some rows, which have these logits, are kept."""
+        """Whether tokens [P, n] of these rows, with these logits, are in the support."""
         value, last, order = (
             x.flatten()[row_indices].unsqueeze(-1) for x in (self.cut.value, self.cut.last, self.order)
         )
@@ -60,14 +60,14 @@ class Support(NamedTuple):
         return (v > value) | ((v == value) & (tokens <= last)) | (value == -torch.inf)
 
     def law(self, sampling):
-        """The Sampling that keeps just these tokens of the lists, as [rows]."""
+        """A Sampling of [rows] whose support on the lists is this one."""
         count = torch.where(self.on, self.cut.count, 0).flatten()
         temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=count.device)
         temperature = temperature.expand(self.cut.count.shape).flatten()
         return Sampling(temperature, count, at_temperature=sampling.at_temperature)
 
     def row_stats(self, sampling):
-        """float32 [rows, 2]: maximum and log-sum-exp of the tokens kept, as by ``tile_laws``."""
+        """float32 [rows, 2]: maximum and log-sum-exp of the support, as from ``tile_laws``."""
         first = self.logits.argmax(dim=-1)
         log = ops.logprobs(self.logits, first, sampling=self.law(sampling)).logprob
         largest = self.logits.gather(-1, first.unsqueeze(-1)).squeeze(-1)
@@ -76,7 +76,7 @@ class Support(NamedTuple):
 
 
 def may_filter(sampling):
-    """Whether a Sampling has a filter that is on, or a tensor, which may be."""
+    """Whether a Sampling has a filter that is on, or a tensor, whose values are not read here."""
     return sampling is not None and any(may_be_on(sampling, name) for name in OFF)
 
 
@@ -86,9 +86,9 @@ def may_be_on(sampling, name):
 
 
 def support_of(shard, rows, sampling, request_index=None, edits=None):
-    """What the filters of ``sampling``, whose numbers are those of the rows, keep of [..., n] rows."""
-    # ``top_k`` bounds the lists. Where nothing does, longer ones are asked for until they decide: one more round each,
-    # and the host waits to know. Shares of a whole row need its mass: the tiles travel with the first lists.
+    """The support of [..., n] rows, from the filters of ``sampling``, whose numbers are the rows'."""
+    # ``top_k`` bounds the lists. Without a bound lists grow until they decide: each time costs a round, and the host
+    # waits for its result. A top_p of the whole row needs the row's mass: tiles travel with the first lists.
     vocab, size = shard.vocab, rows.shape[-1]
     sampling = sampling._replace(top_k=_within(sampling.top_k, vocab))
     lead, order = rows.shape[:-1], inverse_of(_divisor(sampling), rows.shape[:-1], rows.device)
@@ -103,7 +103,7 @@ def support_of(shard, rows, sampling, request_index=None, edits=None):
         every, *reported = sent([[part] for part in letter], shard)
         tiles = reported[0].permute(1, 2, 0, 3).flatten(-2) if reported else tiles
         tokens, logits = lists_of(every)
-        tokens = torch.nn.functional.pad(tokens, (0, 1), value=-1)  # so that no top_k is all of the list
+        tokens = torch.nn.functional.pad(tokens, (0, 1), value=-1)  # a top_k as long as the list would be off
         logits = torch.nn.functional.pad(logits, (0, 1), value=-torch.inf)
         status = torch.empty(lead, dtype=torch.int32, device=rows.device)
         cut = ops.cutoff(logits, sampling=sampling, request_index=request_index, status=status)
@@ -122,14 +122,14 @@ def support_of(shard, rows, sampling, request_index=None, edits=None):
 
 
 def _within(top_k, vocab):
-    """``top_k``, or 0 where it means all."""
+    """``top_k``, or 0 (off) where it is the whole vocabulary or more."""
     if isinstance(top_k, torch.Tensor):
         return torch.where(top_k >= vocab, 0, top_k)
     return top_k if 0 < top_k < vocab else 0
 
 
 def _row_wide(sampling, lead, request_index):
-    """bool [...]: the rows of which ``top_p`` is a share of all. None where there are none."""
+    """bool [...]: rows whose ``top_p`` is a share of the whole row's mass; None if there are none."""
     if not may_be_on(sampling, "top_p"):
         return None
     p, temperature = (on_host(x, torch.float32, lead) for x in (sampling.top_p, sampling.temperature))
@@ -143,7 +143,7 @@ def _row_wide(sampling, lead, request_index):
 
 
 def _cut_shares(cut, logits, sampling, order, row_wide, tiles):
-    """``cut`` with that of the rows ``row_wide``, of which all tiles are known: on the host."""
+    """``cut`` with the cuts of the rows ``row_wide`` replaced, which the host computes from the rows' tiles."""
     rules = TOGETHER * (sampling.ties == "all") | sum(AFTER[name] for name in sampling.top_p_after)
     rows = row_wide.flatten().nonzero().squeeze(-1)
     dtypes = (torch.int64, torch.float32, torch.float32)
@@ -163,12 +163,12 @@ def _cut_shares(cut, logits, sampling, order, row_wide, tiles):
 
 
 def on_host(x, dtype, shape):
-    """A number or a tensor of them, as one of this shape on the host."""
+    """A number or a tensor of numbers, as a tensor of this shape on the host."""
     return torch.as_tensor(x, dtype=dtype, device="cpu").expand(shape)
 
 
 def _list_size(sampling):
-    """(tokens of each list, whether so many always decide)."""
+    """(tokens of each list, whether a list of this length always decides)."""
     top_k = sampling.top_k
     if isinstance(top_k, torch.Tensor):
         most, all_on = int(top_k.max()) if top_k.numel() else 1, bool((top_k > 0).all())
@@ -180,7 +180,7 @@ def _list_size(sampling):
 
 
 def largest_of_slice(shard, rows, divisor, listed, request_index, edits=None):
-    """int32 [..., 2, listed]: the slice's largest tokens, and their logits' bits; -1 and -inf in places without."""
+    """int32 [..., 2, listed]: the slice's largest tokens and their logits' bits, padded with -1 and -inf."""
     size = rows.shape[-1]
     no_token = torch.full(rows.shape[:-1], -1, device=rows.device, dtype=torch.int64)
     likeliest = ops.logprobs(
@@ -198,7 +198,7 @@ def largest_of_slice(shard, rows, divisor, listed, request_index, edits=None):
 
 
 def lists_of(every):
-    """(tokens, logits) [..., ranks * listed] of all ranks' lists, by rising token; those without stand last."""
+    """(tokens, logits) [..., ranks * listed] of all ranks' lists, by rising token, with the padding last."""
     every = every.movedim(0, -2).flatten(-2)
     tokens, logits = every[..., 0, :].long(), every[..., 1, :].contiguous().view(torch.float32)
     order = torch.where(tokens < 0, NO_TOKEN, tokens).argsort(dim=-1)
@@ -206,7 +206,7 @@ def lists_of(every):
 
 
 def _divisor(sampling):
-    """What logits are divided by where filters order them; rows of temperature 0 keep their order."""
+    """The divisor of logits where filters order them; 1 for rows of temperature 0, which keeps their order."""
     if not sampling.at_temperature:
         return 1.0
     temperature = sampling.temperature
@@ -216,19 +216,19 @@ def _divisor(sampling):
 
 
 def inverse_of(temperature, lead, device):
-    """float32 of the shape ``lead``: what logits are multiplied by."""
+    """float32 of the shape ``lead``: the factor of logits, 1 at temperature 0."""
     temperature = torch.as_tensor(temperature, dtype=torch.float32, device=device)
     inverse = torch.where(temperature >= SMALLEST, 1 / temperature.clamp(COLDEST, HOTTEST), 1.0)
     return inverse.expand(lead)
 
 
 def scaled(logits, inverse):
-    """x of csrc/include/specdec/law.h: NaN is -inf, +inf the largest number."""
+    """x of csrc/include/specdec/law.h: NaN becomes -inf, +inf the largest number."""
     return (logits.float() * inverse).nan_to_num(nan=-torch.inf, posinf=LARGEST, neginf=-torch.inf)
 
 
 def _decided(cut, tokens, stays, shard, listed):
-    """Whether no token outside of the lists can be kept: each rank's list ends with one that is not, or has all."""
+    """Whether no token outside of the lists is in the support: each rank's list has a token outside, or the slice."""
     decided = []
     ends = [*shard.slices[1:], shard.vocab]
     for first, end in zip(shard.slices, ends, strict=True):

@@ -1,4 +1,4 @@
-"""The token that ends a verification: a race over what is left of a row, slice by slice."""
+"""The token that ends a verification: a race over the residual of one row, slice by slice."""
 
 import torch
 
@@ -8,8 +8,8 @@ from specdec_kernels.status import Status
 
 
 def last_tokens(shard, target, draft, walked, temperature, draft_temperature, numbers):
-    """A function that waits for (token, status), int64 and int32 [B], from the laws of the rows that walks ended at."""
-    # ``numbers`` are seed, position and nonce. One gather of 12 bytes a request, which is under way when this returns.
+    """A function that waits for (token, status), int64 and int32 [B], of the rows where walks ended."""
+    # ``numbers``: seed, position and nonce. The gather of 12 bytes a request is in flight when this returns.
     if draft is None:
         how = {"excluded": walked.excluded}
     else:
@@ -19,7 +19,7 @@ def last_tokens(shard, target, draft, walked, temperature, draft_temperature, nu
 
     def draw(row, draft=None, **how):
         token, scores, status = parts.residual_race(
-            target.side.rows, draft, row, vocab_start=shard.vocab_start, temperature=temperature, known=walked.laws,
+            target.side.rows, draft, row, vocab_start=shard.vocab_start, temperature=temperature, row_stats=walked.laws,
             cuts=cuts, edits=target.side.edits, **how, **numbers,
         )  # fmt: skip
         return shard.gather_later(torch.stack([token.int(), scores.view(torch.int32), status], dim=-1))
@@ -29,7 +29,7 @@ def last_tokens(shard, target, draft, walked, temperature, draft_temperature, nu
     def drawn():
         token, status, empty = parts.first_arrivals(every())
         empty = torch.logical_and(empty, walked.draft_row >= 0)
-        if bool(empty.any()):  # p and q equal to rounding, or all of p tried; rare, and the same on all ranks
+        if bool(empty.any()):  # p and q equal to rounding, or all of p tried; rare, and alike on all ranks
             again, more, weightless = parts.first_arrivals(draw(torch.where(empty, walked.row, -1))())
             token = torch.where(empty, again, token)
             more = torch.where(weightless.bool(), more, more | Status.EMPTY_RESIDUAL)

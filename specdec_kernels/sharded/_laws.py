@@ -1,7 +1,7 @@
-"""What rows of which each rank has a slice are as laws: normalisers, probabilities of some tokens, sums over a pair.
+"""Laws (distributions) of sliced rows: normalisers, probabilities of some tokens, sums over pairs of rows.
 
-Every rank weighs the tiles of its columns, and the owner of a token tells its logit. From these all ranks make the same
-numbers. Where filters are on, they make them from the lists that told what is kept (_filters.py).
+Every rank weighs the tiles of its columns, and the owner of a token sends its logit. From these all ranks compute the
+same numbers. Where filters are on, the numbers come from the lists that decided the support (_filters.py).
 """
 
 import functools
@@ -25,9 +25,9 @@ KEEPS_ALL = torch.tensor(-torch.inf, dtype=torch.float32, device="cpu").view(tor
 
 
 def law_of(space, temperature, sampling):
-    """The Sampling of an argument, or of a temperature in its place."""
+    """The Sampling of an argument, or of a temperature."""
     if space != "logits":
-        raise ValueError(f"space: expected 'logits' on slices, whose sums are theirs; got {space!r}")
+        raise ValueError(f"space: expected 'logits', for slices of probabilities have no row's sum; got {space!r}")
     if sampling is None:
         return Sampling(1.0 if temperature is None else temperature)
     check_one_temperature(temperature, sampling)
@@ -35,9 +35,11 @@ def law_of(space, temperature, sampling):
 
 
 def draft_law_of(draft, target):
-    """That of a Draft. Where only its argmax has weight, it is at temperature 1 what top_k = 1 keeps."""
+    """The draft's Sampling. Temperature 0 becomes top_k = 1 at temperature 1: the argmax alone has weight."""
     if draft.space not in (None, "logits"):
-        raise ValueError(f"draft.space: expected 'logits' on slices, whose sums are theirs; got {draft.space!r}")
+        raise ValueError(
+            f"draft.space: expected 'logits', for slices of probabilities have no row's sum; got {draft.space!r}"
+        )
     if draft.sampling is None:
         return Sampling(target.temperature)
     law = undivided(draft.sampling)
@@ -49,8 +51,8 @@ def draft_law_of(draft, target):
 
 
 def check_draft(name, draft, target, rows, more=False):
-    """Whether draft rows of this ``name`` have the target's columns, and are as many a request as ``rows`` says."""
-    # With ``more`` they may be more.
+    """Raise unless draft rows called ``name`` have the target's columns, and ``rows`` [1] rows a request."""
+    # With ``more`` there may be more rows.
     inputs.check_rows(name, draft, 3 if more else target.ndim)
     if draft.shape[-1] != target.shape[-1]:
         raise ValueError(f"{name}: expected the target's {target.shape[-1]} columns; got {inputs.shown(draft)}")
@@ -59,162 +61,164 @@ def check_draft(name, draft, target, rows, more=False):
 
 
 class Side(NamedTuple):
-    """Rows of the target or of the draft, and the tokens whose probabilities are asked for."""
+    """Rows of the target or of the draft, and the tokens whose probabilities are needed."""
 
     rows: torch.Tensor  # [..., n]: this rank's columns
-    sampling: Sampling  # numbers are those of the rows
-    index: torch.Tensor | None  # as an op on rows takes it: which rows are not read
-    # both: int64 [P]: a row among all, and a token, for each probability. Without places: the rows in order
-    places: torch.Tensor | None
+    sampling: Sampling  # with the rows' numbers
+    index: torch.Tensor | None  # request_index of an op on rows: rows with -1 are not read
+    # both int64 [P]: the row (an index into all rows; None: the rows in order) and the token of each probability
+    row_indices: torch.Tensor | None
     tokens: torch.Tensor
-    edits: LogitEdits | None = None  # of the slice's columns, with one place for each row
+    edits: LogitEdits | None = None  # of the slice's columns, with an entry for each row
 
     def at(self, of_rows):
-        """What rows have, for each probability."""
-        return of_rows if self.places is None else of_rows[self.places]
+        """Values of rows, gathered for each probability."""
+        return of_rows if self.row_indices is None else of_rows[self.row_indices]
 
-    def every_place(self):
+    def every_row_index(self):
         """int64 [P]."""
         return (
             torch.arange(len(self.tokens), device=self.tokens.device, dtype=torch.int64)
-            if self.places is None
-            else self.places
+            if self.row_indices is None
+            else self.row_indices
         )
 
 
 class Laws(NamedTuple):
-    """What all ranks know of a Side."""
+    """The law of each row of a Side, the same on all ranks."""
 
     side: Side
-    known: torch.Tensor  # float32 [rows, 2]: of all rows, as by ``tile_laws``
+    row_stats: torch.Tensor  # float32 [rows, 2]: as from ``tile_laws``
     row_status: torch.Tensor  # int32 [rows]: status
-    logits: torch.Tensor  # both: float32 [P]: of the tokens asked for; 0 where there is no such token
+    logits: torch.Tensor  # both float32 [P]: of the side's tokens; 0 for a token outside of the vocabulary
     probs: torch.Tensor
-    support: Support | None  # what filters keep, where there may be some
+    support: Support | None  # where filters may be on
 
-    def temperature(self, places):
-        """That of some rows: a number for all, or a tensor."""
+    def temperature(self, row_indices):
+        """The temperature of some rows: a number for all, or a tensor."""
         temperature = self.side.sampling.temperature
         if not isinstance(temperature, torch.Tensor):
             return temperature
-        return temperature.expand(self.side.rows.shape[:-1]).flatten()[places]
+        return temperature.expand(self.side.rows.shape[:-1]).flatten()[row_indices]
 
-    def inverse(self, places):
+    def inverse(self, row_indices):
         """1 / temperature of some rows."""
-        inverse = inverse_of(self.side.sampling.temperature, self.side.rows.shape[:-1], self.known.device)
-        return inverse.flatten()[places]
+        inverse = inverse_of(self.side.sampling.temperature, self.side.rows.shape[:-1], self.row_stats.device)
+        return inverse.flatten()[row_indices]
 
     def contains(self):
-        """bool [P]: whether filters, where there may be some, keep the tokens asked for."""
+        """bool [P]: whether the side's tokens are in the support."""
         tokens, logits = self.side.tokens.unsqueeze(-1), self.logits.unsqueeze(-1)
-        return self.support.contains(self.side.every_place(), tokens, logits).squeeze(-1)
+        return self.support.contains(self.side.every_row_index(), tokens, logits).squeeze(-1)
 
-    def cut_at(self, places, vocab_start):
-        """int32 [P, 3]: what filters keep of some rows' slices, as residual_race takes it."""
+    def cut_at(self, row_indices, vocab_start):
+        """int32 [P, 3]: the cuts of some rows in this slice, as residual_race takes them."""
         value, last, order = (
-            at_any(x.flatten(), places) for x in (self.support.cut.value, self.support.cut.last, self.support.order)
+            at_any(x.flatten(), row_indices)
+            for x in (self.support.cut.value, self.support.cut.last, self.support.order)
         )
         return torch.stack([value.view(torch.int32), (last - vocab_start).int(), order.view(torch.int32)], dim=-1)
 
 
 def cuts_of(shard, *sides):
-    """int32 [P, 6]: that of (Laws or None, places) of both sides; None where filters drop nothing."""
+    """int32 [P, 6]: the cuts of (Laws or None, rows) of both sides; None where no filter may be on."""
     if all(laws is None or laws.support is None for laws, _ in sides):
         return None
-    places, device = sides[0][1], sides[0][1].device
-    all_kept = torch.tensor([KEEPS_ALL, 0, 0], dtype=torch.int32, device=device).expand(len(places), 3)
+    row_indices, device = sides[0][1], sides[0][1].device
+    all_kept = torch.tensor([KEEPS_ALL, 0, 0], dtype=torch.int32, device=device).expand(len(row_indices), 3)
     return torch.cat([
         all_kept if laws is None or laws.support is None else laws.cut_at(some, shard.vocab_start) for laws,
         some in sides
     ], dim=-1)  # fmt: skip
 
 
-def at_any(values, place):
-    """``values`` at some places; at those outside any will do."""
+def at_any(values, indices):
+    """``values`` at some indices; an index out of range gives any value."""
     if not (count := values.shape[0]):
-        return values.new_zeros(len(place), *values.shape[1:])
-    return values.index_select(0, place.clamp(0, count - 1))
+        return values.new_zeros(len(indices), *values.shape[1:])
+    return values.index_select(0, indices.clamp(0, count - 1))
 
 
-def probabilities(raw, inverse, known):
-    """Of logits [n, k] in rows of which ``known`` [n, 2] is known."""
-    log = scaled(raw, inverse.unsqueeze(-1)) - known[:, :1] - known[:, 1:]
+def probabilities(raw, inverse, row_stats):
+    """The probabilities of logits [n, k], in rows with these ``row_stats`` [n, 2]."""
+    log = scaled(raw, inverse.unsqueeze(-1)) - row_stats[:, :1] - row_stats[:, 1:]
     return exp(log.flatten()).view(raw.shape)
 
 
 def exp(log):
-    """As every backend has it: probabilities of a row whose log-sum-exp is 0, which is one tile of one token."""
+    """exp as every backend computes it: probabilities of a row with log-sum-exp 0, which is one tile of one token."""
     tile = torch.tensor([[[0], [1 << 30], [0]]], dtype=torch.int32, device=log.device)
     rows = log.view(len(log) // 64, 64) if len(log) % 64 == 0 else log.unsqueeze(-1)
     return parts.tile_laws(tile.repeat(len(rows), 1, 1), rows)[1].view(log.shape)
 
 
 def laws_of(shard, sides, *also):
-    """[Laws of each side] after one gather, and what all ranks have of more tensors; filters need more before."""
+    """[Laws of each side] and the gathered tensors ``also``, from one gather; filters need more gathers before."""
     support = [
         support_of(shard, side.rows, side.sampling, side.index, side.edits) if may_filter(side.sampling) else None
         for side in sides
     ]
     weighed = [tiles_of(side.rows, side.sampling.temperature, shard, side.index, side.edits) for side in sides]
     tiles, row_status = zip(*weighed, strict=True)
-    rows, asked = [x.shape[0] for x in tiles], [side.tokens.shape[0] for side in sides]
+    rows, num_tokens = [x.shape[0] for x in tiles], [side.tokens.shape[0] for side in sides]
     reported = [*(x.flatten() for x in row_status), *(logits_of(side, shard) for side in sides)]
     tiles, row_status, *also = sent([tiles, reported, *([part] for part in also)], shard)
     tiles = tiles.permute(1, 2, 0, 3).flatten(-2)
-    row_status, logits = any_of(row_status).split_with_sizes([sum(rows), sum(asked)])
+    row_status, logits = any_of(row_status).split_with_sizes([sum(rows), sum(num_tokens)])
     logits = logits.view(torch.float32)
-    known, probs = _known(sides, rows, tiles, logits)
-    weightless = known.select(-1, 1) == filled(torch.inf, known)
+    row_stats, probs = _row_stats_and_probs(sides, rows, tiles, logits)
+    weightless = row_stats.select(-1, 1) == filled(torch.inf, row_stats)
     row_status = torch.where(weightless, row_status | filled(Status.NON_FINITE, row_status), row_status)
-    each = zip(sides, support, known.split_with_sizes(rows), row_status.split_with_sizes(rows),
-               logits.split_with_sizes(asked), probs.split_with_sizes(asked), strict=True)  # fmt: skip
+    each = zip(sides, support, row_stats.split_with_sizes(rows), row_status.split_with_sizes(rows),
+               logits.split_with_sizes(num_tokens), probs.split_with_sizes(num_tokens), strict=True)  # fmt: skip
     return [_laws(side, support, *of_side) for side, support, *of_side in each], also
 
 
 def logits_of(side, shard):
-    """int32 [P]: the bits of the logit of each token that is asked for, 0 where the slice has it not."""
-    tokens = side.tokens.view(side.rows.shape[:-1]) if side.places is None else side.tokens
-    logits = parts.token_logits(side.rows, tokens, places=side.places, vocab_start=shard.vocab_start, edits=side.edits)
-    return logits.view(torch.int32)
+    """int32 [P]: the bits of the logit of each token of the side; 0 where the slice lacks the token."""
+    tokens = side.tokens.view(side.rows.shape[:-1]) if side.row_indices is None else side.tokens
+    return parts.token_logits(
+        side.rows, tokens, row_indices=side.row_indices, vocab_start=shard.vocab_start, edits=side.edits
+    ).view(torch.int32)
 
 
-def _known(sides, rows, tiles, logits):
-    """(float32 [rows, 2], [P]): what is known of all sides' rows, and the probabilities asked for."""
+def _row_stats_and_probs(sides, rows, tiles, logits):
+    """(float32 [rows, 2], [P]): the statistics of both sides' rows, and the probabilities of their tokens."""
     temperature = [side.sampling.temperature for side in sides]
     if any(isinstance(x, torch.Tensor) for x in temperature) or len(set(temperature)) > 1:
         each = [of_each_row(x, side.rows) for x, side in zip(temperature, sides, strict=True)]
         temperature = [torch.cat(each)]
-    temperature = of_places = temperature[0]
-    if all(side.places is None for side in sides):
-        known, probs = parts.tile_laws(tiles, logits.unsqueeze(-1), temperature=temperature)
-        return known, probs.squeeze(-1)
+    temperature = temperature_of_rows = temperature[0]
+    if all(side.row_indices is None for side in sides):
+        row_stats, probs = parts.tile_laws(tiles, logits.unsqueeze(-1), temperature=temperature)
+        return row_stats, probs.squeeze(-1)
     begins = itertools.accumulate(rows[:-1], initial=0)
-    places = torch.cat([side.every_place() + begin for side, begin in zip(sides, begins, strict=True)])
+    row_indices = torch.cat([side.every_row_index() + begin for side, begin in zip(sides, begins, strict=True)])
     if isinstance(temperature, torch.Tensor):
-        of_places = temperature[places]
-    _, probs = parts.tile_laws(tiles[places], logits.unsqueeze(-1), temperature=of_places)
-    known, _ = parts.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
-    return known, probs.squeeze(-1)
+        temperature_of_rows = temperature[row_indices]
+    _, probs = parts.tile_laws(tiles[row_indices], logits.unsqueeze(-1), temperature=temperature_of_rows)
+    row_stats, _ = parts.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
+    return row_stats, probs.squeeze(-1)
 
 
 def of_each_row(temperature, rows):
-    """float32, one for each row."""
+    """float32, one number for each row."""
     return torch.as_tensor(temperature, dtype=torch.float32, device=rows.device).expand(rows.shape[:-1]).flatten()
 
 
-def _laws(side, support, known, row_status, logits, probs):
-    """The Laws of a side, with what filters keep."""
+def _laws(side, support, row_stats, row_status, logits, probs):
+    """The Laws of a side, restricted to the filters' support."""
     if support is None:
-        return Laws(side, known, row_status, logits, probs, None)
+        return Laws(side, row_stats, row_status, logits, probs, None)
     row_status = row_status | support.status.flatten()
-    known = torch.where(support.on.flatten().unsqueeze(-1), support.row_stats(side.sampling), known)
-    laws = Laws(side, known, row_status, logits, logits, support)
-    probs = probabilities(logits.unsqueeze(-1), side.at(laws.inverse(slice(None))), side.at(known)).squeeze(-1)
+    row_stats = torch.where(support.on.flatten().unsqueeze(-1), support.row_stats(side.sampling), row_stats)
+    laws = Laws(side, row_stats, row_status, logits, logits, support)
+    probs = probabilities(logits.unsqueeze(-1), side.at(laws.inverse(slice(None))), side.at(row_stats)).squeeze(-1)
     return laws._replace(probs=torch.where(laws.contains(), probs, 0.0))
 
 
 def argmax_of(rows, shard, index, edits=None):
-    """The argmax of the slice of each row: a RowPartial."""
+    """The argmax of the slice of each row, as a RowPartial."""
     seed = torch.zeros(rows.shape[:-1], dtype=torch.int64, device=rows.device)
     return race_partial(
         rows, vocab_start=shard.vocab_start, seed=seed, position=0, temperature=0.0, edits=edits, request_index=index
@@ -222,7 +226,7 @@ def argmax_of(rows, shard, index, edits=None):
 
 
 def parameters(requests, *samplings):
-    """int32 [B]: the status of the numbers of Samplings; None if none can be bad."""
+    """int32 [B]: the status of the numbers of Samplings; None if none of them is a tensor."""
     numbers = [x for sampling in samplings if sampling is not None for x in (sampling[0], *sampling[2:4])]
     bad = [~(requests.of_requests(x) >= 0) for x in numbers if isinstance(x, torch.Tensor)]
     if not bad:
@@ -233,15 +237,15 @@ def parameters(requests, *samplings):
 # ---- sums over pairs of rows -----------------------------------------------------------------------------------------
 
 
-def left_in_slices(shard, target, draft, places, draft_places, subtracted):
-    """int64 [n, 2] of pairs of rows: the units of (p - taken q)^+ and of q, over the whole vocabulary."""
-    if len(places) == 0:
+def left_in_slices(shard, target, draft, row_indices, draft_row_indices, subtracted):
+    """int64 [n, 2] of pairs of rows: the units of (p - subtracted q)^+ and of q, over the whole vocabulary."""
+    if len(row_indices) == 0:
         return torch.zeros(0, 2, dtype=torch.int64, device=subtracted.device)
-    sides = (target, places), (draft, draft_places)
+    sides = (target, row_indices), (draft, draft_row_indices)
     sums, _ = parts.residual_sums(
-        target.side.rows, draft.side.rows, places.int(), draft_places.int(), subtracted=subtracted,
-        temperature=target.temperature(places), draft_temperature=draft.temperature(draft_places),
+        target.side.rows, draft.side.rows, row_indices.int(), draft_row_indices.int(), subtracted=subtracted,
+        temperature=target.temperature(row_indices), draft_temperature=draft.temperature(draft_row_indices),
         cuts=cuts_of(shard, *sides), edits=target.side.edits,
-        known=torch.cat([side.known[some] for side, some in sides], dim=-1),
+        row_stats=torch.cat([side.row_stats[some] for side, some in sides], dim=-1),
     )  # fmt: skip
     return shard.gather(sums).sum(dim=0)

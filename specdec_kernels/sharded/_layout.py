@@ -10,7 +10,7 @@ from specdec_kernels.sharded import _cached_tensors as cached
 
 
 class Chains:
-    """Which row belongs to which request and draft, padded or ragged."""
+    """The request and the draft of each row of a batch of chains, padded or ragged."""
 
     def __init__(self, draft_tokens, target, cu_drafts, max_drafts):
         ragged = cu_drafts is not None
@@ -22,7 +22,7 @@ class Chains:
             self.batch, drafts = check_ragged(cu_drafts, False, draft_tokens, target, last_rows=1)
             requests = torch.arange(self.batch, device=device, dtype=torch.int64)
             self.first_draft = cu_drafts[:-1].long()
-            self.first = self.first_draft + requests  # of each request's rows, among all
+            self.first = self.first_draft + requests  # the first row of each request, among all rows
             rows = torch.arange(drafts + self.batch, device=device, dtype=torch.int64)
             self.request = self._owner(cu_drafts[1:] + requests + 1, rows)
             self.step = rows - self.first[self.request] if self.batch else rows
@@ -42,37 +42,37 @@ class Chains:
         self.width, self.sound = width, None
 
     def _owner(self, ends, indices):
-        """The request of each place, if those before ``ends[b]`` are of requests up to b."""
+        """The request of each index: request b ends before ``ends[b]``."""
         return torch.searchsorted(ends, indices.to(ends.dtype), right=True).clamp(max=max(self.batch - 1, 0))
 
     def at_drafts(self, of_rows):
-        """What rows have, for the row of each draft."""
+        """Values of rows, gathered at the row of each draft."""
         return of_rows[:, :-1] if self.cu_drafts is None else of_rows[self.draft_rows]
 
     def slot_numbers(self, requests, x):
         """``draft_prob`` of the entries for the requests, as verify_chain takes it."""
-        of_slots = self.cu_drafts is not None and isinstance(x, torch.Tensor) and x.ndim == 1  # one a slot
+        of_slots = self.cu_drafts is not None and isinstance(x, torch.Tensor) and x.ndim == 1  # one for each slot
         return x if of_slots else requests.of_requests(x)
 
     @functools.cached_property
     def most(self):
-        """Drafts a request, at most: columns of the verdict but one."""
+        """The most drafts of a request: one less than the verdict has columns."""
         if self.cu_drafts is None:
             return self.width
         return ragged_width(self.cu_drafts, False, len(self.draft_tokens), self.max_drafts, None)
 
     @functools.cached_property
     def slots(self):
-        """int64 [B]: how many drafts a request may have. Ragged ones know theirs."""
+        """int64 [B]: how many drafts each request has at most. Ragged batches have exact counts."""
         return self.first.new_full((self.batch,), self.width)
 
     @functools.cached_property
     def tokens(self):
-        """The draft of each row; -1 for the rows after them."""
+        """The draft of each row; -1 for a request's last row."""
         return self.at_rows(self.draft_tokens, -1)
 
     def at_rows(self, of_drafts, last):
-        """What drafts have, for the row of each; ``last`` for the rows after them."""
+        """Values of drafts, gathered at the row of each; ``last`` for a request's last row."""
         if self.cu_drafts is None:
             return torch.cat([of_drafts, cached.filled(last, of_drafts, self.batch, 1)], dim=-1)
         rows = of_drafts.new_full(self.request.shape, last)

@@ -73,35 +73,35 @@ def logprobs(
 
 
 def _figures(shard, rows, tokens, top, sampling, index, edits):
-    """(Logprobs, status) of rows whose numbers are those of ``sampling``."""
+    """(Logprobs, status) of rows; ``sampling`` has the rows' numbers."""
     lead, device = rows.shape[:-1], rows.device
-    places, asked = torch.arange(lead.numel(), device=device, dtype=torch.int64), tokens.long().flatten()
+    row_indices, flat_tokens = torch.arange(lead.numel(), device=device, dtype=torch.int64), tokens.long().flatten()
     temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=device).expand(lead).flatten()
     greedy = ~(temperature >= SMALLEST)
     of_lists = torch.where(greedy, 1.0, temperature).view(lead)
     letter = [largest_of_slice(shard, rows, of_lists, top, index, edits)] if top else []
     if isinstance(sampling.temperature, torch.Tensor) or sampling.temperature < SMALLEST:
         letter.append(argmax_of(rows, shard, index, edits).packed())
-    (law,), every = laws_of(shard, [Side(rows, sampling, index, None, asked, edits)], *letter)
+    (law,), every = laws_of(shard, [Side(rows, sampling, index, None, flat_tokens, edits)], *letter)
 
-    known, inverse, status = law.known, law.inverse(places), law.row_status
-    inside = (asked >= 0) & (asked < shard.vocab)
+    row_stats, inverse, status = law.row_stats, law.inverse(row_indices), law.row_status
+    inside = (flat_tokens >= 0) & (flat_tokens < shard.vocab)
     x = scaled(law.logits, inverse)
     support, cut = inside & (x > -torch.inf), None
     if law.support is not None:
         cut = law.support.on.flatten() & ~greedy
         support &= law.contains() | ~cut
-    logprob = torch.where(support, x - known[:, 0] - known[:, 1], -torch.inf)
+    logprob = torch.where(support, x - row_stats[:, 0] - row_stats[:, 1], -torch.inf)
     rank = torch.where(support, _rank(shard, law, cut, x, inverse), 0)
-    top_tokens = top_logprobs = known.new_empty(len(places), 0)
+    top_tokens = top_logprobs = row_stats.new_empty(len(row_indices), 0)
     if top:
         top_tokens, top_x = _top(law, cut, top, inverse, *lists_of(every[0]))
-        top_logprobs = torch.where(top_tokens < 0, -torch.inf, top_x - known[:, :1] - known[:, 1:])
+        top_logprobs = torch.where(top_tokens < 0, -torch.inf, top_x - row_stats[:, :1] - row_stats[:, 1:])
     if len(every) > bool(top):
         winner, row_status, no_winner = parts.first_arrivals(every[-1].contiguous())
         winner = torch.where(no_winner > 0, -1, winner).flatten()
         status = torch.where(greedy, status & Status.PARAMETER | row_status.flatten(), status)
-        won = inside & (asked == winner)
+        won = inside & (flat_tokens == winner)
         logprob = torch.where(greedy, torch.zeros_like(logprob).masked_fill(~won, -torch.inf), logprob)
         rank = torch.where(greedy & won, 1, torch.where(greedy & (winner < 0), 0, rank))
         alone = torch.full_like(top_tokens, -1)
@@ -110,8 +110,8 @@ def _figures(shard, rows, tokens, top, sampling, index, edits):
         only = torch.zeros_like(top_logprobs).masked_fill(alone < 0, -torch.inf)
         top_logprobs = torch.where(greedy.unsqueeze(-1), only, top_logprobs)
 
-    status = status | (~inside & (asked != -1)).int() * Status.TOKEN_RANGE
-    read = (asked != -1) | (top > 0)
+    status = status | (~inside & (flat_tokens != -1)).int() * Status.TOKEN_RANGE
+    read = (flat_tokens != -1) | (top > 0)
     if index is not None:
         index = index.view(-1, *[1] * (len(lead) - 1)).expand(lead).flatten()
         read &= index >= 0
@@ -126,7 +126,7 @@ def _figures(shard, rows, tokens, top, sampling, index, edits):
 
 
 def _rank(shard, law, cut, x, inverse):
-    """How many tokens are at least as large as x [rows]: of whole rows every rank counts its own."""
+    """How many tokens are at least as large as x [rows]: ranks add up the counts of their slices."""
     side = law.side
     rank = shard.gather(parts.count_at_least(
         side.rows, x.view(side.rows.shape[:-1]), temperature=side.sampling.temperature, edits=side.edits,
@@ -140,26 +140,26 @@ def _rank(shard, law, cut, x, inverse):
 
 
 def _listed(law, inverse):
-    """(x, tokens) of what filters keep, in the lists' places; -inf and -1 elsewhere."""
+    """(x, tokens) of the support, in the order of the lists; -inf and -1 for the lists' other tokens."""
     support = law.support
-    places = torch.arange(len(support.tokens), device=support.tokens.device, dtype=torch.int64)
-    here = support.contains(places, support.tokens, support.logits) & (support.tokens >= 0)
-    x = torch.where(here, scaled(support.logits, inverse.unsqueeze(-1)), -torch.inf)
+    row_indices = torch.arange(len(support.tokens), device=support.tokens.device, dtype=torch.int64)
+    in_support = support.contains(row_indices, support.tokens, support.logits) & (support.tokens >= 0)
+    x = torch.where(in_support, scaled(support.logits, inverse.unsqueeze(-1)), -torch.inf)
     return x, torch.where(x > -torch.inf, support.tokens, -1)
 
 
 def _top(law, cut, top, inverse, tokens, logits):
-    """(tokens, x) of the ``top`` largest of each row, by rising token where equal."""
+    """(tokens, x) of the ``top`` largest of each row; of equal ones the lower token comes first."""
     tokens = tokens.flatten(0, -2)
-    found = _largest(scaled(logits.flatten(0, -2), inverse.unsqueeze(-1)), tokens, top)
+    largest = _largest(scaled(logits.flatten(0, -2), inverse.unsqueeze(-1)), tokens, top)
     if cut is None:
-        return found
+        return largest
     filtered = _largest(*_listed(law, inverse), top)
-    return [torch.where(cut.unsqueeze(-1), a, b) for a, b in zip(filtered, found, strict=True)]
+    return [torch.where(cut.unsqueeze(-1), a, b) for a, b in zip(filtered, largest, strict=True)]
 
 
 def _largest(x, tokens, top):
-    """The first ``top`` of lists by rising token."""
+    """The ``top`` largest of lists by rising token, which keep their order where equal."""
     order = x.argsort(dim=-1, descending=True, stable=True)[:, :top]
     room = (0, top - order.shape[-1])
     tokens, x = tokens.gather(-1, order), x.gather(-1, order)

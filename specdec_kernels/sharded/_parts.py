@@ -1,11 +1,11 @@
-"""What the sharded ops are made of: what a rank finds in its slice of rows, and what all ranks make of that.
+"""The parts of sharded ops: what a rank computes from its slice of rows, and what all ranks combine.
 
-Private ops of every backend but the reference, whose whole ops a sharded verdict is compared with. None communicates,
-each is one launch, and csrc/include/specdec_sharded.h has their contracts. Their callers made the arguments: little is
-checked.
+These are private ops of every backend but the reference, whose ops on whole rows are the oracle. None communicates,
+each is one launch, and csrc/include/specdec_sharded.h has their contracts. Little is checked, for the sharded ops make
+the arguments.
 
-Rows are float32, bfloat16 or float16 [..., n] of logits, the columns of the tokens from ``vocab_start`` on; ``edits``
-are of these columns; of a request that is idle, or whose index is out of range, nothing is found.
+Rows are logits, float32, bfloat16 or float16 [..., n], of the tokens from ``vocab_start`` on; ``edits`` are of these
+columns. Rows of an idle request, or of one whose index is out of range, are not read.
 """
 
 from typing import NamedTuple
@@ -19,24 +19,24 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops._rows import RowOp
 
-NODE_WORDS = 8  # of a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
+NODE_WORDS = 8  # int32 words a node on the path of a traversal (PathNode in csrc/include/specdec/walk.h)
 
 
 class Tables(NamedTuple):
-    """What is known of rows; ``walk_tables`` of specdec_sharded.h, with [rows, 2] for ``known``. None: nothing."""
+    """The rows' tables for ``walk_tables`` of specdec_sharded.h, with ``row_stats`` [rows, 2]; None: no table."""
 
     row_status: torch.Tensor
     winners: torch.Tensor | None = None
     p_of_drafts: torch.Tensor | None = None
-    known: torch.Tensor | None = None
+    row_stats: torch.Tensor | None = None
     q_of_drafts: torch.Tensor | None = None
     draft_row_status: torch.Tensor | None = None
-    draft_known: torch.Tensor | None = None
-    draft_places: torch.Tensor | None = None
+    draft_row_stats: torch.Tensor | None = None
+    draft_row_indices: torch.Tensor | None = None
 
 
 class Walked(NamedTuple):
-    """What each walk decided, or asks; ``walk_tables`` of specdec_sharded.h. What a method does not need is None."""
+    """The outputs of ``walk_tables`` of specdec_sharded.h: verdicts, or requested sums; None if a method has none."""
 
     tokens: torch.Tensor
     path: torch.Tensor | None
@@ -48,8 +48,8 @@ class Walked(NamedTuple):
     slot: torch.Tensor | None = None
     laws: torch.Tensor | None = None
     excluded: torch.Tensor | None = None
-    asked: torch.Tensor | None = None
-    asked_subtracted: torch.Tensor | None = None
+    requested_rows: torch.Tensor | None = None
+    requested_subtracted: torch.Tensor | None = None
 
 
 COUNT_AT_LEAST = RowOp(
@@ -88,7 +88,7 @@ TILE_LAWS = Op(
     tiles=kinds.ints("*3Q:c"),
     raw=kinds.rows("*U:c"),
     temperature=kinds.number("="),
-    known=kinds.Output(torch.float32, "known", "*2"),
+    row_stats=kinds.Output(torch.float32, "row_stats", "*2"),
     probs=kinds.Output(torch.float32, "out", "*U"),
 )
 TOKEN_LOGITS = Op(
@@ -96,7 +96,7 @@ TOKEN_LOGITS = Op(
     figures=True,
     rows=kinds.rows("*V"),
     vocab_start=kinds.size(least=0),
-    places=kinds.tokens("P", optional=True, role="packs"),
+    row_indices=kinds.tokens("P", optional=True, role="packs"),
     tokens=kinds.tokens("*.M|P.M:c"),
     edits=kinds.edits("~"),
     logits=kinds.Output(torch.float32, "out", "*.M|P.M"),
@@ -111,7 +111,7 @@ RESIDUAL_RACE = Op(
     draft_row=kinds.ints("R:c", optional=True),
     excluded=kinds.ints("R.X:u", optional=True),
     cuts=kinds.ints("R6:c", optional=True),
-    known=kinds.floats("R4"),
+    row_stats=kinds.floats("R4"),
     target_law=kinds.law("R"),
     draft_law=kinds.law("R", shown="draft"),
     edits=kinds.edits("~"),
@@ -130,7 +130,7 @@ RESIDUAL_SUMS = Op(
     row=kinds.ints("R:c"),
     draft_row=kinds.ints("R:c"),
     cuts=kinds.ints("R6:c", optional=True),
-    known=kinds.floats("R4"),
+    row_stats=kinds.floats("R4"),
     target_law=kinds.law("R"),
     draft_law=kinds.law("R", shown="draft"),
     edits=kinds.edits("~"),
@@ -141,7 +141,7 @@ RESIDUAL_SUMS = Op(
 WALK_TABLES = Op(
     "walk_tables",
     result=tuple,
-    sizes=dict(zip(("batch", "places", "excluded", "nodes", "memory"), map(kinds.size, "BPXYZ"), strict=True)),
+    sizes=dict(zip(("batch", "width", "excluded", "nodes", "memory"), map(kinds.size, "BPXYZ"), strict=True)),
     draft_tokens=kinds.tokens("BK|D"),
     cu_drafts=kinds.ints(":c", optional=True, role="packs"),
     parents=kinds.tokens(optional=True),
@@ -156,11 +156,11 @@ WALK_TABLES = Op(
     row_status=kinds.ints(":c"),
     winners=kinds.tokens(optional=True),
     p_of_drafts=kinds.floats(":c", optional=True),
-    known=kinds.floats(":f", optional=True),
+    row_stats=kinds.floats(":f", optional=True),
     q_of_drafts=kinds.floats(":c", optional=True),
     draft_row_status=kinds.ints(":c", optional=True),
-    draft_known=kinds.floats(":f", optional=True),
-    draft_places=kinds.tokens(optional=True),
+    draft_row_stats=kinds.floats(":f", optional=True),
+    draft_row_indices=kinds.tokens(optional=True),
     answers=kinds.tokens("BY2:m", optional=True),
     tokens=kinds.Output(torch.int64, "tokens", "BP", role="status"),
     path=kinds.Output(torch.int32, "path", "BP", optional=True),
@@ -172,8 +172,8 @@ WALK_TABLES = Op(
     slot=kinds.Output(torch.int64, "slot", "B", optional=True),
     laws=kinds.Output(torch.float32, "laws", "B4", optional=True),
     excluded=kinds.Output(torch.int32, "excluded", "BX", optional=True),
-    asked=kinds.Output(torch.int32, "asked", "BY2", optional=True),
-    asked_subtracted=kinds.Output(torch.float32, "asked_subtracted", "BY", optional=True),
+    requested_rows=kinds.Output(torch.int32, "requested_rows", "BY2", optional=True),
+    requested_subtracted=kinds.Output(torch.float32, "requested_subtracted", "BY", optional=True),
     memory=kinds.Output(torch.int32, "memory", "BZ", optional=True),
 )
 
@@ -184,9 +184,9 @@ def count_at_least(rows, least, *, temperature=None, edits=None, request_index=N
 
 
 def first_arrivals(packed):
-    """(tokens int64, status, empty), [...] each: of all parts' candidates the best score, then the lower token."""
-    # ``packed`` int32 [parts, ..., 3]: a token, the bits of its score, the status. -inf is no candidate; +inf is not
-    # live.
+    """(tokens int64, status, empty), [...] each: the best score of all parts' candidates; ties by the lower token."""
+    # ``packed`` int32 [parts, ..., 3]: a token, the bits of its score, the status. A score of -inf is no candidate;
+    # +inf marks an idle request.
     if (arrived := FIRST_ARRIVALS.direct(False, packed, None, None, None)) is not None:
         return arrived
     lead = packed.shape[1:-1]
@@ -195,16 +195,16 @@ def first_arrivals(packed):
 
 
 def mass_tiles(rows, *, temperature=None, edits=None, request_index=None):
-    """(int32 [..., 3, tiles], status [...]): what each tile of 1,024 tokens weighs, for ``tile_laws``."""
+    """(int32 [..., 3, tiles], status [...]): the weight of each tile of 1,024 tokens, for ``tile_laws``."""
     # The bits of its largest logit, then the low and the high words of its weight in units of 2**-30 of that; -inf and
-    # 0 of one without weight. Status: 1 a NaN or +inf, 8 a temperature, an index or an edit out of range.
+    # 0 for a tile without weight. Status: 1 a NaN or +inf, 8 a temperature, an index or an edit out of range.
     return MASS_TILES.direct(False, rows, request_index, "logits", temperature, None, edits, None, None)
 
 
 def tile_laws(tiles, raw, *, temperature=1.0):
     """(float32 [..., 2], [..., k]): each row's maximum, log-sum-exp less that, and the probabilities of logits ``raw``.
 
-    From all tiles of a row, [..., 3, any], in any order. 0 and inf of a row without weight.
+    ``tiles`` are all tiles of a row, [..., 3, any], in any order. A row without weight has 0 and inf.
     """
     if (learned := TILE_LAWS.direct(False, tiles, raw, temperature, None, None)) is not None:
         return learned
@@ -213,42 +213,42 @@ def tile_laws(tiles, raw, *, temperature=1.0):
     if isinstance(temperature, torch.Tensor):
         temperature = temperature.reshape(1, -1)
     count, some = lead.numel(), raw.shape[-1]
-    known, probs = TILE_LAWS.finish(
+    row_stats, probs = TILE_LAWS.finish(
         {"*": [count], "U": some, "device": device}, {}, tiles=tiles.reshape(count, 3 * tiles.shape[-1]),
         raw=raw.reshape(count, some), temperature=temperature,
     )  # fmt: skip
-    return known.view(*lead, 2), probs.view(raw.shape)
+    return row_stats.view(*lead, 2), probs.view(raw.shape)
 
 
-def token_logits(rows, tokens, *, places=None, vocab_start=0, edits=None):
-    """float32, like ``tokens`` [...] or [..., m]: their logits, after edits; 0 where the part has not got the token."""
-    # With ``places`` [P] tokens are [P] or [P, m], of these rows. The bits of 0 are 0, so all parts' are or'ed.
-    if (logits := TOKEN_LOGITS.direct(False, rows, vocab_start, places, tokens, edits, None)) is not None:
+def token_logits(rows, tokens, *, row_indices=None, vocab_start=0, edits=None):
+    """float32, like ``tokens`` [...] or [..., m]: their logits, after edits; 0 where the part lacks the token."""
+    # With ``row_indices`` [P] tokens are [P] or [P, m], of these rows. 0 has no bit set, so parts combine by an or.
+    if (logits := TOKEN_LOGITS.direct(False, rows, vocab_start, row_indices, tokens, edits, None)) is not None:
         return logits
     inputs.check_rows("rows", rows)
     folded = inputs.rows3("rows", rows)
     changes = edit.of_rows(edits, Law("logits", 1.0), rows, folded, rows.shape[:-1], folded.shape[:2])
-    of_rows = rows.shape[:-1] if places is None else places.shape
+    of_rows = rows.shape[:-1] if row_indices is None else row_indices.shape
     logits = TOKEN_LOGITS.output("logits", None, tokens.shape, rows.device)
     shape = of_rows.numel(), tokens.shape[-1] if tokens.ndim > len(of_rows) else 1
-    TOKEN_LOGITS(folded, vocab_start, places, tokens.reshape(shape), changes, logits.view(shape))
+    TOKEN_LOGITS(folded, vocab_start, row_indices, tokens.reshape(shape), changes, logits.view(shape))
     return logits
 
 
 def residual_race(
-    target, draft, row, *, vocab_start, known, seed, position, nonce=0, draft_row=None, excluded=None, subtracted=1.0,
-    temperature=None, draft_temperature=None, cuts=None, edits=None,
+    target, draft, row, *, vocab_start, row_stats, seed, position, nonce=0, draft_row=None, excluded=None,
+    subtracted=1.0, temperature=None, draft_temperature=None, cuts=None, edits=None,
 ):  # fmt: skip
     """(tokens, scores, status), [B] each: the first arrivals of one row of each request, over ``(p - subtracted q)^+``.
 
-    ``row`` and ``draft_row`` int32 [B], among all rows: -1 is idle, and over p. ``excluded`` int32 [B] or [B, n]:
-    tokens without weight where the race is over p. ``known`` float32 [B, 4]: what ``tile_laws`` says of both rows.
-    ``cuts`` int32 [B, 6]: what filters keep of both. LogitEdits are of all rows of ``target``.
+    ``row`` and ``draft_row`` int32 [B], among all rows: -1 is idle, and no draft. ``excluded`` int32 [B] or [B, n]:
+    tokens without weight where the race is over p. ``row_stats`` float32 [B, 4]: of both rows, from ``tile_laws``.
+    ``cuts`` int32 [B, 6]: the filters' cuts of both. LogitEdits are of all rows of ``target``.
     """
     of_draft = temperature if draft_temperature is None else draft_temperature
     if (arrived := RESIDUAL_RACE.direct(
-        False, target, vocab_start, draft, row, draft_row, excluded, cuts, known, "logits", temperature, None, "logits",
-        of_draft, None, edits, subtracted, seed, position, nonce, None, None, None,
+        False, target, vocab_start, draft, row, draft_row, excluded, cuts, row_stats, "logits", temperature, None,
+        "logits", of_draft, None, edits, subtracted, seed, position, nonce, None, None, None,
     )) is None:  # fmt: skip
         device, shape = target.device, (len(row),)
         if excluded is not None and excluded.ndim == 1:
@@ -256,32 +256,34 @@ def residual_race(
         pair = _pair(RESIDUAL_RACE, target, draft, temperature, of_draft, edits, subtracted, shape)
         arrived = RESIDUAL_RACE.finish(
             {"R": len(row), "device": device}, {}, **pair, vocab_start=vocab_start, row=row, draft_row=draft_row,
-            excluded=excluded, cuts=cuts, known=known, noise=laws.noise_of(1, seed, position, nonce, shape, device),
+            excluded=excluded, cuts=cuts, row_stats=row_stats,
+            noise=laws.noise_of(1, seed, position, nonce, shape, device),
         )  # fmt: skip
     tokens, status, scores = arrived
     return tokens, scores, status
 
 
 def residual_sums(
-    target, draft, row, draft_row, *, known, subtracted=1.0, temperature=None, draft_temperature=None, cuts=None,
+    target, draft, row, draft_row, *, row_stats, subtracted=1.0, temperature=None, draft_temperature=None, cuts=None,
     edits=None,
 ):  # fmt: skip
     """(int64 [P, 2], status [P]): ``(p - subtracted q)^+`` and q, summed over parts of rows, in units of 2**-42."""
-    # Arguments as of ``residual_race``. A pair of which a row is -1 weighs nothing.
+    # Arguments as in ``residual_race``. A pair of which a row is -1 weighs nothing.
     of_draft = temperature if draft_temperature is None else draft_temperature
     if (sums := RESIDUAL_SUMS.direct(
-        False, target, draft, row, draft_row, cuts, known, "logits", temperature, None, "logits", of_draft, None, edits,
-        subtracted, None, None,
+        False, target, draft, row, draft_row, cuts, row_stats, "logits", temperature, None, "logits", of_draft, None,
+        edits, subtracted, None, None,
     )) is not None:  # fmt: skip
         return sums
     pair = _pair(RESIDUAL_SUMS, target, draft, temperature, of_draft, edits, subtracted, (len(row),))
     return RESIDUAL_SUMS.finish(
-        {"R": len(row), "device": target.device}, {}, **pair, row=row, draft_row=draft_row, cuts=cuts, known=known
-    )
+        {"R": len(row), "device": target.device}, {}, **pair, row=row, draft_row=draft_row, cuts=cuts,
+        row_stats=row_stats,
+    )  # fmt: skip
 
 
 def _pair(op, target, draft, temperature, draft_temperature, edits, subtracted, shape):
-    """Rows of both sides as backends see them, their laws, the edits, and what is subtracted, by name."""
+    """Rows of both sides, their laws, the edits and the share to subtract, by the fields of the op."""
     for name, rows in ({"target": target} | ({} if draft is None else {"draft": draft})).items():
         inputs.check_rows(name, rows)
     law = laws.target_law("logits", temperature, None, shape, target.device)
@@ -300,37 +302,41 @@ def _pair(op, target, draft, temperature, draft_temperature, edits, subtracted, 
 
 
 def walk_tables(
-    draft_tokens, tables, *, vocab, places, method, answers=None, parents=None, replacement=False, cu_drafts=None,
+    draft_tokens, tables, *, vocab, width, method, answers=None, parents=None, replacement=False, cu_drafts=None,
     temperature=1.0, draft_prob=1.0, epsilon=0.0, noise=Noise(0, 0, 0), request_index=None,  # noqa: B008
 ):  # fmt: skip
-    """``Walked``: the walks of chains, or with ``parents`` of trees, where p and q of each draft are known."""
-    # A walk that has to know what is left of a pair of rows asks for it: ``residual_sums`` of all parts, added up, is
-    # the answer, and it is called again. In one call it asks for all that it may come to, as far as it can tell.
-    # ``answers`` are [B, n, 2].
-    drawn, asks = method != "race", answers is not None
+    """``Walked``: the walks of chains, or with ``parents`` of trees, from p and q of each draft."""
+    # A walk that needs the residual's mass over a pair of rows writes a request: ``residual_sums`` of all parts, added
+    # up, are its answer, int64 [B, n, 2], and the op is called again. One call requests all sums that the walk may
+    # still need.
+    drawn, has_answers = method != "race", answers is not None
     certain = tables.q_of_drafts is None or tables.q_of_drafts.numel() == 0
-    wanted = [True, parents is not None, True, True, *[drawn] * 5, drawn and certain, asks, asks, method == "traversal"]
+    wanted = [
+        True, parents is not None, True, True, *[drawn] * 5, drawn and certain, has_answers, has_answers,
+        method == "traversal",
+    ]  # fmt: skip
     device, packed = draft_tokens.device, cu_drafts is not None
     batch = len(cu_drafts) - 1 if packed else len(draft_tokens)
-    nodes = places if parents is None else draft_tokens.shape[1]
-    sizes = batch, places, 1 if parents is None else nodes, nodes, NODE_WORDS * places
+    nodes = width if parents is None else draft_tokens.shape[1]
+    sizes = batch, width, 1 if parents is None else nodes, nodes, NODE_WORDS * width
     walked = WALK_TABLES.direct(
         False, *sizes, draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature,
-        draft_prob, epsilon, *noise, *tables, answers, *(here or None for here in wanted),
+        draft_prob, epsilon, *noise, *tables, answers, *(is_output or None for is_output in wanted),
     )  # fmt: skip
     if walked is not None:
         given = iter(walked)
-        return Walked(*(next(given) if here else None for here in wanted[:-1]))
+        return Walked(*(next(given) if is_output else None for is_output in wanted[:-1]))
     by_letter = dict(zip("BPXYZ", sizes, strict=True), device=device)
     temperature = WALK_TABLES.number("temperature", temperature, (batch,), device)
     draft_prob = laws.slot_numbers(WALK_TABLES, draft_prob, batch, tuple(draft_tokens.shape), packed, device)
     epsilon = WALK_TABLES.number("epsilon", epsilon, (batch,), device)
     noise = Noise(*(inputs.counter(name, x, (batch,), device) for name, x in noise._asdict().items()))
     made = WALK_TABLES.new(by_letter, wanted)
-    known, draft_known = (None if x is None else x.view(-1) for x in (tables.known, tables.draft_known))
+    row_stats, draft_row_stats = (None if x is None else x.view(-1) for x in (tables.row_stats, tables.draft_row_stats))
     WALK_TABLES(
         draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob, epsilon,
-        noise, *tables._replace(known=known, draft_known=draft_known), answers.flatten(1) if asks else None, *made[:10],
-        made[10].flatten(1) if asks else None, *made[11:],
+        noise, *tables._replace(row_stats=row_stats, draft_row_stats=draft_row_stats),
+        answers.flatten(1) if has_answers else None, *made[:10], made[10].flatten(1) if has_answers else None,
+        *made[11:],
     )  # fmt: skip
     return Walked(*made[:12])

@@ -20,21 +20,21 @@ from specdec_kernels.sharded._requests import looked_up
 from specdec_kernels.sharded._wire import any_of
 from specdec_kernels.status import Status
 
-NO_SCORE, ANY_SCORE = -0x7F800001, 0x7F800000  # -inf and +inf as keys order them
+NO_SCORE, ANY_SCORE = -0x7F800001, 0x7F800000  # -inf and +inf as keys of ``keys_of``
 
 
 class RowPartial(NamedTuple):
-    """What a rank found in its slice of each row: the local half of a race.
+    """The candidates of a rank's slice of each row: the local half of a race.
 
     Attributes
     ----------
     tokens : Tensor
-        int64 [..., k]: the slice's first arrivals, -1 in places without.
+        int64 [..., k]: the slice's first arrivals, padded with -1.
     scores : Tensor
-        float32 [..., k]: what arrivals are compared by; -inf in places without. An idle request, and one whose
-        index is out of range, has +inf in its first place.
+        float32 [..., k]: arrivals are compared by these; -inf beside the padding. An idle request, and one whose
+        index is out of range, has +inf in its first column.
     status : Tensor
-        int32 [...]: the bits of the slice.
+        int32 [...]: status bits of the slice.
     """
 
     tokens: torch.Tensor
@@ -42,13 +42,13 @@ class RowPartial(NamedTuple):
     status: torch.Tensor
 
     def without(self, nothing, status):
-        """This candidate, but none where nothing is kept of the slice of some rows, with more bits of status."""
+        """These candidates, but none in rows where ``nothing`` holds, with more status bits."""
         raced = nothing & (self.scores < torch.inf)
         scores, tokens = torch.where(raced, -torch.inf, self.scores), torch.where(raced, -1, self.tokens)
         return RowPartial(tokens, scores, self.status | status)
 
     def packed(self) -> torch.Tensor:
-        """int32 [..., 2 k + 1], contiguous: what travels, 12 bytes a row for k = 1."""
+        """int32 [..., 2 k + 1], contiguous: the message to other ranks, 12 bytes a row for k = 1."""
         return torch.cat([self.tokens.int(), self.scores.view(torch.int32), self.status.unsqueeze(-1)], dim=-1)
 
 
@@ -69,19 +69,19 @@ def race_partial(
 ) -> RowPartial:
     """The local half of ``race_sample`` (``k`` None) and ``race_topk``: the first arrivals in a slice of each row.
 
-    One launch, no communication. ``race_finish`` takes what all ranks found.
+    One launch, no communication. ``race_finish`` takes the candidates of all ranks.
 
     Parameters
     ----------
     rows : Tensor
         float32, bfloat16 or float16 [..., n]: columns of the tokens from ``vocab_start`` on.
     k : int, optional
-        How many arrivals; more than n gives n and places without.
+        How many arrivals; beyond n they are padding.
     vocab_start : int
         A multiple of 128.
     seed, position, nonce, space, temperature, sampling, request_index
-        As for ``race_sample``. Filters are those of the slice, as if it were all: ``top_k`` is how many of its tokens
-        are kept.
+        As for ``race_sample``. Filters apply to the slice as to a whole row: ``top_k`` is how many of its tokens
+        have weight.
     edits : LogitEdits, optional
         As for ``race_sample``, of the slice's columns: masks begin with the slice's words, tokens with 0.
 
@@ -100,13 +100,13 @@ def race_partial(
     if k is not None:
         k = inputs.whole("k", k, "an int of 1 or more", 1)
     lead, device, size = rows.shape[:-1], rows.device, rows.shape[-1]
-    op, places, wide = (RACE_SAMPLE, (), lead) if k is None else (RACE_TOPK, (min(k, size),), (*lead, min(k, size)))
+    op, k_or_none, wide = (RACE_SAMPLE, (), lead) if k is None else (RACE_TOPK, (min(k, size),), (*lead, min(k, size)))
     tokens = torch.empty(wide, dtype=torch.int64, device=device)
     scores = torch.empty(wide, dtype=torch.float32, device=device)
     status = torch.empty(lead, dtype=torch.int32, device=device)
     op.direct(
         False, rows, vocab_start, None, request_index, space, temperature, sampling, edits, seed, position, nonce,
-        *places, tokens, status, scores,
+        *k_or_none, tokens, status, scores,
     )  # fmt: skip
     if k is None:
         return RowPartial(tokens[..., None], scores[..., None], status)
@@ -118,10 +118,10 @@ def race_partial(
 
 @with_denormals
 def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The other half: (tokens, status) of whole rows from what all ranks ``packed``, [ranks, ..., 2 k + 1].
+    """The other half: (tokens, status) of whole rows from all ranks' ``packed``, [ranks, ..., 2 k + 1].
 
     Tokens are int64 [...] for ``k`` None, as by ``race_sample``, else [..., k], as by ``race_topk``. Status is int32
-    [...]. No communication: what every rank gathered gives the same on every rank.
+    [...]. No communication: equal messages give equal results on every rank.
     """
     if k is None:
         return parts.first_arrivals(packed.contiguous())[:2]
@@ -129,31 +129,31 @@ def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tenso
     best = keys_of(tokens, scores).movedim(0, -2).flatten(-2).topk(k).values
     no_winner, row_status = best[..., 0] >> 32 == NO_SCORE, any_of(status.squeeze(-1))
     tokens = NO_TOKEN - (best & 0xFFFFFFFF)
-    tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # not live: every rank has its one token
+    tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # idle: every rank sends one token
     return tokens, torch.where(no_winner, row_status | filled(Status.NON_FINITE, row_status), row_status)
 
 
 def keys_of(tokens, scores):
-    """int64: the larger key comes first, and of equal scores the lower token."""
-    bits = (scores.view(torch.float32) + 0.0).view(torch.int32)  # one zero
+    """int64: a larger key comes first; equal scores are ordered by the lower token."""
+    bits = (scores.view(torch.float32) + 0.0).view(torch.int32)  # + 0.0 turns -0.0 into 0.0
     ordered = bits ^ (bits >> 31 & NO_TOKEN)
     return (ordered.long() << 32) | (NO_TOKEN - tokens.long())
 
 
 def race(shard, rows, k=None, edits=None, **how):
-    """(tokens, status) of a race over the whole vocabulary, or over what filters keep of it."""
+    """(tokens, status) of a race over the whole vocabulary, or over the filters' support."""
     return race_finish(gathered(shard, rows, k, edits, **how), k)
 
 
 def winners(packed):
-    """(int32 [rows], status [rows]) of races that all ranks ``packed``: the winner, -1 where no token has weight."""
+    """(int32 [rows], status [rows]) from all ranks' ``packed``: the winner, -1 where no token has weight."""
     token, status, empty = parts.first_arrivals(packed.contiguous())
     return token.masked_fill(empty.bool(), -1).flatten(), status.flatten()
 
 
 def gathered(shard, rows, k=None, edits=None, **how):
-    """What all ranks ``packed`` of the race that ``race`` runs."""
-    # ``edits`` are those of the slice, with one place for each row; then so are all numbers.
+    """All ranks' ``packed`` candidates of the race that ``race`` runs."""
+    # With ``edits`` of the slice, which have an entry for each row, all numbers are the rows', too.
     sampling, reported = how.get("sampling"), None
     if may_filter(sampling):
         laws.check_one_temperature(how.get("temperature"), sampling)
@@ -168,8 +168,8 @@ def gathered(shard, rows, k=None, edits=None, **how):
 
 
 def of_rows(how, lead, edits=None):
-    """Arguments whose numbers are those of the rows, not of the entries that ``request_index`` points to."""
-    # ``edits`` are those of the call, which may be what says how many entries there are.
+    """Arguments with the rows' numbers, in place of entries that ``request_index`` points to."""
+    # ``edits``, those of the call, may be the only argument that tells the number of entries.
     index = how["request_index"]
     if index is None:
         return dict(how)

@@ -1,4 +1,4 @@
-"""What the rows of a verification are asked with: the numbers of their request, at their place in the sequence."""
+"""The numbers of a verification's rows: those of their request, at their position in the sequence."""
 
 import functools
 
@@ -9,22 +9,22 @@ from specdec_kernels.calls import inputs
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.sampling import Sampling
 
-NO_ENTRY = -2  # an index that no array has
+NO_ENTRY = -2  # an index out of range for every array
 
 
 class Requests:
-    """The requests of a chain or a tree, and which of them each row belongs to.
+    """The requests of chains or trees, and the request of each row.
 
-    ``request`` and ``step``, int64 like the rows: the request of each, and how many positions after the request's own
-    it decides. ``noise``: seed, position, nonce, an int or one for each entry. ``numbers``: what else may have one for
-    each.
+    ``request`` and ``step``, int64 like the rows: the request of each, and how many positions after the request's
+    position it decides. ``noise``: seed, position, nonce, an int or one for each entry. ``numbers``: other arguments
+    that may have one for each entry.
     """
 
     def __init__(self, batch, request, step, request_index, noise, numbers):
         inputs.check_noise(batch, *noise)
         self.batch, self.request, self.step = batch, request, step
         self.noise = [x if (plain := inputs.integer(x)) is None else plain for x in noise]
-        self.entry = self.index = None  # each request has the entry of its own index
+        self.entry = self.index = None  # request b uses entry b
         self.entries = batch
         if request_index is None:
             return
@@ -60,14 +60,14 @@ class Requests:
         return dict(zip(("seed", "position", "nonce"), map(self.of_requests, self.noise), strict=True))
 
     def noise_of_rows(self):
-        """seed, position and nonce of each row, and the requests' index as an op on rows takes it."""
+        """seed, position and nonce of each row, and ``request_index`` of an op on rows."""
         seed, position, nonce = map(self.of_rows, self.noise)
         position = self.step + (position.long() if isinstance(position, torch.Tensor) else position)
         position = position.expand(self.request.shape)
         return {"seed": seed, "position": position, "nonce": nonce, "request_index": self.row_index()}
 
     def row_index(self, index=None):
-        """The requests' index as an op on rows takes it."""
+        """``request_index`` of an op on rows."""
         index = self.index if index is None else index
         if index is None or self.request.ndim > 1:
             return index
@@ -76,19 +76,19 @@ class Requests:
 
     @functools.cached_property
     def those_live(self):
-        """bool [B]; None: all."""
+        """bool [B]: requests that are not idle; None: all."""
         return None if self.index is None else self.index >= 0
 
     def live(self):
-        """bool [B]: those_live as a tensor in any case."""
+        """bool [B]: ``those_live``, as a tensor in any case."""
         if self.index is None:
             return torch.ones(self.batch, dtype=torch.bool, device=self.request.device)
         return self.those_live
 
     # ---- drafts ------------------------------------------------------------------------------------------------------
 
-    def draft_places(self, chains, draft):
-        """The row of each draft among all draft rows; None if these are the drafts in order."""
+    def draft_row_indices(self, chains, draft):
+        """The row of each draft among all draft rows; None if these are in order."""
         if self.entry is None:
             return None
         slots = draft.shape[1]
@@ -114,8 +114,8 @@ class Requests:
 
 
 def looked_up(request_index, leading, numbers):
-    """(how many entries these numbers have, the entry of each request, the index of a call with one for each)."""
-    # Numbers of ``leading`` dimensions have entries. Where none has, any index that is not negative is right.
+    """(the number of entries, the entry of each request, the index of a call with an entry for each request)."""
+    # Numbers with ``leading`` dimensions have entries. If none has, any index that is not negative is in range.
     there = any(isinstance(x, torch.Tensor) and x.ndim >= leading for x in numbers)
     entries = laws.entries(None, leading, *numbers)
     entry = request_index.long().clamp(0, entries - 1)
@@ -141,7 +141,7 @@ class Greedy:
         return none | ~(self._temperature >= SMALLEST) if self.any_may_be else none
 
     def others(self):
-        """bool [B]: those that sample; None: all."""
+        """bool [B]: requests that sample; None: all."""
         return ~self.requests if self.any_may_be else None
 
     def of_rows(self):
@@ -149,17 +149,17 @@ class Greedy:
         return self.requests[self._all.request]
 
     def row_index(self):
-        """The index of an op that is to read the rows of these alone."""
+        """``request_index`` of an op that reads the rows of these requests alone."""
         index = torch.arange(self._all.batch, device=self.requests.device, dtype=torch.int32)
         index = torch.where(self.requests & self._all.live(), index, -1).int()
         return self._all.row_index(index)
 
     def temperature(self):
-        """For rows that hold probabilities."""
+        """A temperature for rows that hold probabilities: 0 for these requests."""
         return (~self.requests).float() if self.any_may_be else 1.0
 
 
 def both(*masks):
-    """Where all masks hold. None, as a mask and as the result, means everywhere."""
+    """A mask that holds where all do. None, as a mask and as the result, holds everywhere."""
     masks = [mask for mask in masks if mask is not None]
     return functools.reduce(torch.logical_and, masks) if masks else None

@@ -1,4 +1,4 @@
-"""Which part of the vocabulary a rank has, and the one way by which ranks tell each other what they found."""
+"""The slice of the vocabulary that a rank has, and the one way by which ranks communicate."""
 
 import contextlib
 import functools
@@ -25,25 +25,25 @@ class VocabShard:
     vocab : int
         Tokens of the whole vocabulary.
     vocab_start : int
-        Of this rank's slice: a multiple of 128, so that a group of the race has one owner. ``method="rejection"`` needs
-        a multiple of 1,024, for the same reason: its masses are summed in tiles of so many tokens. The slice of a rank
-        without tokens, whose rows are [..., 0], may begin anywhere, behind the vocabulary, too; the first call moves it
-        there.
+        The first token of this rank's slice: a multiple of 128, so that a group of the race has one owner.
+        ``method="rejection"`` needs a multiple of 1,024, for the same reason: its masses are summed in tiles of so
+        many tokens. The slice of a rank without tokens, whose rows are [..., 0], may begin anywhere, behind the
+        vocabulary, too; the first call moves it there.
     group : ProcessGroup, optional
         The ranks that share the vocabulary. Default: the default group of ``torch.distributed``.
     debug : bool
-        Before every op compare what the ranks were called with. If ranks disagree, all raise a ValueError that names
+        Before every op compare how the ranks were called. If ranks disagree, all raise a ValueError that names
         one. It costs a collective of 64 bytes a rank, and waits for the device.
 
     Raises
     ------
     ValueError
-        If ``vocab_start`` is inside of the vocabulary and no multiple of 128.
+        If ``vocab_start`` is inside of the vocabulary and not a multiple of 128.
 
     Notes
     -----
-    ``gather`` is the only communication. An engine with a communicator of its own overrides it in a subclass. Then
-    ``gather_later`` calls that, and has what it gives when it returns.
+    ``gather`` is the only communication. An engine with another communicator overrides it in a subclass. Then
+    ``gather_later`` calls that, and has its result when it returns.
     A rank that is lost, or does not call, ends the others' wait by the timeout of the group
     (``init_process_group(timeout=...)``, 30 minutes unless it is given).
 
@@ -64,12 +64,12 @@ class VocabShard:
 
     @classmethod
     def even(cls, vocab: int, group=None, *, debug: bool = False) -> "VocabShard":
-        """This rank's part of slices that differ by one tile of 1,024 tokens at most; of 128 in a small vocabulary."""
+        """This rank's slice if slices differ by at most one tile of 1,024 tokens; of 128 in a small vocabulary."""
         return cls(vocab, cls.bounds(vocab, dist.get_world_size(group))[dist.get_rank(group)], group, debug=debug)
 
     @staticmethod
     def bounds(vocab: int, ranks: int) -> list[int]:
-        """Where the even slices of so many ranks begin, and at last ``vocab``."""
+        """The first tokens of even slices for so many ranks, and at last ``vocab``."""
         unit = MASS_TILE if vocab > MASS_TILE * (ranks - 1) else PART_UNIT
         units = -(-vocab // unit)
         if units < ranks:
@@ -78,15 +78,15 @@ class VocabShard:
 
     @functools.cached_property
     def ranks(self) -> int:
-        """How many ranks share the vocabulary."""
+        """The number of ranks that share the vocabulary."""
         return dist.get_world_size(self.group)
 
     def gather(self, mine: torch.Tensor) -> torch.Tensor:
-        """What every rank has: [ranks, ...] of contiguous tensors of one shape."""
+        """The tensors of all ranks, [ranks, ...]: each contiguous, all of one shape."""
         return self._sent(mine)()
 
     def gather_later(self, mine: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """A function that waits for what ``gather`` gives: the caller has other work until then."""
+        """A function that waits for the result of ``gather``, so that the caller can work until then."""
         if type(self).gather is VocabShard.gather:
             return self._sent(mine)
         every = self.gather(mine)
@@ -111,7 +111,7 @@ class VocabShard:
     def _losses_named(self):
         try:
             yield
-        except RuntimeError as error:  # what a backend raises depends on it
+        except RuntimeError as error:  # the exact class depends on the backend
             reason = str(error).strip().split("\n")[0]
             raise ConnectionError(
                 f"rank {dist.get_rank(self.group)} of {self.ranks} that share a vocabulary has lost another one, or "
@@ -121,7 +121,7 @@ class VocabShard:
     # ---- checks ------------------------------------------------------------------------------------------------------
 
     def check(self, op, rows, empty=False):
-        """The slice of ``rows``, the first time; with ``debug``, whether all ranks were called alike, each time.
+        """Check the slice of ``rows`` at the first call; with ``debug``, at each call, whether all ranks agree.
 
         ``empty``: this rank has no tokens, and rows of ``with_a_column``.
         """
@@ -135,7 +135,7 @@ class VocabShard:
             self._check_alike(op, rows)
 
     def check_tiles(self, op):
-        """Whether slices begin with a tile: all of them, once ranks have told of theirs."""
+        """Raise unless every rank's slice begins with a tile; ranks exchange their starts at the first call."""
         for first in [self.vocab_start] if self.slices is None else self.slices:
             if first % MASS_TILE:
                 raise ValueError(
@@ -175,9 +175,9 @@ class VocabShard:
 
 
 def with_a_column(rows, space="logits"):
-    """(rows, whether this rank has no tokens): those of a rank without any get one of no weight, which no race picks.
+    """(rows, whether this rank has no tokens): rows without tokens get a column without weight, which no race picks.
 
-    That token lies behind the vocabulary, so no draft is it, and no other rank has it.
+    That token lies behind the vocabulary, so it equals no draft, and no other rank has it.
     """
     if not isinstance(rows, torch.Tensor) or rows.ndim == 0 or rows.shape[-1] > 0:
         return rows, False
@@ -185,7 +185,7 @@ def with_a_column(rows, space="logits"):
 
 
 def hash_of(word):
-    """A number for a word, on every rank the same."""
+    """A number for a word, the same on every rank."""
     return zlib.crc32(word.encode())
 
 

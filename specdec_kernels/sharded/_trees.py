@@ -76,7 +76,7 @@ def verify_tree(
     if check and space == "logits":
         check_logits(shard, target=target, **{} if rows is None else {rows_name: rows})
     batch, nodes = draft_tokens.shape
-    how = {"places": width_of(max_depth, deepest, nodes, out), "parents": parents, "replacement": replacement}
+    how = {"width": width_of(max_depth, deepest, nodes, out), "parents": parents, "replacement": replacement}
     depth = ops.tree_positions(parents, prefix_len=0)
     request = torch.arange(batch, device=target.device, dtype=torch.int64).unsqueeze(-1).expand(batch, nodes)
     noise = (seed, position, nonce)
@@ -92,16 +92,16 @@ def verify_tree(
         law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
         walked = raced(requests, shard, draft_tokens, target, edits, law, **how)
         return written("verify_tree", TreeVerdict(*walked[:4]), out, check)
-    tokens, draft_places = draft_tokens.flatten(), None
+    tokens, draft_row_indices = draft_tokens.flatten(), None
     parent, node = parents.long().clamp(0, nodes - 1), torch.arange(nodes, device=target.device, dtype=torch.int64)
-    places = (request * nodes + parent).flatten()
-    sides = [Side(target, requests.of_rows(p_law), requests.row_index(), places, tokens, edits)]
+    row_indices = (request * nodes + parent).flatten()
+    sides = [Side(target, requests.of_rows(p_law), requests.row_index(), row_indices, tokens, edits)]
     if rows is not None:
         if requests.entry is not None:
             first = requests.entry.unsqueeze(-1) * nodes
-            places, draft_places = (first + parent).flatten(), (first + node).flatten()
-        sides.append(Side(rows, requests.of_draft_rows(None, rows, q_law), None, places, tokens))
+            row_indices, draft_row_indices = (first + parent).flatten(), (first + node).flatten()
+        sides.append(Side(rows, requests.of_draft_rows(None, rows, q_law), None, row_indices, tokens))
     walked = weighed(
-        requests, shard, draft_tokens, sides, draft_places, (p_law, q_law, draft.sampling), method, **how
+        requests, shard, draft_tokens, sides, draft_row_indices, (p_law, q_law, draft.sampling), method, **how
     )  # fmt: skip
     return written("verify_tree", TreeVerdict(*walked[:4]), out, check)

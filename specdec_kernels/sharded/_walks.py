@@ -1,9 +1,9 @@
 """The walks of chains and trees over slices of rows, whatever the method.
 
-A race finds the winner of every row, and the walk compares drafts with them. Otherwise all ranks find p and q of every
-draft in one round: each weighs the tiles of its columns, and the owner of a draft's token tells its logits. Walks that
-need sums over pairs of rows ask for them, a round for all that are asked at once. Last round: the race over what is
-left of the last row.
+A race gives the winner of every row, and the walk compares drafts with winners. Otherwise all ranks get p and q of
+every draft in one round: each weighs the tiles of its columns, and the owner of a draft's token sends its logits. Walks
+that need sums over pairs of rows request them, a round for all requests at once. Last round: the race over the residual
+of the last row.
 """
 
 import torch
@@ -17,22 +17,22 @@ from specdec_kernels.sharded._races import gathered, winners
 from specdec_kernels.sharded._requests import both
 from specdec_kernels.status import Status
 
-SPARED_BY_NONE = -1.0  # in place of p: csrc/include/specdec/walk.h
+SPARED_BY_NONE = -1.0  # a value of p that over-acceptance never accepts (csrc/include/specdec/walk.h)
 
 
 def raced(requests, shard, draft_tokens, target, edits, law, **how):
-    """Walked, with the law and the noise of every row. ``how`` is more of walk_tables' arguments, here and below."""
+    """Walked by a race with the rows' law and noise. ``how``: other arguments of walk_tables, here and below."""
     winner, row_status = winners(gathered(shard, target, edits=edits, **law, **requests.noise_of_rows()))
     tables = Tables(row_status, winner)
     return walk_tables(draft_tokens, tables, vocab=shard.vocab, method="race", request_index=requests.index, **how)
 
 
-def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, sound=None, lossy=False, **how):
+def weighed(requests, shard, draft_tokens, sides, draft_row_indices, laws, method, sound=None, lossy=False, **how):
     """Walked by rejection or traversal, with the last tokens."""
-    # ``sides``: the target's and, if there are draft laws, the draft's. ``draft_places``: the draft's row of each draft
-    # or node, if they are not those in order. ``laws``: Samplings of target and draft, whose numbers may be those of
-    # entries, and the draft's as given. ``sound`` bool [B]: whose rows lie where they can. ``lossy``: p alone may be
-    # overruled.
+    # ``sides``: the target's and, if there are draft laws, the draft's. ``draft_row_indices``: the draft's row of each
+    # draft or node; None if these are in order. ``laws``: Samplings of target and draft, whose numbers may be those of
+    # entries, and the draft's as given. ``sound`` bool [B]: the request's bounds of rows are in range. ``lossy``:
+    # over-acceptance may accept a draft that p alone would refuse.
     law, draft_law, draft_sampling = laws
     greedy = requests.greedy(law.temperature)
     also = []
@@ -43,13 +43,14 @@ def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, so
     if greedy.any_may_be:
         winner, of_argmax = winners(also[0])
         row_status = torch.where(greedy.of_rows().flatten(), row_status & ~Status.NON_FINITE | of_argmax, row_status)
-    tables = Tables(row_status, winner, _spared(target) if lossy else target.probs, target.known)
+    tables = Tables(row_status, winner, _spared(target) if lossy else target.probs, target.row_stats)
     if draft:
         (q,) = draft
-        of_drafts = q.row_status if draft_places is None else q.row_status[draft_places]
+        of_drafts = q.row_status if draft_row_indices is None else q.row_status[draft_row_indices]
         tables = tables._replace(
-            q_of_drafts=q.probs, draft_row_status=of_drafts, draft_known=q.known, draft_places=draft_places
-        )
+            q_of_drafts=q.probs, draft_row_status=of_drafts, draft_row_stats=q.row_stats,
+            draft_row_indices=draft_row_indices,
+        )  # fmt: skip
     numbers = requests.noise_of_requests()
     walked = _answered(
         shard, target, draft, draft_tokens, tables, vocab=shard.vocab, method=method, temperature=greedy.temperature(),
@@ -58,37 +59,38 @@ def weighed(requests, shard, draft_tokens, sides, draft_places, laws, method, so
     numbers["position"] = walked.slot + numbers["position"]
     temperatures = (requests.of_requests(x.temperature) for x in (law, draft_law))
     drawn = last_tokens(shard, target, draft[0] if draft else None, walked, *temperatures, numbers)
-    place, bits = walked.slot.unsqueeze(-1), parameters(requests, law, draft_sampling)
+    column, bits = walked.slot.unsqueeze(-1), parameters(requests, law, draft_sampling)
     token, status = drawn()
     token = token.unsqueeze(-1)
     if both(requests.those_live, sound, greedy.others()) is not None:
-        token = torch.where((walked.row >= 0).unsqueeze(-1), token, walked.tokens.gather(1, place))
+        token = torch.where((walked.row >= 0).unsqueeze(-1), token, walked.tokens.gather(1, column))
     status = walked.status | status
     return walked._replace(
-        tokens=walked.tokens.scatter_(1, place, token), status=status if bits is None else status | bits
+        tokens=walked.tokens.scatter_(1, column, token), status=status if bits is None else status | bits
     )
 
 
 def _spared(target):
-    """p of the drafts. Over-acceptance spares no token that filters drop or edits forbid."""
+    """p of the drafts; where filters drop a token or edits forbid it, a value that over-acceptance never accepts."""
     some = [] if target.support is None else [target.contains()]
     if target.side.edits is not None:
         some.append(target.logits > -torch.inf)
     return only(both(*some), target.probs, SPARED_BY_NONE)
 
 
-def _answered(shard, target, draft, draft_tokens, tables, *, parents=None, cu_drafts=None, method, places, **how):
-    """Walked, once nothing is asked any more."""
-    walk = {"parents": parents, "cu_drafts": cu_drafts, "method": method, "places": places, **how}
+def _answered(shard, target, draft, draft_tokens, tables, *, parents=None, cu_drafts=None, method, width, **how):
+    """Walked, after rounds of answers until no sum is requested."""
+    walk = {"parents": parents, "cu_drafts": cu_drafts, "method": method, "width": width, **how}
     if not draft or (parents is None and method == "rejection"):
         return walk_tables(draft_tokens, tables, **walk)
     batch = len(draft_tokens) if cu_drafts is None else len(cu_drafts) - 1
-    nodes = places if parents is None else draft_tokens.shape[1]
+    nodes = width if parents is None else draft_tokens.shape[1]
     answers = torch.full((batch, nodes, 2), -1, device=draft_tokens.device, dtype=torch.int64)
     while True:
         walked = walk_tables(draft_tokens, tables, answers=answers, **walk)
-        asked = (walked.asked[..., 0] >= 0).nonzero(as_tuple=True)
-        if not len(asked[0]):
+        requested = (walked.requested_rows[..., 0] >= 0).nonzero(as_tuple=True)
+        if not len(requested[0]):
             return walked
-        rows, draft_rows = walked.asked[asked].T.contiguous()
-        answers[asked] = left_in_slices(shard, target, draft[0], rows, draft_rows, walked.asked_subtracted[asked])
+        rows, draft_rows = walked.requested_rows[requested].T.contiguous()
+        subtracted = walked.requested_subtracted[requested]
+        answers[requested] = left_in_slices(shard, target, draft[0], rows, draft_rows, subtracted)

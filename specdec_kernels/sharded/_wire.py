@@ -1,4 +1,4 @@
-"""What ranks send each other, apart from races: tiles of masses, and parts of different types in one collective."""
+"""The messages of ranks other than races: tiles of masses, and parts of different types in one collective."""
 
 import functools
 
@@ -10,7 +10,7 @@ NO_MAXIMUM = torch.tensor(-torch.inf, dtype=torch.float32, device="cpu").view(to
 
 
 def tiles_of(rows, temperature, shard, request_index=None, edits=None):
-    """(int32 [rows, 3, tiles], status [...]) of a slice, with as many tiles on every rank."""
+    """(int32 [rows, 3, tiles], status [...]) of a slice, padded to the most tiles that a rank has."""
     tiles_of_rank, status = parts.mass_tiles(rows, temperature=temperature, edits=edits, request_index=request_index)
     tiles_of_rank = tiles_of_rank.flatten(0, -3)
     if tiles_of_rank.shape[-1] == shard.most_tiles:
@@ -22,18 +22,18 @@ def tiles_of(rows, temperature, shard, request_index=None, edits=None):
 
 
 def sent(parts, shard):
-    """What all ranks have of parts, each as [ranks, ...]: one collective. A part is int32 tensors in a row."""
+    """The parts of all ranks, each as [ranks, ...], by one collective. A part is a list of int32 tensors."""
     every = shard.gather(torch.cat([x.flatten() for part in parts for x in part]))
     every = every.split_with_sizes([sum(x.numel() for x in part) for part in parts], dim=-1)
     return [_as(part, x) for x, part in zip(every, parts, strict=True)]
 
 
 def _as(part, every):
-    """What all ranks have of a part, in its dimensions."""
+    """A part of all ranks, in its dimensions."""
     last = part[0].shape[1:]
     return every.view(every.shape[0], sum(x.shape[0] for x in part), *last) if last else every
 
 
 def any_of(bits):
-    """The bits of all ranks together: of the first dimension of a tensor, or of tensors."""
+    """The or of all ranks' bits: over the first dimension of a tensor, or over tensors."""
     return functools.reduce(torch.bitwise_or, bits.unbind() if isinstance(bits, torch.Tensor) else bits)

@@ -1,7 +1,7 @@
 """Every method on a pair of models: acceptance, tokens a call, tokens a second, and whether race equals plain.
 
 Texts are written one at a time, by all methods in turn, several times over; the fastest run of each counts. Seconds are
-processor time of one thread: what an idle core takes, whatever else the machine does. Texts of a race that differ from
+processor time of one thread, which other processes of the machine do not change. Texts of a race that differ from
 plain sampling (forwards of different shapes round differently) are counted.
 """
 
@@ -41,7 +41,7 @@ def measure(
     target: LanguageModel, draft: LanguageModel, *, k: int, tokens: int, texts: int, repeats: int, temperature: float,
     names: Sequence[str] = (),
 ) -> list[dict]:  # fmt: skip
-    """One record per contender, or of these names; races that differ from plain sampling are counted, not hidden."""
+    """A record for each contender, or for these names. Races that differ from plain sampling are counted."""
     rows = contenders(draft, k)
     rows = {name: rows[name] for name in names or rows}
     results = {name: [] for name in rows}
@@ -58,7 +58,7 @@ def measure(
         for name in rows:
             results[name].append(text[name])
             seconds[name].append(fastest[name])
-    # The first text warmed up.
+    # The first text is a warm-up.
     return [record(name, results[name][1:], results["plain"][1:], seconds[name][1:]) for name in rows]
 
 

@@ -1,4 +1,4 @@
-"""What a pair of models does, measured: laws along a text, acceptance by slot and by child index, cost of a draft."""
+"""Measurements of a pair of models: laws along a text, acceptance by slot and by child index, cost of a draft."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Workload(NamedTuple):
-    """Laws of target and draft, float64 [N, V], at N places of texts that the target wrote."""
+    """Laws of target and draft, float64 [N, V], at N positions of texts that the target wrote."""
 
     p: np.ndarray
     q: np.ndarray
@@ -34,13 +34,13 @@ def workload(
     target, draft : LanguageModel
         The models.
     prompts : list of str
-        What the texts begin with.
+        The beginnings of the texts.
     tokens : int
         Tokens written per prompt, so that N is at most ``len(prompts) * tokens``.
     temperature : float
         Above 0.
     seed : int
-        Of the first prompt.
+        The seed of the first prompt.
     """
     from specdec_kernels.generate import generate
 
@@ -82,7 +82,7 @@ def acceptance_by_child(p: np.ndarray, q: np.ndarray, children: int = 8, draws: 
 
 
 def child_acceptance(generations: Sequence[Generation], children: int = 8) -> ChildAcceptance:
-    """What became of the draft trees of texts: how often a reached node offered its i-th child, and it was accepted."""
+    """Counts over the draft trees of texts: how often a visited node offered its i-th child, and it was accepted."""
     seen = ChildAcceptance(children)
     for generation in generations:
         for entry in generation.rounds:
@@ -95,7 +95,7 @@ def child_acceptance(generations: Sequence[Generation], children: int = 8) -> Ch
 def calibrate(
     target: LanguageModel, drafter: Drafter, prompts: Sequence[str], *, children: int = 8, seed: int = 0, **options: Any
 ) -> list[float]:
-    """Acceptance by child index, for `DraftTree.optimal`: falling, measured on texts that continue the prompts.
+    """Acceptance by child index for `DraftTree.optimal`, falling, measured on continuations of the prompts.
 
     Every round offers `children` alternatives. The seeds are far from `seed`: a tree chosen by the noise that is to
     verify it would bias rejection.
@@ -105,15 +105,15 @@ def calibrate(
     target : LanguageModel
         The model whose drafts are tested.
     drafter : Drafter
-        What drafts them.
+        The drafter to test.
     prompts : list of str
-        What the texts begin with.
+        The beginnings of the texts.
     children : int
         Alternatives a round.
     seed : int
-        That of the texts to be written with the tree.
+        The seed of the texts that the tree is for.
     options : Any
-        Of `generate`: method, replacement, temperature, max_new_tokens.
+        Arguments of `generate`: method, replacement, temperature, max_new_tokens.
     """
     from specdec_kernels.generate import generate
 
@@ -123,9 +123,9 @@ def calibrate(
 
 
 def cost_ratio(plain: Sequence[Generation], drafted: Sequence[Generation], k: int) -> float:
-    """c: what one of k draft tokens adds to a round, over a round without.
+    """c: the time that one draft token adds to a round, over a round without drafts.
 
-    Of the rounds after the first, the 20th percentiles: whatever disturbs a round makes it longer.
+    Each is the 20th percentile of the rounds after the first, because disturbances only make rounds longer.
     """
 
     def typical(runs: Sequence[Generation]) -> float:

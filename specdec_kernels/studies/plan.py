@@ -24,7 +24,7 @@ def make_plan(
     Parameters
     ----------
     source : str
-        Where the figures come from.
+        The origin of the figures, for the report.
     acceptance : list of float, or None
         By slot; the last stands for later slots too. None, with laws alone: their mean overlap.
     cost : float
@@ -70,7 +70,7 @@ def block(p: np.ndarray, q: np.ndarray, cost: float, max_k: int, draws: int = 20
     """Tokens a round and speed-up of block verification by draft length, at most 64, and the best of them.
 
     Means of the weights w over drafts, as `theory.block_expected_accepted` has them exactly for few tokens. Each slot's
-    laws are those of a place of its own: so the acceptance of rejection is planned, too.
+    laws are those of another position: so the acceptance of rejection is planned, too.
     """
     rng, each = np.random.default_rng(0), -(-draws // len(p))
     ratios = np.concatenate([
@@ -91,8 +91,8 @@ def paths(
     """Tokens a round and speed-up of `paths` by number and length of chains of at most `nodes` tokens in all.
 
     Chains are drafted side by side, so that a token of each costs what one token costs. As for `block`, each slot's
-    laws are those of a place of its own. Chains are drawn and verified by the kernels: how often i tokens or more are
-    accepted does not depend on how long chains are, so the longest of each number tell of all.
+    laws are those of another position. Chains are drawn and verified by the kernels: how often i tokens or more are
+    accepted does not depend on the length of chains, so the longest of each number serve for all lengths.
     """
     rng, lengths = np.random.default_rng(0), [dict(n=1, k=0, tokens=1.0, speedup=1.0)]
     for n in (1, 2, 4, 8):
@@ -114,7 +114,7 @@ def accepted_of_chains(p: ArrayLike, q: ArrayLike, n: int, seed: int = 0) -> np.
     Parameters
     ----------
     p, q : array_like [R, K, V]
-        By place of a chain. After the last comes its law once more: what is drawn there does not matter.
+        By position in a chain. The last law is repeated for the bonus token, which is not used.
     """
     runs, k, _ = np.shape(p)
     p, q = (torch.as_tensor(np.asarray(law), dtype=torch.float32, device="cpu") for law in (p, q))
@@ -135,7 +135,7 @@ def accepted_of_chains(p: ArrayLike, q: ArrayLike, n: int, seed: int = 0) -> np.
 
 
 def randomised(p: np.ndarray, q: np.ndarray, cost: float) -> dict[str, dict[str, float]]:
-    """One drafted token: a*, its rate and where drafting less begins to pay, by both ways to count."""
+    """One drafted token: a*, its rate and the cost from which drafting less pays, by both ways to count."""
     return {
         kind: dict(
             draft_prob=(a := theory.best_draft_prob(p, q, cost, kind)),

@@ -1,9 +1,9 @@
-"""What speculative decoding gains, and what a user should choose: the formulas of the papers, exact.
+"""The gains of speculative decoding, and the best choices for a user: the papers' formulas, exactly.
 
 Laws are arrays [V] of float64 (anything ``numpy.asarray`` takes); ``p`` is always the target, ``q`` the draft. ``k`` is
 a number of draft tokens, or of a tree's nodes without the root; ``alpha`` one acceptance for every slot, or one by
 slot; ``c`` and ``lam`` the time of a draft pass over that of a verification; ``a`` the probability of drafting;
-``epsilon`` how much more is accepted. ``kind`` says how rounds are counted: as they renew, or as the paper does. The
+``epsilon`` the over-acceptance. ``kind`` says how rounds are counted: as they renew, or as the paper does. The
 functions need numpy only; `paths_expected_accepted`, whose rule is the reference backend's, needs torch. The papers are
 Leviathan, Kalman and Matias (2023), Yin et al. (2024), Sun et al. (2024), Kobus and Gündüz (2025), Weng et al. (2025),
 Toner et al. (2025); ``docs/theory.md`` explains each formula and lists their misprints.

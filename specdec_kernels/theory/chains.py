@@ -204,17 +204,17 @@ def expected_rejections(target: ArrayLike, draft: ArrayLike, x0: ArrayLike, draf
     16.40489018
     """
     target, draft = law_pair(target, draft, ("target", "draft"), ndims=(3,))
-    here, drafts = law(x0, "x0"), count(drafts, "drafts", least=1)
+    state_law, drafts = law(x0, "x0"), count(drafts, "drafts", least=1)
     states = target.shape[2]
     if target.shape[1] != states:
         raise ValueError(f"target: expected shape [T, S, S]; got {target.shape}")
-    if here.shape != (states,):
-        raise ValueError(f"x0: expected one entry for each of the {states} states; got shape {here.shape}")
-    rejected, total = here, 0.0
+    if state_law.shape != (states,):
+        raise ValueError(f"x0: expected one entry for each of the {states} states; got shape {state_law.shape}")
+    rejected, total = state_law, 0.0
     for p, q in zip(target, draft, strict=True):
-        rejected = (here - rejected) @ residual_mass(p, q, 1) + rejected @ residual_mass(p, q, drafts)
+        rejected = (state_law - rejected) @ residual_mass(p, q, 1) + rejected @ residual_mass(p, q, drafts)
         total += rejected.sum()
-        here = here @ p
+        state_law = state_law @ p
     return float(total)
 
 

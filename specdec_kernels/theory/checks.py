@@ -1,4 +1,4 @@
-"""The theory's argument checks: each raises a ValueError that names the argument, what was expected, what came."""
+"""The theory's argument checks: each raises a ValueError that names the argument, the expected value and the value."""
 
 from __future__ import annotations
 

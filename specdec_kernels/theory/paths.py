@@ -1,4 +1,4 @@
-"""The rule `paths`: what is accepted of several chains that are drawn independently of each other."""
+"""The rule `paths`: accepted tokens of several chains that are drawn independently of each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specdec_kernels.theory.checks import count, law_pair
 
 
 def paths_expected_accepted(p: ArrayLike, q: ArrayLike, n: int, k: int) -> float:
-    r"""Expected number of accepted tokens of ``n`` chains of ``k`` tokens, with the same p and q at every place.
+    r"""Expected number of accepted tokens of ``n`` chains of ``k`` tokens, with the same p and q at every position.
 
     Of the chain taken at least i tokens are accepted with probability ``E[w_i]``, as by block verification, where
     ``w_i = min(1, w_(i-1) p(x)/q'(x))`` and q' is the law of the token taken. q' depends on w and on how many chains
@@ -35,7 +35,7 @@ def paths_expected_accepted(p: ArrayLike, q: ArrayLike, n: int, k: int) -> float
     >>> [round(paths_expected_accepted(p, q, n, 2), 4) for n in (1, 2, 4)]
     [1.03, 1.3503, 1.5373]
     """
-    from specdec_kernels.backends.reference.paths import buckets_of, looking  # the rule's own; the module needs torch
+    from specdec_kernels.backends.reference.paths import buckets_of, looking  # the rule; the module needs torch
 
     p, q = law_pair(p, q)
     n, k = count(n, "n", least=1), count(k, "k")
@@ -65,8 +65,8 @@ def paths_expected_accepted(p: ArrayLike, q: ArrayLike, n: int, k: int) -> float
 def survivors(q: float, before: float, through: float, pi: np.ndarray, chains: int) -> np.ndarray:
     """Probabilities that a token is taken and 0, 1, … further chains have it, too.
 
-    Of j chains that are looked at it is the first of the best if those before it lie in worse buckets (`before`, their
-    mass) and those after it in no better one (`through`). Chains that were not looked at may have any token.
+    Of j chains that are compared it is the first of the best if those before it lie in worse buckets (`before`, their
+    mass) and those after it in no better one (`through`). Chains that were not compared may have any token.
     """
     of_looked, of_others = Polynomial([through - q, q]), Polynomial([1 - q, q])
     return sum(

@@ -1,4 +1,4 @@
-"""The race (Gumbel coupling): how often the draft's winner is the target's, and at which rank it is found otherwise."""
+"""The race (Gumbel coupling): how often both races have one winner, and the rank of the target's winner otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draft trees: the best nodes for given acceptances by child, and the bounds on what any tree can generate."""
+"""Draft trees: the best nodes for given acceptances by child, and upper bounds for any tree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def optimal_nodes(R: ArrayLike, k: int) -> OptimalNodes:
     r"""Acceptance probabilities of the `k` nodes of the best tree; ``1 + sum(values)`` tokens are expected.
 
     Node (j_1 … j_l) is accepted with probability ``prod R(j_i)``; its parent and its elder sibling are never worse, so
-    a priority queue meets the nodes in falling order.
+    a priority queue pops the nodes in falling order.
 
     Parameters
     ----------
@@ -67,10 +67,10 @@ def optimal_nodes(R: ArrayLike, k: int) -> OptimalNodes:
 def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[int], replacement: bool = False) -> float:
     r"""Expected number of accepted tokens of traversal verification of a tree, with the same p and q at every node.
 
-    Some node of a subtree is accepted with probability alpha, the weight of its root when it is first met. So a subtree
-    is worth alpha and what its children are worth: the first with its own weight ``min(1, alpha p(x)/q(x))``, and, if
-    nothing of it is accepted, the others by the laws and the weight that are left. Every order of children is summed
-    up, V^c terms at a node of c children and a weight: meant for small vocabularies.
+    Some node of a subtree is accepted with probability alpha, the weight of its root at the first visit. So a subtree
+    is worth alpha and the value of its children: the first with weight ``min(1, alpha p(x)/q(x))``, and, if nothing of
+    it is accepted, the others by the remaining laws and weight. Every order of children is summed up, V^c terms at a
+    node of c children and a weight: meant for small vocabularies.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[in
     below = [[child for child, at in enumerate(parents) if at == node] for node in range(len(parents))]
 
     total = 0.0
-    reached: list[dict[float, float]] = [{} for _ in parents]  # by node: how likely it is met with which weight
+    reached: list[dict[float, float]] = [{} for _ in parents]  # by node: the probability of each weight at the visit
     reached[0][1.0] = 1.0
     for node, children in enumerate(below):
         for alpha, share in reached[node].items():
@@ -115,8 +115,8 @@ def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[in
 def tries(
     children: Sequence[int], alpha: float, p: np.ndarray, q: np.ndarray, replacement: bool
 ) -> Iterator[tuple[float, int, float]]:  # fmt: skip
-    """(chance, child, its own weight) of every child that may be tried under a node of weight `alpha`."""
-    waiting = [(1.0, 0, alpha, p, q)]  # of what is left when this many children were refused
+    """(chance, child, the child's weight) for every child that may be tried under a node of weight `alpha`."""
+    waiting = [(1.0, 0, alpha, p, q)]  # the remaining laws when this many children were refused
     while waiting:
         chance, index, weight, p, q = waiting.pop()
         if index == len(children):

@@ -332,7 +332,7 @@ static specdec_cutoff_params cutoff(void) {
   p.rows = some_rows(2);
   p.value = p.max = f32(2 * B, 1);
   p.last = p.mass = i64(2 * B, 1);
-  p.kept = i32(2 * B);
+  p.support_size = i32(2 * B);
   return p;
 }
 
@@ -403,12 +403,12 @@ static specdec_tile_laws_params tile_laws(void) {
   p.tiles = numbers(tiles, B, 3);
   p.raw = some_rows(B);
   p.raw.requests = 1;
-  p.known = f32(B, 2);
+  p.row_stats = f32(B, 2);
   p.probs = f32(B, V);
   return p;
 }
 
-/* Of [B, 2] rows two pairs: their places are all 0. */
+/* Two pairs of [B, 2] rows: all row indices are 0. */
 static specdec_residual_sums_params residual_sums(void) {
   static const int32_t place[B] = {0}, cuts[B * 6] = {0};
   specdec_residual_sums_params p;
@@ -416,8 +416,8 @@ static specdec_residual_sums_params residual_sums(void) {
   p.target = p.draft = some_rows(2);
   p.row = p.draft_row = each(place, B);
   p.cuts = numbers(cuts, B, 6);
-  p.known = some_rows(B);
-  p.known.requests = 1, p.known.vocab = 4;
+  p.row_stats = some_rows(B);
+  p.row_stats.requests = 1, p.row_stats.vocab = 4;
   p.sums = i64(B, 2);
   p.status = i32(B);
   return p;
@@ -428,7 +428,7 @@ static specdec_residual_race_params residual_race(void) {
   specdec_residual_race_params p;
   memset(&p, 0, sizeof p);
   p.target = pair.target, p.draft = pair.draft, p.row = pair.row, p.draft_row = pair.draft_row, p.cuts = pair.cuts;
-  p.known = pair.known;
+  p.row_stats = pair.row_stats;
   p.excluded = numbers(parents, B, 2);
   p.tokens = i64(B, 1);
   p.status = i32(B);
@@ -456,7 +456,7 @@ static specdec_walk_tables_params tables(void) {
   p.draft_prob.value = 1.0f;
   p.row_status = each(statuses, B * (K + 1));
   p.p_of_drafts = values(B * (K + 1));
-  p.known = values(2 * B * (K + 1));
+  p.row_stats = values(2 * B * (K + 1));
   p.tokens = written(B, K + 1);
   p.num_accepted = p.status = p.row = p.draft_row = i32(B);
   p.subtracted = f32(B, 1);
@@ -479,15 +479,15 @@ static specdec_walk_tables_params tree_tables(void) {
   static const int32_t statuses[B * N] = {0};
   static const int64_t answers[B * 2 * N] = {0};
   specdec_walk_tables_params p = tables();
-  const specdec_tokens known = {answers, 2 * N, 1, B, 2 * N, true};
+  const specdec_tokens no_answers = {answers, 2 * N, 1, B, 2 * N, true};
   p.draft_tokens = some_tokens(draft_tokens, B, N);
   p.parents = some_tokens(parents, 1, N);
   p.row_status = p.draft_row_status = each(statuses, B * N);
   p.p_of_drafts = p.q_of_drafts = values(B * N);
-  p.known = p.draft_known = values(2 * B * N);
-  p.answers = known;
-  p.asked = i32s(B, 2 * N);
-  p.asked_subtracted = f32(B, N);
+  p.row_stats = p.draft_row_stats = values(2 * B * N);
+  p.answers = no_answers;
+  p.requested_rows = i32s(B, 2 * N);
+  p.requested_subtracted = f32(B, N);
   p.excluded.columns = N;
   return p;
 }
@@ -506,7 +506,7 @@ static specdec_walk_tables_params packed_tables(void) {
   p.draft_tokens = some_tokens(draft_tokens, 1, 3);
   p.row_status = each(statuses, 3 + B);
   p.p_of_drafts = values(3 + B);
-  p.known = values(2 * (3 + B));
+  p.row_stats = values(2 * (3 + B));
   return p;
 }
 
@@ -809,10 +809,10 @@ static void rows_alone(void) {
   INVALID(logprobs, logprobs, p.top_tokens.row_stride = 4, "top_tokens.row_stride: expected 3; got 4");
   INVALID(logprobs, logprobs, p.top_logprobs.columns = 2, "top_logprobs.columns: expected 3; got 2");
   INVALID(logprobs, logprobs, p.rows.vocab_start = 64, "rows.vocab_start: expected 0; got 64");
-  INVALID(logprobs, logprobs, (p.rows.vocab = 33, p.kept_bits = i32s(2 * B, 1), p.kept_count = i32(2 * B)),
-          "kept_bits.columns: expected 2; got 1");
-  INVALID(logprobs, logprobs, p.kept_bits = i32s(2 * B, 2), "kept_count.rows: expected 4; got 0");
-  INVALID(logprobs, logprobs, p.kept_count = i32(2 * B), "kept_bits.data: expected memory; got NULL");
+  INVALID(logprobs, logprobs, (p.rows.vocab = 33, p.support_bits = i32s(2 * B, 1), p.support_size = i32(2 * B)),
+          "support_bits.columns: expected 2; got 1");
+  INVALID(logprobs, logprobs, p.support_bits = i32s(2 * B, 2), "support_size.rows: expected 4; got 0");
+  INVALID(logprobs, logprobs, p.support_size = i32(2 * B), "support_bits.data: expected memory; got NULL");
   INVALID(logprobs, logprobs, p.status = i32(1), "status.rows: expected 4; got 1");
   INVALID(mask_logits, mask_logits, p.value.size = 1, "value.size: expected 4; got 1");
   INVALID(mask_logits, mask_logits, p.last.slots = 1, "last.slots: expected 4; got 1");
@@ -842,7 +842,8 @@ static void parts(void) {
   INVALID(count_at_least, count_at_least, p.law.space = SPECDEC_PROBS, "law.space: expected logits; got probabilities");
   INVALID(count_at_least, count_at_least, p.least.size = 1, "least.size: expected 4; got 1");
   INVALID(count_at_least, count_at_least, p.counts.rows = 1, "counts.rows: expected 4; got 1");
-  INVALID(token_logits, token_logits, p.places = some_tokens(parents, 1, 1), "places.slots: expected 4 or more; got 1");
+  INVALID(token_logits, token_logits, p.row_indices = some_tokens(parents, 1, 1),
+          "row_indices.slots: expected 4 or more; got 1");
   INVALID(token_logits, token_logits, p.logits.rows = B, "logits.rows: expected 4; got 2");
   INVALID(token_logits, token_logits, p.tokens.slots = 1, "tokens.slots: expected 2 or more; got 1");
   INVALID(token_logits, token_logits, p.logits.row_stride = 3, "logits.row_stride: expected 2; got 3");
@@ -851,7 +852,7 @@ static void parts(void) {
   INVALID(mass_tiles, mass_tiles, p.status.rows = 1, "status.rows: expected 4; got 1");
   INVALID(tile_laws, tile_laws, p.tiles.rows = 1, "tiles.rows: expected 2; got 1");
   INVALID(tile_laws, tile_laws, p.tiles.columns = p.tiles.row_stride = 4, "tiles.columns % 3: expected 0; got 1");
-  INVALID(tile_laws, tile_laws, p.known.columns = 3, "known.columns: expected 2; got 3");
+  INVALID(tile_laws, tile_laws, p.row_stats.columns = 3, "row_stats.columns: expected 2; got 3");
   INVALID(tile_laws, tile_laws, p.probs.columns = V - 1, "probs.columns: expected 50; got 49");
   INVALID(residual_race, residual_race, p.target_law.space = SPECDEC_PROBS,
           "target_law.space: expected logits; got probabilities");
@@ -865,9 +866,9 @@ static void parts(void) {
   INVALID(residual_race, residual_race, p.draft.vocab_start = 64, "draft.vocab_start: expected 0; got 64");
   INVALID(residual_race, residual_race, p.draft_row.size = 1, "draft_row.size: expected 2; got 1");
   INVALID(residual_race, residual_race, p.cuts.columns = 5, "cuts.columns: expected 6; got 5");
-  INVALID(residual_race, residual_race, p.known.rows = 1, "known.rows: expected 2 or more; got 1");
-  INVALID(residual_race, residual_race, p.known.vocab = 3, "known.vocab: expected 4; got 3");
-  INVALID(residual_race, residual_race, p.known.dtype = SPECDEC_FLOAT16, "known.dtype: expected 0; got 2");
+  INVALID(residual_race, residual_race, p.row_stats.rows = 1, "row_stats.rows: expected 2 or more; got 1");
+  INVALID(residual_race, residual_race, p.row_stats.vocab = 3, "row_stats.vocab: expected 4; got 3");
+  INVALID(residual_race, residual_race, p.row_stats.dtype = SPECDEC_FLOAT16, "row_stats.dtype: expected 0; got 2");
   INVALID(residual_race, residual_race, p.excluded.rows = 1, "excluded.rows: expected 2; got 1");
   INVALID(residual_race, residual_race, p.scores.rows = 1, "scores.rows: expected 2; got 1");
   INVALID(residual_sums, residual_sums, (p.draft.data = NULL, p.draft.requests = 0, p.draft.vocab = V - 1),
@@ -900,7 +901,7 @@ static void parts(void) {
   INVALID(walk_tables, raced_tables, memset(&p.winners, 0, sizeof p.winners),
           "winners.data: expected memory; got NULL");
   INVALID(walk_tables, tables, p.p_of_drafts.size = 1, "p_of_drafts.size: expected 8; got 1");
-  INVALID(walk_tables, tables, p.known.size = 1, "known.size: expected 16; got 1");
+  INVALID(walk_tables, tables, p.row_stats.size = 1, "row_stats.size: expected 16; got 1");
   INVALID(walk_tables, tables, p.slot.rows = 1, "slot.rows: expected 2; got 1");
   INVALID(walk_tables, tables, p.laws.columns = 3, "laws.columns: expected 4; got 3");
   INVALID(walk_tables, traversed_tables, p.memory.columns = 1, "memory.columns: expected 32; got 1");
@@ -908,11 +909,12 @@ static void parts(void) {
   INVALID(walk_tables, raced_tables, p.row.rows = 1, "row.rows: expected 0; got 1");
   INVALID(walk_tables, tree_tables, p.q_of_drafts.size = 1, "q_of_drafts.size: expected 8; got 1");
   INVALID(walk_tables, tree_tables, p.draft_row_status.size = 1, "draft_row_status.size: expected 8; got 1");
-  INVALID(walk_tables, tree_tables, p.draft_places = some_tokens(parents, 1, N),
-          "draft_places.slots: expected 8; got 4");
+  INVALID(walk_tables, tree_tables, p.draft_row_indices = some_tokens(parents, 1, N),
+          "draft_row_indices.slots: expected 8; got 4");
   INVALID(walk_tables, tree_tables, p.answers.slots = 1, "answers.slots: expected 8 or more; got 1");
-  INVALID(walk_tables, tree_tables, p.asked.columns = 1, "asked.columns: expected 8; got 1");
-  INVALID(walk_tables, tree_tables, p.asked_subtracted.columns = 1, "asked_subtracted.columns: expected 4; got 1");
+  INVALID(walk_tables, tree_tables, p.requested_rows.columns = 1, "requested_rows.columns: expected 8; got 1");
+  INVALID(walk_tables, tree_tables, p.requested_subtracted.columns = 1,
+          "requested_subtracted.columns: expected 4; got 1");
   FINE(count_at_least, count_at_least, (void)p);
   FINE(token_logits, token_logits, (void)p);
   FINE(mass_tiles, mass_tiles, (void)p);
@@ -923,7 +925,7 @@ static void parts(void) {
   FINE(walk_tables, tables, (void)p);
   FINE(walk_tables, tables,
        (p.q_of_drafts = values(B * K), p.draft_row_status = each(p.row_status.data, B * K),
-        p.draft_known = values(2 * B * K)));
+        p.draft_row_stats = values(2 * B * K)));
   FINE(walk_tables, raced_tables, (void)p);
   FINE(walk_tables, tree_tables, (void)p);
   FINE(walk_tables, traversed_tables, (void)p);

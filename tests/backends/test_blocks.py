@@ -1,6 +1,8 @@
-"""Which calls a ``with backend(...)`` holds for: threads and tasks that begin inside, while it lasts, and no others."""
+"""The calls that a ``with backend(...)`` holds for: those of its thread, and of tasks that begin inside."""
 
 import asyncio
+import contextvars
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,52 +30,39 @@ def in_thread(act):
     return found[0]
 
 
-def test_threads_that_start_inside():
+inherits = getattr(sys.flags, "thread_inherit_context", False)
+
+
+def test_threads_have_the_block_of_their_context(outside):
     with backend("reference"):
-        assert in_thread(chosen) == "reference"
-        assert in_thread(lambda: in_thread(chosen)) == "reference"
-        with backend("cpu"):
-            assert in_thread(chosen) == "cpu"
+        assert in_thread(chosen) == ("reference" if inherits else outside)
+        copy = contextvars.copy_context()
+        assert in_thread(lambda: copy.run(chosen)) == "reference"
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(chosen).result() == "reference"
+            assert pool.submit(contextvars.copy_context().run, chosen).result() == "reference"
+    assert copy.run(chosen) == outside  # the block has ended
 
 
-def test_threads_with_a_run_of_their_own():
-    class Worker(threading.Thread):
-        def run(self):
-            self.found = chosen()
-
+def test_the_start_of_a_thread_is_pythons_own():
     with backend("reference"):
-        worker = Worker()
-        worker.start()
-        worker.join()
-    assert worker.found == "reference"
-    assert "run" not in vars(worker)
+        assert threading.Thread.start.__module__ == "threading"
+        assert threading.Thread.start.__code__.co_name == "start"
+        assert not hasattr(threading.Thread.start, "__wrapped__")
 
 
 def test_the_block_of_a_thread_is_its_own(outside):
-    """Neither a thread that ran before, nor one that it starts meanwhile, is in another thread's block."""
+    """A thread that ran before is not in another thread's block, and its block is in no other."""
+
+    def entered(name):
+        with backend(name):
+            return chosen()
+
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(chosen).result() == outside
         with backend("reference"):
             assert pool.submit(chosen).result() == outside
-            assert pool.submit(in_thread, chosen).result() == outside
             assert pool.submit(entered, "cpu").result() == "cpu"
             assert chosen() == "reference"
-
-
-def entered(name):
-    with backend(name):
-        return in_thread(chosen)
-
-
-def test_a_thread_may_outlive_the_block_it_began_in(outside):
-    with ThreadPoolExecutor(1) as pool:
-        with backend("cpu"):
-            with backend("reference"):
-                assert pool.submit(chosen).result() == "reference"
-            assert pool.submit(chosen).result() == "cpu"
-        assert pool.submit(chosen).result() == outside
 
 
 def test_tasks(outside):

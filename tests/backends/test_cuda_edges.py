@@ -179,8 +179,8 @@ def test_a_filtered_race_waits_for_the_kernel_before(device):
     rows = torch.randn(4, 9000, generator=torch.Generator().manual_seed(3))
     options = {"sampling": Sampling(top_k=40, top_p=0.9), "seed": seeds(4), "position": 0}
     expected = on_cpu(race_sample, rows, **options)
-    for machine, straight in (("large", "0"), ("lone", "0"), ("large", "1")):
-        device.play(machine, straight, overlaps=True)
+    for machine, few_rows in (("large", "0"), ("lone", "0"), ("large", "1")):
+        device.play(machine, few_rows, overlaps=True)
         late = torch.full_like(rows, torch.nan)
         device.write_before(late, rows)
         assert torch.equal(race_sample(late, **options), expected)

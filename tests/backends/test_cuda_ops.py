@@ -128,8 +128,8 @@ def noise_of(rows):
 
 def sums_of(row, draft_row):
     """The other arguments of residual_sums."""
-    row, draft_row = (torch.tensor(list(places), dtype=torch.int32) for places in (row, draft_row))
-    return {"row": row, "draft_row": draft_row, "known": torch.full((len(row), 4), 4.0), "subtracted": 0.5}
+    row, draft_row = (torch.tensor(list(row_indices), dtype=torch.int32) for row_indices in (row, draft_row))
+    return {"row": row, "draft_row": draft_row, "row_stats": torch.full((len(row), 4), 4.0), "subtracted": 0.5}
 
 
 @pytest.mark.parametrize("space", ["logits", "probs"])

@@ -51,10 +51,10 @@ PROBS = {"target": rows(0, "probs"), "draft": rows(1, "probs"), "space": "probs"
 MOVED = {"cache": [torch.arange(3 * 64.0 * 40).reshape(1, 3, 64, 40)], "path": torch.tensor([[0, *range(2, 60)]]).int()}
 RESIDUAL = {
     "target": rows(0), "draft": rows(1), "row": torch.tensor([0, 1], dtype=torch.int32), "vocab_start": 0,
-    "draft_row": torch.tensor([1, -1], dtype=torch.int32), "known": torch.full((2, 4), 4.0), "subtracted": 0.9,
+    "draft_row": torch.tensor([1, -1], dtype=torch.int32), "row_stats": torch.full((2, 4), 4.0), "subtracted": 0.9,
     "excluded": torch.tensor([-1, 3], dtype=torch.int32), "seed": seeds(2, 9), "position": 1,
 }  # fmt: skip
-SUMS = {name: RESIDUAL[name] for name in ("target", "draft", "known", "subtracted")} | {
+SUMS = {name: RESIDUAL[name] for name in ("target", "draft", "row_stats", "subtracted")} | {
     "row": torch.tensor([1, 0], dtype=torch.int32), "draft_row": torch.tensor([1, 1], dtype=torch.int32),
 }  # fmt: skip
 CUT = {"cuts": torch.tensor([[0.2, 0.0, 0.9], [-0.1, 0.0, 1.0]]).view(torch.int32).repeat(2, 1, 1).view(2, 6)}

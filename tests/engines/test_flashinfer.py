@@ -291,6 +291,28 @@ class TestSampling:
         with pytest.raises(ValueError, match="filter_apply_order: expected 'top_k_first' or 'joint'; got 'both'"):
             draw(P.log()[None], 2, 0.5, filter_apply_order="both")
 
+    def test_a_bound_on_top_k(self):
+        """It counts where FlashInfer takes its fast path: 65,536 tokens and more, a tensor of k, top-k first."""
+        logits = torch.full((5, 65_536), -30.0)
+        logits[:, :8] = torch.arange(8, 0, -1) * 0.01  # of a row's first eight tokens as many stay as its k says
+        counts = torch.tensor([0, 1, 3, 8, -1])
+
+        def largest(rows, k, **options):
+            draws = torch.arange(5).repeat(60)
+            rows, k = rows[draws], k if isinstance(k, int) else k[draws]
+            found = flashinfer.top_k_top_p_sampling_from_logits(rows, k, 1.0, seed=1, offset=0, **options)
+            return [int(found[draws == row].max()) for row in range(5)]
+
+        assert largest(logits, counts, top_k_max=4) == [0, 0, 2, 3, 3]
+        free = [7, 0, 2, 7, 7]
+        for options in ({}, {"top_k_max": 257}, {"top_k_max": 0}, {"top_k_max": 4, "filter_apply_order": "joint"}):
+            assert largest(logits, counts, **options) == free
+        assert largest(logits[:, :-1], counts, top_k_max=4) == free
+        assert largest(logits, 3, top_k_max=2) == [2] * 5
+        for wrong in (4.0, True, "4"):
+            with pytest.raises(TypeError, match="top_k_max: expected an int or None; got"):
+                flashinfer.top_k_top_p_sampling_from_logits(logits, counts, 1.0, top_k_max=wrong)
+
     def test_temperature_is_not_applied_twice(self):
         logits = 2 * torch.randn(50, generator=torch.Generator().manual_seed(2))
         assert_law(many(flashinfer.top_k_top_p_sampling_from_logits, logits, 0, 1.0), logits.double().softmax(-1))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec_kernels import LogitEdits, Sampling, cutoff, logprobs
-from specdec_kernels.ops import Kept
+from specdec_kernels.ops import Support
 from tests.support import filters
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned
 from tests.support.ops import verify_chain
@@ -32,14 +32,14 @@ MIXED = Sampling(
 def support_of(rows):
     """Room for the sets that are kept, with something in it already."""
     lead, words = rows.shape[:-1], -(-rows.shape[-1] // 32)
-    return Kept(*(torch.full(shape, UNTOUCHED, dtype=torch.int32) for shape in ((*lead, words), lead)))
+    return Support(*(torch.full(shape, UNTOUCHED, dtype=torch.int32) for shape in ((*lead, words), lead)))
 
 
 CALLS = {
     "logprobs": (logprobs, {"rows": rows_of(3), "tokens": TOKENS, "sampling": MIXED, "top": 3}),
     "logprobs kept": (
         logprobs,
-        {"rows": rows_of(3), "tokens": TOKENS, "sampling": MIXED, "kept": support_of(rows_of(3))},
+        {"rows": rows_of(3), "tokens": TOKENS, "sampling": MIXED, "support": support_of(rows_of(3))},
     ),
     "logprobs raw": (logprobs, {"rows": rows_of(3), "tokens": TOKENS}),
 }
@@ -275,42 +275,42 @@ class TestKept:
         )  # fmt: skip
         for ties in ("first", "all"):
             rule = sampling._replace(ties=ties)
-            kept = support_of(rows)
+            support = support_of(rows)
             top = min(vocabulary, 64)
-            found = logprobs(rows, torch.zeros(4, dtype=torch.int64), sampling=rule, top=top, kept=kept)
-            sets = set_of(kept.bits, vocabulary)
-            assert torch.equal(kept.count.long(), sets.sum(-1))
+            found = logprobs(rows, torch.zeros(4, dtype=torch.int64), sampling=rule, top=top, support=support)
+            sets = set_of(support.bits, vocabulary)
+            assert torch.equal(support.count.long(), sets.sum(-1))
             for b, members in enumerate(sets):
                 listed = found.top_tokens[b][found.top_tokens[b] >= 0]
                 assert members[listed].all()
-                assert len(listed) == min(top, int(kept.count[b]))
+                assert len(listed) == min(top, int(support.count[b]))
             counted = cutoff(rows, sampling=rule).count
-            assert torch.equal(kept.count[[1, 3]], counted[[1, 3]])
-            assert kept.count[2] == 1
+            assert torch.equal(support.count[[1, 3]], counted[[1, 3]])
+            assert support.count[2] == 1
             assert torch.equal(sets[0], rows[0] > -torch.inf)
 
     def test_after_edits(self):
         rows = rows_of(3)
         allowed = torch.tensor([[0x0F0F0F0F, 1], [-1, 1], [0, 0]], dtype=torch.int32)
-        kept = support_of(rows)
-        logprobs(rows, TOKENS, edits=LogitEdits(allowed=allowed), sampling=Sampling(top_k=12), kept=kept)
-        sets, may = set_of(kept.bits, 33), set_of(allowed, 33)
-        assert kept.count.tolist() == [12, 12, 0]
+        support = support_of(rows)
+        logprobs(rows, TOKENS, edits=LogitEdits(allowed=allowed), sampling=Sampling(top_k=12), support=support)
+        sets, may = set_of(support.bits, 33), set_of(allowed, 33)
+        assert support.count.tolist() == [12, 12, 0]
         assert not (sets & ~may).any()
         again = support_of(rows)  # the set as a mask keeps what it kept
-        logprobs(
-            rows[:2], TOKENS[:2], edits=LogitEdits(allowed=kept.bits[:2]), kept=Kept(again.bits[:2], again.count[:2])
-        )
-        assert torch.equal(again.bits[:2], kept.bits[:2])
+        part = Support(again.bits[:2], again.count[:2])
+        logprobs(rows[:2], TOKENS[:2], edits=LogitEdits(allowed=support.bits[:2]), support=part)
+        assert torch.equal(again.bits[:2], support.bits[:2])
 
     def test_what_is_not_read_keeps_nothing(self):
         rows = rows_of(4)
         rows[0] = -torch.inf
-        kept = support_of(rows)
+        support = support_of(rows)
         index = torch.tensor([0, -1, 0, 7], dtype=torch.int32)
-        logprobs(rows, torch.tensor([1, 1, -1, 1]), sampling=Sampling(torch.ones(1)), request_index=index, kept=kept)
-        assert not kept.bits.any()
-        assert not kept.count.any()
+        tokens = torch.tensor([1, 1, -1, 1])
+        logprobs(rows, tokens, sampling=Sampling(torch.ones(1)), request_index=index, support=support)
+        assert not support.bits.any()
+        assert not support.count.any()
 
     @pytest.mark.slow
     def test_a_trainer_with_the_same_set_agrees_with_the_sampler(self):
@@ -319,17 +319,17 @@ class TestKept:
         assert (whole - 1).abs().min() > 1e-2
 
     def test_bad_input(self):
-        rows, kept = rows_of(3), support_of(rows_of(3))
+        rows, support = rows_of(3), support_of(rows_of(3))
         for bad, error, message in (
-            (kept.bits, TypeError, "kept: expected a Kept; got int32"),
+            (support.bits, TypeError, "support: expected a Support; got int32"),
             (
-                kept._replace(bits=kept.bits[:, :1]),
+                support._replace(bits=support.bits[:, :1]),
                 ValueError,
-                r"kept.bits: expected shape \[3, 2\]; got int32 \[3, 1\]",
+                r"support.bits: expected shape \[3, 2\]; got int32 \[3, 1\]",
             ),
-            (kept._replace(count=None), TypeError, "kept.count: expected a tensor of int32; got None"),
-            (kept._replace(count=kept.bits[:, 0]), ValueError, "kept.count: expected contiguous"),
-            (kept._replace(count=kept.bits.view(-1)[:3]), ValueError, "memory of its own; got some of kept"),
+            (support._replace(count=None), TypeError, "support.count: expected a tensor of int32; got None"),
+            (support._replace(count=support.bits[:, 0]), ValueError, "support.count: expected contiguous"),
+            (support._replace(count=support.bits.view(-1)[:3]), ValueError, "memory of its own; got some of support"),
         ):
             with pytest.raises(error, match=message):
-                logprobs(rows, TOKENS, kept=bad)
+                logprobs(rows, TOKENS, support=bad)

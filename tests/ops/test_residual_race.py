@@ -11,7 +11,8 @@ from tests.support.parts import cut_words, edited, edits_of, support_of
 ROWS = torch.randn(2, 3, 2, 33, generator=torch.Generator().manual_seed(3))
 CALL = {
     "target": ROWS[0], "draft": ROWS[1], "row": torch.tensor([0, -1, 5], dtype=torch.int32), "vocab_start": 0,
-    "draft_row": torch.tensor([1, -1, 4], dtype=torch.int32), "known": torch.ones(3, 4), "subtracted": torch.ones(3),
+    "draft_row": torch.tensor([1, -1, 4], dtype=torch.int32), "row_stats": torch.ones(3, 4),
+    "subtracted": torch.ones(3),
     "seed": seeds(3), "position": torch.full((3,), 5), "temperature": torch.ones(3),
     "excluded": torch.tensor([-1, -1, 3], dtype=torch.int32),
 }  # fmt: skip
@@ -28,16 +29,17 @@ CALLS = {
 MANY = 4000
 
 
-def known_of(rows):
+def row_stats_of(rows):
     return tile_laws(mass_tiles(rows)[0], rows[..., :1].contiguous())[0]
 
 
 def draws(target, draft, **how):
     """Tokens of many requests on one row."""
     row = torch.zeros(MANY, dtype=torch.int32)
-    known = torch.cat([known_of(target), known_of(target if draft is None else draft)], dim=-1).expand(MANY, 4)
+    draft_stats = row_stats_of(target if draft is None else draft)
+    row_stats = torch.cat([row_stats_of(target), draft_stats], dim=-1).expand(MANY, 4)
     tokens, _, status = residual_race(
-        target, draft, row, vocab_start=0, draft_row=None if draft is None else row, known=known.contiguous(),
+        target, draft, row, vocab_start=0, draft_row=None if draft is None else row, row_stats=row_stats.contiguous(),
         seed=seeds(MANY), position=3, **how,
     )  # fmt: skip
     assert not status.any()
@@ -60,7 +62,7 @@ def test_a_token_that_is_excluded(parts_backend):
     """Over p: never that token, and otherwise the first arrival of the stream that residuals have."""
     target = torch.tensor([[5.0, 4.0, 3.0]]).repeat(4, 1)
     row = torch.arange(4, dtype=torch.int32)
-    how = dict(vocab_start=0, known=torch.zeros(4, 4), seed=seeds(4), position=3)
+    how = dict(vocab_start=0, row_stats=torch.zeros(4, 4), seed=seeds(4), position=3)
     whole, _, _ = residual_race(target, None, row, **how)
     without, _, _ = residual_race(target, None, row, excluded=whole.int(), **how)
     assert (without != whole).all()
@@ -79,7 +81,7 @@ def test_the_argmax_at_temperature_0(parts_backend):
         row,
         vocab_start=1024,
         draft_row=row,
-        known=torch.zeros(1, 4),
+        row_stats=torch.zeros(1, 4),
         seed=1,
         position=0,
         temperature=0.0,
@@ -95,11 +97,11 @@ def pairs_of(rows, size=1500, seed=4):
     target[:, 1:40:3] = target[:, :1]  # ties
     row = torch.arange(rows, dtype=torch.int32).flip(0)
     beside = torch.where(torch.arange(rows) % 3 == 2, -1, row - 1).clamp(min=-1).int()
-    known = torch.cat([known_of(target)[row.long()], known_of(draft)[beside.long()]], dim=-1)
+    row_stats = torch.cat([row_stats_of(target)[row.long()], row_stats_of(draft)[beside.long()]], dim=-1)
     return target, draft, {
-        "row": row, "draft_row": beside, "known": known, "vocab_start": 1024, "seed": seeds(rows), "position": 3,
-        "subtracted": torch.linspace(0, 1.2, rows), "temperature": torch.tensor([0.7, 1.0, 0.0, 1.5])[row.long() % 4],
-        "draft_temperature": 0.9,
+        "row": row, "draft_row": beside, "row_stats": row_stats, "vocab_start": 1024, "seed": seeds(rows),
+        "position": 3, "subtracted": torch.linspace(0, 1.2, rows),
+        "temperature": torch.tensor([0.7, 1.0, 0.0, 1.5])[row.long() % 4], "draft_temperature": 0.9,
     }  # fmt: skip
 
 
@@ -120,9 +122,10 @@ def test_cuts(parts_backend, factor):
     words[0][0, 1], words[0][1, 1] = -(2**31), 2**31 - 1  # the last column lies in another part
     found = residual_race(target, draft, cuts=torch.cat(words, dim=-1), **how)
     kept = [support_of(target[row], words[0]), support_of(draft[beside], words[1])]
-    places = torch.arange(8, dtype=torch.int32)
+    row_indices = torch.arange(8, dtype=torch.int32)
     kept[0] = torch.where((how["temperature"] == 0).unsqueeze(-1), target[row], kept[0])  # the argmax of all
-    expected = residual_race(*kept, **how | {"row": places, "draft_row": torch.where(beside < 0, -1, places).int()})
+    draft_row = torch.where(beside < 0, -1, row_indices).int()
+    expected = residual_race(*kept, **how | {"row": row_indices, "draft_row": draft_row})
     whole = residual_race(target, draft, **how)
     assert_same(found[:2], expected[:2])
     assert torch.equal(found[2], whole[2])  # the status is that of all tokens
@@ -189,7 +192,7 @@ def test_rows_out_of_range(parts_backend):
     call = CALL
     row = torch.tensor([0, 6, -2, 1, -1, 2**31 - 1, 5], dtype=torch.int32)
     beside = torch.tensor([6, 0, 0, -2, 9, 0, 5], dtype=torch.int32)
-    how = {"seed": 3, "position": 4, "vocab_start": 1024, "known": torch.ones(7, 4)}
+    how = {"seed": 3, "position": 4, "vocab_start": 1024, "row_stats": torch.ones(7, 4)}
     for temperature in (1.0, 0.0):
         tokens, scores, status = residual_race(
             call["target"], call["draft"], row, draft_row=beside, temperature=temperature, **how
@@ -197,7 +200,7 @@ def test_rows_out_of_range(parts_backend):
         assert tokens[:6].tolist() == [0, 0, 0, 0, -1, 0]
         assert (scores[:6] == torch.inf).all()
         assert status.tolist() == [8, 8, 8, 8, 0, 8, 0]
-        how_alone = how | {"known": torch.ones(1, 4)}
+        how_alone = how | {"row_stats": torch.ones(1, 4)}
         alone = residual_race(
             call["target"], call["draft"], row[6:], draft_row=beside[6:], temperature=temperature, **how_alone
         )

@@ -12,7 +12,7 @@ from tests.support.parts import cut_words, edited, edits_of, support_of
 ROWS = torch.randn(2, 3, 2, 33, generator=torch.Generator().manual_seed(3))
 CALL = {
     "target": ROWS[0], "draft": ROWS[1], "row": torch.tensor([0, -1, 5], dtype=torch.int32),
-    "draft_row": torch.tensor([1, 2, 4], dtype=torch.int32), "known": torch.ones(3, 4), "subtracted": torch.ones(3),
+    "draft_row": torch.tensor([1, 2, 4], dtype=torch.int32), "row_stats": torch.ones(3, 4), "subtracted": torch.ones(3),
     "temperature": torch.ones(3), "draft_temperature": torch.ones(3),
 }  # fmt: skip
 CUTS = torch.tensor([[-1.0, 0.0, 1.0] * 2] * 3).view(torch.int32)
@@ -49,10 +49,10 @@ def test_every_token_is_counted(parts_backend, size):
     draft = torch.cat([draft, torch.zeros(1, size), torch.full((1, size), -torch.inf)]).half()
     place = torch.arange(len(target), dtype=torch.int32)
     temperature, subtracted = torch.tensor([0.7, 1.0, 2.0])[place % 3], torch.tensor([1.0, 0.0, 0.25, 3.0])[place % 4]
-    (p_known, p), (q_known, q) = law_of(target, temperature), law_of(draft, 0.9)
+    (p_stats, p), (q_stats, q) = law_of(target, temperature), law_of(draft, 0.9)
     call = {
         "target": poisoned(target), "draft": poisoned(draft), "row": place, "draft_row": place,
-        "subtracted": subtracted, "known": torch.cat([p_known, q_known], dim=-1), "temperature": temperature,
+        "subtracted": subtracted, "row_stats": torch.cat([p_stats, q_stats], dim=-1), "temperature": temperature,
         "draft_temperature": 0.9,
     }  # fmt: skip
     sums, status = residual_sums(**call)
@@ -69,7 +69,7 @@ def test_sums_do_not_depend_on_where_a_row_is_cut(kernels, dtype):
     target, draft = rows
     row, draft_row = PAIRS, PAIRS.flip(0)
     p, q = (law_of(side.flatten(0, 1).contiguous())[0] for side in rows)
-    call = {"known": torch.cat([p, q.flip(0)], dim=-1), "subtracted": 0.5}
+    call = {"row_stats": torch.cat([p, q.flip(0)], dim=-1), "subtracted": 0.5}
     whole, _ = residual_sums(target, draft, row, draft_row, **call)
     parts = [
         residual_sums(*side, row, draft_row, **call)[0]
@@ -84,9 +84,9 @@ def test_the_rows_of_a_pair_are_any_two(parts_backend):
     generator = torch.Generator().manual_seed(2)
     target, draft = torch.randn(2, 6, 40, generator=generator)[:, ::2, 3:36], torch.randn(4, 1, 33, generator=generator)
     row, draft_row = (torch.tensor(x, dtype=torch.int32) for x in ([5, 0, 3, 3, 1], [3, 3, 0, 1, 2]))
-    (p_known, p), (q_known, q) = law_of(target.reshape(6, 33)), law_of(draft.view(4, 33))
-    known = torch.cat([p_known[row.long()], q_known[draft_row.long()]], dim=-1)
-    sums, _ = residual_sums(target, draft, row, draft_row, known=known, subtracted=0.5)
+    (p_stats, p), (q_stats, q) = law_of(target.reshape(6, 33)), law_of(draft.view(4, 33))
+    row_stats = torch.cat([p_stats[row.long()], q_stats[draft_row.long()]], dim=-1)
+    sums, _ = residual_sums(target, draft, row, draft_row, row_stats=row_stats, subtracted=0.5)
     assert torch.equal(sums, counted(p[row.long()], q[draft_row.long()], torch.full((5,), 0.5)))
 
 
@@ -96,13 +96,14 @@ def test_what_is_not_weighed(parts_backend):
     rows = torch.zeros(2, 1500)
     row = torch.tensor([0, -1, 0, 2, 1, -2, 0, 1], dtype=torch.int32)
     draft_row = torch.tensor([1, 0, -1, 0, 2, 0, 1, -3], dtype=torch.int32)
-    known = law_of(rows)[0][:1].repeat(8, 2)
+    row_stats = law_of(rows)[0][:1].repeat(8, 2)
     temperature = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, torch.nan, 1.0])
-    sums, status = residual_sums(rows, rows, row, draft_row, known=known, subtracted=0.0, temperature=temperature)
+    how = {"row_stats": row_stats, "subtracted": 0.0, "temperature": temperature}
+    sums, status = residual_sums(rows, rows, row, draft_row, **how)
     assert status.tolist() == [0, 0, 0, 8, 8, 8, 8, 8]
     assert abs(sums[0, 0].item() / UNIT - 1) < 1e-6
     assert not sums[[1, 2, 3, 4, 5, 7]].any()
-    none = residual_sums(rows, rows, row[:0], row[:0], known=known[:0])
+    none = residual_sums(rows, rows, row[:0], row[:0], row_stats=row_stats[:0])
     assert [tuple(x.shape) for x in none] == [(0, 2), (0,)]
 
 
@@ -116,8 +117,8 @@ def test_cuts_and_edits(parts_backend, dtypes):
     edits = edits_of(3, 2, vocabulary=2061, seed=7)
     rows = edited(target, edits)
     row, draft_row = PAIRS.flip(0), PAIRS
-    known = torch.cat([law_of(x.flatten(0, 1).float())[0] for x in (rows, draft)], dim=-1)
-    call = {"known": known, "subtracted": 0.5, "draft_temperature": 0.8}
+    row_stats = torch.cat([law_of(x.flatten(0, 1).float())[0] for x in (rows, draft)], dim=-1)
+    call = {"row_stats": row_stats, "subtracted": 0.5, "draft_temperature": 0.8}
     sampling = Sampling(2.0, top_k=torch.tensor([[1, 40], [7, 0], [2060, 300]]))
     flat = [rows.flatten(0, 1)[row.long()], draft.flatten(0, 1)[draft_row.long()]]
     words = [

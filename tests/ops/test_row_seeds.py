@@ -79,7 +79,7 @@ class TestChains:
         assert found.status[4] == 8
 
     def test_many_rows(self, backend):
-        """More than a device takes at once; and few, straight through. Triton's programs are alike for all."""
+        """More rows than a device takes at once, and few. Triton's programs are alike for all."""
         for batch in (1, 2 if backend == "triton" else 64):
             target = torch.randn(batch, K + 1, 67, generator=torch.Generator().manual_seed(batch))
             given = torch.arange(batch * (K + 1)).view(batch, -1)

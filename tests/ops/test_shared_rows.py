@@ -30,12 +30,12 @@ def of_parts(target, draft):
     """Of a row and one of a draft, as ranks ask for it."""
     place = torch.zeros(1, dtype=torch.int32)
     tiles, status = mass_tiles(target)
-    known = tile_laws(tiles[:, 0], target[:, 0])[0]
+    row_stats = tile_laws(tiles[:, 0], target[:, 0])[0]
     of_draft = tile_laws(mass_tiles(draft)[0][:, 0], draft[:, 0])[0]
-    both = torch.cat([known, of_draft], -1)
-    pair = {"target": target, "draft": draft, "row": place, "draft_row": place, "known": both}
+    both = torch.cat([row_stats, of_draft], -1)
+    pair = {"target": target, "draft": draft, "row": place, "draft_row": place, "row_stats": both}
     found = [*residual_race(**pair, **NOISE, vocab_start=0), *residual_sums(**pair)]
-    return [tiles, status, known, *found, count_at_least(target, torch.tensor([[1.0, 2.0]]))]
+    return [tiles, status, row_stats, *found, count_at_least(target, torch.tensor([[1.0, 2.0]]))]
 
 
 def every_op(target, draft):

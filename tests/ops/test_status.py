@@ -9,8 +9,8 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import Status, cutoff, logprobs, overlap, race_sample, residual
-from specdec_kernels.calls import inputs
 from specdec_kernels.ops import TreeVerdict, Verdict
+from specdec_kernels.status import TEXTS
 
 pytestmark = pytest.mark.one_backend
 
@@ -33,12 +33,12 @@ def test_are_bits_that_differ():
 
 
 def test_each_has_a_text():
-    assert set(inputs.STATUS) == set(Status)
+    assert set(TEXTS) == set(Status)
 
 
 def test_a_negative_probability_is_named():
     wrong = torch.tensor([0.6, 0.5, -0.1])
-    with pytest.raises(RuntimeError, match=r"residual: row 0: a NaN, \+inf or a negative probability was met"):
+    with pytest.raises(RuntimeError, match=r"residual: row 0: a NaN, \+inf or a negative probability in a row"):
         residual(wrong, torch.tensor([0.2, 0.2, 0.6]), space="probs", check=True)
     for op in (cutoff, logprobs, overlap, race_sample, residual, Verdict, TreeVerdict):
-        assert "1 a NaN, +inf or a negative probability was met" in " ".join(op.__doc__.split())
+        assert "1 a NaN, +inf or a negative probability in a row" in " ".join(op.__doc__.split())

@@ -18,14 +18,14 @@ def test_laws_are_those_of_whole_rows(parts_backend):
     rows[0, 1] = -torch.inf
     temperature = torch.tensor([[1.0, 1.0, 0.5], [2.0, 1.0, 1.0]])
     parts = [mass_tiles(part, temperature=temperature)[0] for part in rows.split([1024, 2048], dim=-1)]
-    known, probs = tile_laws(torch.cat(parts[::-1], dim=-1), rows[..., :4].contiguous(), temperature=temperature)
+    row_stats, probs = tile_laws(torch.cat(parts[::-1], dim=-1), rows[..., :4].contiguous(), temperature=temperature)
     exact = rows.double() / temperature.unsqueeze(-1)
     law = exact.softmax(-1).nan_to_num(nan=0.0)
     torch.testing.assert_close(probs.double(), law[..., :4], rtol=1e-5, atol=1e-30)
     lse = exact.logsumexp(-1)
     some = lse > -torch.inf
-    torch.testing.assert_close(known.double().sum(-1)[some], lse[some], rtol=1e-6, atol=1e-6)
-    assert known[0, 1].tolist() == [0.0, torch.inf]
+    torch.testing.assert_close(row_stats.double().sum(-1)[some], lse[some], rtol=1e-6, atol=1e-6)
+    assert row_stats[0, 1].tolist() == [0.0, torch.inf]
 
 
 def test_probabilities_are_the_bits_of_the_unsharded_ops(fast_backend):

@@ -15,7 +15,7 @@ CALLS = {
     "token_logits": (token_logits, {"rows": ROWS, "tokens": TOKENS}),
     "token_logits, edited": (
         token_logits,
-        {"rows": ROWS, "tokens": TOKENS.int()[:, 0], "places": torch.tensor([2, 0, 2], dtype=torch.int32),
+        {"rows": ROWS, "tokens": TOKENS.int()[:, 0], "row_indices": torch.tensor([2, 0, 2], dtype=torch.int32),
          "edits": edits_of(3, vocabulary=300, seed=1)._replace(bias=None)},
     ),
 }  # fmt: skip
@@ -52,13 +52,13 @@ def test_edited_elements(parts_backend, bias):
     expected = edited(rows, edits).gather(-1, tokens)
     assert torch.equal(bits(token_logits(rows, tokens, edits=edits)), bits(expected))
     assert not torch.equal(token_logits(rows, tokens), expected)
-    places = torch.tensor([5, 0, 5, 2, -1, 6, 1])
-    there = (places >= 0) & (places < 6)
-    own = tokens.flatten(0, 1)[places.clamp(0, 5)]
-    rows_there = edited(rows, edits).flatten(0, 1)[places.clamp(0, 5)]
+    row_indices = torch.tensor([5, 0, 5, 2, -1, 6, 1])
+    there = (row_indices >= 0) & (row_indices < 6)
+    own = tokens.flatten(0, 1)[row_indices.clamp(0, 5)]
+    rows_there = edited(rows, edits).flatten(0, 1)[row_indices.clamp(0, 5)]
     expected = torch.where(there.unsqueeze(-1), rows_there.gather(1, own), 0.0)
-    for at in (places, places.int(), torch.stack([places, places], 1)[:, 0]):
-        assert torch.equal(bits(token_logits(rows, own, places=at, edits=edits)), bits(expected))
+    for at in (row_indices, row_indices.int(), torch.stack([row_indices, row_indices], 1)[:, 0]):
+        assert torch.equal(bits(token_logits(rows, own, row_indices=at, edits=edits)), bits(expected))
 
 
 def test_parts_together_are_the_row(fast_backend):
@@ -79,8 +79,8 @@ def test_parts_together_are_the_row(fast_backend):
 def test_none_at_all(fast_backend):
     assert token_logits(ROWS, TOKENS[:, :0]).shape == (3, 0)
     assert token_logits(ROWS[:0], TOKENS[:0]).shape == (0, 3)
-    assert token_logits(ROWS, TOKENS[:0], places=torch.zeros(0).long()).shape == (0, 3)
-    assert token_logits(ROWS[:0], TOKENS, places=torch.zeros(3).long()).tolist() == [[0.0] * 3] * 3
-    assert token_logits(ROWS[:0], TOKENS, places=torch.zeros(3).long(), edits=LogitEdits(presence=0.5)).sum() == 0
+    assert token_logits(ROWS, TOKENS[:0], row_indices=torch.zeros(0).long()).shape == (0, 3)
+    assert token_logits(ROWS[:0], TOKENS, row_indices=torch.zeros(3).long()).tolist() == [[0.0] * 3] * 3
+    assert token_logits(ROWS[:0], TOKENS, row_indices=torch.zeros(3).long(), edits=LogitEdits(presence=0.5)).sum() == 0
     row = LogitEdits(allowed=torch.zeros(10, dtype=torch.int32))
     assert token_logits(ROWS[0], torch.tensor(7), edits=row) == -torch.inf

@@ -29,9 +29,9 @@ def tables(rows, drafts, draft_rows=None):
     draft_rows = drafts if draft_rows is None else draft_rows
     return {
         "row_status": torch.zeros(rows, dtype=INTS), "p_of_drafts": torch.ones(rows),
-        "known": torch.arange(2.0 * rows).view(-1, 2),
+        "row_stats": torch.arange(2.0 * rows).view(-1, 2),
         "q_of_drafts": torch.full((drafts,), 0.5), "draft_row_status": torch.zeros(drafts, dtype=INTS),
-        "draft_known": 100 + torch.arange(2.0 * draft_rows).view(-1, 2),
+        "draft_row_stats": 100 + torch.arange(2.0 * draft_rows).view(-1, 2),
     }  # fmt: skip
 
 
@@ -41,9 +41,9 @@ def noise(batch):
 
 BATCH, SLOTS = 3, 2
 ROWS = BATCH * (SLOTS + 1)
-CHAINS = {"draft_tokens": torch.tensor([[5, 9], [3, 4], [7, 70]]), "vocab": 64, "places": 3, "method": "rejection"}
+CHAINS = {"draft_tokens": torch.tensor([[5, 9], [3, 4], [7, 70]]), "vocab": 64, "width": 3, "method": "rejection"}
 CHAINS |= tables(ROWS, 6) | noise(BATCH)
-TREE = {"draft_tokens": torch.tensor([[-1, 5, 5, 9]] * BATCH), "parents": torch.tensor([-1, 0, 0, 1]), "places": 3}
+TREE = {"draft_tokens": torch.tensor([[-1, 5, 5, 9]] * BATCH), "parents": torch.tensor([-1, 0, 0, 1]), "width": 3}
 TREE |= {"vocab": 64, "method": "rejection", "answers": torch.full((BATCH, 4, 2), -1)}
 TREE |= tables(12, 12) | noise(BATCH)
 NUMBERS = {"temperature": torch.ones(BATCH), "epsilon": torch.zeros(BATCH), "request_index": torch.arange(BATCH).int()}
@@ -52,11 +52,11 @@ CALLS = {
         walk_tables,
         CHAINS | NUMBERS | {
             "method": "traversal", "answers": torch.full((BATCH, SLOTS + 1, 2), 1 << 41), "winners": torch.arange(ROWS),
-            "draft_prob": torch.ones(BATCH, SLOTS), "draft_places": torch.arange(6),
+            "draft_prob": torch.ones(BATCH, SLOTS), "draft_row_indices": torch.arange(6),
         },
     ),
     "walk_tables, tree": (walk_tables, TREE | NUMBERS | {"winners": torch.arange(12)}),
-    "walk_tables, race": (walk_tables, {x: CHAINS[x] for x in ("draft_tokens", "vocab", "places", "row_status")}
+    "walk_tables, race": (walk_tables, {x: CHAINS[x] for x in ("draft_tokens", "vocab", "width", "row_status")}
                           | {"method": "race", "winners": torch.arange(ROWS)}),
 }  # fmt: skip
 
@@ -65,8 +65,8 @@ def lists(walked, *names):
     return [getattr(walked, name).tolist() for name in names]
 
 
-def refused(probs, *places):
-    return probs.index_fill(0, torch.tensor(places), 0.0)
+def refused(probs, *columns):
+    return probs.index_fill(0, torch.tensor(columns), 0.0)
 
 
 @pytest.mark.interpreted
@@ -77,7 +77,7 @@ def test_a_refused_draft_a_bonus_and_a_token_out_of_range(parts_backend):
     assert lists(walked, "row", "draft_row", "slot") == [[1, 5, 7], [1, -1, 5], [1, 2, 1]]
     assert walked.status.tolist() == [0, 0, 4]
     assert walked.laws.tolist() == [[2, 3, 102, 103], [10, 11, 10, 11], [14, 15, 110, 111]]
-    walked = walk_tables(**chains | {"q_of_drafts": None, "draft_row_status": None, "draft_known": None})
+    walked = walk_tables(**chains | {"q_of_drafts": None, "draft_row_status": None, "draft_row_stats": None})
     assert lists(walked, "excluded", "num_accepted") == [[[9], [-1], [-1]], [1, 2, 1]]
     assert walked.laws[:, 2:].tolist() == walked.laws[:, :2].tolist()
     shared = chains | {"draft_tokens": torch.tensor([[5, -1], [3, 4], [-1, 7]])}
@@ -122,8 +122,8 @@ def test_packed_chains(parts_backend):
     """Requests of other lengths, one cut off, one of none, and bounds that lie."""
     packed = tables(11, 7, draft_rows=20) | noise(4)
     packed |= {
-        "draft_tokens": torch.arange(10, 17), "cu_drafts": ints(0, 3, 3, 7, 9), "places": 3, "vocab": 64,
-        "method": "rejection", "row_status": torch.arange(11, dtype=INTS), "draft_places": 19 - torch.arange(7),
+        "draft_tokens": torch.arange(10, 17), "cu_drafts": ints(0, 3, 3, 7, 9), "width": 3, "vocab": 64,
+        "method": "rejection", "row_status": torch.arange(11, dtype=INTS), "draft_row_indices": 19 - torch.arange(7),
         "draft_prob": torch.linspace(0.1, 0.7, 7).expand(4, 7), "p_of_drafts": refused(torch.ones(11), 6),
     }  # fmt: skip
     walked = walk_tables(**packed)
@@ -146,8 +146,8 @@ def test_a_tree_asks_for_the_sums_after_a_refused_child(parts_backend):
     tree["p_of_drafts"] = refused(torch.ones(7), 1, 3, 5)
     tree["answers"] = torch.full((1, 7, 2), -1)
     walked = walk_tables(**tree)
-    assert walked.asked[0].tolist() == [[-1, -1], [0, 0], [-1, -1], [1, 1], [-1, -1], [2, 2], [-1, -1]]
-    assert walked.asked_subtracted[0].tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert walked.requested_rows[0].tolist() == [[-1, -1], [0, 0], [-1, -1], [1, 1], [-1, -1], [2, 2], [-1, -1]]
+    assert walked.requested_subtracted[0].tolist() == [0, 1, 0, 1, 0, 1, 0]
     assert lists(walked, "tokens", "num_accepted", "row") == [[[-1, -1, -1]], [0], [-1]]
     tree["answers"][0, [1, 3, 5]] = 1 << 41  # of p and of q, so none of q is left once the tokens tried are off
     walked = walk_tables(**tree)
@@ -172,12 +172,12 @@ def test_any_tables(parts_backend, method, kind):
     rows, drafts = batch * nodes, batch * slots
     call = {
         "draft_tokens": some(9, batch, 2 * slots, dtype=torch.int64)[:, ::2] - 1, "vocab": 7, "method": method,
-        "places": nodes, "row_status": some(16, rows), "winners": some(7, rows, dtype=torch.int64), **noise(batch),
+        "width": nodes, "row_status": some(16, rows), "winners": some(7, rows, dtype=torch.int64), **noise(batch),
         "request_index": some(batch + 2, batch) - 1, "temperature": (some(6, batch) > 0).float(),
     }  # fmt: skip
     if kind != "chains":
         parents = torch.stack([torch.zeros(batch).long()] + [some(node, batch) for node in range(1, nodes)], dim=1)
-        call |= {"parents": parents.index_fill(1, torch.tensor([0]), -1), "places": 4}
+        call |= {"parents": parents.index_fill(1, torch.tensor([0]), -1), "width": 4}
         call["replacement"] = kind == "with replacement"
     elif method == "rejection":
         call |= {"draft_prob": some(5, batch, slots) / 4, "epsilon": some(2, batch) * 0.1}
@@ -192,26 +192,27 @@ def test_any_tables(parts_backend, method, kind):
         return own.gather(2, tokens).flatten()
 
     if method != "race":
-        call |= {"p_of_drafts": law(nodes), "known": torch.randn(rows, 2, generator=draw)}
+        call |= {"p_of_drafts": law(nodes), "row_stats": torch.randn(rows, 2, generator=draw)}
     if method != "race" and kind != "certain trees":
         call |= {
             "q_of_drafts": law(slots), "draft_row_status": some(16, drafts),
-            "draft_known": torch.randn(drafts, 2, generator=draw), "draft_places": drafts - 1 - torch.arange(drafts),
+            "draft_row_stats": torch.randn(drafts, 2, generator=draw),
+            "draft_row_indices": drafts - 1 - torch.arange(drafts),
         }  # fmt: skip
     answers = some(1 << 42, batch, nodes, 2, dtype=torch.int64)
     answers[..., 1] += 6 << 42  # more than all tokens tried have of q
-    asks = "q_of_drafts" in call and (kind != "chains" or method == "traversal")
+    has_answers = "q_of_drafts" in call and (kind != "chains" or method == "traversal")
     rounds = 0
-    call |= {"answers": torch.full_like(answers, -1)} if asks else {}
+    call |= {"answers": torch.full_like(answers, -1)} if has_answers else {}
     while True:
         found = walk_tables(**call)
         with specdec_kernels.backend("cpu"):
             for x, expected in zip(found, walk_tables(**call), strict=True):
                 assert (x is expected is None) or torch.equal(x, expected)
-        if not asks or (found.asked < 0).all():
+        if not has_answers or (found.requested_rows < 0).all():
             break
-        call["answers"] = torch.where(found.asked[..., :1] >= 0, answers, call["answers"])
+        call["answers"] = torch.where(found.requested_rows[..., :1] >= 0, answers, call["answers"])
         rounds += 1
     if batch == 300:  # of few requests some kinds of ends may be missing
-        assert rounds > 0 or not asks
+        assert rounds > 0 or not has_answers
         assert len(set(found.num_accepted.tolist())) > 2

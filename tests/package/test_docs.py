@@ -73,6 +73,13 @@ def test_examples_in_documents_run(page):
         exec(compile("\n" * line + match[1], str(page), "exec"), namespace)
 
 
+def test_the_site_shows_the_files_that_pages_name_by_a_mark():
+    hooks, text = script("_site"), (ROOT / "docs" / "generator.md").read_text(encoding="utf-8")
+    shown = hooks._SOURCE.sub(hooks.source, text)
+    assert "<!-- source" not in shown
+    assert (ROOT / "specdec_kernels" / "generate" / "minimal.py").read_text(encoding="utf-8") in shown
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_named_files_exist(page):
     text = page.read_text(encoding="utf-8")

@@ -254,7 +254,7 @@ def test_blocks_on_every_backend(parts_backend):
 def test_what_is_refused_is_named():
     call = chain_call_with_hits(2048, requests=4)
     shard = sharded.VocabShard(2048, 0)
-    with pytest.raises(ValueError, match="space: expected 'logits' on slices"):
+    with pytest.raises(ValueError, match="space: expected 'logits', for slices"):
         sharded.verify_chain(**{**call, "space": "probs"}, shard=shard)
     with pytest.raises(ValueError, match="draft: expected the target's 2048 columns"):
         sharded.verify_chain(**{**call, "draft": call["draft"][..., :2000]}, shard=shard)

@@ -20,7 +20,7 @@ from specdec_kernels.calls.values import Edit, Law, Noise
 
 
 def name_of(annotation):
-    """As it is written there."""
+    """The annotation in typed.pyi."""
     if annotation is torch.Tensor:
         return "Tensor"
     if parts := getattr(annotation, "__args__", ()):

@@ -1,7 +1,7 @@
-"""Calls of every op, for tests that concern all ops; and what such calls are made of.
+"""Calls of every op, for tests that concern all ops, and their arguments.
 
 ``tests/ops/test_<op>.py`` has ``CALLS``: names of calls to (public function, arguments). The first call of an op has
-tensors wherever it may have them. ``REFUSED`` there are calls that are wrong.
+tensors wherever it may have them. ``REFUSED`` there are wrong calls.
 """
 
 import functools
@@ -20,7 +20,7 @@ PARENTS = torch.tensor([-1, 0, 0, 1])
 
 
 def backends_call(op, **fields):
-    """A call as backends get it. What is not named is not there."""
+    """A call in the backends' form. Arguments that are not named are None."""
     return OPS[op].Call(**dict.fromkeys(OPS[op].Call._fields) | fields)
 
 
@@ -38,7 +38,7 @@ def chain(**options):
 
 
 def tree(requests=3, parents=PARENTS, vocabulary=33, **options):
-    """A verify_tree call on one shape for all requests: its nodes stand in the place of a chain's K + 1 rows."""
+    """A verify_tree call with one shape for all requests: its nodes replace a chain's K + 1 rows."""
     call = chain_call(1, requests=requests, slots=len(parents) - 1, vocabulary=vocabulary)
     tokens = torch.nn.functional.pad(call.pop("draft_tokens"), (1, 0), value=-1)
     draft = torch.nn.functional.pad(call["draft"], (0, 0, 0, 1))
@@ -46,14 +46,14 @@ def tree(requests=3, parents=PARENTS, vocabulary=33, **options):
 
 
 def cache(nodes=4, requests=3):
-    """Keys and values of two layers, and the paths that stay."""
+    """Keys and values of two layers, and the paths to keep."""
     layers = [torch.randn(requests, 2, 5 + nodes, 8) for _ in range(4)]
     path = torch.tensor([[0, 2, -1]], dtype=torch.int32).repeat(requests, 1)
     return {"cache": layers, "path": path, "prefix_len": torch.arange(requests)}
 
 
 def gathered(table, names):
-    """The tables of this name of ``tests/ops/test_<name>.py``, as one; where a page or a table is not there, none."""
+    """The tables of this name in ``tests/ops/test_<name>.py``, as one; a missing page or table counts as empty."""
     modules = [f"tests.ops.test_{name}" for name in names]
     pages = [importlib.import_module(module) for module in modules if importlib.util.find_spec(module)]
     return {name: entry for page in pages for name, entry in getattr(page, table, {}).items()}
@@ -66,7 +66,7 @@ def every_call():
 
 
 def public_calls():
-    """Those of them that a user can make. What shards are made of gets what shards made."""
+    """The calls that a user can make. Parts of sharded ops get the results of others."""
     return {
         name: call
         for name, call in every_call().items()
@@ -76,19 +76,19 @@ def public_calls():
 
 @functools.cache
 def every_refusal():
-    """name -> (function, arguments of a good call, [(changes that make it wrong, error, how the error begins)])."""
+    """name -> (function, arguments of a good call, [(changes that make it wrong, error, the error's beginning)])."""
     pages = (Path(__file__).parents[1] / "ops").glob("test_*.py")
     return gathered("REFUSED", [page.stem.removeprefix("test_") for page in sorted(pages)])
 
 
 def unsupported(backend, function):
-    """Why a backend has not got the op of a function, or None."""
+    """The reason why a backend lacks the op of a function, or None."""
     of_shards = function.__module__.startswith("specdec_kernels.sharded")
     return "the oracle has whole ops alone" if backend == "reference" and of_shards else None
 
 
 def reads_rows(op):
-    """Whether an op has rows of the vocabulary: ops with a law have."""
+    """Whether an op reads rows of the vocabulary, as ops with a law do."""
     return any(kind.role == "law" for kind in OPS[op].arguments.values())
 
 

@@ -1,4 +1,4 @@
-"""Inputs that are hard on purpose, and calls with everything poisoned that an op must not touch."""
+"""Hard inputs, and calls whose unused memory is poisoned."""
 
 import torch
 
@@ -9,7 +9,7 @@ from specdec_kernels.calls.values import Law, Noise
 SIZES = (1, 2, 7, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 4097)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 UNTOUCHED = -77
-FAR_ELEMENTS = 2**31 + 2**14  # of the room that far_chain needs
+FAR_ELEMENTS = 2**31 + 2**14  # elements of the room that far_chain needs
 
 
 def seeds(count, first=0):
@@ -17,7 +17,7 @@ def seeds(count, first=0):
 
 
 def adversarial_rows(size, seed=0):
-    """Rows of logits [named][size] on which a race that dismisses groups could go wrong."""
+    """Rows of logits [named][size] on which a race that dismisses groups could err."""
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(size, generator=generator)
     at = torch.randperm(size, generator=generator)
@@ -53,7 +53,7 @@ def adversarial_rows(size, seed=0):
 
 
 def adversarial_pairs(size):
-    """Rows of logits beside each other (target, draft), [n, size] both: every pair of kinds where they are narrow."""
+    """Pairs of rows of logits (target, draft), [n, size] both: every pair of kinds where they are narrow."""
     rows = torch.stack(list(adversarial_rows(size).values()))
     shifts = range(len(rows)) if size == 65 else (0, 1, 5)
     return rows.repeat(len(shifts), 1), torch.cat([rows.roll(shift, dims=0) for shift in shifts])
@@ -76,7 +76,7 @@ def untouched_verdict(requests, width):
 
 
 def chain_call(seed, requests=32, slots=4, vocabulary=65, draft_vocabulary=None, dtype=torch.float32, space="logits"):
-    """Arguments of a verify_chain call with padded drafts as a draft model makes them, and some as it never should.
+    """Arguments of a verify_chain call with padded drafts, as a draft model makes them, and some that it never should.
 
     Some chains end early, some hold a token out of range or one the draft cannot make; temperatures are mixed.
     """
@@ -108,7 +108,7 @@ def chain_as_tree(call):
     """Arguments of ``verify_tree`` for the drafts of ``chain_call``, each of which has one child."""
     tokens, draft, slots = call["draft_tokens"], call["draft"], call["draft_tokens"].shape[1]
     tokens = torch.cat([torch.full_like(tokens[:, :1], -1), tokens], 1)
-    draft = torch.cat([draft, draft[:, -1:]], 1)  # of the leaf, which nobody asks for
+    draft = torch.cat([draft, draft[:, -1:]], 1)  # a row for the leaf, which is not read
     return call | {"draft_tokens": tokens, "draft": draft, "parents": torch.arange(slots + 1) - 1, "max_depth": slots}
 
 

@@ -1,10 +1,10 @@
-"""How much of the code a set of tests runs: lines of Python, lines and branches of csrc.
+"""Measures how much of the code a set of tests runs: lines of Python, lines and branches of csrc.
 
     make coverage                            for the set of make test, then for that of make test-all
     make coverage TEST_OPTIONS=--quick       for the set of make test alone
 
 The tree is copied to ``build/coverage`` and compiled there by g++ with counters: the CPU backend, and csrc/cuda for the
-played machine. It takes about twice as long as the tests themselves. What tests Triton's kernels or PTX alone is left
+played machine. It takes about twice as long as the tests themselves. Tests of Triton's kernels or PTX alone are left
 out, and of the slow tests all that Triton runs: neither is counted.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COPY = ROOT / "build" / "coverage"
-# These compile, or run what they compiled elsewhere.
+# These compile, or run code that was compiled elsewhere.
 NAMES = ("test_faults", "package/test_dist", *(f"backends/test_{x}" for x in ("cuda_compiled", "triton_*", "ptx_*")))
 ELSEWHERE = [f"--ignore-glob=tests/{name}.py" for name in NAMES]
 ELSEWHERE.append("--deselect=tests/backends/test_cuda_ops.py::test_sanitized")
@@ -41,7 +41,7 @@ def copied():
 
 
 def compiled():
-    """The environment that runs what was compiled with counters."""
+    """The environment for code that was compiled with counters."""
     compiler = COPY / "build" / "g++"
     compiler.parent.mkdir()
     compiler.write_text('#!/bin/sh\nexec g++ --coverage -fprofile-abs-path "$@"\n')
@@ -53,8 +53,8 @@ def compiled():
 
 
 def counted(chosen, jobs, environment):
-    """Runs the tests that are chosen so, beside those before; what does not pass is shown, but counts. By folder: lines
-    that were run, all lines, branches that were taken, all branches."""
+    """Run the chosen tests, and add to the counts so far; failures are printed, but count. By folder: lines that ran,
+    all lines, branches taken, all branches."""
     tests = ["-m", "pytest", "-q", "-n", jobs, "--dist", "worksteal", "--benchmark-disable", *ELSEWHERE, *chosen]
     try:
         python_too = ("--cov=specdec_kernels", "--cov-append", "--cov-report=json:python.json")

@@ -1,10 +1,10 @@
-"""Compiles every CUDA kernel for GPUs that need not be here, and says what each takes there.
+"""Compiles every CUDA kernel for GPUs that need not be here, and reports its registers, memory and instructions.
 
     python -m tests.support.cuda_aot sm_90a      the kernels' figures there, as JSON
     python -m tests.support.cuda_aot table       writes the committed table
 
-It needs nvcc, and cuobjdump from the toolkit or from the triton wheel. What was compiled once is kept under ``build/``;
-what the package's own build compiled is taken from there.
+It needs nvcc, and cuobjdump from the toolkit or from the triton wheel. Compiled files stay under ``build/``; objects of
+the package's build are taken from there.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 from setup import CSRC, NVCC_FLAGS, ROOT, build_folder, find_nvcc
 
 TABLE = ROOT / "bench" / "results" / "compiled" / "cuda.json"
-ARCHS = ("sm_80", "sm_90a", "sm_100a")
+ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_120")
 MEMORY = {"LD", "LDG", "ST", "STG", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS"}
 BRANCHES = {"BRA", "BRX", "CALL", "EXIT", "RET", "BSSY", "BSYNC", "WARPSYNC"}
 
@@ -38,7 +38,7 @@ def disassembler():
 
 
 def unavailable():
-    """Why nothing can be compiled here, or None."""
+    """The reason why nothing can be compiled here, or None."""
     nvcc, reason = find_nvcc()
     return reason if not nvcc else None if disassembler() else "no cuobjdump"
 
@@ -60,7 +60,7 @@ def name_of(mangled):
 
 
 def resources(log):
-    """mangled name -> what ptxas says it takes."""
+    """mangled name -> the resources that ptxas reports."""
     for part in log.split("Compiling entry function ")[1:]:
         shared = re.search(r"(\d+) bytes smem", part)
         yield (
@@ -102,7 +102,7 @@ def runs(sass, bits):
             waited = set()
         if is_load:
             together[-1] += 1
-            streamed[-1] += "NA" in modifiers  # load_stream: not kept in the L1 cache
+            streamed[-1] += "NA" in modifiers  # load_stream: not stored in the L1 cache
             first = int(used[0][1:])
             waited |= {f"R{first + i}" for i in range(bits // 32)}
     return together, streamed
@@ -111,8 +111,8 @@ def runs(sass, bits):
 def loads(sass):
     """The 16-byte loads from global memory, and how many are in flight at once: the most, and the fewest that stream.
 
-    A row's end and its middle are streamed by loads of their own, so the fewest are those of the slower path. Rows that
-    do not start on 16 bytes come by words.
+    A row's end and its middle are streamed by different loads, so the fewest are those of the slower path. Rows that do
+    not start on 16 bytes are loaded by words.
     """
     together, streamed = runs(sass, 128)
     return {
@@ -124,7 +124,7 @@ def loads(sass):
 
 
 def order(instructions):
-    """What orders blocks: fences, loads and atomics that other blocks take part in, caches that are emptied."""
+    """The instructions that order blocks: fences, loads and atomics at other blocks' scope, invalidated caches."""
     return {
         "fences": sum(instruction.startswith(("MEMBAR", "FENCE")) for instruction in instructions),
         "strong": sum("STRONG" in instruction for instruction in instructions),
@@ -139,9 +139,9 @@ def touches_early(instructions):
 
 
 def before_loops(ptx):
-    """Kernels of which a row's load stands before a loop, in one run with the loop's beginning.
+    """Kernels in which a row's load stands before a loop, in one run with the loop's beginning.
 
-    Such a load was moved there past what guards it inside of the loop.
+    The compiler moved such a load past its guard inside of the loop.
     """
     found = set()
     for entry in ptx.split(".entry ")[1:]:
@@ -158,7 +158,7 @@ def before_loops(ptx):
 
 
 def rows_of(source, arch, log, binary):
-    """A row for each kernel of a file, from what ptxas said and from the instructions."""
+    """A row for each kernel of a file, from ptxas' report and from the instructions."""
     taken = dict(resources(log))
     rows = []
     for text in run(disassembler(), "-sass", binary).split("Function : ")[1:]:
@@ -179,21 +179,21 @@ def compiled(source, arch):
 
 
 def object_of(source):
-    """What the package's build made of a file; None if a source is newer."""
+    """The object of a file in the package's build; None if a source is newer."""
     binary = build_folder() / f"ops_{source.stem}.cuda.o"
     newest = max(path.stat().st_mtime for path in texts())
     return binary if binary.exists() and binary.stat().st_mtime > newest else None
 
 
 def ptx_of(source):
-    """What the package's build holds for sm_90a, or None."""
+    """The PTX of the package's build for sm_90a, or None."""
     binary = object_of(source)
     text = run(disassembler(), "-ptx", binary) if binary else ""
     return text if f"arch = {ARCHS[1]}" in text else None
 
 
 def built(source, arch):
-    """What `compiled` gives, of the package's build if that has this architecture alone."""
+    """The result of `compiled`, from the package's build if that has this architecture alone."""
     import specdec_kernels
 
     binary = object_of(source)
@@ -209,7 +209,7 @@ def texts():
 
 
 def digest():
-    """Of everything that could change a figure."""
+    """The hash of all that could change a figure."""
     h = hashlib.sha256(" ".join([*NVCC_FLAGS, compiler(), Path(__file__).read_text()]).encode())
     for path in texts():
         h.update(path.name.encode() + path.read_bytes())

@@ -1,6 +1,6 @@
 """The backend ``cuda-device`` of the tests: CPU tensors in and out, the CUDA backend on copies of them.
 
-So the tests of every op run on a GPU as they stand. Whole storages are copied, so that padding, strides and misaligned
+So the tests of every op run on a GPU unchanged. Whole storages are copied, so that padding, strides and misaligned
 starts are the same there; and copied back, so that a write to the wrong place shows.
 """
 
@@ -13,8 +13,8 @@ from specdec_kernels.calls.op import OPS
 
 
 def unavailable():
-    """Why the tests cannot run on a GPU here, or None."""
-    return cuda.unavailable()  # build_info would load the other backends, of which one is compiled
+    """The reason why the tests cannot run on a GPU here, or None."""
+    return cuda.unavailable()  # build_info would load the other backends, one of which compiles
 
 
 class Copied:

@@ -14,7 +14,7 @@ FLOAT = np.float32
 
 @dataclass
 class Place:
-    """What is said of one request, or of one row in ops on rows."""
+    """The edits of one request, or of one row in ops on rows."""
 
     bias: dict = field(default_factory=dict)
     repetition: float = 1.0
@@ -66,7 +66,7 @@ def bias_of(dictionaries):
 
 
 def packed(places, vocabulary, allowed=None):
-    """The LogitEdits of places, [len(places), ...]; ``allowed`` is taken as it is."""
+    """The LogitEdits of places, [len(places), ...]; ``allowed`` is not changed."""
     counts = torch.zeros(len(places), vocabulary, dtype=torch.int32)
     for row, place in zip(counts, places, strict=True):
         for token in place.output:
@@ -80,14 +80,14 @@ def packed(places, vocabulary, allowed=None):
         presence=torch.tensor([place.presence for place in places]),
         prompt_mask=bits_of([place.prompt for place in places], vocabulary),
         output_mask=bits_of([place.output for place in places], vocabulary),
-        # What no bit turns on is not looked at.
+        # Counts without a bit must not be read.
         output_counts=torch.where(counts == 0, -(2**31), counts),
         pending=torch.tensor([place.pending + [-1] * (width - len(place.pending)) for place in places]).long(),
     )
 
 
 def random_places(count, vocabulary, seed):
-    """Places of all kinds: some with everything, some with nothing."""
+    """Places of all kinds: some with all edits, some with none."""
     rng = np.random.default_rng(seed)
 
     def tokens(most):
@@ -115,7 +115,7 @@ def random_allowed(*lead, vocabulary, seed):
 def random_edits(requests, *slots, vocabulary, seed, bias_by_row=False):
     """LogitEdits with everything, of rows [requests, *slots]: one mask of what is allowed for each row.
 
-    Masks and counts are rows of wider tensors. What no bit turns on, and what lies past the vocabulary, is -1.
+    Masks and counts are rows of wider tensors. Counts without a bit, and what lies past the vocabulary, are -1.
     """
     generator = torch.Generator().manual_seed(seed)
     words = -(-vocabulary // 32)

@@ -327,17 +327,17 @@ FAULTS = {
         "",
         "tests/backends/test_cuda_ops.py -k odd_machines",
     ),
-    "verify_chain, straight: the last ticket comes early": Fault(
+    "verify_chain, CUDA: the last ticket comes early": Fault(
         "csrc/cuda/rows/draw.cuh",
         "return before[0] == blocks - 1;",
         "return before[0] + 2 >= blocks;",
-        "tests/backends/test_cuda_straight.py -k 'odd_calls and not Ptx'",
+        "tests/backends/test_cuda_chains.py -k 'odd_calls and not Ptx'",
     ),
     "verify_chain, filtered: the draft has the target's cut": Fault(
         "csrc/cuda/walk/filtered_chain.cuh",
         "a.p.draft_map.data, {«draft.cut», filter_order(a, r, true)}};",
         "target.cut",
-        "tests/backends/test_cuda_straight.py -k 'odd_chains_with_filters and not Ptx'",
+        "tests/backends/test_cuda_chains.py -k 'odd_chains_with_filters and not Ptx'",
     ),
     "verify_chain, CUDA: a row without weight does not end the chain": Fault(
         "csrc/cuda/walk/chain.cuh",

@@ -1,4 +1,4 @@
-"""Which fields of a call a backend reads, by its syntax."""
+"""The fields of a call that a backend reads, by its syntax."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ CPP = {"cpu": ".cpp", "cuda": ".cu"}
 
 
 class Package:
-    """The modules of a backend in Python. ``changed`` has texts in the place of some of them."""
+    """The modules of a backend in Python. ``changed`` has texts that replace some of them."""
 
     def __init__(self, folder, changed=None):
         changed = changed or {}
@@ -28,7 +28,7 @@ class Package:
         self.named = {module: self._names(tree) for module, tree in self.modules.items()}
 
     def _names(self, tree):
-        """What a module imports from its own package: name -> (module, name in there or None)."""
+        """The names that a module imports from its package: name -> (module, name in there or None)."""
         names = {}
         for node in tree.body:
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
@@ -40,7 +40,7 @@ class Package:
         return names
 
     def place(self, module, function):
-        """Where what is called is defined, or None."""
+        """The (module, function) that defines a called name, or None."""
         if isinstance(function, ast.Name):
             other, name = self.named[module].get(function.id, (module, function.id))
             return (other, name or function.id) if (other, name or function.id) in self.defined else None
@@ -50,7 +50,7 @@ class Package:
         return None
 
     def read(self, op, fields):
-        """The fields that the function of an op reads, and all functions that it hands its call to."""
+        """The fields that the function of an op reads, and all functions that get its call."""
         found, seen, waiting = set(), set(), [((op, op), "call")]
         while waiting:
             place, name = waiting.pop()
@@ -69,7 +69,7 @@ class Package:
         return found
 
     def attributes(self):
-        """All names behind a dot."""
+        """All attribute names."""
         return {
             node.attr for tree in self.modules.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)
         }
@@ -138,7 +138,7 @@ def structs():
 
 
 def text_of(struct):
-    """The body of a struct that C++ knows by this name. In C one that two ops share has a name of its own."""
+    """The body of a struct with this name in C++. In C a struct that two ops share has another name."""
     text = "".join(path.read_text(encoding="utf-8") for path in (CSRC / "include" / "specdec" / "c").glob("*.h"))
     name = f"specdec_{next(op for op, name in structs().items() if name == struct)}_params"
     name = dict(map(reversed, re.findall(r"^typedef (\w+) (\w+);", text, re.MULTILINE))).get(name, name)

@@ -1,4 +1,4 @@
-"""What sampling filters keep, by their definition: one token at a time, from the weights of the contract."""
+"""The support of sampling filters, by their definition: one token at a time, from the weights of the contract."""
 
 import numpy as np
 import torch
@@ -7,7 +7,7 @@ from specdec_kernels import Sampling
 from specdec_kernels.backends.reference import mass
 
 LARGEST = np.finfo(np.float32).max
-COLDEST = 2.0**-64  # docs/noise.md: a temperature below it counts as this one, one above 1 / COLDEST as that
+COLDEST = 2.0**-64  # docs/noise.md: a lower temperature counts as this one, one above 1 / COLDEST as that
 
 
 def scaled(row, temperature):
@@ -18,7 +18,7 @@ def scaled(row, temperature):
 
 
 def kept(row, sampling):
-    """bool [V], the tokens of one row that a Sampling of plain numbers keeps."""
+    """bool [V]: the tokens of one row that a Sampling of plain numbers keeps."""
     v = scaled(row, sampling.temperature if sampling.at_temperature else 1.0)
     size, largest = len(v), v.max()
     if largest == -np.inf:

@@ -1,8 +1,8 @@
-"""Tests in Triton's interpreter that the quick set leaves out; `python -m tests.support.interpreted` lists them anew.
+"""Tests in Triton's interpreter that the quick set skips; `python -m tests.support.interpreted` lists them anew.
 
-The interpreter takes a second where the CPU takes a millisecond. So of the tests that take longer than `CHEAP` there
-stay those that it takes to launch each variant of a kernel: its name and what it is compiled for. `make test-all` has
-all. The planted faults judge (`tests/support/faults.py`).
+The interpreter takes a second where the CPU takes a millisecond. So of tests that take longer than `CHEAP` the quick
+set has those that launch each variant of a kernel: its name and its constants. `make test-all` has all. The planted
+faults judge the choice (`tests/support/faults.py`).
 """
 
 import inspect
@@ -17,7 +17,7 @@ LIST = Path(__file__).with_suffix(".txt")
 CHEAP = 1.05  # seconds of the processor
 
 
-def left_out():
+def skipped_tests():
     """Names of tests, as pytest has them; none while they are listed."""
     if os.environ.get("SPECDEC_INTERPRETED") == "all" or not LIST.exists():
         return frozenset()
@@ -25,7 +25,7 @@ def left_out():
 
 
 class Listening:
-    """What each test took, and the variants that it launched."""
+    """Records the time of each test, and the variants that it launched."""
 
     def __init__(self):
         self.tests, self.variants = {}, set()
@@ -57,7 +57,7 @@ class Listening:
 
 
 def dear_and_not_needed(tests):
-    """Of {name: (seconds, variants)}: the cheap ones stay, then the one with the most new variants a second."""
+    """Of {name: (seconds, variants)}: the cheap ones stay, then the test with the most new variants a second."""
     stay = {name for name, (seconds, _) in tests.items() if seconds < CHEAP}
     left = set().union(*(variants for _, variants in tests.values()))
     left -= set().union(*(tests[name][1] for name in stay))

@@ -6,7 +6,7 @@ from scipy import stats
 
 from specdec_kernels.conformance import chi_squared
 
-# Probability that a right law is called wrong, per check. All draws are seeded: a check that passes keeps passing.
+# Probability that a right law is called wrong, per check. All draws are seeded: a check that passes passes again.
 FALSE_ALARM = 1e-6
 
 P = torch.tensor([0.4, 0.3, 0.2, 0.1])
@@ -19,7 +19,7 @@ def follows_law(tokens, law, false_alarm=FALSE_ALARM):
 
 
 def counts_follow(counts, law, false_alarm=FALSE_ALARM):
-    """`follows_law` of how often each token was drawn."""
+    """`follows_law` for counts of the tokens."""
     return chi_squared(counts, law)[2] >= false_alarm
 
 

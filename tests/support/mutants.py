@@ -123,23 +123,24 @@ CPU = {
     "csrc/c_api/": ("tests/backends/test_c_api.py -k 'mistake and cpu'", ops("bad_input", "cpu")),
 }  # fmt: skip
 PLAYED = "not Ptx and not ptx"
-STRAIGHT = f"tests/backends/test_cuda_straight.py -k '{PLAYED}'"
+CUDA_CHAINS = f"tests/backends/test_cuda_chains.py -k '{PLAYED}'"
 ORDER, EDGES = (f"tests/backends/test_cuda_{name}.py -k '{PLAYED}'" for name in ("order", "edges"))
 RANDOM_CUDA = "tests/backends/test_random_calls.py -k 'OracleCuda or PlayedMachine'"
 CUDA = {
     "csrc/cuda/ops/tree_positions": (ops("tree_mask", "cuda-host"),),
-    "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), STRAIGHT),
+    "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), CUDA_CHAINS),
     "csrc/cuda/ops/": (ops("{op}", "cuda-host"), EDGES, RANDOM_CUDA),
     "csrc/cuda/rows/cut": (
-        ops("cutoff filters", "cuda-host"), f"tests/backends/test_cuda_filters.py -k '{PLAYED}'", STRAIGHT, RANDOM_CUDA,
+        ops("cutoff filters", "cuda-host"), f"tests/backends/test_cuda_filters.py -k '{PLAYED}'", CUDA_CHAINS,
+        RANDOM_CUDA,
     ),
     "csrc/cuda/rows/edit": (ops("edits", "cuda-host"), f"tests/backends/test_cuda_edits.py -k '{PLAYED}'", RANDOM_CUDA),
     "csrc/cuda/rows/": (
-        ops("race_sample residual cutoff edits verify_chain", "cuda-host"), EDGES, STRAIGHT, RANDOM_CUDA,
+        ops("race_sample residual cutoff edits verify_chain", "cuda-host"), EDGES, CUDA_CHAINS, RANDOM_CUDA,
     ),
     "csrc/cuda/team/": (ops("race_sample race_topk residual verify_tree", "cuda-host"), EDGES, ORDER, RANDOM_CUDA),
-    "csrc/cuda/walk/chain": (ops("verify_chain", "cuda-host"), ORDER, STRAIGHT),
-    "csrc/cuda/walk/filtered": (STRAIGHT, ORDER),
+    "csrc/cuda/walk/chain": (ops("verify_chain", "cuda-host"), ORDER, CUDA_CHAINS),
+    "csrc/cuda/walk/filtered": (CUDA_CHAINS, ORDER),
     "csrc/cuda/walk/": (
         ops("verify_chain verify_tree traversal paths", "cuda-host"),
         f"tests/backends/test_cuda_trees.py -k '{PLAYED}'", RANDOM_CUDA,

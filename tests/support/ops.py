@@ -1,6 +1,6 @@
-"""Public ops that take fields of grouped arguments by name, too: ``verify_chain(**call, **{"draft.space": "probs"})``.
+"""Public ops that accept fields of grouped arguments by name: ``verify_chain(**call, **{"draft.space": "probs"})``.
 
-Tests vary one part of a call at a time, and errors name parts so. A part that is None is not there.
+Tests vary one part of a call at a time, and errors name parts so. A part that is None is left out.
 """
 
 import functools
@@ -11,7 +11,7 @@ from specdec_kernels import Draft, InputPositions, Packing
 
 
 def grouped(call):
-    """A call's arguments as the op takes them."""
+    """A call's arguments in the op's form."""
     whole = {name: value for name, value in call.items() if "." not in name}
     for name, value in call.items():
         group, _, field = name.partition(".")

@@ -1,4 +1,4 @@
-"""Parts of rows by their definition: as they are edited, and what filters keep of them, all written out."""
+"""Parts of rows by their definition: edited rows, and the support of their filters, written out."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ def edited(rows, edits):
 
 
 def cut_words(rows, sampling, factor, first=0, edits=None):
-    """int32 [..., 3]: what filters keep of rows, for parts that begin with ``first``, as residual_race takes it."""
+    """int32 [..., 3]: the filters' cuts of rows, for parts that begin with ``first``, as residual_race takes them."""
     cut = cutoff(rows, sampling=sampling, edits=edits)
     factor = torch.full_like(cut.value, factor)
     return torch.stack([cut.value.view(torch.int32), (cut.last - first).int(), factor.view(torch.int32)], dim=-1)
@@ -38,7 +38,7 @@ def support_of(rows, words, first=0):
 
 
 def edits_of(*lead, vocabulary, seed):
-    """Random edits, with one place for each row of [*lead, vocabulary]."""
+    """Random edits, with an entry for each row of [*lead, vocabulary]."""
     flat = random_edits(torch.Size(lead).numel(), vocabulary=vocabulary, seed=seed)
     return flat._replace(**{
         name: x.unflatten(0, lead) for name, x in flat._asdict().items() if isinstance(x, torch.Tensor) and x.ndim

@@ -1,8 +1,8 @@
-"""Exact laws of ``method="paths"``: every tuple of chains, by formulas of their own, which the oracle is held to.
+"""Exact laws of ``method="paths"``: every tuple of chains, by independent formulas, which the oracle must match.
 
-What a walk decides depends on the chains that are left at a node alone, and on their next tokens. So their tokens are
-enumerated node by node, and chains that are left are counted, not named: that is every tuple of chains. The law of the
-token taken is counted over tuples, too, where the oracle has it in powers of sums.
+A walk's decisions depend on the remaining chains at a node alone, and on their next tokens. So their tokens are
+enumerated node by node, and remaining chains are counted, not named: that covers every tuple of chains. The law of the
+taken token is counted over tuples, too, where the oracle has it in powers of sums.
 """
 
 import math
@@ -24,12 +24,12 @@ LOOK_UNIFORM, NEAR, SHARES = 2**31, 2.0**-14, (0.2, 0.4, 0.6, 0.8)
 
 
 class End(NamedTuple):
-    """Where a walk comes to on its way down, and how."""
+    """The end of a walk on its way down, and its path."""
 
     chance: float
     said: tuple  # the tokens of the chain taken
     chains: tuple  # all tokens of all chains that were enumerated on the way
-    looks: tuple  # a uniform for each token: one by which so many chains are looked at
+    looks: tuple  # a uniform for each token, by which so many chains are compared
     places: tuple  # (p, q', w) by depth, w after the token before
 
 
@@ -65,15 +65,15 @@ def look_law(p, q, weight, chains):
 
 
 def ends(contexts, chains, length, *, given=None, named=False, wrong=None):
-    """Every End. ``given``: the chains' tokens, in place of all. ``named``: chains that are left keep their names.
+    """Every End. ``given``: the chains' tokens, instead of all. ``named``: remaining chains keep their names.
 
-    ``wrong``: "peeks" draws no number of chains, it looks on while tokens are bad; "unclipped" weights.
+    ``wrong``: "peeks" draws no number of chains, it compares on while tokens are bad; "unclipped" weights.
     """
     look = lru_cache(None)(look_law)
 
     def down(chance, said, left, tokens, looks, places, weight):
         p, q = (tuple(laws_[said].tolist()) for laws_ in (contexts.p, contexts.q))
-        if len(said) == length or not any(p):  # a row without weight ends the chains, whatever they have behind it
+        if len(said) == length or not any(p):  # a row without weight ends the chains, whatever follows it
             behind = [0] * (length - len(said))
             tokens = [[*row, *behind] if c in left else row for c, row in enumerate(tokens)]
             yield End(chance, said, tuple(map(tuple, tokens)), looks, (*places, (p, None, weight)))
@@ -107,7 +107,7 @@ def ends(contexts, chains, length, *, given=None, named=False, wrong=None):
 
 
 def thresholds(end):
-    """What the uniform of each token has to be below."""
+    """The bound below which each token's uniform accepts."""
     found = []
     for p, law, weight in end.places[1:]:
         if law is None:
@@ -119,7 +119,7 @@ def thresholds(end):
 
 
 def decided(contexts, end, wrong=None):
-    """{emitted tokens: probability} where a walk came to this end."""
+    """{emitted tokens: probability} for a walk with this end."""
     law, h = {}, thresholds(end)
     for accepted, (p, drafted, weight) in enumerate(end.places):
         chance = end.chance * (h[accepted - 1] if accepted else 1.0) * math.prod(1 - x for x in h[accepted:])
@@ -154,9 +154,9 @@ def two_rounds(contexts, round_law):
 
 
 def two_rounds_of_one_noise(contexts, chains):
-    """Two rounds of two drafts a chain, which do not depend on what was said before, under one nonce.
+    """Two rounds of two drafts a chain, which do not depend on earlier tokens, under one nonce.
 
-    If one token was emitted, each chain drafts at its place what it had drafted there.
+    If one token was emitted, each chain drafts at its position the token that it had drafted there.
     """
     found, q = {}, contexts.q[()].tolist()
     anything = list(product(product(range(len(q)), repeat=2), repeat=chains))
@@ -210,7 +210,7 @@ def oracle_law(contexts, chains, length, given=AS_PROBS):
 
 
 def run(contexts, chains, length, cases, given):
-    """The oracle on all cases at once, with their uniforms; what it draws is recorded."""
+    """The oracle on all cases at once, with their uniforms; its draws are recorded."""
     nodes, count = chains * length + 1, len(cases)
     tokens, parents, leaves, known = zip(*(merged(end.chains, nodes) for end, _, _ in cases), strict=True)
     uniform_table = torch.full((count, nodes), torch.nan, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The race as the contract spells it, in float32, every token evaluated with the logarithms of the C++ headers.
+"""The race as the contract defines it, in float32, every token evaluated with the logarithms of the C++ headers.
 
 Float32 backends must agree with it bit for bit, however they dismiss tokens; the float64 oracle to a rounding.
 """

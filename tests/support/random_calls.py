@@ -1,4 +1,4 @@
-"""Calls of ops on rows with everything at once, as no table of cases has them: of each number there is one call."""
+"""Random calls of ops on rows with all arguments, which no table of cases has: a call for each number."""
 
 import random
 
@@ -11,7 +11,7 @@ from tests.support.edits import random_edits
 from tests.support.trees import leaves_of, tree_call
 
 TEMPERATURES = (1.0, 0.6, 0.0, 1.7, 0.05, 100.0)
-# Of the parts of a row: some have no weight beside others, or a little.
+# Levels for the parts of a row: some have no weight beside others, or a little.
 LEVELS = (0.0, 0.0, 0.0, -20.0, -37.0, -44.0, -60.0, -90.0, -110.0, -130.0, -300.0, -1e4, -torch.inf)
 OPS_ON_ROWS = ("race_sample", "race_topk", "cutoff", "logprobs", "residual", "overlap")
 
@@ -37,8 +37,8 @@ def far_call(number, sizes=(1025, 2049, 3000, 4097, 6200)):  # those of few tile
 
 
 def put_apart(r, row):
-    """Moves each part of a row to a level of its own; some parts begin or end with a NaN. No tokens are so large that
-    all of them have one score: the oracle draws otherwise among these."""
+    """Move each part of a row to another level; some parts begin or end with a NaN. Tokens are never so large that all
+    of them have one score, among which the oracle draws differently."""
     if row.float().nan_to_num(nan=0.0, posinf=torch.inf, neginf=0.0).abs().max() > 1e5:
         row.copy_(torch.randn(row.shape, generator=torch.Generator().manual_seed(r.randrange(10**6))))
     for part in row.split(r.choice((64, 300, 1024, 2048, 4096))):
@@ -70,7 +70,7 @@ def random_chain(r, vocabulary):
 
 
 def random_served_chain(number, most=4097, requests=(1, 9)):
-    """Arguments of a ``verify_chain`` without filters or edits, with what engines pass; outputs are among them."""
+    """Arguments of a ``verify_chain`` without filters or edits, with the arguments of engines, outputs among them."""
     r = random.Random(number)
     vocabulary = min(most, r.choice([r.randint(1, 140), r.randint(140, 700), 257, 1000, 1024, 2049, 4097]))
     requests, slots, space = r.randint(*requests), r.randint(0, 6), r.choice(["logits"] * 3 + ["probs"])
@@ -143,7 +143,7 @@ def temperatures(r, count, kinds):
 
 
 def served_format(r, requests, places, bonus, passed):
-    """``output_format`` and ``out``, each way that engines want it."""
+    """``output_format`` and ``out``, in each way that engines use."""
     index = path = None
     tokens = torch.full((requests, places), -77)
     if r.random() < 0.25:
@@ -235,6 +235,6 @@ def without_draft(call):
 
 
 def laid_out(r, call):
-    """With rows that begin and end anywhere."""
+    """With rows that begin and end at any address."""
     own = {name: call[name] for name in ("target", "draft", "rows") if call.get(name) is not None and r.random() < 0.4}
     return call | {name: poisoned(rows, r.randint(0, 9), r.randint(0, 9)) for name, rows in own.items()}

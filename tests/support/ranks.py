@@ -1,5 +1,6 @@
 """Ranks that share a vocabulary, played by threads of one process: one computes at a time."""
 
+import contextvars
 import threading
 
 import torch
@@ -12,7 +13,7 @@ from tests.support.trees import depths, tree_call
 
 
 class Stage:
-    """Where the ranks of a test meet. A rank computes while it holds the baton, and lays it down to wait for others."""
+    """The meeting point of a test's ranks. A rank computes while it holds the baton, and else waits."""
 
     def __init__(self, ranks):
         self.ranks, self.sent = ranks, 0
@@ -32,7 +33,7 @@ class Stage:
                     errors.append(error)
                     self._meeting.abort()
 
-        threads = [threading.Thread(target=play, args=(i,)) for i in range(self.ranks)]
+        threads = [threading.Thread(target=contextvars.copy_context().run, args=(play, i)) for i in range(self.ranks)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -42,7 +43,7 @@ class Stage:
         return results
 
     def gather(self, rank, mine):
-        assert mine.is_contiguous()  # as collectives want it
+        assert mine.is_contiguous()  # collectives require it
         self._told[rank] = mine
         self._meet()
         every = torch.stack(self._told)

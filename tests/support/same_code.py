@@ -39,15 +39,30 @@ for name, launch in triton_aot.kernels(torch.bfloat16, "logits", triton_aot.VOCA
 """
 
 
+class Code(str):
+    """A function's instructions without names; equal texts are equal, whatever the function's ``name``."""
+
+    def __new__(cls, part, separator):
+        name, _, text = part.partition(separator)
+        code = super().__new__(cls, SYMBOL.sub("", text).strip())
+        code.name = name
+        return code
+
+
 def machine_code(path):
-    """The functions of an object, each as a text without names."""
     text = run("objdump", "-d", "-w", "--no-show-raw-insn", "--no-addresses", path)
-    return [SYMBOL.sub("", part.partition(":\n")[2]).strip() for part in re.split(r"\n(?=<)", text)[1:]]
+    return [Code(part, ":\n") for part in re.split(r"\n(?=<)", text)[1:]]
 
 
 def sass(path):
-    text = run(disassembler(), "-sass", path)
-    return [SYMBOL.sub("", part.partition("\n")[2]).strip() for part in text.split("Function : ")[1:]]
+    """The kernels of an object; none if it has no device code."""
+    try:
+        text = run(disassembler(), "-sass", path)
+    except RuntimeError as error:
+        if "does not contain device code" not in str(error):
+            raise
+        return []
+    return [Code(part, "\n") for part in text.split("Function : ")[1:]]
 
 
 def sass_for(kernel):
@@ -112,6 +127,8 @@ def differing_files(before, after, renamed):
 def compare(what, before, after):
     missing, new = (list((a - b).elements()) for a, b in ((before, after), (after, before)))
     print(f"{what}: {sum(before.values())} before, {len(missing)} of them differ, {len(new)} are new")
+    for part in missing:
+        print(f"  {getattr(part, 'name', part)}")
     return not missing and not new
 
 

@@ -1,11 +1,15 @@
 """Threads that change as often as Python lets them."""
 
+import contextvars
 import sys
 import threading
 
 
 def together(*works):
-    """Run each work in a thread of its own; threads change as often as Python lets them. Raise what one raises."""
+    """Run each work in another thread, in this one's context; threads change as often as Python lets them.
+
+    Raises what one raises.
+    """
     errors, start = [], threading.Barrier(len(works))
 
     def run(work):
@@ -18,7 +22,7 @@ def together(*works):
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=run, args=(work,)) for work in works]
+        threads = [threading.Thread(target=contextvars.copy_context().run, args=(run, work)) for work in works]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -1,9 +1,9 @@
 """Exact laws of the oracle's decisions under ``block`` and ``traversal``.
 
 For given drafts such a walk has few ends: each leaf that is tried is accepted, or in the end nothing is. The leaves and
-their weights are worked out here a second time, in another form than the oracle's: the multiples of q that were
-subtracted from p are added up, as the kernels do it. The uniforms of a case then lie just below or just above these
-weights: one of the oracle's that differs by 1e-9 shows. What is drawn last is recorded as a law.
+their weights are computed here a second time, in another form than the oracle's: the multiples of q that were
+subtracted from p are added up, as in the kernels. The uniforms of a case then lie just below or just above these
+weights: an error of 1e-9 in the oracle's shows. The last draw is recorded as a law.
 """
 
 import pytest
@@ -75,7 +75,7 @@ def output_law(contexts, parents, *, drawn_with_replacement=False, replacement=N
                op="verify_tree", drafted=None):  # fmt: skip
     """{(path, emitted tokens): probability} of one round with this tree; with ``op="verify_chain"`` it is a chain.
 
-    ``drafted``: [(tokens, probability)] in place of all drafts.
+    ``drafted``: [(tokens, probability)] instead of all drafts.
     """
     replacement = drawn_with_replacement if replacement is None else replacement
     cases = []
@@ -96,7 +96,7 @@ def output_law(contexts, parents, *, drawn_with_replacement=False, replacement=N
 
 
 def run(contexts, parents, cases, replacement, certain, given, op):
-    """The oracle on all cases at once, with their uniforms; what it draws is recorded."""
+    """The oracle on all cases at once, with their uniforms; its draws are recorded."""
     nodes, count = len(parents), len(cases)
     drafted = torch.tensor([tokens for tokens, _, _ in cases])
     uniform_table = torch.full((count, nodes), torch.nan, dtype=torch.float64)
@@ -158,7 +158,7 @@ def expected_accepted(law):
 
 
 def after(contexts, said):
-    """The contexts of what follows these tokens."""
+    """The contexts after these tokens."""
     later = type(contexts)(contexts.vocabulary, 0)
     later.p, later.q = ({x[len(said) :]: law for x, law in laws_.items() if x[: len(said)] == said}
                         for laws_ in (contexts.p, contexts.q))  # fmt: skip

@@ -1,8 +1,8 @@
-"""Exact laws of the oracle's decisions on trees, as tests/support/enumeration.py has them for chains.
+"""Exact laws of the oracle's decisions on trees; tests/support/enumeration.py has those on chains.
 
-Every draft a tree could hold, every side of every accept test and every token drawn, weighted by probability. A child's
-uniform only matters by the side of one threshold on which it falls, for its elder siblings were rejected or it is not
-tried; the thresholds are worked out here a second time, so one that differed from the oracle's would spoil the law.
+Every draft of a tree, every side of every accept test and every token drawn, weighted by probability. A child's uniform
+only matters by its side of one threshold, for its elder siblings were rejected or it is not tried; the thresholds are
+computed here a second time, so a wrong one of the oracle's would spoil the law.
 """
 
 from itertools import pairwise, product
@@ -24,7 +24,7 @@ def output_law(contexts, parents, *, drawn_with_replacement=False, replacement=N
                shared_uniforms=False, given=AS_PROBS):  # fmt: skip
     """{(path, emitted tokens): probability} of one round with this tree.
 
-    Siblings are drawn with or without replacement, and verified as ``replacement`` says (as drawn, by default).
+    Siblings are drawn with or without replacement, and verified by ``replacement`` (as drawn, by default).
     Variants: ``certain`` verifies without draft laws; ``repeats=False`` drops a sibling with the token of an elder one;
     ``shared_uniforms`` draws one uniform for all siblings.
     """
@@ -50,7 +50,7 @@ def context(parents, tokens, node):
 
 
 def drafts(contexts, parents, with_replacement):
-    """(tokens, probability) of all trees of tokens; -1 where the draft has nothing left to draw."""
+    """(tokens, probability) of all trees of tokens; -1 where the draft has no token left to draw."""
     found = [((-1,), 1.0)]
     for node in range(1, len(parents)):
         longer = []
@@ -114,7 +114,7 @@ def uniform_cells(p, q, parents, tokens, replacement, shared):
 
 
 def run(contexts, parents, cases, replacement, certain, given):
-    """The oracle on all cases at once, its uniforms and draws replaced by those of the case."""
+    """The oracle on all cases at once, with the uniforms and draws of the cases."""
     nodes, count = len(parents), len(cases)
     drafted = torch.tensor([tokens for tokens, _, _, _ in cases])
     uniform_table = torch.tensor([uniforms for _, uniforms, _, _ in cases], dtype=torch.float64).reshape(
@@ -165,7 +165,7 @@ def run(contexts, parents, cases, replacement, certain, given):
 
 
 def emitted_law(law):
-    """Without the paths."""
+    """The law without the paths."""
     found = {}
     for (_, emitted), chance in law.items():
         found[emitted] = found.get(emitted, 0.0) + chance

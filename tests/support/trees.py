@@ -32,7 +32,7 @@ def leaves_of(parents):
 
 
 def ranks(parents):
-    """Each node's place among its siblings."""
+    """Each node's index among its siblings."""
     return [list(parents[:node]).count(parent) for node, parent in enumerate(parents)]
 
 

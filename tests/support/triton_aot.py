@@ -1,10 +1,11 @@
-"""Compiles every Triton kernel ahead of time, as a call would have it compiled, for GPUs that need not be here.
+"""Compiles every Triton kernel ahead of time, as calls do, for GPUs that need not be here.
 
-    python -m tests.support.triton_aot sm_90               what each kernel takes there, as JSON
-    python -m tests.support.triton_aot ir                  every kernel, once the compiler has read it
+    python -m tests.support.triton_aot sm_90               the resources of each kernel, as JSON
+    python -m tests.support.triton_aot ir                  every kernel, after the compiler's front end
     python -m tests.support.triton_aot specialisations     how many programs calls of all shapes would compile
-    python -m tests.support.triton_aot unusual             what calls with all that is optional take on sm_90
+    python -m tests.support.triton_aot unusual             the resources on sm_90 of calls with all optional arguments
     python -m tests.support.triton_aot table               writes the committed table
+    python -m tests.support.triton_aot newest              writes that of another Triton: sm_90, bfloat16 logits
 
 Run without TRITON_INTERPRET, which leaves nothing to compile.
 """
@@ -35,6 +36,7 @@ from tests.support import triton_order
 from tests.support.calls import every_call
 
 TABLE = Path(__file__).parents[2] / "bench" / "results" / "compiled" / "triton.json"
+NEWEST = TABLE.with_name("triton_newest.json")
 ARCHS = {
     "sm_80": GPUTarget("cuda", 80, 32),
     "sm_90": GPUTarget("cuda", 90, 32),
@@ -45,12 +47,12 @@ VOCABULARY = 128_256
 SUMS = ("accept", "tv", "kl", "harmonic")
 
 triton.knobs.nvidia.dump_ptxas_log = True
-triton.knobs.compilation.always_compile = True  # what is found in a cache has no log
+triton.knobs.compilation.always_compile = True  # a cached program has no log
 visit_return = CodeGenerator.visit_Return
 
 
 def returned(generator, node):
-    """Refuses what Triton 3.6 refuses: a function that returns a None, in a tuple too."""
+    """Raise where Triton 3.6 does: for a function that returns a None, in a tuple too."""
 
     def has_none(kind):
         return any(map(has_none, kind.types)) if isinstance(kind, tl.tuple_type) else kind == tl.constexpr_type(None)
@@ -80,7 +82,7 @@ def recorded(call):
 
 
 def specialised(kernel, num_warps, arguments, target):
-    """(options, signature, constants, attributes) that Triton's own launch would choose."""
+    """(options, signature, constants, attributes) that Triton's launch would choose."""
     backend = make_backend(target)
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
     keywords = {"num_warps": num_warps, "debug": False, **_launch.options_of(kernel, arguments, target.backend)}
@@ -89,7 +91,7 @@ def specialised(kernel, num_warps, arguments, target):
 
 
 def compiled(kernel, num_warps, arguments, target):
-    """(program, what ptxas said of it)."""
+    """(program, ptxas' report)."""
     options, signature, constants, attributes = specialised(kernel, num_warps, arguments, target)
     with contextlib.redirect_stdout(io.StringIO()) as log:
         program = triton.compile(
@@ -99,7 +101,7 @@ def compiled(kernel, num_warps, arguments, target):
 
 
 def read(kernel, num_warps, arguments, target):
-    """What comes first, and fails where a kernel is wrong: its source becomes Triton's IR. A tenth of the time."""
+    """The front end, which fails where a kernel is wrong: its source becomes Triton's IR. A tenth of the time."""
     options, signature, constants, attributes = specialised(kernel, num_warps, arguments, target)
     chosen, context = make_backend(target), ir.context()
     ir.load_dialects(context)
@@ -125,12 +127,12 @@ def calls(dtype, space, vocabulary, requests=2, drafts=4, number=None):
     for name, call in chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         shown.add(name.split(",")[0])
         yield name, call
-    if dtype == torch.bfloat16:  # what is left reads no rows of the vocabulary
+    if dtype == torch.bfloat16:  # the other ops read no rows of the vocabulary
         yield from other_calls(shown, requests, number)
 
 
 def other_calls(shown, requests, number):
-    """The ops that are not ``shown``, each as its own tests call it first; tensors repeated for more requests.
+    """The ops that are not ``shown``, each as its test calls it first; tensors repeated for more requests.
 
     Their calls that are named "edited" or "cut", too: kernels have more code then.
     """
@@ -195,7 +197,7 @@ def chosen_calls(dtype, space, vocabulary, requests, drafts, number):
         return {"target_law": Law(space, temperature), "draft_law": Law(space, temperature)}
 
     def everything(*places):
-        """An Edit of lists for each of these places, and masks of rows of their own."""
+        """An Edit of lists for each of these places, and a mask for each row."""
         words, lists = -(-vocabulary // 32), (requests, places[1] if len(places) > 1 else 1)
         numbers = torch.ones(places)
         mask = torch.zeros(*lists, words, dtype=torch.int32)
@@ -297,7 +299,7 @@ def made(op, **given):
 
 
 def unusual_calls(target_space, draft_space, vocabulary=99, requests=2, drafts=2):
-    """The ops on rows with all that is optional: mapped drafts of their own laws, requests by index, a status."""
+    """The ops on rows with all optional arguments: mapped drafts with another law, requests by index, a status."""
     target = torch.empty(requests, drafts + 1, vocabulary)
     draft = torch.empty(requests, drafts + 1, vocabulary // 2, dtype=torch.bfloat16)
     draft_map = torch.arange(vocabulary // 2, dtype=torch.int32)
@@ -360,7 +362,7 @@ def row(name, launch, dtype, space, arch):
 
 
 def all_read():
-    """The kernels of both kinds of GPU, every one read. Those of the second kind that are the first's are left out."""
+    """The kernels for both kinds of GPU, after the front end; of the second those that differ from the first's."""
     found = {}
     for arch in ("sm_90", "gfx942"):
         for name, launch in kernels(torch.bfloat16, "logits", VOCABULARY, arch=arch).items():
@@ -371,8 +373,8 @@ def all_read():
 
 
 def report(arch, vocabulary, only):
-    """A row for each kernel, or for ``only`` these, with what the program is made of: fused multiply-adds, loads of 16
-    bytes, and tickets.
+    """A row for each kernel, or for those in ``only``, with counts of fused multiply-adds, loads of 16 bytes, and
+    tickets.
     """
     dtype, space = torch.bfloat16, "logits"
     for name, launch in kernels(dtype, space, vocabulary, arch=arch).items():
@@ -408,26 +410,29 @@ def unusual():
             yield row(name, launch, torch.bfloat16, " beside ".join(spaces), "sm_90")[1]
 
 
-def write_table():
+def write_table(path, archs, rows_of):
     table = [
         row(name, launch, dtype, space, arch)[1]
-        for dtype, space in ((torch.bfloat16, "logits"), (torch.float32, "logits"), (torch.float32, "probs"))
-        for arch in ARCHS
+        for dtype, space in rows_of
+        for arch in archs
         for name, launch in kernels(dtype, space, VOCABULARY, arch=arch).items()
     ]
-    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(map(json.dumps, table))
-    TABLE.write_text(f"[\n{lines}\n]\n")
+    path.write_text(f"[\n{lines}\n]\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("table", "ir", "specialisations", "unusual", *ARCHS))
+    parser.add_argument("what", choices=("table", "newest", "ir", "specialisations", "unusual", *ARCHS))
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     parser.add_argument("--only", nargs="*", help="names of kernels")
     chosen = parser.parse_args()
+    logits = (torch.bfloat16, "logits")
     if chosen.what == "table":
-        write_table()
+        write_table(TABLE, ARCHS, (logits, (torch.float32, "logits"), (torch.float32, "probs")))
+    elif chosen.what == "newest":
+        write_table(NEWEST, ["sm_90"], (logits,))
     elif chosen.what == "ir":
         print(json.dumps(all_read()))
     elif chosen.what == "unusual":

@@ -1,4 +1,4 @@
-"""Where Triton runs its tests: on the GPU if there is one, else in the interpreter that tests/conftest.py asks for."""
+"""Triton's device for tests: the GPU if there is one, else the interpreter that tests/conftest.py selects."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 _patched = set()
-_modules = {}  # of a function's globals: which of these are parts of triton
+_modules = {}  # a function's globals -> those of them that are parts of triton
 
 
 def patch_language_once_a_launch():
@@ -43,8 +43,8 @@ def patch_language_once_a_launch():
 
 
 def leave_out_what_nobody_sees():
-    """Whether a sum of integers overflows is computed for an assertion, which without ``debug`` is none: half of the
-    rest. And types are found anew for each operation.
+    """The interpreter checks sums of integers for overflow, although without ``debug`` nothing asserts it: half of the
+    rest. And it derives types anew for each operation.
     """
     builder, semantic = interpreter.interpreter_builder, interpreter.interpreter_semantic
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
@@ -60,7 +60,7 @@ def leave_out_what_nobody_sees():
 
 
 def take_no_mask_of_numbers():
-    """Triton 3.9's interpreter refuses masks that are not boolean in memory; here those of older ones do, too."""
+    """Triton 3.9's interpreter refuses masks that are not boolean in memory; here older ones refuse them, too."""
     builder = interpreter.InterpreterBuilder
     for name, operand in {"create_masked_load": 1, "create_masked_store": 2, "create_atomic_rmw": 3}.items():
         run = getattr(builder, name)
@@ -75,7 +75,7 @@ def take_no_mask_of_numbers():
 
 @contextlib.contextmanager
 def interpreted_language(function):
-    """triton.language as the interpreter has it, where a function runs outside of a launch."""
+    """The interpreter's triton.language, for a function that runs outside of a launch."""
     _patched.clear()
     scope = interpreter._patch_lang(function)
     try:

@@ -1,6 +1,6 @@
-"""The host's side of Triton without a GPU: a driver that compiles nothing and keeps what was launched last.
+"""The host's side of Triton without a GPU: a driver that compiles nothing and records the latest launch.
 
-    python -m tests.support.triton_host        what launches of all kinds do wrong, and which are direct, as JSON
+    python -m tests.support.triton_host        faults of launches of all kinds, and which are direct, as JSON
 
 Run without TRITON_INTERPRET.
 """
@@ -79,7 +79,7 @@ def launches():
 
 
 def varied(arguments, generator):
-    """The arguments with other numbers, and other types and places of tensors: what a program may depend on."""
+    """The arguments with other numbers, types and addresses of tensors: all that a program may depend on."""
 
     def other(name, x):
         if name in _launch.SIZES and generator.random() < 0.5:
@@ -106,7 +106,7 @@ def forget(kernel):
 
 
 def mistakes():
-    """Launches that took the program of another, and those whose arguments were not Triton's own."""
+    """Launches that took another's program, and those whose arguments differ from Triton's."""
     found = []
     for target in (triton_aot.ARCHS["sm_90"], triton_aot.ARCHS["gfx942"]):
         generator, wanted = random.Random(0), {}
@@ -133,7 +133,7 @@ def mistakes():
 
 
 def launched_directly():
-    """Whether a launch goes past Triton's own: as a rule; with a hook; with a Triton that is not known; as a rule."""
+    """Whether a launch bypasses Triton's: as a rule; with a hook; with an unknown Triton; as a rule."""
 
     def is_direct():
         _launch.launch(kernel, (1,), warps, arguments)
@@ -142,7 +142,7 @@ def launched_directly():
     kernel, warps, arguments = next(launches())
     hooks = triton.knobs.runtime.launch_enter_hook
     with mocked() as machine:
-        is_direct()  # the first is remembered
+        is_direct()  # the first is cached
         found = [is_direct()]
         hooks.add(print)
         found.append(is_direct())

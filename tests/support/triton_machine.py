@@ -3,18 +3,18 @@
     with interleaved(seed):
         ...  # launches of Triton's kernels
 
-Programs are threads of which one runs. At every atomic a seeded choice says which goes on. What is played:
+Programs are threads of which one runs. At every atomic a seeded choice selects the next. Rules of memory:
 
-- A store stays in its program's buffer. It is sure to be seen by others once the program has passed a barrier and then
-  releases: an atomic with ``sem="acq_rel"``. Before that it may be seen at any time, or not until the launch ends.
-- A load keeps what it saw until the program acquires; one with ``cache_modifier=".cg"`` always looks.
-- Vector clocks say what happened before what. Accesses of a word by two programs, one of them a write and not both of
+- A store stays in its program's buffer. Others are sure to see it once the program has passed a barrier and then
+  releases: an atomic with ``sem="acq_rel"``. Before that they may see it at any time, or not until the launch ends.
+- A load returns its first value until the program acquires; one with ``cache_modifier=".cg"`` always reads memory.
+- Vector clocks order events. Accesses of a word by two programs, one of them a write and not both of
   them atomic, are a ``Race`` if neither came before the other. So are atomics of a scope that leaves programs out.
-- A block smaller than a program's threads is replicated: all threads load it, each at its own time, and one of them
-  stores it. In larger ones each place has its thread. Where one thread loads a word and another stores it, in either
+- A block smaller than a program's threads is replicated: all threads load it, each at another time, and one of them
+  stores it. In larger ones each element has its thread. Where one thread loads a word and another stores it, in either
   order, a barrier has to stand between.
 
-Values of ``ROWS``, and what edits point to, are only read: they are not watched.
+Values of ``ROWS``, and tensors of edits, are only read: they are not watched.
 """
 
 import contextlib
@@ -57,11 +57,11 @@ class Abandoned(BaseException):
 
 
 class Program:
-    """A program of the grid: its clock, its buffer of stores, and what its loads have kept."""
+    """A program of the grid: its clock, its buffer of stores, and the values of its loads."""
 
     def __init__(self, number, place, programs):
         self.number, self.place = number, place
-        self.clock = [0] * programs  # of each program: up to which of its epochs all happened before
+        self.clock = [0] * programs  # by program: the epochs of it that happened before
         self.turn = threading.Semaphore(0)
         self.pending, self.ready = {}, set()  # word -> (size, value) not yet seen by others; those before a barrier
         self.kept = {}  # word -> value
@@ -80,7 +80,7 @@ class Program:
         self.stored.clear()
 
     def released(self):
-        """What happened before a release: of this program's own, what was before its last barrier."""
+        """The events before a release: of this program those before its last barrier."""
         clock = list(self.clock)
         clock[self.number] -= 1
         return clock
@@ -233,7 +233,7 @@ class Machine:
             self.check(program.follows(self.loads.get(word, {})), "an atomic beside a load", word)
             self.check(program.follows(self.stores.get(word, {})), "an atomic beside a store", word)
             self.check(seen or program.follows(self.atomics.get(word, {})), "an atomic that others do not see", word)
-            # A release tells of itself, too.
+            # A release publishes itself, too.
             self.atomics.setdefault(word, {})[program.number] = program.epoch - (seen and sem in RELEASES)
         found = act()
         for word in words if seen else ():
@@ -248,7 +248,7 @@ class Machine:
 
 @contextlib.contextmanager
 def builder_of(machine):
-    """The interpreter's accesses go through a machine."""
+    """Routes the interpreter's accesses through a machine."""
     builder = interpreter.interpreter_builder
     kind = type(builder)
 
@@ -323,7 +323,7 @@ def modules():
 
 @contextlib.contextmanager
 def replaced(name, other, *where):
-    """Another object in the place of all that have a name in these modules, or in any of the Triton backend's."""
+    """Replaces all objects of a name in these modules, or in any of the Triton backend's."""
     kept = [(module, getattr(module, name)) for module in where or modules() if hasattr(module, name)]
     assert kept, f"nobody has {name}"
     try:

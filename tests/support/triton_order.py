@@ -1,21 +1,21 @@
-"""Reads in compiled kernels whether programs tell each other what they mean to: barriers, tickets and scopes."""
+"""Reads in compiled kernels how programs publish and acquire data: barriers, tickets and scopes."""
 
 import re
 
-# What the last program of a row reads of the others; ``pair_stats``, ``items`` and the like are parts of the workspace.
+# Workspace that the last program of a row reads; ``pair_stats``, ``items`` and the like are parts of it.
 WORKSPACE = ("counters", "pair_stats", "items", "keys", "partials", "records", "scratch")
 TICKET, BARRIER = "tt.atomic_rmw add, acq_rel", re.compile(r"\b(ttg|gpu)\.barrier\b")
 MOVES = re.compile(
     r"%([\w.#]+) = (?:tt\.(?:addptr|bitcast|splat|broadcast|expand_dims)|ttg\.convert_layout) %([\w.#]+)"
 )
 LOADS, MAKES = re.compile(r"= tt\.load %([\w.#]+)"), re.compile(r"\s*%([\w.#]+) = ")
-# A load that no cache answers, as Triton up to 3.8 writes it and as 3.9 does, where the modifier is one of a policy's.
+# A load that bypasses caches, as Triton up to 3.8 writes it and as 3.9 does, where the modifier is one of a policy's.
 UNCACHED = re.compile(r"(?<= )cacheModifier = cg\b|\bcache_modifier = cg\b")
-SPEAKS = re.compile(r"\b(tt\.(load|store|atomic_\w+)|scf\.\w+|cf\.\w+)\b")  # touches memory, or goes elsewhere
+SPEAKS = re.compile(r"\b(tt\.(load|store|atomic_\w+)|scf\.\w+|cf\.\w+)\b")  # touches memory, or branches
 
 
 def faults(program, target):
-    """What is wrong in a compiled kernel, in words; and how many tickets it has."""
+    """The faults of a compiled kernel, in words; and its number of tickets."""
     found, count = of_ttgir(program.asm["ttgir"], target.backend, [*names_of(program.src.signature)])
     text = program.asm["amdgcn" if target.backend == "hip" else "ptx"]
     if target.backend != "hip":
@@ -24,7 +24,7 @@ def faults(program, target):
 
 
 def names_of(signature):
-    """The names of what a kernel gets, one by one: of arguments, and of fields of tuples. Constants are left out."""
+    """The names of a kernel's parameters, one by one: of arguments, and of fields of tuples. Constants are left out."""
     items = signature.items() if isinstance(signature, dict) else zip(signature._fields, signature, strict=True)
     for name, kind in items:
         if hasattr(kind, "_fields"):
@@ -55,7 +55,7 @@ def of_ttgir(text, backend, names):
 
 
 def loads_of(lines, names):
-    """Each line, and which of ``names`` of what the kernel gets it loads from, if any.
+    """Each line, and the parameter of ``names`` that it loads from, if any.
 
     Other regions may use a name again.
     """
@@ -81,7 +81,7 @@ def of_ptx(text, count):
 
 
 def unseen(program, target):
-    """Faults that are put into the text of a compiled kernel with tickets, and are not found there."""
+    """Faults that are put into the text of a compiled kernel with tickets, and are not detected there."""
     ttgir = program.asm["ttgir"]
     planted = {
         "no barrier": re.sub(r".*\b(ttg|gpu)\.barrier\b.*\n", "", ttgir),
@@ -103,14 +103,14 @@ def unseen(program, target):
 
 
 def of_amdgcn(text):
-    """Before a ticket its wave writes back and waits for its stores; afterwards it forgets what it had read.
+    """Before a ticket its wave writes back and waits for its stores; afterwards it invalidates what it had read.
 
-    Where nothing was stored before, the compiler may leave out the wait: it has waited for the atomics already.
+    Without earlier stores the compiler may leave out the wait: it has waited for the atomics already.
     """
     found = []
     lines = [line.strip() for line in text.splitlines() if re.match(r"\s+[a-z]", line) and "s_nop" not in line]
     for i, line in enumerate(lines):
-        if re.match(r"global_atomic_add .*\bsc0\b", line):  # its result is wanted, as of no other addition
+        if re.match(r"global_atomic_add .*\bsc0\b", line):  # its result is used, unlike any other addition's
             ahead, after = lines[i - 2 : i], lines[i + 1 : i + 3]
             stored = any(re.match(r"(global|flat|buffer|scratch)_store", before) for before in lines[:i])
             written = ahead == ["buffer_wbl2 sc1", "s_waitcnt vmcnt(0)"] or (

@@ -10,7 +10,7 @@ namespace {
 void store(const CutoffParams& p, int64_t index, const RowCut& in_support, float max, int32_t status) {
   p.value.data[index] = in_support.cut.value;
   p.last.data[index] = in_support.cut.last;
-  p.kept.data[index] = in_support.count;
+  p.support_size.data[index] = in_support.count;
   p.mass.data[index] = static_cast<int64_t>(in_support.mass);
   p.max.data[index] = max;
   if (p.status.data) p.status.data[index] = status;

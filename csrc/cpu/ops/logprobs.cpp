@@ -93,10 +93,10 @@ struct Report {
   const LogprobsParams& p;
   int64_t index;
 
-  int32_t* support_bits() const { return p.kept_bits.data + index * p.words(); }
-  void support_size(int32_t count) const { p.kept_count.data[index] = count; }
+  int32_t* support_bits() const { return p.support_bits.data + index * p.words(); }
+  void support_size(int32_t count) const { p.support_size.data[index] = count; }
   void support_of_one(int32_t column) const {
-    if (!p.kept_bits.data) return;
+    if (!p.support_bits.data) return;
     std::fill_n(support_bits(), p.words(), 0);
     support_size(column != kNoToken);
     if (column != kNoToken) support_bits()[column / 32] = static_cast<int32_t>(uint32_t{1} << column % 32);
@@ -148,7 +148,7 @@ void logprobs_row(const LogprobsParams& p, int64_t index, const ThreadTeam& team
   }
   const Logits space = r.stats.law.logits();
   const auto log_of = [&](float x) { return log_probability(x, r.stats.lse); };
-  if (p.kept_bits.data) report.support_size(store_support(r, space, report.support_bits()));
+  if (p.support_bits.data) report.support_size(store_support(r, space, report.support_bits()));
   if (in_range) {
     const float raw = element(r.row, column), x = space.scaled(raw);
     if (x > -kInfinity && r.keeps(column, raw)) report.token(log_of(x), rank_of(r, space, x));

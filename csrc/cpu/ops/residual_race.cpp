@@ -31,7 +31,7 @@ void apply_cut(LawRow* r, const PartCut& part) {
 }
 
 Candidate first_arrival(const ResidualRaceParams& p, int64_t b, const ThreadTeam& team, int32_t* status) {
-  const float* row_stats = static_cast<const float*>(p.known.data) + p.known.offset(0, b);
+  const float* row_stats = static_cast<const float*>(p.row_stats.data) + p.row_stats.offset(0, b);
   const int32_t row = p.row.data[b];
   const RowIndex of_row = {row / p.target.rows, row % p.target.rows};
   LawRow target = row_with_lse(p.target, row, p.target_law, b, row_stats, status);

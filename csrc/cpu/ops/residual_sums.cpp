@@ -45,7 +45,7 @@ __attribute__((noinline)) PairSums tile_sums(const PartWithLse& target, const Pa
 }
 
 PairSums pair_sums(const ResidualSumsParams& p, int64_t pair, const ThreadTeam& team, int32_t* status) {
-  const float* row_stats = static_cast<const float*>(p.known.data) + p.known.offset(0, pair);
+  const float* row_stats = static_cast<const float*>(p.row_stats.data) + p.row_stats.offset(0, pair);
   const int32_t row = p.row.data[pair];
   const RowIndex of_row = {row / p.target.rows, row % p.target.rows};
   PartWithLse target =

@@ -14,7 +14,7 @@ void tile_laws(const TileLawsParams& p, int threads) {
     uint64_t mass = 0;
     for (int32_t tile = 0; tile < count; ++tile) mass += tile_mass(tile_at(row_tiles, count, tile), top);
     const LogSumExp lse = log_sum_exp(top, mass);
-    p.known.data[2 * index] = lse.max, p.known.data[2 * index + 1] = lse.log_sum;
+    p.row_stats.data[2 * index] = lse.max, p.row_stats.data[2 * index + 1] = lse.log_sum;
     const Row raw = row_at(p.raw, p.raw.offset(0, index));
     for (int32_t i = 0; i < raw.vocab; ++i)
       p.probs.data[index * raw.vocab + i] = law.logits().probability(element(raw, i), lse);

@@ -10,7 +10,7 @@ namespace {
 __device__ __forceinline__ void store(const CutoffParams& p, int64_t index, const CutResult& result) {
   p.value.data[index] = result.cut.value;
   p.last.data[index] = result.cut.last;
-  p.kept.data[index] = static_cast<int32_t>(result.count);
+  p.support_size.data[index] = static_cast<int32_t>(result.count);
   p.mass.data[index] = static_cast<int64_t>(result.mass);
   p.max.data[index] = result.top;
   if (p.status.data) p.status.data[index] = result.status;

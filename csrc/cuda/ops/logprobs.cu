@@ -66,12 +66,12 @@ __device__ __forceinline__ void look_at(const LogprobsParams& p, const LogprobRo
     in_support |= static_cast<unsigned>(x[i] > -kInfinity) << i;
     if (counts) sums[0] += x[i] >= row.x;
   }
-  if (counts && p.kept_bits.data) {
+  if (counts && p.support_bits.data) {
     sums[1] += static_cast<uint64_t>(__popc(in_support));
     in_support <<= lane_id() % 8 * 4;
     for (int with = 1; with < 8; with *= 2) in_support |= __shfl_xor_sync(kWarp, in_support, with);
     if (lane_id() % 8 == 0 && column < row.side.row.vocab)
-      p.kept_bits.data[row.index * p.words() + column / 32] = static_cast<int32_t>(in_support);
+      p.support_bits.data[row.index * p.words() + column / 32] = static_cast<int32_t>(in_support);
   }
   const float to_beat = topk->to_beat();  // of lower columns, which win ties
   if (!__any_sync(kWarp, most > to_beat)) return;
@@ -136,14 +136,14 @@ __device__ __forceinline__ void look_through_part(const LogprobsArguments& a, co
 __device__ __forceinline__ void store_single_bit(const LogprobsParams& p, int64_t index, int32_t token) {
   over_block(static_cast<int32_t>(p.words()), [&](int32_t word) {
     const bool holds_token = token != kNoToken && word == token / 32;
-    p.kept_bits.data[index * p.words() + word] = holds_token ? static_cast<int32_t>(1u << token % 32) : 0;
+    p.support_bits.data[index * p.words() + word] = holds_token ? static_cast<int32_t>(1u << token % 32) : 0;
   });
-  if (threadIdx.x == 0) p.kept_count.data[index] = token != kNoToken;
+  if (threadIdx.x == 0) p.support_size.data[index] = token != kNoToken;
 }
 
 // Writes a law of one token, or with kNoToken of none, as for a row that is not read. All threads of a block call.
 __device__ __forceinline__ void store_certain(const LogprobsParams& p, int64_t index, int32_t argmax) {
-  if (p.kept_bits.data) store_single_bit(p, index, argmax);
+  if (p.support_bits.data) store_single_bit(p, index, argmax);
   over_block(p.top(), [&](int32_t position) {
     const bool best = position == 0 && argmax != kNoToken;
     p.top_tokens.data[index * p.top() + position] = best ? argmax : -1;
@@ -188,7 +188,7 @@ __device__ __forceinline__ void put_together(const LogprobsArguments& a, const L
   if (row.token != kNoToken && row.token == stats.argmax) logprob = 0.0f, rank = 1;
   store_logprob(p, row.index, logprob, rank, row.status | stats.status);
   if (greedy) return store_certain(p, row.index, stats.argmax);
-  if (p.kept_count.data && threadIdx.x == 0) p.kept_count.data[row.index] = static_cast<int32_t>(num_kept);
+  if (p.support_size.data && threadIdx.x == 0) p.support_size.data[row.index] = static_cast<int32_t>(num_kept);
   take_best(
       top, [&](int32_t, TopK* topk) { topk->offer_all(words.lists, parts * top); },
       [&](int32_t position, WideKey key) {

@@ -61,7 +61,7 @@ __device__ __forceinline__ RowPartial first_arrival(const ResidualRaceParams& p,
                                                     const Parts& parts) {
   using Support = typename Parts::Support;
   RowPartial partial = kNoPartial;
-  const float* lse = static_cast<const float*>(p.known.data) + p.known.offset(0, b);
+  const float* lse = static_cast<const float*>(p.row_stats.data) + p.row_stats.offset(0, b);
   const int32_t row_index = p.row.data[b], draft_index = p.draft_row.data ? p.draft_row.data[b] : -1;
   const RowIndex of_row = {row_index / p.target.rows, row_index % p.target.rows};
   int32_t status = parts.decode(p.edits, p.target.vocab, of_row, of_row);

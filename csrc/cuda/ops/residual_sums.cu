@@ -26,7 +26,7 @@ __device__ __forceinline__ LawRowOf<typename Reader::Support> part_law_row(const
                                                                            int32_t* status) {
   const Rows& rows = side == 0 ? p.target : p.draft;
   const int32_t row_index = side == 0 ? p.row.data[pair] : p.draft_row.data[pair];
-  const float* lse = static_cast<const float*>(p.known.data) + p.known.offset(0, pair) + 2 * side;
+  const float* lse = static_cast<const float*>(p.row_stats.data) + p.row_stats.offset(0, pair) + 2 * side;
   const Logits space = law_at(side == 0 ? p.target_law : p.draft_law, pair, 0, status).logits();
   return {reader.of(row_at(rows, rows.offset_of(row_index)), side == 0),
           {{SPECDEC_LOGITS, space.inverse, false}, {lse[0], lse[1]}, kNoToken},

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(32) tile_laws_kernel(const TileLawsParams p) {
   uint64_t mass = 0;
   for (int32_t tile = lane_id(); tile < count; tile += 32) mass += tile_mass(tile_at(words, count, tile), top);
   const LogSumExp lse = log_sum_exp(top, warp_sum(mass));
-  if (lane_id() == 0) p.known.data[2 * index] = lse.max, p.known.data[2 * index + 1] = lse.log_sum;
+  if (lane_id() == 0) p.row_stats.data[2 * index] = lse.max, p.row_stats.data[2 * index + 1] = lse.log_sum;
   const Row raw = row_at(p.raw, p.raw.offset(0, index));
   for (int32_t i = lane_id(); i < raw.vocab; i += 32)
     p.probs.data[index * raw.vocab + i] = law.logits().probability(element(raw, i), lse);

@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kTokenThreads, 4) token_logits_kernel(const To
   for (int64_t i = threadIdx.x; i < p.logits.columns; i += blockDim.x)
     mine |= column_of(p, row_index, index, i) >= 0;
   const bool any = __syncthreads_or(mine);
-  const RowIndex place = {row_index / p.rows.rows, row_index % p.rows.rows};
-  if (any) reader.decode(p.edits, p.rows.vocab, place, place);
+  const RowIndex row_position = {row_index / p.rows.rows, row_index % p.rows.rows};
+  if (any) reader.decode(p.edits, p.rows.vocab, row_position, row_position);
   const EditedRow row = reader.of(row_at(p.rows, any ? p.rows.offset_of(row_index) : 0));
   for (int64_t i = threadIdx.x; i < p.logits.columns; i += blockDim.x) {
     const int64_t column = column_of(p, row_index, index, i);

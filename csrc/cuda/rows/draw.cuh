@@ -366,10 +366,10 @@ inline Parts parts_of_rows(int32_t vocab, int64_t most) {
 constexpr int64_t kFewRows = 16;
 constexpr int64_t kTicketSize = sizeof(Ticket) / sizeof(unsigned);
 
-// Whether to use the kernel for few rows. SPECDEC_CUDA_STRAIGHT=0 forbids it, 1 forces it. Each call reads the
+// Whether to use the kernel for few rows. SPECDEC_CUDA_FEW_ROWS=0 forbids it, 1 forces it. Each call reads the
 // variable, so that both ways can be timed in turns.
 inline bool use_few_rows_kernel(bool few) {
-  const char* const requested = std::getenv("SPECDEC_CUDA_STRAIGHT");
+  const char* const requested = std::getenv("SPECDEC_CUDA_FEW_ROWS");
   return requested && !std::strcmp(requested, "0") ? false : requested && !std::strcmp(requested, "1") ? true : few;
 }
 

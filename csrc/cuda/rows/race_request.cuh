@@ -56,8 +56,8 @@ __device__ __forceinline__ RaceRequestOf<EditedRow> shaped_request(const Params&
                                                                    const ShapedRows& reader) {
   const RaceRequest r = race_request(p, index);
   RaceRequestOf<EditedRow> shaped = {reader.of(r.row), r.law, r.noise, r.map, r.entry, r.status};
-  const RowIndex place = {index / p.rows.rows, index % p.rows.rows};
-  if (r.entry.live()) shaped.status |= reader.decode(p.edits, r.row.vocab, {r.entry.index, place.inner}, place);
+  const RowIndex row = {index / p.rows.rows, index % p.rows.rows};
+  if (r.entry.live()) shaped.status |= reader.decode(p.edits, r.row.vocab, {r.entry.index, row.inner}, row);
   return shaped;
 }
 

@@ -413,8 +413,7 @@ __device__ __forceinline__ void draw_and_write(const ChainArguments& a, const Ch
       e.subtracted);
   weights.residual = residual, weights.excluded = e.excluded;
   const Noise noise = r.noise_at_depth(e.node, kStreamResidual);
-  int32_t status = r.status;
-  Draw last = {e.token, SPECDEC_STATUS_OK, false};
+  int32_t status = r.status, token = e.token;
 #pragma unroll 1
   for (bool alone = false;; alone = true) {
     if (!e.decided) draw_tiles<1>(weights, noise, tiles.begin, tiles.end, block_bound, ticket);
@@ -423,10 +422,11 @@ __device__ __forceinline__ void draw_and_write(const ChainArguments& a, const Ch
     bool again = false;
     if (threadIdx.x == 0 && !e.decided) {
       const BlockBest best = take_block_best(ticket);
-      again = best.best.token == kNoToken && e.residual && !alone;
-      last = {best.best.token, to_draw(best, reads_probs_of_draft(weights)).status, false};
+      token = best.best.token;
+      again = token == kNoToken && e.residual && !alone;
       // Nothing is left of p - q after rounding: this block alone draws from p.
-      if (again) status |= status_of_flags(best, reads_probs_of_draft(weights)) | SPECDEC_STATUS_EMPTY_RESIDUAL;
+      status |= again ? status_of_flags(best, reads_probs_of_draft(weights)) | SPECDEC_STATUS_EMPTY_RESIDUAL
+                      : to_draw(best, reads_probs_of_draft(weights)).status;
     }
     if (!__syncthreads_or(again)) break;
     weights.residual = false, weights.excluded = kNoToken;
@@ -437,9 +437,9 @@ __device__ __forceinline__ void draw_and_write(const ChainArguments& a, const Ch
   if (warp_id() == 0) {
     // The draw is the first to see that a row of probabilities has no weight, and its token is then kNoToken. The draft
     // refused at that row counts as absent, so its status bits go.
-    const int32_t token = __shfl_sync(kWarp, last.token, 0);
-    if (token == kNoToken && e.residual) status &= SPECDEC_STATUS_PARAMETER;
-    write_verdict(r, lane(), e.node, token == kNoToken ? 0 : token, status | last.status);
+    token = __shfl_sync(kWarp, token, 0);
+    if (token == kNoToken && e.residual) status = (status & SPECDEC_STATUS_PARAMETER) | SPECDEC_STATUS_NON_FINITE;
+    write_verdict(r, lane(), e.node, token == kNoToken ? 0 : token, status);
   }
   if (threadIdx.x == 0) ticket->arrived = 0;
 }
@@ -679,9 +679,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfChunks) chain_chunk_kernel(
           atomicMax(&chunks->drawing, chunk);
           r.status |= static_cast<int32_t>(load_acquire(&chunks->status));
         }
-        draw_and_write(a, r, stats, before, block_bound,
-                       [&] { return LaneDraft(r, (index_of_block().node - 1) * a.chunk_size); }, e,
-                       index_of_block().part, parts);
+        // The request is decoded again for its drafts: it would take registers until there.
+        const auto lane_at_stop = [&] {
+          const BlockIndex again = index_of_block();
+          return LaneDraft(ChainRequest(a.p, again.request), (again.node - 1) * a.chunk_size);
+        };
+        draw_and_write(a, r, stats, before, block_bound, lane_at_stop, e, index_of_block().part, parts);
       } else if (block.part == 0 && warp_id() == 0) {
         const unsigned status = __reduce_or_sync(kWarp, static_cast<unsigned>(e.status));
         if (status != 0 && lane_id() == 0) atomicOr(&chunks->status, status);

@@ -72,7 +72,7 @@ class TableOps {
     return true;
   }
   SPECDEC_HD bool is_empty(int32_t node, bool* empty) {
-    *empty = !(p.known.data[2 * t.target_row(node) + 1] < kInfinity);
+    *empty = !(p.row_stats.data[2 * t.target_row(node) + 1] < kInfinity);
     return true;
   }
   // The race's winners are in a table. With the other methods this is the last token, which another op draws later.
@@ -95,12 +95,12 @@ class TableOps {
     return true;
   }
   SPECDEC_HD bool masses(int32_t node, int32_t child, float subtracted, Masses* m) {
-    const int64_t pair = b * p.asked_subtracted.columns + child - 1;
+    const int64_t pair = b * p.requested_subtracted.columns + child - 1;
     const int64_t residual_mass = answer(2 * pair);
     if (residual_mass < 0) {
-      p.asked.data[2 * pair] = static_cast<int32_t>(t.target_row(node));
-      p.asked.data[2 * pair + 1] = static_cast<int32_t>(draft_row(node));
-      p.asked_subtracted.data[pair] = subtracted;
+      p.requested_rows.data[2 * pair] = static_cast<int32_t>(t.target_row(node));
+      p.requested_rows.data[2 * pair + 1] = static_cast<int32_t>(draft_row(node));
+      p.requested_subtracted.data[pair] = subtracted;
       return false;
     }
     int64_t untried_mass = answer(2 * pair + 1);
@@ -127,9 +127,10 @@ class TableOps {
     for (int32_t depth = 0; depth < out.columns; ++depth) out.clear(depth);
   }
   SPECDEC_HD void clear_requests() const {
-    for (int64_t i = b * p.asked_subtracted.columns; p.asked.data && i < (b + 1) * p.asked_subtracted.columns; ++i) {
-      p.asked.data[2 * i] = p.asked.data[2 * i + 1] = -1;
-      p.asked_subtracted.data[i] = 0.0f;
+    const int64_t columns = p.requested_subtracted.columns;
+    for (int64_t i = b * columns; p.requested_rows.data && i < (b + 1) * columns; ++i) {
+      p.requested_rows.data[2 * i] = p.requested_rows.data[2 * i + 1] = -1;
+      p.requested_subtracted.data[i] = 0.0f;
     }
   }
 
@@ -142,11 +143,11 @@ class TableOps {
     p.draft_row.data[b] = static_cast<int32_t>(beside);
     p.subtracted.data[b] = drawn ? last_scale : 1.0f;
     p.slot.data[b] = drawn ? depth : 0;
-    const bool has_law = p.draft_known.data && beside >= 0 && 2 * beside < p.draft_known.size;
+    const bool has_law = p.draft_row_stats.data && beside >= 0 && 2 * beside < p.draft_row_stats.size;
     for (int i = 0; i < 2; ++i) {
-      const float target_stat = drawn ? p.known.data[2 * row + i] : 0.0f;
+      const float target_stat = drawn ? p.row_stats.data[2 * row + i] : 0.0f;
       p.laws.data[4 * b + i] = target_stat;
-      p.laws.data[4 * b + 2 + i] = has_law ? p.draft_known.data[2 * beside + i] : target_stat;
+      p.laws.data[4 * b + 2 + i] = has_law ? p.draft_row_stats.data[2 * beside + i] : target_stat;
     }
     if (!p.excluded.data) return;
     int32_t* const excluded = p.excluded.data + b * p.excluded.columns;
@@ -170,7 +171,7 @@ class TableOps {
   SPECDEC_HD int64_t answer(int64_t i) const { return p.answers.at(i * p.answers.slot_stride); }
   SPECDEC_HD int64_t draft_row(int32_t node) const {
     const int64_t draft = first_draft + node;
-    return p.draft_places.data ? p.draft_places.at(draft * p.draft_places.slot_stride) : draft;
+    return p.draft_row_indices.data ? p.draft_row_indices.at(draft * p.draft_row_indices.slot_stride) : draft;
   }
   SPECDEC_HD int32_t status_of(int32_t node) const {
     return p.row_status.data[t.target_row(node)] |

@@ -24,5 +24,5 @@ for _name in [module.name for module in pkgutil.iter_modules(__path__)]:
 
 
 def unsupported(op, call):
-    """Why this backend cannot do a call, or None."""
+    """The reason why this backend cannot do a call, or None."""
     return None if op.name in __all__ else "it has whole ops alone, with which those of shards are compared"

@@ -1,4 +1,4 @@
-"""Trees of candidates that were selected by their numbers."""
+"""Trees of selected candidates, by their numbers."""
 
 import torch
 
@@ -11,7 +11,7 @@ def build_tree(call: "typed.BuildTree"):
     """Node by node: its parent, its ancestors, its row of the mask."""
     requests, nodes = call.node_index.shape
     lengths = trees.prefix_lens(call.prefix_len, requests, most=2**63 - 1 - nodes)
-    begin = 0  # of a request's full mask
+    begin = 0  # the start of a request's full mask
     for b, (groups, selected) in enumerate(zip(call.parent_list.tolist(), call.selected.tolist(), strict=True)):
         parents = [-1] + [parent_of(i + 1, groups, selected, call.topk) for i in range(nodes - 1)]
         (prefix, bad), positions = lengths[b], []
@@ -44,7 +44,7 @@ def build_tree(call: "typed.BuildTree"):
 
 
 def parent_of(node, groups, selected, topk):
-    """The first node before this one that is the candidate that its group follows; -1 if there is none."""
+    """The last node before this one that is its group's parent candidate; -1 without one."""
     group = selected[node - 1] // topk
     if group == 0:
         return 0

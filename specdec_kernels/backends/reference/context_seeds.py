@@ -8,7 +8,7 @@ from specdec_kernels.calls import typed
 
 
 def context_seeds(call: "typed.ContextSeeds"):
-    """A row's own text is what is committed and the drafts on its path. Its context has the last tokens of that."""
+    """A row's text is the committed one and the drafts on its path. Its context has the last tokens of that."""
     batch, nodes = call.seeds.shape
     bounds, outside = (None, None) if call.parents is not None else slot_bounds(call, batch)
     active = requests.Requests(call.request_index, batch, len(call.text), call.text.device, outside=outside)

@@ -1,4 +1,4 @@
-"""Where filters cut a row."""
+"""The filters' cut of a row."""
 
 import torch
 
@@ -9,7 +9,7 @@ from specdec_kernels.status import Status
 
 
 def cutoff(call: "typed.Cutoff"):
-    """Value, id, count and mass of the tokens that filters keep of each row."""
+    """Value, id, count and mass of the support of each row."""
     batch, inner, _ = call.rows.shape
     active = requests.of(call, batch, call.rows.device, inner=(inner,))
     law, bad = laws.decoded(call.law, active)

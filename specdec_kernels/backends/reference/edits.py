@@ -1,11 +1,11 @@
-"""From logits as they came to edited ones: bias, penalties, grammar. Everything is dense here, [..., V]."""
+"""From raw logits to edited ones: bias, penalties, grammar. Everything is dense here, [..., V]."""
 
 import torch
 
 from specdec_kernels._constants import LARGEST
 from specdec_kernels.calls.values import ALLOWED_BY_ROW, BIAS_BY_ROW
 
-MOST = 2**31 - 1  # where counts end
+MOST = 2**31 - 1  # counts stop here
 
 
 class LogitEdits:
@@ -14,7 +14,7 @@ class LogitEdits:
     Parameters
     ----------
     call
-        With ``edits``; in ops on rows each row [A, R] has lists of its own, else each request has.
+        With ``edits``; in ops on rows each row [A, R] has a list, else each request has.
     active : Requests
     target : Tensor
         The target's rows.
@@ -45,7 +45,7 @@ class LogitEdits:
             return lists[active.rows] if active.inner else lists.flatten(0, 1)
 
         self._allowed = self._bias = None
-        self._bad_rows = []  # bool, of each row of the target
+        self._bad_rows = []  # bool, by row of the target
         if edit.allowed is not None:
             of_rows = edit.by_row & ALLOWED_BY_ROW
             self._allowed, bad = indexed(edit.allowed, edit.allowed_index, by_row if of_rows else by_entry, -1)
@@ -102,9 +102,9 @@ class LogitEdits:
         return self._edited(values, slice(None), slice(None)) if self.on else values
 
     def rows_at(self, values, requests, row_indices, said=None):
-        """(edited logits, whether the row's own lists are bad) of one row of each of ``requests``."""
-        # ``row_indices`` says where these rows lie among the target's. ``said`` [n, J] are tokens that are output
-        # before these rows and are not counted yet, -1 for none.
+        """(edited logits, whether the row's lists are bad) of one row of each of ``requests``."""
+        # ``row_indices``: these rows among the target's. ``said`` [n, J] are tokens that are output before these rows
+        # and are not counted yet, -1 for none.
         bad = torch.zeros_like(requests, dtype=torch.bool)
         if not self.on:
             return values, bad
@@ -113,7 +113,7 @@ class LogitEdits:
         return self._edited(values, requests, row_indices, said), bad
 
     def count(self, requests, tokens):
-        """From now on one more of these tokens is in the output of each of ``requests``."""
+        """Add one of these tokens to the output of each of ``requests``."""
         if self.on:
             self._counts[requests, tokens] += 1
             self._seen[requests, tokens] = True

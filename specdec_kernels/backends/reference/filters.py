@@ -1,4 +1,4 @@
-"""Which tokens of a row filters keep: everything sorted, everything summed."""
+"""The support of a row's filters: everything sorted, everything summed."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from specdec_kernels.calls.values import AFTER, TOGETHER
 
 
 class Cut(NamedTuple):
-    """The tokens kept, bool [V], and the figures of ``specdec_kernels.ops.Cut``."""
+    """The support, bool [V], and the figures of ``specdec_kernels.ops.Cut``."""
 
     in_support: np.ndarray
     value: float
@@ -22,8 +22,8 @@ class Cut(NamedTuple):
 
 def cut(v, top_k, top_p, min_p, rules, row_mass=mass.mass):
     """The Cut of a row: v is float32, -inf for no weight."""
-    # A filter is off with top_k <= 0 or >= V, top_p >= 1, min_p below SMALLEST. ``row_mass(v, largest)`` is the whole
-    # row's, of which v may be a part.
+    # A filter is off with top_k <= 0 or >= V, top_p >= 1, min_p below SMALLEST. ``row_mass(v, largest)`` is the mass of
+    # the whole row, of which v may be a part.
     largest, some = v.max(), v > -np.inf
     by_k, by_share, by_least = 0 < top_k < len(v), top_p < 1, min_p >= SMALLEST
     if largest == -np.inf:
@@ -34,7 +34,7 @@ def cut(v, top_k, top_p, min_p, rules, row_mass=mass.mass):
     order = np.argsort(-v, kind="stable")[: some.sum()]  # the largest first, ties by the lower id
     ordered, weights = v[order], mass.weights(v, largest)[order]
     rank, before = np.arange(len(order)), np.cumsum(weights) - weights
-    if rules & TOGETHER:  # equal tokens all have the rank and the mass before them of the first of them
+    if rules & TOGETHER:  # equal tokens share the rank and the mass before the first of them
         rank = np.searchsorted(-ordered, -ordered)
         before = before[rank]
     first = rank < top_k if by_k else np.ones_like(order, dtype=bool)
@@ -53,7 +53,7 @@ def cut(v, top_k, top_p, min_p, rules, row_mass=mass.mass):
 
 
 def argmax(v):
-    """The Cut of a row that keeps its argmax alone."""
+    """The Cut of a row to its argmax."""
     last = int(v.argmax())
     if v[last] == -np.inf:
         return cut(v, 0, 1.0, 0.0, 0)

@@ -3,7 +3,7 @@
 Values that are impossible in a law have one meaning: NaN and negative probabilities have no weight, +inf counts as the
 largest float32. Weights below 2**-126, the smallest normal float32, count as zero.
 
-A law comes as a ``Law`` counters temperature is a tensor [...] beside rows [..., V]; so are its filters if one may be
+A law is given as a ``Law`` whose temperature is a tensor [...] beside rows [..., V]; so are its filters if one may be
 on. ``decoded`` makes it from the law of a call.
 """
 
@@ -54,13 +54,13 @@ def non_finite(values, space):
 
 
 def unfit(values, space):
-    """Which rows are no law: they hold a value that is not finite, or no weight."""
+    """Rows that are no law: one of their values is not finite, or none has weight."""
     weightless = weights(values) == 0 if space == "probs" else values.isnan() | (values == -torch.inf)
     return (non_finite(values, space) | weightless.all(dim=-1, keepdim=True)).any(dim=-1)
 
 
 def empty(values, law):
-    """Which rows have no token with weight."""
+    """Rows without a token that has weight."""
     return log_weights(values, law).amax(dim=-1) == -torch.inf
 
 
@@ -103,8 +103,8 @@ def cuts(values, law):
 
 
 def in_support(values, law, edited=False):
-    """Which tokens of each row the filters keep; at temperature 0 all, for filters then change nothing."""
-    # Of ``edited`` rows no token of logit -inf is kept.
+    """The support of each row's filters; at temperature 0 all tokens, for filters then change nothing."""
+    # With ``edited`` rows no token of logit -inf is in it.
     has_weight = values > -torch.inf if edited else torch.ones_like(values, dtype=torch.bool)
     if not filters_of(law):
         return has_weight

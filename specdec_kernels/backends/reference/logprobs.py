@@ -9,7 +9,7 @@ from specdec_kernels.status import Status
 
 
 def logprobs(call: "typed.Logprobs"):
-    """log softmax over the tokens kept, how many of them are as large, and the largest of all."""
+    """log softmax over the support, how many of its tokens are as large, and the largest of all."""
     batch, inner, vocabulary = call.rows.shape
     active = requests.of(call, batch, call.rows.device, inner=(inner,))
     law, bad = laws.decoded(call.law, active)
@@ -36,12 +36,12 @@ def logprobs(call: "typed.Logprobs"):
     active.write(call.top_tokens, order, idle=-1, outside=-1)
     active.write(call.top_logprobs, torch.where(order >= 0, top_logprobs, -torch.inf), *[-torch.inf] * 2)
     read = (token != -1) | (top > 0)
-    if call.kept_bits is not None:
+    if call.support_bits is not None:
         in_support = torch.where(greedy, best, logs > -torch.inf) & read.unsqueeze(-1)
         padded = torch.nn.functional.pad(in_support, (0, -vocabulary % 32)).unflatten(-1, (-1, 32))
         words = (padded.long() << torch.arange(32, dtype=torch.int64, device="cpu")).sum(dim=-1)
-        active.write(call.kept_bits, words.to(torch.int32))
-        active.write(call.kept_count, in_support.sum(dim=-1).to(torch.int32))
+        active.write(call.support_bits, words.to(torch.int32))
+        active.write(call.support_size, in_support.sum(dim=-1).to(torch.int32))
     if call.status is not None:
         bad |= edits.bad
         status = (laws.unfit(rows, law.space) & read).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER

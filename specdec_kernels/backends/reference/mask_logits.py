@@ -1,4 +1,4 @@
-"""Rows without what cuts drop."""
+"""Rows without the tokens that cuts drop."""
 
 import torch
 
@@ -7,7 +7,7 @@ from specdec_kernels.calls import typed
 
 
 def mask_logits(call: "typed.MaskLogits"):
-    """Tokens behind the last one kept get -inf; NaN stays."""
+    """Tokens behind the cut get -inf; NaN stays."""
     shape = call.rows.shape[:2]
     temperature = call.temperature
     if not isinstance(temperature, torch.Tensor):

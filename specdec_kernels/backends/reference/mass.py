@@ -22,7 +22,7 @@ def fma(a, b, c):
     total = product + c
     back = total - product
     lost = (product - (total - back)) + (c - back)
-    # Rounding to odd: if the sum is not exact, its last bit is set to 1, so that the next rounding meets no false tie.
+    # Rounding to odd: if the sum is not exact, its last bit is set to 1, so that the next rounding has no false tie.
     even = (total.view(np.int64) & 1) == 0
     nudged = np.nextafter(total, np.where(lost > 0, np.inf, -np.inf))
     return np.where(even & np.isfinite(total) & (lost != 0), nudged, total).astype(np.float32)
@@ -54,13 +54,13 @@ def weights(v, largest):
 
 
 def units(tile, top):
-    """The weights of a tile whose largest value is `top`, in 2^-30 of that one's: their sum."""
+    """The weights of a tile whose largest value is `top`, in 2^-30 of its weight: their sum."""
     q, n = exponential(tile, top)
     return int(shifted(q, n + np.uint64(1)).sum())
 
 
 def mass(v, largest):
-    """The row's mass in the same unit, by tiles of 1,024 tokens: each is first summed in 2^-30 of its own largest."""
+    """The row's mass in the same unit, by tiles of 1,024 tokens: each is first summed in 2^-30 of its largest."""
     tiles = [v[first : first + MASS_TILE] for first in range(0, len(v), MASS_TILE)]
     return mass_of_tiles(((tile.max(), units(tile, tile.max())) for tile in tiles if tile.max() > -np.inf), largest)
 
@@ -80,7 +80,7 @@ def share(p, whole):
 
 
 def log(x):
-    """log of a positive float32 as the contract has it: additions and multiplications, rounded one by one."""
+    """log of a positive float32 by the contract: additions and multiplications, rounded one by one."""
     bits = np.float32(x).view(np.int32)
     exponent = (bits - np.int32(0x3F3504F3)) >> np.int32(23)
     f = (bits - (exponent << np.int32(23))).view(np.float32) - np.float32(1.0)

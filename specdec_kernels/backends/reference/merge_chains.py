@@ -6,10 +6,10 @@ from specdec_kernels.calls import typed
 
 
 def merge_chains(call: "typed.MergeChains"):
-    """Chain by chain, token by token: the node of what was said so far, a new one where nobody said that before."""
+    """Chain by chain, token by token: the node of the prefix so far, a new one for a new prefix."""
     (batch, nodes), chains = call.draft_tokens.shape, call.leaves.shape[1]
     for b, tokens in enumerate(call.paths.view(batch, chains, (nodes - 1) // max(chains, 1)).tolist()):
-        node_of_text = {(): 0}  # what was said -> node
+        node_of_text = {(): 0}  # prefix -> node
         said, parents = [-1], [-1]
         for chain, row in enumerate(tokens):
             row = row[: row.index(-1)] if -1 in row else row

@@ -1,6 +1,6 @@
 """Counter-based noise: Philox4x32-10, accept uniforms, arrivals in groups of 64 tokens.
 
-Seed, position and nonce come as a ``Noise`` of int64 tensors [...]. 32-bit words are held in int64 tensors, too: the 64
+Seed, position and nonce are a ``Noise`` of int64 tensors [...]. 32-bit words are held in int64 tensors, too: the 64
 bits of a product of two of them all fit.
 """
 

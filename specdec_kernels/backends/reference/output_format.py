@@ -12,7 +12,7 @@ def shape_of(call):
 
 
 def write(call, active, tokens, nodes, num_accepted, status):
-    """The verdicts of the live requests, and those of the others: an idle one has none, one outside has token 0."""
+    """The verdicts of the live requests, and those of the others: none if idle, token 0 if out of range."""
     batch, width = shape_of(call)
     device, bits = tokens.device, torch.zeros(batch, dtype=torch.int32, device=tokens.device)
     count, (token, node) = torch.zeros_like(bits), torch.zeros(2, batch, width, dtype=torch.int64, device=device)

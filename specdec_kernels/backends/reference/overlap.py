@@ -1,4 +1,4 @@
-"""How well a draft law covers a target law."""
+"""The overlap of a draft law with a target law."""
 
 import torch
 

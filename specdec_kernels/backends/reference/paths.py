@@ -1,4 +1,4 @@
-"""The rule ``paths``: one of several drafted chains is taken, then verified as a block with the law it was taken by."""
+"""The rule ``paths``: one of several chains is taken, then verified as a block with the law that it is taken by."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from specdec_kernels.status import Status
 
 LOWEST, HIGHEST = -12, 8  # half octaves of p / q
 MOST_LOOKED = 16
-NEAR = 2.0**-14  # ways to look that are so near to the best are as good
+NEAR = 2.0**-14  # numbers of chains whose value is this near to the best are as good
 
 
 class Walk:
@@ -50,7 +50,7 @@ class Walk:
 
 
 def chain_to(leaf, request):
-    """The nodes from the root to a leaf, without those from the first absent one on; none if it has no way there."""
+    """The nodes from the root to a leaf, up to the first absent one; none if it has no path there."""
     if not -1 <= leaf < len(request.parents):
         request.status |= Status.PARAMETER
         leaf = -1
@@ -63,7 +63,7 @@ def chain_to(leaf, request):
 
 
 def take(entry, nodes, uniform):
-    """The node taken, of those with which the m chains that are left go on. From then on the entry's q is its law."""
+    """The node taken, of those that the m remaining chains continue with. From then on the entry's q is its law."""
     if len(nodes) == 1:
         return nodes[0]
     request = entry.request
@@ -94,7 +94,7 @@ def buckets_of(p, q):
 
 
 def looking(p, q, chains, weight):
-    """(pi, G): the law of j, and what q of each bucket is multiplied by to get the law of the token taken."""
+    """(pi, G): the law of j, and the factor of each bucket's q that gives the law of the token taken."""
     # The best of j chains lies in bucket B with probability F(B)^j - F(<B)^j, F being the sum of q up to a bucket. That
     # is q_B times the sum of F(B)^k F(<B)^(j-1-k) over k < j.
     most = min(chains, MOST_LOOKED)

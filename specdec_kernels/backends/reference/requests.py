@@ -1,4 +1,4 @@
-"""Which numbers and draft rows a batch row uses, and numbers as tensors with one for each row."""
+"""The entry of numbers and draft rows for each batch row, and numbers as tensors with one for each row."""
 
 import torch
 
@@ -8,18 +8,18 @@ ANY = 2**31
 
 
 class Requests:
-    """The requests of a call that are live; the others are idle, or their index points outside.
+    """The live requests of a call; the others are idle, or their index is out of range.
 
     Parameters
     ----------
     index : Tensor or None
-        ``request_index``; without it each batch row uses the entry of its own index.
+        ``request_index``; without it batch row b uses entry b.
     entries : int
         How many entries there are.
     inner : tuple of int
         The dimensions of numbers after the first: (R,) beside rows [A, R, V].
     outside : Tensor, optional
-        bool [B]: requests that point outside by other means.
+        bool [B]: requests that are out of range by other means.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Requests:
         return Noise(*(self.numbers(value, torch.int64) for value in noise))
 
     def write(self, output, values, idle=0, outside=0):
-        """Write the results of the live requests, and the values that the others get."""
+        """Write the results of the live requests, and the values of the others."""
         if self.inner:
             output = output.unflatten(0, (len(self.idle), *self.inner))
         output[self.idle], output[self.outside] = idle, outside

@@ -23,8 +23,8 @@ def sides(call):
 
 
 def residual(call: "typed.Residual"):
-    """norm((p - a q)+), and the mass sum (p - a q)+: how probable it is that a token is drawn from it."""
-    # If nothing is left: p and 0.
+    """norm((p - a q)+), and the mass sum (p - a q)+: the probability that a token is drawn from it."""
+    # An empty residual gives p and 0.
     active, target, draft, status = sides(call)
     p = laws.probabilities(*target)
     q = laws.widened(laws.probabilities(*draft), call.target.shape[-1], call.draft_map)

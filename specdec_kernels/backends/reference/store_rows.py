@@ -1,4 +1,4 @@
-"""Rows put where an engine keeps them."""
+"""Copies rows into an engine's cache."""
 
 import torch
 

@@ -1,7 +1,7 @@
 """The rule that decides from the leaves up: ``traversal`` on trees, ``block`` on chains, which are trees.
 
 Laws, uniforms and draws are computed for all requests at once. The walk is done for one request after the other, on
-NumPy's rows, step by step as the papers have it: Weng et al. 2025 (traversal), Sun et al. 2024 (block).
+NumPy's rows, step by step as in the papers: Weng et al. 2025 (traversal), Sun et al. 2024 (block).
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Trees(NamedTuple):
     parents: torch.Tensor  # int64 [n, N], -1: the root, or absent
     tokens: torch.Tensor  # int64 [n, N], -1: absent
     target: torch.Tensor  # [n, N, V]
-    row_indices: torch.Tensor  # int64 [n, N]: where these rows lie among all of the target's
+    row_indices: torch.Tensor  # int64 [n, N]: these rows among all of the target's
     draft: torch.Tensor | None  # [n, N, V']
     draft_map: torch.Tensor | None
     replacement: bool
@@ -80,7 +80,7 @@ def paths(drafts):
 
 
 class Rows(NamedTuple):
-    """The rows of a node, of one request or of all: their laws, and the faults that a read would set a status for."""
+    """The rows of a node, of one request or of all: their laws, and the faults that a read reports in the status."""
 
     p: np.ndarray  # float64 [V]
     q: np.ndarray | None  # float64 [V] over the target's vocabulary; None: children are certain
@@ -89,7 +89,7 @@ class Rows(NamedTuple):
     unfit_target: np.ndarray  # bool: the row is no law
     unfit_draft: np.ndarray
     odd: np.ndarray  # bool [V]: impossible values, where a row may be read at one token alone; else of the whole row
-    bad_edits: np.ndarray  # bool: the row's own bias is bad
+    bad_edits: np.ndarray  # bool: the row's bias is bad
 
 
 def rows_at(node, drafts, target_law, draft_law, edits, said):
@@ -142,24 +142,24 @@ class Request:
         return 0 <= token < self.vocabulary
 
     def read(self, node, *, draft, token=None):
-        """Set the status of what is read of a node's rows: all of them, or of probabilities this token alone."""
+        """Report a read of a node's rows in the status: all of them, or of probabilities this token alone."""
         rows = self.rows[node]
         wrong = rows.unfit_target | (rows.unfit_draft & draft) if token is None else rows.odd[token]
         self.status |= int(wrong) * Status.NON_FINITE | int(rows.bad_edits) * Status.PARAMETER
 
 
 class PathEntry:
-    """A node on the path: its weight alpha, and the laws p and q that are left there after the children removed."""
+    """A node on the path: its weight alpha, and its laws p and q after children were removed."""
 
     def __init__(self, request, node, weight):
         rows = request.rows[node]
         self.request, self.node, self.weight = request, node, weight
         self.p, self.q = rows.p, rows.q if rows.sampled else np.zeros_like(rows.p)
         self.after, self.removed = node, []
-        self.before = None  # the weight before the child removed last, until the sums over both rows are asked for
+        self.before = None  # the weight before the last removed child, until the sums over both rows are computed
 
     def next_child(self, depth):
-        """The first child that is left; None where there is none, or none that could be accepted."""
+        """The first remaining child; None where there is none, or none that could be accepted."""
         request = self.request
         if not self.removed and self.weight < laws.SMALLEST:
             return None
@@ -172,7 +172,7 @@ class PathEntry:
                 return None
             if self.ends():
                 return None
-            # The draft draws no token twice without replacement: a repeated one was not drawn from what is left of q.
+            # The draft draws no token twice without replacement: a repeated one was not drawn from the remaining q.
             if token in self.removed and (request.certain or not request.replacement):
                 continue
             self.sum_up()
@@ -190,20 +190,20 @@ class PathEntry:
         return bool(rows.empty)
 
     def sum_up(self):
-        """Read the rows that the weight is made of, once a child was removed."""
+        """Read the rows whose sums make the weight, after a child was removed."""
         if self.before is not None:
             self.request.read(self.node, draft=True)
         self.before = None
 
     def accepts(self, uniform):
-        """Whether this leaf is accepted. Its weight only falls: where the one before refuses it, rows are not read."""
+        """Whether this leaf is accepted. Its weight only falls: where an earlier one refuses it, rows are not read."""
         if self.before is not None and uniform >= self.before:
             return False
         self.sum_up()
         return uniform < self.weight
 
     def weight_of(self, x):
-        """min(1, alpha p(x) / q(x)) of the laws left; 0 for a token that was not drawn from q."""
+        """min(1, alpha p(x) / q(x)) of the remaining laws; 0 for a token that was not drawn from q."""
         request, rows = self.request, self.request.rows[self.node]
         if not request.in_vocabulary(x):
             request.status |= Status.TOKEN_RANGE
@@ -213,7 +213,7 @@ class PathEntry:
         return min(1.0, self.weight * self.p[x] / q) if q > 0 else 0.0
 
     def remove(self, x):
-        """Take a child off: what is left of p is norm((alpha p - q)+), of q norm(q without x)."""
+        """Remove a child: the remaining p is norm((alpha p - q)+), the remaining q norm(q without x)."""
         request = self.request
         if self.weight < laws.SMALLEST:
             self.weight = 0.0
@@ -233,7 +233,7 @@ class PathEntry:
             self.q = normalised(np.where(np.isin(np.arange(request.vocabulary), self.removed), 0.0, self.q))
 
     def left(self):
-        """Weights of the token after this node: what is left of p, or p itself where nothing is."""
+        """Weights of the token after this node: the remaining p, or p itself where that is empty."""
         request = self.request
         request.read(self.node, draft=bool(self.removed))
         if self.p.any():

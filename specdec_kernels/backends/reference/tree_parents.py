@@ -10,7 +10,7 @@ def tree_parents(call: "typed.TreeParents"):
     """From the root down: the children of a node are its first child, that one's next sibling, and so on."""
     links = zip(call.first_child.tolist(), call.next_sibling.tolist(), strict=True)
     for b, (first_child, next_sibling) in enumerate(links):
-        # The last one, and so the highest, that names a node.
+        # The last, and so the highest, node that links each one.
         parent = {child: node for node, child in enumerate(first_child)}
         elder = {sibling: node for node, sibling in enumerate(next_sibling)}
         nodes = range(1, len(first_child))

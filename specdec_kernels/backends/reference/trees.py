@@ -1,4 +1,4 @@
-"""Trees as lists: what an entry of ``parents`` means, and lengths of prefixes."""
+"""Trees as lists: the meaning of ``parents``, and lengths of prefixes."""
 
 
 def parents_of(entries):

@@ -10,7 +10,7 @@ from specdec_kernels.status import Status
 
 
 def verify_chain(call: "typed.VerifyChain"):
-    """Accept drafts until the method rejects one or none is left; every slot that is reached emits one token."""
+    """Accept drafts until the method rejects one or none is left; every slot on the way emits one token."""
     batch, width = output_format.shape_of(call)
     device, vocabulary = call.target.device, call.target.shape[-1]
     bounds, outside = slot_bounds(call, batch)
@@ -70,7 +70,7 @@ def verify_chain(call: "typed.VerifyChain"):
 
 
 def shares_of(values, shares_from, drafted, width):
-    """What slots have, by request and node: [n, width], zeros behind the slots."""
+    """Values of slots, by request and node: [n, width], zeros behind the slots."""
     by_node = values.new_zeros(len(drafted), width)
     if values.ndim == 1:
         by_node[:] = values.unsqueeze(-1)
@@ -82,7 +82,7 @@ def shares_of(values, shares_from, drafted, width):
 
 
 def passing(draft_tokens, tokens_from, rows_from, drafted, target, draft, drafts_from, counters, num_accepted):
-    """How many drafts were accepted, or pass their own test behind the first rejection and before the first -1."""
+    """The number of accepted drafts, or of those that pass their test behind the first rejection, up to a -1."""
     count, ended = num_accepted.clone(), torch.zeros_like(num_accepted, dtype=torch.bool)
     for slot in range(int(drafted.max()) if len(drafted) else 0):
         within = (slot < drafted).nonzero().squeeze(-1)
@@ -103,7 +103,7 @@ def is_given(call, slot, count):
 
 
 def bonus_tokens(call, active, last):
-    """(the given tokens of these requests, status bits). One out of the vocabulary is token 0."""
+    """(the given tokens of these requests, status bits). A token out of the vocabulary becomes 0."""
     if call.bonus is None:
         return torch.zeros_like(last), torch.zeros_like(last)
     token = call.bonus[active.rows[last]].long()
@@ -139,7 +139,7 @@ def as_trees(call, rows_from, tokens_from, count, target, draft, drafts_from):
 
 
 def slot_bounds(call, batch):
-    """(bounds, outside): request b has the slots bounds[b] .. bounds[b + 1]; which requests' bounds point outside."""
+    """(bounds, outside): request b has the slots bounds[b] .. bounds[b + 1]; outside: bounds out of range."""
     # Padded or ragged, target row i + b verifies slot i.
     if call.cu_drafts is None:
         each = torch.arange(batch + 1, device=call.draft_tokens.device, dtype=torch.int64)

@@ -39,7 +39,7 @@ def verify_linked_tree(call: "typed.VerifyLinkedTree"):
 
 
 class Tree:
-    """The links of one request, and the status of what was met on the way."""
+    """The links of one request, and the status of the walk."""
 
     def __init__(self, call, b):
         self.tokens, self.first, self.sibling = (x[b].tolist() for x in (call.draft_tokens, *call[1:3]))
@@ -48,7 +48,7 @@ class Tree:
         self.call, self.b, self.status = call, b, 0
 
     def children(self, node):
-        """Those that are not absent, in link order. A list is no longer than the tree."""
+        """The children that are not absent, in link order. A list is no longer than the tree."""
         child, left = self.first[node], len(self.first)
         while 0 < child < len(self.first) and left > 0:
             if self.tokens[child] != -1:
@@ -84,7 +84,7 @@ class Tree:
 
 
 def uniforms_of(call, b, counters):
-    """The uniform of request b for the children of a node, at its depth: one that is given, or the noise's."""
+    """The uniform of request b for the children of a node, at its depth: a given one, or the noise's."""
     if isinstance(call.uniforms, torch.Tensor):
         return lambda node, depth: call.uniforms[b, node]
     request = torch.tensor([b], device=call.draft_tokens.device, dtype=torch.int64)
@@ -109,7 +109,7 @@ def walk(tree, accepts, width):
 
 
 def drawn(rows, tried, counters, depth):
-    """(a token of each row's law without the tokens that were tried, or of the whole where nothing is left; status)."""
+    """(a token of each row's law without the tried tokens, or of the whole law where nothing is left; status)."""
     whole, status = laws.weights(rows), laws.unfit(rows, "probs").int() * Status.NON_FINITE
     rest = whole.clone()
     for row, tokens in zip(rest, tried, strict=True):

@@ -9,7 +9,7 @@ from specdec_kernels.status import Status
 
 
 def verify_tree(call: "typed.VerifyTree"):
-    """Make the drafts of the live requests trees, and have the method's rule decide."""
+    """Make the drafts of the live requests trees, and walk them by the method's rule."""
     (batch, width), nodes, device = output_format.shape_of(call), call.target.shape[1], call.target.device
     active = requests.of(call, batch, device)
     target_law, bad_temperature = laws.decoded(call.target_law, active)

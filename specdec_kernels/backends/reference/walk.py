@@ -10,21 +10,21 @@ from specdec_kernels.status import Status
 
 
 class Slots(NamedTuple):
-    """What a chain's nodes have beside those of a tree, [n, N]."""
+    """A chain's nodes beyond a tree's fields, [n, N]."""
 
     follows: torch.Tensor  # bool: whether a draft may follow the node
     share: torch.Tensor  # float64: the probability that one does
-    bad_share: torch.Tensor  # bool: that was no probability
-    given: torch.Tensor  # bool: the node's token comes with the call, and its row is not read
+    bad_share: torch.Tensor  # bool: it is no probability
+    given: torch.Tensor  # bool: the node's token is an argument, and its row is not read
     epsilon: torch.Tensor  # float64 [n]
 
 
 class Pair(NamedTuple):
-    """Rows of the target and, if there is one, of the draft, and how they become laws."""
+    """Rows of the target and, if there is one, of the draft, and their laws."""
 
     target: torch.Tensor
     target_law: Law
-    edited: bool  # whether the target's rows are edited ones
+    edited: bool  # whether the target's rows are edited
     draft: torch.Tensor | None = None
     draft_law: Law | None = None
     draft_map: torch.Tensor | None = None
@@ -41,12 +41,12 @@ class Pair(NamedTuple):
         return laws.in_support(self.target, self.target_law, self.edited).gather(-1, x.unsqueeze(-1)).squeeze(-1)
 
     def empty(self):
-        """Which rows of the target have no token with weight: they end the chain or branch."""
+        """Rows of the target without a token that has weight: they end the chain or branch."""
         return laws.empty(self.target, self.target_law)
 
     def unfit(self, drafted, glance, x):
-        """Which pairs have a row that was read and is no law; the draft's rows are read where ``drafted``."""
-        # ``glance``: of rows of probabilities only token x was read. An argmax reads a whole row.
+        """Pairs with a row that was read and is no law; the draft's rows are read where ``drafted``."""
+        # ``glance``: of rows of probabilities only token x is read. An argmax reads a whole row.
         target = unfit_where_read(self.target, self.target_law, glance, x)
         if self.draft is None:
             return target
@@ -55,7 +55,7 @@ class Pair(NamedTuple):
 
 
 def unfit_where_read(rows, law, glance, column):
-    """Which rows hold an impossible value: looked for in this column (-1: none) at a ``glance``, else everywhere."""
+    """Rows with an impossible value: in this column (-1: none) at a ``glance``, else anywhere."""
     at = column.clamp(min=0).unsqueeze(-1)
     glanced = laws.non_finite(rows.gather(-1, at), law.space).squeeze(-1) & (column >= 0)
     return torch.where(glance & (law.space == "probs") & (law.temperature > 0), glanced, laws.unfit(rows, law.space))
@@ -64,9 +64,8 @@ def unfit_where_read(rows, law, glance, column):
 def decide(drafts, target_law, draft_law, edits, counters, race, slots=None):
     """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of ``traversal.Trees``."""
     # From the root to the first child accepted, as long as there is one; then one token more. Children come after their
-    # parents and in the order in which they are tried, so one pass over the nodes is the walk. A child x is accepted
-    # iff ``u h q(x) < p(x) + epsilon``; a refused one leaves ``norm((p - h q)+)``. h and epsilon are those of
-    # ``slots``.
+    # parents and in the order of their trials, so one pass over the nodes is the walk. A child x is accepted iff
+    # ``u h q(x) < p(x) + epsilon``; a refused one leaves ``norm((p - h q)+)``. h and epsilon are those of ``slots``.
     (count, nodes), vocabulary, device = drafts.tokens.shape, drafts.target.shape[-1], drafts.target.device
     everyone, certain = torch.arange(count, device=device, dtype=torch.int64), target_law.temperature == 0
     tokens, path = torch.full((2, count, drafts.width), -1, device=device, dtype=torch.int64)
@@ -92,7 +91,7 @@ def decide(drafts, target_law, draft_law, edits, counters, race, slots=None):
         return Pair(target, law, edits.on, drafts.draft[index], laws.at(draft_law, subset), drafts.draft_map)
 
     def with_row(subset):
-        """The requests of ``subset`` whose node has a row of its own."""
+        """The requests of ``subset`` whose node has a row."""
         return subset if slots is None else subset[~slots.given[subset, node[subset]]]
 
     def arrive(subset):
@@ -117,7 +116,7 @@ def decide(drafts, target_law, draft_law, edits, counters, race, slots=None):
             status[subset] |= (slots.bad_share[index] & drawn).int() * Status.PARAMETER
 
     def read(subset, x, glance):
-        """Set the status of what a trial or a draw reads of the node's pair of rows: only token x where ``glance``."""
+        """Report a read of the node's pair of rows in the status: only token x where ``glance``."""
         drafted = (tries[subset] > 0) & ~certain[subset]
         status[subset] |= pair_at(subset).unfit(drafted, glance, x).int() * Status.NON_FINITE
 
@@ -163,7 +162,7 @@ def decide(drafts, target_law, draft_law, edits, counters, race, slots=None):
         arrive(subset)
 
     subset = with_row(everyone)
-    if slots is not None and drafts.draft is not None and not race:  # nothing was drafted where something could be
+    if slots is not None and drafts.draft is not None and not race:  # a slot that could be drafted was not
         index = everyone, node
         undrafted = slots.follows[index] & (slots.share[index] < 1) & (tries == 0) & ~certain
         tries[undrafted], p[undrafted] = 1, normalised((p[undrafted] - q[undrafted]).clamp(min=0.0))
@@ -177,7 +176,7 @@ def decide(drafts, target_law, draft_law, edits, counters, race, slots=None):
 
 
 def race_step(rows, law, now):
-    """The target's own winner of the race in which the draft took part, and status bits."""
+    """The winner of the target's race, in which the draft took part, and status bits."""
     arrivals = noise.arrivals(now, noise.RACE, rows.shape[-1])
     token = laws.scores(laws.log_weights(rows, law), arrivals, law.temperature).argmax(dim=-1)
     return token, laws.unfit(rows, law.space).int() * Status.NON_FINITE

@@ -26,9 +26,8 @@ MACHINES = {
 }
 
 
-# Which kernels rows of race_sample take (csrc/cuda/rows/draw.cuh): those of many; as without the variable; and all rows
-# straight.
-STRAIGHT = {"small": "0", "large": "", "lone": "1"}
+# SPECDEC_CUDA_FEW_ROWS of each machine: which kernels rows of race_sample take (csrc/cuda/rows/draw.cuh).
+FEW_ROWS = {"small": "0", "large": "", "lone": "1"}
 
 
 def load(name, path):
@@ -47,9 +46,9 @@ class Played(Kernels):
         super().__init__(load(name, path), lambda device: 0)
         self.play(machine, **changes)
 
-    def play(self, machine, straight=None, **changes):
-        """Play another machine from here on; ``straight`` is SPECDEC_CUDA_STRAIGHT, if not the machine's own."""
-        os.environ["SPECDEC_CUDA_STRAIGHT"] = STRAIGHT[machine] if straight is None else straight
+    def play(self, machine, few_rows=None, **changes):
+        """Play another machine from here on; ``few_rows`` is SPECDEC_CUDA_FEW_ROWS, if not the machine's own."""
+        os.environ["SPECDEC_CUDA_FEW_ROWS"] = FEW_ROWS[machine] if few_rows is None else few_rows
         self._native.configure(**{**MACHINES[machine], **changes})
         self._before = []  # what kernels before write: the machine knows addresses alone
 

@@ -9,13 +9,13 @@ typedef struct specdec_cutoff_params {
   specdec_request_index request_index;
   specdec_law law;
   specdec_edits edits;
-  specdec_output_f32 value;  /* [A R] */
-  specdec_output_i64 last;   /* [A R] */
-  specdec_output_i32 kept;   /* [A R]: how many tokens the filters keep */
-  specdec_output_i64 mass;   /* [A R]: the sum of their weights, in units of 2^-42 of the largest */
-  specdec_output_f32 max;    /* [A R] */
-  specdec_output_i32 status; /* [A R], optional */
-  SPECDEC_FIELDS(rows, request_index, law, edits, value, last, kept, mass, max, status)
+  specdec_output_f32 value;        /* [A R] */
+  specdec_output_i64 last;         /* [A R] */
+  specdec_output_i32 support_size; /* [A R]: how many tokens the filters keep */
+  specdec_output_i64 mass;         /* [A R]: the sum of their weights, in units of 2^-42 of the largest */
+  specdec_output_f32 max;          /* [A R] */
+  specdec_output_i32 status;       /* [A R], optional */
+  SPECDEC_FIELDS(rows, request_index, law, edits, value, last, support_size, mass, max, status)
   SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
 } specdec_cutoff_params;
 SPECDEC_DECLARE(specdec_cpu_cutoff, specdec_cuda_cutoff, specdec_cutoff_params, CutoffParams)
@@ -31,14 +31,14 @@ typedef struct specdec_logprobs_params {
   specdec_output_i32 rank;         /* [A R]: how many are at least as probable; 0 if the filters drop the token */
   specdec_output_i64 top_tokens;   /* [A R, top], top may be 0; -1 where there are not so many */
   specdec_output_f32 top_logprobs; /* [A R, top] */
-  specdec_output_i32 kept_bits;    /* [A R, ceil(V / 32)], optional: bit i % 32 of word i / 32: token i has weight */
-  specdec_output_i32 kept_count;   /* [A R], with kept_bits: how many bits are set */
+  specdec_output_i32 support_bits; /* [A R, ceil(V / 32)], optional: bit i % 32 of word i / 32: token i has weight */
+  specdec_output_i32 support_size; /* [A R], with support_bits: how many bits are set */
   specdec_output_i32 status;       /* [A R], optional */
-  SPECDEC_FIELDS(rows, tokens, request_index, law, edits, logprob, rank, top_tokens, top_logprobs, kept_bits,
-                 kept_count, status)
+  SPECDEC_FIELDS(rows, tokens, request_index, law, edits, logprob, rank, top_tokens, top_logprobs, support_bits,
+                 support_size, status)
   SPECDEC_MEMBER(int64_t count() const { return rows.requests * rows.rows; })
   SPECDEC_MEMBER(int32_t top() const { return static_cast<int32_t>(top_tokens.columns); })
-  SPECDEC_MEMBER(int32_t words() const { return static_cast<int32_t>(kept_bits.columns); })
+  SPECDEC_MEMBER(int32_t words() const { return static_cast<int32_t>(support_bits.columns); })
 } specdec_logprobs_params;
 SPECDEC_DECLARE(specdec_cpu_logprobs, specdec_cuda_logprobs, specdec_logprobs_params, LogprobsParams)
 

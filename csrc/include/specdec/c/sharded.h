@@ -19,14 +19,14 @@ SPECDEC_DECLARE(specdec_cpu_count_at_least, specdec_cuda_count_at_least, specdec
 /* The logits of some tokens in parts of rows, after edits; 0 if the part lacks the token or the row is invalid. */
 typedef struct specdec_token_logits_params {
   specdec_rows rows;         /* [A, R, n] */
-  specdec_tokens places;     /* [P], optional: the index of each row among all; without it the rows in order */
+  specdec_tokens row_indices; /* [P], optional: the index of each row among all; without it the rows in order */
   specdec_tokens tokens;     /* [P, m], of the whole vocabulary */
   specdec_edits edits;       /* of the part's tokens */
   specdec_output_f32 logits; /* [P, m] */
-  SPECDEC_FIELDS(rows, places, tokens, edits, logits)
+  SPECDEC_FIELDS(rows, row_indices, tokens, edits, logits)
   SPECDEC_MEMBER(int64_t batch() const { return logits.rows; })
   SPECDEC_MEMBER(int64_t row(int64_t index) const {
-    return places.data ? places.at(index * places.slot_stride) : index;
+    return row_indices.data ? row_indices.at(index * row_indices.slot_stride) : index;
   })
   SPECDEC_MEMBER(int64_t token(int64_t index, int64_t i) const {
     return tokens.at(index * tokens.request_stride + i * tokens.slot_stride);
@@ -52,15 +52,15 @@ typedef struct specdec_tile_laws_params {
   specdec_path tiles;          /* [n, 3 tiles], contiguous, as from mass_tiles; in any order of the tiles */
   specdec_rows raw;            /* [1, n, k] */
   specdec_number temperature;  /* (0, row) */
-  specdec_output_f32 known;    /* [n, 2]: the maximum, and the log of the sum in units of it */
+  specdec_output_f32 row_stats; /* [n, 2]: the maximum, and the log of the sum in units of it */
   specdec_output_f32 probs;    /* [n, k] */
-  SPECDEC_FIELDS(tiles, raw, temperature, known, probs)
+  SPECDEC_FIELDS(tiles, raw, temperature, row_stats, probs)
   SPECDEC_MEMBER(int64_t batch() const { return raw.rows; })
   SPECDEC_MEMBER(int32_t tiles_a_row() const { return static_cast<int32_t>(tiles.columns / 3); })
 } specdec_tile_laws_params;
 SPECDEC_DECLARE(specdec_cpu_tile_laws, specdec_cuda_tile_laws, specdec_tile_laws_params, TileLawsParams)
 
-/* The first arrival in a part of one row of each request, in the race over (p - subtracted q)^+ that ends a rejection. */
+/* The first arrival in a part of one row of each request, in the race over (p - subtracted q)^+ after a rejection. */
 typedef struct specdec_residual_race_params {
   specdec_rows target, draft;     /* [A, R, n] */
   specdec_indices row, draft_row; /* [B]: among all rows; row -1: idle; draft_row -1 or none: over p */
@@ -69,7 +69,7 @@ typedef struct specdec_residual_race_params {
                                      value (bits of a float32; -inf: no cut), the last column of the part that the
                                      cut includes at this value, and the factor of logits to compare (bits of a
                                      float32) */
-  specdec_rows known;             /* float32 [1, B, 4]: as from tile_laws, of the target's row and of the draft's */
+  specdec_rows row_stats;         /* float32 [1, B, 4]: as from tile_laws, of the target's row and of the draft's */
   specdec_law target_law, draft_law; /* no filters */
   specdec_edits edits;            /* of the target's rows [A, R]; of the part's tokens */
   specdec_number subtracted;
@@ -77,8 +77,8 @@ typedef struct specdec_residual_race_params {
   specdec_output_i64 tokens; /* [B] */
   specdec_output_i32 status; /* [B] */
   specdec_output_f32 scores; /* [B] */
-  SPECDEC_FIELDS(target, draft, row, draft_row, excluded, cuts, known, target_law, draft_law, edits, subtracted, noise,
-                 tokens, status, scores)
+  SPECDEC_FIELDS(target, draft, row, draft_row, excluded, cuts, row_stats, target_law, draft_law, edits, subtracted,
+                 noise, tokens, status, scores)
   SPECDEC_MEMBER(int64_t batch() const { return row.size; })
 } specdec_residual_race_params;
 SPECDEC_DECLARE(specdec_cpu_residual_race, specdec_cuda_residual_race, specdec_residual_race_params, ResidualRaceParams)
@@ -88,13 +88,13 @@ typedef struct specdec_residual_sums_params {
   specdec_rows target, draft;        /* [A, R, n], logits */
   specdec_indices row, draft_row;    /* [P]: among all rows; -1: idle, nothing weighs */
   specdec_path cuts;                 /* [P, 6], optional, as for residual_race */
-  specdec_rows known;                /* float32 [1, P, 4]: as from tile_laws, of the target's row and of the draft's */
+  specdec_rows row_stats;            /* float32 [1, P, 4]: as from tile_laws, of the target's row and of the draft's */
   specdec_law target_law, draft_law; /* no filters */
   specdec_edits edits;               /* of the target's rows, as for residual_race */
   specdec_number subtracted;
   specdec_output_i64 sums;   /* [P, 2], in units of 2^-42 */
   specdec_output_i32 status; /* [P] */
-  SPECDEC_FIELDS(target, draft, row, draft_row, cuts, known, target_law, draft_law, edits, subtracted, sums, status)
+  SPECDEC_FIELDS(target, draft, row, draft_row, cuts, row_stats, target_law, draft_law, edits, subtracted, sums, status)
   SPECDEC_MEMBER(int64_t pairs() const { return row.size; })
 } specdec_residual_sums_params;
 SPECDEC_DECLARE(specdec_cpu_residual_sums, specdec_cuda_residual_sums, specdec_residual_sums_params, ResidualSumsParams)
@@ -125,12 +125,12 @@ typedef struct specdec_walk_tables_params {
   specdec_indices row_status;  /* [target rows]: statuses */
   specdec_tokens winners;      /* [target rows], optional: of the race, or the argmax of requests of temperature 0;
                                   -1: no token of the row has weight */
-  specdec_values p_of_drafts;  /* [target rows]: of the draft after a row; of trees of a node's token, after its parent */
-  specdec_values known;        /* [2 target rows]: as from tile_laws */
+  specdec_values p_of_drafts;  /* [target rows]: of the draft after a row; in trees of a node's token after its parent */
+  specdec_values row_stats;    /* [2 target rows]: as from tile_laws */
   specdec_values q_of_drafts;  /* [drafts], of trees [B N]; none: no draft laws */
   specdec_indices draft_row_status; /* [drafts], [B N]: statuses of their rows, of trees of each node's own row */
-  specdec_values draft_known;  /* [2 draft rows] */
-  specdec_tokens draft_places; /* [drafts], [B N], optional: their rows among all draft rows */
+  specdec_values draft_row_stats;   /* [2 draft rows] */
+  specdec_tokens draft_row_indices; /* [drafts], [B N], optional: their rows among all draft rows */
   specdec_tokens answers;      /* int64 [B, 2 n], n = K + 1 or N: as from residual_sums, added up; -1: none yet. Trees,
                                   and traversal with draft laws, need it */
   specdec_output_tokens tokens; /* [B, K + 1], of trees [B, max_depth + 1]: 0 for the token that is still to be drawn */
@@ -140,15 +140,15 @@ typedef struct specdec_walk_tables_params {
   specdec_output_i32 draft_row; /* [B]: the row whose law is subtracted, or any without draft laws; -1: none */
   specdec_output_f32 subtracted; /* [B]: how much of the draft's law is subtracted */
   specdec_output_i64 slot;      /* [B]: the depth of the last token */
-  specdec_output_f32 laws;      /* [B, 4]: of `known`, then of `draft_known` */
+  specdec_output_f32 laws;      /* [B, 4]: of `row_stats`, then of `draft_row_stats` */
   specdec_output_i32 excluded;  /* [B, 1], of trees [B, N]; without draft laws: tokens without weight, -1: none */
-  specdec_output_i32 asked;     /* [B, 2 n], with answers: the target row and draft row of a request; -1: no request */
-  specdec_output_f32 asked_subtracted; /* [B, n] */
-  specdec_output_i32 memory;           /* [B, 8 columns of tokens], needed for traversal */
+  specdec_output_i32 requested_rows; /* [B, 2 n], with answers: target row and draft row of a requested sum; -1: none */
+  specdec_output_f32 requested_subtracted; /* [B, n] */
+  specdec_output_i32 memory;               /* [B, 8 columns of tokens], needed for traversal */
   SPECDEC_FIELDS(draft_tokens, cu_drafts, parents, vocab, request_index, method, replacement, temperature, draft_prob,
-                 epsilon, noise, row_status, winners, p_of_drafts, known, q_of_drafts, draft_row_status, draft_known,
-                 draft_places, answers, tokens, path, num_accepted, status, row, draft_row, subtracted, slot, laws,
-                 excluded, asked, asked_subtracted, memory)
+                 epsilon, noise, row_status, winners, p_of_drafts, row_stats, q_of_drafts, draft_row_status,
+                 draft_row_stats, draft_row_indices, answers, tokens, path, num_accepted, status, row, draft_row,
+                 subtracted, slot, laws, excluded, requested_rows, requested_subtracted, memory)
   SPECDEC_MEMBER(int64_t batch() const { return tokens.rows; })
   SPECDEC_MEMBER(int64_t width() const { return tokens.columns; })
 } specdec_walk_tables_params;

@@ -1,4 +1,4 @@
-"""Chains go straight: the CPU backend's bits, whatever engines pass, with filters or without; and bounds of a draw."""
+"""Kernels for chains give the CPU backend's bits, with filters or without; bounds of a draw hold."""
 
 import copy
 import ctypes
@@ -190,7 +190,7 @@ def test_odd_rows_with_filters(name):
     with specdec_kernels.backend("cuda-host"):
         from tests.backends.host_cuda import backend
 
-        backend.play("large" if len(name) % 3 else "lone", straight="1")
+        backend.play("large" if len(name) % 3 else "lone", few_rows="1")
         assert_as_on_the_cpu(odd_filtered([name]), "race_sample")
         backend.play("small")
 
@@ -219,14 +219,14 @@ class TestPtx:
         assert_as_on_the_cpu(random_calls(MANY[:400]))
 
 
-def test_which_rows_go_straight():
+def test_which_rows_take_the_kernel_for_few():
     """Few of whole vocabularies; by launches of one block a part."""
     with specdec_kernels.backend("cuda-host"):
         from tests.backends.host_cuda import backend
 
-        def blocks(rows, straight):
+        def blocks(rows, few_rows):
             logits = torch.zeros(rows, 9000, dtype=torch.bfloat16)
-            backend.play("large", straight=straight, multiprocessors=132)
+            backend.play("large", few_rows=few_rows, multiprocessors=132)
             return backend.counted(lambda: race_sample(logits, seed=seeds(rows), position=0))["blocks"]
 
         # Nine tiles of 1,024 columns; the others take parts of 2,048.

@@ -1,9 +1,9 @@
 """Times the chain kernels, and both kinds of race_sample's in turns, in one process of a few minutes on a device.
 
-    python bench/gpu/straight.py --out build/gpu/straight.jsonl [--seconds 300]
-    python bench/gpu/straight.py --dry-run        small, on the CPU: the same path, no figure worth anything
+    python bench/gpu/chains.py --out build/gpu/chains.jsonl [--seconds 300]
+    python bench/gpu/chains.py --dry-run        small, on the CPU: the same path, no figure worth anything
 
-A line is a case: microseconds of a call (of race_sample by SPECDEC_CUDA_STRAIGHT, and of vLLM's kernels if they are
+A line is a case: microseconds of a call (of race_sample by SPECDEC_CUDA_FEW_ROWS, and of vLLM's kernels if they are
 installed), cold, and added to a large matrix product; and the tracer's model (bench/results/compiled/traces.json).
 Cases that the file already has are skipped. Few requests come first.
 """
@@ -25,7 +25,7 @@ from peers import PEERS, available
 import bench
 import specdec_kernels as sd
 
-VARIABLE = "SPECDEC_CUDA_STRAIGHT"
+VARIABLE = "SPECDEC_CUDA_FEW_ROWS"
 BATCHES, ACCEPTANCES = (1, 8, 16, 32, 64, 256), (0.7, 0, 1)
 OPS = ("rejection", "race", "race_sample", "block", "serving rejection", "serving race")
 TRACES = Path(__file__).parents[1] / "results" / "compiled" / "traces.json"
@@ -38,11 +38,11 @@ def block(inputs):
     )  # fmt: skip
 
 
-def call_of(op, straight):
+def call_of(op, few_rows):
     run = block if op == "block" else bench.OURS[op]
 
     def call(inputs):
-        os.environ[VARIABLE] = straight
+        os.environ[VARIABLE] = few_rows
         return run(inputs)
 
     return call
@@ -63,7 +63,7 @@ def measured(op, requests, acceptance, scale, device):
     inputs = bench.inputs_of(made, requests, vocabulary, acceptance, True, scale, device)
     product = bench.product_of(scale["product"], device)
     row = {"op": op, "B": requests, "acceptance": acceptance}
-    calls = {"straight": call_of(op, "1")}
+    calls = {"new": call_of(op, "1")}
     if op == "race_sample":  # chains have no other kernels
         calls = {"old": call_of(op, "0")} | calls
         verdicts = [[x.clone() for x in call(inputs[0])] for call in calls.values()]
@@ -81,7 +81,7 @@ def measured(op, requests, acceptance, scale, device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("build/gpu/straight.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("build/gpu/chains.jsonl"))
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--dry-run", action="store_true")
     chosen = parser.parse_args()
