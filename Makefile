@@ -70,9 +70,11 @@ test-engines: build $(ENGINES)/.ready $(VLLM)/.ready $(SGLANG)/.ready
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/tests/engines/sglang_cpu $(SGLANG)/bin/python -m pytest -q -m "" \
 		tests/engines/whole_sglang.py tests/engines/whole_sglang_ranks.py $(TEST_OPTIONS)
 
-# Every causal family of the installed transformers, tiny and random, beside the generator; LIGHT=1: each second one.
+# Every causal family of the installed transformers, tiny and random, beside the generator, and the table of
+# docs/generator.md; LIGHT=1: each second one, and no table.
 test-models: build $(READY)
-	OMP_NUM_THREADS=1 $(PY) -m tests.families.sweep --json build/families.json $(if $(LIGHT),--part 1/2)
+	OMP_NUM_THREADS=1 $(PY) -m tests.families.sweep $(if $(LIGHT),--part 1/2,--json bench/results/families.json)
+	$(if $(LIGHT),,$(PY) docs/_tables.py)
 
 # What the two sets of tests run of the code, in numbers.
 coverage: $(READY)

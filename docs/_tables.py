@@ -444,6 +444,31 @@ def vllm_refused() -> Table:
     return [["parameter", *head[2:]], *([", ".join(names), *said] for said, names in by_answers.items())]
 
 
+# Families of transformers beside the generator: what `make test-models` wrote.
+
+
+def ours(name: str, entry: dict[str, str]) -> str:
+    """What the generator makes of a family; of one that it refuses, what that lacks."""
+    if entry["ours"] == "right":
+        return f"right, {entry['reading']}"
+    why = re.sub(r"^\w+: ", "", entry["why"]).removeprefix(f"{name}: ")
+    return f"{entry['ours']}: " + re.sub(r"^expected .*; got \w+, ", "", why)
+
+
+@table
+def families() -> Table:
+    columns = "chunk = steps", "crop", "positions", "tree masks"
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, entry in data("bench/results/families.json")["families"].items():
+        shown = *(entry.get(column, "") for column in columns), ours(name, entry)
+        groups.setdefault(shown, []).append(name)
+    rows = sorted(groups.items(), key=lambda group: (not group[0][-1].startswith("right"), -len(group[1])))
+    return [
+        ["families", *columns, "ours", "which"],
+        *([str(len(names)), *shown, ", ".join(names)] for shown, names in rows),
+    ]
+
+
 # Times on an H100: gpu.json.
 
 

@@ -37,7 +37,7 @@ PRESENT = {
     "docs/engines/sglang.md": 2150,
     "docs/engines/transformers.md": 650,
     "docs/filters.md": 1940,
-    "docs/generator.md": 2580,
+    "docs/generator.md": 2800,
     "docs/methods.md": 3280,
     "docs/noise.md": 3310,
     "docs/ops.md": 2770,
