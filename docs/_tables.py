@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
-PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- table: ([\w-]+) -->)(?:(?!<!-- ).)*(<!-- end -->)", re.DOTALL)
 EPYC, H100 = "bench/results/amd-epyc-2-cores", "bench/results/nvidia-h100-80gb-hbm3"
 
 Table = list[Sequence[str]]
@@ -39,7 +39,7 @@ def figure(name: str) -> Any:
 
 def written(page: str) -> str:
     """A page with all of its tables made anew."""
-    return PLACE.sub(lambda place: place[1] + markdown(TABLES[place[2]]()) + place[3], page)
+    return PLACE.sub(lambda place: f"{place[1]}\n\n{markdown(TABLES[place[2]]())}\n\n{place[3]}", page)
 
 
 def markdown(rows: Table) -> str:
