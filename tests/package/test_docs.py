@@ -131,7 +131,9 @@ def test_tables_of_figures_are_those_of_their_json():
 def test_a_mark_without_a_table_takes_no_text_behind_it():
     page = "<!-- table: logarithms -->\n\n<!-- end -->\n\ntext\n\n<!-- table: logarithms -->\n\nold\n\n<!-- end -->\n"
     filled = script("_tables").written(page)
-    assert "\n\ntext\n\n" in filled and "old" not in filled and filled.count("| function |") == 2
+    assert "\n\ntext\n\n" in filled
+    assert "old" not in filled
+    assert filled.count("| function |") == 2
 
 
 def test_the_picture_of_the_house_is_what_its_command_draws():
