@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from specdec_kernels.calls import torch_names
-from specdec_kernels.status import Status
 
 ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOKEN_DTYPES = (torch.int32, torch.int64)
@@ -246,14 +245,6 @@ def rows3(name, x):
         ) from None
 
 
-STATUS = {
-    Status.NON_FINITE: "a NaN, +inf or a negative probability in a row, or a row without positive weight",
-    Status.EMPTY_RESIDUAL: "the residual was empty",
-    Status.TOKEN_RANGE: "a token out of range",
-    Status.PARAMETER: "a temperature, top_p, min_p, draft_prob, epsilon, edit, cu_drafts or request_index out of range",
-}
-
-
 # The error of a softmaxed row's sum: half precision rounds each number by 2^-9 of itself (bfloat16), or by 2^-25
 # (float16's least, of which there may be 2^18), and such a row may have been widened since. Numbers that are uniform in
 # [0, 1] look softmaxed in 8 rows of 1,000 if there are three, in 3 of a million if there are SHORTEST: their sum's
@@ -281,14 +272,3 @@ def raise_for_softmaxed(name, low, high, total, indices):
             "sum to 1 (take log(), or say space='probs' where there is a space; of logits that look so subtract a "
             "constant)"
         )
-
-
-def raise_for_status(op, status):
-    """The last step of ``check=True``: waits for the device, raises if a request (row) has a status bit set."""
-    each = "request" if status.ndim == 1 else "row"
-    flat = status.flatten().tolist()
-    bad = [(b, s) for b, s in enumerate(flat) if s]
-    if bad:
-        lines = [f"{each} {b}: " + "; ".join(text for bit, text in STATUS.items() if s & bit) for b, s in bad[:8]]
-        more = f" (and {len(bad) - 8} more)" if len(bad) > 8 else ""
-        raise RuntimeError(f"{op}: " + ", ".join(lines) + more)

@@ -6,6 +6,7 @@ from specdec_kernels.calls.op import Op
 from specdec_kernels.calls.values import Noise
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
+from specdec_kernels.status import raise_for_status
 
 
 class RowOp(Op):
@@ -98,5 +99,5 @@ class Reading:
             inputs.check_logits(self.draft_name, self.drafted.rows, self.laws[1].space)
         op(*[self.values[name] for name in op.arguments], given=given_outputs)
         if check:
-            inputs.raise_for_status(op.name, made["status"])
+            raise_for_status(op.name, made["status"])
         return op.returned(made)

@@ -13,6 +13,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling
+from specdec_kernels.status import raise_for_status
 
 
 class Verdict(NamedTuple):
@@ -248,7 +249,7 @@ def verify_chain(
         given=out is not None or output_format is not formats.PLAIN,
     )  # fmt: skip
     if check:
-        inputs.raise_for_status("verify_chain", verdict.status)
+        raise_for_status("verify_chain", verdict.status)
     return verdict
 
 

@@ -11,6 +11,7 @@ from specdec_kernels.layout import OutputFormat
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.ops.verify_tree import TreeVerdict
+from specdec_kernels.status import raise_for_status
 
 VERIFY_LINKED_TREE = Op(
     "verify_linked_tree",
@@ -150,5 +151,5 @@ def verify_linked_tree(
         *verdict, output_format.index, choices, given=out is not None,
     )  # fmt: skip
     if check:
-        inputs.raise_for_status("verify_linked_tree", verdict.status)
+        raise_for_status("verify_linked_tree", verdict.status)
     return verdict

@@ -14,6 +14,7 @@ from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _output_format as formats
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling
+from specdec_kernels.status import raise_for_status
 
 
 class TreeVerdict(NamedTuple):
@@ -236,7 +237,7 @@ def verify_tree(
         given=out is not None,
     )  # fmt: skip
     if check:
-        inputs.raise_for_status("verify_tree", verdict.status)
+        raise_for_status("verify_tree", verdict.status)
     return verdict
 
 

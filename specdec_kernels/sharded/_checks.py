@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels.calls import inputs
+from specdec_kernels.status import raise_for_status
 
 
 def refuse(op, **arguments):
@@ -36,5 +37,5 @@ def written(op, results, out, check, status=None):
             output.copy_(result)
         results = type(results)(*out)
     if check:
-        inputs.raise_for_status(op, results.status if status is None else status)
+        raise_for_status(op, results.status if status is None else status)
     return results

@@ -10,6 +10,7 @@ from specdec_kernels.sharded._checks import check_logits, refuse
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
 from specdec_kernels.sharded._races import of_rows, race
 from specdec_kernels.sharded._shard import VocabShard, with_a_column
+from specdec_kernels.status import raise_for_status
 
 
 @with_denormals
@@ -118,5 +119,5 @@ def _written(op, tokens, row_status, out, status, check):
             inputs.output(name, output, result.dtype, result.shape, result.device)
             output.copy_(result)
     if check:
-        inputs.raise_for_status(op, row_status)
+        raise_for_status(op, row_status)
     return tokens if out is None else out

@@ -5,7 +5,7 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import Draft, InputPositions, OutputFormat, Sampling, race_sample, race_topk
-from specdec_kernels.calls import inputs
+from specdec_kernels.status import raise_for_status
 from tests.support.calls import every_refusal, public_calls
 from tests.support.cases import chain_call, ragged, seeds, untouched_verdict
 from tests.support.ops import overlap, residual, verify_chain
@@ -232,7 +232,7 @@ class TestCheck:
 def test_eight_requests_are_named():
     named = ", ".join(f"request {b}: the residual was empty[^,]*" for b in range(1, 9))
     with pytest.raises(RuntimeError, match=rf"^op: {named} \(and 3 more\)$"):
-        inputs.raise_for_status("op", torch.tensor([0] + 11 * [2]))
+        raise_for_status("op", torch.tensor([0] + 11 * [2]))
 
 
 @pytest.mark.parametrize(

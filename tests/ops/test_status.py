@@ -9,8 +9,8 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import Status, cutoff, logprobs, overlap, race_sample, residual
-from specdec_kernels.calls import inputs
 from specdec_kernels.ops import TreeVerdict, Verdict
+from specdec_kernels.status import TEXTS
 
 pytestmark = pytest.mark.one_backend
 
@@ -33,7 +33,7 @@ def test_are_bits_that_differ():
 
 
 def test_each_has_a_text():
-    assert set(inputs.STATUS) == set(Status)
+    assert set(TEXTS) == set(Status)
 
 
 def test_a_negative_probability_is_named():
