@@ -429,21 +429,6 @@ def engine(title: str) -> Table:
 TABLES |= {name: functools.partial(engine, title) for name, title in ENGINES.items()}
 
 
-@table
-def vllm_refused() -> Table:
-    """The sampling parameters that some column of a runner of vLLM refuses; both runners, where none is named."""
-    head, *rows = engine(ENGINES["vllm-parameters"])
-    refused: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for runner, name, *answers in rows:
-        said = tuple("taken" if answer == "taken" else "refused" for answer in answers)
-        if "refused" in said:
-            refused.setdefault((name, said), []).append(runner)
-    by_answers: dict[tuple[str, ...], list[str]] = {}
-    for (name, said), runners in refused.items():
-        by_answers.setdefault(said, []).append(name if len(runners) > 1 else f"{name} ({runners[0]})")
-    return [["parameter", *head[2:]], *([", ".join(names), *said] for said, names in by_answers.items())]
-
-
 # Families of transformers beside the generator: what `make test-models` wrote.
 
 
@@ -467,6 +452,21 @@ def families() -> Table:
         ["families", *columns, "ours", "which"],
         *([str(len(names)), *shown, ", ".join(names)] for shown, names in rows),
     ]
+
+
+@table
+def vllm_refused() -> Table:
+    """The sampling parameters that some column of a runner of vLLM refuses; both runners, where none is named."""
+    head, *rows = engine(ENGINES["vllm-parameters"])
+    refused: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for runner, name, *answers in rows:
+        said = tuple("taken" if answer == "taken" else "refused" for answer in answers)
+        if "refused" in said:
+            refused.setdefault((name, said), []).append(runner)
+    by_answers: dict[tuple[str, ...], list[str]] = {}
+    for (name, said), runners in refused.items():
+        by_answers.setdefault(said, []).append(name if len(runners) > 1 else f"{name} ({runners[0]})")
+    return [["parameter", *head[2:]], *([", ".join(names), *said] for said, names in by_answers.items())]
 
 
 # Times on an H100: gpu.json.

@@ -106,16 +106,27 @@ bool put(const Tensor& t, Rows& out) {
                                                           : -1;
   if (dtype < 0 || !dims(t, 2, 3)) return false;
   const int32_t row = t.ndim - 2;
-  out = {t.data, row ? t.strides[0] : 0, t.strides[row], row ? t.shape[0] : 1, t.shape[row],
-         static_cast<int32_t>(t.shape[row + 1]), dtype, 0};
+  out = {};
+  out.data = t.data;
+  out.request_stride = row ? t.strides[0] : 0;
+  out.row_stride = t.strides[row];
+  out.requests = row ? t.shape[0] : 1;
+  out.rows = t.shape[row];
+  out.vocab = static_cast<int32_t>(t.shape[row + 1]);
+  out.dtype = dtype;
   return true;
 }
 
 bool put(const Tensor& t, Tokens& out) {
   if (!t.is_ints() || !dims(t, 1, 2)) return false;
   const int32_t slot = t.ndim - 1;
-  out = {t.data, slot ? t.strides[0] : 0, t.strides[slot], slot ? t.shape[0] : 1, static_cast<int32_t>(t.shape[slot]),
-         t.element == Element::kInt64};
+  out = {};
+  out.data = t.data;
+  out.request_stride = slot ? t.strides[0] : 0;
+  out.slot_stride = t.strides[slot];
+  out.requests = slot ? t.shape[0] : 1;
+  out.slots = static_cast<int32_t>(t.shape[slot]);
+  out.wide = t.element == Element::kInt64;
   return true;
 }
 
@@ -123,8 +134,13 @@ bool put(const Tensor& t, Tokens& out) {
 bool put(const Tensor& t, specdec_output_tokens& out) {
   if (!t.is_ints() || !dims(t, 1, 2)) return false;
   const int32_t column = t.ndim - 1;
-  out = {t.data, column ? t.strides[0] : 0, column ? t.shape[0] : 1, t.shape[column], t.strides[column],
-         t.element == Element::kInt32};
+  out = {};
+  out.data = t.data;
+  out.row_stride = column ? t.strides[0] : 0;
+  out.rows = column ? t.shape[0] : 1;
+  out.columns = t.shape[column];
+  out.column_stride = t.strides[column];
+  out.narrow = t.element == Element::kInt32;
   return true;
 }
 
@@ -145,7 +161,14 @@ bool put_vector(const Tensor& t, Vector& out, Element element) {
 
 bool put(const Tensor& t, Lists& out) {
   if (!t.is_ints() || t.ndim != 3) return false;
-  out = {t.data, stride(t, 0), stride(t, 1), t.shape[0], t.shape[1], t.shape[2], t.element == Element::kInt64};
+  out = {};
+  out.data = t.data;
+  out.request_stride = stride(t, 0);
+  out.row_stride = stride(t, 1);
+  out.requests = t.shape[0];
+  out.rows = t.shape[1];
+  out.size = t.shape[2];
+  out.wide = t.element == Element::kInt64;
   return true;
 }
 
@@ -251,9 +274,16 @@ int32_t choice(PyObject* name) {
 
 specdec_cache_layer layer_of(const Tensor& t) {
   const int64_t size = t.element_bytes;
-  return {static_cast<char*>(t.data), t.strides[0] * size, t.strides[1] * size, t.strides[2] * size,
-          static_cast<int32_t>(t.shape[1]), static_cast<int32_t>(t.shape[2]), static_cast<int32_t>(t.shape[3] * size),
-          static_cast<int32_t>(t.shape[0])};
+  specdec_cache_layer layer = {};
+  layer.data = static_cast<char*>(t.data);
+  layer.batch_stride = t.strides[0] * size;
+  layer.head_stride = t.strides[1] * size;
+  layer.slot_stride = t.strides[2] * size;
+  layer.heads = static_cast<int32_t>(t.shape[1]);
+  layer.slots = static_cast<int32_t>(t.shape[2]);
+  layer.entry_bytes = static_cast<int32_t>(t.shape[3] * size);
+  layer.batch = static_cast<int32_t>(t.shape[0]);
+  return layer;
 }
 
 bool Field::is(const char* other) const {

@@ -89,6 +89,15 @@ def test_links_and_named_files_exist(page):
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
+def test_the_cuda_page_quotes_the_kernel_that_it_explains():
+    """Else the explanation is of lines that are gone."""
+    page = (ROOT / "docs" / "cuda.md").read_text(encoding="utf-8")
+    kernel = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "csrc" / "cuda" / "chain").iterdir())
+    quoted = re.findall(r"^```cpp\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(quoted) == 3
+    assert not [code for code in quoted if code not in kernel]
+
+
 def test_the_recipe_for_an_op_is_true_to_the_line():
     """By the example that its table says it is; rows of files that many ops share count what they need."""
     rows = re.findall(r"^\| ([^|]*<op>[^|]*) \| [^|]* \| ([\d, ]+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)

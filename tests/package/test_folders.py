@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 # The lowest first. "" are the files beside the folders.
-ORDER = {"cpu": ("", "rows", "race", "walk", "ops"), "cuda": ("", "team", "rows", "walk", "ops")}
+ORDER = {"cpu": ("", "rows", "race", "walk", "ops"), "cuda": ("", "team", "rows", "walk", "chain", "ops")}
 pytestmark = pytest.mark.skipif(not CSRC.exists(), reason="needs the source tree")
 
 

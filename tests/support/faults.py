@@ -289,16 +289,16 @@ FAULTS = {
     ),
     # CUDA, on the played machine.
     "verify_chain, CUDA: rows behind the end leave their counters": Fault(
-        "csrc/cuda/walk/chain.cuh", "rows[other].arrived = 0;", "", "tests/backends/test_cuda_order.py"
+        "csrc/cuda/chain/race.cuh", "rows[other].arrived = 0;", "", "tests/backends/test_cuda_order.py"
     ),
     "verify_chain, CUDA: the next slots are weighed over the words of these": Fault(
-        "csrc/cuda/walk/chain.cuh",
+        "csrc/cuda/ops/verify_chain.cu",
         "a.sets = «(in_chunks || parts > 1) && a.chunk_size < drafts ? 2 : 1»;",
         "1",
         "tests/backends/test_cuda_order.py -k turns",
     ),
     "verify_chain, CUDA: a turn's blocks come in the order of their numbers": Fault(
-        "csrc/cuda/walk/chain.cuh",
+        "csrc/cuda/chain/chunks.cuh",
         "number[0] = «atomicAdd(a.started, 1u)»;",
         "blockIdx.x",
         "tests/backends/test_cuda_order.py -k turns",
@@ -334,13 +334,13 @@ FAULTS = {
         "tests/backends/test_cuda_chains.py -k 'odd_calls and not Ptx'",
     ),
     "verify_chain, filtered: the draft has the target's cut": Fault(
-        "csrc/cuda/walk/filtered_chain.cuh",
+        "csrc/cuda/chain/filtered.cuh",
         "a.p.draft_map.data, {«draft.cut», filter_order(a, r, true)}};",
         "target.cut",
         "tests/backends/test_cuda_chains.py -k 'odd_chains_with_filters and not Ptx'",
     ),
     "verify_chain, CUDA: a row without weight does not end the chain": Fault(
-        "csrc/cuda/walk/chain.cuh",
+        "csrc/cuda/chain/drafts.cuh",
         "(all || r.target_law.needs_row()) && target_stats.is_empty()",
         "false",
         "tests/ops/test_empty_rows.py -k 'cuda-host and block'",

@@ -34,15 +34,15 @@ struct LawRow {
   Row row;
   LawWithStats stats;
   Filter filter;
-  DraftMap map;     // the columns' tokens
-  float* cells;     // raw maxima, in scratch memory; null once other rows have that memory
+  DraftMap map;       // the columns' tokens
+  float* cells;       // raw maxima, in scratch memory; null once other rows have that memory
   RaceMemory race;
-  RowCut in_support;        // what the filter keeps, if it is on; of a rough row, what it keeps at least
-  Cut most;         // of a rough row: what the filter keeps at most
-  int32_t status;   // bits of all elements
+  RowCut in_support;  // the filter's support, if it is on; in a rough row its lower bound
+  Cut most;           // the support's upper bound in a rough row
+  int32_t status;     // bits of all elements
   RowState state;
-  float error;      // of a rough row: stats.lse.log_sum may differ from the normaliser's by this
-  uint64_t mass;    // the whole row's; 0 until it is needed
+  float error;        // in a rough row stats.lse.log_sum may differ from the normaliser's by this
+  uint64_t mass;      // the whole row's; 0 until it is needed
 
   bool keeps(int32_t column, float raw) const {
     return !filter.on() || in_support.cut.keeps(filter.order.scaled(raw), column);

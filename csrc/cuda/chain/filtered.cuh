@@ -9,7 +9,8 @@
 #pragma once
 
 #include "../rows/filtered_row.cuh"
-#include "chain.cuh"
+#include "block.cuh"
+#include "race.cuh"
 
 namespace specdec::cuda {
 
