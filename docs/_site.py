@@ -23,6 +23,7 @@ ELSEWHERE = {
     "index.md": "README.md",
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
+    "packages.md": "packaging/README.md",
     "results.md": "bench/results/README.md",
 }
 # page of the site -> package whose public names it lists

@@ -429,6 +429,46 @@ def engine(title: str) -> Table:
 TABLES |= {name: functools.partial(engine, title) for name, title in ENGINES.items()}
 
 
+# Families of transformers beside the generator: what `make test-models` wrote.
+
+
+def ours(name: str, entry: dict[str, str]) -> str:
+    """What the generator makes of a family; of one that it refuses, what that lacks."""
+    if entry["ours"] == "right":
+        return f"right, {entry['reading']}"
+    why = re.sub(r"^\w+: ", "", entry["why"]).removeprefix(f"{name}: ")
+    return f"{entry['ours']}: " + re.sub(r"^expected .*; got \w+, ", "", why)
+
+
+@table
+def families() -> Table:
+    columns = "chunk = steps", "crop", "positions", "tree masks"
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, entry in data("bench/results/families.json")["families"].items():
+        shown = *(entry.get(column, "") for column in columns), ours(name, entry)
+        groups.setdefault(shown, []).append(name)
+    rows = sorted(groups.items(), key=lambda group: (not group[0][-1].startswith("right"), -len(group[1])))
+    return [
+        ["families", *columns, "ours", "which"],
+        *([str(len(names)), *shown, ", ".join(names)] for shown, names in rows),
+    ]
+
+
+@table
+def vllm_refused() -> Table:
+    """The sampling parameters that some column of a runner of vLLM refuses; both runners, where none is named."""
+    head, *rows = engine(ENGINES["vllm-parameters"])
+    refused: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for runner, name, *answers in rows:
+        said = tuple("taken" if answer == "taken" else "refused" for answer in answers)
+        if "refused" in said:
+            refused.setdefault((name, said), []).append(runner)
+    by_answers: dict[tuple[str, ...], list[str]] = {}
+    for (name, said), runners in refused.items():
+        by_answers.setdefault(said, []).append(name if len(runners) > 1 else f"{name} ({runners[0]})")
+    return [["parameter", *head[2:]], *([", ".join(names), *said] for said, names in by_answers.items())]
+
+
 # Times on an H100: gpu.json.
 
 
@@ -517,6 +557,21 @@ def traced_calls() -> Table:
     figures = ([row["call"], *(f"{row[key]:,}" for key in counted), f"{row['cold_us']}; {row['behind_product_us']}"]
             for row in traced)  # fmt: skip
     return [head, *figures]
+
+
+@table
+def triton_registers() -> Table:
+    """Kernels of sm_90 that spill by one of two Tritons."""
+    by_version: list[dict[str, Any]] = []
+    for file in ("triton", "triton_newest"):
+        rows = data(f"bench/results/compiled/{file}.json")
+        rows = [row for row in rows if (row["arch"], row["dtype"], row["space"]) == ("sm_90", "bfloat16", "logits")]
+        by_version.append({row["kernel"]: row for row in rows})
+    old, new = by_version
+    head = ["kernel", *(next(iter(rows.values()))["compiler"].replace("t", "T", 1) for rows in by_version)]
+    said = [[f"`{name}`", *(f"{rows[name]['registers']}, {rows[name]['spill_bytes']:,}" for rows in by_version)]
+            for name in old if name in new and (old[name]["spill_bytes"] or new[name]["spill_bytes"])]  # fmt: skip
+    return [head, *said]
 
 
 @table

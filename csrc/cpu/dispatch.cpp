@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -12,10 +13,18 @@ namespace specdec {
 
 std::atomic<int64_t> weighed_rows{0};
 
-float* scratch(int scratch_id, int64_t floats) {
-  static thread_local std::vector<float> memory[7];
-  if (static_cast<int64_t>(memory[scratch_id].size()) < floats) memory[scratch_id].resize(static_cast<size_t>(floats));
-  return memory[scratch_id].data();
+std::byte* scratch_bytes(int scratch_id, int64_t bytes) {
+  struct Memory {
+    std::unique_ptr<std::byte[]> bytes;
+    int64_t size = 0;
+  };
+  static thread_local Memory memories[7];
+  Memory& memory = memories[scratch_id];
+  if (memory.size < bytes) {
+    memory = {};  // the old memory first: a thread never has both
+    memory = {std::make_unique<std::byte[]>(static_cast<size_t>(bytes)), bytes};
+  }
+  return memory.bytes.get();
 }
 
 #define SPECDEC_CPU_DECLARE(op, Params) void op(const Params& p, int threads);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
 FULL, SLIDING, CHUNKED, STATE = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
+
+LENDING = threading.Lock()  # held while a module has buffers that are lent to it: every thread that reads sees them
 
 
 class Kind(NamedTuple):
@@ -116,4 +119,5 @@ def _gpt_neo_logits(model: PreTrainedModel, hidden: dict[str, torch.Tensor], **i
         if hasattr(layer, "attention_type") and hasattr(layer, "bias")
     }
     nothing = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=model.device)
-    return torch.func.functional_call(model, lent, kwargs=inputs | {"attention_mask": nothing}).logits
+    with LENDING:
+        return torch.func.functional_call(model, lent, kwargs=inputs | {"attention_mask": nothing}).logits

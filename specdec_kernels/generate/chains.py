@@ -35,8 +35,7 @@ class ChainRounds(Rounds):
     ) -> Outcome:  # fmt: skip
         learned = self.passes.pending() if isinstance(self.policy, Learner) else None
         most = self.max_pending or learned or PENDING
-        by_race = self.method == "race"  # its tokens do not depend on drafts, which others of the batch may end
-        if by_race and self.reader.pending(length) >= most and not self.passes.settle_at_once(len(length)):
+        if not self.may_settle(len(self.reader.settling(length, most))):
             limit = [0] * len(length)
         proposed, draft_prob = self.draft(text, length, limit, noise, sampling, record)
         drafts = proposed.tokens
@@ -57,8 +56,24 @@ class ChainRounds(Rounds):
         emitted = [row[: count + 1] for row, count in zip(written, accepted, strict=True)]
         read = self.reader.passes[first:]
         self.passes.add(read, watch.seconds["target"], 1 + sum(accepted) / len(accepted))
+        self.spare = [spare + 1 + count - len(read) for spare, count in zip(self.spare, accepted, strict=True)]
         ends = [a == d for a, d in pairs]
         return Outcome(emitted, drafted, accepted, ends, status, [None] * len(length), chains, read)
+
+    def start(self, batch: int, capacity: int) -> None:
+        super().start(batch, capacity)
+        self.spare = [0] * batch  # tokens of each text beyond the target's passes
+
+    def keep(self, rows: list[int]) -> None:
+        super().keep(rows)
+        self.spare = [self.spare[row] for row in rows]
+
+    def may_settle(self, passes: int) -> bool:
+        """Whether so many forwards of their own may settle what is pending; else a round without drafts does it.
+
+        Accepted drafts pay for them, so that no text has more than one pass beyond those of plain sampling.
+        """
+        return not passes or (passes <= min(self.spare) + 1 and self.passes.settle_at_once(len(self.spare)))
 
     def laws_of(self, row: int) -> Iterator[Law]:
         proposed, logits, _ = self.seen

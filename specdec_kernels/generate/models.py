@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from specdec_kernels.sharded import VocabShard
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "models"
 CHECKED, LONGEST_CHECKED = 12, 128  # tokens that are read to see whether a model can be; the longest window among them
+CHECKING = threading.Lock()  # held by a check: threads that share a model wait for what the first of them finds
 
 
 class LanguageModel:
@@ -79,12 +82,18 @@ class LanguageModel:
                 lengths.append(rotary.get("original_max_position_embeddings"))
         if self.layers is not None:
             lengths.append(cache_window(self.model, self.layers))
-        return min((length for length in lengths if length), default=None)
+        return min((length for length in lengths if length and length > 0), default=None)
 
     @property
     def tokens_read(self) -> int:
-        """How many token ids it can read: rows of its embedding."""
-        return self.model.get_input_embeddings().weight.shape[0]
+        """How many token ids it can read: rows of its embedding. ValueError if it has several embeddings, or none."""
+        weight = getattr(self.model.get_input_embeddings(), "weight", None)
+        if weight is None:
+            raise ValueError(
+                f"{self.name}: expected a model that reads one token at a position; "
+                f"got {type(self.model).__name__}, which has no single embedding"
+            )
+        return weight.shape[0]
 
     @property
     def eos_token_ids(self) -> set[int]:
@@ -126,28 +135,35 @@ class LanguageModel:
         window has. Masks of ours come first, with positions from 0 or from behind that of padding; else each text is
         read by itself, with the masks, positions and cache that the model makes.
         """
-        if self.readable:
-            return
+        with CHECKING:
+            if not self.readable:
+                way = self._way_to_read()
+                self.layers, self.first_position, self.readable = way.layers, way.first_position, True
+
+    def _way_to_read(self) -> LanguageModel:
+        """This model with the layers and the first position by which it can be read; ValueError where there are none.
+
+        Each way is tried on a copy, so that a check that fails leaves the model as it was.
+        """
         first, most = (getattr(self.config, x, None) for x in ("pad_token_id", "max_position_embeddings"))
         ways = [(self.layers, 0)] if self.layers else []
         if ways and isinstance(first, int) and most and 0 <= first < most - 2 * CHECKED:
             ways.append((self.layers, first + 1))
-        text, wrong = self._text_to_check(), ""
-        for self.layers, self.first_position in [*ways, (None, 0)]:
+        text, wrong, way = self._text_to_check(), "", copy.copy(self)
+        for way.layers, way.first_position in [*ways, (None, 0)]:
             try:
-                apart = self._apart_in_pieces(text)
+                apart = way._apart_in_pieces(text)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # transformers' models raise what they please
                 wrong = f"which raised {type(error).__name__}: {first_line(error)}"
                 continue
-            self.readable = not apart > self.tolerance
-            if self.readable:
-                return
+            if not apart > self.tolerance:  # NaN is the law of one token, or no law: what is written says so
+                return way
             wrong = f"whose logits differ by {apart:.1%}"
         raise ValueError(
             f"{self.name}: expected logits that do not depend on how a text is read in pieces; "
-            f"got {type(self.model).__name__}, {self._lack(text) or wrong}"
+            f"got {type(self.model).__name__}, {way._lack(text) or wrong}"
         )
 
     def check_trees(self) -> None:
@@ -155,8 +171,13 @@ class LanguageModel:
         if self.recurrent or self.layers is None:
             lack = "has recurrent layers" if self.layers else "makes its masks itself"
             raise ValueError(f"tree: expected chains with {self.name}, which {lack}; got a tree")
-        if self.reads_trees:
-            return
+        with CHECKING:
+            self.reads_trees = self.reads_trees or self._heeds_tree_masks()
+        if not self.reads_trees:
+            raise ValueError(f"tree: expected chains with {self.name}, which does not heed a tree's mask; got a tree")
+
+    def _heeds_tree_masks(self) -> bool:
+        """Whether the nodes of a tree, read at once, have the logits of their branches, each read as a text."""
         text = self._text_to_check()
         first, begin = text[:1], text.shape[1] - 4
         branches = torch.cat([first[:, :begin].expand(2, -1), text[:, begin : begin + 2]], dim=1)
@@ -165,9 +186,7 @@ class LanguageModel:
         tokens = torch.cat([first[0, begin - 1 : begin], branches[:, begin:].T.flatten()])[None]
         rows = reader.read_tree(first, [begin], parents, tokens, nodes)[0]
         ours = torch.stack([rows[[0, 1, 3]], rows[[0, 2, 4]]])
-        self.reads_trees = not apart_by(ours, self.whole(branches)[:, begin - 1 :]) > self.tolerance
-        if not self.reads_trees:
-            raise ValueError(f"tree: expected chains with {self.name}, which does not heed a tree's mask; got a tree")
+        return not apart_by(ours, self.whole(branches)[:, begin - 1 :]) > self.tolerance
 
     @property
     def tolerance(self) -> float:
@@ -204,9 +223,12 @@ class LanguageModel:
             whole, reader = self.whole(text), self.reader(2, text.shape[1])
             if apart_by(self.whole(text[:, :-2]), whole[:, :-2]) > self.tolerance:
                 return "whose logits depend on later tokens"
-            rows = [reader.read(text, [end, end], rows=1) for end in range(1, 1 + text.shape[1])]
         except Exception:
             return ""
+        try:
+            rows = [reader.read(text, [end, end], rows=1) for end in range(1, 1 + text.shape[1])]
+        except Exception as error:
+            return f"whose cache raised {type(error).__name__}: {first_line(error)}"
         if apart_by(torch.cat(rows, dim=1), whole) > self.tolerance:
             return "whose cache does not hold what one forward sees"
         return "which begins anew from nothing wherever several tokens are read; one by one, their logits are right"

@@ -133,25 +133,24 @@ class Reader:
     def _cache(self, batch: int, capacity: int) -> Any:
         return SlotCache(batch, capacity)
 
-    def pending(self, length: list[int]) -> int:
-        """How many tokens before the last of text[b, :length[b]] are to be read again, at most."""
-        if not self.language_model.recurrent:
-            return 0
-        return max(end - 1 - cached for end, cached in zip(length, self.cached, strict=True))
+    def settling(self, length: list[int], most: int) -> list[int]:
+        """The tokens of each forward that is needed for fewer than `most` to be pending of text[b, :length[b] - 1].
 
-    def settle(self, text: torch.Tensor, length: list[int], most: int) -> None:
-        """Read tokens of text[b, :length[b] - 1] now where as many as `most` of them, or more, are pending.
-
-        A pass reads as many of each text that has so many; it takes as many of all texts as one pass can.
+        A forward reads as many of each text that has so many; it takes as many of all texts as one can.
         """
         if not self.language_model.recurrent:
-            return
-        pending = [end - 1 - cached for end, cached in zip(length, self.cached, strict=True)]
+            return []
+        counts, pending = [], [end - 1 - cached for end, cached in zip(length, self.cached, strict=True)]
         while max(pending) >= most:
-            count = max(pending, key=lambda count: count * sum(each >= count for each in pending))
-            whole = [each >= count for each in pending]
+            counts.append(max(pending, key=lambda count: count * sum(each >= count for each in pending)))
+            pending = [each - counts[-1] * (each >= counts[-1]) for each in pending]
+        return counts
+
+    def settle(self, text: torch.Tensor, length: list[int], most: int) -> None:
+        """Read tokens of text[b, :length[b] - 1] now where as many as `most` of them, or more, are pending."""
+        for count in self.settling(length, most):
+            whole = [end - 1 - cached >= count for end, cached in zip(length, self.cached, strict=True)]
             self._read(text, [cached + count for cached in self.cached], 1, whole)
-            pending = [each - count * moved for each, moved in zip(pending, whole, strict=True)]
             self.before = []  # what is in the text is not taken back
 
     def read(self, text: torch.Tensor, end: list[int], rows: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specdec_kernels.generate.models import quiet
 
@@ -38,7 +38,8 @@ SIZES: dict[str, Any] = {
         ffn_hidden_size expert_ffn_hidden_size dense_intermediate_size intermediate_size_mlp
         shared_expert_intermediate_size shared_intermediate_size shared_experts_intermediate_size
         moe_shared_expert_intermediate_size dff dim_ff d_inner mamba_d_ssm lru_width word_embed_proj_dim
-        input_embedding_size output_embedding_size attention_hidden_size cross_attention_hidden_size"""),
+        input_embedding_size output_embedding_size hidden_size_global attention_hidden_size
+        cross_attention_hidden_size"""),
     **each(HEADS, """num_attention_heads n_head n_heads num_heads attention_heads decoder_attention_heads
         encoder_attention_heads num_decoder_attention_heads num_encoder_attention_heads linear_num_value_heads
         linear_num_heads swa_num_attention_heads mamba_n_heads mamba_num_heads n_mamba_heads"""),
@@ -78,21 +79,40 @@ QWEN4 = {
     "ple_layer_ids": [1], "ple_embed_dim": 16, "ngram_vocab_size_base": 50, "make_ngram_vocab_size_divisible_by": 8,
     "split_ngram_parts": 2, "hc_lowrank": 8, "head_dim": 16,
 }  # fmt: skip
+ASSISTANT = each(0, "hidden_size_per_layer_input vocab_size_per_layer_input") | {"num_kv_shared_layers": 2}
+DOTS3 = {  # of layers with windows, which its class takes beside its fields
+    **each(HEADS, "swa_num_attention_heads swa_num_key_value_heads"), **each(16, "swa_q_lora_rank swa_kv_lora_rank"),
+    **each(HEAD, "swa_qk_nope_head_dim swa_qk_rope_head_dim swa_v_head_dim"),
+    "swa_head_dim": 2 * HEAD,
+}  # fmt: skip
 SPECIAL: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
+    "blt": {"encoder_hash_byte_group_vocab": 50},
     "cohere_compass_text": COMPASS,
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": KV_HEADS, "clip_qkv": 8}},  # as checkpoints have it
+    "dots3_note_text": DOTS3,
+    "dots3_note": {
+        "text_config": DOTS3,
+        "vision_config": {"adapter_in_dim": HIDDEN, "adapter_out_dim": HIDDEN},
+        "audio_config": {"adapter_input_size": HIDDEN, "adapter_out_dim": HIDDEN},
+    },
+    "gemma4_assistant": {"text_config": ASSISTANT | {"model_type": "gemma4_text"}},
+    "gemma4_unified_assistant": {"text_config": ASSISTANT | {"model_type": "gemma4_unified_text"}},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": MIXED},
     "hrm_text": {"num_layers_per_stack": DEFAULT, "num_hidden_layers": 1},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "moshi": {"audio_vocab_size": 16, "audio_encoder_config": {"model_type": "mimi"}, "sliding_window": LONGEST},
     "qwen4_exp": {"text_config": QWEN4}, "qwen4_exp_text": QWEN4,
     "reformer": {"is_decoder": True, "attn_layers": ["local", "local"], "axial_pos_embds": False},
+    "xlm": {"causal": True},
     "xmod": {"default_language": "en_XX"},
-    "zamba": {"num_hidden_layers": 6, "layers_block_type": DEFAULT},
+    "zamba": {"num_hidden_layers": 8, "attention_hidden_size": 2 * HIDDEN, "attention_head_dim": 2 * HEAD,
+              "layers_block_type": DEFAULT},
     "zaya": {"num_experts_per_tok": 1, "layer_types": ["hybrid", "hybrid_sliding"]},
-    "xlstm": {"chunk_size": 16, "mode": "inference"},
+    "xlstm": {"chunk_size": 16, "mode": "inference", "hidden_size": 128, "embedding_dim": 128},
     **{name: {"is_decoder": True} for name in (
         "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert",
         "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl",
@@ -131,10 +151,12 @@ def small(kind: type[PreTrainedConfig], special: dict[str, Any]) -> PreTrainedCo
             if entries:
                 count = len(next(iter(entries.values())))
                 given |= {name: count for name in ("num_hidden_layers",) if name in fields}
-        parts = {name: getattr(default, name, None) for name in getattr(kind, "sub_configs", {}) if name in fields}
+        names = getattr(kind, "sub_configs", {}).keys() | {name for name in special if name.endswith("_config")}
+        parts = {name: getattr(default, name, None) for name in names & fields}
         for name, part in parts.items():
-            if isinstance(part, PreTrainedConfig):
-                given[name] = small(type(part), special.get(name, {})).to_dict()
+            more = special.get(name, {})
+            if isinstance(part, PreTrainedConfig) or "model_type" in more:
+                given[name] = small(CONFIG_MAPPING[more["model_type"]] if part is None else type(part), more).to_dict()
         given |= {
             name: value for name, value in special.items() if name not in given or not isinstance(given[name], dict)
         }
@@ -151,7 +173,9 @@ def random_model(config: PreTrainedConfig, seed: int = 1) -> PreTrainedModel:
     """A model with random weights, which computes in float64."""
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config).double().eval()
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        decoder = [part for part in vars(config).values() if type(part) is kind.config_class]  # of MusicGen
+        model = (kind._from_config(decoder[0]) if decoder else AutoModelForCausalLM.from_config(config)).double().eval()
         if hasattr(model, "set_experts_implementation"):
             model.set_experts_implementation("eager")  # for float64
         for name, parameter in model.named_parameters():
@@ -170,6 +194,8 @@ def in_float64(forward: Any) -> Any:
     @functools.wraps(forward)
     def called(*arguments: Any, **options: Any) -> Any:
         with ExitStack() as stack:
+            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(torch.float64)
             for owner, name, wider in (
                 (torch, "float32", torch.float64), (torch, "float", torch.float64),
                 (torch.Tensor, "float", torch.Tensor.double),

@@ -56,3 +56,18 @@ def test_what_is_seen_is_refused_by_name(name):
     images = {"image": torch.ones(1)}
     with pytest.raises(NotImplementedError, match=r"^mm_encoder_outputs: expected None"):
         model.generate(text, custom_generate=generate, method="plain", mm_encoder_outputs=images, max_new_tokens=2)
+
+
+LACKS = {
+    "blt": "whose cache raised AttributeError: ",
+    "cpmant": "whose logits depend on later tokens$",
+    "mamba": "which begins anew from nothing wherever several tokens are read",
+    "musicgen": "which has no single embedding$",
+    "xlnet": "whose logits depend on later tokens$",  # its config says that texts have -1 tokens at most
+}
+
+
+@pytest.mark.parametrize("name", LACKS)
+def test_a_family_is_refused_by_what_it_lacks(name):
+    with pytest.raises(ValueError, match=rf"^{name}: expected .*; got \w+, {LACKS[name]}"):
+        LanguageModel(model_of(name), name=name).check_readable()

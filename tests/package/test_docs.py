@@ -21,7 +21,7 @@ ENGINES = (
     | dict.fromkeys(("_vllm", "_vllm_v1"), "vllm")
     | dict.fromkeys(("_sglang", "_sglang_blocks", "_sglang_penalties", "_sglang_sharded"), "sglang")
 )
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "packaging" / "README.md"]
 
 
 @pytest.mark.parametrize("name", specdec_kernels.__all__)
@@ -135,6 +135,12 @@ def test_tables_of_figures_are_those_of_their_json():
         placed |= {place[2] for place in tables.PLACE.finditer(text)}
         assert text.count("<!-- table: ") == len(tables.PLACE.findall(text)), f"{page.name}: a mark without its end"
     assert placed == set(tables.TABLES)
+
+
+def test_the_picture_of_the_house_is_what_its_command_draws():
+    """`python docs/_house.py` writes it."""
+    house = script("_house")
+    assert house.FILE.read_text(encoding="utf-8") == house.picture()
 
 
 def test_navigation_names_every_page_and_no_other():

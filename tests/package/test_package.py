@@ -96,7 +96,7 @@ def test_sdist_holds_every_source(distribution):
     expected |= sources("triton_kernels", "*.py") | sources("examples", "*.py", "*.c", "*.cpp")
     expected |= sources("csrc", "*.h", "*.cuh", "*.cpp", "*.cu")
     expected |= sources("tests", "*.py", "*.c", "*.cpp", "*.h", "*.cu")
-    expected |= sources("packaging", "*.in", "*.yaml") | sources("docs", "*.md", "*.svg", "*.json")
+    expected |= sources("packaging", "*.in", "*.yaml", "*.md") | sources("docs", "*.md", "*.svg", "*.json")
     expected |= {"CITATION.cff", "LICENSE", "README.md", "SECURITY.md", "Makefile"}
     expected |= {"pyproject.toml", "requirements-dev.txt", "setup.py"}
     assert not expected - names

@@ -22,7 +22,7 @@ from pathlib import Path
 from setup import CSRC, NVCC_FLAGS, ROOT, build_folder, find_nvcc
 
 TABLE = ROOT / "bench" / "results" / "compiled" / "cuda.json"
-ARCHS = ("sm_80", "sm_90a", "sm_100a")
+ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_120")
 MEMORY = {"LD", "LDG", "ST", "STG", "ATOM", "ATOMG", "RED", "REDG", "LDGSTS"}
 BRANCHES = {"BRA", "BRX", "CALL", "EXIT", "RET", "BSSY", "BSYNC", "WARPSYNC"}
 

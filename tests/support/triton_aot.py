@@ -5,6 +5,7 @@
     python -m tests.support.triton_aot specialisations     how many programs calls of all shapes would compile
     python -m tests.support.triton_aot unusual             the resources on sm_90 of calls with all optional arguments
     python -m tests.support.triton_aot table               writes the committed table
+    python -m tests.support.triton_aot newest              writes that of another Triton: sm_90, bfloat16 logits
 
 Run without TRITON_INTERPRET, which leaves nothing to compile.
 """
@@ -35,6 +36,7 @@ from tests.support import triton_order
 from tests.support.calls import every_call
 
 TABLE = Path(__file__).parents[2] / "bench" / "results" / "compiled" / "triton.json"
+NEWEST = TABLE.with_name("triton_newest.json")
 ARCHS = {
     "sm_80": GPUTarget("cuda", 80, 32),
     "sm_90": GPUTarget("cuda", 90, 32),
@@ -408,26 +410,29 @@ def unusual():
             yield row(name, launch, torch.bfloat16, " beside ".join(spaces), "sm_90")[1]
 
 
-def write_table():
+def write_table(path, archs, rows_of):
     table = [
         row(name, launch, dtype, space, arch)[1]
-        for dtype, space in ((torch.bfloat16, "logits"), (torch.float32, "logits"), (torch.float32, "probs"))
-        for arch in ARCHS
+        for dtype, space in rows_of
+        for arch in archs
         for name, launch in kernels(dtype, space, VOCABULARY, arch=arch).items()
     ]
-    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(map(json.dumps, table))
-    TABLE.write_text(f"[\n{lines}\n]\n")
+    path.write_text(f"[\n{lines}\n]\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("table", "ir", "specialisations", "unusual", *ARCHS))
+    parser.add_argument("what", choices=("table", "newest", "ir", "specialisations", "unusual", *ARCHS))
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     parser.add_argument("--only", nargs="*", help="names of kernels")
     chosen = parser.parse_args()
+    logits = (torch.bfloat16, "logits")
     if chosen.what == "table":
-        write_table()
+        write_table(TABLE, ARCHS, (logits, (torch.float32, "logits"), (torch.float32, "probs")))
+    elif chosen.what == "newest":
+        write_table(NEWEST, ["sm_90"], (logits,))
     elif chosen.what == "ir":
         print(json.dumps(all_read()))
     elif chosen.what == "unusual":

@@ -77,7 +77,7 @@ void overlap(const OverlapParams& p, int threads) {
     scan_if_needed(target, p.status.data != nullptr, team, 0);
     scan_if_needed(draft, p.status.data != nullptr, team, 1);
     const int32_t tiles = target.row.tiles();
-    auto* sums = reinterpret_cast<OverlapSums<float>*>(scratch(2, 4 * static_cast<int64_t>(tiles)));
+    auto* sums = scratch<OverlapSums<float>>(2, tiles);
     over_parts(tiles, team, [&](int, int32_t from, int32_t to) {
       for (int32_t tile = from; tile < to; ++tile) sums[tile] = tile_overlap(target, draft, tile);
     });

@@ -77,8 +77,7 @@ void race_topk(const RaceParams& p, int threads) {
   const int32_t k = p.k();
   over_race_requests(p, ScanFor::kCut, threads,
                      [&](const RaceRequest& race, const ThreadTeam& team, const Arrivals& out) {
-    static_assert(sizeof(Candidate) == 2 * sizeof(float), "Candidates live in scratch memory");
-    Candidate* best = reinterpret_cast<Candidate*>(scratch(1, 4 * static_cast<int64_t>(k)));
+    Candidate* best = scratch<Candidate>(1, 2 * static_cast<int64_t>(k));
     if (k <= kMostInserted) {
       TopK top(best, k);
       offer_arrivals(race, team, top);

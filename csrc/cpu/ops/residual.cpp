@@ -65,7 +65,7 @@ void residual_row(const ResidualParams& p, int64_t index, const ThreadTeam& team
   scan_if_needed(target, p.status.data != nullptr, team, 0);
   scan_if_needed(draft, p.status.data != nullptr, team, 1);
   const int32_t tiles = target.row.tiles();
-  auto* sums = reinterpret_cast<uint64_t*>(scratch(2, 2 * static_cast<int64_t>(tiles)));
+  auto* sums = scratch<uint64_t>(2, tiles);
   over_parts(tiles, team, [&](int, int32_t from, int32_t to) {
     for (int32_t tile = from; tile < to; ++tile) sums[tile] = weigh_tile(target, draft, h, tile, probs);
   });

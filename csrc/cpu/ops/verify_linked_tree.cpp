@@ -8,7 +8,7 @@ namespace {
 
 // The tokens of a node's children.
 TokenList children_of(const LinkedRequest& t, int32_t node) {
-  int32_t* const tokens = reinterpret_cast<int32_t*>(scratch(6, t.nodes()));
+  int32_t* const tokens = scratch<int32_t>(6, t.nodes());
   int32_t count = 0, reported = SPECDEC_STATUS_OK;
   t.over_children(node, &reported, [&](int32_t, int64_t token) {
     if (in_vocab(t, token)) tokens[count++] = static_cast<int32_t>(token);

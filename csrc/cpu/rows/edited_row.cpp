@@ -36,10 +36,10 @@ void Editor::begin(int32_t later) {
   penalties = penalties_at(p, entry.outer, entry.inner, &status);
   seen = seen_list_at(p, entry.outer, entry.inner, &status);
   const int32_t cells = edit_cells(vocab), pending = p.pending.data ? static_cast<int32_t>(p.pending.size) : 0;
-  bits = reinterpret_cast<uint64_t*>(scratch(3, int64_t{3} * cells + 2 * (int64_t{pending} + later)));
-  before = reinterpret_cast<int32_t*>(bits + cells);
-  extra = before + cells;
-  earlier = extra + pending + later;
+  const int64_t listed_tokens = int64_t{pending} + later;
+  Arrays arrays(scratch_bytes(3, cells * sizeof(uint64_t) + (cells + 2 * listed_tokens) * sizeof(int32_t)));
+  bits = arrays.take<uint64_t>(cells), before = arrays.take<int32_t>(cells);
+  extra = arrays.take<int32_t>(listed_tokens), earlier = arrays.take<int32_t>(listed_tokens);
   for (int32_t i = 0; i < pending; ++i) {
     const int64_t token = p.pending.load(p.pending.offset(entry.outer, entry.inner) + i);
     if (token >= 0 && token < vocab) extra[extras++] = static_cast<int32_t>(token);
@@ -89,10 +89,9 @@ void Editor::write_tokens() {
   }
   listed = count;
   const int32_t capacity = listed + more + kTokensAtOnce;
-  tokens = reinterpret_cast<int32_t*>(scratch(4, int64_t{4} * capacity + kLanes));
-  counts = tokens + capacity;
-  bias = reinterpret_cast<float*>(counts + capacity);
-  values = bias + capacity;
+  Arrays arrays(scratch_bytes(4, (int64_t{4} * capacity + kLanes) * sizeof(int32_t)));
+  tokens = arrays.take<int32_t>(capacity), counts = arrays.take<int32_t>(capacity);
+  bias = arrays.take<float>(capacity), values = arrays.take<float>(capacity + kLanes);
   // A cell's tokens are written in twos, which saves a branch; the next cell overwrites one too many.
   for (int32_t cell = 0; cell < cells; ++cell) {
     int32_t* at = tokens + before[cell];

@@ -179,14 +179,14 @@ struct RowMemory {
   uint64_t* list;
 
   RowMemory(int scratch_id, const Row& row, bool filtered) {
-    const int64_t masses = mass_tiles_of(row.vocab) * (sizeof(MassTile) / sizeof(float)), count = cells_of(row.vocab);
-    float* memory =
-        scratch(scratch_id, masses + count + RaceMemory::floats(row) + (filtered ? count + 2 * kListed : 0));
-    mass_tiles = reinterpret_cast<MassTile*>(memory);
-    cells = memory + masses;
-    race = RaceMemory(cells + count, row);
-    values = cells + count + RaceMemory::floats(row);
-    list = reinterpret_cast<uint64_t*>(values + count);
+    const int64_t tiles = mass_tiles_of(row.vocab), count = cells_of(row.vocab), listed = filtered ? kListed : 0;
+    const int64_t floats = count + RaceMemory::floats(row) + (filtered ? count : 0);
+    Arrays arrays(scratch_bytes(
+        scratch_id, listed * sizeof(uint64_t) + tiles * sizeof(MassTile) + floats * sizeof(float)));
+    list = arrays.take<uint64_t>(listed), mass_tiles = arrays.take<MassTile>(tiles);
+    cells = arrays.take<float>(count);
+    race = RaceMemory(arrays.take<float>(RaceMemory::floats(row)), row);
+    values = arrays.take<float>(filtered ? count : 0);
   }
 };
 

@@ -81,7 +81,7 @@ struct Pair {
   template <class Sums, class F>
   Sums added_up(const ThreadTeam& team, F&& sums_of_tile) const {
     const int32_t tiles = target.row.tiles();
-    Sums* const sums = reinterpret_cast<Sums*>(scratch(2, static_cast<int64_t>(sizeof(Sums) / sizeof(float)) * tiles));
+    Sums* const sums = scratch<Sums>(2, tiles);
     over_parts(tiles, team, [&](int, int32_t from, int32_t to) {
       for (int32_t tile = from; tile < to; ++tile) sums[tile] = sums_of_tile(tile);
     });

@@ -30,10 +30,9 @@ class WalkOps {
 
   // Makes the walk store its path's nodes and their rows' statistics, which a walk that goes back reads again.
   void store_path() {
-    constexpr int64_t kFloats = sizeof(PathEntry) / sizeof(float);
-    const int64_t depths = t.max_depth() + int64_t{1};
-    path_entries = reinterpret_cast<PathEntry*>(scratch(5, (kFloats + cells_of(t.p.target.vocab)) * depths));
-    cells = reinterpret_cast<float*>(path_entries + depths);
+    const int64_t depths = t.max_depth() + int64_t{1}, all_cells = cells_of(t.p.target.vocab) * depths;
+    Arrays arrays(scratch_bytes(5, depths * sizeof(PathEntry) + all_cells * sizeof(float)));
+    path_entries = arrays.take<PathEntry>(depths), cells = arrays.take<float>(all_cells);
     for (int32_t d = 0; d <= t.max_depth(); ++d)
       path_entries[d].row_node = kNoNode, path_entries[d].scales.all_one = true;
     put(0, path_node<Number>(0));
@@ -274,7 +273,7 @@ class WalkOps {
 
   // The tokens of a node's children with an index below `end`.
   TokenList children_before(int32_t node, int32_t end) const {
-    int32_t* const tokens = reinterpret_cast<int32_t*>(scratch(6, t.drafts()));
+    int32_t* const tokens = scratch<int32_t>(6, t.drafts());
     int32_t count = 0, reported = SPECDEC_STATUS_OK;
     for (int32_t child = t.next_child(node, node, &reported); child != kNoNode && child < end;
          child = t.next_child(node, child, &reported)) {
