@@ -206,26 +206,32 @@ def run_mini_infer():
 
 def run_speculative_decoding():
     import torch
-    from speculative_decoding.speculative_decoding import speculative_decoding
+    from speculative_decoding.speculative_decoding import Decoder, speculative_decoding
 
-    def net(model):
-        def call(ids, seq_start_pos=None, cache=None, return_cache=False):
-            return model(ids).logits, (torch.zeros(1, len(ids), 1, ids.shape[1], 1), None)
+    def model(seed):
+        torch.manual_seed(seed)
+        made = Decoder(num_tokens=V, dim=8, depth=1, heads=1, dim_head=8).double().eval()
+        for parameter in made.parameters():
+            parameter.data *= 3
+        return made
 
-        return call
+    def row(prompt):
+        def law(text):
+            with torch.no_grad():
+                return target(torch.tensor([[*prompt, *text]]))[0, -1].softmax(-1)
 
-    target, draft = toy(1.5, 0), toy(1.0, 1)
-    for prompts in ([PROMPT], [[1], [0]]):
+        return law
 
-        def write(prompts=prompts):
-            ids, length = torch.tensor(prompts), len(prompts[0])
-            tokens = speculative_decoding(
-                net(target), net(draft), ids, length + (LENGTH if len(prompts) == 1 else 2), gamma=1, filter_thres=0.0
-            )[0]
-            return tokens[0] if len(prompts) == 1 else list(tokens)
+    target, draft = model(0), model(1)
+    for prompts, length in (([[1, 0]], LENGTH), ([[1, 0], [0, 1]], 2)):
 
-        rows = [target_of(target, prompt) for prompt in prompts]
-        yield Case(f"speculative_decoding, a batch of {len(prompts)}", write, rows[0] if len(rows) == 1 else rows)
+        def write(prompts=prompts, length=length):
+            ids = torch.tensor(prompts)
+            texts = speculative_decoding(target, draft, ids, ids.shape[1] + length, gamma=1, filter_thres=0.0)[0]
+            return list(texts) if len(prompts) > 1 else texts[0]
+
+        rows, said = [row(prompt) for prompt in prompts], "The first row is right."
+        yield Case(f"speculative_decoding, {len(prompts)} rows", write, rows if len(rows) > 1 else rows[0], said)
 
 
 def run_specdec():
@@ -246,6 +252,7 @@ def run_specdec():
 
 def run_economize():
     import torch
+    from economize.decoding.config import DecodeConfig
     from economize.decoding.verifiers import RejectionVerifier
 
     from specdec_kernels.conformance import per_request
@@ -263,7 +270,7 @@ def run_economize():
         def __call__(self, logits, history):
             return int(torch.multinomial(logits.softmax(-1), 1))
 
-    verifier, selector = RejectionVerifier(), Selector()
+    verifier, selector = RejectionVerifier(DecodeConfig()), Selector()
 
     def verify(drafts, target, draft):
         drafts = drafts.tolist()

@@ -47,8 +47,10 @@ STEPS: dict[str, Callable[[float, Any], float]] = {
     "add": lambda x, c: x + c, "sub": lambda x, c: x - c, "rsub": lambda x, c: c - x, "mul": lambda x, c: x * c,
     "div": lambda x, c: x / c if c else x * math.inf, "rdiv": lambda x, c: c / x if x else c * math.inf if c else 0.0,
     "pow": lambda x, c: x**c if x else math.inf if c < 0 else 0.0, "log1p": lambda x, _: STEPS["log"](x + 1, _),
-    "log": lambda x, _: math.log(x) if x > 0 else -math.inf, "exp": lambda x, _: math.exp(min(x, 709.0)),
-    "floor": lambda x, _: float(math.floor(x)) if math.isfinite(x) else x, "neg": lambda x, _: -x, "abs": lambda x, _: x,
+    "log": lambda x, _: math.log(x) if x > 0 else -math.inf,
+    "exp": lambda x, _: math.exp(min(x, 709.0)),
+    "floor": lambda x, _: float(math.floor(x)) if math.isfinite(x) else x,
+    "neg": lambda x, _: -x, "abs": lambda x, _: x,
     "sqrt": lambda x, _: math.sqrt(x), "reciprocal": lambda x, _: STEPS["rdiv"](x, 1.0), "maximum": max, "minimum": min,
     "to": lambda x, dtype: torch.tensor(x, dtype=dtype, device="cpu").item(),
 }  # fmt: skip
