@@ -351,10 +351,20 @@ def field() -> Table:
     rows: Table = [["package", "what was run", "total variation", "what was seen", "on"]]
     for package, result in data("bench/results/field.json").items():
         for case in result["cases"]:
-            distance = "exact" if case["verdict"] == "passed" else "-"
-            distance = f"{case['distance']:.2g}" if case["verdict"] == "failed" else distance
-            said = case["said"].split(";")[-1].split(", (")[0].strip()
-            rows.append([f"{package} {result['version']}", case["what"], distance, said, result["date"]])
+            distance, ways = case["distance"], re.search(r"by (\d+) ways", case["said"])
+            if case["verdict"] == "inconclusive":
+                shown, seen = "not known", case["said"] + "."
+            elif distance is None:
+                caught = f"one of {case['catches']:.1%} would have been seen 9 times of 10"
+                shown = "none counted" if case["verdict"] == "passed" else "counted"
+                seen = f"p = {case['p_value']:.2g}; {caught}."
+            else:
+                shown = "exact" if case["verdict"] == "passed" else f"{distance:.2g}"
+                seen = f"{ways[1] if ways else '0'} ways have the target's law."
+            if case["verdict"] == "failed" and distance is not None:
+                text = re.search(r"(\([\d, ]+\)|\(\(.*?\)\)) ([\d.e-]+) for ([\d.e-]+)", case["said"])
+                seen = f"{text[1]} has {text[2]} for {text[3]}. {case['why']}".strip() if text else case["said"]
+            rows.append([f"{package} {result['version']}", case["what"], shown, seen, result["date"]])
     return rows
 
 
