@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
-PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- table: ([\w-]+) -->)(?:(?!<!-- ).)*(<!-- end -->)", re.DOTALL)
 EPYC, H100 = "bench/results/amd-epyc-2-cores", "bench/results/nvidia-h100-80gb-hbm3"
 
 Table = list[Sequence[str]]
@@ -39,7 +39,7 @@ def figure(name: str) -> Any:
 
 def written(page: str) -> str:
     """A page with all of its tables made anew."""
-    return PLACE.sub(lambda place: place[1] + markdown(TABLES[place[2]]()) + place[3], page)
+    return PLACE.sub(lambda place: f"{place[1]}\n\n{markdown(TABLES[place[2]]())}\n\n{place[3]}", page)
 
 
 def markdown(rows: Table) -> str:
@@ -439,6 +439,21 @@ def engine(title: str) -> Table:
 TABLES |= {name: functools.partial(engine, title) for name, title in ENGINES.items()}
 
 
+@table
+def vllm_refused() -> Table:
+    """The sampling parameters that some column of a runner of vLLM refuses; both runners, where none is named."""
+    head, *rows = engine(ENGINES["vllm-parameters"])
+    refused: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for runner, name, *answers in rows:
+        said = tuple("taken" if answer == "taken" else "refused" for answer in answers)
+        if "refused" in said:
+            refused.setdefault((name, said), []).append(runner)
+    by_answers: dict[tuple[str, ...], list[str]] = {}
+    for (name, said), runners in refused.items():
+        by_answers.setdefault(said, []).append(name if len(runners) > 1 else f"{name} ({runners[0]})")
+    return [["parameter", *head[2:]], *([", ".join(names), *said] for said, names in by_answers.items())]
+
+
 # Families of transformers beside the generator: what `make test-models` wrote.
 
 
@@ -462,21 +477,6 @@ def families() -> Table:
         ["families", *columns, "ours", "which"],
         *([str(len(names)), *shown, ", ".join(names)] for shown, names in rows),
     ]
-
-
-@table
-def vllm_refused() -> Table:
-    """The sampling parameters that some column of a runner of vLLM refuses; both runners, where none is named."""
-    head, *rows = engine(ENGINES["vllm-parameters"])
-    refused: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for runner, name, *answers in rows:
-        said = tuple("taken" if answer == "taken" else "refused" for answer in answers)
-        if "refused" in said:
-            refused.setdefault((name, said), []).append(runner)
-    by_answers: dict[tuple[str, ...], list[str]] = {}
-    for (name, said), runners in refused.items():
-        by_answers.setdefault(said, []).append(name if len(runners) > 1 else f"{name} ({runners[0]})")
-    return [["parameter", *head[2:]], *([", ".join(names), *said] for said, names in by_answers.items())]
 
 
 # Times on an H100: gpu.json.

@@ -137,6 +137,14 @@ def test_tables_of_figures_are_those_of_their_json():
     assert placed == set(tables.TABLES)
 
 
+def test_a_mark_without_a_table_takes_no_text_behind_it():
+    page = "<!-- table: logarithms -->\n\n<!-- end -->\n\ntext\n\n<!-- table: logarithms -->\n\nold\n\n<!-- end -->\n"
+    filled = script("_tables").written(page)
+    assert "\n\ntext\n\n" in filled
+    assert "old" not in filled
+    assert filled.count("| function |") == 2
+
+
 def test_the_picture_of_the_house_is_what_its_command_draws():
     """`python docs/_house.py` writes it."""
     house = script("_house")

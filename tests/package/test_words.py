@@ -45,7 +45,7 @@ PRESENT = {
     "docs/engines/mlx-lm.md": 750,
     "docs/engines/sglang.md": 2150,
     "docs/engines/transformers.md": 650,
-    "docs/generator.md": 2580,
+    "docs/generator.md": 2800,
     "docs/performance.md": 950,
     "docs/watermark.md": 1550,
     "docs/who_keeps.md": 100,
