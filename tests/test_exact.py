@@ -3,13 +3,18 @@
 
 import itertools
 import math
+import os
 import random
+import secrets
+import sys
 
 import numpy
 import pytest
 import torch
 
-from specdec_kernels import conformance
+import specdec_kernels as specdec
+from specdec_kernels import conformance, race_sample
+from specdec_kernels.backends.reference import noise
 from specdec_kernels.conformance import BudgetExceeded, Contexts, Unfollowed, exact, exact_texts, law, per_request
 
 P = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -24,6 +29,11 @@ def gumbel(dtype=torch.float32, eps=0.0):
 def filled(x, name, *numbers):
     getattr(x, name)(*numbers)
     return x
+
+
+@torch.library.custom_op("conformance_tests::coin", mutates_args=())
+def coin(p: torch.Tensor) -> torch.Tensor:
+    return torch.rand((), generator=torch.Generator().manual_seed(3)) < p
 
 
 # A function, and its law.
@@ -81,6 +91,25 @@ FOLLOWED = {
     "numpy's searchsorted": (lambda: numpy.searchsorted(P.numpy().cumsum(), numpy.random.random()), BY_P),
     "numpy's race": (lambda: numpy.argmax(P.numpy() / numpy.random.exponential(size=3)), BY_P),
     "numpy's Gumbel": (lambda: numpy.argmax(P.log().numpy() + numpy.random.default_rng(0).gumbel(size=3)), BY_P),
+    "squares": (lambda: bool(torch.rand(()) ** 2 < 0.25), {True: 0.5}),
+    "U ** (1 / p)": (lambda: (torch.rand(3, dtype=torch.float64) ** (1 / P)).argmax(), BY_P),
+    "the largest of three": (lambda: torch.rand(3).argmax(), {2: 1 / 3}),
+    "a seventh of a hundred": (lambda: bool(torch.randint(0, 100, ()) / 100 < 0.07), {True: 0.07}),
+    "bfloat16 times bfloat16": (
+        lambda: bool(torch.rand((), dtype=torch.bfloat16) * torch.tensor(0.5, dtype=torch.bfloat16) < 0.25),
+        {True: 0.5009765625},
+    ),
+    "seeds of all kinds": (
+        lambda: [f(1) for f in (torch.manual_seed, random.seed, numpy.random.seed)] and bool(torch.rand(()) < 0.25),
+        {True: 0.25},
+    ),
+    "a generator without a seed": (lambda: bool(numpy.random.default_rng().random() < 0.25), {True: 0.25}),
+    "numpy's functions": (
+        lambda: (numpy.minimum(numpy.random.rand(2), 0.5) < numpy.array([0.25, 0.75])).tolist(), {(True, True): 0.25},
+    ),
+    "an op of one's own": (lambda: coin(torch.tensor(0.25)), {True: 0.25}),
+    "dropout": (lambda: torch.nn.functional.dropout(torch.ones(2), 0.5).sum(), {2.0: 0.5}),
+    "finite": (lambda: bool(torch.rand(()).isfinite() & (torch.rand(()) != 0)), {True: 1.0}),
     "numpy to torch": (lambda: bool(torch.from_numpy(numpy.random.rand(1)) < 0.25), {True: 0.25}),
 }  # fmt: skip
 
@@ -109,18 +138,29 @@ def test_two_races_of_the_same_numbers():
     assert [sum(got.get((i, j), 0) for i in range(3)) for j in range(3)] == pytest.approx(P.tolist(), abs=1e-12)
 
 
-BEFORE = numpy.random.default_rng(0)
+BEFORE, KEPT = numpy.random.default_rng(0), [random.random, numpy.random.rand]
 REFUSED = {
     "normal": (lambda: bool(torch.randn(()) < 0.5), r"randn in torch.float32 has no stand-in \(.*test_exact.py:\d+\)"),
-    "a square": (lambda: bool(torch.rand(()) ** 2 < 0.5), r"pow of random numbers \(.*test_exact.py:\d+\)"),
+    "a sine": (lambda: bool(torch.rand(()).sin() < 0.5), r"sin of random numbers \(.*test_exact.py:\d+\)"),
     "a sum": (lambda: bool(torch.rand(2).sum() < 0.5), "sum of random numbers"),
-    "two numbers": (lambda: bool(torch.rand(()) < torch.rand(())), "no race of exponential"),
-    "the latest": (lambda: torch.empty(3).exponential_().argmax(), "no race of exponential"),
+    "two numbers": (lambda: bool(torch.rand(()) < 0.5 * torch.rand(())), "no race of exponential"),
+    "the latest": (lambda: (P * torch.empty(3).exponential_()).argmax(), "no race of exponential"),
     "caught": (lambda: caught(lambda: torch.randn(()) < 0.5), "randn"),
     "returned": (lambda: torch.rand(()), "a random number that is returned"),
-    "of exp": (lambda: math.exp(random.random()), "read as it is, by float or a function of math"),
+    "of sin": (lambda: math.sin(random.random()), "read as it is, by float or a function of math"),
     "bits": (lambda: random.getrandbits(3), "getrandbits or gauss"),
-    "made before": (lambda: BEFORE.integers(10**6), "another result|made before"),
+    # Each would show by chance in one of a million runs, if at all.
+    "made before": (lambda: bool(BEFORE.random() < 1e-6), "a generator of numpy that was made before the call"),
+    "kept before": (lambda: KEPT[0]() < 1e-6, "numbers of random that were drawn, or seeded, by what has no stand-in"),
+    "numpy's, kept": (lambda: KEPT[1]() < 1e-6, "numbers of numpy.random that were drawn"),
+    "a draw between": (lambda: [KEPT[0](), random.random() < 0.5][1], "was seeded, or drawn from, by what has no"),
+    "the system's": (lambda: random.SystemRandom().random() < 1e-6, r"os.urandom, by random.SystemRandom or secrets"),
+    "the system's choice": (lambda: random.SystemRandom().choices("ab", [1e-6, 1]), "os.urandom"),
+    "secrets": (lambda: secrets.randbelow(10**6) == 0, "os.urandom"),
+    "urandom": (lambda: os.urandom(3) == bytes(3), r"os.urandom.* has no stand-in \(.*test_exact.py:\d+\)"),
+    "kept from way to way": (lambda: kept(torch.rand(())), "a random number of an earlier run"),
+    "memory": (lambda: torch.rand(()).data_ptr() % 2, "the memory of random numbers, by data_ptr"),
+    "an array's method": (lambda: (numpy.random.rand(2) * 4).astype(int), "astype of an array of random numbers"),
     "numpy's normal": (lambda: numpy.random.normal(), "numpy's normal has no stand-in"),
     "seeded twice, two kinds": (
         lambda: [draw(3, generator=torch.Generator().manual_seed(5)) for draw in (torch.rand, torch.randperm)],
@@ -132,6 +172,11 @@ REFUSED = {
     ),
     "16 bits": (lambda: torch.empty(3, dtype=torch.bfloat16).exponential_().argmin(), "exponential in torch.bfloat16"),
 }  # fmt: skip
+
+
+def kept(number, numbers=[]):  # noqa: B006
+    numbers.append(number)
+    return bool(numbers[0] < 0.5)
 
 
 def caught(function):
@@ -500,6 +545,83 @@ def test_per_request_refuses_what_it_does_not_take():
     }
     passed = exact(per_request(tempered, logits=True), ["chain"])
     assert passed.passed, str(passed)
+
+
+# Our ops by their reference, whose noise is torch's: the same counters have the same numbers.
+
+
+@pytest.fixture
+def reference(monkeypatch):
+    def drawn(counters, shape, fill, *more):
+        rows = torch.zeros(counters.seed.numel(), *shape, dtype=torch.float64)
+        for row, *words in zip(rows, *(x.flatten().tolist() for x in counters), strict=True):
+            getattr(row, fill)(generator=torch.Generator().manual_seed(hash((*words, *more)) & sys.maxsize))
+        return rows.reshape(*counters.seed.shape, *shape)
+
+    monkeypatch.setattr(noise, "uniforms", lambda counters, *more: drawn(counters, (), "uniform_", *more))
+    monkeypatch.setattr(noise, "arrivals", lambda counters, of, size: drawn(counters, (size,), "exponential_", of))
+    with specdec.backend("reference"):
+        yield
+
+
+def ours(batch, method):
+    draft = None if method == "race" or batch.draft is None else specdec.Draft(batch.draft, space="probs")
+    return specdec.verify_chain(
+        batch.drafts, batch.target, draft, method=method, seed=batch.seed, position=batch.position
+    ).tokens
+
+
+def race_draft(probs, seed, position):
+    return specdec.race_sample(probs, seed=seed, position=position, space="probs")
+
+
+@pytest.mark.usefixtures("small", "reference")
+@pytest.mark.parametrize("method", ["rejection", pytest.param("block", marks=pytest.mark.slow),
+                                    pytest.param("race", marks=pytest.mark.slow)])  # fmt: skip
+def test_our_chains(method):
+    draw = race_draft if method == "race" else None
+    report = exact(lambda batch: ours(batch, method), ["chain"], draw=draw, dtype=torch.float32)
+    assert report.passed, str(report)
+
+
+@pytest.mark.usefixtures("small", "reference")
+def test_a_fault_of_our_reference_is_seen(monkeypatch):
+    """Whose uniforms are a part in a hundred too small."""
+    uniforms = noise.uniforms
+    monkeypatch.setattr(noise, "uniforms", lambda *given: uniforms(*given) * 0.99)
+    report = exact(lambda batch: ours(batch, "rejection"), ["chain"], dtype=torch.float32)
+    assert report.findings[0].verdict == "failed", str(report)
+
+
+def our_tree(contexts, parents, method):
+    """What a round of our tree emits, whose nodes are drawn in order, or by the race that the verifier shares."""
+    texts, same = [()], {"seed": torch.tensor([5]), "space": "probs"}
+    for parent in parents[1:]:
+        law = contexts.q[texts[parent]].float()[None]
+        position = torch.tensor([len(texts[parent])])
+        token = race_sample(law, position=position, **same) if method == "race" else torch.multinomial(law[0], 1)
+        texts.append((*texts[parent], int(token)))
+    target, draft = (torch.stack([laws[x] for x in texts]).float()[None] for laws in (contexts.p, contexts.q))
+    given = {"leaves": torch.tensor([[len(parents) // 2, len(parents) - 1]])} if method == "paths" else {}
+    verdict = specdec.verify_tree(
+        torch.tensor([[-1, *(x[-1] for x in texts[1:])]]), target,
+        None if method == "race" else specdec.Draft(draft, space="probs"),
+        parents=torch.tensor([parents]), method=method, position=torch.tensor([0]), **same, **given,
+    )  # fmt: skip
+    return verdict.tokens[0][verdict.tokens[0] >= 0]
+
+
+@pytest.mark.usefixtures("reference")
+@pytest.mark.parametrize("method, parents", [
+    ("traversal", [-1, 0, 0]),
+    *(pytest.param(method, [-1, 0, 0, 1], marks=pytest.mark.slow) for method in ("rejection", "traversal", "race")),
+    pytest.param("paths", [-1, 0, 0], marks=pytest.mark.slow),
+    pytest.param("paths", [-1, 0, 1, 0, 3], marks=pytest.mark.slow),
+])  # fmt: skip
+def test_our_trees(method, parents):
+    contexts = Contexts(2, 3, seed=3)
+    report = exact_texts(lambda: our_tree(contexts, parents, method), contexts.p.__getitem__, 3)
+    assert report.passed, str(report)
 
 
 TABLE = torch.randn(9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -15,21 +15,18 @@ from specdec_kernels.conformance import CHECKS, EXACT, check, exact, per_request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("function", metavar="package.module:function", help="verify(batch) -> tokens [B, K + 1]")
-    parser.add_argument("--per-request", action="store_true", help="it is verify(drafts, target, draft) -> tokens")
-    parser.add_argument("--logits", action="store_true", help="with --per-request: the target is logits")
-    parser.add_argument("--count", action="store_true", help="count tokens instead of enumerating random choices")
-    parser.add_argument(
-        "--checks", default="chain", metavar="NAMES", help=f"all, or of {','.join(CHECKS)}; default: chain"
-    )
-    parser.add_argument("--redraws", action="store_true", help="an accepted token need not be the draft")
-    parser.add_argument("--ways", type=int, default=100_000, help="enumeration: runs of each kind of requests")
-    parser.add_argument("--seconds", type=float, default=300.0, help="enumeration: time of each kind of requests")
-    parser.add_argument(
-        "--smallest", type=float, default=0.005, help="counting: the fault that is caught 9 times of 10"
-    )
-    parser.add_argument("--trials", type=int, help="counting: requests of each kind")
-    parser.add_argument("--json", metavar="FILE", help="the report as JSON; - for standard output")
+    add, of = parser.add_argument, f"all, or of {','.join(CHECKS)}; default: chain"
+    add("function", metavar="package.module:function", help="verify(batch) -> tokens [B, K + 1]")
+    add("--per-request", action="store_true", help="it is verify(drafts, target, draft) -> tokens")
+    add("--logits", action="store_true", help="with --per-request: the target is logits")
+    add("--count", action="store_true", help="count tokens instead of enumerating random choices")
+    add("--checks", default="chain", metavar="NAMES", help=of)
+    add("--redraws", action="store_true", help="an accepted token need not be the draft")
+    add("--ways", type=int, default=100_000, help="enumeration: runs of each kind of requests")
+    add("--seconds", type=float, default=300.0, help="enumeration: time of each kind of requests")
+    add("--smallest", type=float, default=0.005, help="counting: the fault that is caught 9 times of 10")
+    add("--trials", type=int, help="counting: requests of each kind")
+    add("--json", metavar="FILE", help="the report as JSON; - for standard output")
 
 
 def judge(options: argparse.Namespace) -> int:
@@ -42,26 +39,18 @@ def judge(options: argparse.Namespace) -> int:
     verify: Any = importlib.import_module(module)
     for part in name.split("."):
         verify = getattr(verify, part)
-    if options.per_request:
-        verify = per_request(verify, logits=options.logits)
+    verify = per_request(verify, logits=options.logits) if options.per_request else verify
     every = CHECKS if options.count else EXACT
-    checks = every if options.checks == "all" else options.checks.split(",")
+    checks, redraws = every if options.checks == "all" else options.checks.split(","), options.redraws
     if options.count:
-        report = check(verify, checks, redraws=options.redraws, smallest=options.smallest, trials=options.trials)
+        report = check(verify, checks, redraws=redraws, smallest=options.smallest, trials=options.trials)
     else:
-        report = exact(verify, checks, redraws=options.redraws, ways=options.ways, seconds=options.seconds)
-    if options.json != "-":
-        print(report)
-    if options.json:
-        rule = {"false_alarm": report.false_alarm, "threshold": report.threshold, "bound": report.bound}
-        findings = [x._asdict() for x in report.findings]
-        text = json.dumps(
-            {"function": options.function, "passed": report.passed, **rule, "findings": findings}, indent=1
-        )
-        if options.json == "-":
-            print(text)
-        else:
-            Path(options.json).write_text(text + "\n")
+        report = exact(verify, checks, redraws=redraws, ways=options.ways, seconds=options.seconds)
+    said = {"function": options.function, "passed": report.passed, **report._asdict()}
+    text = json.dumps(said | {"findings": [x._asdict() for x in report.findings]}, indent=1)
+    print(text if options.json == "-" else report)
+    if options.json and options.json != "-":
+        Path(options.json).write_text(text + "\n")
     return 0 if report.passed else 1 if any(x.verdict == "failed" for x in report.findings) else 2
 
 

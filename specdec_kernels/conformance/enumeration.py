@@ -1,32 +1,78 @@
 """The exact law of what a function returns: the function runs once for each way that its random draws can go.
 
-A uniform number is an interval that shrinks with each comparison; an exponential one is minus its logarithm. A
-`TorchDispatchMode` follows both through torch's ops by the memory that holds them. What it does not follow is an error.
+A random number is a `Cell`, a monotone function of a whole number that is uniform; each comparison splits that number's
+range. In memory a cell is a mark, a NaN with a number in its payload (or its bits in int64), so what moves elements
+moves cells. A `TorchDispatchMode` gives other ops their meaning; one that it does not have is an error.
 """
 
 from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
+import gc
+import itertools
 import math
+import os
 import pickle
 import random
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-AFFINE, POWER, LOG = range(3)  # of a Cell: a x + b, a E ** b, a log E + b, where E = -log x
-TINY = 1e-6  # what code may add to a random number before its logarithm; Law.slack has the largest
-LARGEST_GRID = 4096  # points of a whole number
+FINE = 1 << 20  # points of a uniform number from which on it counts as continuous
+LARGEST_GRID = 4096  # values of a whole number
+TINY = 1e-6  # how far from exponential the noise of a race may be: 1e-10 is often added before a logarithm
 TWICE = 16  # ways that run twice, to see random sources without a stand-in
+MASK = (1 << 22) - 1  # of a mark's number, the upper bits of a NaN's payload
+MARKS: dict[torch.dtype, tuple[int, int, torch.dtype]] = {  # a NaN's bits, where the payload is, and a dtype for bits
+    torch.float64: (0xFFF << 51, 29, torch.int64), torch.int64: (0xFFF << 51, 29, torch.int64),
+    torch.float32: (0x7FC00000, 0, torch.int32), torch.bfloat16: (0x7FC0, -16, torch.int16),
+    torch.float16: (0x7E00, -13, torch.int16),
+}  # fmt: skip
+WIDE = (torch.float32, torch.float64)
+MOVES = set(
+    "clone index index_select gather cat stack where masked_fill constant_pad_nd repeat flip roll scatter index_put "
+    "masked_select take select_scatter slice_scatter fill zero masked_scatter lift_fresh index_copy index_fill "
+    "_unsafe_view tril triu _to_copy copy".split()
+)
+COMPARISONS = {"lt": (False, False), "le": (False, True), "gt": (True, False), "ge": (True, True)}  # swapped, inclusive
+STEPS: dict[str, Callable[[float, Any], float]] = {
+    "add": lambda x, c: x + c, "sub": lambda x, c: x - c, "rsub": lambda x, c: c - x, "mul": lambda x, c: x * c,
+    "div": lambda x, c: x / c if c else x * math.inf, "rdiv": lambda x, c: c / x if x else c * math.inf if c else 0.0,
+    "pow": lambda x, c: x**c if x else math.inf if c < 0 else 0.0, "log1p": lambda x, _: STEPS["log"](x + 1, _),
+    "log": lambda x, _: math.log(x) if x > 0 else -math.inf,
+    "exp": lambda x, _: math.exp(min(x, 709.0)),
+    "floor": lambda x, _: float(math.floor(x)) if math.isfinite(x) else x,
+    "neg": lambda x, _: -x, "abs": lambda x, _: x,
+    "sqrt": lambda x, _: math.sqrt(x), "reciprocal": lambda x, _: STEPS["rdiv"](x, 1.0), "maximum": max, "minimum": min,
+    "to": lambda x, dtype: torch.tensor(x, dtype=dtype, device="cpu").item(),
+}  # fmt: skip
+BINARY = {  # by which side the random number is on
+    "add": ("add", "add"), "sub": ("sub", "rsub"), "rsub": ("rsub", "sub"), "mul": ("mul", "mul"),
+    "div": ("div", "rdiv"), "pow": ("pow", ""), "maximum": ("maximum", "maximum"), "minimum": ("minimum", "minimum"),
+    "clamp_min": ("maximum", "maximum"), "clamp_max": ("minimum", "minimum"),
+}  # fmt: skip
+LEAST = {
+    "abs": 0.0,
+    "log": 0.0,
+    "sqrt": 0.0,
+    "pow": 0.0,
+    "rdiv": 0.0,
+    "reciprocal": 0.0,
+    "log1p": -1.0,
+}  # of what a step takes
+ESCAPES = {"data_ptr", "untyped_storage", "__dlpack__", "__reduce_ex__"}  # to memory
+READS = {"item", "tolist", "numpy", "__array__", "__int__", "__float__", *ESCAPES}
+OPERANDS = {"self", "other", "min", "max", "exponent"}
+TOLIST = torch.Tensor.tolist
+Steps = tuple[tuple[str, Any], ...]
 
 
 class Unfollowed(Exception):
@@ -48,67 +94,84 @@ class Law(dict[Any, float]):
     slack: float = 0.0
 
 
-@contextlib.contextmanager
-def untracked() -> Iterator[None]:
-    """Ops on tensors without random elements, which need not be followed."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        yield
-
-
 class Noise:
-    """k / points, where the whole number k is uniform in [low, high)."""
+    """A whole number that is uniform in [low, high), of [0, points) before any comparison."""
 
-    def __init__(self, points: int, wrapped: int = 0) -> None:
-        self.points, self.low, self.high, self.wrapped = points, 0, points, wrapped
+    def __init__(self, points: int) -> None:
+        self.points, self.low, self.high = points, 0, points
         self.race: Race | None = None
 
 
 class Cell(NamedTuple):
-    """A random element: x is the noise, one minus it (mirrored), or it on a grid (a number of steps, or a dtype)."""
+    """A random number: monotone steps from its noise on."""
 
     noise: Noise
-    form: int = AFFINE
-    a: float = 1.0
-    b: float = 0.0
-    mirrored: bool = False
-    grid: float | torch.dtype | None = None
-
-    def points_below(self, bound: float, inclusive: bool) -> int:
-        """How many k have an x below the bound."""
-        points, grid = self.noise.points, self.grid
-        if grid is None:
-            bound = min(max(bound, -1.0), 2.0) * points
-            return math.floor(bound) + 1 if inclusive else math.ceil(bound)
-
-        def beyond(k: int) -> bool:
-            x = max(0, k - self.noise.wrapped) / points
-            if isinstance(grid, torch.dtype):
-                unit = max(torch.finfo(grid).eps * 2.0 ** (math.frexp(x)[1] - 1), 2.0**-24)
-                x = round(x / unit) * unit
-            else:
-                x = math.floor(x * grid) / grid
-            return x > bound or (x == bound and not inclusive)
-
-        return bisect_left(range(points), True, key=beyond)
+    steps: Steps
 
 
 Value = Cell | float
 
 
+def value_at(steps: Steps, x: float) -> float:
+    for name, constant in steps:
+        x = STEPS[name](x, constant)
+    return x
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def ends(steps: Steps, points: int) -> tuple[float, float]:
+    """The values where the noise is lowest and highest, just within (0, points) if it is fine."""
+    low, high = (points * 2.0**-60, points * (1 - 2.0**-53)) if points >= FINE else (0, points - 1)
+    return value_at(steps, low), value_at(steps, high)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def first_beyond(steps: Steps, low: int, high: int, bound: float, inclusive: bool, rising: bool) -> int:
+    """From which whole number on a cell is beyond a bound, or within it if the cell is falling."""
+
+    def turned(k: int) -> bool:
+        x = value_at(steps, k)
+        return (x <= bound if inclusive else x < bound) != rising
+
+    return low + bisect_left(range(low, high), True, key=turned)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def race_rates(cells: tuple[tuple[Steps, int], ...], plain: bool) -> tuple[list[float], float]:
+    """The rates of exponential noises that cells are one function of, up to a factor; how far from that they are.
+
+    Cell i is g(E / rate i), where E = -log(k / points), or -log(1 - k / points) if not plain.
+    """
+
+    def at(cell: tuple[Steps, int], noise: float) -> float:
+        return value_at(cell[0], cell[1] * (math.exp(-noise) if plain else -math.expm1(-noise)))
+
+    def same(cell: tuple[Steps, int], value: float) -> float:
+        """The noise where a cell has this value."""
+        low, high, falling = -40.0, 7.0, at(cell, 1.0) > at(cell, 2.0)
+        for _ in range(52):
+            middle = (low + high) / 2
+            low, high = (low, middle) if (at(cell, math.exp(middle)) < value) == falling else (middle, high)
+        return math.exp(high)
+
+    falling, rates, off = at(cells[0], 1.0) > at(cells[0], 2.0), [], 0.0
+    likely = (max if falling else min)(cells, key=lambda cell: at(cell, 1.0))
+    for cell in cells:
+        rates.append(same(cell, at(likely, 0.7)) / 0.7)
+        for noise in (1e-6, 1e-4, 0.01, 0.1, 2.0, 5.0, 9.0, 14.0):
+            ratio = same(cell, at(likely, noise)) / noise
+            off = max(off, abs(ratio - rates[-1]) * min(noise, math.exp(-noise)))  # by their probability
+    return rates, off
+
+
 class Race:
-    """Exponential noises with bounds ``{winner: {another: ratio}}``: another arrives after ratio times the winner."""
+    """Bounds ``{winner: {another: ratio}}`` of exponential noises: another arrives after ratio times the winner."""
 
-    def __init__(self, *races: Race) -> None:
-        self.bounds: dict[Noise, dict[Noise, float]] = {}
-        self.members: dict[Noise, bool] = {}  # whether they are mirrored
-        for race in races:
-            self.members |= race.members
-            for winner, ratios in race.bounds.items():
-                self.bind(winner, ratios)
-
-    def bind(self, winner: Noise, ratios: dict[Noise, float]) -> None:
-        bounds = self.bounds.setdefault(winner, {})
-        bounds |= {noise: max(ratio, bounds.get(noise, 0.0)) for noise, ratio in ratios.items()}
+    def __init__(self, plain: bool, races: Iterable[Race], winner: Noise, ratios: dict[Noise, float]) -> None:
+        self.plain, self.bounds = plain, dict[Noise, dict[Noise, float]]()
+        for one, others in [*(x for race in races for x in race.bounds.items()), (winner, ratios)]:
+            bounds = self.bounds.setdefault(one, {})
+            bounds |= {noise: max(ratio, bounds.get(noise, 0.0)) for noise, ratio in others.items()}
 
     def probability(self) -> float:
         """Of all bounds, with at most two winners."""
@@ -117,12 +180,12 @@ class Race:
         (one, to_one), (two, to_two) = self.bounds.items()
         low, back = to_one.get(two, 0.0), to_two.get(one, 0.0)  # of t = E_two / E_one
         high = 1 / back if back else math.inf
-        rest = [
-            (to_one.get(x, 0.0), to_two.get(x, 0.0)) for x in {*to_one, *to_two} - {one, two}
-        ]  # > max(a, b t) E_one
-        ends = sorted({low, high, *(a / b for a, b in rest if b and low < a / b < high)}) if low < high else []
+        rest = [(to_one.get(x, 0.0), to_two.get(x, 0.0)) for x in {*to_one, *to_two} - {one, two}]
+        turns = {a / b for a, b in rest if b and low < a / b < high}  # E_x is above max(a, b t) E_one
         total = 0.0
-        for t, end in pairwise(ends):  # the integral of (alpha + beta t) ** -2
+        for t, end in itertools.pairwise(
+            sorted({low, high, *turns}) if low < high else []
+        ):  # of (alpha + beta t) ** -2
             middle = t + 1 if end == math.inf else (t + end) / 2
             alpha = 1 + sum(a for a, b in rest if a >= b * middle)
             beta = 1 + sum(b for a, b in rest if a < b * middle)
@@ -130,31 +193,66 @@ class Race:
         return total
 
 
-class Ways:
-    """The choices of a run, the arithmetic of random numbers, and which way a comparison or a race goes."""
+@contextlib.contextmanager
+def untracked() -> Iterator[None]:
+    """Ops on tensors without random elements, which need not be followed."""
+    with torch._C._DisableTorchDispatch():
+        yield
+
+
+def torch_state(generator: torch.Generator | None = None) -> Hashable:
+    with untracked():
+        return bytes(TOLIST((generator or torch.default_generator).get_state()))
+
+
+def numpy_state(bits: Any = None) -> Hashable:
+    return pickle.dumps((bits or numpy.random.mtrand._rand._bit_generator).state)
+
+
+SHARED: dict[str, Callable[[], Hashable]] = {  # states of generators
+    "torch": torch_state, "numpy.random": numpy_state, "random": random.getstate
+}  # fmt: skip
+ACTIVE: list[Follower] = []
+
+
+class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The choices of a run, and what ops make of random numbers."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # which would import all of torch's compiler
 
     def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.path: list[tuple[int, list[float]]] = []
         self.refusal: Unfollowed | None = None
-        self.slack, self.floats = 0.0, list[dict[str, Any]]()
-        self.start()
+        self.first, self.slack, self.last, self.floats = True, 0.0, {False: 0, True: 0}, list[dict[str, Any]]()
 
     def start(self) -> None:
-        self.depth, self.weight = 0, 1.0
-        self.memory: dict[int, tuple[torch.Tensor, dict[int, Cell]]] = {}  # {address of a storage: {offset: cell}}
-        self.drawn: dict[Any, tuple[Any, Any]] = {}  # by the state of a generator
+        self.depth, self.weight, self.making = 0, 1.0, False
+        self.table: dict[int, Cell] = {}  # by the number of a mark
+        self.drawn: dict[Hashable, tuple[Any, Any]] = {}  # by the state of a generator
+        self.states = {read() for read in SHARED.values()}  # in which generators that all share may be
 
     def choose(self, weights: Sequence[float]) -> int:
         """The number of the outcome that this way takes."""
         total = math.fsum(weights)
+        shares = [x / total for x in weights]
         if self.depth == len(self.path):
-            self.path.append((next(i for i, x in enumerate(weights) if x > 0), [x / total for x in weights]))
-        choice, shares = self.path[self.depth]
-        if [x / total for x in weights] != shares:
+            self.path.append((next(i for i, x in enumerate(weights) if x > 0), shares))
+        if shares != self.path[self.depth][1]:
             raise self.refuse("a random source without a stand-in: the same draws led to another choice")
-        self.depth += 1
-        self.weight *= shares[choice]
+        choice = self.path[self.depth][0]
+        self.depth, self.weight = self.depth + 1, self.weight * shares[choice]
         return choice
+
+    def choose_all(self, weights: Sequence[float], count: int, replacement: bool) -> list[int]:
+        """Several outcomes, one after the other."""
+        result: list[int] = []
+        for _ in range(count):
+            left = [0.0 if x in result and not replacement else weight for x, weight in enumerate(weights)]
+            result.append(self.choose(left))
+        return result
 
     def advance(self) -> bool:
         """To the next way; False after the last."""
@@ -174,109 +272,45 @@ class Ways:
         self.refusal = self.refusal or Unfollowed(f"{what} ({frame.f_code.co_filename}:{frame.f_lineno})")
         return self.refusal
 
-    def draw(self, state: Any, signature: Any, make: Callable[[], Any]) -> Any:
-        """What a generator gives in this state: the same again if it was seeded again."""
-        if state not in self.drawn:
-            self.drawn[state] = signature, make()
-        if self.drawn[state][0] != signature:
-            raise self.refuse("two different draws from one state of a generator, which was seeded twice")
-        return self.drawn[state][1]
+    def moved(self, read: Callable[[], Hashable], move: Callable[[], Any], shared: bool) -> tuple[Any, Hashable]:
+        """What a generator gives, and the state in which it was; None if nothing was drawn."""
+        state = read()
+        if shared and state not in self.states:
+            raise self.refuse("a generator that was seeded, or drawn from, by what has no stand-in")
+        out = move()
+        self.states.add(after := read())
+        return out, None if after == state else state
 
-    def tiny(self, x: float) -> bool:
-        small = abs(x) <= TINY
-        self.slack = max(self.slack, abs(x) * small)
-        return small
-
-    def mul(self, x: Value, y: Value) -> Value:
-        if isinstance(y, Cell) and not isinstance(x, Cell):
-            x, y = y, x
+    def step(self, x: Value, name: str, constant: Any = None) -> Value:
         if not isinstance(x, Cell):
-            return x * float(y)  # type: ignore[arg-type]
-        if isinstance(y, Cell) or (not math.isfinite(y) and (x.form == LOG or (x.form == AFFINE and x.b))):
-            raise self.refuse("a product of random numbers" if isinstance(y, Cell) else f"a random number times {y}")
-        if y == 0 or not math.isfinite(y):
-            return x.a * y
-        return x._replace(a=x.a * y, b=x.b if x.form == POWER else x.b * y)
+            return STEPS[name](x, constant)
+        if min(ends(x.steps, x.noise.points)) < LEAST.get(name, -math.inf):
+            raise self.refuse(f"{name} of random numbers below {LEAST[name]}")
+        one, two = ends(steps := (*x.steps, (name, constant)), x.noise.points)
+        return one if one == two or math.isnan(one) else Cell(x.noise, steps)
 
-    def div(self, x: Value, y: Value) -> Value:
-        if isinstance(y, Cell):
-            if isinstance(x, Cell) or y.form != POWER:
-                raise self.refuse("a division by a random number that is not exponential, or of two")
-            return y._replace(a=x / y.a, b=-y.b) if x else 0.0
-        return self.mul(x, 1 / y if y else math.inf)
-
-    def add(self, x: Value, y: Value) -> Value:
-        if isinstance(y, Cell) and not isinstance(x, Cell):
-            x, y = y, x
-        if not isinstance(x, Cell):
-            return x + float(y)  # type: ignore[arg-type]
-        if isinstance(y, Cell):
-            if x._replace(a=0.0, b=0.0) != y._replace(a=0.0, b=0.0) or x.form != AFFINE:
-                raise self.refuse("a sum of random numbers")
-            return x._replace(a=x.a + y.a, b=x.b + y.b) if x.a + y.a else x.b + y.b
-        if x.form == POWER and math.isfinite(y) and y and not (x.b == 1 and self.tiny(y / x.a)):
-            raise self.refuse(f"an exponential number plus {y}")
-        return y if not math.isfinite(y) else x if x.form == POWER else x._replace(b=x.b + y)
-
-    def log(self, x: Value) -> Value:
-        if not isinstance(x, Cell):
-            return math.log(x) if x > 0 else -math.inf if x == 0 else math.nan
-        if x.form == POWER and x.a > 0:
-            return x._replace(form=LOG, a=x.b, b=math.log(x.a))
-        minus = x.a < 0
-        if x.form != AFFINE or x.grid or not (self.tiny(abs(x.a) - 1) and self.tiny(x.b - minus)):
-            raise self.refuse("a logarithm of a random number that is not of 0 to 1, nor exponential")
-        return Cell(x.noise, POWER, -1.0, 1.0, x.mirrored != minus)
-
-    def exp(self, x: Value) -> Value:
-        if not isinstance(x, Cell):
-            return math.exp(min(x, 709.0))
-        if x.form != LOG and x[1:4] != (POWER, -1, 1):
-            raise self.refuse("an exponential of a random number")
-        return (
-            x._replace(form=POWER, a=math.exp(x.b), b=x.a) if x.form == LOG else x._replace(form=AFFINE, a=1.0, b=0.0)
-        )
-
-    def clamp(self, x: Value, low: float | None, high: float | None) -> Value:
-        """A clamp that few in a million numbers feel."""
-        low, high = -math.inf if low is None else low, math.inf if high is None else high
-        if not isinstance(x, Cell):
-            return min(max(x, low), high)
-        least, most = sorted((x.b, x.a + x.b)) if x.form == AFFINE else (0.0, math.inf)
-        if x.form == LOG or x.a * x.b < 0 or not (low <= least or self.tiny(low - least)) or not (
-            high >= most or self.tiny(high - most)
-        ):  # fmt: skip
-            raise self.refuse("a clamp of a random number")
-        return x
-
-    def floor(self, x: Value) -> Value:
-        if isinstance(x, Cell) and (x.form != AFFINE or x.a < 1 or x.b or x.grid or x.mirrored):
-            raise self.refuse("a random number rounded down")
-        return x._replace(grid=x.a) if isinstance(x, Cell) else float(math.floor(x))
+    def combine(self, name: str, x: Value, y: Value | None = None, z: Value | None = None) -> Value:
+        """An op on elements."""
+        if name == "clamp":
+            x = x if y is None else self.combine("maximum", x, y)
+            return x if z is None else self.combine("minimum", x, z)
+        if name not in BINARY:
+            return self.step(x, name)
+        step = BINARY[name][isinstance(y, Cell)]
+        if (isinstance(x, Cell) and isinstance(y, Cell)) or not step:
+            raise self.refuse(f"{name} of two random numbers, or by one")
+        return self.step(y, step, x) if isinstance(y, Cell) else self.step(x, step, y)
 
     def below(self, x: Value, y: Value, inclusive: bool = False) -> bool:
         """Whether x < y, or x <= y."""
         if isinstance(y, Cell):
-            if not isinstance(x, Cell):
-                return not self.below(y, x, not inclusive)
-            if x.noise is not y.noise:
-                return self.winner([x, y], largest=False) == 0
-            x, y = self.add(x, self.mul(y, -1.0)), 0.0
-        if not isinstance(x, Cell):
-            return x <= y if inclusive else x < y
-        bound, rising = (y - x.b) / x.a, x.a > 0  # in x
-        if x.form == LOG:
-            bound, rising = math.exp(-math.exp(min(bound, 700.0))), not rising
-        elif x.form == POWER:
-            if y / x.a <= 0:  # a power has the sign of its factor
-                return x.a < 0
-            bound, rising = math.exp(-(min(max(y / x.a, 1e-300), 1e300) ** (1 / x.b))), x.a * x.b < 0
-        if math.isnan(bound):
-            return False
-        inclusive = inclusive == rising
-        if x.mirrored:
-            bound, rising, inclusive = 1 - bound, not rising, not inclusive
-        noise, count = x.noise, x.points_below(bound, inclusive)
+            if isinstance(x, Cell):
+                return inclusive if x == y else self.winner([x, y], largest=False) == 0
+            return not math.isnan(x) and not self.below(y, x, not inclusive)
+        if not isinstance(x, Cell) or math.isnan(y):
+            return x <= y if inclusive else x < y  # type: ignore[operator]
+        noise, (low, high) = x.noise, ends(x.steps, x.noise.points)
+        count = first_beyond(x.steps, noise.low, noise.high, y, inclusive, high > low)
         if noise.low < count < noise.high:
             if noise.race:
                 raise self.refuse("a comparison of a number that was in a race")
@@ -284,291 +318,235 @@ class Ways:
                 noise.high = count
             else:
                 noise.low = count
-        return (count >= noise.high) == rising
+        return (count >= noise.high) == (high > low)
 
-    def whole(self, x: Value) -> float:
-        """The whole number that a cell rounds down to."""
-        if not isinstance(x, Cell):
-            return math.floor(x)
-        low, high = sorted((x.b, x.a + x.b))
-        if x.form != AFFINE or high - low > LARGEST_GRID or low < 0:
+    def equal(self, x: Value, y: Value) -> bool:
+        """Whether x = y, which a random number that is continuous never is."""
+        x, y = (x, y) if isinstance(x, Cell) else (y, x)
+        if not isinstance(x, Cell) or x == y:
+            return x == y
+        ends_of = [
+            first_beyond(x.steps, 0, x.noise.points, y, z, True) for z in (False, True) if not isinstance(y, Cell)
+        ]
+        if x.noise.points < FINE or (ends_of and abs(ends_of[0] - ends_of[1]) > 1):
+            raise self.refuse("a random number in steps that is compared by ==")
+        return False
+
+    def whole(self, x: Value) -> int:
+        """The whole number that a cell is cut down to."""
+        low, high = sorted(ends(x.steps, x.noise.points)) if isinstance(x, Cell) else (x, x)
+        if self.first:  # modules are imported, which may draw names
+            return math.floor(low)
+        if low < 0 or high > LARGEST_GRID:
             raise self.refuse("a random number read as it is")
-        numbers = range(math.floor(low), math.ceil(high))
-        return next((n for n in numbers if self.below(x, n + 1)), math.ceil(high))
+        return next(n for n in range(math.floor(low), LARGEST_GRID + 1) if self.below(x, n + 1))
 
     def winner(self, row: Sequence[Value], largest: bool) -> int:
-        """The number of the largest, or of the smallest: the first to arrive of exponential numbers."""
+        """The number of the largest, or smallest: the first to arrive of exponential numbers."""
         cells = {i: x for i, x in enumerate(row) if isinstance(x, Cell)}
-        kinds = {(x.form, x.b if x.form == POWER else x.a, x.a > 0) for x in cells.values()}
-        form, slope, positive = min(kinds)
-        falling = (slope < 0) == (positive or form == LOG)  # the sooner it arrives the larger
-        worst = {-math.inf if largest else math.inf} | ({0.0} if form == POWER and positive == largest else set())
-        if (
-            len(kinds) > 1
-            or form == AFFINE
-            or falling != largest
-            or not worst.issuperset(x for x in row if not isinstance(x, Cell))
-        ):
+        limits, noises = [ends(x.steps, x.noise.points) for x in cells.values()], [x.noise for x in cells.values()]
+        rising, edge = {high > low for low, high in limits}, (min if largest else max)(x for y in limits for x in y)
+        plain, races = (True in rising) == largest, {noise.race: None for noise in noises if noise.race}
+        worse = all(x <= edge if largest else x >= edge for x in row if not isinstance(x, Cell))
+        rates, off = race_rates(tuple((x.steps, x.noise.points) for x in cells.values()), plain)
+        if len(rising) > 1 or not worse or off > TINY or any(x.points < FINE for x in noises):
             raise self.refuse("the largest of random numbers that are no race of exponential ones")
-        rates = {x.noise: abs(x.a) ** (-1 / x.b) if form == POWER else math.exp(-x.b / x.a) for x in cells.values()}
-        members = {x.noise: x.mirrored for x in cells.values()}
-        races = {x.race for x in members if x.race}
-        compared = any(x.high - x.low < x.points for x in members)
-        if (
-            compared
-            or len(rates) < len(cells)
-            or any(members[x] != r.members.get(x, members[x]) for r in races for x in members)
-        ):
-            raise self.refuse("a race of numbers that were compared before")
-        after = []
-        for noise, rate in rates.items():
-            after.append(Race(*races))
-            after[-1].bind(noise, {x: r / rate for x, r in rates.items() if x is not noise})
-            after[-1].members |= members
-            if len(after[-1].bounds) > 2:
-                raise self.refuse("a third race of the same numbers")
+        if any(x.high - x.low < x.points for x in noises) or len({*noises}) < len(noises):
+            raise self.refuse("a race of numbers that were compared before, or of one number with itself")
+        after, self.slack = [], max(self.slack, off)
+        for noise, rate in zip(noises, rates, strict=True):
+            ratios = {x: r / rate for x, r in zip(noises, rates, strict=True) if x is not noise}
+            after.append(Race(plain, races, noise, ratios))
+        if any(race.plain != plain for race in races) or max(len(race.bounds) for race in after) > 2:
+            raise self.refuse("a third race of the same numbers, or one by u and one by 1 - u")
         choice = self.choose([race.probability() for race in after])
-        for noise in after[choice].members:
-            noise.race = after[choice]
+        for one, others in after[choice].bounds.items():
+            for noise in (one, *others):
+                noise.race = after[choice]
         return [*cells][choice]
 
-
-MOVES = set(
-    "clone _to_copy index index_select gather cat stack where masked_fill constant_pad_nd repeat flip roll scatter "
-    "index_put masked_select take select_scatter slice_scatter copy fill zero masked_scatter lift_fresh index_copy "
-    "index_fill _unsafe_view tril triu".split()
-)
-COMPARISONS = {"lt": (False, False), "le": (False, True), "gt": (True, False), "ge": (True, True)}  # swapped, inclusive
-
-
-class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows random elements of tensors, which are NaN in memory."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # which would import all of torch's compiler
-
-    def __init__(self, ways: Ways) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.ways = ways
-        self.pointwise: dict[str, tuple[int, Callable[..., Value]]] = {
-            "add": (2, ways.add), "mul": (2, ways.mul), "div": (2, ways.div), "log": (1, ways.log),
-            "sub": (2, lambda x, y: ways.add(x, ways.mul(y, -1.0))), "exp": (1, ways.exp),
-            "rsub": (2, lambda x, y: ways.add(y, ways.mul(x, -1.0))),
-            "neg": (1, lambda x: ways.mul(x, -1.0)), "reciprocal": (1, lambda x: ways.div(1.0, x)),
-            "log1p": (1, lambda x: ways.log(ways.add(x, 1.0))), "floor": (1, ways.floor),
-            "clamp": (1, ways.clamp), "clamp_min": (1, ways.clamp), "clamp_max": (1, ways.clamp),
-        }  # fmt: skip
-
-    def offsets(self, x: torch.Tensor) -> list[int]:
-        offsets: list[Any] = [x.storage_offset()]
-        for size, stride in zip(x.shape, x.stride(), strict=True):
-            offsets = [offset + i * stride for offset in offsets for i in range(size)]
-        return offsets
+    def mark(self, cell: Cell, dtype: torch.dtype) -> int:
+        """The bits of a new mark; numbers go on from way to way, so that a mark of an earlier way is seen."""
+        (bits, shift, _), short = MARKS[dtype], dtype.itemsize < 4  # numbers of 16 bits end in 16 zeros
+        self.last[short] = self.last[short] % (63 if short else MASK - 1) + 1
+        number = self.last[short] << 16 if short else self.last[False] + (self.last[False] % (1 << 16) == 0)
+        if number in self.table:
+            raise self.refuse(f"as many random numbers as this in {dtype}")
+        self.table[number] = cell
+        return bits | (number << shift if shift >= 0 else number >> -shift)
 
     def cells(self, x: Any) -> list[Cell | None]:
         """Of a tensor's elements, in order; empty where none is random."""
-        if not self.ways.memory or not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        if not self.table or not isinstance(x, torch.Tensor) or x.dtype not in MARKS or x.layout != torch.strided:
             return []
-        memory = self.ways.memory.get(x.untyped_storage().data_ptr())
-        cells = [memory[1].get(offset) for offset in self.offsets(x)] if memory and memory[1] else []
-        return cells if any(cells) else []
+        with untracked():
+            bits = x.detach() if x.dtype == torch.int64 else x.detach().double().view(torch.int64)
+            numbers = (bits >> 29 & MASK).where(bits >> 51 == 0xFFF, 0).flatten()
+            found = TOLIST(numbers) if numbers.any() else []
+        if any(number and number not in self.table for number in found):
+            raise self.refuse("a random number of an earlier run")
+        return [self.table.get(number) for number in found]
 
-    def values(self, x: Any, shape: Any = None) -> list[Value]:
+    def values(self, x: Any, shape: Any = None) -> list[Any]:
         """The elements, cells where they are random."""
         if not isinstance(x, torch.Tensor):
             return [x] * math.prod(shape)
         x = x if shape is None else x.expand(shape)
-        return [
-            cell or value for cell, value in zip(self.cells(x) or [None] * x.numel(), x.flatten().tolist(), strict=True)
-        ]
+        return [cell or y for cell, y in zip(self.cells(x) or [None] * x.numel(), TOLIST(x.flatten()), strict=True)]
 
     def write(self, x: torch.Tensor, values: Sequence[Value | None]) -> torch.Tensor:
         """Puts cells and numbers into a tensor; None leaves what is there."""
-        address = x.untyped_storage().data_ptr()
-        memory = self.ways.memory.get(address, (x, {}))[1]
-        if any(isinstance(value, Cell) for value in values):
-            memory = self.ways.memory.setdefault(address, (x, memory))[1]
+        if x.dtype not in MARKS and any(isinstance(value, Cell) for value in values):
+            raise self.refuse(f"random numbers in {x.dtype}")
         with untracked():
-            flat = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
-            for offset, value in zip(self.offsets(x), values, strict=bool(values)):
-                memory.pop(offset, None)
+            new = x.clone(memory_format=torch.contiguous_format).flatten()
+            for i, value in enumerate(values):
                 if isinstance(value, Cell):
-                    memory[offset] = value
-                    value = math.nan if x.is_floating_point() else 0
-                if value is not None:
-                    flat[offset] = value
-        return x
+                    new.view(MARKS[x.dtype][2])[i] = self.mark(value, x.dtype)
+                elif value is not None:
+                    new[i] = value
+            return x.copy_(new.view(x.shape))
+
+    def settle(self, x: torch.Tensor) -> None:
+        """Whole numbers that an op reads."""
+        self.write(x, [cell and self.whole(cell) for cell in self.cells(x)])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, ways, schema = kwargs or {}, self.ways, func._schema
+        kwargs, schema = kwargs or {}, func._schema
         name = schema.name.partition("::")[2].rstrip("_")
-        if torch.Tag.nondeterministic_seeded in func.tags and "dropout" not in name:
+        if torch.Tag.nondeterministic_seeded in func.tags:
             return self.source(func, name, args, kwargs)
-        if not ways.memory:
+        if func.namespace not in ("aten", "prim", "prims"):  # an op of one's own: what is in it is followed, too
+            with self:
+                return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
+        if name.startswith(("empty", "new_empty")):
+            return func(*args, **kwargs).zero_()  # memory that held marks
+        marked = [x for x in flattened((args, kwargs)) if self.cells(x)] if self.table else []
+        if not marked or name.endswith("_like") or name.startswith("new_"):
             return func(*args, **kwargs)
-        tensors = [x for x in flattened((args, kwargs)) if isinstance(x, torch.Tensor)]
-        if not any(self.cells(x) for x in tensors) or name.endswith("_like") or name.startswith("new_"):
-            return func(*args, **kwargs)
-        if any(x.alias_info and not x.alias_info.is_write for x in schema.returns) and schema.overload_name != "dtype":
-            return func(*args, **kwargs)  # a view
-        if (
-            "out" in kwargs
-            or schema.overload_name == "dtype"
-            or kwargs.get("rounding_mode")
-            or kwargs.get("alpha", 1) != 1
-        ):
-            raise ways.refuse(f"{name} of random numbers with out, alpha, rounding_mode or as bits")
-        if name in MOVES:
-            return self.move(func, name, args, kwargs)
-        if name in COMPARISONS:
-            out, (swapped, inclusive) = func(*args, **kwargs), COMPARISONS[name]
-            pairs = zip(*(self.values(x, out.shape) for x in args[:2]), strict=True)
-            answers = [ways.below(*(y, x) if swapped else (x, y), inclusive) for x, y in pairs]
-            return out.copy_(torch.tensor(answers, dtype=out.dtype, device="cpu").reshape(out.shape))
-        if name in ("argmax", "argmin") or (name in ("max", "min") and schema.overload_name == "dim"):
-            return self.race(func, name, args, kwargs)
-        if name == "searchsorted" and isinstance(args[1], torch.Tensor) and not self.cells(args[0]):
-            return self.search(func, args, kwargs)
-        if name in self.pointwise:
-            arity, function = self.pointwise[name]
-            shape = numpy.broadcast_shapes(*(x.shape for x in args[:arity] if isinstance(x, torch.Tensor)))
-            limits = bind(schema, args, kwargs)
-            ends = (limits.get("min"), limits.get("max")) if name.startswith("clamp") else ()
-            values = [function(*x, *ends) for x in zip(*(self.values(x, shape) for x in args[:arity]), strict=True)]
+        if name in ("isnan", "isinf", "isfinite"):
+            cells = self.cells(args[0])
+            return self.write(func(*args, **kwargs), [None if x is None else name == "isfinite" for x in cells])
+        if func._can_decompose():
+            with self:
+                return func.decompose(*args, **kwargs)
+        real, bound = [x for x in marked if x.is_floating_point()], bind(schema, args, kwargs)
+        odd = [x for x in ("out", "reduce", "accumulate", "rounding_mode", "sorter") if bound.get(x)]
+        if real and (odd or schema.overload_name == "dtype" or bound.get("alpha", 1) != 1):
+            raise self.refuse(f"{name} of random numbers with {', '.join(odd) or 'alpha, or as bits'}")
+        if name in MOVES or any(x.alias_info and not x.alias_info.is_write for x in schema.returns):
+            return self.move(func, name, args, kwargs, marked)
+        if not odd and name in COMPARISONS:
+            swapped, inclusive = COMPARISONS[name]
+            short = [x.dtype for x in real if x.itemsize < 4]
+            if short and not isinstance(args[1], torch.Tensor):  # a number of Python is rounded, too
+                args = (args[0], STEPS["to"](args[1], short[0]))
             out = func(*args, **kwargs)
-            if out.element_size() < 4 and any(isinstance(x, Cell) for x in values):
-                raise ways.refuse(f"{name} of random numbers in {out.dtype}")
-            return self.write(out, values)
-        if any(x.is_floating_point() and self.cells(x) for x in tensors):
-            raise ways.refuse(f"{name} of random numbers")
-        for x in tensors:  # whole numbers, which the op reads
+            pairs = zip(*(self.values(x, out.shape) for x in args), strict=True)
+            return self.write(out, [self.below(*(y, x) if swapped else (x, y), inclusive) for x, y in pairs])
+        if real and name in ("eq", "ne"):
+            out = func(*args, **kwargs)
+            pairs = zip(*(self.values(x, out.shape) for x in args), strict=True)
+            return self.write(out, [self.equal(x, y) == (name == "eq") for x, y in pairs])
+        if name in ("argmax", "argmin") or (name in ("max", "min") and schema.overload_name == "dim"):
+            return self.race(func, name, args[0], bound.get("dim"), args, kwargs)
+        if not odd and (name == "clamp" or name in BINARY or name in STEPS):
+            operands = [bound[x.name] for x in schema.arguments if x.name in OPERANDS]
+            shape = numpy.broadcast_shapes(*(x.shape for x in operands if isinstance(x, torch.Tensor)))
+            rows = list(zip(*(self.values(x, shape) for x in operands), strict=True))
+            values = [self.combine(name, *x) if any(isinstance(y, Cell) for y in x) else None for x in rows]
+            out = func(*args, **kwargs)
+            return self.write(out, [self.cast(x, out.dtype) if isinstance(x, Cell) else x for x in values])
+        if real and name in ("searchsorted", "bucketize") and isinstance(x := bound["self"], torch.Tensor):
+            less = torch.le if bound["right"] or bound.get("side") == "right" else torch.lt
+            with self:
+                sums = bound[schema.arguments[name == "bucketize"].name].unsqueeze(-2)
+                return less(sums, x.unsqueeze(-1)).sum(-1).reshape(x.shape)
+        if real:
+            raise self.refuse(f"{name} of random numbers")
+        for x in marked:
             self.settle(x)
         return func(*args, **kwargs)
 
-    def settle(self, x: torch.Tensor) -> None:
-        if cells := self.cells(x):
-            self.write(x, [self.ways.whole(cell) if cell else None for cell in cells])
+    def cast(self, x: Cell, dtype: torch.dtype) -> Value:
+        """A random number that is copied to a dtype."""
+        if dtype in WIDE or (x.noise.points < FINE and dtype == torch.int64):
+            return x
+        if dtype == torch.bool:
+            raise self.refuse("a random number as a bool")
+        return self.step(x, "to", dtype) if dtype.is_floating_point else self.whole(x)
 
-    def narrowed(self, cell: Cell | None, dtype: torch.dtype) -> Value | None:
-        """A cell that is copied to a dtype."""
-        if cell is None or (dtype.is_floating_point and dtype.itemsize >= 4):
-            return cell
-        if dtype.is_floating_point and cell[1:5] == (AFFINE, 1, 0, False) and cell.grid in (None, dtype):
-            return cell._replace(grid=dtype)
-        if dtype.is_floating_point or dtype == torch.bool:
-            raise self.ways.refuse(f"a random number rounded to {dtype}")
-        return cell if cell.a == cell.noise.points else self.ways.floor(cell)
-
-    def move(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """An op that copies elements: it runs a second time on marks in their place."""
-        if name in ("_to_copy", "clone", "lift_fresh", "copy"):
-            source = args[name == "copy"]
-            out = func(*args, **kwargs)
-            return self.write(
-                out, [self.narrowed(x, out.dtype) for x in self.cells(source.expand(out.shape)) or [None] * out.numel()]
-            )
-        cells: dict[float, Cell] = {}
-
-        def marked(x: Any, position: int) -> Any:
-            if isinstance(x, (list, tuple)):
-                return [marked(y, position) for y in x]
-            if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or self.cells(x)):
-                return x
-            if position and not x.is_floating_point() and name not in ("where", "cat", "stack", "scatter", "index_put"):
+    def move(self, func: Any, name: str, args: Any, kwargs: Any, marked: Sequence[torch.Tensor]) -> Any:
+        """An op that copies elements, or shows them."""
+        copy = name in ("_to_copy", "copy")
+        for x in marked:
+            if not x.is_floating_point() and name in MOVES and name != "clone" and not copy:
                 self.settle(x)
-                return x
-            double = torch.zeros(x.shape, dtype=torch.float64, device="cpu")
-            for i, cell in enumerate(self.cells(x)):
-                if cell:
-                    double.view(-1)[i] = mark = 1e30 + 1e20 * len(cells)
-                    cells[mark] = cell
-            return double
+        out = func(*args, **kwargs)
+        if copy:
+            cells = self.cells(args[name == "copy"].expand(out.shape))
+            return self.write(out, [cell and self.cast(cell, out.dtype) for cell in cells]) if cells else out
+        dtypes = {x.dtype for x in marked if x.is_floating_point()}
+        if isinstance(out, torch.Tensor) and dtypes and out.dtype not in WIDE and dtypes != {out.dtype}:
+            raise self.refuse(f"{name} of random numbers to {out.dtype}")
+        return out
 
-        moved = func(*(marked(x, i) for i, x in enumerate(args)), **kwargs)
-        return self.write(func(*args, **kwargs), [cells.get(x) for x in moved.flatten().tolist()])
-
-    def race(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        x, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim")
+    def race(self, func: Any, name: str, x: torch.Tensor, dim: int | None, args: Any, kwargs: Any) -> Any:
+        rows = x.reshape(1, -1) if dim is None else x.movedim(dim, -1).reshape(-1, x.shape[dim])
+        winners = [self.winner(self.values(row), "max" in name) if self.cells(row) else None for row in rows]
         if x.element_size() < 4:
-            raise self.ways.refuse(f"a race in {x.dtype}")
-        rows = [
-            self.values(row)
-            for row in (x.reshape(1, -1) if dim is None else x.movedim(dim, -1).reshape(-1, x.shape[dim]))
-        ]
-        fixed = [not any(isinstance(v, Cell) for v in row) for row in rows]
-        winners = [
-            None if same else self.ways.winner(row, "max" in name) for row, same in zip(rows, fixed, strict=True)
-        ]
+            raise self.refuse(f"a race in {x.dtype}")
         out = func(*args, **kwargs)
         if isinstance(out, torch.Tensor):
             return self.write(out, winners)
+        best = [None if i is None else self.values(row)[i] for row, i in zip(rows, winners, strict=True)]
+        self.write(out[0], best)
         self.write(out[1], winners)
-        self.write(out[0], [None if i is None else row[i] for row, i in zip(rows, winners, strict=True)])
         return out
-
-    def search(self, func: Any, args: Any, kwargs: Any) -> Any:
-        bounds, x = args[:2]
-        right, size = bool(kwargs.get("right")) or kwargs.get("side") == "right", bounds.shape[-1]
-        rows = bounds.reshape(-1, size).tolist()
-        each = x.numel() // len(rows) if bounds.dim() > 1 else x.numel()  # inputs of a row
-        result = [
-            next((j for j, bound in enumerate(rows[i // each]) if self.ways.below(value, bound, not right)), size)
-            for i, value in enumerate(self.values(x))
-        ]
-        return self.write(func(*args, **kwargs), result)
 
     def source(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """A random op: numbers are drawn, so that errors come and the generator moves on, and forgotten."""
-        bound = bind(func._schema, args, kwargs)
-        generator = bound.get("generator") or torch.default_generator
-        state = generator.get_state().numpy().tobytes()
-        chances = bound.get("p") if bound.get("p") is not None else bound.get("self")
-        if name not in ("multinomial", "bernoulli"):
-            chances = None
-        if self.cells(chances):
-            raise self.ways.refuse(f"{name} by random numbers")
-        out = func(*args, **kwargs)
-        weights = None if chances is None else self.values(chances, None if name == "multinomial" else out.shape)
-        numbers = [x for x in bound.values() if isinstance(x, (int, float))]
-        signature = (name, out.shape, out.dtype, weights, numbers)
-        return self.write(out, self.ways.draw(state, signature, lambda: self.drawn(name, out, bound, weights)))
+        bound, weights = bind(func._schema, args, kwargs), []
+        generator, x, p = bound.get("generator") or torch.default_generator, bound["self"], bound.get("p")
+        if name in ("multinomial", "bernoulli"):
+            weights = self.values(x if p is None else p, None if name == "multinomial" else x.shape)
+        if any(isinstance(weight, Cell) for weight in weights):
+            raise self.refuse(f"{name} by random numbers")
+        default = generator is torch.default_generator
+        out, state = self.moved(lambda: torch_state(generator), lambda: func(*args, **kwargs), default)
+        if state is None:
+            return out  # as by a dropout of 0
+        what = name, out.shape, out.dtype, weights, [x for x in bound.values() if isinstance(x, (int, float))]
+        if state not in self.drawn:
+            self.drawn[state] = what, self.draw(name, out, bound, weights)
+        if self.drawn[state][0] != what:
+            raise self.refuse("two different draws from one state of a generator, which was seeded twice")
+        return self.write(out, self.drawn[state][1])
 
-    def drawn(self, name: str, out: torch.Tensor, bound: dict[str, Any], weights: Any) -> list[Value]:
-        short, count = out.is_floating_point() and out.element_size() < 4, out.numel()
+    def draw(self, name: str, out: torch.Tensor, bound: dict[str, Any], weights: Any) -> Sequence[Any]:
+        count, short, on_cpu = out.numel(), out.is_floating_point() and out.itemsize < 4, out.device.type == "cpu"
         low, high = bound.get("low", bound.get("from", 0)), bound.get("high", bound.get("to"))
-        if name in ("rand", "rand_like", "uniform"):
-            scale, shift = (high - low, low) if name == "uniform" else (1.0, 0.0)
-            points = 1 << (53 if out.dtype == torch.float64 else 24)
-            wrapped = int(points * torch.finfo(out.dtype).eps / 4) if short else 0  # what would round to 1 comes as 0
-            grid = out.dtype if short else None
-            return [Cell(Noise(points, wrapped), AFFINE, scale, shift, grid=grid) for _ in range(count)]
-        if name == "exponential" and not short:
-            return [Cell(Noise(1 << 53), POWER, 1 / bound["lambd"], 1.0) for _ in range(count)]
-        if name in ("randint", "random") and high is not None:
-            return [Cell(Noise(high - low), AFFINE, float(high - low), float(low)) for _ in range(count)]
+        points, steps = 1 << (24 if out.dtype == torch.float32 or short else 53), list[tuple[str, Any]]()
+        if on_cpu and name in ("rand", "rand_like", "uniform"):
+            to = [("to", out.dtype)] if short else []
+            steps = [("add", -torch.finfo(out.dtype).eps / 4), ("maximum", 0.0), *to] if short else []  # 1 comes as 0
+            steps = [("mul", 1 / points), *steps, *([("mul", high - low), ("add", low), *to] if high else [])]
+        elif on_cpu and name == "exponential" and not short:
+            points, steps = 1 << 53, [("mul", 2.0**-53), ("log", None), ("div", -bound["lambd"])]
+        elif name in ("randint", "random") and high is not None and not short:
+            points, steps = high - low, [("add", low)]
+        if steps:
+            cells = [Cell(Noise(points), tuple(steps)) for _ in range(count)]
+            return cells if out.dtype in MARKS else [self.whole(x) for x in cells]
         if name == "bernoulli":
-            return [float(self.ways.choose([1 - p, p])) for p in weights]
-        if name == "multinomial" and bound["self"].element_size() > 2:
+            return [self.choose([1 - p, p]) for p in weights]
+        if name == "multinomial" and bound["self"].itemsize > 2:
             size = bound["self"].shape[-1]
             rows = [weights[i : i + size] for i in range(0, len(weights), size)]
-            return [x for row in rows for x in self.indices(row, count // len(rows), bound["replacement"])]
+            return [x for row in rows for x in self.choose_all(row, count // len(rows), bound["replacement"])]
         if name == "randperm":
-            return [*self.indices([1.0] * count, count, False)]
-        raise self.ways.refuse(f"{name} in {out.dtype} has no stand-in")
-
-    def indices(self, weights: Sequence[float], count: int, replacement: bool) -> list[int]:
-        """Several numbers of outcomes, one after the other."""
-        result: list[int] = []
-        for _ in range(count):
-            result.append(
-                self.ways.choose([0.0 if x in result and not replacement else w for x, w in enumerate(weights)])
-            )
-        return result
-
-    def number(self, cell: Value) -> torch.Tensor:
-        """A random number of Python: float64 []."""
-        return self.write(torch.zeros((), dtype=torch.float64, device="cpu"), [cell])
+            return self.choose_all([1.0] * count, count, False)
+        raise self.refuse(f"{name} in {out.dtype} has no stand-in")
 
 
 def flattened(x: Any) -> Iterator[Any]:
@@ -581,85 +559,58 @@ def flattened(x: Any) -> Iterator[Any]:
 
 def bind(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments of a call by name, with defaults."""
-    values = {x.name: x.default_value for x in schema.arguments if x.has_default_value()}
+    values = {x.name: x.default_value for x in schema.arguments}
     names = [x.name for x in schema.arguments if not x.kwarg_only]
-    return {**values, **dict(zip(names, args, strict=False)), **kwargs}
+    return {"self": None, **values, **dict(zip(names, args, strict=False)), **kwargs}
 
 
-class Noises(numpy.ndarray):
-    """An array of random numbers, float64 tensors [], whose largest is the winner of a race."""
-
-    def race(self, follower: Follower, largest: bool, axis: int | None) -> Any:
-        rows = self.reshape(1, -1) if axis is None else numpy.moveaxis(self, axis, -1).reshape(-1, self.shape[axis])
-        winners = [
-            follower.ways.winner(
-                [follower.values(torch.as_tensor(x, dtype=None, device="cpu"))[0] for x in row], largest
-            )
-            for row in rows
-        ]
-        shape = () if axis is None else numpy.moveaxis(self, axis, -1).shape[:-1]
-        return numpy.array(winners).reshape(shape)[()]
-
-    def argmax(self, axis: int | None = None, *_: Any, **__: Any) -> Any:  # type: ignore[override]
-        return self.race(ACTIVE[-1], True, axis)
-
-    def argmin(self, axis: int | None = None, *_: Any, **__: Any) -> Any:  # type: ignore[override]
-        return self.race(ACTIVE[-1], False, axis)
+def listed(x: torch.Tensor) -> Any:
+    return [listed(y) for y in x.unbind()] if x.dim() else x.double()
 
 
-ACTIVE: list[Follower] = []
+def reader(name: str) -> Any:
+    """A method by which numbers leave tensors for Python, where a random number stays a tensor."""
+    plain = getattr(torch.Tensor, name)
 
-
-def array_of(follower: Follower, values: Sequence[Value], shape: Any) -> Any:
-    array = numpy.empty(len(values), dtype=object)
-    array[:] = [follower.number(x) if isinstance(x, Cell) else x for x in values]
-    return array.reshape(shape).view(Noises)
-
-
-class Reader(TorchFunctionMode):
-    """What leaves tensors for Python: a random element stays a tensor."""
-
-    def __init__(self, follower: Follower) -> None:
-        super().__init__()
-        self.follower = follower
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        follower, kwargs, name = self.follower, kwargs or {}, getattr(func, "__name__", "")
-        x = args[0] if args else None
-        made = name in ("tensor", "as_tensor", "asarray") and isinstance(x, (Noises, list, tuple))
-        if made and any(follower.cells(y) for y in flattened(numpy.ravel(x) if isinstance(x, Noises) else x)):
-            array = numpy.array(x, dtype=object)
-            out = torch.zeros(array.shape, dtype=kwargs.get("dtype") or torch.float64, device="cpu")
-            cells = [follower.values(torch.as_tensor(y, dtype=None, device="cpu"))[0] for y in array.ravel()]
-            return follower.write(out, [follower.narrowed(y, out.dtype) if isinstance(y, Cell) else y for y in cells])
-        reads = name in ("item", "tolist", "numpy", "__array__", "__int__", "__trunc__", "__floor__", "__float__")
-        return self.read(func, name, args, kwargs) if reads and follower.cells(x) else func(*args, **kwargs)
-
-    def read(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        follower, x = self.follower, args[0]
+    def call(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        follower = ACTIVE[-1]
+        if not follower.cells(x):
+            return plain(x, *args, **kwargs)
+        if name in ESCAPES or (name in ("numpy", "__array__") and x.is_floating_point()):
+            raise follower.refuse(f"the memory of random numbers, by {name}")
         if not x.is_floating_point():
             follower.settle(x)
-            return func(*args, **kwargs)
-        if name == "__float__":
-            return self.float(x)
-        values = follower.values(x)
-        if name in ("__int__", "__trunc__", "__floor__"):
-            return int(follower.ways.whole(values[0]))
-        if name == "item":
-            return follower.number(values[0])
-        array = array_of(follower, values, x.shape)
-        return array.tolist() if name == "tolist" else array
+            return plain(x, *args, **kwargs)
+        if name == "__int__":
+            return follower.whole(follower.values(x)[0])
+        return other_float() if name == "__float__" else listed(x if name == "tolist" else x.reshape(()))
 
-    def float(self, x: torch.Tensor) -> Any:
-        """In a module that says ``float(u)``, that gets a ``float`` which leaves random numbers as they are."""
-        frame: Any = sys._getframe(2)
-        while "/torch/" in frame.f_code.co_filename or frame.f_code.co_filename == __file__:
-            frame = frame.f_back
-        if "float" not in frame.f_code.co_names or "float" in frame.f_globals:
-            raise self.follower.ways.refuse("a random number read as it is, by float or a function of math")
-        frame.f_globals["float"] = Float
-        self.follower.ways.floats.append(frame.f_globals)
-        raise Restart
+    return call
+
+
+def other_float() -> Any:
+    """In a module that says ``float(u)``, that gets a ``float`` which leaves random numbers as they are."""
+    frame: Any = sys._getframe(2)
+    if "float" not in frame.f_code.co_names or "float" in frame.f_globals:
+        raise ACTIVE[-1].refuse("a random number read as it is, by float or a function of math")
+    frame.f_globals["float"] = Float
+    ACTIVE[-1].floats.append(frame.f_globals)
+    raise Restart
+
+
+def factory(plain: Callable[..., Any]) -> Any:
+    """A function that makes a tensor of numbers, random ones among them."""
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        items, follower = list(flattened(x)) if isinstance(x, (list, tuple)) else [], ACTIVE[-1]
+        if not any(follower.cells(y) for y in items):
+            return plain(x, *args, **kwargs)
+        values = [follower.values(y)[0] if isinstance(y, torch.Tensor) else y for y in items]
+        dtype = kwargs.get("dtype") or torch.float64
+        out = torch.zeros(numpy.shape(numpy.array(x, dtype=object)), dtype=dtype, device="cpu")
+        return follower.write(out, [follower.cast(y, dtype) if isinstance(y, Cell) else y for y in values])
+
+    return call
 
 
 class FloatType(type):
@@ -671,153 +622,185 @@ class Float(builtins.float, metaclass=FloatType):
     """The ``float`` of modules that read random numbers by it."""
 
     def __new__(cls, x: Any = 0.0) -> Any:
-        return x.item() if isinstance(x, torch.Tensor) and ACTIVE[-1].cells(x) else builtins.float(x)
+        return listed(x.reshape(())) if isinstance(x, torch.Tensor) and ACTIVE[-1].cells(x) else builtins.float(x)
 
 
-class Numbers:
-    """A stand-in for numpy's generators, old and new, and for its functions."""
+def generator_at(read: Callable[[], Hashable], move: Callable[[], Any], shared: bool) -> tuple[Any, torch.Generator]:
+    """What another library's generator gives, and torch's generator for the state in which it was."""
+    out, state = ACTIVE[-1].moved(read, move, shared)
+    return out, torch.Generator().manual_seed(hash(state) & sys.maxsize)
+
+
+class Generator:
+    """A stand-in for numpy's generators, old and new, and for its functions: arrays of random numbers are tensors."""
 
     def __init__(self, real: Any) -> None:
-        self.real = real
+        self.real, self.bits = real, getattr(real, "bit_generator", None) or real._bit_generator
 
     def __getattr__(self, name: str) -> Any:
-        real = getattr(self.real, name)
-        if name in ("seed", "bit_generator", "spawn", "get_state", "set_state"):
-            return real
+        real, shared = getattr(self.real, name), self.real is numpy.random.mtrand._rand
+        if name in ("seed", "get_state", "set_state", "spawn"):
+            return seeded(lambda: numpy_state(self.bits), real)
+        return lambda *args, **kwargs: self.draw(name, real, shared, args, kwargs)
 
-        def draw(*args: Any, **kwargs: Any) -> Any:
-            follower, bits = ACTIVE[-1], getattr(self.real, "bit_generator", None) or self.real._bit_generator
-            state, out = pickle.dumps(bits.state), real(*args, **kwargs)
-            make = lambda: self.values(follower, name, numpy.shape(out), args, kwargs)  # noqa: E731
-            values = follower.ways.draw(state, (name, repr(args), repr(kwargs)), make)
-            if all(not isinstance(x, Cell) for x in values):
-                return numpy.array(values, dtype=numpy.asarray(out).dtype).reshape(numpy.shape(out))[()]
-            return array_of(follower, values, numpy.shape(out)) if numpy.shape(out) else follower.number(values[0])
-
-        return draw
-
-    def values(self, follower: Follower, name: str, shape: Any, args: Any, kwargs: Any) -> list[Any]:
-        count, ways = math.prod(shape), follower.ways
-        if name in ("random", "random_sample", "rand", "sample", "ranf") or (
-            name == "uniform" and not args and not kwargs.keys() - {"size"}
-        ):
-            return [Cell(Noise(1 << 53)) for _ in range(count)]
-        if name == "uniform":
-            low, high = (
-                kwargs.get("low", args[0] if args else 0.0),
-                kwargs.get("high", args[1] if len(args) > 1 else 1.0),
-            )
-            return [Cell(Noise(1 << 53), AFFINE, high - low, low) for _ in range(count)]
+    def draw(self, name: str, real: Any, shared: bool, args: Any, kwargs: Any) -> Any:
+        out, generator = generator_at(lambda: numpy_state(self.bits), lambda: real(*args, **kwargs), shared)
+        names = {"choice": "a size replace p", "integers": "low high", "randint": "low high", "uniform": "low high"}
+        given: dict[str, Any] = dict(zip(names.get(name, "loc scale").split(), args, strict=False)) | kwargs
+        options: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+        shape, low, high = numpy.shape(out), given.get("low", 0), given.get("high")
+        if name in ("random", "random_sample", "rand", "sample", "ranf", "uniform"):
+            x = torch.rand(shape, generator=generator, **options)
+            return x if name != "uniform" else x * ((1.0 if high is None else high) - low) + low
         plain = kwargs.keys() <= {"size"} and args[:2] in ((), (1.0,), (0.0, 1.0))
         if name.endswith(("exponential", "gumbel")) and (plain or (name.startswith("standard") and len(args) < 2)):
-            cells = [Cell(Noise(1 << 53), POWER, 1.0, 1.0) for _ in range(count)]
-            return [ways.mul(ways.log(x), -1.0) for x in cells] if name.endswith("gumbel") else cells
+            x = torch.empty(shape, **options).exponential_(generator=generator)
+            return -x.log() if name == "gumbel" else x
         if name == "choice":
-            given = dict(zip(("a", "size", "replace", "p"), args, strict=False)) | kwargs
             items = numpy.arange(given["a"]) if numpy.ndim(given["a"]) == 0 else numpy.asarray(given["a"])
-            weights = [1.0] * len(items) if given.get("p") is None else numpy.asarray(given["p"], dtype=float).tolist()
-            return [items[i] for i in follower.indices(weights, count, given.get("replace", True))]
-        if name in ("integers", "randint"):
-            given = dict(zip(("low", "high"), args, strict=False)) | kwargs
-            low, high = (0, given["low"]) if given.get("high") is None else (given["low"], given["high"])
-            return [low + ways.choose([1.0] * (high - low)) for _ in range(count)]
-        if name == "multinomial" and args[0] == 1 and len(shape) == 1:
-            choice = ways.choose(numpy.asarray(args[1]).tolist())
-            return [int(i == choice) for i in range(count)]
-        raise ways.refuse(f"numpy's {name} has no stand-in")
+            p = torch.tensor([1.0] * len(items) if given.get("p") is None else [*given["p"]], **options)
+            index = torch.multinomial(p, max(1, numpy.size(out)), given.get("replace", True), generator=generator)
+            return items[index.numpy()].reshape(shape + items.shape[1:])[()]
+        if name in ("integers", "randint") and not given.get("endpoint"):
+            low, high = (0, low) if high is None else (low, high)
+            return torch.randint(low, high, shape, generator=generator, dtype=torch.int64, device="cpu").numpy()[()]
+        raise ACTIVE[-1].refuse(f"numpy's {name} has no stand-in")
 
 
-def stand_ins() -> Iterator[tuple[Any, str, Any]]:
-    """What is replaced while ways are run: (owner, name, value)."""
-    legacy, real_random, real_log = numpy.random.mtrand._rand, random.Random.random, math.log
+def seeded(read: Callable[[], Hashable], seed: Callable[..., Any]) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = seed(*args, **kwargs)
+        ACTIVE[-1].states.add(read())
+        return result
 
-    def draw(generator: Any, signature: Any, make: Callable[[Ways], Any]) -> Any:
-        state = generator.getstate()
-        real_random(generator)
-        return ACTIVE[-1].ways.draw(state, signature, lambda: make(ACTIVE[-1].ways))
+    return call
+
+
+def with_torch(name: str, plain: Callable[..., Any]) -> Any:
+    """A function of numpy or math: torch's of the same name, where it gets random numbers."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not any(ACTIVE[-1].cells(x) for x in args):
+            return plain(*(x.numpy() if isinstance(x, torch.Tensor) else x for x in args), **kwargs)
+        torchs = getattr(torch, {"power": "pow", "clip": "clamp"}.get(name, name), None)
+        if kwargs.keys() - {"side", "axis"} or not torchs:
+            raise ACTIVE[-1].refuse(f"{name} of numpy or math, of random numbers")
+        tensors = [x if isinstance(x, torch.Tensor) else torch.as_tensor(x, dtype=None, device="cpu") for x in args]
+        out = torchs(*tensors, **{"dim" if x == "axis" else x: y for x, y in kwargs.items()})
+        return out if ACTIVE[-1].cells(out) else out.numpy()[()]
+
+    return call
+
+
+def stand_ins() -> dict[Any, dict[str, Any]]:
+    """What is replaced while ways are run: ``{module or class: {name: value}}``."""
+    legacy, inst = numpy.random.mtrand._rand, random._inst
+    real, urandom, follower = random.Random.random, os.urandom, ACTIVE[-1]
+    number: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+
+    def generator(self: random.Random) -> torch.Generator:
+        if isinstance(self, random.SystemRandom):
+            raise follower.refuse("os.urandom, by random.SystemRandom or secrets, has no stand-in")
+        return generator_at(self.getstate, lambda: real(self), self is inst)[1]
 
     def choices(self: Any, population: Any, weights: Any = None, *, cum_weights: Any = None, k: int = 1) -> list[Any]:
         if cum_weights is not None:
-            weights = [b - a for a, b in zip([0, *cum_weights], cum_weights, strict=False)]
-        weights = [1.0] * len(population) if weights is None else weights
-        return [population[i] for i in draw(self, k, lambda _: ACTIVE[-1].indices(weights, k, True))]
+            weights = [b - a for a, b in itertools.pairwise([0, *cum_weights])]
+        p = torch.tensor([1.0] * len(population) if weights is None else [*weights], **number)
+        return [population[i] for i in torch.multinomial(p, k, True, generator=generator(self)).tolist()]
 
     def refused(self: Any, *_: Any) -> Any:
-        raise ACTIVE[-1].ways.refuse("Python's getrandbits or gauss, which has no stand-in")
+        raise follower.refuse("Python's getrandbits or gauss, which has no stand-in")
 
-    def log(x: Any, *base: Any) -> Any:
-        return x.log() if isinstance(x, torch.Tensor) and not base else real_log(x, *base)
+    def bytes_of(count: int) -> bytes:
+        if not (follower.making or follower.first):
+            raise follower.refuse("os.urandom, by random.SystemRandom or secrets, has no stand-in")
+        return urandom(count)
 
-    def with_arrays(operator: Any) -> Any:
-        return lambda self, x: (
-            operator(self, torch.from_numpy(x)).numpy() if isinstance(x, numpy.ndarray) else operator(self, x)
-        )
+    def maker(make: Any) -> Any:
+        def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            follower.making = True  # a generator without a seed takes one from os.urandom
+            made = make(*args, **kwargs)
+            follower.making = False
+            return Generator(made)
+
+        return type(make.__name__, (make if isinstance(make, type) else object,), {"__new__": staticmethod(new)})
+
+    def missing(self: torch.Tensor, name: str) -> Any:
+        if hasattr(numpy.ndarray, name) and follower.cells(self):
+            raise follower.refuse(f"{name} of an array of random numbers")
+        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
     methods = {
-        "random": lambda self: ACTIVE[-1].number(draw(self, "random", lambda _: Cell(Noise(1 << 53)))),
-        "_randbelow": lambda self, n: draw(self, n, lambda ways: ways.choose([1.0] * n)),
-        "choices": choices, "getrandbits": refused, "gauss": refused, "normalvariate": refused,
+        "random": lambda self: torch.rand((), generator=generator(self), **number), "choices": choices,
+        "_randbelow": lambda self, n: torch.randint(n, (), generator=generator(self), device="cpu").item(),
+        "getrandbits": refused, "gauss": refused, "normalvariate": refused,
     }  # fmt: skip
-    replaced: dict[Any, dict[str, Any]] = {
-        random: {"_log": log},
-        math: {"log": log},
-        random.Random: methods,
-        numpy.random: {},
-        torch: {"from_numpy": torch.tensor},
-    }
-    names = [f"__{x}__" for x in "lt le gt ge add radd sub rsub mul rmul truediv rtruediv".split()]
-    replaced[torch.Tensor] = {name: with_arrays(getattr(torch.Tensor, name)) for name in names}
-    replaced[random] |= {
-        name: method.__get__(random._inst) for name, method in methods.items() if hasattr(random, name)
-    }
-    for name in dir(numpy.random):
-        if getattr(getattr(numpy.random, name), "__self__", None) is legacy:
-            replaced[numpy.random][name] = getattr(Numbers(legacy), name)
-    for name in ("default_rng", "RandomState"):
-        make = getattr(numpy.random, name)
-        made = staticmethod(lambda cls, *args, make=make, **kwargs: Numbers(make(*args, **kwargs)))
-        replaced[numpy.random][name] = type(name, (make if isinstance(make, type) else object,), {"__new__": made})
-    originals = {id(getattr(owner, name)): x for owner, values in replaced.items() for name, x in values.items()}
-    for owner, values in replaced.items():
-        for name, value in values.items():
-            yield owner, name, value
-    for module in list(sys.modules.values()):  # where they were imported by name
-        for name, value in (
-            list(vars(module).items()) if module not in replaced and module is not sys.modules[__name__] else ()
-        ):
-            if id(value) in originals:
-                yield module, name, originals[id(value)]
+    drawn = [x for x in dir(numpy.random) if getattr(getattr(numpy.random, x), "__self__", None) is legacy]
+    return {
+        math: {x: with_torch(x, getattr(math, x)) for x in ("log", "exp", "sqrt", "log1p", "floor")},
+        os: {"urandom": bytes_of}, random.Random: methods, random.SystemRandom: {"random": methods["random"]},
+        random: {x: method.__get__(inst) for x, method in methods.items() if hasattr(random, x)}
+        | {"seed": seeded(random.getstate, random.seed)},
+        torch: {x: factory(getattr(torch, x)) for x in ("tensor", "as_tensor", "asarray")}
+        | {"from_numpy": torch.as_tensor, "manual_seed": seeded(torch_state, torch.manual_seed)},
+        torch.Tensor: {x: reader(x) for x in READS} | {
+            "__array_ufunc__": lambda _, f, how, *x, **y: with_torch(f.__name__, getattr(f, how))(*x, **y),
+            "__array_function__": lambda _, f, types, x, y: with_torch(f.__name__, f)(*x, **y), "__getattr__": missing,
+        },
+        numpy.random: {x: maker(getattr(numpy.random, x)) for x in ("default_rng", "RandomState", "Generator")}
+        | {x: getattr(Generator(legacy), x) for x in drawn} | {"seed": seeded(numpy_state, numpy.random.seed)},
+    }  # fmt: skip
 
 
-def key_of(x: Any, follower: Follower) -> Any:
+def swap(pairs: dict[int, Any]) -> None:
+    """Puts other values where modules have these, whatever their names there are."""
+    for module in list(sys.modules.values()):
+        for name, value in list(vars(module).items()):
+            if id(value) in pairs:
+                setattr(module, name, pairs[id(value)])
+
+
+def key_of(x: Any) -> Any:
     """What a function returned, with tuples for tensors, arrays and lists."""
     if isinstance(x, torch.Tensor):
-        if follower.cells(x) and x.is_floating_point():
-            raise follower.ways.refuse("a random number that is returned")
-        follower.settle(x)
-        return key_of(x.tolist(), follower)
-    if isinstance(x, numpy.ndarray):
-        x = x.tolist()
-    if isinstance(x, (list, tuple)):
-        return tuple(key_of(y, follower) for y in x)
-    return x.item() if isinstance(x, numpy.generic) else x
+        if ACTIVE[-1].cells(x) and x.is_floating_point():
+            raise ACTIVE[-1].refuse("a random number that is returned")
+        ACTIVE[-1].settle(x)
+    x = x.tolist() if isinstance(x, (torch.Tensor, numpy.ndarray, numpy.generic)) else x
+    return tuple(key_of(y) for y in x) if isinstance(x, (list, tuple)) else x
+
+
+@contextlib.contextmanager
+def replaced() -> Iterator[Follower]:
+    """Stand-ins, and states of generators that are put back."""
+    legacy = numpy.random.mtrand._rand
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch.default_generator.set_state, torch.default_generator.get_state())
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(legacy.set_state, legacy.get_state())
+        ACTIVE.append(follower := Follower())
+        stack.callback(ACTIVE.pop)
+        modules = []
+        for owner, values in stand_ins().items():
+            for name, new in values.items():
+                if not isinstance(owner, type):
+                    modules.append((getattr(owner, name), new))
+                    continue
+                old = (setattr, owner, name, vars(owner)[name]) if name in vars(owner) else (delattr, owner, name)
+                stack.callback(*old)
+                setattr(owner, name, new)
+        stack.callback(swap, {id(new): old for old, new in modules})
+        stack.callback(lambda: [x.pop("float") for x in follower.floats])
+        swap({id(old): new for old, new in modules})
+        yield follower
 
 
 def law(function: Callable[[], Any], *, ways: int = 100_000, seconds: float = 60.0) -> Law:
     """The law of what a function returns, whose only randomness is torch's, numpy's or Python's.
 
-    Parameters
-    ----------
-    function : callable
-        Without arguments. It returns numbers, tensors, arrays, lists or tuples of them. An error that it raises is a
-        result, too: ``("raises", text)``.
-    ways, seconds : int, float
-        The budget: how often the function may run, and for how long.
-
-    Returns
-    -------
-    Law
-        ``{result: probability}``. Tensors are tuples in it.
+    The function takes no arguments and returns numbers, tensors, arrays, lists or tuples of them: tuples in the law. An
+    error that it raises is a result, too: ``("raises", text)``. It may run ``ways`` times, for so many ``seconds``.
 
     Raises
     ------
@@ -831,54 +814,49 @@ def law(function: Callable[[], Any], *, ways: int = 100_000, seconds: float = 60
     >>> law(lambda: bool(torch.rand(()) * 0.5 < 0.125))
     {True: 0.25, False: 0.75}
     """
-    state, begin, result = Ways(), time.monotonic(), Law()
-    follower, covered, again, previous, first = Follower(state), 0.0, False, None, True
-    seeds = torch.default_generator.get_state(), random.getstate(), numpy.random.mtrand._rand.get_state()
-
-    def restore() -> None:
-        torch.default_generator.set_state(seeds[0])
-        random.setstate(seeds[1])
-        numpy.random.mtrand._rand.set_state(seeds[2])
-
-    with contextlib.ExitStack() as stack:
-        stack.callback(restore)
-        stack.enter_context(numpy.errstate(invalid="ignore"))  # random elements are NaN in memory
-        for owner, name, value in list(stand_ins()):
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, value)
-        ACTIVE.append(follower)
-        stack.callback(ACTIVE.pop)
-        stack.callback(lambda: [x.pop("float") for x in state.floats])
-        while True:
-            state.start()
-            restore()
+    result, covered, previous, begin = Law(), 0.0, [object()], time.monotonic()
+    seeds = torch.default_generator.manual_seed, random.seed, numpy.random.seed
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # which hides objects
+    made = [x for x in gc.get_objects() if issubclass(type(x), numpy.random.BitGenerator)]
+    if frozen:
+        gc.freeze()
+    states = [(x, numpy_state(x)) for x in made if x is not numpy.random.mtrand._rand._bit_generator]
+    with replaced() as follower:
+        for run in itertools.count():
+            for seed in seeds:  # another one each time, which shows what is drawn without a stand-in
+                seed(run)
+            follower.start()
             try:
-                with torch.no_grad(), Reader(follower), follower:
-                    value = key_of(function(), follower)
+                with torch.no_grad(), follower:
+                    value = key_of(function())
             except Restart:
                 continue
             except Exception as error:
                 value = ("raises", f"{type(error).__name__}: {error}"[:90])
-            if first:  # it may have imported what draws numbers
-                first, state.refusal = False, None
-                state.path.clear()
+            if run == 0:  # which may import what draws numbers
+                follower.first, follower.refusal = False, None
+                follower.path.clear()
                 continue
-            if state.refusal:
-                raise state.refusal
-            if again and value != previous:
-                raise Unfollowed("a random source without a stand-in: the same draws led to another result")
-            if result.ways < TWICE and not again:
-                again, previous = True, value
-                continue
-            again, covered = False, covered + state.weight
-            result[value] = result.get(value, 0.0) + state.weight
-            result.ways += 1
-            if not state.advance():
-                break
+            if drawn := [name for name, read in SHARED.items() if read() not in follower.states]:
+                follower.refuse(f"numbers of {drawn[0]} that were drawn, or seeded, by what has no stand-in")
+            if any(numpy_state(x) != state for x, state in states):
+                follower.refuse("a generator of numpy that was made before the call")
+            if len(previous) > 1 and value != previous[1]:
+                follower.refuse("a random source without a stand-in: the same draws led to another result")
+            if follower.refusal:
+                raise follower.refusal
+            previous = [*previous, value] if result.ways < TWICE else previous
+            if len(previous) == 2:
+                continue  # the same way once more
+            previous, covered, result.ways = previous[:1], covered + follower.weight, result.ways + 1
+            result[value] = result.get(value, 0.0) + follower.weight
+            if not follower.advance():
+                result.slack = follower.slack
+                return result
             if result.ways >= ways or time.monotonic() - begin > seconds:
                 raise BudgetExceeded(
                     f"{result.ways} ways in {time.monotonic() - begin:.0f} s have {covered:.3g} of the probability; "
                     f"allowed are {ways} in {seconds:g} s"
                 )
-    result.slack = state.slack
-    return result
+    raise AssertionError
