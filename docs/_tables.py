@@ -461,8 +461,8 @@ def ours(name: str, entry: dict[str, str]) -> str:
     """What the generator makes of a family; of one that it refuses, what that lacks."""
     if entry["ours"] == "right":
         return f"right, {entry['reading']}"
-    why = re.sub(r"^\w+: ", "", entry["why"]).removeprefix(f"{name}: ")
-    return f"{entry['ours']}: " + re.sub(r"^expected .*; got \w+, ", "", why)
+    why = re.sub(rf"^\w+: +({name}: )?(expected .*; got \w+, )?", "", entry["why"]).split(". ")[0]
+    return f"{entry['ours']}: " + why.replace("which ", "it ", 1).replace("whose ", "its ", 1)
 
 
 @table
