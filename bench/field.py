@@ -92,19 +92,23 @@ def target_of(model, prompt=PROMPT, change=lambda logits: logits):
     return row
 
 
-def llamas(layers=1):
+def llamas(layers=1, draft_tokens=V):
     """A target and a draft of transformers, of a width of 8, in float64."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     models = []
-    for seed in (0, 1):
+    for seed, tokens in enumerate((V, draft_tokens)):
         torch.manual_seed(seed)
         config = LlamaConfig(
-            vocab_size=V, hidden_size=8, intermediate_size=8, num_hidden_layers=layers, num_attention_heads=2,
+            vocab_size=tokens, hidden_size=8, intermediate_size=8, num_hidden_layers=layers, num_attention_heads=2,
             initializer_range=0.8, bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation="eager",
         )  # fmt: skip
         models.append(LlamaForCausalLM(config).double().eval())
+    for model in models:
+        model.generation_config.update(
+            num_assistant_tokens=2, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+        )
     return models
 
 
@@ -134,9 +138,6 @@ def run_transformers():
 
     target, draft = llamas()
     deep, _ = llamas(layers=2)
-    draft.generation_config.update(
-        num_assistant_tokens=2, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
-    )
     prompt, repeated = torch.tensor([PROMPT]), torch.tensor([[1, 0, 1, 0, 1]])
     common = {"do_sample": True, "max_new_tokens": LENGTH, "top_k": 0, "top_p": 1.0, "temperature": 1.0}
 
@@ -147,7 +148,8 @@ def run_transformers():
     yield Case("generate(assistant_model=)", *generate(target, prompt, assistant_model=draft))
     yield Case("generate(prompt_lookup_num_tokens=2)", *generate(target, repeated, prompt_lookup_num_tokens=2))
     yield Case("generate(assistant_early_exit=1)", *generate(deep, prompt, assistant_early_exit=1))
-    two = {"tokenizer": tokenizer_of("ab"), "assistant_tokenizer": tokenizer_of("ba")}
+    two = {"tokenizer": tokenizer_of("ab"), "assistant_tokenizer": tokenizer_of("bca")}
+    _, draft = llamas(draft_tokens=3)
     yield Case(
         "generate(assistant_tokenizer=), whose tokens have other numbers",
         *generate(target, prompt, assistant_model=draft, **two),
@@ -567,7 +569,8 @@ def judge(name):
             length = 2 if isinstance(case.target, list) else LENGTH
             findings = exact_texts(case.function, case.target, length, seconds=500).findings
         if errors := [x.said for x in findings if "Error" in x.said]:
-            raise SystemExit(f"{case.what}: {errors[0]}")  # a mistake of ours, or of versions
+            print(f"not judged, {name}: {case.what}: {errors[0]}", file=sys.stderr)  # of ours, or of versions
+            continue
         worst = max(findings, key=lambda x: (x.verdict == "failed", x.verdict == "inconclusive", x.distance or 0.0))
         said = case.said if worst.verdict == "failed" else ""
         found.append({"what": case.what, **worst._asdict(), "why": said})

@@ -360,7 +360,7 @@ def field() -> Table:
                 seen = f"p = {case['p_value']:.2g}; {caught}."
             else:
                 shown = "exact" if case["verdict"] == "passed" else f"{distance:.2g}"
-                seen = f"{ways[1] if ways else '0'} ways have the target's law."
+                seen = f"The law of its {ways[1] if ways else '0'} ways is the target's."
             if case["verdict"] == "failed" and distance is not None:
                 text = re.search(r"(\([\d, ]+\)|\(\(.*?\)\)) ([\d.e-]+) for ([\d.e-]+)", case["said"])
                 seen = f"{text[1]} has {text[2]} for {text[3]}. {case['why']}".strip() if text else case["said"]
