@@ -697,6 +697,7 @@ def stand_ins() -> dict[Any, dict[str, Any]]:
     legacy, inst = numpy.random.mtrand._rand, random._inst
     real, urandom, follower = random.Random.random, os.urandom, ACTIVE[-1]
     number: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+    whole: dict[str, Any] = {"dtype": torch.int64, "device": "cpu"}
 
     def generator(self: random.Random) -> torch.Generator:
         if isinstance(self, random.SystemRandom):
@@ -733,7 +734,7 @@ def stand_ins() -> dict[Any, dict[str, Any]]:
 
     methods = {
         "random": lambda self: torch.rand((), generator=generator(self), **number), "choices": choices,
-        "_randbelow": lambda self, n: torch.randint(n, (), generator=generator(self), device="cpu").item(),
+        "_randbelow": lambda self, n: torch.randint(n, (), generator=generator(self), **whole).item(),
         "getrandbits": refused, "gauss": refused, "normalvariate": refused,
     }  # fmt: skip
     drawn = [x for x in dir(numpy.random) if getattr(getattr(numpy.random, x), "__self__", None) is legacy]
