@@ -7,7 +7,7 @@
 # Zamba do the same, so drafts that are read at once, or a prompt in chunks, get wrong logits. Mamba 2 goes on from its state.
 #
 # Seen on 2026-11-29, transformers 5.23.0, torch 2.13.0 on x86-64, random models, 4 tokens behind 4:
-#   mamba: one by one off by 2e-06, at once off by 2e+00
+#   mamba: one by one off by 4e-06, at once off by 4e+00
 #   mamba2: one by one off by 2e-06, at once off by 1e-06
 #
 # What to do: read what comes behind a cache of these models token by token.
@@ -46,6 +46,7 @@ def off(model):
     return apart
 
 
+torch.manual_seed(0)  # of the parameters that are no matrices
 heads = dict(num_heads=8, head_dim=8, n_groups=2, chunk_size=8)
 found = {
     "mamba": off(MambaForCausalLM(MambaConfig(**SIZES, state_size=8))),
