@@ -151,6 +151,11 @@ class LlamaReader:
         pending = [end - 1 - cached for end, cached in zip(length, self.cached, strict=True)]
         return max(pending) if self.model.recurrent else 0
 
+    def settling(self, length: list[int], most: int) -> list[int]:
+        """The tokens that `settle` would read of a text, for each of its passes: there is one at most."""
+        late = [end - 1 - cached for end, cached in zip(length, self.cached, strict=True) if end - 1 - cached >= most]
+        return [max(late)] if self.model.recurrent and late else []
+
     def settle(self, text: torch.Tensor, length: list[int], most: int) -> None:
         """Mark text[b, :length[b]] as final; read it but for its last token where `most` tokens are pending."""
         self.settled = list(length)

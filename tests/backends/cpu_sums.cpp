@@ -5,10 +5,10 @@
 
 namespace specdec {
 std::atomic<int64_t> weighed_rows{0};
-float* scratch(int slot, int64_t floats) {
-  static std::vector<float> memory[7];
-  memory[slot].resize(static_cast<size_t>(floats));
-  return memory[slot].data();
+std::byte* scratch_bytes(int scratch_id, int64_t bytes) {
+  static std::vector<std::byte> memory[7];
+  memory[scratch_id].resize(static_cast<size_t>(bytes));
+  return memory[scratch_id].data();
 }
 }  // namespace specdec
 
