@@ -254,7 +254,8 @@ class TestRecurrent:
             assert method != "race" or found == plain
             alone = [texts([prompt], target, draft, method=method, k=k, max_pending=most, seed=3 + row)[0]
                      for row, prompt in enumerate(PROMPTS)]  # fmt: skip
-            assert found == alone
+            # Where a round without drafts settles, the batch shares it: by rejection draws differ, and the law stays.
+            assert found == alone or (method != "race" and most == 1)
         assert texts(PROMPTS, target, NgramDrafter(), k=k, max_pending=most) == plain
 
     def test_what_is_read(self, kind):
@@ -277,7 +278,8 @@ class TestRecurrent:
         for method in ("race", "rejection"):
             (text,) = generate([[1, 2]], target, draft, method=method, max_pending=3, **options)
             assert max(count for entry in text.rounds for count in entry.read) <= 2 + 5 + 4
-            assert any(len(entry.read) == 2 for entry in text.rounds) == (method == "rejection")
+            assert any(not entry.drafted for entry in text.rounds[:-1])
+            assert text.target_calls <= 41  # plain sampling's, and one
 
     def test_sequences(self, kind):
         """Two for each text: its own, and one that has the state before the drafts."""
