@@ -384,16 +384,15 @@ def limit(does, rows):
     return LIMITS[does][rows.dtype == torch.float32]
 
 
-def most_registers(arguments):
-    """Register limits of a verification."""
+def most_registers(arguments, step):
+    """Register limits of a step of verification: ``race``, ``scan``, ``accept`` or ``sample``."""
     # With edits three programs of rejection fit, for ptxas spills to fit four, and one program of the 512 threads that
-    # walk, for it spills to fit two. Four programs sample from filtered rows.
-    stage, races, memory = arguments["STAGE"], arguments["plan"].METHOD.value == "race", arguments["memory"]
-    rows, draft = arguments["target"].rows, arguments["draft"].rows
+    # accept, for it spills to fit two. Four programs sample from filtered rows.
+    memory, rows, draft = arguments["memory"], arguments["target"].rows, arguments["draft"].rows
     if arguments["edits"].by_row is not None:
-        return None if races else 128 if stage == "walk" else 168
-    if stage == "emit":
+        return {"race": None, "accept": 128}.get(step, 168)
+    if step == "sample":
         return limit("draw", rows) if memory.target_cuts is memory.draft_cuts is None else 128
-    if stage == "scan":
-        return limit("race" if races else "row" if draft is None else "pair", rows)
-    return None
+    if step == "accept":
+        return None
+    return limit("race" if step == "race" else "row" if draft is None else "pair", rows)

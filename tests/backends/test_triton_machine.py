@@ -200,7 +200,7 @@ WITHOUT_BARRIER = [  # (module, function, call)
     ("_rows", "clear", "chain, race"),
     ("_rows", "clear_record", "cutoff"),
     ("_rows", "clear_record", "residual_race"),
-    ("verify_tree", "verify_tree_kernel", "tree"),
+    ("_sample_tree", "sample_tree_kernel", "tree"),
     ("_verdict", "clear_off_path", "tree, into one row of zeros"),
 ]
 # Between plain stores and atomics of one warp. The machine takes the threads of a warp for one.

@@ -291,7 +291,7 @@ def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
     launch = _launch.launch
 
     def only_the_first(kernel, grid, num_warps, arguments):
-        if arguments["STAGE"] == "emit":
+        if kernel.__name__.startswith("sample"):
             raise KeyboardInterrupt
         launch(kernel, grid, num_warps, arguments)
 

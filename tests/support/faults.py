@@ -347,7 +347,7 @@ FAULTS = {
     ),
     # Triton.
     "verify_chain, Triton: the draft refused at a row without weight is told of": Fault(
-        "triton_kernels/verify_chain.py",
+        "triton_kernels/_sample_chain.py",
         "tl.where(empty, reported & _math.PARAMETER, reported)",
         "reported",
         "tests/ops/test_empty_rows.py -k 'triton and sets_no_bit'",

@@ -156,6 +156,11 @@ PYTHON = {
     "triton_kernels/_cuts": (ops("cutoff filters", "triton"), TRITON.format("filters")),
     "triton_kernels/_filter": (ops("cutoff filters", "triton"), TRITON.format("filters")),
     "triton_kernels/_tr": (ops("verify_tree traversal tree_laws", "triton"), TRITON.format("trees")),
+    **dict.fromkeys(
+        ("triton_kernels/_scan_tree", "triton_kernels/_sample_tree"),
+        (ops("verify_tree traversal tree_laws paths", "triton"), TRITON.format("trees")),
+    ),
+    "triton_kernels/_block_chain": (ops("verify_chain traversal_laws", "triton"), TRITON.format("ops")),
     "triton_kernels/_paths": (ops("paths", "triton"), TRITON.format("trees")),
     "triton_kernels/_children": (ops("verify_tree verify_linked_tree", "triton"), TRITON.format("trees")),
     "triton_kernels/_la": (ops("race_sample sampling", "triton"), TRITON.format("launch"), TRITON.format("calls")),

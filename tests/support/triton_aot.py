@@ -343,8 +343,8 @@ def kernels(*arguments, calls=calls, arch="sm_90", **options):
     for op, call in calls(*arguments, **options):
         _launch.TICKETS_ORDER_STORES = ARCHS[arch].backend == "cuda"
         for launch in recorded(call):
-            stage = launch[2].get("STAGE")
             own = launch[0].__name__.removesuffix("_kernel")
+            stage = launch[2].get("STAGE", own if hasattr(launch[2].get("plan"), "METHOD") else None)
             own += next((f", {kind}" for kind in ("edited", "pages", "cut") if op.endswith(f", {kind}")), "")
             name = own if stage is None else f"{op}: {stage}"
             found.setdefault(name, launch)
@@ -385,7 +385,7 @@ def report(arch, vocabulary, only):
         found["fused"] = len(re.findall(r"\bfma\.\S*f32\b", text))
         found["fused_by_name"] = len(re.findall(r"math\.fma\b", program.asm["ttir"]))
         found["faults"], found["tickets"] = triton_order.faults(program, ARCHS[arch])
-        if name == "verify_chain, rejection: scan":
+        if name == "verify_chain, rejection: scan_chain":
             found["unseen"] = triton_order.unseen(program, ARCHS[arch])
         found["vector_loads"] = len(re.findall(r"ld\.global\S*\.(?:v4\.b32|v2\.b64)", text))
         yield found
