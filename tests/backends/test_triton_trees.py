@@ -221,7 +221,7 @@ def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
 @pytest.mark.parametrize("method", ["race", "rejection"])
 def test_what_a_parent_turned_down_is_not_read(method, monkeypatch):
     """Two branches of three nodes below the root: the nodes of the one not taken are not read, nor is the third."""
-    home, name = ("verify_tree", "race_node") if method == "race" else ("_rows", "scan_pair")
+    home, name = ("_scan_tree", "race_node") if method == "race" else ("_rows", "scan_pair")
     module, read = importlib.import_module(f"specdec_kernels.triton_kernels.{home}"), []
     function = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *arguments: (read.append(1), function(*arguments))[1])
