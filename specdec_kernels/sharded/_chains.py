@@ -12,7 +12,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops.verify_chain import VERIFY_CHAIN, ends_of
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling
-from specdec_kernels.sharded._checks import check_logits, refuse, written
+from specdec_kernels.sharded._checks import check_logits, check_seed, refuse, written
 from specdec_kernels.sharded._edits import of_chains
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._layout import Chains
@@ -61,6 +61,7 @@ def verify_chain(
     refused = {"draft.map": draft.map, "packing.cu_rows": cu_drafts if by_rows else None}
     refused |= {name: x for name, x in (("seed", seed), ("position", position)) if isinstance(x, tuple)}
     refuse("verify_chain", **refused)
+    check_seed("verify_chain", seed)
     VERIFY_CHAIN.check({}, method=method)
     chains = Chains(draft_tokens, target, cu_drafts, max_drafts)
     laws.check_method(method, rows, draft_prob, epsilon)

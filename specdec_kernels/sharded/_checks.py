@@ -15,6 +15,14 @@ def refuse(op, **arguments):
             )
 
 
+def check_seed(op, seed):
+    """Raise for a seed for each row, which only the op on whole rows takes."""
+    if isinstance(seed, torch.Tensor) and seed.ndim > 1:
+        raise ValueError(
+            f"seed: expected an int or [B] in sharded.{op}: one for each request; got {inputs.shown(seed)}"
+        )
+
+
 def check_logits(shard, **named):
     """The first step of ``check=True`` with logits: ranks gather 12 bytes a row, then the check for whole rows runs."""
     for name, rows in named.items():

@@ -13,7 +13,7 @@ from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops.verify_tree import VERIFY_TREE, width_of
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling
-from specdec_kernels.sharded._checks import check_logits, refuse, written
+from specdec_kernels.sharded._checks import check_logits, check_seed, refuse, written
 from specdec_kernels.sharded._edits import of_trees
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._requests import Requests
@@ -60,6 +60,7 @@ def verify_tree(
     rows = draft.rows
     refused = {name: x for name, x in (("seed", seed), ("position", position)) if isinstance(x, tuple)}
     refuse("verify_tree", **{"draft.map": draft.map}, **refused)
+    check_seed("verify_tree", seed)
     inputs.check_choice("method", method, ("rejection", "race", "traversal"))
     VERIFY_TREE.check({}, draft_tokens=draft_tokens, target=target)
     laws.check_method(method, rows)

@@ -259,3 +259,18 @@ def test_what_is_not_there_is_refused_by_name():
     short = call["edits"]._replace(prompt_mask=torch.zeros(4, 3, dtype=torch.int32))
     with pytest.raises(ValueError, match=r"edits\.prompt_mask: expected .* words or more"):
         sharded.verify_chain(**{**call, "edits": short}, shard=shard)
+
+
+@pytest.mark.parametrize("op", ["verify_chain", "verify_tree"])
+def test_a_seed_for_each_row_is_refused_by_name(op):
+    """Only the op on whole rows takes it; on slices its rows were read at the positions of a request."""
+    shard, tokens, rows = sharded.VocabShard(VOCABULARY, 0), torch.zeros(2, 3, dtype=torch.int64), 3
+    shard.ranks = 1
+    call = {"parents": torch.tensor([-1, 0, 1])} if op == "verify_tree" else {}
+    rows += op == "verify_chain"
+    seeds = torch.arange(2 * rows).view(2, rows)
+    expected = rf"^seed: expected an int or \[B\] in sharded\.{op}: one for each request; got .*\[2, {rows}\]"
+    with pytest.raises(ValueError, match=expected):
+        getattr(sharded, op)(
+            tokens, torch.zeros(2, rows, VOCABULARY), method="race", seed=seeds, position=0, shard=shard, **call
+        )
