@@ -27,6 +27,7 @@ LIMITS = {
     "docs/noise.md": 3050,
     "docs/ops.md": 2760,
     "docs/performance-notes.md": 2500,
+    "docs/performance.md": 760,
     "docs/quick-start.md": 970,
     "docs/recipes.md": 2360,
     "docs/sharded.md": 1900,
@@ -47,7 +48,6 @@ PRESENT = {
     "docs/engines/kernel-hub.md": 320,
     "docs/engines/mlx-lm.md": 750,
     "docs/engines/transformers.md": 650,
-    "docs/performance.md": 950,
     "docs/who_keeps.md": 140,
 }
 
