@@ -14,7 +14,7 @@ LIMITS = {
     "CHANGELOG.md": 900,
     "CONTRIBUTING.md": 1300,
     "docs/architecture.md": 1800,
-    "docs/cpp.md": 1740,
+    "docs/cpp.md": 1550,
     "docs/cuda.md": 3500,
     "docs/embedded-models.md": 680,
     "docs/engines/llamacpp.md": 890,
