@@ -26,7 +26,7 @@ LIMITS = {
     "docs/glossary.md": 500,
     "docs/methods.md": 2800,
     "docs/noise.md": 3050,
-    "docs/ops.md": 2760,
+    "docs/ops.md": 2410,
     "docs/performance-notes.md": 2500,
     "docs/performance.md": 760,
     "docs/quick-start.md": 970,
