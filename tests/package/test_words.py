@@ -15,7 +15,7 @@ LIMITS = {
     "CONTRIBUTING.md": 1300,
     "docs/architecture.md": 1800,
     "docs/cpp.md": 1550,
-    "docs/cuda.md": 3500,
+    "docs/cuda.md": 3100,
     "docs/embedded-models.md": 680,
     "docs/engines/llamacpp.md": 890,
     "docs/engines/sglang.md": 1360,
