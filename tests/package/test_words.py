@@ -19,6 +19,7 @@ LIMITS = {
     "docs/embedded-models.md": 680,
     "docs/engines/llamacpp.md": 890,
     "docs/engines/sglang.md": 1360,
+    "docs/engines/transformers.md": 660,
     "docs/engines/vllm-seen.md": 700,
     "docs/engines/vllm.md": 1800,
     "docs/filters.md": 1750,
@@ -47,7 +48,6 @@ PRESENT = {
     "docs/engines/flashinfer.md": 440,
     "docs/engines/kernel-hub.md": 320,
     "docs/engines/mlx-lm.md": 750,
-    "docs/engines/transformers.md": 650,
     "docs/who_keeps.md": 140,
 }
 
