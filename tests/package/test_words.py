@@ -18,6 +18,7 @@ LIMITS = {
     "docs/cuda.md": 3100,
     "docs/embedded-models.md": 680,
     "docs/engines/llamacpp.md": 890,
+    "docs/engines/mlx-lm.md": 720,
     "docs/engines/sglang.md": 1360,
     "docs/engines/transformers.md": 660,
     "docs/engines/vllm-seen.md": 700,
@@ -47,7 +48,6 @@ PRESENT = {
     "docs/engines.md": 580,
     "docs/engines/flashinfer.md": 440,
     "docs/engines/kernel-hub.md": 320,
-    "docs/engines/mlx-lm.md": 750,
     "docs/who_keeps.md": 140,
 }
 
