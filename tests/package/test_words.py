@@ -13,6 +13,7 @@ MADE = re.compile(r"<!-- table: .*?<!-- end -->", re.DOTALL)  # tables of figure
 LIMITS = {
     "CHANGELOG.md": 900,
     "CONTRIBUTING.md": 1300,
+    "README.md": 930,
     "docs/architecture.md": 1800,
     "docs/cpp.md": 1550,
     "docs/cuda.md": 3100,
@@ -43,7 +44,6 @@ LIMITS = {
 }
 # Pages that are still to be shortened: their words of today.
 PRESENT = {
-    "README.md": 920,
     "SECURITY.md": 190,
     "docs/conformance.md": 1390,
     "docs/engines/flashinfer.md": 440,
