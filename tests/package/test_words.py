@@ -20,7 +20,7 @@ LIMITS = {
     "docs/engines/vllm.md": 1800,
     "docs/filters.md": 1750,
     "docs/glossary.md": 500,
-    "docs/methods.md": 2800,
+    "docs/methods.md": 2230,
     "docs/noise.md": 3050,
     "docs/ops.md": 2760,
     "docs/performance-notes.md": 2500,
