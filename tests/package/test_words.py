@@ -21,7 +21,7 @@ LIMITS = {
     "docs/filters.md": 1750,
     "docs/glossary.md": 500,
     "docs/methods.md": 2230,
-    "docs/noise.md": 3050,
+    "docs/noise.md": 2320,
     "docs/ops.md": 2760,
     "docs/performance-notes.md": 2500,
     "docs/quick-start.md": 970,
