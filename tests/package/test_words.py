@@ -27,7 +27,7 @@ LIMITS = {
     "docs/quick-start.md": 970,
     "docs/recipes.md": 2360,
     "docs/sharded.md": 1900,
-    "docs/theory.md": 2700,
+    "docs/theory.md": 2300,
     "docs/trees.md": 2300,
     "docs/triton.md": 2000,
     "packaging/README.md": 800,
