@@ -26,7 +26,7 @@ LIMITS = {
     "docs/performance-notes.md": 2500,
     "docs/quick-start.md": 970,
     "docs/recipes.md": 2360,
-    "docs/sharded.md": 1900,
+    "docs/sharded.md": 1450,
     "docs/theory.md": 2300,
     "docs/trees.md": 1780,
     "docs/triton.md": 2000,
