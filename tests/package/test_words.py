@@ -18,7 +18,7 @@ LIMITS = {
     "docs/cuda.md": 3500,
     "docs/engines/vllm-seen.md": 700,
     "docs/engines/vllm.md": 1800,
-    "docs/filters.md": 1750,
+    "docs/filters.md": 1370,
     "docs/glossary.md": 500,
     "docs/methods.md": 2230,
     "docs/noise.md": 2320,
