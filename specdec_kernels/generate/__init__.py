@@ -1,4 +1,4 @@
-"""A reference generator: speculative decoding of Hugging Face models on the public ops.
+"""A batch generator: speculative decoding of Hugging Face models on the public ops. ``minimal`` is the reference.
 
 Models of Hugging Face need transformers, which is imported at the first use of one of their names. Any other object
 with the interface of ``LanguageModel`` works as well.
