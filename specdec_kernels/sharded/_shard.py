@@ -27,8 +27,8 @@ class VocabShard:
     vocab_start : int
         The first token of this rank's slice: a multiple of 128, so that a group of the race has one owner.
         ``method="rejection"``, ``"block"`` and ``"traversal"`` need a multiple of 1,024, for the same reason: their
-        masses are summed in tiles of so many tokens. The slice of a rank without tokens, whose rows are [..., 0], may begin anywhere, behind the
-        vocabulary, too; the first call moves it there.
+        masses are summed in tiles of so many tokens. The slice of a rank without tokens, whose rows are [..., 0], may
+        begin anywhere, behind the vocabulary, too; the first call moves it there.
     group : ProcessGroup, optional
         The ranks that share the vocabulary. Default: the default group of ``torch.distributed``.
     debug : bool
