@@ -17,14 +17,14 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "bench" / "results" / "compiled" / "triton.json"
 FIGURES = ("registers", "spill_bytes", "shared_bytes")
 # Bytes stored and loaded. ptxas may spill this much by itself if that makes room for one more program of 128 threads on
-# a multiprocessor. Most by residual_race with edits on sm_90: 180, for eight programs; on sm_80 it takes 96 registers.
-MOST_SPILLED = 180
+# a multiprocessor. Most on sm_90: 188 by the last launch of rejection over float32 probabilities, for five programs.
+MOST_SPILLED = 188
 # Kernels that find cuts are held to 168 registers, for three programs. They spill where one program searches.
 MOST_SPILLED_IN_CUTS = 1300
 MOST_SPILLED_IN_CUT_TREES = 2200  # where children are tried as well; docs/triton.md says how much is in loops over rows
 # For races over rows and for draws: so six programs of 128 threads fit a multiprocessor. Rare code must not use more.
-# Three fit where rows are edited, or were cut.
-MOST_REGISTERS, MOST_EDITED = 80, 168
+# Five fit where rows are of float32, three where they are edited, or were cut.
+MOST_REGISTERS, MOST_EDITED = {"bfloat16": 80, "float32": 96}, 168
 WITHOUT_TICKETS = {
     "residual: weigh", "residual: normalise", "tree_mask", "tree_parents", "tree_positions", "build_tree",
     "compact_kv", "compact_kv, pages", "uniform", "context_seeds", "count_tokens", "tile_laws", "first_arrivals",
@@ -38,6 +38,8 @@ CUTS = {
     "verify_chain, race, filtered", "verify_chain, rejection, filtered", "verify_tree, race, filtered",
     "verify_tree, rejection, filtered",
 }  # fmt: skip
+# On AMD GPUs: the launch that cuts rows has stored the ``RowStats`` that this one loads, so a cache may answer.
+STATS_OF_CUTS = {"verify_tree, rejection, filtered: scan_tree"}
 NO_ROWS = {name for name in OPS if not reads_rows(name)} | {"compact_kv, pages"}
 # Compiled as the tests call them, on rows of some tokens.
 SMALL_ROWS = {"count_at_least", "mass_tiles", "residual_race", "residual_sums", "token_logits", "verify_linked_tree"}
@@ -67,18 +69,23 @@ def test_the_compiler_reads_every_kernel(tmp_path):
     assert set(found) == {row["kernel"] for row in table if row["arch"] in ("sm_90", "gfx942")}
 
 
+LOGITS = ("bfloat16", "logits")
+
+
 @pytest.mark.parametrize(
-    "arch, only",
+    "arch, only, rows",
     [
-        pytest.param("sm_90", SHORT, id="sm_90, short ones"),
-        *(pytest.param(arch, (), marks=SLOW, id=arch) for arch in ("sm_80", "sm_90", "sm_100", "gfx942")),
+        pytest.param("sm_90", SHORT, LOGITS, id="sm_90, short ones"),
+        *(pytest.param(arch, (), LOGITS, marks=SLOW, id=arch) for arch in ("sm_80", "sm_90", "sm_100", "gfx942")),
+        *(pytest.param("sm_90", (), ("float32", x), marks=SLOW, id=f"sm_90, float32 {x}") for x in ("logits", "probs")),
     ],
 )
-def test_kernels_compile(arch, only, tmp_path):
+def test_kernels_compile(arch, only, rows, tmp_path):
     committed = {key(row): row for row in json.loads(TABLE.read_text())}
-    found = ahead_of_time(arch, "--only", *only, cache=tmp_path)
+    dtype, space = rows
+    found = ahead_of_time(arch, "--dtype", dtype, "--space", space, "--only", *only, cache=tmp_path)
     assert {key(row) for row in found} == {
-        k for k in committed if k[1:] == ("bfloat16", "logits", arch) and (not only or k[0] in only)
+        k for k in committed if k[1:] == (dtype, space, arch) and (not only or k[0] in only)
     }  # fmt: skip
     for row in found:
         known = committed[key(row)]
@@ -91,10 +98,11 @@ def test_kernels_compile(arch, only, tmp_path):
         edited = ", edited" in row["kernel"]
         step = row["kernel"].split(": ")[-1]
         races = step.startswith(("race_chain", "race_tree", "sample_")) or row["kernel"] == "race_sample"
-        most = MOST_EDITED if edited or ", filtered" in row["kernel"] else MOST_REGISTERS
+        most = MOST_EDITED if edited or ", filtered" in row["kernel"] else MOST_REGISTERS[dtype]
         assert not (races or edited) or arch == "gfx942" or row["registers"] <= most, row["kernel"]
         assert row["fused_by_name"] or not row["fused"], "a multiply and an add were contracted"
-        assert row["faults"] == [], row["kernel"]
+        own_launch = row["kernel"] not in STATS_OF_CUTS
+        assert [f for f in row["faults"] if own_launch or "_stats" not in f] == [], row["kernel"]
         assert row.get("unseen", []) == []
         loads_rows = arch != "gfx942" and row["kernel"] not in NO_ROWS
         loads_rows = loads_rows and row["kernel"].split(",")[0] not in SMALL_ROWS
@@ -105,7 +113,7 @@ def test_kernels_compile(arch, only, tmp_path):
     assert sum("unseen" in row for row in found) == 1
     # Kernels that stay without a ticket: what they store is read after the launch.
     tickless = WITHOUT_TICKETS | {f"{name}: {stage}" for name in CUTS for stage in ("scan", "cut") if arch == "gfx942"}
-    assert {row["kernel"] for row in found if not row["tickets"]} == (tickless.intersection(only) if only else tickless)
+    assert {row["kernel"] for row in found if not row["tickets"]} == tickless & {row["kernel"] for row in found}
 
 
 @SLOW

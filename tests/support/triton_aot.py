@@ -44,6 +44,18 @@ ARCHS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 VOCABULARY = 128_256
+SPACES = ("logits", "probs")
+# Kernels that are compiled anew for each method of verification.
+STEPS = (
+    "race_chain",
+    "scan_chain",
+    "accept_block",
+    "sample_chain",
+    "race_tree",
+    "scan_tree",
+    "accept_tree",
+    "sample_tree",
+)
 SUMS = ("accept", "tv", "kl", "harmonic")
 
 triton.knobs.nvidia.dump_ptxas_log = True
@@ -344,7 +356,7 @@ def kernels(*arguments, calls=calls, arch="sm_90", **options):
         _launch.TICKETS_ORDER_STORES = ARCHS[arch].backend == "cuda"
         for launch in recorded(call):
             own = launch[0].__name__.removesuffix("_kernel")
-            stage = launch[2].get("STAGE", own if hasattr(launch[2].get("plan"), "METHOD") else None)
+            stage = launch[2].get("STAGE", own if own in STEPS else None)
             own += next((f", {kind}" for kind in ("edited", "pages", "cut") if op.endswith(f", {kind}")), "")
             name = own if stage is None else f"{op}: {stage}"
             found.setdefault(name, launch)
@@ -372,11 +384,10 @@ def all_read():
     return found
 
 
-def report(arch, vocabulary, only):
+def report(arch, vocabulary, only, dtype, space):
     """A row for each kernel, or for those in ``only``, with counts of fused multiply-adds, loads of 16 bytes, and
     tickets.
     """
-    dtype, space = torch.bfloat16, "logits"
     for name, launch in kernels(dtype, space, vocabulary, arch=arch).items():
         if only and name not in only:
             continue
@@ -410,11 +421,10 @@ def unusual():
             yield row(name, launch, torch.bfloat16, " beside ".join(spaces), "sm_90")[1]
 
 
-def write_table(path, archs, rows_of):
+def write_table(path, kinds):
     table = [
         row(name, launch, dtype, space, arch)[1]
-        for dtype, space in rows_of
-        for arch in archs
+        for arch, dtype, space in kinds
         for name, launch in kernels(dtype, space, VOCABULARY, arch=arch).items()
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -427,12 +437,14 @@ def main():
     parser.add_argument("what", choices=("table", "newest", "ir", "specialisations", "unusual", *ARCHS))
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     parser.add_argument("--only", nargs="*", help="names of kernels")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the rows")
+    parser.add_argument("--space", choices=SPACES, default="logits")
     chosen = parser.parse_args()
-    logits = (torch.bfloat16, "logits")
+    rows_of = getattr(torch, chosen.dtype), chosen.space
     if chosen.what == "table":
-        write_table(TABLE, ARCHS, (logits, (torch.float32, "logits"), (torch.float32, "probs")))
+        write_table(TABLE, [(arch, *rows_of) for arch in ARCHS] + [("sm_90", torch.float32, s) for s in SPACES])
     elif chosen.what == "newest":
-        write_table(NEWEST, ["sm_90"], (logits,))
+        write_table(NEWEST, [("sm_90", *rows_of)])
     elif chosen.what == "ir":
         print(json.dumps(all_read()))
     elif chosen.what == "unusual":
@@ -440,7 +452,7 @@ def main():
     elif chosen.what == "specialisations":
         print(json.dumps(specialisations(ARCHS["sm_90"])))
     else:
-        print(json.dumps(list(report(chosen.what, chosen.vocabulary, chosen.only))))
+        print(json.dumps(list(report(chosen.what, chosen.vocabulary, chosen.only, *rows_of))))
 
 
 if __name__ == "__main__":

@@ -105,14 +105,17 @@ def unseen(program, target):
 def of_amdgcn(text):
     """Before a ticket its wave writes back and waits for its stores; afterwards it invalidates what it had read.
 
-    Without earlier stores the compiler may leave out the wait: it has waited for the atomics already.
+    The compiler leaves out the wait if the wave has waited already, and has stored nothing since.
     """
     found = []
-    lines = [line.strip() for line in text.splitlines() if re.match(r"\s+[a-z]", line) and "s_nop" not in line]
+    lines = [line.strip() for line in text.splitlines() if re.match(r"\s+[a-z]|\.L", line) and "s_nop" not in line]
     for i, line in enumerate(lines):
         if re.match(r"global_atomic_add .*\bsc0\b", line):  # its result is used, unlike any other addition's
             ahead, after = lines[i - 2 : i], lines[i + 1 : i + 3]
-            stored = any(re.match(r"(global|flat|buffer|scratch)_store", before) for before in lines[:i])
+            # Back to the last wait of the same block; without one, all that stands before may have stored.
+            last = next((j for j in range(i - 2, 0, -1) if re.match(r"s_waitcnt vmcnt\(0\)|\.L", lines[j])), 0)
+            since = last if lines[last].startswith("s_waitcnt") else 0
+            stored = any(re.match(r"(global|flat|buffer|scratch)_store", before) for before in lines[since:i])
             written = ahead == ["buffer_wbl2 sc1", "s_waitcnt vmcnt(0)"] or (
                 not stored and ahead[1:] == ["buffer_wbl2 sc1"]
             )
