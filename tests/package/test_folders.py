@@ -64,11 +64,9 @@ def imports(folder):
 
 
 def named_by(tree):
-    """The modules that a module names where it imports, also in functions, and in ``import_module``; not for types."""
-    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
-    typed = {id(part) for node in branches if "TYPE_CHECKING" in ast.unparse(node.test) for part in ast.walk(node)}
+    """The modules that a module imports: also in functions, for types alone, and by ``import_module``."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typed:
+        if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
