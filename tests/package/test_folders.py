@@ -73,23 +73,39 @@ def named_by(tree):
             yield from (place.value for place in node.args[:1] if isinstance(place, ast.Constant))
 
 
+def assert_no_circle(needs):
+    """Of {name: the names that it needs}."""
+    seen = set()
+
+    def visit(name, path):
+        assert name not in path, f"a circle: {' -> '.join([*path[path.index(name) :], name])}"
+        if name not in seen:
+            for other in needs[name] & needs.keys():
+                visit(other, [*path, name])
+            seen.add(name)
+
+    for name in needs:
+        visit(name, [])
+
+
 def test_no_module_imports_one_that_imports_it():
     modules = {}
     for path in (ROOT / "specdec_kernels").rglob("*.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        modules[name] = set(named_by(ast.parse(path.read_text(encoding="utf-8"))))
-    above = {}  # a package that names its own parts, as __init__ does, makes no circle
+        named = named_by(ast.parse(path.read_text(encoding="utf-8")))
+        # A package that names its own parts, as __init__ does, makes no circle.
+        modules[name] = {x for x in named if not f"{x}.".startswith(f"{name}.") and not name.startswith(f"{x}.")}
+    assert_no_circle(modules)
 
-    def visit(name, path):
-        assert name not in path, f"a circle: {' -> '.join([*path[path.index(name) :], name])}"
-        if name not in above:
-            for other in modules[name] & modules.keys():
-                if not other.startswith(f"{name}.") and not name.startswith(f"{other}.") and other != name:
-                    visit(other, [*path, name])
-            above[name] = True
 
-    for name in modules:
-        visit(name, [])
+@pytest.mark.parametrize("backend", ORDER)
+def test_no_file_includes_one_that_includes_it(backend):
+    """A header and the .cpp of its name are one."""
+    needs = {}
+    for path in (CSRC / backend).rglob("*"):
+        if path.is_file():
+            needs.setdefault(path.with_suffix(""), set()).update(other.with_suffix("") for other in includes(path))
+    assert_no_circle({name: others - {name} for name, others in needs.items()})
 
 
 @pytest.mark.parametrize(
