@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_kernels import race_sample, race_topk
 from specdec_kernels.backends.reference import naive
 from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
 from tests.ops.test_tree_laws import assert_lossless, is_lossless, named, one_law
-from tests.support.cases import seeds
 from tests.support.enumeration import (
     PROBS,
     Given,
@@ -24,9 +22,9 @@ from tests.support.enumeration import (
     two_rounds,
 )
 from tests.support.laws import P, Q, assert_law, counts_follow, follows_law, random_laws
-from tests.support.ops import verify_chain, verify_tree
+from tests.support.texts import texts
 from tests.support.traversal_enumeration import output_law
-from tests.support.trees import children, depths, shapes
+from tests.support.trees import depths, shapes
 
 SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
 WITH_AND_WITHOUT = pytest.mark.parametrize("with_replacement", [False, True], ids=["without", "with"])
@@ -256,50 +254,6 @@ class TestBiasIsCaughtExactly:
         for emitted, chance in law.items():
             first[emitted[1]] += chance
         assert first != pytest.approx(dict(enumerate(P.tolist())), abs=1e-3)
-
-
-def texts(
-    p,
-    q,
-    count,
-    length,
-    *,
-    parents=(-1, 0, 1, 2),
-    method="block",
-    replacement=False,
-    fresh=True,
-    apart=True,
-    first_seed=0,
-):
-    """Tokens [count, length] of texts whose every token has law p, cut into rounds; drafts of law q, wherever they are.
-
-    Not ``fresh``: all rounds have one nonce. Not ``apart``: nodes of one depth have one.
-    """
-    seed, nodes = seeds(count, first_seed), len(parents)
-    said = torch.zeros(count, length + nodes, dtype=torch.int64)
-    done, below, at_depth = torch.zeros(count, dtype=torch.int64), children(parents), depths(parents)
-    for number in range(length):
-        nonce, drafts = 64 * number * fresh, torch.full((count, nodes), -1)
-        for node in range(nodes):
-            rows, noise = q.expand(count, -1), {"seed": seed, "position": done + at_depth[node], "space": "probs"}
-            if replacement:
-                for m, child in enumerate(below[node]):
-                    drafts[:, child] = race_sample(rows, nonce=nonce + 1 + (child if apart else m), **noise)
-            elif below[node]:
-                own = nonce + node * apart
-                drafts[:, below[node]] = race_topk(rows, len(below[node]), nonce=own, **noise)
-        call = {"seed": seed, "position": done, "nonce": nonce, "space": "probs", "method": method}
-        target = p.expand(count, nodes, -1)
-        if method == "block":
-            verdict = verify_chain(drafts[:, 1:], target, q.expand(count, nodes - 1, -1), **call)
-        else:
-            shape = {"parents": torch.tensor(parents), "replacement": replacement}
-            verdict = verify_tree(drafts, target, q.expand(count, nodes, -1), **shape, **call)
-        for slot in range(verdict.tokens.shape[1]):
-            emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
-            said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
-        done = (done + verdict.num_accepted + 1).clamp(max=length)
-    return said[:, :length]
 
 
 @pytest.mark.usefixtures("fast_backend")

@@ -11,7 +11,8 @@ from specdec_kernels.conformance import Contexts
 from tests.support.cases import seeds
 from tests.support.enumeration import acceptance_by_child, drafts, emitted_law, page_law, tree_law
 from tests.support.laws import P, Q, assert_law, assert_rate, follows_law, random_laws
-from tests.support.trees import children, depths, shapes
+from tests.support.texts import joint, texts
+from tests.support.trees import depths, shapes
 
 TRIALS = 200_000
 SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
@@ -184,36 +185,9 @@ class TestByFrequency:
     @pytest.mark.parametrize("method, replacement", [("rejection", False), ("rejection", True), ("race", False)])
     def test_several_rounds(self, method, replacement):
         """The joint law of four tokens of a Markov chain, cut into rounds as acceptance has it."""
-        generator = torch.Generator().manual_seed(4)
-        p, q = random_laws(generator, 2, 3, 3)
-        parents = (-1, 0, 0, 1, 1, 2)
-        count, length = TRIALS // 4, 4
-        seed, said = seeds(count), torch.zeros(count, length + 3, dtype=torch.int64)
-        done = torch.zeros(count, dtype=torch.int64)
-        while (done < length).any():
-            tokens = torch.full((count, len(parents)), -1)
-            tokens[:, 0] = torch.where(done > 0, said.gather(1, (done - 1).clamp(min=0)[:, None])[:, 0], 0)
-            for node, below in enumerate(children(parents)):
-                noise = {"seed": seed, "position": done + depths(parents)[node], "space": "probs"}
-                for m, child in enumerate(below):
-                    tokens[:, child] = (
-                        race_sample(q[tokens[:, node]], nonce=m + 1, **noise)
-                        if replacement
-                        else race_topk(q[tokens[:, node]], len(below), **noise)[:, m]
-                    )
-            verdict = verify_tree(
-                tokens, p[tokens], None if method == "race" else q[tokens], parents=torch.tensor(parents),
-                method=method, replacement=replacement, space="probs", seed=seed, position=done,
-            )  # fmt: skip
-            for slot in range(verdict.tokens.shape[1]):
-                emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
-                said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
-            done = (done + verdict.num_accepted + 1).clamp(max=length)
-        law = p[0]
-        for _ in range(length - 1):
-            law = (law.unsqueeze(-1) * p[torch.arange(law.numel()) % 3]).flatten()
-        joint = (said[:, :length] * 3 ** torch.arange(length - 1, -1, -1)).sum(dim=1)
-        assert_law(joint, law)
+        p, q = random_laws(torch.Generator().manual_seed(4), 2, 3, 3)
+        options = {"method": method, "replacement": replacement, "fresh": False, "apart": False}
+        assert_law(*joint(texts(p, q, TRIALS // 4, 4, parents=(-1, 0, 0, 1, 1, 2), **options), p))
 
 
 @pytest.mark.usefixtures("quick_backend")
