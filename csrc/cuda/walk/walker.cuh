@@ -286,15 +286,13 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
   SPECDEC_SHARED(WarpTree::State, decoded, 1);
   SPECDEC_SHARED(VerdictWriter, verdict, 1);
   const int32_t choices = a.p.method == SPECDEC_PATHS ? a.nodes * kSharesADepth : 0;
-  const WalkMemory memory = {decoded,
-                             verdict,
-                             dynamic_shared<RowStats>(stats_at, a.row_count),
-                             dynamic_shared<PathNode<float>>(a.nodes_at, a.nodes),
-                             dynamic_shared<float>(a.paths_at, choices),
-                             dynamic_shared<unsigned>(a.tried_at, (a.paths_at - a.tried_at) / 4),
-                             state,
-                             shared_work,
-                             answers};
+  WalkMemory memory = {};
+  memory.decoded = decoded, memory.verdict = verdict, memory.state = state;
+  memory.work = shared_work, memory.answers = answers;
+  memory.row_stats = dynamic_shared<RowStats>(stats_at, a.row_count);
+  memory.nodes = dynamic_shared<PathNode<float>>(a.nodes_at, a.nodes);
+  memory.chosen = dynamic_shared<float>(a.paths_at, choices);
+  memory.tried = dynamic_shared<unsigned>(a.tried_at, (a.paths_at - a.tried_at) / 4);
   over_block(choices, [&](int32_t i) { memory.chosen[i] = 0.0f; });
   Team team(a.team);
   if (threadIdx.x == 0) {
@@ -311,10 +309,9 @@ __device__ __forceinline__ void walk_request(const Arguments& a) {
     SPECDEC_SHARED(int, listed, 2);
     SPECDEC_SHARED(Filter, filters, 2);
     SPECDEC_SHARED(DecodedEdits, edits, 1);
-    shape = {{edits, a.edited, a.drafted_at},
-             filters,
-             dynamic_shared<Cut>(stats_at + a.row_count * sizeof(RowStats), a.row_count),
-             listed};
+    shape.rows = {edits, a.edited, a.drafted_at};
+    shape.filters = filters, shape.listed = listed;
+    shape.cuts = dynamic_shared<Cut>(stats_at + a.row_count * sizeof(RowStats), a.row_count);
     if (threadIdx.x == 0) {
       listed[1] = kNoNode;
       const RequestFilters both(decoded_request<WarpTree>(a.p, decoded));
