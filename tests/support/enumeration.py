@@ -94,7 +94,7 @@ class Branch(NamedTuple):
 
 def branches(decide, groups, near=0.0):
     """Every Branch of ``decide(uniforms, draw)``. Nodes of one group share a uniform. Branches of one path are one."""
-    found, pending = {}, [[]]
+    by_path, pending = {}, [[]]
     while pending:
         answers = pending.pop()
         asked, left, drawn = [], list(answers), []
@@ -106,10 +106,10 @@ def branches(decide, groups, near=0.0):
             chance *= uniform.high - uniform.low
         values = {node: uniforms[group].value(near) for node, group in enumerate(groups)}
         path = tuple(path)
-        if path in found:  # they differ in uniforms that do not matter
-            chance, values = chance + found[path].chance, dict(found[path].uniforms.items() & values.items())
-        found[path] = Branch(path, values, chance, drawn[-1])
-    return [branch for branch in found.values() if branch.chance > 1e-13]
+        if path in by_path:  # they differ in uniforms that do not matter
+            chance, values = chance + by_path[path].chance, dict(by_path[path].uniforms.items() & values.items())
+        by_path[path] = Branch(path, values, chance, drawn[-1])
+    return [branch for branch in by_path.values() if branch.chance > 1e-13]
 
 
 def rows_by_node(contexts, parents, tokens):
