@@ -15,8 +15,8 @@
 #include "../rows/cut_plan.cuh"  // is_shaped
 #include "../rows/draw.cuh"
 #include "../rows/pair_sums.cuh"
+#include "../rows/request.cuh"
 #include "../rows/staged_tile.cuh"
-#include "../walk/deferred_ops.cuh"  // finish
 #include "specdec/chain.h"
 
 namespace specdec::cuda {
