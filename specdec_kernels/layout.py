@@ -1,10 +1,8 @@
 """The memory layout of an engine's batch and of its verdict, where these are not padded rows of requests."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-
-from specdec_kernels.calls.types import Count
 
 __all__ = ["InputPositions", "OutputFormat", "Packing"]
 
@@ -112,6 +110,6 @@ class OutputFormat(NamedTuple):
     path: torch.Tensor | None = None
     num_passed: torch.Tensor | None = None
     zeros: bool = False
-    count: Count = "accepted"  # type: ignore[assignment]
+    count: Literal["accepted", "emitted"] = "accepted"  # type: ignore[assignment]
     add: bool = False
     bonus: torch.Tensor | None = None

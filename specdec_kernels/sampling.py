@@ -8,10 +8,10 @@ import torch
 
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
+from specdec_kernels.calls.values import Number
 
 __all__ = ["Draft", "LogitEdits", "Sampling", "draft_map"]
 
-Number = float | torch.Tensor  # float32
 Count = int | torch.Tensor  # int32 or int64
 
 

@@ -1,8 +1,14 @@
-"""The values of a call: laws, edits, noise, and the bits that modify them."""
+"""The values of a call: laws, edits, noise, the bits that modify them; and the types of public arguments."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
+
+Number = float | torch.Tensor  # float32
+Counter = int | torch.Tensor  # int64 or int32
+Space = Literal["logits", "probs"]
+ChainMethod = Literal["rejection", "race", "block"]
+TreeMethod = Literal["rejection", "race", "traversal", "paths"]
 
 # Bits of a Law's rules.
 AFTER = {"top_k": 1, "min_p": 2}

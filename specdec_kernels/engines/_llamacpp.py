@@ -6,15 +6,12 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import llama_cpp
 import torch
 
 from specdec_kernels.trees import DraftTree
-
-if TYPE_CHECKING:
-    from specdec_kernels.engines.llamacpp import LlamaModel
 
 SPARE_LEAVES = 8  # sequences for each text of a new context: a tree with more leaves makes a new context
 
@@ -82,6 +79,23 @@ class Context:
         llama_cpp.llama_memory_clear(self.memory, False)
 
 
+class ModelSpec(NamedTuple):
+    """What a reader takes of a `llamacpp.LlamaModel`: its attributes of these names. `spare` has unused contexts."""
+
+    llama: llama_cpp.Llama
+    name: str
+    recurrent: bool
+    spare: list[Context]
+
+    def context(self, tokens: int, sequences: int) -> Context:
+        """A spare context that is large enough, else a new one."""
+        spare = self.spare.pop() if self.spare else None
+        if spare is not None and spare.tokens >= tokens and spare.sequences >= sequences:
+            return spare
+        del spare  # frees its memory before the new one is made
+        return Context(self.llama, tokens, sequences)
+
+
 @functools.lru_cache(4096)
 def numbers(sequence: tuple[int, ...]) -> ctypes.Array[ctypes.c_int32]:
     """A list as a C array."""
@@ -123,7 +137,7 @@ class LlamaReader:
     are read again in front of the next ones.
     """
 
-    def __init__(self, model: LlamaModel, batch: int, capacity: int, keeps: bool) -> None:
+    def __init__(self, model: ModelSpec, batch: int, capacity: int, keeps: bool) -> None:
         self.model, self.batch, self.capacity, self.keeps = model, batch, capacity, keeps
         self.texts, self.width = list(range(batch)), 1
         self.passes: list[int] = []

@@ -94,15 +94,9 @@ class LlamaModel:
 
     def reader(self, batch: int, capacity: int, keeps: bool = False) -> LlamaReader:
         """A reader for a batch of texts of at most `capacity` tokens; with `keeps` its logits outlast the next read."""
-        return importlib.import_module("specdec_kernels.engines._llamacpp").LlamaReader(self, batch, capacity, keeps)
-
-    def context(self, tokens: int, sequences: int) -> Context:
-        """A spare context that is large enough, else a new one."""
-        spare = self.spare.pop() if self.spare else None
-        if spare is not None and spare.tokens >= tokens and spare.sequences >= sequences:
-            return spare
-        del spare  # frees its memory before the new one is made
-        return importlib.import_module("specdec_kernels.engines._llamacpp").Context(self.llama, tokens, sequences)
+        parts = importlib.import_module("specdec_kernels.engines._llamacpp")
+        spec = parts.ModelSpec(self.llama, self.name, self.recurrent, self.spare)
+        return parts.LlamaReader(spec, batch, capacity, keeps)
 
     def check_readable(self) -> None:
         """Does nothing: models that cannot be read were refused."""

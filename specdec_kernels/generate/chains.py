@@ -9,14 +9,56 @@ import torch
 from torch.nn.functional import pad
 
 from specdec_kernels.generate.arguments import FROM_LAWS
-from specdec_kernels.generate.control import Learner
+from specdec_kernels.generate.control import Learner, Times, line
 from specdec_kernels.generate.edits import Record, before
-from specdec_kernels.generate.estimates import Passes
 from specdec_kernels.generate.noise import Noise, Sampling, keywords, marked
 from specdec_kernels.generate.parallel import verify
 from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome
 from specdec_kernels.generate.results import Round
 from specdec_kernels.generate.rounds import PENDING, Rounds, Stopwatch
+
+
+class Passes:
+    """Seconds of the target's forwards by the tokens they read, and the number of tokens that may therefore be pending.
+
+    Pending tokens are read in every round until another forward settles them. With e tokens more a round, settled
+    every n rounds, and ``base + slope * tokens`` seconds a forward, a round pays base / n + slope * e * n / 2 for that:
+    least at n = sqrt(2 base / (slope e)), when n e tokens are pending.
+
+    Examples
+    --------
+    >>> passes = Passes()
+    >>> for tokens in 3 * [5, 9, 17]: passes.add([tokens], 1 + 0.02 * tokens, emitted=2.0)
+    >>> passes.pending()  # sqrt(2 * 2 / 0.02)
+    14
+    """
+
+    MOST = 64
+
+    def __init__(self) -> None:
+        self.times, self.rounds, self.emitted = Times(), 0, 0.0
+
+    def add(self, read: list[int], seconds: float, emitted: float) -> None:
+        """Count a round: the tokens of each forward, the seconds of all, and the tokens that a text got."""
+        self.rounds, self.emitted = self.rounds + 1, self.emitted + emitted
+        if len(read) == 1:
+            self.times.add(read[0], seconds)
+
+    def settle_at_once(self, batch: int) -> bool:
+        """Whether a forward that settles the texts of a batch costs less than a round without drafts for each does.
+
+        With a accepted drafts a round, the forward costs the 1 + a tokens that it does not emit, the rounds a tokens
+        each: less for one text, whatever a is.
+        """
+        return (batch - 1) * (self.emitted - self.rounds) > self.rounds
+
+    def pending(self) -> int | None:
+        """The most tokens that are to be pending; None until two lengths have measured times."""
+        measured = self.times.measured()
+        if len(measured[0]) < 2:
+            return None
+        base, slope = line(*measured)
+        return round(max(1.0, min(self.MOST, (2 * base / max(slope, 1e-12) * self.emitted / self.rounds) ** 0.5)))
 
 
 class ChainRounds(Rounds):

@@ -4,22 +4,78 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from specdec_kernels.generate.attention import cache_window, layers_of
-from specdec_kernels.generate.reader import CACHES, Reader, TextReader
+from specdec_kernels.generate.reader import CACHES, CHUNKED, FULL, SLIDING, STATE, Layers, ModelSpec, Reader, TextReader
 from specdec_kernels.sharded import VocabShard
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "models"
 CHECKED, LONGEST_CHECKED = 12, 128  # tokens that are read to see whether a model can be; the longest window among them
 CHECKING = threading.Lock()  # held by a check: threads that share a model wait for what the first of them finds
+
+
+class Kind(NamedTuple):
+    """Layers of a kind.
+
+    `mask`: the name of the mask that they take; "": none. `limit`: the field of the config that says how few tokens
+    they see; "": all before. `state`: a state is put back, while slots are overwritten.
+    """
+
+    mask: str = FULL
+    limit: str = ""
+    state: bool = False
+
+
+KINDS = {
+    FULL: Kind(),
+    SLIDING: Kind(SLIDING, "sliding_window"),
+    CHUNKED: Kind(CHUNKED, "attention_chunk_size"),
+    "indexed_attention": Kind("indexed_attention"),  # a slot holds a key of the indexer, too
+    STATE: Kind("", state=True),
+    "conv": Kind("", state=True),
+    "hybrid": Kind(FULL, state=True),
+    "hybrid_sliding": Kind(SLIDING, "sliding_window", state=True),
+    "moe": Kind(""),
+    "mlp": Kind(""),
+}
+
+
+def layers_of(model: PreTrainedModel) -> Layers | None:
+    """The layers of a model; None if one is of no kind that a mask can express."""
+    config = model.config.get_text_config()
+    if config.model_type == "gpt_neo":
+        seen = {kind: config.window_size if kind == "local" else None for kind in config.attention_layers}
+        return Layers(seen, False)
+    names = getattr(config, "layer_types", None)
+    if not names:
+        # Some models have a window in their config and do not use it.
+        masked = hasattr(sys.modules[type(model).__module__], "create_sliding_window_causal_mask")
+        names = [SLIDING if getattr(config, "sliding_window", None) and masked else FULL]
+    if not KINDS.keys() >= set(names):
+        return None
+    kinds = {KINDS[name] for name in names}
+    windows = {kind.mask: getattr(config, kind.limit) if kind.limit else None for kind in kinds if kind.mask}
+    recurrent = any(kind.state for kind in kinds)
+    if recurrent:  # a model that has no such layer may ask for the mask all the same
+        windows.setdefault(FULL, None)
+    return Layers(dict(sorted(windows.items())), recurrent)
+
+
+def cache_window(model: PreTrainedModel, layers: Layers) -> int | None:
+    """The shortest window that transformers' cache has, and none of the masks; None if there is none."""
+    with suppress(AttributeError):  # of configs that no cache is made of
+        kept = (getattr(layer, "sliding_window", None) for layer in DynamicCache(config=model.config).layers)
+        return min((window for window in kept if window and window not in layers.windows.values()), default=None)
+    return None
 
 
 class LanguageModel:
@@ -121,7 +177,12 @@ class LanguageModel:
         return str(token) if self.tokenizer is None else self.tokenizer.decode([token])
 
     def reader(self, batch: int, capacity: int) -> Reader:
-        return (TextReader if self.layers is None else Reader)(self, batch, capacity)
+        longest = self.max_length
+        spec = ModelSpec(
+            self.model, self.layers, self.first_position, longest and longest - 1, self.recurrent, self.cache_argument,
+            self.keeps_logits, self.may_cache,
+        )  # fmt: skip
+        return (TextReader if self.layers is None else Reader)(spec, batch, capacity)
 
     def whole(self, text: torch.Tensor) -> torch.Tensor:
         """The logits [B, T, V] of one forward without a cache."""

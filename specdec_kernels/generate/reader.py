@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedConfig
+from torch.nn.functional import pad
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
 import specdec_kernels as specdec
-from specdec_kernels.generate.attention import Visibility, logits_of
-
-if TYPE_CHECKING:
-    from specdec_kernels.generate.models import LanguageModel
 
 CACHES = "past_key_values", "cache", "cache_params", "state"
 """What models call their caches; those of the first two names are filled by `Cache.update`."""
+FULL, SLIDING, CHUNKED, STATE = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
+LENDING = threading.Lock()  # held while a module has buffers that are lent to it: every thread that reads sees them
+
+
+class Layers(NamedTuple):
+    """A model's layers: by the name of a mask, how many tokens they see (None: all); whether some have states."""
+
+    windows: dict[str, int | None]
+    recurrent: bool
+
+
+class ModelSpec(NamedTuple):
+    """What a reader takes of a `models.LanguageModel`: its attributes of these names, and `last_position`.
+
+    `last_position`: the highest position, from 0, that an entry of a text may have; None: that of the cache's end.
+    """
+
+    model: PreTrainedModel
+    layers: Layers | None
+    first_position: int
+    last_position: int | None
+    recurrent: bool
+    cache_argument: str
+    keeps_logits: bool
+    may_cache: bool
 
 
 class SlotCache(Cache):
@@ -116,6 +139,51 @@ class SlotCache(Cache):
         self.states = {place: state[rows] for place, state in self.states.items()}
 
 
+class Visibility:
+    """What queries at positions [B, T] do not see: `hidden` [B, T, S] and, by window, keys at positions [B, S]."""
+
+    def __init__(self, hidden: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor) -> None:
+        self.hidden, self.positions, self.keys = hidden, positions, keys
+
+    def within(self, kind: str, window: int | None) -> torch.Tensor:
+        """What is hidden from layers of this kind."""
+        if window is None or self.hidden.shape[2] <= window:
+            return self.hidden
+        queries, keys = self.positions[:, :, None], self.keys[:, None, :]
+        beyond = queries // window != keys // window if kind == CHUNKED else queries - keys >= window
+        return self.hidden | beyond
+
+
+def logits_of(model: PreTrainedModel, layers: Layers, seen: Visibility, **inputs: Any) -> torch.Tensor:
+    """The logits of a forward whose layers see what they are to see."""
+    hidden = {kind: seen.within(kind, window) for kind, window in layers.windows.items()}
+    if model.config.model_type == "gpt_neo":
+        return _gpt_neo_logits(model, hidden, **inputs)
+    masks: dict[str, torch.Tensor | None] = {kind: _additive(out, model.dtype) for kind, out in hidden.items()}
+    if layers.recurrent:
+        masks |= {STATE: None, "conv": None, "hybrid": masks[FULL], "hybrid_sliding": masks.get(SLIDING)}
+    # Models with layers of one kind take its mask, those with several a mask by kind.
+    return model(attention_mask=masks if len(masks) > 1 else masks.popitem()[1], **inputs).logits
+
+
+def _additive(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask [B, 1, T, S] to add to scores."""
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)[:, None]
+
+
+def _gpt_neo_logits(model: PreTrainedModel, hidden: dict[str, torch.Tensor], **inputs: Any) -> torch.Tensor:
+    """GPT-Neo cuts its masks out of buffers of its layers, where it takes queries for the last keys: lend it others."""
+    seen = {kind: pad(~out, (0, 0, out.shape[2] - out.shape[1], 0))[:, None] for kind, out in hidden.items()}
+    lent = {
+        f"{name}.bias": seen[layer.attention_type]
+        for name, layer in model.named_modules()
+        if hasattr(layer, "attention_type") and hasattr(layer, "bias")
+    }
+    nothing = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=model.device)
+    with LENDING:
+        return torch.func.functional_call(model, lent, kwargs=inputs | {"attention_mask": nothing}).logits
+
+
 class Reader:
     """A model that is reading a batch of texts: `cached[b]` tokens of text b are in its cache.
 
@@ -124,9 +192,9 @@ class Reader:
     then is pending, and read again in front of what comes next. `passes` has the tokens of each forward.
     """
 
-    def __init__(self, language_model: LanguageModel, batch: int, capacity: int) -> None:
-        self.language_model, self.cache, self.cached = language_model, self._cache(batch, capacity), [0] * batch
-        self.last_position = (language_model.max_length or capacity) - 1
+    def __init__(self, spec: ModelSpec, batch: int, capacity: int) -> None:
+        self.spec, self.cache, self.cached = spec, self._cache(batch, capacity), [0] * batch
+        self.last_position = capacity - 1 if spec.last_position is None else spec.last_position
         self.passes: list[int] = []
         self.before: list[tuple[list[int], dict[tuple[str, int, int], torch.Tensor]]] = []
 
@@ -138,7 +206,7 @@ class Reader:
 
         A forward reads as many of each text that has so many; it takes as many of all texts as one can.
         """
-        if not self.language_model.recurrent:
+        if not self.spec.recurrent:
             return []
         counts, pending = [], [end - 1 - cached for end, cached in zip(length, self.cached, strict=True)]
         while max(pending) >= most:
@@ -178,7 +246,7 @@ class Reader:
         seen = Visibility(keys > slots[:, :, None], slots, keys)
         states = self.cache.states.copy()
         logits = self._forward(text.gather(1, slots), slots, seen, width - first)
-        if self.language_model.recurrent:
+        if self.spec.recurrent:
             self.before.append((self.cached, states))
             behind = (lengths < width).tolist() if whole is None else [not each for each in whole]
             end = [was if late else now for late, was, now in zip(behind, self.cached, end, strict=True)]
@@ -233,18 +301,18 @@ class Reader:
     def _forward(self, tokens: torch.Tensor, slots: torch.Tensor, seen: Visibility, rows: int) -> torch.Tensor:
         """Logits [B, rows, V] after the last of `tokens` [B, T], which go to cache slots and see what they may."""
         self.cache.write_at(slots, seen.hidden.shape[2])
-        positions = seen.positions.clamp(max=self.last_position) + self.language_model.first_position
-        inputs = {"position_ids": positions, self.language_model.cache_argument: self.cache}
-        if self.language_model.keeps_logits:
+        positions = seen.positions.clamp(max=self.last_position) + self.spec.first_position
+        inputs = {"position_ids": positions, self.spec.cache_argument: self.cache}
+        if self.spec.keeps_logits:
             inputs["logits_to_keep"] = rows
-        model, layers = self.language_model.model, self.language_model.layers
+        model, layers = self.spec.model, self.spec.layers
         logits = logits_of(model, layers, seen, input_ids=tokens, use_cache=True, **inputs)[:, -rows:]
         self.passes.append(tokens.shape[1])
         return logits.float() if logits.dtype == torch.float64 else logits
 
     def roll_back(self, length: list[int]) -> None:
         """Forget what was read at positions length[b] and beyond."""
-        if not self.language_model.recurrent:
+        if not self.spec.recurrent:
             self.cached = [min(cached, end) for cached, end in zip(self.cached, length, strict=True)]
             return
         kept, rows = [([0] * len(length), {}), *self.before], defaultdict(list)
@@ -261,7 +329,7 @@ class Reader:
     def keep(self, rows: list[int]) -> None:
         """Drop every text but those of index `rows`."""
         self.cached = [self.cached[row] for row in rows]
-        self.cache.keep(torch.tensor(rows, dtype=torch.int64, device=self.language_model.device))
+        self.cache.keep(torch.tensor(rows, dtype=torch.int64, device=self.spec.model.device))
 
 
 class TextCaches:
@@ -295,7 +363,7 @@ class TextReader(Reader):
     @torch.no_grad()
     def _read(self, text: torch.Tensor, end: list[int], rows: int, whole: list[bool] | None) -> torch.Tensor:
         states, logits, begin = self.cache.states, [], self.cached
-        if self.language_model.recurrent:
+        if self.spec.recurrent:
             self.before.append((begin, states.copy()))
         self.cached = [now if whole is None or whole[row] else begin[row] for row, now in enumerate(end)]
         for row, (known, now) in enumerate(zip(begin, self.cached, strict=True)):
@@ -311,13 +379,13 @@ class TextReader(Reader):
 
     def _forward_alone(self, tokens: torch.Tensor, cache: Any, rows: int) -> Any:
         """What a model gives after tokens [1, T] that come behind those in its cache."""
-        language_model = self.language_model
-        inputs = {"use_cache": True} if language_model.may_cache else {}
+        spec = self.spec
+        inputs = {"use_cache": True} if spec.may_cache else {}
         if cache is not None:
-            inputs[language_model.cache_argument] = copied(cache)
-        if language_model.keeps_logits:
+            inputs[spec.cache_argument] = copied(cache)
+        if spec.keeps_logits:
             inputs["logits_to_keep"] = rows
-        return language_model.model(input_ids=tokens, return_dict=True, **inputs)
+        return spec.model(input_ids=tokens, return_dict=True, **inputs)
 
 
 def copied(value: Any) -> Any:

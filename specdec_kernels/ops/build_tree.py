@@ -1,13 +1,13 @@
 """build_tree: links, positions and mask of trees from the numbers of selected candidates."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.calls.types import BuiltLayout, Counter
+from specdec_kernels.calls.values import Counter
 from specdec_kernels.ops import _trees as trees
 
 
@@ -60,7 +60,7 @@ def build_tree(
     *,
     topk: int,
     prefix_len: Counter = 0,
-    layout: BuiltLayout = "nodes",
+    layout: Literal["full", "nodes", "bits"] = "nodes",
     out: Sequence[torch.Tensor | None] | None = None,
     status: torch.Tensor | None = None,
 ) -> BuiltTrees:

@@ -1,11 +1,15 @@
 """compact_kv: moves the cache entries of the accepted nodes behind the prefix."""
 
+from collections.abc import Sequence
+
 import torch
 
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.calls.types import Counter, Tensors
+from specdec_kernels.calls.values import Counter
 from specdec_kernels.ops import _trees as trees
+
+Tensors = torch.Tensor | Sequence["Tensors"]
 
 COMPACT_KV = Op(
     "compact_kv",

@@ -7,7 +7,7 @@ import torch
 
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import saved_by_name
-from specdec_kernels.calls.types import Number
+from specdec_kernels.calls.values import Number
 from specdec_kernels.ops._rows import RowOp
 from specdec_kernels.sampling import LogitEdits, Sampling
 

@@ -4,7 +4,7 @@ import torch
 
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.calls.types import Number
+from specdec_kernels.calls.values import Number
 from specdec_kernels.ops.cutoff import Cut
 
 MASK_LOGITS = Op(

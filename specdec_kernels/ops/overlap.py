@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.calls import inputs, kinds
-from specdec_kernels.calls.types import Number, Space
-from specdec_kernels.calls.values import FILTERED
+from specdec_kernels.calls.values import FILTERED, Number, Space
 from specdec_kernels.ops import _gradients as gradients
 from specdec_kernels.ops._rows import Reading, RowOp
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling

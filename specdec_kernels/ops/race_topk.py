@@ -3,7 +3,7 @@
 import torch
 
 from specdec_kernels.calls import kinds
-from specdec_kernels.calls.types import Counter, Number, Space
+from specdec_kernels.calls.values import Counter, Number, Space
 from specdec_kernels.ops._rows import RowOp
 from specdec_kernels.sampling import LogitEdits, Sampling
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from specdec_kernels.calls import kinds
-from specdec_kernels.calls.types import Number, Space
+from specdec_kernels.calls.values import Number, Space
 from specdec_kernels.ops._rows import RowOp
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 

@@ -4,7 +4,7 @@ import torch
 
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.calls.types import Counter
+from specdec_kernels.calls.values import Counter
 
 STORE_ROWS = Op(
     "store_rows",

@@ -1,10 +1,12 @@
 """tree_mask: the cache slots that each node of a tree attends to."""
 
+from typing import Literal
+
 import torch
 
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.calls.types import Counter, Layout
+from specdec_kernels.calls.values import Counter
 from specdec_kernels.ops import _trees as trees
 
 LAYOUTS = ("bool", "additive", "bits")
@@ -24,7 +26,7 @@ def tree_mask(
     parents: torch.Tensor,
     *,
     prefix_len: Counter | None = None,
-    layout: Layout = "bool",
+    layout: Literal["bool", "additive", "bits"] = "bool",
     dtype: torch.dtype | None = None,
     columns: int | None = None,
     out: torch.Tensor | None = None,

@@ -4,7 +4,7 @@ import torch
 
 from specdec_kernels.calls import kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.calls.types import Counter
+from specdec_kernels.calls.values import Counter
 from specdec_kernels.ops import _trees as trees
 
 TREE_POSITIONS = Op(

@@ -4,8 +4,7 @@ import torch
 
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.calls.types import Counter
-from specdec_kernels.calls.values import Noise
+from specdec_kernels.calls.values import Counter, Noise
 
 UNIFORM = Op(
     "uniform",

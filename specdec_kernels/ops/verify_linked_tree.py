@@ -6,7 +6,7 @@ import torch
 
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.calls.types import Counter, Number
+from specdec_kernels.calls.values import Counter, Number
 from specdec_kernels.layout import OutputFormat
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops import _output_format as formats

@@ -7,7 +7,7 @@ import torch
 
 from specdec_kernels.calls import inputs, kinds
 from specdec_kernels.calls.op import Op
-from specdec_kernels.calls.types import Counter, Number, Space, TreeMethod
+from specdec_kernels.calls.values import Counter, Number, Space, TreeMethod
 from specdec_kernels.layout import InputPositions, OutputFormat
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws

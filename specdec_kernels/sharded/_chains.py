@@ -5,7 +5,7 @@ import torch
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.denormals import with_denormals
-from specdec_kernels.calls.types import ChainMethod, Counter, Number, Space
+from specdec_kernels.calls.values import ChainMethod, Counter, Number, Space
 from specdec_kernels.layout import Packing
 from specdec_kernels.ops import Verdict
 from specdec_kernels.ops import _edits as edit

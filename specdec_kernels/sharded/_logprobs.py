@@ -7,7 +7,7 @@ import torch
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.denormals import with_denormals
-from specdec_kernels.calls.types import Number
+from specdec_kernels.calls.values import Number
 from specdec_kernels.ops.logprobs import LOGPROBS, Logprobs
 from specdec_kernels.sampling import LogitEdits, Sampling
 from specdec_kernels.sharded import _parts as parts

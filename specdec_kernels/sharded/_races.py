@@ -7,7 +7,7 @@ import torch
 from specdec_kernels._constants import NO_TOKEN, PART_UNIT
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.denormals import with_denormals
-from specdec_kernels.calls.types import Counter, Number, Space
+from specdec_kernels.calls.values import Counter, Number, Space
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops.race_sample import RACE_SAMPLE

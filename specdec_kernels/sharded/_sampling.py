@@ -4,7 +4,7 @@ import torch
 
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.denormals import with_denormals
-from specdec_kernels.calls.types import Counter, Number, Space
+from specdec_kernels.calls.values import Counter, Number, Space
 from specdec_kernels.sampling import LogitEdits, Sampling, undivided
 from specdec_kernels.sharded._checks import check_logits, refuse
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows

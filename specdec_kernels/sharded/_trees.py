@@ -6,7 +6,7 @@ from specdec_kernels import ops
 from specdec_kernels._constants import SMALLEST
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.denormals import with_denormals
-from specdec_kernels.calls.types import Counter, Number, Space, TreeMethod
+from specdec_kernels.calls.values import Counter, Number, Space, TreeMethod
 from specdec_kernels.ops import TreeVerdict
 from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance
+from specdec_kernels.generate.control import Acceptance, ChildAcceptance
 
 if TYPE_CHECKING:
     from specdec_kernels.generate import Drafter, Generation, LanguageModel

@@ -8,8 +8,15 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import theory
-from specdec_kernels.generate.control import NO_DRAFT, Controller, TreeController, prefix_weights
-from specdec_kernels.generate.estimates import Acceptance, ChildAcceptance, Times
+from specdec_kernels.generate.control import (
+    NO_DRAFT,
+    Acceptance,
+    ChildAcceptance,
+    Controller,
+    Times,
+    TreeController,
+    prefix_weights,
+)
 from specdec_kernels.generate.noise import Noise, Sampling
 from specdec_kernels.theory.trees import optimal_nodes
 from tests.support.laws import assert_law

@@ -14,8 +14,8 @@ from specdec_kernels.generate import (
     load_model,
     stream,
 )
-from specdec_kernels.generate.attention import Visibility
 from specdec_kernels.generate.models import default_dtype, device_of
+from specdec_kernels.generate.reader import Visibility
 from specdec_kernels.generate.train import byte_tokenizer
 from tests.generate.small import llama, random_model
 

@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 import pytest
 
-from specdec_kernels.generate.schemes import SCHEMES, Draft
+from specdec_kernels.generate.policies import SCHEMES, DrawnLength
 
 K, V = 3, 3
 A = [0.3, 0.8, 1.0]
@@ -48,7 +48,7 @@ def emitted(target, draft, count, h, token=-1, slot=0, undrafted="residual"):
 
 
 def outcomes(scheme, a):
-    """(probability, Draft) over intervals of the uniforms: a and the multiples of 1/12 and of a/4 are their ends."""
+    """(probability, length) over intervals of the uniforms: a and the multiples of 1/12 and of a/4 are their ends."""
     ends = np.unique([0.0, a, *np.arange(1, 13) / 12, *(a * np.arange(1, 5) / 4)])
     middles, widths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
     for cells in itertools.product(range(len(middles)), repeat=K):
@@ -103,6 +103,6 @@ def test_one_uniform_but_a_at_every_slot_is_biased(a):
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 def test_nothing_to_draft(scheme):
-    assert scheme(0, 0.5, lambda slot: 0.0) == Draft(0, ())
+    assert scheme(0, 0.5, lambda slot: 0.0) == DrawnLength(0, ())
     assert scheme(2, 0.0, lambda slot: 0.0).length == 0
     assert scheme(2, 1.0, lambda slot: 1 - 2**-24).length == 2

@@ -8,6 +8,7 @@ from specdec_kernels.conformance import Contexts
 from tests.support.cases import seeds
 from tests.support.enumeration import output_law
 from tests.support.laws import P, Q, assert_law, assert_rate, follows_law, random_laws
+from tests.support.texts import joint, texts
 
 TRIALS = 200_000
 
@@ -116,31 +117,9 @@ class TestByFrequency:
     @pytest.mark.parametrize("method", ["rejection", "race"])
     def test_several_rounds(self, method):
         """The joint law of four tokens of a Markov chain, cut into rounds as acceptance has it."""
-        generator = torch.Generator().manual_seed(4)
-        p, q = random_laws(generator, 2, 3, 3)
-        count, slots, length = TRIALS // 2, 2, 4
-        seed, said = seeds(count), torch.zeros(count, length + slots + 1, dtype=torch.int64)
-        done = torch.zeros(count, dtype=torch.int64)
-        while (done < length).any():
-            last = torch.where(done > 0, said.gather(1, (done - 1).clamp(min=0)[:, None])[:, 0], 0)
-            contexts, drafts = [last], []
-            for slot in range(slots):
-                drafts.append(race_sample(q[contexts[-1]], seed=seed, position=done + slot, space="probs"))
-                contexts.append(drafts[-1])
-            contexts = torch.stack(contexts, dim=1)
-            verdict = verify_chain(
-                torch.stack(drafts, dim=1), p[contexts], None if method == "race" else q[contexts[:, :-1]],
-                method=method, space="probs", seed=seed, position=done,
-            )  # fmt: skip
-            for slot in range(slots + 1):
-                emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
-                said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
-            done = (done + verdict.num_accepted + 1).clamp(max=length)
-        law = p[0]
-        for _ in range(length - 1):
-            law = (law.unsqueeze(-1) * p[torch.arange(law.numel()) % 3].reshape(*law.shape, 3)).flatten().reshape(-1)
-        joint = (said[:, :length] * 3 ** torch.arange(length - 1, -1, -1)).sum(dim=1)
-        assert_law(joint, law)
+        p, q = random_laws(torch.Generator().manual_seed(4), 2, 3, 3)
+        options = {"method": method, "chain": True, "fresh": False, "apart": False}
+        assert_law(*joint(texts(p, q, TRIALS // 2, 4, parents=(-1, 0, 1), **options), p))
 
 
 @pytest.mark.usefixtures("quick_backend")

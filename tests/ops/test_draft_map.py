@@ -12,10 +12,8 @@ from specdec_kernels import draft_map as map_of
 from specdec_kernels import verify_chain as public_verify_chain
 from specdec_kernels.conformance import Contexts
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, seeds
-from tests.support.enumeration import PROBS, Given, output_law
+from tests.support.enumeration import PROBS, Given, emitted_law, output_law, tree_law
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
-from tests.support.tree_enumeration import emitted_law
-from tests.support.tree_enumeration import output_law as tree_law
 from tests.support.trees import tree_call
 
 V = 70

@@ -12,12 +12,11 @@ import torch
 
 from specdec_kernels import LogitEdits, Sampling, Status
 from specdec_kernels.conformance import Contexts
-from tests.support import enumeration, path_enumeration, traversal_enumeration, tree_enumeration
+from tests.support import enumeration, path_enumeration, traversal_enumeration
 from tests.support.cases import chain_call
-from tests.support.enumeration import PROBS, Given
+from tests.support.enumeration import PROBS, Given, emitted_law
 from tests.support.laws import assert_law
 from tests.support.ops import verify_chain, verify_tree
-from tests.support.tree_enumeration import emitted_law
 from tests.support.trees import leaves_of, shapes, tree_call
 
 P, Q, STOP = torch.tensor([0.5, 0.2, 0.3]), torch.tensor([0.2, 0.2, 0.6]), 2
@@ -86,7 +85,7 @@ class TestExactly:
     @pytest.mark.parametrize("replacement", [False, True], ids=["without", "with"])
     @pytest.mark.parametrize("method", ["rejection", "traversal"])
     def test_trees(self, method, replacement):
-        run = {"rejection": tree_enumeration, "traversal": traversal_enumeration}[method].output_law
+        run = {"rejection": enumeration.tree_law, "traversal": traversal_enumeration.output_law}[method]
         for nodes in range(2, 5):
             for parents in shapes(nodes):
                 contexts = stopped(3, nodes, seed=nodes)

@@ -14,12 +14,10 @@ from specdec_kernels.conformance import Contexts
 from specdec_kernels.ops._laws import target_law
 from tests.support import filters
 from tests.support.cases import chain_call, seeds
-from tests.support.enumeration import Given, output_law
+from tests.support.enumeration import Given, emitted_law, output_law, tree_law
 from tests.support.laws import assert_law, counts_follow
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.races import LARGEST
-from tests.support.tree_enumeration import emitted_law
-from tests.support.tree_enumeration import output_law as tree_law
 from tests.support.trees import depths, tree_call
 
 SAMPLINGS = {

@@ -9,7 +9,7 @@ from specdec_kernels._constants import LEAF_UNIFORMS
 from specdec_kernels.backends.reference import naive, noise
 from specdec_kernels.calls.values import Noise
 from specdec_kernels.conformance import Contexts
-from tests.support.tree_enumeration import context, drafts
+from tests.support.enumeration import Scaled, Uniform, drafts, emitted_law, page_law
 from tests.support.trees import depths, random_parents
 
 pytestmark = pytest.mark.one_backend
@@ -93,101 +93,36 @@ def test_the_oracle_decides_as_the_page_says(rule, vocabulary, certain):
     assert accepted > REQUESTS / 20
 
 
-class Uniform:
-    """A uniform that takes both sides of each comparison in turn, and remembers how probable its side is."""
-
-    def __init__(self, answers):
-        self.answers, self.low, self.high, self.asked = answers, 0.0, 1.0, []
-
-    def __mul__(self, q):
-        return Scaled(self, q)
-
-    def __lt__(self, threshold):
-        cut = min(max(float(threshold), self.low), self.high)
-        if cut in (self.low, self.high):
-            return cut == self.high
-        below = self.answers.pop(0) if self.answers else True
-        self.asked.append(below)
-        self.low, self.high = (self.low, cut) if below else (cut, self.high)
-        return below
+TREES = [(-1, 0), (-1, 0, 1), (-1, 0, 0), (-1, 0, 0, 1), (-1, 0, 1, 0)]
+SHAPES = [("block", chain) for chain in TREES[:2]] + [(rule, x) for rule in ("rejection", "replacement") for x in TREES]
 
 
-class Scaled:
-    def __init__(self, uniform, factor):
-        self.uniform, self.factor = uniform, factor
+def distance(rule, parents, vocabulary):
+    """Of a rule's law, over every draft that could be drawn, every uniform and every token, from the target's."""
+    depth = max(depths(parents))
+    contexts = Contexts(vocabulary, depth)
 
-    def __lt__(self, threshold):
-        return self.uniform < threshold / self.factor
+    def decides(p, q, tokens, u, draw):
+        return decide(rule, p, q, tokens, parents, u, draw)
 
-
-def law_of(rule, p, q, tokens, parents):
-    """{(accepted nodes, last token): probability} of a rule for given drafts, over all uniforms and draws."""
-    law, pending = {}, [[]]
-    while pending:
-        answers = pending.pop()
-        order, left = [], list(answers)
-        uniforms = [Uniform(left) for _ in parents]
-        for uniform in uniforms:
-            uniform.asked = order
-        weights = []
-
-        def draw(row, node, weights=weights):
-            weights.append(row)
-            return 0
-
-        nodes, _ = decide(rule, p, q, tokens, parents, uniforms, draw)
-        chance = np.prod([uniform.high - uniform.low for uniform in uniforms])
-        for index in range(len(answers), len(order)):
-            pending.append([*order[:index], False])
-        for token, share in enumerate(weights[0] / weights[0].sum()):
-            key = tuple(nodes), token
-            law[key] = law.get(key, 0.0) + chance * share
-    return law
-
-
-SHAPES = [(-1, 0), (-1, 0, 1), (-1, 0, 0), (-1, 0, 0, 1), (-1, 0, 1, 0)]
+    law = page_law(contexts, parents, drafts(contexts, parents, rule == "replacement"), decides)
+    return contexts.distance(emitted_law(law), depth + 1)
 
 
 @pytest.mark.parametrize("vocabulary", [2, 3])
-@pytest.mark.parametrize("parents", SHAPES, ids=str)
-@pytest.mark.parametrize("rule", ["rejection", "replacement", "block"])
-def test_the_page_keeps_the_targets_law(rule, parents, vocabulary):
-    """Over every draft that could be drawn, every uniform and every token."""
-    if rule == "block" and parents != tuple(range(-1, len(parents) - 1)):
-        return
-    depth = max(depths(parents))
-    contexts = Contexts(vocabulary, depth)
-    law = {}
-    for tokens, chance in drafts(contexts, parents, rule == "replacement"):
-        said = [context(parents, tokens, node) for node in range(len(parents))]
-        p, q = ([None if x is None else laws.get(x, next(iter(laws.values()))).numpy() for x in said]
-                for laws in (contexts.p, contexts.q))  # fmt: skip
-        for (nodes, token), share in law_of(rule, p, q, tokens, parents).items():
-            emitted = (*(tokens[node] for node in nodes[1:]), token)
-            law[emitted] = law.get(emitted, 0.0) + chance * share
-    assert contexts.distance(law, depth + 1) < 1e-12
+@pytest.mark.parametrize("case", SHAPES, ids=str)
+def test_the_page_keeps_the_targets_law(case, vocabulary):
+    assert distance(*case, vocabulary) < 1e-12
 
 
 def test_a_wrong_rule_is_seen(monkeypatch):
     """A residual of q - p, and a uniform that is compared with p alone."""
-    contexts, parents = Contexts(3, 1), (-1, 0)
-
-    def distance():
-        law = {}
-        for tokens, chance in drafts(contexts, parents, False):
-            rows = [[laws[()].numpy(), contexts.p[(0,)].numpy()] for laws in (contexts.p, contexts.q)]
-            rows[0][1] = contexts.p[(tokens[1],)].numpy()
-            for (nodes, token), share in law_of("rejection", *rows, tokens, parents).items():
-                emitted = (*(tokens[node] for node in nodes[1:]), token)
-                law[emitted] = law.get(emitted, 0.0) + chance * share
-        return contexts.distance(law, 2)
-
-    assert distance() < 1e-12
+    assert distance("rejection", (-1, 0), 3) < 1e-12
     with monkeypatch.context() as patch:
         patch.setattr(naive, "norm", lambda weights: np.ones_like(weights) / len(weights))
-        assert distance() > 1e-2
+        assert distance("rejection", (-1, 0), 3) > 1e-2
     monkeypatch.setattr(Uniform, "__mul__", lambda self, q: Scaled(self, 1.0))
-    assert distance() > 1e-2
+    assert distance("rejection", (-1, 0), 3) > 1e-2
 
 
 def test_every_race_emits_the_targets_winner():

@@ -12,10 +12,10 @@ from tests.ops.test_traversal_laws import alike
 from tests.ops.test_tree_laws import one_law
 from tests.support import traversal_enumeration
 from tests.support.cases import seeds
-from tests.support.enumeration import PROBS, Given
+from tests.support.enumeration import PROBS, Given, expected_accepted, two_rounds
 from tests.support.laws import P, Q, assert_law, counts_follow, follows_law, random_laws
 from tests.support.ops import verify_chain, verify_tree
-from tests.support.path_enumeration import oracle_law, path_law, two_rounds, two_rounds_of_one_noise
+from tests.support.path_enumeration import oracle_law, path_law, two_rounds_of_one_noise
 
 
 def lossless(contexts, law, length, within=1e-12):
@@ -79,7 +79,7 @@ class TestExactly:
         both = (-1, 0, 0, 1, 2)
         traversal = traversal_enumeration.output_law(contexts, both, drawn_with_replacement=True)
         found = accepted_by(path_law(contexts, 2, 2))
-        assert found > traversal_enumeration.expected_accepted(traversal) + 1e-3
+        assert found > expected_accepted(traversal) + 1e-3
         assert accepted_by(path_law(contexts, 4, 2)) > found
 
 

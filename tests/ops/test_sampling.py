@@ -9,10 +9,8 @@ from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
 from specdec_kernels.sampling import undivided
 from tests.support.cases import chain_call, seeds
-from tests.support.enumeration import PROBS, Given, output_law
+from tests.support.enumeration import PROBS, Given, emitted_law, output_law, tree_law
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
-from tests.support.tree_enumeration import emitted_law
-from tests.support.tree_enumeration import output_law as tree_law
 from tests.support.trees import depths, tree_call
 
 TEMPERATURES = (0.0, 0.7, torch.tensor([1.0, 0.5, 0.0, 1.7]))

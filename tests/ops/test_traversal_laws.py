@@ -1,23 +1,30 @@
 """Block and traversal follow the target's law, round after round, and accept no less than rejection."""
 
-from itertools import product
+import inspect
 
 import numpy as np
 import pytest
 import torch
 
-from specdec_kernels import race_sample, race_topk
+from specdec_kernels.backends.reference import naive
 from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
 from tests.ops.test_tree_laws import assert_lossless, is_lossless, named, one_law
-from tests.support import tree_enumeration
-from tests.support.cases import seeds
-from tests.support.enumeration import PROBS, Given
+from tests.support.enumeration import (
+    PROBS,
+    Given,
+    decided,
+    drafts,
+    emitted_law,
+    expected_accepted,
+    page_law,
+    tree_law,
+    two_rounds,
+)
 from tests.support.laws import P, Q, assert_law, counts_follow, follows_law, random_laws
-from tests.support.ops import verify_chain, verify_tree
-from tests.support.traversal_enumeration import expected_accepted, output_law, two_rounds
-from tests.support.tree_enumeration import emitted_law
-from tests.support.trees import children, depths, shapes
+from tests.support.texts import texts
+from tests.support.traversal_enumeration import output_law
+from tests.support.trees import depths, shapes
 
 SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
 WITH_AND_WITHOUT = pytest.mark.parametrize("with_replacement", [False, True], ids=["without", "with"])
@@ -45,7 +52,12 @@ class TestBlockExactly:
 
     def test_lossless_over_two_rounds(self):
         contexts = Contexts(2, 5, seed=9)
-        assert contexts.distance(two_rounds(contexts, chain(2), op="verify_chain"), 6) < 1e-11
+        assert (
+            contexts.distance(
+                two_rounds(contexts, lambda left: emitted_law(output_law(left, chain(2), op="verify_chain"))), 6
+            )
+            < 1e-11
+        )
 
     @pytest.mark.parametrize("slots, accepted", [(1, 3 / 5), (2, 103 / 100), (3, 673 / 500)])
     def test_expected_accepted(self, slots, accepted):
@@ -56,12 +68,12 @@ class TestBlockExactly:
     def test_accepts_no_less_than_rejection(self, seed):
         contexts = Contexts(3, 3, seed=seed)
         block = expected_accepted(output_law(contexts, chain(3), op="verify_chain"))
-        assert block >= expected_accepted(tree_enumeration.output_law(contexts, chain(3))) - 1e-12
+        assert block >= expected_accepted(tree_law(contexts, chain(3))) - 1e-12
 
     def test_certain_drafts_are_decided_as_by_rejection(self):
         contexts = Contexts(3, 2, seed=4)
         law = output_law(contexts, chain(2), op="verify_chain", certain=True)
-        assert alike(law, tree_enumeration.output_law(contexts, chain(2), certain=True))
+        assert alike(law, tree_law(contexts, chain(2), certain=True))
 
 
 @pytest.mark.one_backend
@@ -80,7 +92,7 @@ class TestTraversalExactly:
     def test_accepts_no_less_than_rejection(self, parents, with_replacement):
         contexts = Contexts(3, max(depths(parents)), seed=11)
         drawn = {"drawn_with_replacement": with_replacement}
-        rejection = expected_accepted(tree_enumeration.output_law(contexts, parents, **drawn))
+        rejection = expected_accepted(tree_law(contexts, parents, **drawn))
         assert expected_accepted(output_law(contexts, parents, **drawn)) >= rejection - 1e-12
 
     @WITH_AND_WITHOUT
@@ -88,7 +100,8 @@ class TestTraversalExactly:
     def test_lossless_over_two_rounds(self, parents, with_replacement):
         depth = max(depths(parents))
         contexts = Contexts(2 if depth > 1 else 3, 2 * depth + 1, seed=12)
-        law = two_rounds(contexts, parents, drawn_with_replacement=with_replacement)
+        options = {"drawn_with_replacement": with_replacement}
+        law = two_rounds(contexts, lambda left: emitted_law(output_law(left, parents, **options)))
         assert contexts.distance(law, 2 * depth + 2) < 1e-11
 
     @pytest.mark.parametrize("slots", [0, 1, 3])
@@ -104,13 +117,13 @@ class TestTraversalExactly:
         options = {"drawn_with_replacement": with_replacement, "certain": True}
         law = output_law(contexts, parents, **options)
         assert_lossless(contexts, law, max(depths(parents)) + 1)
-        rejection = expected_accepted(tree_enumeration.output_law(contexts, parents, **options))
+        rejection = expected_accepted(tree_law(contexts, parents, **options))
         assert expected_accepted(law) == pytest.approx(rejection, abs=1e-9)
 
     def test_gain(self):
         """Two alternatives of two tokens each, p and q of the table everywhere."""
         contexts, parents = one_law(depth=2), (-1, 0, 0, 1, 2)
-        rejection = expected_accepted(tree_enumeration.output_law(contexts, parents))
+        rejection = expected_accepted(tree_law(contexts, parents))
         assert expected_accepted(output_law(contexts, parents)) == pytest.approx(1.30143, abs=1e-5)
         assert rejection == pytest.approx(1.22286, abs=1e-5)
 
@@ -162,40 +175,40 @@ class TestLimits:
         assert expected_accepted(law) == pytest.approx(3)
 
 
-def suns_law(contexts, slots, *, clipped=True, weighted=True, first_refused=False, shared_uniform=False):
-    """{(path, emitted tokens): probability} by the formulas of Sun et al., and by rules that go wrong in one point."""
+# Changes of the text of `naive.block`, each of which makes a wrong rule.
+WRONG = {
+    "w not clipped": ("min(1.0, weights[-1] * p[node - 1][tokens[node]] / drafted)",
+                      "weights[-1] * p[node - 1][tokens[node]] / drafted"),
+    "residual without w": ("residual = node, left",
+                           "residual = node, np.maximum(p[node] - (node < len(weights) - 1) * draft, 0.0)"),
+    "stops at the first uniform refused": ("residual = node, left",
+                                           "residual = node, left\n        else:\n            break"),
+}  # fmt: skip
+
+
+def changed_block(old, new):
+    text, names = inspect.getsource(naive.block), dict(vars(naive))
+    assert text.count(old) == 1
+    exec(text.replace(old, new), names)
+    return names["block"]
+
+
+def block_law(contexts, slots, rule=naive.block):
+    return page_law(contexts, chain(slots), drafts(contexts, chain(slots), False), rule)
+
+
+def shared_uniform_law(contexts, slots):
+    """The law if the uniform that refused a node, uniform above its h, is a place in the sums of the residual, too."""
     law = {}
-    for drafts in product(range(contexts.vocabulary), repeat=slots):
-        p, q = contexts.rows(contexts.p, drafts, slots + 1), contexts.rows(contexts.q, drafts, slots)
-        w = [1.0]
-        for i, x in enumerate(drafts):
-            ratio = w[-1] * float(p[i, x] / q[i, x])
-            w.append(min(1.0, ratio) if clipped else ratio)
-        z = [float((w[i] * p[i] - q[i]).clamp(min=0).sum()) for i in range(slots)]
-        h = [1.0] + [min(1.0, z[i] / max(z[i] + 1 - w[i], 1e-300)) for i in range(1, slots)] + [min(1.0, w[-1])]
-        for length in range(slots + 1):
-            chance = contexts.chance(contexts.q, drafts)
-            if first_refused:
-                accepted, refused = range(1, length + 1), range(length + 1, min(length + 2, slots + 1))
-            else:
-                accepted, refused = [length] if length else [], range(length + 1, slots + 1)
-            for i in accepted:
-                chance *= h[i]
-            for i in refused:
-                chance *= 1 - h[i]
-            weights = p[length] if length == slots else ((w[length] if weighted else 1) * p[length] - q[length])
-            weights = weights.clamp(min=0)
-            if chance == 0:
-                continue
-            share = weights / weights.sum()
-            if (
-                shared_uniform and length < slots
-            ):  # the uniform refused, uniform above h, is a place in the sums of shares
-                ends = torch.nn.functional.pad(share.cumsum(0), (1, 0)).clamp(min=h[length + 1])
-                share = ends.diff() / (1 - h[length + 1])
-            for token, part in enumerate(share.tolist()):
-                key = tuple(range(length + 1)), (*drafts[:length], token)
-                law[key] = law.get(key, 0.0) + chance * part
+    drafted = drafts(contexts, chain(slots), False)
+    for tokens, chance, branch in decided(contexts, chain(slots), drafted, naive.block):
+        path, share = branch.path, naive.norm(branch.weights)
+        if len(path) <= slots:
+            h = branch.uniforms[len(path)]
+            share = np.diff(np.clip(np.cumsum([0.0, *share]), h, None)) / (1 - h)
+        for token, part in enumerate(share):
+            key = path, (*tokens[1 : len(path)], token)
+            law[key] = law.get(key, 0.0) + chance * branch.chance * part
     return law
 
 
@@ -205,7 +218,7 @@ def two_rounds_of_one_noise(contexts):
     Under one nonce a place that was drafted and not decided is drafted alike by the next round.
     """
     found, q = {}, contexts.q[()]
-    anything = tree_enumeration.drafts(contexts, chain(2), False)
+    anything = drafts(contexts, chain(2), False)
     for tokens, chance in anything:
         again = [((-1, tokens[2], x), float(q[x])) for x in range(contexts.vocabulary)]
         for (_, emitted), part in output_law(contexts, chain(2), drafted=[(tokens, 1.0)]).items():
@@ -219,19 +232,18 @@ def two_rounds_of_one_noise(contexts):
 class TestBiasIsCaughtExactly:
     """Rules known to be wrong fail the checks above."""
 
-    def test_suns_formulas_are_ours(self):
+    def test_the_page_is_ours(self):
         contexts = Contexts(3, 3, seed=20)
-        assert alike(output_law(contexts, chain(3), op="verify_chain"), suns_law(contexts, 3))
+        assert alike(output_law(contexts, chain(3), op="verify_chain"), block_law(contexts, 3))
 
-    @pytest.mark.parametrize(
-        "wrong", [{"clipped": False}, {"weighted": False}, {"first_refused": True}, {"shared_uniform": True}],
-        ids=["w not clipped", "residual without w", "stops at the first uniform refused",
-        "uniform shared with the residual"],
-    )  # fmt: skip
-    def test_wrong_rules(self, wrong):
+    @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
+    def test_wrong_rules(self, change):
         contexts = one_law(depth=2)
-        assert is_lossless(contexts, suns_law(contexts, 2), 3)
-        assert not is_lossless(contexts, suns_law(contexts, 2, **wrong), 3)
+        assert is_lossless(contexts, block_law(contexts, 2), 3)
+        assert not is_lossless(contexts, block_law(contexts, 2, changed_block(*change)), 3)
+
+    def test_uniform_shared_with_the_residual(self):
+        assert not is_lossless(one_law(depth=2), shared_uniform_law(one_law(depth=2), 2), 3)
 
     def test_the_same_nonce_in_every_round(self):
         contexts = one_law(depth=5)
@@ -242,50 +254,6 @@ class TestBiasIsCaughtExactly:
         for emitted, chance in law.items():
             first[emitted[1]] += chance
         assert first != pytest.approx(dict(enumerate(P.tolist())), abs=1e-3)
-
-
-def texts(
-    p,
-    q,
-    count,
-    length,
-    *,
-    parents=(-1, 0, 1, 2),
-    method="block",
-    replacement=False,
-    fresh=True,
-    apart=True,
-    first_seed=0,
-):
-    """Tokens [count, length] of texts whose every token has law p, cut into rounds; drafts of law q, wherever they are.
-
-    Not ``fresh``: all rounds have one nonce. Not ``apart``: nodes of one depth have one.
-    """
-    seed, nodes = seeds(count, first_seed), len(parents)
-    said = torch.zeros(count, length + nodes, dtype=torch.int64)
-    done, below, at_depth = torch.zeros(count, dtype=torch.int64), children(parents), depths(parents)
-    for number in range(length):
-        nonce, drafts = 64 * number * fresh, torch.full((count, nodes), -1)
-        for node in range(nodes):
-            rows, noise = q.expand(count, -1), {"seed": seed, "position": done + at_depth[node], "space": "probs"}
-            if replacement:
-                for m, child in enumerate(below[node]):
-                    drafts[:, child] = race_sample(rows, nonce=nonce + 1 + (child if apart else m), **noise)
-            elif below[node]:
-                own = nonce + node * apart
-                drafts[:, below[node]] = race_topk(rows, len(below[node]), nonce=own, **noise)
-        call = {"seed": seed, "position": done, "nonce": nonce, "space": "probs", "method": method}
-        target = p.expand(count, nodes, -1)
-        if method == "block":
-            verdict = verify_chain(drafts[:, 1:], target, q.expand(count, nodes - 1, -1), **call)
-        else:
-            shape = {"parents": torch.tensor(parents), "replacement": replacement}
-            verdict = verify_tree(drafts, target, q.expand(count, nodes, -1), **shape, **call)
-        for slot in range(verdict.tokens.shape[1]):
-            emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
-            said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
-        done = (done + verdict.num_accepted + 1).clamp(max=length)
-    return said[:, :length]
 
 
 @pytest.mark.usefixtures("fast_backend")

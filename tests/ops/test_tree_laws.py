@@ -1,14 +1,18 @@
 """What verify_tree emits follows the target's law: exactly for the oracle, by chi-squared for every backend."""
 
+import inspect
+
 import pytest
 import torch
 
 from specdec_kernels import race_sample, race_topk, verify_tree
+from specdec_kernels.backends.reference import naive
 from specdec_kernels.conformance import Contexts
 from tests.support.cases import seeds
+from tests.support.enumeration import acceptance_by_child, drafts, emitted_law, page_law, tree_law
 from tests.support.laws import P, Q, assert_law, assert_rate, follows_law, random_laws
-from tests.support.tree_enumeration import acceptance_by_child, emitted_law, output_law
-from tests.support.trees import children, depths, shapes
+from tests.support.texts import joint, texts
+from tests.support.trees import depths, shapes
 
 TRIALS = 200_000
 SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
@@ -40,7 +44,7 @@ class TestExactly:
     def test_lossless(self, parents, with_replacement):
         depth = max(depths(parents))
         contexts = Contexts(3, depth, seed=len(parents))
-        law = output_law(contexts, parents, drawn_with_replacement=with_replacement)
+        law = tree_law(contexts, parents, drawn_with_replacement=with_replacement)
         assert sum(law.values()) == pytest.approx(1, abs=1e-12)
         assert_lossless(contexts, law, depth + 1)
 
@@ -50,11 +54,11 @@ class TestExactly:
         """Without draft laws: however the children were chosen, repeated or not."""
         depth = max(depths(parents))
         contexts = Contexts(3, depth, seed=7)
-        law = output_law(contexts, parents, drawn_with_replacement=with_replacement, certain=True)
+        law = tree_law(contexts, parents, drawn_with_replacement=with_replacement, certain=True)
         assert_lossless(contexts, law, depth + 1)
 
     def test_certain_children_are_accepted_with_their_share_of_what_is_left(self):
-        law = output_law(one_law(), (-1, 0, 0), certain=True)
+        law = tree_law(one_law(), (-1, 0, 0), certain=True)
         p, q = P.double(), Q.double()
         first = (q * p).sum()
         assert acceptance_by_child(law)[0] == pytest.approx(float(first))
@@ -63,13 +67,13 @@ class TestExactly:
     def test_independent_siblings_may_be_verified_as_distinct_ones(self, parents):
         """A repeated token is skipped, and what then is tried was drawn without replacement."""
         contexts = Contexts(3, max(depths(parents)), seed=8)
-        law = output_law(contexts, parents, drawn_with_replacement=True, replacement=False)
+        law = tree_law(contexts, parents, drawn_with_replacement=True, replacement=False)
         assert_lossless(contexts, law, max(depths(parents)) + 1)
 
     def test_a_draft_that_cannot_say_everything(self):
         """Its support is used up by two children; what it never says is left."""
         contexts = one_law(torch.tensor([0.5, 0.2, 0.2, 0.1]), torch.tensor([0.6, 0.4, 0.0, 0.0]))
-        assert_lossless(contexts, output_law(contexts, (-1, 0, 0, 0)), 2)
+        assert_lossless(contexts, tree_law(contexts, (-1, 0, 0, 0)), 2)
 
     @pytest.mark.parametrize(
         "count, with_replacement, acceptance",
@@ -81,13 +85,13 @@ class TestExactly:
     def test_acceptance(self, count, with_replacement, acceptance):
         parents = (-1,) + (0,) * count
         contexts = one_law()
-        law = output_law(contexts, parents, drawn_with_replacement=with_replacement)
+        law = tree_law(contexts, parents, drawn_with_replacement=with_replacement)
         assert sum(acceptance_by_child(law)) == pytest.approx(acceptance, abs=1e-7)
         assert_lossless(contexts, law, 2)
 
     def test_acceptance_by_child(self):
         """What every child adds is what the next larger tree accepts more: 3/5, then 107/140, then 14117/16800."""
-        by_child = acceptance_by_child(output_law(one_law(), (-1, 0, 0, 0)))
+        by_child = acceptance_by_child(tree_law(one_law(), (-1, 0, 0, 0)))
         assert by_child == pytest.approx([3 / 5, 107 / 140 - 3 / 5, 14117 / 16800 - 107 / 140], abs=1e-7)
 
 
@@ -100,32 +104,30 @@ class TestBiasIsCaughtExactly:
     def test_sibling_mass_not_removed(self):
         """Distinct siblings, verified as if each were drawn from the whole of q."""
         contexts = one_law()
-        assert not is_lossless(contexts, output_law(contexts, self.STAR, replacement=True), 2)
+        assert not is_lossless(contexts, tree_law(contexts, self.STAR, replacement=True), 2)
 
     def test_duplicate_siblings_dropped(self):
         """Independent siblings, verified as such, but a repeated one thrown away first."""
         contexts = one_law()
-        law = output_law(contexts, self.STAR, drawn_with_replacement=True, repeats=False)
+        law = tree_law(contexts, self.STAR, drawn_with_replacement=True, repeats=False)
         assert not is_lossless(contexts, law, 2)
 
     def test_one_uniform_for_all_siblings(self):
         contexts = one_law()
-        assert not is_lossless(contexts, output_law(contexts, self.STAR, shared_uniforms=True), 2)
+        assert not is_lossless(contexts, tree_law(contexts, self.STAR, shared_uniforms=True), 2)
 
     def test_duplicate_siblings_subtracted_twice(self):
         """The elder's token again cannot come from what is left of q. To subtract it again would bias the output."""
-        p, q = P.double(), Q.double()
-        emitted = torch.zeros(4, dtype=torch.float64)
-        for x in range(4):
-            emitted[x] += q[x] * (p[x] / q[x]).clamp(max=1)
-            left = (p - q).clamp(min=0) / (p - q).clamp(min=0).sum()
-            rest = q.index_fill(0, torch.tensor([x]), 0.0) / (1 - q[x])
-            twice = (left - rest).clamp(min=0)
-            chance = q[x] * (1 - (p[x] / q[x]).clamp(max=1))
-            emitted += chance * twice / twice.sum()
-        assert not torch.allclose(emitted, p, atol=1e-3)
         contexts = one_law()
-        repeated = output_law(contexts, (-1, 0, 0), drawn_with_replacement=True, replacement=False)
+        text, names = inspect.getsource(naive.rejection), dict(vars(naive))
+        exec(text.replace("(x in tried and not (q is not None and replacement))", "False"), names)
+
+        def twice(p, q, tokens, u, draw):
+            return names["rejection"](p, q, tokens, self.STAR, u, draw)
+
+        drafted = drafts(contexts, self.STAR, True)
+        assert not is_lossless(contexts, page_law(contexts, self.STAR, drafted, twice), 2)
+        repeated = tree_law(contexts, (-1, 0, 0), drawn_with_replacement=True, replacement=False)
         assert_lossless(contexts, repeated, 2)
 
 
@@ -183,36 +185,9 @@ class TestByFrequency:
     @pytest.mark.parametrize("method, replacement", [("rejection", False), ("rejection", True), ("race", False)])
     def test_several_rounds(self, method, replacement):
         """The joint law of four tokens of a Markov chain, cut into rounds as acceptance has it."""
-        generator = torch.Generator().manual_seed(4)
-        p, q = random_laws(generator, 2, 3, 3)
-        parents = (-1, 0, 0, 1, 1, 2)
-        count, length = TRIALS // 4, 4
-        seed, said = seeds(count), torch.zeros(count, length + 3, dtype=torch.int64)
-        done = torch.zeros(count, dtype=torch.int64)
-        while (done < length).any():
-            tokens = torch.full((count, len(parents)), -1)
-            tokens[:, 0] = torch.where(done > 0, said.gather(1, (done - 1).clamp(min=0)[:, None])[:, 0], 0)
-            for node, below in enumerate(children(parents)):
-                noise = {"seed": seed, "position": done + depths(parents)[node], "space": "probs"}
-                for m, child in enumerate(below):
-                    tokens[:, child] = (
-                        race_sample(q[tokens[:, node]], nonce=m + 1, **noise)
-                        if replacement
-                        else race_topk(q[tokens[:, node]], len(below), **noise)[:, m]
-                    )
-            verdict = verify_tree(
-                tokens, p[tokens], None if method == "race" else q[tokens], parents=torch.tensor(parents),
-                method=method, replacement=replacement, space="probs", seed=seed, position=done,
-            )  # fmt: skip
-            for slot in range(verdict.tokens.shape[1]):
-                emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
-                said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
-            done = (done + verdict.num_accepted + 1).clamp(max=length)
-        law = p[0]
-        for _ in range(length - 1):
-            law = (law.unsqueeze(-1) * p[torch.arange(law.numel()) % 3]).flatten()
-        joint = (said[:, :length] * 3 ** torch.arange(length - 1, -1, -1)).sum(dim=1)
-        assert_law(joint, law)
+        p, q = random_laws(torch.Generator().manual_seed(4), 2, 3, 3)
+        options = {"method": method, "replacement": replacement, "fresh": False, "apart": False}
+        assert_law(*joint(texts(p, q, TRIALS // 4, 4, parents=(-1, 0, 0, 1, 1, 2), **options), p))
 
 
 @pytest.mark.usefixtures("quick_backend")

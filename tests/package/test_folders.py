@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 # The lowest first. "" are the files beside the folders.
-ORDER = {"cpu": ("", "rows", "race", "walk", "ops"), "cuda": ("", "team", "rows", "walk", "chain", "ops")}
+ORDER = {"cpu": ("", "rows", "race", "walk", "ops"), "cuda": ("", "team", "rows", "tree", "chain", "ops")}
 pytestmark = pytest.mark.skipif(not CSRC.exists(), reason="needs the source tree")
 
 
@@ -37,6 +37,7 @@ def test_a_file_includes_nothing_of_a_folder_above_its_own(backend):
         owner, folder = place(other)
         if owner in ORDER:
             fits = owner == backend and order.index(folder) <= order.index(place(path)[1])
+            fits &= {folder, place(path)[1]} != {"tree", "chain"}  # neither needs the other
             assert fits, f"{path.relative_to(ROOT)} includes {other.relative_to(ROOT)}; the lowest first: {order}"
 
 
@@ -64,34 +65,48 @@ def imports(folder):
 
 
 def named_by(tree):
-    """The modules that a module names where it imports, also in functions, and in ``import_module``; not for types."""
-    branches = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
-    typed = {id(part) for node in branches if "TYPE_CHECKING" in ast.unparse(node.test) for part in ast.walk(node)}
+    """The modules that a module imports: also in functions, for types alone, and by ``import_module``."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typed:
+        if isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
             yield from (place.value for place in node.args[:1] if isinstance(place, ast.Constant))
 
 
+def assert_no_circle(needs):
+    """Of {name: the names that it needs}."""
+    seen = set()
+
+    def visit(name, path):
+        assert name not in path, f"a circle: {' -> '.join([*path[path.index(name) :], name])}"
+        if name not in seen:
+            for other in needs[name] & needs.keys():
+                visit(other, [*path, name])
+            seen.add(name)
+
+    for name in needs:
+        visit(name, [])
+
+
 def test_no_module_imports_one_that_imports_it():
     modules = {}
     for path in (ROOT / "specdec_kernels").rglob("*.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        modules[name] = set(named_by(ast.parse(path.read_text(encoding="utf-8"))))
-    above = {}  # a package that names its own parts, as __init__ does, makes no circle
+        named = named_by(ast.parse(path.read_text(encoding="utf-8")))
+        # A package that names its own parts, as __init__ does, makes no circle.
+        modules[name] = {x for x in named if not f"{x}.".startswith(f"{name}.") and not name.startswith(f"{x}.")}
+    assert_no_circle(modules)
 
-    def visit(name, path):
-        assert name not in path, f"a circle: {' -> '.join([*path[path.index(name) :], name])}"
-        if name not in above:
-            for other in modules[name] & modules.keys():
-                if not other.startswith(f"{name}.") and not name.startswith(f"{other}.") and other != name:
-                    visit(other, [*path, name])
-            above[name] = True
 
-    for name in modules:
-        visit(name, [])
+@pytest.mark.parametrize("backend", ORDER)
+def test_no_file_includes_one_that_includes_it(backend):
+    """A header and the .cpp of its name are one."""
+    needs = {}
+    for path in (CSRC / backend).rglob("*"):
+        if path.is_file():
+            needs.setdefault(path.with_suffix(""), set()).update(other.with_suffix("") for other in includes(path))
+    assert_no_circle({name: others - {name} for name, others in needs.items()})
 
 
 @pytest.mark.parametrize(

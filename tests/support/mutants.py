@@ -141,7 +141,7 @@ CUDA = {
     "csrc/cuda/team/": (ops("race_sample race_topk residual verify_tree", "cuda-host"), EDGES, ORDER, RANDOM_CUDA),
     "csrc/cuda/chain/filtered": (CUDA_CHAINS, ORDER),
     "csrc/cuda/chain/": (ops("verify_chain", "cuda-host"), ORDER, CUDA_CHAINS),
-    "csrc/cuda/walk/": (
+    "csrc/cuda/tree/": (
         ops("verify_chain verify_tree traversal paths", "cuda-host"),
         f"tests/backends/test_cuda_trees.py -k '{PLAYED}'", RANDOM_CUDA,
     ),

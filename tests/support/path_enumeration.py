@@ -10,17 +10,11 @@ from functools import lru_cache
 from itertools import combinations, product
 from typing import NamedTuple
 
-import pytest
 import torch
 
-from specdec_kernels.backends import reference
-from specdec_kernels.backends.reference import laws, noise
-from specdec_kernels.calls.values import Edit, Noise
-from tests.support.calls import backends_call
-from tests.support.enumeration import AS_PROBS, shares_of
-from tests.support.traversal_enumeration import FIRST_UNIFORM, after
+from tests.support.enumeration import AS_PROBS, Case, emitted_law, near_of, run
 
-LOOK_UNIFORM, NEAR, SHARES = 2**31, 2.0**-14, (0.2, 0.4, 0.6, 0.8)
+NEAR, SHARES = 2.0**-14, (0.2, 0.4, 0.6, 0.8)
 
 
 class End(NamedTuple):
@@ -144,15 +138,6 @@ def path_law(contexts, chains, length, *, wrong=None, given=None):
     return law
 
 
-def two_rounds(contexts, round_law):
-    """{emitted tokens: probability} of a round and the one after it, whose noise is fresh."""
-    found = {}
-    for emitted, chance in round_law(contexts).items():
-        for more, again in round_law(after(contexts, emitted)).items():
-            found[emitted + more] = found.get(emitted + more, 0.0) + chance * again
-    return found
-
-
 def two_rounds_of_one_noise(contexts, chains):
     """Two rounds of two drafts a chain, which do not depend on earlier tokens, under one nonce.
 
@@ -196,7 +181,7 @@ def merged(chains, nodes):
 
 def oracle_law(contexts, chains, length, given=AS_PROBS):
     """`path_law` of the oracle: at each end its uniforms lie just below or just above the thresholds."""
-    near, cases = 1e-9 if given.target.space == "probs" else 1e-5, []
+    near, cases = near_of(given), []
     for end in ends(contexts, chains, length, named=True):
         chance, h, known = end.chance, thresholds(end), merged(end.chains, 0)[3]
         uniforms = {}
@@ -206,50 +191,9 @@ def oracle_law(contexts, chains, length, given=AS_PROBS):
                 cases.append((end, uniforms | {node: threshold * (1 - near)}, chance * threshold))
             uniforms[node] = threshold * (1 + near)
             chance *= 1 - threshold
-    return run(contexts, chains, length, cases, given)
-
-
-def run(contexts, chains, length, cases, given):
-    """The oracle on all cases at once, with their uniforms; its draws are recorded."""
-    nodes, count = chains * length + 1, len(cases)
-    tokens, parents, leaves, known = zip(*(merged(end.chains, nodes) for end, _, _ in cases), strict=True)
-    uniform_table = torch.full((count, nodes), torch.nan, dtype=torch.float64)
+    nodes = chains * length + 1
+    tokens, parents, leaves, _ = zip(*(merged(end.chains, nodes) for end, _, _ in cases), strict=True)
     looks = [(*end.looks, *[0.0] * (length + 1 - len(end.looks))) for end, _, _ in cases]
-    look_table = torch.tensor(looks, dtype=torch.float64)
-    p_rows, q_rows = torch.full((2, count, nodes, contexts.vocabulary), torch.nan, dtype=torch.float64)
-    for case, ((_, uniforms, _), said) in enumerate(zip(cases, known, strict=True)):
-        for node, uniform in uniforms.items():
-            uniform_table[case, node] = uniform
-        for tokens_said, node in said.items():
-            p_rows[case, node], q_rows[case, node] = contexts.p[tokens_said], contexts.q[tokens_said]
-    drawn_from = torch.zeros(count, contexts.vocabulary, dtype=torch.float64)
-
-    def uniforms(whose, stream, index):
-        if index == LOOK_UNIFORM:
-            return look_table[whose.seed, whose.position]
-        return uniform_table[whose.seed, index - FIRST_UNIFORM + 1]
-
-    def draw(weights, case):
-        drawn_from[case.squeeze(-1)] = shares_of(weights)
-        return torch.zeros(len(weights), dtype=torch.int64)
-
-    emitted, path = torch.empty(count, length + 1, dtype=torch.int64), torch.empty(count, length + 1, dtype=torch.int32)
-    num_accepted, status = torch.empty(2, count, dtype=torch.int32)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise, "uniforms", uniforms)
-        patch.setattr(noise, "arrivals", lambda whose, stream, size: whose.seed.unsqueeze(-1))
-        patch.setattr(laws, "draw", draw)
-        target, draft = given.rows(p_rows, q_rows)
-        reference.verify_tree(backends_call(
-            "verify_tree", draft_tokens=torch.tensor(tokens), parents=torch.tensor(parents), target=target, draft=draft,
-            draft_map=given.draft_map, method="paths", replacement=False, target_law=given.target,
-            draft_law=given.draft, edits=Edit(), noise=Noise(torch.arange(count), 0, 0), leaves=torch.tensor(leaves),
-            tokens=emitted, path=path, num_accepted=num_accepted, status=status, output_format=0,
-        ))  # fmt: skip
-    law = {}
-    for (_, _, chance), said, last in zip(cases, emitted.tolist(), drawn_from.tolist(), strict=True):
-        said = tuple(x for x in said if x != -1)[:-1]
-        for token, share in enumerate(last):
-            if share > 0:
-                law[(*said, token)] = law.get((*said, token), 0.0) + chance * share
-    return law
+    cases = [Case(x, *case[1:], look) for x, case, look in zip(tokens, cases, looks, strict=True)]
+    options = {"method": "paths", "replacement": False, "leaves": torch.tensor(leaves)}
+    return emitted_law(run(contexts, list(parents), cases, given, **options))

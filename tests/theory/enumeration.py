@@ -1,13 +1,16 @@
 """Brute force: laws of the decision rules by summing over every draft, uniform interval and policy outcome.
 
-Written from the rules (algorithms, sections 2 to 4), not from the formulas under test: uniforms are integrated as the
+By the rules on one page (``reference/naive.py``), not by the formulas under test: uniforms are integrated as the
 probability of the interval they fall in. Exact up to float64 rounding.
 """
 
-import itertools
-import math
-
 import numpy as np
+
+from specdec_kernels.backends.reference import naive
+from specdec_kernels.backends.reference.naive import norm
+from specdec_kernels.conformance import Contexts
+from tests.support.enumeration import drafts as drafts_of
+from tests.support.enumeration import emitted_law, expected_accepted, page_law
 
 P, Q = np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.1, 0.2, 0.3, 0.4])
 
@@ -22,10 +25,6 @@ def random_laws(rng, size, zeros=0):
     return pair
 
 
-def norm(weights):
-    return weights / weights.sum() if weights.sum() > 0 else weights
-
-
 def one_draft(p, q, chance, replacement):
     """Output law and P(accept) of one draft: x is accepted with probability min(1, chance[x]), else `replacement`."""
     output, accepted = np.zeros(len(p)), 0.0
@@ -37,17 +36,16 @@ def one_draft(p, q, chance, replacement):
 
 def drafts_with_replacement(p, q, drafts):
     """P(one of M independent drafts is accepted) and the output law, over every tuple of drafts."""
-    output, accepted = np.zeros(len(p)), 0.0
-    for tokens in itertools.product(range(len(p)), repeat=drafts):
-        prob, current = math.prod(q[list(tokens)]), p
-        for x in tokens:
-            take = min(1.0, current[x] / q[x]) if q[x] else 0.0
-            output[x] += prob * take
-            accepted += prob * take
-            prob *= 1 - take
-            current = norm(np.maximum(current - q, 0))
-        output += prob * current
-    return accepted, output
+    contexts, parents = Contexts.of(p, q, 1), (-1, *[0] * drafts)
+
+    def rule(p, q, tokens, u, draw):
+        return naive.rejection(p, q, tokens, parents, u, draw, replacement=True)
+
+    law = page_law(contexts, parents, drafts_of(contexts, parents, True), rule)
+    output = np.zeros(len(p))
+    for (_, emitted), chance in law.items():
+        output[emitted[0]] += chance
+    return expected_accepted(law), output
 
 
 def rejections_by_paths(target, draft, x0, drafts):
@@ -86,29 +84,12 @@ def rank_law(p, q):
 
 def block_law(p, q, k):
     """Block verification (Sun et al.) over every draft: E[accepted] and the joint law of the first k + 1 tokens."""
-    size = len(p)
-    joint, accepted = np.zeros((size,) * (k + 1)), 0.0
-    for tokens in itertools.product(range(size), repeat=k):
-        prob = math.prod(q[list(tokens)])
-        if prob == 0:
-            continue
-        w = [1.0]
-        for x in tokens:
-            w.append(min(1.0, w[-1] * p[x] / q[x]))
-        mass = [np.maximum(w[i] * p - q, 0).sum() for i in range(k)]
-        h = [mass[i] / (mass[i] + 1 - w[i]) if mass[i] + 1 - w[i] > 0 else 0.0 for i in range(k)] + [w[k]]
-        beyond = 1.0  # P(no longer prefix was taken)
-        for length in range(k, -1, -1):
-            here = beyond * (h[length] if length else 1.0)
-            beyond -= here
-            accepted += prob * here * length
-            next_law = p if length == k else norm(np.maximum(w[length] * p - q, 0))
-            if here > 0:
-                tail = next_law
-                for _ in range(k - length):
-                    tail = np.multiply.outer(tail, p)
-                joint[tokens[:length]] += prob * here * tail
-    return accepted, joint
+    contexts, parents = Contexts.of(p, q, k), tuple(range(-1, k))
+    law = page_law(contexts, parents, drafts_of(contexts, parents, False), naive.block)
+    joint = np.zeros((len(p),) * (k + 1))
+    for text, chance in contexts.completed(emitted_law(law), k + 1).items():
+        joint[text] = chance
+    return expected_accepted(law), joint
 
 
 def trees(size):

@@ -7,7 +7,8 @@ import torch
 from specdec_kernels import theory
 from specdec_kernels.conformance import Contexts
 from specdec_kernels.theory.chains import residual_mass
-from tests.support.traversal_enumeration import expected_accepted, output_law
+from tests.support.enumeration import expected_accepted
+from tests.support.traversal_enumeration import output_law
 from tests.theory.enumeration import (
     P,
     Q,

@@ -7,7 +7,7 @@ import torch
 import specdec_kernels as specdec
 from examples.figures import simulate
 from specdec_kernels import theory
-from specdec_kernels.generate.schemes import SCHEMES
+from specdec_kernels.generate.policies import SCHEMES
 from specdec_kernels.studies.plan import accepted_of_chains
 from specdec_kernels.theory.trees import optimal_nodes
 from tests.support.laws import assert_law, assert_rate, has_rate

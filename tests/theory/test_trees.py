@@ -7,8 +7,9 @@ import torch
 from specdec_kernels import theory
 from specdec_kernels.theory.trees import entropy_bounds, optimal_nodes
 from tests.ops.test_traversal_laws import one_law
+from tests.support.enumeration import expected_accepted
 from tests.support.path_enumeration import path_law
-from tests.support.traversal_enumeration import expected_accepted, output_law
+from tests.support.traversal_enumeration import output_law
 from tests.support.trees import shapes
 from tests.theory.enumeration import P, Q, random_laws, trees
 

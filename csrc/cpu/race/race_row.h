@@ -1,23 +1,10 @@
 // Races over a row after scan_maxima. Candidates are columns.
 #pragma once
 
-#include "../rows/law_row.h"
+#include "race_result.h"
 #include "specdec/paths.h"
 
 SPECDEC_BEGIN
-
-// Collects the best of the candidates that it is offered.
-struct RaceResult {
-  const int32_t capacity;
-  float to_beat = -kInfinity;  // the score of the last of the best: a candidate below it need not be offered
-
-  // c.score is an upper bound of the candidate's score, `least` a lower one. They differ where weights are bounds.
-  virtual void offer(const Candidate& c, float least) = 0;
-
- protected:
-  explicit RaceResult(int32_t count) : capacity(count) {}
-  ~RaceResult() = default;
-};
 
 // Offers the arrivals of the race with weights p.
 void race_row(const LawRow& r, const Noise& noise, const ThreadTeam& team, RaceResult& result);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "race_row.h"
+#include "race_result.h"
 
 SPECDEC_BEGIN
 

@@ -19,7 +19,8 @@ template <class Lane>
 __device__ __forceinline__ Leaf leaf_of_lane(const ChainRequest& r, const Lane& lane, float* weight, int* lanes) {
   const int32_t self = lane_id();
   const float p = lane.p(r), q = lane.in_range ? lane.q(r) : 0.0f;
-  Leaf leaf = {*weight, 0.0f, lane.status(r), false, false, false};
+  Leaf leaf = {};
+  leaf.weight = *weight, leaf.status = lane.status(r);
 #pragma unroll 1
   for (*lanes = 1;; ++*lanes) {
     const int index = *lanes - 1;

@@ -15,8 +15,8 @@
 #include "../rows/cut_plan.cuh"  // is_shaped
 #include "../rows/draw.cuh"
 #include "../rows/pair_sums.cuh"
+#include "../rows/request.cuh"
 #include "../rows/staged_tile.cuh"
-#include "../walk/deferred_ops.cuh"  // finish
 #include "specdec/chain.h"
 
 namespace specdec::cuda {
@@ -272,11 +272,23 @@ struct StopPoint {
   int32_t excluded;
 };
 
+__device__ __forceinline__ StopPoint draw_from_p(int32_t node, int32_t status) {
+  StopPoint e = {};
+  e.node = node, e.status = status;
+  e.subtracted = 1.0f, e.excluded = kNoToken;
+  return e;
+}
+__device__ __forceinline__ StopPoint decided_token(int32_t node, int32_t status, int32_t token) {
+  StopPoint e = draw_from_p(node, status);
+  e.decided = true, e.token = token;
+  return e;
+}
+
 // The stop at a node. The lane of that node has `residual` and `subtracted`; the others' do not count.
 template <class Lane>
 __device__ __forceinline__ StopPoint stop_at(const ChainRequest& r, const Lane& lane, int32_t node, bool residual,
                                              float subtracted, int32_t status) {
-  StopPoint e = {node, status, false, false, 0, 1.0f, kNoToken};
+  StopPoint e = draw_from_p(node, status);
   const bool mine = residual && lane.in_range && !r.has_draft();
   const int index = node - lane.first;
   e.residual = __shfl_sync(kWarp, residual, index);
@@ -301,13 +313,12 @@ __device__ __forceinline__ int32_t find_stop(const ChainRequest& r, const Lane& 
 // Temperature 0: a draft is accepted if it is the target's most probable token.
 template <class Lane>
 __device__ __forceinline__ StopPoint accept_greedy(const ChainRequest& r, const Lane& lane, int32_t count) {
-  if (!r.readable) return {0, 0, true, false, 0, 1.0f, kNoToken};
+  if (!r.readable) return decided_token(0, 0, 0);
   const Draw most = r.has_bonus(lane.node()) ? bonus_token(r) : to_draw(lane.target_stats);
   const int32_t node = find_stop(r, lane, lane.draft == most.token, count);
   const int32_t last = node == kNoNode ? lane.first + count - 1 : node;
   const int32_t status = lane.tried && !lane.in_range ? most.status | SPECDEC_STATUS_TOKEN_RANGE : most.status;
-  return {node, lane.node() <= last ? status : 0, true, false, __shfl_sync(kWarp, most.token, last - lane.first), 1.0f,
-          kNoToken};
+  return decided_token(node, lane.node() <= last ? status : 0, __shfl_sync(kWarp, most.token, last - lane.first));
 }
 
 // Each lane tests its draft as if all before it were accepted; the first lane that fails is the stop.
@@ -319,7 +330,7 @@ __device__ __forceinline__ StopPoint accept_by_rejection(const ChainRequest& r, 
                            r.epsilon()};
   const int32_t node = find_stop(r, lane, lane.in_range && test(lane.p(r), lane.q(r)), count);
   status |= lane.status(r);
-  if (node == kNoNode) return {node, lane_id() < count ? status : 0, false, false, 0, 1.0f, kNoToken};
+  if (node == kNoNode) return draw_from_p(node, lane_id() < count ? status : 0);
   // A node without a draft, where one could have been, is decided like a rejected draft.
   return stop_at(r, lane, node, lane.node() < r.slots && (lane.tried || draft_prob < 1.0f), draft_prob,
                  lane.node() <= node ? status : 0);

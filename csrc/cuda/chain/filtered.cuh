@@ -65,12 +65,11 @@ __device__ __forceinline__ RowRecord load_record(const WideKey* words) {
   const WideKey lse = load_fresh(words), most = load_fresh(words + 1), cut = load_fresh(words + 2),
                 law = load_fresh(words + 3);
   const int32_t status = static_cast<int32_t>(most);
-  return {{{first_of(lse), second_of(lse)}, static_cast<int32_t>(most >> 32), status & 0xff},
-          {first_of(cut), static_cast<int32_t>(cut)},
-          first_of(law),
-          static_cast<int32_t>(law),
-          status >> 8 & 0xff,
-          status >> 16};
+  RowRecord r = {};
+  r.stats = {{first_of(lse), second_of(lse)}, static_cast<int32_t>(most >> 32), status & 0xff};
+  r.cut = {first_of(cut), static_cast<int32_t>(cut)}, r.law = first_of(law), r.listed = static_cast<int32_t>(law);
+  r.draft_status = status >> 8 & 0xff, r.edit_status = status >> 16;
+  return r;
 }
 
 // The draft of a lane, as LaneDraft, from records.
@@ -131,8 +130,10 @@ struct RowOfBlock {
   bool of_draft;
   __device__ static RowOfBlock of(const FilteredChainArguments& a) {
     const BlockIndex block(a);
-    const int node = a.sides == 2 ? block.node / 2 : block.node;
-    return {block.request, block.part, block.node, node, block.node != node * a.sides};
+    RowOfBlock at = {};
+    at.request = block.request, at.part = block.part, at.row = block.node;
+    at.node = a.sides == 2 ? block.node / 2 : block.node, at.of_draft = block.node != at.node * a.sides;
+    return at;
   }
   // A token is drawn where no draft can be refused. Elsewhere acceptance needs p or q of the draft.
   __device__ bool draws(const ChainRequest& r) const { return r.p.method == SPECDEC_RACE || node == r.slots; }
@@ -182,8 +183,7 @@ __device__ __forceinline__ bool publish_record(const FilteredChainArguments& a, 
   const Shared<WideKey> list = dynamic_shared<WideKey>(a.cut.memory.at, kListWords);
   for (int i = static_cast<int>(threadIdx.x); 2 * i < listed; i += kThreads) {
     const WideKey one = list[2 * i], other = list[2 * i + (2 * i + 1 < listed)];
-    put_word(list_of(a, r.request, at.node) + i,
-             two_words(~static_cast<uint32_t>(other), ~static_cast<uint32_t>(one)));
+    put_word(list_of(a, r.request, at.node) + i, two_words(~static_cast<uint32_t>(other), ~static_cast<uint32_t>(one)));
   }
   if (threadIdx.x == 0) {
     RowRecord record = shared_record[0];
@@ -213,8 +213,7 @@ __device__ __forceinline__ bool publish_record(const FilteredChainArguments& a, 
 // The block's part of a row. Returns true in the last block of the request.
 __device__ __forceinline__ bool process_row(const FilteredChainArguments& a, const ShapedRows& reader,
                                             const Shared<RowOfBlock>& block_row, const Shared<ChainState>& decoded,
-                                            const Shared<Filter>& filters,
-                                            const Shared<unsigned>& block_bound) {
+                                            const Shared<Filter>& filters, const Shared<unsigned>& block_bound) {
   SPECDEC_SHARED(unsigned, ends, 1);  // nodes - the node where the chain is seen to end, or 0
   SPECDEC_SHARED(RowRecord, shared_record, 1);
   RaceRequestOf<EditedRow> request;
@@ -235,7 +234,8 @@ __device__ __forceinline__ bool process_row(const FilteredChainArguments& a, con
     const Noise noise = a.p.method == SPECDEC_RACE ? r.race_noise(at.node, at.node)
                                                    : r.noise_at_depth(at.node, kStreamResidual);
     request = race_of(reader.of(at.in(r), !at.of_draft), looked, noise);
-    RowRecord record = {kNoStats, {-kInfinity, kNoToken}, 0.0f, -1, SPECDEC_STATUS_OK, SPECDEC_STATUS_OK};
+    RowRecord record = {};
+    record.stats = kNoStats, record.cut = {-kInfinity, kNoToken}, record.listed = -1;
     if (live) {
       if (!at.of_draft)
         record.edit_status = reader.decode(a.p.edits, request.row.vocab, {r.entry, 0},
@@ -268,14 +268,14 @@ __device__ __forceinline__ FilteredPair pair_at(const FilteredChainArguments& a,
   const RowRecord target = load_record(record_of(a, r.request, node, 0));
   const Row row = row_at(a.p.target, r.target_row(node));
   reader.decode(a.p.edits, row.vocab, {r.entry, 0}, r.target_index(r.request, node), node);
-  FilteredPair pair = {{reader.of(row), with_stats(r.target_law, target.stats), nullptr,
-                      {target.cut, filter_order(a, r, false)}},
-                     {},
-                     target.listed};
+  FilteredPair pair = {};
+  pair.target.row = reader.of(row), pair.target.stats = with_stats(r.target_law, target.stats);
+  pair.target.support = {target.cut, filter_order(a, r, false)}, pair.listed = target.listed;
   if (a.sides == 1 || node >= r.slots) return pair;
   const RowRecord draft = load_record(record_of(a, r.request, node, 1));
-  pair.draft = {reader.of(row_at(a.p.draft, r.draft_row(node)), false), with_stats(r.draft_law, draft.stats),
-                a.p.draft_map.data, {draft.cut, filter_order(a, r, true)}};
+  pair.draft.row = reader.of(row_at(a.p.draft, r.draft_row(node)), false);
+  pair.draft.stats = with_stats(r.draft_law, draft.stats), pair.draft.map = a.p.draft_map.data;
+  pair.draft.support = {draft.cut, filter_order(a, r, true)};
   return pair;
 }
 
@@ -322,8 +322,9 @@ __device__ __forceinline__ bool wait_stop(Ticket* ticket, const Shared<StopPoint
     while ((message = load_acquire(&ticket->flags)) == 0) {
     }
     const WideKey parameters = load_fresh(&ticket->best);
-    shared_stop[0] = {message & 2u ? static_cast<int32_t>(message >> 2) : kNoNode, 0, false, (message & 1u) != 0, 0,
-                      first_of(parameters), static_cast<int32_t>(parameters)};
+    StopPoint e = draw_from_p(message & 2u ? static_cast<int32_t>(message >> 2) : kNoNode, 0);
+    e.residual = message & 1u, e.subtracted = first_of(parameters), e.excluded = static_cast<int32_t>(parameters);
+    shared_stop[0] = e;
   }
   __syncthreads();
   return static_cast<StopPoint>(shared_stop[0]).node != kNoNode;
@@ -460,9 +461,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) filtered_cha
   } else {
     SPECDEC_SHARED(StopPoint, shared_stop, 1);
     bool draws = true;
-    if (!static_cast<DrawTask>(shared_task[0]).decides) {
+    if (!static_cast<DrawTask>(shared_task[0]).decides)
       draws = wait_stop(a.tickets + static_cast<RowOfBlock>(block_row[0]).request, shared_stop);
-    }
     if (reader.edited) {
       const ChainRequest r = decoded_request<ChainRequest>(a.p, decoded);
       store_drafts(a, r, r.drafts());

@@ -100,9 +100,11 @@ int32_t width_of(const specdec_cache_layer& layer) {
 
 // Launches layers first .. first + count of the call.
 cudaError_t launch_layers(const CompactParams& p, int32_t first, int32_t count, const Call& call) {
-  CompactArguments a = {static_cast<int32_t>(p.path.columns), 1, count > 0 ? count : 1, cache_limits(p),
-                                 p.path.data, p.path.row_stride, p.block_table.data, p.block_table.row_stride,
-                                 p.prefix_len, p.status.data, {}};
+  CompactArguments a = {};
+  a.path_length = static_cast<int32_t>(p.path.columns), a.layer_blocks = 1, a.layer_count = count > 0 ? count : 1;
+  a.limits = cache_limits(p), a.prefix_len = p.prefix_len, a.status = p.status.data;
+  a.path = p.path.data, a.path_stride = p.path.row_stride;
+  a.block_table = p.block_table.data, a.table_stride = p.block_table.row_stride;
   a.columns[0].width = 1;
   for (int32_t i = 0; i < count; ++i) {
     const specdec_cache_layer& layer = p.layers.data[first + i];

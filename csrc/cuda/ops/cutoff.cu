@@ -58,11 +58,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAMultiprocessor) cutoff_kerne
   if (!cut_or_draw_row<kVectors>(row, entry.live(), !row.law.greedy, filter, a.cut, a.parts, index,
                                  block - index * a.parts.count.by(), block_bound, a.tickets + index, &end))
     return;
-  CutResult result = {kKeepsAll, -1, 0, 0, -kInfinity, false, SPECDEC_STATUS_OK};
+  CutResult result = {};
+  result.cut = kKeepsAll, result.listed = -1, result.top = -kInfinity;
   if (row.law.greedy) {  // the first thread has the token
     const Draw draw = to_draw(end.best);
     const float v = Logits{1.0f}.scaled(element(row.row, draw.token));
-    if (v > -kInfinity) result = {{v, draw.token}, -1, 1, kOneToken, v, false, SPECDEC_STATUS_OK};
+    if (v > -kInfinity) result.cut = {v, draw.token}, result.count = 1, result.mass = kOneToken, result.top = v;
     result.status = draw.status;
   } else if (entry.live()) {
     result = end.cut;

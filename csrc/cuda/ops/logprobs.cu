@@ -211,7 +211,8 @@ __device__ __forceinline__ void find_logprobs(const LogprobsArguments& a, int64_
     if (part == 0) store_certain(p, index, kNoToken), store_logprob(p, index, -kInfinity, 0, entry.status());
     return;
   }
-  LogprobRow<typename Reader::Support> row = {index, {}, kNoToken, -kInfinity, entry.status()};
+  LogprobRow<typename Reader::Support> row = {};
+  row.index = index, row.token = kNoToken, row.x = -kInfinity, row.status = entry.status();
   const Law law = law_at(p.law, entry.index, j, &row.status);
   row.status |= reader.decode(p.edits, p.rows.vocab, {entry.index, j}, {i, j});
   row.side = law_row<typename Reader::Support>(reader.of(row_at(p.rows, p.rows.offset(i, j))), law);
@@ -253,23 +254,24 @@ cudaError_t logprobs(const LogprobsParams& p, const Call& call) {
   const int64_t rows = p.count();
   return on_device(call, rows, kernels, [&](const Device& device) {
     const Workspace& workspace = device.workspace;
+    LogprobsArguments a = {};
+    a.p = p, a.tickets = workspace.tickets, a.words = workspace.partials;
     const int64_t most = most_lists(rows, p.top());
     if (!p.edits.on() && !(p.law.rules & SPECDEC_FILTERED)) {
       const int64_t row_blocks = blocks_at_once(device) / rows;
-      const Parts parts = parts_of_rows(p.rows.vocab, row_blocks < most ? row_blocks : most);
-      if (workspace.lacks(rows, rows * RowWords::a_row(parts, p.top()))) return cudaSuccess;
-      Shape shape = {rows * parts.count.by(), kThreads};
+      a.parts = parts_of_rows(p.rows.vocab, row_blocks < most ? row_blocks : most);
+      if (workspace.lacks(rows, rows * RowWords::a_row(a.parts, p.top()))) return cudaSuccess;
+      Shape shape = {rows * a.parts.count.by(), kThreads};
       shape.overlaps = true;
       shape.dynamic_shared = kStagedBytes;
-      return launch(logprobs_kernel, shape, {p, workspace.tickets, workspace.partials, parts}, device.stream);
+      return launch(logprobs_kernel, shape, a, device.stream);
     }
     const TeamShape shape = shaped_team(device, rows, p.rows);
-    const Parts parts = parts_of_rows(p.rows.vocab, shape.size < most ? shape.size : most);
+    a.parts = parts_of_rows(p.rows.vocab, shape.size < most ? shape.size : most);
     const ShapedPlan plan =
-        shaped_plan(device, shape, rows, p.rows.vocab, rows, rows * RowWords::a_row(parts, p.top()));
+        shaped_plan(device, shape, rows, p.rows.vocab, rows, rows * RowWords::a_row(a.parts, p.top()));
     if (plan.team.lacks(workspace)) return cudaSuccess;
-    return launch_teams(shaped_logprobs_kernel, plan.team, device,
-                        {{p, workspace.tickets, workspace.partials, parts}, plan.team.team(workspace), plan.cut},
+    return launch_teams(shaped_logprobs_kernel, plan.team, device, {a, plan.team.team(workspace), plan.cut},
                         plan.shared_bytes);
   });
 }

@@ -207,8 +207,9 @@ cudaError_t shaped_topk(const RaceParams& p, const Device& device) {
   const ShapedPlan plan = shaped_plan(device, shape, rows, p.rows.vocab, rows, lists + flags);
   const Workspace& workspace = device.workspace;
   if (plan.team.lacks(workspace)) return cudaSuccess;
-  const ShapedTopkArguments a = {{p, workspace.partials, workspace.partials + lists, workspace.tickets, shape.size},
-                                 plan.team.team(workspace), plan.cut};
+  ShapedTopkArguments a = {{}, plan.team.team(workspace), plan.cut};
+  a.race.p = p, a.race.splits = shape.size, a.race.tickets = workspace.tickets;
+  a.race.lists = workspace.partials, a.race.flags = workspace.partials + lists;
   return launch_teams(shaped_topk_kernel, plan.team, device, a, plan.shared_bytes);
 }
 
@@ -222,8 +223,9 @@ cudaError_t plain_topk(const RaceParams& p, const Device& device) {
   if (workspace.lacks(rows, rows * splits * (k + 1))) return cudaSuccess;
   Shape shape = {rows * splits, threads_of_block(p.rows.vocab, p.rows.dtype)};
   shape.overlaps = true;
-  const RaceTopkArguments a = {p, workspace.partials, workspace.partials + rows * splits * k, workspace.tickets,
-                               static_cast<int>(splits)};
+  RaceTopkArguments a = {};
+  a.p = p, a.splits = static_cast<int>(splits), a.tickets = workspace.tickets;
+  a.lists = workspace.partials, a.flags = workspace.partials + rows * splits * k;
   return launch(race_topk_kernel, shape, a, device.stream);
 }
 

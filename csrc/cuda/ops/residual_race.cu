@@ -30,7 +30,9 @@ using ResidualRaceArguments = SplitArguments<ResidualRaceParams>;
 template <class Support>
 __device__ __forceinline__ LawRowOf<Support> law_row_with_lse(const typename Support::RowType& row, const Law& law,
                                                               const float* lse, const Support& support) {
-  return {row, {law, {lse[0], lse[1]}, kNoToken}, nullptr, support};
+  LawRowOf<Support> side = {row, {law, {lse[0], lse[1]}, kNoToken}};
+  side.support = support;
+  return side;
 }
 
 // How the kernels read parts of rows: here without edits and filters, and with one token at most left out.

@@ -28,10 +28,10 @@ __device__ __forceinline__ LawRowOf<typename Reader::Support> part_law_row(const
   const int32_t row_index = side == 0 ? p.row.data[pair] : p.draft_row.data[pair];
   const float* lse = static_cast<const float*>(p.row_stats.data) + p.row_stats.offset(0, pair) + 2 * side;
   const Logits space = law_at(side == 0 ? p.target_law : p.draft_law, pair, 0, status).logits();
-  return {reader.of(row_at(rows, rows.offset_of(row_index)), side == 0),
-          {{SPECDEC_LOGITS, space.inverse, false}, {lse[0], lse[1]}, kNoToken},
-          nullptr,
-          support_of<typename Reader::Support>(p, pair, side)};
+  LawRowOf<typename Reader::Support> law_row = {reader.of(row_at(rows, rows.offset_of(row_index)), side == 0),
+                                                {{SPECDEC_LOGITS, space.inverse, false}, {lse[0], lse[1]}, kNoToken}};
+  law_row.support = support_of<typename Reader::Support>(p, pair, side);
+  return law_row;
 }
 
 // This thread's sums of (p - subtracted q)^+, and of q. Columns outside of the rows are -inf.

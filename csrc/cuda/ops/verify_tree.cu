@@ -1,6 +1,6 @@
-// verify_tree in one launch: a team of blocks walks each request's tree and stops (walker.cuh). Rows off the accepted
-// path are not read, but for those that traversal visits.
-#include "../walk/walker.cuh"
+// verify_tree in one launch: a team of blocks walks each request's tree and stops (tree/walk_request.cuh). Rows off the
+// accepted path are not read, but for those that traversal visits.
+#include "../tree/walk_request.cuh"
 
 namespace specdec::cuda {
 

@@ -23,9 +23,12 @@ __host__ __device__ __forceinline__ size_t bytes_of_buckets(int warps) {
 }
 __device__ __forceinline__ BucketMemory bucket_memory(size_t at, int warps) {
   const size_t of_warps = at + sizeof(WideKey) * kBucketSums, counts = of_warps + sizeof(WideKey) * kBucketSums * warps;
-  return {dynamic_shared<WideKey>(at, kBucketSums), dynamic_shared<WideKey>(of_warps, kBucketSums * warps),
-          dynamic_shared<unsigned>(counts, kBucketCounts * warps),
-          dynamic_shared<float>(counts + sizeof(unsigned) * kBucketCounts * warps, kLookFloats)};
+  BucketMemory memory = {};
+  memory.sums = dynamic_shared<WideKey>(at, kBucketSums);
+  memory.of_warps = dynamic_shared<WideKey>(of_warps, kBucketSums * warps);
+  memory.counts = dynamic_shared<unsigned>(counts, kBucketCounts * warps);
+  memory.looks = dynamic_shared<float>(counts + sizeof(unsigned) * kBucketCounts * warps, kLookFloats);
+  return memory;
 }
 
 class BucketCounts {

@@ -200,8 +200,11 @@ struct CutFinder {
     }
     const bool empty = largest < kLeastKey, bad = empty || flags & kBadValue;
     if (empty) top = -kInfinity;
-    return {kKeepsAll, empty ? 0 : -1, 0, mass[0], top, (flags & kInfiniteValue) != 0,
-            bad ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK};
+    CutResult result = {};
+    result.cut = kKeepsAll, result.listed = empty ? 0 : -1, result.mass = mass[0], result.top = top;
+    result.infinite = (flags & kInfiniteValue) != 0;
+    result.status = bad ? SPECDEC_STATUS_NON_FINITE : SPECDEC_STATUS_OK;
+    return result;
   }
 
   // Both of them, for a team.
@@ -244,7 +247,8 @@ struct CutFinder {
     if (first) rule = {after_k ? k : kNoLimit, kNoLimit, after_floor ? floor : kLeastKey};
     SPECDEC_SHARED(unsigned, numbers, 2);
     if (threadIdx.x < 2) numbers[static_cast<int>(threadIdx.x)] = 0;
-    WordRange range = {word_of_key(level(rule)), word_of_key(ordered(top) + 1), 0, 0};
+    WordRange range = {};
+    range.first = word_of_key(level(rule)), range.end = word_of_key(ordered(top) + 1);
     int listed = list_from(range.first, range.end, numbers);
     CutResult result = whole;
     if (listed <= kShort) {

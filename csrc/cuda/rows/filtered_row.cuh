@@ -180,7 +180,10 @@ cudaError_t launch_rows(void (*kernel)(RowsArguments<Params>), const Params& p, 
   shape.overlaps = true;
   if (cuts) shape.dynamic_shared = bytes_of_cut(p.rows.vocab, cut.memory.wide);
   if (shape.dynamic_shared > device.dynamic_shared) return cudaErrorLaunchOutOfResources;
-  return launch(kernel, shape, {p, reinterpret_cast<Ticket*>(device.workspace.tickets), parts, cut}, device.stream);
+  RowsArguments<Params> a = {};
+  a.p = p, a.parts = parts, a.cut = cut;
+  a.tickets = reinterpret_cast<Ticket*>(device.workspace.tickets);
+  return launch(kernel, shape, a, device.stream);
 }
 
 }  // namespace specdec::cuda

@@ -124,7 +124,8 @@ cudaError_t launch_pairs(const Params& p, const Call& call) {
   static const Kernels kernels(plain, with_cuts);
   return on_device(call, p.count(), kernels, [&](const Device& device) {
     const bool shaped = is_shaped(p);
-    PairArguments<Params> a = {p, {}, longest_tiles(p), {}};
+    PairArguments<Params> a = {};
+    a.p = p, a.tiles = longest_tiles(p);
     const TeamShape shape = shaped ? shaped_team(device, p.count(), p.target, 2)
                                    : team_shape(device, p.count(), p.target, 2, Ends::kTogether);
     const CutPlan cut = cut_plan(shape, p.count(), longest(p), 0, device.dynamic_shared);

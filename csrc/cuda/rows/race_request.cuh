@@ -55,7 +55,9 @@ template <class Params>
 __device__ __forceinline__ RaceRequestOf<EditedRow> shaped_request(const Params& p, int64_t index,
                                                                    const ShapedRows& reader) {
   const RaceRequest r = race_request(p, index);
-  RaceRequestOf<EditedRow> shaped = {reader.of(r.row), r.law, r.noise, r.map, r.entry, r.status};
+  RaceRequestOf<EditedRow> shaped = {};
+  shaped.row = reader.of(r.row), shaped.law = r.law, shaped.noise = r.noise;
+  shaped.map = r.map, shaped.entry = r.entry, shaped.status = r.status;
   const RowIndex row = {index / p.rows.rows, index % p.rows.rows};
   if (r.entry.live()) shaped.status |= reader.decode(p.edits, r.row.vocab, {r.entry.index, row.inner}, row);
   return shaped;

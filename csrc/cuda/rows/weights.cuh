@@ -97,7 +97,7 @@ template <class Support = Unfiltered>
 __device__ __forceinline__ WeightsOf<Support> weights_of_row(const typename Support::RowType& row, const Law& law,
                                                              const Support& support = {}) {
   WeightsOf<Support> weights = {};
-  weights.target = {row, without_stats(law), nullptr, support};
+  weights.target.row = row, weights.target.stats = without_stats(law), weights.target.support = support;
   weights.excluded = kNoToken;
   return weights;
 }

@@ -48,8 +48,11 @@ struct Workspace {
 inline Workspace workspace_of(const Call& call) {
   const int64_t tickets = call.bytes / 8 / 8 * 8;  // bytes: an eighth of the whole
   char* start = static_cast<char*>(call.workspace);
-  return {reinterpret_cast<unsigned*>(start), tickets / 4, reinterpret_cast<WideKey*>(start + tickets),
-          (call.bytes - tickets) / 8, call.needed};
+  Workspace workspace = {};
+  workspace.tickets = reinterpret_cast<unsigned*>(start), workspace.ticket_count = tickets / 4;
+  workspace.partials = reinterpret_cast<WideKey*>(start + tickets), workspace.word_count = (call.bytes - tickets) / 8;
+  workspace.needed = call.needed;
+  return workspace;
 }
 
 struct Device {
@@ -72,8 +75,10 @@ inline cudaError_t this_device(cudaStream_t stream, Device* device) {
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, id);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, id);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, id);
-  *device = {multiprocessors_of(stream, all), clusters != 0 && !(older_code & bit_of_device(id)),
-             static_cast<size_t>(shared) - kDeclaredShared, true, stream, {}};
+  *device = {};
+  device->multiprocessors = multiprocessors_of(stream, all), device->stream = stream;
+  device->clusters = clusters != 0 && !(older_code & bit_of_device(id)), device->teams = true;
+  device->dynamic_shared = static_cast<size_t>(shared) - kDeclaredShared;
   return e;
 }
 

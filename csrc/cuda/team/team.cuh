@@ -28,7 +28,10 @@ struct TeamLayout {
 };
 
 inline TeamLayout team_layout(TeamKind kind, int size, int items, unsigned* counters, WideKey* words) {
-  return {kind, size, quotient(size), items, counters, words};
+  TeamLayout team = {};
+  team.kind = kind, team.size = size, team.members = quotient(size);
+  team.items = items, team.counters = counters, team.words = words;
+  return team;
 }
 
 // Items that a member of a team of `size` stores, of `items` in all.
@@ -232,7 +235,10 @@ struct TeamPlan {
 
 inline TeamPlan team_plan(const TeamShape& shape, int64_t requests, int items, int64_t tickets, int64_t words) {
   const int least = items_of_members(shape, 2);  // best_of_team needs them
-  return {shape, requests, items > least ? items : least, tickets, words};
+  TeamPlan plan = {};
+  plan.shape = shape, plan.requests = requests, plan.items = items > least ? items : least;
+  plan.tickets = tickets, plan.words = words;
+  return plan;
 }
 
 // `shared`: bytes of dynamic shared memory: plan.shared_bytes(), then the kernel's.

@@ -30,6 +30,7 @@ SOURCES = {
     "specdec_c": KERNELS,
     "row_part": [HERE.parent / "row_part.cpp"],
     "parts": [HERE / "parts.cu"],
+    "decisions": [HERE / "decisions.cu"],
     "faults": [HERE / "faults.cu"],
 }
 WARNINGS = "-Wall -Wextra -Wno-unknown-pragmas".split()

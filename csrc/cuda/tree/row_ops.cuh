@@ -1,164 +1,12 @@
 // The row operations of a walk (specdec/walk.h), deferred. The code for wide rows is long, so a kernel contains it
-// once, at its top level (walker.cuh). The first warp of each block walks, and all members of a team make the same
-// walk. Where the walk needs a value that is not loaded yet, it returns and leaves a request for work on rows. The
-// block and its team do that work, and the walk continues at the same node.
+// once, at its top level (walk_request.cuh). The first warp of each block walks, and all members of a team make the
+// same walk. Where the walk needs a value that is not loaded yet, it returns and leaves a request for work on rows.
+// The block and its team do that work, and the walk continues at the same node.
 #pragma once
 
-#include "../rows/bucket_sums.cuh"
-#include "../rows/edited_row.cuh"
-#include "../rows/mass_row.cuh"
-#include "../rows/weights.cuh"
-#include "specdec/tree.h"
+#include "shape.cuh"
 
 namespace specdec::cuda {
-
-// A tree that the lanes of a warp search together, 32 nodes at a time. `bits` differ between lanes.
-struct WarpTree : TreeRequest {
-  using TreeRequest::TreeRequest;
-
-  __device__ int32_t next_child(int32_t node, int32_t after, int32_t* bits) const {
-#pragma unroll 1
-    for (int32_t first = after + 1; first < nodes(); first += 32) {
-      const int32_t child = first + lane_id();
-      const unsigned children = __ballot_sync(kWarp, child < nodes() && parent(child, bits) == node);
-      if (children) return first + __ffs(static_cast<int>(children)) - 1;
-    }
-    return kNoNode;
-  }
-
-  __device__ bool has_elder(int32_t node, int32_t child, int64_t token, int32_t* bits) const {
-    bool match = false;
-#pragma unroll 1
-    for (int32_t elder = node + 1 + lane_id(); elder < child; elder += 32)
-      match |= parent(elder, bits) == node && draft_token(elder) == token;
-    return __any_sync(kWarp, match);
-  }
-};
-
-// Rows of a node, as bits.
-constexpr unsigned kTarget = 1, kDraft = 2;
-
-// A row of a node: its first element, counted in elements, and its index in `row_stats`.
-struct NodeRow {
-  int64_t at;
-  Law law;
-  int32_t stats_index;
-};
-
-// The work that a walk requests from its block and team.
-struct RowWork {
-  // kEdit: only decodes the row's edits
-  enum Kind : int32_t { kDone, kSums, kArgmax, kEdit, kMasses, kBuckets, kDraw };
-  Kind kind;
-  int32_t node;
-  NodeRow target, draft;
-  unsigned sides;  // kSums, kArgmax: which rows; kDraw: which rows to look through before the draw
-  int32_t end;     // kMasses, kDraw: leave out the tokens of the node's children with an index below this; 0: none.
-                   // kBuckets: how many chains go on from the node
-  bool fresh;        // kMasses, kBuckets: the first work for this node
-  bool residual;     // kDraw: from (p - subtracted q)^+, or from p without the tokens left out
-  float subtracted;  // the multiple of q that is subtracted; kBuckets: the node's weight
-  int32_t scales;    // the depth whose scales multiply q by bucket; -1: q is not scaled
-  Noise noise;
-  __device__ NodeRow row(bool of_target) const { return of_target ? target : draft; }
-};
-
-// The state of the walking warp between two pieces of work. kNoNode: no node, no child.
-struct WalkState {
-  Walk walk;
-  int32_t status;
-  int32_t target_from, target_to, draft_from, draft_to;  // depths with row_stats: [from, to)
-  int32_t masses_node, masses_child, drawn_node;         // the nodes of the latest answers
-};
-
-// The latest results of work. The walk reads each only after it requested it.
-struct WalkAnswers {
-  Masses masses;
-  Draw drawn;
-  bool writes;  // this member writes its team's verdict
-};
-
-// The shared memory of a walk.
-struct WalkMemory {
-  Shared<WarpTree::State> decoded;  // the request
-  Shared<VerdictWriter> verdict;
-  Shared<RowStats> row_stats;     // by stats_index_of
-  Shared<PathNode<float>> nodes;  // walk_traversal: the path, [depth]
-  Shared<float> chosen;           // walk_paths: [depth, kSharesADepth]
-  Shared<unsigned> tried;         // a bit for each token
-  Shared<WalkState> state;
-  Shared<RowWork> work;
-  Shared<WalkAnswers> answers;
-};
-
-__device__ __forceinline__ WalkState fresh_state() {
-  WalkState state = {};
-  state.walk = walk_from(0, 0);
-  state.masses_node = state.masses_child = state.drawn_node = kNoNode;
-  return state;
-}
-
-// Stands for RequestShape in kernels without filters and edits.
-struct NoShape {
-  static constexpr bool kShaped = false;
-  using Support = Unfiltered;
-  struct Memory {};
-  __device__ explicit NoShape(const Memory&) {}
-  __device__ int count(int32_t) const { return -1; }
-  __device__ Row of(const Row& row, bool) const { return row; }
-  __device__ Unfiltered support(unsigned, int32_t) const { return {}; }
-};
-
-// The decoded filters of a request.
-struct RequestFilters {
-  Filter target, draft;
-  int32_t status = SPECDEC_STATUS_OK;
-
-  template <class Topology>
-  __device__ explicit RequestFilters(const Topology& t) {
-    if (!t.readable) return;
-    target = filter_at(t.p.target_law, t.target_law, t.p.target.vocab, t.entry, 0, &status);
-    if (t.has_draft()) draft = filter_at(t.p.draft_law, t.draft_law, t.p.draft.vocab, t.entry, 0, &status);
-  }
-};
-
-// The filters and edits of a request. The support of a row is there once the row was looked through. Decoded filters
-// are in shared memory, since they would take too many registers.
-struct ShapeMemory {
-  ShapedRows rows;
-  Shared<Filter> filters;  // [2]: the target's, the draft's
-  Shared<Cut> cuts;        // as `row_stats`
-  Shared<int> listed;      // [2]: `listed` of FilteredRow for the last target row, and its node
-};
-
-struct RequestShape : ShapeMemory {
-  static constexpr bool kShaped = true;
-  using Support = Filtered;
-  using Memory = ShapeMemory;
-  __device__ explicit RequestShape(const Memory& memory) : Memory(memory) {}
-  // Tokens in the list of a node's target row, -1 if they are not listed.
-  __device__ int count(int32_t node) const { return listed[1] == node ? static_cast<int>(listed[0]) : -1; }
-  __device__ Filter filter(unsigned side) const { return filters[opaque(side == kTarget ? 0u : 1u)]; }
-  __device__ EditedRow of(const Row& row, bool of_target) const { return rows.of(row, of_target); }
-  __device__ Filtered support(unsigned side, int32_t stats_index) const {
-    const Filter decoded = filter(side);
-    if (!decoded.on()) return {};
-    return {cuts[stats_index], decoded.order};
-  }
-};
-
-template <class Shaping>
-__device__ __forceinline__ auto read_node_row(const TreeParams& p, const NodeRow& row, bool of_target,
-                                              const Shaping& shaping) {
-  return shaping.of(of_target ? row_at(p.target, row.at) : row_at(p.draft, row.at), of_target);
-}
-template <class Shaping>
-__device__ __forceinline__ auto node_law(const TreeParams& p, const NodeRow& row, bool of_target,
-                                         RowStats whole, const Shaping& shaping) {
-  return LawRowOf<typename Shaping::Support>{read_node_row(p, row, of_target, shaping), with_stats(row.law, whole),
-                                             of_target ? nullptr : p.draft_map.data,
-                                             shaping.support(of_target ? kTarget : kDraft, row.stats_index)};
-}
 
 // The row operations. All lanes of the walking warp call.
 template <class Shaping>
@@ -370,25 +218,6 @@ struct DeferredOps {
     if (t.p.method == SPECDEC_PATHS && chosen_at(kShareMany) > 1.0f) work.scales = depth();
   }
 };
-
-// Ends a verdict: clears the columns after the last token, and those of nodes off the path. All lanes of a warp call.
-__device__ __forceinline__ void finish(const VerdictWriter& verdict, int32_t accepted, int32_t status) {
-  for (int32_t depth = accepted + 1 + lane_id(); depth < verdict.columns; depth += 32) verdict.clear(depth);
-  if (const int32_t nodes = verdict.zeroed_nodes()) {
-    __syncwarp();  // lane 0 has written the path
-#pragma unroll 1
-    for (int32_t node = lane_id(); node < nodes; node += 32) verdict.zero_off_path(node, accepted);
-  }
-  if (lane_id() == 0) verdict.count(accepted, status);
-}
-
-// The request that another thread decoded.
-template <class Topology>
-__device__ __forceinline__ Topology decoded_request(const typename Topology::Params& p,
-                                                    const Shared<typename Topology::State>& decoded) {
-  const typename Topology::State state = decoded[0];
-  return Topology(p, state);
-}
 
 // A warp walks its request as far as values are loaded. Then the next work, or kDone, is in shared memory.
 template <class Shaping>
