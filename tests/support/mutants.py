@@ -106,7 +106,7 @@ CPU = {
     "csrc/include/": (ops(f"race_sample {WALKS}", "cpu"),),
     "csrc/cpu/ops/tree_positions": (ops("tree_positions", "cpu"),),
     "csrc/cpu/ops/verify_chain": (ops(CHAINS, "cpu"),),
-    "csrc/cpu/ops/": (ops("{op}", "cpu"), RANDOM, ops("shared_rows threads shapes sizes", "cpu")),
+    "csrc/cpu/ops/": (ops("{op}", "cpu"), RANDOM, ops("rows shared_rows threads shapes sizes", "cpu")),
     "csrc/cpu/race/": (
         ops("race_sample race_topk residual_race verify_chain draft_map", "cpu"), BOUNDS, RANDOM,
         ops("shared_rows", "cpu") + " tests/backends/test_sizes.py",
@@ -129,7 +129,7 @@ RANDOM_CUDA = "tests/backends/test_random_calls.py -k 'OracleCuda or PlayedMachi
 CUDA = {
     "csrc/cuda/ops/tree_positions": (ops("tree_positions", "cuda-host"),),
     "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), CUDA_CHAINS),
-    "csrc/cuda/ops/": (ops("{op}", "cuda-host"), EDGES, RANDOM_CUDA),
+    "csrc/cuda/ops/": (ops("{op} rows", "cuda-host"), EDGES, RANDOM_CUDA),
     "csrc/cuda/rows/cut": (
         ops("cutoff filters", "cuda-host"), f"tests/backends/test_cuda_filters.py -k '{PLAYED}'", CUDA_CHAINS,
         RANDOM_CUDA,
@@ -167,7 +167,7 @@ PYTHON = {
     "triton_kernels/_math": (TRITON.format("math"), ops("race_sample residual verify_chain", "triton")),
     "triton_kernels/_": (ops("race_sample verify_chain residual", "triton"), TRITON.format("ops"), MACHINE),
     "triton_kernels/tree_positions": (ops("tree_positions", "triton"),),
-    "triton_kernels/": (ops("{op}", "triton"), TRITON.format("ops"), TRITON.format("calls"), MACHINE),
+    "triton_kernels/": (ops("{op} rows", "triton"), TRITON.format("ops"), TRITON.format("calls"), MACHINE),
     "specdec_kernels/ops/_edits": (ops("edits bad_input", "both"),),
     "specdec_kernels/ops/_output_format": (ops("output_format bad_input", "both"),),
     "specdec_kernels/ops/_gradients": (ops("overlap registration", "both"),),
@@ -194,7 +194,7 @@ PYTHON = {
     "specdec_kernels/backends/reference/walk": (ops(WALKS, "reference"), ops(FORMS, "reference"), ops(TREES, "cpu")),
     "specdec_kernels/backends/reference/verify_chain": (ops(CHAINS, "reference"), ops(FORMS, "reference")),
     "specdec_kernels/backends/reference/__init__": (ops("registration", "reference"),),
-    "specdec_kernels/backends/reference/": (ops("{op}", "reference"), ops("{op}", "cpu"), ops(WALKS, "reference")),
+    "specdec_kernels/backends/reference/": (ops("{op} rows", "reference"), ops("{op}", "cpu"), ops(WALKS, "reference")),
     "specdec_kernels/sharded/_logprobs": (f"tests/sharded/test_logprobs.py {HERE}",),
     "specdec_kernels/sharded/_edits": (f"tests/sharded/test_edits.py {HERE}",),
     "specdec_kernels/sharded/_filters": (f"tests/sharded/test_filters.py tests/sharded/test_rejection.py {HERE}",),
