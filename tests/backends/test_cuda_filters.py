@@ -6,7 +6,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
 from tests.backends import test_cuda_ops
-from tests.backends.test_cuda_ops import MACHINES, assert_same, assert_same_figures, called, on_cpu, rows_of
+from tests.backends.test_cuda_ops import MACHINES, OPTIONS, assert_same, assert_same_figures, called, on_cpu, rows_of
 from tests.support.cases import DTYPES, UNTOUCHED, chain_call, ragged, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
@@ -106,14 +106,7 @@ class TestTheSameBits:
             assert_same(with_status(op, rows, *arguments, **call), on_cpu(with_status, op, rows, *arguments, **call))
 
 
-CHAINS = {
-    "rejection": {},
-    "race": {"method": "race", "draft": None},
-    "one-hot": {"draft": None},
-    "randomised": {"draft_prob": 0.7},
-    "over-accepting": {"epsilon": 0.05},
-    "block": {"method": "block"},
-}
+CHAINS = {name: options for name, options in OPTIONS.items() if name != "block, one-hot"}
 TREES = {
     "distinct": {},
     "independent": {"replacement": True},

@@ -15,6 +15,7 @@ import specdec_kernels
 from specdec_kernels import _C, LogitEdits, Sampling, cutoff, logprobs, race_sample, race_topk
 from specdec_kernels.sharded._parts import residual_sums
 from tests.backends.host_cuda.build import ROOT, build
+from tests.ops.test_verify_chain import OPTIONS
 from tests.support.calls import every_call
 from tests.support.cases import (
     DTYPES,
@@ -34,15 +35,6 @@ pytestmark = [
 ]
 
 MACHINES = ("small", "large", "lone")
-OPTIONS = {
-    "rejection": {},
-    "race": {"method": "race", "draft": None},
-    "one-hot": {"draft": None},
-    "randomised": {"draft_prob": 0.7},
-    "over-accepting": {"epsilon": 0.05},
-    "block": {"method": "block"},
-    "block, one-hot": {"method": "block", "draft": None},
-}
 PARTS_SANITIZED = """
 from tests.backends import test_row_part
 test_row_part.every_part()

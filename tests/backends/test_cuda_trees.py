@@ -7,21 +7,13 @@ import specdec_kernels
 from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_tree
 from tests.backends import test_cuda_ops
 from tests.backends.test_cuda_ops import MACHINES, assert_same, on_cpu
+from tests.ops import test_verify_tree
 from tests.support.cases import DTYPES, UNTOUCHED, seeds
 from tests.support.trees import leaves_of, random_parents, tree_call
 
 machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
 
-OPTIONS = {
-    "distinct": {},
-    "independent": {"replacement": True},
-    "race": {"method": "race", "draft": None},
-    "certain": {"draft": None},
-    "traversal": {"method": "traversal"},
-    "traversal, independent": {"method": "traversal", "replacement": True},
-    "traversal, certain": {"method": "traversal", "draft": None},
-    "paths": {"method": "paths", "replacement": True},
-}
+OPTIONS = test_verify_tree.OPTIONS | {"paths": {"method": "paths", "replacement": True}}
 LAYOUTS = (
     {"layout": "bool"},
     {"layout": "bits"},

@@ -82,12 +82,6 @@ def test_race_of_a_whole_vocabulary():
         assert_same(race_sample, row.bfloat16(), seed=11, position=2**40, temperature=temperature)
 
 
-def test_race_topk_can_ask_for_more_than_there_is():
-    row = torch.tensor([[0.0, 0.5, -1.0, 0.5]]).exp() * torch.tensor([1, 0, 1, 1])
-    for temperature in (1.0, 0.0):
-        assert_same(race_topk, row, 4, seed=3, position=1, space="probs", temperature=temperature)
-
-
 @pytest.mark.parametrize("space", ["logits", "probs"])
 @pytest.mark.parametrize("vocabulary", [1, 7, 65, 4097])
 def test_chains_by_race(vocabulary, space):

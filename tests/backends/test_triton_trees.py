@@ -13,12 +13,10 @@ from specdec_kernels.triton_kernels import _launch
 import specdec_kernels
 from specdec_kernels import compact_kv, tree_mask, tree_parents, tree_positions, verify_chain, verify_tree
 from tests.backends.test_triton_ops import assert_same, assert_thresholds_are_the_same, on_device
-from tests.ops.test_compact_kv import DTYPES as CACHE_DTYPES
-from tests.ops.test_compact_kv import path_of, random_cache, random_paths
+from tests.ops.test_compact_kv import path_of
 from tests.ops.test_verify_tree import DOWNWARDS, OPTIONS, made
 from tests.support.cases import UNTOUCHED, chain_call, poisoned, seeds
 from tests.support.laws import P, Q
-from tests.support.trees import random_parents
 from tests.support.triton_device import DEVICE, INTERPRETED
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -350,89 +348,7 @@ def test_no_requests():
     assert_same(tree_positions, torch.empty(0, 3, dtype=torch.int64), prefix_len=0)
 
 
-def with_status(op, requests):
-    def call(*arguments, **options):
-        device = next(x.device for x in (*arguments, *options.values()) if isinstance(x, torch.Tensor))
-        status = torch.full((requests,), UNTOUCHED, dtype=torch.int32, device=device)
-        return op(*arguments, **options, status=status), status
-
-    return call
-
-
-@pytest.mark.parametrize("nodes", [1, 40])
-def test_masks_and_positions(nodes):
-    generator = torch.Generator().manual_seed(nodes)
-    parents, lens = random_parents(3, nodes, generator), torch.tensor([0, 37, 5])
-    for layout, dtype in (
-        ("bool", None), ("bits", None), ("additive", None), ("additive", torch.bfloat16), ("additive", torch.float16)
-    ):  # fmt: skip
-        options = {"layout": layout, "dtype": dtype}
-        assert_same(with_status(tree_mask, 3), parents, prefix_len=lens, **options, columns=nodes + 37)
-        assert_same(with_status(tree_mask, 1), parents[0].int(), **options)
-    assert_same(with_status(tree_positions, 3), parents.T.contiguous().T, prefix_len=lens)
-    assert_same(with_status(tree_positions, 3), parents[0], prefix_len=2**40 + lens)
-
-
 def test_masks_of_several_programs_a_row():
     for layout in ("bool", "bits"):
         columns = 1100 if layout == "bool" else 33_000
         assert_same(tree_mask, torch.tensor([-1, 0, 1]), prefix_len=1022, layout=layout, columns=columns)
-
-
-@pytest.mark.parametrize("layout", ["bool", "additive", "bits"])
-def test_bad_parents_and_prefixes(layout, monkeypatch):
-    monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
-    lens = torch.tensor([3, -4, 2**50, 0, 17, 18])
-    assert_same(with_status(tree_mask, 6), BAD, prefix_len=lens, layout=layout, columns=20)
-    assert_same(with_status(tree_positions, 6), BAD, prefix_len=lens)
-
-
-def moved(caches, path, **options):
-    """compact_kv on a copy of the caches, strides and all, and its status."""
-    status = torch.full((len(path),), UNTOUCHED, dtype=torch.int32, device=path.device)
-    copies = [x.clone() for x in caches]
-    compact_kv(copies, path, **options, status=status)
-    return (*copies, status)
-
-
-def assert_moves_the_same(caches, path, prefix_len, **pages):
-    with specdec_kernels.backend("cpu"):
-        expected = moved(caches, path, prefix_len=prefix_len, **pages)
-    pages = {name: on_device(x) for name, x in pages.items()}
-    with specdec_kernels.backend("triton"):
-        found = moved([on_device(x) for x in caches], on_device(path), prefix_len=on_device(prefix_len), **pages)
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one.cpu(), other)
-
-
-def test_caches_of_every_type_size_and_shape():
-    generator = torch.Generator().manual_seed(46)
-    caches = [
-        random_cache(3, 2, 40, size, dtype=dtype, generator=generator)
-        for size, dtype in zip((1, 3, 8, 64, 65, 300), CACHE_DTYPES, strict=True)
-    ]
-    caches.append(random_cache(3, 40, 2, 11, generator=generator).transpose(1, 2)[..., 2:9])
-    caches.append(torch.zeros(3, 0, 50, 4))
-    path, lens = random_paths(3, 12, generator), torch.tensor([0, 28, 7])
-    assert_moves_the_same(caches, path, lens)
-    assert_moves_the_same(caches, path, 9)
-    pools = [torch.cat([x, x, x])[:, :, :9] for x in caches]  # pages of 9 slots
-    table = torch.randperm(9, generator=generator).view(3, 3).int()
-    assert_moves_the_same(pools, path, torch.tensor([0, 12, 7]), block_table=table)
-    table[2, 1] = 9
-    assert_moves_the_same(pools, path, torch.tensor([0, 18, 7]), block_table=table)
-
-
-def test_long_paths_that_overlap_themselves():
-    cache = torch.arange(3 * 64.0 * 4).reshape(1, 3, 64, 4)
-    assert_moves_the_same([cache, cache + 1], path_of([0, *range(2, 60)]), 3)
-    assert_moves_the_same([cache.double().repeat(1, 1, 1, 64)], path_of([0, *range(3, 60)]), 3)
-
-
-@pytest.mark.parametrize(
-    "path, prefix", [([0, 3, 2], 2), ([0, 2, 9], 2), ([0, 2, -7, 4], 2), ([0, 2], 2**62), ([0], -1)]
-)
-def test_bad_paths_stop_where_they_go_wrong(path, prefix):
-    cache = torch.arange(20.0).reshape(2, 1, 10, 1)
-    assert_moves_the_same([cache], path_of(path, [0, 4]), torch.tensor([prefix, 3]))
-    assert_moves_the_same([], path_of(path, [0, 4]), torch.tensor([prefix, 3]))

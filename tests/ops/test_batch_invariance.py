@@ -4,17 +4,12 @@ import pytest
 import torch
 
 from specdec_kernels import _C, Sampling, backend, cutoff, logprobs, race_sample, race_topk
+from tests.ops.test_verify_chain import OPTIONS as CHAINS
 from tests.support.cases import SIZES, adversarial_rows, chain_call, ragged, seeds
 from tests.support.edits import random_edits
 from tests.support.ops import overlap, residual, verify_chain
 
-OPTIONS = {
-    "rejection": {},
-    "race": {"method": "race", "draft": None},
-    "one-hot": {"draft": None},
-    "randomised": {"draft_prob": 0.7},
-    "block": {"method": "block"},
-}
+OPTIONS = {name: CHAINS[name] for name in ("rejection", "race", "one-hot", "randomised", "block")}
 
 
 def assert_same(results, expected):

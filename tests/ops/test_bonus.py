@@ -6,7 +6,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import LogitEdits, OutputFormat, Sampling
 from tests.conftest import INTERPRETED
-from tests.support.cases import UNTOUCHED, chain_call, poisoned, ragged
+from tests.support.cases import UNTOUCHED, assert_same, chain_call, poisoned, ragged
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -93,11 +93,6 @@ def without_last_rows(call, counts=None):
     kept[last.long()] = False
     rows = torch.cat((call["target"][kept], torch.full((B, V), torch.nan)))
     return call | {"target": poisoned(rows)[:-B]}
-
-
-def assert_same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.usefixtures("backend")

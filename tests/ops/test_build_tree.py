@@ -8,6 +8,22 @@ import torch
 from specdec_kernels import DraftTree, build_tree
 from tests.support.cases import UNTOUCHED
 
+
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """Candidates come in groups of two: 0 and 1 follow the root, 2 and 3 follow candidate 0.
+
+    Candidates 0, 1 and 3 are selected as nodes 1, 2 and 3. So nodes 1 and 2 follow the root, and node 3 follows node 1.
+    Five tokens stand before the root.
+    """
+    trees = build_tree(torch.tensor([[-1, 0]]), torch.tensor([[0, 1, 3]]), topk=2, prefix_len=5)
+    assert trees.mask.int().tolist() == [[[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]]
+    assert trees.positions.tolist() == [[5, 6, 6, 7]]
+    assert trees.node_index.tolist() == [[0, 1, 2, 3]]
+    assert trees.first_child.tolist() == [[1, 3, -1, -1]]
+    assert trees.next_sibling.tolist() == [[-1, 2, -1, -1]]
+
+
 # Groups of two. Request 0: the root has 1 and 2, node 1 has 3 and 4, node 3 has 5. Request 1: a chain.
 SELECTED = torch.tensor([[0, 1, 2, 3, 6], [0, 2, 6, 8, 10]])
 PARENT_LIST = torch.tensor([[-1, 0, 1, 2, 3, 6, 7], [-1, 0, 1, 2, 6, 8, 9]])

@@ -7,6 +7,18 @@ from specdec_kernels import compact_kv
 from tests.support.calls import cache
 from tests.support.cases import UNTOUCHED
 
+
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """After a prefix of two slots the nodes 0 to 3 lie in slots 2 to 5. The path is 0, 2, 3.
+
+    So slot 2 stays, slot 3 takes the entry of node 2 (slot 4), and slot 4 that of node 3 (slot 5). Slot 5 stays.
+    """
+    keys = torch.tensor([10.0, 11.0, 20.0, 21.0, 22.0, 23.0]).view(1, 1, 6, 1)
+    compact_kv(keys, torch.tensor([[0, 2, 3]], dtype=torch.int32), prefix_len=2)
+    assert keys.flatten().tolist() == [10.0, 11.0, 20.0, 22.0, 23.0, 23.0]
+
+
 CALLS = {"compact_kv": (compact_kv, cache())}
 
 pytestmark = [pytest.mark.usefixtures("backend"), pytest.mark.interpreted]
@@ -54,19 +66,20 @@ def test_moves_the_path_behind_the_prefix(dtype, size):
 
 
 def test_source_and_destination_overlap():
-    """A long path one slot off: each entry moves to where the one before it was."""
-    cache = torch.arange(64.0).reshape(1, 1, 64, 1)
-    compact_kv(cache, path_of([0, *range(2, 60)]), prefix_len=3)
-    assert cache.flatten().tolist() == [*range(4), *range(5, 63), 62, 63]
+    """A long path one slot off: each entry moves to where the one before it was. Entries of one number, and of many."""
+    for width in (1, 300):
+        cache = torch.arange(64.0).repeat_interleave(width).view(1, 1, 64, width)
+        compact_kv(cache, path_of([0, *range(2, 60)]), prefix_len=3)
+        assert cache[0, 0].T.tolist() == [[*range(4), *range(5, 63), 62, 63]] * width
 
 
 def test_all_layers_at_once():
-    """Keys and values of layers that differ in heads, size, length and type."""
+    """Keys and values of layers that differ in heads, size, length and type, of every type and up to wide entries."""
     generator = torch.Generator().manual_seed(1)
-    shapes = [(2, 3, 30, 16), (2, 1, 25, 8), (2, 4, 40, 5)]
+    shapes = [(2, 3, 30, 16), (2, 1, 25, 8), (2, 4, 40, 5), (2, 2, 30, 1), (2, 1, 30, 65), (2, 2, 25, 300)]
     layers = [
         (random_cache(*shape, generator=generator), random_cache(*shape, dtype=dtype, generator=generator))
-        for shape, dtype in zip(shapes, DTYPES, strict=False)
+        for shape, dtype in zip(shapes, DTYPES, strict=True)
     ]
     path, prefix_len = path_of([0, 3, 4, 9], [0, 1, 7]), torch.tensor([10, 4])
     wanted = [expected(x, path, [10, 4]) for layer in layers for x in layer]
@@ -230,6 +243,9 @@ def test_no_pages():
 def test_nothing_to_move():
     compact_kv([], path_of([0, 1]), prefix_len=0)
     compact_kv(torch.empty(0, 1, 4, 2), torch.empty(0, 3, dtype=torch.int32), prefix_len=0)
+    status = torch.full((2,), UNTOUCHED, dtype=torch.int32)
+    compact_kv([], path_of([0, 3, 2], [0, 4]), prefix_len=torch.tensor([2, 3]), status=status)
+    assert status.tolist() == [8, 0]
     cache = torch.arange(8.0).reshape(1, 1, 8, 1)
     compact_kv(cache, path_of([0, 1, 2, -1]), prefix_len=2)
     assert torch.equal(cache.flatten(), torch.arange(8.0))

@@ -7,6 +7,21 @@ from specdec_kernels._C import maths
 from specdec_kernels import Packing, context_seeds
 from tests.support.cases import UNTOUCHED
 
+
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """The seed of a row is a hash of the tokens before it, by a key; where they came before, it is the request's own.
+
+    The text is 5 6, the drafts are 7 6, and a context is one token. Row 0 follows 6 and row 1 follows 7, which are new;
+    row 2 follows 6 again. With a prompt of two tokens row 0 has no context yet, and so row 2's is new.
+    """
+    call = {"text": torch.tensor([[5, 6]]), "draft_tokens": torch.tensor([[7, 6]]), "position": 2, "window": 1}
+    assert context_seeds(**call, key=42, seed=3).tolist() == [[hashed([6], 42), hashed([7], 42), noise_of(3, 4)]]
+    after_prompt = [noise_of(3, 2), hashed([7], 42), hashed([6], 42)]
+    assert context_seeds(**call, key=42, seed=3, start=2).tolist() == [after_prompt]
+    assert context_seeds(**call, key=0, seed=3).tolist() == [[noise_of(3, 2), noise_of(3, 3), noise_of(3, 4)]]
+
+
 B, T, K, N = 4, 40, 5, 9
 WORD = 2**32
 LENGTHS = torch.tensor([23, 31, 7, 40])

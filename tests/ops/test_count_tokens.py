@@ -9,6 +9,19 @@ from specdec_kernels import LogitEdits, count_tokens
 from tests.support.cases import UNTOUCHED
 from tests.support.edits import bits_of
 
+
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """Token 3 comes twice and token 1 once: bits 3 and 1 of the mask, 8 + 2 = 10. -1 is no token."""
+    edits = LogitEdits(output_mask=torch.zeros(1, 1, dtype=INT), output_counts=torch.zeros(1, 4, dtype=INT))
+    count_tokens(edits, torch.tensor([[3, 1, 3, -1]]))
+    assert edits.output_mask.tolist() == [[10]]
+    assert edits.output_counts.tolist() == [[0, 1, 0, 2]]
+    count_tokens(edits, torch.tensor([[1, 2, 2, 2]]), num=2)  # the first two: 1 and 2
+    assert edits.output_mask.tolist() == [[14]]
+    assert edits.output_counts.tolist() == [[0, 2, 1, 2]]
+
+
 pytestmark = [pytest.mark.usefixtures("backend"), pytest.mark.interpreted]
 
 V = 70

@@ -11,7 +11,7 @@ from specdec_kernels import Draft, Sampling, race_sample, race_topk
 from specdec_kernels import draft_map as map_of
 from specdec_kernels import verify_chain as public_verify_chain
 from specdec_kernels.conformance import Contexts
-from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, seeds
+from tests.support.cases import DTYPES, adversarial_rows, assert_same, chain_call, poisoned, seeds
 from tests.support.enumeration import PROBS, Given, emitted_law, output_law, tree_law
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
@@ -44,11 +44,6 @@ def some_of_them_known(tokens, draft_map, vocabulary=V):
     mapped = draft_map.long()[tokens.clamp(min=0) % len(draft_map)]
     most = torch.arange(tokens.numel()).view_as(tokens) % 5 > 0
     return torch.where((tokens >= 0) & (tokens < vocabulary) & most, mapped, tokens)
-
-
-def assert_same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
 
 
 def assert_near(found, expected):

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
 
 from specdec_kernels import LogitEdits, Sampling, count_tokens, cutoff, logprobs, race_sample, race_topk
-from tests.support.cases import chain_call, ragged, seeds
+from tests.support.cases import assert_same, chain_call, ragged, seeds
 from tests.support.edits import Place, bias_of, bits_of, packed, random_allowed, random_places
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import depths, tree_call
@@ -25,11 +24,6 @@ def rows_of(*lead, seed=0, dtype=torch.float32):
 
 def edited_rows(rows, places, allowed):
     return torch.stack([place.edited(row, (), own) for row, place, own in zip(rows, places, allowed, strict=True)])
-
-
-def assert_same(found, expected):
-    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
-        assert torch.equal(one, other)
 
 
 NOISE = {"seed": seeds(ROWS), "position": 5}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels import OutputFormat, Sampling
-from tests.support.cases import UNTOUCHED, chain_call, ragged, seeds, untouched_verdict
+from tests.support.cases import UNTOUCHED, assert_same, chain_call, ragged, seeds, untouched_verdict
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -60,11 +60,6 @@ def tree_of(method, seed=1):
 
 def without_position(call):
     return {name: value for name, value in call.items() if name != "position"}
-
-
-def assert_same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.usefixtures("backend")

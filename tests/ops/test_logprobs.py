@@ -15,6 +15,22 @@ from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned
 from tests.support.ops import verify_chain
 
 
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """log p of a token, how many tokens have at least its logit, itself counted, and the likeliest tokens beside it.
+
+    Weights 2, 8, 4, 2 of 16 are the probabilities 1/8, 1/2, 1/4, 1/8. top_k=2 keeps 8 and 4 of 12: 2/3 and 1/3.
+    """
+    rows = torch.tensor([2.0, 8.0, 4.0, 2.0]).log().repeat(4, 1)
+    raw = logprobs(rows, torch.tensor([1, 2, 3, 0]), top=2)
+    torch.testing.assert_close(raw.logprob.exp(), torch.tensor([0.5, 0.25, 0.125, 0.125]))
+    assert raw.rank.tolist() == [1, 2, 4, 4]
+    assert raw.top_tokens.tolist() == [[1, 2]] * 4
+    torch.testing.assert_close(raw.top_logprobs.exp(), torch.tensor([[0.5, 0.25]] * 4))
+    kept = logprobs(rows, torch.tensor([1, 2, 3, 0]), sampling=Sampling(top_k=2))
+    torch.testing.assert_close(kept.logprob.exp(), torch.tensor([2 / 3, 1 / 3, 0.0, 0.0]))
+
+
 def rows_of(*lead, vocabulary=33, seed=0):
     return 2 * torch.randn(*lead, vocabulary, generator=torch.Generator().manual_seed(seed))
 
@@ -191,13 +207,6 @@ class TestTokens:
 
 @pytest.mark.usefixtures("backend")
 class TestCalls:
-    def test_numbers_by_row(self):
-        rows = rows_of(3)
-        found = logprobs(rows, TOKENS, sampling=MIXED, top=4)
-        for b in range(3):
-            one = logprobs(rows[b], TOKENS[b], sampling=filters.each(MIXED, b), top=4)
-            assert all(torch.equal(part[b], own) for part, own in zip(found, one, strict=True))
-
     def test_numbers_out_of_range_are_off(self):
         rows = rows_of(3)
         bits = torch.full((3,), UNTOUCHED, dtype=torch.int32)

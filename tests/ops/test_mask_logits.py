@@ -5,8 +5,21 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import Sampling
-from specdec_kernels.ops import cutoff, mask_logits
+from specdec_kernels.ops import Cut, cutoff, mask_logits
 from tests.support.cases import DTYPES, adversarial_rows, poisoned
+
+
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """A token stays if its logit is above the cut's value, or equal to it with an id up to ``last``.
+
+    The cut is 1, at id 1: 2 is above it, the first 1 is equal with id 1, the second has id 2, and -1 is below it.
+    """
+    rows = torch.tensor([[2.0, 1.0, 1.0, -1.0]])
+    cut = Cut(torch.tensor([1.0]), torch.tensor([1]), torch.tensor([2]), torch.tensor([0]), torch.tensor([2.0]))
+    assert mask_logits(rows, cut).tolist() == [[2.0, 1.0, -torch.inf, -torch.inf]]
+    assert mask_logits(rows, cut._replace(last=torch.tensor([2]))).tolist() == [[2.0, 1.0, 1.0, -torch.inf]]
+
 
 ROWS = torch.randn(2, 3, 33, generator=torch.Generator().manual_seed(0))
 CUT = cutoff(ROWS, sampling=Sampling(top_k=5))

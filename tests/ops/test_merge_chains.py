@@ -7,6 +7,23 @@ from specdec_kernels import merge_chains
 from tests.support.cases import UNTOUCHED
 from tests.support.path_enumeration import merged
 
+
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """Chains 5 7, 5 8 and 6: the second shares node 1 with the first and adds node 3, the third adds node 4.
+
+    ::
+
+        root 0 ── 1 (token 5) ── 2 (token 7)
+               │             └── 3 (token 8)
+               └─ 4 (token 6)
+    """
+    tree = merge_chains(torch.tensor([[[5, 7], [5, 8], [6, -1]]]))
+    assert tree.draft_tokens.tolist() == [[-1, 5, 7, 8, 6, -1, -1]]
+    assert tree.parents.tolist() == [[-1, 0, 1, 1, 0, -1, -1]]
+    assert tree.leaves.tolist() == [[2, 3, 4]]
+
+
 CALLS = {"merge_chains": (merge_chains, {"paths": torch.tensor([[[1, 2], [1, 3]], [[4, -1], [4, 5]]])})}
 
 

@@ -128,6 +128,12 @@ class TestOut:
             assert type(found) is type(expected)
             assert all(map(torch.equal, found, expected))
 
+    def test_inputs_stay_as_they_are(self, op, call):
+        before = tree_map_only(torch.Tensor, torch.clone, call)
+        op(**call)
+        for name, value in before.items():
+            assert not isinstance(value, torch.Tensor) or torch.equal(call[name], value), name
+
 
 @pytest.mark.usefixtures("backend")
 class TestStatus:

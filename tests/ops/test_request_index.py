@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from specdec_kernels import Sampling, race_sample, race_topk
-from tests.support.cases import FAR_ELEMENTS, chain_call, ragged
+from tests.support.cases import FAR_ELEMENTS, assert_same, chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -111,11 +111,6 @@ def run(op, *arguments, **options):
     status = torch.full(target.shape[:-1], -77, dtype=torch.int32)
     found = op(**call, status=status)
     return [*(found if isinstance(found, tuple) else (found,)), status]
-
-
-def assert_same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.usefixtures("backend")

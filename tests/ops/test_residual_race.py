@@ -5,7 +5,7 @@ import torch
 
 from specdec_kernels import Sampling, race_sample, residual
 from specdec_kernels.sharded._parts import mass_tiles, residual_race, tile_laws
-from tests.support.cases import DTYPES, seeds
+from tests.support.cases import DTYPES, assert_same, seeds
 from tests.support.parts import cut_words, edited, edits_of, support_of
 
 ROWS = torch.randn(2, 3, 2, 33, generator=torch.Generator().manual_seed(3))
@@ -103,11 +103,6 @@ def pairs_of(rows, size=1500, seed=4):
         "position": 3, "subtracted": torch.linspace(0, 1.2, rows),
         "temperature": torch.tensor([0.7, 1.0, 0.0, 1.5])[row.long() % 4], "draft_temperature": 0.9,
     }  # fmt: skip
-
-
-def assert_same(found, expected):
-    for mine, theirs in zip(found, expected, strict=True):
-        assert torch.equal(mine, theirs)
 
 
 @pytest.mark.interpreted

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
 
 from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
 from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
 from specdec_kernels.sampling import undivided
-from tests.support.cases import chain_call, seeds
+from tests.support.cases import assert_same, chain_call, seeds
 from tests.support.enumeration import PROBS, Given, emitted_law, output_law, tree_law
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import depths, tree_call
@@ -42,11 +41,6 @@ DIVIDED = CALLS | {
 }
 SAMPLINGS = Sampling(), Sampling(1.0, torch.tensor([5, 0, 9, 1]), 0.9)
 WITH_DRAFT = ("verify_chain", "verify_tree", "residual", "overlap")
-
-
-def assert_same(found, expected):
-    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.usefixtures("backend")

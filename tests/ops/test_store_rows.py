@@ -6,6 +6,16 @@ import torch
 from specdec_kernels.ops import store_rows
 from tests.support.cases import DTYPES, poisoned
 
+
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """cache[slots[n], column[n]] = rows[n]: row 0 to slot 1, column 0; row 1 is padding; row 2 to slot 0, column 1."""
+    rows = torch.tensor([[1.0, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]])
+    cache = torch.zeros(2, 2, 4)
+    store_rows(rows, cache, slots=torch.tensor([1, -1, 0]), column=torch.tensor([0, 0, 1]))
+    assert cache.tolist() == [[[0, 0, 0, 0], [9, 10, 11, 12]], [[1, 2, 3, 4], [0, 0, 0, 0]]]
+
+
 ROWS = torch.randn(4, 33, generator=torch.Generator().manual_seed(0))
 SLOTS = torch.tensor([2, -1, 0, 5])
 CALLS = {

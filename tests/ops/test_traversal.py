@@ -6,18 +6,13 @@ import torch
 from specdec_kernels._C import maths
 
 from specdec_kernels import LogitEdits, Sampling, Status
-from tests.support.cases import chain_call, ragged, seeds
+from tests.support.cases import assert_same, chain_call, ragged, seeds
 from tests.support.laws import P, Q
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
 BLOCK, TRAVERSAL = {"method": "block"}, {"method": "traversal"}
 CERTAIN = pytest.mark.parametrize("certain", [{}, {"draft": None}], ids=["drawn", "certain"])
-
-
-def assert_same(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
 
 
 def as_tree(call):

@@ -1,4 +1,4 @@
-"""tree_mask and tree_positions: who attends to whom, in every layout, from good and bad parents."""
+"""tree_mask: which columns a node attends to, in every layout, from good and bad parents."""
 
 import pytest
 import torch
@@ -8,11 +8,32 @@ from tests.support.calls import PARENTS
 from tests.support.cases import UNTOUCHED
 from tests.support.trees import depths, random_parents
 
+
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """A node attends to the prefix, here of two tokens, to its ancestors and to itself. Node 3 follows 1, and 1 and 2
+    follow the root.
+    """
+    parents = torch.tensor([-1, 0, 0, 1])
+    attended = [
+        # prefix, nodes 0 to 3
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 1, 1, 0, 1, 0],
+        [1, 1, 1, 1, 0, 1],
+    ]
+    assert tree_mask(parents, prefix_len=2).int().tolist() == [attended]
+    bits = [0b000111, 0b001111, 0b010111, 0b101111]  # column 0 is the lowest bit
+    assert tree_mask(parents, prefix_len=2, layout="bits").tolist() == [[[word] for word in bits]]
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        added = tree_mask(parents, prefix_len=2, layout="additive", dtype=dtype)
+        assert added.tolist() == [[[0.0 if bit else -torch.inf for bit in row] for row in attended]]
+
+
 CALLS = {
     "tree_mask": (tree_mask, {"parents": PARENTS.repeat(3, 1), "prefix_len": torch.arange(3), "columns": 6}),
     "tree_mask additive": (tree_mask, {"parents": PARENTS, "layout": "additive", "dtype": torch.bfloat16}),
     "tree_mask bits": (tree_mask, {"parents": PARENTS, "layout": "bits"}),
-    "tree_positions": (tree_positions, {"parents": PARENTS, "prefix_len": torch.arange(3)}),
 }
 
 BAD = ([-1, 1, 0], [-1, 2, 1], [-1, 0, 7], [-1, 0, -2], [0, 0, 0], [1, 0, 0], [-1, -5, 2**31 - 1])
@@ -114,48 +135,11 @@ class TestMask:
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.interpreted
-class TestPositions:
-    def test_prefix_and_depth(self):
-        parents, prefix_len = batch(7)
-        positions = tree_positions(parents, prefix_len=prefix_len)
-        assert positions.dtype == torch.int64
-        for b, tree in enumerate(parents.tolist()):
-            for node in range(len(tree)):
-                assert positions[b, node] == prefix_len[b] + len(ancestors(tree, node)) - 1
-
-    def test_shared_tree_and_shared_prefix(self):
-        assert tree_positions(torch.tensor([-1, 0, 1]), prefix_len=4).tolist() == [[4, 5, 6]]
-        lens = torch.tensor([4, 9])
-        assert tree_positions(torch.tensor([-1, 0, 1]), prefix_len=lens).tolist() == [[4, 5, 6], [9, 10, 11]]
-
-    def test_beyond_32_bits(self):
-        assert tree_positions(torch.tensor([-1, 0]), prefix_len=2**40).tolist() == [[2**40, 2**40 + 1]]
-
-    def test_no_position_overflows(self):
-        """A chain of four after the longest prefix that leaves room for it, and after longer ones."""
-        parents, most = torch.arange(-1, 3), 2**63 - 5
-        status = torch.full((4,), UNTOUCHED, dtype=torch.int32)
-        lens = torch.tensor([most - 1, most, most + 1, 2**63 - 1])
-        positions = tree_positions(parents, prefix_len=lens, status=status)
-        assert positions[:, 0].tolist() == [most - 1, most, most, most]
-        assert (positions - positions[:, :1] == torch.arange(4)).all()
-        assert status.tolist() == [0, 0, 8, 8]
-        assert tree_positions(parents, prefix_len=most).tolist() == positions[1:2].tolist()
-        for call in (tree_mask, tree_positions):
-            with pytest.raises(
-                ValueError, match=r"^prefix_len: expected 0 to 2\*\*63 - 1 - 4, the number of nodes; got"
-            ):
-                call(parents, prefix_len=most + 1)
-
-
-@pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestBadParents:
     @pytest.mark.parametrize("parents", BAD, ids=str)
     def test_refused_where_the_host_looks(self, parents):
-        for call in (tree_mask, tree_positions):
-            with pytest.raises(ValueError, match=r"parents\[\d\]: expected -1"):
-                call(torch.tensor(parents), prefix_len=1)
+        with pytest.raises(ValueError, match=r"parents\[\d\]: expected -1"):
+            tree_mask(torch.tensor(parents), prefix_len=1)
 
     @pytest.mark.parametrize("parents", BAD, ids=str)
     @pytest.mark.parametrize("layout", ["bool", "additive", "bits"])
@@ -164,12 +148,9 @@ class TestBadParents:
         lens, good = torch.tensor([3, 5]), torch.tensor([[-1, 0, 0]])
         trees = torch.cat([torch.tensor([parents]), good])
         wanted = tree_mask(torch.cat([absent, good]), prefix_len=lens, layout=layout, columns=20)
-        positions = tree_positions(torch.cat([absent, good]), prefix_len=lens)
         monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
         status = torch.full((2,), UNTOUCHED, dtype=torch.int32)
         assert torch.equal(tree_mask(trees, prefix_len=lens, layout=layout, columns=20, status=status), wanted)
-        assert status.tolist() == [8, 0]
-        assert torch.equal(tree_positions(trees, prefix_len=lens, status=status.fill_(UNTOUCHED)), positions)
         assert status.tolist() == [8, 0]
 
     def test_prefixes_out_of_range(self):
@@ -178,9 +159,6 @@ class TestBadParents:
         mask = tree_mask(parents, prefix_len=lens, columns=8, status=status)
         assert status.tolist() == [8, 8, 0]
         assert torch.equal(mask, tree_mask(parents, prefix_len=torch.tensor([0, 6, 3]), columns=8))
-        positions = tree_positions(parents, prefix_len=lens, status=status)
-        assert status.tolist() == [8, 0, 0]
-        assert positions.tolist() == [[0, 1], [9, 10], [3, 4]]
 
 
 CHAIN = torch.tensor([-1, 0, 1])
@@ -201,11 +179,6 @@ REFUSED = {
             {"parents": CHAIN.to("meta"), "prefix_len": torch.tensor([3], device="meta")}, ValueError,
             "columns: expected an int where the host does not look",
         ),
-    ]),
-    "tree_positions": (tree_positions, {"parents": CHAIN, "prefix_len": 0}, [
-        ({"prefix_len": 1.5}, TypeError, "prefix_len: expected an int or a tensor of int64 or int32; got 1.5"),
-        ({"parents": [0]}, TypeError, "parents: expected a tensor of int32 or int64"),
-        ({"parents": CHAIN[:0]}, ValueError, "parents: expected shape .*; got"),
     ]),
 }  # fmt: skip
 

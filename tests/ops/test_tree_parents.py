@@ -9,6 +9,18 @@ from specdec_kernels import DraftTree, tree_parents
 from tests.support.cases import UNTOUCHED
 from tests.support.trees import random_parents
 
+
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """The root's first child is node 2, whose next sibling is node 1; node 2's first child is node 3.
+
+    So 2 and 1 have the parent 0, and are its children of rank 0 and 1; 3 has the parent 2, and is its child of rank 0.
+    """
+    parents, ranks = tree_parents(torch.tensor([[2, -1, 3, -1]]), torch.tensor([[-1, -1, 1, -1]]))
+    assert parents.tolist() == [[-1, 0, 0, 2]]
+    assert ranks.tolist() == [[0, 1, 0, 0]]
+
+
 # The root has children 4, then 1; node 4 has 2, node 2 has 3 and 5; node 6 is in no tree.
 FIRST = torch.tensor([4, -1, 3, -1, 2, -1, -1])
 SIBLING = torch.tensor([-1, -1, -1, 5, 1, -1, -1])

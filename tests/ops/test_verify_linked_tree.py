@@ -8,9 +8,32 @@ import specdec_kernels
 from specdec_kernels import DraftTree, OutputFormat, verify_chain, verify_linked_tree, verify_tree
 from specdec_kernels.ops import TreeVerdict
 from tests.ops.test_tree_parents import BAD, FIRST, SIBLING, links_of
-from tests.support.cases import DTYPES, UNTOUCHED, poisoned, seeds
+from tests.support.cases import DTYPES, UNTOUCHED, assert_same, poisoned, seeds
 from tests.support.laws import assert_law, follows_law, random_laws
 from tests.support.trees import random_parents
+
+
+@pytest.mark.interpreted
+def test_rule_by_hand(backend):
+    """A node's one uniform falls on the probabilities of its children, side by side in the order of the links.
+
+    The root's children are node 2, token 0, and then node 1, token 1. u < 0.4 accepts node 2, u < 0.4 + 0.3 = 0.7
+    accepts node 1, and a larger u neither. Without tokens 0 and 1 the distribution (0.4, 0.3, 0.3, 0) has token 2
+    alone. After node 1 comes token 3, after node 2 token 0: their rows have no other.
+    """
+    target = torch.stack([torch.tensor([0.4, 0.3, 0.3, 0.0]), torch.eye(4)[3], torch.eye(4)[0]])
+    verdict = verify_linked_tree(
+        torch.tensor([-1, 1, 0]).repeat(3, 1),
+        target.repeat(3, 1, 1),
+        first_child=torch.tensor([2, -1, -1]).repeat(3, 1),
+        next_sibling=torch.tensor([-1, -1, 1]).repeat(3, 1),
+        uniforms=torch.tensor([[0.39, 0.5, 0.5], [0.69, 0.5, 0.5], [0.71, 0.5, 0.5]]),
+        seed=torch.arange(3),
+    )
+    assert verdict.path.tolist() == [[0, 2, -1], [0, 1, -1], [0, -1, -1]]
+    assert verdict.tokens.tolist() == [[0, 0, -1], [1, 3, -1], [2, -1, -1]]
+    assert verdict.num_accepted.tolist() == [1, 1, 0]
+
 
 N = len(FIRST)
 
@@ -61,11 +84,6 @@ CALLS = {
 def by_the_oracle(**call):
     with specdec_kernels.backend("reference"):
         return verify_linked_tree(**call)
-
-
-def assert_same(verdict, expected):
-    for got, wanted in zip(verdict, expected, strict=True):
-        assert torch.equal(got, wanted)
 
 
 def untouched(requests, width):

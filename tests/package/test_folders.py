@@ -1,5 +1,5 @@
 """The folders of csrc/cpu and csrc/cuda: a file includes its own folder and those below it, so no two need each other;
-so with ops, backends and calls in Python; and an op has one file of its name in each place.
+so with ops, backends and calls in Python; and an op has one file of its name in each folder, that of its tests too.
 """
 
 import ast
@@ -55,6 +55,24 @@ def test_an_op_has_a_file_of_its_name_in_each_folder():
     assert ops <= triton
     assert ops <= public ^ parts
     assert ops - parts <= reference
+
+
+def test_the_first_test_of_an_op_is_its_rule_by_hand():
+    """tests/ops/test_<op>.py begins with the op's rule on a few tokens, short enough to be read, on every backend."""
+    init = ast.parse((ROOT / "specdec_kernels/ops/__init__.py").read_text())
+    (exported,) = (ast.literal_eval(node.value) for node in init.body if isinstance(node, ast.Assign))
+    ops = [name for name in exported if name.islower()]
+    assert len(ops) > 15
+    for op in ops:
+        body = ast.parse((ROOT / "tests/ops" / f"test_{op}.py").read_text(encoding="utf-8")).body
+        first = next(node for node in body if getattr(node, "name", "").lower().startswith("test"))
+        assert first.name == "test_rule_by_hand", f"test_{op}.py begins with {first.name}"
+        called = {node.func.id for node in ast.walk(first) if isinstance(node, ast.Call) and hasattr(node.func, "id")}
+        assert op in called, f"test_{op}.py: its first test does not call {op}"
+        lines = first.end_lineno - first.lineno + 1 + len(first.decorator_list)
+        assert lines <= 40, f"test_{op}.py: expected a first test of at most 40 lines; got {lines}"
+        assert ast.get_docstring(first), f"test_{op}.py: its first test does not say the rule"
+        assert [argument.arg for argument in first.args.args] == ["backend"], f"test_{op}.py: not on every backend"
 
 
 def imports(folder):

@@ -1,6 +1,7 @@
 """Hard inputs, and calls whose unused memory is poisoned."""
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 import specdec_kernels
 from specdec_kernels.backends.reference import laws, noise, requests
@@ -57,6 +58,12 @@ def adversarial_pairs(size):
     rows = torch.stack(list(adversarial_rows(size).values()))
     shifts = range(len(rows)) if size == 65 else (0, 1, 5)
     return rows.repeat(len(shifts), 1), torch.cat([rows.roll(shift, dims=0) for shift in shifts])
+
+
+def assert_same(found, expected):
+    """The tensors of two results are equal, one after the other, whatever holds them."""
+    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        assert torch.equal(one, other), f"{one}, expected {other}"
 
 
 def poisoned(tensor, pad=5, start=3):

@@ -104,9 +104,9 @@ CPU = {
     "csrc/include/specdec/walk_tables": (ops("walk_tables", "cpu"), "tests/sharded/test_rejection.py -k cpu"),
     "csrc/include/specdec/walk": (ops(WALKS, "cpu"), ops(FORMS, "cpu"), BOUNDS),
     "csrc/include/": (ops(f"race_sample {WALKS}", "cpu"),),
-    "csrc/cpu/ops/tree_positions": (ops("tree_mask", "cpu"),),
+    "csrc/cpu/ops/tree_positions": (ops("tree_positions", "cpu"),),
     "csrc/cpu/ops/verify_chain": (ops(CHAINS, "cpu"),),
-    "csrc/cpu/ops/": (ops("{op}", "cpu"), RANDOM, ops("shared_rows threads shapes sizes", "cpu")),
+    "csrc/cpu/ops/": (ops("{op}", "cpu"), RANDOM, ops("rows shared_rows threads shapes sizes", "cpu")),
     "csrc/cpu/race/": (
         ops("race_sample race_topk residual_race verify_chain draft_map", "cpu"), BOUNDS, RANDOM,
         ops("shared_rows", "cpu") + " tests/backends/test_sizes.py",
@@ -127,9 +127,9 @@ CUDA_CHAINS = f"tests/backends/test_cuda_chains.py -k '{PLAYED}'"
 ORDER, EDGES = (f"tests/backends/test_cuda_{name}.py -k '{PLAYED}'" for name in ("order", "edges"))
 RANDOM_CUDA = "tests/backends/test_random_calls.py -k 'OracleCuda or PlayedMachine'"
 CUDA = {
-    "csrc/cuda/ops/tree_positions": (ops("tree_mask", "cuda-host"),),
+    "csrc/cuda/ops/tree_positions": (ops("tree_positions", "cuda-host"),),
     "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), CUDA_CHAINS),
-    "csrc/cuda/ops/": (ops("{op}", "cuda-host"), EDGES, RANDOM_CUDA),
+    "csrc/cuda/ops/": (ops("{op} rows", "cuda-host"), EDGES, RANDOM_CUDA),
     "csrc/cuda/rows/cut": (
         ops("cutoff filters", "cuda-host"), f"tests/backends/test_cuda_filters.py -k '{PLAYED}'", CUDA_CHAINS,
         RANDOM_CUDA,
@@ -166,15 +166,15 @@ PYTHON = {
     "triton_kernels/_la": (ops("race_sample sampling", "triton"), TRITON.format("launch"), TRITON.format("calls")),
     "triton_kernels/_math": (TRITON.format("math"), ops("race_sample residual verify_chain", "triton")),
     "triton_kernels/_": (ops("race_sample verify_chain residual", "triton"), TRITON.format("ops"), MACHINE),
-    "triton_kernels/tree_positions": (ops("tree_mask", "triton"),),
-    "triton_kernels/": (ops("{op}", "triton"), TRITON.format("ops"), TRITON.format("calls"), MACHINE),
+    "triton_kernels/tree_positions": (ops("tree_positions", "triton"),),
+    "triton_kernels/": (ops("{op} rows", "triton"), TRITON.format("ops"), TRITON.format("calls"), MACHINE),
     "specdec_kernels/ops/_edits": (ops("edits bad_input", "both"),),
     "specdec_kernels/ops/_output_format": (ops("output_format bad_input", "both"),),
     "specdec_kernels/ops/_gradients": (ops("overlap registration", "both"),),
     "specdec_kernels/ops/_": (
         ops(f"{LAWS} bad_input shapes registration", "both"),
     ),
-    "specdec_kernels/ops/tree_positions": (ops("tree_mask", "both"),),
+    "specdec_kernels/ops/tree_positions": (ops("tree_positions", "both"),),
     "specdec_kernels/ops/": (
         ops("{op}", "both"),
         ops("bad_input direct registration draft_map output_format", "both"),
@@ -189,12 +189,12 @@ PYTHON = {
     "specdec_kernels/backends/reference/laws": (ops(f"{LAWS} residual", "reference"), ops(LAWS, "cpu")),
     "specdec_kernels/backends/reference/mass": (ops("cutoff logprobs residual overlap mass_tiles", "reference"),),
     "specdec_kernels/backends/reference/requests": (ops("request_index input_rows verify_chain", "reference"),),
-    "specdec_kernels/backends/reference/tree_positions": (ops("tree_mask", "reference"),),
+    "specdec_kernels/backends/reference/tree_positions": (ops("tree_positions", "reference"),),
     "specdec_kernels/backends/reference/trees": (ops("tree_parents compact_kv verify_tree", "reference"),),
     "specdec_kernels/backends/reference/walk": (ops(WALKS, "reference"), ops(FORMS, "reference"), ops(TREES, "cpu")),
     "specdec_kernels/backends/reference/verify_chain": (ops(CHAINS, "reference"), ops(FORMS, "reference")),
     "specdec_kernels/backends/reference/__init__": (ops("registration", "reference"),),
-    "specdec_kernels/backends/reference/": (ops("{op}", "reference"), ops("{op}", "cpu"), ops(WALKS, "reference")),
+    "specdec_kernels/backends/reference/": (ops("{op} rows", "reference"), ops("{op}", "cpu"), ops(WALKS, "reference")),
     "specdec_kernels/sharded/_logprobs": (f"tests/sharded/test_logprobs.py {HERE}",),
     "specdec_kernels/sharded/_edits": (f"tests/sharded/test_edits.py {HERE}",),
     "specdec_kernels/sharded/_filters": (f"tests/sharded/test_filters.py tests/sharded/test_rejection.py {HERE}",),
