@@ -310,26 +310,46 @@ def test_what_is_not_fused_is_named_once(plugin, caplog):
     assert said == ["specdec-kernels: vLLM's own processors do thinking_token_budget, on a float32 copy"]
 
 
-@pytest.mark.parametrize("counts, more", [((K, K), 1), ((K, 1), 2)], ids=["even", "uneven"])
-def test_launches(plugin, counts, more):
+@pytest.mark.parametrize("method", ["race", "rejection"])
+@pytest.mark.parametrize(
+    "counts, prompts, more",
+    [((K, K), False, []), ((K, K), True, ["index"]), ((K, 1), False, ["constant_pad_nd"]), ((0, 0), False, [])],
+    ids=["even", "beside prompts", "uneven", "no drafts"],
+)
+def test_launches(plugin, monkeypatch, method, counts, prompts, more):
+    """A verification is one, and what places need; K drafts are K, K - 1 copies of rows and an addition for all."""
     runner = stand_in.Runner(stand_in.Proposer(DRAFT))
-    plugin.take_over(runner, "race")
+    runner.prompts = prompts
+    plugin.take_over(runner, method)
     metadata = stand_in.metadata_of([{"top_k": 5}] * 2, [0] * 2, [[]] * 2, [[]] * 2, VOCABULARY)
     runner.batch("ab", metadata)
-    runner.step(TARGET[: sum(counts) + 2], [[1] * count for count in counts], [9, 9])
-    chains = types.SimpleNamespace(
-        num_draft_tokens=list(counts), draft_token_ids=torch.ones(sum(counts), dtype=torch.int32)
-    )
-    found = launches(lambda: runner._sample(TARGET[: sum(counts) + 2], chains))
-    assert [name for name in found if name.startswith("specdec::")] == ["specdec::verify_chain"]
-    assert len(found) <= 1 + more
-    proposer = runner.drafter
-    proposer.propose(
-        num_speculative_tokens=1, next_token_ids=torch.tensor([1, 2]), sampling_metadata=metadata,
-        common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 9])), num_rejected_tokens_gpu=None,
-    )  # fmt: skip
-    found = launches(lambda: proposer._sample_draft_tokens(DRAFT[:2], metadata))
-    assert [name for name in found if name != "aten::clone"] == ["aten::add", "specdec::race_sample"]
+    arguments = {
+        "next_token_ids": torch.tensor([1, 2]), "sampling_metadata": metadata, "num_speculative_tokens": K,
+        "common_attn_metadata": types.SimpleNamespace(seq_lens=torch.tensor([9, 9])), "num_rejected_tokens_gpu": None,
+    }  # fmt: skip
+    logits, drafts = TARGET[: sum(counts) + 2], [[1] * count for count in counts]
+    sample, rows, found = runner._sample, torch.zeros(2, VOCABULARY), []
+    runner._sample = lambda *given: found.append(launches(lambda: sample(*given)))
+    copies = copies_to_the_device(plugin, monkeypatch)
+    runner.step(logits, drafts, [9, 9])
+    copies.clear()
+    runner.propose(**arguments)
+    found.clear()
+    runner.step(logits, drafts, [9, 9])
+    assert found == [[*(f"aten::{name}" for name in more), "specdec::verify_chain"]]
+    assert not copies
+    runner.drafter.propose = lambda **given: runner.drafter._sample_draft_tokens(rows, metadata)
+    plugin.take_over(runner, method)
+    stored = [] if method == "race" else ["aten::copy_"]
+    assert launches(lambda: runner.propose(**arguments)) == ["aten::add", "aten::clone", "specdec::race_sample", *stored]
+
+
+def copies_to_the_device(plugin, monkeypatch):
+    """The arrays that are copied to the device from now on, as many as are in a list."""
+    copies, modules = [], [sys.modules[f"specdec_kernels.engines.{name}"] for name in ("_vllm_biases", "_vllm_rows")]
+    for module in (plugin, modules[0]):
+        monkeypatch.setattr(module, "moved", lambda x, device: copies.append(x) or modules[1].moved(x, device))
+    return copies
 
 
 class TestSettled:

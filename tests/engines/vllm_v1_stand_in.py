@@ -122,7 +122,7 @@ class Proposer:
 class Runner:
     """GPUModelRunner, for steps that a test makes."""
 
-    is_pooling_model = use_async_scheduling = False
+    is_pooling_model = use_async_scheduling = prompts = False
     parallel_config = types.SimpleNamespace(tensor_parallel_size=1)
 
     def __init__(self, proposer=None, method="standard", logprobs_mode="raw_logprobs"):
@@ -166,8 +166,15 @@ class Runner:
             num_draft_tokens=counts, draft_token_ids=torch.tensor([*itertools.chain(*drafts)], dtype=torch.int32),
             bonus_logits_indices=begins + torch.tensor(counts),
             target_logits_indices=torch.cat([b + torch.arange(n) for b, n in zip(begins, counts, strict=True)]),
+            cu_num_draft_tokens=torch.tensor(counts).cumsum(0).int(), logits_indices=torch.arange(len(logits)),
+            cu_num_sampled_tokens=(torch.tensor(counts) + 1).cumsum(0).int(),
         )  # fmt: skip
         self.seq_lens = torch.tensor(ends, dtype=torch.int32)
+        self.positions = torch.cat([torch.arange(end - n - 1, end) for end, n in zip(ends, counts, strict=True)])
+        self.query_start_loc = types.SimpleNamespace(np=[0, *chains.cu_num_sampled_tokens.tolist()])
+        if self.prompts:  # another request's prompt has tokens before these, and no rows
+            chains.logits_indices, self.query_start_loc.np[-1] = chains.logits_indices + 5, len(logits) + 5
+            self.positions = torch.cat([torch.arange(5) + 70, self.positions])
         return self._sample(logits, chains)
 
 
