@@ -17,15 +17,17 @@ class Entries:
     def __init__(self, bias: dict[int, float] | None, stops: Iterable[int], bad_words: Iterable[list[int]]) -> None:
         self.bias, self.stops = bias or {}, frozenset(stops)
         self.ends = frozenset(word[0] for word in bad_words if len(word) == 1)
-        self.words = [word for word in bad_words if len(word) > 1]
-        self.longest, self.before_last = max(map(len, self.words), default=0), {word[-2] for word in self.words}
+        self.longest = max(map(len, bad_words), default=0)
+        self.after: dict[int, list[tuple[list[int], int]]] = {}  # longer ones, by their last token but one
+        for *begin, last in bad_words:
+            if begin:
+                self.after.setdefault(begin[-1], []).append((begin, last))
         self._lists: dict[frozenset[int], np.ndarray] = {}
 
-    def ended_by(self, text: list[int]) -> frozenset[int]:
-        """The tokens that would end a bad word of several tokens after this text."""
-        if not text or text[-1] not in self.before_last:
-            return frozenset()
-        return frozenset(word[-1] for word in self.words if text[len(text) - len(word) + 1 :] == word[:-1])
+    def ended_by(self, text: list[int], end: int) -> frozenset[int]:
+        """The tokens that would end a longer bad word after ``text[:end]``."""
+        words = self.after[text[end - 1]]
+        return frozenset(last for begin, last in words if text[max(end - len(begin), 0) : end] == begin)
 
     def listed(self, forbidden: frozenset[int]) -> np.ndarray:
         """int32 [2, n]: rising tokens, and the bits of their float32 biases."""
@@ -47,14 +49,14 @@ class Biases:
     def __init__(self, entries: Sequence[Entries], bounds: dict[int, int], device: torch.device) -> None:
         self.entries, self.bounds, self.device = entries, bounds, device
         self._spans: dict[tuple[int, frozenset[int]], tuple[int, int]] = {}
+        self._rows: dict[tuple[int, frozenset[int]], np.ndarray] = {}
         self._parts: list[np.ndarray] = []
         self._lists: torch.Tensor | None = None  # int32 [2, n]
         self._size = 0
-        rows = [self._row(request, frozenset()) for request in range(len(entries))]
-        self._host = np.array(rows, dtype=np.int32)
+        self._host = np.stack([self._row(request, frozenset()) for request in range(len(entries))])
         self._table = moved(self._host, device)
         self._biased = any(one.bias or one.ends for one in entries)
-        self._worded = [request for request, one in enumerate(entries) if one.words]
+        self._worded = [request for request, one in enumerate(entries) if one.after]
 
     def of_rows(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
         """``LogitEdits.bias`` with a span for each row of a step; None where no row has entries."""
@@ -80,26 +82,33 @@ class Biases:
 
     def _after_texts(self, step: Any) -> np.ndarray | None:
         """int32 [D + B, 5]: the table's rows where texts may end in the beginning of a bad word; None if none does."""
-        outputs, drafts, rows = step.metadata.output_token_ids, step.metadata.spec_token_ids, None
+        outputs, drafts = step.metadata.output_token_ids, step.metadata.spec_token_ids
+        rows: dict[tuple[int, int], np.ndarray] = {}
         for request in self._worded:
             one, count = self.entries[request], step.counts[request]
             text = outputs[request][1 - one.longest :]
-            for row in range(count + 1):
-                if ends := one.ended_by(text):
-                    if rows is None:
-                        many = np.asarray(step.counts) + 1
-                        begins, rows = np.cumsum(many) - many, self._host.repeat(many, axis=0)
-                    rows[begins[request] + row] = self._row(request, ends)
-                text = text + drafts[request][row : row + 1] if row < count else text
-        return rows
+            size, after = len(text), one.after
+            if count:
+                text = text + drafts[request][:count]
+            for row, token in enumerate(text[size - 1 :] if size else (None, *text)):
+                if token in after and (ends := one.ended_by(text, size + row)):
+                    rows[request, row] = self._row(request, ends)
+        if not rows:
+            return None
+        many = np.asarray(step.counts) + 1
+        table, begins = self._host.repeat(many, axis=0), (np.cumsum(many) - many).tolist()
+        table[[begins[request] + row for request, row in rows]] = np.concatenate([*rows.values()]).reshape(-1, 5)
+        return table
 
-    def _row(self, request: int, ends: frozenset[int]) -> tuple[int, ...]:
-        """Where its lists begin and end: with stop tokens left as they are, and forbidden; the bound for that."""
-        bound = self.bounds.get(request)
-        spans = self._span(request, ends)
-        if bound is None:
-            return *spans, *spans, 0
-        return *spans, *self._span(request, ends | self.entries[request].stops), bound
+    def _row(self, request: int, ends: frozenset[int]) -> np.ndarray:
+        """int32 [5]: where its lists begin and end, with stop tokens left and forbidden, and the bound for that."""
+        row = self._rows.get((request, ends))
+        if row is None:
+            bound, spans = self.bounds.get(request), self._span(request, ends)
+            banned = spans if bound is None else self._span(request, ends | self.entries[request].stops)
+            row = np.array((*spans, *banned, bound or 0), dtype=np.int32)
+            self._rows[request, ends] = row
+        return row
 
     def _span(self, request: int, forbidden: frozenset[int]) -> tuple[int, int]:
         key = request, forbidden

@@ -231,7 +231,7 @@ class Sampler:
         return Laws(
             sampling, self._seeds(), self._slots(), None if mask is None else bits(~mask[:, :vocabulary]),
             None if metadata.no_penalties else Seen(metadata, vocabulary), biases, shortest,
-        )
+        )  # fmt: skip
 
     def _moved(self, numbers: Sequence[float], kind: torch.dtype) -> torch.Tensor:
         return moved(torch.tensor(numbers, dtype=kind, device="cpu"), self.runner.device)
