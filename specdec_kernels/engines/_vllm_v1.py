@@ -90,6 +90,7 @@ class Laws(NamedTuple):
     seen: Seen | None
     biases: Biases | None
     shortest: dict[int, Shortest]
+    plain: bool  # whether requests have a sampling and seeds alone
 
 
 class Step(NamedTuple):
@@ -160,11 +161,18 @@ class Sampler:
             batch.update_async_spec_token_ids(runner._get_draft_token_ids_cpu()[0])
         batch.generators.clear()  # they are not used, and vLLM rewinds them where it discards a token
         metadata, size = batch.sampling_metadata, batch.num_reqs
-        counts = [0] * size if chains is None else chains.num_draft_tokens
-        most, ends = max(counts), runner.seq_lens[:size]
         stored = None if self.drafter is None else self.drafter.taken()
-        laws = self.laws(metadata, logits.shape[-1])
+        laws, ends = self.laws(metadata, logits.shape[-1]), runner.seq_lens[:size]
         scores = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
+        if chains is None and laws.plain and not scores and metadata.thinking_budget_state_holder is None:
+            tokens = torch.empty(size, 1, dtype=torch.int32, device=logits.device)
+            self.ops.verify_chain(
+                draft_tokens=tokens[:, 1:], target=logits.unsqueeze(1), method=self.method, sampling=laws.sampling,
+                seed=laws.seeds, position=ends, nonce=TARGET, out=(tokens, None, None),
+            )  # fmt: skip
+            return SamplerOutput(tokens, None)
+        counts = [0] * size if chains is None else chains.num_draft_tokens
+        most = max(counts)
         processed = scores and runner.sampler.logprobs_mode in PROCESSED
         short, inputs = self._short(laws) if laws.shortest else {}, ends
         if most:
@@ -228,10 +236,10 @@ class Sampler:
             entries = [entries_of(state, bad.get(i, ())) for i, state in enumerate(states)]
             bounds = {i: one.bound for i, one in shortest.items() if not one.grammar}
             biases = Biases(entries, bounds, self.runner.device)
-        return Laws(
-            sampling, self._seeds(), self._slots(), None if mask is None else bits(~mask[:, :vocabulary]),
-            None if metadata.no_penalties else Seen(metadata, vocabulary), biases, shortest,
-        )  # fmt: skip
+        seen = None if metadata.no_penalties else Seen(metadata, vocabulary)
+        allowed = None if mask is None else bits(~mask[:, :vocabulary])
+        plain = self.marks is None and allowed is seen is biases is None
+        return Laws(sampling, self._seeds(), self._slots(), allowed, seen, biases, shortest, plain)
 
     def _moved(self, numbers: Sequence[float], kind: torch.dtype) -> torch.Tensor:
         return moved(torch.tensor(numbers, dtype=kind, device="cpu"), self.runner.device)
