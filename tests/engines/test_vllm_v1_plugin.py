@@ -5,6 +5,7 @@ import itertools
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 
@@ -417,8 +418,19 @@ def test_biases_are_copied_once_for_a_batch(plugin, monkeypatch):
     assert copied() == []
     (rows, lists), again = copied((4, 4)), copied((4, 4))
     assert (rows, again) == ((9, 5), [(9, 5)])
-    assert copied() == []
     assert lists[0] == 2
+    metadata.max_num_logprobs = 2
+    copies.clear()
+    runner.step(TARGET[:7], [[1, 1], [2], [3]], [12] * 3)  # other numbers of drafts
+    assert copies == []
+
+
+def test_copies_to_a_gpu_come_from_pinned_memory(plugin, monkeypatch):
+    steps = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: steps.append("pinned") or x)
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, device, non_blocking: steps.append((device.type, non_blocking)))
+    plugin.moved(np.zeros(2), torch.device("cuda"))
+    assert steps == ["pinned", ("cuda", True)]
 
 
 @pytest.mark.parametrize("method", ["race", "rejection"])
