@@ -459,6 +459,9 @@ class Drafter:
         self._buffer: torch.Tensor | None = None
         self._stored: torch.Tensor | None = None
         self._names: list[str] = []
+        base = next(one for one in type(proposer).__mro__ if "_sample_draft_tokens" in vars(one))
+        # Gemma 4's reads some rows of its head alone.
+        self._greedy = None if type(proposer)._greedy_sample is base._greedy_sample else proposer._greedy_sample
         proposer.propose, proposer._sample_draft_tokens = self.propose, self.draw
 
     def propose(self, **given: Any) -> torch.Tensor:
@@ -466,7 +469,7 @@ class Drafter:
         attention, rejected = given["common_attn_metadata"], given["num_rejected_tokens_gpu"]
         ends = attention.seq_lens[: len(given["next_token_ids"])]
         self._positions = (ends if rejected is None else ends - rejected) + self._steps
-        self.drawn, self._stored, self._alone = 0, None, given["num_speculative_tokens"] == 1
+        self.drawn, self._stored, self._alone = 0, None, given.get("num_speculative_tokens") == 1
         if self.sampler.marks is not None:
             vocabulary = self.sampler.runner.model_config.get_vocab_size()
             slots = self.sampler.laws(given["sampling_metadata"], vocabulary).slots
@@ -475,13 +478,16 @@ class Drafter:
 
     def draw(self, hidden_states: torch.Tensor, sampling_metadata: Any) -> tuple[torch.Tensor, None]:
         """A draft of each row."""
-        rows, sampler = self.proposer.model.compute_logits(hidden_states), self.sampler
+        sampler, greedy = self.sampler, self.likeliest or sampling_metadata.all_greedy
+        if greedy and self._greedy is not None and sampler.slices is None:
+            return self._greedy(hidden_states), None
+        rows = self.proposer.model.compute_logits(hidden_states)
         positions = self._positions[self.drawn]
         steps = len(rows) // len(positions)  # several if all are drawn at once
         if steps > 1:
             positions = self._positions[:steps].T.contiguous()
             rows = rows.view(-1, steps, rows.shape[-1])
-        if self.likeliest or sampling_metadata.all_greedy:
+        if greedy:
             tokens = sampler.ops.race_sample(rows, sampling=GREEDY, seed=0, position=positions)
             self.drawn += steps
             return tokens.view(-1), None

@@ -156,7 +156,7 @@ def test_grammars_are_cut_and_prompts_gathered(plugin, sharded):  # noqa: F811
     assert (first, second) == (masks[:, :32].tolist(), masks[:, 32:].tolist())
     assert torch.equal(whole, rows)
     assert torch.equal(again, rows)
-    assert torch.equal(torch.cat((left, right), 2), rows)
+    assert torch.equal(torch.cat((left, right), 1), rows)
 
 
 def lora(runner):

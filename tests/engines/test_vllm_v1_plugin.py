@@ -378,9 +378,18 @@ def test_rows_of_drafts_serve_one_step(plugin, monkeypatch):
 
 
 def test_likeliest_drafts(plugin):
-    """Where vLLM drafts greedily, or requests are greedy: the argmax of each row, in one launch, and no laws."""
-    for probabilistic, kind in ((False, {}), (True, {"temperature": 0.0})):
-        runner = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic))
+    """Where vLLM drafts greedily, or requests are greedy: the argmax of each row, and no laws. A drafter's own way, as
+    that of Gemma 4, stays."""
+
+    class Gemma(stand_in.Proposer):
+        def _greedy_sample(self, hidden_states):
+            return torch.full((3,), 8)
+
+    greedy = {"temperature": 0.0}
+    for proposer, probabilistic, kind in (
+        (stand_in.Proposer, False, {}), (stand_in.Proposer, True, greedy), (Gemma, False, {}), (Gemma, True, greedy),
+    ):  # fmt: skip
+        runner = stand_in.Runner(proposer(DRAFT, probabilistic))
         plugin.take_over(runner, "rejection")
         metadata = stand_in.metadata_of([kind] * 3, [0] * 3, [[]] * 3, [[]] * 3, VOCABULARY)
         runner.batch("abc", metadata)
@@ -389,7 +398,8 @@ def test_likeliest_drafts(plugin):
             common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 9, 4])), num_rejected_tokens_gpu=None,
         )  # fmt: skip
         first = DRAFT[1:4].argmax(1)
-        assert torch.equal(drafts, torch.stack((first, DRAFT[first].argmax(1)), 1))
+        likeliest = torch.stack((first, DRAFT[first].argmax(1)), 1)
+        assert torch.equal(drafts, torch.full((3, 2), 8) if proposer is Gemma else likeliest)
         assert runner._sample.__self__.drafter.taken() is None
 
 
@@ -419,6 +429,7 @@ def test_biases_are_copied_once_for_a_batch(plugin, monkeypatch):
     (rows, lists), again = copied((4, 4)), copied((4, 4))
     assert (rows, again) == ((9, 5), [(9, 5)])
     assert lists[0] == 2
+    assert copied() == []
     metadata.max_num_logprobs = 2
     copies.clear()
     runner.step(TARGET[:7], [[1, 1], [2], [3]], [12] * 3)  # other numbers of drafts

@@ -106,8 +106,11 @@ class Proposer:
         self.table, self._enable_probabilistic_draft_probs, self.rows = table, probabilistic, None
         self.model = types.SimpleNamespace(compute_logits=lambda hidden_states: hidden_states.clone())
 
+    def _greedy_sample(self, hidden_states):
+        return self.model.compute_logits(hidden_states).argmax(-1)
+
     def _sample_draft_tokens(self, hidden_states, sampling_metadata):
-        return self.model.compute_logits(hidden_states).argmax(-1), None
+        return self._greedy_sample(hidden_states), None
 
     def propose(self, num_speculative_tokens, next_token_ids, sampling_metadata, **_):
         last, drafts, rows = next_token_ids.long(), [], []
