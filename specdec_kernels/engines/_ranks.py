@@ -58,4 +58,4 @@ class RankSlices:
     def whole(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows of all ranks' columns."""
         room = self.width - rows.shape[-1]
-        return self.group.all_gather(pad(rows, (0, room)), dim=-1)[:, : self.shard.vocab]
+        return self.group.all_gather(pad(rows, (0, room)), dim=-1)[..., : self.shard.vocab]

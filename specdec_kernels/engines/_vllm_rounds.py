@@ -29,6 +29,17 @@ def check_arguments(owner: type, name: str, names: str) -> None:
         )
 
 
+def first_positions(position: Any, packing: Packing | None) -> torch.Tensor:
+    """[B]: the position that each request's first row decides, of a call's ``position``."""
+    if not isinstance(position, InputPositions):
+        return position
+    inputs = position.positions
+    if packing is None:
+        return inputs[:, 0] + 1
+    drafts = packing.cu_drafts[:-1]
+    return inputs[drafts + torch.arange(len(drafts), device=drafts.device, dtype=drafts.dtype)] + 1
+
+
 def verify(
     logits: torch.Tensor, draft_logits: torch.Tensor | None, draft_sampled: torch.Tensor, cu_num_logits: torch.Tensor,
     pos: torch.Tensor, idx_mapping: torch.Tensor, steps: int, per_request: int | None, *,

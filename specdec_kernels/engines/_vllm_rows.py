@@ -23,6 +23,17 @@ def bits(seen: torch.Tensor) -> torch.Tensor:
     return ((padded.view(torch.int64) * GATHER_BITS) >> 56).to(torch.uint8).view(torch.int32)
 
 
+def moved(numbers: Any, device: torch.device) -> torch.Tensor:
+    """An array or a tensor of the host, copied to the device from pinned memory, so that nothing waits."""
+    numbers = torch.as_tensor(numbers)
+    return (numbers.pin_memory() if device.type == "cuda" else numbers).to(device, non_blocking=True)
+
+
+def requests_of(ends: torch.Tensor, count: int) -> torch.Tensor:
+    """int64 [count]: the request of each row; ``ends`` [B]: the ends of requests' rows."""
+    return torch.searchsorted(ends, torch.arange(count, device=ends.device, dtype=ends.dtype), right=True)
+
+
 def scored(
     rows: torch.Tensor, tokens: torch.Tensor, top: int, sampling: Sampling | None, slots: torch.Tensor | None,
     mode: str, given: torch.Tensor | None = None, ops: Any = specdec,

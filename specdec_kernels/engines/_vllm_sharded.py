@@ -15,6 +15,7 @@ from specdec_kernels import Packing, sharded
 from specdec_kernels._constants import MASS_TILE
 from specdec_kernels.engines._methods import SHARDED, refuse
 from specdec_kernels.engines._ranks import RankSlices
+from specdec_kernels.engines._vllm_rounds import first_positions
 
 
 def padded(pad: Callable[..., int], ranks: Callable[[], int]) -> Callable[..., int]:
@@ -68,6 +69,10 @@ class Slices(RankSlices):
         """`verify_chain`'s tokens, written into int32 ones."""
         if packing is not None:
             packing = packing._replace(max_drafts=out[0].shape[1] - 1)
+        position, index = first_positions(call["position"], packing), call.get("request_index")
+        if index is not None:
+            position = position.new_zeros(len(call["seed"])).index_copy_(0, index, position)
+        call["position"] = position
         out[0].copy_(sharded.verify_chain(**call, packing=packing, shard=self.shard).tokens)
 
     def _sample_tokens(self, sample: Callable[..., Any], grammar: Any) -> Any:

@@ -7,19 +7,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 
 import specdec_kernels as specdec
-from specdec_kernels import Draft, LogitEdits, Packing, Sampling
+from specdec_kernels import Draft, InputPositions, LogitEdits, Packing, Sampling
 from specdec_kernels.engines._methods import SHARDED, filters_drafts, refuse, switched
 from specdec_kernels.engines._noise import WORD, seed_of
-from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET, check_arguments
-from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
+from specdec_kernels.engines._noise import positions as first_rows
+from specdec_kernels.engines._vllm_biases import Biases, Entries
+from specdec_kernels.engines._vllm_rounds import LOGGER, TARGET, check_arguments, first_positions
+from specdec_kernels.engines._vllm_rows import PROCESSED, bits, moved, requests_of, scored
 from specdec_kernels.engines._vllm_sharded import Slices
 from specdec_kernels.engines._watermark import Marks, requested_watermark
 
 FUSED = ("MinPLogitsProcessor", "LogitBiasLogitsProcessor", "MinTokensLogitsProcessor")  # ours apply these
-NEVER = -(2**31)
+GREEDY = Sampling(0.0)
 HALF = WORD**2 // 2
 
 
@@ -48,17 +51,20 @@ def take_over(runner: Any, method: str) -> str:
     if config is None:
         return f"no drafts{said}"
     drafter = runner.drafter
-    draws = hasattr(drafter, "_sample_draft_tokens") and (method == "race" or drafter._enable_probabilistic_draft_probs)
+    draws = hasattr(drafter, "_sample_draft_tokens") and not hasattr(drafter, "_sample_draft_tokens_for_step")
     # No whole rows of the target's tokens, or draws inside the model, as each layer of Step 3.5 makes.
     if draws and (drafter.use_heterogeneous_vocab or drafter.use_local_argmax_reduction):
         draws = False
-    if not draws or hasattr(drafter, "_sample_draft_tokens_for_step"):
+    likeliest = draws and method != "race" and not drafter._enable_probabilistic_draft_probs
+    if not draws or (likeliest and said):
         if said and method != "race":
             probable = getattr(drafter, "_enable_probabilistic_draft_probs", False)
             refuse(**{f"probabilities of vLLM's own drafts beside {SHARDED}": probable})
         return f"drafts of {config.method} as vLLM makes them{said}"
     check_arguments(type(drafter), "_sample_draft_tokens", "self hidden_states sampling_metadata")
-    sampler.drafter = Drafter(drafter, sampler)
+    sampler.drafter = Drafter(drafter, sampler, likeliest)
+    if likeliest:
+        return f"drafts of {config.method} as vLLM makes them"
     if sampler.slices is not None:
         sampler.slices.take(config.method, drafter.model, drafter.hidden_size)
     return f"drafts of {config.method} drawn by our noise{said}"
@@ -71,6 +77,7 @@ class Shortest(NamedTuple):
     stops: set[int]
     output: list[int]  # with asynchronous scheduling as long as if all drafts were accepted
     grammar: bool
+    bound: int  # input tokens at positions below this one are followed by no stop token
 
 
 class Laws(NamedTuple):
@@ -81,9 +88,9 @@ class Laws(NamedTuple):
     slots: torch.Tensor | None  # int64 [B], of texts with a watermark
     allowed: torch.Tensor | None  # bits [B, ceil(V / 32)]
     seen: Seen | None
-    bias: dict[int, dict[int, float]]
+    biases: Biases | None
     shortest: dict[int, Shortest]
-    prompts: torch.Tensor | None  # int32 [B]: their lengths, where a text may be too short
+    plain: bool  # whether requests have a sampling and seeds alone
 
 
 class Step(NamedTuple):
@@ -92,9 +99,10 @@ class Step(NamedTuple):
     metadata: Any
     chains: Any  # vLLM's, None where no request has drafts
     counts: Sequence[int]  # drafts of each request
+    even: bool  # whether these are equal
+    inputs: torch.Tensor  # int32 or int64 [D + B]: the positions of the rows' input tokens
     laws: Laws
     short: dict[int, Shortest]  # requests whose text may be too short to end
-    starts: torch.Tensor | None  # int32 [B]: the lengths of texts before their first rows, on the device alone
 
 
 class Seen:
@@ -121,8 +129,7 @@ class Seen:
             rows = np.full((len(new), width), -1, dtype=np.int32)
             for row, tokens in zip(rows, new, strict=True):
                 row[: len(tokens)] = tokens
-            counts = self.edits.output_counts
-            specdec.count_tokens(self.edits, torch.from_numpy(rows).to(counts.device, non_blocking=True))
+            specdec.count_tokens(self.edits, moved(rows, self.edits.output_counts.device))
             self.num_counted = [
                 num_counted + len(tokens) for num_counted, tokens in zip(self.num_counted, new, strict=True)
             ]
@@ -154,28 +161,44 @@ class Sampler:
             batch.update_async_spec_token_ids(runner._get_draft_token_ids_cpu()[0])
         batch.generators.clear()  # they are not used, and vLLM rewinds them where it discards a token
         metadata, size = batch.sampling_metadata, batch.num_reqs
+        stored = None if self.drafter is None else self.drafter.taken()
+        laws, ends = self.laws(metadata, logits.shape[-1]), runner.seq_lens[:size]
+        scores = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
+        if chains is None and laws.plain and not scores and metadata.thinking_budget_state_holder is None:
+            tokens = torch.empty(size, 1, dtype=torch.int32, device=logits.device)
+            self.ops.verify_chain(
+                draft_tokens=tokens[:, 1:], target=logits.unsqueeze(1), method=self.method, sampling=laws.sampling,
+                seed=laws.seeds, position=ends, nonce=TARGET, out=(tokens, None, None),
+            )  # fmt: skip
+            return SamplerOutput(tokens, None)
         counts = [0] * size if chains is None else chains.num_draft_tokens
         most = max(counts)
-        laws = self.laws(metadata, logits.shape[-1])
-        scores = metadata.max_num_logprobs is not None or bool(metadata.logprob_token_ids)
         processed = scores and runner.sampler.logprobs_mode in PROCESSED
-        short = self._short(laws)
-        starts = runner.seq_lens[:size] - self._moved(counts, torch.int32) - laws.prompts if short else None
-        step = Step(metadata, chains if most else None, counts, laws, short, starts)
+        short, inputs = self._short(laws) if laws.shortest else {}, ends
+        if most:
+            inputs = runner.positions[: len(logits)]
+            if runner.query_start_loc.np[size] != len(logits):  # prompts have tokens without rows
+                inputs = runner.positions[chains.logits_indices]
+        elif short:
+            inputs = ends - 1
+        step = Step(metadata, chains if most else None, counts, most == min(counts), inputs, laws, short)
         fuses, ops = not processed and self._fuses(step), self.ops
         if self.slices is not None and not (fuses and (not scores or runner.sampler.logprobs_mode == "raw_logprobs")):
             logits, ops = self.slices.whole(logits), specdec
         rows, edits = (logits, self._edits(step)) if fuses else (self._processed(logits, step), None)
         tokens = torch.empty(size, most + 1, dtype=torch.int32, device=logits.device)
-        draft = self._draft(chains, laws) if most else None
-        if draft is not None and ops is not self.ops:
-            draft = draft._replace(rows=self.slices.whole(draft.rows))
-        drafts = chains.draft_token_ids if most else tokens[:, :0]
-        call = laid_out(drafts, rows, draft, edits, counts, runner.seq_lens[:size])
-        call |= {"seed": laws.seeds, "nonce": TARGET}
+        call: dict[str, Any] = {"target": rows, "edits": edits, "sampling": laws.sampling, "seed": laws.seeds}
+        call |= {"draft_tokens": chains.draft_token_ids if most else tokens[:, :0], "position": ends, "nonce": TARGET}
+        if most:
+            call["position"] = InputPositions(inputs.view(size, -1) if step.even else inputs)
+            if not step.even:
+                call["packing"] = Packing(pad(chains.cu_num_draft_tokens, (1, 0)))
+            call |= self._draft(step, call, stored, ops)
+        if step.even:
+            call["draft_tokens"], call["target"] = call["draft_tokens"].view(size, most), rows.view(size, most + 1, -1)
         if laws.slots is not None:
             call |= self._marked(call, most, laws)
-        ops.verify_chain(**call, method=self.method, sampling=laws.sampling, out=(tokens, None, None))
+        ops.verify_chain(**call, method=self.method, out=(tokens, None, None))
         logprobs = None
         if scores:
             law = laws.sampling if processed else None
@@ -197,24 +220,29 @@ class Sampler:
         if any(one.min_p for one in parameters):
             min_p = self._moved([one.min_p for one in parameters], torch.float32)
         shortest = {
-            i: Shortest(one.min_tokens, one.all_stop_token_ids, state.output_token_ids, bool(one.structured_outputs))
+            i: Shortest(
+                one.min_tokens, one.all_stop_token_ids, state.output_token_ids, bool(one.structured_outputs),
+                one.min_tokens + state.num_prompt_tokens - 1,
+            )
             for i, (one, state) in enumerate(zip(parameters, states, strict=True))
             if one.min_tokens and one.all_stop_token_ids
-        }
-        prompts = self._moved([state.num_prompt_tokens for state in states], torch.int32) if shortest else None
-        sampling = Sampling(0.0)
+        }  # fmt: skip
+        sampling = GREEDY
         if not metadata.all_greedy:
             top_k, top_p = (off if x is None else x for off, x in ((0, metadata.top_k), (1.0, metadata.top_p)))
             sampling = Sampling.vllm(metadata.temperature, top_k, top_p, min_p)
-        mask = metadata.allowed_token_ids_mask
-        return Laws(
-            sampling, self._seeds(), self._slots(), None if mask is None else bits(~mask[:, :vocabulary]),
-            None if metadata.no_penalties else Seen(metadata, vocabulary),
-            {i: one.logit_bias for i, one in enumerate(parameters) if one.logit_bias}, shortest, prompts,
-        )  # fmt: skip
+        mask, bad, biases = metadata.allowed_token_ids_mask, metadata.bad_words_token_ids, None
+        if bad or shortest or any(one.logit_bias for one in parameters):
+            entries = [entries_of(state, bad.get(i, ())) for i, state in enumerate(states)]
+            bounds = {i: one.bound for i, one in shortest.items() if not one.grammar}
+            biases = Biases(entries, bounds, self.runner.device)
+        seen = None if metadata.no_penalties else Seen(metadata, vocabulary)
+        allowed = None if mask is None else bits(~mask[:, :vocabulary])
+        plain = self.marks is None and allowed is seen is biases is None
+        return Laws(sampling, self._seeds(), self._slots(), allowed, seen, biases, shortest, plain)
 
     def _moved(self, numbers: Sequence[float], kind: torch.dtype) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=kind, device="cpu").to(self.runner.device, non_blocking=True)
+        return moved(torch.tensor(numbers, dtype=kind, device="cpu"), self.runner.device)
 
     def _seeds(self) -> torch.Tensor:
         """A request's seed, or one that is drawn at its first step; the request's state holds it."""
@@ -245,12 +273,13 @@ class Sampler:
 
     def _marked(self, call: dict[str, Any], most: int, laws: Laws) -> dict[str, Any]:
         """Seeds of rows, after this step's input tokens were added to the texts."""
-        runner, packing = self.runner, call["packing"]
+        runner, packing = self.runner, call.get("packing")
         count = int(runner.query_start_loc.np[len(laws.slots)])
         slots = laws.slots[runner.req_indices.gpu[:count]]
         self.marks.put(slots, runner.positions[:count], runner.input_ids.gpu[:count])
+        position = first_positions(call["position"], packing)
         packing = None if packing is None else packing._replace(max_drafts=most)
-        return self.marks.noise(call["draft_tokens"], call["position"], laws.slots, laws.seeds, packing=packing)
+        return self.marks.noise(call["draft_tokens"], position, laws.slots, laws.seeds, packing=packing)
 
     def _short(self, laws: Laws) -> dict[int, Shortest]:
         """Requests whose text may be too short to end: the host may count drafts of two unverified steps."""
@@ -274,13 +303,15 @@ class Sampler:
     def _processed(self, logits: torch.Tensor, step: Step) -> torch.Tensor:
         """A float32 copy of the rows, edited by vLLM's processors, after those that vLLM skips beside drafts."""
         theirs, verifier = self.runner.sampler, getattr(self.runner, "rejection_sampler", None)
-        metadata, chains, laws, short = step.metadata, step.chains, step.laws, step.short
+        metadata, chains, short, biases = step.metadata, step.chains, step.short, step.laws.biases
         rows = logits.float().clone()
-        applied = laws if verifier is not None else laws._replace(bias={})
-        if (bias := self._bias(step._replace(laws=applied))) is not None:
+        if verifier is not None and biases is not None and (bias := biases.of_rows(step)) is not None:
             tokens, values, spans = bias
-            each = torch.arange(len(rows), device=rows.device, dtype=torch.int64)
-            rows[each.repeat_interleave((spans[:, 1] - spans[:, 0]).long()), tokens.long()] += values
+            begins, ends = spans.reshape(-1, 2).long().unbind(1)
+            each = torch.arange(len(rows), device=rows.device, dtype=torch.int64).repeat_interleave(ends - begins)
+            entry = torch.arange(len(each), device=rows.device, dtype=torch.int64)
+            entry += (ends - (ends - begins).cumsum(0))[each]
+            rows[each, tokens[entry].long()] += values[entry]
         if chains is None:
             rows = theirs.apply_logits_processors(rows, metadata, False)
         else:
@@ -291,61 +322,60 @@ class Sampler:
         begin = 0
         for request, count in enumerate(step.counts):
             if request in short and short[request].grammar:  # the grammar may allow stop tokens alone
-                self._forbid(rows[begin : begin + count + 1], short[request], step.starts[request])
+                self._forbid(rows[begin : begin + count + 1], short[request], step.inputs[begin : begin + count + 1])
             begin += count + 1
         return rows
 
-    def _forbid(self, rows: torch.Tensor, short: Shortest, start: torch.Tensor) -> None:
+    def _forbid(self, rows: torch.Tensor, short: Shortest, inputs: torch.Tensor) -> None:
         """Forbid stop tokens in a request's rows where its text is too short and other tokens are left."""
         stops = self._moved(sorted(short.stops), torch.int64)
-        before, lengths = rows[:, stops], start + torch.arange(len(rows), device=rows.device, dtype=torch.int64)
+        before = rows[:, stops]
         rows[:, stops] = -torch.inf
-        allowed = (lengths >= short.least) | rows.isneginf().all(1)
+        allowed = (inputs >= short.bound) | rows.isneginf().all(1)
         rows[:, stops] = before.masked_fill_(~allowed[:, None], -torch.inf)
 
     def _edits(self, step: Step) -> LogitEdits | None:
-        metadata, laws, bias = step.metadata, step.laws, None
-        edits = LogitEdits() if laws.seen is None else laws.seen.counted(metadata.output_token_ids)
-        if laws.bias or step.short or metadata.bad_words_token_ids:
-            bias = self._bias(step)
-        if bias is None and laws.allowed is None:
+        laws, allowed = step.laws, step.laws.allowed
+        edits = LogitEdits() if laws.seen is None else laws.seen.counted(step.metadata.output_token_ids)
+        bias = None if laws.biases is None else laws.biases.of_rows(step)
+        if bias is None and allowed is None:
             return None if laws.seen is None else edits
-        return edits._replace(bias=bias, allowed=laws.allowed)
+        if allowed is not None and not step.even:
+            allowed = allowed.unsqueeze(1)
+        return edits._replace(bias=bias, allowed=allowed)
 
-    def _bias(self, step: Step) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """The bias of each row's tokens: biases, and -inf where a bad word or a text too short would end."""
-        metadata, tokens, values, spans = step.metadata, [], [], []
-        limits = []  # by entry: its request, and the least length of its text at the first row
-        for request, count in enumerate(step.counts):
-            biases, bad = step.laws.bias.get(request), metadata.bad_words_token_ids.get(request)
-            one = step.short.get(request)
-            stops = one.stops if one is not None and not one.grammar else ()
-            for row in range(count + 1):
-                entries = dict.fromkeys(stops, 0.0) | (biases or {})
-                if bad is not None:
-                    text = metadata.output_token_ids[request] + metadata.spec_token_ids[request][:row]
-                    ends = (word[-1] for word in bad if text[len(text) - len(word) + 1 :] == word[:-1])
-                    entries |= dict.fromkeys(ends, -torch.inf)
-                spans.append((len(tokens), len(tokens) + len(entries)))
-                for token in sorted(entries):
-                    tokens.append(token)
-                    values.append(entries[token])
-                    limits.append((request, one.least - row if token in stops else NEVER))
-        if not tokens:
-            return None
-        added = self._moved(values, torch.float32)
-        if step.starts is not None:
-            which, least = self._moved(limits, torch.int64).unbind(1)
-            added.masked_fill_(step.starts[which] < least, -torch.inf)
-        return self._moved(tokens, torch.int32), added, self._moved(spans, torch.int32)
+    def _draft(self, step: Step, call: dict[str, Any], stored: Any, ops: Any) -> dict[str, Any]:
+        """The arguments of `verify_chain` that name the laws of drafts, and those that change beside them.
 
-    def _draft(self, chains: Any, laws: Laws) -> Draft | None:
-        """The laws of drafts that were drawn: rows [D, V], logits where we drew. Others count as certain."""
-        rows = None if self.method == "race" else self.runner._get_spec_decode_draft_probs(chains)
-        if rows is None:
-            return None
-        drew = self.drafter is not None and self.drafter.drawn
-        return Draft(rows, "logits", self.drafted_by(laws)) if drew else Draft(rows, "probs")
+        Rows that were stored are read where they lie, [K, requests then, V]: ``request_index`` finds them once the
+        batch has another order. Drafts without rows count as certain.
+        """
+        size, most, laws = len(step.counts), max(step.counts), step.laws
+        if stored is None:
+            rows = None if self.method == "race" else self.runner._get_spec_decode_draft_probs(step.chains)
+            if rows is None:
+                return {}
+            return {"draft": Draft(rows.view(size, most, -1) if step.even else rows, "probs")}
+        rows, names = stored
+        now, sampling = self.runner.input_batch.req_ids, self.drafted_by(laws)
+        entries, changed = max(len(names), size), {}
+        if names != now:
+            entry = dict(zip(names, range(len(names)), strict=True))
+            free = iter({*range(entries)}.difference(entry.get(name, -1) for name in now))
+            index = self._moved([entry[name] if name in entry else next(free) for name in now], torch.int64)
+            if any(count and name not in entry for name, count in zip(now, step.counts, strict=True)):
+                lost = np.repeat([name not in entry for name in now], step.counts)  # of such drafts none is verified
+                changed["draft_tokens"] = call["draft_tokens"].masked_fill(moved(lost, rows.device), -1)
+            changed |= by_entry(call, index, entries)
+            sampling = at_entries(sampling, index, entries)
+        elif not step.even:
+            index = first_rows(size, 1, rows.device)
+        if names != now or not step.even:
+            changed["request_index"] = index
+        if rows.shape[1] < entries:
+            rows = pad(rows, (0, 0, 0, entries - rows.shape[1]))
+        rows = rows[:most, :entries].transpose(0, 1)
+        return changed | {"draft": Draft(rows if ops is self.ops else self.slices.whole(rows), "logits", sampling)}
 
     def drafted_by(self, laws: Laws) -> Sampling:
         """The Sampling that our drafts are drawn with."""
@@ -362,96 +392,138 @@ class Sampler:
                 slots = torch.arange(len(tokens), device=tokens.device, dtype=torch.int64).repeat_interleave(most + 1)
             entry_index, flat = None, tokens.view(-1)
         else:
-            many = np.asarray(counts) + 1
-            begins = np.cumsum(many) - many
-            request = np.repeat(np.arange(len(many)), many)
-            table = np.stack((request, np.arange(len(request)) - begins[request]))
-            entry_index = begins[:, None] + np.minimum(np.arange(most + 1), many[:, None] - 1)
-            slots, local = torch.from_numpy(table).to(tokens.device)
-            entry_index, flat = torch.from_numpy(entry_index.ravel()).to(tokens.device), tokens[slots, local]
+            ends = step.chains.cu_num_sampled_tokens.long()
+            begins, columns = pad(ends[:-1], (1, 0)), torch.arange(most + 1, device=tokens.device, dtype=torch.int64)
+            entry_index = torch.minimum(begins[:, None] + columns, ends[:, None] - 1).flatten()
+            slots = requests_of(ends, len(rows))
+            local = torch.arange(len(rows), device=tokens.device, dtype=torch.int64) - begins[slots]
+            flat = tokens[slots, local]
         given = None
         if wanted:
             table = np.full((len(tokens), max(map(len, wanted.values()))), -1)
             for request, named in wanted.items():
                 table[request, : len(named)] = named
-            given = torch.from_numpy(table).to(tokens.device, non_blocking=True)[slots]
+            given = moved(table, tokens.device)[slots]
         top, mode = step.metadata.max_num_logprobs or 0, self.runner.sampler.logprobs_mode
         ids, *columns = scored(rows, flat, top, sampling, slots, mode, given, ops)
         columns = ids.int(), *columns
         return LogprobsTensors(*(columns if entry_index is None else (x[entry_index] for x in columns)))
 
 
-def laid_out(
-    drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, edits: LogitEdits | None, counts: Sequence[int],
-    ends: torch.Tensor,
-) -> dict[str, Any]:  # fmt: skip
-    """The arguments of `verify_chain`, packed where numbers of drafts differ. ``ends``: the ends of input tokens."""
-    size, most, packing = len(counts), max(counts), None
-    if min(counts) == most:
-        drafts, rows, position = drafts.view(size, most), rows.view(size, most + 1, -1), ends - most if most else ends
-        if draft is not None:
-            draft = draft._replace(rows=draft.rows.view(size, most, -1))
-        if edits is not None and edits.bias is not None:
-            edits = edits._replace(bias=(*edits.bias[:2], edits.bias[2].view(size, most + 1, 2)))
-    else:
-        table = np.zeros(2 * size + 1, dtype=np.int32)  # each request's first draft, and its number of drafts
-        np.cumsum(counts, out=table[1 : size + 1])
-        table[size + 1 :] = counts
-        there = torch.from_numpy(table).to(rows.device, non_blocking=True)
-        packing, position = Packing(there[: size + 1]), ends - there[size + 1 :]
-        if edits is not None and edits.allowed is not None:
-            edits = edits._replace(allowed=edits.allowed.unsqueeze(1))
-    return {
-        "draft_tokens": drafts, "target": rows, "draft": draft, "edits": edits, "position": position, "packing": packing
-    }  # fmt: skip
+def entries_of(state: Any, bad_words: Any) -> Entries:
+    """A request's lists, which its state holds."""
+    if not hasattr(state, "specdec_entries"):
+        one = state.sampling_params
+        state.specdec_entries = Entries(one.logit_bias, one.all_stop_token_ids if one.min_tokens else (), bad_words)
+    return state.specdec_entries
+
+
+def at_entries(x: Any, index: torch.Tensor, entries: int) -> Any:
+    """A number, or one for each request, as [entries]: request b's at ``index[b]``."""
+    if isinstance(x, Sampling):
+        return Sampling(*(at_entries(number, index, entries) for number in x))
+    return x.new_zeros(entries).index_copy_(0, index, x) if isinstance(x, torch.Tensor) else x
+
+
+def by_entry(call: dict[str, Any], index: torch.Tensor, entries: int) -> dict[str, Any]:
+    """The numbers of a call by entry, and an index of its lists."""
+    changed = {name: at_entries(call[name], index, entries) for name in ("seed", "sampling")}
+    if (edits := call["edits"]) is not None:
+        names = "repetition", "frequency", "presence"
+        edits = edits._replace(**{name: at_entries(getattr(edits, name), index, entries) for name in names})
+        requests = at_entries(first_rows(len(index), 1, index.device).int(), index, entries)
+        if edits.output_mask is not None:
+            edits = edits._replace(seen_index=requests)
+        if edits.allowed is not None:
+            if edits.allowed.ndim == 3:
+                requests = requests.unsqueeze(1)
+            edits = edits._replace(allowed=edits.allowed.flatten(0, -2), allowed_index=requests)
+        changed["edits"] = edits
+    return changed
 
 
 class Drafter:
     """The draws of ``SpecDecodeBaseProposer``, by `race_sample` at the positions that its drafts decide.
 
     In a race they have the noise of the verification. Otherwise each position of a chain has other noise, and the rows
-    they were drawn from, logits, are stored unchanged.
+    they were drawn from, logits, are stored here, [K, requests, V]; vLLM gets None in their place, so it stacks none.
+    ``likeliest``: drafts are the argmax, as vLLM's are, and have no laws.
     """
 
-    def __init__(self, proposer: Any, sampler: Sampler) -> None:
-        self.proposer, self.sampler = proposer, sampler
-        self._propose, self._draw = proposer.propose, proposer._sample_draft_tokens
-        self._positions: torch.Tensor | None = None
-        self.drawn = 0
+    def __init__(self, proposer: Any, sampler: Sampler, likeliest: bool) -> None:
+        self.proposer, self.sampler, self.likeliest = proposer, sampler, likeliest
+        self._propose, self.drawn = proposer.propose, 0
+        self._most, device = sampler.runner.num_spec_tokens, sampler.runner.device
+        self._steps = torch.arange(1, self._most + 1, device=device, dtype=torch.int32).unsqueeze(1)
+        self._positions: torch.Tensor | None = None  # [K, B]
+        self._buffer: torch.Tensor | None = None
+        self._stored: torch.Tensor | None = None
+        self._names: list[str] = []
+        base = next(one for one in type(proposer).__mro__ if "_sample_draft_tokens" in vars(one))
+        # Gemma 4's reads some rows of its head alone.
+        self._greedy = None if type(proposer)._greedy_sample is base._greedy_sample else proposer._greedy_sample
         proposer.propose, proposer._sample_draft_tokens = self.propose, self.draw
 
     def propose(self, **given: Any) -> torch.Tensor:
-        """The proposer's `propose`, after the position of its first draft is set: two after the last input token's."""
+        """The proposer's `propose`, after the positions of drafts are set: from two after the last input token's."""
         attention, rejected = given["common_attn_metadata"], given["num_rejected_tokens_gpu"]
         ends = attention.seq_lens[: len(given["next_token_ids"])]
-        self._positions = (ends if rejected is None else ends - rejected) + 1
-        self.drawn = 0
+        self._positions = (ends if rejected is None else ends - rejected) + self._steps
+        self.drawn, self._stored, self._alone = 0, None, given.get("num_speculative_tokens") == 1
         if self.sampler.marks is not None:
             vocabulary = self.sampler.runner.model_config.get_vocab_size()
             slots = self.sampler.laws(given["sampling_metadata"], vocabulary).slots
-            self.sampler.marks.put(slots, self._positions - 1, given["next_token_ids"])
+            self.sampler.marks.put(slots, self._positions[0] - 1, given["next_token_ids"])
         return self._propose(**given)
 
-    def draw(self, hidden_states: torch.Tensor, sampling_metadata: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A draft of each row, and the rows, where the verification needs them."""
-        if sampling_metadata.all_greedy and self.sampler.slices is None:
-            return self._draw(hidden_states, sampling_metadata)
+    def draw(self, hidden_states: torch.Tensor, sampling_metadata: Any) -> tuple[torch.Tensor, None]:
+        """A draft of each row."""
+        sampler, greedy = self.sampler, self.likeliest or sampling_metadata.all_greedy
+        if greedy and self._greedy is not None and sampler.slices is None:
+            return self._greedy(hidden_states), None
         rows = self.proposer.model.compute_logits(hidden_states)
-        laws, races = self.sampler.laws(sampling_metadata, rows.shape[-1]), self.sampler.method == "race"
-        positions, steps = self._positions, len(rows) // len(self._positions)  # several if all are drawn at once
-        sampling, seeds, nonce = self.sampler.drafted_by(laws), laws.seeds, self.drawn
+        positions = self._positions[self.drawn]
+        steps = len(rows) // len(positions)  # several if all are drawn at once
         if steps > 1:
-            nonce = torch.arange(steps, device=rows.device, dtype=torch.int64)
-            positions, seeds = positions[:, None] + nonce, seeds[:, None]
+            positions = self._positions[:steps].T.contiguous()
+            rows = rows.view(-1, steps, rows.shape[-1])
+        if greedy:
+            tokens = sampler.ops.race_sample(rows, sampling=GREEDY, seed=0, position=positions)
+            self.drawn += steps
+            return tokens.view(-1), None
+        laws, races, marks = sampler.laws(sampling_metadata, rows.shape[-1]), sampler.method == "race", sampler.marks
+        sampling, seeds, nonce = sampler.drafted_by(laws), laws.seeds, TARGET if races else self.drawn
+        if steps > 1:
+            nonce = TARGET if races else first_rows(steps, 1, rows.device)
+            seeds = seeds[:, None]
             sampling = Sampling(*(x[:, None] if isinstance(x, torch.Tensor) else x for x in sampling))
-        elif self.drawn:
-            positions = positions + self.drawn
-        noise, marks = {"seed": seeds, "position": positions, "nonce": TARGET if races else nonce}, self.sampler.marks
+        noise = {"seed": seeds, "position": positions, "nonce": nonce}
         if marks is not None and steps == 1:
             noise = marks.noise(laws.slots.new_empty(len(rows), 0), positions, laws.slots, seeds)
             noise["seed"] = noise["seed"][:, 0]
-        tokens = self.sampler.ops.race_sample(rows.view(*positions.shape, rows.shape[-1]), sampling=sampling, **noise)
+        tokens = sampler.ops.race_sample(rows, sampling=sampling, **noise)
         if marks is not None and steps == 1:
             marks.put(laws.slots, positions, tokens)
+        if not races:
+            self._store(rows, steps)
         self.drawn += steps
-        return tokens.view(-1), None if races else rows
+        return tokens.view(-1), None
+
+    def taken(self) -> tuple[torch.Tensor, list[str]] | None:
+        """The rows of the last drafts and the names of their requests, once: a later step may have other drafts."""
+        stored, self._stored = self._stored, None
+        return None if stored is None else (stored, self._names)
+
+    def _store(self, rows: torch.Tensor, steps: int) -> None:
+        """Store rows for the verification: a copy, unless they are those of all drafts."""
+        if not self.drawn:
+            self._names = self.sampler.runner.input_batch.req_ids.copy()
+        if steps > 1 or self._alone:
+            self._stored = rows.view(len(self._names), steps, -1).transpose(0, 1)
+            return
+        size, width = rows.shape
+        if self._buffer is None or self._buffer.shape[1] < size or self._buffer.shape[2] != width:
+            self._buffer = None  # its memory is free for the next one
+            self._buffer = rows.new_empty(self._most, 1 << (size - 1).bit_length(), width)
+        self._buffer[self.drawn, :size] = rows
+        self._stored = self._buffer

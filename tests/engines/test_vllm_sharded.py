@@ -128,13 +128,17 @@ def test_drafts_that_are_drawn_at_once(plugin, sharded):  # noqa: F811
             num_speculative_tokens=0, next_token_ids=torch.zeros(3), sampling_metadata=metadata,
             common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 14, 2])), num_rejected_tokens_gpu=None,
         )  # fmt: skip
-        return runner.drafter._sample_draft_tokens(DRAFT[torch.arange(6)], metadata)
+        tokens, none = runner.drafter._sample_draft_tokens(DRAFT[torch.arange(6)], metadata)
+        assert none is None
+        rows, names = runner._sample.__self__.drafter.taken()
+        assert names == [f"request {i}" for i in range(3)]
+        return tokens, rows
 
     tokens, rows = drawn(made(DRAFT))
     (found, left), (again, right) = sharded(lambda group: drawn(on_rank(group, DRAFT)))
     assert torch.equal(found, tokens)
     assert torch.equal(again, tokens)
-    assert torch.equal(torch.cat((left, right), 1), rows)
+    assert torch.equal(torch.cat((left, right), 2), rows)
 
 
 def test_grammars_are_cut_and_prompts_gathered(plugin, sharded):  # noqa: F811

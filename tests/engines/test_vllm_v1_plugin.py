@@ -5,9 +5,11 @@ import itertools
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 
+import specdec_kernels
 from specdec_kernels import Sampling
 from specdec_kernels.engines import vllm
 from tests.engines import vllm_v1_stand_in as stand_in
@@ -66,6 +68,7 @@ def write(plugin, method, kinds, length, draft=None, target=TARGET, runner=None)
         logits = target[list(itertools.chain(*rows))]
         if hasattr(runner, "model"):
             logits = runner.model.compute_logits(logits)
+        runner.prompts = steps % 2 == 1
         found = runner.step(logits, [drafts[i] for i in alive], ends).sampled_token_ids
         emitted = (found >= 0).sum(1).tolist()
         rejected = torch.tensor([len(row) - n for row, n in zip(rows, emitted, strict=True)])
@@ -101,7 +104,8 @@ def test_greedy_texts_by_definition(plugin, method):
     """Bias, penalties that count prompt, output and drafts, what is allowed, bad words, a minimum of tokens."""
     likely = [[token, int(TARGET[token].argmax())] for token in range(0, VOCABULARY, 2)]  # drafts run into these
     shortest = [{"shortest": (least, {31}, False), "bias": {31: 9.0}} for least in range(6, 10)]
-    kinds = [kind | {"temperature": 0.0} for kind in (*KINDS, {"bad": likely}, *shortest)]
+    mixed = {"bad": [*likely, [9], [31]], "shortest": (12, {5, 17}, False), "bias": {5: 4.0, 17: -1.0, 23: 2.0}}
+    kinds = [kind | {"temperature": 0.0} for kind in (*KINDS, {"bad": likely}, *shortest, mixed)]
     texts, accepted = write(plugin, method, kinds, 30, TARGET)
     for number, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
         prompt = prompt_of(number) % VOCABULARY
@@ -310,26 +314,176 @@ def test_what_is_not_fused_is_named_once(plugin, caplog):
     assert said == ["specdec-kernels: vLLM's own processors do thinking_token_budget, on a float32 copy"]
 
 
-@pytest.mark.parametrize("counts, more", [((K, K), 1), ((K, 1), 2)], ids=["even", "uneven"])
-def test_launches(plugin, counts, more):
-    runner = stand_in.Runner(stand_in.Proposer(DRAFT))
-    plugin.take_over(runner, "race")
-    metadata = stand_in.metadata_of([{"top_k": 5}] * 2, [0] * 2, [[]] * 2, [[]] * 2, VOCABULARY)
+@pytest.mark.parametrize("method", ["rejection", "block"])
+@pytest.mark.parametrize("counts", [(K, K, K, K), (K, 1, 2, 0)], ids=["even", "uneven"])
+def test_rows_of_drafts_in_another_batch(plugin, monkeypatch, method, counts):
+    """The rows lie where they were drawn; a batch of another order, smaller or larger, finds those of its requests."""
+    kinds = [
+        {"temperature": 0.7, "top_k": 20, "repetition": 1.3, "presence": 0.2}, {"top_p": 0.9, "frequency": 0.3},
+        {"temperature": 1.4, "allowed": range(3, 37)}, {"bias": {5: 2.0, 9: -1.0}, "min_p": 0.01},
+    ]  # fmt: skip
+    kinds, many = (dict(zip("abcd", x, strict=True)) for x in (kinds, counts))
+
+    def verdicts(*batches):
+        """Tokens by request of the last batch, which verifies drafts of those before it: a, b, c and d have some."""
+        runner, drafted = stand_in.Runner(stand_in.Proposer(DRAFT)), {}
+        plugin.take_over(runner, method)
+        for name in "".join(batches):
+            generator = torch.Generator().manual_seed(ord(name))
+            runner.requests[name] = types.SimpleNamespace(generator=generator)
+        for names in batches:
+            drafts = [drafted.get(name, [])[: many.get(name, 0)] for name in names]
+            texts = [[ord(name) % VOCABULARY] for name in names]
+            given = [kinds.get(name, {}) for name in names], [1] * len(names), texts, drafts, VOCABULARY
+            metadata = stand_in.metadata_of(*given)
+            runner.batch(names, metadata)
+            rows = [text + row for text, row in zip(texts, drafts, strict=True)]
+            ends = torch.tensor([8 + len(row) for row in rows])
+            output = runner.step(TARGET[list(itertools.chain(*rows))], drafts, ends.tolist())
+            new = runner.propose(
+                num_speculative_tokens=K, next_token_ids=torch.tensor(texts)[:, 0], sampling_metadata=metadata,
+                common_attn_metadata=types.SimpleNamespace(seq_lens=ends - torch.tensor([*map(len, drafts)])),
+                num_rejected_tokens_gpu=None,
+            )  # fmt: skip
+            drafted |= dict(zip(names, new.tolist(), strict=True))
+        found = output.sampled_token_ids.tolist()
+        return {name: [token for token in row if token >= 0] for name, row in zip(names, found, strict=True)}
+
+    same = verdicts("abcd", "abcd")
+    assert any(len(tokens) > 1 for tokens in same.values())
+    for names in ("dcba", "cb", "d", "xcadb", "cagbhijfd"):
+        for name, tokens in verdicts("abcd", names).items():
+            assert tokens == same[name] if name in same else len(tokens) == 1
+    assert verdicts("dbxacij", "cab") == {name: same[name] for name in "cab"}
+    lost = verdicts("abcd", "cbd", "abcd")  # in between "a" waited, and vLLM has its drafts still
+    assert len(lost.pop("a")) == 1
+    assert lost == {name: same[name] for name in "bcd"}
+
+
+def test_rows_of_drafts_serve_one_step(plugin, monkeypatch):
+    """In a step whose drafts are not ours, vLLM's zeros for instance, the rows of earlier ones are no laws."""
+    runner, calls, verify = stand_in.Runner(stand_in.Proposer(DRAFT)), [], specdec_kernels.verify_chain
+    plugin.take_over(runner, "rejection")
+    monkeypatch.setattr(specdec_kernels, "verify_chain", lambda **call: calls.append(call) or verify(**call))
+    metadata = stand_in.metadata_of([{}] * 2, [0] * 2, [[]] * 2, [[]] * 2, VOCABULARY)
     runner.batch("ab", metadata)
-    runner.step(TARGET[: sum(counts) + 2], [[1] * count for count in counts], [9, 9])
-    chains = types.SimpleNamespace(
-        num_draft_tokens=list(counts), draft_token_ids=torch.ones(sum(counts), dtype=torch.int32)
-    )
-    found = launches(lambda: runner._sample(TARGET[: sum(counts) + 2], chains))
-    assert [name for name in found if name.startswith("specdec::")] == ["specdec::verify_chain"]
-    assert len(found) <= 1 + more
-    proposer = runner.drafter
-    proposer.propose(
-        num_speculative_tokens=1, next_token_ids=torch.tensor([1, 2]), sampling_metadata=metadata,
+    runner.propose(
+        num_speculative_tokens=K, next_token_ids=torch.tensor([1, 2]), sampling_metadata=metadata,
         common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 9])), num_rejected_tokens_gpu=None,
     )  # fmt: skip
-    found = launches(lambda: proposer._sample_draft_tokens(DRAFT[:2], metadata))
-    assert [name for name in found if name != "aten::clone"] == ["aten::add", "specdec::race_sample"]
+    assert runner.drafter.rows is None  # vLLM has nothing to stack
+    for _ in range(2):
+        runner.step(TARGET[: 2 * K + 2], [[1] * K] * 2, [9, 9])
+    assert ["draft" in call for call in calls] == [True, False]
+
+
+def test_likeliest_drafts(plugin):
+    """Where vLLM drafts greedily, or requests are greedy: the argmax of each row, and no laws. A drafter's own way, as
+    that of Gemma 4, stays."""
+
+    class Gemma(stand_in.Proposer):
+        def _greedy_sample(self, hidden_states):
+            return torch.full((3,), 8)
+
+    greedy = {"temperature": 0.0}
+    for proposer, probabilistic, kind in (
+        (stand_in.Proposer, False, {}), (stand_in.Proposer, True, greedy), (Gemma, False, {}), (Gemma, True, greedy),
+    ):  # fmt: skip
+        runner = stand_in.Runner(proposer(DRAFT, probabilistic))
+        plugin.take_over(runner, "rejection")
+        metadata = stand_in.metadata_of([kind] * 3, [0] * 3, [[]] * 3, [[]] * 3, VOCABULARY)
+        runner.batch("abc", metadata)
+        drafts = runner.propose(
+            num_speculative_tokens=2, next_token_ids=torch.tensor([1, 2, 3]), sampling_metadata=metadata,
+            common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 9, 4])), num_rejected_tokens_gpu=None,
+        )  # fmt: skip
+        first = DRAFT[1:4].argmax(1)
+        likeliest = torch.stack((first, DRAFT[first].argmax(1)), 1)
+        assert torch.equal(drafts, torch.full((3, 2), 8) if proposer is Gemma else likeliest)
+        assert runner._sample.__self__.drafter.taken() is None
+
+
+def test_biases_are_copied_once_for_a_batch(plugin, monkeypatch):
+    """A step copies nothing more, whatever is short; new ends of bad words are copied once."""
+    kinds = [
+        {"bias": dict.fromkeys(range(30), 0.5)}, {"shortest": (9, {1, 11}, False), "bias": {3: 1.0}},
+        {"bad": [[7], [4, 5], [4, 4, 6]]},
+    ]  # fmt: skip
+    runner, outputs = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False)), [[8, 8] for _ in kinds]
+    plugin.take_over(runner, "rejection")
+    drafts = [[1, 1], [2, 2], [3, 3]]
+    metadata = stand_in.metadata_of(kinds, [0] * 3, outputs, drafts, VOCABULARY)
+    runner.batch("abc", metadata)
+    copies = copies_to_the_device(plugin, monkeypatch)
+
+    def copied(drafts_of_c=(3, 3)):
+        copies.clear()
+        drafts[2][:] = drafts_of_c
+        runner.step(TARGET[:9], drafts, [12] * 3)
+        return [tuple(x.shape) for x in copies]
+
+    copied()
+    assert copied() == []
+    outputs[1] += [8] * 9  # long enough
+    assert copied() == []
+    (rows, lists), again = copied((4, 4)), copied((4, 4))
+    assert (rows, again) == ((9, 5), [(9, 5)])
+    assert lists[0] == 2
+    assert copied() == []
+    metadata.max_num_logprobs = 2
+    copies.clear()
+    runner.step(TARGET[:7], [[1, 1], [2], [3]], [12] * 3)  # other numbers of drafts
+    assert copies == []
+
+
+def test_copies_to_a_gpu_come_from_pinned_memory(plugin, monkeypatch):
+    steps = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: steps.append("pinned") or x)
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, device, non_blocking: steps.append((device.type, non_blocking)))
+    plugin.moved(np.zeros(2), torch.device("cuda"))
+    assert steps == ["pinned", ("cuda", True)]
+
+
+@pytest.mark.parametrize("method", ["race", "rejection"])
+@pytest.mark.parametrize(
+    "counts, prompts, more",
+    [((K, K), False, []), ((K, K), True, ["index"]), ((K, 1), False, ["constant_pad_nd"]), ((0, 0), False, [])],
+    ids=["even", "beside prompts", "uneven", "no drafts"],
+)
+def test_launches(plugin, monkeypatch, method, counts, prompts, more):
+    """A verification is one, and what places need; K drafts are K, K - 1 copies of rows and an addition for all."""
+    runner = stand_in.Runner(stand_in.Proposer(DRAFT))
+    runner.prompts = prompts
+    plugin.take_over(runner, method)
+    metadata = stand_in.metadata_of([{"top_k": 5}] * 2, [0] * 2, [[]] * 2, [[]] * 2, VOCABULARY)
+    runner.batch("ab", metadata)
+    arguments = {
+        "next_token_ids": torch.tensor([1, 2]), "sampling_metadata": metadata, "num_speculative_tokens": K,
+        "common_attn_metadata": types.SimpleNamespace(seq_lens=torch.tensor([9, 9])), "num_rejected_tokens_gpu": None,
+    }  # fmt: skip
+    logits, drafts = TARGET[: sum(counts) + 2], [[1] * count for count in counts]
+    sample, rows, found = runner._sample, torch.zeros(2, VOCABULARY), []
+    runner._sample = lambda *given: found.append(launches(lambda: sample(*given)))
+    copies = copies_to_the_device(plugin, monkeypatch)
+    runner.step(logits, drafts, [9, 9])
+    copies.clear()
+    runner.propose(**arguments)
+    found.clear()
+    runner.step(logits, drafts, [9, 9])
+    assert found == [[*(f"aten::{name}" for name in more), "specdec::verify_chain"]]
+    assert not copies
+    runner.drafter.propose = lambda **given: runner.drafter._sample_draft_tokens(rows, metadata)
+    plugin.take_over(runner, method)
+    more = [] if method == "race" else ["aten::copy_"]
+    assert launches(lambda: runner.propose(**arguments)) == ["aten::add", "aten::clone", "specdec::race_sample", *more]
+
+
+def copies_to_the_device(plugin, monkeypatch):
+    """The arrays that are copied to the device from now on, as many as are in a list."""
+    copies, modules = [], [sys.modules[f"specdec_kernels.engines.{name}"] for name in ("_vllm_biases", "_vllm_rows")]
+    for module in (plugin, modules[0]):
+        monkeypatch.setattr(module, "moved", lambda x, device: copies.append(x) or modules[1].moved(x, device))
+    return copies
 
 
 class TestSettled:

@@ -106,8 +106,11 @@ class Proposer:
         self.table, self._enable_probabilistic_draft_probs, self.rows = table, probabilistic, None
         self.model = types.SimpleNamespace(compute_logits=lambda hidden_states: hidden_states.clone())
 
+    def _greedy_sample(self, hidden_states):
+        return self.model.compute_logits(hidden_states).argmax(-1)
+
     def _sample_draft_tokens(self, hidden_states, sampling_metadata):
-        return self.model.compute_logits(hidden_states).argmax(-1), None
+        return self._greedy_sample(hidden_states), None
 
     def propose(self, num_speculative_tokens, next_token_ids, sampling_metadata, **_):
         last, drafts, rows = next_token_ids.long(), [], []
@@ -122,7 +125,7 @@ class Proposer:
 class Runner:
     """GPUModelRunner, for steps that a test makes."""
 
-    is_pooling_model = use_async_scheduling = False
+    is_pooling_model = use_async_scheduling = prompts = False
     parallel_config = types.SimpleNamespace(tensor_parallel_size=1)
 
     def __init__(self, proposer=None, method="standard", logprobs_mode="raw_logprobs"):
@@ -166,8 +169,15 @@ class Runner:
             num_draft_tokens=counts, draft_token_ids=torch.tensor([*itertools.chain(*drafts)], dtype=torch.int32),
             bonus_logits_indices=begins + torch.tensor(counts),
             target_logits_indices=torch.cat([b + torch.arange(n) for b, n in zip(begins, counts, strict=True)]),
+            cu_num_draft_tokens=torch.tensor(counts).cumsum(0).int(), logits_indices=torch.arange(len(logits)),
+            cu_num_sampled_tokens=(torch.tensor(counts) + 1).cumsum(0).int(),
         )  # fmt: skip
         self.seq_lens = torch.tensor(ends, dtype=torch.int32)
+        self.positions = torch.cat([torch.arange(end - n - 1, end) for end, n in zip(ends, counts, strict=True)])
+        self.query_start_loc = types.SimpleNamespace(np=[0, *chains.cu_num_sampled_tokens.tolist()])
+        if self.prompts:  # another request's prompt has tokens before these, and no rows
+            chains.logits_indices, self.query_start_loc.np[-1] = chains.logits_indices + 5, len(logits) + 5
+            self.positions = torch.cat([torch.arange(5) + 70, self.positions])
         return self._sample(logits, chains)
 
 
