@@ -439,34 +439,41 @@ def engine(title: str) -> Table:
     return [[*rows[0]], *([*row.values()] for row in rows)]
 
 
-def joined(rows: Table, column: int) -> Table:
+def each(listed: Sequence[str]) -> str:
+    """Several runs of which each has what their row says."""
+    return listed[0] if len(listed) == 1 else "each of: " + "; ".join(listed)
+
+
+# The column whose values share a row where all else is the same, by the last part of a table's name.
+SHARED: dict[str, tuple[str, Callable[[Sequence[str]], str]]] = {
+    "parameters": ("parameter", ", ".join), "texts": ("texts", each), "functions": ("what", each)
+}  # fmt: skip
+
+
+def joined(rows: Table, column: int, text: Callable[[Sequence[str]], str] = ", ".join) -> Table:
     """Rows that differ in one column alone become one row, which lists that column's values."""
     values: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         values.setdefault((*row[:column], *row[column + 1 :]), []).append(row[column])
-    return [[*rest[:column], ", ".join(listed), *rest[column:]] for rest, listed in values.items()]
+    return [[*rest[:column], text(listed), *rest[column:]] for rest, listed in values.items()]
 
 
-def engine_rows(title: str) -> Table:
-    """An engine's table, in which runners with the same row share it."""
-    head, *rows = engine(title)
-    return [head, *(joined(rows, 0) if head[0] == "runner" else rows)]
+def engine_table(name: str) -> Table:
+    """An engine's table as a page has it: rows that say the same are one; an error that a row repeats is named once."""
+    head, *rows = engine(ENGINES[name])
+    if head[0] == "runner":
+        rows = joined(rows, 0)
+    kind = name.rpartition("-")[2]
+    if kind in SHARED:
+        column, text = SHARED[kind]
+        rows = joined(rows, head.index(column), text)
+    if kind == "parameters":
+        pairs = [(row[0], itertools.pairwise(row)) for row in rows]
+        rows = [[first, *("the same" if a == b != "taken" else b for a, b in pair)] for first, pair in pairs]
+    return [head, *rows]
 
 
-def engine_parameters(title: str) -> Table:
-    """Parameters with the same answers share a row; an error that a row repeats is named once."""
-    head, *rows = engine_rows(title)
-    rows = [
-        [row[0], *("the same" if left == answer != "taken" else answer for left, answer in itertools.pairwise(row))]
-        for row in joined(rows, head.index("parameter"))
-    ]
-    return [["parameters" if name == "parameter" else name for name in head], *rows]
-
-
-TABLES |= {
-    name: functools.partial(engine_parameters if name.endswith("-parameters") else engine_rows, title)
-    for name, title in ENGINES.items()
-}
+TABLES |= {name: functools.partial(engine_table, name) for name in ENGINES}
 
 
 @table
