@@ -6,6 +6,7 @@ In a page a table stands between ``<!-- table: name -->`` and ``<!-- end -->``; 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -53,7 +54,7 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
-def spread(values: Sequence[float], text: Callable[[float], str] = number) -> str:
+def spread(values: Sequence[Any], text: Callable[[Any], str] = number) -> str:
     """The least and the most, or one where they read alike."""
     least, most = text(min(values)), text(max(values))
     return least if least == most else f"{least} to {most}"
@@ -348,8 +349,10 @@ def adapters() -> Table:
 
 @table
 def field() -> Table:
-    rows: Table = [["package", "what was run", "total variation", "what was seen", "on"]]
-    for package, result in data("bench/results/field.json").items():
+    packages = data("bench/results/field.json")
+    dates = [result["date"] for result in packages.values()]
+    rows: Table = [["package", "what was run", "total variation", "what was seen, " + spread(dates, str)]]
+    for package, result in packages.items():
         for case in result["cases"]:
             distance, ways = case["distance"], re.search(r"by (\d+) ways", case["said"])
             if case["verdict"] == "inconclusive":
@@ -360,11 +363,11 @@ def field() -> Table:
                 seen = f"p = {case['p_value']:.2g}; {caught}."
             else:
                 shown = "exact" if case["verdict"] == "passed" else f"{distance:.2g}"
-                seen = f"The law of its {ways[1] if ways else '0'} ways is the target's."
+                seen = f"{ways[1] if ways else '0'} ways"
             if case["verdict"] == "failed" and distance is not None:
                 text = re.search(r"(\([\d, ]+\)|\(\(.*?\)\)) ([\d.e-]+) for ([\d.e-]+)", case["said"])
                 seen = f"{text[1]} has {text[2]} for {text[3]}. {case['why']}".strip() if text else case["said"]
-            rows.append([f"{package} {result['version']}", case["what"], shown, seen, result["date"]])
+            rows.append([f"{package} {result['version']}", case["what"], shown, seen])
     return rows
 
 
@@ -436,7 +439,41 @@ def engine(title: str) -> Table:
     return [[*rows[0]], *([*row.values()] for row in rows)]
 
 
-TABLES |= {name: functools.partial(engine, title) for name, title in ENGINES.items()}
+def each(listed: Sequence[str]) -> str:
+    """Several runs of which each has what their row says."""
+    return listed[0] if len(listed) == 1 else "each of: " + "; ".join(listed)
+
+
+# The column whose values share a row where all else is the same, by the last part of a table's name.
+SHARED: dict[str, tuple[str, Callable[[Sequence[str]], str]]] = {
+    "parameters": ("parameter", ", ".join), "texts": ("texts", each), "functions": ("what", each)
+}  # fmt: skip
+
+
+def joined(rows: Table, column: int, text: Callable[[Sequence[str]], str] = ", ".join) -> Table:
+    """Rows that differ in one column alone become one row, which lists that column's values."""
+    values: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        values.setdefault((*row[:column], *row[column + 1 :]), []).append(row[column])
+    return [[*rest[:column], text(listed), *rest[column:]] for rest, listed in values.items()]
+
+
+def engine_table(name: str) -> Table:
+    """An engine's table as a page has it: rows that say the same are one; an error that a row repeats is named once."""
+    head, *rows = engine(ENGINES[name])
+    if head[0] == "runner":
+        rows = joined(rows, 0)
+    kind = name.rpartition("-")[2]
+    if kind in SHARED:
+        column, text = SHARED[kind]
+        rows = joined(rows, head.index(column), text)
+    if kind == "parameters":
+        pairs = [(row[0], itertools.pairwise(row)) for row in rows]
+        rows = [[first, *("the same" if a == b != "taken" else b for a, b in pair)] for first, pair in pairs]
+    return [head, *rows]
+
+
+TABLES |= {name: functools.partial(engine_table, name) for name in ENGINES}
 
 
 @table
@@ -564,9 +601,13 @@ def traced_calls() -> Table:
     head = ["call", "requests", "path, instructions", "lines that run", "registers", "waits",
             "model, cold; behind a product, µs"]  # fmt: skip
     counted = ("B", "path", "lines", "registers", "waits")
-    figures = ([row["call"], *(f"{row[key]:,}" for key in counted), f"{row['cold_us']}; {row['behind_product_us']}"]
-            for row in traced)  # fmt: skip
+    figures = ([row["call"], *(f"{row[key]:,}" for key in counted), modelled(row)] for row in traced)
     return [head, *figures]
+
+
+def modelled(row: dict[str, Any]) -> str:
+    """The model's times of a call that it covers: one request, not by `paths`."""
+    return "–" if row["B"] > 1 or "paths" in row["call"] else f"{row['cold_us']}; {row['behind_product_us']}"
 
 
 @table
