@@ -547,19 +547,28 @@ def test_per_request_refuses_what_it_does_not_take():
     assert passed.passed, str(passed)
 
 
-# Our ops by their reference, whose noise is torch's: the same counters have the same numbers.
+# Our ops by their reference. Philox's words are whole numbers of torch's. Arrivals, which are sums of logarithms of two
+# words, are torch's exponential numbers. The same counters have the same ones.
 
 
 @pytest.fixture
 def reference(monkeypatch):
-    def drawn(counters, shape, fill, *more):
-        rows = torch.zeros(counters.seed.numel(), *shape, dtype=torch.float64)
-        for row, *words in zip(rows, *(x.flatten().tolist() for x in counters), strict=True):
-            getattr(row, fill)(generator=torch.Generator().manual_seed(hash((*words, *more)) & sys.maxsize))
-        return rows.reshape(*counters.seed.shape, *shape)
+    def drawn(counters, rows, fill, *more):
+        for row, *counter in zip(rows, *(x.flatten().tolist() for x in counters), strict=True):
+            fill(row, torch.Generator().manual_seed(hash((*counter, *more)) & sys.maxsize))
+        return rows.reshape(*counters.seed.shape, *rows.shape[1:])
 
-    monkeypatch.setattr(noise, "uniforms", lambda counters, *more: drawn(counters, (), "uniform_", *more))
-    monkeypatch.setattr(noise, "arrivals", lambda counters, of, size: drawn(counters, (size,), "exponential_", of))
+    def words(counters, stream, index):
+        assert stream == noise.UNIFORM  # the others are of arrivals
+        rows = torch.zeros(counters.seed.numel(), 1, 1, dtype=torch.int64)
+        return drawn(counters, rows, lambda row, generator: row.random_(2**32, generator=generator), stream, int(index))
+
+    def arrivals(counters, stream, size):
+        rows = torch.zeros(counters.seed.numel(), size, dtype=torch.float64)
+        return drawn(counters, rows, lambda row, generator: row.exponential_(generator=generator), stream)
+
+    monkeypatch.setattr(noise, "words", words)
+    monkeypatch.setattr(noise, "arrivals", arrivals)
     with specdec.backend("reference"):
         yield
 
@@ -586,9 +595,9 @@ def test_our_chains(method):
 
 @pytest.mark.usefixtures("small", "reference")
 def test_a_fault_of_our_reference_is_seen(monkeypatch):
-    """Whose uniforms are a part in a hundred too small."""
-    uniforms = noise.uniforms
-    monkeypatch.setattr(noise, "uniforms", lambda *given: uniforms(*given) * 0.99)
+    """The uniforms of words below 2 ** 24 are 256 times as large."""
+    wrong = lambda word: torch.where(word < 1 << 24, word.double(), (word >> 8).double()) * 2.0**-24  # noqa: E731
+    monkeypatch.setattr(noise, "uniform_of", wrong)
     report = exact(lambda batch: ours(batch, "rejection"), ["chain"], dtype=torch.float32)
     assert report.findings[0].verdict == "failed", str(report)
 
