@@ -63,6 +63,8 @@ FOLLOWED = {
     "randint": (lambda: torch.randint(0, 4, (1,)).item(), {3: 0.25}),
     "steps of 1/100": (lambda: bool(torch.randint(0, 100, ()) / 100 < 0.305), {True: 0.31}),
     "steps of 1/256": (lambda: bool((torch.rand(()) * 256).floor() / 256 < 0.3), {True: 77 / 256}),
+    "one of four": (lambda: bool((torch.rand(()) * 4).floor() == 2), {True: 0.25}),
+    "shifted": (lambda: bool(torch.randint(0, 1 << 32, ()) >> 30 == 3), {True: 0.25}),
     "a whole number": (lambda: (torch.rand(()) * 4).long().item(), {2: 0.25}),
     "bfloat16, from 1 on": (lambda: bool(torch.rand(()).bfloat16() >= 1), {True: 2.0**-9}),
     "exponential race": (lambda: (P / torch.empty_like(P).exponential_()).argmax(), BY_P),
@@ -144,6 +146,13 @@ REFUSED = {
     "a sine": (lambda: bool(torch.rand(()).sin() < 0.5), r"sin of random numbers \(.*test_exact.py:\d+\)"),
     "a sum": (lambda: bool(torch.rand(2).sum() < 0.5), "sum of random numbers"),
     "two numbers": (lambda: bool(torch.rand(()) < 0.5 * torch.rand(())), "no race of exponential"),
+    "two whole numbers": (
+        lambda: bool((torch.rand(()) * 4).floor() == (torch.rand(()) * 4).floor()), "eq of two random numbers",
+    ),
+    "a power of minus one": (lambda: bool((-1.0) ** torch.randint(0, 3, ()) < 0), "pow of two random numbers, or by"),
+    "one over nothing": (
+        lambda: bool((1 / (torch.rand(()) - 0.5).clamp(min=0)).isinf()), "isinf of random numbers that may be infinite",
+    ),
     "the latest": (lambda: (P * torch.empty(3).exponential_()).argmax(), "no race of exponential"),
     "caught": (lambda: caught(lambda: torch.randn(()) < 0.5), "randn"),
     "returned": (lambda: torch.rand(()), "a random number that is returned"),
@@ -596,6 +605,7 @@ def test_our_chains(method):
 @pytest.mark.usefixtures("small", "reference")
 def test_a_fault_of_our_reference_is_seen(monkeypatch):
     """The uniforms of words below 2 ** 24 are 256 times as large."""
+    monkeypatch.setitem(conformance.KINDS, "chain", conformance.KINDS["chain"][:1])
     wrong = lambda word: torch.where(word < 1 << 24, word.double(), (word >> 8).double()) * 2.0**-24  # noqa: E731
     monkeypatch.setattr(noise, "uniform_of", wrong)
     report = exact(lambda batch: ours(batch, "rejection"), ["chain"], dtype=torch.float32)

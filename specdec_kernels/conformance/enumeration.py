@@ -255,8 +255,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A monotone function of one random number."""
         cells = [(i, y) for i, y in enumerate(operands) if isinstance(y, Cell)]
         index, x = cells[0]
-        if len(cells) > 1:
-            raise self.refuse(f"{name} of two random numbers")
+        if len(cells) > 1 or (name, index) == ("pow", 1):
+            raise self.refuse(f"{name} of two random numbers, or by one")
         steps = (*x.steps, (function, *(X if i == index else y for i, y in enumerate(operands))))
         one, two = ends(steps, x.noise.points)
         below = (name, index) in RISING and min(ends(x.steps, x.noise.points)) < 0
@@ -278,10 +278,14 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A comparison."""
         cell = x if isinstance(x, Cell) else y
         if isinstance(x, Cell) and isinstance(y, Cell):
-            if x == y or (name in ("eq", "ne") and min(x.noise.points, y.noise.points) >= FINE):
-                return name in ("le", "ge", "eq") if x == y else name == "ne"
+            if x == y:
+                return name in ("le", "ge", "eq")
+            if name in ("eq", "ne"):
+                raise self.refuse(f"{name} of two random numbers")
             return (self.winner([x, y], largest=False) == 0) == (name in ("lt", "le"))
         if name.startswith("is"):
+            if any(map(math.isinf, ends(cell.steps, cell.noise.points))):
+                raise self.refuse(f"{name} of random numbers that may be infinite")
             return name == "isfinite"
         pair = [X if isinstance(z, Cell) else z for z in (x, y)]
         if name in ("eq", "ne"):  # which a continuous number never is
