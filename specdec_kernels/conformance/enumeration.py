@@ -54,6 +54,10 @@ MONOTONE = set(
 RISING = {("pow", 0), ("div", 1), ("reciprocal", 0), ("abs", 0)}  # or falling, but where that operand is not negative
 READS = "item tolist numpy __array__ __int__ __float__ data_ptr untyped_storage __dlpack__ __reduce_ex__".split()
 FUNCTIONS = "log exp sqrt log1p".split()  # of math
+OPS: dict[str, Callable[..., Any]] = {  # in float64, where they are none of torch's
+    "to": lambda x, dtype: x.to(dtype).double(), "sign": lambda x, y: (x - y).sign(),
+    "__rshift": lambda x, bits: (x / 2**bits).floor(),
+}  # fmt: skip
 Steps = tuple[tuple[Any, ...], ...]
 untracked: Any = torch._C._DisableTorchDispatch  # around ops on tensors without random elements
 
@@ -289,10 +293,10 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return name == "isfinite"
         pair = [X if isinstance(z, Cell) else z for z in (x, y)]
         if name in ("eq", "ne"):  # which a continuous number never is
-            found = parts((*cell.steps, (sign, *pair)), cell.noise.low, cell.noise.high)
+            found = parts((*cell.steps, (OPS["sign"], *pair)), cell.noise.low, cell.noise.high)
             if cell.noise.points >= FINE and all(end - begin < 2 for begin, end, value in found if not value):
                 return name == "ne"
-            return (self.decide(cell, sign, *pair) == 0) == (name == "eq")
+            return (self.decide(cell, OPS["sign"], *pair) == 0) == (name == "eq")
         return bool(self.decide(cell, function, *pair))
 
     def whole(self, x: Any) -> int:
@@ -380,7 +384,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return x
         if dtype == torch.bool:
             raise self.refuse("a random number as a bool")
-        return self.step("to", rounded, x, dtype) if dtype.is_floating_point else self.whole(x)
+        return self.step("to", OPS["to"], x, dtype) if dtype.is_floating_point else self.whole(x)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, schema = kwargs or {}, func._schema
@@ -411,9 +415,9 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             shape = numpy.broadcast_shapes(*(x.shape for x in operands if isinstance(x, torch.Tensor)))
             short = [x.dtype for x in real if x.itemsize < 4]
             if short and name in TESTS and not isinstance(operands[-1], torch.Tensor):  # Python's are rounded, too
-                operands[-1] = rounded(torch.full((), operands[-1], **NUMBER), short[0]).item()
+                operands[-1] = OPS["to"](torch.full((), operands[-1], **NUMBER), short[0]).item()
             rows = list(zip(*(self.values(x, shape) for x in operands), strict=True))
-            method, of = self.test if name in TESTS else self.step, getattr(torch.ops.aten, name, shifted)
+            method, of = self.test if name in TESTS else self.step, OPS.get(name) or getattr(torch.ops.aten, name)
             values = [method(name, of, *row) if any(isinstance(y, Cell) for y in row) else None for row in rows]
             out = func(*args, **kwargs)
             whole = not real and out.dtype == torch.int64  # and stays it
@@ -482,7 +486,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         low, high = bound.get("low", bound.get("from", 0)), bound.get("high", bound.get("to"))
         points, steps = 1 << (24 if out.dtype == torch.float32 or short else 53), list[tuple[Any, ...]]()
         if on_cpu and name in ("rand", "rand_like", "uniform"):
-            to = [(rounded, X, out.dtype)] if short else []
+            to = [(OPS["to"], X, out.dtype)] if short else []
             below = [(torch.sub, X, torch.finfo(out.dtype).eps / 4), (torch.clamp, X, 0.0), *to]  # 1 comes as 0
             steps = [(torch.mul, X, 1 / points), *(below if short else [])]
             steps += [(torch.mul, X, high - low), (torch.add, X, low), *to] if high else []
@@ -541,18 +545,6 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = [x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device="cpu") for x in args]
         out = torchs(*tensors, **{"dim" if x == "axis" else x: y for x, y in kwargs.items()})
         return out if self.cells(out) else out.numpy()[()]
-
-
-def rounded(x: Any, dtype: torch.dtype) -> Any:
-    return x.to(dtype).double()
-
-
-def sign(x: Any, y: Any) -> Any:
-    return (x - y).sign()
-
-
-def shifted(x: Any, bits: Any) -> Any:
-    return (x / 2**bits).floor()
 
 
 def bind(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:
