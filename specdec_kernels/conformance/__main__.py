@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import operator
 import os
 import sys
 from collections.abc import Sequence
@@ -36,16 +37,12 @@ def judge(options: argparse.Namespace) -> int:
         print(f"function: expected package.module:function; got {options.function}", file=sys.stderr)
         return 2
     sys.path.insert(0, os.getcwd())
-    verify: Any = importlib.import_module(module)
-    for part in name.split("."):
-        verify = getattr(verify, part)
+    verify: Any = operator.attrgetter(name)(importlib.import_module(module))
     verify = per_request(verify, logits=options.logits) if options.per_request else verify
-    every = CHECKS if options.count else EXACT
-    checks, redraws = every if options.checks == "all" else options.checks.split(","), options.redraws
-    if options.count:
-        report = check(verify, checks, redraws=redraws, smallest=options.smallest, trials=options.trials)
-    else:
-        report = exact(verify, checks, redraws=redraws, ways=options.ways, seconds=options.seconds)
+    names = ("redraws", *(("smallest", "trials") if options.count else ("ways", "seconds")))
+    every, run = (CHECKS, check) if options.count else (EXACT, exact)
+    checks = every if options.checks == "all" else options.checks.split(",")
+    report = run(verify, checks, **{x: getattr(options, x) for x in names})
     said = {"function": options.function, "passed": report.passed, **report._asdict()}
     text = json.dumps(said | {"findings": [x._asdict() for x in report.findings]}, indent=1)
     print(text if options.json == "-" else report)

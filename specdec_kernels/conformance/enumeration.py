@@ -19,60 +19,47 @@ import random
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 FINE = 1 << 20  # points of a uniform number from which on it counts as continuous
 LARGEST_GRID = 4096  # values of a whole number
 TINY = 1e-6  # how far from exponential the noise of a race may be: 1e-10 is often added before a logarithm
 TWICE = 16  # ways that run twice, to see random sources without a stand-in
 MASK = (1 << 22) - 1  # of a mark's number, the upper bits of a NaN's payload
-MARKS: dict[torch.dtype, tuple[int, int, torch.dtype]] = {  # a NaN's bits, where the payload is, and a dtype for bits
+X = "x"  # where a step has the random number
+MARKS = {  # a NaN's bits, where the payload is, and a dtype for bits
     torch.float64: (0xFFF << 51, 29, torch.int64), torch.int64: (0xFFF << 51, 29, torch.int64),
     torch.float32: (0x7FC00000, 0, torch.int32), torch.bfloat16: (0x7FC0, -16, torch.int16),
     torch.float16: (0x7E00, -13, torch.int16),
 }  # fmt: skip
 WIDE = (torch.float32, torch.float64)
+NUMBER: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 MOVES = set(
     "clone index index_select gather cat stack where masked_fill constant_pad_nd repeat flip roll scatter index_put "
     "masked_select take select_scatter slice_scatter fill zero masked_scatter lift_fresh index_copy index_fill "
     "_unsafe_view tril triu _to_copy copy".split()
 )
-COMPARISONS = {"lt": (False, False), "le": (False, True), "gt": (True, False), "ge": (True, True)}  # swapped, inclusive
-STEPS: dict[str, Callable[[float, Any], float]] = {
-    "add": lambda x, c: x + c, "sub": lambda x, c: x - c, "rsub": lambda x, c: c - x, "mul": lambda x, c: x * c,
-    "div": lambda x, c: x / c if c else x * math.inf, "rdiv": lambda x, c: c / x if x else c * math.inf if c else 0.0,
-    "pow": lambda x, c: x**c if x else math.inf if c < 0 else 0.0, "log1p": lambda x, _: STEPS["log"](x + 1, _),
-    "log": lambda x, _: math.log(x) if x > 0 else -math.inf,
-    "exp": lambda x, _: math.exp(min(x, 709.0)),
-    "floor": lambda x, _: float(math.floor(x)) if math.isfinite(x) else x,
-    "neg": lambda x, _: -x, "abs": lambda x, _: x,
-    "sqrt": lambda x, _: math.sqrt(x), "reciprocal": lambda x, _: STEPS["rdiv"](x, 1.0), "maximum": max, "minimum": min,
-    "to": lambda x, dtype: torch.tensor(x, dtype=dtype, device="cpu").item(),
+TESTS = set("lt le gt ge eq ne isnan isinf isfinite".split())
+MONOTONE = set(
+    "add sub rsub mul div pow log log1p exp floor neg abs sqrt reciprocal maximum minimum clamp clamp_min "
+    "clamp_max __rshift".split()
+)
+RISING = {("pow", 0), ("div", 1), ("reciprocal", 0), ("abs", 0)}  # or falling, but where that operand is not negative
+READS = "item tolist numpy __array__ __int__ __float__ data_ptr untyped_storage __dlpack__ __reduce_ex__".split()
+FUNCTIONS = "log exp sqrt log1p".split()  # of math
+OPS: dict[str, Callable[..., Any]] = {  # in float64, where they are none of torch's
+    "to": lambda x, dtype: x.to(dtype).double(), "sign": lambda x, y: (x - y).sign(),
+    "__rshift": lambda x, bits: (x / 2**bits).floor(),
 }  # fmt: skip
-BINARY = {  # by which side the random number is on
-    "add": ("add", "add"), "sub": ("sub", "rsub"), "rsub": ("rsub", "sub"), "mul": ("mul", "mul"),
-    "div": ("div", "rdiv"), "pow": ("pow", ""), "maximum": ("maximum", "maximum"), "minimum": ("minimum", "minimum"),
-    "clamp_min": ("maximum", "maximum"), "clamp_max": ("minimum", "minimum"),
-}  # fmt: skip
-LEAST = {
-    "abs": 0.0,
-    "log": 0.0,
-    "sqrt": 0.0,
-    "pow": 0.0,
-    "rdiv": 0.0,
-    "reciprocal": 0.0,
-    "log1p": -1.0,
-}  # of what a step takes
-ESCAPES = {"data_ptr", "untyped_storage", "__dlpack__", "__reduce_ex__"}  # to memory
-READS = {"item", "tolist", "numpy", "__array__", "__int__", "__float__", *ESCAPES}
-OPERANDS = {"self", "other", "min", "max", "exponent"}
-TOLIST = torch.Tensor.tolist
-Steps = tuple[tuple[str, Any], ...]
+Steps = tuple[tuple[Any, ...], ...]
+untracked: Any = torch._C._DisableTorchDispatch  # around ops on tensors without random elements
 
 
 class Unfollowed(Exception):
@@ -103,37 +90,38 @@ class Noise:
 
 
 class Cell(NamedTuple):
-    """A random number: monotone steps from its noise on."""
+    """A random number: monotone steps (function, operands with one `X`) from its noise on."""
 
     noise: Noise
     steps: Steps
 
 
-Value = Cell | float
-
-
-def value_at(steps: Steps, x: float) -> float:
-    for name, constant in steps:
-        x = STEPS[name](x, constant)
-    return x
+def value_at(steps: Steps, noise: torch.Tensor | float) -> Any:
+    with untracked():
+        x = noise if isinstance(noise, torch.Tensor) else torch.full((), noise, **NUMBER)
+        for function, *operands in steps:
+            tensors = [x.new_full((), y) if isinstance(y, (int, float)) else y for y in operands]
+            x = function(*(x if y is X else y for y in tensors))
+        return x
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def ends(steps: Steps, points: int) -> tuple[float, float]:
     """The values where the noise is lowest and highest, just within (0, points) if it is fine."""
     low, high = (points * 2.0**-60, points * (1 - 2.0**-53)) if points >= FINE else (0, points - 1)
-    return value_at(steps, low), value_at(steps, high)
+    return value_at(steps, low).item(), value_at(steps, high).item()
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def first_beyond(steps: Steps, low: int, high: int, bound: float, inclusive: bool, rising: bool) -> int:
-    """From which whole number on a cell is beyond a bound, or within it if the cell is falling."""
-
-    def turned(k: int) -> bool:
-        x = value_at(steps, k)
-        return (x <= bound if inclusive else x < bound) != rising
-
-    return low + bisect_left(range(low, high), True, key=turned)
+def parts(steps: Steps, low: int, high: int) -> list[tuple[int, int, float]]:
+    """(begin, end, value) of the parts of [low, high) where steps are constant, the last of which goes by steps."""
+    found = []
+    while low < high:
+        value, begin = value_at(steps, low).item(), low
+        end = bisect_left(range(low + 1, high), True, key=lambda k: value_at(steps, k).item() != value)
+        low += 1 + end
+        found.append((begin, low, value))
+    return found
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -143,31 +131,32 @@ def race_rates(cells: tuple[tuple[Steps, int], ...], plain: bool) -> tuple[list[
     Cell i is g(E / rate i), where E = -log(k / points), or -log(1 - k / points) if not plain.
     """
 
-    def at(cell: tuple[Steps, int], noise: float) -> float:
-        return value_at(cell[0], cell[1] * (math.exp(-noise) if plain else -math.expm1(-noise)))
+    def at(cell: tuple[Steps, int], noise: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = value_at(cell[0], cell[1] * (torch.exp(-noise) if plain else -torch.expm1(-noise)))
+        return value
 
-    def same(cell: tuple[Steps, int], value: float) -> float:
-        """The noise where a cell has this value."""
-        low, high, falling = -40.0, 7.0, at(cell, 1.0) > at(cell, 2.0)
-        for _ in range(52):
-            middle = (low + high) / 2
-            low, high = (low, middle) if (at(cell, math.exp(middle)) < value) == falling else (middle, high)
-        return math.exp(high)
-
-    falling, rates, off = at(cells[0], 1.0) > at(cells[0], 2.0), [], 0.0
-    likely = (max if falling else min)(cells, key=lambda cell: at(cell, 1.0))
-    for cell in cells:
-        rates.append(same(cell, at(likely, 0.7)) / 0.7)
-        for noise in (1e-6, 1e-4, 0.01, 0.1, 2.0, 5.0, 9.0, 14.0):
-            ratio = same(cell, at(likely, noise)) / noise
-            off = max(off, abs(ratio - rates[-1]) * min(noise, math.exp(-noise)))  # by their probability
+    with untracked():
+        noises = torch.tensor([0.7, 1e-6, 1e-4, 0.01, 0.1, 1.0, 2.0, 5.0, 9.0, 14.0], **NUMBER)
+        likelihood = noises.clamp(max=1.0).minimum((-noises).exp())
+        values = [at(cell, noises) for cell in cells]
+        falling, rates, off = bool(values[0][5] > values[0][6]), [], 0.0
+        goals = (max if falling else min)(values, key=lambda value: value[5].item())
+        for cell in cells:
+            low, high = torch.full_like(noises, -40.0), torch.full_like(noises, 7.0)
+            for _ in range(52):  # the noise where the cell has the likeliest one's value
+                middle = (low + high) / 2
+                below = (at(cell, middle.exp()) < goals) == falling
+                low, high = low.where(below, middle), middle.where(below, high)
+            ratios = high.exp() / noises
+            rates.append(ratios[0].item())
+            off = max(off, ((ratios - ratios[0]).abs() * likelihood).max().item())
     return rates, off
 
 
 class Race:
     """Bounds ``{winner: {another: ratio}}`` of exponential noises: another arrives after ratio times the winner."""
 
-    def __init__(self, plain: bool, races: Iterable[Race], winner: Noise, ratios: dict[Noise, float]) -> None:
+    def __init__(self, plain: bool, races: Sequence[Race], winner: Noise, ratios: dict[Noise, float]) -> None:
         self.plain, self.bounds = plain, dict[Noise, dict[Noise, float]]()
         for one, others in [*(x for race in races for x in race.bounds.items()), (winner, ratios)]:
             bounds = self.bounds.setdefault(one, {})
@@ -183,26 +172,17 @@ class Race:
         rest = [(to_one.get(x, 0.0), to_two.get(x, 0.0)) for x in {*to_one, *to_two} - {one, two}]
         turns = {a / b for a, b in rest if b and low < a / b < high}  # E_x is above max(a, b t) E_one
         total = 0.0
-        for t, end in itertools.pairwise(
-            sorted({low, high, *turns}) if low < high else []
-        ):  # of (alpha + beta t) ** -2
-            middle = t + 1 if end == math.inf else (t + end) / 2
+        for t, end in itertools.pairwise(sorted({low, high, *turns}) if low < high else []):
+            middle = t + 1 if end == math.inf else (t + end) / 2  # of (alpha + beta t) ** -2
             alpha = 1 + sum(a for a, b in rest if a >= b * middle)
             beta = 1 + sum(b for a, b in rest if a < b * middle)
             total += (1 / beta if end == math.inf else (end - t) / (alpha + beta * end)) / (alpha + beta * t)
         return total
 
 
-@contextlib.contextmanager
-def untracked() -> Iterator[None]:
-    """Ops on tensors without random elements, which need not be followed."""
-    with torch._C._DisableTorchDispatch():
-        yield
-
-
 def torch_state(generator: torch.Generator | None = None) -> Hashable:
     with untracked():
-        return bytes(TOLIST((generator or torch.default_generator).get_state()))
+        return (generator or torch.default_generator).get_state().numpy().tobytes()
 
 
 def numpy_state(bits: Any = None) -> Hashable:
@@ -213,6 +193,7 @@ SHARED: dict[str, Callable[[], Hashable]] = {  # states of generators
     "torch": torch_state, "numpy.random": numpy_state, "random": random.getstate
 }  # fmt: skip
 ACTIVE: list[Follower] = []
+TOLIST = torch.Tensor.tolist
 
 
 class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -226,10 +207,11 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.path: list[tuple[int, list[float]]] = []
         self.refusal: Unfollowed | None = None
-        self.first, self.slack, self.last, self.floats = True, 0.0, {False: 0, True: 0}, list[dict[str, Any]]()
+        self.first, self.slack, self.floats = True, 0.0, list[dict[str, Any]]()
+        self.last, self.unseeded = {False: 0, True: 0}, itertools.count(0xF0000000)
 
     def start(self) -> None:
-        self.depth, self.weight, self.making = 0, 1.0, False
+        self.depth, self.weight = 0, 1.0
         self.table: dict[int, Cell] = {}  # by the number of a mark
         self.drawn: dict[Hashable, tuple[Any, Any]] = {}  # by the state of a generator
         self.states = {read() for read in SHARED.values()}  # in which generators that all share may be
@@ -240,19 +222,11 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shares = [x / total for x in weights]
         if self.depth == len(self.path):
             self.path.append((next(i for i, x in enumerate(weights) if x > 0), shares))
-        if shares != self.path[self.depth][1]:
+        choice, before = self.path[self.depth]
+        if shares != before:
             raise self.refuse("a random source without a stand-in: the same draws led to another choice")
-        choice = self.path[self.depth][0]
         self.depth, self.weight = self.depth + 1, self.weight * shares[choice]
         return choice
-
-    def choose_all(self, weights: Sequence[float], count: int, replacement: bool) -> list[int]:
-        """Several outcomes, one after the other."""
-        result: list[int] = []
-        for _ in range(count):
-            left = [0.0 if x in result and not replacement else weight for x, weight in enumerate(weights)]
-            result.append(self.choose(left))
-        return result
 
     def advance(self) -> bool:
         """To the next way; False after the last."""
@@ -281,72 +255,65 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.states.add(after := read())
         return out, None if after == state else state
 
-    def step(self, x: Value, name: str, constant: Any = None) -> Value:
-        if not isinstance(x, Cell):
-            return STEPS[name](x, constant)
-        if min(ends(x.steps, x.noise.points)) < LEAST.get(name, -math.inf):
-            raise self.refuse(f"{name} of random numbers below {LEAST[name]}")
-        one, two = ends(steps := (*x.steps, (name, constant)), x.noise.points)
+    def step(self, name: str, function: Any, *operands: Any) -> Cell | float:
+        """A monotone function of one random number."""
+        cells = [(i, y) for i, y in enumerate(operands) if isinstance(y, Cell)]
+        index, x = cells[0]
+        if len(cells) > 1 or (name, index) == ("pow", 1):
+            raise self.refuse(f"{name} of two random numbers, or by one")
+        steps = (*x.steps, (function, *(X if i == index else y for i, y in enumerate(operands))))
+        one, two = ends(steps, x.noise.points)
+        below = (name, index) in RISING and min(ends(x.steps, x.noise.points)) < 0
+        if below or math.isnan(one) != math.isnan(two):
+            raise self.refuse(f"{name} of random numbers that may be negative")
         return one if one == two or math.isnan(one) else Cell(x.noise, steps)
 
-    def combine(self, name: str, x: Value, y: Value | None = None, z: Value | None = None) -> Value:
-        """An op on elements."""
-        if name == "clamp":
-            x = x if y is None else self.combine("maximum", x, y)
-            return x if z is None else self.combine("minimum", x, z)
-        if name not in BINARY:
-            return self.step(x, name)
-        step = BINARY[name][isinstance(y, Cell)]
-        if (isinstance(x, Cell) and isinstance(y, Cell)) or not step:
-            raise self.refuse(f"{name} of two random numbers, or by one")
-        return self.step(y, step, x) if isinstance(y, Cell) else self.step(x, step, y)
+    def decide(self, x: Cell, *test: Any) -> float:
+        """The value of a step function of a random number, by the part of its range that this way takes."""
+        noise = x.noise
+        found = parts((*x.steps, test), noise.low, noise.high)
+        if len(found) > 1 and noise.race:
+            raise self.refuse("a comparison of a number that was in a race")
+        choice = self.choose([end - begin for begin, end, _ in found]) if len(found) > 1 else 0
+        noise.low, noise.high, value = found[choice]
+        return value
 
-    def below(self, x: Value, y: Value, inclusive: bool = False) -> bool:
-        """Whether x < y, or x <= y."""
-        if isinstance(y, Cell):
-            if isinstance(x, Cell):
-                return inclusive if x == y else self.winner([x, y], largest=False) == 0
-            return not math.isnan(x) and not self.below(y, x, not inclusive)
-        if not isinstance(x, Cell) or math.isnan(y):
-            return x <= y if inclusive else x < y  # type: ignore[operator]
-        noise, (low, high) = x.noise, ends(x.steps, x.noise.points)
-        count = first_beyond(x.steps, noise.low, noise.high, y, inclusive, high > low)
-        if noise.low < count < noise.high:
-            if noise.race:
-                raise self.refuse("a comparison of a number that was in a race")
-            if self.choose([count - noise.low, noise.high - count]) == 0:
-                noise.high = count
-            else:
-                noise.low = count
-        return (count >= noise.high) == (high > low)
+    def test(self, name: str, function: Any, x: Any, y: Any = 0.0) -> bool:
+        """A comparison."""
+        cell = x if isinstance(x, Cell) else y
+        if isinstance(x, Cell) and isinstance(y, Cell):
+            if x == y:
+                return name in ("le", "ge", "eq")
+            if name in ("eq", "ne"):
+                raise self.refuse(f"{name} of two random numbers")
+            return (self.winner([x, y], largest=False) == 0) == (name in ("lt", "le"))
+        if name.startswith("is"):
+            if any(map(math.isinf, ends(cell.steps, cell.noise.points))):
+                raise self.refuse(f"{name} of random numbers that may be infinite")
+            return name == "isfinite"
+        pair = [X if isinstance(z, Cell) else z for z in (x, y)]
+        if name in ("eq", "ne"):  # which a continuous number never is
+            found = parts((*cell.steps, (OPS["sign"], *pair)), cell.noise.low, cell.noise.high)
+            if cell.noise.points >= FINE and all(end - begin < 2 for begin, end, value in found if not value):
+                return name == "ne"
+            return (self.decide(cell, OPS["sign"], *pair) == 0) == (name == "eq")
+        return bool(self.decide(cell, function, *pair))
 
-    def equal(self, x: Value, y: Value) -> bool:
-        """Whether x = y, which a random number that is continuous never is."""
-        x, y = (x, y) if isinstance(x, Cell) else (y, x)
-        if not isinstance(x, Cell) or x == y:
-            return x == y
-        ends_of = [
-            first_beyond(x.steps, 0, x.noise.points, y, z, True) for z in (False, True) if not isinstance(y, Cell)
-        ]
-        if x.noise.points < FINE or (ends_of and abs(ends_of[0] - ends_of[1]) > 1):
-            raise self.refuse("a random number in steps that is compared by ==")
-        return False
-
-    def whole(self, x: Value) -> int:
+    def whole(self, x: Any) -> int:
         """The whole number that a cell is cut down to."""
         low, high = sorted(ends(x.steps, x.noise.points)) if isinstance(x, Cell) else (x, x)
-        if self.first:  # modules are imported, which may draw names
+        if self.first or not isinstance(x, Cell):  # modules are imported, which may draw names
             return math.floor(low)
         if low < 0 or high > LARGEST_GRID:
             raise self.refuse("a random number read as it is")
-        return next(n for n in range(math.floor(low), LARGEST_GRID + 1) if self.below(x, n + 1))
+        return int(self.decide(x, torch.floor, X))
 
-    def winner(self, row: Sequence[Value], largest: bool) -> int:
+    def winner(self, row: Sequence[Any], largest: bool) -> int:
         """The number of the largest, or smallest: the first to arrive of exponential numbers."""
         cells = {i: x for i, x in enumerate(row) if isinstance(x, Cell)}
         limits, noises = [ends(x.steps, x.noise.points) for x in cells.values()], [x.noise for x in cells.values()]
         rising, edge = {high > low for low, high in limits}, (min if largest else max)(x for y in limits for x in y)
-        plain, races = (True in rising) == largest, {noise.race: None for noise in noises if noise.race}
+        plain, races = (True in rising) == largest, [*{noise.race: None for noise in noises if noise.race}]
         worse = all(x <= edge if largest else x >= edge for x in row if not isinstance(x, Cell))
         rates, off = race_rates(tuple((x.steps, x.noise.points) for x in cells.values()), plain)
         if len(rising) > 1 or not worse or off > TINY or any(x.points < FINE for x in noises):
@@ -394,7 +361,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         x = x if shape is None else x.expand(shape)
         return [cell or y for cell, y in zip(self.cells(x) or [None] * x.numel(), TOLIST(x.flatten()), strict=True)]
 
-    def write(self, x: torch.Tensor, values: Sequence[Value | None]) -> torch.Tensor:
+    def write(self, x: torch.Tensor, values: Sequence[Any]) -> torch.Tensor:
         """Puts cells and numbers into a tensor; None leaves what is there."""
         if x.dtype not in MARKS and any(isinstance(value, Cell) for value in values):
             raise self.refuse(f"random numbers in {x.dtype}")
@@ -411,6 +378,14 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whole numbers that an op reads."""
         self.write(x, [cell and self.whole(cell) for cell in self.cells(x)])
 
+    def cast(self, x: Any, dtype: torch.dtype) -> Any:
+        """A random number that is copied to a dtype."""
+        if not isinstance(x, Cell) or dtype in WIDE or (x.noise.points < FINE and dtype == torch.int64):
+            return x
+        if dtype == torch.bool:
+            raise self.refuse("a random number as a bool")
+        return self.step("to", OPS["to"], x, dtype) if dtype.is_floating_point else self.whole(x)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, schema = kwargs or {}, func._schema
         name = schema.name.partition("::")[2].rstrip("_")
@@ -421,13 +396,10 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
         if name.startswith(("empty", "new_empty")):
             return func(*args, **kwargs).zero_()  # memory that held marks
-        marked = [x for x in flattened((args, kwargs)) if self.cells(x)] if self.table else []
+        marked = [x for x in tree_leaves((args, kwargs)) if self.cells(x)] if self.table else []
         if not marked or name.endswith("_like") or name.startswith("new_"):
             return func(*args, **kwargs)
-        if name in ("isnan", "isinf", "isfinite"):
-            cells = self.cells(args[0])
-            return self.write(func(*args, **kwargs), [None if x is None else name == "isfinite" for x in cells])
-        if func._can_decompose():
+        if func._can_decompose() and name not in TESTS:
             with self:
                 return func.decompose(*args, **kwargs)
         real, bound = [x for x in marked if x.is_floating_point()], bind(schema, args, kwargs)
@@ -436,27 +408,20 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise self.refuse(f"{name} of random numbers with {', '.join(odd) or 'alpha, or as bits'}")
         if name in MOVES or any(x.alias_info and not x.alias_info.is_write for x in schema.returns):
             return self.move(func, name, args, kwargs, marked)
-        if not odd and name in COMPARISONS:
-            swapped, inclusive = COMPARISONS[name]
-            short = [x.dtype for x in real if x.itemsize < 4]
-            if short and not isinstance(args[1], torch.Tensor):  # a number of Python is rounded, too
-                args = (args[0], STEPS["to"](args[1], short[0]))
-            out = func(*args, **kwargs)
-            pairs = zip(*(self.values(x, out.shape) for x in args), strict=True)
-            return self.write(out, [self.below(*(y, x) if swapped else (x, y), inclusive) for x, y in pairs])
-        if real and name in ("eq", "ne"):
-            out = func(*args, **kwargs)
-            pairs = zip(*(self.values(x, out.shape) for x in args), strict=True)
-            return self.write(out, [self.equal(x, y) == (name == "eq") for x, y in pairs])
         if name in ("argmax", "argmin") or (name in ("max", "min") and schema.overload_name == "dim"):
-            return self.race(func, name, args[0], bound.get("dim"), args, kwargs)
-        if not odd and (name == "clamp" or name in BINARY or name in STEPS):
-            operands = [bound[x.name] for x in schema.arguments if x.name in OPERANDS]
+            return self.race(func, name, bound, args, kwargs)
+        if not odd and (name in MONOTONE or (name in TESTS and (real or name not in ("eq", "ne")))):
+            operands = [y for x, y in bound.items() if x in ("self", "other", "min", "max", "exponent")]
             shape = numpy.broadcast_shapes(*(x.shape for x in operands if isinstance(x, torch.Tensor)))
+            short = [x.dtype for x in real if x.itemsize < 4]
+            if short and name in TESTS and not isinstance(operands[-1], torch.Tensor):  # Python's are rounded, too
+                operands[-1] = OPS["to"](torch.full((), operands[-1], **NUMBER), short[0]).item()
             rows = list(zip(*(self.values(x, shape) for x in operands), strict=True))
-            values = [self.combine(name, *x) if any(isinstance(y, Cell) for y in x) else None for x in rows]
+            method, of = self.test if name in TESTS else self.step, OPS.get(name) or getattr(torch.ops.aten, name)
+            values = [method(name, of, *row) if any(isinstance(y, Cell) for y in row) else None for row in rows]
             out = func(*args, **kwargs)
-            return self.write(out, [self.cast(x, out.dtype) if isinstance(x, Cell) else x for x in values])
+            whole = not real and out.dtype == torch.int64  # and stays it
+            return self.write(out, values if whole else [self.cast(x, out.dtype) for x in values])
         if real and name in ("searchsorted", "bucketize") and isinstance(x := bound["self"], torch.Tensor):
             less = torch.le if bound["right"] or bound.get("side") == "right" else torch.lt
             with self:
@@ -468,14 +433,6 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.settle(x)
         return func(*args, **kwargs)
 
-    def cast(self, x: Cell, dtype: torch.dtype) -> Value:
-        """A random number that is copied to a dtype."""
-        if dtype in WIDE or (x.noise.points < FINE and dtype == torch.int64):
-            return x
-        if dtype == torch.bool:
-            raise self.refuse("a random number as a bool")
-        return self.step(x, "to", dtype) if dtype.is_floating_point else self.whole(x)
-
     def move(self, func: Any, name: str, args: Any, kwargs: Any, marked: Sequence[torch.Tensor]) -> Any:
         """An op that copies elements, or shows them."""
         copy = name in ("_to_copy", "copy")
@@ -485,13 +442,14 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         if copy:
             cells = self.cells(args[name == "copy"].expand(out.shape))
-            return self.write(out, [cell and self.cast(cell, out.dtype) for cell in cells]) if cells else out
+            return self.write(out, [self.cast(cell, out.dtype) for cell in cells]) if cells else out
         dtypes = {x.dtype for x in marked if x.is_floating_point()}
         if isinstance(out, torch.Tensor) and dtypes and out.dtype not in WIDE and dtypes != {out.dtype}:
             raise self.refuse(f"{name} of random numbers to {out.dtype}")
         return out
 
-    def race(self, func: Any, name: str, x: torch.Tensor, dim: int | None, args: Any, kwargs: Any) -> Any:
+    def race(self, func: Any, name: str, bound: dict[str, Any], args: Any, kwargs: Any) -> Any:
+        x, dim = bound["self"], bound.get("dim")
         rows = x.reshape(1, -1) if dim is None else x.movedim(dim, -1).reshape(-1, x.shape[dim])
         winners = [self.winner(self.values(row), "max" in name) if self.cells(row) else None for row in rows]
         if x.element_size() < 4:
@@ -526,35 +484,67 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def draw(self, name: str, out: torch.Tensor, bound: dict[str, Any], weights: Any) -> Sequence[Any]:
         count, short, on_cpu = out.numel(), out.is_floating_point() and out.itemsize < 4, out.device.type == "cpu"
         low, high = bound.get("low", bound.get("from", 0)), bound.get("high", bound.get("to"))
-        points, steps = 1 << (24 if out.dtype == torch.float32 or short else 53), list[tuple[str, Any]]()
+        points, steps = 1 << (24 if out.dtype == torch.float32 or short else 53), list[tuple[Any, ...]]()
         if on_cpu and name in ("rand", "rand_like", "uniform"):
-            to = [("to", out.dtype)] if short else []
-            steps = [("add", -torch.finfo(out.dtype).eps / 4), ("maximum", 0.0), *to] if short else []  # 1 comes as 0
-            steps = [("mul", 1 / points), *steps, *([("mul", high - low), ("add", low), *to] if high else [])]
+            to = [(OPS["to"], X, out.dtype)] if short else []
+            below = [(torch.sub, X, torch.finfo(out.dtype).eps / 4), (torch.clamp, X, 0.0), *to]  # 1 comes as 0
+            steps = [(torch.mul, X, 1 / points), *(below if short else [])]
+            steps += [(torch.mul, X, high - low), (torch.add, X, low), *to] if high else []
         elif on_cpu and name == "exponential" and not short:
-            points, steps = 1 << 53, [("mul", 2.0**-53), ("log", None), ("div", -bound["lambd"])]
+            points, steps = 1 << 53, [(torch.mul, X, 2.0**-53), (torch.log, X), (torch.div, X, -bound["lambd"])]
         elif name in ("randint", "random") and high is not None and not short:
-            points, steps = high - low, [("add", low)]
+            points, steps = high - low, [(torch.add, X, low)]
         if steps:
             cells = [Cell(Noise(points), tuple(steps)) for _ in range(count)]
             return cells if out.dtype in MARKS else [self.whole(x) for x in cells]
         if name == "bernoulli":
             return [self.choose([1 - p, p]) for p in weights]
-        if name == "multinomial" and bound["self"].itemsize > 2:
-            size = bound["self"].shape[-1]
-            rows = [weights[i : i + size] for i in range(0, len(weights), size)]
-            return [x for row in rows for x in self.choose_all(row, count // len(rows), bound["replacement"])]
-        if name == "randperm":
-            return self.choose_all([1.0] * count, count, False)
+        if name == "randperm" or (name == "multinomial" and bound["self"].itemsize > 2):
+            weights, each, drawn = weights or [1.0] * count, out.shape[-1], list[int]()
+            for i in range(count):
+                size, row = len(weights) * each // count, i // each
+                before = () if bound.get("replacement") else drawn[row * each :]
+                left = [0.0 if x in before else y for x, y in enumerate(weights[row * size : (row + 1) * size])]
+                drawn.append(self.choose(left))
+            return drawn
         raise self.refuse(f"{name} in {out.dtype} has no stand-in")
 
+    def read(self, name: str, plain: Any, x: torch.Tensor, *args: Any) -> Any:
+        """A method by which numbers leave tensors for Python, where a random number stays a tensor."""
+        if name in READS[6:] or (name in ("numpy", "__array__") and x.is_floating_point()):
+            raise self.refuse(f"the memory of random numbers, by {name}")
+        if not x.is_floating_point():
+            self.settle(x)
+            return plain(x, *args)
+        if name == "__int__":
+            return self.whole(self.values(x)[0])
+        if name != "__float__":
+            return listed(x if name == "tolist" else x.reshape(()))
+        frame: Any = sys._getframe(2)  # a module that says float(u) gets a float that leaves random numbers as they are
+        if "float" not in frame.f_code.co_names or "float" in frame.f_globals:
+            raise self.refuse("a random number read as it is, by float or a function of math")
+        frame.f_globals["float"] = Float
+        self.floats.append(frame.f_globals)
+        raise Restart
 
-def flattened(x: Any) -> Iterator[Any]:
-    for y in x.values() if isinstance(x, dict) else x:
-        if isinstance(y, (list, tuple, dict)):
-            yield from flattened(y)
-        else:
-            yield y
+    def made(self, plain: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """A tensor of numbers, random ones among them."""
+        if isinstance(x, torch.Tensor):
+            return plain(x, *args, **kwargs)
+        values = [self.values(y)[0] if isinstance(y, torch.Tensor) else y for y in tree_leaves(x)]
+        out = torch.zeros(numpy.shape(numpy.array(x, dtype=object)), dtype=kwargs.get("dtype") or torch.float64)
+        return self.write(out, [self.cast(y, out.dtype) for y in values])
+
+    def by_torch(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        """A function of numpy or math: torch's of the same name, where it gets random numbers."""
+        if not any(self.cells(x) for x in args):
+            return plain(*(x.numpy() if isinstance(x, torch.Tensor) else x for x in args), **kwargs)
+        torchs = getattr(torch, {"power": "pow", "clip": "clamp"}.get(name, name), None)
+        if kwargs.keys() - {"side", "axis"} or not torchs:
+            raise self.refuse(f"{name} of numpy or math, of random numbers")
+        tensors = [x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device="cpu") for x in args]
+        out = torchs(*tensors, **{"dim" if x == "axis" else x: y for x, y in kwargs.items()})
+        return out if self.cells(out) else out.numpy()[()]
 
 
 def bind(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -568,47 +558,24 @@ def listed(x: torch.Tensor) -> Any:
     return [listed(y) for y in x.unbind()] if x.dim() else x.double()
 
 
-def reader(name: str) -> Any:
-    """A method by which numbers leave tensors for Python, where a random number stays a tensor."""
-    plain = getattr(torch.Tensor, name)
+def where_random(plain: Callable[..., Any], special: Callable[..., Any]) -> Any:
+    """A function, or what stands in for it where it gets random numbers."""
 
-    def call(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        follower = ACTIVE[-1]
-        if not follower.cells(x):
-            return plain(x, *args, **kwargs)
-        if name in ESCAPES or (name in ("numpy", "__array__") and x.is_floating_point()):
-            raise follower.refuse(f"the memory of random numbers, by {name}")
-        if not x.is_floating_point():
-            follower.settle(x)
-            return plain(x, *args, **kwargs)
-        if name == "__int__":
-            return follower.whole(follower.values(x)[0])
-        return other_float() if name == "__float__" else listed(x if name == "tolist" else x.reshape(()))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(ACTIVE[-1].cells(x) for x in tree_leaves(args)):
+            return special(plain, *args, **kwargs)
+        return plain(*args, **kwargs)
 
     return call
 
 
-def other_float() -> Any:
-    """In a module that says ``float(u)``, that gets a ``float`` which leaves random numbers as they are."""
-    frame: Any = sys._getframe(2)
-    if "float" not in frame.f_code.co_names or "float" in frame.f_globals:
-        raise ACTIVE[-1].refuse("a random number read as it is, by float or a function of math")
-    frame.f_globals["float"] = Float
-    ACTIVE[-1].floats.append(frame.f_globals)
-    raise Restart
+def seeded(read: Callable[[], Hashable], seed: Callable[..., Any]) -> Any:
+    """A function that seeds a generator."""
 
-
-def factory(plain: Callable[..., Any]) -> Any:
-    """A function that makes a tensor of numbers, random ones among them."""
-
-    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
-        items, follower = list(flattened(x)) if isinstance(x, (list, tuple)) else [], ACTIVE[-1]
-        if not any(follower.cells(y) for y in items):
-            return plain(x, *args, **kwargs)
-        values = [follower.values(y)[0] if isinstance(y, torch.Tensor) else y for y in items]
-        dtype = kwargs.get("dtype") or torch.float64
-        out = torch.zeros(numpy.shape(numpy.array(x, dtype=object)), dtype=dtype, device="cpu")
-        return follower.write(out, [follower.cast(y, dtype) if isinstance(y, Cell) else y for y in values])
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = seed(*args, **kwargs)
+        ACTIVE[-1].states.add(read())
+        return result
 
     return call
 
@@ -634,98 +601,59 @@ def generator_at(read: Callable[[], Hashable], move: Callable[[], Any], shared: 
 class Generator:
     """A stand-in for numpy's generators, old and new, and for its functions: arrays of random numbers are tensors."""
 
-    def __init__(self, real: Any) -> None:
-        self.real, self.bits = real, getattr(real, "bit_generator", None) or real._bit_generator
+    make: Any = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = any(x is not None for x in (*args, *kwargs.values()))
+        self.real = self.make(*args, **kwargs) if given else self.make(next(ACTIVE[-1].unseeded))
+        self.bits = getattr(self.real, "bit_generator", None) or self.real._bit_generator
 
     def __getattr__(self, name: str) -> Any:
-        real, shared = getattr(self.real, name), self.real is numpy.random.mtrand._rand
+        real = getattr(self.real, name)
         if name in ("seed", "get_state", "set_state", "spawn"):
             return seeded(lambda: numpy_state(self.bits), real)
-        return lambda *args, **kwargs: self.draw(name, real, shared, args, kwargs)
+        return functools.partial(self.draw, name, real)
 
-    def draw(self, name: str, real: Any, shared: bool, args: Any, kwargs: Any) -> Any:
+    def draw(self, name: str, real: Any, *args: Any, **kwargs: Any) -> Any:
+        shared = self.real is numpy.random.mtrand._rand
         out, generator = generator_at(lambda: numpy_state(self.bits), lambda: real(*args, **kwargs), shared)
-        names = {"choice": "a size replace p", "integers": "low high", "randint": "low high", "uniform": "low high"}
-        given: dict[str, Any] = dict(zip(names.get(name, "loc scale").split(), args, strict=False)) | kwargs
-        options: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
-        shape, low, high = numpy.shape(out), given.get("low", 0), given.get("high")
+        names = {"choice": "a size replace p", "gumbel": "loc scale", "exponential": "scale"}.get(name, "low high")
+        given: dict[str, Any] = dict(zip(names.split(), args, strict=False)) | kwargs
+        shape, low, high, scale = numpy.shape(out), given.get("low", 0), given.get("high"), given.get("scale", 1.0)
         if name in ("random", "random_sample", "rand", "sample", "ranf", "uniform"):
-            x = torch.rand(shape, generator=generator, **options)
+            x = torch.rand(shape, generator=generator, **NUMBER)
             return x if name != "uniform" else x * ((1.0 if high is None else high) - low) + low
-        plain = kwargs.keys() <= {"size"} and args[:2] in ((), (1.0,), (0.0, 1.0))
-        if name.endswith(("exponential", "gumbel")) and (plain or (name.startswith("standard") and len(args) < 2)):
-            x = torch.empty(shape, **options).exponential_(generator=generator)
-            return -x.log() if name == "gumbel" else x
+        if name in ("exponential", "standard_exponential", "gumbel"):
+            x = torch.empty(shape, **NUMBER).exponential_(generator=generator)
+            return given.get("loc", 0.0) - x.log() * scale if name == "gumbel" else x * scale
         if name == "choice":
             items = numpy.arange(given["a"]) if numpy.ndim(given["a"]) == 0 else numpy.asarray(given["a"])
-            p = torch.tensor([1.0] * len(items) if given.get("p") is None else [*given["p"]], **options)
+            p = torch.tensor([1.0] * len(items) if given.get("p") is None else [*given["p"]], **NUMBER)
             index = torch.multinomial(p, max(1, numpy.size(out)), given.get("replace", True), generator=generator)
             return items[index.numpy()].reshape(shape + items.shape[1:])[()]
         if name in ("integers", "randint") and not given.get("endpoint"):
             low, high = (0, low) if high is None else (low, high)
-            return torch.randint(low, high, shape, generator=generator, dtype=torch.int64, device="cpu").numpy()[()]
+            return torch.randint(low, high, shape, generator=generator, device="cpu").numpy()[()]
         raise ACTIVE[-1].refuse(f"numpy's {name} has no stand-in")
-
-
-def seeded(read: Callable[[], Hashable], seed: Callable[..., Any]) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = seed(*args, **kwargs)
-        ACTIVE[-1].states.add(read())
-        return result
-
-    return call
-
-
-def with_torch(name: str, plain: Callable[..., Any]) -> Any:
-    """A function of numpy or math: torch's of the same name, where it gets random numbers."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not any(ACTIVE[-1].cells(x) for x in args):
-            return plain(*(x.numpy() if isinstance(x, torch.Tensor) else x for x in args), **kwargs)
-        torchs = getattr(torch, {"power": "pow", "clip": "clamp"}.get(name, name), None)
-        if kwargs.keys() - {"side", "axis"} or not torchs:
-            raise ACTIVE[-1].refuse(f"{name} of numpy or math, of random numbers")
-        tensors = [x if isinstance(x, torch.Tensor) else torch.as_tensor(x, dtype=None, device="cpu") for x in args]
-        out = torchs(*tensors, **{"dim" if x == "axis" else x: y for x, y in kwargs.items()})
-        return out if ACTIVE[-1].cells(out) else out.numpy()[()]
-
-    return call
 
 
 def stand_ins() -> dict[Any, dict[str, Any]]:
     """What is replaced while ways are run: ``{module or class: {name: value}}``."""
-    legacy, inst = numpy.random.mtrand._rand, random._inst
-    real, urandom, follower = random.Random.random, os.urandom, ACTIVE[-1]
-    number: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
-    whole: dict[str, Any] = {"dtype": torch.int64, "device": "cpu"}
+    legacy, inst, real, urandom = numpy.random.mtrand._rand, random._inst, random.Random.random, os.urandom
+    follower, shared = ACTIVE[-1], type("RandomState", (Generator,), {"make": lambda _, x: x})(legacy)
 
     def generator(self: random.Random) -> torch.Generator:
         if isinstance(self, random.SystemRandom):
             raise follower.refuse("os.urandom, by random.SystemRandom or secrets, has no stand-in")
         return generator_at(self.getstate, lambda: real(self), self is inst)[1]
 
-    def choices(self: Any, population: Any, weights: Any = None, *, cum_weights: Any = None, k: int = 1) -> list[Any]:
-        if cum_weights is not None:
-            weights = [b - a for a, b in itertools.pairwise([0, *cum_weights])]
-        p = torch.tensor([1.0] * len(population) if weights is None else [*weights], **number)
-        return [population[i] for i in torch.multinomial(p, k, True, generator=generator(self)).tolist()]
-
     def refused(self: Any, *_: Any) -> Any:
         raise follower.refuse("Python's getrandbits or gauss, which has no stand-in")
 
     def bytes_of(count: int) -> bytes:
-        if not (follower.making or follower.first):
+        if not follower.first:
             raise follower.refuse("os.urandom, by random.SystemRandom or secrets, has no stand-in")
         return urandom(count)
-
-    def maker(make: Any) -> Any:
-        def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            follower.making = True  # a generator without a seed takes one from os.urandom
-            made = make(*args, **kwargs)
-            follower.making = False
-            return Generator(made)
-
-        return type(make.__name__, (make if isinstance(make, type) else object,), {"__new__": staticmethod(new)})
 
     def missing(self: torch.Tensor, name: str) -> Any:
         if hasattr(numpy.ndarray, name) and follower.cells(self):
@@ -733,24 +661,27 @@ def stand_ins() -> dict[Any, dict[str, Any]]:
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
     methods = {
-        "random": lambda self: torch.rand((), generator=generator(self), **number), "choices": choices,
-        "_randbelow": lambda self, n: torch.randint(n, (), generator=generator(self), **whole).item(),
-        "getrandbits": refused, "gauss": refused, "normalvariate": refused,
+        "random": lambda self: torch.rand((), generator=generator(self), **NUMBER), "getrandbits": refused,
+        "_randbelow": lambda self, n: torch.randint(n, (), generator=generator(self), device="cpu").item(),
     }  # fmt: skip
     drawn = [x for x in dir(numpy.random) if getattr(getattr(numpy.random, x), "__self__", None) is legacy]
+    makers = {x: getattr(numpy.random, x) for x in ("default_rng", "RandomState", "Generator")}
+    tensors = {x: functools.partial(follower.read, x) for x in READS}
     return {
-        math: {x: with_torch(x, getattr(math, x)) for x in ("log", "exp", "sqrt", "log1p", "floor")},
-        os: {"urandom": bytes_of}, random.Random: methods, random.SystemRandom: {"random": methods["random"]},
-        random: {x: method.__get__(inst) for x, method in methods.items() if hasattr(random, x)}
+        math: {x: where_random(getattr(math, x), functools.partial(follower.by_torch, x)) for x in FUNCTIONS}
+        | {"floor": where_random(math.floor, lambda _, x: follower.whole(follower.values(x)[0]))},
+        os: {"urandom": bytes_of}, random.Random: methods,
+        random: {x: methods[x].__get__(inst) for x in ("random", "getrandbits")}
         | {"seed": seeded(random.getstate, random.seed)},
-        torch: {x: factory(getattr(torch, x)) for x in ("tensor", "as_tensor", "asarray")}
+        torch: {x: where_random(getattr(torch, x), follower.made) for x in ("tensor", "as_tensor", "asarray")}
         | {"from_numpy": torch.as_tensor, "manual_seed": seeded(torch_state, torch.manual_seed)},
-        torch.Tensor: {x: reader(x) for x in READS} | {
-            "__array_ufunc__": lambda _, f, how, *x, **y: with_torch(f.__name__, getattr(f, how))(*x, **y),
-            "__array_function__": lambda _, f, types, x, y: with_torch(f.__name__, f)(*x, **y), "__getattr__": missing,
+        torch.Tensor: {x: where_random(getattr(torch.Tensor, x), special) for x, special in tensors.items()} | {
+            "__array_ufunc__": lambda _, f, how, *x, **y: follower.by_torch(f.__name__, getattr(f, how), *x, **y),
+            "__array_function__": lambda _, f, types, x, y: follower.by_torch(f.__name__, f, *x, **y),
+            "__getattr__": missing,
         },
-        numpy.random: {x: maker(getattr(numpy.random, x)) for x in ("default_rng", "RandomState", "Generator")}
-        | {x: getattr(Generator(legacy), x) for x in drawn} | {"seed": seeded(numpy_state, numpy.random.seed)},
+        numpy.random: {x: type(x, (Generator,), {"make": staticmethod(make)}) for x, make in makers.items()}
+        | {x: getattr(shared, x) for x in drawn} | {"seed": seeded(numpy_state, numpy.random.seed)},
     }  # fmt: skip
 
 
@@ -775,25 +706,21 @@ def key_of(x: Any) -> Any:
 @contextlib.contextmanager
 def replaced() -> Iterator[Follower]:
     """Stand-ins, and states of generators that are put back."""
-    legacy = numpy.random.mtrand._rand
-    with contextlib.ExitStack() as stack:
-        stack.callback(torch.default_generator.set_state, torch.default_generator.get_state())
+    legacy, follower, pairs = numpy.random.mtrand._rand, Follower(), []
+    ACTIVE.append(follower)
+    with contextlib.ExitStack() as stack, torch.random.fork_rng(devices=[]):
+        stack.callback(ACTIVE.pop)
         stack.callback(random.setstate, random.getstate())
         stack.callback(legacy.set_state, legacy.get_state())
-        ACTIVE.append(follower := Follower())
-        stack.callback(ACTIVE.pop)
-        modules = []
         for owner, values in stand_ins().items():
             for name, new in values.items():
-                if not isinstance(owner, type):
-                    modules.append((getattr(owner, name), new))
-                    continue
-                old = (setattr, owner, name, vars(owner)[name]) if name in vars(owner) else (delattr, owner, name)
-                stack.callback(*old)
-                setattr(owner, name, new)
-        stack.callback(swap, {id(new): old for old, new in modules})
+                if isinstance(owner, type):
+                    stack.enter_context(mock.patch.object(owner, name, new, create=True))
+                else:
+                    pairs.append((getattr(owner, name), new))
+        stack.callback(swap, {id(new): old for old, new in pairs})
         stack.callback(lambda: [x.pop("float") for x in follower.floats])
-        swap({id(old): new for old, new in modules})
+        swap({id(old): new for old, new in pairs})
         yield follower
 
 
