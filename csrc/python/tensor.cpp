@@ -94,14 +94,17 @@ Tensor tensor_of(PyObject* object) {
 }
 
 bool meet(std::vector<Span>& spans) {
-  // Sorted by their begins, spans that meet are neighbours, or one of them covers all between.
-  std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
-  const char *end = nullptr, *written_end = nullptr;  // the last so far, of all and of what is written
-  for (const Span& span : spans) {
-    if (span.begin == span.end) continue;
-    if (span.begin < written_end || (span.written && span.begin < end)) return true;
-    end = std::max(end, span.end);
-    if (span.written) written_end = std::max(written_end, span.end);
+  // A written span with each other one: of few spans, as calls have, this takes less than sorting all.
+  const auto empty = [](const Span& span) { return span.begin == span.end; };
+  const auto first_read = std::partition(spans.begin(), spans.end(), [](const Span& span) { return span.written; });
+  std::sort(spans.begin(), first_read, [](const Span& one, const Span& other) { return one.begin < other.begin; });
+  const char* end = nullptr;  // of the written spans so far
+  for (auto span = spans.begin(); span != first_read; ++span) {
+    if (empty(*span)) continue;
+    if (span->begin < end) return true;
+    end = span->end;
+    for (auto other = first_read; other != spans.end(); ++other)
+      if (other->begin < span->end && span->begin < other->end && !empty(*other)) return true;
   }
   return false;
 }

@@ -84,7 +84,7 @@ struct Span {
   bool written;
 };
 
-// Whether a written span overlaps another one. Sorts the spans.
+// Whether a written span overlaps another one. Reorders the spans.
 bool meet(std::vector<Span>& spans);
 
 // use_tensors(torch.Tensor, its capsule of functions, an example of a negative tensor or None): sets `torch`.
