@@ -23,6 +23,32 @@ int failed(int error, const char* op, const char* message) noexcept;
 SPECDEC_OPS(SPECDEC_CHECK)
 #undef SPECDEC_CHECK
 
+// What an exact check reads besides the struct.
+struct Exact {
+  static constexpr int kMost = 24;
+  struct Number {
+    const void* field;
+    int64_t outer, inner;
+  };
+
+  Number numbers[kMost];  // the sizes of tensors of numbers, which their fields do not have
+  int count = 0;
+  int64_t columns = -1;   // of tokens and paths, or of the best tokens: as the call says, if it does
+  int64_t longest = -1;   // the most drafts of a request, if the host can read them
+
+  const Number* find(const void* field) const {
+    for (const Number* number = numbers; number < numbers + count; ++number)
+      if (number->field == field) return number;
+    return nullptr;
+  }
+};
+
+// The check of a call whose outputs need not exist yet: sets the sizes of those without memory by the inputs. Returns
+// false where an input has any other size than it must have, or is left to Python's checks.
+#define SPECDEC_CHECK(op, Params) bool exact_##op(Params& params, const Exact& exact);
+SPECDEC_OPS(SPECDEC_CHECK)
+#undef SPECDEC_CHECK
+
 // Checks the parameters and runs f(params). Returns SPECDEC_OK, or the error code of an exception.
 template <class Params, class F>
 int call(const char* op, void (*check)(const Params&), const Params* params, F&& f) noexcept {

@@ -241,6 +241,15 @@ bool put(Kind kind, const Tensor& t, void* field, int64_t rows) {
   }
 }
 
+Element element_of(Kind kind) {
+  switch (kind) {
+    case Kind::kTokenOutput: case Kind::kInt64Output: return Element::kInt64;
+    case Kind::kFloatOutput: return Element::kFloat32;
+    case Kind::kByteOutput: return Element::kUInt8;
+    default: return Element::kInt32;
+  }
+}
+
 bool whole(PyObject* object, int64_t* out) {
   if (!PyLong_CheckExact(object)) return false;
   int overflow = 0;
@@ -299,9 +308,13 @@ const Field* Table::find(const char* name) const {
 const std::vector<const Table*>& tables() {
   static const std::vector<const Table*> all = [] {
     std::vector<const Table*> made;
-#define SPECDEC_TABLE(name, P)                 \
-  made.push_back(new Table(*table_of<P>()));   \
-  const_cast<Table*>(made.back())->op = #name;
+#define SPECDEC_TABLE(name, P)                                                                                   \
+  {                                                                                                              \
+    Table* const table = new Table(*table_of<P>());                                                              \
+    table->op = #name;                                                                                           \
+    table->exact = [](void* p, const c_api::Exact& e) { return c_api::exact_##name(*static_cast<P*>(p), e); };   \
+    made.push_back(table);                                                                                       \
+  }
     SPECDEC_OPS(SPECDEC_TABLE)
 #undef SPECDEC_TABLE
     return made;

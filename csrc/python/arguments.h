@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "../c_api/call.h"
 #include "specdec/c/caches.h"
 #include "specdec/config.h"
 #include "tensor.h"
@@ -34,6 +35,7 @@ struct Table {
   size_t bytes = 0;
   std::vector<Field> fields;
   int64_t (*rows)(const void*) = nullptr;  // how many rows the op's outputs have, where the op counts them
+  bool (*exact)(void*, const c_api::Exact&) = nullptr;  // c_api's exact check of the op's struct
 
   const Field* find(const char* name) const;  // null: the op has no such field
 };
@@ -52,6 +54,9 @@ struct Params {
 // Writes a tensor to a field of this kind. Returns false if the field cannot hold its type or dimensions. An output has
 // so many `rows`, in any shape; -1: [rows, columns] or [rows].
 bool put(Kind kind, const Tensor& t, void* field, int64_t rows);
+
+// The element type of an output's kind.
+Element element_of(Kind kind);
 
 // Converts a number of Python. Returns false for other objects, a bool, or over 64 bits. Unsigned seeds wrap.
 bool whole(PyObject* object, int64_t* out);

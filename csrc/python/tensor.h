@@ -48,8 +48,18 @@ struct Tensor {
     return ndim = dims, shape[begin] = size, strides[begin] = step, true;
   }
 
+  bool is_contiguous() const {
+    int64_t step = 1;
+    for (int32_t i = ndim - 1; i >= 0; --i) {
+      if (shape[i] == 0) return true;
+      if (shape[i] != 1 && strides[i] != step) return false;
+      step *= shape[i];
+    }
+    return true;
+  }
   bool is_ints() const { return element == Element::kInt32 || element == Element::kInt64; }
-  bool has_unit_stride() const { return shape[ndim - 1] <= 1 || strides[ndim - 1] == 1; }  // in the last dimension
+  // In the last dimension.
+  bool has_unit_stride() const { return ndim > 0 && (shape[ndim - 1] <= 1 || strides[ndim - 1] == 1); }
   bool on_host() const { return device.type == 1; }  // DLPack's number of the CPU
 
   // The byte after the last that the tensor can reach.
@@ -78,13 +88,19 @@ bool view(PyObject* object, Tensor* out);
 // Views any tensor, also of a subclass; throws if it cannot.
 Tensor tensor_of(PyObject* object);
 
+// Makes a contiguous tensor of this shape and type, and views it. Null: this torch has no functions for it, or cannot.
+PyObject* new_tensor(Tensor* t, dlpack::Device device);
+
+// Sets torch's functions for new tensors: their addresses, or None.
+void use_new_tensors(PyObject* addresses);
+
 // The memory of a tensor.
 struct Span {
   const char *begin, *end;
   bool written;
 };
 
-// Whether a written span overlaps another one. Sorts the spans.
+// Whether a written span overlaps another one. Reorders the spans.
 bool meet(std::vector<Span>& spans);
 
 // use_tensors(torch.Tensor, its capsule of functions, an example of a negative tensor or None): sets `torch`.

@@ -20,13 +20,14 @@ class Kind:
     """How an argument is written in a schema, how a value becomes the schema's arguments and back, and the values that
     are allowed.
 
-    ``shown`` is its public name, if that differs. ``(!)`` in a schema marks outputs. ``role`` and ``shape`` are what
-    csrc/python/direct.cpp reads and ``Op.check`` checks. A letter of a shape names a size of the op: the first tensor
-    sets it, all others must have it; N is one at least. Without letters any shape is allowed. E is the number of
-    entries of numbers and draft rows, * stands for all leading dimensions, ~ for these with E instead of the first.
-    Behind a bar stands the shape where requests are packed, behind a colon: o optional, c contiguous, u with unit
-    stride along the last dimension, w int64, r with contiguous rows, f flattened, m with the last two dimensions as
-    one, s of any strides.
+    ``shown`` is its public name, if that differs. ``(!)`` in a schema marks outputs. ``Op.check`` checks ``shape``;
+    csrc/python/direct.cpp reads ``role`` and ``dims``, and leaves sizes to csrc/c_api/checks.cpp.
+
+    A letter of a shape names a size of the op: the first tensor sets it, all others must have it; N is one at least.
+    Without letters any shape is allowed. E is the number of entries of numbers and draft rows, * stands for all leading
+    dimensions, ~ for these with E instead of the first. Behind a bar stands the shape where requests are packed, behind
+    a colon: o optional, c contiguous, u with unit stride along the last dimension, r with contiguous rows, s of any
+    strides.
     """
 
     def __init__(self, schema, shown=None, role="tensor", shape="", least=-math.inf, most=math.inf):
@@ -39,6 +40,16 @@ class Kind:
     def is_tensor(self):
         """Whether the argument is a tensor in every call."""
         return self._schema in ("Tensor {}", "Tensor(!) {}")
+
+    @property
+    def dims(self):
+        """What C++ reads of its shape: how many dimensions follow leading ones, how many if requests are packed, marks
+        (``l`` for leading ones).
+        """
+        shape, _, marks = self.shape.partition(":") if isinstance(self.shape, str) else ("", "", "")
+        padded, packed = (shape.split("|") * 2)[:2]
+        leads = shape[:1] in ("*", "~")
+        return len(padded) - leads, len(packed) - leads, marks + "l" * leads
 
     @property
     def annotation(self):
@@ -65,7 +76,7 @@ class Given(Kind):
     def __init__(self, dtypes, shape="", shown=None, optional=False, role="tensor"):
         dims, _, marks = shape.partition(":")
         super().__init__("Tensor? {}" if optional else "Tensor {}", shown, role, f"{dims}:{marks}{'o' * optional}")
-        self._dtypes, self._optional, self._contiguous = dtypes, optional, "c" in marks or "f" in marks
+        self._dtypes, self._optional, self._contiguous = dtypes, optional, "c" in marks
         self._rows = dtypes is inputs.ROW_DTYPES
         self._padded, self._packed = ([(part, (part,)) for part in dims.split("|")] * 2)[:2]
         self._digits = {dim: int(dim) for dim in dims if dim.isdigit()}

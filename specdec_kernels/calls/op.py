@@ -46,8 +46,10 @@ class Op:
         The NamedTuple of outputs that the function returns; without, it returns its first output.
     sizes : dict of str to Kind
         Arguments of the function that are sizes of outputs, and no arguments of the op.
+    direct : bool
+        Whether C++ reads its calls directly.
     names : sequence of str
-        Names of the function's arguments, where C++ does not read its calls directly.
+        Names of the function's arguments, where they do not follow from those of the op.
     arguments : Kind
         In the order of ``SPECDEC_FIELDS`` in csrc/include/specdec.h. The schema returns nothing: every output is an
         argument that the op writes.
@@ -57,17 +59,18 @@ class Op:
     Call : type
         The NamedTuple of the arguments, which a backend's function gets; ``calls/typed.pyi`` has all for type checkers.
     plan : tuple or None
-        The items that C++ reads of a direct call: (role, indices of the op's arguments, how many of the function's,
-        shapes, least, most).
+        What C++ reads of a direct call, in its order: (role, index of the function's argument, least, most, parts,
+        choices), a part being (index of the op's argument, dimensions, those if requests are packed, marks).
     names : list of str
         The function's arguments in the order of ``direct``.
     """
 
-    def __init__(self, name, figures=False, backward=0, result=None, sizes=None, names=None, **arguments):
+    def __init__(self, name, figures=False, backward=0, result=None, sizes=None, direct=True, names=None, **arguments):
         self.name, self.arguments, self.result = name, arguments, result
         self.figures, self._backward, self.sizes = figures, backward, sizes or {}
         self.Call = NamedTuple(name, [(each, kind.annotation) for each, kind in arguments.items()])
-        self.plan, self.names = (None, names) if names else _plan(arguments, self.sizes)
+        plan, self.names = (None, names) if names else _plan(arguments, self.sizes)
+        self.plan = plan if direct else None
         self.first, self._kinds = next(iter(arguments)), tuple(arguments.values())
         self._fields = getattr(result, "_fields", ())
         self._outputs = [
@@ -268,42 +271,60 @@ for _kind in (Draft, LogitEdits, OutputFormat, InputPositions, Packing):
     saved_by_name(_kind)
 
 
-# Roles whose arguments of an op are one argument of its function, or adjacent there.
-_GROUPED = "draft packing noise mask out output_format".split()
+# Roles whose arguments of an op are one argument of its function, or adjacent there, and what C++ reads of each, in its
+# order; None: all of the op.
+_GROUPED = {
+    "draft": ("draft", "draft_map"), "packing": ("cu_drafts", "tokens_by_row"), "mask": None, "out": None,
+    "noise": ("noise", "input_positions", "input_nonces", "row_seeds"),
+    "output_format": ("output_format", "index", "path", "num_passed", "bonus"),
+}  # fmt: skip
 _NAMES = {
     "law": ("space", "temperature", "sampling"), "noise": Noise._fields, "mask": ("layout", "dtype", "columns", "out"),
 }  # fmt: skip
+_FIRST = ("packing", "request_index", "output_format")  # arguments that C++ reads first: others depend on them
 
 
 def _plan(arguments, sizes):
     """(An op's plan, the names of its function's arguments)."""
     items, names, read = [], [], set()
+    indices = {name: index for index, name in enumerate(arguments)}
+    law = arguments.get("target_law", arguments.get("law"))
+
+    def part(name):
+        kind = arguments.get(name)  # None: the op has no such argument
+        if kind is None:
+            return -1, 0, 0, ""
+        of_edits = law if kind.role == "edits" and law else kind  # their numbers are like those of a law
+        return indices[name], *of_edits.dims
+
+    def add(role, kind, parts, of_function, choices=()):
+        items.append((role, len(names), kind.least, kind.most, tuple(map(part, parts)), choices))
+        names.extend(of_function)
 
     def add_sizes(limited):
         for name, kind in sizes.items():
             if (len(kind.shape.split(":")[0]) > 1) == limited:
-                items.append(("size", (-1,), 1, (kind.shape,), kind.least, kind.most))
-                names.append(name)
+                add("depth" if ":o" in kind.shape else "size", kind, (None,), (name,))
 
     add_sizes(limited=False)
-    indices = {name: index for index, name in enumerate(arguments)}
     for name, kind in arguments.items():
-        if kind.role is None or kind.role in read:
+        role = kind.role
+        if role is None or role in read:
             continue
-        if kind.role in ("out", "output", "status"):
+        if role in ("out", "output", "status"):
             add_sizes(limited=True)
             sizes = {}
-        group = {name: kind}
-        if kind.role in _GROUPED:
-            group = {name: other for name, other in arguments.items() if other.role == kind.role}
-            read.add(kind.role)
-        shapes = kind.shape if kind.role == "choice" else tuple(other.shape for other in group.values())
-        names_of_group = tuple(f"{kind.shown}_{part}" if kind.shown else part for part in _NAMES.get(kind.role, ()))
-        names_of_group = names_of_group or ((kind.role if kind.role in _GROUPED else kind.shown or name),)
-        fields = tuple(indices[name] for name in group)
-        items.append((kind.role, fields, len(names_of_group), shapes, kind.least, kind.most))
-        names += names_of_group
-    return tuple(items), names
+        parts = (name,)
+        if role in _GROUPED:
+            of_role = [each for each, other in arguments.items() if other.role == role]
+            parts = [each if each in of_role else None for each in _GROUPED[role] or of_role]
+            read.add(role)
+        elif name == "target_law":
+            parts = (name, "draft_law")
+        of_function = tuple(f"{kind.shown}_{each}" if kind.shown else each for each in _NAMES.get(role, ()))
+        of_function = of_function or ((role if role in _GROUPED else kind.shown or name),)
+        add(role, kind, parts, of_function, kind.shape if role == "choice" else ())
+    return tuple(sorted(items, key=lambda item: names[item[1]] not in _FIRST)), names
 
 
 def _index_of(x, values):

@@ -9,11 +9,12 @@ from specdec_kernels.ops.cutoff import Cut
 
 MASK_LOGITS = Op(
     "mask_logits",
+    direct=False,
     figures=True,
     rows=kinds.rows("*V"),
     temperature=kinds.number("*"),
     value=kinds.floats("*:c", shown="cut.value"),
-    last=kinds.Given((torch.int64,), "*:cw", shown="cut.last"),
+    last=kinds.Given((torch.int64,), "*:c", shown="cut.last"),
     out=kinds.Kind("Tensor(!) {}", shown="out", role="output", shape="*V"),
 )
 

@@ -29,9 +29,10 @@ class MergedChains(NamedTuple):
 
 MERGE_CHAINS = Op(
     "merge_chains",
+    direct=False,
     result=MergedChains,
     sizes={"nodes": kinds.size("N")},
-    paths=kinds.tokens("BQK:m"),
+    paths=kinds.tokens("BQK"),
     draft_tokens=kinds.Output(torch.int64, "out.draft_tokens", "BN"),
     parents=kinds.Output(torch.int32, "out.parents", "BN"),
     leaves=kinds.Output(torch.int32, "out.leaves", "BQ"),

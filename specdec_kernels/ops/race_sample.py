@@ -11,7 +11,7 @@ RACE_SAMPLE = RowOp(
     "race_sample",
     rows=kinds.rows("*V", shown="target"),
     vocab_start=kinds.size(least=0),
-    draft_map=kinds.ints("V", optional=True),
+    draft_map=kinds.ints("V", optional=True, role="map"),
     request_index=kinds.REQUEST_INDEX,
     law=kinds.law("~"),
     edits=kinds.EDITS,

@@ -12,7 +12,7 @@ RACE_TOPK = RowOp(
     sizes={"k": kinds.size("KV", least=1)},
     rows=kinds.rows("*V", shown="draft"),
     vocab_start=kinds.size(least=0),
-    draft_map=kinds.ints("V", optional=True),
+    draft_map=kinds.ints("V", optional=True, role="map"),
     request_index=kinds.REQUEST_INDEX,
     law=kinds.law("~"),
     edits=kinds.EDITS,

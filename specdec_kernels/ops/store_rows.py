@@ -8,11 +8,12 @@ from specdec_kernels.calls.values import Counter
 
 STORE_ROWS = Op(
     "store_rows",
+    direct=False,
     figures=True,
     rows=kinds.rows("*V"),
     slots=kinds.tokens("B"),
     column=kinds.counter("*"),
-    cache=kinds.Kind("Tensor(!) {}", shown="cache", role="written", shape="SCV+"),
+    cache=kinds.Kind("Tensor(!) {}", shown="cache", role="written"),
 )
 
 

@@ -17,7 +17,7 @@ TREE_MASK = Op(
     parents=kinds.tokens(role="parents"),
     prefix_len=kinds.counter("E", least=0, most=2**62),
     columns=kinds.size(role="mask"),
-    mask=kinds.Output(torch.bool, "out", role="mask"),  # or the type of another layout
+    mask=kinds.Output(torch.bool, "out", "BNC", role="mask"),  # or the type of another layout
     status=kinds.Output(torch.int32, "status", "B"),
 )
 

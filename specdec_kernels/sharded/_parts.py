@@ -54,6 +54,7 @@ class Walked(NamedTuple):
 
 COUNT_AT_LEAST = RowOp(
     "count_at_least",
+    direct=False,
     figures=True,
     rows=kinds.rows("*V"),
     request_index=kinds.REQUEST_INDEX,
@@ -64,6 +65,7 @@ COUNT_AT_LEAST = RowOp(
 )
 FIRST_ARRIVALS = Op(
     "first_arrivals",
+    direct=False,
     result=tuple,
     packed=kinds.ints("P*3:c"),
     tokens=kinds.Output(torch.int64, "tokens", "*"),
@@ -72,6 +74,7 @@ FIRST_ARRIVALS = Op(
 )
 MASS_TILES = RowOp(
     "mass_tiles",
+    direct=False,
     result=tuple,
     figures=True,
     rows=kinds.rows("*V"),
@@ -83,33 +86,36 @@ MASS_TILES = RowOp(
 )
 TILE_LAWS = Op(
     "tile_laws",
+    direct=False,
     result=tuple,
     figures=True,
     tiles=kinds.ints("*3Q:c"),
     raw=kinds.rows("*U:c"),
-    temperature=kinds.number("="),
+    temperature=kinds.number(),
     row_stats=kinds.Output(torch.float32, "row_stats", "*2"),
     probs=kinds.Output(torch.float32, "out", "*U"),
 )
 TOKEN_LOGITS = Op(
     "token_logits",
+    direct=False,
     figures=True,
     rows=kinds.rows("*V"),
     vocab_start=kinds.size(least=0),
-    row_indices=kinds.tokens("P", optional=True, role="packs"),
-    tokens=kinds.tokens("*.M|P.M:c"),
+    row_indices=kinds.tokens("P", optional=True),
+    tokens=kinds.tokens(),
     edits=kinds.edits("~"),
-    logits=kinds.Output(torch.float32, "out", "*.M|P.M"),
+    logits=kinds.Output(torch.float32, "out"),
 )
 RESIDUAL_RACE = Op(
     "residual_race",
+    direct=False,
     result=tuple,
     target=kinds.rows("*V"),
     vocab_start=kinds.size(least=0),
-    draft=kinds.rows("^V", optional=True),
+    draft=kinds.rows("*V", optional=True),
     row=kinds.ints("R:c"),
     draft_row=kinds.ints("R:c", optional=True),
-    excluded=kinds.ints("R.X:u", optional=True),
+    excluded=kinds.ints("RX:u", optional=True),
     cuts=kinds.ints("R6:c", optional=True),
     row_stats=kinds.floats("R4"),
     target_law=kinds.law("R"),
@@ -123,10 +129,11 @@ RESIDUAL_RACE = Op(
 )
 RESIDUAL_SUMS = Op(
     "residual_sums",
+    direct=False,
     result=tuple,
     figures=True,
     target=kinds.rows("*V"),
-    draft=kinds.rows("^V"),
+    draft=kinds.rows("*V"),
     row=kinds.ints("R:c"),
     draft_row=kinds.ints("R:c"),
     cuts=kinds.ints("R6:c", optional=True),
@@ -140,10 +147,11 @@ RESIDUAL_SUMS = Op(
 )
 WALK_TABLES = Op(
     "walk_tables",
+    direct=False,
     result=tuple,
     sizes=dict(zip(("batch", "width", "excluded", "nodes", "memory"), map(kinds.size, "BPXYZ"), strict=True)),
     draft_tokens=kinds.tokens("BK|D"),
-    cu_drafts=kinds.ints(":c", optional=True, role="packs"),
+    cu_drafts=kinds.ints(":c", optional=True),
     parents=kinds.tokens(optional=True),
     vocab=kinds.size(),
     request_index=kinds.REQUEST_INDEX,
@@ -156,12 +164,12 @@ WALK_TABLES = Op(
     row_status=kinds.ints(":c"),
     winners=kinds.tokens(optional=True),
     p_of_drafts=kinds.floats(":c", optional=True),
-    row_stats=kinds.floats(":f", optional=True),
+    row_stats=kinds.floats(":c", optional=True),
     q_of_drafts=kinds.floats(":c", optional=True),
     draft_row_status=kinds.ints(":c", optional=True),
-    draft_row_stats=kinds.floats(":f", optional=True),
+    draft_row_stats=kinds.floats(":c", optional=True),
     draft_row_indices=kinds.tokens(optional=True),
-    answers=kinds.tokens("BY2:m", optional=True),
+    answers=kinds.tokens("BY2", optional=True),
     tokens=kinds.Output(torch.int64, "tokens", "BP", role="status"),
     path=kinds.Output(torch.int32, "path", "BP", optional=True),
     num_accepted=kinds.Output(torch.int32, "num_accepted", "B", role="status"),

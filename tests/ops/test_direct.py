@@ -27,7 +27,7 @@ from specdec_kernels.calls.op import OPS, Op
 from specdec_kernels.sharded._parts import mass_tiles
 from tests.ops.test_registration import FIRST, Recorded
 from tests.support.calls import chain, every_call, public_calls, rows, tree
-from tests.support.cases import UNTOUCHED, seeds
+from tests.support.cases import UNTOUCHED, ragged, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
 pytestmark = pytest.mark.one_backend
@@ -425,6 +425,55 @@ class TestWhatIsStillLookedAt:
         call = {"target": target, "seed": seeds(3), "position": 0, "check": True}
         assert_as_checked(race_sample, call)
         assert_as_checked(race_sample, call | {"target": target.clone().fill_(torch.nan)})
+
+
+BY_PYTHON = {
+    "rows of four dimensions": (race_sample, {"target": rows(51, count=4)["target"].view(2, 1, 2, 51), "seed": 3}, {
+        "position": torch.arange(4).view(2, 1, 2),
+    }),
+    "numbers of the last dimension": (race_sample, {"target": rows(51, count=6)["target"].view(2, 3, 51), "seed": 3}, {
+        "position": torch.arange(6).view(2, 3), "temperature": torch.tensor([0.5, 1.0, 2.0]),
+    }),
+    "a number of each draft, packed": (verify_chain, ragged(chain(), torch.tensor([2, 0, 1])), {
+        "draft_prob": torch.tensor([0.5, 0.75, 1.0]),
+    }),
+    "masks of all rows in one dimension": (verify_chain, chain(), {
+        "edits": LogitEdits(allowed=torch.full((9, 2), -1, dtype=torch.int32)),
+    }),
+    "no requests": (verify_chain, {key: x[:0] for key, x in chain().items() if isinstance(x, torch.Tensor)}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function, call, change", BY_PYTHON.values(), ids=BY_PYTHON)
+def test_what_is_broadcast_or_folded_goes_by_python(function, call, change, checked):
+    """The exact check leaves it, and the call gives what it gives by the checks."""
+    assert_as_checked(function, call | change)
+    checked.clear()
+    function(**call | change)
+    assert checked == [function.__name__]
+
+
+@pytest.mark.parametrize("name", ["seed", "temperature", "draft_prob", "epsilon"])
+def test_one_number_for_all_is_read(name, checked):
+    """A tensor of one number needs no broadcasting: its strides are 0."""
+    dtype = torch.int64 if name == "seed" else torch.float32
+    for shape in ((), (1,)):
+        call = chain() | {name: torch.ones(shape, dtype=dtype)}
+        assert_as_checked(verify_chain, call)
+        checked.clear()
+        verify_chain(**call)
+        assert checked == []
+
+
+def test_outputs_for_more_trees_than_there_are():
+    parents = torch.tensor([-1, 0, 1, 1, 0])
+    for function, out, more in (
+        (tree_positions, torch.zeros(3, 5, dtype=torch.int64), {}),
+        (tree_mask, torch.zeros(3, 5, 9, dtype=torch.bool), {"columns": 9}),
+    ):
+        call = {"parents": parents, "prefix_len": 2, "status": torch.zeros(3, dtype=torch.int32), "out": out} | more
+        with pytest.raises(ValueError, match="expected shape"):
+            function(**call)
 
 
 def changes(value):

@@ -31,6 +31,8 @@ FOLDERS = (
     "csrc/cuda",
     "csrc/c_api/checks.cpp",
     "csrc/python/direct.cpp",
+    "csrc/python/reading.cpp",
+    "csrc/python/values.cpp",
     "triton_kernels",
     "specdec_kernels/ops",
     "specdec_kernels/calls",
@@ -120,7 +122,7 @@ CPU = {
     "csrc/python/": (
         ops("direct bad_input", "both"), ops("numbers outputs shapes draft_map output_format", "cpu"),
     ),
-    "csrc/c_api/": ("tests/backends/test_c_api.py -k 'mistake and cpu'", ops("bad_input", "cpu")),
+    "csrc/c_api/": ("tests/backends/test_c_api.py -k 'mistake and cpu'", ops("bad_input direct", "cpu")),
 }  # fmt: skip
 PLAYED = "not Ptx and not ptx"
 CUDA_CHAINS = f"tests/backends/test_cuda_chains.py -k '{PLAYED}'"
@@ -271,7 +273,8 @@ def syntax_commands(kind):
         return [[*compiler, *FLAGS, *include_flags(), "-x", "c++", str(path)] for path in KERNELS]
     include = ["-I", str(CSRC / "include")]
     python = ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_paths()["include"]]
-    alone = [CSRC / "c_api" / "checks.cpp", CSRC / "c_api" / "cpu.cpp", CSRC / "python" / "direct.cpp"]
+    alone = [CSRC / "c_api" / "checks.cpp", CSRC / "c_api" / "cpu.cpp"]
+    alone += [CSRC / "python" / f"{name}.cpp" for name in ("direct", "reading", "values")]
     commands = [[*compiler, *CXX_FLAGS, *include, *python, str(path)] for path in alone]
     for isa in isas(compiler[:1])[0]:
         own = [*compiler, *CXX_FLAGS, *ISA_FLAGS[isa], f"-DSPECDEC_ISA={isa}", *include]
