@@ -675,7 +675,7 @@ def judge(name):
     from specdec_kernels.conformance import check, exact, exact_texts
 
     torch.set_num_threads(1)
-    found = []
+    cases = []
     for case in globals()[f"run_{name.replace('-', '_')}"]():
         if case.texts:
             findings = counted(case.function(case.trials), case.texts)
@@ -691,12 +691,12 @@ def judge(name):
             continue
         worst = max(findings, key=lambda x: (x.verdict == "failed", x.verdict == "inconclusive", x.distance or 0.0))
         said = case.said if worst.verdict == "failed" else ""
-        found.append({"what": case.what, **worst._asdict(), "why": said})
+        cases.append({"what": case.what, **worst._asdict(), "why": said})
         print(f"{name}: {case.what}: {worst.verdict}, {worst.said}", file=sys.stderr)
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     version = (SOURCES | WHOLE).get(name, PACKAGES.get(name, [""])[0]).partition("==")[2]
-    print(json.dumps({"version": version, "date": today, **versions, "cases": found}))
+    print(json.dumps({"version": version, "date": today, **versions, "cases": cases}))
 
 
 def install(name, folder):

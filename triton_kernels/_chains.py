@@ -198,7 +198,7 @@ def put_tokens(writer, draft_index, n, width, tokens):
 @triton.jit
 def finish_race(chain, readable, flags, vocab, records, pair_stats, request, writer, width):
     """Writes the verdict of a request whose rows were all raced, and sets its counters back to zero."""
-    # If the launch that cuts rows found their argmax ``pair_stats`` has it; else it is None.
+    # ``pair_stats`` has their argmax if the launch that cuts rows stored it; else it is None.
     n = chain.num_drafts
     for base in range(0, width, CHUNK):
         draft_index = base + tl.arange(0, CHUNK)

@@ -58,7 +58,7 @@ def accept(
         accepted, bad = _chains.accepts_draft(draft_index, token, in_range, p_row, q_row, h, epsilon, noise)
         n = tl.minimum(n, tl.min(tl.where(inside & (accepted == 0), draft_index, _math.NO_TOKEN), axis=0))
         reached = inside & (draft_index <= n)
-        if SCANNED:  # a bad value that an earlier launch found counts where a draft or its law is used
+        if SCANNED:  # a bad value of an earlier launch counts where a draft or its law is used
             row_status = tl.load(records + 4 * draft_index + _rows.FLAGS, mask=inside, other=0) != 0
             bad |= row_status & ((token != -1) | (h < 1.0))
         flags |= _math.any_of(reached & bad) * _math.NON_FINITE

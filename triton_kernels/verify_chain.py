@@ -48,7 +48,7 @@ def verify_chain(call):
     scanned = _launch.scanned_sides(call, draft)
     needs_stats = not race and _launch.needs_stats(call, draft, separate_law, scanned)
     cut_words = _cuts.count_scratch_words(vocab, rows, target.device, scanned)
-    # Requests at temperature 0 race in ``scan``, unless the launch that cuts rows has found each argmax.
+    # Requests at temperature 0 race in ``scan_chain``, unless the launch that cuts rows has stored each argmax.
     scans = race or needs_stats or (isinstance(law.temperature, torch.Tensor) and not scanned[0])
     index = _arguments.index_of(
         call.request_index, None if packed else call.draft, *_launch.numbers_of(law),

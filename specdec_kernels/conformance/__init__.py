@@ -281,7 +281,7 @@ def check(
     """
     generator = torch.Generator().manual_seed(0)
     draw = draw or (lambda probs, seed, position: torch.multinomial(probs, 1, generator=generator)[:, 0])
-    rounds, found, taken = Rounds(verify, draw, generator, redraws), list[Finding](), list[Request]()
+    rounds, results, taken = Rounds(verify, draw, generator, redraws), list[Finding](), list[Request]()
     checks = listed(checks, CHECKS)
     kinds = [(name, *kind) for name in checks for kind in KINDS.get(name, [])]
     threshold = false_alarm / max(1, sum(len(x) for *_, x in kinds) + 2 * ("seeds" in checks))
@@ -294,12 +294,12 @@ def check(
         findings = list(rounds.laws(name, contexts, requests, count, threshold))
         if contexts is ALL_SAY and name != CERTAIN:
             taken += [x for x, finding in zip(requests, findings, strict=True) if finding.p_value is not None]
-        found += findings
+        results += findings
     if "seeds" in checks:
-        found += rounds.seeds(enough(16), threshold)
+        results += rounds.seeds(enough(16), threshold)
     if "batch" in checks:
-        found += rounds.neighbours(taken or [Request()])
-    return Report(found, false_alarm, threshold)
+        results += rounds.neighbours(taken or [Request()])
+    return Report(results, false_alarm, threshold)
 
 
 def exact(
@@ -320,15 +320,15 @@ def exact(
         The budget of each kind of requests. One that is exceeded is inconclusive, as is what cannot be followed.
     """
     draw = draw or (lambda probs, seed, position: torch.multinomial(probs, 1)[:, 0])
-    rounds, found = Rounds(verify, draw, torch.Generator(), redraws, dtype), []
+    rounds, results = Rounds(verify, draw, torch.Generator(), redraws, dtype), []
     bound = max(1e-6, 64 * torch.finfo(dtype).eps) if bound is None else bound
     checks = listed(checks, EXACT)
     kinds = [(name, x, [request]) for name in checks for x, y in KINDS.get(name, []) for request in y]
     if "batch" in checks:
         kinds.append(("batch", REVERSED, [Request("rows that accept different numbers", 2), Request("", 1)]))
     for name, contexts, requests in kinds:
-        found.append(rounds.exactly(name, contexts, requests, bound, {"ways": ways, "seconds": seconds}))
-    return Report(found, bound=bound)
+        results.append(rounds.exactly(name, contexts, requests, bound, {"ways": ways, "seconds": seconds}))
+    return Report(results, bound=bound)
 
 
 def exact_texts(
@@ -607,8 +607,8 @@ class Rounds(NamedTuple):
         batch = self.batch(ALL_SAY, requests, 8)
         tokens, rows = self.emitted(batch), torch.randperm(len(batch.drafts), generator=self.generator, **INDICES)
         for name, size in (("another order", len(rows)), ("parts of seven", 7), ("alone", 1)):
-            found = torch.cat([self.emitted(batch.select(part)) for part in torch.split(rows, size)])
-            yield same(f"batch, {name}", tokens[rows], found)
+            apart = torch.cat([self.emitted(batch.select(part)) for part in torch.split(rows, size)])
+            yield same(f"batch, {name}", tokens[rows], apart)
 
 
 def law_of(logits: torch.Tensor, request: Request, said: Text) -> torch.Tensor:

@@ -115,13 +115,13 @@ def ends(steps: Steps, points: int) -> tuple[float, float]:
 @functools.lru_cache(maxsize=1 << 16)
 def parts(steps: Steps, low: int, high: int) -> list[tuple[int, int, float]]:
     """(begin, end, value) of the parts of [low, high) where steps are constant, the last of which goes by steps."""
-    found = []
+    pieces = []
     while low < high:
         value, begin = value_at(steps, low).item(), low
         end = bisect_left(range(low + 1, high), True, key=lambda k: value_at(steps, k).item() != value)
         low += 1 + end
-        found.append((begin, low, value))
-    return found
+        pieces.append((begin, low, value))
+    return pieces
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -271,11 +271,11 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def decide(self, x: Cell, *test: Any) -> float:
         """The value of a step function of a random number, by the part of its range that this way takes."""
         noise = x.noise
-        found = parts((*x.steps, test), noise.low, noise.high)
-        if len(found) > 1 and noise.race:
+        pieces = parts((*x.steps, test), noise.low, noise.high)
+        if len(pieces) > 1 and noise.race:
             raise self.refuse("a comparison of a number that was in a race")
-        choice = self.choose([end - begin for begin, end, _ in found]) if len(found) > 1 else 0
-        noise.low, noise.high, value = found[choice]
+        choice = self.choose([end - begin for begin, end, _ in pieces]) if len(pieces) > 1 else 0
+        noise.low, noise.high, value = pieces[choice]
         return value
 
     def test(self, name: str, function: Any, x: Any, y: Any = 0.0) -> bool:
@@ -293,8 +293,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return name == "isfinite"
         pair = [X if isinstance(z, Cell) else z for z in (x, y)]
         if name in ("eq", "ne"):  # which a continuous number never is
-            found = parts((*cell.steps, (OPS["sign"], *pair)), cell.noise.low, cell.noise.high)
-            if cell.noise.points >= FINE and all(end - begin < 2 for begin, end, value in found if not value):
+            pieces = parts((*cell.steps, (OPS["sign"], *pair)), cell.noise.low, cell.noise.high)
+            if cell.noise.points >= FINE and all(end - begin < 2 for begin, end, value in pieces if not value):
                 return name == "ne"
             return (self.decide(cell, OPS["sign"], *pair) == 0) == (name == "eq")
         return bool(self.decide(cell, function, *pair))
@@ -349,10 +349,10 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with untracked():
             bits = x.detach() if x.dtype == torch.int64 else x.detach().double().view(torch.int64)
             numbers = (bits >> 29 & MASK).where(bits >> 51 == 0xFFF, 0).flatten()
-            found = TOLIST(numbers) if numbers.any() else []
-        if any(number and number not in self.table for number in found):
+            listed = TOLIST(numbers) if numbers.any() else []
+        if any(number and number not in self.table for number in listed):
             raise self.refuse("a random number of an earlier run")
-        return [self.table.get(number) for number in found]
+        return [self.table.get(number) for number in listed]
 
     def values(self, x: Any, shape: Any = None) -> list[Any]:
         """The elements, cells where they are random."""
