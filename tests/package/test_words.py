@@ -32,7 +32,7 @@ LIMITS = {
     "docs/filters.md": 1370,
     "docs/generator.md": 1990,
     "docs/glossary.md": 500,
-    "docs/methods.md": 2230,
+    "docs/methods.md": 2020,
     "docs/noise.md": 2320,
     "docs/ops.md": 2280,
     "docs/performance-notes.md": 2080,
