@@ -33,7 +33,7 @@ LIMITS = {
     "docs/generator.md": 1990,
     "docs/glossary.md": 500,
     "docs/methods.md": 2020,
-    "docs/noise.md": 2320,
+    "docs/noise.md": 2180,
     "docs/ops.md": 2280,
     "docs/performance-notes.md": 2080,
     "docs/performance.md": 760,
