@@ -40,7 +40,7 @@ LIMITS = {
     "docs/quick-start.md": 970,
     "docs/recipes.md": 2160,
     "docs/sharded.md": 1450,
-    "docs/theory.md": 2300,
+    "docs/theory.md": 2150,
     "docs/trees.md": 1780,
     "docs/triton.md": 1940,
     "docs/watermark.md": 1160,
