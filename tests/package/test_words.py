@@ -41,7 +41,7 @@ LIMITS = {
     "docs/recipes.md": 2160,
     "docs/sharded.md": 1450,
     "docs/theory.md": 2150,
-    "docs/trees.md": 1780,
+    "docs/trees.md": 1630,
     "docs/triton.md": 1940,
     "docs/watermark.md": 1160,
     "docs/who_keeps.md": 150,
