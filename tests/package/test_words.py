@@ -39,7 +39,7 @@ LIMITS = {
     "docs/performance.md": 760,
     "docs/quick-start.md": 970,
     "docs/recipes.md": 2160,
-    "docs/sharded.md": 1450,
+    "docs/sharded.md": 1360,
     "docs/theory.md": 2150,
     "docs/trees.md": 1630,
     "docs/triton.md": 1940,
