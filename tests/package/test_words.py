@@ -29,7 +29,7 @@ LIMITS = {
     "docs/engines/transformers.md": 660,
     "docs/engines/vllm-seen.md": 700,
     "docs/engines/vllm.md": 1800,
-    "docs/filters.md": 1370,
+    "docs/filters.md": 1240,
     "docs/generator.md": 1990,
     "docs/glossary.md": 500,
     "docs/methods.md": 2020,
