@@ -549,7 +549,7 @@ def h100() -> Table:
             ["ours", *(f"**{gpu(op, 'specdec', 'B', size)}**" for size in sizes)],
             ["ours, Triton", *(gpu(op, "specdec triton", "B", size) for size in sizes)],
             [said, *(gpu(op, contender, "B", size) for size in sizes)],
-            ["rows alone, as a plain read takes them", *(gpu(op, "read roof", "B", size) for size in sizes)],
+            ["a plain read of these rows", *(gpu(op, "read roof", "B", size) for size in sizes)],
         ]  # fmt: skip
     return rows
 
@@ -568,16 +568,12 @@ def h100_behind() -> Table:
 # The 16-byte loads that a lane has in flight, by kernels; `…` stands for any that go on so.
 NEXT, MASSES = "8, of the next chunk", "8; for masses 8 of 8 bytes for 16-bit rows"
 LOADS = {
-    "race_sample": NEXT, "tree": MASSES,
+    "race_sample": NEXT, "tree residual overlap logprobs": MASSES,
     "chain_… sample_few_rows": "8; of 8 bytes for 16-bit rows, less in a draw",
     "filtered_sample filtered_chain": "3, then of a few cells",
-    "race_topk": "8", "residual overlap": MASSES, "verify_linked_tree": "8", "logprobs": MASSES,
-    "cutoff shaped_…": "8; of 8 bytes for 16-bit rows", "residual_race": "8",
+    "race_topk verify_linked_tree residual_race": "8", "cutoff shaped_…": "8; of 8 bytes for 16-bit rows",
     "residual_sums mass_tiles count_at_least": "8; of 8 bytes for 16-bit rows",
-    "mask_logits store_rows": "four at once", "compact_kv": "8, of a cache",
-    "tree_mask tree_positions tree_parents build_tree merge_chains uniform count_tokens first_arrivals walk_tables "
-    "context_seeds": "no rows",
-    "…": "none",
+    "mask_logits store_rows": "four at once", "compact_kv": "8, of a cache", "…": "none",
 }  # fmt: skip
 
 
@@ -589,31 +585,36 @@ def registers() -> Table:
     for names, loads in LOADS.items():
         kernels = [f"{name}_kernel" for name in names.split()] if names != "…" else [*left]
         found = [left.pop(x) for name in kernels for x in [*left] if fullmatch(name, x)]
-        said = ", ".join(map(str, found)) if "…" not in names[1:] else f"{min(found)} to {max(found)}"
+        said = ", ".join(map(str, found)) if "…" not in names else f"{min(found)} to {max(found)}"
         if found:
-            rows.append([", ".join(f"`{name}`" for name in kernels), said, loads])
+            rows.append(["all others" if names == "…" else ", ".join(f"`{name}`" for name in kernels), said, loads])
     return [("kernel", "registers", "16-byte loads in flight a lane"), *rows]
 
 
 @table
 def traced_calls() -> Table:
-    """What one request and eight take, by the tracer."""
-    traced = data("bench/results/compiled/traces.json")
-    head = ["call", "requests", "path, instructions", "lines that run", "registers", "waits",
+    """What one request takes, and the path of eight, by the tracer."""
+    traced = {(row["call"], row["B"]): row for row in data("bench/results/compiled/traces.json")}
+    head = ["call", "path, instructions", "of eight", "lines that run", "registers", "waits",
             "model, cold; behind a product, µs"]  # fmt: skip
-    counted = ("B", "path", "lines", "registers", "waits")
-    figures = ([row["call"], *(f"{row[key]:,}" for key in counted), modelled(row)] for row in traced)
-    return [head, *figures]
+    rows: Table = [head]
+    for (call, requests), row in traced.items():
+        if requests == 1:
+            of_eight = f"{traced[call, 8]['path']:,}" if (call, 8) in traced else ""
+            counted = (f"{row[key]:,}" for key in ("lines", "registers", "waits"))
+            name = call.replace("top-k 50 and top-p 0.9", "filtered")
+            rows.append([name, f"{row['path']:,}", of_eight, *counted, modelled(row)])
+    return rows
 
 
 def modelled(row: dict[str, Any]) -> str:
     """The model's times of a call that it covers: one request, not by `paths`."""
-    return "–" if row["B"] > 1 or "paths" in row["call"] else f"{row['cold_us']}; {row['behind_product_us']}"
+    return "–" if "paths" in row["call"] else f"{row['cold_us']}; {row['behind_product_us']}"
 
 
 @table
 def triton_registers() -> Table:
-    """Kernels of sm_90 that spill by one of two Tritons."""
+    """Kernels of sm_90 that spill 100 bytes or more by one of two Tritons."""
     by_version: list[dict[str, Any]] = []
     for file in ("triton", "triton_newest"):
         rows = data(f"bench/results/compiled/{file}.json")
