@@ -623,7 +623,7 @@ def triton_registers() -> Table:
     old, new = by_version
     head = ["kernel", *(next(iter(rows.values()))["compiler"].replace("t", "T", 1) for rows in by_version)]
     said = [[f"`{name}`", *(f"{rows[name]['registers']}, {rows[name]['spill_bytes']:,}" for rows in by_version)]
-            for name in old if name in new and (old[name]["spill_bytes"] or new[name]["spill_bytes"])]  # fmt: skip
+            for name in old if name in new and max(old[name]["spill_bytes"], new[name]["spill_bytes"]) >= 100]  # fmt: skip
     return [head, *said]
 
 
