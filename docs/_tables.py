@@ -407,8 +407,6 @@ ENGINES = {
     "mlx-lm-rates": "mlx-lm: 4 texts",
     "llamacpp-rates": "llama.cpp: 4 texts",
     "llamacpp-draws": "llama.cpp: a draw",
-    "llamacpp-lfm2": "llama.cpp: lfm2",
-    "llamacpp-mamba": "llama.cpp: mamba",
     "sglang-functions": "SGLang: its Triton code",
     "sglang-penalties": "SGLang: texts under its penalizers",
     "sglang-texts": "SGLang, whole: texts",
@@ -425,7 +423,6 @@ ENGINES = {
     "vllm-functions": "vLLM: its Triton code",
     "vllm-texts": "vLLM .*: texts",
     "vllm-laws": "vLLM .*: laws",
-    "vllm-rates": "vLLM .*: four texts",
     "vllm-ranks": "vLLM .*: two ranks",
 }
 
@@ -447,8 +444,11 @@ def each(listed: Sequence[str]) -> str:
 
 # The column whose values share a row where all else is the same, by the last part of a table's name.
 SHARED: dict[str, tuple[str, Callable[[Sequence[str]], str]]] = {
-    "parameters": ("parameter", ", ".join), "texts": ("texts", each), "functions": ("what", each)
+    "parameters": ("parameter", ", ".join), "texts": ("texts", each), "functions": ("what", each),
+    "ranks": ("what", each),
 }  # fmt: skip
+# Columns that a page leaves out: they have one value, follow from another column, or are parts of a law in the last.
+OMITTED = {"laws": ("second and third",), "ranks": ("runner", "texts"), "draws": ("ours, C++, ×",)}
 
 
 def joined(rows: Table, column: int, text: Callable[[Sequence[str]], str] = ", ".join) -> Table:
@@ -461,20 +461,56 @@ def joined(rows: Table, column: int, text: Callable[[Sequence[str]], str] = ", "
 
 def engine_table(name: str) -> Table:
     """An engine's table as a page has it: rows that say the same are one; an error that a row repeats is named once."""
-    head, *rows = engine(ENGINES[name])
+    kind = name.rpartition("-")[2]
+    head, *rows = without(engine(ENGINES[name]), OMITTED.get(kind, ()))
     if head[0] == "runner":
         rows = joined(rows, 0)
-    kind = name.rpartition("-")[2]
     if kind in SHARED:
         column, text = SHARED[kind]
         rows = joined(rows, head.index(column), text)
     if kind == "parameters":
-        pairs = [(row[0], itertools.pairwise(row)) for row in rows]
-        rows = [[first, *("the same" if a == b != "taken" else b for a, b in pair)] for first, pair in pairs]
+        rows = [[*row[:-2], *repeats(*row[-3:])] for row in rows]
     return [head, *rows]
 
 
+def without(rows: Table, columns: Sequence[str]) -> Table:
+    """All columns but these."""
+    stays = [name not in columns for name in rows[0]]
+    return [[*itertools.compress(row, stays)] for row in rows]
+
+
+def repeats(plain: str, theirs: str, ours: str) -> tuple[str, str]:
+    """The answers with drafts; in short where one repeats an error."""
+    of_ours = "the same" if ours == theirs != "taken" else "as without drafts" if ours == plain != "taken" else ours
+    return "the same" if theirs == plain != "taken" else theirs, of_ours
+
+
 TABLES |= {name: functools.partial(engine_table, name) for name in ENGINES}
+
+
+@table
+def vllm_rates() -> Table:
+    """Of both runners, side by side."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for _, drafts, verification, *rates in sorted(engine("vLLM .*: four texts")[1:], key=lambda row: row[0]):
+        rows.setdefault((drafts, verification), []).extend(rates)
+    head = ["drafts", "verification", "V1: accepted of 4", "tokens/s", "V2: accepted of 4", "tokens/s"]
+    return [head, *([*drafted, *rates] for drafted, rates in rows.items())]
+
+
+@table
+def llamacpp_recurrent() -> Table:
+    """Passes of the target a text, by two models."""
+    passes: dict[tuple[str, str], list[str]] = {}
+    for model in ("lfm2", "mamba"):
+        for row in data("bench/results/engines.json")[f"llama.cpp: {model}, three texts of 120 tokens, K = 4"]:
+            key = row["pending at most"], row["method"]
+            passes.setdefault(key, []).append(row["passes of the target a text"])
+    bounds, methods = (dict.fromkeys(key[part] for key in passes) for part in (0, 1))
+    return [
+        ["pending at most", *methods],
+        *([bound, *("; ".join(passes[bound, method]) for method in methods)] for bound in bounds),
+    ]
 
 
 @table
@@ -623,7 +659,8 @@ def triton_registers() -> Table:
     old, new = by_version
     head = ["kernel", *(next(iter(rows.values()))["compiler"].replace("t", "T", 1) for rows in by_version)]
     said = [[f"`{name}`", *(f"{rows[name]['registers']}, {rows[name]['spill_bytes']:,}" for rows in by_version)]
-            for name in old if name in new and max(old[name]["spill_bytes"], new[name]["spill_bytes"]) >= 100]  # fmt: skip
+            for name in old
+            if name in new and max(rows[name]["spill_bytes"] for rows in by_version) >= 100]  # fmt: skip
     return [head, *said]
 
 
