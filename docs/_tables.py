@@ -541,7 +541,7 @@ def ours(name: str, entry: dict[str, str]) -> str:
 
 @table
 def families() -> Table:
-    columns = "chunk = steps", "crop", "positions", "tree masks"
+    columns = "crop", "tree masks"
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, entry in data("bench/results/families.json")["families"].items():
         shown = *(entry.get(column, "") for column in columns), ours(name, entry)
