@@ -353,6 +353,7 @@ def field() -> Table:
     dates = [result["date"] for result in packages.values()]
     rows: Table = [["package", "what was run", "total variation", "what was seen, " + spread(dates, str)]]
     for package, result in packages.items():
+        name, why = f"{package} {result['version']}", ""
         for case in result["cases"]:
             distance, ways = case["distance"], re.search(r"by (\d+) ways", case["said"])
             if case["verdict"] == "inconclusive":
@@ -366,9 +367,12 @@ def field() -> Table:
                 seen = f"{ways[1] if ways else '0'} ways"
             if case["verdict"] == "failed":
                 text = re.search(r"(\([\d, ]+\)|\(\(.*?\)\)) ([\d.e-]+) for ([\d.e-]+)", case["said"])
-                differs = f"{text[1]} has {text[2]} for {text[3]}. {case['why']}".strip() if text else case["said"]
+                reason = "For the same reason." if case["why"] and case["why"] == why else case["why"]
+                why = case["why"]
+                differs = f"{text[1]} has {text[2]} for {text[3]}. {reason}".strip() if text else case["said"]
                 seen = differs if distance is not None else f"p = {case['p_value']:.2g}. {differs}"
-            rows.append([f"{package} {result['version']}", case["what"], shown, seen])
+            rows.append([name, case["what"], shown, seen])
+            name = ""
     return rows
 
 
