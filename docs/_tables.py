@@ -442,14 +442,18 @@ def engine(title: str) -> Table:
 
 
 def each(listed: Sequence[str]) -> str:
-    """Several runs of which each has what their row says."""
-    return listed[0] if len(listed) == 1 else "each of: " + "; ".join(listed)
+    """Several runs of which each has what their row says; what ends all of their names is said once."""
+    if len(listed) == 1:
+        return listed[0]
+    ends = [listed[0][mark.start() :] for mark in re.finditer(", |: ", listed[0])]
+    end = next((end for end in ends if all(text.endswith(end) for text in listed)), "")
+    return f"each of{end and f' ({end[2:]})'}: " + "; ".join(text.removesuffix(end) for text in listed)
 
 
 # The column whose values share a row where all else is the same, by the last part of a table's name.
 SHARED: dict[str, tuple[str, Callable[[Sequence[str]], str]]] = {
     "parameters": ("parameter", ", ".join), "texts": ("texts", each), "functions": ("what", each),
-    "ranks": ("what", each),
+    "ranks": ("what", each), "laws": ("verification", each),
 }  # fmt: skip
 # Columns that a page leaves out: they have one value, follow from another column, or are parts of a law in the last.
 OMITTED = {"laws": ("second and third",), "ranks": ("runner", "texts"), "draws": ("ours, C++, ×",)}
@@ -469,8 +473,8 @@ def engine_table(name: str) -> Table:
     head, *rows = without(engine(ENGINES[name]), OMITTED.get(kind, ()))
     if head[0] == "runner":
         rows = joined(rows, 0)
-    if kind in SHARED:
-        column, text = SHARED[kind]
+    column, text = SHARED.get(kind, ("", each))
+    if column in head:
         rows = joined(rows, head.index(column), text)
     if kind == "parameters":
         rows = [[*row[:-2], *repeats(*row[-3:])] for row in rows]
