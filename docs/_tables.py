@@ -240,12 +240,12 @@ def cpu() -> Table:
     said = {
         "`race_sample`, a row": "`torch.argmax` {} as long; `softmax` + `multinomial` {}",
         "`race_topk`, a row, k = 4": "`torch.topk` {}",
-        "`verify_chain`, `rejection`, K = 5, acceptance 0.7": "transformers' speculative sampling {}",
-        "`verify_chain`, `block`, K = 5, acceptance 0.7": "the same {}",
-        "`verify_chain`, `race`, K = 5, acceptance 0.7": "the same {}",
-        "`verify_tree`, `rejection`, 15 nodes": "`torch.argmax` of all its rows {}",
-        "`verify_tree`, `traversal`, 15 nodes": "the same {}",
-        "`verify_tree`, `race`, 15 nodes": "the same {}",
+        "`verify_chain`, `rejection`": "transformers' speculative sampling {}",
+        "`verify_chain`, `block`": "the same {}",
+        "`verify_chain`, `race`": "the same {}",
+        "`verify_tree`, `rejection`": "`torch.argmax` of all its rows {}",
+        "`verify_tree`, `traversal`": "the same {}",
+        "`verify_tree`, `race`": "the same {}",
         "`overlap`, a pair of rows": "the same in torch {}",
         "`overlap` and its gradient": "autograd of the same {}",
         "`residual`, a pair of rows": "the same in torch {}",
@@ -318,11 +318,11 @@ def batches() -> Table:
     (roof,) = (part["bytes"] / part["median"] for part in parts if part["contender"] == "torch.sum")
     rows: dict[str, list[str]] = {}
     for part in parts:
-        if part["contender"] == "specdec":
+        if part["contender"] == "specdec" and part["case"]["dtype"] != "float16":
             share = part["bytes"] / part["median"] / roof
             rows.setdefault(part["case"]["call"], []).extend([f"{1e3 * part['median']:.2f}", f"{100 * share:.0f}"])
     return [
-        ["", "float32, ms", "%", "bfloat16, ms", "%", "float16, ms", "%"],
+        ["", "float32, ms", "%", "bfloat16, ms", "%"],
         *([call, *row] for call, row in rows.items()),
     ]
 
@@ -353,6 +353,7 @@ def field() -> Table:
     dates = [result["date"] for result in packages.values()]
     rows: Table = [["package", "what was run", "total variation", "what was seen, " + spread(dates, str)]]
     for package, result in packages.items():
+        name, why = f"{package} {result['version']}", ""
         for case in result["cases"]:
             distance, ways = case["distance"], re.search(r"by (\d+) ways", case["said"])
             if case["verdict"] == "inconclusive":
@@ -366,9 +367,12 @@ def field() -> Table:
                 seen = f"{ways[1] if ways else '0'} ways"
             if case["verdict"] == "failed":
                 text = re.search(r"(\([\d, ]+\)|\(\(.*?\)\)) ([\d.e-]+) for ([\d.e-]+)", case["said"])
-                differs = f"{text[1]} has {text[2]} for {text[3]}. {case['why']}".strip() if text else case["said"]
+                reason = "For the same reason." if case["why"] and case["why"] == why else case["why"]
+                why = case["why"]
+                differs = f"{text[1]} has {text[2]} for {text[3]}. {reason}".strip() if text else case["said"]
                 seen = differs if distance is not None else f"p = {case['p_value']:.2g}. {differs}"
-            rows.append([f"{package} {result['version']}", case["what"], shown, seen])
+            rows.append([name, case["what"], shown, seen])
+            name = ""
     return rows
 
 
@@ -407,8 +411,6 @@ ENGINES = {
     "mlx-lm-rates": "mlx-lm: 4 texts",
     "llamacpp-rates": "llama.cpp: 4 texts",
     "llamacpp-draws": "llama.cpp: a draw",
-    "llamacpp-lfm2": "llama.cpp: lfm2",
-    "llamacpp-mamba": "llama.cpp: mamba",
     "sglang-functions": "SGLang: its Triton code",
     "sglang-penalties": "SGLang: texts under its penalizers",
     "sglang-texts": "SGLang, whole: texts",
@@ -425,7 +427,6 @@ ENGINES = {
     "vllm-functions": "vLLM: its Triton code",
     "vllm-texts": "vLLM .*: texts",
     "vllm-laws": "vLLM .*: laws",
-    "vllm-rates": "vLLM .*: four texts",
     "vllm-ranks": "vLLM .*: two ranks",
 }
 
@@ -441,14 +442,21 @@ def engine(title: str) -> Table:
 
 
 def each(listed: Sequence[str]) -> str:
-    """Several runs of which each has what their row says."""
-    return listed[0] if len(listed) == 1 else "each of: " + "; ".join(listed)
+    """Several runs of which each has what their row says; what ends all of their names is said once."""
+    if len(listed) == 1:
+        return listed[0]
+    ends = [listed[0][mark.start() :] for mark in re.finditer(", |: ", listed[0])]
+    end = next((end for end in ends if all(text.endswith(end) for text in listed)), "")
+    return f"each of{end and f' ({end[2:]})'}: " + "; ".join(text.removesuffix(end) for text in listed)
 
 
 # The column whose values share a row where all else is the same, by the last part of a table's name.
 SHARED: dict[str, tuple[str, Callable[[Sequence[str]], str]]] = {
-    "parameters": ("parameter", ", ".join), "texts": ("texts", each), "functions": ("what", each)
+    "parameters": ("parameter", ", ".join), "texts": ("texts", each), "functions": ("what", each),
+    "ranks": ("what", each), "laws": ("verification", each),
 }  # fmt: skip
+# Columns that a page leaves out: they have one value, follow from another column, or are parts of a law in the last.
+OMITTED = {"laws": ("second and third",), "ranks": ("runner", "texts"), "draws": ("ours, C++, ×",)}
 
 
 def joined(rows: Table, column: int, text: Callable[[Sequence[str]], str] = ", ".join) -> Table:
@@ -461,20 +469,56 @@ def joined(rows: Table, column: int, text: Callable[[Sequence[str]], str] = ", "
 
 def engine_table(name: str) -> Table:
     """An engine's table as a page has it: rows that say the same are one; an error that a row repeats is named once."""
-    head, *rows = engine(ENGINES[name])
+    kind = name.rpartition("-")[2]
+    head, *rows = without(engine(ENGINES[name]), OMITTED.get(kind, ()))
     if head[0] == "runner":
         rows = joined(rows, 0)
-    kind = name.rpartition("-")[2]
-    if kind in SHARED:
-        column, text = SHARED[kind]
+    column, text = SHARED.get(kind, ("", each))
+    if column in head:
         rows = joined(rows, head.index(column), text)
     if kind == "parameters":
-        pairs = [(row[0], itertools.pairwise(row)) for row in rows]
-        rows = [[first, *("the same" if a == b != "taken" else b for a, b in pair)] for first, pair in pairs]
+        rows = [[*row[:-2], *repeats(*row[-3:])] for row in rows]
     return [head, *rows]
 
 
+def without(rows: Table, columns: Sequence[str]) -> Table:
+    """All columns but these."""
+    stays = [name not in columns for name in rows[0]]
+    return [[*itertools.compress(row, stays)] for row in rows]
+
+
+def repeats(plain: str, theirs: str, ours: str) -> tuple[str, str]:
+    """The answers with drafts; in short where one repeats an error."""
+    of_ours = "the same" if ours == theirs != "taken" else "as without drafts" if ours == plain != "taken" else ours
+    return "the same" if theirs == plain != "taken" else theirs, of_ours
+
+
 TABLES |= {name: functools.partial(engine_table, name) for name in ENGINES}
+
+
+@table
+def vllm_rates() -> Table:
+    """Of both runners, side by side."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for _, drafts, verification, *rates in sorted(engine("vLLM .*: four texts")[1:], key=lambda row: row[0]):
+        rows.setdefault((drafts, verification), []).extend(rates)
+    head = ["drafts", "verification", "V1: accepted of 4", "tokens/s", "V2: accepted of 4", "tokens/s"]
+    return [head, *([*drafted, *rates] for drafted, rates in rows.items())]
+
+
+@table
+def llamacpp_recurrent() -> Table:
+    """Passes of the target a text, by two models."""
+    passes: dict[tuple[str, str], list[str]] = {}
+    for model in ("lfm2", "mamba"):
+        for row in data("bench/results/engines.json")[f"llama.cpp: {model}, three texts of 120 tokens, K = 4"]:
+            key = row["pending at most"], row["method"]
+            passes.setdefault(key, []).append(row["passes of the target a text"])
+    bounds, methods = (dict.fromkeys(key[part] for key in passes) for part in (0, 1))
+    return [
+        ["pending at most", *methods],
+        *([bound, *("; ".join(passes[bound, method]) for method in methods)] for bound in bounds),
+    ]
 
 
 @table
@@ -505,7 +549,7 @@ def ours(name: str, entry: dict[str, str]) -> str:
 
 @table
 def families() -> Table:
-    columns = "chunk = steps", "crop", "positions", "tree masks"
+    columns = "crop", "tree masks"
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, entry in data("bench/results/families.json")["families"].items():
         shown = *(entry.get(column, "") for column in columns), ours(name, entry)
@@ -549,7 +593,7 @@ def h100() -> Table:
             ["ours", *(f"**{gpu(op, 'specdec', 'B', size)}**" for size in sizes)],
             ["ours, Triton", *(gpu(op, "specdec triton", "B", size) for size in sizes)],
             [said, *(gpu(op, contender, "B", size) for size in sizes)],
-            ["rows alone, as a plain read takes them", *(gpu(op, "read roof", "B", size) for size in sizes)],
+            ["a plain read of these rows", *(gpu(op, "read roof", "B", size) for size in sizes)],
         ]  # fmt: skip
     return rows
 
@@ -568,16 +612,12 @@ def h100_behind() -> Table:
 # The 16-byte loads that a lane has in flight, by kernels; `…` stands for any that go on so.
 NEXT, MASSES = "8, of the next chunk", "8; for masses 8 of 8 bytes for 16-bit rows"
 LOADS = {
-    "race_sample": NEXT, "tree": MASSES,
+    "race_sample": NEXT, "tree residual overlap logprobs": MASSES,
     "chain_… sample_few_rows": "8; of 8 bytes for 16-bit rows, less in a draw",
     "filtered_sample filtered_chain": "3, then of a few cells",
-    "race_topk": "8", "residual overlap": MASSES, "verify_linked_tree": "8", "logprobs": MASSES,
-    "cutoff shaped_…": "8; of 8 bytes for 16-bit rows", "residual_race": "8",
+    "race_topk verify_linked_tree residual_race": "8", "cutoff shaped_…": "8; of 8 bytes for 16-bit rows",
     "residual_sums mass_tiles count_at_least": "8; of 8 bytes for 16-bit rows",
-    "mask_logits store_rows": "four at once", "compact_kv": "8, of a cache",
-    "tree_mask tree_positions tree_parents build_tree merge_chains uniform count_tokens first_arrivals walk_tables "
-    "context_seeds": "no rows",
-    "…": "none",
+    "mask_logits store_rows": "four at once", "compact_kv": "8, of a cache", "…": "none",
 }  # fmt: skip
 
 
@@ -589,31 +629,36 @@ def registers() -> Table:
     for names, loads in LOADS.items():
         kernels = [f"{name}_kernel" for name in names.split()] if names != "…" else [*left]
         found = [left.pop(x) for name in kernels for x in [*left] if fullmatch(name, x)]
-        said = ", ".join(map(str, found)) if "…" not in names[1:] else f"{min(found)} to {max(found)}"
+        said = ", ".join(map(str, found)) if "…" not in names else f"{min(found)} to {max(found)}"
         if found:
-            rows.append([", ".join(f"`{name}`" for name in kernels), said, loads])
+            rows.append(["all others" if names == "…" else ", ".join(f"`{name}`" for name in kernels), said, loads])
     return [("kernel", "registers", "16-byte loads in flight a lane"), *rows]
 
 
 @table
 def traced_calls() -> Table:
-    """What one request and eight take, by the tracer."""
-    traced = data("bench/results/compiled/traces.json")
-    head = ["call", "requests", "path, instructions", "lines that run", "registers", "waits",
+    """What one request takes, and the path of eight, by the tracer."""
+    traced = {(row["call"], row["B"]): row for row in data("bench/results/compiled/traces.json")}
+    head = ["call", "path, instructions", "of eight", "lines that run", "registers", "waits",
             "model, cold; behind a product, µs"]  # fmt: skip
-    counted = ("B", "path", "lines", "registers", "waits")
-    figures = ([row["call"], *(f"{row[key]:,}" for key in counted), modelled(row)] for row in traced)
-    return [head, *figures]
+    rows: Table = [head]
+    for (call, requests), row in traced.items():
+        if requests == 1:
+            of_eight = f"{traced[call, 8]['path']:,}" if (call, 8) in traced else ""
+            counted = (f"{row[key]:,}" for key in ("lines", "registers", "waits"))
+            name = call.replace("top-k 50 and top-p 0.9", "filtered")
+            rows.append([name, f"{row['path']:,}", of_eight, *counted, modelled(row)])
+    return rows
 
 
 def modelled(row: dict[str, Any]) -> str:
     """The model's times of a call that it covers: one request, not by `paths`."""
-    return "–" if row["B"] > 1 or "paths" in row["call"] else f"{row['cold_us']}; {row['behind_product_us']}"
+    return "–" if "paths" in row["call"] else f"{row['cold_us']}; {row['behind_product_us']}"
 
 
 @table
 def triton_registers() -> Table:
-    """Kernels of sm_90 that spill by one of two Tritons."""
+    """Kernels of sm_90 that spill 100 bytes or more by one of two Tritons."""
     by_version: list[dict[str, Any]] = []
     for file in ("triton", "triton_newest"):
         rows = data(f"bench/results/compiled/{file}.json")
@@ -622,7 +667,8 @@ def triton_registers() -> Table:
     old, new = by_version
     head = ["kernel", *(next(iter(rows.values()))["compiler"].replace("t", "T", 1) for rows in by_version)]
     said = [[f"`{name}`", *(f"{rows[name]['registers']}, {rows[name]['spill_bytes']:,}" for rows in by_version)]
-            for name in old if name in new and (old[name]["spill_bytes"] or new[name]["spill_bytes"])]  # fmt: skip
+            for name in old
+            if name in new and max(rows[name]["spill_bytes"] for rows in by_version) >= 100]  # fmt: skip
     return [head, *said]
 
 
