@@ -532,7 +532,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(x, torch.Tensor):
             return plain(x, *args, **kwargs)
         values = [self.values(y)[0] if isinstance(y, torch.Tensor) else y for y in tree_leaves(x)]
-        out = torch.zeros(numpy.shape(numpy.array(x, dtype=object)), dtype=kwargs.get("dtype") or torch.float64)
+        shape, dtype = numpy.shape(numpy.array(x, dtype=object)), kwargs.get("dtype") or torch.float64
+        out = torch.zeros(shape, dtype=dtype, device="cpu")
         return self.write(out, [self.cast(y, out.dtype) for y in values])
 
     def by_torch(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
@@ -542,7 +543,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         torchs = getattr(torch, {"power": "pow", "clip": "clamp"}.get(name, name), None)
         if kwargs.keys() - {"side", "axis"} or not torchs:
             raise self.refuse(f"{name} of numpy or math, of random numbers")
-        tensors = [x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device="cpu") for x in args]
+        tensors = [x if isinstance(x, torch.Tensor) else torch.as_tensor(x, dtype=None, device="cpu") for x in args]
         out = torchs(*tensors, **{"dim" if x == "axis" else x: y for x, y in kwargs.items()})
         return out if self.cells(out) else out.numpy()[()]
 
@@ -633,7 +634,7 @@ class Generator:
             return items[index.numpy()].reshape(shape + items.shape[1:])[()]
         if name in ("integers", "randint") and not given.get("endpoint"):
             low, high = (0, low) if high is None else (low, high)
-            return torch.randint(low, high, shape, generator=generator, device="cpu").numpy()[()]
+            return torch.randint(low, high, shape, generator=generator, dtype=torch.int64, device="cpu").numpy()[()]
         raise ACTIVE[-1].refuse(f"numpy's {name} has no stand-in")
 
 
@@ -662,7 +663,9 @@ def stand_ins() -> dict[Any, dict[str, Any]]:
 
     methods = {
         "random": lambda self: torch.rand((), generator=generator(self), **NUMBER), "getrandbits": refused,
-        "_randbelow": lambda self, n: torch.randint(n, (), generator=generator(self), device="cpu").item(),
+        "_randbelow": lambda self, n: torch.randint(
+            n, (), generator=generator(self), dtype=torch.int64, device="cpu"
+        ).item(),
     }  # fmt: skip
     drawn = [x for x in dir(numpy.random) if getattr(getattr(numpy.random, x), "__self__", None) is legacy]
     makers = {x: getattr(numpy.random, x) for x in ("default_rng", "RandomState", "Generator")}

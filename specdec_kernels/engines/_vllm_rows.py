@@ -25,7 +25,7 @@ def bits(seen: torch.Tensor) -> torch.Tensor:
 
 def moved(numbers: Any, device: torch.device) -> torch.Tensor:
     """An array or a tensor of the host, copied to the device from pinned memory, so that nothing waits."""
-    numbers = torch.as_tensor(numbers)
+    numbers = numbers if isinstance(numbers, torch.Tensor) else torch.from_numpy(numbers)
     return (numbers.pin_memory() if device.type == "cuda" else numbers).to(device, non_blocking=True)
 
 

@@ -29,14 +29,14 @@ FAULTS = {
     ),
     "engines, vLLM V1: drafts one place later": Fault(
         "specdec_kernels/engines/_vllm_v1.py",
-        "else ends - rejected) + 1",
-        "else ends - rejected) + 2",
+        "else ends - rejected) + self._steps",
+        "else ends - rejected) + self._steps + 1",
         "tests/engines/test_vllm_v1_plugin.py",
     ),
     "engines, vLLM V1: noise that drafts do not share": Fault(
         "specdec_kernels/engines/_vllm_v1.py",
-        '"nonce": TARGET if races else nonce}',
-        '"nonce": nonce}',
+        "laws.seeds, «TARGET if races else self.drawn»",
+        "self.drawn",
         "tests/engines/test_vllm_v1_plugin.py",
     ),
     "engines, vLLM V1: one seed for all": Fault(
@@ -47,8 +47,8 @@ FAULTS = {
     ),
     "engines, vLLM V1: a grammar leaves nothing": Fault(
         "specdec_kernels/engines/_vllm_v1.py",
-        "(lengths >= short.least) | rows.isneginf().all(1)",
-        "lengths >= short.least",
+        "(inputs >= short.bound) | rows.isneginf().all(1)",
+        "inputs >= short.bound",
         "tests/engines/test_vllm_v1_plugin.py -k lengths",
     ),
     "engines, vLLM: given tokens have the scores of the likeliest": Fault(
@@ -335,7 +335,7 @@ FAULTS = {
     ),
     "verify_chain, filtered: the draft has the target's cut": Fault(
         "csrc/cuda/chain/filtered.cuh",
-        "a.p.draft_map.data, {«draft.cut», filter_order(a, r, true)}};",
+        "pair.draft.support = {«draft.cut», filter_order(a, r, true)};",
         "target.cut",
         "tests/backends/test_cuda_chains.py -k 'odd_chains_with_filters and not Ptx'",
     ),
