@@ -6,6 +6,7 @@ import math
 import os
 import random
 import secrets
+import subprocess
 import sys
 
 import numpy
@@ -677,3 +678,14 @@ def test_a_whole_loop_of_two_rows():
     report = exact_texts(lambda: [written((0,), 1), written((1,), 1)], rows, 2)
     assert report.passed, str(report)
     assert not exact_texts(lambda: [written((0,), 2)] * 2, [rows[0]] * 2, 2).passed  # two rows that are one
+
+
+def test_seeds_are_torchs_after_a_function_that_imports_dynamo():
+    """Which wraps `torch.manual_seed` by itself, whatever stands there at that time."""
+    code = (
+        "import torch; from specdec_kernels.conformance.enumeration import law\n"
+        "def draw():\n    import torch._dynamo\n    return bool(torch.rand(()) < 0.25)\n"
+        "assert law(draw) == {True: 0.25, False: 0.75}\ntorch.manual_seed(3); print(torch.initial_seed())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "3\n", done.stderr

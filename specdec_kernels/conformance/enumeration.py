@@ -709,6 +709,8 @@ def key_of(x: Any) -> Any:
 @contextlib.contextmanager
 def replaced() -> Iterator[Follower]:
     """Stand-ins, and states of generators that are put back."""
+    import torch._dynamo  # it wraps torch.manual_seed when it is imported, and would wrap our stand-in for good
+
     legacy, follower, pairs = numpy.random.mtrand._rand, Follower(), []
     ACTIVE.append(follower)
     with contextlib.ExitStack() as stack, torch.random.fork_rng(devices=[]):
