@@ -147,9 +147,9 @@ def launched_directly():
         hooks.add(print)
         found.append(is_direct())
         hooks.remove(print)
-        _versions.KNOWN_LAUNCH = False
+        _versions.DIRECT_LAUNCH = False
         found.append(is_direct())
-        _versions.KNOWN_LAUNCH = True
+        _versions.DIRECT_LAUNCH = True
         return [*found, is_direct()]
 
 
