@@ -111,9 +111,10 @@ class LanguageModel:
         self.config = model.config.get_text_config()
         self.device = model.device
         parameters = inspect.signature(model.forward).parameters
-        self.keeps_logits, self.may_cache = "logits_to_keep" in parameters, "use_cache" in parameters
+        self.keeps_logits = "logits_to_keep" in parameters
         self.cache_argument = next((x for x in CACHES if x in parameters), "")
         takes_masks = {"position_ids", "attention_mask"} <= parameters.keys() and self.cache_argument in CACHES[:2]
+        self.may_cache = "use_cache" in parameters or takes_masks  # Granite hands it on among its keywords
         self.layers = layers_of(model) if takes_masks else None
         self.first_position, self.readable, self.reads_trees = 0, False, False
         self.shard: VocabShard | None = None  # which slice of the vocabulary its logits are; None: all
