@@ -28,15 +28,12 @@ class Layers(NamedTuple):
 
 
 class ModelSpec(NamedTuple):
-    """What a reader takes of a `models.LanguageModel`: its attributes of these names, and `last_position`.
-
-    `last_position`: the highest position, from 0, that an entry of a text may have; None: that of the cache's end.
-    """
+    """What a reader takes of a `models.LanguageModel`: its attributes of these names, and `last_position`."""
 
     model: PreTrainedModel
     layers: Layers | None
     first_position: int
-    last_position: int | None
+    last_position: int | None  # the highest, from 0, that an entry of a text may have; None: that of the cache's end
     recurrent: bool
     cache_argument: str
     keeps_logits: bool
@@ -47,12 +44,11 @@ class SlotCache(Cache):
     """Keys and values of a batch of texts, stored by absolute position in one preallocated tensor per layer.
 
     The entry of the token at position i lies in slot i, whatever the other texts of the batch hold. A query at
-    position i sees slots 0..i, all written by the text as it now stands. So rolling a text back costs nothing: rejected
-    tokens lie beyond its end, where no query looks until they are overwritten. Layers that see a window only keep the
-    whole text all the same; their masks know.
+    position i sees slots 0..i, all written by the text as it now stands. So rolling a text back costs nothing: no query
+    sees rejected tokens before they are overwritten. Layers with a window hold the whole text, too; masks cut it.
 
     A recurrent layer has states in place of slots, [batch, ...] after the last token that was read. A forward makes
-    new tensors of them and leaves the old ones as they are, so that whoever keeps these can put them back.
+    new tensors of them and leaves the old ones as they are, so that these can be put back.
     """
 
     def __init__(self, batch: int, capacity: int) -> None:
