@@ -12,6 +12,10 @@ import specdec_kernels as sd
 
 pytest.importorskip("triton")
 from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels._block_chain import accept_block_kernel
+from specdec_kernels.triton_kernels._race_chain import race_chain_kernel
+from specdec_kernels.triton_kernels._sample_chain import sample_chain_kernel
+from specdec_kernels.triton_kernels._scan_chain import scan_chain_kernel
 
 from specdec_kernels import backends, triton_kernels
 from specdec_kernels.calls.op import OPS
@@ -64,4 +68,5 @@ def bench_call(measure, method, part, threads):
             assert all(arguments[7] is None for arguments in machine.launched), "not launched directly"
 
         measure("host_cost of Triton", OURS, {"method": method, "part": part}, run, [()] * 3, check)
-    forget(triton_kernels.verify_chain.__globals__["verify_chain_kernel"])
+    for kernel in (race_chain_kernel, scan_chain_kernel, accept_block_kernel, sample_chain_kernel):
+        forget(kernel)
