@@ -124,11 +124,15 @@ class TestTheLaunch:
     @pytest.mark.parametrize("sampling", [None, Sampling(top_k=50, top_p=0.9)], ids=["plain", "filtered"])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_a_race_streams_its_row_once(self, machine, sampling, dtype):
-        """Edited elements are made of those that were loaded."""
-        rows = 2 * torch.randn(2, 4096, generator=torch.Generator().manual_seed(0)).to(dtype)
-        edits = random_edits(2, vocabulary=4096, seed=1)
+        """Edited elements are made of those that were loaded. A filter opens the cells of its 50 tokens, at most 50
+        of a row's 128; the machine counts that in float32, where four elements are a load of 16 bytes.
+        """
+        rows = 2 * torch.randn(2, 16_384, generator=torch.Generator().manual_seed(0)).to(dtype)
+        edits = random_edits(2, vocabulary=16_384, seed=1)
         call = {"seed": seeds(2), "position": 0, "sampling": sampling, "edits": edits}
-        assert machine.counted(lambda: race_sample(rows, **call))["bytes_read"] == rows.numel() * dtype.itemsize
+        opened = 50 / 128 if sampling and dtype == torch.float32 else 0
+        streamed = machine.counted(lambda: race_sample(rows, **call))["bytes_read"] / dtype.itemsize
+        assert rows.numel() <= streamed <= rows.numel() * (1 + opened)
 
     @pytest.mark.parametrize("rows, vocabulary", [(1, 128_256), (100, 2500), (265, 300)])
     def test_no_block_comes_late(self, rows, vocabulary):

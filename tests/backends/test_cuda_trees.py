@@ -236,6 +236,22 @@ class TestTheLaunch:
             found = machine.counted(lambda children=children: verify(children))
             assert found["bytes_read"] == (2 + 2 + 1) * 512 * 4
 
+    def test_a_traversal_too_deep_for_a_small_block_is_refused(self):
+        """As on a desktop's device: of 99 KB of shared memory a traversal takes 96 bytes for each node of a path."""
+        tree = {"requests": 1, "nodes": 1024, "vocabulary": 32}
+        with specdec_kernels.backend("cuda-host"):
+            from tests.backends.host_cuda import backend
+
+            backend.play("lone")
+            try:
+                deep = tree_call(1, parents=[*range(-1, 1023)], **tree) | {"method": "traversal"}
+                with pytest.raises(RuntimeError, match="more shared memory than the device has for it"):
+                    verify_tree(**deep)
+                wide = deep | {"parents": torch.tensor([-1, *range(40), *[40] * 983]), "max_depth": 41}
+                assert_same(verify_tree(**wide), on_cpu(verify_tree, **wide))
+            finally:
+                backend.play(MACHINES[0])
+
     def test_where_several_chains_go_on_rows_are_read_once_more(self, machine):
         """For their log-sum-exps, then for the sums by bucket; where one goes on once. The last row is drawn from."""
         rows, tokens = torch.zeros(1, 5, 512), torch.tensor([[-1, 1, 2, 3, 4]])

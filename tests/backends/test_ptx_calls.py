@@ -33,7 +33,10 @@ def played(machine, **changes):
         from tests.backends.ptx import backend
 
         backend.play(machine, **changes)
-        yield backend
+        try:
+            yield backend
+        finally:
+            backend.play("small")
 
 
 @pytest.fixture(params=MACHINES)
