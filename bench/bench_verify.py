@@ -163,7 +163,7 @@ def path_inputs(kind):
             tokens = [sd.race_sample(draft[:, :K], nonce=2 + path, **noise) for path in range(PATHS)]
             tree = sd.merge_chains(torch.stack(tokens, dim=1))
             rows = sd.tree_positions(tree.parents, prefix_len=0)[0].clamp(0, K)
-            # Each node has its own row, as in a model's output: one row for a depth would be read from cache.
+            # Each node has another row, as in a model's output: one row for a depth would be read from cache.
             yield tree, target[:, rows], draft[:, rows], position, target, draft
 
 

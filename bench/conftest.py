@@ -36,7 +36,7 @@ def threads(request):
 def measure(benchmark):
     """``measure(op, contender, case, call, inputs, check=..., bytes=...)``: checks once, warms up, times, records."""
     # ``inputs`` is a list of argument tuples, rotated from round to round. ``check(call)`` raises when a result is
-    # wrong; it must be given for our own ops.
+    # wrong; it must be given for our ops.
 
     def run(op, contender, case, call, inputs, check=None, bytes=0):
         if contender == OURS and check is None:

@@ -18,7 +18,7 @@ def get_include() -> str:
 
     ``#include <specdec.h>``: the ops as C functions. The library is in ``get_library_dir()``.
     ``#include <specdec/chain.h>`` and its neighbours: the maths alone, for C++. They need no library.
-    ``#include <specdec/cuda.cuh>``: the parts of the CUDA kernels, for an engine's own kernels.
+    ``#include <specdec/cuda.cuh>``: the parts of the CUDA kernels, for an engine's kernels.
 
     Examples
     --------

@@ -178,7 +178,7 @@ def accepts_draft(draft_index, token, in_range, p_row, q_row, h, epsilon, noise)
 
 @triton.jit
 def clear_counters(chain, readable, records, request, END: tl.constexpr):
-    """Sets the counters of a request's rows back to zero, and words [2, END) of its own record."""
+    """Sets the counters of a request's rows back to zero, and words [2, END) of this program's record."""
     _rows.clear(records, tl.where(readable, 4 * (chain.num_drafts + 1), 0))
     for word in tl.static_range(2, END):
         tl.store(request + word, 0)

@@ -40,7 +40,7 @@ def text_of_package():
 class Kernel(triton.JITFunction):
     """A kernel whose cache key has the text of this package.
 
-    Triton's own key lacks constants that are reached through a module, as ``_math.GROUP``.
+    Triton's key lacks constants that are reached through a module, as ``_math.GROUP``.
     """
 
     @property
@@ -108,7 +108,7 @@ def constants(kind, *values):
 class Programs:
     """The compiled programs of a kernel, by a key of all that specialises them.
 
-    Triton's own launch inspects each argument anew. But a program depends on these only: the device, the warps, the
+    Triton's launch inspects each argument anew. But a program depends on these only: the device, the warps, the
     constants, the vocabularies, which tensors there are and their dtypes, and how Triton specialises ``POINTERS``
     (on NVIDIA GPUs whether an address is a multiple of 16). Other numbers have the types of their annotations.
     """
@@ -194,7 +194,7 @@ def has_hooks(hook):
 
 
 def options_of(kernel, arguments, backend):
-    """Compiler options. Without contraction each multiply and add rounds on its own, as ``_math`` needs."""
+    """Compiler options. Without contraction each multiply and add rounds alone, as ``_math`` needs."""
     most = kernel.most_registers(arguments) if backend == "cuda" else None
     return {"enable_fp_fusion": False} | ({"maxnreg": most} if most else {})
 
@@ -208,7 +208,7 @@ def program_of(kernel, grid, num_warps, arguments):
 
 
 def jit_launch(kernel, grid, num_warps, arguments):
-    """Triton's own launch."""
+    """Triton's launch."""
     if INTERPRETED:
         with _interpreter:
             return kernel[grid](**arguments, num_warps=num_warps, **options_of(kernel, arguments, None))
@@ -346,7 +346,7 @@ def needs_stats(call, draft, separate_law, scanned):
 
 def workspace(tensor, counters, scratch):
     """(int32 counters, float32 scratch) for one call. Counters are zero, and every call leaves them so."""
-    # Calls of a thread on a device and stream share one. A captured call gets its own, which the graph clears at every
+    # Calls of a thread on a device and stream share one. A captured call gets another, which the graph clears at every
     # replay, for a replay may run beside other calls of that stream.
     device = tensor.device
     stream, capturing = 0, False

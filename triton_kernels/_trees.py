@@ -48,7 +48,7 @@ def token_of(tree, node):
 
 @triton.jit
 def load_parent(parents, parents_node, node, there):
-    """(parents of a block of nodes, -1 for the root and absent nodes; whether an entry is bad: not below its own)."""
+    """(parents of a block of nodes, -1 for the root and absent nodes; whether an entry is bad: not below its node)."""
     if parents is None:
         parent = node - 1
     else:

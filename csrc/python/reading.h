@@ -81,7 +81,7 @@ class Reading {
 
   // The law of the target, and that of a draft, which has the target's settings unless it comes with some.
   void read_laws(const Item& item);
-  // The parts of the noise: its counters, and the tensors with an item for each row that some ops take in their place.
+  // The parts of the noise: its counters, and the tensors with an item for each row that some ops take instead.
   void read_noise(const Item& item);
   void read_edits(const Item& item);
   // Drops the lists that no penalty reads, after their check.

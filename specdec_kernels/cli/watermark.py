@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="by how many tokens before each (default: 4)")  # fmt: skip
     given = parser.add_mutually_exclusive_group()
     given.add_argument("--text-file", type=Path, metavar="FILE", help="the text (default: what comes on stdin)")
-    given.add_argument("--ids", type=options.token_file, metavar="FILE", help="token ids in its place")
+    given.add_argument("--ids", type=options.token_file, metavar="FILE", help="token ids instead")
     parser.add_argument("--target", default="embedded:target",
                         help="the model whose tokenizer wrote it (default: the embedded target)")  # fmt: skip
 

@@ -64,7 +64,7 @@ def refuse_unknown(model: PreTrainedModel, config: GenerationConfig, assisted: b
             raise NotImplementedError(f"{name}: expected None, for the model is given token ids alone")
     for name in CACHES:
         if inputs.get(name) is not None and _has_entries(inputs[name]):
-            raise NotImplementedError(f"{name}: expected an empty cache, for the loop has one of its own")
+            raise NotImplementedError(f"{name}: expected an empty cache, for the loop has another")
 
 
 def _has_entries(cache: Any) -> bool:

@@ -446,7 +446,7 @@ class Drafter:
     """The draws of ``SpecDecodeBaseProposer``, by `race_sample` at the positions that its drafts decide.
 
     In a race they have the noise of the verification. Otherwise each position of a chain has other noise, and the rows
-    they were drawn from, logits, are stored here, [K, requests, V]; vLLM gets None in their place, so it stacks none.
+    they were drawn from, logits, are stored here, [K, requests, V]; vLLM gets None instead, so it stacks none.
     ``likeliest``: drafts are the argmax, as vLLM's are, and have no laws.
     """
 

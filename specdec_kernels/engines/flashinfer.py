@@ -11,7 +11,7 @@ What all of them change:
 - **deterministic** makes no difference: all results are deterministic.
 - **Numbers** that switch a filter off (``top_k`` of 0, negative or V and more) keep all tokens. FlashInfer's kernels
   take a ``top_k`` of 0 as it is, and drop the whole row.
-- **Ties** at a cut are kept together, as in FlashInfer, so more than k may stay. Its path for 65,536 tokens and more
+- **Ties** at a cut stay together, as in FlashInfer, so more than k may stay. Its path for 65,536 tokens and more
   with k up to 256 keeps exactly k.
 
 Shared arguments: ``logits`` are float32, bfloat16 or float16 [B, V]; ``probs`` any floats [B, V], of any sum.
@@ -70,7 +70,7 @@ def chain_speculative_sampling(
     Returns
     -------
     tuple of Tensor
-        Tokens int32 [B, n + 1], -1 after the last. How many drafts pass their own test, int32 [B], those after the
+        Tokens int32 [B, n + 1], -1 after the last. How many drafts pass their test, int32 [B], those after the
         first rejection too. How many were emitted, without the last token, int32 [B]. The last two are the counters,
         where they are given. A rejected draft did not pass: FlashInfer draws a second uniform for the first one of a
         request, so that its ``accepted`` is larger on average than the documented count.

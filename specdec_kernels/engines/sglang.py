@@ -18,7 +18,7 @@ Shared by the functions:
   probabilities float32, bfloat16 or float16 [B, N, V]. ``deterministic`` makes no difference.
 - **tree_valid**, bool [B]: where it is False a tree is its root alone. TensorRT-LLM passes it.
 - **Uniforms** given are used as they are in accept tests. Where a token is drawn, their bits are those of our noise:
-  the law is kept, the same uniforms give the same token, and it is another one than SGLang draws.
+  the law is the same, the same uniforms give the same token, and it is another one than SGLang draws.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ What all of them change:
 - **Arguments**: logits are float32, bfloat16 or float16 [N, V]; ``expanded_idx_mapping`` int32 or int64 [N], the slot
   of each row; ``pos`` int64 [N], the position of each row's input token; ``temperature`` and ``seed`` float32 and int64
   [slots], and at temperature 0 the argmax decides. **use_fp64** makes no difference.
-- **Refused by name** (``NotImplementedError``): FLy, synthetic acceptance rates, vLLM's own watermark.
+- **Refused by name** (``NotImplementedError``): FLy, synthetic acceptance rates, vLLM's watermark.
 - **Our watermark** (`docs/watermark.md`): ``SPECDEC_WATERMARK=KEY`` or ``KEY,WINDOW`` in the environment, with "race".
-  A request's ``SamplingParams(extra_args={"watermark_key": ...})`` is a key of its own, 0 for none.
+  A request's ``SamplingParams(extra_args={"watermark_key": ...})`` is the request's key, 0 for none.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def apply_top_k_top_p(
 ) -> torch.Tensor:
     """Logits with -inf for dropped tokens, in place: ``vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_top_p``.
 
-    By `cutoff` and `mask_logits`. Ties are kept by the lowest ids: exactly k stay. vLLM's kernel does so, too; its
+    By `cutoff` and `mask_logits`. Of ties the lowest ids stay: exactly k. vLLM's kernel does so, too; its
     fallback in torch keeps all ties. ``k`` is int32 or int64 [N]; 0, negative numbers and V or more keep all. ``p`` is
     float32 [N] in [0, 1], a share of what k keeps. ``has_topp_only_rows`` makes no difference.
 
@@ -245,7 +245,7 @@ def settle(worker: Any) -> None:
         elif not drafts and method != "race":
             why = "without speculative decoding there is nothing to verify"
         elif state is not None:
-            why = f"{type(state).__name__} has samplers of its own"
+            why = f"{type(state).__name__} has other samplers"
         else:
             plugin = importlib.import_module("specdec_kernels.engines._vllm_v1")
             if strangers := plugin.strangers(runner):

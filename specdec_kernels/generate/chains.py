@@ -111,7 +111,7 @@ class ChainRounds(Rounds):
         self.spare = [self.spare[row] for row in rows]
 
     def may_settle(self, passes: int) -> bool:
-        """Whether so many forwards of their own may settle what is pending; else a round without drafts does it.
+        """Whether so many separate forwards may settle what is pending; else a round without drafts does it.
 
         Accepted drafts pay for them, so that no text has more than one pass beyond those of plain sampling.
         """

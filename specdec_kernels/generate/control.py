@@ -7,7 +7,7 @@ committed; nothing is learned from drafts behind a rejection.)
 
 `block` has no acceptance slot by slot: a later draft can save an earlier one. But it accepts i drafts or more with
 probability w_i, their weight, however many are drafted. So its controller learns the weights of all drafts, also
-of refused ones. Each round has noise of its own there, so they tell nothing of the round to come. In trees that
+of refused ones. Each round has other noise there, so they tell nothing of the round to come. In trees that
 `traversal` verifies, a node's acceptance depends on what hangs below it. Acceptance by child index is counted all the
 same, on the paths accepted: it is that of the trees in use, which the shapes to come are like.
 """
@@ -260,7 +260,7 @@ class Controller(Learner):
         Also choose a probability of drafting at all (one uniform a round, h = (a, 1, 1, …)); for method "rejection"
         with a model as drafter. Needs `look`, which learns p(x)/q(x) of first draft tokens; without it a stays 1.
     block : bool
-        Rounds are verified by method "block": learn from the weights of all drafts in place of acceptance by slot.
+        Rounds are verified by method "block": learn from the weights of all drafts instead of acceptance by slot.
     parallel : bool
         The draft row that a round without draft needs is computed beside the target's pass and costs no time. Only the
         first guess: what such rounds take is measured.

@@ -137,7 +137,7 @@ class ModelDrafter:
         return self.reader.read_tree(self.readable(text), length, parents, self.readable(tokens), nodes)
 
     def readable(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The tokens with 0 in place of ids beyond the model's vocabulary."""
+        """The tokens with 0 instead of ids beyond the model's vocabulary."""
         most = self.language_model.tokens_read
         return tokens if self.vocabulary <= most else tokens.masked_fill(tokens >= most, 0)
 

@@ -145,7 +145,7 @@ def bits(mask: torch.Tensor) -> torch.Tensor:
 
 
 def before(tokens: torch.Tensor) -> torch.Tensor:
-    """For each of the tokens [B, L] those that stand before it, [B, L, L], -1 in the other places."""
+    """For each of the tokens [B, L] those that stand before it, [B, L, L], -1 in the other columns."""
     count = tokens.shape[1]
     earlier = torch.ones(count, count, dtype=torch.bool, device=tokens.device).tril(-1)
     return torch.where(earlier, tokens[:, None], -1)

@@ -231,9 +231,9 @@ def generate(
     draft_prob : float
         With "rejection" and a ModelDrafter, the probability that a round drafts at all.
     policy : ChainPolicy or TreePolicy, optional
-        The number of drafts, in place of `k` and `draft_prob`, or the tree (see `ChainPolicy` and `TreePolicy`).
+        The number of drafts, instead of `k` and `draft_prob`, or the tree (see `ChainPolicy` and `TreePolicy`).
     tree : DraftTree or list of int, optional
-        A tree to draft every round, in place of `k`: DraftTree, or its parents; needs a ModelDrafter.
+        A tree to draft every round, instead of `k`: DraftTree, or its parents; needs a ModelDrafter.
     paths : int, optional
         With "paths", how many chains of `k` tokens to draft every round; needs a ModelDrafter.
     replacement : bool

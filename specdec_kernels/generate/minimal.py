@@ -97,7 +97,7 @@ def generate(
     Yields
     ------
     (str, int)
-        What the token is ("accepted": a draft; "replaced": in the place of a rejected one; "bonus": after the last
+        What the token is ("accepted": a draft; "replaced": instead of a rejected one; "bonus": after the last
         draft), and the token.
 
     Raises
@@ -117,7 +117,7 @@ def generate(
     reader, drafter = Reader(target), None if draft is None else Reader(draft)
     vocabulary, device = target.config.get_text_config().vocab_size, target.device
     while len(text) < end:
-        # In a block later drafts decide about earlier tokens, so each round has noise of its own.
+        # In a block later drafts decide about earlier tokens, so each round has other noise.
         rounds += 1
         law = {"seed": seed, "nonce": 2**16 * rounds if method == "block" else 0, "temperature": temperature}
 
@@ -131,7 +131,7 @@ def generate(
         # Read: the target's logits at every draft and after the last, in one pass.
         logits = reader.read(text + drafts, rows=len(drafts) + 1)
 
-        # Verify. A race compares its own winners with the drafts, and plain sampling is a race without any.
+        # Verify. A race compares its winners with the drafts, and plain sampling is a race without any.
         verdict = specdec.verify_chain(
             torch.tensor([drafts], dtype=torch.int64, device=device), logits[None],
             rows if method in ("rejection", "block") else None, position=len(text),

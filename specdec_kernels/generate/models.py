@@ -73,8 +73,8 @@ def layers_of(model: PreTrainedModel) -> Layers | None:
 def cache_window(model: PreTrainedModel, layers: Layers) -> int | None:
     """The shortest window that transformers' cache has, and none of the masks; None if there is none."""
     with suppress(AttributeError):  # of configs that no cache is made of
-        kept = (getattr(layer, "sliding_window", None) for layer in DynamicCache(config=model.config).layers)
-        return min((window for window in kept if window and window not in layers.windows.values()), default=None)
+        windows = (getattr(layer, "sliding_window", None) for layer in DynamicCache(config=model.config).layers)
+        return min((window for window in windows if window and window not in layers.windows.values()), default=None)
     return None
 
 

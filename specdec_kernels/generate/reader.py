@@ -47,7 +47,7 @@ class SlotCache(Cache):
     position i sees slots 0..i, all written by the text as it now stands. So rolling a text back costs nothing: no query
     sees rejected tokens before they are overwritten. Layers with a window hold the whole text, too; masks cut it.
 
-    A recurrent layer has states in place of slots, [batch, ...] after the last token that was read. A forward makes
+    A recurrent layer has states instead of slots, [batch, ...] after the last token that was read. A forward makes
     new tensors of them and leaves the old ones as they are, so that these can be put back.
     """
 
@@ -92,11 +92,11 @@ class SlotCache(Cache):
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
         return self._state("recurrent", layer_idx, state_idx)
 
-    def _state(self, *place: Any) -> torch.Tensor | None:
+    def _state(self, *key: Any) -> torch.Tensor | None:
         """A state; None before the first token. Models that read one token write into it, so it is a copy then."""
-        if place in self.states and self.slots.shape[1] == 1:
-            self.states[place] = self.states[place].clone()
-        return self.states.get(place)
+        if key in self.states and self.slots.shape[1] == 1:
+            self.states[key] = self.states[key].clone()
+        return self.states.get(key)
 
     def update_recurrent_state(
         self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **_: object
@@ -107,12 +107,12 @@ class SlotCache(Cache):
     def update_conv_state(
         self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int = 0, **_: object
     ) -> torch.Tensor:  # fmt: skip
-        place = "conv", layer_idx, state_idx
-        before = self.states.get(place)
+        key = "conv", layer_idx, state_idx
+        before = self.states.get(key)
         if before is None:
             before = conv_states.new_zeros(*conv_states.shape[:-1], conv_kernel_size)
         inputs = torch.cat([before, conv_states], dim=-1)
-        self.states[place] = inputs[..., -before.shape[-1] :].contiguous()
+        self.states[key] = inputs[..., -before.shape[-1] :].contiguous()
         return inputs
 
     def is_recording_past(self, layer_idx: int) -> bool:
@@ -123,16 +123,16 @@ class SlotCache(Cache):
         if len(rows) == self.batch:
             self.states = states.copy()
             return
-        for place, now in self.states.items():
+        for key, now in self.states.items():
             index = torch.tensor(rows, dtype=torch.int64, device=now.device)
-            before = states[place][index] if place in states else torch.zeros_like(now[index])
-            self.states[place] = now.index_copy(0, index, before)
+            before = states[key][index] if key in states else torch.zeros_like(now[index])
+            self.states[key] = now.index_copy(0, index, before)
 
     def keep(self, rows: torch.Tensor) -> None:
         """Drop every text but those of index `rows`."""
         self.batch = len(rows)
-        self.entries = {place: entries[rows] for place, entries in self.entries.items()}
-        self.states = {place: state[rows] for place, state in self.states.items()}
+        self.entries = {key: entries[rows] for key, entries in self.entries.items()}
+        self.states = {key: state[rows] for key, state in self.states.items()}
 
 
 class Visibility:
@@ -184,7 +184,7 @@ class Reader:
     """A model that is reading a batch of texts: `cached[b]` tokens of text b are in its cache.
 
     A state cannot forget a token, nor stop where a shorter text of the batch ends. So the states before each read are
-    kept until `roll_back`, which puts back the newest that know nothing of what is forgotten; what was accepted since
+    stored until `roll_back`, which puts back the newest that know nothing of what is forgotten; what was accepted since
     then is pending, and read again in front of what comes next. `passes` has the tokens of each forward.
     """
 
@@ -273,15 +273,15 @@ class Reader:
         before = (root[:, None] + torch.arange(-unread, 0, device=text.device, dtype=torch.int64)).clamp_(min=0)
         nodes_in_all = parents.shape[-1]
         used = max(length) - 1 + nodes_in_all
-        slots, places = (
-            torch.arange(used, device=text.device, dtype=torch.int64),
-            specdec.tree_positions(parents, prefix_len=root),
-        )
-        own = root[:, None] + torch.arange(nodes_in_all, device=text.device, dtype=torch.int64)
-        keys = slots.repeat(len(length), 1).scatter_(1, own, places)
+        slots = torch.arange(used, device=text.device, dtype=torch.int64)
+        positions = specdec.tree_positions(parents, prefix_len=root)
+        node_slots = root[:, None] + torch.arange(nodes_in_all, device=text.device, dtype=torch.int64)
+        keys = slots.repeat(len(length), 1).scatter_(1, node_slots, positions)
         inside = specdec.tree_mask(parents, prefix_len=root, columns=used)[:, nodes]
         seen = Visibility(
-            torch.cat([slots > before[:, :, None], ~inside], dim=1), torch.cat([before, places[:, nodes]], dim=1), keys
+            torch.cat([slots > before[:, :, None], ~inside], dim=1),
+            torch.cat([before, positions[:, nodes]], dim=1),
+            keys,
         )
         read = torch.cat([text.gather(1, before), tokens[:, nodes].clamp(min=0)], dim=1)
         logits = self._forward(read, torch.cat([before, root[:, None] + nodes], dim=1), seen, len(nodes))
@@ -311,15 +311,15 @@ class Reader:
         if not self.spec.recurrent:
             self.cached = [min(cached, end) for cached, end in zip(self.cached, length, strict=True)]
             return
-        kept, rows = [([0] * len(length), {}), *self.before], defaultdict(list)
+        stored, rows = [([0] * len(length), {}), *self.before], defaultdict(list)
         for row, (cached, end) in enumerate(zip(self.cached, length, strict=True)):
             if cached > end:
-                rows[max(at for at, (known, _) in enumerate(kept) if known[row] <= end)].append(row)
+                rows[max(at for at, (read, _) in enumerate(stored) if read[row] <= end)].append(row)
         cached = list(self.cached)
         for at, several in rows.items():
-            self.cache.put_back(several, kept[at][1])
+            self.cache.put_back(several, stored[at][1])
             for row in several:
-                cached[row] = kept[at][0][row]
+                cached[row] = stored[at][0][row]
         self.cached, self.before = cached, []
 
     def keep(self, rows: list[int]) -> None:
@@ -347,7 +347,7 @@ class TextCaches:
 
 
 class TextReader(Reader):
-    """Reads each text in forwards of its own, with the masks, the positions and the cache that its model makes.
+    """Reads each text in separate forwards, with the masks, the positions and the cache that its model makes.
 
     So it reads what takes no mask of ours. A cache is put back whole, as a state is; where a model has none, a text is
     read anew. A pass is a forward for each text.

@@ -18,13 +18,13 @@ class Cut(NamedTuple):
     Attributes
     ----------
     value : Tensor
-        float32: v of the last token kept. -inf where every filter is off, or no token has weight.
+        float32: v of the support's last token. -inf where every filter is off, or no token has weight.
     last : Tensor
         int64: its id; with ``ties="all"`` the largest id of that v. -1 beside a value of -inf.
     count : Tensor
-        int32: how many tokens are kept; tokens without weight (-inf, NaN) never are.
+        int32: how many tokens are in the support; tokens without weight (-inf, NaN) never are.
     mass : Tensor
-        int64: the sum of the kept tokens' weights in units of 2**-42 of the largest. Where every filter is off the
+        int64: the sum of the support's weights in units of 2**-42 of the largest. Where every filter is off the
         row's mass, summed in tiles of 1,024 tokens, each in units of 2**-30 of its largest weight.
     max : Tensor
         float32: the largest v; -inf where no token has weight.
@@ -64,7 +64,7 @@ def cutoff(
     status: torch.Tensor | None = None,
     check: bool = False,
 ) -> Cut:
-    """The cut of each row by the filters of ``sampling``: a threshold, how many tokens are kept, and their mass.
+    """The cut of each row by the filters of ``sampling``: a threshold, how many tokens the support has, and their mass.
 
     The ops that sample compute it themselves; this one is for tests, and for engines that need the figures, which are
     the same bits on every backend.
@@ -75,7 +75,7 @@ def cutoff(
         float32, bfloat16 or float16 [..., V], contiguous along the vocabulary. Logits: probabilities
         are final, and have no cut.
     sampling : Sampling, optional
-        The filters, and the temperature; at 0 the argmax alone is kept: its value, a count of 1 and a mass of 2**42.
+        The filters, and the temperature; at 0 the argmax alone: its value, a count of 1 and a mass of 2**42.
     edits : LogitEdits, optional
         Edits of the logits before that: bias, penalties, a grammar.
     request_index : Tensor, optional

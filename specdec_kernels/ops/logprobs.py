@@ -22,7 +22,7 @@ class Logprobs(NamedTuple):
     rank : Tensor
         int32: how many tokens of the support have at least its logit; 1 is the largest. 0 outside of the support.
     top_tokens : Tensor
-        int64 [..., top]: the tokens of the largest logits, in order, ties by the lower id; -1 where fewer are kept.
+        int64 [..., top]: the tokens of the largest logits, in order, ties by the lower id; -1 after the support's.
     top_logprobs : Tensor
         float32 [..., top]: their log-probabilities; -inf beside -1.
     """
@@ -40,9 +40,9 @@ class Support(NamedTuple):
     Attributes
     ----------
     bits : Tensor
-        int32 [..., ceil(V / 32)]: bit i % 32 of word i // 32 is 1 if token i is kept, as in ``LogitEdits.allowed``.
+        int32 [..., ceil(V / 32)]: bit i % 32 of word i // 32 is 1 for token i of the support; ``LogitEdits.allowed``.
     count : Tensor
-        int32 [...]: how many tokens are kept.
+        int32 [...]: how many tokens are in the support.
     """
 
     bits: torch.Tensor

@@ -54,12 +54,12 @@ def race_sample(
         float32, broadcast to the rows. Default 1.0. 0 means argmax, ties to the lowest id. Short for
         ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
-        How a row becomes a law, in place of ``temperature``. With filters the law is that over the tokens they keep;
+        How a row becomes a law, instead of ``temperature``. With filters the law is that over the tokens they keep;
         the noise stays the whole row's.
     edits : LogitEdits, optional
         Edits of the logits before that: bias, penalties, a grammar. Not with ``draft_map``.
     draft_map : Tensor, optional
-        int32 [V], rising: the target's token for each column of a row, for a draft with a vocabulary of its own. The
+        int32 [V], rising: the target's token for each column of a row, for a draft with another vocabulary. The
         tokens drawn, and the noise, are then the target's.
     request_index : Tensor, optional
         int32 or int64 [B], with rows [B, V] or [B, R, V]: row b uses the numbers of this entry.

@@ -64,7 +64,7 @@ def race_topk(
     Returns
     -------
     Tensor
-        int64 [..., k]; -1 in the last columns where fewer than k tokens have positive weight, or are kept by filters.
+        int64 [..., k]; -1 in the last columns where fewer than k tokens have positive weight, or pass the filters.
 
     References
     ----------

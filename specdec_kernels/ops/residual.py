@@ -73,7 +73,7 @@ def residual(
     temperature : float or Tensor
         float32, broadcast to the rows. Default 1.0. Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
-        How a target row becomes a law, in place of ``temperature``.
+        How a target row becomes a law, instead of ``temperature``.
     edits : LogitEdits, optional
         Edits of the target's logits before that: bias, penalties, a grammar.
     draft_prob : float or Tensor

@@ -94,7 +94,7 @@ def verify_chain(
     ``method="rejection"`` accepts draft token x of slot j iff ``u q_j(x) < p_j(x)``; at the first rejection it emits
     one token of ``norm((p_j - q_j)^+)``, after the last acceptance one bonus token of the next target row. A token with
     ``q_j(x) = 0`` was not drawn from that law and is rejected, as is every token of a law of NaNs.
-    ``method="race"`` emits the target's own race winners for as long as the drafts agree with them: the output equals
+    ``method="race"`` emits the target's race winners for as long as the drafts agree with them: the output equals
     that of ``race_sample`` position by position, whatever the drafts were.
     ``method="block"`` decides all drafts together and accepts at least as many as rejection, on average. With
     ``w_0 = 1``, ``w_i = min(1, w_{i-1} p(x_i) / q(x_i))``, p and q those of the slot of draft i,
@@ -123,7 +123,7 @@ def verify_chain(
         float32 [B]. Default 1.0. 0 means argmax, ties to the lowest id. With probabilities only 0 or not 0 matters.
         Short for ``sampling=Sampling(temperature=...)``.
     sampling : Sampling, optional
-        How a target row becomes a law, in place of ``temperature``.
+        How a target row becomes a law, instead of ``temperature``.
     edits : LogitEdits, optional
         Edits of the target's logits before that: bias, penalties, a grammar. Row j of a request counts the
         drafts before it as output. Draft rows are never edited: drafts that were drawn with edits come with rows of

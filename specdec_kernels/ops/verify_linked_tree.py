@@ -61,7 +61,7 @@ def verify_linked_tree(
     token of p without theirs is emitted. With uniforms of a uniform law and both thresholds at 1 the output law is
     exactly the target's; below 1 more is accepted than may be. A sibling with the token of an elder one is skipped.
 
-    With ``target_tokens`` in the place of ``target`` and ``uniforms``, a child is accepted iff it has its parent's
+    With ``target_tokens`` instead of ``target`` and ``uniforms``, a child is accepted iff it has its parent's
     token, and the token of the last node is emitted. That is greedy verification, or one by tokens that were drawn
     before.
 

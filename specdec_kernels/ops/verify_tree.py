@@ -32,7 +32,7 @@ class TreeVerdict(NamedTuple):
     status : Tensor
         int32 [B], the bits of ``Status``: 1 a NaN, +inf or a negative probability in a row, or a row without positive
         weight; 2 the residual was empty (drew from p); 4 a draft token out of range (rejected); 8 a temperature
-        (argmax), top_p or min_p (off) out of range, an entry of ``parents`` that is no node before its own (the node
+        (argmax), top_p or min_p (off) out of range, an entry of ``parents`` that is no node before this one (the node
         counts as absent), a node deeper than ``max_depth`` (absent, too), or a request_index that points outside (token
         0). Bits report only rows and entries that decided the output.
     """
@@ -102,7 +102,7 @@ def verify_tree(
     ``method="rejection"`` tries a node's children in order. The m-th, with token x, is accepted iff
     ``u q_m(x) < p_m(x)``; else ``p_{m+1} = norm((p_m - q_m)^+)`` and ``q_{m+1}`` is ``q_m`` without x, renormalised
     (``replacement=True``: ``q`` itself). When no child is left one token of ``p_m`` is emitted.
-    ``method="race"`` emits the target's own race winners for as long as the tree holds them: the output equals that of
+    ``method="race"`` emits the target's race winners for as long as the tree holds them: the output equals that of
     ``race_sample`` position by position, whatever the tree was.
     ``method="traversal"`` is ``method="block"`` of ``verify_chain`` for trees: it tries leaves, from the bottom up. The
     root weighs ``a = 1``, a child with token x of a node that weighs a weighs ``min(1, a p(x) / q(x))``. The first leaf
@@ -159,9 +159,9 @@ def verify_tree(
         int32 or int64 [B], as for ``verify_chain``: ``temperature``, ``seed``, ``position``, ``nonce`` and ``draft``
         then have S entries; ``draft_tokens``, ``parents`` and ``target`` still have B.
     max_depth : int, optional
-        D, the greatest depth that the outputs have room for. Default: the trees' own on a CPU; N - 1 on a device, where
-        reading it would wait for it, and under ``torch.compile``, which traces no values. Deeper nodes count as absent;
-        one that would have been tried sets status 8.
+        D, the greatest depth that the outputs have room for. Default: that of the trees on a CPU; N - 1 on a device,
+        where reading it would wait for it, and under ``torch.compile``, which traces no values. Deeper nodes count as
+        absent; one that would have been tried sets status 8.
     out : TreeVerdict, optional
         Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. Each None among them is
         allocated. Tokens may be int32, and have any strides.

@@ -168,7 +168,7 @@ def gathered(shard, rows, k=None, edits=None, **how):
 
 
 def of_rows(how, lead, edits=None):
-    """Arguments with the rows' numbers, in place of entries that ``request_index`` points to."""
+    """Arguments with the rows' numbers, instead of entries that ``request_index`` points to."""
     # ``edits``, those of the call, may be the only argument that tells the number of entries.
     index = how["request_index"]
     if index is None:

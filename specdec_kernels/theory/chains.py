@@ -162,7 +162,7 @@ def best_draft_length(alpha: ArrayLike, c: float, max_k: int = 64) -> int:
 def residual_mass(p: np.ndarray, q: np.ndarray, draws: int) -> np.ndarray:
     r"""``P(all `draws` independent drafts are rejected and the residual then gives x)``, for every x.
 
-    The residuals ``p_{m+1} = norm((p_m - q)^+)`` are kept scaled by the probability of getting there, so nothing is
+    The residuals ``p_{m+1} = norm((p_m - q)^+)`` are stored scaled by the probability of getting there, so nothing is
     divided and an empty residual is simply 0. Laws lie along the last axis; the arguments are not checked.
     """
     for _ in range(draws):

@@ -462,7 +462,7 @@ class TestSaid:
                 return sampler, None
 
         own = self.line(caplog, Diffusion(stand_in.speculative(K), asked), object())
-        assert own == ("WARNING", f"{begins}Diffusion has samplers of its own")
+        assert own == ("WARNING", f"{begins}Diffusion has other samplers")
 
     def test_slices_of_logits_are_refused(self, caplog, monkeypatch):
         """By V2, and where no method is asked for."""

@@ -2,10 +2,10 @@
 // of a step every block of a request holds the same values, so all of them take the same decision.
 //
 //   race.cuh       the blocks race over each row; the last one of a request compares winners and drafts
-//   rejection.cuh  the blocks weigh all rows; each accepts drafts on its own and draws over its columns of the row where
+//   rejection.cuh  the blocks weigh all rows; each accepts all drafts and draws over its columns of the row where
 //                  the chain stops; the last block writes the verdict
 //   chunks.cuh     the same for many requests or drafts, one chunk of drafts after the other: each block accepts the
-//                  chunk before, then weighs rows of its own chunk, or draws
+//                  chunk before, then weighs rows of this chunk, or draws
 //   block.cuh      as rejection, but before the draw the blocks sum the pairs on which a uniform depends
 //   filtered.cuh   all methods with filters or edits
 //

@@ -43,7 +43,7 @@ __device__ __forceinline__ LaneGroup group_of_lane(const RaceRequestOf<typename 
                                                    const WeightsOf<Support>& weights, int32_t first, float to_beat) {
   const float least = weights.needed_key(-kInfinity);
   if (r.law.greedy) return {{}, max(to_beat, least)};  // keys are elements
-  if (r.map.tokens) return {{}, least};                // each token has a group of its own
+  if (r.map.tokens) return {{}, least};                // each token has a group
   const LaneNoise words = lane_noise(r.noise, r.row, first);
   return {words, key_to_win(weights, words.a, to_beat)};
 }
@@ -154,7 +154,7 @@ __device__ __forceinline__ void take_arrivals(const RaceTopkArguments& a,
       [&](int32_t position, WideKey key) { put_word(lists + int64_t{rank} * k + position, key); });
   bad = __syncthreads_or(bad);
   if (threadIdx.x == 0) put_word(flags + rank, static_cast<WideKey>(bad));
-  __syncthreads();  // a row with one block reads its own words
+  __syncthreads();  // a row with one block reads what it wrote
   if (!is_last_block(a.tickets + index, static_cast<unsigned>(a.splits))) return;
   bad = false;
   for (int i = lane_id(); i < a.splits; i += 32) bad |= load_fresh(flags + i) != 0;

@@ -71,7 +71,7 @@ __device__ __forceinline__ void find_residual(const ResidualArguments& a, const 
       [&](int) { weights.end_tile(); });
   const TwoSums sums = add_up(team, weights);
   const bool empty = !(sums.a > 0.0f);
-  // Every thread gets the same tokens as before, so it reads its own writes.
+  // Every thread gets the same tokens as before, so it reads what it wrote.
   over_sum_tiles(
       part_of(team), vocab, [](int) {},
       [&](int32_t token) {

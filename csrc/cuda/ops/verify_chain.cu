@@ -18,7 +18,7 @@ cudaError_t launch_chain(const ChainParams& p, const Device& device) {
   if (a.chunk_size > drafts) a.chunk_size = drafts < 1 ? 1 : static_cast<int>(drafts);
   const bool in_chunks = !block && a.chunk_size < drafts;
   const int64_t chunks = in_chunks ? (drafts + a.chunk_size - 1) / a.chunk_size + 1 : 1;
-  // A chunk has two blocks for each resident one, so most of the chunk before have ended when its own start.
+  // A chunk has two blocks for each resident one, so most of the chunk before have ended when they start.
   const int64_t wanted = in_chunks ? (2 * at_once + requests - 1) / requests : device.teams ? at_once / requests : 1;
   a.parts = parts_of_rows(p.target.vocab, wanted);
   a.rows = p.draft.data ? 2 * a.chunk_size : a.chunk_size + 1;

@@ -90,7 +90,7 @@ __device__ __forceinline__ void edit_in_turn(const EditedRow& row, int32_t first
 
 // ---- the draft's side -----------------------------------------------------------------------------------------------
 
-// The draft's elements of a lane's four target columns, from its own vocabulary. Missing tokens have no weight.
+// The draft's elements of a lane's four target columns, from the draft's vocabulary. Missing tokens have no weight.
 template <class Support>
 __device__ __forceinline__ uint4 mapped_four(const LawRowOf<Support>& draft, int32_t column) {
   int32_t draft_column = draft.columns().first_at_least(column);

@@ -40,7 +40,7 @@ __device__ __forceinline__ void over_chunks(const R& row, Part part, Start&& sta
 
 // Races over a part's chunks by words(first column), start(first column, steps, the words of that chunk) and
 // f(reduce(batch, steps), first column, steps, its words). All warps of a block take as many turns: a chunk behind the
-// row is -inf. words() is called at one place in the code, because code that runs once costs as much as its fetch.
+// row is -inf. words() is called once in the code, because code that runs once costs as much as its fetch.
 // reduce() keeps what f() needs of a chunk, in few registers. So with `kAhead` the next chunk is loaded before f()
 // looks at this one, and the first chunk before start(); without it, prefetched into the L2 cache.
 template <bool kAhead, class T, class R, class Words, class Start, class Reduce, class F>

@@ -69,7 +69,7 @@ __device__ __forceinline__ Filter race_filter(const Params& p, int64_t index, Ra
   return filter_at(p.law, r->law, r->row.vocab, r->entry.index, index % p.rows.rows, &r->status);
 }
 
-// ---- rows of a draft's own vocabulary: candidates are columns, and each has the noise of its token ------------------
+// ---- rows of another vocabulary than the target's: candidates are columns, and each has the noise of its token ------------------
 
 // A column with the raw element `raw` as a candidate; kNobody if it cannot beat `to_beat`.
 template <class Support>

@@ -35,7 +35,7 @@ template <class Support>
 struct LawRowOf {
   typename Support::RowType row;
   LawWithStats stats;
-  const int32_t* map = nullptr;  // a draft's own vocabulary: the target's token of each column
+  const int32_t* map = nullptr;  // a smaller draft vocabulary: the target's token of each column
   Support support = {};
   __device__ DraftMap columns() const { return {map, row.vocab}; }
   __device__ float probability(int32_t column, float raw) const {

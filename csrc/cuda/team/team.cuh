@@ -1,5 +1,5 @@
 // A team: the blocks that share one request. A member puts a word under an item, and after the next sync every member
-// can get it. The members own the items in turn, and so do a member's warps: few items are spread over all blocks. Only
+// can get it. Items belong to the members in turn, and so do a member's warps: few items are spread over all blocks. Only
 // the warp that owns an item may put it.
 //
 // The launch chooses the kind of team:

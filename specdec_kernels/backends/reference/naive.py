@@ -1,4 +1,4 @@
-"""The rules as the papers write them: one request in float64, no filters, no edits, no status, no noise of its own.
+"""The rules as the papers write them: one request in float64, no filters, no edits, no status, no noise.
 
 Node 0 is the text so far, and nodes 1, 2, … are its drafts: node i holds ``tokens[i]`` after node ``parents[i]``, and
 -1 for either where there is none. A chain has ``parents = [-1, 0, 1, …]``. ``p[i]`` and ``q[i]`` are the target's and
