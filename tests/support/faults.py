@@ -155,7 +155,7 @@ FAULTS = {
     ),
     "generate: states are not put back": Fault(
         "specdec_kernels/generate/reader.py",
-        "self.cache.put_back(several, kept[at][1])",
+        "self.cache.put_back(several, stored[at][1])",
         "self.cache.put_back([], {})",
         "tests/generate/test_hybrid.py -k 'equals_plain and qwen3_next'",
     ),
