@@ -56,7 +56,7 @@ HEAVY = (
     "scipy.stats",
     "transformers",
 )
-LONGEST = 60  # seconds of the processor for one test; and seconds in which it neither runs nor waits for a processor
+LONGEST = 120  # seconds of the processor for one test; and seconds in which it neither runs nor waits for a processor
 UNSOUND = "fails without the fault, too"
 COPIED = ("bench", "csrc", "docs", "examples", "packaging", "specdec_kernels", "tests", "triton_kernels")
 BUILDS = {
