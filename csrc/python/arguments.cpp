@@ -203,6 +203,16 @@ bool put(const Tensor& t, specdec_mask& out) {
   }
 }
 
+// An int of Python, NumPy or another type with __index__; empty for a bool, a tensor and anything else.
+Ref integer(PyObject* object) {
+  if (PyLong_CheckExact(object)) return Ref(new_reference(object));
+  const bool is_tensor = torch.tensor && PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(torch.tensor));
+  if (PyBool_Check(object) || is_tensor || !PyIndex_Check(object)) return {};
+  PyObject* const number = PyNumber_Index(object);
+  if (number) return Ref(number);
+  return PyErr_Clear(), Ref();  // of a bool or an array of NumPy
+}
+
 // How many entries the edits' lists with one list per entry have; the last such list counts. 0: there is none.
 int64_t entries_of(const specdec_edits& edits) {
   int64_t entries = 0;
@@ -251,20 +261,22 @@ Element element_of(Kind kind) {
 }
 
 bool whole(PyObject* object, int64_t* out) {
-  if (!PyLong_CheckExact(object)) return false;
+  const Ref number = integer(object);
+  if (!number.get()) return false;
   int overflow = 0;
-  *out = PyLong_AsLongLongAndOverflow(object, &overflow);
+  *out = PyLong_AsLongLongAndOverflow(number.get(), &overflow);
   if (overflow <= 0) return overflow == 0;
-  const unsigned long long bits = PyLong_AsUnsignedLongLong(object);
+  const unsigned long long bits = PyLong_AsUnsignedLongLong(number.get());
   if (PyErr_Occurred()) return PyErr_Clear(), false;
   return *out = static_cast<int64_t>(bits), true;
 }
 
 bool real(PyObject* object, double* out) {
-  if (PyFloat_CheckExact(object)) return *out = PyFloat_AS_DOUBLE(object), true;
+  if (PyFloat_Check(object)) return *out = PyFloat_AS_DOUBLE(object), true;
+  const Ref number = integer(object);
+  if (!number.get()) return false;
   int overflow = 0;
-  if (!PyLong_CheckExact(object)) return false;
-  *out = static_cast<double>(PyLong_AsLongLongAndOverflow(object, &overflow));
+  *out = static_cast<double>(PyLong_AsLongLongAndOverflow(number.get(), &overflow));
   return overflow == 0;
 }
 

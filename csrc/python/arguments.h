@@ -58,7 +58,7 @@ bool put(Kind kind, const Tensor& t, void* field, int64_t rows);
 // The element type of an output's kind.
 Element element_of(Kind kind);
 
-// Converts a number of Python. Returns false for other objects, a bool, or over 64 bits. Unsigned seeds wrap.
+// Converts a number of Python or NumPy. Returns false for other objects, a bool, or over 64 bits. Unsigned seeds wrap.
 bool whole(PyObject* object, int64_t* out);
 bool real(PyObject* object, double* out);
 

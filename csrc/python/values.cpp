@@ -66,10 +66,11 @@ void Reading::read_filters(specdec_law& law, PyObject* tuple, const Part& part) 
   read_float(law.top_p, item_of(tuple, 2), part, 0.0, 1.0);
   read_float(law.min_p, item_of(tuple, 3), part, 0.0, 1.0);
   PyObject* const after = item_of(tuple, 4);
-  need(PyTuple_CheckExact(after));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(after); ++i) {
-    const bool top_k_first = is_text(PyTuple_GET_ITEM(after, i), "top_k");
-    need(top_k_first || is_text(PyTuple_GET_ITEM(after, i), "min_p"));
+  need(PyTuple_Check(after) || PyList_Check(after));
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(after); ++i) {
+    PyObject* const cut = PySequence_Fast_ITEMS(after)[i];
+    const bool top_k_first = is_text(cut, "top_k");
+    need(top_k_first || is_text(cut, "min_p"));
     law.rules |= top_k_first ? SPECDEC_TOP_P_AFTER_TOP_K : SPECDEC_TOP_P_AFTER_MIN_P;
   }
   const bool all = is_text(item_of(tuple, 5), "all");

@@ -4,6 +4,7 @@ import contextlib
 import inspect
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -463,6 +464,23 @@ def test_one_number_for_all_is_read(name, checked):
         checked.clear()
         verify_chain(**call)
         assert checked == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"position": np.int64(4)},
+        {"seed": np.uint64(2**63 + 1), "position": seeds(3)},
+        {"temperature": np.float64(0.5), "draft_prob": np.float64(0.5), "epsilon": np.int32(0)},
+        {"sampling": Sampling(0.5, np.int64(4), 0.9, top_p_after=["top_k"])},
+    ],
+)
+def test_numbers_of_numpy_and_lists_are_read(change, checked):
+    call = chain() | ({"temperature": None} if "sampling" in change else {}) | change
+    assert_as_checked(verify_chain, call)
+    checked.clear()
+    verify_chain(**call)
+    assert checked == []
 
 
 def test_outputs_for_more_trees_than_there_are():
