@@ -178,7 +178,8 @@ def _direct(name, op):
 
 def run(op, call, device_type):
     """Run a call of an op on the backend for tensors on this type of device."""
-    name = block().name or _default(device_type)
+    chosen = block().name
+    name = chosen or _default(device_type)
     module = _loaded.get(name)
     if module is None:
         _check_name(name)
@@ -192,9 +193,9 @@ def run(op, call, device_type):
         raise BackendError(f"backend {name!r} cannot do this {op.name}: {reason}")
     getattr(module, op.name)(call)
     if op.plan is not None and hasattr(module, "direct"):
-        functions = op.ran.get(block().name, ())
+        functions = op.ran.get(chosen, ())
         if (function := _direct(name, op)) not in functions:
-            op.ran[block().name] = (*functions, function)
+            op.ran[chosen] = (*functions, function)
 
 
 def _absent(name):

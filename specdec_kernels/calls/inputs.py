@@ -177,9 +177,9 @@ def _broadcast(name, x, dtypes, shape, device, seen):
     return x.unsqueeze(1) if x.ndim == 1 and seen[1] == 1 else x.reshape(seen)  # reshape takes twice as long
 
 
-def check_noise(requests, seed, position, nonce):
+def check_noise(requests, noise):
     """Raise for requests with the same seed, position and nonce, which would share their noise."""
-    if requests > 1 and integer(seed) is not None and integer(position) is not None and integer(nonce) is not None:
+    if requests > 1 and all(type(x) is int or isinstance(x, torch.SymInt) for x in noise):
         raise ValueError(
             f"seed: expected one seed per request (int64 [{requests}]), or positions or nonces that differ, "
             "or all requests would share their noise; got plain ints for all three"

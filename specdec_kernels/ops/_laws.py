@@ -59,6 +59,7 @@ def _law(name, sampling, space_name, space, shape, device, seen):
     top_k, top_p, min_p = number("top_k", top_k), number("top_p", top_p), number("min_p", min_p)
     if not isinstance(top_k, torch.Tensor) and top_k <= 0:
         top_k = 0
+    rules |= values.DIVIDED * (divided and space == "logits")
     law = Law(space, temperature, top_k, top_p, min_p, rules)
     filters = values.filters_of(law)
     if space == "probs" and filters:
@@ -66,8 +67,8 @@ def _law(name, sampling, space_name, space, shape, device, seen):
             f"{name}.{filters[0]}: expected none with {space_name}='probs', whose laws are final (filter before the "
             f"softmax); got {inputs.shown(getattr(sampling, filters[0]))}"
         )
-    divided = values.DIVIDED * (divided and space == "logits")
-    return law._replace(rules=(rules | values.FILTERED if filters else 0) | divided)
+    filtered = rules | values.FILTERED if filters else rules & values.DIVIDED
+    return Law(space, temperature, top_k, top_p, min_p, filtered)
 
 
 def _rules(name, top_p_after, ties, at_temperature):
@@ -97,17 +98,20 @@ def slot_numbers(op, draft_prob, requests, slots, ragged, device):
 
 def noise_of(requests, seed, position, nonce, shape, device, seen=None):
     """seed, position and nonce as the Noise of this many requests."""
-    inputs.check_noise(requests, seed, position, nonce)
-    return Noise(
+    noise = Noise(
         inputs.counter("seed", seed, shape, device, seen),
         inputs.counter("position", position, shape, device, seen),
         inputs.counter("nonce", nonce, shape, device, seen),
     )
+    inputs.check_noise(requests, noise)
+    return noise
 
 
 def noise_of_requests(op, sizes, method, seed, position, nonce, batch, shape, device):
     """The noise of a verification, and the parts of it that have an item for each row, as arguments of the op."""
-    by_row = {name: None for name in ("row_seeds", "input_positions", "input_nonces") if name in op.arguments}
+    by_row = {"row_seeds": None, "input_positions": None}
+    if "input_nonces" in op.arguments:
+        by_row["input_nonces"] = None
     if isinstance(seed, torch.Tensor) and seed.ndim == 2:
         if method != "race" or inputs.integer(position) != 0 or inputs.integer(nonce) != 0:
             raise ValueError(

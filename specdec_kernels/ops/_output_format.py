@@ -45,7 +45,7 @@ def is_empty(output_format):
 def check_tree(output_format):
     """Raise for fields that trees return elsewhere, or not at all."""
     for name in ("path", "num_passed", "bonus"):
-        if output_format is not PLAIN and getattr(output_format, name) is not None:
+        if getattr(output_format, name) is not None:
             raise ValueError(
                 f"output_format.{name}: expected None for trees; got {inputs.shown(getattr(output_format, name))}"
             )

@@ -222,18 +222,16 @@ def verify_chain(
     noise = laws.noise_of_requests(VERIFY_CHAIN, sizes, method, seed, position, nonce, batch, shape, device)
 
     output_format, choices, room = formats.checked(output_format, out, token_shape)
-    VERIFY_CHAIN.check(sizes, index=output_format.index)
-    if output_format.index is not None and output_format.path is None:
-        raise ValueError("output_format.path: expected int32 [B, K+1] with output_format.index; got None")
+    path, num_passed = output_format.path, output_format.num_passed
+    if output_format.index is not None:
+        VERIFY_CHAIN.check(sizes, index=output_format.index)
+        if path is None:
+            raise ValueError("output_format.path: expected int32 [B, K+1] with output_format.index; got None")
     verdict = VERIFY_CHAIN.outputs(out, device, room, (batch,), (batch,))
-    path, num_passed = (
-        None if given is None else VERIFY_CHAIN.output(name, given, size, device)
-        for name, given, size in (
-            ("path", output_format.path, token_shape),
-            ("num_passed", output_format.num_passed, (batch,)),
-        )
-    )
-    if output_format.num_passed is not None:
+    if path is not None:
+        VERIFY_CHAIN.output("path", path, token_shape, device)
+    if num_passed is not None:
+        VERIFY_CHAIN.output("num_passed", num_passed, (batch,), device)
         plain = inputs.real(draft_prob) == 1 and inputs.real(epsilon) == 0
         _check_passed(drafted, method, target_law, draft_law, plain)
     if formats.is_empty(output_format):
@@ -244,8 +242,9 @@ def verify_chain(
     VERIFY_CHAIN(
         draft_tokens=draft_tokens, target=target, draft=drafted.rows, cu_drafts=ends, tokens_by_row=tokens_by_row,
         draft_map=drafted.map, request_index=request_index, method=method, target_law=target_law, draft_law=draft_law,
-        edits=changes, draft_prob=draft_prob, epsilon=epsilon, **noise, **verdict._asdict(), path=path,
-        num_passed=num_passed, index=output_format.index, bonus=bonus, output_format=choices,
+        edits=changes, draft_prob=draft_prob, epsilon=epsilon, **noise, tokens=verdict.tokens,
+        num_accepted=verdict.num_accepted, status=verdict.status, path=path, num_passed=num_passed,
+        index=output_format.index, bonus=bonus, output_format=choices,
         given=out is not None or output_format is not formats.PLAIN,
     )  # fmt: skip
     if check:

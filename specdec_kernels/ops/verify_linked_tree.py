@@ -141,8 +141,9 @@ def verify_linked_tree(
     if out is not None and len(out) > 1 and isinstance(out[1], torch.Tensor) and out[1].ndim == 2:
         width = max(out[1].shape[1], 1)
     output_format, choices, room = formats.checked(output_format, out, (batch, width))
-    VERIFY_LINKED_TREE.check(sizes, index=output_format.index)
-    formats.check_tree(output_format)
+    if output_format is not formats.PLAIN:
+        VERIFY_LINKED_TREE.check(sizes, index=output_format.index)
+        formats.check_tree(output_format)
     verdict = VERIFY_LINKED_TREE.outputs(out, device, room, (batch, width), (batch,), (batch,))
     if formats.is_empty(output_format):
         return verdict

@@ -222,8 +222,9 @@ def verify_tree(
 
     width = width_of(max_depth, depth, nodes, out)
     output_format, choices, room = formats.checked(output_format, out, (batch, width))
-    VERIFY_TREE.check(sizes, index=output_format.index)
-    formats.check_tree(output_format)
+    if output_format is not formats.PLAIN:
+        VERIFY_TREE.check(sizes, index=output_format.index)
+        formats.check_tree(output_format)
     verdict = VERIFY_TREE.outputs(out, device, room, (batch, width), (batch,), (batch,))
     if formats.is_empty(output_format):
         return verdict
@@ -233,7 +234,8 @@ def verify_tree(
     VERIFY_TREE(
         draft_tokens=draft_tokens, parents=parents, target=target, draft=drafted.rows, draft_map=drafted.map,
         request_index=request_index, method=method, replacement=replacement, target_law=target_law, draft_law=draft_law,
-        edits=changes, leaves=leaves, **noise, **verdict._asdict(), index=output_format.index, output_format=choices,
+        edits=changes, leaves=leaves, **noise, tokens=verdict.tokens, path=verdict.path,
+        num_accepted=verdict.num_accepted, status=verdict.status, index=output_format.index, output_format=choices,
         given=out is not None,
     )  # fmt: skip
     if check:

@@ -21,9 +21,9 @@ class Requests:
     """
 
     def __init__(self, batch, request, step, request_index, noise, numbers):
-        inputs.check_noise(batch, *noise)
         self.batch, self.request, self.step = batch, request, step
         self.noise = [x if (plain := inputs.integer(x)) is None else plain for x in noise]
+        inputs.check_noise(batch, self.noise)
         self.entry = self.index = None  # request b uses entry b
         self.entries = batch
         if request_index is None:
