@@ -437,9 +437,10 @@ struct Fit {
     numbers("draft_law", p.draft_law, requests, p.target.rows);
     check_edits(p.edits, p.target_law, p.target, requests, p.target.rows, p.target.requests, p.target.rows);
   }
+};
 
-  // ---- sizes of outputs, in exact mode ------------------------------------------------------------------------------
-
+// Sets the sizes of outputs that the caller did not pass, in exact mode.
+struct Sizes : Fit {
   // Sets the size of an output that the caller did not pass.
   template <class Out>
   void set(Out& x, int64_t rows, int64_t columns = 1) {
@@ -524,9 +525,10 @@ struct Fit {
   }
   void set_sizes(CompactParams& p) { set(p.status, p.path.rows); }
   void set_sizes(CountParams& p) { set(p.status, p.tokens.requests); }
+};
 
-  // ---- ops ----------------------------------------------------------------------------------------------------------
-
+// The checks of each op.
+struct OpFit : Sizes {
   void fit_verify_chain(const ChainParams& p) {
     check_verdict(p, SPECDEC_BLOCK);
     if (p.num_passed.data) {
@@ -877,10 +879,10 @@ struct Fit {
 #define SPECDEC_CHECK_ALL(op, Params)                             \
   void check_##op(const Params& params) {                         \
     check_fields(params);                                         \
-    Fit{nullptr}.fit_##op(params);                                \
+    OpFit{nullptr}.fit_##op(params);                              \
   }                                                               \
   bool exact_##op(Params& params, const Exact& exact) {           \
-    Fit fit = {&exact};                                           \
+    OpFit fit = {&exact};                                         \
     try {                                                         \
       fit.set_sizes(params);                                      \
       return fit.fit_##op(params), true;                          \

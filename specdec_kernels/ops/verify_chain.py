@@ -222,16 +222,10 @@ def verify_chain(
     noise = laws.noise_of_requests(VERIFY_CHAIN, sizes, method, seed, position, nonce, batch, shape, device)
 
     output_format, choices, room = formats.checked(output_format, out, token_shape)
-    path, num_passed = output_format.path, output_format.num_passed
-    if output_format.index is not None:
-        VERIFY_CHAIN.check(sizes, index=output_format.index)
-        if path is None:
-            raise ValueError("output_format.path: expected int32 [B, K+1] with output_format.index; got None")
+    if output_format is not formats.PLAIN:
+        _check_format(output_format, sizes)
     verdict = VERIFY_CHAIN.outputs(out, device, room, (batch,), (batch,))
-    if path is not None:
-        VERIFY_CHAIN.output("path", path, token_shape, device)
-    if num_passed is not None:
-        VERIFY_CHAIN.output("num_passed", num_passed, (batch,), device)
+    if output_format.num_passed is not None:
         plain = inputs.real(draft_prob) == 1 and inputs.real(epsilon) == 0
         _check_passed(drafted, method, target_law, draft_law, plain)
     if formats.is_empty(output_format):
@@ -243,8 +237,8 @@ def verify_chain(
         draft_tokens=draft_tokens, target=target, draft=drafted.rows, cu_drafts=ends, tokens_by_row=tokens_by_row,
         draft_map=drafted.map, request_index=request_index, method=method, target_law=target_law, draft_law=draft_law,
         edits=changes, draft_prob=draft_prob, epsilon=epsilon, **noise, tokens=verdict.tokens,
-        num_accepted=verdict.num_accepted, status=verdict.status, path=path, num_passed=num_passed,
-        index=output_format.index, bonus=bonus, output_format=choices,
+        num_accepted=verdict.num_accepted, status=verdict.status, path=output_format.path,
+        num_passed=output_format.num_passed, index=output_format.index, bonus=bonus, output_format=choices,
         given=out is not None or output_format is not formats.PLAIN,
     )  # fmt: skip
     if check:
@@ -298,6 +292,18 @@ def ragged_width(ends, tokens_by_row, drafts, max_drafts, out):
     if ends.device.type != "cpu" or torch.compiler.is_compiling() or ends.shape[0] == 1:
         return drafts
     return min(max(int(ends.diff().max()) - tokens_by_row, 0), drafts)
+
+
+def _check_format(output_format, sizes):
+    """Check the tensors of an OutputFormat, but for the bonus tokens."""
+    index, path, num_passed, *_ = output_format
+    VERIFY_CHAIN.check(sizes, index=index)
+    if index is not None and path is None:
+        raise ValueError("output_format.path: expected int32 [B, K+1] with output_format.index; got None")
+    if path is not None:
+        VERIFY_CHAIN.output("path", path, (sizes["B"], sizes["P"]), sizes["device"])
+    if num_passed is not None:
+        VERIFY_CHAIN.output("num_passed", num_passed, (sizes["B"],), sizes["device"])
 
 
 def _check_passed(draft, method, target_law, draft_law, plain):
