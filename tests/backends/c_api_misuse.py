@@ -63,7 +63,7 @@ class Shared(int):
 
 
 class Call(NamedTuple):
-    """``fine``: changes after which the call is valid, too. ``refused``: change -> message, or what is expected where the
+    """``fine``: changes after which the call is valid, too. ``refused``: change -> message, or what is expected if the
     change is one assignment. ``sets``: members that may have any size, from which others follow."""
 
     op: str
