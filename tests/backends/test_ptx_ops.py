@@ -15,11 +15,10 @@ from tests.backends import (
     test_cuda_ops,
     test_cuda_order,
     test_cuda_trees,
+    test_ptx_calls,
 )
-from tests.backends.host_cuda.played import MACHINES
 from tests.backends.ptx.build import unavailable
 from tests.backends.test_cuda_ops import assert_same, assert_same_figures, on_cpu
-from tests.backends.test_ptx_calls import played
 from tests.conftest import running
 from tests.ops import test_row_seeds
 from tests.support.cases import chain_call, seeds
@@ -42,35 +41,12 @@ def quick_backend():
 fast_backend = quick_backend
 
 
-@pytest.fixture(params=MACHINES)
-def machine(request):
-    with played(request.param) as backend:
-        yield backend
-
-
-unseen = test_cuda_trees.unseen
+device, play, unseen = test_ptx_calls.device, test_cuda_order.play, test_cuda_trees.unseen
 
 
 @pytest.fixture
 def played_name():
     return "cuda-ptx"
-
-
-@pytest.fixture
-def device():
-    with played("small") as backend:
-        yield backend
-
-
-@pytest.fixture
-def play():
-    with played("large") as backend:
-
-        def play(**changes):
-            backend.play("large", **changes)
-            return backend
-
-        yield play
 
 
 def borrowed(module, *names):
