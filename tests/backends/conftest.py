@@ -1,4 +1,4 @@
-"""The played GPU of the tests of CUDA's kernels."""
+"""The played GPU of CUDA's kernels, and the launches of Triton's."""
 
 import pytest
 
@@ -20,3 +20,21 @@ def device():
 def machine(request, device):
     device.play(request.param)
     return device
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The names of Triton's kernels, as they are launched."""
+    from specdec_kernels.triton_kernels import _launch
+
+    launch, names = _launch.launch, []
+    monkeypatch.setattr(_launch, "launch", lambda kernel, *rest: (names.append(kernel.__name__), launch(kernel, *rest)))
+    return names
+
+
+@pytest.fixture(params=[0, 10_000], ids="{} multiprocessors".format)
+def programs(request, monkeypatch):
+    """Few and many programs share a row or a request in Triton."""
+    from specdec_kernels.triton_kernels import _launch
+
+    monkeypatch.setattr(_launch, "multiprocessors", lambda device: request.param)

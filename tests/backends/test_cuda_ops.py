@@ -1,6 +1,7 @@
 """The CUDA kernels on the played machine: the CPU backend's bits, on every machine and in every order of threads."""
 
 import ctypes
+import importlib
 import mmap
 import os
 import shutil
@@ -366,7 +367,7 @@ def test_no_result_depends_on_how_rows_are_shared(device):
 
 
 def every_op():
-    """One call of each op, small and odd, against the CPU backend."""
+    """One call of each op, small and odd, against the CPU backend; gives how many calls that were."""
     with specdec_kernels.backend("cuda-host"):
         for dtype in DTYPES:
             rows = rows_of(777, dtype)
@@ -382,6 +383,7 @@ def every_op():
             assert_same(residual_sums(**pairs), on_cpu(residual_sums, **pairs))
         for op, call in indexed_calls():
             assert_same(op(**call), on_cpu(op, **call))
+    return len(DTYPES) * (5 + len(OPTIONS)) + len([*indexed_calls()])
 
 
 ODD_MACHINES = {
@@ -516,8 +518,12 @@ def test_teams_fill_the_device(parts, work):
 
 
 class TestTheLaunch:
-    def test_one_kernel_a_call(self, machine):
-        assert machine.counted(every_op)["launches"] == len(DTYPES) * (5 + len(OPTIONS)) + len([*indexed_calls()])
+    @pytest.mark.parametrize("calls", ["ops", "trees", "filters", "edits"])
+    def test_one_kernel_a_call_and_tickets_are_zero_afterwards(self, machine, calls):
+        module, count = importlib.import_module(f"tests.backends.test_cuda_{calls}"), []
+        assert machine.counted(lambda: count.append(module.every_op()))["launches"] == count[0]
+        for workspace in machine.workspaces():
+            assert not workspace[: workspace.numel() // 64 * 8].any()
 
     @pytest.mark.parametrize("rows, vocabulary", [(1, 262_144), (5, 128_256), (100, 8192), (160, 8192), (265, 4100)])
     def test_no_block_comes_late(self, device, rows, vocabulary):
@@ -530,11 +536,6 @@ class TestTheLaunch:
         tokens, logits = torch.zeros(1, rows - 1).long(), logits[:rows]
         found = device.counted(lambda: verify_chain(tokens, logits[None], method="race", seed=1, position=0))
         assert found["blocks"] <= 264
-
-    def test_tickets_are_zero_afterwards(self, machine):
-        every_op()
-        for workspace in machine.workspaces():
-            assert not workspace[: workspace.numel() // 64 * 8].any()
 
     def test_captures_have_workspaces_of_their_own(self, machine):
         call = chain_call(1, requests=2, slots=3, vocabulary=60_000)

@@ -202,15 +202,6 @@ def every_op():
 
 
 class TestTheLaunch:
-    def test_one_kernel_a_call(self, machine):
-        calls = []
-        assert machine.counted(lambda: calls.append(every_op()))["launches"] == calls[0]
-
-    def test_tickets_are_zero_afterwards(self, machine):
-        every_op()
-        for workspace in machine.workspaces():
-            assert not workspace[: workspace.numel() // 64 * 8].any()
-
     def test_only_rows_on_the_path_are_streamed(self, machine):
         call = made(6, OPTIONS["race"], requests=3, vocabulary=2048)
         accepted = int(on_cpu(verify_tree, **call).num_accepted.sum())
