@@ -44,11 +44,6 @@ fast_backend = quick_backend
 device, play, unseen = test_ptx_calls.device, test_cuda_order.play, test_cuda_trees.unseen
 
 
-@pytest.fixture
-def played_name():
-    return "cuda-ptx"
-
-
 def borrowed(module, *names):
     """A module's tests, or those of these names, for this module; with the fixtures that all of its tests use."""
     short = module.__name__.rpartition("test_")[2]
@@ -68,7 +63,7 @@ for op in OPS:
 same = ("TestTheSameBits", "TestTheSameVerdict")
 pairs = ("test_figures_of_pairs", "test_figures_of_a_vocabulary_of_the_drafts_own")
 more = (
-    "test_uniforms_at_the_threshold", "test_a_draft_row_whose_only_weight_one_block_sees", "test_rows_far_apart",
+    "test_uniforms_at_the_threshold", "test_a_draft_row_whose_only_weight_one_block_sees",
     "test_more_slots_than_a_warp_has_lanes", "test_by_index_and_in_a_vocabulary_of_the_drafts_own", "test_compact_kv",
     "test_compact_kv_in_pages", "test_uniforms_of_later_siblings_at_the_threshold",
     "test_every_offset_has_64_bits",
