@@ -36,19 +36,6 @@ static void expect(const char* call, int got, int error, const char* message) {
 /* Assigns a pointer of any type. */
 static void set(void* pointer, void* memory) { memcpy(pointer, &memory, sizeof memory); }
 
-static specdec_cache_layer layers_of_cache[2];
-
-static specdec_cache_layers cache_layers(int64_t count) {
-  static char memory[2][64];
-  const specdec_cache_layers layers = {layers_of_cache, count};
-  int i;
-  for (i = 0; i < 2; ++i) {
-    const specdec_cache_layer layer = {memory[i], 32, 32, 4, i < count ? 1 : -1, i < count ? 8 : 4, 4, 2};
-    layers_of_cache[i] = layer;
-  }
-  return layers;
-}
-
 #include "calls.h"
 
 #if defined(ON_GPU)

@@ -121,6 +121,8 @@ CALLS = (
             "path[2, 4]",
             "draft_map[32]",
             "request_index[2]",
+            "edits.prompt_mask.data = memory_of_edits_prompt_mask; edits.prompt_mask.size = 1",
+            "draft_prob.data = memory_of_draft_prob",
             "bonus[1, 2]; target[2, 3, 64]",
             "input_positions[2, 1]; input_nonces[1, 2]",
             "no draft; method = SPECDEC_RACE; row_seeds[2, 4]",
@@ -129,6 +131,7 @@ CALLS = (
             "no target": "target.requests: expected 1 or more; got 0",
             "target.vocab_start = 64": "0",
             "draft.vocab_start = 64": "0",
+            "no draft; draft.vocab_start = 2147483647": "draft.vocab_start: expected 0; got 2147483647",
             "draft.vocab = 65": "at most 64",
             "request_index[2]; request_index.entries = 3": "draft.requests: expected 3 or more; got 2",
             "method = -1": "0 or more",
@@ -141,6 +144,7 @@ CALLS = (
             "tokens.columns = 0": "1 or more",
             "tokens.column_stride = 2": "tokens.row_stride: expected 7 or more; got 4",
             "tokens.row_stride = 0; tokens.column_stride = 2": "tokens.row_stride: expected 7 or more; got 0",
+            "tokens.columns = 2; tokens.column_stride = -1": "tokens.column_stride: expected 1 or more; got -1",
             "tokens.row_stride = 8; tokens.column_stride = -1": "tokens.column_stride: expected 1 or more; got -1",
             "output_format = 16": "at most 7",
             "output_format = -1": "0 or more",
@@ -197,6 +201,7 @@ CALLS = (
             "edits.seen_index[2, 1, 1]; edits.output_mask.requests = 1; edits.output_counts.requests = 1",
             "edits.allowed[*, *, 2]; edits.output_mask[*, 1, 2]",
             "edits.pending[2, 1, 1]",
+            "edits.seen_index[*, 1, 1]; edits.bias_spans[*, 1, 2]; edits.output_counts.size = 70",
         ),
         refused={
             "edits.allowed.rows = 3": "4 or more",
@@ -293,6 +298,8 @@ CALLS = (
         fine=(
             "status[6]", "draft_map[32]", "request_index[2]",
             "target.requests = 0; mass.rows = 0; no probs; no draft",
+            "target.requests = 0; mass.rows = 0; no probs; no draft; request_index[0]; request_index.entries = 2",
+            "no draft; request_index[2]; request_index.entries = 0",
             f"edits.allowed[2, 3, 2]; {BY_ROW}",
         ),
         refused={"target[1, 1, 64]; no draft; probs[1, 64]; mass[1]": "draft.data: expected memory; got NULL"},
@@ -325,6 +332,8 @@ CALLS = (
             "rows.vocab_start = 64": "0",
             "top_tokens.columns = 2": "top_tokens.row_stride: expected 2; got 4",
             "support_bits[6, 2]": "support_size.rows: expected 6; got 0",
+            "support_size[1]; rows[1, 1, 33]; logprob[1]; rank[1]; top_tokens[1, 4]; top_logprobs[1, 4]":
+                "support_bits.data: expected memory; got NULL",
             "support_size[6]": "support_bits.data: expected memory; got NULL",
         },
     ),
@@ -520,6 +529,8 @@ CALLS = (
             (
                 "residual_sums", "sums[2, 2]", ("no draft; draft.vocab = 64",),
                 {
+                    "row[1]; draft_row[1]; sums[1, 2]; status[1]; row_stats[1, 0, 4]":
+                        "row_stats.rows: expected 1 or more; got 0",
                     "no draft": "draft.vocab: expected 64; got 0",
                     "no draft; draft.vocab = 64; no draft_row": "draft_row.size: expected 2; got 0",
                 },
@@ -555,7 +566,11 @@ CALLS = (
         f"method = SPECDEC_RACE; draft_tokens[2, 3]; vocab = 64; row_status[8]; winners[1, 8]; tokens[2, 4]; {VERDICT}",
         sets="winners.requests winners.slots tokens.rows tokens.columns",
         fine=(f"{NO_REQUESTS}; row_status.size = 0; no winners",),
-        refused={"no winners": "winners.data: expected memory; got NULL", "row[1]": "row.rows: expected 0; got 1"},
+        refused={
+            "no winners; tokens[1, 4]; num_accepted[1]; status[1]; row_status[4]":
+                "winners.data: expected memory; got NULL",
+            "row[1]": "row.rows: expected 0; got 1",
+        },
     ),
     Call(
         "walk_tables", TREE_TABLES,
@@ -611,8 +626,10 @@ def one_in_c(statement, fields):
     if statement.startswith("no "):
         name = statement.removeprefix("no ")
         return [f"memset(&p.{name}, 0, sizeof p.{name});"]
+    if statement.startswith(("layers_of_cache", "exact.", "number(")):
+        return [f"{statement};"]
     if " = " in statement:
-        return [statement + ";" if statement.startswith("layers_of_cache") else f"p.{statement};"]
+        return [f"p.{statement};"]
     ((name, shape),) = shapes_in(statement).items()
     kind = fields[name]
     if kind == "output" and len(shape) == 1:
@@ -726,14 +743,39 @@ def refusals(call, first):
 # ---- in C ------------------------------------------------------------------------------------------------------------
 
 
+CACHE_LAYERS = """
+static specdec_cache_layer layers_of_cache[2];
+static specdec_cache_layers cache_layers(int64_t count) {
+  static char memory[2][64];
+  const specdec_cache_layers layers = {layers_of_cache, count};
+  int i;
+  for (i = 0; i < 2; ++i) {
+    const specdec_cache_layer layer = {memory[i], 32, 32, 4, i < count ? 1 : -1, i < count ? 8 : 4, 4, 2};
+    layers_of_cache[i] = layer;
+  }
+  return layers;
+}
+"""
+
+
+def memory():
+    """Memory of each field, layers of a cache, and ``fill()``, which writes the fields' values."""
+    names = dict.fromkeys(name.replace(".", "_") for call in CALLS for name in fields_of(call.op))
+    lines = [f"static int64_t memory_of_{name}[1024];" for name in names]
+    fill = [f"  memset(memory_of_{name}, 0, sizeof memory_of_{name});" for name in names]
+    for name, values in VALUES.items():
+        lines.append(f"static const int32_t values_of_{name}[] = {{{', '.join(map(str, values))}}};")
+        fill.append(f"  memcpy(memory_of_{name}, values_of_{name}, sizeof values_of_{name});")
+    return [CACHE_LAYERS, *lines, "static void fill(void) {", *fill, "}"]
+
+
 def all_calls():
-    """Memory of all fields, ``fill()`` for its values, and ``calls()``. The first valid call of an op has its name."""
-    lines, names, ops = [], {}, set()
+    """All calls by ``calls()``. The first valid call of an op has its name."""
+    lines, ops = [], set()
     for number, call in enumerate(CALLS):
         fields, first = fields_of(call.op), call.op not in ops
         valid = f"valid_{call.op if first else number}"
         ops.add(call.op)
-        names |= dict.fromkeys(name.replace(".", "_") for name in fields)
         lines += [f"static specdec_{call.op}_params {valid}(void) {{", f"  specdec_{call.op}_params p;"]
         lines += ["  memset(&p, 0, sizeof p);", f"  {in_c(call.valid, fields)}", "  return p;", "}"]
         lines += [f"static void calls_{number}(void) {{", f"  FINE({call.op}, {valid}, ;)"]
@@ -741,14 +783,8 @@ def all_calls():
         for change, message in refusals(call, first):
             lines.append(f'  WRONG({call.op}, {valid}, {in_c(change, fields)}, "{message}")')
         lines.append("}")
-    memory = [f"static int64_t memory_of_{name}[1024];" for name in names]
-    fill = [f"  memset(memory_of_{name}, 0, sizeof memory_of_{name});" for name in names]
-    for name, values in VALUES.items():
-        memory.append(f"static const int32_t values_of_{name}[] = {{{', '.join(map(str, values))}}};")
-        fill.append(f"  memcpy(memory_of_{name}, values_of_{name}, sizeof values_of_{name});")
     calls = [f"  calls_{number}();" for number in range(len(CALLS))]
-    functions = ["static void fill(void) {", *fill, "}", *lines, "static void calls(void) {", *calls, "}", ""]
-    return "\n".join(memory + functions)
+    return "\n".join([*memory(), *lines, "static void calls(void) {", *calls, "}", ""])
 
 
 def written(folder):
