@@ -41,7 +41,7 @@ template <class T>
 static void number(Exact& exact, T& field, int64_t outer, int64_t inner) {
   static const int64_t numbers[64] = {1};
   field.data = numbers;
-  if (auto* const known = const_cast<Exact::Number*>(exact.find(&field))) *known = {&field, outer, inner};
+  if (auto* const entry = const_cast<Exact::Number*>(exact.find(&field))) *entry = {&field, outer, inner};
   else exact.numbers[exact.count++] = {&field, outer, inner};
 }
 
