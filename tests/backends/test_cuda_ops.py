@@ -288,16 +288,17 @@ def test_figures_of_a_vocabulary_of_the_drafts_own(machine):
 def far(rows, axis):
     """Rows, 2^31 elements from the first to the last along ``axis``, in memory never touched in between."""
     room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
-    strides = [512, 512, 1]
+    strides = [2560, 2560, 1]
     strides[axis] = (2**31 // (rows.shape[axis] - 1) + 8) // 8 * 8
     return room.as_strided(rows.shape, strides).copy_(rows)
 
 
 @pytest.mark.parametrize("axis", [0, 1], ids=["requests", "rows"])
 def test_every_offset_has_64_bits(machine, axis):
-    """By request and by row, of rows, chains and trees: in the last ones only a wrong offset finds another row."""
+    """By request and by row, of rows, chains and trees: in the last ones only a wrong offset finds another row. Several
+    blocks share a row where the machine is large."""
     tokens = torch.tensor([[3, 1, 4, 7], [2, 8, 5, 6]])
-    target = torch.full((2, 4, 500), -20.0).scatter(-1, tokens[..., None], 20.0).bfloat16()
+    target = torch.full((2, 4, 2500), -20.0).scatter(-1, tokens[..., None], 20.0).bfloat16()
     noise = {"seed": seeds(2), "position": 0}
     each = {"seed": seeds(2)[:, None], "position": 0}
     cut = {"sampling": Sampling(top_k=5)}
