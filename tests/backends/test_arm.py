@@ -12,8 +12,9 @@ import pytest
 from setup import CSRC, NinjaBuild, NinjaFile
 from specdec_kernels.calls.op import OPS
 from specdec_kernels.headers import get_library_dir
+from tests.backends import c_api_misuse
 from tests.backends.host_cuda.build import ROOT, run_ninja
-from tests.backends.test_c_api import CXX, EXAMPLE, MISUSE, C, run
+from tests.backends.test_c_api import CXX, EXAMPLE, C, run
 from tests.backends.test_headers import EXAMPLE as HEADERS_EXAMPLE
 
 ARM_C, ARM_CXX, EMULATOR = "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-g++", "qemu-aarch64"
@@ -58,7 +59,7 @@ def linked(command, source, folder, program):
 def test_the_examples(library, tmp_path):
     for name, source, here, there in (
         ("c_api", EXAMPLE, C, [ARM_C, *C[1:]]),
-        ("misuse", MISUSE, C, [ARM_C, *C[1:]]),
+        ("misuse", c_api_misuse.written(tmp_path), C, [ARM_C, *C[1:]]),
         ("headers", HEADERS_EXAMPLE, [*CXX, "-O2"], [ARM_CXX, *CXX[1:], "-O2"]),
     ):
         native = linked(here, source, get_library_dir(), tmp_path / name)

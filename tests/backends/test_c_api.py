@@ -13,13 +13,15 @@ import pytest
 import torch
 
 import specdec_kernels
+from setup import build_folder
 from specdec_kernels import race_sample, verify_chain
 from specdec_kernels.calls.op import OPS
 from specdec_kernels.headers import get_include, get_library_dir
+from tests.backends import c_api_exact, c_api_misuse
 from tests.backends.host_cuda import build as host_cuda
 
-HERE = Path(__file__).resolve().parent
-EXAMPLE, MISUSE = HERE.parents[1] / "examples" / "c_api.c", HERE / "c_api_misuse.c"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "c_api.c"
 WARNINGS = ["-Wall", "-Wextra", "-pedantic", "-Werror"]
 C = [os.environ.get("CC", "gcc"), "-std=c11", *WARNINGS, "-I", get_include()]
 CXX = [os.environ.get("CXX", "g++"), "-I", get_include()]
@@ -72,8 +74,15 @@ def test_the_example_gives_the_bits_of_the_package(built):
     assert 0 < verdict.num_accepted.sum() < requests * drafts  # both outcomes
 
 
-def test_every_mistake_is_an_error(built):
-    assert run(built(MISUSE)) == ""
+def test_every_mistake_is_an_error(built, tmp_path):
+    assert run(built(c_api_misuse.written(tmp_path))) == ""
+
+
+def test_every_size_that_does_not_fit_is_left_to_python(tmp_path):
+    source, program, objects = tmp_path / "exact.cpp", tmp_path / "exact", build_folder() / "c_api_checks.o"
+    source.write_text(c_api_exact.text(), encoding="utf-8")
+    run(*CXX, "-std=c++17", "-I", ROOT / "csrc", source, objects, "-o", program)
+    assert run(program) == ""
 
 
 @pytest.mark.parametrize("compiler", [C, [*CXX, "-std=c++11", *WARNINGS]], ids=["C11", "C++11"])

@@ -17,7 +17,7 @@ from tests.support.cases import DTYPES, adversarial_rows, chain_call, seeds
 from tests.support.edits import random_edits
 from tests.support.random_calls import random_filtered, random_served_chain
 
-machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
+pytestmark = test_cuda_ops.pytestmark
 on_ptx = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
 FEW, MANY, MANY_FILTERED = range(12), range(1000, 4000), range(1000, 1400)
@@ -186,13 +186,9 @@ class TestPlayedMachine:
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_odd_rows_with_filters(name):
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        backend.play("large" if len(name) % 3 else "lone", few_rows="1")
-        assert_as_on_the_cpu(odd_filtered([name]), "race_sample")
-        backend.play("small")
+def test_odd_rows_with_filters(device, name):
+    device.play("large" if len(name) % 3 else "lone", few_rows="1")
+    assert_as_on_the_cpu(odd_filtered([name]), "race_sample")
 
 
 @on_ptx
@@ -219,22 +215,19 @@ class TestPtx:
         assert_as_on_the_cpu(random_calls(MANY[:400]))
 
 
-def test_which_rows_take_the_kernel_for_few():
+def test_which_rows_take_the_kernel_for_few(device):
     """Few of whole vocabularies; by launches of one block a part."""
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
 
-        def blocks(rows, few_rows):
-            logits = torch.zeros(rows, 9000, dtype=torch.bfloat16)
-            backend.play("large", few_rows=few_rows, multiprocessors=132)
-            return backend.counted(lambda: race_sample(logits, seed=seeds(rows), position=0))["blocks"]
+    def blocks(rows, few_rows):
+        logits = torch.zeros(rows, 9000, dtype=torch.bfloat16)
+        device.play("large", few_rows=few_rows, multiprocessors=132)
+        return device.counted(lambda: race_sample(logits, seed=seeds(rows), position=0))["blocks"]
 
-        # Nine tiles of 1,024 columns; the others take parts of 2,048.
-        assert blocks(2, "") == blocks(2, "1") == 2 * 9
-        assert blocks(2, "0") == 2 * 5
-        assert blocks(20, "") == blocks(20, "0") == 20 * 5
-        assert blocks(20, "1") == 20 * 9
-        backend.play("small")
+    # Nine tiles of 1,024 columns; the others take parts of 2,048.
+    assert blocks(2, "") == blocks(2, "1") == 2 * 9
+    assert blocks(2, "0") == 2 * 5
+    assert blocks(20, "") == blocks(20, "0") == 20 * 5
+    assert blocks(20, "1") == 20 * 9
 
 
 class TestBounds:

@@ -1,12 +1,8 @@
 """Where a row, a team or an output of the CUDA kernels ends, on the played machine: the CPU backend's bits."""
 
-import os
-import shutil
-
 import pytest
 import torch
 
-import specdec_kernels
 from specdec_kernels import (
     LogitEdits,
     Sampling,
@@ -20,27 +16,11 @@ from specdec_kernels import (
 )
 from specdec_kernels.calls.values import Edit, Law
 from specdec_kernels.sharded._parts import MASS_TILES, mass_tiles
+from tests.backends import test_cuda_ops
+from tests.backends.test_cuda_ops import called, on_cpu
 from tests.support.cases import DTYPES, chain_call, poisoned, seeds
 
-pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
-
-
-@pytest.fixture
-def device():
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        yield backend
-        backend.play("small")
-
-
-def called(op, *arguments, **options):
-    return op(*arguments, **options)
-
-
-def on_cpu(op, *arguments, **options):
-    with specdec_kernels.backend("cpu"):
-        return op(*arguments, **options)
+pytestmark = test_cuda_ops.pytestmark
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,6 +1,7 @@
 """The CUDA kernels on the played machine: the CPU backend's bits, on every machine and in every order of threads."""
 
 import ctypes
+import importlib
 import mmap
 import os
 import shutil
@@ -15,6 +16,7 @@ import specdec_kernels
 from specdec_kernels import _C, LogitEdits, Sampling, cutoff, logprobs, race_sample, race_topk
 from specdec_kernels.sharded._parts import residual_sums
 from tests.backends.host_cuda.build import ROOT, build
+from tests.backends.host_cuda.played import MACHINES
 from tests.ops.test_verify_chain import OPTIONS
 from tests.support.calls import every_call
 from tests.support.cases import (
@@ -23,7 +25,6 @@ from tests.support.cases import (
     adversarial_rows,
     chain_as_tree,
     chain_call,
-    far_chain,
     poisoned,
     ragged,
     seeds,
@@ -34,7 +35,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler"),
 ]
 
-MACHINES = ("small", "large", "lone")
 PARTS_SANITIZED = """
 from tests.backends import test_row_part
 test_row_part.every_part()
@@ -72,16 +72,6 @@ with backend("cuda-host"):
     call["edits"] = LogitEdits(allowed=torch.full((20, 282), -1, dtype=torch.int32))
     print(counted(lambda: verify_tree(**call))["blocks"])
 """
-
-
-@pytest.fixture(params=MACHINES)
-def machine(request):
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        backend.play(request.param)
-        yield backend
-        backend.play(MACHINES[0])
 
 
 def called(op, *arguments, **options):
@@ -196,7 +186,7 @@ def test_uniforms_at_the_threshold(machine, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_pairs_are_read_slot_after_slot(dtype):
+def test_pairs_are_read_slot_after_slot(device, dtype):
     """Of large batches: a pair is read where the chain comes to it, and once more where a token is drawn from it; a
     certain draft's residual needs its target row alone."""
     requests, slots, vocabulary = 64, 3, 4096
@@ -205,14 +195,11 @@ def test_pairs_are_read_slot_after_slot(dtype):
     draft, second = target[:, :slots] / 2, torch.where(torch.arange(slots) == 1, unlikely, likely)
     noise = {"seed": seeds(requests), "position": 5}
     rows, found = requests * vocabulary * dtype.itemsize, []
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        for of_draft, tokens, read in (draft, likely, 2 * slots + 1), (draft, second, 2 + 2 + 2), (None, unlikely, 2):
-            call = {"draft_tokens": tokens, "target": target, "draft": of_draft, **noise}
-            bytes_read = backend.counted(lambda call=call: found.append(verify_chain(**call)))["bytes_read"]
-            assert_same(found[-1], on_cpu(verify_chain, **call))
-            assert rows * read <= bytes_read < rows * (read + 0.2)
+    for of_draft, tokens, read in (draft, likely, 2 * slots + 1), (draft, second, 2 + 2 + 2), (None, unlikely, 2):
+        call = {"draft_tokens": tokens, "target": target, "draft": of_draft, **noise}
+        bytes_read = device.counted(lambda call=call: found.append(verify_chain(**call)))["bytes_read"]
+        assert_same(found[-1], on_cpu(verify_chain, **call))
+        assert rows * read <= bytes_read < rows * (read + 0.2)
 
 
 def test_a_draft_row_whose_only_weight_one_block_sees(machine):
@@ -298,96 +285,73 @@ def test_figures_of_a_vocabulary_of_the_drafts_own(machine):
         assert_same_figures(op, found, expected)
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}], ids=["rejection", "race"])
-def test_rows_far_apart(machine, options):
-    """Offsets past 2^31 elements and 2^32 bytes, in memory that is never touched in between."""
-    room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
-    far = verify_chain(**far_chain(room) | options)
-    assert far.num_accepted == 2
-    assert_same(far, on_cpu(verify_chain, **far_chain() | options))
-    assert_same(far, on_cpu(verify_chain, **far_chain(room) | options))
-
-
 def far(rows, axis):
     """Rows, 2^31 elements from the first to the last along ``axis``, in memory never touched in between."""
     room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
-    strides = [512, 512, 1]
+    strides = [2560, 2560, 1]
     strides[axis] = (2**31 // (rows.shape[axis] - 1) + 8) // 8 * 8
     return room.as_strided(rows.shape, strides).copy_(rows)
 
 
-@pytest.fixture
-def played_name():
-    return "cuda-host"
-
-
 @pytest.mark.parametrize("axis", [0, 1], ids=["requests", "rows"])
-def test_every_offset_has_64_bits(played_name, axis):
-    """By request and by row, of rows, chains and trees: in the last ones only a wrong offset finds another row."""
+def test_every_offset_has_64_bits(machine, axis):
+    """By request and by row, of rows, chains and trees: in the last ones only a wrong offset finds another row. Several
+    blocks share a row where the machine is large."""
     tokens = torch.tensor([[3, 1, 4, 7], [2, 8, 5, 6]])
-    target = torch.full((2, 4, 500), -20.0).scatter(-1, tokens[..., None], 20.0).bfloat16()
+    target = torch.full((2, 4, 2500), -20.0).scatter(-1, tokens[..., None], 20.0).bfloat16()
     noise = {"seed": seeds(2), "position": 0}
     each = {"seed": seeds(2)[:, None], "position": 0}
     cut = {"sampling": Sampling(top_k=5)}
     parents = torch.tensor([-1, 0, 1, 2])
-    with specdec_kernels.backend(played_name):
-        rows = far(target, axis)
-        assert torch.equal(race_sample(rows, **each), tokens)
-        assert torch.equal(race_sample(rows, **each, **cut), tokens)
-        assert torch.equal(race_topk(rows, 2, **each)[..., 0], tokens)
-        assert torch.equal(logprobs(rows, tokens, **cut)[1], torch.ones(2, 4, dtype=torch.int32))
-        assert_same(cutoff(rows, **cut), on_cpu(cutoff, target, **cut))
-        assert_same(residual(rows, rows.roll(1, -1)), residual(target, target.roll(1, -1)))
-        assert_same(overlap(rows.roll(1, -1), rows), overlap(target.roll(1, -1), target))
-        draft = far(target[:, :3], axis)
-        for call in ({"draft": draft}, {"draft": None, "method": "race"}, {"draft": draft, **cut}):
-            assert torch.equal(verify_chain(tokens[:, :3], rows, **call, **noise).tokens, tokens)
-        nodes = tokens.roll(1, -1)
-        for call in ({}, {"method": "race"}, cut):
-            found = verify_tree(nodes, rows, None if "method" in call else rows, parents=parents, **call, **noise)
-            assert torch.equal(found.tokens, tokens)
+    rows = far(target, axis)
+    assert torch.equal(race_sample(rows, **each), tokens)
+    assert torch.equal(race_sample(rows, **each, **cut), tokens)
+    assert torch.equal(race_topk(rows, 2, **each)[..., 0], tokens)
+    assert torch.equal(logprobs(rows, tokens, **cut)[1], torch.ones(2, 4, dtype=torch.int32))
+    assert_same(cutoff(rows, **cut), on_cpu(cutoff, target, **cut))
+    assert_same(residual(rows, rows.roll(1, -1)), residual(target, target.roll(1, -1)))
+    assert_same(overlap(rows.roll(1, -1), rows), overlap(target.roll(1, -1), target))
+    draft = far(target[:, :3], axis)
+    for call in ({"draft": draft}, {"draft": None, "method": "race"}, {"draft": draft, **cut}):
+        assert torch.equal(verify_chain(tokens[:, :3], rows, **call, **noise).tokens, tokens)
+    nodes = tokens.roll(1, -1)
+    for call in ({}, {"method": "race"}, cut):
+        found = verify_tree(nodes, rows, None if "method" in call else rows, parents=parents, **call, **noise)
+        assert torch.equal(found.tokens, tokens)
 
 
-def test_an_output_past_32_bits():
+def test_an_output_past_32_bits(device):
     """Of two million rows the last one is played; nobody touches the memory of the others."""
     rows, vocabulary = 2**31 // 1000 + 2, 1000
     unreserved = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 and newer name it
     memory = mmap.mmap(-1, 4 * rows * vocabulary, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | unreserved)
     probs = torch.frombuffer(memory, dtype=torch.float32).view(rows, vocabulary)
     target, draft = torch.randn(2, 1, vocabulary, generator=torch.Generator().manual_seed(0))
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        expected = residual(target, draft)
-        backend.play("small", first_block=rows - 1)
-        mass = torch.empty(rows)
-        residual(target.expand(rows, -1), draft.expand(rows, -1), out=(probs, mass))
-        backend.play(MACHINES[0])
+    expected = residual(target, draft)
+    device.play("small", first_block=rows - 1)
+    mass = torch.empty(rows)
+    residual(target.expand(rows, -1), draft.expand(rows, -1), out=(probs, mass))
     assert_same((probs[-1:].clone(), mass[-1:]), tuple(expected)[:2])
 
 
-def test_no_result_depends_on_how_rows_are_shared():
+def test_no_result_depends_on_how_rows_are_shared(device):
     """Masses are integers, and sums over pairs of rows are combined in one order: all machines give the same bits."""
     rows = 3 * torch.randn(2, 1, 9000, generator=torch.Generator().manual_seed(0))
     pair = {"target": rows, "draft": rows, **sums_of([0], [1])}
     found, expected = [], on_cpu(residual_sums, **pair)
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        for name in MACHINES:
-            for schedule in (1, 2):
-                backend.play(name, schedule=schedule)
-                found.append((*residual(rows, rows.roll(1, -1)), *overlap(rows, rows.roll(1, -1))))
-                assert_same(residual_sums(**pair), expected)
-                counted = backend.counted(lambda: residual_sums(**pair))
-                assert counted["launches"] == 1 < counted["blocks"]
-        backend.play(MACHINES[0])
+    for name in MACHINES:
+        for schedule in (1, 2):
+            device.play(name, schedule=schedule)
+            found.append((*residual(rows, rows.roll(1, -1)), *overlap(rows, rows.roll(1, -1))))
+            assert_same(residual_sums(**pair), expected)
+            counted = device.counted(lambda: residual_sums(**pair))
+            assert counted["launches"] == 1 < counted["blocks"]
     for other in found[1:]:
         assert_same(other, found[0])
 
 
 def every_op():
-    """One call of each op, small and odd, against the CPU backend."""
+    """One call of each op, small and odd, against the CPU backend; gives how many calls that were."""
     with specdec_kernels.backend("cuda-host"):
         for dtype in DTYPES:
             rows = rows_of(777, dtype)
@@ -403,6 +367,7 @@ def every_op():
             assert_same(residual_sums(**pairs), on_cpu(residual_sums, **pairs))
         for op, call in indexed_calls():
             assert_same(op(**call), on_cpu(op, **call))
+    return len(DTYPES) * (5 + len(OPTIONS)) + len([*indexed_calls()])
 
 
 ODD_MACHINES = {
@@ -415,21 +380,15 @@ ODD_MACHINES = {
 
 
 @pytest.mark.parametrize("change", ODD_MACHINES.values(), ids=ODD_MACHINES)
-def test_odd_machines(change):
+def test_odd_machines(device, change):
     """Where blocks cannot all run at once fewer share a request, or one has it: never an error, and the same bits."""
     from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_trees
 
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        backend.play("large", **change)
-        try:
-            every_op()
-            if "refuses" in change:
-                for module in (test_cuda_trees, test_cuda_filters, test_cuda_edits):
-                    module.every_op()
-        finally:
-            backend.play(MACHINES[0])
+    device.play("large", **change)
+    every_op()
+    if "refuses" in change:
+        for module in (test_cuda_trees, test_cuda_filters, test_cuda_edits):
+            module.every_op()
 
 
 def test_code_of_an_older_architecture():
@@ -443,20 +402,14 @@ def test_code_of_an_older_architecture():
 
 
 @pytest.mark.parametrize("requests", [1, 20], ids=["grid", "clusters"])
-def test_a_refused_launch_leaves_the_callers_errors(requests):
+def test_a_refused_launch_leaves_the_callers_errors(device, requests):
     """One block a request comes in its place. No error is left of it, and one that was there before still is."""
     call = chain_call(3, requests=requests, slots=3, vocabulary=9000)
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        try:
-            for pending in (0, 1):
-                backend.play("large", multiprocessors=40, refuses=True)
-                backend.pend(pending)
-                assert backend.counted(lambda: verify_chain(**call))["blocks"] == requests
-                assert bool(backend.taken_error()) == bool(pending)
-        finally:
-            backend.play(MACHINES[0])
+    for pending in (0, 1):
+        device.play("large", multiprocessors=40, refuses=True)
+        device.pend(pending)
+        assert device.counted(lambda: verify_chain(**call))["blocks"] == requests
+        assert bool(device.taken_error()) == bool(pending)
 
 
 # These wait for the kernel before by themselves; the others are launched when it has ended.
@@ -478,24 +431,18 @@ def written_late(backend, arguments):
 
 
 @pytest.mark.parametrize("played", ["large", "lone"])
-def test_inputs_that_the_kernel_before_writes(played):
+def test_inputs_that_the_kernel_before_writes(device, played):
     """A kernel that overlaps with it reads nothing until it has ended."""
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        calls = {name: call for name, call in every_call().items() if call[0].__name__ in OVERLAPPING}
-        try:
-            for name, (op, arguments) in calls.items():
-                backend.play(played)
-                expected = op(**arguments)
-                backend.play(played, overlaps=True)
-                late = written_late(backend, arguments)
-                found = []
-                count = backend.counted(lambda: found.append(op(**late)))  # noqa: B023
-                assert count["overlapped"] == count["launches"] == 1, name
-                assert_same(found[0], expected)
-        finally:
-            backend.play(MACHINES[0])
+    calls = {name: call for name, call in every_call().items() if call[0].__name__ in OVERLAPPING}
+    for name, (op, arguments) in calls.items():
+        device.play(played)
+        expected = op(**arguments)
+        device.play(played, overlaps=True)
+        late = written_late(device, arguments)
+        found = []
+        count = device.counted(lambda: found.append(op(**late)))  # noqa: B023
+        assert count["overlapped"] == count["launches"] == 1, name
+        assert_same(found[0], expected)
 
 
 # Blocks a team that are asked for, with or without clusters: how many come. Clusters have eight at most; the machine's
@@ -504,23 +451,17 @@ ASKED = {(1, False): 1, (3, False): 3, (9, False): 8, (3, True): 3, (40, True): 
 
 
 @pytest.mark.parametrize(("asked", "blocks"), ASKED.items(), ids=str)
-def test_teams_that_are_asked_for(asked, blocks):
+def test_teams_that_are_asked_for(device, asked, blocks):
     """As a bench does: the verdict is the same, by as many blocks as can wait for each other."""
     call = chain_as_tree(chain_call(3, requests=3, slots=3, vocabulary=80_000))
     call |= {"edits": LogitEdits(allowed=torch.full((3, 2500), -1, dtype=torch.int32))}
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        try:
-            backend.play("large")
-            expected = verify_tree(**call)
-            backend.play("large", team=asked[0], team_is_grid=asked[1])
-            found = []
-            count = backend.counted(lambda: found.append(verify_tree(**call)))
-            assert (count["launches"], count["blocks"]) == (1, 3 * blocks)
-            assert_same(found[0], expected)
-        finally:
-            backend.play(MACHINES[0])
+    device.play("large")
+    expected = verify_tree(**call)
+    device.play("large", team=asked[0], team_is_grid=asked[1])
+    found = []
+    count = device.counted(lambda: found.append(verify_tree(**call)))
+    assert (count["launches"], count["blocks"]) == (1, 3 * blocks)
+    assert_same(found[0], expected)
 
 
 @pytest.fixture(scope="module")
@@ -561,29 +502,24 @@ def test_teams_fill_the_device(parts, work):
 
 
 class TestTheLaunch:
-    def test_one_kernel_a_call(self, machine):
-        assert machine.counted(every_op)["launches"] == len(DTYPES) * (5 + len(OPTIONS)) + len([*indexed_calls()])
-
-    @pytest.mark.parametrize("rows, vocabulary", [(1, 262_144), (5, 128_256), (100, 8192), (160, 8192), (265, 4100)])
-    def test_no_block_comes_late(self, rows, vocabulary):
-        """Where a row can be split, its parts are as many as run at once: one block more would take twice the time."""
-        with specdec_kernels.backend("cuda-host"):
-            from tests.backends.host_cuda import backend
-
-            backend.play("large", multiprocessors=132)
-            logits = torch.zeros(vocabulary, dtype=torch.bfloat16).expand(rows, -1)
-            found = backend.counted(lambda: race_sample(logits, seed=seeds(rows), position=0))
-            assert found["blocks"] <= max(264, rows)
-            rows = min(rows, 264)  # more rows of a race come in order
-            tokens, logits = torch.zeros(1, rows - 1).long(), logits[:rows]
-            found = backend.counted(lambda: verify_chain(tokens, logits[None], method="race", seed=1, position=0))
-            assert found["blocks"] <= 264
-            backend.play(MACHINES[0])
-
-    def test_tickets_are_zero_afterwards(self, machine):
-        every_op()
+    @pytest.mark.parametrize("calls", ["ops", "trees", "filters", "edits"])
+    def test_one_kernel_a_call_and_tickets_are_zero_afterwards(self, machine, calls):
+        module, count = importlib.import_module(f"tests.backends.test_cuda_{calls}"), []
+        assert machine.counted(lambda: count.append(module.every_op()))["launches"] == count[0]
         for workspace in machine.workspaces():
             assert not workspace[: workspace.numel() // 64 * 8].any()
+
+    @pytest.mark.parametrize("rows, vocabulary", [(1, 262_144), (5, 128_256), (100, 8192), (160, 8192), (265, 4100)])
+    def test_no_block_comes_late(self, device, rows, vocabulary):
+        """Where a row can be split, its parts are as many as run at once: one block more would take twice the time."""
+        device.play("large", multiprocessors=132)
+        logits = torch.zeros(vocabulary, dtype=torch.bfloat16).expand(rows, -1)
+        found = device.counted(lambda: race_sample(logits, seed=seeds(rows), position=0))
+        assert found["blocks"] <= max(264, rows)
+        rows = min(rows, 264)  # more rows of a race come in order
+        tokens, logits = torch.zeros(1, rows - 1).long(), logits[:rows]
+        found = device.counted(lambda: verify_chain(tokens, logits[None], method="race", seed=1, position=0))
+        assert found["blocks"] <= 264
 
     def test_captures_have_workspaces_of_their_own(self, machine):
         call = chain_call(1, requests=2, slots=3, vocabulary=60_000)
@@ -612,20 +548,16 @@ class TestTheLaunch:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("vocabulary", [128_256, 262_144])
-    def test_a_small_workspace(self, vocabulary):
+    def test_a_small_workspace(self, device, vocabulary):
         """At 256 requests and fewer, on a device of 132 multiprocessors: requested, not launched. The largest is that
         of 256 rejections: two sets of two rows of tiles, two words of 8 bytes a tile, and an eighth of all for tickets.
         """
         most = 2 * 256 * 2 * (-(-vocabulary // 1024)) * 2 * 8 * 8 / 7 + 128
-        with specdec_kernels.backend("cuda-host"):
-            from tests.backends.host_cuda import backend
-
-            backend.play("large", multiprocessors=132)
-            for requests in (1, 2, 8, 16, 32, 33, 64, 128, 256):
-                target = torch.zeros(1, 1, vocabulary, dtype=torch.bfloat16).expand(requests, 5, -1)
-                needed = backend.bytes_needed(target)
-                assert all(0 <= size <= most for size in needed.values()), (requests, needed)
-            backend.play(MACHINES[0])
+        device.play("large", multiprocessors=132)
+        for requests in (1, 2, 8, 16, 32, 33, 64, 128, 256):
+            target = torch.zeros(1, 1, vocabulary, dtype=torch.bfloat16).expand(requests, 5, -1)
+            needed = device.bytes_needed(target)
+            assert all(0 <= size <= most for size in needed.values()), (requests, needed)
 
 
 def library_of(name):

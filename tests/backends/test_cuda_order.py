@@ -25,17 +25,14 @@ DEVICES = {
 
 
 @pytest.fixture
-def play():
-    """The played machine, as asked for; afterwards it is the first one again."""
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
+def play(device):
+    """The large machine with changes."""
 
-        def played(**changes):
-            backend.play("large", **changes)
-            return backend
+    def played(**changes):
+        device.play("large", **changes)
+        return device
 
-        yield played
-        backend.play("small")
+    return played
 
 
 def decided_chain(accepted, slots, vocabulary=4096):

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-import specdec_kernels
 from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_tree
 from tests.backends import test_cuda_ops
-from tests.backends.test_cuda_ops import MACHINES, assert_same, on_cpu
+from tests.backends.host_cuda.played import MACHINES
+from tests.backends.test_cuda_ops import assert_same, on_cpu
 from tests.ops import test_verify_tree
 from tests.support.cases import DTYPES, UNTOUCHED, seeds
 from tests.support.trees import leaves_of, random_parents, tree_call
 
-machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
+pytestmark = test_cuda_ops.pytestmark
 
 OPTIONS = test_verify_tree.OPTIONS | {"paths": {"method": "paths", "replacement": True}}
 LAYOUTS = (
@@ -106,14 +106,11 @@ def test_compact_kv_in_pages(machine):
     assert_compacts([], path, prefix_len, block_table=table)
 
 
-def test_no_number_of_layers_is_too_large():
+def test_no_number_of_layers_is_too_large(device):
     """Up to 128 tensors travel with one launch."""
-    with specdec_kernels.backend("cuda-host"):
-        from tests.backends.host_cuda import backend
-
-        for count, launches in ((128, 1), (129, 2), (260, 3)):
-            found = backend.counted(lambda count=count: assert_compacts(*caches_of(count)))
-            assert found["launches"] == launches
+    for count, launches in ((128, 1), (129, 2), (260, 3)):
+        found = device.counted(lambda count=count: assert_compacts(*caches_of(count)))
+        assert found["launches"] == launches
 
 
 def made(seed, options, **changes):
@@ -142,17 +139,15 @@ class TestTheSameVerdict:
         call = made(3, options, requests=1, nodes=1024, vocabulary=40) | {"temperature": 1.5}
         assert_same(verify_tree(**call), on_cpu(verify_tree, **call))
 
-    def test_in_every_order_of_threads(self, options):
-        call = made(4, options, requests=2, vocabulary=3000)
-        expected = on_cpu(verify_tree, **call)
-        with specdec_kernels.backend("cuda-host"):
-            from tests.backends.host_cuda import backend
 
-            for name in MACHINES:
-                for schedule in (11, 12, 13):
-                    backend.play(name, schedule=schedule)
-                    assert_same(verify_tree(**call), expected)
-            backend.play(MACHINES[0])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_verdicts_in_every_order_of_threads(device, options):
+    call = made(4, options, requests=2, vocabulary=3000)
+    expected = on_cpu(verify_tree, **call)
+    for name in MACHINES:
+        for schedule in (11, 12, 13):
+            device.play(name, schedule=schedule)
+            assert_same(verify_tree(**call), expected)
 
 
 def calls_at_the_threshold(options):
@@ -207,15 +202,6 @@ def every_op():
 
 
 class TestTheLaunch:
-    def test_one_kernel_a_call(self, machine):
-        calls = []
-        assert machine.counted(lambda: calls.append(every_op()))["launches"] == calls[0]
-
-    def test_tickets_are_zero_afterwards(self, machine):
-        every_op()
-        for workspace in machine.workspaces():
-            assert not workspace[: workspace.numel() // 64 * 8].any()
-
     def test_only_rows_on_the_path_are_streamed(self, machine):
         call = made(6, OPTIONS["race"], requests=3, vocabulary=2048)
         accepted = int(on_cpu(verify_tree, **call).num_accepted.sum())
@@ -236,21 +222,15 @@ class TestTheLaunch:
             found = machine.counted(lambda children=children: verify(children))
             assert found["bytes_read"] == (2 + 2 + 1) * 512 * 4
 
-    def test_a_traversal_too_deep_for_a_small_block_is_refused(self):
+    def test_a_traversal_too_deep_for_a_small_block_is_refused(self, device):
         """As on a desktop's device: of 99 KB of shared memory a traversal takes 96 bytes for each node of a path."""
+        device.play("lone")
         tree = {"requests": 1, "nodes": 1024, "vocabulary": 32}
-        with specdec_kernels.backend("cuda-host"):
-            from tests.backends.host_cuda import backend
-
-            backend.play("lone")
-            try:
-                deep = tree_call(1, parents=[*range(-1, 1023)], **tree) | {"method": "traversal"}
-                with pytest.raises(RuntimeError, match="more shared memory than the device has for it"):
-                    verify_tree(**deep)
-                wide = deep | {"parents": torch.tensor([-1, *range(40), *[40] * 983]), "max_depth": 41}
-                assert_same(verify_tree(**wide), on_cpu(verify_tree, **wide))
-            finally:
-                backend.play(MACHINES[0])
+        deep = tree_call(1, parents=[*range(-1, 1023)], **tree) | {"method": "traversal"}
+        with pytest.raises(RuntimeError, match="more shared memory than the device has for it"):
+            verify_tree(**deep)
+        wide = deep | {"parents": torch.tensor([-1, *range(40), *[40] * 983]), "max_depth": 41}
+        assert_same(verify_tree(**wide), on_cpu(verify_tree, **wide))
 
     def test_where_several_chains_go_on_rows_are_read_once_more(self, machine):
         """For their log-sum-exps, then for the sums by bucket; where one goes on once. The last row is drawn from."""

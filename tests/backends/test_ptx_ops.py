@@ -15,11 +15,10 @@ from tests.backends import (
     test_cuda_ops,
     test_cuda_order,
     test_cuda_trees,
+    test_ptx_calls,
 )
-from tests.backends.host_cuda.played import MACHINES
 from tests.backends.ptx.build import unavailable
 from tests.backends.test_cuda_ops import assert_same, assert_same_figures, on_cpu
-from tests.backends.test_ptx_calls import played
 from tests.conftest import running
 from tests.ops import test_row_seeds
 from tests.support.cases import chain_call, seeds
@@ -42,35 +41,7 @@ def quick_backend():
 fast_backend = quick_backend
 
 
-@pytest.fixture(params=MACHINES)
-def machine(request):
-    with played(request.param) as backend:
-        yield backend
-
-
-unseen = test_cuda_trees.unseen
-
-
-@pytest.fixture
-def played_name():
-    return "cuda-ptx"
-
-
-@pytest.fixture
-def device():
-    with played("small") as backend:
-        yield backend
-
-
-@pytest.fixture
-def play():
-    with played("large") as backend:
-
-        def play(**changes):
-            backend.play("large", **changes)
-            return backend
-
-        yield play
+device, play, unseen = test_ptx_calls.device, test_cuda_order.play, test_cuda_trees.unseen
 
 
 def borrowed(module, *names):
@@ -92,7 +63,7 @@ for op in OPS:
 same = ("TestTheSameBits", "TestTheSameVerdict")
 pairs = ("test_figures_of_pairs", "test_figures_of_a_vocabulary_of_the_drafts_own")
 more = (
-    "test_uniforms_at_the_threshold", "test_a_draft_row_whose_only_weight_one_block_sees", "test_rows_far_apart",
+    "test_uniforms_at_the_threshold", "test_a_draft_row_whose_only_weight_one_block_sees",
     "test_more_slots_than_a_warp_has_lanes", "test_by_index_and_in_a_vocabulary_of_the_drafts_own", "test_compact_kv",
     "test_compact_kv_in_pages", "test_uniforms_of_later_siblings_at_the_threshold",
     "test_every_offset_has_64_bits",

@@ -21,7 +21,7 @@ FEW, MANY = range(60), range(1000, 2000)
 NEAR, EXACT = {"rtol": 2e-5, "atol": 2e-6}, {"rtol": 0, "atol": 0}
 LONG = 33_000, 70_001  # rows that threads share
 SUMS = "overlap", "residual", "logprobs"  # in Triton each sums floats in an order of its own
-machine, pytestmark = test_cuda_ops.machine, test_cuda_ops.pytestmark
+pytestmark = test_cuda_ops.pytestmark
 
 
 def result(op, call):

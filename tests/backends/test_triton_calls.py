@@ -7,11 +7,10 @@ pytest.importorskip("triton")
 
 import specdec_kernels
 from specdec_kernels import Sampling, race_sample, race_topk
-from tests.backends.test_triton_ops import on_device
+from tests.backends.test_triton_ops import on_device, results, untouched
 from tests.support.cases import chain_call, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
-from tests.support.triton_device import DEVICE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 INDEX = torch.tensor([3, -1, 0, 7, 3, -2], dtype=torch.int32)  # of five entries
@@ -19,25 +18,20 @@ LIVE = [0, 2, 4]
 OUTSIDE, IDLE = [3, 5], 1
 
 
+def with_status(op, call):
+    rows = call.get("target", call.get("draft"))
+    return call if op in (verify_chain, verify_tree) else call | {"status": untouched(*rows.shape[:-1])}
+
+
 def triton(op, **call):
     """The parts of a result, on the CPU; an optional status among them."""
-    if op in (race_sample, race_topk, residual, overlap):
-        rows = call.get("target", call.get("draft"))
-        call["status"] = torch.full(rows.shape[:-1], -77, dtype=torch.int32)
     with specdec_kernels.backend("triton"):
-        found = op(**{name: on_device(value) for name, value in call.items()})
-    found = (found,) if isinstance(found, torch.Tensor) else tuple(found)
-    return [part.cpu() for part in (*found, *([call["status"]] if DEVICE == "cpu" and "status" in call else []))]
+        return results(op, (), on_device(with_status(op, call)))
 
 
 def oracle(op, **call):
-    if op in (race_sample, race_topk, residual, overlap):
-        rows = call.get("target", call.get("draft"))
-        call["status"] = torch.full(rows.shape[:-1], -77, dtype=torch.int32)
     with specdec_kernels.backend("reference"):
-        found = op(**call)
-    found = (found,) if isinstance(found, torch.Tensor) else tuple(found)
-    return [*found, *([call["status"]] if "status" in call else [])]
+        return results(op, (), with_status(op, call))
 
 
 def rows_of(*shape, seed=0):

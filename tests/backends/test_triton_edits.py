@@ -3,7 +3,6 @@ bad."""
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
 
 pytest.importorskip("triton")
 
@@ -11,8 +10,8 @@ from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
-from tests.backends.test_triton_filters import assert_same_verdict, mixed, on_grid
-from tests.backends.test_triton_ops import both, on_device
+from tests.backends.test_triton_filters import mixed, on_grid
+from tests.backends.test_triton_ops import assert_near, assert_same, both, on_device, untouched
 from tests.support.cases import chain_call, ragged
 from tests.support.edits import bits_of, random_edits
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
@@ -91,20 +90,9 @@ ON_ROWS = {
 @pytest.mark.parametrize("op", ON_ROWS)
 def test_rows(op):
     edits, rows = spoiled(edits_of(6, bias_by_row=True)), rows_of(6)
+    check = assert_near if op in ("residual", "overlap") else assert_same
     for sampling in (Sampling(torch.tensor([1.0, 0.0, 0.7]).repeat(2)), mixed(6)):
-
-        def run(rows, sampling=sampling):
-            status = torch.full((6,), -77, dtype=torch.int32, device=rows.device)
-            found = ON_ROWS[op](
-                rows, edits=tree_map(on_device, edits), sampling=tree_map(on_device, sampling), status=status
-            )
-            return *((found,) if isinstance(found, torch.Tensor) else found), status
-
-        for one, other in zip(*both(run, rows), strict=True):
-            if op in ("residual", "overlap") and one.is_floating_point():  # sums of floats
-                torch.testing.assert_close(other, one, rtol=4e-6, atol=1e-6)
-            else:
-                assert torch.equal(other, one)
+        check(ON_ROWS[op], rows, edits=edits, sampling=sampling, status=untouched(6))
 
 
 CHAINS = {
@@ -126,7 +114,7 @@ def test_chains(kind, bias_by_row):
     call = on_grid(chain_call(3, requests=count, slots=2, vocabulary=V))
     call["temperature"] = torch.tensor([1.0, 0.0, 0.7]).repeat(count // 3)
     edits = spoiled(edits_of(count, 3, bias_by_row=bias_by_row))
-    assert_same_verdict(verify_chain, call | CHAINS[kind], edits=edits)
+    assert_same(verify_chain, **call | CHAINS[kind], edits=edits)
 
 
 @pytest.mark.parametrize("kind", ["race", "one-hot"])
@@ -137,8 +125,8 @@ def test_packed_chains(kind):
     edits = spoiled(edits_of(6, 3))
     by_row = edits._replace(allowed=torch.cat([own[: n + 1] for own, n in zip(edits.allowed, counts, strict=True)]))
     call = ragged(call | CHAINS[kind], counts) | {"epsilon": 0.0}
-    assert_same_verdict(verify_chain, call, edits=by_row)
-    assert_same_verdict(verify_chain, call, edits=edits._replace(allowed=edits.allowed[:, :1]), request_index=index)
+    assert_same(verify_chain, **call, edits=by_row)
+    assert_same(verify_chain, **call, edits=edits._replace(allowed=edits.allowed[:, :1]), request_index=index)
 
 
 @pytest.mark.parametrize("kind", ["race", "rejection", "race, filtered", "block", "block, filtered"])
@@ -151,11 +139,12 @@ def test_trees(kind):
         call["parents"][b] = torch.tensor([-1, 0, 0, 2, 3])
     call["draft_tokens"][:, 0] = call["target"][:, 0].nan_to_num(-9.0).argmax(-1)  # counts nowhere
     edits = edits_of(6, 5, bias_by_row=kind != "race")
-    assert_same_verdict(verify_tree, call, edits=spoiled(edits._replace(presence=4 * edits.presence)))
+    assert_same(verify_tree, **call, edits=spoiled(edits._replace(presence=4 * edits.presence)))
 
 
 @pytest.mark.slow
-def test_rows_of_several_tiles(monkeypatch):
+@pytest.mark.usefixtures("programs")
+def test_rows_of_several_tiles():
     """However many programs share a row. Four rows have their winners at the ends of tiles."""
     size, entries = 3000, 300
     ends = torch.tensor([0, 1023, 1024, 2999])
@@ -168,43 +157,33 @@ def test_rows_of_several_tiles(monkeypatch):
     edits = random_edits(6, vocabulary=size, seed=4)._replace(bias=bias, allowed=None)
     rows = 2 * torch.randn(6, size, generator=torch.Generator().manual_seed(1))
 
-    def run(rows):
-        status = torch.full((6,), -77, dtype=torch.int32, device=rows.device)
-        where = tree_map(on_device, edits) if rows.device.type != "cpu" else edits
-        return race_sample(rows, **noise(rows), edits=where, status=status), status
-
-    for machine in (0, 10_000):
-        monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
-        expected, found = both(run, rows)
-        assert all(map(torch.equal, expected, found))
-        assert torch.equal(found[0][:4], ends)
-        assert found[1].tolist() == [0, 0, 0, 0, 8, 8]
+    expected, found = both(ON_ROWS["race_sample"], rows, edits=edits, status=untouched(6))
+    assert all(map(torch.equal, expected, found))
+    assert torch.equal(found[0][:4], ends)
+    assert found[1].tolist() == [0, 0, 0, 0, 8, 8]
 
 
-def launches_of(run, monkeypatch):
+def launches_of(launched, run):
     """(launches, words of scratch memory) of a call."""
-    count = []
-    launch = _launch.launch
-    with monkeypatch.context() as patched:
-        patched.setattr(_launch, "launch", lambda *arguments: (count.append(1), launch(*arguments)))
-        _launch._workspaces.__dict__.clear()
-        with specdec_kernels.backend("triton"):
-            run()
-    return len(count), [x.numel() for pair in _launch._workspaces.__dict__.values() for x in pair]
+    launched.clear()
+    _launch._workspaces.__dict__.clear()
+    with specdec_kernels.backend("triton"):
+        run()
+    return len(launched), [x.numel() for pair in _launch._workspaces.__dict__.values() for x in pair]
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("sampling", [Sampling(0.8), Sampling(0.8, top_k=9)], ids=["plain", "filtered"])
-def test_launches_and_memory_are_those_without_edits(sampling, monkeypatch):
-    chain = tree_map(on_device, chain_call(1, requests=2, slots=1, vocabulary=V) | {"temperature": None})
+def test_launches_and_memory_are_those_without_edits(sampling, launched):
+    chain = on_device(chain_call(1, requests=2, slots=1, vocabulary=V) | {"temperature": None})
     rows = chain["target"][:, 0]
-    edits = tree_map(on_device, edits_of(2, 2))
+    edits = on_device(edits_of(2, 2))
     of_rows = edits._replace(allowed=edits.allowed[:, 0])
     calls = [(ON_ROWS[name], of_rows) for name in ("race_sample", "logprobs", "overlap")]
     calls.append((lambda _, **options: verify_chain(**chain, **options), edits))
     for op, own in calls:
         found = [
-            launches_of(lambda op=op, given=given: op(rows, edits=given, sampling=sampling), monkeypatch)
+            launches_of(launched, lambda op=op, given=given: op(rows, edits=given, sampling=sampling))
             for given in (None, own)
         ]
         assert found[0] == found[1]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 pytest.importorskip("triton")
 
@@ -10,7 +10,7 @@ from specdec_kernels.triton_kernels import _filters, _launch
 
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
-from tests.backends.test_triton_ops import both, on_device
+from tests.backends.test_triton_ops import assert_near, assert_same, untouched
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
@@ -21,16 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LISTED = _filters.LISTED.value
 
 
-def with_status(rows, sampling):
-    status = torch.full(rows.shape[:-1], -77, dtype=torch.int32, device=rows.device)
-    if rows.device.type != "cpu":
-        sampling = Sampling(*map(on_device, sampling))
-    return *cutoff(rows, sampling=sampling, status=status), status
-
-
 def assert_same_cut(rows, sampling):
-    for expected, found in zip(*both(with_status, rows, sampling), strict=True):
-        assert torch.equal(found, expected), (sampling, expected, found)
+    assert_same(cutoff, rows, sampling=sampling, status=untouched(*rows.shape[:-1]))
 
 
 def rows_of(count, vocabulary, seed=0):
@@ -76,12 +68,9 @@ def test_rows_that_no_list_holds():
     assert_same_cut(rows, numbers((2400, 0.97, 0.0), (2500, 1.0, 0.9)))
 
 
-def test_cuts_do_not_depend_on_the_number_of_programs(monkeypatch):
-    rows = rows_of(2, 8200)
-    sampling = numbers((50, 0.9, 0.0), (0, 0.3, 0.0))._replace(top_p_after=())
-    for machine in (0, 10_000):
-        monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
-        assert_same_cut(rows, sampling)
+@pytest.mark.usefixtures("programs")
+def test_cuts_do_not_depend_on_the_number_of_programs():
+    assert_same_cut(rows_of(2, 8200), numbers((50, 0.9, 0.0), (0, 0.3, 0.0))._replace(top_p_after=()))
 
 
 FAULTS = {
@@ -152,18 +141,9 @@ def test_a_launch_more_where_tickets_order_no_stores(monkeypatch):
     monkeypatch.setattr(_launch, "TICKETS_ORDER_STORES", False)
     rows = rows_of(6, 1100)
     assert_same_cut(rows, SOME)
-    options = {"seed": seeds(6), "position": 3}
-
-    def run(rows):
-        where = Sampling(*map(on_device, SOME)) if rows.device.type != "cpu" else SOME
-        verdict = verify_chain(
-            rows.argmax(-1)[:, None], rows[:, None].expand(-1, 2, -1), method="race", sampling=where,
-            **tree_map(on_device, options),
-        )  # fmt: skip
-        return race_sample(rows, sampling=where, **tree_map(on_device, options)), *verdict
-
-    for one, other in zip(*both(run, rows), strict=True):
-        assert torch.equal(one, other)
+    options = {"seed": seeds(6), "position": 3, "sampling": SOME}
+    assert_same(race_sample, rows, **options)
+    assert_same(verify_chain, rows.argmax(-1)[:, None], rows[:, None].expand(-1, 2, -1), method="race", **options)
 
 
 RULES = [
@@ -199,18 +179,6 @@ def on_grid(call):
     return call
 
 
-def assert_same_verdict(op, call, **options):
-    call = call | options
-    with specdec_kernels.backend("cpu"):
-        expected = op(**call)
-    with specdec_kernels.backend("triton"):
-        found = op(**tree_map(on_device, call))
-    for one, other in zip(expected, found, strict=True):
-        assert torch.equal(one, other.cpu())
-    for counters, _ in _launch._workspaces.__dict__.values():
-        assert not counters.any()
-
-
 @pytest.mark.costly
 @pytest.mark.parametrize("rules", RULES, ids=str)
 def test_races(rules):
@@ -219,14 +187,7 @@ def test_races(rules):
     map_ = torch.arange(70, dtype=torch.int32) * 3 + 1
     for op, arguments in ((race_sample, ()), (race_topk, (14,))):
         for draft_map in (None, map_):
-
-            def run(rows, op=op, arguments=arguments, draft_map=draft_map):
-                status = torch.full((20,), -77, dtype=torch.int32, device=rows.device)
-                where = tree_map(on_device, options) if rows.device.type != "cpu" else options
-                return op(rows, *arguments, **where, draft_map=draft_map, status=status), status
-
-            for one, other in zip(*both(run, rows), strict=True):
-                assert torch.equal(one, other)
+            assert_same(op, rows, *arguments, **options, draft_map=draft_map, status=untouched(20))
 
 
 @pytest.mark.costly
@@ -234,16 +195,8 @@ def test_races(rules):
 def test_races_over_more_tokens_than_a_list_holds(temperature):
     rows = (rows_of(3, 700) / 20).repeat_interleave(5, 0)
     sampling = Sampling(temperature, top_k=torch.tensor([LISTED + 1, 600, 0] * 5), top_p=0.99, top_p_after=())
-    options = {"seed": seeds(15), "position": 3}
-    map_ = torch.arange(700, dtype=torch.int32) * 2 + 1
-    for draft_map in (None, map_):
-
-        def run(rows, draft_map=draft_map):
-            where = Sampling(*map(on_device, sampling)) if rows.device.type != "cpu" else sampling
-            return race_sample(rows, sampling=where, draft_map=draft_map, **tree_map(on_device, options))
-
-        ((one,), (other,)) = both(run, rows)
-        assert torch.equal(one, other)
+    for draft_map in (None, torch.arange(700, dtype=torch.int32) * 2 + 1):
+        assert_same(race_sample, rows, sampling=sampling, draft_map=draft_map, seed=seeds(15), position=3)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +221,7 @@ def test_chains(kind, rules):
         options["draft.map"] = torch.arange(50, dtype=torch.int32) + 5
     if kind == "ragged":
         call = ragged(call, torch.arange(12) % 3)
-    assert_same_verdict(verify_chain, call, **options)
+    assert_same(verify_chain, **call, **options)
 
 
 TREES = ("race", "rejection", "replacement", "one-hot", "traversal", "mapped", "of the target", "of the draft", "probs")
@@ -295,38 +248,22 @@ def test_trees(kind, rules, tickets, monkeypatch):
         call["draft"] = call["draft"].softmax(-1)
         options["draft.space"] = "probs"
         del options["draft.sampling"]
-    assert_same_verdict(verify_tree, call, **options)
+    assert_same(verify_tree, **call, **options)
 
 
 def test_pairs():
     rules = RULES[0]
     call = on_grid({"target": rows_of(20, 70).view(10, 2, 70), "draft": rows_of(20, 70, 1).view(10, 2, 70)})
     options = {"sampling": mixed(10, **rules), "draft.sampling": mixed(10, 1, **rules)}
+    options = tree_map_only(torch.Tensor, lambda x: x[:, None], options)
     for op in (overlap, residual):
-
-        def run(target, draft, op=op):
-            status = torch.full((10, 2), -77, dtype=torch.int32, device=target.device)
-            where = tree_map(on_device, options) if target.device.type != "cpu" else options
-            where = {
-                name: Sampling(*(x[:, None] if torch.is_tensor(x) else x for x in one)) for name, one in where.items()
-            }
-            return *op(target, draft, **where, status=status), status
-
-        for one, other in zip(*both(run, call["target"], call["draft"]), strict=True):
-            torch.testing.assert_close(other, one, rtol=4e-6, atol=1e-6)
+        assert_near(op, call["target"], call["draft"], **options, status=untouched(10, 2))
 
 
 def test_requests_by_index():
-    rows, index = rows_of(5, 70), torch.tensor([1, 0, 2, -1, 7], dtype=torch.int32)
+    index = torch.tensor([1, 0, 2, -1, 7], dtype=torch.int32)
     options = {"seed": seeds(3), "position": 0, "sampling": mixed(3, 1)}
-
-    def run(rows):
-        where = tree_map(on_device, options) if rows.device.type != "cpu" else options
-        status = torch.full((5,), -77, dtype=torch.int32, device=rows.device)
-        return race_sample(rows, **where, request_index=index.to(rows.device), status=status), status
-
-    for one, other in zip(*both(run, rows), strict=True):
-        assert torch.equal(one, other)
+    assert_same(race_sample, rows_of(5, 70), **options, request_index=index, status=untouched(5))
 
 
 @pytest.mark.costly
@@ -337,18 +274,10 @@ def test_logprobs(top):
     tokens = rows.nan_to_num(-9.0).argsort(-1, descending=True)[torch.arange(20), torch.arange(20) % 4]
     tokens[[1, 4, 9]] = torch.tensor([-1, 70, -2])
     for sampling in (Sampling(), *(mixed(20, **rules) for rules in RULES)):
-
-        def run(rows, sampling=sampling):
-            status = torch.full((20,), -77, dtype=torch.int32, device=rows.device)
-            where = Sampling(*map(on_device, sampling)) if rows.device.type != "cpu" else sampling
-            return *logprobs(rows, tokens.to(rows.device), sampling=where, top=top, status=status), status
-
-        for one, other in zip(*both(run, rows), strict=True):
-            assert torch.equal(one, other)
+        assert_same(logprobs, rows, tokens, sampling=sampling, top=top, status=untouched(20))
 
 
 def test_logprobs_over_several_tiles():
     rows = rows_of(2, 8300)
     for sampling in (None, Sampling(top_k=50, top_p=0.9)):
-        for one, other in zip(*both(logprobs, rows, rows.argsort(-1)[:, -7], sampling=sampling, top=9), strict=True):
-            assert torch.equal(one, other)
+        assert_same(logprobs, rows, rows.argsort(-1)[:, -7], sampling=sampling, top=9)

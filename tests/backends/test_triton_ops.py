@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map_only
 
 from tests.support.triton_device import DEVICE, INTERPRETED
 
@@ -16,9 +17,19 @@ pytest.importorskip("triton")
 from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
-from specdec_kernels import race_sample, race_topk
-from tests.support.cases import DTYPES, UNTOUCHED, adversarial_rows, chain_call, poisoned, ragged, seeds
-from tests.support.ops import overlap, residual, verify_chain
+from specdec_kernels import compact_kv, race_sample, race_topk, tree_mask, tree_parents, tree_positions
+from tests.ops.test_compact_kv import path_of
+from tests.support.cases import (
+    DTYPES,
+    UNTOUCHED,
+    adversarial_rows,
+    chain_as_tree,
+    chain_call,
+    poisoned,
+    ragged,
+    seeds,
+)
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
 # Infinities meet in bounds, on purpose: no arithmetic with NaN ever passes one.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -28,25 +39,45 @@ WIDE = 128_256
 
 
 def on_device(value):
-    return value.to(DEVICE) if isinstance(value, torch.Tensor) else value
+    """A tensor, or what holds tensors."""
+    return tree_map_only(torch.Tensor, lambda x: x.to(DEVICE), value)
+
+
+def results(op, arguments, options):
+    """What a call gives, and the status that it writes, as CPU tensors."""
+    if "status" in options:
+        options = options | {"status": options["status"].clone()}
+    found = op(*arguments, **options)
+    found = [found] if isinstance(found, torch.Tensor) else [x for x in found if x is not None]
+    return [x.cpu() for x in (*found, *([options["status"]] if "status" in options else []))]
 
 
 def both(op, *arguments, **options):
-    """What the CPU backend and Triton return, as tuples of CPU tensors; counters must end at zero."""
+    """The results of the CPU backend and of Triton, whose counters must end at zero."""
     with specdec_kernels.backend("cpu"):
-        expected = op(*arguments, **options)
+        expected = results(op, arguments, options)
     with specdec_kernels.backend("triton"):
-        found = op(*map(on_device, arguments), **{name: on_device(value) for name, value in options.items()})
+        found = results(op, on_device(arguments), on_device(options))
     for counters, _ in _launch._workspaces.__dict__.values():
         assert not counters.any()
-    if isinstance(expected, torch.Tensor):
-        expected, found = (expected,), (found,)
-    return tuple(expected), tuple(x.cpu() for x in found)
+    return expected, found
 
 
 def assert_same(op, *arguments, **options):
     for expected, found in zip(*both(op, *arguments, **options), strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def assert_near(op, *arguments, **options):
+    """Figures that are sums of floats, each backend's in an order of its own."""
+    for expected, found in zip(*both(op, *arguments, **options), strict=True):
+        near = {"rtol": 4e-6, "atol": 1e-6} if found.is_floating_point() else {"rtol": 0, "atol": 0}
+        torch.testing.assert_close(found, expected, **near)
+
+
+def untouched(*shape):
+    """A status that a call must write."""
+    return torch.full(shape, UNTOUCHED, dtype=torch.int32)
 
 
 @pytest.mark.costly
@@ -67,13 +98,8 @@ def test_race_of_rows_made_to_fail(size, space):
 def test_race_of_padded_and_misaligned_rows(dtype):
     rows = poisoned((3 * torch.randn(2, 3, 700, generator=torch.Generator().manual_seed(1))).to(dtype))
     noise = {"seed": seeds(6).view(2, 3), "position": 3}
-
-    def with_status(op, rows, *k):
-        status = torch.full((2, 3), UNTOUCHED, dtype=torch.int32, device=rows.device)
-        return op(rows, *k, **noise, status=status), status
-
     for op, k in ((race_sample, ()), (race_topk, (4,))):
-        assert_same(lambda rows, op=op, k=k: with_status(op, rows, *k), rows)  # what lies behind a row is NaN
+        assert_same(op, rows, *k, **noise, status=untouched(2, 3))  # what lies behind a row is NaN
 
 
 def test_race_of_a_whole_vocabulary():
@@ -226,15 +252,6 @@ def test_bad_rows_count_only_where_they_decide(space):
     assert_same(verify_chain, **{**call, "draft": None}, method="race")
 
 
-def test_an_empty_residual_draws_from_the_target():
-    target = torch.tensor([[[0.5, 0.5, 0.0]] * 2] * 6)
-    draft_tokens = torch.full((6, 1), 2)
-    options = {"seed": seeds(6), "position": 0, "space": "probs", "method": "rejection"}
-    expected, found = both(verify_chain, draft_tokens, target, target[:, :1].contiguous(), **options)
-    assert (found[2] == 2).all()
-    assert all(torch.equal(e, f) for e, f in zip(expected, found, strict=True))
-
-
 def test_requests_without_drafts_and_calls_without_requests():
     target = torch.randn(3, 1, 30, generator=torch.Generator().manual_seed(4))
     none = torch.zeros(3, 0, dtype=torch.int64)
@@ -260,27 +277,27 @@ def test_residual_and_overlap(sizes, space):
 
 
 @pytest.mark.slow
-def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
-    call = {k: on_device(v) for k, v in chain_call(12, requests=2, slots=1, vocabulary=8200).items()}
-    rows, options = call["target"][:, 0], {"seed": call["seed"], "position": 0}
+@pytest.mark.usefixtures("programs")
+def test_results_do_not_depend_on_the_number_of_programs():
+    call = chain_call(12, requests=2, slots=1, vocabulary=8200)
+    assert_same(verify_chain, **call, method="rejection")
+    assert_same(verify_chain, **call, method="block")
+    assert_same(verify_chain, **{**call, "draft": None}, method="race")
+    assert_same(race_sample, call["target"][:, 0], seed=call["seed"], position=0)
 
-    def results():
-        yield from verify_chain(**call, method="rejection")
-        yield from verify_chain(**call, method="block")
-        yield from verify_chain(**{**call, "draft": None}, method="race")
-        yield race_sample(rows, **options)
-        yield from overlap(rows, call["draft"][:, 0])
 
+@pytest.mark.slow
+def test_figures_do_not_depend_on_the_number_of_programs(monkeypatch):
+    target, draft = on_device(torch.randn(2, 2, 8200, generator=torch.Generator().manual_seed(12)))
     with specdec_kernels.backend("triton"):
-        expected = list(results())
+        expected = overlap(target, draft)
         for machine in (0, 10_000):
             monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
-            for one, other in zip(expected, results(), strict=True):
-                assert torch.equal(one, other)
+            assert all(map(torch.equal, overlap(target, draft), expected))
 
 
 def test_a_request_does_not_depend_on_its_neighbours():
-    call = {k: on_device(v) for k, v in chain_call(13, requests=5, slots=3, vocabulary=300).items()}
+    call = on_device(chain_call(13, requests=5, slots=3, vocabulary=300))
     with specdec_kernels.backend("triton"):
         together = verify_chain(**call, method="rejection")
         for b in range(5):
@@ -289,8 +306,10 @@ def test_a_request_does_not_depend_on_its_neighbours():
                 assert torch.equal(one[0], all_[b])
 
 
-def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
-    call = {k: on_device(v) for k, v in chain_call(14, requests=3, slots=2, vocabulary=65).items()}
+@pytest.mark.parametrize("op", [verify_chain, verify_tree])
+def test_a_call_that_breaks_off_leaves_no_counters_behind(op, monkeypatch):
+    call = chain_call(14, requests=3, slots=2, vocabulary=65)
+    call = on_device(chain_as_tree(call) if op is verify_tree else call)
     launch = _launch.launch
 
     def only_the_first(kernel, grid, num_warps, arguments):
@@ -299,26 +318,28 @@ def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
         launch(kernel, grid, num_warps, arguments)
 
     with specdec_kernels.backend("triton"):
-        expected = verify_chain(**call, method="rejection")
+        expected = op(**call)
         with monkeypatch.context() as patch:
             patch.setattr(_launch, "launch", only_the_first)
             with pytest.raises(KeyboardInterrupt):
-                verify_chain(**call, method="rejection")
-        for one, other in zip(verify_chain(**call, method="rejection"), expected, strict=True):
+                op(**call)
+        for one, other in zip(op(**call), expected, strict=True):
             assert torch.equal(one, other)
 
 
-def test_launches(monkeypatch):
-    call = {k: on_device(v) for k, v in chain_call(15, requests=2, slots=2, vocabulary=65).items()}
+def test_launches(launched):
+    """One for the race, for masks, positions and a cache of any number of layers; two for rejection, three at most."""
+    call = on_device(chain_call(15, requests=2, slots=2, vocabulary=65))
     probs = {**call, "target": call["target"].softmax(-1), "draft": call["draft"].softmax(-1), "space": "probs"}
     row, other = call["target"][:, 0], call["draft"][:, 0]
-    launch, names = _launch.launch, []
-    monkeypatch.setattr(_launch, "launch", lambda kernel, *rest: (names.append(kernel.__name__), launch(kernel, *rest)))
+    tree = chain_as_tree(call)
+    layers = on_device([(torch.zeros(2, 2, 8, 4), torch.zeros(2, 2, 8, 4)) for _ in range(5)])
+    path = on_device(path_of([0, 2], [0, 1]))
 
     def launches(op, *arguments, **options):
-        names.clear()
+        launched.clear()
         op(*arguments, **options)
-        return len(names)
+        return len(launched)
 
     with specdec_kernels.backend("triton"):
         assert launches(verify_chain, **{**call, "draft": None}, method="race") == 1
@@ -332,13 +353,16 @@ def test_launches(monkeypatch):
         assert launches(race_topk, row, 2, seed=call["seed"], position=0) == 1
         assert launches(residual, row, other) == 3
         assert launches(overlap, row, other) == 2
-
-
-def test_generated_noise_is_the_whole_of_the_difference_between_seeds():
-    row = torch.zeros(64, 65, device=DEVICE)
-    with specdec_kernels.backend("triton"):
-        found = race_sample(row, seed=on_device(seeds(64)), position=0)
-    assert len(set(found.tolist())) > 32
+        assert launches(verify_tree, **tree) == 2
+        assert launches(verify_tree, **tree | {"draft": None}) == 2
+        assert launches(verify_tree, **tree | {"draft": None, "method": "race"}) == 1
+        assert launches(verify_tree, **tree | {"temperature": 0.0}) == 1
+        assert launches(verify_tree, **tree | {"method": "traversal"}) == 3
+        assert launches(verify_tree, **tree | {"method": "traversal", "temperature": 0.0}) == 1
+        assert launches(tree_mask, tree["parents"], prefix_len=3) == 1
+        assert launches(tree_positions, tree["parents"], prefix_len=3) == 1
+        assert launches(tree_parents, *on_device(torch.tensor([[[1, 2, -1]], [[-1, -1, -1]]]))) == 1
+        assert launches(compact_kv, layers, path, prefix_len=1) == 1
 
 
 def test_an_older_triton_is_refused_by_name(monkeypatch):

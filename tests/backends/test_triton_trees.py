@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from specdec_kernels.triton_kernels import _launch
 
 import specdec_kernels
-from specdec_kernels import compact_kv, tree_mask, tree_parents, tree_positions, verify_chain, verify_tree
+from specdec_kernels import compact_kv, tree_mask, tree_positions, verify_chain, verify_tree
 from tests.backends.test_triton_ops import assert_same, assert_thresholds_are_the_same, on_device
 from tests.ops.test_compact_kv import path_of
 from tests.ops.test_verify_tree import DOWNWARDS, OPTIONS, made
@@ -124,8 +124,8 @@ def test_a_chain_is_a_tree(options, space):
         "parents": torch.arange(-1, 3),
     }  # fmt: skip
     with specdec_kernels.backend("triton"):
-        expected = verify_chain(**{k: on_device(v) for k, v in (chain | method).items()})
-        verdict = verify_tree(**{k: on_device(v) for k, v in (tree | options).items()})
+        expected = verify_chain(**on_device(chain | method))
+        verdict = verify_tree(**on_device(tree | options))
     for got, wanted in zip((verdict.tokens, verdict.num_accepted, verdict.status), expected, strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
@@ -195,24 +195,16 @@ def test_rows_anywhere_in_memory():
     with specdec_kernels.backend("cpu"):
         expected = verify_tree(**call, max_depth=4)
     with specdec_kernels.backend("triton"):
-        out = tuple(map(on_device, out))
-        found = verify_tree(**{k: on_device(v) for k, v in call.items()}, out=out)
+        found = verify_tree(**on_device(call), out=on_device(out))
     for got, wanted in zip(found, expected, strict=True):
         assert torch.equal(got.cpu(), wanted)
 
 
 @pytest.mark.slow
-def test_results_do_not_depend_on_the_number_of_programs(monkeypatch):
-    options = list(OPTIONS.values())
-    calls = [made(42, each, requests=2, nodes=3, vocabulary=4200) for each in options]
-    calls = [{k: on_device(v) for k, v in call.items()} for call in calls]
-    with specdec_kernels.backend("triton"):
-        expected = [verify_tree(**call) for call in calls]
-        for machine in (0, 10_000):
-            monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
-            for call, wanted in zip(calls, expected, strict=True):
-                for one, other in zip(verify_tree(**call), wanted, strict=True):
-                    assert torch.equal(one, other)
+@pytest.mark.usefixtures("programs")
+@EACH
+def test_results_do_not_depend_on_the_number_of_programs(options):
+    assert_same(verify_tree, **made(42, options, requests=2, nodes=3, vocabulary=4200))
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="counts what the interpreter calls")
@@ -282,53 +274,6 @@ def test_the_front_is_never_left_behind(monkeypatch):
             patch.setattr(module, "tl", machine)
             machine.run(random.Random(seed))
         assert machine.memory[request + module.FRONT.value] == nodes, seed
-
-
-def test_a_call_that_breaks_off_leaves_no_counters_behind(monkeypatch):
-    call = {k: on_device(v) for k, v in made(43, requests=3, nodes=4, vocabulary=7).items()}
-    launch = _launch.launch
-
-    def only_the_first(kernel, grid, num_warps, arguments):
-        if kernel.__name__.startswith("sample"):
-            raise KeyboardInterrupt
-        launch(kernel, grid, num_warps, arguments)
-
-    with specdec_kernels.backend("triton"):
-        expected = verify_tree(**call)
-        with monkeypatch.context() as patch:
-            patch.setattr(_launch, "launch", only_the_first)
-            with pytest.raises(KeyboardInterrupt):
-                verify_tree(**call)
-        for one, other in zip(verify_tree(**call), expected, strict=True):
-            assert torch.equal(one, other)
-
-
-def test_launches(monkeypatch):
-    """One for the race, for masks, positions and a cache of any number of layers; two for rejection, three at most."""
-    call = {k: on_device(v) for k, v in made(44, requests=2, nodes=3, vocabulary=7).items()}
-    launch, names = _launch.launch, []
-    monkeypatch.setattr(_launch, "launch", lambda kernel, *rest: (names.append(kernel.__name__), launch(kernel, *rest)))
-
-    def launches(op, *arguments, **options):
-        names.clear()
-        op(*arguments, **options)
-        return len(names)
-
-    layers = [(torch.zeros(2, 2, 8, 4), torch.zeros(2, 2, 8, 4)) for _ in range(5)]
-    path = path_of([0, 2], [0, 1])
-    with specdec_kernels.backend("triton"):
-        assert launches(verify_tree, **call) == 2
-        assert launches(verify_tree, **call | OPTIONS["certain"]) == 2
-        assert launches(verify_tree, **call | OPTIONS["race"]) == 1
-        assert launches(verify_tree, **call | {"temperature": 0.0}) == 1
-        assert launches(verify_tree, **call | TRAVERSAL) == 3
-        assert launches(verify_tree, **call | TRAVERSAL | {"temperature": 0.0}) == 1
-        assert launches(tree_mask, call["parents"], prefix_len=3) == 1
-        assert launches(tree_positions, call["parents"], prefix_len=3) == 1
-        assert launches(tree_parents, call["parents"].expand(2, -1), call["parents"].expand(2, -1)) == 1
-        assert (
-            launches(compact_kv, [tuple(map(on_device, layer)) for layer in layers], on_device(path), prefix_len=1) == 1
-        )
 
 
 def test_grids_fit_for_any_number_of_heads(monkeypatch):
