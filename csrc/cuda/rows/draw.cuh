@@ -120,7 +120,7 @@ struct alignas(16) Ticket {  // of a row or request, in the workspace: zero befo
   WideKey best;
 };
 
-// Whether this block is the last of `blocks` to call. It sees what the others wrote before. All threads call.
+// Returns true in the last block to call. The caller resets `arrived`: done here, chain_race takes 9 registers more.
 __device__ __forceinline__ bool is_last_block(Ticket* ticket, unsigned blocks) {
   SPECDEC_SHARED(unsigned, before, 1);
   __syncthreads();
