@@ -239,22 +239,6 @@ class TestBonus:
         assert_same(found, expected)
         assert torch.equal(*passed)
 
-    def test_one_draft_in_turn_with_and_without(self):
-        """Calls like ones that ran before, in other memory: neither kind takes the other's place."""
-        call, bonus = calls("rejection")
-        for turn in range(3):
-            bonus = (bonus + turn) % V
-            call["target"][:, -1] = torch.nn.functional.one_hot(bonus, V).float().log()
-            expected = verify_chain(**call)
-            assert_same(verify_chain(**without_last_rows(call), output_format=OutputFormat(bonus=bonus)), expected)
-            own = call | {"target": call["target"][:, :-1]}
-            one_less = verify_chain(
-                **own | {"draft_tokens": call["draft_tokens"][:, :-1], "draft": call["draft"][:, :-1]}
-            )
-            whole = one_less.num_accepted < K - 1
-            assert torch.equal(one_less.num_accepted[whole], expected.num_accepted[whole])
-
-
 @pytest.mark.one_backend
 def test_bad_arguments():
     call, bonus = calls("rejection")

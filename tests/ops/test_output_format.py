@@ -171,21 +171,6 @@ class TestForm:
     def test_one_row_for_all(self, op, made, method):
         assert_one_row(op, made, method)
 
-    def test_twice_is_the_same(self, op, made, method):
-        """A call like one that ran before, in other memory."""
-        call, verdicts = made(method), []
-        for shift in range(2):
-            whole, nodes = room(shift + B * N), N if op is verify_tree else K + 1
-            index, places = torch.arange(B * nodes).view(B, nodes), room(B, op(**call).tokens.shape[1])
-            if op is verify_chain:
-                op(**call, out=(whole[shift:], None, None), output_format=OutputFormat(index=index, path=places))
-            else:
-                op(**call, out=(whole[shift:], places, None, None), output_format=OutputFormat(index=index))
-            verdicts.append((whole[shift:], places))
-        for one, other in zip(*verdicts, strict=True):
-            assert torch.equal(one, other)
-
-
 @pytest.mark.interpreted
 @pytest.mark.parametrize("op, made, method", WAYS, ids=[f"{op.__name__}, {method}" for op, _, method in WAYS])
 @pytest.mark.parametrize("backend", INTERPRETED, indirect=True)
