@@ -108,7 +108,7 @@ CPU = {
     "csrc/include/": (ops(f"race_sample {WALKS}", "cpu"),),
     "csrc/cpu/ops/tree_positions": (ops("tree_positions", "cpu"),),
     "csrc/cpu/ops/verify_chain": (ops(CHAINS, "cpu"),),
-    "csrc/cpu/ops/": (ops("{op}", "cpu"), RANDOM, ops("rows shared_rows threads shapes sizes", "cpu")),
+    "csrc/cpu/ops/": (ops("{op}", "cpu"), RANDOM, ops("rows shared_rows threads", "cpu")),
     "csrc/cpu/race/": (
         ops("race_sample race_topk residual_race verify_chain draft_map", "cpu"), BOUNDS, RANDOM,
         ops("shared_rows", "cpu") + " tests/backends/test_sizes.py",
@@ -120,7 +120,7 @@ CPU = {
     "csrc/cpu/simd": (ops("race_sample residual filters", "cpu"), RANDOM, BOUNDS),
     "csrc/cpu/": ("tests/backends/test_cpu_threads.py tests/backends/test_cores.py", ops("threads shared_rows", "cpu")),
     "csrc/python/": (
-        ops("direct bad_input", "both"), ops("numbers outputs shapes draft_map output_format", "cpu"),
+        ops("direct bad_input", "both"), ops("numbers outputs draft_map output_format", "cpu"),
     ),
     "csrc/c_api/": (
         "tests/backends/test_c_api.py -k '(mistake or every_size) and not cuda'", ops("bad_input direct", "cpu"),
@@ -176,7 +176,7 @@ PYTHON = {
     "specdec_kernels/ops/_output_format": (ops("output_format bad_input", "both"),),
     "specdec_kernels/ops/_gradients": (ops("overlap registration", "both"),),
     "specdec_kernels/ops/_": (
-        ops(f"{LAWS} bad_input shapes registration", "both"),
+        ops(f"{LAWS} bad_input registration", "both"),
     ),
     "specdec_kernels/ops/tree_positions": (ops("tree_positions", "both"),),
     "specdec_kernels/ops/": (
@@ -185,7 +185,7 @@ PYTHON = {
     ),
     "specdec_kernels/calls/": (
         ops("bad_input registration direct", "both"),
-        ops("numbers outputs sampling noise check_logits shapes", "both"), "tests/package/test_types.py",
+        ops("numbers outputs sampling noise check_logits", "both"), "tests/package/test_types.py",
     ),
     "specdec_kernels/backends/reference/edits": (ops("edits", "reference"),),
     "specdec_kernels/backends/reference/filters": (ops("filters cutoff", "reference"), ops("filters cutoff", "cpu")),
@@ -206,7 +206,7 @@ PYTHON = {
     "specdec_kernels/sharded/_trees": (f"tests/sharded/test_trees.py {HERE}",),
     "specdec_kernels/sharded/_races": (f"tests/sharded/test_races.py tests/sharded/test_filters.py {HERE}",),
     "specdec_kernels/sharded/_parts": (ops(PARTS, "both"),
-        ops("bad_input shapes", "both"), f"tests/sharded/test_rejection.py tests/sharded/test_races.py {HERE}",),
+        ops("bad_input", "both"), f"tests/sharded/test_rejection.py tests/sharded/test_races.py {HERE}",),
     "specdec_kernels/sharded/": (
         f"tests/sharded/test_rejection.py {HERE}", f"tests/sharded/test_races.py tests/sharded/test_trees.py {HERE}",
         f"tests/sharded/test_filters.py tests/sharded/test_check_logits.py tests/sharded/test_writes.py {HERE}",
