@@ -239,6 +239,7 @@ class TestBonus:
         assert_same(found, expected)
         assert torch.equal(*passed)
 
+
 @pytest.mark.one_backend
 def test_bad_arguments():
     call, bonus = calls("rejection")

@@ -55,7 +55,7 @@ def assert_near(found, expected):
 @SPACES
 @EVERY_MAP
 class TestEqualsAFullRow:
-    @pytest.mark.parametrize("options", [{}, {"draft_prob": 0.7, "epsilon": 0.05}], ids=["rejection", "randomised"])
+    @pytest.mark.parametrize("options", [{}, {"draft_prob": 0.7, "epsilon": 0.05}, {"method": "block"}], ids=str)
     def test_verify_chain(self, draft_map, space, options):
         call = chain_call(5, requests=64, slots=3, vocabulary=V, space=space) | options
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], draft_map)
@@ -65,9 +65,9 @@ class TestEqualsAFullRow:
             verify_chain(**call | {"draft": scattered(rows, draft_map, space)}),
         )
 
-    @pytest.mark.parametrize("replacement", [False, True], ids=["distinct", "independent"])
-    def test_verify_tree(self, draft_map, space, replacement):
-        call = tree_call(5, requests=64, nodes=7, vocabulary=V, space=space, replacement=replacement)
+    @pytest.mark.parametrize("options", [{}, {"replacement": True}, {"method": "traversal"}], ids=str)
+    def test_verify_tree(self, draft_map, space, options):
+        call = tree_call(5, requests=64, nodes=7, vocabulary=V, space=space) | options
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], draft_map)
         rows = draft_rows(draft_map, 64, 7, space=space)
         assert_same(

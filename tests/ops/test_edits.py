@@ -147,7 +147,7 @@ RACE = {"draft": None, "method": "race"}
 
 class TestChains:
     @pytest.mark.parametrize("options", [
-        {}, {"draft": None}, RACE, {"epsilon": 0.1}, {"draft_prob": 0.7},
+        {}, {"draft": None}, RACE, {"method": "block"}, {"epsilon": 0.1}, {"draft_prob": 0.7},
         {"temperature": None, "sampling": SAMPLING}, RACE | {"temperature": None, "sampling": SAMPLING},
     ])  # fmt: skip
     def test_act_as_edited_rows(self, options):
@@ -298,7 +298,8 @@ class TestChains:
 
 class TestTrees:
     @pytest.mark.parametrize("options", [
-        {}, {"draft": None}, RACE, {"replacement": True},
+        {}, {"draft": None}, RACE, {"replacement": True}, {"method": "traversal"},
+        {"method": "traversal", "draft": None},
         {"temperature": None, "sampling": SAMPLING}, RACE | {"temperature": None, "sampling": SAMPLING},
     ])  # fmt: skip
     def test_act_as_edited_rows(self, options):
@@ -673,6 +674,7 @@ def test_compiles_to_one_graph():
     torch.compiler.reset()
     compiled = torch.compile(lambda **call: verify_chain(**call), fullgraph=True, backend="eager")
     assert_same(compiled(**chain.call, edits=chain.edits), verify_chain(**chain.call, edits=chain.edits))
+
 
 SEEN = ("prompt_mask", "output_mask", "output_counts")
 

@@ -55,7 +55,9 @@ NOISE = {"seed": seeds(64), "position": 5}
 CALLS = {
     "verify_chain": (verify_chain, CHAIN),
     "verify_chain race": (verify_chain, CHAIN | {"draft": None, "method": "race"}),
+    "verify_chain block": (verify_chain, CHAIN | {"method": "block"}),
     "verify_tree": (verify_tree, TREE),
+    "verify_tree traversal": (verify_tree, TREE | {"method": "traversal"}),
     "verify_tree race": (verify_tree, TREE | {"draft": None, "method": "race"}),
     "race_sample": (race_sample, {"target": rows_of(64)} | NOISE),
     "race_topk": (race_topk, {"draft": rows_of(64), "k": 20} | NOISE),
@@ -63,7 +65,7 @@ CALLS = {
     "overlap": (overlap, {"target": rows_of(64), "draft": rows_of(64, seed=1)}),
 }
 RACES = ("race_sample", "race_topk", "verify_chain race", "verify_tree race")
-WITH_DRAFT = ("verify_chain", "verify_tree", "residual", "overlap")
+WITH_DRAFT = ("verify_chain", "verify_chain block", "verify_tree", "verify_tree traversal", "residual", "overlap")
 ROWS = {"race_topk": "draft"}
 
 

@@ -171,6 +171,7 @@ class TestForm:
     def test_one_row_for_all(self, op, made, method):
         assert_one_row(op, made, method)
 
+
 @pytest.mark.interpreted
 @pytest.mark.parametrize("op, made, method", WAYS, ids=[f"{op.__name__}, {method}" for op, _, method in WAYS])
 @pytest.mark.parametrize("backend", INTERPRETED, indirect=True)

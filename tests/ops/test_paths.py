@@ -194,17 +194,6 @@ def test_twenty_chains():
         assert all(map(torch.equal, found, verify_tree(**call)))
 
 
-@pytest.mark.interpreted
-@pytest.mark.usefixtures("backend")
-def test_nodes_too_deep():
-    rows = P.expand(1, 3, -1)
-    verdict = verify_tree(
-        torch.tensor([[-1, 0, 0]]), rows, rows, parents=torch.tensor([[-1, 0, 1]]), leaves=torch.tensor([[2]]),
-        method="paths", space="probs", seed=3, position=0, max_depth=1,
-    )  # fmt: skip
-    assert (verdict.num_accepted.item(), verdict.status.item()) == (1, Status.PARAMETER)
-
-
 @pytest.mark.usefixtures("backend")
 class TestOneChain:
     def test_is_block(self):
@@ -218,16 +207,6 @@ class TestOneChain:
         assert torch.equal(tree.tokens, block.tokens)
         assert torch.equal(tree.num_accepted, block.num_accepted)
         assert torch.equal(tree.status, block.status)
-
-
-@pytest.mark.usefixtures("kernels")
-def test_a_request_is_decided_as_alone():
-    call = path_call(21, requests=12, vocabulary=3000)
-    whole = verify_tree(**call)
-    for b in (0, 5, 11):
-        own = {name: x[b : b + 1] if isinstance(x, torch.Tensor) else x for name, x in call.items()}
-        found = verify_tree(**own, max_depth=3)
-        assert all(torch.equal(mine[0], every[b]) for mine, every in zip(found, whole, strict=True))
 
 
 class TestRefusals:
