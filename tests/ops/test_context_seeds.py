@@ -242,17 +242,6 @@ def test_no_two_contexts_share_a_seed(fast_backend):
     assert ((bits - 50_000).abs() < 5.5 * 100_000**0.5 / 2).all()
 
 
-@pytest.mark.one_backend
-def test_threads_change_nothing():
-    before, call = torch.get_num_threads(), chain()
-    one = context_seeds(**call)
-    try:
-        torch.set_num_threads(3)
-        assert torch.equal(context_seeds(**call), one)
-    finally:
-        torch.set_num_threads(before)
-
-
 REFUSED = {
     "context_seeds": (context_seeds, chain(), [
         ({"window": 0}, ValueError, "window: expected an int from 1 to 8; got 0"),

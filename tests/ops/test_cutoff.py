@@ -423,38 +423,6 @@ class TestCalls:
         for sampling in (Sampling(0.0), Sampling(0.0, top_k=3), Sampling(0.0, top_p=0.5, at_temperature=False)):
             assert cut_of(row, sampling) == (3.5, 1, 1, 1 << 42, 3.5)
 
-    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-    def test_both_types_of_top_k(self, dtype):
-        k = torch.tensor([3, 0, 33], dtype=dtype)
-        assert cutoff(rows_of(3, 33), sampling=Sampling(top_k=k)).count.tolist() == [3, 33, 33]
-
-    def test_leading_dimensions(self):
-        rows = rows_of(24, 9).view(2, 3, 4, 9)
-        found = cutoff(rows, sampling=Sampling(top_k=torch.tensor([1, 2, 3, 4])))
-        assert found.count.shape == (2, 3, 4)
-        assert (found.count == torch.tensor([1, 2, 3, 4])).all()
-        assert cutoff(rows[:0]).mass.shape == (0, 3, 4)
-
-    def test_request_index(self):
-        rows = rows_of(5, 33)
-        index = torch.tensor([2, -1, 0, 3, -2], dtype=torch.int32)
-        bits = torch.full((5,), UNTOUCHED, dtype=torch.int32)
-        found = cutoff(rows, sampling=MIXED, request_index=index, status=bits)
-        assert bits.tolist() == [0, 0, 0, 8, 8]
-        for b, entry in enumerate(index.tolist()):
-            row = [part[b].item() for part in found]
-            if 0 <= entry < 3:
-                assert row == list(cut_of(rows[b], filters.each(MIXED, entry)))
-            else:
-                assert row == [-torch.inf, -1, 0, 0, -torch.inf]
-
-    def test_out(self):
-        expected = cutoff(rows_of(3, 33), sampling=MIXED)
-        out = tuple(torch.full_like(part, UNTOUCHED) for part in expected)
-        found = cutoff(rows_of(3, 33), sampling=MIXED, out=out)
-        assert all(one is other for one, other in zip(found, out, strict=True))
-        assert all(map(torch.equal, found, expected))
-
 
 REFUSED = {
     "cutoff": (cutoff, {"rows": rows_of(3, 9)}, [

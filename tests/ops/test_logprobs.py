@@ -11,7 +11,7 @@ import torch
 from specdec_kernels import LogitEdits, Sampling, cutoff, logprobs
 from specdec_kernels.ops import Support
 from tests.support import filters
-from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned
+from tests.support.cases import DTYPES, UNTOUCHED, chain_call
 from tests.support.ops import verify_chain
 
 
@@ -214,36 +214,6 @@ class TestCalls:
         found = logprobs(rows, TOKENS, sampling=bad, status=bits)
         assert bits.tolist() == [8, 8, 0]
         assert_close(found.logprob, logprobs(rows, TOKENS).logprob.double())
-
-    def test_leading_dimensions_and_padding(self):
-        rows, tokens = rows_of(2, 3, 4), torch.arange(24).view(2, 3, 4)
-        found = logprobs(poisoned(rows), tokens, top=2)
-        assert found.top_tokens.shape == (2, 3, 4, 2)
-        flat = logprobs(rows.view(24, 33), tokens.view(24), top=2)
-        assert all(torch.equal(one.flatten(), other.flatten()) for one, other in zip(found, flat, strict=True))
-        assert logprobs(rows[:0], tokens[:0], top=2).top_tokens.shape == (0, 3, 4, 2)
-        strided = logprobs(rows, tokens.transpose(0, 1).contiguous().transpose(0, 1), top=2)
-        assert all(map(torch.equal, strided, found))
-
-    def test_request_index(self):
-        rows, index = rows_of(5), torch.tensor([2, -1, 0, 3, -2], dtype=torch.int32)
-        tokens = torch.arange(5)
-        bits = torch.full((5,), UNTOUCHED, dtype=torch.int32)
-        found = logprobs(rows, tokens, sampling=MIXED, request_index=index, top=2, status=bits)
-        assert bits.tolist() == [0, 0, 0, 8, 8]
-        for b, entry in enumerate(index.tolist()):
-            if 0 <= entry < 3:
-                one = logprobs(rows[b], tokens[b], sampling=filters.each(MIXED, entry), top=2)
-                assert all(torch.equal(part[b], own) for part, own in zip(found, one, strict=True))
-            else:
-                assert [part[b].tolist() for part in found] == [-torch.inf, 0, [-1, -1], [-torch.inf] * 2]
-
-    def test_out(self):
-        expected = logprobs(rows_of(3), TOKENS, sampling=MIXED, top=3)
-        out = [torch.full_like(part, UNTOUCHED) for part in expected]
-        found = logprobs(rows_of(3), TOKENS, sampling=MIXED, top=3, out=out)
-        assert all(one is other for one, other in zip(found, out, strict=True))
-        assert all(map(torch.equal, found, expected))
 
     def test_check(self):
         with pytest.raises(RuntimeError, match="logprobs: request 0: a token out of range"):

@@ -192,15 +192,6 @@ def test_seeds_broadcast_to_the_rows(backend):
             assert tokens[i, j] == race_sample(logits[i, j], seed=5 + i, position=7 + j)
 
 
-@pytest.mark.interpreted
-def test_out_is_written_in_place(backend):
-    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(5))
-    out = torch.full((4,), -77)
-    returned = race_sample(logits, seed=seeds(4), position=0, out=out)
-    assert returned.data_ptr() == out.data_ptr()
-    assert (out == race_sample(logits, seed=seeds(4), position=0)).all()
-
-
 def test_tokens_beyond_the_vocabulary_change_nothing(backend):
     """The noise of a token does not depend on the size of the vocabulary."""
     logits = torch.randn(20, 300, generator=torch.Generator().manual_seed(7))
