@@ -284,17 +284,6 @@ class TestChains:
             assert not (found.tokens == token).any()
             assert (verify_chain(**call, epsilon=1.0, seed=seeds(64)).num_accepted == 1).all()
 
-    def test_batches_are_alike(self):
-        """Each request alone, and in a batch with others."""
-        chain = Chain(7)
-        together = verify_chain(**chain.call, edits=chain.edits)
-        for b in range(0, 24, 5):
-            own = slice(b, b + 1)
-            bias = (*chain.edits.bias[:2], chain.edits.bias[2][b : b + 2])
-            edits = LogitEdits(chain.edits.allowed[own], bias, *(x[own] for x in chain.edits[2:9]))
-            call = {name: x[own] if isinstance(x, torch.Tensor) else x for name, x in chain.call.items()}
-            assert_same(verify_chain(**call, edits=edits), [x[own] for x in together])
-
 
 class TestTrees:
     @pytest.mark.parametrize("options", [
@@ -333,17 +322,6 @@ class TestTrees:
             found.append(tokens[node])
             node = parents[node]
         return found
-
-    def test_a_chain_is_a_tree(self):
-        chain = Chain(8, **RACE)
-        call = chain.call
-        tokens = torch.nn.functional.pad(call["draft_tokens"], (1, 0), value=33)  # the root's token counts nowhere
-        parents = torch.arange(5) - 1
-        tree = {name: x for name, x in call.items() if name != "draft_tokens"}
-        found = verify_tree(tokens, parents=parents, **tree, edits=chain.edits)
-        expected = verify_chain(**call, edits=chain.edits)
-        assert torch.equal(found.tokens, expected.tokens)
-        assert torch.equal(found.num_accepted, expected.num_accepted)
 
 
 def greedy(row, place, **options):
@@ -402,16 +380,6 @@ class TestPenalties:
         found = verify_chain(torch.tensor([[1, 0]]), **call, edits=packed([place], V))
         assert found.tokens.tolist() == [[0, -1, -1]]
 
-    def test_siblings_do_not_count_for_each_other(self):
-        rows = torch.full((1, 4, V), -100.0)
-        rows[..., 0], rows[..., 1], rows[..., 2] = 4.0, 3.5, 3.9
-        tokens, parents = torch.tensor([[0, 2, 0, 2]]), torch.tensor([-1, 0, 0, 2])
-        call = {"target": rows, "method": "race", "temperature": 0.0, "seed": 1, "position": 0, "parents": parents}
-        found = verify_tree(tokens, **call, edits=packed([Place(frequency=0.3)], V))
-        # Node 2 (token 0) comes after the root alone: 0 wins there. In its row 0 has 3.7 and 2, a sibling, still 3.9.
-        assert found.tokens.tolist() == [[0, 2, 0]]
-        assert found.path.tolist() == [[0, 2, 3]]
-
     def test_pending_counts_as_output(self):
         for dtype in (torch.int32, torch.int64):
             one = packed([Place(frequency=0.3, presence=0.1, output=[0])], V)
@@ -452,20 +420,6 @@ class TestPenalties:
         assert greedy([4.0, 3.5], LogitEdits(presence=0.75, output_mask=mask)) == 1
         assert greedy([4.0, 3.5], LogitEdits(repetition=2.0, prompt_mask=mask)) == 1
         assert greedy([4.0, 3.5], LogitEdits(repetition=2.0, output_mask=mask)) == 1
-
-    def test_off_for_one_request(self):
-        """A request of a batch without penalties gets its plain tokens."""
-        rows, places = rows_of(ROWS), random_places(ROWS, V, seed=7)
-        places[3] = Place()
-        found, plain = race_sample(rows, edits=packed(places, V), **NOISE), race_sample(rows, **NOISE)
-        assert found[3] == plain[3]
-        assert not torch.equal(found, plain)
-
-
-def refused(error, message, op=race_sample, **options):
-    call = {"target": rows_of(3), "seed": seeds(3), "position": 0} if op is race_sample else {}
-    with pytest.raises(error, match=message):
-        op(**call | options)
 
 
 INT = torch.int32
@@ -512,6 +466,8 @@ WRONG = [
     (LogitEdits(output_mask=MASKS.repeat(1, 2)[:, ::2]), ValueError, "edits.output_mask: expected unit stride"),
     (LogitEdits(seen_index=seeds(3).int()), ValueError,
     "edits.prompt_mask: expected masks beside seen_index; got None"),
+    (LogitEdits(presence=0.5, repetition=1.2, prompt_mask=MASKS.repeat(2, 1)[:4], output_mask=MASKS,
+                seen_index=seeds(3).int()), ValueError, r"edits.output_mask: expected shape \[4, 3\]"),
     (LogitEdits(output_mask=MASKS, seen_index=seeds(3)), TypeError, "edits.seen_index: expected a tensor of int32"),
     (LogitEdits(output_counts=torch.zeros(3, V, dtype=INT)), ValueError,
     "edits.output_mask: expected a mask beside output"),
@@ -528,12 +484,21 @@ WRONG = [
      "edits.pending: expected a tensor on cpu"),
 ]  # fmt: skip
 REFUSED = {
+    "edits of overlap": (overlap, {"target": rows_of(3), "draft": rows_of(3)}, [
+        ({"target": rows_of(3).requires_grad_(), "edits": LogitEdits(allowed=MASKS)}, ValueError,
+         "edits: expected None where"),
+        ({"edits": LogitEdits(presence=torch.ones(3, requires_grad=True))}, ValueError, "edits: expected no gradient"),
+    ]),
     "edits": (
         race_sample, {"target": rows_of(3), "seed": seeds(3), "position": 0},
         [({"edits": edits}, error, message) for edits, error, message in WRONG] + [
             ({"space": "probs", "edits": LogitEdits(presence=x)}, ValueError, "edits: expected None with space='probs'")
             for x in (1.0, 1e-60)
         ] + [
+            ({"space": "probs", "edits": LogitEdits(allowed=MASKS)}, ValueError,
+             "edits: expected None with space='probs'"),
+            ({"draft_map": seeds(V).int(), "edits": LogitEdits(allowed=MASKS)}, ValueError,
+             "edits: expected None beside draft_map"),
             ({"target": rows_of(1), "seed": 1, "edits": LogitEdits(allowed=MASKS[:1], allowed_index=TOKENS[0])},
             ValueError,
              r"edits.allowed_index: expected shape \[1\]; got int32 \[\]"),
@@ -543,15 +508,6 @@ REFUSED = {
 
 
 class TestBadInput:
-    def test_refused_beside_others(self):
-        edits = LogitEdits(allowed=torch.full((3, 3), -1, dtype=INT))
-        refused(ValueError, "^edits: expected None with space='probs'", space="probs", edits=edits)
-        refused(ValueError, "^edits: expected None beside draft_map", draft_map=seeds(V).int(), edits=edits)
-        rows = rows_of(3).requires_grad_()
-        refused(ValueError, "^edits: expected None where", overlap, target=rows, draft=rows_of(3), edits=edits)
-        wanting = LogitEdits(presence=torch.ones(3, requires_grad=True))
-        refused(ValueError, "^edits: expected no gradient", overlap, target=rows_of(3), draft=rows_of(3), edits=wanting)
-
     @pytest.mark.parametrize("name, value", [
         ("repetition", float("nan")), ("repetition", 0.0), ("repetition", -1.0), ("repetition", float("inf")),
         ("frequency", float("nan")), ("frequency", float("inf")), ("presence", float("nan")),
@@ -575,7 +531,7 @@ class TestBadInput:
         tree = {"parents": torch.tensor([-1, 0, 0])} | call
         assert verify_tree(torch.ones(4, 3, dtype=torch.int64), **tree).status.tolist() == [0, 8, 8, 8]
 
-    def one_bad(self, spoil, mend, change=lambda edits: edits):
+    def one_bad(self, spoil, mend):
         rows = rows_of(ROWS)
         places, good = (random_places(ROWS, V, seed=9) for _ in range(2))
         for set_of in (places, good):
@@ -583,7 +539,7 @@ class TestBadInput:
         spoil(places)
         mend(good)
         status, fine = torch.zeros(2, ROWS, dtype=INT)
-        found = race_sample(rows, edits=change(packed(places, V)), status=status, **NOISE)
+        found = race_sample(rows, edits=packed(places, V), status=status, **NOISE)
         assert torch.equal(found, race_sample(rows, edits=packed(good, V), status=fine, **NOISE))
         assert torch.equal(status, fine | 8 * (seeds(ROWS) == 4).int())
 
@@ -634,27 +590,6 @@ class TestBadInput:
         )
         assert (tokens == 0).all()
         assert (status == 1).all()
-
-    def test_forced_logits(self):
-        """Rows in which a grammar left one token, and logits of 1e9 (a neighbour's of no use) beside filters."""
-        rows = rows_of(ROWS)
-        bias = bias_of([{t % V: 1e9} for t in range(ROWS)])
-        for sampling in (SAMPLING, Sampling(0.6, top_p=0.5), Sampling(0.6, top_k=1)):
-            status = torch.empty(ROWS, dtype=INT)
-            found = race_sample(rows, sampling=sampling, edits=LogitEdits(bias=bias), status=status, **NOISE)
-            assert torch.equal(found, seeds(ROWS))
-            assert (status == 0).all()
-
-    @pytest.mark.interpreted
-    def test_top_k_of_fewer_tokens_than_are_left(self):
-        """A grammar that leaves three tokens under a top_k of 12."""
-        rows = rows_of(ROWS)
-        edits = LogitEdits(allowed=bits_of([{1, 40, 69}] * ROWS, V))
-        found = cutoff(rows, sampling=Sampling(top_k=12), edits=edits)
-        assert (found.count == 3).all()
-        tokens = race_topk(rows, 5, edits=edits, sampling=Sampling(top_k=12), **NOISE)
-        assert (tokens[:, :3].sort().values == torch.tensor([1, 40, 69])).all()
-        assert (tokens[:, 3:] == -1).all()
 
     @pytest.mark.interpreted
     def test_values_that_are_no_logits(self):
@@ -785,19 +720,3 @@ class TestIndices:
             status = torch.empty(5, dtype=torch.int32)
             assert race_sample(rows[:, 0], edits=edits, status=status, **call).tolist() == [3, 40, 40, 40, 40]
             assert status.tolist() == [0, 0, 0, 8, 8]
-
-    def test_what_is_wrong_is_named(self):
-        rows, index = rows_of(3), torch.zeros(3, dtype=torch.int32)
-        masks = bits_of([{5}] * 4, V)
-        for edits, message in (
-            (LogitEdits(masks, allowed_index=index.long()), r"edits\.allowed_index: expected a tensor of int32"),
-            (LogitEdits(masks, allowed_index=index[:2]), r"edits\.allowed_index: expected shape \[3\]"),
-            (LogitEdits(allowed_index=index), r"edits\.allowed: expected masks beside allowed_index"),
-            (LogitEdits(seen_index=index), r"edits\.prompt_mask: expected masks beside seen_index"),
-            (
-                LogitEdits(presence=0.5, repetition=1.2, prompt_mask=masks, output_mask=masks[:3], seen_index=index),
-                r"edits\.output_mask: expected shape \[4, 3\]",
-            ),
-        ):
-            with pytest.raises((TypeError, ValueError), match=message):
-                race_sample(rows, edits=edits, seed=1, position=0)

@@ -89,6 +89,7 @@ CALLS = {
     "verify_tree one": (verify_tree, tree(), {"parents": torch.tensor([-1, 0, 0, 1, 1])}),
     "verify_tree race": (verify_tree, tree(draft=None), {"method": "race"}),
     "race_sample": (race_sample, race("target"), {}),
+    "race_sample filtered": (race_sample, race("target", **rows_alone()[1], temperature=None), {}),
     "race_sample rows": (race_sample, race("target", 4), {}),
     "race_sample shared": (race_sample, race("target", 4, temperature=uniform(4, seed=5), nonce=0), {}),
     "race_topk": (race_topk, race("draft"), {"k": 3}),

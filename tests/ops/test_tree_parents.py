@@ -24,8 +24,6 @@ def test_rule_by_hand(backend):
 # The root has children 4, then 1; node 4 has 2, node 2 has 3 and 5; node 6 is in no tree.
 FIRST = torch.tensor([4, -1, 3, -1, 2, -1, -1])
 SIBLING = torch.tensor([-1, -1, -1, 5, 1, -1, -1])
-PARENTS, RANKS = [-1, 0, 4, 2, 0, 2, -1], [0, 1, 0, 0, 0, 1, -1]
-ROOT_ALONE = [0, -1, -1, -1, -1, -1, -1]
 
 CALLS = {
     "tree_parents": (
