@@ -6,7 +6,7 @@ import torch
 import specdec_kernels
 from specdec_kernels import LogitEdits, OutputFormat, Sampling
 from tests.conftest import INTERPRETED
-from tests.support.cases import UNTOUCHED, assert_same, chain_call, poisoned, ragged
+from tests.support.cases import assert_same, chain_call, poisoned, ragged
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -214,21 +214,6 @@ class TestBonus:
         assert (expected.num_accepted == 1).any()
         assert (expected.status & 8).all()
         assert_same(verify_chain(**without_last_rows(call, counts), output_format=OutputFormat(bonus=bonus)), expected)
-
-    @pytest.mark.parametrize("method", FEW)
-    def test_other_forms(self, method):
-        """Written into one row, counted and added, as without it."""
-        call, bonus = calls(method)
-        index = torch.randperm(B * (K + 1), generator=torch.Generator().manual_seed(1)).view(B, K + 1)
-        written = []
-        for arguments, given in ((call, None), (without_last_rows(call), bonus)):
-            row, path = (torch.full(size, UNTOUCHED, dtype=torch.int32) for size in ((B * (K + 1),), (B, K + 1)))
-            num, output_format = (
-                torch.arange(B, dtype=torch.int32),
-                OutputFormat(index, path, count="emitted", add=True, bonus=given),
-            )
-            written.append((*verify_chain(**arguments, out=(row, num, None), output_format=output_format), path))
-        assert_same(*reversed(written))
 
     @pytest.mark.interpreted
     def test_drafts_that_pass(self):

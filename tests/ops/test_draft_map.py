@@ -10,9 +10,7 @@ import torch
 from specdec_kernels import Draft, Sampling, race_sample, race_topk
 from specdec_kernels import draft_map as map_of
 from specdec_kernels import verify_chain as public_verify_chain
-from specdec_kernels.conformance import Contexts
 from tests.support.cases import DTYPES, adversarial_rows, assert_same, chain_call, poisoned, seeds
-from tests.support.enumeration import PROBS, Given, emitted_law, output_law, tree_law
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -235,32 +233,6 @@ class TestMapsThatAreNone:
         for op in (residual, overlap):
             for figure in op(call["target"][:, :3], rows, space=space, **{"draft.map": self.falling}):
                 assert not figure.isnan().any()
-
-
-@pytest.mark.one_backend
-class TestExactly:
-    """Every uniform and every draw of the oracle, enumerated: drafts from a part of the vocabulary lose nothing."""
-
-    draft_map = torch.tensor([0, 2], dtype=torch.int32)
-
-    def contexts(self, vocabulary, depth):
-        contexts = Contexts(vocabulary, depth, seed=5)
-        for said, law in contexts.q.items():
-            known = torch.zeros_like(law).index_fill_(0, self.draft_map.long(), 1.0) * law
-            contexts.q[said] = known / known.sum()
-        return contexts
-
-    def test_chains(self):
-        contexts = self.contexts(4, 2)
-        law = output_law(contexts, [0.0, 0.0, 1.0], given=Given(PROBS, PROBS, self.draft_map))
-        assert contexts.distance(law, 3) < 1e-11
-
-    @pytest.mark.parametrize("replacement", [False, True], ids=["without", "with"])
-    def test_trees(self, replacement):
-        contexts = self.contexts(3, 2)
-        given = Given(PROBS, PROBS, self.draft_map)
-        law = tree_law(contexts, (-1, 0, 0, 1), drawn_with_replacement=replacement, given=given)
-        assert contexts.distance(emitted_law(law), 3) < 1e-11
 
 
 def offsets(tokens):

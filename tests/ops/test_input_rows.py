@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels import OutputFormat, Sampling
-from tests.support.cases import UNTOUCHED, assert_same, chain_call, ragged, seeds, untouched_verdict
+from tests.support.cases import UNTOUCHED, assert_same, chain_call, ragged, seeds
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -78,12 +78,6 @@ class TestRows:
         rows["draft_tokens"] = rows["draft_tokens"].to(dtype)
         assert_same(verify_chain(**rows), expected)
 
-    def test_packed_without_an_index(self):
-        call = padded()
-        packed = ragged(call, COUNTS)
-        rows = in_rows(call, COUNTS, more=0) | {"draft": packed["draft"]}
-        assert_same(verify_chain(**rows), verify_chain(**packed, **{"packing.max_drafts": K}))
-
     @pytest.mark.parametrize("method", METHODS)
     def test_positions_of_rows(self, method):
         """Of any strides; an idle request and one that points outside read none."""
@@ -117,10 +111,6 @@ class TestRows:
                     assert found.status[b] & 8
                 elif b not in (at - 1, at):
                     assert torch.equal(found.tokens[b], good.tokens[b])
-
-    def test_outputs_alone_are_written(self):
-        call, out = in_rows(padded("race"), COUNTS), untouched_verdict(B, K + 1)
-        assert_same(verify_chain(**call, out=out), verify_chain(**call))
 
 
 @pytest.mark.usefixtures("backend")

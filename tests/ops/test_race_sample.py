@@ -149,17 +149,11 @@ def test_positions_and_nonces_count_modulo_their_words(backend):
             assert race_sample(logits, seed=1, **{name: x + turn for name, x in place.items()}) == expected
 
 
-def test_positions_of_one_seed_are_independent(quick_backend):
+@pytest.mark.parametrize("number", ["position", "nonce"])
+def test_positions_and_nonces_of_one_seed_are_independent(quick_backend, number):
     law = torch.tensor([0.5, 0.3, 0.2])
-    pairs = race_sample(law.expand(50_000, 2, -1), seed=seeds(50_000)[:, None], position=torch.arange(2), space="probs")
-    assert_law(3 * pairs[:, 0] + pairs[:, 1], torch.outer(law, law).flatten())
-
-
-def test_nonces_of_one_seed_are_independent(quick_backend):
-    law = torch.tensor([0.5, 0.3, 0.2])
-    pairs = race_sample(
-        law.expand(50_000, 2, -1), seed=seeds(50_000)[:, None], position=0, nonce=torch.arange(2), space="probs"
-    )
+    noise = {"seed": seeds(50_000)[:, None], "position": 0, number: torch.arange(2)}
+    pairs = race_sample(law.expand(50_000, 2, -1), **noise, space="probs")
     assert_law(3 * pairs[:, 0] + pairs[:, 1], torch.outer(law, law).flatten())
 
 

@@ -101,45 +101,9 @@ def listed(call, b, node):
         child = call["next_sibling"][b, child].item()
 
 
-def path_by_the_rule(call, b):
-    node, path, vocabulary = 0, [0], call["target"].shape[-1]
-    while True:
-        mass, seen, uniform = 0.0, set(), call["uniforms"][b, node].item()
-        for child in listed(call, b, node):
-            token = call["draft_tokens"][b, child].item()
-            if not 0 <= token < vocabulary or token in seen:
-                continue
-            seen.add(token)
-            mass += call["target"][b, node, token].item()
-            if uniform < mass:
-                path.append(child)
-                break
-        else:
-            return path, seen
-        node = path[-1]
-
-
 @pytest.mark.usefixtures("backend")
 @pytest.mark.interpreted
 class TestWalks:
-    def test_by_the_rule(self):
-        """In link order, which is not that of indices, with one uniform a node; then a token that was not tried."""
-        call = call_of(2, requests=24, nodes=12, vocabulary=9)
-        found = verify_linked_tree(**call)
-        depths = set()
-        for b in range(24):
-            path, tried = path_by_the_rule(call, b)
-            depths.add(len(path))
-            assert found.num_accepted[b] == len(path) - 1
-            assert found.path[b].tolist() == path + [-1] * (12 - len(path))
-            drafts = call["draft_tokens"][b, path[1:]].tolist()
-            assert found.tokens[b, : len(drafts)].tolist() == drafts
-            assert (found.tokens[b, len(path) :] == -1).all()
-            last = found.tokens[b, len(path) - 1].item()
-            assert 0 <= last < 9
-            assert last not in tried
-        assert len(depths) >= 3
-
     def test_one_tree(self):
         """The root's children are 4, then 1; thresholds let more through."""
         rows = torch.tensor([0.375, 0.375, 0.25]).expand(1, N, 3)
@@ -280,14 +244,6 @@ class TestStatus:
             torch.tensor([[9, 4, 4]]), target_tokens=torch.full((1, 3), 4), first_child=first, next_sibling=none
         )
         assert found.path.tolist() == [[0, 1, 2]]
-        assert found.status.tolist() == [8]
-
-    def test_a_circle_of_siblings_ends_at_the_count_of_nodes(self):
-        found = verify_linked_tree(
-            torch.tensor([[9, 4, 5]]), target_tokens=torch.full((1, 3), 6), first_child=torch.tensor([[1, -1, -1]]),
-            next_sibling=torch.tensor([[-1, 2, 1]]),
-        )  # fmt: skip
-        assert found.num_accepted.tolist() == [0]
         assert found.status.tolist() == [8]
 
     def test_invalid_trees_are_their_root(self):
