@@ -29,11 +29,6 @@ def small_parallel():
     return ParallelDrafter(llama(VOCAB + 2, seed=3, spread=0.25, look_ahead_token_ids=[VOCAB, VOCAB + 1]))
 
 
-def test_texts_have_the_target_law(small_pair):
-    texts = drawn(small_pair, texts=5000, method="paths", paths=3, k=2)
-    assert follows_law(texts, text_law(small_pair[0], 1.0))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [dict(paths=4, k=2, temperature=1.5), dict(policy=PathController(2, (1, 3)))])
 def test_texts_of_parallel_drafts_have_the_target_law(small_pair, small_parallel, how):
@@ -52,14 +47,6 @@ def test_one_chain_writes_as_block(pair):
     options = dict(k=4, seed=3, max_new_tokens=20)
     one = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), method="paths", paths=1, **options)
     assert tokens_of(one) == tokens_of(generate(PROMPTS, pair[0], ModelDrafter(pair[1]), method="block", **options))
-
-
-def test_a_text_of_a_batch_is_that_of_its_prompt_alone(pair):
-    options = dict(method="paths", paths=3, k=3, max_new_tokens=16)
-    batch = generate(PROMPTS[:3], pair[0], ModelDrafter(pair[1]), seed=3, **options)
-    for index, prompt in enumerate(PROMPTS[:3]):
-        (alone,) = generate([prompt], pair[0], ModelDrafter(pair[1]), seed=3 + index, **options)
-        assert alone.tokens == batch[index].tokens
 
 
 def test_rounds_are_trees_of_chains(pair):

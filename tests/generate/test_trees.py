@@ -22,7 +22,7 @@ from specdec_kernels.generate.drafters import path_to
 from specdec_kernels.generate.policies import FixedTree
 from specdec_kernels.generate.trees import cut
 from tests.generate.small import llama, random_model
-from tests.generate.test_generate import LENGTH, NEW, PROMPT, PROMPTS, TEXTS, VOCAB, text_law, tokens_of
+from tests.generate.test_generate import NEW, PROMPT, PROMPTS, drawn, text_law, tokens_of
 from tests.generate.test_models import CONFIGS, assert_near, whole
 from tests.support.laws import follows_law
 
@@ -100,16 +100,6 @@ def test_race_equals_plain(pair, plain, shape, temperature):
     assert shape == "root alone" or all(entry.target_calls < NEW for entry in race)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3])
-def test_race_equals_plain_in_batches_of_any_size(pair, plain, batch):
-    for first in range(0, len(PROMPTS), batch):
-        prompts = PROMPTS[first : first + batch]
-        race = generate(
-            prompts, pair[0], ModelDrafter(pair[1]), tree=SHAPES["optimal"], seed=3 + first, max_new_tokens=NEW
-        )
-        assert tokens_of(race) == tokens_of(plain[1.0][first : first + batch])
-
-
 def test_race_with_a_learning_tree_equals_plain(pair, plain):
     race = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), policy=TreeController(12), seed=3, max_new_tokens=NEW)
     assert tokens_of(race) == tokens_of(plain[1.0])
@@ -135,43 +125,6 @@ def test_a_tree_that_is_a_chain_writes_as_a_chain(pair, of_chain, of_tree):
     for ours, theirs in zip(tree, chain, strict=True):
         assert [entry.pieces for entry in ours.rounds] == [entry.pieces for entry in theirs.rounds]
         assert [entry.tested for entry in ours.rounds] == [entry.tested for entry in theirs.rounds]
-
-
-@pytest.mark.parametrize("replacement", [False, True])
-@pytest.mark.parametrize("method", ["rejection", "traversal"])
-def test_a_text_of_a_batch_is_that_of_its_prompt_alone(pair, replacement, method):
-    options = dict(method=method, tree=SHAPES["specinfer"], replacement=replacement, max_new_tokens=NEW)
-    batch = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), seed=3, **options)
-    for index, prompt in enumerate(PROMPTS):
-        assert tokens_of(generate([prompt], pair[0], ModelDrafter(pair[1]), seed=3 + index, **options)) == [
-            batch[index].tokens
-        ]
-
-
-def test_greedy_is_the_same_by_every_method(pair, plain):
-    for method, replacement in (("race", False), ("rejection", False), ("rejection", True), ("traversal", False)):
-        texts = generate(
-            PROMPTS, pair[0], ModelDrafter(pair[1]), method=method, replacement=replacement, tree=SHAPES["optimal"],
-            temperature=0, seed=99, max_new_tokens=NEW,
-        )  # fmt: skip
-        assert tokens_of(texts) == tokens_of(plain[0.0])
-
-
-# Laws. A model over 5 tokens writes 3 tokens: 125 texts.
-
-
-def drawn(small_pair, **options):
-    options = dict(method="rejection") | options | dict(seed=5, max_new_tokens=LENGTH)
-    texts = generate([PROMPT] * TEXTS, small_pair[0], ModelDrafter(small_pair[1]), **options)
-    return (torch.tensor(tokens_of(texts)) * torch.tensor([VOCAB**2, VOCAB, 1])).sum(1)
-
-
-@pytest.mark.parametrize("expansions, replacement", [((7,), False), ((2, 2), False), ((3, 1), True)])
-@pytest.mark.parametrize("method", ["rejection", "traversal"])
-def test_texts_have_the_target_law(small_pair, expansions, replacement, method):
-    """Of seven children two are absent, for there are five tokens; with replacement siblings repeat."""
-    texts = drawn(small_pair, tree=DraftTree.specinfer(expansions), replacement=replacement, method=method)
-    assert follows_law(texts, text_law(small_pair[0], 1.0))
 
 
 @pytest.mark.parametrize("case", [("traversal", False), ("traversal", True), ("rejection", False), ("rejection", True)])
@@ -202,7 +155,8 @@ def test_a_draft_not_sampled_from_its_law_is_caught(small_pair, monkeypatch):
         return draw(logits, width, noise, sampling._replace(temperature=sampling.temperature * 0), known)
 
     monkeypatch.setattr(drafters, "draw_children", greedy)
-    assert not follows_law(drawn(small_pair, tree=DraftTree.specinfer((2, 2))), text_law(small_pair[0], 1.0))
+    texts = drawn(small_pair, method="rejection", tree=DraftTree.specinfer((2, 2)))
+    assert not follows_law(texts, text_law(small_pair[0], 1.0))
 
 
 # Rounds and statistics.
@@ -222,14 +176,6 @@ def test_rounds_add_up(pair):
         kinds = [kind for kind, _ in entry.pieces]
         last = "replaced" if entry.tree.offers()[-1][0] else "bonus"
         assert kinds == ["accepted"] * (entry.accepted > 0) + [last] * (len(entry.tokens) > entry.accepted)
-
-
-def test_nothing_is_drafted_past_the_end(pair):
-    text = generate(PROMPTS[:1], pair[0], ModelDrafter(pair[0]), tree=SHAPES["chain"], max_new_tokens=6)[0]
-    assert [(entry.drafted, len(entry.tokens)) for entry in text.rounds] == [(3, 4), (1, 2)]
-    longest = pair[0].max_length
-    text = generate([[65] * (longest - 3)], pair[0], ModelDrafter(pair[0]), tree=SHAPES["optimal"], max_new_tokens=3)[0]
-    assert len(text.tokens) == 3
 
 
 def test_offers_of_a_path():

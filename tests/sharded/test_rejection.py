@@ -1,21 +1,20 @@
 """Rejection over slices of rows: on every rank the verdict of the whole rows."""
 
+import functools
+
 import pytest
 import torch
 
 from specdec_kernels import Sampling, Status, sharded
-from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
+from tests.sharded import test_races
+from tests.sharded.test_races import BEGINS, VOCABULARY
 from tests.support.cases import DTYPES, ragged, seeds
-from tests.support.ops import verify_chain
 from tests.support.ranks import chain_call_with_hits, on_ranks
 
 COUNTS = torch.tensor([3, 0, 1, 2, 3, 3, 2, 1])
 
 
-def check(call, begins=BEGINS[1]):
-    expected = verify_chain(**call)
-    assert_all_equal(on_ranks(sharded.verify_chain, begins, call), expected)
-    return expected
+check = functools.partial(test_races.check, "verify_chain")
 
 
 @pytest.mark.parametrize("begins", BEGINS, ids=len)

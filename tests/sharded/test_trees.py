@@ -1,23 +1,23 @@
 """Rejection and traversal on trees over slices of rows: on every rank the verdict of the whole rows."""
 
+import functools
+
 import pytest
 import torch
 
 from specdec_kernels import Sampling, Status, sharded
 from specdec_kernels.sharded._laws import Side, laws_of, left_in_slices
+from tests.sharded import test_races
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
 from tests.support.cases import DTYPES
-from tests.support.ops import residual, verify_chain, verify_tree
+from tests.support.ops import residual
 from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
 
 SIBLINGS = torch.tensor([-1, 0, 0, 0, 0, 0, 0, 0])
 METHODS = pytest.mark.parametrize("method", ["rejection", "traversal"])
 
 
-def check(call, begins=BEGINS[1]):
-    expected = verify_tree(**call)
-    assert_all_equal(on_ranks(sharded.verify_tree, begins, call), expected)
-    return expected
+check = functools.partial(test_races.check, "verify_tree")
 
 
 def trees(method, requests=24, nodes=9, vocabulary=VOCABULARY, **how):
@@ -139,8 +139,7 @@ def test_batches_of_none(fast_backend):
         none = {name: x[:0] for name, x in call.items() if isinstance(x, torch.Tensor)}
         short = {name: call[name][:, :0] for name in ("draft_tokens", "draft")} | {"target": call["target"][:, :1]}
         for own in (call | none, call | none | {"draft": None}, call | short, call | short | {"draft": None}):
-            expected = verify_chain(**own)
-            assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], own), expected)
+            test_races.check("verify_chain", own)
 
 
 @pytest.mark.parametrize("subtracted", [0.25, 1.0])
