@@ -209,10 +209,6 @@ class TestWalks:
         }
         assert_same(verify_linked_tree(**call | apart | {"target": spoiled}), expected)
 
-    def test_no_requests(self):
-        found = verify_linked_tree(**{name: x[:0] for name, x in ONE_TREE.items()})
-        assert [x.shape for x in found] == [(0, N), (0, N), (0,), (0,)]
-
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.interpreted

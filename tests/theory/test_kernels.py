@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import specdec_kernels as specdec
-from examples.figures import simulate
 from specdec_kernels import theory
 from specdec_kernels.generate.policies import SCHEMES
 from specdec_kernels.studies.plan import accepted_of_chains
@@ -56,14 +55,6 @@ def test_acceptance_and_expected_tokens(p, q):
 
 
 @pytest.mark.parametrize("p, q", PAIRS)
-def test_block_expected_accepted(p, q):
-    for k in (2, 4):
-        accepted = simulate.rounds(p, q, k, runs=DRAWS, method="block").num_accepted.double()
-        expected = theory.block_expected_accepted(p, q, k)
-        assert abs(float(accepted.mean()) - expected) < 5 * float(accepted.std()) / len(accepted) ** 0.5
-
-
-@pytest.mark.parametrize("p, q", PAIRS)
 def test_race_acceptance_and_rank_law(p, q):
     winner = specdec.race_sample(rows(p, DRAWS), seed=seeds(), position=0, space="probs")
     assert_rate(verified(p, q, 1, method="race").num_accepted > 0, theory.race_acceptance(p, q))
@@ -72,36 +63,6 @@ def test_race_acceptance_and_rank_law(p, q):
     law = theory.race_rank_law(p, q)
     rank = torch.where(found.any(1), found.int().argmax(1), len(p))  # len(p): a token the draft never gives
     assert_law(rank, np.append(law, max(0.0, 1 - law.sum())))
-
-
-def test_race_by_token():
-    verdict, by_token = verified(P, Q, 1, method="race"), theory.race_acceptance(P, Q, by_token=True)
-    matched = torch.where(verdict.num_accepted > 0, verdict.tokens[:, 0], len(P))
-    assert_law(matched, np.append(by_token, 1 - by_token.sum()))
-
-
-@pytest.mark.parametrize("a", [0.25, 0.5, 0.8])
-def test_randomised_drafting(a):
-    verdict = verified(P, Q, 1, draft_prob=a)
-    assert_rate(verdict.num_accepted > 0, theory.drafting_acceptance(P, Q, a))
-    drafted = torch.from_numpy(np.random.default_rng(0).random(DRAWS) < a)
-    tokens = torch.where(drafted[:, None], drafts(Q, 1), -1)
-    verdict = verified(P, Q, 1, tokens, draft_prob=a)
-    assert_law(verdict.tokens[:, 0], P)
-    tokens_per_cost = 1 + verdict.num_accepted.double()
-    rate = theory.drafting_rate(P, Q, a, lam=0.6)
-    excess = tokens_per_cost - rate * (1 + 0.6 * drafted.double())  # mean 0: renewal-reward
-    assert abs(excess.mean().item()) < 5 * excess.std().item() / DRAWS**0.5
-
-
-@pytest.mark.parametrize("epsilon", [0.05, 0.1, 0.3])
-def test_over_acceptance(epsilon):
-    verdict = verified(P, Q, 1, epsilon=epsilon)
-    reject, loss = theory.over_acceptance(P, Q, epsilon)
-    assert_rate(verdict.num_accepted == 0, reject)
-    output = np.minimum(Q, P + epsilon) + reject * np.maximum(P - Q, 0) / theory.total_variation(P, Q)
-    assert loss == pytest.approx(np.abs(output - P).sum() / 2, abs=1e-12)
-    assert_law(verdict.tokens[:, 0], output)
 
 
 @pytest.mark.parametrize("lookahead", [1, 4])
