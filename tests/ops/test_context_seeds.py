@@ -4,9 +4,8 @@ import pytest
 import torch
 from specdec_kernels._C import maths
 
-import specdec_kernels
 from specdec_kernels import Packing, context_seeds
-from tests.support.cases import UNTOUCHED
+from tests.support.cases import UNTOUCHED, assert_as_the_oracle
 
 
 @pytest.mark.interpreted
@@ -74,11 +73,6 @@ def noise_of(seed, place):
     return found - 2**64 if found >= 2**63 else found
 
 
-def by_the_oracle(**call):
-    with specdec_kernels.backend("reference"):
-        return context_seeds(**call)
-
-
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("backend")
 class TestRows:
@@ -87,13 +81,13 @@ class TestRows:
     def test_chains(self, window, ordered):
         """Every row has the noise that plain sampling would have there."""
         call = chain(window=window, ordered=ordered)
-        assert torch.equal(context_seeds(**call), by_the_oracle(**call))
+        assert_as_the_oracle(context_seeds, call)
 
     @pytest.mark.parametrize("ordered", [True, False])
     @pytest.mark.parametrize("window", [1, 3])
     def test_trees(self, window, ordered):
         call = tree(window=window, ordered=ordered)
-        assert torch.equal(context_seeds(**call), by_the_oracle(**call))
+        assert_as_the_oracle(context_seeds, call)
 
     def test_contexts_come_again_among_drafts(self):
         """In a chain of one token all but the first contexts are repeats; beside it, in another branch, none is."""

@@ -11,7 +11,7 @@ from specdec_kernels.conformance import Contexts
 from tests.ops.test_traversal_laws import alike
 from tests.ops.test_tree_laws import one_law
 from tests.support import traversal_enumeration
-from tests.support.cases import seeds
+from tests.support.cases import assert_as_the_oracle, assert_same, by_the_oracle, seeds
 from tests.support.enumeration import PROBS, Given, expected_accepted, two_rounds
 from tests.support.laws import P, Q, assert_law, counts_follow, follows_law, random_laws
 from tests.support.ops import verify_chain, verify_tree
@@ -172,26 +172,18 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("other_backend")
-class TestLikeTheOracle:
-    @pytest.mark.parametrize("name", CALLS)
-    def test_same_verdict(self, name, other_backend):
-        call = CALLS[name]()
-        found = verify_tree(**call)
-        with specdec_kernels.backend("reference"):
-            expected = verify_tree(**call)
-        assert expected.num_accepted.max() > 0 or name in ("leaves that are none", "no chains")
-        for part, mine, right in zip(found._fields, found, expected, strict=True):
-            assert torch.equal(mine, right), (part, (mine != right).nonzero().flatten().tolist())
+@pytest.mark.parametrize("name", CALLS)
+def test_like_the_oracle(name, other_backend):
+    call = CALLS[name]()
+    expected = by_the_oracle(verify_tree, **call)
+    assert expected.num_accepted.max() > 0 or name in ("leaves that are none", "no chains")
+    assert_same(verify_tree(**call), expected)
 
 
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("backend")
 def test_twenty_chains():
-    call = path_call(4, chains=20, length=2, requests=3)
-    found = verify_tree(**call)
-    with specdec_kernels.backend("reference"):
-        assert all(map(torch.equal, found, verify_tree(**call)))
+    assert_as_the_oracle(verify_tree, path_call(4, chains=20, length=2, requests=3))
 
 
 @pytest.mark.usefixtures("backend")

@@ -12,9 +12,11 @@ from tests.support.cases import seeds
 from tests.support.enumeration import acceptance_by_child, drafts, emitted_law, page_law, tree_law
 from tests.support.laws import P, Q, assert_law, assert_rate, random_laws
 from tests.support.texts import joint, texts
+from tests.support.traversal_enumeration import output_law as traversal_law
 from tests.support.trees import depths, shapes
 
 TRIALS = 200_000
+METHODS = tree_law, traversal_law
 SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
 
 
@@ -44,9 +46,10 @@ class TestExactly:
     def test_lossless(self, parents, with_replacement):
         depth = max(depths(parents))
         contexts = Contexts(3, depth, seed=len(parents))
-        law = tree_law(contexts, parents, drawn_with_replacement=with_replacement)
-        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
-        assert_lossless(contexts, law, depth + 1)
+        for law_of in METHODS:
+            law = law_of(contexts, parents, drawn_with_replacement=with_replacement)
+            assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+            assert_lossless(contexts, law, depth + 1)
 
     @pytest.mark.parametrize("with_replacement", [False, True], ids=["without", "with"])
     @pytest.mark.parametrize("parents", shapes(4), ids=named)
@@ -67,8 +70,9 @@ class TestExactly:
     def test_independent_siblings_may_be_verified_as_distinct_ones(self, parents):
         """A repeated token is skipped, and what then is tried was drawn without replacement."""
         contexts = Contexts(3, max(depths(parents)), seed=8)
-        law = tree_law(contexts, parents, drawn_with_replacement=True, replacement=False)
-        assert_lossless(contexts, law, max(depths(parents)) + 1)
+        for law_of in METHODS:
+            law = law_of(contexts, parents, drawn_with_replacement=True, replacement=False)
+            assert_lossless(contexts, law, max(depths(parents)) + 1)
 
     def test_a_draft_that_cannot_say_everything(self):
         """Its support is used up by two children; what it never says is left."""

@@ -7,7 +7,7 @@ from specdec_kernels import Sampling
 from tests.ops.test_verify_chain import OPTIONS as CHAINS
 from tests.ops.test_verify_tree import OPTIONS as TREES
 from tests.ops.test_verify_tree import made
-from tests.support.cases import DTYPES, UNTOUCHED, assert_same, chain_call, poisoned, seeds
+from tests.support.cases import DTYPES, UNTOUCHED, assert_as_the_oracle, assert_same, chain_call, poisoned, seeds
 from tests.support.ops import verify_chain, verify_tree
 
 METHODS = ({}, {"method": "race", "draft": None}, {"method": "block"})
@@ -16,8 +16,8 @@ BOTH = [(verify_chain, name) for name in CHAINS] + [(verify_tree, name) for name
 EVERY_CALL = pytest.mark.parametrize("op, name", BOTH, ids=[f"{op.__name__}, {name}" for op, name in BOTH])
 
 
-def call_of(op, name, **sizes):
-    return chain_call(23, **sizes) | CHAINS[name] if op is verify_chain else made(23, TREES[name], **sizes)
+def call_of(op, name, seed=23, **sizes):
+    return chain_call(seed, **sizes) | CHAINS[name] if op is verify_chain else made(seed, TREES[name], **sizes)
 
 
 def by_tree(draft_tokens, target, draft=None, method="rejection", **call):
@@ -29,6 +29,23 @@ def by_tree(draft_tokens, target, draft=None, method="rejection", **call):
 
 
 VERIFY = (verify_chain, by_tree)
+
+
+@pytest.mark.usefixtures("other_backend")
+class TestEqualsTheOracle:
+    @EVERY_CALL
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    @pytest.mark.parametrize("vocabulary", [5, 65, 300, 2049])
+    def test_options(self, op, name, space, vocabulary):
+        for dtype in DTYPES if op is verify_chain or space == "logits" else DTYPES[:1]:
+            assert_as_the_oracle(op, call_of(op, name, 1, vocabulary=vocabulary, dtype=dtype, space=space))
+
+    @pytest.mark.parametrize("space", ["logits", "probs"])
+    def test_smaller_draft_vocabulary(self, space):
+        sizes = {"vocabulary": 200, "draft_vocabulary": 70, "space": space}
+        assert_as_the_oracle(verify_chain, chain_call(3, **sizes))
+        for name in ("distinct", "independent"):
+            assert_as_the_oracle(verify_tree, made(4, TREES[name], **sizes))
 
 
 @pytest.mark.usefixtures("backend")

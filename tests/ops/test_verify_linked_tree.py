@@ -8,7 +8,7 @@ import specdec_kernels
 from specdec_kernels import DraftTree, OutputFormat, verify_chain, verify_linked_tree, verify_tree
 from specdec_kernels.ops import TreeVerdict
 from tests.ops.test_tree_parents import BAD, FIRST, SIBLING, links_of
-from tests.support.cases import DTYPES, UNTOUCHED, assert_same, poisoned, seeds
+from tests.support.cases import DTYPES, UNTOUCHED, assert_as_the_oracle, assert_same, by_the_oracle, poisoned, seeds
 from tests.support.laws import assert_law, follows_law, random_laws
 from tests.support.trees import random_parents
 
@@ -79,11 +79,6 @@ CALLS = {
     "verify_linked_tree by tokens": (verify_linked_tree, by_tokens(ONE_TREE) | {"tree_valid": VALID}),
     "verify_linked_tree by noise": (verify_linked_tree, ONE_TREE | {"uniforms": None, "tree_valid": VALID}),
 }  # fmt: skip
-
-
-def by_the_oracle(**call):
-    with specdec_kernels.backend("reference"):
-        return verify_linked_tree(**call)
 
 
 def untouched(requests, width):
@@ -281,20 +276,20 @@ class TestEqualsTheOracle:
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_rows(self, vocabulary, dtype):
         call = call_of(8, requests=16, nodes=9, vocabulary=vocabulary, dtype=dtype)
-        assert_same(verify_linked_tree(**call), by_the_oracle(**call))
+        assert_as_the_oracle(verify_linked_tree, call)
 
     @pytest.mark.parametrize("nodes", [1, 2, 33, 130])
     def test_trees(self, nodes):
         call = call_of(9, requests=16, nodes=nodes, vocabulary=40)
-        assert_same(verify_linked_tree(**call), by_the_oracle(**call))
-        assert_same(verify_linked_tree(**by_tokens(call)), by_the_oracle(**by_tokens(call)))
+        assert_as_the_oracle(verify_linked_tree, call)
+        assert_as_the_oracle(verify_linked_tree, by_tokens(call))
 
     def test_numbers_of_each_request(self):
         generator = torch.Generator().manual_seed(0)
         single, total = torch.rand(2, 64, generator=generator)
         call = call_of(10, requests=64, nodes=9, vocabulary=12, nonce=seeds(64, first=5), threshold_single=single)
         call |= {"threshold_total": total, "tree_valid": torch.arange(64) % 5 > 0}
-        assert_same(verify_linked_tree(**call), by_the_oracle(**call))
+        assert_as_the_oracle(verify_linked_tree, call)
 
     def test_rows_that_are_no_laws(self):
         generator = torch.Generator().manual_seed(11)
@@ -304,15 +299,15 @@ class TestEqualsTheOracle:
         kinds = strange[torch.randint(0, 6, where.shape, generator=generator)]
         call["target"] = torch.where(where, kinds, call["target"])
         call["target"][torch.rand(64, 9, generator=generator) < 0.1] = 0.0
-        found, expected = verify_linked_tree(**call), by_the_oracle(**call)
+        found, expected = verify_linked_tree(**call), by_the_oracle(verify_linked_tree, **call)
         assert set(expected.status.tolist()) >= {0, 1, 4, 5}
         assert_same(found, expected)
 
     def test_random_links(self):
         links = torch.randint(-2, 14, (2, 64, 12), generator=torch.Generator().manual_seed(3))
         call = call_of(12, requests=64, nodes=12, vocabulary=10, links=links)
-        assert_same(verify_linked_tree(**call), by_the_oracle(**call))
-        assert_same(verify_linked_tree(**by_tokens(call)), by_the_oracle(**by_tokens(call)))
+        assert_as_the_oracle(verify_linked_tree, call)
+        assert_as_the_oracle(verify_linked_tree, by_tokens(call))
 
 
 def uniforms_of(call, nonce):
