@@ -56,36 +56,32 @@ def whole(model, tokens):
         return model.model(input_ids=tokens[None], use_cache=False).logits[0].float()
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_reading_in_pieces_equals_one_forward(name):
-    model = random_model(CONFIGS[name], seed=1, spread=0.5)
+def assert_pieces_equal_one_forward(model, settle=False):
+    """Texts of a batch read and keep other numbers of tokens, and go on differently; one of them leaves."""
     generator = torch.Generator().manual_seed(2)
-    lengths = [9, 1, 4]
-    text = torch.randint(50, (3, 40), generator=generator)
+    lengths, text = [9, 1, 4], torch.randint(50, (3, 40), generator=generator)
     reader = model.reader(3, 40)
-    for _ in range(5):
+    for turn in range(6):
         count = int(torch.randint(1, 5, (), generator=generator))
         ends = [length + count - 1 for length in lengths]
+        if settle:
+            reader.settle(text, lengths, most=3)
         logits = reader.read(text, ends, rows=count)
         for row, end in enumerate(ends):
             assert_near(logits[row], whole(model, text[row, :end])[-count:])
-        # Each text keeps another number of the tokens read, and goes on differently.
         kept = [end - int(torch.randint(count, (), generator=generator)) for end in ends]
         for row, end in enumerate(kept):
             text[row, end:] = torch.randint(50, (40 - end,), generator=generator)
         reader.roll_back(kept)
         lengths = [end + 1 for end in kept]
+        if turn == 3:
+            reader.keep([2, 0])
+            text, lengths = text[[2, 0]], [lengths[2], lengths[0]]
 
 
-def test_dropping_texts_leaves_the_others_alone():
-    model = llama(vocab=50)
-    text = torch.randint(50, (3, 20), generator=torch.Generator().manual_seed(0))
-    reader = model.reader(3, 20)
-    reader.read(text, [5, 9, 3], rows=1)
-    reader.keep([2, 1])
-    logits = reader.read(text[[2, 1]], [4, 12], rows=1)
-    torch.testing.assert_close(logits[0, 0], whole(model, text[2, :4])[-1], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(logits[1, 0], whole(model, text[1, :12])[-1], rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_reading_in_pieces_equals_one_forward(name):
+    assert_pieces_equal_one_forward(random_model(CONFIGS[name], seed=1, spread=0.5))
 
 
 def test_longest_text():

@@ -6,7 +6,6 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import theory
-from specdec_kernels.generate.policies import SCHEMES
 from specdec_kernels.studies.plan import accepted_of_chains
 from specdec_kernels.theory.trees import optimal_nodes
 from tests.support.laws import assert_law, assert_rate, has_rate
@@ -65,22 +64,6 @@ def test_race_acceptance_and_rank_law(p, q):
     assert_law(rank, np.append(law, max(0.0, 1 - law.sum())))
 
 
-@pytest.mark.parametrize("lookahead", [1, 4])
-def test_expected_rejections_of_a_markov_chain(lookahead):
-    """Rejections counted position by position; those of unlimited look-ahead do not depend on how rounds are cut."""
-    rng = np.random.default_rng(4)
-    target, draft = rng.dirichlet(np.ones(5), (lookahead, 5)), rng.dirichlet(np.ones(5), (lookahead, 5))
-    state, rejections = torch.zeros(DRAWS, dtype=torch.int64), torch.zeros(DRAWS)
-    for n in range(lookahead):
-        p, q = (torch.tensor(side[n], dtype=torch.float32)[state] for side in (target, draft))
-        clock = dict(seed=seeds(), position=torch.full((DRAWS,), n), space="probs")
-        x = specdec.race_sample(q, **clock)
-        verdict = specdec.verify_chain(x[:, None], torch.stack([p, p], 1), q[:, None], **clock)
-        state, rejections = verdict.tokens[:, 0], rejections + (verdict.num_accepted == 0)
-    expected = theory.expected_rejections(target, draft, [1, 0, 0, 0, 0])
-    assert abs(rejections.mean().item() - expected) < 5 * rejections.std().item() / DRAWS**0.5
-
-
 @pytest.mark.parametrize("nodes", [4, 8, 12])
 def test_expected_tokens_of_the_best_tree(nodes):
     """A race tree drafted as the first arrivals of every node: the rank law is its acceptance by child index."""
@@ -99,33 +82,6 @@ def test_expected_tokens_of_the_best_tree(nodes):
     )
     emitted = 1 + verdict.num_accepted.double()
     assert abs(emitted.mean().item() - (1 + best.values.sum())) < 5 * emitted.std().item() / DRAWS**0.5
-
-
-@pytest.mark.parametrize("a", [0.4, 1.0])
-@pytest.mark.parametrize("name", SCHEMES)
-def test_lossless_policies_through_the_kernel(name, a):
-    """Joint law of the first two tokens of rounds of two drafts at most; p writes on where a round ends early."""
-    k, rng = 2, np.random.default_rng(1)
-    uniforms = rng.random((DRAWS, k))
-    plans = [SCHEMES[name](k, a, uniform.__getitem__) for uniform in uniforms]
-    count = torch.tensor([plan.length for plan in plans])
-    tokens = torch.where(torch.arange(k) < count[:, None], drafts(Q, k), -1)
-    h = torch.tensor(plans[0].h, dtype=torch.float32).expand(DRAWS, k)
-    written = verified(P, Q, k, tokens, draft_prob=h).tokens[:, :2]
-    written = torch.where(written < 0, torch.from_numpy(rng.choice(4, (DRAWS, 2), p=P)), written)
-    assert_law(written[:, 0] * 4 + written[:, 1], np.outer(P, P).ravel())
-
-
-def test_a_biased_policy_is_caught_by_the_same_check():
-    k, rng = 2, np.random.default_rng(1)
-    drafted = torch.from_numpy(rng.random(DRAWS) < 0.4)
-    tokens = torch.where(drafted[:, None], drafts(Q, k), -1)
-    written = verified(P, Q, k, tokens, draft_prob=torch.full((DRAWS, k), 0.4)).tokens[
-        :, :2
-    ]  # one uniform, a everywhere
-    written = torch.where(written < 0, torch.from_numpy(rng.choice(4, (DRAWS, 2), p=P)), written)
-    with pytest.raises(AssertionError):
-        assert_law(written[:, 0] * 4 + written[:, 1], np.outer(P, P).ravel())
 
 
 def test_expected_tokens_of_paths():
