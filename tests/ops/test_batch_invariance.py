@@ -7,7 +7,7 @@ from specdec_kernels import _C, Sampling, backend, context_seeds, cutoff, logpro
 from tests.ops.test_verify_chain import OPTIONS as CHAINS
 from tests.ops.test_verify_tree import OPTIONS as TREES
 from tests.ops.test_verify_tree import made
-from tests.support.cases import SIZES, adversarial_rows, chain_call, ragged, seeds
+from tests.support.cases import SIZES, adversarial_rows, chain_call, seeds
 from tests.support.edits import random_edits
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import leaves_of
@@ -95,17 +95,6 @@ class TestNeighbours:
         together = verify_tree(**call)
         for b in range(6):
             assert_same(verify_tree(**rows_of(call, slice(b, b + 1))), [part[b : b + 1] for part in together])
-
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    def test_in_any_order(self, options):
-        call = chain_call(2, vocabulary=300) | options
-        order = torch.randperm(32, generator=torch.Generator().manual_seed(2))
-        assert_same(verify_chain(**rows_of(call, order)), [part[order] for part in verify_chain(**call)])
-
-    def test_in_ragged_company(self):
-        call = chain_call(4)
-        together = verify_chain(**ragged(call, torch.full((32,), 4)))
-        assert_same(verify_chain(**call), together)
 
     def test_rows_of_one_result_do_not_know_each_other(self):
         logits = torch.stack(list(adversarial_rows(2049).values()))

@@ -20,7 +20,6 @@ from specdec_kernels import (
     race_topk,
     tree_mask,
     tree_positions,
-    uniform,
 )  # fmt: skip
 from specdec_kernels.backends import _native
 from specdec_kernels.calls import torch_names
@@ -164,26 +163,6 @@ class TestCounters:
         checked.clear()
         outcome(function, arguments | {"seed": 99, "position": 98, "nonce": 97})
         assert checked == []
-
-    def test_number_or_tensor_makes_two_kinds_of_call(self):
-        target = rows(44)["target"]
-        one, other = seeds(3), seeds(3, first=9)
-        for seed in (one, 5, other, 6, one.int()):
-            for position in (one, 7, other, 8):
-                for nonce in (0, one):
-                    assert_as_checked(
-                        race_sample, {"target": target, "seed": seed, "position": position, "nonce": nonce}
-                    )
-
-    def test_other_numbers_make_another_call(self):
-        parents = torch.tensor([-1, 0, 1, 1, 0])
-        for prefix_len in (0, 3, 2**40, -1):
-            assert_as_checked(tree_positions, {"parents": parents, "prefix_len": prefix_len})
-        for k in (1, 2, 5):
-            assert_as_checked(race_topk, {"draft": rows(45)["draft"], "k": k, "seed": seeds(3), "position": 0})
-        for stream in (6, 7):
-            for index in (0, 1):
-                assert_as_checked(uniform, {"seed": seeds(2), "position": 1, "stream": stream, "index": index})
 
 
 class TestTensors:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec_kernels import LogitEdits, Sampling, count_tokens, cutoff, logprobs, race_sample, race_topk
+from specdec_kernels import LogitEdits, Sampling, cutoff, logprobs, race_sample, race_topk
 from tests.support.cases import assert_same, chain_call, ragged, seeds
 from tests.support.edits import Place, bias_of, bits_of, packed, random_allowed, random_places
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
@@ -157,27 +157,6 @@ class TestChains:
             found = verify_chain(**chain.call, edits=chain.edits)
             assert_same(found, verify_chain(**chain.by_hand()))
             assert found.num_accepted.max() > 1
-
-    def test_good_drafts_go_all_the_way(self):
-        """Drafts that the edited rows themselves give are all accepted, and the races are those of plain sampling."""
-        chain = Chain(3, **RACE)
-        call = chain.call
-        noise = {"seed": call["seed"], "temperature": call["temperature"]}
-        drafts = torch.full((24, 4), -1)
-        for j in range(5):
-            edits = chain.edits._replace(
-                allowed=chain.allowed[:, j], pending=torch.cat([chain.edits.pending, drafts], 1)
-            )
-            token = race_sample(call["target"][:, j], position=call["position"] + j, edits=edits, **noise)
-            verdict = verify_chain(**call | {"draft_tokens": drafts}, edits=chain.edits)
-            assert (verdict.num_accepted == j).all()
-            assert torch.equal(verdict.tokens[:, j], token)
-            if j < 4:
-                drafts[:, j] = token
-        bad = (drafts + 1) % V
-        verdict = verify_chain(**call | {"draft_tokens": bad}, edits=chain.edits)
-        assert (verdict.num_accepted == 0).all()
-        assert torch.equal(verdict.tokens[:, 0], drafts[:, 0])
 
     @pytest.mark.parametrize("options", [{}, RACE])
     def test_ragged(self, options):
@@ -402,18 +381,6 @@ class TestPenalties:
         assert greedy([4.0, 3.5], none) == 1
         assert greedy([4.0, 2.5], none) == 0
 
-    def test_a_record_kept_by_count_tokens(self):
-        """Token by token the same as from the text itself."""
-        row, text = [4.0, 3.5, 3.25], []
-        state = packed([Place(frequency=0.2, presence=0.1)], V)
-        state.prompt_mask.zero_()
-        for _ in range(6):
-            token = greedy(row, state)
-            assert token == greedy(row, Place(frequency=0.2, presence=0.1, output=text))
-            text.append(token)
-            count_tokens(state, torch.tensor([[token]]))
-        assert len(set(text)) == 3
-
     def test_masks_alone(self):
         """Repetition and presence need no counts."""
         mask = bits_of([{0}], V)
@@ -571,25 +538,6 @@ class TestBadInput:
             bias = (seeds(6).int(), values, torch.tensor(cu, dtype=INT))
             race_sample(rows, seed=seeds(3), position=0, edits=LogitEdits(bias=bias), status=status)
             assert status.tolist() == bad
-
-    @pytest.mark.parametrize("method", ["race", "rejection"])
-    def test_everything_forbidden(self, method):
-        """Status 1 and a token in range, in its own request alone."""
-        chain = Chain(10, **RACE if method == "race" else {})
-        allowed = chain.allowed.clone()
-        allowed[5] = 0
-        found = verify_chain(**chain.call, edits=chain.edits._replace(allowed=allowed))
-        expected = verify_chain(**chain.call, edits=chain.edits)
-        others = seeds(24) != 5
-        assert_same([x[others] for x in found], [x[others] for x in expected])
-        assert found.status[5] & 1
-        assert 0 <= found.tokens[5, 0] < V
-        status = torch.empty(ROWS, dtype=INT)
-        tokens = race_sample(
-            rows_of(ROWS), edits=LogitEdits(allowed=torch.zeros(1, 3, dtype=INT)), status=status, **NOISE
-        )
-        assert (tokens == 0).all()
-        assert (status == 1).all()
 
     @pytest.mark.interpreted
     def test_values_that_are_no_logits(self):

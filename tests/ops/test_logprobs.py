@@ -207,14 +207,6 @@ class TestTokens:
 
 @pytest.mark.usefixtures("backend")
 class TestCalls:
-    def test_numbers_out_of_range_are_off(self):
-        rows = rows_of(3)
-        bits = torch.full((3,), UNTOUCHED, dtype=torch.int32)
-        bad = Sampling(top_p=torch.tensor([torch.nan, 1.0, 1.0]), min_p=torch.tensor([0.0, -1.0, 0.0]))
-        found = logprobs(rows, TOKENS, sampling=bad, status=bits)
-        assert bits.tolist() == [8, 8, 0]
-        assert_close(found.logprob, logprobs(rows, TOKENS).logprob.double())
-
     def test_check(self):
         with pytest.raises(RuntimeError, match="logprobs: request 0: a token out of range"):
             logprobs(rows_of(3), TOKENS + 33, check=True)

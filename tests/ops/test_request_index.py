@@ -1,11 +1,10 @@
 """request_index: state of requests by number, without a gather."""
 
-import numpy as np
 import pytest
 import torch
 
 from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
-from tests.support.cases import FAR_ELEMENTS, assert_same, chain_call, ragged
+from tests.support.cases import assert_same, chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -258,19 +257,6 @@ class TestNoEntries:
         *figures, bits = run(overlap, call, request_index=torch.tensor([index]).int())
         assert bits.tolist() == [status]
         assert not any(figure.any() for figure in figures)
-
-
-@pytest.mark.usefixtures("kernels")
-def test_entries_far_apart():
-    """Offsets past 2^31 elements and 2^32 bytes, in memory that is never touched in between."""
-    room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
-    far = room.as_strided((STATES, 3, V), (2**29, V, 1))
-    call, states = chain()
-    far.copy_(states["draft"])
-    assert_same(
-        run(verify_chain, call, states | {"draft": far}, request_index=INDEX),
-        run(verify_chain, call, states | {"draft": far.contiguous()}, request_index=INDEX),
-    )
 
 
 def sample(**changes):
