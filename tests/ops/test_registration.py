@@ -31,7 +31,7 @@ from specdec_kernels import (
     uniform,
 )
 from specdec_kernels.calls.op import OPS
-from tests.support.calls import cache, every_call, noise, rows, tree, unsupported
+from tests.support.calls import cache, every_call, noise, outcome, rows, tree, unsupported
 from tests.support.cases import DTYPES, chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
@@ -64,13 +64,6 @@ def recorded(function, arguments):
         function(**arguments)
     assert len(record.calls) == 1
     return record.calls[0]
-
-
-def outcome(function, arguments):
-    """What a call returns and what it leaves in its arguments, as a flat list of tensors."""
-    arguments = tree_map_only(torch.Tensor, torch.clone, arguments)
-    result = function(**arguments)
-    return [leaf for leaf in tree_leaves((result, arguments)) if isinstance(leaf, torch.Tensor)]
 
 
 def assert_same(results, expected):
