@@ -1,11 +1,10 @@
 """method="paths": lossless for every tuple of chains, the same on every backend, `block` for one chain."""
 
-import numpy as np
 import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import InputPositions, LogitEdits, Sampling, Status, merge_chains, race_sample
+from specdec_kernels import InputPositions, LogitEdits, Sampling, Status, merge_chains
 from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
 from tests.ops.test_traversal_laws import alike
@@ -13,7 +12,7 @@ from tests.ops.test_tree_laws import one_law
 from tests.support import traversal_enumeration
 from tests.support.cases import assert_as_the_oracle, assert_same, by_the_oracle, seeds
 from tests.support.enumeration import PROBS, Given, expected_accepted, two_rounds
-from tests.support.laws import P, Q, assert_law, counts_follow, follows_law, random_laws
+from tests.support.laws import P
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.path_enumeration import oracle_law, path_law, two_rounds_of_one_noise
 
@@ -221,50 +220,3 @@ class TestRefusals:
     def test_a_leaf_out_of_range_shows(self, backend):
         status = verify_tree(**CALLS["leaves that are none"]()).status
         assert (status & Status.PARAMETER > 0).all()
-
-
-def texts(p, q, count, length, chains=3, drafts=2, fresh=True, first_seed=0):
-    """Tokens [count, length] of texts whose every token has law p, cut into rounds; drafts of law q everywhere."""
-    seed, said = seeds(count, first_seed), torch.zeros(count, length + drafts + 1, dtype=torch.int64)
-    done = torch.zeros(count, dtype=torch.int64)
-    for number in range(length):
-        nonce = 64 * number * fresh
-        rows, places = q.expand(count, drafts, -1), done[:, None] + torch.arange(drafts)
-        noise = {"seed": seed[:, None], "position": places}
-        drawn = [race_sample(rows, space="probs", nonce=nonce + c, **noise) for c in range(1, chains + 1)]
-        paths = torch.stack(drawn, dim=1)
-        tokens, parents, leaves = merge_chains(paths)
-        verdict = specdec_kernels.verify_tree(
-            tokens, p.expand(*tokens.shape, -1), q.expand(*tokens.shape, -1), parents=parents, leaves=leaves,
-            method="paths", space="probs", seed=seed, position=done, nonce=nonce, max_depth=drafts,
-        )  # fmt: skip
-        for slot in range(drafts + 1):
-            emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
-            said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
-        done = (done + verdict.num_accepted + 1).clamp(max=length)
-    return said[:, :length]
-
-
-@pytest.mark.usefixtures("fast_backend")
-class TestByFrequency:
-    """Whole texts, round after round; a right law is called wrong once in 1e6 (``tests/support/laws.py``)."""
-
-    def test_pairs_of_tokens(self):
-        said = texts(P, Q, 40_000, 4)
-        for first in (0, 1, 2):
-            assert_law(4 * said[:, first] + said[:, first + 1], torch.outer(P, P).flatten())
-
-    @pytest.mark.slow
-    def test_one_nonce_for_all_rounds_is_caught(self):
-        said = texts(P, Q, 200_000, 3, chains=2, fresh=False)
-        assert_law(said[:, 0], P)
-        assert not follows_law(said[:, 1], P)
-
-    @pytest.mark.slow
-    def test_ten_million_tokens_of_three_hundred(self):
-        p, q = random_laws(torch.Generator().manual_seed(30), 2, 300)
-        counts, batch, length = np.zeros(300, dtype=np.int64), 125_000, 8
-        for part in range(10):
-            counts += np.bincount(texts(p, q, batch, length, first_seed=part * batch).flatten(), minlength=300)
-        assert counts.sum() == 10_000_000
-        assert counts_follow(counts, p)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec_kernels import Sampling, race_sample
+from specdec_kernels import Sampling
 from specdec_kernels.sharded._parts import mass_tiles, residual_race, tile_laws
 from tests.support.cases import DTYPES, assert_same, seeds
 from tests.support.parts import cut_words, edited, edits_of, support_of
@@ -44,25 +44,6 @@ def test_a_token_that_is_excluded(parts_backend):
     other = torch.tensor([0, 1, 2, 0], dtype=torch.int32)
     kept = residual_race(target, None, row, excluded=torch.where(other == whole, -1, other).int(), **how)[0]
     assert torch.equal(kept, whole)
-
-
-@pytest.mark.interpreted
-def test_the_argmax_at_temperature_0(parts_backend):
-    target = torch.tensor([[1.0, 7.0, 7.0]])
-    row = torch.zeros(1, dtype=torch.int32)
-    token, score, _ = residual_race(
-        target,
-        target,
-        row,
-        vocab_start=1024,
-        draft_row=row,
-        row_stats=torch.zeros(1, 4),
-        seed=1,
-        position=0,
-        temperature=0.0,
-    )
-    assert (token.item(), score.item()) == (1025, 7.0)
-    assert race_sample(target, seed=1, position=0, temperature=0.0).item() == 1
 
 
 def pairs_of(rows, size=1500, seed=4):
