@@ -349,7 +349,7 @@ def test_epsilon_accepts_nothing_outside(backend):
 
 
 def test_the_tail_of_a_long_row(fast_backend):
-    """Of what filters keep of 128k tokens; the most likely ones are one cell."""
+    """Tokens that filters leave of 128k are drawn with their probabilities; the most likely ones are one cell."""
     row = 2 * torch.randn(128_256, generator=torch.Generator().manual_seed(8))
     sampling = Sampling(1.3, top_k=1000, top_p=0.97)
     cut, v = cutoff(row, sampling=sampling), torch.from_numpy(filters.scaled(row, 1.3))

@@ -61,7 +61,7 @@ def test_a_chain_is_a_tree(name, space):
 
 
 def verdicts(x, target, draft=None, **options):
-    """Of both ops, for one draft x; its row and the next one are these."""
+    """What both ops return for one draft x, whose row and the next one are these."""
     rows = torch.tensor(target).expand(1, 2, -1)
     draft = None if draft is None or options.get("method") == "race" else torch.tensor(draft)[None, None]
     call = {"draft_tokens": torch.tensor([[x]]), "target": rows, "draft": draft, "seed": 1, "position": 0} | options
