@@ -349,28 +349,6 @@ def test_nothing_is_drafted_past_the_end(pair):
         assert len(text.tokens) == 3
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (dict(method="gumbel"), "method: expected one of plain, rejection, race, .*, paths; got 'gumbel'"),
-        (dict(method="block", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
-        (dict(method="plain"), "drafter: expected None with method plain"),
-        (dict(method="race", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
-        (
-            dict(max_new_tokens=159),
-            "max_new_tokens: expected at most 158 after a prompt of 2 tokens .llama-1 ends at 160.*159",
-        ),
-        (dict(temperature=-1), "temperature: expected finite numbers >= 0; got -1"),
-        (dict(temperature=[1.0, 1.0]), r"temperature: expected a number or one per prompt \(1\); got 2"),
-        (dict(seed=[1, 2]), r"seed: expected a number or one per prompt \(1\); got 2"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_bad_arguments_are_named(small_pair, options, message):
-    with pytest.raises(ValueError, match=message):
-        generate([PROMPT], small_pair[0], ModelDrafter(small_pair[1]), **options)
-
-
 def test_no_prompts_give_no_texts(small_pair):
     assert generate([], small_pair[0]) == []
 

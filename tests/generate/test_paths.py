@@ -5,7 +5,6 @@ import torch
 
 from specdec_kernels import DraftTree
 from specdec_kernels.generate import (
-    FixedTree,
     ModelDrafter,
     ParallelDrafter,
     PathController,
@@ -167,22 +166,6 @@ def test_the_controller_ends_near_the_best_chains(rates, cost):
     written, seconds = map(sum, zip(*charged[500:], strict=True))
     best = max(tokens(n, k) / (1 + cost * n * k) for n in rates for k in range(9))
     assert written / seconds >= 0.95 * best
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (dict(method="paths"), "paths: expected a number of chains with method paths; got None"),
-        (dict(method="paths", paths=0), "paths: expected .*; got 0"),
-        (dict(paths=2), "paths: expected None with method race; got 2"),
-        (dict(method="paths", paths=2, tree=DraftTree.chains(2, 2)), "paths: expected None with a tree; got 2"),
-        (dict(method="paths", paths=2, policy=FixedTree(DraftTree.chains(2, 2))), "policy: expected None with paths"),
-        (dict(method="paths", paths=2, replacement=True), "replacement: expected method rejection or traversal"),
-    ],
-)
-def test_bad_arguments_are_named(small_pair, options, message):
-    with pytest.raises(ValueError, match=message):
-        generate([PROMPT], small_pair[0], ModelDrafter(small_pair[1]), max_new_tokens=4, **options)
 
 
 def test_a_model_without_look_ahead_tokens_is_named(small_pair):

@@ -10,8 +10,6 @@ import specdec_kernels as specdec
 from specdec_kernels import DraftTree
 from specdec_kernels.generate import (
     ModelDrafter,
-    NgramDrafter,
-    RandomLength,
     TreeController,
     VerifiedTree,
     drafters,
@@ -203,24 +201,3 @@ def test_cutting_a_tree():
     assert cut(tree, 0).parents == (-1,)
     assert cut(tree, 2).parents == (-1, 0, 1, 1, 0, 4, 0)
     assert cut(tree, 9) == tree
-
-
-@pytest.mark.parametrize(
-    "drafter, options, message",
-    [
-        (None, dict(method="plain"), "tree: expected method rejection, race or traversal; got plain"),
-        ("model", dict(method="block"), "tree: expected method rejection, race or traversal; got block"),
-        ("model", dict(method="traversal", tree=None), "tree: expected one with method traversal .*; got None"),
-        (None, {}, "tree: expected a model as drafter"),
-        ("ngram", {}, "tree: expected a model as drafter"),
-        ("model", dict(draft_prob=0.5, method="rejection"), "draft_prob: expected 1 with a tree; got 0.5"),
-        ("model", dict(replacement=True), "replacement: expected method rejection or traversal; got race"),
-        ("model", dict(replacement=True, tree=None, method="rejection"), "replacement: expected False without a tree"),
-        ("model", dict(policy=RandomLength(2, 0.5), method="rejection"), "policy: expected None with a tree"),
-        ("model", dict(tree=[-1, 2, 0]), r"parents\[1\]: expected a node before it, 0 to 0; got 2"),
-    ],
-)
-def test_bad_arguments_are_named(small_pair, drafter, options, message):
-    drafter = {"model": ModelDrafter(small_pair[1]), "ngram": NgramDrafter(), None: None}[drafter]
-    with pytest.raises(ValueError, match=message):
-        generate([PROMPT], small_pair[0], drafter, **(dict(tree=DraftTree.chain(2), max_new_tokens=4) | options))
