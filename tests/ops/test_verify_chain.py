@@ -1,4 +1,4 @@
-"""verify_chain: every decision is the oracle's, every option means what it says, nothing else is touched."""
+"""verify_chain: every decision is the oracle's, and every option means what it says."""
 
 import numpy as np
 import pytest
