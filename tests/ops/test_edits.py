@@ -26,6 +26,25 @@ def edited_rows(rows, places, allowed):
     return torch.stack([place.edited(row, (), own) for row, place, own in zip(rows, places, allowed, strict=True)])
 
 
+SEEN = ("prompt_mask", "output_mask", "output_counts")
+
+
+def in_slots(edits, seed):
+    """These edits, by indices to lists that lie in other places, beside lists that no row has."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def moved(index, names):
+        lead = getattr(edits, names[0]).shape[:-1]
+        slots = torch.randperm(4 * lead.numel(), generator=generator)[: lead.numel()]
+        lists = {name: getattr(edits, name).flatten(0, -2) for name in names}
+        for name, own in lists.items():
+            lists[name] = own.new_full((4 * len(own), own.shape[-1]), -1)
+            lists[name][slots] = own
+        return lists | {index: slots.view(lead).int()}
+
+    return edits._replace(**moved("seen_index", SEEN), **moved("allowed_index", ["allowed"]))
+
+
 NOISE = {"seed": seeds(ROWS), "position": 5}
 ON_ROWS = {
     "race_sample": lambda rows, **options: race_sample(rows, **NOISE, **options),
@@ -51,9 +70,10 @@ class TestRows:
         edits, by_hand = packed(places, V, allowed), edited_rows(rows, places, sets)
         for options in ({"sampling": Sampling(1.3)}, {"sampling": Sampling(0.0)}, {"sampling": SAMPLING}):
             status, wanted = (torch.full((ROWS,), -77, dtype=torch.int32) for _ in range(2))
-            found = op(rows, edits=edits, status=status, **options)
-            assert_same(found, op(by_hand, edits=EVERYTHING, status=wanted, **options))
-            assert torch.equal(status, wanted)
+            expected = op(by_hand, edits=EVERYTHING, status=wanted, **options)
+            for own in (edits, in_slots(edits, seed=3)):
+                assert_same(op(rows, edits=own, status=status, **options), expected)
+                assert torch.equal(status, wanted)
 
     def test_leading_dimensions_and_entries(self):
         """Rows [B, R, V] of entries: masks of what is allowed are the row's own, all else is the entry's."""
@@ -154,9 +174,10 @@ class TestChains:
         """The row of each slot is edited as the drafts before it have it."""
         for seed in (1, 2):
             chain = Chain(seed, **options)
-            found = verify_chain(**chain.call, edits=chain.edits)
-            assert_same(found, verify_chain(**chain.by_hand()))
-            assert found.num_accepted.max() > 1
+            expected = verify_chain(**chain.by_hand())
+            assert expected.num_accepted.max() > 1
+            for edits in (chain.edits, in_slots(chain.edits, seed=4)):
+                assert_same(verify_chain(**chain.call, edits=edits), expected)
 
     @pytest.mark.parametrize("options", [{}, RACE])
     def test_ragged(self, options):
@@ -167,13 +188,18 @@ class TestChains:
         allowed = torch.cat([own[: n + 1] for own, n in zip(chain.allowed, counts, strict=True)])
         expected = verify_chain(**ragged(chain.by_hand(), counts) | {"edits": None})
         assert_same(verify_chain(**call | {"edits": chain.edits._replace(allowed=allowed)}), expected)
-        shared = chain.allowed[:, 0]
-        padded = chain.call | {"edits": chain.edits._replace(allowed=shared)}
+        indexed = in_slots(chain.edits, seed=5)
+        index = torch.cat([own[: n + 1] for own, n in zip(indexed.allowed_index, counts, strict=True)])
+        assert_same(verify_chain(**call | {"edits": indexed._replace(allowed_index=index)}), expected)
+        shared = chain.edits._replace(allowed=chain.allowed[:, 0])
         drafts = torch.where(torch.arange(4) < counts[:, None], chain.call["draft_tokens"], -1)
-        expected = verify_chain(**padded | {"draft_tokens": drafts})
-        assert_same(
-            verify_chain(**call | {"edits": chain.edits._replace(allowed=shared[:, None])}).tokens, expected.tokens
-        )
+        expected = verify_chain(**chain.call | {"draft_tokens": drafts, "edits": shared})
+        indexed = in_slots(shared, seed=5)
+        for edits in (
+            shared._replace(allowed=shared.allowed[:, None]),
+            indexed._replace(allowed_index=indexed.allowed_index[:, None]),
+        ):
+            assert torch.equal(verify_chain(**call | {"edits": edits}).tokens, expected.tokens)
 
     @pytest.mark.interpreted
     def test_masks_of_all_rows_one_after_the_other(self):
@@ -238,8 +264,10 @@ class TestChains:
         assert_same([x[live] for x in found], [x[at][live] for x in expected])
         assert (found.num_accepted[3], found.status[3], found.status[5]) == (-1, 0, 8)
         shared = chain.edits._replace(allowed=chain.allowed[:, 0])  # of entries, as everything else
-        found = verify_chain(**call, edits=shared, request_index=index)
-        assert_same([x[live] for x in found], [x[at][live] for x in verify_chain(**chain.call, edits=shared)])
+        expected = verify_chain(**chain.call, edits=shared)
+        for edits in (shared, in_slots(shared, seed=4)):
+            found = verify_chain(**call, edits=edits, request_index=index)
+            assert_same([x[live] for x in found], [x[at][live] for x in expected])
 
     @pytest.mark.interpreted
     @pytest.mark.parametrize("index, token, status", [(2, 7, 0), (3, 0, 8), (100_000, 0, 8)])
@@ -282,13 +310,15 @@ class TestTrees:
                     call["target"][b, parent, token] += 2  # so that paths are long
             places = random_places(requests, V, seed)
             allowed, sets = random_allowed(requests, nodes, vocabulary=V, seed=seed)
-            found = verify_tree(**call, edits=packed(places, V, allowed))
-            assert found.num_accepted.max() > 2
             rows = torch.stack([
                 place.edited(call["target"][b, node], self.path(call, b, node), sets[b * nodes + node])
                 for b, place in enumerate(places) for node in range(nodes)
             ]).view(requests, nodes, V)  # fmt: skip
-            assert_same(found, verify_tree(**call | {"target": rows}))
+            expected = verify_tree(**call | {"target": rows})
+            assert expected.num_accepted.max() > 2
+            edits = packed(places, V, allowed)
+            for own in (edits, in_slots(edits, seed=6)):
+                assert_same(verify_tree(**call, edits=own), expected)
 
     @staticmethod
     def path(call, b, node):
@@ -559,112 +589,26 @@ def test_compiles_to_one_graph():
     assert_same(compiled(**chain.call, edits=chain.edits), verify_chain(**chain.call, edits=chain.edits))
 
 
-SEEN = ("prompt_mask", "output_mask", "output_counts")
-
-
-def in_slots(edits, seed):
-    """These edits, by indices to lists that lie in other places, beside lists that nobody has.
-
-    The last two places have no list: one by -1, one by an index out of range.
-    """
-    generator = torch.Generator().manual_seed(seed)
-
-    def moved(names, slots):
-        lead = getattr(edits, names[0]).shape[:-1]
-        index = torch.randperm(slots, generator=generator)[: lead.numel()].int()
-        lists = {}
-        for name in names:
-            own = getattr(edits, name).flatten(0, -2)
-            lists[name] = torch.full((slots, own.shape[-1]), -1, dtype=torch.int32)
-            lists[name][index.long()] = own
-        index[-2], index[-1] = -1, slots
-        return index.view(lead), lists
-
-    seen, of_seen = moved(SEEN, 3 * ROWS)
-    allowed, of_allowed = moved(["allowed"], 4 * edits.allowed.shape[:-1].numel())
-    without = edits._replace(**{name: getattr(edits, name).clone() for name in (*SEEN, "allowed")})
-    for name in SEEN:
-        getattr(without, name).flatten(0, -2)[-2:] = 0
-    without.allowed.flatten(0, -2)[-2:] = -1
-    return edits._replace(**of_seen, **of_allowed, seen_index=seen, allowed_index=allowed), without
-
-
-class TestIndices:
-    """Lists that an index points to are those of the row."""
-
-    @pytest.mark.parametrize("op", ON_ROWS.values(), ids=ON_ROWS)
-    def test_on_rows(self, op):
-        rows = rows_of(ROWS)
-        edits = packed(random_places(ROWS, V, seed=1), V, random_allowed(ROWS, vocabulary=V, seed=2)[0])
-        indexed, without = in_slots(edits, seed=3)
-        for options in ({"sampling": Sampling(1.3)}, {"sampling": SAMPLING}):
-            status, wanted = (torch.full((ROWS,), -77, dtype=torch.int32) for _ in range(2))
-            found = op(rows, edits=indexed, status=status, **options)
-            assert_same(found, op(rows, edits=without, status=wanted, **options))
-            wanted[-1] |= 8
-            assert torch.equal(status, wanted)
-
-    @pytest.mark.parametrize("options", [{}, RACE, {"temperature": None, "sampling": SAMPLING}, {"method": "block"}])
-    @pytest.mark.parametrize("by_row", [False, True])
-    def test_along_chains(self, options, by_row):
-        chain = Chain(8, requests=12, **options)
-        edits = chain.edits if by_row else chain.edits._replace(allowed=chain.allowed[:, 0])
-        indexed, without = in_slots(edits, seed=4)
-        found, expected = (verify_chain(**chain.call, edits=one) for one in (indexed, without))
-        expected.status[-1] |= 8
-        assert_same(found, expected)
-        index = torch.tensor([3, 11, -1, 0, 5, 5, 2, 1, 4, 9, 10, 7], dtype=torch.int32)
-        if not by_row:
-            found = verify_chain(**chain.call, edits=indexed, request_index=index)
-            expected = verify_chain(**chain.call, edits=without, request_index=index)
-            expected.status[1] |= 8
-            assert_same(found, expected)
-
-    @pytest.mark.parametrize("options", [{}, RACE, {"temperature": None, "sampling": SAMPLING}])
-    def test_along_ragged_chains(self, options):
-        chain, counts = Chain(9, requests=12, **options), torch.arange(12) % 5
-        of_request, _ = in_slots(chain.edits._replace(allowed=chain.allowed[:, 0]), seed=5)
-        call = ragged(chain.call | {"edits": None}, counts)
-        call["edits"] = of_request._replace(allowed_index=of_request.allowed_index[:, None])
-        drafts = torch.where(torch.arange(4) < counts[:, None], chain.call["draft_tokens"], -1)
-        expected = verify_chain(**chain.call | {"draft_tokens": drafts}, edits=of_request)
-        assert_same(verify_chain(**call).tokens, expected.tokens)
-        of_rows, _ = in_slots(chain.edits, seed=5)
-        own = torch.cat([own[: n + 1] for own, n in zip(of_rows.allowed_index, counts, strict=True)])
-        expected = verify_chain(**chain.call | {"draft_tokens": drafts}, edits=of_rows)
-        found = verify_chain(**call | {"edits": of_rows._replace(allowed_index=own)})
-        assert_same([found.tokens, found.num_accepted], [expected.tokens, expected.num_accepted])
-
-    @pytest.mark.parametrize("options", [{}, RACE, {"temperature": None, "sampling": SAMPLING}])
-    def test_along_trees(self, options):
-        call = tree_call(3, requests=12, nodes=6, vocabulary=V) | options
-        allowed, _ = random_allowed(12, 6, vocabulary=V, seed=3)
-        for masks in (allowed, allowed[:, 0]):
-            indexed, without = in_slots(packed(random_places(12, V, seed=3), V, masks), seed=6)
-            found, expected = (verify_tree(**call, edits=one) for one in (indexed, without))
-            expected.status[-1] |= 8
-            assert_same(found, expected)
-
-    @pytest.mark.interpreted
-    def test_some_and_none(self):
-        """A token that is far ahead, but forbidden or penalised where an index says so."""
-        rows = torch.zeros(5, 1, V)
-        rows[..., 40], rows[..., 3] = 99.0, 50.0
-        index = torch.tensor([0, 1, -1, 2, -5], dtype=torch.int32)
-        masks = bits_of([set(range(V)) - {40}, range(V)], V)
-        seen = LogitEdits(repetition=9.0, prompt_mask=bits_of([[40], []], V), seen_index=index)
-        counted = LogitEdits(presence=70.0, output_mask=bits_of([[40], []], V), seen_index=index)
-        root = {"draft_tokens": torch.full((5, 1), -1), "parents": torch.tensor([-1])}
-        for edits in (LogitEdits(masks, allowed_index=index), seen, counted):
-            call = {"seed": seeds(5), "position": 0, "temperature": 0.0}
-            of_rows = edits._replace(allowed_index=None if edits.allowed_index is None else index[:, None])
-            chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=edits, **call)
-            tree = verify_tree(root["draft_tokens"], rows, parents=root["parents"], method="race", edits=edits, **call)
-            assert chain.tokens.flatten().tolist() == tree.tokens[:, 0].tolist() == [3, 40, 40, 40, 40]
-            assert chain.status.tolist() == tree.status.tolist() == [0, 0, 0, 8, 8]
-            if of_rows.allowed_index is not None:
-                chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=of_rows, **call)
-                assert chain.tokens.flatten().tolist() == [3, 40, 40, 40, 40]
-            status = torch.empty(5, dtype=torch.int32)
-            assert race_sample(rows[:, 0], edits=edits, status=status, **call).tolist() == [3, 40, 40, 40, 40]
-            assert status.tolist() == [0, 0, 0, 8, 8]
+@pytest.mark.interpreted
+def test_indices_of_no_list(backend):
+    """A token that is far ahead, but forbidden or penalised where an index says so."""
+    rows = torch.zeros(5, 1, V)
+    rows[..., 40], rows[..., 3] = 99.0, 50.0
+    index = torch.tensor([0, 1, -1, 2, -5], dtype=torch.int32)
+    masks = bits_of([set(range(V)) - {40}, range(V)], V)
+    seen = LogitEdits(repetition=9.0, prompt_mask=bits_of([[40], []], V), seen_index=index)
+    counted = LogitEdits(presence=70.0, output_mask=bits_of([[40], []], V), seen_index=index)
+    root = {"draft_tokens": torch.full((5, 1), -1), "parents": torch.tensor([-1])}
+    for edits in (LogitEdits(masks, allowed_index=index), seen, counted):
+        call = {"seed": seeds(5), "position": 0, "temperature": 0.0}
+        of_rows = edits._replace(allowed_index=None if edits.allowed_index is None else index[:, None])
+        chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=edits, **call)
+        tree = verify_tree(root["draft_tokens"], rows, parents=root["parents"], method="race", edits=edits, **call)
+        assert chain.tokens.flatten().tolist() == tree.tokens[:, 0].tolist() == [3, 40, 40, 40, 40]
+        assert chain.status.tolist() == tree.status.tolist() == [0, 0, 0, 8, 8]
+        if of_rows.allowed_index is not None:
+            chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=of_rows, **call)
+            assert chain.tokens.flatten().tolist() == [3, 40, 40, 40, 40]
+        status = torch.empty(5, dtype=torch.int32)
+        assert race_sample(rows[:, 0], edits=edits, status=status, **call).tolist() == [3, 40, 40, 40, 40]
+        assert status.tolist() == [0, 0, 0, 8, 8]
