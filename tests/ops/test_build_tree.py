@@ -290,10 +290,3 @@ REFUSED = {
         ({"status": torch.zeros(1).int()}, ValueError, r"status: expected shape \[2\]; got int32 \[1\]"),
     ]),
 }  # fmt: skip
-
-
-@pytest.mark.one_backend
-def test_outputs_that_share_memory():
-    both = torch.zeros(2, 6, dtype=torch.int64)
-    with pytest.raises(ValueError, match="out"):
-        build_tree(**NUMBERS, out=(None, both, both, None, None))

@@ -7,7 +7,7 @@ speculators itself writes are in tests/engines/whole_speculators.py.
 import pytest
 import torch
 
-from specdec_kernels import Draft, Sampling, race_sample, race_topk
+from specdec_kernels import Draft, race_sample, race_topk
 from specdec_kernels import draft_map as map_of
 from specdec_kernels import verify_chain as public_verify_chain
 from tests.support.cases import DTYPES, adversarial_rows, assert_same, chain_call, poisoned, seeds
@@ -99,16 +99,6 @@ class TestTogether:
     """Together with the other arguments about a draft."""
 
     draft_map = MAPS["some"]
-
-    def test_another_law(self):
-        call = chain_call(5, requests=24, slots=3, vocabulary=V)
-        call["draft_tokens"] = some_of_them_known(call["draft_tokens"], self.draft_map)
-        rows = draft_rows(self.draft_map, 24, 3, space="probs")
-        own = {"draft.space": "probs", "draft.sampling": Sampling(torch.tensor([1.0, 0.0]).repeat(12))}
-        assert_same(
-            verify_chain(**call | {"draft": rows}, **{"draft.map": self.draft_map}, **own),
-            verify_chain(**call | {"draft": scattered(rows, self.draft_map, "probs")}, **own),
-        )
 
     def test_rows_by_index(self):
         index = torch.tensor([2, 0, -1, 1, 9, 2], dtype=torch.int32)

@@ -318,13 +318,6 @@ class TestMemory:
         own = torch.zeros(3, 3).long()
         self.assert_shared("out.tokens", name, lambda: self.of_chain(**{name: view(own)}, out=verdict(tokens=own)))
 
-    def test_with_rows(self):
-        target = rows(3, 3)
-        overlap(target, target, out=torch.zeros(4, 3, 3).unbind())
-        out = [*torch.zeros(3, 3, 3).unbind(), target.view(-1)[7:16].view(3, 3)]
-        self.assert_shared("out.harmonic", "target", lambda: overlap(target, rows(3, 3), out=out))
-        self.assert_shared("out.harmonic", "draft", lambda: overlap(rows(3, 3), target, out=out))
-
     @pytest.mark.parametrize("gap, fits", [(3, True), (2, False)])
     def test_columns_of_one_buffer(self, gap, fits):
         """Verdicts and drafts side by side in one tensor, which an engine may keep: apart, or a column too close."""
