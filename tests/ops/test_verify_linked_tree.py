@@ -148,7 +148,7 @@ class TestWalks:
         assert torch.equal(found.tokens[same], wanted.tokens[same])
 
     def test_outputs_that_are_given(self):
-        """Only they are written; the path's width is the depth that is allowed; a flat row is written by places."""
+        """Only they are written; the path's width is the depth that is allowed."""
         call = call_of(
             5, requests=6, nodes=9, links=(torch.tensor([1, 2, 3, 4, -1, -1, -1, -1, -1]), torch.full((9,), -1))
         )
@@ -164,32 +164,6 @@ class TestWalks:
             assert torch.equal(out.path, whole.path[:, :width])
             assert torch.equal(out.tokens[:, : width - 1], whole.tokens[:, : width - 1])
             assert out.status.tolist() == [8 * each for each in cut.tolist()]
-        row, path, num = torch.full((60,), UNTOUCHED, dtype=torch.int32), untouched(6, 9).path, torch.zeros(6).int()
-        index = torch.randperm(60, generator=torch.Generator().manual_seed(0))[:54].view(6, 9)
-        verify_linked_tree(**call, out=(row, path, num, None), output_format=OutputFormat(index=index, count="emitted"))
-        assert torch.equal(num, whole.num_accepted + 1)
-        there = whole.path >= 0
-        places = index.gather(1, whole.path.clamp(min=0).long())
-        assert torch.equal(path, torch.where(there, places, -1).int())
-        assert torch.equal(row[places[there]], whole.tokens[there].int())
-        assert (row == UNTOUCHED).sum() == 60 - there.sum()
-
-    @pytest.mark.parametrize("made", [dict, by_tokens], ids=["uniforms", "tokens"])
-    def test_zeros_off_the_path(self, made):
-        """At the places of all nodes but those of the path; one is not there."""
-        call = made(call_of(13, requests=6, nodes=9, vocabulary=7))
-        whole, path = verify_linked_tree(**call), untouched(6, 9).path
-        row = torch.full((60,), UNTOUCHED, dtype=torch.int32)
-        index = torch.randperm(60, generator=torch.Generator().manual_seed(3))[:54].view(6, 9)
-        index[2, 8], index[3, 7] = -1, 60
-        verify_linked_tree(**call, out=(row, path, None, None), output_format=OutputFormat(index=index, zeros=True))
-        wanted, there = torch.full((60,), UNTOUCHED, dtype=torch.int32), whole.path >= 0
-        wanted[index[(index >= 0) & (index < 60)]] = 0
-        places, tokens = index.gather(1, whole.path.clamp(min=0).long())[there], whole.tokens[there].int()
-        inside = (places >= 0) & (places < 60)
-        wanted[places[inside]] = tokens[inside]
-        assert torch.equal(row, wanted)
-        assert whole.num_accepted.max() > 0
 
     def test_poison_around_and_off_the_path(self):
         """Strides of any kind; what the walk does not come by is not looked at."""
@@ -401,10 +375,3 @@ REFUSED = {
         ({"target": None}, TypeError, "target: expected"),
     ]),
 }  # fmt: skip
-
-
-@pytest.mark.one_backend
-def test_check():
-    call = ONE_TREE | {"target": ONE_TREE["target"] * torch.nan}
-    with pytest.raises(RuntimeError, match="verify_linked_tree: request 0: a NaN, "):
-        verify_linked_tree(**call, check=True)
