@@ -6,7 +6,8 @@ import torch
 import specdec_kernels
 from specdec_kernels import Sampling, sharded
 from specdec_kernels.sharded import _filters
-from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal, chains, check
+from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal, check
+from tests.sharded.test_rejection import chain
 from tests.support.cases import adversarial_rows, seeds
 from tests.support.ranks import chain_call_with_hits, on_ranks, tree_call_with_hits
 
@@ -66,7 +67,7 @@ def test_arrivals_and_verdicts(fast_backend):
     sampling = Sampling(0.9, top_k=6, top_p=0.9)
     call = {"draft": rows, "k": 8, "seed": seeds(len(rows)), "position": 3, "sampling": sampling}
     check("race_topk", call, BEGINS[1])
-    call = {**chains(), "temperature": None, "sampling": rows_of(Sampling(), 16)}
+    call = {**chain("race"), "temperature": None, "sampling": rows_of(Sampling(), 16)}
     check("verify_chain", call, BEGINS[1])
     call = {**tree_call_with_hits(VOCABULARY, requests=8, nodes=7), "draft": None, "method": "race"}
     call |= {"temperature": None, "sampling": sampling}

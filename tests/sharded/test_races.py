@@ -1,4 +1,4 @@
-"""Races over slices of rows: on every rank what the unsharded ops give on the whole rows."""
+"""Races over slices of rows: on every rank what the unsharded ops give on the whole rows. And what slices may be."""
 
 import inspect
 
@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Sampling, Status, sharded
+from specdec_kernels import Sampling, sharded
 from specdec_kernels.sharded import VocabShard, race_finish, race_partial
 from specdec_kernels.sharded._shard import hash_of
-from tests.support.cases import DTYPES, adversarial_rows, poisoned, ragged, seeds
+from tests.support.cases import DTYPES, adversarial_rows, poisoned, seeds
 from tests.support.ops import grouped
-from tests.support.ranks import ROWS, PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
+from tests.support.ranks import ROWS, PlayedShard, Stage, chain_call_with_hits, on_ranks
 
 VOCABULARY = 5 * 1024 + 77
 # The slices of 1, 2, 3 and 4 ranks, and of 5 of which two have no tokens.
@@ -143,41 +143,6 @@ def test_requests_that_are_not_live(parts_backend):
     check("race_topk", {**call, "k": 2}, [0, 1024])
 
 
-# ---- verdicts of the race -------------------------------------------------------------------------------------------
-
-
-def chains(vocabulary=VOCABULARY, **how):
-    return {**chain_call_with_hits(vocabulary, **how), "draft": None, "method": "race"}
-
-
-@pytest.mark.interpreted
-def test_verdicts_of_chains(parts_backend):
-    call = chains(2048 + 9, requests=4)
-    check("verify_chain", call, [0, 1024])
-
-
-@pytest.mark.parametrize("begins", BEGINS, ids=len)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_verdicts_of_chains_on_any_number_of_ranks(fast_backend, begins, dtype):
-    call = chains(dtype=dtype)
-    expected = check("verify_chain", call, begins)
-    assert len(set(expected.num_accepted.tolist())) > 2
-    assert Status.TOKEN_RANGE in set(expected.status.tolist())
-
-    packed = ragged(call, torch.tensor([3, 0, 1, 2, 3, 3, 2, 1]).repeat(2))
-    check("verify_chain", packed, begins)
-    packed["packing.max_drafts"] = 2
-    check("verify_chain", packed, begins)
-
-
-def test_requests_of_chains_by_their_index(fast_backend):
-    call = chains(requests=8)
-    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
-    check("verify_chain", call, BEGINS[1])
-    packed = ragged(call, torch.tensor([3, 0, 1, 2, 3, 3, 2, 1]))
-    check("verify_chain", packed, BEGINS[1])
-
-
 def test_an_index_where_there_is_one_entry_or_none(fast_backend):
     rows = torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(1))
     for number, expected in ((torch.tensor([5]), [0, 8, 0, 8]), (5, [0, 0, 0, 8])):
@@ -206,23 +171,6 @@ def test_bits_tell_of_rows_that_decided(fast_backend):
     }  # fmt: skip
     expected = check("verify_chain", call, [0, 1024])
     assert expected.status.tolist() == [0, 1]
-
-
-@pytest.mark.interpreted
-def test_verdicts_of_trees(parts_backend):
-    call = tree_call_with_hits(2048 + 9, requests=3, nodes=5)
-    call = {**call, "draft": None, "method": "race"}
-    check("verify_tree", call, [0, 1024])
-
-
-@pytest.mark.parametrize("begins", BEGINS, ids=len)
-def test_verdicts_of_trees_on_any_number_of_ranks(fast_backend, begins):
-    call = tree_call_with_hits(VOCABULARY, requests=24, nodes=9)
-    call = {**call, "draft": None, "method": "race"}
-    call["request_index"] = torch.arange(24, dtype=torch.int32)
-    call["request_index"][[1, 3, 7]] = torch.tensor([2, -1, 99], dtype=torch.int32)
-    expected = check("verify_tree", call, begins)
-    assert len(set(expected.num_accepted.tolist())) > 2
 
 
 # ---- shards and halves ----------------------------------------------------------------------------------------------
@@ -283,12 +231,6 @@ def test_a_rank_of_nothing(parts_backend, op, begins):
     call = CALLS[op] | {name: rows}
     for first, how in enumerate(({}, {"request_index": torch.tensor([2, -1, 0]).int()})):
         check(op, call | how, begins, debug=bool(first))
-
-
-def test_a_rank_of_nothing_of_probabilities(fast_backend):
-    rows = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(3)).softmax(-1)
-    call = {"target": rows, "seed": seeds(3), "position": 5, "space": "probs"}
-    check("race_sample", call, BEGINS[-1])
 
 
 @pytest.mark.parametrize("begins", [[0, 2048, 6144], [0, 2048, 4096], [0, 2048, 2048]], ids=str)

@@ -204,7 +204,10 @@ PYTHON = {
     "specdec_kernels/sharded/_filters": (f"tests/sharded/test_filters.py tests/sharded/test_rejection.py {HERE}",),
     "specdec_kernels/sharded/_cut": (f"tests/sharded/test_filters.py {HERE}",),
     "specdec_kernels/sharded/_trees": (f"tests/sharded/test_trees.py {HERE}",),
-    "specdec_kernels/sharded/_races": (f"tests/sharded/test_races.py tests/sharded/test_filters.py {HERE}",),
+    "specdec_kernels/sharded/_races": (
+        f"tests/sharded/test_races.py tests/sharded/test_filters.py tests/sharded/test_rejection.py {HERE}",
+        f"tests/sharded/test_trees.py {HERE}",
+    ),
     "specdec_kernels/sharded/_parts": (ops(PARTS, "both"),
         ops("bad_input", "both"), f"tests/sharded/test_rejection.py tests/sharded/test_races.py {HERE}",),
     "specdec_kernels/sharded/": (
