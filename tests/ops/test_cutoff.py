@@ -395,10 +395,6 @@ class TestStatus:
         assert bits == [8, 8]
         assert found.count.tolist() == [1, 1]
 
-    def test_check(self):
-        with pytest.raises(RuntimeError, match="cutoff: row 0: a NaN"):
-            cutoff(NAN_ROW, check=True)
-
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.interpreted

@@ -340,25 +340,17 @@ BAD_MAPS = [
     (changed(3, 3), ValueError, "draft[._]map: expected rising tokens; got 3 after 3"),
     (changed(3, 1), ValueError, "draft[._]map: expected rising tokens; got 1 after 3"),
 ]
+BESIDE_A_TARGET = [
+    ({"draft.map": changed(-1, 70)}, ValueError, r"draft.map: expected tokens inside \[0, 70\); got 0 to 70"),
+]
+OF_NO_DRAFT = [
+    ({"draft": None}, TypeError, r"draft\.rows: expected a tensor of float32 or bfloat16 or float16; got None"),
+]
 REFUSED = {
     f"map of {name}": (
         op, call, [({"draft_map" if "draft_map" in call else "draft.map": x}, *said) for x, *said in BAD_MAPS]
+        + BESIDE_A_TARGET * (name in ("verify_chain", "verify_tree", "residual", "overlap"))
+        + OF_NO_DRAFT * (name in ("verify_chain", "verify_tree")),
     )
     for name, (op, call) in CALLS.items()
 }  # fmt: skip
-
-
-@pytest.mark.one_backend
-@pytest.mark.parametrize("name", ["verify_chain", "verify_tree", "residual", "overlap"])
-def test_tokens_that_the_target_does_not_know(name):
-    op, call = CALLS[name]
-    with pytest.raises(ValueError, match=r"map: expected tokens inside \[0, 70\); got 0 to 70"):
-        op(**call | {"draft.map": changed(-1, 70)})
-
-
-@pytest.mark.one_backend
-@pytest.mark.parametrize("name", ["verify_chain", "verify_tree"])
-def test_a_map_of_no_draft(name):
-    op, call = CALLS[name]
-    with pytest.raises(TypeError, match=r"draft\.rows: expected a tensor of float32 or bfloat16 or float16; got None"):
-        op(**call | {"draft": None})

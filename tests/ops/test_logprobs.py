@@ -205,13 +205,7 @@ class TestTokens:
         assert found.rank.max() <= 6
 
 
-@pytest.mark.usefixtures("backend")
-class TestCalls:
-    def test_check(self):
-        with pytest.raises(RuntimeError, match="logprobs: request 0: a token out of range"):
-            logprobs(rows_of(3), TOKENS + 33, check=True)
-
-
+KEPT = support_of(rows_of(3))
 REFUSED = {
     "logprobs": (logprobs, {"rows": rows_of(3), "tokens": TOKENS}, [
         ({"tokens": TOKENS[:2]}, ValueError, r"tokens: expected shape \[3\]; got int64 \[2\]"),
@@ -220,6 +214,15 @@ REFUSED = {
         ({"top": True}, ValueError, "top: expected an int from 0 to the vocabulary's 33; got True"),
         ({"out": (torch.zeros(3),) * 2}, TypeError, r"out: expected \(logprob, rank, top_tokens, top_log"),
         ({"temperature": 0.5, "sampling": Sampling()}, ValueError, "temperature: expected None beside sampling="),
+    ]),
+    "the set that is kept": (logprobs, {"rows": rows_of(3), "tokens": TOKENS, "support": KEPT}, [
+        ({"support": KEPT.bits}, TypeError, "support: expected a Support; got int32"),
+        ({"support": KEPT._replace(bits=KEPT.bits[:, :1])}, ValueError,
+         r"support.bits: expected shape \[3, 2\]; got int32 \[3, 1\]"),
+        ({"support": KEPT._replace(count=None)}, TypeError, "support.count: expected a tensor of int32; got None"),
+        ({"support": KEPT._replace(count=KEPT.bits[:, 0])}, ValueError, "support.count: expected contiguous"),
+        ({"support": KEPT._replace(count=KEPT.bits.view(-1)[:3])}, ValueError,
+         ".*memory of its own; got some of support"),
     ]),
 }  # fmt: skip
 
@@ -288,19 +291,3 @@ class TestKept:
         same_set, whole = runpy.run_path(str(EXAMPLES / "kept_sets.py"))["main"]()
         assert (same_set - 1).abs().max() < 1e-6
         assert (whole - 1).abs().min() > 1e-2
-
-    def test_bad_input(self):
-        rows, support = rows_of(3), support_of(rows_of(3))
-        for bad, error, message in (
-            (support.bits, TypeError, "support: expected a Support; got int32"),
-            (
-                support._replace(bits=support.bits[:, :1]),
-                ValueError,
-                r"support.bits: expected shape \[3, 2\]; got int32 \[3, 1\]",
-            ),
-            (support._replace(count=None), TypeError, "support.count: expected a tensor of int32; got None"),
-            (support._replace(count=support.bits[:, 0]), ValueError, "support.count: expected contiguous"),
-            (support._replace(count=support.bits.view(-1)[:3]), ValueError, "memory of its own; got some of support"),
-        ):
-            with pytest.raises(error, match=message):
-                logprobs(rows, TOKENS, support=bad)
