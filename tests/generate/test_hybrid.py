@@ -19,7 +19,7 @@ from specdec_kernels.generate import (
     early_exit,
     generate,
 )
-from tests.generate.small import llama, random_model
+from tests.generate.small import llama, raced, random_model
 from tests.generate.test_generate import drawn, text_law
 from tests.generate.test_models import assert_pieces_equal_one_forward
 from tests.support.laws import follows_law
@@ -151,9 +151,7 @@ def test_whatever_drafts(drafter):
 
 
 def test_a_draft_may_be_the_only_hybrid():
-    target, options = llama(50), dict(seed=3, max_new_tokens=NEW)
-    race = generate(PROMPTS, target, ModelDrafter(pair("qwen3_next")[0]), k=3, **options)
-    assert tokens_of(race) == tokens_of(generate(PROMPTS, target, method="plain", **options))
+    raced(PROMPTS, llama(50), ModelDrafter(pair("qwen3_next")[0]), dict(k=3), seed=3, max_new_tokens=NEW)
 
 
 def test_drafts_of_one_pass():

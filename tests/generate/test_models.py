@@ -17,7 +17,7 @@ from specdec_kernels.generate import (
 from specdec_kernels.generate.models import default_dtype, device_of
 from specdec_kernels.generate.reader import Visibility
 from specdec_kernels.generate.train import byte_tokenizer
-from tests.generate.small import llama, random_model
+from tests.generate.small import llama, raced, random_model
 
 SMALL = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=50)
 WINDOW = dict(sliding_window=6, max_position_embeddings=64)  # shorter than the texts below
@@ -121,10 +121,7 @@ def test_windowed_models_write_on_as_transformers_lets_them(name):
 def test_windowed_models_race_to_the_same_text(name, tree):
     """Target and draft with windows, texts of other lengths: 30 tokens at a window of six."""
     target, draft = (random_model(CONFIGS[name], seed=seed, spread=0.5) for seed in (1, 2))
-    prompts, options = [[7, 3, 9], [5], [1] * 12], dict(seed=3, max_new_tokens=30)
-    plain = generate(prompts, target, method="plain", **options)
-    race = generate(prompts, target, ModelDrafter(draft), tree=tree, **options)
-    assert [text.tokens for text in race] == [text.tokens for text in plain]
+    raced([[7, 3, 9], [5], [1] * 12], target, ModelDrafter(draft), dict(tree=tree), seed=3, max_new_tokens=30)
 
 
 TEXT_BY_TEXT = {
@@ -145,10 +142,7 @@ def test_what_takes_no_masks_is_read_text_by_text(name):
     """With the masks, the positions and the cache that a model makes; a batch of texts of other lengths."""
     target, draft = (random_model(TEXT_BY_TEXT[name], seed=seed, spread=0.5) for seed in (1, 2))
     prompts, options = [[7, 3, 9], [5], [1] * 12], dict(seed=3, max_new_tokens=20, eos_token_ids=[])
-    plain = generate(prompts, target, method="plain", **options)
-    race = generate(prompts, target, ModelDrafter(draft), k=3, **options)
-    assert [text.tokens for text in race] == [text.tokens for text in plain]
-    for index, text in enumerate(plain):
+    for index, text in enumerate(raced(prompts, target, ModelDrafter(draft), dict(k=3), **options)):
         rows = whole(target, torch.tensor(text.prompt + text.tokens))[len(text.prompt) - 1 : -1]
         position = torch.arange(len(text.prompt), len(text.prompt) + 20)
         assert specdec.race_sample(rows, seed=3 + index, position=position).tolist() == text.tokens
@@ -161,9 +155,7 @@ def test_positions_may_begin_behind_that_of_padding():
     target, draft = (random_model(config, seed=seed, spread=0.5) for seed in (1, 2))
     prompts, unpadded = [[7, 3, 9], [5]], TextEdits(bias={1: float("-inf")})  # padding has no position of its own
     options = dict(seed=3, max_new_tokens=30, edits=unpadded, eos_token_ids=[])
-    plain = generate(prompts, target, method="plain", **options)
-    tree = generate(prompts, target, ModelDrafter(draft), tree=[-1, 0, 0, 1], **options)
-    assert [text.tokens for text in tree] == [text.tokens for text in plain]
+    raced(prompts, target, ModelDrafter(draft), dict(tree=[-1, 0, 0, 1]), **options)
     assert (target.first_position, target.max_length) == (2, 38)
     logits = target.reader(1, 9).read(torch.tensor([[7, 3, 9, 4]]), [4], rows=2)[0]
     assert_near(logits, whole(target, torch.tensor([7, 3, 9, 4]))[-2:])

@@ -17,7 +17,7 @@ from specdec_kernels.generate.drafters import path_to
 from specdec_kernels.generate.noise import Noise, Sampling
 from specdec_kernels.generate.protocols import Drafts
 from specdec_kernels.generate.trees import merged
-from tests.generate.small import llama
+from tests.generate.small import llama, raced
 from tests.generate.test_generate import PROMPT, PROMPTS, VOCAB, drawn, text_law, tokens_of
 from tests.support.laws import follows_law
 
@@ -50,8 +50,8 @@ def test_one_chain_writes_as_block(pair):
 
 def test_rounds_are_trees_of_chains(pair):
     """Greedy as plain; drawn, no node has two children of one token, and some are shared."""
-    options = dict(method="paths", paths=4, k=3, max_new_tokens=24)
-    rounds = list(stream(PROMPTS[:2], pair[0], ModelDrafter(pair[1]), **options))
+    options = dict(method="paths", paths=4, k=3)
+    rounds = list(stream(PROMPTS[:2], pair[0], ModelDrafter(pair[1]), max_new_tokens=24, **options))
     for entry in rounds:
         shape, tokens = entry.tree.shape, entry.tree.tokens
         drafts = list(zip(shape.parents[1:], tokens[1:], strict=True))
@@ -61,10 +61,7 @@ def test_rounds_are_trees_of_chains(pair):
         assert entry.status == 0
     assert 3 < max(entry.drafted for entry in rounds) <= 12
     assert len({entry.drafted for entry in rounds}) > 3  # some share more than others
-    greedy = generate(PROMPTS[:2], pair[0], ModelDrafter(pair[1]), temperature=0, **options)
-    assert tokens_of(greedy) == tokens_of(
-        generate(PROMPTS[:2], pair[0], method="plain", temperature=0, max_new_tokens=24)
-    )
+    raced(PROMPTS[:2], pair[0], ModelDrafter(pair[1]), options, temperature=0, max_new_tokens=24)
 
 
 class Checked(ModelDrafter):
@@ -140,8 +137,7 @@ def test_no_row_is_read_that_nobody_asked_for(small_parallel):
 @pytest.mark.parametrize("how", [dict(k=4), dict(tree=DraftTree.specinfer((2, 2, 1)))], ids=["chain", "tree"])
 def test_a_race_with_parallel_drafts_equals_plain(pair, how):
     drafter = ParallelDrafter(load_model("embedded:parallel", dtype="float64"))
-    race = generate(PROMPTS[:2], pair[0], drafter, seed=3, max_new_tokens=24, **how)
-    assert tokens_of(race) == tokens_of(generate(PROMPTS[:2], pair[0], method="plain", seed=3, max_new_tokens=24))
+    race = raced(PROMPTS[:2], pair[0], drafter, how, seed=3, max_new_tokens=24)
     assert max(text.tokens_per_call for text in race) > 1.2
     assert len(drafter.reader.passes) <= max(text.target_calls for text in race)  # one pass a round
 
