@@ -74,24 +74,6 @@ def test_entropy_bounds_are_in_bits_and_ordered():
     assert entropy_bounds([0.5, 0.5], [1, 0]).race == math.inf
 
 
-@pytest.mark.parametrize(
-    "call, name",
-    [
-        (lambda: theory.tunstall_bound((0.5, 0.2), 3), "R"),
-        (lambda: theory.tunstall_bound(R, -1), "k"),
-        (lambda: theory.tree_bound((0.9, 0.2), 3), "R"),
-        (lambda: theory.tree_bound((0.9, -0.2), 3), "R"),
-        (lambda: theory.tree_bound(R, 0), "k"),
-        (lambda: theory.traversal_expected_accepted(P, Q, [-1, 1]), "parents"),
-        (lambda: theory.traversal_expected_accepted(P, Q, [0]), "parents"),
-        (lambda: theory.paths_expected_accepted(P, Q, 0, 2), "n"),
-    ],
-)
-def test_bad_arguments_are_named(call, name):
-    with pytest.raises(ValueError, match=rf"^{name}: expected .*; got "):
-        call()
-
-
 @pytest.mark.parametrize("replacement", [False, True])
 @pytest.mark.parametrize("parents", [x for nodes in (1, 2, 3, 4) for x in shapes(nodes)] + [(-1, 0, 0, 1, 2)])
 def test_traversal_expected_accepted_against_every_draft(parents, replacement):
