@@ -217,7 +217,7 @@ CHECKED = {
     "trees": (*spoilt("verify_tree rejection"), "verify_tree: request 0: a NaN"),
     "trees by links": (*spoilt("verify_linked_tree by noise"), "verify_linked_tree: request 0: a NaN, "),
     "one row": (*spoilt("race_sample one row"), "race_sample: row 0: a NaN"),
-    "cutoff": (cutoff, {"rows": ROWS * torch.nan}, "cutoff: row 0: a NaN"),
+    "cutoff": (cutoff, {"rows": ROWS * torch.nan}, "cutoff: request 0: a NaN"),
     "logprobs": (logprobs, {"rows": ROWS, "tokens": seeds(3) + 10}, "logprobs: request 0: a token out of range"),
     "a token": (chain, {"draft_tokens": OUTSIDE}, "verify_chain: request 1: a token out of range"),
     "a number": (chain, {"temperature": torch.tensor([1.0, 1.0, -1.0])}, "verify_chain: request 2: .*temperature"),

@@ -160,4 +160,4 @@ def test_any_tables(parts_backend, method, kind):
         rounds += 1
     if batch == 100:  # of few requests some kinds of ends may be missing
         assert rounds > 0 or not has_answers
-        assert len(set(found.num_accepted.tolist())) > 2
+        assert len(set(found.num_accepted.tolist())) > 1
