@@ -22,3 +22,16 @@ def run(capsys, monkeypatch):
         return status, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def refused(run):
+    """Says what is said of wrong arguments: one line."""
+
+    def refused(*arguments):
+        status, out, err = run(*arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        assert err.startswith("specdec-kernels")
+        return err
+
+    return refused

@@ -67,29 +67,10 @@ def test_several_turns_from_a_file(run, chatty, tmp_path, draft):
 @pytest.mark.parametrize(
     "content", ["{", "[]", '{"role": "user"}', '[{"role": "cook", "content": "a"}]', "[1]", '["a", 2]']
 )
-def test_files_that_hold_no_conversation_are_named(run, tmp_path, content):
+def test_files_that_hold_no_conversation_are_named(refused, tmp_path, content):
     path = tmp_path / "talk.json"
     path.write_text(content)
-    status, out, err = run(*OPTIONS, "--prompt-file", path)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert "argument --prompt-file: expected a JSON list of" in err
-
-
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        (
-            ["--prompt", "Hi"],
-            "--chat: expected a model whose tokenizer has a chat template; got embedded:target",
-        ),
-        ([], "argument --chat: expected --prompt or --prompt-file with it; got none"),
-    ],
-)
-def test_what_chat_needs_is_said(run, arguments, said):
-    status, out, err = run(*OPTIONS, *arguments)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert said in err
-    assert "--system: expected --chat with it; got none" in run("generate", "--system", "Be brief")[2]
+    assert "argument --prompt-file: expected a JSON list of" in refused(*OPTIONS, "--prompt-file", path)
 
 
 def test_what_a_template_refuses_is_said(run, chatty, tmp_path):

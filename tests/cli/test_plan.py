@@ -84,44 +84,6 @@ def test_children_of_a_vocabulary_smaller_than_asked_for():
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
-    [
-        (["--acceptance", "0.8"], "--cost"),
-        (["--acceptance", "0.8,1.2", "--cost", "0.1"], "--acceptance"),
-        (["--acceptance", "high", "--cost", "0.1"], "--acceptance"),
-        (["--acceptance", "0.8", "--cost", "-1"], "argument --cost: expected a finite number >= 0; got '-1'"),
-        (["--acceptance", "0.8", "--cost", "inf"], "argument --cost: expected a finite number >= 0; got 'inf'"),
-        ([*GIVEN, "--children", "0.9,0.9"], "argument --children: expected a sum of at most 1; got 1.8"),
-        ([*GIVEN, "--children", "0.2,0.5"], "argument --children: expected no child above the one before it; got 0.5"),
-        ([*GIVEN, "--max-k", "-1"], "argument --max-k: expected a whole number from 0 to 1000000; got '-1'"),
-        ([*GIVEN, "--nodes", "x"], "argument --nodes: expected a whole number from 0 to 1000000; got 'x'"),
-        (
-            ["--draft", "embedded:parallel"],
-            "argument --draft: expected a model that drafts token by token; got embedded",
-        ),
-        (["--tokens", "1"], "argument --tokens: expected at least 10; got 1"),
-        (["--tokens", "4", "--max-k", "3"], "argument --tokens: expected at least 5; got 4"),
-        (["--temperature", "0"], "argument --temperature: expected a finite number above 0; got '0'"),
-        (["--laws", "nowhere.npz", "--cost", "0.1"], "argument --laws: expected an .npz file with p and q"),
-    ],
-)
-def test_bad_arguments_are_said_in_one_line(capsys, arguments, said):
-    assert refused(capsys, *arguments).startswith("specdec-kernels plan: error: ")
-    assert said in refused(capsys, *arguments)
-
-
-def refused(capsys, *arguments):
-    """What is said of wrong arguments, in one line."""
-    try:
-        status = main(["plan", *map(str, arguments)])
-    except SystemExit as error:
-        status = error.code
-    out, err = capsys.readouterr()
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    return err
-
-
-@pytest.mark.parametrize(
     "content, said",
     [
         (lambda file: np.save(file, P), "(one array"),
@@ -133,11 +95,11 @@ def refused(capsys, *arguments):
     ],
     ids=["one array", "one law", "empty", "cut off", "not a law", "other shape"],
 )
-def test_files_without_two_laws_are_named(capsys, tmp_path, content, said):
+def test_files_without_two_laws_are_named(refused, tmp_path, content, said):
     path = tmp_path / "laws.npz"
     with path.open("wb") as file:
         content(file)
-    err = refused(capsys, "--laws", path, "--cost", 0.1)
+    err = refused("plan", "--laws", path, "--cost", 0.1)
     assert f"argument --laws: expected an .npz file with p and q; got {path} (" in err
     assert said in err
 

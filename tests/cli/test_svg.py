@@ -84,7 +84,6 @@ def test_any_text_makes_a_picture():
     assert rounds_of(svg.picture([Generation([1])], str)) == []
 
 
-def test_a_file_that_cannot_be_written_is_met_before_the_work(run, tmp_path):
-    status, out, err = run("generate", "--svg", tmp_path / "nowhere" / "rounds.svg")
-    assert (status, out, err.count("\n")) == (2, "", 1)
+def test_a_file_that_cannot_be_written_is_met_before_the_work(refused, tmp_path):
+    err = refused("generate", "--svg", tmp_path / "nowhere" / "rounds.svg")
     assert "argument --svg: expected a file to write to; got" in err

@@ -1,9 +1,6 @@
-import contextlib
 import io
 import json
 import re
-
-import pytest
 
 from specdec_kernels.cli import main
 
@@ -39,19 +36,3 @@ def test_written_and_found(capsys, tmp_path, monkeypatch):
     assert found(capsys, "--key", "5", "--window", "3", "--ids", str(ids))[0] > 1e-3
     place.write_text("")
     assert found(capsys, *options, "--text-file", str(place)) == (1.0, 0)
-
-
-@pytest.mark.parametrize("arguments, says", [
-    (["generate", "--watermark", "x"], "argument --watermark: expected a whole number other than 0; got 'x'"),
-    (["generate", "--watermark", "0"], "argument --watermark: expected a whole number other than 0; got '0'"),
-    (["watermark", "--key", "0"], "argument --key: expected a whole number other than 0; got '0'"),
-    (["generate", "--watermark", str(2**64)], "key: expected 64 bits at most"),
-    (["generate", "--watermark", "1", "--method", "rejection"], "watermark: expected a race; got rejection"),
-    (["watermark"], "the following arguments are required: --key"),
-    (["watermark", "--key", "1", "--text-file", "/none"], "argument --text-file: expected a file of text in UTF-8"),
-])  # fmt: skip
-def test_refused(capsys, arguments, says):
-    parsed = says.startswith(("the following", "argument --watermark: ", "argument --key: "))
-    with pytest.raises(SystemExit) if parsed else contextlib.nullcontext():
-        assert main(arguments) == 2
-    assert says in capsys.readouterr().err

@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from specdec_kernels.generate import LanguageModel
+from specdec_kernels.generate import LanguageModel, generate
 
 
 def llama(vocab=5, seed=0, spread=1.0, dtype=torch.float64, **options):
@@ -28,3 +28,11 @@ def random_model(config, seed=0, spread=1.0, dtype=torch.float64):
                 scale = spread if "lm_head" in name or "embed" in name or "wte" in name else 0.3
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
     return LanguageModel(model, name=f"{config.model_type}-{seed}")
+
+
+def raced(prompts, target, drafter, how=None, **options):
+    """Texts of a race, which are those of plain sampling."""
+    race = generate(prompts, target, drafter, **options, **(how or {}))
+    plain = generate(prompts, target, method="plain", **options)
+    assert [text.tokens for text in race] == [text.tokens for text in plain]
+    return race

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_kernels import Sampling
+from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.generate import (
     Controller,
     FixedLength,
+    FixedTree,
     LanguageModel,
     ModelDrafter,
     NgramDrafter,
@@ -19,7 +20,7 @@ from specdec_kernels.generate import (
 )
 from tests.generate.small import llama
 
-PROMPT = [1, 4]
+PROMPT, CHAIN = [1, 4], DraftTree.chain(2)
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +137,44 @@ def test_values_out_of_range_are_named(target, options, message):
     with pytest.raises(ValueError) as error:
         generate(**(dict(prompts=[PROMPT], target=target, max_new_tokens=4) | options))
     assert str(error.value) == message
+
+
+# Drafter, options, error.
+METHODS_AND_SHAPES = [
+    ("model", dict(method="gumbel"), "method: expected one of plain, rejection, race, .*, paths; got 'gumbel'"),
+    ("model", dict(method="block", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
+    ("model", dict(method="plain"), "drafter: expected None with method plain"),
+    ("model", dict(method="race", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
+    ("model", dict(max_new_tokens=159),
+     "max_new_tokens: expected at most 158 after a prompt of 2 tokens .llama-1 ends at 160.*159"),
+    ("model", dict(temperature=-1), "temperature: expected finite numbers >= 0; got -1"),
+    ("model", dict(temperature=[1.0, 1.0]), r"temperature: expected a number or one per prompt \(1\); got 2"),
+    ("model", dict(seed=[1, 2]), r"seed: expected a number or one per prompt \(1\); got 2"),
+    (None, dict(method="plain", tree=CHAIN), "tree: expected method rejection, race or traversal; got plain"),
+    ("model", dict(method="block", tree=CHAIN), "tree: expected method rejection, race or traversal; got block"),
+    ("model", dict(method="traversal"), "tree: expected one with method traversal .*; got None"),
+    (None, dict(tree=CHAIN), "tree: expected a model as drafter"),
+    ("ngram", dict(tree=CHAIN), "tree: expected a model as drafter"),
+    ("model", dict(draft_prob=0.5, method="rejection", tree=CHAIN), "draft_prob: expected 1 with a tree; got 0.5"),
+    ("model", dict(replacement=True, tree=CHAIN), "replacement: expected method rejection or traversal; got race"),
+    ("model", dict(replacement=True, method="rejection"), "replacement: expected False without a tree"),
+    ("model", dict(policy=RandomLength(2, 0.5), method="rejection", tree=CHAIN), "policy: expected None with a tree"),
+    ("model", dict(tree=[-1, 2, 0]), r"parents\[1\]: expected a node before it, 0 to 0; got 2"),
+    ("model", dict(method="paths"), "paths: expected a number of chains with method paths; got None"),
+    ("model", dict(method="paths", paths=0), "paths: expected .*; got 0"),
+    ("model", dict(paths=2), "paths: expected None with method race; got 2"),
+    ("model", dict(method="paths", paths=2, tree=DraftTree.chains(2, 2)), "paths: expected None with a tree; got 2"),
+    ("model", dict(method="paths", paths=2, policy=FixedTree(DraftTree.chains(2, 2))),
+     "policy: expected None with paths"),
+    ("model", dict(method="paths", paths=2, replacement=True), "replacement: expected method rejection or traversal"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("drafter, options, message", METHODS_AND_SHAPES)
+def test_methods_and_shapes_that_do_not_go_together_are_named(target, drafter, options, message):
+    drafter = {"model": ModelDrafter(target), "ngram": NgramDrafter(), None: None}[drafter]
+    with pytest.raises(ValueError, match=message):
+        generate([PROMPT], target, drafter, **(dict(max_new_tokens=4) | options))
 
 
 def test_texts_and_stop_strings_are_checked(embedded):

@@ -17,7 +17,7 @@ from specdec_kernels.generate import (
 )
 from specdec_kernels.generate.drafters import draw_independent
 from specdec_kernels.generate.noise import Noise, at_rows, keywords
-from tests.generate.small import llama, random_model
+from tests.generate.small import llama, raced, random_model
 from tests.generate.test_generate import VOCAB, text_law
 from tests.support.laws import follows_law
 
@@ -92,12 +92,8 @@ def padded():
 
 @pytest.mark.parametrize("tree", [None, [-1, 0, 0, 1, 0, 2]])
 def test_a_draft_reads_on_after_ids_it_does_not_know(padded, tree):
-    options = dict(seed=3, max_new_tokens=30)
-    prompts = [[4, 4, 1], [0], [3]]
-    plain = generate(prompts, padded[0], method="plain", **options)
-    assert any(token > 2 for text in plain for token in text.tokens[:-1])
-    race = generate(prompts, *padded, tree=tree, **options)
-    assert [text.tokens for text in race] == [text.tokens for text in plain]
+    race = raced([[4, 4, 1], [0], [3]], *padded, dict(tree=tree), seed=3, max_new_tokens=30)
+    assert any(token > 2 for text in race for token in text.tokens[:-1])
     assert any(text.accepted for text in race)
 
 
@@ -152,10 +148,8 @@ def test_an_early_exit_is_a_model_of_the_first_layers(name, layers):
 @pytest.mark.parametrize("tree", [None, [-1, 0, 0, 1, 2]])
 def test_self_speculation_races_to_the_same_text(tree):
     target = llama(50, seed=1, spread=0.3, num_hidden_layers=3)
-    prompts, options = [[1, 4], [7]], dict(seed=3, max_new_tokens=30)
-    plain = generate(prompts, target, method="plain", **options)
-    race = generate(prompts, target, ModelDrafter(early_exit(target, 2)), tree=tree, **options)
-    assert [text.tokens for text in race] == [text.tokens for text in plain]
+    drafter = ModelDrafter(early_exit(target, 2))
+    race = raced([[1, 4], [7]], target, drafter, dict(tree=tree), seed=3, max_new_tokens=30)
     assert any(text.accepted for text in race)
 
 

@@ -1,4 +1,4 @@
-"""LogitEdits in generation: rows, log-probabilities and policies under them; the law of whole texts is in test_laws."""
+"""LogitEdits in generation: rows and policies under them. Log-probabilities are in test_filters, laws in test_laws."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import specdec_kernels as specdec
 from specdec_kernels.generate import Controller, ModelDrafter, TextEdits, generate
 from specdec_kernels.generate.arguments import record_of
 from specdec_kernels.generate.edits import before
-from tests.generate.laws import BATCH, EDITS, NEW, SHAPES, SMALL, of_prompt, place_of
+from tests.generate.laws import BATCH, EDITS, NEW, SMALL, of_prompt, place_of
 from tests.generate.test_generate import PROMPT
 
 
@@ -53,25 +53,6 @@ def test_a_controller_sees_edited_rows(small_pair):
         if count:
             torch.testing.assert_close(target[:, :count], draft[:, :count])
             assert target[0, 0, 3] == -torch.inf
-
-
-# Log-probabilities.
-
-
-@pytest.mark.parametrize(
-    "options",
-    [dict(method="plain"), dict(k=3), dict(method="rejection", k=3), dict(tree=SHAPES["wide"])],
-    ids=["plain", "race", "rejection", "tree"],
-)
-def test_log_probabilities_are_those_of_the_edited_law(pair, options):
-    drafter = None if options.get("method") == "plain" else ModelDrafter(pair[1])
-    texts = generate(BATCH, pair[0], drafter, edits=EDITS["all edits"], logprobs=3, max_new_tokens=NEW, **options)
-    for index, text in enumerate(texts):
-        logs = edited_rows(pair[0], text, EDITS["all edits"], index).double().log_softmax(-1)
-        for token, row, found in zip(text.tokens, logs, text.logprobs, strict=True):
-            assert found.logprob == pytest.approx(row[token].item(), abs=1e-5)
-            assert found.rank == (row >= row[token]).sum()
-            assert found.top_tokens == row.argsort(descending=True, stable=True)[:3].tolist()
 
 
 # Arguments.

@@ -1,4 +1,4 @@
-"""Filters in generation: tokens, log-probabilities and policies under them; the law of whole texts is in test_laws."""
+"""Filters in generation: tokens and policies under them, log-probabilities. The law of whole texts is in test_laws."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,8 @@ import specdec_kernels as specdec
 from specdec_kernels import Sampling, backends
 from specdec_kernels.generate import Controller, ModelDrafter, generate
 from specdec_kernels.generate.control import log_probability
-from tests.generate.laws import BATCH, NEW, SAMPLINGS, SHAPES, of_prompt
+from tests.generate.laws import BATCH, EDITS, LAWS, NEW, SAMPLINGS, SHAPES, of_prompt
+from tests.generate.test_edits import edited_rows
 from tests.generate.test_generate import PROMPT
 from tests.support.filters import scaled
 
@@ -89,16 +90,16 @@ def test_a_learning_policy_goes_with_filters(pair, rows):
     [dict(method="plain"), dict(k=3), dict(method="rejection", k=3), dict(tree=SHAPES["wide"])],
     ids=["plain", "race", "rejection", "tree"],
 )
-@pytest.mark.parametrize("top", [0, 15])
-def test_log_probabilities_are_those_of_the_filtered_law(pair, rows, options, top):
+@pytest.mark.parametrize("law, top", [("all filters", 0), ("all filters", 15), ("all edits", 3)])
+def test_log_probabilities_are_those_of_the_law(pair, rows, options, law, top):
     drafter = None if options.get("method") == "plain" else ModelDrafter(pair[1])
-    texts = generate(
-        BATCH, pair[0], drafter, sampling=SAMPLINGS["all filters"], logprobs=top, max_new_tokens=NEW, **options
-    )  # fmt: skip
-    for text in texts:
-        logits = rows(text)
-        dropped = ~kept(logits, SAMPLINGS["all filters"])
-        logs = (logits.double() / 0.9).masked_fill(dropped, -torch.inf).log_softmax(-1)
+    texts = generate(BATCH, pair[0], drafter, logprobs=top, max_new_tokens=NEW, **LAWS[law], **options)
+    for index, text in enumerate(texts):
+        if law == "all edits":
+            logits = edited_rows(pair[0], text, EDITS[law], index)
+        else:
+            logits = (rows(text).double() / 0.9).masked_fill(~kept(rows(text), SAMPLINGS[law]), -torch.inf)
+        logs = logits.double().log_softmax(-1)
         assert len(text.logprobs) == len(text.tokens) == NEW
         for token, row, found in zip(text.tokens, logs, text.logprobs, strict=True):
             assert found.logprob == pytest.approx(row[token].item(), abs=1e-5)

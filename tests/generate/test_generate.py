@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Sampling, Status
+from specdec_kernels import DraftTree, Sampling, Status
 from specdec_kernels.generate import (
     Controller,
     DraftPlan,
@@ -25,6 +25,7 @@ from tests.support.laws import follows_law
 # get, so that equality of whole generations can be asked for.
 PROMPTS = ["ROMEO:\nO, ", "First Citizen:\nBefore we proceed any further, hear me", "J", "The the the the the "]
 NEW = 24
+BRANCHES = DraftTree.specinfer((2, 2))
 
 
 def drafter_of(name, pair):
@@ -52,29 +53,24 @@ def test_race_equals_plain(pair, plain, drafter, k, temperature):
         assert all(entry.target_calls < NEW for entry in race)
 
 
+@pytest.mark.parametrize("tree", [None, DraftTree.optimal((0.5, 0.25, 0.12, 0.06), 12)], ids=["chain", "tree"])
 @pytest.mark.parametrize("batch", [1, 2, 3])
-def test_race_equals_plain_in_batches_of_any_size(pair, plain, batch):
+def test_race_equals_plain_in_batches_of_any_size(pair, plain, batch, tree):
     for first in range(0, len(PROMPTS), batch):
-        race = generate(
-            PROMPTS[first : first + batch], pair[0], ModelDrafter(pair[1]), seed=3 + first, max_new_tokens=NEW
-        )
+        prompts, options = PROMPTS[first : first + batch], dict(seed=3 + first, max_new_tokens=NEW, tree=tree)
+        race = generate(prompts, pair[0], ModelDrafter(pair[1]), **options)
         assert tokens_of(race) == tokens_of(plain[1.0][first : first + batch])
 
 
-@pytest.mark.parametrize("method, draft_prob", [("rejection", 1.0), ("rejection", 0.5), ("block", 1.0)])
-def test_a_text_of_a_batch_is_that_of_its_prompt_alone(pair, method, draft_prob):
-    options = dict(method=method, draft_prob=draft_prob, max_new_tokens=NEW)
-    batch = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), seed=3, **options)
-    for index, prompt in enumerate(PROMPTS):
-        alone = generate([prompt], pair[0], ModelDrafter(pair[1]), seed=3 + index, **options)
-        assert tokens_of(alone) == [batch[index].tokens]
-        assert (alone[0].drafted, alone[0].accepted) == (batch[index].drafted, batch[index].accepted)
-
-
 def test_greedy_is_the_same_by_every_method(pair, plain):
-    for method in ("rejection", "race", "block"):
-        for drafter in (ModelDrafter(pair[1]), NgramDrafter()):
-            texts = generate(PROMPTS, pair[0], drafter, method=method, temperature=0, seed=99, max_new_tokens=NEW)
+    model, options, tree = ModelDrafter(pair[1]), dict(temperature=0, seed=99, max_new_tokens=NEW), dict(tree=BRANCHES)
+    for drafter, how in (
+        *((drafter, {}) for drafter in (model, NgramDrafter())), (model, tree), (model, dict(tree, replacement=True)),
+    ):  # fmt: skip
+        for method in ("rejection", "race", "block") if not how else ("rejection", "race", "traversal"):
+            if method == "race" and "replacement" in how:
+                continue
+            texts = generate(PROMPTS, pair[0], drafter, method=method, **options, **how)
             assert tokens_of(texts) == tokens_of(plain[0.0])
 
 
@@ -87,7 +83,8 @@ def test_temperatures_and_seeds_of_each_prompt(pair, plain):
     ]
 
 
-# Laws. A model over 5 tokens writes 3 tokens: 125 texts, whose probabilities are a product of three softmaxes.
+# Laws. A model over 5 tokens writes 3 tokens: 125 texts, whose probabilities are a product of three softmaxes. Of seven
+# children two are absent; independent siblings repeat.
 TEXTS, VOCAB, LENGTH = 8000, 5, 3
 PROMPT = [1, 4]
 
@@ -129,6 +126,15 @@ def drawn(small_pair, texts=TEXTS, **options):
         dict(method="block", k=3, temperature=1.5),
         dict(method="block", drafter=NgramDrafter()),
         pytest.param(dict(method="block", policy=Controller(3, block=True)), marks=pytest.mark.slow),
+        dict(method="rejection", tree=DraftTree.specinfer((7,))),
+        dict(method="traversal", tree=BRANCHES),
+        dict(method="rejection", tree=DraftTree.specinfer((3, 1)), replacement=True),
+        pytest.param(dict(method="rejection", tree=BRANCHES), marks=pytest.mark.slow),
+        pytest.param(dict(method="traversal", tree=DraftTree.specinfer((7,))), marks=pytest.mark.slow),
+        pytest.param(
+            dict(method="traversal", tree=DraftTree.specinfer((3, 1)), replacement=True), marks=pytest.mark.slow
+        ),
+        dict(method="paths", paths=3, k=2),
     ],
     ids=lambda options: " ".join(
         f"{key}={x if isinstance(x, (str, int, float)) else type(x).__name__}" for key, x in options.items()
@@ -237,8 +243,12 @@ def test_texts_that_end_early_leave_the_batch(pair, plain):
         dict(method="rejection", k=2, draft_prob=0.6),
         dict(method="race", tree=[-1, 0, 0, 1]),
         dict(method="rejection", tree=[-1, 0, 0, 1]),
+        dict(method="rejection", tree=[-1, 0, 0, 1], replacement=True),
+        dict(method="traversal", tree=[-1, 0, 0, 1]),
+        dict(method="block", k=3),
+        dict(method="paths", paths=3, k=2),
     ],
-    ids=["plain", "randomised", "race of trees", "rejection of trees"],
+    ids=lambda options: " ".join(map(str, options.values())),
 )
 def test_what_is_a_text_s_own_stays_with_it_when_others_end(small_pair, options):
     """Seed, filters, penalties, prompt, log-probabilities: each text is that of its prompt alone."""
@@ -331,31 +341,12 @@ def test_a_policy_sees_every_round(pair):
 def test_nothing_is_drafted_past_the_end(pair):
     text = generate(PROMPTS[:1], pair[0], ModelDrafter(pair[0]), k=8, max_new_tokens=5)[0]
     assert (text.drafted, text.accepted, len(text.tokens)) == (4, 4, 5)
+    tree = generate(PROMPTS[:1], pair[0], ModelDrafter(pair[0]), tree=DraftTree.chain(3), max_new_tokens=6)[0]
+    assert [(entry.drafted, len(entry.tokens)) for entry in tree.rounds] == [(3, 4), (1, 2)]
     longest = pair[0].max_length
-    text = generate([[65] * (longest - 3)], pair[0], ModelDrafter(pair[0]), k=8, max_new_tokens=3)[0]
-    assert len(text.tokens) == 3
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (dict(method="gumbel"), "method: expected one of plain, rejection, race, .*, paths; got 'gumbel'"),
-        (dict(method="block", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
-        (dict(method="plain"), "drafter: expected None with method plain"),
-        (dict(method="race", draft_prob=0.5), "draft_prob: expected method rejection and a model as drafter"),
-        (
-            dict(max_new_tokens=159),
-            "max_new_tokens: expected at most 158 after a prompt of 2 tokens .llama-1 ends at 160.*159",
-        ),
-        (dict(temperature=-1), "temperature: expected finite numbers >= 0; got -1"),
-        (dict(temperature=[1.0, 1.0]), r"temperature: expected a number or one per prompt \(1\); got 2"),
-        (dict(seed=[1, 2]), r"seed: expected a number or one per prompt \(1\); got 2"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_bad_arguments_are_named(small_pair, options, message):
-    with pytest.raises(ValueError, match=message):
-        generate([PROMPT], small_pair[0], ModelDrafter(small_pair[1]), **options)
+    for how in (dict(k=8), dict(tree=BRANCHES)):
+        text = generate([[65] * (longest - 3)], pair[0], ModelDrafter(pair[0]), max_new_tokens=3, **how)[0]
+        assert len(text.tokens) == 3
 
 
 def test_no_prompts_give_no_texts(small_pair):

@@ -19,8 +19,9 @@ from specdec_kernels.generate import (
     early_exit,
     generate,
 )
-from tests.generate.small import llama, random_model
+from tests.generate.small import llama, raced, random_model
 from tests.generate.test_generate import drawn, text_law
+from tests.generate.test_models import assert_pieces_equal_one_forward
 from tests.support.laws import follows_law
 
 slow = pytest.mark.slow
@@ -121,27 +122,7 @@ def tokens_of(texts):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_reading_in_pieces_equals_one_forward(name):
-    """Texts of a batch read, keep and settle other numbers of tokens, and one of them leaves."""
-    model, generator = pair(name)[0], torch.Generator().manual_seed(2)
-    lengths, text = [9, 1, 4], torch.randint(50, (3, 40), generator=generator)
-    reader = model.reader(3, 40)
-    for turn in range(6):
-        count = int(torch.randint(1, 5, (), generator=generator))
-        ends = [length + count - 1 for length in lengths]
-        reader.settle(text, lengths, most=3)
-        logits = reader.read(text, ends, rows=count)
-        for row, end in enumerate(ends):
-            with torch.no_grad():
-                whole = model.model(input_ids=text[row : row + 1, :end], use_cache=False).logits[0].float()
-            torch.testing.assert_close(logits[row], whole[-count:], rtol=1e-6, atol=1e-6)
-        kept = [end - int(torch.randint(count, (), generator=generator)) for end in ends]
-        for row, end in enumerate(kept):
-            text[row, end:] = torch.randint(50, (40 - end,), generator=generator)
-        reader.roll_back(kept)
-        lengths = [end + 1 for end in kept]
-        if turn == 3:
-            reader.keep([2, 0])
-            text, lengths = text[[2, 0]], [lengths[2], lengths[0]]
+    assert_pieces_equal_one_forward(pair(name)[0], settle=True)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -170,9 +151,7 @@ def test_whatever_drafts(drafter):
 
 
 def test_a_draft_may_be_the_only_hybrid():
-    target, options = llama(50), dict(seed=3, max_new_tokens=NEW)
-    race = generate(PROMPTS, target, ModelDrafter(pair("qwen3_next")[0]), k=3, **options)
-    assert tokens_of(race) == tokens_of(generate(PROMPTS, target, method="plain", **options))
+    raced(PROMPTS, llama(50), ModelDrafter(pair("qwen3_next")[0]), dict(k=3), seed=3, max_new_tokens=NEW)
 
 
 def test_drafts_of_one_pass():

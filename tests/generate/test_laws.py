@@ -34,21 +34,18 @@ def test_the_law_changes_the_text(pair, plain, name):
     assert tokens_of(unchanged) != tokens_of(plain[name])
 
 
-@pytest.mark.parametrize("drafter", ["model", "ngram", "none"])
+WAYS = {name: (name, dict(k=3)) for name in ("model", "ngram", "none")} | {
+    f"{shape} trees": ("model", dict(tree=tree)) for shape, tree in SHAPES.items()
+}
+
+
+@pytest.mark.parametrize("drafter, how", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("name", LAWS)
-def test_race_equals_plain(pair, plain, name, drafter):
-    race = generate(BATCH, pair[0], drafter_of(drafter, pair), k=3, seed=3, max_new_tokens=NEW, **LAWS[name])
+def test_race_equals_plain(pair, plain, name, drafter, how):
+    race = generate(BATCH, pair[0], drafter_of(drafter, pair), seed=3, max_new_tokens=NEW, **how, **LAWS[name])
     assert tokens_of(race) == tokens_of(plain[name])
     assert not any(text.status for text in race)
     assert drafter != "model" or all(text.target_calls < NEW for text in race)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", LAWS)
-def test_race_of_trees_equals_plain(pair, plain, name, shape):
-    race = generate(BATCH, pair[0], ModelDrafter(pair[1]), tree=SHAPES[shape], seed=3, max_new_tokens=NEW, **LAWS[name])
-    assert tokens_of(race) == tokens_of(plain[name])
-    assert not any(text.status for text in race)
 
 
 @pytest.mark.parametrize("method", ["race", "rejection"])

@@ -17,7 +17,7 @@ from specdec_kernels.generate import (
 from specdec_kernels.generate.models import default_dtype, device_of
 from specdec_kernels.generate.reader import Visibility
 from specdec_kernels.generate.train import byte_tokenizer
-from tests.generate.small import llama, random_model
+from tests.generate.small import llama, raced, random_model
 
 SMALL = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=50)
 WINDOW = dict(sliding_window=6, max_position_embeddings=64)  # shorter than the texts below
@@ -56,36 +56,32 @@ def whole(model, tokens):
         return model.model(input_ids=tokens[None], use_cache=False).logits[0].float()
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_reading_in_pieces_equals_one_forward(name):
-    model = random_model(CONFIGS[name], seed=1, spread=0.5)
+def assert_pieces_equal_one_forward(model, settle=False):
+    """Texts of a batch read and keep other numbers of tokens, and go on differently; one of them leaves."""
     generator = torch.Generator().manual_seed(2)
-    lengths = [9, 1, 4]
-    text = torch.randint(50, (3, 40), generator=generator)
+    lengths, text = [9, 1, 4], torch.randint(50, (3, 40), generator=generator)
     reader = model.reader(3, 40)
-    for _ in range(5):
+    for turn in range(6):
         count = int(torch.randint(1, 5, (), generator=generator))
         ends = [length + count - 1 for length in lengths]
+        if settle:
+            reader.settle(text, lengths, most=3)
         logits = reader.read(text, ends, rows=count)
         for row, end in enumerate(ends):
             assert_near(logits[row], whole(model, text[row, :end])[-count:])
-        # Each text keeps another number of the tokens read, and goes on differently.
         kept = [end - int(torch.randint(count, (), generator=generator)) for end in ends]
         for row, end in enumerate(kept):
             text[row, end:] = torch.randint(50, (40 - end,), generator=generator)
         reader.roll_back(kept)
         lengths = [end + 1 for end in kept]
+        if turn == 3:
+            reader.keep([2, 0])
+            text, lengths = text[[2, 0]], [lengths[2], lengths[0]]
 
 
-def test_dropping_texts_leaves_the_others_alone():
-    model = llama(vocab=50)
-    text = torch.randint(50, (3, 20), generator=torch.Generator().manual_seed(0))
-    reader = model.reader(3, 20)
-    reader.read(text, [5, 9, 3], rows=1)
-    reader.keep([2, 1])
-    logits = reader.read(text[[2, 1]], [4, 12], rows=1)
-    torch.testing.assert_close(logits[0, 0], whole(model, text[2, :4])[-1], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(logits[1, 0], whole(model, text[1, :12])[-1], rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_reading_in_pieces_equals_one_forward(name):
+    assert_pieces_equal_one_forward(random_model(CONFIGS[name], seed=1, spread=0.5))
 
 
 def test_longest_text():
@@ -125,10 +121,7 @@ def test_windowed_models_write_on_as_transformers_lets_them(name):
 def test_windowed_models_race_to_the_same_text(name, tree):
     """Target and draft with windows, texts of other lengths: 30 tokens at a window of six."""
     target, draft = (random_model(CONFIGS[name], seed=seed, spread=0.5) for seed in (1, 2))
-    prompts, options = [[7, 3, 9], [5], [1] * 12], dict(seed=3, max_new_tokens=30)
-    plain = generate(prompts, target, method="plain", **options)
-    race = generate(prompts, target, ModelDrafter(draft), tree=tree, **options)
-    assert [text.tokens for text in race] == [text.tokens for text in plain]
+    raced([[7, 3, 9], [5], [1] * 12], target, ModelDrafter(draft), dict(tree=tree), seed=3, max_new_tokens=30)
 
 
 TEXT_BY_TEXT = {
@@ -149,10 +142,7 @@ def test_what_takes_no_masks_is_read_text_by_text(name):
     """With the masks, the positions and the cache that a model makes; a batch of texts of other lengths."""
     target, draft = (random_model(TEXT_BY_TEXT[name], seed=seed, spread=0.5) for seed in (1, 2))
     prompts, options = [[7, 3, 9], [5], [1] * 12], dict(seed=3, max_new_tokens=20, eos_token_ids=[])
-    plain = generate(prompts, target, method="plain", **options)
-    race = generate(prompts, target, ModelDrafter(draft), k=3, **options)
-    assert [text.tokens for text in race] == [text.tokens for text in plain]
-    for index, text in enumerate(plain):
+    for index, text in enumerate(raced(prompts, target, ModelDrafter(draft), dict(k=3), **options)):
         rows = whole(target, torch.tensor(text.prompt + text.tokens))[len(text.prompt) - 1 : -1]
         position = torch.arange(len(text.prompt), len(text.prompt) + 20)
         assert specdec.race_sample(rows, seed=3 + index, position=position).tolist() == text.tokens
@@ -165,9 +155,7 @@ def test_positions_may_begin_behind_that_of_padding():
     target, draft = (random_model(config, seed=seed, spread=0.5) for seed in (1, 2))
     prompts, unpadded = [[7, 3, 9], [5]], TextEdits(bias={1: float("-inf")})  # padding has no position of its own
     options = dict(seed=3, max_new_tokens=30, edits=unpadded, eos_token_ids=[])
-    plain = generate(prompts, target, method="plain", **options)
-    tree = generate(prompts, target, ModelDrafter(draft), tree=[-1, 0, 0, 1], **options)
-    assert [text.tokens for text in tree] == [text.tokens for text in plain]
+    raced(prompts, target, ModelDrafter(draft), dict(tree=[-1, 0, 0, 1]), **options)
     assert (target.first_position, target.max_length) == (2, 38)
     logits = target.reader(1, 9).read(torch.tensor([[7, 3, 9, 4]]), [4], rows=2)[0]
     assert_near(logits, whole(target, torch.tensor([7, 3, 9, 4]))[-2:])

@@ -10,8 +10,6 @@ import specdec_kernels as specdec
 from specdec_kernels import DraftTree
 from specdec_kernels.generate import (
     ModelDrafter,
-    NgramDrafter,
-    RandomLength,
     TreeController,
     VerifiedTree,
     drafters,
@@ -22,7 +20,7 @@ from specdec_kernels.generate.drafters import path_to
 from specdec_kernels.generate.policies import FixedTree
 from specdec_kernels.generate.trees import cut
 from tests.generate.small import llama, random_model
-from tests.generate.test_generate import LENGTH, NEW, PROMPT, PROMPTS, TEXTS, VOCAB, text_law, tokens_of
+from tests.generate.test_generate import NEW, PROMPT, PROMPTS, drawn, text_law, tokens_of
 from tests.generate.test_models import CONFIGS, assert_near, whole
 from tests.support.laws import follows_law
 
@@ -100,16 +98,6 @@ def test_race_equals_plain(pair, plain, shape, temperature):
     assert shape == "root alone" or all(entry.target_calls < NEW for entry in race)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3])
-def test_race_equals_plain_in_batches_of_any_size(pair, plain, batch):
-    for first in range(0, len(PROMPTS), batch):
-        prompts = PROMPTS[first : first + batch]
-        race = generate(
-            prompts, pair[0], ModelDrafter(pair[1]), tree=SHAPES["optimal"], seed=3 + first, max_new_tokens=NEW
-        )
-        assert tokens_of(race) == tokens_of(plain[1.0][first : first + batch])
-
-
 def test_race_with_a_learning_tree_equals_plain(pair, plain):
     race = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), policy=TreeController(12), seed=3, max_new_tokens=NEW)
     assert tokens_of(race) == tokens_of(plain[1.0])
@@ -135,43 +123,6 @@ def test_a_tree_that_is_a_chain_writes_as_a_chain(pair, of_chain, of_tree):
     for ours, theirs in zip(tree, chain, strict=True):
         assert [entry.pieces for entry in ours.rounds] == [entry.pieces for entry in theirs.rounds]
         assert [entry.tested for entry in ours.rounds] == [entry.tested for entry in theirs.rounds]
-
-
-@pytest.mark.parametrize("replacement", [False, True])
-@pytest.mark.parametrize("method", ["rejection", "traversal"])
-def test_a_text_of_a_batch_is_that_of_its_prompt_alone(pair, replacement, method):
-    options = dict(method=method, tree=SHAPES["specinfer"], replacement=replacement, max_new_tokens=NEW)
-    batch = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), seed=3, **options)
-    for index, prompt in enumerate(PROMPTS):
-        assert tokens_of(generate([prompt], pair[0], ModelDrafter(pair[1]), seed=3 + index, **options)) == [
-            batch[index].tokens
-        ]
-
-
-def test_greedy_is_the_same_by_every_method(pair, plain):
-    for method, replacement in (("race", False), ("rejection", False), ("rejection", True), ("traversal", False)):
-        texts = generate(
-            PROMPTS, pair[0], ModelDrafter(pair[1]), method=method, replacement=replacement, tree=SHAPES["optimal"],
-            temperature=0, seed=99, max_new_tokens=NEW,
-        )  # fmt: skip
-        assert tokens_of(texts) == tokens_of(plain[0.0])
-
-
-# Laws. A model over 5 tokens writes 3 tokens: 125 texts.
-
-
-def drawn(small_pair, **options):
-    options = dict(method="rejection") | options | dict(seed=5, max_new_tokens=LENGTH)
-    texts = generate([PROMPT] * TEXTS, small_pair[0], ModelDrafter(small_pair[1]), **options)
-    return (torch.tensor(tokens_of(texts)) * torch.tensor([VOCAB**2, VOCAB, 1])).sum(1)
-
-
-@pytest.mark.parametrize("expansions, replacement", [((7,), False), ((2, 2), False), ((3, 1), True)])
-@pytest.mark.parametrize("method", ["rejection", "traversal"])
-def test_texts_have_the_target_law(small_pair, expansions, replacement, method):
-    """Of seven children two are absent, for there are five tokens; with replacement siblings repeat."""
-    texts = drawn(small_pair, tree=DraftTree.specinfer(expansions), replacement=replacement, method=method)
-    assert follows_law(texts, text_law(small_pair[0], 1.0))
 
 
 @pytest.mark.parametrize("case", [("traversal", False), ("traversal", True), ("rejection", False), ("rejection", True)])
@@ -202,7 +153,8 @@ def test_a_draft_not_sampled_from_its_law_is_caught(small_pair, monkeypatch):
         return draw(logits, width, noise, sampling._replace(temperature=sampling.temperature * 0), known)
 
     monkeypatch.setattr(drafters, "draw_children", greedy)
-    assert not follows_law(drawn(small_pair, tree=DraftTree.specinfer((2, 2))), text_law(small_pair[0], 1.0))
+    texts = drawn(small_pair, method="rejection", tree=DraftTree.specinfer((2, 2)))
+    assert not follows_law(texts, text_law(small_pair[0], 1.0))
 
 
 # Rounds and statistics.
@@ -222,14 +174,6 @@ def test_rounds_add_up(pair):
         kinds = [kind for kind, _ in entry.pieces]
         last = "replaced" if entry.tree.offers()[-1][0] else "bonus"
         assert kinds == ["accepted"] * (entry.accepted > 0) + [last] * (len(entry.tokens) > entry.accepted)
-
-
-def test_nothing_is_drafted_past_the_end(pair):
-    text = generate(PROMPTS[:1], pair[0], ModelDrafter(pair[0]), tree=SHAPES["chain"], max_new_tokens=6)[0]
-    assert [(entry.drafted, len(entry.tokens)) for entry in text.rounds] == [(3, 4), (1, 2)]
-    longest = pair[0].max_length
-    text = generate([[65] * (longest - 3)], pair[0], ModelDrafter(pair[0]), tree=SHAPES["optimal"], max_new_tokens=3)[0]
-    assert len(text.tokens) == 3
 
 
 def test_offers_of_a_path():
@@ -257,24 +201,3 @@ def test_cutting_a_tree():
     assert cut(tree, 0).parents == (-1,)
     assert cut(tree, 2).parents == (-1, 0, 1, 1, 0, 4, 0)
     assert cut(tree, 9) == tree
-
-
-@pytest.mark.parametrize(
-    "drafter, options, message",
-    [
-        (None, dict(method="plain"), "tree: expected method rejection, race or traversal; got plain"),
-        ("model", dict(method="block"), "tree: expected method rejection, race or traversal; got block"),
-        ("model", dict(method="traversal", tree=None), "tree: expected one with method traversal .*; got None"),
-        (None, {}, "tree: expected a model as drafter"),
-        ("ngram", {}, "tree: expected a model as drafter"),
-        ("model", dict(draft_prob=0.5, method="rejection"), "draft_prob: expected 1 with a tree; got 0.5"),
-        ("model", dict(replacement=True), "replacement: expected method rejection or traversal; got race"),
-        ("model", dict(replacement=True, tree=None, method="rejection"), "replacement: expected False without a tree"),
-        ("model", dict(policy=RandomLength(2, 0.5), method="rejection"), "policy: expected None with a tree"),
-        ("model", dict(tree=[-1, 2, 0]), r"parents\[1\]: expected a node before it, 0 to 0; got 2"),
-    ],
-)
-def test_bad_arguments_are_named(small_pair, drafter, options, message):
-    drafter = {"model": ModelDrafter(small_pair[1]), "ngram": NgramDrafter(), None: None}[drafter]
-    with pytest.raises(ValueError, match=message):
-        generate([PROMPT], small_pair[0], drafter, **(dict(tree=DraftTree.chain(2), max_new_tokens=4) | options))

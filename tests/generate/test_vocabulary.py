@@ -6,6 +6,7 @@ import torch
 from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.generate import Controller, ModelDrafter, generate
 from tests.generate.laws import BATCH, EDITS, NEW
+from tests.generate.small import raced
 from tests.generate.test_generate import drawn, law_at, tokens_of  # noqa: F401  a fixture
 from tests.support.laws import assert_law
 
@@ -15,9 +16,7 @@ LETTERS = [*range(97, 123), 32, 44, 10]
 @pytest.mark.parametrize("how", [{"k": 3}, {"tree": DraftTree.specinfer((3, 2))}], ids=["chain", "tree"])
 @pytest.mark.parametrize("law", [{}, {"edits": EDITS["all edits"]}], ids=["plain", "edits"])
 def test_race_equals_plain(pair, how, law):
-    options = {"seed": 3, "max_new_tokens": NEW} | law
-    race = generate(BATCH, pair[0], ModelDrafter(pair[1], LETTERS), **how, **options)
-    assert tokens_of(race) == tokens_of(generate(BATCH, pair[0], method="plain", **options))
+    race = raced(BATCH, pair[0], ModelDrafter(pair[1], LETTERS), how, seed=3, max_new_tokens=NEW, **law)
     assert sum(round_.accepted for text in race for round_ in text.rounds) > NEW
     assert ModelDrafter(pair[1], LETTERS).language_model.model.lm_head.weight.shape[0] == len(LETTERS)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Draft, InputPositions, OutputFormat, Sampling, race_sample, race_topk
+from specdec_kernels import Draft, InputPositions, OutputFormat, Sampling, cutoff, logprobs, race_sample, race_topk
 from specdec_kernels.status import raise_for_status
 from tests.support.calls import every_refusal, public_calls
 from tests.support.cases import chain_call, ragged, seeds, untouched_verdict
@@ -204,28 +204,33 @@ def test_two_requests_share_no_noise():
         race_sample(ROWS[:2], seed=1, position=2)
 
 
-@pytest.mark.usefixtures("backend")
+def spoilt(name):
+    """A call whose target is NaN."""
+    op, call = public_calls()[name]
+    return op, call | {"target": torch.full_like(call["target"], torch.nan)}
+
+
+LAW, OUTSIDE = torch.tensor([0.5, 0.5, 0.0]).expand(3, 3, 3), torch.tensor([[1, 1], [10, 1], [1, 1]])
+OF_NO_WEIGHT = {"draft_tokens": torch.full((3, 2), 2), "target": LAW, "draft": LAW[:, :2]}
+CHECKED = {
+    "chains": (*spoilt("verify_chain rejection"), "verify_chain: request 0: .*NaN"),
+    "trees": (*spoilt("verify_tree rejection"), "verify_tree: request 0: a NaN"),
+    "trees by links": (*spoilt("verify_linked_tree by noise"), "verify_linked_tree: request 0: a NaN, "),
+    "one row": (*spoilt("race_sample one row"), "race_sample: row 0: a NaN"),
+    "cutoff": (cutoff, {"rows": ROWS * torch.nan}, "cutoff: request 0: a NaN"),
+    "logprobs": (logprobs, {"rows": ROWS, "tokens": seeds(3) + 10}, "logprobs: request 0: a token out of range"),
+    "a token": (chain, {"draft_tokens": OUTSIDE}, "verify_chain: request 1: a token out of range"),
+    "a number": (chain, {"temperature": torch.tensor([1.0, 1.0, -1.0])}, "verify_chain: request 2: .*temperature"),
+    "a residual": (rejection_of_probs, OF_NO_WEIGHT, "verify_chain: request 0: the residual was empty"),
+}
+
+
 @pytest.mark.interpreted
-class TestCheck:
-    def test_passes_what_is_well(self):
-        chain(check=True, temperature=1.0)
-
-    @pytest.mark.parametrize(
-        "changes, message",
-        [
-            ({"target": torch.full((3, 3, 10), torch.nan)}, "request 0: .*NaN"),
-            ({"draft_tokens": torch.tensor([[1, 1], [10, 1], [1, 1]])}, "request 1: a token out of range"),
-            ({"temperature": torch.tensor([1.0, 1.0, -1.0])}, "request 2: .*temperature"),
-        ],
-    )
-    def test_raises_for_a_status(self, changes, message):
-        with pytest.raises(RuntimeError, match=f"verify_chain: .*{message}"):
-            chain(check=True, **changes)
-
-    def test_raises_for_an_empty_residual(self):
-        law = torch.tensor([[[0.5, 0.5, 0.0]]])
-        with pytest.raises(RuntimeError, match="request 0: the residual was empty"):
-            verify_chain(torch.tensor([[2]]), law.repeat(1, 2, 1), law, space="probs", seed=1, position=0, check=True)
+@pytest.mark.parametrize("op, call, said", CHECKED.values(), ids=CHECKED)
+def test_check_says_where_and_what(backend, op, call, said):
+    with pytest.raises(RuntimeError, match=f"^{said}"):
+        op(**call, check=True)
+    chain(check=True, temperature=1.0)  # all is well
 
 
 @pytest.mark.one_backend

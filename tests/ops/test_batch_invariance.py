@@ -3,11 +3,14 @@
 import pytest
 import torch
 
-from specdec_kernels import _C, Sampling, backend, cutoff, logprobs, race_sample, race_topk
+from specdec_kernels import _C, Sampling, backend, context_seeds, cutoff, logprobs, race_sample, race_topk, uniform
 from tests.ops.test_verify_chain import OPTIONS as CHAINS
-from tests.support.cases import SIZES, adversarial_rows, chain_call, ragged, seeds
+from tests.ops.test_verify_tree import OPTIONS as TREES
+from tests.ops.test_verify_tree import made
+from tests.support.cases import SIZES, adversarial_rows, chain_call, seeds
 from tests.support.edits import random_edits
-from tests.support.ops import overlap, residual, verify_chain
+from tests.support.ops import overlap, residual, verify_chain, verify_tree
+from tests.support.trees import leaves_of
 
 OPTIONS = {name: CHAINS[name] for name in ("rejection", "race", "one-hot", "randomised", "block")}
 
@@ -84,16 +87,14 @@ class TestNeighbours:
         for b in range(0, 32, 5):
             assert_same(verify_chain(**rows_of(call, slice(b, b + 1))), [part[b : b + 1] for part in together])
 
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    def test_in_any_order(self, options):
-        call = chain_call(2, vocabulary=300) | options
-        order = torch.randperm(32, generator=torch.Generator().manual_seed(2))
-        assert_same(verify_chain(**rows_of(call, order)), [part[order] for part in verify_chain(**call)])
-
-    def test_in_ragged_company(self):
-        call = chain_call(4)
-        together = verify_chain(**ragged(call, torch.full((32,), 4)))
-        assert_same(verify_chain(**call), together)
+    @pytest.mark.parametrize("options", [*TREES.values(), {"method": "paths"}], ids=[*TREES, "paths"])
+    def test_trees_alone_as_in_a_batch(self, options):
+        call = made(31, options, vocabulary=2100, requests=6) | {"max_depth": 8}
+        if options.get("method") == "paths":
+            call["leaves"] = leaves_of(call["parents"])
+        together = verify_tree(**call)
+        for b in range(6):
+            assert_same(verify_tree(**rows_of(call, slice(b, b + 1))), [part[b : b + 1] for part in together])
 
     def test_rows_of_one_result_do_not_know_each_other(self):
         logits = torch.stack(list(adversarial_rows(2049).values()))
@@ -133,6 +134,8 @@ def test_threads(threads, vocabulary):
         threads(1)
         call = chain_call(6, requests=5, vocabulary=vocabulary)
         row = {"target": call["target"][0], "draft": call["target"][1]}
+        tree = made(32, vocabulary=vocabulary // 4, requests=1, nodes=4, parents=[-1, 0, 0, 0]) | {"temperature": 1.0}
+        text = torch.arange(40).repeat(4, 1) % 3
         results = []
         for count in (1, 2, 3, 7):
             threads(count)
@@ -150,6 +153,8 @@ def test_threads(threads, vocabulary):
                 *residual(**row),
                 *overlap(**row),
             ]
+            parts += [part for options in TREES.values() for part in verify_tree(**tree | options)]
+            parts += [uniform(1, torch.arange(5000)), context_seeds(text, text[:, :5], key=7, seed=3, position=20)]
             results.append(parts)
     for parts in results[1:]:
         assert_same(parts, results[0])

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import LogitEdits, OutputFormat, Sampling
+from specdec_kernels import InputPositions, LogitEdits, OutputFormat, Sampling
 from tests.conftest import INTERPRETED
-from tests.support.cases import UNTOUCHED, assert_same, chain_call, poisoned, ragged
+from tests.support.cases import assert_same, chain_call, poisoned, ragged
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -95,44 +95,44 @@ def without_last_rows(call, counts=None):
     return call | {"target": poisoned(rows)[:-B]}
 
 
+LAYOUTS = pytest.mark.parametrize("layout", ["padded", "packed"])
+
+
+def laid(method, layout):
+    """(the ordinary call, that without the rows of given tokens, these tokens)."""
+    call, bonus = calls(method)
+    if isinstance(call.get("draft_prob"), torch.Tensor):
+        call["draft_prob"] = call["draft_prob"][:, None]
+    if layout == "padded":
+        return call, without_last_rows(call), bonus
+    call = packed(call)
+    return call, without_last_rows(call, COUNTS), bonus
+
+
 @pytest.mark.usefixtures("backend")
 class TestBonus:
     @pytest.mark.costly
+    @LAYOUTS
     @of(METHODS, *WAYS)
-    def test_padded(self, method):
-        call, bonus = calls(method)
+    def test_in_any_layout(self, method, layout):
+        call, own, bonus = laid(method, layout)
         expected = verify_chain(**call)
-        assert 0 < (expected.num_accepted == K).sum() < B
-        assert_same(verify_chain(**without_last_rows(call), output_format=OutputFormat(bonus=bonus)), expected)
+        assert 0 < (expected.num_accepted == (COUNTS if layout == "packed" else K)).sum() < B
+        assert_same(verify_chain(**own, output_format=OutputFormat(bonus=bonus)), expected)
 
-    @pytest.mark.costly
-    @of(METHODS, *WAYS)
-    def test_packed(self, method):
-        call, bonus = calls(method)
-        if isinstance(call.get("draft_prob"), torch.Tensor):
-            call["draft_prob"] = call["draft_prob"][:, None]
-        call = packed(call)
-        expected = verify_chain(**call)
-        assert (expected.num_accepted == COUNTS).sum() > 2
-        assert_same(verify_chain(**without_last_rows(call, COUNTS), output_format=OutputFormat(bonus=bonus)), expected)
-
-    @pytest.mark.parametrize("layout", ["padded", "packed"])
+    @LAYOUTS
     @pytest.mark.parametrize("method", METHODS)
     def test_lists_of_rows(self, method, layout):
-        call, bonus = calls(method)
-        if isinstance(call.get("draft_prob"), torch.Tensor):
-            call["draft_prob"] = call["draft_prob"][:, None]
+        call, own, bonus = laid(method, layout)
         generator = torch.Generator().manual_seed(1)
         mask, spans = allowed(generator), torch.randint(0, 5, (B, K + 1, 1), generator=generator).int()
         spans[:, -1], spans[0, -2] = 0, 4
         bias = torch.tensor([3, 9, 20], dtype=torch.int32), torch.tensor([4.0, -2.0, 1.0])  # a span of 4 is too long
-        own, without = without_last_rows(call), (mask[:, :-1], spans[:, :-1])
+        without = mask[:, :-1], spans[:, :-1]
         if layout == "packed":
-            call = packed(call)
-            kept = torch.arange(K + 1) <= COUNTS[:, None]
+            kept, drafted = (torch.arange(K + 1) < ends[:, None] for ends in (COUNTS + 1, COUNTS))
             mask[torch.arange(B), COUNTS], spans[torch.arange(B), COUNTS] = -1, 0
-            drafted = torch.arange(K + 1) < COUNTS[:, None]
-            own, without = without_last_rows(call, COUNTS), (mask[drafted], spans[drafted])
+            without = mask[drafted], spans[drafted]
             mask, spans = mask[kept], spans[kept]
         edits = [
             LogitEdits(allowed=rows, bias=(*bias, torch.cat((torch.zeros_like(ends), ends), -1)))
@@ -215,21 +215,6 @@ class TestBonus:
         assert (expected.status & 8).all()
         assert_same(verify_chain(**without_last_rows(call, counts), output_format=OutputFormat(bonus=bonus)), expected)
 
-    @pytest.mark.parametrize("method", FEW)
-    def test_other_forms(self, method):
-        """Written into one row, counted and added, as without it."""
-        call, bonus = calls(method)
-        index = torch.randperm(B * (K + 1), generator=torch.Generator().manual_seed(1)).view(B, K + 1)
-        written = []
-        for arguments, given in ((call, None), (without_last_rows(call), bonus)):
-            row, path = (torch.full(size, UNTOUCHED, dtype=torch.int32) for size in ((B * (K + 1),), (B, K + 1)))
-            num, output_format = (
-                torch.arange(B, dtype=torch.int32),
-                OutputFormat(index, path, count="emitted", add=True, bonus=given),
-            )
-            written.append((*verify_chain(**arguments, out=(row, num, None), output_format=output_format), path))
-        assert_same(*reversed(written))
-
     @pytest.mark.interpreted
     def test_drafts_that_pass(self):
         call, bonus = calls("rejection", space="probs")
@@ -239,66 +224,6 @@ class TestBonus:
         assert_same(found, expected)
         assert torch.equal(*passed)
 
-    def test_one_draft_in_turn_with_and_without(self):
-        """Calls like ones that ran before, in other memory: neither kind takes the other's place."""
-        call, bonus = calls("rejection")
-        for turn in range(3):
-            bonus = (bonus + turn) % V
-            call["target"][:, -1] = torch.nn.functional.one_hot(bonus, V).float().log()
-            expected = verify_chain(**call)
-            assert_same(verify_chain(**without_last_rows(call), output_format=OutputFormat(bonus=bonus)), expected)
-            own = call | {"target": call["target"][:, :-1]}
-            one_less = verify_chain(
-                **own | {"draft_tokens": call["draft_tokens"][:, :-1], "draft": call["draft"][:, :-1]}
-            )
-            whole = one_less.num_accepted < K - 1
-            assert torch.equal(one_less.num_accepted[whole], expected.num_accepted[whole])
-
-
-@pytest.mark.one_backend
-def test_bad_arguments():
-    call, bonus = calls("rejection")
-    own, flat = without_last_rows(call), packed(call)
-    rows = flat["packing.cu_drafts"] + torch.arange(B + 1, dtype=torch.int32)
-    by_rows = flat | {
-        "draft_tokens": torch.zeros(len(flat["target"])).long(),
-        "packing.cu_drafts": None,
-        "packing.cu_rows": rows,
-    }
-    for arguments, error, message in (
-        (own | {"output_format": OutputFormat(bonus=3)}, TypeError,
-        "output_format.bonus: expected a tensor of int32 or int64; got 3"),
-        (own | {"output_format": OutputFormat(bonus=bonus.float())}, TypeError,
-        "output_format.bonus: expected a tensor of int32 or int64; got"),
-        (own | {"output_format": OutputFormat(bonus=bonus[:, None])}, ValueError,
-        "output_format.bonus: expected 1 dimensions; got int64"),
-        (own | {"output_format": OutputFormat(bonus=bonus[1:])}, ValueError,
-        r"output_format.bonus: expected shape \[8\]; got int64 \[7\]"),
-        (own | {"output_format": OutputFormat(bonus=bonus.to("meta"))}, ValueError,
-        "output_format.bonus: expected a tensor on cpu"),
-        (
-            call | {"output_format": OutputFormat(bonus=bonus)}, ValueError,
-            r"target: expected shape \[8, 3, V\]; got float32 \[8, 4, 65\]",
-        ),
-        (own, ValueError, r"target: expected shape \[8, 4, V\]; got float32 \[8, 3, 65\]"),
-        (flat | {"output_format": OutputFormat(bonus=bonus)}, ValueError,
-        r"target: expected 15 rows \(D\); got float32 \[23, 65\]"),
-        (by_rows | {"output_format": OutputFormat(bonus=bonus)}, ValueError,
-        "packing.cu_rows: expected None with output_format.bonus; got"),
-        (
-            own | {"output_format": OutputFormat(bonus=bonus), "position.positions": torch.zeros(B, K).int()},
-            ValueError, "position: expected an int or a tensor of int64 or int32 with output_format.bonus; got Input",
-        ),
-    ):  # fmt: skip
-        with pytest.raises(error, match=message):
-            verify_chain(**arguments)
-    same = bonus.int()
-    with pytest.raises(ValueError, match="memory of its own"):
-        verify_chain(**own, out=(None, same, None), output_format=OutputFormat(bonus=same))
-    tree = tree_call(1, requests=B, nodes=4, vocabulary=V)
-    with pytest.raises(ValueError, match=r"output_format\.bonus: expected None for trees; got int64"):
-        verify_tree(**tree, output_format=OutputFormat(bonus=bonus))
-
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", *INTERPRETED])
 def test_no_requests(backend):
@@ -306,3 +231,38 @@ def test_no_requests(backend):
     with specdec_kernels.backend(backend):
         none = {name: x[:0] if isinstance(x, torch.Tensor) else x for name, x in without_last_rows(call).items()}
         assert verify_chain(**none, output_format=OutputFormat(bonus=bonus[:0]), check=True).tokens.shape == (0, K + 1)
+
+
+ORDINARY, PADDED, BONUS = laid("rejection", "padded")
+FLAT, PACKED, _ = laid("rejection", "packed")
+BY_ROWS = FLAT | {
+    "draft_tokens": torch.zeros(len(FLAT["target"])).long(), "packing.cu_drafts": None,
+    "packing.cu_rows": FLAT["packing.cu_drafts"] + torch.arange(B + 1, dtype=torch.int32),
+}  # fmt: skip
+FORM, SHORT = OutputFormat(bonus=BONUS), BONUS.int()
+REFUSED = {
+    "bonus": (verify_chain, PADDED | {"output_format": FORM}, [
+        ({"output_format": OutputFormat(bonus=3)}, TypeError,
+         "output_format.bonus: expected a tensor of int32 or int64; got 3"),
+        ({"output_format": OutputFormat(bonus=BONUS.float())}, TypeError,
+         "output_format.bonus: expected a tensor of int32 or int64; got"),
+        ({"output_format": OutputFormat(bonus=BONUS[:, None])}, ValueError,
+         "output_format.bonus: expected 1 dimensions; got int64"),
+        ({"output_format": OutputFormat(bonus=BONUS[1:])}, ValueError,
+         r"output_format.bonus: expected shape \[8\]; got int64 \[7\]"),
+        ({"output_format": OutputFormat(bonus=BONUS.to("meta"))}, ValueError,
+         "output_format.bonus: expected a tensor on cpu"),
+        ({"output_format": OutputFormat(bonus=SHORT), "out": (None, SHORT, None)}, ValueError, ".*memory of its own"),
+        ({"output_format": OutputFormat()}, ValueError, r"target: expected shape \[8, 4, V\]; got float32 \[8, 3"),
+        ({"target": ORDINARY["target"]}, ValueError, r"target: expected shape \[8, 3, V\]; got float32 \[8, 4, 65\]"),
+        ({"position": InputPositions(torch.zeros(B, K).int())}, ValueError,
+         "position: expected an int or a tensor of int64 or int32 with output_format.bonus; got Input"),
+    ]),
+    "bonus, packed": (verify_chain, PACKED | {"output_format": FORM}, [
+        (FLAT, ValueError, r"target: expected 15 rows \(D\); got float32 \[23, 65\]"),
+        (BY_ROWS, ValueError, "packing.cu_rows: expected None with output_format.bonus; got"),
+    ]),
+    "bonus of trees": (verify_tree, tree_call(1, requests=B, nodes=4, vocabulary=V), [
+        ({"output_format": FORM}, ValueError, r"output_format\.bonus: expected None for trees; got int64"),
+    ]),
+}  # fmt: skip

@@ -159,13 +159,6 @@ class TestTrees:
             )
             assert mask[-3:].tolist() == [77] * 3
 
-    def test_again_with_other_numbers(self):
-        """A call that is recognised reads its own numbers, and writes its own outputs."""
-        once = build_tree(**NUMBERS)
-        again = build_tree(**NUMBERS | {"selected": SELECTED.flip(0), "parent_list": PARENT_LIST.flip(0)})
-        assert_trees(once, PARENTS, [7, 3])
-        assert_trees(again, PARENTS[::-1], [7, 3])
-
     def test_no_requests(self):
         none = torch.empty(0, 3, dtype=torch.int64)
         found = build_tree(none, none, topk=2)
@@ -297,10 +290,3 @@ REFUSED = {
         ({"status": torch.zeros(1).int()}, ValueError, r"status: expected shape \[2\]; got int32 \[1\]"),
     ]),
 }  # fmt: skip
-
-
-@pytest.mark.one_backend
-def test_outputs_that_share_memory():
-    both = torch.zeros(2, 6, dtype=torch.int64)
-    with pytest.raises(ValueError, match="out"):
-        build_tree(**NUMBERS, out=(None, both, both, None, None))

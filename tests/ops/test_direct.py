@@ -20,7 +20,6 @@ from specdec_kernels import (
     race_topk,
     tree_mask,
     tree_positions,
-    uniform,
 )  # fmt: skip
 from specdec_kernels.backends import _native
 from specdec_kernels.calls import torch_names
@@ -165,26 +164,6 @@ class TestCounters:
         outcome(function, arguments | {"seed": 99, "position": 98, "nonce": 97})
         assert checked == []
 
-    def test_number_or_tensor_makes_two_kinds_of_call(self):
-        target = rows(44)["target"]
-        one, other = seeds(3), seeds(3, first=9)
-        for seed in (one, 5, other, 6, one.int()):
-            for position in (one, 7, other, 8):
-                for nonce in (0, one):
-                    assert_as_checked(
-                        race_sample, {"target": target, "seed": seed, "position": position, "nonce": nonce}
-                    )
-
-    def test_other_numbers_make_another_call(self):
-        parents = torch.tensor([-1, 0, 1, 1, 0])
-        for prefix_len in (0, 3, 2**40, -1):
-            assert_as_checked(tree_positions, {"parents": parents, "prefix_len": prefix_len})
-        for k in (1, 2, 5):
-            assert_as_checked(race_topk, {"draft": rows(45)["draft"], "k": k, "seed": seeds(3), "position": 0})
-        for stream in (6, 7):
-            for index in (0, 1):
-                assert_as_checked(uniform, {"seed": seeds(2), "position": 1, "stream": stream, "index": index})
-
 
 class TestTensors:
     @pytest.mark.parametrize("group", [tuple, list])
@@ -284,72 +263,35 @@ def test_filters(options, checked):
     assert checked == []
 
 
-@pytest.mark.parametrize(
-    "function, base, change",
-    [
-        (race_sample, {}, {"target": rows(50)["target"]}),
-        (race_sample, {}, {"target": rows(51, count=2)["target"]}),
-        (race_sample, {}, {"target": BASE["target"][:, None].expand(3, 3, 51)}),
-        (race_sample, {}, {"target": BASE["target"].bfloat16()}),
-        (race_sample, {"target": BASE["target"].bfloat16()}, {"target": BASE["target"].half()}),
-        (race_sample, {}, {"target": WIDE[:, :51]}),
-        (race_sample, {}, {"target": WIDE[:, ::2]}),
-        (race_sample, {}, {"target": BASE["target"][:1].expand(3, 51)}),
-        (race_sample, {}, {"target": BASE["target"].to("meta")}),
-        (race_sample, {}, {"target": BASE["target"].double()}),
-        (race_sample, {}, {"seed": seeds(3).int()}),
-        (race_sample, {}, {"seed": seeds(6)[::2]}),
-        (race_sample, {}, {"seed": seeds(1).expand(3)}),
-        (race_sample, {}, {"seed": seeds(1)}),
-        (race_sample, {}, {"seed": seeds(4)}),
-        (race_sample, {}, {"seed": seeds(3).to("meta")}),
-        (race_sample, {}, {"temperature": 1.0}),
-        (race_sample, {"temperature": 1.0}, {"temperature": 0.5}),
-        (race_sample, {"temperature": 1.0}, {"temperature": 1}),
-        (race_sample, {"temperature": 0.0}, {"temperature": -0.0}),
-        (race_sample, {"temperature": None}, {"temperature": 0.0}),
-        (race_sample, {}, {"temperature": None, "sampling": Sampling(BASE["temperature"])}),
-        (
-            race_sample,
-            {"temperature": None, "sampling": Sampling(0.5)},
-            {"sampling": Sampling(0.25), "temperature": None},
-        ),
-        (race_sample, {"temperature": None, "sampling": Sampling(0.5)}, {"sampling": (0.5,), "temperature": None}),
-        *((race_sample, FILTERED, other) for other in other_filters()),
-        (race_sample, {}, {"space": "probs"}),
-        (race_sample, {}, {"status": torch.zeros(3, dtype=torch.int32)}),
-        (race_sample, {}, {"request_index": torch.arange(3, dtype=torch.int32)}),
-        (race_sample, {}, {"draft_map": torch.arange(51, dtype=torch.int32)}),
-        (race_sample, {}, {"out": torch.zeros(3, dtype=torch.int64)}),
-        (race_sample, {"out": torch.zeros(3, dtype=torch.int64)}, {"out": torch.zeros(6, dtype=torch.int64)[::2]}),
-        (race_sample, {"out": torch.zeros(3, dtype=torch.int64)}, {"out": torch.zeros(3, dtype=torch.int32)}),
-        (residual, PAIR, PAIR | {"draft_prob": 0.5}),
-        (residual, PAIR | {"draft_prob": 0.5}, PAIR),
-        (residual, PAIR, PAIR | {"draft.sampling": Sampling()}),
-        (residual, PAIR, PAIR | {"draft.sampling": Sampling(0.5)}),
-        (residual, PAIR, PAIR | {"draft.space": "probs"}),
-        (overlap, PAIR | {"temperature": 0.5}, PAIR | {"temperature": 0.5, "draft.sampling": Sampling()}),
-        (overlap, PAIR | {"temperature": 0.5}, PAIR | {"temperature": 0.5, "draft.sampling": Sampling(0.5)}),
-        (verify_chain, chain(), chain(draft=None)),
-        (verify_chain, chain(draft=None), chain(draft=None, method="race")),
-        (verify_chain, chain(), chain(method="race")),
-        (verify_chain, chain(), chain(**{"draft.sampling": Sampling(0.5)})),
-        (verify_tree, tree(), tree(replacement=True)),
-        (verify_tree, tree(), tree(draft=None)),
-        (verify_tree, tree(), tree(max_depth=None)),
-        (tree_mask, {"parents": torch.tensor([-1, 0])}, {"parents": torch.tensor([-1, 0]), "layout": "bits"}),
-        (
-            tree_mask,
-            {"parents": torch.tensor([-1, 0]), "layout": "additive", "dtype": torch.float16},
-            {"parents": torch.tensor([-1, 0]), "layout": "additive", "dtype": torch.bfloat16},
-        ),
-        (tree_mask, {"parents": torch.tensor([-1, 0])}, {"parents": torch.tensor([-1, 0]), "columns": 5}),
-    ],
-)
-def test_other_calls(function, base, change):
-    if function is race_sample:
-        base = BASE | base
-    assert_as_checked(function, base | change)
+OTHER_ROWS = [
+    {"target": BASE["target"][:, None].expand(3, 3, 51)}, {"target": WIDE[:, :51]},
+    *({"temperature": x} for x in (None, 1.0, 0.5, 1, 0.0, -0.0)),
+    *({"temperature": None, "sampling": x} for x in (Sampling(BASE["temperature"]), Sampling(0.25), (0.5,))),
+    {"space": "probs"}, {"status": torch.zeros(3, dtype=torch.int32)},
+    {"request_index": torch.arange(3, dtype=torch.int32)}, {"draft_map": torch.arange(51, dtype=torch.int32)},
+    {"out": torch.zeros(3, dtype=torch.int64)}, {"out": torch.zeros(6, dtype=torch.int64)[::2]},
+    {"out": torch.zeros(3, dtype=torch.int32)},
+]  # fmt: skip
+OTHER_CALLS = [
+    *((race_sample, BASE | change) for change in OTHER_ROWS),
+    *((op, PAIR | change) for op in (residual, overlap) for change in (
+        {"draft.sampling": Sampling()}, {"draft.sampling": Sampling(0.5)}, {"draft.space": "probs"},
+        {"temperature": 0.5, "draft.sampling": Sampling()},
+    )),
+    (residual, PAIR | {"draft_prob": 0.5}),
+    *((verify_chain, chain(**change)) for change in (
+        {"draft": None}, {"draft": None, "method": "race"}, {"method": "race"}, {"draft.sampling": Sampling(0.5)},
+    )),
+    *((verify_tree, tree(**change)) for change in ({"replacement": True}, {"draft": None}, {"max_depth": None})),
+    *((tree_mask, {"parents": torch.tensor([-1, 0])} | change) for change in (
+        {"layout": "bits"}, {"layout": "additive", "dtype": torch.float16}, {"columns": 5},
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function, call", OTHER_CALLS)
+def test_other_calls(function, call):
+    assert_as_checked(function, call)
 
 
 def odd_calls():
@@ -383,49 +325,10 @@ def test_odd_calls(function, arguments):
     assert_as_checked(function, cloned(arguments))
 
 
-class TestWhatIsStillLookedAt:
-    def test_outputs_in_inputs(self):
-        target = rows(53)["target"]
-        call = {"target": target, "seed": seeds(3), "position": 0}
-        assert_as_checked(race_sample, call | {"out": seeds(3)})
-        assert_as_checked(race_sample, call | {"target": rows(52)["target"], "out": seeds(3)})
-        room = seeds(4)
-        with pytest.raises(ValueError, match="out: expected memory of its own; got some of seed's"):
-            race_sample(target, seed=room[:3], position=0, out=room[1:])
-        room = torch.zeros(3 * 26, dtype=torch.int64)
-        with pytest.raises(ValueError, match="out: expected memory of its own; got some of target's"):
-            race_sample(room.view(torch.float32)[: 3 * 52].view(3, 52), seed=seeds(3), position=0, out=room[5:8])
-
-    def test_outputs_in_each_other(self):
-        call = chain()
-        good = verify_chain(**call)
-        assert_as_checked(verify_chain, call | {"out": good})
-        with pytest.raises(ValueError, match=r"out.*: expected memory of its own; got some of out"):
-            verify_chain(**call | {"out": good._replace(num_accepted=good.status)})
-
-    @pytest.mark.parametrize("bad", [[-1, 1, 0, 0, 0], [-1, 0, 7, 0, 0], [0, 0, 0, 0, 0], [-1, 0, 0, -2, 0]])
-    def test_entries_of_parents(self, bad):
-        good, bad = torch.tensor([-1, 0, 1, 1, 0]), torch.tensor(bad)
-        calls = [
-            (tree_positions, {"prefix_len": 3}),
-            (tree_mask, {"prefix_len": 3}),
-            (verify_tree, tree(parents=good) | {"max_depth": 2}),
-        ]
-        for function, call in calls:
-            assert_as_checked(function, call | {"parents": good})
-            with pytest.raises(ValueError, match=r"parents\[\d\]: expected"):
-                function(**call | {"parents": bad})
-
-    def test_depth_of_parents(self):
-        """Where it is left to the op, it is how wide the outputs are."""
-        for parents in ([-1, 0, 1, 2, 3], [-1, 0, 0, 0, 0], [-1, 0, 1, 0, 3], [-1, 0, 1, 2, 3]):
-            assert_as_checked(verify_tree, tree(parents=torch.tensor(parents), max_depth=None))
-
-    def test_status_where_checked(self):
-        target = rows(54)["target"]
-        call = {"target": target, "seed": seeds(3), "position": 0, "check": True}
-        assert_as_checked(race_sample, call)
-        assert_as_checked(race_sample, call | {"target": target.clone().fill_(torch.nan)})
+def test_depth_of_parents():
+    """Where it is left to the op, it is how wide the outputs are."""
+    for parents in ([-1, 0, 1, 2, 3], [-1, 0, 0, 0, 0], [-1, 0, 1, 0, 3]):
+        assert_as_checked(verify_tree, tree(parents=torch.tensor(parents), max_depth=None))
 
 
 BY_PYTHON = {

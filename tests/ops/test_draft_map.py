@@ -7,12 +7,10 @@ speculators itself writes are in tests/engines/whole_speculators.py.
 import pytest
 import torch
 
-from specdec_kernels import Draft, Sampling, race_sample, race_topk
+from specdec_kernels import Draft, race_sample, race_topk
 from specdec_kernels import draft_map as map_of
 from specdec_kernels import verify_chain as public_verify_chain
-from specdec_kernels.conformance import Contexts
 from tests.support.cases import DTYPES, adversarial_rows, assert_same, chain_call, poisoned, seeds
-from tests.support.enumeration import PROBS, Given, emitted_law, output_law, tree_law
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -55,7 +53,7 @@ def assert_near(found, expected):
 @SPACES
 @EVERY_MAP
 class TestEqualsAFullRow:
-    @pytest.mark.parametrize("options", [{}, {"draft_prob": 0.7, "epsilon": 0.05}], ids=["rejection", "randomised"])
+    @pytest.mark.parametrize("options", [{}, {"draft_prob": 0.7, "epsilon": 0.05}, {"method": "block"}], ids=str)
     def test_verify_chain(self, draft_map, space, options):
         call = chain_call(5, requests=64, slots=3, vocabulary=V, space=space) | options
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], draft_map)
@@ -65,9 +63,9 @@ class TestEqualsAFullRow:
             verify_chain(**call | {"draft": scattered(rows, draft_map, space)}),
         )
 
-    @pytest.mark.parametrize("replacement", [False, True], ids=["distinct", "independent"])
-    def test_verify_tree(self, draft_map, space, replacement):
-        call = tree_call(5, requests=64, nodes=7, vocabulary=V, space=space, replacement=replacement)
+    @pytest.mark.parametrize("options", [{}, {"replacement": True}, {"method": "traversal"}], ids=str)
+    def test_verify_tree(self, draft_map, space, options):
+        call = tree_call(5, requests=64, nodes=7, vocabulary=V, space=space) | options
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], draft_map)
         rows = draft_rows(draft_map, 64, 7, space=space)
         assert_same(
@@ -101,16 +99,6 @@ class TestTogether:
     """Together with the other arguments about a draft."""
 
     draft_map = MAPS["some"]
-
-    def test_another_law(self):
-        call = chain_call(5, requests=24, slots=3, vocabulary=V)
-        call["draft_tokens"] = some_of_them_known(call["draft_tokens"], self.draft_map)
-        rows = draft_rows(self.draft_map, 24, 3, space="probs")
-        own = {"draft.space": "probs", "draft.sampling": Sampling(torch.tensor([1.0, 0.0]).repeat(12))}
-        assert_same(
-            verify_chain(**call | {"draft": rows}, **{"draft.map": self.draft_map}, **own),
-            verify_chain(**call | {"draft": scattered(rows, self.draft_map, "probs")}, **own),
-        )
 
     def test_rows_by_index(self):
         index = torch.tensor([2, 0, -1, 1, 9, 2], dtype=torch.int32)
@@ -237,32 +225,6 @@ class TestMapsThatAreNone:
                 assert not figure.isnan().any()
 
 
-@pytest.mark.one_backend
-class TestExactly:
-    """Every uniform and every draw of the oracle, enumerated: drafts from a part of the vocabulary lose nothing."""
-
-    draft_map = torch.tensor([0, 2], dtype=torch.int32)
-
-    def contexts(self, vocabulary, depth):
-        contexts = Contexts(vocabulary, depth, seed=5)
-        for said, law in contexts.q.items():
-            known = torch.zeros_like(law).index_fill_(0, self.draft_map.long(), 1.0) * law
-            contexts.q[said] = known / known.sum()
-        return contexts
-
-    def test_chains(self):
-        contexts = self.contexts(4, 2)
-        law = output_law(contexts, [0.0, 0.0, 1.0], given=Given(PROBS, PROBS, self.draft_map))
-        assert contexts.distance(law, 3) < 1e-11
-
-    @pytest.mark.parametrize("replacement", [False, True], ids=["without", "with"])
-    def test_trees(self, replacement):
-        contexts = self.contexts(3, 2)
-        given = Given(PROBS, PROBS, self.draft_map)
-        law = tree_law(contexts, (-1, 0, 0, 1), drawn_with_replacement=replacement, given=given)
-        assert contexts.distance(emitted_law(law), 3) < 1e-11
-
-
 def offsets(tokens):
     """As a checkpoint holds them: int64 [V']."""
     tokens = torch.as_tensor(tokens)
@@ -378,25 +340,17 @@ BAD_MAPS = [
     (changed(3, 3), ValueError, "draft[._]map: expected rising tokens; got 3 after 3"),
     (changed(3, 1), ValueError, "draft[._]map: expected rising tokens; got 1 after 3"),
 ]
+BESIDE_A_TARGET = [
+    ({"draft.map": changed(-1, 70)}, ValueError, r"draft.map: expected tokens inside \[0, 70\); got 0 to 70"),
+]
+OF_NO_DRAFT = [
+    ({"draft": None}, TypeError, r"draft\.rows: expected a tensor of float32 or bfloat16 or float16; got None"),
+]
 REFUSED = {
     f"map of {name}": (
         op, call, [({"draft_map" if "draft_map" in call else "draft.map": x}, *said) for x, *said in BAD_MAPS]
+        + BESIDE_A_TARGET * (name in ("verify_chain", "verify_tree", "residual", "overlap"))
+        + OF_NO_DRAFT * (name in ("verify_chain", "verify_tree")),
     )
     for name, (op, call) in CALLS.items()
 }  # fmt: skip
-
-
-@pytest.mark.one_backend
-@pytest.mark.parametrize("name", ["verify_chain", "verify_tree", "residual", "overlap"])
-def test_tokens_that_the_target_does_not_know(name):
-    op, call = CALLS[name]
-    with pytest.raises(ValueError, match=r"map: expected tokens inside \[0, 70\); got 0 to 70"):
-        op(**call | {"draft.map": changed(-1, 70)})
-
-
-@pytest.mark.one_backend
-@pytest.mark.parametrize("name", ["verify_chain", "verify_tree"])
-def test_a_map_of_no_draft(name):
-    op, call = CALLS[name]
-    with pytest.raises(TypeError, match=r"draft\.rows: expected a tensor of float32 or bfloat16 or float16; got None"):
-        op(**call | {"draft": None})

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec_kernels import LogitEdits, Sampling, count_tokens, cutoff, logprobs, race_sample, race_topk
+from specdec_kernels import LogitEdits, Sampling, cutoff, logprobs, race_sample, race_topk
 from tests.support.cases import assert_same, chain_call, ragged, seeds
 from tests.support.edits import Place, bias_of, bits_of, packed, random_allowed, random_places
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
@@ -24,6 +24,25 @@ def rows_of(*lead, seed=0, dtype=torch.float32):
 
 def edited_rows(rows, places, allowed):
     return torch.stack([place.edited(row, (), own) for row, place, own in zip(rows, places, allowed, strict=True)])
+
+
+SEEN = ("prompt_mask", "output_mask", "output_counts")
+
+
+def in_slots(edits, seed):
+    """These edits, by indices to lists that lie in other places, beside lists that no row has."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def moved(index, names):
+        lead = getattr(edits, names[0]).shape[:-1]
+        slots = torch.randperm(4 * lead.numel(), generator=generator)[: lead.numel()]
+        lists = {name: getattr(edits, name).flatten(0, -2) for name in names}
+        for name, own in lists.items():
+            lists[name] = own.new_full((4 * len(own), own.shape[-1]), -1)
+            lists[name][slots] = own
+        return lists | {index: slots.view(lead).int()}
+
+    return edits._replace(**moved("seen_index", SEEN), **moved("allowed_index", ["allowed"]))
 
 
 NOISE = {"seed": seeds(ROWS), "position": 5}
@@ -51,9 +70,10 @@ class TestRows:
         edits, by_hand = packed(places, V, allowed), edited_rows(rows, places, sets)
         for options in ({"sampling": Sampling(1.3)}, {"sampling": Sampling(0.0)}, {"sampling": SAMPLING}):
             status, wanted = (torch.full((ROWS,), -77, dtype=torch.int32) for _ in range(2))
-            found = op(rows, edits=edits, status=status, **options)
-            assert_same(found, op(by_hand, edits=EVERYTHING, status=wanted, **options))
-            assert torch.equal(status, wanted)
+            expected = op(by_hand, edits=EVERYTHING, status=wanted, **options)
+            for own in (edits, in_slots(edits, seed=3)):
+                assert_same(op(rows, edits=own, status=status, **options), expected)
+                assert torch.equal(status, wanted)
 
     def test_leading_dimensions_and_entries(self):
         """Rows [B, R, V] of entries: masks of what is allowed are the row's own, all else is the entry's."""
@@ -147,37 +167,17 @@ RACE = {"draft": None, "method": "race"}
 
 class TestChains:
     @pytest.mark.parametrize("options", [
-        {}, {"draft": None}, RACE, {"epsilon": 0.1}, {"draft_prob": 0.7},
+        {}, {"draft": None}, RACE, {"method": "block"}, {"epsilon": 0.1}, {"draft_prob": 0.7},
         {"temperature": None, "sampling": SAMPLING}, RACE | {"temperature": None, "sampling": SAMPLING},
     ])  # fmt: skip
     def test_act_as_edited_rows(self, options):
         """The row of each slot is edited as the drafts before it have it."""
         for seed in (1, 2):
             chain = Chain(seed, **options)
-            found = verify_chain(**chain.call, edits=chain.edits)
-            assert_same(found, verify_chain(**chain.by_hand()))
-            assert found.num_accepted.max() > 1
-
-    def test_good_drafts_go_all_the_way(self):
-        """Drafts that the edited rows themselves give are all accepted, and the races are those of plain sampling."""
-        chain = Chain(3, **RACE)
-        call = chain.call
-        noise = {"seed": call["seed"], "temperature": call["temperature"]}
-        drafts = torch.full((24, 4), -1)
-        for j in range(5):
-            edits = chain.edits._replace(
-                allowed=chain.allowed[:, j], pending=torch.cat([chain.edits.pending, drafts], 1)
-            )
-            token = race_sample(call["target"][:, j], position=call["position"] + j, edits=edits, **noise)
-            verdict = verify_chain(**call | {"draft_tokens": drafts}, edits=chain.edits)
-            assert (verdict.num_accepted == j).all()
-            assert torch.equal(verdict.tokens[:, j], token)
-            if j < 4:
-                drafts[:, j] = token
-        bad = (drafts + 1) % V
-        verdict = verify_chain(**call | {"draft_tokens": bad}, edits=chain.edits)
-        assert (verdict.num_accepted == 0).all()
-        assert torch.equal(verdict.tokens[:, 0], drafts[:, 0])
+            expected = verify_chain(**chain.by_hand())
+            assert expected.num_accepted.max() > 1
+            for edits in (chain.edits, in_slots(chain.edits, seed=4)):
+                assert_same(verify_chain(**chain.call, edits=edits), expected)
 
     @pytest.mark.parametrize("options", [{}, RACE])
     def test_ragged(self, options):
@@ -188,13 +188,18 @@ class TestChains:
         allowed = torch.cat([own[: n + 1] for own, n in zip(chain.allowed, counts, strict=True)])
         expected = verify_chain(**ragged(chain.by_hand(), counts) | {"edits": None})
         assert_same(verify_chain(**call | {"edits": chain.edits._replace(allowed=allowed)}), expected)
-        shared = chain.allowed[:, 0]
-        padded = chain.call | {"edits": chain.edits._replace(allowed=shared)}
+        indexed = in_slots(chain.edits, seed=5)
+        index = torch.cat([own[: n + 1] for own, n in zip(indexed.allowed_index, counts, strict=True)])
+        assert_same(verify_chain(**call | {"edits": indexed._replace(allowed_index=index)}), expected)
+        shared = chain.edits._replace(allowed=chain.allowed[:, 0])
         drafts = torch.where(torch.arange(4) < counts[:, None], chain.call["draft_tokens"], -1)
-        expected = verify_chain(**padded | {"draft_tokens": drafts})
-        assert_same(
-            verify_chain(**call | {"edits": chain.edits._replace(allowed=shared[:, None])}).tokens, expected.tokens
-        )
+        expected = verify_chain(**chain.call | {"draft_tokens": drafts, "edits": shared})
+        indexed = in_slots(shared, seed=5)
+        for edits in (
+            shared._replace(allowed=shared.allowed[:, None]),
+            indexed._replace(allowed_index=indexed.allowed_index[:, None]),
+        ):
+            assert torch.equal(verify_chain(**call | {"edits": edits}).tokens, expected.tokens)
 
     @pytest.mark.interpreted
     def test_masks_of_all_rows_one_after_the_other(self):
@@ -259,8 +264,10 @@ class TestChains:
         assert_same([x[live] for x in found], [x[at][live] for x in expected])
         assert (found.num_accepted[3], found.status[3], found.status[5]) == (-1, 0, 8)
         shared = chain.edits._replace(allowed=chain.allowed[:, 0])  # of entries, as everything else
-        found = verify_chain(**call, edits=shared, request_index=index)
-        assert_same([x[live] for x in found], [x[at][live] for x in verify_chain(**chain.call, edits=shared)])
+        expected = verify_chain(**chain.call, edits=shared)
+        for edits in (shared, in_slots(shared, seed=4)):
+            found = verify_chain(**call, edits=edits, request_index=index)
+            assert_same([x[live] for x in found], [x[at][live] for x in expected])
 
     @pytest.mark.interpreted
     @pytest.mark.parametrize("index, token, status", [(2, 7, 0), (3, 0, 8), (100_000, 0, 8)])
@@ -284,21 +291,11 @@ class TestChains:
             assert not (found.tokens == token).any()
             assert (verify_chain(**call, epsilon=1.0, seed=seeds(64)).num_accepted == 1).all()
 
-    def test_batches_are_alike(self):
-        """Each request alone, and in a batch with others."""
-        chain = Chain(7)
-        together = verify_chain(**chain.call, edits=chain.edits)
-        for b in range(0, 24, 5):
-            own = slice(b, b + 1)
-            bias = (*chain.edits.bias[:2], chain.edits.bias[2][b : b + 2])
-            edits = LogitEdits(chain.edits.allowed[own], bias, *(x[own] for x in chain.edits[2:9]))
-            call = {name: x[own] if isinstance(x, torch.Tensor) else x for name, x in chain.call.items()}
-            assert_same(verify_chain(**call, edits=edits), [x[own] for x in together])
-
 
 class TestTrees:
     @pytest.mark.parametrize("options", [
-        {}, {"draft": None}, RACE, {"replacement": True},
+        {}, {"draft": None}, RACE, {"replacement": True}, {"method": "traversal"},
+        {"method": "traversal", "draft": None},
         {"temperature": None, "sampling": SAMPLING}, RACE | {"temperature": None, "sampling": SAMPLING},
     ])  # fmt: skip
     def test_act_as_edited_rows(self, options):
@@ -313,13 +310,15 @@ class TestTrees:
                     call["target"][b, parent, token] += 2  # so that paths are long
             places = random_places(requests, V, seed)
             allowed, sets = random_allowed(requests, nodes, vocabulary=V, seed=seed)
-            found = verify_tree(**call, edits=packed(places, V, allowed))
-            assert found.num_accepted.max() > 2
             rows = torch.stack([
                 place.edited(call["target"][b, node], self.path(call, b, node), sets[b * nodes + node])
                 for b, place in enumerate(places) for node in range(nodes)
             ]).view(requests, nodes, V)  # fmt: skip
-            assert_same(found, verify_tree(**call | {"target": rows}))
+            expected = verify_tree(**call | {"target": rows})
+            assert expected.num_accepted.max() > 2
+            edits = packed(places, V, allowed)
+            for own in (edits, in_slots(edits, seed=6)):
+                assert_same(verify_tree(**call, edits=own), expected)
 
     @staticmethod
     def path(call, b, node):
@@ -332,17 +331,6 @@ class TestTrees:
             found.append(tokens[node])
             node = parents[node]
         return found
-
-    def test_a_chain_is_a_tree(self):
-        chain = Chain(8, **RACE)
-        call = chain.call
-        tokens = torch.nn.functional.pad(call["draft_tokens"], (1, 0), value=33)  # the root's token counts nowhere
-        parents = torch.arange(5) - 1
-        tree = {name: x for name, x in call.items() if name != "draft_tokens"}
-        found = verify_tree(tokens, parents=parents, **tree, edits=chain.edits)
-        expected = verify_chain(**call, edits=chain.edits)
-        assert torch.equal(found.tokens, expected.tokens)
-        assert torch.equal(found.num_accepted, expected.num_accepted)
 
 
 def greedy(row, place, **options):
@@ -401,16 +389,6 @@ class TestPenalties:
         found = verify_chain(torch.tensor([[1, 0]]), **call, edits=packed([place], V))
         assert found.tokens.tolist() == [[0, -1, -1]]
 
-    def test_siblings_do_not_count_for_each_other(self):
-        rows = torch.full((1, 4, V), -100.0)
-        rows[..., 0], rows[..., 1], rows[..., 2] = 4.0, 3.5, 3.9
-        tokens, parents = torch.tensor([[0, 2, 0, 2]]), torch.tensor([-1, 0, 0, 2])
-        call = {"target": rows, "method": "race", "temperature": 0.0, "seed": 1, "position": 0, "parents": parents}
-        found = verify_tree(tokens, **call, edits=packed([Place(frequency=0.3)], V))
-        # Node 2 (token 0) comes after the root alone: 0 wins there. In its row 0 has 3.7 and 2, a sibling, still 3.9.
-        assert found.tokens.tolist() == [[0, 2, 0]]
-        assert found.path.tolist() == [[0, 2, 3]]
-
     def test_pending_counts_as_output(self):
         for dtype in (torch.int32, torch.int64):
             one = packed([Place(frequency=0.3, presence=0.1, output=[0])], V)
@@ -433,38 +411,12 @@ class TestPenalties:
         assert greedy([4.0, 3.5], none) == 1
         assert greedy([4.0, 2.5], none) == 0
 
-    def test_a_record_kept_by_count_tokens(self):
-        """Token by token the same as from the text itself."""
-        row, text = [4.0, 3.5, 3.25], []
-        state = packed([Place(frequency=0.2, presence=0.1)], V)
-        state.prompt_mask.zero_()
-        for _ in range(6):
-            token = greedy(row, state)
-            assert token == greedy(row, Place(frequency=0.2, presence=0.1, output=text))
-            text.append(token)
-            count_tokens(state, torch.tensor([[token]]))
-        assert len(set(text)) == 3
-
     def test_masks_alone(self):
         """Repetition and presence need no counts."""
         mask = bits_of([{0}], V)
         assert greedy([4.0, 3.5], LogitEdits(presence=0.75, output_mask=mask)) == 1
         assert greedy([4.0, 3.5], LogitEdits(repetition=2.0, prompt_mask=mask)) == 1
         assert greedy([4.0, 3.5], LogitEdits(repetition=2.0, output_mask=mask)) == 1
-
-    def test_off_for_one_request(self):
-        """A request of a batch without penalties gets its plain tokens."""
-        rows, places = rows_of(ROWS), random_places(ROWS, V, seed=7)
-        places[3] = Place()
-        found, plain = race_sample(rows, edits=packed(places, V), **NOISE), race_sample(rows, **NOISE)
-        assert found[3] == plain[3]
-        assert not torch.equal(found, plain)
-
-
-def refused(error, message, op=race_sample, **options):
-    call = {"target": rows_of(3), "seed": seeds(3), "position": 0} if op is race_sample else {}
-    with pytest.raises(error, match=message):
-        op(**call | options)
 
 
 INT = torch.int32
@@ -511,6 +463,8 @@ WRONG = [
     (LogitEdits(output_mask=MASKS.repeat(1, 2)[:, ::2]), ValueError, "edits.output_mask: expected unit stride"),
     (LogitEdits(seen_index=seeds(3).int()), ValueError,
     "edits.prompt_mask: expected masks beside seen_index; got None"),
+    (LogitEdits(presence=0.5, repetition=1.2, prompt_mask=MASKS.repeat(2, 1)[:4], output_mask=MASKS,
+                seen_index=seeds(3).int()), ValueError, r"edits.output_mask: expected shape \[4, 3\]"),
     (LogitEdits(output_mask=MASKS, seen_index=seeds(3)), TypeError, "edits.seen_index: expected a tensor of int32"),
     (LogitEdits(output_counts=torch.zeros(3, V, dtype=INT)), ValueError,
     "edits.output_mask: expected a mask beside output"),
@@ -527,12 +481,21 @@ WRONG = [
      "edits.pending: expected a tensor on cpu"),
 ]  # fmt: skip
 REFUSED = {
+    "edits of overlap": (overlap, {"target": rows_of(3), "draft": rows_of(3)}, [
+        ({"target": rows_of(3).requires_grad_(), "edits": LogitEdits(allowed=MASKS)}, ValueError,
+         "edits: expected None where"),
+        ({"edits": LogitEdits(presence=torch.ones(3, requires_grad=True))}, ValueError, "edits: expected no gradient"),
+    ]),
     "edits": (
         race_sample, {"target": rows_of(3), "seed": seeds(3), "position": 0},
         [({"edits": edits}, error, message) for edits, error, message in WRONG] + [
             ({"space": "probs", "edits": LogitEdits(presence=x)}, ValueError, "edits: expected None with space='probs'")
             for x in (1.0, 1e-60)
         ] + [
+            ({"space": "probs", "edits": LogitEdits(allowed=MASKS)}, ValueError,
+             "edits: expected None with space='probs'"),
+            ({"draft_map": seeds(V).int(), "edits": LogitEdits(allowed=MASKS)}, ValueError,
+             "edits: expected None beside draft_map"),
             ({"target": rows_of(1), "seed": 1, "edits": LogitEdits(allowed=MASKS[:1], allowed_index=TOKENS[0])},
             ValueError,
              r"edits.allowed_index: expected shape \[1\]; got int32 \[\]"),
@@ -542,15 +505,6 @@ REFUSED = {
 
 
 class TestBadInput:
-    def test_refused_beside_others(self):
-        edits = LogitEdits(allowed=torch.full((3, 3), -1, dtype=INT))
-        refused(ValueError, "^edits: expected None with space='probs'", space="probs", edits=edits)
-        refused(ValueError, "^edits: expected None beside draft_map", draft_map=seeds(V).int(), edits=edits)
-        rows = rows_of(3).requires_grad_()
-        refused(ValueError, "^edits: expected None where", overlap, target=rows, draft=rows_of(3), edits=edits)
-        wanting = LogitEdits(presence=torch.ones(3, requires_grad=True))
-        refused(ValueError, "^edits: expected no gradient", overlap, target=rows_of(3), draft=rows_of(3), edits=wanting)
-
     @pytest.mark.parametrize("name, value", [
         ("repetition", float("nan")), ("repetition", 0.0), ("repetition", -1.0), ("repetition", float("inf")),
         ("frequency", float("nan")), ("frequency", float("inf")), ("presence", float("nan")),
@@ -574,7 +528,7 @@ class TestBadInput:
         tree = {"parents": torch.tensor([-1, 0, 0])} | call
         assert verify_tree(torch.ones(4, 3, dtype=torch.int64), **tree).status.tolist() == [0, 8, 8, 8]
 
-    def one_bad(self, spoil, mend, change=lambda edits: edits):
+    def one_bad(self, spoil, mend):
         rows = rows_of(ROWS)
         places, good = (random_places(ROWS, V, seed=9) for _ in range(2))
         for set_of in (places, good):
@@ -582,7 +536,7 @@ class TestBadInput:
         spoil(places)
         mend(good)
         status, fine = torch.zeros(2, ROWS, dtype=INT)
-        found = race_sample(rows, edits=change(packed(places, V)), status=status, **NOISE)
+        found = race_sample(rows, edits=packed(places, V), status=status, **NOISE)
         assert torch.equal(found, race_sample(rows, edits=packed(good, V), status=fine, **NOISE))
         assert torch.equal(status, fine | 8 * (seeds(ROWS) == 4).int())
 
@@ -615,46 +569,6 @@ class TestBadInput:
             race_sample(rows, seed=seeds(3), position=0, edits=LogitEdits(bias=bias), status=status)
             assert status.tolist() == bad
 
-    @pytest.mark.parametrize("method", ["race", "rejection"])
-    def test_everything_forbidden(self, method):
-        """Status 1 and a token in range, in its own request alone."""
-        chain = Chain(10, **RACE if method == "race" else {})
-        allowed = chain.allowed.clone()
-        allowed[5] = 0
-        found = verify_chain(**chain.call, edits=chain.edits._replace(allowed=allowed))
-        expected = verify_chain(**chain.call, edits=chain.edits)
-        others = seeds(24) != 5
-        assert_same([x[others] for x in found], [x[others] for x in expected])
-        assert found.status[5] & 1
-        assert 0 <= found.tokens[5, 0] < V
-        status = torch.empty(ROWS, dtype=INT)
-        tokens = race_sample(
-            rows_of(ROWS), edits=LogitEdits(allowed=torch.zeros(1, 3, dtype=INT)), status=status, **NOISE
-        )
-        assert (tokens == 0).all()
-        assert (status == 1).all()
-
-    def test_forced_logits(self):
-        """Rows in which a grammar left one token, and logits of 1e9 (a neighbour's of no use) beside filters."""
-        rows = rows_of(ROWS)
-        bias = bias_of([{t % V: 1e9} for t in range(ROWS)])
-        for sampling in (SAMPLING, Sampling(0.6, top_p=0.5), Sampling(0.6, top_k=1)):
-            status = torch.empty(ROWS, dtype=INT)
-            found = race_sample(rows, sampling=sampling, edits=LogitEdits(bias=bias), status=status, **NOISE)
-            assert torch.equal(found, seeds(ROWS))
-            assert (status == 0).all()
-
-    @pytest.mark.interpreted
-    def test_top_k_of_fewer_tokens_than_are_left(self):
-        """A grammar that leaves three tokens under a top_k of 12."""
-        rows = rows_of(ROWS)
-        edits = LogitEdits(allowed=bits_of([{1, 40, 69}] * ROWS, V))
-        found = cutoff(rows, sampling=Sampling(top_k=12), edits=edits)
-        assert (found.count == 3).all()
-        tokens = race_topk(rows, 5, edits=edits, sampling=Sampling(top_k=12), **NOISE)
-        assert (tokens[:, :3].sort().values == torch.tensor([1, 40, 69])).all()
-        assert (tokens[:, 3:] == -1).all()
-
     @pytest.mark.interpreted
     def test_values_that_are_no_logits(self):
         """A NaN or +inf that a mask forbids is not met; one that is only penalised is."""
@@ -668,156 +582,33 @@ class TestBadInput:
         assert found[3] == 3
 
 
-class TestRegistration:
-    """As torch sees such calls."""
-
-    def call(self):
-        chain = Chain(11, **RACE)
-        return chain.call | {"edits": chain.edits}
-
-    def test_compiles_to_one_graph(self):
-        torch.compiler.reset()
-        compiled = torch.compile(lambda **call: verify_chain(**call), fullgraph=True, backend="eager")
-        assert_same(compiled(**self.call()), verify_chain(**self.call()))
-
-    def test_other_numbers_in_the_same_memory(self):
-        """A call that is remembered reads masks and numbers when it runs."""
-        call = self.call()
-        first = verify_chain(**call)
-        edits = call["edits"]
-        for x in (edits.repetition, edits.frequency, edits.presence):
-            x.copy_(x.flip(0))
-        edits.allowed.copy_(edits.allowed.flip(0))
-        again = verify_chain(**call)
-        assert not torch.equal(first.tokens, again.tokens)
-        copies = edits._replace(
-            **{name: x.clone() for name, x in edits._asdict().items() if isinstance(x, torch.Tensor)}
-        )
-        assert_same(verify_chain(**call | {"edits": copies}), again)
+def test_compiles_to_one_graph():
+    chain = Chain(11, **RACE)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda **call: verify_chain(**call), fullgraph=True, backend="eager")
+    assert_same(compiled(**chain.call, edits=chain.edits), verify_chain(**chain.call, edits=chain.edits))
 
 
-SEEN = ("prompt_mask", "output_mask", "output_counts")
-
-
-def in_slots(edits, seed):
-    """These edits, by indices to lists that lie in other places, beside lists that nobody has.
-
-    The last two places have no list: one by -1, one by an index out of range.
-    """
-    generator = torch.Generator().manual_seed(seed)
-
-    def moved(names, slots):
-        lead = getattr(edits, names[0]).shape[:-1]
-        index = torch.randperm(slots, generator=generator)[: lead.numel()].int()
-        lists = {}
-        for name in names:
-            own = getattr(edits, name).flatten(0, -2)
-            lists[name] = torch.full((slots, own.shape[-1]), -1, dtype=torch.int32)
-            lists[name][index.long()] = own
-        index[-2], index[-1] = -1, slots
-        return index.view(lead), lists
-
-    seen, of_seen = moved(SEEN, 3 * ROWS)
-    allowed, of_allowed = moved(["allowed"], 4 * edits.allowed.shape[:-1].numel())
-    without = edits._replace(**{name: getattr(edits, name).clone() for name in (*SEEN, "allowed")})
-    for name in SEEN:
-        getattr(without, name).flatten(0, -2)[-2:] = 0
-    without.allowed.flatten(0, -2)[-2:] = -1
-    return edits._replace(**of_seen, **of_allowed, seen_index=seen, allowed_index=allowed), without
-
-
-class TestIndices:
-    """Lists that an index points to are those of the row."""
-
-    @pytest.mark.parametrize("op", ON_ROWS.values(), ids=ON_ROWS)
-    def test_on_rows(self, op):
-        rows = rows_of(ROWS)
-        edits = packed(random_places(ROWS, V, seed=1), V, random_allowed(ROWS, vocabulary=V, seed=2)[0])
-        indexed, without = in_slots(edits, seed=3)
-        for options in ({"sampling": Sampling(1.3)}, {"sampling": SAMPLING}):
-            status, wanted = (torch.full((ROWS,), -77, dtype=torch.int32) for _ in range(2))
-            found = op(rows, edits=indexed, status=status, **options)
-            assert_same(found, op(rows, edits=without, status=wanted, **options))
-            wanted[-1] |= 8
-            assert torch.equal(status, wanted)
-
-    @pytest.mark.parametrize("options", [{}, RACE, {"temperature": None, "sampling": SAMPLING}, {"method": "block"}])
-    @pytest.mark.parametrize("by_row", [False, True])
-    def test_along_chains(self, options, by_row):
-        chain = Chain(8, requests=12, **options)
-        edits = chain.edits if by_row else chain.edits._replace(allowed=chain.allowed[:, 0])
-        indexed, without = in_slots(edits, seed=4)
-        found, expected = (verify_chain(**chain.call, edits=one) for one in (indexed, without))
-        expected.status[-1] |= 8
-        assert_same(found, expected)
-        index = torch.tensor([3, 11, -1, 0, 5, 5, 2, 1, 4, 9, 10, 7], dtype=torch.int32)
-        if not by_row:
-            found = verify_chain(**chain.call, edits=indexed, request_index=index)
-            expected = verify_chain(**chain.call, edits=without, request_index=index)
-            expected.status[1] |= 8
-            assert_same(found, expected)
-
-    @pytest.mark.parametrize("options", [{}, RACE, {"temperature": None, "sampling": SAMPLING}])
-    def test_along_ragged_chains(self, options):
-        chain, counts = Chain(9, requests=12, **options), torch.arange(12) % 5
-        of_request, _ = in_slots(chain.edits._replace(allowed=chain.allowed[:, 0]), seed=5)
-        call = ragged(chain.call | {"edits": None}, counts)
-        call["edits"] = of_request._replace(allowed_index=of_request.allowed_index[:, None])
-        drafts = torch.where(torch.arange(4) < counts[:, None], chain.call["draft_tokens"], -1)
-        expected = verify_chain(**chain.call | {"draft_tokens": drafts}, edits=of_request)
-        assert_same(verify_chain(**call).tokens, expected.tokens)
-        of_rows, _ = in_slots(chain.edits, seed=5)
-        own = torch.cat([own[: n + 1] for own, n in zip(of_rows.allowed_index, counts, strict=True)])
-        expected = verify_chain(**chain.call | {"draft_tokens": drafts}, edits=of_rows)
-        found = verify_chain(**call | {"edits": of_rows._replace(allowed_index=own)})
-        assert_same([found.tokens, found.num_accepted], [expected.tokens, expected.num_accepted])
-
-    @pytest.mark.parametrize("options", [{}, RACE, {"temperature": None, "sampling": SAMPLING}])
-    def test_along_trees(self, options):
-        call = tree_call(3, requests=12, nodes=6, vocabulary=V) | options
-        allowed, _ = random_allowed(12, 6, vocabulary=V, seed=3)
-        for masks in (allowed, allowed[:, 0]):
-            indexed, without = in_slots(packed(random_places(12, V, seed=3), V, masks), seed=6)
-            found, expected = (verify_tree(**call, edits=one) for one in (indexed, without))
-            expected.status[-1] |= 8
-            assert_same(found, expected)
-
-    @pytest.mark.interpreted
-    def test_some_and_none(self):
-        """A token that is far ahead, but forbidden or penalised where an index says so."""
-        rows = torch.zeros(5, 1, V)
-        rows[..., 40], rows[..., 3] = 99.0, 50.0
-        index = torch.tensor([0, 1, -1, 2, -5], dtype=torch.int32)
-        masks = bits_of([set(range(V)) - {40}, range(V)], V)
-        seen = LogitEdits(repetition=9.0, prompt_mask=bits_of([[40], []], V), seen_index=index)
-        counted = LogitEdits(presence=70.0, output_mask=bits_of([[40], []], V), seen_index=index)
-        root = {"draft_tokens": torch.full((5, 1), -1), "parents": torch.tensor([-1])}
-        for edits in (LogitEdits(masks, allowed_index=index), seen, counted):
-            call = {"seed": seeds(5), "position": 0, "temperature": 0.0}
-            of_rows = edits._replace(allowed_index=None if edits.allowed_index is None else index[:, None])
-            chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=edits, **call)
-            tree = verify_tree(root["draft_tokens"], rows, parents=root["parents"], method="race", edits=edits, **call)
-            assert chain.tokens.flatten().tolist() == tree.tokens[:, 0].tolist() == [3, 40, 40, 40, 40]
-            assert chain.status.tolist() == tree.status.tolist() == [0, 0, 0, 8, 8]
-            if of_rows.allowed_index is not None:
-                chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=of_rows, **call)
-                assert chain.tokens.flatten().tolist() == [3, 40, 40, 40, 40]
-            status = torch.empty(5, dtype=torch.int32)
-            assert race_sample(rows[:, 0], edits=edits, status=status, **call).tolist() == [3, 40, 40, 40, 40]
-            assert status.tolist() == [0, 0, 0, 8, 8]
-
-    def test_what_is_wrong_is_named(self):
-        rows, index = rows_of(3), torch.zeros(3, dtype=torch.int32)
-        masks = bits_of([{5}] * 4, V)
-        for edits, message in (
-            (LogitEdits(masks, allowed_index=index.long()), r"edits\.allowed_index: expected a tensor of int32"),
-            (LogitEdits(masks, allowed_index=index[:2]), r"edits\.allowed_index: expected shape \[3\]"),
-            (LogitEdits(allowed_index=index), r"edits\.allowed: expected masks beside allowed_index"),
-            (LogitEdits(seen_index=index), r"edits\.prompt_mask: expected masks beside seen_index"),
-            (
-                LogitEdits(presence=0.5, repetition=1.2, prompt_mask=masks, output_mask=masks[:3], seen_index=index),
-                r"edits\.output_mask: expected shape \[4, 3\]",
-            ),
-        ):
-            with pytest.raises((TypeError, ValueError), match=message):
-                race_sample(rows, edits=edits, seed=1, position=0)
+@pytest.mark.interpreted
+def test_indices_of_no_list(backend):
+    """A token that is far ahead, but forbidden or penalised where an index says so."""
+    rows = torch.zeros(5, 1, V)
+    rows[..., 40], rows[..., 3] = 99.0, 50.0
+    index = torch.tensor([0, 1, -1, 2, -5], dtype=torch.int32)
+    masks = bits_of([set(range(V)) - {40}, range(V)], V)
+    seen = LogitEdits(repetition=9.0, prompt_mask=bits_of([[40], []], V), seen_index=index)
+    counted = LogitEdits(presence=70.0, output_mask=bits_of([[40], []], V), seen_index=index)
+    root = {"draft_tokens": torch.full((5, 1), -1), "parents": torch.tensor([-1])}
+    for edits in (LogitEdits(masks, allowed_index=index), seen, counted):
+        call = {"seed": seeds(5), "position": 0, "temperature": 0.0}
+        of_rows = edits._replace(allowed_index=None if edits.allowed_index is None else index[:, None])
+        chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=edits, **call)
+        tree = verify_tree(root["draft_tokens"], rows, parents=root["parents"], method="race", edits=edits, **call)
+        assert chain.tokens.flatten().tolist() == tree.tokens[:, 0].tolist() == [3, 40, 40, 40, 40]
+        assert chain.status.tolist() == tree.status.tolist() == [0, 0, 0, 8, 8]
+        if of_rows.allowed_index is not None:
+            chain = verify_chain(torch.empty(5, 0).long(), rows, method="race", edits=of_rows, **call)
+            assert chain.tokens.flatten().tolist() == [3, 40, 40, 40, 40]
+        status = torch.empty(5, dtype=torch.int32)
+        assert race_sample(rows[:, 0], edits=edits, status=status, **call).tolist() == [3, 40, 40, 40, 40]
+        assert status.tolist() == [0, 0, 0, 8, 8]

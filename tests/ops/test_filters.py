@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
@@ -14,11 +13,11 @@ from specdec_kernels.conformance import Contexts
 from specdec_kernels.ops._laws import target_law
 from tests.support import filters
 from tests.support.cases import chain_call, seeds
-from tests.support.enumeration import Given, emitted_law, output_law, tree_law
-from tests.support.laws import assert_law, counts_follow
+from tests.support.enumeration import Given, output_law
+from tests.support.laws import assert_law
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.races import LARGEST
-from tests.support.trees import depths, tree_call
+from tests.support.trees import tree_call
 
 SAMPLINGS = {
     "top_k": Sampling(0.8, top_k=3),
@@ -55,15 +54,18 @@ NOISE = {"seed": seeds(64), "position": 5}
 CALLS = {
     "verify_chain": (verify_chain, CHAIN),
     "verify_chain race": (verify_chain, CHAIN | {"draft": None, "method": "race"}),
+    "verify_chain one-hot": (verify_chain, CHAIN | {"draft": None}),
+    "verify_chain block": (verify_chain, CHAIN | {"method": "block"}),
     "verify_tree": (verify_tree, TREE),
+    "verify_tree traversal": (verify_tree, TREE | {"method": "traversal"}),
     "verify_tree race": (verify_tree, TREE | {"draft": None, "method": "race"}),
     "race_sample": (race_sample, {"target": rows_of(64)} | NOISE),
     "race_topk": (race_topk, {"draft": rows_of(64), "k": 20} | NOISE),
     "residual": (residual, {"target": rows_of(64), "draft": rows_of(64, seed=1)}),
     "overlap": (overlap, {"target": rows_of(64), "draft": rows_of(64, seed=1)}),
 }
-RACES = ("race_sample", "race_topk", "verify_chain race", "verify_tree race")
-WITH_DRAFT = ("verify_chain", "verify_tree", "residual", "overlap")
+OF_TARGET = ("race_sample", "race_topk", "verify_chain race", "verify_chain one-hot", "verify_tree race")
+WITH_DRAFT = ("verify_chain", "verify_chain block", "verify_tree", "verify_tree traversal", "residual", "overlap")
 ROWS = {"race_topk": "draft"}
 
 
@@ -165,8 +167,8 @@ class TestPresets:
 class TestAsIfMasked:
     """What filters drop could as well be -inf: the noise is the same, so is every winner."""
 
-    @pytest.mark.parametrize("name", RACES)
-    def test_races(self, name, sampling):
+    @pytest.mark.parametrize("name", OF_TARGET)
+    def test_of_one_law(self, name, sampling):
         op, call = CALLS[name]
         rows = ROWS.get(name, "target")
         expected = op(**call | {rows: masked(call[rows], sampling)}, temperature=sampling.temperature)
@@ -193,42 +195,6 @@ class TestAsIfMasked:
 
 @pytest.mark.usefixtures("backend")
 class TestRows:
-    @pytest.mark.costly
-    @EACH
-    def test_drawn_tokens_are_kept(self, sampling):
-        row = rows_of(seed=4)
-        keep = filters.kept(row, sampling)
-        drawn = race_sample(row.expand(1000, -1), seed=seeds(1000), position=0, sampling=sampling)
-        assert set(drawn.tolist()) <= set(keep.nonzero().flatten().tolist())
-        assert len(drawn.unique()) > 1
-        several = race_topk(row.expand(50, -1), 33, seed=seeds(50), position=0, sampling=sampling)
-        assert (several.sort(-1).values[:, -int(keep.sum()) :] == keep.nonzero().flatten()).all()
-        assert ((several != -1).sum(-1) == keep.sum()).all()
-
-    @pytest.mark.costly
-    @EACH
-    def test_winners_follow_the_law(self, sampling):
-        row = torch.tensor([0.5, 0.0, 0.5, -1.0, 1.5])
-        law = filters.masked(row / sampling.temperature, filters.kept(row, sampling)).double().softmax(-1)
-        assert_law(race_sample(row.expand(1500, -1), seed=seeds(1500), position=1, sampling=sampling), law)
-
-    def test_of_long_rows(self):
-        rows = torch.randn(6, 3000, generator=torch.Generator().manual_seed(2)).bfloat16()
-        for sampling in (
-            Sampling(top_k=40),
-            Sampling(top_p=0.5),
-            Sampling(min_p=0.1),
-            Sampling.flashinfer(1.5, 1000, 0.9),
-        ):
-            cut = cutoff(rows, sampling=sampling)
-            v = rows.float() * (np.float32(1) / np.float32(sampling.temperature))
-            token = torch.arange(3000)
-            keep = (v > cut.value[:, None]) | ((v == cut.value[:, None]) & (token <= cut.last[:, None]))
-            expected = race_sample(
-                filters.masked(rows, keep), seed=seeds(6), position=3, temperature=sampling.temperature
-            )
-            assert torch.equal(race_sample(rows, seed=seeds(6), position=3, sampling=sampling), expected)
-
     def test_temperature_zero_ignores_filters(self):
         for name, (op, call) in CALLS.items():
             greedy = op(**call, temperature=0.0)
@@ -278,26 +244,6 @@ class TestRows:
                 expected = tree_leaves(op(**one, sampling=filters.each(mixed, b)))
                 assert_same([part[b] for part in found], [part[0] for part in expected])
 
-    def test_numbers_by_row_of_two_dimensions(self):
-        rows, k = rows_of(4, 5), torch.arange(1, 6)
-        found = race_sample(rows, seed=seeds(20).view(4, 5), position=0, sampling=Sampling(top_k=k))
-        for column in range(5):
-            one = race_sample(
-                rows[:, column], seed=seeds(20).view(4, 5)[:, column], position=0, sampling=Sampling(top_k=column + 1)
-            )
-            assert torch.equal(found[:, column], one)
-
-    def test_request_index(self):
-        states = Sampling(torch.tensor([1.0, 0.5]), torch.tensor([2, 0]), torch.tensor([1.0, 0.4]))
-        index = torch.tensor([1, 0, 0, -1, 1], dtype=torch.int32)
-        rows = rows_of(5)
-        found = race_sample(rows, seed=torch.tensor([8, 9]), position=0, sampling=states, request_index=index)
-        for b, entry in enumerate(index.tolist()):
-            if entry >= 0:
-                one = race_sample(rows[b], seed=8 + entry, position=0, sampling=filters.each(states, entry))
-                assert found[b] == one
-        assert found[3] == -1
-
     def test_entries_are_those_of_a_filter(self):
         """If only a filter has entries, their number counts: there are three, so index 3 points outside."""
         bits = torch.empty(1, dtype=torch.int32)
@@ -315,51 +261,6 @@ class TestRows:
             assert_same(
                 op(**call, sampling=sampling), op(**call, sampling=sampling, **{"draft.sampling": Sampling(0.7)})
             )
-
-    def test_of_a_draft_without_rows(self):
-        """One-hot drafts: accepted with the filtered probability, so never outside of what is kept."""
-        sampling = Sampling(1.2, top_k=4)
-        call = CHAIN | {"draft": None}
-        found = verify_chain(**call, sampling=sampling)
-        expected = verify_chain(**call | {"target": masked(CHAIN["target"], sampling)}, temperature=1.2)
-        assert_same(found, expected)
-
-
-@pytest.mark.usefixtures("backend")
-@EACH
-class TestInvariance:
-    """Speculation by a race emits what plain sampling with the same filters would."""
-
-    def test_chains(self, sampling):
-        call = CHAIN | {"draft": None, "method": "race"}
-        target, width = call["target"], call["target"].shape[1]
-        plain = race_sample(
-            target,
-            seed=call["seed"][:, None],
-            position=call["position"][:, None] + torch.arange(width),
-            sampling=sampling,
-        )
-        drafts = torch.where(torch.arange(3) < torch.arange(16)[:, None] % 4, plain[:, :-1], call["draft_tokens"])
-        for tokens in (call["draft_tokens"], plain[:, :-1], drafts):
-            verdict = verify_chain(**call | {"draft_tokens": tokens}, sampling=sampling)
-            for b in range(len(target)):
-                accepted = int(verdict.num_accepted[b])
-                assert torch.equal(verdict.tokens[b, : accepted + 1], plain[b, : accepted + 1])
-                assert accepted == 3 or tokens[b, accepted] != plain[b, accepted]
-
-    def test_trees(self, sampling):
-        call = TREE | {"draft": None, "method": "race"}
-        depth = torch.tensor([depths(row) for row in call["parents"].tolist()]).clamp(min=0)
-        plain = race_sample(
-            call["target"], seed=call["seed"][:, None], position=call["position"][:, None] + depth, sampling=sampling
-        )
-        verdict = verify_tree(**call, sampling=sampling)
-        accepted = 0
-        for b in range(16):
-            path = [node for node in verdict.path[b].tolist() if node != -1]
-            assert verdict.tokens[b, : len(path)].tolist() == plain[b, path].tolist()
-            accepted += len(path) - 1
-        assert accepted > 0
 
 
 # Laws whose tokens are dropped by a cut, to be enumerated: rows in which these tokens are there, but too small.
@@ -407,20 +308,6 @@ class TestExactly:
         share = torch.tensor([0.75, 0.75])
         assert contexts.distance(output_law(contexts, [0.25, 0.1875, 0.5625], share, given=given), 3) < 3e-6
 
-    @pytest.mark.parametrize("replacement", [False, True], ids=["without", "with"])
-    @pytest.mark.parametrize("given", CUTS.values(), ids=CUTS)
-    def test_trees(self, given, replacement):
-        parents = (-1, 0, 0, 1)
-        contexts = cut_contexts(given, 3, max(depths(parents)), seed=4)
-        law = tree_law(contexts, parents, drawn_with_replacement=replacement, given=given)
-        assert contexts.distance(emitted_law(law), 3) < 3e-6
-
-    def test_certain_children(self):
-        parents = (-1, 0, 0, 1)
-        contexts = cut_contexts(CUTS["target"], 3, 2, seed=4)
-        law = tree_law(contexts, parents, certain=True, given=CUTS["target"])
-        assert contexts.distance(emitted_law(law), 3) < 3e-6
-
     def test_a_draft_that_was_not_filtered_is_caught(self):
         """Drafts drawn from a filtered law, and verified as if they were not."""
         given = CUTS["draft"]
@@ -448,90 +335,32 @@ def rows_of_law(p):
     return 0.7 * p.log()
 
 
-@pytest.mark.usefixtures("fast_backend")
-class TestManyDraws:
-    """10^7 draws: none outside of what is kept, and all together with the filtered law."""
-
-    DRAWS, ROUND = 1_600_000, 200_000
-
-    @pytest.mark.costly
-    @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-    def test_of_a_short_row(self, sampling):
-        row = rows_of(seed=4)
-        keep = filters.kept(row, sampling)
-        law = filters.masked(row / sampling.temperature, keep).double().softmax(-1)
-        counts = torch.zeros(33, dtype=torch.int64)
-        for begin in range(0, self.DRAWS, self.ROUND):
-            position = torch.arange(begin, begin + self.ROUND)
-            drawn = race_sample(row.expand(self.ROUND, -1), seed=5, position=position, sampling=sampling)
-            counts += drawn.bincount(minlength=33)
-        assert not counts[~keep].any()
-        assert counts_follow(counts, law)
-
-    @pytest.mark.parametrize("drawn_as_filtered", [False, True], ids=["plain drafts", "filtered drafts"])
-    def test_of_rejection(self, drawn_as_filtered):
-        """Both slots of a chain; the second row decides where the first draft was accepted."""
-        sampling, draft_rows = SAMPLINGS["all"], rows_of(2, seed=5)
-        target_rows = torch.cat([draft_rows + rows_of(2, seed=6) / 4, rows_of(1, seed=7)])
-        draft_sampling = sampling if drawn_as_filtered else Sampling(1.1)
-        n, counts = 100_000, torch.zeros(2, 33, dtype=torch.int64)
-        for begin in range(0, 400_000, n):
-            position = torch.arange(begin, begin + n) * 3
-            drafts = torch.stack([
-                race_sample(row.expand(n, -1), seed=9, position=position + j, sampling=draft_sampling)
-                for j, row in enumerate(draft_rows)
-            ], 1)  # fmt: skip
-            verdict = verify_chain(
-                drafts, target_rows.expand(n, 3, -1), draft_rows.expand(n, 2, -1), method="rejection", seed=9,
-                position=position, sampling=sampling, **{"draft.sampling": draft_sampling},
-            )  # fmt: skip
-            assert not verdict.status.any()
-            for j in range(2):
-                emitted = verdict.tokens[:, j]
-                counts[j] += emitted[emitted >= 0].bincount(minlength=33)
-        for row, found in zip(target_rows, counts, strict=False):
-            keep = filters.kept(row, sampling)
-            assert not found[~keep].any()
-            assert counts_follow(found, filters.masked(row / sampling.temperature, keep).double().softmax(-1))
-
-    def test_of_a_long_row(self):
-        """The tail of what 128k tokens keep: the most likely ones are one cell."""
-        row = 2 * torch.randn(128_256, generator=torch.Generator().manual_seed(8))
-        sampling = Sampling(1.3, top_k=1000, top_p=0.97)
-        cut, v = cutoff(row, sampling=sampling), torch.from_numpy(filters.scaled(row, 1.3))
-        keep = (v > cut.value) | ((v == cut.value) & (torch.arange(len(v)) <= cut.last))
-        assert 500 < keep.sum() < 1000
-        drawn = race_sample(row.expand(40_000, -1), seed=6, position=torch.arange(40_000), sampling=sampling)
-        law = filters.masked(row / 1.3, keep).double().softmax(-1)
-        order = row.argsort(descending=True)[: int(keep.sum())]
-        place = torch.full((128_256,), -1).scatter(0, order, torch.arange(len(order)))[drawn]
-        assert place.min() >= 0
-        assert_law((place - 20).clamp(min=0), torch.cat([law[order[:21]].sum()[None], law[order[21:]]]))
+def test_epsilon_accepts_nothing_outside(backend):
+    """epsilon = 1 accepts every draft but those that filters drop."""
+    row = rows_of(seed=4)
+    sampling = Sampling(top_k=5)
+    keep = filters.kept(row, sampling)
+    draft_tokens = torch.arange(33)[:, None]
+    call = {"target": row.expand(33, 2, 33), "draft": None, "seed": seeds(33), "position": 0, "epsilon": 1.0}
+    verdict = verify_chain(draft_tokens, **call, sampling=sampling)
+    assert (verdict.num_accepted.bool() == keep).all()
+    assert keep[verdict.tokens[:, 0]].all()
+    assert verify_chain(draft_tokens, **call).num_accepted.all()
 
 
-@pytest.mark.usefixtures("backend")
-class TestEpsilon:
-    def test_nothing_outside_is_accepted(self):
-        """epsilon = 1 accepts every draft but those that filters drop."""
-        row = rows_of(seed=4)
-        sampling = Sampling(top_k=5)
-        keep = filters.kept(row, sampling)
-        draft_tokens = torch.arange(33)[:, None]
-        call = {"target": row.expand(33, 2, 33), "draft": None, "seed": seeds(33), "position": 0, "epsilon": 1.0}
-        verdict = verify_chain(draft_tokens, **call, sampling=sampling)
-        assert (verdict.num_accepted.bool() == keep).all()
-        assert keep[verdict.tokens[:, 0]].all()
-        assert verify_chain(draft_tokens, **call).num_accepted.all()
-
-    def test_what_residual_says_of_it(self):
-        """The mass that residual gives is the probability that verify_chain rejects."""
-        p, q = rows_of(seed=4)[None], rows_of(seed=5)[None]
-        sampling = Sampling(top_k=5)
-        keep = filters.kept(p[0], sampling)
-        law, draft = filters.masked(p, keep).double().softmax(-1), q.double().softmax(-1)
-        rejected = (draft - torch.where(keep, law, 0.0)).clamp(min=0).sum(-1)
-        mass = residual(p, q, sampling=sampling).mass
-        torch.testing.assert_close(mass.double(), rejected, rtol=1e-5, atol=1e-6)
+def test_the_tail_of_a_long_row(fast_backend):
+    """Tokens that filters leave of 128k are drawn with their probabilities; the most likely ones are one cell."""
+    row = 2 * torch.randn(128_256, generator=torch.Generator().manual_seed(8))
+    sampling = Sampling(1.3, top_k=1000, top_p=0.97)
+    cut, v = cutoff(row, sampling=sampling), torch.from_numpy(filters.scaled(row, 1.3))
+    keep = (v > cut.value) | ((v == cut.value) & (torch.arange(len(v)) <= cut.last))
+    assert 500 < keep.sum() < 1000
+    drawn = race_sample(row.expand(40_000, -1), seed=6, position=torch.arange(40_000), sampling=sampling)
+    law = filters.masked(row / 1.3, keep).double().softmax(-1)
+    order = row.argsort(descending=True)[: int(keep.sum())]
+    rank = torch.full((128_256,), -1).scatter(0, order, torch.arange(len(order)))[drawn]
+    assert rank.min() >= 0
+    assert_law((rank - 20).clamp(min=0), torch.cat([law[order[:21]].sum()[None], law[order[21:]]]))
 
 
 @pytest.mark.usefixtures("backend")
@@ -575,26 +404,20 @@ BAD = [
 ]
 
 
+FINAL = [("top_k", 2), ("top_p", 0.5), ("min_p", 0.5), ("top_k", torch.zeros(64).long())]
 REFUSED = {
     "filters": (*CALLS["residual"], [
         ({law: Sampling(**fields)}, error, rf"{law}\.{message}")
         for law in ("sampling", "draft.sampling") for fields, error, message in BAD
     ]),
     "filters of probabilities": (*CALLS["residual"], [
-        ({"space": "probs", "sampling": Sampling(top_p=0.5)}, ValueError, r"sampling\.top_p: expected none"),
+        ({"space": "probs", "sampling": Sampling(**{name: x})}, ValueError,
+         rf"sampling\.{name}: expected none with space='probs'") for name, x in FINAL
+    ] + [
+        ({"draft.space": "probs", "draft.sampling": Sampling(**{name: x})}, ValueError,
+         rf"draft\.sampling\.{name}: expected none with draft.space='probs'") for name, x in FINAL
     ]),
 }  # fmt: skip
-
-
-@pytest.mark.one_backend
-@pytest.mark.parametrize("fields", [{"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": torch.zeros(64).long()}])
-def test_probabilities_are_final(fields):
-    op, call = CALLS["residual"]
-    (name,) = fields
-    with pytest.raises(ValueError, match=rf"^sampling\.{name}: expected none with space='probs'"):
-        op(**call, space="probs", sampling=Sampling(**fields))
-    with pytest.raises(ValueError, match=rf"^draft\.sampling\.{name}: expected none with draft.space='probs'"):
-        op(**call, **{"draft.space": "probs", "draft.sampling": Sampling(**fields)})
 
 
 @pytest.mark.one_backend
@@ -693,16 +516,6 @@ class TestPeersBugs:
         row[17] = float(-LARGEST / 2)
         for sampling in SAMPLINGS.values():
             assert race_sample(row, seed=1, position=0, sampling=sampling) == 17
-
-    def test_nan_harms_no_neighbour(self):
-        rows = rows_of(3)
-        expected = race_sample(rows, seed=seeds(3), position=0, sampling=SAMPLINGS["all"])
-        rows[1, ::2] = torch.nan
-        bits = torch.empty(3, dtype=torch.int32)
-        drawn = race_sample(rows, seed=seeds(3), position=0, sampling=SAMPLINGS["all"], status=bits)
-        assert drawn[[0, 2]].tolist() == expected[[0, 2]].tolist()
-        assert bits.tolist() == [0, 1, 0]
-        assert drawn[1] % 2 == 1
 
     def test_equal_rows_never_emit_what_is_dropped(self):
         """p = q to rounding, cut alike: what is rejected, if anything, is drawn from p."""

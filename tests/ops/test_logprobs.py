@@ -11,7 +11,7 @@ import torch
 from specdec_kernels import LogitEdits, Sampling, cutoff, logprobs
 from specdec_kernels.ops import Support
 from tests.support import filters
-from tests.support.cases import DTYPES, UNTOUCHED, chain_call, poisoned
+from tests.support.cases import DTYPES, UNTOUCHED, chain_call
 from tests.support.ops import verify_chain
 
 
@@ -205,51 +205,7 @@ class TestTokens:
         assert found.rank.max() <= 6
 
 
-@pytest.mark.usefixtures("backend")
-class TestCalls:
-    def test_numbers_out_of_range_are_off(self):
-        rows = rows_of(3)
-        bits = torch.full((3,), UNTOUCHED, dtype=torch.int32)
-        bad = Sampling(top_p=torch.tensor([torch.nan, 1.0, 1.0]), min_p=torch.tensor([0.0, -1.0, 0.0]))
-        found = logprobs(rows, TOKENS, sampling=bad, status=bits)
-        assert bits.tolist() == [8, 8, 0]
-        assert_close(found.logprob, logprobs(rows, TOKENS).logprob.double())
-
-    def test_leading_dimensions_and_padding(self):
-        rows, tokens = rows_of(2, 3, 4), torch.arange(24).view(2, 3, 4)
-        found = logprobs(poisoned(rows), tokens, top=2)
-        assert found.top_tokens.shape == (2, 3, 4, 2)
-        flat = logprobs(rows.view(24, 33), tokens.view(24), top=2)
-        assert all(torch.equal(one.flatten(), other.flatten()) for one, other in zip(found, flat, strict=True))
-        assert logprobs(rows[:0], tokens[:0], top=2).top_tokens.shape == (0, 3, 4, 2)
-        strided = logprobs(rows, tokens.transpose(0, 1).contiguous().transpose(0, 1), top=2)
-        assert all(map(torch.equal, strided, found))
-
-    def test_request_index(self):
-        rows, index = rows_of(5), torch.tensor([2, -1, 0, 3, -2], dtype=torch.int32)
-        tokens = torch.arange(5)
-        bits = torch.full((5,), UNTOUCHED, dtype=torch.int32)
-        found = logprobs(rows, tokens, sampling=MIXED, request_index=index, top=2, status=bits)
-        assert bits.tolist() == [0, 0, 0, 8, 8]
-        for b, entry in enumerate(index.tolist()):
-            if 0 <= entry < 3:
-                one = logprobs(rows[b], tokens[b], sampling=filters.each(MIXED, entry), top=2)
-                assert all(torch.equal(part[b], own) for part, own in zip(found, one, strict=True))
-            else:
-                assert [part[b].tolist() for part in found] == [-torch.inf, 0, [-1, -1], [-torch.inf] * 2]
-
-    def test_out(self):
-        expected = logprobs(rows_of(3), TOKENS, sampling=MIXED, top=3)
-        out = [torch.full_like(part, UNTOUCHED) for part in expected]
-        found = logprobs(rows_of(3), TOKENS, sampling=MIXED, top=3, out=out)
-        assert all(one is other for one, other in zip(found, out, strict=True))
-        assert all(map(torch.equal, found, expected))
-
-    def test_check(self):
-        with pytest.raises(RuntimeError, match="logprobs: request 0: a token out of range"):
-            logprobs(rows_of(3), TOKENS + 33, check=True)
-
-
+KEPT = support_of(rows_of(3))
 REFUSED = {
     "logprobs": (logprobs, {"rows": rows_of(3), "tokens": TOKENS}, [
         ({"tokens": TOKENS[:2]}, ValueError, r"tokens: expected shape \[3\]; got int64 \[2\]"),
@@ -258,6 +214,15 @@ REFUSED = {
         ({"top": True}, ValueError, "top: expected an int from 0 to the vocabulary's 33; got True"),
         ({"out": (torch.zeros(3),) * 2}, TypeError, r"out: expected \(logprob, rank, top_tokens, top_log"),
         ({"temperature": 0.5, "sampling": Sampling()}, ValueError, "temperature: expected None beside sampling="),
+    ]),
+    "the set that is kept": (logprobs, {"rows": rows_of(3), "tokens": TOKENS, "support": KEPT}, [
+        ({"support": KEPT.bits}, TypeError, "support: expected a Support; got int32"),
+        ({"support": KEPT._replace(bits=KEPT.bits[:, :1])}, ValueError,
+         r"support.bits: expected shape \[3, 2\]; got int32 \[3, 1\]"),
+        ({"support": KEPT._replace(count=None)}, TypeError, "support.count: expected a tensor of int32; got None"),
+        ({"support": KEPT._replace(count=KEPT.bits[:, 0])}, ValueError, "support.count: expected contiguous"),
+        ({"support": KEPT._replace(count=KEPT.bits.view(-1)[:3])}, ValueError,
+         ".*memory of its own; got some of support"),
     ]),
 }  # fmt: skip
 
@@ -326,19 +291,3 @@ class TestKept:
         same_set, whole = runpy.run_path(str(EXAMPLES / "kept_sets.py"))["main"]()
         assert (same_set - 1).abs().max() < 1e-6
         assert (whole - 1).abs().min() > 1e-2
-
-    def test_bad_input(self):
-        rows, support = rows_of(3), support_of(rows_of(3))
-        for bad, error, message in (
-            (support.bits, TypeError, "support: expected a Support; got int32"),
-            (
-                support._replace(bits=support.bits[:, :1]),
-                ValueError,
-                r"support.bits: expected shape \[3, 2\]; got int32 \[3, 1\]",
-            ),
-            (support._replace(count=None), TypeError, "support.count: expected a tensor of int32; got None"),
-            (support._replace(count=support.bits[:, 0]), ValueError, "support.count: expected contiguous"),
-            (support._replace(count=support.bits.view(-1)[:3]), ValueError, "memory of its own; got some of support"),
-        ):
-            with pytest.raises(error, match=message):
-                logprobs(rows, TOKENS, support=bad)

@@ -37,14 +37,6 @@ def test_tiles_are_those_of_the_contract(parts_backend, size):
     assert torch.equal(status, ((rows.isnan() | rows.isposinf()).any(-1)).int())
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_tiles_do_not_depend_on_where_a_row_is_cut(fast_backend, dtype):
-    rows = 4 * torch.randn(3, 2, 5000, generator=torch.Generator().manual_seed(1)).to(dtype)
-    whole, _ = mass_tiles(rows)
-    parts = [mass_tiles(part)[0] for part in rows.split([1024, 3072, 904], dim=-1)]
-    assert torch.equal(torch.cat(parts, dim=-1), whole)
-
-
 @pytest.mark.interpreted
 def test_what_is_not_weighed(parts_backend):
     """Greedy rows, idle requests and those whose index is out of range."""

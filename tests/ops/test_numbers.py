@@ -27,8 +27,8 @@ from specdec_kernels.calls.op import OPS
 from specdec_kernels.generate import NgramDrafter
 from specdec_kernels.sharded import VocabShard
 from specdec_kernels.sharded import verify_chain as verify_parts
-from tests.ops.test_registration import FIRST, assert_same, outcome
-from tests.support.calls import cache, chain, tree
+from tests.ops.test_registration import FIRST, assert_same
+from tests.support.calls import cache, chain, outcome, tree
 from tests.support.cases import ragged
 from tests.support.ops import residual, verify_chain, verify_tree
 from tests.support.ranks import on_ranks

@@ -1,19 +1,18 @@
 """method="paths": lossless for every tuple of chains, the same on every backend, `block` for one chain."""
 
-import numpy as np
 import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import InputPositions, LogitEdits, Sampling, Status, merge_chains, race_sample
+from specdec_kernels import InputPositions, LogitEdits, Sampling, Status, merge_chains
 from specdec_kernels.calls.values import Law
 from specdec_kernels.conformance import Contexts
 from tests.ops.test_traversal_laws import alike
 from tests.ops.test_tree_laws import one_law
 from tests.support import traversal_enumeration
-from tests.support.cases import seeds
+from tests.support.cases import assert_as_the_oracle, assert_same, by_the_oracle, seeds
 from tests.support.enumeration import PROBS, Given, expected_accepted, two_rounds
-from tests.support.laws import P, Q, assert_law, counts_follow, follows_law, random_laws
+from tests.support.laws import P
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.path_enumeration import oracle_law, path_law, two_rounds_of_one_noise
 
@@ -172,37 +171,18 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("other_backend")
-class TestLikeTheOracle:
-    @pytest.mark.parametrize("name", CALLS)
-    def test_same_verdict(self, name, other_backend):
-        call = CALLS[name]()
-        found = verify_tree(**call)
-        with specdec_kernels.backend("reference"):
-            expected = verify_tree(**call)
-        assert expected.num_accepted.max() > 0 or name in ("leaves that are none", "no chains")
-        for part, mine, right in zip(found._fields, found, expected, strict=True):
-            assert torch.equal(mine, right), (part, (mine != right).nonzero().flatten().tolist())
+@pytest.mark.parametrize("name", CALLS)
+def test_like_the_oracle(name, other_backend):
+    call = CALLS[name]()
+    expected = by_the_oracle(verify_tree, **call)
+    assert expected.num_accepted.max() > 0 or name in ("leaves that are none", "no chains")
+    assert_same(verify_tree(**call), expected)
 
 
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("backend")
 def test_twenty_chains():
-    call = path_call(4, chains=20, length=2, requests=3)
-    found = verify_tree(**call)
-    with specdec_kernels.backend("reference"):
-        assert all(map(torch.equal, found, verify_tree(**call)))
-
-
-@pytest.mark.interpreted
-@pytest.mark.usefixtures("backend")
-def test_nodes_too_deep():
-    rows = P.expand(1, 3, -1)
-    verdict = verify_tree(
-        torch.tensor([[-1, 0, 0]]), rows, rows, parents=torch.tensor([[-1, 0, 1]]), leaves=torch.tensor([[2]]),
-        method="paths", space="probs", seed=3, position=0, max_depth=1,
-    )  # fmt: skip
-    assert (verdict.num_accepted.item(), verdict.status.item()) == (1, Status.PARAMETER)
+    assert_as_the_oracle(verify_tree, path_call(4, chains=20, length=2, requests=3))
 
 
 @pytest.mark.usefixtures("backend")
@@ -220,80 +200,18 @@ class TestOneChain:
         assert torch.equal(tree.status, block.status)
 
 
-@pytest.mark.usefixtures("kernels")
-def test_a_request_is_decided_as_alone():
-    call = path_call(21, requests=12, vocabulary=3000)
-    whole = verify_tree(**call)
-    for b in (0, 5, 11):
-        own = {name: x[b : b + 1] if isinstance(x, torch.Tensor) else x for name, x in call.items()}
-        found = verify_tree(**own, max_depth=3)
-        assert all(torch.equal(mine[0], every[b]) for mine, every in zip(found, whole, strict=True))
+def test_a_leaf_out_of_range_shows(backend):
+    status = verify_tree(**CALLS["leaves that are none"]()).status
+    assert (status & Status.PARAMETER > 0).all()
 
 
-class TestRefusals:
-    @pytest.mark.one_backend
-    @pytest.mark.parametrize(
-        "change, error, text",
-        [
-            ({"leaves": None}, TypeError, "leaves: expected"),
-            ({"draft": None}, ValueError, "draft: expected the laws"),
-            ({"method": "traversal"}, ValueError, "leaves: expected None with method='traversal'"),
-            ({"leaves": torch.zeros(3, 3, dtype=torch.int32)}, ValueError, "leaves: expected"),
-            ({"leaves": torch.zeros(24, 3)}, TypeError, "leaves: expected"),
-            ({"method": "path"}, ValueError, "method: expected"),
-        ],
-    )
-    def test_named(self, change, error, text):
-        with pytest.raises(error, match=text):
-            specdec_kernels.verify_tree(**path_call(1) | change)
-
-    def test_a_leaf_out_of_range_shows(self, backend):
-        status = verify_tree(**CALLS["leaves that are none"]()).status
-        assert (status & Status.PARAMETER > 0).all()
-
-
-def texts(p, q, count, length, chains=3, drafts=2, fresh=True, first_seed=0):
-    """Tokens [count, length] of texts whose every token has law p, cut into rounds; drafts of law q everywhere."""
-    seed, said = seeds(count, first_seed), torch.zeros(count, length + drafts + 1, dtype=torch.int64)
-    done = torch.zeros(count, dtype=torch.int64)
-    for number in range(length):
-        nonce = 64 * number * fresh
-        rows, places = q.expand(count, drafts, -1), done[:, None] + torch.arange(drafts)
-        noise = {"seed": seed[:, None], "position": places}
-        drawn = [race_sample(rows, space="probs", nonce=nonce + c, **noise) for c in range(1, chains + 1)]
-        paths = torch.stack(drawn, dim=1)
-        tokens, parents, leaves = merge_chains(paths)
-        verdict = specdec_kernels.verify_tree(
-            tokens, p.expand(*tokens.shape, -1), q.expand(*tokens.shape, -1), parents=parents, leaves=leaves,
-            method="paths", space="probs", seed=seed, position=done, nonce=nonce, max_depth=drafts,
-        )  # fmt: skip
-        for slot in range(drafts + 1):
-            emitted = (verdict.tokens[:, slot] >= 0) & (done + slot < said.shape[1])
-            said[emitted, done[emitted] + slot] = verdict.tokens[emitted, slot]
-        done = (done + verdict.num_accepted + 1).clamp(max=length)
-    return said[:, :length]
-
-
-@pytest.mark.usefixtures("fast_backend")
-class TestByFrequency:
-    """Whole texts, round after round; a right law is called wrong once in 1e6 (``tests/support/laws.py``)."""
-
-    def test_pairs_of_tokens(self):
-        said = texts(P, Q, 40_000, 4)
-        for first in (0, 1, 2):
-            assert_law(4 * said[:, first] + said[:, first + 1], torch.outer(P, P).flatten())
-
-    @pytest.mark.slow
-    def test_one_nonce_for_all_rounds_is_caught(self):
-        said = texts(P, Q, 200_000, 3, chains=2, fresh=False)
-        assert_law(said[:, 0], P)
-        assert not follows_law(said[:, 1], P)
-
-    @pytest.mark.slow
-    def test_ten_million_tokens_of_three_hundred(self):
-        p, q = random_laws(torch.Generator().manual_seed(30), 2, 300)
-        counts, batch, length = np.zeros(300, dtype=np.int64), 125_000, 8
-        for part in range(10):
-            counts += np.bincount(texts(p, q, batch, length, first_seed=part * batch).flatten(), minlength=300)
-        assert counts.sum() == 10_000_000
-        assert counts_follow(counts, p)
+REFUSED = {
+    "paths": (verify_tree, path_call(1), [
+        ({"leaves": None}, TypeError, "leaves: expected"),
+        ({"leaves": torch.zeros(3, 3, dtype=torch.int32)}, ValueError, "leaves: expected"),
+        ({"leaves": torch.zeros(24, 3)}, TypeError, "leaves: expected"),
+        ({"draft": None}, ValueError, "draft: expected the laws"),
+        ({"method": "traversal"}, ValueError, "leaves: expected None with method='traversal'"),
+        ({"method": "path"}, ValueError, "method: expected"),
+    ]),
+}  # fmt: skip

@@ -149,17 +149,11 @@ def test_positions_and_nonces_count_modulo_their_words(backend):
             assert race_sample(logits, seed=1, **{name: x + turn for name, x in place.items()}) == expected
 
 
-def test_positions_of_one_seed_are_independent(quick_backend):
+@pytest.mark.parametrize("number", ["position", "nonce"])
+def test_positions_and_nonces_of_one_seed_are_independent(quick_backend, number):
     law = torch.tensor([0.5, 0.3, 0.2])
-    pairs = race_sample(law.expand(50_000, 2, -1), seed=seeds(50_000)[:, None], position=torch.arange(2), space="probs")
-    assert_law(3 * pairs[:, 0] + pairs[:, 1], torch.outer(law, law).flatten())
-
-
-def test_nonces_of_one_seed_are_independent(quick_backend):
-    law = torch.tensor([0.5, 0.3, 0.2])
-    pairs = race_sample(
-        law.expand(50_000, 2, -1), seed=seeds(50_000)[:, None], position=0, nonce=torch.arange(2), space="probs"
-    )
+    noise = {"seed": seeds(50_000)[:, None], "position": 0, number: torch.arange(2)}
+    pairs = race_sample(law.expand(50_000, 2, -1), **noise, space="probs")
     assert_law(3 * pairs[:, 0] + pairs[:, 1], torch.outer(law, law).flatten())
 
 
@@ -190,15 +184,6 @@ def test_seeds_broadcast_to_the_rows(backend):
     for i in range(2):
         for j in range(3):
             assert tokens[i, j] == race_sample(logits[i, j], seed=5 + i, position=7 + j)
-
-
-@pytest.mark.interpreted
-def test_out_is_written_in_place(backend):
-    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(5))
-    out = torch.full((4,), -77)
-    returned = race_sample(logits, seed=seeds(4), position=0, out=out)
-    assert returned.data_ptr() == out.data_ptr()
-    assert (out == race_sample(logits, seed=seeds(4), position=0)).all()
 
 
 def test_tokens_beyond_the_vocabulary_change_nothing(backend):

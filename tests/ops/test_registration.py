@@ -31,7 +31,7 @@ from specdec_kernels import (
     uniform,
 )
 from specdec_kernels.calls.op import OPS
-from tests.support.calls import cache, every_call, noise, rows, tree, unsupported
+from tests.support.calls import cache, every_call, noise, outcome, rows, tree, unsupported
 from tests.support.cases import DTYPES, chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 
@@ -64,13 +64,6 @@ def recorded(function, arguments):
         function(**arguments)
     assert len(record.calls) == 1
     return record.calls[0]
-
-
-def outcome(function, arguments):
-    """What a call returns and what it leaves in its arguments, as a flat list of tensors."""
-    arguments = tree_map_only(torch.Tensor, torch.clone, arguments)
-    result = function(**arguments)
-    return [leaf for leaf in tree_leaves((result, arguments)) if isinstance(leaf, torch.Tensor)]
 
 
 def assert_same(results, expected):
@@ -292,61 +285,52 @@ FIXED = [
 ]
 
 
+CHAIN_SIZES, ROW_SIZES = ((6, 2, 33), (7, 2, 33), (8, 3, 33), (12, 9, 65)), ((3, 33), (4, 33), (7, 65))
+TREE_SIZES = [(6, [-1, 0, 0, 1]), (7, [-1, 0, 0, 1]), (9, [-1, 0, 1, 1, 0])]
+MASKED = [{"parents": torch.tensor(parents), "prefix_len": torch.arange(b)} for b, parents in TREE_SIZES]
+LINKS = [torch.full((b, len(parents)), -1) for b, parents in TREE_SIZES]
+RACED = {"method": "race", "draft": None}
+# Calls of a function with other numbers of requests, drafts and tokens. All sizes of the first call differ: torch takes
+# equal ones for the same symbol, and would rightly compile again.
+DYNAMIC = {
+    **{
+        f"verify_chain {options}": (
+            verify_chain, [chain_call(1, requests=b, slots=k, vocabulary=v) | options for b, k, v in CHAIN_SIZES],
+        )
+        for options in ({}, RACED, {"draft_prob": 0.5})
+    },
+    "verify_chain ragged": (verify_chain, [
+        ragged(chain_call(1, requests=b, slots=4, vocabulary=33), torch.arange(b) % 5) | {"packing.max_drafts": 4}
+        for b in (6, 7, 9)
+    ]),
+    **{
+        f"verify_tree {options}": (verify_tree, [tree(b, torch.tensor(x), **options) for b, x in TREE_SIZES])
+        for options in ({}, RACED)
+    },
+    "race_sample": (race_sample, [{"target": rows(v, b)["target"], **noise(b)} for b, v in ROW_SIZES]),
+    "race_topk": (race_topk, [{"draft": rows(v, b)["draft"], "k": 4, **noise(b)} for b, v in ROW_SIZES]),
+    "residual": (residual, [rows(v, b) for b, v in ROW_SIZES]),
+    "overlap": (overlap, [rows(v, b) for b, v in ROW_SIZES]),
+    "tree_positions": (tree_positions, MASKED),
+    "tree_mask": (tree_mask, [call | {"columns": 20} for call in MASKED]),
+    "tree_parents": (tree_parents, [{"first_child": x, "next_sibling": x.clone()} for x in LINKS]),
+    "compact_kv": (compact_kv, [cache(n, b) for n, b in ((4, 6), (4, 7), (5, 10))]),
+    # A decoding loop passes another plain position every round.
+    "positions that move on": (
+        race_sample, [{"target": rows()["target"][0], "seed": 7, "position": x} for x in range(3, 9)],
+    ),
+}  # fmt: skip
+
+
 class TestDynamicShapes:
-    """Compiled once; other numbers of requests, drafts and tokens find the same code.
-
-    All sizes of the first call differ: torch takes equal ones for the same symbol, and would rightly compile again.
-    """
-
-    def count_graphs(self, function, calls):
+    @pytest.mark.parametrize("function, calls", DYNAMIC.values(), ids=DYNAMIC)
+    def test_one_graph_for_all_sizes(self, function, calls):
         torch.compiler.reset()
         graphs = torch._dynamo.testing.CompileCounter()
         compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=graphs)
         for arguments in calls:
             assert_same(outcome(compiled, arguments), outcome(function, arguments))
-        return graphs.frame_count
-
-    @pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}, {"draft_prob": 0.5}])
-    def test_verify_chain(self, options):
-        shapes = [(6, 2, 33), (7, 2, 33), (8, 3, 33), (12, 9, 65)]
-        calls = [chain_call(1, requests=b, slots=k, vocabulary=v) | options for b, k, v in shapes]
-        assert self.count_graphs(verify_chain, calls) == 1
-
-    def test_verify_chain_ragged(self):
-        calls = [
-            ragged(chain_call(1, requests=b, slots=4, vocabulary=33), torch.arange(b) % 5) | {"packing.max_drafts": 4}
-            for b in (6, 7, 9)
-        ]
-        assert self.count_graphs(verify_chain, calls) == 1
-
-    def test_race_sample(self):
-        calls = [{"target": rows(v, b)["target"], **noise(b)} for b, v in ((3, 33), (4, 33), (7, 65))]
-        assert self.count_graphs(race_sample, calls) == 1
-
-    def test_race_topk(self):
-        calls = [{"draft": rows(v, b)["draft"], "k": 4, **noise(b)} for b, v in ((3, 33), (4, 33), (7, 65))]
-        assert self.count_graphs(race_topk, calls) == 1
-
-    @pytest.mark.parametrize("function", [residual, overlap])
-    def test_pairs(self, function):
-        assert self.count_graphs(function, [rows(v, b) for b, v in ((3, 33), (4, 33), (7, 65))]) == 1
-
-    @pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}])
-    def test_verify_tree(self, options):
-        shapes = [(6, [-1, 0, 0, 1]), (7, [-1, 0, 0, 1]), (9, [-1, 0, 1, 1, 0])]
-        calls = [tree(requests, torch.tensor(parents), **options) for requests, parents in shapes]
-        assert self.count_graphs(verify_tree, calls) == 1
-
-    def test_tree_layouts(self):
-        shapes = [(6, [-1, 0, 0, 1]), (7, [-1, 0, 0, 1]), (9, [-1, 0, 1, 1, 0])]
-        calls = [{"parents": torch.tensor(parents), "prefix_len": torch.arange(b)} for b, parents in shapes]
-        assert self.count_graphs(tree_positions, calls) == 1
-        assert self.count_graphs(tree_mask, [call | {"columns": 20} for call in calls]) == 1
-        links = [torch.full((b, len(parents)), -1) for b, parents in shapes]
-        assert self.count_graphs(tree_parents, [{"first_child": x, "next_sibling": x.clone()} for x in links]) == 1
-
-    def test_compact_kv(self):
-        assert self.count_graphs(compact_kv, [cache(n, b) for n, b in ((4, 6), (4, 7), (5, 10))]) == 1
+        assert graphs.frame_count == 1
 
     @pytest.mark.parametrize(
         "name", ["verify_chain rejection", "verify_tree rejection", "verify_linked_tree by uniforms"]
@@ -375,11 +359,6 @@ class TestDynamicShapes:
         torch.compiler.reset()
         compiled = torch.compile(inside, fullgraph=True, dynamic=True, backend="eager")
         assert_same(outcome(compiled, call), outcome(inside, call))
-
-    def test_positions_that_move_on(self):
-        """A decoding loop passes another plain position every round."""
-        calls = [{"target": rows()["target"][0], "seed": 7, "position": position} for position in range(3, 9)]
-        assert self.count_graphs(race_sample, calls) == 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

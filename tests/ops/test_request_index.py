@@ -1,11 +1,10 @@
 """request_index: state of requests by number, without a gather."""
 
-import numpy as np
 import pytest
 import torch
 
-from specdec_kernels import Sampling, race_sample, race_topk
-from tests.support.cases import FAR_ELEMENTS, assert_same, chain_call, ragged
+from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
+from tests.support.cases import assert_same, chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -59,6 +58,14 @@ def pair(*inner, **options):
     return {"target": logits(BATCH, *inner, seed=6)}, states | options
 
 
+def rows_alone(**more):
+    filters = Sampling(
+        torch.tensor([1.0, 0.7, 0.0, 1.3, 0.9]), torch.tensor([5, 0, 2, 0, 9]), torch.tensor([1.0, 0.9, 0.5, 0.7, 1.0]),
+        torch.tensor([0.0, 0.05, 0.0, 0.0, 0.1]),
+    )  # fmt: skip
+    return {"rows": logits(BATCH, seed=6)} | more, {"sampling": filters}
+
+
 # name -> (op, (what each batch row has, what each state has), what all share)
 CALLS = {
     "verify_chain": (verify_chain, chain(), {}),
@@ -75,10 +82,13 @@ CALLS = {
         chain(**{"draft.sampling": Sampling(2 * uniform(STATES, seed=9))}),
         {},
     ),
+    "verify_chain block": (verify_chain, chain(), {"method": "block"}),
     "verify_tree": (verify_tree, tree(), {}),
+    "verify_tree traversal": (verify_tree, tree(), {"method": "traversal"}),
     "verify_tree one": (verify_tree, tree(), {"parents": torch.tensor([-1, 0, 0, 1, 1])}),
     "verify_tree race": (verify_tree, tree(draft=None), {"method": "race"}),
     "race_sample": (race_sample, race("target"), {}),
+    "race_sample filtered": (race_sample, race("target", **rows_alone()[1], temperature=None), {}),
     "race_sample rows": (race_sample, race("target", 4), {}),
     "race_sample shared": (race_sample, race("target", 4, temperature=uniform(4, seed=5), nonce=0), {}),
     "race_topk": (race_topk, race("draft"), {"k": 3}),
@@ -87,7 +97,11 @@ CALLS = {
     "residual rows": (residual, pair(4, draft_prob=uniform(STATES, 1, seed=7)), {}),
     "overlap": (overlap, pair(), {}),
     "overlap rows": (overlap, pair(4), {}),
+    "cutoff": (cutoff, rows_alone(), {}),
+    "logprobs": (logprobs, rows_alone(tokens=torch.arange(BATCH)), {"top": 2}),
 }
+# What an op finds of a row that is not read, where it is neither 0 nor -1.
+NOTHING = {cutoff: (-torch.inf, -1, 0, 0, -torch.inf), logprobs: (-torch.inf, 0, -1, -torch.inf)}
 EVERY_CALL = pytest.mark.parametrize("op, arguments, shared", CALLS.values(), ids=CALLS)
 
 
@@ -96,7 +110,7 @@ def indexed(states, index):
 
     def taken(x):
         if isinstance(x, Sampling):
-            return Sampling(taken(x.temperature))
+            return Sampling(*map(taken, x))
         return x[index.long()] if isinstance(x, torch.Tensor) and x.shape[0] == STATES else x
 
     return {name: taken(x) for name, x in states.items()}
@@ -107,8 +121,8 @@ def run(op, *arguments, **options):
     call = {name: value for part in arguments for name, value in part.items()} | options
     if op in (verify_chain, verify_tree):
         return [*op(**call)]
-    target = call.get("target", call.get("draft"))
-    status = torch.full(target.shape[:-1], -77, dtype=torch.int32)
+    rows = next(call[name] for name in ("target", "draft", "rows") if name in call)
+    status = torch.full(rows.shape[:-1], -77, dtype=torch.int32)
     found = op(**call, status=status)
     return [*(found if isinstance(found, tuple) else (found,)), status]
 
@@ -134,8 +148,8 @@ class TestEveryOp:
         for one, other in zip(found, expected, strict=True):
             assert torch.equal(one[~idle], other[~idle])
         *figures, status = (part[idle] for part in found)
-        nothing = 0 if op in (residual, overlap) else -1
-        assert all((figure == nothing).all() for figure in figures)
+        nothing = NOTHING.get(op, len(figures) * [0 if op in (residual, overlap) else -1])
+        assert all((figure == wanted).all() for figure, wanted in zip(figures, nothing, strict=True))
         assert not status.any()
 
     @pytest.mark.parametrize("outside", OUTSIDE)
@@ -152,7 +166,8 @@ class TestEveryOp:
                 assert (tokens[..., 0] == 0).all()
                 assert (tokens[..., 1:] == -1).all()
             figures = figures[-1:] if op is not race_topk else []
-        assert all((figure == 0).all() for figure in figures)
+        nothing = NOTHING.get(op, len(figures) * [0])
+        assert all((figure == wanted).all() for figure, wanted in zip(figures, nothing, strict=True))
 
     @pytest.mark.interpreted
     def test_no_requests(self, op, arguments, shared):
@@ -242,19 +257,6 @@ class TestNoEntries:
         *figures, bits = run(overlap, call, request_index=torch.tensor([index]).int())
         assert bits.tolist() == [status]
         assert not any(figure.any() for figure in figures)
-
-
-@pytest.mark.usefixtures("kernels")
-def test_entries_far_apart():
-    """Offsets past 2^31 elements and 2^32 bytes, in memory that is never touched in between."""
-    room = torch.from_numpy(np.empty(FAR_ELEMENTS, np.int16)).view(torch.bfloat16)
-    far = room.as_strided((STATES, 3, V), (2**29, V, 1))
-    call, states = chain()
-    far.copy_(states["draft"])
-    assert_same(
-        run(verify_chain, call, states | {"draft": far}, request_index=INDEX),
-        run(verify_chain, call, states | {"draft": far.contiguous()}, request_index=INDEX),
-    )
 
 
 def sample(**changes):

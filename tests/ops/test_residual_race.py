@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec_kernels import Sampling, race_sample, residual
+from specdec_kernels import Sampling
 from specdec_kernels.sharded._parts import mass_tiles, residual_race, tile_laws
 from tests.support.cases import DTYPES, assert_same, seeds
 from tests.support.parts import cut_words, edited, edits_of, support_of
@@ -26,35 +26,10 @@ CALLS = {
         residual_race, CALL | {"cuts": CUTS, "edits": edits_of(3, 2, vocabulary=33, seed=1)._replace(bias=None)},
     ),
 }  # fmt: skip
-MANY = 4000
 
 
 def row_stats_of(rows):
     return tile_laws(mass_tiles(rows)[0], rows[..., :1].contiguous())[0]
-
-
-def draws(target, draft, **how):
-    """Tokens of many requests on one row."""
-    row = torch.zeros(MANY, dtype=torch.int32)
-    draft_stats = row_stats_of(target if draft is None else draft)
-    row_stats = torch.cat([row_stats_of(target), draft_stats], dim=-1).expand(MANY, 4)
-    tokens, _, status = residual_race(
-        target, draft, row, vocab_start=0, draft_row=None if draft is None else row, row_stats=row_stats.contiguous(),
-        seed=seeds(MANY), position=3, **how,
-    )  # fmt: skip
-    assert not status.any()
-    return tokens
-
-
-def test_the_law_is_that_of_the_residual(fast_backend):
-    """Chi-squared at 15 degrees of freedom; a right law is refused once in a million."""
-    generator = torch.Generator().manual_seed(2)
-    target, draft = torch.randn(1, 16, generator=generator), torch.randn(1, 16, generator=generator)
-    law = residual(target, draft).probs[0]
-    counts = torch.bincount(draws(target, draft), minlength=16).double()
-    assert not counts[law == 0].any()
-    some = law > 0
-    assert ((counts - MANY * law)[some] ** 2 / (MANY * law)[some]).sum() < 55
 
 
 @pytest.mark.interpreted
@@ -69,25 +44,6 @@ def test_a_token_that_is_excluded(parts_backend):
     other = torch.tensor([0, 1, 2, 0], dtype=torch.int32)
     kept = residual_race(target, None, row, excluded=torch.where(other == whole, -1, other).int(), **how)[0]
     assert torch.equal(kept, whole)
-
-
-@pytest.mark.interpreted
-def test_the_argmax_at_temperature_0(parts_backend):
-    target = torch.tensor([[1.0, 7.0, 7.0]])
-    row = torch.zeros(1, dtype=torch.int32)
-    token, score, _ = residual_race(
-        target,
-        target,
-        row,
-        vocab_start=1024,
-        draft_row=row,
-        row_stats=torch.zeros(1, 4),
-        seed=1,
-        position=0,
-        temperature=0.0,
-    )
-    assert (token.item(), score.item()) == (1025, 7.0)
-    assert race_sample(target, seed=1, position=0, temperature=0.0).item() == 1
 
 
 def pairs_of(rows, size=1500, seed=4):

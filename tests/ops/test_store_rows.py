@@ -84,19 +84,17 @@ def test_nothing_to_store():
     assert store_rows(torch.zeros(2, 8), none, slots=torch.zeros(2, dtype=torch.int64)) is none
 
 
-@pytest.mark.one_backend
-def test_bad_arguments():
-    kept = torch.zeros(6, 2, 40)
-    for changes, message in (
-        ({"rows": ROWS[0]}, "rows: expected"),
-        ({"cache": kept[0]}, "cache: expected"),
-        ({"cache": kept.half()}, "cache: expected a tensor of float32"),
-        ({"cache": kept[..., :32]}, "cache: expected 33 tokens or more, as rows has"),
-        ({"cache": kept.transpose(1, 2)}, "cache: expected unit stride"),
-        ({"slots": SLOTS[:3]}, r"slots: expected shape \[4\]"),
-        ({"column": 0.5}, "column: expected an int"),
-        ({"column": SLOTS[:3]}, "column: expected"),
-        ({"rows": kept[0, 0, :33].expand(4, 33)}, "cache: expected memory of its own"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=message):
-            store_rows(**{"rows": ROWS, "cache": kept, "slots": SLOTS} | changes)
+KEPT = torch.zeros(6, 2, 40)
+REFUSED = {
+    "store_rows": (store_rows, {"rows": ROWS, "cache": KEPT, "slots": SLOTS}, [
+        ({"rows": ROWS[0]}, ValueError, "rows: expected"),
+        ({"cache": KEPT[0]}, ValueError, "cache: expected"),
+        ({"cache": KEPT.half()}, TypeError, "cache: expected a tensor of float32"),
+        ({"cache": KEPT[..., :32]}, ValueError, "cache: expected 33 tokens or more, as rows has"),
+        ({"cache": KEPT.transpose(1, 2)}, ValueError, "cache: expected unit stride"),
+        ({"slots": SLOTS[:3]}, ValueError, r"slots: expected shape \[4\]"),
+        ({"column": 0.5}, TypeError, "column: expected an int"),
+        ({"column": SLOTS[:3]}, ValueError, "column: expected"),
+        ({"rows": KEPT[0, 0, :33].expand(4, 33)}, ValueError, "cache: expected memory of its own"),
+    ]),
+}  # fmt: skip

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, mask_logits, race_sample, residual
 from specdec_kernels.backends import reference
-from tests.support.calls import every_call, rows
+from tests.support.calls import every_call, outcome, rows
 from tests.support.cases import seeds
 from tests.support.threads import together
 
@@ -20,22 +20,9 @@ CALLS = every_call()
 ROUNDS = {"cpu": 200, "reference": 2, "cuda-host": 2, "cuda-device": 100, "triton-device": 20}
 
 
-def leaves(values):
-    return [x for x in tree_leaves(values) if isinstance(x, torch.Tensor) and x.device.type != "meta"]
-
-
 def turned(arguments, by):
     """A call whose rows and other tensors of floats are those of another one, in another order."""
     return tree_map_only(torch.Tensor, lambda x: x.roll(by, -1) if x.is_floating_point() else x.clone(), arguments)
-
-
-def found_by(function, arguments):
-    """What a call gives and leaves in its arguments; these are then as before."""
-    before = [x.clone() for x in leaves(arguments)]
-    found = [x.clone() for x in leaves([function(**arguments), arguments])]
-    for x, was in zip(leaves(arguments), before, strict=True):
-        x.copy_(was)
-    return found
 
 
 def equal(found, wanted):
@@ -57,12 +44,12 @@ def check_together(backend, names, rounds, threads=3):
         function, arguments = made_by_call(name)
         calls = [turned(arguments, by) for by in range(threads)]
         with specdec_kernels.backend(backend):
-            wanted = [found_by(function, call) for call in calls]
+            wanted = [outcome(function, call) for call in calls]
 
         def work(i, function=function, calls=calls, wanted=wanted, name=name):
             with specdec_kernels.backend(backend):
                 for _ in range(rounds):
-                    assert equal(found_by(function, calls[i]), wanted[i]), f"{name}: another thread's results"
+                    assert equal(outcome(function, calls[i]), wanted[i]), f"{name}: another thread's results"
 
         together(*(lambda i=i, work=work: work(i) for i in range(threads)))
 

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from specdec_kernels import overlap
 from specdec_kernels.sharded._parts import mass_tiles, tile_laws
-from tests.support.cases import adversarial_rows
 
 TILES, RAW = mass_tiles(torch.arange(66.0).view(2, 33))[0], torch.tensor([[1.0, 2.0, 3.0], [40.0, 65.0, -1.0]])
 CALLS = {"tile_laws": (tile_laws, {"tiles": TILES, "raw": RAW, "temperature": torch.ones(2)})}
@@ -26,15 +24,3 @@ def test_laws_are_those_of_whole_rows(parts_backend):
     some = lse > -torch.inf
     torch.testing.assert_close(row_stats.double().sum(-1)[some], lse[some], rtol=1e-6, atol=1e-6)
     assert row_stats[0, 1].tolist() == [0.0, torch.inf]
-
-
-def test_probabilities_are_the_bits_of_the_unsharded_ops(fast_backend):
-    """The harmonic mean of a law with itself is the sum of p / 2: a token alone in a draft gives its p back."""
-    rows = torch.stack(
-        [row for name, row in adversarial_rows(2048).items() if name in ("normal", "wide", "flat", "1e4")]
-    )
-    _, probs = tile_laws(mass_tiles(rows)[0], rows)
-    assert torch.equal(probs.argmax(-1), rows.argmax(-1))
-    alone = torch.full_like(rows, -torch.inf).scatter_(1, rows.argmax(-1, keepdim=True), 0.0)
-    expected = overlap(rows, alone).accept  # min(p, 1) of that token
-    assert torch.equal(probs.amax(-1), expected)

@@ -6,7 +6,6 @@ import torch
 from specdec_kernels import LogitEdits
 from specdec_kernels.sharded._parts import token_logits
 from tests.support.cases import DTYPES, adversarial_rows
-from tests.support.edits import random_edits
 from tests.support.parts import edited, edits_of
 
 ROWS = torch.randn(3, 300, generator=torch.Generator().manual_seed(3))
@@ -59,21 +58,6 @@ def test_edited_elements(parts_backend, bias):
     expected = torch.where(there.unsqueeze(-1), rows_there.gather(1, own), 0.0)
     for at in (row_indices, row_indices.int(), torch.stack([row_indices, row_indices], 1)[:, 0]):
         assert torch.equal(bits(token_logits(rows, own, row_indices=at, edits=edits)), bits(expected))
-
-
-def test_parts_together_are_the_row(fast_backend):
-    """One part of a row has the token, and the others 0, whose bits change nothing."""
-    rows, edits = torch.randn(4, 3000, generator=torch.Generator().manual_seed(2)), None
-    tokens = torch.tensor([[0, 127, 128], [1023, 1024, 2999], [3000, -1, 5], [1151, 1152, 2]])
-    for edits in (None, random_edits(4, vocabulary=3000, seed=7)._replace(bias=None, pending=None)):
-        whole, together = token_logits(rows, tokens, edits=edits), torch.zeros(4, 3, dtype=torch.int32)
-        for first, end in ((0, 128), (128, 1152), (1152, 3000)):
-            own = edits and edits._replace(
-                allowed=edits.allowed[:, first // 32 :], prompt_mask=edits.prompt_mask[:, first // 32 :],
-                output_mask=edits.output_mask[:, first // 32 :], output_counts=edits.output_counts[:, first:end],
-            )  # fmt: skip
-            together |= bits(token_logits(rows[:, first:end], tokens, vocab_start=first, edits=own))
-        assert torch.equal(together, bits(whole))
 
 
 def test_none_at_all(fast_backend):

@@ -26,7 +26,6 @@ from tests.support.texts import texts
 from tests.support.traversal_enumeration import output_law
 from tests.support.trees import depths, shapes
 
-SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
 WITH_AND_WITHOUT = pytest.mark.parametrize("with_replacement", [False, True], ids=["without", "with"])
 
 
@@ -79,15 +78,6 @@ class TestBlockExactly:
 @pytest.mark.one_backend
 class TestTraversalExactly:
     @WITH_AND_WITHOUT
-    @pytest.mark.parametrize("parents", SMALL_SHAPES, ids=named)
-    def test_lossless(self, parents, with_replacement):
-        depth = max(depths(parents))
-        contexts = Contexts(3, depth, seed=len(parents))
-        law = output_law(contexts, parents, drawn_with_replacement=with_replacement)
-        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
-        assert_lossless(contexts, law, depth + 1)
-
-    @WITH_AND_WITHOUT
     @pytest.mark.parametrize("parents", shapes(4), ids=named)
     def test_accepts_no_less_than_rejection(self, parents, with_replacement):
         contexts = Contexts(3, max(depths(parents)), seed=11)
@@ -126,12 +116,6 @@ class TestTraversalExactly:
         rejection = expected_accepted(tree_law(contexts, parents))
         assert expected_accepted(output_law(contexts, parents)) == pytest.approx(1.30143, abs=1e-5)
         assert rejection == pytest.approx(1.22286, abs=1e-5)
-
-    @pytest.mark.parametrize("parents", [(-1, 0, 0), (-1, 0, 0, 0), (-1, 0, 0, 1, 1)], ids=named)
-    def test_independent_siblings_may_be_verified_as_distinct_ones(self, parents):
-        contexts = Contexts(3, max(depths(parents)), seed=8)
-        law = output_law(contexts, parents, drawn_with_replacement=True, replacement=False)
-        assert_lossless(contexts, law, max(depths(parents)) + 1)
 
 
 @pytest.mark.one_backend

@@ -10,11 +10,13 @@ from specdec_kernels.backends.reference import naive
 from specdec_kernels.conformance import Contexts
 from tests.support.cases import seeds
 from tests.support.enumeration import acceptance_by_child, drafts, emitted_law, page_law, tree_law
-from tests.support.laws import P, Q, assert_law, assert_rate, follows_law, random_laws
+from tests.support.laws import P, Q, assert_law, assert_rate, random_laws
 from tests.support.texts import joint, texts
+from tests.support.traversal_enumeration import output_law as traversal_law
 from tests.support.trees import depths, shapes
 
 TRIALS = 200_000
+METHODS = tree_law, traversal_law
 SMALL_SHAPES = [parents for nodes in range(1, 6) for parents in shapes(nodes)]
 
 
@@ -44,9 +46,10 @@ class TestExactly:
     def test_lossless(self, parents, with_replacement):
         depth = max(depths(parents))
         contexts = Contexts(3, depth, seed=len(parents))
-        law = tree_law(contexts, parents, drawn_with_replacement=with_replacement)
-        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
-        assert_lossless(contexts, law, depth + 1)
+        for law_of in METHODS:
+            law = law_of(contexts, parents, drawn_with_replacement=with_replacement)
+            assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+            assert_lossless(contexts, law, depth + 1)
 
     @pytest.mark.parametrize("with_replacement", [False, True], ids=["without", "with"])
     @pytest.mark.parametrize("parents", shapes(4), ids=named)
@@ -67,8 +70,9 @@ class TestExactly:
     def test_independent_siblings_may_be_verified_as_distinct_ones(self, parents):
         """A repeated token is skipped, and what then is tried was drawn without replacement."""
         contexts = Contexts(3, max(depths(parents)), seed=8)
-        law = tree_law(contexts, parents, drawn_with_replacement=True, replacement=False)
-        assert_lossless(contexts, law, max(depths(parents)) + 1)
+        for law_of in METHODS:
+            law = law_of(contexts, parents, drawn_with_replacement=True, replacement=False)
+            assert_lossless(contexts, law, max(depths(parents)) + 1)
 
     def test_a_draft_that_cannot_say_everything(self):
         """Its support is used up by two children; what it never says is left."""
@@ -171,45 +175,9 @@ class TestByFrequency:
         assert_law(verdict.tokens[accepted, 1], P)
         assert (verdict.status == 0).all()
 
-    @pytest.mark.parametrize("temperature", [0.5, 2.0])
-    def test_temperature_scales_both_laws(self, temperature):
-        generator = torch.Generator().manual_seed(3)
-        target, draft = torch.randn(2, 8, generator=generator)
-        seed, parents = seeds(TRIALS // 4), torch.tensor([-1, 0, 0, 0])
-        noise = {"seed": seed, "position": 0, "temperature": temperature}
-        tokens = torch.nn.functional.pad(race_topk(draft.expand(len(seed), -1), 3, **noise), (1, 0), value=-1)
-        rows = (len(seed), 4, -1)
-        verdict = verify_tree(tokens, target.expand(rows), draft.expand(rows), parents=parents, **noise)
-        assert_law(verdict.tokens[:, 0], (target.double() / temperature).softmax(-1))
-
     @pytest.mark.parametrize("method, replacement", [("rejection", False), ("rejection", True), ("race", False)])
     def test_several_rounds(self, method, replacement):
         """The joint law of four tokens of a Markov chain, cut into rounds as acceptance has it."""
         p, q = random_laws(torch.Generator().manual_seed(4), 2, 3, 3)
         options = {"method": method, "replacement": replacement, "fresh": False, "apart": False}
         assert_law(*joint(texts(p, q, TRIALS // 4, 4, parents=(-1, 0, 0, 1, 1, 2), **options), p))
-
-
-@pytest.mark.usefixtures("quick_backend")
-class TestBiasIsCaught:
-    def test_residual_with_the_noise_of_the_draft(self):
-        """After two rejected siblings the draft's own noise says too much."""
-        p, q = random_laws(torch.Generator().manual_seed(5), 2, 16)
-        seed = seeds(TRIALS)
-        tokens, verdict = one_round("rejection", p, q, seed, 2)
-        left = (p - q).clamp(min=0) / (p - q).clamp(min=0).sum()
-        rest = q.expand(len(seed), -1).scatter(1, tokens[:, 1:2], 0.0)
-        left = (left - rest / rest.sum(dim=1, keepdim=True)).clamp(min=0)
-        wrong = race_sample(left, seed=seed, position=0, space="probs")
-        assert_law(verdict.tokens[:, 0], p)
-        assert not follows_law(torch.where(verdict.num_accepted == 1, verdict.tokens[:, 0], wrong), p)
-
-    def test_distinct_siblings_verified_as_independent_ones(self):
-        seed = seeds(TRIALS // 2)
-        tokens, parents = star(2, seed)
-        rows = (len(seed), 3, -1)
-        verdict = verify_tree(
-            tokens, P.expand(rows), Q.expand(rows), parents=parents, replacement=True, space="probs", seed=seed,
-            position=0,
-        )  # fmt: skip
-        assert not follows_law(verdict.tokens[:, 0], P)

@@ -1,4 +1,4 @@
-"""verify_tree: every decision is the oracle's, every option means what it says, nothing else is touched."""
+"""verify_tree: every decision is the oracle's, and every option means what it says."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ import torch
 from specdec_kernels._C import maths
 
 import specdec_kernels
-from specdec_kernels import OutputFormat, race_sample
+from specdec_kernels import OutputFormat, Status
 from tests.support.calls import PARENTS, tree
-from tests.support.cases import DTYPES, UNTOUCHED, assert_same, chain_call, poisoned, seeds
+from tests.support.cases import UNTOUCHED, assert_as_the_oracle, assert_same, by_the_oracle, seeds, spoilt
 from tests.support.laws import P, Q
-from tests.support.ops import verify_chain, verify_tree
+from tests.support.ops import verify_tree
 from tests.support.races import log_arrivals, log_weights
-from tests.support.trees import children, depths, random_parents, tree_call
+from tests.support.trees import depths, random_parents, tree_call
 
 
 @pytest.mark.interpreted
@@ -75,11 +75,6 @@ def made(seed, options=None, **changes):
     return tree_call(seed, replacement=options.get("replacement", False), **changes) | options
 
 
-def by_the_oracle(**call):
-    with specdec_kernels.backend("reference"):
-        return verify_tree(**call)
-
-
 def untouched(requests, width):
     return (
         torch.full((requests, width), UNTOUCHED),
@@ -91,54 +86,32 @@ def untouched(requests, width):
 
 @pytest.mark.usefixtures("other_backend")
 class TestEqualsTheOracle:
-    @pytest.mark.parametrize("space", ["logits", "probs"])
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    @pytest.mark.parametrize("vocabulary", [5, 65, 300, 2049])
-    def test_options(self, space, options, vocabulary):
-        for dtype in DTYPES if space == "logits" else DTYPES[:1]:
-            call = made(1, options, vocabulary=vocabulary, dtype=dtype, space=space)
-            assert_same(verify_tree(**call), by_the_oracle(**call))
-
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
     @pytest.mark.parametrize("nodes", [1, 2, 5, 33, 64])
     def test_sizes_of_trees(self, options, nodes):
         call = made(2, options, nodes=nodes)
-        assert_same(verify_tree(**call), by_the_oracle(**call))
+        assert_as_the_oracle(verify_tree, call)
 
     @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
     def test_many_children(self, options):
         """More siblings than fit any list of fixed size; some repeat a token, and the vocabulary runs out."""
         call = made(3, options, requests=8, nodes=130, vocabulary=90, parents=[-1] + 100 * [0] + 29 * [3])
         call["temperature"] = torch.full((8,), 1.3)
-        assert_same(verify_tree(**call), by_the_oracle(**call))
-
-    @pytest.mark.parametrize("space", ["logits", "probs"])
-    @pytest.mark.parametrize("options", [{}, {"replacement": True}], ids=["distinct", "independent"])
-    def test_smaller_draft_vocabulary(self, space, options):
-        call = made(4, options, vocabulary=200, draft_vocabulary=70, space=space)
-        assert_same(verify_tree(**call), by_the_oracle(**call))
+        assert_as_the_oracle(verify_tree, call)
 
     def test_every_parameter_per_request(self):
         call = made(5) | {"nonce": torch.arange(32)}
-        assert_same(verify_tree(**call), by_the_oracle(**call))
+        assert_as_the_oracle(verify_tree, call)
 
     @pytest.mark.parametrize("space", ["logits", "probs"])
     def test_rows_that_are_no_laws(self, space):
         """NaN, infinities, negative probabilities and rows without weight, anywhere."""
-        generator = torch.Generator().manual_seed(7)
-        call = made(7, requests=64, space=space)
-        strange = torch.tensor([torch.nan, torch.inf, -torch.inf, -1.0, 0.0])
-        for name in ("target", "draft"):
-            where = torch.rand(call[name].shape, generator=generator) < 0.005
-            kinds = strange[torch.randint(0, 5, call[name].shape, generator=generator)]
-            call[name] = torch.where(where, kinds, call[name])
-            for nothing in (torch.nan, -torch.inf if space == "logits" else 0.0):
-                call[name][torch.rand(call[name].shape[:2], generator=generator) < 0.05] = nothing
+        call = spoilt(made(7, requests=64, space=space))
         for options in OPTIONS.values():
             certain, traversal = options.get("draft", 0) is None, options.get("method") == "traversal"
             if traversal and space == "probs":  # a weight above 1 counts as 1 in its sums
                 call["target"] = call["target"].nan_to_num(nan=torch.nan, posinf=0.5)
-            found, expected = verify_tree(**call | options), by_the_oracle(**call | options)
+            found, expected = verify_tree(**call | options), by_the_oracle(verify_tree, **call | options)
             if (certain and (traversal or space == "probs")) and options.get("method") != "race":
                 # A row of infinite mass, or of none, has no share not yet tried: what it gives is a status and a token.
                 lawful = (expected.status == 0) & (found.status == 0)
@@ -147,27 +120,6 @@ class TestEqualsTheOracle:
                 assert ((last >= 0) & (last < call["target"].shape[-1])).all()
                 found, expected = ([part[lawful] for part in verdict] for verdict in (found, expected))
             assert_same(found, expected)
-
-
-@pytest.mark.usefixtures("backend")
-class TestChain:
-    """A chain is a tree: the same noise gives the same verdict, bit for bit."""
-
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    @pytest.mark.parametrize("space", ["logits", "probs"])
-    def test_agrees_with_verify_chain(self, options, space):
-        chain = chain_call(8, requests=96, slots=6, vocabulary=300, space=space)
-        method = {k: "block" if v == "traversal" else v for k, v in options.items() if k != "replacement"}
-        expected = verify_chain(**chain | method)
-        draft = torch.nn.functional.pad(chain["draft"], (0, 0, 0, 1), value=torch.nan)
-        tree = chain | {
-            "draft_tokens": torch.nn.functional.pad(chain["draft_tokens"], (1, 0), value=-77),
-            "draft": draft, "parents": torch.arange(-1, 6),
-        }  # fmt: skip
-        verdict = verify_tree(**tree | options)
-        assert_same((verdict.tokens, verdict.num_accepted, verdict.status), expected)
-        depth = torch.arange(7)
-        assert (verdict.path == torch.where(depth <= verdict.num_accepted[:, None], depth, -1)).all()
 
 
 @pytest.mark.usefixtures("backend")
@@ -223,62 +175,7 @@ class TestUniforms:
 
 
 @pytest.mark.usefixtures("backend")
-class TestRace:
-    def test_emits_the_plain_samples_of_every_position(self):
-        call = made(9, OPTIONS["race"], nodes=12)
-        verdict = verify_tree(**call)
-        rows = call["target"].gather(1, verdict.path.long().clamp(min=0)[..., None].expand(-1, -1, 65))
-        width = verdict.path.shape[1]
-        plain = race_sample(
-            rows, seed=call["seed"][:, None], position=call["position"][:, None] + torch.arange(width),
-            temperature=call["temperature"][:, None],
-        )  # fmt: skip
-        assert (verdict.tokens == torch.where(verdict.path >= 0, plain, -1)).all()
-
-    def test_takes_a_child_wherever_there_is_one(self):
-        call = made(10, OPTIONS["race"], nodes=12)
-        verdict = verify_tree(**call)
-        for b, walked in enumerate(verdict.path.tolist()):
-            below = children(call["parents"][b].tolist())
-            walked = [node for node in walked if node != -1]
-            for depth, node in enumerate(walked):
-                having = [c for c in below[node] if call["draft_tokens"][b, c] == verdict.tokens[b, depth]]
-                assert walked[depth + 1 : depth + 2] == having[:1]
-
-    def test_does_not_depend_on_the_draft(self):
-        """A token is a function of its position and of the target: the trees agree as far as both walk alike."""
-        call = made(11, OPTIONS["race"], nodes=7, parents=[-1, 0, 1, 2, 3, 4, 5])
-        first = verify_tree(**call).tokens
-        call["draft_tokens"] = torch.randint(0, 65, (32, 7), generator=torch.Generator().manual_seed(11))
-        second = verify_tree(**call).tokens
-        assert ((first == second) | (first == -1) | (second == -1)).all()
-
-
-@pytest.mark.usefixtures("backend")
 class TestMeaning:
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    def test_path_and_tokens(self, options):
-        call = made(12, options, requests=64, nodes=12)
-        verdict = verify_tree(**call)
-        depth = torch.arange(verdict.tokens.shape[1])
-        n = verdict.num_accepted[:, None]
-        for part in (verdict.tokens, verdict.path):
-            assert ((part >= 0) == (depth <= n)).all()
-            assert (part[depth > n] == -1).all()
-        assert (verdict.path[:, 0] == 0).all()
-        assert (verdict.tokens < 65).all()
-        here, after = verdict.path[:, :-1].long(), verdict.path[:, 1:].long()
-        walked = after >= 0
-        assert (call["parents"].gather(1, after.clamp(min=0))[walked] == here[walked]).all()
-        assert (call["draft_tokens"].gather(1, after.clamp(min=0))[walked] == verdict.tokens[:, :-1][walked]).all()
-        assert verdict.num_accepted.float().mean() > 0.25
-
-    def test_dtypes_and_width(self):
-        verdict = verify_tree(**made(13, nodes=4, parents=[-1, 0, 1, 0]))
-        assert verdict._fields == ("tokens", "path", "num_accepted", "status")
-        assert [x.dtype for x in verdict] == [torch.int64, torch.int32, torch.int32, torch.int32]
-        assert verdict.tokens.shape == verdict.path.shape == (32, 3)
-
     @pytest.mark.parametrize(
         "tokens, path, emitted",
         [
@@ -292,7 +189,10 @@ class TestMeaning:
         """The first child that has the argmax, the lowest of equal ones; what the draft's law says does not matter."""
         target = torch.tensor([[[1.0, 4, 4, 0], [0, 0, 0, 1], [0, 0, 9, 0], [5, 1, 1, 5]]])
         draft = torch.randn(1, 4, 4, generator=torch.Generator().manual_seed(14))
-        for options in ({"draft": draft}, {}, {"method": "race"}, {"draft": draft, "replacement": True}):
+        for options in (
+            {"draft": draft}, {}, {"method": "race"}, {"draft": draft, "replacement": True}, {"method": "traversal"},
+            {"draft": draft, "method": "traversal"}, {"draft": draft, "method": "traversal", "replacement": True},
+        ):  # fmt: skip
             verdict = verify_tree(
                 torch.tensor([tokens]), target, parents=torch.tensor([-1, 0, 0, 2]), temperature=0.0, seed=1,
                 position=0, **options,
@@ -349,16 +249,6 @@ class TestMeaning:
         assert (verdict.path[:, 1] == 40).any()
         assert not (verdict.path[:, 1] == 51).any()
 
-    def test_no_requests(self):
-        for options in OPTIONS.values():
-            call = made(19, options, requests=4)
-            empty = {k: v[:0] if isinstance(v, torch.Tensor) else v for k, v in call.items()}
-            assert verify_tree(**empty).tokens.shape[0] == 0
-
-    def test_int32_tokens(self):
-        call = made(20)
-        assert_same(verify_tree(**call | {"draft_tokens": call["draft_tokens"].int()}), verify_tree(**call))
-
     def test_peaked_drafts_keep_what_they_put_on_others(self):
         """What q leaves once its peak is tried is summed, not 1 minus the peak, which float32 would round away."""
         count = 4000
@@ -376,74 +266,21 @@ class TestMeaning:
 @pytest.mark.usefixtures("backend")
 @pytest.mark.interpreted
 class TestStatus:
-    def verdict(self, tokens, target, draft=None, parents=(-1, 0), **options):
-        nodes = len(parents)
-        target = torch.tensor(target).expand(1, nodes, -1)
-        draft = None if draft is None else torch.tensor(draft).expand(1, nodes, -1)
-        noise = {"seed": 1, "position": 0}
-        return verify_tree(torch.tensor([tokens]), target, draft, parents=torch.tensor(parents), **noise | options)
-
-    @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-    @pytest.mark.parametrize("options", [{}, {"method": "race"}, {"temperature": 0.0}])
-    def test_non_finite_logits(self, bad, options):
-        verdict = self.verdict([-1, -1], [0.0, bad, 1.0], **options)
-        assert verdict.status.item() == 1
-        assert verdict.tokens[0, 0] == 1 if bad == torch.inf else verdict.tokens[0, 0] in (0, 2)
-
-    @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-    def test_non_finite_draft_logits(self, bad):
-        assert self.verdict([-1, 0], [0.0, 0.0, 0.0], [0.0, bad, 0.0]).status.item() == 1
-
     @pytest.mark.parametrize("replacement", [False, True])
     def test_no_draft_of_a_law_of_nans_is_accepted(self, replacement):
-        tokens, parents = [-1, 0, 1, 2], (-1, 0, 0, 1)
-        verdict = self.verdict(tokens, [0.0] * 3, [torch.nan] * 3, parents, replacement=replacement)
+        rows, parents = torch.zeros(1, 4, 3), torch.tensor([-1, 0, 0, 1])
+        call = {"parents": parents, "replacement": replacement, "seed": 1, "position": 0}
+        verdict = verify_tree(torch.tensor([[-1, 0, 1, 2]]), rows, torch.nan * rows, **call)
         assert (verdict.num_accepted.item(), verdict.status.item() & 1) == (0, 1)
         assert verdict.tokens[0, 0] in (0, 1, 2)
 
-    def test_draft_rows_without_children_are_not_read(self):
-        assert self.verdict([-1, -1], [0.0, 0.0, 0.0], [0.0, torch.nan, 0.0]).status.item() == 0
-
-    def test_empty_residual_draws_from_the_target(self):
-        verdict = self.verdict([-1, 2], [0.5, 0.5, 0.0], [0.5, 0.5, 0.5], space="probs")
-        assert verdict.status.item() == 2
-        assert verdict.tokens[0, 0] in (0, 1)
-
-    @pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"replacement": True}])
-    def test_tokens_out_of_range_are_rejected(self, options):
-        tokens = torch.tensor([[-1, x] for x in (3, -2, 2**40, -(2**40), -1)])
-        rows = torch.tensor([0.0, 1.0, 2.0]).expand(len(tokens), 2, -1)
-        draft = None if "method" in options else torch.zeros_like(rows)
-        verdict = verify_tree(
-            tokens, rows, draft, parents=torch.tensor([-1, 0]), seed=seeds(len(tokens)), position=0, **options
-        )
-        assert verdict.status.tolist() == [4, 4, 4, 4, 0]
-        assert not verdict.num_accepted.any()
-        assert ((verdict.tokens[:, 0] >= 0) & (verdict.tokens[:, 0] < 3)).all()
-
-    def test_a_race_takes_no_token_out_of_range(self):
-        self.test_tokens_out_of_range_are_rejected({"method": "race"})
-
-    @pytest.mark.parametrize("bad", [torch.nan, -1.0])
-    def test_temperature_out_of_range_is_greedy(self, bad):
-        call = made(21)
-        verdict = verify_tree(**call | {"temperature": torch.full((32,), bad)})
-        expected = verify_tree(**call | {"temperature": 0.0})
-        assert_same(verdict[:3], expected[:3])
-        assert (verdict.status == expected.status | 8).all()
-
-    def test_a_bad_request_harms_no_other(self):
-        call = made(22)
-        clean = verify_tree(**call)
-        bad = torch.arange(32) % 3 == 0
-        for name in ("target", "draft"):
-            call[name][bad] = torch.nan
-        call["draft_tokens"][bad] = 10**12
-        verdict = verify_tree(**call)
-        for got, expected in zip(verdict, clean, strict=True):
-            assert (got[~bad] == expected[~bad]).all()
-        assert (verdict.status[bad] & 1 == 1).all()
-        assert ((verdict.tokens[bad, 0] >= 0) & (verdict.tokens[bad, 0] < 65)).all()
+    def test_nodes_too_deep(self):
+        """p like q accepts all: the path ends where the room does."""
+        rows = P.expand(1, 3, -1)
+        call = {"parents": torch.tensor([[-1, 0, 1]]), "space": "probs", "seed": 3, "position": 0, "max_depth": 1}
+        for options in ({}, {"method": "traversal"}, {"method": "paths", "leaves": torch.tensor([[2]])}):
+            verdict = verify_tree(torch.tensor([[-1, 0, 0]]), rows, rows, **call | options)
+            assert (verdict.num_accepted.item(), verdict.status.item()) == (1, Status.PARAMETER)
 
     @pytest.mark.interpreted(False)
     def test_trees_deeper_than_there_is_room_for(self):
@@ -459,109 +296,14 @@ class TestStatus:
         assert_same((wide.tokens[:, :4], wide.path[:, :4], *wide[2:]), whole)
         assert (wide.tokens[:, 4:] == -1).all()
 
-    def test_check_raises(self):
-        with pytest.raises(RuntimeError, match="verify_tree: request 0: a NaN"):
-            self.verdict([-1, -1], [0.0, torch.nan, 1.0], check=True)
 
-
-@pytest.mark.usefixtures("backend")
-class TestBadParents:
-    """The host refuses them; where it does not look they count as absent."""
-
-    BAD = ([-1, 1, 0], [-1, 2, 1], [-1, 0, 7], [-1, 0, -2], [0, 0, 0], [1, 0, 0], [-1, -5, 2**31 - 1])
-
-    @pytest.mark.parametrize("parents", BAD, ids=str)
-    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-    def test_refused(self, parents, dtype):
-        call = made(24, nodes=3, parents=[-1, 0, 1])
-        node = next(i for i, parent in enumerate(parents) if not (parent == -1 or 0 <= parent < i))
-        with pytest.raises(ValueError, match=rf"parents\[{node}\]: expected -1 .*; got {parents[node]}"):
-            verify_tree(**call | {"parents": torch.tensor(parents, dtype=dtype)})
-        each = torch.tensor([-1, 0, 0], dtype=dtype).repeat(32, 1)
-        each[17] = torch.tensor(parents, dtype=dtype)
-        with pytest.raises(ValueError, match=rf"parents\[17, {node}\]: expected"):
-            verify_tree(**call | {"parents": each})
-
-    @pytest.mark.parametrize("parents", BAD, ids=str)
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    def test_unseen_they_are_absent(self, parents, options, monkeypatch):
-        call = made(25, options, nodes=3, parents=[-1, 0, 1])
-        absent = [parent if 0 <= parent < i else -1 for i, parent in enumerate(parents)]
-        expected = verify_tree(**call | {"parents": torch.tensor(absent)}, max_depth=2)
-        monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
-        verdict = verify_tree(**call | {"parents": torch.tensor(parents)}, max_depth=2)
-        assert_same(verdict[:3], expected[:3])
-        assert (verdict.status == expected.status | 8).all()
-
-    def test_one_among_many_nodes(self, monkeypatch):
-        call = made(35, nodes=60, requests=3, parents=[-1, 0] + 58 * [-1])
-        expected = verify_tree(**call)
-        parents = call["parents"].repeat(3, 1)
-        parents[1, 47] = 99
-        monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
-        verdict = verify_tree(**call | {"parents": parents}, max_depth=1)
-        assert_same(verdict[:3], expected[:3])
-        assert (verdict.status == expected.status | torch.tensor([0, 8, 0])).all()
-
-
-@pytest.mark.usefixtures("backend")
-class TestNothingElseIsTouched:
-    @pytest.mark.parametrize("space", ["logits", "probs"])
-    @pytest.mark.parametrize("options", DOWNWARDS.values(), ids=DOWNWARDS)
-    def test_rows_off_the_path(self, options, space):
-        call = made(26, options, space=space)
-        clean = verify_tree(**call)
-        on_path = torch.zeros(32, 10, dtype=torch.bool).scatter_(1, clean.path.long() % 10, True)[:, :9]
-        call["target"] = torch.where(on_path.unsqueeze(-1), call["target"], torch.nan)
-        if call["draft"] is not None:
-            call["draft"] = torch.where(on_path.unsqueeze(-1), call["draft"], torch.nan)
-        call["draft_tokens"][:, 0] = 2**40
-        assert_same(verify_tree(**call), clean)
-
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    def test_rows_anywhere_in_memory(self, options, dtype):
-        call = made(27, options, dtype=dtype)
-        clean = verify_tree(**call)
-        call["target"] = poisoned(call["target"])
-        if call["draft"] is not None:
-            call["draft"] = poisoned(call["draft"], pad=1, start=1)
-        for name in ("seed", "position", "temperature"):
-            call[name] = call[name].repeat_interleave(2)[::2]
-        for name in ("draft_tokens", "parents"):
-            call[name] = call[name].T.contiguous().T
-        assert_same(verify_tree(**call), clean)
-
-    def test_out_inside_larger_tensors(self):
-        call = made(29, nodes=5, parents=[-1, 0, 0, 1, 3])
-        room, steps = torch.full((32, 9), UNTOUCHED), torch.full((32, 9), UNTOUCHED, dtype=torch.int32)
-        out = (room[:, 2:6], steps[:, 3:7], *untouched(32, 4)[2:])
-        assert_same(verify_tree(**call, out=out), verify_tree(**call))
-        assert (room[:, [0, 1, 6, 7, 8]] == UNTOUCHED).all()
-        assert (steps[:, [0, 1, 2, 7, 8]] == UNTOUCHED).all()
-
-
-@pytest.mark.usefixtures("backend")
-class TestBatchInvariance:
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    def test_alone_or_among_others(self, options):
-        call = made(31, options, vocabulary=2100, requests=6)
-        together = verify_tree(**call, max_depth=8)
-        for b in range(6):
-            alone = {k: v[b : b + 1] if isinstance(v, torch.Tensor) else v for k, v in call.items()}
-            assert_same(verify_tree(**alone, max_depth=8), tuple(x[b : b + 1] for x in together))
-
-    @pytest.mark.costly
-    @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-    def test_threads(self, options):
-        call = made(32, options, vocabulary=40_000, requests=1, nodes=4, parents=[-1, 0, 0, 0])
-        call["temperature"] = torch.ones(1)
-        one = verify_tree(**call)
-        torch.set_num_threads(2)
-        try:
-            assert_same(verify_tree(**call), one)
-        finally:
-            torch.set_num_threads(1)
+def test_out_inside_larger_tensors(backend):
+    call = made(29, nodes=5, parents=[-1, 0, 0, 1, 3])
+    room, steps = torch.full((32, 9), UNTOUCHED), torch.full((32, 9), UNTOUCHED, dtype=torch.int32)
+    out = (room[:, 2:6], steps[:, 3:7], *untouched(32, 4)[2:])
+    assert_same(verify_tree(**call, out=out), verify_tree(**call))
+    assert (room[:, [0, 1, 6, 7, 8]] == UNTOUCHED).all()
+    assert (steps[:, [0, 1, 2, 7, 8]] == UNTOUCHED).all()
 
 
 @pytest.mark.costly
@@ -576,7 +318,7 @@ def test_a_thousand_nodes(options):
         draft = None if options.get("draft", 0) is None else target.roll(1, dims=-1)
         call = {"draft_tokens": tokens, "target": target, "draft": draft, "parents": parents, "seed": 5, "position": 0}
         call |= {k: v for k, v in options.items() if k != "draft"}
-        assert_same(verify_tree(**call), by_the_oracle(**call))
+        assert_as_the_oracle(verify_tree, call)
 
 
 REFUSED = {

@@ -83,34 +83,32 @@ def test_scripts_parse(script):
     assert subprocess.run(["sh", "-n", GPU / script]).returncode == 0
 
 
-def test_a_backend_that_differs_is_written_down_and_not_timed(monkeypatch):
+def measured(monkeypatch, verify_chain, contenders):
+    """A race's entry beside a backend whose verify_chain is another."""
     monkeypatch.syspath_prepend(str(GPU))
     bench = importlib.import_module("bench")
+    monkeypatch.setitem(backends._BACKENDS, "other", (SimpleNamespace(verify_chain=verify_chain), ("cpu",)))
+    monkeypatch.delitem(backends._loaded, "other", raising=False)
+    case = {"sweep": "B", "B": 3, "V": 512, "acceptance": 0.7, "cold": True}
+    return bench.measured("race", case, bench.DRY, "cpu", contenders)
 
+
+def test_a_backend_that_differs_is_written_down_and_not_timed(monkeypatch):
     def wrong(call):
         for out in (call.tokens, call.num_accepted, call.status):
             out.zero_()
 
-    monkeypatch.setitem(backends._BACKENDS, "wrong", (SimpleNamespace(verify_chain=wrong), ("cpu",)))
-    monkeypatch.delitem(backends._loaded, "wrong", raising=False)
-    case = {"sweep": "B", "B": 3, "V": 512, "acceptance": 0.7, "cold": True}
-    entry = bench.measured("race", case, bench.DRY, "cpu", {"specdec": "cpu", "theirs": "wrong"})
+    entry = measured(monkeypatch, wrong, {"specdec": "cpu", "theirs": "other"})
     assert entry["differs"] == ["theirs"]
     assert "theirs" not in entry["seconds"]
     assert len(entry["seconds"]["specdec"]) > 0
 
 
 def test_a_backend_that_fails_is_left_out_and_told(monkeypatch):
-    monkeypatch.syspath_prepend(str(GPU))
-    bench = importlib.import_module("bench")
-
     def fails(call):
         raise TypeError("a kernel\nthat does not compile")
 
-    monkeypatch.setitem(backends._BACKENDS, "fails", (SimpleNamespace(verify_chain=fails), ("cpu",)))
-    monkeypatch.delitem(backends._loaded, "fails", raising=False)
-    case = {"sweep": "B", "B": 3, "V": 512, "acceptance": 0.7, "cold": True}
-    entry = bench.measured("race", case, bench.DRY, "cpu", {"theirs": "fails", "specdec": "cpu"})
+    entry = measured(monkeypatch, fails, {"theirs": "other", "specdec": "cpu"})
     assert entry["skipped"]["theirs"] == "TypeError: a kernel"
     assert (entry["differs"], list(entry["seconds"])[:1]) == ([], ["specdec"])
 

@@ -6,9 +6,9 @@ import torch
 import specdec_kernels
 from specdec_kernels import Sampling, sharded
 from specdec_kernels.sharded import _filters
-from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal, chains, whole, with_status
+from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal, check
+from tests.sharded.test_rejection import chain
 from tests.support.cases import adversarial_rows, seeds
-from tests.support.ops import verify_chain, verify_tree
 from tests.support.ranks import chain_call_with_hits, on_ranks, tree_call_with_hits
 
 SAMPLINGS = {
@@ -40,19 +40,15 @@ def rows_of(sampling, count):
 def test_races_over_what_filters_keep(fast_backend, name, begins):
     rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
     call = {"target": rows, "seed": seeds(len(rows)), "position": 3, "sampling": SAMPLINGS[name]}
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), begins, call), whole(specdec_kernels.race_sample, call))
+    check("race_sample", call, begins)
 
 
 def test_numbers_of_rows(fast_backend):
     rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
     call = {"target": rows, "seed": seeds(len(rows)), "position": 3, "sampling": rows_of(Sampling(), len(rows))}
-    assert_all_equal(
-        on_ranks(with_status(sharded.race_sample), BEGINS[1], call), whole(specdec_kernels.race_sample, call)
-    )
+    check("race_sample", call, BEGINS[1])
     call["sampling"] = call["sampling"]._replace(min_p=torch.linspace(-0.1, 1, len(rows)))
-    expected = whole(specdec_kernels.race_sample, call)
-    assert expected[1][0] & 8
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), BEGINS[1], call), expected)
+    assert check("race_sample", call, BEGINS[1])[1][0] & 8
 
 
 def test_ties_across_a_boundary(fast_backend):
@@ -61,21 +57,21 @@ def test_ties_across_a_boundary(fast_backend):
     rows[:, 1000:1100] = 3.0
     for k in (24, 30, 100, 101):
         call = {"target": rows, "seed": seeds(2), "position": 1, "sampling": Sampling(top_k=k)}
-        assert_all_equal(on_ranks(sharded.race_sample, [0, 1024], call), specdec_kernels.race_sample(**call))
+        check("race_sample", call, [0, 1024])
         call["sampling"] = Sampling(top_k=k, ties="all")
-        assert_all_equal(on_ranks(sharded.race_sample, [0, 1024], call), specdec_kernels.race_sample(**call))
+        check("race_sample", call, [0, 1024])
 
 
 def test_arrivals_and_verdicts(fast_backend):
     rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
     sampling = Sampling(0.9, top_k=6, top_p=0.9)
     call = {"draft": rows, "k": 8, "seed": seeds(len(rows)), "position": 3, "sampling": sampling}
-    assert_all_equal(on_ranks(with_status(sharded.race_topk), BEGINS[1], call), whole(specdec_kernels.race_topk, call))
-    call = {**chains(), "temperature": None, "sampling": rows_of(Sampling(), 16)}
-    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], call), verify_chain(**call))
+    check("race_topk", call, BEGINS[1])
+    call = {**chain("race"), "temperature": None, "sampling": rows_of(Sampling(), 16)}
+    check("verify_chain", call, BEGINS[1])
     call = {**tree_call_with_hits(VOCABULARY, requests=8, nodes=7), "draft": None, "method": "race"}
     call |= {"temperature": None, "sampling": sampling}
-    assert_all_equal(on_ranks(sharded.verify_tree, BEGINS[1], call), verify_tree(**call))
+    check("verify_tree", call, BEGINS[1])
 
 
 def test_requests_by_their_index(fast_backend):
@@ -83,16 +79,14 @@ def test_requests_by_their_index(fast_backend):
         "target": 2 * torch.randn(4, 2048), "seed": seeds(3), "position": 1, "sampling": rows_of(Sampling(), 3),
         "request_index": torch.tensor([2, -1, 7, 0], dtype=torch.int32),
     }  # fmt: skip
-    assert_all_equal(
-        on_ranks(with_status(sharded.race_sample), [0, 1024], call), whole(specdec_kernels.race_sample, call)
-    )
+    check("race_sample", call, [0, 1024])
 
 
 @pytest.mark.interpreted
 def test_filters_on_every_backend(parts_backend):
     call = {"target": 2 * torch.randn(2, 1500), "seed": seeds(2), "position": 1}
     call["sampling"] = Sampling(0.8, top_k=9, top_p=0.8)
-    assert_all_equal(on_ranks(sharded.race_sample, [0, 1024], call), specdec_kernels.race_sample(**call))
+    check("race_sample", call, [0, 1024])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +95,7 @@ def test_filters_on_every_backend(parts_backend):
 def test_cutoff(fast_backend, name):
     rows = torch.stack(list(adversarial_rows(VOCABULARY).values()))
     call = {"rows": rows, "sampling": SAMPLINGS[name]}
-    assert_all_equal(on_ranks(sharded.cutoff, BEGINS[2], call), specdec_kernels.cutoff(**call))
+    check("cutoff", call, BEGINS[2])
 
 
 def test_lists_are_as_short_as_filters_allow(fast_backend, monkeypatch):
@@ -146,5 +140,4 @@ def test_residuals_of_rows_whose_cuts_are_among_ties(fast_backend, method):
     call["temperature"] = None
     for top_k in (900, 1100, 1500, 2500):
         for side in ({"sampling": Sampling(0.8, top_k=top_k)}, {"draft.sampling": Sampling(top_k=top_k)}):
-            expected = verify_chain(**call | side)
-            assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[2], call | side), expected)
+            check("verify_chain", call | side, BEGINS[2])

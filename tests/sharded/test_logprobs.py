@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-import specdec_kernels
 from specdec_kernels import Sampling, sharded
+from specdec_kernels.ops import Logprobs
+from tests.sharded import test_races
 from tests.sharded.test_filters import rows_of
-from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
+from tests.sharded.test_races import BEGINS, VOCABULARY
 from tests.support.cases import DTYPES, adversarial_rows
-from tests.support.ranks import on_ranks
 
 SAMPLINGS = {
     "raw": Sampling(),
@@ -23,16 +23,7 @@ SAMPLINGS = {
 
 
 def check(begins, rows, tokens, **how):
-    status = [torch.empty(rows.shape[:-1], dtype=torch.int32) for _ in begins]
-    expected = specdec_kernels.logprobs(rows, tokens, status=status[0], **how)
-
-    def op(**call):
-        own = torch.empty(rows.shape[:-1], dtype=torch.int32)
-        return (*sharded.logprobs(**call, status=own), own)
-
-    found = on_ranks(op, begins, {"rows": rows, "tokens": tokens, **how})
-    assert_all_equal(found, (*expected, status[0]))
-    return expected
+    return Logprobs(*test_races.check("logprobs", {"rows": rows, "tokens": tokens, **how}, begins)[:4])
 
 
 def hard_rows():

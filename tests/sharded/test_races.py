@@ -1,15 +1,17 @@
-"""Races over slices of rows: on every rank what the unsharded ops give on the whole rows."""
+"""Races over slices of rows: on every rank what the unsharded ops give on the whole rows. And what slices may be."""
+
+import inspect
 
 import pytest
 import torch
 
 import specdec_kernels
-from specdec_kernels import Sampling, Status, sharded
+from specdec_kernels import Sampling, sharded
 from specdec_kernels.sharded import VocabShard, race_finish, race_partial
 from specdec_kernels.sharded._shard import hash_of
-from tests.support.cases import DTYPES, adversarial_rows, poisoned, ragged, seeds
-from tests.support.ops import grouped, verify_chain, verify_tree
-from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
+from tests.support.cases import DTYPES, adversarial_rows, poisoned, seeds
+from tests.support.ops import grouped
+from tests.support.ranks import ROWS, PlayedShard, Stage, chain_call_with_hits, on_ranks
 
 VOCABULARY = 5 * 1024 + 77
 # The slices of 1, 2, 3 and 4 ranks, and of 5 of which two have no tokens.
@@ -25,15 +27,22 @@ def assert_all_equal(results, expected):
             torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-def whole(op, call):
-    """(result, status) of an unsharded op on rows."""
-    status = torch.empty(call.get("target", call.get("draft")).shape[:-1], dtype=torch.int32)
-    return op(**call, status=status), status
+def check(op, call, begins=BEGINS[2], debug=False):
+    """Assert that every rank has what the op gives on whole rows, with its status; returns that."""
+    rows = next(call[name] for name in ROWS if name in call)
+    asked = "status" in inspect.signature(getattr(sharded, op)).parameters
 
+    def with_status(function):
+        def called(**arguments):
+            status = torch.empty(rows.shape[:-1], dtype=torch.int32)
+            found = function(**arguments, **({"status": status} if asked else {}))
+            return (*(found if isinstance(found, tuple) else (found,)), status) if asked else found
 
-def with_status(op):
-    """(result, status) of a sharded op."""
-    return lambda **call: whole(op, call)
+        return called
+
+    expected = with_status(getattr(specdec_kernels, op))(**grouped(call))
+    assert_all_equal(on_ranks(with_status(getattr(sharded, op)), begins, call, debug), expected)
+    return expected
 
 
 @pytest.mark.interpreted
@@ -41,8 +50,7 @@ def test_slices_of_hard_rows_give_the_tokens_of_whole_rows(parts_backend):
     rows = torch.stack(list(adversarial_rows(2048 + 77).values()))
     call = {"target": poisoned(rows), "seed": seeds(len(rows)), "position": 3}
     call["temperature"] = torch.tensor([1.0, 0.0, 0.5])[torch.arange(len(rows)) % 3]
-    found = on_ranks(with_status(sharded.race_sample), [0, 1024, 2048], call)
-    assert_all_equal(found, whole(specdec_kernels.race_sample, call))
+    check("race_sample", call, [0, 1024, 2048])
 
 
 @pytest.mark.parametrize("begins", BEGINS, ids=len)
@@ -50,9 +58,9 @@ def test_slices_of_hard_rows_give_the_tokens_of_whole_rows(parts_backend):
 def test_any_number_of_ranks_gives_the_same(fast_backend, begins, dtype):
     rows = 3 * torch.randn(6, VOCABULARY, generator=torch.Generator().manual_seed(1))
     call = {"target": rows.to(dtype), "seed": seeds(6), "position": 3}
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), begins, call), whole(specdec_kernels.race_sample, call))
+    check("race_sample", call, begins)
     call = {"target": rows.softmax(-1).to(dtype), "seed": seeds(6), "position": 3, "space": "probs"}
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), begins, call), whole(specdec_kernels.race_sample, call))
+    check("race_sample", call, begins)
 
 
 @pytest.mark.parametrize("filters", [{}, {"top_k": 40, "top_p": 0.9}, {"top_p": 0.9, "top_p_after": ()}], ids=str)
@@ -70,8 +78,7 @@ def test_logits_that_are_divided_already(fast_backend, filters):
     if filters:
         calls.append(("cutoff", {"rows": rows} | law))
     for name, call in calls:
-        found = on_ranks(getattr(sharded, name), [0, 1024, 4096], call)
-        assert_all_equal(found, getattr(specdec_kernels, name)(**grouped(call)))
+        check(name, call, [0, 1024, 4096])
 
 
 @pytest.mark.interpreted
@@ -91,8 +98,7 @@ def check_arrivals(k, rows):
     call = {"draft": rows, "k": k, "seed": seeds(len(rows)), "position": 3}
     call["temperature"] = torch.tensor([1.0, 0.0])[torch.arange(len(rows)) % 2]
     for begins in ([0, 2048], [0, 1024]):
-        found = on_ranks(with_status(sharded.race_topk), begins, call)
-        assert_all_equal(found, whole(specdec_kernels.race_topk, call))
+        check("race_topk", call, begins)
 
 
 @pytest.mark.interpreted
@@ -104,10 +110,8 @@ def test_winners_and_ties_on_a_boundary(parts_backend):
     rows[3, [2047, 2048]] = 1.0
     for temperature in (0.0, 1.0):
         call = {"target": rows, "seed": seeds(4), "position": 1, "temperature": temperature}
-        expected = specdec_kernels.race_sample(**call)
-        if temperature == 0:
-            assert expected.tolist() == [1023, 1024, 1023, 2047]
-        assert_all_equal(on_ranks(sharded.race_sample, [0, 1024, 2048], call), expected)
+        tokens, _ = check("race_sample", call, [0, 1024, 2048])
+        assert temperature or tokens.tolist() == [1023, 1024, 1023, 2047]
 
 
 @pytest.mark.interpreted
@@ -117,19 +121,15 @@ def test_a_fault_in_one_slice_is_known_to_all(parts_backend):
     rows[0, 1500], rows[1, 3] = torch.nan, torch.inf
     rows[2, :1024], rows[3] = -torch.inf, -torch.inf
     call = {"target": rows, "seed": seeds(5), "position": 1}
-    expected = whole(specdec_kernels.race_sample, call)
-    assert expected[1].tolist() == [1, 1, 0, 1, 0]
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 1024], call), expected)
+    assert check("race_sample", call, [0, 1024])[1].tolist() == [1, 1, 0, 1, 0]
     call["draft"] = call.pop("target")
-    expected = whole(specdec_kernels.race_topk, {**call, "k": 2})
-    assert_all_equal(on_ranks(with_status(sharded.race_topk), [0, 1024], {**call, "k": 2}), expected)
+    check("race_topk", {**call, "k": 2}, [0, 1024])
 
 
 @pytest.mark.interpreted
 def test_slices_of_a_small_vocabulary(parts_backend):
     call = {"target": torch.randn(4, 259), "seed": seeds(4), "position": 1}
-    expected = whole(specdec_kernels.race_sample, call)
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 128, 256], call), expected)
+    check("race_sample", call, [0, 128, 256])
 
 
 @pytest.mark.interpreted
@@ -138,48 +138,9 @@ def test_requests_that_are_not_live(parts_backend):
         "target": torch.randn(4, 2048), "seed": seeds(3), "position": 1,
         "request_index": torch.tensor([2, -1, 7, 0], dtype=torch.int32),
     }  # fmt: skip
-    expected = whole(specdec_kernels.race_sample, call)
-    assert expected[0][1:3].tolist() == [-1, 0]
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 1024], call), expected)
+    assert check("race_sample", call, [0, 1024])[0][1:3].tolist() == [-1, 0]
     call["draft"] = call.pop("target")
-    expected = whole(specdec_kernels.race_topk, {**call, "k": 2})
-    assert_all_equal(on_ranks(with_status(sharded.race_topk), [0, 1024], {**call, "k": 2}), expected)
-
-
-# ---- verdicts of the race -------------------------------------------------------------------------------------------
-
-
-def chains(vocabulary=VOCABULARY, **how):
-    return {**chain_call_with_hits(vocabulary, **how), "draft": None, "method": "race"}
-
-
-@pytest.mark.interpreted
-def test_verdicts_of_chains(parts_backend):
-    call = chains(2048 + 9, requests=4)
-    expected = verify_chain(**call)
-    assert_all_equal(on_ranks(sharded.verify_chain, [0, 1024], call), expected)
-
-
-@pytest.mark.parametrize("begins", BEGINS, ids=len)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_verdicts_of_chains_on_any_number_of_ranks(fast_backend, begins, dtype):
-    call = chains(dtype=dtype)
-    expected = verify_chain(**call)
-    assert len(set(expected.num_accepted.tolist())) > 2
-    assert Status.TOKEN_RANGE in set(expected.status.tolist())
-    assert_all_equal(on_ranks(sharded.verify_chain, begins, call), expected)
-    packed = ragged(call, torch.tensor([3, 0, 1, 2, 3, 3, 2, 1]).repeat(2))
-    assert_all_equal(on_ranks(sharded.verify_chain, begins, packed), verify_chain(**packed))
-    packed["packing.max_drafts"] = 2
-    assert_all_equal(on_ranks(sharded.verify_chain, begins, packed), verify_chain(**packed))
-
-
-def test_requests_of_chains_by_their_index(fast_backend):
-    call = chains(requests=8)
-    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
-    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], call), verify_chain(**call))
-    packed = ragged(call, torch.tensor([3, 0, 1, 2, 3, 3, 2, 1]))
-    assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], packed), verify_chain(**packed))
+    check("race_topk", {**call, "k": 2}, [0, 1024])
 
 
 def test_an_index_where_there_is_one_entry_or_none(fast_backend):
@@ -187,9 +148,7 @@ def test_an_index_where_there_is_one_entry_or_none(fast_backend):
     for number, expected in ((torch.tensor([5]), [0, 8, 0, 8]), (5, [0, 0, 0, 8])):
         for index, status in zip((0, 4, -1, -2), expected, strict=True):
             call = {"target": rows, "seed": number, "position": 2, "request_index": torch.tensor([index]).int()}
-            right = whole(specdec_kernels.race_sample, call)
-            assert right[1].tolist() == [status]
-            assert_all_equal(on_ranks(with_status(sharded.race_sample), [0, 1024], call), right)
+            assert check("race_sample", call, [0, 1024])[1].tolist() == [status]
 
 
 @pytest.mark.interpreted
@@ -210,28 +169,8 @@ def test_bits_tell_of_rows_that_decided(fast_backend):
     call = {
         "draft_tokens": torch.full((2, 2), 2047), "target": target, "method": "race", "seed": seeds(2), "position": 1,
     }  # fmt: skip
-    expected = verify_chain(**call)
+    expected = check("verify_chain", call, [0, 1024])
     assert expected.status.tolist() == [0, 1]
-    assert_all_equal(on_ranks(sharded.verify_chain, [0, 1024], call), expected)
-
-
-@pytest.mark.interpreted
-def test_verdicts_of_trees(parts_backend):
-    call = tree_call_with_hits(2048 + 9, requests=3, nodes=5)
-    call = {**call, "draft": None, "method": "race"}
-    expected = verify_tree(**call)
-    assert_all_equal(on_ranks(sharded.verify_tree, [0, 1024], call), expected)
-
-
-@pytest.mark.parametrize("begins", BEGINS, ids=len)
-def test_verdicts_of_trees_on_any_number_of_ranks(fast_backend, begins):
-    call = tree_call_with_hits(VOCABULARY, requests=24, nodes=9)
-    call = {**call, "draft": None, "method": "race"}
-    call["request_index"] = torch.arange(24, dtype=torch.int32)
-    call["request_index"][[1, 3, 7]] = torch.tensor([2, -1, 99], dtype=torch.int32)
-    expected = verify_tree(**call)
-    assert len(set(expected.num_accepted.tolist())) > 2
-    assert_all_equal(on_ranks(sharded.verify_tree, begins, call), expected)
 
 
 # ---- shards and halves ----------------------------------------------------------------------------------------------
@@ -291,16 +230,7 @@ def test_a_rank_of_nothing(parts_backend, op, begins):
     name = {"race_sample": "target", "race_topk": "draft"}.get(op, "rows")
     call = CALLS[op] | {name: rows}
     for first, how in enumerate(({}, {"request_index": torch.tensor([2, -1, 0]).int()})):
-        expected = getattr(specdec_kernels, op)(**call, **how)
-        found = on_ranks(getattr(sharded, op), begins, call | how, debug=bool(first))
-        assert_all_equal(found, expected)
-
-
-def test_a_rank_of_nothing_of_probabilities(fast_backend):
-    rows = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(3)).softmax(-1)
-    call = {"target": rows, "seed": seeds(3), "position": 5, "space": "probs"}
-    expected = whole(specdec_kernels.race_sample, call)
-    assert_all_equal(on_ranks(with_status(sharded.race_sample), BEGINS[-1], call), expected)
+        check(op, call | how, begins, debug=bool(first))
 
 
 @pytest.mark.parametrize("begins", [[0, 2048, 6144], [0, 2048, 4096], [0, 2048, 2048]], ids=str)

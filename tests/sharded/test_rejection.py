@@ -1,37 +1,52 @@
-"""Rejection over slices of rows: on every rank the verdict of the whole rows."""
+"""Chains over slices of rows: on every rank the verdict of the whole rows."""
+
+import functools
 
 import pytest
 import torch
 
 from specdec_kernels import Sampling, Status, sharded
-from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
+from tests.sharded import test_races
+from tests.sharded.test_races import BEGINS, VOCABULARY
 from tests.support.cases import DTYPES, ragged, seeds
-from tests.support.ops import verify_chain
 from tests.support.ranks import chain_call_with_hits, on_ranks
 
 COUNTS = torch.tensor([3, 0, 1, 2, 3, 3, 2, 1])
 
 
-def check(call, begins=BEGINS[1]):
-    expected = verify_chain(**call)
-    assert_all_equal(on_ranks(sharded.verify_chain, begins, call), expected)
-    return expected
+METHODS = {"rejection": {}, "block": {"method": "block"}, "race": {"method": "race", "draft": None}}
+EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
+
+check = functools.partial(test_races.check, "verify_chain")
 
 
+def chain(method, vocabulary=VOCABULARY, **how):
+    """Drafts that are accepted now and then; those of blocks under laws that are near each other."""
+    call = chain_call_with_hits(vocabulary, **how)
+    if method == "block":
+        call["draft"][::2] = call["target"][::2, :-1] + 0.3 * call["draft"][::2]
+    return call | METHODS[method]
+
+
+@EVERY_METHOD
 @pytest.mark.parametrize("begins", BEGINS, ids=len)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_verdicts_of_chains_on_any_number_of_ranks(fast_backend, begins, dtype):
-    call = chain_call_with_hits(VOCABULARY, dtype=dtype)
+def test_verdicts_of_chains_on_any_number_of_ranks(fast_backend, method, begins, dtype):
+    call = chain(method, dtype=dtype)
     verdict = check(call, begins)
     assert len(set(verdict.num_accepted.tolist())) > 2
     assert Status.TOKEN_RANGE in set(verdict.status.tolist())
-    check(ragged(call, COUNTS.repeat(2)), begins)
-    check({**ragged(call, COUNTS.repeat(2)), "packing.max_drafts": 2}, begins)
+    packed = ragged(call, COUNTS.repeat(2))
+    check(packed, begins)
+    check({**packed, "packing.max_drafts": 2}, begins)
+    if method != "race":  # without draft laws the residual is p without the draft
+        check({**call, "draft": None}, begins)
+        check({**packed, "draft": None}, begins)
 
 
-@pytest.mark.parametrize("how", [{}, {"method": "block"}, {"method": "race", "draft": None}], ids=str)
-def test_bounds_begin_with_0(fast_backend, how):
-    call = ragged(chain_call_with_hits(VOCABULARY) | how, COUNTS.repeat(2))
+@EVERY_METHOD
+def test_bounds_begin_with_0(fast_backend, method):
+    call = ragged(chain(method), COUNTS.repeat(2))
     good = check(call)
     for first in (1, 2, 9):
         call["packing.cu_drafts"][0] = first
@@ -41,23 +56,12 @@ def test_bounds_begin_with_0(fast_backend, how):
         assert torch.equal(found.status[1:], good.status[1:])
 
 
-@pytest.mark.parametrize("begins", BEGINS[1:3], ids=len)
-def test_certain_drafts(fast_backend, begins):
-    """Without draft laws the residual is p without the draft."""
-    call = {**chain_call_with_hits(VOCABULARY), "draft": None}
-    check(call, begins)
-    check({**call, "temperature": 0.7}, begins)
-    check(ragged(call, COUNTS.repeat(2)), begins)
-
-
-@pytest.mark.parametrize("method", ["rejection", "block", "race"])
+@EVERY_METHOD
 def test_rows_without_weight_end_the_chain(fast_backend, method):
     """tests/ops/test_empty_rows.py has the rule."""
-    call = {**chain_call_with_hits(VOCABULARY), "method": method}
+    call = chain(method)
     requests, rows = call["target"].shape[:2]
     call["target"][torch.rand(requests, rows, generator=torch.Generator().manual_seed(5)) < 0.3] = -torch.inf
-    if method == "race":
-        call["draft"] = None
     if method == "rejection":
         check({**call, "epsilon": 0.4})
     verdict = check(call)
@@ -65,10 +69,12 @@ def test_rows_without_weight_end_the_chain(fast_backend, method):
 
 
 @pytest.mark.interpreted
-def test_verdicts_on_every_backend(parts_backend):
-    call = chain_call_with_hits(2048 + 9, requests=4, slots=2)
+@EVERY_METHOD
+def test_verdicts_on_every_backend(parts_backend, method):
+    call = chain(method, 2048 + 9, requests=4, slots=2)
     check(call, [0, 1024])
-    check({**call, "draft": None}, [0, 1024])
+    if method == "rejection":
+        check({**call, "draft": None}, [0, 1024])
 
 
 def test_numbers_of_slots_and_requests(fast_backend):
@@ -79,6 +85,7 @@ def test_numbers_of_slots_and_requests(fast_backend):
     check({**call, "draft_prob": torch.rand(16, 3, generator=generator) * 1.2 - 0.1})
     check({**call, "epsilon": torch.rand(16, generator=generator) * 0.1})
     check({**call, "temperature": 0.8})
+    check({**call, "temperature": 0.7, "draft": None})
     check({**call, "temperature": 0.0})
     check({**call, "temperature": None, "sampling": Sampling(temperature=0.8)})
     check({**call, "draft.sampling": Sampling(temperature=1.3)})
@@ -87,12 +94,13 @@ def test_numbers_of_slots_and_requests(fast_backend):
     check({**packed, "draft_prob": torch.rand(16, 1, generator=generator)})
 
 
-def test_requests_by_their_index(fast_backend):
-    call = chain_call_with_hits(VOCABULARY, requests=8)
+@EVERY_METHOD
+def test_requests_by_their_index(fast_backend, method):
+    call = chain(method, requests=8)
     call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
     check(call)
     check({**call, "draft": None})
-    check({**ragged({**call, "draft": None}, COUNTS)})
+    check(ragged({**call, "draft": None}, COUNTS))
 
 
 def test_an_index_where_there_is_one_entry_or_none(fast_backend):
@@ -123,9 +131,10 @@ def test_packed_requests_by_the_index_of_their_draft_rows(fast_backend, method):
         on_ranks(sharded.verify_chain, [0], narrow)
 
 
-def test_faults_of_rows_that_decided(fast_backend):
+@pytest.mark.parametrize("method", ["rejection", "block"])
+def test_faults_of_rows_that_decided(fast_backend, method):
     """NaN and +inf in one slice; rows without weight; temperatures that are none."""
-    call = chain_call_with_hits(VOCABULARY)
+    call = chain(method)
     call["target"][0, 0, 5000], call["target"][1, 3, 5000], call["target"][2, 0, 3] = torch.nan, torch.nan, torch.inf
     call["draft"][4, 0, 4100], call["draft"][5, 2, 4100] = torch.nan, torch.nan
     call["target"][6], call["draft"][8] = -torch.inf, -torch.inf
@@ -206,49 +215,17 @@ def test_filters_on_every_backend(parts_backend):
 # ---- blocks ---------------------------------------------------------------------------------------------------------
 
 
-def blocks(**how):
-    """Drafts that are accepted now and then, under laws that are near each other."""
-    call = {**chain_call_with_hits(VOCABULARY, **how), "method": "block"}
-    call["draft"][::2] = call["target"][::2, :-1] + 0.3 * call["draft"][::2]
-    return call
-
-
-@pytest.mark.parametrize("begins", BEGINS, ids=len)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_blocks(fast_backend, begins, dtype):
-    call = blocks(dtype=dtype)
-    assert len(set(check(call, begins).num_accepted.tolist())) > 2
-    check(ragged(call, COUNTS.repeat(2)), begins)
-    check({**ragged(call, COUNTS.repeat(2)), "packing.max_drafts": 2}, begins)
-    check({**call, "draft": None}, begins)
-
-
-def test_blocks_with_filters_and_faults(fast_backend):
-    call = blocks()
+def test_blocks_with_filters(fast_backend):
+    call = chain("block")
     check({**call, "temperature": None, "sampling": Sampling(0.9, top_k=30), "draft.sampling": Sampling(top_k=50)})
     check({**call, "temperature": None, "sampling": Sampling(0.9, top_p=0.9), "draft": None})
-    call["target"][0, 0, 5000], call["target"][1, 3, 5000], call["target"][2, 0, 3] = torch.nan, torch.nan, torch.inf
-    call["draft"][4, 0, 4100], call["draft"][5, 2, 4100] = torch.nan, torch.nan
-    call["target"][6], call["draft"][8] = -torch.inf, -torch.inf
-    call["temperature"][[9, 10]] = torch.tensor([-1.0, torch.nan])
-    assert Status.NON_FINITE in set(check(call).status.tolist())
-    check({**call, "draft": None})
-    call = blocks(requests=8)
-    call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1])
-    check(call)
 
 
 def test_blocks_read_the_rows_of_a_draft_out_of_range_only_for_their_sums(fast_backend):
-    call = blocks(requests=64)
+    call = chain("block", requests=64)
     call["target"][:, 1, 5000], call["draft_tokens"][:, 1] = torch.nan, VOCABULARY + 5
     assert len(set(check(call).status.tolist())) > 1
     check({**call, "draft": None})
-
-
-@pytest.mark.interpreted
-def test_blocks_on_every_backend(parts_backend):
-    call = {**chain_call_with_hits(1024 + 9, requests=3, slots=2), "method": "block"}
-    check(call, [0, 1024])
 
 
 def test_what_is_refused_is_named():

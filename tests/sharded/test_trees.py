@@ -1,33 +1,34 @@
-"""Rejection and traversal on trees over slices of rows: on every rank the verdict of the whole rows."""
+"""Trees over slices of rows: on every rank the verdict of the whole rows."""
+
+import functools
 
 import pytest
 import torch
 
 from specdec_kernels import Sampling, Status, sharded
 from specdec_kernels.sharded._laws import Side, laws_of, left_in_slices
+from tests.sharded import test_races
 from tests.sharded.test_races import BEGINS, VOCABULARY, assert_all_equal
 from tests.support.cases import DTYPES
-from tests.support.ops import residual, verify_chain, verify_tree
+from tests.support.ops import residual
 from tests.support.ranks import PlayedShard, Stage, chain_call_with_hits, on_ranks, tree_call_with_hits
 
 SIBLINGS = torch.tensor([-1, 0, 0, 0, 0, 0, 0, 0])
 METHODS = pytest.mark.parametrize("method", ["rejection", "traversal"])
+EVERY_METHOD = pytest.mark.parametrize("method", ["rejection", "traversal", "race"])
 
 
-def check(call, begins=BEGINS[1]):
-    expected = verify_tree(**call)
-    assert_all_equal(on_ranks(sharded.verify_tree, begins, call), expected)
-    return expected
+check = functools.partial(test_races.check, "verify_tree")
 
 
 def trees(method, requests=24, nodes=9, vocabulary=VOCABULARY, **how):
     """Drafts that are accepted now and then, under laws that are near each other."""
     call = {**tree_call_with_hits(vocabulary, requests=requests, nodes=nodes, **how), "method": method}
     call["draft"][::2] = call["target"][::2] + 0.3 * call["draft"][::2]
-    return call
+    return call | {"draft": None} if method == "race" else call
 
 
-@METHODS
+@EVERY_METHOD
 @pytest.mark.parametrize(
     "begins, dtype", [*((begins, torch.bfloat16) for begins in BEGINS), *((BEGINS[1], dtype) for dtype in DTYPES[::2])]
 )
@@ -82,16 +83,14 @@ def test_faults_of_rows_that_were_read(fast_backend, method):
     check({**call, "draft": None})
 
 
-@pytest.mark.parametrize("method", ["rejection", "traversal", "race"])
+@EVERY_METHOD
 @pytest.mark.parametrize("value", [-torch.inf, torch.nan])
 def test_rows_without_weight_end_a_branch(fast_backend, method, value):
     """tests/ops/test_empty_rows.py has the rule."""
     call = trees(method, requests=40)
     call["target"][torch.rand(40, 9, generator=torch.Generator().manual_seed(3)) < 0.3] = value
-    if method == "race":
-        call["draft"] = None
-    else:
-        check({**call, "draft": None})
+    check({**call, "draft": None})
+    if method != "race":
         check({**call, "temperature": None, "sampling": Sampling(0.9, top_k=30)})
     verdict = check(call)
     assert {0, int(Status.NON_FINITE)} <= set(verdict.status.tolist())
@@ -99,7 +98,7 @@ def test_rows_without_weight_end_a_branch(fast_backend, method, value):
 
 
 @pytest.mark.interpreted
-@METHODS
+@EVERY_METHOD
 def test_every_backend(parts_backend, method):
     check(trees(method, requests=3, nodes=5, vocabulary=1024 + 9), [0, 1024])
 
@@ -139,8 +138,7 @@ def test_batches_of_none(fast_backend):
         none = {name: x[:0] for name, x in call.items() if isinstance(x, torch.Tensor)}
         short = {name: call[name][:, :0] for name in ("draft_tokens", "draft")} | {"target": call["target"][:, :1]}
         for own in (call | none, call | none | {"draft": None}, call | short, call | short | {"draft": None}):
-            expected = verify_chain(**own)
-            assert_all_equal(on_ranks(sharded.verify_chain, BEGINS[1], own), expected)
+            test_races.check("verify_chain", own)
 
 
 @pytest.mark.parametrize("subtracted", [0.25, 1.0])

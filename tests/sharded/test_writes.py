@@ -122,7 +122,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("call, most", OPERATIONS.values(), ids=OPERATIONS)
 def test_tensor_operations_are_few(fast_backend, call, most):
-    """At B = 1 they take most of the time. Those that make an op's outputs are not counted: a call is remembered."""
+    """At B = 1 they take most of the time. Those that make an op's outputs are not counted."""
     mode = written(sharded.verify_chain, call)
     around = sum(name.startswith(("aten.empty", "aten.view.default")) for name in mode.ops)
     assert len(mode.ops) - around <= most

@@ -10,6 +10,7 @@ import importlib.util
 from pathlib import Path
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import specdec_kernels.sharded  # noqa: F401  its ops are among OPS
 from specdec_kernels.calls.kinds import WRITTEN_TENSORS
@@ -63,6 +64,12 @@ def gathered(table, names):
 def every_call():
     """name -> (function, arguments), of every op."""
     return gathered("CALLS", OPS)
+
+
+def outcome(function, arguments):
+    """What a call returns and what it leaves in its arguments, which are copies, as a flat list of tensors."""
+    arguments = tree_map_only(torch.Tensor, torch.clone, arguments)
+    return [leaf for leaf in tree_leaves((function(**arguments), arguments)) if isinstance(leaf, torch.Tensor)]
 
 
 def public_calls():

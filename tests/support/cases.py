@@ -66,6 +66,15 @@ def assert_same(found, expected):
         assert torch.equal(one, other), f"{one}, expected {other}"
 
 
+def by_the_oracle(op, **call):
+    with specdec_kernels.backend("reference"):
+        return op(**call)
+
+
+def assert_as_the_oracle(op, call):
+    assert_same(op(**call), by_the_oracle(op, **call))
+
+
 def poisoned(tensor, pad=5, start=3):
     """A tensor's values in rows with a padded stride and a misaligned start, NaN all around them."""
     *rows, last = tensor.shape
@@ -109,6 +118,19 @@ def chain_call(seed, requests=32, slots=4, vocabulary=65, draft_vocabulary=None,
         "draft_tokens": drafts, "target": target.to(dtype), "draft": draft.to(dtype), "space": space,
         "temperature": temperature, "seed": request_seeds, "position": position,
     }  # fmt: skip
+
+
+def spoilt(call):
+    """A call with NaN, infinities, negative probabilities and rows without weight, anywhere."""
+    generator = torch.Generator().manual_seed(7)
+    strange = torch.tensor([torch.nan, torch.inf, -torch.inf, -1.0, 0.0])
+    for name in ("target", "draft"):
+        where = torch.rand(call[name].shape, generator=generator) < 0.005
+        kinds = strange[torch.randint(0, 5, call[name].shape, generator=generator)]
+        call[name] = torch.where(where, kinds, call[name])
+        for nothing in (torch.nan, -torch.inf if call["space"] == "logits" else 0.0):
+            call[name][torch.rand(call[name].shape[:2], generator=generator) < 0.05] = nothing
+    return call
 
 
 def chain_as_tree(call):

@@ -61,8 +61,8 @@ def ops(names, backend):
 # stem. The first line that fits counts.
 RANDOM = "tests/backends/test_random_calls.py -k OracleCpu"
 BOUNDS = "tests/backends/test_cpu_bounds.py tests/backends/test_bounds.py"
-CHAINS = "verify_chain chain_laws"
-TREES = "verify_tree traversal tree_laws"
+CHAINS = "verify_chain verify chain_laws"
+TREES = "verify_tree verify parents traversal tree_laws"
 WALKS = f"{CHAINS} {TREES}"
 FORMS = "paths traversal_laws verify_linked_tree output_format status bonus row_seeds input_rows"
 LAWS = "sampling cutoff logprobs filters"
@@ -99,16 +99,16 @@ CPU = {
     "csrc/include/specdec/request": (ops("request_index verify_chain", "cpu"),),
     "csrc/include/specdec/residual": (ops("residual residual_sums residual_race chain_laws", "cpu"), BOUNDS, RANDOM),
     "csrc/include/specdec/softmax": (ops("logprobs race_sample residual", "cpu"), RANDOM),
-    "csrc/include/specdec/traversal": (ops("traversal_laws traversal verify_chain", "cpu"), BOUNDS),
+    "csrc/include/specdec/traversal": (ops("traversal_laws traversal verify", "cpu"), BOUNDS),
     "csrc/include/specdec/tree": (
         ops(f"{TREES} compact_kv tree_mask", "cpu"), ops(f"{FORMS} tree_parents offsets", "cpu"),
     ),
     "csrc/include/specdec/walk_tables": (ops("walk_tables", "cpu"), "tests/sharded/test_rejection.py -k cpu"),
     "csrc/include/specdec/walk": (ops(WALKS, "cpu"), ops(FORMS, "cpu"), BOUNDS),
     "csrc/include/": (ops(f"race_sample {WALKS}", "cpu"),),
-    "csrc/cpu/ops/tree_positions": (ops("tree_positions", "cpu"),),
+    "csrc/cpu/ops/tree_positions": (ops("tree_positions parents", "cpu"),),
     "csrc/cpu/ops/verify_chain": (ops(CHAINS, "cpu"),),
-    "csrc/cpu/ops/": (ops("{op}", "cpu"), RANDOM, ops("rows shared_rows threads shapes sizes", "cpu")),
+    "csrc/cpu/ops/": (ops("{op}", "cpu"), RANDOM, ops("rows parents request_index shared_rows threads", "cpu")),
     "csrc/cpu/race/": (
         ops("race_sample race_topk residual_race verify_chain draft_map", "cpu"), BOUNDS, RANDOM,
         ops("shared_rows", "cpu") + " tests/backends/test_sizes.py",
@@ -120,7 +120,7 @@ CPU = {
     "csrc/cpu/simd": (ops("race_sample residual filters", "cpu"), RANDOM, BOUNDS),
     "csrc/cpu/": ("tests/backends/test_cpu_threads.py tests/backends/test_cores.py", ops("threads shared_rows", "cpu")),
     "csrc/python/": (
-        ops("direct bad_input", "both"), ops("numbers outputs shapes draft_map output_format", "cpu"),
+        ops("direct bad_input", "both"), ops("numbers outputs draft_map output_format", "cpu"),
     ),
     "csrc/c_api/": (
         "tests/backends/test_c_api.py -k '(mistake or every_size) and not cuda'", ops("bad_input direct", "cpu"),
@@ -131,7 +131,7 @@ CUDA_CHAINS = f"tests/backends/test_cuda_chains.py -k '{PLAYED}'"
 ORDER, EDGES = (f"tests/backends/test_cuda_{name}.py -k '{PLAYED}'" for name in ("order", "edges"))
 RANDOM_CUDA = "tests/backends/test_random_calls.py -k 'OracleCuda or PlayedMachine'"
 CUDA = {
-    "csrc/cuda/ops/tree_positions": (ops("tree_positions", "cuda-host"),),
+    "csrc/cuda/ops/tree_positions": (ops("tree_positions parents", "cuda-host"),),
     "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), CUDA_CHAINS),
     "csrc/cuda/ops/": (ops("{op} rows", "cuda-host"), EDGES, RANDOM_CUDA),
     "csrc/cuda/rows/cut": (
@@ -146,7 +146,7 @@ CUDA = {
     "csrc/cuda/chain/filtered": (CUDA_CHAINS, ORDER),
     "csrc/cuda/chain/": (ops("verify_chain", "cuda-host"), ORDER, CUDA_CHAINS),
     "csrc/cuda/tree/": (
-        ops("verify_chain verify_tree traversal paths", "cuda-host"),
+        ops("verify_chain verify_tree verify traversal paths", "cuda-host"),
         f"tests/backends/test_cuda_trees.py -k '{PLAYED}'", RANDOM_CUDA,
     ),
     "csrc/cuda/": (ops("race_sample", "cuda-host"), EDGES, f"tests/backends/test_cuda_backend.py -k '{PLAYED}'"),
@@ -159,10 +159,10 @@ PYTHON = {
     "triton_kernels/_edits": (ops("edits", "triton"), TRITON.format("edits")),
     "triton_kernels/_cuts": (ops("cutoff filters", "triton"), TRITON.format("filters")),
     "triton_kernels/_filter": (ops("cutoff filters", "triton"), TRITON.format("filters")),
-    "triton_kernels/_tr": (ops("verify_tree traversal tree_laws", "triton"), TRITON.format("trees")),
+    "triton_kernels/_tr": (ops(TREES, "triton"), TRITON.format("trees")),
     **dict.fromkeys(
         ("triton_kernels/_scan_tree", "triton_kernels/_sample_tree"),
-        (ops("verify_tree traversal tree_laws paths", "triton"), TRITON.format("trees")),
+        (ops(f"{TREES} paths", "triton"), TRITON.format("trees")),
     ),
     "triton_kernels/_block_chain": (ops("verify_chain traversal_laws", "triton"), TRITON.format("ops")),
     "triton_kernels/_paths": (ops("paths", "triton"), TRITON.format("trees")),
@@ -170,22 +170,22 @@ PYTHON = {
     "triton_kernels/_la": (ops("race_sample sampling", "triton"), TRITON.format("launch"), TRITON.format("calls")),
     "triton_kernels/_math": (TRITON.format("math"), ops("race_sample residual verify_chain", "triton")),
     "triton_kernels/_": (ops("race_sample verify_chain residual", "triton"), TRITON.format("ops"), MACHINE),
-    "triton_kernels/tree_positions": (ops("tree_positions", "triton"),),
+    "triton_kernels/tree_positions": (ops("tree_positions parents", "triton"),),
     "triton_kernels/": (ops("{op} rows", "triton"), TRITON.format("ops"), TRITON.format("calls"), MACHINE),
     "specdec_kernels/ops/_edits": (ops("edits bad_input", "both"),),
     "specdec_kernels/ops/_output_format": (ops("output_format bad_input", "both"),),
     "specdec_kernels/ops/_gradients": (ops("overlap registration", "both"),),
     "specdec_kernels/ops/_": (
-        ops(f"{LAWS} bad_input shapes registration", "both"),
+        ops(f"{LAWS} bad_input registration", "both"),
     ),
-    "specdec_kernels/ops/tree_positions": (ops("tree_positions", "both"),),
+    "specdec_kernels/ops/tree_positions": (ops("tree_positions parents", "both"),),
     "specdec_kernels/ops/": (
         ops("{op}", "both"),
         ops("bad_input direct registration draft_map output_format", "both"),
     ),
     "specdec_kernels/calls/": (
         ops("bad_input registration direct", "both"),
-        ops("numbers outputs sampling noise check_logits shapes", "both"), "tests/package/test_types.py",
+        ops("numbers outputs sampling noise check_logits", "both"), "tests/package/test_types.py",
     ),
     "specdec_kernels/backends/reference/edits": (ops("edits", "reference"),),
     "specdec_kernels/backends/reference/filters": (ops("filters cutoff", "reference"), ops("filters cutoff", "cpu")),
@@ -193,7 +193,7 @@ PYTHON = {
     "specdec_kernels/backends/reference/laws": (ops(f"{LAWS} residual", "reference"), ops(LAWS, "cpu")),
     "specdec_kernels/backends/reference/mass": (ops("cutoff logprobs residual overlap mass_tiles", "reference"),),
     "specdec_kernels/backends/reference/requests": (ops("request_index input_rows verify_chain", "reference"),),
-    "specdec_kernels/backends/reference/tree_positions": (ops("tree_positions", "reference"),),
+    "specdec_kernels/backends/reference/tree_positions": (ops("tree_positions parents", "reference"),),
     "specdec_kernels/backends/reference/trees": (ops("tree_parents compact_kv verify_tree", "reference"),),
     "specdec_kernels/backends/reference/walk": (ops(WALKS, "reference"), ops(FORMS, "reference"), ops(TREES, "cpu")),
     "specdec_kernels/backends/reference/verify_chain": (ops(CHAINS, "reference"), ops(FORMS, "reference")),
@@ -204,9 +204,12 @@ PYTHON = {
     "specdec_kernels/sharded/_filters": (f"tests/sharded/test_filters.py tests/sharded/test_rejection.py {HERE}",),
     "specdec_kernels/sharded/_cut": (f"tests/sharded/test_filters.py {HERE}",),
     "specdec_kernels/sharded/_trees": (f"tests/sharded/test_trees.py {HERE}",),
-    "specdec_kernels/sharded/_races": (f"tests/sharded/test_races.py tests/sharded/test_filters.py {HERE}",),
+    "specdec_kernels/sharded/_races": (
+        f"tests/sharded/test_races.py tests/sharded/test_filters.py tests/sharded/test_rejection.py {HERE}",
+        f"tests/sharded/test_trees.py {HERE}",
+    ),
     "specdec_kernels/sharded/_parts": (ops(PARTS, "both"),
-        ops("bad_input shapes", "both"), f"tests/sharded/test_rejection.py tests/sharded/test_races.py {HERE}",),
+        ops("bad_input", "both"), f"tests/sharded/test_rejection.py tests/sharded/test_races.py {HERE}",),
     "specdec_kernels/sharded/": (
         f"tests/sharded/test_rejection.py {HERE}", f"tests/sharded/test_races.py tests/sharded/test_trees.py {HERE}",
         f"tests/sharded/test_filters.py tests/sharded/test_check_logits.py tests/sharded/test_writes.py {HERE}",

@@ -90,16 +90,3 @@ def block_law(p, q, k):
     for text, chance in contexts.completed(emitted_law(law), k + 1).items():
         joint[text] = chance
     return expected_accepted(law), joint
-
-
-def trees(size):
-    """Every ordered tree with `size` nodes besides the root, as sets of child-index paths closed downwards."""
-    grown = {frozenset()}
-    for _ in range(size):
-        larger = set()
-        for nodes in grown:
-            for parent in [(), *nodes]:
-                child = sum(1 for node in nodes if node[:-1] == parent and len(node) == len(parent) + 1)
-                larger.add(nodes | {(*parent, child)})
-        grown = larger
-    return grown

@@ -5,9 +5,7 @@ import pytest
 import torch
 
 import specdec_kernels as specdec
-from examples.figures import simulate
 from specdec_kernels import theory
-from specdec_kernels.generate.policies import SCHEMES
 from specdec_kernels.studies.plan import accepted_of_chains
 from specdec_kernels.theory.trees import optimal_nodes
 from tests.support.laws import assert_law, assert_rate, has_rate
@@ -56,14 +54,6 @@ def test_acceptance_and_expected_tokens(p, q):
 
 
 @pytest.mark.parametrize("p, q", PAIRS)
-def test_block_expected_accepted(p, q):
-    for k in (2, 4):
-        accepted = simulate.rounds(p, q, k, runs=DRAWS, method="block").num_accepted.double()
-        expected = theory.block_expected_accepted(p, q, k)
-        assert abs(float(accepted.mean()) - expected) < 5 * float(accepted.std()) / len(accepted) ** 0.5
-
-
-@pytest.mark.parametrize("p, q", PAIRS)
 def test_race_acceptance_and_rank_law(p, q):
     winner = specdec.race_sample(rows(p, DRAWS), seed=seeds(), position=0, space="probs")
     assert_rate(verified(p, q, 1, method="race").num_accepted > 0, theory.race_acceptance(p, q))
@@ -72,52 +62,6 @@ def test_race_acceptance_and_rank_law(p, q):
     law = theory.race_rank_law(p, q)
     rank = torch.where(found.any(1), found.int().argmax(1), len(p))  # len(p): a token the draft never gives
     assert_law(rank, np.append(law, max(0.0, 1 - law.sum())))
-
-
-def test_race_by_token():
-    verdict, by_token = verified(P, Q, 1, method="race"), theory.race_acceptance(P, Q, by_token=True)
-    matched = torch.where(verdict.num_accepted > 0, verdict.tokens[:, 0], len(P))
-    assert_law(matched, np.append(by_token, 1 - by_token.sum()))
-
-
-@pytest.mark.parametrize("a", [0.25, 0.5, 0.8])
-def test_randomised_drafting(a):
-    verdict = verified(P, Q, 1, draft_prob=a)
-    assert_rate(verdict.num_accepted > 0, theory.drafting_acceptance(P, Q, a))
-    drafted = torch.from_numpy(np.random.default_rng(0).random(DRAWS) < a)
-    tokens = torch.where(drafted[:, None], drafts(Q, 1), -1)
-    verdict = verified(P, Q, 1, tokens, draft_prob=a)
-    assert_law(verdict.tokens[:, 0], P)
-    tokens_per_cost = 1 + verdict.num_accepted.double()
-    rate = theory.drafting_rate(P, Q, a, lam=0.6)
-    excess = tokens_per_cost - rate * (1 + 0.6 * drafted.double())  # mean 0: renewal-reward
-    assert abs(excess.mean().item()) < 5 * excess.std().item() / DRAWS**0.5
-
-
-@pytest.mark.parametrize("epsilon", [0.05, 0.1, 0.3])
-def test_over_acceptance(epsilon):
-    verdict = verified(P, Q, 1, epsilon=epsilon)
-    reject, loss = theory.over_acceptance(P, Q, epsilon)
-    assert_rate(verdict.num_accepted == 0, reject)
-    output = np.minimum(Q, P + epsilon) + reject * np.maximum(P - Q, 0) / theory.total_variation(P, Q)
-    assert loss == pytest.approx(np.abs(output - P).sum() / 2, abs=1e-12)
-    assert_law(verdict.tokens[:, 0], output)
-
-
-@pytest.mark.parametrize("lookahead", [1, 4])
-def test_expected_rejections_of_a_markov_chain(lookahead):
-    """Rejections counted position by position; those of unlimited look-ahead do not depend on how rounds are cut."""
-    rng = np.random.default_rng(4)
-    target, draft = rng.dirichlet(np.ones(5), (lookahead, 5)), rng.dirichlet(np.ones(5), (lookahead, 5))
-    state, rejections = torch.zeros(DRAWS, dtype=torch.int64), torch.zeros(DRAWS)
-    for n in range(lookahead):
-        p, q = (torch.tensor(side[n], dtype=torch.float32)[state] for side in (target, draft))
-        clock = dict(seed=seeds(), position=torch.full((DRAWS,), n), space="probs")
-        x = specdec.race_sample(q, **clock)
-        verdict = specdec.verify_chain(x[:, None], torch.stack([p, p], 1), q[:, None], **clock)
-        state, rejections = verdict.tokens[:, 0], rejections + (verdict.num_accepted == 0)
-    expected = theory.expected_rejections(target, draft, [1, 0, 0, 0, 0])
-    assert abs(rejections.mean().item() - expected) < 5 * rejections.std().item() / DRAWS**0.5
 
 
 @pytest.mark.parametrize("nodes", [4, 8, 12])
@@ -138,33 +82,6 @@ def test_expected_tokens_of_the_best_tree(nodes):
     )
     emitted = 1 + verdict.num_accepted.double()
     assert abs(emitted.mean().item() - (1 + best.values.sum())) < 5 * emitted.std().item() / DRAWS**0.5
-
-
-@pytest.mark.parametrize("a", [0.4, 1.0])
-@pytest.mark.parametrize("name", SCHEMES)
-def test_lossless_policies_through_the_kernel(name, a):
-    """Joint law of the first two tokens of rounds of two drafts at most; p writes on where a round ends early."""
-    k, rng = 2, np.random.default_rng(1)
-    uniforms = rng.random((DRAWS, k))
-    plans = [SCHEMES[name](k, a, uniform.__getitem__) for uniform in uniforms]
-    count = torch.tensor([plan.length for plan in plans])
-    tokens = torch.where(torch.arange(k) < count[:, None], drafts(Q, k), -1)
-    h = torch.tensor(plans[0].h, dtype=torch.float32).expand(DRAWS, k)
-    written = verified(P, Q, k, tokens, draft_prob=h).tokens[:, :2]
-    written = torch.where(written < 0, torch.from_numpy(rng.choice(4, (DRAWS, 2), p=P)), written)
-    assert_law(written[:, 0] * 4 + written[:, 1], np.outer(P, P).ravel())
-
-
-def test_a_biased_policy_is_caught_by_the_same_check():
-    k, rng = 2, np.random.default_rng(1)
-    drafted = torch.from_numpy(rng.random(DRAWS) < 0.4)
-    tokens = torch.where(drafted[:, None], drafts(Q, k), -1)
-    written = verified(P, Q, k, tokens, draft_prob=torch.full((DRAWS, k), 0.4)).tokens[
-        :, :2
-    ]  # one uniform, a everywhere
-    written = torch.where(written < 0, torch.from_numpy(rng.choice(4, (DRAWS, 2), p=P)), written)
-    with pytest.raises(AssertionError):
-        assert_law(written[:, 0] * 4 + written[:, 1], np.outer(P, P).ravel())
 
 
 def test_expected_tokens_of_paths():

@@ -72,17 +72,3 @@ def test_one_hot_laws():
     assert theory.race_acceptance([1, 0], [0, 1]) == 0
     assert theory.race_acceptance([1, 0], [1, 0]) == 1
     np.testing.assert_allclose(theory.race_rank_law([0.7, 0.3], [1, 0]), [0.7, 0])
-
-
-@pytest.mark.parametrize(
-    "call, name",
-    [
-        (lambda: theory.race_acceptance([0.5, 0.6], [0.5, 0.5]), "p"),
-        (lambda: theory.race_bounds(P, Q[:3]), "q"),
-        (lambda: theory.race_rank_law(P, -Q), "q"),
-        (lambda: theory.race_rank_law(P, Q, max_rank=0), "max_rank"),
-    ],
-)
-def test_bad_arguments_are_named(call, name):
-    with pytest.raises(ValueError, match=rf"^{name}: expected .*; got "):
-        call()

@@ -11,25 +11,9 @@ from tests.support.enumeration import expected_accepted
 from tests.support.path_enumeration import path_law
 from tests.support.traversal_enumeration import output_law
 from tests.support.trees import shapes
-from tests.theory.enumeration import P, Q, random_laws, trees
+from tests.theory.enumeration import P, Q, random_laws
 
 R = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)
-
-
-def value(nodes, R):
-    """Expected generated tokens of a tree given as child-index paths."""
-    return 1 + sum(math.prod(R[i] for i in node) for node in nodes)
-
-
-@pytest.mark.parametrize("k, generated", [(4, 2.0750), (8, 2.4750), (12, 2.7175)])
-def test_optimal_nodes_of_section_8(k, generated):
-    assert 1 + optimal_nodes(R, k).values.sum() == pytest.approx(generated, abs=1e-12)
-
-
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
-def test_no_tree_is_better_than_the_optimal_one(k):
-    wide = (0.4, 0.25, 0.15, 0.1, 0.05)
-    assert 1 + optimal_nodes(wide, k).values.sum() == pytest.approx(max(value(t, wide) for t in trees(k)), abs=1e-12)
 
 
 def test_optimal_nodes_stops_at_the_vocabulary():
@@ -88,24 +72,6 @@ def test_entropy_bounds_are_in_bits_and_ordered():
     rank = theory.race_rank_law(P, Q)
     assert -(rank * np.log2(rank)).sum() <= bounds.race
     assert entropy_bounds([0.5, 0.5], [1, 0]).race == math.inf
-
-
-@pytest.mark.parametrize(
-    "call, name",
-    [
-        (lambda: theory.tunstall_bound((0.5, 0.2), 3), "R"),
-        (lambda: theory.tunstall_bound(R, -1), "k"),
-        (lambda: theory.tree_bound((0.9, 0.2), 3), "R"),
-        (lambda: theory.tree_bound((0.9, -0.2), 3), "R"),
-        (lambda: theory.tree_bound(R, 0), "k"),
-        (lambda: theory.traversal_expected_accepted(P, Q, [-1, 1]), "parents"),
-        (lambda: theory.traversal_expected_accepted(P, Q, [0]), "parents"),
-        (lambda: theory.paths_expected_accepted(P, Q, 0, 2), "n"),
-    ],
-)
-def test_bad_arguments_are_named(call, name):
-    with pytest.raises(ValueError, match=rf"^{name}: expected .*; got "):
-        call()
 
 
 @pytest.mark.parametrize("replacement", [False, True])
