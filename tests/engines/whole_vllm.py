@@ -411,17 +411,29 @@ def test_accepted(drafts, method, table):
         assert rate > COUPLED
 
 
-STEPS = {}  # drafts, method, kind -> launches of a step of four requests
+STEPS = {  # drafts, method, kind -> launches of a step of four requests, and copies to the device
+    ("no drafts", "race", "plain"): (1, 0),
+    ("no drafts", "race", "top-k, top-p"): (1, 0),
+    ("no drafts", "race", "greedy"): (1, 0),
+    ("no drafts", "race", "bias"): (1, 0),
+    ("no drafts", "race", "repetition"): (2, 1),
+    ("draft model", "race", "plain"): (1 + K, 0),
+    ("draft model", "race", "bias"): (1 + K, 0),
+    ("draft model", "race", "repetition"): (2 + K, 1),
+    ("draft model", "rejection", "plain"): (1 + 2 * K, 0),  # a draft's row is copied
+    ("draft model", "rejection", "greedy"): (1 + K, 0),
+    ("draft model", "block", "plain"): (1 + 2 * K, 0),
+}
 
 
 @pytest.mark.skipif(V2, reason="V2's step has other parts")
 @pytest.mark.parametrize("drafts, method, kind", STEPS)
 def test_launches_of_a_step(drafts, method, kind):
-    """Sampling and draws of a step copy nothing to the device and do not wait for it, whatever machine runs them."""
-    core = engine(drafts, method).llm_engine
-    names = [f"{drafts}, {method}, {kind}, {i}" for i in range(4)]
+    """Launches and copies of sampling and draws, which wait for nothing, whatever machine runs them."""
+    llm = engine(drafts, method)
+    core, names = llm.llm_engine, [f"{drafts}, {method}, {kind}, {i}" for i in range(4)]
     with Parts() as parts:
-        vllm_process.wrap_parts(parts, vllm_process.runner_of(engine(drafts, method)), "adapter")
+        vllm_process.wrap_parts(parts, vllm_process.runner_of(llm), "adapter")
         for i, name in enumerate(names):
             core.add_request(name, PROMPTS[0], request(**KINDS[kind] | {"seed": i, "ignore_eos": True}))
         for _ in range(3):
@@ -431,7 +443,7 @@ def test_launches_of_a_step(drafts, method, kind):
     core.abort_request(names)
     core.step()
     launches, copies, waits = (count["adapter"] + count["ops"] for count in counts)
-    assert (launches, copies, waits) == (STEPS[drafts, method, kind], 0, 0)
+    assert (launches, copies, waits) == (*STEPS[drafts, method, kind], 0)
 
 
 def test_counters_of_accepted_drafts():
