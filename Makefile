@@ -32,7 +32,7 @@ TEST_JOBS ?= $(shell n=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2); e
 TEST_SECONDS := 1190
 BUILD_SECONDS := 570
 
-.PHONY: demo test estimate test-op test-all test-newest test-oldest test-engines test-models coverage bench lint docs dist build build-tests clean
+.PHONY: demo test estimate test-op test-all test-newest test-oldest test-engines test-models coverage bench bench-engines lint docs dist build build-tests clean
 
 demo: build
 	$(BIN)/specdec-kernels info
@@ -84,6 +84,12 @@ coverage: $(READY)
 bench: $(READY) build
 	$(PY) -m pytest -q bench -o addopts= -o python_files='bench_*.py' \
 		-o python_functions='bench_*' --benchmark-quiet --benchmark-disable-gc
+
+# A step in whole engines, their own code against ours, of the engines that `make test-engines` has installed; no part of
+# CI. bench/results/whole_engines.json has the figures.
+bench-engines: $(READY) build
+	$(PY) -m bench.whole
+	$(PY) docs/_tables.py
 
 # The tests of an op on every backend, its own and those of all ops that name it: make test-op OP=verify_chain
 test-op: $(READY) build

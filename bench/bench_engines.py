@@ -1,17 +1,13 @@
-"""Adapters: what a call adds to the bare op, and transformers' assisted generation with either verification."""
-
-import time
+"""Adapters: what a call adds to the bare op."""
 
 import pytest
 import torch
 from harness import OURS, SEED
-from transformers.generation import utils
 
 import specdec_kernels as sd
 from specdec_kernels.engines import flashinfer, sglang, transformers, vllm
-from specdec_kernels.generate import load_model
 
-NEW, K = 64, 4
+K = 4
 B, V = 4, 8
 torch.manual_seed(SEED)
 P, Q = torch.rand(B, K + 1, V).softmax(-1), torch.rand(B, K, V).softmax(-1)
@@ -123,65 +119,3 @@ def bench_adapter(measure, name, contender, threads):
 
     call = adapter if contender == OURS else bare
     measure("adapter", contender, {"call": name, "threads": threads}, call, [()] * 3, check)
-
-
-class Timed:
-    """A verification that counts its seconds."""
-
-    def __init__(self, verify):
-        self.verify, self.seconds = verify, 0.0
-
-    def __call__(self, *args, **kwargs):
-        start = time.perf_counter()
-        try:
-            return self.verify(*args, **kwargs)
-        finally:
-            self.seconds += time.perf_counter() - start
-
-
-@pytest.fixture(scope="session")
-def pair():
-    """The embedded pair, with drafts of K tokens and without an end of text."""
-    target, draft = load_model("embedded:target"), load_model("embedded:draft")
-    target.model.generation_config.eos_token_id = None
-    config = draft.model.generation_config
-    config.num_assistant_tokens, config.num_assistant_tokens_schedule = K, "constant"
-    config.assistant_confidence_threshold, config.eos_token_id = 0.0, None
-    return target, draft
-
-
-LOOPS = {
-    OURS: {},
-    "transformers": {},
-    "our loop, rejection": {"custom_generate": transformers.generate, "method": "rejection", "k": K},
-    "our loop, race": {"custom_generate": transformers.generate, "method": "race", "k": K},
-}
-
-
-@pytest.mark.parametrize("contender", LOOPS)
-def bench_assisted_generation(measure, monkeypatch, pair, contender, threads):
-    """Generates 64 tokens, and prints the fraction of the time that transformers' loop spends in verifications."""
-    target, draft = pair
-    text = torch.tensor([target.encode("ROMEO:")])
-    options = {"assistant_model": draft.model, "do_sample": True, "max_new_tokens": NEW} | LOOPS[contender]
-    if contender == OURS:
-        transformers.install()
-    timed = Timed(utils._speculative_sampling)
-    monkeypatch.setattr(utils, "_speculative_sampling", timed)
-    total = 0.0
-
-    def call():
-        nonlocal total
-        start = time.perf_counter()
-        row = target.model.generate(text, **options)
-        total += time.perf_counter() - start
-        assert row.shape[1] == text.shape[1] + NEW
-
-    case = {"new": NEW, "k": K, "threads": threads}
-    try:
-        measure("assisted generation", contender, case, call, [()], lambda run: run())
-    finally:
-        monkeypatch.undo()
-        transformers.uninstall()
-    if timed.seconds:
-        print(f"\n{contender}: verification {timed.seconds / total:.2%} of the time")

@@ -376,20 +376,6 @@ def field() -> Table:
     return rows
 
 
-@table
-def assisted() -> Table:
-    """Tokens a second of a text in a decoding loop."""
-    said = {
-        "transformers": ("transformers'", "its own"),
-        "specdec": ("transformers'", "ours, by `install()`"),
-        "our loop, rejection": ("ours", "rejection"),
-        "our loop, race": ("ours", "race"),
-    }
-    parts = records("cpu", "assisted generation")
-    rates = {name: part["case"]["new"] / part["median"] for name, (part,) in parts.items()}
-    return [["loop", "verification", "tokens/s"], *([*text, f"{rates[name]:.0f}"] for name, text in said.items())]
-
-
 # Bytes that a shard sends.
 
 
@@ -401,6 +387,79 @@ def shard_bytes() -> Table:
         *([str(part["ranks"]), part["method"], *(f"{part[key]:,.0f}" for key in ("bytes", "gathered bytes", "fewer"))]
           for part in parts),
     ]  # fmt: skip
+
+
+# A step in whole engines, as `make bench-engines` measured it.
+
+WHOLE_KINDS = ("temperature 1", "top-k 50, top-p 0.9", "greedy", "bias of 300", "penalties")
+VOCABULARY, SMALL = 151_936, 128
+
+
+def cells(engine: str, **wanted: Any) -> list[dict[str, Any]]:
+    """The cells of an engine that have these settings."""
+    every = data("bench/results/whole_engines.json")[engine]["cells"]
+    return [cell for cell in every if all(cell[name] == value for name, value in wanted.items())]
+
+
+def step(cell: dict[str, Any]) -> str:
+    """Milliseconds of a step, or that the engine stops there."""
+    return number(sum(cell["ms"].values())) if "ms" in cell else "stops"
+
+
+def steps(engine: str) -> Table:
+    """A row for each way to verify, a column for each kind of request; times by the number of requests."""
+    timed = [cell for cell in cells(engine, vocabulary=VOCABULARY) if "peak_mb" not in cell]
+    batches = [str(size) for size in sorted({cell["requests"] for cell in timed})]
+    kinds = [kind for kind in WHOLE_KINDS if any(cell["kind"] == kind for cell in timed)]
+    requests = "one request" if batches == ["1"] else f"{' · '.join(batches)} requests"
+    rows: Table = [[f"a step, ms, of {requests}", "verification", *kinds]]
+    for drafts, verification in dict.fromkeys((cell["drafts"], cell["verification"]) for cell in timed):
+        of_row = [cell for cell in timed if (cell["drafts"], cell["verification"]) == (drafts, verification)]
+        columns = [[step(cell) for cell in of_row if cell["kind"] == kind] for kind in kinds]
+        rows.append(
+            [drafts, verification, *("stops" if {*each} == {"stops"} else " · ".join(each) for each in columns)]
+        )
+    return rows
+
+
+@table
+def vllm_steps() -> Table:
+    return steps("vllm")
+
+
+@table
+def transformers_steps() -> Table:
+    return steps("transformers")
+
+
+@table
+def mlx_lm_steps() -> Table:
+    return steps("mlx_lm")
+
+
+@table
+def vllm_parts() -> Table:
+    """The parts of a step of 32 requests, and what does not depend on the machine."""
+    parts = {
+        "forwards": "forwards", "ops": "our ops", "adapter": "our Python", "sampling": "vLLM's sampling",
+        "drafting": "its proposer", "engine": "the rest",
+    }  # fmt: skip
+    head = ["temperature 1", "verification", *(f"{name}, ms" for name in parts.values()), "memory, MB",
+            "host at V = 128, µs", "launches", "copies", "waits"]  # fmt: skip
+    rows: Table = [head]
+    sampled = ("ops", "adapter", "sampling")
+    for cell in cells("vllm", kind="temperature 1", requests=32, vocabulary=VOCABULARY):
+        if "ms" not in cell:
+            continue
+        same = {name: cell[name] for name in ("drafts", "verification", "kind")}
+        peak = [each["peak_mb"] for each in cells("vllm", vocabulary=VOCABULARY, **same) if "peak_mb" in each]
+        (small,) = cells("vllm", vocabulary=SMALL, requests=8, **same)
+        host = 1e3 * sum(small["ms"].get(part, 0) for part in sampled)
+        counts = [sum(small[name].get(part, 0) for part in sampled) for name in ("launches", "copies", "waits")]
+        columns = [number(cell["ms"][part]) if part in cell["ms"] else "" for part in parts]
+        rows.append([cell["drafts"], cell["verification"], *columns, *map(str, peak), number(host),
+                     *(f"{count:.0f}" for count in counts)])  # fmt: skip
+    return rows
 
 
 # Beside the engines themselves: what `make test-engines` printed.

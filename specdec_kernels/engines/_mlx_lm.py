@@ -14,6 +14,7 @@ from mlx_lm.models.cache import make_prompt_cache
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Sampling
 from specdec_kernels.engines import counters
+from specdec_kernels.status import raise_for_status
 
 generation = importlib.import_module("mlx_lm.generate")  # the package has a function of that name
 
@@ -164,8 +165,9 @@ def rounds(
             verdict = specdec.verify_chain(
                 torch.tensor([drafts], dtype=torch.int64, device="cpu"), to_torch(rows)[None],
                 Draft(torch.stack(laws)[None], sampling=sampling) if laws and method != "race" else None,
-                method=method, position=text.position, check=True, **noise,
+                method=method, position=text.position, **noise,
             )  # fmt: skip
+            raise_for_status("verify_chain", verdict.status)  # check=True would read the rows once more
             accepted, end = int(verdict.num_accepted), len(text.tokens)
             counters.count("mlx-lm", len(drafts), accepted)
             for reader in readers:

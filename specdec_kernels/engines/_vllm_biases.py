@@ -10,6 +10,8 @@ import torch
 
 from specdec_kernels.engines._vllm_rows import moved, requests_of
 
+NO_TOKENS: frozenset[int] = frozenset()
+
 
 class Entries:
     """A request's biases, with -inf for the ends of its bad words: a list for each set of tokens forbidden besides."""
@@ -18,16 +20,25 @@ class Entries:
         self.bias, self.stops = bias or {}, frozenset(stops)
         self.ends = frozenset(word[0] for word in bad_words if len(word) == 1)
         self.longest = max(map(len, bad_words), default=0)
-        self.after: dict[int, list[tuple[list[int], int]]] = {}  # longer ones, by their last token but one
-        for *begin, last in bad_words:
-            if begin:
-                self.after.setdefault(begin[-1], []).append((begin, last))
+        after: dict[int, list[list[int]]] = {}
+        for word in bad_words:
+            if len(word) > 1:
+                after.setdefault(word[-2], []).append(word)
+        # The last tokens of words of two tokens by the first, and longer words by their last token but one.
+        self.after_one = {
+            token: frozenset(word[1] for word in words if len(word) == 2) for token, words in after.items()
+        }
+        self.after_more = {token: [word for word in words if len(word) > 2] for token, words in after.items()}
         self._lists: dict[frozenset[int], np.ndarray] = {}
 
     def ended_by(self, text: list[int], end: int) -> frozenset[int]:
-        """The tokens that would end a longer bad word after ``text[:end]``."""
-        words = self.after[text[end - 1]]
-        return frozenset(last for begin, last in words if text[max(end - len(begin), 0) : end] == begin)
+        """The tokens that would end a bad word of two or more tokens after ``text[:end]``."""
+        token = text[end - 1]
+        words = self.after_more.get(token)
+        if words is None:
+            return NO_TOKENS
+        more = [word[-1] for word in words if text[max(end - len(word) + 1, 0) : end] == word[:-1]]
+        return self.after_one[token].union(more) if more else self.after_one[token]
 
     def listed(self, forbidden: frozenset[int]) -> np.ndarray:
         """int32 [2, n]: rising tokens, and the bits of their float32 biases."""
@@ -49,14 +60,16 @@ class Biases:
     def __init__(self, entries: Sequence[Entries], bounds: dict[int, int], device: torch.device) -> None:
         self.entries, self.bounds, self.device = entries, bounds, device
         self._spans: dict[tuple[int, frozenset[int]], tuple[int, int]] = {}
-        self._rows: dict[tuple[int, frozenset[int]], np.ndarray] = {}
         self._parts: list[np.ndarray] = []
         self._lists: torch.Tensor | None = None  # int32 [2, n]
         self._size = 0
-        self._host = np.stack([self._row(request, frozenset()) for request in range(len(entries))])
-        self._table = moved(self._host, device)
+        self._numbers: dict[tuple[int, frozenset[int]], int] = {}  # of the table's rows, requests' without words first
+        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._table: torch.Tensor | None = None  # int32 [rows, 5]
+        for request in range(len(entries)):
+            self._number(request, NO_TOKENS)
         self._biased = any(one.bias or one.ends for one in entries)
-        self._worded = [request for request, one in enumerate(entries) if one.after]
+        self._worded = [request for request, one in enumerate(entries) if one.after_one]
 
     def of_rows(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
         """``LogitEdits.bias`` with a span for each row of a step; None where no row has entries."""
@@ -64,11 +77,13 @@ class Biases:
         if after_texts is None and not step.short and not self._biased:
             return None
         size, count = len(step.counts), len(step.inputs)
+        if self._table is None:
+            self._table = moved(np.array(self._rows, dtype=np.int32), self.device)
         if after_texts is not None:
-            table = moved(after_texts, self.device)
+            table = self._table[moved(after_texts, self.device)]
             table = table.view(size, -1, 5) if step.even else table
         elif step.even:
-            table = self._table.unsqueeze(1)
+            table = self._table[:size].unsqueeze(1)
         else:
             table = self._table[requests_of(step.chains.cu_num_sampled_tokens, count)]
         if step.short:
@@ -81,34 +96,31 @@ class Biases:
         return self._lists[0], self._lists[1].view(torch.float32), spans
 
     def _after_texts(self, step: Any) -> np.ndarray | None:
-        """int32 [D + B, 5]: the table's rows where texts may end in the beginning of a bad word; None if none does."""
+        """int64 [D + B]: the table's row for each row of a step; None where no text ends in the beginning of a word."""
         outputs, drafts = step.metadata.output_token_ids, step.metadata.spec_token_ids
-        rows: dict[tuple[int, int], np.ndarray] = {}
+        many = np.asarray(step.counts) + 1
+        begins, numbers, ended = (np.cumsum(many) - many).tolist(), np.arange(len(many)).repeat(many), False
         for request in self._worded:
             one, count = self.entries[request], step.counts[request]
             text = outputs[request][1 - one.longest :]
-            size, after = len(text), one.after
+            size = len(text)
             if count:
                 text = text + drafts[request][:count]
-            for row, token in enumerate(text[size - 1 :] if size else (None, *text)):
-                if token in after and (ends := one.ended_by(text, size + row)):
-                    rows[request, row] = self._row(request, ends)
-        if not rows:
-            return None
-        many = np.asarray(step.counts) + 1
-        table, begins = self._host.repeat(many, axis=0), (np.cumsum(many) - many).tolist()
-        table[[begins[request] + row for request, row in rows]] = np.concatenate([*rows.values()]).reshape(-1, 5)
-        return table
+            for end in range(size or 1, len(text) + 1):
+                if ends := one.ended_by(text, end):
+                    numbers[begins[request] + end - size] = self._number(request, ends)
+                    ended = True
+        return numbers if ended else None
 
-    def _row(self, request: int, ends: frozenset[int]) -> np.ndarray:
-        """int32 [5]: where its lists begin and end, with stop tokens left and forbidden, and the bound for that."""
-        row = self._rows.get((request, ends))
-        if row is None:
+    def _number(self, request: int, ends: frozenset[int]) -> int:
+        """The table's row of a request's lists: their bounds, with stop tokens left and forbidden, and until where."""
+        key = request, ends
+        if key not in self._numbers:
             bound, spans = self.bounds.get(request), self._span(request, ends)
             banned = spans if bound is None else self._span(request, ends | self.entries[request].stops)
-            row = np.array((*spans, *banned, bound or 0), dtype=np.int32)
-            self._rows[request, ends] = row
-        return row
+            self._numbers[key], self._table = len(self._rows), None
+            self._rows.append((*spans, *banned, bound or 0))
+        return self._numbers[key]
 
     def _span(self, request: int, forbidden: frozenset[int]) -> tuple[int, int]:
         key = request, forbidden

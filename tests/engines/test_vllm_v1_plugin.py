@@ -426,9 +426,9 @@ def test_biases_are_copied_once_for_a_batch(plugin, monkeypatch):
     assert copied() == []
     outputs[1] += [8] * 9  # long enough
     assert copied() == []
-    (rows, lists), again = copied((4, 4)), copied((4, 4))
-    assert (rows, again) == ((9, 5), [(9, 5)])
-    assert lists[0] == 2
+    (table, rows, lists), again = copied((4, 4)), copied((4, 4))
+    assert (table[1], rows, lists[0]) == (5, (9,), 2)
+    assert again == [(9,)]
     assert copied() == []
     metadata.max_num_logprobs = 2
     copies.clear()

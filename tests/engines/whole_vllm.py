@@ -6,7 +6,6 @@ probability `FALSE_ALARM`.
 """
 
 import contextlib
-import functools
 import inspect
 import itertools
 import json
@@ -18,11 +17,6 @@ import time
 import types
 from pathlib import Path
 
-os.environ.update(
-    HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_CPU_KVCACHE_SPACE="1",
-    VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="ERROR",
-)  # fmt: skip
-
 import numpy as np
 import pytest
 import torch
@@ -31,9 +25,10 @@ import specdec_kernels
 from specdec_kernels import InputPositions
 from specdec_kernels.engines import vllm as plugin
 from specdec_kernels.watermark import detect
-from tests.engines import parallel_drafters, vllm_ranks
+from tests.engines import parallel_drafters, vllm_process, vllm_ranks
 from tests.engines.parameters import asked, compared
 from tests.engines.servers import alone_and_at_once, serving
+from tests.engines.step_parts import Parts
 from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, laws_after, p_values
 from tests.support.laws import FALSE_ALARM
 
@@ -43,7 +38,6 @@ if V2:
 
     triton_cpu.install()
 vllm = pytest.importorskip("vllm")
-from llvmlite.binding import ffi  # noqa: E402
 from vllm.platforms.cpu import CpuPlatform  # noqa: E402
 from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams  # noqa: E402
 
@@ -70,10 +64,7 @@ def keep_asynchronous(config):
 
 
 CpuPlatform.check_and_update_config = staticmethod(keep_asynchronous)
-# A second engine of a process asks what all modules hold for its __dict__, and what this one holds has a strange one
-# once n-grams were looked up.
-sys.modules[ffi.__name__] = types.ModuleType(ffi.__name__)
-sys.modules[ffi.__name__].__getattr__ = functools.partial(getattr, ffi)
+vllm_process.allow_many()
 METHODS = ("race", "rejection", "block")
 OWN = "vLLM's own"
 
@@ -371,7 +362,7 @@ def test_kept_sets(drafts, method, table):
 @contextlib.contextmanager
 def watched(llm):
     """[chains that had drafts, drafts accepted] of what a vLLM verifies meanwhile."""
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+    runner = vllm_process.runner_of(llm)
     name, seen = "sample" if V2 else "_sample", [0, 0]
     sample = getattr(runner, name)
 
@@ -418,6 +409,41 @@ def test_accepted(drafts, method, table):
     table(f"{WHAT}: four texts of 96 tokens, temperature 0.8", row)
     if drafts == "draft model" and method == "race":
         assert rate > COUPLED
+
+
+STEPS = {  # drafts, method, kind -> launches of a step of four requests, and copies to the device
+    ("no drafts", "race", "plain"): (1, 0),
+    ("no drafts", "race", "top-k, top-p"): (1, 0),
+    ("no drafts", "race", "greedy"): (1, 0),
+    ("no drafts", "race", "bias"): (1, 0),
+    ("no drafts", "race", "repetition"): (2, 1),
+    ("draft model", "race", "plain"): (1 + K, 0),
+    ("draft model", "race", "bias"): (1 + K, 0),
+    ("draft model", "race", "repetition"): (2 + K, 1),
+    ("draft model", "rejection", "plain"): (1 + 2 * K, 0),  # a draft's row is copied
+    ("draft model", "rejection", "greedy"): (1 + K, 0),
+    ("draft model", "block", "plain"): (1 + 2 * K, 0),
+}
+
+
+@pytest.mark.skipif(V2, reason="V2's step has other parts")
+@pytest.mark.parametrize("drafts, method, kind", STEPS)
+def test_launches_of_a_step(drafts, method, kind):
+    """Launches and copies of sampling and draws, which wait for nothing, whatever machine runs them."""
+    llm = engine(drafts, method)
+    core, names = llm.llm_engine, [f"{drafts}, {method}, {kind}, {i}" for i in range(4)]
+    with Parts() as parts:
+        vllm_process.wrap_parts(parts, vllm_process.runner_of(llm), "adapter")
+        for i, name in enumerate(names):
+            core.add_request(name, PROMPTS[0], request(**KINDS[kind] | {"seed": i, "ignore_eos": True}))
+        for _ in range(3):
+            core.step()
+        with parts.counting() as counts:
+            core.step()
+    core.abort_request(names)
+    core.step()
+    launches, copies, waits = (count["adapter"] + count["ops"] for count in counts)
+    assert (launches, copies, waits) == (*STEPS[drafts, method, kind], 0)
 
 
 def test_counters_of_accepted_drafts():

