@@ -113,6 +113,7 @@ FOLLOWED = {
     "an op of one's own": (lambda: coin(torch.tensor(0.25)), {True: 0.25}),
     "dropout": (lambda: torch.nn.functional.dropout(torch.ones(2), 0.5).sum(), {2.0: 0.5}),
     "finite": (lambda: bool(torch.rand(()).isfinite() & (torch.rand(()) != 0)), {True: 1.0}),
+    "numbers beyond 2 ** 16": (lambda: bool(torch.rand(1 << 14)[0] < 0.25), {True: 0.25}),  # of all ways together
     "numpy to torch": (lambda: bool(torch.from_numpy(numpy.random.rand(1)) < 0.25), {True: 0.25}),
 }  # fmt: skip
 

@@ -334,9 +334,9 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def mark(self, cell: Cell, dtype: torch.dtype) -> int:
         """The bits of a new mark; numbers go on from way to way, so that a mark of an earlier way is seen."""
-        (bits, shift, _), short = MARKS[dtype], dtype.itemsize < 4  # numbers of 16 bits end in 16 zeros
-        self.last[short] = self.last[short] % (63 if short else MASK - 1) + 1
-        number = self.last[short] << 16 if short else self.last[False] + (self.last[False] % (1 << 16) == 0)
+        (bits, shift, _), short = MARKS[dtype], dtype.itemsize < 4  # numbers of 16 bits end in 16 zeros, others are odd
+        self.last[short] = self.last[short] % (63 if short else MASK // 2) + 1
+        number = self.last[short] << 16 if short else 2 * self.last[short] - 1
         if number in self.table:
             raise self.refuse(f"as many random numbers as this in {dtype}")
         self.table[number] = cell
@@ -367,11 +367,10 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise self.refuse(f"random numbers in {x.dtype}")
         with untracked():
             new = x.clone(memory_format=torch.contiguous_format).flatten()
-            for i, value in enumerate(values):
-                if isinstance(value, Cell):
-                    new.view(MARKS[x.dtype][2])[i] = self.mark(value, x.dtype)
-                elif value is not None:
-                    new[i] = value
+            marks = {i: self.mark(value, x.dtype) for i, value in enumerate(values) if isinstance(value, Cell)}
+            numbers = {i: value for i, value in enumerate(values) if i not in marks and value is not None}
+            for row, at in ((new.view(MARKS[x.dtype][2]) if marks else new, marks), (new, numbers)):
+                row[[*at]] = torch.tensor([*at.values()], dtype=row.dtype, device="cpu")
             return x.copy_(new.view(x.shape))
 
     def settle(self, x: torch.Tensor) -> None:
@@ -747,7 +746,7 @@ def law(function: Callable[[], Any], *, ways: int = 100_000, seconds: float = 60
     >>> law(lambda: bool(torch.rand(()) * 0.5 < 0.125))
     {True: 0.25, False: 0.75}
     """
-    result, covered, previous, begin = Law(), 0.0, [object()], time.monotonic()
+    result, covered, previous = Law(), 0.0, [object()]
     seeds = torch.default_generator.manual_seed, random.seed, numpy.random.seed
     frozen = gc.get_freeze_count()
     gc.unfreeze()  # which hides objects
@@ -756,6 +755,7 @@ def law(function: Callable[[], Any], *, ways: int = 100_000, seconds: float = 60
         gc.freeze()
     states = [(x, numpy_state(x)) for x in made if x is not numpy.random.mtrand._rand._bit_generator]
     with replaced() as follower:
+        begin = time.monotonic()
         for run in itertools.count():
             for seed in seeds:  # another one each time, which shows what is drawn without a stand-in
                 seed(0x5EED0000 + run)
