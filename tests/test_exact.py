@@ -217,6 +217,7 @@ def test_budgets_and_errors():
 
 def test_everything_is_put_back():
     names = (torch.from_numpy, random.random, numpy.random.rand, math.log, torch.Tensor.__lt__)
+    held = []
     states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1]
     law(
         lambda: (
@@ -228,6 +229,9 @@ def test_everything_is_put_back():
     assert random.getstate() == states[1]
     assert (numpy.random.get_state()[1] == states[2]).all()
     assert "float" not in globals()
+    law(lambda: held.extend((torch.tensor, random.seed)))
+    assert held[0]([2.0]).item() == 2.0  # what a module took from torch while ways were run
+    held[1](3)
 
 
 # Verifiers.
@@ -640,7 +644,7 @@ def our_tree(contexts, parents, method):
     pytest.param("paths", [-1, 0, 1, 0, 3], marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_our_trees(method, parents, monkeypatch):
-    if len(parents) > 4:  # words below 2 ** 24 have a finer grid, which all but doubles the ways for each uniform number
+    if len(parents) > 4:  # words below 2 ** 24 have a finer grid, which doubles the ways of each uniform number
         monkeypatch.setattr(noise, "uniform_of", lambda word: word.double() * 2.0**-32)
     contexts = Contexts(2, 3, seed=3)
     report = exact_texts(lambda: our_tree(contexts, parents, method), contexts.p.__getitem__, 3)
