@@ -7,6 +7,7 @@ It writes bench/results/field.json, from which the table of docs/who_keeps.md is
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -19,6 +20,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy
+import torch
+
+from specdec_kernels import conformance
+from specdec_kernels.conformance import per_request
 
 RESULTS = Path(__file__).parent / "results" / "field.json"
 # Without dependencies: torch, transformers and numpy are those of the interpreter.
@@ -68,14 +76,11 @@ class Case(NamedTuple):
 
 def laws(sharp, seed):
     """Logits [V, V, V] of the token after each two tokens."""
-    import torch
-
     return sharp * torch.randn(V, V, V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def toy(sharp, seed):
     """A model whose logits depend on the last two tokens, however it is called; it needs no cache."""
-    import torch
 
     class Toy(torch.nn.Module):
         def __init__(self):
@@ -92,7 +97,6 @@ def toy(sharp, seed):
 
 def target_of(model, prompt=PROMPT, change=lambda logits: logits):
     """The law of the next token, by the model alone."""
-    import torch
 
     def row(text):
         with torch.no_grad():
@@ -103,7 +107,6 @@ def target_of(model, prompt=PROMPT, change=lambda logits: logits):
 
 def llamas(layers=1, draft_tokens=V):
     """A target and a draft of transformers, of a width of 8, in float64."""
-    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     models = []
@@ -143,8 +146,6 @@ def tokenizer_of(words):
 
 
 def run_transformers():
-    import torch
-
     target, draft = llamas()
     deep, _ = llamas(layers=2)
     prompt, repeated = torch.tensor([PROMPT]), torch.tensor([[1, 0, 1, 0, 1]])
@@ -166,10 +167,7 @@ def run_transformers():
 
 
 def run_rotalabs_accel():
-    import torch
     from rotalabs_accel.speculative.sampling import rejection_sample
-
-    from specdec_kernels.conformance import per_request
 
     def verify(drafts, target, draft):
         tokens = []
@@ -185,7 +183,6 @@ def run_rotalabs_accel():
 
 
 def run_sequential_speculative_decoding():
-    import torch
     from seqspecdecod.capped_hsd import capped_hsd_step
     from seqspecdecod.naive_hsd import naive_hsd_step
     from seqspecdecod.standard_sd import standard_speculative_step
@@ -201,7 +198,6 @@ def run_sequential_speculative_decoding():
 
 
 def run_mini_infer():
-    import torch
     from mini_infer.speculative import speculative_step
 
     target, draft = toy(1.5, 0), toy(1.0, 1)
@@ -216,7 +212,6 @@ def run_mini_infer():
 
 
 def run_speculative_decoding():
-    import torch
     from speculative_decoding.speculative_decoding import Decoder, speculative_decoding
 
     def model(seed):
@@ -246,7 +241,6 @@ def run_speculative_decoding():
 
 
 def run_specdec():
-    import torch
     from specdec.decoder import SpecDecoder
 
     decoder = SpecDecoder.__new__(SpecDecoder)
@@ -262,11 +256,8 @@ def run_specdec():
 
 
 def run_economize():
-    import torch
     from economize.decoding.config import DecodeConfig
     from economize.decoding.verifiers import RejectionVerifier
-
-    from specdec_kernels.conformance import per_request
 
     class Selector:
         def distribution(self, logits, history):
@@ -290,8 +281,6 @@ def run_economize():
 
 def with_ends(drafts, counts, ends):
     """[B, K + 1]: so many drafts of each row, its last token, and -1."""
-    import torch
-
     tokens = torch.nn.functional.pad(drafts, (0, 1))
     tokens = tokens.masked_fill(torch.arange(tokens.shape[1]) > counts[:, None], -1)
     return tokens.scatter(1, counts[:, None], ends[:, None])
@@ -310,8 +299,6 @@ def run_flashspec():
 def run_srep_moe():
     from srep_moe.sd_engine import EAGLE3SDDriver
 
-    from specdec_kernels.conformance import per_request
-
     driver = EAGLE3SDDriver.__new__(EAGLE3SDDriver)
     driver.gamma, driver.device = 2, "cpu"
     said = "A draft is accepted with probability p, whatever it was drawn with, and replaced by a token of p."
@@ -328,8 +315,6 @@ def run_srep_moe():
 
 def run_tightwad():
     from tightwad.speculation import DraftToken, TargetLogprob, verify_stochastic
-
-    from specdec_kernels.conformance import per_request
 
     def verify(drafts, target, draft):
         target, tokens = target.log(), drafts.tolist()
@@ -350,8 +335,6 @@ def run_tightwad():
 def run_dflash():
     from dflash.model import _rejection_sample
 
-    from specdec_kernels.conformance import per_request
-
     def verify(drafts, target, draft):
         count, token = _rejection_sample(drafts[None], target[None], draft[None])
         return [*drafts[:count], token]
@@ -360,7 +343,6 @@ def run_dflash():
 
 
 def run_gptfast():
-    import torch
     from GPTFast.Core.Decode.SpeculativeDecode import speculative_decode_eager
 
     target, draft = toy(1.5, 0), toy(1.0, 1)
@@ -393,8 +375,6 @@ class Last:
     """A model whose laws depend on the last token alone, so that it needs no cache."""
 
     def __init__(self, sharp, seed):
-        import torch
-
         self.table = laws(sharp, seed)[0]
         self.config, self.module = SimpleNamespace(vocab_size=V, eos_token_id=None), torch.nn.Module()
 
@@ -406,7 +386,6 @@ class Last:
 
 
 def run_litgpt():
-    import torch
     from litgpt.generate.speculative_decoding import speculative_decoding
 
     target, draft = Last(1.5, 0), Last(1.0, 1)
@@ -419,9 +398,6 @@ def run_litgpt():
 
 
 def run_flashmap():
-    import contextlib
-
-    import torch
     from flashmap import modeling_flashmap
 
     (target, _), table = llamas(), laws(1.0, 1)
@@ -445,7 +421,6 @@ def run_flashmap():
 
 
 def run_csaq_quant():
-    import torch
     from csaq.inference import CSAQInferenceEngine
 
     target = Last(1.5, 0)
@@ -470,13 +445,10 @@ def run_csaq_quant():
 
 
 def run_mtplx():
-    import numpy as np
     from mtplx.sampling import sample_from_distribution, verify_one_token
 
-    from specdec_kernels.conformance import per_request
-
     def verify(drafts, target, draft):
-        rng, tokens = np.random.default_rng(), []
+        rng, tokens = numpy.random.default_rng(), []
         target, draft = target.numpy(), draft.numpy()
         for i, x in enumerate(drafts.tolist()):
             decision = verify_one_token(target[i], draft[i], x, rng)
@@ -491,7 +463,6 @@ def run_mtplx():
 def run_mlx_lm():
     import mlx.core as mx
     import mlx.nn
-    import torch
     from mlx_lm.generate import speculative_generate_step
     from mlx_lm.models.cache import KVCache
 
@@ -532,8 +503,6 @@ def run_mlx_dspark():
     import mlx.core as mx
     from mlx_dspark.generate import _spec_sample_accept
 
-    from specdec_kernels.conformance import per_request
-
     def verify(drafts, target, draft):
         count, token = _spec_sample_accept(mx.array(target.tolist()), drafts.tolist(), mx.array(draft.tolist()), 1.0)
         return [*drafts[:count].tolist(), token]
@@ -542,11 +511,6 @@ def run_mlx_dspark():
 
 
 def run_llama_cpp_python():
-    from unittest import mock
-
-    import numpy as np
-    import torch
-
     for part in ("llama_cpp", "_logger", "_internals", "llama_chat_format"):  # what is compiled, and what logs by it
         sys.modules[f"llama_cpp.{part}"] = mock.MagicMock(__all__=[], __spec__=None)
     from llama_cpp.llama import Llama
@@ -560,7 +524,7 @@ def run_llama_cpp_python():
         _init_sampler = lambda *_, **__: None  # noqa: E731
 
         def __init__(self):
-            self.input_ids, self.n_tokens, self._n_ctx, self.verbose = np.zeros(64, np.intc), 0, 64, False
+            self.input_ids, self.n_tokens, self._n_ctx, self.verbose = numpy.zeros(64, numpy.intc), 0, 64, False
             self.draft_model, self._ctx, self._requires_eval = LlamaPromptLookupDecoding(2, 2), mock.MagicMock(), False
             self._logits_all, self._is_recurrent, self._is_hybrid = True, False, False
 
@@ -632,10 +596,6 @@ def run_vllm_cpu():
 
 def by_vllm(sampler):
     """A verifier of batches, by vLLM's function."""
-    import torch
-
-    from specdec_kernels import conformance
-
     conformance.KINDS["chain"] = conformance.KINDS["chain"][1:2]  # two tokens, of which few requests say something
 
     def verify(batch):
@@ -652,40 +612,34 @@ def by_vllm(sampler):
 
 def counted(texts, law):
     """How often each text came, by chi-squared."""
-    import torch
-
-    from specdec_kernels.conformance import Finding, chi_squared, smallest_fault
-
     counts, few = Counter(texts), 1e-6
     cells = [*law, *(counts.keys() - law.keys())]
     numbers, shares = (torch.tensor([float(of.get(x, 0.0)) for x in cells]) for of in (counts, law))
-    _, degrees, p_value = chi_squared(numbers, shares)
+    _, degrees, p_value = conformance.chi_squared(numbers, shares)
     text = max(cells, key=lambda x: abs(counts[x] / len(texts) - law.get(x, 0.0)))
     share, right = counts[text] / len(texts), law.get(text, 0.0)
     said = f"p = {p_value:.2g} of {len(texts)} texts; {text} {share:.4g} for {right:.4g}"
-    verdict, catches = "failed" if p_value < few else "passed", smallest_fault(max(degrees, 1), few, len(texts))
-    return [Finding("texts", verdict, said, p_value, catches)]
+    verdict, catches = (
+        "failed" if p_value < few else "passed",
+        conformance.smallest_fault(max(degrees, 1), few, len(texts)),
+    )
+    return [conformance.Finding("texts", verdict, said, p_value, catches)]
 
 
 def judge(name):
     """The cases of one package, in this process."""
-    import numpy
-    import torch
-
-    from specdec_kernels.conformance import check, exact, exact_texts
-
     torch.set_num_threads(1)
     cases = []
     for case in globals()[f"run_{name.replace('-', '_')}"]():
         if case.texts:
             findings = counted(case.function(case.trials), case.texts)
         elif case.trials:
-            findings = check(case.function, case.checks, trials=case.trials).findings
+            findings = conformance.check(case.function, case.checks, trials=case.trials).findings
         elif case.target is None:
-            findings = exact(case.function, case.checks).findings
+            findings = conformance.exact(case.function, case.checks).findings
         else:
             length = 2 if isinstance(case.target, list) else LENGTH
-            findings = exact_texts(case.function, case.target, length, seconds=500).findings
+            findings = conformance.exact_texts(case.function, case.target, length, seconds=500).findings
         if errors := [x.said for x in findings if "Error" in x.said]:
             print(f"not judged, {name}: {case.what}: {errors[0]}", file=sys.stderr)  # of ours, or of versions
             continue

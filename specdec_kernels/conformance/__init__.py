@@ -9,14 +9,16 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product, takewhile
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
 
-from specdec_kernels.conformance.enumeration import BudgetExceeded, Law, Unfollowed, law, untracked
+from specdec_kernels.conformance.enumeration import BudgetExceeded, Law, Unfollowed, law
 
 __all__ = [
     "Batch", "BudgetExceeded", "Contexts", "Finding", "Law", "Report", "Unfollowed", "check", "chi_squared", "exact",
@@ -24,6 +26,9 @@ __all__ = [
 ]  # fmt: skip
 
 Text = tuple[int, ...]
+Texts = tuple[Text, ...]
+Outcome = tuple[Text, str, int]  # a text, what is wrong with it, and its drafts
+Rows = Sequence[Callable[[Text], Any]]
 DRAFTS = 2  # of most requests
 PROMPT, OUTPUT = [0], [1, 1]  # of every request, before its drafts
 CHUNK = 1 << 16  # requests of a batch
@@ -72,14 +77,21 @@ def smallest_fault(degrees: int, threshold: float, trials: int) -> float:
     return math.sqrt(shift / trials) / 2
 
 
-def completed(law: dict[Text, float], length: int, row: Callable[[Text], Sequence[float]]) -> dict[Text, float]:
-    """The law of texts of this length: longer ones are cut, others go on by the rows of their texts."""
-    texts, full = [(text[:length], share) for text, share in law.items()], dict[Text, float]()
+def completed(law: Mapping[Texts, Any], rows: Rows, length: int, split: Any = operator.mul) -> Counter[Texts]:
+    """The law, or counts, of texts of this length, one for each row: what is longer is cut, others go on by rows.
+
+    ``split(share, probabilities)`` -> the shares of the texts that have each token more.
+    """
+    texts, full = [(tuple(text[:length] for text in row), share) for row, share in law.items()], Counter[Texts]()
     for text, share in texts:
-        if len(text) == length:
-            full[text] = full.get(text, 0.0) + share
-        else:
-            texts += [((*text, x), share * chance) for x, chance in enumerate(row(text)) if chance]
+        short = [i for i, x in enumerate(text) if len(x) < length]
+        if not short:
+            full[text] += share
+        for i in short[:1]:
+            parts = split(share, torch.as_tensor(rows[i](text[i]), **NUMBERS))
+            for token, part in enumerate(parts.tolist()):
+                if part:
+                    texts.append(((*text[:i], (*text[i], token), *text[i + 1 :]), part))
     return full
 
 
@@ -112,10 +124,6 @@ class Contexts:
         made.p, made.q = (dict.fromkeys(made.p, law / law.sum()) for law in laws)
         return made
 
-    def rows(self, laws: dict[Text, torch.Tensor], tokens: Sequence[int], count: int) -> torch.Tensor:
-        """[count, V]: the laws of the first tokens of a text."""
-        return torch.stack([laws[tuple(tokens[:place])] for place in range(count)])
-
     def chance(self, laws: dict[Text, torch.Tensor], tokens: Sequence[int]) -> float:
         """The probability of a text."""
         return math.prod(laws[tuple(tokens[:i])][x].item() for i, x in enumerate(tokens))
@@ -127,14 +135,15 @@ class Contexts:
         """
         law: dict[Text, float] = {}
         for drafts in product(range(self.vocabulary), repeat=slots):
-            p, q = self.rows(self.p, drafts, slots + 1), self.rows(self.q, drafts, slots)
-            for emitted, probability in decide(drafts, p, q).items():
+            p, q = (torch.stack([laws[drafts[:i]] for i in range(slots + 1)]) for laws in (self.p, self.q))
+            for emitted, probability in decide(drafts, p, q[:slots]).items():
                 law[emitted] = law.get(emitted, 0.0) + self.chance(self.q, drafts) * probability
         return law
 
     def completed(self, law: dict[Text, float], length: int) -> dict[Text, float]:
         """The law of texts of this length: what was emitted, continued by the target."""
-        return completed(law, length, lambda text: self.p[text].tolist())
+        texts = completed({(text,): share for text, share in law.items()}, [self.p.__getitem__], length)
+        return {text: share for (text,), share in texts.items()}
 
     def distance(self, law: dict[Text, float], length: int) -> float:
         """The total variation between ``completed`` texts and the target's: 0 for a rule that is lossless."""
@@ -253,7 +262,6 @@ CHECKS = (*KINDS, "seeds", "batch")
 EXACT = (*KINDS, "batch")
 Verify = Callable[[Batch], torch.Tensor]
 Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-Played = tuple[torch.Tensor, torch.Tensor]
 
 
 def check(
@@ -283,17 +291,16 @@ def check(
     draw = draw or (lambda probs, seed, position: torch.multinomial(probs, 1, generator=generator)[:, 0])
     rounds, results, taken = Rounds(verify, draw, generator, redraws), list[Finding](), list[Request]()
     checks = listed(checks, CHECKS)
-    kinds = [(name, *kind) for name in checks for kind in KINDS.get(name, [])]
-    threshold = false_alarm / max(1, sum(len(x) for *_, x in kinds) + 2 * ("seeds" in checks))
+    kinds = [Kind(name, *kind) for name in checks for kind in KINDS.get(name, [])]
+    threshold = false_alarm / max(1, sum(len(kind.requests) for kind in kinds) + 2 * ("seeds" in checks))
 
     def enough(cells: int) -> int:
         return trials or math.ceil((smallest_fault(cells - 1, threshold, 1) / smallest) ** 2)
 
-    for name, contexts, requests in kinds:
-        count = enough(contexts.vocabulary ** length_of(name, requests))
-        findings = list(rounds.laws(name, contexts, requests, count, threshold))
-        if contexts is ALL_SAY and name != CERTAIN:
-            taken += [x for x, finding in zip(requests, findings, strict=True) if finding.p_value is not None]
+    for kind in kinds:
+        findings = list(rounds.laws(kind, enough(kind.contexts.vocabulary**kind.length), threshold))
+        if kind.contexts is ALL_SAY and kind.name != CERTAIN:
+            taken += [x for x, finding in zip(kind.requests, findings, strict=True) if finding.p_value is not None]
         results += findings
     if "seeds" in checks:
         results += rounds.seeds(enough(16), threshold)
@@ -320,15 +327,13 @@ def exact(
         The budget of each kind of requests. One that is exceeded is inconclusive, as is what cannot be followed.
     """
     draw = draw or (lambda probs, seed, position: torch.multinomial(probs, 1)[:, 0])
-    rounds, results = Rounds(verify, draw, torch.Generator(), redraws, dtype), []
+    rounds = Rounds(verify, draw, torch.Generator(), redraws, dtype)
     bound = max(1e-6, 64 * torch.finfo(dtype).eps) if bound is None else bound
     checks = listed(checks, EXACT)
-    kinds = [(name, x, [request]) for name in checks for x, y in KINDS.get(name, []) for request in y]
+    kinds = [Kind(name, x, [request]) for name in checks for x, y in KINDS.get(name, []) for request in y]
     if "batch" in checks:
-        kinds.append(("batch", REVERSED, [Request("rows that accept different numbers", 2), Request("", 1)]))
-    for name, contexts, requests in kinds:
-        results.append(rounds.exactly(name, contexts, requests, bound, {"ways": ways, "seconds": seconds}))
-    return Report(results, bound=bound)
+        kinds.append(Kind("batch", REVERSED, [Request("rows that accept different numbers", 2), Request("", 1)]))
+    return Report([rounds.exactly(kind, bound, {"ways": ways, "seconds": seconds}) for kind in kinds], bound=bound)
 
 
 def exact_texts(
@@ -346,51 +351,43 @@ def exact_texts(
     >>> exact_texts(lambda: torch.multinomial(torch.tensor([0.5, 0.5]), 1), lambda text: [0.5, 0.5], 2).passed
     True
     """
-    targets = [target] if callable(target) else list(target)
-
-    def emit() -> Any:
-        return [write()] if callable(target) else write(), "", 1
-
-    budget = {"ways": ways, "seconds": seconds}
-    finding = judged("texts", emit, len(targets), lambda row, text: targets[row](text), length, bound, budget)
-    return Report([finding], bound=bound)
+    one, rows = callable(target), [target] if callable(target) else list(target)
+    emit = lambda: [(text, "", 1) for text in ([write()] if one else write())]  # noqa: E731
+    return Report([judged("texts", emit, rows, length, bound, {"ways": ways, "seconds": seconds})], bound=bound)
 
 
 def judged(
-    name: str, emit: Callable[[], Any], rows: int, target: Callable[[int, Text], Any], length: int, bound: float,
-    budget: dict[str, Any],
-) -> Finding:  # fmt: skip
-    """Of what ``emit`` returns: tokens of rows, what is wrong with them, whether any draft was accepted."""
+    name: str, emit: Callable[[], Any], rows: Rows, length: int, bound: float, budget: dict[str, Any]
+) -> Finding:
+    """Whether the texts of the outcomes that ``emit`` returns, one for each row, have the rows' law."""
     try:
         outcomes = law(emit, **budget)
     except (Unfollowed, BudgetExceeded) as refusal:
         return Finding(name, "inconclusive", f"{type(refusal).__name__}: {refusal}")
-
-    @functools.cache
-    def texts(row: int, emitted: Text) -> dict[Text, float]:
-        return completed({emitted: 1.0}, length, lambda text: torch.as_tensor(target(row, text), **NUMBERS).tolist())
-
-    full, right = dict[Any, float](), dict[Any, float]()
-    raised, wrong, accepted = 0.0, "", 0.0
-    for outcome, probability in [*outcomes.items(), (None, 1.0)]:
-        if outcome and outcome[0] == "raises":
-            if outcome[1].startswith("NotImplementedError"):
-                return Finding(name, "inconclusive", f"refused: {outcome[1].partition(': ')[2]}")
-            raised, wrong = raised + probability, outcome[1]
-            continue
-        emitted, fault, any_accepted = outcome or ([()] * rows, "", 0)
-        wrong, accepted = wrong or fault, accepted + any_accepted * probability
-        of, parts = full if outcome else right, [texts(i, tuple(x for x in y if x >= 0)) for i, y in enumerate(emitted)]
-        for text in product(*parts):
-            share = probability * math.prod(part[x] for part, x in zip(parts, text, strict=True))
-            of[text] = of.get(text, 0.0) + share
-    differ = sorted(((abs(full.get(x, 0.0) - right.get(x, 0.0)), x) for x in full | right), reverse=True)
-    distance = (sum(x for x, _ in differ) + raised) / 2
+    errors = {outcome[1]: share for outcome, share in outcomes.items() if outcome[0] == "raises"}
+    for error in errors:
+        if error.startswith("NotImplementedError"):
+            return Finding(name, "inconclusive", f"refused: {error.partition(': ')[2]}")
+    emitted, wrong, accepted = gathered((x, share) for x, share in outcomes.items() if x[0] != "raises")
+    wrong = wrong or next(iter(errors), "")
+    texts, right = completed(emitted, rows, length), completed({((),) * len(rows): 1.0}, rows, length)
+    differ = sorted(((abs(texts[x] - right[x]), x) for x in texts | right), reverse=True)
+    distance = (sum(x for x, _ in differ) + sum(errors.values())) / 2
     said = f"total variation {distance:.2g} by {outcomes.ways} ways"
     if distance <= bound + outcomes.slack and not wrong:
         return Finding(name, "passed" if accepted else "inconclusive", said, distance=distance)
-    most = [f"{x[0] if len(x) == 1 else x} {full.get(x, 0.0):.4g} for {right.get(x, 0.0):.4g}" for _, x in differ[:3]]
+    most = [f"{x[0] if len(x) == 1 else x} {texts[x]:.4g} for {right[x]:.4g}" for _, x in differ[:3]]
     return Finding(name, "failed", "; ".join(filter(None, (said, wrong, ", ".join(most)))), distance=distance)
+
+
+def gathered(outcomes: Iterable[tuple[Sequence[Outcome], Any]]) -> tuple[Counter[Texts], str, float]:
+    """What was emitted how often, something that is wrong with it, and how many drafts were accepted."""
+    emitted, wrong, accepted = Counter[Texts](), "", 0.0
+    for rows, share in outcomes:
+        emitted[tuple(tuple(x for x in text if x >= 0) for text, _, _ in rows)] += share
+        wrong = wrong or next((fault for _, fault, _ in rows if fault), "")
+        accepted += share * sum(drafts for _, _, drafts in rows)
+    return emitted, wrong, accepted
 
 
 def per_request(verify: Callable[..., Sequence[Any]], *, logits: bool = False) -> Verify:
@@ -431,27 +428,6 @@ def per_request(verify: Callable[..., Sequence[Any]], *, logits: bool = False) -
     return verify_all
 
 
-@functools.lru_cache(maxsize=8)
-def tables(
-    contexts: Contexts, requests: tuple[Request, ...], count: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """Logits of the target and laws of the draft after all texts, [n, V]; what else requests have."""
-    options = {}
-    for name in Request._fields[1:]:
-        kind = torch.int64 if name in ("drafts", "top_k") else torch.float32
-        options[name] = torch.tensor([getattr(x, name) for x in requests], dtype=kind, device="cpu").repeat(count)
-    for name, tokens in (("prompt", PROMPT), ("output", OUTPUT)):
-        options[name] = torch.tensor(tokens, **INDICES).repeat(count * len(requests), 1)
-    p, q = (torch.stack(list(laws.values())) for laws in (contexts.p, contexts.q))
-    return (1 + p.log()).to(dtype), q.to(dtype), options
-
-
-@functools.lru_cache(maxsize=64)
-def rows_of(contexts: Contexts, request: Request) -> torch.Tensor:
-    """[n, V]: what a request makes of each row of the target."""
-    return torch.stack([law_of(1 + row.log(), request, said) for said, row in contexts.p.items()])
-
-
 def listed(checks: Iterable[str], allowed: Sequence[str]) -> list[str]:
     checks = list(checks)
     if unknown := [name for name in checks if name not in allowed]:
@@ -459,156 +435,31 @@ def listed(checks: Iterable[str], allowed: Sequence[str]) -> list[str]:
     return checks
 
 
-def length_of(name: str, requests: list[Request]) -> int:
-    """Tokens of a text."""
-    return 4 if name == ROUNDS else max(DRAFTS, *(x.drafts for x in requests)) + 1
+class Kind(NamedTuple):
+    """Requests that stand in one batch, in turns, and the laws of what they ask for."""
+
+    name: str
+    contexts: Contexts
+    requests: list[Request]
+
+    @property
+    def width(self) -> int:
+        """Drafts of a round."""
+        return max(DRAFTS, *(x.drafts for x in self.requests))
+
+    @property
+    def length(self) -> int:
+        """Tokens of a text."""
+        return 4 if self.name == ROUNDS else self.width + 1
+
+    def rows(self) -> list[Callable[[Text], torch.Tensor]]:
+        """The law of each request's next token."""
+        return [functools.partial(row_of, self.contexts, request) for request in self.requests]
 
 
-class Rounds(NamedTuple):
-    """A verifier's rounds, and what is found in them."""
-
-    verify: Verify
-    draw: Draw
-    generator: torch.Generator
-    redraws: bool = False
-    dtype: torch.dtype = torch.float32
-
-    def batch(
-        self, contexts: Contexts, requests: list[Request], count: int, seed: int = 0, position: int = 0,
-        said: torch.Tensor | None = None,
-    ) -> Batch:  # fmt: skip
-        """As many requests of each kind, in turns, from a seed and a position on, after what was ``said`` [B, n]."""
-        vocabulary, width = contexts.vocabulary, max(DRAFTS, *(x.drafts for x in requests))
-        with untracked():
-            p, q, options = tables(contexts, tuple(requests), count, self.dtype)
-            numbers = torch.arange(count * len(requests), **INDICES)
-            said = numbers.new_empty(len(numbers), 0) if said is None else said
-            seeds, positions = numbers + seed, numbers % 997 + position + (said >= 0).sum(1)
-            node = numbers * 0  # of the tree of all texts: child x is V node + 1 + x
-            for token in said.unbind(1):
-                node = torch.where(token < 0, node, vocabulary * node + 1 + token)
-        nodes, drafts = [node], []
-        for column in range(width):
-            drafts.append(self.draw(q[nodes[-1]], seeds, positions + column).cpu().long())
-            with untracked():
-                nodes.append(vocabulary * nodes[-1] + 1 + drafts[-1])
-        with untracked():
-            absent = torch.arange(width, **INDICES) >= options["drafts"][:, None]
-            rest: dict[str, Any] = {name: x.clone() for name, x in options.items() if name != "drafts"}
-            rest |= {"output": torch.cat((options["output"], said), 1), "seed": seeds, "position": positions}
-            rows = torch.stack(nodes, 1)
-            return Batch(torch.stack(drafts, 1).masked_fill(absent, -1), p[rows], q[rows[:, :-1]], **rest)
-
-    def emitted(self, batch: Batch) -> torch.Tensor:
-        tokens, shape = torch.as_tensor(self.verify(batch), dtype=None, device="cpu"), batch.target.shape[:2]
-        if tokens.dtype not in (torch.int32, torch.int64) or tokens.shape != shape:
-            raise ValueError(f"verify: expected int32 or int64 {list(shape)}; got {tokens.dtype} {list(tokens.shape)}")
-        return tokens.long().clamp(min=-1)
-
-    def played(
-        self, name: str, contexts: Contexts, requests: list[Request], count: int, seed: int = 0
-    ) -> tuple[torch.Tensor, list[Played]]:
-        """The texts that were emitted, and (drafts, tokens) of the round, or of two where the text goes on."""
-        batch = self.batch(contexts, requests, count, seed)
-        tokens = self.emitted(batch._replace(draft=None) if name == CERTAIN else batch)
-        if name != ROUNDS:
-            return tokens, [(batch.drafts, tokens)]
-        again = self.batch(contexts, requests, count, seed, said=tokens.clamp(max=contexts.vocabulary - 1))
-        later = self.emitted(again)
-        both = torch.cat((tokens, later), 1)
-        order = (both < 0).to(torch.int8).argsort(dim=1, stable=True)  # what was emitted, without gaps
-        return both.gather(1, order)[:, : length_of(name, requests)], [(batch.drafts, tokens), (again.drafts, later)]
-
-    def faults(self, played: list[Played], vocabulary: int, rows: slice = slice(None)) -> str:
-        """What is wrong with what some rows emitted, whatever its law."""
-        faults = (fault_of(drafts[rows], tokens[rows], vocabulary, self.redraws) for drafts, tokens in played)
-        return next(filter(None, faults), "")
-
-    def exactly(
-        self, name: str, contexts: Contexts, requests: list[Request], bound: float, budget: dict[str, Any]
-    ) -> Finding:
-        """Whether the texts of one batch, which the target completes, have its law, by enumeration."""
-        certain = DRAFTS * (name == CERTAIN)
-        rows = [dict(zip(contexts.p, rows_of(contexts, x), strict=True)) for x in requests]
-
-        def emit() -> Any:
-            tokens, played = self.played(name, contexts, requests, 1)
-            with untracked():
-                texts = torch.cat((played[0][0], tokens), 1) if certain else tokens
-                accepted = not requests[0].drafts or (tokens[:, 1:] >= 0).any()
-                return texts, self.faults(played, contexts.vocabulary), int(accepted)
-
-        def target(row: int, text: Text) -> Any:
-            return contexts.q[text] if len(text) < certain else rows[row][text[certain:]]
-
-        length = length_of(name, requests) + certain
-        return judged(f"{name}, {requests[0].name}", emit, len(requests), target, length, bound, budget)
-
-    def laws(
-        self, name: str, contexts: Contexts, requests: list[Request], trials: int, rate: float
-    ) -> Iterator[Finding]:
-        """Of each kind, all in the same batches: whether its texts, which the target completes, have its law."""
-        length, size, kinds, done = length_of(name, requests), contexts.vocabulary, len(requests), 0
-        rows, law, begin = torch.stack([rows_of(contexts, x) for x in requests]), torch.ones(kinds, 1, **NUMBERS), 0
-        for _ in range(length):
-            law = (law[..., None] * rows[:, begin : begin + law.shape[1]]).flatten(1)
-            begin = size * begin + 1  # of the texts that are longer by a token
-        counts, accepted, faults = torch.zeros_like(law), [0] * kinds, [""] * kinds
-        while done < trials and not all(faults):
-            count = min(trials - done, max(1, CHUNK // kinds))
-            try:
-                tokens, played = self.played(name, contexts, requests, count, done * kinds)
-            except NotImplementedError as refusal:
-                for request in requests:
-                    if kinds > 1:  # it may take some of them
-                        yield from self.laws(name, contexts, [request], trials, rate)
-                    else:
-                        yield Finding(f"{name}, {request.name}", "inconclusive", f"refused: {refusal}")
-                return
-            kind = torch.arange(kinds, **INDICES).repeat(count)
-            node = 0 * kind
-            for token in tokens.clamp(max=size - 1).unbind(1):
-                drawn = torch.multinomial(rows[kind, node], 1, generator=self.generator)[:, 0]
-                node = size * node + 1 + drawn.where(token < 0, token)
-            texts = kind * law.shape[1] + node - begin
-            counts += texts.bincount(minlength=counts.numel()).view(counts.shape)
-            for i in range(kinds):
-                part = slice(i, None, kinds)
-                faults[i] = faults[i] or self.faults(played, size, part)
-                accepted[i] += int((played[0][1][part][:, 1:] >= 0).sum())
-            done += count
-        for i, request in enumerate(requests):
-            verdict = "passed" if accepted[i] or not request.drafts else "inconclusive"
-            said, label = f"{accepted[i] / done:.2f} of {request.drafts} drafts accepted", f"{name}, {request.name}"
-            finding = counted(label, verdict, chi_squared(counts[i], law[i]), rate, done, said)
-            yield Finding(label, "failed", faults[i]) if faults[i] else finding
-
-    def seeds(self, trials: int, rate: float) -> Iterator[Finding]:
-        """Whether seeds and positions make what is random."""
-        shifts = {"the next seed": (1, 0), "the next position": (0, 1)}
-        counts, verdicts = {name: torch.zeros(16, **INDICES) for name in shifts}, {"inconclusive"}
-        for begin in range(0, trials, CHUNK):
-            size = min(CHUNK, trials - begin)
-            batch = self.batch(ALL_SAY, [Request()], size, begin)
-            tokens = self.emitted(batch)
-            verdicts.add(verdict_of(tokens))
-            if not begin:
-                yield same("seeds, a second call", tokens, self.emitted(batch))
-            for name, (seed, position) in shifts.items():  # with their own drafts
-                later = self.emitted(self.batch(ALL_SAY, [Request()], size, begin + seed, position))
-                counts[name] += (4 * tokens[:, 0] + later[:, 0]).bincount(minlength=16)
-        pairs = torch.outer(ALL_SAY.p[()], ALL_SAY.p[()]).flatten()
-        for name, count in counts.items():
-            fit = chi_squared(count, pairs)
-            yield counted(f"seeds, {name}", max(verdicts), fit, rate, trials, "of pairs of first tokens")
-
-    def neighbours(self, requests: list[Request]) -> Iterator[Finding]:
-        """Whether a request emits the same whatever is beside it."""
-        batch = self.batch(ALL_SAY, requests, 8)
-        tokens, rows = self.emitted(batch), torch.randperm(len(batch.drafts), generator=self.generator, **INDICES)
-        for name, size in (("another order", len(rows)), ("parts of seven", 7), ("alone", 1)):
-            apart = torch.cat([self.emitted(batch.select(part)) for part in torch.split(rows, size)])
-            yield same(f"batch, {name}", tokens[rows], apart)
+@functools.lru_cache(maxsize=1 << 14)
+def row_of(contexts: Contexts, request: Request, said: Text) -> torch.Tensor:
+    return law_of(1 + contexts.p[said].log(), request, said)
 
 
 def law_of(logits: torch.Tensor, request: Request, said: Text) -> torch.Tensor:
@@ -626,19 +477,156 @@ def law_of(logits: torch.Tensor, request: Request, said: Text) -> torch.Tensor:
     return law / law.sum()
 
 
-def fault_of(drafts: torch.Tensor, tokens: torch.Tensor, vocabulary: int, redraws: bool) -> str:
-    """What is wrong with what was emitted, whatever its law."""
-    columns, there = torch.arange(tokens.shape[1], **INDICES), tokens >= 0
-    number = there.sum(1, keepdim=True)
-    differ = torch.nn.functional.pad(drafts, (0, 1), value=-1) != tokens
-    for wrong, said in (
-        ((there != (columns < number)) | (number == 0), "no token, or one behind a -1"),
-        (tokens >= vocabulary, f"a token that is none of {vocabulary}"),
-        (differ & (columns < number - 1) & (not redraws), "an accepted token that is not the draft"),
-    ):
-        for row in wrong.any(1).nonzero()[:1, 0].tolist():
-            return f"{said}: emitted {tokens[row].tolist()} for drafts {drafts[row].tolist()}"
-    return ""
+@functools.lru_cache(maxsize=8)
+def tables(
+    contexts: Contexts, requests: tuple[Request, ...], count: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Logits of the target and laws of the draft after all texts, [n, V]; what else requests have."""
+    options = {}
+    for name in Request._fields[1:]:
+        kind = torch.int64 if name in ("drafts", "top_k") else torch.float32
+        options[name] = torch.tensor([getattr(x, name) for x in requests], dtype=kind, device="cpu").repeat(count)
+    for name, tokens in (("prompt", PROMPT), ("output", OUTPUT)):
+        options[name] = torch.tensor(tokens, **INDICES).repeat(count * len(requests), 1)
+    p, q = (torch.stack(list(laws.values())) for laws in (contexts.p, contexts.q))
+    return (1 + p.log()).to(dtype), q.to(dtype), options
+
+
+class Rounds(NamedTuple):
+    """A verifier's rounds, and what is found in them."""
+
+    verify: Verify
+    draw: Draw
+    generator: torch.Generator
+    redraws: bool = False
+    dtype: torch.dtype = torch.float32
+
+    def batch(self, kind: Kind, count: int, seed: int = 0, position: int = 0, said: Any = None) -> Batch:
+        """As many of each request, from a seed and a position on, after what was ``said`` [B, n]."""
+        size, width = kind.contexts.vocabulary, kind.width
+        p, q, options = tables(kind.contexts, tuple(kind.requests), count, self.dtype)
+        numbers = torch.arange(count * len(kind.requests), **INDICES)
+        said = numbers.new_empty(len(numbers), 0) if said is None else said
+        seeds, positions = numbers + seed, numbers % 997 + position + (said >= 0).sum(1)
+        nodes = [numbers * 0]  # of the tree of all texts: child x is V node + 1 + x
+        for token in said.unbind(1):
+            nodes = [nodes[0].where(token < 0, size * nodes[0] + 1 + token)]
+        for column in range(width):
+            drawn = self.draw(q[nodes[-1]], seeds, positions + column).cpu().long()
+            nodes.append(size * nodes[-1] + 1 + drawn)
+        rows, absent = torch.stack(nodes, 1), torch.arange(width, **INDICES) >= options["drafts"][:, None]
+        drafts = ((rows[:, 1:] - 1) % size).masked_fill(absent, -1)
+        rest: dict[str, Any] = {name: x.clone() for name, x in options.items() if name != "drafts"}
+        rest |= {"output": torch.cat((options["output"], said), 1), "seed": seeds, "position": positions}
+        return Batch(drafts, p[rows], q[rows[:, :-1]], **rest)
+
+    def emitted(self, batch: Batch) -> torch.Tensor:
+        tokens, shape = torch.as_tensor(self.verify(batch), dtype=None, device="cpu"), batch.target.shape[:2]
+        if tokens.dtype not in (torch.int32, torch.int64) or tokens.shape != shape:
+            raise ValueError(f"verify: expected int32 or int64 {list(shape)}; got {tokens.dtype} {list(tokens.shape)}")
+        return tokens.long().clamp(min=-1)
+
+    def played(self, kind: Kind, count: int, seed: int = 0) -> list[list[int]]:
+        """Drafts and tokens of each request's round, or of two where the text goes on."""
+        batch = self.batch(kind, count, seed)
+        tokens = self.emitted(batch._replace(draft=None) if kind.name == CERTAIN else batch)
+        rounds = [batch.drafts, tokens]
+        if kind.name == ROUNDS:
+            again = self.batch(kind, count, seed, said=tokens.clamp(max=kind.contexts.vocabulary - 1))
+            rounds += [again.drafts, self.emitted(again)]
+        rows: list[list[int]] = torch.cat(rounds, 1).tolist()
+        return rows
+
+    def outcome(self, kind: Kind, row: Sequence[int]) -> Outcome:
+        """What a row of `played` comes to."""
+        text, fault, accepted = tuple[int, ...](), "", 0
+        for begin in range(0, len(row), 2 * kind.width + 1):
+            drafts, tokens = row[begin:][: kind.width], row[begin + kind.width :][: kind.width + 1]
+            said = tuple(takewhile(lambda x: x >= 0, tokens))
+            if not said or max(tokens[len(said) :], default=-1) >= 0:
+                fault = "no token, or one behind a -1"
+            elif max(said) >= kind.contexts.vocabulary:
+                fault = f"a token that is none of {kind.contexts.vocabulary}"
+            elif said[:-1] != tuple(drafts[: len(said) - 1]) and not self.redraws:
+                fault = "an accepted token that is not the draft"
+            if fault:
+                return (), f"{fault}: emitted {list(tokens)} for drafts {list(drafts)}", 0
+            text, accepted = text + said, accepted + len(said) - 1
+        return text, fault, accepted
+
+    def exactly(self, kind: Kind, bound: float, budget: dict[str, Any]) -> Finding:
+        """Whether the texts of one batch, which the target completes, have its law, by enumeration."""
+        rows, length, request = kind.rows(), kind.length, kind.requests[0]
+
+        def emit() -> list[Outcome]:
+            played = self.played(kind, 1)
+            outcomes = [self.outcome(kind, row) for row in played]
+            if kind.name == CERTAIN:  # for each draft, not for all together
+                outcomes = [((*played[0][: kind.width], *outcomes[0][0]), *outcomes[0][1:])]
+            return outcomes if request.drafts else [(text, fault, 1) for text, fault, _ in outcomes]
+
+        if kind.name == CERTAIN:
+            target, q, length = rows[0], kind.contexts.q, length + kind.width
+            rows = [lambda text: q[text] if len(text) < kind.width else target(text[kind.width :])]
+        return judged(f"{kind.name}, {request.name}", emit, rows, length, bound, budget)
+
+    def laws(self, kind: Kind, trials: int, rate: float) -> Iterator[Finding]:
+        """Whether the texts of each request, which the target completes, have its law."""
+        played, several = [Counter[Text]() for _ in kind.requests], len(kind.requests)
+        size = max(1, CHUNK // several)
+        try:
+            for begin in range(0, trials, size):
+                rows = self.played(kind, min(size, trials - begin), begin * several)
+                for i, counts in enumerate(played):
+                    counts.update(map(tuple, rows[i::several]))
+        except NotImplementedError as refusal:
+            for request in kind.requests:
+                if several > 1:  # it may take some of them
+                    yield from self.laws(kind._replace(requests=[request]), trials, rate)
+                else:
+                    yield Finding(f"{kind.name}, {request.name}", "inconclusive", f"refused: {refusal}")
+            return
+
+        def split(count: int, row: torch.Tensor) -> torch.Tensor:
+            return torch.multinomial(row, count, True, generator=self.generator).bincount(minlength=len(row))
+
+        for request, target, counts in zip(kind.requests, kind.rows(), played, strict=True):
+            label = f"{kind.name}, {request.name}"
+            emitted, wrong, accepted = gathered(([self.outcome(kind, row)], n) for row, n in counts.items())
+            right = completed({((),): 1.0}, [target], kind.length)
+            texts = completed(emitted, [target], kind.length, split)
+            cells = [*right, *(texts.keys() - right.keys())]
+            fit = chi_squared(*(torch.tensor([x[text] for text in cells], **NUMBERS) for x in (texts, right)))
+            verdict = "passed" if accepted or not request.drafts else "inconclusive"
+            finding = counted(label, verdict, fit, rate, trials, f"{accepted / trials:.2f} drafts accepted")
+            yield Finding(label, "failed", wrong) if wrong else finding
+
+    def seeds(self, trials: int, rate: float) -> Iterator[Finding]:
+        """Whether seeds and positions make what is random."""
+        kind, shifts = Kind("seeds", ALL_SAY, [Request()]), {"the next seed": (1, 0), "the next position": (0, 1)}
+        counts, verdicts = {name: torch.zeros(16, **INDICES) for name in shifts}, {"inconclusive"}
+        for begin in range(0, trials, CHUNK):
+            size = min(CHUNK, trials - begin)
+            batch = self.batch(kind, size, begin)
+            tokens = self.emitted(batch)
+            verdicts.add(verdict_of(tokens))
+            if not begin:
+                yield same("seeds, a second call", tokens, self.emitted(batch))
+            for name, (seed, position) in shifts.items():  # with their own drafts
+                later = self.emitted(self.batch(kind, size, begin + seed, position))
+                counts[name] += (4 * tokens[:, 0] + later[:, 0]).bincount(minlength=16)
+        pairs = torch.outer(ALL_SAY.p[()], ALL_SAY.p[()]).flatten()
+        for name, count in counts.items():
+            fit = chi_squared(count, pairs)
+            yield counted(f"seeds, {name}", max(verdicts), fit, rate, trials, "of pairs of first tokens")
+
+    def neighbours(self, requests: list[Request]) -> Iterator[Finding]:
+        """Whether a request emits the same whatever is beside it."""
+        batch = self.batch(Kind("batch", ALL_SAY, requests), 8)
+        tokens, rows = self.emitted(batch), torch.randperm(len(batch.drafts), generator=self.generator, **INDICES)
+        for name, size in (("another order", len(rows)), ("parts of seven", 7), ("alone", 1)):
+            apart = torch.cat([self.emitted(batch.select(part)) for part in torch.split(rows, size)])
+            yield same(f"batch, {name}", tokens[rows], apart)
 
 
 def verdict_of(tokens: torch.Tensor) -> str:

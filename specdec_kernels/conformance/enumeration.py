@@ -2,7 +2,8 @@
 
 A random number is a `Cell`, a monotone function of a whole number that is uniform; each comparison splits that number's
 range. In memory a cell is a mark, a NaN with a number in its payload (or its bits in int64), so what moves elements
-moves cells. A `TorchDispatchMode` gives other ops their meaning; one that it does not have is an error.
+moves cells. A `TorchDispatchMode` gives other ops their meaning; one that it does not have is an error. numpy's and
+Python's random numbers are drawn by torch, and remain tensors.
 """
 
 from __future__ import annotations
@@ -44,15 +45,17 @@ NUMBER: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
 MOVES = set(
     "clone index index_select gather cat stack where masked_fill constant_pad_nd repeat flip roll scatter index_put "
     "masked_select take select_scatter slice_scatter fill zero masked_scatter lift_fresh index_copy index_fill "
-    "_unsafe_view tril triu _to_copy copy".split()
+    "_unsafe_view tril triu".split()
 )
 TESTS = set("lt le gt ge eq ne isnan isinf isfinite".split())
 MONOTONE = set(
     "add sub rsub mul div pow log log1p exp floor neg abs sqrt reciprocal maximum minimum clamp clamp_min "
     "clamp_max __rshift".split()
 )
+COPIES = ("_to_copy", "copy")
 RISING = {("pow", 0), ("div", 1), ("reciprocal", 0), ("abs", 0)}  # or falling, but where that operand is not negative
-READS = "item tolist numpy __array__ __int__ __float__ data_ptr untyped_storage __dlpack__ __reduce_ex__".split()
+MEMORY = "data_ptr untyped_storage __dlpack__ __reduce_ex__".split()  # what reads a tensor by its address
+READS = ["item", "tolist", "numpy", "__array__", "__int__", "__float__", *MEMORY]
 FUNCTIONS = "log exp sqrt log1p".split()  # of math
 OPS: dict[str, Callable[..., Any]] = {  # in float64, where they are none of torch's
     "to": lambda x, dtype: x.to(dtype).double(), "sign": lambda x, y: (x - y).sign(),
@@ -60,6 +63,7 @@ OPS: dict[str, Callable[..., Any]] = {  # in float64, where they are none of tor
 }  # fmt: skip
 Steps = tuple[tuple[Any, ...], ...]
 untracked: Any = torch._C._DisableTorchDispatch  # around ops on tensors without random elements
+TO_NUMPY, TO_LIST = torch.Tensor.numpy, torch.Tensor.tolist  # before stand-ins replace them
 
 
 class Unfollowed(Exception):
@@ -94,6 +98,11 @@ class Cell(NamedTuple):
 
     noise: Noise
     steps: Steps
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The values where the noise is lowest and highest."""
+        return ends(self.steps, self.noise.points)
 
 
 def value_at(steps: Steps, noise: torch.Tensor | float) -> Any:
@@ -167,33 +176,18 @@ class Race:
         if len(self.bounds) == 1:
             return 1 / (1 + sum(sum(ratios.values()) for ratios in self.bounds.values()))
         (one, to_one), (two, to_two) = self.bounds.items()
-        low, back = to_one.get(two, 0.0), to_two.get(one, 0.0)  # of t = E_two / E_one
-        high = 1 / back if back else math.inf
+        low, back = to_one.get(two, 0.0), to_two.get(one, 0.0)
         rest = [(to_one.get(x, 0.0), to_two.get(x, 0.0)) for x in {*to_one, *to_two} - {one, two}]
-        turns = {a / b for a, b in rest if b and low < a / b < high}  # E_x is above max(a, b t) E_one
-        total = 0.0
-        for t, end in itertools.pairwise(sorted({low, high, *turns}) if low < high else []):
-            middle = t + 1 if end == math.inf else (t + end) / 2  # of (alpha + beta t) ** -2
-            alpha = 1 + sum(a for a, b in rest if a >= b * middle)
-            beta = 1 + sum(b for a, b in rest if a < b * middle)
-            total += (1 / beta if end == math.inf else (end - t) / (alpha + beta * end)) / (alpha + beta * t)
-        return total
+
+        def rate(s: float) -> float:  # all arrive after (1 - s) t and s t of the winners: exp(-rate t)
+            return 1 + sum(max(a * (1 - s), b * s) for a, b in rest)
+
+        begin, end = low / (1 + low), 1 / (1 + back)
+        turns = {s for s in (begin, end, *(a / (a + b) for a, b in rest)) if begin <= s <= end}
+        return sum((t - s) / (rate(s) * rate(t)) for s, t in itertools.pairwise(sorted(turns)))  # of rate ** -2
 
 
-def torch_state(generator: torch.Generator | None = None) -> Hashable:
-    with untracked():
-        return (generator or torch.default_generator).get_state().numpy().tobytes()
-
-
-def numpy_state(bits: Any = None) -> Hashable:
-    return pickle.dumps((bits or numpy.random.mtrand._rand._bit_generator).state)
-
-
-SHARED: dict[str, Callable[[], Hashable]] = {  # states of generators
-    "torch": torch_state, "numpy.random": numpy_state, "random": random.getstate
-}  # fmt: skip
 ACTIVE: list[Follower] = []
-TOLIST = torch.Tensor.tolist
 
 
 class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -210,11 +204,11 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.first, self.slack, self.floats = True, 0.0, list[dict[str, Any]]()
         self.last, self.unseeded = {False: 0, True: 0}, itertools.count(0xF0000000)
 
-    def start(self) -> None:
+    def start(self, states: Sequence[Hashable]) -> None:
         self.depth, self.weight = 0, 1.0
         self.table: dict[int, Cell] = {}  # by the number of a mark
         self.drawn: dict[Hashable, tuple[Any, Any]] = {}  # by the state of a generator
-        self.states = {read() for read in SHARED.values()}  # in which generators that all share may be
+        self.states = set(states)  # in which generators may be that were made before
 
     def choose(self, weights: Sequence[float]) -> int:
         """The number of the outcome that this way takes."""
@@ -246,27 +240,16 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.refusal = self.refusal or Unfollowed(f"{what} ({frame.f_code.co_filename}:{frame.f_lineno})")
         return self.refusal
 
-    def moved(self, read: Callable[[], Hashable], move: Callable[[], Any], shared: bool) -> tuple[Any, Hashable]:
-        """What a generator gives, and the state in which it was; None if nothing was drawn."""
-        state = read()
-        if shared and state not in self.states:
-            raise self.refuse("a generator that was seeded, or drawn from, by what has no stand-in")
-        out = move()
-        self.states.add(after := read())
-        return out, None if after == state else state
-
     def step(self, name: str, function: Any, *operands: Any) -> Cell | float:
         """A monotone function of one random number."""
-        cells = [(i, y) for i, y in enumerate(operands) if isinstance(y, Cell)]
-        index, x = cells[0]
-        if len(cells) > 1 or (name, index) == ("pow", 1):
+        (index, x), *more = [(i, y) for i, y in enumerate(operands) if isinstance(y, Cell)]
+        if more or (name, index) == ("pow", 1):
             raise self.refuse(f"{name} of two random numbers, or by one")
-        steps = (*x.steps, (function, *(X if i == index else y for i, y in enumerate(operands))))
-        one, two = ends(steps, x.noise.points)
-        below = (name, index) in RISING and min(ends(x.steps, x.noise.points)) < 0
-        if below or math.isnan(one) != math.isnan(two):
+        out = Cell(x.noise, (*x.steps, (function, *(X if i == index else y for i, y in enumerate(operands)))))
+        one, two = out.ends
+        if ((name, index) in RISING and min(x.ends) < 0) or math.isnan(one) != math.isnan(two):
             raise self.refuse(f"{name} of random numbers that may be negative")
-        return one if one == two or math.isnan(one) else Cell(x.noise, steps)
+        return one if one == two or math.isnan(one) else out
 
     def decide(self, x: Cell, *test: Any) -> float:
         """The value of a step function of a random number, by the part of its range that this way takes."""
@@ -280,38 +263,45 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def test(self, name: str, function: Any, x: Any, y: Any = 0.0) -> bool:
         """A comparison."""
-        cell = x if isinstance(x, Cell) else y
-        if isinstance(x, Cell) and isinstance(y, Cell):
+        cell, pair = x if isinstance(x, Cell) else y, [X if isinstance(z, Cell) else z for z in (x, y)]
+        if name.startswith("is"):
+            if any(map(math.isinf, cell.ends)):
+                raise self.refuse(f"{name} of random numbers that may be infinite")
+            return name == "isfinite"
+        if pair == [X, X]:
             if x == y:
                 return name in ("le", "ge", "eq")
             if name in ("eq", "ne"):
                 raise self.refuse(f"{name} of two random numbers")
             return (self.winner([x, y], largest=False) == 0) == (name in ("lt", "le"))
-        if name.startswith("is"):
-            if any(map(math.isinf, ends(cell.steps, cell.noise.points))):
-                raise self.refuse(f"{name} of random numbers that may be infinite")
-            return name == "isfinite"
-        pair = [X if isinstance(z, Cell) else z for z in (x, y)]
-        if name in ("eq", "ne"):  # which a continuous number never is
-            pieces = parts((*cell.steps, (OPS["sign"], *pair)), cell.noise.low, cell.noise.high)
-            if cell.noise.points >= FINE and all(end - begin < 2 for begin, end, value in pieces if not value):
-                return name == "ne"
-            return (self.decide(cell, OPS["sign"], *pair) == 0) == (name == "eq")
-        return bool(self.decide(cell, function, *pair))
+        if name not in ("eq", "ne"):
+            return bool(self.decide(cell, function, *pair))
+        pieces = parts((*cell.steps, (OPS["sign"], *pair)), cell.noise.low, cell.noise.high)
+        if cell.noise.points >= FINE and all(end - begin < 2 for begin, end, sign in pieces if not sign):
+            return name == "ne"  # a continuous number never equals another
+        return (self.decide(cell, OPS["sign"], *pair) == 0) == (name == "eq")
 
     def whole(self, x: Any) -> int:
         """The whole number that a cell is cut down to."""
-        low, high = sorted(ends(x.steps, x.noise.points)) if isinstance(x, Cell) else (x, x)
+        low, high = sorted(x.ends) if isinstance(x, Cell) else (x, x)
         if self.first or not isinstance(x, Cell):  # modules are imported, which may draw names
             return math.floor(low)
         if low < 0 or high > LARGEST_GRID:
             raise self.refuse("a random number read as it is")
         return int(self.decide(x, torch.floor, X))
 
+    def cast(self, x: Any, dtype: torch.dtype) -> Any:
+        """A random number that is copied to a dtype."""
+        if not isinstance(x, Cell) or dtype in WIDE or (x.noise.points < FINE and dtype == torch.int64):
+            return x
+        if dtype == torch.bool:
+            raise self.refuse("a random number as a bool")
+        return self.step("to", OPS["to"], x, dtype) if dtype.is_floating_point else self.whole(x)
+
     def winner(self, row: Sequence[Any], largest: bool) -> int:
         """The number of the largest, or smallest: the first to arrive of exponential numbers."""
         cells = {i: x for i, x in enumerate(row) if isinstance(x, Cell)}
-        limits, noises = [ends(x.steps, x.noise.points) for x in cells.values()], [x.noise for x in cells.values()]
+        limits, noises = [x.ends for x in cells.values()], [x.noise for x in cells.values()]
         rising, edge = {high > low for low, high in limits}, (min if largest else max)(x for y in limits for x in y)
         plain, races = (True in rising) == largest, [*{noise.race: None for noise in noises if noise.race}]
         worse = all(x <= edge if largest else x >= edge for x in row if not isinstance(x, Cell))
@@ -334,9 +324,9 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def mark(self, cell: Cell, dtype: torch.dtype) -> int:
         """The bits of a new mark; numbers go on from way to way, so that a mark of an earlier way is seen."""
-        (bits, shift, _), short = MARKS[dtype], dtype.itemsize < 4  # numbers of 16 bits end in 16 zeros
-        self.last[short] = self.last[short] % (63 if short else MASK - 1) + 1
-        number = self.last[short] << 16 if short else self.last[False] + (self.last[False] % (1 << 16) == 0)
+        (bits, shift, _), short = MARKS[dtype], dtype.itemsize < 4  # numbers of 16 bits end in 16 zeros, others are odd
+        self.last[short] = self.last[short] % (63 if short else MASK // 2) + 1
+        number = self.last[short] << 16 if short else 2 * self.last[short] - 1
         if number in self.table:
             raise self.refuse(f"as many random numbers as this in {dtype}")
         self.table[number] = cell
@@ -347,19 +337,21 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.table or not isinstance(x, torch.Tensor) or x.dtype not in MARKS or x.layout != torch.strided:
             return []
         with untracked():
-            bits = x.detach() if x.dtype == torch.int64 else x.detach().double().view(torch.int64)
-            numbers = (bits >> 29 & MASK).where(bits >> 51 == 0xFFF, 0).flatten()
-            listed = TOLIST(numbers) if numbers.any() else []
-        if any(number and number not in self.table for number in listed):
+            bits = TO_NUMPY(x.detach() if x.dtype == torch.int64 else x.detach().double()).view(numpy.int64).ravel()
+        marked = bits >> 51 == 0xFFF
+        if not marked.any():
+            return []
+        numbers = (bits >> 29 & MASK) * marked
+        if any(number and number not in self.table for number in numbers.tolist()):
             raise self.refuse("a random number of an earlier run")
-        return [self.table.get(number) for number in listed]
+        return [self.table.get(number) for number in numbers.tolist()] if numbers.any() else []
 
     def values(self, x: Any, shape: Any = None) -> list[Any]:
         """The elements, cells where they are random."""
         if not isinstance(x, torch.Tensor):
             return [x] * math.prod(shape)
         x = x if shape is None else x.expand(shape)
-        return [cell or y for cell, y in zip(self.cells(x) or [None] * x.numel(), TOLIST(x.flatten()), strict=True)]
+        return [cell or y for cell, y in zip(self.cells(x) or [None] * x.numel(), TO_LIST(x.flatten()), strict=True)]
 
     def write(self, x: torch.Tensor, values: Sequence[Any]) -> torch.Tensor:
         """Puts cells and numbers into a tensor; None leaves what is there."""
@@ -367,24 +359,15 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise self.refuse(f"random numbers in {x.dtype}")
         with untracked():
             new = x.clone(memory_format=torch.contiguous_format).flatten()
-            for i, value in enumerate(values):
-                if isinstance(value, Cell):
-                    new.view(MARKS[x.dtype][2])[i] = self.mark(value, x.dtype)
-                elif value is not None:
-                    new[i] = value
+            marks = {i: self.mark(value, x.dtype) for i, value in enumerate(values) if isinstance(value, Cell)}
+            numbers = {i: value for i, value in enumerate(values) if i not in marks and value is not None}
+            for row, at in ((new.view(MARKS[x.dtype][2]) if marks else new, marks), (new, numbers)):
+                row[[*at]] = torch.tensor([*at.values()], dtype=row.dtype, device="cpu")
             return x.copy_(new.view(x.shape))
 
     def settle(self, x: torch.Tensor) -> None:
         """Whole numbers that an op reads."""
         self.write(x, [cell and self.whole(cell) for cell in self.cells(x)])
-
-    def cast(self, x: Any, dtype: torch.dtype) -> Any:
-        """A random number that is copied to a dtype."""
-        if not isinstance(x, Cell) or dtype in WIDE or (x.noise.points < FINE and dtype == torch.int64):
-            return x
-        if dtype == torch.bool:
-            raise self.refuse("a random number as a bool")
-        return self.step("to", OPS["to"], x, dtype) if dtype.is_floating_point else self.whole(x)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, schema = kwargs or {}, func._schema
@@ -396,7 +379,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
         if name.startswith(("empty", "new_empty")):
             return func(*args, **kwargs).zero_()  # memory that held marks
-        marked = [x for x in tree_leaves((args, kwargs)) if self.cells(x)] if self.table else []
+        leaves = [y for x in (*args, *kwargs.values()) for y in (x if isinstance(x, (list, tuple)) else [x])]
+        marked = [x for x in leaves if self.cells(x)] if self.table else []
         if not marked or name.endswith("_like") or name.startswith("new_"):
             return func(*args, **kwargs)
         if func._can_decompose() and name not in TESTS:
@@ -410,18 +394,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.move(func, name, args, kwargs, marked)
         if name in ("argmax", "argmin") or (name in ("max", "min") and schema.overload_name == "dim"):
             return self.race(func, name, bound, args, kwargs)
-        if not odd and (name in MONOTONE or (name in TESTS and (real or name not in ("eq", "ne")))):
-            operands = [y for x, y in bound.items() if x in ("self", "other", "min", "max", "exponent")]
-            shape = numpy.broadcast_shapes(*(x.shape for x in operands if isinstance(x, torch.Tensor)))
-            short = [x.dtype for x in real if x.itemsize < 4]
-            if short and name in TESTS and not isinstance(operands[-1], torch.Tensor):  # Python's are rounded, too
-                operands[-1] = OPS["to"](torch.full((), operands[-1], **NUMBER), short[0]).item()
-            rows = list(zip(*(self.values(x, shape) for x in operands), strict=True))
-            method, of = self.test if name in TESTS else self.step, OPS.get(name) or getattr(torch.ops.aten, name)
-            values = [method(name, of, *row) if any(isinstance(y, Cell) for y in row) else None for row in rows]
-            out = func(*args, **kwargs)
-            whole = not real and out.dtype == torch.int64  # and stays it
-            return self.write(out, values if whole else [self.cast(x, out.dtype) for x in values])
+        if not odd and (name in (*MONOTONE, *COPIES) or (name in TESTS and (real or name not in ("eq", "ne")))):
+            return self.elementwise(name, bound, real, lambda: func(*args, **kwargs))
         if real and name in ("searchsorted", "bucketize") and isinstance(x := bound["self"], torch.Tensor):
             less = torch.le if bound["right"] or bound.get("side") == "right" else torch.lt
             with self:
@@ -434,33 +408,57 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def move(self, func: Any, name: str, args: Any, kwargs: Any, marked: Sequence[torch.Tensor]) -> Any:
-        """An op that copies elements, or shows them."""
-        copy = name in ("_to_copy", "copy")
+        """An op that moves elements, or shows them."""
         for x in marked:
-            if not x.is_floating_point() and name in MOVES and name != "clone" and not copy:
+            if not x.is_floating_point() and name in MOVES and name != "clone":
                 self.settle(x)
         out = func(*args, **kwargs)
-        if copy:
-            cells = self.cells(args[name == "copy"].expand(out.shape))
-            return self.write(out, [self.cast(cell, out.dtype) for cell in cells]) if cells else out
         dtypes = {x.dtype for x in marked if x.is_floating_point()}
         if isinstance(out, torch.Tensor) and dtypes and out.dtype not in WIDE and dtypes != {out.dtype}:
             raise self.refuse(f"{name} of random numbers to {out.dtype}")
         return out
 
+    def elementwise(self, name: str, bound: dict[str, Any], real: Sequence[Any], run: Callable[[], Any]) -> Any:
+        operands = [y for x, y in bound.items() if x in ("self", "other", "min", "max", "exponent")]
+        operands = [bound["src"]] if name == "copy" else operands
+        short = [x.dtype for x in real if x.itemsize < 4]
+        if short and name in TESTS and not isinstance(operands[-1], torch.Tensor):  # Python's are rounded, too
+            operands[-1] = OPS["to"](torch.full((), operands[-1], **NUMBER), short[0]).item()
+        method: Any = self.test if name in TESTS else (lambda _, of, x: x) if name in COPIES else self.step
+        of = OPS.get(name) or getattr(torch.ops.aten, name)
+        shape = numpy.broadcast_shapes(*(x.shape for x in operands if isinstance(x, torch.Tensor)))
+        rows = zip(*(self.values(x, shape) for x in operands), strict=True)
+        values = [method(name, of, *row) if any(isinstance(y, Cell) for y in row) else None for row in rows]
+        out = run()  # which may write to an operand
+        whole = not real and out.dtype == torch.int64  # and stays it
+        return self.write(out, values if whole else [self.cast(x, out.dtype) for x in values])
+
     def race(self, func: Any, name: str, bound: dict[str, Any], args: Any, kwargs: Any) -> Any:
         x, dim = bound["self"], bound.get("dim")
-        rows = x.reshape(1, -1) if dim is None else x.movedim(dim, -1).reshape(-1, x.shape[dim])
-        winners = [self.winner(self.values(row), "max" in name) if self.cells(row) else None for row in rows]
         if x.element_size() < 4:
             raise self.refuse(f"a race in {x.dtype}")
+        rows = x.reshape(1, -1) if dim is None else x.movedim(dim, -1).reshape(-1, x.shape[dim])
+        rows = [self.values(row) for row in rows]
+        winners = [self.winner(row, "max" in name) if any(isinstance(y, Cell) for y in row) else None for row in rows]
         out = func(*args, **kwargs)
         if isinstance(out, torch.Tensor):
             return self.write(out, winners)
-        best = [None if i is None else self.values(row)[i] for row, i in zip(rows, winners, strict=True)]
-        self.write(out[0], best)
+        self.write(out[0], [None if i is None else row[i] for row, i in zip(rows, winners, strict=True)])
         self.write(out[1], winners)
         return out
+
+    def moved(self, read: Callable[[], Hashable], move: Callable[[], Any], shared: bool) -> tuple[Any, Hashable]:
+        """What a generator gives, and the state in which it was; None if nothing was drawn."""
+        state = read()
+        if shared and not self.expects(state):
+            raise self.refuse("a generator that was seeded, or drawn from, by what has no stand-in")
+        out = move()
+        self.states.add(after := read())
+        return out, None if after == state else state
+
+    def expects(self, state: Hashable) -> bool:
+        """Whether a stand-in, or a seed, put a generator into this state."""
+        return state in self.states or state == torch_state(torch.Generator().manual_seed(torch.initial_seed()))
 
     def source(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """A random op: numbers are drawn, so that errors come and the generator moves on, and forgotten."""
@@ -511,7 +509,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def read(self, name: str, plain: Any, x: torch.Tensor, *args: Any) -> Any:
         """A method by which numbers leave tensors for Python, where a random number stays a tensor."""
-        if name in READS[6:] or (name in ("numpy", "__array__") and x.is_floating_point()):
+        if name in MEMORY or (name in ("numpy", "__array__") and x.is_floating_point()):
             raise self.refuse(f"the memory of random numbers, by {name}")
         if not x.is_floating_point():
             self.settle(x)
@@ -547,6 +545,15 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = torchs(*tensors, **{"dim" if x == "axis" else x: y for x, y in kwargs.items()})
         return out if self.cells(out) else out.numpy()[()]
 
+    def key_of(self, x: Any) -> Any:
+        """What a function returned, with tuples for tensors, arrays and lists."""
+        if isinstance(x, torch.Tensor) and self.cells(x):
+            if x.is_floating_point():
+                raise self.refuse("a random number that is returned")
+            self.settle(x)
+        x = x.tolist() if isinstance(x, (torch.Tensor, numpy.ndarray, numpy.generic)) else x
+        return tuple(map(self.key_of, x)) if isinstance(x, (list, tuple)) else x
+
 
 def bind(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments of a call by name, with defaults."""
@@ -559,28 +566,6 @@ def listed(x: torch.Tensor) -> Any:
     return [listed(y) for y in x.unbind()] if x.dim() else x.double()
 
 
-def where_random(plain: Callable[..., Any], special: Callable[..., Any]) -> Any:
-    """A function, or what stands in for it where it gets random numbers."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if any(ACTIVE[-1].cells(x) for x in tree_leaves(args)):
-            return special(plain, *args, **kwargs)
-        return plain(*args, **kwargs)
-
-    return call
-
-
-def seeded(read: Callable[[], Hashable], seed: Callable[..., Any]) -> Any:
-    """A function that seeds a generator."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = seed(*args, **kwargs)
-        ACTIVE[-1].states.add(read())
-        return result
-
-    return call
-
-
 class FloatType(type):
     def __instancecheck__(cls, x: Any) -> bool:
         return isinstance(x, builtins.float)
@@ -591,6 +576,53 @@ class Float(builtins.float, metaclass=FloatType):
 
     def __new__(cls, x: Any = 0.0) -> Any:
         return listed(x.reshape(())) if isinstance(x, torch.Tensor) and ACTIVE[-1].cells(x) else builtins.float(x)
+
+
+def where_random(plain: Callable[..., Any], special: Callable[..., Any]) -> Any:
+    """A function, or what stands in for it where it gets random numbers."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if ACTIVE and any(ACTIVE[-1].cells(x) for x in tree_leaves(args)):  # a stand-in may be held for good
+            return special(plain, *args, **kwargs)
+        return plain(*args, **kwargs)
+
+    return call
+
+
+def torch_state(generator: torch.Generator | None = None) -> Hashable:
+    return TO_NUMPY((generator or torch.default_generator).get_state()).tobytes()
+
+
+def numpy_state(bits: Any = None) -> Hashable:
+    return pickle.dumps((bits or numpy.random.mtrand._rand._bit_generator).state)
+
+
+def watched() -> dict[str, Callable[[], Hashable]]:
+    """States of the generators that all share, and of those that numpy made before."""
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # frozen objects are hidden
+    kinds = {*numpy.random.BitGenerator.__subclasses__()}
+    made = [x for x in gc.get_objects() if type(x) in kinds]
+    if frozen:
+        gc.freeze()
+    states: dict[str, Callable[[], Hashable]] = {"torch": torch_state, "random": random.getstate}
+    for x in made:
+        shared = x is numpy.random.mtrand._rand._bit_generator
+        name = "numpy.random" if shared else f"a generator of numpy that was made before the call, at {id(x):x}"
+        states[name] = functools.partial(numpy_state, x)
+    return states
+
+
+def seeded(read: Callable[[], Hashable], seed: Callable[..., Any]) -> Any:
+    """A function that seeds a generator."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = seed(*args, **kwargs)
+        for follower in ACTIVE:
+            follower.states.add(read())
+        return result
+
+    return call
 
 
 def generator_at(read: Callable[[], Hashable], move: Callable[[], Any], shared: bool) -> tuple[Any, torch.Generator]:
@@ -638,15 +670,18 @@ class Generator:
         raise ACTIVE[-1].refuse(f"numpy's {name} has no stand-in")
 
 
-def stand_ins() -> dict[Any, dict[str, Any]]:
+def stand_ins(follower: Follower) -> dict[Any, dict[str, Any]]:
     """What is replaced while ways are run: ``{module or class: {name: value}}``."""
     legacy, inst, real, urandom = numpy.random.mtrand._rand, random._inst, random.Random.random, os.urandom
-    follower, shared = ACTIVE[-1], type("RandomState", (Generator,), {"make": lambda _, x: x})(legacy)
+    shared = type("RandomState", (Generator,), {"make": lambda _, x: x})(legacy)
 
     def generator(self: random.Random) -> torch.Generator:
         if isinstance(self, random.SystemRandom):
             raise follower.refuse("os.urandom, by random.SystemRandom or secrets, has no stand-in")
         return generator_at(self.getstate, lambda: real(self), self is inst)[1]
+
+    def below(self: random.Random, n: int) -> int:
+        return int(torch.randint(n, (), generator=generator(self), dtype=torch.int64, device="cpu"))
 
     def refused(self: Any, *_: Any) -> Any:
         raise follower.refuse("Python's getrandbits or gauss, which has no stand-in")
@@ -661,24 +696,22 @@ def stand_ins() -> dict[Any, dict[str, Any]]:
             raise follower.refuse(f"{name} of an array of random numbers")
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
-    methods = {
-        "random": lambda self: torch.rand((), generator=generator(self), **NUMBER), "getrandbits": refused,
-        "_randbelow": lambda self, n: torch.randint(
-            n, (), generator=generator(self), dtype=torch.int64, device="cpu"
-        ).item(),
-    }  # fmt: skip
+    def followed(owner: Any, names: Sequence[str], method: Callable[..., Any]) -> dict[str, Any]:
+        return {x: where_random(getattr(owner, x), functools.partial(method, x)) for x in names}
+
+    python = {"random": lambda self: torch.rand((), generator=generator(self), **NUMBER), "getrandbits": refused}
     drawn = [x for x in dir(numpy.random) if getattr(getattr(numpy.random, x), "__self__", None) is legacy]
     makers = {x: getattr(numpy.random, x) for x in ("default_rng", "RandomState", "Generator")}
-    tensors = {x: functools.partial(follower.read, x) for x in READS}
     return {
-        math: {x: where_random(getattr(math, x), functools.partial(follower.by_torch, x)) for x in FUNCTIONS}
+        math: followed(math, FUNCTIONS, follower.by_torch)
         | {"floor": where_random(math.floor, lambda _, x: follower.whole(follower.values(x)[0]))},
-        os: {"urandom": bytes_of}, random.Random: methods,
-        random: {x: methods[x].__get__(inst) for x in ("random", "getrandbits")}
+        os: {"urandom": bytes_of},
+        random.Random: {**python, "_randbelow": below},
+        random: {x: method.__get__(inst) for x, method in python.items()}
         | {"seed": seeded(random.getstate, random.seed)},
         torch: {x: where_random(getattr(torch, x), follower.made) for x in ("tensor", "as_tensor", "asarray")}
-        | {"from_numpy": torch.as_tensor, "manual_seed": seeded(torch_state, torch.manual_seed)},
-        torch.Tensor: {x: where_random(getattr(torch.Tensor, x), special) for x, special in tensors.items()} | {
+        | {"from_numpy": torch.as_tensor},
+        torch.Tensor: followed(torch.Tensor, READS, follower.read) | {
             "__array_ufunc__": lambda _, f, how, *x, **y: follower.by_torch(f.__name__, getattr(f, how), *x, **y),
             "__array_function__": lambda _, f, types, x, y: follower.by_torch(f.__name__, f, *x, **y),
             "__getattr__": missing,
@@ -696,28 +729,16 @@ def swap(pairs: dict[int, Any]) -> None:
                 setattr(module, name, pairs[id(value)])
 
 
-def key_of(x: Any) -> Any:
-    """What a function returned, with tuples for tensors, arrays and lists."""
-    if isinstance(x, torch.Tensor):
-        if ACTIVE[-1].cells(x) and x.is_floating_point():
-            raise ACTIVE[-1].refuse("a random number that is returned")
-        ACTIVE[-1].settle(x)
-    x = x.tolist() if isinstance(x, (torch.Tensor, numpy.ndarray, numpy.generic)) else x
-    return tuple(key_of(y) for y in x) if isinstance(x, (list, tuple)) else x
-
-
 @contextlib.contextmanager
 def replaced() -> Iterator[Follower]:
     """Stand-ins, and states of generators that are put back."""
-    import torch._dynamo  # it wraps torch.manual_seed when it is imported, and would wrap our stand-in for good
-
     legacy, follower, pairs = numpy.random.mtrand._rand, Follower(), []
     ACTIVE.append(follower)
     with contextlib.ExitStack() as stack, torch.random.fork_rng(devices=[]):
         stack.callback(ACTIVE.pop)
         stack.callback(random.setstate, random.getstate())
         stack.callback(legacy.set_state, legacy.get_state())
-        for owner, values in stand_ins().items():
+        for owner, values in stand_ins(follower).items():
             for name, new in values.items():
                 if isinstance(owner, type):
                     stack.enter_context(mock.patch.object(owner, name, new, create=True))
@@ -747,49 +768,42 @@ def law(function: Callable[[], Any], *, ways: int = 100_000, seconds: float = 60
     >>> law(lambda: bool(torch.rand(()) * 0.5 < 0.125))
     {True: 0.25, False: 0.75}
     """
-    result, covered, previous, begin = Law(), 0.0, [object()], time.monotonic()
-    seeds = torch.default_generator.manual_seed, random.seed, numpy.random.seed
-    frozen = gc.get_freeze_count()
-    gc.unfreeze()  # which hides objects
-    made = [x for x in gc.get_objects() if issubclass(type(x), numpy.random.BitGenerator)]
-    if frozen:
-        gc.freeze()
-    states = [(x, numpy_state(x)) for x in made if x is not numpy.random.mtrand._rand._bit_generator]
+    result, covered, begin, number = Law(), 0.0, time.monotonic(), itertools.count(0x5EED0000)
+    seeds, states = (torch.default_generator.manual_seed, random.seed, numpy.random.seed), watched()
+
+    def run() -> Any:
+        """The result of the way that `follower` has chosen."""
+        seed = next(number)  # another one each time, which shows what is drawn without a stand-in
+        for plant in seeds:
+            plant(seed)
+        follower.start([read() for read in states.values()])
+        try:
+            with torch.no_grad(), follower:
+                value = follower.key_of(function())
+        except Restart:
+            return run()
+        except Exception as error:
+            value = ("raises", f"{type(error).__name__}: {error}"[:90])
+        if drawn := [name for name, read in states.items() if not follower.expects(read())]:
+            follower.refuse(f"numbers of {drawn[0]} that were drawn, or seeded, by what has no stand-in")
+        return value
+
     with replaced() as follower:
-        for run in itertools.count():
-            for seed in seeds:  # another one each time, which shows what is drawn without a stand-in
-                seed(0x5EED0000 + run)
-            follower.start()
-            try:
-                with torch.no_grad(), follower:
-                    value = key_of(function())
-            except Restart:
-                continue
-            except Exception as error:
-                value = ("raises", f"{type(error).__name__}: {error}"[:90])
-            if run == 0:  # which may import what draws numbers
-                follower.first, follower.refusal = False, None
-                follower.path.clear()
-                continue
-            if drawn := [name for name, read in SHARED.items() if read() not in follower.states]:
-                follower.refuse(f"numbers of {drawn[0]} that were drawn, or seeded, by what has no stand-in")
-            if any(numpy_state(x) != state for x, state in states):
-                follower.refuse("a generator of numpy that was made before the call")
-            if len(previous) > 1 and value != previous[1]:
+        run()  # which may import what draws numbers
+        follower.first, follower.refusal = False, None
+        follower.path.clear()
+        while True:
+            value = run()
+            if result.ways < TWICE and not follower.refusal and run() != value:
                 follower.refuse("a random source without a stand-in: the same draws led to another result")
             if follower.refusal:
                 raise follower.refusal
-            previous = [*previous, value] if result.ways < TWICE else previous
-            if len(previous) == 2:
-                continue  # the same way once more
-            previous, covered, result.ways = previous[:1], covered + follower.weight, result.ways + 1
+            covered, result.ways, result.slack = covered + follower.weight, result.ways + 1, follower.slack
             result[value] = result.get(value, 0.0) + follower.weight
             if not follower.advance():
-                result.slack = follower.slack
                 return result
             if result.ways >= ways or time.monotonic() - begin > seconds:
                 raise BudgetExceeded(
                     f"{result.ways} ways in {time.monotonic() - begin:.0f} s have {covered:.3g} of the probability; "
                     f"allowed are {ways} in {seconds:g} s"
                 )
-    raise AssertionError
