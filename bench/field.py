@@ -1,4 +1,4 @@
-"""Whether public packages keep the target's law: by enumeration of their own code on toy models.
+"""Whether public packages keep the target's law: by enumeration of their code on toy models.
 
     python -m bench.field FOLDER                installs pinned packages there and runs each
     python -m bench.field FOLDER --only NAME
@@ -519,7 +519,7 @@ def run_llama_cpp_python():
     table, prompt = laws(1.5, 0), [1, 0, 1, 0, 1]
 
     class Model(Llama):
-        """Its own `generate`; a model and a sampler of ours."""
+        """The package's `generate`; a model and a sampler of ours."""
 
         _init_sampler = lambda *_, **__: None  # noqa: E731
 

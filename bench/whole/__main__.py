@@ -47,6 +47,16 @@ def run(name, path):
         Path(path).write_text(json.dumps(figures | {"cells": rows}), encoding="utf-8")
 
 
+def by_cell(results):
+    """The figures as JSON, a line for each cell."""
+    engines = []
+    for name, figures in results.items():
+        lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in figures["cells"])
+        head = json.dumps({key: value for key, value in figures.items() if key != "cells"}, ensure_ascii=False)
+        engines.append(f'{json.dumps(name)}: {head[:-1]}, "cells": [\n{lines}\n]}}')
+    return "{\n" + ",\n".join(engines) + "\n}\n"
+
+
 def run_all():
     """Run the engines that are installed, each in its environment, and say which are not."""
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
@@ -63,7 +73,7 @@ def run_all():
                 print(f"{name}: failed, and its figures stay as they were")
                 continue
             results[name] = json.loads(path.read_text(encoding="utf-8"))
-    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    RESULTS.write_text(by_cell(results), encoding="utf-8")
     print(f"written to {RESULTS.relative_to(ROOT)}")
 
 

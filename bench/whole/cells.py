@@ -76,8 +76,8 @@ def cell(drafts, verification, kind, requests, vocabulary, **figures):
 def say(row):
     """Print a cell in a line."""
     parts = row.get("ms", {})
-    told = f"{sum(parts.values()):.2f} ms: " + ", ".join(f"{part} {ms:.3f}" for part, ms in parts.items())
+    text = f"{sum(parts.values()):.2f} ms: " + ", ".join(f"{part} {ms:.3f}" for part, ms in parts.items())
     if not parts:
-        told = row.get("stops") or f"{row['peak_mb']} MB"
+        text = row.get("stops") or f"{row['peak_mb']} MB"
     what = ", ".join(str(row[name]) for name in ("drafts", "verification", "kind", "requests", "vocabulary"))
-    print(f"{what}: {told}", flush=True)
+    print(f"{what}: {text}", flush=True)

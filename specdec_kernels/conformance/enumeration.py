@@ -374,7 +374,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = schema.name.partition("::")[2].rstrip("_")
         if torch.Tag.nondeterministic_seeded in func.tags:
             return self.source(func, name, args, kwargs)
-        if func.namespace not in ("aten", "prim", "prims"):  # an op of one's own: what is in it is followed, too
+        if func.namespace not in ("aten", "prim", "prims"):  # a custom op: what is in it is followed, too
             with self:
                 return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
         if name.startswith(("empty", "new_empty")):
