@@ -611,7 +611,7 @@ def by_vllm(sampler):
 
 
 def counted(texts, law):
-    """How often each text came, by chi-squared."""
+    """How often each text was emitted, by chi-squared."""
     counts, few = Counter(texts), 1e-6
     cells = [*law, *(counts.keys() - law.keys())]
     numbers, shares = (torch.tensor([float(of.get(x, 0.0)) for x in cells]) for of in (counts, law))

@@ -1,6 +1,6 @@
-"""A step in whole engines, their own code against ours: ``make bench-engines`` runs what is installed.
+"""A step in whole engines, by their code and by ours: ``make bench-engines`` runs what is installed.
 
-    python -m bench.whole                 each engine in its own environment, into bench/results/whole_engines.json
+    python -m bench.whole                 each engine in an environment, into bench/results/whole_engines.json
     python -m bench.whole vllm FILE       one engine in this one
 
 Seconds are those of one thread's processor, medians of contenders that take turns. Copies and waits are counted on a

@@ -1,4 +1,4 @@
-"""mlx-lm's loops against ours, text by text. mlx computes in threads of its own, so seconds are of the process."""
+"""mlx-lm's loops against ours, text by text. mlx computes in several threads, so seconds are of the process."""
 
 import functools
 import importlib
@@ -40,7 +40,7 @@ def model(sizes, vocabulary, seed):
 
 
 def processors(kind, vocabulary):
-    """mlx-lm's own, which both loops take."""
+    """mlx-lm's, which both loops take."""
     if kind == cells.BIAS:
         return make_logits_processors(logit_bias=cells.bias(vocabulary))
     return make_logits_processors(repetition_penalty=1.2) if kind == cells.PENALTIES else []
@@ -70,7 +70,7 @@ def step(pair, parts, calls, contender, kind):
 
 
 def evaluated(forward, calls):
-    """A model's call, counted, whose logits are computed at once, so that its seconds are its own."""
+    """A model's call, counted, whose logits are computed at once, so that no other part has its seconds."""
 
     @functools.wraps(forward)
     def called(self, *given, **named):

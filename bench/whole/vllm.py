@@ -1,4 +1,4 @@
-"""Whole vLLM, its V1 runner: its own sampling and verification against ours, step by step."""
+"""Whole vLLM, its V1 runner: its sampling and verification against ours, step by step."""
 
 import importlib
 import tempfile

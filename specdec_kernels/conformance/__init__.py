@@ -612,7 +612,7 @@ class Rounds(NamedTuple):
             verdicts.add(verdict_of(tokens))
             if not begin:
                 yield same("seeds, a second call", tokens, self.emitted(batch))
-            for name, (seed, position) in shifts.items():  # with their own drafts
+            for name, (seed, position) in shifts.items():  # with other drafts
                 later = self.emitted(self.batch(kind, size, begin + seed, position))
                 counts[name] += (4 * tokens[:, 0] + later[:, 0]).bincount(minlength=16)
         pairs = torch.outer(ALL_SAY.p[()], ALL_SAY.p[()]).flatten()
