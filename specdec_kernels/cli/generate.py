@@ -414,7 +414,7 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
     if not prompts and args.target == "embedded:target":
         prompts = ["ROMEO:\n"]
     if not prompts:
-        raise ValueError("argument --prompt: expected a prompt or --prompt-file with your target")
+        raise ValueError("argument --prompt: expected a prompt or --prompt-file with a target from --target")
     return prompts
 
 
