@@ -363,7 +363,7 @@ PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, voi
 
 PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
-    wants(count, 5);
+    wants(count, 4);
     const auto item = [&](int argument, Py_ssize_t i) { return Ref(PySequence_GetItem(arguments[argument], i)); };
     watchers.clear();
     for (Py_ssize_t i = 0; i < PySequence_Size(arguments[0]); ++i) watchers.push_back(item(0, i).release());
@@ -371,7 +371,7 @@ PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count)
                                         &types.packing,  &types.input_positions, &types.output_format};
     for (Py_ssize_t i = 0; i < 6; ++i) *grouped_types[i] = item(1, i).release();
     for (size_t i = 0; i < std::size(floats); ++i) floats[i] = item(2, static_cast<Py_ssize_t>(i)).release();
-    use_new_tensors(arguments[3], arguments[4]);
+    use_new_tensors(arguments[3]);
     Py_RETURN_NONE;
   });
 }

@@ -91,8 +91,8 @@ Tensor tensor_of(PyObject* object);
 // Makes a contiguous tensor of this shape and type, and views it. Null: this torch has no functions for it, or cannot.
 PyObject* new_tensor(Tensor* t, dlpack::Device device);
 
-// Sets torch's functions for new tensors: the addresses of those in C, and the one in Python. None: there are none.
-void use_new_tensors(PyObject* addresses, PyObject* wrap);
+// Sets torch's functions for new tensors: their addresses, or None.
+void use_new_tensors(PyObject* addresses);
 
 // The memory of a tensor.
 struct Span {

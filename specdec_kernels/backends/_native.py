@@ -7,8 +7,12 @@ from specdec_kernels.calls.tensors import functions_of_torch, use_tensors
 from specdec_kernels.layout import InputPositions, OutputFormat, Packing
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 
-# They make a new tensor in C, return its address, and drop it.
-_FUNCTIONS = ("aoti_torch_empty_strided", "aoti_torch_get_data_ptr", "aoti_torch_delete_tensor_object")
+# They make a new tensor in C, wrap it as a Python object (torch 2.11 to 2.14 export this C++ name), drop the first, and
+# return its address.
+_FUNCTIONS = (
+    "aoti_torch_empty_strided", "_Z16THPVariable_WrapRKN2at10TensorBaseE", "aoti_torch_delete_tensor_object",
+    "aoti_torch_get_data_ptr",
+)  # fmt: skip
 
 
 def _functions_of_torch():
@@ -23,7 +27,7 @@ def use_torch(native):
     watchers = [torch_names.dispatch_modes, torch_names.function_modes, torch_names.profiles]
     types = [Sampling, LogitEdits, Draft, Packing, InputPositions, OutputFormat]
     floats = [torch.float32, torch.bfloat16, torch.float16]
-    native.use_functions(watchers, types, floats, _functions_of_torch(), torch_names.tensor_of_handle)
+    native.use_functions(watchers, types, floats, _functions_of_torch())
 
 
 def direct(native, op):

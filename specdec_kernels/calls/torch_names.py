@@ -1,7 +1,7 @@
 """Private names of torch. Where a torch lacks one, the replacement is slower and as correct.
 
-Without the first three every call goes through torch's dispatcher, as under a mode. Without ``tensor_of_handle`` Python
-makes outputs. Without the last one ``torch.export`` does not save programs that return our results.
+Without the first three every call goes through torch's dispatcher, as under a mode. Without the last one
+``torch.export`` does not save programs that return our results.
 """
 
 import operator
@@ -26,7 +26,6 @@ PRIVATE = {
     "is_wrapped": ("_C._functorch.is_functorch_wrapped_tensor", lambda x: False),
     "is_batched": ("_C._functorch.is_batchedtensor", lambda x: False),
     "unwrapped": ("_C._functorch.get_unwrapped", lambda x: x),
-    "tensor_of_handle": ("_C._aoti.alloc_tensor_by_stealing_from_void_ptr", None),
     "is_zeros": ("Tensor._is_zerotensor", lambda x: False),
     "negative_view": ("_neg_view", lambda x: None),
     "is_functional": ("_is_functional_tensor", lambda x: False),
