@@ -223,7 +223,7 @@ class TestTheLaunch:
             assert found["bytes_read"] == (2 + 2 + 1) * 512 * 4
 
     def test_a_traversal_too_deep_for_a_small_block_is_refused(self, device):
-        """As on a desktop's device: of 99 KB of shared memory a traversal takes 96 bytes for each node of a path."""
+        """As on a desktop's device: of 99 KB of shared memory a traversal takes 80 bytes for each node of a path."""
         device.play("lone")
         tree = {"requests": 1, "nodes": 1024, "vocabulary": 32}
         deep = tree_call(1, parents=[*range(-1, 1023)], **tree) | {"method": "traversal"}
