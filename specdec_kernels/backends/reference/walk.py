@@ -63,116 +63,141 @@ def unfit_where_read(rows, law, glance, column):
 
 def decide(drafts, target_law, draft_law, edits, counters, race, slots=None):
     """(tokens [n, width], path [n, width], num_accepted [n], status [n]) of ``traversal.Trees``."""
-    # From the root to the first child accepted, as long as there is one; then one token more. Children come after their
-    # parents and in the order of their trials, so one pass over the nodes is the walk. A child x is accepted iff
-    # ``u h q(x) < p(x) + epsilon``; a refused one leaves ``norm((p - h q)+)``. h and epsilon are those of ``slots``.
-    (count, nodes), vocabulary, device = drafts.tokens.shape, drafts.target.shape[-1], drafts.target.device
-    everyone, certain = torch.arange(count, device=device, dtype=torch.int64), target_law.temperature == 0
-    tokens, path = torch.full((2, count, drafts.width), -1, device=device, dtype=torch.int64)
-    node, depth, tries, status = torch.zeros(4, count, dtype=torch.int64, device=device)
-    # The laws p^m and h q^m at each request's node, and the tokens tried there.
-    p, q = torch.zeros(2, count, vocabulary, dtype=torch.float64, device=device)
-    tried = torch.zeros(count, vocabulary, dtype=torch.bool, device=device)
-    ended = torch.zeros(count, dtype=torch.bool, device=device)  # the target's row there has no weight
+    walk = Walk(drafts, target_law, draft_law, edits, counters, race, slots)
+    walk.arrive(walk.everyone)
+    for child in range(1, drafts.tokens.shape[1]):
+        walk.try_child(child)
+    walk.emit()
+    return walk.tokens, walk.path, walk.depth, walk.status
 
-    def now(subset):
-        if counters.seed.ndim == 2:  # a seed for each node
-            return Noise(*(value[subset, node[subset]] for value in counters))
-        return noise.at(counters, subset, depth[subset])
 
-    def pair_at(subset):
+class Walk:
+    """All walks, each from the root to the first child accepted, as long as there is one; then one token more."""
+
+    # Children come after their parents and in the order of their trials, so one pass over the nodes is the walk. A
+    # child x is accepted iff ``u h q(x) < p(x) + epsilon``; a refused one leaves ``norm((p - h q)+)``. h and epsilon
+    # are those of ``slots``.
+    def __init__(self, drafts, target_law, draft_law, edits, counters, race, slots):
+        self.drafts, self.target_law, self.draft_law, self.edits = drafts, target_law, draft_law, edits
+        self.counters, self.race, self.slots = counters, race, slots
+        count, self.vocabulary, device = len(drafts.tokens), drafts.target.shape[-1], drafts.target.device
+        self.everyone = torch.arange(count, device=device, dtype=torch.int64)
+        self.certain = target_law.temperature == 0
+        self.tokens, self.path = torch.full((2, count, drafts.width), -1, device=device, dtype=torch.int64)
+        self.node, self.depth, self.tries, self.status = torch.zeros(4, count, dtype=torch.int64, device=device)
+        # The laws p^m and h q^m at each request's node, and the tokens tried there.
+        self.p, self.q = torch.zeros(2, count, self.vocabulary, dtype=torch.float64, device=device)
+        self.tried = torch.zeros(count, self.vocabulary, dtype=torch.bool, device=device)
+        self.ended = torch.zeros(count, dtype=torch.bool, device=device)  # the target's row there has no weight
+
+    def noise_at(self, subset):
+        if self.counters.seed.ndim == 2:  # a seed for each node
+            return Noise(*(value[subset, self.node[subset]] for value in self.counters))
+        return noise.at(self.counters, subset, self.depth[subset])
+
+    def pair_at(self, subset):
         """The rows at the nodes of these requests."""
-        index = subset, node[subset]
-        target, bad = edits.rows_at(drafts.target[index], subset, drafts.row_indices[index])
-        status[subset] |= bad.int() * Status.PARAMETER
-        law = laws.at(target_law, subset)
+        drafts, index = self.drafts, (subset, self.node[subset])
+        target, bad = self.edits.rows_at(drafts.target[index], subset, drafts.row_indices[index])
+        self.status[subset] |= bad.int() * Status.PARAMETER
+        pair = Pair(target, laws.at(self.target_law, subset), self.edits.on)
         if drafts.draft is None:
-            return Pair(target, law, edits.on)
-        return Pair(target, law, edits.on, drafts.draft[index], laws.at(draft_law, subset), drafts.draft_map)
+            return pair
+        draft_law = laws.at(self.draft_law, subset)
+        return pair._replace(draft=drafts.draft[index], draft_law=draft_law, draft_map=drafts.draft_map)
 
-    def with_row(subset):
+    def with_row(self, subset):
         """The requests of ``subset`` whose node has a row."""
-        return subset if slots is None else subset[~slots.given[subset, node[subset]]]
+        return subset if self.slots is None else subset[~self.slots.given[subset, self.node[subset]]]
 
-    def arrive(subset):
-        path[subset, depth[subset]] = node[subset]
-        tries[subset], tried[subset], ended[subset] = 0, False, False
-        subset = with_row(subset)
-        pair = pair_at(subset)
-        ended[subset] = pair.empty()
-        if race:
+    def arrive(self, subset):
+        """Begin at the nodes of these requests."""
+        self.path[subset, self.depth[subset]] = self.node[subset]
+        self.tries[subset], self.tried[subset], self.ended[subset] = 0, False, False
+        subset = self.with_row(subset)
+        pair, certain = self.pair_at(subset), self.certain[subset]
+        self.ended[subset] = pair.empty()
+        self.q[subset] = 0.0
+        if self.race:
             # With p one-hot on the race's winner, the walk accepts or emits just that token.
-            winner, flags = race_step(pair.target, pair.target_law, now(subset))
-            p[subset], q[subset] = one_hot(winner, vocabulary), 0.0
-            status[subset] |= flags
+            winner, flags = race_step(pair.target, pair.target_law, self.noise_at(subset))
+            self.p[subset] = one_hot(winner, self.vocabulary)
+            self.status[subset] |= flags
             return
-        p[subset], q[subset] = pair.p(), 0.0
-        if drafts.draft is not None:
-            q[subset] = torch.where(certain[subset].unsqueeze(-1), 0.0, pair.q())
-        if slots is not None:
-            index = subset, node[subset]
-            drawn = slots.follows[index] & ~certain[subset]
-            q[subset] *= (slots.share[index] * drawn).unsqueeze(-1)
-            status[subset] |= (slots.bad_share[index] & drawn).int() * Status.PARAMETER
+        self.p[subset] = pair.p()
+        if self.drafts.draft is not None:
+            self.q[subset] = torch.where(certain.unsqueeze(-1), 0.0, pair.q())
+        if self.slots is not None:
+            index = subset, self.node[subset]
+            drawn = self.slots.follows[index] & ~certain
+            self.q[subset] *= (self.slots.share[index] * drawn).unsqueeze(-1)
+            self.status[subset] |= (self.slots.bad_share[index] & drawn).int() * Status.PARAMETER
 
-    def read(subset, x, glance):
+    def report_read(self, subset, x, glance):
         """Report a read of the node's pair of rows in the status: only token x where ``glance``."""
-        drafted = (tries[subset] > 0) & ~certain[subset]
-        status[subset] |= pair_at(subset).unfit(drafted, glance, x).int() * Status.NON_FINITE
+        drafted = (self.tries[subset] > 0) & ~self.certain[subset]
+        self.status[subset] |= self.pair_at(subset).unfit(drafted, glance, x).int() * Status.NON_FINITE
 
-    def accepts(subset, x, valid, uniform):
-        p_x, q_x = (law[subset].gather(-1, x.unsqueeze(-1)).squeeze(-1) for law in (p, q))
+    def accepts(self, subset, x, valid, uniform):
+        p_x, q_x = (law[subset].gather(-1, x.unsqueeze(-1)).squeeze(-1) for law in (self.p, self.q))
         # A token without weight in the draft's law was not drawn from it. A race and an argmax have none.
-        drawn_from_q = valid if race else (q_x > 0) | certain[subset]
-        if slots is not None and bool(slots.epsilon.any()) and len(subset):
-            p_x = p_x + torch.where(~certain[subset] & pair_at(subset).in_support(x), slots.epsilon[subset], 0.0)
+        certain = self.certain[subset]
+        drawn_from_q = valid if self.race else (q_x > 0) | certain
+        if self.slots is not None and bool(self.slots.epsilon.any()) and len(subset):
+            lossy = ~certain & self.pair_at(subset).in_support(x)
+            p_x = p_x + torch.where(lossy, self.slots.epsilon[subset], 0.0)
         return valid & drawn_from_q & (uniform * q_x < p_x)
 
-    arrive(everyone)
-    for child in range(1, nodes):
-        x = drafts.tokens[:, child]
-        is_child = (drafts.parents[:, child] == node) & (x != -1)
-        no_room = is_child & (depth == drafts.width - 1)
-        is_child &= ~ended | no_room
-        valid = (x >= 0) & (x < vocabulary)
+    def candidates(self, child):
+        """(the requests at whose node ``child`` is tried, its tokens there, whether these are in the vocabulary)."""
+        drafts, x = self.drafts, self.drafts.tokens[:, child]
+        is_child = (drafts.parents[:, child] == self.node) & (x != -1)
+        no_room = is_child & (self.depth == drafts.width - 1)
+        is_child &= ~self.ended & ~no_room
+        valid = (x >= 0) & (x < self.vocabulary)
         x = torch.where(valid, x, 0)
-        status |= no_room.int() * Status.PARAMETER | (is_child & ~no_room & ~valid).int() * Status.TOKEN_RANGE
+        self.status |= no_room.int() * Status.PARAMETER | (is_child & ~valid).int() * Status.TOKEN_RANGE
         if drafts.draft is None or not drafts.replacement:
-            is_child = is_child & ~(valid & tried.gather(-1, x.unsqueeze(-1)).squeeze(-1))
+            is_child &= ~(valid & self.tried.gather(-1, x.unsqueeze(-1)).squeeze(-1))
+        subset = is_child.nonzero().squeeze(-1)
+        return subset, x[subset], valid[subset]
 
-        subset = (is_child & ~no_room).nonzero().squeeze(-1)
-        x, valid = x[subset], valid[subset]
-        at_x = x.unsqueeze(-1)
-        tries[subset] += 1
-        tried[subset] = tried[subset].scatter(-1, at_x, valid.unsqueeze(-1) | tried[subset].gather(-1, at_x))
-        if not race:
-            read(subset, x, glance=(tries[subset] == 1) | (drafts.draft is None))
-            if drafts.draft is None:
-                q[subset] = one_hot(x, vocabulary) * (valid & ~certain[subset]).unsqueeze(-1)
-        accepted = accepts(subset, x, valid, noise.uniforms(now(subset), noise.UNIFORM, child - 1))
+    def try_child(self, child):
+        subset, x, valid = self.candidates(child)
+        tried, at_x, without_draft = self.tried[subset], x.unsqueeze(-1), self.drafts.draft is None
+        self.tries[subset] += 1
+        self.tried[subset] = tried.scatter(-1, at_x, valid.unsqueeze(-1) | tried.gather(-1, at_x))
+        if not self.race:
+            self.report_read(subset, x, glance=(self.tries[subset] == 1) | without_draft)
+            if without_draft:
+                self.q[subset] = one_hot(x, self.vocabulary) * (valid & ~self.certain[subset]).unsqueeze(-1)
+        accepted = self.accepts(subset, x, valid, noise.uniforms(self.noise_at(subset), noise.UNIFORM, child - 1))
         refused = subset[~accepted]
-        p[refused] = normalised((p[refused] - q[refused]).clamp(min=0.0))
-        if not drafts.replacement:
-            q[refused] = normalised(torch.where(tried[refused], 0.0, q[refused]))
+        self.p[refused] = normalised((self.p[refused] - self.q[refused]).clamp(min=0.0))
+        if not self.drafts.replacement:
+            self.q[refused] = normalised(torch.where(self.tried[refused], 0.0, self.q[refused]))
 
         subset, x = subset[accepted], x[accepted]
-        tokens[subset, depth[subset]] = x
-        node[subset], depth[subset] = child, depth[subset] + 1
-        edits.count(subset, x)
-        arrive(subset)
+        self.tokens[subset, self.depth[subset]] = x
+        self.node[subset], self.depth[subset] = child, self.depth[subset] + 1
+        self.edits.count(subset, x)
+        self.arrive(subset)
 
-    subset = with_row(everyone)
-    if slots is not None and drafts.draft is not None and not race:  # a slot that could be drafted was not
-        index = everyone, node
-        undrafted = slots.follows[index] & (slots.share[index] < 1) & (tries == 0) & ~certain
-        tries[undrafted], p[undrafted] = 1, normalised((p[undrafted] - q[undrafted]).clamp(min=0.0))
-    if not race:
-        read(subset, torch.zeros_like(subset), glance=torch.zeros_like(subset, dtype=torch.bool))
-    empty = (p[subset] == 0).all(dim=-1)
-    weights = torch.where(empty.unsqueeze(-1), pair_at(subset).p(), p[subset])
-    status[subset] |= (empty & (tries[subset] > 0) & ~ended[subset]).int() * Status.EMPTY_RESIDUAL
-    tokens[subset, depth[subset]] = laws.draw(weights, noise.arrivals(now(subset), noise.RESIDUAL, vocabulary))
-    return tokens, path, depth, status
+    def emit(self):
+        """Draw the token after the last accepted node."""
+        subset, slots = self.with_row(self.everyone), self.slots
+        if slots is not None and self.drafts.draft is not None and not self.race:
+            index = self.everyone, self.node  # of slots that could be drafted and were not
+            undrafted = slots.follows[index] & (slots.share[index] < 1) & (self.tries == 0) & ~self.certain
+            self.tries[undrafted] = 1
+            self.p[undrafted] = normalised((self.p[undrafted] - self.q[undrafted]).clamp(min=0.0))
+        if not self.race:
+            self.report_read(subset, torch.zeros_like(subset), glance=torch.zeros_like(subset, dtype=torch.bool))
+        empty = (self.p[subset] == 0).all(dim=-1)
+        weights = torch.where(empty.unsqueeze(-1), self.pair_at(subset).p(), self.p[subset])
+        self.status[subset] |= (empty & (self.tries[subset] > 0) & ~self.ended[subset]).int() * Status.EMPTY_RESIDUAL
+        arrivals = noise.arrivals(self.noise_at(subset), noise.RESIDUAL, self.vocabulary)
+        self.tokens[subset, self.depth[subset]] = laws.draw(weights, arrivals)
 
 
 def race_step(rows, law, now):
