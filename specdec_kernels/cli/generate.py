@@ -10,7 +10,7 @@ import operator
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,7 @@ from specdec_kernels.trees import USUAL_ACCEPTANCE
 if TYPE_CHECKING:
     from specdec_kernels.generate import ChainPolicy, Drafter, Generation, LanguageModel, TextEdits, TreePolicy
 
+Add = Callable[..., argparse.Action]  # the `add_argument` of a group of options
 METHODS = ("plain", "rejection", "race", "block", "traversal", "paths")
 MOST_DRAFTED = 1023  # tokens a round
 DRAFTS = (
@@ -41,6 +42,10 @@ def draft_length(word: str) -> int | str:
 
 path_count = options.checked(
     draft_length, "a whole number >= 1 or 'auto'", lambda value: value == "auto" or value >= 1
+)  # fmt: skip
+draft_count = options.checked(
+    draft_length, f"a whole number from 0 to {MOST_DRAFTED} or 'auto'",
+    lambda value: value == "auto" or 0 <= value <= MOST_DRAFTED,
 )  # fmt: skip
 
 
@@ -81,99 +86,98 @@ def draft_tree(word: str) -> TreeChoice:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `specdec-kernels generate`."""
-    parser.add_argument("--prompt", action="append", type=options.text,
-                        help="text to continue; repeat it for a batch")  # fmt: skip
-    parser.add_argument(
-        "--prompt-file", action="append", type=Path, help="file whose text to continue; may be repeated"
-    )
-    parser.add_argument("--chat", action="store_true",
-                        help="prompts are messages to a chat model, a .json file may have several turns")  # fmt: skip
-    parser.add_argument("--system", type=options.text, help="with --chat: the system's message")
-    parser.add_argument("--target", default="embedded:target", help="model directory (default: the embedded target)")
-    parser.add_argument("--draft", "--drafter", type=draft_source, metavar="DRAFT",
-                        help=f"{DRAFTS} (default: the embedded draft, or ngram)")  # fmt: skip
-    parser.add_argument("--draft-vocabulary", type=options.whole(1), metavar="N",
-                        help="let a draft model write the first N token ids alone, which tokenizers made by merges "
-                        "give to what is frequent: its head is that much smaller (default: all)")  # fmt: skip
-    parser.add_argument("--ngram-max", type=options.whole(1), metavar="N",
-                        help="with --draft ngram or ngram-cache: the longest end of the text that is looked up "
-                        "(default: 4)")  # fmt: skip
-    parser.add_argument("--ngram-min", type=options.whole(1), metavar="N",
-                        help="the shortest (default: 1, in the cache 2)")  # fmt: skip
-    parser.add_argument("--method", choices=METHODS,
-                        help="how drafts are verified: block is for chains, traversal for trees, paths for several "
-                        "chains (default: race; with --paths paths)")  # fmt: skip
-    length = options.checked(
-        draft_length, f"a whole number from 0 to {MOST_DRAFTED} or 'auto'",
-        lambda value: value == "auto" or 0 <= value <= MOST_DRAFTED,
-    )  # fmt: skip
-    parser.add_argument("--k", type=length,
-                        help="draft tokens a round (default: 4), or 'auto': learnt while it runs, with "
-                        "--draft-policy chain the probability of drafting too")  # fmt: skip
-    parser.add_argument("--max-pending", type=options.whole(1), metavar="N",
-                        help="with recurrent layers: accepted tokens read again at most (default: 16)")  # fmt: skip
-    parser.add_argument("--draft-prob", default=1.0, help="probability that a round drafts, with --method rejection",
-                        type=options.probability)  # fmt: skip
-    parser.add_argument("--draft-policy", choices=["chain", "token", "uniform"],
-                        help="what --draft-prob is spent on: each round, each token, or a length")  # fmt: skip
-    parser.add_argument("--tree", type=draft_tree, metavar="SHAPE",
-                        help=f"draft a tree a round: {TREES}, which learns size and shape while it runs")  # fmt: skip
-    parser.add_argument("--paths", type=path_count, metavar="N",
-                        help="draft N chains of --k tokens a round, of which one is taken; 'auto' learns how many, and "
-                        "how long, while it runs")  # fmt: skip
-    parser.add_argument("--calibrate", action="store_true",
-                        help="measure acceptance by child index on the prompts before --tree optimal:K is shaped "
-                        "(default: 0.5, 0.2, 0.12, 0.08, 0.06, 0.04)")  # fmt: skip
-    parser.add_argument("--replacement", action="store_true",
-                        help="draw the children of a node independently, with --method rejection or "
-                        "traversal")  # fmt: skip
-    parser.add_argument("--temperature", default=1.0, help="0 is greedy (default: 1)",
-                        type=options.finite)  # fmt: skip
-    parser.add_argument("--top-k", type=options.whole(0), default=0, metavar="K",
-                        help="keep the K most probable tokens, of target and draft (default: 0, all)")  # fmt: skip
-    parser.add_argument("--top-p", type=options.probability, default=1.0, metavar="P",
-                        help="keep a token while less than P of the mass is before it (default: 1, all)")  # fmt: skip
-    parser.add_argument("--min-p", type=options.probability, default=0.0, metavar="P",
-                        help="keep tokens of at least P of the largest probability (default: 0, all)")  # fmt: skip
-    parser.add_argument("--preset", choices=options.PRESETS,
-                        help="filter by the rules of this engine")  # fmt: skip
-    parser.add_argument("--repetition-penalty", type=options.positive, default=1.0, metavar="R",
-                        help="divide positive logits of tokens seen in prompt or text by R, multiply others "
-                        "(default: 1, off), of target and draft")  # fmt: skip
-    parser.add_argument("--frequency-penalty", type=options.signed, default=0.0, metavar="F",
-                        help="take F from a logit as often as the text has the token (default: 0)")  # fmt: skip
-    parser.add_argument("--presence-penalty", type=options.signed, default=0.0, metavar="G",
-                        help="take G from the logits of tokens that the text has (default: 0)")  # fmt: skip
-    parser.add_argument("--bias", action="append", default=[], type=options.token_bias, metavar="ID:VALUE",
-                        help="add VALUE to a token's logit, -inf forbids it; may be repeated")  # fmt: skip
-    parser.add_argument("--allow", type=options.token_file, metavar="FILE",
-                        help="allow only the token ids in this file")  # fmt: skip
-    parser.add_argument("--seed", type=options.seed, default=0,
-                        help="of the first prompt; the next has one more")  # fmt: skip
-    parser.add_argument("--watermark", type=options.key, metavar="KEY",
-                        help="with --method race or plain: let the text carry the watermark of this secret number, "
-                        "which `specdec-kernels watermark` finds")  # fmt: skip
-    parser.add_argument("--watermark-window", type=options.whole(1, 8), default=4, metavar="N",
-                        help="by how many tokens before each (default: 4)")  # fmt: skip
-    parser.add_argument("--max-new-tokens", type=options.whole(1), default=200)
-    parser.add_argument("--stop", action="append", default=[], type=options.some_text,
-                        help="end the text before this string; may be repeated")  # fmt: skip
-    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"],
-                        help="default: float32 on a CPU, half precision on a GPU")  # fmt: skip
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
-                        help="default: a GPU where there is one")  # fmt: skip
-    parser.add_argument("--tensor-parallel", type=options.whole(1), default=1, metavar="N",
-                        help="split the target's LM head over N processes that torchrun started")  # fmt: skip
-    parser.add_argument(
-        "--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come; draw the trees"
-    )
-    parser.add_argument("--svg", type=options.new_file, metavar="FILE",
-                        help="write a picture of the rounds and their trees")  # fmt: skip
-    parser.add_argument("--json", action="store_true",
-                        help="print one JSON object per prompt; finish is null where a text was cut off")  # fmt: skip
-    parser.add_argument("--logprobs", type=options.whole(0), metavar="N",
-                        help="with --json: log-probability and rank of every token, and the N most probable "
-                        "beside it")  # fmt: skip
+    add_texts(parser.add_argument_group("text").add_argument)
+    add_models(parser.add_argument_group("models").add_argument)
+    add_drafts(parser.add_argument_group("drafts").add_argument)
+    add_sampling(parser.add_argument_group("sampling").add_argument)
+
+
+def add_texts(add: Add) -> None:
+    """What is written, and how it is shown."""
+    add("--prompt", action="append", type=options.text, help="text to continue; repeat it for a batch")
+    add("--prompt-file", action="append", type=Path, help="file whose text to continue; may be repeated")
+    add("--chat", action="store_true", help="prompts are messages to a chat model, a .json file may have several turns")
+    add("--system", type=options.text, help="with --chat: the system's message")
+    add("--max-new-tokens", type=options.whole(1), default=200)
+    add("--stop", action="append", default=[], type=options.some_text,
+        help="end the text before this string; may be repeated")  # fmt: skip
+    add("--show", action="store_true", help="colour accepted, replaced and bonus tokens as they come; draw the trees")
+    add("--svg", type=options.new_file, metavar="FILE", help="write a picture of the rounds and their trees")
+    add("--json", action="store_true", help="print one JSON object per prompt; finish is null where a text was cut off")
+    add("--logprobs", type=options.whole(0), metavar="N",
+        help="with --json: log-probability and rank of every token, and the N most probable beside it")  # fmt: skip
+
+
+def add_models(add: Add) -> None:
+    """The target, and what drafts."""
+    add("--target", default="embedded:target", help="model directory (default: the embedded target)")
+    add("--draft", "--drafter", type=draft_source, metavar="DRAFT",
+        help=f"{DRAFTS} (default: the embedded draft, or ngram)")  # fmt: skip
+    add("--draft-vocabulary", type=options.whole(1), metavar="N",
+        help="let a draft model write the first N token ids alone, which tokenizers made by merges give to what is "
+        "frequent: its head is that much smaller (default: all)")  # fmt: skip
+    add("--ngram-max", type=options.whole(1), metavar="N", help="with --draft ngram or ngram-cache: the longest end of "
+        "the text that is looked up (default: 4)")  # fmt: skip
+    add("--ngram-min", type=options.whole(1), metavar="N", help="the shortest (default: 1, in the cache 2)")
+    add("--max-pending", type=options.whole(1), metavar="N",
+        help="with recurrent layers: accepted tokens read again at most (default: 16)")  # fmt: skip
+    add("--dtype", choices=["float32", "float64", "bfloat16", "float16"],
+        help="default: float32 on a CPU, half precision on a GPU")  # fmt: skip
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: a GPU where there is one")
+    add("--tensor-parallel", type=options.whole(1), default=1, metavar="N",
+        help="split the target's LM head over N processes that torchrun started")  # fmt: skip
+
+
+def add_drafts(add: Add) -> None:
+    """How tokens are drafted and verified."""
+    add("--method", choices=METHODS,
+        help="how drafts are verified: block is for chains, traversal for trees, paths for several chains (default: "
+        "race; with --paths paths)")  # fmt: skip
+    add("--k", type=draft_count,
+        help="draft tokens a round (default: 4), or 'auto': learnt while it runs, with --draft-policy chain the "
+        "probability of drafting too")  # fmt: skip
+    add("--draft-prob", default=1.0, type=options.probability,
+        help="probability that a round drafts, with --method rejection")  # fmt: skip
+    add("--draft-policy", choices=["chain", "token", "uniform"],
+        help="what --draft-prob is spent on: each round, each token, or a length")  # fmt: skip
+    add("--tree", type=draft_tree, metavar="SHAPE",
+        help=f"draft a tree a round: {TREES}, which learns size and shape while it runs")  # fmt: skip
+    add("--paths", type=path_count, metavar="N",
+        help="draft N chains of --k tokens a round, of which one is taken; 'auto' learns how many, and how long, "
+        "while it runs")  # fmt: skip
+    add("--calibrate", action="store_true",
+        help="measure acceptance by child index on the prompts before --tree optimal:K is shaped (default: 0.5, 0.2, "
+        "0.12, 0.08, 0.06, 0.04)")  # fmt: skip
+    add("--replacement", action="store_true",
+        help="draw the children of a node independently, with --method rejection or traversal")  # fmt: skip
+
+
+def add_sampling(add: Add) -> None:
+    """The law that tokens are drawn from."""
+    add("--temperature", default=1.0, type=options.finite, help="0 is greedy (default: 1)")
+    add("--top-k", type=options.whole(0), default=0, metavar="K",
+        help="keep the K most probable tokens, of target and draft (default: 0, all)")  # fmt: skip
+    add("--top-p", type=options.probability, default=1.0, metavar="P",
+        help="keep a token while less than P of the mass is before it (default: 1, all)")  # fmt: skip
+    add("--min-p", type=options.probability, default=0.0, metavar="P",
+        help="keep tokens of at least P of the largest probability (default: 0, all)")  # fmt: skip
+    add("--preset", choices=options.PRESETS, help="filter by the rules of this engine")
+    add("--repetition-penalty", type=options.positive, default=1.0, metavar="R",
+        help="divide positive logits of tokens seen in prompt or text by R, multiply others (default: 1, off), of "
+        "target and draft")  # fmt: skip
+    add("--frequency-penalty", type=options.signed, default=0.0, metavar="F",
+        help="take F from a logit as often as the text has the token (default: 0)")  # fmt: skip
+    add("--presence-penalty", type=options.signed, default=0.0, metavar="G",
+        help="take G from the logits of tokens that the text has (default: 0)")  # fmt: skip
+    add("--bias", action="append", default=[], type=options.token_bias, metavar="ID:VALUE",
+        help="add VALUE to a token's logit, -inf forbids it; may be repeated")  # fmt: skip
+    add("--allow", type=options.token_file, metavar="FILE", help="allow only the token ids in this file")
+    add("--seed", type=options.seed, default=0, help="of the first prompt; the next has one more")
+    add("--watermark", type=options.key, metavar="KEY",
+        help="with --method race or plain: let the text carry the watermark of this secret number, which "
+        "`specdec-kernels watermark` finds")  # fmt: skip
+    add("--watermark-window", type=options.whole(1, 8), default=4, metavar="N",
+        help="by how many tokens before each (default: 4)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
