@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from specdec_kernels.triton_kernels import _arguments, _children, _cuts, _edits, _laws, _math, _rows, _traversal, _trees
+from specdec_kernels.triton_kernels import _arguments, _children, _edits, _laws, _math, _rows, _traversal, _trees
 
 BUCKETS = tl.constexpr(21)
 LANES = tl.constexpr(32)  # of a vector with a lane for each bucket
@@ -132,6 +132,29 @@ def leaf_at(leaves, chain, nodes):
 
 
 @triton.jit
+def best_child(tree, leaves, node, nodes, looked, p_row, q_row, pair_status):
+    """The first child in the highest bucket among those of the first ``looked`` chains; q = 0 is the lowest bucket."""
+    # Returns (the child, its bucket, p and q of its token, whether that is in range, status).
+    best, best_bucket, seen, flags = nodes * 0, nodes * 0 - 2, nodes * 0, nodes * 0
+    best_p, best_q, best_in_range = tl.full([], 0.0, tl.float32), tl.full([], 0.0, tl.float32), nodes < 0
+    for chain in range(0, leaves.count):
+        leaf, _bad_leaf = leaf_at(leaves, chain, nodes)
+        child = next_of_chain(tree, leaf, node)
+        if (child >= 0) & (seen < looked):
+            seen += 1
+            token = _trees.token_of(tree, child).to(tl.int64)
+            in_range = (token >= 0) & (token < p_row.columns)
+            p, bad = _rows.probability_at(p_row, token, in_range)
+            q, bad_draft = _rows.probability_at(q_row, token, in_range)
+            flags |= tl.where(in_range, pair_status, _math.TOKEN_RANGE)
+            flags |= tl.where(bad | bad_draft, _math.NON_FINITE, 0)
+            bucket = tl.where(in_range & (q > 0.0), _math.bucket_of(p, q), -1)
+            if bucket > best_bucket:
+                best, best_bucket, best_p, best_q, best_in_range = child, bucket, p, q, in_range
+    return best, best_bucket, best_p, best_q, best_in_range, flags
+
+
+@triton.jit
 def walk_paths(
     tree, leaves, nodes, max_depth, target, draft, edits, memory, noise, ROW: tl.constexpr, ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
@@ -152,9 +175,7 @@ def walk_paths(
         q_law = _laws.Law(draft.inverse, draft.greedy, draft.cuts, draft.row + node)
         q_stats = _laws.load_row_stats(pair_stats + 2, q_law, walking)
         q_row = _laws.Row(_rows.side_row(draft, node, ALIGNED), draft.columns, q_law, draft.map, q_stats)
-        row_status = tl.load(record + _rows.FLAGS)
-        target_status = bad_bias | (row_status & (_cuts.DRAFT_BAD - 1))
-        pair_status = _traversal.merge_status(row_status, target_status)
+        target_status, pair_status = _traversal.load_status(record, bad_bias)
         at = node_state + NODE_WORDS * node
         if down:
             count = nodes * 0
@@ -181,27 +202,14 @@ def walk_paths(
                         put(at + BUCKET_SCALES + b, number_at(bucket_scales, tl.arange(0, LANES), b))
                 put(at, weight)
                 put(at + BY_BUCKET, by_bucket)
-                # The first of ``looked`` chains in the highest bucket is taken; q = 0 is the lowest bucket.
-                best, best_bucket, seen = nodes * 0, nodes * 0 - 2, nodes * 0
-                best_p, best_q, best_in_range = none, none, nodes < 0
-                for chain in range(0, leaves.count):
-                    leaf, _bad_leaf = leaf_at(leaves, chain, nodes)
-                    child = next_of_chain(tree, leaf, node)
-                    if (child >= 0) & (seen < looked):
-                        seen += 1
-                        token = _trees.token_of(tree, child).to(tl.int64)
-                        in_range = (token >= 0) & (token < target.columns)
-                        p, bad = _rows.probability_at(p_row, token, in_range)
-                        q, bad_draft = _rows.probability_at(q_row, token, in_range)
-                        flags |= tl.where(in_range, pair_status, _math.TOKEN_RANGE)
-                        flags |= tl.where(bad | bad_draft, _math.NON_FINITE, 0)
-                        bucket = tl.where(in_range & (q > 0.0), _math.bucket_of(p, q), -1)
-                        if bucket > best_bucket:
-                            best, best_bucket, best_p, best_q, best_in_range = child, bucket, p, q, in_range
+                best, best_bucket, p, q, in_range, reported = best_child(
+                    tree, leaves, node, nodes, looked, p_row, q_row, pair_status
+                )  # fmt: skip
+                flags |= reported
                 scale = full
                 if by_bucket > 0.0:
                     scale = _traversal.fetch(at + BUCKET_SCALES + tl.maximum(best_bucket, 0))
-                below = tl.where(best_in_range, _math.child_weight(weight, best_p, best_q, none, scale), 0.0)
+                below = tl.where(in_range, _math.child_weight(weight, p, q, none, scale), 0.0)
                 down = below >= _math.SMALLEST
                 removed = below < _math.SMALLEST
                 if down:

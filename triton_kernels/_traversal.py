@@ -53,9 +53,11 @@ class Walked(NamedTuple):
 
 
 @triton.jit
-def merge_status(row_status, target_status):
-    """The status of a pair of rows: that of the target's, and NON_FINITE if the draft's is bad."""
-    return target_status | tl.where((row_status & _cuts.DRAFT_BAD) != 0, _math.NON_FINITE, 0)
+def load_status(record, bad_bias):
+    """(the status of the target's row, that of the pair: NON_FINITE, too, if the draft's row is bad)."""
+    row_status = tl.load(record + _rows.FLAGS)
+    target_status = bad_bias | (row_status & (_cuts.DRAFT_BAD - 1))
+    return target_status, target_status | tl.where((row_status & _cuts.DRAFT_BAD) != 0, _math.NON_FINITE, 0)
 
 
 @triton.jit
@@ -85,9 +87,7 @@ def traverse(
             q_law = _laws.Law(draft.inverse, draft.greedy, draft.cuts, draft.row + node)
             q_stats = _laws.load_row_stats(pair_stats + 2, q_law, walking)
             q_row = _laws.Row(_rows.side_row(draft, node, ALIGNED), draft.columns, q_law, draft.map, q_stats)
-        row_status = tl.load(record + _rows.FLAGS)
-        target_status = bad_bias | (row_status & (_cuts.DRAFT_BAD - 1))
-        pair_status = merge_status(row_status, target_status)
+        target_status, pair_status = load_status(record, bad_bias)
 
         child = first_left(tree, node, after, nodes, target.columns, REPEATS == 0)
         flags |= tl.where((child < nodes) & (depth == max_depth), _math.PARAMETER, 0)
