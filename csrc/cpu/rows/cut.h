@@ -5,16 +5,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 
-#include "cut_bins.h"
-#include "law_row.h"
+#include "cut_cells.h"
 
 SPECDEC_BEGIN
 
 constexpr int32_t kFewCells = 32;
-constexpr int32_t kSampledCells = 32;
 
 // first, first + 1 ... first + 15.
 SPECDEC_HD U32x16 rising_from(int32_t first) {
@@ -23,42 +20,28 @@ SPECDEC_HD U32x16 rising_from(int32_t first) {
 }
 
 // Computes the cut of one row.
-class CutFinder {
+class CutFinder : public CutCells {
  public:
   // Shapes: raw_cells and values [cells], list_memory [kListed].
   CutFinder(const Row& r, const Filter& filter, const float* raw_cells, float* values, uint64_t* list_memory)
-      : row(r), f(filter), cells(values), list(list_memory), count(cells_of(r.vocab)) {
-    F32x16 best(-kInfinity);
-    for (int32_t i = 0; i < count; i += kLanes) {
-      const F32x16 v = value(load(raw_cells + i));
-      store(values + i, v);
-      best = max(v, best);
-    }
-    top = largest(best);
-  }
-
-  float top;  // the largest value
+      : CutCells(r, filter, raw_cells, values), list(list_memory) {}
 
   // The cut of all filters. Without `summed`, count and mass may be missing. whole() returns the mass of the row, and
   // is called only if top_p is a share of it.
   template <class Whole>
   RowCut find_cut(bool summed, Whole&& whole) {
     const float floor = f.floor_below(top);
-    const bool after_k = f.after_top_k(), after_floor = f.after_min_p();
+    const int32_t k = f.has_top_k() ? f.top_k : kNoToken;
     uint64_t limit = kNoLimit;
-    if (f.has_top_p()) {
-      uint64_t mass;
-      if (after_k || after_floor) {
-        const RowCut first = before(after_k ? f.top_k : kNoToken, limit, after_floor ? floor : -kInfinity, true);
-        mass = first.mass;
-        limit = top_p_limit(f, mass);
-        if (first.list) return cut_list(first.count, f.has_top_k() ? f.top_k : kNoToken, limit, floor);
-      } else {
-        mass = whole();
-        limit = top_p_limit(f, mass);
-      }
+    if (f.of_row()) {
+      limit = top_p_limit(f, whole());
+    } else if (f.has_top_p()) {
+      const RowCut first =
+          before(f.after_top_k() ? k : kNoToken, limit, f.after_min_p() ? floor : -kInfinity, true);
+      limit = top_p_limit(f, first.mass);
+      if (first.list) return cut_list(first.count, k, limit, floor);
     }
-    return before(f.has_top_k() ? f.top_k : kNoToken, limit, floor, summed);
+    return before(k, limit, floor, summed);
   }
 
   // The cut if top_p is a share of the row's mass, which lies between two numbers. The result has no list if these
@@ -67,7 +50,7 @@ class CutFinder {
     const uint64_t limit = top_p_limit(f, most);
     const int32_t listed = list_from(level_of_cells(kFewCells));
     RowCut in_support = kUncut;
-    if (listed > kListed || mass_listed(listed) < limit) return in_support;
+    if (listed > kListed || mass_of(list, list + listed) < limit) return in_support;
     in_support = cut_list(listed, f.has_top_k() ? f.top_k : kNoToken, limit, f.floor_below(top));
     // The tokens before the last one have less than top_p of the smallest mass, so no mass in between drops the last.
     if (f.ties_all() || in_support.mass - weight(in_support.cut.value) >= top_p_limit(f, least))
@@ -75,90 +58,7 @@ class CutFinder {
     return in_support;
   }
 
-  // The cut just before this token in the order; with ties together, before all tokens of its value.
-  Cut before_token(float v, int32_t column) const { return {v, f.ties_all() ? -1 : column - 1}; }
-
-  // Calls g(v, column) for every token of at least `low`, by rising column, until it returns false.
-  template <class G>
-  void each_from(float low, G&& g) const {
-    const F32x16 least(low);
-    each_sixteen(low, [&](F32x16 raw, int32_t at) {
-      const F32x16 v = value(raw);
-      Mask lanes = at_least(v, least);
-      if (!lanes) return true;
-      float lane[kLanes];
-      store(lane, v);
-      for (; lanes; lanes &= lanes - 1) {
-        const int i = __builtin_ctz(lanes);
-        if (!g(lane[i], at + i)) return false;
-      }
-      return true;
-    });
-  }
-
-  // Calls g(raw, lanes) for sixteen elements at a time if the cut keeps some of them; `lanes` is the mask of these.
-  template <class G>
-  void each_in_cut(const Cut& cut, G&& g) const {
-    each_sixteen(cut.value, [&](F32x16 raw, int32_t at) {
-      const Mask lanes = lanes_in_cut(cut, value(raw), at);
-      if (lanes) g(raw, lanes);
-      return true;
-    });
-  }
-
-  // Fills in how many tokens a cut keeps, and their mass.
-  void sum(RowCut* k) const {
-    int32_t in_support = 0;
-    each_in_cut(k->cut, [&](F32x16, Mask lanes) { in_support += __builtin_popcount(lanes); });
-    k->count = in_support;
-    k->mass = mass_in(f.order, top, k->cut);
-  }
-
-  // The mass of the tokens that a cut keeps, at the temperature of `space`; `top_x` is the row's largest x there.
-  uint64_t mass_in(const Logits& space, float top_x, const Cut& cut) const {
-    Sum16 mass;
-    const F32x16 zero(0.0f), high(top_x);
-    Packed packed([&](F32x16 raw, Mask lanes) {
-      const auto e = integer_exp(min(zero, space.below(raw, high)));
-      mass.add(e.q, e.n, lanes);
-    });
-    each_sixteen(cut.value, [&](F32x16 raw, int32_t at) {
-      packed.add(raw, lanes_in_cut(cut, value(raw), at));
-      return true;
-    });
-    packed.flush();
-    return mass.total();
-  }
-
  protected:
-  // Calls g(cell) for the cells that reach `low`, until it returns false.
-  template <class G>
-  void each_cell_from(float low, G&& g) const {
-    const F32x16 least(low);
-    for (int32_t block = 0; block < count; block += kLanes) {
-      const Mask all = at_least(load(cells + block), least);
-      for (Mask open = all; open; open &= open - 1)
-        with_elements(row, (block + __builtin_ctz(open)) * kCell, [](auto p) { prefetch_cell(p); });
-      for (Mask open = all; open; open &= open - 1)
-        if (!g(block + __builtin_ctz(open))) return;
-    }
-  }
-
-  // Calls g(raw, column of the first) for sixteen elements at a time of the cells that reach `low`, until it returns
-  // false. Past the row's end there are NaNs.
-  template <class G>
-  void each_sixteen(float low, G&& g) const {
-    each_cell_from(low, [&](int32_t index) {
-      const Cell cell = cell_of(row, index * kCell);
-      for (int k = 0; k < kCellVectors; ++k)
-        if (!g(cell.vector[k], index * kCell + k * kLanes)) return false;
-      return true;
-    });
-  }
-
-  SPECDEC_HD F32x16 value(F32x16 raw) const { return value_of(f, raw); }
-  uint64_t weight(float v) const { return row_weight(sub(v, top)); }
-
   static constexpr uint64_t kNoLimit = ~uint64_t{0};
 
   // The cut that keeps a token if fewer than k tokens and a mass of less than `limit` are before it, and its value is
@@ -169,7 +69,8 @@ class CutFinder {
     if (limit != kNoLimit) {  // mostly a few cells hold all that top_p keeps
       const float level = max(low, level_of_cells(kFewCells));
       const int32_t listed = list_from(level);
-      if (listed <= kListed && (level == low || mass_listed(listed) >= limit)) return cut_list(listed, k, limit, floor);
+      if (listed <= kListed && (level == low || mass_of(list, list + listed) >= limit))
+        return cut_list(listed, k, limit, floor);
     }
     const int32_t listed = list_from(low);
     if (listed <= kListed) return cut_list(listed, k, limit, floor);
@@ -198,39 +99,12 @@ class CutFinder {
     for (int32_t i = 0; i < listed; ++i) list[i] = list_entry(values[i], static_cast<int32_t>(bits(columns[i])));
     return listed;
   }
-  uint64_t mass_listed(int32_t listed) const {
-    uint64_t mass = 0;
-    for (int32_t i = 0; i < listed; ++i) mass += weight(value_at(list[i]));
-    return mass;
-  }
 
-  // A level that the maxima of at least `wanted` cells reach, and of few more; -inf if there are fewer cells.
-  float level_of_cells(int32_t wanted) const {
-    const int32_t spare = wanted / 4 + 8;
-    if (cells_from(-kLargest) < wanted) return -kInfinity;
-    float low = -kLargest, high = top, step = 4.0f;  // enough cells reach `low`
-    if (cells_from(high) >= wanted) return high;
-    for (int turn = 0; turn < 48 && ordered(high) - ordered(low) > 1; ++turn) {
-      float level;
-      if (low == -kLargest && turn < 8) level = max(sub(top, step), low), step = mul(step, 2.0f);
-      else if (turn < 16) level = low + 0.5f * (high - low);
-      else level = from_ordered(ordered(low) + (ordered(high) - ordered(low)) / 2);
-      if (!(level > low) || !(level < high)) continue;
-      const int32_t reached = cells_from(level);
-      if (reached < wanted) {
-        high = level;
-      } else {
-        low = level;
-        if (reached <= wanted + spare) break;
-      }
-    }
-    return low;
-  }
-  int32_t cells_from(float level) const {
-    const F32x16 least(level);
-    int32_t reached = 0;
-    for (int32_t i = 0; i < count; i += kLanes) reached += __builtin_popcount(at_least(load(cells + i), least));
-    return reached;
+  // The mass of some entries of a list.
+  uint64_t mass_of(const uint64_t* begin, const uint64_t* end) const {
+    uint64_t mass = 0;
+    for (const uint64_t* at = begin; at < end; ++at) mass += weight(value_at(*at));
+    return mass;
   }
 
   // The cut from a list of all tokens down to some value at or below the cut.
@@ -256,48 +130,22 @@ class CutFinder {
       }
       end = at;
     } else {
-      for (const uint64_t* at = list; at < end; ++at) mass += weight(value_at(*at));
+      mass = mass_of(list, end);
     }
     uint64_t last = ~uint64_t{0};
-    for (const uint64_t* at = list; at < end; ++at) last = *at < last ? *at : last;
+    for (const uint64_t* at = list; at < end; ++at) last = std::min(last, *at);
     return {{value_at(last), column_at(last)}, mass, static_cast<int32_t>(end - list), list};
   }
 
   // ---- long lists ---------------------------------------------------------------------------------------------------
 
-  // Sources of values: functions that call `add` with sixteen at a time, and NaNs where there are fewer.
+  // The values of the list, as a source (CutCells).
   auto of_list(int32_t listed) const {
     return [this, listed](auto&& add) {
       for (int32_t i = 0; i < listed; i += kLanes) {
         float lane[kLanes];
         for (int32_t j = 0; j < kLanes; ++j) lane[j] = i + j < listed ? value_at(list[i + j]) : NAN;
         add(load(lane));
-      }
-    };
-  }
-  auto of_row(float low) const {
-    return [this, low](auto&& add) {
-      each_sixteen(low, [&](F32x16 raw, int32_t) {
-        add(value(raw));
-        return true;
-      });
-    };
-  }
-
-  auto of_cells() const {
-    return [this](auto&& add) {
-      for (int32_t i = 0; i < count; i += kLanes) add(load(cells + i));
-    };
-  }
-  // The values of some cells, with their maxima or without.
-  auto of_sample(bool maxima) const {
-    return [this, maxima](auto&& add) {
-      for (int64_t i = 1; i < 2 * kSampledCells; i += 2) {
-        const int32_t cell = static_cast<int32_t>(count * i / (2 * kSampledCells));
-        for (const F32x16& raw : cell_of(row, cell * kCell).vector) {
-          const F32x16 v = value(raw);
-          add(maxima ? v : where(at_least(v, F32x16(cells[cell])), F32x16(NAN), v));
-        }
       }
     };
   }
@@ -385,9 +233,8 @@ class CutFinder {
       if (ranks >= enough) break;
     }
     *left = (ranks + sums.ranks[last]) / sampled;
-    bin = last;
     Between rest = range;
-    bins.narrow(&rest, bin);
+    bins.narrow(&rest, last);
     return {rest.first, range.end, 0, 0};
   }
 
@@ -400,9 +247,8 @@ class CutFinder {
     const Cut cut = {value_at(cut_at_last_token), f.ties_all() ? kNoToken : column_at(cut_at_last_token)};
     if (f.ties_all()) cut_at_last_token &= ~uint64_t{0xffffffffu};
     end = std::partition(begin, end, [&](uint64_t entry) { return entry >= cut_at_last_token; });
-    RowCut in_support = {cut, range.mass, static_cast<int32_t>(range.rank + (end - begin)), from_top ? list : nullptr};
-    for (const uint64_t* at = begin; at < end; ++at) in_support.mass += weight(value_at(*at));
-    return in_support;
+    return {cut, range.mass + mass_of(begin, end), static_cast<int32_t>(range.rank + (end - begin)),
+            from_top ? list : nullptr};
   }
 
   // The entry at which a list reaches `most` tokens or a mass of `limit`; its last entry if it does not. Each turn
@@ -412,9 +258,7 @@ class CutFinder {
       uint64_t* const middle = begin + (end - begin) / 2;
       std::nth_element(begin, middle, end, std::greater<uint64_t>());
       const uint64_t tokens = static_cast<uint64_t>(middle - begin);
-      uint64_t weights = 0;
-      if (limit != kNoLimit)
-        for (const uint64_t* at = begin; at < middle; ++at) weights += weight(value_at(*at));
+      const uint64_t weights = limit != kNoLimit ? mass_of(begin, middle) : 0;
       if (at_begin.rank + tokens >= most || at_begin.mass + weights >= limit) end = middle;
       else at_begin.rank += tokens, at_begin.mass += weights, begin = middle;
     }
@@ -439,19 +283,7 @@ class CutFinder {
             static_cast<int32_t>(range.rank) + in_support, nullptr};
   }
 
-  const Row& row;
-  const Filter& f;
-  float* cells;    // the maxima of the cells, as values
   uint64_t* list;
-  int32_t count;
 };
-
-// The mass of a row from its cells; `top` is its largest x.
-inline uint64_t row_mass(const Row& row, const Logits& space, const ThreadTeam& team, const float* cells,
-                         MassTile* tiles,
-                         float top) {
-  row_masses(row, space, team, cells, tiles);
-  return mass_of(tiles, mass_tiles_of(row.vocab), top);
-}
 
 SPECDEC_END

@@ -25,10 +25,16 @@ Cut cut_at_last_token(const CutFinder& row, const Cut& cut) {
   return {value_at(last), column_at(last)};
 }
 
+// The mass of a row from its cells; `top` is its largest value.
+uint64_t row_mass(const LawRow& r, const RowMemory& memory, float top, const ThreadTeam& team) {
+  row_masses(r.row, r.filter.order, team, memory.cells, memory.mass_tiles);
+  return mass_of(memory.mass_tiles, mass_tiles_of(r.row.vocab), top);
+}
+
 uint64_t mass_of_row(LawRow& r, const RowMemory& memory, float top, const ThreadTeam& team) {
   if (r.mass != 0) return r.mass;
   weighed_rows.fetch_add(1, std::memory_order_relaxed);
-  return r.mass = row_mass(r.row, r.filter.order, team, memory.cells, memory.mass_tiles, top);
+  return r.mass = row_mass(r, memory, top, team);
 }
 
 // Bounds of a row's mass, and its approximate value.
@@ -109,7 +115,7 @@ RowCut find_exact_cut(const LawRow& r, const RowMemory& memory, const ThreadTeam
   CutFinder finder = cut_row(r, r.filter, memory);
   *top = finder.top;
   if (finder.top == -kInfinity) return kUncut;
-  const auto whole = [&] { return row_mass(r.row, r.filter.order, team, memory.cells, memory.mass_tiles, finder.top); };
+  const auto whole = [&] { return row_mass(r, memory, finder.top, team); };
   RowCut in_support = kUncut;
   if (r.filter.on()) {
     in_support = finder.find_cut(true, whole);
