@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_kernels import race_sample
+from specdec_kernels import Sampling, race_sample
 from tests.support.calls import noise, rows
 from tests.support.cases import DTYPES, SIZES, adversarial_rows, seeds
+from tests.support.edits import random_edits
 from tests.support.laws import assert_law, assert_rate, random_laws
 from tests.support.races import assert_winner, log_arrivals, race_scores
 
@@ -33,6 +34,14 @@ CALLS = {
     "race_sample": (race_sample, {"target": rows()["target"], **noise()}),
     "race_sample one row": (race_sample, {"target": rows()["target"][0], "seed": 1, "position": 2}),
     "race_sample out": (race_sample, {"target": rows()["target"], **noise(), "out": torch.full((3,), -77)}),
+    "race_sample filtered": (
+        race_sample,
+        {"target": rows()["target"], **noise(), "sampling": Sampling(0.5, 5, 0.75, torch.full((3,), 0.125))},
+    ),
+    "race_sample edited": (
+        race_sample,
+        {"target": rows()["target"], **noise(), "edits": random_edits(3, vocabulary=33, seed=1)},
+    ),
 }
 
 REPEATS = 4
