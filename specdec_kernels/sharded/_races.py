@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from specdec_kernels._constants import NO_TOKEN, PART_UNIT
+from specdec_kernels._constants import NO_TOKEN, PART_UNIT, SMALLEST
 from specdec_kernels.calls import inputs
 from specdec_kernels.calls.denormals import with_denormals
 from specdec_kernels.calls.values import Counter, Number, Space
@@ -163,7 +163,8 @@ def gathered(shard, rows, k=None, edits=None, **how):
         how["sampling"] = Sampling(temperature, support.num_in_slice, at_temperature=sampling.at_temperature)
     part = race_partial(rows, k, vocab_start=shard.vocab_start, edits=edits, **how)
     if reported is not None:
-        part = part.without((support.num_in_slice == 0).unsqueeze(-1), reported)
+        filtered = torch.as_tensor(temperature, device=rows.device) >= SMALLEST  # at 0 the order of logits has them all
+        part = part.without((filtered & (support.num_in_slice == 0)).unsqueeze(-1), reported)
     return shard.gather(part.packed())
 
 
