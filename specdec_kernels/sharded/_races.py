@@ -12,7 +12,7 @@ from specdec_kernels.ops import _edits as edit
 from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops.race_sample import RACE_SAMPLE
 from specdec_kernels.ops.race_topk import RACE_TOPK
-from specdec_kernels.sampling import LogitEdits, Sampling
+from specdec_kernels.sampling import LogitEdits, Sampling, undivided
 from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._cached_tensors import filled
 from specdec_kernels.sharded._filters import may_filter, support_of
@@ -157,6 +157,7 @@ def gathered(shard, rows, k=None, edits=None, **how):
     sampling, reported = how.get("sampling"), None
     if may_filter(sampling):
         laws.check_one_temperature(how.get("temperature"), sampling)
+        how["sampling"] = undivided(sampling)
         how = of_rows(how, rows.shape[:-1])
         support = support_of(shard, rows, how["sampling"], how["request_index"], edits)
         temperature, reported = how["sampling"].temperature, support.status
