@@ -96,6 +96,7 @@ def support_of(shard, rows, sampling, request_index=None, edits=None):
     if row_wide is not None:
         shard.check_tiles("top_p of whole rows")
     listed, bounded = _list_size(sampling)
+    whole = _whole_of_top_p(sampling)
     while True:
         letter = [largest_of_slice(shard, rows, _divisor(sampling), min(listed, vocab), request_index, edits)]
         if row_wide is not None and tiles is None:
@@ -109,16 +110,36 @@ def support_of(shard, rows, sampling, request_index=None, edits=None):
         cut = ops.cutoff(logits, sampling=sampling, request_index=request_index, status=status)
         if row_wide is not None:
             cut = _cut_shares(cut, logits, sampling, order, row_wide, tiles)
-        last = tokens.gather(-1, cut.last.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-        cut = cut._replace(last=torch.where(cut.last < 0, -1, last))
-        support = Support(cut, last, status & Status.PARAMETER, tokens.flatten(0, -2), logits.flatten(0, -2), order)
-        every = torch.arange(len(support.tokens), device=rows.device, dtype=torch.int64)
-        stays = (support.contains(every, support.tokens, support.logits) & (support.tokens >= 0)).view(tokens.shape)
-        if (bounded and row_wide is None) or bool(_decided(cut, tokens, stays, shard, min(listed, vocab)).all()):
+        support, stays = _support(cut, status & Status.PARAMETER, tokens, logits, order)
+        if bounded and row_wide is None:
+            break
+        decided = _decided(support.cut, tokens, stays, shard, min(listed, vocab))
+        if whole is not None:
+            cut = ops.cutoff(logits, sampling=whole, request_index=request_index)
+            decided &= _decided(cut, tokens, _support(cut, status, tokens, logits, order)[1], shard, min(listed, vocab))
+        if bool(decided.all()):
             break
         listed *= 8
     mine = stays & (tokens >= shard.vocab_start) & (tokens < shard.vocab_start + size)
     return support._replace(num_in_slice=torch.where(support.on, mine.sum(dim=-1), size))
+
+
+def _support(cut, status, tokens, logits, order):
+    """(The Support by a cut of lists, but for the tokens in the slice; which of the lists are in it.)"""
+    last = tokens.gather(-1, cut.last.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    cut = cut._replace(last=torch.where(cut.last < 0, -1, last))
+    support = Support(cut, last, status, tokens.flatten(0, -2), logits.flatten(0, -2), order)
+    every = torch.arange(len(support.tokens), device=tokens.device, dtype=torch.int64)
+    stays = (support.contains(every, support.tokens, support.logits) & (support.tokens >= 0)).view(tokens.shape)
+    return support, stays
+
+
+def _whole_of_top_p(sampling):
+    """The filters of whose support ``top_p`` is a share, which the lists must have all of; None without ``top_p``."""
+    if not may_be_on(sampling, "top_p"):
+        return None
+    off = {name: OFF[name] for name in ON if name not in sampling.top_p_after}
+    return sampling._replace(top_p=OFF["top_p"], **off)
 
 
 def _within(top_k, vocab):
@@ -174,7 +195,7 @@ def _list_size(sampling):
         most, all_on = int(top_k.max()) if top_k.numel() else 1, bool((top_k > 0).all())
     else:
         most, all_on = top_k, top_k > 0
-    if all_on and sampling.ties == "first":
+    if all_on and sampling.ties == "first" and ("top_k" in sampling.top_p_after or not may_be_on(sampling, "top_p")):
         return most, True
     return max(most + 1, LISTED), False
 
