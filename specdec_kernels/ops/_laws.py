@@ -208,7 +208,7 @@ def entries(draft, leading, *numbers):
     """S, the number of entries: of the draft, or else of the first tensor of numbers with ``leading`` dimensions or
     more. 1 without such tensors: all requests share the numbers.
     """
-    if draft is not None:
+    if isinstance(draft, torch.Tensor) and draft.ndim:
         return draft.shape[0]
     sizes = [x.shape[0] for x in numbers if isinstance(x, torch.Tensor) and x.ndim >= leading]
     return next((size for size in sizes if size != 1), 1)
