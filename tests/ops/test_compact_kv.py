@@ -254,15 +254,8 @@ def test_nothing_to_move():
 CACHE, PATH, TABLE = torch.zeros(2, 1, 8, 4), path_of([0, 1], [0, 2]), torch.zeros(2, 3, dtype=torch.int32)
 REFUSED = {
     "compact_kv": (compact_kv, {"cache": CACHE, "path": PATH, "prefix_len": 0}, [
-        ({"cache": CACHE[0]}, ValueError, r"cache: expected shape \[2, H, S, E\]; got float32 \[1, 8, 4\]"),
-        ({"cache": CACHE[:1]}, ValueError, r"cache: expected shape \[2, H, S, E\]"),
-        ({"cache": CACHE[:, 0]}, ValueError, r"cache: expected shape \[2, H, S, E\]; got float32 \[2, 8, 4\]"),
-        ({"cache": CACHE[..., None]}, ValueError, r"cache: expected shape \[2, H, S, E\]; got .*4, 1\]"),
         ({"cache": CACHE.expand(2, 3, 8, 4)}, ValueError, "cache: expected entries with memory of their own"),
         ({"cache": CACHE.transpose(2, 3)}, ValueError, "cache: expected unit stride along the last dimension"),
-        ({"cache": [CACHE, None]}, TypeError, "cache: expected a tensor or a sequence of them; got None"),
-        ({"cache": CACHE.to("meta")}, ValueError, "cache: expected a tensor on cpu"),
-        ({"path": PATH.long()}, TypeError, "path: expected a tensor of int32; got int64"),
         ({"path": PATH[0]}, ValueError, "path: expected 2 dimensions"),
         ({"path": path_of([0, 1, 2], [0, 2, 3])[:, ::2]}, ValueError, "path: expected unit stride along the depth"),
         ({"prefix_len": -1}, ValueError, "prefix_len: expected 0 to .*; got -1"),
@@ -273,7 +266,6 @@ REFUSED = {
         ({"block_table": TABLE[:, :0]}, ValueError, r"block_table: expected shape \[2, M\], M > 0; got int32 \[2, 0\]"),
         ({"block_table": TABLE[0]}, ValueError, "block_table: expected 2 dimensions"),
         ({"block_table": TABLE.repeat(1, 2)[:, ::2]}, ValueError, "block_table: expected unit stride along pages"),
-        ({"cache": CACHE[0]}, ValueError, r"cache: expected shape \[P, H, S, E\]; got float32 \[1, 8, 4\]"),
         (
             {"cache": [CACHE, CACHE[:, :, :4].clone()]}, ValueError,
             r"cache: expected pages of one size; got pages of \[4, 8\]",

@@ -131,9 +131,7 @@ def test_no_requests():
 REFUSED = {
     "count_tokens": (count_tokens, call(), [
         ({"edits": None}, TypeError, "edits: expected a LogitEdits; got None"),
-        ({"edits": LogitEdits()}, TypeError, "edits.output_mask: expected a tensor of int32; got None"),
         ({"edits": LogitEdits(), "prompt": True}, TypeError, "edits.prompt_mask: expected a tensor of int32; got None"),
-        ({"edits": empty(3)}, ValueError, r"edits.output_mask: expected shape \[2, 3\]; got int32 \[3, 3\]"),
         ({"edits": empty(2, words=2)}, ValueError, "edits.output_mask: expected a bit for each of 70 counts"),
         (
             {"edits": empty(2)._replace(output_counts=torch.zeros(3 * V, dtype=INT).as_strided((2, V), (V - 1, 1)))},
@@ -142,7 +140,6 @@ REFUSED = {
         ),
         ({"tokens": torch.zeros(2, dtype=torch.int64)}, ValueError, "tokens: expected 2 dimensions"),
         ({"num": 4}, ValueError, "num: expected 0 to 3, the number of tokens; got 4"),
-        ({"num": torch.zeros(3, dtype=torch.int64)}, ValueError, r"num: expected shape \[2\]"),
         ({"prompt": 1}, TypeError, "prompt: expected a bool; got 1"),
     ]),
 }  # fmt: skip

@@ -85,10 +85,6 @@ def test_ties_are_cut_by_id(fast_backend):
 REFUSED = {
     "mask_logits": (mask_logits, {"rows": ROWS, "cut": CUT}, [
         ({"cut": CUT.value}, TypeError, "cut: expected a Cut"),
-        ({"cut": CUT._replace(value=CUT.value[0])}, ValueError, r"cut\.value: expected shape \[2, 3\]"),
-        ({"cut": CUT._replace(last=CUT.count)}, TypeError, r"cut\.last: expected a tensor of int64"),
-        ({"out": ROWS.half()}, TypeError, "out: expected a tensor of float32"),
-        ({"out": ROWS[:, :1]}, ValueError, "out: expected shape"),
         (
             {"rows": ROWS[:, :2], "out": ROWS[:, 1:]}
             | {"cut": CUT._replace(value=CUT.value[:, :2].contiguous(), last=CUT.last[:, :2].contiguous())},

@@ -19,7 +19,7 @@ from specdec_kernels import (
 )
 from specdec_kernels.calls.memory import check_apart
 from specdec_kernels.calls.op import OPS
-from specdec_kernels.ops import Overlap, Residual, Verdict
+from specdec_kernels.ops import Overlap, Verdict
 from tests.support.calls import public_calls
 from tests.support.cases import UNTOUCHED, chain_call, ragged, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
@@ -218,35 +218,13 @@ def bits(*shape):
 
 WRONG = [
     # the call, what is given, the error and what it says
-    ("race_topk", {"out": torch.zeros(3, 2, 3)}, TypeError, "out: expected a tensor of int64; got float32"),
-    ("race_topk", {"out": torch.zeros(3, 2, 4).long()}, ValueError, r"out: expected shape \[3, 2, 3\]; got int64"),
     ("race_topk", {"out": torch.zeros(3, 3, 2).long().mT}, ValueError, "out: expected contiguous; got strides"),
-    ("tree_mask", {"out": torch.zeros(3, 4, 9)}, TypeError, "out: expected a tensor of bool; got float32"),
     ("tree_mask bits", {"out": torch.zeros(3, 4, 9).bool()}, TypeError, "out: expected a tensor of int32; got bool"),
     ("tree_mask additive", {"out": torch.zeros(3, 4, 9)}, TypeError, "out: expected a tensor of bfloat16; got float32"),
-    ("tree_mask", {"out": torch.zeros(3, 4, 8).bool()}, ValueError, r"out: expected shape \[3, 4, 9\]; got bool"),
-    ("tree_positions", {"out": torch.zeros(3, 4).int()}, TypeError, "out: expected a tensor of int64; got int32"),
     ("residual", {"out": torch.zeros(3, 2)}, TypeError, r"out: expected \(probs, mass\); got float32 \[3, 2\]"),
     ("residual", {"out": (1, 2, 3)}, TypeError, r"out: expected \(probs, mass\); got tuple"),
-    ("residual", {"out": (None, 1.0)}, TypeError, "out.mass: expected a tensor of float32; got 1.0"),
-    (
-        "residual",
-        {"out": Residual(torch.zeros(3, 2, 33), torch.zeros(3, 2).double())},
-        TypeError,
-        "out.mass: expected a tensor of float32; got float64",
-    ),
-    (
-        "overlap",
-        {"out": Overlap(*torch.zeros(4, 3, 3))},
-        ValueError,
-        r"out.accept: expected shape \[3, 2\]; got float32 \[3, 3\]",
-    ),
-    (
-        "overlap",
-        {"out": Overlap(*torch.zeros(3, 2, 4).unbind(-1))},
-        ValueError,
-        r"out.accept: expected contiguous; got strides \(8, 4\)",
-    ),
+    ("overlap", {"out": Overlap(*torch.zeros(3, 2, 4).unbind(-1))}, ValueError,
+     r"out.accept: expected contiguous; got strides \(8, 4\)"),
     *(
         (name, {"status": given}, error, message)
         for name in ON_ROWS
@@ -257,25 +235,12 @@ WRONG = [
         )
     ),
     ("verify_chain", {"out": verdict(num_accepted=bits(1).expand(3))}, ValueError, "out.num_accepted: expected contig"),
-    (
-        "verify_chain",
-        {"out": verdict(tokens=torch.zeros(1, 3).long().expand(3, 3))},
-        ValueError,
-        r"out.tokens: expected rows that share no memory; got strides \(0, 1\)",
+    *(
+        ("verify_chain", {"out": verdict(tokens=torch.zeros(9).long().as_strided((3, 3), strides))}, ValueError,
+         f"out.tokens: expected rows that share no memory; got strides .{strides[0]}, {strides[1]}.")
+        for strides in ((0, 1), (2, 1), (1, 0))
     ),
-    (
-        "verify_chain",
-        {"out": verdict(tokens=torch.zeros(9).long().as_strided((3, 3), (2, 1)))},
-        ValueError,
-        r"out.tokens: expected rows that share no memory; got strides \(2, 1\)",
-    ),
-    (
-        "verify_chain",
-        {"out": verdict(tokens=torch.zeros(3, 1).long().expand(3, 3))},
-        ValueError,
-        r"out.tokens: expected rows that share no memory; got strides \(1, 0\)",
-    ),
-]
+]  # fmt: skip
 
 
 REFUSED = {

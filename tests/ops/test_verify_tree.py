@@ -331,7 +331,6 @@ REFUSED = {
         ({"method": "greedy"}, ValueError, "method: expected one of"),
         ({"parents": torch.zeros(4, 4).int() - 1}, ValueError, r"parents: expected shape \[4\] or \[3, 4\]"),
         ({"parents": torch.zeros(1, 1, 4).int()}, ValueError, r"parents: expected shape \[N\] or \[B, N\]"),
-        ({"parents": [-1, 0, 0, 1]}, TypeError, "parents: expected a tensor"),
         ({"replacement": 1}, TypeError, "replacement: expected a bool; got 1"),
         ({"max_depth": -1}, ValueError, "max_depth: expected an int of 0 or more; got -1"),
         ({"seed": 1, "position": 2}, ValueError, "seed: expected one seed per request"),
