@@ -254,16 +254,14 @@ class TestEqualsTheOracle:
 
     @pytest.mark.parametrize("nodes", [1, 2, 33, 130])
     def test_trees(self, nodes):
-        call = call_of(9, requests=16, nodes=nodes, vocabulary=40)
-        assert_as_the_oracle(verify_linked_tree, call)
-        assert_as_the_oracle(verify_linked_tree, by_tokens(call))
-
-    def test_numbers_of_each_request(self):
-        generator = torch.Generator().manual_seed(0)
-        single, total = torch.rand(2, 64, generator=generator)
-        call = call_of(10, requests=64, nodes=9, vocabulary=12, nonce=seeds(64, first=5), threshold_single=single)
-        call |= {"threshold_total": total, "tree_valid": torch.arange(64) % 5 > 0}
-        assert_as_the_oracle(verify_linked_tree, call)
+        """With numbers of each request; links of trees, and any links."""
+        single, total = torch.rand(2, 16, generator=torch.Generator().manual_seed(nodes))
+        links = torch.randint(-2, nodes + 2, (2, 16, nodes), generator=torch.Generator().manual_seed(nodes))
+        more = {"threshold_single": single, "threshold_total": total, "tree_valid": torch.arange(16) % 5 > 0}
+        for each in (None, links):
+            call = call_of(9, requests=16, nodes=nodes, vocabulary=12, links=each, nonce=seeds(16, first=5)) | more
+            assert_as_the_oracle(verify_linked_tree, call)
+            assert_as_the_oracle(verify_linked_tree, by_tokens(call))
 
     def test_rows_that_are_no_laws(self):
         generator = torch.Generator().manual_seed(11)
@@ -276,12 +274,6 @@ class TestEqualsTheOracle:
         found, expected = verify_linked_tree(**call), by_the_oracle(verify_linked_tree, **call)
         assert set(expected.status.tolist()) >= {0, 1, 4, 5}
         assert_same(found, expected)
-
-    def test_random_links(self):
-        links = torch.randint(-2, 14, (2, 64, 12), generator=torch.Generator().manual_seed(3))
-        call = call_of(12, requests=64, nodes=12, vocabulary=10, links=links)
-        assert_as_the_oracle(verify_linked_tree, call)
-        assert_as_the_oracle(verify_linked_tree, by_tokens(call))
 
 
 def uniforms_of(call, nonce):
