@@ -16,7 +16,6 @@ from tests.support.cases import chain_call, seeds
 from tests.support.enumeration import Given, output_law
 from tests.support.laws import assert_law
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
-from tests.support.races import LARGEST
 from tests.support.trees import tree_call
 
 SAMPLINGS = {
@@ -217,32 +216,6 @@ class TestRows:
                 call["draft_tokens"] = call["draft"].argmax(-1)
             plain = {name: Sampling(zero if name in side else 0.8) for name in ("sampling", "draft.sampling")}
             assert_same(op(**call, **plain | dict.fromkeys(side, filtered)), op(**call, **plain))
-
-    def test_top_k_1_is_the_argmax(self):
-        rows = rows_of(64)
-        drawn = race_sample(rows, **NOISE, sampling=Sampling(5.0, top_k=1))
-        assert torch.equal(drawn, race_sample(rows, **NOISE, temperature=0.0))
-
-    def test_numbers_by_request(self):
-        mixed = Sampling(
-            temperature=torch.tensor([1.0, 0.5, 0.0, 1.7]),
-            top_k=torch.tensor([3, 0, 2, -1], dtype=torch.int32),
-            top_p=torch.tensor([0.8, 1.0, 0.3, 0.6]),
-            min_p=torch.tensor([0.0, 0.2, 0.0, 0.05]),
-        )
-        batched = ("draft_tokens", "target", "draft", "seed", "position", "parents")
-        for op, call in CALLS.values():
-            call = {
-                key: value[:4] if key in batched and torch.is_tensor(value) else value for key, value in call.items()
-            }
-            found = tree_leaves(op(**call, sampling=mixed))
-            for b in range(4):
-                one = {
-                    key: value[b : b + 1] if key in batched and torch.is_tensor(value) else value
-                    for key, value in call.items()
-                }
-                expected = tree_leaves(op(**one, sampling=filters.each(mixed, b)))
-                assert_same([part[b] for part in found], [part[0] for part in expected])
 
     def test_entries_are_those_of_a_filter(self):
         """If only a filter has entries, their number counts: there are three, so index 3 points outside."""
@@ -461,62 +434,8 @@ class TestBoundsOfTheMass:
                 assert found.equal(race_sample(filters.masked(rows, keep), **call))
 
 
+@pytest.mark.usefixtures("backend")
 class TestPeersBugs:
-    """Bugs that other engines had."""
-
-    pytestmark = pytest.mark.usefixtures("backend")
-
-    @pytest.mark.parametrize("off", [0, -1, 33, 34, 2**31, torch.tensor(0), torch.tensor(-1), torch.tensor(33)])
-    def test_top_k_off(self, off):
-        """Taken literally, 0 leaves nothing."""
-        rows = rows_of(64)
-        assert torch.equal(race_sample(rows, **NOISE, sampling=Sampling(top_k=off)), race_sample(rows, **NOISE))
-
-    @pytest.mark.parametrize("sampling", [Sampling(0.6, 50, 0.95), Sampling(0.6, top_p=0.5), Sampling(0.6, min_p=0.1)])
-    def test_a_forced_token(self, sampling):
-        """1e9 over 0.6: a log-sum-exp rounds to the maximum, and a cut by probabilities drops every token."""
-        rows = rows_of(4, vocabulary=300)
-        rows[1, 123] = 1e9
-        rows[2, [5, 250]] = 1e9
-        bits = torch.empty(4, dtype=torch.int32)
-        drawn = race_sample(rows, seed=seeds(4), position=0, sampling=sampling, status=bits)
-        assert drawn[1] == 123
-        assert drawn[2] in (5, 250)
-        assert not bits.any()
-        alone = [race_sample(rows[b], seed=b, position=0, sampling=sampling).item() for b in (0, 3)]
-        assert drawn[[0, 3]].tolist() == alone
-
-    def test_ties_do_not_hang_on_the_batch(self):
-        """vLLM's paths for small and large batches kept other tied tokens."""
-        row = torch.zeros(9000).bfloat16()
-        row[::3] = 1
-        for sampling in (Sampling(top_k=2500), Sampling(top_p=0.5), Sampling.flashinfer(1.0, 100, 0.5)):
-            whole = race_sample(row.expand(3, -1), seed=seeds(3), position=0, sampling=sampling)
-            alone = [race_sample(row, seed=b, position=0, sampling=sampling).item() for b in range(3)]
-            assert whole.tolist() == alone
-
-    def test_a_row_that_is_masked_altogether(self):
-        rows = rows_of(3)
-        rows[1] = -torch.inf
-        bits = torch.empty(3, dtype=torch.int32)
-        for sampling in SAMPLINGS.values():
-            drawn = race_sample(rows, seed=seeds(3), position=0, sampling=sampling, status=bits)
-            assert bits.tolist() == [0, 1, 0]
-            assert drawn[1] == 0
-
-    def test_top_k_larger_than_what_is_left(self):
-        """By a grammar: of 20 tokens asked for 2 have weight."""
-        row = torch.full((33,), -torch.inf)
-        row[[4, 30]] = torch.tensor([0.0, -3.0])
-        drawn = race_topk(row, 20, seed=1, position=0, sampling=Sampling(top_k=20))
-        assert sorted(drawn.tolist()) == [-1] * 18 + [4, 30]
-
-    def test_one_token_is_left(self):
-        row = torch.full((33,), -torch.inf)
-        row[17] = float(-LARGEST / 2)
-        for sampling in SAMPLINGS.values():
-            assert race_sample(row, seed=1, position=0, sampling=sampling) == 17
-
     def test_equal_rows_never_emit_what_is_dropped(self):
         """p = q to rounding, cut alike: what is rejected, if anything, is drawn from p."""
         row = rows_of(seed=4)

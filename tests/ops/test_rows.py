@@ -19,6 +19,7 @@ def calls(vocabulary=130, dtype=torch.float32):
     filters = Sampling(temperature, torch.arange(6).view(3, 2), min_p=0.01)
     return [
         (race_sample, {"target": target, "temperature": temperature} | noise),
+        (race_sample, {"target": target, "sampling": filters} | noise),
         (race_topk, {"draft": target, "k": min(5, vocabulary), "temperature": temperature} | noise),
         (residual, {"target": target, "draft": draft, "temperature": temperature, "draft_prob": temperature / 2}),
         (overlap, {"target": target, "draft": draft, "temperature": temperature}),
