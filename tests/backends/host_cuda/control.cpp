@@ -8,6 +8,4 @@ void host_cuda_configure(int multiprocessors, int blocks_per_multiprocessor, int
 }
 
 const char* host_cuda_last_fault() { return host_cuda::last_fault().c_str(); }
-
-uint64_t host_cuda_launches() { return host_cuda::counters().launches; }
 }

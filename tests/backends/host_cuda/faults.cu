@@ -20,7 +20,6 @@ enum Fault : int {
   kSpinsForEver,         // waits for a flag nobody raises
   kClusterBarrier,       // one block of the cluster skips the barrier
   kPeerLeft,             // reads the shared memory of a block that may have left
-  kReadsTooEarly,        // reads a bulk copy before waiting for it
   kWriteAfterRead,       // overwrites what another warp may still read
   kReadBesideAtomic,     // a plain read of a word that another warp updates by an atomic
   kRelaxedTicket,        // a ticket that neither releases nor acquires
@@ -36,7 +35,6 @@ enum Fault : int {
 
 __global__ void planted(int which, unsigned* counter, float* out, const float* in) {
   SPECDEC_SHARED(float, values, 64);
-  SPECDEC_SHARED(Mbarrier, barrier, 1);
   const int t = static_cast<int>(threadIdx.x);
   const float early = in[which == kReadsEarly ? t : 0];
   if (which == kTouchesEarly) load_stream(in);
@@ -57,14 +55,6 @@ __global__ void planted(int which, unsigned* counter, float* out, const float* i
   if (which == kWriteAfterRead) values[t] = sum;
   if (which == kShuffleFromOutside && t < 16) sum += __shfl_sync(0xffffu, sum, 20);
   if (which == kVoteWithoutALane && t % 32 != 5) sum += __any_sync(0xffffffffu, sum > 0.0f);
-  if (which == kReadsTooEarly) {
-    SPECDEC_SHARED(float, staged, 16);
-    if (t == 0) mbarrier_init(&barrier[0], 1);
-    __syncthreads();
-    if (t == 0) bulk_load(&staged[0], in, 64, &barrier[0]);
-    __syncthreads();
-    sum += staged[t % 16];
-  }
   if (which == kReadBesideAtomic) {
     SPECDEC_SHARED(unsigned, most, 1);
     if (t == 0) most[0] = 0;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -167,19 +166,6 @@ struct Store {  // what the kernel before writes
   size_t bytes;
 };
 
-struct Copy {
-  Block* block;
-  uint32_t offset;
-  const char* from;
-  size_t bytes;
-};
-
-struct Mbarrier {
-  uint32_t arrivals = 0, pending = 0, phase = 0;
-  int64_t bytes = 0;
-  std::deque<Copy> copies;
-};
-
 struct Cluster {
   std::vector<Block*> blocks;
   int threads = 0, live = 0, arrived = 0;
@@ -213,7 +199,6 @@ struct Block {
   std::vector<Word> words;
   std::vector<Array> arrays;
   uint32_t static_bytes = 0;
-  std::map<uint32_t, Mbarrier> barriers;
 };
 
 namespace {
@@ -419,7 +404,6 @@ std::unique_ptr<Block> make_block(const Launch& launch, uint3 index, Cluster& cl
   block->fenced = block->published = 0;
   block->barrier_sum = 0;
   block->arrays.clear();
-  block->barriers.clear();
   block->static_bytes = 0;
   const size_t shared = launch.declared_shared + launch.dynamic_shared;
   block->shared.assign(shared, launch.poison);
@@ -969,83 +953,6 @@ void release(const void* at) {
 void acquire(const void* at) {
   const auto found = machine().released.find(at);
   if (found != machine().released.end()) join(machine().current->block->seen, found->second);
-}
-
-// ---- bulk copies ----------------------------------------------------------------------------------------------------
-
-namespace {
-
-Mbarrier& mbarrier(const Range& barrier, ptrdiff_t index, Site site) {
-  if (index < 0 || index >= static_cast<ptrdiff_t>(barrier.count)) fault(std::string(barrier.name) + ": no such barrier", site);
-  auto it = barrier.block->barriers.find(barrier.offset + static_cast<uint32_t>(index) * 8);
-  if (it == barrier.block->barriers.end()) fault(std::string(barrier.name) + ": barrier used before it was initialised", site);
-  return it->second;
-}
-
-void land(Mbarrier& b) {
-  for (const Copy& c : b.copies) {
-    std::memcpy(c.block->shared.data() + c.offset, c.from, c.bytes);
-    for (uint32_t w = c.offset / 4; w < (c.offset + c.bytes) / 4; ++w) {
-      c.block->words[w].written = true;
-      c.block->words[w].write.thread = -1;  // the barrier orders it
-    }
-    b.bytes -= static_cast<int64_t>(c.bytes);
-  }
-  b.copies.clear();
-}
-
-void settle(Mbarrier& b) {
-  if (b.pending == 0) land(b);
-  if (b.pending == 0 && b.bytes == 0) {
-    ++b.phase;
-    b.pending = b.arrivals;
-    progress();
-  }
-}
-
-}  // namespace
-
-void barrier_init(const Range& barrier, ptrdiff_t index, uint32_t arrivals, Site site) {
-  if (index < 0 || index >= static_cast<ptrdiff_t>(barrier.count)) fault(std::string(barrier.name) + ": no such barrier", site);
-  Mbarrier b;
-  b.arrivals = b.pending = arrivals;
-  barrier.block->barriers[barrier.offset + static_cast<uint32_t>(index) * 8] = b;
-}
-
-void barrier_arrive(const Range& barrier, ptrdiff_t index, Site site) {
-  Mbarrier& b = mbarrier(barrier, index, site);
-  if (b.pending == 0) fault(std::string(barrier.name) + ": more arrivals than it was initialised for", site);
-  --b.pending;
-  progress();
-  yield();
-}
-
-void barrier_expect(const Range& barrier, ptrdiff_t index, uint32_t bytes, Site site) {
-  mbarrier(barrier, index, site).bytes += bytes;
-  barrier_arrive(barrier, index, site);
-}
-
-void bulk_copy(const Range& to, ptrdiff_t index, size_t element, const void* from, size_t bytes, const Range& barrier,
-               ptrdiff_t barrier_index, Site site) {
-  if (reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16 || bytes == 0) fault("bulk copy: address or size is no multiple of 16 bytes", site);
-  const uint32_t at = to.offset + static_cast<uint32_t>(index * element);
-  if (at % 16) fault("bulk copy: shared address is no multiple of 16 bytes", site);
-  for (size_t i = 0; i < bytes / element; ++i) shared_at(to, index + static_cast<ptrdiff_t>(i), element, Access::kWrite, site);
-  for (uint32_t w = at / 4; w < (at + bytes) / 4; ++w) to.block->words[w].written = false;
-  std::memset(to.block->shared.data() + at, 0xff, bytes);
-  mbarrier(barrier, barrier_index, site).copies.push_back({to.block, at, static_cast<const char*>(from), bytes});
-}
-
-void barrier_wait(const Range& barrier, ptrdiff_t index, uint32_t parity, Site site) {
-  for (;;) {
-    Mbarrier& b = mbarrier(barrier, index, site);
-    settle(b);
-    if ((b.phase & 1) != parity) return;
-    Fiber& self = *machine().current;
-    self.waits = "an mbarrier";
-    self.site = site;
-    spin();
-  }
 }
 
 }  // namespace host_cuda

@@ -137,12 +137,4 @@ void word_read(const void* word, Site site);
 void release(const void* word);
 void acquire(const void* word);
 
-// A bulk copy into shared memory that lands at some later time, and at the latest when its barrier is waited for.
-void bulk_copy(const Range& to, ptrdiff_t index, size_t element, const void* from, size_t bytes, const Range& barrier,
-               ptrdiff_t barrier_index, Site site);
-void barrier_init(const Range& barrier, ptrdiff_t index, uint32_t arrivals, Site site);
-void barrier_expect(const Range& barrier, ptrdiff_t index, uint32_t bytes, Site site);  // arrives, too
-void barrier_arrive(const Range& barrier, ptrdiff_t index, Site site);
-void barrier_wait(const Range& barrier, ptrdiff_t index, uint32_t parity, Site site);
-
 }  // namespace host_cuda

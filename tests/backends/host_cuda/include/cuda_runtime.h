@@ -264,11 +264,6 @@ T __shfl_up_sync(unsigned mask, T value, unsigned by, int = 32, host_cuda_site s
   const int source = ::host_cuda::lane() - static_cast<int>(by);
   return ::host_cuda::shuffle("__shfl_up_sync", mask, value, source < 0 ? ::host_cuda::lane() : source, site);
 }
-template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned by, int = 32, host_cuda_site site = host_cuda_site::here()) {
-  const int source = ::host_cuda::lane() + static_cast<int>(by);
-  return ::host_cuda::shuffle("__shfl_down_sync", mask, value, source > 31 ? ::host_cuda::lane() : source, site);
-}
 inline unsigned __ballot_sync(unsigned mask, int predicate, host_cuda_site site = host_cuda_site::here()) {
   const uint64_t* brought = ::host_cuda::collective("__ballot_sync", mask, predicate != 0, site);
   unsigned votes = 0;
@@ -301,15 +296,9 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, host_cuda_site site = host_c
 // ---- blocks ---------------------------------------------------------------------------------------------------------
 
 inline void __syncthreads(host_cuda_site site = host_cuda_site::here()) { ::host_cuda::sync_threads("__syncthreads", 0, site); }
-inline int __syncthreads_count(int predicate, host_cuda_site site = host_cuda_site::here()) {
-  return static_cast<int>(::host_cuda::sync_threads("__syncthreads_count", predicate != 0, site));
-}
 inline int __syncthreads_or(int predicate, host_cuda_site site = host_cuda_site::here()) {
   return ::host_cuda::sync_threads("__syncthreads_or", predicate != 0, site) != 0;
 }
-
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 // ---- shared memory: a checked handle where CUDA has a pointer -----------------------------------------------------------
 

@@ -124,22 +124,5 @@ struct RequestedTeam {
 inline RequestedTeam requested_team() { return {::host_cuda::device().team, ::host_cuda::device().team_is_grid}; }
 inline int multiprocessors_of(cudaStream_t, int) { return ::host_cuda::device().usable(); }
 
-// ---- bulk copies ----------------------------------------------------------------------------------------------------
-
-using Mbarrier = uint64_t;
-
-inline void mbarrier_init(const Shared<Mbarrier>& b, unsigned arrivals, Site site = Site::here()) {
-  ::host_cuda::barrier_init(b.range(), b.start(), arrivals, site);
-}
-// One thread: expects `bytes` at the barrier and starts their copy.
-template <class T>
-void bulk_load(const Shared<T>& to, const void* from, unsigned bytes, const Shared<Mbarrier>& b, Site site = Site::here()) {
-  ::host_cuda::bulk_copy(to.range(), to.start(), sizeof(T), from, bytes, b.range(), b.start(), site);
-  ::host_cuda::barrier_expect(b.range(), b.start(), bytes, site);
-}
-inline void mbarrier_wait(const Shared<Mbarrier>& b, unsigned parity, Site site = Site::here()) {
-  ::host_cuda::barrier_wait(b.range(), b.start(), parity, site);
-}
-
 }  // namespace cuda
 }  // namespace specdec
