@@ -5,52 +5,25 @@ import ctypes
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
 
 import specdec_kernels
 from specdec_kernels import Sampling, race_sample
-from tests.backends import test_cuda_ops
 from tests.backends.host_cuda.build import build
+from tests.backends.host_cuda.played import NEEDS_COMPILER
 from tests.backends.ptx.build import unavailable
-from tests.support import ops
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, seeds
 from tests.support.edits import random_edits
 from tests.support.random_calls import random_filtered, random_served_chain
+from tests.support.same_bits import assert_as_by_baseline
 
-pytestmark = test_cuda_ops.pytestmark
+pytestmark = NEEDS_COMPILER
 on_ptx = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
-FEW, MANY, MANY_FILTERED = range(12), range(1000, 4000), range(1000, 1400)
+FEW, MANY = range(12), range(1000, 4000)
 
 
-def verdict(call, op="verify_chain"):
-    """What a call gives and writes, or how it is refused."""
-    call = copy.deepcopy(call)
-    status = {} if op == "verify_chain" else {"status": torch.zeros(call["target"].shape[:-1], dtype=torch.int32)}
-    try:
-        found = getattr(ops, op, race_sample)(**call, **status), status
-    except (ValueError, TypeError) as error:
-        return str(error)
-    return [x for x in tree_leaves((found, call.get("output_format"))) if isinstance(x, torch.Tensor)]
-
-
-def assert_as_on_the_cpu(calls, op="verify_chain"):
-    for name, call in calls:
-        with specdec_kernels.backend("cpu"):
-            expected = verdict(call, op)
-        found = verdict(call, op)
-        same = found == expected if isinstance(expected, str) else all(map(torch.equal, found, expected))
-        assert same, (name, found, expected)
-
-
-def random_calls(numbers, most=4097, requests=(1, 9)):
-    return ((number, random_served_chain(number, most, requests)) for number in numbers)
-
-
-def test_random_calls_are_good_ones():
-    with specdec_kernels.backend("cpu"):
-        refused = [number for number, call in random_calls(FEW, 64) if isinstance(verdict(call), str)]
-    assert not refused
+def served_calls(numbers, most=4097, requests=(1, 9)):
+    return ((number, "verify_chain", random_served_chain(number, most, requests)) for number in numbers)
 
 
 def odd_calls():
@@ -115,7 +88,7 @@ FILTERS = {
 def odd_filtered(names=FILTERS):
     for number, name in enumerate(names):
         rows = odd_rows(DTYPES[number % len(DTYPES)])[len(name) % 2 :: 2]
-        yield name, {"target": rows, "sampling": FILTERS[name], "seed": seeds(len(rows)), "position": 3}
+        yield name, "race_sample", {"target": rows, "sampling": FILTERS[name], "seed": seeds(len(rows)), "position": 3}
 
 
 def odd_shaped():
@@ -146,49 +119,49 @@ def odd_shaped():
 
 
 def filtered_calls(numbers, most, op):
-    return ((number, random_filtered(number, op, most)) for number in numbers)
+    return ((number, op, random_filtered(number, op, most)) for number in numbers)
+
+
+def assert_chains(calls):
+    assert_as_by_baseline((name, "verify_chain", call) for name, call in calls)
 
 
 class TestPlayedMachine:
     def test_odd_calls(self, machine):
-        assert_as_on_the_cpu(odd_calls())
+        assert_chains(odd_calls())
 
     def test_few(self, machine):
-        assert_as_on_the_cpu(random_calls(FEW, 2100))
+        assert_as_by_baseline(served_calls(FEW, 2100))
+        assert machine.tickets_are_zero()
 
     def test_many_requests(self, machine):
-        assert_as_on_the_cpu(random_calls(FEW[:4], 140, (14, 60)))
+        assert_as_by_baseline(served_calls(FEW[:4], 140, (14, 60)))
 
     @pytest.mark.slow
     def test_more_of_many_requests(self, machine):
-        assert_as_on_the_cpu(random_calls(MANY[:600], 2100, (14, 99)))
-
-    def test_tickets_are_zero_afterwards(self, machine):
-        assert_as_on_the_cpu(random_calls(FEW[:6], 2100))
-        for workspace in machine.workspaces():
-            assert not workspace[: workspace.numel() // 64 * 8].any()
+        assert_as_by_baseline(served_calls(MANY[:600], 2100, (14, 99)))
 
     @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
     def test_few_with_filters(self, machine, op):
-        assert_as_on_the_cpu(filtered_calls(range(8), 2100, op), op)
+        assert_as_by_baseline(filtered_calls(range(8), 2100, op))
 
     def test_odd_chains_with_filters(self, machine):
-        assert_as_on_the_cpu(odd_shaped())
+        assert_chains(odd_shaped())
 
     @pytest.mark.slow
     @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
     def test_many_with_filters(self, machine, op):
-        assert_as_on_the_cpu(filtered_calls(MANY_FILTERED, 9000, op), op)
+        assert_as_by_baseline(filtered_calls(range(1000, 1400), 9000, op))
 
     @pytest.mark.slow
     def test_many(self, machine):
-        assert_as_on_the_cpu(random_calls(MANY))
+        assert_as_by_baseline(served_calls(MANY))
 
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_odd_rows_with_filters(device, name):
     device.play("large" if len(name) % 3 else "lone", few_rows="1")
-    assert_as_on_the_cpu(odd_filtered([name]), "race_sample")
+    assert_as_by_baseline(odd_filtered([name]))
 
 
 @on_ptx
@@ -203,16 +176,16 @@ class TestPtx:
             yield
 
     def test_few(self):
-        assert_as_on_the_cpu(random_calls(FEW[:6], 1100))
+        assert_as_by_baseline(served_calls(FEW[:6], 1100))
 
     @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
     def test_few_with_filters(self, op):
-        assert_as_on_the_cpu(filtered_calls(range(8), 1100, op), op)
+        assert_as_by_baseline(filtered_calls(range(8), 1100, op))
 
     @pytest.mark.slow
     def test_many(self):
-        assert_as_on_the_cpu(odd_calls())
-        assert_as_on_the_cpu(random_calls(MANY[:400]))
+        assert_chains(odd_calls())
+        assert_as_by_baseline(served_calls(MANY[:400]))
 
 
 def test_which_rows_take_the_kernel_for_few(device):

@@ -16,11 +16,11 @@ from specdec_kernels import (
 )
 from specdec_kernels.calls.values import Edit, Law
 from specdec_kernels.sharded._parts import MASS_TILES, mass_tiles
-from tests.backends import test_cuda_ops
-from tests.backends.test_cuda_ops import called, on_cpu
+from tests.backends.host_cuda.played import NEEDS_COMPILER
 from tests.support.cases import DTYPES, chain_call, poisoned, seeds
+from tests.support.same_bits import assert_as_cpu, on_cpu
 
-pytestmark = test_cuda_ops.pytestmark
+pytestmark = NEEDS_COMPILER
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -40,9 +40,8 @@ def test_the_last_token_of_an_aligned_row_may_win(device, dtype, vocabulary):
         assert logprobs(row, torch.tensor([[last]]), top=1).top_tokens == last
         assert verify_chain(first, row, method="race", **noise).tokens == last
         assert verify_chain(first, row, **noise).tokens == last
-        probs = residual(row, torch.zeros_like(row)).probs
-        assert torch.equal(probs, on_cpu(residual, row, torch.zeros_like(row)).probs)
-        assert torch.equal(mass_tiles(row)[0], on_cpu(mass_tiles, row)[0])
+        assert_as_cpu(residual, row, torch.zeros_like(row))
+        assert_as_cpu(mass_tiles, row)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -59,7 +58,7 @@ def test_the_first_and_last_tokens_of_a_shifted_row_may_win(device, dtype, start
             assert race_sample(row, temperature=0.0, **noise) == token
             assert race_sample(row, **noise) == token
             assert cutoff(row, sampling=Sampling(top_k=1)).last == token
-            assert torch.equal(mass_tiles(row)[0], on_cpu(mass_tiles, row)[0])
+            assert_as_cpu(mass_tiles, row)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -69,16 +68,13 @@ def test_more_may_win_than_a_block_lists(device, dtype):
     rows = torch.full((100, 256), -torch.inf).view(100, 4, 64)
     rows[:, :, :32] = torch.randn(100, 4, 32, generator=torch.Generator().manual_seed(1))
     rows = rows.view(100, 256).to(dtype)
-    assert torch.equal(
-        race_sample(rows, seed=seeds(100), position=1), on_cpu(race_sample, rows, seed=seeds(100), position=1)
-    )
+    assert_as_cpu(race_sample, rows, seed=seeds(100), position=1)
 
 
 def test_a_first_guess_excludes_no_winner(device):
     """Two groups, whose first arrivals come late: a guess that is too high for one excludes the other, which wins."""
     rows = 2 * torch.randn(1000, 128, generator=torch.Generator().manual_seed(1))
-    found = race_sample(rows, seed=seeds(1000), position=1)
-    assert torch.equal(found, on_cpu(race_sample, rows, seed=seeds(1000), position=1))
+    assert_as_cpu(race_sample, rows, seed=seeds(1000), position=1)
 
 
 @pytest.mark.parametrize("team", [2, 3, 5, 7, 8])
@@ -87,14 +83,12 @@ def test_clusters_of_any_size_have_the_bits_of_one_block(device, team):
     generator = torch.Generator().manual_seed(team)
     target, draft = torch.randn(2, 2, 2, 19_001, generator=generator)
     device.play("large", team=team)
-    for found, expected in zip(residual(target, draft), on_cpu(residual, target, draft), strict=True):
-        assert torch.equal(found, expected)
-    for found, expected in zip(overlap(target, draft), on_cpu(overlap, target, draft), strict=True):
-        torch.testing.assert_close(found, expected, rtol=4e-6, atol=1e-6)
+    assert_as_cpu(residual, target, draft)
+    assert_as_cpu(overlap, target, draft)
     call = chain_call(5, requests=2, slots=2, vocabulary=19_001)
     call["edits"] = LogitEdits(allowed=torch.full((2, 594), -1, dtype=torch.int32))
     for options in ({}, {"method": "block"}, {"method": "race", "draft": None}):
-        assert all(map(torch.equal, verify_chain(**call | options), on_cpu(verify_chain, **call | options)))
+        assert_as_cpu(verify_chain, **call | options)
 
 
 @pytest.mark.parametrize("bad", [0, 69_631])
@@ -121,14 +115,9 @@ def test_what_many_blocks_know_of_a_row_is_put_together(device):
     device.play("large", multiprocessors=132)
     for options in ({"top": 40}, {"top": 3, "sampling": Sampling(top_p=0.9)}, {"temperature": 0.0}):
         call = {"tokens": torch.tensor([20_000])} | options
-        found = []
-        assert device.counted(lambda: found.append(logprobs(rows[0], **call)))["blocks"] > 32  # noqa: B023
-        for figure, expected in zip(found[0], on_cpu(logprobs, rows[0], **call), strict=True):
-            assert figure is expected is None or torch.equal(figure, expected)
+        assert device.counted(lambda: assert_as_cpu(logprobs, rows[0], **call))["blocks"] > 32  # noqa: B023
     pair = torch.randn(2, 1, 69_632, generator=torch.Generator().manual_seed(6)).bfloat16()
-    found = []
-    assert device.counted(lambda: found.append(residual(*pair)))["blocks"] > 32
-    assert all(map(torch.equal, found[0], on_cpu(residual, *pair)))
+    assert device.counted(lambda: assert_as_cpu(residual, *pair))["blocks"] > 32
 
 
 def test_warps_are_merged_more_than_once(device):
@@ -138,9 +127,8 @@ def test_warps_are_merged_more_than_once(device):
     for machine in ("small", "large", "lone"):
         for schedule in range(3):
             device.play(machine, schedule=schedule)
-            assert torch.equal(race_topk(rows, 70, **call), on_cpu(race_topk, rows, 70, **call))
-            found, expected = (run(logprobs, rows, torch.tensor([7, 8]), top=70) for run in (called, on_cpu))
-            assert all(map(torch.equal, found, expected))
+            assert_as_cpu(race_topk, rows, 70, **call)
+            assert_as_cpu(logprobs, rows, torch.tensor([7, 8]), top=70)
 
 
 @pytest.mark.parametrize("vocabulary", [1023, 1024, 1025, 5121])

@@ -1,10 +1,8 @@
 """The CUDA kernels on the played machine: the CPU backend's bits, on every machine and in every order of threads."""
 
 import ctypes
-import importlib
 import mmap
 import os
-import shutil
 import subprocess
 import sys
 
@@ -12,28 +10,26 @@ import numpy as np
 import pytest
 import torch
 
-import specdec_kernels
-from specdec_kernels import _C, LogitEdits, Sampling, cutoff, logprobs, race_sample, race_topk
+from specdec_kernels import (
+    _C,
+    LogitEdits,
+    Sampling,
+    cutoff,
+    logprobs,
+    race_sample,
+    race_topk,
+)
 from specdec_kernels.sharded._parts import residual_sums
 from tests.backends.host_cuda.build import ROOT, build
-from tests.backends.host_cuda.played import MACHINES
-from tests.ops.test_verify_chain import OPTIONS
+from tests.backends.host_cuda.played import MACHINES, NEEDS_COMPILER
 from tests.support.calls import every_call
-from tests.support.cases import (
-    DTYPES,
-    FAR_ELEMENTS,
-    adversarial_rows,
-    chain_as_tree,
-    chain_call,
-    poisoned,
-    ragged,
-    seeds,
-)
+from tests.support.cases import DTYPES, FAR_ELEMENTS, beside_threshold, chain_as_tree, chain_call, seeds
+from tests.support.edits import bits_of
+from tests.support.large_batches import edited, filtered, large_batches
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
+from tests.support.same_bits import assert_as_by_baseline, assert_same, on_cpu, random_calls
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler"),
-]
+pytestmark = NEEDS_COMPILER
 
 PARTS_SANITIZED = """
 from tests.backends import test_row_part
@@ -42,20 +38,13 @@ test_row_part.every_part()
 PLAY_SANITIZED = """
 from specdec_kernels import backend
 from tests import conftest
-from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_ops, test_cuda_trees
-from tests.support.calls import every_call
+from tests.backends.test_cuda_ops import assert_every_op
 conftest.pytest_configure()
 with backend("cuda-host"):
     from tests.backends.host_cuda.backend import begin_capture, play
-begin_capture(1)  # where no kernel may be loaded by its launch
-play(MACHINE)
-test_cuda_ops.every_op()
-test_cuda_trees.every_op()
-test_cuda_filters.every_op()
-test_cuda_edits.every_op()
-with backend("cuda-host"):
-    for op, arguments in every_call().values():
-        op(**arguments)
+    begin_capture(1)  # where no kernel may be loaded by its launch
+    play(MACHINE)
+    assert_every_op()
 """
 
 OLDER_CODE = """
@@ -74,73 +63,8 @@ with backend("cuda-host"):
 """
 
 
-def called(op, *arguments, **options):
-    return op(*arguments, **options)
-
-
-def on_cpu(op, *arguments, **options):
-    with specdec_kernels.backend("cpu"):
-        return op(*arguments, **options)
-
-
-def assert_same(found, expected):
-    found, expected = (x if isinstance(x, tuple) else (x,) for x in (found, expected))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
-
-
-def assert_same_figures(op, found, expected):
-    """Of ``residual`` bit for bit; of ``overlap`` near, because its tiles are summed in another order."""
-    near = {"rtol": 2e-6, "atol": 1e-7} if op is overlap else {"rtol": 0, "atol": 0}
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, **near)
-
-
-def rows_of(size, dtype, space="logits"):
-    rows = torch.stack(list(adversarial_rows(size).values()))
-    if space == "probs":
-        rows = rows.nan_to_num(0, 0, 0).clamp(-50, 50).softmax(-1)
-    return poisoned(rows.to(dtype))
-
-
-def noise_of(rows):
-    """Every other row is greedy."""
-    return {"seed": seeds(len(rows)), "position": 3, "temperature": torch.arange(len(rows)) % 2 * 1.0}
-
-
-def sums_of(row, draft_row):
-    """The other arguments of residual_sums."""
-    row, draft_row = (torch.tensor(list(row_indices), dtype=torch.int32) for row_indices in (row, draft_row))
-    return {"row": row, "draft_row": draft_row, "row_stats": torch.full((len(row), 4), 4.0), "subtracted": 0.5}
-
-
-@pytest.mark.parametrize("space", ["logits", "probs"])
-@pytest.mark.parametrize("size", [1, 65, 2049, 6000])
-class TestTheSameBits:
-    def test_race_sample(self, machine, size, space):
-        for dtype in DTYPES:
-            rows = rows_of(size, dtype, space)
-            call = {**noise_of(rows), "space": space}
-            assert_same(race_sample(rows, **call), on_cpu(race_sample, rows, **call))
-
-    def test_race_topk(self, machine, size, space):
-        rows = rows_of(size, torch.bfloat16, space)
-        call = {**noise_of(rows), "space": space}
-        for k in {1, min(size, 5), min(size, 40)}:
-            assert_same(race_topk(rows, k, **call), on_cpu(race_topk, rows, k, **call))
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-class TestTheSameVerdict:
-    @pytest.mark.parametrize("space", ["logits", "probs"])
-    def test_of_padded_drafts(self, machine, options, space):
-        for vocabulary, dtype in ((65, torch.float32), (2500, torch.bfloat16), (2500, torch.float16)):
-            call = {**chain_call(1, requests=6, slots=3, vocabulary=vocabulary, dtype=dtype, space=space), **options}
-            assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
-
-    def test_of_ragged_drafts(self, machine, options):
-        call = {**ragged(chain_call(2, requests=4, slots=3, vocabulary=300), torch.tensor([0, 3, 1, 2])), **options}
-        assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
+def assert_every_op(count=60):
+    assert_as_by_baseline([*random_calls(range(count), 2100), *((name, *call) for name, call in every_call().items())])
 
 
 def calls_at_the_threshold(dtype):
@@ -161,13 +85,9 @@ def calls_at_the_threshold(dtype):
     call = {"draft_tokens": tokens, "target": target, "draft": draft, **noise}
     rejected = verify_chain(**call).num_accepted == 0
     call = {name: x[rejected] if isinstance(x, torch.Tensor) else x for name, x in call.items()}
-    accepts, rejects = torch.zeros(len(call["target"])).int(), torch.ones(len(call["target"])).view(torch.int32)
-    assert len(accepts) > 30
-    while (rejects - accepts).max() > 1:  # floats from 0 to 1, as integers
-        middle = accepts + (rejects - accepts) // 2
-        found = verify_chain(**call, draft_prob=middle.view(torch.float32)[:, None]).num_accepted == 1
-        accepts, rejects = torch.where(found, middle, accepts), torch.where(found, rejects, middle)
-    return [call | {"draft_prob": x.view(torch.float32)[:, None]} for x in (accepts, rejects)]
+    assert rejected.sum() > 30
+    call["draft_prob"], slot = torch.ones(int(rejected.sum()), 1), (slice(None), 0)
+    return beside_threshold(verify_chain, call, "draft_prob", slot, lambda verdict: verdict.num_accepted == 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -209,80 +129,6 @@ def test_a_draft_row_whose_only_weight_one_block_sees(machine):
         draft[..., 8000] = weight
         verdict = verify_chain(torch.tensor([[8000]]), target, draft, space="probs", seed=1, position=0)
         assert verdict.status.item() == status
-
-
-@pytest.mark.parametrize("method", ["rejection", "block"])
-@pytest.mark.parametrize("space", ["logits", "probs"])
-def test_more_slots_than_a_warp_has_lanes(machine, space, method):
-    """Lanes judge slots side by side. All drafts are accepted, or all but one of the second warp load."""
-    call = chain_call(5, requests=2, slots=40, vocabulary=70, space=space) | {"method": method}
-    target = call["target"][:, :1].expand(2, 41, 70)
-    call |= {"target": target, "draft": target[:, 1:], "temperature": 1.0}
-    call["draft_tokens"] = target[:, 1:].argmax(-1)
-    call["draft_tokens"][1, 35] = 70
-    found = verify_chain(**call)
-    assert found.num_accepted.tolist() == [40, 35]
-    assert_same(found, on_cpu(verify_chain, **call))
-
-
-def test_a_slot_behind_the_last_one_decided_gives_no_status(machine):
-    """Lanes judge slots that the walk does not come to."""
-    call = chain_call(6, requests=3, slots=4, vocabulary=300, space="probs") | {"temperature": 1.0}
-    drafts = torch.zeros(3, 4).long()
-    call["target"][:, :, 0] = call["draft"][:, :, 0] = 0.5
-    call["target"][:, 1, 0] = 0.0  # the second draft is refused
-    call["target"][0, 3, 0] = call["draft"][1, 2, 0] = torch.nan
-    call["target"][2, 0, 0] = torch.nan
-    found = verify_chain(**call | {"draft_tokens": drafts})
-    assert found.num_accepted.tolist() == [1, 1, 0]
-    assert found.status.tolist() == [0, 0, 1]
-    assert_same(found, on_cpu(verify_chain, **call | {"draft_tokens": drafts}))
-
-
-def indexed_calls():
-    """(op, arguments) of calls by request_index, idle and outside ones among them, with a draft's own vocabulary."""
-    vocabulary, index = 2500, torch.tensor([1, -1, 0, 1, 7, 2], dtype=torch.int32)
-    draft_map = torch.arange(0, vocabulary, 2, dtype=torch.int32)
-    rows = {"draft.map": draft_map, "request_index": index}
-    states = {"temperature": torch.tensor([0.7, 1.0, 0.0]), "seed": seeds(3), "position": 3}
-    call = chain_call(1, requests=6, slots=3, vocabulary=vocabulary)
-    drafts, target, draft = call["draft_tokens"], call["target"], call["draft"][:3, :, : len(draft_map)]
-    drafts = torch.where((drafts >= 0) & (drafts < vocabulary), drafts // 2 * 2, drafts)
-    yield verify_chain, {"draft_tokens": drafts, "target": target, "draft": draft, **states, **rows}
-    yield (
-        verify_chain,
-        {"draft_tokens": drafts, "target": target, "method": "race", "request_index": index, **states},
-    )
-    packed = ragged({"draft_tokens": drafts, "target": target, "draft": None}, torch.tensor([3, 1, 0, 2, 3, 1]))
-    for method in ("rejection", "block"):
-        yield verify_chain, packed | {"draft": draft, "packing.max_drafts": 3, "method": method, **states, **rows}
-    parents = torch.tensor([-1, 0, 0, 1])
-    yield (
-        verify_tree,
-        {
-            "draft_tokens": torch.nn.functional.pad(drafts, (1, 0)), "parents": parents, "target": target,
-            "draft": torch.cat([draft, draft[:, :1]], dim=1), **states, **rows,
-        },
-    )  # fmt: skip
-    own = target[:, 0, : len(draft_map)]
-    rows = {"draft_map": draft_map, "request_index": index}
-    yield race_sample, {"target": own, **states, **rows}
-    yield race_topk, {"draft": own, "k": 40, **states, **rows}
-
-
-def test_by_index_and_in_a_vocabulary_of_the_drafts_own(machine):
-    for op, call in indexed_calls():
-        assert_same(op(**call), on_cpu(op, **call))
-
-
-def test_figures_of_a_vocabulary_of_the_drafts_own(machine):
-    """By an index, too."""
-    target, index = 2 * torch.randn(4, 2, 2500, generator=torch.Generator().manual_seed(0)), torch.tensor([1, -1, 0, 7])
-    draft_map = torch.arange(0, 2500, 3, dtype=torch.int32)
-    options = {"draft.map": draft_map, "request_index": index.int()}
-    for op in (residual, overlap):
-        found, expected = (run(op, target, target[:2, :, : len(draft_map)], **options) for run in (called, on_cpu))
-        assert_same_figures(op, found, expected)
 
 
 def far(rows, axis):
@@ -336,38 +182,19 @@ def test_an_output_past_32_bits(device):
 
 def test_no_result_depends_on_how_rows_are_shared(device):
     """Masses are integers, and sums over pairs of rows are combined in one order: all machines give the same bits."""
-    rows = 3 * torch.randn(2, 1, 9000, generator=torch.Generator().manual_seed(0))
-    pair = {"target": rows, "draft": rows, **sums_of([0], [1])}
-    found, expected = [], on_cpu(residual_sums, **pair)
+    rows, row = 3 * torch.randn(2, 1, 9000, generator=torch.Generator().manual_seed(0)), torch.zeros(1).int()
+    pair = {"target": rows, "draft": rows, "row": row, "draft_row": row + 1, "subtracted": 0.5}
+    pair["row_stats"] = torch.full((1, 4), 4.0)
+    cut, found, expected = Sampling(0.8, 5, 0.9, top_p_after=()), [], on_cpu(residual_sums, **pair)
     for name in MACHINES:
         for schedule in (1, 2):
             device.play(name, schedule=schedule)
-            found.append((*residual(rows, rows.roll(1, -1)), *overlap(rows, rows.roll(1, -1))))
+            found.append([op(rows, rows.roll(1, -1), sampling=x) for op in (residual, overlap) for x in (None, cut)])
             assert_same(residual_sums(**pair), expected)
             counted = device.counted(lambda: residual_sums(**pair))
             assert counted["launches"] == 1 < counted["blocks"]
     for other in found[1:]:
         assert_same(other, found[0])
-
-
-def every_op():
-    """One call of each op, small and odd, against the CPU backend; gives how many calls that were."""
-    with specdec_kernels.backend("cuda-host"):
-        for dtype in DTYPES:
-            rows = rows_of(777, dtype)
-            noise = {"seed": seeds(len(rows)), "position": 3}
-            assert_same(race_sample(rows, **noise), on_cpu(race_sample, rows, **noise))
-            assert_same(race_topk(rows, 3, **noise), on_cpu(race_topk, rows, 3, **noise))
-            for options in OPTIONS.values():
-                call = {**chain_call(3, requests=3, slots=2, vocabulary=1500, dtype=dtype), **options}
-                assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
-            residual(rows, rows.roll(1, 0))
-            overlap(rows, rows.roll(1, 0))
-            pairs = {"target": rows, "draft": rows, **sums_of(range(len(rows)), range(len(rows))[::-1])}
-            assert_same(residual_sums(**pairs), on_cpu(residual_sums, **pairs))
-        for op, call in indexed_calls():
-            assert_same(op(**call), on_cpu(op, **call))
-    return len(DTYPES) * (5 + len(OPTIONS)) + len([*indexed_calls()])
 
 
 ODD_MACHINES = {
@@ -382,13 +209,8 @@ ODD_MACHINES = {
 @pytest.mark.parametrize("change", ODD_MACHINES.values(), ids=ODD_MACHINES)
 def test_odd_machines(device, change):
     """Where blocks cannot all run at once fewer share a request, or one has it: never an error, and the same bits."""
-    from tests.backends import test_cuda_edits, test_cuda_filters, test_cuda_trees
-
     device.play("large", **change)
-    every_op()
-    if "refuses" in change:
-        for module in (test_cuda_trees, test_cuda_filters, test_cuda_edits):
-            module.every_op()
+    assert_every_op(60 if "refuses" in change else 20)
 
 
 def test_code_of_an_older_architecture():
@@ -502,24 +324,22 @@ def test_teams_fill_the_device(parts, work):
 
 
 class TestTheLaunch:
-    @pytest.mark.parametrize("calls", ["ops", "trees", "filters", "edits"])
-    def test_one_kernel_a_call_and_tickets_are_zero_afterwards(self, machine, calls):
-        module, count = importlib.import_module(f"tests.backends.test_cuda_{calls}"), []
-        assert machine.counted(lambda: count.append(module.every_op()))["launches"] == count[0]
-        for workspace in machine.workspaces():
-            assert not workspace[: workspace.numel() // 64 * 8].any()
-
+    @pytest.mark.parametrize("kind", ["plain", "filtered", "edited"])
     @pytest.mark.parametrize("rows, vocabulary", [(1, 262_144), (5, 128_256), (100, 8192), (160, 8192), (265, 4100)])
-    def test_no_block_comes_late(self, device, rows, vocabulary):
+    def test_no_block_comes_late(self, device, rows, vocabulary, kind):
         """Where a row can be split, its parts are as many as run at once: one block more would take twice the time."""
         device.play("large", multiprocessors=132)
-        logits = torch.zeros(vocabulary, dtype=torch.bfloat16).expand(rows, -1)
-        found = device.counted(lambda: race_sample(logits, seed=seeds(rows), position=0))
+        logits = torch.randn(vocabulary, generator=torch.Generator().manual_seed(0)).bfloat16().expand(rows, -1)
+        options = {"filtered": {"sampling": Sampling(top_k=9)}}.get(kind, {})
+        if kind == "edited":
+            options["edits"] = LogitEdits(allowed=bits_of([range(9)], vocabulary))
+        found = device.counted(lambda: race_sample(logits, seed=seeds(rows), position=0, **options))
         assert found["blocks"] <= max(264, rows)
-        rows = min(rows, 264)  # more rows of a race come in order
-        tokens, logits = torch.zeros(1, rows - 1).long(), logits[:rows]
-        found = device.counted(lambda: verify_chain(tokens, logits[None], method="race", seed=1, position=0))
-        assert found["blocks"] <= 264
+        if kind == "plain":
+            rows = min(rows, 264)  # more rows of a race come in order
+            tokens, logits = torch.zeros(1, rows - 1).long(), logits[:rows]
+            found = device.counted(lambda: verify_chain(tokens, logits[None], method="race", seed=1, position=0))
+            assert found["blocks"] <= 264
 
     def test_captures_have_workspaces_of_their_own(self, machine):
         call = chain_call(1, requests=2, slots=3, vocabulary=60_000)
@@ -555,9 +375,10 @@ class TestTheLaunch:
         most = 2 * 256 * 2 * (-(-vocabulary // 1024)) * 2 * 8 * 8 / 7 + 128
         device.play("large", multiprocessors=132)
         for requests in (1, 2, 8, 16, 32, 33, 64, 128, 256):
-            target = torch.zeros(1, 1, vocabulary, dtype=torch.bfloat16).expand(requests, 5, -1)
-            needed = device.bytes_needed(target)
-            assert all(0 <= size <= most for size in needed.values()), (requests, needed)
+            for name, (op, call) in large_batches(requests, vocabulary).items():
+                for one in (call, filtered(op, call), edited(op, call)):
+                    needed = device.bytes_needed(lambda: op(**one))  # noqa: B023
+                    assert 0 <= needed <= most, (requests, name, needed)
 
 
 def library_of(name):

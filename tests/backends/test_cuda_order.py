@@ -5,13 +5,13 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import OutputFormat, Sampling
-from tests.backends import test_cuda_ops
-from tests.backends.test_cuda_ops import assert_same, indexed_calls, on_cpu
+from tests.backends.host_cuda.played import NEEDS_COMPILER
 from tests.support.cases import DTYPES, chain_call, ragged, seeds
 from tests.support.edits import random_edits
 from tests.support.ops import verify_chain
+from tests.support.same_bits import assert_as_cpu, assert_same, on_cpu
 
-pytestmark = test_cuda_ops.pytestmark
+pytestmark = NEEDS_COMPILER
 
 RACE = {"method": "race", "draft": None}
 # Few multiprocessors, so that some ten rows do not fit.
@@ -59,6 +59,9 @@ def calls(seed):
     for requests in (5, 9):
         yield {**chain_call(seed, requests=requests, slots=3, vocabulary=34_000, dtype=torch.bfloat16), **RACE}
     yield {**chain_call(seed, requests=2, slots=19, vocabulary=70), **RACE}
+    index = torch.tensor([1, -1, 0, 1, 7, 2], dtype=torch.int32)  # idle requests, and one that is not there
+    states = {"temperature": torch.tensor([0.7, 1.0, 0.0]), "seed": seeds(3), "position": 3, "request_index": index}
+    yield {**chain_call(seed, requests=6, slots=3, vocabulary=2500), **states, **RACE}
     packed = {**chain_call(seed, requests=8, slots=3, vocabulary=300), **RACE}
     yield ragged(packed, torch.tensor([0, 3, 1, 2, 0, 0, 3, 3]))
     yield decided_chain([19] * 3, slots=19, vocabulary=90)
@@ -73,16 +76,7 @@ def test_the_same_verdict(play, change):
             found, count = counted(backend, call)
             assert count["launches"] == 1
             assert_same(found, on_cpu(verify_chain, **call))
-            for workspace in backend.workspaces():  # its counters are zero again
-                assert not workspace[: workspace.numel() // 64 * 8].any()
-
-
-def test_idle_requests(play):
-    play(multiprocessors=2)
-    called = [call for op, call in indexed_calls() if op is verify_chain and call.get("method") == "race"]
-    assert called
-    for call in called:
-        assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
+            assert backend.tickets_are_zero()
 
 
 def test_a_status_comes_along(play):
@@ -146,9 +140,8 @@ def test_a_draw_under_edits_is_shared(play, requests, change):
         call |= {"method": method, "sampling": Sampling(top_k=torch.tensor([0, 20, 0][:requests]))}
         call["draft"] = call["target"][:, :-1] + 2 * torch.randn(requests, slots, 5000, generator=generator).bfloat16()
         backend = play(**{"multiprocessors": 40, "schedule": seed} | change)
-        assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
-        for workspace in backend.workspaces():
-            assert not workspace[: workspace.numel() // 64 * 8].any()
+        assert_as_cpu(verify_chain, **call)
+        assert backend.tickets_are_zero()
 
 
 @pytest.mark.parametrize("change", [{}, *DEVICES.values()], ids=["large", *DEVICES])
@@ -169,8 +162,7 @@ def test_turns(play, change):
                 assert count["blocks"] == requests * (2 if requests == 10 else 1) * blocks
             assert (found.num_accepted[3], found.status[3]) == (slots, 1)
             assert_same(found, on_cpu(verify_chain, **call | {"method": method}))
-            for workspace in backend.workspaces():
-                assert not workspace[: workspace.numel() // 64 * 8].any()
+            assert backend.tickets_are_zero()
 
 
 class TestRows:

@@ -3,28 +3,23 @@ threads, and no access beyond what a call has.
 """
 
 import contextlib
-import copy
 import os
 import subprocess
 import sys
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
 
 import specdec_kernels
 from specdec_kernels import Sampling, race_sample
-from tests.backends import test_cuda_edits
-from tests.backends.host_cuda.played import MACHINES
 from tests.backends.ptx.build import unavailable
-from tests.backends.test_cuda_ops import assert_same, assert_same_figures, on_cpu, rows_of
 from tests.support.calls import every_call
 from tests.support.cases import chain_as_tree, chain_call, poisoned, seeds
-from tests.support.ops import overlap, residual, verify_tree
+from tests.support.edits import random_edits
+from tests.support.ops import residual, verify_tree
+from tests.support.same_bits import assert_as_by_baseline, assert_as_cpu, random_calls
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-
-CALLS = every_call()
 
 
 @contextlib.contextmanager
@@ -45,20 +40,13 @@ def device():
         yield backend
 
 
-def tensors(*values):
-    return tuple(leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+def test_every_op(machine):
+    assert_as_by_baseline((name, *call) for name, call in every_call().items())
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_gives_the_bits_of_the_cpu(name):
-    op, arguments = CALLS[name]
-    expected = copy.deepcopy(arguments)
-    expected = tensors(on_cpu(op, **expected), expected)
-    for machine in MACHINES:
-        found = copy.deepcopy(arguments)
-        with played(machine):
-            found = tensors(op(**found), found)
-        (assert_same_figures if op is overlap else lambda _, *both: assert_same(*both))(op, found, expected)
+def test_random_calls(machine):
+    """Those of the played machine, as compiled: guards of edits once were behind their loads."""
+    assert_as_by_baseline(random_calls(range(30), 1100))
 
 
 OVERLAPPING = """
@@ -93,11 +81,8 @@ def test_clusters(size):
     pair = call["target"][:, 0], call["draft"][:, 0]
     tree = chain_as_tree(call) | {"temperature": None, "sampling": Sampling(top_k=40)}
     with played("large", multiprocessors=multiprocessors) as backend:
-        found = []
-        blocks = backend.counted(lambda: found.append(verify_tree(**tree)))["blocks"]
-        assert blocks == requests * size
-        assert_same(found[0], on_cpu(verify_tree, **tree))
-        assert_same(residual(*pair), on_cpu(residual, *pair))
+        assert backend.counted(lambda: assert_as_cpu(verify_tree, **tree))["blocks"] == requests * size
+        assert_as_cpu(residual, *pair)
 
 
 class TestBounds:
@@ -108,22 +93,17 @@ class TestBounds:
     def test_rows_of_any_size_and_start(self, machine, size, dtype):
         whole = torch.randn(5, size, generator=torch.Generator().manual_seed(size)).to(dtype)
         for rows in (whole, poisoned(whole), whole[1:]):
-            for options in ({}, {"edits": test_cuda_edits.random_edits(len(rows), vocabulary=size, seed=1)}):
-                call = {"seed": seeds(len(rows)), "position": 3} | options
-                assert_same(race_sample(rows, **call), on_cpu(race_sample, rows, **call))
-                assert_same(residual(rows, rows.flip(0), **options), on_cpu(residual, rows, rows.flip(0), **options))
+            for edits in (None, random_edits(len(rows), vocabulary=size, seed=1)):
+                assert_as_cpu(race_sample, rows, seed=seeds(len(rows)), position=3, edits=edits)
+                assert_as_cpu(residual, rows, rows.flip(0), edits=edits)
 
     @pytest.mark.parametrize("short", [1, 16, 200])
     def test_a_load_behind_an_input_is_caught(self, monkeypatch, short):
         """The machine is told of fewer bytes than the kernel reads."""
-        rows = rows_of(333, torch.float32)
+        rows = torch.randn(3, 333)
         with played("small") as backend:
             monkeypatch.setattr(
                 backend, "extent", lambda tensor: (tensor.data_ptr(), tensor.numel() * tensor.itemsize - short)
             )
             with pytest.raises(RuntimeError, match="bytes behind the end of"):
-                race_sample(rows.contiguous(), seed=seeds(len(rows)), position=3)
-
-
-class TestEdits(test_cuda_edits.TestTheSameVerdict):
-    """Those of the played machine, as compiled: their guards once were behind their loads."""
+                race_sample(rows, seed=seeds(len(rows)), position=3)

@@ -10,19 +10,19 @@ from specdec_kernels import Sampling, race_sample
 from specdec_kernels.calls.op import OPS
 from tests.backends import (
     test_cuda_edges,
-    test_cuda_edits,
     test_cuda_filters,
     test_cuda_ops,
     test_cuda_order,
     test_cuda_trees,
     test_ptx_calls,
+    test_random_calls,
 )
 from tests.backends.ptx.build import unavailable
-from tests.backends.test_cuda_ops import assert_same, assert_same_figures, on_cpu
 from tests.conftest import running
 from tests.ops import test_row_seeds
 from tests.support.cases import chain_call, seeds
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
+from tests.support.same_bits import assert_as_cpu
 from tests.support.trees import tree_call
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))]
@@ -41,7 +41,7 @@ def quick_backend():
 fast_backend = quick_backend
 
 
-device, play, unseen = test_ptx_calls.device, test_cuda_order.play, test_cuda_trees.unseen
+device, play = test_ptx_calls.device, test_cuda_order.play
 
 
 def borrowed(module, *names):
@@ -60,16 +60,13 @@ def borrowed(module, *names):
 for op in OPS:
     if importlib.util.find_spec(f"tests.ops.test_{op}"):
         borrowed(importlib.import_module(f"tests.ops.test_{op}"))
-same = ("TestTheSameBits", "TestTheSameVerdict")
-pairs = ("test_figures_of_pairs", "test_figures_of_a_vocabulary_of_the_drafts_own")
-more = (
-    "test_uniforms_at_the_threshold", "test_a_draft_row_whose_only_weight_one_block_sees",
-    "test_more_slots_than_a_warp_has_lanes", "test_by_index_and_in_a_vocabulary_of_the_drafts_own", "test_compact_kv",
-    "test_compact_kv_in_pages", "test_uniforms_of_later_siblings_at_the_threshold",
+borrowed(test_random_calls, "TestPlayedMachine")
+borrowed(test_cuda_filters, "TestTheSameBits")
+borrowed(
+    test_cuda_ops, "test_uniforms_at_the_threshold", "test_a_draft_row_whose_only_weight_one_block_sees",
     "test_every_offset_has_64_bits",
 )  # fmt: skip
-for module in (test_cuda_ops, test_cuda_edits, test_cuda_filters, test_cuda_trees):
-    borrowed(module, *same, *pairs, *more)
+borrowed(test_cuda_trees, "test_wide_rows_and_many_nodes", "test_uniforms_of_later_siblings_at_the_threshold")
 borrowed(
     test_cuda_edges,
     "test_the_last_token_of_an_aligned_row_may_win", "test_clusters_of_any_size_have_the_bits_of_one_block",
@@ -77,14 +74,8 @@ borrowed(
     "test_more_may_win_than_a_block_lists", "test_a_first_guess_excludes_no_winner",
 )  # fmt: skip
 borrowed(test_row_seeds)
-borrowed(
-    test_cuda_order,
-    "test_the_same_verdict",
-    "test_a_status_comes_along",
-    "test_forms",
-    "test_given_tokens",
-    "test_turns",
-)
+order = ("test_the_same_verdict", "test_a_status_comes_along", "test_forms", "test_given_tokens", "test_turns")
+borrowed(test_cuda_order, *order)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -96,17 +87,16 @@ def test_rows_of_a_large_vocabulary(machine, options, dtype):
     }
     for one in (call, filtered):
         if one is call or options.get("method") != "block":
-            assert_same(verify_chain(**one), on_cpu(verify_chain, **one))
+            assert_as_cpu(verify_chain, **one)
     rows = call["target"][:, 0]
-    race = {"seed": seeds(2), "position": 1}
-    assert_same(race_sample(rows, **race), on_cpu(race_sample, rows, **race))
+    assert_as_cpu(race_sample, rows, seed=seeds(2), position=1)
     for op in (residual, overlap):
-        assert_same_figures(op, op(rows, rows.flip(0)), on_cpu(op, rows, rows.flip(0)))
+        assert_as_cpu(op, rows, rows.flip(0))
 
 
 @pytest.mark.parametrize("options", [{}, {"method": "race", "draft": None}])
 def test_batches_of_64(machine, options):
     call = chain_call(2, requests=64, slots=4, vocabulary=2049, dtype=torch.bfloat16) | options
-    assert_same(verify_chain(**call), on_cpu(verify_chain, **call))
+    assert_as_cpu(verify_chain, **call)
     tree = tree_call(3, requests=64, nodes=9, vocabulary=1025) | options
-    assert_same(verify_tree(**tree), on_cpu(verify_tree, **tree))
+    assert_as_cpu(verify_tree, **tree)

@@ -4,7 +4,6 @@ The maths of C++ is in headers that all of its copies share, and a fault there i
 hard for that maths are compared with the oracle.
 """
 
-import contextlib
 import functools
 
 import pytest
@@ -12,58 +11,15 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import _C, Sampling
-from tests.backends import test_cuda_ops
+from tests.backends.host_cuda.played import NEEDS_COMPILER
 from tests.conftest import INTERPRETED, NATIVE, ON_GPU, ORACLE
-from tests.support import ops
-from tests.support.random_calls import far_call, random_call
+from tests.support.calls import every_call
+from tests.support.random_calls import far_call
+from tests.support.same_bits import EXACT, NEAR, assert_as_by_baseline, cpu, random_calls, result
 
 FEW, MANY = range(60), range(1000, 2000)
-NEAR, EXACT = {"rtol": 2e-5, "atol": 2e-6}, {"rtol": 0, "atol": 0}
 LONG = 33_000, 70_001  # rows that threads share
-SUMS = "overlap", "residual", "logprobs"  # in Triton each sums floats in an order of its own
-pytestmark = test_cuda_ops.pytestmark
-
-
-def result(op, call):
-    """What an op gives, with its status; or how it refuses the call."""
-    run = getattr(ops, op, None) or getattr(specdec_kernels, op)
-    status = torch.zeros(next(iter(call.values())).shape[:-1], dtype=torch.int32)
-    try:
-        found = run(**call) if op.startswith("verify") else (run(**call, status=status), status)
-    except (ValueError, TypeError) as error:
-        return str(error)
-    return [x for x in torch.utils._pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]
-
-
-@contextlib.contextmanager
-def cpu(isa):
-    before = _C.isa()
-    _C.set_isa(isa)
-    try:
-        with specdec_kernels.backend(NATIVE):
-            yield
-    finally:
-        _C.set_isa(before)
-
-
-def assert_as_by_baseline(numbers, near=("overlap",), most=4097):
-    """Figures of ops in ``near`` are sums of floats, in an order of their own."""
-    refused = 0
-    for number in numbers:
-        op, call = random_call(number, most)
-        found = result(op, call)
-        with cpu("scalar"):
-            expected = result(op, call)
-        refused += isinstance(expected, str)
-        if isinstance(expected, str) or isinstance(found, str):
-            assert found == expected, number
-            continue
-        for one, other in zip(found, expected, strict=True):
-            off = NEAR if op in near and one.is_floating_point() else EXACT
-            torch.testing.assert_close(
-                one, other, **off, equal_nan=True, msg=lambda text, number=number, op=op: f"{number}, {op}: {text}"
-            )
-    assert refused < len(numbers) / 10
+pytestmark = NEEDS_COMPILER
 
 
 @functools.cache
@@ -142,29 +98,39 @@ class TestOracleCuda:
 class TestInstructionSets:
     def test_few(self, isa):
         with cpu(isa):
-            assert_as_by_baseline(FEW)
+            assert_as_by_baseline(random_calls(FEW))
 
     @pytest.mark.slow
     def test_many(self, isa):
         with cpu(isa):
-            assert_as_by_baseline(MANY)
+            assert_as_by_baseline(random_calls(MANY))
 
 
 class TestPlayedMachine:
+    """Each call is one launch, behind which all tickets are zero again."""
+
+    def assert_one_launch_each(self, device, calls):
+        made = []
+        assert device.counted(lambda: made.append(assert_as_by_baseline(calls)))["launches"] == made[0]
+        assert device.tickets_are_zero()
+
     def test_few(self, machine):
-        assert_as_by_baseline(FEW)
+        self.assert_one_launch_each(machine, random_calls(FEW))
+
+    def test_every_op(self, machine):
+        self.assert_one_launch_each(machine, ((name, *call) for name, call in every_call().items()))
 
     @pytest.mark.slow
     def test_many(self, machine):
-        assert_as_by_baseline(MANY)
+        assert_as_by_baseline(random_calls(MANY))
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("backend", [*INTERPRETED, *ON_GPU], indirect=True)
 class TestOtherBackends:
     def test_few(self, backend):
-        assert_as_by_baseline(FEW[:12], near=SUMS, most=1100)
+        assert_as_by_baseline(random_calls(FEW[:12], 1100))
 
     @pytest.mark.slow
     def test_many(self, backend):
-        assert_as_by_baseline(MANY[:200], near=SUMS, most=1100)
+        assert_as_by_baseline(random_calls(MANY[:200], 1100))

@@ -173,6 +173,26 @@ def close_calls(call, method_options, verdict):
     return close
 
 
+def beside_threshold(op, call, name, index, accepted, high=1.0):
+    """Two calls that differ by one unit in the last place of ``call[name][index]``, a float32 for each request, between
+    0 and ``high``. The first is that of ``not accepted(verdict)``, the second that of ``accepted(verdict)``.
+    """
+
+    def at(bits):
+        values = call[name].clone()
+        values[index] = bits.view(torch.float32)
+        return call | {name: values}
+
+    with specdec_kernels.backend("cpu"):
+        low = torch.zeros(len(call["target"])).int()
+        high = torch.full(low.shape, high).view(torch.int32)  # ordered as the floats are
+        while (high - low > 1).any():
+            middle = low + (high - low) // 2
+            yes = accepted(op(**at(middle)))
+            high, low = torch.where(yes, middle, high), torch.where(yes, low, middle)
+    return at(low), at(high)
+
+
 def far_chain(room=None):
     """One request of two drafts that are accepted; its bfloat16 rows spread over all of ``room``, if there is one."""
     vocabulary, device = 1000, "cpu" if room is None else room.device

@@ -155,3 +155,19 @@ def random_edits(requests, *slots, vocabulary, seed, bias_by_row=False):
         output_counts=wide(torch.where(in_output, counts, -1)),
         pending=torch.randint(-1, vocabulary, (requests, 3), generator=generator),
     )
+
+
+def spoiled(edits, vocabulary):
+    """Edits with values out of range in some requests, and tokens that are none or do not rise."""
+    numbers = edits.repetition.clone(), edits.frequency.clone(), edits.presence.clone()
+    for i, (x, bad, off) in enumerate(zip(numbers, (0.0, torch.nan, torch.inf), (1.0, 0.0, 0.0), strict=True)):
+        x[i::5], x[3::5] = bad, off
+    tokens, values, spans = (x.clone() for x in edits.bias)
+    for i, bad in enumerate((-1, vocabulary, 0)):
+        tokens[3 + i :: 7] = bad
+    spans.view(-1)[-1] = 2**31 - 1
+    pending = edits.pending.clone()
+    pending[::2, 1], pending[:, -1] = vocabulary, pending[:, 0]
+    return edits._replace(
+        bias=(tokens, values, spans), repetition=numbers[0], frequency=numbers[1], presence=numbers[2], pending=pending
+    )  # fmt: skip

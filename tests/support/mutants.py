@@ -130,15 +130,15 @@ PLAYED = "not Ptx and not ptx"
 CUDA_CHAINS = f"tests/backends/test_cuda_chains.py -k '{PLAYED}'"
 ORDER, EDGES = (f"tests/backends/test_cuda_{name}.py -k '{PLAYED}'" for name in ("order", "edges"))
 RANDOM_CUDA = "tests/backends/test_random_calls.py -k 'OracleCuda or PlayedMachine'"
+FILTERS_CUDA = f"tests/backends/test_cuda_filters.py -k '{PLAYED}'"
 CUDA = {
     "csrc/cuda/ops/tree_positions": (ops("tree_positions parents", "cuda-host"),),
     "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), CUDA_CHAINS),
     "csrc/cuda/ops/": (ops("{op} rows", "cuda-host"), EDGES, RANDOM_CUDA),
     "csrc/cuda/rows/cut": (
-        ops("cutoff filters", "cuda-host"), f"tests/backends/test_cuda_filters.py -k '{PLAYED}'", CUDA_CHAINS,
-        RANDOM_CUDA,
+        ops("cutoff filters", "cuda-host"), FILTERS_CUDA, CUDA_CHAINS, RANDOM_CUDA,
     ),
-    "csrc/cuda/rows/edit": (ops("edits", "cuda-host"), f"tests/backends/test_cuda_edits.py -k '{PLAYED}'", RANDOM_CUDA),
+    "csrc/cuda/rows/edit": (ops("edits", "cuda-host"), FILTERS_CUDA, RANDOM_CUDA),
     "csrc/cuda/rows/": (
         ops("race_sample residual cutoff edits verify_chain", "cuda-host"), EDGES, CUDA_CHAINS, RANDOM_CUDA,
     ),

@@ -7,7 +7,7 @@ import torch
 from specdec_kernels import OutputFormat, Sampling
 from specdec_kernels.ops import Verdict
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged
-from tests.support.edits import random_edits
+from tests.support.edits import random_edits, spoiled
 from tests.support.trees import leaves_of, tree_call
 
 TEMPERATURES = (1.0, 0.6, 0.0, 1.7, 0.05, 100.0)
@@ -171,7 +171,14 @@ def random_tree(r, vocabulary):
         without_draft(call)
     if method == "paths":
         call["leaves"] = leaves_of(call["parents"])
-    return "verify_tree", laid_out(r, call)
+    call = laid_out(r, call)
+    if method in ("rejection", "traversal") and r.random() < 0.2:
+        without_draft(call)
+    if method == "traversal" and r.random() < 0.4:
+        call["replacement"] = True
+    if call["draft"] is not None:
+        of_fewer_tokens(r, call, "draft", "draft.map")
+    return "verify_tree", by_index(r, of_probs(r, call), requests)
 
 
 def random_rows(r, vocabulary):
@@ -186,8 +193,41 @@ def random_rows(r, vocabulary):
         "logprobs": {"rows": rows[0], "tokens": tokens, "top": r.choice([0, min(5, vocabulary)])},
     }.get(op, {"target": rows[0], "draft": rows[1]})
     with_odd_rows(r, call)
-    with_laws(r, call, count, (), draft=op in ("residual", "overlap"))
-    return op, laid_out(r, call)
+    pairs = op in ("residual", "overlap")
+    with_laws(r, call, count, (), draft=pairs)
+    call = laid_out(r, call)
+    if op in ("cutoff", "logprobs"):
+        return op, by_index(r, call, count)
+    if pairs or "edits" not in call:
+        of_fewer_tokens(r, call, *(("draft", "draft.map") if pairs else (next(iter(call)), "draft_map")))
+    return op, by_index(r, of_probs(r, call), count)
+
+
+def of_fewer_tokens(r, call, rows, name):
+    """Rows of the first tokens, or of some: ``name`` is the argument that says of which."""
+    vocabulary = call[rows].shape[-1]
+    if r.random() < 0.25:
+        call[rows] = call[rows][..., : r.randint(1, vocabulary)]
+    if r.random() < 0.25:
+        most = vocabulary if name == "draft.map" else 2 * vocabulary
+        call[name] = torch.tensor(sorted(r.sample(range(most), call[rows].shape[-1])), dtype=torch.int32)
+
+
+def of_probs(r, call):
+    """Of probabilities instead of logits, where nothing changes them: a row of NaN stays one."""
+    if {"sampling", "draft.sampling", "edits"} & call.keys() or r.random() < 0.6:
+        return call
+    rows = {name: call[name] for name in ("target", "draft") if call.get(name) is not None}
+    return call | {"space": "probs"} | {
+        name: poisoned(x.float().clamp(max=80.0).softmax(-1).to(x.dtype)) for name, x in rows.items()
+    }  # fmt: skip
+
+
+def by_index(r, call, count):
+    """By request_index, at times: some requests are idle, some are not there."""
+    if r.random() < 0.2:
+        call["request_index"] = torch.tensor([r.randrange(-1, count + 1) for _ in range(count)], dtype=torch.int32)
+    return call
 
 
 def with_odd_rows(r, call):
@@ -209,22 +249,25 @@ def with_laws(r, call, count, rows, draft=True):
     if r.random() < 0.35:
         vocabulary = next(call[name] for name in ("target", "rows", "draft") if name in call).shape[-1]
         edits = random_edits(count, *rows, vocabulary=vocabulary, seed=r.randrange(10**6))
+        edits = spoiled(edits, vocabulary) if r.random() < 0.3 else edits
         off = {"allowed": None, "bias": None, "repetition": 1.0, "frequency": 0.0, "presence": 0.0, "pending": None}
         call["edits"] = edits._replace(**{name: value for name, value in off.items() if r.random() < 0.35})
 
 
 def random_sampling(r, count):
-    """Each number is on or off, one for all or one for each."""
+    """Each number is on or off, one for all or one for each: some of these are out of range, which counts as off."""
 
-    def number(off, values, dtype=torch.float32):
+    def number(off, values, bad, dtype=torch.float32):
         if r.random() < 0.35:
             return off
-        return r.choice([r.choice(values), torch.tensor([r.choice(values) for _ in range(count)], dtype=dtype)])
+        each = [r.choice((*values, *values, *values, bad)) for _ in range(count)]
+        return r.choice([r.choice(values), torch.tensor(each, dtype=dtype)])
 
     after = r.choice([("top_k", "min_p"), ("top_k",), ("min_p",), ()])
     return Sampling(
-        number(1.0, TEMPERATURES), number(0, (0, 1, 2, 5, 20, 50, 10**6), torch.int64),
-        number(1.0, (1.0, 0.9, 0.5, 0.0, 0.99, 0.1, 0.999999)), number(0.0, (0.0, 0.05, 0.5, 1.0, 0.001)), after,
+        number(1.0, TEMPERATURES, -1.0), number(0, (0, 1, 2, 5, 20, 50, 700, 2200, 10**6), -1, torch.int64),
+        number(1.0, (1.0, 0.9, 0.5, 0.0, 0.99, 0.1, 0.999999), torch.nan),
+        number(0.0, (0.0, 0.05, 0.5, 1.0, 0.001, 1e-6), 1.5), after,
         r.choice(["first", "all"]), r.random() < 0.7, r.random() < 0.15,
     )  # fmt: skip
 

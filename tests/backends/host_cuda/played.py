@@ -2,9 +2,14 @@
 
 import importlib.util
 import os
+import shutil
+
+import pytest
 
 from specdec_kernels.backends import _native
 from specdec_kernels.backends.cuda import Kernels
+
+NEEDS_COMPILER = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
 
 
 def machine(multiprocessors, capability, blocks_in_flight, schedule):
@@ -72,3 +77,7 @@ class Played(Kernels):
 
     def workspaces(self):
         return list(self._workspaces.held.values())
+
+    def tickets_are_zero(self):
+        """Whether all calls have left their workspaces as they found them."""
+        return not any(workspace[: workspace.numel() // 64 * 8].any() for workspace in self.workspaces())

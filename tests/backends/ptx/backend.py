@@ -15,7 +15,7 @@ from tests.backends.host_cuda.played import Played
 from tests.backends.ptx import build
 from tests.backends.ptx.memory import allow, extent
 
-__all__ = [*HAS, "counted", "play", "unavailable", "workspaces", "write_before"]  # noqa: F822  see __getattr__
+__all__ = [*HAS, "counted", "play", "tickets_are_zero", "unavailable", "workspaces", "write_before"]  # noqa: F822  see __getattr__
 
 unavailable = build.unavailable
 
