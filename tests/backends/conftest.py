@@ -23,6 +23,19 @@ def machine(request, device):
 
 
 @pytest.fixture
+def triton():
+    """CPU tensors go to Triton's interpreter, or to a GPU and back. Its counters end at zero."""
+    from tests.support.triton_device import INTERPRETED  # selects the interpreter, before Triton is imported
+
+    with specdec_kernels.backend("triton" if INTERPRETED else "triton-device"):
+        yield
+    from specdec_kernels.triton_kernels import _launch
+
+    for counters, _ in _launch._workspaces.__dict__.values():
+        assert not counters.any()
+
+
+@pytest.fixture
 def launched(monkeypatch):
     """The names of Triton's kernels, as they are launched."""
     from specdec_kernels.triton_kernels import _launch

@@ -129,8 +129,12 @@ class TestPlayedMachine:
 @pytest.mark.parametrize("backend", [*INTERPRETED, *ON_GPU], indirect=True)
 class TestOtherBackends:
     def test_few(self, backend):
+        assert_as_by_baseline(random_calls(FEW, 200))
+
+    def test_few_wider(self, backend):
         assert_as_by_baseline(random_calls(FEW[:12], 1100))
 
     @pytest.mark.slow
     def test_many(self, backend):
+        assert_as_by_baseline(random_calls(MANY[:600], 200))
         assert_as_by_baseline(random_calls(MANY[:200], 1100))

@@ -1,4 +1,4 @@
-"""The Triton backend against the CPU's, over sizes that its interpreter can take."""
+"""The Triton backend against the CPU's, over sizes that its interpreter can take: what random calls lack."""
 
 import importlib
 import os
@@ -8,76 +8,55 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map_only
-
-from tests.support.triton_device import DEVICE, INTERPRETED
 
 pytest.importorskip("triton")
 
-from specdec_kernels.triton_kernels import _launch
+from specdec_kernels.triton_kernels import _filters, _launch
 
-import specdec_kernels
-from specdec_kernels import compact_kv, race_sample, race_topk, tree_mask, tree_parents, tree_positions
+from specdec_kernels import (
+    Sampling,
+    compact_kv,
+    cutoff,
+    logprobs,
+    race_sample,
+    race_topk,
+    tree_mask,
+    tree_parents,
+    tree_positions,
+)
 from tests.ops.test_compact_kv import path_of
+from tests.ops.test_verify_tree import OPTIONS, made
 from tests.support.cases import (
     DTYPES,
     UNTOUCHED,
     adversarial_rows,
+    beside_threshold,
     chain_as_tree,
     chain_call,
     poisoned,
     ragged,
     seeds,
 )
+from tests.support.edits import random_edits
+from tests.support.large_batches import edited, filtered, large_batches
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
+from tests.support.same_bits import assert_as_by_baseline, assert_as_cpu, random_calls
+from tests.support.triton_device import INTERPRETED
 
 # Infinities meet in bounds, on purpose: no arithmetic with NaN ever passes one.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), pytest.mark.usefixtures("triton")]
 ROOT = str(Path(__file__).parents[2])
 SIZES = (1, 2, 7, 63, 64, 65, 128, 129, 4095, 4096, 4097)
 WIDE = 128_256
+LISTED = _filters.LISTED.value
+TRAVERSAL, RACE = {"method": "traversal"}, {"method": "race", "draft": None}
 
 
-def on_device(value):
-    """A tensor, or what holds tensors."""
-    return tree_map_only(torch.Tensor, lambda x: x.to(DEVICE), value)
+def normal(*shape, seed=0):
+    return 2 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def results(op, arguments, options):
-    """What a call gives, and the status that it writes, as CPU tensors."""
-    if "status" in options:
-        options = options | {"status": options["status"].clone()}
-    found = op(*arguments, **options)
-    found = [found] if isinstance(found, torch.Tensor) else [x for x in found if x is not None]
-    return [x.cpu() for x in (*found, *([options["status"]] if "status" in options else []))]
-
-
-def both(op, *arguments, **options):
-    """The results of the CPU backend and of Triton, whose counters must end at zero."""
-    with specdec_kernels.backend("cpu"):
-        expected = results(op, arguments, options)
-    with specdec_kernels.backend("triton"):
-        found = results(op, on_device(arguments), on_device(options))
-    for counters, _ in _launch._workspaces.__dict__.values():
-        assert not counters.any()
-    return expected, found
-
-
-def assert_same(op, *arguments, **options):
-    for expected, found in zip(*both(op, *arguments, **options), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
-def assert_near(op, *arguments, **options):
-    """Figures that are sums of floats, each backend's in an order of its own."""
-    for expected, found in zip(*both(op, *arguments, **options), strict=True):
-        near = {"rtol": 4e-6, "atol": 1e-6} if found.is_floating_point() else {"rtol": 0, "atol": 0}
-        torch.testing.assert_close(found, expected, **near)
-
-
-def untouched(*shape):
-    """A status that a call must write."""
-    return torch.full(shape, UNTOUCHED, dtype=torch.int32)
+# ---- rows -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.costly
@@ -86,144 +65,102 @@ def test_race_of_rows_made_to_fail(size, space):
     rows = torch.stack(list(adversarial_rows(size).values())[:: 2 if size == 4095 else 1])
     if space == "probs":
         rows = torch.where(rows.isnan(), rows, rows.exp())
-    temperature = torch.tensor([1.0, 0.3, 0.0])[torch.arange(len(rows)) % 3]
-    options = {"seed": seeds(len(rows), 5), "position": 2**31 - 1, "nonce": 7, "space": space}
-    assert_same(race_sample, rows, temperature=1.0, **options)
-    assert_same(
-        race_topk, rows[::4], min(3, size), temperature=temperature[::4], **{**options, "seed": seeds(len(rows[::4]))}
-    )
+    options = {"position": 2**31 - 1, "nonce": 7, "space": space}
+    assert_as_cpu(race_sample, rows, temperature=1.0, seed=seeds(len(rows), 5), **options)
+    few, temperature = rows[::4], torch.tensor([1.0, 0.3, 0.0] * 3)[: len(rows[::4])]
+    assert_as_cpu(race_topk, few, min(3, size), temperature=temperature, seed=seeds(len(few)), **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_race_of_padded_and_misaligned_rows(dtype):
-    rows = poisoned((3 * torch.randn(2, 3, 700, generator=torch.Generator().manual_seed(1))).to(dtype))
-    noise = {"seed": seeds(6).view(2, 3), "position": 3}
-    for op, k in ((race_sample, ()), (race_topk, (4,))):
-        assert_same(op, rows, *k, **noise, status=untouched(2, 3))  # what lies behind a row is NaN
+    rows = poisoned(normal(2, 3, 700, seed=1).to(dtype))  # what lies behind a row is NaN
+    noise = {"seed": seeds(6).view(2, 3), "position": 3, "status": torch.full((2, 3), UNTOUCHED, dtype=torch.int32)}
+    assert_as_cpu(race_sample, rows, **noise)
+    assert_as_cpu(race_topk, rows, 4, **noise)
 
 
 def test_race_of_a_whole_vocabulary():
-    row = 3 * torch.randn(1, WIDE, generator=torch.Generator().manual_seed(2))
+    row = normal(1, WIDE, seed=2).bfloat16()
     for temperature in (1.0, 0.0):
-        assert_same(race_sample, row.bfloat16(), seed=11, position=2**40, temperature=temperature)
-
-
-@pytest.mark.parametrize("space", ["logits", "probs"])
-@pytest.mark.parametrize("vocabulary", [1, 7, 65, 4097])
-def test_chains_by_race(vocabulary, space):
-    requests = 6 if vocabulary < 4097 else 3
-    call = chain_call(vocabulary, requests=requests, slots=2, vocabulary=vocabulary, space=space)
-    call.pop("draft")
-    assert_same(verify_chain, **call, method="race")
-    if vocabulary < 4097:
-        counts = torch.tensor([2, 0, 1, 2, 1, 0])
-        assert_same(verify_chain, **ragged({**call, "draft": None}, counts), method="race")
-
-
-DRAWN = pytest.mark.parametrize("method", ["rejection", "block"])
-
-
-@DRAWN
-@pytest.mark.parametrize("drafted", [True, False])
-@pytest.mark.parametrize("space", ["logits", "probs"])
-@pytest.mark.parametrize("vocabulary", [1, 7, 65, 300])
-def test_chains_that_draw(vocabulary, space, drafted, method):
-    call = chain_call(vocabulary, requests=12, slots=3, vocabulary=vocabulary, space=space)
-    if not drafted:
-        call["draft"] = None
-    extra = {"draft_prob": 0.7, "epsilon": 0.02} if vocabulary == 7 and drafted and method == "rejection" else {}
-    assert_same(verify_chain, **call, method=method, **extra)
-
-
-@pytest.mark.costly
-@DRAWN
-def test_chains_that_draw_over_several_tiles(method):
-    call = chain_call(9, requests=4, slots=2, vocabulary=8200, draft_vocabulary=5000, dtype=torch.bfloat16)
-    assert_same(verify_chain, **call, method=method)
+        assert_as_cpu(race_sample, row, seed=11, position=2**40, temperature=temperature)
 
 
 def test_chains_over_a_whole_vocabulary():
     call = chain_call(21, requests=1, slots=1, vocabulary=WIDE, dtype=torch.bfloat16)
-    assert_same(verify_chain, **call, method="rejection")
-    assert_same(verify_chain, **{**call, "draft": None}, method="race")
+    for options in ({}, RACE):
+        assert_as_cpu(verify_chain, **call | options)
 
 
-def at_the_threshold(op, call, accepted):
-    """The call with requests whose uniform is as close to its threshold as float32 allows, five for each of the call.
-
-    The logit of token 0 in row 0 is where the CPU backend begins to accept, and up to two ulps beside it.
-    """
-    count = len(call["target"])
-    low, high = (torch.full((count,), x).view(torch.int32).clone() for x in (1e-3, 60.0))  # ordered as the floats are
-
-    def with_logits(bits):
-        target = call["target"].clone()
-        target[:, 0, 0] = bits.view(torch.float32)
-        return call | {"target": target}
-
-    def accepts(bits):
-        with specdec_kernels.backend("cpu"):
-            return accepted(op(**with_logits(bits)))
-
-    assert accepts(high).all()
-    assert not accepts(low).any()
-    while (high - low > 1).any():
-        middle = low + (high - low) // 2
-        yes = accepts(middle)
-        high, low = torch.where(yes, middle, high), torch.where(yes, low, middle)
-    calls = [with_logits(high + ulps) for ulps in range(-2, 3)]
-    batched = ("draft_tokens", "target", "draft", "seed")
-    return call | {
-        name: None if call[name] is None else torch.cat([each[name] for each in calls]) for name in batched
-    }  # fmt: skip
+WIDE_MAP = (torch.arange(4000) * 2 + torch.arange(4000) // 1300 + 1).int()  # up to 8,002
 
 
-def assert_thresholds_are_the_same(op, call, accepted):
-    expected, found = both(op, **at_the_threshold(op, call, accepted))
-    yes = accepted(expected).view(5, -1)
-    assert yes[2].all()
-    assert not yes[1].any()
-    assert all(torch.equal(e, f) for e, f in zip(expected, found, strict=True))
+def several_tiles():
+    """name -> (op, arguments) of rows that are several tiles wide, also those of their draft."""
+    sizes = {"requests": 4, "vocabulary": 8200, "draft_vocabulary": 5000, "dtype": torch.bfloat16}
+    for method in ("rejection", "block"):
+        yield f"chain, {method}", verify_chain, chain_call(9, slots=2, **sizes) | {"method": method}
+    for name, options in OPTIONS.items():
+        yield f"tree, {name}", verify_tree, made(31, options, nodes=5, **sizes)
+    mapped = chain_call(5, requests=2, slots=3, vocabulary=8200, draft_vocabulary=4000) | {"draft.map": WIDE_MAP}
+    mapped["draft_tokens"] = WIDE_MAP[torch.randint(0, 4000, (2, 3), generator=torch.Generator().manual_seed(5))].long()
+    yield "chain, mapped", verify_chain, mapped
+    rows = normal(2, 8300)
+    for name, sampling in (("plain", None), ("filtered", Sampling(top_k=50, top_p=0.9))):
+        tokens = rows.argsort(-1)[:, -7]
+        yield f"logprobs, {name}", logprobs, {"rows": rows, "tokens": tokens, "sampling": sampling, "top": 9}
+        yield f"cutoff, {name}", cutoff, {"rows": rows[:, :4097], "sampling": sampling}
+        for op in (residual, overlap):
+            pair = {"target": rows[:, :4097], "draft": rows[:, 4097:8097], "sampling": sampling}
+            yield f"{op.__name__}, {name}", op, pair
+    noise = {"draft_map": WIDE_MAP, "seed": seeds(2, 7), "position": 9}
+    for space, own in (("logits", rows[:, :4000]), ("probs", rows[:, :4000].softmax(-1))):
+        yield f"race_sample, mapped {space}", race_sample, {"target": own, "space": space} | noise
+        yield f"race_topk, mapped {space}", race_topk, {"draft": own, "space": space, "k": 3} | noise
+
+
+SEVERAL_TILES = {name: call for name, *call in several_tiles()}
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("name", SEVERAL_TILES)
+def test_rows_of_several_tiles(name):
+    op, call = SEVERAL_TILES[name]
+    assert_as_cpu(op, **call)
+
+
+# ---- chains ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize("vocabulary, drafted", [(1100, True), (2100, False)])
 def test_uniforms_at_the_threshold_fall_alike(vocabulary, drafted):
+    """The logit of token 0 is where the CPU backend begins to accept, or one unit in the last place below."""
     generator = torch.Generator().manual_seed(16)
-    target = torch.randn(4, 1, vocabulary, generator=generator).expand(-1, 2, -1)
-    draft = torch.randn(4, 1, vocabulary, generator=generator) if drafted else None
-    if drafted:
-        draft[..., 0] = 7.0
-    call = {"draft_tokens": torch.zeros(4, 1, dtype=torch.int64), "target": target, "draft": draft}
-    call |= {"seed": seeds(4, 40), "position": 5}
-    assert_thresholds_are_the_same(verify_chain, call, lambda verdict: verdict[1] == 1)
+    target, draft = (torch.randn(4, 1, vocabulary, generator=generator) for _ in range(2))
+    draft[..., 0] = 7.0
+    call = {"draft_tokens": torch.zeros(4, 1, dtype=torch.int64), "target": target.repeat(1, 2, 1)}
+    call |= {"draft": draft if drafted else None, "seed": seeds(4, 40), "position": 5}
+    accepted = lambda verdict: verdict.num_accepted == 1  # noqa: E731
+    for yes, one in enumerate(beside_threshold(verify_chain, call, "target", (slice(None), 0, 0), accepted, 60.0)):
+        assert (accepted(verify_chain(**one)) == bool(yes)).all()
+        assert_as_cpu(verify_chain, **one)
 
 
 def test_many_slots_are_walked_in_chunks():
     call = chain_call(3, requests=1, slots=40, vocabulary=7)
     call["draft_tokens"], call["temperature"] = call["draft_tokens"].clamp(0, 6), 1.0
-    assert_same(verify_chain, **call, method="rejection", epsilon=1.0)
-    call["draft"] = None
-    greedy = {**call, "draft_tokens": call["target"][:, :-1].argmax(-1), "temperature": 0.0}
-    assert_same(verify_chain, **greedy, method="rejection")
+    assert_as_cpu(verify_chain, **call, epsilon=1.0)
+    greedy = {"draft": None, "draft_tokens": call["target"][:, :-1].argmax(-1), "temperature": 0.0}
+    assert_as_cpu(verify_chain, **call | greedy)
 
 
 def test_ragged_chains_and_their_bad_bounds():
     call = chain_call(5, requests=6, slots=4, vocabulary=40)
     packed = ragged(call, torch.tensor([4, 0, 1, 3, 0, 2]))
-    for method in ("rejection", "block"):
-        assert_same(verify_chain, **packed, method=method)
-    slot_share = torch.linspace(0.2, 1.0, len(packed["draft_tokens"]))
-    assert_same(verify_chain, **packed, method="rejection", draft_prob=slot_share)
+    assert_as_cpu(verify_chain, **packed, draft_prob=torch.linspace(0.2, 1.0, len(packed["draft_tokens"])))
     packed["packing.cu_drafts"][-1] = 99
-    for method, draft in (("rejection", packed["draft"]), ("block", packed["draft"]), ("race", None)):
-        assert_same(verify_chain, **{**packed, "draft": draft}, method=method)
-
-
-def test_more_drafts_than_there_is_room_for():
-    call = chain_call(5, requests=4, slots=3, vocabulary=8) | {"draft": None}
-    packed = ragged(call, torch.tensor([3, 1, 0, 2]))
-    assert_same(verify_chain, **packed, method="race", **{"packing.max_drafts": 1})
+    for options in ({}, {"method": "block"}, RACE):
+        assert_as_cpu(verify_chain, **packed | options)
 
 
 def test_parameters_out_of_range_are_reported():
@@ -232,8 +169,8 @@ def test_parameters_out_of_range_are_reported():
     share = torch.tensor([[-1.0, 0.5], [0.5, 2.0], [-1.0, 0.5], [torch.nan, 1.0], [1.0, 1.0]])
     call["draft_tokens"][0, 0] = (call["draft"] - call["target"][:, :-1])[0, 0].argmax()  # refused if -1 counts as 1
     epsilon = torch.tensor([0.0, -1.0, torch.nan, 5.0, 0.0])
-    assert_same(verify_chain, **call, method="rejection", draft_prob=share, epsilon=epsilon)
-    assert_same(verify_chain, **call, method="block")
+    assert_as_cpu(verify_chain, **call, draft_prob=share, epsilon=epsilon)
+    assert_as_cpu(verify_chain, **call, method="block")
 
 
 @pytest.mark.costly
@@ -246,70 +183,115 @@ def test_bad_rows_count_only_where_they_decide(space):
         call["draft"][b + 4, :, 6] = bad
         call["target"][b + 8, 1] = bad
     call["draft"][3] = -torch.inf if space == "logits" else 0.0
-    for method in ("rejection", "block"):
-        assert_same(verify_chain, **call, method=method)
-        assert_same(verify_chain, **{**call, "draft": None}, method=method)
-    assert_same(verify_chain, **{**call, "draft": None}, method="race")
+    for options in ({}, {"method": "block"}, {"draft": None}, {"draft": None, "method": "block"}, RACE):
+        assert_as_cpu(verify_chain, **call | options)
 
 
-def test_requests_without_drafts_and_calls_without_requests():
+def test_calls_without_requests_and_requests_without_drafts():
     target = torch.randn(3, 1, 30, generator=torch.Generator().manual_seed(4))
     none = torch.zeros(3, 0, dtype=torch.int64)
     for draft in (None, target[:, :0]):
-        assert_same(verify_chain, none, target, draft, seed=seeds(3), position=1)
-    assert_same(verify_chain, none[:0], target[:0], None, seed=seeds(0), position=1)
-    assert_same(race_sample, target[:0], seed=seeds(0)[:, None], position=1)
+        assert_as_cpu(verify_chain, none, target, draft, seed=seeds(3), position=1)
+    assert_as_cpu(verify_chain, none[:0], target[:0], None, seed=seeds(0), position=1)
+    assert_as_cpu(race_sample, target[:0], seed=seeds(0)[:, None], position=1)
+    for options in OPTIONS.values():
+        call = made(45, options, requests=4, nodes=3)
+        assert_as_cpu(verify_tree, **{k: v[:0] if isinstance(v, torch.Tensor) else v for k, v in call.items()})
+    assert_as_cpu(tree_mask, torch.empty(0, 3, dtype=torch.int64))
+    assert_as_cpu(tree_positions, torch.empty(0, 3, dtype=torch.int64), prefix_len=0)
 
 
-@pytest.mark.parametrize("space", ["logits", "probs"])
-@pytest.mark.parametrize("sizes", [(1, 1), (70, 65), (4097, 4000)])
-def test_residual_and_overlap(sizes, space):
-    generator = torch.Generator().manual_seed(sizes[0])
-    target, draft = (3 * torch.randn(2, 2, size, generator=generator) for size in sizes)
-    if space == "probs":
-        target, draft = target.softmax(-1), draft.softmax(-1)
-    temperature = torch.tensor([[1.0, 0.0], [0.6, 2.0]])
-    options = {"space": space, "temperature": temperature}
-    for extra in ({}, {"draft_prob": 0.5}):
-        assert_same(residual, target, draft, **options, **extra)
-    for expected, found in zip(*both(overlap, target, draft, **options), strict=True):
-        torch.testing.assert_close(found, expected, rtol=2e-5, atol=1e-7)
+# ---- filters and edits ----------------------------------------------------------------------------------------------
+
+
+def of_each(*numbers):
+    """A Sampling of tensors, a row for each (top_k, top_p, min_p)."""
+    top_k, top_p, min_p = zip(*numbers, strict=True)
+    return Sampling(0.8, torch.tensor(top_k), torch.tensor(top_p), torch.tensor(min_p))
+
+
+@pytest.mark.parametrize("open_tokens", [LISTED, LISTED + 1])
+def test_lists_that_are_full_and_one_over(open_tokens):
+    rows = torch.full((3, 2500), -3.0)
+    rows[:, torch.randperm(2500, generator=torch.Generator().manual_seed(1))[:open_tokens]] = 1.0
+    assert_as_cpu(cutoff, rows, sampling=of_each((0, 1.0, 0.05), (1500, 0.5, 0.5), (0, 0.4, 0.0)))
+
+
+def test_rows_that_no_list_holds():
+    rows = torch.stack([normal(2600).round(), torch.zeros(2600)])
+    assert_as_cpu(cutoff, rows, sampling=of_each((2400, 0.97, 0.0), (2500, 1.0, 0.9)))
+
+
+def test_cuts_among_equal_tokens():
+    row = torch.tensor([[-torch.inf, 0.0, 0.0, -1.0]])
+    for rows, sampling in ((row, Sampling(top_p=0.4223)), (row, Sampling(top_k=1)), (row[:, :3], Sampling(top_p=0.5))):
+        assert_as_cpu(cutoff, rows, sampling=sampling)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("temperature", [0.8, 0.0])
+def test_races_over_more_tokens_than_a_list_holds(temperature):
+    rows = (normal(3, 700) / 20).repeat_interleave(5, 0)
+    sampling = Sampling(temperature, top_k=torch.tensor([LISTED + 1, 600, 0] * 5), top_p=0.99, top_p_after=())
+    for draft_map in (None, torch.arange(700, dtype=torch.int32) * 2 + 1):
+        assert_as_cpu(race_sample, rows, sampling=sampling, draft_map=draft_map, seed=seeds(15), position=3)
+
+
+def test_a_launch_more_where_tickets_order_no_stores(monkeypatch):
+    """As on AMD GPUs."""
+    monkeypatch.setattr(_launch, "TICKETS_ORDER_STORES", False)
+    assert_as_by_baseline([call for call in random_calls(range(20), 70) if "sampling" in call[2]])
+
+
+def biased():
+    """Rows of several tiles with edits; four of them have their winners at the ends of tiles."""
+    size, entries = 3000, 300
+    ends = torch.tensor([0, 1023, 1024, 2999])
+    tokens = torch.cat([ends, 1100 + torch.arange(entries - 4)]).sort().values.repeat(6, 1)
+    values = normal(6, entries, seed=1)
+    values[:4][tokens[:4] == ends[:, None]] = 40.0
+    tokens[4, 140:142] = tokens[4, 140:142].flip(0)
+    tokens[5, 0] = size - 1  # nothing after it rises
+    bias = tokens.flatten().int(), values.flatten(), entries * torch.arange(7, dtype=torch.int32)
+    edits = random_edits(6, vocabulary=size, seed=4)._replace(bias=bias, allowed=None)
+    status = torch.full((6,), UNTOUCHED, dtype=torch.int32)
+    return {"target": normal(6, size, seed=1), "seed": 5, "position": 0, "edits": edits, "status": status}
+
+
+# ---- programs and launches ------------------------------------------------------------------------------------------
+
+SHARED_ROWS = {
+    **{f"chain {name}": (verify_chain, chain_call(12, requests=2, slots=1, vocabulary=8200) | options)
+       for name, options in (("rejection", {}), ("block", {"method": "block"}), ("race", RACE))},
+    **{f"tree {name}": (verify_tree, made(42, options, requests=2, nodes=3, vocabulary=4200))
+       for name, options in OPTIONS.items()},
+    "race_sample": (race_sample, {"target": normal(2, 8200), "seed": seeds(2), "position": 0}),
+    "race_sample, edited": (race_sample, biased()),
+    "cutoff": (cutoff, {"rows": normal(2, 8200), "sampling": of_each((50, 0.9, 0.0), (0, 0.3, 0.0))}),
+}  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("programs")
-def test_results_do_not_depend_on_the_number_of_programs():
-    call = chain_call(12, requests=2, slots=1, vocabulary=8200)
-    assert_same(verify_chain, **call, method="rejection")
-    assert_same(verify_chain, **call, method="block")
-    assert_same(verify_chain, **{**call, "draft": None}, method="race")
-    assert_same(race_sample, call["target"][:, 0], seed=call["seed"], position=0)
+@pytest.mark.parametrize("name", SHARED_ROWS)
+def test_results_do_not_depend_on_the_number_of_programs(name):
+    op, call = SHARED_ROWS[name]
+    assert_as_cpu(op, **call)
 
 
 @pytest.mark.slow
 def test_figures_do_not_depend_on_the_number_of_programs(monkeypatch):
-    target, draft = on_device(torch.randn(2, 2, 8200, generator=torch.Generator().manual_seed(12)))
-    with specdec_kernels.backend("triton"):
-        expected = overlap(target, draft)
-        for machine in (0, 10_000):
-            monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
-            assert all(map(torch.equal, overlap(target, draft), expected))
-
-
-def test_a_request_does_not_depend_on_its_neighbours():
-    call = on_device(chain_call(13, requests=5, slots=3, vocabulary=300))
-    with specdec_kernels.backend("triton"):
-        together = verify_chain(**call, method="rejection")
-        for b in range(5):
-            alone = {k: v[b : b + 1] if isinstance(v, torch.Tensor) else v for k, v in call.items()}
-            for one, all_ in zip(verify_chain(**alone, method="rejection"), together, strict=True):
-                assert torch.equal(one[0], all_[b])
+    target, draft = normal(2, 2, 8200, seed=12)
+    expected = overlap(target, draft)
+    for machine in (0, 10_000):
+        monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
+        assert all(map(torch.equal, overlap(target, draft), expected))
 
 
 @pytest.mark.parametrize("op", [verify_chain, verify_tree])
 def test_a_call_that_breaks_off_leaves_no_counters_behind(op, monkeypatch):
     call = chain_call(14, requests=3, slots=2, vocabulary=65)
-    call = on_device(chain_as_tree(call) if op is verify_tree else call)
+    call = chain_as_tree(call) if op is verify_tree else call
     launch = _launch.launch
 
     def only_the_first(kernel, grid, num_warps, arguments):
@@ -317,52 +299,59 @@ def test_a_call_that_breaks_off_leaves_no_counters_behind(op, monkeypatch):
             raise KeyboardInterrupt
         launch(kernel, grid, num_warps, arguments)
 
-    with specdec_kernels.backend("triton"):
-        expected = op(**call)
-        with monkeypatch.context() as patch:
-            patch.setattr(_launch, "launch", only_the_first)
-            with pytest.raises(KeyboardInterrupt):
-                op(**call)
-        for one, other in zip(op(**call), expected, strict=True):
-            assert torch.equal(one, other)
+    with monkeypatch.context() as patch:
+        patch.setattr(_launch, "launch", only_the_first)
+        with pytest.raises(KeyboardInterrupt):
+            op(**call)
+    assert_as_cpu(op, **call)
 
 
-def test_launches(launched):
-    """One for the race, for masks, positions and a cache of any number of layers; two for rejection, three at most."""
-    call = on_device(chain_call(15, requests=2, slots=2, vocabulary=65))
-    probs = {**call, "target": call["target"].softmax(-1), "draft": call["draft"].softmax(-1), "space": "probs"}
-    row, other = call["target"][:, 0], call["draft"][:, 0]
-    tree = chain_as_tree(call)
-    layers = on_device([(torch.zeros(2, 2, 8, 4), torch.zeros(2, 2, 8, 4)) for _ in range(5)])
-    path = on_device(path_of([0, 2], [0, 1]))
+# How many a call takes, and one on probabilities.
+LAUNCHES = {
+    "chain": (2, 1), "chain, one-hot": (2, 1), "chain, race": (1, 1), "chain, block": (3, 2), "tree": (2, 2),
+    "tree, one-hot": (2, 2), "tree, race": (1, 1), "tree, traversal": (3, 2), "race_sample": (1, 1),
+    "race_topk": (1, 1), "cutoff": (1, None), "logprobs": (2, None), "residual": (3, 2), "overlap": (2, 1),
+}  # fmt: skip
 
-    def launches(op, *arguments, **options):
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_launches_and_memory_of_large_batches(name, monkeypatch):
+    """As filters.md has it: below 2 MiB for filters on 132 multiprocessors. Edits take no more of either."""
+    launched = []
+    monkeypatch.setattr(_launch, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(_launch, "launch", lambda *arguments: launched.append(arguments))
+
+    def taken(call):
         launched.clear()
-        op(*arguments, **options)
-        return len(launched)
+        _launch._workspaces.__dict__.clear()
+        op(**call)
+        parts = [part for parts in _launch._workspaces.__dict__.values() for part in parts]
+        _launch._workspaces.__dict__.clear()
+        return len(launched), sum(part.numel() * part.element_size() for part in parts)
 
-    with specdec_kernels.backend("triton"):
-        assert launches(verify_chain, **{**call, "draft": None}, method="race") == 1
-        assert launches(verify_chain, **call, method="rejection") == 2
-        assert launches(verify_chain, **{**call, "temperature": 0.0}, method="rejection") == 1
-        assert launches(verify_chain, **{**probs, "temperature": 1.0}, method="rejection") == 1
-        assert launches(verify_chain, **call, method="block") == 3
-        assert launches(verify_chain, **{**call, "temperature": 0.0}, method="block") == 1
-        assert launches(verify_chain, **{**probs, "temperature": 1.0}, method="block") == 2
-        assert launches(race_sample, row, seed=call["seed"], position=0) == 1
-        assert launches(race_topk, row, 2, seed=call["seed"], position=0) == 1
-        assert launches(residual, row, other) == 3
-        assert launches(overlap, row, other) == 2
-        assert launches(verify_tree, **tree) == 2
-        assert launches(verify_tree, **tree | {"draft": None}) == 2
-        assert launches(verify_tree, **tree | {"draft": None, "method": "race"}) == 1
-        assert launches(verify_tree, **tree | {"temperature": 0.0}) == 1
-        assert launches(verify_tree, **tree | {"method": "traversal"}) == 3
-        assert launches(verify_tree, **tree | {"method": "traversal", "temperature": 0.0}) == 1
-        assert launches(tree_mask, tree["parents"], prefix_len=3) == 1
-        assert launches(tree_positions, tree["parents"], prefix_len=3) == 1
-        assert launches(tree_parents, *on_device(torch.tensor([[[1, 2, -1]], [[-1, -1, -1]]]))) == 1
-        assert launches(compact_kv, layers, path, prefix_len=1) == 1
+    (op, call), (launches, of_probs) = large_batches(256, WIDE)[name], LAUNCHES[name]
+    for one in (call, filtered(op, call)):
+        count, memory = taken(one)
+        assert count == launches
+        assert name in ("race_topk", "logprobs") or taken(edited(op, one)) == (count, memory)
+    assert memory < 2**21 or name in ("logprobs", "residual", "overlap")
+    if of_probs:
+        assert taken(call | {"space": "probs"})[0] == of_probs
+    if name.startswith(("chain", "tree")):
+        assert taken(call | {"temperature": 0.0})[0] == 1
+
+
+def test_launches_of_small_ops(launched):
+    parents = torch.tensor([-1, 0, 1])
+    layers = [(torch.zeros(2, 2, 8, 4), torch.zeros(2, 2, 8, 4)) for _ in range(5)]
+    tree_mask(parents, prefix_len=3)
+    tree_positions(parents, prefix_len=3)
+    tree_parents(*torch.tensor([[[1, 2, -1]], [[-1, -1, -1]]]))
+    compact_kv(layers, path_of([0, 2], [0, 1]), prefix_len=1)
+    assert len(launched) == 4
+
+
+# ---- the package ----------------------------------------------------------------------------------------------------
 
 
 def test_an_older_triton_is_refused_by_name(monkeypatch):

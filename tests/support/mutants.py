@@ -154,24 +154,26 @@ CUDA = {
 PARTS = "residual_sums residual_race mass_tiles tile_laws count_at_least token_logits walk_tables first_arrivals"
 HERE = "-k 'not cuda and not triton'"
 TRITON = "tests/backends/test_triton_{}.py"
-MACHINE = TRITON.format("machine")
+MACHINE, RANDOM_TRITON = TRITON.format("machine"), "tests/backends/test_random_calls.py -k OtherBackends"
 PYTHON = {
-    "triton_kernels/_edits": (ops("edits", "triton"), TRITON.format("edits")),
-    "triton_kernels/_cuts": (ops("cutoff filters", "triton"), TRITON.format("filters")),
-    "triton_kernels/_filter": (ops("cutoff filters", "triton"), TRITON.format("filters")),
-    "triton_kernels/_tr": (ops(TREES, "triton"), TRITON.format("trees")),
+    "triton_kernels/_edits": (ops("edits", "triton"), RANDOM_TRITON, TRITON.format("ops")),
+    "triton_kernels/_cuts": (ops("cutoff filters", "triton"), RANDOM_TRITON, TRITON.format("ops")),
+    "triton_kernels/_filter": (ops("cutoff filters", "triton"), RANDOM_TRITON, TRITON.format("ops")),
+    "triton_kernels/_tr": (ops(TREES, "triton"), TRITON.format("trees"), RANDOM_TRITON),
     **dict.fromkeys(
         ("triton_kernels/_scan_tree", "triton_kernels/_sample_tree"),
-        (ops(f"{TREES} paths", "triton"), TRITON.format("trees")),
+        (ops(f"{TREES} paths", "triton"), TRITON.format("trees"), RANDOM_TRITON),
     ),
-    "triton_kernels/_block_chain": (ops("verify_chain traversal_laws", "triton"), TRITON.format("ops")),
-    "triton_kernels/_paths": (ops("paths", "triton"), TRITON.format("trees")),
+    "triton_kernels/_block_chain": (ops("verify_chain traversal_laws", "triton"), TRITON.format("ops"), RANDOM_TRITON),
+    "triton_kernels/_paths": (ops("paths", "triton"), RANDOM_TRITON),
     "triton_kernels/_children": (ops("verify_tree verify_linked_tree", "triton"), TRITON.format("trees")),
-    "triton_kernels/_la": (ops("race_sample sampling", "triton"), TRITON.format("launch"), TRITON.format("calls")),
+    "triton_kernels/_la": (ops("race_sample sampling", "triton"), TRITON.format("launch"), RANDOM_TRITON),
     "triton_kernels/_math": (TRITON.format("math"), ops("race_sample residual verify_chain", "triton")),
-    "triton_kernels/_": (ops("race_sample verify_chain residual", "triton"), TRITON.format("ops"), MACHINE),
+    "triton_kernels/_": (
+        ops("race_sample verify_chain residual", "triton"), RANDOM_TRITON, TRITON.format("ops"), MACHINE,
+    ),
     "triton_kernels/tree_positions": (ops("tree_positions parents", "triton"),),
-    "triton_kernels/": (ops("{op} rows", "triton"), TRITON.format("ops"), TRITON.format("calls"), MACHINE),
+    "triton_kernels/": (ops("{op} rows", "triton"), RANDOM_TRITON, TRITON.format("ops"), MACHINE),
     "specdec_kernels/ops/_edits": (ops("edits bad_input", "both"),),
     "specdec_kernels/ops/_output_format": (ops("output_format bad_input", "both"),),
     "specdec_kernels/ops/_gradients": (ops("overlap registration", "both"),),
