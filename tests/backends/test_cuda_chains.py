@@ -6,24 +6,14 @@ import ctypes
 import pytest
 import torch
 
-import specdec_kernels
 from specdec_kernels import Sampling, race_sample
 from tests.backends.host_cuda.build import build
 from tests.backends.host_cuda.played import NEEDS_COMPILER
-from tests.backends.ptx.build import unavailable
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, seeds
 from tests.support.edits import random_edits
-from tests.support.random_calls import random_filtered, random_served_chain
 from tests.support.same_bits import assert_as_by_baseline
 
 pytestmark = NEEDS_COMPILER
-on_ptx = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
-
-FEW, MANY = range(12), range(1000, 4000)
-
-
-def served_calls(numbers, most=4097, requests=(1, 9)):
-    return ((number, "verify_chain", random_served_chain(number, most, requests)) for number in numbers)
 
 
 def odd_calls():
@@ -118,10 +108,6 @@ def odd_shaped():
     yield "equal laws", call | {"draft": call["target"][:, :-1], "draft_tokens": refused, "method": "rejection"}
 
 
-def filtered_calls(numbers, most, op):
-    return ((number, op, random_filtered(number, op, most)) for number in numbers)
-
-
 def assert_chains(calls):
     assert_as_by_baseline((name, "verify_chain", call) for name, call in calls)
 
@@ -130,62 +116,14 @@ class TestPlayedMachine:
     def test_odd_calls(self, machine):
         assert_chains(odd_calls())
 
-    def test_few(self, machine):
-        assert_as_by_baseline(served_calls(FEW, 2100))
-        assert machine.tickets_are_zero()
-
-    def test_many_requests(self, machine):
-        assert_as_by_baseline(served_calls(FEW[:4], 140, (14, 60)))
-
-    @pytest.mark.slow
-    def test_more_of_many_requests(self, machine):
-        assert_as_by_baseline(served_calls(MANY[:600], 2100, (14, 99)))
-
-    @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
-    def test_few_with_filters(self, machine, op):
-        assert_as_by_baseline(filtered_calls(range(8), 2100, op))
-
     def test_odd_chains_with_filters(self, machine):
         assert_chains(odd_shaped())
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
-    def test_many_with_filters(self, machine, op):
-        assert_as_by_baseline(filtered_calls(range(1000, 1400), 9000, op))
-
-    @pytest.mark.slow
-    def test_many(self, machine):
-        assert_as_by_baseline(served_calls(MANY))
 
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_odd_rows_with_filters(device, name):
     device.play("large" if len(name) % 3 else "lone", few_rows="1")
     assert_as_by_baseline(odd_filtered([name]))
-
-
-@on_ptx
-@pytest.mark.parametrize("name", ["large", "lone"])
-class TestPtx:
-    @pytest.fixture(autouse=True)
-    def play(self, name):
-        with specdec_kernels.backend("cuda-ptx"):
-            from tests.backends.ptx import backend
-
-            backend.play(name)
-            yield
-
-    def test_few(self):
-        assert_as_by_baseline(served_calls(FEW[:6], 1100))
-
-    @pytest.mark.parametrize("op", ["race_sample", "verify_chain"])
-    def test_few_with_filters(self, op):
-        assert_as_by_baseline(filtered_calls(range(8), 1100, op))
-
-    @pytest.mark.slow
-    def test_many(self):
-        assert_chains(odd_calls())
-        assert_as_by_baseline(served_calls(MANY[:400]))
 
 
 def test_which_rows_take_the_kernel_for_few(device):

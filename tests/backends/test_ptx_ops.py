@@ -9,6 +9,7 @@ import torch
 from specdec_kernels import Sampling, race_sample
 from specdec_kernels.calls.op import OPS
 from tests.backends import (
+    test_cuda_chains,
     test_cuda_edges,
     test_cuda_filters,
     test_cuda_ops,
@@ -61,6 +62,7 @@ for op in OPS:
     if importlib.util.find_spec(f"tests.ops.test_{op}"):
         borrowed(importlib.import_module(f"tests.ops.test_{op}"))
 borrowed(test_random_calls, "TestPlayedMachine")
+borrowed(test_cuda_chains, "TestPlayedMachine")
 borrowed(test_cuda_filters, "TestTheSameBits")
 borrowed(
     test_cuda_ops, "test_uniforms_at_the_threshold", "test_a_draft_row_whose_only_weight_one_block_sees",

@@ -122,7 +122,7 @@ class TestPlayedMachine:
 
     @pytest.mark.slow
     def test_many(self, machine):
-        assert_as_by_baseline(random_calls(MANY))
+        assert_as_by_baseline(random_calls(range(1000, 4000)))
 
 
 @pytest.mark.interpreted

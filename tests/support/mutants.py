@@ -133,7 +133,7 @@ RANDOM_CUDA = "tests/backends/test_random_calls.py -k 'OracleCuda or PlayedMachi
 FILTERS_CUDA = f"tests/backends/test_cuda_filters.py -k '{PLAYED}'"
 CUDA = {
     "csrc/cuda/ops/tree_positions": (ops("tree_positions parents", "cuda-host"),),
-    "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), CUDA_CHAINS),
+    "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), CUDA_CHAINS, RANDOM_CUDA),
     "csrc/cuda/ops/": (ops("{op} rows", "cuda-host"), EDGES, RANDOM_CUDA),
     "csrc/cuda/rows/cut": (
         ops("cutoff filters", "cuda-host"), FILTERS_CUDA, CUDA_CHAINS, RANDOM_CUDA,
@@ -143,8 +143,8 @@ CUDA = {
         ops("race_sample residual cutoff edits verify_chain", "cuda-host"), EDGES, CUDA_CHAINS, RANDOM_CUDA,
     ),
     "csrc/cuda/team/": (ops("race_sample race_topk residual verify_tree", "cuda-host"), EDGES, ORDER, RANDOM_CUDA),
-    "csrc/cuda/chain/filtered": (CUDA_CHAINS, ORDER),
-    "csrc/cuda/chain/": (ops("verify_chain", "cuda-host"), ORDER, CUDA_CHAINS),
+    "csrc/cuda/chain/filtered": (CUDA_CHAINS, RANDOM_CUDA, ORDER),
+    "csrc/cuda/chain/": (ops("verify_chain", "cuda-host"), RANDOM_CUDA, ORDER, CUDA_CHAINS),
     "csrc/cuda/tree/": (
         ops("verify_chain verify_tree verify traversal paths", "cuda-host"),
         f"tests/backends/test_cuda_trees.py -k '{PLAYED}'", RANDOM_CUDA,

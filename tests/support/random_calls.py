@@ -48,114 +48,72 @@ def put_apart(r, row):
 
 
 def random_chain(r, vocabulary):
-    requests, slots, space = r.randint(1, 5), r.randint(0, 6), r.choice(["logits"] * 4 + ["probs"])
-    own_vocabulary = r.choice([vocabulary, r.randint(1, vocabulary)])
+    """Half of them without filters and edits, and in half of these with what engines give: outputs, a bonus token."""
+    requests, slots, space = r.randint(1, 9), r.randint(0, 6), r.choice(["logits"] * 4 + ["probs"])
+    if vocabulary < 141 and r.random() < 0.2:
+        requests = r.randint(14, 60)
+    own_vocabulary = r.choice([vocabulary, vocabulary, r.randint(1, vocabulary)])
     call = chain_call(r.randrange(2**31), requests, slots, vocabulary, own_vocabulary, r.choice(DTYPES), space)
     call["method"] = r.choice(["rejection", "rejection", "block", "race"])
     if space == "logits":
         with_odd_rows(r, call)
-        with_laws(r, call, requests, (slots + 1,))
-    if call["method"] == "race" or r.random() < 0.1:
-        without_draft(call)
-    elif own_vocabulary < vocabulary and r.random() < 0.5:
-        call["draft.map"] = torch.tensor(sorted(r.sample(range(vocabulary), own_vocabulary)), dtype=torch.int32)
-    if call["method"] == "rejection" and call["draft"] is not None and r.random() < 0.2:
-        call[r.choice(["draft_prob", "epsilon"])] = r.random() / 2
-    if "edits" not in call and r.random() < 0.3:
-        call = ragged(call, torch.tensor([r.randint(0, slots) for _ in range(requests)]))
-        call["packing.max_drafts"] = r.randint(max(0, slots - 1), slots + 2)
-    elif r.random() < 0.2:
-        call["request_index"] = torch.tensor([r.randrange(-1, requests) for _ in range(requests)], dtype=torch.int32)
-    return "verify_chain", laid_out(r, call)
-
-
-def random_served_chain(number, most=4097, requests=(1, 9)):
-    """Arguments of a ``verify_chain`` without filters or edits, with the arguments of engines, outputs among them."""
-    r = random.Random(number)
-    vocabulary = min(most, r.choice([r.randint(1, 140), r.randint(140, 700), 257, 1000, 1024, 2049, 4097]))
-    requests, slots, space = r.randint(*requests), r.randint(0, 6), r.choice(["logits"] * 3 + ["probs"])
-    own_vocabulary = r.choice([vocabulary, vocabulary, r.randint(1, vocabulary)])
-    call = chain_call(r.randrange(2**31), requests, slots, vocabulary, own_vocabulary, r.choice(DTYPES), space)
-    call["method"] = r.choice(["rejection", "rejection", "block", "block", "race"])
-    if space == "logits":
-        with_odd_rows(r, call)
-    if r.random() < 0.6:
-        call.pop("temperature")
-        kinds = TEMPERATURES if space == "logits" else (1.0, 0.0)
-        call["sampling"], call["draft.sampling"] = (temperatures(r, requests, kinds) for _ in range(2))
-    if slots and r.random() < 0.15:
-        side = call[r.choice(["target", "draft"])]
-        side[r.randrange(requests), r.randrange(slots), :: r.randint(1, 5)] = r.choice(
-            [torch.nan, torch.inf, -torch.inf]
-        )
-    if slots and own_vocabulary == vocabulary and r.random() < 0.15:  # equal laws leave no residual
-        call["draft"].copy_(call["target"][:, :-1])
-    if space == "probs" and "temperature" in call:
-        call["temperature"] = call["temperature"].clamp(max=1.0).round()
-    one_hot = call["method"] == "race" or r.random() < 0.15
-    if call["method"] == "rejection" and not one_hot and r.random() < 0.3:
-        call[r.choice(["draft_prob", "epsilon"])] = r.choice([r.random() / 2, 1.0, 0.0])
-    if (
-        call["method"] == "rejection"
-        and not one_hot
-        and space == "probs"
-        and own_vocabulary == vocabulary
-        and not ({"draft_prob", "epsilon", "sampling"} & call.keys())
-    ):
-        call.pop("temperature")
-        passed = torch.zeros(requests, dtype=torch.int32)
+        if r.random() < 0.5:
+            with_laws(r, call, requests, (slots + 1,))
+        elif r.random() < 0.6:
+            del call["temperature"]
+            call["sampling"], call["draft.sampling"] = (temperatures(r, requests) for _ in range(2))
     else:
-        passed = None
-    if one_hot:
+        call["temperature"] = call["temperature"].clamp(max=1.0).round()
+    if slots and r.random() < 0.1:
+        side, bad = call[r.choice(["target", "draft"])], r.choice([torch.nan, torch.inf, -torch.inf])
+        side[r.randrange(requests), r.randrange(slots), :: r.randint(1, 5)] = bad
+    if slots and own_vocabulary == vocabulary and r.random() < 0.1:  # equal laws leave no residual
+        call["draft"].copy_(call["target"][:, :-1])
+    if call["method"] == "race" or r.random() < 0.12:
         without_draft(call)
     elif own_vocabulary < vocabulary and r.random() < 0.5:
         call["draft.map"] = torch.tensor(sorted(r.sample(range(vocabulary), own_vocabulary)), dtype=torch.int32)
-    bonus = torch.randint(-1, vocabulary + 1, (requests,)) if slots and r.random() < 0.2 else None
-    width = slots
-    if r.random() < 0.4:
-        counts = torch.tensor([r.randint(0, slots) for _ in range(requests)])
-        target = call["target"]
+    if call["method"] == "rejection" and call["draft"] is not None and r.random() < 0.25:
+        call[r.choice(["draft_prob", "epsilon"])] = r.choice([r.random() / 2, 1.0, 0.0])
+    served, bonus, width = "edits" not in call and r.random() < 0.5, None, slots
+    if served and slots and r.random() < 0.2:
+        bonus = torch.tensor([r.randrange(-1, vocabulary + 1) for _ in range(requests)])
+    if "edits" not in call and r.random() < 0.35:
+        counts, target = torch.tensor([r.randint(0, slots) for _ in range(requests)]), call["target"]
         call = ragged(call, counts)
         if bonus is not None:
             call["target"] = torch.cat([rows[:n] for rows, n in zip(target, counts, strict=True)])
         width = call["packing.max_drafts"] = r.randint(max(0, slots - 1), slots + 2)
-    elif bonus is not None:
-        call["target"] = call["target"][:, :-1]
-    if "packing.max_drafts" not in call and r.random() < 0.3:
-        call["request_index"] = torch.tensor([r.randrange(-1, requests) for _ in range(requests)], dtype=torch.int32)
+    else:
+        call["target"] = call["target"] if bonus is None else call["target"][:, :-1]
+        call = by_index(r, call, requests)
     call = laid_out(r, call)
-    return call | served_format(r, requests, width + 1, bonus, passed)
+    return "verify_chain", served_format(r, call, requests, width + 1, bonus) if served else call
 
 
-def random_filtered(number, op, most=4097):
-    """Arguments of ``race_sample`` or ``verify_chain`` with filters and without edits."""
-    for seed in range(100 * number, 100 * number + 100):  # of rows most calls are other ops'
-        r = random.Random(seed)
-        vocabulary = min(most, r.choice([r.randint(1, 8), r.randint(140, 700), 257, 1000, 2049, 4097, 9000]))
-        found, call = (random_chain if op == "verify_chain" else random_rows)(r, vocabulary)
-        if found == op and "sampling" in call and call.get("space") != "probs":
-            return {name: x for name, x in call.items() if name != "edits"}
-    raise AssertionError(number)
+def temperatures(r, count):
+    each = torch.tensor([r.choice(TEMPERATURES) for _ in range(count)])
+    return Sampling(r.choice([r.choice(TEMPERATURES), each]))
 
 
-def temperatures(r, count, kinds):
-    return Sampling(r.choice([r.choice(kinds), torch.tensor([r.choice(kinds) for _ in range(count)])]))
-
-
-def served_format(r, requests, places, bonus, passed):
+def served_format(r, call, requests, width, bonus):
     """``output_format`` and ``out``, in each way that engines use."""
-    index = path = None
-    tokens = torch.full((requests, places), -77)
+    index = path = passed = None
+    tokens = torch.full((requests, width), -77)
     if r.random() < 0.25:
-        index = torch.randperm(requests * places + 3)[: requests * places].view(requests, places)
-        tokens = torch.full((requests * places,), -77, dtype=r.choice([torch.int32, torch.int64]))
+        index = torch.tensor(r.sample(range(requests * width + 3), requests * width)).view(requests, width)
+        tokens = torch.full((requests * width,), -77, dtype=r.choice([torch.int32, torch.int64]))
     if index is not None or r.random() < 0.3:
-        path = torch.full((requests, places), -77, dtype=torch.int32)
+        path = torch.full((requests, width), -77, dtype=torch.int32)
+    plain = call["method"] == "rejection" and call["space"] == "probs" and call["draft"] is not None
+    if plain and not {"draft_prob", "epsilon", "draft.map"} & call.keys():
+        del call["temperature"]  # of all requests the same one
+        passed = torch.zeros(requests, dtype=torch.int32)
     counts = torch.full((2, requests), 5, dtype=torch.int32)
     output_format = OutputFormat(
         index, path, passed, r.random() < 0.3, r.choice(["accepted", "emitted"]), r.random() < 0.3, bonus
     )  # fmt: skip
-    return {"output_format": output_format, "out": Verdict(tokens, *counts)}
+    return call | {"output_format": output_format, "out": Verdict(tokens, *counts)}
 
 
 def random_tree(r, vocabulary):
@@ -249,7 +207,9 @@ def with_laws(r, call, count, rows, draft=True):
     if r.random() < 0.35:
         vocabulary = next(call[name] for name in ("target", "rows", "draft") if name in call).shape[-1]
         edits = random_edits(count, *rows, vocabulary=vocabulary, seed=r.randrange(10**6))
-        edits = spoiled(edits, vocabulary) if r.random() < 0.3 else edits
+        temperature = call["sampling"].temperature if "sampling" in call else call.get("temperature", 1.0)
+        if r.random() < 0.4 and not (torch.as_tensor(temperature) == 0).any():  # CUDA's greedy chains report none of it
+            edits = spoiled(edits, vocabulary)
         off = {"allowed": None, "bias": None, "repetition": 1.0, "frequency": 0.0, "presence": 0.0, "pending": None}
         call["edits"] = edits._replace(**{name: value for name, value in off.items() if r.random() < 0.35})
 
