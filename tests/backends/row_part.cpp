@@ -12,7 +12,6 @@ void race_topk(const RaceParams& p, int threads);
 SPECDEC_END
 #else
 #include "../../csrc/cuda/ops/race_sample.cu"
-#include "../../csrc/cuda/rows/staged_tile.cuh"
 #include "../../csrc/cuda/ops/race_topk.cu"
 #endif
 #include "specdec/mass.h"
@@ -78,20 +77,6 @@ extern "C" void known_of_parts(const float* logits, const int32_t* begin, int pa
   *mass = mass_of(tiles.data(), count, lse->max);
 }
 
-// The mass tiles of a row of logits, as the backend makes them. The status is that of the row's elements.
-#if defined(SPECDEC_ISA)
-extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float temperature, specdec::MassTile* tiles,
-                          int32_t* status) {
-  using namespace specdec;
-  const Row row = {logits, dtype, vocab, 0, {}};
-  std::vector<float> cells(cells_of(vocab));
-  std::vector<MassTile> found(mass_tiles_of(vocab));
-  *status = row_cells_and_masses(row, {1.0f / temperature}, {}, cells.data(), found.data());
-  for (int32_t tile = 0; tile * kMassTile < vocab; ++tile) tiles[tile] = found[tile];
-  return 0;
-}
-#endif
-
 #if !defined(SPECDEC_ISA)
 namespace specdec {
 namespace cuda {
@@ -142,39 +127,8 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const Product p) {
   if (threadIdx.x == 0) *p.token = to_draw(found).token;
 }
 
-struct TilesOfRow {
-  Rows rows;
-  float inverse;
-  MassTile* tiles;
-  int32_t* status;  // one a tile
-};
-
-__global__ void __launch_bounds__(kThreads) tiles_kernel(const TilesOfRow p) {
-  const Row row = row_at(p.rows, 0);
-  for (int32_t tile = warp_id(); tile < mass_tiles_of(row.vocab); tile += warps_in_block()) {
-    const TileMass mass = weigh(row, tile, {p.inverse}, dynamic_shared<uint4>(0, kVectors * kThreads));
-    if (lane_id() != 0) continue;
-    p.status[tile] = mass.status;
-    p.tiles[tile] = mass.tile;
-  }
-}
-
 }  // namespace cuda
 }  // namespace specdec
-
-extern "C" int mass_tiles(const void* logits, int dtype, int32_t vocab, float temperature, specdec::MassTile* tiles,
-                          int32_t* status) {
-  using namespace specdec;
-  const Rows rows = {logits, 0, vocab, 1, 1, vocab, dtype, 0};
-  std::vector<int32_t> met(static_cast<size_t>(vocab) / kMassTile + 1);
-  cuda::Shape shape = {1, cuda::kThreads};
-  shape.dynamic_shared = cuda::kStagedBytes;
-  const cudaError_t e =
-      cuda::launch(cuda::tiles_kernel, shape, {rows, 1.0f / temperature, tiles, met.data()}, nullptr);
-  *status = 0;
-  for (const int32_t bits : met) *status |= bits;
-  return e;
-}
 
 extern "C" int race_product(const float* weights, const float* hidden, int32_t depth, int32_t vocab,
                             int32_t vocab_start, float temperature, int64_t seed, int64_t* token) {

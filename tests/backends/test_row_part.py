@@ -12,7 +12,6 @@ from specdec_kernels import race_sample, race_topk
 from specdec_kernels.backends.reference import mass
 from tests.backends.cpu_parts import COMPILER, compiled
 from tests.backends.host_cuda.build import build
-from tests.support.cases import adversarial_rows, poisoned
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 NOBODY = 0x7FFFFFFF  # kNoToken
@@ -28,10 +27,6 @@ class RowPartial(ctypes.Structure):
 
 class LogSumExp(ctypes.Structure):
     _fields_ = [("max", ctypes.c_float), ("log_sum", ctypes.c_float)]
-
-
-class MassTile(ctypes.Structure):
-    _fields_ = [("units", ctypes.c_uint64), ("max", ctypes.c_float)]
 
 
 def played():
@@ -50,15 +45,6 @@ def race_part(library, logits, vocab_start, k, temperature, seed):
     numbers = (ctypes.c_float(temperature), ctypes.c_int64(seed), ctypes.c_int64(k))
     assert not library.race_part(pointer(logits), form, len(logits), vocab_start, *numbers, pointer(tokens))
     return tokens.tolist()
-
-
-def mass_tiles(library, logits, temperature):
-    """(mass tiles, status) of a row."""
-    tiles, status = (MassTile * -(-len(logits) // 1024))(), ctypes.c_int32(-77)
-    form = DTYPES.index(logits.dtype)
-    pointers = ctypes.c_float(temperature), tiles, ctypes.byref(status)
-    assert not library.mass_tiles(pointer(logits), form, len(logits), *pointers)
-    return tiles, status.value
 
 
 def race_product(library, weights, hidden, vocab_start, temperature, seed):
@@ -80,7 +66,6 @@ def every_part():
             part = weights[begin:end, 0].to(dtype, copy=True)
             for k in (1, 40):
                 race_part(library, part, begin, k, 1.0, 0)
-            mass_tiles(library, part, 1.0)
         race_product(library, weights[begin:end].clone(), weights[0], begin, 1.0, 0)
 
 
@@ -156,25 +141,6 @@ def test_parts_that_begin_inside_a_tile_have_another_mass(library):
     expected = mass.mass(logits.numpy(), np.float32(0))
     assert known_of_parts(library, logits, [0, 2048])[2] == expected
     assert known_of_parts(library, logits, [0, 512])[2] != expected
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.6, 1e-6])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("size", [1, 1000, 1025, 6000])
-def test_mass_tiles_of_a_row(library, size, dtype, temperature):
-    """Their units are whole numbers: no instruction set and no lane may find others."""
-    scale = np.float32(1) / np.float32(temperature)
-    for name, row in {**adversarial_rows(size), "far below": far_below(size)}.items():
-        logits = poisoned(row.to(dtype)[None])[0]
-        with np.errstate(over="ignore"):
-            x = logits.float().numpy() * scale
-        x = np.where(np.isnan(x), -np.inf, np.minimum(x, np.finfo(np.float32).max)).astype(np.float32)
-        tiles, status = mass_tiles(library, logits, temperature)
-        assert status == int((logits.isnan() | (logits == torch.inf)).any()), name
-        for first, tile in zip(range(0, size, 1024), tiles, strict=True):
-            here = x[first : first + 1024]
-            assert tile.max == here.max(), name
-            assert tile.units == (mass.units(here, here.max()) if here.max() > -np.inf else 0), name
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
