@@ -34,13 +34,7 @@ PROMPTS = ([1, 2], [3], [0, 4, 4, 1])
 FILTERS = Sampling.llamacpp(temperature=0.9, top_k=4, top_p=0.95, min_p=0.02)
 
 
-@pytest.fixture(autouse=True)
-def llama_cpp(monkeypatch):
-    monkeypatch.setitem(sys.modules, "llama_cpp", lib.MODULE)
-    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._llamacpp", raising=False)
-    lib.contexts.clear()
-    yield lib
-    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._llamacpp", raising=False)
+pytestmark = pytest.mark.usefixtures("llama_cpp")
 
 
 def tables():

@@ -19,14 +19,7 @@ PROMPT = [2, 1]
 FILTERS = Sampling(0.9, top_k=4, top_p=0.95, min_p=0.02)
 
 
-@pytest.fixture(autouse=True)
-def engine(monkeypatch):
-    found = lib.modules()
-    for name, module in found.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._mlx_lm", raising=False)
-    yield found
-    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._mlx_lm", raising=False)
+pytestmark = pytest.mark.usefixtures("mlx")
 
 
 def pair(*make_cache):
@@ -259,22 +252,22 @@ class TestRefusals:
 
 
 class TestInstall:
-    def test_puts_and_takes_back(self, engine):
-        before = {name: dict(vars(module)) for name, module in engine.items()}
+    def test_puts_and_takes_back(self, mlx):
+        before = {name: dict(vars(module)) for name, module in mlx.items()}
         mlx_lm.install()
-        assert engine["mlx_lm.generate"].speculative_generate_step is generate_step
+        assert mlx["mlx_lm.generate"].speculative_generate_step is generate_step
         mlx_lm.uninstall()
-        assert {name: dict(vars(module)) for name, module in engine.items()} == before
+        assert {name: dict(vars(module)) for name, module in mlx.items()} == before
 
-    def test_samplers_say_their_law(self, engine):
+    def test_samplers_say_their_law(self, mlx):
         target, draft = pair()
-        make_sampler = engine["mlx_lm.server"].make_sampler
+        make_sampler = mlx["mlx_lm.server"].make_sampler
         options = dict(temp=0.9, top_p=0.95, min_p=0.02, top_k=4)
         with pytest.raises(NotImplementedError, match="sampler: expected None, for sampling= has the rules, or one"):
             written(target, draft, sampler=make_sampler(**options))
         mlx_lm.install()
         try:
-            make_sampler = engine["mlx_lm.server"].make_sampler
+            make_sampler = mlx["mlx_lm.server"].make_sampler
             expected = by_hand(target, PROMPT, NEW, Sampling(0.9, 4, 0.95, 0.02, (), "all", False))
             assert written(target, draft, sampler=make_sampler(**options)) == expected
             assert written(target, draft, sampler=make_sampler(0.9)) == by_hand(target, PROMPT, NEW, Sampling(0.9))

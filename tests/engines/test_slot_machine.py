@@ -1,9 +1,7 @@
 """What plug-ins keep of requests over time: every text is that of its request alone, whatever is around it."""
 
 import functools
-import importlib
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -19,24 +17,12 @@ from tests.engines import (
     sglang_stand_in,
     slot_adapters,
     slot_machine,
-    vllm_stand_in,
-    vllm_v1_stand_in,
 )
 from tests.engines.slot_machine import NUMBERS, by_hand, check, wishes
 from tests.generate.small import llama
 
 SEEDS = range(2)
 METHODS = ["race", "rejection", "block"]
-
-
-@pytest.fixture
-def v2(monkeypatch):
-    for name, module in vllm_stand_in.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._vllm", raising=False)
-    yield
-    vllm.uninstall()
-    sys.modules.pop("specdec_kernels.engines._vllm", None)
 
 
 def of_vllm(wish):
@@ -76,17 +62,6 @@ def test_vllm(method, mode):
         slot_machine.alone(make(own), wish, told[name])
         none = torch.empty(0, 3)
         torch.testing.assert_close(torch.cat([none, *scores.get(name, [])]), torch.cat([none, *own.get(0, [])]))
-
-
-@pytest.fixture
-def v1(monkeypatch):
-    for name in ("vllm", "vllm.v1"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "vllm.v1.outputs", vllm_v1_stand_in.outputs())
-    name = "specdec_kernels.engines._vllm_v1"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module(name)
-    sys.modules.pop(name)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -152,9 +127,8 @@ STREAMS = [each for each in NUMBERS if not {"frequency", "presence"} & each.keys
     [("race", {"tree": [-1, 0, 0, 1, 1, 2]}), ("rejection", {"k": 3}), ("rejection", {"tree": [-1, 0, 0, 1, 1, 2]})],
     ids=["race of trees", "rejection", "rejection of trees"],
 )
-def test_llamacpp(monkeypatch, method, how):
-    monkeypatch.setitem(sys.modules, "llama_cpp", llama_stand_in.MODULE)
-    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._llamacpp", raising=False)
+@pytest.mark.usefixtures("llama_cpp")
+def test_llamacpp(method, how):
     models = [LlamaModel(llama_stand_in.Llama(table)) for table in tables()]
 
     def written(wish):
@@ -167,10 +141,8 @@ def test_llamacpp(monkeypatch, method, how):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_mlx_lm(monkeypatch, method):
-    for name, module in mlx_stand_in.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._mlx_lm", raising=False)
+@pytest.mark.usefixtures("mlx")
+def test_mlx_lm(method):
     models = [mlx_stand_in.Model(table) for table in tables()]
 
     def written(wish):

@@ -24,16 +24,7 @@ TARGET = 2 * torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)  # logits 
 DRAFT = TARGET + torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)
 
 
-@pytest.fixture(autouse=True)
-def engine(monkeypatch):
-    """vLLM is there, and nothing asks for us."""
-    for name, module in stand_in.modules().items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "specdec_kernels.engines._vllm", raising=False)
-    monkeypatch.delenv("SPECDEC_VLLM", raising=False)
-    yield
-    vllm.uninstall()
-    sys.modules.pop("specdec_kernels.engines._vllm", None)
+pytestmark = pytest.mark.usefixtures("v2")
 
 
 def samplers(method, config=None, **shaping):

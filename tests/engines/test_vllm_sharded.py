@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.engines import vllm_v1_stand_in as stand_in
-from tests.engines.test_vllm_v1_plugin import plugin, write  # noqa: F401
+from tests.engines.test_vllm_v1_plugin import write
 from tests.support.ranks import PlayedShard, Stage
 
 VOCABULARY, WIDTH = 1100, 1024  # the second rank has 76 tokens, and room for more
@@ -30,7 +30,7 @@ KINDS = (
 
 
 @pytest.fixture
-def sharded(plugin, monkeypatch):  # noqa: F811
+def sharded(v1, monkeypatch):
     """``sharded(act)``: ``act(group)`` of each of two ranks, which find their group as vLLM's workers do."""
     module, here = types.ModuleType("vllm.distributed"), threading.local()
     module.get_tp_group = lambda: here.group
@@ -73,14 +73,14 @@ def on_rank(group, draft=None, vocabulary=VOCABULARY, **given):
     ],
     ids=["no drafts", "race", "rejection", "block", "greedy"],
 )  # fmt: skip
-def test_texts_are_those_of_one_rank(plugin, sharded, method, draft, kinds):  # noqa: F811
+def test_texts_are_those_of_one_rank(v1, sharded, method, draft, kinds):
     """And as many drafts are accepted."""
 
     def act(group):
-        return write(plugin, method, kinds, 16, draft, TARGET, on_rank(group, draft))
+        return write(v1, method, kinds, 16, draft, TARGET, on_rank(group, draft))
 
     first, second = sharded(act)
-    assert first == second == write(plugin, method, kinds, 16, draft, TARGET, made(draft))
+    assert first == second == write(v1, method, kinds, 16, draft, TARGET, made(draft))
     assert {token >= WIDTH for text in first[0] for token in text} == {False, True}
     assert draft is None or first[1] > 0.3
 
@@ -89,12 +89,12 @@ def test_texts_are_those_of_one_rank(plugin, sharded, method, draft, kinds):  # 
 @pytest.mark.parametrize(
     "mode, thinks", [("raw_logprobs", False), ("processed_logprobs", False), ("raw_logprobs", True)]
 )
-def test_logprobs_and_what_is_gathered(plugin, sharded, method, mode, thinks):  # noqa: F811
+def test_logprobs_and_what_is_gathered(v1, sharded, method, mode, thinks):
     """Of uneven requests, one of which names its tokens. What has no form over slices is done on whole rows."""
     counts, names = (2, 0, 1), [f"request {i}" for i in range(3)]
 
     def step(runner):
-        plugin.take_over(runner, method)
+        v1.take_over(runner, method)
         kinds = [{"temperature": 0.0}, {"top_k": 6}, {"bias": {1030: 4.0}}]
         metadata = stand_in.metadata_of(kinds, [0] * 3, [[]] * 3, [[]] * 3, VOCABULARY, num_logprobs=2)
         metadata.logprob_token_ids = {1: [30, 1050], 2: [7]}
@@ -119,9 +119,9 @@ def test_logprobs_and_what_is_gathered(plugin, sharded, method, mode, thinks):  
     assert len(wanted.sampled_token_ids) == len(counts)
 
 
-def test_drafts_that_are_drawn_at_once(plugin, sharded):  # noqa: F811
+def test_drafts_that_are_drawn_at_once(v1, sharded):
     def drawn(runner):
-        plugin.take_over(runner, "rejection")
+        v1.take_over(runner, "rejection")
         metadata = stand_in.metadata_of(KINDS[:3], [0] * 3, [[]] * 3, [], VOCABULARY)
         runner.batch([f"request {i}" for i in range(3)], metadata)
         runner.propose(
@@ -141,13 +141,13 @@ def test_drafts_that_are_drawn_at_once(plugin, sharded):  # noqa: F811
     assert torch.equal(torch.cat((left, right), 2), rows)
 
 
-def test_grammars_are_cut_and_prompts_gathered(plugin, sharded):  # noqa: F811
+def test_grammars_are_cut_and_prompts_gathered(v1, sharded):
     masks = np.arange(2 * 35, dtype=np.int32).reshape(2, 35)  # of 1,100 tokens
     rows = TARGET[:2]
 
     def act(group):
         runner = on_rank(group)
-        plugin.take_over(runner, "race")
+        v1.take_over(runner, "race")
         own = runner.sample_tokens(stand_in.GrammarOutput(masks))
         assert runner.sample_tokens(None) is None
         return own.tolist(), runner._get_prompt_logprobs_dict(rows), runner.model.compute_logits(rows)
@@ -199,7 +199,7 @@ def nothing_left(runner):
         (nothing_left, ValueError, "SPECDEC_VLLM_SHARDED: expected columns on each of 2 ranks; got"),
     ],
 )
-def test_what_is_refused_as_the_engine_starts(plugin, sharded, change, error, words):  # noqa: F811
+def test_what_is_refused_as_the_engine_starts(v1, sharded, change, error, words):
     """By every rank, before any waits for another."""
     refused = []
 
@@ -207,27 +207,27 @@ def test_what_is_refused_as_the_engine_starts(plugin, sharded, change, error, wo
         runner = on_rank(group, DRAFT)
         change(runner)
         with pytest.raises(error, match=words):
-            plugin.take_over(runner, "rejection")
+            v1.take_over(runner, "rejection")
         refused.append(group.rank_in_group)
 
     sharded(act)
     assert sorted(refused) == [0, 1]
 
 
-def test_watermarks_are_refused(plugin, sharded, monkeypatch):  # noqa: F811
+def test_watermarks_are_refused(v1, sharded, monkeypatch):
     monkeypatch.setenv("SPECDEC_WATERMARK", "77")
-    monkeypatch.setattr(plugin, "Marks", lambda *_: object())
+    monkeypatch.setattr(v1, "Marks", lambda *_: object())
 
     def act(group):
         runner = on_rank(group)
         runner.max_num_reqs, runner.max_model_len = 2, 8
-        plugin.take_over(runner, "race")
+        v1.take_over(runner, "race")
 
     with pytest.raises(NotImplementedError, match="SPECDEC_WATERMARK beside SPECDEC_VLLM_SHARDED"):
         sharded(act)
 
 
-def test_slices_begin_with_tiles(plugin):  # noqa: F811
+def test_slices_begin_with_tiles(v1):
     def pad(size, to):
         return -(-size // to) * to
 

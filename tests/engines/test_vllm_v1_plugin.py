@@ -1,6 +1,5 @@
 """What the plug-in does inside vLLM's V1 runner, with stand-ins of what it takes over."""
 
-import importlib
 import itertools
 import sys
 import types
@@ -32,23 +31,11 @@ KINDS = (
 )
 
 
-@pytest.fixture
-def plugin(monkeypatch):
-    """The module, where vLLM is the stand-in."""
-    for name in ("vllm", "vllm.v1"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "vllm.v1.outputs", stand_in.outputs())
-    name = "specdec_kernels.engines._vllm_v1"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module(name)
-    sys.modules.pop(name)
-
-
-def write(plugin, method, kinds, length, draft=None, target=TARGET, runner=None):
+def write(v1, method, kinds, length, draft=None, target=TARGET, runner=None):
     """A text of each request by a toy runner, which takes other places in the batch when one has ended."""
     torch.manual_seed(1)  # of the seeds of requests without one
     runner = runner or stand_in.Runner(None if draft is None else stand_in.Proposer(draft))
-    plugin.take_over(runner, method)
+    v1.take_over(runner, method)
     prompts, vocabulary = [prompt_of(i) % len(target) for i in range(len(kinds))], len(target)
     outputs, drafts = [[] for _ in kinds], [[] for _ in kinds]
     alive, steps, accepted = None, 0, 0
@@ -87,9 +74,9 @@ def write(plugin, method, kinds, length, draft=None, target=TARGET, runner=None)
     return [text[:length] for text in outputs], accepted / steps / len(kinds)
 
 
-def test_race_writes_what_plain_steps_write(plugin):
-    plain, none = write(plugin, "race", KINDS, 30)
-    raced, accepted = write(plugin, "race", KINDS, 30, DRAFT)
+def test_race_writes_what_plain_steps_write(v1):
+    plain, none = write(v1, "race", KINDS, 30)
+    raced, accepted = write(v1, "race", KINDS, 30, DRAFT)
     assert raced == plain
     assert none == 0
     assert accepted > 0.6
@@ -100,13 +87,13 @@ def prompt_of(number):
 
 
 @pytest.mark.parametrize("method", ["rejection", "block"])
-def test_greedy_texts_by_definition(plugin, method):
+def test_greedy_texts_by_definition(v1, method):
     """Bias, penalties that count prompt, output and drafts, what is allowed, bad words, a minimum of tokens."""
     likely = [[token, int(TARGET[token].argmax())] for token in range(0, VOCABULARY, 2)]  # drafts run into these
     shortest = [{"shortest": (least, {31}, False), "bias": {31: 9.0}} for least in range(6, 10)]
     mixed = {"bad": [*likely, [9], [31]], "shortest": (12, {5, 17}, False), "bias": {5: 4.0, 17: -1.0, 23: 2.0}}
     kinds = [kind | {"temperature": 0.0} for kind in (*KINDS, {"bad": likely}, *shortest, mixed)]
-    texts, accepted = write(plugin, method, kinds, 30, TARGET)
+    texts, accepted = write(v1, method, kinds, 30, TARGET)
     for number, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
         prompt = prompt_of(number) % VOCABULARY
         for place, token in enumerate(text):
@@ -134,11 +121,11 @@ def likeliest(kind, prompt, before):
 
 
 @pytest.mark.parametrize("method", ["rejection", "block", "race"])
-def test_law_of_several_rounds(plugin, method):
+def test_law_of_several_rounds(v1, method):
     """Four tokens after one another; drafts that are drawn again at a place are new draws."""
     generator = torch.Generator().manual_seed(3)
     target, draft = (1.5 * torch.randn(3, 3, generator=generator) for _ in range(2))
-    texts, accepted = write(plugin, method, [{}] * 6000, 4, draft, target)
+    texts, accepted = write(v1, method, [{}] * 6000, 4, draft, target)
     law = target.double().softmax(-1)
     for prompt in range(3):
         joint = law[prompt]
@@ -150,13 +137,13 @@ def test_law_of_several_rounds(plugin, method):
 
 
 @pytest.mark.parametrize("method", ["race", "rejection"])
-def test_drafts_that_are_drawn_at_once(plugin, method):
+def test_drafts_that_are_drawn_at_once(v1, method):
     """K rows of a request in one call, as in parallel drafting: what K calls draw from these rows."""
     found = {}
     for steps in (1, K):
         torch.manual_seed(1)
         runner = stand_in.Runner(stand_in.Proposer(DRAFT))
-        plugin.take_over(runner, method)
+        v1.take_over(runner, method)
         kinds = [{"temperature": 0.7, "top_k": 9}, {"temperature": 1.2, "top_k": 30}]
         metadata, rows = stand_in.metadata_of(kinds, [0, 0], [], [], VOCABULARY), torch.arange(2 * K).view(2, K)
         runner.batch("ab", metadata)
@@ -172,11 +159,11 @@ def test_drafts_that_are_drawn_at_once(plugin, method):
 
 
 @pytest.mark.parametrize("given", ["drawn by us", "probabilities of others"])
-def test_law_of_drafts_with_filters(plugin, given):
+def test_law_of_drafts_with_filters(v1, given):
     count, sampling = 4000, Sampling.vllm(0.7, 8, 0.9, 0.1)
     proposer = stand_in.Proposer(DRAFT, probabilistic=given == "drawn by us")
     runner = stand_in.Runner(proposer)
-    plugin.take_over(runner, "rejection")
+    v1.take_over(runner, "rejection")
     kind = {"temperature": 0.7, "top_k": 8, "top_p": 0.9, "min_p": 0.1}
     metadata = stand_in.metadata_of([kind] * count, [0] * count, [[] for _ in range(count)], [], VOCABULARY)
     runner.batch([str(i) for i in range(count)], metadata)
@@ -196,10 +183,10 @@ def test_law_of_drafts_with_filters(plugin, given):
     assert 0.3 < (found[:, 1] >= 0).float().mean() < 1.0
 
 
-def test_seeds_stay_with_their_requests(plugin):
+def test_seeds_stay_with_their_requests(v1):
     """Whatever place a request has in the batch; of equal seeds the tokens are equal, and generators draw nothing."""
     runner = stand_in.Runner()
-    plugin.take_over(runner, "race")
+    v1.take_over(runner, "race")
     for name, seed in (("a", 5), ("b", -1), ("d", 5)):
         runner.requests[name] = types.SimpleNamespace(generator=torch.Generator().manual_seed(seed))
 
@@ -216,11 +203,11 @@ def test_seeds_stay_with_their_requests(plugin):
     assert len(set(first.values())) > 2
 
 
-def test_tokens_that_are_not_known_yet_are_counted_later(plugin):
+def test_tokens_that_are_not_known_yet_are_counted_later(v1):
     """With asynchronous scheduling -1 stands for them, until the tokens are on the host."""
     outputs = [[4, 4, -1, -1], []]
     metadata = stand_in.metadata_of([{"frequency": 1.0}] * 2, [7, 33], outputs, [], VOCABULARY)
-    seen = plugin.Seen(metadata, VOCABULARY)
+    seen = v1.Seen(metadata, VOCABULARY)
     for text, count in (([4, 4, -1, -1], 2), ([4, 4, 4], 3), ([4, 4, 4, 9, -1], 3)):
         outputs[0][:] = text
         edits = seen.counted(outputs)
@@ -231,11 +218,11 @@ def test_tokens_that_are_not_known_yet_are_counted_later(plugin):
 
 @pytest.mark.parametrize("grammar", ["none", "leaves others", "leaves none"])
 @pytest.mark.parametrize("counts", [(K, K), (K, 1)], ids=["even", "uneven"])
-def test_lengths_are_counted_by_places(plugin, counts, grammar):
+def test_lengths_are_counted_by_places(v1, counts, grammar):
     """With asynchronous scheduling vLLM's lists hold -1 for each draft that may have been accepted."""
     runner = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False))
     runner.use_async_scheduling, runner._draft_token_req_ids = True, None
-    plugin.take_over(runner, "rejection")
+    v1.take_over(runner, "rejection")
     kind = {"temperature": 0.0, "shortest": (5, {11, 31}, grammar != "none")}
     outputs = [[4] * length + [-1] * K for length in (3, 5)]
     metadata = stand_in.metadata_of([kind] * 2, [[8, 9]] * 2, outputs, [[]] * 2, VOCABULARY)
@@ -251,10 +238,10 @@ def test_lengths_are_counted_by_places(plugin, counts, grammar):
 @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
 @pytest.mark.parametrize("counts", [(2, 0, 1), (2, 2, 2), (0, 0, 0)], ids=["uneven", "even", "no drafts"])
 @pytest.mark.parametrize("asked", [{}, {1: [30, 5], 2: [7]}], ids=["likeliest", "given tokens"])
-def test_logprobs(plugin, mode, counts, asked):
+def test_logprobs(v1, mode, counts, asked):
     """A row for each place of the tokens. vLLM's processors make what is processed: here they forbid a token."""
     runner = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False), logprobs_mode=mode)
-    plugin.take_over(runner, "rejection")
+    v1.take_over(runner, "rejection")
     kinds = [{"temperature": 0.0, "top_k": 6}, {"temperature": 0.7, "top_k": 6}]
     kinds.append({"temperature": 0.7, "top_k": 6, "bias": {9: 4.0}})  # vLLM has no processor of it beside drafts
     metadata = stand_in.metadata_of(kinds, [0] * 3, [[]] * 3, [[]] * 3, VOCABULARY, num_logprobs=2)
@@ -297,9 +284,9 @@ def test_logprobs(plugin, mode, counts, asked):
             assert scores.selected_token_ranks[at] == (values >= values[token]).sum()
 
 
-def test_what_is_not_fused_is_named_once(plugin, caplog):
+def test_what_is_not_fused_is_named_once(v1, caplog):
     runner = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False))
-    plugin.take_over(runner, "rejection")
+    v1.take_over(runner, "rejection")
     row = torch.zeros(1, VOCABULARY)
     row[0, 3] = 50.0  # what the stand-in of vLLM's processors forbids
     for holder, counts in ((None, [1]), (types.SimpleNamespace(has_tracked_requests=lambda: True), [1, 0])):
@@ -316,7 +303,7 @@ def test_what_is_not_fused_is_named_once(plugin, caplog):
 
 @pytest.mark.parametrize("method", ["rejection", "block"])
 @pytest.mark.parametrize("counts", [(K, K, K, K), (K, 1, 2, 0)], ids=["even", "uneven"])
-def test_rows_of_drafts_in_another_batch(plugin, monkeypatch, method, counts):
+def test_rows_of_drafts_in_another_batch(v1, monkeypatch, method, counts):
     """The rows lie where they were drawn; a batch of another order, smaller or larger, finds those of its requests."""
     kinds = [
         {"temperature": 0.7, "top_k": 20, "repetition": 1.3, "presence": 0.2}, {"top_p": 0.9, "frequency": 0.3},
@@ -327,7 +314,7 @@ def test_rows_of_drafts_in_another_batch(plugin, monkeypatch, method, counts):
     def verdicts(*batches):
         """Tokens by request of the last batch, which verifies drafts of those before it: a, b, c and d have some."""
         runner, drafted = stand_in.Runner(stand_in.Proposer(DRAFT)), {}
-        plugin.take_over(runner, method)
+        v1.take_over(runner, method)
         for name in "".join(batches):
             generator = torch.Generator().manual_seed(ord(name))
             runner.requests[name] = types.SimpleNamespace(generator=generator)
@@ -360,10 +347,10 @@ def test_rows_of_drafts_in_another_batch(plugin, monkeypatch, method, counts):
     assert lost == {name: same[name] for name in "bcd"}
 
 
-def test_rows_of_drafts_serve_one_step(plugin, monkeypatch):
+def test_rows_of_drafts_serve_one_step(v1, monkeypatch):
     """In a step whose drafts are not ours, vLLM's zeros for instance, the rows of earlier ones are no laws."""
     runner, calls, verify = stand_in.Runner(stand_in.Proposer(DRAFT)), [], specdec_kernels.verify_chain
-    plugin.take_over(runner, "rejection")
+    v1.take_over(runner, "rejection")
     monkeypatch.setattr(specdec_kernels, "verify_chain", lambda **call: calls.append(call) or verify(**call))
     metadata = stand_in.metadata_of([{}] * 2, [0] * 2, [[]] * 2, [[]] * 2, VOCABULARY)
     runner.batch("ab", metadata)
@@ -377,7 +364,7 @@ def test_rows_of_drafts_serve_one_step(plugin, monkeypatch):
     assert ["draft" in call for call in calls] == [True, False]
 
 
-def test_likeliest_drafts(plugin):
+def test_likeliest_drafts(v1):
     """Where vLLM drafts greedily, or requests are greedy: the argmax of each row, and no laws. A drafter's own way, as
     that of Gemma 4, stays."""
 
@@ -390,7 +377,7 @@ def test_likeliest_drafts(plugin):
         (stand_in.Proposer, False, {}), (stand_in.Proposer, True, greedy), (Gemma, False, {}), (Gemma, True, greedy),
     ):  # fmt: skip
         runner = stand_in.Runner(proposer(DRAFT, probabilistic))
-        plugin.take_over(runner, "rejection")
+        v1.take_over(runner, "rejection")
         metadata = stand_in.metadata_of([kind] * 3, [0] * 3, [[]] * 3, [[]] * 3, VOCABULARY)
         runner.batch("abc", metadata)
         drafts = runner.propose(
@@ -403,18 +390,18 @@ def test_likeliest_drafts(plugin):
         assert runner._sample.__self__.drafter.taken() is None
 
 
-def test_biases_are_copied_once_for_a_batch(plugin, monkeypatch):
+def test_biases_are_copied_once_for_a_batch(v1, monkeypatch):
     """A step copies nothing more, whatever is short; new ends of bad words are copied once."""
     kinds = [
         {"bias": dict.fromkeys(range(30), 0.5)}, {"shortest": (9, {1, 11}, False), "bias": {3: 1.0}},
         {"bad": [[7], [4, 5], [4, 4, 6]]},
     ]  # fmt: skip
     runner, outputs = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False)), [[8, 8] for _ in kinds]
-    plugin.take_over(runner, "rejection")
+    v1.take_over(runner, "rejection")
     drafts = [[1, 1], [2, 2], [3, 3]]
     metadata = stand_in.metadata_of(kinds, [0] * 3, outputs, drafts, VOCABULARY)
     runner.batch("abc", metadata)
-    copies = copies_to_the_device(plugin, monkeypatch)
+    copies = copies_to_the_device(v1, monkeypatch)
 
     def copied(drafts_of_c=(3, 3)):
         copies.clear()
@@ -436,11 +423,11 @@ def test_biases_are_copied_once_for_a_batch(plugin, monkeypatch):
     assert copies == []
 
 
-def test_copies_to_a_gpu_come_from_pinned_memory(plugin, monkeypatch):
+def test_copies_to_a_gpu_come_from_pinned_memory(v1, monkeypatch):
     steps = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: steps.append("pinned") or x)
     monkeypatch.setattr(torch.Tensor, "to", lambda x, device, non_blocking: steps.append((device.type, non_blocking)))
-    plugin.moved(np.zeros(2), torch.device("cuda"))
+    v1.moved(np.zeros(2), torch.device("cuda"))
     assert steps == ["pinned", ("cuda", True)]
 
 
@@ -450,11 +437,11 @@ def test_copies_to_a_gpu_come_from_pinned_memory(plugin, monkeypatch):
     [((K, K), False, []), ((K, K), True, ["index"]), ((K, 1), False, ["constant_pad_nd"]), ((0, 0), False, [])],
     ids=["even", "beside prompts", "uneven", "no drafts"],
 )
-def test_launches(plugin, monkeypatch, method, counts, prompts, more):
+def test_launches(v1, monkeypatch, method, counts, prompts, more):
     """A verification is one, and what places need; K drafts are K, K - 1 copies of rows and an addition for all."""
     runner = stand_in.Runner(stand_in.Proposer(DRAFT))
     runner.prompts = prompts
-    plugin.take_over(runner, method)
+    v1.take_over(runner, method)
     metadata = stand_in.metadata_of([{"top_k": 5}] * 2, [0] * 2, [[]] * 2, [[]] * 2, VOCABULARY)
     runner.batch("ab", metadata)
     arguments = {
@@ -464,7 +451,7 @@ def test_launches(plugin, monkeypatch, method, counts, prompts, more):
     logits, drafts = TARGET[: sum(counts) + 2], [[1] * count for count in counts]
     sample, rows, found = runner._sample, torch.zeros(2, VOCABULARY), []
     runner._sample = lambda *given: found.append(launches(lambda: sample(*given)))
-    copies = copies_to_the_device(plugin, monkeypatch)
+    copies = copies_to_the_device(v1, monkeypatch)
     runner.step(logits, drafts, [9, 9])
     copies.clear()
     runner.propose(**arguments)
@@ -473,15 +460,15 @@ def test_launches(plugin, monkeypatch, method, counts, prompts, more):
     assert found == [[*(f"aten::{name}" for name in more), "specdec::verify_chain"]]
     assert not copies
     runner.drafter.propose = lambda **given: runner.drafter._sample_draft_tokens(rows, metadata)
-    plugin.take_over(runner, method)
+    v1.take_over(runner, method)
     more = [] if method == "race" else ["aten::copy_"]
     assert launches(lambda: runner.propose(**arguments)) == ["aten::add", "aten::clone", "specdec::race_sample", *more]
 
 
-def copies_to_the_device(plugin, monkeypatch):
+def copies_to_the_device(v1, monkeypatch):
     """The arrays that are copied to the device from now on, as many as are in a list."""
     copies, modules = [], [sys.modules[f"specdec_kernels.engines.{name}"] for name in ("_vllm_biases", "_vllm_rows")]
-    for module in (plugin, modules[0]):
+    for module in (v1, modules[0]):
         monkeypatch.setattr(module, "moved", lambda x, device: copies.append(x) or modules[1].moved(x, device))
     return copies
 
@@ -503,7 +490,7 @@ class TestSettled:
         (record,) = caplog.records
         return record.getMessage().removeprefix(f"specdec-kernels: method {method!r}")
 
-    def test_what_it_does(self, plugin, caplog):
+    def test_what_it_does(self, v1, caplog):
         begins = ", V1 model runner (V2 needs a Triton for this device), "
         assert self.line(caplog, stand_in.Runner()) == begins + "no drafts"
         drawn = begins + "drafts of draft_model drawn by our noise"
@@ -518,25 +505,25 @@ class TestSettled:
             assert self.line(caplog, stand_in.Runner(proposer)) == theirs
         assert self.line(caplog, stand_in.Runner(types.SimpleNamespace())) == theirs  # n-grams
 
-    def test_why_v1_was_chosen(self, plugin, caplog, monkeypatch):
+    def test_why_v1_was_chosen(self, v1, caplog, monkeypatch):
         said = self.line(caplog, stand_in.Runner(), missing=("speculative method 'suffix'", "ubatching"))
         assert said == ", V1 model runner (V2 has no speculative method 'suffix', ubatching), no drafts"
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
         assert self.line(caplog, stand_in.Runner()).startswith(", V1 model runner (VLLM_USE_V2_MODEL_RUNNER is set), ")
 
-    def test_why_it_does_nothing(self, plugin, caplog):
+    def test_why_it_does_nothing(self, v1, caplog):
         begins = " changes nothing: "
         runner = stand_in.Runner()
         assert self.line(caplog, runner, "block") == begins + "without speculative decoding there is nothing to verify"
-        runner.input_batch.logitsprocs.all = [stand_in.MinPLogitsProcessor(), plugin]
+        runner.input_batch.logitsprocs.all = [stand_in.MinPLogitsProcessor(), v1]
         assert self.line(caplog, runner) == begins + "our ops have no rule for the logits processors module"
         with pytest.raises(AssertionError, match="vLLM's own"):
             runner._sample(None, None)
 
-    def test_refused_by_name(self, plugin):
+    def test_refused_by_name(self, v1):
         for method, name in (("synthetic", "synthetic_mode"), ("fly", "fly_window_size")):
             with pytest.raises(NotImplementedError, match=name):
-                plugin.take_over(stand_in.Runner(stand_in.Proposer(DRAFT), method), "race")
+                v1.take_over(stand_in.Runner(stand_in.Proposer(DRAFT), method), "race")
         other = type("Runner", (stand_in.Runner,), {"_sample": lambda self, logits, more, spec_decode_metadata: None})
         with pytest.raises(RuntimeError, match=r"expected .*\(self logits spec_decode_metadata\), as in 0.32.0"):
-            plugin.take_over(other(), "race")
+            v1.take_over(other(), "race")

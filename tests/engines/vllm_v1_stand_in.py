@@ -22,11 +22,11 @@ class SamplerOutput(NamedTuple):
     logprobs_tensors: LogprobsTensors | None
 
 
-def outputs():
-    """The module ``vllm.v1.outputs``."""
-    module = types.ModuleType("vllm.v1.outputs")
-    module.LogprobsTensors, module.SamplerOutput = LogprobsTensors, SamplerOutput
-    return module
+def modules():
+    """What to put into ``sys.modules``."""
+    made = {name: types.ModuleType(name) for name in ("vllm", "vllm.v1", "vllm.v1.outputs")}
+    vars(made["vllm.v1.outputs"]).update(LogprobsTensors=LogprobsTensors, SamplerOutput=SamplerOutput)
+    return made
 
 
 class MinPLogitsProcessor:
