@@ -24,11 +24,12 @@ class VllmV2(Engine):
 
     most = K
 
-    def __init__(self, method, mode="raw_logprobs", scores=None):
+    def __init__(self, method, mode="raw_logprobs", scores=None, draft=DRAFT):
         vllm.register()
         state = vllm_stand_in.ModelState(vllm_stand_in.speculative(K), {"specdec": method})
         sampler = vllm_stand_in.Sampler(PLACES, VOCABULARY, logprobs_mode=mode)
-        self.method, self.scores, self.speculator = method, scores, vllm_stand_in.DraftModelSpeculator()
+        self.method, self.scores, self.draft = method, scores, draft
+        self.speculator = vllm_stand_in.DraftModelSpeculator()
         self.sampler, self.rejection = state.custom_sampler(sampler)
         self.speculator.set_attn(state)
         self.free, self.slot, self.text = list(range(PLACES))[::-1], {}, {}
@@ -68,10 +69,10 @@ class VllmV2(Engine):
             numbers = slots, states.temperature.gpu, states.seeds.gpu
             if self.method != "block":
                 step, cache = torch.tensor(step), None if self.method == "race" else self.cache
-                rows.append(self.speculator.sample_draft(DRAFT[rows[-1]], places, *numbers, step, cache))
+                rows.append(self.speculator.sample_draft(self.draft[rows[-1]], places, *numbers, step, cache))
             else:
                 given = {"logits_cache": self.cache, "logits_cache_col": torch.tensor(step)}
-                rows.append(vllm.gumbel_sample(DRAFT[rows[-1]], *numbers, places, True, True, **given))
+                rows.append(vllm.gumbel_sample(self.draft[rows[-1]], *numbers, places, True, True, **given))
         return torch.stack(rows, 1)
 
     def step(self, names, counts):
@@ -110,9 +111,10 @@ class VllmV1(Engine):
 
     most = K
 
-    def __init__(self, plugin, method):
-        self.runner = vllm_v1_stand_in.Runner(vllm_v1_stand_in.Proposer(DRAFT))
+    def __init__(self, plugin, method, target=TARGET, draft=DRAFT, runner=None):
+        self.runner = runner or vllm_v1_stand_in.Runner(vllm_v1_stand_in.Proposer(draft))
         plugin.take_over(self.runner, method)
+        self.target = target
         self.wish, self.outputs, self.proposed, self.names, self.metadata = {}, {}, {}, None, None
 
     def admit(self, name, wish, said):
@@ -141,7 +143,7 @@ class VllmV1(Engine):
             wishes = [self.wish[name] for name in names]
             self.metadata = vllm_v1_stand_in.metadata_of(
                 [self.kind(wish) for wish in wishes], [wish.prompt for wish in wishes],
-                [self.outputs[name] for name in names], [self.drafts[name] for name in names], VOCABULARY,
+                [self.outputs[name] for name in names], [self.drafts[name] for name in names], len(self.target),
             )  # fmt: skip
             self.runner.batch(names, self.metadata)
         for row, name in enumerate(names):  # vLLM writes into its lists, too
@@ -152,12 +154,17 @@ class VllmV1(Engine):
             text = self.wish[name].prompt + self.outputs[name]
             rows.append([text[-1], *self.drafts[name]])
             ends.append(len(text) + len(self.drafts[name]))
-        inputs = torch.tensor([*itertools.chain(*rows)])
-        found = self.runner.step(TARGET[inputs], [row[1:] for row in rows], ends).sampled_token_ids
+        logits = self.target[[*itertools.chain(*rows)]]
+        if hasattr(self.runner, "model"):
+            logits = self.runner.model.compute_logits(logits)
+        self.runner.prompts = not self.runner.prompts
+        found = self.runner.step(logits, [row[1:] for row in rows], ends).sampled_token_ids
         number = (found >= 0).sum(1).tolist()
         emitted = [row[:count] for row, count in zip(found.tolist(), number, strict=True)]
         for name, row in zip(names, emitted, strict=True):
             self.outputs[name] += row
+        if self.runner.speculative_config is None:
+            return dict(zip(names, emitted, strict=True))
         new = self.runner.propose(
             num_speculative_tokens=K, next_token_ids=torch.tensor([row[-1] for row in emitted]),
             sampling_metadata=self.metadata, common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor(ends)),

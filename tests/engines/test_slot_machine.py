@@ -44,19 +44,24 @@ def of_vllm(wish):
     return by_hand(wish, lambda text: slot_adapters.TARGET[text[-1]], sampling, vllm.TARGET, edit)
 
 
+def expected_of(method, asked):
+    """The text of each request of a race, and of greedy ones whatever verifies them."""
+    return [of_vllm(wish) if method == "race" or not wish.temperature else None for wish in asked]
+
+
 @pytest.mark.usefixtures("v2")
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 @pytest.mark.parametrize("method", METHODS)
 def test_vllm(method, mode):
     """And the scores of its tokens."""
-    asked = wishes(14, slot_adapters.VOCABULARY, more=({}, {"forbidden": 7}, {}))
+    asked = wishes(20, slot_adapters.VOCABULARY, more=({}, {}, {"forbidden": 7}, {}, {}))
 
     def make(scores=None):
         return slot_adapters.VllmV2(method, mode, scores)
 
-    check(make, asked, SEEDS, [of_vllm(wish) for wish in asked] if method == "race" else None)
+    check(make, asked, SEEDS, expected_of(method, asked))
     scores = {}
-    _, told = slot_machine.played(make(scores), asked, 0)
+    _, told, _ = slot_machine.played(make(scores), asked, 0)
     for name, wish in enumerate(asked):
         own = {}
         slot_machine.alone(make(own), wish, told[name])
@@ -66,13 +71,17 @@ def test_vllm(method, mode):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_vllm_v1(v1, method):
-    more = {}, {"bad": [[7], [3, 4]]}, {"bias": {5: 2.5}}, {"allowed": range(5, 30)}, {"shortest": (9, {1, 11}, False)}
-    asked = wishes(14, slot_adapters.VOCABULARY, more=more)
+    likely = [[token, int(slot_adapters.TARGET[token].argmax())] for token in range(0, slot_adapters.VOCABULARY, 2)]
+    more = (
+        {}, {"bad": [*likely, [9], [9, 9, 2]]}, {"bias": {5: 2.5, 31: 4.0}}, {"allowed": range(5, 30)},
+        {"shortest": (9, {31, 11}, False), "bias": {31: 9.0}},
+    )  # fmt: skip
+    asked = wishes(24, slot_adapters.VOCABULARY, more=more)
 
     def make():
         return slot_adapters.VllmV1(v1, method)
 
-    check(make, asked, SEEDS, [of_vllm(wish) for wish in asked] if method == "race" else None)
+    check(make, asked, SEEDS, expected_of(method, asked))
 
 
 def test_vllm_v1_function():

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.engines import vllm_v1_stand_in as stand_in
-from tests.engines.test_vllm_v1_plugin import write
+from tests.engines.slot_adapters import VllmV1
+from tests.engines.slot_machine import played, wishes
 from tests.support.ranks import PlayedShard, Stage
 
 VOCABULARY, WIDTH = 1100, 1024  # the second rank has 76 tokens, and room for more
@@ -18,15 +19,14 @@ TARGET = 2 * torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)
 TARGET[:, 1024:] += 2.0
 DRAFT = TARGET + 0.5 * torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)
 SOME = (*range(5, 30), *range(1020, 1050))
-KINDS = (
-    {"temperature": 0.8},
-    {"temperature": 0.0, "frequency": 0.6},
-    {"top_k": 12, "top_p": 0.9},
-    {"repetition": 1.3, "presence": 0.4},
-    {"allowed": SOME, "min_p": 0.05},
-    {"bad": [[7], [3, 4], [1030, 1031, 1032]], "temperature": 1.5, "allowed": SOME},
-    {"shortest": (20, {1, 1025, 21, 31}, False), "bias": {5: 2.5, 1025: 19.0}},
+MORE = (
+    {},
+    {"allowed": SOME},
+    {"bad": [[7], [3, 4], [1030, 1031, 1032]], "allowed": SOME},
+    {"shortest": (9, {1, 1025, 21, 31}, False), "bias": {5: 2.5, 1025: 19.0}},
 )
+ASKED = wishes(12, VOCABULARY, more=MORE)
+GREEDY = wishes(4, VOCABULARY, ({"temperature": 0.0},))
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def sharded(v1, monkeypatch):
 def made(draft=None, **given):
     """A runner whose requests have seeds: ranks that are threads share torch's own generator."""
     runner = stand_in.Runner(None if draft is None else stand_in.Proposer(draft), **given)
-    for i in range(len(KINDS)):
+    for i in range(3):
         runner.requests[f"request {i}"] = types.SimpleNamespace(generator=torch.Generator().manual_seed(i))
     return runner
 
@@ -66,23 +66,25 @@ def on_rank(group, draft=None, vocabulary=VOCABULARY, **given):
 
 
 @pytest.mark.parametrize(
-    "method, draft, kinds",
+    "method, draft, asked",
     [
-        ("race", None, KINDS), ("race", DRAFT, KINDS), ("rejection", DRAFT, KINDS),
-        ("block", DRAFT, KINDS), ("rejection", DRAFT, [{"temperature": 0.0}] * 2),
+        ("race", None, ASKED), ("race", DRAFT, ASKED), ("rejection", DRAFT, ASKED),
+        ("block", DRAFT, ASKED), ("rejection", DRAFT, GREEDY),
     ],
     ids=["no drafts", "race", "rejection", "block", "greedy"],
 )  # fmt: skip
-def test_texts_are_those_of_one_rank(v1, sharded, method, draft, kinds):
+def test_texts_are_those_of_one_rank(v1, sharded, method, draft, asked):
     """And as many drafts are accepted."""
 
-    def act(group):
-        return write(v1, method, kinds, 16, draft, TARGET, on_rank(group, draft))
+    def texts(runner):
+        engine = VllmV1(v1, method, TARGET, draft, runner)
+        engine.most *= draft is not None
+        return played(engine, asked, 0)
 
-    first, second = sharded(act)
-    assert first == second == write(v1, method, kinds, 16, draft, TARGET, made(draft))
+    first, second = sharded(lambda group: texts(on_rank(group, draft)))
+    assert first == second == texts(made(draft))
     assert {token >= WIDTH for text in first[0] for token in text} == {False, True}
-    assert draft is None or first[1] > 0.3
+    assert draft is None or first[2]["accepted"] > 0.3 * first[2]["offered"]
 
 
 @pytest.mark.parametrize("method", ["race", "rejection"])
@@ -122,7 +124,8 @@ def test_logprobs_and_what_is_gathered(v1, sharded, method, mode, thinks):
 def test_drafts_that_are_drawn_at_once(v1, sharded):
     def drawn(runner):
         v1.take_over(runner, "rejection")
-        metadata = stand_in.metadata_of(KINDS[:3], [0] * 3, [[]] * 3, [], VOCABULARY)
+        kinds = [{"temperature": 0.8}, {"temperature": 0.0}, {"top_k": 12, "top_p": 0.9}]
+        metadata = stand_in.metadata_of(kinds, [0] * 3, [[]] * 3, [], VOCABULARY)
         runner.batch([f"request {i}" for i in range(3)], metadata)
         runner.propose(
             num_speculative_tokens=0, next_token_ids=torch.zeros(3), sampling_metadata=metadata,

@@ -11,129 +11,38 @@ import torch
 import specdec_kernels
 from specdec_kernels import Sampling
 from specdec_kernels.engines import vllm
+from specdec_kernels.engines._methods import METHODS
 from tests.engines import vllm_v1_stand_in as stand_in
 from tests.engines.launches import launches
+from tests.engines.slot_adapters import DRAFT, TARGET, VOCABULARY, K, VllmV1
+from tests.engines.slot_machine import Wish, assert_all_accepted
 from tests.support.filters import kept
 from tests.support.laws import assert_law
 
-VOCABULARY, K = 40, 3
-GENERATOR = torch.Generator().manual_seed(0)
-TARGET = 2 * torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)  # logits after each token
-DRAFT = TARGET + torch.randn(VOCABULARY, VOCABULARY, generator=GENERATOR)
-KINDS = (
-    {"temperature": 0.8},
-    {"temperature": 0.0, "frequency": 0.6},
-    {"top_k": 12, "top_p": 0.9},
-    {"repetition": 1.3, "presence": 0.4},
-    {"allowed": range(5, 30), "min_p": 0.05},
-    {"bad": [[7], [3, 4], [9, 9, 2]], "temperature": 1.5},
-    {"shortest": (20, {1, 11, 21, 31}, False), "bias": {5: 2.5, 31: 9.0}},
-)
+
+@pytest.mark.parametrize("method", METHODS)
+def test_drafts_of_the_target_itself_are_all_accepted(v1, method):
+    assert_all_accepted(VllmV1(v1, method, draft=TARGET), VOCABULARY)
 
 
-def write(v1, method, kinds, length, draft=None, target=TARGET, runner=None):
-    """A text of each request by a toy runner, which takes other places in the batch when one has ended."""
-    torch.manual_seed(1)  # of the seeds of requests without one
-    runner = runner or stand_in.Runner(None if draft is None else stand_in.Proposer(draft))
-    v1.take_over(runner, method)
-    prompts, vocabulary = [prompt_of(i) % len(target) for i in range(len(kinds))], len(target)
-    outputs, drafts = [[] for _ in kinds], [[] for _ in kinds]
-    alive, steps, accepted = None, 0, 0
-    while min(map(len, outputs)) < length:
-        left = [i for i in reversed(range(len(kinds))) if len(outputs[i]) < length + i % 8]
-        if left != alive:
-            alive = left
-            metadata = stand_in.metadata_of(
-                [kinds[i] for i in alive], [prompts[i] for i in alive], [outputs[i] for i in alive],
-                [drafts[i] for i in alive], vocabulary,
-            )  # fmt: skip
-        for i in alive:  # of some, the scheduler takes fewer
-            del drafts[i][K - (steps + i) % 3 :]
-        runner.batch([f"request {i}" for i in sorted(range(len(kinds))) if i in alive][::-1], metadata)
-        rows = [[(outputs[i] or [prompts[i]])[-1], *drafts[i]] for i in alive]
-        ends = [1 + len(outputs[i]) + len(drafts[i]) for i in alive]
-        logits = target[list(itertools.chain(*rows))]
-        if hasattr(runner, "model"):
-            logits = runner.model.compute_logits(logits)
-        runner.prompts = steps % 2 == 1
-        found = runner.step(logits, [drafts[i] for i in alive], ends).sampled_token_ids
-        emitted = (found >= 0).sum(1).tolist()
-        rejected = torch.tensor([len(row) - n for row, n in zip(rows, emitted, strict=True)])
-        for i, tokens, n in zip(alive, found.tolist(), emitted, strict=True):
-            outputs[i] += tokens[:n]
-            accepted += n - 1
-        if draft is not None:
-            new = runner.propose(
-                num_speculative_tokens=K, next_token_ids=torch.tensor([outputs[i][-1] for i in alive]),
-                sampling_metadata=metadata, num_rejected_tokens_gpu=rejected,
-                common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor(ends, dtype=torch.int32)),
-            )  # fmt: skip
-            for i, row in zip(alive, new.tolist(), strict=True):
-                drafts[i][:] = row
-        steps += 1
-    return [text[:length] for text in outputs], accepted / steps / len(kinds)
-
-
-def test_race_writes_what_plain_steps_write(v1):
-    plain, none = write(v1, "race", KINDS, 30)
-    raced, accepted = write(v1, "race", KINDS, 30, DRAFT)
-    assert raced == plain
-    assert none == 0
-    assert accepted > 0.6
-
-
-def prompt_of(number):
-    return 7 * number + 3
-
-
-@pytest.mark.parametrize("method", ["rejection", "block"])
-def test_greedy_texts_by_definition(v1, method):
-    """Bias, penalties that count prompt, output and drafts, what is allowed, bad words, a minimum of tokens."""
-    likely = [[token, int(TARGET[token].argmax())] for token in range(0, VOCABULARY, 2)]  # drafts run into these
-    shortest = [{"shortest": (least, {31}, False), "bias": {31: 9.0}} for least in range(6, 10)]
-    mixed = {"bad": [*likely, [9], [31]], "shortest": (12, {5, 17}, False), "bias": {5: 4.0, 17: -1.0, 23: 2.0}}
-    kinds = [kind | {"temperature": 0.0} for kind in (*KINDS, {"bad": likely}, *shortest, mixed)]
-    texts, accepted = write(v1, method, kinds, 30, TARGET)
-    for number, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
-        prompt = prompt_of(number) % VOCABULARY
-        for place, token in enumerate(text):
-            assert token == likeliest(kind, prompt, text[:place]), (kind, place)
-    assert accepted > 0.3
-
-
-def likeliest(kind, prompt, before):
-    row = TARGET[before[-1] if before else prompt].clone()
-    for biased, value in kind.get("bias", {}).items():
-        row[biased] += value
-    for seen in {prompt, *before}:
-        row[seen] *= kind.get("repetition", 1.0) ** (-1 if row[seen] > 0 else 1)
-    for seen in set(before):
-        row[seen] -= kind.get("frequency", 0.0) * before.count(seen) + kind.get("presence", 0.0)
-    allowed = torch.zeros(VOCABULARY, dtype=torch.bool)
-    allowed[list(kind.get("allowed", range(VOCABULARY)))] = True
-    for word in kind.get("bad", ()):
-        if before[len(before) - len(word) + 1 :] == word[:-1]:
-            allowed[word[-1]] = False
-    least, stops, _ = kind.get("shortest", (0, (), False))
-    if len(before) < least:
-        allowed[list(stops)] = False
-    return row.masked_fill(~allowed, -torch.inf).argmax()
-
-
-@pytest.mark.parametrize("method", ["rejection", "block", "race"])
+@pytest.mark.parametrize("method", METHODS)
 def test_law_of_several_rounds(v1, method):
     """Four tokens after one another; drafts that are drawn again at a place are new draws."""
     generator = torch.Generator().manual_seed(3)
     target, draft = (1.5 * torch.randn(3, 3, generator=generator) for _ in range(2))
-    texts, accepted = write(v1, method, [{}] * 6000, 4, draft, target)
+    engine, texts = VllmV1(v1, method, target, draft), {name: [] for name in range(6000)}
+    for name in texts:
+        engine.admit(name, Wish([name % 3], name, 4), [])
+    while running := [name for name, text in texts.items() if len(text) < 4]:
+        for name, tokens in engine.step(running, [K - name % 3 for name in running]).items():
+            texts[name] += tokens
     law = target.double().softmax(-1)
     for prompt in range(3):
         joint = law[prompt]
         for _ in range(3):
             joint = (joint.view(-1, 3)[:, :, None] * law).flatten()
-        found = torch.tensor(texts[prompt::3])  # `prompt_of` them is 3 times something and that
+        found = torch.tensor([text[:4] for text in texts.values()][prompt::3])
         assert_law(found @ torch.tensor([27, 9, 3, 1]), joint)
-    assert accepted > 0.5
 
 
 @pytest.mark.parametrize("method", ["race", "rejection"])
