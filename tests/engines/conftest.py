@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdec_kernels.engines import vllm
-from tests.engines import llama_stand_in, mlx_stand_in, vllm_stand_in, vllm_v1_stand_in
+from tests.engines import llama_stand_in, mlx_stand_in, sglang_stand_in, vllm_stand_in, vllm_v1_stand_in
 
 TABLES = {}
 KEPT = Path(__file__).resolve().parents[2] / "bench" / "results" / "engines.json"
@@ -55,6 +55,12 @@ def llama_cpp(monkeypatch):
     """llama-cpp-python without contexts."""
     llama_stand_in.contexts.clear()
     yield from stand_ins(monkeypatch, {"llama_cpp": llama_stand_in.MODULE}, "_llamacpp")
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """SGLang's options, sampling backends and ranks, which tests turn."""
+    yield from sglang_stand_in.installed(monkeypatch)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from tests.engines.sglang_stand_in import (
     Pool,
     Registry,
     info,
-    installed,
     request,
     schedule_batch,
 )
@@ -29,9 +28,7 @@ BLOCK = TARGET[7] + 0.5 * torch.randn(K, VOCABULARY, generator=GENERATOR)
 HEAD = types.SimpleNamespace(weight=torch.eye(VOCABULARY))
 
 
-@pytest.fixture(autouse=True)
-def engine(monkeypatch):
-    yield from installed(monkeypatch)
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 def made(monkeypatch, method, base, *given):

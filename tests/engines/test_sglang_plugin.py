@@ -12,7 +12,6 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling
-from specdec_kernels.conformance import check
 from specdec_kernels.engines import sglang
 from tests.engines.launches import launches
 from tests.engines.sglang_stand_in import (
@@ -20,7 +19,6 @@ from tests.engines.sglang_stand_in import (
     Registry,
     Sampler,
     info,
-    installed,
     request,
     schedule_batch,
     verify_input,
@@ -33,9 +31,7 @@ TREE = DraftTree.from_parents([-1, 0, 0, 1])
 MANY = 20_000
 
 
-@pytest.fixture(autouse=True)
-def engine(monkeypatch):
-    yield from installed(monkeypatch)
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 def test_off_unless_asked_for(monkeypatch, engine):
@@ -225,26 +221,6 @@ def test_a_threshold_that_nothing_reaches_changes_no_law(seeds, engine):
         second = tokens[(tokens[:, 0] == first) & (tokens[:, 1] >= 0), 1]
         if len(second) > 0:
             assert_law(second, LAW)
-
-
-@pytest.mark.parametrize("method", ["rejection", "race", "block"])
-def test_chains_conform(method, engine):
-    """Of sampled drafts, and of those without a law."""
-
-    def verify(batch):
-        engine.options.speculative_use_rejection_sampling = batch.draft is not None
-        given = info(
-            len(batch.seed), batch.seed, temperatures=batch.temperature[:, None], top_ps=batch.top_p,
-            top_ks=torch.where(batch.top_k == 0, 1 << 30, batch.top_k).int(), min_ps=batch.min_p,
-            **dict.fromkeys(("need_top_k_sampling", "need_top_p_sampling", "need_min_p_sampling"), True),
-        )  # fmt: skip
-        tokens = torch.nn.functional.pad(batch.drafts, (1, 0))
-        call = batch.target, tokens, DraftTree.chain(2), given
-        return verified(*call, draft_probs=batch.draft, topk=1, method=method, length=batch.position)
-
-    checks = ["chain", "certain", "temperatures", "filters", "seeds", "batch"]
-    report = check(verify, checks, trials=6000)
-    assert report.passed, str(report)
 
 
 def test_sampled_drafts_without_their_laws(engine):

@@ -17,7 +17,6 @@ from tests.engines.sglang_stand_in import (
     LogitsProcessor,
     Registry,
     info,
-    installed,
     request,
 )
 from tests.engines.test_sglang_plugin import prepared
@@ -75,10 +74,9 @@ class Model(torch.nn.Module):
             setattr(self if name == "_suppress_idx" else self.logits_processor, name, value)
 
 
-@pytest.fixture
-def engine(monkeypatch):
+@pytest.fixture(autouse=True)
+def sharded(monkeypatch):
     monkeypatch.setenv("SPECDEC_SGLANG_SHARDED", "1")
-    yield from installed(monkeypatch)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from tests.engines import (
     llama_stand_in,
     mlx_stand_in,
     sglang_server,
-    sglang_stand_in,
     slot_adapters,
     slot_machine,
 )
@@ -90,11 +89,10 @@ def test_vllm_v1_function():
 
 
 @pytest.fixture
-def sglang_plugin(monkeypatch):
-    for _ in sglang_stand_in.installed(monkeypatch):
-        monkeypatch.setenv("SPECDEC_SGLANG", "race")
-        sglang.register()
-        yield sys.modules["specdec_kernels.engines._sglang"]
+def sglang_plugin(engine, monkeypatch):
+    monkeypatch.setenv("SPECDEC_SGLANG", "race")
+    sglang.register()
+    return sys.modules["specdec_kernels.engines._sglang"]
 
 
 SGLANG = wishes(14, 40, more=({}, {"least": 4, "stop": (0, 1, 2)}, {}))

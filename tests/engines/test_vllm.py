@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from specdec_kernels import Sampling
-from specdec_kernels.conformance import check
 from specdec_kernels.engines import vllm, vllm_v1
 from tests.engines.launches import launches
 from tests.support.filters import kept
-from tests.support.laws import P, Q, assert_law, random_laws
+from tests.support.laws import P, Q, assert_law
 
 TARGET, DRAFT, K = torch.stack([P, P.flip(0), P]), torch.stack([Q, P]), 2
 TEMPERATURE = 2.0
@@ -56,36 +55,7 @@ def prefix_law(rows):
     return law
 
 
-def verified(batch, padded=False):
-    """What a round of the kit emits; with ``padded`` rows where no draft is, too."""
-    drafts, size = batch.drafts, len(batch.drafts)
-    counts = [K + 1] * size if padded else ((drafts >= 0).sum(1) + 1).tolist()
-    given = arguments(counts, range(size), drafts, batch.position.tolist())
-    rows = batch.target[given["expanded_idx_mapping"], given["expanded_local_pos"].long()]
-    draft = None if batch.draft is None else TEMPERATURE * batch.draft.log()
-    return vllm.rejection_sample(**given | {"target_logits": rows, "draft_logits": draft, "seed": batch.seed})[0]
-
-
 class TestRejection:
-    @pytest.mark.parametrize("padded", [False, True])
-    def test_conforms(self, padded):
-        """A -1 ends the drafts, whether there are rows behind it or not."""
-        report = check(
-            lambda batch: verified(batch, padded), ["chain", "certain", "ends", "seeds", "batch"], trials=20_000
-        )
-        assert report.passed, str(report)
-
-    @pytest.mark.parametrize("is_drafting", [True, False])
-    def test_residuals_do_not_share_the_noise_of_drafts(self, is_drafting):
-        """Drafts of `gumbel_sample`; even those with the target's noise leave the law alone: that of a race."""
-
-        def draw(probs, seed, position):
-            slots, ones = torch.arange(len(seed)), torch.ones(len(seed))
-            return vllm.gumbel_sample(probs.log(), slots, ones, seed, position, True, is_drafting)
-
-        report = check(verified, ["chain"], draw=draw, trials=20_000)
-        assert report.passed, str(report)
-
     def test_shapes_and_padding(self):
         given = arguments([K + 1] * 50, range(50), drafted(50), [5] * 50)
         tokens, num = vllm.rejection_sample(**given)
@@ -300,19 +270,16 @@ def v1(counts, drafts, given, bonus=3, draft=DRAFT):
 
 
 class TestV1:
-    @pytest.mark.parametrize("draft", [DRAFT, None], ids=["law", "certain"])
-    def test_law_and_bonus(self, draft):
-        torch.manual_seed(0)
-        drafts = drafted(MANY) if draft is not None else torch.tensor([[1, 0]]).expand(MANY, K)
-        tokens = v1([K] * MANY, drafts, metadata(MANY), draft=draft)
-        assert tokens.dtype == torch.int32
-        assert tokens.shape == (MANY, K + 1)
+    def test_the_last_token_is_vllms(self):
+        """Where all drafts are accepted; of greedy and other requests in one batch."""
+        given, drafts = metadata(400), drafted(400)
+        given.temperature[::2], drafts[::2] = 0.0, torch.tensor([0, 3])
+        tokens = v1([K] * 400, drafts, given)
+        assert (tokens.dtype, tokens.shape) == (torch.int32, (400, K + 1))
         through = tokens[:, 2] >= 0
-        assert (tokens[through, 2] == 3).all()
-        assert torch.equal(tokens[through, :2], drafts[through].int())
-        rest = torch.multinomial(TARGET[1], MANY, replacement=True)
-        pairs = torch.where(tokens < 0, rest[:, None], tokens.long())[:, :2]
-        assert_law(pairs @ torch.tensor([4, 1]), prefix_law(TARGET[:2]))
+        assert through[::2].all()
+        assert 0 < through[1::2].sum() < 200
+        assert torch.equal(tokens[through], torch.cat((drafts, torch.full((400, 1), 3)), 1)[through].int())
 
     @pytest.mark.parametrize(
         "kind", [{}, {"all_random": True}, {"all_greedy": True, "temperature": None}],
@@ -347,13 +314,6 @@ class TestV1:
         assert tokens.tolist() == [[0, 3, 3], [3, -1, -1], [0, -1, -1]]
         assert v1([0], torch.zeros(1, 2), metadata(1)).tolist() == [[3, -1, -1]]
 
-    def test_greedy_and_random_in_one_batch(self):
-        given = metadata(2 * MANY)
-        given.temperature[::2] = 0.0
-        tokens = v1([K] * (2 * MANY), drafted(2 * MANY), given)
-        assert (tokens[::2, 0] == 0).all()
-        assert_law(tokens[1::2, 0], P)
-
     def test_a_generator_belongs_to_its_request(self):
         def tokens(counts, own):
             generators = {row: torch.Generator().manual_seed(5 + row) for row in own}
@@ -377,15 +337,3 @@ class TestV1:
                 vllm_v1.rejection_sample(
                     torch.zeros(1), counts, most, None, None, TARGET[:1], torch.zeros(1, 1), metadata(1)
                 )
-
-    def test_equal_laws_accept_all(self):
-        """p = q, on a support that leaves tokens out: none of them is emitted, whatever is left of a residual."""
-        rows = random_laws(torch.Generator().manual_seed(0), 500, 4)
-        rows[:, 2] = 0.0
-        rows /= rows.sum(1, keepdim=True)
-        drafts = torch.multinomial(rows, 1).squeeze(1).int()
-        tokens = vllm_v1.rejection_sample(
-            drafts, [1] * 500, 1, None, rows, rows.log(), torch.zeros(500, 1).int(), metadata(500)
-        )
-        assert (tokens[:, 0] != 2).all()
-        assert (tokens[:, 0] == drafts).float().mean() > 0.99

@@ -131,38 +131,6 @@ def test_watermarks_that_are_refused(monkeypatch, words, method, error, says):
         samplers(method)
 
 
-def drafts_of(draft_logits, count, temperature, seed):
-    """Rows [count * (K + 1)] whose drafts were drawn from draft logits [K, V]."""
-    laws = (draft_logits / temperature).softmax(-1)
-    ids = torch.multinomial(laws, count, replacement=True, generator=torch.Generator().manual_seed(seed)).T
-    return torch.nn.functional.pad(ids, (1, 0)).flatten()
-
-
-@pytest.mark.parametrize("forbidden", [None, 4], ids=["fused", "with their processors"])
-def test_law_of_filters_and_temperatures(forbidden):
-    """Drafts by slot at the request's temperature, without filters; the target's rows raw, bfloat16."""
-    count, temperature = 4000, 0.7
-    shaping = dict(temperature=temperature, top_k=8, top_p=0.9, min_p=0.02)
-    vllm.register()
-    sampler = stand_in.Sampler(count, VOCABULARY, forbidden=forbidden, **shaping)
-    state = stand_in.ModelState(stand_in.speculative(K), {"specdec": "rejection"})
-    _, rejection = state.custom_sampler(sampler)
-    rows, draft = TARGET[: K + 1].bfloat16(), DRAFT[:K]
-    batch = stand_in.batch_of([K + 1] * count, range(count), [9] * count)
-    tokens, num, *_ = verified(
-        rejection, batch, rows.repeat(count, 1), drafts_of(draft, count, temperature, 5), draft.expand(count, K, -1)
-    )
-    law = rows[0].double()
-    if forbidden is not None:
-        law[forbidden] = -torch.inf
-    sampling = Sampling.vllm(**shaping)
-    law = (law / temperature).softmax(0) * kept(law, sampling)
-    assert_law(tokens[:, 0], law)
-    assert (num > 1).any()
-    assert (num < K + 1).any()
-    assert torch.equal(tokens >= 0, torch.arange(K + 1) < num[:, None])
-
-
 @pytest.mark.parametrize("case", [("rejection", "0"), ("rejection", "1"), ("race", "1")], ids="-".join)
 def test_drafts_have_the_filters_of_their_requests(monkeypatch, case):
     """Unless it is turned off; of two slots each its own, which may change. The target's law is the same."""
