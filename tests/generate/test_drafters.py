@@ -17,8 +17,8 @@ from specdec_kernels.generate import (
 )
 from specdec_kernels.generate.drafters import draw_independent
 from specdec_kernels.generate.noise import Noise, at_rows, keywords
+from tests.generate.laws import VOCAB, text_law
 from tests.generate.small import llama, raced, random_model
-from tests.generate.test_generate import VOCAB, text_law
 from tests.support.laws import follows_law
 
 NOISE = Noise(torch.arange(4), torch.tensor([5, 6, 7, 8]))
@@ -102,6 +102,34 @@ def test_texts_have_the_target_law_after_ids_the_draft_does_not_know(padded, tre
     texts = generate([[1, 4]] * 8000, *padded, method="rejection", k=2, tree=tree, seed=5, max_new_tokens=3)
     number = (torch.tensor([text.tokens for text in texts]) * torch.tensor([25, 5, 1])).sum(1)
     assert follows_law(number, text_law(padded[0], 1.0))
+
+
+# A draft that writes some tokens alone.
+
+
+def test_a_draft_equal_to_the_target_on_its_tokens(small_pair):
+    """At temperature 0 it is accepted for as long as the target writes these."""
+    sampling = Sampling(0.0)
+    (plain,) = generate([[1]], small_pair[0], method="plain", sampling=sampling, max_new_tokens=12)
+    drafter = ModelDrafter(small_pair[0], set(plain.tokens))
+    (text,) = generate([[1]], small_pair[0], drafter, method="rejection", k=3, sampling=sampling, max_new_tokens=12)
+    assert (text.tokens, text.acceptance) == (plain.tokens, 1)
+
+
+@pytest.mark.parametrize("vocabulary, message", [
+    ([], r"vocabulary: expected token ids from 0 to 4; got \[\]"),
+    ([3, 5], r"vocabulary: expected token ids from 0 to 4; got \[3, 5\]"),
+    ([-1], r"vocabulary: expected token ids from 0 to 4; got \[-1"),
+])  # fmt: skip
+def test_vocabularies_of_a_draft_that_are_refused(small_pair, vocabulary, message):
+    with pytest.raises(ValueError, match=message):
+        ModelDrafter(small_pair[1], vocabulary)
+
+
+def test_tokens_that_the_target_does_not_have(small_pair):
+    drafter = ModelDrafter(small_pair[1], torch.tensor([1, 4]).tolist())
+    with pytest.raises(ValueError, match="vocabulary: expected tokens below the target's 4; got 4"):
+        drafter.start(1, 8, vocabulary=4)
 
 
 # Drafters made of one model.

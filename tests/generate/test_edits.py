@@ -7,8 +7,7 @@ import specdec_kernels as specdec
 from specdec_kernels.generate import Controller, ModelDrafter, TextEdits, generate
 from specdec_kernels.generate.arguments import record_of
 from specdec_kernels.generate.edits import before
-from tests.generate.laws import BATCH, EDITS, NEW, SMALL, of_prompt, place_of
-from tests.generate.test_generate import PROMPT
+from tests.generate.laws import BATCH, EDITS, NEW, PROMPT, SMALL, of_prompt, place_of
 
 
 @torch.no_grad()

@@ -9,9 +9,8 @@ import specdec_kernels as specdec
 from specdec_kernels import Sampling, backends
 from specdec_kernels.generate import Controller, ModelDrafter, generate
 from specdec_kernels.generate.control import log_probability
-from tests.generate.laws import BATCH, EDITS, LAWS, NEW, SAMPLINGS, SHAPES, of_prompt
+from tests.generate.laws import BATCH, EDITS, LAWS, NEW, PROMPT, SAMPLINGS, SHAPES, of_prompt
 from tests.generate.test_edits import edited_rows
-from tests.generate.test_generate import PROMPT
 from tests.support.filters import scaled
 
 

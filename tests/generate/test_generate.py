@@ -1,65 +1,25 @@
 """Whole generations: the race equals plain sampling, batches equal their texts alone, outputs have the target's law."""
 
-import itertools
-from functools import cache
-
 import pytest
-import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling, Status
 from specdec_kernels.generate import (
-    Controller,
-    DraftPlan,
     FixedLength,
     ModelDrafter,
     NgramDrafter,
-    RandomLength,
     TextEdits,
     generate,
     stream,
 )
-from tests.support.laws import follows_law
+from tests.generate.laws import NEW, PROMPT, PROMPTS, tokens_of
 
-# Forwards of different shapes round differently. In float64 the differences vanish in the float32 logits that the ops
-# get, so that equality of whole generations can be asked for.
-PROMPTS = ["ROMEO:\nO, ", "First Citizen:\nBefore we proceed any further, hear me", "J", "The the the the the "]
-NEW = 24
 BRANCHES = DraftTree.specinfer((2, 2))
 
 
 def drafter_of(name, pair):
     return {"model": lambda: ModelDrafter(pair[1]), "self": lambda: ModelDrafter(pair[0]), "ngram": NgramDrafter,
             "none": lambda: None}[name]()  # fmt: skip
-
-
-def tokens_of(generations):
-    return [generation.tokens for generation in generations]
-
-
-@pytest.mark.parametrize("drafter", ["model", "ngram", "none", "self"])
-@pytest.mark.parametrize("k", [1, 3, 8])
-@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.7])
-def test_race_equals_plain(pair, plain, drafter, k, temperature):
-    race = generate(
-        PROMPTS, pair[0], drafter_of(drafter, pair), k=k, temperature=temperature, seed=3, max_new_tokens=NEW
-    )
-    assert tokens_of(race) == tokens_of(plain[temperature])
-    assert [entry.text for entry in race] == [entry.text for entry in plain[temperature]]
-    assert not any(entry.status for entry in race)
-    if drafter == "self":
-        assert {entry.target_calls for entry in race} == {-(-NEW // (k + 1))}
-    if drafter == "model":
-        assert all(entry.target_calls < NEW for entry in race)
-
-
-@pytest.mark.parametrize("tree", [None, DraftTree.optimal((0.5, 0.25, 0.12, 0.06), 12)], ids=["chain", "tree"])
-@pytest.mark.parametrize("batch", [1, 2, 3])
-def test_race_equals_plain_in_batches_of_any_size(pair, plain, batch, tree):
-    for first in range(0, len(PROMPTS), batch):
-        prompts, options = PROMPTS[first : first + batch], dict(seed=3 + first, max_new_tokens=NEW, tree=tree)
-        race = generate(prompts, pair[0], ModelDrafter(pair[1]), **options)
-        assert tokens_of(race) == tokens_of(plain[1.0][first : first + batch])
 
 
 def test_greedy_is_the_same_by_every_method(pair, plain):
@@ -72,101 +32,6 @@ def test_greedy_is_the_same_by_every_method(pair, plain):
                 continue
             texts = generate(PROMPTS, pair[0], drafter, method=method, **options, **how)
             assert tokens_of(texts) == tokens_of(plain[0.0])
-
-
-def test_temperatures_and_seeds_of_each_prompt(pair, plain):
-    mixed = generate(
-        PROMPTS, pair[0], ModelDrafter(pair[1]), temperature=[0.0, 0.6, 1.0, 1.7], seed=[3, 4, 5, 6], max_new_tokens=NEW
-    )
-    assert tokens_of(mixed) == [
-        plain[temperature][index].tokens for index, temperature in enumerate([0.0, 0.6, 1.0, 1.7])
-    ]
-
-
-# Laws. A model over 5 tokens writes 3 tokens: 125 texts, whose probabilities are a product of three softmaxes. Of seven
-# children two are absent; independent siblings repeat.
-TEXTS, VOCAB, LENGTH = 8000, 5, 3
-PROMPT = [1, 4]
-
-
-@pytest.fixture(scope="module")
-def law_at(small_pair):
-    """The exact law of all texts at a temperature."""
-    return cache(lambda temperature: text_law(small_pair[0], temperature))
-
-
-def text_law(target, temperature):
-    texts = torch.tensor([PROMPT + list(tail) for tail in itertools.product(range(VOCAB), repeat=LENGTH)])
-    with torch.no_grad():
-        logs = (target.model(input_ids=texts).logits.double() / temperature).log_softmax(-1)
-    following = logs[:, len(PROMPT) - 1 : -1].gather(2, texts[:, len(PROMPT) :, None])
-    return following.sum((1, 2)).exp()
-
-
-def drawn(small_pair, texts=TEXTS, **options):
-    """Generations, each as the number of its text."""
-    drafter = options.pop("drafter", None) or ModelDrafter(small_pair[1])
-    written = generate([PROMPT] * texts, small_pair[0], drafter, seed=5, max_new_tokens=LENGTH, **options)
-    return (torch.tensor(tokens_of(written)) * torch.tensor([VOCAB**2, VOCAB, 1])).sum(1)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(method="race", k=2),
-        pytest.param(dict(method="rejection", k=1), marks=pytest.mark.slow),
-        dict(method="rejection", k=2),
-        pytest.param(dict(method="rejection", k=2, temperature=0.6), marks=pytest.mark.slow),
-        dict(method="rejection", drafter=NgramDrafter()),
-        pytest.param(dict(method="rejection", k=1, draft_prob=0.5), marks=pytest.mark.slow),
-        dict(method="rejection", k=2, draft_prob=0.7, temperature=1.5),
-        dict(method="rejection", policy=RandomLength(2, 0.6, "token")),
-        pytest.param(dict(method="rejection", policy=RandomLength(2, 0.9, "uniform")), marks=pytest.mark.slow),
-        pytest.param(dict(method="block", k=2), marks=pytest.mark.slow),
-        dict(method="block", k=3, temperature=1.5),
-        dict(method="block", drafter=NgramDrafter()),
-        pytest.param(dict(method="block", policy=Controller(3, block=True)), marks=pytest.mark.slow),
-        dict(method="rejection", tree=DraftTree.specinfer((7,))),
-        dict(method="traversal", tree=BRANCHES),
-        dict(method="rejection", tree=DraftTree.specinfer((3, 1)), replacement=True),
-        pytest.param(dict(method="rejection", tree=BRANCHES), marks=pytest.mark.slow),
-        pytest.param(dict(method="traversal", tree=DraftTree.specinfer((7,))), marks=pytest.mark.slow),
-        pytest.param(
-            dict(method="traversal", tree=DraftTree.specinfer((3, 1)), replacement=True), marks=pytest.mark.slow
-        ),
-        dict(method="paths", paths=3, k=2),
-    ],
-    ids=lambda options: " ".join(
-        f"{key}={x if isinstance(x, (str, int, float)) else type(x).__name__}" for key, x in options.items()
-    ),
-)
-def test_texts_have_the_target_law(small_pair, law_at, options):
-    assert follows_law(drawn(small_pair, **options), law_at(options.get("temperature", 1.0)))
-
-
-class Overstated(RandomLength):
-    """Drafts with probability 1/4 and declares 3/4."""
-
-    def __init__(self, k):
-        super().__init__(k, 0.25)
-
-    def plan(self, noise, limit):
-        count, h = super().plan(noise, limit)
-        return DraftPlan(count, torch.where(h == 0.25, 0.75, h))
-
-
-class Greedy(ModelDrafter):
-    """Drafts the likeliest token but hands out the law of a sampled one."""
-
-    def propose(self, text, length, count, slots, noise, sampling, record=None):
-        greedy = sampling._replace(temperature=torch.zeros_like(sampling.temperature))
-        return super().propose(text, length, count, slots, noise, greedy, record)
-
-
-@pytest.mark.parametrize("wrong", ["overstated drafting probability", "draft not sampled from its law"])
-def test_biased_generations_are_caught(small_pair, law_at, wrong):
-    options = dict(policy=Overstated(1)) if wrong.startswith("overstated") else dict(drafter=Greedy(small_pair[1]), k=1)
-    assert not follows_law(drawn(small_pair, method="rejection", **options), law_at(1.0))
 
 
 @pytest.mark.parametrize("method, fresh", [("block", True), ("rejection", False), ("race", False)])

@@ -19,8 +19,8 @@ from specdec_kernels.generate import (
     early_exit,
     generate,
 )
+from tests.generate.laws import drawn, text_law
 from tests.generate.small import llama, raced, random_model
-from tests.generate.test_generate import drawn, text_law
 from tests.generate.test_models import assert_pieces_equal_one_forward
 from tests.support.laws import follows_law
 

@@ -8,7 +8,6 @@ from specdec_kernels.generate import (
     ModelDrafter,
     ParallelDrafter,
     PathController,
-    drafters,
     generate,
     load_model,
     stream,
@@ -17,29 +16,8 @@ from specdec_kernels.generate.drafters import path_to
 from specdec_kernels.generate.noise import Noise, Sampling
 from specdec_kernels.generate.protocols import Drafts
 from specdec_kernels.generate.trees import merged
+from tests.generate.laws import PROMPT, PROMPTS, VOCAB, tokens_of
 from tests.generate.small import llama, raced
-from tests.generate.test_generate import PROMPT, PROMPTS, VOCAB, drawn, text_law, tokens_of
-from tests.support.laws import follows_law
-
-
-@pytest.fixture(scope="module")
-def small_parallel():
-    """A model that knows the tokens of the small pair, and two look-ahead tokens."""
-    return ParallelDrafter(llama(VOCAB + 2, seed=3, spread=0.25, look_ahead_token_ids=[VOCAB, VOCAB + 1]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [dict(paths=4, k=2, temperature=1.5), dict(policy=PathController(2, (1, 3)))])
-def test_texts_of_parallel_drafts_have_the_target_law(small_pair, small_parallel, how):
-    texts = drawn(small_pair, drafter=small_parallel, method="paths", **how)
-    assert follows_law(texts, text_law(small_pair[0], how.get("temperature", 1.0)))
-
-
-def test_chains_that_share_their_noise_are_caught(small_pair, monkeypatch):
-    draw = drafters.draw_independent
-    monkeypatch.setattr(drafters, "draw_independent", lambda logits, width, *how: draw(logits[:, :1], 1, *how).expand(
-        -1, logits.shape[1], width))  # fmt: skip
-    assert not follows_law(drawn(small_pair, texts=5000, method="paths", paths=3, k=2), text_law(small_pair[0], 1.0))
 
 
 def test_one_chain_writes_as_block(pair):

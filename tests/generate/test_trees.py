@@ -10,19 +10,16 @@ import specdec_kernels as specdec
 from specdec_kernels import DraftTree
 from specdec_kernels.generate import (
     ModelDrafter,
-    TreeController,
     VerifiedTree,
-    drafters,
     generate,
     stream,
 )
 from specdec_kernels.generate.drafters import path_to
 from specdec_kernels.generate.policies import FixedTree
 from specdec_kernels.generate.trees import cut
+from tests.generate.laws import NEW, PROMPT, PROMPTS, tokens_of
 from tests.generate.small import llama, random_model
-from tests.generate.test_generate import NEW, PROMPT, PROMPTS, drawn, text_law, tokens_of
 from tests.generate.test_models import CONFIGS, assert_near, whole
-from tests.support.laws import follows_law
 
 SHAPES = {
     "root alone": DraftTree.chain(0),
@@ -83,27 +80,6 @@ def test_reading_a_tree_depth_by_depth_equals_reading_it_at_once():
         torch.testing.assert_close(logits, at_once[:, nodes], rtol=1e-6, atol=1e-6)
 
 
-# Whole generations on the embedded pair.
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.7])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_race_equals_plain(pair, plain, shape, temperature):
-    race = generate(
-        PROMPTS, pair[0], ModelDrafter(pair[1]), tree=SHAPES[shape], temperature=temperature, seed=3, max_new_tokens=NEW
-    )
-    assert tokens_of(race) == tokens_of(plain[temperature])
-    assert [entry.text for entry in race] == [entry.text for entry in plain[temperature]]
-    assert not any(entry.status for entry in race)
-    assert shape == "root alone" or all(entry.target_calls < NEW for entry in race)
-
-
-def test_race_with_a_learning_tree_equals_plain(pair, plain):
-    race = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), policy=TreeController(12), seed=3, max_new_tokens=NEW)
-    assert tokens_of(race) == tokens_of(plain[1.0])
-    assert len({entry.tree.shape for entry in race[0].rounds}) > 1
-
-
 def test_a_draft_equal_to_the_target_is_accepted_along_the_first_children(pair):
     tree = SHAPES["optimal"]
     for method in ("race", "rejection"):
@@ -144,17 +120,6 @@ def test_branches_have_noise_of_their_own_where_several_are_tried(small_pair, mo
     options = dict(method=method, tree=tree, replacement=replacement, max_new_tokens=12)
     generate([PROMPT], small_pair[0], ModelDrafter(small_pair[1]), **options)
     assert (len(set(races)) == len(races)) == (method == "traversal")
-
-
-def test_a_draft_not_sampled_from_its_law_is_caught(small_pair, monkeypatch):
-    draw = drafters.draw_children
-
-    def greedy(logits, width, noise, sampling, known):
-        return draw(logits, width, noise, sampling._replace(temperature=sampling.temperature * 0), known)
-
-    monkeypatch.setattr(drafters, "draw_children", greedy)
-    texts = drawn(small_pair, method="rejection", tree=DraftTree.specinfer((2, 2)))
-    assert not follows_law(texts, text_law(small_pair[0], 1.0))
 
 
 # Rounds and statistics.

@@ -9,54 +9,16 @@ import torch
 from scipy import stats
 from specdec_kernels._C import maths
 
-from specdec_kernels import DraftTree, context_seeds, race_sample, verify_chain
+from specdec_kernels import context_seeds, race_sample, verify_chain
 from specdec_kernels.backends.reference import noise
 from specdec_kernels.calls.values import Noise
-from specdec_kernels.generate import Controller, ModelDrafter, NgramDrafter, Watermark, generate
+from specdec_kernels.generate import ModelDrafter, Watermark, generate
 from specdec_kernels.watermark import detect, p_value, scores
-from tests.generate.test_generate import PROMPTS, tokens_of
+from tests.generate.laws import PROMPTS
 from tests.support.laws import FALSE_ALARM, assert_law, follows_law
 
 NEW = 40
 KEYS = [12345, 0, -9, 2**64 - 1]
-
-
-@pytest.fixture(scope="module")
-def plainly(pair):
-    """Of each window, each prompt on its own. A window of one token comes again at once."""
-    found = {}
-    for window in (1, 4):
-        marks = [Watermark([key], window) for key in KEYS]
-        found[window] = [
-            generate([prompt], pair[0], method="plain", watermark=mark, seed=3 + i, max_new_tokens=NEW)[0]
-            for i, (prompt, mark) in enumerate(zip(PROMPTS, marks, strict=True))
-        ]
-    return found
-
-
-HOW = {
-    "model, k = 1": lambda pair: (ModelDrafter(pair[1]), {"k": 1}),
-    "model, k = 5": lambda pair: (ModelDrafter(pair[1]), {"k": 5}),
-    "model, learnt": lambda pair: (ModelDrafter(pair[1]), {"policy": Controller()}),
-    "itself": lambda pair: (ModelDrafter(pair[0]), {"k": 4}),
-    "n-grams": lambda pair: (NgramDrafter(), {"k": 4}),
-    "tree": lambda pair: (ModelDrafter(pair[1]), {"tree": DraftTree.specinfer([2, 2, 1])}),
-    "tree by itself": lambda pair: (ModelDrafter(pair[0]), {"tree": DraftTree.optimal([0.5, 0.2, 0.1], 9)}),
-}
-
-
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("window", [1, 4])
-def test_race_writes_the_plain_text(pair, plainly, how, window):
-    """In one batch, whose second text has no watermark."""
-    drafter, options = HOW[how](pair)
-    mark = Watermark(KEYS, window)
-    texts = generate(PROMPTS, pair[0], drafter, method="race", watermark=mark, seed=3, max_new_tokens=NEW, **options)
-    assert tokens_of(texts) == tokens_of(plainly[window])
-    if how == "itself":
-        assert {text.target_calls for text in texts} == {-(-NEW // 5)}
-    if how.startswith("tree by"):
-        assert all(text.target_calls < NEW / 2 for text in texts)
 
 
 @pytest.mark.parametrize("window", [2, 4])
