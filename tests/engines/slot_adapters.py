@@ -165,11 +165,8 @@ class VllmV1(Engine):
             self.outputs[name] += row
         if self.runner.speculative_config is None:
             return dict(zip(names, emitted, strict=True))
-        new = self.runner.propose(
-            num_speculative_tokens=K, next_token_ids=torch.tensor([row[-1] for row in emitted]),
-            sampling_metadata=self.metadata, common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor(ends)),
-            num_rejected_tokens_gpu=torch.tensor([len(row) for row in rows]) - torch.tensor(number),
-        )  # fmt: skip
+        rejected = torch.tensor([len(row) for row in rows]) - torch.tensor(number)
+        new = self.runner.propose([row[-1] for row in emitted], ends, K, rejected)
         self.proposed = dict(zip(names, new.tolist(), strict=True))  # of others the rows are lost
         return dict(zip(names, emitted, strict=True))
 

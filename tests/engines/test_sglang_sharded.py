@@ -350,36 +350,15 @@ def test_the_likeliest_drafts_are_told_of_alone(ranks, engine, top):
     assert torch.equal(ranks(drawn, "race", draft=True)[1][:, :VOCABULARY], rows)
 
 
-def pipelines(engine):
-    engine.pipelines = 2
-
-
-def lora(engine):
-    engine.lora.enable_lora = True
-
-
-def blocks(engine):
-    engine.options.speculative_algorithm = "DFLASH"
-
-
-def laws(engine):
-    engine.options.speculative_use_rejection_sampling = True
-
-
-def thresholds(engine):
-    engine.options.speculative_accept_threshold_single = 0.5
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (pipelines, "pipeline_parallel_size beside SPECDEC_SGLANG_SHARDED"), (lora, "LoRA beside"),
-        (blocks, "DFLASH beside"), (laws, "speculative_use_rejection_sampling beside"),
-        (thresholds, "speculative_accept_threshold beside"),
-    ],
-)  # fmt: skip
-def test_what_is_refused_as_the_engine_starts(ranks, engine, change, words):
-    change(engine)
+@pytest.mark.parametrize("part, name, value, words", [
+    (None, "pipelines", 2, "pipeline_parallel_size beside SPECDEC_SGLANG_SHARDED"),
+    ("lora", "enable_lora", True, "LoRA beside"),
+    ("options", "speculative_algorithm", "DFLASH", "DFLASH beside"),
+    ("options", "speculative_use_rejection_sampling", True, "speculative_use_rejection_sampling beside"),
+    ("options", "speculative_accept_threshold_single", 0.5, "speculative_accept_threshold beside"),
+])  # fmt: skip
+def test_what_is_refused_as_the_engine_starts(ranks, engine, part, name, value, words):
+    setattr(engine if part is None else getattr(engine, part), name, value)
     with pytest.raises(NotImplementedError, match=words):
         ranks(lambda here: None, "rejection")
 

@@ -1,5 +1,6 @@
 """What the plug-in does inside vLLM's V1 runner where tensor-parallel ranks, played by threads, keep their slices."""
 
+import functools
 import sys
 import threading
 import types
@@ -102,10 +103,7 @@ def test_logprobs_and_what_is_gathered(v1, sharded, method, mode, thinks):
         metadata.logprob_token_ids = {1: [30, 1050], 2: [7]}
         metadata.thinking_budget_state_holder = types.SimpleNamespace(has_tracked_requests=lambda: thinks)
         runner.batch(names, metadata)
-        runner.propose(
-            num_speculative_tokens=2, next_token_ids=torch.tensor([3, 4, 5]), sampling_metadata=metadata,
-            common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 9, 9])), num_rejected_tokens_gpu=None,
-        )  # fmt: skip
+        runner.propose([3, 4, 5], [9, 9, 9], steps=2)
         rows = TARGET[[3, 1030, 8, 4, 5, 9]]
         if hasattr(runner, "model"):
             rows = runner.model.compute_logits(rows)
@@ -127,10 +125,7 @@ def test_drafts_that_are_drawn_at_once(v1, sharded):
         kinds = [{"temperature": 0.8}, {"temperature": 0.0}, {"top_k": 12, "top_p": 0.9}]
         metadata = stand_in.metadata_of(kinds, [0] * 3, [[]] * 3, [], VOCABULARY)
         runner.batch([f"request {i}" for i in range(3)], metadata)
-        runner.propose(
-            num_speculative_tokens=0, next_token_ids=torch.zeros(3), sampling_metadata=metadata,
-            common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 14, 2])), num_rejected_tokens_gpu=None,
-        )  # fmt: skip
+        runner.propose([0, 0, 0], [9, 14, 2], steps=0)
         tokens, none = runner.drafter._sample_draft_tokens(DRAFT[torch.arange(6)], metadata)
         assert none is None
         rows, names = runner._sample.__self__.drafter.taken()
@@ -162,54 +157,29 @@ def test_grammars_are_cut_and_prompts_gathered(v1, sharded):
     assert torch.equal(torch.cat((left, right), 1), rows)
 
 
-def lora(runner):
-    runner.lora_config = object()
-
-
-def pipeline(runner):
-    runner.parallel_config.pipeline_parallel_size = 2
-
-
-def others_logits(runner):
+def flipped(runner):
     compute = runner.model.compute_logits
-    runner.model.compute_logits = lambda hidden_states: compute(hidden_states).flip(-1)
+    return lambda hidden_states: compute(hidden_states).flip(-1)
 
 
-def drafts_with_probabilities(runner):
-    runner.drafter.use_heterogeneous_vocab = True
-
-
-def own_vocabulary(runner):
-    runner.drafter.model.draft_id_to_target_id = torch.arange(4)
-
-
-def nothing_left(runner):
-    runner.model.head.vocabulary = 1000
-
-
-@pytest.mark.parametrize(
-    "change, error, words",
-    [
-        (lora, NotImplementedError, "LoRA beside SPECDEC_VLLM_SHARDED"),
-        (pipeline, NotImplementedError, "pipeline_parallel_size beside SPECDEC_VLLM_SHARDED"),
-        (others_logits, NotImplementedError, r"expected logits of the model that are columns \d+ to \d+ of 1100"),
-        (
-            drafts_with_probabilities,
-            NotImplementedError,
-            "probabilities of vLLM's own drafts beside SPECDEC_VLLM_SHARD",
-        ),
-        (own_vocabulary, NotImplementedError, "a drafter's own vocabulary beside SPECDEC_VLLM_SHARDED"),
-        (nothing_left, ValueError, "SPECDEC_VLLM_SHARDED: expected columns on each of 2 ranks; got"),
-    ],
-)
-def test_what_is_refused_as_the_engine_starts(v1, sharded, change, error, words):
+@pytest.mark.parametrize("path, value, words", [
+    ("lora_config", object(), "LoRA beside SPECDEC_VLLM_SHARDED"),
+    ("parallel_config.pipeline_parallel_size", 2, "pipeline_parallel_size beside SPECDEC_VLLM_SHARDED"),
+    ("model.compute_logits", flipped, r"expected logits of the model that are columns \d+ to \d+ of 1100"),
+    ("drafter.use_heterogeneous_vocab", True, "probabilities of vLLM's own drafts beside SPECDEC_VLLM_SHARD"),
+    ("drafter.model.draft_id_to_target_id", torch.arange(4), "a drafter's own vocabulary beside SPECDEC_VLLM_SHARDED"),
+    ("model.head.vocabulary", 1000, "SPECDEC_VLLM_SHARDED: expected columns on each of 2 ranks; got"),
+])  # fmt: skip
+def test_what_is_refused_as_the_engine_starts(v1, sharded, path, value, words):
     """By every rank, before any waits for another."""
     refused = []
 
     def act(group):
         runner = on_rank(group, DRAFT)
-        change(runner)
-        with pytest.raises(error, match=words):
+        *owners, name = path.split(".")
+        owner = functools.reduce(getattr, owners, runner)
+        setattr(owner, name, value(runner) if value is flipped else value)
+        with pytest.raises((NotImplementedError, ValueError), match=words):
             v1.take_over(runner, "rejection")
         refused.append(group.rank_in_group)
 

@@ -55,10 +55,7 @@ def test_drafts_that_are_drawn_at_once(v1, method):
         metadata, rows = stand_in.metadata_of(kinds, [0, 0], [], [], VOCABULARY), torch.arange(2 * K).view(2, K)
         runner.batch("ab", metadata)
         runner.drafter.table = None  # no drafts of its own
-        runner.propose(
-            num_speculative_tokens=0, next_token_ids=torch.zeros(2), sampling_metadata=metadata,
-            common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 14])), num_rejected_tokens_gpu=None,
-        )  # fmt: skip
+        runner.propose([0, 0], [9, 14], steps=0)
         calls = rows.T if steps == 1 else rows.view(1, -1)
         tokens = [runner.drafter._sample_draft_tokens(DRAFT[call], metadata)[0].view(2, -1) for call in calls]
         found[steps] = torch.cat(tokens, 1)
@@ -207,13 +204,9 @@ def test_rows_of_drafts_in_another_batch(v1, monkeypatch, method, counts):
             metadata = stand_in.metadata_of(*given)
             runner.batch(names, metadata)
             rows = [text + row for text, row in zip(texts, drafts, strict=True)]
-            ends = torch.tensor([8 + len(row) for row in rows])
-            output = runner.step(TARGET[list(itertools.chain(*rows))], drafts, ends.tolist())
-            new = runner.propose(
-                num_speculative_tokens=K, next_token_ids=torch.tensor(texts)[:, 0], sampling_metadata=metadata,
-                common_attn_metadata=types.SimpleNamespace(seq_lens=ends - torch.tensor([*map(len, drafts)])),
-                num_rejected_tokens_gpu=None,
-            )  # fmt: skip
+            ends = [8 + len(row) for row in rows]
+            output = runner.step(TARGET[list(itertools.chain(*rows))], drafts, ends)
+            new = runner.propose([text[0] for text in texts], [9] * len(names))
             drafted |= dict(zip(names, new.tolist(), strict=True))
         found = output.sampled_token_ids.tolist()
         return {name: [token for token in row if token >= 0] for name, row in zip(names, found, strict=True)}
@@ -236,10 +229,7 @@ def test_rows_of_drafts_serve_one_step(v1, monkeypatch):
     monkeypatch.setattr(specdec_kernels, "verify_chain", lambda **call: calls.append(call) or verify(**call))
     metadata = stand_in.metadata_of([{}] * 2, [0] * 2, [[]] * 2, [[]] * 2, VOCABULARY)
     runner.batch("ab", metadata)
-    runner.propose(
-        num_speculative_tokens=K, next_token_ids=torch.tensor([1, 2]), sampling_metadata=metadata,
-        common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 9])), num_rejected_tokens_gpu=None,
-    )  # fmt: skip
+    runner.propose([1, 2], [9, 9])
     assert runner.drafter.rows is None  # vLLM has nothing to stack
     for _ in range(2):
         runner.step(TARGET[: 2 * K + 2], [[1] * K] * 2, [9, 9])
@@ -262,10 +252,7 @@ def test_likeliest_drafts(v1):
         v1.take_over(runner, "rejection")
         metadata = stand_in.metadata_of([kind] * 3, [0] * 3, [[]] * 3, [[]] * 3, VOCABULARY)
         runner.batch("abc", metadata)
-        drafts = runner.propose(
-            num_speculative_tokens=2, next_token_ids=torch.tensor([1, 2, 3]), sampling_metadata=metadata,
-            common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor([9, 9, 4])), num_rejected_tokens_gpu=None,
-        )  # fmt: skip
+        drafts = runner.propose([1, 2, 3], [9, 9, 4], steps=2)
         first = DRAFT[1:4].argmax(1)
         likeliest = torch.stack((first, DRAFT[first].argmax(1)), 1)
         assert torch.equal(drafts, torch.full((3, 2), 8) if proposer is Gemma else likeliest)
@@ -326,17 +313,13 @@ def test_launches(v1, monkeypatch, method, counts, prompts, more):
     v1.take_over(runner, method)
     metadata = stand_in.metadata_of([{"top_k": 5}] * 2, [0] * 2, [[]] * 2, [[]] * 2, VOCABULARY)
     runner.batch("ab", metadata)
-    arguments = {
-        "next_token_ids": torch.tensor([1, 2]), "sampling_metadata": metadata, "num_speculative_tokens": K,
-        "common_attn_metadata": types.SimpleNamespace(seq_lens=torch.tensor([9, 9])), "num_rejected_tokens_gpu": None,
-    }  # fmt: skip
     logits, drafts = TARGET[: sum(counts) + 2], [[1] * count for count in counts]
     sample, rows, found = runner._sample, torch.zeros(2, VOCABULARY), []
     runner._sample = lambda *given: found.append(launches(lambda: sample(*given)))
     copies = copies_to_the_device(v1, monkeypatch)
     runner.step(logits, drafts, [9, 9])
     copies.clear()
-    runner.propose(**arguments)
+    runner.propose([1, 2], [9, 9])
     found.clear()
     runner.step(logits, drafts, [9, 9])
     assert found == [[*(f"aten::{name}" for name in more), "specdec::verify_chain"]]
@@ -344,7 +327,12 @@ def test_launches(v1, monkeypatch, method, counts, prompts, more):
     runner.drafter.propose = lambda **given: runner.drafter._sample_draft_tokens(rows, metadata)
     v1.take_over(runner, method)
     more = [] if method == "race" else ["aten::copy_"]
-    assert launches(lambda: runner.propose(**arguments)) == ["aten::add", "aten::clone", "specdec::race_sample", *more]
+    given = {
+        "next_token_ids": torch.tensor([1, 2]), "sampling_metadata": metadata, "num_rejected_tokens_gpu": None,
+        "common_attn_metadata": types.SimpleNamespace(seq_lens=torch.tensor([9, 9])),
+    }  # fmt: skip
+    drawn = launches(lambda: runner.drafter.propose(**given))
+    assert drawn == ["aten::add", "aten::clone", "specdec::race_sample", *more]
 
 
 def copies_to_the_device(v1, monkeypatch):

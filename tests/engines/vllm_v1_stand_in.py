@@ -149,10 +149,14 @@ class Runner:
         counts = zip(self.input_batch.req_ids, chains.num_draft_tokens, strict=True)
         return torch.cat([found[name][:count] for name, count in counts if count])
 
-    def propose(self, **given):
-        """Drafts of the batch."""
+    def propose(self, tokens, ends, steps=3, rejected=None):
+        """Drafts of the batch behind these tokens, which follow the positions before ``ends``."""
         self.drafted_for = self.input_batch.req_ids
-        return self.drafter.propose(**given)
+        return self.drafter.propose(
+            num_speculative_tokens=steps, next_token_ids=torch.tensor(tokens), num_rejected_tokens_gpu=rejected,
+            common_attn_metadata=types.SimpleNamespace(seq_lens=torch.tensor(ends)),
+            sampling_metadata=self.input_batch.sampling_metadata,
+        )  # fmt: skip
 
     def batch(self, names, metadata):
         """What is sampled next; requests of which nothing is known have no generator."""
