@@ -24,8 +24,9 @@ import specdec_kernels as specdec
 from specdec_kernels import LogitEdits, Sampling
 from specdec_kernels.engines._methods import filters_drafts, refuse
 from specdec_kernels.engines._support import seen, support_of_filters
+from specdec_kernels.engines._vllm_biases import Biases, Entries
 from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, TARGET, check_arguments, drawn, verify
-from specdec_kernels.engines._vllm_rows import PROCESSED, bits, scored
+from specdec_kernels.engines._vllm_rows import PROCESSED, bits, moved, scored
 from specdec_kernels.engines._watermark import Marks, requested_watermark
 
 
@@ -50,25 +51,15 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
         return None
     rejection = None if speculative is None else RejectionSampler(sampler, speculative, state.device, method)
     state.specdec_method, state.specdec_marks, state.specdec_filters, sampler.specdec_marks = method, None, None, None
+    sampler.specdec_edits = Edits(sampler, 1 if speculative is None else 1 + speculative.num_speculative_tokens)
     if speculative is not None and filters_drafts():
-        write, filters = sampler.apply_staged_writes, Filters(sampler.sampling_states)
-        state.specdec_filters = rejection.filters = filters
-
-        def apply_staged_writes() -> None:
-            write()
-            filters.follow()
-
-        sampler.apply_staged_writes = apply_staged_writes
+        state.specdec_filters = rejection.filters = Filters(sampler.sampling_states)
+        follow(sampler, "apply_staged_writes", rejection.filters.copy)
     if given is not None:
-        texts, begin = sampler.req_states, sampler.add_request
+        texts = sampler.req_states
         marks = Marks(given, texts.all_token_ids.gpu, texts.prompt_len.gpu)
         state.specdec_marks = sampler.specdec_marks = marks
-
-        def add_request(slot: int, params: Any) -> None:
-            begin(slot, params)
-            marks.begin(slot, params.extra_args)
-
-        sampler.add_request = add_request
+        follow(sampler, "add_request", lambda slot, params: marks.begin(slot, params.extra_args))
     if method == "race":
         sampler.sample = _sample.__get__(sampler)
     REPLACEMENTS.put(DraftModelSpeculator, "sample_draft", _drawing(DraftModelSpeculator.sample_draft))
@@ -77,6 +68,19 @@ def samplers(state: Any, sampler: Any, method: str) -> tuple[Any, Any] | None:
         check_arguments(dspark, "_sample_logits", "self logits idx_map sample_pos step")
         REPLACEMENTS.put(dspark, "_sample_logits", _drawing_each(dspark._sample_logits))
     return sampler, rejection
+
+
+def follow(owner: Any, name: str, function: Callable[..., None]) -> None:
+    """Make a method of this object call ``function`` with its arguments, too."""
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def followed(*given: Any) -> Any:
+        result = method(*given)
+        function(*given)
+        return result
+
+    setattr(owner, name, followed)
 
 
 class Filters:
@@ -89,7 +93,7 @@ class Filters:
         self.drew, self.settings = False, (states.top_k, states.top_p, states.min_p)
         self.numbers, self.before = [x.gpu.clone() for x in self.settings], [x.np.copy() for x in self.settings]
 
-    def follow(self) -> None:
+    def copy(self) -> None:
         """Copy the requests' current settings."""
         for number, before, x in zip(self.numbers, self.before, self.settings, strict=True):
             if not np.array_equal(before, x.np):
@@ -127,7 +131,8 @@ class RejectionSampler(theirs.RejectionSampler):
         given = given_tokens(sampler, batch)
         silent = max_num_logprobs == NO_LOGPROBS and given is None
         wants_processed = not silent and sampler.logprobs_mode in PROCESSED
-        law = shaped(sampler, logits, context, fused=not (wants_processed or sampler.return_sampling_mask))
+        shape = (len(logits),) if per_request is None else (len(batch.idx_mapping), per_request)
+        law = shaped(sampler, logits, context, shape, fused=not (wants_processed or sampler.return_sampling_mask))
         filtered = self.filters is not None and self.filters.drew
         tokens, num_sampled = verify(
             law.rows, draft_logits, draft_sampled if verify_draft_sampled is None else verify_draft_sampled,
@@ -194,11 +199,11 @@ class Shaped(NamedTuple):
     edits: LogitEdits | None
 
 
-def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Shaped:
-    """vLLM's ``apply_sampling_params`` as arguments of our ops.
+def shaped(sampler: Any, logits: torch.Tensor, context: Any, shape: tuple[int, ...], fused: bool) -> Shaped:
+    """vLLM's ``apply_sampling_params`` as arguments of our ops, for rows of this shape.
 
-    Penalties are our edits, if ``fused``. Where a request has a bias, allowed tokens, a minimum of tokens, bad words, a
-    thinking budget or a custom processor, vLLM's processors run on a float32 copy, as in vLLM.
+    Where a request has allowed tokens, bad words of several tokens, a minimum of tokens beside a grammar, a thinking
+    budget or a custom processor, or edits are not to be ``fused``, vLLM's processors run on a float32 copy, as in vLLM.
     """
     slots, states = context.idx_mapping_np, sampler.sampling_states
     sampling = Sampling.vllm(
@@ -209,42 +214,99 @@ def shaped(sampler: Any, logits: torch.Tensor, context: Any, fused: bool) -> Sha
     )
     if not sampler.needs_logits_processing[slots].any():
         return Shaped(logits, sampling, None)
-    penalties = [x for x in sampler.logits_processors if isinstance(x, PenaltiesState) and x.use_penalty[slots].any()]
-    thinking = sampler.thinking_budget_state
-    others = thinking.enabled and thinking.use_thinking_budget[slots].any()
-    others = others or any(
-        uses_processor(x, slots) for x in sampler.logits_processors if not isinstance(x, PenaltiesState)
-    )
-    if not others and not penalties:
+    edits, processors = sampler.specdec_edits, sampler.specdec_edits.need_processors(slots, logits.shape[1])
+    if not processors and not edits.used(slots):
         return Shaped(logits, sampling, None)
-    if not others and fused and penalties[0].output_bin_counts.shape[1] == logits.shape[1]:
-        return Shaped(logits, sampling, edits_of(penalties[0], context.idx_mapping))
+    if not processors and fused:
+        return Shaped(logits, sampling, edits.of_step(context, shape))
     rows = torch.empty_like(logits, dtype=torch.float32).copy_(logits)
     for processor in sampler.logits_processors:
         rows = processor.apply(rows, context)
-    thinking.apply(rows, context)
+    sampler.thinking_budget_state.apply(rows, context)
     return Shaped(rows, sampling, None)
 
 
-def uses_processor(processor: Any, slots: np.ndarray) -> bool:
-    """Whether a request of these slots uses a processor; one that vLLM did not define counts as used."""
-    if isinstance(processor, LogitBiasState):
-        return bool(processor.use_logit_bias[slots].any())
-    if isinstance(processor, BadWordsState):
-        return bool(processor.num_bad_words.np[slots].any())
-    return True
+class Edits:
+    """Biases and penalties of requests by slot, as edits of our ops.
 
+    The output's mask of a penalty, which vLLM lacks beside its counts, gets a bit for each new token before a step: the
+    step before wrote ``most`` tokens at most.
+    """
 
-def edits_of(penalties: Any, slots: torch.Tensor) -> LogitEdits:
-    """Penalties as edits by slot. vLLM counts output and has no mask of it, which is made from the counts."""
-    counts = penalties.output_bin_counts
-    mask = torch.empty_like(penalties.prompt_bin_mask)
-    mask[slots] = bits(counts[slots] > 0)
-    return LogitEdits(
-        repetition=penalties.repetition_penalty.gpu, frequency=penalties.frequency_penalty.gpu,
-        presence=penalties.presence_penalty.gpu, prompt_mask=penalties.prompt_bin_mask, output_mask=mask,
-        output_counts=counts,
-    )  # fmt: skip
+    def __init__(self, sampler: Any, most: int) -> None:
+        self.sampler, self.penalties, slots = sampler, sampler.penalties_state, len(sampler.needs_logits_processing)
+        self.entries: list[Entries | None] = [None] * slots
+        self.bounds: dict[int, int] = {}
+        self.biases: Biases | None = None  # made when requests have changed
+        # Requests with entries, and requests whose parameters need a processor of vLLM.
+        self.biased, self.unfused = np.zeros(slots, dtype=bool), np.zeros(slots, dtype=bool)
+        self.custom = any(
+            not isinstance(x, (LogitBiasState, PenaltiesState, BadWordsState)) for x in sampler.logits_processors
+        )
+        self.output_mask = torch.zeros_like(self.penalties.prompt_bin_mask)
+        self.columns = torch.arange(1, most + 1, device=self.output_mask.device, dtype=torch.int64)
+        self.uncounted: list[int] = []  # slots of new requests
+        follow(sampler, "add_request", self.begin)
+        follow(sampler, "apply_staged_writes", self.count_texts)
+        follow(self.penalties, "apply", lambda logits, context: self.count_tokens())
+
+    def begin(self, slot: int, params: Any) -> None:
+        """List a new request's biases, the stop tokens that its length forbids, and its bad words of one token."""
+        stops, words = params.all_stop_token_ids if params.min_tokens else (), params.bad_words_token_ids or ()
+        grammar, long_words = params.structured_outputs, [word for word in words if len(word) > 1]
+        self.unfused[slot] = bool(params.allowed_token_ids or (stops and grammar) or long_words)
+        listed = bool(params.logit_bias or stops or words)
+        if listed or self.biased[slot]:
+            self.entries[slot] = Entries(params.logit_bias, stops, words) if listed else None
+            self.biased[slot], self.biases = listed, None
+            self.bounds.pop(slot, None)
+            if stops:
+                self.bounds[slot] = params.min_tokens + int(self.sampler.req_states.prompt_len.np[slot]) - 1
+        if self.penalties.use_penalty[slot]:
+            self.uncounted.append(slot)
+
+    def count_texts(self) -> None:
+        """Set the bits of new requests' outputs, which vLLM has counted."""
+        if self.uncounted:
+            slots = moved(np.array(self.uncounted), self.output_mask.device)
+            self.output_mask[slots] = bits(self.penalties.output_bin_counts[slots] > 0)
+            self.uncounted.clear()
+
+    def count_tokens(self) -> None:
+        """Set the bits of all texts' last tokens."""
+        texts = self.sampler.req_states
+        positions = texts.total_len.gpu[:, None] - self.columns
+        tokens = texts.all_token_ids.gpu.gather(1, positions.clamp(min=0))
+        tokens = tokens.masked_fill(positions < texts.prompt_len.gpu[:, None], -1)
+        specdec.count_tokens(LogitEdits(output_mask=self.output_mask), tokens)
+
+    def used(self, slots: np.ndarray) -> bool:
+        """Whether these requests have biases or penalties."""
+        return bool(self.biased[slots].any() or self.penalties.use_penalty[slots].any())
+
+    def need_processors(self, slots: np.ndarray, vocabulary: int) -> bool:
+        """Whether parameters of these requests have no form as edits."""
+        thinking, penalties = self.sampler.thinking_budget_state, self.penalties
+        if self.custom or self.unfused[slots].any() or (thinking.enabled and thinking.use_thinking_budget[slots].any()):
+            return True
+        return penalties.output_bin_counts.shape[1] != vocabulary and bool(penalties.use_penalty[slots].any())
+
+    def of_step(self, context: Any, shape: tuple[int, ...]) -> LogitEdits | None:
+        """The edits of a step whose rows have this shape."""
+        slots, penalties, edits = context.idx_mapping_np, self.penalties, None
+        if penalties.use_penalty[slots].any():
+            self.count_tokens()
+            edits = LogitEdits(
+                repetition=penalties.repetition_penalty.gpu, frequency=penalties.frequency_penalty.gpu,
+                presence=penalties.presence_penalty.gpu, prompt_mask=penalties.prompt_bin_mask,
+                output_mask=self.output_mask, output_counts=penalties.output_bin_counts,
+            )  # fmt: skip
+        if self.biased[slots].any():
+            self.biases = self.biases or Biases(self.entries, self.bounds, self.output_mask.device)
+            rows = self.biases.table()[context.expanded_idx_mapping.view(shape)]
+            inputs = context.pos.view(shape) if self.bounds else None
+            edits = (edits or LogitEdits())._replace(bias=self.biases.of_rows(rows, inputs))
+        return edits
 
 
 def _sample(
@@ -262,7 +324,7 @@ def _sample(
     )  # fmt: skip
     wants_processed = return_logprobs and self.logprobs_mode in PROCESSED
     fused = not (wants_processed or self.return_sampling_mask)
-    law, seeds = shaped(self, logits, context, fused=fused), self.sampling_states.seeds.gpu
+    law, seeds = shaped(self, logits, context, (len(logits), 1), fused=fused), self.sampling_states.seeds.gpu
     sampled = drawn(law.rows, idx_mapping, law.sampling, seeds, pos, edits=law.edits, marks=self.specdec_marks)
     if self.return_sampling_mask:  # vLLM reads finite logits as the support, and there is no temperature 0
         sets = support_of_filters(law.rows, sampled, law.sampling, expanded_idx_mapping)

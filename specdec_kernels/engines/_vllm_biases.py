@@ -1,4 +1,4 @@
-"""Biased and forbidden tokens in vLLM's V1 runner: listed once for a request, and copied once for a batch."""
+"""Biased and forbidden tokens in vLLM's runners: listed once for a request, and copied when requests change."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from specdec_kernels.engines._vllm_rows import moved, requests_of
 
 NO_TOKENS: frozenset[int] = frozenset()
+NO_LISTS = (0, 0, 0, 0, 0)
 
 
 class Entries:
@@ -51,49 +52,59 @@ class Entries:
 
 
 class Biases:
-    """The lists of a batch's requests on the device, where rows share them.
+    """The lists of requests on the device, where rows share them.
 
     ``bounds`` of requests: stop tokens are forbidden after input tokens at positions below it. A request has two lists
     for that, and two more for each set of ends of bad words that a row's text calls for.
     """
 
-    def __init__(self, entries: Sequence[Entries], bounds: dict[int, int], device: torch.device) -> None:
+    def __init__(self, entries: Sequence[Entries | None], bounds: dict[int, int], device: torch.device) -> None:
         self.entries, self.bounds, self.device = entries, bounds, device
         self._spans: dict[tuple[int, frozenset[int]], tuple[int, int]] = {}
         self._parts: list[np.ndarray] = []
         self._lists: torch.Tensor | None = None  # int32 [2, n]
         self._size = 0
-        self._numbers: dict[tuple[int, frozenset[int]], int] = {}  # of the table's rows, requests' without words first
-        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._rows = [NO_LISTS if one is None else self._row(request, NO_TOKENS) for request, one in enumerate(entries)]
+        self._worded_rows: dict[tuple[int, frozenset[int]], int] = {}  # rows behind those of requests
         self._table: torch.Tensor | None = None  # int32 [rows, 5]
-        for request in range(len(entries)):
-            self._number(request, NO_TOKENS)
-        self._biased = any(one.bias or one.ends for one in entries)
-        self._worded = [request for request, one in enumerate(entries) if one.after_one]
+        self._biased = any(one and (one.bias or one.ends) for one in entries)
+        self._worded = [request for request, one in enumerate(entries) if one and one.after_one]
 
-    def of_rows(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """``LogitEdits.bias`` with a span for each row of a step; None where no row has entries."""
-        after_texts = self._after_texts(step) if self._worded else None
-        if after_texts is None and not step.short and not self._biased:
-            return None
-        size, count = len(step.counts), len(step.inputs)
+    def table(self) -> torch.Tensor:
+        """int32 [rows, 5]: bounds of lists with stop tokens left, with them forbidden, and until where; by request."""
         if self._table is None:
             self._table = moved(np.array(self._rows, dtype=np.int32), self.device)
-        if after_texts is not None:
-            table = self._table[moved(after_texts, self.device)]
-            table = table.view(size, -1, 5) if step.even else table
-        elif step.even:
-            table = self._table[:size].unsqueeze(1)
-        else:
-            table = self._table[requests_of(step.chains.cu_num_sampled_tokens, count)]
-        if step.short:
-            inputs = step.inputs.view(size, -1) if step.even else step.inputs
-            spans = torch.where((inputs < table[..., 4]).unsqueeze(-1), table[..., 2:4], table[..., :2])
-        else:
-            spans = table[..., :2].expand(size, count // size, 2) if step.even else table[..., :2]
+        return self._table
+
+    def of_rows(
+        self, rows: torch.Tensor, inputs: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """``LogitEdits.bias`` with a span for each of these ``rows`` [..., 5] of the table.
+
+        ``inputs`` are the positions of input tokens, None where no text is too short to end.
+        """
+        spans = rows[..., :2]
+        if inputs is not None:
+            spans = torch.where((inputs < rows[..., 4]).unsqueeze(-1), rows[..., 2:4], spans)
         if self._lists is None:
             self._lists = moved(np.concatenate(self._parts, axis=1), self.device)
         return self._lists[0], self._lists[1].view(torch.float32), spans
+
+    def of_step(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """`of_rows` for a step of the V1 runner; None where no row has entries."""
+        after_texts = self._after_texts(step) if self._worded else None
+        if after_texts is None and not step.short and not self._biased:
+            return None
+        size, count, table = len(step.counts), len(step.inputs), self.table()
+        if after_texts is not None:
+            rows = table[moved(after_texts, self.device)]
+            rows = rows.view(size, -1, 5) if step.even else rows
+        elif step.even:
+            rows = table[:size].unsqueeze(1).expand(-1, count // size, -1)
+        else:
+            rows = table[requests_of(step.chains.cu_num_sampled_tokens, count)]
+        inputs = step.inputs.view(rows.shape[:-1]) if step.short else None
+        return self.of_rows(rows, inputs)
 
     def _after_texts(self, step: Any) -> np.ndarray | None:
         """int64 [D + B]: the table's row for each row of a step; None where no text ends in the beginning of a word."""
@@ -108,19 +119,22 @@ class Biases:
                 text = text + drafts[request][:count]
             for end in range(size or 1, len(text) + 1):
                 if ends := one.ended_by(text, end):
-                    numbers[begins[request] + end - size] = self._number(request, ends)
+                    numbers[begins[request] + end - size] = self._worded_row(request, ends)
                     ended = True
         return numbers if ended else None
 
-    def _number(self, request: int, ends: frozenset[int]) -> int:
-        """The table's row of a request's lists: their bounds, with stop tokens left and forbidden, and until where."""
+    def _worded_row(self, request: int, ends: frozenset[int]) -> int:
+        """The table's row of a request's lists with these ends of bad words."""
         key = request, ends
-        if key not in self._numbers:
-            bound, spans = self.bounds.get(request), self._span(request, ends)
-            banned = spans if bound is None else self._span(request, ends | self.entries[request].stops)
-            self._numbers[key], self._table = len(self._rows), None
-            self._rows.append((*spans, *banned, bound or 0))
-        return self._numbers[key]
+        if key not in self._worded_rows:
+            self._worded_rows[key], self._table = len(self._rows), None
+            self._rows.append(self._row(request, ends))
+        return self._worded_rows[key]
+
+    def _row(self, request: int, ends: frozenset[int]) -> tuple[int, ...]:
+        bound, spans = self.bounds.get(request), self._span(request, ends)
+        banned = spans if bound is None else self._span(request, ends | self.entries[request].stops)
+        return *spans, *banned, bound or 0
 
     def _span(self, request: int, forbidden: frozenset[int]) -> tuple[int, int]:
         key = request, forbidden

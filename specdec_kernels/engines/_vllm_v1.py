@@ -305,7 +305,7 @@ class Sampler:
         theirs, verifier = self.runner.sampler, getattr(self.runner, "rejection_sampler", None)
         metadata, chains, short, biases = step.metadata, step.chains, step.short, step.laws.biases
         rows = logits.float().clone()
-        if verifier is not None and biases is not None and (bias := biases.of_rows(step)) is not None:
+        if verifier is not None and biases is not None and (bias := biases.of_step(step)) is not None:
             tokens, values, spans = bias
             begins, ends = spans.reshape(-1, 2).long().unbind(1)
             each = torch.arange(len(rows), device=rows.device, dtype=torch.int64).repeat_interleave(ends - begins)
@@ -337,7 +337,7 @@ class Sampler:
     def _edits(self, step: Step) -> LogitEdits | None:
         laws, allowed = step.laws, step.laws.allowed
         edits = LogitEdits() if laws.seen is None else laws.seen.counted(step.metadata.output_token_ids)
-        bias = None if laws.biases is None else laws.biases.of_rows(step)
+        bias = None if laws.biases is None else laws.biases.of_step(step)
         if bias is None and allowed is None:
             return None if laws.seen is None else edits
         if allowed is not None and not step.even:

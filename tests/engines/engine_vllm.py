@@ -40,6 +40,13 @@ def test_signature(ours, name, path):
 
 
 SLOTS, WIDTH = 4, 40
+PARAMETERS = {  # of a request of no kind
+    "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": None, "logprobs": None,
+    "logprob_token_ids": None, "thinking_token_budget": None, "repetition_penalty": 1.0, "frequency_penalty": 0.0,
+    "presence_penalty": 0.0, "logit_bias": None, "allowed_token_ids": None, "min_tokens": 0,
+    "all_stop_token_ids": set(), "structured_outputs": None, "bad_words_token_ids": None, "extra_args": None,
+}  # fmt: skip
+OF_STAND_INS = tuple(f".{name} is not there" for name in ("params", "words", "texts"))
 PLACE = "vllm.v1.worker.gpu"
 
 
@@ -48,9 +55,10 @@ def of_vllm(config):
     buffers = load(f"{PLACE}.buffer_utils")
     prompt, filled = (buffers.UvaBackedTensor(SLOTS, dtype=torch.int32) for _ in range(2))
     cpu = torch.device("cpu")
+    texts, lengths = (buffers.StagedWriteTensor(size, torch.int32, cpu) for size in ((SLOTS, 128), SLOTS))
     requests = SimpleNamespace(
         device=cpu, max_num_reqs=SLOTS, vocab_size=WIDTH, prompt_len=prompt, prefill_len=filled,
-        all_token_ids=None, total_len=None,
+        all_token_ids=texts, total_len=lengths,
     )  # fmt: skip
     sampler = load(f"{PLACE}.sample.sampler").Sampler(
         SimpleNamespace(reasoning_config=None), SLOTS, WIDTH, cpu, requests
@@ -69,7 +77,7 @@ def test_the_stand_ins_have_its_types():
         (ours, sampler), (stand_in.RejectionSampler(ours, config, None), rejection),
         (stand_in.batch_of([1, 1, 1], [0, 1, 2], [5, 6, 7]), batch),
     ):  # fmt: skip
-        assert not [found for found in differences(one, theirs) if not found.endswith(".forbidden is not there")]
+        assert not [found for found in differences(one, theirs) if not found.endswith(OF_STAND_INS)]
     for one, path, owner in (
         (config, "config/speculative.py", "SpeculativeConfig"),
         (metadata(2), "v1/sample/metadata.py", "SamplingMetadata"),
@@ -89,6 +97,50 @@ def test_what_is_hooked_is_there():
         given, by_name = signature(functions(f"vllm/v1/worker/{path}", owner)[name])
         assert [argument for argument, _ in given] == names
         assert not by_name
+
+
+def test_edits_of_v2(table):
+    """Biases, a minimum of tokens, bad words and penalties of texts, by vLLM's processors and by our edits."""
+    sampler, _, _ = of_vllm(stand_in.speculative(K))
+    plugin = importlib.import_module("specdec_kernels.engines._vllm")
+    sampler.specdec_edits, texts = plugin.Edits(sampler, K + 1), sampler.req_states
+    parameters = (
+        {"logit_bias": {9: 2.0, 3: -4.0}, "frequency_penalty": 0.7}, {"min_tokens": 5, "all_stop_token_ids": {4, 6}},
+        {"bad_words_token_ids": [[7]], "repetition_penalty": 1.5}, {"presence_penalty": 2.0},
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(7)
+    for slot, given in enumerate(parameters):
+        texts.prompt_len.np[slot], texts.prefill_len.np[slot] = 3, 7
+        tokens = torch.randint(WIDTH, (7,), generator=generator).tolist()
+        texts.all_token_ids.stage_write(slot, 0, tokens)
+        texts.total_len.stage_write_elem(slot, 7)
+        sampler.add_request(slot, SimpleNamespace(**PARAMETERS | given))
+    for each in (texts.prompt_len, texts.prefill_len):
+        each.copy_to_uva()
+    for each in (texts.all_token_ids, texts.total_len):
+        each.apply_write()
+    sampler.apply_staged_writes()
+    batch = stand_in.batch_of([K + 1] * SLOTS, range(SLOTS), [6] * SLOTS)
+    rows, drafts = torch.randn(SLOTS * (K + 1), WIDTH, generator=generator), torch.zeros(SLOTS, K + 1).int()
+    rows.view(SLOTS, K + 1, WIDTH)[1, :, 4] = 9.0  # forbidden in the first row alone
+    context = load(CONTEXT).LogitsContext(
+        batch.expanded_idx_mapping, batch.idx_mapping, batch.idx_mapping_np, batch.expanded_local_pos, drafts.view(-1),
+        batch.positions, batch.seq_lens_cpu_upper_bound.numpy(),
+    )  # fmt: skip
+    for row in range(K + 1):  # each draft is the likeliest token of vLLM's row
+        theirs = plugin.shaped(sampler, rows, context, (SLOTS, K + 1), fused=False).rows
+        likeliest = theirs.view(SLOTS, K + 1, WIDTH).argmax(-1)
+        drafts[:, row + 1 :] = likeliest[:, row, None]
+    ours = plugin.shaped(sampler, rows, context, (SLOTS, K + 1), fused=True)
+    assert ours.rows is rows
+    assert not torch.equal(likeliest, rows.view(SLOTS, K + 1, WIDTH).argmax(-1))
+    verdict = specdec.verify_chain(
+        drafts[:, 1:], rows.view(SLOTS, K + 1, WIDTH), sampling=Sampling(0.0), edits=ours.edits,
+        seed=torch.arange(SLOTS), position=0, request_index=batch.idx_mapping,
+    )  # fmt: skip
+    assert torch.equal(verdict.tokens, likeliest)
+    compared = f"{SLOTS} texts of {K + 1} rows"
+    table(TITLE, {"what": "biases, bad words, penalties", "compared": compared, "the same": "all greedy tokens"})
 
 
 def decided(case):

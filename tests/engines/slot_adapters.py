@@ -51,10 +51,14 @@ class VllmV2(Engine):
             for token in wish.prompt:
                 penalties.prompt_bin_mask[slot, token // 32] |= 1 << token % 32
             penalties.output_bin_counts[slot] = torch.tensor(said, dtype=torch.int64).bincount(minlength=VOCABULARY)
-        bias = self.sampler.logits_processors[0]
-        forbidden = wish.more.get("forbidden")
-        bias.use_logit_bias[slot], bias.forbidden[slot] = forbidden is not None, forbidden or 0
-        self.sampler.needs_logits_processing[slot] = uses or forbidden is not None or wish.min_p or wish.top_k > 0
+        self.sampler.req_states.begin(slot, wish.prompt, said)
+        self.sampler.needs_logits_processing[slot] = wish.min_p or wish.top_k > 0
+        least, stops, _ = wish.more.get("shortest", (0, (), False))
+        params = vllm_stand_in.SamplingParams(
+            logit_bias=wish.more.get("bias"), min_tokens=least, all_stop_token_ids=stops,
+            bad_words_token_ids=wish.more.get("bad"), allowed_token_ids=wish.more.get("allowed"),
+        )  # fmt: skip
+        self.sampler.add_request(slot, params)
         self.sampler.apply_staged_writes()
 
     def drop(self, name):
@@ -101,6 +105,7 @@ class VllmV2(Engine):
             if found is not None and count:  # without drafts it may go another way alone
                 self.scores.setdefault(name, []).append(found.logprobs[begin : begin + len(row)])
             self.text[name] += row
+            self.sampler.req_states.write(slot, row)
             for token in row:
                 self.sampler.penalties_state.output_bin_counts[slot, token] += 1
         return dict(zip(names, emitted, strict=True))

@@ -22,6 +22,7 @@ from tests.generate.small import llama
 
 SEEDS = range(2)
 METHODS = ["race", "rejection", "block"]
+LEAST = {"shortest": (9, {1, 11}, False)}  # a minimum of tokens before stop tokens
 
 
 def of_vllm(wish):
@@ -29,8 +30,6 @@ def of_vllm(wish):
 
     def edit(row, said):
         forbidden = [word[-1] for word in wish.more.get("bad", ()) if said[len(said) - len(word) + 1 :] == word[:-1]]
-        if "forbidden" in wish.more:
-            forbidden.append(wish.more["forbidden"])
         least, ends, _ = wish.more.get("shortest", (0, (), False))
         if len(said) < least:
             forbidden += ends
@@ -53,7 +52,8 @@ def expected_of(method, asked):
 @pytest.mark.parametrize("method", METHODS)
 def test_vllm(method, mode):
     """And the scores of its tokens."""
-    asked = wishes(20, slot_adapters.VOCABULARY, more=({}, {}, {"forbidden": 7}, {}, {}))
+    more = {}, {"bad": [[7], [4]]}, {"bad": [[7], [3, 4]]}, {"bias": {5: 2.5}}, {"allowed": range(5, 30)}, LEAST
+    asked = wishes(20, slot_adapters.VOCABULARY, more=more)
 
     def make(scores=None):
         return slot_adapters.VllmV2(method, mode, scores)

@@ -30,7 +30,16 @@ def samplers(method, config=None, **shaping):
     """The runner's two samplers, as `ModelState` gives them."""
     vllm.register()
     state = stand_in.ModelState(config or stand_in.speculative(K), {"specdec": method})
-    return state.custom_sampler(stand_in.Sampler(SLOTS, VOCABULARY, **shaping))
+    both = state.custom_sampler(stand_in.Sampler(SLOTS, VOCABULARY, **shaping))
+    admit(both[0])
+    return both
+
+
+def admit(sampler, params=None):
+    """Requests with these parameters in all slots."""
+    for slot in range(len(sampler.needs_logits_processing)):
+        sampler.add_request(slot, params or stand_in.SamplingParams())
+    sampler.apply_staged_writes()
 
 
 def verified(rejection, batch, logits, tokens, draft_logits=None, num_logprobs=-1):
@@ -383,6 +392,7 @@ def test_logprobs(mode, adaptive):
     batch = stand_in.batch_of(counts, slots, [9, 5, 7])
     tokens = torch.randint(VOCABULARY, (8,), generator=torch.Generator().manual_seed(1))
     rejection.sampler.penalties_state.output_bin_counts[:, :20] += 1
+    admit(rejection.sampler)
     found, _, scores, masks = verified(rejection, batch, TARGET[tokens], tokens, num_logprobs=2)
     assert masks is None
     rows = TARGET[tokens].clone()
@@ -451,6 +461,52 @@ def test_one_launch():
     tokens = torch.zeros(SLOTS * (K + 1), dtype=torch.int32)
     rows, draft = TARGET[tokens], DRAFT[:K].expand(SLOTS, K, -1)
     assert launches(lambda: verified(rejection, batch, rows, tokens, draft)) == ["specdec::verify_chain"]
+
+
+@pytest.mark.parametrize(
+    "shaping, params, names",
+    [
+        ({}, {"logit_bias": {3: 1.0}}, ["aten::index", "specdec::verify_chain"]),
+        ({}, {"min_tokens": 3, "all_stop_token_ids": [5], "bad_words_token_ids": [[9]]},
+         ["aten::index", "aten::lt", "aten::where", "specdec::verify_chain"]),
+        ({"penalties": {"frequency": 0.5}}, {},
+         ["aten::sub", "aten::clamp", "aten::gather", "aten::lt", "aten::masked_fill", "specdec::count_tokens",
+          "specdec::verify_chain"]),
+        ({}, {"logit_bias": {3: 1.0}, "allowed_token_ids": [1, 3]}, None),
+        ({}, {"bad_words_token_ids": [[9, 4]]}, None),
+        ({}, {"min_tokens": 3, "all_stop_token_ids": [5], "structured_outputs": object()}, None),
+    ],
+    ids=["bias", "minimum of tokens", "penalties", "allowed tokens", "bad words", "grammar"],
+)  # fmt: skip
+def test_edits_of_a_step(shaping, params, names):
+    """They are read on the device, without rows of their own; what has no such form is left to vLLM's processors."""
+    sampler, rejection = samplers("rejection", **shaping)
+    admit(sampler, stand_in.SamplingParams(**params))
+    batch = stand_in.batch_of([K + 1] * SLOTS, range(SLOTS), [9] * SLOTS)
+    tokens = torch.zeros(SLOTS * (K + 1), dtype=torch.int32)
+    rows = TARGET[tokens]
+    found = launches(lambda: verified(rejection, batch, rows, tokens))
+    assert "aten::copy_" in found if names is None else found == names
+
+
+def test_masks_of_outputs_follow_steps_that_vllm_processes():
+    """A request with penalties beside one whose allowed tokens need vLLM's processors, and then alone."""
+    sampler, rejection = samplers("rejection", penalties={"presence": 0.5})
+    sampler.req_states.begin(0, [1, 2], [3])
+    counts = sampler.penalties_state.output_bin_counts
+    counts[0, 3] = 1
+    sampler.add_request(0, stand_in.SamplingParams())
+    sampler.add_request(1, stand_in.SamplingParams(allowed_token_ids=[5]))
+    sampler.apply_staged_writes()
+    text = torch.arange(10, 10 + 4 * (K + 1))
+    for step, slots in enumerate(([0], [0, 1], [1, 0], [0])):
+        batch = stand_in.batch_of([K + 1] * len(slots), slots, [9] * len(slots))
+        tokens = torch.zeros(len(slots) * (K + 1), dtype=torch.int64)
+        verified(rejection, batch, TARGET[tokens], tokens)
+        assert torch.equal(sampler.specdec_edits.output_mask[0], bits(counts[:1] > 0)[0])
+        new = text[step * (K + 1) :][: K + 1]
+        sampler.req_states.write(0, new.tolist())
+        counts[0, new] += 1
 
 
 def test_bits_of_counts():

@@ -68,6 +68,9 @@ class PenaltiesState:
         self.prompt_bin_mask = torch.zeros(slots, -(-vocab_size // 32), dtype=torch.int32)
         self.output_bin_counts = torch.zeros(slots, vocab_size, dtype=torch.int32)
 
+    def add_request(self, slot, params):
+        return bool(self.use_penalty[slot])
+
     def apply(self, logits, ctx):
         """Row by row, with the drafts before it."""
         for row, (slot, place) in enumerate(
@@ -91,25 +94,80 @@ class PenaltiesState:
 
 
 class LogitBiasState:
-    """A token is forbidden, for the slots that use it."""
+    """Allowed tokens, biases, and stop tokens that are forbidden before a minimum of tokens."""
 
-    def __init__(self, slots, forbidden=None):
-        self.use_logit_bias = np.full(slots, forbidden is not None)
-        self.forbidden = np.full(slots, forbidden or 0)
+    def __init__(self, slots, texts):
+        self.params, self.texts = [SamplingParams()] * slots, texts
+
+    def add_request(self, slot, params):
+        self.params[slot] = params
+        return bool(params.logit_bias or params.allowed_token_ids or (params.min_tokens and params.all_stop_token_ids))
 
     def apply(self, logits, ctx):
-        slots = ctx.expanded_idx_mapping.numpy()
-        (rows,) = self.use_logit_bias[slots].nonzero()
-        logits[rows, self.forbidden[slots[rows]]] = -torch.inf
+        for row, slot, position in zip(logits, ctx.expanded_idx_mapping.tolist(), ctx.pos.tolist(), strict=True):
+            one = self.params[slot]
+            if one.allowed_token_ids:
+                row[[token for token in range(len(row)) if token not in one.allowed_token_ids]] = -torch.inf
+            for token, bias in (one.logit_bias or {}).items():
+                row[token] += bias
+            if position + 1 < self.texts.prompt_len.np[slot] + one.min_tokens:
+                row[list(one.all_stop_token_ids)] = -torch.inf
         return logits
 
 
 class BadWordsState:
-    def __init__(self, slots):
-        self.num_bad_words = Backed([0] * slots, torch.int32)
+    """Words that no text has: a row forbids the last token of those that would end."""
+
+    def __init__(self, slots, texts):
+        self.words, self.texts = [()] * slots, texts
+
+    def add_request(self, slot, params):
+        self.words[slot] = params.bad_words_token_ids or ()
+        return bool(self.words[slot])
 
     def apply(self, logits, ctx):
+        for row, slot in enumerate(ctx.expanded_idx_mapping.tolist()):
+            place = int(ctx.expanded_local_pos[row])
+            text = self.texts.output(slot) + ctx.input_ids[row - place + 1 : row + 1].tolist()
+            for *begin, last in self.words[slot]:
+                if text[len(text) - len(begin) :] == begin:
+                    logits[row, last] = -torch.inf
         return logits
+
+
+class Forbidding:
+    """A processor of the user's."""
+
+    def __init__(self, token):
+        self.token = token
+
+    def add_request(self, slot, params):
+        return True
+
+    def apply(self, logits, ctx):
+        logits[:, self.token] = -torch.inf
+        return logits
+
+
+class RequestState:
+    """Texts of slots, on the device."""
+
+    def __init__(self, slots, longest=128):
+        self.all_token_ids = types.SimpleNamespace(gpu=torch.zeros(slots, longest, dtype=torch.int32))
+        self.prompt_len = Backed([0] * slots, torch.int32)
+        self.total_len = types.SimpleNamespace(gpu=torch.zeros(slots, dtype=torch.int32))
+
+    def begin(self, slot, prompt, output=()):
+        self.prompt_len.np[slot], self.total_len.gpu[slot] = len(prompt), 0
+        self.write(slot, [*prompt, *output])
+
+    def output(self, slot):
+        return self.all_token_ids.gpu[slot, self.prompt_len.np[slot] : self.total_len.gpu[slot]].tolist()
+
+    def write(self, slot, tokens):
+        end = int(self.total_len.gpu[slot])
+        self.all_token_ids.gpu[slot, end : end + len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+        self.total_len.gpu[slot] += len(tokens)
 
 
 class LogprobTokenIdsState:
@@ -130,12 +188,22 @@ class LogprobTokenIdsState:
 class Sampler:
     def __init__(self, slots, vocab_size, penalties=None, forbidden=None, logprobs_mode="raw_logprobs", **sampling):
         self.sampling_states = SamplingStates(slots, vocab_size, **sampling)
+        self.req_states = RequestState(slots)
         self.penalties_state = PenaltiesState(slots, vocab_size, **(penalties or {}))
         self.logprob_token_ids_state = LogprobTokenIdsState(slots)
-        self.logits_processors = [LogitBiasState(slots, forbidden), self.penalties_state, BadWordsState(slots)]
+        self.logits_processors = [
+            LogitBiasState(slots, self.req_states), self.penalties_state, BadWordsState(slots, self.req_states),
+        ]  # fmt: skip
+        if forbidden is not None:
+            self.logits_processors.append(Forbidding(forbidden))
         self.thinking_budget_state = types.SimpleNamespace(enabled=False, apply=lambda logits, ctx: None)
         self.needs_logits_processing = np.full(slots, bool(penalties or sampling or forbidden is not None))
         self.logprobs_mode, self.return_sampling_mask = logprobs_mode, False
+
+    def add_request(self, req_idx, sampling_params):
+        """Penalties and filters are in the states already: tests write them there."""
+        added = [each.add_request(req_idx, sampling_params) for each in self.logits_processors]
+        self.needs_logits_processing[req_idx] |= any(added)
 
     def apply_staged_writes(self):
         """What requests asked for reaches the device; here it is there already."""
@@ -242,8 +310,14 @@ class WorkerWrapperBase:
 class SamplingParams:
     """Of a request, as its user gave them."""
 
-    def __init__(self, min_p=0.0, logit_bias=None):
+    def __init__(
+        self, min_p=0.0, logit_bias=None, min_tokens=0, all_stop_token_ids=(), bad_words_token_ids=None,
+        allowed_token_ids=None, structured_outputs=None,
+    ):  # fmt: skip
         self.min_p, self.logit_bias = min_p, logit_bias
+        self.min_tokens, self.all_stop_token_ids = min_tokens, set(all_stop_token_ids)
+        self.bad_words_token_ids, self.allowed_token_ids = bad_words_token_ids, allowed_token_ids
+        self.structured_outputs = structured_outputs
 
     def _validate_spec_decode(self, speculative_config):
         if speculative_config is not None and (self.min_p or self.logit_bias):

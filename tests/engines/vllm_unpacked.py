@@ -105,6 +105,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             },
             "vllm.envs": lambda: {"VLLM_MAX_BAD_WORDS_TOTAL_TOKENS": 8, "VLLM_MAX_NUM_BAD_WORDS": 2},
             "vllm.sampling_params": lambda: {"MAX_LOGPROB_TOKEN_IDS": 128},
+            "vllm.utils.torch_utils": lambda: {"async_tensor_h2d": torch.tensor},
             "vllm.tracing": lambda: {"instrument": lambda **named: lambda function: function},
             "vllm.utils.gpu_sync_debug": lambda: {"gpu_sync_allowed": mock.MagicMock()},
             "vllm.model_executor.warmup.jit_warmup_triton_helper": lambda: {
