@@ -13,6 +13,7 @@ from specdec_kernels.generate.control import Learner, Times, line
 from specdec_kernels.generate.edits import Record, before
 from specdec_kernels.generate.noise import Noise, Sampling, keywords, marked
 from specdec_kernels.generate.parallel import verify
+from specdec_kernels.generate.policies import FixedLength
 from specdec_kernels.generate.protocols import Drafts, Emitted, Law, Outcome
 from specdec_kernels.generate.results import Round
 from specdec_kernels.generate.rounds import PENDING, Rounds, Stopwatch
@@ -129,8 +130,9 @@ class ChainRounds(Rounds):
 
     def settle(self, rounds: Sequence[Round]) -> None:
         proposed, logits, sampling = self.seen
-        drafts, wide = proposed.tokens, proposed.wide(self.target.config.vocab_size)
-        self.policy.look(drafts, self.edited(drafts, logits, self.record), wide, sampling)
+        if type(self.policy).look is not FixedLength.look:  # that one does nothing, so no rows are edited for it
+            drafts, wide = proposed.tokens, proposed.wide(self.target.config.vocab_size)
+            self.policy.look(drafts, self.edited(drafts, logits, self.record), wide, sampling)
         self.policy.observe(rounds)
         self.reader.roll_back(self.committed)
         if self.drafter is not None:

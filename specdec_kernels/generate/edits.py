@@ -75,6 +75,7 @@ class Record:
         self.prompt = mask_of(prompts, words, device)
         self.output = torch.zeros_like(self.prompt)
         self.counts = torch.zeros(len(prompts), vocabulary, dtype=torch.int32, device=device)
+        self.penalises = bool((numbers.repetition != 1).any() or numbers.frequency.any() or numbers.presence.any())
 
     def of_requests(self) -> LogitEdits:
         """For verifications of chains and trees."""
@@ -82,12 +83,16 @@ class Record:
         ends = entries * torch.arange(batch + 1, dtype=torch.int32, device=self.counts.device)
         bias = (self.bias_tokens.repeat(batch), self.bias_values.repeat(batch), ends)
         allowed = None if self.allowed is None else self.allowed.expand(batch, -1)
+        if not self.penalises:
+            return LogitEdits(allowed, bias)
         return LogitEdits(allowed, bias, *self.numbers, self.prompt, self.output, self.counts)
 
     def of_rows(self, tokens: torch.Tensor) -> LogitEdits:
         """For rows [B, L, V] that decided these tokens [B, L] of each text, one after the other."""
         span = torch.tensor([0, len(self.bias_tokens)], dtype=torch.int32, device=tokens.device)
         bias = (self.bias_tokens, self.bias_values, span.expand(*tokens.shape, 2))
+        if not self.penalises:
+            return LogitEdits(self.allowed, bias)
         numbers = (number[:, None] for number in self.numbers)
         record = (part[:, None] for part in (self.prompt, self.output, self.counts))
         return LogitEdits(self.allowed, bias, *numbers, *record, pending=before(tokens))
@@ -100,6 +105,12 @@ class Record:
         z, columns = logits.float(), slice(logits.shape[-1])
         there = self.bias_tokens < logits.shape[-1]
         z = z.index_add(-1, self.bias_tokens[there], self.bias_values[there].expand(*z.shape[:-1], -1))
+        if self.penalises:
+            z = self._penalised(z, pending)
+        return z if self.allowed is None else torch.where(bits(self.allowed)[:, None, columns], z, -torch.inf)
+
+    def _penalised(self, z: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
+        columns = slice(z.shape[-1])
         counts = self.counts[:, None].expand(*pending.shape[:2], -1).clone()
         counts.scatter_add_(-1, pending.clamp(min=0), (pending >= 0).int())
         counts = counts[..., columns]
@@ -107,8 +118,7 @@ class Record:
         r, f, g = (number[:, None, None] for number in self.numbers)
         z = torch.where(seen, torch.where(z > 0, z * (1 / r), z * r), z)
         z = torch.where(counts > 0, z - f * counts.float(), z)
-        z = torch.where(counts > 0, z - g, z)
-        return z if self.allowed is None else torch.where(bits(self.allowed)[:, None, columns], z, -torch.inf)
+        return torch.where(counts > 0, z - g, z)
 
     def left(self) -> torch.Tensor:
         """bool [V]: the tokens that may come."""
@@ -119,8 +129,9 @@ class Record:
         return left
 
     def count(self, tokens: torch.Tensor) -> None:
-        """Add the tokens [B, L] of each text, -1 for none."""
-        specdec.count_tokens(LogitEdits(output_mask=self.output, output_counts=self.counts), tokens)
+        """Add the tokens [B, L] of each text, -1 for none; a record without penalties has no use for them."""
+        if self.penalises:
+            specdec.count_tokens(LogitEdits(output_mask=self.output, output_counts=self.counts), tokens)
 
     def keep(self, rows: list[int]) -> None:
         """Drop every text but those of index `rows`."""
