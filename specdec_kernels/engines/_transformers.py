@@ -16,7 +16,7 @@ from transformers.generation import stopping_criteria as criteria
 
 from specdec_kernels import Sampling
 from specdec_kernels.generate.chains import ChainRounds
-from specdec_kernels.generate.edits import Record
+from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.loop import Request
 from specdec_kernels.generate.models import LanguageModel
 from specdec_kernels.generate.protocols import Drafts
@@ -32,6 +32,14 @@ WARPERS = {
 }
 # They store the tokens of their calls, among which drafts that are not accepted would be.
 REMEMBERING = {"UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"}
+BIASES = {processors.SequenceBiasLogitsProcessor, processors.NoBadWordsLogitsProcessor}
+# The scores of a row depend on its text and logits alone.
+ROW_WISE = {
+    *WARPERS, *BIASES, processors.RepetitionPenaltyLogitsProcessor, processors.NoRepeatNGramLogitsProcessor,
+    processors.MinLengthLogitsProcessor, processors.MinNewTokensLengthLogitsProcessor,
+    processors.ForcedEOSTokenLogitsProcessor, processors.SuppressTokensLogitsProcessor,
+    processors.SuppressTokensAtBeginLogitsProcessor, processors.TypicalLogitsWarper, processors.LogitNormalization,
+}  # fmt: skip
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASSISTED_GENERATION)
 INPUTS = {"attention_mask", "position_ids", *CACHES, "use_cache", "logits_to_keep", "cache_position"}
 REFUSED = ("assistant_early_exit", "assistant_ensemble_weight", "output_attentions", "output_hidden_states")
@@ -90,13 +98,13 @@ def unpadded(input_ids: torch.Tensor, mask: torch.Tensor | None, positions: torc
 class Shaping(NamedTuple):
     """The processors of logits: those that our ops replace, and the rest."""
 
-    sampling: Sampling  # filters that our ops apply
-    repetition: float  # a penalty that our ops apply
+    sampling: Sampling
+    edits: TextEdits
     rest: processors.LogitsProcessorList  # processors that run before our ops, unchanged
 
 
 def shaping_of(given: Sequence[Any], do_sample: bool, padding: list[int]) -> Shaping:
-    """The last warpers as filters, a repetition penalty before them as an edit, the others unchanged."""
+    """The last warpers as filters; a bias of tokens and a repetition penalty as edits, if no others are left."""
     for processor in given:
         if type(processor).__name__ in REMEMBERING:
             raise NotImplementedError(f"logits_processor: expected none that remembers; got {type(processor).__name__}")
@@ -108,9 +116,21 @@ def shaping_of(given: Sequence[Any], do_sample: bool, padding: list[int]) -> Sha
         filters[WARPERS[type(warper)]] = getattr(warper, WARPERS[type(warper)])
         order = order[: order.index(type(warper))]
     sampling = Sampling.huggingface(**filters) if do_sample else Sampling(0.0)
-    if len(rest) == 1 and type(rest[0]) is processors.RepetitionPenaltyLogitsProcessor and skips(rest[0], padding):
-        return Shaping(sampling, rest[0].penalty, processors.LogitsProcessorList())
-    return Shaping(sampling, 1.0, processors.LogitsProcessorList(rest))
+    left, edits = list(rest), TextEdits()
+    if left and biases_tokens(left[0]):
+        edits = edits._replace(bias={token: value for (token,), value in left.pop(0).sequence_bias.items()})
+    if left and type(left[0]) is processors.RepetitionPenaltyLogitsProcessor and skips(left[0], padding):
+        edits = edits._replace(repetition=left.pop(0).penalty)
+    if left:
+        return Shaping(sampling, TextEdits(), processors.LogitsProcessorList(rest))
+    return Shaping(sampling, edits, processors.LogitsProcessorList())
+
+
+def biases_tokens(processor: Any) -> bool:
+    """Whether a processor adds numbers to logits, whatever the text is."""
+    return type(processor) in BIASES and all(
+        len(tokens) == 1 and value < torch.inf for tokens, value in processor.sequence_bias.items()
+    )
 
 
 def usual(warper: Any) -> bool:
@@ -124,23 +144,32 @@ def skips(penalty: Any, padding: list[int]) -> bool:
     return ignored.tolist() == padding if isinstance(ignored, torch.Tensor) else not ignored and not any(padding)
 
 
+def is_row_wise(processor: Any) -> bool:
+    """Whether a processor's scores of a row depend on its text and logits alone, whatever the row's index is."""
+    ignored = getattr(processor, "prompt_ignore_length", None)  # a tensor has a number for each row
+    return type(processor) in ROW_WISE and not isinstance(ignored, torch.Tensor)
+
+
 def applied(
     given: processors.LogitsProcessorList, batch: int, batch_rows: list[int], texts: list[list[int]], rows: torch.Tensor
 ) -> torch.Tensor:
-    """Rows [N, V] after the processors, each with its text, which is row `places[n]` of a batch.
+    """Rows [N, V] after the processors, each with its text, which is row ``batch_rows[n]`` of a batch.
 
-    As in transformers all texts of a call have one length. Each is at its row of a batch of the full size, because some
-    processors hold a number for each row; where a row has no text of this length, another text fills it.
+    As in transformers all texts of a call have one length. Processors that hold a number for each row of a batch get
+    one of full size with each text at its row; where a row has no text of this length, another text fills it.
     """
-    processed, groups = torch.empty_like(rows), defaultdict(list)
+    processed, row_wise, groups = torch.empty_like(rows), all(map(is_row_wise, given)), defaultdict(list)
     for row, text in enumerate(texts):
         groups[len(text)].append(row)
     for members in groups.values():
-        at = [batch_rows[row] for row in members]
-        source = dict(zip(at, members, strict=True))
-        every = [source.get(batch_row, members[0]) for batch_row in range(batch)]
-        ids = torch.tensor([texts[row] for row in every], device=rows.device, dtype=torch.int64)
-        processed[members] = given(ids, rows[every])[at].to(rows.dtype)
+        called, wanted = members, slice(None)
+        if not row_wise:
+            wanted = [batch_rows[row] for row in members]
+            # Rows behind a chain's last draft have the text of the row before them, and are not read.
+            first = dict(zip(reversed(wanted), reversed(members), strict=True))
+            called = [first.get(batch_row, members[0]) for batch_row in range(batch)]
+        ids = torch.tensor([texts[row] for row in called], device=rows.device, dtype=torch.int64)
+        processed[members] = given(ids, rows[called])[wanted].to(rows.dtype)
     return processed
 
 
@@ -153,21 +182,16 @@ class Processed:
 
     def edited(self, logits: torch.Tensor, pending: torch.Tensor) -> torch.Tensor:
         """Float32 rows [B, R, V], processed; tokens beyond the model's vocabulary have no weight."""
-        rows = pad(logits.float(), (0, self.vocabulary - logits.shape[-1]), value=-torch.inf)
+        rows = logits.float()
+        if beyond := self.vocabulary - logits.shape[-1]:
+            rows = pad(rows, (0, beyond), value=-torch.inf)
         texts = [
             text + [token for token in tokens if token >= 0]
             for text, slots in zip(self.texts, pending.tolist(), strict=True)
             for tokens in slots
         ]
         batch_rows = [batch_row for batch_row in self.batch_rows for _ in range(rows.shape[1])]
-        # The rows of a text follow texts of different lengths: those of one slot are processed together.
-        processed = [
-            applied(
-                self.rest, self.batch, batch_rows[slot :: rows.shape[1]], texts[slot :: rows.shape[1]], rows[:, slot]
-            )
-            for slot in range(rows.shape[1])
-        ]
-        return torch.stack(processed, dim=1)
+        return applied(self.rest, self.batch, batch_rows, texts, rows.flatten(0, 1)).view_as(rows)
 
     def count(self, tokens: torch.Tensor) -> None:
         """Add the tokens [B, L] of each text, -1 for none."""

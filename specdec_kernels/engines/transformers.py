@@ -44,9 +44,9 @@ def generate(
 
     It replaces ``_sample`` and ``_assisted_decoding`` (which takes one text). The loop is that of
     `specdec_kernels.generate`, with another cache. Our ops apply temperature, top-k, top-p and min-p at the end of the
-    processors, and a repetition penalty that comes alone before them. All other processors run unchanged, on the rows
-    of target and draft alike, each with the tokens before it. Criteria other than an end token or a length are called
-    after each token, text by text.
+    processors, and before them a bias of single tokens and a repetition penalty, if there are no others. Else these run
+    unchanged, on the rows of target and draft alike, each with the tokens before it. Criteria other than an end token
+    or a length are called after each token, text by text.
 
     transformers 5.23 does not pass ``assistant_model`` and ``streamer`` to a callable. They are then taken from the
     frame of the calling ``model.generate``. It drops ``tokenizer``, too, and refuses ``stop_strings`` without one: give
@@ -107,7 +107,7 @@ def generate(
     True
     """
     parts = importlib.import_module("specdec_kernels.engines._transformers")
-    from specdec_kernels.generate import ModelDrafter, NgramDrafter, TextEdits, TreePolicy, arguments, loop
+    from specdec_kernels.generate import ModelDrafter, NgramDrafter, TreePolicy, arguments, loop
     from specdec_kernels.generate.checks import whole_number
     from specdec_kernels.generate.noise import on_device
 
@@ -141,7 +141,7 @@ def generate(
     policy = arguments.policy_of(drafter, lookup or 4 if k is None else k, draft_prob, policy, tree)
     arguments.check_method(method, drafter, policy, draft_prob, replacement)
     sampling = on_device(arguments.sampling_of(None, shaping.sampling, len(texts)), target.device)
-    record = arguments.record_of(TextEdits(repetition=shaping.repetition), texts, target)
+    record = arguments.record_of(shaping.edits, texts, target)
     seed = seed_of(None, torch.device("cpu")) if seed is None else seed
     noise = arguments.noise_of(seed, None, method, texts, target.device)
     models = [target, *([] if drafter is None or drafter.language_model is None else [drafter.language_model])]

@@ -18,7 +18,7 @@ from specdec_kernels import Sampling
 from specdec_kernels.engines import _transformers as parts
 from specdec_kernels.engines import counters, transformers
 from specdec_kernels.engines.transformers import generate, speculative_sampling
-from specdec_kernels.generate import ModelDrafter, NgramDrafter, load_model
+from specdec_kernels.generate import ModelDrafter, NgramDrafter, TextEdits, load_model
 from specdec_kernels.generate import generate as our_generate
 from tests.engines.launches import launches
 from tests.generate.small import llama
@@ -89,6 +89,7 @@ class TestGenerate:
     @pytest.mark.parametrize("options", [
         {}, dict(repetition_penalty=1.4), dict(no_repeat_ngram_size=3, min_new_tokens=5),
         dict(bad_words_ids=[[32], [101]], suppress_tokens=[116]),
+        dict(sequence_bias={(32,): -torch.inf, (101,): 2.5}, repetition_penalty=1.2),
     ], ids=str)  # fmt: skip
     def test_greedy_is_that_of_transformers(self, pair, method, options):
         batch = padded(pair[0])
@@ -152,6 +153,22 @@ class TestGenerate:
         own = pair[0].model.generate(**batch, max_new_tokens=NEW, **options)
         for method in METHODS:
             assert torch.equal(written(pair, batch, method, **options), own)
+
+    def test_texts_of_other_lengths_are_not_processed_again(self, monkeypatch):
+        """By a processor whose scores of a row depend on its text alone; others get a whole batch."""
+        texts, rows, calls = [[1, 2, 1], [2, 2], [3, 1, 3]], torch.zeros(3, 5), []
+
+        class Counting(processors.NoRepeatNGramLogitsProcessor):
+            def __call__(self, input_ids, scores):
+                calls.append(len(scores))
+                return super().__call__(input_ids, scores)
+
+        for known, sizes in ((True, [2, 1]), (False, [3, 3])):
+            monkeypatch.setattr(parts, "ROW_WISE", {Counting} if known else set())
+            found = parts.applied(LogitsProcessorList([Counting(2)]), 3, [0, 1, 2], texts, rows)
+            assert calls == sizes
+            calls.clear()
+            assert (found == -torch.inf).nonzero().tolist() == [[0, 2], [1, 2], [2, 1]]
 
     def test_processors_see_the_text_before_their_row(self, pair):
         """Each call has texts of one length, no draft that a rejection took back, and rows of the whole vocabulary."""
@@ -290,6 +307,7 @@ LAWS = {
     "none": {},
     "filters": dict(temperature=1.4, top_k=4, top_p=0.9),
     "penalty and filter": dict(repetition_penalty=1.7, min_p=0.2),
+    "bias and filter": dict(sequence_bias={(1,): 1.5, (4,): -torch.inf}, top_k=3),
     "unknown and filter": dict(logits_processor=LogitsProcessorList([Halved()]), top_k=3),
 }
 
@@ -329,17 +347,17 @@ class TestShaping:
 
     def test_known_warpers_become_filters(self):
         found = parts.shaping_of([self.TEMPERATURE, self.TOP_K, self.TOP_P, self.MIN_P], True, [0])
-        assert found == (Sampling.huggingface(0.5, 3, 0.9, 0.1), 1.0, [])
-        assert parts.shaping_of([self.TEMPERATURE, self.TOP_K], False, [0]) == (Sampling(0.0), 1.0, [])
+        assert found == (Sampling.huggingface(0.5, 3, 0.9, 0.1), TextEdits(), [])
+        assert parts.shaping_of([self.TEMPERATURE, self.TOP_K], False, [0]) == (Sampling(0.0), TextEdits(), [])
         normal = processors.LogitNormalization()
-        assert parts.shaping_of([self.TOP_P, normal], True, [0]) == (Sampling.huggingface(top_p=0.9), 1.0, [])
+        assert parts.shaping_of([self.TOP_P, normal], True, [0]) == (Sampling.huggingface(top_p=0.9), TextEdits(), [])
 
     def test_what_another_order_leaves(self):
         """Only the end of the list that is in our order."""
         found = parts.shaping_of([self.TOP_P, self.TOP_K, self.MIN_P], True, [0])
-        assert found == (Sampling.huggingface(top_k=3, min_p=0.1), 1.0, [self.TOP_P])
+        assert found == (Sampling.huggingface(top_k=3, min_p=0.1), TextEdits(), [self.TOP_P])
         found = parts.shaping_of([self.TEMPERATURE, self.OTHER, self.TOP_K], True, [0])
-        assert found == (Sampling.huggingface(top_k=3), 1.0, [self.TEMPERATURE, self.OTHER])
+        assert found == (Sampling.huggingface(top_k=3), TextEdits(), [self.TEMPERATURE, self.OTHER])
         assert parts.shaping_of([self.TOP_K, self.TOP_K], True, [0]).rest == [self.TOP_K]
 
     @pytest.mark.parametrize("unusual", [
@@ -348,15 +366,25 @@ class TestShaping:
     def test_unusual_warpers_run_as_they_are(self, unusual):
         assert parts.shaping_of([unusual], True, [0]).rest == [unusual]
 
+    def test_biases(self):
+        """Of single tokens, before a penalty, without others and without infinity."""
+        bias, word = processors.SequenceBiasLogitsProcessor, processors.NoBadWordsLogitsProcessor
+        found = parts.shaping_of([bias({(3,): 2.0, (1,): -torch.inf}), self.PENALTY, self.TOP_K], True, [0])
+        assert found[1:] == (TextEdits(repetition=1.5, bias={3: 2.0, 1: -torch.inf}), [])
+        assert parts.shaping_of([word([[4]])], True, [0]).edits.bias == {4: -torch.inf}
+        pair, infinite = bias({(3,): 2.0, (1, 2): 1.0}), bias({(3,): torch.inf})
+        for left in ([pair], [infinite], [self.PENALTY, word([[4]])], [bias({(3,): 2.0}), self.OTHER]):
+            assert parts.shaping_of(left, True, [0])[1:] == (TextEdits(), left)
+
     def test_penalties(self):
         """One alone, that counts the prompt without its padding, is an edit."""
-        assert parts.shaping_of([self.PENALTY, self.TOP_K], True, [0]).repetition == 1.5
+        assert parts.shaping_of([self.PENALTY, self.TOP_K], True, [0]).edits.repetition == 1.5
         assert parts.shaping_of([self.PENALTY, self.OTHER], True, [0]).rest == [self.PENALTY, self.OTHER]
         assert parts.shaping_of([self.PENALTY], True, [0, 2]).rest == [self.PENALTY]
         for ignored, padding, is_edit in ((torch.tensor([0, 2]), [0, 2], True), (torch.tensor([3, 3]), [0, 2], False),
                                           (3, [0, 0], False), (None, [0, 0], True)):  # fmt: skip
             penalty = processors.RepetitionPenaltyLogitsProcessor(1.5, prompt_ignore_length=ignored)
-            assert (parts.shaping_of([penalty], True, padding).repetition == 1.5) == is_edit
+            assert (parts.shaping_of([penalty], True, padding).edits.repetition == 1.5) == is_edit
 
 
 V = 4
