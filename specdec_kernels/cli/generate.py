@@ -196,7 +196,10 @@ def run(args: argparse.Namespace) -> int:
             nowhere = ended.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
             ended.enter_context(contextlib.redirect_stdout(nowhere))
         if args.tensor_parallel > 1:
-            target = with_split_head(args, target)
+            from specdec_kernels.generate.parallel import split_head
+
+            with options.errors_of("--tensor-parallel: "):
+                target = split_head(target)
         return write(writer_of(args, target, drafter, conversations, prompts), args, conversations, prompts, rank == 0)
 
 
@@ -244,20 +247,8 @@ def rank_of(args: argparse.Namespace) -> int:
     from specdec_kernels.generate.models import device_of
     from specdec_kernels.generate.parallel import join
 
-    try:
+    with options.errors_of("--tensor-parallel: "):
         return join(args.tensor_parallel, device_of(args.device))
-    except ValueError as error:
-        raise ValueError(f"argument --tensor-parallel: {error}") from error
-
-
-def with_split_head(args: argparse.Namespace, target: LanguageModel) -> LanguageModel:
-    """The target with this rank's columns of its head."""
-    from specdec_kernels.generate.parallel import split_head
-
-    try:
-        return split_head(target)
-    except ValueError as error:
-        raise ValueError(f"argument --tensor-parallel: {error}") from error
 
 
 class Writer:
@@ -405,11 +396,9 @@ def tree_policy_of(args: argparse.Namespace) -> TreePolicy:
         return TreeController()
     if kind == "optimal":
         return FixedTree(DraftTree.optimal(args.acceptance, *numbers))
-    try:
+    with options.errors_of("--tree: "):
         make = {"specinfer": DraftTree.specinfer, "parents": DraftTree.from_parents}.get(kind)
         return FixedTree(make(numbers) if make else getattr(DraftTree, kind)(*numbers))
-    except ValueError as error:
-        raise ValueError(f"argument --tree: {error}") from error
 
 
 def prompts_of(args: argparse.Namespace) -> list[str]:
@@ -424,23 +413,15 @@ def prompts_of(args: argparse.Namespace) -> list[str]:
 
 def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     """The target and the drafter that the arguments name."""
-    from specdec_kernels.generate import ModelDrafter, ParallelDrafter
+    from specdec_kernels.generate import CachedNgramDrafter, ModelDrafter, NgramCache, NgramDrafter, ParallelDrafter
     from specdec_kernels.generate.derived import early_exit
     from specdec_kernels.generate.drafters import looks_ahead
     from specdec_kernels.generate.models import check_vocabularies, device_of, load_model
 
-    try:
+    with options.errors_of("--"):
         device = device_of(args.device)
-    except ValueError as error:
-        raise ValueError(f"argument --{error}") from error
-
-    def load(option: str, name: str) -> LanguageModel:
-        try:
-            return load_model(name, dtype=args.dtype, device=device)
-        except ValueError as error:
-            raise ValueError(f"argument --{option}: {error}") from error
-
-    target = load("target", args.target)
+    with options.errors_of("--target: "):
+        target = load_model(args.target, dtype=args.dtype, device=device)
     source = args.draft or ("embedded:draft" if args.target == "embedded:target" else "ngram")
     sizes = {"longest": args.ngram_max, "shortest": args.ngram_min}
     sizes = {name: size for name, size in sizes.items() if size is not None}
@@ -453,29 +434,17 @@ def models_of(args: argparse.Namespace) -> tuple[LanguageModel, Drafter | None]:
     if args.draft_vocabulary is not None and args.tensor_parallel > 1:
         raise ValueError("argument --draft-vocabulary: expected none with --tensor-parallel; got one")
     if source in NGRAMS:
-        return target, ngrams(source, sizes)
-    if source.startswith("early-exit:"):
-        try:
-            draft = early_exit(target, int(source.partition(":")[2]))
-        except ValueError as error:
-            raise ValueError(f"argument --draft: {error}") from error
-    else:
-        draft = load("draft", source)
-        check_vocabularies(target, draft)
+        with options.errors_of("--ngram-max, --ngram-min: "):
+            return target, NgramDrafter(**sizes) if source == "ngram" else CachedNgramDrafter(NgramCache(**sizes))
+    kind, _, layers = source.partition(":")
+    with options.errors_of("--draft: "):
+        exits = kind == "early-exit"
+        draft = early_exit(target, int(layers)) if exits else load_model(source, dtype=args.dtype, device=device)
+    check_vocabularies(target, draft)
     size = args.draft_vocabulary
     most = min(draft.config.vocab_size, target.config.vocab_size)
     make = ParallelDrafter if looks_ahead(draft) else ModelDrafter
     return target, make(draft, None if size is None or size >= most else range(size))
-
-
-def ngrams(source: str, sizes: dict[str, int]) -> Drafter:
-    """The drafter that looks up ends of the text of these sizes."""
-    from specdec_kernels.generate import CachedNgramDrafter, NgramCache, NgramDrafter
-
-    try:
-        return NgramDrafter(**sizes) if source == "ngram" else CachedNgramDrafter(NgramCache(**sizes))
-    except ValueError as error:
-        raise ValueError(f"argument --ngram-max, --ngram-min: {error}") from error
 
 
 def policy_of(args: argparse.Namespace, drafter: Drafter | None) -> ChainPolicy:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,15 @@ from specdec_kernels import Sampling
 
 # The constructors of Sampling, named by the engines whose rules they have.
 PRESETS = tuple(name for name, made in vars(Sampling).items() if isinstance(made, classmethod) and name[0] != "_")
+
+
+@contextlib.contextmanager
+def errors_of(argument: str) -> Iterator[None]:
+    """Errors of values name the command's argument, such as `--draft: `."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"argument {argument}{error}") from error
 
 
 def checked(kind: Callable[[str], Any], expected: str, allowed: Callable[[Any], bool]) -> Callable[[str], Any]:
