@@ -93,6 +93,8 @@ def verify_chain(
     else:
         sides = [Side(target, requests.of_rows(p_law), requests.row_index(), None, chains.tokens.flatten(), edits)]
         draft_row_indices = None
+        if rows is not None and not rows.shape[:-1].numel():  # numbers of a draft without rows are not read
+            rows, q_law, draft = None, p_law, draft._replace(sampling=None)
         if rows is not None:
             draft_row_indices = requests.draft_row_indices(chains, rows)
             drafts_law = requests.of_draft_rows(chains, rows, q_law)
