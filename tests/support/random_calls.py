@@ -3,17 +3,21 @@
 import random
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from specdec_kernels import OutputFormat, Sampling
 from specdec_kernels.ops import Verdict
 from tests.support.cases import DTYPES, adversarial_rows, chain_call, poisoned, ragged
 from tests.support.edits import random_edits, spoiled
+from tests.support.ranks import chain_call_with_hits, tree_call_with_hits
 from tests.support.trees import leaves_of, tree_call
 
 TEMPERATURES = (1.0, 0.6, 0.0, 1.7, 0.05, 100.0)
 # Levels for the parts of a row: some have no weight beside others, or a little.
 LEVELS = (0.0, 0.0, 0.0, -20.0, -37.0, -44.0, -60.0, -90.0, -110.0, -130.0, -300.0, -1e4, -torch.inf)
-OPS_ON_ROWS = ("race_sample", "race_topk", "cutoff", "logprobs", "residual", "overlap")
+NUMBERS = ("sampling", "temperature", "draft_prob", "epsilon")
+PAIRS = ("residual", "overlap")
+OPS_ON_ROWS = ("race_sample", "race_topk", "cutoff", "logprobs", *PAIRS)
 
 
 def random_call(number, most=4097):
@@ -139,8 +143,9 @@ def random_tree(r, vocabulary):
     return "verify_tree", by_index(r, of_probs(r, call), requests)
 
 
-def random_rows(r, vocabulary):
-    count, op, generator = r.randint(1, 6), r.choice(OPS_ON_ROWS), torch.Generator().manual_seed(r.randrange(2**31))
+def whole_rows(r, vocabulary, ops=OPS_ON_ROWS, edited=0.35):
+    """(op, its arguments, the number of rows), of rows of the whole vocabulary."""
+    count, op, generator = r.randint(1, 6), r.choice(ops), torch.Generator().manual_seed(r.randrange(2**31))
     rows = 2 * torch.randn(2, count, vocabulary, generator=generator).to(r.choice(DTYPES))
     noise = {"seed": torch.randint(-(2**62), 2**62, (count,), generator=generator), "position": r.randrange(2**31)}
     tokens = torch.randint(-2, vocabulary + 2, (count,), generator=generator)
@@ -151,13 +156,16 @@ def random_rows(r, vocabulary):
         "logprobs": {"rows": rows[0], "tokens": tokens, "top": r.choice([0, min(5, vocabulary)])},
     }.get(op, {"target": rows[0], "draft": rows[1]})
     with_odd_rows(r, call)
-    pairs = op in ("residual", "overlap")
-    with_laws(r, call, count, (), draft=pairs)
-    call = laid_out(r, call)
+    with_laws(r, call, count, (), op in PAIRS, edited)
+    return op, laid_out(r, call), count
+
+
+def random_rows(r, vocabulary):
+    op, call, count = whole_rows(r, vocabulary)
     if op in ("cutoff", "logprobs"):
         return op, by_index(r, call, count)
-    if pairs or "edits" not in call:
-        of_fewer_tokens(r, call, *(("draft", "draft.map") if pairs else (next(iter(call)), "draft_map")))
+    if op in PAIRS or "edits" not in call:
+        of_fewer_tokens(r, call, *(("draft", "draft.map") if op in PAIRS else (next(iter(call)), "draft_map")))
     return op, by_index(r, of_probs(r, call), count)
 
 
@@ -188,6 +196,77 @@ def by_index(r, call, count):
     return call
 
 
+def random_slices(number, op, edited=False):
+    """(arguments of an op over slices of rows, with edits or without; the first token of each rank's slice)."""
+    r = random.Random(number)
+    vocabulary, requests, rows = r.choice((1033, 2125, 3072, 5197)), r.randint(1, 6), r.randint(1, 7)
+    begins = [0, *sorted(1024 * r.randint(0, vocabulary // 1024 + 1) for _ in range(r.randint(0, 4)))]
+    if op in OPS_ON_ROWS:
+        _, call, requests = whole_rows(r, vocabulary, (op,), edited)
+        if op == "cutoff":  # of slices it takes a filter that is on in every row
+            call["sampling"] = call.get("sampling", Sampling())._replace(top_k=r.choice((1, 5, 40)))
+    else:
+        call = random_walk(r, op == "verify_chain", requests, rows, vocabulary, edited)
+    if edited and r.random() < 0.3:
+        with_bad_entries(call["edits"], vocabulary)
+    if "packing.cu_drafts" not in call and r.random() < 0.3:
+        call["request_index"] = torch.tensor([r.randrange(-1, requests + 1) for _ in range(requests)])
+    greedy = type(getattr(call.get("sampling"), "temperature", None)) is float and call["sampling"].temperature == 0
+    for x in tree_leaves([call.get(name) for name in NUMBERS[greedy:]]):  # filters beside a plain 0 are not read
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel() and r.random() < 0.2:
+            x.view(-1)[r.randrange(x.numel())] = r.choice((torch.nan, -1.0))
+    return call, begins
+
+
+def with_bad_entries(edits, vocabulary):
+    """Numbers, tokens and spans out of range, entries that do not rise, values that are none, counts at their end."""
+    bad = {"repetition": -1.0, "frequency": torch.nan, "presence": torch.inf, "pending": vocabulary + 9}
+    for name, value in bad.items():
+        if isinstance(x := getattr(edits, name), torch.Tensor):
+            x.view(-1)[0] = value
+    if edits.bias is not None:
+        tokens, values, spans = edits.bias
+        tokens[len(tokens) // 2], tokens[-1], spans.view(-1)[-1] = 3, vocabulary + 9, 10**6
+        values[::7], values[1::7] = torch.nan, torch.inf
+    edits.output_counts[-1] = 2**31 - 1
+
+
+def random_walk(r, chain, requests, rows, vocabulary, edited):
+    """Chains or trees over slices, whose drafts are accepted now and then."""
+    method = r.choice(("rejection", "rejection", "race", "block" if chain else "traversal"))
+    how = {"seed": r.randrange(2**31), "dtype": r.choice(DTYPES)}
+    if chain:
+        call = chain_call_with_hits(vocabulary, requests, rows - 1, **how)
+    else:
+        how["replacement"] = method == "rejection" and r.random() < 0.3
+        call = tree_call_with_hits(vocabulary, requests, rows, **how)
+    call["method"] = method
+    parents = torch.arange(rows - 1).expand(requests, -1) if chain else call["parents"].clamp(min=0)
+    call["target"][torch.arange(requests)[:, None], parents, call["draft_tokens"].clamp(0, vocabulary - 1)] += 6
+    call["draft"][::2] = call["target"][::2, : call["draft"].shape[1]] + 0.3 * call["draft"][::2]
+    with_odd_rows(r, call)
+    if r.random() < 0.3:  # rows without weight
+        call["target"][torch.rand(requests, rows) < 0.3] = r.choice((-torch.inf, torch.nan))
+    with_laws(r, call, requests, (rows,), edited=edited)
+    if edited and r.random() < 0.3:
+        call["edits"] = random_edits(requests, rows, vocabulary=vocabulary, seed=rows, bias_by_row=True)
+    if method == "race" or r.random() < 0.2:
+        without_draft(call)
+    elif chain and method == "rejection" and r.random() < 0.5:
+        name, shape = r.choice((("draft_prob", (rows - 1,)), ("draft_prob", ()), ("epsilon", ())))
+        call[name] = torch.rand(requests, *shape) if r.random() < 0.6 else r.random() / 2
+    if chain and r.random() < 0.3:
+        edits = call.pop("edits", None)
+        if isinstance(call.get("draft_prob"), torch.Tensor):
+            call["draft_prob"] = torch.rand(requests, 1)
+        call = ragged(call, torch.tensor([r.randint(0, rows - 1) for _ in range(requests)]))
+        call["packing.max_drafts"] = r.randint(max(0, rows - 2), rows)
+        if edits is not None:
+            spans = edits.bias and edits.bias[2].ndim > 1  # of rows, which are other ones now
+            call["edits"] = edits._replace(allowed=None, **{"bias": None} if spans else {})
+    return laid_out(r, call)
+
+
 def with_odd_rows(r, call):
     for name in ("target", "draft", "rows"):
         flat = call.get(name, torch.empty(0, 1)).flatten(0, -2)
@@ -197,14 +276,14 @@ def with_odd_rows(r, call):
                 row.copy_(r.choice(kinds))
 
 
-def with_laws(r, call, count, rows, draft=True):
+def with_laws(r, call, count, rows, draft=True, edited=0.35):
     """Sampling and edits of the target, and sampling of the draft."""
     if r.random() < 0.7:
         call["sampling"] = random_sampling(r, count)
         call.pop("temperature", None)
     if draft and r.random() < 0.4:
         call["draft.sampling"] = random_sampling(r, count)
-    if r.random() < 0.35:
+    if r.random() < edited:
         vocabulary = next(call[name] for name in ("target", "rows", "draft") if name in call).shape[-1]
         edits = random_edits(count, *rows, vocabulary=vocabulary, seed=r.randrange(10**6))
         temperature = call["sampling"].temperature if "sampling" in call else call.get("temperature", 1.0)

@@ -88,15 +88,15 @@ def on_ranks(op, begins, call, debug=False):
     return stage.run(act)
 
 
-def chain_call_with_hits(vocabulary, requests=16, slots=3, **how):
+def chain_call_with_hits(vocabulary, requests=16, slots=3, seed=5, **how):
     """A chain_call in which the drafts are accepted more often: half of them are the target's winners."""
-    call = chain_call(5, requests, slots, vocabulary, **how)
+    call = chain_call(seed, requests, slots, vocabulary, **how)
     return _with_hits(call, slice(0, slots), torch.arange(slots))
 
 
-def tree_call_with_hits(vocabulary, requests, nodes, **how):
+def tree_call_with_hits(vocabulary, requests, nodes, seed=3, **how):
     """A tree_call in which drafts are accepted more often: the winner of each node is the token of some child."""
-    call = tree_call(3, requests, nodes, vocabulary, **how)
+    call = tree_call(seed, requests, nodes, vocabulary, **how)
     parents = call["parents"]
     depth = torch.tensor([depths(row) for row in parents.tolist()]).gather(1, parents.clamp(min=0))
     return _with_hits(call, parents.clamp(min=0), depth)
