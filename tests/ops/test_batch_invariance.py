@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels import _C, Sampling, backend, context_seeds, cutoff, logprobs, race_sample, race_topk, uniform
+from specdec_kernels.sharded._parts import count_at_least, mass_tiles, residual_race, residual_sums, tile_laws
 from tests.ops.test_verify_chain import OPTIONS as CHAINS
 from tests.ops.test_verify_tree import OPTIONS as TREES
 from tests.ops.test_verify_tree import made
@@ -96,20 +97,6 @@ class TestNeighbours:
         for b in range(6):
             assert_same(verify_tree(**rows_of(call, slice(b, b + 1))), [part[b : b + 1] for part in together])
 
-    def test_rows_of_one_result_do_not_know_each_other(self):
-        logits = torch.stack(list(adversarial_rows(2049).values()))
-        draft, seed = logits.roll(1, dims=0), seeds(len(logits))
-        together = [
-            race_sample(logits, seed=seed, position=0), race_topk(logits, 3, seed=seed, position=0),
-            *residual(logits, draft), *overlap(logits, draft),
-        ]  # fmt: skip
-        for i in range(len(logits)):
-            alone = [
-                race_sample(logits[i], seed=i, position=0), race_topk(logits[i], 3, seed=i, position=0),
-                *residual(logits[i], draft[i]), *overlap(logits[i], draft[i]),
-            ]  # fmt: skip
-            assert_same(alone, [part[i] for part in together])
-
     def test_chunks_of_drafts(self):
         """A race may be cut into rounds anywhere: two drafts, then the rest from where they ended."""
         call = chain_call(5) | {"method": "race", "draft": None}
@@ -124,6 +111,17 @@ class TestNeighbours:
         )  # fmt: skip
         assert (tail.tokens == whole.tokens[went_on, 1:]).all()
         assert (head.tokens[:, 0] == whole.tokens[:, 0]).all()
+
+
+def of_parts(target, draft):
+    """Of rows and of those of a draft, as ranks ask for them."""
+    row_indices = torch.arange(2, dtype=torch.int32)
+    tiles, status = mass_tiles(target)
+    laws = [tile_laws(mass_tiles(rows)[0], rows[:, :1].contiguous())[0] for rows in (target, draft)]
+    pair = {"target": target, "draft": draft, "row": row_indices, "draft_row": row_indices}
+    pair["row_stats"] = torch.cat(laws, -1)
+    found = [*residual_race(**pair, seed=seeds(2), position=3, vocab_start=0), *residual_sums(**pair)]
+    return [tiles, status, *laws, *found, count_at_least(target, torch.tensor([1.0, 2.0]))]
 
 
 @pytest.mark.one_backend
@@ -148,11 +146,9 @@ def test_threads(threads, vocabulary):
             ]
             edits = random_edits(5, vocabulary=vocabulary, seed=1)
             parts += [*residual(**row, edits=edits), *overlap(**row, edits=edits)]
-            parts += [
-                race_sample(row["target"], seed=seeds(5), position=0, edits=edits),
-                *residual(**row),
-                *overlap(**row),
-            ]
+            parts += [race_sample(row["target"], seed=seeds(5), position=0, edits=edits), *residual(**row)]
+            parts += [*overlap(**row), *cutoff(row["target"]), *logprobs(row["target"], seeds(5), top=4)]
+            parts += of_parts(row["target"][:2], row["draft"][:2])
             parts += [part for options in TREES.values() for part in verify_tree(**tree | options)]
             parts += [uniform(1, torch.arange(5000)), context_seeds(text, text[:, :5], key=7, seed=3, position=20)]
             results.append(parts)

@@ -51,9 +51,10 @@ def test_rows_lie_anywhere(backend, vocabulary, dtype):
 
 
 @pytest.mark.interpreted
-def test_each_row_has_its_own_numbers(backend):
+@pytest.mark.parametrize("vocabulary", [130, 2049])
+def test_each_row_has_its_own_numbers(backend, vocabulary):
     """A row alone gives what it gives among others."""
-    for op, call in calls():
+    for op, call in calls(vocabulary):
         together = tree_leaves(op(**call))
         for i, j in ((0, 0), (0, 1), (1, 1), (2, 0)):
             alone = op(**changed(call, lambda name, x, i=i, j=j: x[i, j]))

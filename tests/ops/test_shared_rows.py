@@ -1,11 +1,13 @@
-"""Rows that threads share: whatever part of a row is whose, a call finds what one thread does, and says what it met."""
+"""Rows that threads share: whatever part of a row is whose, a call says what it met (test_batch_invariance: it finds
+what one thread does).
+"""
 
 import pytest
 import torch
 
 import specdec_kernels
 from specdec_kernels import cutoff, logprobs, race_sample, race_topk
-from specdec_kernels.sharded._parts import count_at_least, mass_tiles, residual_race, residual_sums, tile_laws
+from specdec_kernels.sharded._parts import mass_tiles
 from tests.conftest import NATIVE
 from tests.support.ops import overlap, residual, verify_chain
 
@@ -26,35 +28,6 @@ def chain(target, drafts, **options):
     return list(verify_chain(**call | options))
 
 
-def of_parts(target, draft):
-    """Of a row and one of a draft, as ranks ask for it."""
-    place = torch.zeros(1, dtype=torch.int32)
-    tiles, status = mass_tiles(target)
-    row_stats = tile_laws(tiles[:, 0], target[:, 0])[0]
-    of_draft = tile_laws(mass_tiles(draft)[0][:, 0], draft[:, 0])[0]
-    both = torch.cat([row_stats, of_draft], -1)
-    pair = {"target": target, "draft": draft, "row": place, "draft_row": place, "row_stats": both}
-    found = [*residual_race(**pair, **NOISE, vocab_start=0), *residual_sums(**pair)]
-    return [tiles, status, row_stats, *found, count_at_least(target, torch.tensor([[1.0, 2.0]]))]
-
-
-def every_op(target, draft):
-    """All that ops on rows find, with their statuses; the last ones are sums of floats."""
-    found = []
-    for op, options in ((race_sample, EACH), (race_topk, EACH | {"k": 5}), (cutoff, {}), (logprobs, {})):
-        status = bits(target)
-        tokens = {"tokens": torch.tensor([[VOCABULARY - 1, 3]]), "top": 4} if op is logprobs else {}
-        results = op(target, **options, **tokens, status=status)
-        found += [*(results if isinstance(results, tuple) else [results]), status]
-    status = bits(target)
-    found += [*residual(target, draft, status=status), status]
-    for options in ({}, {"method": "block"}, {"method": "race", "draft": None}, {"temperature": 0.0}):
-        found += chain(target, draft[:, :1], **options)
-    found += of_parts(target, draft)
-    status = bits(target)
-    return [*found, status, *overlap(target, draft, status=status)]
-
-
 def by_threads(call, *arguments):
     """What a call finds with one thread, then with each number of threads."""
     before = torch.get_num_threads()
@@ -68,13 +41,6 @@ def by_threads(call, *arguments):
                 yield call(*arguments)
     finally:
         torch.set_num_threads(before)
-
-
-def test_every_op():
-    first, *others = by_threads(every_op, *ROWS)
-    for found in others:
-        for one, other in zip(found, first, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("part", range(8))
