@@ -170,28 +170,20 @@ class TestShortCounters:
     @pytest.mark.parametrize("names", [["seed"], ["position"], ["nonce"], ["seed", "position", "nonce"]], ids="+".join)
     def test_noise(self, name, names):
         op, call = CALLS[name]
-        shape = (3, 2) if name in ON_ROWS else (3,)
-        numbers = torch.tensor([-(2**31), -1, 7, 2**31 - 1, 0, 12345])[: 6 if name in ON_ROWS else 3].view(shape)
-        call = call | {counter: numbers for counter in names}
-        short = call | {counter: numbers.int() for counter in names}
-        for one, other in zip(tree_leaves(op(**short)), tree_leaves(op(**call)), strict=True):
-            assert torch.equal(one, other)
-        apart = {counter: numbers.int().repeat_interleave(3, -1)[..., ::3] for counter in names}
-        for one, other in zip(tree_leaves(op(**call | apart)), tree_leaves(op(**call)), strict=True):
-            assert torch.equal(one, other)
+        lead = (3, 2) if name in ON_ROWS else (3,)
+        numbers = torch.tensor([-(2**31), -1, 7, 2**31 - 1, 0, 12345])[: 6 if name in ON_ROWS else 3].view(lead)
+        expected = tree_leaves(op(**call | dict.fromkeys(names, numbers)))
+        for short in (numbers.int(), numbers.int().repeat_interleave(3, -1)[..., ::3]):
+            assert all(map(torch.equal, tree_leaves(op(**call | dict.fromkeys(names, short))), expected))
 
-    @pytest.mark.parametrize("name", ["tree_mask", "tree_positions"])
-    def test_prefixes(self, name):
-        op, call = CALLS[name]
-        assert torch.equal(op(**call | {"prefix_len": LENS.int()}), op(**call))
-
-    def test_prefixes_of_caches(self):
+    def test_prefixes(self):
         path = torch.tensor([[0, 2, -1], [0, 1, 3], [0, -1, -1]], dtype=torch.int32)
-        caches = [torch.randn(3, 2, 12, 4) for _ in range(2)]
-        caches[1] = caches[0].clone()
+        caches = torch.randn(1, 3, 2, 12, 4).repeat(2, 1, 1, 1, 1)
         for cache, lens in zip(caches, (LENS, LENS.int()), strict=True):
             compact_kv(cache, path, prefix_len=lens)
         assert torch.equal(*caches)
+        for op, call in (CALLS["tree_mask"], CALLS["tree_positions"]):
+            assert torch.equal(op(**call | {"prefix_len": LENS.int()}), op(**call))
 
     def test_shared_by_the_rows(self):
         """Numbers of one dimension less, or of size 1, are those of all."""

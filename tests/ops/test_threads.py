@@ -73,19 +73,6 @@ def test_interpreted():
 
 
 @pytest.mark.one_backend
-def test_short_calls_that_make_outputs():
-    """The shape of a first report: one op, two threads, nothing else in the loop."""
-    target, numbers = torch.randn(2, 3, 60), torch.arange(3)
-    wanted = [race_sample(row, seed=numbers, position=0) for row in target]
-
-    def work(i):
-        for _ in range(10_000):
-            assert torch.equal(race_sample(target[i], seed=numbers, position=0), wanted[i])
-
-    together(lambda: work(0), lambda: work(1))
-
-
-@pytest.mark.one_backend
 def test_a_call_inside_a_call():
     """Python may end an object, and run its finaliser, wherever a call makes a tensor or a tuple."""
     outer, inner = rows(61)["target"], rows(62, count=2)["target"]
