@@ -9,11 +9,9 @@ from torch.utils._pytree import tree_leaves
 import specdec_kernels
 from specdec_kernels import Sampling, cutoff, race_sample, race_topk
 from specdec_kernels.calls.values import Law
-from specdec_kernels.conformance import Contexts
 from specdec_kernels.ops._laws import target_law
 from tests.support import filters
 from tests.support.cases import chain_call, seeds
-from tests.support.enumeration import Given, output_law
 from tests.support.laws import assert_law
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
@@ -234,78 +232,6 @@ class TestRows:
             assert_same(
                 op(**call, sampling=sampling), op(**call, sampling=sampling, **{"draft.sampling": Sampling(0.7)})
             )
-
-
-# Laws whose tokens are dropped by a cut, to be enumerated: rows in which these tokens are there, but too small.
-
-
-class Cut(Given):
-    """Target and draft rows whose tokens without probability have a logit below all others."""
-
-    def rows(self, p, q):
-        return tuple(
-            rows.masked_fill(rows == -torch.inf, -30.0) if law.top_k or law.top_p < 1 or law.min_p else rows
-            for rows, law in zip(super().rows(p, q), self[:2], strict=True)
-        )
-
-
-def cut_contexts(given, vocabulary, depth, seed=0, keep=2):
-    """Contexts whose filtered side keeps its ``keep`` most likely tokens."""
-    contexts = Contexts(vocabulary, depth, seed)
-    for law, side in ((given.target, contexts.p), (given.draft, contexts.q)):
-        if law.top_k or law.top_p < 1 or law.min_p:
-            for said, whole in side.items():
-                kept = torch.where(whole >= whole.sort(descending=True).values[keep - 1], whole, 0.0)
-                side[said] = kept / kept.sum()
-    return contexts
-
-
-LAW, TOP_K, MIN_P, TOP_P = Law("logits", 0.7), {"top_k": 2}, {"min_p": 1e-8}, {"top_p": 1 - 1e-7}
-CUTS = {
-    "target": Cut(LAW._replace(**TOP_K), LAW),
-    "draft": Cut(LAW, LAW._replace(**TOP_K)),
-    "both": Cut(LAW._replace(**TOP_K), LAW._replace(**TOP_K, rules=4)),
-    "by min_p": Cut(LAW._replace(**MIN_P), LAW._replace(**MIN_P)),
-    "by top_p": Cut(LAW._replace(**TOP_P), LAW._replace(**TOP_P, rules=8)),
-}
-
-
-@pytest.mark.one_backend
-class TestExactly:
-    """Every uniform and every draw of the oracle, enumerated."""
-
-    @pytest.mark.parametrize("given", CUTS.values(), ids=CUTS)
-    def test_chains(self, given):
-        contexts = cut_contexts(given, 3, 2)
-        assert contexts.distance(output_law(contexts, [0.0, 0.0, 1.0], given=given), 3) < 3e-6
-        share = torch.tensor([0.75, 0.75])
-        assert contexts.distance(output_law(contexts, [0.25, 0.1875, 0.5625], share, given=given), 3) < 3e-6
-
-    def test_a_draft_that_was_not_filtered_is_caught(self):
-        """Drafts drawn from a filtered law, and verified as if they were not."""
-        given = CUTS["draft"]
-        contexts = cut_contexts(given, 3, 1)
-
-        class Mistaken(Given):
-            def rows(self, p, q):
-                return rows_of_law(p), 0.7 * (q + 0.2).log()
-
-        law = output_law(contexts, [0.0, 1.0], given=Mistaken(LAW, LAW))
-        assert contexts.distance(law, 2) > 1e-3
-
-    def test_over_acceptance_stays_inside(self):
-        """epsilon is lossy, but what filters drop is not accepted by it."""
-        given, contexts = CUTS["target"], Contexts.of([0.7, 0.3, 0.0, 0.0], [0.1, 0.6, 0.2, 0.1], 1)
-        law = output_law(contexts, [0.0, 1.0], epsilon=0.25, given=given)
-        accepted = {x: chance for x, chance in law.items() if chance}
-        assert all(contexts.p[()][x[0]] > 0 for x in accepted)
-        exact = output_law(contexts, [0.0, 1.0], given=given)
-        gain = [sum(chance for x, chance in found.items() if len(x) == 2) for found in (exact, law)]
-        assert gain == pytest.approx([0.1 + 0.3, 0.1 + 0.55], abs=2e-6)
-
-
-def rows_of_law(p):
-    return 0.7 * p.log()
 
 
 def test_epsilon_accepts_nothing_outside(backend):
