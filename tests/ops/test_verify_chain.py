@@ -77,17 +77,13 @@ def test_race_rule_by_hand(backend):
 
 IN_ONE_ROW = (
     (torch.zeros(9, dtype=torch.int32), *untouched_verdict(3, 3)[1:]),
-    OutputFormat(
-        index=torch.arange(9).view(3, 3),
-        path=torch.zeros(3, 3, dtype=torch.int32),
-    ),
-)
+    OutputFormat(index=torch.arange(9).view(3, 3), path=torch.zeros(3, 3, dtype=torch.int32)),
+)  # fmt: skip
 CALLS = {
     "verify_chain rejection": (verify_chain, chain()),
     "verify_chain race": (verify_chain, chain(method="race", draft=None)),
     "verify_chain seeds of rows": (
-        verify_chain,
-        chain(method="race", draft=None, seed=torch.arange(9).view(3, 3), position=0),
+        verify_chain, chain(method="race", draft=None, seed=torch.arange(9).view(3, 3), position=0),
     ),
     "verify_chain one-hot": (verify_chain, chain(draft=None, temperature=0.5, position=3, nonce=1)),
     "verify_chain randomised": (verify_chain, chain(draft_prob=torch.rand(3, 2), epsilon=torch.rand(3))),
@@ -99,10 +95,8 @@ CALLS = {
         | {
             "draft_tokens": torch.arange(6),
             "target": torch.randn(6, 33, generator=torch.Generator().manual_seed(2)),
-            "packing.cu_rows": torch.tensor([0, 3, 4, 6], dtype=torch.int32),
-            "position.positions": torch.arange(6),
-            "position.nonces": torch.tensor([4, -1, 0]),
-            "request_index": torch.tensor([2, 0, 1]),
+            "packing.cu_rows": torch.tensor([0, 3, 4, 6], dtype=torch.int32), "position.positions": torch.arange(6),
+            "position.nonces": torch.tensor([4, -1, 0]), "request_index": torch.tensor([2, 0, 1]),
             "packing.max_drafts": 2,
         },
     ),
@@ -113,7 +107,7 @@ CALLS = {
         chain(target=chain()["target"][:, :2], output_format=OutputFormat(bonus=torch.tensor([3, 40, 7]))),
     ),
     "verify_chain in one row": (verify_chain, chain(out=IN_ONE_ROW[0], output_format=IN_ONE_ROW[1])),
-}
+}  # fmt: skip
 
 OPTIONS = {
     "rejection": {},
@@ -124,6 +118,15 @@ OPTIONS = {
     "block": {"method": "block"},
     "block, one-hot": {"method": "block", "draft": None},
 }
+
+
+BY_SLOT = torch.rand(32, 4, generator=torch.Generator().manual_seed(6))
+EACH_ITS_OWN = {
+    "no drafts": chain_call(4, slots=0), "one": chain_call(4, slots=1), "nine": chain_call(4, slots=9),
+    "requests": chain_call(5) | {"draft_prob": BY_SLOT[:, 0], "epsilon": BY_SLOT[:, 1] / 10, "nonce": torch.arange(32)},
+    "slots": chain_call(6) | {"draft_prob": BY_SLOT},
+    "slots, packed": ragged(chain_call(6), torch.full((32,), 4)) | {"draft_prob": BY_SLOT.flatten()},
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("backend")
@@ -151,26 +154,9 @@ class TestEqualsTheOracle:
         call = chain_call(31, requests=6, slots=2, vocabulary=128_256) | options
         assert_as_the_oracle(verify_chain, call)
 
-    @pytest.mark.parametrize("slots", [0, 1, 3, 9])
-    def test_numbers_of_drafts(self, slots):
-        call = chain_call(4, slots=slots)
+    @pytest.mark.parametrize("call", EACH_ITS_OWN.values(), ids=EACH_ITS_OWN)
+    def test_numbers_of_requests_and_slots(self, call):
         assert_as_the_oracle(verify_chain, call)
-
-    def test_every_parameter_per_request(self):
-        generator = torch.Generator().manual_seed(5)
-        call = chain_call(5)
-        call |= {
-            "draft_prob": torch.rand(32, generator=generator), "epsilon": 0.1 * torch.rand(32, generator=generator),
-            "nonce": torch.arange(32),
-        }  # fmt: skip
-        assert_as_the_oracle(verify_chain, call)
-
-    def test_draft_prob_per_slot(self):
-        call = chain_call(6) | {"draft_prob": torch.rand(32, 4, generator=torch.Generator().manual_seed(6))}
-        padded = verify_chain(**call)
-        assert_same(padded, by_the_oracle(verify_chain, **call))
-        flat = ragged(call, torch.full((32,), 4)) | {"draft_prob": call["draft_prob"].flatten()}
-        assert_same(verify_chain(**flat), padded)
 
     @pytest.mark.parametrize("space", ["logits", "probs"])
     def test_rows_that_are_no_laws(self, space):
