@@ -211,11 +211,9 @@ def test_where_a_slice_may_begin(vocab_start):
 
 
 CALLS = {
-    "race_sample": {"seed": seeds(3), "position": 5},
-    "race_topk": {"k": 4, "seed": seeds(3), "position": 5},
-    "logprobs": {"tokens": torch.tensor([0, 2049, -1]), "top": 3},
-    "cutoff": {"sampling": Sampling(top_k=3)},
-}
+    "race_sample": {"seed": seeds(3), "position": 5}, "race_topk": {"k": 4, "seed": seeds(3), "position": 5},
+    "logprobs": {"tokens": torch.tensor([0, 2049, -1]), "top": 3}, "cutoff": {"sampling": Sampling(top_k=3)},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -233,44 +231,57 @@ def test_a_rank_of_nothing(parts_backend, op, begins):
         check(op, call | how, begins, debug=bool(first))
 
 
-@pytest.mark.parametrize("begins", [[0, 2048, 6144], [0, 2048, 4096], [0, 2048, 2048]], ids=str)
-def test_slices_that_a_rank_of_nothing_does_not_mend(begins):
-    """All ranks raise, and none waits for another: columns behind the vocabulary, too many, too few."""
-    stage, refused = Stage(3), []
+def all_refuse(ranks, call_of, message, vocab, begins, debug=False):
+    """Every rank raises, and none waits for another: (op, arguments) of rank i are ``call_of(i)``."""
+    stage, refused = Stage(ranks), []
 
     def act(rank):
-        rows = torch.zeros(1, (1024, 1024, 3072)[rank] if begins[2] != 4096 else (2048, 1024, 0)[rank])
-        shard = PlayedShard(4096, begins[rank], stage, rank)
-        with pytest.raises(ValueError, match="shard: expected slices that are the vocabulary together"):
-            sharded.race_sample(rows, shard=shard, seed=1, position=1)
+        shard = PlayedShard(vocab, begins[rank], stage, rank, debug)
+        op, call = call_of(rank)
+        with pytest.raises(ValueError, match=message):
+            op(**call, shard=shard)
         refused.append(rank)
 
     stage.run(act)
-    assert sorted(refused) == [0, 1, 2]
+    assert sorted(refused) == [*range(ranks)]
 
 
-def test_slices_that_begin_inside_of_a_tile():
+def sample(rows, **noise):
+    return sharded.race_sample, {"target": rows} | (noise or {"seed": 1, "position": 1})
+
+
+SLICES = {  # the vocabulary, where slices begin, how many columns ranks have, what is said
+    "columns behind the vocabulary": (4096, [0, 2048, 6144], [1024, 1024, 3072], "that are the vocabulary together"),
+    "too many": (4096, [0, 2048, 4096], [2048, 1024, 0], "that are the vocabulary together"),
+    "too few": (4096, [0, 2048, 2048], [1024, 1024, 3072], "that are the vocabulary together"),
+    "a gap": (3072, [0, 2048], [1024, 1024], "where one should begin with token 1024"),
+    "twice": (3072, [0, 0], [1024, 1024], "where one should begin with token 1024"),
+    "not from 0": (3072, [1024, 2048], [1024, 1024], "where one should begin with token 0"),
+}
+
+
+@pytest.mark.parametrize("vocab, begins, columns, said", SLICES.values(), ids=SLICES)
+def test_slices_that_are_no_vocabulary(vocab, begins, columns, said):
+    all_refuse(len(begins), lambda rank: sample(torch.zeros(1, columns[rank])), f"shard: .*{said}", vocab, begins)
+
+
+INSIDE = {
+    "verify_chain": {"draft_tokens": torch.ones(1, 1).long()},
+    "verify_tree": {"draft_tokens": torch.ones(1, 2).long(), "parents": torch.tensor([-1, 0])},
+    "logprobs": {"tokens": torch.zeros(1, 2).long()},
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_slices_that_begin_inside_of_a_tile(name):
     """All ranks raise, also that whose own slice begins with one."""
-    stage, refused = Stage(2), []
 
-    def act(rank):
-        rows, how = torch.zeros(1, 2, (1152, 896)[rank]), {"seed": 1, "position": 1}
-        for op, call in (
-            ("verify_chain", {"draft_tokens": torch.ones(1, 1).long(), "target": rows} | how),
-            (
-                "verify_tree",
-                {"draft_tokens": torch.ones(1, 2).long(), "target": rows, "parents": torch.tensor([-1, 0])},
-            ),
-            ("logprobs", {"rows": rows, "tokens": torch.zeros(1, 2).long()}),
-        ):
-            shard = PlayedShard(2048, 1152 * rank, stage, rank)
-            noise = how if op != "logprobs" else {}
-            with pytest.raises(ValueError, match=r"expected slices that begin with multiples of 1,024 for .* 1152"):
-                getattr(sharded, op)(**call | noise, shard=shard)
-            refused.append(rank)
+    def call_of(rank):
+        rows = torch.zeros(1, 2, (1152, 896)[rank])
+        rows = {"rows": rows} if name == "logprobs" else {"target": rows, "seed": 1, "position": 1}
+        return getattr(sharded, name), INSIDE[name] | rows
 
-    stage.run(act)
-    assert sorted(refused) == [0, 0, 0, 1, 1, 1]
+    all_refuse(2, call_of, "expected slices that begin with multiples of 1,024 for .* 1152", 2048, [0, 1152])
 
 
 def test_even_slices():
@@ -279,19 +290,6 @@ def test_even_slices():
     assert VocabShard.bounds(259, 3) == [0, 128, 256, 259]
     with pytest.raises(ValueError, match="vocab: expected 128 tokens for each rank but the last; got 259 for 4"):
         VocabShard.bounds(259, 4)
-
-
-@pytest.mark.parametrize(("begins", "token"), [([0, 2048], 1024), ([0, 0], 1024), ([1024, 2048], 0)])
-def test_slices_that_are_no_vocabulary(begins, token):
-    stage = Stage(2)
-
-    def act(rank):
-        rows = torch.zeros(1, 1024)
-        shard = PlayedShard(3072, begins[rank], stage, rank)
-        with pytest.raises(ValueError, match=f"where one should begin with token {token}"):
-            sharded.race_sample(rows, shard=shard, seed=1, position=1)
-
-    stage.run(act)
 
 
 def test_slices_are_looked_at_again_when_they_change():
@@ -306,33 +304,21 @@ def test_slices_are_looked_at_again_when_they_change():
     stage.run(act)
 
 
-def test_ranks_that_disagree_are_named():
-    stage = Stage(3)
-
-    def act(rank):
-        shard = PlayedShard(3072, 1024 * rank, stage, rank, debug=True)
-        rows = torch.zeros(4 if rank == 2 else 3, 1024)
-        wanted = r"race_sample: expected all ranks to be called alike; got rows \[4\] on rank 2 and \[3\] on rank 0"
-        with pytest.raises(ValueError, match=wanted):
-            sharded.race_sample(rows, shard=shard, seed=torch.arange(len(rows)), position=1)
-
-    stage.run(act)
+ROWS3, SEEDS3 = torch.zeros(3, 1024), {"seed": seeds(3), "position": 1}
+UNALIKE = {  # the calls of the last rank, and of the others
+    "sizes": (sample(torch.zeros(4, 1024), seed=seeds(4), position=1), sample(ROWS3, **SEEDS3),
+              r"race_sample: .*; got rows \[4\] on rank 2 and \[3\] on rank 0"),
+    "types": (sample(ROWS3.half(), **SEEDS3), sample(ROWS3, **SEEDS3), ""),
+    "ops": ((sharded.race_topk, {"draft": ROWS3, "k": 1} | SEEDS3),
+            (sharded.logprobs, {"rows": ROWS3, "tokens": seeds(3)}), ""),
+}  # fmt: skip
 
 
-def test_ranks_of_other_dtypes_or_ops_disagree():
-    """Where the dimensions are alike."""
-    stage = Stage(2)
-
-    def act(rank):
-        shard, noise = PlayedShard(2048, 1024 * rank, stage, rank, debug=True), {"seed": torch.arange(3), "position": 1}
-        rows = torch.zeros(3, 1024)
-        with pytest.raises(ValueError, match="expected all ranks to be called alike"):
-            sharded.race_sample(rows.half() if rank else rows, shard=shard, **noise)
-        other, how = (sharded.race_topk, noise) if rank else (sharded.logprobs, {})
-        with pytest.raises(ValueError, match="expected all ranks to be called alike"):
-            other(rows, 1 if rank else noise["seed"], shard=shard, **how)
-
-    stage.run(act)
+@pytest.mark.parametrize("last, others, said", UNALIKE.values(), ids=UNALIKE)
+def test_ranks_that_disagree_are_named(last, others, said):
+    begins = [0, 1024, 2048]
+    said = said or "expected all ranks to be called alike"
+    all_refuse(3, lambda rank: last if rank == 2 else others, said, 3072, begins, debug=True)
 
 
 def test_names_that_begin_alike_are_not_alike():
