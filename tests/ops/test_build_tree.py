@@ -260,21 +260,15 @@ REFUSED = {
         ({"topk": 0}, ValueError, "topk: expected an int of 1 or more; got 0"),
         ({"topk": 2.0}, ValueError, "topk: expected an int of 1 or more; got 2.0"),
         ({"layout": "words"}, ValueError, "layout: expected one of 'full', 'nodes', 'bits'; got 'words'"),
-        (
-            {"layout": "bits", "selected": torch.zeros(2, 32).long()}, ValueError,
-            "layout: expected 'full' or 'nodes' with more than 32 nodes; got 'bits'",
-        ),
+        ({"layout": "bits", "selected": torch.zeros(2, 32).long()}, ValueError,
+         "layout: expected 'full' or 'nodes' with more than 32 nodes; got 'bits'"),
         ({"layout": "full"}, ValueError, "out.mask: expected a tensor with layout='full'; got None"),
         ({"prefix_len": -1}, ValueError, r"prefix_len: expected 0 to 2\*\*63 - 1 - 6, the number of nodes; got -1"),
         ({"out": SELECTED}, TypeError, r"out: expected \(mask, positions, node_index, first_child, next_sib"),
-        (
-            {"layout": "bits", "out": (torch.zeros(2, 6), *[None] * 4)}, TypeError,
-            "out.mask: expected a tensor of bool or uint8 or uint16 or uint32; got float32",
-        ),
+        ({"layout": "bits", "out": (torch.zeros(2, 6), *[None] * 4)}, TypeError,
+         "out.mask: expected a tensor of bool or uint8 or uint16 or uint32; got float32"),
         ({"out": (torch.zeros(71).bool(), *[None] * 4)}, ValueError, "out.mask: expected 72 bytes at least; got bool"),
-        (
-            {"out": (torch.zeros(72, 2).bool()[:, 0], *[None] * 4)}, ValueError,
-            r"out.mask: expected contiguous; got strides \(2,\)",
-        ),
+        ({"out": (torch.zeros(72, 2).bool()[:, 0], *[None] * 4)}, ValueError,
+         r"out.mask: expected contiguous; got strides \(2,\)"),
     ]),
 }  # fmt: skip

@@ -266,10 +266,8 @@ REFUSED = {
         ({"block_table": TABLE[:, :0]}, ValueError, r"block_table: expected shape \[2, M\], M > 0; got int32 \[2, 0\]"),
         ({"block_table": TABLE[0]}, ValueError, "block_table: expected 2 dimensions"),
         ({"block_table": TABLE.repeat(1, 2)[:, ::2]}, ValueError, "block_table: expected unit stride along pages"),
-        (
-            {"cache": [CACHE, CACHE[:, :, :4].clone()]}, ValueError,
-            r"cache: expected pages of one size; got pages of \[4, 8\]",
-        ),
+        ({"cache": [CACHE, CACHE[:, :, :4].clone()]}, ValueError,
+         r"cache: expected pages of one size; got pages of \[4, 8\]"),
         ({"block_table": TABLE[:, :1].expand(2, 2**29)}, ValueError, "block_table: expected unit stride"),
     ]),
 }  # fmt: skip

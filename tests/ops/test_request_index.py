@@ -281,19 +281,15 @@ def pair_of(**changes):
 
 BY_INDEX = [
     ({"request_index": INDEX.repeat_interleave(2)[::2]}, ValueError, "request_index: expected a contiguous tensor"),
-    (
-        {"temperature": torch.ones(4)}, ValueError,
-        r"temperature: expected shape \[5\]; got float32 \[4\]|seed: expected shape \[4\]; got int64 \[5\]",
-    ),
+    ({"temperature": torch.ones(4)}, ValueError,
+     r"temperature: expected shape \[5\]; got float32 \[4\]|seed: expected shape \[4\]; got int64 \[5\]"),
 ]  # fmt: skip
 REFUSED = {
     "rows by index": (sample, {}, [
         *BY_INDEX,
         ({"seed": 1, "position": 1, "nonce": 1}, ValueError, "seed: expected one seed per request"),
-        (
-            {"target": logits(7, 1, 1, seed=1)}, ValueError,
-            r"request_index: expected None, or rows \[B, V\] or \[B, R, V\]; got float32 \[7, 1, 1, 33\]",
-        ),
+        ({"target": logits(7, 1, 1, seed=1)}, ValueError,
+         r"request_index: expected None, or rows \[B, V\] or \[B, R, V\]; got float32 \[7, 1, 1, 33\]"),
     ]),
     "chains by index": (chain_of, {}, [
         *BY_INDEX,

@@ -150,45 +150,27 @@ def test_the_gradient_of_divided_logits():
 
 
 BAD_LAWS = [
-    (
-        {"temperature": 0.5, "sampling": Sampling()},
-        ValueError,
-        "temperature: expected None beside sampling=, which has one; got 0.5",
-    ),
+    ({"temperature": 0.5, "sampling": Sampling()}, ValueError,
+     "temperature: expected None beside sampling=, which has one; got 0.5"),
     ({"sampling": 0.5}, TypeError, "sampling: expected a Sampling; got 0.5"),
     ({"sampling": (0.5,)}, TypeError, "sampling: expected a Sampling; got tuple"),
-    (
-        {"sampling": Sampling(-1.0)},
-        ValueError,
-        r"sampling\.temperature: expected a number at least 0 and finite; got -1.0",
-    ),
-    (
-        {"sampling": Sampling(0.7), "space": "probs"},
-        ValueError,
-        r"sampling\.temperature: expected 0 or 1 with space='probs'.*; got 0.7",
-    ),
-]
+    ({"sampling": Sampling(-1.0)}, ValueError,
+     r"sampling\.temperature: expected a number at least 0 and finite; got -1.0"),
+    ({"sampling": Sampling(0.7), "space": "probs"}, ValueError,
+     r"sampling\.temperature: expected 0 or 1 with space='probs'.*; got 0.7"),
+]  # fmt: skip
 
 
 BAD_DRAFT_LAWS = [
     ({"draft.space": "words"}, ValueError, "draft.space: expected one of 'logits', 'probs'; got 'words'"),
     ({"draft.sampling": 1.0}, TypeError, "draft.sampling: expected a Sampling; got 1.0"),
-    (
-        {"draft.sampling": Sampling(float("nan"))},
-        ValueError,
-        r"draft\.sampling\.temperature: expected a number at least 0 and finite; got nan",
-    ),
-    (
-        {"draft.sampling": Sampling(torch.ones(4).double())},
-        TypeError,
-        r"draft\.sampling\.temperature: expected float32; got float64",
-    ),
-    (
-        {"draft.sampling": Sampling(0.5), "draft.space": "probs"},
-        ValueError,
-        r"draft\.sampling\.temperature: expected 0 or 1 with draft.space='probs'.*; got 0.5",
-    ),
-]
+    ({"draft.sampling": Sampling(float("nan"))}, ValueError,
+     r"draft\.sampling\.temperature: expected a number at least 0 and finite; got nan"),
+    ({"draft.sampling": Sampling(torch.ones(4).double())}, TypeError,
+     r"draft\.sampling\.temperature: expected float32; got float64"),
+    ({"draft.sampling": Sampling(0.5), "draft.space": "probs"}, ValueError,
+     r"draft\.sampling\.temperature: expected 0 or 1 with draft.space='probs'.*; got 0.5"),
+]  # fmt: skip
 REFUSED = {
     f"law of {name}": (op, call, BAD_LAWS + BAD_DRAFT_LAWS * (name in WITH_DRAFT)) for name, (op, call) in CALLS.items()
 }

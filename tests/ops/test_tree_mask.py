@@ -152,10 +152,8 @@ REFUSED = {
         ({"out": torch.zeros(1, 3, 3).bool().mT}, ValueError, "out: expected contiguous; got strides"),
         ({"parents": 1 - CHAIN}, ValueError, "parents.0.: expected -1"),
         ({"prefix_len": -1}, ValueError, "prefix_len: expected 0 to .*; got -1"),
-        (
-            {"parents": CHAIN.to("meta"), "prefix_len": torch.tensor([3], device="meta")}, ValueError,
-            "columns: expected an int where the host does not look",
-        ),
+        ({"parents": CHAIN.to("meta"), "prefix_len": torch.tensor([3], device="meta")}, ValueError,
+         "columns: expected an int where the host does not look"),
     ]),
 }  # fmt: skip
 

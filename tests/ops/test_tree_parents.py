@@ -163,11 +163,8 @@ def test_all_links_of_three_nodes():
 REFUSED = {
     "tree_parents": (tree_parents, {"first_child": FIRST[None], "next_sibling": SIBLING[None]}, [
         ({"first_child": FIRST}, ValueError, r"first_child: expected 2 dimensions; got int64 \[7\]"),
-        (
-            {"first_child": FIRST[None, :0], "next_sibling": SIBLING[None, :0]},
-            ValueError,
-            r"first_child: expected shape \[B, N\], N at least 1; got int64 \[1, 0\]",
-        ),
+        ({"first_child": FIRST[None, :0], "next_sibling": SIBLING[None, :0]}, ValueError,
+         r"first_child: expected shape \[B, N\], N at least 1; got int64 \[1, 0\]"),
         ({"out": FIRST}, TypeError, r"out: expected \(parents, ranks\); got"),
     ]),
 }  # fmt: skip

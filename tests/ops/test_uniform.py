@@ -115,11 +115,7 @@ REFUSED = {
     "uniform": (uniform, {"seed": seeds(3), "position": 0}, [
         ({"seed": 1.0}, TypeError, "seed: expected an int or a tensor of int64 or int32; got 1.0"),
         ({"seed": 2**64}, ValueError, "seed: expected 64 bits"),
-        (
-            {"nonce": seeds(4)},
-            ValueError,
-            r"nonce: expected a shape that broadcasts with .*3.*; got int64 .*4.*",
-        ),
+        ({"nonce": seeds(4)}, ValueError, r"nonce: expected a shape that broadcasts with .*3.*; got int64 .*4.*"),
         ({"index": None}, TypeError, "index: expected an int or a tensor of int64 or int32; got None"),
         ({"index": seeds(3).to("meta")}, ValueError, r"index: expected a tensor on cpu; got int64 \[3\] on meta"),
         ({"stream": 6.0}, TypeError, "stream: expected an int; got 6.0"),

@@ -333,23 +333,14 @@ NO_TREE = {name: x[:0] if torch.is_tensor(x) and x.ndim else x for name, x in ON
 REFUSED = {
     "verify_linked_tree": (verify_linked_tree, ONE_TREE, [
         ({"first_child": FIRST[None]}, ValueError, r"first_child: expected shape \[3, 7\]; got int64 \[1, 7\]"),
-        (
-            {"tree_valid": torch.ones(3, 2, dtype=torch.bool)[:, 0]},
-            ValueError,
-            r"tree_valid: expected a contiguous tensor; got strides \(2,\)",
-        ),
+        ({"tree_valid": torch.ones(3, 2, dtype=torch.bool)[:, 0]}, ValueError,
+         r"tree_valid: expected a contiguous tensor; got strides \(2,\)"),
         ({"target": ONE_TREE["target"][:, 1:]}, ValueError, r"target: expected shape \[3, 7, V\]; got float32 \[3, 6"),
         ({"target_tokens": FIRST.repeat(3, 1)}, ValueError, "target: expected None beside target_tokens; got float32"),
-        (
-            {"target_tokens": FIRST.repeat(3, 1), "target": None},
-            ValueError,
-            "uniforms: expected None beside target_tokens; got float32",
-        ),
-        (
-            {"target_tokens": FIRST[None], "target": None, "uniforms": None},
-            ValueError,
-            r"target_tokens: expected shape \[3, 7\]; got int64 \[1, 7\]",
-        ),
+        ({"target_tokens": FIRST.repeat(3, 1), "target": None}, ValueError,
+         "uniforms: expected None beside target_tokens; got float32"),
+        ({"target_tokens": FIRST[None], "target": None, "uniforms": None}, ValueError,
+         r"target_tokens: expected shape \[3, 7\]; got int64 \[1, 7\]"),
         ({"threshold_total": 1.5}, ValueError, r"threshold_total: expected a number \[0, 1\]; got 1.5"),
         ({"seed": 1, "position": 1}, ValueError, "seed: expected one seed per request"),
         ({"output_format": OutputFormat(path=torch.zeros(3, 7).int())}, ValueError,
