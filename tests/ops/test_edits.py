@@ -567,13 +567,6 @@ class TestBadInput:
         assert found[3] == 3
 
 
-def test_compiles_to_one_graph():
-    chain = Chain(11, **RACE)
-    torch.compiler.reset()
-    compiled = torch.compile(lambda **call: verify_chain(**call), fullgraph=True, backend="eager")
-    assert_same(compiled(**chain.call, edits=chain.edits), verify_chain(**chain.call, edits=chain.edits))
-
-
 @pytest.mark.interpreted
 def test_indices_of_no_list(backend):
     """A token that is far ahead, but forbidden or penalised where an index says so."""

@@ -75,13 +75,6 @@ def test_into_the_rows_themselves_or_others(backend):
         assert torch.equal(own, expected)
 
 
-def test_ties_are_cut_by_id(fast_backend):
-    rows = torch.tensor([[1.0, 3.0, 3.0, 3.0, 2.0]])
-    for ties, expected in (("first", [1, 2]), ("all", [1, 2, 3])):
-        cut = cutoff(rows, sampling=Sampling(top_k=2, ties=ties))
-        assert (mask_logits(rows, cut)[0] > -torch.inf).nonzero().flatten().tolist() == expected
-
-
 REFUSED = {
     "mask_logits": (mask_logits, {"rows": ROWS, "cut": CUT}, [
         ({"cut": CUT.value}, TypeError, "cut: expected a Cut"),
