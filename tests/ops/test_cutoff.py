@@ -190,18 +190,30 @@ IN_ORDER = [
 ]
 
 
+def small_rows():
+    """(row, temperature): random and rounded ones, of each type, ties across a boundary, forced tokens, extremes."""
+    for size in (1, 2, 5, 17):
+        for row, temperature in zip(rows_of(3, size, seed=size), (1.0, 0.6, 1.7), strict=True):
+            yield from ((row, temperature), ((2 * row).round() / 2, temperature))
+    yield from (((rows_of(1, 65)[0] / 8).to(dtype), 1.0) for dtype in DTYPES)  # of 16 bits they tie often
+    for tied in (2, 3, 40):
+        row = torch.full((65,), -3.0)
+        row[::2], row[5 : 5 + tied], row[60] = torch.linspace(-9, -4, 33), 1.0, 2.0
+        yield row, 1.0
+    for forced, temperature in ((1e9, 0.6), (1e9, 1.0), (3.4e38, 2.0)):  # beside which others vanish
+        yield rows_of(1, 33, seed=2)[0].index_fill(0, torch.tensor([7, 20]), forced), temperature
+    yield from ((rows_of(1, 33, seed=1)[0], temperature) for temperature in (1e-6, 1e6, 1.2e-38, 1e38))
+
+
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("ties", ["first", "all"])
 class TestByDefinition:
     """Rows of up to 65 tokens, looked at one by one."""
 
     @pytest.mark.parametrize("kind, after", IN_ORDER)
-    def test_random_rows(self, kind, after, ties):
-        for size in (1, 2, 5, 17):
-            for seed, row in enumerate(rows_of(3, size, seed=size)):
-                temperature = (1.0, 0.6, 1.7)[seed]
-                assert_cut(row, Sampling(temperature, **kind, top_p_after=after, ties=ties))
-                assert_cut((2 * row).round() / 2, Sampling(temperature, **kind, top_p_after=after, ties=ties))
+    def test_small_rows(self, kind, after, ties):
+        for row, temperature in small_rows():
+            assert_cut(row, Sampling(temperature, **kind, top_p_after=after, ties=ties))
 
     @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
     def test_before_the_temperature(self, kind, ties):
@@ -209,16 +221,6 @@ class TestByDefinition:
         sampling = Sampling(0.25, **kind, ties=ties, at_temperature=False)
         keep = assert_cut(row, sampling)
         assert torch.equal(keep, filters.kept(row, sampling._replace(temperature=1.0)))
-
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-    def test_rows_of_every_type(self, dtype, kind, ties):
-        """Of 16 bits they tie often."""
-        row = (rows_of(1, 65)[0] / 8).to(dtype)
-        assert dtype != torch.bfloat16 or len(row.unique()) < 65
-        keep = assert_cut(row, Sampling(**kind, ties=ties))
-        if ties == "first" and kind == KINDS["top_k"]:
-            assert keep.sum() == 4
 
     def test_top_k_at_the_ends(self, ties):
         for size in (1, 5, 64, 65):
@@ -229,34 +231,10 @@ class TestByDefinition:
             for k in (0, -1, -(2**63), size, size + 1, 2**63 - 1, 2**64 - 1):
                 assert cut_of(row, Sampling(top_k=k, ties=ties)) == unfiltered
 
-    def test_ties_across_the_boundary(self, ties):
-        for tied in (2, 3, 40):
-            row = torch.full((65,), -3.0)
-            row[::2], row[5 : 5 + tied] = torch.linspace(-9, -4, 33), 1.0
-            row[60] = 2.0
-            for kind in ({"top_k": 2}, {"top_k": 3}, {"top_p": 0.5}, {"top_p": 0.9}, {"min_p": 0.3}):
-                assert_cut(row, Sampling(**kind, ties=ties))
-
     def test_two_equal_tokens_and_a_half(self, ties):
         """A mass that is reached exactly keeps no more."""
         row = torch.tensor([-torch.inf, 0.0, 0.0])
         assert cut_of(row, Sampling(top_p=0.5, ties=ties))[2] == (1 if ties == "first" else 2)
-
-    @pytest.mark.parametrize("temperature", [1e-6, 1e6, 1.2e-38, 1e38])
-    def test_extreme_temperatures(self, temperature, ties):
-        row = rows_of(1, 33, seed=1)[0]
-        for kind in KINDS.values():
-            assert_cut(row, Sampling(temperature, **kind, ties=ties))
-
-    @pytest.mark.parametrize("forced", [1e9, 3.4e38])
-    def test_forced_tokens(self, forced, ties):
-        """A logit so large that others vanish beside it never drops all of them."""
-        row = rows_of(1, 33, seed=2)[0]
-        row[[7, 20]] = forced
-        for kind in KINDS.values():
-            for temperature in (0.6, 1.0, 2.0):
-                keep = assert_cut(row, Sampling(temperature, **kind, ties=ties))
-                assert keep[7]
 
 
 @pytest.mark.usefixtures("fast_backend")
