@@ -70,33 +70,21 @@ def batch(seed, requests=5, nodes=9):
 @pytest.mark.interpreted
 class TestMask:
     @pytest.mark.parametrize("nodes", [1, 2, 9, 31, 32, 33, 70])
-    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-    def test_bool(self, nodes, dtype):
-        parents, prefix_len = batch(1, nodes=nodes)
-        mask = tree_mask(parents.to(dtype), prefix_len=prefix_len)
-        assert mask.dtype == torch.bool
-        columns = int(prefix_len.max()) + nodes
-        assert torch.equal(mask, expected_mask(parents.tolist(), prefix_len.tolist(), columns))
-
-    @pytest.mark.parametrize("nodes", [1, 9, 31, 32, 33, 70])
     @pytest.mark.parametrize("columns", [None, 127, 128, 200])
-    @pytest.mark.interpreted(False)
-    def test_bits(self, nodes, columns):
-        parents, prefix_len = batch(2, nodes=nodes)
-        mask = tree_mask(parents, prefix_len=prefix_len, layout="bits", columns=columns)
-        columns = columns or int(prefix_len.max()) + nodes
-        assert mask.dtype == torch.int32
-        assert mask.shape == (5, nodes, (columns + 31) // 32)
-        assert torch.equal(unpacked(mask, columns), tree_mask(parents, prefix_len=prefix_len, columns=columns))
-
-    @pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16, torch.float16])
-    def test_additive(self, dtype):
-        parents, prefix_len = batch(3)
-        mask = tree_mask(parents, prefix_len=prefix_len, layout="additive", dtype=dtype)
-        assert mask.dtype == (dtype or torch.float32)
-        attended = tree_mask(parents, prefix_len=prefix_len)
-        assert (mask[attended] == 0).all()
-        assert (mask[~attended] == -torch.inf).all()
+    def test_each_layout(self, nodes, columns):
+        """Columns are cache slots: behind the last node nothing is attended to."""
+        parents, prefix_len = batch(nodes, nodes=nodes)
+        width = columns or int(prefix_len.max()) + nodes
+        expected = expected_mask(parents.tolist(), prefix_len.tolist(), width)
+        for given in (parents, parents.int(), parents.T.contiguous().T):
+            assert torch.equal(tree_mask(given, prefix_len=prefix_len, columns=columns), expected)
+        words = tree_mask(parents, prefix_len=prefix_len, columns=columns, layout="bits")
+        assert words.dtype == torch.int32
+        assert torch.equal(unpacked(words, width), expected)
+        for dtype in (None, torch.float32, torch.bfloat16, torch.float16):
+            added = tree_mask(parents, prefix_len=prefix_len, columns=columns, layout="additive", dtype=dtype)
+            assert added.dtype == (dtype or torch.float32)
+            assert torch.equal(added.float(), torch.zeros(expected.shape).masked_fill(~expected, -torch.inf))
 
     @pytest.mark.parametrize("layout", ["bool", "additive", "bits"])
     def test_shared_tree_and_shared_prefix(self, layout):
@@ -108,22 +96,9 @@ class TestMask:
         assert torch.equal(tree_mask(parents[0], prefix_len=7, layout=layout).expand_as(each), each)
         assert torch.equal(tree_mask(parents[0], prefix_len=torch.full((5,), 7), layout=layout), each)
 
-    def test_columns_are_cache_slots(self):
-        """Longer than any prefix needs: the rest is not attended to."""
-        parents, prefix_len = batch(5)
-        wide = tree_mask(parents, prefix_len=prefix_len, columns=64)
-        narrow = tree_mask(parents, prefix_len=prefix_len)
-        assert torch.equal(wide[..., : narrow.shape[-1]], narrow)
-        assert not wide[..., narrow.shape[-1] :].any()
-
     def test_every_row_attends_to_something(self):
         mask = tree_mask(torch.tensor([-1, -1, -1, 0]))
         assert mask.any(dim=-1).all()
-
-    def test_parents_of_any_strides(self):
-        parents, prefix_len = batch(6)
-        spread = parents.T.contiguous().T
-        assert torch.equal(tree_mask(spread, prefix_len=prefix_len), tree_mask(parents, prefix_len=prefix_len))
 
     def test_no_requests(self):
         assert tree_mask(torch.empty(0, 3, dtype=torch.int64)).shape == (0, 3, 3)
