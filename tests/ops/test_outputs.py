@@ -114,47 +114,30 @@ class TestStatus:
         return bits.tolist()
 
     @pytest.mark.parametrize("name", ON_ROWS)
-    def test_well(self, name):
+    def test_rows_that_are_no_laws(self, name):
         assert self.status(name) == [[0, 0]] * 3
-
-    @pytest.mark.parametrize("argument", ["target", "draft"])
-    @pytest.mark.parametrize("name", ON_ROWS)
-    def test_rows_that_are_no_laws(self, name, argument):
-        if argument not in CALLS[name][1]:
-            return
-        empty = 2 if (name, argument) == ("residual", "target") else 0  # nothing of nothing is left
-        assert self.status(name, **{argument: self.NAN}) == [[0, 0], [1, 0], [0, 0]]
-        assert self.status(name, **{argument: self.NOTHING}) == [[0, 0], [0, 0], [1 | empty, 1 | empty]]
-        assert self.status(name, **{argument: -self.NOTHING}) == [[0, 0], [0, 0], [1, 1]]
+        for argument in {"target", "draft"} & CALLS[name][1].keys():
+            empty = 2 if (name, argument) == ("residual", "target") else 0  # nothing of nothing is left
+            for temperature in (None, 0.0, 1.0):
+                found = self.status(name, temperature=temperature, **{argument: self.NAN})
+                assert found == [[0, 0], [1, 0], [0, 0]]
+            assert self.status(name, **{argument: self.NOTHING}) == [[0, 0], [0, 0], [1 | empty, 1 | empty]]
+            assert self.status(name, **{argument: -self.NOTHING}) == [[0, 0], [0, 0], [1, 1]]
 
     @pytest.mark.parametrize("name", ON_ROWS)
-    def test_probabilities(self, name):
+    def test_probabilities_and_numbers(self, name):
         law = torch.full((3, 2, 33), 1 / 33)
         bad = law.clone()
         bad[0, 1, 4], bad[1, 0, 4], bad[1, 1], bad[2, 0, 4] = -0.1, torch.inf, 0.0, torch.nan
         both = {"draft": law.roll(1, 0).index_fill(2, torch.tensor(5), 0.0)} if name in ("residual", "overlap") else {}
         rows = {"draft" if name == "race_topk" else "target": bad}
-        empty = 2 if name == "residual" else 0
-        assert self.status(name, space="probs", **both | rows) == [[0, 1], [1, 1 | empty], [1, 0]]
-
-    @pytest.mark.parametrize("name", ON_ROWS)
-    @pytest.mark.parametrize("temperature", [0.0, 1.0])
-    def test_at_any_temperature(self, name, temperature):
-        rows = {"draft" if name == "race_topk" else "target": self.NAN}
-        assert self.status(name, temperature=temperature, **rows) == [[0, 0], [1, 0], [0, 0]]
-
-    @pytest.mark.parametrize("name", ON_ROWS)
-    def test_temperatures(self, name):
+        equal = 2 if name == "residual" else 0  # as at an infinite temperature
+        assert self.status(name, space="probs", **both | rows) == [[0, 1], [1, 1 | equal], [1, 0]]
         temperature = torch.tensor([[1.0, -1.0], [torch.nan, 0.0], [1e-40, torch.inf]])
-        equal = 2 if name == "residual" else 0  # at an infinite temperature
         assert self.status(name, temperature=temperature) == [[0, 8], [8, 0], [0, equal]]
-
-    def test_parameters_of_a_residual(self):
-        assert self.status("residual", draft_prob=torch.tensor([[0.5, -0.1], [1.1, torch.nan], [0, 1]])) == [
-            [0, 8],
-            [8, 8],
-            [0, 0],
-        ]
+        if name == "residual":
+            shares = torch.tensor([[0.5, -0.1], [1.1, torch.nan], [0, 1]])
+            assert self.status(name, draft_prob=shares) == [[0, 8], [8, 8], [0, 0]]
 
     def test_one_row(self):
         bits = torch.tensor(UNTOUCHED, dtype=torch.int32)

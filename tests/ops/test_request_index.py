@@ -136,38 +136,26 @@ class TestEveryOp:
         assert_same(run(op, rows, states, shared, request_index=INDEX), expected)
         assert_same(run(op, rows, states, shared, request_index=INDEX.long()), expected)
 
-    def test_idle_requests(self, op, arguments, shared):
+    @pytest.mark.parametrize("wrong", [IDLE, *OUTSIDE])
+    def test_idle_requests_and_indices_that_point_outside(self, op, arguments, shared, wrong):
         """Nothing of them is read: their rows are NaN, and there are no numbers for them."""
         rows, states = arguments
-        idle = torch.arange(BATCH) % 3 == 1
+        left_out = torch.arange(BATCH) % 3 == 1
         rows = {name: x.clone() for name, x in rows.items()}
         for x in rows.values():
-            x[idle] = torch.nan if x.is_floating_point() else -1
-        found = run(op, rows, states, shared, request_index=INDEX.masked_fill(idle, IDLE))
-        expected = run(op, rows, indexed(states, INDEX), shared)
-        for one, other in zip(found, expected, strict=True):
-            assert torch.equal(one[~idle], other[~idle])
-        *figures, status = (part[idle] for part in found)
-        nothing = NOTHING.get(op, len(figures) * [0 if op in (residual, overlap) else -1])
-        assert all((figure == wanted).all() for figure, wanted in zip(figures, nothing, strict=True))
-        assert not status.any()
-
-    @pytest.mark.parametrize("outside", OUTSIDE)
-    def test_indices_that_point_outside(self, op, arguments, shared, outside):
-        rows, states = arguments
-        bad = torch.arange(BATCH) % 3 == 1
-        found = run(op, rows, states, shared, request_index=INDEX.masked_fill(bad, outside))
+            x[left_out] = torch.nan if x.is_floating_point() else -1
+        found = run(op, rows, states, shared, request_index=INDEX.masked_fill(left_out, wrong))
         for one, other in zip(found, run(op, rows, indexed(states, INDEX), shared), strict=True):
-            assert torch.equal(one[~bad], other[~bad])
-        *figures, status = (part[bad] for part in found)
-        assert (status == 8).all()
-        if op in (verify_chain, verify_tree, race_topk):
+            assert torch.equal(one[~left_out], other[~left_out])
+        *figures, status = (part[left_out] for part in found)
+        assert (status == (0 if wrong == IDLE else 8)).all()
+        if wrong != IDLE and op in (verify_chain, verify_tree, race_topk):
             for tokens in figures[: 2 if op is verify_tree else 1]:
                 assert (tokens[..., 0] == 0).all()
                 assert (tokens[..., 1:] == -1).all()
             figures = figures[-1:] if op is not race_topk else []
-        nothing = NOTHING.get(op, len(figures) * [0])
-        assert all((figure == wanted).all() for figure, wanted in zip(figures, nothing, strict=True))
+        nothing = NOTHING.get(op, len(figures) * [-1 if wrong == IDLE and op not in (residual, overlap) else 0])
+        assert all((figure == value).all() for figure, value in zip(figures, nothing, strict=True))
 
     @pytest.mark.interpreted
     def test_no_requests(self, op, arguments, shared):

@@ -35,33 +35,23 @@ def test_no_requests(fast_backend, method):
 
 
 @pytest.mark.parametrize("method", ["race", "rejection"])
-def test_counts_move_along_the_draft(fast_backend, method):
-    """A token at the end of a slice is drafted again and again, and each time it is worth less."""
-    for token in (1023, 1024, VOCABULARY - 1):
-        target = torch.zeros(16, 5, VOCABULARY)
-        target[..., token] = 12.0
-        call = {
-            "draft_tokens": torch.full((16, 4), token), "target": target, "method": method, "seed": seeds(16),
-            "position": 3, "edits": LogitEdits(frequency=2.0, presence=0.5, repetition=1.1),
-        }  # fmt: skip
-        assert len(set(check("verify_chain", call).num_accepted.tolist())) > 1
-        pending = torch.tensor([[token, -1], [token, token]]).repeat(8, 1)
-        check("verify_chain", {**call, "edits": call["edits"]._replace(pending=pending)})
-
-
-@pytest.mark.parametrize("method", ["race", "rejection"])
-def test_counts_move_along_the_path(fast_backend, method):
-    """Each child has its parent's token, which is worth less each time; a sibling's does not count."""
-    for token in (1023, 1024, VOCABULARY - 1):
-        target = torch.zeros(16, 7, VOCABULARY)
-        target[..., token], target[..., 5] = 12.0, 11.0
-        call = {
-            "draft_tokens": torch.tensor([0, 5, token, token, token, 5, token]).repeat(16, 1), "target": target,
-            "parents": torch.tensor([-1, 0, 0, 2, 3, 3, 4]), "method": method, "seed": seeds(16), "position": 3,
-            "edits": LogitEdits(frequency=0.7, presence=0.2, repetition=1.1),
-        }  # fmt: skip
-        assert len(set(check("verify_tree", call).num_accepted.tolist())) > 1
-        check("verify_tree", {**call, "edits": call["edits"]._replace(pending=torch.tensor([[token, -1]] * 16))})
+@pytest.mark.parametrize("token", [1023, 1024, VOCABULARY - 1])
+def test_counts_move_along_the_drafts(fast_backend, method, token):
+    """A token at the end of a slice is drafted again and again, each time it is worth less; a sibling's counts not."""
+    target = torch.zeros(16, 7, VOCABULARY)
+    target[..., token] = 12.0
+    call = {"target": target[:, :5].clone(), "method": method, "seed": seeds(16), "position": 3}
+    call |= {"draft_tokens": torch.full((16, 4), token)}
+    target[..., 5] = 11.0
+    tree = call | {"target": target, "parents": torch.tensor([-1, 0, 0, 2, 3, 3, 4])}
+    tree |= {"draft_tokens": torch.tensor([0, 5, token, token, token, 5, token]).repeat(16, 1)}
+    pending = torch.tensor([[token, -1], [token, token]]).repeat(8, 1)
+    for op, each, edits in (
+        ("verify_chain", call, LogitEdits(frequency=2.0, presence=0.5, repetition=1.1)),
+        ("verify_tree", tree, LogitEdits(frequency=0.7, presence=0.2, repetition=1.1)),
+    ):
+        assert len(set(check(op, {**each, "edits": edits}).num_accepted.tolist())) > 1
+        check(op, {**each, "edits": edits._replace(pending=pending)})
 
 
 @pytest.mark.interpreted
@@ -82,25 +72,17 @@ def test_a_race_over_an_edited_slice(parts_backend):
         assert not torch.equal(found.scores, sharded.race_partial(part, **how, **more).scores)
 
 
-def test_spans_that_share_entries(fast_backend):
-    """Rows may have parts of one list of biases."""
-    tokens = torch.tensor([3, 40, 1023, 1024, 2000, 2048, 4097], dtype=torch.int32)
-    spans = torch.tensor([[0, 7], [2, 5], [0, 3], [3, 3], [4, 7], [1, 6]], dtype=torch.int32)
-    edits = LogitEdits(bias=(tokens, torch.arange(7) + 3.0, spans))
-    rows = torch.randn(6, VOCABULARY, generator=torch.Generator().manual_seed(2))
-    for asked in tokens.tolist():
-        check("logprobs", {"rows": rows, "tokens": torch.full((6,), asked), "edits": edits, "top": 3})
+TOKENS = [3, 900, 7, 8, 9, 10, 1023, 1024, 1024, 5, 2048, 4097, 4096, 12]
 
 
-def test_entries_that_do_not_rise_are_passed_over(fast_backend):
-    """Whichever of them are asked for, and the first of two that have one token counts."""
-    tokens = torch.tensor([3, 900, 7, 8, 9, 10, 1023, 1024, 1024, 5, 2048, 4097, 4096, 12], dtype=torch.int32)
+@pytest.mark.parametrize("spans", [[[0, 7], [2, 5], [4, 4]], [[0, 14]] * 3, [[5, 14]] * 3, [[1, 9]] * 3], ids=str)
+@pytest.mark.parametrize("tokens", [sorted({*TOKENS}), TOKENS], ids=["rising", "not rising"])
+def test_spans_that_share_entries_some_of_which_do_not_rise(fast_backend, spans, tokens):
+    """These are passed over, whichever is asked for, and the first of two that have one token counts."""
+    bias = torch.tensor(tokens).int(), torch.arange(len(tokens)) + 3.0, torch.tensor(spans).clamp(max=len(tokens)).int()
     rows = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(2))
-    for begin, end in ((0, 14), (5, 14), (1, 9)):
-        spans = torch.tensor([[begin, end]] * 3, dtype=torch.int32)
-        edits = LogitEdits(bias=(tokens, torch.arange(14) + 3.0, spans))
-        for asked in tokens.tolist():
-            check("logprobs", {"rows": rows, "tokens": torch.full((3,), asked), "edits": edits, "top": 3})
+    for asked in tokens:
+        check("logprobs", {"rows": rows, "tokens": torch.full((3,), asked), "edits": LogitEdits(bias=bias), "top": 3})
 
 
 def test_a_bias_on_the_boundary(fast_backend):
