@@ -203,13 +203,10 @@ class TestBadNumbers:
             elif layout == "full":
                 assert torch.equal(found.mask.view(batch, 3, 4)[..., 1:].bool(), expected)
 
-    def test_two_nodes_that_are_one_candidate(self):
-        """Who follows it is a child of the first."""
+    def test_nodes_that_follow_them(self):
+        """Of two nodes that are one candidate the first has the children; a node without a parent has its own."""
         found = build_tree(torch.tensor([[-1, 0]]), torch.tensor([[0, 0, 2]]), topk=2)
         assert_trees(found, [[-1, 0, 0, 1]], [0])
-
-    def test_below_a_node_without_a_parent(self):
-        """It is linked to that node, and so in no tree."""
         found = build_tree(torch.tensor([[-1, 9, 2]]), torch.tensor([[2, 4]]), topk=2)
         assert_trees(found, [[-1, -1, 1]], [0])
 

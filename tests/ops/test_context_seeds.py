@@ -169,24 +169,20 @@ class TestRows:
         bad = Packing(torch.tensor([0, -3, 2, 8, 9]).int(), None, K)
         assert not context_seeds(**chain(draft_tokens=torch.arange(9), packing=bad))[:2].any()
 
-    def test_bounds_begin_with_0(self):
+    @pytest.mark.parametrize("by_rows", [False, True])
+    def test_bounds_begin_with_0(self, by_rows):
         """The first request owns no drafts where its bound is another number; the others have theirs."""
-        right = context_seeds(**chain(draft_tokens=torch.arange(9), packing=Packing(self.bounds(0), None, K)))
-        entering = torch.arange(9 + B)
-        by_rows = self.bounds(0) + torch.arange(B + 1, dtype=torch.int32)
-        of_rows = context_seeds(**chain(draft_tokens=entering, packing=Packing(None, by_rows, K)))
-        for first in (1, 2, 3):
-            found = context_seeds(**chain(draft_tokens=torch.arange(9), packing=Packing(self.bounds(first), None, K)))
+        bounds = torch.tensor([0, 3, 3, 8, 9]).int() + by_rows * torch.arange(B + 1, dtype=torch.int32)
+
+        def seeds_of_rows():
+            packing = Packing(None, bounds, K) if by_rows else Packing(bounds, None, K)
+            return context_seeds(**chain(draft_tokens=torch.arange(9 + by_rows * B), packing=packing))
+
+        right = seeds_of_rows()
+        for bounds[0] in (1, 2, 3):
+            found = seeds_of_rows()
             assert not found[0].any()
             assert torch.equal(found[1:], right[1:])
-            by_rows[0] = first
-            found = context_seeds(**chain(draft_tokens=entering, packing=Packing(None, by_rows, K)))
-            assert not found[0].any()
-            assert torch.equal(found[1:], of_rows[1:])
-
-    @staticmethod
-    def bounds(first):
-        return torch.tensor([first, 3, 3, 8, 9]).int()
 
     def test_out(self):
         call, room = chain(), torch.full((B + 2, K + 1), UNTOUCHED)

@@ -53,24 +53,18 @@ def assert_near(found, expected):
 @SPACES
 @EVERY_MAP
 class TestEqualsAFullRow:
-    @pytest.mark.parametrize("options", [{}, {"draft_prob": 0.7, "epsilon": 0.05}, {"method": "block"}], ids=str)
-    def test_verify_chain(self, draft_map, space, options):
-        call = chain_call(5, requests=64, slots=3, vocabulary=V, space=space) | options
+    @pytest.mark.parametrize("op, options", [
+        *((verify_chain, options) for options in ({}, {"draft_prob": 0.7, "epsilon": 0.05}, {"method": "block"})),
+        *((verify_tree, options) for options in ({}, {"replacement": True}, {"method": "traversal"})),
+    ], ids=lambda x: getattr(x, "__name__", str(x)))  # fmt: skip
+    def test_verdicts(self, draft_map, space, op, options):
+        made, slots = (chain_call, 3) if op is verify_chain else (tree_call, 7)
+        call = made(5, 64, slots, V, space=space) | options
         call["draft_tokens"] = some_of_them_known(call["draft_tokens"], draft_map)
-        rows = draft_rows(draft_map, 64, 3, space=space)
+        rows = draft_rows(draft_map, 64, slots, space=space)
         assert_same(
-            verify_chain(**call | {"draft": rows}, **{"draft.map": draft_map}),
-            verify_chain(**call | {"draft": scattered(rows, draft_map, space)}),
-        )
-
-    @pytest.mark.parametrize("options", [{}, {"replacement": True}, {"method": "traversal"}], ids=str)
-    def test_verify_tree(self, draft_map, space, options):
-        call = tree_call(5, requests=64, nodes=7, vocabulary=V, space=space) | options
-        call["draft_tokens"] = some_of_them_known(call["draft_tokens"], draft_map)
-        rows = draft_rows(draft_map, 64, 7, space=space)
-        assert_same(
-            verify_tree(**call | {"draft": rows}, **{"draft.map": draft_map}),
-            verify_tree(**call | {"draft": scattered(rows, draft_map, space)}),
+            op(**call | {"draft": rows, "draft.map": draft_map}),
+            op(**call | {"draft": scattered(rows, draft_map, space)}),
         )
 
     @pytest.mark.parametrize("temperature", [1.0, 0.0])

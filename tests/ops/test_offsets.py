@@ -5,11 +5,11 @@ import mmap
 
 import pytest
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 import specdec_kernels
 from tests.conftest import NATIVE
-from tests.support.calls import cache, every_call
+from tests.support.calls import cache, every_call, outcome
 
 pytestmark = pytest.mark.one_backend
 PAGES = {"cache": [x.unflatten(2, (3, 3)).transpose(1, 2).flatten(0, 1) for x in cache()["cache"]]}
@@ -36,11 +36,6 @@ def found_by(function, arguments):
     return [x.clone() for x in tree_leaves([function(**arguments), arguments]) if isinstance(x, torch.Tensor)]
 
 
-def fresh(arguments):
-    leaves, tree = tree_flatten(arguments)
-    return tree_unflatten([x.clone() if isinstance(x, torch.Tensor) else x for x in leaves], tree)
-
-
 def axes_of(arguments):
     """(which leaf, axis) of every tensor that can be taken apart. Elements of rows follow each other."""
     leaves, _ = tree_flatten(arguments)
@@ -55,7 +50,7 @@ def axes_of(arguments):
 
 def with_apart(arguments, which):
     """A copy of a call with these tensors so."""
-    leaves, tree = tree_flatten(fresh(arguments))
+    leaves, tree = tree_flatten(tree_map_only(torch.Tensor, torch.clone, arguments))
     for i, axis in which:
         leaves[i] = apart(leaves[i], axis)
     return tree_unflatten(leaves, tree)
@@ -68,7 +63,7 @@ def test_each_tensor_may_lie_far_apart(name):
     public = hasattr(specdec_kernels, function.__name__)
     refusals = ValueError if public else (ValueError, TypeError, RuntimeError)
     with specdec_kernels.backend(NATIVE):
-        expected = found_by(function, fresh(arguments))
+        expected = outcome(function, arguments)
         for one in axes_of(arguments):
             try:
                 found = found_by(function, with_apart(arguments, [one]))

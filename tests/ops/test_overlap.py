@@ -180,19 +180,23 @@ def test_gradients_are_those_of_plain_torch(backend, figure, space, shape):
     )
 
 
-def test_gradients_at_temperatures_of_their_own(backend):
-    target, draft = torch.randn(2, 4, 70, generator=torch.Generator().manual_seed(4))
-    hot, cool = torch.tensor([0.5, 1.0, 2.0, 0.7]), 0.8
-    ours = {"temperature": hot, "draft.sampling": Sampling(cool)}
-    assert_same_gradients(target, draft, weights_of(4), ours, dict(temperature=hot, draft_temperature=cool))
+TARGET, OTHER = torch.randn(2, 4, 70, generator=torch.Generator().manual_seed(4))
+HOT, COOL = torch.tensor([0.5, 1.0, 2.0, 0.7]), 0.8
+FINITE = [weight if index != 2 else None for index, weight in enumerate(weights_of(4))]  # KL is infinite
+FIVE = torch.tensor([0, 3, 4, 40, 69], dtype=torch.int32)
+GRADIENTS = {  # the rows, the weights of the figures, options of overlap and of plain torch
+    "two temperatures": (TARGET, OTHER, weights_of(4), {"temperature": HOT, "draft.sampling": Sampling(COOL)},
+                         {"temperature": HOT, "draft_temperature": COOL}),
+    "a smaller vocabulary": (TARGET, OTHER[:, :5], FINITE, {}, {}),
+    "a vocabulary of its own": (TARGET, OTHER[:, :5], FINITE, {"draft.map": FIVE}, {"draft_map": FIVE}),
+    "bfloat16": (TARGET.bfloat16(), OTHER.bfloat16(), weights_of(4), {}, {}, 0.01),
+    "float16": (TARGET.half(), OTHER.half(), weights_of(4), {}, {}, 0.01),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("draft_map", [None, [0, 3, 4, 40, 69]])
-def test_gradients_of_a_smaller_vocabulary(backend, draft_map):
-    target, draft = torch.randn(4, 70, generator=torch.Generator().manual_seed(5)), torch.randn(4, 5)
-    draft_map = None if draft_map is None else torch.tensor(draft_map, dtype=torch.int32)
-    weights = [weight if index != 2 else None for index, weight in enumerate(weights_of(4))]  # KL is infinite
-    assert_same_gradients(target, draft, weights, {"draft.map": draft_map}, dict(draft_map=draft_map))
+@pytest.mark.parametrize("arguments", GRADIENTS.values(), ids=GRADIENTS)
+def test_gradients_of_other_rows(backend, arguments):
+    assert_same_gradients(*arguments)
 
 
 def test_gradients_of_requests_by_index(backend):
@@ -213,12 +217,6 @@ def test_gradients_of_requests_by_index(backend):
     close(found[1].double(), expected[1])
     assert (found[0][[1, 4]] == 0).all()
     assert (found[1][[1, 3]] == 0).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_gradients_of_short_numbers(backend, dtype):
-    target, draft = torch.randn(2, 4, 70, generator=torch.Generator().manual_seed(7)).to(dtype)
-    assert_same_gradients(target, draft, weights_of(4), {}, {}, tolerance=0.01)
 
 
 @pytest.mark.parametrize("name", ["87 nats", "90 nats", "10,000 nats", "both", "large ones"])
