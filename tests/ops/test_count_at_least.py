@@ -28,7 +28,6 @@ def counted(rows, least, temperature):
     return (x >= least.unsqueeze(-1)).sum(-1).int()
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("size", [1, 7, 2049])
 def test_every_token_is_counted(parts_backend, size):
     """Rows with NaN and infinities; bars that are elements, between elements, and past all of them."""
@@ -42,7 +41,6 @@ def test_every_token_is_counted(parts_backend, size):
     assert torch.equal(count_at_least(rows, own), counted(rows, own, 1.0))
 
 
-@pytest.mark.interpreted
 def test_what_is_not_counted(parts_backend):
     """Nothing where nothing is asked for, of idle requests and of those whose index is out of range."""
     rows = torch.zeros(6, 1500)
@@ -54,7 +52,6 @@ def test_what_is_not_counted(parts_backend):
     assert count_at_least(rows[:0], least[:0]).shape == (0,)
 
 
-@pytest.mark.interpreted
 def test_edited_rows(parts_backend):
     rows = torch.randn(4, 1061, generator=torch.Generator().manual_seed(2))
     edits = random_edits(4, vocabulary=1061, seed=7)

@@ -1,6 +1,5 @@
 """first_arrivals: winners of rows from what their parts found."""
 
-import pytest
 import torch
 
 import specdec_kernels
@@ -20,7 +19,6 @@ def packed(*parts):
     return torch.stack([found[..., 0].int(), scores, found[..., 2].int()], dim=-1)
 
 
-@pytest.mark.interpreted
 def test_the_best_score_wins_then_the_lower_token(parts_backend):
     inf = float("inf")
     tokens, status, empty = first_arrivals(
@@ -35,7 +33,6 @@ def test_the_best_score_wins_then_the_lower_token(parts_backend):
     assert empty.tolist() == [0, 0, 0, 1, 0, 0, 0]
 
 
-@pytest.mark.interpreted
 def test_many_rows_of_parts_that_race(parts_backend):
     """More rows than a program or a block has: the winners are those of whole rows. One row has no weight."""
     rows = torch.randn(3, 100, 384, generator=torch.Generator().manual_seed(1))

@@ -21,7 +21,6 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("size", [7, 1025, 2048])
 def test_tiles_are_those_of_the_contract(parts_backend, size):
     rows = torch.stack(list(adversarial_rows(size).values()))
@@ -37,7 +36,6 @@ def test_tiles_are_those_of_the_contract(parts_backend, size):
     assert torch.equal(status, ((rows.isnan() | rows.isposinf()).any(-1)).int())
 
 
-@pytest.mark.interpreted
 def test_what_is_not_weighed(parts_backend):
     """Greedy rows, idle requests and those whose index is out of range."""
     index = torch.tensor([0, -1, 5, 1], dtype=torch.int32)
@@ -48,7 +46,6 @@ def test_what_is_not_weighed(parts_backend):
     assert tiles[0, 2].tolist() == [256, 119]
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_edited_rows(parts_backend, dtype):
     """Whole rows and parts, whose masks and counts are views; entries by an index; a number out of range."""
@@ -69,7 +66,6 @@ def test_edited_rows(parts_backend, dtype):
     assert met.tolist() == [[0, 0], [0, 0], [0, 8], [0, 0]]
 
 
-@pytest.mark.interpreted
 def test_edits_of_a_part(parts_backend):
     rows = torch.randn(4, 2061, generator=torch.Generator().manual_seed(2))
     edits = random_edits(4, vocabulary=2061, seed=7)._replace(bias=None, pending=None)

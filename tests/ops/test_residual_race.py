@@ -32,7 +32,6 @@ def row_stats_of(rows):
     return tile_laws(mass_tiles(rows)[0], rows[..., :1].contiguous())[0]
 
 
-@pytest.mark.interpreted
 def test_a_token_that_is_excluded(parts_backend):
     """Over p: never that token, and otherwise the first arrival of the stream that residuals have."""
     target = torch.tensor([[5.0, 4.0, 3.0]]).repeat(4, 1)
@@ -61,7 +60,6 @@ def pairs_of(rows, size=1500, seed=4):
     }  # fmt: skip
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_cuts(parts_backend, factor):
     """Where filters cut: the race is that over rows in which what they drop is -inf. Ties, NaN, infinities, no cut."""
@@ -83,7 +81,6 @@ def test_cuts(parts_backend, factor):
     assert not torch.equal(found[0], whole[0])
 
 
-@pytest.mark.interpreted
 def test_nothing_is_kept_of_a_part(parts_backend):
     target, draft, how = pairs_of(4)
     words = torch.tensor([torch.finfo(torch.float32).max, 0.0, 1.0]).view(torch.int32)
@@ -93,7 +90,6 @@ def test_nothing_is_kept_of_a_part(parts_backend):
     assert (scores == -torch.inf).all()
 
 
-@pytest.mark.interpreted
 def test_several_tokens_are_excluded(parts_backend):
     """By lists of different lengths, some of other parts; beside cuts, and where a draft row leaves no use for them."""
     target, draft, how = pairs_of(6)
@@ -121,7 +117,6 @@ def test_several_tokens_are_excluded(parts_backend):
     )
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_edited_rows(parts_backend, dtype):
     """The edits of the target's rows [A, R], whichever of them race; with cuts of edited rows."""
@@ -137,7 +132,6 @@ def test_edited_rows(parts_backend, dtype):
     assert not torch.equal(found[0], residual_race(target, draft, cuts=cuts, **how)[0])
 
 
-@pytest.mark.interpreted
 def test_rows_out_of_range(parts_backend):
     """They are not read, and harm no neighbour; so at temperature 0, too."""
     call = CALL

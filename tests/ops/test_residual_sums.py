@@ -40,7 +40,6 @@ def counted(p, q, subtracted):
     return (weights.clamp(max=1).double() * UNIT).round().long().sum(-1).T
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("size", [1, 7, 2049])
 def test_every_token_is_counted(parts_backend, size):
     """Rows with NaN, infinities and no weight at all; a float16 draft beside them; the same bits on every kernel."""
@@ -63,7 +62,6 @@ def test_every_token_is_counted(parts_backend, size):
     assert torch.equal(sums, expected)
 
 
-@pytest.mark.interpreted
 def test_the_rows_of_a_pair_are_any_two(parts_backend):
     """Of sides with other numbers of rows, by strides; some pairs share a row."""
     generator = torch.Generator().manual_seed(2)
@@ -75,7 +73,6 @@ def test_the_rows_of_a_pair_are_any_two(parts_backend):
     assert torch.equal(sums, counted(p[row.long()], q[draft_row.long()], torch.full((5,), 0.5)))
 
 
-@pytest.mark.interpreted
 def test_what_is_not_weighed(parts_backend):
     """Idle pairs and rows out of range, beside a pair that is neither; temperatures that are none."""
     rows = torch.zeros(2, 1500)
@@ -92,7 +89,6 @@ def test_what_is_not_weighed(parts_backend):
     assert [tuple(x.shape) for x in none] == [(0, 2), (0,)]
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("dtypes", [(torch.float32,) * 2, (torch.bfloat16, torch.float16)], ids=str)
 def test_cuts_and_edits(parts_backend, dtypes):
     """As over rows written out: what is dropped is -inf. With ties, a part after the last token, and no cut."""

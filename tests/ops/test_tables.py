@@ -10,7 +10,6 @@ from tests.support.calls import every_call, outcome
 CALLS = every_call()
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_of_the_tables_gives_what_it_gives_on_the_cpu(name, parts_backend):
     results = outcome(*CALLS[name])

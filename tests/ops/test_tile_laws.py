@@ -1,6 +1,5 @@
 """tile_laws: normalisers of rows from their tiles, and probabilities."""
 
-import pytest
 import torch
 
 from specdec_kernels.sharded._parts import mass_tiles, tile_laws
@@ -9,7 +8,6 @@ TILES, RAW = mass_tiles(torch.arange(66.0).view(2, 33))[0], torch.tensor([[1.0, 
 CALLS = {"tile_laws": (tile_laws, {"tiles": TILES, "raw": RAW, "temperature": torch.ones(2)})}
 
 
-@pytest.mark.interpreted
 def test_laws_are_those_of_whole_rows(parts_backend):
     """Tiles of parts in any order, temperatures of rows, a row without weight."""
     rows = 3 * torch.randn(2, 3, 3072, generator=torch.Generator().manual_seed(1))

@@ -25,7 +25,6 @@ def bits(x):
     return torch.where(x.isnan(), torch.full_like(x, torch.nan), x).view(torch.int32)
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_elements_as_they_are(parts_backend, dtype):
     """NaN, infinities and both zeros; int32 and int64 tokens of any strides; nothing past a row's end is read."""
@@ -40,7 +39,6 @@ def test_elements_as_they_are(parts_backend, dtype):
     assert torch.equal(bits(token_logits(rows, tokens[:, 3])), bits(expected[:, 3].contiguous()))
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("bias", [False, True])
 def test_edited_elements(parts_backend, bias):
     """All that edits may be, of rows [A, R]; more tokens than a program takes at once."""

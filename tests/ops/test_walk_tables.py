@@ -65,7 +65,6 @@ def refused(probs, *columns):
     return probs.index_fill(0, torch.tensor(columns), 0.0)
 
 
-@pytest.mark.interpreted
 def test_a_refused_draft_a_bonus_and_a_token_out_of_range(parts_backend):
     chains = CHAINS | {"p_of_drafts": refused(CHAINS["p_of_drafts"], 1)}
     walked = walk_tables(**chains)
@@ -82,7 +81,6 @@ def test_a_refused_draft_a_bonus_and_a_token_out_of_range(parts_backend):
     assert lists(walked, "draft_row", "subtracted", "status") == [[1, -1, -1], [0.25, 1.0, 1.0], [0, 0, 8]]
 
 
-@pytest.mark.interpreted
 def test_a_tree_asks_for_the_sums_after_a_refused_child(parts_backend):
     """Of the node it stopped at, and of nodes below it that it may come to; never of others."""
     tokens = torch.tensor([[-1, 1, 2, 3, 4, 5, 6]])
@@ -102,7 +100,6 @@ def test_a_tree_asks_for_the_sums_after_a_refused_child(parts_backend):
     assert lists(walked, "path", "draft_row", "subtracted") == [[[0, 2, -1]], [2], [1.0]]
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("method", ["rejection", "traversal", "race"])
 @pytest.mark.parametrize("kind", ["chains", "trees", "certain trees", "with replacement"])
 def test_any_tables(parts_backend, method, kind):

@@ -54,7 +54,6 @@ def test_counts_move_along_the_drafts(fast_backend, method, token):
         check(op, {**each, "edits": edits._replace(pending=pending)})
 
 
-@pytest.mark.interpreted
 def test_a_race_over_an_edited_slice(parts_backend):
     """The local half: tokens have their own noise, and the edits that the slice's words tell of."""
     generator = torch.Generator().manual_seed(2)

@@ -34,7 +34,6 @@ def test_ties_across_a_boundary(fast_backend):
         check("race_sample", call, [0, 1024])
 
 
-@pytest.mark.interpreted
 def test_filters_on_every_backend(parts_backend):
     call = {"target": 2 * torch.randn(2, 1500), "seed": seeds(2), "position": 1}
     call["sampling"] = Sampling(0.8, top_k=9, top_p=0.8)

@@ -43,7 +43,6 @@ def test_random_calls(fast_backend):
         test_races.check("logprobs", *random_slices(number, "logprobs"))
 
 
-@pytest.mark.interpreted
 def test_every_backend(parts_backend):
     rows = 2 * torch.randn(3, 1500, generator=torch.Generator().manual_seed(1))
     check([0, 1024], rows, torch.tensor([1023, 1024, 5]), sampling=Sampling(0.8, top_k=9), top=4)

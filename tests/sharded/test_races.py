@@ -46,7 +46,6 @@ def check(op, call, begins=BEGINS[2], debug=False):
     return expected
 
 
-@pytest.mark.interpreted
 def test_slices_of_hard_rows_give_the_tokens_of_whole_rows(parts_backend):
     rows = torch.stack(list(adversarial_rows(2048 + 77).values()))
     call = {"target": poisoned(rows), "seed": seeds(len(rows)), "position": 3}
@@ -82,7 +81,6 @@ def test_logits_that_are_divided_already(fast_backend, filters):
         check(name, call, [0, 1024, 4096])
 
 
-@pytest.mark.interpreted
 def test_first_arrivals_of_slices_are_those_of_rows(parts_backend):
     """Also more than a slice has, where backends are fast."""
     rows = torch.stack(list(adversarial_rows(2 * 1024 + 30).values()))
@@ -94,7 +92,6 @@ def test_first_arrivals_of_slices_are_those_of_rows(parts_backend):
             check("race_topk", call, begins)
 
 
-@pytest.mark.interpreted
 def test_winners_and_ties_on_a_boundary(parts_backend):
     """The winner is the last token of a slice, or the first; or both are as large."""
     rows = torch.full((4, 3072), -torch.inf)
@@ -107,7 +104,6 @@ def test_winners_and_ties_on_a_boundary(parts_backend):
         assert temperature or tokens.tolist() == [1023, 1024, 1023, 2047]
 
 
-@pytest.mark.interpreted
 def test_a_fault_in_one_slice_is_known_to_all(parts_backend):
     """NaN and +inf in the slice of one rank; a row with weight in one slice only, and one without any."""
     rows = torch.zeros(5, 2048)
@@ -119,13 +115,11 @@ def test_a_fault_in_one_slice_is_known_to_all(parts_backend):
     check("race_topk", {**call, "k": 2}, [0, 1024])
 
 
-@pytest.mark.interpreted
 def test_slices_of_a_small_vocabulary(parts_backend):
     call = {"target": torch.randn(4, 259), "seed": seeds(4), "position": 1}
     check("race_sample", call, [0, 128, 256])
 
 
-@pytest.mark.interpreted
 def test_requests_that_are_not_live(parts_backend):
     call = {
         "target": torch.randn(4, 2048), "seed": seeds(3), "position": 1,
@@ -144,7 +138,6 @@ def test_an_index_where_there_is_one_entry_or_none(fast_backend):
             assert check("race_sample", call, [0, 1024])[1].tolist() == [status]
 
 
-@pytest.mark.interpreted
 def test_a_draft_on_a_boundary_is_compared_as_any(parts_backend):
     target = torch.full((1, 3, 2048), -torch.inf)
     target[0, [0, 1, 2], [1023, 1024, 5]] = 0.0
@@ -213,7 +206,6 @@ CALLS = {
     "begins", [[0, 1024, 1024], [0, 0, 1024], [0, 1024, 4096], [0, 2056], [0, 5000, 9999]], ids=str
 )
 @pytest.mark.parametrize("op", CALLS)
-@pytest.mark.interpreted
 def test_a_rank_of_nothing(parts_backend, op, begins):
     """Wherever it stands: inside of the vocabulary, at its end, behind it."""
     rows = torch.randn(3, 2056, generator=torch.Generator().manual_seed(3))

@@ -49,7 +49,6 @@ def test_bounds_begin_with_0(fast_backend, method):
         assert torch.equal(found.status[1:], good.status[1:])
 
 
-@pytest.mark.interpreted
 @EVERY_METHOD
 def test_verdicts_on_every_backend(parts_backend, method):
     call = chain(method, 2048 + 9, requests=4, slots=2)
@@ -95,7 +94,6 @@ def test_packed_requests_by_the_index_of_their_draft_rows(fast_backend, method):
         on_ranks(sharded.verify_chain, [0], narrow)
 
 
-@pytest.mark.interpreted
 def test_equal_laws_leave_no_residual(parts_backend):
     """A slot that could have been drafted, and was not: p - q is nothing, so the token is from p."""
     target = torch.randn(2, 2, 2048, generator=torch.Generator().manual_seed(1))
@@ -130,7 +128,6 @@ def test_over_acceptance_of_what_has_no_weight(fast_backend):
     assert found[::2].sum() > 0 == found[1::2].sum()
 
 
-@pytest.mark.interpreted
 def test_filters_on_every_backend(parts_backend):
     call = {**chain_call_with_hits(1024 + 9, requests=3, slots=1), "temperature": None}
     check({**call, "sampling": Sampling(0.8, top_k=9, top_p=0.8)}, [0, 1024])

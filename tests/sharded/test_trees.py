@@ -50,7 +50,6 @@ def test_siblings(fast_backend, method, replacement):
     check({**call, "parents": torch.tensor([-1, 0, 0, 1, 2, 2, 3, 5]), "max_depth": 2})
 
 
-@pytest.mark.interpreted
 @EVERY_METHOD
 def test_every_backend(parts_backend, method):
     check(trees(method, requests=3, nodes=5, vocabulary=1024 + 9), [0, 1024])
