@@ -8,8 +8,9 @@ import torch
 from specdec_kernels import DraftTree, build_tree
 from tests.support.cases import UNTOUCHED
 
+pytestmark = pytest.mark.interpreted
 
-@pytest.mark.interpreted
+
 def test_rule_by_hand(backend):
     """Candidates come in groups of two: 0 and 1 follow the root, 2 and 3 follow candidate 0.
 
@@ -92,7 +93,6 @@ def rows_of(parents):
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestTrees:
     @pytest.mark.parametrize(
         "topk, depth, nodes", [(1, 1, 1), (1, 6, 7), (2, 3, 8), (4, 4, 33), (8, 5, 64), (10, 8, 131)]
@@ -179,7 +179,6 @@ BAD = {
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestBadNumbers:
     def test_of_every_kind(self):
         """Each beside a good neighbour, which does not notice. The layout makes no difference.

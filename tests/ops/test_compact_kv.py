@@ -8,7 +8,6 @@ from tests.support.calls import cache
 from tests.support.cases import UNTOUCHED
 
 
-@pytest.mark.interpreted
 def test_rule_by_hand(backend):
     """After a prefix of two slots the nodes 0 to 3 lie in slots 2 to 5. The path is 0, 2, 3.
 

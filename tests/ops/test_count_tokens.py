@@ -10,7 +10,6 @@ from tests.support.cases import UNTOUCHED
 from tests.support.edits import bits_of
 
 
-@pytest.mark.interpreted
 def test_rule_by_hand(backend):
     """Token 3 comes twice and token 1 once: bits 3 and 1 of the mask, 8 + 2 = 10. -1 is no token."""
     edits = LogitEdits(output_mask=torch.zeros(1, 1, dtype=INT), output_counts=torch.zeros(1, 4, dtype=INT))

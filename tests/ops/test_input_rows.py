@@ -8,6 +8,8 @@ from tests.support.cases import UNTOUCHED, assert_same, chain_call, ragged, seed
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
+pytestmark = pytest.mark.interpreted
+
 B, K, V = 6, 4, 67
 COUNTS = torch.tensor([4, 0, 2, 4, 1, 3])
 METHODS = ("rejection", "race", "block")
@@ -63,7 +65,6 @@ def without_position(call):
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestRows:
     @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
     @pytest.mark.parametrize("method", METHODS)
@@ -114,7 +115,6 @@ class TestRows:
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestTrees:
     @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
     @pytest.mark.parametrize("method", TREES)
@@ -143,7 +143,6 @@ def nonces(dtype=torch.int64):
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestNonces:
     @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
     @pytest.mark.parametrize("method", METHODS)

@@ -8,8 +8,9 @@ from specdec_kernels import Sampling
 from specdec_kernels.ops import Cut, cutoff, mask_logits
 from tests.support.cases import DTYPES, adversarial_rows, poisoned
 
+pytestmark = pytest.mark.interpreted
 
-@pytest.mark.interpreted
+
 def test_rule_by_hand(backend):
     """A token stays if its logit is above the cut's value, or equal to it with an id up to ``last``.
 
@@ -31,7 +32,6 @@ def kept(rows, cut):
     return ((rows > -torch.inf) & ~rows.isnan()).sum(-1) == cut.count
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 7, 4100])
 def test_what_is_kept_stays_as_it_is(backend, dtype, size):
@@ -56,7 +56,6 @@ def test_what_is_kept_stays_as_it_is(backend, dtype, size):
         assert torch.equal(off.nan_to_num(7), rows.nan_to_num(7))
 
 
-@pytest.mark.interpreted
 def test_into_the_rows_themselves_or_others(backend):
     rows = ROWS.repeat(1, 1, 130)[..., :4099].contiguous()
     cut = cutoff(rows, sampling=Sampling(top_k=40, ties="all"))

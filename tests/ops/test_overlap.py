@@ -10,7 +10,6 @@ from tests.support.cases import SIZES, adversarial_pairs
 from tests.support.ops import overlap
 
 
-@pytest.mark.interpreted
 def test_rule_by_hand(backend):
     """accept = sum min(p, q) = 0.1 + 0.2 + 0.2 + 0.1 = 0.6, and tv = 1 - accept. harmonic = sum p q / (p + q) =
     0.04 / 0.5 + 0.06 / 0.5 + 0.06 / 0.5 + 0.04 / 0.5 = 0.4. kl = sum p log(p / q) = (0.4 - 0.1) log 4 + (0.3 - 0.2)

@@ -10,7 +10,6 @@ from tests.support.cases import SIZES, adversarial_pairs
 from tests.support.laws import random_laws
 
 
-@pytest.mark.interpreted
 def test_rule_by_hand(backend):
     """(p - h q)+ and its sum: the mass, by which it is divided.
 

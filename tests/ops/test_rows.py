@@ -8,6 +8,8 @@ from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
 from tests.support.cases import DTYPES, assert_same, poisoned, seeds
 from tests.support.ops import overlap, residual
 
+pytestmark = pytest.mark.interpreted
+
 ROWS = ("target", "draft", "rows")
 
 
@@ -39,7 +41,6 @@ def changed(call, change):
     return {name: with_change(name, x) for name, x in call.items()}
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocabulary", [130, 1, 2049])
 def test_rows_lie_anywhere(backend, vocabulary, dtype):
@@ -50,7 +51,6 @@ def test_rows_lie_anywhere(backend, vocabulary, dtype):
             assert_same(op(**changed(call, lambda name, x, f=spread: f(x) if name in ROWS else x)), expected)
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("vocabulary", [130, 2049])
 def test_each_row_has_its_own_numbers(backend, vocabulary):
     """A row alone gives what it gives among others."""
@@ -61,7 +61,6 @@ def test_each_row_has_its_own_numbers(backend, vocabulary):
             assert_same(alone, [part[i, j] for part in together])
 
 
-@pytest.mark.interpreted
 def test_no_rows(backend):
     for op, call in calls():
         none = tree_leaves(op(**changed(call, lambda name, x: x[:0])))

@@ -8,8 +8,9 @@ from tests.support.calls import PARENTS
 from tests.support.cases import UNTOUCHED
 from tests.support.trees import depths, random_parents
 
+pytestmark = pytest.mark.interpreted
 
-@pytest.mark.interpreted
+
 def test_rule_by_hand(backend):
     """A node attends to the prefix, here of two tokens, to its ancestors and to itself. Node 3 follows 1, and 1 and 2
     follow the root.
@@ -67,7 +68,6 @@ def batch(seed, requests=5, nodes=9):
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestMask:
     @pytest.mark.parametrize("nodes", [1, 2, 9, 31, 32, 33, 70])
     @pytest.mark.parametrize("columns", [None, 127, 128, 200])
@@ -106,7 +106,6 @@ class TestMask:
         assert tree_mask(torch.empty(0, 3, dtype=torch.int64), prefix_len=lens).shape == (0, 3, 3)
 
 
-@pytest.mark.interpreted
 def test_prefixes_out_of_range(backend):
     status = torch.full((3,), UNTOUCHED, dtype=torch.int32)
     parents, lens = torch.tensor([-1, 0]), torch.tensor([-4, 9, 3])

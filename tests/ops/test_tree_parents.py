@@ -10,8 +10,9 @@ from specdec_kernels import DraftTree, tree_parents
 from tests.support.cases import UNTOUCHED, assert_same
 from tests.support.trees import random_parents
 
+pytestmark = pytest.mark.interpreted
 
-@pytest.mark.interpreted
+
 def test_rule_by_hand(backend):
     """The root's first child is node 2, whose next sibling is node 1; node 2's first child is node 3.
 
@@ -86,7 +87,6 @@ def assert_as_the_oracle(first, sibling):
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestTrees:
     @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
     @pytest.mark.parametrize("nodes", [1, 2, 7, 64, 65, 300])
@@ -117,7 +117,6 @@ class TestTrees:
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestBadLinks:
     def test_of_every_kind(self):
         """Each beside good neighbours, which do not notice."""

@@ -8,8 +8,9 @@ from tests.ops.test_tree_mask import ancestors, batch
 from tests.support.calls import PARENTS
 from tests.support.cases import UNTOUCHED
 
+pytestmark = pytest.mark.interpreted
 
-@pytest.mark.interpreted
+
 def test_rule_by_hand(backend):
     """The root stands after a prefix of ten tokens. Nodes 1 and 2 follow it, and node 3 follows node 1."""
     assert tree_positions(torch.tensor([-1, 0, 0, 1]), prefix_len=10).tolist() == [[10, 11, 11, 12]]
@@ -19,7 +20,6 @@ CALLS = {"tree_positions": (tree_positions, {"parents": PARENTS, "prefix_len": t
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestPositions:
     def test_prefix_and_depth(self):
         parents, prefix_len = batch(7)
@@ -54,7 +54,6 @@ class TestPositions:
                 op(parents, prefix_len=most + 1)
 
 
-@pytest.mark.interpreted
 def test_prefixes_out_of_range(backend):
     status = torch.full((3,), UNTOUCHED, dtype=torch.int32)
     lens = torch.tensor([-4, 9, 3])

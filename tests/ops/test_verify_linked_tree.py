@@ -12,8 +12,9 @@ from tests.support.cases import DTYPES, UNTOUCHED, assert_as_the_oracle, assert_
 from tests.support.laws import assert_law, follows_law, random_laws
 from tests.support.trees import random_parents
 
+pytestmark = pytest.mark.interpreted
 
-@pytest.mark.interpreted
+
 def test_rule_by_hand(backend):
     """A node's one uniform falls on the probabilities of its children, side by side in the order of the links.
 
@@ -97,7 +98,6 @@ def listed(call, b, node):
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestWalks:
     def test_one_tree(self):
         """The root's children are 4, then 1; thresholds let more through."""
@@ -180,7 +180,6 @@ class TestWalks:
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestStatus:
     def test_bad_links_end(self):
         """Of every kind, beside good neighbours, which do not notice. Paths stay among the request's nodes."""
@@ -292,7 +291,6 @@ def uniforms_of(call, nonce):
 
 
 @pytest.mark.usefixtures("backend")
-@pytest.mark.interpreted
 class TestUniformsOfTheNoise:
     @pytest.mark.parametrize("thresholds", [{}, {"threshold_total": 0.6, "threshold_single": 0.5}])
     def test_each_at_the_depth_of_its_node(self, thresholds):
