@@ -150,21 +150,16 @@ def emptied(number, method, *, most=3000):
         drafts[below] = -1
     else:
         drafts[empty.cummax(1).values[:, :-1]] = -1
-    return "verify_tree" if tree else "verify_chain", call, call | {"draft_tokens": drafts}
-
-
-def verdict(op, call):
-    run = {"verify_chain": verify_chain, "verify_tree": verify_tree}[op]
-    return run(**call)
+    return verify_tree if tree else verify_chain, call, call | {"draft_tokens": drafts}
 
 
 def assert_rows_end(numbers, method, **options):
     seen = 0
     for number in numbers:
         op, call, absent = emptied(number, method, **options)
-        found, expected = verdict(op, call), verdict(op, absent)
+        found, expected = op(**call), op(**absent)
         for name, one, other in zip(found._fields, found, expected, strict=True):
-            assert torch.equal(one, other), (number, op, name, one, other)
+            assert torch.equal(one, other), (number, op.__name__, name, one, other)
         assert bool(((found.tokens >= -1) & (found.tokens < call["target"].shape[-1])).all())
         seen += int((expected.status & Status.NON_FINITE).ne(0).sum())
     assert seen

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import specdec_kernels
-from specdec_kernels import (
-    compact_kv,
-    race_sample,
-    race_topk,
-    tree_mask,
-    tree_positions,
-)
+from specdec_kernels import compact_kv, race_sample, race_topk, tree_mask, tree_positions
 from specdec_kernels.calls.memory import check_apart
 from specdec_kernels.calls.op import OPS
 from specdec_kernels.ops import Overlap, Verdict

@@ -20,7 +20,7 @@ from tests.support.cases import (
     untouched_verdict,
 )
 from tests.support.laws import P, Q
-from tests.support.ops import residual, verify_chain
+from tests.support.ops import verify_chain
 from tests.support.races import log_arrivals, log_weights
 
 
@@ -308,16 +308,3 @@ class TestLayouts:
         assert wide.tokens.shape == (32, 8)
         assert (wide.tokens[:, 4:] == -1).all()
         assert_same((wide.tokens[:, :4], *wide[1:]), verify_chain(**flat))
-
-
-def test_residual_op_is_the_law_of_the_replacement(backend):
-    """The law that residual reports is the one verify_chain draws from, token for token."""
-    p, q = torch.rand(2, 300, 40, generator=torch.Generator().manual_seed(30))
-    p[:, 3], q[:, 3] = 0.0, 1.0
-    verdict = verify_chain(
-        torch.full((300, 1), 3), p[:, None].expand(-1, 2, -1), q[:, None], space="probs", seed=seeds(300), position=0
-    )
-    probs, _ = residual(p, q, space="probs")
-    likelihood = probs.gather(1, verdict.tokens[:, :1])
-    assert (verdict.num_accepted == 0).all()
-    assert (likelihood > 0).all()
