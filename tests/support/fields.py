@@ -1,111 +1,56 @@
-"""The fields of a call that a backend reads, by its syntax."""
+"""The fields of a call that a backend reads: in Python as calls run, in C++ by its syntax."""
 
-import ast
+import collections
 import re
 from pathlib import Path
 
+import specdec_kernels.sharded  # noqa: F401  its ops are among OPS
+from specdec_kernels.calls.op import OPS
+
 ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
-PYTHON = {"reference": ROOT / "specdec_kernels" / "backends" / "reference", "triton": ROOT / "triton_kernels"}
+PYTHON = {"reference": ROOT / "specdec_kernels" / "backends" / "reference", "triton_kernels": ROOT / "triton_kernels"}
 CPP = {"cpu": ".cpp", "cuda": ".cu"}
 
 
-class Package:
-    """The modules of a backend in Python. ``changed`` has texts that replace some of them."""
+class Recorder:
+    """A backend in Python that notes which fields of its calls each op reads: ``read`` has their names by op."""
 
-    def __init__(self, folder, changed=None):
-        changed = changed or {}
-        self.modules = {
-            path.stem: ast.parse(changed.get(path.stem, path.read_text(encoding="utf-8")))
-            for path in folder.glob("*.py")
-        }
-        self.defined = {
-            (module, node.name): node
-            for module, tree in self.modules.items()
-            for node in tree.body
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-        }
-        self.named = {module: self._names(tree) for module, tree in self.modules.items()}
+    def __init__(self, module):
+        self.module, self.read = module, collections.defaultdict(set)
 
-    def _names(self, tree):
-        """The names that a module imports from its package: name -> (module, name in there or None)."""
-        names = {}
-        for node in tree.body:
-            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
-                source = node.module.rsplit(".", 1)[-1]
-                if alias.name in self.modules:
-                    names[alias.asname or alias.name] = alias.name, None
-                elif source in self.modules:
-                    names[alias.asname or alias.name] = source, alias.name
-        return names
-
-    def place(self, module, function):
-        """The (module, function) that defines a called name, or None."""
-        if isinstance(function, ast.Name):
-            other, name = self.named[module].get(function.id, (module, function.id))
-            return (other, name or function.id) if (other, name or function.id) in self.defined else None
-        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-            other, name = self.named[module].get(function.value.id, (None, None))
-            return (other, function.attr) if name is None and (other, function.attr) in self.defined else None
+    def unavailable(self):
         return None
 
-    def read(self, op, fields):
-        """The fields that the function of an op reads, and all functions that get its call."""
-        found, seen, waiting = set(), set(), [((op, op), "call")]
-        while waiting:
-            place, name = waiting.pop()
-            if (place, name) in seen:
-                continue
-            seen.add((place, name))
-            node = self.defined[place]
-            for child in ast.walk(node):
-                found |= reads_of(child, name, fields, node)
-                if isinstance(child, ast.Call) and (called := self.place(place[0], child.func)):
-                    given = [*enumerate(child.args), *((keyword.arg, keyword.value) for keyword in child.keywords)]
-                    parameters = parameters_of(self.defined[called])
-                    for at, value in given:
-                        if is_call(value, name):
-                            waiting.append((called, parameters[at] if isinstance(at, int) else at))
-        return found
+    def __getattr__(self, op):
+        function = getattr(self.module, op)
+        return (lambda call: function(self.noted(call))) if op in OPS else function
 
-    def attributes(self):
-        """All attribute names."""
-        return {
-            node.attr for tree in self.modules.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)
-        }
+    def noted(self, call):
+        kind, read = type(call), self.read[type(call).__name__]
 
+        class Noted(kind):
+            __slots__ = ()
 
-def is_call(node, name):
-    """Whether this is the call, as a local name or as a field of ``self``."""
-    if isinstance(node, ast.Attribute):
-        return node.attr == name and isinstance(node.value, ast.Name) and node.value.id == "self"
-    return isinstance(node, ast.Name) and node.id == name
+            def __getattribute__(self, name):
+                read.add(name)
+                return super().__getattribute__(name)
 
+            def __iter__(self):
+                read.update(kind._fields)
+                return super().__iter__()
 
-def reads_of(node, name, fields, function):
-    if isinstance(node, ast.Attribute) and is_call(node.value, name):
-        return {node.attr}
-    if isinstance(node, ast.Subscript) and is_call(node.value, name):
-        return {*fields[slice(*(ast.literal_eval(end) for end in (node.slice.lower, node.slice.upper)))]}
-    if isinstance(node, (ast.For, ast.comprehension)) and any(is_call(x, name) for x in ast.walk(node.iter)):
-        return {*fields}
-    if isinstance(node, ast.Assign) and is_call(node.value, name) and isinstance(node.targets[0], ast.Tuple):
-        return {field for field, target in zip(fields, node.targets[0].elts, strict=True) if target.id != "_"}
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr" and is_call(node.args[0], name):
-        if isinstance(node.args[1], ast.Constant):
-            return {node.args[1].value}
-        return {x.value for x in ast.walk(function) if isinstance(x, ast.Constant) and x.value in fields}
-    return set()
+            def __getitem__(self, at):
+                read.update(kind._fields[at] if isinstance(at, slice) else [kind._fields[at]])
+                return super().__getitem__(at)
 
+            def _replace(self, **changes):  # what it copies is not read yet
+                return tuple.__new__(Noted, [*map(changes.pop, kind._fields, tuple.__iter__(self))])
 
-def parameters_of(node):
-    """Names of a function's or a class's positional parameters; a class without a function keeps its fields."""
-    if isinstance(node, ast.ClassDef):
-        made = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
-        if not made:
-            return [part.target.id for part in node.body if isinstance(part, ast.AnnAssign)]
-        return [parameter.arg for parameter in made[0].args.args[1:]]
-    return [parameter.arg for parameter in node.args.args]
+        return tuple.__new__(Noted, call)
+
+    def unread(self, op):
+        return [name for name in OPS[op].Call._fields if name not in self.read[op]]
 
 
 def read_in_cpp(backend, op, struct, changed=None):
