@@ -12,7 +12,7 @@ from specdec_kernels import Sampling
 from specdec_kernels.engines import _noise, flashinfer
 from tests.engines.launches import launches
 from tests.support.filters import kept
-from tests.support.laws import P, Q, assert_law, assert_rate, random_laws
+from tests.support.laws import P, Q, assert_law, assert_rate
 
 TARGET = torch.stack([P, P.flip(0), P, torch.tensor([0.7, 0.1, 0.1, 0.1])])
 DRAFT = torch.stack([Q, P, Q])
@@ -89,23 +89,11 @@ class TestChain:
         assert ((tokens >= -1) & (tokens < 4)).all()
         assert (tokens >= 0).sum(1).tolist() == [2, 1, 2]
 
-    def test_one_hot_targets_decide_greedily(self):
-        best = torch.tensor([2, 0, 3])
-        target = torch.nn.functional.one_hot(best, 4).float().expand(2, -1, -1)
-        ids = torch.tensor([[2, 0], [2, 1]])
-        tokens, _, emitted = flashinfer.chain_speculative_sampling(Q.expand(2, 2, 4), ids, target, seed=0, offset=0)
-        assert tokens.tolist() == [[2, 0, 3], [2, 0, -1]]
-        assert emitted.tolist() == [2, 1]
-
-    def test_equal_laws_accept_all_and_no_drafts_sample(self):
-        rows = random_laws(torch.Generator().manual_seed(0), 300, 3, 5)
-        ids = torch.multinomial(rows[:, :2].flatten(0, 1), 1).view(300, 2)
-        _, accepted, emitted = flashinfer.chain_speculative_sampling(rows[:, :2], ids, rows, seed=0, offset=0)
-        assert (emitted == 2).all()
-        assert (accepted == 2).all()
-        none = flashinfer.chain_speculative_sampling(rows[:, :0], ids[:, :0], rows[:, :1], seed=0, offset=0)
+    def test_no_drafts_sample(self):
+        rows = P.expand(300, 1, -1)
+        none = flashinfer.chain_speculative_sampling(rows[:, :0], torch.zeros(300, 0).long(), rows, seed=0, offset=0)
         assert none[0].shape == (300, 1)
-        assert (none[0] >= 0).all()
+        assert_law(none[0], P)
         assert not none[1].any()
         assert not none[2].any()
 
@@ -217,10 +205,6 @@ class TestRows:
         torch.testing.assert_close(
             flashinfer.top_k_renorm_probs(ROWS, top_k), renormed(ROWS, top_k=top_k), rtol=2e-6, atol=0
         )
-
-    def test_ties_stay_together(self):
-        assert (flashinfer.top_k_renorm_probs(ROWS, 2)[1] > 0).tolist() == [True] * 4 + [False] * 2
-        assert (flashinfer.top_p_renorm_probs(ROWS, 0.5)[1] > 0).tolist() == [True] * 4 + [False] * 2
 
     def test_numbers_of_each_row(self):
         counts, shares = torch.tensor([1, 5, 2], dtype=torch.int16), torch.tensor([0.4, 0.5, 0.99], dtype=torch.float64)
