@@ -258,31 +258,6 @@ def test_presets_are_those_of_the_documents():
     assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(PRESETS)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--k", 3],
-        ["--draft", "ngram"],
-        ["--draft", "none"],
-        ["--tree", "optimal:6"],
-        ["--tree", "optimal:6", "--calibrate"],
-    ],
-    ids=lambda options: " ".join(map(str, options)),
-)
-def test_a_filtered_race_writes_the_text_of_plain(run, options):
-    common = ["generate", "--max-new-tokens", 24, "--json", "--dtype", "float64", "--logprobs", 2, *FILTERS]
-    common += ["--prompt", "JULIET:\n", "--prompt", "A", "--prompt", "The "]
-    race, plain = (
-        [json.loads(line) for line in run(*common, *more)[1].splitlines()] for more in (options, ["--method", "plain"])
-    )
-    assert [report["tokens"] for report in race] == [report["tokens"] for report in plain]
-    for ours, theirs in zip(race, plain, strict=True):
-        assert len(ours["logprobs"]) == 24
-        for entry, other in zip(ours["logprobs"], theirs["logprobs"], strict=True):
-            assert entry["logprob"] == pytest.approx(other["logprob"], abs=1e-5)
-            assert (entry["rank"], entry["top_tokens"]) == (other["rank"], other["top_tokens"])
-
-
 def test_logprobs_of_tokens_alone(run):
     options = ["generate", "--max-new-tokens", 12, "--json", "--method", "rejection"]
     report = json.loads(run(*options, "--logprobs", 0)[1])

@@ -17,7 +17,6 @@ from specdec_kernels import Sampling
 from specdec_kernels.engines import counters
 from specdec_kernels.engines.llamacpp import (
     LlamaDraft,
-    LlamaDrafter,
     LlamaModel,
     RaceProcessor,
     generate,
@@ -25,7 +24,7 @@ from specdec_kernels.engines.llamacpp import (
     uninstall,
     write_gguf,
 )
-from specdec_kernels.generate import NgramDrafter, stream
+from specdec_kernels.generate import NgramDrafter
 from tests.engines import llama_stand_in as lib
 from tests.support.laws import assert_law, assert_rate
 
@@ -62,20 +61,6 @@ WAYS = {
 
 
 class TestGenerate:
-    @pytest.mark.parametrize("sampling", [Sampling(), FILTERS], ids=["unfiltered", "filtered"])
-    @pytest.mark.parametrize("way", WAYS)
-    def test_a_race_writes_the_text_of_plain(self, way, sampling):
-        target, draft = pair()
-        plain = texts(PROMPTS, target, draft, method="plain", sampling=sampling)
-        assert texts(PROMPTS, target, draft, method="race", sampling=sampling, **WAYS[way]) == plain
-        assert [len(text) for text in plain] == [NEW] * 3
-        # And of our race on the rows as they are.
-        text = list(PROMPTS[0])
-        for _ in range(NEW):
-            row = torch.from_numpy(lib.logits_after(target.table, text))
-            text.append(int(specdec.race_sample(row, seed=3, position=len(text), sampling=sampling)))
-        assert plain[0] == text[2:]
-
     def test_a_model_that_drafts_for_itself_has_all_accepted(self):
         target, _ = pair()
         for way in ("chain", "tree"):
@@ -164,21 +149,6 @@ class TestContexts:
         del models
         gc.collect()
         assert all(context.freed for context in lib.contexts)
-
-    def test_two_streams_at_once(self):
-        """Each has a context of its own."""
-        target, draft = LlamaModel(pair()[0]), LlamaModel(pair()[1])
-        streams = [
-            stream([prompt], target, LlamaDrafter(draft), seed=3, max_new_tokens=NEW, eos_token_ids=[])
-            for prompt in PROMPTS[:2]
-        ]
-        found = [[], []]
-        while streams[0] or streams[1]:
-            for row, rounds in enumerate(streams):
-                entry = next(rounds, None) if rounds else None
-                streams[row] = rounds if entry else None
-                found[row] += entry.tokens if entry else []
-        assert found == [texts([prompt], target, draft)[0] for prompt in PROMPTS[:2]]
 
     def test_logits_are_read_where_they_lie(self, monkeypatch):
         seen, verify = [], specdec.verify_chain

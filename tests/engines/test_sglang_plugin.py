@@ -313,38 +313,6 @@ def test_greedy_penalties_bias_and_grammar():
     assert verified(logits, drafted(2), TREE, given, grammar_mask=mask)[:, 0].tolist() == [3, 0]
 
 
-@pytest.mark.parametrize("chain", [True, False])
-def test_drafts_on_the_path_are_penalised(chain):
-    """Greedy: each token is the argmax of its row, in which the drafts on the path to it are counted as output."""
-    tree = DraftTree.chain(5) if chain else TREE
-    nodes, batch, vocab = len(tree.parents), 200, 3
-    generator = torch.Generator().manual_seed(1)
-    logits = torch.randn(batch, 1, vocab, generator=generator).expand(batch, nodes, vocab).contiguous()
-    tokens = torch.randint(0, vocab, (batch, nodes), generator=generator)
-    numbers = torch.rand(batch, 3, generator=generator) * torch.tensor([1.0, 1.0, 0.5]) + torch.tensor([0.0, 0.1, 1.0])
-    before = torch.randint(0, 3, (batch, vocab), generator=generator)  # how often a token is in the output
-    added = -numbers[:, :1] * before - numbers[:, 1:2] * (before > 0)
-    scaled = torch.where(before > 0, numbers[:, 2:], 1.0)
-    given = info(batch, is_all_greedy=True, acc_additive_penalties=added, acc_scaling_penalties=scaled)
-    reqs = [request(*of_request, prompt=range(6)) for of_request in numbers.tolist()]
-    found = verified(logits, tokens, tree, given, topk=1 if chain else 2, reqs=reqs)
-    deep = 0
-    for b in range(batch):
-        count, node, expected = before[b].clone(), 0, []
-        while node is not None:
-            frequency, presence, repetition = numbers[b]
-            x = logits[b, node] - frequency * count - presence * (count > 0)
-            x = torch.where(count > 0, torch.where(x < 0, x * repetition, x / repetition), x)
-            expected.append(int(x.argmax()))
-            children = [i for i, parent in enumerate(tree.parents) if parent == node and i > 0]
-            node = next((i for i in children if tokens[b, i] == expected[-1]), None)
-            if node is not None:
-                count[tokens[b, node]] += 1
-        assert found[b, : len(expected)].tolist() == expected
-        deep += len(expected) > 2
-    assert deep > 0
-
-
 def test_drafts_of_a_race_share_its_noise(monkeypatch, engine):
     """Drawn where EAGLE's worker draws them, from the target's own laws, all are accepted."""
     monkeypatch.setenv("SPECDEC_SGLANG", "race")

@@ -1,15 +1,13 @@
 """Filters in generation: tokens and policies under them, log-probabilities. The law of whole texts is in test_laws."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Sampling, backends
+from specdec_kernels import Sampling
 from specdec_kernels.generate import Controller, ModelDrafter, generate
 from specdec_kernels.generate.control import log_probability
-from tests.generate.laws import BATCH, EDITS, LAWS, NEW, PROMPT, SAMPLINGS, SHAPES, of_prompt
+from tests.generate.laws import BATCH, EDITS, LAWS, NEW, SAMPLINGS, SHAPES
 from tests.generate.test_edits import edited_rows
 from tests.support.filters import scaled
 
@@ -32,22 +30,6 @@ def kept(logits, sampling):
     values = torch.from_numpy(scaled(logits, sampling.temperature if sampling.at_temperature else 1.0))
     before = torch.arange(logits.shape[-1]) <= cut.last[:, None]
     return (values > cut.value[:, None]) | ((values == cut.value[:, None]) & before)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [dict(k=3), dict(k=3, draft_prob=0.5), dict(tree=SHAPES["wide"]), dict(tree=SHAPES["wide"], replacement=True)],
-    ids=["chain", "randomised", "tree", "with replacement"],
-)
-@pytest.mark.parametrize("name", SAMPLINGS)
-def test_rejection_emits_kept_tokens_only(pair, rows, name, options):
-    texts = generate(
-        BATCH, pair[0], ModelDrafter(pair[1]), method="rejection", sampling=SAMPLINGS[name], logprobs=0, seed=3,
-        max_new_tokens=NEW, **options,
-    )  # fmt: skip
-    for index, text in enumerate(texts):
-        assert kept(rows(text), of_prompt(SAMPLINGS[name], index))[range(NEW), text.tokens].all()
-        assert all(found.rank > 0 for found in text.logprobs)
 
 
 def test_a_controller_reads_filtered_laws():
@@ -127,26 +109,3 @@ def test_log_probabilities_end_where_a_text_ends(pair):
 def test_nothing_is_told_that_was_not_asked_for(pair):
     (text,) = generate(BATCH[:1], pair[0], method="plain", max_new_tokens=2)
     assert (text.logprobs, [entry.logprobs for entry in text.rounds]) == ([], [None, None])
-
-
-# A backend without filters.
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (dict(sampling=Sampling(top_p=0.9)), "cannot do this race_sample: another has it"),
-        (dict(sampling=Sampling(top_k=[0])), "cannot do this race_sample: another has it"),
-        (dict(logprobs=0), "cannot do this logprobs: another has it"),
-    ],
-    ids=["number", "of each prompt", "logprobs"],
-)
-def test_a_backend_that_lacks_something_says_so_before_the_first_token(small_pair, monkeypatch, options, message):
-    def unsupported(op, call):
-        return "another has it" if op.name == "logprobs" or call.law.rules else None
-
-    module = SimpleNamespace(unsupported=unsupported, race_sample=lambda call: None)
-    monkeypatch.setitem(backends._BACKENDS, "bare", (module, ("cpu",)))
-    monkeypatch.delitem(backends._loaded, "bare", raising=False)
-    with specdec.backend("bare"), pytest.raises(RuntimeError, match=message):
-        generate([PROMPT], small_pair[0], **options)
