@@ -53,6 +53,21 @@ def test_json(module, capsys, tmp_path):
     assert finding["distance"] > 0.1
 
 
-def test_wrong_arguments(module, capsys):
-    assert main(["judge", module]) == 2
-    assert "function: expected package.module:function; got verifiers_of_mine" in capsys.readouterr().err
+@pytest.mark.parametrize("run", [lambda arguments: main(["judge", *arguments]), alone], ids=["judge", "alone"])
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ([""], "function: expected package.module:function; got verifiers_of_mine: "),
+        ([":wrnog"], "got verifiers_of_mine:wrnog: module 'verifiers_of_mine' has no attribute 'wrnog'"),
+        (["s:right"], "got verifiers_of_mines:right: No module named 'verifiers_of_mines'"),
+        ([":right", "--checks", "chains"], "checks: expected some of chain, "),
+    ],
+)
+def test_wrong_arguments(module, capsys, run, arguments, said):
+    """They are no verdict, so the status is none of a verifier that failed."""
+    try:
+        status = run([module + arguments[0], *arguments[1:]])
+    except SystemExit as end:
+        status = end.code
+    assert status == 2
+    assert said in capsys.readouterr().err

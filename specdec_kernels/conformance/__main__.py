@@ -33,11 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def judge(options: argparse.Namespace) -> int:
     """Prints the report; 0 for a verifier that passed, 1 for one that failed, 2 where nothing can be said."""
     module, _, name = options.function.partition(":")
-    if not name:
-        print(f"function: expected package.module:function; got {options.function}", file=sys.stderr)
-        return 2
     sys.path.insert(0, os.getcwd())
-    verify: Any = operator.attrgetter(name)(importlib.import_module(module))
+    try:
+        verify: Any = operator.attrgetter(name)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"function: expected package.module:function; got {options.function}: {error}") from error
     verify = per_request(verify, logits=options.logits) if options.per_request else verify
     names = ("redraws", *(("smallest", "trials") if options.count else ("ways", "seconds")))
     every, run = (CHECKS, check) if options.count else (EXACT, exact)
@@ -54,7 +54,10 @@ def judge(options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m specdec_kernels.conformance", description=__doc__)
     add_arguments(parser)
-    return judge(parser.parse_args(arguments))
+    try:
+        return judge(parser.parse_args(arguments))
+    except ValueError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
