@@ -61,88 +61,57 @@ def eagle_sample(
     device = batch.device
     if batch.forward_mode.is_idle():
         return tuple(torch.empty(0, dtype=torch.int32, device=device) for _ in range(3))
-    info, options = batch.sampling_info, eagle_utils.get_spec()
+    info, options, method = batch.sampling_info, eagle_utils.get_spec(), method_of() or "rejection"
     refuse(
         watermark_state=watermark_state is not None and info.has_watermark_candidates,
         SGLANG_SIMULATE_ACC_LEN=spec_utils.SIMULATE_ACC_LEN > 0,
     )
-    requests, nodes = len(batch.seq_lens), verify_input.draft_token_num
-    logits = logits_output.next_token_logits
-    sanitize_nan_logits(logits, "verify: target model logits")
-    slices = slices_of(logits)
-    if slices is not None and batch.return_logprob:  # SGLang computes them from whole rows, after this call
-        logits, slices = slices.whole(logits), None
-        logits_output.next_token_logits = logits
-    ops = specdec if slices is None else slices
-    columns = slice(None) if slices is None else slices.columns
-    rows = logits.view(requests, nodes, -1)
+    slices = sanitized(logits_output, batch)
+    requests, nodes, depth = len(batch.seq_lens), verify_input.draft_token_num, verify_input.max_tree_depth
+    rows = logits_output.next_token_logits.view(requests, nodes, -1)
     candidates = verify_input.draft_token.view(requests, nodes)
-    single, total = options.speculative_accept_threshold_single, options.speculative_accept_threshold_acc
     block = verify_input if isinstance(verify_input, Block) else None
-    sampled, method = block is None and options.speculative_use_rejection_sampling, method_of() or "rejection"
-    depth, index = verify_input.max_tree_depth, verify_input.retrieve_index
-    links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
-    is_lenient = method != "race" and not single == total == 1
-    is_chain = block is not None or sampled or (verify_input.tree_topk == 1 and not is_lenient)
+    is_lenient = method != "race" and not (
+        options.speculative_accept_threshold_single == options.speculative_accept_threshold_acc == 1
+    )
+    is_chain = block is not None or options.speculative_use_rejection_sampling
+    is_chain = is_chain or (verify_input.tree_topk == 1 and not is_lenient)
     penalised = info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None
     # SGLang's builders link siblings by rising index, behind their parents.
+    links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
     parents = None if is_chain or (is_lenient and not penalised) else specdec.tree_parents(*links).parents
+    columns = slice(None) if slices is None else slices.columns
     if penalised:
         penalties.apply(rows, candidates, parents, depth - 1, batch, columns)
     if info.logit_bias is not None and block is None:  # a block's rows are biased already
         rows += info.logit_bias[:, None, columns]
     if grammar_mask is not None:
-        (grammar_mask if slices is None else slices.cut(grammar_mask)).apply(logits)
+        (grammar_mask if slices is None else slices.cut(grammar_mask)).apply(logits_output.next_token_logits)
 
     # SGLang's draft model looks up all of `predict`, accepted or not. Zeros fill what no index leads to.
     width = min(depth, nodes) if is_chain else nodes
     predict = (torch.empty if width == nodes else torch.zeros)(requests * nodes, dtype=torch.int32, device=device)
     accept_index = torch.empty((requests, depth), dtype=torch.int32, device=device)
-    emitted = torch.empty(requests, dtype=torch.int32, device=device)
-    outputs = predict, accept_index, emitted
-    output_format = OutputFormat(index=index, count="emitted", zeros=width == nodes)
-    law = {"sampling": sampling_of(info), "method": method}
-    noise = dict(block.key) if block else key_of(info, requests, slices)
-    marks = getattr(batch.req_to_token_pool, "specdec_marks", None)
-    noise["position"] = InputPositions(batch.seq_lens[:, None].expand(-1, width))
-    if marks is not None:
-        slots, drafts = batch.req_pool_indices, candidates[:, 1:width] if is_chain else candidates
-        marks.put(slots, batch.seq_lens, candidates[:, 0])
-        noise = marks.noise(drafts, batch.seq_lens + 1, slots, own_seeds(info), parents=None if is_chain else parents)
-    if is_chain:
-        drawn_by = block.draft if block else None
-        if sampled and method != "race" and not info.is_all_greedy:  # SGLang stores no laws for a greedy batch
-            if verify_input.draft_probs is None:
-                raise ValueError("draft_probs: expected the laws of the drafts with speculative_use_rejection_sampling")
-            drawn_by = Draft(verify_input.draft_probs[:, : width - 1], space="probs")
-        if drawn_by is not None and method != "race":
-            law["draft"] = drawn_by
-            if options.speculative_use_block_verification:
-                law["method"] = "block"
-        ops.verify_chain(
-            candidates[:, 1:width], rows[:, :width], **law, **noise, out=(predict, emitted, None),
-            output_format=output_format._replace(index=index[:, :width], path=accept_index[:, :width]),
-        )  # fmt: skip
-        if depth > width:
-            accept_index[:, width:] = -1
-    elif not is_lenient:
-        if method == "block":
-            law["method"] = "rejection"  # "block" is for chains
-        ops.verify_tree(
-            candidates, rows, parents=parents, **law, **noise, out=(*outputs, None), output_format=output_format,
-        )  # fmt: skip
+    outputs = predict, accept_index, torch.empty(requests, dtype=torch.int32, device=device)
+    output_format = OutputFormat(index=verify_input.retrieve_index, count="emitted", zeros=width == nodes)
+    ops, marks = specdec if slices is None else slices, getattr(batch.req_to_token_pool, "specdec_marks", None)
+    if is_lenient and not is_chain:
+        verify_leniently(rows, candidates, links, batch, outputs, output_format)
     else:
-        probs = specdec.residual(
-            rows, rows[..., :1], sampling=Sampling(*(of_rows(x) for x in law["sampling"])), draft_prob=0.0
-        ).probs
-        key = key_of(info, requests)
-        if info.sampling_seed is not None:
-            key["nonce"] = LENIENT
-        specdec.verify_linked_tree(
-            candidates, probs, first_child=links[0], next_sibling=links[1], threshold_single=single,
-            threshold_total=max(total, 1e-9), **key, position=batch.seq_lens, out=(*outputs, None),
-            output_format=output_format,
-        )  # fmt: skip
+        drafts = candidates[:, 1:width] if is_chain else candidates
+        if marks is None:
+            noise = dict(block.key) if block else key_of(info, requests, slices)
+            noise["position"] = InputPositions(batch.seq_lens[:, None].expand(-1, width))
+        else:
+            marks.put(batch.req_pool_indices, batch.seq_lens, candidates[:, 0])
+            noise = marks.noise(drafts, batch.seq_lens + 1, batch.req_pool_indices, own_seeds(info), parents=parents)
+        call = noise | {"sampling": sampling_of(info), "output_format": output_format}
+        if is_chain:
+            draft = None if method == "race" else laws_of_drafts(verify_input, info, width)
+            verify_chains(ops, drafts, rows[:, :width], draft, method, outputs, **call)
+        else:
+            tree_method = "rejection" if method == "block" else method  # "block" is for chains
+            ops.verify_tree(drafts, rows, parents=parents, method=tree_method, out=(*outputs, None), **call)
     group = get_parallel().attn_tp_group if is_dp_attention_enabled() else get_parallel().tp_group
     if group.world_size > 1 and slices is None:  # without request seeds each rank has drawn other tokens
         for each in outputs:
@@ -151,9 +120,69 @@ def eagle_sample(
         penalties.keep(batch, predict, accept_index)
     if marks is not None:
         each = torch.arange(1, depth + 1, device=device, dtype=torch.int64)
-        slots = torch.where(accept_index >= 0, slots[:, None], -1)
+        slots = torch.where(accept_index >= 0, batch.req_pool_indices[:, None], -1)
         marks.put(slots, batch.seq_lens[:, None] + each, predict[accept_index.long().clamp(min=0)])
-    return predict, emitted, accept_index
+    return predict, outputs[2], accept_index
+
+
+def sanitized(logits_output: Any, batch: Any) -> Slices | None:
+    """Replace NaN in the target's logits; returns the ops on them if they are slices."""
+    logits = logits_output.next_token_logits
+    sanitize_nan_logits(logits, "verify: target model logits")
+    slices = slices_of(logits)
+    if slices is not None and batch.return_logprob:  # SGLang computes them from whole rows, after this call
+        logits_output.next_token_logits, slices = slices.whole(logits), None
+    return slices
+
+
+def laws_of_drafts(verify_input: Any, info: Any, width: int) -> Draft | None:
+    """The laws that chains were drawn from; None where drafts count as certain."""
+    if isinstance(verify_input, Block):
+        return verify_input.draft
+    if not eagle_utils.get_spec().speculative_use_rejection_sampling or info.is_all_greedy:  # SGLang stores none then
+        return None
+    if verify_input.draft_probs is None:
+        raise ValueError("draft_probs: expected the laws of the drafts with speculative_use_rejection_sampling")
+    return Draft(verify_input.draft_probs[:, : width - 1], space="probs")
+
+
+def verify_chains(
+    ops: Any, drafts: torch.Tensor, rows: torch.Tensor, draft: Draft | None, method: str,
+    outputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], output_format: OutputFormat, **call: Any,
+) -> None:  # fmt: skip
+    """Verify chains of at most as many nodes as paths have columns."""
+    predict, accept_index, emitted = outputs
+    width = rows.shape[1]
+    if draft is not None:
+        call["draft"] = draft
+        if eagle_utils.get_spec().speculative_use_block_verification:
+            method = "block"
+    ops.verify_chain(
+        drafts, rows, method=method, **call, out=(predict, emitted, None),
+        output_format=output_format._replace(index=output_format.index[:, :width], path=accept_index[:, :width]),
+    )  # fmt: skip
+    if accept_index.shape[1] > width:
+        accept_index[:, width:] = -1
+
+
+def verify_leniently(
+    rows: torch.Tensor, candidates: torch.Tensor, links: tuple[torch.Tensor, torch.Tensor], batch: Any,
+    outputs: tuple[torch.Tensor, ...], output_format: OutputFormat,
+) -> None:  # fmt: skip
+    """Verify trees with thresholds below 1, which accept more drafts than the law allows."""
+    info, options = batch.sampling_info, eagle_utils.get_spec()
+    probs = specdec.residual(
+        rows, rows[..., :1], sampling=Sampling(*map(of_rows, sampling_of(info))), draft_prob=0.0
+    ).probs
+    key = key_of(info, len(rows))
+    if info.sampling_seed is not None:
+        key["nonce"] = LENIENT
+    specdec.verify_linked_tree(
+        candidates, probs, first_child=links[0], next_sibling=links[1],
+        threshold_single=options.speculative_accept_threshold_single,
+        threshold_total=max(options.speculative_accept_threshold_acc, 1e-9), **key, position=batch.seq_lens,
+        out=(*outputs, None), output_format=output_format,
+    )  # fmt: skip
 
 
 def sampling_of(info: Any) -> Sampling:
