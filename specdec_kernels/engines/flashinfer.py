@@ -26,7 +26,7 @@ Without one it gives token 0.
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple
+from typing import Any
 
 import torch
 
@@ -43,14 +43,6 @@ __all__ = [
 Counter = int | torch.Tensor
 Samples = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-
-
-class Noise(NamedTuple):
-    """seed, position and nonce of our ops."""
-
-    seed: Counter
-    position: torch.Tensor
-    nonce: Counter
 
 
 def chain_speculative_sampling(
@@ -101,7 +93,7 @@ def chain_speculative_sampling(
     made = torch.zeros if adds else torch.empty
     accepted, emitted = (made(batch, dtype=torch.int32, device=target.device) if x is None else x for x in counters)
     specdec.verify_chain(
-        drafts, target, draft, space="probs", **noise._asdict(), out=(tokens, emitted, None),
+        drafts, target, draft, space="probs", **noise, out=(tokens, emitted, None),
         output_format=OutputFormat(num_passed=accepted, add=adds),
     )  # fmt: skip
     return tokens, accepted, emitted
@@ -135,7 +127,7 @@ def top_k_renorm_probs(probs: torch.Tensor, top_k: Counter, is_deterministic: bo
 
 def _renormed(probs: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """float32 [B, V]: the law of a filtered row, which is its residual with a draft of probability 0."""
-    logits = _logits(probs)
+    logits = probs.float().log()
     return specdec.residual(logits, logits[..., :1], sampling=sampling, draft_prob=0.0).probs
 
 
@@ -196,7 +188,7 @@ def min_p_sampling_from_probs(
     """
     _refuse_nan("probs", probs, check_nan)
     sampling = Sampling.flashinfer(min_p=_share(min_p))
-    return _drawn(_logits(probs), sampling, indices, generator, seed, offset, "logits", return_valid, made=True)
+    return _drawn(probs.float().log(), sampling, indices, generator, seed, offset, "logits", return_valid, made=True)
 
 
 def top_k_top_p_sampling_from_logits(
@@ -262,10 +254,10 @@ def _drawn(
         tokens = torch.empty(len(rows), dtype=dtype, device=rows.device)
         specdec.verify_chain(
             torch.empty(len(rows), 0, dtype=torch.int32, device=rows.device), rows[:, None], method="race", space=space,
-            sampling=sampling, out=(tokens[:, None], None, status), **noise._asdict(),
+            sampling=sampling, out=(tokens[:, None], None, status), **noise,
         )  # fmt: skip
     else:
-        tokens = specdec.race_sample(rows, space=space, sampling=sampling, status=status, **noise._asdict()).to(dtype)
+        tokens = specdec.race_sample(rows, space=space, sampling=sampling, status=status, **noise).to(dtype)
     return tokens if status is None else (tokens, status == 0)
 
 
@@ -282,16 +274,17 @@ def _of_rows(name: str, x: Counter | float, indices: torch.Tensor | None, rows: 
 def _noise(
     like: torch.Tensor, rows: int, generator: torch.Generator | None, seed: Counter | None, offset: Counter | None,
     stride: int = 1,
-) -> Noise:  # fmt: skip
-    """Noise for each row, `stride` positions long."""
-    position, device = cached(positions, like, rows, stride), like.device
+) -> dict[str, Any]:  # fmt: skip
+    """Seed, position and nonce of our ops for each row, `stride` positions long."""
     if seed is None or offset is None:
-        return Noise(seed_of(generator, device), position, 0)
-    if isinstance(seed, torch.Tensor) != isinstance(offset, torch.Tensor):
+        seed, offset = seed_of(generator, like.device), 0
+    elif isinstance(seed, torch.Tensor) != isinstance(offset, torch.Tensor):
         raise ValueError("seed, offset: expected two tensors or two ints; got one of each")
-    if isinstance(seed, torch.Tensor):
-        return Noise(_counters("seed", seed, rows, device), position, _counters("offset", offset, rows, device))
-    return Noise(mixed(seed, offset // WORD), position, offset % WORD)
+    elif isinstance(seed, torch.Tensor):
+        seed, offset = (_counters(name, x, rows, like.device) for name, x in (("seed", seed), ("offset", offset)))
+    else:
+        seed, offset = mixed(seed, offset // WORD), offset % WORD
+    return {"seed": seed, "position": cached(positions, like, rows, stride), "nonce": offset}
 
 
 def _counters(name: str, x: torch.Tensor, rows: int, device: torch.device) -> torch.Tensor:
@@ -306,11 +299,6 @@ def _counters(name: str, x: torch.Tensor, rows: int, device: torch.device) -> to
 def _refuse_nan(name: str, rows: torch.Tensor, check: bool) -> None:
     if check and rows.isnan().any():
         raise ValueError(f"{name}: expected numbers with check_nan=True; got NaN")
-
-
-def _logits(probs: torch.Tensor) -> torch.Tensor:
-    """float32 logits of probabilities."""
-    return probs.float().log()
 
 
 def _share(x: float | torch.Tensor) -> float | torch.Tensor:
