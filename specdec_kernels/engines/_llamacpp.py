@@ -167,8 +167,8 @@ class LlamaReader:
 
     def settling(self, length: list[int], most: int) -> list[int]:
         """The tokens that `settle` would read of a text, for each of its passes: there is one at most."""
-        late = [end - 1 - cached for end, cached in zip(length, self.cached, strict=True) if end - 1 - cached >= most]
-        return [max(late)] if self.model.recurrent and late else []
+        pending = self.pending(length)
+        return [pending] if self.model.recurrent and pending >= most else []
 
     def settle(self, text: torch.Tensor, length: list[int], most: int) -> None:
         """Mark text[b, :length[b]] as final; read it but for its last token where `most` tokens are pending."""

@@ -26,7 +26,7 @@ from specdec_kernels.engines._methods import filters_drafts, refuse
 from specdec_kernels.engines._support import seen, support_of_filters
 from specdec_kernels.engines._vllm_biases import Biases, Entries
 from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, TARGET, check_arguments, drawn, verify
-from specdec_kernels.engines._vllm_rows import PROCESSED, bits, moved, scored
+from specdec_kernels.engines._vllm_rows import PROCESSED, bits, moved, requests_of, scored
 from specdec_kernels.engines._watermark import Marks, requested_watermark
 
 
@@ -143,7 +143,11 @@ class RejectionSampler(theirs.RejectionSampler):
         )  # fmt: skip
         if silent and not sampler.return_sampling_mask:
             return tokens, num_sampled, None, None
-        flat = tokens[:, :per_request].reshape(-1) if per_request else self._of_rows(tokens, batch, len(logits))
+        if per_request:
+            flat = tokens[:, :per_request].reshape(-1)
+        else:  # rows of no request have any token
+            requests = requests_of(batch.cu_num_logits[1:].contiguous(), len(logits)).clamp_(max=len(tokens) - 1)
+            flat = tokens[requests, batch.expanded_local_pos]
         slots, masks, scores = batch.expanded_idx_mapping, None, None
         if sampler.return_sampling_mask:
             sets = support_of_filters(law.rows, flat, law.sampling, slots)
@@ -158,13 +162,6 @@ class RejectionSampler(theirs.RejectionSampler):
             scores = LogprobsTensors(*scored(rows, flat, top, sampling, slots, sampler.logprobs_mode, given), *begins)
         return tokens, num_sampled, scores, masks
 
-    @staticmethod
-    def _of_rows(tokens: torch.Tensor, batch: Any, count: int) -> torch.Tensor:
-        """The token that each row decided, int64 [count]; rows of no request have any token."""
-        rows = torch.arange(count, device=tokens.device, dtype=torch.int64)
-        request = torch.searchsorted(batch.cu_num_logits[1:].contiguous(), rows, right=True)
-        return tokens[request.clamp_(max=len(tokens) - 1), batch.expanded_local_pos]
-
 
 def given_tokens(sampler: Any, batch: Any) -> torch.Tensor | None:
     """The tokens whose log-probabilities a row's request names, int64 [N, G], -1 for none; None without such."""
@@ -173,10 +170,8 @@ def given_tokens(sampler: Any, batch: Any) -> torch.Tensor | None:
     if not most:
         return None
     slots = batch.expanded_idx_mapping
-    named, columns = (
-        state.token_ids.gpu[slots, :most].long(),
-        torch.arange(most, device=slots.device, dtype=torch.int32),
-    )
+    named = state.token_ids.gpu[slots, :most].long()
+    columns = torch.arange(most, device=slots.device, dtype=torch.int32)
     return named.masked_fill_(columns >= state.num_token_ids.gpu[slots, None], -1)
 
 
