@@ -24,6 +24,7 @@ from specdec_kernels.engines._support import seen, support_of_filters
 from specdec_kernels.engines._watermark import Marks, requested_watermark
 
 LOGGER = logging.getLogger("sglang.specdec_kernels")
+LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: so their noise is used once
 
 
 class Block(NamedTuple):
@@ -39,19 +40,10 @@ class Block(NamedTuple):
     retrieve_next_sibling: None = None
 
 
-LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: so their noise is used once
-
-
 def eagle_sample(
-    verify_input: Any,
-    batch: Any,
-    logits_output: Any,
-    grammar_mask: Any = None,
-    uno_target_max_top_k: int | None = None,
-    *,
-    watermark_state: Any = None,
-    watermark_full_mask: bool = True,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
+    uno_target_max_top_k: int | None = None, *, watermark_state: Any = None, watermark_full_mask: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """``sglang.srt.speculative.eagle_utils.eagle_sample`` by one `verify_chain` or `verify_tree` on raw logits.
 
     Temperature, top-k, top-p and min-p are those of SGLang's sampler, joint, so that the law is that of plain sampling;
@@ -247,14 +239,9 @@ def enter(runner: Any, logits_output: Any, forward: Any) -> None:
 
 
 def fast_sample(
-    original: Callable[..., tuple[torch.Tensor, torch.Tensor]],
-    probs: torch.Tensor,
-    num_samples: int = 1,
-    *,
-    sampling_seed: torch.Tensor | None = None,
-    positions: torch.Tensor | None = None,
-    draft_step: int = 0,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    original: Callable[..., tuple[torch.Tensor, torch.Tensor]], probs: torch.Tensor, num_samples: int = 1, *,
+    sampling_seed: torch.Tensor | None = None, positions: torch.Tensor | None = None, draft_step: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Around ``sglang.srt.speculative.spec_utils.fast_sample``: a draft is drawn by the noise that will verify it.
 
     EAGLE's worker passes the position before the drafted token's. The multi-layer worker does not, and without seeds

@@ -115,15 +115,9 @@ class Slices(RankSlices):
         return self.group.broadcast(seeds, src=0)
 
     def verify_chain(
-        self,
-        tokens: torch.Tensor,
-        rows: torch.Tensor,
-        *,
-        position: InputPositions,
-        out: Any,
-        output_format: OutputFormat,
-        **call: Any,
-    ) -> None:
+        self, tokens: torch.Tensor, rows: torch.Tensor, *, position: InputPositions, out: Any,
+        output_format: OutputFormat, **call: Any,
+    ) -> None:  # fmt: skip
         """`verify_chain` as `eagle_sample` calls it on whole rows."""
         verdict = sharded.verify_chain(tokens, rows, shard=self.shard, position=position.positions[:, 0] + 1, **call)
         each = torch.arange(rows.shape[1], device=rows.device, dtype=torch.int64)
@@ -131,15 +125,9 @@ class Slices(RankSlices):
         _write(verdict.tokens, path, output_format.index, (out[0], output_format.path, out[1]))
 
     def verify_tree(
-        self,
-        tokens: torch.Tensor,
-        rows: torch.Tensor,
-        *,
-        position: InputPositions,
-        out: Any,
-        output_format: OutputFormat,
-        **call: Any,
-    ) -> None:
+        self, tokens: torch.Tensor, rows: torch.Tensor, *, position: InputPositions, out: Any,
+        output_format: OutputFormat, **call: Any,
+    ) -> None:  # fmt: skip
         """`verify_tree` as `eagle_sample` calls it on whole rows."""
         call |= {"position": position.positions[:, 0] + 1, "max_depth": out[1].shape[1] - 1}
         verdict = sharded.verify_tree(tokens, rows, shard=self.shard, **call)

@@ -9,9 +9,8 @@ Shared by the functions:
 
 - **Outputs** are written in place: ``predicts`` int32 [B N], the token after each node of the path; ``accept_index``
   int32 [B, S], the path in the flat batch, -1 after its last node; ``accept_token_num`` int32 [B], drafts accepted.
-- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked.
-`verify_linked_tree`
-  walks by them: its rules for links that make no tree hold here.
+- **Links** may be in any order of indices. Siblings are tried in the order in which they are linked. For links that
+  make no tree the rules are those of `verify_linked_tree`, which walks by them.
 - **Arguments**: ``candidates`` int64 or int32 [B, N], the nodes' tokens, of which the root's is not read;
   ``retrive_*`` int64 [B, N]: the index of a node in the flat batch, its first child, its next sibling, -1 for none;
   ``uniform_samples`` float32 [B, N] in [0, 1), one uniform for each node's children, and [B] for the last token;
