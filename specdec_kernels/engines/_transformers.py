@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
-from transformers.generation import GenerationConfig, GenerationMode
+from transformers.generation import GenerateDecoderOnlyOutput, GenerationConfig, GenerationMode
 from transformers.generation import logits_process as processors
 from transformers.generation import stopping_criteria as criteria
 
 from specdec_kernels import Sampling
+from specdec_kernels.engines import counters
+from specdec_kernels.engines._noise import seed_of
+from specdec_kernels.generate import Drafter, ModelDrafter, NgramDrafter, Round, TreePolicy, arguments, loop
 from specdec_kernels.generate.chains import ChainRounds
+from specdec_kernels.generate.checks import whole_number
 from specdec_kernels.generate.edits import Record, TextEdits
 from specdec_kernels.generate.loop import Request
 from specdec_kernels.generate.models import LanguageModel
+from specdec_kernels.generate.noise import on_device
 from specdec_kernels.generate.protocols import Drafts
 from specdec_kernels.generate.reader import CACHES
+from specdec_kernels.generate.rounds import Rounds
 from specdec_kernels.generate.text import TextStream
 
 # In transformers' order, which is that of our filters.
@@ -44,16 +52,16 @@ MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.ASS
 INPUTS = {"attention_mask", "position_ids", *CACHES, "use_cache", "logits_to_keep", "cache_position"}
 REFUSED = ("assistant_early_exit", "assistant_ensemble_weight", "output_attentions", "output_hidden_states")
 
-_read: weakref.WeakKeyDictionary[PreTrainedModel, LanguageModel] = weakref.WeakKeyDictionary()
+_readers: weakref.WeakKeyDictionary[PreTrainedModel, LanguageModel] = weakref.WeakKeyDictionary()
 
 
 def language_model(model: PreTrainedModel, name: str) -> LanguageModel:
     """The model for our loop. Cached, because the check that it can be read takes a forward."""
     if model.training:
         raise ValueError(f"{name}: expected a model that is evaluated (eval()); got one in training")
-    reader = _read.get(model)
+    reader = _readers.get(model)
     if reader is None or reader.device != model.device:
-        reader = _read[model] = LanguageModel(model, name=name)
+        reader = _readers[model] = LanguageModel(model, name=name)
     return reader
 
 
@@ -252,3 +260,120 @@ def stops_of(given: Sequence[Any], config: GenerationConfig, device: torch.devic
         else:
             rest.append(criterion)
     return Stops(eos, min(lengths), rest, device)
+
+
+def drafter_of(drafter: Any, assistant_model: Any, method: str, config: GenerationConfig) -> Drafter | None:
+    """The source of drafts that these arguments name."""
+    if method == "plain":
+        return None
+    if isinstance(drafter, torch.nn.Module):
+        return ModelDrafter(language_model(drafter, "drafter"))
+    if drafter is None and assistant_model is not None:
+        return ModelDrafter(language_model(assistant_model, "assistant_model"))
+    if drafter is None and config.prompt_lookup_num_tokens:
+        return NgramDrafter(config.max_matching_ngram_size or 2)
+    if drafter is None and method in arguments.METHODS:
+        raise ValueError(f"assistant_model: expected a model with method {method!r}, or prompt_lookup_num_tokens")
+    return drafter
+
+
+def write(
+    model: PreTrainedModel, input_ids: torch.Tensor, logits_processor: Sequence[Any], ends: Sequence[Any],
+    config: GenerationConfig, assistant_model: PreTrainedModel | None, streamer: Any, inputs: Mapping[str, Any], *,
+    method: str, k: int | None, seed: Any, drafter: Any, draft_prob: float, policy: Any, tree: Any, replacement: bool,
+    max_pending: int | None,
+) -> torch.Tensor | GenerateDecoderOnlyOutput:  # fmt: skip
+    """`engines.transformers.generate`; ``ends`` are its criteria, ``inputs`` the model's other arguments."""
+    refuse_unknown(model, config, assistant_model is not None, inputs)
+    if streamer is not None and len(input_ids) > 1:
+        raise ValueError(f"streamer: expected None for several texts, which do not go in step; got {len(input_ids)}")
+    drafter, target = drafter_of(drafter, assistant_model, method, config), language_model(model, "model")
+    input_ids = input_ids.to(target.device)
+    texts = unpadded(input_ids, inputs.get("attention_mask"), inputs.get("position_ids"))
+    shaping = shaping_of(logits_processor, config.do_sample, [input_ids.shape[1] - len(text) for text in texts])
+    stops = stops_of(ends, config, target.device)
+
+    policy = arguments.policy_of(
+        drafter, config.prompt_lookup_num_tokens or 4 if k is None else k, draft_prob, policy, tree
+    )
+    arguments.check_method(method, drafter, policy, draft_prob, replacement)
+    sampling = on_device(arguments.sampling_of(None, shaping.sampling, len(texts)), target.device)
+    record = arguments.record_of(shaping.edits, texts, target)
+    noise = arguments.noise_of(
+        seed_of(None, torch.device("cpu")) if seed is None else seed, None, method, texts, target.device
+    )
+    models = [target, *([] if drafter is None or drafter.language_model is None else [drafter.language_model])]
+    arguments.check_models(models, policy)
+    arguments.check_lengths(texts, stops.max_length - input_ids.shape[1], models)
+    arguments.check_ops(sampling, noise.seed, None, record is not None)
+    if not shaping.rest:
+        rounds = loop.rounds_of(target, drafter, method, policy, replacement)
+    elif isinstance(policy, TreePolicy):
+        names = ", ".join(type(processor).__name__ for processor in shaping.rest)
+        raise NotImplementedError(f"tree: expected None with processors that are run as they are; got {names}")
+    else:
+        rounds = ProcessedRounds(target, drafter, method, policy)
+        record = Processed(shaping.rest, input_ids, target.config.vocab_size)
+    rounds.max_pending = None if max_pending is None else whole_number("max_pending", max_pending, 1)
+
+    requests = [
+        EngineRequest(index, text, row, stops)
+        for index, (text, row) in enumerate(zip(texts, input_ids.tolist(), strict=True))
+    ]
+    played = loop.run(requests, texts, rounds, noise, sampling, record, None, time.perf_counter, None)
+    written = Written(input_ids, config, logits_processor)
+    for entry, logits in with_logits(played, rounds, len(texts)):
+        written.add(entry, logits)
+        counters.count("transformers", entry.drafted, entry.accepted)
+        if streamer is not None:
+            streamer.put(torch.tensor([entry.tokens], dtype=torch.int64, device="cpu"))
+    if streamer is not None:
+        streamer.end()
+    return written.output()
+
+
+def with_logits(played: Iterator[Round], rounds: Rounds, batch: int) -> Iterator[tuple[Round, torch.Tensor]]:
+    """Each text's round with the target's logits [tokens, V], unprocessed."""
+    going = list(range(batch))
+    while going:
+        ended = [next(played) for _ in going]
+        for row, entry in enumerate(ended):
+            yield entry, rounds.emitted().logits[row, : len(entry.tokens)]
+        going = [entry.request for entry in ended if entry.finish is None]
+
+
+class Written:
+    """The tokens written so far, and the output made of them."""
+
+    def __init__(self, input_ids: torch.Tensor, config: GenerationConfig, logits_processor: Sequence[Any]) -> None:
+        self.config, self.processors = config, processors.LogitsProcessorList(logits_processor)
+        self.rows, self.device = input_ids.tolist(), input_ids.device
+        self.scores: list[list[torch.Tensor]] = [[] for _ in self.rows]
+        self.logits: list[list[torch.Tensor]] = [[] for _ in self.rows]
+        returns_dict = config.return_dict_in_generate
+        self.wants_scores = returns_dict and config.output_scores
+        self.wants_logits = returns_dict and config.output_logits
+
+    def add(self, entry: Round, logits: torch.Tensor) -> None:
+        """Add the tokens of a round, and where they are wanted its logits, before and after all processors."""
+        row, logits = self.rows[entry.request], logits.float()
+        if self.wants_logits:
+            self.logits[entry.request] += logits.clone()
+        for token, law in zip(entry.tokens, logits, strict=True):
+            if self.wants_scores:
+                scores = applied(self.processors, len(self.rows), [entry.request], [row], law[None])
+                self.scores[entry.request].append(scores[0])
+            row.append(token)
+
+    def output(self) -> torch.Tensor | GenerateDecoderOnlyOutput:
+        """The texts, padded on the right, and for each step a tensor [B, V], 0 where a text has ended."""
+        padding = getattr(self.config, "_pad_token_tensor", None)
+        rows = [torch.tensor(row, device=self.device, dtype=torch.int64) for row in self.rows]
+        sequences = pad_sequence(rows, batch_first=True, padding_value=0 if padding is None else int(padding))
+        if not self.config.return_dict_in_generate:
+            return sequences
+        scores, logits = (
+            tuple(pad_sequence([torch.stack(text) for text in texts])) if wanted else None
+            for texts, wanted in ((self.scores, self.wants_scores), (self.logits, self.wants_logits))
+        )
+        return GenerateDecoderOnlyOutput(sequences=sequences, scores=scores, logits=logits)

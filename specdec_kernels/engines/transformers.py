@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from transformers.generation import GenerateDecoderOnlyOutput
     from transformers.generation.streamers import BaseStreamer
 
-    from specdec_kernels.generate import ChainPolicy, Drafter, DraftTree, Round, TreePolicy
-    from specdec_kernels.generate.rounds import Rounds
+    from specdec_kernels.generate import ChainPolicy, Drafter, DraftTree, TreePolicy
 
 __all__ = ["generate", "install", "speculative_sampling", "uninstall"]
 
@@ -85,13 +83,9 @@ def generate(
 
     Raises
     ------
-    NotImplementedError
-        Named in the text: encoders, beams and other modes, ``assistant_early_exit``, ``assistant_ensemble_weight``,
-        ``output_attentions``, ``output_hidden_states``, inputs other than token ids, a cache with entries, guidance and
-        SynthID (their processors store calls), a tree with processors that run unchanged.
-    ValueError
-        No assistant for a method that drafts; models or arguments that do not go together; padding that is not on the
-        left; a streamer for several texts.
+    NotImplementedError, ValueError
+        What docs/engines/transformers.md lists as refused, by name; no assistant for a method that drafts; models or
+        arguments that do not go together; padding that is not on the left.
     FloatingPointError
         Logits that are no law's.
 
@@ -106,142 +100,22 @@ def generate(
     >>> torch.equal(race, target.model.generate(text, method="plain", **options))
     True
     """
-    parts = importlib.import_module("specdec_kernels.engines._transformers")
-    from specdec_kernels.generate import ModelDrafter, NgramDrafter, TreePolicy, arguments, loop
-    from specdec_kernels.generate.checks import whole_number
-    from specdec_kernels.generate.noise import on_device
-
     given = _given_to_generate(sys._getframe(1))
     assistant_model, streamer = (
         given.get(name) if value is None else value
         for name, value in (("assistant_model", assistant_model), ("streamer", streamer))
     )
-    lookup = generation_config.prompt_lookup_num_tokens
-    parts.refuse_unknown(model, generation_config, assistant_model is not None, model_kwargs)
-    if streamer is not None and len(input_ids) > 1:
-        raise ValueError(f"streamer: expected None for several texts, which do not go in step; got {len(input_ids)}")
-    if method == "plain":
-        drafter = None
-    elif isinstance(drafter, torch.nn.Module):
-        drafter = ModelDrafter(parts.language_model(drafter, "drafter"))
-    elif drafter is None and assistant_model is not None:
-        drafter = ModelDrafter(parts.language_model(assistant_model, "assistant_model"))
-    elif drafter is None and lookup:
-        drafter = NgramDrafter(generation_config.max_matching_ngram_size or 2)
-    elif drafter is None and method in arguments.METHODS:
-        raise ValueError(f"assistant_model: expected a model with method {method!r}, or prompt_lookup_num_tokens")
-
-    target = parts.language_model(model, "model")
-    input_ids = input_ids.to(target.device)
-    texts = parts.unpadded(input_ids, *(model_kwargs.get(name) for name in ("attention_mask", "position_ids")))
-    padding = [input_ids.shape[1] - len(text) for text in texts]
-    shaping = parts.shaping_of(logits_processor or (), generation_config.do_sample, padding)
-    stops = parts.stops_of(stopping_criteria or (), generation_config, target.device)
-
-    policy = arguments.policy_of(drafter, lookup or 4 if k is None else k, draft_prob, policy, tree)
-    arguments.check_method(method, drafter, policy, draft_prob, replacement)
-    sampling = on_device(arguments.sampling_of(None, shaping.sampling, len(texts)), target.device)
-    record = arguments.record_of(shaping.edits, texts, target)
-    seed = seed_of(None, torch.device("cpu")) if seed is None else seed
-    noise = arguments.noise_of(seed, None, method, texts, target.device)
-    models = [target, *([] if drafter is None or drafter.language_model is None else [drafter.language_model])]
-    arguments.check_models(models, policy)
-    arguments.check_lengths(texts, stops.max_length - input_ids.shape[1], models)
-    arguments.check_ops(sampling, noise.seed, None, record is not None)
-    if not shaping.rest:
-        rounds = loop.rounds_of(target, drafter, method, policy, replacement)
-    elif isinstance(policy, TreePolicy):
-        names = ", ".join(type(processor).__name__ for processor in shaping.rest)
-        raise NotImplementedError(f"tree: expected None with processors that are run as they are; got {names}")
-    else:
-        rounds = parts.ProcessedRounds(target, drafter, method, policy)
-        record = parts.Processed(shaping.rest, input_ids, target.config.vocab_size)
-
-    rounds.max_pending = None if max_pending is None else whole_number("max_pending", max_pending, 1)
-    requests = [
-        parts.EngineRequest(index, text, row, stops)
-        for index, (text, row) in enumerate(zip(texts, input_ids.tolist(), strict=True))
-    ]
-    played = loop.run(requests, texts, rounds, noise, sampling, record, None, time.perf_counter, None)
-    written = _Written(input_ids, generation_config, logits_processor)
-    for entry, logits in _with_logits(played, rounds, len(texts)):
-        written.add(entry, logits)
-        counters.count("transformers", entry.drafted, entry.accepted)
-        if streamer is not None:
-            streamer.put(torch.tensor([entry.tokens], dtype=torch.int64, device="cpu"))
-    if streamer is not None:
-        streamer.end()
-    return written.output()
+    return importlib.import_module("specdec_kernels.engines._transformers").write(
+        model, input_ids, logits_processor or (), stopping_criteria or (), generation_config, assistant_model, streamer,
+        model_kwargs, method=method, k=k, seed=seed, drafter=drafter, draft_prob=draft_prob, policy=policy, tree=tree,
+        replacement=replacement, max_pending=max_pending,
+    )  # fmt: skip
 
 
 def _given_to_generate(frame: Any) -> dict[str, Any]:
     """The arguments of transformers' ``generate`` if this frame runs it; else nothing."""
     mixin = importlib.import_module("transformers.generation.utils").GenerationMixin
     return frame.f_locals if frame.f_code is inspect.unwrap(mixin.generate).__code__ else {}
-
-
-def _with_logits(played: Iterator[Round], rounds: Rounds, batch: int) -> Iterator[tuple[Round, torch.Tensor]]:
-    """Each text's round with the target's logits [tokens, V], unprocessed."""
-    going = list(range(batch))
-    while going:
-        ended = [next(played) for _ in going]
-        for row, entry in enumerate(ended):
-            yield entry, rounds.emitted().logits[row, : len(entry.tokens)]
-        going = [entry.request for entry in ended if entry.finish is None]
-
-
-class _Written:
-    """The tokens written so far, and the output made of them."""
-
-    def __init__(
-        self, input_ids: torch.Tensor, config: GenerationConfig, processors: LogitsProcessorList | None
-    ) -> None:
-        self.config, self.processors, self.batch = config, processors or [], len(input_ids)
-        self.rows, self.device, self.prompt = input_ids.tolist(), input_ids.device, input_ids.shape[1]
-        self.scores: list[list[torch.Tensor]] = [[] for _ in self.rows]
-        self.logits: list[list[torch.Tensor]] = [[] for _ in self.rows]
-        returns_dict = config.return_dict_in_generate
-        self.wants_scores = returns_dict and config.output_scores
-        self.wants_logits = returns_dict and config.output_logits
-
-    def add(self, entry: Round, logits: torch.Tensor) -> None:
-        """Add the tokens of a round, and its logits where they are wanted."""
-        row, logits = self.rows[entry.request], logits.float()
-        if self.wants_logits:
-            self.logits[entry.request] += logits.clone()
-        for token, law in zip(entry.tokens, logits, strict=True):
-            if self.wants_scores:
-                self.scores[entry.request].append(self.processed(entry.request, row, law))
-            row.append(token)
-
-    def processed(self, request: int, row: list[int], law: torch.Tensor) -> torch.Tensor:
-        """The scores of each token after a text: its logits after all processors."""
-        if not self.processors:
-            return law
-        parts = importlib.import_module("specdec_kernels.engines._transformers")
-        return parts.applied(self.processors, self.batch, [request], [row], law[None].clone())[0]
-
-    def output(self) -> torch.Tensor | GenerateDecoderOnlyOutput:
-        """The texts, padded on the right."""
-        length = max(map(len, self.rows))
-        padding = getattr(self.config, "_pad_token_tensor", None)
-        filler = 0 if padding is None else int(padding)
-        rows = [row + [filler] * (length - len(row)) for row in self.rows]
-        sequences = torch.tensor(rows, device=self.device, dtype=torch.int64)
-        if not self.config.return_dict_in_generate:
-            return sequences
-        scores, logits = (
-            self.by_step(texts, length) if wanted else None
-            for texts, wanted in ((self.scores, self.wants_scores), (self.logits, self.wants_logits))
-        )
-        output = importlib.import_module("transformers.generation").GenerateDecoderOnlyOutput
-        return output(sequences=sequences, scores=scores, logits=logits)
-
-    def by_step(self, texts: list[list[torch.Tensor]], length: int) -> tuple[torch.Tensor, ...]:
-        """A tensor [B, V] for each step."""
-        nothing = torch.zeros_like(texts[0][0])
-        steps = range(length - self.prompt)
-        return tuple(torch.stack([row[step] if step < len(row) else nothing for row in texts]) for step in steps)
 
 
 def speculative_sampling(
