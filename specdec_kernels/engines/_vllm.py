@@ -75,9 +75,9 @@ def follow(owner: Any, name: str, function: Callable[..., None]) -> None:
     method = getattr(owner, name)
 
     @functools.wraps(method)
-    def followed(*given: Any) -> Any:
-        result = method(*given)
-        function(*given)
+    def followed(*arguments: Any) -> Any:
+        result = method(*arguments)
+        function(*arguments)
         return result
 
     setattr(owner, name, followed)

@@ -161,13 +161,9 @@ def generate(
 
     Raises
     ------
-    NotImplementedError
-        Models as in `LlamaModel`.
-    ValueError
-        A draft whose tokens are others than the target's; more than 256 texts times leaves of a tree; more rows a call
-        than the target's ``n_batch``.
-    RuntimeError
-        llama.cpp cannot decode.
+    NotImplementedError, ValueError, RuntimeError
+        Models as in `LlamaModel`; a draft whose tokens are others than the target's, more than 256 texts times leaves
+        of a tree, or more rows a call than the target's ``n_batch``; llama.cpp cannot decode.
     """
     from specdec_kernels.generate import generate as write
 

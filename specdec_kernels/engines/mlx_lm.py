@@ -78,12 +78,9 @@ def generate_step(
 
     Raises
     ------
-    NotImplementedError
-        Another sampler.
-    ValueError
-        An unknown method; a prompt without tokens; numbers that are out of range.
-    RuntimeError
-        Logits that are no law's; a cache that rewinds by less than requested.
+    NotImplementedError, ValueError, RuntimeError
+        Another sampler; an unknown method, no prompt, numbers out of range; logits that are no law's, a cache that
+        rewinds by less than requested.
     """
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}; got {method!r}")
