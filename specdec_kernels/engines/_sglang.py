@@ -20,8 +20,9 @@ from specdec_kernels.engines import _sglang_penalties as penalties
 from specdec_kernels.engines._methods import method_of, refuse
 from specdec_kernels.engines._noise import cached, positions, seed_of
 from specdec_kernels.engines._sglang_sharded import Slices, _slices, slices_of
-from specdec_kernels.engines._support import seen, support_of_filters
+from specdec_kernels.engines._support import support_of_filters
 from specdec_kernels.engines._watermark import Marks, requested_watermark
+from specdec_kernels.generate.edits import bits as set_bits
 
 LOGGER = logging.getLogger("sglang.specdec_kernels")
 LENIENT = 1  # the nonce of lenient trees, whose positions are those of roots: so their noise is used once
@@ -316,7 +317,7 @@ class SpecdecSampler(Sampler):
         self._drawn = specdec.race_sample(logits, sampling=law, **noise)
         masked = sampling_info.sampling_mask_batch_indices is not None
         if masked:
-            self._support = seen(support_of_filters(logits, self._drawn, law).bits, logits.shape[1])
+            self._support = set_bits(support_of_filters(logits, self._drawn, law).bits)[:, : logits.shape[1]]
         if return_logprob or masked:
             if options.get("logprob_logits") is not None:
                 self._preprocess_logits(options["logprob_logits"], sampling_info)

@@ -19,9 +19,3 @@ def support_of_filters(
     index = None if slots is None else slots.int()
     specdec.logprobs(rows, tokens, sampling=sampling, request_index=index, support=support)
     return support
-
-
-def seen(bits: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """bool [N, V]: the bits of int32 [N, ceil(V / 32)]."""
-    each = torch.arange(8, device=bits.device, dtype=torch.uint8)
-    return (bits.view(torch.uint8)[..., None] >> each & 1).flatten(1)[:, :vocabulary].bool()

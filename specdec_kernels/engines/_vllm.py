@@ -23,11 +23,12 @@ from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 import specdec_kernels as specdec
 from specdec_kernels import LogitEdits, Sampling
 from specdec_kernels.engines._methods import filters_drafts, refuse
-from specdec_kernels.engines._support import seen, support_of_filters
+from specdec_kernels.engines._support import support_of_filters
 from specdec_kernels.engines._vllm_biases import Biases, Entries
 from specdec_kernels.engines._vllm_rounds import REPLACEMENTS, TARGET, check_arguments, drawn, verify
 from specdec_kernels.engines._vllm_rows import PROCESSED, bits, moved, requests_of, scored
 from specdec_kernels.engines._watermark import Marks, requested_watermark
+from specdec_kernels.generate.edits import bits as set_bits
 
 
 def check_version() -> None:
@@ -324,7 +325,7 @@ def _sample(
     if self.return_sampling_mask:  # vLLM reads finite logits as the support, and there is no temperature 0
         sets = support_of_filters(law.rows, sampled, law.sampling, expanded_idx_mapping)
         scaled = law.rows.float() / self.sampling_states.temperature.gpu[expanded_idx_mapping, None]
-        return sampled, scaled.masked_fill_(~seen(sets.bits, logits.shape[1]), -torch.inf)
+        return sampled, scaled.masked_fill_(~set_bits(sets.bits)[:, : logits.shape[1]], -torch.inf)
     if wants_processed:
         logits = self.apply_sampling_params(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos,

@@ -152,7 +152,8 @@ def mask_of(lists: Sequence[Sequence[int]], words: int, device: torch.device) ->
 
 def bits(mask: torch.Tensor) -> torch.Tensor:
     """bool [..., 32 W] of int32 words [..., W]."""
-    return (mask.unsqueeze(-1) >> torch.arange(WORD, device=mask.device, dtype=torch.int64) & 1).bool().flatten(-2)
+    each = torch.arange(8, device=mask.device, dtype=torch.uint8)
+    return (mask.view(torch.uint8).unsqueeze(-1) >> each & 1).bool().flatten(-2)
 
 
 def before(tokens: torch.Tensor) -> torch.Tensor:
