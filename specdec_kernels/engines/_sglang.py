@@ -75,7 +75,7 @@ def eagle_sample(
     parents = None if is_chain or (is_lenient and not penalised) else specdec.tree_parents(*links).parents
     columns = slice(None) if slices is None else slices.columns
     if penalised:
-        penalties.apply(rows, candidates, parents, depth - 1, batch, columns)
+        penalties.apply(rows, candidates, parents, batch, columns)
     if info.logit_bias is not None and block is None:  # a block's rows are biased already
         rows += info.logit_bias[:, None, columns]
     if grammar_mask is not None:

@@ -16,6 +16,7 @@ from sglang.srt.sampling import penaltylib
 from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 from sglang.srt.utils.common import is_pin_memory_available
 
+import specdec_kernels as specdec
 from specdec_kernels.engines._methods import refuse
 
 RING = 256  # tokens stored for each request slot: more than a path has
@@ -116,14 +117,14 @@ def keep(batch: Any, predict: torch.Tensor, accept_index: torch.Tensor) -> None:
 def late(
     pool: Any, slots: torch.Tensor, last: torch.Tensor, token: torch.Tensor, counted: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [B, W] up to `token` at position `last`, and whether they come after the `known` first ones."""
+    """Tokens [B, W] up to `token` at position `last`, and whether they come after the first `counted` ones."""
     recent = _recent.get(pool)
     width = 1 if recent is None else recent.width
     positions = last[:, None] - torch.arange(width - 1, -1, -1, device=last.device, dtype=torch.int64)
-    if recent is None:
-        return token[:, None], positions >= counted[:, None]
-    tokens = recent.tokens[slots[:, None], positions % RING]
-    tokens[:, -1] = token
+    tokens = token[:, None]
+    if recent is not None:
+        tokens = recent.tokens[slots[:, None], positions % RING]
+        tokens[:, -1] = token
     return tokens, positions >= counted[:, None]
 
 
@@ -170,7 +171,7 @@ def lengths_of(reqs: list[Any], device: Any) -> torch.Tensor:
 
 
 def apply(
-    rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, depth: int, batch: Any, columns: slice
+    rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, batch: Any, columns: slice
 ) -> None:
     """Penalise `rows` [B, N, V] of a round, in place: by SGLang's accumulated penalties, and by tokens not in them.
 
@@ -178,7 +179,9 @@ def apply(
     `parents` is None for chains; `columns` are the columns of the vocabulary that the rows have.
     """
     info = batch.sampling_info
-    on_path = _paths(candidates, parents, depth)
+    if parents is None:
+        parents = torch.arange(-1, candidates.shape[1] - 1, device=rows.device, dtype=torch.int64)
+    on_path = specdec.tree_mask(parents)[..., 1:].expand(len(rows), -1, -1)  # the drafts up to each node, it included
     lengths = lengths_of(batch.reqs, rows.device)
     tokens, are_late = late(
         batch.req_to_token_pool, batch.req_pool_indices, batch.seq_lens, candidates[:, 0], lengths[:, 2]
@@ -240,16 +243,3 @@ def count_late(runner: Any, logits_output: Any, forward: Any) -> None:
 
 def _freed(added: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
     return torch.where(free & added.isneginf(), 0, added)
-
-
-def _paths(candidates: torch.Tensor, parents: torch.Tensor | None, depth: int) -> torch.Tensor:
-    """bool [B, N, N - 1]: the drafts on the path to each node, it included."""
-    batch, nodes = candidates.shape
-    node = torch.arange(nodes, device=candidates.device, dtype=torch.int64)
-    if parents is None:
-        return (node[1:] <= node[:, None]).expand(batch, -1, -1)
-    on_path, at = candidates.new_zeros(batch, nodes, nodes, dtype=torch.bool), node.expand(batch, -1)
-    for _ in range(depth):
-        on_path.scatter_(2, at[..., None], True)
-        at = parents.long().gather(1, at).clamp(min=0)
-    return on_path[..., 1:]
