@@ -115,11 +115,8 @@ class Below:
         tree = DraftTree.from_parents(parents)
         ends = [node for node, children in enumerate(tree.children) if not children]
         self.depths, self.count = tree.depths, len(ends)
-        self.leaves: list[tuple[int, ...]] = [() for _ in parents]
-        for leaf, node in enumerate(ends):
-            while node >= 0:
-                self.leaves[node] += (leaf,)
-                node = parents[node]
+        above = tree.mask()[ends].T.tolist()  # whether a node is on the path to each leaf
+        self.leaves = [tuple(leaf for leaf in range(self.count) if leaves[leaf]) for leaves in above]
 
 
 below = functools.lru_cache(64)(Below)
