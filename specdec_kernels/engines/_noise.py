@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 
@@ -38,18 +37,19 @@ def mixed(seed: int, count: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def positions(rows: int, stride: int, device: torch.device) -> torch.Tensor:
-    """int64 [rows]: the first position of each row."""
+def made(rows: int, stride: int, device: torch.device) -> torch.Tensor:
+    """`positions`, without a look at where the call is."""
     return torch.arange(0, rows * stride, stride, device=device, dtype=torch.int64)
 
 
-def cached(made: Any, like: torch.Tensor, *sizes: int) -> torch.Tensor:
-    """A cached result, so that a step of a running engine allocates none. A compiler's tensors are not cached, nor
-    those of a graph's capture, which have values after a replay alone.
+def positions(like: torch.Tensor, rows: int, stride: int = 1) -> torch.Tensor:
+    """int64 [rows]: the first position of each row, cached, so that a step of a running engine allocates none.
+
+    A compiler's tensors are not cached, nor those of a graph's capture, which have values after a replay alone.
     """
     plain = type(like) is torch.Tensor and not torch.compiler.is_compiling()
     plain = plain and not (like.is_cuda and torch.cuda.is_current_stream_capturing())
-    tensor = (made if plain else made.__wrapped__)(*sizes, like.device)
+    tensor = (made if plain else made.__wrapped__)(rows, stride, like.device)
     if plain and type(tensor) is not torch.Tensor:  # a torch mode makes tensors of another class
         made.cache_clear()
     return tensor

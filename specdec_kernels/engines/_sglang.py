@@ -18,7 +18,7 @@ import specdec_kernels as specdec
 from specdec_kernels import Draft, InputPositions, OutputFormat, Sampling
 from specdec_kernels.engines import _sglang_penalties as penalties
 from specdec_kernels.engines._methods import method_of, refuse
-from specdec_kernels.engines._noise import cached, positions, seed_of
+from specdec_kernels.engines._noise import positions, seed_of
 from specdec_kernels.engines._sglang_sharded import Slices, _slices, slices_of
 from specdec_kernels.engines._support import support_of_filters
 from specdec_kernels.engines._watermark import Marks, requested_watermark
@@ -196,7 +196,7 @@ def key_of(info: Any, requests: int, slices: Slices | None = None) -> dict[str, 
         return {"seed": info.sampling_seed.long(), "nonce": 0}
     device = info.temperatures.device
     seed = seed_of(None, device)
-    nonce = cached(positions, info.temperatures, requests, 1)
+    nonce = positions(info.temperatures, requests)
     return {"seed": seed if slices is None else slices.agreed(seed, device), "nonce": nonce}
 
 

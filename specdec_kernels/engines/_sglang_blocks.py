@@ -16,7 +16,7 @@ from sglang.srt.runtime_context import get_parallel
 import specdec_kernels as specdec
 from specdec_kernels import Draft, Sampling
 from specdec_kernels.engines._methods import method_of
-from specdec_kernels.engines._noise import cached, positions
+from specdec_kernels.engines._noise import positions
 from specdec_kernels.engines._sglang import Block, eagle_sample, key_of, of_rows, sampling_of
 
 MOST = 2**16  # requests in a batch
@@ -57,7 +57,7 @@ class Noise:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Accepted drafts and emitted tokens int32 [B], the last one int64 [B], all of them int64 [B, N], then 0."""
         size, width = tokens.shape
-        index = cached(positions, tokens, size * width, 1).view(size, width)
+        index = positions(tokens, size * width).view(size, width)
         key = {"seed": self.seed[:size], "nonce": self.nonce[:size]}
         rows = SimpleNamespace(next_token_logits=logits)
         predict, emitted, _ = eagle_sample(Block(tokens, width, width, index, draft, key), batch, rows)

@@ -369,7 +369,7 @@ class Sampler:
             changed |= by_entry(call, index, entries)
             sampling = at_entries(sampling, index, entries)
         elif not step.even:
-            index = first_rows(size, 1, rows.device)
+            index = first_rows(rows, size)
         if names != now or not step.even:
             changed["request_index"] = index
         if rows.shape[1] < entries:
@@ -431,7 +431,7 @@ def by_entry(call: dict[str, Any], index: torch.Tensor, entries: int) -> dict[st
     if (edits := call["edits"]) is not None:
         names = "repetition", "frequency", "presence"
         edits = edits._replace(**{name: at_entries(getattr(edits, name), index, entries) for name in names})
-        requests = at_entries(first_rows(len(index), 1, index.device).int(), index, entries)
+        requests = at_entries(first_rows(index, len(index)).int(), index, entries)
         if edits.output_mask is not None:
             edits = edits._replace(seen_index=requests)
         if edits.allowed is not None:
@@ -494,7 +494,7 @@ class Drafter:
         laws, races, marks = sampler.laws(sampling_metadata, rows.shape[-1]), sampler.method == "race", sampler.marks
         sampling, seeds, nonce = sampler.drafted_by(laws), laws.seeds, TARGET if races else self.drawn
         if steps > 1:
-            nonce = TARGET if races else first_rows(steps, 1, rows.device)
+            nonce = TARGET if races else first_rows(rows, steps)
             seeds = seeds[:, None]
             sampling = Sampling(*(x[:, None] if isinstance(x, torch.Tensor) else x for x in sampling))
         noise = {"seed": seeds, "position": positions, "nonce": nonce}

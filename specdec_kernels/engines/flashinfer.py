@@ -32,7 +32,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import OutputFormat, Sampling
-from specdec_kernels.engines._noise import WORD, cached, mixed, positions, seed_of
+from specdec_kernels.engines._noise import WORD, mixed, positions, seed_of
 from specdec_kernels.engines._replace import Replacements
 
 __all__ = [
@@ -284,7 +284,7 @@ def _noise(
         seed, offset = (_counters(name, x, rows, like.device) for name, x in (("seed", seed), ("offset", offset)))
     else:
         seed, offset = mixed(seed, offset // WORD), offset % WORD
-    return {"seed": seed, "position": cached(positions, like, rows, stride), "nonce": offset}
+    return {"seed": seed, "position": positions(like, rows, stride), "nonce": offset}
 
 
 def _counters(name: str, x: torch.Tensor, rows: int, device: torch.device) -> torch.Tensor:

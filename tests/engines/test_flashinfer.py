@@ -173,12 +173,12 @@ def test_compiles_to_one_graph(name):
 
 @pytest.mark.parametrize("real", [False, True])
 def test_nothing_is_kept_of_a_fake_call(real):
-    _noise.positions.cache_clear()
+    _noise.made.cache_clear()
     rows = torch.randn(7, 9)
     with FakeTensorMode(allow_non_fake_inputs=True):
         found = flashinfer.sampling_from_logits(rows if real else torch.randn(7, 9), seed=1, offset=0)
     assert found.shape == (7,)
-    assert _noise.positions.cache_info().currsize == 0
+    assert _noise.made.cache_info().currsize == 0
 
 
 ROWS = torch.tensor([
@@ -410,13 +410,13 @@ def test_install(monkeypatch):
 
 def test_what_a_capture_makes_is_not_kept(monkeypatch):
     """It gets its values when the graph is replayed, and a call outside of it would read what is there before."""
-    made = _noise.positions
+    made = _noise.made
     made.cache_clear()
     capturing = types.SimpleNamespace(is_cuda=True, device=torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     monkeypatch.setattr(_noise, "type", lambda x: torch.Tensor, raising=False)
-    assert _noise.cached(made, capturing, 3, 2).tolist() == [0, 2, 4]
+    assert _noise.positions(capturing, 3, 2).tolist() == [0, 2, 4]
     assert made.cache_info().currsize == 0
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    _noise.cached(made, capturing, 3, 2)
+    _noise.positions(capturing, 3, 2)
     assert made.cache_info().currsize == 1
