@@ -30,6 +30,7 @@ class Parts(Replacements):
     def __init__(self, clock=time.thread_time):
         super().__init__()
         self.clock, self.active, self.seconds, self.since = clock, [ENGINE], Counter(), clock()
+        self.launches, self.in_kernel = Counter(), False
         for name in ops.__all__:
             if inspect.isfunction(getattr(ops, name)):
                 self.wrap(specdec_kernels, name, OPS)
@@ -56,6 +57,22 @@ class Parts(Replacements):
 
         self.put(owner, name, timed)
 
+    def wrap_kernel(self, owner, name):
+        """Count each call of ``owner.name`` as one launch, and nothing that it calls: a kernel that is interpreted."""
+        function = getattr(owner, name)
+
+        @functools.wraps(function)
+        def launched(*given, **named):
+            if not self.in_kernel:
+                self.launches[self.active[-1]] += 1
+            before, self.in_kernel = self.in_kernel, True
+            try:
+                return function(*given, **named)
+            finally:
+                self.in_kernel = before
+
+        self.put(owner, name, launched)
+
     def taken(self):
         """The seconds of each part since the last call."""
         self._switch()
@@ -70,9 +87,9 @@ class Parts(Replacements):
     @contextlib.contextmanager
     def counting(self):
         """Counters of launches, copies and waits by part, of what runs meanwhile."""
-        counts = Counter(), Counter(), Counter()
-        with _Transfers(self, *counts[1:]), _Launched(self, counts[0]):
-            yield counts
+        self.launches, copies, waits = Counter(), Counter(), Counter()
+        with _Transfers(self, copies, waits), _Launched(self, self.launches):
+            yield self.launches, copies, waits
 
 
 class _Launched(Launches):
@@ -83,7 +100,7 @@ class _Launched(Launches):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         before = len(self.names)
         result = super().__torch_dispatch__(op, types, args, kwargs)
-        if len(self.names) > before:
+        if len(self.names) > before and not self.parts.in_kernel:
             self.counts[self.parts.active[-1]] += 1
         return result
 
@@ -96,7 +113,9 @@ class _Transfers(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name, part = function.__name__, self.parts.active[-1]
-        if name in WAITS or (name == "__getitem__" and _is_mask(args[1])):
+        if self.parts.in_kernel:
+            pass
+        elif name in WAITS or (name == "__getitem__" and _is_mask(args[1])):
             self.waits[part] += 1
         elif (name == "copy_" and kwargs.get("non_blocking")) or (name in COPIES and _names_a_device(args, kwargs)):
             self.copies[part] += 1

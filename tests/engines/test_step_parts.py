@@ -83,3 +83,13 @@ def test_masks_that_the_host_counts_are_waits():
         ROWS.to(torch.float64)
     assert waits.total() == 2
     assert copies.total() == 1
+
+
+def test_an_interpreted_kernel_is_one_launch():
+    made = SimpleNamespace(kernel=lambda: (ROWS * 2).sum().item())
+    with Parts() as parts:
+        parts.wrap_kernel(made, "kernel")
+        with parts.counting() as (launches, copies, waits):
+            made.kernel()
+    assert launches == {"engine": 1}
+    assert copies.total() == waits.total() == 0

@@ -28,14 +28,21 @@ def runner_of(llm):
 
 
 def wrap_parts(parts, runner, sampling):
-    """Time and count a V1 runner's step: forwards, sampling and draws (``sampling``), and the proposer around these."""
-    models, drafter = [runner.model], getattr(runner, "drafter", None)
-    parts.wrap(runner, "_sample", sampling)
+    """Time and count a runner's step: forwards, sampling and draws (``sampling``), and the proposer around these."""
+    if hasattr(runner, "speculator"):  # V2
+        drafter, sample, draws = runner.speculator, "sample", ("sample_draft",)
+    else:
+        drafter, sample, draws = getattr(runner, "drafter", None), "_sample", ("_sample_draft_tokens", "_greedy_sample")
+    models = [runner.model]
+    parts.wrap(runner, sample, sampling)
     if drafter is not None:
-        parts.wrap(drafter, "propose", "drafting")
-    if hasattr(drafter, "_sample_draft_tokens"):
+        ours = getattr(drafter.propose, "__self__", drafter)
+        if ours is not drafter:  # around vLLM's
+            parts.wrap(drafter, "propose", sampling)
+        parts.wrap(ours, "propose" if ours is drafter else "_propose", "drafting")
+    if hasattr(drafter, draws[0]):
         models.append(drafter.model)
-        for name in ("_sample_draft_tokens", "_greedy_sample"):
+        for name in draws:
             parts.wrap(drafter, name, sampling)
     for model in models:
         for name in ("forward", "compute_logits"):
