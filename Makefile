@@ -85,8 +85,8 @@ bench: $(READY) build
 	$(PY) -m pytest -q bench -o addopts= -o python_files='bench_*.py' \
 		-o python_functions='bench_*' --benchmark-quiet --benchmark-disable-gc
 
-# A step in whole engines, their own code against ours, of the engines that `make test-engines` has installed; no part of
-# CI. bench/results/whole_engines.json has the figures.
+# A step in whole engines, their own code against ours, of the engines that are installed; it says which are not, and the
+# target that installs each. No part of CI. bench/results/whole_engines.json has the figures.
 bench-engines: $(READY) build
 	$(PY) -m bench.whole
 	$(PY) docs/_tables.py

