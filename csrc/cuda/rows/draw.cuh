@@ -238,6 +238,32 @@ __device__ __forceinline__ void prefetch_columns(const Row& row, int32_t begin, 
     prefetch_line(address_of(row, at));
 }
 
+// Adds the lane's best token to the ticket, if it can win. Mostly one token of a block is left. A lane with two
+// evaluates all of its tokens in [begin, stop).
+template <class Chunk, class Support>
+__device__ __forceinline__ void offer_best(const WeightsOf<Support>& w, const Noise& visible, const LaneCandidate& best,
+                                           int32_t certain, int32_t begin, int32_t stop,
+                                           const Shared<unsigned>& block_bound, Ticket* ticket) {
+  const auto& row = w.target.row;
+  const Law& law = w.target.stats.law;
+  const float needed = law.greedy ? -kInfinity : from_ordered(read_atomic(block_bound));
+  if (best.column == kNoToken || !(best.upper >= needed)) return;
+  Candidate mine = {law.greedy ? best.upper : exact_score(w, best, certain), best.column};
+  if (!law.greedy && best.second >= needed) {
+#pragma unroll 1
+    for (int32_t at = begin; at < stop; at += Chunk::kPerStep)
+#pragma unroll 1
+      for (int i = 0; i < 4 && Chunk::token(at, 0) + i < row.vocab; ++i) {
+        const int32_t column = Chunk::token(at, 0) + i;
+        const uint32_t token = static_cast<uint32_t>(row.vocab_start + column);
+        const float log_weight = w.log_weight(element(row, column), column);
+        if (log_weight > -kInfinity)
+          mine = best_of(Candidate{race_score(log_weight, arrival(opaque(visible), token)), column}, mine);
+      }
+  }
+  if (mine.score > -kInfinity) atomicMax(&ticket->best, key_of_candidate(mine));
+}
+
 // Draws over the tiles [tile, end) of 1,024 columns, and adds the block's best candidate and flags to the ticket. A
 // barrier after begin_draw comes before. At temperature 0 the most probable token is the best. A lane loads `kSteps`
 // fours together.
@@ -319,23 +345,7 @@ __device__ __forceinline__ void draw_tiles(const WeightsOf<Support>& w, const No
     if (lane_id() == 0) atomicOr(&ticket->flags, flags);
   }
   __syncthreads();
-  // Mostly one token of a block is left. A lane with two evaluates all of its tokens.
-  const float needed = law.greedy ? -kInfinity : from_ordered(read_atomic(block_bound));
-  if (best.column == kNoToken || !(best.upper >= needed)) return;
-  Candidate mine = {law.greedy ? best.upper : exact_score(w, best, certain), best.column};
-  if (!law.greedy && best.second >= needed) {
-#pragma unroll 1
-    for (int32_t at = begin; at < stop; at += Chunk::kPerStep)
-#pragma unroll 1
-      for (int i = 0; i < 4 && Chunk::token(at, 0) + i < row.vocab; ++i) {
-        const int32_t column = Chunk::token(at, 0) + i;
-        const uint32_t token = static_cast<uint32_t>(row.vocab_start + column);
-        const float log_weight = w.log_weight(element(row, column), column);
-        if (log_weight > -kInfinity)
-          mine = best_of(Candidate{race_score(log_weight, arrival(opaque(visible), token)), column}, mine);
-      }
-  }
-  if (mine.score > -kInfinity) atomicMax(&ticket->best, key_of_candidate(mine));
+  offer_best<Chunk>(w, visible, best, certain, begin, stop, block_bound, ticket);
 }
 
 // ---- parts of rows --------------------------------------------------------------------------------------------------
