@@ -87,7 +87,8 @@ def eagle_sample(
     accept_index = torch.empty((requests, depth), dtype=torch.int32, device=device)
     outputs = predict, accept_index, torch.empty(requests, dtype=torch.int32, device=device)
     output_format = OutputFormat(index=verify_input.retrieve_index, count="emitted", zeros=width == nodes)
-    ops, marks = specdec if slices is None else slices, getattr(batch.req_to_token_pool, "specdec_marks", None)
+    ops = specdec if slices is None else slices
+    marks = getattr(batch.req_to_token_pool, "specdec_marks", None)
     if is_lenient and not is_chain:
         verify_leniently(rows, candidates, links, batch, outputs, output_format)
     else:
@@ -98,13 +99,16 @@ def eagle_sample(
         else:
             marks.put(batch.req_pool_indices, batch.seq_lens, candidates[:, 0])
             noise = marks.noise(drafts, batch.seq_lens + 1, batch.req_pool_indices, own_seeds(info), parents=parents)
-        call = noise | {"sampling": sampling_of(info), "output_format": output_format}
+        call = noise | {"sampling": sampling_of(info)}
         if is_chain:
             draft = None if method == "race" else laws_of_drafts(verify_input, info, width)
-            verify_chains(ops, drafts, rows[:, :width], draft, method, outputs, **call)
+            verify_chains(ops, drafts, rows[:, :width], draft, method, outputs, output_format, **call)
         else:
             tree_method = "rejection" if method == "block" else method  # "block" is for chains
-            ops.verify_tree(drafts, rows, parents=parents, method=tree_method, out=(*outputs, None), **call)
+            ops.verify_tree(
+                drafts, rows, parents=parents, method=tree_method, out=(*outputs, None), output_format=output_format,
+                **call,
+            )  # fmt: skip
     group = get_parallel().attn_tp_group if is_dp_attention_enabled() else get_parallel().tp_group
     if group.world_size > 1 and slices is None:  # without request seeds each rank has drawn other tokens
         for each in outputs:

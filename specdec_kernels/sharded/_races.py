@@ -164,7 +164,8 @@ def gathered(shard, rows, k=None, edits=None, **how):
         how["sampling"] = Sampling(temperature, support.num_in_slice, at_temperature=sampling.at_temperature)
     part = race_partial(rows, k, vocab_start=shard.vocab_start, edits=edits, **how)
     if reported is not None:
-        filtered = torch.as_tensor(temperature, device=rows.device) >= SMALLEST  # at 0 the order of logits has them all
+        # At temperature 0 the order of logits has all tokens.
+        filtered = torch.as_tensor(temperature, dtype=torch.float64, device=rows.device) >= SMALLEST
         part = part.without((filtered & (support.num_in_slice == 0)).unsqueeze(-1), reported)
     return shard.gather(part.packed())
 

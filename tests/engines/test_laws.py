@@ -12,6 +12,7 @@ from specdec_kernels.engines import flashinfer, transformers, vllm, vllm_v1
 from specdec_kernels.engines._methods import METHODS
 from tests.engines import sglang_stand_in, vllm_stand_in, vllm_v1_stand_in
 from tests.engines.test_sglang_plugin import verified as verified_by_sglang
+from tests.engines.test_vllm_plugin import admit
 
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition": 1.0, "frequency": 0.0, "presence": 0.0}
 
@@ -53,6 +54,9 @@ def by_v2(method, batch):
     penalties.output_bin_counts[:] = torch.nn.functional.one_hot(batch.output, vocabulary).sum(1)
     state = vllm_stand_in.ModelState(vllm_stand_in.speculative(width), {"specdec": method})
     _, rejection = state.custom_sampler(sampler)
+    for slot, texts in enumerate(zip(batch.prompt.tolist(), batch.output.tolist(), strict=True)):
+        sampler.req_states.begin(slot, *texts)
+    admit(sampler)
     given = vllm_stand_in.batch_of((counts + 1).tolist(), range(size), batch.position.tolist())
     tokens = torch.nn.functional.pad(batch.drafts, (1, 0)).int()[there]
     warm = batch.temperature.where(batch.temperature > 0, 1.0)[:, None, None]
