@@ -65,9 +65,16 @@ def uniform_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, CO
 
 
 @_launch.kernel
-def uniform_of_kernel(x, y, COUNT: tl.constexpr):
+def each_kernel(x, y, FUNCTION: tl.constexpr, FROM_WORDS: tl.constexpr, COUNT: tl.constexpr):
     i = tl.arange(0, COUNT)
-    tl.store(y + i, _math.uniform_of(tl.load(x + i).to(tl.uint32, bitcast=True)))
+    value = tl.load(x + i)
+    tl.store(y + i, FUNCTION(value.to(tl.uint32, bitcast=True) if FROM_WORDS else value))
+
+
+def of_each(function, x):
+    """A function of each element: of words where x is int32, else of floats."""
+    words = x.dtype == torch.int32
+    return run(each_kernel, COUNT, x, torch.zeros(COUNT, device=DEVICE), FUNCTION=function, FROM_WORDS=words)
 
 
 @_launch.kernel
@@ -76,30 +83,6 @@ def group_uniform_kernel(x, y, z, w, COUNT: tl.constexpr):
     a, b = tl.load(x + i).to(tl.uint32, bitcast=True), tl.load(y + i).to(tl.uint32, bitcast=True)
     tl.store(z + i, _math.group_uniform(a, b))
     tl.store(w + i, _math.first_arrival(a, b))
-
-
-@_launch.kernel
-def later_kernel(x, y, COUNT: tl.constexpr):
-    i = tl.arange(0, COUNT)
-    tl.store(y + i, _math.later_by(tl.load(x + i).to(tl.uint32, bitcast=True)))
-
-
-@_launch.kernel
-def log_kernel(x, y, COUNT: tl.constexpr):
-    i = tl.arange(0, COUNT)
-    tl.store(y + i, _math.log(tl.load(x + i)))
-
-
-@_launch.kernel
-def neg_log1p_neg_kernel(x, y, COUNT: tl.constexpr):
-    i = tl.arange(0, COUNT)
-    tl.store(y + i, _math.neg_log1p_neg(tl.load(x + i)))
-
-
-@_launch.kernel
-def exp_kernel(x, y, COUNT: tl.constexpr):
-    i = tl.arange(0, COUNT)
-    tl.store(y + i, _math.exp_or_zero(tl.load(x + i)))
 
 
 @_launch.kernel
@@ -177,7 +160,7 @@ def test_uniforms():
     expected = [maths.uniform(-5, i, 2**31, 9, 4) for i in range(COUNT)]
     assert (bits(found) == bits(expected)).all()
     words = padded(sweep(COUNT))
-    found = run(uniform_of_kernel, COUNT, words, torch.zeros(COUNT, device=DEVICE))
+    found = of_each(_math.uniform_of, words)
     assert (bits(found) == bits([maths.uniform_of(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
 
 
@@ -192,7 +175,7 @@ def test_uniforms_and_first_arrivals():
 
 def test_later_arrivals():
     words = padded(sweep(COUNT))
-    found = run(later_kernel, COUNT, words, torch.zeros(COUNT, device=DEVICE))
+    found = of_each(_math.later_by, words)
     assert (bits(found) == bits([maths.later_by(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
 
 
@@ -201,17 +184,17 @@ def test_logarithms():
     spread = 2.0 ** generator.uniform(-126, 127, COUNT // 2)
     near_one = 1 + generator.uniform(-0.3, 0.45, COUNT // 2)
     x = np.concatenate([spread, near_one]).astype(np.float32)
-    found = run(log_kernel, COUNT, device(x, np.float32), torch.zeros(COUNT, device=DEVICE))
+    found = of_each(_math.log, device(x, np.float32))
     assert (bits(found) == bits(mapped(maths.log, x))).all()
     u = np.concatenate([2.0 ** -generator.uniform(0, 57, COUNT // 2), 1 - 2.0 ** -generator.uniform(1, 24, COUNT // 2)])
     u = np.minimum(u.astype(np.float32), np.float32(1 - 2**-24))
-    found = run(neg_log1p_neg_kernel, COUNT, device(u, np.float32), torch.zeros(COUNT, device=DEVICE))
+    found = of_each(_math.neg_log1p_neg, device(u, np.float32))
     assert (bits(found) == bits(mapped(maths.neg_log1p_neg, u))).all()
 
 
 def test_exponential():
     x = np.concatenate([np.linspace(-90, 0, COUNT - 3), [-np.inf, np.nan, -87.3]]).astype(np.float32)
-    found = run(exp_kernel, COUNT, device(x, np.float32), torch.zeros(COUNT, device=DEVICE))
+    found = of_each(_math.exp_or_zero, device(x, np.float32))
     expected = mapped(maths.exp_or_zero, x)
     assert (bits(found) == bits(expected)).all()
 
