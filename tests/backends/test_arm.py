@@ -78,4 +78,4 @@ def test_every_op_gives_the_bits_of_this_machine(library, tmp_path):
     program = linked([ARM_CXX, *CXX[1:], "-std=c++17", "-O1"], CALLS, library, tmp_path / "calls_arm")
     for threads in (1, 3):
         assert on_arm(program, calls, threads) == expected
-    calls.unlink()  # 360 MB
+    calls.unlink()  # 70 MB

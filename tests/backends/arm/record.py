@@ -36,62 +36,28 @@ def recorded(op, call):
 
 
 def make_calls():
-    """All that tests call an op with, and rows of several tiles of every type."""
+    """A call of every op as its test has it, and random calls, of rows of up to several tiles of every type."""
     for function, arguments in every_call().values():
         function(**arguments)
-    for vocabulary in (1, 65, 2100):
-        every_op(vocabulary)
-    for dtype in DTYPES:
-        single_rows(torch.stack([row.to(dtype) for row in adversarial_rows(VOCABULARY).values()]))
-        chains(chain_call_with_hits(VOCABULARY, requests=6, dtype=dtype))
-        trees(tree_call_with_hits(VOCABULARY, requests=6, nodes=8, dtype=dtype))
-    chains(chain_call_with_hits(VOCABULARY, requests=6, space="probs"))
-
-
-def single_rows(rows):
-    race, tokens = {"seed": seeds(len(rows)), "position": 1}, seeds(len(rows))
-    race_topk(rows, 5, **race)
-    for sampling in (None, Sampling(0.7, top_k=40, top_p=0.9, min_p=0.01)):
-        race_sample(rows, sampling=sampling, **race)
-        logprobs(rows, tokens, sampling=sampling, top=3)
-        overlap(rows, rows.roll(1, dims=0), sampling=sampling)
-        residual(rows, rows.roll(1, dims=0), sampling=sampling)
-    mask_logits(rows, cutoff(rows, sampling=sampling), temperature=0.7)
-
-
-def chains(call):
-    for options in ({}, {"draft": None}, {"draft": None, "method": "race"}, {"method": "block"}, {"draft_prob": 0.7}):
-        verify_chain(**ragged(call | options, torch.tensor([3, 0, 1, 2, 3, 3])))
-        if call["space"] == "logits":
-            verify_chain(**call | options | FILTERS)
-            verify_chain(**call | options, edits=random_edits(6, 4, vocabulary=VOCABULARY, seed=6))
-            on_ranks(sharded.verify_chain, [0, 1024], call | options)
-
-
-def trees(call):
-    for options in ({}, {"draft": None}, {"draft": None, "method": "race"}, {"method": "traversal"}):
-        for filters in ({}, FILTERS):
-            verify_tree(**call | options | filters)
-            on_ranks(sharded.verify_tree, [0, 1024], call | options | filters)
-        verify_tree(**call | options, edits=random_edits(6, 8, vocabulary=VOCABULARY, seed=6))
+    for number in range(300):
+        result(*random_call(number, 2100))
+    for options in ({}, {"draft": None, "method": "race"}, {"method": "block"}):  # parts of rows, as shards have them
+        on_ranks(sharded.verify_chain, [0, 1024], chain_call_with_hits(2100, requests=6) | options)
+    for options in ({}, {"method": "traversal"}):
+        on_ranks(sharded.verify_tree, [0, 1024], tree_call_with_hits(2100, requests=6, nodes=8) | options)
 
 
 if __name__ == "__main__":
     library, path = sys.argv[1:]
     recorder = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)  # before _C, which finds the recorder's functions first
-    from specdec_kernels import _C, Sampling, backend, backends, cutoff, logprobs, race_sample, race_topk, sharded
+    from specdec_kernels import _C, backend, backends, sharded
     from specdec_kernels.calls.op import OPS
     from specdec_kernels.headers import get_library_dir
-    from specdec_kernels.ops import mask_logits
-    from tests.ops.test_batch_invariance import every_op
     from tests.support.calls import every_call
-    from tests.support.cases import DTYPES, adversarial_rows, ragged, seeds
-    from tests.support.edits import random_edits
-    from tests.support.ops import overlap, residual, verify_chain, verify_tree
+    from tests.support.random_calls import random_call
     from tests.support.ranks import chain_call_with_hits, on_ranks, tree_call_with_hits
+    from tests.support.same_bits import result
 
-    VOCABULARY = 2100
-    FILTERS = {"temperature": None, "sampling": Sampling(0.9, top_k=40, top_p=0.95)}
     torch.set_num_threads(1)
     functions = {op: lambda call, op=op: recorded(op, call) for op in OPS}
     backends.register("recorder", types.SimpleNamespace(**functions), ("cpu",))
