@@ -173,14 +173,6 @@ def test_an_early_exit_is_a_model_of_the_first_layers(name, layers):
     assert {p.data_ptr() for p in draft.model.parameters()} < {p.data_ptr() for p in target.model.parameters()}
 
 
-@pytest.mark.parametrize("tree", [None, [-1, 0, 0, 1, 2]])
-def test_self_speculation_races_to_the_same_text(tree):
-    target = llama(50, seed=1, spread=0.3, num_hidden_layers=3)
-    drafter = ModelDrafter(early_exit(target, 2))
-    race = raced([[1, 4], [7]], target, drafter, dict(tree=tree), seed=3, max_new_tokens=30)
-    assert any(text.accepted for text in race)
-
-
 def test_early_exits_that_there_are_not():
     target = llama(50)
     for layers, error, message in (

@@ -92,15 +92,6 @@ def test_an_end_that_completes_a_stop_string_is_an_end(pair, plain):
     assert (text.tokens, text.finish) == (whole.tokens[: whole.tokens.index(token) + 1], "eos")
 
 
-def test_texts_that_end_early_leave_the_batch(pair, plain):
-    """Every prompt with its own stop string: the others go on as if nothing had happened."""
-    stop = plain[1.0][1].text[4:8]
-    texts = generate(PROMPTS, pair[0], ModelDrafter(pair[1]), seed=3, max_new_tokens=NEW, stop=[stop])
-    assert texts[1].finish == "stop"
-    for text, whole in zip(texts, plain[1.0], strict=True):
-        assert text.text == whole.text.split(stop)[0]
-
-
 @pytest.mark.parametrize(
     "options",
     [

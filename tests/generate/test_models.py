@@ -116,22 +116,9 @@ def test_windowed_models_write_on_as_transformers_lets_them(name):
     assert ours.tokens == theirs[0, 3:].tolist()
 
 
-@pytest.mark.parametrize("tree", [None, [-1, 0, 0, 1, 1, 2, 3]])
-@pytest.mark.parametrize("name", ["mixtral", "gemma2"])
-def test_windowed_models_race_to_the_same_text(name, tree):
-    """Target and draft with windows, texts of other lengths: 30 tokens at a window of six."""
-    target, draft = (random_model(CONFIGS[name], seed=seed, spread=0.5) for seed in (1, 2))
-    raced([[7, 3, 9], [5], [1] * 12], target, ModelDrafter(draft), dict(tree=tree), seed=3, max_new_tokens=30)
-
-
 TEXT_BY_TEXT = {
     "alibi in masks": transformers.FalconConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=50, alibi=True
-    ),
-    "no position_ids": transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=50),
-    "states alone": transformers.Mamba2Config(
-        hidden_size=16, num_hidden_layers=2, num_heads=4, head_dim=8, vocab_size=50, state_size=8, n_groups=2, expand=2,
-        chunk_size=8, time_step_limit=(0.0, float("inf")), time_step_min=1e-30,
     ),
     "no cache": transformers.OpenAIGPTConfig(n_embd=32, n_layer=2, n_head=4, vocab_size=50, n_positions=64),
 }  # fmt: skip

@@ -13,6 +13,7 @@ from specdec_kernels.generate import (
     TextEdits,
     TreeController,
     Watermark,
+    early_exit,
     generate,
     load_model,
 )
@@ -21,6 +22,7 @@ from tests.generate.laws import BATCH, LAWS, NEW, SHAPES, of_prompt, tokens_of
 DRAFTERS = {
     "model": lambda pair: ModelDrafter(pair[1]),
     "itself": lambda pair: ModelDrafter(pair[0]),
+    "early exit": lambda pair: ModelDrafter(early_exit(pair[0], 4)),
     "n-grams": lambda pair: NgramDrafter(),
     "none": lambda pair: None,
     "letters": lambda pair: ModelDrafter(pair[1], [*range(97, 123), 32, 44, 10]),
@@ -35,7 +37,7 @@ TREES = {
 }
 LENGTHS = ("model", 1), ("model", 3), ("model", 8), ("itself", 7), ("n-grams", 5), ("none", 5), ("letters", 3)
 WAYS = (
-    {f"{name}, k = {k}": (name, dict(k=k)) for name, k in (*LENGTHS, ("one pass", 4))}
+    {f"{name}, k = {k}": (name, dict(k=k)) for name, k in (*LENGTHS, ("early exit", 2), ("one pass", 4))}
     | {f"model, {shape}": ("model", dict(tree=tree)) for shape, tree in TREES.items()}
     | {f"{name}, tree": (name, dict(tree=TREES["optimal"])) for name in ("itself", "letters", "one pass")}
     | {f"model, {kind.__name__}": ("model", dict(policy=kind(12))) for kind in (Controller, TreeController)}
