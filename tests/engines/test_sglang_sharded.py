@@ -229,35 +229,30 @@ def test_a_step_without_drafts(ranks, changed):
     assert torch.equal(first, specdec.race_sample(rows, temperature=0.0 if changed is GREEDY else 1.0, **noise))
 
 
+OUTPUT, SAMPLES = object(), types.SimpleNamespace(specdec_samples=True)
+
+
 def test_what_wants_whole_rows_gets_them(ranks):
     """Log-probabilities, masks of what was kept, processors; prompts; beams; verification that tells of scores."""
     rows = given(1, CHAIN)[0].flatten(0, 1)
 
     def act(here):
         slices, found = here.slices[0], []
-        cut = lambda: types.SimpleNamespace(next_token_logits=rows[:, slices.columns].clone())  # noqa: E731
-        for changed in (
-            {"return_logprob": True}, {"sampling_info": info(16, has_custom_logit_processor=True)},
-            {"sampling_info": info(16, sampling_mask_batch_indices=torch.arange(2))},
+
+        def seen_by(hook, *call):
+            output = types.SimpleNamespace(next_token_logits=rows[:, slices.columns].clone())
+            Registry.hook(hook)(*(output if each is OUTPUT else each for each in call))
+            return output.next_token_logits
+
+        ours, theirs = (types.SimpleNamespace(sampler=x, sampling_observer=None) for x in (SAMPLES, None))
+        for runner, changed in (
+            (ours, {"return_logprob": True}), (ours, {"sampling_info": info(16, has_custom_logit_processor=True)}),
+            (ours, {"sampling_info": info(16, sampling_mask_batch_indices=torch.arange(2))}), (theirs, {}),
         ):  # fmt: skip
-            output = cut()
-            Registry.hook("sample again")(
-                types.SimpleNamespace(sampler=types.SimpleNamespace(specdec_samples=True), sampling_observer=None),
-                output, types.SimpleNamespace(**{"return_logprob": False, "sampling_info": info(16)} | changed),
-            )  # fmt: skip
-            found.append(output.next_token_logits)
-        output = cut()  # of another sampler
-        Registry.hook("sample again")(
-            types.SimpleNamespace(sampler=None, sampling_observer=None), output,
-            types.SimpleNamespace(return_logprob=False, sampling_info=info(16)),
-        )  # fmt: skip
-        found.append(output.next_token_logits)
-        output = cut()
-        beams = types.SimpleNamespace(
-            reqs=[types.SimpleNamespace(beam_group=None), types.SimpleNamespace(beam_group=1)]
-        )
-        Registry.hook("capture_pre_sample_logits")(beams, None, output)
-        found.append(output.next_token_logits)
+            step = types.SimpleNamespace(**{"return_logprob": False, "sampling_info": info(16)} | changed)
+            found.append(seen_by("sample again", runner, OUTPUT, step))
+        alone, beam = (types.SimpleNamespace(beam_group=group) for group in (None, 1))
+        found.append(seen_by("capture_pre_sample_logits", types.SimpleNamespace(reqs=[alone, beam]), None, OUTPUT))
         processor, head = here.runner.model.logits_processor, here.runner.model.lm_head
         for metadata in (LogitsMetadata("extend", extend_return_logprob=True), LogitsMetadata("extend", False, True)):
             found.append(processor._get_logits(rows, head, metadata))
@@ -267,10 +262,7 @@ def test_what_wants_whole_rows_gets_them(ranks):
         hook(tree, batch, output)
         found.append(output.next_token_logits)
         kept = processor._get_logits(rows, head, LogitsMetadata("decode"))
-        alone = types.SimpleNamespace(reqs=[types.SimpleNamespace(beam_group=None)])
-        output = cut()
-        Registry.hook("capture_pre_sample_logits")(alone, None, output)
-        return found, kept, output.next_token_logits
+        return found, kept, seen_by("capture_pre_sample_logits", types.SimpleNamespace(reqs=[alone]), None, OUTPUT)
 
     (found, left, first), (again, right, second) = ranks(act, "rejection")
     assert len(found) == 8
