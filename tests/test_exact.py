@@ -8,6 +8,7 @@ import random
 import secrets
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
@@ -114,6 +115,24 @@ FOLLOWED = {
     "dropout": (lambda: torch.nn.functional.dropout(torch.ones(2), 0.5).sum(), {2.0: 0.5}),
     "finite": (lambda: bool(torch.rand(()).isfinite() & (torch.rand(()) != 0)), {True: 1.0}),
     "numbers beyond 2 ** 16": (lambda: bool(torch.rand(1 << 14)[0] < 0.25), {True: 0.25}),  # of all ways together
+    "numpy's astype": (lambda: (numpy.random.rand(2) * 4).astype(int)[1], {2: 0.25}),
+    "numpy's repeat": (  # which is none of torch's
+        lambda: (numpy.random.rand(2).repeat(2) < 0.5).tolist(), {(True, True, False, False): 0.25},
+    ),
+    "numpy's outer": (lambda: numpy.less.outer(numpy.random.rand(2), [0.5, 0.25]).sum(), {4: 0.0625, 3: 0.125}),
+    "numpy's concatenate": (lambda: (numpy.concatenate((numpy.random.rand(2), [1])) < 0.5).sum(), {2: 0.25}),
+    "numpy's nonzero": (lambda: (numpy.random.rand(2) < 0.5).nonzero()[0], {(0, 1): 0.25, (): 0.25}),
+    "numpy's race of four": (lambda: numpy.random.exponential(size=(2, 4)).argmin(1)[1], {3: 0.25}),
+    "numpy's item": (lambda: numpy.random.rand(2).item(1) < 0.25, {True: 0.25}),
+    "a list of numbers": (lambda: (numpy.random.rand(2) < [0.5, 0.25]).all(), {True: 0.125}),
+    "a float": (lambda: isinstance(random.random(), float) and (random.random() < 0.25) is True, {True: 0.25}),
+    "a float in a tensor": (lambda: filled(torch.ones(2), "__setitem__", 0, random.random()).lt(0.25)[0], {True: 0.25}),
+    "Python's race": (lambda: max(range(3), key=lambda i: BY_P[i] / random.expovariate(1)), BY_P),
+    "numpy's uniforms of arrays": (
+        lambda: (numpy.random.uniform([0, 1], [1, 2]) < [0.5, 1.25]).tolist(), {(True, True): 0.125},
+    ),
+    "one over -log(1 - u)": (lambda: (P / -torch.log(1 - torch.rand(3, dtype=P.dtype))).argmax(), BY_P),
+    "a thread": (lambda: ThreadPoolExecutor(1).submit(lambda: random.random() < 0.25).result(), {True: 0.25}),
     "numpy to torch": (lambda: bool(torch.from_numpy(numpy.random.rand(1)) < 0.25), {True: 0.25}),
 }  # fmt: skip
 
@@ -147,6 +166,10 @@ REFUSED = {
     "normal": (lambda: bool(torch.randn(()) < 0.5), r"randn in torch.float32 has no stand-in \(.*test_exact.py:\d+\)"),
     "a sine": (lambda: bool(torch.rand(()).sin() < 0.5), r"sin of random numbers \(.*test_exact.py:\d+\)"),
     "a sum": (lambda: bool(torch.rand(2).sum() < 0.5), "sum of random numbers"),
+    "the smaller of two": (  # which is no race of exponential numbers
+        lambda: 0.5 / random.expovariate(1) < 0.3 / random.expovariate(1), "no race of exponential",
+    ),
+    "filled by numpy": (lambda: numpy.random.default_rng(0).random(out=numpy.zeros(1))[0] < 1e-6, "random with out"),
     "two numbers": (lambda: bool(torch.rand(()) < 0.5 * torch.rand(())), "no race of exponential"),
     "two whole numbers": (
         lambda: bool((torch.rand(()) * 4).floor() == (torch.rand(()) * 4).floor()), "eq of two random numbers",
@@ -171,7 +194,14 @@ REFUSED = {
     "urandom": (lambda: os.urandom(3) == bytes(3), r"os.urandom.* has no stand-in \(.*test_exact.py:\d+\)"),
     "kept from way to way": (lambda: kept(torch.rand(())), "a random number of an earlier run"),
     "memory": (lambda: torch.rand(()).data_ptr() % 2, "the memory of random numbers, by data_ptr"),
-    "an array's method": (lambda: (numpy.random.rand(2) * 4).astype(int), "astype of an array of random numbers"),
+    "text": (lambda: f"{torch.rand(()):.3f}", "the text of random numbers, by __format__"),
+    "text of a float": (lambda: f"{torch.rand(()).item():.3f}", r"read as it is \(.*test_exact.py:\d+\)"),
+    "rounded": (lambda: round(4 * random.random()), "a random number read as it is"),
+    "a float's method": (lambda: random.random().hex(), "hex of a random number"),
+    "an error of a stand-in": (
+        lambda: numpy.isnan(numpy.random.rand(2)).any(),
+        r"may be of what stands for random numbers: TypeError: ufunc 'isnan' .*test_exact.py:\d+\)",
+    ),
     "numpy's normal": (lambda: numpy.random.normal(), "numpy's normal has no stand-in"),
     "seeded twice, two kinds": (
         lambda: [draw(3, generator=torch.Generator().manual_seed(5)) for draw in (torch.rand, torch.randperm)],

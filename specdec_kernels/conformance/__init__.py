@@ -161,9 +161,7 @@ class Batch(NamedTuple):
 
     drafts: torch.Tensor  # int64 [B, K]; the first -1 ends a request's drafts
     target: torch.Tensor  # float32 [B, K + 1, V], float64 from `exact`: logits, row j is draft j's
-    draft: (
-        torch.Tensor | None
-    )  # float32 [B, K, V]: the probabilities that drafts were drawn with; None: they are certain
+    draft: torch.Tensor | None  # float32 [B, K, V]: the laws that drafts were drawn with; None: they are certain
     repetition: torch.Tensor  # float32 [B]: r
     frequency: torch.Tensor  # float32 [B]: f
     presence: torch.Tensor  # float32 [B]: g

@@ -3,7 +3,7 @@
 A random number is a `Cell`, a monotone function of a whole number that is uniform; each comparison splits that number's
 range. In memory a cell is a mark, a NaN with a number in its payload (or its bits in int64), so what moves elements
 moves cells. A `TorchDispatchMode` gives other ops their meaning; one that it does not have is an error. numpy's and
-Python's random numbers are drawn by torch, and remain tensors.
+Python's random numbers are drawn by torch, too; outside of it each one is a `Number`, in an array of objects or alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import pickle
 import random
 import sys
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -27,7 +28,7 @@ from unittest import mock
 import numpy
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 FINE = 1 << 20  # points of a uniform number from which on it counts as continuous
 LARGEST_GRID = 4096  # values of a whole number
@@ -55,11 +56,18 @@ MONOTONE = set(
 COPIES = ("_to_copy", "copy")
 RISING = {("pow", 0), ("div", 1), ("reciprocal", 0), ("abs", 0)}  # or falling, but where that operand is not negative
 MEMORY = "data_ptr untyped_storage __dlpack__ __reduce_ex__".split()  # what reads a tensor by its address
-READS = ["item", "tolist", "numpy", "__array__", "__int__", "__float__", *MEMORY]
-FUNCTIONS = "log exp sqrt log1p".split()  # of math
+TEXT = "__repr__ __format__".split()
+READS = ["item", "tolist", "numpy", "__array__", "__int__", "__float__", *MEMORY, *TEXT]
+FUNCTIONS = "log exp sqrt log1p".split()  # of math, and of numpy's arrays of objects
+MAKERS = "tensor as_tensor asarray from_numpy".split()  # of torch
+OPERATORS = (
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow neg abs lt le gt ge eq ne".split()
+)
 OPS: dict[str, Callable[..., Any]] = {  # in float64, where they are none of torch's
     "to": lambda x, dtype: x.to(dtype).double(), "sign": lambda x, y: (x - y).sign(),
     "__rshift": lambda x, bits: (x / 2**bits).floor(),
+    # A denominator that may not be negative may still be rounded to -0.0, as -log(1 - u) is.
+    "div": lambda x, y: x / (y + 0.0), "reciprocal": lambda x: 1 / (x + 0.0), "pow": lambda x, y: (x + 0.0) ** y,
 }  # fmt: skip
 Steps = tuple[tuple[Any, ...], ...]
 untracked: Any = torch._C._DisableTorchDispatch  # around ops on tensors without random elements
@@ -134,10 +142,11 @@ def parts(steps: Steps, low: int, high: int) -> list[tuple[int, int, float]]:
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def race_rates(cells: tuple[tuple[Steps, int], ...], plain: bool) -> tuple[list[float], float]:
+def race_rates(cells: tuple[tuple[Steps, int], ...], plain: bool) -> tuple[list[float], float, bool]:
     """The rates of exponential noises that cells are one function of, up to a factor; how far from that they are.
 
-    Cell i is g(E / rate i), where E = -log(k / points), or -log(1 - k / points) if not plain.
+    Cell i is g(E / rate i), where E = -log(k / points), or -log(1 - k / points) if not plain. The last result is
+    whether g falls.
     """
 
     def at(cell: tuple[Steps, int], noise: torch.Tensor) -> torch.Tensor:
@@ -159,7 +168,7 @@ def race_rates(cells: tuple[tuple[Steps, int], ...], plain: bool) -> tuple[list[
             ratios = high.exp() / noises
             rates.append(ratios[0].item())
             off = max(off, ((ratios - ratios[0]).abs() * likelihood).max().item())
-    return rates, off
+    return rates, off, falling
 
 
 class Race:
@@ -208,6 +217,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.depth, self.weight = 0, 1.0
         self.table: dict[int, Cell] = {}  # by the number of a mark
         self.drawn: dict[Hashable, tuple[Any, Any]] = {}  # by the state of a generator
+        self.outside = False  # whether there were random numbers outside of torch
         self.states = set(states)  # in which generators may be that were made before
 
     def choose(self, weights: Sequence[float]) -> int:
@@ -232,9 +242,11 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return True
         return False
 
-    def refuse(self, what: str) -> Unfollowed:
+    def refuse(self, what: str, error: BaseException | None = None) -> Unfollowed:
         """The error; `law` raises it even if the function catches it."""
-        frame = sys._getframe(1)
+        frame, trace = sys._getframe(1), error and error.__traceback__
+        while trace:
+            frame, trace = trace.tb_frame, trace.tb_next
         while frame.f_back and any(x in frame.f_code.co_filename for x in ("/torch/", __file__, "/random.py")):
             frame = frame.f_back
         self.refusal = self.refusal or Unfollowed(f"{what} ({frame.f_code.co_filename}:{frame.f_lineno})")
@@ -262,7 +274,6 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value
 
     def test(self, name: str, function: Any, x: Any, y: Any = 0.0) -> bool:
-        """A comparison."""
         cell, pair = x if isinstance(x, Cell) else y, [X if isinstance(z, Cell) else z for z in (x, y)]
         if name.startswith("is"):
             if any(map(math.isinf, cell.ends)):
@@ -273,7 +284,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return name in ("le", "ge", "eq")
             if name in ("eq", "ne"):
                 raise self.refuse(f"{name} of two random numbers")
-            return (self.winner([x, y], largest=False) == 0) == (name in ("lt", "le"))
+            return self.winner([x, y], largest=name in ("gt", "ge")) == 0
         if name not in ("eq", "ne"):
             return bool(self.decide(cell, function, *pair))
         pieces = parts((*cell.steps, (OPS["sign"], *pair)), cell.noise.low, cell.noise.high)
@@ -305,8 +316,9 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rising, edge = {high > low for low, high in limits}, (min if largest else max)(x for y in limits for x in y)
         plain, races = (True in rising) == largest, [*{noise.race: None for noise in noises if noise.race}]
         worse = all(x <= edge if largest else x >= edge for x in row if not isinstance(x, Cell))
-        rates, off = race_rates(tuple((x.steps, x.noise.points) for x in cells.values()), plain)
-        if len(rising) > 1 or not worse or off > TINY or any(x.points < FINE for x in noises):
+        rates, off, falling = race_rates(tuple((x.steps, x.noise.points) for x in cells.values()), plain)
+        exponential = len(rising) == 1 and falling == largest and off <= TINY
+        if not exponential or not worse or any(x.points < FINE for x in noises):
             raise self.refuse("the largest of random numbers that are no race of exponential ones")
         if any(x.high - x.low < x.points for x in noises) or len({*noises}) < len(noises):
             raise self.refuse("a race of numbers that were compared before, or of one number with itself")
@@ -509,15 +521,15 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def read(self, name: str, plain: Any, x: torch.Tensor, *args: Any) -> Any:
         """A method by which numbers leave tensors for Python, where a random number stays a tensor."""
-        if name in MEMORY or (name in ("numpy", "__array__") and x.is_floating_point()):
-            raise self.refuse(f"the memory of random numbers, by {name}")
+        if name in MEMORY or (name in ("numpy", "__array__", *TEXT) and x.is_floating_point()):
+            raise self.refuse(f"the {'text' if name in TEXT else 'memory'} of random numbers, by {name}")
         if not x.is_floating_point():
             self.settle(x)
             return plain(x, *args)
         if name == "__int__":
             return self.whole(self.values(x)[0])
         if name != "__float__":
-            return listed(x if name == "tolist" else x.reshape(()))
+            return listed(x if name == "tolist" else x.squeeze())
         frame: Any = sys._getframe(2)  # a module that says float(u) gets a float that leaves random numbers as they are
         if "float" not in frame.f_code.co_names or "float" in frame.f_globals:
             raise self.refuse("a random number read as it is, by float or a function of math")
@@ -529,21 +541,11 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A tensor of numbers, random ones among them."""
         if isinstance(x, torch.Tensor):
             return plain(x, *args, **kwargs)
-        values = [self.values(y)[0] if isinstance(y, torch.Tensor) else y for y in tree_leaves(x)]
+        x = x.tolist() if isinstance(x, numpy.ndarray) else x
+        values = [self.values(y)[0] if isinstance(y, torch.Tensor) else y for y in map(tensor_of, tree_leaves(x))]
         shape, dtype = numpy.shape(numpy.array(x, dtype=object)), kwargs.get("dtype") or torch.float64
         out = torch.zeros(shape, dtype=dtype, device="cpu")
         return self.write(out, [self.cast(y, out.dtype) for y in values])
-
-    def by_torch(self, name: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        """A function of numpy or math: torch's of the same name, where it gets random numbers."""
-        if not any(self.cells(x) for x in args):
-            return plain(*(x.numpy() if isinstance(x, torch.Tensor) else x for x in args), **kwargs)
-        torchs = getattr(torch, {"power": "pow", "clip": "clamp"}.get(name, name), None)
-        if kwargs.keys() - {"side", "axis"} or not torchs:
-            raise self.refuse(f"{name} of numpy or math, of random numbers")
-        tensors = [x if isinstance(x, torch.Tensor) else torch.as_tensor(x, dtype=None, device="cpu") for x in args]
-        out = torchs(*tensors, **{"dim" if x == "axis" else x: y for x, y in kwargs.items()})
-        return out if self.cells(out) else out.numpy()[()]
 
     def key_of(self, x: Any) -> Any:
         """What a function returned, with tuples for tensors, arrays and lists."""
@@ -551,6 +553,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if x.is_floating_point():
                 raise self.refuse("a random number that is returned")
             self.settle(x)
+        if type(x) is Number:
+            raise self.refuse("a random number that is returned")
         x = x.tolist() if isinstance(x, (torch.Tensor, numpy.ndarray, numpy.generic)) else x
         return tuple(map(self.key_of, x)) if isinstance(x, (list, tuple)) else x
 
@@ -562,8 +566,76 @@ def bind(schema: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return {"self": None, **values, **dict(zip(names, args, strict=False)), **kwargs}
 
 
+class Number:
+    """A random number outside of torch: for Python it is a float, and a comparison of it is a bool."""
+
+    __class__ = builtins.float  # type: ignore[assignment]
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x, ACTIVE[-1].outside = x.to(torch.float64, copy=True), True
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*tree_map(tensor_of, args), **tree_map(tensor_of, kwargs or {}))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in FUNCTIONS:
+            return lambda: Number(getattr(self.x, name)())
+        if not name.startswith("_") and (hasattr(numpy, name) or hasattr(numpy.float64, name)):
+            raise ACTIVE[-1].refuse(f"{name} of a random number")
+        raise AttributeError(f"'float' object has no attribute '{name}'")
+
+    def __int__(self) -> int:
+        return ACTIVE[-1].whole(ACTIVE[-1].values(self.x)[0])
+
+    def __float__(self) -> Any:
+        return ACTIVE[-1].read("__float__", None, self.x)
+
+    def read(self, *_: Any) -> Any:
+        raise ACTIVE[-1].refuse("a random number read as it is")
+
+    __trunc__ = __floor__ = floor = __int__
+    __hash__ = __bool__ = __repr__ = __format__ = __round__ = __ceil__ = read
+
+
+def operator_of(name: str) -> Callable[..., Any]:
+    def operate(self: Number, *others: Any) -> Any:
+        if any(isinstance(x, numpy.ndarray) for x in others):
+            return NotImplemented  # numpy takes element by element
+        out = getattr(self.x, name)(*map(tensor_of, others))
+        if out is NotImplemented or any(isinstance(x, torch.Tensor) for x in others):
+            return out
+        return Number(out) if out.is_floating_point() else bool(out)
+
+    return operate
+
+
+for operation in OPERATORS:
+    setattr(Number, f"__{operation}__", operator_of(f"__{operation}__"))
+
+
+class Array(numpy.ndarray):
+    """Random numbers of numpy, as objects; a race is torch's."""
+
+    def race(self, name: str, axis: Any = None, out: Any = None) -> Any:
+        if self.dtype != object or out is not None:
+            return getattr(super(), name)(axis, out)
+        return getattr(torch.tensor(self), name)(axis).numpy()[()]
+
+    argmax, argmin = functools.partialmethod(race, "argmax"), functools.partialmethod(race, "argmin")
+
+
+def tensor_of(x: Any) -> Any:
+    return x.x if type(x) is Number else x
+
+
 def listed(x: torch.Tensor) -> Any:
-    return [listed(y) for y in x.unbind()] if x.dim() else x.double()
+    return [listed(y) for y in x.unbind()] if x.dim() else Number(x)
+
+
+def array_of(x: torch.Tensor) -> Any:
+    """numpy's array of a tensor's random numbers, or its scalar."""
+    return numpy.array(listed(x), dtype=object).view(Array) if x.dim() else Number(x)
 
 
 class FloatType(type):
@@ -575,14 +647,18 @@ class Float(builtins.float, metaclass=FloatType):
     """The ``float`` of modules that read random numbers by it."""
 
     def __new__(cls, x: Any = 0.0) -> Any:
-        return listed(x.reshape(())) if isinstance(x, torch.Tensor) and ACTIVE[-1].cells(x) else builtins.float(x)
+        return Number(tensor_of(x).squeeze()) if is_random(x) else builtins.float(x)
+
+
+def is_random(x: Any) -> bool:
+    return type(x) is Number or (isinstance(x, numpy.ndarray) and x.dtype == object) or bool(ACTIVE[-1].cells(x))
 
 
 def where_random(plain: Callable[..., Any], special: Callable[..., Any]) -> Any:
     """A function, or what stands in for it where it gets random numbers."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if ACTIVE and any(ACTIVE[-1].cells(x) for x in tree_leaves(args)):  # a stand-in may be held for good
+        if ACTIVE and any(map(is_random, tree_leaves(args))):  # a stand-in may be held for good
             return special(plain, *args, **kwargs)
         return plain(*args, **kwargs)
 
@@ -605,12 +681,10 @@ def watched() -> dict[str, Callable[[], Hashable]]:
     made = [x for x in gc.get_objects() if type(x) in kinds]
     if frozen:
         gc.freeze()
-    states: dict[str, Callable[[], Hashable]] = {"torch": torch_state, "random": random.getstate}
-    for x in made:
-        shared = x is numpy.random.mtrand._rand._bit_generator
-        name = "numpy.random" if shared else f"a generator of numpy that was made before the call, at {id(x):x}"
-        states[name] = functools.partial(numpy_state, x)
-    return states
+    names = {id(x): f"a generator of numpy that was made before the call, at {id(x):x}" for x in made}
+    names[id(numpy.random.mtrand._rand._bit_generator)] = "numpy.random"
+    states = {names[id(x)]: functools.partial(numpy_state, x) for x in made}
+    return {"torch": torch_state, "random": random.getstate, **states}
 
 
 def seeded(read: Callable[[], Hashable], seed: Callable[..., Any]) -> Any:
@@ -632,7 +706,7 @@ def generator_at(read: Callable[[], Hashable], move: Callable[[], Any], shared: 
 
 
 class Generator:
-    """A stand-in for numpy's generators, old and new, and for its functions: arrays of random numbers are tensors."""
+    """A stand-in for numpy's generators, old and new, and for its functions."""
 
     make: Any = None
 
@@ -653,12 +727,14 @@ class Generator:
         names = {"choice": "a size replace p", "gumbel": "loc scale", "exponential": "scale"}.get(name, "low high")
         given: dict[str, Any] = dict(zip(names.split(), args, strict=False)) | kwargs
         shape, low, high, scale = numpy.shape(out), given.get("low", 0), given.get("high"), given.get("scale", 1.0)
+        if given.get("out") is not None:
+            raise ACTIVE[-1].refuse(f"numpy's {name} with out")
         if name in ("random", "random_sample", "rand", "sample", "ranf", "uniform"):
-            x = torch.rand(shape, generator=generator, **NUMBER)
-            return x if name != "uniform" else x * ((1.0 if high is None else high) - low) + low
+            x = array_of(torch.rand(shape, generator=generator, **NUMBER))
+            return x if name != "uniform" else x * numpy.subtract(1.0 if high is None else high, low) + low
         if name in ("exponential", "standard_exponential", "gumbel"):
-            x = torch.empty(shape, **NUMBER).exponential_(generator=generator)
-            return given.get("loc", 0.0) - x.log() * scale if name == "gumbel" else x * scale
+            x = array_of(torch.empty(shape, **NUMBER).exponential_(generator=generator))
+            return given.get("loc", 0.0) - numpy.log(x) * scale if name == "gumbel" else x * scale
         if name == "choice":
             items = numpy.arange(given["a"]) if numpy.ndim(given["a"]) == 0 else numpy.asarray(given["a"])
             p = torch.tensor([1.0] * len(items) if given.get("p") is None else [*given["p"]], **NUMBER)
@@ -673,12 +749,16 @@ class Generator:
 def stand_ins(follower: Follower) -> dict[Any, dict[str, Any]]:
     """What is replaced while ways are run: ``{module or class: {name: value}}``."""
     legacy, inst, real, urandom = numpy.random.mtrand._rand, random._inst, random.Random.random, os.urandom
+    thread = threading.Thread.run
     shared = type("RandomState", (Generator,), {"make": lambda _, x: x})(legacy)
 
     def generator(self: random.Random) -> torch.Generator:
         if isinstance(self, random.SystemRandom):
-            raise follower.refuse("os.urandom, by random.SystemRandom or secrets, has no stand-in")
+            self.random()  # by os.urandom
         return generator_at(self.getstate, lambda: real(self), self is inst)[1]
+
+    def uniform(self: random.Random) -> Number:
+        return Number(torch.rand((), generator=generator(self), **NUMBER))
 
     def below(self: random.Random, n: int) -> int:
         return int(torch.randint(n, (), generator=generator(self), dtype=torch.int64, device="cpu"))
@@ -686,36 +766,33 @@ def stand_ins(follower: Follower) -> dict[Any, dict[str, Any]]:
     def refused(self: Any, *_: Any) -> Any:
         raise follower.refuse("Python's getrandbits or gauss, which has no stand-in")
 
+    def in_thread(self: threading.Thread) -> None:
+        with follower:  # modes are the thread's
+            thread(self)
+
     def bytes_of(count: int) -> bytes:
         if not follower.first:
             raise follower.refuse("os.urandom, by random.SystemRandom or secrets, has no stand-in")
         return urandom(count)
 
-    def missing(self: torch.Tensor, name: str) -> Any:
-        if hasattr(numpy.ndarray, name) and follower.cells(self):
-            raise follower.refuse(f"{name} of an array of random numbers")
-        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+    def method(name: str, plain: Any, x: Any, *base: Any) -> Any:
+        return getattr(Number(tensor_of(x).squeeze()), name)(*base)
 
     def followed(owner: Any, names: Sequence[str], method: Callable[..., Any]) -> dict[str, Any]:
         return {x: where_random(getattr(owner, x), functools.partial(method, x)) for x in names}
 
-    python = {"random": lambda self: torch.rand((), generator=generator(self), **NUMBER), "getrandbits": refused}
+    python = {"random": uniform, "getrandbits": refused}
     drawn = [x for x in dir(numpy.random) if getattr(getattr(numpy.random, x), "__self__", None) is legacy]
     makers = {x: getattr(numpy.random, x) for x in ("default_rng", "RandomState", "Generator")}
     return {
-        math: followed(math, FUNCTIONS, follower.by_torch)
-        | {"floor": where_random(math.floor, lambda _, x: follower.whole(follower.values(x)[0]))},
+        math: followed(math, [*FUNCTIONS, "floor"], method),
         os: {"urandom": bytes_of},
+        threading.Thread: {"run": in_thread},
         random.Random: {**python, "_randbelow": below},
         random: {x: method.__get__(inst) for x, method in python.items()}
         | {"seed": seeded(random.getstate, random.seed)},
-        torch: {x: where_random(getattr(torch, x), follower.made) for x in ("tensor", "as_tensor", "asarray")}
-        | {"from_numpy": torch.as_tensor},
-        torch.Tensor: followed(torch.Tensor, READS, follower.read) | {
-            "__array_ufunc__": lambda _, f, how, *x, **y: follower.by_torch(f.__name__, getattr(f, how), *x, **y),
-            "__array_function__": lambda _, f, types, x, y: follower.by_torch(f.__name__, f, *x, **y),
-            "__getattr__": missing,
-        },
+        torch: {x: where_random(getattr(torch, x), follower.made) for x in MAKERS},
+        torch.Tensor: followed(torch.Tensor, READS, follower.read),
         numpy.random: {x: type(x, (Generator,), {"make": staticmethod(make)}) for x, make in makers.items()}
         | {x: getattr(shared, x) for x in drawn} | {"seed": seeded(numpy_state, numpy.random.seed)},
     }  # fmt: skip
@@ -736,6 +813,7 @@ def replaced() -> Iterator[Follower]:
     ACTIVE.append(follower)
     with contextlib.ExitStack() as stack, torch.random.fork_rng(devices=[]):
         stack.callback(ACTIVE.pop)
+        stack.enter_context(numpy.errstate(invalid="ignore"))  # marks are NaN
         stack.callback(random.setstate, random.getstate())
         stack.callback(legacy.set_state, legacy.get_state())
         for owner, values in stand_ins(follower).items():
@@ -784,6 +862,8 @@ def law(function: Callable[[], Any], *, ways: int = 100_000, seconds: float = 60
             return run()
         except Exception as error:
             value = ("raises", f"{type(error).__name__}: {error}"[:90])
+            if follower.outside and isinstance(error, (TypeError, AttributeError)):
+                follower.refuse(f"an error that may be of what stands for random numbers: {value[1]}", error)
         if drawn := [name for name, read in states.items() if not follower.expects(read())]:
             follower.refuse(f"numbers of {drawn[0]} that were drawn, or seeded, by what has no stand-in")
         return value
