@@ -245,6 +245,11 @@ def test_budgets_and_errors():
     assert chance == 0.25
 
 
+def test_modules_that_may_not_be_imported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "absent", None)
+    assert law(lambda: int(random.random() < 0.25)) == {0: 0.75, 1: 0.25}
+
+
 def test_everything_is_put_back():
     names = (torch.from_numpy, random.random, numpy.random.rand, math.log, torch.Tensor.__lt__)
     held = []

@@ -801,7 +801,7 @@ def stand_ins(follower: Follower) -> dict[Any, dict[str, Any]]:
 def swap(pairs: dict[int, Any]) -> None:
     """Puts other values where modules have these, whatever their names there are."""
     for module in list(sys.modules.values()):
-        for name, value in list(vars(module).items()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):  # None blocks an import
             if id(value) in pairs:
                 setattr(module, name, pairs[id(value)])
 
