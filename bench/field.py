@@ -42,7 +42,9 @@ PACKAGES = {
     "litgpt": ["litgpt==0.5.13", "lightning==2.6.6", "lightning-utilities==0.15.3", "torchmetrics==1.9.0",
                "pytorch-lightning==2.6.6", "jsonargparse==4.41.0", "psutil==7.2.2"],
     "mini-infer": ["mini-infer==0.2.5"],
-    "mlx-dspark": ["mlx-dspark==0.20.3", "mlx==0.32.4", "mlx-cpu==0.32.4", "mlx-lm==0.32.2", "mlx-vlm==0.7.10"],
+    "mlx-dspark": ["mlx-dspark==0.20.3", "mlx==0.32.4", "mlx-cpu==0.32.4", "mlx-lm==0.32.2", "mlx-vlm==0.7.10",
+                   "requests==2.34.2", "urllib3==2.8.0", "idna==3.20", "certifi==2026.10.19.post1",
+                   "charset-normalizer==3.5.3"],
     "mlx-lm": ["mlx-lm==0.32.2", "mlx==0.32.4", "mlx-cpu==0.32.4"],
     "mtplx": ["mtplx==2.12.2"],
     "rotalabs-accel": ["rotalabs-accel==1.1.1"],
@@ -643,7 +645,8 @@ def judge(name):
         if errors := [x.said for x in findings if "Error" in x.said]:
             print(f"not judged, {name}: {case.what}: {errors[0]}", file=sys.stderr)  # of ours, or of versions
             continue
-        worst = max(findings, key=lambda x: (x.verdict == "failed", x.verdict == "inconclusive", x.distance or 0.0))
+        verdicts = ("passed", "inconclusive", "failed")  # roundings choose none of those that passed
+        worst = max(findings, key=lambda x: (verdicts.index(x.verdict), round(x.distance or 0.0, 6)))
         said = case.said if worst.verdict == "failed" else ""
         cases.append({"what": case.what, **worst._asdict(), "why": said})
         print(f"{name}: {case.what}: {worst.verdict}, {worst.said}", file=sys.stderr)
@@ -671,7 +674,7 @@ def install(name, folder):
     if not folder.exists():
         subprocess.run([*pip, "install", "-q", "--no-deps", "--target", str(folder), *PACKAGES[name]], check=True)
         if source := SOURCES.get(name):
-            download = [*pip, "download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(folder), source]
+            download = [*pip, "download", "-q", "--no-deps", "--no-binary", name, "-d", str(folder), source]
             subprocess.run(download, check=True)
             (archive,) = folder.glob("*.tar.gz")
             with tarfile.open(archive) as files:
@@ -689,6 +692,7 @@ def main():
     options = parser.parse_args()
     if options.judge:
         return judge(options.judge)
+    missing = []
     for name in options.only or [*PACKAGES, *WHOLE]:
         folder = options.folder / name
         python = install(name, folder)
@@ -698,12 +702,14 @@ def main():
         environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1" if name in PACKAGES else "0"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         print(done.stderr[-2000:], file=sys.stderr)
-        if done.returncode == 0:
+        if done.returncode:
+            missing.append(name)
+        else:
             results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
             results[name] = json.loads(done.stdout.splitlines()[-1])
             RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
-    return None
+    return f"not run: {', '.join(missing)}" if missing else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
