@@ -428,8 +428,18 @@ def vllm_steps() -> Table:
 
 
 @table
+def sglang_steps() -> Table:
+    return steps("sglang")
+
+
+@table
 def transformers_steps() -> Table:
     return steps("transformers")
+
+
+@table
+def llamacpp_steps() -> Table:
+    return steps("llamacpp")
 
 
 @table
@@ -437,29 +447,53 @@ def mlx_lm_steps() -> Table:
     return steps("mlx_lm")
 
 
-@table
-def vllm_parts() -> Table:
+SAMPLED = ("ops", "adapter", "sampling")  # parts of a step that sample, verify and draw
+
+
+def columns_of_parts(engine: str, name: str) -> Table:
     """The parts of a step of 32 requests, and what does not depend on the machine."""
     parts = {
-        "forwards": "forwards", "ops": "our ops", "adapter": "our Python", "sampling": "vLLM's sampling",
+        "forwards": "forwards", "ops": "our ops", "adapter": "our Python", "sampling": f"{name}'s sampling",
         "drafting": "its proposer", "engine": "the rest",
     }  # fmt: skip
-    head = ["temperature 1", "verification", *(f"{name}, ms" for name in parts.values()), "memory, MB",
-            "host at V = 128, µs", "launches", "copies", "waits"]  # fmt: skip
-    rows: Table = [head]
-    sampled = ("ops", "adapter", "sampling")
-    for cell in cells("vllm", kind="temperature 1", requests=32, vocabulary=VOCABULARY):
-        if "ms" not in cell:
-            continue
-        same = {name: cell[name] for name in ("drafts", "verification", "kind")}
-        peak = [each["peak_mb"] for each in cells("vllm", vocabulary=VOCABULARY, **same) if "peak_mb" in each]
-        (small,) = cells("vllm", vocabulary=SMALL, requests=8, **same)
-        host = 1e3 * sum(small["ms"].get(part, 0) for part in sampled)
-        counts = [sum(small[name].get(part, 0) for part in sampled) for name in ("launches", "copies", "waits")]
-        columns = [number(cell["ms"][part]) if part in cell["ms"] else "" for part in parts]
-        rows.append([cell["drafts"], cell["verification"], *columns, *map(str, peak), number(host),
-                     *(f"{count:.0f}" for count in counts)])  # fmt: skip
+    timed = [cell for cell in cells(engine, kind="temperature 1", requests=32, vocabulary=VOCABULARY) if "ms" in cell]
+    peaks = [cell for cell in cells(engine, kind="temperature 1", vocabulary=VOCABULARY) if "peak_mb" in cell]
+    rows: Table = [["temperature 1", "verification", *(f"{part}, ms" for part in parts.values()),
+                    *(["memory, MB"] if peaks else []), "host at V = 128, µs", *COUNTS]]  # fmt: skip
+    for cell in timed:
+        of_row = [cell["drafts"], cell["verification"]]
+        memory = [str(each["peak_mb"]) for each in peaks if [each["drafts"], each["verification"]] == of_row]
+        small = counted_cell(engine, *of_row)
+        host = number(1e3 * sum(small["ms"].get(part, 0) for part in SAMPLED))
+        times = [number(cell["ms"][part]) if part in cell["ms"] else "" for part in parts]
+        rows.append([*of_row, *times, *memory, host, *counts(small)])
     return rows
+
+
+COUNTS = ("launches", "copies", "waits")
+
+
+def counted_cell(engine: str, drafts: str, verification: str) -> dict[str, Any]:
+    """The cell of 8 requests, at temperature 1, whose launches were counted."""
+    (cell,) = cells(
+        engine, kind="temperature 1", requests=8, vocabulary=SMALL, drafts=drafts, verification=verification
+    )
+    return cell
+
+
+def counts(cell: dict[str, Any]) -> list[str]:
+    """Launches, copies and waits of what samples, verifies and draws."""
+    return [f"{sum(cell[name].get(part, 0) for part in SAMPLED):.0f}" for name in COUNTS]
+
+
+@table
+def vllm_parts() -> Table:
+    return columns_of_parts("vllm", "vLLM")
+
+
+@table
+def sglang_parts() -> Table:
+    return columns_of_parts("sglang", "SGLang")
 
 
 # Beside the engines themselves: what `make test-engines` printed.
