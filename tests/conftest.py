@@ -28,14 +28,7 @@ ON_GPU = (("cuda-device",) if cuda.unavailable() is None else ()) + (
     ("triton-device",) if HAS_TRITON and torch.cuda.is_available() else ()
 )
 INTERPRETED = ("triton",) if HAS_TRITON and not torch.cuda.is_available() else ()
-BY_BACKEND = (
-    "backend",
-    "kernels",
-    "other_backend",
-    "quick_backend",
-    "fast_backend",
-    "parts_backend",
-)
+BY_BACKEND = ("backend", "kernels", "other_backend", "quick_backend", "fast_backend", "parts_backend")
 BACKENDS = (ORACLE, NATIVE, *PLAYED, *ON_GPU, *INTERPRETED)
 
 

@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_kernels import (
-    _C,
-    LogitEdits,
-    Sampling,
-    cutoff,
-    logprobs,
-    race_sample,
-    race_topk,
-)
+from specdec_kernels import _C, LogitEdits, Sampling, cutoff, logprobs, race_sample, race_topk
 from specdec_kernels.sharded._parts import residual_sums
 from tests.backends.host_cuda.build import ROOT, build
 from tests.backends.host_cuda.played import MACHINES, NEEDS_COMPILER
