@@ -146,14 +146,14 @@ def test_functions(name):
 
 
 @pytest.mark.usefixtures("v2")
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["rejection", "block"])
 def test_v2_plugin(method):
+    """Laws of races are those of the slot machine's texts."""
     assert_conforms(functools.partial(by_v2, method), "chain certain ends temperatures filters penalties seeds batch")
 
 
 @pytest.mark.parametrize("method", ["rejection", "block"])
 def test_v1_plugin(v1, method):
-    """Laws of races are those of the slot machine's texts."""
     assert_conforms(functools.partial(by_v1, v1, method), "chain certain filters", 2500)
 
 
