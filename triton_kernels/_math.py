@@ -1,6 +1,6 @@
 """The maths of csrc/include/specdec in Triton, with the same order of roundings.
 
-Launches pass ``enable_fp_fusion=False``: every multiply and add then rounds on its own, and the functions here give
+Launches pass ``enable_fp_fusion=False``: every multiply and add then rounds separately, and the functions here give
 the bits of ``specdec_kernels._C`` (tests/backends/test_triton_math.py). They work on scalars and on blocks.
 """
 

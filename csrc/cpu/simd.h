@@ -3,7 +3,7 @@
 #pragma once
 
 #if defined(__AVX2__)
-// GCC 12 warns of its own _mm512_undefined_epi32 (GCC bug 105593).
+// GCC 12 warns about _mm512_undefined_epi32 (GCC bug 105593).
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -1,4 +1,4 @@
-// The parts of the CUDA kernels, for an engine's own kernels: rows, races over them, their log-sum-exps, pairs of rows,
+// The parts of the CUDA kernels, for an engine's kernels: rows, races over them, their log-sum-exps, pairs of rows,
 // teams of blocks, and launches. Compile with nvcc -std=c++17 --fmad=false, as the package does.
 //
 // The names in namespace specdec::cuda may change with any version. Those of specdec.h stay.

@@ -1,5 +1,5 @@
 // log and -log1p(-u) in float32, bit for bit the same on every backend: only additions and multiplications, each
-// rounded on its own, in this order. The coefficients are a minimax fit (relative error 2^-27.9) of
+// rounded separately, in this order. The coefficients are a minimax fit (relative error 2^-27.9) of
 // (log1p(f) - f) / f^2 on [sqrt(1/2) - 1, sqrt(2) - 1]. Measured: tests/ops/test_noise.py, docs/noise.md.
 #pragma once
 

@@ -128,7 +128,7 @@ typedef struct specdec_walk_tables_params {
   specdec_values p_of_drafts;  /* [target rows]: of the draft after a row; in trees of a node's token after its parent */
   specdec_values row_stats;    /* [2 target rows]: as from tile_laws */
   specdec_values q_of_drafts;  /* [drafts], of trees [B N]; none: no draft laws */
-  specdec_indices draft_row_status; /* [drafts], [B N]: statuses of their rows, of trees of each node's own row */
+  specdec_indices draft_row_status; /* [drafts], [B N]: statuses of their rows, of each tree node's row */
   specdec_values draft_row_stats;   /* [2 draft rows] */
   specdec_tokens draft_row_indices; /* [drafts], [B N], optional: their rows among all draft rows */
   specdec_tokens answers;      /* int64 [B, 2 n], n = K + 1 or N: as from residual_sums, added up; -1: none yet. Trees,
