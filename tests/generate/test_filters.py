@@ -1,13 +1,15 @@
 """Filters in generation: tokens and policies under them, log-probabilities. The law of whole texts is in test_laws."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import specdec_kernels as specdec
-from specdec_kernels import Sampling
+from specdec_kernels import Sampling, backends
 from specdec_kernels.generate import Controller, ModelDrafter, generate
 from specdec_kernels.generate.control import log_probability
-from tests.generate.laws import BATCH, EDITS, LAWS, NEW, SAMPLINGS, SHAPES
+from tests.generate.laws import BATCH, EDITS, LAWS, NEW, PROMPT, SAMPLINGS, SHAPES
 from tests.generate.test_edits import edited_rows
 from tests.support.filters import scaled
 
@@ -109,3 +111,23 @@ def test_log_probabilities_end_where_a_text_ends(pair):
 def test_nothing_is_told_that_was_not_asked_for(pair):
     (text,) = generate(BATCH[:1], pair[0], method="plain", max_new_tokens=2)
     assert (text.logprobs, [entry.logprobs for entry in text.rounds]) == ([], [None, None])
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(sampling=Sampling(top_p=0.9)), "cannot do this race_sample: another has it"),
+        (dict(logprobs=0), "cannot do this logprobs: another has it"),
+    ],
+    ids=["filter", "logprobs"],
+)
+def test_a_backend_that_lacks_something_says_so_before_the_first_token(small_pair, monkeypatch, options, message):
+    def unsupported(op, call):
+        return "another has it" if op.name == "logprobs" or call.law.rules else None
+
+    module = SimpleNamespace(unsupported=unsupported, race_sample=lambda call: None)
+    monkeypatch.setitem(backends._BACKENDS, "bare", (module, ("cpu",)))
+    monkeypatch.delitem(backends._loaded, "bare", raising=False)
+    monkeypatch.setattr(type(small_pair[0].model), "forward", None)  # no token is read
+    with specdec.backend("bare"), pytest.raises(RuntimeError, match=message):
+        generate([PROMPT], small_pair[0], **options)
