@@ -23,6 +23,7 @@ from specdec_kernels import generate as generator
 from specdec_kernels.engines.llamacpp import LlamaDraft, LlamaModel, RaceProcessor, generate, install, write_gguf
 from tests.engines import llama_stand_in as stand_in
 from tests.engines.parameters import asked, compared
+from tests.engines.random_gguf import write_llama
 from tests.engines.servers import alone_and_at_once, answered, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -380,23 +381,9 @@ def test_the_example(table):
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory):
     """A Llama of V tokens that has read one, and its logits, to be overwritten."""
-    path = tmp_path_factory.mktemp("wide") / "wide.gguf"
-    writer, generator = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_tokenizer_model("no_vocab")
-    for name, value in (("vocab_size", V), ("context_length", 64), ("embedding_length", 32), ("block_count", 1),
-                        ("feed_forward_length", 32), ("head_count", 1), ("head_count_kv", 1),
-                        ("rope_dimension_count", 32)):  # fmt: skip
-        getattr(writer, f"add_{name}")(value)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_tensor("token_embd.weight", generator.normal(size=(V, 32)).astype(np.float32))
-    for part in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
-        writer.add_tensor(f"blk.0.{part}.weight", np.zeros((32, 32), np.float32))
-    for part in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
-        writer.add_tensor(f"{part}.weight", np.ones(32, np.float32))
-    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
-        step()
-    reader = LlamaModel(opened(str(path), n_ctx=64)).reader(1, 64)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32, "num_attention_heads": 1}
+    path = write_llama(tmp_path_factory.mktemp("wide") / "wide.gguf", V, 0, **sizes)
+    reader = LlamaModel(opened(path, n_ctx=64)).reader(1, 64)
     return reader, reader.read(torch.tensor([[1]]), [1], rows=1)[0, 0]
 
 
