@@ -286,8 +286,7 @@ def with_laws(r, call, count, rows, draft=True, edited=0.35):
     if r.random() < edited:
         vocabulary = next(call[name] for name in ("target", "rows", "draft") if name in call).shape[-1]
         edits = random_edits(count, *rows, vocabulary=vocabulary, seed=r.randrange(10**6))
-        temperature = call["sampling"].temperature if "sampling" in call else call.get("temperature", 1.0)
-        if r.random() < 0.4 and not (torch.as_tensor(temperature) == 0).any():  # CUDA's greedy chains report none of it
+        if r.random() < 0.4:
             edits = spoiled(edits, vocabulary)
         off = {"allowed": None, "bias": None, "repetition": 1.0, "frequency": 0.0, "presence": 0.0, "pending": None}
         call["edits"] = edits._replace(**{name: value for name, value in off.items() if r.random() < 0.35})

@@ -395,7 +395,11 @@ struct LaneToken {
 __device__ __forceinline__ StopPoint accept_drafts(const FilteredChainArguments& a, const ChainRequest& r,
                                                    const ShapedRows& reader, int32_t first) {
   RecordedDraft lane(a, r, first);
-  if (r.target_law.greedy || !r.readable) return accept_greedy(r, lane, kLaneDrafts);
+  if (r.target_law.greedy || !r.readable) {
+    StopPoint e = accept_greedy(r, lane, kLaneDrafts);
+    if (e.node == kNoNode || lane.node() <= e.node) e.status |= lane.target.edit_status;
+    return e;
+  }
   if (a.p.method != SPECDEC_BLOCK) return accept_by_rejection(r, lane, kLaneDrafts);
   const Shared<Leaf> leaves = dynamic_shared<Leaf>(a.leaves_at, a.p.width());
   const Shared<WideKey> units = dynamic_shared<WideKey>(a.leaves_at + a.p.width() * sizeof(Leaf), a.p.width());
