@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import specdec_kernels
 from specdec_kernels import (
+    Draft,
     InputPositions,
     LogitEdits,
     Sampling,
@@ -143,6 +144,13 @@ def test_every_kind_of_call_is_read(running, function, arguments, checked):
 
 
 class TestTensors:
+    def test_a_draft_is_read(self, checked):
+        call = chain()
+        made = verify_chain(**call)
+        checked.clear()
+        assert same(verify_chain(**call | {"draft": Draft(call["draft"])}), made)
+        assert checked == []
+
     @pytest.mark.parametrize("group", [tuple, list])
     def test_outputs_in_any_sequence(self, group, checked):
         call = chain()
