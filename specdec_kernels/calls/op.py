@@ -133,11 +133,15 @@ class Op:
         """One output of this shape: new, or the one given."""
         return self.arguments[name].made(given, shape, device, dtype)
 
+    def given_outputs(self, out):
+        """An item of ``out`` for each field of the op's NamedTuple: None, or the caller's."""
+        return inputs.outputs(self._fields, out)
+
     def outputs(self, out, device, *shapes):
         """Outputs of these shapes as the op's NamedTuple, whose fields name them: new, or those of ``out``."""
         made = [
             self.arguments[name].made(given, shape, device)
-            for name, given, shape in zip(self._fields, inputs.outputs(self._fields, out), shapes, strict=True)
+            for name, given, shape in zip(self._fields, self.given_outputs(out), shapes, strict=True)
         ]
         return self.result(*made)
 

@@ -9,14 +9,13 @@ from specdec_kernels.layout import OutputFormat
 PLAIN = OutputFormat()
 
 
-def checked(output_format, out, shape):
-    """(output_format, the bits of its choices, the shape of tokens) for paths of this ``shape``."""
+def checked(output_format, given, shape):
+    """(output_format, the bits of its choices, the shape of tokens): of ``given`` outputs, or of paths, ``shape``."""
     if output_format is None:
         return PLAIN, 0, shape
     inputs.check_type("output_format", output_format, OutputFormat)
     inputs.check_choice("output_format.count", output_format.count, ("accepted", "emitted"))
     zeros, add = (inputs.flag(f"output_format.{name}", getattr(output_format, name)) for name in ("zeros", "add"))
-    given = (None,) * 3 if out is None else out
     if add and given[-2] is None:
         raise ValueError("out.num_accepted: expected a counter with output_format.add=True; got None")
     bits = EMITTED * (output_format.count == "emitted") | ADDED * add | ZEROS * zeros

@@ -221,7 +221,7 @@ def verify_chain(
     laws.check_method(method, drafted.rows, draft_prob, epsilon)
     noise = laws.noise_of_requests(VERIFY_CHAIN, sizes, method, seed, position, nonce, batch, shape, device)
 
-    output_format, choices, room = formats.checked(output_format, out, token_shape)
+    output_format, choices, room = formats.checked(output_format, VERIFY_CHAIN.given_outputs(out), token_shape)
     if output_format is not formats.PLAIN:
         _check_format(output_format, sizes)
     verdict = VERIFY_CHAIN.outputs(out, device, room, (batch,), (batch,))

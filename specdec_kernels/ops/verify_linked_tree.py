@@ -137,10 +137,10 @@ def verify_linked_tree(
     total = VERIFY_LINKED_TREE.number("threshold_total", threshold_total, (batch,), device)
     noise = laws.noise_of(1 if target is None else batch, seed, position, nonce, (batch,), device)
 
-    width = nodes
-    if out is not None and len(out) > 1 and isinstance(out[1], torch.Tensor) and out[1].ndim == 2:
-        width = max(out[1].shape[1], 1)
-    output_format, choices, room = formats.checked(output_format, out, (batch, width))
+    width, given = nodes, VERIFY_LINKED_TREE.given_outputs(out)
+    if isinstance(given[1], torch.Tensor) and given[1].ndim == 2:
+        width = max(given[1].shape[1], 1)
+    output_format, choices, room = formats.checked(output_format, given, (batch, width))
     if output_format is not formats.PLAIN:
         VERIFY_LINKED_TREE.check(sizes, index=output_format.index)
         formats.check_tree(output_format)

@@ -220,8 +220,9 @@ def verify_tree(
     changes = edit.of_requests(edits, target_law, target, requests)
     noise = laws.noise_of_requests(VERIFY_TREE, sizes, method, seed, position, nonce, batch, (requests,), device)
 
-    width = width_of(max_depth, depth, nodes, out)
-    output_format, choices, room = formats.checked(output_format, out, (batch, width))
+    given = VERIFY_TREE.given_outputs(out)
+    width = width_of(max_depth, depth, nodes, given)
+    output_format, choices, room = formats.checked(output_format, given, (batch, width))
     if output_format is not formats.PLAIN:
         VERIFY_TREE.check(sizes, index=output_format.index)
         formats.check_tree(output_format)
@@ -252,11 +253,11 @@ def _check_leaves(leaves, method, draft):
         inputs.check_tensor("leaves", leaves, inputs.TOKEN_DTYPES, 2)
 
 
-def width_of(max_depth, depth, nodes, out):
+def width_of(max_depth, depth, nodes, outputs):
     """The number of output columns."""
     if max_depth is not None:
         return inputs.whole("max_depth", max_depth, "an int of 0 or more", 0) + 1
-    for given in () if out is None else out[:2]:
+    for given in outputs[:2]:
         if isinstance(given, torch.Tensor) and given.ndim == 2 and given.shape[1] > 0:
             return given.shape[1]
     return nodes if depth is None else depth + 1

@@ -77,7 +77,11 @@ def verify_tree(
     if check and space == "logits":
         check_logits(shard, target=target, **{} if rows is None else {rows_name: rows})
     batch, nodes = draft_tokens.shape
-    how = {"width": width_of(max_depth, deepest, nodes, out), "parents": parents, "replacement": replacement}
+    how = {
+        "width": width_of(max_depth, deepest, nodes, VERIFY_TREE.given_outputs(out)),
+        "parents": parents,
+        "replacement": replacement,
+    }
     depth = ops.tree_positions(parents, prefix_len=0)
     request = torch.arange(batch, device=target.device, dtype=torch.int64).unsqueeze(-1).expand(batch, nodes)
     noise = (seed, position, nonce)

@@ -275,6 +275,7 @@ REFUSED = {
         ({"output_format": FORM._replace(path=ROW.view(B, K + 1))}, ValueError,
          "output_format.path: expected memory of its own; got some of out.tokens's"),
         ({"out": None}, ValueError, "out.tokens: expected one dimension with output_format.index; got None"),
+        ({"out": True}, TypeError, r"out: expected \(tokens, num_accepted, status\); got True"),
         ({"out": (ROW[:1].expand(B, K + 1), None, None), "output_format": OutputFormat()}, ValueError,
          "out.tokens: expected rows that share no memory"),
         ({"out": (None, PLACES.view(-1)[5 : 5 + B], None), "output_format": OutputFormat(path=PLACES)}, ValueError,
