@@ -28,8 +28,9 @@ from specdec_kernels.generate import (
     generate,
 )
 from tests.engines import llama_stand_in, mlx_stand_in, slot_adapters, test_flashinfer, test_sglang, test_vllm
+from tests.engines.conftest import engine, v1, v2  # noqa: F401  fixtures
 from tests.engines.slot_machine import NUMBERS, played, wishes
-from tests.engines.test_slot_machine import STREAMS, sglang_plugin, tables, v1, v2  # noqa: F401  fixtures
+from tests.engines.test_slot_machine import STREAMS, sglang_plugin, tables  # noqa: F401  fixtures
 from tests.generate.small import llama
 from tests.ops.test_filters import CALLS as FILTERED
 from tests.sharded import test_writes

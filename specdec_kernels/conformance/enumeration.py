@@ -620,7 +620,7 @@ class Array(numpy.ndarray):
     def race(self, name: str, axis: Any = None, out: Any = None) -> Any:
         if self.dtype != object or out is not None:
             return getattr(super(), name)(axis, out)
-        return getattr(torch.tensor(self), name)(axis).numpy()[()]
+        return getattr(torch.tensor(self, dtype=torch.float64, device="cpu"), name)(axis).numpy()[()]
 
     argmax, argmin = functools.partialmethod(race, "argmax"), functools.partialmethod(race, "argmin")
 

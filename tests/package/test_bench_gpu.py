@@ -83,10 +83,17 @@ def test_scripts_parse(script):
     assert subprocess.run(["sh", "-n", GPU / script]).returncode == 0
 
 
+def imported(monkeypatch):
+    """bench/gpu/bench.py, whose name is that of the folder of benches, too."""
+    monkeypatch.syspath_prepend(str(GPU))
+    monkeypatch.setitem(sys.modules, "bench", None)  # which is put back
+    del sys.modules["bench"]
+    return importlib.import_module("bench")
+
+
 def measured(monkeypatch, verify_chain, contenders):
     """A race's entry beside a backend whose verify_chain is another."""
-    monkeypatch.syspath_prepend(str(GPU))
-    bench = importlib.import_module("bench")
+    bench = imported(monkeypatch)
     monkeypatch.setitem(backends._BACKENDS, "other", (SimpleNamespace(verify_chain=verify_chain), ("cpu",)))
     monkeypatch.delitem(backends._loaded, "other", raising=False)
     case = {"sweep": "B", "B": 3, "V": 512, "acceptance": 0.7, "cold": True}
@@ -133,8 +140,7 @@ def test_a_step_that_hangs_or_fails_stops_no_other(tmp_path):
 
 def test_behind_a_product_only_what_calls_add_counts(monkeypatch):
     """On a clock that only graphs move: what is captured costs as many milliseconds as it says."""
-    monkeypatch.syspath_prepend(str(GPU))
-    bench = importlib.import_module("bench")
+    bench = imported(monkeypatch)
     clock, captured = [0.0], []
 
     class Graph:
@@ -187,8 +193,7 @@ def test_a_driver_too_old_is_said(tmp_path, driver, release, said):
 
 def test_the_calls_of_peers_are_those_of_their_functions(monkeypatch):
     """Our adapters have the arguments of FlashInfer's and vLLM's newest functions, so they stand in for them."""
-    monkeypatch.syspath_prepend(str(GPU))
-    bench, peers = importlib.import_module("bench"), importlib.import_module("peers")
+    bench, peers = imported(monkeypatch), importlib.import_module("peers")
     monkeypatch.setattr(flashinfer, "softmax", lambda x: x.softmax(-1), raising=False)
     gpu = "vllm.v1.worker.gpu"
     for name, module in (

@@ -25,7 +25,7 @@ LIMITS = {
     "docs/engines/kernel-hub.md": 330,
     "docs/engines/llamacpp.md": 900,
     "docs/engines/mlx-lm.md": 720,
-    "docs/engines/sglang.md": 1330,
+    "docs/engines/sglang.md": 1475,
     "docs/engines/transformers.md": 660,
     "docs/engines/vllm-seen.md": 710,
     "docs/engines/vllm.md": 1800,

@@ -531,7 +531,8 @@ void schedule(const Launch& launch, unsigned clusters) {
       return;
     }
     uint32_t pick = m.random(static_cast<uint32_t>(m.ready.size()));
-    for (int again = 0; again < 6 && m.ready[pick]->lanes[0]->block->index.x == m.laggard; ++again)
+    const int lag = m.idle_spins < 1000 ? 6 : 0;  // a block for which all others wait runs
+    for (int again = 0; again < lag && m.ready[pick]->lanes[0]->block->index.x == m.laggard; ++again)
       pick = m.random(static_cast<uint32_t>(m.ready.size()));
     Warp& warp = *m.ready[pick];
     run_warp(warp);
