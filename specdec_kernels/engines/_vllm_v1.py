@@ -87,7 +87,7 @@ class Laws(NamedTuple):
     seeds: torch.Tensor  # int64 [B]
     slots: torch.Tensor | None  # int64 [B], of texts with a watermark
     allowed: torch.Tensor | None  # bits [B, ceil(V / 32)]
-    seen: Seen | None
+    seen: LogitEdits | None  # penalties, with counts of the texts so far
     biases: Biases | None
     shortest: dict[int, Shortest]
     plain: bool  # whether requests have a sampling and seeds alone
@@ -103,37 +103,6 @@ class Step(NamedTuple):
     inputs: torch.Tensor  # int32 or int64 [D + B]: the positions of the rows' input tokens
     laws: Laws
     short: dict[int, Shortest]  # requests whose text may be too short to end
-
-
-class Seen:
-    """Prompt and output of a batch's requests, for penalties: counted once, and then as the output grows."""
-
-    def __init__(self, metadata: Any, vocabulary: int) -> None:
-        prompts = metadata.prompt_token_ids
-        batch, words = len(prompts), -(-vocabulary // 32)
-        masks = torch.zeros(2, batch, words, dtype=torch.int32, device=prompts.device)
-        self.edits = LogitEdits(
-            repetition=metadata.repetition_penalties, frequency=metadata.frequency_penalties,
-            presence=metadata.presence_penalties, prompt_mask=masks[0], output_mask=masks[1],
-            output_counts=torch.empty(batch, vocabulary, dtype=torch.int32, device=prompts.device),
-        )  # fmt: skip
-        specdec.count_tokens(self.edits, prompts, prompt=True)
-        self.num_counted = [0] * batch
-
-    def counted(self, outputs: Sequence[list[int]]) -> LogitEdits:
-        """The edits, after new tokens of these texts are counted. -1 stands for a token that is still on the device."""
-        new = [output[num_counted:] for output, num_counted in zip(outputs, self.num_counted, strict=True)]
-        new = [tokens[: tokens.index(-1)] if -1 in tokens else tokens for tokens in new]
-        width = max(map(len, new))
-        if width:
-            rows = np.full((len(new), width), -1, dtype=np.int32)
-            for row, tokens in zip(rows, new, strict=True):
-                row[: len(tokens)] = tokens
-            specdec.count_tokens(self.edits, moved(rows, self.edits.output_counts.device))
-            self.num_counted = [
-                num_counted + len(tokens) for num_counted, tokens in zip(self.num_counted, new, strict=True)
-            ]
-        return self.edits
 
 
 class Sampler:
@@ -199,6 +168,10 @@ class Sampler:
         if laws.slots is not None:
             call |= self._marked(call, most, laws)
         ops.verify_chain(**call, method=self.method, out=(tokens, None, None))
+        if laws.seen is not None:
+            unread = runner.discard_request_mask  # of requests whose prompts have tokens left
+            emitted = tokens.masked_fill(unread.gpu[:size, None], -1) if unread.np[:size].any() else tokens
+            specdec.count_tokens(laws.seen, emitted)
         logprobs = None
         if scores:
             law = laws.sampling if processed else None
@@ -236,7 +209,7 @@ class Sampler:
             entries = [entries_of(state, bad.get(i, ())) for i, state in enumerate(states)]
             bounds = {i: one.bound for i, one in shortest.items() if not one.grammar}
             biases = Biases(entries, bounds, self.runner.device)
-        seen = None if metadata.no_penalties else Seen(metadata, vocabulary)
+        seen = None if metadata.no_penalties else counted(metadata, vocabulary)
         allowed = None if mask is None else bits(~mask[:, :vocabulary])
         plain = self.marks is None and allowed is seen is biases is None
         return Laws(sampling, self._seeds(), self._slots(), allowed, seen, biases, shortest, plain)
@@ -336,13 +309,12 @@ class Sampler:
 
     def _edits(self, step: Step) -> LogitEdits | None:
         laws, allowed = step.laws, step.laws.allowed
-        edits = LogitEdits() if laws.seen is None else laws.seen.counted(step.metadata.output_token_ids)
         bias = None if laws.biases is None else laws.biases.of_step(step)
         if bias is None and allowed is None:
-            return None if laws.seen is None else edits
+            return laws.seen
         if allowed is not None and not step.even:
             allowed = allowed.unsqueeze(1)
-        return edits._replace(bias=bias, allowed=allowed)
+        return (laws.seen or LogitEdits())._replace(bias=bias, allowed=allowed)
 
     def _draft(self, step: Step, call: dict[str, Any], stored: Any, ops: Any) -> dict[str, Any]:
         """The arguments of `verify_chain` that name the laws of drafts, and those that change beside them.
@@ -408,6 +380,24 @@ class Sampler:
         ids, *columns = scored(rows, flat, top, sampling, slots, mode, given, ops)
         columns = ids.int(), *columns
         return LogprobsTensors(*(columns if entry_index is None else (x[entry_index] for x in columns)))
+
+
+def counted(metadata: Any, vocabulary: int) -> LogitEdits:
+    """The penalties of a batch's requests, with their prompts and outputs counted."""
+    prompts, outputs = metadata.prompt_token_ids, metadata.output_token_ids
+    batch, device = len(prompts), prompts.device
+    masks = torch.zeros(2, batch, -(-vocabulary // 32), dtype=torch.int32, device=device)
+    edits = LogitEdits(
+        repetition=metadata.repetition_penalties, frequency=metadata.frequency_penalties,
+        presence=metadata.presence_penalties, prompt_mask=masks[0], output_mask=masks[1],
+        output_counts=torch.empty(batch, vocabulary, dtype=torch.int32, device=device),
+    )  # fmt: skip
+    specdec.count_tokens(edits, prompts, prompt=True)
+    tokens = np.full((batch, max(map(len, outputs))), -1, dtype=np.int32)
+    for row, output in zip(tokens, outputs, strict=True):
+        row[: len(output)] = output
+    specdec.count_tokens(edits, moved(tokens, device))
+    return edits
 
 
 def entries_of(state: Any, bad_words: Any) -> Entries:

@@ -82,17 +82,23 @@ def test_seeds_stay_with_their_requests(v1):
     assert len(set(first.values())) > 2
 
 
-def test_tokens_that_are_not_known_yet_are_counted_later(v1):
-    """With asynchronous scheduling -1 stands for them, until the tokens are on the host."""
-    outputs = [[4, 4, -1, -1], []]
-    metadata = stand_in.metadata_of([{"frequency": 1.0}] * 2, [7, 33], outputs, [], VOCABULARY)
-    seen = v1.Seen(metadata, VOCABULARY)
-    for text, count in (([4, 4, -1, -1], 2), ([4, 4, 4], 3), ([4, 4, 4, 9, -1], 3)):
-        outputs[0][:] = text
-        edits = seen.counted(outputs)
-        assert edits.output_counts[0, 4] == count
-    assert edits.output_mask.tolist() == [[1 << 4 | 1 << 9, 0], [0, 0]]
+def test_emitted_tokens_are_counted_where_they_are(v1, monkeypatch):
+    """Without a copy, so that a step needs no token of the one before on the host; those of half a prompt are none."""
+    runner = stand_in.Runner(stand_in.Proposer(DRAFT, probabilistic=False))
+    v1.take_over(runner, "rejection")
+    kind, outputs = {"temperature": 0.0, "frequency": 1.0, "bias": {9: 99.0}}, [[4, 4, -1], []]
+    runner.batch("ab", stand_in.metadata_of([kind] * 2, [7, 33], outputs, [[9], [9]], VOCABULARY))
+    copies = copies_to_the_device(v1, monkeypatch)
+    for unread in ("b", ""):
+        copies.clear()
+        runner.unread = unread
+        runner.step(torch.zeros(4, VOCABULARY), [[9], [9]], [9, 9])
+    edits = runner._sample.__self__.laws(runner.input_batch.sampling_metadata, VOCABULARY).seen
+    assert edits.output_counts[0, [4, 9]].tolist() == [2, 4]
+    assert edits.output_counts[1, 9] == 2
+    assert edits.output_mask.tolist() == [[1 << 4 | 1 << 9, 0], [1 << 9, 0]]
     assert edits.prompt_mask.tolist() == [[1 << 7, 0], [0, 1 << 1]]
+    assert not copies
 
 
 @pytest.mark.parametrize("grammar", ["none", "leaves others", "leaves none"])

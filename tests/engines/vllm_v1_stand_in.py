@@ -126,6 +126,7 @@ class Runner:
     """GPUModelRunner, for steps that a test makes."""
 
     is_pooling_model = use_async_scheduling = prompts = False
+    unread = ()  # requests whose prompts have tokens left
     parallel_config = types.SimpleNamespace(tensor_parallel_size=1)
 
     def __init__(self, proposer=None, method="standard", logprobs_mode="raw_logprobs"):
@@ -179,6 +180,8 @@ class Runner:
         self.seq_lens = torch.tensor(ends, dtype=torch.int32)
         self.positions = torch.cat([torch.arange(end - n - 1, end) for end, n in zip(ends, counts, strict=True)])
         self.query_start_loc = types.SimpleNamespace(np=[0, *chains.cu_num_sampled_tokens.tolist()])
+        unread = torch.tensor([name in self.unread for name in self.input_batch.req_ids])
+        self.discard_request_mask = types.SimpleNamespace(np=unread.numpy(), gpu=unread)
         if self.prompts:  # another request's prompt has tokens before these, and no rows
             chains.logits_indices, self.query_start_loc.np[-1] = chains.logits_indices + 5, len(logits) + 5
             self.positions = torch.cat([torch.arange(5) + 70, self.positions])

@@ -417,10 +417,10 @@ STEPS = {  # drafts, method, kind -> launches of a step of four requests, and co
     ("no drafts", "race", "top-k, top-p"): (1, 0),
     ("no drafts", "race", "greedy"): (1, 0),
     ("no drafts", "race", "bias"): (1, 0),
-    ("no drafts", "race", "repetition"): (2, 1),
+    ("no drafts", "race", "repetition"): (2, 0),
     ("draft model", "race", "plain"): (1 + POSITIONS + K, 0),
     ("draft model", "race", "bias"): (1 + POSITIONS + K, 0),
-    ("draft model", "race", "repetition"): (2 + POSITIONS + K, 1),
+    ("draft model", "race", "repetition"): (2 + POSITIONS + K, 0),
     ("draft model", "rejection", "plain"): (1 + POSITIONS + 2 * K, 0),  # a draft's row is copied
     ("draft model", "rejection", "greedy"): (1 + POSITIONS + K, 0),
     ("draft model", "block", "plain"): (1 + POSITIONS + 2 * K, 0),
