@@ -232,7 +232,6 @@ class Edits:
     def __init__(self, sampler: Any, most: int) -> None:
         self.sampler, self.penalties, slots = sampler, sampler.penalties_state, len(sampler.needs_logits_processing)
         self.entries: list[Entries | None] = [None] * slots
-        self.bounds: dict[int, int] = {}
         self.biases: Biases | None = None  # made when requests have changed
         # Requests with entries, and requests whose parameters need a processor of vLLM.
         self.biased, self.unfused = np.zeros(slots, dtype=bool), np.zeros(slots, dtype=bool)
@@ -248,16 +247,10 @@ class Edits:
 
     def begin(self, slot: int, params: Any) -> None:
         """List a new request's biases, the stop tokens that its length forbids, and its bad words of one token."""
-        stops, words = params.all_stop_token_ids if params.min_tokens else (), params.bad_words_token_ids or ()
-        grammar, long_words = params.structured_outputs, [word for word in words if len(word) > 1]
-        self.unfused[slot] = bool(params.allowed_token_ids or (stops and grammar) or long_words)
-        listed = bool(params.logit_bias or stops or words)
-        if listed or self.biased[slot]:
-            self.entries[slot] = Entries(params.logit_bias, stops, words) if listed else None
-            self.biased[slot], self.biases = listed, None
-            self.bounds.pop(slot, None)
-            if stops:
-                self.bounds[slot] = params.min_tokens + int(self.sampler.req_states.prompt_len.np[slot]) - 1
+        one = Entries(params, int(self.sampler.req_states.prompt_len.np[slot]))
+        self.unfused[slot] = bool(params.allowed_token_ids or one.words or (one.stops and one.grammar))
+        if one.used or self.biased[slot]:
+            self.entries[slot], self.biased[slot], self.biases = one if one.used else None, one.used, None
         if self.penalties.use_penalty[slot]:
             self.uncounted.append(slot)
 
@@ -298,9 +291,9 @@ class Edits:
                 output_mask=self.output_mask, output_counts=penalties.output_bin_counts,
             )  # fmt: skip
         if self.biased[slots].any():
-            self.biases = self.biases or Biases(self.entries, self.bounds, self.output_mask.device)
+            self.biases = self.biases or Biases(self.entries, self.output_mask.device)
             rows = self.biases.table()[context.expanded_idx_mapping.view(shape)]
-            inputs = context.pos.view(shape) if self.bounds else None
+            inputs = context.pos.view(shape) if self.biases.bounded else None
             edits = (edits or LogitEdits())._replace(bias=self.biases.of_rows(rows, inputs))
         return edits
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,31 +15,28 @@ NO_LISTS = (0, 0, 0, 0, 0)
 
 
 class Entries:
-    """A request's biases, with -inf for the ends of its bad words: a list for each set of tokens forbidden besides."""
+    """A request's biases, with -inf for the ends of its bad words: a list for each set of tokens forbidden besides.
 
-    def __init__(self, bias: dict[int, float] | None, stops: Iterable[int], bad_words: Iterable[list[int]]) -> None:
-        self.bias, self.stops = bias or {}, frozenset(stops)
-        self.ends = frozenset(word[0] for word in bad_words if len(word) == 1)
-        self.longest = max(map(len, bad_words), default=0)
-        after: dict[int, list[list[int]]] = {}
-        for word in bad_words:
+    Stop tokens are forbidden after input tokens at positions below ``bound``, unless a grammar may allow them alone.
+    """
+
+    def __init__(self, params: Any, prompt: int) -> None:
+        words = params.bad_words_token_ids or ()
+        self.bias, self.least, self.grammar = params.logit_bias or {}, params.min_tokens, params.structured_outputs
+        self.stops, self.bound = frozenset(params.all_stop_token_ids if self.least else ()), prompt + self.least - 1
+        self.ends = frozenset(word[0] for word in words if len(word) == 1)
+        self.longest = max(map(len, words), default=0)
+        self.words: dict[int, list[list[int]]] = {}  # those of several tokens, by their last but one
+        for word in words:
             if len(word) > 1:
-                after.setdefault(word[-2], []).append(word)
-        # The last tokens of words of two tokens by the first, and longer words by their last token but one.
-        self.after_one = {
-            token: frozenset(word[1] for word in words if len(word) == 2) for token, words in after.items()
-        }
-        self.after_more = {token: [word for word in words if len(word) > 2] for token, words in after.items()}
+                self.words.setdefault(word[-2], []).append(word)
+        self.used = bool(self.bias or self.stops or words)
         self._lists: dict[frozenset[int], np.ndarray] = {}
 
     def ended_by(self, text: list[int], end: int) -> frozenset[int]:
-        """The tokens that would end a bad word of two or more tokens after ``text[:end]``."""
-        token = text[end - 1]
-        words = self.after_more.get(token)
-        if words is None:
-            return NO_TOKENS
-        more = [word[-1] for word in words if text[max(end - len(word) + 1, 0) : end] == word[:-1]]
-        return self.after_one[token].union(more) if more else self.after_one[token]
+        """The tokens that would end a bad word of several tokens after ``text[:end]``."""
+        words = self.words.get(text[end - 1], ())
+        return frozenset(word[-1] for word in words if text[max(end - len(word) + 1, 0) : end] == word[:-1])
 
     def listed(self, forbidden: frozenset[int]) -> np.ndarray:
         """int32 [2, n]: rising tokens, and the bits of their float32 biases."""
@@ -54,12 +51,12 @@ class Entries:
 class Biases:
     """The lists of requests on the device, where rows share them.
 
-    ``bounds`` of requests: stop tokens are forbidden after input tokens at positions below it. A request has two lists
-    for that, and two more for each set of ends of bad words that a row's text calls for.
+    A request has two, with its stop tokens left and forbidden, and two more for each set of ends of bad words that a
+    row's text calls for.
     """
 
-    def __init__(self, entries: Sequence[Entries | None], bounds: dict[int, int], device: torch.device) -> None:
-        self.entries, self.bounds, self.device = entries, bounds, device
+    def __init__(self, entries: Sequence[Entries | None], device: torch.device) -> None:
+        self.entries, self.device = entries, device
         self._spans: dict[tuple[int, frozenset[int]], tuple[int, int]] = {}
         self._parts: list[np.ndarray] = []
         self._lists: torch.Tensor | None = None  # int32 [2, n]
@@ -68,7 +65,8 @@ class Biases:
         self._worded_rows: dict[tuple[int, frozenset[int]], int] = {}  # rows behind those of requests
         self._table: torch.Tensor | None = None  # int32 [rows, 5]
         self._biased = any(one and (one.bias or one.ends) for one in entries)
-        self._worded = [request for request, one in enumerate(entries) if one and one.after_one]
+        self._worded = [request for request, one in enumerate(entries) if one and one.words]
+        self.bounded = any(one and one.stops for one in entries)
 
     def table(self) -> torch.Tensor:
         """int32 [rows, 5]: bounds of lists with stop tokens left, with them forbidden, and until where; by request."""
@@ -132,9 +130,10 @@ class Biases:
         return self._worded_rows[key]
 
     def _row(self, request: int, ends: frozenset[int]) -> tuple[int, ...]:
-        bound, spans = self.bounds.get(request), self._span(request, ends)
-        banned = spans if bound is None else self._span(request, ends | self.entries[request].stops)
-        return *spans, *banned, bound or 0
+        one, spans = self.entries[request], self._span(request, ends)
+        if not one.stops or one.grammar:
+            return *spans, *spans, 0
+        return *spans, *self._span(request, ends | one.stops), one.bound
 
     def _span(self, request: int, forbidden: frozenset[int]) -> tuple[int, int]:
         key = request, forbidden

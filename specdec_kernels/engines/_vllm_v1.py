@@ -70,16 +70,6 @@ def take_over(runner: Any, method: str) -> str:
     return f"drafts of {config.method} drawn by our noise{said}"
 
 
-class Shortest(NamedTuple):
-    """A minimum of tokens; stop tokens are forbidden before it."""
-
-    least: int
-    stops: set[int]
-    output: list[int]  # with asynchronous scheduling as long as if all drafts were accepted
-    grammar: bool
-    bound: int  # input tokens at positions below this one are followed by no stop token
-
-
 class Laws(NamedTuple):
     """The settings of a batch's requests, each number one for each request."""
 
@@ -89,7 +79,7 @@ class Laws(NamedTuple):
     allowed: torch.Tensor | None  # bits [B, ceil(V / 32)]
     seen: LogitEdits | None  # penalties, with counts of the texts so far
     biases: Biases | None
-    shortest: dict[int, Shortest]
+    shortest: dict[int, list[int]]  # outputs of requests with a minimum of tokens
     plain: bool  # whether requests have a sampling and seeds alone
 
 
@@ -102,7 +92,7 @@ class Step(NamedTuple):
     even: bool  # whether these are equal
     inputs: torch.Tensor  # int32 or int64 [D + B]: the positions of the rows' input tokens
     laws: Laws
-    short: dict[int, Shortest]  # requests whose text may be too short to end
+    short: list[int]  # requests whose text may be too short to end
 
 
 class Sampler:
@@ -143,7 +133,7 @@ class Sampler:
         counts = [0] * size if chains is None else chains.num_draft_tokens
         most = max(counts)
         processed = scores and runner.sampler.logprobs_mode in PROCESSED
-        short, inputs = self._short(laws) if laws.shortest else {}, ends
+        short, inputs = self._short(laws) if laws.shortest else [], ends
         if most:
             inputs = runner.positions[: len(logits)]
             if runner.query_start_loc.np[size] != len(logits):  # prompts have tokens without rows
@@ -192,23 +182,16 @@ class Sampler:
         min_p: float | torch.Tensor = 0.0
         if any(one.min_p for one in parameters):
             min_p = self._moved([one.min_p for one in parameters], torch.float32)
-        shortest = {
-            i: Shortest(
-                one.min_tokens, one.all_stop_token_ids, state.output_token_ids, bool(one.structured_outputs),
-                one.min_tokens + state.num_prompt_tokens - 1,
-            )
-            for i, (one, state) in enumerate(zip(parameters, states, strict=True))
-            if one.min_tokens and one.all_stop_token_ids
-        }  # fmt: skip
+        entries = [entries_of(state) for state in states]
+        # With asynchronous scheduling an output is as long as if all drafts were accepted.
+        shortest = {i: state.output_token_ids for i, state in enumerate(states) if entries[i].stops}
         sampling = GREEDY
         if not metadata.all_greedy:
             top_k, top_p = (off if x is None else x for off, x in ((0, metadata.top_k), (1.0, metadata.top_p)))
             sampling = Sampling.vllm(metadata.temperature, top_k, top_p, min_p)
-        mask, bad, biases = metadata.allowed_token_ids_mask, metadata.bad_words_token_ids, None
-        if bad or shortest or any(one.logit_bias for one in parameters):
-            entries = [entries_of(state, bad.get(i, ())) for i, state in enumerate(states)]
-            bounds = {i: one.bound for i, one in shortest.items() if not one.grammar}
-            biases = Biases(entries, bounds, self.runner.device)
+        mask, biases = metadata.allowed_token_ids_mask, None
+        if any(one.used for one in entries):
+            biases = Biases(entries, self.runner.device)
         seen = None if metadata.no_penalties else counted(metadata, vocabulary)
         allowed = None if mask is None else bits(~mask[:, :vocabulary])
         plain = self.marks is None and allowed is seen is biases is None
@@ -254,17 +237,18 @@ class Sampler:
         packing = None if packing is None else packing._replace(max_drafts=most)
         return self.marks.noise(call["draft_tokens"], position, laws.slots, laws.seeds, packing=packing)
 
-    def _short(self, laws: Laws) -> dict[int, Shortest]:
+    def _short(self, laws: Laws) -> list[int]:
         """Requests whose text may be too short to end: the host may count drafts of two unverified steps."""
         slack = 2 * (self.runner.num_spec_tokens + 1) if self.runner.use_async_scheduling else 0
-        return {i: one for i, one in laws.shortest.items() if len(one.output) - slack < one.least}
+        entries = laws.biases.entries
+        return [i for i, output in laws.shortest.items() if len(output) - slack < entries[i].least]
 
     def _fuses(self, step: Step) -> bool:
         """Whether our edits cover all settings of the requests. The log names, once, what they do not cover."""
-        holder = step.metadata.thinking_budget_state_holder
+        holder, biases = step.metadata.thinking_budget_state_holder, step.laws.biases
         for name, on in (
             ("thinking_token_budget", holder is not None and holder.has_tracked_requests()),
-            ("min_tokens beside structured outputs", any(one.grammar for one in step.short.values())),
+            ("min_tokens beside structured outputs", any(biases.entries[i].grammar for i in step.short)),
         ):
             if on:
                 if name not in self._said:
@@ -294,17 +278,18 @@ class Sampler:
             rows[last] = bonus_rows
         begin = 0
         for request, count in enumerate(step.counts):
-            if request in short and short[request].grammar:  # the grammar may allow stop tokens alone
-                self._forbid(rows[begin : begin + count + 1], short[request], step.inputs[begin : begin + count + 1])
+            if request in short and biases.entries[request].grammar:  # which may allow stop tokens alone
+                each = slice(begin, begin + count + 1)
+                self._forbid(rows[each], biases.entries[request], step.inputs[each])
             begin += count + 1
         return rows
 
-    def _forbid(self, rows: torch.Tensor, short: Shortest, inputs: torch.Tensor) -> None:
+    def _forbid(self, rows: torch.Tensor, one: Entries, inputs: torch.Tensor) -> None:
         """Forbid stop tokens in a request's rows where its text is too short and other tokens are left."""
-        stops = self._moved(sorted(short.stops), torch.int64)
+        stops = self._moved(sorted(one.stops), torch.int64)
         before = rows[:, stops]
         rows[:, stops] = -torch.inf
-        allowed = (inputs >= short.bound) | rows.isneginf().all(1)
+        allowed = (inputs >= one.bound) | rows.isneginf().all(1)
         rows[:, stops] = before.masked_fill_(~allowed[:, None], -torch.inf)
 
     def _edits(self, step: Step) -> LogitEdits | None:
@@ -400,11 +385,10 @@ def counted(metadata: Any, vocabulary: int) -> LogitEdits:
     return edits
 
 
-def entries_of(state: Any, bad_words: Any) -> Entries:
+def entries_of(state: Any) -> Entries:
     """A request's lists, which its state holds."""
     if not hasattr(state, "specdec_entries"):
-        one = state.sampling_params
-        state.specdec_entries = Entries(one.logit_bias, one.all_stop_token_ids if one.min_tokens else (), bad_words)
+        state.specdec_entries = Entries(state.sampling_params, state.num_prompt_tokens)
     return state.specdec_entries
 
 

@@ -38,7 +38,7 @@ def state_of(kind, prompt, output):
     least, stops, grammar = kind.get("shortest", (0, set(), False))
     asked = types.SimpleNamespace(
         min_p=kind.get("min_p", 0.0), logit_bias=kind.get("bias"), min_tokens=least, all_stop_token_ids=stops,
-        structured_outputs="a regex" if grammar else None,
+        structured_outputs="a regex" if grammar else None, bad_words_token_ids=kind.get("bad"),
     )  # fmt: skip
     return {"sampling_params": asked, "num_prompt_tokens": len(prompt), "output_token_ids": output}
 
