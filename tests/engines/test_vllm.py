@@ -9,6 +9,7 @@ import torch
 from specdec_kernels import Sampling
 from specdec_kernels.engines import vllm, vllm_v1
 from tests.engines.launches import launches
+from tests.engines.step_parts import Parts
 from tests.support.filters import kept
 from tests.support.laws import P, Q, assert_law
 
@@ -56,45 +57,15 @@ def prefix_law(rows):
 
 
 class TestRejection:
-    def test_shapes_and_padding(self):
-        given = arguments([K + 1] * 50, range(50), drafted(50), [5] * 50)
-        tokens, num = vllm.rejection_sample(**given)
-        assert torch.equal(tokens, vllm.rejection_sample(**given, use_fp64=True)[0])
-        assert tokens.dtype == torch.int64
-        assert num.dtype == torch.int32
-        assert tokens.shape == (50, K + 1)
-        assert torch.equal(tokens >= 0, torch.arange(K + 1) < num[:, None])
-
-    @pytest.mark.parametrize("with_law", [True, False])
-    def test_a_request_is_decided_alike_in_any_batch(self, with_law):
-        """Alone among even rows, and among requests that have fewer: another path, the same tokens."""
-        count, drafts = 40, drafted(40)
-        slots, places = torch.randperm(64, generator=torch.Generator().manual_seed(3))[:count].tolist(), [9] * count
-        even = arguments([K + 1] * count, slots, drafts, places, capacity=64)
-        rows = [1 + b % (K + 1) for b in range(count)]
-        mixed = arguments(rows, slots, drafts, places, capacity=64)
-        if not with_law:
-            even["draft_logits"] = mixed["draft_logits"] = None
-        mixed["expanded_idx_mapping"] = mixed["expanded_idx_mapping"].int()
-        mixed["idx_mapping"] = mixed["idx_mapping"].int()
-        (one, ones), (other, others) = vllm.rejection_sample(**even), vllm.rejection_sample(**mixed)
-        full = torch.tensor(rows) == K + 1
-        assert torch.equal(one[full], other[full])
-        assert torch.equal(ones[full], others[full])
-        assert (others <= torch.tensor(rows)).all()
-        assert torch.equal(other >= 0, torch.arange(K + 1) < others[:, None])
-        # Rows behind the last one of the last request, whose end the device alone knows, belong to nobody.
-        extra = {name: torch.cat((mixed[name], mixed[name][:3])) for name in (
-            "target_logits", "draft_sampled", "pos", "expanded_idx_mapping", "expanded_local_pos"
-        )}  # fmt: skip
-        again, _ = vllm.rejection_sample(**mixed | extra)
-        assert torch.equal(again, other)
-
     def test_temperature_0_is_greedy(self):
-        given = arguments([K + 1] * 3, [2, 0, 1], torch.tensor([[0, 3], [0, 1], [2, 3]]), [5] * 3)
-        tokens, num = vllm.rejection_sample(**given | {"temperature": torch.zeros(3)})
-        assert num.tolist() == [3, 2, 1]
-        assert tokens.tolist() == [[0, 3, 0], [0, 3, -1], [0, -1, -1]]
+        """Rows behind the last one of the last request, whose end the device alone knows, are not read."""
+        given = arguments([K + 1] * 3 + [1], [2, 0, 1, 3], torch.tensor([[0, 3], [0, 1], [2, 3], [0, 0]]), [5] * 4)
+        for name in ("target_logits", "draft_sampled", "pos", "expanded_idx_mapping", "expanded_local_pos"):
+            given[name] = torch.cat((given[name], given[name][:3]))
+        tokens, num = vllm.rejection_sample(**given | {"temperature": torch.zeros(4), "use_fp64": True})
+        assert (tokens.dtype, num.dtype) == (torch.int64, torch.int32)
+        assert num.tolist() == [3, 2, 1, 1]
+        assert tokens.tolist() == [[0, 3, 0], [0, 3, -1], [0, -1, -1], [0, -1, -1]]
 
     @pytest.mark.parametrize("wider", ["target_logits", "draft_logits"])
     def test_vocabularies_that_are_padded(self, wider):
@@ -124,13 +95,10 @@ class TestRejection:
         with pytest.raises(NotImplementedError, match=f"{name}: expected it to be off"):
             vllm.rejection_sample(**arguments([3], [0], drafted(1), [5]), **option)
 
-    def test_launches(self):
+    @pytest.mark.parametrize("counts", [[3, 3, 3, 3], [3, 1, 2, 1]], ids=["even", "uneven"])
+    def test_launches(self, counts):
         """Ours alone: rows, drafts and positions are read where they lie."""
-        given = arguments([K + 1] * 4, range(4), drafted(4), [5] * 4)
-        assert launches(lambda: vllm.rejection_sample(**given)) == ["specdec::verify_chain"]
-
-    def test_launches_of_rows_of_different_numbers(self):
-        given = arguments([3, 1, 2, 1], range(4), drafted(4), [5] * 4)
+        given = arguments(counts, range(4), drafted(4), [5] * 4)
         assert launches(lambda: vllm.rejection_sample(**given)) == ["specdec::verify_chain"]
 
 
@@ -149,16 +117,6 @@ class TestGumbel:
         assert_law(self.draw(temperature=torch.full((MANY,), 0.5)), P**2)
         assert_law(self.draw(temperature=torch.full((MANY,), 0.5), apply_temperature=False), P)
         assert (self.draw(temperature=torch.zeros(MANY), apply_temperature=False) == 0).all()
-
-    def test_noise_is_by_seed_position_and_purpose(self):
-        cache, column = torch.zeros(MANY, 2, 4), torch.tensor(1)
-        draws = [
-            self.draw(), self.draw(pos=torch.full((MANY,), 8)), self.draw(seed=torch.arange(MANY) + MANY),
-            self.draw(is_drafting=True), self.draw(is_drafting=True, logits_cache=cache, logits_cache_col=column),
-        ]  # fmt: skip
-        cells = [4 * one + other for n, one in enumerate(draws) for other in draws[n + 1 :]]
-        for pair in cells:
-            assert_law(pair, torch.outer(P, P).flatten())
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_rows_are_cached_and_padded_ones_are_not(self, dtype):
@@ -197,11 +155,14 @@ class TestGumbel:
         assert launched(True, True, logits_cache_col=column, logits_cache=cache) == stored
 
     @pytest.mark.parametrize("each", [False, True], ids=["one for all", "one for each row"])
-    def test_columns_have_noise_of_their_own(self, each):
+    def test_noise_is_by_seed_position_purpose_and_column(self, each):
         columns = [torch.full((MANY,), column) if each else torch.tensor(column) for column in range(3)]
         drawn = [self.draw(is_drafting=True, logits_cache_col=column) for column in columns]
         assert torch.equal(drawn[2], self.draw(is_drafting=True, logits_cache_col=torch.tensor(2)))
-        drawn += [self.draw(), self.draw(is_drafting=True, pos=torch.full((MANY,), 8), logits_cache_col=columns[1])]
+        drawn += [
+            self.draw(), self.draw(pos=torch.full((MANY,), 8)), self.draw(seed=torch.arange(MANY) + MANY),
+            self.draw(is_drafting=True, pos=torch.full((MANY,), 8), logits_cache_col=columns[1]),
+        ]  # fmt: skip
         for n, one in enumerate(drawn):
             for other in drawn[n + 1 :]:
                 assert_law(4 * one + other, torch.outer(P, P).flatten())
@@ -254,17 +215,6 @@ def v1(counts, drafts, given, bonus=3, draft=DRAFT):
 
 
 class TestV1:
-    def test_the_last_token_is_vllms(self):
-        """Where all drafts are accepted; of greedy and other requests in one batch."""
-        given, drafts = metadata(400), drafted(400)
-        given.temperature[::2], drafts[::2] = 0.0, torch.tensor([0, 3])
-        tokens = v1([K] * 400, drafts, given)
-        assert (tokens.dtype, tokens.shape) == (torch.int32, (400, K + 1))
-        through = tokens[:, 2] >= 0
-        assert through[::2].all()
-        assert 0 < through[1::2].sum() < 200
-        assert torch.equal(tokens[through], torch.cat((drafts, torch.full((400, 1), 3)), 1)[through].int())
-
     @pytest.mark.parametrize(
         "kind", [{}, {"all_random": True}, {"all_greedy": True, "temperature": None}],
         ids=["some greedy", "all random", "all greedy"],
@@ -272,26 +222,13 @@ class TestV1:
     def test_launches(self, kind):
         """One table comes from the host, ours does the rest."""
         logits, drafts, bonus = TARGET.log()[:2], torch.tensor([0, 1]).int(), torch.full((2, 1), 3).int()
-        given, draft = metadata(2, generators={row: torch.Generator().manual_seed(row) for row in range(2)}), DRAFT
+        given = metadata(2, generators={row: torch.Generator().manual_seed(row) for row in range(2)})
         given.__dict__.update(kind)
-        tables = []
-
-        def call():
-            return vllm_v1.rejection_sample(drafts, [1, 1], 1, None, draft, logits, bonus, given)
-
-        def copied(tensor, *arguments, **options):
-            if isinstance(arguments[0], torch.device):
-                tables.append(tensor.numel())
-            return copy(tensor, *arguments, **options)
-
-        copy = torch.Tensor.to
-        found = launches(call)
-        found = [name for name in found if name not in ("aten::random_", "aten::_local_scalar_dense")]  # on the host
-        assert found == ["specdec::verify_chain"]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch.Tensor, "to", copied)
-            call()
-        assert tables == [2 * 2 + 3]  # seeds of two words, and where drafts begin
+        with Parts() as parts, parts.counting() as (launches, copies, waits):
+            vllm_v1.rejection_sample(drafts, [1, 1], 1, None, DRAFT, logits, bonus, given)
+        on_the_host = 2 * ("all_greedy" not in kind)  # a seed of each generator is drawn there, and read
+        assert launches.pop("ops") == copies.total() == 1
+        assert (launches.total(), waits.total()) == (2 * on_the_host, on_the_host)
 
     def test_padding_and_requests_without_drafts(self):
         tokens = v1([2, 0, 1], torch.tensor([[0, 3], [0, 0], [1, 0]]), metadata(3, temperature=0.0))
