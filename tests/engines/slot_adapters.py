@@ -5,9 +5,8 @@ import types
 
 import torch
 
-import specdec_kernels as specdec
 from specdec_kernels import Sampling
-from specdec_kernels.engines import mlx_lm, vllm, vllm_v1
+from specdec_kernels.engines import mlx_lm, vllm
 from specdec_kernels.engines.llamacpp import LlamaDrafter
 from specdec_kernels.generate import TextEdits, stream
 from tests.engines import sglang_server, vllm_stand_in, vllm_v1_stand_in
@@ -24,10 +23,10 @@ class VllmV2(Engine):
 
     most = K
 
-    def __init__(self, method, mode="raw_logprobs", scores=None, draft=DRAFT):
+    def __init__(self, method, scores=None, draft=DRAFT):
         vllm.register()
         state = vllm_stand_in.ModelState(vllm_stand_in.speculative(K), {"specdec": method})
-        sampler = vllm_stand_in.Sampler(PLACES, VOCABULARY, logprobs_mode=mode)
+        sampler = vllm_stand_in.Sampler(PLACES, VOCABULARY)
         self.method, self.scores, self.draft = method, scores, draft
         self.speculator = vllm_stand_in.DraftModelSpeculator()
         self.sampler, self.rejection = state.custom_sampler(sampler)
@@ -174,52 +173,6 @@ class VllmV1(Engine):
         new = self.runner.propose([row[-1] for row in emitted], ends, K, rejected)
         self.proposed = dict(zip(names, new.tolist(), strict=True))  # of others the rows are lost
         return dict(zip(names, emitted, strict=True))
-
-
-class VllmV1Function(Engine):
-    """``rejection_sample`` alone, whose requests have generators and places in the batch."""
-
-    most = K
-
-    def __init__(self):
-        self.wish, self.text, self.generator = {}, {}, {}
-
-    def admit(self, name, wish, said):
-        self.wish[name], self.text[name] = wish, wish.prompt + said
-        self.generator.setdefault(name, torch.Generator().manual_seed(wish.seed % 2**64))
-
-    def drop(self, name):
-        pass
-
-    def step(self, names, counts):
-        drafts, laws, rows, bonus = [], [], [], []
-        for name, count in zip(names, counts, strict=True):
-            wish, text = self.wish[name], list(self.text[name])
-            noise = {"seed": wish.seed, "temperature": wish.temperature}
-            for _ in range(count):
-                law = DRAFT[text[-1]]
-                rows.append(TARGET[text[-1]] / (wish.temperature or 1.0))
-                greedy = torch.nn.functional.one_hot(law.argmax(), VOCABULARY).float()
-                laws.append((law / wish.temperature).softmax(-1) if wish.temperature else greedy)
-                text.append(int(specdec.race_sample(law, position=len(text), nonce=1, **noise)))
-            drafts += text[len(self.text[name]) :]
-            bonus.append([int(specdec.race_sample(TARGET[text[-1]], position=len(text), nonce=2, **noise))])
-        temperature = torch.tensor([self.wish[name].temperature for name in names])
-        metadata = types.SimpleNamespace(
-            temperature=temperature, all_greedy=bool((temperature == 0).all()), all_random=False,
-            generators={row: self.generator[name] for row, name in enumerate(names)},
-        )  # fmt: skip
-        empty = torch.empty(0, VOCABULARY)
-        found = vllm_v1.rejection_sample(
-            torch.tensor(drafts, dtype=torch.int32), counts, K, None, torch.stack(laws) if laws else empty,
-            torch.stack(rows) if rows else empty, torch.tensor(bonus), metadata,
-        )  # fmt: skip
-        emitted = {
-            name: [token for token in row if token >= 0] for name, row in zip(names, found.tolist(), strict=True)
-        }
-        for name, row in emitted.items():
-            self.text[name] += row
-        return emitted
 
 
 class Sglang(Engine):

@@ -48,15 +48,14 @@ def expected_of(method, asked):
 
 
 @pytest.mark.usefixtures("v2")
-@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 @pytest.mark.parametrize("method", METHODS)
-def test_vllm(method, mode):
+def test_vllm(method):
     """And the scores of its tokens."""
-    more = {}, {"bad": [[7], [4]]}, {"bad": [[7], [3, 4]]}, {"bias": {5: 2.5}}, {"allowed": range(5, 30)}, LEAST
+    more = {}, {"bad": [[7], [4]]}, {"bias": {5: 2.5}}, LEAST
     asked = wishes(20, slot_adapters.VOCABULARY, more=more)
 
     def make(scores=None):
-        return slot_adapters.VllmV2(method, mode, scores)
+        return slot_adapters.VllmV2(method, scores)
 
     check(make, asked, SEEDS, expected_of(method, asked))
     scores = {}
@@ -81,11 +80,6 @@ def test_vllm_v1(v1, method):
         return slot_adapters.VllmV1(v1, method)
 
     check(make, asked, SEEDS, expected_of(method, asked))
-
-
-def test_vllm_v1_function():
-    asked = wishes(14, slot_adapters.VOCABULARY, ({}, {"temperature": 0.7}, {"temperature": 0.0}))
-    check(slot_adapters.VllmV1Function, asked, SEEDS)
 
 
 @pytest.fixture

@@ -94,45 +94,20 @@ class PenaltiesState:
 
 
 class LogitBiasState:
-    """Allowed tokens, biases, and stop tokens that are forbidden before a minimum of tokens."""
-
-    def __init__(self, slots, texts):
-        self.params, self.texts = [SamplingParams()] * slots, texts
+    """Allowed tokens, biases, and a minimum of tokens. `whole_vllm.py` sees what it does to rows."""
 
     def add_request(self, slot, params):
-        self.params[slot] = params
         return bool(params.logit_bias or params.allowed_token_ids or (params.min_tokens and params.all_stop_token_ids))
 
     def apply(self, logits, ctx):
-        for row, slot, position in zip(logits, ctx.expanded_idx_mapping.tolist(), ctx.pos.tolist(), strict=True):
-            one = self.params[slot]
-            if one.allowed_token_ids:
-                row[[token for token in range(len(row)) if token not in one.allowed_token_ids]] = -torch.inf
-            for token, bias in (one.logit_bias or {}).items():
-                row[token] += bias
-            if position + 1 < self.texts.prompt_len.np[slot] + one.min_tokens:
-                row[list(one.all_stop_token_ids)] = -torch.inf
         return logits
 
 
-class BadWordsState:
-    """Words that no text has: a row forbids the last token of those that would end."""
-
-    def __init__(self, slots, texts):
-        self.words, self.texts = [()] * slots, texts
+class BadWordsState(LogitBiasState):
+    """Words that no text has."""
 
     def add_request(self, slot, params):
-        self.words[slot] = params.bad_words_token_ids or ()
-        return bool(self.words[slot])
-
-    def apply(self, logits, ctx):
-        for row, slot in enumerate(ctx.expanded_idx_mapping.tolist()):
-            place = int(ctx.expanded_local_pos[row])
-            text = self.texts.output(slot) + ctx.input_ids[row - place + 1 : row + 1].tolist()
-            for *begin, last in self.words[slot]:
-                if text[len(text) - len(begin) :] == begin:
-                    logits[row, last] = -torch.inf
-        return logits
+        return bool(params.bad_words_token_ids)
 
 
 class Forbidding:
@@ -161,9 +136,6 @@ class RequestState:
         self.prompt_len.np[slot], self.total_len.gpu[slot] = len(prompt), 0
         self.write(slot, [*prompt, *output])
 
-    def output(self, slot):
-        return self.all_token_ids.gpu[slot, self.prompt_len.np[slot] : self.total_len.gpu[slot]].tolist()
-
     def write(self, slot, tokens):
         end = int(self.total_len.gpu[slot])
         self.all_token_ids.gpu[slot, end : end + len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
@@ -191,9 +163,7 @@ class Sampler:
         self.req_states = RequestState(slots)
         self.penalties_state = PenaltiesState(slots, vocab_size, **(penalties or {}))
         self.logprob_token_ids_state = LogprobTokenIdsState(slots)
-        self.logits_processors = [
-            LogitBiasState(slots, self.req_states), self.penalties_state, BadWordsState(slots, self.req_states),
-        ]  # fmt: skip
+        self.logits_processors = [LogitBiasState(), self.penalties_state, BadWordsState()]
         if forbidden is not None:
             self.logits_processors.append(Forbidding(forbidden))
         self.thinking_budget_state = types.SimpleNamespace(enabled=False, apply=lambda logits, ctx: None)
