@@ -393,25 +393,20 @@ def entries_of(state: Any) -> Entries:
 
 
 def at_entries(x: Any, index: torch.Tensor, entries: int) -> Any:
-    """A number, or one for each request, as [entries]: request b's at ``index[b]``."""
+    """A number, or numbers for each request, as [entries, ...]: request b's at ``index[b]``."""
     if isinstance(x, Sampling):
         return Sampling(*(at_entries(number, index, entries) for number in x))
-    return x.new_zeros(entries).index_copy_(0, index, x) if isinstance(x, torch.Tensor) else x
+    return x.new_zeros(entries, *x.shape[1:]).index_copy_(0, index, x) if isinstance(x, torch.Tensor) else x
 
 
 def by_entry(call: dict[str, Any], index: torch.Tensor, entries: int) -> dict[str, Any]:
     """The numbers of a call by entry, and an index of its lists."""
     changed = {name: at_entries(call[name], index, entries) for name in ("seed", "sampling")}
     if (edits := call["edits"]) is not None:
-        names = "repetition", "frequency", "presence"
+        names = "repetition", "frequency", "presence", "allowed"
         edits = edits._replace(**{name: at_entries(getattr(edits, name), index, entries) for name in names})
-        requests = at_entries(first_rows(index, len(index)).int(), index, entries)
-        if edits.output_mask is not None:
-            edits = edits._replace(seen_index=requests)
-        if edits.allowed is not None:
-            if edits.allowed.ndim == 3:
-                requests = requests.unsqueeze(1)
-            edits = edits._replace(allowed=edits.allowed.flatten(0, -2), allowed_index=requests)
+        if edits.output_mask is not None:  # its counts are large, and stay
+            edits = edits._replace(seen_index=at_entries(first_rows(index, len(index)).int(), index, entries))
         changed["edits"] = edits
     return changed
 
