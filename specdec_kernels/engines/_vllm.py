@@ -266,8 +266,8 @@ class Edits:
         texts = self.sampler.req_states
         positions = texts.total_len.gpu[:, None] - self.columns
         tokens = texts.all_token_ids.gpu.gather(1, positions.clamp(min=0))
-        tokens = tokens.masked_fill(positions < texts.prompt_len.gpu[:, None], -1)
-        specdec.count_tokens(LogitEdits(output_mask=self.output_mask), tokens)
+        num_output = texts.total_len.gpu - texts.prompt_len.gpu
+        specdec.count_tokens(LogitEdits(output_mask=self.output_mask), tokens, num_output)
 
     def used(self, slots: np.ndarray) -> bool:
         """Whether these requests have biases or penalties."""
