@@ -492,6 +492,22 @@ def vllm_parts() -> Table:
 
 
 @table
+def vllm_v2() -> Table:
+    """Launches, copies and waits of a step of 8 requests by the V2 runner, and the host's time without kernels."""
+    head = ["drafts", "verification", *COUNTS, "launches with top-k, top-p", "launches with penalties", "host, µs"]
+    rows: Table = [head]
+    for drafts, verification in dict.fromkeys((cell["drafts"], cell["verification"]) for cell in cells("vllm_v2")):
+        plain, *more = (
+            cells("vllm_v2", drafts=drafts, verification=verification, kind=kind)
+            for kind in ("temperature 1", "top-k 50, top-p 0.9", "penalties")
+        )
+        host = number(1e3 * sum(plain[0]["ms"].get(part, 0) for part in SAMPLED))
+        launches = [counts(cell[0])[0] if cell and "ms" in cell[0] else "" for cell in more]
+        rows.append([drafts, verification, *counts(plain[0]), *launches, host])
+    return rows
+
+
+@table
 def sglang_parts() -> Table:
     return columns_of_parts("sglang", "SGLang")
 

@@ -91,11 +91,11 @@ def run_all(*names):
             path = Path(folder) / "figures.json"
             command = [python, "-m", "bench.whole", name, path]
             if subprocess.run(command, cwd=ROOT, env=os.environ | alone | engine.variables).returncode:
-                print(f"{name}: failed, and its figures stay as they were")
+                print(f"{name}: failed, and its figures stay as they were", flush=True)
                 continue
             results[name] = json.loads(path.read_text(encoding="utf-8"))
-    RESULTS.write_text(by_cell(results), encoding="utf-8")
-    print(f"written to {RESULTS.relative_to(ROOT)}")
+        RESULTS.write_text(by_cell(results), encoding="utf-8")
+        print(f"{name}: written to {RESULTS.relative_to(ROOT)}", flush=True)
 
 
 if __name__ == "__main__":

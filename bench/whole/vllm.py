@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.whole import cells
 from specdec_kernels.engines import vllm as plugin
 from tests.engines import vllm_process
-from tests.engines.step_parts import Parts
+from tests.engines.step_parts import KERNELS, Parts
 
 V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
 if V2:
@@ -125,14 +125,14 @@ def run():
     for vocabulary in (cells.SMALL,) if V2 else (cells.VOCABULARY, cells.SMALL):
         with tempfile.TemporaryDirectory() as folder, Parts() as parts:
             if V2:
-                parts.wrap_kernel(GridExecutor, "__call__")
+                parts.wrap(GridExecutor, "__call__", KERNELS)
             folders = cells.saved_pair(Path(folder), vocabulary)
             engines = {each: Engine(folders, *each, parts) for each in cells.SERVED}
             if vocabulary == cells.VOCABULARY:
                 for each, engine in engines.items():
                     peak = engine.peak(vocabulary)
                     yield cells.cell(*each, cells.PLAIN, max(cells.BATCHES), vocabulary, peak_mb=peak)
-            for kind in (cells.PLAIN, cells.FILTERS) if V2 else cells.KINDS:
+            for kind in cells.KINDS:
                 stopped = {}
                 for requests in (cells.COUNTED,) if V2 else cells.BATCHES:
                     counts = vocabulary == cells.SMALL and requests == cells.COUNTED

@@ -19,8 +19,10 @@ from tests.engines.launches import Launches
 
 ENGINE = "engine"  # the part that is not wrapped
 OPS = "ops"
+KERNELS = "kernels"  # what they call is no launch
 COPIES = ("tensor", "as_tensor", "to", "cuda")
-WAITS = ("item", "tolist", "cpu", "numpy", "nonzero", "masked_select", "unique",
+# Not numpy, which takes tensors of the host alone.
+WAITS = ("item", "tolist", "cpu", "nonzero", "masked_select", "unique",
          "__bool__", "__int__", "__float__", "__index__")  # fmt: skip
 
 
@@ -30,7 +32,7 @@ class Parts(Replacements):
     def __init__(self, clock=time.thread_time):
         super().__init__()
         self.clock, self.active, self.seconds, self.since = clock, [ENGINE], Counter(), clock()
-        self.launches, self.in_kernel = Counter(), False
+        self.launches = Counter()
         for name in ops.__all__:
             if inspect.isfunction(getattr(ops, name)):
                 self.wrap(specdec_kernels, name, OPS)
@@ -42,11 +44,13 @@ class Parts(Replacements):
         self.undo()
 
     def wrap(self, owner, name, part):
-        """Count the calls of ``owner.name`` to this part."""
+        """Count the calls of ``owner.name`` to this part. Those of an interpreted kernel are a launch each."""
         function = getattr(owner, name)
 
         @functools.wraps(function)
         def timed(*given, **named):
+            if part == KERNELS:
+                self.launches[self.active[-1]] += 1
             self._switch()
             self.active.append(part)
             try:
@@ -56,22 +60,6 @@ class Parts(Replacements):
                 self.active.pop()
 
         self.put(owner, name, timed)
-
-    def wrap_kernel(self, owner, name):
-        """Count each call of ``owner.name`` as one launch, and nothing that it calls: a kernel that is interpreted."""
-        function = getattr(owner, name)
-
-        @functools.wraps(function)
-        def launched(*given, **named):
-            if not self.in_kernel:
-                self.launches[self.active[-1]] += 1
-            before, self.in_kernel = self.in_kernel, True
-            try:
-                return function(*given, **named)
-            finally:
-                self.in_kernel = before
-
-        self.put(owner, name, launched)
 
     def taken(self):
         """The seconds of each part since the last call."""
@@ -100,7 +88,7 @@ class _Launched(Launches):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         before = len(self.names)
         result = super().__torch_dispatch__(op, types, args, kwargs)
-        if len(self.names) > before and not self.parts.in_kernel:
+        if len(self.names) > before and self.parts.active[-1] != KERNELS:
             self.counts[self.parts.active[-1]] += 1
         return result
 
@@ -113,7 +101,7 @@ class _Transfers(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name, part = function.__name__, self.parts.active[-1]
-        if self.parts.in_kernel:
+        if part == KERNELS:
             pass
         elif name in WAITS or (name == "__getitem__" and _is_mask(args[1])):
             self.waits[part] += 1

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 
 import specdec_kernels as specdec
-from tests.engines.step_parts import Parts
+from tests.engines.step_parts import KERNELS, Parts
 
 ROWS = torch.randn(2, 16, generator=torch.Generator().manual_seed(0))
 
@@ -81,15 +81,26 @@ def test_masks_that_the_host_counts_are_waits():
         ROWS.clone().copy_(ROWS, non_blocking=True)
         int(ROWS[0, 0])
         ROWS.to(torch.float64)
+        ROWS.numpy()
     assert waits.total() == 2
     assert copies.total() == 1
 
 
 def test_an_interpreted_kernel_is_one_launch():
-    made = SimpleNamespace(kernel=lambda: (ROWS * 2).sum().item())
-    with Parts() as parts:
-        parts.wrap_kernel(made, "kernel")
+    """Its seconds are no part's that calls it."""
+    clock = Clock()
+    made = SimpleNamespace(step=lambda: made.kernel())
+
+    def kernel():
+        clock.now += 2
+        return (ROWS * 2).sum().item()
+
+    made.kernel = kernel
+    with Parts(clock) as parts:
+        parts.wrap(made, "kernel", KERNELS)
+        parts.wrap(made, "step", "adapter")
         with parts.counting() as (launches, copies, waits):
-            made.kernel()
-    assert launches == {"engine": 1}
+            made.step()
+        assert parts.taken() == {"engine": 0, "adapter": 0, "kernels": 2}
+    assert launches == {"adapter": 1}
     assert copies.total() == waits.total() == 0
