@@ -12,7 +12,7 @@ CALLS = {
     "count_at_least": (
         count_at_least,
         {"rows": torch.randn(3, 33, generator=torch.Generator().manual_seed(3)),
-         "least": torch.tensor([0.0, 1.0, -1.0]), "temperature": torch.ones(3),
+         "least": torch.tensor([0.0, 1.0, -1.0]), "temperature": torch.tensor([1.0, 0.5, 2.0]),
          "request_index": torch.tensor([0, -1, 2], dtype=torch.int32)},
     ),
     "count_at_least, edited": (

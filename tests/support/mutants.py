@@ -142,6 +142,7 @@ CUDA = {
     "csrc/cuda/rows/": (
         ops("race_sample residual cutoff edits verify_chain", "cuda-host"), EDGES, CUDA_CHAINS, RANDOM_CUDA,
     ),
+    "csrc/cuda/team/launch": ("tests/backends/test_cuda_ops.py -k 'Launch or odd or teams'", RANDOM_CUDA),
     "csrc/cuda/team/": (ops("race_sample race_topk residual verify_tree", "cuda-host"), EDGES, ORDER, RANDOM_CUDA),
     "csrc/cuda/chain/filtered": (CUDA_CHAINS, RANDOM_CUDA, ORDER),
     "csrc/cuda/chain/": (ops("verify_chain", "cuda-host"), RANDOM_CUDA, ORDER, CUDA_CHAINS),

@@ -74,10 +74,11 @@ double bounds_of_scores(uint64_t state, int count) {
   for (int i = 0; i < count; ++i) {
     const LaneNoise group = {any_word(&state), any_word(&state)};
     const uint32_t word = any_word(&state);
-    const float log_weight = (static_cast<float>(any_word(&state) >> 8) - 0x1p23f) * 0x1p-16f;
+    const float any_weight = static_cast<float>(any_word(&state) >> 8) - 0x1p23f;
     const float first = about_first_arrival(group), exact = specdec::first_arrival(group.a, group.b);
-    const float log2_weight = log_weight * kLog2E;
-    for (bool leads : {false, true}) {
+    for (int way = 0; way < 4; ++way) {
+      const bool leads = way % 2;
+      const float log_weight = any_weight * (way / 2 ? 0x1p-8f : 0x1p-16f), log2_weight = log_weight * kLog2E;
       const float about = log2_weight - log2_approx(leads ? first : first + about_neg_log1p(word));
       const double score =
           specdec::race_score(log_weight, leads ? exact : specdec::add(exact, specdec::later_by(word)));
