@@ -43,11 +43,3 @@ def launched(monkeypatch):
     launch, names = _launch.launch, []
     monkeypatch.setattr(_launch, "launch", lambda kernel, *rest: (names.append(kernel.__name__), launch(kernel, *rest)))
     return names
-
-
-@pytest.fixture(params=[0, 10_000], ids="{} multiprocessors".format)
-def programs(request, monkeypatch):
-    """Few and many programs share a row or a request in Triton."""
-    from specdec_kernels.triton_kernels import _launch
-
-    monkeypatch.setattr(_launch, "multiprocessors", lambda device: request.param)

@@ -27,17 +27,12 @@ from specdec_kernels import (
 from tests.ops.test_compact_kv import path_of
 from tests.ops.test_verify_tree import OPTIONS, made
 from tests.support.cases import (
-    DTYPES,
-    UNTOUCHED,
     adversarial_rows,
     beside_threshold,
     chain_as_tree,
     chain_call,
-    poisoned,
-    ragged,
     seeds,
 )
-from tests.support.edits import random_edits
 from tests.support.large_batches import edited, filtered, large_batches
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.same_bits import assert_as_by_baseline, assert_as_cpu, random_calls
@@ -69,14 +64,6 @@ def test_race_of_rows_made_to_fail(size, space):
     assert_as_cpu(race_sample, rows, temperature=1.0, seed=seeds(len(rows), 5), **options)
     few, temperature = rows[::4], torch.tensor([1.0, 0.3, 0.0] * 3)[: len(rows[::4])]
     assert_as_cpu(race_topk, few, min(3, size), temperature=temperature, seed=seeds(len(few)), **options)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_race_of_padded_and_misaligned_rows(dtype):
-    rows = poisoned(normal(2, 3, 700, seed=1).to(dtype))  # what lies behind a row is NaN
-    noise = {"seed": seeds(6).view(2, 3), "position": 3, "status": torch.full((2, 3), UNTOUCHED, dtype=torch.int32)}
-    assert_as_cpu(race_sample, rows, **noise)
-    assert_as_cpu(race_topk, rows, 4, **noise)
 
 
 def test_race_of_a_whole_vocabulary():
@@ -154,15 +141,6 @@ def test_many_slots_are_walked_in_chunks():
     assert_as_cpu(verify_chain, **call | greedy)
 
 
-def test_ragged_chains_and_their_bad_bounds():
-    call = chain_call(5, requests=6, slots=4, vocabulary=40)
-    packed = ragged(call, torch.tensor([4, 0, 1, 3, 0, 2]))
-    assert_as_cpu(verify_chain, **packed, draft_prob=torch.linspace(0.2, 1.0, len(packed["draft_tokens"])))
-    packed["packing.cu_drafts"][-1] = 99
-    for options in ({}, {"method": "block"}, RACE):
-        assert_as_cpu(verify_chain, **packed | options)
-
-
 def test_parameters_out_of_range_are_reported():
     call = chain_call(6, requests=5, slots=2, vocabulary=20)
     call["temperature"] = torch.tensor([1.0, torch.nan, -1.0, torch.inf, 2.0**-130])
@@ -171,34 +149,6 @@ def test_parameters_out_of_range_are_reported():
     epsilon = torch.tensor([0.0, -1.0, torch.nan, 5.0, 0.0])
     assert_as_cpu(verify_chain, **call, draft_prob=share, epsilon=epsilon)
     assert_as_cpu(verify_chain, **call, method="block")
-
-
-@pytest.mark.costly
-@pytest.mark.parametrize("space", ["logits", "probs"])
-def test_bad_rows_count_only_where_they_decide(space):
-    call = chain_call(8, requests=12, slots=3, vocabulary=70, space=space)
-    call["temperature"] = 1.0
-    for b, bad in enumerate((torch.nan, torch.inf, -torch.inf, -1.0)):
-        call["target"][b, :, 5] = bad
-        call["draft"][b + 4, :, 6] = bad
-        call["target"][b + 8, 1] = bad
-    call["draft"][3] = -torch.inf if space == "logits" else 0.0
-    for options in ({}, {"method": "block"}, {"draft": None}, {"draft": None, "method": "block"}, RACE):
-        assert_as_cpu(verify_chain, **call | options)
-
-
-def test_calls_without_requests_and_requests_without_drafts():
-    target = torch.randn(3, 1, 30, generator=torch.Generator().manual_seed(4))
-    none = torch.zeros(3, 0, dtype=torch.int64)
-    for draft in (None, target[:, :0]):
-        assert_as_cpu(verify_chain, none, target, draft, seed=seeds(3), position=1)
-    assert_as_cpu(verify_chain, none[:0], target[:0], None, seed=seeds(0), position=1)
-    assert_as_cpu(race_sample, target[:0], seed=seeds(0)[:, None], position=1)
-    for options in OPTIONS.values():
-        call = made(45, options, requests=4, nodes=3)
-        assert_as_cpu(verify_tree, **{k: v[:0] if isinstance(v, torch.Tensor) else v for k, v in call.items()})
-    assert_as_cpu(tree_mask, torch.empty(0, 3, dtype=torch.int64))
-    assert_as_cpu(tree_positions, torch.empty(0, 3, dtype=torch.int64), prefix_len=0)
 
 
 # ---- filters and edits ----------------------------------------------------------------------------------------------
@@ -243,49 +193,7 @@ def test_a_launch_more_where_tickets_order_no_stores(monkeypatch):
     assert_as_by_baseline([call for call in random_calls(range(20), 70) if "sampling" in call[2]])
 
 
-def biased():
-    """Rows of several tiles with edits; four of them have their winners at the ends of tiles."""
-    size, entries = 3000, 300
-    ends = torch.tensor([0, 1023, 1024, 2999])
-    tokens = torch.cat([ends, 1100 + torch.arange(entries - 4)]).sort().values.repeat(6, 1)
-    values = normal(6, entries, seed=1)
-    values[:4][tokens[:4] == ends[:, None]] = 40.0
-    tokens[4, 140:142] = tokens[4, 140:142].flip(0)
-    tokens[5, 0] = size - 1  # nothing after it rises
-    bias = tokens.flatten().int(), values.flatten(), entries * torch.arange(7, dtype=torch.int32)
-    edits = random_edits(6, vocabulary=size, seed=4)._replace(bias=bias, allowed=None)
-    status = torch.full((6,), UNTOUCHED, dtype=torch.int32)
-    return {"target": normal(6, size, seed=1), "seed": 5, "position": 0, "edits": edits, "status": status}
-
-
 # ---- programs and launches ------------------------------------------------------------------------------------------
-
-SHARED_ROWS = {
-    **{f"chain {name}": (verify_chain, chain_call(12, requests=2, slots=1, vocabulary=8200) | options)
-       for name, options in (("rejection", {}), ("block", {"method": "block"}), ("race", RACE))},
-    **{f"tree {name}": (verify_tree, made(42, options, requests=2, nodes=3, vocabulary=4200))
-       for name, options in OPTIONS.items()},
-    "race_sample": (race_sample, {"target": normal(2, 8200), "seed": seeds(2), "position": 0}),
-    "race_sample, edited": (race_sample, biased()),
-    "cutoff": (cutoff, {"rows": normal(2, 8200), "sampling": of_each((50, 0.9, 0.0), (0, 0.3, 0.0))}),
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("programs")
-@pytest.mark.parametrize("name", SHARED_ROWS)
-def test_results_do_not_depend_on_the_number_of_programs(name):
-    op, call = SHARED_ROWS[name]
-    assert_as_cpu(op, **call)
-
-
-@pytest.mark.slow
-def test_figures_do_not_depend_on_the_number_of_programs(monkeypatch):
-    target, draft = normal(2, 2, 8200, seed=12)
-    expected = overlap(target, draft)
-    for machine in (0, 10_000):
-        monkeypatch.setattr(_launch, "multiprocessors", lambda device, machine=machine: machine)
-        assert all(map(torch.equal, overlap(target, draft), expected))
 
 
 @pytest.mark.parametrize("op", [verify_chain, verify_tree])

@@ -1,26 +1,26 @@
 """Triton's tree ops against the CPU's, over sizes that its interpreter can take: what random calls lack."""
 
 import importlib
-import random
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from specdec_kernels.triton_kernels import _launch
+import triton.language as tl
+from specdec_kernels.triton_kernels import _launch, _tree_walk
 
 from specdec_kernels import compact_kv, tree_mask, verify_tree
 from tests.ops.test_compact_kv import path_of
 from tests.ops.test_verify_tree import DOWNWARDS, OPTIONS, made
-from tests.support.cases import UNTOUCHED, beside_threshold, seeds, spoilt
+from tests.support.cases import UNTOUCHED, beside_threshold, seeds
 from tests.support.laws import P, Q
 from tests.support.same_bits import assert_as_cpu, on_cpu
 from tests.support.triton_device import INTERPRETED
+from tests.support.triton_machine import interleaved
 
 pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), pytest.mark.usefixtures("triton")]
 EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-BAD = torch.tensor([[-1, 1, 0], [-1, 0, 7], [-1, 0, -2], [0, 0, 0], [-1, -5, 2**31 - 1], [-1, 0, 1]])
 
 
 @pytest.mark.costly
@@ -88,22 +88,6 @@ def test_a_thousand_nodes():
     assert_as_cpu(verify_tree, **call | OPTIONS["race"])
 
 
-@EACH
-def test_bad_parents_are_absent_where_the_host_does_not_look(options, monkeypatch):
-    call = made(36, options, requests=len(BAD), nodes=3, parents=[-1, 0, 1], vocabulary=7)
-    monkeypatch.setattr("specdec_kernels.ops._trees.host_sees", lambda tensor: False)
-    assert_as_cpu(verify_tree, **call | {"parents": BAD}, max_depth=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("space", ["logits", "probs"])
-def test_rows_that_are_no_laws(space):
-    call = spoilt(made(37, requests=8, nodes=5, space=space))
-    for name, options in OPTIONS.items():
-        if space == "logits" or name != "certain":  # a row of infinite mass has no share not yet tried
-            assert_as_cpu(verify_tree, **call | options)
-
-
 def test_empty_residuals_and_parameters_out_of_range():
     call = made(38, requests=4, nodes=3, parents=[-1, 0, 0], vocabulary=5)
     call["temperature"] = torch.tensor([torch.nan, -1.0, torch.inf, 2.0**-130])
@@ -162,55 +146,22 @@ def test_what_a_parent_turned_down_is_not_read(method, monkeypatch):
     assert len(read) == 2
 
 
-class Paused(BaseException):
-    """The turn of a program is over."""
-
-
-class Interleaved:
-    """``decide`` of several nodes as programs that take turns at their atomics, in place of ``tl`` in its module.
-
-    A program is run anew at each of its turns: atomics of earlier turns give what they gave, one more is done.
-    """
-
-    def __init__(self, programs):
-        self.memory, self.results, self.waiting = {}, [[] for _ in programs], dict(enumerate(programs))
-
-    def atomic_max(self, pointer, value, sem):
-        assert sem == "relaxed"
-        if self.given:
-            return self.given.pop(0)
-        if self.done:
-            raise Paused
-        self.done, at = True, int(getattr(pointer, "value", pointer))
-        before = self.memory.get(at, 0)
-        self.memory[at] = max(before, int(getattr(value, "value", value)))
-        self.results[self.turn].append(before)
-        return before
-
-    def run(self, order):
-        while self.waiting:
-            self.turn = order.choice(list(self.waiting))
-            self.given, self.done = list(self.results[self.turn]), False
-            try:
-                self.waiting[self.turn]()
-            except Paused:
-                continue
-            del self.waiting[self.turn]
+@_launch.kernel
+def decide_kernel(path, NODES: tl.constexpr):
+    """The counters of a request, then records of nodes: each program decides a node of the path."""
+    node = tl.program_id(0)
+    walk = _tree_walk.Walk(None, NODES, None, None, records=path + 8, request=path, live=True, idle=False)
+    _tree_walk.decide(walk, node, tl.where(node < NODES - 1, node + 1, -1))
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="runs what a program does in Python")
-def test_the_front_is_never_left_behind(monkeypatch):
+def test_the_front_is_never_left_behind():
     """Wherever the deciders of a path are interrupted, the last of them leaves the front behind the end of the path."""
-    module = importlib.import_module("specdec_kernels.triton_kernels._tree_walk")
-    decide, nodes, request = module.decide.fn, 4, 1000
-    walk = module.Walk(None, nodes, None, None, records=0, request=request, live=True, idle=False)
-    for seed in range(500):
-        programs = [lambda node=node: decide(walk, node, node + 1 if node < nodes - 1 else -1) for node in range(nodes)]
-        machine = Interleaved(programs)
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "tl", machine)
-            machine.run(random.Random(seed))
-        assert machine.memory[request + module.FRONT.value] == nodes, seed
+    for seed in range(100):
+        path = torch.zeros(8 + 4 * _tree_walk.ROW.value, dtype=torch.int32)
+        with interleaved(seed, clocks=False):
+            _launch.launch(decide_kernel, (4,), 1, {"path": path, "NODES": 4})
+        assert path[_tree_walk.FRONT.value] == 4, seed
 
 
 def test_grids_fit_for_any_number_of_heads(monkeypatch):
