@@ -2,6 +2,7 @@
 // a large letter are written.
 #include "specdec/accept.h"
 #include "specdec/law.h"
+#include "specdec/mass.h"
 #include "specdec/traversal.h"
 
 using namespace specdec;
@@ -85,5 +86,17 @@ void ranges(const Ranges* p, int64_t count) {
     p->Decided[i] = test.decided(of(1), of(2), &accepted), p->Accepted[i] = accepted;
     p->Accepts[i] = AcceptTest{noise, 0, at(3), at(4), 0.0f}(at(1), at(2));
   }
+}
+
+// specdec/mass.h over arrays.
+void integer_exps(const float* d, int64_t count, uint32_t* q, uint32_t* n, uint32_t* units) {
+  for (int64_t i = 0; i < count; ++i) {
+    const auto e = integer_exp(d[i]);
+    q[i] = e.q, n[i] = e.n, units[i] = unit_weight(d[i]);
+  }
+}
+
+void tile_masses(const float* d, int64_t count, const uint64_t* units, uint64_t* mass) {
+  for (int64_t i = 0; i < count; ++i) mass[i] = tile_mass({units[i], d[i]}, 0.0f);
 }
 }

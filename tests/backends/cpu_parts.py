@@ -27,9 +27,10 @@ def compiled(name="cpu_parts"):
     objects = [*own, *(ninja.seen(build_folder() / f"{name}.o") for name in of_package)]
     ninja.build("cpu_parts.so", "library", objects, ["-pthread"])
     ninja.build("bounds.so", "library", [ninja.compile("cxx", HERE / "bounds.cpp", flags)], ["-pthread"])
-    if planting.VARIABLE not in os.environ:  # with a fault: built before
-        run_ninja(ninja.folder, str(ninja), f"{name}.so")
-    return ctypes.CDLL(str(ninja.folder / f"{name}.so"))
+    library = ninja.folder / f"{name}.so"
+    if planting.VARIABLE not in os.environ or not library.exists():  # with a fault in C++: built before
+        run_ninja(ninja.folder, str(ninja), library.name)
+    return ctypes.CDLL(str(library))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,14 @@
 """The Triton copy of the maths gives the bits of the C++ headers."""
 
 import ctypes
-import os
 import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from specdec_kernels._C import maths
 
-from tests.backends.host_cuda.build import FLAGS, ROOT
+from tests.backends.cpu_parts import COMPILER, compiled
 from tests.ops.test_noise import header_arrivals, mapped, sweep
 from tests.support.triton_device import DEVICE
 
@@ -19,9 +16,9 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 from specdec_kernels.triton_kernels import _launch, _laws, _math, _races, _rows  # noqa: E402
 
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler")
 SEEDS = (0, 1, -1, 0x0123456789ABCDEF, -(2**63), 2**63 - 1)
 COUNT = 4096
-COMPILER = os.environ.get("CXX", "g++")
 
 
 def run(kernel, count, *tensors, **numbers):
@@ -65,24 +62,25 @@ def uniform_kernel(x, y, seed: tl.int64, position: tl.int64, nonce: tl.int64, CO
 
 
 @_launch.kernel
-def each_kernel(x, y, FUNCTION: tl.constexpr, FROM_WORDS: tl.constexpr, COUNT: tl.constexpr):
-    i = tl.arange(0, COUNT)
-    value = tl.load(x + i)
-    tl.store(y + i, FUNCTION(value.to(tl.uint32, bitcast=True) if FROM_WORDS else value))
+def each_kernel(x, y, z, FUNCTION: tl.constexpr, WORDS: tl.constexpr, COUNT: tl.constexpr):
+    """FUNCTION of each element of x, or of x and y."""
+    i = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
+    a = tl.load(x + i)
+    if WORDS:
+        a = a.to(tl.uint32, bitcast=True)
+    if y is None:
+        tl.store(z + i, FUNCTION(a))
+    else:
+        b = tl.load(y + i)
+        tl.store(z + i, FUNCTION(a, b.to(tl.uint32, bitcast=True) if WORDS else b))
 
 
-def of_each(function, x):
-    """A function of each element: of words where x is int32, else of floats."""
-    words = x.dtype == torch.int32
-    return run(each_kernel, COUNT, x, torch.zeros(COUNT, device=DEVICE), FUNCTION=function, FROM_WORDS=words)
-
-
-@_launch.kernel
-def group_uniform_kernel(x, y, z, w, COUNT: tl.constexpr):
-    i = tl.arange(0, COUNT)
-    a, b = tl.load(x + i).to(tl.uint32, bitcast=True), tl.load(y + i).to(tl.uint32, bitcast=True)
-    tl.store(z + i, _math.group_uniform(a, b))
-    tl.store(w + i, _math.first_arrival(a, b))
+def of_each(function, x, y=None):
+    """A function of each element, or of pairs: of words where x is int32, else of numbers of y's type."""
+    z = torch.zeros(len(x), dtype=torch.float32 if x.dtype == torch.int32 else x.dtype, device=DEVICE)
+    arguments = {"x": x, "y": y, "z": z, "FUNCTION": function, "WORDS": x.dtype == torch.int32, "COUNT": COUNT}
+    _launch.launch(each_kernel, (len(x) // COUNT,), 4, arguments)
+    return z.cpu().numpy()
 
 
 @_launch.kernel
@@ -93,12 +91,6 @@ def integer_exp_kernel(x, y, z, w, COUNT: tl.constexpr):
     tl.store(y + i, q.to(tl.int32, bitcast=True))
     tl.store(z + i, n.to(tl.int32, bitcast=True))
     tl.store(w + i, _math.unit_weight(d).to(tl.int32, bitcast=True))
-
-
-@_launch.kernel
-def tile_mass_kernel(x, y, z, COUNT: tl.constexpr):
-    i = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
-    tl.store(z + i, _math.tile_mass(tl.load(y + i), tl.load(x + i)))
 
 
 @_launch.kernel
@@ -159,55 +151,44 @@ def test_uniforms():
     found = run(uniform_kernel, COUNT, device(index, np.uint32), out, seed=-5, position=2**31, nonce=9)
     expected = [maths.uniform(-5, i, 2**31, 9, 4) for i in range(COUNT)]
     assert (bits(found) == bits(expected)).all()
-    words = padded(sweep(COUNT))
-    found = of_each(_math.uniform_of, words)
-    assert (bits(found) == bits([maths.uniform_of(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
 
 
-def test_uniforms_and_first_arrivals():
-    a, b = padded(sweep(COUNT)), padded(reversed(sweep(COUNT, seed=1)))
-    uniform = torch.zeros(COUNT, device=DEVICE)
-    found = run(group_uniform_kernel, COUNT, a, b, uniform, torch.zeros(COUNT, device=DEVICE))
-    pairs = list(zip(*(w.cpu().numpy().view(np.uint32).tolist() for w in (a, b)), strict=True))
-    assert (bits(uniform.cpu()) == bits([maths.group_uniform(*pair) for pair in pairs])).all()
-    assert (bits(found) == bits([maths.first_arrival(*pair) for pair in pairs])).all()
-
-
-def test_later_arrivals():
-    words = padded(sweep(COUNT))
-    found = of_each(_math.later_by, words)
-    assert (bits(found) == bits([maths.later_by(int(w)) for w in words.cpu().numpy().view(np.uint32)])).all()
-
-
-def test_logarithms():
-    generator = np.random.default_rng(0)
-    spread = 2.0 ** generator.uniform(-126, 127, COUNT // 2)
-    near_one = 1 + generator.uniform(-0.3, 0.45, COUNT // 2)
-    x = np.concatenate([spread, near_one]).astype(np.float32)
-    found = of_each(_math.log, device(x, np.float32))
-    assert (bits(found) == bits(mapped(maths.log, x))).all()
-    u = np.concatenate([2.0 ** -generator.uniform(0, 57, COUNT // 2), 1 - 2.0 ** -generator.uniform(1, 24, COUNT // 2)])
-    u = np.minimum(u.astype(np.float32), np.float32(1 - 2**-24))
-    found = of_each(_math.neg_log1p_neg, device(u, np.float32))
-    assert (bits(found) == bits(mapped(maths.neg_log1p_neg, u))).all()
-
-
-def test_exponential():
-    x = np.concatenate([np.linspace(-90, 0, COUNT - 3), [-np.inf, np.nan, -87.3]]).astype(np.float32)
-    found = of_each(_math.exp_or_zero, device(x, np.float32))
-    expected = mapped(maths.exp_or_zero, x)
-    assert (bits(found) == bits(expected)).all()
+FUNCTIONS = "uniform_of later_by group_uniform first_arrival log neg_log1p_neg exp_or_zero".split()
 
 
 @pytest.fixture(scope="module")
-def mass_header(tmp_path_factory):
-    if shutil.which(COMPILER) is None:
-        pytest.skip("no C++ compiler")
-    path = tmp_path_factory.mktemp("mass") / "integer_exp.so"
-    source = Path(__file__).parent / "integer_exp.cpp"
-    flags = [*FLAGS, "-O1", "-shared", "-I", ROOT / "csrc" / "include"]
-    subprocess.run([COMPILER, *map(str, flags), str(source), "-o", str(path)], check=True)
-    return ctypes.CDLL(str(path))
+def cases():
+    """name -> inputs, words, pairs of words or numbers; and what the headers give for each."""
+    return {name: case for name, *case in of_headers()}
+
+
+def of_headers():
+    random = np.random.default_rng(0)
+    words, others = padded(sweep(COUNT)), padded(reversed(sweep(COUNT, seed=1)))
+    pairs = list(zip(*(w.cpu().numpy().view(np.uint32).tolist() for w in (words, others)), strict=True))
+    for name in ("uniform_of", "later_by"):
+        yield name, (words,), [getattr(maths, name)(word) for word, _ in pairs]
+    for name in ("group_uniform", "first_arrival"):
+        yield name, (words, others), [getattr(maths, name)(*pair) for pair in pairs]
+    near_one = 1 + random.uniform(-0.3, 0.45, COUNT // 2)
+    below = 2.0 ** -random.uniform(0, 57, COUNT // 2), 1 - 2.0 ** -random.uniform(1, 24, COUNT // 2)
+    for name, x in (
+        ("log", np.concatenate([2.0 ** random.uniform(-126, 127, COUNT // 2), near_one])),
+        ("neg_log1p_neg", np.minimum(np.concatenate(below).astype(np.float32), np.float32(1 - 2**-24))),
+        ("exp_or_zero", np.concatenate([np.linspace(-90, 0, COUNT - 3), [-np.inf, np.nan, -87.3]])),
+    ):
+        yield name, (device(x, np.float32),), mapped(getattr(maths, name), x.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(cases, name):
+    inputs, expected = cases[name]
+    assert (bits(of_each(getattr(_math, name), *inputs)) == bits(expected)).all()
+
+
+@pytest.fixture(scope="module")
+def mass_header():
+    return compiled("bounds")
 
 
 def distances():
@@ -237,7 +218,7 @@ def of_header(function, *arrays):
 def test_integer_exponential(mass_header):
     d = distances()
     q, n, units = np.zeros((3, len(d)), dtype=np.uint32)
-    of_header(mass_header.integer_exp, d, q, n, units)
+    of_header(mass_header.integer_exps, d, q, n, units)
     out = torch.zeros(3, len(d), dtype=torch.int32, device=DEVICE)
     arguments = dict(zip("xyzw", (device(d, np.float32), *out), strict=True))
     _launch.launch(integer_exp_kernel, (32,), 4, arguments | {"COUNT": COUNT})
@@ -258,12 +239,10 @@ def test_mass_of_tiles(mass_header):
     units = (2.0 ** generator.uniform(30, 40, len(d))).astype(np.uint64)
     units[:2] = 2**40
     mass = np.zeros_like(units)
-    of_header(mass_header.tile_mass, d, units, mass)
-    out = torch.zeros(len(d), dtype=torch.int64, device=DEVICE)
-    units = torch.from_numpy(units.view(np.int64)).to(DEVICE)
-    _launch.launch(tile_mass_kernel, (32,), 4, {"x": device(d, np.float32), "y": units, "z": out, "COUNT": COUNT})
+    of_header(mass_header.tile_masses, d, units, mass)
+    found = of_each(_math.tile_mass, torch.from_numpy(units.view(np.int64)).to(DEVICE), device(d, np.float32))
     assert mass[0] == 2**52
-    assert (out.cpu().numpy().view(np.uint64) == mass).all()
+    assert (found.view(np.uint64) == mass).all()
 
 
 def test_sums_of_weights():
