@@ -38,33 +38,28 @@ def with_nan(rows):
     return torch.nn.functional.pad(rows, (0, 1), value=math.nan)
 
 
-def verdicts(target, draft, draft_tokens, op=verify_chain, **options):
-    """Tokens and lengths by bounds, and by masses; and how many rows were weighed for each."""
-    call = {"draft_tokens": draft_tokens, "seed": seeds(len(target)), "position": 5} | options
-    return [
-        weighed(lambda rows=rows: op(target=rows(target), draft=None if draft is None else rows(draft), **call))
-        for rows in (lambda rows: rows, with_nan)
-    ]
-
-
-def verdicts_of_one_row(target, draft, op=verify_chain, **call):
-    """Verdicts where all rows of all requests are those two."""
-    requests, slots = call["draft_tokens"].shape
-    call |= {"seed": seeds(requests), "position": 5}
-    nodes = slots + (op is verify_chain)
-    return [
-        weighed(
-            lambda rows=rows: op(
-                target=rows(target).expand(requests, nodes, -1), draft=rows(draft).expand(requests, slots, -1), **call
-            )
-        )
-        for rows in (torch.clone, with_nan)
-    ]
-
-
 def assert_same_decisions(by_bounds, by_masses):
     assert torch.equal(by_bounds.tokens, by_masses.tokens)
     assert torch.equal(by_bounds.num_accepted, by_masses.num_accepted)
+
+
+def decided(target, draft, draft_tokens, op=verify_chain, **call):
+    """The verdict, which bounds and masses have to agree on, and how many rows were weighed for each. A row of one
+    dimension is that of all nodes of all requests."""
+    requests, slots = draft_tokens.shape
+    call = {"draft_tokens": draft_tokens, "seed": seeds(requests), "position": 5} | call
+
+    def expanded(rows, nodes):
+        return rows.expand(requests, nodes, -1) if rows.ndim == 1 else rows
+
+    results = []
+    for rows in (lambda rows: rows, with_nan):
+        sides = {"target": expanded(rows(target), slots + (op is verify_chain))}
+        sides["draft"] = None if draft is None else expanded(rows(draft), slots)
+        results.append(weighed(lambda sides=sides: op(**sides, **call)))
+    (by_bounds, few), (by_masses, all_rows) = results
+    assert_same_decisions(by_bounds, by_masses)
+    return by_masses, few, all_rows
 
 
 EDGES = pytest.mark.parametrize(("of_target", "of_draft"), [(TOO_LARGE, TOO_SMALL), (TOO_SMALL, TOO_LARGE)])
@@ -81,8 +76,7 @@ def test_uniforms_at_the_edge(of_target, of_draft, method, drafts):
     draft = torch.full((requests, drafts, 128), of_draft)
     draft[..., 1::2] = -torch.inf
     tokens = torch.zeros(requests, drafts, dtype=torch.long)
-    (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens, method=method)
-    assert_same_decisions(by_bounds, by_masses)
+    _, few, all_rows = decided(target, draft, tokens, method=method)
     assert 10 < few < 0.06 * requests < requests < all_rows
 
 
@@ -96,9 +90,8 @@ def test_uniforms_of_siblings_at_the_edge(of_target, of_draft):
     draft[..., 82:] = -torch.inf
     tokens = torch.tensor([0, 0, 20]).expand(REQUESTS, -1)
     tree = {"op": verify_tree, "parents": torch.tensor([-1, 0, 0])}
-    (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens, **tree)
-    assert_same_decisions(by_bounds, by_masses)
-    assert 0.15 < (by_masses.path[:, 1] == 2).double().mean() < 0.25
+    verdict, few, all_rows = decided(target, draft, tokens, **tree)
+    assert 0.15 < (verdict.path[:, 1] == 2).double().mean() < 0.25
     assert 10 < few < 0.06 * REQUESTS < REQUESTS < all_rows
 
 
@@ -113,8 +106,7 @@ def test_uniforms_at_the_edge_of_large_logits():
         draft = torch.full((2048, 1, 128), some[of_draft].item())
         draft[..., 1::2] = -torch.inf
         tokens = torch.zeros(2048, 1, dtype=torch.long)
-        (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, tokens, temperature=0.7)
-        assert_same_decisions(by_bounds, by_masses)
+        _, few, all_rows = decided(target, draft, tokens, temperature=0.7)
         assert few < 0.6 * all_rows
 
 
@@ -126,8 +118,7 @@ def test_winners_of_residuals_at_the_edge(of_target, of_draft):
     target = torch.where(torch.arange(128) % 2 == 0, of_target, of_draft).expand(requests, 2, -1).clone()
     draft = torch.full((requests, 1, 128), -20.0)
     target[..., 0], draft[..., 0] = -torch.inf, 0.0
-    (by_bounds, few), (by_masses, all_rows) = verdicts(target, draft, torch.zeros(requests, 1, dtype=torch.long))
-    assert_same_decisions(by_bounds, by_masses)
+    _, few, all_rows = decided(target, draft, torch.zeros(requests, 1, dtype=torch.long))
     assert 10 < few < 0.06 * requests < requests < all_rows
 
 
@@ -142,9 +133,8 @@ def test_weights_below_half_of_a_unit():
     draft[..., 4] = -58 * math.log(2)  # the second
     tokens = torch.tensor([0, 1004, 4]).expand(64, -1)
     tree = {"op": verify_tree, "parents": torch.tensor([-1, 0, 0])}
-    (by_bounds, _), (by_masses, _) = verdicts(target, draft, tokens, **tree)
-    assert_same_decisions(by_bounds, by_masses)
-    assert (by_masses.num_accepted == 0).all()
+    verdict, *_ = decided(target, draft, tokens, **tree)
+    assert (verdict.num_accepted == 0).all()
 
 
 @pytest.mark.parametrize("method", ["rejection", "block"])
@@ -153,8 +143,7 @@ def test_weights_below_half_of_a_unit():
 def test_decisions_are_those_of_masses(dtype, temperature, method):
     """Also of residuals, whose weights have bounds on both sides; and few rows are weighed."""
     call = chain_call(1, requests=256, vocabulary=2111, dtype=dtype) | {"temperature": temperature, "method": method}
-    (by_bounds, few), (by_masses, all_rows) = verdicts(**call)
-    assert_same_decisions(by_bounds, by_masses)
+    _, few, all_rows = decided(**call)
     # A block looks at all of its rows, and asks for sums, too.
     assert few < (0.15 if temperature == 0.05 else 0.05) * (2 if method == "block" else 1) * all_rows
 
@@ -169,8 +158,7 @@ def test_hard_rows(size):
         {}, {"draft_prob": 0.3}, {"epsilon": 0.1}, {"temperature": 1e-3}, {"temperature": 1e6}, block,
         block | {"temperature": 1e-3}, block | {"temperature": 1e6},
     ):  # fmt: skip
-        (by_bounds, _), (by_masses, _) = verdicts(target, draft, tokens, **options)
-        assert_same_decisions(by_bounds, by_masses)
+        decided(target, draft, tokens, **options)
 
 
 @pytest.mark.parametrize("edits", [None, LogitEdits(presence=0.5)])
@@ -227,10 +215,7 @@ def test_uniforms_at_the_edge_of_filtered_laws(of_target, of_draft):
     target, draft = of_target + STEPS, of_draft + STEPS
     draft[1::2] = -torch.inf
     tokens, laws = torch.zeros(FEWER, 1, dtype=torch.long), Sampling(top_p=0.9)
-    (by_bounds, few), (by_masses, all_rows) = verdicts_of_one_row(
-        target, draft, draft_tokens=tokens, sampling=laws, **{"draft.sampling": laws}
-    )
-    assert_same_decisions(by_bounds, by_masses)
+    _, few, all_rows = decided(target, draft, tokens, sampling=laws, **{"draft.sampling": laws})
     assert 10 < few < 0.3 * FEWER < FEWER < all_rows  # many a residual's winner has the value of the cut
 
 
@@ -246,11 +231,8 @@ def test_drafts_at_the_edge_of_top_p(of_target, of_draft):
     before = (target[::9].exp().sum() + target[:token].exp().sum() - target[:token:9].exp().sum()) / target.exp().sum()
     top_p = before * (0.95 + 0.1 * torch.rand(FEWER, generator=torch.Generator().manual_seed(0)))
     tokens = torch.full((FEWER, 1), token)
-    (by_bounds, few), (by_masses, all_rows) = verdicts_of_one_row(
-        target, draft, draft_tokens=tokens, sampling=Sampling(top_p=top_p)
-    )
-    assert_same_decisions(by_bounds, by_masses)
-    assert 0.4 < by_masses.num_accepted.double().mean() < 0.6
+    verdict, few, all_rows = decided(target, draft, tokens, sampling=Sampling(top_p=top_p))
+    assert 0.4 < verdict.num_accepted.double().mean() < 0.6
     assert 10 < few < 0.5 * FEWER < FEWER < all_rows
 
 
@@ -266,8 +248,7 @@ def test_filtered_decisions_are_those_of_masses(dtype, ties):
     tokens = race_sample(draft, seed=3, position=torch.arange(drafts), sampling=laws["draft.sampling"])
     near_the_cut = target[:, :-1].sort(-1, descending=True).indices[..., 3000:3600:200]
     tokens[::4] = near_the_cut[::4].diagonal(dim1=1, dim2=2)
-    (by_bounds, few), (by_masses, all_rows) = verdicts(target.to(dtype), draft, tokens, **laws)
-    assert_same_decisions(by_bounds, by_masses)
+    _, few, all_rows = decided(target.to(dtype), draft, tokens, **laws)
     assert few < 0.2 * all_rows
 
 
@@ -277,8 +258,7 @@ def test_filtered_decisions_are_those_of_masses(dtype, ties):
 def test_siblings_are_tested_by_bounds(draft):
     parents = [-1, *(i // 3 for i in range(14))]
     call = tree_call(3, requests=128, nodes=15, vocabulary=2111, parents=parents, replacement="replacement" in draft)
-    (by_bounds, few), (by_masses, all_rows) = verdicts(**call | {"temperature": 0.8, "op": verify_tree} | draft)
-    assert_same_decisions(by_bounds, by_masses)
+    _, few, all_rows = decided(**call | {"temperature": 0.8, "op": verify_tree} | draft)
     assert few < 0.05 * all_rows
 
 
@@ -306,8 +286,7 @@ def test_top_p_at_the_edge():
     for top_p in (share.float(), (share * (1 - 1e-3)).float(), (share * (1 + 1e-3)).float()):
         tokens = (part.last[:, None].long() + 1) % 300
         laws = {"sampling": Sampling(top_p=top_p), "draft.sampling": Sampling(top_p=top_p)}
-        results = verdicts(rows[:, None].expand(-1, 2, -1), rows.roll(1, -1)[:, None], tokens, **laws)
-        assert_same_decisions(results[0][0], results[1][0])
+        decided(rows[:, None].expand(-1, 2, -1), rows.roll(1, -1)[:, None], tokens, **laws)
 
 
 def test_a_race_at_the_edge_of_top_p():
@@ -343,5 +322,4 @@ def test_sums_of_filtered_rows_are_those_of_masses(options, of):
     target, draft = torch.randn(2, 9100, generator=generator)
     tokens = torch.multinomial(draft.softmax(-1).expand(requests, -1), 4, generator=generator)
     laws = {"sampling" if of == "target" else "draft.sampling": Sampling(top_p=0.9)}
-    (by_bounds, _), (by_masses, _) = verdicts_of_one_row(target, draft, draft_tokens=tokens, **laws, **options)
-    assert_same_decisions(by_bounds, by_masses)
+    decided(target, draft, tokens, **laws, **options)

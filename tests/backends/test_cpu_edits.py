@@ -4,7 +4,7 @@ types."""
 import pytest
 import torch
 
-from specdec_kernels import Sampling, backend, cutoff, race_sample, verify_chain
+from specdec_kernels import Sampling, backend, cutoff, race_sample
 from tests.support.cases import DTYPES, SIZES, poisoned, seeds
 from tests.support.edits import random_edits
 
@@ -32,29 +32,3 @@ def test_as_in_the_reference(vocabulary, dtype):
                 [drawn, *cutoff(rows, edits=edits), *cutoff(rows, edits=edits, sampling=Sampling(top_p=0.5))]
             )
     assert all(map(torch.equal, *results))
-
-
-@pytest.mark.parametrize("bias_by_row", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("vocabulary", [2, 65, 2049, 4097])
-def test_counts_move_along_the_draft(vocabulary, dtype, bias_by_row):
-    """A chain accepts what races draw one by one, where the tokens before are pending ones."""
-    rows = poisoned(rows_of(vocabulary, dtype, REQUESTS, 1).expand(-1, SLOTS + 1, -1))
-    edits = random_edits(REQUESTS, SLOTS + 1, vocabulary=vocabulary, seed=2, bias_by_row=bias_by_row)
-    edits = edits._replace(presence=3.0)  # a token that comes twice without it will not with it
-    race = {"seed": seeds(REQUESTS), "temperature": torch.tensor([0.0, 1.0]).repeat(REQUESTS // 2)}
-    drawn = torch.zeros(REQUESTS, 0, dtype=torch.int64)
-    with backend("cpu"):
-        for slot in range(SLOTS + 1):
-            tokens, values, spans = edits.bias
-            here = edits._replace(
-                allowed=edits.allowed[:, slot],
-                bias=(tokens, values, spans[:, slot] if bias_by_row else spans),
-                pending=torch.cat([edits.pending, drawn], -1),
-            )
-            token = race_sample(rows[:, slot], position=slot, edits=here, **race)
-            drawn = torch.cat([drawn, token.unsqueeze(-1)], -1)
-        verdict = verify_chain(drawn[:, :-1], rows, method="race", position=0, edits=edits, **race)
-    there = verdict.tokens != -1  # a row where all tokens are forbidden ends its chain, with status 1
-    assert torch.equal(verdict.tokens[there], drawn[there])
-    assert torch.equal(there.all(1), verdict.status == 0)
