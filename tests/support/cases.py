@@ -4,8 +4,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import specdec_kernels
-from specdec_kernels.backends.reference import laws, noise, requests
-from specdec_kernels.calls.values import Law, Noise
 
 SIZES = (1, 2, 7, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 4097)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -151,26 +149,6 @@ def ragged(call, counts):
     if call["draft"] is not None:
         pieces["draft"] = [row[:n] for row, n in zip(call["draft"], counts, strict=True)]
     return {**call, **{name: torch.cat(rows) for name, rows in pieces.items()}, "packing.cu_drafts": bounds}
-
-
-def close_calls(call, method_options, verdict):
-    """Requests in which the deciding uniform is within 1e-5, relatively, of its threshold."""
-    target, draft = call["target"], call["draft"]
-    count, slots = call["draft_tokens"].shape
-    law, _ = laws.decoded(Law(call["space"], call["temperature"]), requests.Requests(None, count, count, "cpu"))
-    whose = Noise(call["seed"], call["position"], torch.zeros_like(call["position"]))
-    close = torch.zeros(count, dtype=torch.bool)
-    for slot in range(slots):
-        x = call["draft_tokens"][:, slot].long().clamp(0, target.shape[-1] - 1)[:, None]
-        p = laws.probabilities(target[:, slot], law).gather(-1, x)[:, 0]
-        q = 1.0
-        if draft is not None:
-            q = laws.widened(laws.probabilities(draft[:, slot], law), target.shape[-1], None).gather(-1, x)[:, 0]
-        u = noise.uniforms(noise.at(whose, slice(None), slot), noise.UNIFORM, slot)
-        h = method_options.get("draft_prob", 1.0)
-        threshold = p + method_options.get("epsilon", 0.0)
-        close |= (verdict.num_accepted >= slot) & ((u * h * q - threshold).abs() <= 1e-5 * threshold)
-    return close
 
 
 def beside_threshold(op, call, name, index, accepted, high=1.0):
