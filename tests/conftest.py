@@ -14,6 +14,7 @@ import specdec_kernels
 import specdec_kernels.sharded  # its ops are among OPS
 from specdec_kernels import backends
 from specdec_kernels.backends import cuda
+from tests.support.cuda_device import Copied
 from tests.support.interpreted import skipped_tests
 
 if not torch.cuda.is_available():  # Triton reads it at its first import, which other packages may make
@@ -38,8 +39,8 @@ def pytest_configure():
     torch.set_num_threads(1)
     backends.register("cuda-host", "tests.backends.host_cuda.backend", ("cpu",))
     backends.register("cuda-ptx", "tests.backends.ptx.backend", ("cpu",))
-    backends.register("cuda-device", "tests.support.cuda_device", ("cpu",))
-    backends.register("triton-device", "tests.support.triton_on_device", ("cpu",))
+    for name in ("cuda", "triton"):
+        backends.register(f"{name}-device", Copied(name, "cuda"), ("cpu",))
 
 
 def pytest_collection_finish():

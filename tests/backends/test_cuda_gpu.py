@@ -19,7 +19,6 @@ from specdec_kernels import (
     verify_chain,
     verify_tree,
 )
-from specdec_kernels.backends import cpu
 from specdec_kernels.ops import Verdict
 from tests.support.cases import FAR_ELEMENTS, chain_call, far_chain, poisoned, seeds
 from tests.support.cuda_device import Copied
@@ -261,7 +260,7 @@ class TestTheCopies:
     """tests/support/cuda_device.py itself, by the CPU backend."""
 
     def test_keep_layout_and_bring_results_back(self):
-        specdec_kernels.backends.register("copied", Copied(cpu, "cpu"), ("cpu",))
+        specdec_kernels.backends.register("copied", Copied("cpu", "cpu"), ("cpu",))
         call = chain_call(3, requests=8)
         call = {**call, "target": poisoned(call["target"]), "draft": poisoned(call["draft"], pad=1, start=1)}
         with specdec_kernels.backend("copied"):

@@ -1,4 +1,4 @@
-"""The backend ``cuda-device`` of the tests: CPU tensors in and out, the CUDA backend on copies of them.
+"""The backends ``cuda-device`` and ``triton-device`` of the tests: CPU tensors in and out, a GPU's backend on copies.
 
 So the tests of every op run on a GPU unchanged. Whole storages are copied, so that padding, strides and misaligned
 starts are the same there; and copied back, so that a write to the wrong place shows.
@@ -8,28 +8,19 @@ import importlib
 
 import torch
 
-from specdec_kernels.backends import cuda
 from specdec_kernels.calls.op import OPS
 
 
-def unavailable():
-    """The reason why the tests cannot run on a GPU here, or None."""
-    return cuda.unavailable()  # build_info would load the other backends, one of which compiles
-
-
 class Copied:
-    """The ops of backend module ``kernels``, on copies of their arguments on ``device``."""
+    """The ops of backend ``name``, on copies of their arguments on ``device``."""
 
-    def __init__(self, kernels, device):
-        self._kernels = kernels
-        self._device = device
-
-    def unavailable(self):
-        return None
+    def __init__(self, name, device):
+        self._name, self._device = f"specdec_kernels.backends.{name}", device
 
     def __getattr__(self, op):
+        kernels = importlib.import_module(self._name)
         if op not in OPS:
-            return getattr(self._kernels, op)
+            return getattr(kernels, op)
 
         def run(call):
             storages = {}  # address -> the storage here and its copy, as bytes
@@ -47,14 +38,8 @@ class Copied:
                 whole = torch.empty(0, dtype=x.dtype, device=self._device)
                 return whole.set_(copy, x.storage_offset(), x.size(), x.stride())
 
-            getattr(self._kernels, op)(twin(call))
+            getattr(kernels, op)(twin(call))
             for here, copy in storages.values():
                 here.copy_(copy)
 
         return run
-
-
-def __getattr__(op):
-    if op.startswith("_"):
-        raise AttributeError(op)
-    return getattr(Copied(importlib.import_module("specdec_kernels.backends.cuda"), "cuda"), op)
