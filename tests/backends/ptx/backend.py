@@ -23,8 +23,8 @@ unavailable = build.unavailable
 class Ptx(Played):
     """The CUDA ops as nvcc compiles them, on one of the machines."""
 
-    def __init__(self, machine="small", **changes):
-        path = build.build()
+    def __init__(self, machine="small", path=None, **changes):
+        path = path or build.build()
         super().__init__(build.MODULE, path, machine, **changes)
         self._library = ctypes.CDLL(str(path))
 

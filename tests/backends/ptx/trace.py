@@ -34,9 +34,8 @@ from setup import find_nvcc
 from specdec_kernels import backends
 from specdec_kernels.backends.cuda import HAS
 from tests.backends.host_cuda.build import run_ninja
-from tests.backends.host_cuda.played import Played
 from tests.backends.ptx import build
-from tests.backends.ptx.memory import allow, extent
+from tests.backends.ptx.backend import Ptx
 from tests.backends.ptx.translate import Kernel, closing, split, statements, translate, without_comments
 from tests.support.cuda_aot import TABLE, disassembler, name_of, resources, run
 from tests.support.edits import random_edits
@@ -191,24 +190,13 @@ def module_of(stem):
     return folder / "traced.so"
 
 
-class Tracer(Played):
+class Tracer(Ptx):
     """The CUDA ops on an H100, of which one op's kernels count."""
 
     def __init__(self, stem):
-        path = module_of(stem)
-        super().__init__(build.MODULE, path, "large", **H100)
-        self._library = ctypes.CDLL(str(path))
+        super().__init__("large", module_of(stem), **H100)
         self._library.ptx_trace.argtypes = [ctypes.c_int64]
         self._library.ptx_last_block.restype = ctypes.c_int64
-
-    def _launch(self, function, call):
-        tensors = [leaf for leaf in tree_leaves(call) if isinstance(leaf, torch.Tensor) and leaf.numel()]
-
-        def bounded(call, stream, workspace, size):
-            allow(self._library, [*map(extent, tensors), (workspace, size)])
-            return function(call, stream, workspace, size)
-
-        super()._launch(bounded, call)
 
     def trace(self, call):
         """(kernel, blocks, {(warp, stretch): (depth, events, {line: count})}) of the block that ends last."""
@@ -466,12 +454,8 @@ def tracer_of(stem):
 @contextlib.contextmanager
 def on(tracer):
     """The backend of this tracer."""
-    module = types.ModuleType("traced_backend")
-    module.HAS, module.unavailable = HAS, lambda: None
-    for op in HAS:
-        setattr(module, op, getattr(tracer, op))
-    sys.modules["traced_backend"] = module
-    backends.register("traced", "traced_backend", ("cpu",))
+    ops = {op: getattr(tracer, op) for op in HAS}
+    backends.register("traced", types.SimpleNamespace(HAS=HAS, unavailable=lambda: None, **ops), ("cpu",))
     with sd.backend("traced"):
         yield
 
