@@ -14,9 +14,7 @@ from specdec_kernels import (
     race_sample,
     race_topk,
     tree_mask,
-    tree_parents,
     tree_positions,
-    verify_linked_tree,
 )
 from tests.conftest import ORACLE
 from tests.support.cases import chain_call, seeds
@@ -116,16 +114,6 @@ def test_shapes_of_as_many_nodes(nodes):
     for layout in ("bool", "bits"):
         assert_as_by_oracle(tree_mask, parents=parents, prefix_len=prefix, layout=layout)
     assert_as_by_oracle(tree_positions, parents=parents, prefix_len=prefix)
-    first, following = torch.full((2, 1, nodes), -1)
-    for node in range(nodes - 1, 0, -1):
-        above = parents[0, node]
-        following[0, node], first[0, above] = first[0, above].clone(), node
-    assert_as_by_oracle(tree_parents, first_child=first, next_sibling=following)
-    probs = torch.rand(1, nodes, 12, generator=torch.Generator().manual_seed(1))
-    tokens = torch.randint(0, 12, (1, nodes), generator=torch.Generator().manual_seed(nodes))
-    probs /= probs.sum(-1, keepdim=True)
-    links = {"first_child": first, "next_sibling": following}
-    assert_as_by_oracle(verify_linked_tree, draft_tokens=tokens, **links, target=probs, **NOISE)
 
 
 @pytest.mark.parametrize("slots", some(33, 65, slow=(31, 32, 63, 129)))
