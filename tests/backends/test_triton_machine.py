@@ -46,104 +46,78 @@ CHAIN = chain_call(3, requests=2, slots=2, vocabulary=VOCABULARY) | {"temperatur
 TREE = tree_call(4, requests=2, nodes=5, vocabulary=VOCABULARY) | {"temperature": torch.tensor([0.7, 0.0])}
 NOISE = {"seed": seeds(2, 9), "position": torch.arange(2), "temperature": torch.tensor([1.0, 0.0])}
 RACE = {"draft": None, "method": "race"}
-PAIR = {"target": rows(0), "draft": rows(1), "temperature": torch.tensor([0.7, 0.0])}
-PROBS = {"target": rows(0, "probs"), "draft": rows(1, "probs"), "space": "probs"}
 MOVED = {"cache": [torch.arange(3 * 64.0 * 40).reshape(1, 3, 64, 40)], "path": torch.tensor([[0, *range(2, 60)]]).int()}
-RESIDUAL = {
-    "target": rows(0), "draft": rows(1), "row": torch.tensor([0, 1], dtype=torch.int32), "vocab_start": 0,
-    "draft_row": torch.tensor([1, -1], dtype=torch.int32), "row_stats": torch.full((2, 4), 4.0), "subtracted": 0.9,
-    "excluded": torch.tensor([-1, 3], dtype=torch.int32), "seed": seeds(2, 9), "position": 1,
+SUMS = {
+    "target": rows(0), "draft": rows(1), "row": torch.tensor([1, 0]).int(), "draft_row": torch.tensor([1, 1]).int(),
+    "row_stats": torch.full((2, 4), 4.0), "subtracted": 0.9,
 }  # fmt: skip
-SUMS = {name: RESIDUAL[name] for name in ("target", "draft", "row_stats", "subtracted")} | {
-    "row": torch.tensor([1, 0], dtype=torch.int32), "draft_row": torch.tensor([1, 1], dtype=torch.int32),
+RESIDUAL = SUMS | {
+    "row": torch.tensor([0, 1]).int(), "draft_row": torch.tensor([1, -1]).int(), "vocab_start": 0,
+    "excluded": torch.tensor([-1, 3]).int(), "seed": seeds(2, 9), "position": 1,
 }  # fmt: skip
 CUT = {"cuts": torch.tensor([[0.2, 0.0, 0.9], [-0.1, 0.0, 1.0]]).view(torch.int32).repeat(2, 1, 1).view(2, 6)}
-OF_ROWS = edits_of(2, vocabulary=VOCABULARY, seed=4)
+OF_ROWS = {"edits": edits_of(2, vocabulary=VOCABULARY, seed=4)}
 FILTERS = Sampling(0.9, top_k=40, top_p=0.8, at_temperature=False)
-SOME_COLD = FILTERS._replace(temperature=torch.tensor([0.9, 0.0]))
-EDITS, OWN = (random_edits(2, *slots, vocabulary=VOCABULARY, seed=1) for slots in ((3,), ()))
-CALLS = {
+FILTERED = {"temperature": None, "sampling": FILTERS}
+SOME_COLD = FILTERED | {"sampling": FILTERS._replace(temperature=torch.tensor([0.9, 0.0]))}
+PROBS = {"target": rows(0, "probs"), "draft": rows(1, "probs"), "space": "probs", "temperature": 1.0}
+IN_ONE_ROW = {
+    "output_format": OutputFormat(index=torch.arange(10).view(2, 5), zeros=True),
+    "out": (torch.full((10,), -77), torch.full((2, 5), -77, dtype=torch.int32), None, None),
+}  # fmt: skip
+
+
+def edits(*slots, **options):
+    return {"edits": random_edits(2, *slots, vocabulary=VOCABULARY, seed=1, **options)}
+
+
+PLAIN = {
     "chain": (verify_chain, CHAIN),
-    "chain, drafts at temperature 0": (verify_chain, CHAIN | {"draft.sampling": Sampling(0.0)}),
-    "chain, race": (verify_chain, CHAIN | RACE),
-    "chain, one-hot": (verify_chain, CHAIN | {"draft": None}),
-    "chain, block": (verify_chain, CHAIN | {"method": "block"}),
     "tree": (verify_tree, TREE),
-    "tree, race": (verify_tree, TREE | RACE),
-    "tree, one-hot": (verify_tree, TREE | {"draft": None}),
-    "tree, traversal": (verify_tree, TREE | {"method": "traversal"}),
-    "tree, into one row of zeros": (
-        verify_tree,
-        TREE
-        | {
-            "output_format": OutputFormat(index=torch.arange(10).view(2, 5), zeros=True),
-            "out": (torch.full((10,), -77), torch.full((2, 5), -77, dtype=torch.int32), None, None),
-        },
-    ),
     "race_sample": (race_sample, {"target": rows(2)} | NOISE),
     "race_topk": (race_topk, {"draft": rows(2), "k": 3} | NOISE),
-    "residual": (residual, PAIR),
-    "residual of probabilities": (residual, PROBS),
-    "overlap": (overlap, PAIR),
-    "overlap of probabilities": (overlap, PROBS),
+    "residual": (residual, {"target": rows(0), "draft": rows(1), "temperature": torch.tensor([0.7, 0.0])}),
+    "overlap": (overlap, {"target": rows(0), "draft": rows(1), "temperature": torch.tensor([0.7, 0.0])}),
     "cutoff": (cutoff, {"rows": rows(3), "sampling": FILTERS}),
-    "cutoff, more than are listed": (
-        cutoff,
-        {"rows": rows(3), "sampling": Sampling(top_k=280, top_p=0.9999, top_p_after=())},
-    ),
     "logprobs": (logprobs, {"rows": rows(3), "tokens": torch.tensor([7, 280]), "sampling": FILTERS, "top": 2}),
     "mass_tiles": (mass_tiles, {"rows": torch.cat([rows(2)] * 4, dim=-1)}),
-    "mass_tiles, edited": (mass_tiles, {"rows": rows(2), "edits": OF_ROWS}),
     "residual_race": (residual_race, RESIDUAL),
-    "residual_race, cut": (residual_race, RESIDUAL | CUT),
-    "residual_race, edited": (residual_race, RESIDUAL | CUT | {"edits": OF_ROWS}),
     "residual_sums": (residual_sums, SUMS),
-    "residual_sums, edited": (residual_sums, SUMS | CUT | {"edits": OF_ROWS}),
-    "count_at_least": (count_at_least, {"rows": rows(0), "least": torch.tensor([0.5, -1.0]), "edits": OF_ROWS}),
-    "race_sample, filtered": (
-        race_sample,
-        {"target": rows(2), "seed": seeds(2, 9), "position": 1, "sampling": FILTERS},
-    ),
-    "race_sample, more than are listed": (
-        race_sample,
-        {"target": rows(2), "seed": seeds(2, 9), "position": 1, "sampling": Sampling(top_k=280)},
-    ),
-    "race_topk, filtered": (
-        race_topk,
-        {"draft": rows(2), "k": 3, "sampling": FILTERS, "seed": seeds(2, 9), "position": 1},
-    ),
-    "race_topk, filtered, whose keys reach the list": (
-        race_topk,
-        {"draft": rows(2), "k": 150, "sampling": Sampling(top_k=2), "seed": seeds(2, 9), "position": 1},
-    ),
-    "tree, race, filtered": (verify_tree, TREE | RACE | {"temperature": None, "sampling": FILTERS}),
-    "chain, filtered": (verify_chain, CHAIN | {"temperature": None, "sampling": FILTERS, "draft.sampling": FILTERS}),
-    "chain, filtered, one request at temperature 0": (
-        verify_chain,
-        CHAIN | {"temperature": None, "sampling": SOME_COLD},
-    ),
-    "chain, race, filtered": (verify_chain, CHAIN | RACE | {"temperature": None, "sampling": FILTERS}),
-    "tree, filtered": (verify_tree, TREE | {"temperature": None, "sampling": FILTERS}),
-    "tree, filtered, one request at temperature 0": (
-        verify_tree,
-        TREE | {"temperature": None, "sampling": SOME_COLD, "draft.sampling": FILTERS},
-    ),
-    "tree, traversal, filtered": (
-        verify_tree,
-        TREE | {"temperature": None, "sampling": SOME_COLD, "method": "traversal"},
-    ),
-    "race_sample, edited": (race_sample, {"target": rows(2), "edits": OWN} | NOISE),
-    "chain, edited": (verify_chain, CHAIN | {"edits": EDITS}),
-    "chain, race, edited": (verify_chain, CHAIN | RACE | {"edits": EDITS}),
-    "tree, edited": (verify_tree, TREE | {"edits": random_edits(2, 5, vocabulary=VOCABULARY, seed=1)}),
-    "tree, race, edited": (
-        verify_tree,
-        TREE | RACE | {"edits": random_edits(2, 5, vocabulary=VOCABULARY, seed=1, bias_by_row=True)},
-    ),
+    "count_at_least": (count_at_least, {"rows": rows(0), "least": torch.tensor([0.5, -1.0])} | OF_ROWS),
     "compact_kv, a path over itself": (compact_kv, MOVED | {"prefix_len": 3}),
 }
+CHANGES = {  # of the call whose name comes first
+    "chain, drafts at temperature 0": {"draft.sampling": Sampling(0.0)},
+    **{f"{name}, race": RACE for name in ("chain", "tree")},
+    **{f"{name}, one-hot": {"draft": None} for name in ("chain", "tree")},
+    "chain, block": {"method": "block"},
+    "tree, traversal": {"method": "traversal"},
+    "tree, into one row of zeros": IN_ONE_ROW,
+    **{f"{name} of probabilities": PROBS for name in ("residual", "overlap")},
+    "cutoff, more than are listed": {"sampling": Sampling(top_k=280, top_p=0.9999, top_p_after=())},
+    "mass_tiles, edited": {"rows": rows(2)} | OF_ROWS,
+    "residual_race, cut": CUT,
+    **{f"{name}, edited": CUT | OF_ROWS for name in ("residual_race", "residual_sums")},
+    **{f"{name}, filtered": FILTERED for name in ("race_sample", "race_topk", "tree")},
+    "race_sample, more than are listed": FILTERED | {"sampling": Sampling(top_k=280)},
+    "race_topk, filtered, whose keys reach the list": FILTERED | {"k": 150, "sampling": Sampling(top_k=2)},
+    "chain, filtered": FILTERED | {"draft.sampling": FILTERS},
+    "chain, filtered, one request at temperature 0": SOME_COLD,
+    "tree, filtered, one request at temperature 0": SOME_COLD | {"draft.sampling": FILTERS},
+    "tree, traversal, filtered": SOME_COLD | {"method": "traversal"},
+    **{f"{name}, race, filtered": RACE | FILTERED for name in ("chain", "tree")},
+    "race_sample, edited": edits(),
+    "chain, edited": edits(3),
+    "chain, race, edited": RACE | edits(3),
+    "tree, edited": edits(5),
+    "tree, race, edited": RACE | edits(5, bias_by_row=True),
+}
+CALLS = dict(PLAIN)
+for name, options in CHANGES.items():
+    op, call = PLAIN[name.replace(",", "").split()[0]]
+    CALLS[name] = op, call | options
 # What reads no rows, as the ops' own tests call it.
-CALLS |= {name: call for name, call in every_call().items() if not reads_rows(call[0].__name__)}
+CALLS = {name: call for name, call in every_call().items() if not reads_rows(call[0].__name__)} | CALLS
 WITH_STATUS = (race_sample, race_topk, residual, overlap, cutoff, logprobs)
 
 
