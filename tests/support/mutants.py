@@ -57,8 +57,8 @@ def ops(names, backend):
     return f"{' '.join(f'tests/ops/test_{name}.py' for name in names.split())} -k '({backend}) and {quick}'"
 
 
-# What decides a file's mutants, by the beginning of its name: one set of tests after another. `{op}` is the file's
-# stem. The first line that fits counts.
+# What decides a file's mutants, by the beginning of its name: one set of tests after another. `{op}` stands for all
+# tests of ops whose names begin as the file's does. The first line that fits counts.
 RANDOM = "tests/backends/test_random_calls.py -k OracleCpu"
 BOUNDS = "tests/backends/test_cpu_bounds.py tests/backends/test_bounds.py"
 CHAINS = "verify_chain verify chain_laws"
@@ -66,58 +66,30 @@ TREES = "verify_tree verify parents traversal tree_laws"
 WALKS = f"{CHAINS} {TREES}"
 FORMS = "paths traversal_laws verify_linked_tree output_format status bonus row_seeds input_rows"
 LAWS = "sampling cutoff logprobs filters"
+HEADERS = (
+    ops(f"{{op}} race_sample race_topk residual residual_sums overlap {LAWS}", "cpu"), ops(WALKS, "cpu"), BOUNDS,
+    RANDOM, ops(f"{FORMS} residual_race", "cpu"),
+)  # fmt: skip
 CPU = {
-    "csrc/include/specdec/accept": (ops("chain_laws tree_laws verify_chain verify_tree", "cpu"), BOUNDS),
-    "csrc/include/specdec/arithmetic": (ops("noise context_seeds race_sample residual logprobs", "cpu"), RANDOM),
-    "csrc/include/specdec/bounds": (BOUNDS, RANDOM),
-    "csrc/include/specdec/build": (ops("build_tree", "cpu"),),
     "csrc/include/specdec/c/": (
         ops("verify_chain sampling compact_kv tree_mask", "cpu"), ops(f"{FORMS} offsets logprobs", "cpu"),
     ),
-    "csrc/include/specdec/chain": (ops(CHAINS, "cpu"), ops(f"{FORMS} draft_map offsets", "cpu")),
-    "csrc/include/specdec/context": (ops("context_seeds", "cpu"),),
-    "csrc/include/specdec/count": (ops("count_tokens count_at_least cutoff", "cpu"),),
-    "csrc/include/specdec/draft_map": (ops("draft_map verify_chain", "cpu"),),
-    "csrc/include/specdec/edit": (ops("edits", "cpu"), RANDOM),
-    "csrc/include/specdec/ex": (ops("race_sample residual logprobs overlap", "cpu"), RANDOM, BOUNDS),
-    "csrc/include/specdec/filter": (ops("filters cutoff", "cpu"), RANDOM, BOUNDS),
-    "csrc/include/specdec/first": (ops("first_arrivals race_topk", "cpu"),),
-    "csrc/include/specdec/la": (ops(f"race_sample {LAWS} residual verify_chain", "cpu"), BOUNDS, RANDOM),
     "csrc/include/specdec/link": (ops("tree_parents verify_linked_tree", "cpu"),),
-    "csrc/include/specdec/log": (ops("race_sample logprobs overlap", "cpu"), RANDOM, BOUNDS),
-    "csrc/include/specdec/mass": (ops("residual_sums mass_tiles logprobs residual overlap", "cpu"), BOUNDS, RANDOM),
-    "csrc/include/specdec/merge": (ops("merge_chains", "cpu"),),
-    "csrc/include/specdec/noise": (ops("noise race_sample row_seeds verify_chain verify_tree uniform", "cpu"),),
     "csrc/include/specdec/optimal": (
         "tests/ops/test_trees.py tests/theory/test_trees.py", "tests/generate/test_trees.py",
     ),
-    "csrc/include/specdec/overlap": (ops("overlap", "cpu"),),
     "csrc/include/specdec/part": (ops("race_sample race_topk residual_race residual_sums", "cpu"), ops(WALKS, "cpu")),
-    "csrc/include/specdec/paths": (ops("paths", "cpu"),),
-    "csrc/include/specdec/philox": (ops("noise race_sample", "cpu"),),
-    "csrc/include/specdec/race": (ops("race_sample race_topk residual_race", "cpu"), BOUNDS, RANDOM),
-    "csrc/include/specdec/request": (ops("request_index verify_chain", "cpu"),),
-    "csrc/include/specdec/residual": (ops("residual residual_sums residual_race chain_laws", "cpu"), BOUNDS, RANDOM),
-    "csrc/include/specdec/softmax": (ops("logprobs race_sample residual", "cpu"), RANDOM),
-    "csrc/include/specdec/traversal": (ops("traversal_laws traversal verify", "cpu"), BOUNDS),
-    "csrc/include/specdec/tree": (
-        ops(f"{TREES} compact_kv tree_mask", "cpu"), ops(f"{FORMS} tree_parents offsets", "cpu"),
-    ),
     "csrc/include/specdec/walk_tables": (ops("walk_tables", "cpu"), "tests/sharded/test_rejection.py -k cpu"),
-    "csrc/include/specdec/walk": (ops(WALKS, "cpu"), ops(FORMS, "cpu"), BOUNDS),
-    "csrc/include/": (ops(f"race_sample {WALKS}", "cpu"),),
-    "csrc/cpu/ops/tree_positions": (ops("tree_positions parents", "cpu"),),
-    "csrc/cpu/ops/verify_chain": (ops(CHAINS, "cpu"),),
+    "csrc/include/": HEADERS,
     "csrc/cpu/ops/": (ops("{op}", "cpu"), RANDOM, ops("rows parents request_index shared_rows threads", "cpu")),
     "csrc/cpu/race/": (
         ops("race_sample race_topk residual_race verify_chain draft_map", "cpu"), BOUNDS, RANDOM,
         ops("shared_rows", "cpu") + " tests/backends/test_sizes.py",
     ),
     "csrc/cpu/rows/edit": (ops("edits", "cpu"), "tests/backends/test_cpu_edits.py", RANDOM),
-    "csrc/cpu/rows/cut": (ops("filters cutoff", "cpu"), BOUNDS, RANDOM, "tests/backends/test_sizes.py -k cpu"),
-    "csrc/cpu/rows/": (ops(f"race_sample {LAWS} residual", "cpu"), BOUNDS, RANDOM, ops("shared_rows offsets", "cpu")),
-    "csrc/cpu/walk/": (ops(WALKS, "cpu"), ops(FORMS, "cpu"), BOUNDS, RANDOM),
-    "csrc/cpu/simd": (ops("race_sample residual filters", "cpu"), RANDOM, BOUNDS),
+    "csrc/cpu/rows/": (*HEADERS, ops("shared_rows offsets", "cpu"), "tests/backends/test_sizes.py -k cpu"),
+    "csrc/cpu/walk/": HEADERS[1:],
+    "csrc/cpu/simd": HEADERS,
     "csrc/cpu/": ("tests/backends/test_cpu_threads.py tests/backends/test_cores.py", ops("threads shared_rows", "cpu")),
     "csrc/python/": (
         ops("direct bad_input", "both"), ops("numbers outputs draft_map output_format", "cpu"),
@@ -224,7 +196,8 @@ def tests_of(file):
     """One set of tests after another: the arguments of pytest."""
     table = PYTHON if file.endswith(".py") else CUDA if file.startswith("csrc/cuda/") else CPU
     sets = next(sets for begin, sets in table.items() if file.startswith(begin))
-    stages = [tests.replace("{op}", Path(file).stem) for tests in sets]
+    about = " ".join(f"tests/ops/{path.name}" for path in (ROOT / "tests/ops").glob(f"test_{Path(file).stem}*.py"))
+    stages = [tests.replace("tests/ops/test_{op}.py", about) for tests in sets]
     return [" ".join(each for each in tests.split(" ") if is_there(each)) for tests in stages]
 
 
