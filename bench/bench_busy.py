@@ -6,14 +6,13 @@ A call that waits for a thread without a core takes a thousand times as long, no
 So each figure is a mean over seconds, in turns. It writes `busy.json` of this device and prints its table.
 """
 
-import json
 import os
 import subprocess
 import sys
 import time
 
 import torch
-from harness import SEED, draft_near, environment, folder, like_reference, logits
+from harness import SEED, draft_near, environment, folder, like_reference, logits, write_json
 
 import specdec_kernels as sd
 
@@ -69,10 +68,7 @@ def measured(cores):
 def main():
     env, cores, load = environment(), max(2, len(os.sched_getaffinity(0))), os.getloadavg()[2]
     records = measured(cores)
-    directory = folder(env)
-    directory.mkdir(parents=True, exist_ok=True)
-    content = {"environment": env, "load": load, "records": records}
-    (directory / "busy.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_json(folder(env) / "busy.json", {"environment": env, "load": load, "records": records})
     for record in records:
         print("{call}, {rivals} rivals a core, {threads} threads: {mean:,.0f} µs".format(**record))
 

@@ -1,8 +1,7 @@
 """Adapters: what a call adds to the bare op."""
 
-import pytest
 import torch
-from harness import OURS, SEED
+from harness import OURS, SEED, Case, table
 
 import specdec_kernels as sd
 from specdec_kernels.engines import flashinfer, sglang, transformers, vllm
@@ -103,19 +102,6 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("contender", [OURS, "bare op"])
-@pytest.mark.parametrize("name", CALLS)
-def bench_adapter(measure, name, contender, threads):
-    adapter, bare = CALLS[name]
-
-    def check(call):
-        torch.manual_seed(SEED)
-        result = call()
-        with sd.backend("reference"):
-            torch.manual_seed(SEED)
-            expected = call()
-        pairs = zip(result, expected, strict=True) if isinstance(result, tuple) else [(result, expected)]
-        assert all(torch.equal(*pair) for pair in pairs)
-
-    call = adapter if contender == OURS else bare
-    measure("adapter", contender, {"call": name, "threads": threads}, call, [()] * 3, check)
+@table([Case("adapter", {"call": name}, {OURS: adapter, "bare op": bare}) for name, (adapter, bare) in CALLS.items()])
+def bench_adapter(measure, case, contender, threads):
+    case.run(measure, contender)

@@ -4,17 +4,12 @@ import functools
 import itertools
 
 import torch
-from harness import KINDS, OURS, ROOF, SEED, VOCABULARY, Case, draft_near, logits, table
+from harness import KINDS, OURS, ROOF, SEED, VOCABULARY, Case, draft_near, logits, row_calls, table
 
 import specdec_kernels as sd
 from specdec_kernels.ops import Verdict
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-
-
-def rows_and_positions(kind, vocabulary=VOCABULARY):
-    rows = logits(kind, (8, 1, vocabulary), SEED)
-    return [(rows[i % 8], 1000 + i) for i in range(64)]
 
 
 RACES = {
@@ -31,7 +26,7 @@ def race_sample():
     cases += [("V", "normal", vocabulary, 1) for vocabulary in (32_000, 64_000, 128_256, 151_936, 262_144)]
     for sweep, kind, vocabulary, threads in cases:
         case = {"sweep": sweep, "kind": kind, "V": vocabulary}
-        inputs = lambda kind=kind, vocabulary=vocabulary: rows_and_positions(kind, vocabulary)  # noqa: E731
+        inputs = lambda kind=kind, vocabulary=vocabulary: row_calls(kind, vocabulary)  # noqa: E731
         yield Case("race_sample", case, RACES, inputs, bytes=4 * vocabulary, threads=threads)
 
 
@@ -43,7 +38,7 @@ def race_topk():
             "softmax+multinomial": lambda row, at, k=k: torch.multinomial(torch.softmax(row, -1), k),
         }
         case = {"kind": kind, "k": k, "V": VOCABULARY}
-        yield Case("race_topk", case, contenders, lambda kind=kind: rows_and_positions(kind), bytes=4 * VOCABULARY)
+        yield Case("race_topk", case, contenders, lambda kind=kind: row_calls(kind), bytes=4 * VOCABULARY)
 
 
 # ---- pairs of rows ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import itertools
 from functools import partial
 
 import torch
-from harness import KINDS, OURS, SEED, VOCABULARY, Case, draft_near, like_reference, logits, table
+from harness import KINDS, OURS, SEED, VOCABULARY, Case, draft_near, like_reference, logits, row_calls, table
 
 import specdec_kernels as sd
 from specdec_kernels import LogitEdits, Sampling
@@ -208,26 +208,6 @@ FILTERS = {
 ROWS = ("normal", "zipf", "peaked")
 
 
-def rows_of(kind, shape):
-    """Rows; in ``peaked`` ones 20 tokens anywhere in the row have most of the mass."""
-    generator = torch.Generator().manual_seed(SEED)
-    if kind == "normal":
-        return logits("normal", shape, SEED)
-    rows, vocabulary = torch.Size(shape[:-1]).numel(), shape[-1]
-    order = torch.rand(rows, vocabulary, generator=generator).argsort(-1)
-    if kind == "zipf":
-        values = (-1.2 * torch.arange(1, vocabulary + 1).log()).expand(rows, -1)
-    else:
-        values = torch.randn(rows, vocabulary, generator=generator) * 1.5
-        values[:, :20] += torch.linspace(14, 8, 20)
-    return values.gather(-1, order).reshape(shape)
-
-
-def single_rows(kind):
-    rows = rows_of(kind, (8, 1, VOCABULARY))
-    return [(rows[i % 8], 1000 + i) for i in range(64)]
-
-
 def warped_draw(row, position, sampling):
     from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -273,11 +253,11 @@ def shaped_rows():
         if "top_k" in fields:
             contenders["torch.topk"] = partial(topk_draw, sampling=sampling)
         case = {"filters": filters, "kind": kind, "V": VOCABULARY}
-        yield Case("filters: race_sample", case, contenders, partial(single_rows, kind), bytes=4 * VOCABULARY)
+        yield Case("filters: race_sample", case, contenders, partial(row_calls, kind), bytes=4 * VOCABULARY)
     for edits, kind in itertools.product(("grammar", "penalties"), ROWS):
         contenders = {OURS: partial(drawn, edits=edits_of(edits)), "unedited": drawn}
         case = {"edits": edits, "kind": kind, "V": VOCABULARY}
-        yield Case("edits: race_sample", case, contenders, partial(single_rows, kind))
+        yield Case("edits: race_sample", case, contenders, partial(row_calls, kind))
 
 
 def filtered(sampling, rows, position):
@@ -290,7 +270,7 @@ def filtered(sampling, rows, position):
 
 def filtered_inputs(method, sampling, kind):
     """Calls at positions where filters do not change how many rows are read."""
-    target = rows_of(kind, (1, K + 1, VOCABULARY))
+    target = logits(kind, (1, K + 1, VOCABULARY), SEED)
     draft = None if method == "race" else draft_near(target[:, :K], 0.7, SEED)
     source = target[:, :K] if draft is None else draft
     rows = sd.race_sample(source, seed=SEED, position=1000 + torch.arange(K), sampling=sampling), target, draft
@@ -309,9 +289,8 @@ def same_number(call, inputs):
 
 
 def filtered_chains():
-    for method, filters, kind in itertools.product(
-        ("race", "rejection"), ("top_k 50", "top_k 50, top_p 0.9", "top_p 0.9"), ROWS
-    ):
+    chosen = ("top_k 50", "top_k 50, top_p 0.9", "top_p 0.9")
+    for method, filters, kind in itertools.product(("race", "rejection"), chosen, ROWS):
         sampling = Sampling(**FILTERS[filters])
         contenders = {OURS: partial(filtered, sampling), "unfiltered": partial(filtered, Sampling())}
         case, inputs = (

@@ -3,8 +3,7 @@
 It runs the generator on the embedded pair. No figure is a time, so every machine gives the same.
 """
 
-import json
-from pathlib import Path
+from harness import RESULTS, write_json
 
 from specdec_kernels import Sampling
 from specdec_kernels.generate import ModelDrafter, generate, load_model
@@ -46,9 +45,8 @@ def main():
                 calls = sum(text.target_calls for text in texts)
                 row[method].append(sum(len(text.tokens) for text in texts) / calls)
         rows.append(row)
-    path = Path(__file__).resolve().parent / "results" / "draft_filters.json"
-    path.write_text(json.dumps(rows, indent=1) + "\n")
-    print(path.read_text())
+    write_json(RESULTS / "draft_filters.json", rows)
+    print(*rows, sep="\n")
 
 
 if __name__ == "__main__":

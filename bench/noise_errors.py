@@ -5,10 +5,8 @@
 It writes `bench/results/noise.json`, from which that page has its tables. Every machine gives the same.
 """
 
-import json
-from pathlib import Path
-
 import numpy as np
+from harness import RESULTS, write_json
 from specdec_kernels._C import maths
 
 from specdec_kernels.backends.reference import mass
@@ -75,9 +73,8 @@ def main():
         "log": log(), "neg_log1p_neg": neg_log1p_neg(), "exponential": {"error": error, "d": d},
         "mass": {"peaks": peaks, "normal": flat}, "sum": max(peak_weights, flat_weights),
     }  # fmt: skip
-    path = Path(__file__).resolve().parent / "results" / "noise.json"
-    path.write_text(json.dumps(content, indent=1) + "\n")
-    print(path.read_text())
+    write_json(RESULTS / "noise.json", content)
+    print(content)
 
 
 if __name__ == "__main__":

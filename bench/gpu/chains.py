@@ -23,7 +23,6 @@ import torch
 from peers import PEERS, available
 
 import bench
-import specdec_kernels as sd
 
 VARIABLE = "SPECDEC_CUDA_FEW_ROWS"
 BATCHES, ACCEPTANCES = (1, 8, 16, 32, 64, 256), (0.7, 0, 1)
@@ -31,37 +30,21 @@ OPS = ("rejection", "race", "race_sample", "block", "serving rejection", "servin
 TRACES = Path(__file__).parents[1] / "results" / "compiled" / "traces.json"
 
 
-def block(inputs):
-    return sd.verify_chain(
-        inputs.tokens, inputs.target, inputs.draft, method="block", seed=inputs.seed, position=inputs.position,
-        out=inputs.out,
-    )  # fmt: skip
-
-
 def call_of(op, few_rows):
-    run = block if op == "block" else bench.OURS[op]
-
     def call(inputs):
         os.environ[VARIABLE] = few_rows
-        return run(inputs)
+        if op == "block":
+            return bench.chain(inputs, draft=inputs.draft, method=op)
+        return bench.OURS[op](inputs)
 
     return call
-
-
-def times(call, inputs, product, dry):
-    """Medians of microseconds: cold, and behind a product."""
-    if dry:
-        seconds = bench.called(call, inputs), bench.called_behind(product, call, inputs)
-    else:
-        seconds = bench.replayed(call, inputs), bench.replayed_behind(product, call, inputs)
-    return [round(1e6 * statistics.median(seconds), 2) for seconds in seconds]
 
 
 def measured(op, requests, acceptance, scale, device):
     vocabulary = 1000 if device == "cpu" else 128_256
     made = "rejection" if op == "block" else op
     inputs = bench.inputs_of(made, requests, vocabulary, acceptance, True, scale, device)
-    product = bench.product_of(scale["product"], device)
+    timers = bench.timer(device), bench.timer(device, bench.product_of(scale["product"], device))  # cold, and behind it
     row = {"op": op, "B": requests, "acceptance": acceptance}
     calls = {"new": call_of(op, "1")}
     if op == "race_sample":  # chains have no other kernels
@@ -72,10 +55,8 @@ def measured(op, requests, acceptance, scale, device):
     if op in PEERS:
         calls |= {name: call for name, call in available(op)[0].items() if "vllm" in name.lower()}
     for name, call in calls.items():
-        row[name] = times(call, inputs, product, device == "cpu")
-    model = (
-        [x for x in json.loads(TRACES.read_text()) if (x["call"], x["B"]) == (op, requests)] if TRACES.exists() else []
-    )
+        row[name] = [round(1e6 * statistics.median(timed(call, inputs)), 2) for timed in timers]
+    model = [x for x in json.loads(TRACES.read_text()) if (x["call"], x["B"]) == (op, requests)]
     return row | {x["kernel"]: [x["cold_us"], x["behind_product_us"]] for x in model}
 
 
@@ -95,8 +76,7 @@ def main():
             continue
         row = measured(op, requests, acceptance, scale, device)
         print(json.dumps(row), flush=True)
-        with out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        bench.add_line(out, row)
 
 
 if __name__ == "__main__":
