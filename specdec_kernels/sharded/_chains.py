@@ -101,7 +101,7 @@ def verify_chain(
             sides.append(Side(rows, drafts_law, None, draft_row_indices, draft_tokens.flatten()))
         walked = weighed(
             requests, shard, draft_tokens, sides, draft_row_indices, (p_law, q_law, draft.sampling),
-            "traversal" if method == "block" else method, chains.sound, lossy=inputs.real(epsilon) != 0,
+            "traversal" if method == "block" else method, lossy=inputs.real(epsilon) != 0,
             draft_prob=chains.slot_numbers(requests, draft_prob), epsilon=requests.of_requests(epsilon), **how,
         )  # fmt: skip
     verdict = Verdict(walked.tokens, walked.num_accepted, walked.status)

@@ -31,15 +31,13 @@ class Chains:
             self.slots = (
                 cu_drafts.diff().long() if max_drafts is None else cu_drafts.diff().long().clamp(max=max_drafts)
             )
-            self.sound = (cu_drafts[:-1] >= 0) & (cu_drafts[1:] >= cu_drafts[:-1]) & (cu_drafts[1:] <= drafts)
-            self.sound[:1] &= cu_drafts[:-1][:1] == 0
             return
         self.batch, width = draft_tokens.shape
         if target.shape[:-1] != (self.batch, width + 1):
             raise ValueError(f"target: expected shape [{self.batch}, {width + 1}, n]; got {inputs.shown(target)}")
         self.request, self.step = cached.owners(self.batch, width + 1, device), cached.steps(width + 1, 1, device)
         self.first, self.first_draft = (cached.steps(self.batch, size, device) for size in (width + 1, width))
-        self.width, self.sound = width, None
+        self.width = width
 
     def _owner(self, ends, indices):
         """The request of each index: request b ends before ``ends[b]``."""

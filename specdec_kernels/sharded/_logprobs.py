@@ -140,12 +140,11 @@ def _rank(shard, law, cut, x, inverse):
 
 
 def _listed(law, inverse):
-    """(x, tokens) of the support, in the order of the lists; -inf and -1 for the lists' other tokens."""
+    """(x, tokens) of the lists; x is -inf for tokens outside of the support."""
     support = law.support
     row_indices = torch.arange(len(support.tokens), device=support.tokens.device, dtype=torch.int64)
     in_support = support.contains(row_indices, support.tokens, support.logits) & (support.tokens >= 0)
-    x = torch.where(in_support, scaled(support.logits, inverse.unsqueeze(-1)), -torch.inf)
-    return x, torch.where(x > -torch.inf, support.tokens, -1)
+    return torch.where(in_support, scaled(support.logits, inverse.unsqueeze(-1)), -torch.inf), support.tokens
 
 
 def _top(law, cut, top, inverse, tokens, logits):

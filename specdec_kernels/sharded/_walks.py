@@ -27,12 +27,11 @@ def raced(requests, shard, draft_tokens, target, edits, law, **how):
     return walk_tables(draft_tokens, tables, vocab=shard.vocab, method="race", request_index=requests.index, **how)
 
 
-def weighed(requests, shard, draft_tokens, sides, draft_row_indices, laws, method, sound=None, lossy=False, **how):
+def weighed(requests, shard, draft_tokens, sides, draft_row_indices, laws, method, lossy=False, **how):
     """Walked by rejection or traversal, with the last tokens."""
     # ``sides``: the target's and, if there are draft laws, the draft's. ``draft_row_indices``: the draft's row of each
     # draft or node; None if these are in order. ``laws``: Samplings of target and draft, whose numbers may be those of
-    # entries, and the draft's as given. ``sound`` bool [B]: the request's bounds of rows are in range. ``lossy``:
-    # over-acceptance may accept a draft that p alone would refuse.
+    # entries, and the draft's as given. ``lossy``: over-acceptance may accept a draft that p alone would refuse.
     law, draft_law, draft_sampling = laws
     greedy = requests.greedy(law.temperature)
     also = []
@@ -62,7 +61,7 @@ def weighed(requests, shard, draft_tokens, sides, draft_row_indices, laws, metho
     column, bits = walked.slot.unsqueeze(-1), parameters(requests, law, draft_sampling)
     token, status = drawn()
     token = token.unsqueeze(-1)
-    if both(requests.those_live, sound, greedy.others()) is not None:
+    if how.get("cu_drafts") is not None or both(requests.those_live, greedy.others()) is not None:
         token = torch.where((walked.row >= 0).unsqueeze(-1), token, walked.tokens.gather(1, column))
     status = walked.status | status
     return walked._replace(

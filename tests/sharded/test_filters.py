@@ -23,6 +23,13 @@ def test_more_than_a_slice_or_a_list_has(fast_backend, sampling):
     check("race_sample", {"target": rows, "seed": seeds(len(rows)), "position": 3, "sampling": sampling}, BEGINS[1])
 
 
+def test_a_list_inside_the_support_beside_a_list_outside(fast_backend):
+    """The first token of the second slice is in no support; the first slice has more of it than its list."""
+    rows = torch.full((1, 2048), -50.0)
+    rows[:, :100] = 0.0
+    assert check("cutoff", {"rows": rows, "sampling": Sampling(min_p=0.5)}, [0, 1024])[2].item() == 100
+
+
 def test_ties_across_a_boundary(fast_backend):
     """Of equal logits those of the lowest ids stay: all in the first slice, or some of the second, too."""
     rows = torch.full((2, 2048), -5.0)

@@ -293,6 +293,7 @@ ROWS3, SEEDS3 = torch.zeros(3, 1024), {"seed": seeds(3), "position": 1}
 UNALIKE = {  # the calls of the last rank, and of the others
     "sizes": (sample(torch.zeros(4, 1024), seed=seeds(4), position=1), sample(ROWS3, **SEEDS3),
               r"race_sample: .*; got rows \[4\] on rank 2 and \[3\] on rank 0"),
+    "dimensions": (sample(ROWS3[0]), sample(ROWS3, **SEEDS3), r"race_sample: .*; got rows \[\] on rank 2 and \[3\] on"),
     "types": (sample(ROWS3.half(), **SEEDS3), sample(ROWS3, **SEEDS3), ""),
     "ops": ((sharded.race_topk, {"draft": ROWS3, "k": 1} | SEEDS3),
             (sharded.logprobs, {"rows": ROWS3, "tokens": seeds(3)}), ""),
