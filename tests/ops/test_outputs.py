@@ -141,17 +141,7 @@ class TestStatus:
 
 @pytest.mark.usefixtures("backend")
 class TestShortCounters:
-    """int32 in the place of int64."""
-
-    @pytest.mark.parametrize("name", ["verify_chain", "verify_tree", "race_sample", "race_topk"])
-    @pytest.mark.parametrize("names", [["seed"], ["position"], ["nonce"], ["seed", "position", "nonce"]], ids="+".join)
-    def test_noise(self, name, names):
-        op, call = CALLS[name]
-        lead = (3, 2) if name in ON_ROWS else (3,)
-        numbers = torch.tensor([-(2**31), -1, 7, 2**31 - 1, 0, 12345])[: 6 if name in ON_ROWS else 3].view(lead)
-        expected = tree_leaves(op(**call | dict.fromkeys(names, numbers)))
-        for short in (numbers.int(), numbers.int().repeat_interleave(3, -1)[..., ::3]):
-            assert all(map(torch.equal, tree_leaves(op(**call | dict.fromkeys(names, short))), expected))
+    """int32 in the place of int64; noise has its own in test_input_rows.py."""
 
     def test_prefixes(self):
         path = torch.tensor([[0, 2, -1], [0, 1, 3], [0, -1, -1]], dtype=torch.int32)
@@ -350,23 +340,7 @@ def test_sharing_is_found_exactly(parents, prefix_len, positions, status):
         check_apart(OPS["tree_positions"].arguments, call)
 
 
-class TestRaggedDraftProb:
-    """[D] is one for each slot, [B, 1] one for each request, also if there are as many slots as requests."""
-
-    def call(self, counts, **changes):
-        call = chain_call(1, requests=len(counts), slots=4, vocabulary=33)
-        return ragged(call, torch.tensor(counts)) | changes
-
-    @pytest.mark.parametrize("counts", [[4, 0, 2], [1, 1, 1], [3, 0, 0]], ids=str)
-    @pytest.mark.usefixtures("backend")
-    def test_one_a_request_is_that_of_its_slots(self, counts):
-        h = torch.tensor([0.3, 0.9, 0.6])
-        each = verify_chain(**self.call(counts, draft_prob=h[:, None]))
-        slots = verify_chain(**self.call(counts, draft_prob=h.repeat_interleave(torch.tensor(counts))))
-        assert all(map(torch.equal, each, slots))
-
-
-FEWER = TestRaggedDraftProb().call([4, 0, 2])
+FEWER = ragged(chain_call(1, requests=3, slots=4, vocabulary=33), torch.tensor([4, 0, 2]))
 REFUSED = {
     "a draft_prob of ragged chains": (verify_chain, FEWER, [
         ({"draft_prob": torch.ones(3)}, ValueError,

@@ -33,18 +33,47 @@ def far_call(number, sizes=(1025, 2049, 3000, 4097, 6200)):  # those of few tile
     """Such a call whose rows have parts that lie far apart."""
     r = random.Random(number)
     op, call = r.choice((random_chain, random_tree, random_rows))(r, r.choice(sizes))
-    for name in ("target", "draft", "rows"):
-        if call.get(name) is not None and call.get("space") != "probs":
-            for row in call[name].flatten(0, -2):
-                put_apart(r, row)
+    for row in rows_to_score(r, call):
+        put_apart(r, row)
     return op, call
 
 
+def small_call(number):
+    """``random_call`` of few tokens, which the oracle looks at one by one; with nonces, and trees with formats."""
+    op, call = random_call(number, 140)
+    r = random.Random(number)
+    for _ in rows_to_score(r, call):
+        pass
+    if "seed" in call and r.random() < 0.3:
+        call["nonce"] = torch.tensor([r.choice((-1, 0, 5, 2**40)) for _ in call["seed"]])
+    return op, tree_format(r, call) if op == "verify_tree" and r.random() < 0.5 else call
+
+
+def tree_format(r, call):
+    """A tree's outputs where an engine wants them."""
+    requests, nodes = call["draft_tokens"].shape
+    index, tokens = None, torch.full((requests, nodes), -77, dtype=r.choice([torch.int32, torch.int64]))
+    if r.random() < 0.5:
+        index = torch.tensor(r.sample(range(-1, requests * nodes + 2), requests * nodes)).view(requests, nodes)
+        tokens = tokens.view(-1)
+    path, *counts = torch.full((requests, nodes), -77, dtype=torch.int32), *torch.full((2, requests), 5).int()
+    how = {"zeros": r.random() < 0.3, "count": r.choice(["accepted", "emitted"]), "add": r.random() < 0.3}
+    return call | {"output_format": OutputFormat(index=index, **how), "out": (tokens, path, *counts)}
+
+
+def rows_to_score(r, call):
+    """Rows of logits. Tokens are never so large that all of them have one score, among which the oracle draws
+    differently."""
+    for name in ("target", "draft", "rows"):
+        if call.get(name) is not None and call.get("space") != "probs":
+            for row in call[name].flatten(0, -2):
+                if row.float().nan_to_num(nan=0.0, posinf=torch.inf, neginf=0.0).abs().max() > 1e5:
+                    row.copy_(torch.randn(row.shape, generator=torch.Generator().manual_seed(r.randrange(10**6))))
+                yield row
+
+
 def put_apart(r, row):
-    """Move each part of a row to another level; some parts begin or end with a NaN. Tokens are never so large that all
-    of them have one score, among which the oracle draws differently."""
-    if row.float().nan_to_num(nan=0.0, posinf=torch.inf, neginf=0.0).abs().max() > 1e5:
-        row.copy_(torch.randn(row.shape, generator=torch.Generator().manual_seed(r.randrange(10**6))))
+    """Move each part of a row to another level; some parts begin or end with a NaN."""
     for part in row.split(r.choice((64, 300, 1024, 2048, 4096))):
         part += r.choice(LEVELS)
         if r.random() < 0.03:
