@@ -85,16 +85,17 @@ def verify_chain(
     if edits is not None:
         edits = of_chains(edits, shard, chains, requests, target, space)
     how = {"width": chains.most + 1, "cu_drafts": cu_drafts}
+    if rows is not None and not rows.shape[:-1].numel():  # numbers of a draft without rows are not read
+        rows, q_law, draft = None, p_law, draft._replace(sampling=None)
     if method != "race" and not isinstance(p_law.temperature, torch.Tensor) and p_law.temperature < SMALLEST:
         method, temperature, sampling = "race", 0.0, None  # the argmax decides
+        how["unused"] = p_law, draft.sampling, epsilon
     if method == "race":
         law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
         walked = raced(requests, shard, draft_tokens, target, edits, law, **how)
     else:
         sides = [Side(target, requests.of_rows(p_law), requests.row_index(), None, chains.tokens.flatten(), edits)]
         draft_row_indices = None
-        if rows is not None and not rows.shape[:-1].numel():  # numbers of a draft without rows are not read
-            rows, q_law, draft = None, p_law, draft._replace(sampling=None)
         if rows is not None:
             draft_row_indices = requests.draft_row_indices(chains, rows)
             drafts_law = requests.of_draft_rows(chains, rows, q_law)

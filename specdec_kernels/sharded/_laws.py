@@ -225,13 +225,13 @@ def argmax_of(rows, shard, index, edits=None):
     )
 
 
-def parameters(requests, *samplings):
-    """int32 [B]: the status of the numbers of Samplings; None if none of them is a tensor."""
-    numbers = [x for sampling in samplings if sampling is not None for x in (sampling[0], *sampling[2:4])]
+def with_parameters(status, requests, *given):
+    """The status, int32 [B], with that of numbers and of those of Samplings."""
+    numbers = [number for x in given for number in ((x[0], *x[2:4]) if isinstance(x, Sampling) else (x,))]
     bad = [~(requests.of_requests(x) >= 0) for x in numbers if isinstance(x, torch.Tensor)]
     if not bad:
-        return None
-    return torch.where(functools.reduce(torch.logical_or, bad) & requests.live(), Status.PARAMETER, 0).int()
+        return status
+    return status | torch.where(functools.reduce(torch.logical_or, bad) & requests.live(), Status.PARAMETER, 0).int()
 
 
 # ---- sums over pairs of rows -----------------------------------------------------------------------------------------

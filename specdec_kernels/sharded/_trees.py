@@ -93,6 +93,7 @@ def verify_tree(
         edits = of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space)
     if method != "race" and not isinstance(p_law.temperature, torch.Tensor) and p_law.temperature < SMALLEST:
         method, temperature, sampling = "race", 0.0, None  # the argmax decides
+        how["unused"] = p_law, draft.sampling
     if method == "race":
         law = {"space": space, "temperature": requests.of_rows(temperature), "sampling": requests.of_rows(sampling)}
         walked = raced(requests, shard, draft_tokens, target, edits, law, **how)

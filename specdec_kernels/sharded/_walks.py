@@ -11,7 +11,7 @@ import torch
 from specdec_kernels.calls.values import Noise
 from specdec_kernels.sharded._cached_tensors import only
 from specdec_kernels.sharded._final_token import last_tokens
-from specdec_kernels.sharded._laws import argmax_of, laws_of, left_in_slices, parameters
+from specdec_kernels.sharded._laws import argmax_of, laws_of, left_in_slices, with_parameters
 from specdec_kernels.sharded._parts import Tables, walk_tables
 from specdec_kernels.sharded._races import gathered, winners
 from specdec_kernels.sharded._requests import both
@@ -20,11 +20,14 @@ from specdec_kernels.status import Status
 SPARED_BY_NONE = -1.0  # a value of p that over-acceptance never accepts (csrc/include/specdec/walk.h)
 
 
-def raced(requests, shard, draft_tokens, target, edits, law, **how):
+def raced(requests, shard, draft_tokens, target, edits, law, unused=(), **how):
     """Walked by a race with the rows' law and noise. ``how``: other arguments of walk_tables, here and below."""
+    # ``unused``: numbers that set the status and nothing else.
     winner, row_status = winners(gathered(shard, target, edits=edits, **law, **requests.noise_of_rows()))
     tables = Tables(row_status, winner)
-    return walk_tables(draft_tokens, tables, vocab=shard.vocab, method="race", request_index=requests.index, **how)
+    how["request_index"] = requests.index
+    walked = walk_tables(draft_tokens, tables, vocab=shard.vocab, method="race", **how)
+    return walked._replace(status=with_parameters(walked.status, requests, *unused))
 
 
 def weighed(requests, shard, draft_tokens, sides, draft_row_indices, laws, method, lossy=False, **how):
@@ -58,15 +61,13 @@ def weighed(requests, shard, draft_tokens, sides, draft_row_indices, laws, metho
     numbers["position"] = walked.slot + numbers["position"]
     temperatures = (requests.of_requests(x.temperature) for x in (law, draft_law))
     drawn = last_tokens(shard, target, draft[0] if draft else None, walked, *temperatures, numbers)
-    column, bits = walked.slot.unsqueeze(-1), parameters(requests, law, draft_sampling)
+    column = walked.slot.unsqueeze(-1)
     token, status = drawn()
     token = token.unsqueeze(-1)
     if how.get("cu_drafts") is not None or both(requests.those_live, greedy.others()) is not None:
         token = torch.where((walked.row >= 0).unsqueeze(-1), token, walked.tokens.gather(1, column))
-    status = walked.status | status
-    return walked._replace(
-        tokens=walked.tokens.scatter_(1, column, token), status=status if bits is None else status | bits
-    )
+    status = with_parameters(walked.status | status, requests, law, draft_sampling)
+    return walked._replace(tokens=walked.tokens.scatter_(1, column, token), status=status)
 
 
 def _spared(target):

@@ -118,6 +118,12 @@ def test_filters_by_their_entries(fast_backend):
     call["request_index"] = torch.tensor([0, 4, -1, 3, 8, 2, 2, 1], dtype=torch.int32)
     check(call)
     check({**call, "draft": None, "draft.sampling": None})
+    for change in (
+        {"sampling": sampling._replace(temperature=0.0)},
+        {"sampling": Sampling(0.0)},
+        {"sampling": None, "draft": None, "draft.sampling": None, "temperature": 0.0, "epsilon": index - 1.0},
+    ):
+        assert Status.PARAMETER in set(check(call | change).status.tolist())
 
 
 def test_over_acceptance_of_what_has_no_weight(fast_backend):

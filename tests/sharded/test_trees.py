@@ -47,6 +47,8 @@ def test_siblings(fast_backend, method, replacement):
     call["draft_tokens"][:, 2] = call["draft_tokens"][:, 1]
     check(call)
     check({**call, "draft": None})
+    below_0 = {"temperature": None, "sampling": Sampling(0.0, top_p=torch.linspace(-0.1, 1.0, len(call["target"])))}
+    assert check(call | below_0).status[0] & Status.PARAMETER
     check({**call, "parents": torch.tensor([-1, 0, 0, 1, 2, 2, 3, 5]), "max_depth": 2})
 
 
