@@ -116,7 +116,8 @@ def build_tree(
         return outputs
     BUILD_TREE.check({}, selected=selected, parent_list=parent_list, layout=layout)
     batch, nodes, device = selected.shape[0], selected.shape[1] + 1, selected.device
-    topk = BUILD_TREE.size("topk", topk, "an int of {least} or more")
+    # No candidate has a number above that of int64, so larger groups change nothing.
+    topk = min(BUILD_TREE.size("topk", topk, "an int of {least} or more"), 2**63 - 1)
     if layout == "bits" and nodes > MOST_BITS:
         raise ValueError(f"layout: expected 'full' or 'nodes' with more than {MOST_BITS} nodes; got 'bits'")
     prefix_len = trees.prefix_lens(prefix_len, batch, device, nodes)

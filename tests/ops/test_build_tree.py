@@ -209,6 +209,12 @@ class TestBadNumbers:
         found = build_tree(torch.tensor([[-1, 9, 2]]), torch.tensor([[2, 4]]), topk=2)
         assert_trees(found, [[-1, -1, 1]], [0])
 
+    @pytest.mark.parametrize("topk", [2**63 - 1, 2**63, 2**64, 2**70])
+    def test_a_group_of_all(self, topk):
+        """A number of more than 64 bits is no error: every candidate follows the root."""
+        found = build_tree(torch.tensor([[-1, 0]]), torch.tensor([[0, 5, 2**62]]), topk=topk)
+        assert_trees(found, [[-1, 0, 0, 0]], [0])
+
     @pytest.mark.parametrize("room", [0, 1, 13, 77, 78, 79, FULL - 1, FULL, FULL + 9])
     def test_masks_that_are_too_short(self, room):
         """Rows are written as long as there is room; nothing behind it is."""
