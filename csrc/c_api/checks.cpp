@@ -291,7 +291,7 @@ struct Fit {
                    int64_t entry_rows, int64_t requests, int64_t target_rows) {
     // In exact mode lists that no penalty reads are checked, too.
     const bool unread = x.prompt_mask.data || x.output_mask.data || x.output_counts.data || x.pending.data ||
-                        x.seen_index.data;
+                        x.seen_index.data || x.bias_spans.data;
     if (!x.on() && !(exact && unread)) return;
     if (exact) check(x);
     numbers("edits.repetition", x.repetition, entries, entry_rows);
@@ -345,12 +345,15 @@ struct Fit {
     check_edits(p.edits, p.target_law, p.target, p.target.requests, p.target.rows, p.target.requests, p.target.rows);
   }
 
+  // Whether a call has draft rows; in exact mode also those of no draft, which have no memory.
+  bool given(const Rows& draft) { return draft.data || (exact && draft.vocab > 0); }
+
   // vocab_start must be 0, since only races take rows that are a part of a vocabulary.
   template <class Params>
   void check_draft(const Params& p, int64_t requests, int64_t rows, bool or_more = false) {
     equal(FIELD(target.vocab_start), 0);
     equal(FIELD(draft.vocab_start), 0);
-    if (!p.draft.data) return;
+    if (!given(p.draft)) return;
     for_requests(FIELD(draft), requests);
     if (or_more) at_least(FIELD(draft.rows), rows);
     else covers(FIELD(draft.rows), rows);
@@ -383,7 +386,7 @@ struct Fit {
   void check_verdict(const Params& p, int32_t last_method) {
     choice(FIELD(method), last_method);
     check_written(p);
-    if (p.method == SPECDEC_RACE && p.draft.data) refuse("draft", "none with the race", "one");
+    if (p.method == SPECDEC_RACE && given(p.draft)) refuse("draft", "none with the race", "one");
     const int64_t count = entries(p, p.batch());
     const bool noise_of_rows = p.row_seeds.data || p.input_positions.data;
     numbers("target_law", p.target_law, count), numbers("draft_law", p.draft_law, count);
@@ -524,6 +527,10 @@ struct Sizes : Fit {
     set(p.status, links.requests);
   }
   void set_sizes(CompactParams& p) { set(p.status, p.path.rows); }
+  // Rows [N, V] are N requests of one row each.
+  void set_sizes(StoreRowsParams& p) {
+    p.rows.requests = p.rows.rows, p.rows.request_stride = p.rows.row_stride, p.rows.rows = 1;
+  }
   void set_sizes(CountParams& p) { set(p.status, p.tokens.requests); }
 };
 
@@ -540,7 +547,7 @@ struct OpFit : Sizes {
         refuse("num_passed", "NULL but with rejection of probabilities, without draft_map", "memory");
       const specdec_number &t = p.target_law.temperature, &u = p.draft_law.temperature;
       const bool plain = is_plain(p.draft_prob, 1.0f) && is_plain(p.epsilon, 0.0f) && !t.data && !u.data;
-      if (exact && (!plain || !p.draft.data || t.value == 0.0f))
+      if (exact && (!plain || !given(p.draft) || t.value == 0.0f))
         refuse("num_passed", "NULL but with draft rows, and numbers that change nothing", "memory");
     }
     if (p.index.data) holds(FIELD(index), p.batch(), p.width());
@@ -548,7 +555,7 @@ struct OpFit : Sizes {
       if (!is_plain(p.draft_prob, 1.0f)) refuse("draft_prob", "1 for all with blocks", "another");
       if (!is_plain(p.epsilon, 0.0f)) refuse("epsilon", "0 for all with blocks", "another");
     }
-    if (exact && !p.draft.data && !is_plain(p.draft_prob, 1.0f))
+    if (exact && !given(p.draft) && !is_plain(p.draft_prob, 1.0f))
       refuse("draft_prob", "1 without draft rows", "another");
     if (p.batch() == 0) return;
     numbers(FIELD(epsilon), entries(p, p.batch()));
@@ -786,6 +793,7 @@ struct OpFit : Sizes {
   void fit_store_rows(const StoreRowsParams& p) {
     equal(FIELD(rows.rows), 1);
     equal(FIELD(slots.slots), p.count());
+    numbers(FIELD(column), p.count());
     at_least(FIELD(cache.vocab), p.rows.vocab);
     equal(FIELD(cache.dtype), p.rows.dtype);
   }

@@ -271,8 +271,12 @@ bool whole(PyObject* object, int64_t* out) {
   return *out = static_cast<int64_t>(bits), true;
 }
 
+PyObject* floating = nullptr;
+
 bool real(PyObject* object, double* out) {
   if (PyFloat_Check(object)) return *out = PyFloat_AS_DOUBLE(object), true;
+  if (floating && PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(floating)))
+    return *out = PyFloat_AS_DOUBLE(Ref(PyNumber_Float(object)).get()), true;
   const Ref number = integer(object);
   if (!number.get()) return false;
   int overflow = 0;

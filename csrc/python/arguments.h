@@ -58,6 +58,8 @@ bool put(Kind kind, const Tensor& t, void* field, int64_t rows);
 // The element type of an output's kind.
 Element element_of(Kind kind);
 
+extern PyObject* floating;  // numpy.floating, set once by use_functions; null before
+
 // Converts a number of Python or NumPy. Returns false for other objects, a bool, or over 64 bits. Unsigned seeds wrap.
 bool whole(PyObject* object, int64_t* out);
 bool real(PyObject* object, double* out);

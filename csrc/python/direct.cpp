@@ -151,7 +151,7 @@ class Direct : public Reading {
     }
     Part part = item.parts[0];
     if (index_) part.packed = part.dims;  // of entries, which are not packed
-    read_tensor(part, rows);
+    read_tensor(part, rows, true);
     if (rows == Py_None) return;
     entries_of_draft_ = true, entries_ = field<Rows>(part.field).requests;
     read_map(item.parts[1].field, map, vocab_);
@@ -370,6 +370,7 @@ PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     PyObject** const grouped_types[] = {&types.sampling, &types.edits,           &types.draft,
                                         &types.packing,  &types.input_positions, &types.output_format};
     for (Py_ssize_t i = 0; i < 6; ++i) *grouped_types[i] = item(1, i).release();
+    floating = item(1, 6).release();
     for (size_t i = 0; i < std::size(floats); ++i) floats[i] = item(2, static_cast<Py_ssize_t>(i)).release();
     use_new_tensors(arguments[3]);
     Py_RETURN_NONE;

@@ -15,7 +15,8 @@ using Run = bool (*)(void* context, const Params& params);
 PyObject* direct(const Plan& plan, int32_t device, PyObject* tuple, Run run, void* context);
 
 // Stores the Python objects that direct calls need: use_functions(functions that return whether a mode or a profiler
-// watches; types of grouped arguments; float32, bfloat16, float16; addresses of torch's functions for new tensors).
+// watches; types of grouped arguments, and numpy.floating; float32, bfloat16, float16; addresses of torch's functions
+// for new tensors).
 PyObject* use_functions(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
 }  // namespace specdec::python

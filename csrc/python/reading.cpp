@@ -16,7 +16,7 @@ void Reading::tensor(PyObject* object, Tensor* t, bool written) {
   has_outputs_ |= written;
 }
 
-void Reading::read_tensor(const Part& part, PyObject* object) {
+void Reading::read_tensor(const Part& part, PyObject* object, bool may_be_empty) {
   if (object == Py_None && part.is(Mark::kOptional)) return;
   Tensor t;
   tensor(object, &t);
@@ -27,7 +27,8 @@ void Reading::read_tensor(const Part& part, PyObject* object) {
     std::copy_n(t.shape, lead_, leading_);
   }
   need(t.ndim == dims_of(part));
-  need(t.data || !(kind == Kind::kRows || part.is(Mark::kOptional)));  // without memory it would count as absent
+  may_be_empty &= t.ndim > 0 && t.shape[t.ndim - 1] > 0;
+  need(t.data || may_be_empty || !(kind == Kind::kRows || part.is(Mark::kOptional)));  // else it would count as absent
   need(t.has_unit_stride() || !(kind == Kind::kRows || part.is(Mark::kUnitStride)));
   need(t.is_contiguous() || !part.is(Mark::kContiguous));
   if (kind == Kind::kRows && vocab_ < 0) vocab_ = t.shape[t.ndim - 1], rows_dims_ = t.ndim;

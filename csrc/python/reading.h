@@ -56,7 +56,8 @@ class Reading {
 
   // Views a tensor on the call's device; a `written` one is an output.
   void tensor(PyObject* object, Tensor* t, bool written = false);
-  void read_tensor(const Part& part, PyObject* object);
+  // `may_be_empty`: whether rows may have no memory, which makes them the draft rows of no draft.
+  void read_tensor(const Part& part, PyObject* object, bool may_be_empty = false);
   // Inserts dimensions of 1 behind `lead` leading ones, for fields that have two of these.
   static void lead_by_two(Tensor* t, int32_t lead) {
     for (; lead < 2; ++lead) need(t->merge(lead, lead));
@@ -84,7 +85,7 @@ class Reading {
   // The parts of the noise: its counters, and the tensors with an item for each row that some ops take instead.
   void read_noise(const Item& item);
   void read_edits(const Item& item);
-  // Drops the lists that no penalty reads, after their check.
+  // Drops the lists that no penalty reads, and those of an empty bias, after their check.
   void drop_unread_edits();
 
   PyObject* const tuple_;

@@ -143,7 +143,7 @@ void Reading::read_bias(PyObject* bias, specdec_edits& edits) {
   tensor(item_of(bias, 0), &tokens), tensor(item_of(bias, 1), &values), tensor(item_of(bias, 2), &spans);
   need(put(Kind::kIndices, tokens, &edits.bias_tokens, -1));
   need(put(Kind::kValues, values, &edits.bias_values, -1));
-  need(edits.bias_tokens.size > 0 && spans.ndim > 0 && spans.has_unit_stride());
+  need(spans.ndim > 0 && spans.has_unit_stride());
   if (spans.ndim > 1) {
     need(spans.ndim == rows_dims_ && spans.shape[spans.ndim - 1] == 2);
     edits.by_row |= SPECDEC_BIAS_BY_ROW;
@@ -155,7 +155,7 @@ void Reading::read_bias(PyObject* bias, specdec_edits& edits) {
   spans.strides[0] = inner, spans.strides[1] = 1;
   need(put(Kind::kLists, spans, &edits.bias_spans, -1));
   edits.bias_spans.request_stride = inner;
-  has_entries(count / inner);
+  if (edits.bias_tokens.size > 0) has_entries(count / inner);
 }
 
 void Reading::read_edits(const Item& item) {
@@ -199,6 +199,7 @@ void Reading::drop_unread_edits() {
   const bool penalised = counting || repeating || other_than(item_of(edits_, kPresence), 0.0);
   need(penalised == edits.penalises());  // a double that is off as a float
   if (!((penalised && edits.output_mask.data) || (repeating && edits.prompt_mask.data))) edits.seen_index = {};
+  if (edits.bias_tokens.size == 0) edits.bias_spans = {}, edits.by_row &= ~int64_t{SPECDEC_BIAS_BY_ROW};
   if (!repeating) edits.prompt_mask = {};
   if (!penalised) edits.output_mask = {}, edits.pending = {};
   if (!counting) edits.output_counts = {};

@@ -1,5 +1,6 @@
 """Passes a native module, once, the functions of torch that it calls."""
 
+import numpy as np
 import torch
 
 from specdec_kernels.calls import torch_names
@@ -25,7 +26,7 @@ def use_torch(native):
     # While one of the watchers reports a mode or a profiler, the C++ fast path declines calls.
     use_tensors(native)
     watchers = [torch_names.dispatch_modes, torch_names.function_modes, torch_names.profiles]
-    types = [Sampling, LogitEdits, Draft, Packing, InputPositions, OutputFormat]
+    types = [Sampling, LogitEdits, Draft, Packing, InputPositions, OutputFormat, np.floating]
     floats = [torch.float32, torch.bfloat16, torch.float16]
     native.use_functions(watchers, types, floats, _functions_of_torch())
 

@@ -8,12 +8,11 @@ from specdec_kernels.calls.values import Counter
 
 STORE_ROWS = Op(
     "store_rows",
-    direct=False,
     figures=True,
-    rows=kinds.rows("*V"),
+    rows=kinds.rows("BV"),
     slots=kinds.tokens("B"),
-    column=kinds.counter("*"),
-    cache=kinds.Kind("Tensor(!) {}", shown="cache", role="written"),
+    column=kinds.counter("B"),
+    cache=kinds.Kind("Tensor(!) {}", shown="cache", role="written", shape="SCV:r"),
 )
 
 

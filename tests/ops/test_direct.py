@@ -296,9 +296,39 @@ def test_one_number_for_all_is_read(name, checked):
         assert checked == []
 
 
+def no_drafts():
+    """A step without drafts: its draft rows have no memory."""
+    call = chain(draft_tokens=torch.empty(3, 0, dtype=torch.int64), epsilon=0.0)
+    return call | {"target": call["target"][:, :1], "draft": call["draft"][:, :0], "draft_prob": np.float32(0.5)}
+
+
+NO_BIAS = torch.empty(0, dtype=torch.int32), torch.empty(0)
+BY_C = {
+    "a number of NumPy": chain(temperature=np.float32(0.7), epsilon=np.float16(0.25)),
+    "no drafts": no_drafts(),
+    "no drafts, packed": ragged(no_drafts(), torch.zeros(3, dtype=torch.int64)),
+    "no drafts, an index": no_drafts() | {"request_index": torch.tensor([2, -1, 1])},
+    "no bias": chain(edits=LogitEdits(bias=(*NO_BIAS, torch.zeros(4, dtype=torch.int32)))),
+    "no bias of rows": chain(edits=LogitEdits(bias=(*NO_BIAS, torch.zeros(3, 3, 2, dtype=torch.int32)))),
+}
+
+
+@pytest.mark.parametrize("call", BY_C.values(), ids=BY_C)
+def test_what_engines_pass_is_read(call, checked):
+    """Such calls come from a step without drafts, from a batch without biases, and from settings read by NumPy."""
+    for name in ("draft", "edits", "draft_prob", "method"):
+        for other in changes(call.get(name)):
+            assert_as_checked(verify_chain, call | {name: other})
+    assert_as_checked(verify_chain, call)
+    checked.clear()
+    verify_chain(**call)
+    assert checked == []
+
+
 def changes(value):
     """What an argument could be instead; mostly wrong."""
     yield from (None, True, -1, 0, 1, 2, 0.5, float("nan"), float("inf"), 2**63, 2**64, "race", "probs", (), [1, 2])
+    yield from (np.float32(0.5), np.float16("nan"), np.float64(-1.0), np.bool_(True))
     if isinstance(value, tuple):
         for i, part in enumerate(value):
             for other in changes(part):
@@ -316,7 +346,9 @@ def changes(value):
     yield value[None]
     yield value.repeat_interleave(2, -1)[..., ::2] if value.ndim else value
     for i in range(value.ndim):
-        yield torch.cat([value, value.narrow(i, 0, 1)], i)
+        yield torch.cat([value, value.new_zeros(*value.shape[:i], 1, *value.shape[i + 1 :])], i)
+        if value.shape[i] == 0:
+            continue
         yield value.narrow(i, 0, value.shape[i] - 1)
         yield value.narrow(i, 0, 1).expand(value.shape)
         yield value.narrow(i, 0, 1)
