@@ -16,6 +16,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from specdec_kernels.calls.values import Edit, Law, Noise
+
+# ruff: noqa: UP014
+# fmt: off
 '''
 
 
@@ -30,11 +33,14 @@ def name_of(annotation):
 
 
 def class_of(op):
-    lines = [f"class {op.name.title().replace('_', '')}(NamedTuple):"]
-    for name, annotation in op.Call.__annotations__.items():
-        hides = "  # type: ignore[assignment]" if hasattr(tuple, name) else ""
-        lines.append(f"    {name}: {name_of(annotation)}{hides}")
-    return "\n".join(lines) + "\n"
+    name = op.name.title().replace("_", "")
+    fields = [f'("{field}", {name_of(annotation)}),' for field, annotation in op.Call.__annotations__.items()]
+    lines = [f'{name} = NamedTuple("{name}", [']
+    for field in fields:
+        if len(lines) == 1 or len(lines[-1]) + len(field) >= 120:
+            lines.append("   ")
+        lines[-1] += f" {field}"
+    return "\n".join([*lines, "])\n"])
 
 
 def text():
