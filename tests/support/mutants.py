@@ -147,45 +147,24 @@ PYTHON = {
     ),
     "triton_kernels/tree_positions": (ops("tree_positions parents", "triton"),),
     "triton_kernels/": (ops("{op} rows", "triton"), RANDOM_TRITON, TRITON.format("ops"), MACHINE),
-    "specdec_kernels/ops/_edits": (ops("edits bad_input", "both"),),
-    "specdec_kernels/ops/_output_format": (ops("output_format bad_input", "both"),),
-    "specdec_kernels/ops/_gradients": (ops("overlap registration", "both"),),
-    "specdec_kernels/ops/_": (
-        ops(f"{LAWS} bad_input registration", "both"),
-    ),
-    "specdec_kernels/ops/tree_positions": (ops("tree_positions parents", "both"),),
     "specdec_kernels/ops/": (
-        ops("{op}", "both"),
-        ops("bad_input direct registration draft_map output_format", "both"),
+        ops("{op} overlap parents", "both"), ops("bad_input direct registration draft_map output_format", "both"),
+        ops(LAWS, "both"),
     ),
     "specdec_kernels/calls/": (
         ops("bad_input registration direct", "both"),
         ops("numbers outputs sampling noise check_logits", "both"), "tests/package/test_types.py",
     ),
-    "specdec_kernels/backends/reference/edits": (ops("edits", "reference"),),
-    "specdec_kernels/backends/reference/filters": (ops("filters cutoff", "reference"), ops("filters cutoff", "cpu")),
-    "specdec_kernels/backends/reference/output_format": (ops("output_format status", "reference"),),
-    "specdec_kernels/backends/reference/laws": (ops(f"{LAWS} residual", "reference"), ops(LAWS, "cpu")),
-    "specdec_kernels/backends/reference/mass": (ops("cutoff logprobs residual overlap mass_tiles", "reference"),),
-    "specdec_kernels/backends/reference/requests": (ops("request_index input_rows verify_chain", "reference"),),
-    "specdec_kernels/backends/reference/tree_positions": (ops("tree_positions parents", "reference"),),
-    "specdec_kernels/backends/reference/trees": (ops("tree_parents compact_kv verify_tree", "reference"),),
-    "specdec_kernels/backends/reference/walk": (ops(WALKS, "reference"), ops(FORMS, "reference"), ops(TREES, "cpu")),
-    "specdec_kernels/backends/reference/verify_chain": (ops(CHAINS, "reference"), ops(FORMS, "reference")),
-    "specdec_kernels/backends/reference/__init__": (ops("registration", "reference"),),
-    "specdec_kernels/backends/reference/": (ops("{op} rows", "reference"), ops("{op}", "cpu"), ops(WALKS, "reference")),
-    "specdec_kernels/sharded/_logprobs": (f"tests/sharded/test_logprobs.py {HERE}",),
-    "specdec_kernels/sharded/_edits": (f"tests/sharded/test_edits.py {HERE}",),
-    "specdec_kernels/sharded/_filters": (f"tests/sharded/test_filters.py tests/sharded/test_rejection.py {HERE}",),
-    "specdec_kernels/sharded/_cut": (f"tests/sharded/test_filters.py {HERE}",),
-    "specdec_kernels/sharded/_trees": (f"tests/sharded/test_trees.py {HERE}",),
-    "specdec_kernels/sharded/_races": (
-        f"tests/sharded/test_races.py tests/sharded/test_filters.py tests/sharded/test_rejection.py {HERE}",
-        f"tests/sharded/test_trees.py {HERE}",
+    "specdec_kernels/backends/reference/": (
+        ops(f"{{op}} rows parents {LAWS} residual", "reference"), ops(f"{WALKS} registration", "reference"),
+        ops(f"{FORMS} overlap mass_tiles request_index compact_kv", "reference"), ops(f"{{op}} {LAWS} {TREES}", "cpu"),
     ),
-    "specdec_kernels/sharded/_parts": (ops(PARTS, "both"),
-        ops("bad_input", "both"), f"tests/sharded/test_rejection.py tests/sharded/test_races.py {HERE}",),
+    "specdec_kernels/sharded/_parts": (
+        ops(PARTS, "both"), ops("bad_input", "both"),
+        f"tests/sharded/test_rejection.py tests/sharded/test_races.py {HERE}",
+    ),
     "specdec_kernels/sharded/": (
+        f"tests/sharded/{{op}} {HERE}",
         f"tests/sharded/test_rejection.py {HERE}", f"tests/sharded/test_races.py tests/sharded/test_trees.py {HERE}",
         f"tests/sharded/test_filters.py tests/sharded/test_check_logits.py tests/sharded/test_writes.py {HERE}",
     ),
@@ -196,9 +175,12 @@ def tests_of(file):
     """One set of tests after another: the arguments of pytest."""
     table = PYTHON if file.endswith(".py") else CUDA if file.startswith("csrc/cuda/") else CPU
     sets = next(sets for begin, sets in table.items() if file.startswith(begin))
-    about = " ".join(f"tests/ops/{path.name}" for path in (ROOT / "tests/ops").glob(f"test_{Path(file).stem}*.py"))
-    stages = [tests.replace("tests/ops/test_{op}.py", about) for tests in sets]
-    return [" ".join(each for each in tests.split(" ") if is_there(each)) for tests in stages]
+    for folder, name in (("tests/ops", "test_{op}.py"), ("tests/sharded", "{op}")):
+        paths = (ROOT / folder).glob(f"test_{Path(file).stem.strip('_')}*.py")
+        about = " ".join(path.relative_to(ROOT).as_posix() for path in paths)
+        sets = [tests.replace(f"{folder}/{name}", about) for tests in sets]
+    stages = [" ".join(each for each in tests.split(" ") if is_there(each)) for tests in sets]
+    return [tests for tests in stages if "tests/" in tests]
 
 
 def is_there(argument):
