@@ -98,18 +98,14 @@ CPU = {
         "tests/backends/test_c_api.py -k '(mistake or every_size) and not cuda'", ops("bad_input direct", "cpu"),
     ),
 }  # fmt: skip
-PLAYED = "not Ptx and not ptx"
-CUDA_CHAINS = f"tests/backends/test_cuda_chains.py -k '{PLAYED}'"
-ORDER, EDGES = (f"tests/backends/test_cuda_{name}.py -k '{PLAYED}'" for name in ("order", "edges"))
+NAMES = ("chains", "edges", "filters", "order", "trees")
+CUDA_CHAINS, EDGES, FILTERS_CUDA, ORDER, CUDA_TREES = (f"tests/backends/test_cuda_{name}.py" for name in NAMES)
 RANDOM_CUDA = "tests/backends/test_random_calls.py -k 'OracleCuda or PlayedMachine'"
-FILTERS_CUDA = f"tests/backends/test_cuda_filters.py -k '{PLAYED}'"
 CUDA = {
     "csrc/cuda/ops/tree_positions": (ops("tree_positions parents", "cuda-host"),),
     "csrc/cuda/ops/verify_chain": (ops(CHAINS, "cuda-host"), CUDA_CHAINS, RANDOM_CUDA),
     "csrc/cuda/ops/": (ops("{op} rows", "cuda-host"), EDGES, RANDOM_CUDA),
-    "csrc/cuda/rows/cut": (
-        ops("cutoff filters", "cuda-host"), FILTERS_CUDA, CUDA_CHAINS, RANDOM_CUDA,
-    ),
+    "csrc/cuda/rows/cut": (ops("cutoff filters", "cuda-host"), FILTERS_CUDA, CUDA_CHAINS, RANDOM_CUDA),
     "csrc/cuda/rows/edit": (ops("edits", "cuda-host"), FILTERS_CUDA, RANDOM_CUDA),
     "csrc/cuda/rows/": (
         ops("race_sample residual cutoff edits verify_chain", "cuda-host"), EDGES, CUDA_CHAINS, RANDOM_CUDA,
@@ -118,11 +114,8 @@ CUDA = {
     "csrc/cuda/team/": (ops("race_sample race_topk residual verify_tree", "cuda-host"), EDGES, ORDER, RANDOM_CUDA),
     "csrc/cuda/chain/filtered": (CUDA_CHAINS, RANDOM_CUDA, ORDER),
     "csrc/cuda/chain/": (ops("verify_chain", "cuda-host"), RANDOM_CUDA, ORDER, CUDA_CHAINS),
-    "csrc/cuda/tree/": (
-        ops("verify_chain verify_tree verify traversal paths", "cuda-host"),
-        f"tests/backends/test_cuda_trees.py -k '{PLAYED}'", RANDOM_CUDA,
-    ),
-    "csrc/cuda/": (ops("race_sample", "cuda-host"), EDGES, f"tests/backends/test_cuda_backend.py -k '{PLAYED}'"),
+    "csrc/cuda/tree/": (ops("verify_chain verify_tree verify traversal paths", "cuda-host"), CUDA_TREES, RANDOM_CUDA),
+    "csrc/cuda/": (ops("race_sample", "cuda-host"), EDGES, "tests/backends/test_cuda_backend.py"),
 }  # fmt: skip
 PARTS = "residual_sums residual_race mass_tiles tile_laws count_at_least token_logits walk_tables first_arrivals"
 HERE = "-k 'not cuda and not triton'"

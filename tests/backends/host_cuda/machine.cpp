@@ -322,7 +322,6 @@ void run(Fiber& fiber) {
   m.current = &fiber;
   threadIdx = fiber.index;
   blockIdx = fiber.block->index;
-  ++m.counters.switches;
   if (!fiber.stack) {
     fiber.stack = m.stacks.take();
     make_context(fiber.context, fiber.stack, fiber_entry);

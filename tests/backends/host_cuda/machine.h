@@ -73,7 +73,7 @@ struct Launch {
 struct Block;
 
 struct Counters {
-  uint64_t launches, blocks, switches, bytes_read, overlapped, permissions;
+  uint64_t launches, blocks, bytes_read, overlapped, permissions;
 };
 
 Device& device();
