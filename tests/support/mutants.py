@@ -194,8 +194,13 @@ def all_mutants(folders=FOLDERS):
 
 def survivors():
     """address -> (kind, why): kind is "equivalent" or "gap"."""
-    lines = [line.split(maxsplit=2) for line in SURVIVORS.read_text().splitlines() if line and not line.startswith("#")]
-    return {address: (kind, why) for kind, address, why in lines}
+    found = {}
+    for line in SURVIVORS.read_text().splitlines()[1:]:
+        kind, address, why = line.split(maxsplit=2)
+        head, _, numbers = address.rpartition(":")
+        for first, last in re.findall(r"(\d+)-?(\d*)", numbers):
+            found |= {f"{head}:{number}": (kind, why) for number in range(int(first), int(last or first) + 1)}
+    return found
 
 
 def draw(number, seed, folders):
