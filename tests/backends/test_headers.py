@@ -1,7 +1,6 @@
 """The headers alone: an engine in C++ can use them without torch, Python or a library of ours."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 
 from specdec_kernels import race_sample, verify_chain
 from specdec_kernels.headers import get_include
+from tests.backends.test_c_api import run
 from tests.support.cases import seeds
 from tests.support.laws import P, Q
 
@@ -16,12 +16,6 @@ HEADERS = sorted(Path(get_include(), "specdec").glob("*.h"))
 C_PARTS = {f"c/{part.name}" for part in Path(get_include(), "specdec", "c").glob("*.h")}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_chain.cpp"
 COMPILER = ["g++", "-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-I", get_include()]
-
-
-def run(*command, text=None):
-    finished = subprocess.run([str(part) for part in command], input=text, capture_output=True, text=True)
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
 
 
 def test_the_example_decides_as_the_package_does(tmp_path):

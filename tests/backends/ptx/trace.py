@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 import specdec_kernels as sd
 from setup import find_nvcc
@@ -39,6 +38,7 @@ from tests.backends.ptx.backend import Ptx
 from tests.backends.ptx.translate import Kernel, closing, split, statements, translate, without_comments
 from tests.support.cuda_aot import TABLE, disassembler, name_of, resources, run
 from tests.support.edits import random_edits
+from tests.support.same_bits import tensors_of
 
 ROOT = build.ROOT
 COMMITTED = TABLE.with_name("traces.json")
@@ -315,11 +315,11 @@ def traced(name, requests):
     stem, make = CALLS[name]
     call = make(requests)
     with sd.backend("cpu"):
-        expected = [x.clone() for x in tensors(call())]
+        expected = [x.clone() for x in tensors_of(call())]
     tracer = tracer_of(stem)
     with on(tracer):
         found = []
-        kernel, blocks, told = tracer.trace(lambda: found.append([x.clone() for x in tensors(call())]))
+        kernel, blocks, told = tracer.trace(lambda: found.append([x.clone() for x in tensors_of(call())]))
     for result in found:
         if name != "overlap" and not all(map(torch.equal, result, expected)):  # its sums have an order of their own
             raise RuntimeError(f"{name}, B = {requests}: not what the CPU gives")
@@ -440,10 +440,6 @@ CALLS = {
 # The serving calls. What the others cost is told where it is asked for.
 OF_EIGHT = (*list(CALLS)[:4], *(name for name in CALLS if "top-k" in name))
 SERVED = [(name, requests) for requests in (1, 8) for name in (list(CALLS)[:-5] if requests == 1 else OF_EIGHT)]
-
-
-def tensors(found):
-    return [leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]
 
 
 @functools.cache

@@ -18,7 +18,6 @@ import sys
 import torch
 import triton
 from specdec_kernels.triton_kernels import _launch
-from torch.utils._pytree import tree_leaves
 from triton.compiler import ASTSource
 
 from specdec_kernels import backend, backends, triton_kernels
@@ -27,6 +26,7 @@ from tests.backends.ptx.memory import allow, extent
 from tests.support.calls import every_call
 from tests.support.cases import adversarial_rows
 from tests.support.ops import overlap
+from tests.support.same_bits import tensors_of
 from tests.support.triton_aot import ARCHS, specialised
 
 triton.knobs.compilation.always_compile = False
@@ -93,18 +93,14 @@ class Launches:
         self.programs[key].run(grid, list(flat(signature.values(), values)), self.tensors, self.seed)
 
 
-def tensors(*values):
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
 def difference(launches, op, arguments):
     """What is wrong with a call, or ""."""
     results = []
     for name in ("cpu", "triton-ptx"):
         given = copy.deepcopy(arguments)
-        launches.tensors = [tensor for tensor in tensors(given) if tensor.numel()]
+        launches.tensors = [tensor for tensor in tensors_of(given) if tensor.numel()]
         with backend(name):
-            results.append(tensors(op(**given), given))
+            results.append(tensors_of(op(**given), given))
     near = {"rtol": 2e-6, "atol": 1e-7} if op.__name__ == "overlap" else {"rtol": 0, "atol": 0}
     try:
         for expected, found in zip(*results, strict=True):
