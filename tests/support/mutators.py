@@ -40,28 +40,19 @@ WEAKER = {
 class Mutant(NamedTuple):
     """``source[start:stop]`` becomes ``other``; in C++ it is one of the forms that ``planting.switched`` knows."""
 
-    address: str
-    start: int
-    stop: int
-    other: str
-    form: str
-    shown: str  # what the change is, for people
-
-    @property
-    def operator(self):
-        return self.address.rsplit(":", 2)[1]
-
-
-class Found(NamedTuple):
-    """A mutant before it has a number."""
-
     function: str
     operator: str
     start: int
     stop: int
     other: str
     form: str
-    shown: str
+    shown: str  # what the change is, for people
+    file: str = ""
+    number: int = 0
+
+    @property
+    def address(self):
+        return f"{self.file}:{self.function}:{self.operator}:{self.number}"
 
 
 def mutants_of(file, text):
@@ -70,10 +61,9 @@ def mutants_of(file, text):
     counts, mutants, seen = collections.Counter(), {}, set()
     for mutant in sorted(found, key=lambda each: (each.start, each.stop)):
         counts[mutant.function, mutant.operator] += 1
-        number = counts[mutant.function, mutant.operator]
-        address = f"{file}:{mutant.function}:{mutant.operator}:{number}"
+        mutant = mutant._replace(file=file, number=counts[mutant.function, mutant.operator])
         if (mutant.start, mutant.stop, mutant.other) not in seen:  # two operators may come to the same text
-            mutants[address] = Mutant(address, *mutant[2:])
+            mutants[mutant.address] = mutant
         seen.add((mutant.start, mutant.stop, mutant.other))
     return mutants
 
@@ -408,7 +398,7 @@ class CppSource:
             head = self.text[start : self.tokens[i].start]
 
         def add(operator, other, shown):
-            self.found.append(Found(self.function, operator, start, stop, other, form, shown))
+            self.found.append(Mutant(self.function, operator, start, stop, other, form, shown))
 
         def change(operator, *edits, shown=None):
             """LogitEdits: (start, stop, text), in order."""
@@ -524,7 +514,7 @@ class PythonSource:
         old = self.text[start:stop]
         other += "\n" * (old.count("\n") - other.count("\n")) if other == "pass" else ""
         shown = shown or f"{' '.join(old.split())[:60]} -> {' '.join(other.split())[:60]}"
-        self.found.append(Found(function, operator, start, stop, other, "text", shown))
+        self.found.append(Mutant(function, operator, start, stop, other, "text", shown))
 
     def visit(self, node, function):
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.Raise, ast.JoinedStr, ast.Assert)):
