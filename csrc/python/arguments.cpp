@@ -275,8 +275,10 @@ PyObject* floating = nullptr;
 
 bool real(PyObject* object, double* out) {
   if (PyFloat_Check(object)) return *out = PyFloat_AS_DOUBLE(object), true;
-  if (floating && PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(floating)))
-    return *out = PyFloat_AS_DOUBLE(Ref(PyNumber_Float(object)).get()), true;
+  if (floating && PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(floating))) {
+    *out = PyFloat_AsDouble(object);
+    return !PyErr_Occurred() || (PyErr_Clear(), false);  // a class derived from NumPy's may raise
+  }
   const Ref number = integer(object);
   if (!number.get()) return false;
   int overflow = 0;

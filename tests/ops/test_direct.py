@@ -325,10 +325,15 @@ def test_what_engines_pass_is_read(call, checked):
     assert checked == []
 
 
+class NoFloat(np.float32):
+    def __float__(self):
+        raise ValueError("no float")
+
+
 def changes(value):
     """What an argument could be instead; mostly wrong."""
     yield from (None, True, -1, 0, 1, 2, 0.5, float("nan"), float("inf"), 2**63, 2**64, "race", "probs", (), [1, 2])
-    yield from (np.float32(0.5), np.float16("nan"), np.float64(-1.0), np.bool_(True))
+    yield from (np.float32(0.5), np.float16("nan"), np.float64(-1.0), np.bool_(True), NoFloat(0.5))
     if isinstance(value, tuple):
         for i, part in enumerate(value):
             for other in changes(part):
