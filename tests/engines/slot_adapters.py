@@ -70,12 +70,8 @@ class VllmV2(Engine):
         for step in range(K):
             places = torch.tensor([len(self.text[name]) - 1 + step for name in names])
             numbers = slots, states.temperature.gpu, states.seeds.gpu
-            if self.method != "block":
-                step, cache = torch.tensor(step), None if self.method == "race" else self.cache
-                rows.append(self.speculator.sample_draft(self.draft[rows[-1]], places, *numbers, step, cache))
-            else:
-                given = {"logits_cache": self.cache, "logits_cache_col": torch.tensor(step)}
-                rows.append(vllm.gumbel_sample(self.draft[rows[-1]], *numbers, places, True, True, **given))
+            step, cache = torch.tensor(step), None if self.method == "race" else self.cache
+            rows.append(self.speculator.sample_draft(self.draft[rows[-1]], places, *numbers, step, cache))
         return torch.stack(rows, 1)
 
     def step(self, names, counts):
