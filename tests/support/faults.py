@@ -35,8 +35,8 @@ engines, vLLM V1: one seed for all | specdec_kernels/engines/_vllm_v1.py
 + seeds.append(0)
 ? tests/engines/test_vllm_v1_plugin.py
 engines, vLLM V1: a grammar leaves nothing | specdec_kernels/engines/_vllm_v1.py
-- (inputs >= short.bound) | rows.isneginf().all(1)
-+ inputs >= short.bound
+- (inputs >= one.bound) | rows.isneginf().all(1)
++ inputs >= one.bound
 ? tests/engines/test_vllm_v1_plugin.py -k lengths
 engines, vLLM: given tokens have the scores of the likeliest | specdec_kernels/engines/_vllm_rows.py
 - given.where(asked, top_tokens), each.where(asked, top_logprobs)
