@@ -86,7 +86,9 @@ class TestCpp:
 
     def test_all_of_a_source_at_once(self):
         """One within another, and the compiler's errors lead to those that they are about."""
-        changes = {a: Change("a.h", *mutant[1:5], "") for a, mutant in mutants_of("a.h", self.SOURCE).items()}
+        changes = {
+            a: Change("a.h", x.start, x.stop, x.other, x.form, "") for a, x in mutants_of("a.h", self.SOURCE).items()
+        }
         text = with_switches(self.SOURCE, [(number_of(name), change) for name, change in changes.items()])
         assert text.count("SPECDEC_FAULT(") == len(changes)
         line = text[: text.index("g(high, low)")].count("\n") + 1

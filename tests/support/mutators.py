@@ -88,21 +88,9 @@ TOKEN = re.compile(
 )
 CLOSES = {"(": ")", "[": "]", "{": "}"}
 RECORDS = {"struct", "class", "union"}
-TYPES = set(
-    "const static constexpr auto bool char int float double unsigned signed long short void size_t volatile mutable "
-    "typename int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t thread_local inline".split()
-)
-PASSED_OVER = {"using", "typedef", "static_assert", "goto", "asm", "extern", "friend", "namespace", "throw", "delete"}
-NOT_A_NAME = {
-    "alignas",
-    "decltype",
-    "noexcept",
-    "__attribute__",
-    "__launch_bounds__",
-    "requires",
-    "defined",
-    "explicit",
-}
+TYPES = {"const", "static", "constexpr", "auto", "thread_local", "typename"}  # the names of types are names
+PASSED_OVER = {"using", "static_assert", "asm", "extern", "throw"}
+NOT_A_NAME = {"__attribute__", "__launch_bounds__"}
 
 
 class Token(NamedTuple):
