@@ -8,19 +8,13 @@ from specdec_kernels import Sampling, backend, cutoff, race_sample
 from tests.support.cases import DTYPES, SIZES, poisoned, seeds
 from tests.support.edits import random_edits
 
-REQUESTS, SLOTS = 4, 3
-
-
-def rows_of(vocabulary, dtype, *lead):
-    generator = torch.Generator().manual_seed(vocabulary)
-    return poisoned(2 * torch.randn(*lead, vocabulary, generator=generator).to(dtype))
-
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocabulary", SIZES)
 def test_as_in_the_reference(vocabulary, dtype):
     """Masses are of all tokens, so one wrong element shows."""
-    rows = rows_of(vocabulary, dtype, 8)
+    generator = torch.Generator().manual_seed(vocabulary)
+    rows = poisoned(2 * torch.randn(8, vocabulary, generator=generator).to(dtype))
     edits = random_edits(8, vocabulary=vocabulary, seed=1, bias_by_row=True)
     results = []
     for name in ("reference", "cpu"):

@@ -44,7 +44,7 @@ ROOT = str(Path(__file__).parents[2])
 SIZES = (1, 2, 7, 63, 64, 65, 128, 129, 4095, 4096, 4097)
 WIDE = 128_256
 LISTED = _filters.LISTED.value
-TRAVERSAL, RACE = {"method": "traversal"}, {"method": "race", "draft": None}
+RACE = {"method": "race", "draft": None}
 
 
 def normal(*shape, seed=0):

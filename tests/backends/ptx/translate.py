@@ -21,7 +21,6 @@ SPECIAL = {
     "%lanemask_lt": "((1u << lane()) - 1)", "WARP_SZ": "32",
 }  # fmt: skip
 ARRAY = re.compile(r"(?:\.align (\d+) )?\.(\w+) ([$\w]+)(?:\[(\d*)\])?$")
-NAME = re.compile(r"[%$A-Za-z_][\w$]*")
 
 
 class Untranslatable(Exception):
