@@ -7,7 +7,6 @@ import torch
 import specdec_kernels
 from specdec_kernels import (
     Sampling,
-    build_tree,
     compact_kv,
     cutoff,
     logprobs,
@@ -148,11 +147,3 @@ def test_caches_of_as_many_nodes(nodes):
     expected[:, :, 5 : 5 + path.shape[1]] = cache[:, :, 5 + path[0]]
     compact_kv([cache], path, prefix_len=torch.tensor([5]))
     assert torch.equal(cache, expected)
-
-
-@pytest.mark.parametrize("nodes", [9, 17, 33, 60])
-def test_trees_are_built_of_as_many_nodes(nodes):
-    topk = 10
-    selected = torch.arange(nodes - 1)[None]
-    groups = torch.cat([torch.tensor([-1, *range(topk)]), torch.arange(topk, 200)])[None]
-    assert_as_by_oracle(build_tree, parent_list=groups, selected=selected, prefix_len=torch.tensor([7]), topk=topk)
