@@ -48,23 +48,14 @@ def trees(method):
     return call, inputs, lambda calls: bench_verify.tree_bytes(method, call, calls)
 
 
-def rows_alone(call):
-    """Calls on one row of each request, node after node of the trees."""
+def on_rows(call, read=1, written=0):
+    """A call on ``read`` rows of each request, node after node of the trees; it writes so many bytes for each token."""
 
     def inputs(target, draft):
         at = torch.arange(BATCH)
         return [(target[:, i], draft[:, i], 1000 * at + i) for i in range(NODES)]
 
-    return call, inputs
-
-
-def of_one(call):
-    return *rows_alone(call), lambda calls: calls[0][0].nbytes
-
-
-def of_two(call, written=0):
-    """A call on pairs of rows, which writes ``written`` bytes for each token."""
-    return *rows_alone(call), lambda calls: 2 * calls[0][0].nbytes + written * calls[0][0].numel()
+    return call, inputs, lambda calls: read * calls[0][0].nbytes + written * calls[0][0].numel()
 
 
 RESIDUALS = functools.cache(lambda: sd.residual(*(torch.zeros(BATCH, VOCABULARY) for _ in range(2))))
@@ -75,13 +66,13 @@ def residual(p, q, at):
 
 
 CALLS = {
-    "race_sample": of_one(lambda p, q, at: sd.race_sample(p, seed=SEED, position=at)),
+    "race_sample": on_rows(lambda p, q, at: sd.race_sample(p, seed=SEED, position=at)),
     **{f"verify_chain, {method}": chains(method) for method in ("race", "rejection", "block")},
     **{f"verify_tree, {method}": trees(method) for method in ("race", "rejection", "traversal")},
-    "residual": of_two(residual, written=4),
-    "overlap": of_two(lambda p, q, at: sd.overlap(p, q)),
-    "cutoff": of_one(lambda p, q, at: sd.cutoff(p, sampling=FILTERED)),
-    "logprobs": of_one(lambda p, q, at: sd.logprobs(p, at % VOCABULARY)),
+    "residual": on_rows(residual, 2, written=4),
+    "overlap": on_rows(lambda p, q, at: sd.overlap(p, q), 2),
+    "cutoff": on_rows(lambda p, q, at: sd.cutoff(p, sampling=FILTERED)),
+    "logprobs": on_rows(lambda p, q, at: sd.logprobs(p, at % VOCABULARY)),
 }
 ALL_CORES = pytest.mark.parametrize("threads", [torch.get_num_threads()], indirect=True)
 

@@ -1,7 +1,7 @@
 """The ops beside peers: torch's operations, softmax and multinomial, bare reads of rows."""
 
-import functools
 import itertools
+from functools import partial
 
 import torch
 from harness import KINDS, OURS, ROOF, SEED, VOCABULARY, Case, draft_near, logits, row_calls, table
@@ -25,8 +25,7 @@ def race_sample():
     cases = [("peers", kind, VOCABULARY, threads) for kind in KINDS for threads in (1, 2)]
     cases += [("V", "normal", vocabulary, 1) for vocabulary in (32_000, 64_000, 128_256, 151_936, 262_144)]
     for sweep, kind, vocabulary, threads in cases:
-        case = {"sweep": sweep, "kind": kind, "V": vocabulary}
-        inputs = lambda kind=kind, vocabulary=vocabulary: row_calls(kind, vocabulary)  # noqa: E731
+        case, inputs = {"sweep": sweep, "kind": kind, "V": vocabulary}, partial(row_calls, kind, vocabulary)
         yield Case("race_sample", case, RACES, inputs, bytes=4 * vocabulary, threads=threads)
 
 
@@ -38,7 +37,7 @@ def race_topk():
             "softmax+multinomial": lambda row, at, k=k: torch.multinomial(torch.softmax(row, -1), k),
         }
         case = {"kind": kind, "k": k, "V": VOCABULARY}
-        yield Case("race_topk", case, contenders, lambda kind=kind: row_calls(kind), bytes=4 * VOCABULARY)
+        yield Case("race_topk", case, contenders, partial(row_calls, kind), bytes=4 * VOCABULARY)
 
 
 # ---- pairs of rows ---------------------------------------------------------------------------------------------------
@@ -101,10 +100,9 @@ def close_to(exact, atol):
 
 def pairs_of_rows():
     for kind in KINDS:
-        case, inputs = {"kind": kind, "V": VOCABULARY}, lambda kind=kind: pairs(kind)
-        yield Case(
-            "residual", case, {OURS: sd.residual, "torch": torch_residual}, inputs, check_residual, 12 * VOCABULARY
-        )
+        case, inputs = {"kind": kind, "V": VOCABULARY}, partial(pairs, kind)
+        contenders = {OURS: sd.residual, "torch": torch_residual}
+        yield Case("residual", case, contenders, inputs, check_residual, 12 * VOCABULARY)
         contenders = {OURS: sd.overlap, "torch": torch_overlap}
         yield Case("overlap", case, contenders, inputs, close_to(torch_overlap, 1e-6), 8 * VOCABULARY)
         gradients = {name: with_gradients(overlap) for name, overlap in contenders.items()}
@@ -129,20 +127,13 @@ def like_torch(fresh, theirs):
     return check
 
 
-def by_reference(seeds):
-    with sd.backend("reference"):
-        return sd.uniform(seeds, position=1000)
-
-
 SHUFFLED, SEEDS = torch.Generator().manual_seed(SEED), torch.arange(5).view(1, 5)
 
 
 def uniforms():
-    contenders = {
-        OURS: lambda seeds: sd.uniform(seeds, position=1000),
-        "torch.rand": lambda seeds: torch.rand(len(seeds)),
-        "reference": by_reference,
-    }
+    ours = partial(sd.uniform, position=1000)
+    contenders = {OURS: ours, "torch.rand": lambda seeds: torch.rand(len(seeds))}
+    contenders["reference"] = sd.backend("reference")(ours)
     for count in (1, 256, 65_536):
         inputs = lambda count=count: [(torch.arange(SEED + i, SEED + i + count),) for i in range(8)]  # noqa: E731
         yield Case("uniform", {"B": count}, contenders, inputs, bytes=12 * count)
@@ -156,7 +147,7 @@ def context_seeds():
         ours = {OURS: lambda text, drafts, ends: sd.context_seeds(text, drafts, key=42, seed=ends, position=ends)}
         inputs = lambda text=text, drafts=drafts, ends=ends: [(*each, ends) for each in zip(text, drafts, strict=True)]  # noqa: E731
         yield Case("context_seeds", {"B": batch, "T": length, "K": 4}, ours, inputs)
-    race = functools.partial(sd.verify_chain, method="race", position=0)
+    race = partial(sd.verify_chain, method="race", position=0)
     contenders = {OURS: lambda drafts, target, seed: race(drafts, target, seed=seed),
                   "one seed": lambda drafts, target, seed: race(drafts, target, seed=SEED)}  # fmt: skip
     inputs = lambda: [(torch.zeros(1, 4, dtype=torch.int64), logits("normal", (1, 5, VOCABULARY), SEED + i), SEEDS)  # noqa: E731
@@ -315,14 +306,9 @@ def trees():
     """Cases beside loops of torch over depths or siblings."""
     links = sd.DraftTree.from_parents(PARENTS[0].tolist()).to_sglang(TREES)[1:]
     build = lambda g, s, n: sd.build_tree(g, s, topk=3, prefix_len=n)  # noqa: E731
+    mask = lambda p, n: sd.tree_mask(p, prefix_len=n, columns=COLUMNS)  # noqa: E731
     for op, arguments, ours, theirs, bytes_a_node in (
-        (
-            "tree_mask",
-            (PARENTS, PREFIXES),
-            lambda p, n: sd.tree_mask(p, prefix_len=n, columns=COLUMNS),
-            torch_mask,
-            COLUMNS,
-        ),
+        ("tree_mask", (PARENTS, PREFIXES), mask, torch_mask, COLUMNS),
         ("tree_positions", (PARENTS, PREFIXES), lambda p, n: sd.tree_positions(p, prefix_len=n), torch_positions, 8),
         ("build_tree", (GROUPS, SELECTED, PREFIXES), build, torch_built, NODES + 4 * 8),
         ("tree_parents", links, lambda first, sibling: sd.tree_parents(first, sibling).parents, torch_parents, 8),

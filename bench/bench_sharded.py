@@ -133,8 +133,6 @@ def main():
         rank, ranks, store = args.play
         return play(int(rank), int(ranks), store, args.batches, args.calls)
     rows = []
-    shown = ("ranks", "B", "method", "accepted", "bytes", "gathered bytes", "fewer", "us", "gathered us", "ratio")
-    print(*(f"{name:>14}" for name in shown))
     for ranks in args.ranks:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, __file__, "--batches", *map(str, args.batches), "--calls", str(args.calls)]
@@ -145,6 +143,8 @@ def main():
             ]  # fmt: skip
             for line in each[0].stdout:
                 rows.append(json.loads(line))
+                if len(rows) == 1:
+                    print(*(f"{name:>14}" for name in rows[0]))
                 print(*(f"{x:>14,.1f}" if isinstance(x, float) else f"{x:>14}" for x in rows[-1].values()), flush=True)
             assert all(process.wait() == 0 for process in each)
     if args.json:

@@ -4,6 +4,7 @@ Installed packages are imported, in the form of FlashInfer 0.7.2 and vLLM 0.33. 
 the softmax. Seeds are plain numbers, since a generator could not be captured in a graph.
 """
 
+import functools
 import importlib
 
 import torch
@@ -50,10 +51,6 @@ def vllm_gumbel(inputs, rows=slice(None)):
     return gumbel_sample(logits, request, inputs.ones, inputs.seed, position, True, False)
 
 
-def vllm_gumbel_sample(inputs):
-    return vllm_gumbel(inputs, slice(1))
-
-
 def vllm_rejection(inputs):
     """The four kernels of vLLM's second model runner, on float32 logits as it makes them."""
     from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
@@ -80,7 +77,7 @@ PEERS = {
     "race_sample": {
         "softmax + multinomial": ("torch", softmax_multinomial),
         "flashinfer logits": ("flashinfer", flashinfer_sample),
-        "vllm gumbel": ("vllm", vllm_gumbel_sample),
+        "vllm gumbel": ("vllm", functools.partial(vllm_gumbel, rows=slice(1))),
     },
     "race": {"torch gumbel + argmax": ("torch", gumbel_argmax), "vllm gumbel": ("vllm", vllm_gumbel)},
     "serving race": {"vllm gumbel": ("vllm", vllm_gumbel)},
