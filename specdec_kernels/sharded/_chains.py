@@ -1,5 +1,7 @@
 """verify_chain over a vocabulary of which each rank has a slice."""
 
+import functools
+
 import torch
 
 from specdec_kernels._constants import SMALLEST
@@ -13,7 +15,7 @@ from specdec_kernels.ops import _laws as laws
 from specdec_kernels.ops.verify_chain import VERIFY_CHAIN, ends_of
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 from specdec_kernels.sharded._checks import check_logits, check_seed, refuse, written
-from specdec_kernels.sharded._edits import of_chains
+from specdec_kernels.sharded._edits import of_requests, said_before
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._layout import Chains
 from specdec_kernels.sharded._requests import Requests
@@ -83,7 +85,7 @@ def verify_chain(
         (temperature, sampling, rows, draft.sampling, *edit.lists(edits, target), draft_prob, epsilon),
     )  # fmt: skip
     if edits is not None:
-        edits = of_chains(edits, shard, chains, requests, target, space)
+        edits = of_requests(edits, shard, requests, target, space, functools.partial(said_before, chains))
     how = {"width": chains.most + 1, "cu_drafts": cu_drafts}
     if rows is not None and not rows.shape[:-1].numel():  # numbers of a draft without rows are not read
         rows, q_law, draft = None, p_law, draft._replace(sampling=None)

@@ -10,17 +10,15 @@ def refuse(op, **arguments):
     """Raise for an argument that ops on slices do not take."""
     for name, value in arguments.items():
         if value is not None:
-            raise ValueError(
-                f"{name}: expected None in sharded.{op}, which has no {name} yet; got {inputs.shown(value)}"
-            )
+            wanted = f"expected None in sharded.{op}, which has no {name} yet"
+            raise ValueError(f"{name}: {wanted}; got {inputs.shown(value)}")
 
 
 def check_seed(op, seed):
     """Raise for a seed for each row, which only the op on whole rows takes."""
     if isinstance(seed, torch.Tensor) and seed.ndim > 1:
-        raise ValueError(
-            f"seed: expected an int or [B] in sharded.{op}: one for each request; got {inputs.shown(seed)}"
-        )
+        wanted = f"expected an int or [B] in sharded.{op}: one for each request"
+        raise ValueError(f"seed: {wanted}; got {inputs.shown(seed)}")
 
 
 def check_logits(shard, **named):

@@ -38,26 +38,16 @@ def of_rows(edits, shard, rows, how):
     return _of_slice(edits, shard, rows.shape[-1], spans)
 
 
-def of_chains(edits, shard, chains, requests, target, space):
-    """LogitEdits of a slice for chains: each row has an entry, in which the drafts before the row are pending."""
-    edit_of_call = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
-    pending = _said(chains, shard.vocab) if _penalises(edit_of_call) else None
-    return _of_requests(edits, shard, requests, target, edit_of_call.by_row, pending)
+def of_requests(edits, shard, requests, target, space, drafts_before):
+    """LogitEdits of a slice with an entry for each row, from those of requests.
 
-
-def of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space):
-    """LogitEdits of a slice for trees: in a row's entry the drafts on the path to its node, it included, are
-    pending."""
-    edit_of_call = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
-    pending = _on_paths(draft_tokens, parents, depth, shard.vocab) if _penalises(edit_of_call) else None
-    return _of_requests(edits, shard, requests, target, edit_of_call.by_row, pending)
-
-
-def _of_requests(edits, shard, requests, target, by_row, pending):
-    """LogitEdits with an entry for each row, from those of requests; ``pending``: tokens of each row, or None."""
-    entry, entries = requests.request, (requests.entries,)
-    if requests.entry is not None:
-        entry = requests.entry[entry]
+    ``drafts_before``: a function of the vocabulary's size that gives each row's drafts before it, which are pending.
+    """
+    of_call = edit.of_requests(edits, Law(space, 1.0), _wide(target, shard), requests.entries)
+    off = (1, 0, 0)  # numbers that penalise nothing
+    penalises = any(isinstance(x, torch.Tensor) or x != none for x, none in zip(of_call[4:7], off, strict=True))
+    pending = drafts_before(shard.vocab) if penalises else None
+    entry, entries = requests.entry_of_row, (requests.entries,)
 
     def per_row(lists):
         return lists.expand(*entries, *lists.shape[1:])[entry]
@@ -66,7 +56,7 @@ def _of_requests(edits, shard, requests, target, by_row, pending):
         return entry.int() if index is None else per_row(index)
 
     edits = _of_slots(edits, SEEN, "seen_index", entries, of_rows)
-    if not by_row & edit.ALLOWED_BY_ROW:
+    if not of_call.by_row & edit.ALLOWED_BY_ROW:
         if edits.allowed is not None and edits.allowed_index is None:
             edits = edits._replace(allowed=edits.allowed.flatten(0, -2))
         if edits.allowed_index is not None:
@@ -75,12 +65,10 @@ def _of_requests(edits, shard, requests, target, by_row, pending):
     spans = _spans(edits, entries)
     if spans is not None and edits.bias[2].ndim == 1:
         spans = per_row(spans)
-    if pending is None or edits.pending is None:
-        earlier = pending
-    else:
-        earlier = torch.cat([per_row(edits.pending).expand(*pending.shape[:-1], -1), pending], dim=-1)
+    if pending is not None and edits.pending is not None:
+        pending = torch.cat([per_row(edits.pending).expand(*pending.shape[:-1], -1), pending], dim=-1)
     numbers = dict(zip(NUMBERS, map(requests.of_rows, edits[2:5]), strict=True))
-    return _of_slice(edits._replace(pending=earlier, **numbers), shard, target.shape[-1], spans)
+    return _of_slice(edits._replace(pending=pending, **numbers), shard, target.shape[-1], spans)
 
 
 def _of_slots(edits, names, name, shape, of_rows):
@@ -95,15 +83,9 @@ def _of_slots(edits, names, name, shape, of_rows):
     return edits._replace(**{name: index}, **given)
 
 
-def _penalises(edit_of_call):
-    """Whether a penalty may be on."""
-    return any(isinstance(x, torch.Tensor) or x != off for x, off in zip(edit_of_call[4:7], (1, 0, 0), strict=True))
-
-
-def _on_paths(draft_tokens, parents, depth, vocab):
-    """int64 [B, N, depth]: the drafts on the path from the root to each node, padded with -1."""
-    tokens = draft_tokens.long()
-    tokens = torch.where(tokens < vocab, tokens, -1).clamp(min=-1)
+def on_paths(draft_tokens, parents, depth, vocab):
+    """int64 [B, N, depth]: the drafts on the path from the root to each node, it included, padded with -1."""
+    tokens = _inside(draft_tokens, vocab)
     node = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int64).expand(tokens.shape)
     parents, drafts = parents.long().expand(tokens.shape), []
     for _ in range(int(depth.max()) if depth.numel() else 0):
@@ -126,10 +108,14 @@ def _spans(edits, shape):
     return spans.unfold(0, 2, 1).unflatten(0, shape) if spans.ndim == 1 else spans
 
 
-def _said(chains, vocab):
+def _inside(tokens, vocab):
+    """int64: these tokens, -1 for what is none of the vocabulary."""
+    return torch.where(tokens < vocab, tokens, -1).clamp(min=-1).long()
+
+
+def said_before(chains, vocab):
     """int64, for each row: the drafts before it, padded with -1."""
-    tokens = chains.draft_tokens.long()
-    tokens = torch.where(tokens < vocab, tokens, -1).clamp(min=-1)
+    tokens = _inside(chains.draft_tokens, vocab)
     if chains.cu_drafts is None:
         slot = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int64)
         return torch.where(slot < chains.step.unsqueeze(-1), tokens.unsqueeze(1), -1)

@@ -61,10 +61,9 @@ class Support(NamedTuple):
 
     def law(self, sampling):
         """A Sampling of [rows] whose support on the lists is this one."""
-        count = torch.where(self.on, self.cut.count, 0).flatten()
-        temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=count.device)
-        temperature = temperature.expand(self.cut.count.shape).flatten()
-        return Sampling(temperature, count, at_temperature=sampling.at_temperature)
+        count, temperature = torch.where(self.on, self.cut.count, 0), sampling.temperature
+        temperature = of_each_row(temperature, count.unsqueeze(-1))
+        return Sampling(temperature, count.flatten(), at_temperature=sampling.at_temperature)
 
     def row_stats(self, sampling):
         """float32 [rows, 2]: maximum and log-sum-exp of the support, as from ``tile_laws``."""
@@ -241,6 +240,11 @@ def inverse_of(temperature, lead, device):
     temperature = torch.as_tensor(temperature, dtype=torch.float32, device=device)
     inverse = torch.where(temperature >= SMALLEST, 1 / temperature.clamp(COLDEST, HOTTEST), 1.0)
     return inverse.expand(lead)
+
+
+def of_each_row(temperature, rows):
+    """float32, one number for each row."""
+    return torch.as_tensor(temperature, dtype=torch.float32, device=rows.device).expand(rows.shape[:-1]).flatten()
 
 
 def scaled(logits, inverse):

@@ -15,8 +15,7 @@ from specdec_kernels.calls import inputs
 from specdec_kernels.ops._laws import check_one_temperature
 from specdec_kernels.sampling import LogitEdits, Sampling, undivided
 from specdec_kernels.sharded import _parts as parts
-from specdec_kernels.sharded._cached_tensors import filled
-from specdec_kernels.sharded._filters import Support, inverse_of, may_filter, scaled, support_of
+from specdec_kernels.sharded._filters import Support, inverse_of, may_filter, of_each_row, scaled, support_of
 from specdec_kernels.sharded._races import race_partial
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
 from specdec_kernels.status import Status
@@ -24,10 +23,14 @@ from specdec_kernels.status import Status
 KEEPS_ALL = torch.tensor(-torch.inf, dtype=torch.float32, device="cpu").view(torch.int32).item()
 
 
+def check_space(name, space):
+    if space != "logits":
+        raise ValueError(f"{name}: expected 'logits', for slices of probabilities have no row's sum; got {space!r}")
+
+
 def law_of(space, temperature, sampling):
     """The Sampling of an argument, or of a temperature."""
-    if space != "logits":
-        raise ValueError(f"space: expected 'logits', for slices of probabilities have no row's sum; got {space!r}")
+    check_space("space", space)
     if sampling is None:
         return Sampling(1.0 if temperature is None else temperature)
     check_one_temperature(temperature, sampling)
@@ -36,10 +39,7 @@ def law_of(space, temperature, sampling):
 
 def draft_law_of(draft, target):
     """The draft's Sampling. Temperature 0 becomes top_k = 1 at temperature 1: the argmax alone has weight."""
-    if draft.space not in (None, "logits"):
-        raise ValueError(
-            f"draft.space: expected 'logits', for slices of probabilities have no row's sum; got {draft.space!r}"
-        )
+    check_space("draft.space", "logits" if draft.space is None else draft.space)
     if draft.sampling is None:
         return Sampling(target.temperature)
     law = undivided(draft.sampling)
@@ -77,11 +77,9 @@ class Side(NamedTuple):
 
     def every_row_index(self):
         """int64 [P]."""
-        return (
-            torch.arange(len(self.tokens), device=self.tokens.device, dtype=torch.int64)
-            if self.row_indices is None
-            else self.row_indices
-        )
+        if self.row_indices is not None:
+            return self.row_indices
+        return torch.arange(len(self.tokens), device=self.tokens.device, dtype=torch.int64)
 
 
 class Laws(NamedTuple):
@@ -97,9 +95,7 @@ class Laws(NamedTuple):
     def temperature(self, row_indices):
         """The temperature of some rows: a number for all, or a tensor."""
         temperature = self.side.sampling.temperature
-        if not isinstance(temperature, torch.Tensor):
-            return temperature
-        return temperature.expand(self.side.rows.shape[:-1]).flatten()[row_indices]
+        return of_each_row(temperature, self.side.rows)[row_indices] if torch.is_tensor(temperature) else temperature
 
     def inverse(self, row_indices):
         """1 / temperature of some rows."""
@@ -167,8 +163,8 @@ def laws_of(shard, sides, *also):
     row_status, logits = any_of(row_status).split_with_sizes([sum(rows), sum(num_tokens)])
     logits = logits.view(torch.float32)
     row_stats, probs = _row_stats_and_probs(sides, rows, tiles, logits)
-    weightless = row_stats.select(-1, 1) == filled(torch.inf, row_stats)
-    row_status = torch.where(weightless, row_status | filled(Status.NON_FINITE, row_status), row_status)
+    weightless = row_stats.select(-1, 1) == torch.inf
+    row_status = torch.where(weightless, row_status | Status.NON_FINITE, row_status)
     each = zip(sides, support, row_stats.split_with_sizes(rows), row_status.split_with_sizes(rows),
                logits.split_with_sizes(num_tokens), probs.split_with_sizes(num_tokens), strict=True)  # fmt: skip
     return [_laws(side, support, *of_side) for side, support, *of_side in each], also
@@ -199,11 +195,6 @@ def _row_stats_and_probs(sides, rows, tiles, logits):
     _, probs = parts.tile_laws(tiles[row_indices], logits.unsqueeze(-1), temperature=temperature_of_rows)
     row_stats, _ = parts.tile_laws(tiles, tiles.new_zeros(len(tiles), 1, dtype=torch.float32), temperature=temperature)
     return row_stats, probs.squeeze(-1)
-
-
-def of_each_row(temperature, rows):
-    """float32, one number for each row."""
-    return torch.as_tensor(temperature, dtype=torch.float32, device=rows.device).expand(rows.shape[:-1]).flatten()
 
 
 def _laws(side, support, row_stats, row_status, logits, probs):

@@ -6,7 +6,6 @@ import torch
 
 from specdec_kernels.calls import inputs
 from specdec_kernels.ops.verify_chain import check_ragged, ragged_width
-from specdec_kernels.sharded import _cached_tensors as cached
 
 
 class Chains:
@@ -22,21 +21,20 @@ class Chains:
             self.batch, drafts = check_ragged(cu_drafts, False, draft_tokens, target, last_rows=1)
             requests = torch.arange(self.batch, device=device, dtype=torch.int64)
             self.first_draft = cu_drafts[:-1].long()
-            self.first = self.first_draft + requests  # the first row of each request, among all rows
+            first_row = self.first_draft + requests
             rows = torch.arange(drafts + self.batch, device=device, dtype=torch.int64)
             self.request = self._owner(cu_drafts[1:] + requests + 1, rows)
-            self.step = rows - self.first[self.request] if self.batch else rows
+            self.step = rows - first_row[self.request] if self.batch else rows
             draft = rows[:drafts]
             self.draft_rows = draft + self._owner(cu_drafts[1:], draft)
-            self.slots = (
-                cu_drafts.diff().long() if max_drafts is None else cu_drafts.diff().long().clamp(max=max_drafts)
-            )
+            self.slots = cu_drafts.diff().long().clamp(max=drafts if max_drafts is None else max_drafts)
             return
         self.batch, width = draft_tokens.shape
         if target.shape[:-1] != (self.batch, width + 1):
             raise ValueError(f"target: expected shape [{self.batch}, {width + 1}, n]; got {inputs.shown(target)}")
-        self.request, self.step = cached.owners(self.batch, width + 1, device), cached.steps(width + 1, 1, device)
-        self.first, self.first_draft = (cached.steps(self.batch, size, device) for size in (width + 1, width))
+        requests = torch.arange(self.batch, device=device, dtype=torch.int64)
+        self.request = requests.unsqueeze(-1).expand(self.batch, width + 1)
+        self.step = torch.arange(width + 1, device=device, dtype=torch.int64)
         self.width = width
 
     def _owner(self, ends, indices):
@@ -60,11 +58,6 @@ class Chains:
         return ragged_width(self.cu_drafts, False, len(self.draft_tokens), self.max_drafts, None)
 
     @functools.cached_property
-    def slots(self):
-        """int64 [B]: how many drafts each request has at most. Ragged batches have exact counts."""
-        return self.first.new_full((self.batch,), self.width)
-
-    @functools.cached_property
     def tokens(self):
         """The draft of each row; -1 for a request's last row."""
         return self.at_rows(self.draft_tokens, -1)
@@ -72,7 +65,7 @@ class Chains:
     def at_rows(self, of_drafts, last):
         """Values of drafts, gathered at the row of each; ``last`` for a request's last row."""
         if self.cu_drafts is None:
-            return torch.cat([of_drafts, cached.filled(last, of_drafts, self.batch, 1)], dim=-1)
+            return torch.nn.functional.pad(of_drafts, (0, 1), value=last)
         rows = of_drafts.new_full(self.request.shape, last)
         rows[self.draft_rows] = of_drafts
         return rows

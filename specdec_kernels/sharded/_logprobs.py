@@ -13,7 +13,7 @@ from specdec_kernels.sampling import LogitEdits, Sampling
 from specdec_kernels.sharded import _parts as parts
 from specdec_kernels.sharded._checks import check_logits, written
 from specdec_kernels.sharded._edits import of_rows as edits_of_rows
-from specdec_kernels.sharded._filters import largest_of_slice, lists_of, scaled
+from specdec_kernels.sharded._filters import largest_of_slice, lists_of, of_each_row, scaled
 from specdec_kernels.sharded._laws import Side, argmax_of, law_of, laws_of
 from specdec_kernels.sharded._races import of_rows
 from specdec_kernels.sharded._shard import VocabShard, with_a_column
@@ -76,7 +76,7 @@ def _figures(shard, rows, tokens, top, sampling, index, edits):
     """(Logprobs, status) of rows; ``sampling`` has the rows' numbers."""
     lead, device = rows.shape[:-1], rows.device
     row_indices, flat_tokens = torch.arange(lead.numel(), device=device, dtype=torch.int64), tokens.long().flatten()
-    temperature = torch.as_tensor(sampling.temperature, dtype=torch.float32, device=device).expand(lead).flatten()
+    temperature = of_each_row(sampling.temperature, rows)
     greedy = ~(temperature >= SMALLEST)
     of_lists = torch.where(greedy, 1.0, temperature).view(lead)
     letter = [largest_of_slice(shard, rows, of_lists, top, index, edits)] if top else []

@@ -33,28 +33,20 @@ class Requests:
 
     def of_requests(self, x):
         """A number, a tensor of entries or a Sampling of these, for each request."""
-        return x if self.entry is None else self._at(x, self.entry)
+        return x if self.entry is None else _at(x, self.entry)
 
     def of_rows(self, x):
         """A number, a tensor of entries or a Sampling of these, for each row."""
-        if not isinstance(x, torch.Tensor) and not (isinstance(x, Sampling) and _of_entries(x)):
-            return x
-        if self.entry is not None:
-            return self._at(x, self.entry[self.request])
-        if self.request.ndim == 1:
-            return self._at(x, self.request)
+        if self.entry is not None or self.request.ndim == 1:
+            return _at(x, self.entry_of_row)
         if isinstance(x, Sampling):
-            return x._replace(**{name: self.of_rows(getattr(x, name)) for name in Sampling._fields[:4]})
-        return x.unsqueeze(-1) if x.ndim == 1 else x
+            return mapped(x, self.of_rows)
+        return x.unsqueeze(-1) if isinstance(x, torch.Tensor) and x.ndim == 1 else x
 
-    def _at(self, x, entry):
-        if isinstance(x, Sampling):
-            return x._replace(**{name: self._at(getattr(x, name), entry) for name in Sampling._fields[:4]})
-        if not isinstance(x, torch.Tensor) or x.ndim == 0:
-            return x
-        if len(x) == 1:
-            return x.expand(entry.shape) if x.ndim == 1 else x[torch.zeros_like(entry)]
-        return x[entry]
+    @functools.cached_property
+    def entry_of_row(self):
+        """int64, like the rows."""
+        return self.request if self.entry is None else self.entry[self.request]
 
     def noise_of_requests(self):
         return dict(zip(("seed", "position", "nonce"), map(self.of_requests, self.noise), strict=True))
@@ -93,17 +85,14 @@ class Requests:
             return None
         slots = draft.shape[1]
         if self.request.ndim == 1:
-            entry, slot = self.entry[self.request], self.step.clamp(0, slots - 1)
-            return chains.at_drafts(entry * slots + slot)
-        return (
-            self.entry.unsqueeze(-1) * slots + torch.arange(slots, device=draft.device, dtype=torch.int64)
-        ).flatten()
+            return chains.at_drafts(self.entry_of_row * slots + self.step.clamp(0, slots - 1))
+        slot = torch.arange(slots, device=draft.device, dtype=torch.int64)
+        return (self.entry.unsqueeze(-1) * slots + slot).flatten()
 
     def of_draft_rows(self, chains, draft, x):
         """A number of entries, or a Sampling of these, for each draft row."""
-        if isinstance(x, Sampling) and _of_entries(x):
-            rows = {name: self.of_draft_rows(chains, draft, getattr(x, name)) for name in Sampling._fields[:4]}
-            return x._replace(**rows)
+        if isinstance(x, Sampling):
+            return mapped(x, lambda number: self.of_draft_rows(chains, draft, number))
         if not isinstance(x, torch.Tensor) or x.ndim == 0:
             return x
         packed = self.request.ndim == 1 and self.entry is None
@@ -124,8 +113,20 @@ def looked_up(request_index, leading, numbers):
     return entries, entry, torch.where(inside, row, torch.where(request_index == -1, -1, NO_ENTRY)).int()
 
 
-def _of_entries(sampling):
-    return any(isinstance(x, torch.Tensor) for x in sampling[:4])
+def mapped(sampling, function):
+    """The Sampling whose numbers are those that a function gives for the numbers of another."""
+    return sampling._replace(**{name: function(getattr(sampling, name)) for name in Sampling._fields[:4]})
+
+
+def _at(x, entry):
+    """A number, a tensor of entries or a Sampling of these, at some entries."""
+    if isinstance(x, Sampling):
+        return mapped(x, lambda number: _at(number, entry))
+    if not isinstance(x, torch.Tensor) or x.ndim == 0:
+        return x
+    if len(x) == 1:
+        return x.expand(entry.shape) if x.ndim == 1 else x[torch.zeros_like(entry)]
+    return x[entry]
 
 
 class Greedy:

@@ -49,8 +49,7 @@ def race_sample(
     """
     how = dict(seed=seed, position=position, nonce=nonce, space=space, temperature=temperature, sampling=sampling,
                request_index=request_index)  # fmt: skip
-    tokens, row_status = _race("race_sample", target, None, shard, edits, draft_map, how, check)
-    return _written("race_sample", tokens, row_status, out, status, check)
+    return _race("race_sample", "target", target, None, shard, edits, draft_map, how, out, status, check)
 
 
 @with_denormals
@@ -93,27 +92,22 @@ def race_topk(
     k = inputs.whole("k", k, "an int from 1 to the vocabulary's {most}", 1, shard.vocab)
     how = dict(seed=seed, position=position, nonce=nonce, space=space, temperature=temperature, sampling=sampling,
                request_index=request_index)  # fmt: skip
-    tokens, row_status = _race("race_topk", draft, k, shard, edits, draft_map, how, check)
-    return _written("race_topk", tokens, row_status, out, status, check)
+    return _race("race_topk", "draft", draft, k, shard, edits, draft_map, how, out, status, check)
 
 
-def _race(op, rows, k, shard, edits, draft_map, how, check):
+def _race(op, name, rows, k, shard, edits, draft_map, how, out, status, check):
     refuse(op, draft_map=draft_map)
     if how["sampling"] is not None:
         how["sampling"] = undivided(how["sampling"])
-    name = "target" if k is None else "draft"
     rows, empty = with_a_column(rows, how["space"])
     inputs.check_rows(name, rows)
     shard.check(op, rows, empty)
     if check and how["space"] == "logits":
         check_logits(shard, **{name: rows})
-    if edits is None:
-        return race(shard, rows, k, **how)
-    edits_of_slice = edits_of_rows(edits, shard, rows, how)
-    return race(shard, rows, k, edits_of_slice, **of_rows(how, rows.shape[:-1], edits))
-
-
-def _written(op, tokens, row_status, out, status, check):
+    edits_of_slice = None
+    if edits is not None:
+        edits_of_slice, how = edits_of_rows(edits, shard, rows, how), of_rows(how, rows.shape[:-1], edits)
+    tokens, row_status = race(shard, rows, k, edits_of_slice, **how)
     for name, output, result in (("out", out, tokens), ("status", status, row_status)):
         if output is not None:
             inputs.output(name, output, result.dtype, result.shape, result.device)

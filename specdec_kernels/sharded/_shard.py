@@ -145,7 +145,7 @@ class VocabShard:
 
     def _check_slices(self, rows, size):
         mine = torch.tensor([self.vocab_start, size, self.vocab], device=rows.device, dtype=torch.int64)
-        slices = sorted((first, first + size) for first, size, _ in self._told(mine) if size)
+        slices = sorted((first, first + size) for first, size, _ in self.gather(mine).tolist() if size)
         at = 0
         for first, end in [*slices, (self.vocab, self.vocab)]:
             if first != at:
@@ -159,19 +159,14 @@ class VocabShard:
 
     def _check_alike(self, op, rows):
         shape = (*rows.shape[:-1], *(-1,) * 5)[:5]
-        mine = torch.tensor(
-            [hash_of(op), *shape, self.vocab, hash_of(str(rows.dtype))], device=rows.device, dtype=torch.int64
-        )
-        reported = self._told(mine)
+        mine = [hash_of(op), *shape, self.vocab, hash_of(str(rows.dtype))]
+        reported = self.gather(torch.tensor(mine, device=rows.device, dtype=torch.int64)).tolist()
         for rank, other in enumerate(reported):
             if other != reported[0]:
                 raise ValueError(
                     f"{op}: expected all ranks to be called alike; got rows {_shown(other)} on rank {rank} and "
                     f"{_shown(reported[0])} on rank 0 (op, dimensions, vocabulary and dtype are compared)"
                 )
-
-    def _told(self, mine):
-        return self.gather(mine).tolist()
 
 
 def with_a_column(rows, space="logits"):

@@ -1,5 +1,7 @@
 """verify_tree over a vocabulary of which each rank has a slice."""
 
+import functools
+
 import torch
 
 from specdec_kernels import ops
@@ -14,7 +16,7 @@ from specdec_kernels.ops import _trees as trees
 from specdec_kernels.ops.verify_tree import VERIFY_TREE, width_of
 from specdec_kernels.sampling import Draft, LogitEdits, Sampling
 from specdec_kernels.sharded._checks import check_logits, check_seed, refuse, written
-from specdec_kernels.sharded._edits import of_trees
+from specdec_kernels.sharded._edits import of_requests, on_paths
 from specdec_kernels.sharded._laws import Side, check_draft, draft_law_of, law_of
 from specdec_kernels.sharded._requests import Requests
 from specdec_kernels.sharded._shard import VocabShard, with_a_column
@@ -90,7 +92,8 @@ def verify_tree(
         (temperature, sampling, rows, draft.sampling, *edit.lists(edits, target)),
     )  # fmt: skip
     if edits is not None:
-        edits = of_trees(edits, shard, draft_tokens, parents, depth, requests, target, space)
+        before = functools.partial(on_paths, draft_tokens, parents, depth)
+        edits = of_requests(edits, shard, requests, target, space, before)
     if method != "race" and not isinstance(p_law.temperature, torch.Tensor) and p_law.temperature < SMALLEST:
         method, temperature, sampling = "race", 0.0, None  # the argmax decides
         how["unused"] = p_law, draft.sampling

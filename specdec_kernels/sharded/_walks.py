@@ -9,9 +9,8 @@ of the last row.
 import torch
 
 from specdec_kernels.calls.values import Noise
-from specdec_kernels.sharded._cached_tensors import only
-from specdec_kernels.sharded._final_token import last_tokens
-from specdec_kernels.sharded._laws import argmax_of, laws_of, left_in_slices, with_parameters
+from specdec_kernels.sharded import _parts as parts
+from specdec_kernels.sharded._laws import argmax_of, cuts_of, laws_of, left_in_slices, with_parameters
 from specdec_kernels.sharded._parts import Tables, walk_tables
 from specdec_kernels.sharded._races import gathered, winners
 from specdec_kernels.sharded._requests import both
@@ -75,7 +74,8 @@ def _spared(target):
     some = [] if target.support is None else [target.contains()]
     if target.side.edits is not None:
         some.append(target.logits > -torch.inf)
-    return only(both(*some), target.probs, SPARED_BY_NONE)
+    spared = both(*some)
+    return target.probs if spared is None else torch.where(spared, target.probs, SPARED_BY_NONE)
 
 
 def _answered(shard, target, draft, draft_tokens, tables, *, parents=None, cu_drafts=None, method, width, **how):
@@ -94,3 +94,35 @@ def _answered(shard, target, draft, draft_tokens, tables, *, parents=None, cu_dr
         rows, draft_rows = walked.requested_rows[requested].T.contiguous()
         subtracted = walked.requested_subtracted[requested]
         answers[requested] = left_in_slices(shard, target, draft[0], rows, draft_rows, subtracted)
+
+
+def last_tokens(shard, target, draft, walked, temperature, draft_temperature, numbers):
+    """A function that waits for (token, status), int64 and int32 [B], of the rows where walks ended."""
+    # ``numbers``: seed, position and nonce. The gather of 12 bytes a request is in flight when this returns.
+    if draft is None:
+        how = {"excluded": walked.excluded}
+    else:
+        how = {"draft": draft.side.rows, "draft_row": walked.draft_row, "subtracted": walked.subtracted}
+        how["draft_temperature"] = draft_temperature
+    cuts = cuts_of(shard, (target, walked.row), (draft, walked.draft_row))
+
+    def draw(row, draft=None, **how):
+        token, scores, status = parts.residual_race(
+            target.side.rows, draft, row, vocab_start=shard.vocab_start, temperature=temperature, row_stats=walked.laws,
+            cuts=cuts, edits=target.side.edits, **how, **numbers,
+        )  # fmt: skip
+        return shard.gather_later(torch.stack([token.int(), scores.view(torch.int32), status], dim=-1))
+
+    every = draw(walked.row, **how)
+
+    def drawn():
+        token, status, empty = parts.first_arrivals(every())
+        empty = torch.logical_and(empty, walked.draft_row >= 0)
+        if bool(empty.any()):  # p and q equal to rounding, or all of p tried; rare, and alike on all ranks
+            again, more, weightless = parts.first_arrivals(draw(torch.where(empty, walked.row, -1))())
+            token = torch.where(empty, again, token)
+            more = torch.where(weightless.bool(), more, more | Status.EMPTY_RESIDUAL)
+            status = torch.where(empty, status & ~Status.NON_FINITE | more, status)
+        return token, status
+
+    return drawn

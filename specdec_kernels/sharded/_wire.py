@@ -25,13 +25,10 @@ def sent(parts, shard):
     """The parts of all ranks, each as [ranks, ...], by one collective. A part is a list of int32 tensors."""
     every = shard.gather(torch.cat([x.flatten() for part in parts for x in part]))
     every = every.split_with_sizes([sum(x.numel() for x in part) for part in parts], dim=-1)
-    return [_as(part, x) for x, part in zip(every, parts, strict=True)]
-
-
-def _as(part, every):
-    """A part of all ranks, in its dimensions."""
-    last = part[0].shape[1:]
-    return every.view(every.shape[0], sum(x.shape[0] for x in part), *last) if last else every
+    return [
+        x.view(len(x), sum(map(len, part)), *part[0].shape[1:]) if part[0].ndim > 1 else x
+        for x, part in zip(every, parts, strict=True)
+    ]
 
 
 def any_of(bits):
