@@ -29,18 +29,7 @@ def workload(
 ) -> Workload:  # fmt: skip
     """The laws of both models at each of the next `tokens` tokens that the target writes after each prompt.
 
-    Parameters
-    ----------
-    target, draft : LanguageModel
-        The models.
-    prompts : list of str
-        The beginnings of the texts.
-    tokens : int
-        Tokens written per prompt, so that N is at most ``len(prompts) * tokens``.
-    temperature : float
-        Above 0.
-    seed : int
-        The seed of the first prompt.
+    The temperature is above 0; `seed` is that of the first prompt.
     """
     from specdec_kernels.generate import generate
 
@@ -71,10 +60,8 @@ def acceptance_by_child(p: np.ndarray, q: np.ndarray, children: int = 8, draws: 
     """
     target, draft = (torch.tensor(law, dtype=torch.float32, device="cpu")[None].expand(draws, -1, -1) for law in (p, q))
     shape = target.shape[:2]
-    seeds, positions = (
-        torch.arange(seed, seed + draws, dtype=torch.int64, device="cpu")[:, None].expand(shape),
-        torch.arange(shape[1], dtype=torch.int64, device="cpu").expand(shape),
-    )
+    seeds = torch.arange(seed, seed + draws, dtype=torch.int64, device="cpu")[:, None].expand(shape)
+    positions = torch.arange(shape[1], dtype=torch.int64, device="cpu").expand(shape)
     race = dict(seed=seeds, position=positions, space="probs")
     arrivals = specdec.race_topk(draft, min(children, draft.shape[-1]), **race)
     agrees = arrivals == specdec.race_sample(target, **race)[..., None]
@@ -97,23 +84,8 @@ def calibrate(
 ) -> list[float]:
     """Acceptance by child index for `DraftTree.optimal`, falling, measured on continuations of the prompts.
 
-    Every round offers `children` alternatives. The seeds are far from `seed`: a tree chosen by the noise that is to
-    verify it would bias rejection.
-
-    Parameters
-    ----------
-    target : LanguageModel
-        The model whose drafts are tested.
-    drafter : Drafter
-        The drafter to test.
-    prompts : list of str
-        The beginnings of the texts.
-    children : int
-        Alternatives a round.
-    seed : int
-        The seed of the texts that the tree is for.
-    options : Any
-        Arguments of `generate`: method, replacement, temperature, max_new_tokens.
+    Every round offers `children` alternatives. The seeds are far from `seed`, that of the texts that the tree is for: a
+    tree chosen by the noise that is to verify it would bias rejection. `options` are arguments of `generate`.
     """
     from specdec_kernels.generate import generate
 

@@ -85,9 +85,7 @@ def block(p: np.ndarray, q: np.ndarray, cost: float, max_k: int, draws: int = 20
     return dict(best=max(lengths, key=lambda at: at["speedup"]), lengths=lengths)
 
 
-def paths(
-    p: np.ndarray, q: np.ndarray, cost: float, max_k: int, nodes: int, draws: int = 20_000
-) -> dict[str, Any]:  # fmt: skip
+def paths(p: np.ndarray, q: np.ndarray, cost: float, max_k: int, nodes: int, draws: int = 20_000) -> dict[str, Any]:
     """Tokens a round and speed-up of `paths` by number and length of chains of at most `nodes` tokens in all.
 
     Chains are drafted side by side, so that a token of each costs what one token costs. As for `block`, each slot's
@@ -109,12 +107,9 @@ def paths(
 
 
 def accepted_of_chains(p: ArrayLike, q: ArrayLike, n: int, seed: int = 0) -> np.ndarray:
-    """How many tokens `paths` accepts of `n` chains in each of R rounds, int64 [R].
+    """How many tokens `paths` accepts of `n` chains in each of R rounds, int64 [R]; p, q [R, K, V] by position.
 
-    Parameters
-    ----------
-    p, q : array_like [R, K, V]
-        By position in a chain. The last law is repeated for the bonus token, which is not used.
+    The last law is repeated for the bonus token, which is not used.
     """
     runs, k, _ = np.shape(p)
     p, q = (torch.as_tensor(np.asarray(law), dtype=torch.float32, device="cpu") for law in (p, q))

@@ -40,12 +40,7 @@ def overlap_mass(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def total_variation(p: ArrayLike, q: ArrayLike) -> float:
-    r"""Total variation distance ``1/2 sum |p - q|`` (with its factor 1/2; Toner et al. define it without).
-
-    Returns
-    -------
-    float
-        In [0, 1].
+    r"""Total variation distance ``1/2 sum |p - q|``, in [0, 1] (with its factor 1/2; Toner et al. define it without).
 
     Examples
     --------
@@ -57,17 +52,12 @@ def total_variation(p: ArrayLike, q: ArrayLike) -> float:
 
 
 def expected_accepted(betas: ArrayLike) -> float:
-    r"""Expected number of accepted draft tokens, ``E[n] = sum_i prod_{j<=i} beta_j``.
+    r"""Expected number of accepted draft tokens, ``E[n] = sum_i prod_{j<=i} beta_j``: one less than of emitted ones.
 
     Parameters
     ----------
     betas : array_like [K]
         Acceptance probability of each slot given that all slots before it were accepted; K may be 0.
-
-    Returns
-    -------
-    float
-        One less than the expected number of emitted tokens.
 
     References
     ----------
@@ -229,11 +219,6 @@ def over_acceptance(p: ArrayLike, q: ArrayLike, epsilon: float, residual: str = 
     residual : {"optimal", "target"}
         What a rejected token is replaced from.
 
-    Returns
-    -------
-    OverAcceptance
-        ``(reject, loss)``.
-
     References
     ----------
     Yin et al. (2024), Theorems 4 and 5; their appendix E.2 drops the factor 1/2 of the loss.
@@ -259,7 +244,7 @@ def block_expected_accepted(p: ArrayLike, q: ArrayLike, k: int | None = None) ->
 
     ``P(at least i accepted | x_1 … x_i) = w_i``, so ``E[n] = sum_i E_q[w_i]`` with ``w_i = min(1, w_{i-1} p_i/q_i)``:
     the law of ``w_i`` is carried along exactly. Its support grows with the number of different products of
-    ratios: meant for small vocabularies.
+    ratios: meant for small vocabularies. The number is never less than rejection's, `expected_accepted`.
 
     Parameters
     ----------
@@ -268,11 +253,6 @@ def block_expected_accepted(p: ArrayLike, q: ArrayLike, k: int | None = None) ->
         drafted before.
     k : int, optional
         Number of draft tokens; with laws by position it is K.
-
-    Returns
-    -------
-    float
-        Never less than rejection's: ``expected_accepted`` of the acceptance of each position.
 
     References
     ----------

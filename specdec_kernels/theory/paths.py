@@ -15,7 +15,7 @@ def paths_expected_accepted(p: ArrayLike, q: ArrayLike, n: int, k: int) -> float
     Of the chain taken at least i tokens are accepted with probability ``E[w_i]``, as by block verification, where
     ``w_i = min(1, w_(i-1) p(x)/q'(x))`` and q' is the law of the token taken. q' depends on w and on how many chains
     are left, so the joint law of both is carried along, exactly: meant for small vocabularies, as w may take V^k
-    values.
+    values. Of one chain it is `block_expected_accepted`.
 
     Parameters
     ----------
@@ -23,11 +23,6 @@ def paths_expected_accepted(p: ArrayLike, q: ArrayLike, n: int, k: int) -> float
         Number of chains, at least 1.
     k : int
         Tokens of each.
-
-    Returns
-    -------
-    float
-        With one chain, `block_expected_accepted`.
 
     Examples
     --------

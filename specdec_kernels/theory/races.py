@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.polynomial import Polynomial
 from numpy.typing import ArrayLike
 
 from specdec_kernels.theory.chains import overlap_mass
@@ -137,16 +138,8 @@ def _counts_by_subsets(rates: np.ndarray, ranks: int) -> np.ndarray:
     moments = np.bincount(sizes, 1 / (1 + sums))
     law = np.zeros(len(rates) + 1)
     for size, moment in enumerate(moments):
-        law[len(rates) - size :] += moment * _powers_of_one_minus_z(size)
+        law[len(rates) - size :] += moment * (Polynomial([1, -1]) ** size).coef
     return law[:ranks]
-
-
-def _powers_of_one_minus_z(n: int) -> np.ndarray:
-    """Coefficients of (1 - z)^n by rising powers of z."""
-    coefficients = np.ones(1)
-    for _ in range(n):
-        coefficients = np.append(coefficients, 0) - np.append(0, coefficients)
-    return coefficients
 
 
 def _counts_by_quadrature(rates: np.ndarray, ranks: int) -> np.ndarray:

@@ -75,11 +75,6 @@ def best_draft_prob(p: ArrayLike, q: ArrayLike, lam: float, kind: str = "renewal
     p, q : array_like [V] or [N, V]
         The laws of one prompt, or of a workload: one `a` for all N prompts.
 
-    Returns
-    -------
-    float
-        A ratio p/q, 0 or 1.
-
     References
     ----------
     Toner et al. (2025), Lemma 4.4 (Equation 6).

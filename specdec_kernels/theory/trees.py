@@ -33,16 +33,8 @@ def optimal_nodes(R: ArrayLike, k: int) -> OptimalNodes:
     r"""Acceptance probabilities of the `k` nodes of the best tree; ``1 + sum(values)`` tokens are expected.
 
     Node (j_1 … j_l) is accepted with probability ``prod R(j_i)``; its parent and its elder sibling are never worse, so
-    a priority queue pops the nodes in falling order.
-
-    Parameters
-    ----------
-    R : array_like [d]
-        Acceptance by child index, which may not rise: then growing greedily would not be optimal.
-
-    References
-    ----------
-    Kobus and Gündüz (2025), Algorithm 3; Chen et al. (2025).
+    a priority queue pops the nodes in falling order (Kobus and Gündüz 2025, Algorithm 3; Chen et al. 2025). R [d] may
+    not rise: then growing greedily would not be optimal.
 
     Examples
     --------
@@ -70,7 +62,7 @@ def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[in
     Some node of a subtree is accepted with probability alpha, the weight of its root at the first visit. So a subtree
     is worth alpha and the value of its children: the first with weight ``min(1, alpha p(x)/q(x))``, and, if nothing of
     it is accepted, the others by the remaining laws and weight. Every order of children is summed up, V^c terms at a
-    node of c children and a weight: meant for small vocabularies.
+    node of c children and a weight: meant for small vocabularies. On a chain it is `block_expected_accepted`.
 
     Parameters
     ----------
@@ -78,11 +70,6 @@ def traversal_expected_accepted(p: ArrayLike, q: ArrayLike, parents: Sequence[in
         As in `DraftTree`: -1 for the root, then for each node the index of its parent, which is smaller.
     replacement : bool
         Whether siblings are drawn independently of each other.
-
-    Returns
-    -------
-    float
-        On a chain, `block_expected_accepted`.
 
     References
     ----------
@@ -137,17 +124,13 @@ def tries(
 def tunstall_bound(R: ArrayLike, k: int) -> float:
     r"""Upper bound on the expected tokens of any tree with `k` nodes, ``(log |Omega| + log(k + 1)) / H[R]``.
 
-    Asymptotically right in k; dominated by the vocabulary when k is small, where `tree_bound` is better.
+    Asymptotically right in k; dominated by the vocabulary when k is small, where `tree_bound` is better. It is infinite
+    when R is certain.
 
     Parameters
     ----------
     R : array_like [V]
         Law of the accepted child's index, over the whole vocabulary: sums to 1.
-
-    Returns
-    -------
-    float
-        Infinite when R is certain.
 
     References
     ----------
@@ -174,11 +157,6 @@ def tree_bound(R: ArrayLike, k: int) -> float:
     ----------
     R : array_like [>= d]
         Acceptance by child index, in any order; what is missing to 1 belongs to children never drafted.
-
-    Returns
-    -------
-    float
-        The infimum over m >= 1.
 
     References
     ----------
@@ -215,20 +193,11 @@ def tree_bound(R: ArrayLike, k: int) -> float:
 
 
 def entropy_bounds(p: ArrayLike, q: ArrayLike) -> EntropyBounds:
-    r"""The paper's bounds on H[R] in bits, from ``D = KL(p || q)``.
+    r"""The bounds of Kobus and Gündüz (2025) on H[R] in bits, from ``D = KL(p || q)``; infinite where q = 0 < p.
 
     ``reference = D`` is Equation 6, which holds for drafts with replacement only: a reference line, not a bound, for
     the trees of Algorithms 4 and 5. ``rejection = D + log2(D + 1)`` is Equation 7 without its unknown constant and its
-    (1 + eps); ``race = D + log2(D + 1) + 4`` is Equation 8.
-
-    Returns
-    -------
-    EntropyBounds
-        Infinite where q = 0 < p.
-
-    References
-    ----------
-    Kobus and Gündüz (2025), Equations 6 to 8; Li and El Gamal (2018); Harsha et al. (2010).
+    (1 + eps); ``race = D + log2(D + 1) + 4`` is Equation 8. See Li and El Gamal (2018), Harsha et al. (2010).
 
     Examples
     --------
