@@ -325,17 +325,6 @@ def read_roof(scale, device):
 BEHIND = "behind a product"
 
 
-def cases(scale):
-    """(sweep, B, V, acceptance, cold)"""
-    middle, most = scale["V"][len(scale["V"]) // 2], scale["B"][-1]
-    yield from (("B", requests, middle, 0.7, True) for requests in scale["B"])
-    yield from (("V", min(8, most), vocabulary, 0.7, True) for vocabulary in scale["V"])
-    yield from (("V, many", min(64, most), vocabulary, 0.7, True) for vocabulary in scale["V"])
-    yield from (("acceptance", min(b, most), middle, a, True) for b in (1, 64) for a in (0, 1))
-    yield from (("warm", min(b, most), middle, 0.7, False) for b in (1, 8, 64))
-    yield from ((BEHIND, min(b, most), middle, 0.7, True) for b in (1, 64))
-
-
 def measured(op, case, scale, device, backends):
     """A case's entry: seconds by contender, contenders that differ from the CPU backend, those skipped and why."""
     inputs = inputs_of(op, case["B"], case["V"], case["acceptance"], case["cold"], scale, device)
@@ -377,20 +366,25 @@ def measured(op, case, scale, device, backends):
 
 
 def all_cases(scale, ops, team=None):
+    """Pairs of an op and a case."""
+    middle, most = scale["V"][len(scale["V"]) // 2], scale["B"][-1]
+
+    def case(sweep, requests, vocabulary=middle, acceptance=0.7, cold=True):
+        return {"sweep": sweep, "B": min(requests, most), "V": vocabulary, "acceptance": acceptance, "cold": cold}
+
     if team:
-        for op in sorted(set(ops) & set(TEAM_OPS)):
-            for requests in TEAM_REQUESTS:
-                few, middle = min(requests, scale["B"][-1]), scale["V"][len(scale["V"]) // 2]
-                yield op, {"sweep": f"team {team}", "B": few, "V": middle, "acceptance": 0.7, "cold": True}
-        return
-    all_of_them = [
-        (op, {"sweep": sweep, "B": requests, "V": vocabulary, "acceptance": acceptance, "cold": cold})
-        for op in ops
-        for sweep, requests, vocabulary, acceptance, cold in cases(scale)
-        if op in CHAINS or (acceptance == 0.7 and (op in TREES or sweep in ("B", BEHIND)))
-    ]
+        by_teams = [case(f"team {team}", b) for b in TEAM_REQUESTS]
+        return itertools.product(sorted(set(ops) & set(TEAM_OPS)), by_teams)
+    cases = [case("B", b) for b in scale["B"]]
+    cases += [case(sweep, b, vocabulary) for sweep, b in (("V", 8), ("V, many", 64)) for vocabulary in scale["V"]]
+    cases += [case("acceptance", b, acceptance=a) for b in (1, 64) for a in (0, 1)]
+    cases += [case("warm", b, cold=False) for b in (1, 8, 64)] + [case(BEHIND, b) for b in (1, 64)]
+    pairs = [
+        (op, x) for op, x in itertools.product(ops, cases)
+        if op in CHAINS or (x["acceptance"] == 0.7 and (op in TREES or x["sweep"] in ("B", BEHIND)))
+    ]  # fmt: skip
     # Cases with a prediction come first, for time on a device may run out.
-    yield from sorted(all_of_them, key=lambda each: not is_predicted(*each))
+    return sorted(pairs, key=lambda each: not is_predicted(*each))
 
 
 def book_of(entries, roof):
