@@ -342,19 +342,17 @@ class Sampler:
         self, rows: torch.Tensor, tokens: torch.Tensor, step: Step, sampling: Sampling | None, ops: Any
     ) -> Any:
         """vLLM's log-probabilities: a row for each column of ``tokens``; those behind the last are arbitrary."""
-        counts, most, wanted = step.counts, max(step.counts), step.metadata.logprob_token_ids
-        if min(counts) == most:
-            slots = None
-            if wanted or (most and sampling is not None):
-                slots = torch.arange(len(tokens), device=tokens.device, dtype=torch.int64).repeat_interleave(most + 1)
-            entry_index, flat = None, tokens.view(-1)
-        else:
+        most, wanted = tokens.shape[1] - 1, step.metadata.logprob_token_ids
+        slots, entry_index, flat = None, None, tokens.view(-1)
+        if not step.even:
             ends = step.chains.cu_num_sampled_tokens.long()
             begins, columns = pad(ends[:-1], (1, 0)), torch.arange(most + 1, device=tokens.device, dtype=torch.int64)
             entry_index = torch.minimum(begins[:, None] + columns, ends[:, None] - 1).flatten()
             slots = requests_of(ends, len(rows))
             local = torch.arange(len(rows), device=tokens.device, dtype=torch.int64) - begins[slots]
             flat = tokens[slots, local]
+        elif wanted or (most and sampling is not None):
+            slots = torch.arange(len(tokens), device=tokens.device, dtype=torch.int64).repeat_interleave(most + 1)
         given = None
         if wanted:
             table = np.full((len(tokens), max(map(len, wanted.values()))), -1)
