@@ -23,11 +23,11 @@ class VllmV2(Engine):
 
     most = K
 
-    def __init__(self, method, scores=None, draft=DRAFT):
+    def __init__(self, method, draft=DRAFT):
         vllm.register()
         state = vllm_stand_in.ModelState(vllm_stand_in.speculative(K), {"specdec": method})
         sampler = vllm_stand_in.Sampler(PLACES, VOCABULARY)
-        self.method, self.scores, self.draft = method, scores, draft
+        self.method, self.draft = method, draft
         self.speculator = vllm_stand_in.DraftModelSpeculator()
         self.sampler, self.rejection = state.custom_sampler(sampler)
         self.speculator.set_attn(state)
@@ -82,11 +82,11 @@ class VllmV2(Engine):
         tokens = torch.cat(
             [row[: count + 1] for row, count in zip(self.drafts(names), counts, strict=True)]
         ).int()  # fmt: skip
-        rows, found = TARGET[tokens], None
+        rows = TARGET[tokens]
         if any(counts) or self.method != "race":
             cache = None if self.method == "race" else self.cache
-            sampled, number, found, _ = self.rejection._verify_in_chunks(
-                rows, batch, cache, tokens, batch.positions, 1, -1 if self.scores is None else 2, tokens
+            sampled, number, *_ = self.rejection._verify_in_chunks(
+                rows, batch, cache, tokens, batch.positions, 1, -1, tokens
             )
             emitted = [row[:count] for row, count in zip(sampled.tolist(), number.tolist(), strict=True)]
         else:
@@ -95,10 +95,7 @@ class VllmV2(Engine):
                 batch.expanded_local_pos, batch.seq_lens_cpu_upper_bound.numpy(),
             )  # fmt: skip
             emitted = [[token] for token in sampled.tolist()]
-        begins = batch.cu_num_logits.tolist()
-        for name, slot, row, begin, count in zip(names, slots, emitted, begins, counts, strict=False):
-            if found is not None and count:  # without drafts it may go another way alone
-                self.scores.setdefault(name, []).append(found.logprobs[begin : begin + len(row)])
+        for name, slot, row in zip(names, slots, emitted, strict=True):
             self.text[name] += row
             self.sampler.req_states.write(slot, row)
             for token in row:
