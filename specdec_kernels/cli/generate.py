@@ -454,10 +454,10 @@ def policy_of(args: argparse.Namespace, drafter: Drafter | None) -> ChainPolicy:
     if drafter is None:
         return FixedLength(0)
     randomised = args.draft_policy is not None or args.draft_prob != 1
+    if args.k != "auto" and randomised:
+        return RandomLength(args.k, args.draft_prob, args.draft_policy or "chain")
     if args.k != "auto":
-        return (
-            RandomLength(args.k, args.draft_prob, args.draft_policy or "chain") if randomised else FixedLength(args.k)
-        )
+        return FixedLength(args.k)
     if args.draft_policy is not None and args.method == "block":
         raise ValueError("argument --draft-policy: expected --method rejection; got block")
     if args.draft_prob != 1 or args.draft_policy not in (None, "chain"):

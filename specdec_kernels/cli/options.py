@@ -52,25 +52,23 @@ def utf8(word: str) -> str:
     return word
 
 
-def folder(word: str) -> Path:
-    """A folder that can be written to, made if it is missing, before anything is measured."""
-    path = Path(word)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"expected a folder to write to; got {word!r} ({error.strerror})") from error
-    return path
+def writable(kind: str, make: Callable[[Path], None]) -> Callable[[str], Path]:
+    """A path that can be written to, made if it is missing, before anything is measured."""
+
+    def parse(word: str) -> Path:
+        try:
+            make(Path(word))
+        except OSError as error:
+            wrong = f"expected a {kind} to write to; got {word!r} ({error.strerror})"
+            raise argparse.ArgumentTypeError(wrong) from error
+        return Path(word)
+
+    return parse
 
 
-def new_file(word: str) -> Path:
-    """A file that can be written to, made if it is missing, before anything is measured."""
-    path = Path(word)
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"expected a file to write to; got {word!r} ({error.strerror})") from error
-    return path
+def make_folder(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path).close()
 
 
 def bias(word: str) -> tuple[int, float]:
@@ -98,6 +96,8 @@ def token_file(word: str) -> list[int]:
     return list(map(int, parts))
 
 
+folder = writable("folder", make_folder)
+new_file = writable("file", lambda path: path.open("a").close())
 text = checked(utf8, "text in UTF-8", lambda value: True)
 some_text = checked(utf8, "text in UTF-8 that is not empty", bool)
 seed = checked(int, "a whole number", lambda value: True)

@@ -21,9 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `specdec-kernels plan`."""
     given = parser.add_argument_group("given figures (otherwise a pair of models is measured)")
     given.add_argument("--acceptance", help="of a draft token: one number, or one per slot as 0.9,0.8,0.7")
-    given.add_argument(
-        "--children", help="acceptance by child index of a tree, as 0.5,0.2,0.1 (default: from the laws)"
-    )
+    given.add_argument("--children",
+                       help="acceptance by child index of a tree, as 0.5,0.2,0.1 (default: from the laws)")  # fmt: skip
     given.add_argument("--cost", type=options.finite, help="c: seconds of a draft token over seconds of a verification")
     given.add_argument("--laws", type=Path, help=".npz file with arrays p and q [N, V]: target and draft laws")
     measured = parser.add_argument_group("measured figures")
@@ -55,13 +54,10 @@ def figures(args: argparse.Namespace) -> dict[str, Any]:
         return measure(args) | ({} if children is None else {"children": children})
     if args.cost is None:
         raise ValueError("argument --cost: expected with --acceptance or --laws, which do not tell it")
-    if args.laws is None:
-        return dict(
-            source="given", acceptance=numbers(args.acceptance, "--acceptance"), cost=args.cost, children=children
-        )
-    laws = read_laws(args.laws)
+    laws = None if args.laws is None else read_laws(args.laws)
     acceptance = None if args.acceptance is None else numbers(args.acceptance, "--acceptance")
-    return dict(source=str(args.laws), acceptance=acceptance, cost=args.cost, children=children, laws=laws)
+    source = "given" if laws is None else str(args.laws)
+    return dict(source=source, acceptance=acceptance, cost=args.cost, children=children, laws=laws)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -94,25 +90,21 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 def table(plan: dict[str, Any]) -> str:
     """The plan for people."""
     best, shape = plan["best"], plan["tree"]
-    rows = [
+    gain = "{tokens:.3f} tokens a round, {speedup:.3f} x plain decoding".format
+    rows: list[tuple[str, ...]] = [
         ("figures", plan["source"]),
         ("acceptance", f"{spaced(plan['acceptance'])}   (by slot; the last for later ones)"),
         ("cost ratio c", f"{plan['cost_ratio']:.4f}"),
         (),
-        (
-            "draft length",
-            f"k = {best['k']}: {best['tokens']:.3f} tokens a round, {best['speedup']:.3f} x plain decoding",
-        ),
+        ("draft length", f"k = {best['k']}: {gain(**best)}"),
         *(("", f"k = {at['k']:<3d} {at['tokens']:.3f} tokens   {at['speedup']:.3f} x") for at in plan["lengths"]),
     ]
     if "block" in plan:
         at = plan["block"]["best"]
-        block = f"k = {at['k']}: {at['tokens']:.3f} tokens a round, {at['speedup']:.3f} x plain decoding"
-        rows += [(), ("block", block)]
+        rows += [(), ("block", f"k = {at['k']}: {gain(**at)}")]
     if "paths" in plan:
         at = plan["paths"]["best"]
-        paths = f"n = {at['n']}, k = {at['k']}: {at['tokens']:.3f} tokens a round, {at['speedup']:.3f} x plain decoding"
-        rows += [(), ("paths", paths)]
+        rows += [(), ("paths", f"n = {at['n']}, k = {at['k']}: {gain(**at)}")]
     if "race" in plan:
         race, lower = plan["race"], max(plan["race"]["lower"].values())
         rows += [
@@ -122,14 +114,12 @@ def table(plan: dict[str, Any]) -> str:
             (),
         ]
         for kind, one in plan["randomised"].items():
-            gain = f"a* = {one['draft_prob']:.4f}: {one['rate']:.4f} x, {one['rate_always']:.4f} x at a = 1"
-            rows.append(("one token", f"{gain}; drafting less pays above c = {one['threshold']:.4f} ({kind})"))
+            rates = f"a* = {one['draft_prob']:.4f}: {one['rate']:.4f} x, {one['rate_always']:.4f} x at a = 1"
+            rows.append(("one token", f"{rates}; drafting less pays above c = {one['threshold']:.4f} ({kind})"))
+    size, rounds = len(shape["parents"]) - 1, f"{shape['tokens']:.4f} tokens a round, bound {shape['bound']:.4f}"
     rows += [
         (),
-        (
-            "tree",
-            f"{len(shape['parents']) - 1} nodes: {shape['tokens']:.4f} tokens a round, bound {shape['bound']:.4f}",
-        ),
+        ("tree", f"{size} nodes: {rounds}"),
         ("", f"acceptance by child {spaced(shape['children'])}"),
         ("", f"parents {' '.join(map(str, shape['parents']))}"),
     ]

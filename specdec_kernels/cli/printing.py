@@ -100,8 +100,9 @@ def drawing(entry: Round, tokenizer: PreTrainedTokenizerBase | None, coloured: b
 
 
 def report(generation: Generation, args: argparse.Namespace, elapsed: float) -> dict[str, Any]:
-    """The object that `--json` prints for one prompt."""
-    return tree_report(generation, args) | logprobs_report(generation, args) | {
+    """The object that `--json` prints for one prompt; with `--logprobs` it has an entry for each token."""
+    scores = {} if args.logprobs is None else {"logprobs": [token._asdict() for token in generation.logprobs]}
+    return tree_report(generation, args) | scores | {
         "method": args.method, "k": args.k, "seed": args.seed, "temperature": args.temperature,
         "top_k": args.top_k, "top_p": args.top_p, "min_p": args.min_p, "preset": args.preset,
         "repetition_penalty": args.repetition_penalty, "frequency_penalty": args.frequency_penalty,
@@ -113,11 +114,6 @@ def report(generation: Generation, args: argparse.Namespace, elapsed: float) -> 
         "threads": args.threads,
         "timings": generation.seconds | {"total": elapsed, "tokens_per_second": len(generation.tokens) / elapsed},
     }  # fmt: skip
-
-
-def logprobs_report(generation: Generation, args: argparse.Namespace) -> dict[str, Any]:
-    """The part that `--logprobs` adds to `--json`: an entry for each token."""
-    return {} if args.logprobs is None else {"logprobs": [token._asdict() for token in generation.logprobs]}
 
 
 def tree_report(generation: Generation, args: argparse.Namespace) -> dict[str, Any]:

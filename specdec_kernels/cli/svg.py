@@ -87,15 +87,12 @@ def boxes_of(entry: Round, text_of: Callable[[int], str]) -> list[Box]:
 def boxes(tree: Sequence[Box], x: int) -> tuple[list[str], int, int]:
     """The drawing of a round's boxes from x on, its right end, and its height."""
     below: dict[int, list[int]] = {index: [] for index in range(-1, len(tree))}
+    column, wide = [0] * len(tree), [0] * len(tree)  # of each box; of each column
     for index, entry in enumerate(tree):
         below[entry.parent].append(index)
-    column = [0] * len(tree)
-    for index, entry in enumerate(tree):
         column[index] = column[entry.parent] + 1 if entry.parent >= 0 else 0
-    wide = [0] * (max(column) + 1)
-    for index, entry in enumerate(tree):
         wide[column[index]] = max(wide[column[index]], width(entry.text))
-    left = [x + sum(wide[:at]) + GAP * at for at in range(len(wide) + 1)]
+    left = [x + sum(wide[:at]) + GAP * at for at in range(max(column) + 2)]
     row, rows = [0] * len(tree), 0
     waiting = below[-1][::-1]
     while waiting:  # depth first: a box lies beside its first child, each further child begins a row
