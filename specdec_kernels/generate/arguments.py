@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 METHODS = ("plain", "rejection", "race", "block", "traversal", "paths")
 FROM_LAWS = ("rejection", "block", "traversal", "paths")  # methods that read the drafts' laws
+LARGEST = sys.float_info.max
 Number = TypeVar("Number", int, float)
 
 
@@ -174,7 +176,8 @@ def sampling_of(temperature: float | Sequence[float] | None, sampling: Sampling 
     A filter that is off stays a number; backends without filters would refuse a tensor, which may be on.
     """
     if sampling is None:
-        return Sampling(spread_temperature("temperature", 1.0 if temperature is None else temperature, batch))
+        value = 1.0 if temperature is None else temperature
+        return Sampling(each(reals("temperature", value, batch, "finite numbers >= 0"), batch))
     if temperature is not None:
         raise ValueError(f"temperature: expected None beside sampling=, which has one; got {temperature!r}")
     if not isinstance(sampling, Sampling):
@@ -183,20 +186,11 @@ def sampling_of(temperature: float | Sequence[float] | None, sampling: Sampling 
         raise ValueError("sampling.divided: expected False, for models give logits as they are; got True")
     top_k = one_or_each("sampling.top_k", sampling.top_k, batch, "whole number", kept_count)
     return sampling._replace(
-        temperature=spread_temperature("sampling.temperature", sampling.temperature, batch),
+        temperature=each(reals("sampling.temperature", sampling.temperature, batch, "finite numbers >= 0"), batch),
         top_k=torch.tensor(top_k, dtype=torch.int64, device="cpu") if isinstance(top_k, list) else top_k,
-        top_p=share("sampling.top_p", sampling.top_p, batch),
-        min_p=share("sampling.min_p", sampling.min_p, batch),
+        top_p=reals("sampling.top_p", sampling.top_p, batch, "numbers from 0 to 1", most=1),
+        min_p=reals("sampling.min_p", sampling.min_p, batch, "numbers from 0 to 1", most=1),
     )
-
-
-def spread_temperature(name: str, temperature: float | Sequence[float], batch: int) -> torch.Tensor:
-    """One temperature per request, float32 [batch]."""
-    value = one_or_each(name, temperature, batch)
-    values = value if isinstance(value, list) else [value] * batch
-    if not all(0 <= value < float("inf") for value in values):
-        raise ValueError(f"{name}: expected finite numbers >= 0; got {temperature}")
-    return torch.tensor(values, dtype=torch.float32, device="cpu")
 
 
 def kept_count(name: str, value: object) -> int:
@@ -204,12 +198,19 @@ def kept_count(name: str, value: object) -> int:
     return min(max(whole_number(name, value, None), 0), 2**31 - 1)
 
 
-def share(name: str, value: float | Sequence[float], batch: int) -> float | torch.Tensor:
-    """A number from 0 to 1, or float32 [batch] of them."""
-    shares = one_or_each(name, value, batch)
-    if not all(0 <= number <= 1 for number in (shares if isinstance(shares, list) else [shares])):
-        raise ValueError(f"{name}: expected numbers from 0 to 1; got {value}")
-    return torch.tensor(shares, dtype=torch.float32, device="cpu") if isinstance(shares, list) else shares
+def reals(
+    name: str, value: float | Sequence[float], batch: int, expected: str, least: float = 0.0, most: float = LARGEST
+) -> float | torch.Tensor:
+    """A number in [least, most], or float32 [batch] of them."""
+    numbers = one_or_each(name, value, batch)
+    if not all(least <= number <= most for number in (numbers if isinstance(numbers, list) else [numbers])):
+        raise ValueError(f"{name}: expected {expected}; got {value}")
+    return torch.tensor(numbers, dtype=torch.float32, device="cpu") if isinstance(numbers, list) else numbers
+
+
+def each(value: float | torch.Tensor, batch: int) -> torch.Tensor:
+    """float32 [batch], of one for all or of these."""
+    return value if isinstance(value, torch.Tensor) else torch.full((batch,), value, dtype=torch.float32, device="cpu")
 
 
 def one_or_each(
@@ -231,7 +232,12 @@ def record_of(edits: TextEdits | None, prompts: list[list[int]], target: Languag
         return None
     if not isinstance(edits, TextEdits):
         raise TypeError(f"edits: expected a TextEdits; got {edits!r}")
-    numbers = Numbers(*(penalty(name, getattr(edits, name), len(prompts)) for name in Numbers._fields))
+    batch, most = len(prompts), torch.finfo(torch.float32).max
+    penalties = {name: getattr(edits, name) for name in Numbers._fields}
+    numbers = Numbers(*(
+        each(reals(f"edits.{name}", value, batch, "finite numbers", -most, most), batch)
+        for name, value in penalties.items()
+    ))  # fmt: skip
     if not (numbers.repetition > 0).all():
         raise ValueError(f"edits.repetition: expected numbers above 0; got {edits.repetition}")
     bias, allowed = bias_of(edits.bias, target), allowed_of(edits.allowed, target)
@@ -240,15 +246,6 @@ def record_of(edits: TextEdits | None, prompts: list[list[int]], target: Languag
         return None
     numbers = Numbers(*(number.to(target.device) for number in numbers))
     return Record(numbers, bias, allowed, prompts, target.config.vocab_size)
-
-
-def penalty(name: str, value: float | Sequence[float], batch: int) -> torch.Tensor:
-    """Finite float32 [batch]."""
-    given = one_or_each(f"edits.{name}", value, batch)
-    numbers = torch.tensor(given if isinstance(given, list) else [given] * batch, dtype=torch.float32, device="cpu")
-    if not numbers.isfinite().all():
-        raise ValueError(f"edits.{name}: expected finite numbers; got {value}")
-    return numbers
 
 
 def bias_of(bias: Mapping[int, float] | None, target: LanguageModel) -> dict[int, float]:

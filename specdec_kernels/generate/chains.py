@@ -132,15 +132,13 @@ class ChainRounds(Rounds):
         proposed, logits, sampling = self.seen
         if type(self.policy).look is not FixedLength.look:  # that one does nothing, so no rows are edited for it
             drafts, wide = proposed.tokens, proposed.wide(self.target.config.vocab_size)
-            self.policy.look(drafts, self.edited(drafts, logits, self.record), wide, sampling)
+            if self.record is not None:  # the edits that the verification applied
+                logits = self.record.edited(logits, before(pad(drafts, (0, 1), value=-1)))
+            self.policy.look(drafts, logits, wide, sampling)
         self.policy.observe(rounds)
         self.reader.roll_back(self.committed)
         if self.drafter is not None:
             self.drafter.roll_back(self.committed)
-
-    def edited(self, drafts: torch.Tensor, logits: torch.Tensor, record: Record | None) -> torch.Tensor:
-        """The target's logits with the edits that the verification applied."""
-        return logits if record is None else record.edited(logits, before(pad(drafts, (0, 1), value=-1)))
 
     def draft(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
@@ -159,10 +157,8 @@ class ChainRounds(Rounds):
             for row, (count, most) in enumerate(zip(plan.lengths, limit, strict=True)):
                 slots[row] += count < min(most, self.policy.max_k) and bool(draft_prob[row, count] < 1)
             # Beyond its slots a request's drafts have ended with certainty.
-            ended = (
-                torch.arange(max(slots), device=text.device, dtype=torch.int64)
-                >= torch.tensor(slots, device=text.device, dtype=torch.int64)[:, None]
-            )
+            begin = torch.tensor(slots, device=text.device, dtype=torch.int64)[:, None]
+            ended = torch.arange(max(slots), device=text.device, dtype=torch.int64) >= begin
             draft_prob = draft_prob[:, : max(slots)].masked_fill(ended, 1.0) if max(slots) else 1.0
         drafts = self.drafter.propose(text, length, plan.lengths, max(slots), noise, sampling, record)
         return drafts if self.method in FROM_LAWS else drafts._replace(logits=None), draft_prob

@@ -314,15 +314,12 @@ class Controller(Learner):
             self.planned = [min(k, most) for most in limit]
             return DraftPlan(self.planned, 1.0)
         drafts = [per_chain(k, a, lambda slot, head=head: head) for head in policy_uniform(noise, 0)]
-        self.planned = [min(draft.length, most) for draft, most in zip(drafts, limit, strict=True)]
-        if a < 1 and k:
-            self.planned = [
-                count if draft.length else NO_DRAFT for count, draft in zip(self.planned, drafts, strict=True)
-            ]
-        h = torch.ones(len(limit), self.max_k, device=noise.seed.device, dtype=torch.float32)
-        h[:, :k] = torch.tensor([draft.h for draft in drafts], device=noise.seed.device, dtype=torch.float32).view(
-            len(limit), k
-        )
+        none = NO_DRAFT if a < 1 and k else 0
+        self.planned = [
+            min(draft.length, most) if draft.length else none for draft, most in zip(drafts, limit, strict=True)
+        ]
+        h = [[*draft.h, *[1.0] * (self.max_k - k)] for draft in drafts]
+        h = torch.tensor(h, device=noise.seed.device, dtype=torch.float32)
         return DraftPlan([max(count, 0) for count in self.planned], h)
 
     def look(

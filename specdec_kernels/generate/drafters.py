@@ -88,10 +88,8 @@ class ModelDrafter:
     ) -> Drafts:  # fmt: skip
         """One forward per depth. Below an absent node all are absent."""
         device, batch, nodes = text.device, len(length), len(tree.parents)
-        parents, tokens = (
-            tree.tensor(device, torch.int64),
-            torch.full((batch, nodes), -1, device=device, dtype=torch.int64),
-        )
+        parents = tree.tensor(device, torch.int64)
+        tokens = torch.full((batch, nodes), -1, device=device, dtype=torch.int64)
         tokens[:, 0] = text[torch.arange(batch, device=device, dtype=torch.int64), noise.position - 1]
         most, laws = torch.tensor(limit, device=device, dtype=torch.int64), None
         for depth in range(tree.depth):
@@ -174,9 +172,7 @@ class ParallelDrafter(ModelDrafter):
         if not looks_ahead(language_model):
             raise ValueError(f"{language_model.name}: expected look_ahead_token_ids in its config; got none")
 
-    def propose(
-        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, *how: Any
-    ) -> Drafts:  # fmt: skip
+    def propose(self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, *how: Any) -> Drafts:
         self.look(text, length, slots)
         return super().propose(text, length, counts, slots, *how)
 
@@ -190,9 +186,8 @@ class ParallelDrafter(ModelDrafter):
             return
         ahead = self.language_model.config.look_ahead_token_ids[: count - 1]
         ahead = torch.tensor(ahead, dtype=torch.int64, device=text.device)
-        positions = torch.tensor(length, device=text.device, dtype=torch.int64)[:, None] + torch.arange(
-            len(ahead), device=text.device, dtype=torch.int64
-        )
+        behind = torch.arange(len(ahead), device=text.device, dtype=torch.int64)
+        positions = torch.tensor(length, device=text.device, dtype=torch.int64)[:, None] + behind
         read = self.readable(text).scatter(1, positions, ahead.expand_as(positions))
         self.reader.settle(read, length, PENDING)
         self.rows = self.reader.read(read, [end + len(ahead) for end in length], rows=1 + len(ahead))
@@ -387,13 +382,10 @@ class CachedNgramDrafter(NgramDrafter):
         drafts = self.cache.follow(text, count)
         return drafts[: next((index for index, token in enumerate(drafts) if token >= self.vocabulary), count)]
 
-    def propose(
-        self, text: torch.Tensor, length: list[int], counts: list[int], slots: int, noise: Noise, sampling: Sampling,
-        record: Record | None = None,
-    ) -> Drafts:  # fmt: skip
+    def propose(self, text: torch.Tensor, length: list[int], *how: Any) -> Drafts:
         for row, (name, end) in enumerate(zip(self.names, length, strict=True)):
             self.cache.add(name, text[row, :end].tolist())
-        return super().propose(text, length, counts, slots, noise, sampling, record)
+        return super().propose(text, length, *how)
 
     def keep(self, rows: list[int]) -> None:
         self.names = [self.names[row] for row in rows]

@@ -46,21 +46,10 @@ class Numbers(NamedTuple):
 
 
 class Record:
-    """The edits of a batch of unfinished texts, and each prompt's and text's tokens so far.
+    """The edits of a batch of unfinished texts, as in `TextEdits` and checked, and the tokens of each so far.
 
     Drafts are drawn from rows that were edited here, in torch, and the verifier gets these rows as the law of the
-    drafts. The ops edit the target's rows.
-
-    Parameters
-    ----------
-    numbers : Numbers
-        The penalties.
-    bias, allowed : optional
-        As in `TextEdits`, checked.
-    prompts : list of list of int
-        The prompts' tokens.
-    vocabulary : int
-        The target's.
+    drafts. The ops edit the target's rows. `vocabulary` is the target's.
     """
 
     def __init__(
@@ -142,9 +131,8 @@ class Record:
 def mask_of(lists: Sequence[Sequence[int]], words: int, device: torch.device) -> torch.Tensor:
     """int32 [len(lists), words]: the bits of these tokens."""
     lengths = torch.tensor([len(tokens) for tokens in lists], device=device, dtype=torch.int64)
-    padded = pad_sequence(
-        [torch.tensor(tokens, dtype=torch.int64, device="cpu") for tokens in lists], batch_first=True
-    ).to(device)
+    rows = [torch.tensor(tokens, dtype=torch.int64, device="cpu") for tokens in lists]
+    padded = pad_sequence(rows, batch_first=True).to(device)
     mask = torch.zeros(len(lists), words, dtype=torch.int32, device=device)
     specdec.count_tokens(LogitEdits(prompt_mask=mask), padded, lengths, prompt=True)
     return mask

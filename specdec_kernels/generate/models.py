@@ -158,13 +158,7 @@ class LanguageModel:
         return set(eos) if isinstance(eos, list) else set() if eos is None else {eos}
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text.
-
-        Raises
-        ------
-        ValueError
-            No tokenizer, or what UTF-8 cannot hold.
-        """
+        """The tokens of a text; ValueError without a tokenizer, and for what UTF-8 cannot hold."""
         if self.tokenizer is None:
             raise ValueError(f"expected token ids for {self.name}, which has no tokenizer; got a text")
         try:

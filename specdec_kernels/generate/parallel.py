@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import specdec_kernels as specdec
 from specdec_kernels import Draft, sharded
-from specdec_kernels.generate.policies import FixedLength, FixedTree, RandomLength
+from specdec_kernels.generate.policies import FixedLength, FixedTree
 from specdec_kernels.generate.protocols import ChainPolicy, TreePolicy
 
 if TYPE_CHECKING:
@@ -21,13 +21,7 @@ TIMEOUT = datetime.timedelta(seconds=60)
 
 
 def join(ranks: int, device: str) -> int:
-    """Join the other processes that torchrun started; returns this one's rank.
-
-    Raises
-    ------
-    ValueError
-        If torchrun did not start as many.
-    """
+    """Join the other processes that torchrun started, of which there must be as many; returns the rank of this one."""
     started = int(os.environ.get("WORLD_SIZE", 1))
     if started != ranks:
         raise ValueError(
@@ -41,18 +35,14 @@ def join(ranks: int, device: str) -> int:
 def split_head(target: LanguageModel) -> LanguageModel:
     """The model with this rank's columns of its LM head: its logits are a slice of the vocabulary's.
 
-    All other layers are whole on every rank. The model's `shard` is the slice.
-
-    Raises
-    ------
-    ValueError
-        If the vocabulary has fewer than 128 tokens for each rank but the last.
+    All other layers are whole on every rank. The model's `shard` is the slice. ValueError for a vocabulary with fewer
+    than 128 tokens for each rank but the last.
     """
     from specdec_kernels.generate.derived import of_tokens
 
     shard = sharded.VocabShard.even(len(target.model.get_output_embeddings().weight))
-    end = dict(zip(shard.bounds(shard.vocab, shard.ranks), shard.bounds(shard.vocab, shard.ranks)[1:], strict=False))
-    split = of_tokens(target, slice(shard.vocab_start, end[shard.vocab_start]))
+    end = min(end for end in shard.bounds(shard.vocab, shard.ranks) if end > shard.vocab_start)
+    split = of_tokens(target, slice(shard.vocab_start, end))
     split.shard = shard
     return split
 
@@ -65,14 +55,11 @@ def check_split(
     if target.shard is None:
         return
     wanted = {"edits": edits, "logprobs": logprobs, "paths": method if method == "paths" else None}
-    wanted["watermark"] = watermark
-    if not isinstance(policy, (FixedLength, RandomLength, FixedTree)):
-        wanted["policy"] = policy
+    wanted |= {"watermark": watermark, "policy": None if isinstance(policy, (FixedLength, FixedTree)) else policy}
     for name, value in wanted.items():
         if value is not None:
-            raise ValueError(
-                f"{name}: expected none with a target whose head is split, which has no whole rows; got one"
-            )
+            split = "a target whose head is split, which has no whole rows"
+            raise ValueError(f"{name}: expected none with {split}; got one")
 
 
 def verify(

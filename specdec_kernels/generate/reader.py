@@ -60,11 +60,8 @@ class SlotCache(Cache):
 
     def write_at(self, slots: torch.Tensor, used: int) -> None:
         """Send the next entries to `slots`, int64 [batch, T]; queries are shown slots 0..used - 1."""
-        self.rows, self.slots, self.used = (
-            torch.arange(self.batch, device=slots.device, dtype=torch.int64)[:, None],
-            slots,
-            used,
-        )
+        self.rows = torch.arange(self.batch, device=slots.device, dtype=torch.int64)[:, None]
+        self.slots, self.used = slots, used
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: object, **__: object
@@ -214,29 +211,25 @@ class Reader:
         """Read tokens of text[b, :length[b] - 1] now where as many as `most` of them, or more, are pending."""
         for count in self.settling(length, most):
             whole = [end - 1 - cached >= count for end, cached in zip(length, self.cached, strict=True)]
-            self._read(text, [cached + count for cached in self.cached], 1, whole)
+            self.read(text, [cached + count for cached in self.cached], 1, whole)
             self.before = []  # what is in the text is not taken back
 
-    def read(self, text: torch.Tensor, end: list[int], rows: int) -> torch.Tensor:
+    @torch.no_grad()
+    def read(
+        self, text: torch.Tensor, end: list[int], rows: int, whole: list[bool] | None = None
+    ) -> torch.Tensor:  # fmt: skip
         """Read text[b, cached[b]:end[b]] and give the logits [B, rows, V] after each of its last `rows` tokens.
 
         Texts that have fewer tokens to read than others are padded on the right: what is computed and cached there is
-        never looked at, and overwritten when the text gets there. Their states are put back.
+        never looked at, and overwritten when the text gets there. Their states are put back; with `whole`, those of
+        the texts that are not.
         """
-        return self._read(text, end, rows, None)
-
-    @torch.no_grad()
-    def _read(self, text: torch.Tensor, end: list[int], rows: int, whole: list[bool] | None) -> torch.Tensor:
-        """`read`, after which the texts that are `whole` have new states; None: those without padding."""
         begin, device = torch.tensor(self.cached, dtype=torch.int64, device="cpu"), text.device
         lengths = torch.tensor(end, dtype=torch.int64, device="cpu") - begin
         width = int(lengths.max())
         used = min(int(begin.max()) + width, self.cache.capacity)
-        slots = (
-            (begin[:, None] + torch.arange(width, dtype=torch.int64, device="cpu"))
-            .clamp_(max=self.cache.capacity - 1)
-            .to(device)
-        )
+        slots = begin[:, None] + torch.arange(width, dtype=torch.int64, device="cpu")
+        slots = slots.clamp_(max=self.cache.capacity - 1).to(device)
         keys = torch.arange(used, device=device, dtype=torch.int64)[None]
         first = int((lengths - rows).min())
         seen = Visibility(keys > slots[:, :, None], slots, keys)
@@ -357,7 +350,9 @@ class TextReader(Reader):
         return TextCaches(batch)
 
     @torch.no_grad()
-    def _read(self, text: torch.Tensor, end: list[int], rows: int, whole: list[bool] | None) -> torch.Tensor:
+    def read(
+        self, text: torch.Tensor, end: list[int], rows: int, whole: list[bool] | None = None
+    ) -> torch.Tensor:  # fmt: skip
         states, logits, begin = self.cache.states, [], self.cached
         if self.spec.recurrent:
             self.before.append((begin, states.copy()))

@@ -9,16 +9,9 @@ if TYPE_CHECKING:
 
 
 class TextStream:
-    """The text of a growing list of tokens that follow a prompt.
+    """The text of a growing list of tokens that follow a prompt; empty without a tokenizer.
 
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase or None
-        A Hugging Face tokenizer, or None: then all text is empty.
-    prompt : list of int
-        Token ids of the prompt.
-    stop : tuple of str
-        Strings that end the text, and are not part of it.
+    The strings `stop` end it, and are not part of it.
     """
 
     def __init__(

@@ -88,19 +88,16 @@ class Text:
             raise ValueError(f"TEXTFILE: expected at least {context} bytes in each part; got {len(text)} in all")
         data = torch.frombuffer(text, dtype=torch.uint8).long()
         self.train, self.held_out, self.context = data[:split], data[split:], context
-        starts = torch.cat(
-            [torch.tensor([0], dtype=torch.int64, device="cpu"), torch.nonzero(self.train == ord("\n")).flatten() + 1]
-        )
         # Windows begin where lines begin, as prompts do.
+        starts = F.pad(torch.nonzero(self.train == ord("\n")).flatten() + 1, (1, 0))
         self.starts = starts[starts <= split - (context - 1)]
         self.generator = torch.Generator().manual_seed(seed)
 
     def windows(self, batch: int) -> torch.Tensor:
         """`batch` random training windows, int64 [batch, context]."""
-        picks = self.starts[
-            torch.randint(len(self.starts), (batch,), generator=self.generator, dtype=torch.int64, device="cpu")
-        ]
-        bodies = self.train[picks[:, None] + torch.arange(self.context - 1, dtype=torch.int64, device="cpu")]
+        numbers = {"dtype": torch.int64, "device": "cpu"}
+        picks = self.starts[torch.randint(len(self.starts), (batch,), generator=self.generator, **numbers)]
+        bodies = self.train[picks[:, None] + torch.arange(self.context - 1, **numbers)]
         return F.pad(bodies, (1, 0), value=BOS)
 
     def held_out_windows(self) -> torch.Tensor:
@@ -169,9 +166,8 @@ def evaluate_rows(draft: LlamaForCausalLM, windows: torch.Tensor, target: LlamaF
     accepted = []
     for tokens in windows.split(8):
         positions = torch.arange(0, tokens.shape[1] - ROWS, 8, dtype=torch.int64, device="cpu")
-        p = target(tokens, use_cache=False).logits[
-            :, positions[:, None] + torch.arange(ROWS, dtype=torch.int64, device="cpu")
-        ]
+        rows = positions[:, None] + torch.arange(ROWS, dtype=torch.int64, device="cpu")
+        p = target(tokens, use_cache=False).logits[:, rows]
         q = draft(tokens, use_cache=False).logits[:, positions, None, :VOCAB]
         q = torch.cat([q, look_ahead_logits(draft, tokens, positions)], dim=2)
         accepted.append(specdec.overlap(p, q).accept.mean(dim=1))

@@ -115,9 +115,8 @@ def merged(proposed: Drafts, tree: DraftTree) -> tuple[Drafts, torch.Tensor, tor
     tokens[:, 0] = proposed.tokens[:, 0]
     # The nodes are the drafts whose prefix no chain before has, in order.
     first = (paths[:, :, None] == paths[:, None]).cumprod(-1).argmax(2)
-    is_first = (
-        (first == torch.arange(chains, device=paths.device, dtype=torch.int64)[:, None]) & (paths >= 0)
-    ).flatten(1)
+    chain = torch.arange(chains, device=paths.device, dtype=torch.int64)[:, None]
+    is_first = ((first == chain) & (paths >= 0)).flatten(1)
     nodes = 1 + int(is_first.sum(1).max())
     drafted = pad(1 + is_first.int().argsort(dim=1, descending=True, stable=True), (1, 0))[:, :nodes]
     laws = proposed.logits.take_along_dim(drafted[..., None], 1)
