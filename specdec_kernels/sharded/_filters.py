@@ -23,28 +23,15 @@ ON = {"top_k": 1, "min_p": SMALLEST}  # the least numbers that filter
 
 
 class Support(NamedTuple):
-    """The support of filters on rows [...], and of this rank's slice.
+    """The support of filters on rows [...], and of this rank's slice."""
 
-    Attributes
-    ----------
-    cut : Cut
-        The cut of the whole rows.
-    num_in_slice : Tensor
-        int64 [...]: tokens of the support in the slice; all of the slice where filters are off.
-    status : Tensor
-        int32 [...]: bits for the filters' numbers.
-    tokens, logits : Tensor
-        [rows, n]: the whole support and more tokens, by rising token, padded with -1 and -inf.
-    order : Tensor
-        float32 [rows]: the factor of logits where filters compare them.
-    """
-
-    cut: Cut
-    num_in_slice: torch.Tensor
-    status: torch.Tensor
+    cut: Cut  # of the whole rows
+    num_in_slice: torch.Tensor  # int64 [...]: tokens of the support in the slice; all of the slice without filters
+    status: torch.Tensor  # int32 [...]: bits for the filters' numbers
+    # both [rows, n]: the whole support and more tokens, by rising token, padded with -1 and -inf
     tokens: torch.Tensor
     logits: torch.Tensor
-    order: torch.Tensor
+    order: torch.Tensor  # float32 [rows]: the factor of logits where filters compare them
 
     @property
     def on(self):

@@ -21,19 +21,10 @@ def make_plan(
 ) -> dict[str, Any]:  # fmt: skip
     """The plan as one dictionary; `specdec-kernels plan` prints it.
 
-    Parameters
-    ----------
-    source : str
-        The origin of the figures, for the report.
-    acceptance : list of float, or None
-        By slot; the last stands for later slots too. None, with laws alone: their mean overlap.
-    cost : float
-        c.
-    children : list of float, optional
-        Acceptance by child index, which may not rise; from the laws (where it rises, as if it did not), or of a chain,
-        if not given.
-    laws : (p, q), optional
-        float64 [N, V] each: for a* and the race.
+    `source` is the origin of the figures, `cost` is c. `acceptance` is by slot, where the last stands for later slots,
+    too; None, with laws alone, is their mean overlap. `children` is acceptance by child index, which may not rise; None
+    is that of the laws (where it rises, as if it did not), or of a chain. `laws` are p and q, float64 [N, V] each, for
+    a* and the race.
     """
     if laws is not None:
         if acceptance is None:
