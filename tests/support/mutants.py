@@ -59,7 +59,7 @@ def ops(names, backend):
 
 # What decides a file's mutants, by the beginning of its name: one set of tests after another. `{op}` stands for all
 # tests of ops whose names begin as the file's does. The first line that fits counts.
-RANDOM = "tests/backends/test_random_calls.py -k OracleCpu"
+RANDOM = "tests/backends/test_random_calls.py tests/ops/test_small_calls.py -k 'OracleCpu or (few and cpu)'"
 BOUNDS = "tests/backends/test_cpu_bounds.py tests/backends/test_bounds.py"
 CHAINS = "verify_chain verify chain_laws"
 TREES = "verify_tree verify parents traversal tree_laws"
@@ -172,6 +172,7 @@ def tests_of(file):
         paths = (ROOT / folder).glob(f"test_{Path(file).stem.strip('_')}*.py")
         about = " ".join(path.relative_to(ROOT).as_posix() for path in paths)
         sets = [tests.replace(f"{folder}/{name}", about) for tests in sets]
+    sets = [*sets, *["tests/ops/test_small_calls.py -k 'few and cpu'"] * ("backends/reference/" in file)]
     stages = [" ".join(each for each in tests.split(" ") if is_there(each)) for tests in sets]
     return [tests for tests in stages if "tests/" in tests]
 

@@ -44,8 +44,22 @@ def small_call(number):
     r = random.Random(number)
     for _ in rows_to_score(r, call):
         pass
+    for name in {"draft_prob", "epsilon"} & call.keys():
+        column = (1,) * (name == "draft_prob" and "packing.cu_drafts" in call)
+        call[name] = torch.tensor([call[name] * r.choice((0.5, 1.0, -1.0)) for _ in call["seed"]]).view(-1, *column)
     if "seed" in call and r.random() < 0.3:
         call["nonce"] = torch.tensor([r.choice((-1, 0, 5, 2**40)) for _ in call["seed"]])
+    if call.get("method") == "race" and "position" in call and r.random() < 0.3:
+        packed = "packing.cu_drafts" in call
+        rows = (call["packing.max_drafts"] if packed else call["draft_tokens"].shape[1]) + (op == "verify_chain")
+        call |= {"seed": torch.tensor([[r.randrange(-(2**62), 2**62) for _ in range(rows)] for _ in call["seed"]])}
+        call |= {"position": 0, "nonce": 0}
+    if "output_format" in call and call["output_format"].bonus is not None and r.random() < 0.5:
+        bonus = call["output_format"].bonus.int().repeat_interleave(2)[::2]
+        call["output_format"] = call["output_format"]._replace(bonus=bonus)
+    if "edits" in call and call["edits"].allowed is not None and r.random() < 0.5:  # more words than the row has
+        allowed = torch.nn.functional.pad(call["edits"].allowed, (0, r.randint(0, 3)), value=-1)
+        call["edits"] = call["edits"]._replace(allowed=allowed)
     return op, tree_format(r, call) if op == "verify_tree" and r.random() < 0.5 else call
 
 
@@ -141,7 +155,7 @@ def served_format(r, call, requests, width, bonus):
     plain = call["method"] == "rejection" and call["space"] == "probs" and call["draft"] is not None
     if plain and not {"draft_prob", "epsilon", "draft.map"} & call.keys():
         del call["temperature"]  # of all requests the same one
-        passed = torch.zeros(requests, dtype=torch.int32)
+        passed = torch.full((requests,), 5, dtype=torch.int32)
     counts = torch.full((2, requests), 5, dtype=torch.int32)
     output_format = OutputFormat(
         index, path, passed, r.random() < 0.3, r.choice(["accepted", "emitted"]), r.random() < 0.3, bonus
