@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from specdec_kernels import _C, Sampling, backend, context_seeds, cutoff, logprobs, race_sample, race_topk, uniform
+from specdec_kernels import _C, backend, context_seeds, cutoff, logprobs, race_sample, race_topk, uniform
 from specdec_kernels.sharded._parts import count_at_least, mass_tiles, residual_race, residual_sums, tile_laws
 from tests.ops.test_verify_chain import OPTIONS as CHAINS
 from tests.ops.test_verify_tree import OPTIONS as TREES
 from tests.ops.test_verify_tree import made
-from tests.support.cases import SIZES, adversarial_rows, chain_call, seeds
+from tests.support.cases import chain_call, seeds
 from tests.support.edits import random_edits
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import leaves_of
@@ -31,51 +31,6 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def isa():
-    """Sets the CPU backend's instruction set for a test."""
-    before = _C.isa()
-    yield _C.set_isa
-    _C.set_isa(before)
-
-
-def every_op(vocabulary, seed=0):
-    """Results of all ops on rows that are hard to get right, as a flat list of tensors."""
-    logits = torch.stack(list(adversarial_rows(vocabulary, seed).values()))
-    drafts = logits.roll(1, dims=0)
-    seed = seeds(len(logits))
-    laws = {"logits": (logits, drafts), "probs": (logits.nan_to_num().softmax(-1), drafts.nan_to_num().softmax(-1))}
-    results = []
-    for space, (target, draft) in laws.items():
-        results.append(race_sample(target, seed=seed, position=1, space=space))
-        results.append(race_topk(target, min(5, vocabulary), seed=seed, position=1, space=space))
-        results += [*residual(target, draft, space=space, draft_prob=0.8), *overlap(target, draft, space=space)]
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        for space in ("logits", "probs"):
-            call = chain_call(seed=3, requests=24, vocabulary=vocabulary, dtype=dtype, space=space)
-            results += [result for options in OPTIONS.values() for result in verify_chain(**call | options)]
-    return results + edited_ops(vocabulary)
-
-
-def edited_ops(vocabulary):
-    """What ops with edits give."""
-    logits = torch.stack(list(adversarial_rows(vocabulary).values()))
-    drafts, count = logits.roll(1, dims=0), len(logits)
-    edits = random_edits(count, vocabulary=vocabulary, seed=1)
-    race = {"seed": seeds(count), "position": 1, "edits": edits}
-    results = [
-        race_sample(logits, **race), race_sample(logits, **race, sampling=Sampling(top_k=5)),
-        race_topk(logits, min(5, vocabulary), **race), *residual(logits, drafts, edits=edits),
-        *overlap(logits, drafts, edits=edits), *cutoff(logits, sampling=Sampling(top_p=0.9), edits=edits),
-        *logprobs(logits, seeds(count) % vocabulary, edits=edits, top=1),
-    ]  # fmt: skip
-    for dtype, by_row in ((torch.float32, True), (torch.bfloat16, False), (torch.float16, False)):
-        call = chain_call(seed=3, requests=8, vocabulary=vocabulary, dtype=dtype)
-        edits = random_edits(8, 5, vocabulary=vocabulary, seed=2, bias_by_row=by_row)
-        results += [x for options in OPTIONS.values() for x in verify_chain(**call | options, edits=edits)]
-    return results
 
 
 @pytest.mark.usefixtures("backend")
@@ -154,18 +109,6 @@ def test_threads(threads, vocabulary):
             results.append(parts)
     for parts in results[1:]:
         assert_same(parts, results[0])
-
-
-@pytest.mark.one_backend
-@pytest.mark.parametrize("vocabulary", SIZES)
-def test_instruction_sets(isa, vocabulary):
-    """The scalar path, AVX2 and AVX-512 agree to the last bit."""
-    with backend("cpu"):
-        isa("scalar")
-        expected = every_op(vocabulary)
-        for name in _C.isas()[1:]:
-            isa(name)
-            assert_same(every_op(vocabulary), expected)
 
 
 @pytest.mark.one_backend
