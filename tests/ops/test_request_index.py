@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec_kernels import Sampling, cutoff, logprobs, race_sample, race_topk
-from tests.support.cases import assert_same, chain_call, ragged
+from tests.support.cases import chain_call, ragged
 from tests.support.ops import overlap, residual, verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -70,7 +70,6 @@ def rows_alone(**more):
 CALLS = {
     "verify_chain": (verify_chain, chain(), {}),
     "verify_chain race": (verify_chain, chain(draft=None), {"method": "race"}),
-    "verify_chain one-hot": (verify_chain, chain(draft=None, temperature=0.7, nonce=3), {}),
     "verify_chain randomised": (
         verify_chain,
         chain(draft_prob=uniform(STATES, seed=7), epsilon=0.1 * uniform(STATES, seed=8)),
@@ -82,21 +81,15 @@ CALLS = {
         chain(**{"draft.sampling": Sampling(2 * uniform(STATES, seed=9))}),
         {},
     ),
-    "verify_chain block": (verify_chain, chain(), {"method": "block"}),
     "verify_tree": (verify_tree, tree(), {}),
     "verify_tree traversal": (verify_tree, tree(), {"method": "traversal"}),
-    "verify_tree one": (verify_tree, tree(), {"parents": torch.tensor([-1, 0, 0, 1, 1])}),
     "verify_tree race": (verify_tree, tree(draft=None), {"method": "race"}),
     "race_sample": (race_sample, race("target"), {}),
-    "race_sample filtered": (race_sample, race("target", **rows_alone()[1], temperature=None), {}),
     "race_sample rows": (race_sample, race("target", 4), {}),
     "race_sample shared": (race_sample, race("target", 4, temperature=uniform(4, seed=5), nonce=0), {}),
     "race_topk": (race_topk, race("draft"), {"k": 3}),
-    "race_topk rows": (race_topk, race("draft", 4), {"k": 3}),
     "residual": (residual, pair(draft_prob=uniform(STATES, seed=7)), {}),
-    "residual rows": (residual, pair(4, draft_prob=uniform(STATES, 1, seed=7)), {}),
     "overlap": (overlap, pair(), {}),
-    "overlap rows": (overlap, pair(4), {}),
     "cutoff": (cutoff, rows_alone(), {}),
     "logprobs": (logprobs, rows_alone(tokens=torch.arange(BATCH)), {"top": 2}),
 }
@@ -130,12 +123,6 @@ def run(op, *arguments, **options):
 @pytest.mark.usefixtures("backend")
 @EVERY_CALL
 class TestEveryOp:
-    def test_equals_a_gather(self, op, arguments, shared):
-        rows, states = arguments
-        expected = run(op, rows, indexed(states, INDEX), shared)
-        assert_same(run(op, rows, states, shared, request_index=INDEX), expected)
-        assert_same(run(op, rows, states, shared, request_index=INDEX.long()), expected)
-
     @pytest.mark.parametrize("wrong", [IDLE, *OUTSIDE])
     def test_idle_requests_and_indices_that_point_outside(self, op, arguments, shared, wrong):
         """Nothing of them is read: their rows are NaN, and there are no numbers for them."""
@@ -168,40 +155,6 @@ class TestEveryOp:
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("backend")
 class TestRagged:
-    def test_equals_a_gather(self):
-        rows, states = chain(draft=None)
-        rows = ragged(rows | {"draft": None}, torch.arange(BATCH) % 4)
-        for method in ("race", "rejection"):
-            assert_same(
-                run(verify_chain, rows, states, method=method, request_index=INDEX),
-                run(verify_chain, rows, indexed(states, INDEX), method=method),
-            )
-
-    @pytest.mark.parametrize(
-        "options", [{}, {"draft.sampling": Sampling(0.8, top_k=9), "sampling": Sampling(top_p=0.9)}]
-    )
-    @pytest.mark.parametrize("method", ["rejection", "block"])
-    def test_draft_rows_lie_by_entry(self, method, options):
-        """They may be more than any request has drafts: those of a cache."""
-        rows, states = chain()
-        draft = states.pop("draft")
-        if options:
-            del states["temperature"]
-        options = {"method": method, "packing.max_drafts": 3} | options
-        call = ragged(rows | {"draft": draft[INDEX.long()]}, torch.arange(BATCH) % 4)
-        expected = run(verify_chain, call, indexed(states, INDEX), **options)
-        del call["draft"]
-        cache = torch.cat([draft, torch.full((STATES, 2, V), torch.nan)], dim=1)
-        for rows_by_entry in (draft, cache):
-            found = run(verify_chain, call, states | {"draft": rows_by_entry}, **options, request_index=INDEX)
-            assert_same(found, expected)
-        index = INDEX.clone()
-        index[2], index[5] = IDLE, STATES
-        found = run(verify_chain, call, states | {"draft": cache}, **options, request_index=index)
-        others = torch.tensor([0, 1, 3, 4, 6])
-        assert_same([x[others] for x in found], [x[others] for x in expected])
-        assert found[2][[2, 5]].tolist() == [0, 8]
-
     def test_draft_rows_of_the_wrong_shape(self):
         call = ragged(chain_call(1, requests=3, slots=2, vocabulary=V), torch.tensor([2, 0, 1]))
         for draft in (torch.zeros(4, 1, V), torch.zeros(4, 2, V)):
