@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-import specdec_kernels
 from specdec_kernels import InputPositions, LogitEdits, OutputFormat, Sampling
-from tests.conftest import INTERPRETED
 from tests.support.cases import assert_same, chain_call, poisoned, ragged
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
@@ -30,29 +28,13 @@ def allowed(generator):
 
 METHODS = {
     "rejection": {},
-    "certain drafts": {"draft": None},
     "by chance": {"draft_prob": torch.linspace(0.3, 1, B), "epsilon": 0.1},
     "race": {"method": "race", "draft": None},
     "block": {"method": "block"},
-    "block, certain": {"method": "block", "draft": None},
-    "rejection, filtered": FILTERS,
-    "race, filtered": {"method": "race", "draft": None, **FILTERS},
-    "block, filtered": {"method": "block", **FILTERS},
-    "rejection, edited": {"edits": LogitEdits(**PENALTIES)},
-    "race, edited": {"method": "race", "draft": None, "edits": LogitEdits(**PENALTIES)},
     "race, filtered and edited": {"method": "race", "draft": None, **FILTERS, "edits": LogitEdits(**PENALTIES)},
     "block, edited": {"method": "block", "edits": LogitEdits(**PENALTIES)},
 }
-FEW = ("rejection", "race", "block", "rejection, filtered", "race, filtered")
-
-
-def of(names, *interpreted):
-    """For these methods; Triton's interpreter takes some of them."""
-    marks = [pytest.param(name, marks=[pytest.mark.interpreted] * (name in interpreted)) for name in names]
-    return pytest.mark.parametrize("method", marks)
-
-
-WAYS = ("rejection", "by chance", "race", "block", "rejection, filtered", "race, filtered and edited", "block, edited")
+FEW = pytest.mark.parametrize("method", ["rejection", "race"])
 
 
 def calls(method, seed=1, space="logits"):
@@ -113,7 +95,8 @@ def laid(method, layout):
 class TestBonus:
     @pytest.mark.costly
     @LAYOUTS
-    @of(METHODS, *WAYS)
+    @pytest.mark.interpreted
+    @pytest.mark.parametrize("method", METHODS)
     def test_in_any_layout(self, method, layout):
         call, own, bonus = laid(method, layout)
         expected = verify_chain(**call)
@@ -143,7 +126,8 @@ class TestBonus:
         found = verify_chain(**own | {"edits": edits[1]}, output_format=OutputFormat(bonus=bonus))
         assert_same(found, expected)
 
-    @of(FEW, "rejection", "race, filtered")
+    @FEW
+    @pytest.mark.interpreted
     def test_by_index(self, method):
         """An idle request and one that points outside have no use for their tokens, which are not looked at."""
         call, bonus = calls(method)
@@ -153,7 +137,8 @@ class TestBonus:
         found = verify_chain(**without_last_rows(call), request_index=index, output_format=OutputFormat(bonus=bonus))
         assert_same(found, expected)
 
-    @of(FEW, "rejection", "race, filtered")
+    @FEW
+    @pytest.mark.interpreted
     def test_no_drafts(self, method):
         """The token alone, with no memory for rows; and with a stride of rows that are poison."""
         call, bonus = calls(method)
@@ -176,7 +161,8 @@ class TestBonus:
             assert not found.num_accepted.any()
             assert not found.status.any()
 
-    @of(FEW, "rejection", "race, filtered")
+    @FEW
+    @pytest.mark.interpreted
     def test_tokens_out_of_range(self, method):
         """Token 0 and a status where they are reached; elsewhere and for neighbours nothing."""
         call, bonus = calls(method)
@@ -191,19 +177,8 @@ class TestBonus:
         tokens[reached, K] = 0
         assert torch.equal(found.tokens, tokens)
 
-    @pytest.mark.parametrize("method", FEW)
-    def test_dtypes_and_strides(self, method):
-        call, bonus = calls(method)
-        own, expected = without_last_rows(call), verify_chain(**call)
-        wide = torch.full((B, 3), 2**40)
-        wide[:, 1] = bonus
-        for given in (bonus.int(), wide[:, 1], wide.view(-1)[1::3], bonus.int().repeat(2).view(2, B).T[:, 1]):
-            assert_same(verify_chain(**own, output_format=OutputFormat(bonus=given)), expected)
-        one = verify_chain(**own, output_format=OutputFormat(bonus=bonus[:1].expand(B)))
-        through = expected.num_accepted == K
-        assert (one.tokens[through, K] == bonus[0]).all()
-
-    @of(FEW, "rejection", "race")
+    @FEW
+    @pytest.mark.interpreted
     def test_cut_off(self, method):
         """A request with more drafts than there are places for has a row where it is cut off."""
         call, bonus = calls(method)
@@ -214,23 +189,6 @@ class TestBonus:
         assert (expected.num_accepted == 1).any()
         assert (expected.status & 8).all()
         assert_same(verify_chain(**without_last_rows(call, counts), output_format=OutputFormat(bonus=bonus)), expected)
-
-    @pytest.mark.interpreted
-    def test_drafts_that_pass(self):
-        call, bonus = calls("rejection", space="probs")
-        passed = torch.zeros(2, B, dtype=torch.int32)
-        expected = verify_chain(**call, output_format=OutputFormat(num_passed=passed[0]))
-        found = verify_chain(**without_last_rows(call), output_format=OutputFormat(num_passed=passed[1], bonus=bonus))
-        assert_same(found, expected)
-        assert torch.equal(*passed)
-
-
-@pytest.mark.parametrize("backend", ["reference", "cpu", *INTERPRETED])
-def test_no_requests(backend):
-    call, bonus = calls("rejection")
-    with specdec_kernels.backend(backend):
-        none = {name: x[:0] if isinstance(x, torch.Tensor) else x for name, x in without_last_rows(call).items()}
-        assert verify_chain(**none, output_format=OutputFormat(bonus=bonus[:0]), check=True).tokens.shape == (0, K + 1)
 
 
 ORDINARY, PADDED, BONUS = laid("rejection", "padded")
