@@ -94,21 +94,6 @@ class TestTogether:
 
     draft_map = MAPS["some"]
 
-    def test_rows_by_index(self):
-        index = torch.tensor([2, 0, -1, 1, 9, 2], dtype=torch.int32)
-        target = draft_rows(MAPS["all"], 6, seed=8)
-        rows = draft_rows(self.draft_map, 3)
-        assert_near(
-            overlap(target, rows, **{"draft.map": self.draft_map}, request_index=index),
-            overlap(target, scattered(rows, self.draft_map, "logits"), request_index=index),
-        )
-        call = {"seed": seeds(3), "position": 1, "request_index": index}
-        rows = draft_rows(self.draft_map, 6)
-        assert torch.equal(
-            race_sample(rows, **call, draft_map=self.draft_map),
-            race_sample(scattered(rows, self.draft_map, "logits"), **call),
-        )
-
     def test_status(self):
         """NaN at a token that was asked for, which is refused; rows without weight, which give token 0."""
         target = torch.tensor([[[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]])
@@ -154,18 +139,6 @@ class TestWideRows:
             assert torch.equal(found, race_topk(full, k, **call))
         well = (rows == rows).all(-1)  # a full row of probabilities holds no -inf
         assert torch.equal(mine[well], theirs[well])
-
-    def test_verdicts_and_figures(self, space):
-        call = chain_call(5, requests=4, slots=2, vocabulary=self.wide, space=space)
-        call["draft_tokens"] = some_of_them_known(call["draft_tokens"], self.draft_map, self.wide)
-        rows = call["draft"][..., : len(self.draft_map)].contiguous()
-        full = scattered(rows, self.draft_map, space, self.wide)
-        mapped = call | {"draft": rows, "draft.map": self.draft_map}
-        assert_same(verify_chain(**mapped), verify_chain(**call | {"draft": full}))
-        target = call["target"][:, :2]
-        for op in (residual, overlap):
-            found = op(target, rows, space=space, **{"draft.map": self.draft_map})
-            assert_near(found, op(target, full, space=space))
 
 
 @pytest.fixture
