@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels._constants import LARGEST
+from specdec_kernels.backends.reference import laws, requests
 from specdec_kernels.calls.values import ALLOWED_BY_ROW, BIAS_BY_ROW
 
 MOST = 2**31 - 1  # counts stop here
@@ -135,6 +136,17 @@ class LogitEdits:
             return z
         words = self._allowed[row_indices if self._edit.by_row & ALLOWED_BY_ROW else requests]
         return torch.where(bits(words, self._vocabulary), z, -torch.inf)
+
+
+def edited_rows(call):
+    """(requests, edited rows [n, R, V] of the live ones, their law, bool [n, R]: a number is out of range) of an op on
+    rows.
+    """
+    batch, inner, _ = call.rows.shape
+    active = requests.of(call, batch, call.rows.device, inner=(inner,))
+    law, bad = laws.decoded(call.law, active)
+    edits = LogitEdits(call, active, call.rows)
+    return active, edits.rows(call.rows[active.rows]), law, bad | edits.bad
 
 
 def indexed(lists, index, select, other):

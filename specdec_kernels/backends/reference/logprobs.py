@@ -2,19 +2,17 @@
 
 import torch
 
-from specdec_kernels.backends.reference import laws, requests
-from specdec_kernels.backends.reference.edits import LogitEdits
+from specdec_kernels.backends.reference import laws
+from specdec_kernels.backends.reference.edits import edited_rows
+from specdec_kernels.backends.reference.tree_mask import packed
 from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
 def logprobs(call: "typed.Logprobs"):
     """log softmax over the support, how many of its tokens are as large, and the largest of all."""
-    batch, inner, vocabulary = call.rows.shape
-    active = requests.of(call, batch, call.rows.device, inner=(inner,))
-    law, bad = laws.decoded(call.law, active)
-    edits = LogitEdits(call, active, call.rows)
-    rows, token = edits.rows(call.rows[active.rows]), call.tokens[active.rows].long()
+    active, rows, law, bad = edited_rows(call)
+    token, vocabulary = call.tokens[active.rows].long(), rows.shape[-1]
     greedy = (law.temperature == 0).unsqueeze(-1)
     logs = laws.log_weights(rows, law)
     normalised = laws.log_probabilities(rows, law)
@@ -38,12 +36,7 @@ def logprobs(call: "typed.Logprobs"):
     read = (token != -1) | (top > 0)
     if call.support_bits is not None:
         in_support = torch.where(greedy, best, logs > -torch.inf) & read.unsqueeze(-1)
-        padded = torch.nn.functional.pad(in_support, (0, -vocabulary % 32)).unflatten(-1, (-1, 32))
-        words = (padded.long() << torch.arange(32, dtype=torch.int64, device="cpu")).sum(dim=-1)
-        active.write(call.support_bits, words.to(torch.int32))
+        active.write(call.support_bits, packed(in_support))
         active.write(call.support_size, in_support.sum(dim=-1).to(torch.int32))
-    if call.status is not None:
-        bad |= edits.bad
-        status = (laws.unfit(rows, law.space) & read).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
-        status |= (~valid & (token != -1)).int() * Status.TOKEN_RANGE
-        active.write(call.status, status, outside=Status.PARAMETER)
+    status = (laws.unfit(rows, law.space) & read).int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
+    active.report(call.status, status | (~valid & (token != -1)).int() * Status.TOKEN_RANGE)

@@ -6,7 +6,6 @@ from specdec_kernels._constants import LEAST_LOG_PROB
 from specdec_kernels.backends.reference import laws
 from specdec_kernels.backends.reference.residual import sides
 from specdec_kernels.calls import typed
-from specdec_kernels.status import Status
 
 
 def overlap(call: "typed.Overlap"):
@@ -22,5 +21,4 @@ def overlap(call: "typed.Overlap"):
     active.write(call.tv, (p - q).abs().sum(dim=-1) / 2)
     active.write(call.kl, torch.where(p > 0, p * (log_p - log_q), 0.0).sum(dim=-1))
     active.write(call.harmonic, torch.where(p * q > 0, p * q / (p + q), 0.0).sum(dim=-1))
-    if call.status is not None:
-        active.write(call.status, status, outside=Status.PARAMETER)
+    active.report(call.status, status)

@@ -2,24 +2,20 @@
 
 import torch
 
-from specdec_kernels.backends.reference import laws, noise, requests
-from specdec_kernels.backends.reference.edits import LogitEdits
+from specdec_kernels.backends.reference import laws, noise
+from specdec_kernels.backends.reference.edits import edited_rows
 from specdec_kernels.calls import typed
 from specdec_kernels.status import Status
 
 
 def race(call):
     """(requests, scores [n, R, V] of every token in the race that draft and target share, status): -inf cannot win."""
-    batch, inner, vocabulary = call.rows.shape
-    active = requests.of(call, batch, call.rows.device, inner=(inner,))
-    law, bad = laws.decoded(call.law, active)
-    edits = LogitEdits(call, active, call.rows)
-    rows, map_ = edits.rows(call.rows[active.rows]), call.draft_map
-    last = call.vocab_start + vocabulary if map_ is None else int(map_[-1]) + 1
+    (active, rows, law, bad), map_ = edited_rows(call), call.draft_map
+    last = call.vocab_start + rows.shape[-1] if map_ is None else int(map_[-1]) + 1
     arrivals = noise.arrivals(active.noise(call.noise), noise.RACE, last)
     arrivals = arrivals[..., call.vocab_start :] if map_ is None else arrivals[..., map_.long()]
     unfit = laws.unfit(rows, law.space) if call.scores is None else laws.non_finite(rows, law.space).any(dim=-1)
-    status = unfit.int() * Status.NON_FINITE | (bad | edits.bad).int() * Status.PARAMETER
+    status = unfit.int() * Status.NON_FINITE | bad.int() * Status.PARAMETER
     return active, laws.scores(laws.log_weights(rows, law), arrivals, law.temperature), status
 
 
@@ -37,5 +33,4 @@ def race_sample(call: "typed.RaceSample"):
     active.write(call.tokens, torch.where(best == -torch.inf, no_winner, tokens_of(columns, call)), idle=-1)
     if call.scores is not None:
         active.write(call.scores, best, idle=torch.inf, outside=torch.inf)
-    if call.status is not None:
-        active.write(call.status, status, outside=Status.PARAMETER)
+    active.report(call.status, status)

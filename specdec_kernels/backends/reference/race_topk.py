@@ -4,7 +4,6 @@ import torch
 
 from specdec_kernels.backends.reference.race_sample import race, tokens_of
 from specdec_kernels.calls import typed
-from specdec_kernels.status import Status
 
 
 def race_topk(call: "typed.RaceTopk"):
@@ -18,5 +17,4 @@ def race_topk(call: "typed.RaceTopk"):
     if call.scores is not None:
         unread = torch.tensor([torch.inf] + [-torch.inf] * (k - 1), device=order.device, dtype=torch.float32)
         active.write(call.scores, scores[..., :k], idle=unread, outside=unread)
-    if call.status is not None:
-        active.write(call.status, status, outside=Status.PARAMETER)
+    active.report(call.status, status)

@@ -3,6 +3,7 @@
 import torch
 
 from specdec_kernels.calls.values import Noise
+from specdec_kernels.status import Status
 
 ANY = 2**31
 
@@ -53,6 +54,11 @@ class Requests:
             output = output.unflatten(0, (len(self.idle), *self.inner))
         output[self.idle], output[self.outside] = idle, outside
         output[self.rows] = values.to(output.dtype)
+
+    def report(self, output, status):
+        """Write the status of the live requests, where the caller wants it."""
+        if output is not None:
+            self.write(output, status, outside=Status.PARAMETER)
 
 
 def of(call, batch, device, inner=(), outside=None):

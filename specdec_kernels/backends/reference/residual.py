@@ -32,9 +32,6 @@ def residual(call: "typed.Residual"):
     excess = laws.residual_weights(p, q, draft_prob)
     total = excess.sum(dim=-1, keepdim=True)
     active.write(call.probs, torch.where(total > 0, excess / total, p))
-
     active.write(call.mass, total.squeeze(-1))
-    if call.status is not None:
-        status |= bad_draft_prob.int() * Status.PARAMETER
-        status |= (total == 0).squeeze(-1).int() * Status.EMPTY_RESIDUAL
-        active.write(call.status, status, outside=Status.PARAMETER)
+    empty = (total == 0).squeeze(-1).int() * Status.EMPTY_RESIDUAL
+    active.report(call.status, status | empty | bad_draft_prob.int() * Status.PARAMETER)
