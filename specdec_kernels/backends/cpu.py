@@ -11,6 +11,7 @@ __all__ = ["direct"]
 
 _native.use_torch(_C)
 _C.use_threads(torch.get_num_threads, torch.get_num_threads(), _cores.threads())
+unsupported = None  # it does every call; looking up a name that a module lacks would take 0.5 µs
 direct = functools.partial(_native.direct, _C)
 for _name in _C.ops:
     globals()[_name] = getattr(_C, _name)

@@ -13,6 +13,7 @@ from specdec_kernels.calls.op import OPS
 __all__ = ["HAS", "Kernels", "Workspaces", "absent", "runs_on", "unavailable"]
 
 HAS = _C.ops  # the ops of the CPU backend
+unsupported = None
 
 _BYTES = 5 << 18  # a stream's first workspace: enough for most calls
 _ASIDE = 4 << 20  # bytes reserved for captures

@@ -142,6 +142,8 @@ def int64(name, x):
 
 def counter(name, x, shape, device, seen=None):
     """``seed``, ``position`` or ``nonce``: an int, or an int64 or int32 tensor, one for each of ``shape``."""
+    if type(x) is int and -(2**63) <= x < 2**63:
+        return x
     if isinstance(x, torch.Tensor):
         return _broadcast(name, x, COUNTER_DTYPES, shape, device, seen)
     if (plain := integer(x)) is None:
@@ -152,6 +154,8 @@ def counter(name, x, shape, device, seen=None):
 def number(name, x, shape, device, least, most, seen=None):
     """``temperature``, ``draft_prob`` or ``epsilon``: a float in range, or one float32 for each of ``shape``."""
     # The kernels check a tensor's values: they set status bit 8.
+    if type(x) is float and least <= x <= most and x - x == 0.0:  # finite
+        return x
     if isinstance(x, torch.Tensor):
         return _broadcast(name, x, (torch.float32,), shape, device, seen)
     if (plain := real(x)) is None:

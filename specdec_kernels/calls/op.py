@@ -7,7 +7,7 @@ implementations, and the allocation and checks of outputs. ``OPS`` has all ops b
 
 import functools
 import string
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -68,7 +68,7 @@ class Op:
     def __init__(self, name, figures=False, backward=0, result=None, sizes=None, direct=True, names=None, **arguments):
         self.name, self.arguments, self.result = name, arguments, result
         self.figures, self._backward, self.sizes = figures, backward, sizes or {}
-        self.Call = NamedTuple(name, [(each, kind.annotation) for each, kind in arguments.items()])
+        self.Call: Any = NamedTuple(name, [(each, kind.annotation) for each, kind in arguments.items()])
         plan, self.names = (None, names) if names else _plan(arguments, self.sizes)
         self.plan = plan if direct else None
         self.first, self._kinds = next(iter(arguments)), tuple(arguments.values())
@@ -78,6 +78,7 @@ class Op:
             for name, kind in arguments.items()
             if isinstance(kind, Output)
         ]
+        self._results = [arguments[name] for name in self._fields]
         self._written = bytes(kind.written for kind in self._kinds)
         self._first_tensor = next(index for index, kind in enumerate(self._kinds) if kind.is_tensor)
         OPS[name] = self
@@ -139,9 +140,10 @@ class Op:
 
     def outputs(self, out, device, *shapes):
         """Outputs of these shapes as the op's NamedTuple, whose fields name them: new, or those of ``out``."""
+        each = zip(self._results, self.given_outputs(out), shapes, strict=True)
         made = [
-            self.arguments[name].made(given, shape, device)
-            for name, given, shape in zip(self._fields, self.given_outputs(out), shapes, strict=True)
+            torch.empty(*shape, dtype=kind.dtype, device=device) if x is None else kind.made(x, shape, device)
+            for kind, x, shape in each
         ]
         return self.result(*made)
 
@@ -164,7 +166,7 @@ class Op:
     def finish(self, sizes, given, **values):
         """Run a call with these inputs and new outputs; returns the function's result."""
         made, some = self.make(sizes, given)
-        self(**values, **made, given=some)
+        self.run(self.Call(**values, **made), some)
         return self.returned(made)
 
     def returned(self, made):
@@ -251,8 +253,11 @@ class Op:
         return self.names[index]
 
     def __call__(self, *values, given=False, **named):
-        """Run the op. ``given``: an output is the caller's, so its memory has to be checked."""
-        call = self.Call(*values, **named)
+        """Run the op on these arguments."""
+        self.run(self.Call(*values, **named), given)
+
+    def run(self, call, given=False):
+        """Run a call. ``given``: an output is the caller's, so its memory has to be checked."""
         first = call[self._first_tensor]
         if _watched(first) or _transformed(call):
             self._watched_call(*self.flat(call))

@@ -121,7 +121,7 @@ def noise_of_requests(op, sizes, method, seed, position, nonce, batch, shape, de
         op.check(sizes, row_seeds=seed)
         return by_row | {"noise": Noise(0, 0, 0), "row_seeds": seed}
     if not isinstance(position, InputPositions):
-        return by_row | {"noise": noise_of(batch, seed, position, nonce, shape, device)}
+        return {"noise": noise_of(batch, seed, position, nonce, shape, device), **by_row}
     positions, nonces = position
     op.check(sizes, input_positions=positions)
     if nonces is not None:

@@ -97,7 +97,7 @@ class Reading:
             inputs.check_logits(self.name, self.target, self.laws[0].space)
         if check and self.drafted is not None:
             inputs.check_logits(self.draft_name, self.drafted.rows, self.laws[1].space)
-        op(*[self.values[name] for name in op.arguments], given=given_outputs)
+        op.run(op.Call(*[self.values[name] for name in op.arguments]), given_outputs)
         if check:
             raise_for_status(op.name, made["status"])
         return op.returned(made)

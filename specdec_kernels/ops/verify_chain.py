@@ -233,14 +233,14 @@ def verify_chain(
     if check:
         inputs.check_logits("target", target, target_law.space)
         inputs.check_logits(rows_name, drafted.rows, draft_law.space)
-    VERIFY_CHAIN(
+    call = VERIFY_CHAIN.Call(
         draft_tokens=draft_tokens, target=target, draft=drafted.rows, cu_drafts=ends, tokens_by_row=tokens_by_row,
         draft_map=drafted.map, request_index=request_index, method=method, target_law=target_law, draft_law=draft_law,
         edits=changes, draft_prob=draft_prob, epsilon=epsilon, **noise, tokens=verdict.tokens,
         num_accepted=verdict.num_accepted, status=verdict.status, path=output_format.path,
         num_passed=output_format.num_passed, index=output_format.index, bonus=bonus, output_format=choices,
-        given=out is not None or output_format is not formats.PLAIN,
     )  # fmt: skip
+    VERIFY_CHAIN.run(call, given=out is not None or output_format is not formats.PLAIN)
     if check:
         raise_for_status("verify_chain", verdict.status)
     return verdict

@@ -232,13 +232,13 @@ def verify_tree(
     if check:
         inputs.check_logits("target", target, target_law.space)
         inputs.check_logits(rows_name, drafted.rows, draft_law.space)
-    VERIFY_TREE(
+    call = VERIFY_TREE.Call(
         draft_tokens=draft_tokens, parents=parents, target=target, draft=drafted.rows, draft_map=drafted.map,
         request_index=request_index, method=method, replacement=replacement, target_law=target_law, draft_law=draft_law,
         edits=changes, leaves=leaves, **noise, tokens=verdict.tokens, path=verdict.path,
         num_accepted=verdict.num_accepted, status=verdict.status, index=output_format.index, output_format=choices,
-        given=out is not None,
     )  # fmt: skip
+    VERIFY_TREE.run(call, given=out is not None)
     if check:
         raise_for_status("verify_tree", verdict.status)
     return verdict

@@ -39,13 +39,13 @@ NATIVE = ("cpu", "cuda-host")
 @pytest.fixture
 def checked(monkeypatch):
     """A list that gets the name of an op when a call of it passes the checks; direct calls do not appear."""
-    names, call = [], Op.__call__
+    names, run = [], Op.run
 
-    def counted(op, *values, **options):
+    def counted(op, call, given=False):
         names.append(op.name)
-        return call(op, *values, **options)
+        return run(op, call, given)
 
-    monkeypatch.setattr(Op, "__call__", counted)
+    monkeypatch.setattr(Op, "run", counted)
     return names
 
 
