@@ -139,7 +139,7 @@ class Direct : public Reading {
   void read_choice(const Item& item) {
     const auto& choices = item.choices;
     const auto chosen =
-        std::find_if(choices.begin(), choices.end(), [&](const auto& x) { return is_text(raw(item), x); });
+        std::find_if(choices.begin(), choices.end(), [&](const auto& x) { return is_text(raw(item), x.c_str()); });
     field<int32_t>(item.parts[0].field) = static_cast<int32_t>(chosen - choices.begin());  // C refuses one past the end
   }
 

@@ -1,8 +1,6 @@
 // What a direct call has read so far, and the readers of its tensors, numbers and values (laws, edits, noise).
 #pragma once
 
-#include <string_view>
-
 #include "plan.h"
 
 namespace specdec::python {
@@ -29,10 +27,9 @@ inline bool flag(PyObject* object) {
   return object == Py_True;
 }
 
-inline bool is_text(PyObject* object, std::string_view word) {
-  return PyUnicode_CheckExact(object) && PyUnicode_IS_COMPACT_ASCII(object) &&
-         std::string_view(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(object)),
-                          static_cast<size_t>(PyUnicode_GET_LENGTH(object))) == word;
+// Also for a str of a subclass, as enums have.
+inline bool is_text(PyObject* object, const char* word) {
+  return PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, word) == 0;
 }
 
 class Reading {

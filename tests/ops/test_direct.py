@@ -302,9 +302,14 @@ def no_drafts():
     return call | {"target": call["target"][:, :1], "draft": call["draft"][:, :0], "draft_prob": np.float32(0.5)}
 
 
+class Word(str):
+    pass
+
+
 NO_BIAS = torch.empty(0, dtype=torch.int32), torch.empty(0)
 BY_C = {
     "a number of NumPy": chain(temperature=np.float32(0.7), epsilon=np.float16(0.25)),
+    "a word of a class of words": chain(method=Word("rejection")),
     "no drafts": no_drafts(),
     "no drafts, packed": ragged(no_drafts(), torch.zeros(3, dtype=torch.int64)),
     "no drafts, an index": no_drafts() | {"request_index": torch.tensor([2, -1, 1])},
