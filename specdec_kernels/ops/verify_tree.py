@@ -142,14 +142,11 @@ def verify_tree(
     replacement : bool
         Whether siblings were drawn independently of each other; they may then repeat a token. Otherwise a sibling with
         the token of an elder one is skipped.
-    space : {"logits", "probs"}
-        What the rows hold. Logits are divided by the temperature; probabilities are final.
     temperature : float or Tensor
-        float32 [B]. Default 1.0. 0 means argmax, ties to the lowest id: the child that has it is accepted. Short for
-        ``sampling=Sampling(temperature=...)``.
-    sampling, edits : optional
-        As for ``verify_chain``: how the target's rows become laws. With edits the row of a node counts the drafts on
-        its path; the root's token is output already.
+        float32 [B], as for ``verify_chain``. At 0 the child that has the argmax is accepted.
+    space, sampling, edits, out, output_format : optional
+        As for ``verify_chain``; ``out`` is a ``TreeVerdict``. With edits the row of a node counts the drafts on its
+        path; the root's token is output already.
     seed, position, nonce : int or Tensor
         int64 or int32 [B], as for ``verify_chain``; ``position`` is that of the token the root's row decides, or an
         ``InputPositions``. A node at depth d decides ``position + d``; the uniform of node i has index i - 1
@@ -162,11 +159,6 @@ def verify_tree(
         D, the greatest depth that the outputs have room for. Default: that of the trees on a CPU; N - 1 on a device,
         where reading it would wait for it, and under ``torch.compile``, which traces no values. Deeper nodes count as
         absent; one that would have been tried sets status 8.
-    out : TreeVerdict, optional
-        Preallocated outputs; then nothing is allocated and a CUDA graph can capture the call. Each None among them is
-        allocated. Tokens may be int32, and have any strides.
-    output_format : OutputFormat, optional
-        How outputs are written, if otherwise: into one row for all requests, or added.
 
     Returns
     -------
