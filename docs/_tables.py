@@ -521,7 +521,6 @@ ENGINES = {
     "llamacpp-rates": "llama.cpp: 4 texts",
     "llamacpp-draws": "llama.cpp: a draw",
     "sglang-functions": "SGLang: its Triton code",
-    "sglang-penalties": "SGLang: texts under its penalizers",
     "sglang-texts": "SGLang, whole: texts",
     "sglang-laws": "SGLang, whole: laws",
     "sglang-rates": "SGLang, whole: 4 texts",

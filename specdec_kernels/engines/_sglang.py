@@ -55,9 +55,11 @@ def eagle_sample(
     if batch.forward_mode.is_idle():
         return tuple(torch.empty(0, dtype=torch.int32, device=device) for _ in range(3))
     info, options, method = batch.sampling_info, eagle_utils.get_spec(), method_of() or "rejection"
+    penalised = getattr(info, "specdec_penalties", None)
     refuse(
         watermark_state=watermark_state is not None and info.has_watermark_candidates,
         SGLANG_SIMULATE_ACC_LEN=spec_utils.SIMULATE_ACC_LEN > 0,
+        penalties=penalised is not None and options.speculative_algorithm == "UNO",  # as in SGLang
     )
     slices = sanitized(logits_output, batch)
     requests, nodes, depth = len(batch.seq_lens), verify_input.draft_token_num, verify_input.max_tree_depth
@@ -69,13 +71,12 @@ def eagle_sample(
     )
     is_chain = block is not None or options.speculative_use_rejection_sampling
     is_chain = is_chain or (verify_input.tree_topk == 1 and not is_lenient)
-    penalised = info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None
     # SGLang's builders link siblings by rising index, behind their parents.
     links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
-    parents = None if is_chain or (is_lenient and not penalised) else specdec.tree_parents(*links).parents
+    parents = None if is_chain or (is_lenient and penalised is None) else specdec.tree_parents(*links).parents
     columns = slice(None) if slices is None else slices.columns
-    if penalised:
-        penalties.apply(rows, candidates, parents, batch, columns)
+    if penalised is not None:
+        penalties.penalise_round(penalised, rows, candidates, parents, batch, columns.start)
     if info.logit_bias is not None and block is None:  # a block's rows are biased already
         rows += info.logit_bias[:, None, columns]
     if grammar_mask is not None:
@@ -113,7 +114,7 @@ def eagle_sample(
     if group.world_size > 1 and slices is None:  # without request seeds each rank has drawn other tokens
         for each in outputs:
             group.broadcast(each, src=0)
-    if penalised:
+    if penalised is not None:
         penalties.keep(batch, predict, accept_index)
     if marks is not None:
         each = torch.arange(1, depth + 1, device=device, dtype=torch.int64)

@@ -29,8 +29,7 @@ def worker(worker_class: type, algorithm: Any, *rest: Any) -> type | None:
 
 def is_plain(info: Any) -> bool:
     """Whether a batch is greedy, and its requests have no penalties."""
-    edits = (info.acc_additive_penalties, info.acc_scaling_penalties) if info is not None else ()
-    return info is None or (info.is_all_greedy and all(x is None for x in edits))
+    return info is None or (info.is_all_greedy and getattr(info, "specdec_penalties", None) is None)
 
 
 class Noise:

@@ -1,86 +1,136 @@
 """Penalties in SGLang as in plain sampling: all tokens of the output count, once. It imports SGLang.
 
-SGLang's scheduler counts one token of each request before a round, the last one on the host. Here it counts all that
-are not counted yet (`cumulate_penalty_output_tokens`, `begin`). With overlap scheduling a round's tokens reach the host
-only after the next round was launched. Those are stored on the device, and are counted there (`apply`, `count_late`).
+SGLang's penalizers count one token of each request before a round, the last one on the host, in tables as wide as the
+vocabulary, which all rows of a round read. Here a request has a list of its tokens and their counts, and a row is
+changed at these tokens alone. With overlap scheduling a round's tokens reach the host only after the next round was
+launched. Those are stored on the device, and are counted there.
 """
 
 from __future__ import annotations
 
-import functools
-import weakref
 from typing import Any, NamedTuple
 
 import torch
-from sglang.srt.sampling import penaltylib
-from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 from sglang.srt.utils.common import is_pin_memory_available
+from torch.nn.functional import pad
 
 import specdec_kernels as specdec
 from specdec_kernels.engines._methods import refuse
+from specdec_kernels.engines._sglang_sharded import slices_of
 
 RING = 256  # tokens stored for each request slot: more than a path has
-
-
-def _counts(kind: str, penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-    """Add a token for each pair of request and token: frequencies count each, the others count one."""
-    numbers, sums = (getattr(penalizer, f"{name}{kind}_penalties") for name in ("", "cumulated_"))
-    sums.index_put_((rows, tokens), numbers[rows, 0], accumulate=kind == "frequency")
-
-
-def _length(penalizer: Any, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-    lengths = penalizer.len_output_tokens[:, 0]
-    lengths.index_add_(0, rows, torch.ones_like(rows, dtype=lengths.dtype))
-
-
-COUNT = {
-    penaltylib.BatchedFrequencyPenalizer: functools.partial(_counts, "frequency"),
-    penaltylib.BatchedPresencePenalizer: functools.partial(_counts, "presence"),
-    penaltylib.BatchedRepetitionPenalizer: functools.partial(_counts, "repetition"),
-    penaltylib.BatchedMinNewTokensPenalizer: _length,
-}
-
-
-def cumulate_penalty_output_tokens(batch: Any) -> None:
-    """``ScheduleBatch.cumulate_penalty_output_tokens``: count all output tokens that are not counted yet."""
-    count(batch.reqs, batch.sampling_info.penalizer_orchestrator)
+NEUTRAL = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
+KINDS = {f"Batched{kind}Penalizer" for kind in ("Frequency", "Presence", "Repetition", "MinNewTokens")}
 
 
 def begin(info: Any, cls: type, batch: Any, *rest: Any) -> None:
-    """After ``SamplingBatchInfo.from_schedule_batch``, which made new penalizers without counts.
+    """After ``SamplingBatchInfo.from_schedule_batch``: releases SGLang's penalizers, and begins to count.
 
     A request that comes back after a retraction, or from another server, has an output already.
     """
+    orchestrator = info.penalizer_orchestrator
+    for kind, penalizer in orchestrator.penalizers.items():
+        refuse(**{kind.__name__: penalizer.is_prepared() and kind.__name__ not in KINDS})
+        penalizer.teardown()
+    orchestrator.is_required = False
     for req in batch.reqs:
-        req.specdec_counted = 0
-    if info.penalizer_orchestrator.is_required:
-        count(batch.reqs, info.penalizer_orchestrator)
+        req.specdec_counts = Counts()
 
 
-def count(reqs: list[Any], orchestrator: Any) -> None:
-    """Count the output tokens of `reqs` since their last count.
+class Counts:
+    """How often a request's output has which tokens: ``times`` in the order of ``columns``."""
 
-    Each request holds the number of counted tokens, as ``specdec_counted``: SGLang filters and merges penalizers with
-    their requests, and `begin` handles new ones. A penalizer outside of `COUNT` can only be given one token of every
-    request, no more and no less, so it is refused.
+    def __init__(self) -> None:
+        self.length, self.columns, self.times = 0, {}, []
+
+    def update(self, output: Any) -> dict[int, tuple[int, int]]:
+        """Count the tokens since the last call; returns the changed columns as (token, times)."""
+        changed = {} if self.columns else {0: (0, 0)}  # what another request left there
+        for token in output[self.length :]:
+            column = self.columns.setdefault(token, len(self.columns))
+            if column == len(self.times):
+                self.times.append(0)
+            self.times[column] += 1
+            changed[column] = token, self.times[column]
+        self.length = len(output)
+        return changed
+
+
+class Slots:
+    """On the device, for the requests in a pool's slots: their counts, and their last tokens.
+
+    ``counts`` int32 [2, slots, W] are tokens and times. The token of position i is in ``recent`` at i mod `RING`.
     """
-    penalizers = {kind: each for kind, each in orchestrator.penalizers.items() if each.is_prepared()}
-    refuse(**{kind.__name__: kind not in COUNT for kind in penalizers})
-    new = [req.output_ids[counted(req) :] for req in reqs]
+
+    def __init__(self, pool: Any) -> None:
+        table = pool.req_to_token
+        self.counts = torch.zeros(2, len(table), 0, dtype=torch.int32, device=table.device)
+        self.recent = torch.zeros(len(table), RING, dtype=torch.int64, device=table.device)
+        self.width = 1  # columns of the widest path so far
+
+
+def slots_of(pool: Any) -> Slots:
+    """The `Slots` of a pool."""
+    if not hasattr(pool, "specdec_slots"):
+        pool.specdec_slots = Slots(pool)
+    return pool.specdec_slots
+
+
+def is_penalised(req: Any) -> bool:
+    """Whether a request has penalties."""
+    return any(getattr(req.sampling_params, name) != neutral for name, neutral in NEUTRAL.items())
+
+
+def attach(given: Any, info: Any) -> None:
+    """After ``SamplingBatchInfo.copy_for_forward``: attaches the penalties that hold before this forward's tokens."""
+    batch = info.penalizer_orchestrator.batch
+    given.specdec_penalties = None
+    if batch is not None and any(map(is_penalised, batch.reqs)):
+        given.specdec_penalties = penalties_of(batch.reqs, slots_of(batch.req_to_token_pool))
+
+
+def penalties_of(reqs: list[Any], slots: Slots) -> Penalties:
+    """Count what the host has learnt, and copy these requests' counts: the next forward's may change before they are
+    read."""
+    device, changes, rows = slots.counts.device, [], []
     for req in reqs:
-        req.specdec_counted = len(req.output_ids)
-    rows = [row for row, tokens in enumerate(new) for _ in tokens]
-    if not rows:
-        return
-    tokens = [token for of_request in new for token in of_request]
-    pairs = _sent([rows, tokens], torch.int64, orchestrator.device)
-    for kind, penalizer in penalizers.items():
-        COUNT[kind](penalizer, *pairs)
+        slot, counts, prompt = req.kv.req_pool_idx, req.specdec_counts, len(req.origin_input_ids)
+        if is_penalised(req):
+            changes += [(slot, column, *change) for column, change in counts.update(req.output_ids).items()]
+        last = max(len(counts.times) - 1, 0)
+        rows.append((slot, last, prompt + counts.length, prompt, req.sampling_params.min_new_tokens))
+    width = max(last for _, last, *_ in rows) + 1
+    if width > slots.counts.shape[2]:
+        slots.counts = pad(slots.counts, (0, max(2 * width, 64) - slots.counts.shape[2]))
+    numbers = _sent([x for row in (*changes, *rows) for x in row], torch.int64, device)
+    sizes = 4 * len(changes), 5 * len(rows)
+    slot, column, *change = numbers[: sizes[0]].view(-1, 4).unbind(1)
+    slots.counts[:, slot, column] = torch.stack(change).int()
+    slot, last, *lengths = numbers[sizes[0] :].view(-1, 5).unbind(1)
+    columns = torch.arange(width, device=device, dtype=torch.int64).minimum(last[:, None])  # the last one is repeated
+    tokens, times = slots.counts[:, slot[:, None], columns].unbind(0)
+    factors = _sent([[getattr(req.sampling_params, name) for name in NEUTRAL] for req in reqs], torch.float32, device)
+    return Penalties(tokens.long(), times.float(), factors[..., None, None].unbind(1), *lengths, stops_of(reqs, device))
 
 
-def counted(req: Any) -> int:
-    """The number of output tokens that its penalizers have counted."""
-    return getattr(req, "specdec_counted", 0)
+def stops_of(reqs: list[Any], device: Any) -> torch.Tensor | None:
+    """int64 [B, S]: the tokens that may not end a short output; None if no output is short.
+
+    Lists are filled up with their first token.
+    """
+    stops = []
+    for req in reqs:
+        ends: set[Any] = set()
+        if req.sampling_params.min_new_tokens > req.specdec_counts.length:
+            tokenizer = req.tokenizer
+            for more in (req.sampling_params.stop_token_ids, req.eos_token_ids, tokenizer.additional_stop_token_ids):
+                ends |= set(more or ())
+            ends.add(tokenizer.eos_token_id)
+        stops.append(sorted(ends - {None}))
+    longest = max(map(len, stops))
+    if not longest:
+        return None
+    return _sent([each + (each or [0])[:1] * (longest - len(each)) for each in stops], torch.int64, device)
 
 
 def _sent(numbers: list[Any], dtype: torch.dtype, device: Any) -> torch.Tensor:
@@ -89,157 +139,113 @@ def _sent(numbers: list[Any], dtype: torch.dtype, device: Any) -> torch.Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-class Recent:
-    """The last tokens of the requests in a pool's slots, on the device: that of position i at i mod `RING`."""
+class Penalties(NamedTuple):
+    """Penalties of requests, by the tokens that the host has counted."""
 
-    def __init__(self, pool: Any) -> None:
-        table = pool.req_to_token
-        self.tokens = torch.zeros(len(table), RING, dtype=torch.int64, device=table.device)
-        self.width = 1  # columns of the widest path so far
+    tokens: torch.Tensor  # int64 [B, W]; the last one of a request is repeated, with its count
+    counts: torch.Tensor  # float32 [B, W]
+    factors: tuple[torch.Tensor, ...]  # float32 [B, 1, 1] each: frequency, presence, repetition; the least length
+    counted: torch.Tensor  # int64 [B]: prompt and counted output
+    prompt: torch.Tensor  # int64 [B]
+    least: torch.Tensor  # int64 [B]: of the output
+    stops: torch.Tensor | None  # int64 [B, S]
+
+    def apply(
+        self, rows: torch.Tensor, said: torch.Tensor, in_row: torch.Tensor, length: torch.Tensor, first: int | None
+    ) -> None:
+        """Penalise `rows` [B, N, V] in place, as SGLang does: additions first.
+
+        Row n counts the tokens `said` [B, M] where `in_row` [B, N, M], too, after a text of `length` [B, N].
+        `first` is the token of the rows' first column; None: they have the whole vocabulary.
+        """
+        if first is None:
+            said = said.clamp(0, rows.shape[-1] - 1)
+        tokens = torch.cat((self.tokens, said), 1)
+        same = said[..., None] == tokens[:, None]
+        times = torch.where(same[..., : self.tokens.shape[1]], self.counts[:, None], 0).amax(-1)
+        counts = torch.cat((self.counts, times), 1)[:, None] + in_row.float() @ same.float()
+        columns, counts = columns_of(tokens, counts, rows, first)
+        frequency, presence, repetition, _ = self.factors
+        seen = counts > 0
+        x = rows.gather(-1, columns).float() - (frequency * counts + presence * seen)
+        scale = torch.where(seen, repetition, 1)
+        rows.scatter_(-1, columns, torch.where(x < 0, x * scale, x / scale).to(rows.dtype))
+        if self.stops is not None:
+            short = length - self.prompt[:, None] < self.least[:, None]
+            columns, short = columns_of(self.stops, short[..., None].expand(-1, -1, self.stops.shape[1]), rows, first)
+            rows.scatter_(-1, columns, torch.where(short, -torch.inf, rows.gather(-1, columns)))
 
 
-_recent: weakref.WeakKeyDictionary[Any, Recent] = weakref.WeakKeyDictionary()
+def columns_of(
+    tokens: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, first: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Columns of tokens [B, E] in rows [B, N, V] that begin with the token `first`, and their values [B, N, E].
+
+    A token outside of these columns repeats one inside; without any the values are 0.
+    """
+    if first is not None:
+        tokens = tokens - first
+        inside = (tokens >= 0) & (tokens < rows.shape[-1])
+        each = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.int64)
+        entry = torch.where(inside, each, inside.int().argmax(-1, keepdim=True))
+        tokens = tokens.gather(1, entry).clamp(0, rows.shape[-1] - 1)
+        values = values.gather(-1, entry[:, None].expand_as(values)) * inside.any(-1)[:, None, None]
+    return tokens[:, None].expand(-1, rows.shape[1], -1), values
+
+
+def late(
+    slots: Slots, indices: torch.Tensor, last: torch.Tensor, token: torch.Tensor, counted: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens [B, W] up to `token` at position `last`, and whether they come after the first `counted` ones."""
+    positions = last[:, None] - torch.arange(slots.width - 1, -1, -1, device=last.device, dtype=torch.int64)
+    tokens = slots.recent[indices[:, None], positions % RING]
+    tokens[:, -1] = token
+    return tokens, positions >= counted[:, None]
+
+
+def penalise_step(runner: Any, logits_output: Any, forward: Any) -> None:
+    """Before ``ModelRunner.sample``: penalises the logits of a step without drafts."""
+    info = forward.sampling_info
+    if info.penalizer_orchestrator is not None:  # a copy for this forward has none
+        attach(info, info)
+    penalties, info.specdec_penalties = getattr(info, "specdec_penalties", None), None
+    if penalties is None:
+        return
+    size = len(penalties.tokens)
+    if forward.forward_mode.is_decode():
+        last, token = forward.positions[:size].long(), forward.input_ids[:size]
+    else:
+        last = forward.seq_lens[:size].long() - 1
+        token = forward.input_ids[forward.extend_seq_lens[:size].cumsum(0) - 1]
+    rows, slots = logits_output.next_token_logits[:size, None], slots_of(runner.req_to_token_pool)
+    said, are_late = late(slots, forward.req_pool_indices[:size], last, token, penalties.counted)
+    slices = slices_of(rows)
+    penalties.apply(rows, said, are_late[:, None], last[:, None] + 1, None if slices is None else slices.columns.start)
+
+
+def penalise_round(
+    penalties: Penalties, rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, batch: Any,
+    first: int | None,
+) -> None:  # fmt: skip
+    """Penalise `rows` [B, N, V] of a round, in place, by the drafts on the path to a row, too.
+
+    `parents` is None for chains.
+    """
+    if parents is None:
+        parents = torch.arange(-1, candidates.shape[1] - 1, device=rows.device, dtype=torch.int64)
+    on_path = specdec.tree_mask(parents)[..., 1:].expand(len(rows), -1, -1)  # the drafts up to each node, it included
+    slots = slots_of(batch.req_to_token_pool)
+    tokens, are_late = late(slots, batch.req_pool_indices, batch.seq_lens, candidates[:, 0], penalties.counted)
+    in_row = torch.cat((are_late[:, None].expand(-1, candidates.shape[1], -1), on_path), 2)
+    length = batch.seq_lens[:, None] + 1 + on_path.sum(-1)
+    penalties.apply(rows, torch.cat((tokens, candidates[:, 1:]), 1).long(), in_row, length, first)
 
 
 def keep(batch: Any, predict: torch.Tensor, accept_index: torch.Tensor) -> None:
     """Store the tokens of a round. Padding behind a path is overwritten before it is read."""
-    width, pool = accept_index.shape[1], batch.req_to_token_pool
+    width, slots = accept_index.shape[1], slots_of(batch.req_to_token_pool)
     if width > RING:
         raise ValueError(f"max_tree_depth: expected {RING} at most with penalties; got {width}")
-    if pool not in _recent:
-        _recent[pool] = Recent(pool)
-    recent = _recent[pool]
-    recent.width = max(recent.width, width)
+    slots.width = max(slots.width, width)
     ring = (batch.seq_lens[:, None] + torch.arange(1, width + 1, device=predict.device, dtype=torch.int64)) % RING
-    recent.tokens[batch.req_pool_indices[:, None], ring] = predict[accept_index.long().clamp(min=0)].long()
-
-
-def late(
-    pool: Any, slots: torch.Tensor, last: torch.Tensor, token: torch.Tensor, counted: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [B, W] up to `token` at position `last`, and whether they come after the first `counted` ones."""
-    recent = _recent.get(pool)
-    width = 1 if recent is None else recent.width
-    positions = last[:, None] - torch.arange(width - 1, -1, -1, device=last.device, dtype=torch.int64)
-    tokens = token[:, None]
-    if recent is not None:
-        tokens = recent.tokens[slots[:, None], positions % RING]
-        tokens[:, -1] = token
-    return tokens, positions >= counted[:, None]
-
-
-class Changes(NamedTuple):
-    """The changes by a request's tokens since its last count, for each row."""
-
-    tokens: torch.Tensor  # [B, N, M]; a column without a token repeats another one
-    added: torch.Tensor  # float32 [B, N, M], of these tokens
-    scale: torch.Tensor
-    free: torch.Tensor | None  # [B, N]: rows beyond the minimum length of the output; None if it binds none
-
-
-def changes_of(
-    info: Any, reqs: list[Any], said: torch.Tensor, in_row: torch.Tensor, lengths: torch.Tensor, before: torch.Tensor
-) -> Changes:
-    """Changes by tokens `said` [B, M], which row n counts where `in_row` [B, N, M], after `before` [B, N] tokens.
-
-    SGLang's accumulated penalties do not say whether a token was counted: it was if they add to it or scale it.
-    (Frequency and presence penalties that sum up to 0 look like none.) -inf marks a minimum length alone.
-    """
-    names = "frequency_penalty", "presence_penalty", "repetition_penalty"
-    numbers = [[getattr(req.sampling_params, name) for name in names] for req in reqs]
-    frequency, presence, repetition = _sent(numbers, torch.float32, said.device)[..., None, None].unbind(1)
-    tokens = torch.where(in_row, said[:, None], said[:, None, :1])
-    times = ((tokens[..., None] == said[:, None, None]) & in_row[:, :, None]).sum(-1)
-    added, scale = torch.zeros_like(tokens, dtype=torch.float32), torch.ones_like(tokens, dtype=torch.float32)
-    if info.acc_additive_penalties is not None:
-        added = info.acc_additive_penalties[:, None].expand(-1, tokens.shape[1], -1).gather(-1, tokens)
-    if info.acc_scaling_penalties is not None:
-        scale = info.acc_scaling_penalties[:, None].expand(-1, tokens.shape[1], -1).gather(-1, tokens)
-    free = None
-    if any(req.sampling_params.min_new_tokens > counted(req) for req in reqs):
-        free = before - lengths[:, :1] >= lengths[:, 1:2]
-        added = torch.where(free[..., None] & added.isneginf(), 0, added)
-    new = (times > 0) & (added == 0) & (scale == 1)
-    return Changes(tokens, added - frequency * times - presence * new, torch.where(times > 0, repetition, scale), free)
-
-
-def lengths_of(reqs: list[Any], device: Any) -> torch.Tensor:
-    """int64 [B, 3]: the prompt's length, the output's minimum, and the length that the penalizers have counted."""
-    prompts = [len(req.origin_input_ids) for req in reqs]
-    rows = [[n, req.sampling_params.min_new_tokens, n + counted(req)] for n, req in zip(prompts, reqs, strict=True)]
-    return _sent(rows, torch.int64, device)
-
-
-def apply(
-    rows: torch.Tensor, candidates: torch.Tensor, parents: torch.Tensor | None, batch: Any, columns: slice
-) -> None:
-    """Penalise `rows` [B, N, V] of a round, in place: by SGLang's accumulated penalties, and by tokens not in them.
-
-    These are the tokens of the round before that have not reached the host, and the drafts on the path to a row.
-    `parents` is None for chains; `columns` are the columns of the vocabulary that the rows have.
-    """
-    info = batch.sampling_info
-    if parents is None:
-        parents = torch.arange(-1, candidates.shape[1] - 1, device=rows.device, dtype=torch.int64)
-    on_path = specdec.tree_mask(parents)[..., 1:].expand(len(rows), -1, -1)  # the drafts up to each node, it included
-    lengths = lengths_of(batch.reqs, rows.device)
-    tokens, are_late = late(
-        batch.req_to_token_pool, batch.req_pool_indices, batch.seq_lens, candidates[:, 0], lengths[:, 2]
-    )
-    added, scale = info.acc_additive_penalties, info.acc_scaling_penalties
-    vocabulary = (scale if added is None else added).shape[-1]
-    said = torch.cat((tokens, candidates[:, 1:]), 1).long().clamp(0, vocabulary - 1)
-    in_row = torch.cat((are_late[:, None].expand(-1, candidates.shape[1], -1), on_path), 2)
-    before = batch.seq_lens[:, None] + 1 + on_path.sum(-1)
-    change = changes_of(info, batch.reqs, said, in_row, lengths, before)
-    first = columns.start
-    at = change.tokens if first is None else (change.tokens - first).clamp(0, rows.shape[-1] - 1)
-    x = (rows.gather(-1, at).float() + change.added).to(rows.dtype)
-    x = torch.where(x < 0, x * change.scale, x / change.scale).to(rows.dtype)
-    if added is not None:
-        added = added[:, None, columns]
-        rows += added if change.free is None else _freed(added, change.free[..., None])
-    if scale is not None:
-        apply_scaling_penalties(rows, scale[:, None, columns])
-    if first is not None:  # a token outside of these columns repeats the write of one inside
-        inside = at == change.tokens - first
-        one, some = inside.int().argmax(-1, keepdim=True), inside.any(-1, keepdim=True)
-        x = torch.where(inside, x, torch.where(some, x.gather(-1, one), rows.gather(-1, at[..., :1])))
-        at = torch.where(inside, at, torch.where(some, at.gather(-1, one), at[..., :1]))
-    rows.scatter_(-1, at, x)
-
-
-def attach(given: Any, info: Any) -> None:
-    """After ``SamplingBatchInfo.copy_for_forward``: attaches the requests, which a forward's batch lacks."""
-    if info.penalizer_orchestrator.is_required:
-        given.specdec_reqs = list(info.penalizer_orchestrator.reqs())
-
-
-def count_late(runner: Any, logits_output: Any, forward: Any) -> None:
-    """Before ``ModelRunner.sample``: counts a row's input token, and those of a round before, if they are not yet.
-
-    SGLang's accumulated penalties of this forward are changed in place; SGLang applies them then.
-    """
-    info, mode = forward.sampling_info, forward.forward_mode
-    reqs, info.specdec_reqs = getattr(info, "specdec_reqs", None), None
-    if reqs is None or not (mode.is_decode() or mode.is_mixed()):
-        return
-    if mode.is_decode():
-        last, tokens = forward.positions[: len(reqs)], forward.input_ids[: len(reqs)]
-    else:
-        last = forward.seq_lens[: len(reqs)] - 1
-        tokens = forward.input_ids[forward.extend_seq_lens[: len(reqs)].cumsum(0) - 1]
-    lengths, slots = lengths_of(reqs, last.device), forward.req_pool_indices[: len(reqs)]
-    said, are_late = late(runner.req_to_token_pool, slots, last.long(), tokens.long(), lengths[:, 2])
-    added, scale = info.acc_additive_penalties, info.acc_scaling_penalties
-    said = said.clamp(0, added.shape[-1] - 1)
-    change = changes_of(info, reqs, said, are_late[:, None], lengths, last[:, None] + 1)
-    if change.free is not None:
-        added.copy_(_freed(added, change.free))
-    added.scatter_(1, change.tokens[:, 0], change.added[:, 0])
-    if scale is not None:
-        scale.scatter_(1, change.tokens[:, 0], change.scale[:, 0])
-
-
-def _freed(added: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
-    return torch.where(free & added.isneginf(), 0, added)
+    slots.recent[batch.req_pool_indices[:, None], ring] = predict[accept_index.long().clamp(min=0)].long()

@@ -182,12 +182,11 @@ def _gather(output: Any) -> None:
 
 
 def apply_logits_bias(original: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
-    """Around ``SamplingBatchInfo.apply_logits_bias``: penalties, biases and masks of a slice's columns."""
+    """Around ``SamplingBatchInfo.apply_logits_bias``: biases and masks of a slice's columns."""
     if (slices := slices_of(logits)) is not None:
         info = copy.copy(info)
-        for name in ("acc_additive_penalties", "acc_scaling_penalties", "logit_bias"):
-            if (table := getattr(info, name)) is not None:
-                setattr(info, name, table[:, slices.columns])
+        if info.logit_bias is not None:
+            info.logit_bias = info.logit_bias[:, slices.columns]
         if info.grammar_mask is not None:
             info.grammar_mask = slices.cut(info.grammar_mask)
     original(info, logits)

@@ -242,10 +242,10 @@ def _check_outputs(
 def register() -> None:
     """The plug-in ``specdec`` of the group ``sglang.srt.plugins``, which SGLang calls in each of its processes.
 
-    With ``SPECDEC_SGLANG`` it replaces ``eagle_sample`` and the count of tokens that penalties need, by SGLang's
-    registry of hooks, with "race" the draws of drafts, too, and registers the sampling backend "specdec", with "race"
-    also instead of "pytorch". The logger ``sglang.specdec_kernels`` reports it. Without the variable it does nothing;
-    a word that is no method is a ValueError.
+    With ``SPECDEC_SGLANG`` it replaces ``eagle_sample`` and SGLang's penalties, by its registry of hooks, with "race"
+    the draws of drafts, too, and registers the sampling backend "specdec", with "race" also instead of "pytorch". The
+    logger ``sglang.specdec_kernels`` reports it. Without the variable it does nothing; a word that is no method is a
+    ValueError.
     """
     if method_of() is None:
         if switched(SGLANG_SHARDED):
@@ -255,15 +255,13 @@ def register() -> None:
     registry = importlib.import_module("sglang.srt.plugins.hook_registry")
     blocks = importlib.import_module("specdec_kernels.engines._sglang_blocks")
     kinds, penalties = registry.HookType, parts.penalties
-    batch, info = "managers.schedule_batch.ScheduleBatch", "sampling.sampling_batch_info.SamplingBatchInfo"
-    runner = "model_executor.model_runner.ModelRunner"
+    info, runner = "sampling.sampling_batch_info.SamplingBatchInfo", "model_executor.model_runner.ModelRunner"
     hooks = [
         ("speculative.eagle_utils.eagle_sample", parts.eagle_sample, kinds.REPLACE),
         ("speculative.spec_info.SpeculativeAlgorithm.create_worker", blocks.worker, kinds.AFTER),
-        (f"{batch}.cumulate_penalty_output_tokens", penalties.cumulate_penalty_output_tokens, kinds.REPLACE),
         (f"{info}.from_schedule_batch", penalties.begin, kinds.AFTER),
         (f"{info}.copy_for_forward", penalties.attach, kinds.AFTER),
-        (f"{runner}.sample", penalties.count_late, kinds.BEFORE),
+        (f"{runner}.sample", penalties.penalise_step, kinds.BEFORE),
         ("managers.scheduler.Scheduler.init_model_worker", parts.report, kinds.AFTER),
     ]
     sampler = importlib.import_module("sglang.srt.layers.sampler")

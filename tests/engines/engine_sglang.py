@@ -17,7 +17,6 @@ import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling
 from specdec_kernels.engines import sglang
 from tests.engines import sglang_stand_in as stand_in
-from tests.engines.sglang_server import LENGTH, scenario
 from tests.engines.sglang_stand_in import Registry, installed, place
 from tests.engines.sglang_unpacked import load
 from tests.engines.unpacked import FOLDER, differences, fields, functions, made, signature, strangers
@@ -144,54 +143,46 @@ def own_penalizers(monkeypatch):
         pytest.skip("sglang is not unpacked")
     name = "sglang.srt.sampling.penaltylib"
     for _ in installed(monkeypatch):
-        for module in [module for module in sys.modules if module.startswith(name)]:
-            monkeypatch.delitem(sys.modules, module)
-        monkeypatch.delattr(sys.modules["sglang.srt.sampling"], "penaltylib")
-        monkeypatch.setattr(sys.modules["sglang.srt.sampling"], "__path__", [str(folder)], raising=False)
         utils = {"get_compiler_backend": lambda: "eager", "is_npu": lambda: True}  # so nothing is compiled
-        vars(sys.modules["sglang.srt.utils"]).update(utils)
+        place(monkeypatch, {"sglang.srt.sampling": {"__path__": [str(folder)]}, "sglang.srt.utils": utils})
         monkeypatch.setenv("SPECDEC_SGLANG", "race")
         sglang.register()
-        yield sys.modules[name]
+        yield importlib.import_module(name)
         for module in [module for module in sys.modules if module.startswith(name)]:
             del sys.modules[module]
 
 
-def asked_by_penalizers(reqs):
-    """What they ask requests for."""
-    for req in reqs:
-        req.eos_token_ids = None
-        req.tokenizer = types.SimpleNamespace(eos_token_id=None, additional_stop_token_ids=None)
-
-
-@pytest.mark.parametrize("overlap", [0, 1])
-@pytest.mark.parametrize("tree", ["plain", "chain", "tree"])
-def test_penalties(tree, overlap, own_penalizers, table):
-    """Under its own penalizers, counted by the plug-in, rounds of drafts write the text of plain sampling."""
-
-    class Own(own_penalizers.BatchedPenalizerOrchestrator):
-        def __init__(self, vocab, batch):
-            asked_by_penalizers(batch.reqs)
-            kinds = {getattr(own_penalizers, kind) for kind in own_penalizers.__all__ if "Penalizer" in kind}
-            super().__init__(vocab, batch, kinds - {own_penalizers.BatchedPenalizerOrchestrator})
-
-        def summed(self):
-            if not self.is_required:
-                return None, None
-            added = torch.zeros(len(self.reqs()), self.vocab_size)
-            self.accumulate_additive_penalties(added)
-            return added, self.accumulate_scaling_penalties()
-
-    assert len(own_penalizers.__all__) == 5
-    same, reqs = 0, scenario(tree, overlap, mixed=False, orchestrator=Own)[0]
-    for req in reqs:
-        same += list(req.output_ids[:LENGTH]) == req.expected[:LENGTH]
-    loop = {"drafts": tree, "scheduling": "overlap" if overlap else "in turns"}
-    table(
-        "SGLang: texts under its penalizers, as plain sampling writes them",
-        loop | {"the same": f"{same} of {len(reqs)}"},
-    )
-    assert same == len(reqs)
+def test_penalties(own_penalizers):
+    """Rows are those that SGLang's penalizers make of the same texts, each of whose tokens they are given once."""
+    generator, size, length, vocabulary = torch.Generator().manual_seed(3), 6, 40, 30
+    numbers = ((0.5,), (0.0, 1.25, 1.0, 41), (0.0, 0.0, 1.5, 40), (-0.25, 0.5, 1.25, 99), (), (1.0, -1.5, 0.5))
+    reqs = [stand_in.request(*each, stop=(3, 7), prompt=[1, 2]) for each in numbers]
+    texts = torch.randint(vocabulary, (size, length), generator=generator)
+    for slot, (req, text) in enumerate(zip(reqs, texts.tolist(), strict=True)):
+        req.output_ids.extend(text)
+        req.kv.req_pool_idx = slot
+    pool, slots = stand_in.Pool(size), torch.arange(size)
+    batch = stand_in.schedule_batch(stand_in.info(size), torch.full((size,), length + 1), slots, reqs, pool)
+    batch = stand_in.attached(batch)
+    kinds = {getattr(own_penalizers, kind) for kind in own_penalizers.__all__ if kind.endswith("Penalizer")}
+    assert len(kinds) == 4
+    theirs = own_penalizers.BatchedPenalizerOrchestrator(vocabulary, batch, kinds)
+    for column in texts.T:
+        theirs.cumulate_output_tokens(column)
+    rows = torch.randn(size, vocabulary, generator=generator)
+    wanted, added = rows.clone(), torch.zeros_like(rows)
+    theirs.accumulate_additive_penalties(added)
+    wanted += added
+    module = sys.modules["sglang.srt.sampling.penaltylib.repetition_penalty"]
+    module.apply_scaling_penalties(wanted, theirs.accumulate_scaling_penalties())
+    forward = types.SimpleNamespace(
+        sampling_info=batch.sampling_info, req_pool_indices=slots, positions=torch.full((size,), length + 1),
+        input_ids=texts[:, -1], forward_mode=types.SimpleNamespace(is_decode=lambda: True),
+    )  # fmt: skip
+    runner, output = types.SimpleNamespace(req_to_token_pool=pool), types.SimpleNamespace(next_token_logits=rows)
+    Registry.hook("sample")(runner, output, forward)
+    assert torch.equal(rows, wanted)
+    assert wanted.isneginf().sum(1).tolist() == [0, 2, 0, 2, 0, 0]
 
 
 def test_the_stand_ins_have_its_types(own_penalizers, monkeypatch):
@@ -214,16 +205,17 @@ def test_the_stand_ins_have_its_types(own_penalizers, monkeypatch):
         vars(req.sampling_params).update(
             temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, sampling_seed=None, logit_bias=None
         )
-    asked_by_penalizers(reqs)
     batch = stand_in.schedule_batch(None, torch.full((3,), 5), torch.arange(3), reqs, stand_in.Pool(4))
     theirs = importlib.import_module("sglang.srt.sampling.sampling_batch_info").SamplingBatchInfo
     theirs = theirs.from_schedule_batch(batch, 8)
-    assert not list(differences(stand_in.info(3), theirs))
-    ours = stand_in.Orchestrator(8, batch)
-    assert theirs.penalizer_orchestrator.device == ours.device
-    ours = {kind.__name__: each for kind, each in ours.penalizers.items()}
-    for kind, each in theirs.penalizer_orchestrator.penalizers.items():
-        assert not list(differences(ours[kind.__name__], each))
+    assert not list(differences(stand_in.info(3), theirs.copy_for_forward()))
+    theirs, ours = theirs.penalizer_orchestrator, stand_in.Orchestrator(batch)
+    assert (theirs.batch, theirs.is_required) == (ours.batch, ours.is_required)
+    assert {kind.__name__ for kind in theirs.penalizers} == {kind.__name__ for kind in ours.penalizers}
+    for each in theirs.penalizers.values():
+        assert each.is_prepared()
+        each.teardown()
+        assert not each.is_prepared()
     drafts = stand_in.verify_input(torch.zeros(3, 4, dtype=torch.int64), DraftTree.chain(3), 1)
     for one, path, owner in (
         (batch, "managers/schedule_batch.py", "ScheduleBatch"),
@@ -234,7 +226,6 @@ def test_the_stand_ins_have_its_types(own_penalizers, monkeypatch):
 
 
 @pytest.mark.parametrize(("path", "owner", "name", "arguments"), [
-    ("managers/schedule_batch.py", "ScheduleBatch", "cumulate_penalty_output_tokens", ["self"]),
     ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "from_schedule_batch", ["cls", "batch", "vocab_size"]),
     ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "copy_for_forward", ["self"]),
     ("sampling/sampling_batch_info.py", "SamplingBatchInfo", "apply_logits_bias", ["self", "logits"]),
@@ -290,25 +281,22 @@ def test_hooks_are_applied(own_penalizers, monkeypatch, caplog):
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name.replace('.', '/')}.py")
     registry = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(registry)
-    req = types.SimpleNamespace(output_ids=[1], specdec_counted=1)
-    orchestrator = types.SimpleNamespace(is_required=True, penalizers={}, device="cpu", reqs=lambda: [req])
+    batch = types.SimpleNamespace(reqs=[stand_in.request(0.5, prompt=[1])], req_to_token_pool=stand_in.Pool(1))
+    batch.reqs[0].output_ids.extend([4, 4])
 
     class SamplingBatchInfo(types.SimpleNamespace):
         @classmethod
         def from_schedule_batch(cls, batch, vocab_size):
-            req.output_ids = [1, 2, 3]
-            return cls(penalizer_orchestrator=orchestrator)
+            return cls(penalizer_orchestrator=stand_in.Orchestrator(batch))
 
         def copy_for_forward(self):
-            return types.SimpleNamespace()
-
-    class ScheduleBatch(types.SimpleNamespace):
-        def cumulate_penalty_output_tokens(self):
-            raise AssertionError("it is replaced")
+            return types.SimpleNamespace(penalizer_orchestrator=None)
 
     class ModelRunner:
+        req_to_token_pool = batch.req_to_token_pool
+
         def sample(self, logits_output, forward_batch):
-            return forward_batch.sampling_info.specdec_reqs
+            return logits_output.next_token_logits
 
     class Scheduler:
         spec_algorithm = mock.MagicMock()
@@ -331,7 +319,6 @@ def test_hooks_are_applied(own_penalizers, monkeypatch, caplog):
 
     place(monkeypatch, {
         name: vars(registry),
-        "sglang.srt.managers.schedule_batch": {"ScheduleBatch": ScheduleBatch},
         "sglang.srt.sampling.sampling_batch_info": {"SamplingBatchInfo": SamplingBatchInfo},
         "sglang.srt.model_executor.model_runner": {"ModelRunner": ModelRunner},
         "sglang.srt.managers.scheduler": {"Scheduler": Scheduler},
@@ -342,17 +329,14 @@ def test_hooks_are_applied(own_penalizers, monkeypatch, caplog):
     })  # fmt: skip
     sglang.register()
     registry.HookRegistry.apply_hooks()
-    batch = ScheduleBatch(reqs=[req])
-    batch.sampling_info = SamplingBatchInfo.from_schedule_batch(batch, 9)
-    assert req.specdec_counted == 3
-    req.output_ids.append(4)
-    batch.cumulate_penalty_output_tokens()
-    assert req.specdec_counted == 4
-    given = batch.sampling_info.copy_for_forward()
-    assert given.specdec_reqs == [req]
-    mode = types.SimpleNamespace(is_decode=lambda: False, is_mixed=lambda: False)
-    forward = types.SimpleNamespace(sampling_info=given, forward_mode=mode)
-    assert ModelRunner().sample(None, forward) is None  # it was counted
+    scheduled = SamplingBatchInfo.from_schedule_batch(batch, 9)
+    assert not scheduled.penalizer_orchestrator.is_required
+    forward = types.SimpleNamespace(
+        sampling_info=scheduled.copy_for_forward(), forward_mode=types.SimpleNamespace(is_decode=lambda: True),
+        positions=torch.tensor([2]), input_ids=torch.tensor([4]), req_pool_indices=torch.tensor([0]),
+    )  # fmt: skip
+    output = types.SimpleNamespace(next_token_logits=torch.zeros(1, 6))
+    assert ModelRunner().sample(output, forward).tolist() == [[0.0, 0.0, 0.0, 0.0, -1.0, 0.0]]
     scheduler = Scheduler()
     with caplog.at_level("INFO", "sglang"):
         scheduler.init_model_worker()

@@ -6,7 +6,7 @@ import torch
 
 import specdec_kernels as specdec
 from specdec_kernels import DraftTree, Sampling
-from tests.engines.sglang_stand_in import Orchestrator, Pool, Registry, info, request, schedule_batch, verify_input
+from tests.engines.sglang_stand_in import Orchestrator, Pool, Registry, info, schedule_batch, verify_input
 
 VOCAB, LENGTH, SEED = 8, 24, 1000
 TREES = {"plain": None, "chain": DraftTree.chain(3), "tree": DraftTree.from_parents([-1, 0, 0, 1, 1, 3])}
@@ -45,34 +45,36 @@ def plain(req):
 class Batch:
     """A ScheduleBatch; its requests know their slots."""
 
-    def __init__(self, reqs, orchestrator=Orchestrator):
-        self.reqs, self.device = reqs, "cpu"
-        self.sampling_info = info(0)
-        self.sampling_info.penalizer_orchestrator = orchestrator(VOCAB, self)
+    def __init__(self, reqs, pool):
+        self.reqs, self.device, self.req_to_token_pool = reqs, "cpu", pool
+        self.sampling_info = info(0, penalizer_orchestrator=Orchestrator(self))
         Registry.hook("from_schedule_batch")(self.sampling_info, None, self, VOCAB)
 
     def filter(self, keep):
         self.reqs = [self.reqs[row] for row in keep]
-        self.sampling_info.penalizer_orchestrator.filter(torch.tensor(keep, dtype=torch.int64))
+
+    def slots(self):
+        return torch.tensor([req.kv.req_pool_idx for req in self.reqs])
 
     def merge(self, other):
-        self.sampling_info.penalizer_orchestrator.merge(other.sampling_info.penalizer_orchestrator)
         self.reqs = self.reqs + other.reqs
 
-    def forward_info(self):
-        added, scale = self.sampling_info.penalizer_orchestrator.summed()
+    def forward_info(self, copied=True):
+        """A forward's copy, or what a forward without drafts and overlap is given."""
         laws = [req.sampling for req in self.reqs]
         top_k, top_p, min_p = ([getattr(law, name) for law in laws] for name in ("top_k", "top_p", "min_p"))
         given = info(
-            len(laws), torch.tensor([req.seed for req in self.reqs]), acc_additive_penalties=added,
-            acc_scaling_penalties=scale,
+            len(laws), torch.tensor([req.seed for req in self.reqs]),
             temperatures=torch.tensor([[law.temperature] for law in laws], dtype=torch.float32),
             top_ks=torch.tensor([number or 1 << 30 for number in top_k], dtype=torch.int32),
             top_ps=torch.tensor(top_p, dtype=torch.float32), min_ps=torch.tensor(min_p, dtype=torch.float32),
             need_top_k_sampling=any(top_k), need_top_p_sampling=min(top_p) < 1, need_min_p_sampling=max(min_p) > 0,
             is_all_greedy=all(number == 1 for number in top_k),
         )  # fmt: skip
-        Registry.hook("copy_for_forward")(given, self.sampling_info)
+        if copied:
+            Registry.hook("copy_for_forward")(given, self.sampling_info)
+        else:
+            given.penalizer_orchestrator = self.sampling_info.penalizer_orchestrator
         return given
 
 
@@ -93,11 +95,11 @@ class Server:
     draws where there are none.
     """
 
-    def __init__(self, reqs, tree, overlap, mixed=False, orchestrator=Orchestrator, slots=None, sampler=None):
-        self.orchestrator, self.sampler = orchestrator, sampler
+    def __init__(self, reqs, tree, overlap, mixed=False, slots=None, sampler=None):
+        self.sampler = sampler
         self.tree, self.overlap, self.mixed, self.pool = tree, overlap, mixed, Pool(slots or len(reqs))
         for slot, req in enumerate(reqs):
-            req.slot, req.seed, req.sampling = slot, SEED + slot, Sampling()
+            req.kv.req_pool_idx, req.seed, req.sampling = slot, SEED + slot, Sampling()
             self.enter(req)
         self.running, self.prefilled, self.queue, self.accepted = None, None, [], 0
 
@@ -116,10 +118,8 @@ class Server:
         for req in retracted:
             req.text, req.stay = list(req.origin_input_ids) + list(req.output_ids), object()
         batch = self.running
-        if batch is not None and (self.mixed or not new) and batch.sampling_info.penalizer_orchestrator.is_required:
-            Registry.hook("cumulate_penalty_output_tokens")(batch)
         if new:
-            batch = self.prefilled = Batch(list(new), self.orchestrator)
+            batch = self.prefilled = Batch(list(new), self.pool)
             if self.mixed and self.running is not None:
                 batch.merge(self.running)
                 self.running = None
@@ -134,11 +134,11 @@ class Server:
         return batch.reqs
 
     def token(self, batch, mode):
-        """A forward without drafts, by SGLang's own application of penalties."""
+        """A forward without drafts."""
         lengths = torch.tensor([len(req.text) for req in batch.reqs])
-        given = batch.forward_info()
+        given = batch.forward_info(copied=bool(self.overlap or self.tree))
         forward = types.SimpleNamespace(
-            sampling_info=given, seq_lens=lengths, req_pool_indices=torch.tensor([req.slot for req in batch.reqs]),
+            sampling_info=given, seq_lens=lengths, req_pool_indices=batch.slots(),
             forward_mode=types.SimpleNamespace(is_decode=lambda: mode == "decode", is_mixed=lambda: mode == "mixed"),
         )  # fmt: skip
         if mode == "decode":
@@ -151,11 +151,6 @@ class Server:
         logits = torch.stack([model(req.text) for req in batch.reqs])
         output = types.SimpleNamespace(next_token_logits=logits)
         Registry.hook("sample")(types.SimpleNamespace(req_to_token_pool=self.pool), output, forward)
-        if given.acc_additive_penalties is not None:
-            logits += given.acc_additive_penalties
-        if given.acc_scaling_penalties is not None:
-            scale = given.acc_scaling_penalties
-            logits = torch.where(logits < 0, logits * scale, logits / scale)
         if self.sampler is not None:
             return [[token] for token in self.sampler(logits, given, lengths - 1).tolist()]
         return [[drawn(row, req, len(req.text))] for row, req in zip(logits, batch.reqs, strict=True)]
@@ -178,7 +173,7 @@ class Server:
             logits[row] = torch.stack([model(path) for path in paths])
         launched = schedule_batch(
             batch.forward_info(), torch.tensor([len(req.text) - 1 for req in batch.reqs]),
-            torch.tensor([req.slot for req in batch.reqs]), batch.reqs, self.pool,
+            batch.slots(), batch.reqs, self.pool,
         )  # fmt: skip
         drafts = verify_input(candidates, self.tree, 1 if self.tree.depth == nodes - 1 else 2)
         output = types.SimpleNamespace(next_token_logits=logits.view(requests * nodes, -1))
@@ -186,35 +181,3 @@ class Server:
         result = [predict[path[row, :n].long()].tolist() for row, n in enumerate(lengths.tolist())]
         self.accepted += sum(len(tokens) - 1 for tokens in result)
         return result
-
-
-def requests():
-    return [
-        request(frequency=0.5, prompt=[1, 2, 3]),
-        request(presence=1.25, frequency=0.25, prompt=[4, 5]),
-        request(repetition=2.0, prompt=[6, 7, 1, 2]),
-        request(prompt=[3, 3]),
-        request(repetition=1.25, frequency=-0.25, presence=0.5, least=9, stop=(0, 5), prompt=[2, 2]),
-        request(least=LENGTH, stop=(1, 2, 3, 4), prompt=[1, 1, 1]),
-        request(frequency=1.5, presence=-1.5, repetition=1.25, prompt=[5, 1]),
-        *(request(presence=0.25, least=n, stop=(0, 1, 2, 3, 4), prompt=[n, n]) for n in (3, 4, 5, 6, 7)),
-    ]
-
-
-def scenario(tree, overlap, mixed, **changed):
-    """Requests join, finish, are retracted and come back: (requests, drafts accepted)."""
-    reqs = requests()
-    server = Server(reqs, TREES[tree], overlap, mixed, **changed)
-    server.step(new=reqs[3:4])
-    server.step()
-    server.step(new=reqs[:2])
-    server.step()
-    server.step()
-    server.step(new=reqs[2:3] + reqs[4:])
-    server.step()
-    server.step(retracted=[reqs[0], reqs[4]])
-    server.step()
-    server.step(new=[reqs[4], reqs[0]])
-    while not all(finished(req) for req in reqs):
-        server.step()
-    return reqs, server.accepted

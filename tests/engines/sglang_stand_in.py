@@ -82,122 +82,26 @@ class Registry:
 
 
 class Penalizer:
-    """One of the four: numbers of the requests, [B, 1], and what was made of them."""
+    """One of SGLang's, which is released before it counts."""
 
-    NUMBERS: ClassVar = ""  # the attribute that has them
-    PARAMETER: ClassVar = ""
-    MADE: ClassVar = ""
-    NEUTRAL: ClassVar = 0.0
-    DTYPE: ClassVar = torch.float32
-
-    def __init__(self, orchestrator):
-        self.orchestrator, self._is_prepared = orchestrator, False
-        if self.is_required():
-            self.prepare()
-
-    def given(self):
-        return [getattr(req.sampling_params, self.PARAMETER) for req in self.orchestrator.reqs()]
-
-    def is_required(self):
-        return any(number != self.NEUTRAL for number in self.given())
+    prepared = True
 
     def is_prepared(self):
-        return self._is_prepared
+        return self.prepared
 
-    def prepare(self):
-        if not self._is_prepared:
-            setattr(self, self.NUMBERS, torch.tensor(self.given(), dtype=self.DTYPE)[:, None])
-            setattr(self, self.MADE, self.start(len(self.orchestrator.reqs()), self.orchestrator.vocab_size))
-            self._is_prepared = True
-
-    def start(self, batch, vocab):
-        return torch.full((batch, vocab), self.NEUTRAL, dtype=torch.float32)
-
-    def tensors(self):
-        return self.NUMBERS, self.MADE
-
-    def filter(self, keep):
-        if not self.is_required():
-            self._is_prepared = False
-        for name in self.tensors() if self._is_prepared else ():
-            setattr(self, name, getattr(self, name)[keep])
-
-    def merge(self, other):
-        if self._is_prepared or other._is_prepared:
-            self.prepare()
-            other.prepare()
-            for name in self.tensors():
-                setattr(self, name, torch.cat((getattr(self, name), getattr(other, name))))
-
-    def add(self, logits):
-        logits -= getattr(self, self.MADE)
+    def teardown(self):
+        self.prepared = False
 
 
-class BatchedFrequencyPenalizer(Penalizer):
-    NUMBERS, PARAMETER, MADE = "frequency_penalties", "frequency_penalty", "cumulated_frequency_penalties"
-
-
-class BatchedPresencePenalizer(Penalizer):
-    NUMBERS, PARAMETER, MADE = "presence_penalties", "presence_penalty", "cumulated_presence_penalties"
-
-
-class BatchedRepetitionPenalizer(Penalizer):
-    NUMBERS, PARAMETER, MADE = "repetition_penalties", "repetition_penalty", "cumulated_repetition_penalties"
-    NEUTRAL = 1.0
-
-
-class BatchedMinNewTokensPenalizer(Penalizer):
-    NUMBERS, PARAMETER, MADE = "min_new_tokens", "min_new_tokens", "len_output_tokens"
-    DTYPE = torch.int32
-
-    def start(self, batch, vocab):
-        self.stop_token_penalties = torch.zeros(batch, vocab, dtype=torch.float32)
-        for row, req in enumerate(self.orchestrator.reqs()):
-            self.stop_token_penalties[row, list(req.sampling_params.stop_token_ids)] = -torch.inf
-        return torch.zeros(batch, 1, dtype=torch.int32)
-
-    def tensors(self):
-        return (*super().tensors(), "stop_token_penalties")
-
-    def add(self, logits):
-        logits += torch.where(self.len_output_tokens < self.min_new_tokens, self.stop_token_penalties, 0.0)
-
-
-PENALIZERS = (
-    BatchedFrequencyPenalizer, BatchedMinNewTokensPenalizer, BatchedPresencePenalizer, BatchedRepetitionPenalizer,
-)  # fmt: skip
+PENALIZERS = [
+    type(f"Batched{kind}Penalizer", (Penalizer,), {})
+    for kind in ("Frequency", "MinNewTokens", "Presence", "Repetition")
+]
 
 
 class Orchestrator:
-    def __init__(self, vocab_size, batch, penalizers=PENALIZERS):
-        self.vocab_size, self.batch, self.device = vocab_size, batch, "cpu"
-        self.penalizers = {kind: kind(self) for kind in penalizers}
-
-    def reqs(self):
-        return self.batch.reqs
-
-    @property
-    def is_required(self):
-        return any(each.is_prepared() for each in self.penalizers.values())
-
-    def filter(self, keep):
-        for each in self.penalizers.values():
-            each.filter(keep)
-
-    def merge(self, other):
-        for kind, each in self.penalizers.items():
-            each.merge(other.penalizers[kind])
-
-    def summed(self):
-        """What a forward is given: (what is added, what is scaled by), None for what no request has."""
-        if not self.is_required:
-            return None, None
-        added = torch.zeros(len(self.reqs()), self.vocab_size, dtype=torch.float32)
-        scale = self.penalizers[BatchedRepetitionPenalizer]
-        for each in self.penalizers.values():
-            if each.is_prepared() and each is not scale:
-                each.add(added)
-        return added, scale.cumulated_repetition_penalties.clone() if scale.is_prepared() else None
+    def __init__(self, batch, penalizers=PENALIZERS):
+        self.batch, self.is_required, self.penalizers = batch, True, {kind: kind() for kind in penalizers}
 
 
 def request(frequency=0.0, presence=0.0, repetition=1.0, least=0, stop=(), prompt=()):
@@ -207,8 +111,10 @@ def request(frequency=0.0, presence=0.0, repetition=1.0, least=0, stop=(), promp
         stop_token_ids=set(stop),
     )  # fmt: skip
     return types.SimpleNamespace(
-        sampling_params=types.SimpleNamespace(**numbers), origin_input_ids=array("q", prompt), output_ids=array("q")
-    )
+        sampling_params=types.SimpleNamespace(**numbers), origin_input_ids=array("q", prompt), output_ids=array("q"),
+        kv=types.SimpleNamespace(req_pool_idx=0), eos_token_ids=None,
+        tokenizer=types.SimpleNamespace(eos_token_id=None, additional_stop_token_ids=None),
+    )  # fmt: skip
 
 
 def info(batch, seeds=None, **changed):
@@ -217,9 +123,8 @@ def info(batch, seeds=None, **changed):
         temperatures=torch.ones(batch, 1, dtype=torch.float32), top_ks=torch.full((batch,), 1 << 30, dtype=torch.int32),
         top_ps=torch.ones(batch, dtype=torch.float32), min_ps=torch.zeros(batch, dtype=torch.float32),
         is_all_greedy=False, need_top_k_sampling=False, need_top_p_sampling=False, need_min_p_sampling=False,
-        acc_additive_penalties=None, acc_scaling_penalties=None,
-        logit_bias=None, sampling_seed=torch.arange(batch) if seeds is None else seeds, has_watermark_candidates=False,
-        sampling_mask_batch_indices=None, has_custom_logit_processor=False,
+        penalizer_orchestrator=None, logit_bias=None, sampling_seed=torch.arange(batch) if seeds is None else seeds,
+        has_watermark_candidates=False, sampling_mask_batch_indices=None, has_custom_logit_processor=False,
     )  # fmt: skip
     return types.SimpleNamespace(**given | changed)
 
@@ -244,6 +149,14 @@ def schedule_batch(sampling_info, lengths, slots, reqs, pool):
         device="cpu", forward_mode=types.SimpleNamespace(is_idle=lambda: False), seq_lens=lengths, reqs=reqs,
         sampling_info=sampling_info, req_pool_indices=slots, req_to_token_pool=pool,
     )  # fmt: skip
+
+
+def attached(batch):
+    """A batch whose forward has its requests' penalties."""
+    scheduled = info(0, penalizer_orchestrator=Orchestrator(batch))
+    Registry.hook("from_schedule_batch")(scheduled, None, batch, None)
+    Registry.hook("copy_for_forward")(batch.sampling_info, scheduled)
+    return batch
 
 
 class Pool:
@@ -363,10 +276,6 @@ def installed(monkeypatch):
         "sglang.srt.runtime_context": {
             "get_parallel": lambda: types.SimpleNamespace(tp_group=group, tp_rank=group.rank, tp_size=group.world_size),
             "get_lora": lambda: lora, "get_spec": lambda: options,
-        },
-        "sglang.srt.sampling.penaltylib": {kind.__name__: kind for kind in PENALIZERS},
-        "sglang.srt.sampling.penaltylib.repetition_penalty": {
-            "apply_scaling_penalties": lambda x, s: x.copy_(torch.where(x > 0, x / s, x * s))
         },
         "sglang.srt.speculative.dflash_utils": {"is_dense_head_weight": lambda weight: weight is not None},
         "sglang.srt.speculative.dspark_components.dspark_draft": {"_draft_step": _draft_step},

@@ -9,7 +9,7 @@ from specdec_kernels import Sampling
 from specdec_kernels.engines import mlx_lm, vllm
 from specdec_kernels.engines.llamacpp import LlamaDrafter
 from specdec_kernels.generate import TextEdits, stream
-from tests.engines import sglang_server, vllm_stand_in, vllm_v1_stand_in
+from tests.engines import sglang_server, sglang_stand_in, vllm_stand_in, vllm_v1_stand_in
 from tests.engines.slot_machine import PLACES, Engine
 
 VOCABULARY, K = 40, 3
@@ -188,7 +188,7 @@ class Sglang(Engine):
 
     def begun(self, wish):
         """A Req of the server."""
-        req = sglang_server.request(
+        req = sglang_stand_in.request(
             wish.frequency, wish.presence, wish.repetition, wish.more.get("least", 0), wish.more.get("stop", ()),
             [token % sglang_server.VOCAB for token in (*wish.prompt, 1, 2)],
         )  # fmt: skip
@@ -200,13 +200,13 @@ class Sglang(Engine):
 
     def admit(self, name, wish, said):
         req = self.req[name] = self.req.get(name) or self.begun(wish)
-        req.slot = self.free.pop()
+        req.kv.req_pool_idx = self.free.pop()
         self.new.append(req)
 
     def drop(self, name):
         req = self.req[name]
         self.left.append(req)
-        self.free.append(req.slot)
+        self.free.append(req.kv.req_pool_idx)
 
     def step(self, names, counts):
         stepped = self.server.step(self.new, self.left)

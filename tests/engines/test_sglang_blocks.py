@@ -14,6 +14,7 @@ from tests.engines.sglang_stand_in import (
     DSparkWorkerV2,
     Pool,
     Registry,
+    attached,
     info,
     request,
     schedule_batch,
@@ -179,11 +180,12 @@ def test_what_stays_with_sglang(monkeypatch):
 def test_penalties_of_greedy_requests_count_their_drafts(monkeypatch):
     """The row after a token has its penalty, which SGLang leaves out there; a bias it has added itself."""
     worker = made(monkeypatch, "race", DFlashWorkerV2)
-    given = info(1, is_all_greedy=True, acc_additive_penalties=torch.zeros(1, VOCABULARY))
+    given = info(1, is_all_greedy=True)
     best = TARGET[0].argsort(descending=True)
     given.logit_bias = 50.0 * (torch.arange(VOCABULARY) == best[-1])[None]
     batch = batch_of(given, [2], [request(presence=100.0, prompt=range(2))])
     batch.reqs[0].output_ids.append(9)
+    attached(batch)
     worker._validate_phase1_sampling_support(batch)
     tokens = torch.cat((torch.tensor([0]), best[:K]))[None]
     logits = TARGET[:1].repeat(K + 1, 1)

@@ -18,6 +18,7 @@ from tests.engines.sglang_stand_in import (
     Pool,
     Registry,
     Sampler,
+    attached,
     info,
     request,
     schedule_batch,
@@ -44,7 +45,6 @@ def test_off_unless_asked_for(monkeypatch, engine):
     assert kinds == {
         "speculative.eagle_utils.eagle_sample": "replace",
         "speculative.spec_info.SpeculativeAlgorithm.create_worker": "after",
-        "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens": "replace",
         "sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch": "after",
         "sampling.sampling_batch_info.SamplingBatchInfo.copy_for_forward": "after",
         "model_executor.model_runner.ModelRunner.sample": "before",
@@ -88,6 +88,7 @@ def prepared(
         reqs or [request(prompt=range(6))] * batch,
         Pool(batch),
     )  # fmt: skip
+    attached(schedule)
     output = types.SimpleNamespace(next_token_logits=logits.reshape(batch * nodes, -1).clone())
     return Registry.hook("eagle_sample"), verify_input(tokens, tree, topk, draft_probs, depth), schedule, output
 
@@ -301,16 +302,14 @@ def test_without_seeds_the_generator_gives_them():
 def test_greedy_penalties_bias_and_grammar():
     logits = torch.zeros(2, 4, 5)
     logits[..., 4] = 9.0
-    given = info(2, is_all_greedy=True)
+    given, reqs = info(2, is_all_greedy=True), [request(presence=20.0, prompt=range(5)), request(prompt=range(6))]
     assert verified(logits, drafted(2), TREE, given)[:, 0].tolist() == [4, 4]
-    given.acc_additive_penalties = torch.tensor([[0.0, 0, 0, 0, -20], [0, 0, 0, 0, 0]])
-    assert verified(logits, drafted(2), TREE, given)[:, 0].tolist() == [0, 4]
+    reqs[0].output_ids.append(4)
+    assert verified(logits, drafted(2), TREE, given, reqs=reqs)[:, 0].tolist() == [0, 4]
     given.logit_bias = torch.tensor([[0.0, 0, 0, 5, 0], [0, 0, 0, 0, 0]])
-    assert verified(logits, drafted(2), TREE, given)[:, 0].tolist() == [3, 4]
-    given.acc_scaling_penalties = torch.full((2, 5), 2.0)
-    assert verified(logits, drafted(2), TREE, given)[:, 0].tolist() == [3, 4]
+    assert verified(logits, drafted(2), TREE, given, reqs=reqs)[:, 0].tolist() == [3, 4]
     mask = types.SimpleNamespace(apply=lambda x: x.__setitem__((slice(None), 4), -torch.inf))
-    assert verified(logits, drafted(2), TREE, given, grammar_mask=mask)[:, 0].tolist() == [3, 0]
+    assert verified(logits, drafted(2), TREE, given, grammar_mask=mask, reqs=reqs)[:, 0].tolist() == [3, 0]
 
 
 def test_drafts_of_a_race_share_its_noise(monkeypatch, engine):

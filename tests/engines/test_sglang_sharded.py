@@ -15,9 +15,12 @@ from specdec_kernels.engines._noise import seed_of
 from tests.engines.sglang_stand_in import (
     LogitsMetadata,
     LogitsProcessor,
+    Pool,
     Registry,
+    attached,
     info,
     request,
+    schedule_batch,
 )
 from tests.engines.test_sglang_plugin import prepared
 from tests.support.ranks import PlayedShard, Stage
@@ -30,10 +33,7 @@ FILTERS = dict(
     min_ps=torch.tensor([0.0, 0.0, 0.0, 0.05]), temperatures=torch.tensor([1.0, 1.0, 0.6, 1.5])[:, None],
     need_top_k_sampling=True, need_top_p_sampling=True, need_min_p_sampling=True,
 )  # fmt: skip
-PENALTIES = dict(
-    acc_additive_penalties=-torch.rand(4, VOCABULARY, generator=GENERATOR).round(),
-    acc_scaling_penalties=1 + 0.3 * torch.rand(4, VOCABULARY, generator=GENERATOR).round(),
-)
+PENALTIES = [torch.randint(VOCABULARY, (size,), generator=GENERATOR).tolist() for size in (0, 300, 900, 40)]  # outputs
 BIAS = dict(logit_bias=2.0 * torch.randn(4, VOCABULARY, generator=GENERATOR))
 
 
@@ -156,15 +156,24 @@ def given(seed, tree):
     return logits, tokens
 
 
-def rounds(method, tree, changed, mask=None, rows=lambda logits: logits):
+def penalised(outputs):
+    """A request for each of these outputs."""
+    reqs = [request(0.5, 0.5, 1.5, least=2000 * (i == 2), stop=[1, 1030], prompt=range(6)) for i in range(4)]
+    for slot, (req, output) in enumerate(zip(reqs, outputs, strict=True)):
+        req.output_ids.extend(output)
+        req.kv.req_pool_idx = slot
+    return reqs
+
+
+def rounds(method, tree, edits, mask=None, rows=lambda logits: logits):
     """Outputs of `eagle_sample` for six rounds, where a rank's rows are `rows` of the logits."""
     found = []
     for seed in range(6):
         logits, tokens = given(seed, tree)
-        reqs = [request(0.5, 0.5, 1.5, least=3 * (i == 2), stop=[1, 1030], prompt=range(6)) for i in range(4)]
-        cut = rows(logits.flatten(0, 1)).view(4, 4, -1)
+        cut, reqs = rows(logits.flatten(0, 1)).view(4, 4, -1), penalised(PENALTIES) if edits is PENALTIES else None
+        sampling = info(4, **FILTERS, **(BIAS if edits is BIAS else {}))
         hook, drafts, batch, output = prepared(
-            cut, tokens, tree, info(4, **changed), topk=1 if tree is CHAIN else 2, method=method, reqs=reqs
+            cut, tokens, tree, sampling, topk=1 if tree is CHAIN else 2, method=method, reqs=reqs
         )
         batch.return_logprob = False
         found.append(hook(drafts, batch, output, mask))
@@ -173,7 +182,7 @@ def rounds(method, tree, changed, mask=None, rows=lambda logits: logits):
 
 @pytest.mark.parametrize("tree", [CHAIN, TREE], ids=["chain", "tree"])
 @pytest.mark.parametrize("method", ["race", "rejection"])
-@pytest.mark.parametrize("edits", [{}, PENALTIES, BIAS], ids=["plain", "penalties", "bias"])
+@pytest.mark.parametrize("edits", [None, PENALTIES, BIAS], ids=["plain", "penalties", "bias"])
 def test_verdicts_are_those_of_whole_rows(ranks, engine, method, tree, edits):
     mask = None
     if edits is BIAS:
@@ -182,12 +191,12 @@ def test_verdicts_are_those_of_whole_rows(ranks, engine, method, tree, edits):
 
     def act(here):
         columns = here.slices[0].columns
-        return rounds(method, tree, FILTERS | edits, mask, lambda rows: rows[:, columns].clone())
+        return rounds(method, tree, edits, mask, lambda rows: rows[:, columns].clone())
 
     first, second = ranks(act, method)
     engine.group.world_size = 1
     sys.modules["specdec_kernels.engines._sglang"].get_parallel = lambda: types.SimpleNamespace(tp_group=engine.group)
-    whole = rounds(method, tree, FILTERS | edits, mask)
+    whole = rounds(method, tree, edits, mask)
     accepted = 0
     for mine, other, wanted in zip(first, second, whole, strict=True):
         for x, y, z in zip(mine, other, wanted, strict=True):
@@ -277,24 +286,38 @@ def test_edits_of_a_step_without_drafts(ranks):
     rows = given(1, CHAIN)[0][0]
 
     def bias(sampling, logits):
-        for name in ("acc_additive_penalties", "logit_bias"):
-            logits += getattr(sampling, name)
+        logits += sampling.logit_bias
         sampling.grammar_mask.apply(logits)
+
+    def penalties(logits):
+        batch = attached(schedule_batch(info(4), torch.full((4,), 7), torch.arange(4), penalised(PENALTIES), Pool(4)))
+        forward = types.SimpleNamespace(
+            sampling_info=batch.sampling_info, forward_mode=types.SimpleNamespace(is_decode=lambda: True),
+            positions=torch.full((4,), 2000), input_ids=torch.tensor([3, 1050, 1099, 5]),
+            req_pool_indices=torch.arange(4),
+        )  # fmt: skip
+        runner = types.SimpleNamespace(req_to_token_pool=batch.req_to_token_pool)
+        Registry.hook("sample")(runner, types.SimpleNamespace(next_token_logits=logits), forward)
+        return logits
 
     def act(here):
         found = []
         for mask in (words, forbidden):
-            sampling = info(4, grammar_mask=Mask(None, mask), **PENALTIES | BIAS)
+            sampling = info(4, grammar_mask=Mask(None, mask), **BIAS)
             own = rows[:, here.slices[0].columns].clone()
             Registry.hook("apply_logits_bias")(bias, sampling, own)
             assert torch.equal(sampling.grammar_mask.vocab_mask, mask)
             found.append(own)
-        return found
+        return [*found, penalties(rows[:, here.slices[0].columns].clone())]
 
-    for left, right, mask in zip(*ranks(act), (words, forbidden), strict=True):
+    *biased, penalties_of_ranks = (torch.cat(each, 1) for each in zip(*ranks(act), strict=True))
+    for found, mask in zip(biased, (words, forbidden), strict=True):
         wanted = rows.clone()
-        bias(info(4, grammar_mask=Mask(None, mask), **PENALTIES | BIAS), wanted)
-        assert torch.equal(torch.cat((left, right), 1), wanted)
+        bias(info(4, grammar_mask=Mask(None, mask), **BIAS), wanted)
+        assert torch.equal(found, wanted)
+    sys.modules["specdec_kernels.engines._sglang_penalties"].slices_of = lambda rows: None
+    assert torch.equal(penalties_of_ranks, penalties(rows.clone()))
+    assert not torch.equal(penalties_of_ranks, rows)
 
 
 class OnDevice(torch.Tensor):

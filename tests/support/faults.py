@@ -71,8 +71,8 @@ engines, SGLang: seeds by place | specdec_kernels/engines/_sglang.py
 + info.sampling_seed.long().sort().values, "nonce": 0}
 ? tests/engines/test_slot_machine.py -k sglang
 engines, SGLang: late tokens of another slot | specdec_kernels/engines/_sglang_penalties.py
-- recent.tokens[slots[:, None], positions % RING]
-+ recent.tokens[torch.arange(len(slots))[:, None], positions % RING]
+- slots.recent[indices[:, None], positions % RING]
++ slots.recent[torch.arange(len(indices))[:, None], positions % RING]
 ? tests/engines/test_slot_machine.py -k sglang
 engines, SGLang: drafts of a block one place later | specdec_kernels/engines/_sglang_blocks.py
 - "position": position + index}
