@@ -266,11 +266,6 @@ def of_rows(x: Any) -> Any:
     return x[:, None] if isinstance(x, torch.Tensor) else x
 
 
-def sampler() -> Sampler:
-    """The sampling backend "specdec"."""
-    return SpecdecSampler()
-
-
 def pytorch_sampler() -> Sampler:
     """The sampling backend "pytorch": ours where a race needs its noise, decided when the sampler is made."""
     return SpecdecSampler() if method_of() == "race" else Sampler()
@@ -302,7 +297,7 @@ def report(result: Any, scheduler: Any) -> None:
 
 
 class SpecdecSampler(Sampler):
-    """SGLang's sampler, whose tokens come from `race_sample` on its logits, with the noise of our verification."""
+    """The sampling backend "specdec": tokens of `race_sample` on the logits, by the noise of our verification."""
 
     specdec_samples = True
 

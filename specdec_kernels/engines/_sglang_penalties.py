@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from sglang.srt.utils.common import is_pin_memory_available
 from torch.nn.functional import pad
 
 import specdec_kernels as specdec
 from specdec_kernels.engines._methods import refuse
 from specdec_kernels.engines._sglang_sharded import slices_of
+from specdec_kernels.engines._vllm_rows import moved
 
 RING = 256  # tokens stored for each request slot: more than a path has
 NEUTRAL = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
@@ -94,23 +95,26 @@ def penalties_of(reqs: list[Any], slots: Slots) -> Penalties:
     read."""
     device, changes, rows = slots.counts.device, [], []
     for req in reqs:
-        slot, counts, prompt = req.kv.req_pool_idx, req.specdec_counts, len(req.origin_input_ids)
+        slot, counts, params, prompt = (
+            req.kv.req_pool_idx, req.specdec_counts, req.sampling_params, len(req.origin_input_ids)
+        )  # fmt: skip
         if is_penalised(req):
             changes += [(slot, column, *change) for column, change in counts.update(req.output_ids).items()]
+        factors = params.frequency_penalty, params.presence_penalty, params.repetition_penalty
         last = max(len(counts.times) - 1, 0)
-        rows.append((slot, last, prompt + counts.length, prompt, req.sampling_params.min_new_tokens))
+        rows.append((slot, last, prompt + counts.length, prompt, params.min_new_tokens, *factors))
     width = max(last for _, last, *_ in rows) + 1
     if width > slots.counts.shape[2]:
         slots.counts = pad(slots.counts, (0, max(2 * width, 64) - slots.counts.shape[2]))
-    numbers = _sent([x for row in (*changes, *rows) for x in row], torch.int64, device)
-    sizes = 4 * len(changes), 5 * len(rows)
-    slot, column, *change = numbers[: sizes[0]].view(-1, 4).unbind(1)
+    numbers = moved(np.array([x for row in (*changes, *rows) for x in row], dtype=np.float64), device)  # in one copy
+    slot, column, *change = numbers[: 4 * len(changes)].view(-1, 4).long().unbind(1)
     slots.counts[:, slot, column] = torch.stack(change).int()
-    slot, last, *lengths = numbers[sizes[0] :].view(-1, 5).unbind(1)
+    numbers = numbers[4 * len(changes) :].view(-1, 8)
+    slot, last, *lengths = numbers[:, :5].long().unbind(1)
     columns = torch.arange(width, device=device, dtype=torch.int64).minimum(last[:, None])  # the last one is repeated
     tokens, times = slots.counts[:, slot[:, None], columns].unbind(0)
-    factors = _sent([[getattr(req.sampling_params, name) for name in NEUTRAL] for req in reqs], torch.float32, device)
-    return Penalties(tokens.long(), times.float(), factors[..., None, None].unbind(1), *lengths, stops_of(reqs, device))
+    factors = numbers[:, 5:, None, None].float().unbind(1)
+    return Penalties(tokens.long(), times.float(), factors, *lengths, stops_of(reqs, device))
 
 
 def stops_of(reqs: list[Any], device: Any) -> torch.Tensor | None:
@@ -130,13 +134,7 @@ def stops_of(reqs: list[Any], device: Any) -> torch.Tensor | None:
     longest = max(map(len, stops))
     if not longest:
         return None
-    return _sent([each + (each or [0])[:1] * (longest - len(each)) for each in stops], torch.int64, device)
-
-
-def _sent(numbers: list[Any], dtype: torch.dtype, device: Any) -> torch.Tensor:
-    """To the device, without waiting."""
-    tensor = torch.tensor(numbers, dtype=dtype, pin_memory=is_pin_memory_available(device), device="cpu")
-    return tensor.to(device, non_blocking=True)
+    return moved(np.array([each + (each or [0])[:1] * (longest - len(each)) for each in stops]), device)
 
 
 class Penalties(NamedTuple):
@@ -144,7 +142,7 @@ class Penalties(NamedTuple):
 
     tokens: torch.Tensor  # int64 [B, W]; the last one of a request is repeated, with its count
     counts: torch.Tensor  # float32 [B, W]
-    factors: tuple[torch.Tensor, ...]  # float32 [B, 1, 1] each: frequency, presence, repetition; the least length
+    factors: tuple[torch.Tensor, ...]  # float32 [B, 1, 1] each: frequency, presence, repetition
     counted: torch.Tensor  # int64 [B]: prompt and counted output
     prompt: torch.Tensor  # int64 [B]
     least: torch.Tensor  # int64 [B]: of the output
@@ -165,7 +163,7 @@ class Penalties(NamedTuple):
         times = torch.where(same[..., : self.tokens.shape[1]], self.counts[:, None], 0).amax(-1)
         counts = torch.cat((self.counts, times), 1)[:, None] + in_row.float() @ same.float()
         columns, counts = columns_of(tokens, counts, rows, first)
-        frequency, presence, repetition, _ = self.factors
+        frequency, presence, repetition = self.factors
         seen = counts > 0
         x = rows.gather(-1, columns).float() - (frequency * counts + presence * seen)
         scale = torch.where(seen, repetition, 1)

@@ -265,7 +265,7 @@ def register() -> None:
         ("managers.scheduler.Scheduler.init_model_worker", parts.report, kinds.AFTER),
     ]
     sampler = importlib.import_module("sglang.srt.layers.sampler")
-    sampler.register_sampler_backend("specdec", parts.sampler)
+    sampler.register_sampler_backend("specdec", parts.SpecdecSampler)
     if method_of() == "race":
         hooks.append(("speculative.spec_utils.fast_sample", parts.fast_sample, kinds.AROUND))
         # With seeds SGLang takes no other backend than this one.

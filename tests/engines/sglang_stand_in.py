@@ -283,7 +283,6 @@ def installed(monkeypatch):
         "sglang.srt.speculative.eagle_utils": {"get_spec": lambda: options},
         "sglang.srt.speculative.spec_utils": {"SIMULATE_ACC_LEN": 0},
         "sglang.srt.utils.async_probe": {"sanitize_nan_logits": lambda logits, where: None},
-        "sglang.srt.utils.common": {"is_pin_memory_available": lambda device: False},
         "sglang.srt.plugins.hook_registry": {
             "HookRegistry": Registry,
             "HookType": types.SimpleNamespace(REPLACE="replace", AFTER="after", AROUND="around", BEFORE="before"),

@@ -174,7 +174,7 @@ class Sglang(Engine):
     orders = False
 
     def __init__(self, plugin, tree, overlap=0, mixed=False):
-        self.sampler = plugin.sampler()
+        self.sampler = plugin.SpecdecSampler()
         self.server = sglang_server.Server(
             [], sglang_server.TREES[tree], overlap, mixed, slots=PLACES, sampler=self.sampled
         )

@@ -238,7 +238,7 @@ def test_race_is_the_sampler():
     )
     given = info(50, torch.arange(50) + 1000, **filters)
     tokens = verified(logits, torch.randint(40, (50, 4)), TREE, given, method="race", length=5)
-    backend = sys.modules["specdec_kernels.engines._sglang"].sampler()
+    backend = sys.modules["specdec_kernels.engines._sglang"].SpecdecSampler()
     for return_logprob in (False, True):
         output = types.SimpleNamespace(next_token_logits=logits[:, 0].clone())
         drawn = backend.forward(output, given, return_logprob, [], [], torch.full((50,), 5))
@@ -280,7 +280,7 @@ def test_custom_processors_run_once(monkeypatch):
     rows = torch.randn(50, 5, generator=torch.Generator().manual_seed(0))
     output = types.SimpleNamespace(next_token_logits=rows.clone())
     given = info(50, has_custom_logit_processor=True)
-    backend = sys.modules["specdec_kernels.engines._sglang"].sampler()
+    backend = sys.modules["specdec_kernels.engines._sglang"].SpecdecSampler()
     drawn = backend.forward(output, given, True, [], [], torch.full((50,), 5))
     rows[:, 0] += 1
     assert torch.equal(drawn, specdec.race_sample(rows, seed=torch.arange(50), position=6))
