@@ -144,7 +144,10 @@ def own_penalizers(monkeypatch):
     name = "sglang.srt.sampling.penaltylib"
     for _ in installed(monkeypatch):
         utils = {"get_compiler_backend": lambda: "eager", "is_npu": lambda: True}  # so nothing is compiled
-        place(monkeypatch, {"sglang.srt.sampling": {"__path__": [str(folder)]}, "sglang.srt.utils": utils})
+        place(monkeypatch, {
+            "sglang.srt.sampling": {"__path__": [str(folder)]}, "sglang.srt.utils": utils,
+            "sglang.srt.utils.common": {"is_pin_memory_available": lambda device: False},
+        })  # fmt: skip
         monkeypatch.setenv("SPECDEC_SGLANG", "race")
         sglang.register()
         yield importlib.import_module(name)
