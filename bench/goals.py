@@ -5,6 +5,8 @@ from harness import KINDS, OURS, VOCABULARY, Goal
 ROWS = ("normal", "zipf", "peaked")
 PEERS = {"threads": 1, "sweep": "peers"}
 SAMPLERS = ("sampling_from_logits", "top_k_top_p_sampling_from_logits", "top_k_mask_logits")
+WITH_OUT = [{"call": name} for name in ("race_sample", "verify_chain(race)", "verify_chain(rejection)")]
+OTHER_CALLS = [{"call": f"verify_chain(rejection), {how}"} for how in ("new outputs", "serving")]
 SHORT = ("top_k 50", "top_k 50, top_p 0.9", "joint")
 
 
@@ -46,23 +48,18 @@ def scaling(method):
     return value
 
 
-def host_cost(book):
-    medians = [r.median for r in book.records if r.op == "host_cost" and r.contender == OURS]
-    return max(medians) * 1e6 if medians else None
+def micros(op, *cases):
+    """The most microseconds of our calls."""
 
+    def value(book):
+        medians = [book.find(op, OURS, **case) for case in cases]
+        return None if None in medians else max(medians) * 1e6
 
-def host_cost_with_out(book):
-    calls = ("race_sample", "verify_chain(race)", "verify_chain(rejection)")
-    medians = [book.find("host_cost", OURS, call=call) for call in calls]
-    return None if None in medians else max(medians) * 1e6
+    return value
 
 
 def triton_host_cost(method):
-    def value(book):
-        time = book.find("host_cost of Triton", OURS, method=method, part="backend")
-        return time * 1e6 if time else None
-
-    return value
+    return micros("host_cost of Triton", {"method": method, "part": "backend"})
 
 
 def adds(op, without, cases):
@@ -96,7 +93,7 @@ AT_MOST = [
         "verify_tree(paths), 4 chains of 5: share of traversal on that tree", 1.3,
         times("paths", "traversal", as_share=True),
     ),
-    ("host cost of a call, µs", 10, host_cost),
+    ("host cost of a call, µs", 10, micros("host_cost", *WITH_OUT, *OTHER_CALLS)),
     ("host cost of Triton's race, nothing launched, µs", 25, triton_host_cost("race")),
     ("host cost of Triton's rejection, nothing launched, µs", 35, triton_host_cost("rejection")),
     (
@@ -152,7 +149,7 @@ AT_LEAST = [
     ),
 ]  # fmt: skip
 # Most users' CPUs have no more than AVX2: SPECDEC_CPU_ISA=avx2 ATEN_CPU_CAPABILITY=avx2.
-AVX2_AT_MOST = [("host cost of a call with `out=`, µs", 3.5, host_cost_with_out)]
+AVX2_AT_MOST = [("host cost of a call with `out=`, µs", 3.5, micros("host_cost", *WITH_OUT))]
 AVX2_AT_LEAST = [
     *(
         (f"verify_chain({method}), K = 5: times faster than transformers", bound, transformers(method))
