@@ -15,6 +15,7 @@ from specdec_kernels.calls import inputs
 from specdec_kernels.ops._laws import check_one_temperature
 from specdec_kernels.sampling import LogitEdits, Sampling, undivided
 from specdec_kernels.sharded import _parts as parts
+from specdec_kernels.sharded._cached_tensors import filled
 from specdec_kernels.sharded._filters import Support, inverse_of, may_filter, of_each_row, scaled, support_of
 from specdec_kernels.sharded._races import race_partial
 from specdec_kernels.sharded._wire import any_of, sent, tiles_of
@@ -163,8 +164,8 @@ def laws_of(shard, sides, *also):
     row_status, logits = any_of(row_status).split_with_sizes([sum(rows), sum(num_tokens)])
     logits = logits.view(torch.float32)
     row_stats, probs = _row_stats_and_probs(sides, rows, tiles, logits)
-    weightless = row_stats.select(-1, 1) == torch.inf
-    row_status = torch.where(weightless, row_status | Status.NON_FINITE, row_status)
+    weightless = row_stats.select(-1, 1) == filled(torch.inf, row_stats)
+    row_status = torch.where(weightless, row_status | filled(Status.NON_FINITE, row_status), row_status)
     each = zip(sides, support, row_stats.split_with_sizes(rows), row_status.split_with_sizes(rows),
                logits.split_with_sizes(num_tokens), probs.split_with_sizes(num_tokens), strict=True)  # fmt: skip
     return [_laws(side, support, *of_side) for side, support, *of_side in each], also

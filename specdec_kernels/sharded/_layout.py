@@ -6,6 +6,7 @@ import torch
 
 from specdec_kernels.calls import inputs
 from specdec_kernels.ops.verify_chain import check_ragged, ragged_width
+from specdec_kernels.sharded import _cached_tensors as cached
 
 
 class Chains:
@@ -32,9 +33,7 @@ class Chains:
         self.batch, width = draft_tokens.shape
         if target.shape[:-1] != (self.batch, width + 1):
             raise ValueError(f"target: expected shape [{self.batch}, {width + 1}, n]; got {inputs.shown(target)}")
-        requests = torch.arange(self.batch, device=device, dtype=torch.int64)
-        self.request = requests.unsqueeze(-1).expand(self.batch, width + 1)
-        self.step = torch.arange(width + 1, device=device, dtype=torch.int64)
+        self.request, self.step = cached.owners(self.batch, width + 1, device), cached.steps(width + 1, 1, device)
         self.width = width
 
     def _owner(self, ends, indices):
@@ -65,7 +64,7 @@ class Chains:
     def at_rows(self, of_drafts, last):
         """Values of drafts, gathered at the row of each; ``last`` for a request's last row."""
         if self.cu_drafts is None:
-            return torch.nn.functional.pad(of_drafts, (0, 1), value=last)
+            return torch.cat([of_drafts, cached.filled(last, of_drafts, self.batch, 1)], dim=-1)
         rows = of_drafts.new_full(self.request.shape, last)
         rows[self.draft_rows] = of_drafts
         return rows

@@ -14,6 +14,7 @@ from specdec_kernels.ops.race_sample import RACE_SAMPLE
 from specdec_kernels.ops.race_topk import RACE_TOPK
 from specdec_kernels.sampling import LogitEdits, Sampling, undivided
 from specdec_kernels.sharded import _parts as parts
+from specdec_kernels.sharded._cached_tensors import filled
 from specdec_kernels.sharded._filters import may_filter, support_of
 from specdec_kernels.sharded._requests import looked_up, mapped
 from specdec_kernels.sharded._wire import any_of
@@ -129,7 +130,7 @@ def race_finish(packed: torch.Tensor, k: int | None = None) -> tuple[torch.Tenso
     no_winner, row_status = best[..., 0] >> 32 == NO_SCORE, any_of(status.squeeze(-1))
     tokens = NO_TOKEN - (best & 0xFFFFFFFF)
     tokens[..., 1:].masked_fill_(best[..., :1] >> 32 == ANY_SCORE, -1)  # idle: every rank sends one token
-    return tokens, torch.where(no_winner, row_status | Status.NON_FINITE, row_status)
+    return tokens, torch.where(no_winner, row_status | filled(Status.NON_FINITE, row_status), row_status)
 
 
 def keys_of(tokens, scores):

@@ -10,6 +10,7 @@ import torch
 
 from specdec_kernels.calls.values import Noise
 from specdec_kernels.sharded import _parts as parts
+from specdec_kernels.sharded._cached_tensors import only
 from specdec_kernels.sharded._laws import argmax_of, cuts_of, laws_of, left_in_slices, with_parameters
 from specdec_kernels.sharded._parts import Tables, walk_tables
 from specdec_kernels.sharded._races import gathered, winners
@@ -74,8 +75,7 @@ def _spared(target):
     some = [] if target.support is None else [target.contains()]
     if target.side.edits is not None:
         some.append(target.logits > -torch.inf)
-    spared = both(*some)
-    return target.probs if spared is None else torch.where(spared, target.probs, SPARED_BY_NONE)
+    return only(both(*some), target.probs, SPARED_BY_NONE)
 
 
 def _answered(shard, target, draft, draft_tokens, tables, *, parents=None, cu_drafts=None, method, width, **how):
