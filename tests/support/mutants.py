@@ -132,7 +132,7 @@ PYTHON = {
     ),
     "triton_kernels/_block_chain": (ops("verify_chain traversal_laws", "triton"), TRITON.format("ops"), RANDOM_TRITON),
     "triton_kernels/_paths": (ops("paths", "triton"), RANDOM_TRITON),
-    "triton_kernels/_children": (ops("verify_tree verify_linked_tree", "triton"), TRITON.format("trees")),
+    "triton_kernels/_children": (ops("verify_tree verify_linked_tree paths", "triton"), TRITON.format("trees")),
     "triton_kernels/_la": (ops("race_sample sampling", "triton"), TRITON.format("launch"), RANDOM_TRITON),
     "triton_kernels/_math": (TRITON.format("math"), ops("race_sample residual verify_chain", "triton")),
     "triton_kernels/_": (
