@@ -122,22 +122,6 @@ class TestRows:
         for edits in (LogitEdits(), nothing, LogitEdits(pending=torch.ones(ROWS, 2, dtype=torch.int64))):
             assert torch.equal(race_sample(probs, space="probs", edits=edits, **NOISE), plain)
 
-    def test_words_past_the_vocabulary(self):
-        """Masks may be wider than the row, and lie apart."""
-        places = random_places(ROWS, V, seed=6)
-        edits = packed(places, V, bits_of([range(V)] * ROWS, V))
-
-        def wider(mask):
-            room = torch.full((ROWS, 9), -1, dtype=torch.int32)
-            room[:, :3] = mask
-            return room[:, :5]
-
-        rows = rows_of(ROWS)
-        wide = edits._replace(
-            **{name: wider(getattr(edits, name)) for name in ("allowed", "prompt_mask", "output_mask")}
-        )
-        assert torch.equal(race_sample(rows, edits=wide, **NOISE), race_sample(rows, edits=edits, **NOISE))
-
 
 class Chain:
     """A verify_chain call with edits, and the same with each row edited by hand along the drafts."""
@@ -490,18 +474,6 @@ REFUSED = {
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("name, value", [
-        ("repetition", float("nan")), ("repetition", 0.0), ("repetition", -1.0), ("repetition", float("inf")),
-        ("frequency", float("nan")), ("frequency", float("inf")), ("presence", float("nan")),
-        ("presence", -float("inf")),
-    ])  # fmt: skip
-    def test_numbers_out_of_range(self, name, value):
-        """They are off, with status 8; the neighbours do not notice."""
-        self.one_bad(
-            lambda places: setattr(places[4], name, value),
-            lambda places: setattr(places[4], name, float(name == "repetition")),
-        )
-
     @pytest.mark.interpreted
     def test_status_of_a_request(self):
         """Of chains and trees: that of what is the request's own."""
@@ -512,47 +484,6 @@ class TestBadInput:
         assert verify_chain(torch.ones(4, 2, dtype=torch.int64), **call).status.tolist() == [0, 8, 8, 8]
         tree = {"parents": torch.tensor([-1, 0, 0])} | call
         assert verify_tree(torch.ones(4, 3, dtype=torch.int64), **tree).status.tolist() == [0, 8, 8, 8]
-
-    def one_bad(self, spoil, mend):
-        rows = rows_of(ROWS)
-        places, good = (random_places(ROWS, V, seed=9) for _ in range(2))
-        for set_of in (places, good):
-            set_of[4] = Place({1: 2.0}, 1.3, 0.2, 0.3, [1, 2], [5, 5, 6])
-        spoil(places)
-        mend(good)
-        status, fine = torch.zeros(2, ROWS, dtype=INT)
-        found = race_sample(rows, edits=packed(places, V), status=status, **NOISE)
-        assert torch.equal(found, race_sample(rows, edits=packed(good, V), status=fine, **NOISE))
-        assert torch.equal(status, fine | 8 * (seeds(ROWS) == 4).int())
-
-    def test_pending_out_of_range(self):
-        for token in (V, 2**40, -2, -(2**62)):
-            self.one_bad(
-                lambda places, token=token: setattr(places[4], "pending", [7, token, 7]),
-                lambda places: setattr(places[4], "pending", [7, 7]),
-            )
-
-    @pytest.mark.interpreted
-    def test_bias_out_of_range(self):
-        """Entries out of range or out of order are left out; spans that do not fit are, too."""
-        rows = rows_of(3)
-        values = torch.tensor([1.0, 5.0, 7.0, -2.0, 3.0, 9.0])
-        cases = [
-            ([-1, 3, V, 5, 2**31 - 1, -(2**31)], {3: 5.0, 5: -2.0}),
-            ([9, 3, 9, 10, 4, 11], {9: 1.0, 10: -2.0, 11: 9.0}),
-        ]
-        for tokens, kept in cases:
-            bias = (torch.tensor(tokens, dtype=INT), values, torch.tensor([0, 0, 6, 6], dtype=INT))
-            status = torch.empty(3, dtype=INT)
-            found = race_sample(rows, seed=seeds(3), position=0, edits=LogitEdits(bias=bias), status=status)
-            by_hand = rows.clone()
-            by_hand[1] = Place(kept).edited(rows[1])
-            assert torch.equal(found, race_sample(by_hand, seed=seeds(3), position=0))
-            assert status.tolist() == [0, 8, 0]
-        for cu, bad in (([0, 3, 2, 6], [0, 8, 0]), ([-1, 0, 0, 6], [8, 0, 0]), ([0, 0, 0, 7], [0, 0, 8])):
-            bias = (seeds(6).int(), values, torch.tensor(cu, dtype=INT))
-            race_sample(rows, seed=seeds(3), position=0, edits=LogitEdits(bias=bias), status=status)
-            assert status.tolist() == bad
 
     @pytest.mark.interpreted
     def test_values_that_are_no_logits(self):
