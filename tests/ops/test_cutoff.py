@@ -285,9 +285,6 @@ class TestMass:
         assert cut_of(row, half._replace(top_p_after=()))[2] == 5
 
 
-NAN_ROW = torch.tensor([0.0, torch.nan, 2.0, 1.0])
-
-
 @pytest.mark.usefixtures("backend")
 @pytest.mark.interpreted
 class TestStatus:
@@ -305,13 +302,6 @@ class TestStatus:
             for one in (0, 1):
                 assert [part[one].item() for part in found] == [-torch.inf, -1, 0, 0, -torch.inf]
             assert found.count[2] == 1
-
-    @pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=2), Sampling(0.0)])
-    def test_nan_has_no_weight(self, sampling):
-        bits, found = self.status(NAN_ROW[None], sampling)
-        assert bits == [1]
-        clean = cutoff(torch.where(NAN_ROW.isnan(), -torch.inf, NAN_ROW)[None], sampling=sampling)
-        assert all(map(torch.equal, found, clean))
 
     def test_infinity_counts_as_the_largest(self):
         row = torch.tensor([[1.0, torch.inf, torch.inf, 2.0]])
@@ -332,11 +322,6 @@ class TestStatus:
         off = [0.0, 0.0, 0.0, 0.5, 1.0, 1.0]
         for b in range(6):
             assert [part[b].item() for part in found] == list(cut_of(rows[b], Sampling(min_p=off[b])))
-
-    def test_bad_temperature(self):
-        bits, found = self.status(rows_of(2, 9), Sampling(torch.tensor([torch.nan, -1.0]), top_k=3))
-        assert bits == [8, 8]
-        assert found.count.tolist() == [1, 1]
 
 
 REFUSED = {

@@ -174,17 +174,6 @@ class TestTokens:
         assert bits.tolist() == [1, 0, 0, 0]
         assert found.top_tokens.flatten().tolist() == [-1, *rows[1:].argmax(-1).tolist()]
 
-    def test_rows_without_weight(self):
-        rows = torch.full((2, 5), -torch.inf)
-        rows[1] = torch.nan
-        bits = torch.full((2,), UNTOUCHED, dtype=torch.int32)
-        for sampling in (Sampling(), Sampling(0.0), Sampling(top_k=2)):
-            found = logprobs(rows, torch.tensor([0, 4]), sampling=sampling, top=2, status=bits)
-            assert bits.tolist() == [1, 1]
-            assert found.logprob.tolist() == [-torch.inf] * 2
-            assert found.rank.tolist() == [0, 0]
-            assert found.top_tokens.tolist() == [[-1, -1]] * 2
-
     def test_of_a_verdict(self):
         """The emitted tokens of a whole batch at once; what was drawn with filters is kept by them."""
         call = chain_call(3, requests=8, slots=3, vocabulary=33) | {"temperature": None}

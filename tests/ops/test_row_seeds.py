@@ -5,12 +5,11 @@ import torch
 
 from specdec_kernels import race_sample
 from specdec_kernels.ops import verify_chain as plain_chain
-from tests.ops.test_input_rows import COUNTS, FILTERED, TREES, by_entry, in_rows, padded, tree_of
+from tests.ops.test_input_rows import COUNTS, FILTERED, TREES, in_rows, padded, tree_of
 from tests.support.cases import ragged
 from tests.support.ops import verify_chain, verify_tree
 
 B, K, N = 6, 4, 7
-INDEX = torch.tensor([3, 0, -1, 5, 99, 4])
 
 
 def row_seeds(rows, dtype=torch.int64, seed=0):
@@ -65,18 +64,6 @@ class TestChains:
         assert torch.equal(verify_chain(**with_rows(rows, given)).tokens, expected.tokens)
         short = verify_chain(**with_rows(ragged(call | {"draft": None}, COUNTS), given), **{"packing.max_drafts": K})
         assert torch.equal(short.tokens[:, 0], expected.tokens[:, 0])
-
-    def test_by_row_of_the_batch(self):
-        """Whatever entry a request uses."""
-        call, given = padded("race"), row_seeds(K + 1)
-        own = torch.where((INDEX >= 0) & (INDEX < 9), INDEX, torch.tensor([0, 0, 1, 0, 2, 0]))
-        slots = by_entry(call, own) | {"request_index": INDEX}
-        found = verify_chain(**with_rows(slots, given))
-        expected = verify_chain(**with_rows(call, given))
-        live = [0, 1, 3, 5]
-        assert torch.equal(found.tokens[live], expected.tokens[live])
-        assert found.num_accepted[2] == -1
-        assert found.status[4] == 8
 
     def test_many_rows(self, backend):
         """More rows than a device takes at once, and few. Triton's programs are alike for all."""

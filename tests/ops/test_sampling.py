@@ -291,13 +291,6 @@ class TestOfTheDraft:
         expected = verify_chain(**call, temperature=0.5, **{"draft.sampling": Sampling()})
         assert_same(verify_chain(**call, temperature=0.5), expected)
 
-    def test_temperatures_of_a_tensor(self):
-        call = CHAIN | {"temperature": 0.8}
-        each = verify_chain(**call, **{"draft.sampling": Sampling(torch.tensor([0.5, 1.0, 2.0, 0.0]))})
-        for b, temperature in enumerate((0.5, 1.0, 2.0, 0.0)):
-            one = verify_chain(**call, **{"draft.sampling": Sampling(temperature)})
-            assert_same([part[b] for part in each], [part[b] for part in one])
-
     @pytest.mark.parametrize("space", ["logits", "probs"])
     def test_a_greedy_draft_is_one_hot(self, space):
         hot = torch.nn.functional.one_hot(CHAIN["draft"].argmax(-1), 33).float()
