@@ -67,10 +67,12 @@ def step(scheduler):
 
 def wrap_parts(parts, scheduler, sampling):
     """Time and count a step: forwards, sampling and verification (``sampling``), the drafts' worker around these."""
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
     from sglang.srt.speculative import eagle_worker_common, ngram_worker
 
     runner = scheduler.tp_worker.model_runner
     parts.wrap(runner, "sample", sampling)
+    parts.wrap(SamplingBatchInfo, "copy_for_forward", sampling)
     parts.wrap(runner.model, "forward", "forwards")
     for module in (eagle_worker_common, ngram_worker):
         parts.wrap(module, "eagle_sample", sampling)
@@ -79,3 +81,34 @@ def wrap_parts(parts, scheduler, sampling):
         parts.wrap(worker.draft_runner.model, "forward", "forwards")
         for name in ("draft", "_draft_extend_for_decode"):
             parts.wrap(worker, name, "drafting")
+
+
+def counted(method, kinds, **options):
+    """Launches, copies and waits of a step's sampling and verification, for each kind of request; for a new process."""
+    import torch
+
+    from tests.engines.step_parts import OPS, Parts
+
+    os.environ["SPECDEC_SGLANG"] = method
+    found = {}
+    with torch.no_grad(), Parts() as parts:
+        scheduler = scheduler_of(**options)
+        wrap_parts(parts, scheduler, "adapter")
+        for kind, sampling in kinds.items():
+            for i in range(4):
+                add(
+                    scheduler,
+                    f"{kind}-{i}",
+                    [70, 71 + i],
+                    max_new_tokens=99,
+                    ignore_eos=True,
+                    sampling_seed=i,
+                    **sampling,
+                )
+            for _ in range(3):
+                step(scheduler)
+            with parts.counting() as counts:
+                step(scheduler)
+            drop(scheduler, kind)
+            found[kind] = tuple(count["adapter"] + count[OPS] for count in counts)
+    return found

@@ -5,8 +5,10 @@ all others of its process along.
 """
 
 import functools
+import multiprocessing
 import os
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", SGLANG_USE_CPU_ENGINE="1", TORCHDYNAMO_DISABLE="1")
@@ -14,6 +16,7 @@ os.environ.update(HF_HUB_OFFLINE="1", SGLANG_USE_CPU_ENGINE="1", TORCHDYNAMO_DIS
 import pytest
 
 from specdec_kernels.watermark import detect
+from tests.engines import sglang_process
 from tests.engines.parameters import asked, compared
 from tests.engines.text_laws import LAWS, LENGTH, MANY, OPEN, PARTS, TEMPERATURE, p_values
 from tests.support.laws import FALSE_ALARM
@@ -225,6 +228,33 @@ def test_tokens_a_call(table):
         *_, a_call, rate = written(drafts, method)
         row = {"drafts": drafts, "verification": method, "tokens a call": f"{a_call:.2f}"}
         table("SGLang, whole: 4 texts of 96 tokens at once", row | {"tokens/s": f"{rate:.0f}"})
+
+
+# Launches and copies to the device of a step's sampling and verification, for each kind of request, and its waits for
+# the device. The op that builds a chain or a tree is among the launches. Rejection reads a seed from the CPU's
+# generator: two launches and a wait, which a GPU has not.
+COUNTED = {name: KINDS[name] for name in ("plain", "top-k, top-p", "bias")} | {
+    "penalties": KINDS["repetition"] | KINDS["frequency"] | KINDS["presence"]
+}
+STEPS = {
+    ("no drafts", "race"): (((2, 0), (2, 0), (3, 0), (45, 1)), 0),
+    ("chains", "race"): (((2, 0), (2, 0), (3, 0), (59, 1)), 0),
+    ("chains", "rejection"): (((4, 0), (4, 0), (5, 0), (61, 1)), 1),
+    ("trees", "race"): (((3, 0), (3, 0), (4, 0), (59, 1)), 0),
+    ("n-grams", "race"): (((2, 0), (2, 0), (3, 0), (58, 1)), 0),
+    ("n-grams", "rejection"): (((4, 0), (4, 0), (5, 0), (60, 1)), 1),
+}
+
+
+@pytest.mark.parametrize("drafts, method", STEPS)
+def test_launches_of_a_step(drafts, method):
+    """Exactly, whatever machine runs them."""
+    options = {"model_path": str(MODELS / "target"), "context_length": 256, "max_total_tokens": 4096}
+    options |= {"max_running_requests": 16, "enable_deterministic_inference": method == "race"} | DRAFTS[drafts]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        found = process.submit(sglang_process.counted, method, COUNTED, **options).result()
+    steps, waits = STEPS[drafts, method]
+    assert found == {kind: (*step, waits) for kind, step in zip(COUNTED, steps, strict=True)}
 
 
 def test_planted_faults(tmp_path):
