@@ -6,9 +6,11 @@ import torch
 
 import specdec_kernels
 from specdec_kernels import OutputFormat, Sampling, verify_linked_tree
+from specdec_kernels.backends.reference import noise
+from specdec_kernels.calls.values import Noise
 from tests.conftest import INTERPRETED
 from tests.ops.test_verify_linked_tree import by_tokens, call_of
-from tests.support.cases import UNTOUCHED, chain_call
+from tests.support.cases import UNTOUCHED, chain_call, ragged
 from tests.support.ops import verify_chain, verify_tree
 from tests.support.trees import tree_call
 
@@ -157,6 +159,54 @@ class TestForm:
 @pytest.mark.usefixtures("backend")
 def test_triton_writes_one_row(op, made, method):
     assert_one_row(op, made, method)
+
+
+def passing_drafts(call, counts, accepted):
+    """How many drafts pass, uniform by uniform: the accepted ones, and those behind the refused one and before a -1."""
+    found = accepted.tolist()
+    whose = Noise(call["seed"], call["position"], torch.zeros_like(call["position"]))
+    for slot in range(K):
+        uniforms = noise.uniforms(noise.at(whose, slice(None), slot), noise.UNIFORM, slot)
+        for b in range(B):
+            x = call["draft_tokens"][b, slot].item()
+            ended = (call["draft_tokens"][b, accepted[b] : slot + 1] == -1).any()
+            if accepted[b] < slot < counts[b] and not ended and 0 <= x < call["draft"].shape[-1]:
+                p, q = call["target"][b, slot, x].double(), call["draft"][b, slot, x].double()
+                found[b] += bool(q > 0 and uniforms[b] * q < p)
+    return found
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.interpreted
+def test_drafts_that_pass():
+    """Behind the first rejection by their own uniforms; added, of packed chains, and of an idle request."""
+    seen = set()
+    for seed in range(4):
+        call = chain_call(seed, requests=B, slots=K, vocabulary=9, draft_vocabulary=8, space="probs")
+        call["temperature"] = None
+        passed = room(B)
+        found = verify_chain(**call, output_format=OutputFormat(num_passed=passed))
+        wanted = passing_drafts(call, [K] * B, found.num_accepted)
+        assert passed.tolist() == wanted
+        seen |= {(more - own) for more, own in zip(wanted, found.num_accepted.tolist(), strict=True)}
+        counts = torch.tensor([2, 0, 1, 3, 3, 1])
+        counters = torch.arange(B, dtype=torch.int32), room(B)
+        counters[1][:] = 5
+        packed = ragged(call, counts) | {"packing.max_drafts": K}
+        again = verify_chain(
+            **packed, output_format=OutputFormat(num_passed=counters[1], add=True), out=(None, counters[0], None)
+        )
+        assert torch.equal(again.num_accepted, counters[0])
+        own = again.num_accepted - torch.arange(B)
+        assert (counters[1] - 5).tolist() == passing_drafts(call, counts, own)
+        idle = torch.tensor([0, -1, 2, 3, 4, 5], dtype=torch.int32)
+        verify_chain(**call, output_format=OutputFormat(num_passed=passed), request_index=idle)
+        assert passed.tolist() == [0 if b == 1 else each for b, each in enumerate(wanted)]
+    assert len(seen) > 1
+    nobody = ragged(call, torch.zeros(B, dtype=torch.int64)) | {"packing.max_drafts": K}  # no drafts, so no memory
+    assert not nobody["draft"].numel()
+    verify_chain(**nobody, output_format=OutputFormat(num_passed=passed))
+    assert passed.tolist() == [0] * B
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu", "triton"])
