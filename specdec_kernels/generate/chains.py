@@ -132,13 +132,15 @@ class ChainRounds(Rounds):
         proposed, logits, sampling = self.seen
         if type(self.policy).look is not FixedLength.look:  # that one does nothing, so no rows are edited for it
             drafts, wide = proposed.tokens, proposed.wide(self.target.config.vocab_size)
-            if self.record is not None:  # the edits that the verification applied
-                logits = self.record.edited(logits, before(pad(drafts, (0, 1), value=-1)))
-            self.policy.look(drafts, logits, wide, sampling)
+            self.policy.look(drafts, self.edited(drafts, logits, self.record), wide, sampling)
         self.policy.observe(rounds)
         self.reader.roll_back(self.committed)
         if self.drafter is not None:
             self.drafter.roll_back(self.committed)
+
+    def edited(self, drafts: torch.Tensor, logits: torch.Tensor, record: Record | None) -> torch.Tensor:
+        """The target's logits with the edits that the verification applied."""
+        return logits if record is None else record.edited(logits, before(pad(drafts, (0, 1), value=-1)))
 
     def draft(
         self, text: torch.Tensor, length: list[int], limit: list[int], noise: Noise, sampling: Sampling,
